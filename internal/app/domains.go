@@ -69,6 +69,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/training/optimize"
 	"github.com/falaj-ml/falaj/internal/training/score"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 )
 
 // parts are the services, in the order in which they are opened.
@@ -108,6 +109,7 @@ type parts struct {
 	optimize      *optimize.Service
 	scores        *score.Service
 	checkpoints   *checkpoint.Service
+	sweeps        *sweep.Service
 	registry      *registry.Service
 	serving       *serving.Service
 	gateways      *gateway.Service
@@ -125,7 +127,7 @@ type parts struct {
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
-		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
+		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Sweeps: p.sweeps, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.places, Webhooks: p.webhooks,
 	}
 }
@@ -133,7 +135,7 @@ func (p *parts) domains() httpapi.Domains {
 // openDomains opens the domains in the order in which data flows.
 func (a *App) openDomains(ctx context.Context) error {
 	for _, open := range []func(context.Context) error{
-		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openErasures, a.openGateways, a.openReactions, a.openLineage, a.openBackups,
+		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openSweeps, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openErasures, a.openGateways, a.openReactions, a.openLineage, a.openBackups,
 	} {
 		if err := open(ctx); err != nil {
 			return err

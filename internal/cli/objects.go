@@ -33,6 +33,7 @@ var kinds = map[string]kind{
 	"feature-services": {"feature-services", []column{{"NAME", "name"}, {"VERSION", "version"}, {"FEATURES", "features"}, {"CREATED", "created_at"}}},
 	"environments":     {"environments", []column{{"NAME", "name"}, {"STATE", "state"}, {"PYTHON", "python"}, {"PACKAGES", "packages"}, {"DIGEST", "digest"}}},
 	"jobs":             {"jobs", []column{{"ID", "id"}, {"NAME", "name"}, {"STATE", "state"}, {"POOL", "pool"}, {"ATTEMPTS", "attempts"}, {"SUBMITTED", "submitted_at"}, {"ENDED", "ended_at"}}},
+	"sweeps":           {"sweeps", []column{{"NAME", "name"}, {"STATE", "state"}, {"ALGORITHM", "spec.search.algorithm"}, {"TRIALS", "spec.budget.trials"}, {"PARALLEL", "spec.parallel"}, {"CREATED", "created_at"}, {"ENDED", "ended_at"}, {"REASON", "reason"}}},
 	"models":           {"models", []column{{"NAME", "name"}, {"LATEST", "latest_version"}, {"ALIASES", "aliases"}, {"CREATED", "created_at"}}},
 	"deployments":      {"deployments", []column{{"NAME", "name"}, {"STATE", "state"}, {"REPLICAS", "replicas"}, {"MODEL", "model"}, {"VERSION", "version"}, {"CREATED", "created_at"}}},
 	"gateways":         {"gateways", []column{{"NAME", "name"}, {"ZONE", "spec.zone"}, {"DEPLOYMENTS", "spec.deployments"}, {"LAST SEEN", "seen.at"}, {"VERSION", "seen.version"}, {"WAITING", "seen.waiting"}, {"CREATED", "created_at"}}},

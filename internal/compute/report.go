@@ -183,6 +183,24 @@ func (s *Service) CostReport(ctx context.Context, q CostQuery) (CostReport, erro
 	return r, nil
 }
 
+// Spent is what workloads of a project that have one of these labels cost from an instant
+// until now, those that run included. It asks nobody: it is for budgets of other services.
+func (s *Service) Spent(ctx context.Context, p project.Name, labels map[string]bool, since time.Time) (sum float64, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		l, err := s.ledger(ctx, tx, "")
+		if err != nil {
+			return err
+		}
+		sum = 0
+		return s.metered(ctx, tx, l, p, since, s.now(), func(u Usage) {
+			if labels[u.Label] && (u.Currency == "" || u.Currency == s.cfg.Currency) {
+				sum += u.Cost
+			}
+		})
+	})
+	return sum, err
+}
+
 func (s *Service) mayReadCost(ctx context.Context, p project.Name) error {
 	err := s.cfg.Authorizer.Allow(ctx, ActionCostRead, policy.Object{Project: string(p), Kind: "cost"})
 	if p == "" && fault.Is(err, fault.PermissionDenied) && fault.HintOf(err) == "" {

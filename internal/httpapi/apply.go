@@ -153,6 +153,7 @@ func (s *Server) appliers() map[string]applier {
 	maps.Copy(kinds, s.sourceKinds())
 	maps.Copy(kinds, s.featureKinds())
 	maps.Copy(kinds, s.trainingKinds())
+	maps.Copy(kinds, s.sweepKinds())
 	maps.Copy(kinds, s.monitoringKinds())
 	kinds["Gateway"] = s.gatewayKind()
 	return kinds

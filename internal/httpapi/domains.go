@@ -31,6 +31,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/training/optimize"
 	"github.com/falaj-ml/falaj/internal/training/score"
+	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 )
 
 // Backups are those that the server makes of itself.
@@ -68,6 +69,7 @@ type Domains struct {
 	Optimize      *optimize.Service
 	Scores        *score.Service
 	Checkpoints   *checkpoint.Service
+	Sweeps        *sweep.Service
 	Monitoring    *monitoring.Service
 	Serving       *serving.Service
 	Gateways      *gateway.Service

@@ -25,6 +25,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 )
 
 // specs are what the kinds of manifests are decoded into.
@@ -37,7 +38,7 @@ var specs = map[string]reflect.Type{
 	"Dataset": reflect.TypeFor[dataset.Spec](), "Entity": reflect.TypeFor[feature.EntitySpec](),
 	"FeatureView": reflect.TypeFor[feature.ViewSpec](), "FeatureService": reflect.TypeFor[feature.BundleSpec](),
 	"Environment": reflect.TypeFor[environment.Spec](), "Job": reflect.TypeFor[training.Spec](), "Deployment": reflect.TypeFor[serving.Spec](),
-	"Gateway": reflect.TypeFor[gateway.Spec](), "Monitor": reflect.TypeFor[monitoring.Spec](),
+	"Sweep": reflect.TypeFor[sweep.Spec](), "Gateway": reflect.TypeFor[gateway.Spec](), "Monitor": reflect.TypeFor[monitoring.Spec](),
 }
 
 // TestManifestsDocument: docs/reference/manifests.md has every kind and every
@@ -115,7 +116,7 @@ func fieldPaths(spec reflect.Type, prefix string) []string {
 			}
 			of = of.Elem()
 		}
-		if of.Kind() == reflect.Struct && !writtenAsOne(of) {
+		if of.Kind() == reflect.Struct && !writtenAsOne(of) && of != specs["Job"] { // a job in another kind is as kind Job has it
 			out = append(out, fieldPaths(of, prefix+name+strings.Repeat("[]", lists)+".")...)
 		}
 	}

@@ -93,6 +93,10 @@ var actions = []Definition{
 	{Action: "job.profile", Doc: "look at what a running job does", Roles: engineers},
 	{Action: "job.logs", Doc: "read a job's logs", Roles: users, Attempt: true},
 
+	{Action: "sweep.read", Doc: "see sweeps, studies and their trials", Roles: everyone, Attempt: true},
+	{Action: "sweep.apply", Doc: "make or change a sweep; its jobs take job.submit, too", Roles: engineers},
+	{Action: "sweep.delete", Doc: "delete a sweep and its trials; runs and jobs stay", Roles: engineers},
+
 	{Action: "workload.work", Doc: "be a worker: only ever the attempt itself", Roles: engineers, Attempt: true},
 
 	{Action: "run.read", Doc: "see runs, params, metrics and artifacts", Roles: everyone, Attempt: true},

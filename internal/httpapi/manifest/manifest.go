@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -174,6 +177,10 @@ type checker struct {
 	nodes   int
 }
 
+// exponentRE is a number of YAML 1.2 without a point, 1e-5, which the parser takes for
+// text.
+var exponentRE = regexp.MustCompile(`^[-+]?[0-9]+[eE][-+]?[0-9]+$`)
+
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
 // value turns a node into what encoding/json marshals, checking it against t.
@@ -278,6 +285,13 @@ func (c *checker) scalar(n ast.Node, t reflect.Type, path string) (any, error) {
 	switch n := n.(type) {
 	case *ast.StringNode:
 		v = n.Value
+		if n.Token.Type == token.StringType && exponentRE.MatchString(n.Value) { // not quoted
+			f, err := strconv.ParseFloat(n.Value, 64)
+			if err != nil {
+				return nil, fault.New(fault.Invalid, "line %d: %s: %.40s is too large a number", lineOf(n), path, n.Value)
+			}
+			v = f
+		}
 	case *ast.LiteralNode:
 		v = n.Value.Value
 	case *ast.IntegerNode:

@@ -235,7 +235,7 @@ func (s *Service) step(ctx context.Context, tx *store.Tx, w Sweep, all []news, m
 	}
 	w.Reason = p.reason
 	if p.state != Running {
-		if err := w.move(p.state, s.now().UTC()); err != nil {
+		if w, err = w.moved(p.state, s.now().UTC()); err != nil {
 			return do, err
 		}
 		var shown []Shown
@@ -287,7 +287,7 @@ func (s *Service) values(ctx context.Context, w Sweep, run string) (values []flo
 			return nil, "", err
 		}
 		if len(points) == 0 {
-			return nil, fmt.Sprintf("it logged no %s", o.Metric), nil
+			return nil, "it logged no " + o.Metric, nil
 		}
 		v := points[len(points)-1].Value
 		if o.Value == Best {
@@ -441,5 +441,5 @@ func (s *Service) spent(ctx context.Context, w Sweep) (float64, error) {
 	for i, t := range tasks {
 		jobs[i] = t.Job
 	}
-	return s.cfg.Costs.Spent(ctx, w.Project, jobs)
+	return s.cfg.Costs.Spent(ctx, w.Project, jobs, w.CreatedAt)
 }

@@ -117,7 +117,7 @@ func TestTransitions(t *testing.T) {
 	for _, from := range []State{Running, Complete, Stopped, Failed} {
 		for _, to := range []State{Running, Complete, Stopped, Failed} {
 			w := Sweep{State: from, ResumedAt: epoch}
-			err := w.move(to, epoch.Add(time.Hour))
+			_, err := w.moved(to, epoch.Add(time.Hour))
 			if want := (from == Running) != (to == Running); (err == nil) != want {
 				t.Errorf("%s to %s: %v", from, to, err)
 			}
@@ -125,10 +125,11 @@ func TestTransitions(t *testing.T) {
 	}
 	w := Sweep{State: Running, ResumedAt: epoch}
 	for range 2 {
-		if err := w.move(Complete, w.ResumedAt.Add(time.Hour)); err != nil {
+		var err error
+		if w, err = w.moved(Complete, w.ResumedAt.Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.move(Running, w.EndedAt.Add(time.Hour)); err != nil {
+		if w, err = w.moved(Running, w.EndedAt.Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 	}

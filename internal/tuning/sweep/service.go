@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/tuning"
+	"github.com/falaj-ml/falaj/internal/tuning/picture"
 	"github.com/falaj-ml/falaj/internal/tuning/search"
 	"github.com/falaj-ml/falaj/internal/tuning/space"
 	"github.com/falaj-ml/falaj/internal/tuning/trial"
@@ -66,9 +68,9 @@ type Runs interface {
 	Points(ctx context.Context, p project.Name, run, metric string, limit int) ([]Point, error)
 }
 
-// Costs tell what jobs cost until now.
+// Costs tell what jobs cost from an instant until now.
 type Costs interface {
-	Spent(ctx context.Context, p project.Name, jobs []training.JobID) (float64, error)
+	Spent(ctx context.Context, p project.Name, jobs []training.JobID, since time.Time) (float64, error)
 }
 
 // Config is what a Service is made of.
@@ -205,7 +207,7 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 			w, change = old, project.Updated
 			w.Spec, w.By = spec, asked.By
 			if w.State != Running {
-				if err := w.move(Running, now); err != nil {
+				if w, err = w.moved(Running, now); err != nil {
 					return err
 				}
 				if err := s.room(ctx, tx, p); err != nil {
@@ -295,7 +297,7 @@ func (s *Service) Resume(ctx context.Context, p project.Name, name string, trial
 		if err != nil {
 			return err
 		}
-		if err := w.move(Running, s.now().UTC()); err != nil {
+		if w, err = w.moved(Running, s.now().UTC()); err != nil {
 			return err
 		}
 		w.Forgiven, w.By = int(n), author(ctx)
@@ -553,4 +555,21 @@ func plain(trials []Shown) []trial.Trial {
 
 func publish(ctx context.Context, tx *store.Tx, w Sweep, best []int) error {
 	return event.Publish(ctx, tx, string(w.Project), EventFinished, Finished{Sweep: w.Name, State: w.State, Reason: w.Reason, Best: best})
+}
+
+// Report draws a sweep as a page of HTML. Needs sweep.read.
+func (s *Service) Report(ctx context.Context, p project.Name, name string) ([]byte, error) {
+	w, trials, err := s.read(ctx, p, name)
+	if err != nil {
+		return nil, err
+	}
+	drawn := picture.Sweep{
+		Name: w.Name, State: string(w.State), Reason: w.Reason, Space: w.Spec.Problem().Space, Watched: w.Spec.Watch, Trials: plain(trials),
+	}
+	for _, o := range w.Spec.Objectives {
+		drawn.Objectives = append(drawn.Objectives, picture.Objective{Metric: o.Metric, Direction: o.Direction})
+	}
+	var b bytes.Buffer
+	err = picture.Page(&b, drawn)
+	return b.Bytes(), err
 }

@@ -116,8 +116,7 @@ type jobs struct {
 	of      map[training.JobID]*training.Job
 	points  map[string]map[string][]sweep.Point // by run and metric
 	refuse  func() error                        // of submissions
-	stamps  int
-	price   float64 // of a job
+	price   float64                             // of a job
 	plans   int
 	invalid error // of plans
 }
@@ -168,7 +167,7 @@ func (j *jobs) Cancel(_ context.Context, _ project.Name, id training.JobID) (tra
 	return *one, nil
 }
 
-func (j *jobs) Spent(_ context.Context, _ project.Name, ids []training.JobID) (float64, error) {
+func (j *jobs) Spent(_ context.Context, _ project.Name, ids []training.JobID, _ time.Time) (float64, error) {
 	return j.price * float64(len(ids)), nil
 }
 
@@ -222,15 +221,15 @@ func (j *jobs) end(one *training.Job, state training.State) {
 }
 
 // param is what a job was told.
-func param(t testing.TB, one *training.Job, name string) float64 {
-	t.Helper()
+func param(tb testing.TB, one *training.Job, name string) float64 {
+	tb.Helper()
 	b, err := json.Marshal(one.Spec.Params[name])
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	v, err := strconv.ParseFloat(string(b), 64)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return v
 }
@@ -254,6 +253,7 @@ func each(t *testing.T, test func(t *testing.T, db *store.DB)) {
 // TestSweep goes from a manifest to the best trial.
 func TestSweep(t *testing.T) {
 	each(t, func(t *testing.T, db *store.DB) {
+		t.Helper()
 		w := newWorld(t, db)
 		s := spec()
 		s.Parallel = 3

@@ -250,10 +250,10 @@ func (s Sweep) under(now time.Time) time.Duration {
 	return s.Used + max(now.Sub(s.ResumedAt), 0)
 }
 
-// move changes the state.
-func (s *Sweep) move(to State, now time.Time) error {
+// moved is the sweep in another state.
+func (s Sweep) moved(to State, now time.Time) (Sweep, error) {
 	if !s.State.CanBecome(to) {
-		return fault.New(fault.Internal, "sweep %s cannot become %s from %s", s.Name, to, s.State)
+		return s, fault.New(fault.Internal, "sweep %s cannot become %s from %s", s.Name, to, s.State)
 	}
 	if to == Running {
 		s.Used, s.ResumedAt, s.EndedAt = s.under(now), now, time.Time{}
@@ -262,7 +262,7 @@ func (s *Sweep) move(to State, now time.Time) error {
 		s.EndedAt = now
 	}
 	s.State = to
-	return nil
+	return s, nil
 }
 
 // same compares what was read from the database with what was written by somebody.

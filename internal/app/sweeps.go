@@ -1,0 +1,91 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
+	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/tuning"
+	"github.com/falaj-ml/falaj/internal/tuning/sweep"
+	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
+)
+
+func (a *App) openSweeps(context.Context) error {
+	a.sweeps = sweep.New(sweep.Config{
+		DB: a.db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: time.Now},
+		Authorizer: a.authority, Jobs: a.training, Runs: sweepRuns{a.db}, Costs: sweepCosts{a.compute}, Log: a.log,
+	})
+	loop := &lifecycle.Loop{Name: "sweeps", Every: time.Second, Run: a.sweeps.RunOnce, Logger: a.log}
+	a.group.Add(loop.Service())
+	ended := event.Subscribe(a.db, event.Config{
+		Name: "sweeps", Names: []string{training.JobFinished}, FromNow: true, Logger: a.log,
+		Handle: func(context.Context, event.Event) error { loop.Wake(); return nil },
+	})
+	a.group.Add(ended.Service())
+	a.projects.Register(holds("sweeps", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		studies, err := tuningsql.Store{}.Studies(ctx, tx, p, 0, 1)
+		return len(studies), err
+	}))
+	return nil
+}
+
+// sweepRuns reads what the jobs of sweeps log. It is read as often as they log, so not by
+// the service, which records each read of what is classified: a sweep is as classified as
+// its jobs.
+type sweepRuns struct{ db *store.DB }
+
+func (r sweepRuns) Stamp(ctx context.Context, _ project.Name, run, metric string) (stamp string, err error) {
+	err = r.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		latest, err := trackingsql.Store{}.LatestMetrics(ctx, tx, tracking.RunID(run), []string{metric})
+		for _, m := range latest {
+			stamp = fmt.Sprint(m.Step, " ", m.At, " ", m.Value)
+		}
+		return err
+	})
+	return stamp, err
+}
+
+func (r sweepRuns) Points(ctx context.Context, _ project.Name, run, metric string, limit int) (points []sweep.Point, err error) {
+	at := map[int64]float64{}
+	for offset := 0; ; offset += tracking.MaxHistory {
+		var part []tracking.Metric
+		err := r.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			part, err = trackingsql.Store{}.History(ctx, tx, tracking.RunID(run), metric, offset, tracking.MaxHistory)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range part { // by time: the last of a step stays
+			at[m.Step] = m.Value
+		}
+		if len(part) < tracking.MaxHistory {
+			break
+		}
+	}
+	steps := slices.Sorted(maps.Keys(at))
+	for _, step := range steps[max(len(steps)-limit, 0):] {
+		points = append(points, sweep.Point{Step: step, Value: at[step]})
+	}
+	return points, nil
+}
+
+type sweepCosts struct{ compute *compute.Service }
+
+func (c sweepCosts) Spent(ctx context.Context, p project.Name, jobs []training.JobID, since time.Time) (float64, error) {
+	labels := make(map[string]bool, len(jobs))
+	for _, j := range jobs {
+		labels[string(j)] = true
+	}
+	return c.compute.Spent(ctx, p, labels, since)
+}

@@ -1,0 +1,321 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+// maxPage bounds the page of pictures.
+const maxPage = 64 << 20
+
+func (a *app) sweep() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "sweep", Aliases: []string{"sweeps"}, Short: "Search for hyper-parameters: see, stop, resume and draw sweeps",
+		Long: "A sweep is made by a manifest of kind Sweep: falaj apply -f sweep.yaml. Each of its trials is a job.",
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use: "list", Short: "List sweeps with their state", Example: "  falaj sweep list -p nyc", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.list(cmd, kinds["sweeps"].columns, "sweeps")
+		},
+	}, a.sweepShow(), a.sweepTrials(), a.sweepWait(), a.sweepPlot(), a.sweepStop(), a.sweepResume())
+	return cmd
+}
+
+func (a *app) sweepShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Short: "Say how far a sweep is, and its best trials",
+		Example: "  falaj sweep show mlp -p nyc\n  falaj sweep show mlp -o json -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodGet, nil, &o, "sweeps", args[0]); err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			return a.sweepSaid(o)
+		},
+	}
+}
+
+// sweepSaid tells people of a sweep.
+func (a *app) sweepSaid(o client.Object) error {
+	state := o.Text("state")
+	if reason := o.Text("reason"); reason != "" {
+		state += ": " + printable(reason)
+	}
+	a.say("sweep %s: %s", cell(o, "name"), state)
+	if hint := o.Text("hint"); hint != "" {
+		a.say("  %s", printable(hint))
+	}
+	counts, _ := o["counts"].(map[string]any)
+	var said []string
+	for _, s := range slices.Sorted(maps.Keys(counts)) {
+		said = append(said, fmt.Sprintf("%v %s", counts[s], s))
+	}
+	if len(said) == 0 {
+		a.say("No trial has begun yet.")
+		return nil
+	}
+	a.say("trials: %s", strings.Join(said, ", "))
+	best := objectsAt(o, "best")
+	if len(best) == 0 {
+		a.say("No trial is complete yet.")
+		return nil
+	}
+	return a.tried(o, best)
+}
+
+// tried prints trials with their values and parameters.
+func (a *app) tried(sweep client.Object, trials []client.Object) error {
+	spec, _ := sweep["spec"].(map[string]any)
+	columns := []column{{"TRIAL", "number"}, {"STATE", "state"}}
+	for i, objective := range objectsAt(spec, "objectives") {
+		head := objective.Text("metric")
+		path := "value" + strconv.Itoa(i)
+		columns = append(columns, column{strings.ToUpper(printable(head)), path})
+		for _, t := range trials {
+			if values, _ := t["values"].([]any); i < len(values) {
+				t[path] = values[i]
+			}
+		}
+	}
+	for i, p := range objectsAt(spec, "parameters") {
+		path := "param" + strconv.Itoa(i)
+		columns = append(columns, column{printable(p.Text("name")), path})
+		for _, t := range trials {
+			params, _ := t["params"].(map[string]any)
+			if v, ok := params[p.Text("name")]; ok && v != nil {
+				t[path] = v
+			} else if ok {
+				t[path] = "null"
+			}
+		}
+	}
+	return a.print(trials, append(columns, column{"JOB", "job"}, column{"REASON", "reason"}))
+}
+
+func (a *app) sweepTrials() *cobra.Command {
+	return &cobra.Command{
+		Use: "trials NAME", Short: "List the trials of a sweep: what each tried, and what came of it",
+		Example: "  falaj sweep trials mlp -p nyc\n  falaj sweep trials mlp -o json -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodGet, nil, &o, "sweeps", args[0]); err != nil {
+				return err
+			}
+			path, err := a.inProjectPath("sweeps", args[0], "trials")
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			trials := []client.Object{}
+			err = c.List(cmd.Context(), path, url.Values{"page_size": {"1000"}}, func(t client.Object) error {
+				trials = append(trials, t)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			if a.output != "table" {
+				return a.print(trials, nil)
+			}
+			return a.tried(o, trials)
+		},
+	}
+}
+
+func (a *app) sweepWait() *cobra.Command {
+	return &cobra.Command{
+		Use: "wait NAME", Short: "Wait until a sweep has ended, with a progress bar on terminals; exit code 1 unless it is complete",
+		Example: "  falaj apply -f sweep.yaml -p nyc && falaj sweep wait mlp -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := a.inProjectPath("sweeps", args[0])
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			var o client.Object
+			bars := a.sweepBar(args[0])
+			defer bars.close()
+			for {
+				o = client.Object{}
+				if err := a.patiently(cmd.Context(), func(ctx context.Context) error {
+					return c.Do(ctx, http.MethodGet, path, nil, &o)
+				}); err != nil {
+					return err
+				}
+				bars.show(o)
+				if o.Text("state") != "running" {
+					break
+				}
+				select {
+				case <-time.After(time.Second):
+				case <-cmd.Context().Done():
+					return cmd.Context().Err()
+				}
+			}
+			bars.close()
+			if a.output != "table" {
+				err = a.printOne(o)
+			} else {
+				err = a.sweepSaid(o)
+			}
+			if err == nil && o.Text("state") != "complete" {
+				return fmt.Errorf("sweep %s is %s", args[0], o.Text("state"))
+			}
+			return err
+		},
+	}
+}
+
+// sweepBar is a progress bar of trials, where there is a terminal.
+type sweepBar struct {
+	bars *mpb.Progress
+	bar  *mpb.Bar
+	best string
+}
+
+func (a *app) sweepBar(name string) *sweepBar {
+	b := &sweepBar{}
+	if !a.terminal() {
+		return b
+	}
+	b.bars = mpb.New(mpb.WithOutput(a.Stderr), mpb.WithWidth(60))
+	b.bar = b.bars.AddBar(0, mpb.BarRemoveOnComplete(),
+		mpb.PrependDecorators(decor.Name(name), decor.CountersNoUnit(" %d of %d trials ")),
+		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return b.best })))
+	return b
+}
+
+func (b *sweepBar) show(o client.Object) {
+	if b.bar == nil {
+		return
+	}
+	counts, _ := o["counts"].(map[string]any)
+	ended := int64(0)
+	for state, n := range counts {
+		if v, ok := n.(float64); ok && state != "running" {
+			ended += int64(v)
+		}
+	}
+	total, _ := strconv.ParseInt(o.Text("spec.budget.trials"), 10, 64)
+	b.bar.SetTotal(max(total, ended+1), false) // a bar that is full is gone
+	b.bar.SetCurrent(ended)
+	if best := objectsAt(o, "best"); len(best) > 0 {
+		if values, _ := best[0]["values"].([]any); len(values) > 0 {
+			b.best = fmt.Sprintf(" best %v", values[0])
+		}
+	}
+}
+
+func (b *sweepBar) close() {
+	if b.bar == nil {
+		return
+	}
+	b.bar.Abort(true)
+	b.bars.Wait()
+	b.bar = nil
+}
+
+func (a *app) sweepPlot() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "plot NAME", Short: "Draw a sweep as a page: history, values on the way, parallel coordinates, importance, contours",
+		Long:    "The page is one file of HTML that needs nothing else and runs no scripts.",
+		Example: "  falaj sweep plot mlp --html mlp.html -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := a.inProjectPath("sweeps", args[0], "report")
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			resp, err := c.Send(cmd.Context(), http.MethodGet, path, nil, nil)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = resp.Body.Close() }()
+			page, err := io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
+			if err != nil {
+				return err
+			}
+			if len(page) > maxPage {
+				return fault.New(fault.TooLarge, "the page has more than %d bytes", maxPage)
+			}
+			if file == "-" {
+				_, err := a.Stdout.Write(page)
+				return err
+			}
+			if file == "" {
+				file = args[0] + ".html"
+			}
+			if err := os.WriteFile(file, page, 0o600); err != nil {
+				return err
+			}
+			a.say("%s", file)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&file, "html", "", "file to write, or - for standard output; default NAME.html")
+	return cmd
+}
+
+func (a *app) sweepStop() *cobra.Command {
+	return &cobra.Command{
+		Use: "stop NAME", Short: "End a sweep: its running trials are stopped, and no more begin", Example: "  falaj sweep stop mlp -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "sweeps", args[0], "stop"); err != nil {
+				return err
+			}
+			return a.sayOr(o, "sweep %s is being stopped", args[0])
+		},
+	}
+}
+
+func (a *app) sweepResume() *cobra.Command {
+	var trials int
+	cmd := &cobra.Command{
+		Use: "resume NAME", Short: "Go on with a sweep that has ended",
+		Long:    "Its trials are learnt from. A sweep whose budget is spent needs more of it: --trials, or another budget in its manifest.",
+		Example: "  falaj sweep resume mlp --trials 20 -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if trials < 0 {
+				return usage("--trials is %d; it may be 0 or more", trials)
+			}
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, map[string]any{"trials": trials}, &o, "sweeps", args[0], "resume"); err != nil {
+				return err
+			}
+			return a.sayOr(o, "sweep %s: %s", args[0], o.Text("state"))
+		},
+	}
+	cmd.Flags().IntVar(&trials, "trials", 0, "how many trials more")
+	return cmd
+}

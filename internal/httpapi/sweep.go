@@ -1,0 +1,110 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/tuning/sweep"
+)
+
+func (s *Server) sweepRoutes(p string) {
+	route(s, "GET", p+"/sweeps", sweep.ActionRead, "List sweeps", s.listSweeps)
+	route(s, "GET", p+"/sweeps/{name}", sweep.ActionRead, "A sweep, how many trials it has, and the best", s.oneSweep)
+	route(s, "DELETE", p+"/sweeps/{name}", sweep.ActionDelete, "Delete a sweep that has ended; its jobs and runs stay", s.deleteSweep)
+	route(s, "GET", p+"/sweeps/{name}/trials", sweep.ActionRead, "List the trials of a sweep, with what they logged", s.listTrials)
+	route(s, "POST", p+"/sweeps/{name}/stop", sweep.ActionApply, "End a sweep and its trials", s.stopSweep)
+	route(s, "POST", p+"/sweeps/{name}/resume", sweep.ActionApply, "Go on with a sweep that has ended", s.resumeSweep)
+	s.raw("GET", p+"/sweeps/{name}/report", sweep.ActionRead, "Pictures of a sweep, as a page that needs nothing else: history, intermediate values, parallel coordinates, importance, contours", media{gives: "text/html"}, s.sweepReport)
+}
+
+func (s *Server) sweepKinds() map[string]applier {
+	return map[string]applier{
+		"Sweep": {gate: sweep.ActionApply, apply: decoded(func(ctx context.Context, p, name string, spec sweep.Spec, dry bool) (applied, error) {
+			apply := s.Sweeps.Apply
+			if dry {
+				apply = s.Sweeps.Plan
+			}
+			_, change, err := apply(ctx, project.Name(p), name, spec)
+			if err != nil {
+				return applied{}, err
+			}
+			asks := []resource.Amount{spec.Job.Resources}
+			for _, r := range spec.Job.Roles {
+				asks = append(asks, r.Resources)
+			}
+			return applied{Result: string(change), Warnings: s.Compute.Unknown(ctx, asks...)}, nil
+		})},
+	}
+}
+
+// InSweep is the path of a sweep.
+type InSweep struct {
+	InProject
+	Name string `path:"name" maxLength:"63" doc:"Sweep"`
+}
+
+func (s *Server) listSweeps(ctx context.Context, in *struct {
+	InProject
+	Page
+},
+) (*body[items[sweep.Sweep]], error) {
+	return listed(s.Sweeps.List(ctx, project.Name(in.Project), in.Token, in.Size))
+}
+
+func (s *Server) oneSweep(ctx context.Context, in *InSweep) (*tagged[sweep.Summary], error) {
+	w, err := s.Sweeps.One(ctx, project.Name(in.Project), in.Name)
+	return revised(w, w.Revision, err)
+}
+
+func (s *Server) deleteSweep(ctx context.Context, in *InSweep) (*none, error) {
+	return &none{}, s.Sweeps.Delete(ctx, project.Name(in.Project), in.Name)
+}
+
+func (s *Server) listTrials(ctx context.Context, in *struct {
+	InSweep
+	Page
+},
+) (*body[items[sweep.Shown]], error) {
+	from := 0
+	if in.Token != "" {
+		var err error
+		if from, err = strconv.Atoi(in.Token); err != nil || from < 0 {
+			return nil, fault.New(fault.Invalid, "page_token %.40q is not one that was given", in.Token)
+		}
+	}
+	trials, more, err := s.Sweeps.Trials(ctx, project.Name(in.Project), in.Name, from, in.Size)
+	next := ""
+	if more > 0 {
+		next = strconv.Itoa(more)
+	}
+	return listed(trials, next, err)
+}
+
+func (s *Server) stopSweep(ctx context.Context, in *InSweep) (*body[sweep.Sweep], error) {
+	return one(s.Sweeps.Stop(ctx, project.Name(in.Project), in.Name))
+}
+
+func (s *Server) resumeSweep(ctx context.Context, in *struct {
+	InSweep
+	Body struct {
+		Trials int `json:"trials,omitempty" minimum:"0" doc:"How many trials more its budget has"`
+	}
+},
+) (*body[sweep.Sweep], error) {
+	return one(s.Sweeps.Resume(ctx, project.Name(in.Project), in.Name, in.Body.Trials))
+}
+
+func (s *Server) sweepReport(w http.ResponseWriter, r *http.Request) {
+	page, err := s.Sweeps.Report(r.Context(), project.Name(r.PathValue("project")), r.PathValue("name"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+	_, _ = w.Write(page)
+}
