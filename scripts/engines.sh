@@ -63,6 +63,7 @@ venv perf test/oip/testdata/requirements-perf.txt # with perf_analyzer, of the l
 venv tables internal/httpapi/iceberg/testdata/requirements.txt
 scripts/engines/images.sh
 venv sdk-torch sdk/python/tests/requirements-torch.txt --python /usr/bin/python3.11 --system-site-packages # with Debian's torch
+venv mlflow-torch internal/httpapi/mlflow/testdata/requirements-torch.txt --python /usr/bin/python3.11 --system-site-packages
 scripts/demo-data.sh
 if [ "${1:-}" = all ]; then
 	scripts/engines/spark.sh

@@ -60,14 +60,15 @@ PY
 # venv NAME REQUIREMENTS UV-OPTION…: a uv environment under .tmp/venv, remade when
 # its requirements change.
 venv() {
-	local dir=.tmp/venv/$1 requirements=$2 stamp
+	local dir=.tmp/venv/$1 requirements=$2 stamp alone=
 	shift 2
 	stamp=$(sha256sum "$requirements" | cut -d' ' -f1)
 	[ "$(cat "$dir/.stamp" 2>/dev/null)" = "$stamp" ] && return
 	say "Python environment ${dir##*/}"
 	rm -rf "$dir"
 	bin/uv venv -q --no-config --python-preference only-system "$@" "$dir"
-	retry bin/uv pip install -q --python "$dir/bin/python" -r "$requirements"
+	! head -n 1 "$requirements" | grep -q -- '--no-deps' || alone=--no-deps
+	retry bin/uv pip install -q $alone --python "$dir/bin/python" -r "$requirements"
 	echo "$stamp" >"$dir/.stamp"
 }
 

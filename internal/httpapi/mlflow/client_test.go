@@ -144,6 +144,12 @@ func TestAutologging(t *testing.T) {
 	}
 }
 
+// TestAutologgingTorch: MLflow 2's, since what Debian has of torch is too old for that of 3.
+func TestAutologgingTorch(t *testing.T) {
+	t.Parallel()
+	t.Log(open(t).client(t, "mlflow-torch", "autolog_torch.py"))
+}
+
 // client runs a script of testdata against the server, and gives what it says.
 func (w *world) client(t *testing.T, environment, script string) string {
 	t.Helper()
