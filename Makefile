@@ -110,7 +110,7 @@ bench-serving: build ## measure what bench/results/serving.json holds; ITERATION
 	@go run ./bench/serving $(if $(ITERATIONS),-rounds $(ITERATIONS))
 
 .PHONY: bench-tuning
-bench-tuning: ## measure what bench/results/tuning.json holds; ITERATIONS=n rounds of latency
+bench-tuning: build ## measure what bench/results/tuning.json holds; ITERATIONS=n rounds of latency
 	@go run ./bench/tuning $(if $(ITERATIONS),-rounds $(ITERATIONS))
 
 .PHONY: bench-scheduler

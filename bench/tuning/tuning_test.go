@@ -11,7 +11,7 @@ import (
 func TestQuick(t *testing.T) {
 	harnesstest.Quick(t, "tuning", steps,
 		"branin, best of 15 trials: distance from the least value", "conditional, best of 15 trials: distance from the least value, beside random search",
-		"suggestion after 20 trials, 10 ints")
+		"suggestion after 20 trials, 10 ints", "sweep of 4 jobs with ASHA: time")
 }
 
 // TestLeast: the functions are 0 where papers say, and nowhere below.

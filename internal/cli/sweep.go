@@ -218,8 +218,8 @@ func (b *sweepBar) show(o client.Object) {
 	counts, _ := o["counts"].(map[string]any)
 	ended := int64(0)
 	for state, n := range counts {
-		if v, ok := n.(float64); ok && state != "running" {
-			ended += int64(v)
+		if v, err := strconv.ParseInt(fmt.Sprint(n), 10, 64); err == nil && state != "running" {
+			ended += v
 		}
 	}
 	total, _ := strconv.ParseInt(o.Text("spec.budget.trials"), 10, 64)
