@@ -8,6 +8,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/tuning"
 	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 )
 
@@ -44,7 +45,7 @@ func (s *Server) sweepKinds() map[string]applier {
 // InSweep is the path of a sweep.
 type InSweep struct {
 	InProject
-	Name string `path:"name" maxLength:"63" doc:"Sweep"`
+	Name string `path:"name" maxLength:"512" doc:"Sweep; of an Optuna study its name or number"`
 }
 
 func (s *Server) listSweeps(ctx context.Context, in *struct {
@@ -52,7 +53,12 @@ func (s *Server) listSweeps(ctx context.Context, in *struct {
 	Page
 },
 ) (*body[items[sweep.Sweep]], error) {
-	return listed(s.Sweeps.List(ctx, project.Name(in.Project), in.Token, in.Size))
+	after, err := pageNumber(in.Token)
+	if err != nil {
+		return nil, err
+	}
+	found, more, err := s.Sweeps.List(ctx, project.Name(in.Project), tuning.StudyID(after), in.Size)
+	return listed(found, pageToken(int64(more)), err)
 }
 
 func (s *Server) oneSweep(ctx context.Context, in *InSweep) (*tagged[sweep.Summary], error) {
@@ -69,19 +75,31 @@ func (s *Server) listTrials(ctx context.Context, in *struct {
 	Page
 },
 ) (*body[items[sweep.Shown]], error) {
-	from := 0
-	if in.Token != "" {
-		var err error
-		if from, err = strconv.Atoi(in.Token); err != nil || from < 0 {
-			return nil, fault.New(fault.Invalid, "page_token %.40q is not one that was given", in.Token)
-		}
+	from, err := pageNumber(in.Token)
+	if err != nil {
+		return nil, err
 	}
-	trials, more, err := s.Sweeps.Trials(ctx, project.Name(in.Project), in.Name, from, in.Size)
-	next := ""
-	if more > 0 {
-		next = strconv.Itoa(more)
+	trials, more, err := s.Sweeps.Trials(ctx, project.Name(in.Project), in.Name, int(from), in.Size)
+	return listed(trials, pageToken(int64(more)), err)
+}
+
+// pageNumber is where a page of something numbered goes on; pageToken is its opposite.
+func pageNumber(token string) (int64, error) {
+	if token == "" {
+		return 0, nil
 	}
-	return listed(trials, next, err)
+	n, err := strconv.ParseInt(token, 10, 64)
+	if err != nil || n < 0 {
+		return 0, fault.New(fault.Invalid, "page_token %.40q is not one that was given", token)
+	}
+	return n, nil
+}
+
+func pageToken(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 func (s *Server) stopSweep(ctx context.Context, in *InSweep) (*body[sweep.Sweep], error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -310,7 +311,7 @@ func (s *Service) Resume(ctx context.Context, p project.Name, name string, trial
 // Error: fault.Conflict while it goes on.
 func (s *Service) Delete(ctx context.Context, p project.Name, name string) error {
 	return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		w, err := s.cfg.Store.Sweep(ctx, tx, p, name)
+		w, err := s.find(ctx, tx, p, name)
 		if err != nil {
 			return err
 		}
@@ -336,12 +337,15 @@ func (s *Service) delete(ctx context.Context, tx *store.Tx, w Sweep) error {
 
 func (s *Service) change(ctx context.Context, p project.Name, name string, do func(ctx context.Context, tx *store.Tx, w Sweep) error) error {
 	return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		w, err := s.cfg.Store.Sweep(ctx, tx, p, name)
+		w, err := s.find(ctx, tx, p, name)
 		if err != nil {
 			return err
 		}
 		if err := s.allow(ctx, ActionApply, w); err != nil {
 			return err
+		}
+		if w.State == Client {
+			return fault.New(fault.Conflict, "%s is a study of Optuna's, which its clients drive", name).WithHint("End them, or go on with them.")
 		}
 		return do(ctx, tx, w)
 	})
@@ -356,27 +360,61 @@ func (s *Service) One(ctx context.Context, p project.Name, name string) (Summary
 	return summary(w, trials), nil
 }
 
-// List gives a page of sweeps by name, after one, without their trials. Needs
-// sweep.read; those that the caller may not see are left out.
-func (s *Service) List(ctx context.Context, p project.Name, after string, limit int) (found []Sweep, next string, err error) {
+// List gives a page of sweeps in the order in which they were made, after one, without
+// their trials; next is 0 at the end. Needs sweep.read; those that the caller may not see
+// are left out.
+func (s *Service) List(ctx context.Context, p project.Name, after tuning.StudyID, limit int) (found []Sweep, next tuning.StudyID, err error) {
 	if err := s.allow(ctx, ActionRead, Sweep{Project: p}); err != nil {
-		return nil, "", err
+		return nil, 0, err
 	}
 	if limit <= 0 || limit > 1000 {
 		limit = 100
 	}
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		found, err = s.cfg.Store.Sweeps(ctx, tx, p, after, limit+1)
-		return err
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		studies, err := s.cfg.Studies.Store.Studies(ctx, tx, p, after, limit+1)
+		if err != nil {
+			return err
+		}
+		if len(studies) > limit {
+			studies = studies[:limit]
+			next = studies[limit-1].ID
+		}
+		for _, study := range studies {
+			w, err := s.cfg.Store.Sweep(ctx, tx, p, study.Name)
+			if fault.Is(err, fault.NotFound) {
+				w, err = foreign(study, nil), nil
+			}
+			if err != nil {
+				return err
+			}
+			found = append(found, w)
+		}
+		return nil
 	})
-	if err != nil {
-		return nil, "", err
+	return slices.DeleteFunc(found, func(w Sweep) bool { return s.allow(ctx, ActionRead, w) != nil }), next, err
+}
+
+// find is a sweep by its name, or a study by its name or number.
+func (s *Service) find(ctx context.Context, tx *store.Tx, p project.Name, name string) (Sweep, error) {
+	w, err := s.cfg.Store.Sweep(ctx, tx, p, name)
+	if !fault.Is(err, fault.NotFound) {
+		return w, err
 	}
-	if len(found) > limit {
-		found = found[:limit]
-		next = found[limit-1].Name
+	study, missing := s.cfg.Studies.Store.StudyNamed(ctx, tx, p, name)
+	if number, malformed := strconv.ParseInt(name, 10, 64); malformed == nil && fault.Is(missing, fault.NotFound) {
+		study, missing = s.cfg.Studies.Store.Study(ctx, tx, p, tuning.StudyID(number))
 	}
-	return slices.DeleteFunc(found, func(w Sweep) bool { return s.allow(ctx, ActionRead, w) != nil }), next, nil
+	switch {
+	case fault.Is(missing, fault.NotFound):
+		return w, err
+	case missing != nil:
+		return w, missing
+	case study.Name != name: // by number, and perhaps a sweep
+		if w, err = s.cfg.Store.Sweep(ctx, tx, p, study.Name); !fault.Is(err, fault.NotFound) {
+			return w, err
+		}
+	}
+	return foreign(study, nil), nil
 }
 
 // Trials gives the trials of a sweep from a number on, with what they logged. Needs
@@ -405,13 +443,17 @@ func (s *Service) read(ctx context.Context, p project.Name, name string) (w Swee
 	var trials []tuning.Trial
 	var tasks []Task
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if w, err = s.cfg.Store.Sweep(ctx, tx, p, name); err != nil {
+		if w, err = s.find(ctx, tx, p, name); err != nil {
 			return err
 		}
 		if tasks, err = s.cfg.Store.Tasks(ctx, tx, p, w.Study, false); err != nil {
 			return err
 		}
-		trials, err = s.all(ctx, tx, p, w.Study)
+		if trials, err = s.all(ctx, tx, p, w.Study); err != nil || w.State != Client {
+			return err
+		}
+		study, err := s.cfg.Studies.Store.Study(ctx, tx, p, w.Study)
+		w = foreign(study, trials)
 		return err
 	})
 	if err != nil {

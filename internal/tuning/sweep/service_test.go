@@ -437,7 +437,7 @@ func TestRights(t *testing.T) {
 			}
 		case sweep.ActionRead:
 			_, err = w.One(w.alice(), demo, "s")
-			if _, _, err := w.List(w.alice(), demo, "", 0); !fault.Is(err, fault.PermissionDenied) {
+			if _, _, err := w.List(w.alice(), demo, 0, 0); !fault.Is(err, fault.PermissionDenied) {
 				t.Errorf("list: %v", err)
 			}
 		default:
@@ -607,4 +607,69 @@ func TestClients(t *testing.T) {
 	if len(all) != 2 || all[0].Job != "" || all[1].Job == "" || len(w.jobs.order) != 1 || w.jobs.of[w.jobs.order[0]].Name != "s-1" {
 		t.Errorf("%+v", all)
 	}
+}
+
+// TestStudies: a study of Optuna's is seen as a sweep, and is its clients' to drive.
+func TestStudies(t *testing.T) {
+	each(t, func(t *testing.T, db *store.DB) {
+		t.Helper()
+		w := newWorld(t, db)
+		w.apply("ours", spec())
+		const name = "team/a study"
+		err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
+			id, err := w.cfg.Studies.Create(ctx, tx, tuning.Study{Project: demo, Name: name, Directions: []tuning.Direction{tuning.Maximize}, Owner: "usr_2"})
+			if err != nil {
+				return err
+			}
+			d := tuning.Distribution(`{"name": "FloatDistribution", "attributes": {"step": null, "low": 0.0, "high": 9.0, "log": false}}`)
+			for i := range 3 {
+				one, err := w.cfg.Studies.CreateTrial(ctx, tx, demo, id, nil)
+				if err != nil {
+					return err
+				}
+				if err := w.cfg.Studies.SetParam(ctx, tx, demo, one, "x", tuning.Param{Value: float64(i), Distribution: d}); err != nil {
+					return err
+				}
+				if _, err := w.cfg.Studies.SetState(ctx, tx, demo, one, tuning.Complete, []float64{float64(i)}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, next, err := w.List(w.alice(), demo, 0, 1)
+		if err != nil || len(first) != 1 || first[0].Name != "ours" || next == 0 {
+			t.Fatalf("%+v, %d, %v", first, next, err)
+		}
+		second, next, err := w.List(w.alice(), demo, next, 1)
+		if err != nil || len(second) != 1 || second[0].Name != name || second[0].State != sweep.Client || next != 0 {
+			t.Fatalf("%+v, %d, %v", second, next, err)
+		}
+		for _, called := range []string{name, fmt.Sprint(second[0].Study)} {
+			one := w.one(called)
+			if one.Name != name || one.Best[0].Number != 2 || one.Best[0].Params["x"] != 2.0 || one.Spec.Parameters[0].High != 9 {
+				t.Errorf("%s: %+v", called, one)
+			}
+		}
+		if page, err := w.Report(w.alice(), demo, name); err != nil || !strings.Contains(string(page), "History of value") {
+			t.Errorf("%v\n%.200s", err, page)
+		}
+		if _, err := w.Stop(w.alice(), demo, name); !fault.Is(err, fault.Conflict) {
+			t.Errorf("stop: %v", err)
+		}
+		if _, _, err := w.Apply(w.alice(), demo, "ours", spec()); err != nil {
+			t.Error(err)
+		}
+		if one := w.one(fmt.Sprint(first[0].Study)); one.Name != "ours" || one.State != sweep.Running {
+			t.Errorf("ours by its number: %+v", one)
+		}
+		if err := w.Delete(w.alice(), demo, name); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.One(w.alice(), demo, name); !fault.Is(err, fault.NotFound) {
+			t.Errorf("deleted: %v", err)
+		}
+	})
 }

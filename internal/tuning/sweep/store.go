@@ -16,8 +16,6 @@ type Store interface {
 	// somebody else has.
 	PutSweep(ctx context.Context, tx *store.Tx, s Sweep) error
 	Sweep(ctx context.Context, tx *store.Tx, p project.Name, name string) (Sweep, error)
-	// Sweeps gives at most limit, by name, after one.
-	Sweeps(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]Sweep, error)
 	// UnderWay are the running ones of all projects.
 	UnderWay(ctx context.Context, tx *store.Tx) ([]Sweep, error)
 	// DeleteSweep removes it and its tasks.

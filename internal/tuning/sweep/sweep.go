@@ -70,6 +70,8 @@ const (
 	Complete State = "complete"
 	Stopped  State = "stopped"
 	Failed   State = "failed"
+	// Client is of a study that a client of Optuna's made and drives.
+	Client State = "client"
 )
 
 var transitions = map[State][]State{
@@ -217,7 +219,7 @@ type Sweep struct {
 	Study   tuning.StudyID     `json:"study" doc:"Its number among the project's studies; Optuna's clients find it by its name"`
 	Spec    Spec               `json:"spec"`
 	By      identity.Principal `json:"by" doc:"Who applied it last; its jobs are submitted with their rights"`
-	State   State              `json:"state" enum:"running,complete,stopped,failed"`
+	State   State              `json:"state" enum:"running,complete,stopped,failed,client" doc:"client: an Optuna study, whose trials are its clients' matter"`
 	Reason  string             `json:"reason,omitempty" doc:"Why it is where it is, in words"`
 	Hint    string             `json:"hint,omitempty" doc:"What can be done about it"`
 	// Stop says who or what ends it, and Ends as what, once its trials have ended.
@@ -368,6 +370,41 @@ type Shown struct {
 type Report struct {
 	Step  int64  `json:"step"`
 	Value Number `json:"value"`
+}
+
+// foreign is a study that no sweep drives, as one: its parameters are those that its
+// trials have, as they were last.
+func foreign(study tuning.Study, trials []tuning.Trial) Sweep {
+	w := Sweep{
+		Project: study.Project, Name: study.Name, Study: study.ID, By: identity.Principal{ID: study.Owner}, State: Client,
+		CreatedAt: study.Created, ResumedAt: study.Created,
+	}
+	for i, d := range study.Directions {
+		o := Objective{Metric: "value", Direction: trial.Direction(d), Value: Last}
+		if len(study.Directions) > 1 {
+			o.Metric += " " + strconv.Itoa(i)
+		}
+		w.Spec.Objectives = append(w.Spec.Objectives, o)
+	}
+	w.Spec.Watch = "intermediate value"
+	last := map[string]tuning.Distribution{}
+	var names []string
+	for _, t := range trials {
+		for name, p := range t.Params {
+			if _, known := last[name]; !known {
+				names = append(names, name)
+			}
+			last[name] = p.Distribution
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		p, err := space.FromOptuna(name, []byte(last[name]))
+		if err == nil && len(w.Spec.Parameters) < space.MaxParameters { // what no sweep can have is not shown
+			w.Spec.Parameters = append(w.Spec.Parameters, p)
+		}
+	}
+	return w
 }
 
 // Number is a float64 whose NaN and infinities are texts in JSON.

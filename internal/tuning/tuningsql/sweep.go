@@ -68,11 +68,6 @@ func (Sweeps) Sweep(ctx context.Context, tx *store.Tx, p project.Name, name stri
 	return all[0], nil
 }
 
-// Sweeps implements sweep.Store.
-func (Sweeps) Sweeps(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]sweep.Sweep, error) {
-	return sweeps(ctx, tx.NewSelect().Where("project = ? AND name > ?", string(p), after).OrderExpr("name").Limit(limit))
-}
-
 // UnderWay implements sweep.Store.
 func (Sweeps) UnderWay(ctx context.Context, tx *store.Tx) ([]sweep.Sweep, error) {
 	return sweeps(ctx, tx.NewSelect().Where("state = ?", string(sweep.Running)).OrderExpr("project, name"))
