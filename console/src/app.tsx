@@ -18,6 +18,7 @@ import { JobsPage } from './pages/Jobs';
 import { LineagePage } from './pages/Lineage';
 import { MonitoringPage } from './pages/Monitoring';
 import { OverviewPage } from './pages/Overview';
+import { SweepPage, SweepsPage } from './pages/Sweeps';
 import { Empty, Failed, Wait } from './parts/State';
 
 export function App() {
@@ -65,6 +66,8 @@ function InProject({ project }: { project: string }) {
         <Route path="/p/:project/monitoring"><MonitoringPage project={project} /></Route>
         <Route path="/p/:project/jobs"><JobsPage project={project} /></Route>
         <Route path="/p/:project/jobs/:id">{({ id }) => <JobPage key={id} project={project} id={id} />}</Route>
+        <Route path="/p/:project/sweeps"><SweepsPage project={project} /></Route>
+        <Route path="/p/:project/sweeps/:name">{({ name }) => <SweepPage key={name} project={project} name={decodeURIComponent(name)} />}</Route>
         <Route path="/p/:project/datasets"><DatasetsPage project={project} /></Route>
         <Route path="/p/:project/datasets/:ref">{({ ref }) => <DatasetPage project={project} reference={decodeURIComponent(ref)} />}</Route>
         <Route path="/p/:project/features"><FeaturesPage project={project} /></Route>

@@ -9,6 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/tuning"
+	"github.com/falaj-ml/falaj/internal/tuning/picture"
 	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 )
 
@@ -19,6 +20,7 @@ func (s *Server) sweepRoutes(p string) {
 	route(s, "GET", p+"/sweeps/{name}/trials", sweep.ActionRead, "List the trials of a sweep, with what they logged", s.listTrials)
 	route(s, "POST", p+"/sweeps/{name}/stop", sweep.ActionApply, "End a sweep and its trials", s.stopSweep)
 	route(s, "POST", p+"/sweeps/{name}/resume", sweep.ActionApply, "Go on with a sweep that has ended", s.resumeSweep)
+	route(s, "GET", p+"/sweeps/{name}/figures", sweep.ActionRead, "Pictures of a sweep by themselves, as SVG", s.sweepFigures)
 	s.raw("GET", p+"/sweeps/{name}/report", sweep.ActionRead, "Pictures of a sweep, as a page that needs nothing else: history, intermediate values, parallel coordinates, importance, contours", media{gives: "text/html"}, s.sweepReport)
 }
 
@@ -114,6 +116,11 @@ func (s *Server) resumeSweep(ctx context.Context, in *struct {
 },
 ) (*body[sweep.Sweep], error) {
 	return one(s.Sweeps.Resume(ctx, project.Name(in.Project), in.Name, in.Body.Trials))
+}
+
+func (s *Server) sweepFigures(ctx context.Context, in *InSweep) (*body[items[picture.Figure]], error) {
+	figures, err := s.Sweeps.Figures(ctx, project.Name(in.Project), in.Name)
+	return listed(figures, "", err)
 }
 
 func (s *Server) sweepReport(w http.ResponseWriter, r *http.Request) {

@@ -97,12 +97,49 @@ func TestConsole(t *testing.T) {
 		t.Error(said)
 	}
 
+	b.visit("w")
+	b.see("No sweep was made")
+	p.Apply(sweep)
+	b.see("parabola")
+	b.do(chromedp.Click(`tr[data-index="0"] a`, chromedp.NodeVisible))
+	b.see("12 complete", "loss, minimized", "History of loss", "Parallel coordinates", "x and layers")
+	b.until(`[...document.querySelectorAll('img.picture')].every((i) => i.complete && i.naturalWidth > 0)`)
+	b.accessible("sweep")
+	b.picture("real-sweep")
+	b.do(chromedp.ScrollIntoView(`img.picture`))
+	b.picture("real-sweep-pictures")
+
 	b.do(chromedp.Click(`.who button`))
 	b.see("Access token")
 	if kept := b.text(`sessionStorage.length + document.cookie.length`); kept != "0" {
 		t.Error("logging out leaves something behind")
 	}
 }
+
+const sweep = `
+api_version: falaj/v1
+kind: Sweep
+name: parabola
+project: PROJECT
+spec:
+  job:
+    command:
+      - python3
+      - -c
+      - |
+        import json, os, time, urllib.request
+        p = json.loads(os.environ["FALAJ_PARAMS"])
+        for step in range(3):
+            body = {"run_id": os.environ["MLFLOW_RUN_ID"], "key": "loss", "value": (p["x"] - 1) ** 2 + p["layers"] + 1 / (step + 1), "timestamp": int(time.time() * 1000), "step": step}
+            urllib.request.urlopen(urllib.request.Request(
+                os.environ["MLFLOW_TRACKING_URI"] + "/api/2.0/mlflow/runs/log-metric", json.dumps(body).encode(),
+                {"Authorization": "Bearer " + os.environ["MLFLOW_TRACKING_TOKEN"], "Content-Type": "application/json"})).read()
+    resources: {cpu: 100m, memory: 128MiB}
+  parameters: [{name: x, type: float, low: -3, high: 3}, {name: layers, type: int, low: 1, high: 8}]
+  objectives: [{metric: loss}]
+  budget: {trials: 12}
+  parallel: 4
+`
 
 // train runs a job that registers a tiny model, and waits for its end.
 func train(p *live.Project) (job string) {

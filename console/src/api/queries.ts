@@ -2,7 +2,7 @@
 // can make them stale.
 import { keepPreviousData, useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useEffect, useMemo } from 'react';
-import { get, inProject, Problem, type Dataset, type DatasetProfile, type Definition, type FeatureLineage, type FeatureService, type FeatureView, type Freshness, type Graph, type Hit, type Job, type JobDetail, type Model, type Optimization, type Page, type Profile, type Project, type Top, type Version } from './client';
+import { get, inProject, Problem, type Dataset, type DatasetProfile, type Definition, type FeatureLineage, type FeatureService, type FeatureView, type Figure, type Freshness, type Graph, type Hit, type Job, type JobDetail, type Model, type Optimization, type Page, type Profile, type Project, type Sweep, type SweepSummary, type Top, type Trial, type Version } from './client';
 import type { Baseline, Deployment, Monitor, Progress, Status, Window } from './monitoring';
 
 /** The most objects that a table holds; it says so when there are more. */
@@ -47,6 +47,9 @@ export function useList<T>(key: readonly string[], path: string, options: { ever
 
 export const useProjects = () => useList<Project>(['projects', ''], '/api/v1/projects');
 export const useJobs = (p: string) => useList<Job>(['job', p, 'list'], inProject(p, 'jobs'));
+export const useSweeps = (p: string) => useList<Sweep>(['sweep', p, 'list'], inProject(p, 'sweeps'), { every: 10_000 });
+export const useTrials = (p: string, name: string, running: boolean) =>
+  useList<Trial>(['sweep', p, name, 'trials'], inProject(p, 'sweeps', name, 'trials'), { every: running ? 5000 : 60_000 });
 export const useDatasets = (p: string) => useList<Dataset>(['dataset', p, 'list'], inProject(p, 'datasets'));
 export const useFeatureViews = (p: string) => useList<FeatureView>(['feature', p, 'list'], inProject(p, 'feature-views'));
 export const useFeatureServices = (p: string) => useList<FeatureService>(['feature', p, 'services'], inProject(p, 'feature-services'));
@@ -117,6 +120,20 @@ export const useJob = (p: string, id: string) =>
     queryFn: ({ signal }) => get<JobDetail>(inProject(p, 'jobs', id) + '?view=full', signal),
     refetchInterval: (q) => (q.state.data && ended(q.state.data.state) ? false : 5000),
   });
+
+export const useSweep = (p: string, name: string) =>
+  useQuery({
+    queryKey: ['sweep', p, name],
+    queryFn: ({ signal }) => get<SweepSummary>(inProject(p, 'sweeps', name), signal),
+    refetchInterval: (q) => (q.state.data && underWay(q.state.data.state) ? 5000 : false),
+  });
+
+/** A study of Optuna's may always go on. */
+export const underWay = (state: string) => state === 'running' || state === 'client';
+
+/** Pictures of a sweep; drawing them takes the server a moment. */
+export const useFigures = (p: string, name: string, running: boolean) =>
+  useQuery({ queryKey: ['sweep', p, name, 'figures'], queryFn: ({ signal }) => get<Page<Figure>>(inProject(p, 'sweeps', name, 'figures'), signal), refetchInterval: running ? 30_000 : false, retry: false });
 
 /** What a job that optimised a model measured. */
 export const useOptimization = (p: string, id: string, enabled: boolean) =>

@@ -20,6 +20,7 @@ export const pages: { path: string; name: string; icon: IconName; key: string }[
   { path: 'deployments', name: 'Deployments', icon: 'deployments', key: 'd' },
   { path: 'monitoring', name: 'Monitoring', icon: 'monitoring', key: 'm' },
   { path: 'jobs', name: 'Jobs', icon: 'jobs', key: 'j' },
+  { path: 'sweeps', name: 'Sweeps', icon: 'sweeps', key: 'w' },
   { path: 'datasets', name: 'Datasets', icon: 'datasets', key: 's' },
   { path: 'features', name: 'Features', icon: 'features', key: 'f' },
   { path: 'models', name: 'Models', icon: 'models', key: 'r' },

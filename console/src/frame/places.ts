@@ -11,6 +11,7 @@ const names: Record<string, [one: string, many: string]> = {
   monitor: ['monitor', 'Monitors'],
   source: ['source', 'Sources'],
   job: ['job', 'Jobs'],
+  sweep: ['sweep', 'Sweeps'],
   environment: ['environment', 'Environments'],
   experiment: ['experiment', 'Experiments'],
   lineage: ['told by others', 'Told by others'],

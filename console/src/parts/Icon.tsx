@@ -3,6 +3,7 @@ const paths = {
   deployments: 'M12 3l8 4.5v9L12 21l-8-4.5v-9zM12 12l8-4.5M12 12v9M12 12L4 7.5',
   monitoring: 'M3 12h4l3-8 4 16 3-8h4',
   jobs: 'M5 4l14 8-14 8z',
+  sweeps: 'M4 20V4M4 20h16M8 16h.01M11 11h.01M14 14h.01M16 7h.01M19 10h.01',
   datasets: 'M4 6c0-1.7 3.6-3 8-3s8 1.3 8 3-3.6 3-8 3-8-1.3-8-3zM4 6v12c0 1.7 3.6 3 8 3s8-1.3 8-3V6M4 12c0 1.7 3.6 3 8 3s8-1.3 8-3',
   features: 'M4 6h10M18 6h2M4 12h2M10 12h10M4 18h10M18 18h2M14 4v4M6 10v4M14 16v4',
   models: 'M12 3v4M12 17v4M3 12h4M17 12h4M12 7a5 5 0 100 10 5 5 0 000-10z',

@@ -5,9 +5,9 @@ import { Problem } from '../api/client';
 type Tone = 'good' | 'busy' | 'warn' | 'bad' | 'quiet';
 
 const tones: Record<string, Tone> = {
-  ready: 'good', ok: 'good', succeeded: 'good', promoted: 'good', done: 'good', allowed: 'good', live: 'good', accepted: 'good',
+  ready: 'good', ok: 'good', succeeded: 'good', promoted: 'good', done: 'good', complete: 'good', allowed: 'good', live: 'good', accepted: 'good',
   running: 'busy', loading: 'busy', starting: 'busy', placing: 'busy', claimed: 'busy', connecting: 'busy', checkpointing: 'busy',
-  queued: 'quiet', waiting: 'quiet', cancelled: 'quiet', skipped: 'quiet', ended: 'quiet', inconclusive: 'warn',
+  queued: 'quiet', waiting: 'quiet', cancelled: 'quiet', skipped: 'quiet', ended: 'quiet', stopped: 'quiet', inconclusive: 'warn',
   drifted: 'warn', quarantined: 'warn', rolled_back: 'warn', away: 'warn', refused: 'bad',
   degraded: 'bad', failed: 'bad', lost: 'bad', denied: 'bad', rejected: 'bad',
 };

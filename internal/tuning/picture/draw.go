@@ -70,13 +70,13 @@ func widen(a *plot.Axis) {
 	}
 }
 
-func single(title, words string, p *plot.Plot, w, h float64) ([]figure, error) {
+func single(title, words string, p *plot.Plot, w, h float64) ([]Figure, error) {
 	picture, err := svg(p, w, h, title)
-	return []figure{{title, words, picture}}, err
+	return []Figure{{title, words, picture}}, err
 }
 
 // history is each trial's value by its number, and the best so far.
-func history(s Sweep, done []trial.Trial) (figures []figure, err error) {
+func history(s Sweep, done []trial.Trial) (figures []Figure, err error) {
 	if len(done) == 0 {
 		return nil, nil
 	}
@@ -106,13 +106,13 @@ func history(s Sweep, done []trial.Trial) (figures []figure, err error) {
 		if err != nil {
 			return nil, err
 		}
-		figures = append(figures, figure{"History of " + o.Metric, "Each complete trial, and the best so far.", picture})
+		figures = append(figures, Figure{"History of " + o.Metric, "Each complete trial, and the best so far.", picture})
 	}
 	return figures, nil
 }
 
 // reports are what trials logged on the way.
-func reports(s Sweep, _ []trial.Trial) ([]figure, error) {
+func reports(s Sweep, _ []trial.Trial) ([]Figure, error) {
 	p := blank("step", s.Watched)
 	drawn := 0
 	for _, t := range tail(s.Trials, mostLines) {
@@ -143,7 +143,7 @@ func reports(s Sweep, _ []trial.Trial) ([]figure, error) {
 }
 
 // front is two objectives against each other.
-func front(s Sweep, done []trial.Trial) ([]figure, error) {
+func front(s Sweep, done []trial.Trial) ([]Figure, error) {
 	if len(s.Objectives) != 2 || len(done) == 0 {
 		return nil, nil
 	}
@@ -173,7 +173,7 @@ func front(s Sweep, done []trial.Trial) ([]figure, error) {
 
 // coordinates are the parameters side by side: a line is a trial, its colour how good it
 // is.
-func coordinates(s Sweep, done []trial.Trial) ([]figure, error) {
+func coordinates(s Sweep, done []trial.Trial) ([]Figure, error) {
 	if len(done) == 0 {
 		return nil, nil
 	}
@@ -251,7 +251,7 @@ func coordinates(s Sweep, done []trial.Trial) ([]figure, error) {
 }
 
 // weights are how much each parameter matters.
-func weights(s Sweep, _ []trial.Trial) (figures []figure, err error) {
+func weights(s Sweep, _ []trial.Trial) (figures []Figure, err error) {
 	for i, o := range s.Objectives {
 		all := s.importances(i)
 		if len(all) == 0 || all[0].Share == 0 {
@@ -277,7 +277,7 @@ func weights(s Sweep, _ []trial.Trial) (figures []figure, err error) {
 		if err != nil {
 			return nil, err
 		}
-		figures = append(figures, figure{
+		figures = append(figures, Figure{
 			"Importance for " + o.Metric, "How much of being among the best tenth each parameter explains (PED-ANOVA, Watanabe et al. 2023).", picture,
 		})
 	}
@@ -285,7 +285,7 @@ func weights(s Sweep, _ []trial.Trial) (figures []figure, err error) {
 }
 
 // fields are the first objective over pairs of the parameters that matter most.
-func fields(s Sweep, done []trial.Trial) (figures []figure, err error) {
+func fields(s Sweep, done []trial.Trial) (figures []Figure, err error) {
 	var top []space.Parameter
 	for _, w := range s.importances(0) {
 		if q, _ := s.Space.Find(w.Name); !q.Single() && len(top) < contours {
@@ -304,7 +304,7 @@ func fields(s Sweep, done []trial.Trial) (figures []figure, err error) {
 	return figures, nil
 }
 
-func contour(s Sweep, done []trial.Trial, x, y space.Parameter) ([]figure, error) {
+func contour(s Sweep, done []trial.Trial, x, y space.Parameter) ([]Figure, error) {
 	const cells, fewest, levels = 40, 4, 9
 	o := s.Objectives[0]
 	var spots []spot

@@ -74,10 +74,11 @@ var pageText string
 
 var page = template.Must(template.New("page").Parse(pageText))
 
-// figure is a picture with its words.
-type figure struct {
-	Title, Words string
-	SVG          template.HTML
+// Figure is a picture with its words.
+type Figure struct {
+	Title string        `json:"title"`
+	Words string        `json:"words" doc:"What is to be seen"`
+	SVG   template.HTML `json:"svg" doc:"An element of SVG, without scripts"`
 }
 
 type row struct {
@@ -94,7 +95,7 @@ func Page(w io.Writer, s Sweep) error {
 		Counts  map[trial.State]int
 		Best    []row
 		Names   []string // of parameters
-		Figures []figure
+		Figures []Figure
 	}{Sweep: s, Counts: map[trial.State]int{}}
 	for _, t := range s.Trials {
 		data.Counts[t.State]++
@@ -105,14 +106,24 @@ func Page(w io.Writer, s Sweep) error {
 	for _, t := range s.best(done) {
 		data.Best = append(data.Best, s.row(t))
 	}
-	for _, draw := range []func(Sweep, []trial.Trial) ([]figure, error){history, reports, front, coordinates, weights, fields} {
-		figures, err := draw(s, done)
-		if err != nil {
-			return err
-		}
-		data.Figures = append(data.Figures, figures...)
+	var err error
+	if data.Figures, err = Figures(s); err != nil {
+		return err
 	}
 	return page.Execute(w, data)
+}
+
+// Figures are the pictures of a sweep by themselves.
+func Figures(s Sweep) (all []Figure, err error) {
+	done := s.done()
+	for _, draw := range []func(Sweep, []trial.Trial) ([]Figure, error){history, reports, front, coordinates, weights, fields} {
+		figures, err := draw(s, done)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, figures...)
+	}
+	return all, nil
 }
 
 // best are the trials of the front, or the best ones of a single objective.

@@ -601,9 +601,28 @@ func publish(ctx context.Context, tx *store.Tx, w Sweep, best []int) error {
 
 // Report draws a sweep as a page of HTML. Needs sweep.read.
 func (s *Service) Report(ctx context.Context, p project.Name, name string) ([]byte, error) {
-	w, trials, err := s.read(ctx, p, name)
+	drawn, err := s.drawn(ctx, p, name)
 	if err != nil {
 		return nil, err
+	}
+	var b bytes.Buffer
+	err = picture.Page(&b, drawn)
+	return b.Bytes(), err
+}
+
+// Figures draws a sweep as pictures by themselves. Needs sweep.read.
+func (s *Service) Figures(ctx context.Context, p project.Name, name string) ([]picture.Figure, error) {
+	drawn, err := s.drawn(ctx, p, name)
+	if err != nil {
+		return nil, err
+	}
+	return picture.Figures(drawn)
+}
+
+func (s *Service) drawn(ctx context.Context, p project.Name, name string) (picture.Sweep, error) {
+	w, trials, err := s.read(ctx, p, name)
+	if err != nil {
+		return picture.Sweep{}, err
 	}
 	drawn := picture.Sweep{
 		Name: w.Name, State: string(w.State), Reason: w.Reason, Space: w.Spec.Problem().Space, Watched: w.Spec.Watch, Trials: plain(trials),
@@ -611,7 +630,5 @@ func (s *Service) Report(ctx context.Context, p project.Name, name string) ([]by
 	for _, o := range w.Spec.Objectives {
 		drawn.Objectives = append(drawn.Objectives, picture.Objective{Metric: o.Metric, Direction: o.Direction})
 	}
-	var b bytes.Buffer
-	err = picture.Page(&b, drawn)
-	return b.Bytes(), err
+	return drawn, nil
 }
