@@ -39,13 +39,17 @@ func (r runRow) run() (tracking.Run, error) {
 	}, err
 }
 
-// PutRun implements tracking.Store.
-func (Store) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
-	row := runRow{
+func rowOf(r tracking.Run) runRow {
+	return runRow{
 		ID: string(r.ID), Project: string(r.Project), Experiment: int64(r.Experiment), Name: r.Name, UserName: r.User,
 		Owner: r.Owner, Status: string(r.Status), Started: int64(r.Start), Ended: int64(r.End), Stage: string(r.Stage),
 		Created: store.At(r.Created), OriginColumns: originRow(r.Origin),
 	}
+}
+
+// PutRun implements tracking.Store.
+func (Store) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
+	row := rowOf(r)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
 		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Exec(ctx)
 	return err
@@ -251,6 +255,11 @@ func (Store) InsertParams(ctx context.Context, tx *store.Tx, run tracking.RunID,
 	}
 	_, err := tx.NewRaw("INSERT INTO tracking_param (run, key, value) VALUES "+strings.Repeat(", (?, ?, ?)", len(params))[2:], args...).Exec(ctx)
 	return err
+}
+
+// PutParams implements tracking.Store.
+func (Store) PutParams(ctx context.Context, tx *store.Tx, run tracking.RunID, params []tracking.Pair) error {
+	return putPairs(ctx, tx, "tracking_param", "run", string(run), params)
 }
 
 // PutTags implements tracking.Store.
