@@ -55,8 +55,8 @@ for r in every(client.search_runs, experiment_ids=[e.experiment_id for e in expe
     del seen["info"]["artifact_uri"]
     for kind in ("inputs", "outputs"):
         for name, items in seen.get(kind, {}).items():
-            seen[kind][name] = sorted(items, key=lambda x: json.dumps(x, sort_keys=True))
-    seen["history"] = {k: [(m.timestamp, m.step, repr(m.value)) for m in client.get_metric_history(r.info.run_id, k)] for k in r.data.metrics}
+            seen[kind][name] = sorted((x if isinstance(x, dict) else dict(x) for x in items), key=str)
+    seen["history"] = {k: [(m.timestamp, m.step, m.value) for m in client.get_metric_history(r.info.run_id, k)] for k in r.data.metrics}
     seen["files"] = sorted(files(r.info.run_id))
     if seen["files"] and r.info.lifecycle_stage == "active":
         with tempfile.TemporaryDirectory() as d:
@@ -70,7 +70,7 @@ for m in every(client.search_logged_models, experiment_ids=[e.experiment_id for 
     m = client.get_logged_model(m.model_id)
     seen = m.to_dictionary()
     del seen["artifact_location"]
-    seen["metrics"] = [sorted((k, str(v)) for k, v in x.items()) for x in seen["metrics"] or []]
+    seen["metrics"] = [sorted((k, str(v)) for k, v in dict(x).items()) for x in seen["metrics"] or []]
     if str(m.status) == "LoggedModelStatus.READY" or m.status.name == "READY":
         with tempfile.TemporaryDirectory() as d:
             seen["content"] = tree(mlflow.artifacts.download_artifacts(f"models:/{m.model_id}", dst_path=d))
@@ -91,4 +91,15 @@ for m in every(client.search_registered_models):
         seen["versions"].append(version)
     out["registered model " + m.name] = seen
 
-json.dump(out, sys.stdout, default=str, sort_keys=True)
+
+
+def exact(x):
+    """Numbers as text: JSON has no NaN, and readers round long ones."""
+    if isinstance(x, dict):
+        return {str(k): exact(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [exact(v) for v in x]
+    return repr(x) if isinstance(x, (int, float)) else x
+
+
+json.dump(exact(out), sys.stdout, default=str, sort_keys=True)
