@@ -62,8 +62,10 @@ func (a *app) importMLflow() *cobra.Command {
 			opts.Progress = bars.show
 			report, err := mlflow.Import(cmd.Context(), source, mlflow.Target{Client: to, Project: project}, opts)
 			bars.end()
-			if unprinted := a.printReport(report, err); err == nil {
-				err = unprinted
+			if err == nil || report.Experiments.All() > 0 {
+				if unprinted := a.printReport(report, err); err == nil {
+					err = unprinted
+				}
 			}
 			return err
 		},

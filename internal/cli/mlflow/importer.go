@@ -11,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -129,11 +128,6 @@ type importer struct {
 func Import(ctx context.Context, source Source, target Target, opts Options) (Report, error) {
 	if opts.Progress == nil {
 		opts.Progress = func(string, int64, int64) {}
-	}
-	for _, pattern := range opts.Experiments {
-		if _, err := path.Match(pattern, ""); err != nil {
-			return Report{}, fault.New(fault.Invalid, "%q is no pattern of names", pattern)
-		}
 	}
 	i := &importer{
 		source: source, target: target, opts: opts, experiments: map[int64]int64{}, models: map[string]Place{}, runs: map[string]Place{},
@@ -307,10 +301,15 @@ func (i *importer) bringExperiments(ctx context.Context) error {
 }
 
 func (i *importer) wants(name string) bool {
-	return len(i.opts.Experiments) == 0 || slices.ContainsFunc(i.opts.Experiments, func(pattern string) bool {
-		match, _ := path.Match(pattern, name)
-		return match || pattern == name
-	})
+	return len(i.opts.Experiments) == 0 || slices.ContainsFunc(i.opts.Experiments, func(pattern string) bool { return matches(pattern, name) })
+}
+
+// matches reports whether a name is of a pattern, whose * and ? also stand for
+// slashes.
+func matches(pattern, name string) bool {
+	expr := strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(pattern))
+	re, err := regexp.Compile("(?s)^" + expr + "$")
+	return err == nil && re.MatchString(name)
 }
 
 func (i *importer) experimentIDs() []int64 {
