@@ -116,15 +116,15 @@ func (a *app) printReport(r mlflow.Report, failed error) error {
 	a.say(what+":", r.Source, r.Project)
 	for _, c := range []struct {
 		name string
-		mlflow.Count
+		*mlflow.Count
 		more string
 	}{
-		{"experiments", r.Experiments, ""},
-		{"runs", r.Runs, fmt.Sprintf(", %d points of metrics", r.Points)},
-		{"logged models", r.LoggedModels, ""},
-		{"registered models", r.Models, ""},
-		{"model versions", r.Versions, ""},
-		{"artifacts", r.Files, fmt.Sprintf(", %d bytes", r.Bytes)},
+		{"experiments", &r.Experiments, ""},
+		{"runs", &r.Runs, fmt.Sprintf(", %d points of metrics", r.Points)},
+		{"logged models", &r.LoggedModels, ""},
+		{"registered models", &r.Models, ""},
+		{"model versions", &r.Versions, ""},
+		{"artifacts", &r.Files, fmt.Sprintf(", %d bytes", r.Bytes)},
 	} {
 		if c.All() > 0 {
 			a.say("  %-18s %d new, %d changed, %d unchanged, %d skipped%s", c.name, c.Created, c.Updated, c.Unchanged, c.Skipped, c.more)

@@ -18,9 +18,9 @@ func TestImport(t *testing.T) {
 	r := w.logged(t, tracking.Origin{}, onnx)
 	at := time.UnixMilli(1_600_000_000_000)
 	spec := registry.ImportSpec{
-		Model:  registry.Model{Name: "Delay model", Description: "Says how late.", Created: at, Updated: at.Add(time.Hour), Tags: []tracking.Pair{{"owner", "a"}}},
+		Model:  registry.Model{Name: "Delay model", Description: "Says how late.", Created: at, Updated: at.Add(time.Hour), Tags: []tracking.Pair{{Key: "owner", Value: "a"}}},
 		Number: 3, Source: "runs:/" + string(r.ID) + "/model", Run: r.ID, Description: "third", Stage: "Production",
-		Created: at.Add(time.Minute), Updated: at.Add(time.Hour), Tags: []tracking.Pair{{"n", "3"}}, Aliases: []string{"champion", "v1"},
+		Created: at.Add(time.Minute), Updated: at.Add(time.Hour), Tags: []tracking.Pair{{Key: "n", Value: "3"}}, Aliases: []string{"champion", "v1"},
 	}
 	made, lost, err := w.Import(ctx, proj, spec)
 	if err != nil || !made || len(lost) != 1 || !strings.Contains(lost[0], "alias v1: ") {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -77,7 +78,7 @@ func (c *Count) add(result string) {
 }
 
 // All is how many there were.
-func (c Count) All() int { return c.Created + c.Updated + c.Unchanged + c.Skipped }
+func (c *Count) All() int { return c.Created + c.Updated + c.Unchanged + c.Skipped }
 
 // Note tells of a thing, or a part of it, that was left out, or is not as it was.
 type Note struct {
@@ -329,9 +330,7 @@ func (i *importer) seen(ctx context.Context, list string, ids []string) (map[str
 		if err := i.target.Client.Do(ctx, http.MethodPost, i.target.path("/seen"), map[string]any{list: part}, &answer); err != nil {
 			return nil, err
 		}
-		for id, digest := range answer[list] {
-			out[id] = digest
-		}
+		maps.Copy(out, answer[list])
 	}
 	return out, nil
 }
@@ -422,7 +421,8 @@ func (i *importer) bringRuns(ctx context.Context) error {
 			break
 		}
 	}
-	for range chunks { //nolint:revive // until the reader has ended
+	for range chunks {
+		continue // until the reader has ended
 	}
 	wait.Wait()
 	if err := context.Cause(ctx); err != nil {

@@ -25,8 +25,17 @@ func TestMatches(t *testing.T) {
 		pattern, name string
 		want          bool
 	}{
-		{"delay", "delay", true}, {"delay", "delays", false}, {"delay*", "delays/2", true}, {"/Users/*/x", "/Users/a@b.org/x", true},
-		{"d?y", "day", true}, {"d?y", "dy", false}, {"a.b", "axb", false}, {"[a]", "[a]", true}, {"[a]", "a", false}, {"*", "", true}, {"a*", "a\nb", true},
+		{"delay", "delay", true},
+		{"delay", "delays", false},
+		{"delay*", "delays/2", true},
+		{"/Users/*/x", "/Users/a@b.org/x", true},
+		{"d?y", "day", true},
+		{"d?y", "dy", false},
+		{"a.b", "axb", false},
+		{"[a]", "[a]", true},
+		{"[a]", "a", false},
+		{"*", "", true},
+		{"a*", "a\nb", true},
 	} {
 		if got := matches(c.pattern, c.name); got != c.want {
 			t.Errorf("matches(%q, %q) is %t", c.pattern, c.name, got)

@@ -216,16 +216,16 @@ func (w *whole) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// real is a number that may come as text, such as NaN.
-type real float64
+// decimal is a number that may come as text, such as NaN.
+type decimal float64
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (r *real) UnmarshalJSON(b []byte) error {
+func (r *decimal) UnmarshalJSON(b []byte) error {
 	x, err := strconv.ParseFloat(strings.Trim(string(b), `"`), 64)
 	if math.IsInf(x, 0) {
 		err = nil
 	}
-	*r = real(x)
+	*r = decimal(x)
 	return err
 }
 
@@ -242,7 +242,7 @@ func pairs(in []pairOut) Pairs {
 
 type pointOut struct {
 	Key           string `json:"key"`
-	Value         real   `json:"value"`
+	Value         decimal   `json:"value"`
 	Timestamp     whole  `json:"timestamp"`
 	Step          whole  `json:"step"`
 	Run           string `json:"run_id"`
@@ -692,7 +692,7 @@ func (s *server) Fetch(ctx context.Context, p Place, name string) (io.ReadCloser
 		route, query = "/ajax-api/2.0/mlflow/logged-models/"+url.PathEscape(p.Model)+"/artifacts/files", url.Values{"artifact_file_path": {name}}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	resp, err := trying(ctx, func() (*http.Response, error) { return s.send(ctx, http.MethodGet, route, query, nil) })
+	resp, err := trying(ctx, func() (*http.Response, error) { return s.send(ctx, http.MethodGet, route, query, nil) }) //nolint:bodyclose // flowing closes it
 	if err != nil {
 		cancel()
 		return nil, err
