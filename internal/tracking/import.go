@@ -441,7 +441,15 @@ func (i *importing) run(ctx context.Context, tx *store.Tx, r ImportedRun) (Impor
 		points = append(points, m)
 	}
 	o.Points = len(points)
-	return o, i.s.logMetrics(ctx, tx, i.p, r.ID, points)
+	r.Project = i.p
+	if r.Part { // which says nothing of its experiment
+		whole, err := i.s.store.Run(ctx, tx, i.p, r.ID)
+		if err != nil {
+			return i.away(o, err)
+		}
+		r.Experiment = whole.Experiment
+	}
+	return o, i.s.logMetrics(ctx, tx, r.Run, points)
 }
 
 // head keeps a run without its data; false: it was refused.

@@ -73,7 +73,7 @@ type RunStore interface {
 	// InsertMetrics appends points that are not there yet.
 	InsertMetrics(ctx context.Context, tx *store.Tx, run RunID, metrics []Metric) error
 	LatestMetrics(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]Metric, error)
-	PutLatestMetrics(ctx context.Context, tx *store.Tx, run RunID, metrics []Metric) error
+	PutLatestMetrics(ctx context.Context, tx *store.Tx, run Run, metrics []Metric) error
 	// History gives points by time, step and value.
 	History(ctx context.Context, tx *store.Tx, run RunID, key string, offset, limit int) ([]Metric, error)
 	PutInputs(ctx context.Context, tx *store.Tx, run Run, inputs []DatasetInput) error

@@ -241,13 +241,13 @@ func pairs(in []pairOut) Pairs {
 }
 
 type pointOut struct {
-	Key           string `json:"key"`
-	Value         decimal   `json:"value"`
-	Timestamp     whole  `json:"timestamp"`
-	Step          whole  `json:"step"`
-	Run           string `json:"run_id"`
-	DatasetName   string `json:"dataset_name"`
-	DatasetDigest string `json:"dataset_digest"`
+	Key           string  `json:"key"`
+	Value         decimal `json:"value"`
+	Timestamp     whole   `json:"timestamp"`
+	Step          whole   `json:"step"`
+	Run           string  `json:"run_id"`
+	DatasetName   string  `json:"dataset_name"`
+	DatasetDigest string  `json:"dataset_digest"`
 }
 
 const api = "/api/2.0/mlflow/"

@@ -44,7 +44,11 @@ func (Store) ReplaceRun(ctx context.Context, tx *store.Tx, r tracking.Run) (bool
 		return false, err
 	}
 	n, err := res.RowsAffected()
-	return n > 0, err
+	if err != nil || n == 0 {
+		return false, err
+	}
+	_, err = tx.NewRaw("UPDATE tracking_metric_latest SET experiment = ? WHERE run = ? AND experiment <> ?", int64(r.Experiment), row.ID, int64(r.Experiment)).Exec(ctx)
+	return true, err
 }
 
 // ReplaceLoggedModel implements tracking.Store.
