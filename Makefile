@@ -109,6 +109,10 @@ bench-features: ## measure what bench/results/features.json holds
 bench-serving: build ## measure what bench/results/serving.json holds; ITERATIONS=n rounds
 	@go run ./bench/serving $(if $(ITERATIONS),-rounds $(ITERATIONS))
 
+.PHONY: bench-tracking
+bench-tracking: build ## measure what bench/results/tracking.json holds; ROUNDS=n rounds
+	@go run ./bench/tracking $(if $(ROUNDS),-rounds $(ROUNDS))
+
 .PHONY: bench-scheduler
 bench-scheduler: ## measure what bench/results/scheduler.json holds
 	@go run ./bench/scheduler
