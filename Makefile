@@ -113,6 +113,10 @@ bench-serving: build ## measure what bench/results/serving.json holds; ITERATION
 bench-tuning: build ## measure what bench/results/tuning.json holds; ITERATIONS=n rounds of latency
 	@go run ./bench/tuning $(if $(ITERATIONS),-rounds $(ITERATIONS))
 
+.PHONY: bench-tracking
+bench-tracking: build ## measure what bench/results/tracking.json holds; ROUNDS=n rounds
+	@go run ./bench/tracking $(if $(ROUNDS),-rounds $(ROUNDS))
+
 .PHONY: bench-scheduler
 bench-scheduler: ## measure what bench/results/scheduler.json holds
 	@go run ./bench/scheduler

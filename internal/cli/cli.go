@@ -12,6 +12,7 @@
 //   - complete.go: what shells complete. wait.go: asking on while the server is away.
 //   - cost.go: what was used and what it cost; chart.go draws a comparison.
 //   - simulate.go: simulate, which needs no server but for --from-live.
+//   - import.go: bring over what other systems have; mlflow/ reads them.
 //   - output.go: tables, JSON, YAML, progress bars.
 //
 // Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not permitted, 4 not found,
@@ -177,7 +178,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("system", a.up(), a.recoverAdmin(), a.backup(), a.restore(), a.doctor(), a.config(), a.login(), a.version())
 	add("object", a.apply(), a.get(), a.describe(), a.delete())
-	add("action", a.search(), a.dataset(), a.lineage(), a.feature(), a.environment(), a.job(), a.sweep(), a.model(), a.deploy(), a.predict(), a.monitor(), a.pool(), a.queue(), a.cost(), a.plan(), a.simulate(), a.audit(), a.erase(), a.key(), a.tokens())
+	add("action", a.search(), a.dataset(), a.lineage(), a.feature(), a.environment(), a.job(), a.sweep(), a.model(), a.deploy(), a.predict(), a.monitor(), a.pool(), a.queue(), a.cost(), a.plan(), a.simulate(), a.importing(), a.audit(), a.erase(), a.key(), a.tokens())
 	root.AddCommand(a.child())
 	a.completed(root)
 	requireKnownSubcommand(root)

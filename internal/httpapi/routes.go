@@ -160,6 +160,7 @@ func New(o Options, d Domains) *Server {
 	s.replicaRoutes(p)
 	s.registryRoutes(p)
 	s.sweepRoutes(p)
+	s.importRoutes(p)
 	s.monitoringRoutes(p)
 
 	route(s, "GET", p+"/deployments", "deployment.read", "List deployments", s.listDeployments)

@@ -245,10 +245,13 @@ func uploads(r *http.Request) bool {
 		return true
 	}
 	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/projects/")
+	parts := strings.Split(rest, "/")
+	if ok && importUploads(r.Method, parts) {
+		return true
+	}
 	if !ok || r.Method != http.MethodPost {
 		return false
 	}
-	parts := strings.Split(rest, "/")
 	return len(parts) == 4 && parts[1] == "datasets" && parts[3] == "versions" || len(parts) == 2 && parts[1] == "sources"
 }
 

@@ -6,6 +6,7 @@
 //   - registry.go: the types and their rules.
 //   - service.go: registered models, aliases, tags, stages, searches.
 //   - version.go: registering a version: source → files → signature.
+//   - import.go: versions of another MLflow server.
 //   - source.go: which sources are accepted. Everything else is refused when it
 //     is written, not when it is read.
 //   - signature.go: OpenSSF model signing v1.0. key.go: the project's key.

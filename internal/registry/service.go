@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tink-crypto/tink-go/v2/tink"
@@ -103,6 +104,8 @@ type Service struct {
 	told    func(ctx context.Context, tx *store.Tx, c Change) error
 	maxSize int64
 	now     func() time.Time
+
+	anew sync.Mutex // held while a version that failed may be made again, and while files of failed ones go
 }
 
 // New makes a service.

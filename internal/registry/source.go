@@ -23,8 +23,8 @@ var (
 	runsRE      = regexp.MustCompile(`^runs:/+([A-Za-z0-9_-]+)(?:/(.+))?$`)
 	modelsRE    = regexp.MustCompile(`^models:/+([^/@]+)(?:/([^/@]+)|@([^/@]+))?$`)
 	artifactsRE = regexp.MustCompile(`^mlflow-artifacts:/([^/].*)$`)
-	pathRunRE   = regexp.MustCompile(`^[0-9]+/(run_[A-Za-z0-9]+)/artifacts(?:/(.+))?$`)
-	pathModelRE = regexp.MustCompile(`^[0-9]+/models/(m_[A-Za-z0-9]+)/artifacts(?:/(.+))?$`)
+	pathRunRE   = regexp.MustCompile(`^[0-9]+/(run_[A-Za-z0-9]+|[0-9a-f]{32})/artifacts(?:/(.+))?$`)
+	pathModelRE = regexp.MustCompile(`^[0-9]+/models/(m_[A-Za-z0-9]+|m-[0-9a-f]{32})/artifacts(?:/(.+))?$`)
 	pathVerRE   = regexp.MustCompile(`^registry/([^/]+)/([0-9]+)$`)
 )
 

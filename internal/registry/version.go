@@ -28,6 +28,8 @@ type VersionSpec struct {
 	Description string
 	Tags        []tracking.Pair
 	Parents     []string // model versions that it was made from, "delay@2", as the caller knows
+
+	imported *ImportSpec // it comes from another server
 }
 
 // origin is a source after it was looked up.
@@ -100,7 +102,7 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 	v := Version{
 		Project: p, State: Pending, Stage: StageNone, Description: spec.Description, Source: spec.Source,
 		Run: from.run, LoggedModel: from.loggedModel, RunLink: spec.RunLink, Owner: identity.From(ctx).ID,
-		Created: s.now(), Origin: from.Origin, Parents: append(from.parents, spec.Parents...), OfJob: from.ofJob, Tags: spec.Tags,
+		Created: spec.created(s.now()), Origin: from.Origin, Parents: append(from.parents, spec.Parents...), OfJob: from.ofJob, Tags: spec.Tags,
 	}
 	v.Updated = v.Created
 	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
@@ -109,7 +111,7 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 			return err
 		}
 		v.ModelID, v.Model = m.ID, m.Name
-		if v.Number, err = s.store.NextVersion(ctx, tx, m.ID); err != nil {
+		if v.Number, err = s.number(ctx, tx, m, spec.imported); err != nil {
 			return err
 		}
 		if err := s.store.PutVersion(ctx, tx, v); err != nil {
@@ -130,7 +132,7 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 	}
 	files, err := s.copyFiles(ctx, v, from.files)
 	if err == nil {
-		err = s.finish(ctx, &v, files, key)
+		err = s.finish(ctx, &v, files, key, spec.imported == nil)
 	}
 	if err != nil {
 		s.fail(ctx, v, err.Error())
@@ -273,8 +275,9 @@ func (s *Service) copyFile(ctx context.Context, ref blob.Ref, f sourceFile) erro
 	return err
 }
 
-// finish signs the files and makes the version ready.
-func (s *Service) finish(ctx context.Context, v *Version, files []Stored, key signingKey) error {
+// finish signs the files and makes the version ready; tell says whether webhooks
+// hear of it.
+func (s *Service) finish(ctx context.Context, v *Version, files []Stored, key signingKey, tell bool) error {
 	list := make([]File, len(files))
 	for i, f := range files {
 		list[i] = f.File
@@ -308,10 +311,11 @@ func (s *Service) finish(ctx context.Context, v *Version, files []Stored, key si
 		}); err != nil {
 			return err
 		}
-		c := v.change(VersionCreated)
-		c.Description, c.Source, c.Run, c.Tags = v.Description, v.Source, v.Run, v.Tags
-		if err := s.told(ctx, tx, c); err != nil {
-			return err
+		if c := v.change(VersionCreated); tell {
+			c.Description, c.Source, c.Run, c.Tags = v.Description, v.Source, v.Run, v.Tags
+			if err := s.told(ctx, tx, c); err != nil {
+				return err
+			}
 		}
 		return publish(ctx, tx, v.Project, EventVersionCreated, v.event())
 	})
@@ -373,6 +377,8 @@ func (s *Service) dropFiles(ctx context.Context, v Version) {
 // Sweep deletes the objects of a project's failed and deleted versions that are
 // still there, and gives their number.
 func (s *Service) Sweep(ctx context.Context, p project.Name) (int, error) {
+	s.anew.Lock()
+	defer s.anew.Unlock()
 	swept := 0
 	states := map[string]State{}
 	err := s.objects.List(ctx, modelPrefix(p), func(key blob.Key) error {

@@ -124,7 +124,12 @@ func badPath(s string) string {
 // and synced, when PutArtifact returns. Errors: fault.TooLarge,
 // fault.Conflict when a directory has the path or a file is in the way.
 func (s *Service) PutArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader) (File, error) {
-	if err := s.artifactPlace(ctx, p, place, ActionWrite); err != nil {
+	return s.putArtifact(ctx, p, place, name, body, ActionWrite)
+}
+
+// putArtifact stores a file; an import may store it in what is deleted.
+func (s *Service) putArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader, action policy.Action) (File, error) {
+	if err := s.artifactPlace(ctx, p, place, action); err != nil {
 		return File{}, err
 	}
 	if err := checkFilePath(name); err != nil {
@@ -143,8 +148,10 @@ func (s *Service) PutArtifact(ctx context.Context, p project.Name, place Place, 
 	replaced := ""
 	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		replaced = ""
-		if err := s.placeActive(ctx, tx, p, place); err != nil {
-			return err
+		if action != ActionImport {
+			if err := s.placeActive(ctx, tx, p, place); err != nil {
+				return err
+			}
 		}
 		if err := s.pathFree(ctx, tx, place, name); err != nil {
 			return err

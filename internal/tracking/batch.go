@@ -109,7 +109,7 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 		if err := s.logParams(ctx, tx, run, params, b.One); err != nil {
 			return err
 		}
-		if err := s.logMetrics(ctx, tx, p, run, metrics); err != nil {
+		if err := s.logMetrics(ctx, tx, r, metrics); err != nil {
 			return err
 		}
 		if len(tags) > 0 {
@@ -169,7 +169,8 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, run RunID, params
 	return s.store.InsertParams(ctx, tx, run, fresh)
 }
 
-func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, p project.Name, run RunID, metrics []Metric) error {
+func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, r Run, metrics []Metric) error {
+	run := r.ID
 	if len(metrics) == 0 {
 		return nil
 	}
@@ -207,7 +208,7 @@ func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, p project.Name, 
 		}
 	}
 	if len(changed) > 0 {
-		if err := s.store.PutLatestMetrics(ctx, tx, run, changed); err != nil {
+		if err := s.store.PutLatestMetrics(ctx, tx, r, changed); err != nil {
 			return err
 		}
 	}
@@ -216,7 +217,7 @@ func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, p project.Name, 
 		if checked[m.Model] {
 			continue
 		}
-		if _, err := s.store.LoggedModel(ctx, tx, p, m.Model); err != nil {
+		if _, err := s.store.LoggedModel(ctx, tx, r.Project, m.Model); err != nil {
 			return err
 		}
 		checked[m.Model] = true

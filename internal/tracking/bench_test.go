@@ -40,3 +40,28 @@ func BenchmarkLog(b *testing.B) {
 	}
 	b.ReportMetric(float64(tracking.MaxBatchMetrics)*float64(b.N)/b.Elapsed().Seconds(), "points/s")
 }
+
+// BenchmarkSearchRuns finds 100 of 2,000 runs by a metric, in the order of another.
+func BenchmarkSearchRuns(b *testing.B) {
+	w, ctx := open(b), as(b, "alice")
+	for n := range 4 {
+		batch := tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}}
+		for i := range 500 {
+			r := foreignRun(n*500 + i)
+			r.Metrics = nil
+			for k := range 4 {
+				r.Metrics = append(r.Metrics, tracking.Metric{Key: "m" + string(rune('0'+k)), Value: float64((n*500 + i) * (k + 7) % 1000)})
+			}
+			batch.Runs = append(batch.Runs, r)
+		}
+		if _, err := w.Import(ctx, proj, batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		found, _, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{7}, Filter: "metrics.m0 > 500", OrderBy: []string{"metrics.m1 DESC"}, Max: 100})
+		if err != nil || len(found) != 100 {
+			b.Fatal(len(found), err)
+		}
+	}
+}

@@ -40,6 +40,9 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("logged models", TestLoggedModels)
 	t.Run("artifacts", TestArtifacts)
 	t.Run("attempts", TestAttemptsKeepLabels)
+	t.Run("import", TestImport)
+	t.Run("import refuses", TestImportRefuses)
+	t.Run("import models", TestImportModels)
 }
 
 type world struct {

@@ -31,6 +31,7 @@ type Store interface {
 	LoggedModelStore
 	ArtifactStore
 	UploadStore
+	ImportStore
 }
 
 // ExperimentStore keeps experiments.
@@ -65,12 +66,14 @@ type RunStore interface {
 
 	Params(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]Pair, error)
 	InsertParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair) error
+	// PutParams inserts params or changes their values, which only an import does.
+	PutParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair) error
 	PutTags(ctx context.Context, tx *store.Tx, run RunID, tags []Pair) error
 	DeleteTag(ctx context.Context, tx *store.Tx, run RunID, key string) (bool, error)
 	// InsertMetrics appends points that are not there yet.
 	InsertMetrics(ctx context.Context, tx *store.Tx, run RunID, metrics []Metric) error
 	LatestMetrics(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]Metric, error)
-	PutLatestMetrics(ctx context.Context, tx *store.Tx, run RunID, metrics []Metric) error
+	PutLatestMetrics(ctx context.Context, tx *store.Tx, run Run, metrics []Metric) error
 	// History gives points by time, step and value.
 	History(ctx context.Context, tx *store.Tx, run RunID, key string, offset, limit int) ([]Metric, error)
 	PutInputs(ctx context.Context, tx *store.Tx, run Run, inputs []DatasetInput) error
@@ -124,4 +127,16 @@ type UploadStore interface {
 	// Parts gives an upload's parts by number.
 	Parts(ctx context.Context, tx *store.Tx, id UploadID) ([]Part, error)
 	DeleteParts(ctx context.Context, tx *store.Tx, id UploadID) error
+}
+
+// ImportStore keeps what came from other MLflow servers.
+type ImportStore interface {
+	// Imported gives the digests of what came, by id; it is empty where not all of it has.
+	Imported(ctx context.Context, tx *store.Tx, p project.Name, kind ImportKind, ids []string) (map[string]string, error)
+	PutImported(ctx context.Context, tx *store.Tx, p project.Name, kind ImportKind, id, digest string, at time.Time) error
+	// ReplaceRun inserts a run, or gives the one of its id in its project all that a client
+	// sees; owner, creation and origin stay. false: another project has the id.
+	ReplaceRun(ctx context.Context, tx *store.Tx, r Run) (bool, error)
+	// ReplaceLoggedModel is ReplaceRun for a logged model.
+	ReplaceLoggedModel(ctx context.Context, tx *store.Tx, m LoggedModel) (bool, error)
 }

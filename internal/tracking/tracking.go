@@ -9,6 +9,7 @@
 //   - run.go: runs. batch.go: logging into them. loggedmodel.go: logged models.
 //   - artifact.go: files of runs and logged models, and the rules of their paths.
 //     multipart.go: files that come in parts.
+//   - import.go: what comes from another MLflow server, in bulk.
 //   - store.go: what a database must offer; trackingsql/ is that database.
 //
 // # Guarantees
@@ -68,10 +69,11 @@ const (
 	MaxHistory          = 25_000
 )
 
-// RunID names a run: "run_01J…".
+// RunID names a run: "run_01J…", or, of one that came from another MLflow server,
+// 32 hexadecimal digits.
 type RunID string
 
-// LoggedModelID names a logged model: "m_01J…".
+// LoggedModelID names a logged model: "m_01J…", or "m-" and 32 hexadecimal digits.
 type LoggedModelID string
 
 // ExperimentID counts within a project; 0 is its default experiment. MLflow
@@ -280,8 +282,17 @@ type Entry struct {
 	Size int64
 }
 
+// Identifiers as MLflow's own servers make them; only an import brings such.
+var (
+	foreignRunRE   = regexp.MustCompile(`^[0-9a-f]{32}$`)
+	foreignModelRE = regexp.MustCompile(`^m-[0-9a-f]{32}$`)
+)
+
 // CheckRunID refuses what is not a run's identifier.
 func CheckRunID(run RunID) error {
+	if foreignRunRE.MatchString(string(run)) {
+		return nil
+	}
 	if err := id.Check("run", string(run)); err != nil {
 		return fault.New(fault.Invalid, "Invalid value %q for parameter 'run_id' supplied.", clip(string(run)))
 	}
@@ -290,6 +301,9 @@ func CheckRunID(run RunID) error {
 
 // CheckModelID refuses what is not a logged model's identifier.
 func CheckModelID(model LoggedModelID) error {
+	if foreignModelRE.MatchString(string(model)) {
+		return nil
+	}
 	if err := id.Check("m", string(model)); err != nil {
 		return fault.New(fault.Invalid, "Invalid value %q for parameter 'model_id' supplied.", clip(string(model)))
 	}

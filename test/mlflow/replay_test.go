@@ -52,6 +52,7 @@ type server struct {
 	url   string
 	token string
 	saved map[string]string
+	dir   string // of a real MLflow's database and artifacts
 }
 
 // answer is what a server said, without what no two servers have in common.
@@ -381,7 +382,7 @@ func startMLflow(t *testing.T, python string) *server {
 			if resp, err := http.Get("http://" + address + "/health"); err == nil {
 				_ = resp.Body.Close()
 				if resp.StatusCode == http.StatusOK {
-					return &server{url: "http://" + address, saved: map[string]string{}}
+					return &server{url: "http://" + address, saved: map[string]string{}, dir: dir}
 				}
 			}
 		case <-ended:

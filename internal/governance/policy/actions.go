@@ -102,6 +102,8 @@ var actions = []Definition{
 	{Action: "run.read", Doc: "see runs, params, metrics and artifacts", Roles: everyone, Attempt: true},
 	{Action: "run.write", Doc: "log to a run", Roles: engineers, Attempt: true},
 
+	{Action: "run.import", Doc: "bring runs, their files and models from an MLflow server, with their ids, users and times", Roles: admins},
+
 	{Action: "model.read", Doc: "see and download models", Roles: everyone, Attempt: true},
 	{Action: "model.write", Doc: "register a model version", Roles: engineers, Attempt: true},
 	{Action: "model.promote", Doc: "move an alias", Roles: deployers},

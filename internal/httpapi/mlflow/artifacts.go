@@ -25,8 +25,8 @@ type proxied struct {
 }
 
 var (
-	proxiedRunRE   = regexp.MustCompile(`^([0-9]{1,18})/(run_[0-9A-Z]{26})/artifacts(?:/(.*))?$`)
-	proxiedModelRE = regexp.MustCompile(`^([0-9]{1,18})/models/(m_[0-9A-Z]{26})/artifacts(?:/(.*))?$`)
+	proxiedRunRE   = regexp.MustCompile(`^([0-9]{1,18})/(run_[0-9A-Z]{26}|[0-9a-f]{32})/artifacts(?:/(.*))?$`)
+	proxiedModelRE = regexp.MustCompile(`^([0-9]{1,18})/models/(m_[0-9A-Z]{26}|m-[0-9a-f]{32})/artifacts(?:/(.*))?$`)
 	proxiedVerRE   = regexp.MustCompile(`^registry/([^/]{1,255})/([0-9]{1,9})(?:/(.*))?$`)
 )
 

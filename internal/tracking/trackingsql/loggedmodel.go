@@ -38,13 +38,17 @@ func (r modelRow) model() (tracking.LoggedModel, error) {
 	}, err
 }
 
-// PutLoggedModel implements tracking.Store.
-func (Store) PutLoggedModel(ctx context.Context, tx *store.Tx, m tracking.LoggedModel) error {
-	row := modelRow{
+func rowOfModel(m tracking.LoggedModel) modelRow {
+	return modelRow{
 		ID: string(m.ID), Project: string(m.Project), Experiment: int64(m.Experiment), Name: m.Name, Type: m.Type,
 		Run: string(m.Run), Status: string(m.Status), Stage: string(m.Stage), Owner: m.Owner,
 		Created: store.At(m.Created), Updated: store.At(m.Updated), OriginColumns: originRow(m.Origin),
 	}
+}
+
+// PutLoggedModel implements tracking.Store.
+func (Store) PutLoggedModel(ctx context.Context, tx *store.Tx, m tracking.LoggedModel) error {
+	row := rowOfModel(m)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
 		Set("status = EXCLUDED.status").Set("stage = EXCLUDED.stage").Set("updated = EXCLUDED.updated").Exec(ctx)
 	return err

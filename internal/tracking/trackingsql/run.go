@@ -10,7 +10,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
-	"github.com/falaj-ml/falaj/internal/tracking/search"
 )
 
 type runRow struct {
@@ -39,13 +38,17 @@ func (r runRow) run() (tracking.Run, error) {
 	}, err
 }
 
-// PutRun implements tracking.Store.
-func (Store) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
-	row := runRow{
+func rowOf(r tracking.Run) runRow {
+	return runRow{
 		ID: string(r.ID), Project: string(r.Project), Experiment: int64(r.Experiment), Name: r.Name, UserName: r.User,
 		Owner: r.Owner, Status: string(r.Status), Started: int64(r.Start), Ended: int64(r.End), Stage: string(r.Stage),
 		Created: store.At(r.Created), OriginColumns: originRow(r.Origin),
 	}
+}
+
+// PutRun implements tracking.Store.
+func (Store) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
+	row := rowOf(r)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
 		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Exec(ctx)
 	return err
@@ -75,85 +78,6 @@ func (Store) RunOfAttempt(ctx context.Context, tx *store.Tx, p project.Name, att
 		return tracking.Run{}, store.NotFound(err, "attempt %s has no run", attempt)
 	}
 	return row.run()
-}
-
-var runColumns = map[string]string{
-	"run_id": "t.id", "run_name": "t.name", "status": "t.status", "user_id": "t.user_name",
-	"start_time": "t.started", "end_time": "t.ended",
-	"artifact_uri": "('mlflow-artifacts:/' || CAST(t.experiment AS TEXT) || '/' || t.id || '/artifacts')",
-}
-
-const (
-	latestRank = "(SELECT x.rank FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ?)"
-	// latestClass sorts numbers before NaN before what was never logged.
-	latestClass = "COALESCE((SELECT CASE WHEN x.rank IS NULL THEN 1 ELSE 0 END FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ?), 2)"
-)
-
-// SearchRuns implements tracking.Store.
-func (Store) SearchRuns(ctx context.Context, tx *store.Tx, p project.Name, q tracking.Query) ([]tracking.Run, error) {
-	var c condition
-	c.and("t.project = ?", string(p))
-	c.and("t.experiment IN (?)", bun.List(q.Experiments))
-	c.view(q.View)
-	sqlite := isSQLite(tx)
-	for _, cmp := range q.Where {
-		switch cmp.Entity {
-		case search.Param:
-			c.pairs(cmp, "tracking_param", "x.run = t.id", sqlite)
-		case search.Tag:
-			c.pairs(cmp, "tracking_tag", "x.run = t.id", sqlite)
-		case search.Metric:
-			part, args := metricWhere(cmp)
-			c.and("EXISTS (SELECT 1 FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ? AND "+part+")", append([]any{cmp.Key}, args...)...)
-		case search.Dataset:
-			part, args := search.Where(cmp, "x."+cmp.Key, false, sqlite)
-			c.and("EXISTS (SELECT 1 FROM tracking_input x WHERE x.run = t.id AND "+part+")", args...)
-		case search.Attribute:
-			numeric := cmp.Key == "start_time" || cmp.Key == "end_time"
-			part, args := search.Where(cmp, runColumns[cmp.Key], numeric, sqlite)
-			c.and(part, args...)
-		}
-	}
-	sel := tx.NewSelect().Model((*runRow)(nil)).Where(c.String(), c.args...)
-	for _, o := range q.Order {
-		switch o.Entity {
-		case search.Metric:
-			dir := " ASC"
-			if o.Desc {
-				dir = " DESC"
-			}
-			sel = sel.OrderExpr(latestClass, o.Key).OrderExpr(latestRank+dir, o.Key)
-		case search.Param, search.Tag:
-			table := "tracking_tag"
-			if o.Entity == search.Param {
-				table = "tracking_param"
-			}
-			sel = sel.OrderExpr(direction("(SELECT x.value FROM "+table+" x WHERE x.run = t.id AND x.key = ?)", o.Desc), o.Key, o.Key)
-		default:
-			sel = sel.OrderExpr(direction(runColumns[o.Key], o.Desc))
-		}
-	}
-	var rows []runRow
-	if err := sel.OrderExpr("t.started DESC, t.id").Limit(q.Limit).Offset(q.Offset).Scan(ctx, &rows); err != nil {
-		return nil, err
-	}
-	out := make([]tracking.Run, len(rows))
-	for i, row := range rows {
-		var err error
-		if out[i], err = row.run(); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-// metricWhere compares as IEEE 754 does: NaN differs from every number.
-func metricWhere(cmp search.Comparison) (string, []any) {
-	part, args := search.Where(cmp, "x.rank", true, false)
-	if cmp.Op == search.NotEqual {
-		part = "(" + part + " OR x.rank IS NULL)"
-	}
-	return part, args
 }
 
 type metricRow struct {
@@ -253,6 +177,11 @@ func (Store) InsertParams(ctx context.Context, tx *store.Tx, run tracking.RunID,
 	return err
 }
 
+// PutParams implements tracking.Store.
+func (Store) PutParams(ctx context.Context, tx *store.Tx, run tracking.RunID, params []tracking.Pair) error {
+	return putPairs(ctx, tx, "tracking_param", "run", string(run), params)
+}
+
 // PutTags implements tracking.Store.
 func (Store) PutTags(ctx context.Context, tx *store.Tx, run tracking.RunID, tags []tracking.Pair) error {
 	return putPairs(ctx, tx, "tracking_tag", "run", string(run), tags)
@@ -296,15 +225,15 @@ func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 }
 
 // PutLatestMetrics implements tracking.Store.
-func (Store) PutLatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, metrics []tracking.Metric) error {
+func (Store) PutLatestMetrics(ctx context.Context, tx *store.Tx, run tracking.Run, metrics []tracking.Metric) error {
 	for len(metrics) > 0 {
 		n := min(len(metrics), batch)
-		args := make([]any, 0, 9*n)
+		args := make([]any, 0, 11*n)
 		for _, m := range metrics[:n] {
-			args = append(args, string(run), m.Key, int64(m.At), m.Step, store.Float(m.Value), rank(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)
+			args = append(args, string(run.Project), int64(run.Experiment), string(run.ID), m.Key, int64(m.At), m.Step, store.Float(m.Value), rank(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)
 		}
-		_, err := tx.NewRaw("INSERT INTO tracking_metric_latest (run, key, at, step, value, rank, model, dataset_name, dataset_digest) VALUES "+
-			strings.Repeat(", (?, ?, ?, ?, ?, ?, ?, ?, ?)", n)[2:]+` ON CONFLICT (run, key) DO UPDATE SET at = excluded.at, step = excluded.step,
+		_, err := tx.NewRaw("INSERT INTO tracking_metric_latest (project, experiment, run, key, at, step, value, rank, model, dataset_name, dataset_digest) VALUES "+
+			strings.Repeat(", (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", n)[2:]+` ON CONFLICT (run, key) DO UPDATE SET at = excluded.at, step = excluded.step,
 			value = excluded.value, rank = excluded.rank, model = excluded.model, dataset_name = excluded.dataset_name, dataset_digest = excluded.dataset_digest`, args...).Exec(ctx)
 		if err != nil {
 			return err

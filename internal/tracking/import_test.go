@@ -1,0 +1,266 @@
+package tracking_test
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/tracking"
+)
+
+// foreign is the n-th identifier that another server made.
+func foreign(n int) tracking.RunID {
+	return tracking.RunID(strings.Repeat("0", 24) + "abcd" + strconv.Itoa(1000+n))
+}
+
+func foreignRun(n int) tracking.ImportedRun {
+	return tracking.ImportedRun{Digest: "d" + strconv.Itoa(n), Run: tracking.Run{
+		ID: foreign(n), Experiment: 7, Name: "first", User: "maryam", Status: tracking.Finished, Start: 1000, End: 2000, Stage: tracking.Active,
+		Params: []tracking.Pair{{"lr", "0.1"}}, Tags: []tracking.Pair{{"note", "x"}},
+		Metrics: []tracking.Metric{{Key: "loss", Value: 1, At: 5, Step: 0}, {Key: "loss", Value: math.NaN(), At: 6, Step: 1}, {Key: "auc", Value: math.Inf(1), At: 6, Step: math.MaxInt64}},
+	}}
+}
+
+func foreignExperiment() tracking.ImportedExperiment {
+	at := time.UnixMilli(1_600_000_000_000)
+	return tracking.ImportedExperiment{Digest: "e", Experiment: tracking.Experiment{ID: 7, Name: "delays", Stage: tracking.Active, Created: at, Updated: at, Tags: []tracking.Pair{{"team", "ops"}}}}
+}
+
+func results(t *testing.T, w *world, in tracking.Import) string {
+	t.Helper()
+	out := must(w.Import(as(t, "alice"), proj, in))(t)
+	words := make([]string, len(out))
+	for i, o := range out {
+		words[i] = string(o.Result)
+		if o.Reason != "" {
+			words[i] += ": " + o.Reason
+		}
+		for _, lost := range o.Lost {
+			words[i] += "; lost " + lost
+		}
+	}
+	return strings.Join(words, "\n")
+}
+
+func want(t *testing.T, got string, lines ...string) {
+	t.Helper()
+	if diff := cmp.Diff(strings.Join(lines, "\n"), got); diff != "" {
+		t.Fatalf("-want +got\n%s", diff)
+	}
+}
+
+func TestImport(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	batch := tracking.Import{From: "http://old", Experiments: []tracking.ImportedExperiment{foreignExperiment()}, Runs: []tracking.ImportedRun{foreignRun(1)}}
+
+	dry := batch
+	dry.DryRun = true
+	want(t, results(t, w, dry), "created", "created")
+	_, err := w.Run(ctx, proj, foreign(1))
+	wantKind(t, err, fault.NotFound, "not found")
+
+	before := len(auditRows(t, w))
+	want(t, results(t, w, batch), "created", "created")
+	if rows := auditRows(t, w); len(rows) != before+1 || !strings.Contains(rows[before], "http://old") {
+		t.Fatalf("audited as %v", rows[before:])
+	}
+	r := must(w.Run(ctx, proj, foreign(1)))(t)
+	if r.User != "maryam" || r.Start != 1000 || r.End != 2000 || r.Experiment != 7 || r.Owner != "alice" || len(r.Params) != 1 || len(r.Metrics) != 2 || !math.IsNaN(r.Metrics[1].Value) {
+		t.Fatalf("the run is %+v", r)
+	}
+	if e := must(w.Experiment(ctx, proj, 7))(t); e.Created.UnixMilli() != 1_600_000_000_000 || len(e.Tags) != 1 {
+		t.Fatalf("the experiment is %+v", e)
+	}
+	want(t, results(t, w, batch), "unchanged", "unchanged")
+	if rows := auditRows(t, w); len(rows) != before+1 {
+		t.Fatalf("nothing was done, and audited: %v", rows[before+1:])
+	}
+
+	// What was logged here stays, whether or not the source has something new.
+	if err := w.Log(ctx, proj, foreign(1), tracking.Batch{Params: []tracking.Pair{{"here", "1"}}, Metrics: []tracking.Metric{{Key: "loss", Value: 9, At: 7, Step: 2}}}); err != nil {
+		t.Fatal(err)
+	}
+	batch.Runs[0].Digest, batch.Runs[0].Name, batch.Runs[0].Params = "another", "renamed", []tracking.Pair{{"lr", "0.2"}}
+	want(t, results(t, w, batch), "unchanged", "updated")
+	r = must(w.Run(ctx, proj, foreign(1)))(t)
+	if diff := cmp.Diff([]tracking.Pair{{"here", "1"}, {"lr", "0.2"}}, r.Params); diff != "" || r.Name != "renamed" || r.Metrics[1].Value != 9 {
+		t.Fatalf("the run is %+v\n%s", r, diff)
+	}
+	points, _, err := w.History(ctx, proj, foreign(1), "loss", 0, "")
+	if err != nil || len(points) != 3 {
+		t.Fatalf("%d points, %v", len(points), err)
+	}
+	if digests := must(w.Imported(ctx, proj, tracking.ImportRun, []string{string(foreign(1)), string(foreign(2))}))(t); len(digests) != 1 || digests[string(foreign(1))] != "another" {
+		t.Fatalf("digests %v", digests)
+	}
+}
+
+func TestImportRefuses(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	_, err := w.Import(as(t, "vera"), proj, tracking.Import{})
+	wantKind(t, err, fault.PermissionDenied, "run.import")
+	own := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	want(t, results(t, w, tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}}), "created")
+
+	nowhere, stranger, undead, odd, mine, part := foreignRun(1), foreignRun(2), foreignRun(3), foreignRun(4), foreignRun(5), foreignRun(6)
+	nowhere.Experiment = 99
+	stranger.ID = "../x"
+	undead.Stage = "undead"
+	odd.Params = append(odd.Params, tracking.Pair{Key: "../up", Value: "1"}, tracking.Pair{Key: "long", Value: strings.Repeat("x", 7000)})
+	odd.Models = []tracking.ModelLink{{Model: "m-00000000000000000000000000000000"}}
+	odd.Metrics = append(odd.Metrics, tracking.Metric{Key: "t", At: -1})
+	mine.ID = own.ID
+	part.Part = true
+	got := results(t, w, tracking.Import{Runs: []tracking.ImportedRun{nowhere, stranger, undead, odd, mine, part}})
+	for i, part := range []string{
+		"refused: No Experiment with id=99", `refused: Invalid value "../x"`, `refused: its lifecycle stage "undead"`,
+		"created; lost param ../up: ", "refused: the identifier is taken", "refused: its first part has not come",
+	} {
+		if line := strings.Split(got, "\n")[i]; !strings.HasPrefix(line, part) {
+			t.Errorf("%q, want %q", line, part)
+		}
+	}
+	if n := strings.Count(got, "lost "); n != 4 {
+		t.Errorf("%d losses were told, want 4:\n%s", n, got)
+	}
+	// An identifier is one object's, in whatever project.
+	other := tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}, Runs: []tracking.ImportedRun{foreignRun(4)}}
+	out := must(w.Import(ctx, "other", other))(t)
+	if out[1].Result != tracking.ImportRefused {
+		t.Fatalf("a run is in two projects: %+v", out[1])
+	}
+	if r := must(w.Run(ctx, proj, foreign(4)))(t); r.Project != proj {
+		t.Fatalf("the run is in %s", r.Project)
+	}
+	_, err = w.Import(ctx, proj, tracking.Import{Runs: make([]tracking.ImportedRun, tracking.MaxImportItems+1)})
+	wantKind(t, err, fault.TooLarge, "at most 1000 items")
+}
+
+func TestImportNumbers(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	for range 7 {
+		must(w.CreateExperiment(ctx, proj, "e"+strconv.Itoa(int(w.clock.UnixNano())), nil))(t)
+		w.clock = w.clock.Add(time.Second)
+	}
+	out := must(w.Import(ctx, proj, tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}}))(t)
+	if out[0].Result != tracking.ImportCreated || out[0].Experiment != 8 {
+		t.Fatalf("number 7 is taken, and got %+v", out[0])
+	}
+	again := foreignExperiment()
+	again.Digest, again.Stage = "now", tracking.Deleted
+	out = must(w.Import(ctx, proj, tracking.Import{Experiments: []tracking.ImportedExperiment{again}}))(t)
+	if e := must(w.Experiment(ctx, proj, 8))(t); out[0].Result != tracking.ImportUpdated || e.Stage != tracking.Deleted {
+		t.Fatalf("%+v, %+v", out[0], e)
+	}
+}
+
+func TestImportFiles(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	gone := foreignRun(1)
+	gone.Stage = tracking.Deleted
+	place := tracking.Place{Run: gone.ID}
+	put := func(ctx context.Context, place tracking.Place, name string) error {
+		_, err := w.ImportArtifact(ctx, proj, place, name, strings.NewReader("x"))
+		return err
+	}
+	wantKind(t, put(ctx, place, "a.txt"), fault.NotFound, "was not imported")
+	results(t, w, tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}, Runs: []tracking.ImportedRun{gone}})
+	if err := put(ctx, place, "d/a.txt"); err != nil {
+		t.Fatal(err)
+	}
+	if files := must(w.Files(ctx, proj, place, ""))(t); len(files) != 1 || files[0].Path != "d/a.txt" {
+		t.Fatalf("files %v", files)
+	}
+	wantKind(t, put(ctx, place, "../a.txt"), fault.Invalid, "Invalid path")
+	wantKind(t, put(as(t, "vera"), place, "b.txt"), fault.PermissionDenied, "run.import")
+	own := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	wantKind(t, put(ctx, tracking.Place{Run: own.ID}, "b.txt"), fault.NotFound, "was not imported")
+}
+
+func TestImportModels(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	at := time.UnixMilli(1_600_000_000_000)
+	m := tracking.ImportedModel{Digest: "m", LoggedModel: tracking.LoggedModel{
+		ID: "m-0123456789abcdef0123456789abcdef", Experiment: 7, Name: "tree", Type: "xgboost", Run: foreign(1), Status: tracking.ModelReady, Stage: tracking.Active,
+		Created: at, Updated: at.Add(time.Second), Params: []tracking.Pair{{"depth", "3"}}, Tags: []tracking.Pair{{"k", "v"}},
+		Metrics: []tracking.Metric{{Key: "auc", Value: 0.5, At: 3, Run: foreign(1), DatasetName: "flights"}},
+	}}
+	run := foreignRun(1)
+	run.Models = []tracking.ModelLink{{Model: m.ID, Output: true, Step: 4}}
+	batch := tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}, Models: []tracking.ImportedModel{m}, Runs: []tracking.ImportedRun{run}}
+	want(t, results(t, w, batch), "created", "created", "created")
+	want(t, results(t, w, batch), "unchanged", "unchanged", "unchanged")
+	got := must(w.LoggedModel(ctx, proj, m.ID))(t)
+	if !got.Created.Equal(at) || got.Run != foreign(1) || len(got.Metrics) != 1 || got.Metrics[0].DatasetName != "flights" || len(got.Params) != 1 || len(got.Tags) != 1 {
+		t.Fatalf("the model is %+v", got)
+	}
+	if r := must(w.Run(ctx, proj, foreign(1)))(t); len(r.Models) != 1 || r.Models[0].Step != 4 {
+		t.Fatalf("the run made %v", r.Models)
+	}
+}
+
+// TestImportParts: however a history is cut into parts, and wherever an import of it
+// was cut off and begun again, the run is the same in the end.
+func TestImportParts(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	results(t, w, tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}})
+	n := 100
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		run := foreignRun(n)
+		run.Metrics = nil
+		length := rapid.IntRange(0, 40).Draw(rt, "points")
+		for i := range length {
+			run.Metrics = append(run.Metrics, tracking.Metric{Key: "k" + strconv.Itoa(i%3), Value: float64(i), At: tracking.Millis(i), Step: int64(i)})
+		}
+		var parts []tracking.ImportedRun
+		for rest := run.Metrics; ; {
+			cut := rapid.IntRange(0, len(rest)).Draw(rt, "cut")
+			if len(parts) > 4 {
+				cut = len(rest)
+			}
+			p := run
+			if len(parts) > 0 {
+				p = tracking.ImportedRun{Part: true, Digest: run.Digest}
+				p.ID = run.ID
+			}
+			p.Metrics, rest = rest[:cut], rest[cut:]
+			p.More = len(rest) > 0
+			parts = append(parts, p)
+			if !p.More {
+				break
+			}
+		}
+		send := func(parts []tracking.ImportedRun) {
+			for _, p := range parts {
+				if _, err := w.Import(ctx, proj, tracking.Import{Runs: []tracking.ImportedRun{p}}); err != nil {
+					rt.Fatal(err)
+				}
+			}
+		}
+		send(parts[:rapid.IntRange(0, len(parts)).Draw(rt, "cut off")])
+		send(parts)
+		r, err := w.Run(ctx, proj, run.ID)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		total := 0
+		for _, m := range r.Metrics {
+			points, _, err := w.History(ctx, proj, run.ID, m.Key, 0, "")
+			if err != nil || m.Value != points[len(points)-1].Value {
+				rt.Fatal(m, points, err)
+			}
+			total += len(points)
+		}
+		if total != length {
+			rt.Fatalf("%d points, want %d", total, length)
+		}
+	})
+}

@@ -1,0 +1,112 @@
+package trackingsql
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tracking/search"
+)
+
+// TestSearchRunsIsSorting: whichever way a search takes, it finds what sorting all runs
+// finds, page by page.
+func TestSearchRunsIsSorting(t *testing.T) {
+	for name, open := range map[string]storetest.Open{"SQLite": storetest.SQLite, "PostgreSQL": storetest.PostgreSQL} {
+		t.Run(name, func(t *testing.T) {
+			db := open(t, Migrations)
+			values := []float64{1, 2, 2, 3, math.NaN(), math.Inf(1), math.Inf(-1), -7.5}
+			err := db.Update(t.Context(), "p", func(ctx context.Context, tx *store.Tx) error {
+				for n := range 120 {
+					r := tracking.Run{
+						ID: tracking.RunID(fmt.Sprintf("%032x", n*7919%120)), Project: "p", Experiment: tracking.ExperimentID(n%5/4 + 1), Status: tracking.Finished,
+						Start: tracking.Millis(n % 4), Stage: tracking.Active, Created: time.UnixMilli(1),
+					}
+					if n%11 == 0 {
+						r.Stage = tracking.Deleted
+					}
+					if err := (Store{}).PutRun(ctx, tx, r); err != nil {
+						return err
+					}
+					if err := (Store{}).PutTags(ctx, tx, r.ID, []tracking.Pair{{Key: "t", Value: fmt.Sprint(n % 3)}}); err != nil {
+						return err
+					}
+					var metrics []tracking.Metric
+					for i, key := range []string{"a", "b"} {
+						if (n+i)%(3+i) > 0 { // some have none
+							metrics = append(metrics, tracking.Metric{Key: key, Value: values[(n*(i+3))%len(values)]})
+						}
+					}
+					if err := (Store{}).PutLatestMetrics(ctx, tx, r, metrics); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func(n, m int) { few, handful = n, m }(few, handful)
+			metric := rapid.SampledFrom([]string{"a", "b", "absent"})
+			comparison := rapid.Custom(func(t *rapid.T) search.Comparison {
+				if rapid.IntRange(0, 4).Draw(t, "which") == 0 {
+					return search.Comparison{Entity: search.Tag, Key: "t", Op: search.Equal, Text: "1"}
+				}
+				op := rapid.SampledFrom([]search.Op{search.Equal, search.NotEqual, search.Greater, search.AtLeast, search.Less, search.AtMost}).Draw(t, "operator")
+				return search.Comparison{Entity: search.Metric, Key: metric.Draw(t, "key"), Op: op, Number: rapid.SampledFrom([]float64{-8, 1, 2, 2.5, 99}).Draw(t, "number")}
+			})
+			order := rapid.Custom(func(t *rapid.T) search.Order {
+				o := search.Order{Entity: search.Metric, Key: metric.Draw(t, "by"), Desc: rapid.Bool().Draw(t, "descending")}
+				if rapid.IntRange(0, 4).Draw(t, "which") == 0 {
+					o.Entity, o.Key = search.Attribute, "start_time"
+				}
+				return o
+			})
+			most := 0
+			rapid.Check(t, func(rt *rapid.T) {
+				few = rapid.SampledFrom([]int{0, 10, 2000}).Draw(rt, "few")
+				handful = rapid.SampledFrom([]int{0, 30}).Draw(rt, "handful")
+				q := tracking.Query{
+					Experiments: rapid.SampledFrom([][]tracking.ExperimentID{{1}, {2}, {1, 2}, {3}}).Draw(rt, "experiments"),
+					View:        rapid.SampledFrom([]tracking.View{tracking.ViewActive, tracking.ViewAll, tracking.ViewDeleted}).Draw(rt, "view"),
+					Where:       rapid.SliceOfN(comparison, 0, 2).Draw(rt, "where"), Order: rapid.SliceOfN(order, 0, 2).Draw(rt, "order"),
+					Limit: rapid.IntRange(1, 50).Draw(rt, "limit"), Offset: rapid.IntRange(0, 60).Draw(rt, "offset"),
+				}
+				err := db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+					got, err := (Store{}).SearchRuns(ctx, tx, "p", q)
+					if err != nil {
+						return err
+					}
+					plain := runSearch{p: "p", q: q, sqlite: isSQLite(tx)}
+					want, err := plain.sorted(ctx, tx, "", nil, q.Limit, q.Offset)
+					most = max(most, len(want))
+					if diff := cmp.Diff(ids(want), ids(got)); diff != "" {
+						rt.Errorf("-sorted +found\n%s", diff)
+					}
+					return err
+				})
+				if err != nil {
+					rt.Fatal(err)
+				}
+			})
+			if most < 20 {
+				t.Errorf("no search found more than %d", most)
+			}
+		})
+	}
+}
+
+func ids(runs []tracking.Run) []tracking.RunID {
+	out := make([]tracking.RunID, len(runs))
+	for i, r := range runs {
+		out[i] = r.ID
+	}
+	return out
+}
