@@ -54,16 +54,8 @@ func (a *app) model() *cobra.Command {
 			a.say("model %s: %s is version %s", args[0], args[1], args[2])
 			return nil
 		},
-	}, &cobra.Command{
-		Use: "verify NAME VERSION", Short: "Check a version's files against its signature", Example: "  falaj model verify delay 1 -p nyc", Args: cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var o client.Object
-			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "models", args[0], "versions", args[1], "verify"); err != nil {
-				return err
-			}
-			return a.printOne(o)
-		},
 	})
+	cmd.AddCommand(a.modelVerify(), a.modelExport())
 	cmd.AddCommand(a.modelOptimize())
 	return cmd
 }

@@ -19,7 +19,7 @@ func (s *Server) registryRoutes(p string) {
 	route(s, "GET", p+"/models", "model.read", "List registered models", s.listModels)
 	route(s, "GET", p+"/models/{name}", "model.read", "A registered model", s.oneModel)
 	route(s, "GET", p+"/models/{name}/versions", "model.read", "List a model's versions, newest first", s.listModelVersions)
-	route(s, "POST", p+"/models/{name}/versions/{version}/verify", "model.read", "Check a version's files against its signature", s.verifyModel)
+	s.modelRoutes(p)
 	route(s, "POST", p+"/models/{name}/versions/{version}/optimize", "job.submit", "Submit a job that makes smaller and faster variants of a version, measures them, and registers the best", s.optimizeModel)
 	route(s, "PUT", p+"/models/{name}/aliases/{alias}", "model.promote", "Point an alias at a version", s.setAlias)
 }
@@ -182,16 +182,6 @@ func (s *Server) listModelVersions(ctx context.Context, in *struct {
 		views[i] = modelVersionOf(v)
 	}
 	return listed(views, next, err)
-}
-
-func (s *Server) verifyModel(ctx context.Context, in *struct {
-	InProject
-	Name    string `path:"name" maxLength:"256" doc:"Model"`
-	Version string `path:"version" maxLength:"256" doc:"Number or alias"`
-},
-) (*body[modelVersionView], error) {
-	v, err := s.Registry.Verify(ctx, project.Name(in.Project), in.Name, in.Version)
-	return one(modelVersionOf(v), err)
 }
 
 func (s *Server) setAlias(ctx context.Context, in *struct {

@@ -9,6 +9,7 @@
 //   - source.go: which sources are accepted. Everything else is refused when it
 //     is written, not when it is read.
 //   - signature.go: OpenSSF model signing v1.0. key.go: the project's key.
+//   - outside.go: signatures that other implementations of it made.
 //   - verify.go: what deployment asks: is this still what was signed?
 //   - erase.go: which versions were trained on rows of a person who is erased.
 //   - change.go: what others are told of, in the transaction of the change.
