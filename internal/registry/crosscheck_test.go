@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -170,9 +171,7 @@ func TestOutside(t *testing.T) {
 			}
 			with := func(change func(files map[string]string)) error {
 				files := map[string]string{"cache/tmp": "anything", ".gitattributes": "anything"}
-				for k, v := range nested {
-					files[k] = v
-				}
+				maps.Copy(files, nested)
 				change(files)
 				r := w.logged(t, tracking.Origin{}, files)
 				if _, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"}); err != nil {
