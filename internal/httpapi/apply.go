@@ -155,6 +155,7 @@ func (s *Server) appliers() map[string]applier {
 	maps.Copy(kinds, s.trainingKinds())
 	maps.Copy(kinds, s.monitoringKinds())
 	kinds["Gateway"] = s.gatewayKind()
+	kinds["ModelPolicy"] = s.modelPolicyKind()
 	return kinds
 }
 

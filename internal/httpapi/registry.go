@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/registry/scan"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/optimize"
 )
@@ -51,6 +52,7 @@ type modelVersionView struct {
 	Environment    string          `json:"environment,omitempty"`
 	Residency      residency.Label `json:"residency"`
 	Classification string          `json:"classification"`
+	Content        scan.Level      `json:"content,omitempty" enum:"data,known,unknown,code,danger" doc:"What loading its files may do; empty: nobody looked yet"`
 	CreatedAt      time.Time       `json:"created_at"`
 }
 
@@ -70,8 +72,13 @@ func modelVersionOf(v registry.Version) modelVersionView {
 	if aliases == nil {
 		aliases = []string{}
 	}
+	content := scan.Level("")
+	if v.Content != nil {
+		content = v.Content.Level
+	}
 	return modelVersionView{
-		Name: v.Model, Version: v.Number, State: string(v.State), Message: v.Message, Aliases: aliases, Signed: v.KeyID != "",
+		Content: content,
+		Name:    v.Model, Version: v.Number, State: string(v.State), Message: v.Message, Aliases: aliases, Signed: v.KeyID != "",
 		KeyID: v.KeyID, Digest: v.Digest, RunID: string(v.Run), Job: v.Job, Datasets: v.Datasets, FeatureViews: v.FeatureViews, Parents: v.Parents,
 		Environment: v.Environment, Residency: v.Residency, Classification: v.Classification, CreatedAt: v.Created,
 	}

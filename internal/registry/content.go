@@ -46,7 +46,7 @@ func (s *Service) look(ctx context.Context, v Version, files []Stored) (scan.Rep
 // examine looks at the files of a version that is being registered, and holds the policy
 // of its model against them. Error: fault.Invalid for what the policy does not accept.
 func (s *Service) examine(ctx context.Context, v *Version, files []Stored) error {
-	var asked Policy
+	var asked ModelPolicy
 	if err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		asked, err = s.policyOf(ctx, tx, v.Project, v.Model)
 		return err

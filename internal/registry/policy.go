@@ -42,8 +42,8 @@ type Promotion struct {
 	Traffic   *bool    `json:"traffic,omitempty" doc:"Whether deployments need this, too, before they answer with the version; default true"`
 }
 
-// Policy is a stored PolicySpec.
-type Policy struct {
+// ModelPolicy is a stored PolicySpec.
+type ModelPolicy struct {
 	Project   project.Name `json:"project"`
 	Name      string       `json:"name" doc:"Of the model, or default"`
 	Spec      PolicySpec   `json:"spec"`
@@ -123,17 +123,17 @@ func policyObject(p project.Name, name string) policy.Object {
 // ApplyPolicy sets what is asked of a model's versions, or, by the name DefaultPolicy, of
 // those of all models of the project that have no policy of their own. It holds for what
 // is registered and promoted from then on. Errors: fault.Invalid; fault.TooLarge.
-func (s *Service) ApplyPolicy(ctx context.Context, p project.Name, name string, spec PolicySpec, dryRun bool) (Policy, project.Change, error) {
+func (s *Service) ApplyPolicy(ctx context.Context, p project.Name, name string, spec PolicySpec, dryRun bool) (ModelPolicy, project.Change, error) {
 	if err := s.authz.Allow(ctx, ActionGovern, policyObject(p, name)); err != nil {
-		return Policy{}, "", err
+		return ModelPolicy{}, "", err
 	}
 	if err := checkPolicyName(name); err != nil {
-		return Policy{}, "", err
+		return ModelPolicy{}, "", err
 	}
 	if err := spec.Validate(); err != nil {
-		return Policy{}, "", err
+		return ModelPolicy{}, "", err
 	}
-	var now Policy
+	var now ModelPolicy
 	change := project.Unchanged
 	apply := func(ctx context.Context, tx *store.Tx) error {
 		old, err := s.store.Policy(ctx, tx, p, name)
@@ -148,7 +148,7 @@ func (s *Service) ApplyPolicy(ctx context.Context, p project.Name, name string, 
 		default:
 			change = project.Updated
 		}
-		now = Policy{Project: p, Name: name, Spec: spec, Revision: old.Revision + 1, UpdatedAt: s.now(), UpdatedBy: identity.From(ctx).ID}
+		now = ModelPolicy{Project: p, Name: name, Spec: spec, Revision: old.Revision + 1, UpdatedAt: s.now(), UpdatedBy: identity.From(ctx).ID}
 		if dryRun {
 			return nil
 		}
@@ -190,7 +190,7 @@ func (s *Service) DeletePolicy(ctx context.Context, p project.Name, name string)
 }
 
 // Policies lists a project's policies by name.
-func (s *Service) Policies(ctx context.Context, p project.Name) (all []Policy, err error) {
+func (s *Service) Policies(ctx context.Context, p project.Name) (all []ModelPolicy, err error) {
 	if err := s.authz.Allow(ctx, ActionRead, policyObject(p, "")); err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func (s *Service) Policies(ctx context.Context, p project.Name) (all []Policy, e
 }
 
 // Policy is one policy by its name. Error: fault.NotFound.
-func (s *Service) Policy(ctx context.Context, p project.Name, name string) (out Policy, err error) {
+func (s *Service) Policy(ctx context.Context, p project.Name, name string) (out ModelPolicy, err error) {
 	if err := s.authz.Allow(ctx, ActionRead, policyObject(p, name)); err != nil {
 		return out, err
 	}
@@ -215,14 +215,14 @@ func (s *Service) Policy(ctx context.Context, p project.Name, name string) (out 
 
 // policyOf is what is asked of a model's versions: its own policy, else the project's
 // default, else nothing.
-func (s *Service) policyOf(ctx context.Context, tx *store.Tx, p project.Name, model string) (Policy, error) {
+func (s *Service) policyOf(ctx context.Context, tx *store.Tx, p project.Name, model string) (ModelPolicy, error) {
 	for _, name := range []string{model, DefaultPolicy} {
 		out, err := s.store.Policy(ctx, tx, p, name)
 		if err == nil || !fault.Is(err, fault.NotFound) {
 			return out, err
 		}
 	}
-	return Policy{Project: p}, nil
+	return ModelPolicy{Project: p}, nil
 }
 
 // renamePolicy takes a model's own policy along. Error: fault.Conflict when the new name

@@ -68,9 +68,9 @@ type Store interface {
 	// State is a version's state, by identifiers that survive renames.
 	State(ctx context.Context, tx *store.Tx, p project.Name, id ModelID, number int) (State, error)
 
-	PutPolicy(ctx context.Context, tx *store.Tx, p Policy) error
-	Policy(ctx context.Context, tx *store.Tx, p project.Name, name string) (Policy, error)
-	Policies(ctx context.Context, tx *store.Tx, p project.Name) ([]Policy, error)
+	PutPolicy(ctx context.Context, tx *store.Tx, p ModelPolicy) error
+	Policy(ctx context.Context, tx *store.Tx, p project.Name, name string) (ModelPolicy, error)
+	Policies(ctx context.Context, tx *store.Tx, p project.Name) ([]ModelPolicy, error)
 	DeletePolicy(ctx context.Context, tx *store.Tx, p project.Name, name string) error
 	InsertApproval(ctx context.Context, tx *store.Tx, id ModelID, number int, a Approval) error
 	// Approvals gives all of a version, oldest first.

@@ -28,13 +28,13 @@ type policyRow struct {
 	UpdatedBy     string
 }
 
-func (r policyRow) policy() (registry.Policy, error) {
-	p := registry.Policy{Project: project.Name(r.Project), Name: r.Name, Revision: r.Revision, UpdatedAt: r.Updated.Time(), UpdatedBy: r.UpdatedBy}
+func (r policyRow) policy() (registry.ModelPolicy, error) {
+	p := registry.ModelPolicy{Project: project.Name(r.Project), Name: r.Name, Revision: r.Revision, UpdatedAt: r.Updated.Time(), UpdatedBy: r.UpdatedBy}
 	return p, json.Unmarshal([]byte(r.Spec), &p.Spec)
 }
 
 // PutPolicy implements registry.Store.
-func (Store) PutPolicy(ctx context.Context, tx *store.Tx, p registry.Policy) error {
+func (Store) PutPolicy(ctx context.Context, tx *store.Tx, p registry.ModelPolicy) error {
 	row := policyRow{Project: string(p.Project), Name: p.Name, Spec: toJSON(p.Spec), Revision: p.Revision, Updated: store.At(p.UpdatedAt), UpdatedBy: p.UpdatedBy}
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (project, name) DO UPDATE").Set("spec = EXCLUDED.spec").
 		Set("revision = EXCLUDED.revision").Set("updated = EXCLUDED.updated").Set("updated_by = EXCLUDED.updated_by").Exec(ctx)
@@ -42,21 +42,21 @@ func (Store) PutPolicy(ctx context.Context, tx *store.Tx, p registry.Policy) err
 }
 
 // Policy implements registry.Store.
-func (Store) Policy(ctx context.Context, tx *store.Tx, p project.Name, name string) (registry.Policy, error) {
+func (Store) Policy(ctx context.Context, tx *store.Tx, p project.Name, name string) (registry.ModelPolicy, error) {
 	var row policyRow
 	if err := tx.NewSelect().Model(&row).Where("t.project = ? AND t.name = ?", string(p), name).Scan(ctx); err != nil {
-		return registry.Policy{}, store.NotFound(err, "there is no model policy %q", name)
+		return registry.ModelPolicy{}, store.NotFound(err, "there is no model policy %q", name)
 	}
 	return row.policy()
 }
 
 // Policies implements registry.Store.
-func (Store) Policies(ctx context.Context, tx *store.Tx, p project.Name) ([]registry.Policy, error) {
+func (Store) Policies(ctx context.Context, tx *store.Tx, p project.Name) ([]registry.ModelPolicy, error) {
 	var rows []policyRow
 	if err := tx.NewSelect().Model(&rows).Where("t.project = ?", string(p)).OrderExpr("t.name").Scan(ctx); err != nil {
 		return nil, err
 	}
-	out := make([]registry.Policy, len(rows))
+	out := make([]registry.ModelPolicy, len(rows))
 	for i, r := range rows {
 		var err error
 		if out[i], err = r.policy(); err != nil {
