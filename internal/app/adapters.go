@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
 
 // featureData answers feature's questions about data from datasets.
@@ -205,6 +206,19 @@ func modelUsers(ctx context.Context, tx *store.Tx, p project.Name, model string,
 	return "", err
 }
 
+// modelAuthors are who is behind a version beside its owner: who submitted the job that
+// made it, whatever token the job had.
+func modelAuthors(ctx context.Context, tx *store.Tx, v registry.Version) ([]string, error) {
+	if v.Job == "" {
+		return nil, nil
+	}
+	j, err := trainingsql.Store{}.Job(ctx, tx, training.JobID(v.Job))
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil
+	}
+	return []string{j.By.ID}, err
+}
+
 // servingModels hands verified model files to serving. Deployments are loaded
 // by a loop of ours, too, which has no token.
 type servingModels struct {
@@ -214,6 +228,10 @@ type servingModels struct {
 
 func (m servingModels) Still(ctx context.Context, tx *store.Tx, p, model string, version int64) error {
 	return m.registry.Still(ctx, tx, project.Name(p), model, int(version))
+}
+
+func (m servingModels) Cleared(ctx context.Context, tx *store.Tx, p, model string, version int64, alias string) error {
+	return m.registry.Cleared(ctx, tx, project.Name(p), model, int(version), alias, "", true)
 }
 
 func (m servingModels) Point(ctx context.Context, tx *store.Tx, p, model, alias string, version int64) error {

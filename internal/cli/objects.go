@@ -37,6 +37,7 @@ var kinds = map[string]kind{
 	"models":           {"models", []column{{"NAME", "name"}, {"LATEST", "latest_version"}, {"ALIASES", "aliases"}, {"CREATED", "created_at"}}},
 	"deployments":      {"deployments", []column{{"NAME", "name"}, {"STATE", "state"}, {"REPLICAS", "replicas"}, {"MODEL", "model"}, {"VERSION", "version"}, {"CREATED", "created_at"}}},
 	"gateways":         {"gateways", []column{{"NAME", "name"}, {"ZONE", "spec.zone"}, {"DEPLOYMENTS", "spec.deployments"}, {"LAST SEEN", "seen.at"}, {"VERSION", "seen.version"}, {"WAITING", "seen.waiting"}, {"CREATED", "created_at"}}},
+	"model-policies":   {"model-policies", []column{{"NAME", "name"}, {"CONTENT", "spec.content"}, {"APPROVALS", "spec.promotion.approvals"}, {"GATES", "spec.promotion.gates"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}}},
 	"monitors":         {"monitors", []column{{"NAME", "name"}, {"DEPLOYMENT", "deployment"}, {"STATE", "state"}, {"SINCE", "since"}, {"VERSION", "version"}, {"WATERMARK", "watermark"}, {"REASON", "reason"}}},
 	"tokens":           {"/api/v1/tokens", []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
 	"widenings":        {"widenings", []column{{"ID", "id"}, {"OBJECT", "name"}, {"FROM", "from"}, {"TO", "to"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},

@@ -43,7 +43,7 @@ func (a *app) model() *cobra.Command {
 	cmd.AddCommand(&cobra.Command{
 		Use: "versions NAME", Short: "List a model's versions", Example: "  falaj model versions delay -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.list(cmd, []column{{"MODEL", "name"}, {"VERSION", "version"}, {"STATE", "state"}, {"ALIASES", "aliases"}, {"SIGNED", "signed"}, {"RUN", "run_id"}, {"DIGEST", "digest"}, {"CREATED", "created_at"}}, "models", args[0], "versions")
+			return a.list(cmd, []column{{"MODEL", "name"}, {"VERSION", "version"}, {"STATE", "state"}, {"ALIASES", "aliases"}, {"SIGNED", "signed"}, {"CONTENT", "content"}, {"RUN", "run_id"}, {"DIGEST", "digest"}, {"CREATED", "created_at"}}, "models", args[0], "versions")
 		},
 	}, &cobra.Command{
 		Use: "alias NAME ALIAS VERSION", Short: "Point an alias such as champion at a version", Example: "  falaj model alias delay champion 2 -p nyc", Args: cobra.ExactArgs(3),
@@ -54,16 +54,9 @@ func (a *app) model() *cobra.Command {
 			a.say("model %s: %s is version %s", args[0], args[1], args[2])
 			return nil
 		},
-	}, &cobra.Command{
-		Use: "verify NAME VERSION", Short: "Check a version's files against its signature", Example: "  falaj model verify delay 1 -p nyc", Args: cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var o client.Object
-			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "models", args[0], "versions", args[1], "verify"); err != nil {
-				return err
-			}
-			return a.printOne(o)
-		},
 	})
+	cmd.AddCommand(a.modelVerify(), a.modelExport(), a.modelContent())
+	cmd.AddCommand(a.modelApprovals()...)
 	cmd.AddCommand(a.modelOptimize())
 	return cmd
 }

@@ -156,6 +156,7 @@ func (s *Server) appliers() map[string]applier {
 	maps.Copy(kinds, s.sweepKinds())
 	maps.Copy(kinds, s.monitoringKinds())
 	kinds["Gateway"] = s.gatewayKind()
+	kinds["ModelPolicy"] = s.modelPolicyKind()
 	return kinds
 }
 

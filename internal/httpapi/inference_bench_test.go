@@ -46,6 +46,8 @@ func (m ofJob) OpenVerified(context.Context, string, string, string) (serving.Mo
 
 func (ofJob) Still(context.Context, *store.Tx, string, string, int64) error { return nil }
 
+func (ofJob) Cleared(context.Context, *store.Tx, string, string, int64, string) error { return nil }
+
 func (ofJob) Point(context.Context, *store.Tx, string, string, string, int64) error { return nil }
 
 // inferenceWorld is the edge over governance and serving as the server has them, on disk,

@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/httpapi/manifest"
 	"github.com/falaj-ml/falaj/internal/monitoring"
+	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/training"
@@ -38,7 +39,8 @@ var specs = map[string]reflect.Type{
 	"Dataset": reflect.TypeFor[dataset.Spec](), "Entity": reflect.TypeFor[feature.EntitySpec](),
 	"FeatureView": reflect.TypeFor[feature.ViewSpec](), "FeatureService": reflect.TypeFor[feature.BundleSpec](),
 	"Environment": reflect.TypeFor[environment.Spec](), "Job": reflect.TypeFor[training.Spec](), "Deployment": reflect.TypeFor[serving.Spec](),
-	"Sweep": reflect.TypeFor[sweep.Spec](), "Gateway": reflect.TypeFor[gateway.Spec](), "Monitor": reflect.TypeFor[monitoring.Spec](),
+	"ModelPolicy": reflect.TypeFor[registry.PolicySpec](), "Sweep": reflect.TypeFor[sweep.Spec](),
+	"Gateway": reflect.TypeFor[gateway.Spec](), "Monitor": reflect.TypeFor[monitoring.Spec](),
 }
 
 // TestManifestsDocument: docs/reference/manifests.md has every kind and every

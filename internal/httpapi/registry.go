@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/registry/scan"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/optimize"
 )
@@ -19,7 +20,7 @@ func (s *Server) registryRoutes(p string) {
 	route(s, "GET", p+"/models", "model.read", "List registered models", s.listModels)
 	route(s, "GET", p+"/models/{name}", "model.read", "A registered model", s.oneModel)
 	route(s, "GET", p+"/models/{name}/versions", "model.read", "List a model's versions, newest first", s.listModelVersions)
-	route(s, "POST", p+"/models/{name}/versions/{version}/verify", "model.read", "Check a version's files against its signature", s.verifyModel)
+	s.modelRoutes(p)
 	route(s, "POST", p+"/models/{name}/versions/{version}/optimize", "job.submit", "Submit a job that makes smaller and faster variants of a version, measures them, and registers the best", s.optimizeModel)
 	route(s, "PUT", p+"/models/{name}/aliases/{alias}", "model.promote", "Point an alias at a version", s.setAlias)
 }
@@ -51,6 +52,7 @@ type modelVersionView struct {
 	Environment    string          `json:"environment,omitempty"`
 	Residency      residency.Label `json:"residency"`
 	Classification string          `json:"classification"`
+	Content        scan.Level      `json:"content,omitempty" enum:"data,known,unknown,code,danger" doc:"What loading its files may do; empty: nobody looked yet"`
 	CreatedAt      time.Time       `json:"created_at"`
 }
 
@@ -70,8 +72,13 @@ func modelVersionOf(v registry.Version) modelVersionView {
 	if aliases == nil {
 		aliases = []string{}
 	}
+	content := scan.Level("")
+	if v.Content != nil {
+		content = v.Content.Level
+	}
 	return modelVersionView{
-		Name: v.Model, Version: v.Number, State: string(v.State), Message: v.Message, Aliases: aliases, Signed: v.KeyID != "",
+		Content: content,
+		Name:    v.Model, Version: v.Number, State: string(v.State), Message: v.Message, Aliases: aliases, Signed: v.KeyID != "",
 		KeyID: v.KeyID, Digest: v.Digest, RunID: string(v.Run), Job: v.Job, Datasets: v.Datasets, FeatureViews: v.FeatureViews, Parents: v.Parents,
 		Environment: v.Environment, Residency: v.Residency, Classification: v.Classification, CreatedAt: v.Created,
 	}
@@ -182,16 +189,6 @@ func (s *Server) listModelVersions(ctx context.Context, in *struct {
 		views[i] = modelVersionOf(v)
 	}
 	return listed(views, next, err)
-}
-
-func (s *Server) verifyModel(ctx context.Context, in *struct {
-	InProject
-	Name    string `path:"name" maxLength:"256" doc:"Model"`
-	Version string `path:"version" maxLength:"256" doc:"Number or alias"`
-},
-) (*body[modelVersionView], error) {
-	v, err := s.Registry.Verify(ctx, project.Name(in.Project), in.Name, in.Version)
-	return one(modelVersionOf(v), err)
 }
 
 func (s *Server) setAlias(ctx context.Context, in *struct {

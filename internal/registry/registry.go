@@ -10,6 +10,10 @@
 //   - source.go: which sources are accepted. Everything else is refused when it
 //     is written, not when it is read.
 //   - signature.go: OpenSSF model signing v1.0. key.go: the project's key.
+//   - outside.go: signatures that other implementations of it made.
+//   - content.go: what a version's files are, by scan/; what is refused.
+//   - policy.go: what is asked of models. approval.go, gate.go: what stands between
+//     a version and its promotion.
 //   - verify.go: what deployment asks: is this still what was signed?
 //   - erase.go: which versions were trained on rows of a person who is erased.
 //   - change.go: what others are told of, in the transaction of the change.
@@ -22,6 +26,10 @@
 // and digest and names project, model, version, lineage and label. OpenVerified
 // gives files only after all of them were found to be what was signed, and
 // checks each again while it is read.
+//
+// A version that its model's policy asks approvals or metrics for is named by no
+// protected alias or stage, and takes no traffic, before it has them; a rollback
+// goes back to what had them.
 //
 // A version carries the zones and classification of the run that made it.
 //
@@ -39,6 +47,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry/scan"
 	"github.com/falaj-ml/falaj/internal/tracking"
 )
 
@@ -126,10 +135,11 @@ type Version struct {
 	Created     time.Time
 	Updated     time.Time
 	tracking.Origin
-	Parents []string // model versions that it was made from, "delay@2"
-	OfJob   bool     // jobs wrote all of its files; Origin says only whose run they were in
-	Digest  string   // "sha256:<hex>" over the files' digests, as signed
-	KeyID   string   // of the key that signed
+	Parents []string     // model versions that it was made from, "delay@2"
+	OfJob   bool         // jobs wrote all of its files; Origin says only whose run they were in
+	Digest  string       // "sha256:<hex>" over the files' digests, as signed
+	KeyID   string       // of the key that signed
+	Content *scan.Report // what its files are; nil: nobody looked
 	Tags    []tracking.Pair
 	Aliases []string
 }

@@ -80,6 +80,14 @@ type Config struct {
 	// nil: nothing does. What has a user is neither deleted nor renamed.
 	Users func(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error)
 
+	// Authors are the principals beside its owner who made a version, such as who
+	// submitted its job; nil knows of none.
+	Authors func(ctx context.Context, tx *store.Tx, v Version) ([]string, error)
+
+	// May is whether the context's principal could do something, without a record of
+	// it; nil: whoever approved may still approve.
+	May func(ctx context.Context, action policy.Action, object policy.Object) (bool, error)
+
 	// Told hears of a change in its transaction; nil: nobody does.
 	Told func(ctx context.Context, tx *store.Tx, c Change) error
 
@@ -101,18 +109,23 @@ type Service struct {
 	sealer  Sealer
 	erased  func(ctx context.Context, tx *store.Tx, p project.Name, datasets []string) ([]string, error)
 	users   func(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error)
+	authors func(ctx context.Context, tx *store.Tx, v Version) ([]string, error)
+	may     func(ctx context.Context, action policy.Action, object policy.Object) (bool, error)
 	told    func(ctx context.Context, tx *store.Tx, c Change) error
 	maxSize int64
 	now     func() time.Time
 
 	anew sync.Mutex // held while a version that failed may be made again, and while files of failed ones go
+
+	scanning chan struct{}
 }
 
 // New makes a service.
 func New(cfg Config) *Service {
 	s := &Service{
 		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, runs: cfg.Runs,
-		objects: cfg.Objects, sealer: cfg.Sealer, erased: cfg.Erased, users: cfg.Users, told: cfg.Told, maxSize: cfg.MaxSize, now: cfg.Now,
+		objects: cfg.Objects, sealer: cfg.Sealer, erased: cfg.Erased, users: cfg.Users, told: cfg.Told,
+		authors: cfg.Authors, may: cfg.May, scanning: make(chan struct{}, scans), maxSize: cfg.MaxSize, now: cfg.Now,
 	}
 	if s.told == nil {
 		s.told = func(context.Context, *store.Tx, Change) error { return nil }
@@ -299,6 +312,9 @@ func (s *Service) RenameModel(ctx context.Context, p project.Name, name, to stri
 			if err := s.unused(ctx, tx, p, name, 0); err != nil {
 				return err
 			}
+			if err := s.renamePolicy(ctx, tx, p, name, to); err != nil {
+				return err
+			}
 		}
 		m.Name = to
 		return nil
@@ -377,12 +393,18 @@ func (s *Service) DeleteModelTag(ctx context.Context, p project.Name, name, key 
 	return err
 }
 
-// SetAlias points an alias at a ready version.
+// SetAlias points an alias at a ready version. Error: fault.Conflict for one that its
+// model's policy does not let there yet.
 func (s *Service) SetAlias(ctx context.Context, p project.Name, name, alias string, number int) error {
 	if err := checkAlias(alias); err != nil {
 		return err
 	}
 	_, err := s.changeModel(ctx, ActionPromote, p, name, map[string]any{"act": "alias", "alias": alias, "version": number}, func(ctx context.Context, tx *store.Tx, m *Model) error {
+		if m.aliased(alias) != number {
+			if err := s.Cleared(ctx, tx, p, name, number, alias, "", false); err != nil {
+				return err
+			}
+		}
 		return s.point(ctx, tx, p, m, alias, number)
 	})
 	return err
@@ -620,6 +642,11 @@ func (s *Service) Transition(ctx context.Context, p project.Name, name string, n
 		return Version{}, fault.New(fault.Invalid, "Model version transition cannot archive existing model versions because '%s' is not an Active stage. Valid stages are ['Staging', 'Production']", stage)
 	}
 	return s.changeVersion(ctx, ActionPromote, p, name, number, map[string]any{"act": "stage", "stage": string(stage)}, func(ctx context.Context, tx *store.Tx, v *Version) error {
+		if v.Stage != stage {
+			if err := s.Cleared(ctx, tx, p, name, number, "", stage, false); err != nil {
+				return err
+			}
+		}
 		if archive {
 			others, err := s.store.Versions(ctx, tx, v.ModelID)
 			if err != nil {
@@ -777,7 +804,7 @@ func (s *Service) Still(ctx context.Context, tx *store.Tx, p project.Name, name 
 
 // Point moves an alias in the transaction of who decided it, for a model that it
 // uses; that the alias is there already is no error and changes nothing. The
-// caller has authorised itself for ActionPromote. Errors: fault.NotFound;
+// caller has authorised itself for ActionPromote, and asked Cleared. Errors: fault.NotFound;
 // fault.Conflict for a version that is not ready.
 func (s *Service) Point(ctx context.Context, tx *store.Tx, p project.Name, name, alias string, number int) error {
 	if err := checkAlias(alias); err != nil {

@@ -43,6 +43,10 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("interrupted", TestInterruptedRegistration)
 	t.Run("of a job", TestOfJob)
 	t.Run("parents", TestParents)
+	t.Run("content", TestContent)
+	t.Run("two people", TestTwoPeople)
+	t.Run("gates", TestGates)
+	t.Run("policies", TestPolicies)
 }
 
 type world struct {
@@ -54,6 +58,7 @@ type world struct {
 	sealer  *blobtest.Sealer
 	journal *trackingtest.Journal
 	cfg     registry.Config
+	authz   trackingtest.Policy
 }
 
 func open(t *testing.T) *world {
@@ -65,11 +70,18 @@ func open(t *testing.T) *world {
 		"alice": {proj: {"*"}, "other": {"*"}},
 		"erin":  {proj: {registry.ActionRead, registry.ActionWrite, tracking.ActionRead, tracking.ActionWrite}},
 		"vera":  {proj: {registry.ActionRead}},
+		"bob":   {proj: {registry.ActionRead, registry.ActionApprove}},
+		"carol": {proj: {registry.ActionRead, registry.ActionApprove}},
+		"dave":  {proj: {"*"}},
+
+		"model gates": {proj: {tracking.ActionRead}},
+
 		"att_1": {proj: {"*"}},
 		"att_2": {proj: {"*"}},
 		"loop":  {proj: {"*"}},
 	}
 	w.runs = tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Artifacts: w.objects, Journal: w.journal, Authz: authz})
+	w.authz = authz
 	w.cfg = registry.Config{
 		DB: db, Store: registrysql.Store{}, Authz: authz, Journal: w.journal, Runs: w.runs, Objects: w.objects, Sealer: w.sealer, MaxSize: 1 << 20,
 	}

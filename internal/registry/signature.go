@@ -51,9 +51,10 @@ type predicate struct {
 }
 
 type serialization struct {
-	Method        string `json:"method"`
-	HashType      string `json:"hash_type"`
-	AllowSymlinks bool   `json:"allow_symlinks"`
+	Method        string   `json:"method"`
+	HashType      string   `json:"hash_type"`
+	AllowSymlinks bool     `json:"allow_symlinks"`
+	IgnorePaths   []string `json:"ignore_paths,omitempty"` // of other signers; we sign every file
 }
 
 type resource struct {
@@ -179,40 +180,5 @@ func (k signingKey) sign(st statement) ([]byte, error) {
 // openBundle checks a bundle's signature and gives its statement. Error:
 // fault.Conflict, saying what is wrong with it.
 func openBundle(bundle []byte, keyID string, public *ecdsa.PublicKey) (statement, error) {
-	refuse := func(format string, args ...any) (statement, error) {
-		return statement{}, fault.New(fault.Conflict, "the signature "+format, args...)
-	}
-	if len(bundle) == 0 {
-		return refuse("is missing")
-	}
-	if len(bundle) > maxBundle {
-		return refuse("has %d bytes", len(bundle))
-	}
-	var b bundlepb.Bundle
-	if err := protojson.Unmarshal(bundle, &b); err != nil {
-		return refuse("is not a sigstore bundle")
-	}
-	envelope := b.GetDsseEnvelope()
-	switch {
-	case b.GetMediaType() != bundleType:
-		return refuse("has the media type %q", clip(b.GetMediaType()))
-	case envelope == nil || len(envelope.GetSignatures()) != 1:
-		return refuse("has no DSSE envelope with one signature")
-	case envelope.GetPayloadType() != payloadType:
-		return refuse("signs a %q", clip(envelope.GetPayloadType()))
-	case b.GetVerificationMaterial().GetPublicKey().GetHint() != keyID:
-		return refuse("was made with another key than this project's")
-	}
-	digest := sha256.Sum256(pae(envelope.GetPayload()))
-	if !ecdsa.VerifyASN1(public, digest[:], envelope.GetSignatures()[0].GetSig()) {
-		return refuse("does not match what it signs")
-	}
-	var st statement
-	if err := json.Unmarshal(envelope.GetPayload(), &st); err != nil {
-		return refuse("signs something that is no statement")
-	}
-	if st.Type != statementType || st.PredicateType != predicateType || len(st.Subject) != 1 {
-		return refuse("signs a statement of another kind")
-	}
-	return st, nil
+	return checkBundle(bundle, public, func(hint string) bool { return hint == keyID }, "another key than this project's")
 }

@@ -1,11 +1,6 @@
 package registry
 
 import (
-	"crypto/ecdsa"
-	"crypto/x509"
-	"encoding/pem"
-	"strings"
-
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
@@ -36,17 +31,9 @@ func (s Signed) File(name string) (File, error) {
 // reads a file compares its digest. Errors: fault.Conflict, saying what is wrong with
 // the signature; fault.Invalid for something that is no such key.
 func OpenSigned(bundle []byte, publicKey string) (Signed, error) {
-	block, rest := pem.Decode([]byte(publicKey))
-	if block == nil || len(strings.TrimSpace(string(rest))) > 0 {
-		return Signed{}, fault.New(fault.Invalid, "the public key is not one PEM block")
-	}
-	parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
+	public, err := parsePublic(publicKey)
 	if err != nil {
-		return Signed{}, fault.New(fault.Invalid, "the public key: %w", err)
-	}
-	public, ok := parsed.(*ecdsa.PublicKey)
-	if !ok {
-		return Signed{}, fault.New(fault.Invalid, "the public key is a %T, and models are signed by ECDSA", parsed)
+		return Signed{}, err
 	}
 	id, _, err := publicPEM(public)
 	if err != nil {

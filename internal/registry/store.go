@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry/scan"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
@@ -56,6 +57,8 @@ type Store interface {
 	// Versions gives those of a model that are not deleted, by number.
 	Versions(ctx context.Context, tx *store.Tx, id ModelID) ([]Version, error)
 	SearchVersions(ctx context.Context, tx *store.Tx, p project.Name, q Query) ([]Version, error)
+	// PutContent notes what a version's files are.
+	PutContent(ctx context.Context, tx *store.Tx, id ModelID, number int, r scan.Report) error
 	PendingVersions(ctx context.Context, tx *store.Tx) ([]Version, error)
 	PutVersionTags(ctx context.Context, tx *store.Tx, id ModelID, number int, tags []tracking.Pair) error
 	DeleteVersionTag(ctx context.Context, tx *store.Tx, id ModelID, number int, key string) error
@@ -64,6 +67,14 @@ type Store interface {
 	Files(ctx context.Context, tx *store.Tx, id ModelID, number int) ([]Stored, []byte, error)
 	// State is a version's state, by identifiers that survive renames.
 	State(ctx context.Context, tx *store.Tx, p project.Name, id ModelID, number int) (State, error)
+
+	PutPolicy(ctx context.Context, tx *store.Tx, p ModelPolicy) error
+	Policy(ctx context.Context, tx *store.Tx, p project.Name, name string) (ModelPolicy, error)
+	Policies(ctx context.Context, tx *store.Tx, p project.Name) ([]ModelPolicy, error)
+	DeletePolicy(ctx context.Context, tx *store.Tx, p project.Name, name string) error
+	InsertApproval(ctx context.Context, tx *store.Tx, id ModelID, number int, a Approval) error
+	// Approvals gives all of a version, oldest first.
+	Approvals(ctx context.Context, tx *store.Tx, id ModelID, number int) ([]Approval, error)
 
 	// InsertKey stores the project's key unless it has one, and gives the one it
 	// has.

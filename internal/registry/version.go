@@ -132,6 +132,9 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 	}
 	files, err := s.copyFiles(ctx, v, from.files)
 	if err == nil {
+		err = s.examine(ctx, &v, files)
+	}
+	if err == nil {
 		err = s.finish(ctx, &v, files, key, spec.imported == nil)
 	}
 	if err != nil {

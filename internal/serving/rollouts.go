@@ -129,6 +129,9 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Tr
 		if err := s.Models.Still(ctx, tx, project, now.Model, t.model.Version); err != nil {
 			return err
 		}
+		if err := s.Models.Cleared(ctx, tx, project, now.Model, t.model.Version, ""); err != nil {
+			return err
+		}
 		spec := now.Spec.Rollout.WithDefaults()
 		if try.Weight != 0 {
 			spec.Weight = try.Weight
@@ -270,6 +273,9 @@ func (s *Service) Promote(ctx context.Context, project, name string, e Ending) (
 			return fault.New(fault.Conflict, "rollout %s has ended: it is %s", r.ID, r.State)
 		}
 		if err := s.Models.Still(ctx, tx, project, d.Model, canary.Version); err != nil {
+			return err
+		}
+		if err := s.Models.Cleared(ctx, tx, project, d.Model, canary.Version, d.Spec.alias()); err != nil {
 			return err
 		}
 		if err := s.end(ctx, tx, r, Promoted, e); err != nil {

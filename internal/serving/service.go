@@ -203,8 +203,19 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		if err := s.Models.Still(ctx, tx, project, d.Model, d.Version); err != nil {
 			return err
 		}
+		if old.Model != d.Model || old.Version != d.Version {
+			if err := s.Models.Cleared(ctx, tx, project, d.Model, d.Version, ""); err != nil {
+				return err
+			}
+		}
 		for _, step := range d.Steps {
 			if err := s.Models.Still(ctx, tx, project, step.Model, step.Version); err != nil {
+				return fault.Wrap(err, "spec.%s", step.Step)
+			}
+			if slices.ContainsFunc(old.Steps, func(o StepModel) bool { return o.Model == step.Model && o.Version == step.Version }) {
+				continue
+			}
+			if err := s.Models.Cleared(ctx, tx, project, step.Model, step.Version, ""); err != nil {
 				return fault.Wrap(err, "spec.%s", step.Step)
 			}
 		}

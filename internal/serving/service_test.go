@@ -20,13 +20,14 @@ import (
 )
 
 type world struct {
-	mu       sync.Mutex
-	models   map[string]serving.Model // by "name/version"
-	denied   map[policy.Action]bool
-	gone     int64  // a version that was deleted
-	pointed  string // the alias that was moved last
-	recorded []audit.Entry
-	journal  error
+	mu        sync.Mutex
+	models    map[string]serving.Model // by "name/version"
+	denied    map[policy.Action]bool
+	gone      int64  // a version that was deleted
+	uncleared int64  // version that its policy holds back
+	pointed   string // the alias that was moved last
+	recorded  []audit.Entry
+	journal   error
 }
 
 func (w *world) OpenVerified(_ context.Context, _, model, version string) (serving.Model, error) {
@@ -47,6 +48,15 @@ func (w *world) Still(_ context.Context, _ *store.Tx, _, model string, version i
 	defer w.mu.Unlock()
 	if w.gone == version {
 		return fault.New(fault.NotFound, "model %s version %d was deleted", model, version)
+	}
+	return nil
+}
+
+func (w *world) Cleared(_ context.Context, _ *store.Tx, _, model string, version int64, alias string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.uncleared == version {
+		return fault.New(fault.Conflict, "model %s@%d may not answer requests yet (%q)", model, version, alias)
 	}
 	return nil
 }
@@ -122,7 +132,24 @@ func TestLifeOfADeployment(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, false); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a version deleted meanwhile: %v", err)
 	}
-	w.gone = 0
+	w.gone, w.uncleared = 0, 2
+	if _, _, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, false); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "may not answer requests yet") {
+		t.Errorf("a version that is not cleared was deployed: %v", err)
+	}
+	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.Trying{Version: "2"}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "may not answer requests yet") {
+		t.Errorf("a version that is not cleared is tried: %v", err)
+	}
+	if _, err := s.Shadow(ctx, "nyc", "delay", "2"); err != nil {
+		t.Errorf("a version that is not cleared may not see requests: %v", err)
+	}
+	if _, err := s.Shadow(ctx, "nyc", "delay", ""); err != nil {
+		t.Error(err)
+	}
+	w.uncleared = 1 // what answers already goes on
+	if _, changed, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay"}, false); err != nil || changed {
+		t.Errorf("the same again: changed %v, %v", changed, err)
+	}
+	w.uncleared = 0
 	out, got, err := infer(ctx, s, "nyc", "delay", "", ask, nil)
 	if err != nil || got.Version != 1 || len(out) != 2 {
 		t.Fatalf("%+v %+v %v", out, got, err)

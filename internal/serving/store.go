@@ -69,6 +69,10 @@ type Models interface {
 	// Still refuses a version that is no longer there, in the transaction that
 	// deploys it. Error: fault.NotFound.
 	Still(ctx context.Context, tx *store.Tx, project, model string, version int64) error
+	// Cleared refuses a version that its model's policy does not yet let answer, or be
+	// what an alias names, in the transaction that would make it so. Error:
+	// fault.Conflict that says what is missing.
+	Cleared(ctx context.Context, tx *store.Tx, project, model string, version int64, alias string) error
 	// Point moves an alias in the transaction of who decided it and was
 	// authorised to; that the alias is there already is no error.
 	Point(ctx context.Context, tx *store.Tx, project, model, alias string, version int64) error

@@ -107,6 +107,8 @@ var actions = []Definition{
 	{Action: "model.read", Doc: "see and download models", Roles: everyone, Attempt: true},
 	{Action: "model.write", Doc: "register a model version", Roles: engineers, Attempt: true},
 	{Action: "model.promote", Doc: "move an alias", Roles: deployers},
+	{Action: "model.approve", Doc: "approve or reject a model version that somebody else made", Roles: deployers},
+	{Action: "model.govern", Doc: "say what model versions need before they are registered and promoted", Roles: admins},
 
 	{Action: "deployment.read", Doc: "see deployments", Roles: everyone},
 	{Action: "deployment.apply", Doc: "deploy and change traffic", Roles: deployers},

@@ -10,6 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/registry/scan"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
@@ -43,12 +44,13 @@ type versionRow struct {
 	Classification string
 	Digest         string
 	KeyID          string
+	Content        string
 }
 
 func toJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // slices of strings always encode
+		panic(err) // what we keep always encodes
 	}
 	return string(b)
 }
@@ -70,6 +72,10 @@ func (r versionRow) version() (registry.Version, error) {
 		json.Unmarshal([]byte(r.Residency), &label),
 	)
 	v.Residency = label
+	if r.Content != "" {
+		v.Content = &scan.Report{}
+		err = errors.Join(err, json.Unmarshal([]byte(r.Content), v.Content))
+	}
 	return v, err
 }
 
@@ -90,7 +96,10 @@ func (Store) PutVersion(ctx context.Context, tx *store.Tx, v registry.Version) e
 		FeatureViews: toJSON(v.FeatureViews), Environment: v.Environment, Residency: toJSON(v.Residency),
 		Classification: v.Classification, Digest: v.Digest, KeyID: v.KeyID,
 	}
-	_, err := tx.NewInsert().Model(&row).On("CONFLICT (model, number) DO UPDATE").
+	if v.Content != nil {
+		row.Content = toJSON(v.Content)
+	}
+	_, err := tx.NewInsert().Model(&row).On("CONFLICT (model, number) DO UPDATE").Set("content = EXCLUDED.content").
 		Set("state = EXCLUDED.state").Set("message = EXCLUDED.message").Set("stage = EXCLUDED.stage").
 		Set("description = EXCLUDED.description").Set("updated = EXCLUDED.updated").
 		Set("digest = EXCLUDED.digest").Set("key_id = EXCLUDED.key_id").Exec(ctx)

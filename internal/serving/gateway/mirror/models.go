@@ -85,6 +85,11 @@ func (m Models) read(ctx context.Context, ref blob.Ref) (b []byte, digest string
 // Still implements serving.Models: nothing is deployed at a gateway.
 func (Models) Still(context.Context, *store.Tx, string, string, int64) error { return errFollows() }
 
+// Cleared implements serving.Models: nothing is deployed at a gateway.
+func (Models) Cleared(context.Context, *store.Tx, string, string, int64, string) error {
+	return errFollows()
+}
+
 // Point implements serving.Models: nothing is promoted at a gateway.
 func (Models) Point(context.Context, *store.Tx, string, string, string, int64) error {
 	return errFollows()

@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+)
+
+func (a *app) modelVerify() *cobra.Command {
+	var signature, publicKey string
+	cmd := &cobra.Command{
+		Use: "verify NAME VERSION", Short: "Check a version's files against its signature", Args: cobra.ExactArgs(2),
+		Long: "Checks that each file of the version is what was signed when it was registered. With --signature and\n" +
+			"--public-key the files are also compared with a signature that was made elsewhere by OpenSSF model\n" +
+			"signing, such as by `model_signing sign key`.",
+		Example: "  falaj model verify delay 1 -p nyc\n  falaj model verify delay 1 --signature model.sig --public-key vendor.pub -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			body := map[string]any{}
+			for field, file := range map[string]string{"signature": signature, "public_key": publicKey} {
+				if file == "" {
+					continue
+				}
+				b, err := os.ReadFile(file)
+				if err != nil {
+					return err
+				}
+				body[field] = string(b)
+			}
+			var o client.Object
+			if err := a.call(cmd, http.MethodPost, body, &o, "models", args[0], "versions", args[1], "verify"); err != nil {
+				return err
+			}
+			return a.printOne(o)
+		},
+	}
+	cmd.Flags().StringVar(&signature, "signature", "", "file with a signature that was made elsewhere: a sigstore bundle")
+	cmd.Flags().StringVar(&publicKey, "public-key", "", "file with the PEM of the key that it must be by")
+	cmd.MarkFlagsRequiredTogether("signature", "public-key")
+	return cmd
+}
+
+func (a *app) modelExport() *cobra.Command {
+	return &cobra.Command{
+		Use: "export NAME VERSION DIR", Short: "Write a version's files, its signature and the public key into a new directory",
+		Long: "The directory has the files below model/, the signature model.sig and the public key key.pub. The\n" +
+			"reference implementation of OpenSSF model signing verifies them without Falaj:\n\n" +
+			"  model_signing verify key --signature DIR/model.sig --public_key DIR/key.pub DIR/model",
+		Example: "  falaj model export delay champion ./delay -p nyc", Args: cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, project, err := a.in()
+			if err != nil {
+				return err
+			}
+			dir := filepath.Clean(args[2])
+			if err := c.FetchModel(cmd.Context(), project, args[0], args[1], dir); err != nil {
+				return err
+			}
+			a.say("model %s version %s is in %s", args[0], args[1], dir)
+			return nil
+		},
+	}
+}
+
+type modelContents struct {
+	Level    string `json:"level"`
+	Files    int    `json:"files"`
+	More     int    `json:"more"`
+	Contents []struct {
+		Path    string   `json:"path"`
+		Format  string   `json:"format"`
+		Level   string   `json:"level"`
+		Imports []string `json:"imports"`
+		Reasons []string `json:"reasons"`
+	} `json:"contents"`
+}
+
+func (a *app) modelContent() *cobra.Command {
+	return &cobra.Command{
+		Use: "content NAME VERSION", Short: "Say what a version's files are by their bytes, and what loading them may do", Args: cobra.ExactArgs(2),
+		Long: "Finds pickles, also in archives and behind arrays, and what they import; Lambda layers of Keras; machine\n" +
+			"code; and archives that attack who unpacks them. Levels, the least first: data, known, unknown, code, danger.",
+		Example: "  falaj model content delay 1 -p nyc\n  falaj model content delay champion -o json -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return asked(a, cmd, http.MethodGet, nil, []string{"models", args[0], "versions", args[1], "content"}, func(c modelContents) {
+				a.say("%s: %d files looked at", c.Level, c.Files)
+				for _, f := range c.Contents {
+					a.say("\n%s\n  %s, %s", plain(f.Path), f.Format, f.Level)
+					for _, why := range f.Reasons {
+						a.say("  %s", plain(why))
+					}
+					if len(f.Imports) > 0 {
+						a.say("  imports %s", plain(strings.Join(f.Imports, ", ")))
+					}
+				}
+				if c.More > 0 {
+					a.say("\nand %d more", c.More)
+				}
+			})
+		},
+	}
+}
+
+type clearance struct {
+	Model     string   `json:"model"`
+	Version   int      `json:"version"`
+	Policy    string   `json:"policy"`
+	Required  int      `json:"required"`
+	Given     int      `json:"given"`
+	Missing   []string `json:"missing"`
+	Cleared   bool     `json:"cleared"`
+	Approvals []struct {
+		Principal string    `json:"principal"`
+		Name      string    `json:"name"`
+		Verdict   string    `json:"verdict"`
+		Comment   string    `json:"comment"`
+		At        time.Time `json:"at"`
+		Counts    bool      `json:"counts"`
+	} `json:"approvals"`
+}
+
+func (a *app) sayClearance(c clearance) {
+	switch {
+	case c.Policy == "":
+		a.say("%s@%d: no policy asks for anything", plain(c.Model), c.Version)
+	case c.Cleared:
+		a.say("%s@%d may be promoted (policy %s, %d of %d approvals)", plain(c.Model), c.Version, plain(c.Policy), c.Given, c.Required)
+	default:
+		a.say("%s@%d may not be promoted yet (policy %s):", plain(c.Model), c.Version, plain(c.Policy))
+		for _, m := range c.Missing {
+			a.say("  %s", plain(m))
+		}
+	}
+	for _, v := range c.Approvals {
+		who := v.Name
+		if who == "" {
+			who = v.Principal
+		}
+		text := ""
+		if v.Comment != "" {
+			text = ": " + v.Comment
+		}
+		if !v.Counts {
+			text += " (does not count)"
+		}
+		a.say("%s %s by %s%s", v.At.Local().Format("2006-01-02 15:04"), v.Verdict, plain(who), plain(text))
+	}
+}
+
+// modelApprovals are the commands about who approves of a version.
+func (a *app) modelApprovals() []*cobra.Command {
+	show := &cobra.Command{
+		Use: "approvals NAME VERSION", Short: "Say who approved or rejected a version, and what it still needs before it may be promoted",
+		Example: "  falaj model approvals delay 3 -p nyc", Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return asked(a, cmd, http.MethodGet, nil, []string{"models", args[0], "versions", args[1], "approvals"}, a.sayClearance)
+		},
+	}
+	judge := func(use, verdict, short string) *cobra.Command {
+		var comment, digest string
+		cmd := &cobra.Command{
+			Use: use + " NAME VERSION", Short: short,
+			Long: "A verdict never changes, and is about the version as it is: its digest is part of it. Who thinks\n" +
+				"otherwise later gives another one; the last of each person counts, as long as the person has the right\n" +
+				"model.approve. Nobody approves of a version that they or their job made.",
+			Example: "  falaj model " + use + " delay 3 --comment 'checked on the winter of 2024' -p nyc", Args: cobra.ExactArgs(2),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return asked(a, cmd, http.MethodPost, map[string]any{"verdict": verdict, "comment": comment, "digest": digest}, []string{"models", args[0], "versions", args[1], "approvals"}, a.sayClearance)
+			},
+		}
+		cmd.Flags().StringVar(&comment, "comment", "", "why, for people")
+		cmd.Flags().StringVar(&digest, "digest", "", "of the version that was looked at; another one is refused")
+		return cmd
+	}
+	return []*cobra.Command{
+		show, judge("approve", "approved", "Approve a version that somebody else made"), judge("reject", "rejected", "Reject a version: it is not promoted while that stands"),
+	}
+}
+
+// asked sends a request and shows the answer: as it came for -o, else by say.
+func asked[T any](a *app, cmd *cobra.Command, method string, body any, parts []string, say func(T)) error {
+	var raw json.RawMessage
+	if err := a.call(cmd, method, body, &raw, parts...); err != nil {
+		return err
+	}
+	if a.output != "table" {
+		var o client.Object
+		if err := json.Unmarshal(raw, &o); err != nil {
+			return err
+		}
+		return a.printOne(o)
+	}
+	var v T
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return err
+	}
+	say(v)
+	return nil
+}

@@ -1,0 +1,124 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/registry/scan"
+)
+
+// modelRoutes are about one version of a model, for those who have to trust it.
+func (s *Server) modelRoutes(p string) {
+	v := p + "/models/{name}/versions/{version}"
+	route(s, "POST", v+"/verify", "model.read", "Check a version's files against its signature, or against one that was made elsewhere", s.verifyModel)
+	route(s, "GET", v+"/content", "model.read", "What a version's files are by their bytes, and what loading them may do", s.modelContent)
+	route(s, "GET", v+"/approvals", "model.read", "Who approved or rejected a version, and what it needs before it may be promoted", s.modelClearance)
+	route(s, "POST", v+"/approvals", registry.ActionApprove, "Approve or reject a version", s.judgeModel)
+	route(s, "GET", p+"/model-policies", "model.read", "List what is asked of models", s.listModelPolicies)
+	route(s, "GET", p+"/model-policies/{name}", "model.read", "What is asked of a model, or by the name default of all others", s.oneModelPolicy)
+	route(s, "DELETE", p+"/model-policies/{name}", registry.ActionGovern, "Ask nothing of a model any more but what default does", s.deleteModelPolicy)
+	s.raw("GET", v+"/archive", "model.read", "A version's files, its signature and the public key as a tar archive, for verifiers elsewhere", media{gives: "application/x-tar"}, s.modelArchive)
+}
+
+// InVersion is the path of everything about a version of a model.
+type InVersion struct {
+	InProject
+	Name    string `path:"name" maxLength:"256" doc:"Model"`
+	Version string `path:"version" maxLength:"256" doc:"Number or alias"`
+}
+
+type verifiedView struct {
+	modelVersionView
+	Outside *registry.Outside `json:"outside,omitempty" doc:"What the signature that was made elsewhere says"`
+}
+
+func (s *Server) verifyModel(ctx context.Context, in *struct {
+	InVersion
+	Body struct {
+		Signature string `json:"signature,omitempty" doc:"A signature by OpenSSF model signing that was made elsewhere: a sigstore bundle, JSON as text"`
+		PublicKey string `json:"public_key,omitempty" maxLength:"10000" doc:"The key that it must be by, PEM"`
+	}
+},
+) (*body[verifiedView], error) {
+	p := project.Name(in.Project)
+	if in.Body.Signature == "" && in.Body.PublicKey == "" {
+		v, err := s.Registry.Verify(ctx, p, in.Name, in.Version)
+		return one(verifiedView{modelVersionView: modelVersionOf(v)}, err)
+	}
+	if in.Body.Signature == "" || in.Body.PublicKey == "" {
+		return nil, fault.New(fault.Invalid, "a signature that was made elsewhere is checked against a public key: both are needed")
+	}
+	v, outside, err := s.Registry.CheckOutside(ctx, p, in.Name, in.Version, []byte(in.Body.Signature), in.Body.PublicKey)
+	return one(verifiedView{modelVersionOf(v), &outside}, err)
+}
+
+// modelArchive streams a version; one that turns out to be changed on the way is
+// broken off.
+func (s *Server) modelArchive(w http.ResponseWriter, r *http.Request) {
+	v, err := s.Registry.OpenVerified(r.Context(), project.Name(r.PathValue("project")), r.PathValue("name"), r.PathValue("version"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-tar")
+	counted := &firstByte{ResponseWriter: w}
+	if err := v.Archive(r.Context(), counted); err != nil {
+		if !counted.written {
+			s.fail(w, r, err)
+			return
+		}
+		s.logInternal(r.Context(), r.URL.Path, err)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (s *Server) modelContent(ctx context.Context, in *InVersion) (*body[scan.Report], error) {
+	return one(s.Registry.ContentOf(ctx, project.Name(in.Project), in.Name, in.Version))
+}
+
+func (s *Server) modelClearance(ctx context.Context, in *InVersion) (*body[registry.Clearance], error) {
+	return one(s.Registry.Clearance(ctx, project.Name(in.Project), in.Name, in.Version))
+}
+
+func (s *Server) judgeModel(ctx context.Context, in *struct {
+	InVersion
+	Body struct {
+		Verdict registry.Verdict `json:"verdict" enum:"approved,rejected"`
+		Digest  string           `json:"digest,omitempty" maxLength:"71" doc:"Of the version that was looked at; another one is refused"`
+		Comment string           `json:"comment,omitempty" maxLength:"2000" doc:"Why, for people"`
+	}
+},
+) (*body[registry.Clearance], error) {
+	b := in.Body
+	return one(s.Registry.Judge(ctx, project.Name(in.Project), in.Name, in.Version, b.Verdict, b.Digest, b.Comment))
+}
+
+// modelPolicyKind is how a manifest of a ModelPolicy is applied.
+func (s *Server) modelPolicyKind() applier {
+	return applier{gate: registry.ActionGovern, apply: decoded(func(ctx context.Context, p, name string, spec registry.PolicySpec, dry bool) (applied, error) {
+		_, change, err := s.Registry.ApplyPolicy(ctx, project.Name(p), name, spec, dry)
+		return applied{Result: string(change)}, err
+	})}
+}
+
+// InModelPolicy is the path of a model's policy.
+type InModelPolicy struct {
+	InProject
+	Name string `path:"name" maxLength:"256" doc:"Of the model, or default"`
+}
+
+func (s *Server) listModelPolicies(ctx context.Context, in *InProject) (*body[items[registry.ModelPolicy]], error) {
+	all, err := s.Registry.Policies(ctx, project.Name(in.Project))
+	return listed(all, "", err)
+}
+
+func (s *Server) oneModelPolicy(ctx context.Context, in *InModelPolicy) (*body[registry.ModelPolicy], error) {
+	return one(s.Registry.Policy(ctx, project.Name(in.Project), in.Name))
+}
+
+func (s *Server) deleteModelPolicy(ctx context.Context, in *InModelPolicy) (*none, error) {
+	return &none{}, s.Registry.DeletePolicy(ctx, project.Name(in.Project), in.Name)
+}

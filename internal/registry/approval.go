@@ -1,0 +1,318 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Verdict is what a person says of a version.
+type Verdict string
+
+// The verdicts.
+const (
+	Approved Verdict = "approved"
+	Rejected Verdict = "rejected"
+)
+
+// Approval is a person's verdict on a version. It never changes; who thinks otherwise
+// gives another one, and the last of each person counts.
+type Approval struct {
+	ID        string    `json:"id"`
+	Principal string    `json:"principal"`
+	Name      string    `json:"name,omitempty"`
+	Verdict   Verdict   `json:"verdict" enum:"approved,rejected"`
+	Digest    string    `json:"digest" doc:"Of the version that was looked at"`
+	Comment   string    `json:"comment,omitempty"`
+	At        time.Time `json:"at"`
+	Counts    bool      `json:"counts" doc:"Whether it counts now: it is the person's last, of this digest, and the person may still approve and is none of the authors"`
+}
+
+// Clearance is what stands between a version and its promotion.
+type Clearance struct {
+	Model     string     `json:"model"`
+	Version   int        `json:"version"`
+	Policy    string     `json:"policy,omitempty" doc:"Name of the policy that asks; empty: none does"`
+	Required  int        `json:"required" doc:"Approvals that it needs"`
+	Given     int        `json:"given" doc:"Approvals that count"`
+	Authors   []string   `json:"authors,omitempty" doc:"Whose approval does not count"`
+	Approvals []Approval `json:"approvals" doc:"All verdicts, oldest first"`
+	Missing   []string   `json:"missing,omitempty" doc:"What is missing, in words"`
+	Cleared   bool       `json:"cleared" doc:"Whether protected aliases, stages and deployments may have it now"`
+}
+
+// Judge records the caller's verdict on a version. digest, when given, is the one that
+// the caller looked at. Errors: fault.PermissionDenied for authors of the version and for
+// who is no person; fault.Conflict for another digest, a version that is not ready, and
+// for saying the same again.
+func (s *Service) Judge(ctx context.Context, p project.Name, name, ref string, verdict Verdict, digest, comment string) (Clearance, error) {
+	if err := s.allow(ctx, ActionApprove, p, name); err != nil {
+		return Clearance{}, err
+	}
+	who := identity.From(ctx)
+	if who.Kind != identity.User {
+		return Clearance{}, fault.New(fault.PermissionDenied, "%s is no person: versions are approved by people", who).WithHint("Sign in as yourself.")
+	}
+	if verdict != Approved && verdict != Rejected {
+		return Clearance{}, fault.New(fault.Invalid, "a verdict is %s or %s", Approved, Rejected)
+	}
+	if err := checkText("comment", comment, 2000); err != nil {
+		return Clearance{}, err
+	}
+	known, err := s.Version(ctx, p, name, ref)
+	if err != nil {
+		return Clearance{}, err
+	}
+	if err := s.authz.Allow(ctx, ActionApprove, known.object()); err != nil {
+		return Clearance{}, err
+	}
+	var out Clearance
+	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		v, err := s.liveVersion(ctx, tx, p, name, known.Number)
+		if err != nil {
+			return err
+		}
+		switch {
+		case v.State != Ready:
+			return fault.New(fault.Conflict, "version %s is %s, not ready", v, v.State)
+		case digest != "" && digest != v.Digest:
+			return fault.New(fault.Conflict, "version %s has the digest %s, not the one that you looked at", v, v.Digest)
+		}
+		now, err := s.clearance(ctx, tx, v)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(now.Authors, who.ID) && verdict == Approved {
+			return fault.New(fault.PermissionDenied, "you made %s, and nobody approves of their own work", v).
+				WithHint("Ask somebody else who has the right %s.", ActionApprove)
+		}
+		for _, a := range slices.Backward(now.Approvals) {
+			if a.Principal != who.ID {
+				continue
+			}
+			if a.Verdict == verdict && a.Digest == v.Digest {
+				return fault.New(fault.Conflict, "you have %s version %s already", verdict, v).WithHint("Another person has to.")
+			}
+			break
+		}
+		a := Approval{ID: id.New("apv"), Principal: who.ID, Name: who.Name, Verdict: verdict, Digest: v.Digest, Comment: comment, At: s.now()}
+		if err := s.store.InsertApproval(ctx, tx, v.ModelID, v.Number, a); err != nil {
+			return err
+		}
+		if err := s.audit(ctx, tx, ActionApprove, p, "model "+v.String(), map[string]any{"act": string(verdict), "digest": v.Digest, "comment": comment, "id": a.ID}); err != nil {
+			return err
+		}
+		out, err = s.clearance(ctx, tx, v)
+		return err
+	})
+	return out, err
+}
+
+// Clearance says what a version still needs before it may be promoted.
+func (s *Service) Clearance(ctx context.Context, p project.Name, name, ref string) (out Clearance, err error) {
+	v, err := s.Version(ctx, p, name, ref)
+	if err != nil {
+		return out, err
+	}
+	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		out, err = s.clearance(ctx, tx, v)
+		return err
+	})
+	return out, err
+}
+
+// Cleared refuses a version that may not yet be what an alias names, have a stage, or take
+// traffic, in the transaction that would make it so; what is empty or false is not asked.
+// Error: fault.Conflict that says what is missing.
+func (s *Service) Cleared(ctx context.Context, tx *store.Tx, p project.Name, name string, number int, alias string, stage Stage, traffic bool) error {
+	asked, err := s.policyOf(ctx, tx, p, name)
+	if err != nil {
+		return err
+	}
+	pr := asked.Spec.Promotion
+	what := ""
+	switch {
+	case !pr.asks():
+		return nil
+	case alias != "" && slices.ContainsFunc(orDefault(pr.Aliases, champion), func(a string) bool { return strings.EqualFold(a, alias) }):
+		what = "may not be " + alias
+	case stage != "" && slices.ContainsFunc(orDefault(pr.Stages, string(StageProduction)), func(a string) bool { return strings.EqualFold(a, string(stage)) }):
+		what = "may not be in stage " + string(stage)
+	case traffic && (pr.Traffic == nil || *pr.Traffic):
+		what = "may not answer requests"
+	default:
+		return nil
+	}
+	v, err := s.liveVersion(ctx, tx, p, name, number)
+	if err != nil {
+		return err
+	}
+	c, err := s.clearance(ctx, tx, v)
+	if err != nil || c.Cleared {
+		return err
+	}
+	return fault.New(fault.Conflict, "model %s %s yet: %s", v, what, strings.Join(c.Missing, "; ")).
+		WithHint("Policy %s asks for this. `falaj model approvals %s %d` shows what is missing; people other than its authors approve by `falaj model approve %s %d`.", c.Policy, quoted(v.Model), v.Number, quoted(v.Model), v.Number)
+}
+
+// quoted is a model's name as a shell takes it.
+func quoted(name string) string {
+	if strings.Contains(name, " ") {
+		return "'" + name + "'"
+	}
+	return name
+}
+
+func orDefault(list []string, otherwise string) []string {
+	if len(list) == 0 {
+		return []string{otherwise}
+	}
+	return list
+}
+
+func (s *Service) clearance(ctx context.Context, tx *store.Tx, v Version) (Clearance, error) {
+	asked, err := s.policyOf(ctx, tx, v.Project, v.Model)
+	if err != nil {
+		return Clearance{}, err
+	}
+	pr := asked.Spec.Promotion
+	out := Clearance{Model: v.Model, Version: v.Number, Policy: asked.Name, Required: pr.Approvals, Authors: []string{v.Owner}}
+	if s.authors != nil {
+		more, err := s.authors(ctx, tx, v)
+		if err != nil {
+			return out, fault.Wrap(err, "looking for who made %s", v)
+		}
+		out.Authors = append(out.Authors, more...)
+	}
+	slices.Sort(out.Authors)
+	out.Authors = slices.DeleteFunc(slices.Compact(out.Authors), func(a string) bool { return a == "" })
+	if out.Approvals, err = s.store.Approvals(ctx, tx, v.ModelID, v.Number); err != nil {
+		return out, err
+	}
+	if out.Approvals == nil {
+		out.Approvals = []Approval{}
+	}
+	var yes []string
+	last := map[string]bool{}
+	for i := len(out.Approvals) - 1; i >= 0; i-- {
+		a := &out.Approvals[i]
+		if last[a.Principal] || a.Digest != v.Digest {
+			continue
+		}
+		last[a.Principal] = true
+		if a.Verdict == Approved && slices.Contains(out.Authors, a.Principal) {
+			continue
+		}
+		may, err := s.still(ctx, a.Principal, v)
+		if err != nil {
+			return out, err
+		}
+		if a.Counts = may; !may {
+			continue
+		}
+		switch a.Verdict {
+		case Approved:
+			out.Given++
+			yes = append(yes, a.who())
+		case Rejected:
+			text := "it was rejected by " + a.who()
+			if a.Comment != "" {
+				text += " (" + clip(a.Comment) + ")"
+			}
+			if pr.asks() {
+				out.Missing = append(out.Missing, text)
+			}
+		}
+	}
+	if out.Given < out.Required {
+		text := fmt.Sprintf("it needs %d approvals and has %d", out.Required, out.Given)
+		if len(yes) > 0 {
+			slices.Sort(yes)
+			text += " (by " + strings.Join(yes, ", ") + ")"
+		}
+		out.Missing = append(out.Missing, text)
+	}
+	wrong, err := s.gates(ctx, tx, v, pr.Gates)
+	if err != nil {
+		return out, err
+	}
+	out.Missing = append(out.Missing, wrong...)
+	out.Cleared = len(out.Missing) == 0
+	return out, nil
+}
+
+func (a Approval) who() string {
+	if a.Name != "" {
+		return a.Name
+	}
+	return a.Principal
+}
+
+// still is whether a person may approve of a version now; who lost the right takes their
+// verdicts along.
+func (s *Service) still(ctx context.Context, principal string, v Version) (bool, error) {
+	if s.may == nil {
+		return true, nil
+	}
+	return s.may(identity.With(ctx, identity.Principal{Kind: identity.User, ID: principal}), ActionApprove, v.object())
+}
+
+// gates says which conditions a version does not meet. It reads the runs for itself: who
+// promotes may be a loop, and hears what is missing, only.
+func (s *Service) gates(ctx context.Context, tx *store.Tx, v Version, texts []string) (wrong []string, err error) {
+	if len(texts) == 0 {
+		return nil, nil
+	}
+	ctx = identity.With(ctx, identity.Loop("model gates"))
+	own, err := s.metrics(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.store.Model(ctx, tx, v.Project, v.Model)
+	if err != nil {
+		return nil, err
+	}
+	var best map[string]float64
+	championIs := ""
+	if n := m.aliased(champion); n != 0 && n != v.Number {
+		c, err := s.liveVersion(ctx, tx, v.Project, v.Model, n)
+		if err != nil {
+			return nil, err
+		}
+		if best, err = s.metrics(ctx, c); err != nil {
+			return nil, err
+		}
+		championIs = c.String()
+	}
+	for _, text := range texts {
+		g, err := parseGate(text)
+		if err != nil {
+			return nil, err
+		}
+		if why := g.check(own, best, championIs); why != "" {
+			wrong = append(wrong, why)
+		}
+	}
+	return wrong, nil
+}
+
+// metrics are those of a version's run; a version without a run, or whose run is gone,
+// has none.
+func (s *Service) metrics(ctx context.Context, v Version) (map[string]float64, error) {
+	if v.Run == "" {
+		return nil, nil
+	}
+	r, err := s.runs.Run(ctx, v.Project, v.Run)
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil
+	}
+	return metricsOf(r.Metrics), err
+}

@@ -1,0 +1,264 @@
+package registry_test
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+)
+
+// measured makes a version of "delay" whose run has a metric.
+func (w *world) measured(t *testing.T, metrics map[string]float64) registry.Version {
+	t.Helper()
+	v := w.registered(t)
+	for k, m := range metrics {
+		if err := w.runs.Log(as(t, "alice"), proj, v.Run, tracking.Batch{Metrics: []tracking.Metric{{Key: k, Value: m, At: 1}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return v
+}
+
+func (w *world) govern(t *testing.T, name string, p registry.Promotion) {
+	t.Helper()
+	if _, _, err := w.ApplyPolicy(as(t, "alice"), proj, name, registry.PolicySpec{Promotion: p}, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTwoPeople: a protected alias, stage and traffic need two people who did not make the
+// version, each once, who may still approve.
+func TestTwoPeople(t *testing.T) {
+	w := open(t)
+	alice, bob, carol := as(t, "alice"), as(t, "bob"), as(t, "carol")
+	w.cfg.Authors = func(context.Context, *store.Tx, registry.Version) ([]string, error) { return []string{"dave"}, nil }
+	w.cfg.May = func(ctx context.Context, a policy.Action, o policy.Object) (bool, error) {
+		return w.cfg.Authz.Allow(ctx, a, o) == nil, nil
+	}
+	w.Service = registry.New(w.cfg)
+	v := w.registered(t)
+	if err := w.SetAlias(alice, proj, "delay", "champion", 1); err != nil {
+		t.Fatalf("without a policy: %v", err)
+	}
+	if err := w.DeleteAlias(alice, proj, "delay", "champion"); err != nil {
+		t.Fatal(err)
+	}
+	w.govern(t, registry.DefaultPolicy, registry.Promotion{Approvals: 2})
+
+	refused := func(text string) {
+		t.Helper()
+		err := w.SetAlias(alice, proj, "delay", "champion", 1)
+		wantKind(t, err, fault.Conflict, text)
+		if !strings.Contains(fault.HintOf(err), "falaj model approve delay 1") {
+			t.Errorf("hint %q", fault.HintOf(err))
+		}
+		_, err = w.Transition(alice, proj, "delay", 1, registry.StageProduction, false)
+		wantKind(t, err, fault.Conflict, text)
+		wantKind(t, w.cleared(t, 1, "", true), fault.Conflict, text)
+		wantKind(t, w.cleared(t, 1, "champion", false), fault.Conflict, text)
+	}
+	refused("it needs 2 approvals and has 0")
+	for alias, ok := range map[string]bool{"challenger": true, "CHAMPION": false} {
+		if err := w.SetAlias(alice, proj, "delay", alias, 1); (err == nil) != ok {
+			t.Errorf("%s: %v", alias, err)
+		}
+	}
+	if _, err := w.Transition(alice, proj, "delay", 1, registry.StageStaging, false); err != nil {
+		t.Error(err)
+	}
+
+	approve := func(ctx context.Context) error {
+		_, err := w.Judge(ctx, proj, "delay", "1", registry.Approved, v.Digest, "fine")
+		return err
+	}
+	wantKind(t, approve(alice), fault.PermissionDenied, "nobody approves of their own work")
+	wantKind(t, approve(as(t, "dave")), fault.PermissionDenied, "nobody approves of their own work") // who submitted the job
+	wantKind(t, approve(as(t, "erin")), fault.PermissionDenied, "")
+	wantKind(t, approve(as(t, "att_2")), fault.PermissionDenied, "is no person")
+	wantKind(t, approve(as(t, "loop")), fault.PermissionDenied, "is no person")
+	wantKind(t, approve(identity.With(t.Context(), identity.Principal{Kind: identity.Service, ID: "bob", Project: proj})), fault.PermissionDenied, "is no person")
+	wantKind(t, errOf(w.Judge(bob, proj, "delay", "1", registry.Approved, "sha256:00", "")), fault.Conflict, "not the one that you looked at")
+	wantKind(t, errOf(w.Judge(bob, proj, "delay", "9", registry.Approved, "", "")), fault.NotFound, "")
+	wantKind(t, errOf(w.Judge(bob, proj, "delay", "1", "perhaps", "", "")), fault.Invalid, "verdict")
+	if err := approve(bob); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, approve(bob), fault.Conflict, "already")
+	refused("it needs 2 approvals and has 1 (by bob)")
+	if err := approve(carol); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := w.Clearance(alice, proj, "delay", "1"); err != nil || !c.Cleared || c.Given != 2 || c.Policy != "default" || len(c.Approvals) != 2 || !c.Approvals[0].Counts {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	if err := w.SetAlias(alice, proj, "delay", "champion", 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.DeleteAlias(alice, proj, "delay", "champion"); err != nil {
+		t.Fatal(err)
+	}
+
+	// Who lost the right takes their approval along, and brings it back.
+	delete(w.authz, "carol")
+	refused("it needs 2 approvals and has 1 (by bob)")
+	w.authz["carol"] = w.authz["bob"]
+	if err := w.cleared(t, 1, "champion", true); err != nil {
+		t.Error(err)
+	}
+	// A rejection stands until its giver thinks otherwise; nothing is lost.
+	if _, err := w.Judge(carol, proj, "delay", "1", registry.Rejected, "", "it is biased"); err != nil {
+		t.Fatal(err)
+	}
+	refused("it was rejected by carol (it is biased)")
+	if err := approve(carol); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := w.Clearance(alice, proj, "delay", "1"); err != nil || !c.Cleared || len(c.Approvals) != 4 || c.Approvals[1].Counts || c.Approvals[2].Counts {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	// Another policy counts the same approvals anew.
+	w.govern(t, "delay", registry.Promotion{Approvals: 3})
+	refused("it needs 3 approvals and has 2 (by bob, carol)")
+	w.govern(t, "delay", registry.Promotion{Approvals: 2, Aliases: []string{"best"}, Stages: []string{"Staging"}, Traffic: new(bool)})
+	if err := errorsOf(w.cleared(t, 1, "best", true)); err != "" {
+		t.Error(err)
+	}
+	// They are of one version: the next one has none.
+	w.registered(t)
+	wantKind(t, w.SetAlias(alice, proj, "delay", "best", 2), fault.Conflict, "has 0")
+	if err := w.SetAlias(alice, proj, "delay", "champion", 2); err != nil { // this policy protects another
+		t.Error(err)
+	}
+	// A model does not leave its policy by another name.
+	if _, err := w.RenameModel(alice, proj, "delay", "delay2"); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, w.SetAlias(alice, proj, "delay2", "best", 2), fault.Conflict, "has 0")
+	w.govern(t, "lax", registry.Promotion{})
+	wantKind(t, errOf(w.RenameModel(alice, proj, "delay2", "lax")), fault.Conflict, "model policy lax")
+}
+
+func errorsOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// cleared asks as serving does.
+func (w *world) cleared(t *testing.T, number int, alias string, traffic bool) error {
+	t.Helper()
+	return w.db.Update(as(t, "loop"), proj, func(ctx context.Context, tx *store.Tx) error {
+		return w.Cleared(ctx, tx, proj, "delay", number, alias, "", traffic)
+	})
+}
+
+// TestGates: conditions on the run's metrics, also against the champion's.
+func TestGates(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	w.measured(t, map[string]float64{"auc": 0.85, "val loss": 0.3})
+	w.measured(t, map[string]float64{"auc": 0.84, "val loss": 0.2})
+	w.measured(t, map[string]float64{"auc": math.NaN()})
+	for _, test := range []struct {
+		champion, version int
+		gate, want        string
+	}{
+		{0, 1, "metrics.auc >= 0.8", ""},
+		{0, 1, "metrics.auc >= 0.85", ""},
+		{0, 1, "metrics.auc > 0.85", "auc is 0.85"},
+		{0, 1, `metrics."val loss" < 0.25`, `val loss is 0.3`},
+		{0, 2, `metrics."val loss" < 0.25`, ""},
+		{0, 3, "metrics.auc >= -1e9", "auc is NaN"},
+		{0, 3, "metrics.auc <= 1e9", "auc is NaN"},
+		{0, 1, "metrics.f1 >= 0", "its run has no metric f1"},
+		{0, 2, "metrics.auc >= champion", ""}, // there is none
+		{1, 2, "metrics.auc >= champion", "auc is 0.84, and the champion, delay@1, has 0.85"},
+		{1, 2, "metrics.auc >= champion - 0.02", ""},
+		{1, 2, "metrics.auc >= champion.metrics.auc + 0.01", "has 0.85"},
+		{1, 2, `metrics."val loss" <= champion`, ""},
+		{1, 2, `metrics.auc >= champion.metrics."val loss"`, ""},
+		{1, 2, "metrics.auc >= champion.metrics.f1", "the run of the champion, delay@1, has no metric f1"},
+		{3, 2, "metrics.auc >= champion", "has NaN"},
+		{1, 1, "metrics.auc > champion", ""}, // it is the champion
+	} {
+		w.govern(t, registry.DefaultPolicy, registry.Promotion{})
+		if test.champion > 0 {
+			if err := w.SetAlias(ctx, proj, "delay", "champion", test.champion); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.govern(t, registry.DefaultPolicy, registry.Promotion{Gates: []string{test.gate}})
+		err := w.cleared(t, test.version, "champion", true)
+		if (err == nil) != (test.want == "") || !strings.Contains(errorsOf(err), test.want) {
+			t.Errorf("%+v: %v", test, err)
+		}
+		w.govern(t, registry.DefaultPolicy, registry.Promotion{})
+		if err := w.DeleteAlias(ctx, proj, "delay", "champion"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, wrong := range []string{"", "auc >= 0.8", "metrics.auc", "metrics.auc => 1", "metrics.auc >= x", "metrics.auc >= NaN", "metrics.auc >= 1e999", "metrics.auc >= 0.8 and metrics.x > 1", "metrics.a b > 1", "metrics.auc >= champion * 2", "metrics.auc >= 1.2.3"} {
+		_, _, err := w.ApplyPolicy(ctx, proj, "delay", registry.PolicySpec{Promotion: registry.Promotion{Gates: []string{wrong}}}, false)
+		wantKind(t, err, fault.Invalid, "is no condition")
+	}
+}
+
+// TestPolicies: who may set them, what is refused, and that nothing changes by a look.
+func TestPolicies(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	for name, spec := range map[string]registry.PolicySpec{
+		"content":   {Content: "danger"},
+		"signers":   {Signers: []string{"key"}},
+		"approvals": {Promotion: registry.Promotion{Approvals: 11}},
+		"alias":     {Promotion: registry.Promotion{Aliases: []string{"latest"}}},
+		"Stage":     {Promotion: registry.Promotion{Stages: []string{"Live"}}},
+	} {
+		_, _, err := w.ApplyPolicy(ctx, proj, "delay", spec, false)
+		if !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	spec := registry.PolicySpec{Content: "known", Promotion: registry.Promotion{Approvals: 1}}
+	wantKind(t, errOf3(w.ApplyPolicy(as(t, "erin"), proj, "delay", spec, false)), fault.PermissionDenied, "")
+	for i, want := range []project.Change{project.Created, project.Created, project.Unchanged} {
+		_, change, err := w.ApplyPolicy(ctx, proj, "delay", spec, i == 0)
+		if err != nil || change != want {
+			t.Errorf("%d: %s, %v", i, change, err)
+		}
+	}
+	spec.Content = "data"
+	if p, change, err := w.ApplyPolicy(ctx, proj, "delay", spec, false); err != nil || change != project.Updated || p.Revision != 2 {
+		t.Error(p, change, err)
+	}
+	if all, err := w.Policies(as(t, "vera"), proj); err != nil || len(all) != 1 || all[0].Spec.Content != "data" || all[0].UpdatedBy != "alice" {
+		t.Error(all, err)
+	}
+	wantKind(t, w.DeletePolicy(as(t, "erin"), proj, "delay"), fault.PermissionDenied, "")
+	if err := w.DeletePolicy(ctx, proj, "delay"); err != nil {
+		t.Error(err)
+	}
+	wantKind(t, w.DeletePolicy(ctx, proj, "delay"), fault.NotFound, "delay")
+	wantKind(t, errOf(w.Policy(ctx, proj, "delay")), fault.NotFound, "delay")
+}
+
+func errOf3[A, B any](_ A, _ B, err error) error { return err }
+
+func FuzzGate(f *testing.F) {
+	for _, s := range []string{"metrics.auc >= 0.8", `metrics."a b" < champion.metrics.c - 1e3`, "metrics.x>champion"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		err := registry.PolicySpec{Promotion: registry.Promotion{Gates: []string{text}}}.Validate()
+		if err != nil && !fault.Is(err, fault.Invalid) {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}

@@ -1,0 +1,134 @@
+package registry
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry/scan"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// scanTime bounds how long the files of one version are looked at, scans how many
+// versions at once: each may take 200 MiB.
+const (
+	scanTime = 15 * time.Minute
+	scans    = 2
+)
+
+// signatureFile is what the tool of model signing writes beside a model.
+const signatureFile = "model.sig"
+
+// look says what a version's files are. Error: fault.Unavailable when it took too long.
+func (s *Service) look(ctx context.Context, v Version, files []Stored) (scan.Report, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, scanTime, fault.New(fault.Unavailable, "the files of %s could not be looked through within %s", v, scanTime))
+	defer cancel()
+	select {
+	case s.scanning <- struct{}{}:
+		defer func() { <-s.scanning }()
+	case <-ctx.Done():
+		return scan.Report{}, context.Cause(ctx)
+	}
+	list := make([]scan.File, 0, len(files))
+	for _, f := range files {
+		list = append(list, scan.File{Path: f.Path, Size: f.Size, Open: func(ctx context.Context) (io.ReadCloser, error) {
+			return s.objects.Open(ctx, blob.Ref{Project: string(v.Project), Owner: modelKeys(v.ModelID), Key: blob.Key(f.Object)})
+		}})
+	}
+	return scan.Files(ctx, list, scan.Default)
+}
+
+// examine looks at the files of a version that is being registered, and holds the policy
+// of its model against them. Error: fault.Invalid for what the policy does not accept.
+func (s *Service) examine(ctx context.Context, v *Version, files []Stored) error {
+	var asked ModelPolicy
+	if err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		asked, err = s.policyOf(ctx, tx, v.Project, v.Model)
+		return err
+	}); err != nil {
+		return err
+	}
+	report, err := s.look(ctx, *v, files)
+	if err != nil {
+		return err
+	}
+	v.Content = &report
+	if most := asked.Spec.accepts(); report.Level.Over(most) {
+		return fault.New(fault.Invalid, "its files are refused: %s", report.Why(most)).
+			WithHint("Models of this project may be %q at most, and this one is %q. Save the model in another form, such as ONNX or safetensors, or ask who governs models (`spec.content` of a ModelPolicy).", most, report.Level)
+	}
+	return s.signedByOther(ctx, *v, files, asked.Spec.Signers)
+}
+
+// signedByOther holds a version to the signature that came with it, if its policy names
+// who must have signed.
+func (s *Service) signedByOther(ctx context.Context, v Version, files []Stored, signers []string) error {
+	if len(signers) == 0 {
+		return nil
+	}
+	const hint = "Sign the folder with `model_signing sign key --signature model.sig`, and log the file model.sig with the model."
+	at := slices.IndexFunc(files, func(f Stored) bool { return f.Path == signatureFile })
+	if at < 0 {
+		return fault.New(fault.Invalid, "it has no file %s, and its policy asks for a signature", signatureFile).WithHint(hint)
+	}
+	r, err := s.openFile(ctx, v, files[at])
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	bundle, err := io.ReadAll(io.LimitReader(r, maxBundle+1))
+	if err != nil {
+		return err
+	}
+	list := make([]File, 0, len(files))
+	for _, f := range files {
+		if f.Path != signatureFile {
+			list = append(list, f.File)
+		}
+	}
+	var last error
+	for _, key := range signers {
+		out, err := CheckOutside(bundle, key, list)
+		if err == nil && len(out.Unsigned) > 0 {
+			err = fault.New(fault.Conflict, "file %s was left out of the signature", out.Unsigned[0])
+		}
+		if err == nil {
+			return nil
+		}
+		if last == nil || !strings.Contains(err.Error(), "another key") {
+			last = err
+		}
+	}
+	return fault.New(fault.Invalid, "%s is by none of the signers that its policy names: %w", signatureFile, last).WithHint(hint)
+}
+
+// ContentOf says what a version's files are. A version of before it was asked, or that
+// was looked at by older rules, is looked at now.
+func (s *Service) ContentOf(ctx context.Context, p project.Name, name, ref string) (scan.Report, error) {
+	v, err := s.Version(ctx, p, name, ref)
+	if err != nil {
+		return scan.Report{}, err
+	}
+	if v.State != Ready {
+		return scan.Report{}, fault.New(fault.Conflict, "model %s is %s, not ready", v, v.State)
+	}
+	if v.Content != nil && v.Content.Scanner >= scan.Rules {
+		return *v.Content, nil
+	}
+	files, _, err := s.signedFiles(ctx, v)
+	if err != nil {
+		return scan.Report{}, s.refused(ctx, v, err)
+	}
+	report, err := s.look(ctx, v, files)
+	if err != nil {
+		return report, err
+	}
+	return report, s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		return s.store.PutContent(ctx, tx, v.ModelID, v.Number, report)
+	})
+}

@@ -1,0 +1,255 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry/scan"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// ActionGovern changes what is asked of models; ActionApprove says that a version is
+// good, or is not.
+const (
+	ActionGovern  policy.Action = "model.govern"
+	ActionApprove policy.Action = "model.approve"
+)
+
+// DefaultPolicy is the name of the policy of models that have none of their own.
+const DefaultPolicy = "default"
+
+// PolicySpec is what is asked of a model's versions, as a manifest of kind ModelPolicy
+// says it.
+type PolicySpec struct {
+	Description string    `json:"description,omitempty" doc:"For people, at most 2000 characters"`
+	Content     string    `json:"content,omitempty" doc:"The most that loading a version's files may do: data, known (pickles that import well-known libraries only), unknown, code, or any; default code"`
+	Signers     []string  `json:"signers,omitempty" doc:"Public keys, PEM; a version must have a file model.sig, a signature of its files by one of them"`
+	Promotion   Promotion `json:"promotion,omitzero" doc:"What a version needs before it counts"`
+}
+
+// Promotion is what a version needs before a protected alias or stage names it, or it
+// takes traffic.
+type Promotion struct {
+	Approvals int      `json:"approvals,omitempty" doc:"How many people other than its authors must approve of the version, at most 10"`
+	Gates     []string `json:"gates,omitempty" doc:"Conditions on the metrics of the version's run, such as metrics.auc >= 0.8 or metrics.auc >= champion - 0.01"`
+	Aliases   []string `json:"aliases,omitempty" doc:"Aliases that need this; default champion"`
+	Stages    []string `json:"stages,omitempty" doc:"Stages that need this; default Production"`
+	Traffic   *bool    `json:"traffic,omitempty" doc:"Whether deployments need this, too, before they answer with the version; default true"`
+}
+
+// ModelPolicy is a stored PolicySpec.
+type ModelPolicy struct {
+	Project   project.Name `json:"project"`
+	Name      string       `json:"name" doc:"Of the model, or default"`
+	Spec      PolicySpec   `json:"spec"`
+	Revision  int64        `json:"revision"`
+	UpdatedAt time.Time    `json:"updated_at"`
+	UpdatedBy string       `json:"updated_by"`
+}
+
+// champion is the alias that gates compare with.
+const champion = "champion"
+
+const maxGates, maxSigners, maxProtected, maxApprovals = 20, 20, 20, 10
+
+// Validate refuses a policy that could not be held.
+func (s PolicySpec) Validate() error {
+	if err := checkText("description", s.Description, 2000); err != nil {
+		return err
+	}
+	if _, ok := scan.ParseLevel(s.Content); s.Content != "" && s.Content != "any" && (!ok || s.Content == string(scan.Danger)) {
+		return fault.New(fault.Invalid, "spec.content is %.40q", s.Content).WithHint("Write data, known, unknown, code or any.")
+	}
+	p := s.Promotion
+	switch {
+	case len(s.Signers) > maxSigners, len(p.Gates) > maxGates, len(p.Aliases) > maxProtected, len(p.Stages) > maxProtected:
+		return fault.New(fault.TooLarge, "a policy may have %d signers, gates, aliases and stages each", maxGates)
+	case p.Approvals < 0 || p.Approvals > maxApprovals:
+		return fault.New(fault.Invalid, "spec.promotion.approvals is %d; it may be 0 to %d", p.Approvals, maxApprovals)
+	}
+	for i, key := range s.Signers {
+		if _, err := parsePublic(key); err != nil {
+			return fault.Wrap(err, "spec.signers[%d]", i)
+		}
+	}
+	for i, text := range p.Gates {
+		if _, err := parseGate(text); err != nil {
+			return fault.Wrap(err, "spec.promotion.gates[%d]", i)
+		}
+	}
+	for _, a := range p.Aliases {
+		if err := checkAlias(a); err != nil {
+			return err
+		}
+	}
+	for _, text := range p.Stages {
+		if _, err := ParseStage(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accepts is the most that loading a version's files may do.
+func (s PolicySpec) accepts() scan.Level {
+	switch s.Content {
+	case "":
+		return scan.Code
+	case "any":
+		return scan.Danger
+	}
+	return scan.Level(s.Content)
+}
+
+// asks is whether a version needs anything before it counts.
+func (p Promotion) asks() bool { return p.Approvals > 0 || len(p.Gates) > 0 }
+
+func checkPolicyName(name string) error {
+	if err := CheckName(name); err != nil {
+		return fault.Wrap(err, "a model policy is named as its model, or %s", DefaultPolicy)
+	}
+	return nil
+}
+
+func policyObject(p project.Name, name string) policy.Object {
+	return policy.Object{Project: string(p), Kind: "model policy", Name: clip(name)}
+}
+
+// ApplyPolicy sets what is asked of a model's versions, or, by the name DefaultPolicy, of
+// those of all models of the project that have no policy of their own. It holds for what
+// is registered and promoted from then on. Errors: fault.Invalid; fault.TooLarge.
+func (s *Service) ApplyPolicy(ctx context.Context, p project.Name, name string, spec PolicySpec, dryRun bool) (ModelPolicy, project.Change, error) {
+	if err := s.authz.Allow(ctx, ActionGovern, policyObject(p, name)); err != nil {
+		return ModelPolicy{}, "", err
+	}
+	if err := checkPolicyName(name); err != nil {
+		return ModelPolicy{}, "", err
+	}
+	if err := spec.Validate(); err != nil {
+		return ModelPolicy{}, "", err
+	}
+	var now ModelPolicy
+	change := project.Unchanged
+	apply := func(ctx context.Context, tx *store.Tx) error {
+		old, err := s.store.Policy(ctx, tx, p, name)
+		switch {
+		case fault.Is(err, fault.NotFound):
+			change = project.Created
+		case err != nil:
+			return err
+		case sameSpec(old.Spec, spec):
+			now, change = old, project.Unchanged
+			return nil
+		default:
+			change = project.Updated
+		}
+		now = ModelPolicy{Project: p, Name: name, Spec: spec, Revision: old.Revision + 1, UpdatedAt: s.now(), UpdatedBy: identity.From(ctx).ID}
+		if dryRun {
+			return nil
+		}
+		if err := s.store.PutPolicy(ctx, tx, now); err != nil {
+			return err
+		}
+		return s.audit(ctx, tx, ActionGovern, p, "model policy "+name, map[string]any{"act": string(change), "from": old.Spec, "to": spec})
+	}
+	var err error
+	if dryRun {
+		err = s.db.View(ctx, apply)
+	} else {
+		err = s.db.Update(ctx, string(p), apply)
+	}
+	return now, change, err
+}
+
+func sameSpec(a, b PolicySpec) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && string(x) == string(y)
+}
+
+// DeletePolicy removes a policy. Error: fault.NotFound.
+func (s *Service) DeletePolicy(ctx context.Context, p project.Name, name string) error {
+	if err := s.authz.Allow(ctx, ActionGovern, policyObject(p, name)); err != nil {
+		return err
+	}
+	return s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		old, err := s.store.Policy(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		if err := s.store.DeletePolicy(ctx, tx, p, name); err != nil {
+			return err
+		}
+		return s.audit(ctx, tx, ActionGovern, p, "model policy "+name, map[string]any{"act": "delete", "from": old.Spec})
+	})
+}
+
+// Policies lists a project's policies by name.
+func (s *Service) Policies(ctx context.Context, p project.Name) (all []ModelPolicy, err error) {
+	if err := s.authz.Allow(ctx, ActionRead, policyObject(p, "")); err != nil {
+		return nil, err
+	}
+	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		all, err = s.store.Policies(ctx, tx, p)
+		return err
+	})
+	return all, err
+}
+
+// Policy is one policy by its name. Error: fault.NotFound.
+func (s *Service) Policy(ctx context.Context, p project.Name, name string) (out ModelPolicy, err error) {
+	if err := s.authz.Allow(ctx, ActionRead, policyObject(p, name)); err != nil {
+		return out, err
+	}
+	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		out, err = s.store.Policy(ctx, tx, p, name)
+		return err
+	})
+	return out, err
+}
+
+// policyOf is what is asked of a model's versions: its own policy, else the project's
+// default, else nothing.
+func (s *Service) policyOf(ctx context.Context, tx *store.Tx, p project.Name, model string) (ModelPolicy, error) {
+	for _, name := range []string{model, DefaultPolicy} {
+		out, err := s.store.Policy(ctx, tx, p, name)
+		if err == nil || !fault.Is(err, fault.NotFound) {
+			return out, err
+		}
+	}
+	return ModelPolicy{Project: p}, nil
+}
+
+// renamePolicy takes a model's own policy along. Error: fault.Conflict when the new name
+// has one.
+func (s *Service) renamePolicy(ctx context.Context, tx *store.Tx, p project.Name, from, to string) error {
+	old, err := s.store.Policy(ctx, tx, p, from)
+	if fault.Is(err, fault.NotFound) || from == DefaultPolicy {
+		// Without one of its own it must not slip under another's.
+		_, err = s.store.Policy(ctx, tx, p, to)
+		if fault.Is(err, fault.NotFound) {
+			return nil
+		}
+		if err == nil && to == DefaultPolicy {
+			return nil
+		}
+	} else if err == nil {
+		_, err = s.store.Policy(ctx, tx, p, to)
+		if fault.Is(err, fault.NotFound) {
+			if err := s.store.DeletePolicy(ctx, tx, p, from); err != nil {
+				return err
+			}
+			old.Name = to
+			return s.store.PutPolicy(ctx, tx, old)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return fault.New(fault.Conflict, "there is a model policy %s already", to).WithHint("Have who governs models delete the one of the two that should not be.")
+}
