@@ -69,6 +69,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/training/optimize"
 	"github.com/falaj-ml/falaj/internal/training/score"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+	"github.com/falaj-ml/falaj/internal/tuning"
+	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
 )
 
 // parts are the services, in the order in which they are opened.
@@ -108,6 +110,7 @@ type parts struct {
 	optimize      *optimize.Service
 	scores        *score.Service
 	checkpoints   *checkpoint.Service
+	tuning        *tuning.Service
 	registry      *registry.Service
 	serving       *serving.Service
 	gateways      *gateway.Service
@@ -125,7 +128,7 @@ type parts struct {
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
-		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
+		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Tuning: p.tuning, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.places, Webhooks: p.webhooks,
 	}
 }
@@ -337,6 +340,7 @@ func (a *App) openFeatures(ctx context.Context) error {
 
 func (a *App) openTracking(context.Context) error {
 	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authority, Journal: a.journal, Artifacts: a.blobs})
+	a.tuning = tuning.New(tuning.Config{DB: a.db, Store: tuningsql.Store{}, Authz: a.authority, Journal: a.journal, Origins: a.tracking})
 	a.registry = registry.New(registry.Config{
 		DB: a.db, Store: registrysql.Store{}, Authz: a.authority, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
 		Users: modelUsers, Erased: a.erasedFrom, Told: func(ctx context.Context, tx *store.Tx, c registry.Change) error { return a.webhooks.Told(ctx, tx, c) }, // they are open before anybody asks

@@ -41,13 +41,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
 )
 
 // migrations is the whole schema, in the order in which data flows.
 var migrations = []store.Migrations{
 	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, keyssql.Migrations, secretssql.Migrations, privacysql.Migrations, auditsql.Migrations,
 	computesql.Migrations, environmentsql.Migrations, datasetsql.Migrations, ingestionsql.Migrations, openlineagesql.Migrations, featuresql.Migrations,
-	trackingsql.Migrations, trainingsql.Migrations, registrysql.Migrations, servingsql.Migrations, gatewaysql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations, webhooksql.Migrations,
+	trackingsql.Migrations, trainingsql.Migrations, tuningsql.Migrations, registrysql.Migrations, servingsql.Migrations, gatewaysql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations, webhooksql.Migrations,
 }
 
 // openGovernance opens what every domain asks: the database, keys, objects, the

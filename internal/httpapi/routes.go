@@ -159,6 +159,7 @@ func New(o Options, d Domains) *Server {
 	s.workerRoutes(p)
 	s.replicaRoutes(p)
 	s.registryRoutes(p)
+	s.sweepRoutes(p)
 	s.monitoringRoutes(p)
 
 	route(s, "GET", p+"/deployments", "deployment.read", "List deployments", s.listDeployments)
@@ -198,6 +199,7 @@ func New(o Options, d Domains) *Server {
 	features.Register(s.feast)
 	s.flightRoutes()
 	s.rpcRoutes()
+	s.optunaCalls()
 
 	// Whatever is left: known callers learn that there is nothing.
 	mux.HandleFunc("/", s.nothing)

@@ -98,6 +98,10 @@ var actions = []Definition{
 	{Action: "run.read", Doc: "see runs, params, metrics and artifacts", Roles: everyone, Attempt: true},
 	{Action: "run.write", Doc: "log to a run", Roles: engineers, Attempt: true},
 
+	{Action: "sweep.read", Doc: "see sweeps and their trials", Roles: everyone, Attempt: true},
+	{Action: "sweep.write", Doc: "make a sweep, be the storage of Optuna's studies", Roles: engineers, Attempt: true},
+	{Action: "sweep.delete", Doc: "delete a sweep and its trials", Roles: engineers},
+
 	{Action: "model.read", Doc: "see and download models", Roles: everyone, Attempt: true},
 	{Action: "model.write", Doc: "register a model version", Roles: engineers, Attempt: true},
 	{Action: "model.promote", Doc: "move an alias", Roles: deployers},
@@ -167,7 +171,7 @@ func (d Definition) Has(r project.Role) bool { return slices.Contains(d.Roles, r
 func (d Definition) Customisable() bool {
 	noun, verb, _ := strings.Cut(string(d.Action), ".")
 	switch noun {
-	case "dataset", "feature", "environment", "job", "run", "model", "deployment", "monitor":
+	case "dataset", "feature", "environment", "job", "run", "sweep", "model", "deployment", "monitor":
 		return verb != "read" && verb != "relabel"
 	}
 	return false
