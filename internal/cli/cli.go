@@ -9,6 +9,7 @@
 //   - objects.go: apply, get, describe, delete, and the one list of kinds.
 //   - data.go: dataset, feature, env. lineage.go: what is around a dataset. search.go. work.go: job, model, deploy, pool, audit,
 //     token. deploy.go: how versions are tried. keys.go: key.
+//   - sweep.go: what Optuna's studies tried, and being their storage.
 //   - complete.go: what shells complete. wait.go: asking on while the server is away.
 //   - cost.go: what was used and what it cost; chart.go draws a comparison.
 //   - simulate.go: simulate, which needs no server but for --from-live.
@@ -177,7 +178,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("system", a.up(), a.recoverAdmin(), a.backup(), a.restore(), a.doctor(), a.config(), a.login(), a.version())
 	add("object", a.apply(), a.get(), a.describe(), a.delete())
-	add("action", a.search(), a.dataset(), a.lineage(), a.feature(), a.environment(), a.job(), a.model(), a.deploy(), a.predict(), a.monitor(), a.pool(), a.queue(), a.cost(), a.plan(), a.simulate(), a.audit(), a.erase(), a.key(), a.tokens())
+	add("action", a.search(), a.dataset(), a.lineage(), a.feature(), a.environment(), a.job(), a.sweep(), a.model(), a.deploy(), a.predict(), a.monitor(), a.pool(), a.queue(), a.cost(), a.plan(), a.simulate(), a.audit(), a.erase(), a.key(), a.tokens())
 	root.AddCommand(a.child())
 	a.completed(root)
 	requireKnownSubcommand(root)

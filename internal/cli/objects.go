@@ -42,6 +42,7 @@ var kinds = map[string]kind{
 	"accounts":         {"/api/v1/accounts", []column{{"ID", "id"}, {"KIND", "kind"}, {"NAME", "name"}, {"PROJECT", "project"}, {"CREATED", "created_at"}}},
 	"sources":          {"sources", sourceColumns},
 	"secrets":          {"secrets", []column{{"NAME", "name"}, {"KEYS", "keys"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}, {"BY", "updated_by"}, {"USED BY", "used_by"}}},
+	"sweeps":           {"sweeps", []column{{"NAME", "name"}, {"DIRECTIONS", "directions"}, {"TRIALS", "trials.total"}, {"COMPLETE", "trials.complete"}, {"PRUNED", "trials.pruned"}, {"FAILED", "trials.failed"}, {"RUNNING", "trials.running"}, {"WAITING", "trials.waiting"}, {"CREATED", "created_at"}}},
 	"policies":         {"policies", []column{{"NAME", "name"}, {"DESCRIPTION", "description"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}}},
 	"members":          {"members", []column{{"NAME", "name"}, {"PRINCIPAL", "principal"}, {"ROLE", "role"}, {"SINCE", "created_at"}}},
 }
