@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/test/live"
 )
@@ -139,7 +140,7 @@ func open(t *testing.T) *world {
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
 		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "gateways/name": "absent", "files/file": "model.onnx", "models/model": "absent", "pools/name": "shut", "budgets/project": "flights", "queues/name": "lab",
 		"nodes/node": "absent", "checkpoints/name": "absent", "workloads/workload": "absent", "mounts/mount": "0",
-		"policies/name": "idle", "secrets/name": "sesame", "erasures/id": "absent", "sources/name": "well", "accounts/ref": "service%2Fguest", "backups/name": "nightly",
+		"policies/name": "idle", "sweeps/sweep": "absent", "secrets/name": "sesame", "erasures/id": "absent", "sources/name": "well", "accounts/ref": "service%2Fguest", "backups/name": "nightly",
 		"monitors/name": "absent", "windows/window": "1-0", "webhook-secrets/name": "absent",
 		"alerts/id":        "dlv_01ARZ3NDEKTSV4RRFFQ69G5FAV",
 		"feature-runs/run": "fmr_01ARZ3NDEKTSV4RRFFQ69G5FAV",
@@ -292,7 +293,7 @@ func (w *world) scopedAway(a policy.Action) caller {
 func (w *world) having(route httpapi.Route) caller {
 	d, ok := policy.Lookup(route.Action)
 	_, foreign := foreignRoutes[route.Method+" "+route.Path]
-	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/") || oip.Calls(route.Path) || flight.Ours(route.Path) || rpc.Ours(route.Path) || feast.Ours(route.Path) || route.Action == "lineage.report" || d.Common
+	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/") || oip.Calls(route.Path) || flight.Ours(route.Path) || rpc.Ours(route.Path) || optuna.Ours(route.Path) || feast.Ours(route.Path) || route.Action == "lineage.report" || d.Common
 	if !ok || d.Installation || !inProject {
 		return w.admin
 	}
