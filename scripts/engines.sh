@@ -53,6 +53,7 @@ venv openlineage test/lineage/testdata/requirements.txt
 venv sdk sdk/python/tests/requirements.txt
 venv model-signing internal/registry/testdata/requirements.txt
 venv great-expectations internal/cli/suite/testdata/requirements.txt
+venv optuna test/optuna/testdata/requirements.txt
 venv oip test/oip/testdata/requirements.txt
 venv triton test/oip/testdata/requirements-triton.txt # with a tritonserver
 if ! [ -e /usr/lib/x86_64-linux-gnu/libb64.so.0d ]; then

@@ -9,4 +9,4 @@ venv proto scripts/proto.txt
 mkdir -p .tmp/bin
 GOFLAGS="" go build -o .tmp/bin/protoc-gen-go google.golang.org/protobuf/cmd/protoc-gen-go # of go.mod's version
 .tmp/venv/proto/bin/python -m grpc_tools.protoc -I api --plugin=protoc-gen-go=.tmp/bin/protoc-gen-go \
-	--go_out=. --go_opt=module=github.com/falaj-ml/falaj api/falaj/online/v1/online.proto api/inference/service.proto
+	--go_out=. --go_opt=module=github.com/falaj-ml/falaj api/falaj/online/v1/online.proto api/inference/service.proto api/optuna/storage.proto

@@ -32,6 +32,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
 )
 
 // contents say what a project still holds, so that it is not deleted with it.
@@ -84,6 +85,10 @@ var contents = []tenancy.Contents{
 			n += len(runs) + len(logged)
 		}
 		return n, nil
+	}),
+	holds("sweeps", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
+		all, err := tuningsql.Store{}.Studies(ctx, tx, p, 0, 1)
+		return len(all), err
 	}),
 	holds("models", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
 		ms, err := registrysql.Store{}.SearchModels(ctx, tx, p, registry.Query{Limit: 1})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -23,7 +24,7 @@ import (
 func (a *App) openSweeps(context.Context) error {
 	a.sweeps = sweep.New(sweep.Config{
 		DB: a.db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: time.Now},
-		Authorizer: a.authority, Jobs: a.training, Runs: sweepRuns{a.db}, Costs: sweepCosts{a.compute}, Log: a.log,
+		Authorizer: a.authority, Journal: a.journal, Jobs: a.training, Runs: sweepRuns{a.db}, Costs: sweepCosts{a.compute}, Log: a.log,
 	})
 	loop := &lifecycle.Loop{Name: "sweeps", Every: time.Second, Run: a.sweeps.RunOnce, Logger: a.log}
 	a.group.Add(loop.Service())
@@ -32,11 +33,16 @@ func (a *App) openSweeps(context.Context) error {
 		Handle: func(context.Context, event.Event) error { loop.Wake(); return nil },
 	})
 	a.group.Add(ended.Service())
-	a.projects.Register(holds("sweeps", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		studies, err := tuningsql.Store{}.Studies(ctx, tx, p, 0, 1)
-		return len(studies), err
-	}))
 	return nil
+}
+
+// driven reports whether a study is a sweep's.
+func driven(ctx context.Context, tx *store.Tx, study tuning.Study) (bool, error) {
+	_, err := tuningsql.Sweeps{}.Sweep(ctx, tx, study.Project, study.Name)
+	if fault.Is(err, fault.NotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // sweepRuns reads what the jobs of sweeps log. It is read as often as they log, so not by

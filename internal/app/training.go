@@ -511,7 +511,7 @@ func (m trainingModels) logged(ctx context.Context, s training.ModelSpec, run tr
 
 // attemptScopes is all that an attempt's token may do, beside reading the job's
 // inputs, and reading and writing its tables.
-var attemptScopes = []string{"project.read", "run.read", "run.write", "model.read", "model.write", "workload.work"}
+var attemptScopes = []string{"project.read", "run.read", "run.write", "sweep.read", "sweep.write", "model.read", "model.write", "workload.work"}
 
 // trainingTokens issues the tokens of attempts.
 type trainingTokens struct{ accounts *account.Service }

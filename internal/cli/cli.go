@@ -9,6 +9,7 @@
 //   - objects.go: apply, get, describe, delete, and the one list of kinds.
 //   - data.go: dataset, feature, env. lineage.go: what is around a dataset. search.go. work.go: job, model, deploy, pool, audit,
 //     token. deploy.go: how versions are tried. keys.go: key.
+//   - sweep.go: what Optuna's studies tried, and being their storage.
 //   - complete.go: what shells complete. wait.go: asking on while the server is away.
 //   - cost.go: what was used and what it cost; chart.go draws a comparison.
 //   - simulate.go: simulate, which needs no server but for --from-live.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -26,15 +27,15 @@ const maxPage = 64 << 20
 
 func (a *app) sweep() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "sweep", Aliases: []string{"sweeps"}, Short: "Search for hyper-parameters: see, stop, resume and draw sweeps",
-		Long: "A sweep is made by a manifest of kind Sweep: falaj apply -f sweep.yaml. Each of its trials is a job.",
+		Use: "sweep", Aliases: []string{"sweeps"}, Short: "Search for hyper-parameters: see, stop, resume and draw sweeps; be Optuna's storage",
+		Long: "A sweep is made by a manifest of kind Sweep: falaj apply -f sweep.yaml. Each of its trials is a job.\nStudies that Optuna's clients keep here are sweeps, too.",
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use: "list", Short: "List sweeps with their state", Example: "  falaj sweep list -p nyc", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.list(cmd, kinds["sweeps"].columns, "sweeps")
 		},
-	}, a.sweepShow(), a.sweepTrials(), a.sweepWait(), a.sweepPlot(), a.sweepStop(), a.sweepResume())
+	}, a.sweepShow(), a.sweepTrials(), a.sweepWait(), a.sweepPlot(), a.sweepStop(), a.sweepResume(), a.sweepStorage())
 	return cmd
 }
 
@@ -318,4 +319,81 @@ func (a *app) sweepResume() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&trials, "trials", 0, "how many trials more")
 	return cmd
+}
+
+// sweepStorage forwards Optuna's calls, which have no token, until it is stopped.
+func (a *app) sweepStorage() *cobra.Command {
+	var listen string
+	var patience time.Duration
+	cmd := &cobra.Command{
+		Use: "storage", Short: "Be the gRPC storage of Optuna's studies on this machine, until stopped",
+		Long: "Optuna's GrpcStorageProxy knows a host and a port, and neither tokens nor TLS. This\n" +
+			"process listens on this machine only, adds your token, the project and TLS, and sends\n" +
+			"calls again while the server is away. Whoever can connect to it here reads and writes\n" +
+			"the project's sweeps as you; it lets nothing else through.",
+		Example: "  falaj sweep storage -p nyc &\n" +
+			"  python -c 'import optuna; s = optuna.storages.GrpcStorageProxy(host=\"127.0.0.1\", port=13000); optuna.create_study(storage=s, study_name=\"delay\")'",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if patience < 0 || patience > time.Hour {
+				return usage("--patience is %s; it may be 0s to 1h", patience)
+			}
+			if err := loopback(listen); err != nil {
+				return err
+			}
+			p, err := a.inProject()
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			// Who may not is told here, and not by a study that fails.
+			if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/projects/"+url.PathEscape(p)+"/sweeps?page_size=1", nil, nil); err != nil {
+				return err
+			}
+			return a.forward(cmd.Context(), cmd.OutOrStdout(), listen, c.Storage(p, patience))
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:13000", "address of this machine to listen on; port 0 is any free one")
+	cmd.Flags().DurationVar(&patience, "patience", 5*time.Minute, "how long to go on asking while the server is away")
+	return cmd
+}
+
+// loopback refuses addresses that others could reach.
+func loopback(listen string) error {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return usage("--listen is %q; write it as 127.0.0.1:13000", listen)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return usage("--listen is %q, whose port is no number", listen)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return usage("--listen is %q, which others could reach and act with your token; it may be 127.0.0.1, [::1] or localhost", listen)
+	}
+	return nil
+}
+
+// forward serves until ctx ends.
+func (a *app) forward(ctx context.Context, out io.Writer, listen string, h http.Handler) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	if err != nil {
+		return usage("%s is not to be listened on: %w; choose another one by --listen", listen, err)
+	}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Minute, Protocols: new(http.Protocols)}
+	server.Protocols.SetUnencryptedHTTP2(true) // and no HTTP/1, which web pages speak
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(l) }()
+	_, _ = fmt.Fprintf(out, "Optuna's storage is at %s, until this process ends\n", l.Addr())
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		_ = server.Shutdown(end)
+		return server.Close()
+	}
 }

@@ -102,10 +102,15 @@ func percent(words string) string { return strings.ReplaceAll(url.QueryEscape(wo
 // Refuse answers a call that did not come as far as its handler, in the form that
 // clients of gRPC read, beside the status of HTTP.
 func Refuse(w http.ResponseWriter, httpStatus int, err error) {
+	RefuseAs(w, httpStatus, codeOf[fault.KindOf(err)], err)
+}
+
+// RefuseAs is Refuse for protocols in which the error has another code.
+func RefuseAs(w http.ResponseWriter, httpStatus int, code codes.Code, err error) {
 	p := problemOf(err)
 	h := w.Header()
 	h.Set("Content-Type", "application/grpc")
-	h.Set("Grpc-Status", strconv.Itoa(int(codeOf[fault.KindOf(err)])))
+	h.Set("Grpc-Status", strconv.Itoa(int(code)))
 	h.Set("Grpc-Message", percent(p.words()))
 	h.Set(problemKey, base64.RawStdEncoding.EncodeToString(p.bytes()))
 	w.WriteHeader(httpStatus)

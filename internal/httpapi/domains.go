@@ -31,6 +31,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/training/optimize"
 	"github.com/falaj-ml/falaj/internal/training/score"
+	"github.com/falaj-ml/falaj/internal/tuning"
 	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 )
 
@@ -64,6 +65,7 @@ type Domains struct {
 	Lineage       *openlineage.Service
 	Features      *feature.Service
 	Tracking      *tracking.Service
+	Tuning        *tuning.Service
 	Registry      *registry.Service
 	Training      *training.Service
 	Optimize      *optimize.Service

@@ -4,12 +4,15 @@ import (
 	"net/http"
 	"path"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 )
 
@@ -42,6 +45,25 @@ func (s *Server) inferenceCalls(a *oip.API) {
 	s.noCall(oip.CallPrefix)
 }
 
+// optunaCalls adds the storage of Optuna's studies.
+func (s *Server) optunaCalls() {
+	a := &optuna.API{
+		Tuning: s.Tuning, Project: projectOf, Gate: s.gate, Refuse: s.fail,
+		Fail: func(w http.ResponseWriter, r *http.Request, code codes.Code, err error) {
+			if code == codes.OK {
+				s.failCall(w, r, err)
+				return
+			}
+			flight.RefuseAs(w, http.StatusOK, code, err)
+		},
+	}
+	a.Register(func(path string, action policy.Action, h http.HandlerFunc) {
+		s.declare(Route{Method: http.MethodPost, Path: path, Action: action})
+		s.mux.HandleFunc("POST "+path, h)
+	})
+	s.noCall(optuna.Prefix)
+}
+
 // noCall answers calls of a service that do not exist.
 func (s *Server) noCall(prefix string) {
 	s.declare(Route{Method: http.MethodPost, Path: prefix})
@@ -60,8 +82,8 @@ func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
 // GRPC is the edge for a listener that speaks gRPC and nothing else.
 func (s *Server) GRPC() http.Handler {
 	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !rpc.Ours(r.URL.Path) && !oip.Calls(r.URL.Path) {
-			s.failCall(w, r, fault.New(fault.Unsupported, "this listener speaks gRPC: falaj.online.v1.Features and inference.GRPCInferenceService").WithHint("The API is at the HTTP listener, Arrow Flight at its own."))
+		if !rpc.Ours(r.URL.Path) && !oip.Calls(r.URL.Path) && !optuna.Ours(r.URL.Path) {
+			s.failCall(w, r, fault.New(fault.Unsupported, "this listener speaks gRPC: falaj.online.v1.Features, inference.GRPCInferenceService and optuna.StorageService").WithHint("The API is at the HTTP listener, Arrow Flight at its own."))
 			return
 		}
 		s.mux.ServeHTTP(w, r)

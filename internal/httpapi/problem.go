@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -117,7 +118,7 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 		feast.Refuse(w, status, err)
 	case iceberg.Ours(r.URL.Path):
 		iceberg.Refuse(w, err)
-	case flight.Ours(r.URL.Path), rpc.Ours(r.URL.Path), oip.Calls(r.URL.Path):
+	case flight.Ours(r.URL.Path), rpc.Ours(r.URL.Path), optuna.Ours(r.URL.Path), oip.Calls(r.URL.Path):
 		flight.Refuse(w, status, err)
 	default:
 		writeProblem(w, problemOf(err))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
 )
 
 // growthless are the last words of the patterns of POST and PUT routes that keep
@@ -23,7 +24,7 @@ func grows(pattern string) bool {
 	method, route, _ := strings.Cut(pattern, " ")
 	switch method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:
-		return !oip.Calls(route) && !slices.Contains(growthless, path.Base(route))
+		return !oip.Calls(route) && (!optuna.Ours(route) || optuna.Keeps(route)) && !slices.Contains(growthless, path.Base(route))
 	}
 	return false
 }

@@ -200,6 +200,7 @@ func New(o Options, d Domains) *Server {
 	features.Register(s.feast)
 	s.flightRoutes()
 	s.rpcRoutes()
+	s.optunaCalls()
 
 	// Whatever is left: known callers learn that there is nothing.
 	mux.HandleFunc("/", s.nothing)

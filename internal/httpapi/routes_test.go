@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 )
 
@@ -100,7 +101,7 @@ func TestOpenAPI(t *testing.T) {
 	others := foreignRoutes()
 	for _, r := range s.Routes() {
 		_, foreign := others[r.Method+" "+r.Path]
-		foreign = foreign || iceberg.Ours(r.Path) || flight.Ours(r.Path) || rpc.Ours(r.Path) || oip.Calls(r.Path) // these protocols have documents of their own
+		foreign = foreign || iceberg.Ours(r.Path) || flight.Ours(r.Path) || rpc.Ours(r.Path) || optuna.Ours(r.Path) || oip.Calls(r.Path) // these protocols have documents of their own
 		if _, described := doc.Paths[r.Path][strings.ToLower(r.Method)]; described == (foreign || r.Open || r.Method == "") {
 			t.Errorf("%s %s: it is described: %t", r.Method, r.Path, described)
 		}

@@ -10,9 +10,9 @@
 //   - once.go: requests that take effect at most once; events.go: the watch;
 //     room.go: what is refused on a disk that is nearly full; pace.go: readers
 //     that take nothing.
-//   - mlflow/, oip/, iceberg/ and feast/ speak other people's protocols and match their
-//     texts; flight.go leads to Arrow Flight, grpc.go to rpc/ and to the
-//     calls of oip/.
+//   - mlflow/, oip/, iceberg/, feast/ and optuna/ speak other people's protocols and
+//     match their texts; flight.go leads to Arrow Flight, grpc.go to rpc/, optuna/ and
+//     the calls of oip/.
 //
 // Open without credentials: /healthz, /readyz, the console's static files.
 // Everything else, known or unknown, answers 401; one route of iceberg/ looks for
@@ -45,6 +45,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -220,6 +221,8 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			_ = control.SetReadDeadline(time.Now().Add(rowsTime))
 		case rpc.Ours(r.URL.Path):
 			limit = max(limit, rpc.MaxBody)
+		case optuna.Ours(r.URL.Path):
+			limit = max(limit, optuna.MaxBody)
 		case mlflow.Ours(r.URL.Path):
 			limit = max(limit, maxMLflow)
 		case feast.Ours(r.URL.Path):

@@ -2,7 +2,9 @@ package tuning
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -27,9 +29,9 @@ func (d Distribution) parse() (distribution, error) {
 		return out, fault.New(fault.TooLarge, "a distribution has %d bytes, at most %d are taken", len(d), maxDistribution).
 			WithHint("Name the choices briefly and look their contents up in the objective.")
 	}
-	if err := json.Unmarshal([]byte(d), &out); err != nil {
+	if err := json.Unmarshal(plain(string(d)), &out); err != nil {
 		return out, fault.New(fault.Invalid, "the distribution is not JSON of Optuna's form: %w", err).
-			WithHint("Choices are null, true, false, finite numbers or text.")
+			WithHint("Choices are null, true, false, numbers or text.")
 	}
 	switch out.Name {
 	case "FloatDistribution", "IntDistribution":
@@ -42,6 +44,31 @@ func (d Distribution) parse() (distribution, error) {
 	}
 	return out, fault.New(fault.Unsupported, "distribution %q is not known", out.Name).
 		WithHint("Use FloatDistribution, IntDistribution or CategoricalDistribution; Optuna deprecated the others in 3.0.")
+}
+
+// plain makes JSON of Python's JSON: its words for what is no finite number become
+// texts that no choice is.
+func plain(d string) []byte {
+	out := make([]byte, 0, len(d)+32)
+	for quoted := false; d != ""; {
+		n := 1
+		switch {
+		case quoted && d[0] == '\\':
+			n = min(2, len(d))
+		case d[0] == '"':
+			quoted = !quoted
+		case !quoted:
+			for _, word := range []string{"NaN", "Infinity", "-Infinity"} {
+				if strings.HasPrefix(d, word) {
+					out = append(out, `"\u0000`+word+`"`...)
+					d, n = d[len(word):], 0
+					break
+				}
+			}
+		}
+		out, d = append(out, d[:n]...), d[n:]
+	}
+	return out
 }
 
 // compatible refuses a distribution that the parameter's earlier one does not go
@@ -88,4 +115,24 @@ func number(v any) any {
 		panic(err) // it was JSON
 	}
 	return "\x00" + string(text)
+}
+
+// External is the parameter as the objective has it: a number, a whole number, or the
+// choice itself; what JSON has no form for is Python's word. A distribution that is
+// not known leaves the number.
+func (p Param) External() any {
+	d, err := p.Distribution.parse()
+	switch {
+	case err != nil:
+	case d.Name == categorical:
+		if i := int(p.Value); i >= 0 && i < len(d.Attributes.Choices) {
+			if word, ok := d.Attributes.Choices[i].(string); ok {
+				return strings.TrimPrefix(word, "\x00")
+			}
+			return d.Attributes.Choices[i]
+		}
+	case d.Name == "IntDistribution" && math.Abs(p.Value) < 1<<53:
+		return int64(p.Value)
+	}
+	return p.Value
 }

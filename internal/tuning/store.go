@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -22,12 +23,16 @@ type Store interface {
 	Studies(ctx context.Context, tx *store.Tx, p project.Name, after StudyID, limit int) ([]Study, error)
 	// DeleteStudy removes it and all that it has.
 	DeleteStudy(ctx context.Context, tx *store.Tx, p project.Name, id StudyID) error
+	// Relabel sets where a study may be and how it is classified.
+	Relabel(ctx context.Context, tx *store.Tx, p project.Name, id StudyID, label residency.Label, classification string) error
 	PutStudyAttribute(ctx context.Context, tx *store.Tx, p project.Name, id StudyID, scope Scope, key, value string) error
 
 	// TrialCount is also the next trial's Number: trials are never deleted alone.
 	TrialCount(ctx context.Context, tx *store.Tx, p project.Name, id StudyID) (int64, error)
 	// PutTrial inserts, or updates state, values and times; the rest has methods of its own.
 	PutTrial(ctx context.Context, tx *store.Tx, p project.Name, t Trial) error
+	// TrialOf is the trial that a request made.
+	TrialOf(ctx context.Context, tx *store.Tx, p project.Name, study StudyID, request string) (TrialID, error)
 	// TrialHead is a trial without parameters, attributes and intermediate values.
 	TrialHead(ctx context.Context, tx *store.Tx, p project.Name, id TrialID) (Trial, error)
 	TrialNumbered(ctx context.Context, tx *store.Tx, p project.Name, study StudyID, number int64) (TrialID, error)

@@ -29,7 +29,8 @@ type Studies struct {
 	Now   func() time.Time
 }
 
-// Create begins a study and gives its number.
+// Create begins a study and gives its number. The repetition of the request that
+// made a study gets that study.
 func (s Studies) Create(ctx context.Context, tx *store.Tx, study Study) (StudyID, error) {
 	if err := named("study", study.Name); err != nil {
 		return 0, err
@@ -40,6 +41,15 @@ func (s Studies) Create(ctx context.Context, tx *store.Tx, study Study) (StudyID
 	for _, d := range study.Directions {
 		if d != Minimize && d != Maximize {
 			return 0, fault.New(fault.Invalid, "direction %q is not known", d).WithHint("Use minimize or maximize.")
+		}
+	}
+	if study.Request != "" {
+		made, err := s.Store.StudyNamed(ctx, tx, study.Project, study.Name)
+		if err == nil && made.Request == study.Request {
+			return made.ID, nil
+		}
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return 0, err
 		}
 	}
 	id, err := s.Store.NextStudy(ctx, tx, study.Project)
@@ -62,11 +72,17 @@ func (s Studies) SetStudyAttribute(ctx context.Context, tx *store.Tx, p project.
 }
 
 // CreateTrial adds a trial: a running one, or one like the template, whose ID,
-// Study and Number do not count.
-func (s Studies) CreateTrial(ctx context.Context, tx *store.Tx, p project.Name, id StudyID, template *Trial) (TrialID, error) {
+// Study, Number, Made and Moved do not count. A request that was made before, by its key
+// unless that is empty, gets the trial that it made.
+func (s Studies) CreateTrial(ctx context.Context, tx *store.Tx, p project.Name, id StudyID, template *Trial, request string) (TrialID, error) {
 	study, err := s.Store.Study(ctx, tx, p, id)
 	if err != nil {
 		return 0, err
+	}
+	if request != "" {
+		if made, err := s.Store.TrialOf(ctx, tx, p, id, request); err == nil || !fault.Is(err, fault.NotFound) {
+			return made, err
+		}
 	}
 	t := Trial{State: Running, Started: s.Now()}
 	if template != nil {
@@ -84,7 +100,7 @@ func (s Studies) CreateTrial(ctx context.Context, tx *store.Tx, p project.Name, 
 	if t.ID, err = s.Store.NextTrial(ctx, tx, p); err != nil {
 		return 0, err
 	}
-	t.Study = id
+	t.Study, t.Made, t.Moved = id, request, ""
 	return t.ID, s.add(ctx, tx, p, t)
 }
 
@@ -139,10 +155,17 @@ func (s Studies) SetParam(ctx context.Context, tx *store.Tx, p project.Name, id 
 }
 
 // SetState moves a trial on. It is false when the trial was to run and somebody
-// else has claimed it.
-func (s Studies) SetState(ctx context.Context, tx *store.Tx, p project.Name, id TrialID, state State, values []float64) (bool, error) {
-	t, err := s.updatable(ctx, tx, p, id)
+// else has claimed it. A request that moved it, by its key unless that is empty, has
+// moved it when it is repeated.
+func (s Studies) SetState(ctx context.Context, tx *store.Tx, p project.Name, id TrialID, state State, values []float64, request string) (bool, error) {
+	t, err := s.Store.TrialHead(ctx, tx, p, id)
 	if err != nil {
+		return false, err
+	}
+	if request != "" && t.Moved == request {
+		return true, nil
+	}
+	if err := unfinished(t); err != nil {
 		return false, err
 	}
 	if state == Running && t.State != Waiting {
@@ -152,7 +175,7 @@ func (s Studies) SetState(ctx context.Context, tx *store.Tx, p project.Name, id 
 	if err != nil {
 		return false, err
 	}
-	t.State = state
+	t.State, t.Moved = state, request
 	if len(values) > 0 {
 		t.Values = values
 	}
@@ -189,10 +212,17 @@ func (s Studies) SetTrialAttribute(ctx context.Context, tx *store.Tx, p project.
 
 func (s Studies) updatable(ctx context.Context, tx *store.Tx, p project.Name, id TrialID) (Trial, error) {
 	t, err := s.Store.TrialHead(ctx, tx, p, id)
-	if err == nil && t.State.Finished() {
-		err = fault.New(fault.Conflict, "Trial#%d has already finished and can not be updated.", t.Number).WithHint("Begin another trial.")
+	if err == nil {
+		err = unfinished(t)
 	}
 	return t, err
+}
+
+func unfinished(t Trial) error {
+	if !t.State.Finished() {
+		return nil
+	}
+	return fault.New(fault.Conflict, "Trial#%d has already finished and can not be updated.", t.Number).WithHint("Begin another trial.")
 }
 
 func checked(t Trial, directions int) error {

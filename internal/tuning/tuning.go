@@ -3,7 +3,8 @@
 // so that its samplers and pruners work on a study kept here.
 //
 // tuning.go has the nouns, distribution.go what a parameter may be, studies.go the
-// rules, store.go what they need of a database.
+// rules, store.go what they need of a database, service.go the only way in: who may,
+// what is audited, and in which transaction. To people a study is a sweep.
 package tuning
 
 import (
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
 
 // StudyID numbers the studies of a project from 1; none is given twice.
@@ -72,6 +74,12 @@ type Study struct {
 	Created    time.Time
 	User       Attributes
 	System     Attributes
+	// Request is the key of the request that made it, so that its repetition gets
+	// the same study. Empty: the client has none.
+	Request string
+	// Residency and Classification are the narrowest of the jobs that wrote to it.
+	Residency      residency.Label // nil is {home}
+	Classification string          // public internal confidential restricted; empty is internal
 }
 
 // Param is a parameter of a trial.
@@ -93,4 +101,7 @@ type Trial struct {
 	User         Attributes
 	System       Attributes
 	Intermediate map[int64]float64 // by step
+	// Made and Moved are the keys of the requests that made it and that moved it
+	// last, so that their repetition changes nothing. Empty: the client has none.
+	Made, Moved string
 }

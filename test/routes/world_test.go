@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/test/live"
 )
@@ -292,7 +293,7 @@ func (w *world) scopedAway(a policy.Action) caller {
 func (w *world) having(route httpapi.Route) caller {
 	d, ok := policy.Lookup(route.Action)
 	_, foreign := foreignRoutes[route.Method+" "+route.Path]
-	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/") || oip.Calls(route.Path) || flight.Ours(route.Path) || rpc.Ours(route.Path) || feast.Ours(route.Path) || route.Action == "lineage.report" || d.Common
+	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/") || oip.Calls(route.Path) || flight.Ours(route.Path) || rpc.Ours(route.Path) || optuna.Ours(route.Path) || feast.Ours(route.Path) || route.Action == "lineage.report" || d.Common
 	if !ok || d.Installation || !inProject {
 		return w.admin
 	}

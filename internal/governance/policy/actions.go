@@ -94,6 +94,7 @@ var actions = []Definition{
 	{Action: "job.logs", Doc: "read a job's logs", Roles: users, Attempt: true},
 
 	{Action: "sweep.read", Doc: "see sweeps, studies and their trials", Roles: everyone, Attempt: true},
+	{Action: "sweep.write", Doc: "make studies and add trials, as Optuna's clients do", Roles: engineers, Attempt: true},
 	{Action: "sweep.apply", Doc: "make or change a sweep; its jobs take job.submit, too", Roles: engineers},
 	{Action: "sweep.delete", Doc: "delete a sweep and its trials; runs and jobs stay", Roles: engineers},
 
@@ -175,7 +176,7 @@ func (d Definition) Has(r project.Role) bool { return slices.Contains(d.Roles, r
 func (d Definition) Customisable() bool {
 	noun, verb, _ := strings.Cut(string(d.Action), ".")
 	switch noun {
-	case "dataset", "feature", "environment", "job", "run", "model", "deployment", "monitor":
+	case "dataset", "feature", "environment", "job", "run", "sweep", "model", "deployment", "monitor":
 		return verb != "read" && verb != "relabel"
 	}
 	return false

@@ -6,7 +6,7 @@
 //
 // # Map
 //
-//   - rpc.go: the call: frames, deadline, trailers.
+//   - rpc.go: the call: frames, deadline, trailers; optuna speaks by them, too.
 //   - convert.go: messages to feature's requests, answers to messages.
 //   - onlinev1/ is generated from the proto by scripts/proto.sh.
 //
@@ -52,13 +52,13 @@ type Features interface {
 // Read answers a call that has passed the gate of feature.online in its project.
 // Nothing was written when it returns an error.
 func Read(w http.ResponseWriter, r *http.Request, p project.Name, features Features) error {
-	ctx, cancel, err := deadline(r)
+	ctx, cancel, err := Deadline(r)
 	if err != nil {
 		return err
 	}
 	defer cancel()
 	var ask onlinev1.ReadRequest
-	if err := receive(r, &ask); err != nil {
+	if err := Receive(r, &ask); err != nil {
 		return err
 	}
 	in, err := request(p, &ask)
@@ -76,14 +76,14 @@ func Read(w http.ResponseWriter, r *http.Request, p project.Name, features Featu
 	if err != nil {
 		return err
 	}
-	return send(w, out)
+	return Send(w, out)
 }
 
 // header is what comes before a message: whether it is compressed, and its length.
 const header = 5
 
-// receive reads the one message of a call.
-func receive(r *http.Request, m proto.Message) error {
+// Receive reads the one message of a call.
+func Receive(r *http.Request, m proto.Message) error {
 	if r.ProtoMajor < 2 {
 		return fault.New(fault.Invalid, "gRPC is HTTP/2")
 	}
@@ -109,8 +109,8 @@ func receive(r *http.Request, m proto.Message) error {
 	return nil
 }
 
-// send writes the one message of an answer, and that all is well.
-func send(w http.ResponseWriter, m proto.Message) error {
+// Send writes the one message of an answer, and that all is well.
+func Send(w http.ResponseWriter, m proto.Message) error {
 	b, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, header, header+4096), m)
 	if err != nil {
 		return fault.Wrap(err, "encoding the answer")
@@ -131,8 +131,8 @@ func send(w http.ResponseWriter, m proto.Message) error {
 // units of a deadline, as gRPC writes them.
 var units = map[byte]time.Duration{'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond}
 
-// deadline bounds a call as its client wishes.
-func deadline(r *http.Request) (context.Context, context.CancelFunc, error) {
+// Deadline bounds a call as its client wishes.
+func Deadline(r *http.Request) (context.Context, context.CancelFunc, error) {
 	text := r.Header.Get("Grpc-Timeout")
 	if text == "" {
 		return r.Context(), func() {}, nil

@@ -3,6 +3,7 @@ package sweep
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -80,6 +81,7 @@ type Config struct {
 	Store      Store
 	Studies    tuning.Studies
 	Authorizer Authorizer
+	Journal    audit.Journal // knows of reads of classified sweeps; nil of none
 	Jobs       Jobs
 	Runs       Runs
 	Costs      Costs
@@ -186,7 +188,7 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 			if dryRun {
 				return nil
 			}
-			study := tuning.Study{Project: p, Name: name, Owner: w.By.ID}
+			study := tuning.Study{Project: p, Name: name, Owner: w.By.ID, Residency: w.Residency, Classification: string(w.Classification)}
 			for _, o := range spec.Objectives {
 				study.Directions = append(study.Directions, tuning.Direction(o.Direction))
 			}
@@ -462,6 +464,11 @@ func (s *Service) read(ctx context.Context, p project.Name, name string) (w Swee
 	if err := s.allow(ctx, ActionRead, w); err != nil {
 		return w, nil, err
 	}
+	if c := w.Classification; s.cfg.Journal != nil && (c == project.Confidential || c == project.Restricted) {
+		if err := s.cfg.Journal.Record(ctx, audit.Entry{Project: string(p), Action: string(ActionRead), Object: "sweep " + w.Name}); err != nil {
+			return w, nil, err
+		}
+	}
 	of := make(map[int]Task, len(tasks))
 	for _, t := range tasks {
 		of[t.Number] = t
@@ -543,13 +550,29 @@ func show(w Sweep, t tuning.Trial, task Task) Shown {
 	as := seen(w, t)
 	out := Shown{
 		Number: as.Number, State: as.State, Params: as.Params, Job: string(task.Job), Reason: task.Reason,
-		Started: t.Started, Ended: t.Completed,
+		Started: t.Started, Ended: t.Completed, Attributes: said(t.User),
+	}
+	if t.State == tuning.Waiting {
+		out.State = Waiting
 	}
 	for _, v := range t.Values {
 		out.Values = append(out.Values, Number(v))
 	}
 	for _, r := range as.Reports {
 		out.Reports = append(out.Reports, Report{r.Step, Number(r.Value)})
+	}
+	return out
+}
+
+// said is what attributes say; what is Python's JSON only, such as NaN, is text.
+func said(attributes tuning.Attributes) map[string]any {
+	out := make(map[string]any, len(attributes))
+	for key, value := range attributes {
+		if json.Valid([]byte(value)) {
+			out[key] = json.RawMessage(value)
+		} else {
+			out[key] = value
+		}
 	}
 	return out
 }

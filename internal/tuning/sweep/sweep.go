@@ -233,6 +233,8 @@ type Sweep struct {
 	Residency      residency.Label        `json:"residency"`
 	Classification project.Classification `json:"classification"`
 
+	Attributes map[string]any `json:"attributes,omitempty" doc:"Of a study, those that its users set"`
+
 	CreatedAt time.Time `json:"created_at"`
 	ResumedAt time.Time `json:"resumed_at" doc:"When it was applied or resumed last"`
 	EndedAt   time.Time `json:"ended_at,omitzero"`
@@ -356,7 +358,7 @@ type Task struct {
 // Shown is a trial as people see it.
 type Shown struct {
 	Number  int          `json:"number" doc:"In the sweep, from 0"`
-	State   trial.State  `json:"state" enum:"running,complete,stopped,failed" doc:"running also while it waits; stopped by the rule; failed has no result"`
+	State   trial.State  `json:"state" enum:"waiting,running,complete,stopped,failed" doc:"waiting for a client of Optuna's; running also while its job waits; stopped by a rule, pruned in Optuna's words; failed has no result"`
 	Params  space.Params `json:"params"`
 	Values  []Number     `json:"values,omitempty" doc:"One for each objective, of a complete trial"`
 	Job     string       `json:"job,omitempty" doc:"That runs it; none of those that a client of Optuna's added"`
@@ -364,7 +366,12 @@ type Shown struct {
 	Started time.Time    `json:"started_at,omitzero"`
 	Ended   time.Time    `json:"ended_at,omitzero"`
 	Reports []Report     `json:"reports,omitempty" doc:"What it logged of the watched metric"`
+
+	Attributes map[string]any `json:"attributes,omitempty" doc:"Those that a client of Optuna's set"`
 }
+
+// Waiting is shown of a trial that a client has put in the queue for others.
+const Waiting trial.State = "waiting"
 
 // Report is a value on the way.
 type Report struct {
@@ -377,6 +384,7 @@ type Report struct {
 func foreign(study tuning.Study, trials []tuning.Trial) Sweep {
 	w := Sweep{
 		Project: study.Project, Name: study.Name, Study: study.ID, By: identity.Principal{ID: study.Owner}, State: Client,
+		Residency: study.Residency, Classification: cmp.Or(project.Classification(study.Classification), project.Internal), Attributes: said(study.User),
 		CreatedAt: study.Created, ResumedAt: study.Created,
 	}
 	for i, d := range study.Directions {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tuning"
 )
@@ -58,6 +59,10 @@ type studyRow struct {
 	Directions    string
 	Owner         string
 	Created       store.Time
+	Request       string
+	Residency     string
+
+	Classification string
 }
 
 // AddStudy implements tuning.Store.
@@ -68,7 +73,7 @@ func (Store) AddStudy(ctx context.Context, tx *store.Tx, s tuning.Study) error {
 	}
 	row := studyRow{
 		Project: string(s.Project), ID: int64(s.ID), Name: s.Name, Directions: strings.Join(directions, " "),
-		Owner: s.Owner, Created: store.At(s.Created),
+		Owner: s.Owner, Created: store.At(s.Created), Request: s.Request, Residency: zones(s.Residency), Classification: s.Classification,
 	}
 	err := tx.Savepoint(ctx, func(ctx context.Context, tx *store.Tx) error {
 		_, err := tx.NewInsert().Model(&row).Exec(ctx)
@@ -118,10 +123,13 @@ func studies(ctx context.Context, tx *store.Tx, sel *bun.SelectQuery) ([]tuning.
 	for i, r := range rows {
 		s := tuning.Study{
 			Project: project.Name(r.Project), ID: tuning.StudyID(r.ID), Name: r.Name, Owner: r.Owner, Created: r.Created.Time(),
-			User: tuning.Attributes{}, System: tuning.Attributes{},
+			User: tuning.Attributes{}, System: tuning.Attributes{}, Request: r.Request, Classification: r.Classification,
 		}
 		for d := range strings.FieldsSeq(r.Directions) {
 			s.Directions = append(s.Directions, tuning.Direction(d))
+		}
+		for z := range strings.FieldsSeq(r.Residency) {
+			s.Residency = append(s.Residency, residency.Zone(z))
 		}
 		var pairs []attributeRow
 		if err := tx.NewRaw("SELECT study AS owner, scope, key, value FROM tuning_study_attribute WHERE project = ? AND study = ?", r.Project, r.ID).Scan(ctx, &pairs); err != nil {
@@ -133,6 +141,20 @@ func studies(ctx context.Context, tx *store.Tx, sel *bun.SelectQuery) ([]tuning.
 		out[i] = s
 	}
 	return out, nil
+}
+
+func zones(l residency.Label) string {
+	names := make([]string, len(l))
+	for i, z := range l {
+		names[i] = string(z)
+	}
+	return strings.Join(names, " ")
+}
+
+// Relabel implements tuning.Store.
+func (Store) Relabel(ctx context.Context, tx *store.Tx, p project.Name, id tuning.StudyID, label residency.Label, classification string) error {
+	_, err := tx.NewRaw("UPDATE tuning_study SET residency = ?, classification = ? WHERE project = ? AND id = ?", zones(label), classification, string(p), int64(id)).Exec(ctx)
+	return err
 }
 
 type attributeRow struct {
@@ -191,12 +213,13 @@ type trialRow struct {
 	Objectives    string
 	Started       store.Time
 	Completed     store.Time
+	Made, Moved   string
 }
 
 func (r trialRow) trial() (tuning.Trial, error) {
 	t := tuning.Trial{
 		ID: tuning.TrialID(r.ID), Study: tuning.StudyID(r.Study), Number: r.Number, State: tuning.State(r.State),
-		Started: r.Started.Time(), Completed: r.Completed.Time(),
+		Started: r.Started.Time(), Completed: r.Completed.Time(), Made: r.Made, Moved: r.Moved,
 	}
 	for text := range strings.FieldsSeq(r.Objectives) {
 		v, err := strconv.ParseFloat(text, 64)
@@ -216,11 +239,18 @@ func (Store) PutTrial(ctx context.Context, tx *store.Tx, p project.Name, t tunin
 	}
 	row := trialRow{
 		Project: string(p), ID: int64(t.ID), Study: int64(t.Study), Number: t.Number, State: string(t.State),
-		Objectives: strings.Join(values, " "), Started: store.At(t.Started), Completed: store.At(t.Completed),
+		Objectives: strings.Join(values, " "), Started: store.At(t.Started), Completed: store.At(t.Completed), Made: t.Made, Moved: t.Moved,
 	}
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (project, id) DO UPDATE").Set("state = EXCLUDED.state").
-		Set("objectives = EXCLUDED.objectives").Set("started = EXCLUDED.started").Set("completed = EXCLUDED.completed").Exec(ctx)
+		Set("objectives = EXCLUDED.objectives").Set("started = EXCLUDED.started").Set("completed = EXCLUDED.completed").Set("moved = EXCLUDED.moved").Exec(ctx)
 	return err
+}
+
+// TrialOf implements tuning.Store.
+func (Store) TrialOf(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID, request string) (tuning.TrialID, error) {
+	var id int64
+	err := tx.NewRaw("SELECT id FROM tuning_trial WHERE project = ? AND study = ? AND made = ? AND made <> ''", string(p), int64(study), request).Scan(ctx, &id)
+	return tuning.TrialID(id), store.NotFound(err, "study %d has no trial of this request", study)
 }
 
 // TrialHead implements tuning.Store.

@@ -75,7 +75,7 @@ func (t *subject) study(name string) (id tuning.StudyID) {
 func (t *subject) trial(study tuning.StudyID, like *tuning.Trial) (id tuning.TrialID) {
 	t.Helper()
 	t.do(func(ctx context.Context, tx *store.Tx) (err error) {
-		id, err = t.CreateTrial(ctx, tx, proj, study, like)
+		id, err = t.CreateTrial(ctx, tx, proj, study, like, "")
 		return err
 	})
 	return id
@@ -125,7 +125,7 @@ func numbers(t *subject) {
 		all.Go(func() {
 			for range 10 {
 				if err := t.update(func(ctx context.Context, tx *store.Tx) error {
-					_, err := t.CreateTrial(ctx, tx, proj, study, nil)
+					_, err := t.CreateTrial(ctx, tx, proj, study, nil, "")
 					return err
 				}); err != nil {
 					t.Error(err)
@@ -154,7 +154,7 @@ func claim(t *subject) {
 		all.Go(func() {
 			var ok bool
 			err := t.update(func(ctx context.Context, tx *store.Tx) (err error) {
-				ok, err = t.SetState(ctx, tx, proj, id, tuning.Running, nil)
+				ok, err = t.SetState(ctx, tx, proj, id, tuning.Running, nil, "")
 				return err
 			})
 			mu.Lock()
@@ -212,7 +212,7 @@ func finished(t *subject) {
 	for _, state := range []tuning.State{tuning.Complete, tuning.Pruned, tuning.Failed} {
 		id := t.trial(study, nil)
 		t.do(func(ctx context.Context, tx *store.Tx) error {
-			_, err := t.SetState(ctx, tx, proj, id, state, []float64{math.Inf(1)})
+			_, err := t.SetState(ctx, tx, proj, id, state, []float64{math.Inf(1)}, "")
 			return err
 		})
 		for _, fn := range []func(ctx context.Context, tx *store.Tx) error{
@@ -224,7 +224,7 @@ func finished(t *subject) {
 				return t.SetTrialAttribute(ctx, tx, proj, id, tuning.User, "k", "1")
 			},
 			func(ctx context.Context, tx *store.Tx) error {
-				_, err := t.SetState(ctx, tx, proj, id, tuning.Running, nil)
+				_, err := t.SetState(ctx, tx, proj, id, tuning.Running, nil, "")
 				return err
 			},
 		} {
@@ -289,7 +289,7 @@ func refused(t *subject) {
 	id := t.trial(study, nil)
 	for _, values := range [][]float64{nil, {1, 2}, {math.NaN()}} {
 		t.refuses(fault.Invalid, func(ctx context.Context, tx *store.Tx) error {
-			_, err := t.SetState(ctx, tx, proj, id, tuning.Complete, values)
+			_, err := t.SetState(ctx, tx, proj, id, tuning.Complete, values, "")
 			return err
 		})
 	}
@@ -344,7 +344,7 @@ func projects(t *subject) {
 		return err
 	})
 	t.refuses(fault.NotFound, func(ctx context.Context, tx *store.Tx) error {
-		_, err := t.SetState(ctx, tx, "other", id, tuning.Failed, nil)
+		_, err := t.SetState(ctx, tx, "other", id, tuning.Failed, nil, "")
 		return err
 	})
 }

@@ -4,8 +4,14 @@
 pandas, Polars and PyTorch. ``data``, ``params``,
 ``checkpoint``, ``latest``, ``should_stop``, ``collective`` and ``step`` are for training programs; ``predict``
 asks a deployed model, and ``label`` says what turned out to be true.
-Only the standard library is needed; ``dataset`` takes pyarrow.
+Only the standard library is needed; ``dataset`` takes pyarrow. ``optuna`` is a module
+of its own: Falaj as the storage of Optuna's studies.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 from ._checkpoint import SAVED, Checkpoint, checkpoint, latest, should_stop
 from ._client import Client, Error, Labelled, Prediction, Rows, label, predict
@@ -36,3 +42,9 @@ __all__ = [
     "should_stop",
     "step",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "optuna":  # takes Optuna, so it is imported by who asks for it
+        return importlib.import_module(".optuna", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,9 @@ CREATE TABLE tuning_study (
   directions TEXT NOT NULL,
   owner TEXT NOT NULL,
   created BIGINT NOT NULL,
+  request TEXT NOT NULL,
+  residency TEXT NOT NULL,
+  classification TEXT NOT NULL,
   PRIMARY KEY (project, id)
 );
 CREATE UNIQUE INDEX tuning_study_name ON tuning_study (project, name);
@@ -46,9 +49,14 @@ CREATE TABLE tuning_trial (
   objectives TEXT NOT NULL,
   started BIGINT NOT NULL,
   completed BIGINT NOT NULL,
+  made TEXT NOT NULL,
+  moved TEXT NOT NULL,
   PRIMARY KEY (project, id)
 );
 CREATE UNIQUE INDEX tuning_trial_number ON tuning_trial (project, study, number);
+-- Trials after one, and who was made by a request.
+CREATE UNIQUE INDEX tuning_trial_study ON tuning_trial (project, study, id);
+CREATE INDEX tuning_trial_made ON tuning_trial (project, study, made) WHERE made <> '';
 
 CREATE TABLE tuning_param (
   project TEXT NOT NULL,
