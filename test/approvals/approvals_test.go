@@ -1,6 +1,6 @@
-// Package models has people register, approve of and promote versions with the built
+// Package approvals has people register, approve of and promote versions with the built
 // binary, tries to get around what is asked of them, and kills the server in between.
-package models
+package approvals
 
 import (
 	"bytes"
