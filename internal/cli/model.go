@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -202,4 +203,50 @@ func asked[T any](a *app, cmd *cobra.Command, method string, body any, parts []s
 	}
 	say(v)
 	return nil
+}
+
+func (a *app) modelBOM() *cobra.Command {
+	return &cobra.Command{
+		Use: "bom NAME VERSION", Short: "Print a version's bill of materials, CycloneDX 1.6", Args: cobra.ExactArgs(2),
+		Long: "The model with its card, each file with its digest and what loading it may do, the datasets it was trained\n" +
+			"on with their zones, features, and the packages of the environment, as far as you may see them.",
+		Example: "  falaj model bom delay champion -p nyc > delay.cdx.json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.fetched(cmd, "models", args[0], "versions", args[1], "bom")
+		},
+	}
+}
+
+func (a *app) modelCard() *cobra.Command {
+	return &cobra.Command{
+		Use: "card NAME VERSION", Short: "Print a version's model card, as Markdown or with -o json", Args: cobra.ExactArgs(2),
+		Long: "What Falaj knows of the version, and what people said in its tags or the model's: license,\n" +
+			"card.intended_use, card.out_of_scope, card.factors, card.evaluation_data, card.ethical_considerations and card.caveats.",
+		Example: "  falaj model card delay champion -p nyc > README.md\n  falaj model card delay 3 -o json -p nyc",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.output == "table" {
+				return a.fetched(cmd, "models", args[0], "versions", args[1], "card.md")
+			}
+			return asked(a, cmd, http.MethodGet, nil, []string{"models", args[0], "versions", args[1], "card"}, func(client.Object) {})
+		},
+	}
+}
+
+// fetched prints an answer as it comes.
+func (a *app) fetched(cmd *cobra.Command, parts ...string) error {
+	path, err := a.inProjectPath(parts...)
+	if err != nil {
+		return err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	resp, err := c.Send(cmd.Context(), http.MethodGet, path, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(a.Stdout, resp.Body)
+	return err
 }

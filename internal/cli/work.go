@@ -55,7 +55,7 @@ func (a *app) model() *cobra.Command {
 			return nil
 		},
 	})
-	cmd.AddCommand(a.modelVerify(), a.modelExport(), a.modelContent())
+	cmd.AddCommand(a.modelVerify(), a.modelExport(), a.modelContent(), a.modelBOM(), a.modelCard())
 	cmd.AddCommand(a.modelApprovals()...)
 	cmd.AddCommand(a.modelOptimize())
 	return cmd

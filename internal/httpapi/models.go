@@ -20,6 +20,7 @@ func (s *Server) modelRoutes(p string) {
 	route(s, "GET", p+"/model-policies", "model.read", "List what is asked of models", s.listModelPolicies)
 	route(s, "GET", p+"/model-policies/{name}", "model.read", "What is asked of a model, or by the name default of all others", s.oneModelPolicy)
 	route(s, "DELETE", p+"/model-policies/{name}", registry.ActionGovern, "Ask nothing of a model any more but what default does", s.deleteModelPolicy)
+	s.modelCardRoutes(p)
 	s.raw("GET", v+"/archive", "model.read", "A version's files, its signature and the public key as a tar archive, for verifiers elsewhere", media{gives: "application/x-tar"}, s.modelArchive)
 }
 

@@ -15,10 +15,10 @@ import (
 )
 
 // scanTime bounds how long the files of one version are looked at, scans how many
-// versions at once: each may take 200 MiB.
+// versions at once: one may take 500 MiB.
 const (
 	scanTime = 15 * time.Minute
-	scans    = 2
+	scans    = 1
 )
 
 // signatureFile is what the tool of model signing writes beside a model.

@@ -106,10 +106,11 @@ type Limits struct {
 	Imports  int   // of a pickle that are listed
 }
 
-// Default are the limits that Falaj has: some 200 MiB of memory.
+// Default are the limits that Falaj has: a vocabulary of some millions of words passes, and nothing
+// takes more than 500 MiB of memory.
 var Default = Limits{
 	Members: 100_000, Depth: 4, Expanded: 256 << 30, Ratio: 200, Free: 1 << 30, InMemory: 64 << 20,
-	Steps: 500_000_000, Stack: 4 << 20, Strings: 64 << 20, Listed: 500, Imports: 200,
+	Steps: 500_000_000, Stack: 8 << 20, Strings: 192 << 20, Listed: 500, Imports: 200,
 }
 
 // File is what is looked at. Open may be called more than once.

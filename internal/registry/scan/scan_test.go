@@ -187,6 +187,16 @@ func FuzzScan(f *testing.F) {
 	}
 	l := scan.Default
 	l.Steps, l.Stack, l.Strings, l.InMemory, l.Free, l.Expanded = 100_000, 10_000, 1<<20, 1<<20, 1<<20, 16<<20
+	look := func(t *testing.T, name string, body []byte, l scan.Limits) scan.Report {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		r, err := scan.Files(ctx, []scan.File{file(name, body)}, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		first := look(t, "x", body, l)
 		if again := look(t, "x", body, l); again.Level != first.Level || len(again.Contents) != len(first.Contents) {

@@ -1,0 +1,162 @@
+package card_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/goccy/go-yaml"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/registry/card"
+	"github.com/falaj-ml/falaj/internal/registry/scan"
+	"github.com/falaj-ml/falaj/internal/tracking"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what comes out to testdata")
+
+func digest(c string) string { return "sha256:" + strings.Repeat(c, 64) }
+
+// full has all that a version may have, and text that means something to Markdown, YAML
+// and terminals.
+func full() card.Facts {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return card.Facts{
+		Model: registry.Model{Name: "delay", Owner: "usr_1", Description: "Is a flight late?", Tags: []tracking.Pair{{Key: "license", Value: "Apache-2.0"}, {Key: "card.caveats", Value: "New York only"}}},
+		Version: registry.Version{
+			Project: "nyc", Model: "delay", Number: 3, Owner: "att_1", Created: at, Updated: at, Digest: digest("a"), KeyID: strings.Repeat("b", 64), Run: "run_1", Stage: registry.StageProduction,
+			Origin:  tracking.Origin{Job: "job_1", Datasets: []string{"flights@2", "pay@1"}, FeatureViews: []string{"weather@3"}, Environment: digest("c"), Residency: residency.Of("AE", "home"), Classification: "internal"},
+			Parents: []string{"delay@2"}, Aliases: []string{"champion"},
+			Tags: []tracking.Pair{{Key: "card.intended_use", Value: "Plans gates.\n<script>alert(1)</script>"}, {Key: "card.ethical_considerations", Value: "None known"}},
+		},
+		Files:   []registry.File{{Path: "model.pkl", Size: 10, Digest: digest("d")}, {Path: "a|b `c`.txt", Size: 0, Digest: digest("e")}},
+		Content: scan.Report{Level: scan.Code, Contents: []scan.Content{{Path: "model.pkl", Format: "pickle", Level: scan.Code, Imports: []string{"cloudpickle.cloudpickle._make_function"}, Reasons: []string{"imports cloudpickle.cloudpickle._make_function, which makes functions of what the pickle brings"}}}},
+		Clearance: registry.Clearance{Policy: "default", Required: 2, Given: 1, Missing: []string{"it needs 2 approvals and has 1 (by bob)"}, Approvals: []registry.Approval{
+			{Principal: "usr_2", Name: "bob", Verdict: registry.Approved, Comment: "fine\x1b[31m", At: at, Counts: true}, {Principal: "usr_3", Verdict: registry.Rejected, At: at},
+		}},
+		Run: &tracking.Run{
+			Params:  []tracking.Pair{{Key: "depth", Value: "3"}, {Key: "long", Value: strings.Repeat("x", 600)}},
+			Metrics: []tracking.Metric{{Key: "auc", Value: 0.8, At: 1}, {Key: "auc", Value: 0.875, At: 2}, {Key: "loss", Value: math.NaN()}},
+		},
+		Datasets:    []card.Dataset{{Name: "flights@2", Rows: 336776, Digest: digest("f"), Residency: residency.Of("AE"), Classification: "internal"}, {Name: "pay@1", Hidden: true}},
+		Environment: &cdx.BOM{Components: &[]cdx.Component{{BOMRef: "pkg:pypi/numpy@2.0", Type: cdx.ComponentTypeLibrary, Name: "numpy", Version: "2.0", PackageURL: "pkg:pypi/numpy@2.0"}}},
+	}
+}
+
+// TestCard: the texts are those of testdata.
+func TestCard(t *testing.T) {
+	bom, err := card.BOM(full())
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, err := json.MarshalIndent(card.Of(full()), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, got := range map[string][]byte{"full.md": card.Of(full()).Markdown(), "full.cdx.json": bom, "full.json": append(values, '\n'), "bare.md": card.Of(card.Facts{}).Markdown()} {
+		file := filepath.Join("testdata", name)
+		if *rewrite {
+			if err := os.WriteFile(file, got, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s: run with -rewrite and look at the difference", name)
+		}
+		if bytes.ContainsRune(got, 0x1b) || name == "full.md" && bytes.Contains(got, []byte("<script>")) {
+			t.Errorf("%s: what people write does something", name)
+		}
+	}
+}
+
+// TestFrontMatter: whatever names are, it is YAML, of one document.
+func TestFrontMatter(t *testing.T) {
+	f := full()
+	for _, name := range []string{"delay", "a: b", `"x" \`, "---\nlicense: mit", "é\u2028", "\x00\x1b"} {
+		f.Version.Model, f.Datasets[0].Name, f.Model.Tags[0].Value = name, name, name
+		text := string(card.Of(f).Markdown())
+		_, rest, _ := strings.Cut(text, "---\n")
+		front, _, _ := strings.Cut(rest, "\n---\n")
+		var got struct {
+			Name     string   `yaml:"model_name"`
+			License  string   `yaml:"license"`
+			Datasets []string `yaml:"datasets"`
+		}
+		if err := yaml.Unmarshal([]byte(front), &got); err != nil || len(got.Datasets) != 2 || !strings.HasSuffix(got.Name, " version 3") {
+			t.Errorf("%q: %+v, %v in\n%s", name, got, err, front)
+		}
+	}
+}
+
+// TestBOMFollowsTheSchema: of 1.6, with all and with nothing, and what does not follow it
+// is told from what does.
+func TestBOMFollowsTheSchema(t *testing.T) {
+	schema := cyclonedx(t)
+	strange := full()
+	strange.Model.Tags[0].Value = "Our own licence, \u2028 1.0"
+	for name, f := range map[string]card.Facts{"full": full(), "bare": {}, "strange": strange} {
+		b, err := card.BOM(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := card.BOM(f)
+		if err != nil || !bytes.Equal(b, again) {
+			t.Errorf("%s: another bill of the same facts, %v", name, err)
+		}
+		doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(doc); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, b)
+		}
+		doc.(map[string]any)["metadata"].(map[string]any)["component"].(map[string]any)["type"] = "idea"
+		if schema.Validate(doc) == nil {
+			t.Error("the schema takes anything")
+		}
+	}
+}
+
+// cyclonedx is the schema of version 1.6, which its library carries.
+func cyclonedx(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	c.AssertFormat()
+	const at = "http://cyclonedx.org/schema/"
+	for name, file := range map[string]string{"bom-1.6.schema.json": "bom-1.6.schema.json", "spdx.schema.json": "spdx.schema.json", "jsf-0.82.schema.json": "jsf-0.82.schemax.json"} {
+		b, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "schema", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.AddResource(at+name, doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	schema, err := c.Compile(at + "bom-1.6.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}

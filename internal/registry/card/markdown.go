@@ -1,0 +1,187 @@
+package card
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Markdown is the card as text. Its front matter is that of model hubs.
+func (c Card) Markdown() []byte {
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	say("---")
+	say("model_name: %s", quote(c.Model+" version "+strconv.Itoa(c.Version)))
+	if c.License != "" {
+		say("license: %s", quote(strings.ToLower(c.License)))
+	}
+	list := func(key string, values []string) {
+		if len(values) == 0 {
+			return
+		}
+		say("%s:", key)
+		for _, v := range values {
+			say("- %s", quote(v))
+		}
+	}
+	var datasets, names []string
+	for _, d := range c.Datasets {
+		datasets = append(datasets, d.Name)
+	}
+	for _, m := range c.Metrics {
+		names = append(names, m.Name)
+	}
+	list("datasets", datasets)
+	list("metrics", names)
+	list("base_model", c.Parents)
+	list("tags", c.Aliases)
+	say("---\n\n# %s version %d\n", line(c.Model), c.Version)
+	if c.Description != "" {
+		say("%s\n", block(c.Description))
+	}
+	say("## Model details\n")
+	rows := [][2]string{
+		{"Owner", c.Owner}, {"Registered", c.CreatedAt.UTC().Format("2006-01-02 15:04 UTC")}, {"License", c.License},
+		{"Stage", c.Stage}, {"Aliases", strings.Join(c.Aliases, ", ")},
+		{"Digest", c.Digest}, {"Signature", c.SignatureType + ", key " + c.KeyID},
+		{"May be in", c.Residency.String()}, {"Classification", c.Classification},
+		{"Made from", strings.Join(c.Parents, ", ")}, {"Loading it", loading[string(c.Content)]},
+	}
+	say("| | |\n|---|---|")
+	for _, r := range rows {
+		if r[1] != "" {
+			say("| %s | %s |", r[0], cell(r[1]))
+		}
+	}
+	for _, why := range c.ContentReasons {
+		say("\n- %s", line(why))
+	}
+	written := func(title, text, tag string) {
+		say("\n## %s\n", title)
+		if text == "" {
+			say("Nobody has said. Set the tag `%s` of the version or the model.", tag)
+			return
+		}
+		say("%s", block(text))
+	}
+	written("Intended use", c.IntendedUse, "card.intended_use")
+	if c.OutOfScope != "" {
+		say("\n### Out of scope\n\n%s", block(c.OutOfScope))
+	}
+	written("Factors", c.Factors, "card.factors")
+	say("\n## Metrics\n")
+	pairs(say, "Metric", "Value", c.Metrics)
+	written("Evaluation data", c.EvaluationData, "card.evaluation_data")
+	say("\n## Training data\n")
+	if len(c.Datasets) == 0 {
+		say("None is on record.")
+	} else {
+		say("| Dataset | Rows | May be in | Classification | Digest |\n|---|---|---|---|---|")
+		for _, d := range c.Datasets {
+			if d.Hidden {
+				say("| %s | not for you to see | | | |", cell(d.Name))
+				continue
+			}
+			say("| %s | %d | %s | %s | %s |", cell(d.Name), d.Rows, cell(d.Residency.String()), cell(d.Classification), cell(d.Digest))
+		}
+	}
+	if len(c.FeatureViews) > 0 {
+		say("\nFeatures: %s.", line(strings.Join(c.FeatureViews, ", ")))
+	}
+	say("\n## Training\n")
+	if c.Run != "" {
+		say("Run `%s`%s.\n", line(c.Run), map[bool]string{true: " of job `" + line(c.Job) + "`"}[c.Job != ""])
+	}
+	pairs(say, "Parameter", "Value", c.Parameters)
+	if c.Environment != "" {
+		say("\nEnvironment `%s`, %d packages.", line(c.Environment), len(c.Packages))
+	}
+	written("Ethical considerations", c.EthicalConsiderations, "card.ethical_considerations")
+	written("Caveats and recommendations", c.Caveats, "card.caveats")
+	say("\n## Approvals\n")
+	switch {
+	case c.Policy == "":
+		say("No policy asks for any.")
+	case c.Cleared:
+		say("It has all that policy %s asks for.", line(c.Policy))
+	default:
+		say("Policy %s asks for more: %s.", line(c.Policy), line(strings.Join(c.Missing, "; ")))
+	}
+	for _, a := range c.Approvals {
+		text := ""
+		if a.Comment != "" {
+			text = ": " + line(a.Comment)
+		}
+		if !a.Counts {
+			text += " (does not count)"
+		}
+		say("- %s %s by %s%s", a.At.UTC().Format("2006-01-02"), a.Verdict, line(a.By), text)
+	}
+	say("\n## Files\n\n| Path | Bytes | Digest |\n|---|---|---|")
+	for _, f := range c.Files {
+		say("| %s | %d | %s |", cell(f.Path), f.Size, cell(f.Digest))
+	}
+	return []byte(b.String())
+}
+
+var loading = map[string]string{
+	"data": "runs no code", "known": "makes objects of well-known libraries", "unknown": "makes objects of other modules",
+	"code": "runs code that it brings", "danger": "may do anything",
+}
+
+func pairs(say func(string, ...any), left, right string, all []Pair) {
+	if len(all) == 0 {
+		say("None is on record.")
+		return
+	}
+	say("| %s | %s |\n|---|---|", left, right)
+	for _, p := range all {
+		say("| %s | %s |", cell(p.Name), cell(p.Value))
+	}
+}
+
+// quote writes a text as YAML reads it, whatever is in it.
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range strings.ToValidUTF8(s, "\uFFFD") {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r < 0x20 || r == 0x7f || r >= 0x80 && !unicode.IsPrint(r):
+			b.WriteByte(' ')
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// block is a text that people wrote, as Markdown but not as HTML.
+func block(s string) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "<", "&lt;")
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+			return -1
+		}
+		return r
+	}, s)
+}
+
+// line is a text within a line: it means nothing in Markdown.
+func line(s string) string {
+	s = strings.Join(strings.Fields(block(s)), " ")
+	return strings.NewReplacer(`\`, `\\`, "`", "\\`", "*", `\*`, "[", `\[`, "]", `\]`, "|", `\|`).Replace(s)
+}
+
+// cell is a text within a table, cut where it would be too long to read.
+func cell(s string) string {
+	const most = 500
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return line(s)
+}
