@@ -202,6 +202,8 @@ func (b *bench) both(ctx context.Context, database string, s size, do func(ours,
 			return err
 		}
 		defer func() { _ = theirs.stop() }()
+	} else if _, _, err := ours.caller("").ask(ctx, request{Name: "experiment", Method: http.MethodPost, Path: "/api/2.0/mlflow/experiments/create", Body: `{"name": "bench"}`}, "", ""); err != nil {
+		return err // the requests are to the experiment 1
 	}
 	return do(ours, theirs)
 }
