@@ -36,7 +36,7 @@ func (b *bench) artifact(ctx context.Context) error {
 	if b.Quick {
 		size = 8 << 20
 	}
-	return b.both(ctx, "SQLite", size2(), func(ours, theirs *side) error {
+	return b.both(ctx, "SQLite", little(), func(ours, theirs *side) error {
 		sides := []*side{ours}
 		if theirs != nil {
 			sides = append(sides, theirs)
@@ -46,7 +46,7 @@ func (b *bench) artifact(ctx context.Context) error {
 			for _, s := range sides {
 				c := s.caller(fmt.Sprintf("artifact-%d", round))
 				c.http.Timeout = 10 * time.Minute
-				run, _, err := c.newRun(ctx, b.cases[0])
+				run, err := c.newRun(ctx, b.cases[0])
 				if err != nil {
 					return err
 				}
@@ -85,8 +85,8 @@ func (b *bench) artifact(ctx context.Context) error {
 	})
 }
 
-// size2 is a little: nothing of it is read.
-func size2() size { return size{20, 2, 5} }
+// size2 is a little.
+func little() size { return size{20, 2, 5} }
 
 func (c *caller) carry(ctx context.Context, method, path string, size int64) error {
 	var body io.Reader

@@ -87,10 +87,10 @@ func (c *caller) ask(ctx context.Context, r request, run, name string) ([]byte, 
 }
 
 // newRun makes a run by the recorded request.
-func (c *caller) newRun(ctx context.Context, create request) (string, time.Duration, error) {
-	text, took, err := c.ask(ctx, create, "", c.name())
+func (c *caller) newRun(ctx context.Context, create request) (string, error) {
+	text, _, err := c.ask(ctx, create, "", c.name())
 	if err != nil {
-		return "", 0, err
+		return "", err
 	}
 	var made struct {
 		Run struct {
@@ -100,9 +100,9 @@ func (c *caller) newRun(ctx context.Context, create request) (string, time.Durat
 		} `json:"run"`
 	}
 	if err := json.Unmarshal(text, &made); err != nil || made.Run.Info.ID == "" {
-		return "", 0, fmt.Errorf("create run answers %.200s: %w", text, err)
+		return "", fmt.Errorf("create run answers %.200s: %w", text, err)
 	}
-	return made.Run.Info.ID, took, nil
+	return made.Run.Info.ID, nil
 }
 
 func (c *caller) name() string {
@@ -136,7 +136,7 @@ func (c *caller) pass(ctx context.Context, cases []request, n int, into map[stri
 		for i := range runs {
 			if strings.HasPrefix(r.Name, "log_batch") {
 				var err error
-				if runs[i], _, err = c.newRun(ctx, create); err != nil {
+				if runs[i], err = c.newRun(ctx, create); err != nil {
 					return err
 				}
 				whole = runs[i]
@@ -197,7 +197,7 @@ func (s *side) crowd(ctx context.Context, cases []request, rounds int, tag strin
 		wait.Go(func() {
 			c := s.caller(fmt.Sprintf("%s-%d", tag, w))
 			for range rounds {
-				run, _, failed := c.newRun(ctx, cases[0])
+				run, failed := c.newRun(ctx, cases[0])
 				n := 1
 				for _, r := range cases[1:] {
 					if failed != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -68,9 +67,9 @@ func (b *bench) falaj(ctx context.Context, name, database string, core int) (*si
 }
 
 // bring imports a database of MLflow.
-func (o *side) bring(ctx context.Context, file string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(o.b.Root, "bin", "falaj"), "import", "mlflow", file, "-p", "bench", "--no-artifacts")
-	cmd.Env = append(os.Environ(), "FALAJ_URL="+o.url, "FALAJ_TOKEN="+o.server.Token)
+func (s *side) bring(ctx context.Context, file string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(s.b.Root, "bin", "falaj"), "import", "mlflow", file, "-p", "bench", "--no-artifacts")
+	cmd.Env = append(os.Environ(), "FALAJ_URL="+s.url, "FALAJ_TOKEN="+s.server.Token)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("import: %w\n%s", err, out)
 	}
@@ -202,6 +201,8 @@ func (b *bench) both(ctx context.Context, database string, s size, do func(ours,
 			return err
 		}
 		defer func() { _ = theirs.stop() }()
+	} else if _, _, err := ours.caller("").ask(ctx, request{Name: "experiment", Method: http.MethodPost, Path: "/api/2.0/mlflow/experiments/create", Body: `{"name": "bench"}`}, "", ""); err != nil {
+		return err // the requests are to the experiment 1
 	}
 	return do(ours, theirs)
 }
@@ -295,9 +296,4 @@ func (b *bench) fsync(n int) ([]float64, error) {
 		times[i] = harness.Millis(time.Since(began))
 	}
 	return times, nil
-}
-
-func drain(r io.ReadCloser) error {
-	_, err := io.Copy(io.Discard, r)
-	return errors.Join(err, r.Close())
 }

@@ -93,6 +93,7 @@ func TestGrowthless(t *testing.T) {
 		"POST /api/v1/projects/{project}/erasures/search",
 		"POST /api/v1/projects/{project}/feature-runs/{run}/cancel",
 		"POST /api/v1/projects/{project}/features/online",
+		"POST /api/v1/projects/{project}/imports/mlflow/seen",
 		"POST /api/v1/projects/{project}/ingestions/{run}/cancel",
 		"POST /api/v1/projects/{project}/jobs/simulate",
 		"POST /api/v1/projects/{project}/jobs/{job}/cancel",

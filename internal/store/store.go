@@ -14,7 +14,7 @@
 //     fences the writes of a former owner.
 //   - Once makes a request with an idempotency key take effect at most once.
 //
-// sqlite.go holds the group commit, literals.go lets SQLite keep statements
+// rows.go inserts many rows at once. sqlite.go holds the group commit, literals.go lets SQLite keep statements
 // prepared, postgres.go holds the retries, queue.go the fair turn that both take;
 // storetest is the suite that both pass.
 //

@@ -442,6 +442,9 @@ func (i *importing) run(ctx context.Context, tx *store.Tx, r ImportedRun) (Impor
 	}
 	o.Points = len(points)
 	r.Project = i.p
+	if r.Part && i.dry {
+		return o, nil
+	}
 	if r.Part { // which says nothing of its experiment
 		whole, err := i.s.store.Run(ctx, tx, i.p, r.ID)
 		if err != nil {

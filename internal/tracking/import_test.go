@@ -63,6 +63,9 @@ func TestImport(t *testing.T) {
 	dry := batch
 	dry.DryRun = true
 	want(t, results(t, w, dry), "created", "created")
+	part := foreignRun(1)
+	part.Part = true // of one that another batch tried
+	want(t, results(t, w, tracking.Import{DryRun: true, Runs: []tracking.ImportedRun{part}}), "created")
 	_, err := w.Run(ctx, proj, foreign(1))
 	wantKind(t, err, fault.NotFound, "not found")
 

@@ -337,6 +337,9 @@ func (d *database) fill(ctx context.Context, runs []Run) error {
 	err = d.each(ctx, "SELECT run_uuid, key, value FROM tags WHERE run_uuid IN (?) ORDER BY run_uuid, key", []any{ids}, func(r []any) error {
 		run := at[text(r[0])]
 		run.Tags = append(run.Tags, [2]string{text(r[1]), text(r[2])})
+		if run.Name == "" && text(r[1]) == "mlflow.runName" { // where it was before MLflow 2
+			run.Name = text(r[2])
+		}
 		return nil
 	})
 	if err != nil || !d.has("inputs") {

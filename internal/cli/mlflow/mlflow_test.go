@@ -247,8 +247,10 @@ func TestTooOld(t *testing.T) {
 		run  Run
 		want bool
 	}{
-		{Run{Start: 1000, End: 1, Status: "FINISHED"}, false}, {Run{Start: 1, End: 1000, Status: "FINISHED"}, false},
-		{Run{Start: 1, End: 999, Status: "FINISHED"}, true}, {Run{Start: 1, Status: "RUNNING"}, false},
+		{Run{Start: 1000, End: 1, Status: "FINISHED"}, false},
+		{Run{Start: 1, End: 1000, Status: "FINISHED"}, false},
+		{Run{Start: 1, End: 999, Status: "FINISHED"}, true},
+		{Run{Start: 1, Status: "RUNNING"}, false},
 	} {
 		if got := i.tooOld(c.run); got != c.want {
 			t.Errorf("%+v: %t", c.run, got)

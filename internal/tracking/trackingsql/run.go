@@ -194,20 +194,11 @@ func (Store) DeleteTag(ctx context.Context, tx *store.Tx, run tracking.RunID, ke
 
 // InsertMetrics implements tracking.Store.
 func (Store) InsertMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, metrics []tracking.Metric) error {
-	for len(metrics) > 0 {
-		n := min(len(metrics), batch)
-		args := make([]any, 0, 8*n)
-		for _, m := range metrics[:n] {
-			args = append(args, string(run), m.Key, int64(m.At), m.Step, store.Float(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)
-		}
-		_, err := tx.NewRaw("INSERT INTO tracking_metric (run, key, at, step, value, model, dataset_name, dataset_digest) VALUES "+
-			strings.Repeat(", (?, ?, ?, ?, ?, ?, ?, ?)", n)[2:]+" ON CONFLICT DO NOTHING", args...).Exec(ctx)
-		if err != nil {
-			return err
-		}
-		metrics = metrics[n:]
-	}
-	return nil
+	return tx.InsertRows(ctx, "INSERT INTO tracking_metric (run, key, at, step, value, model, dataset_name, dataset_digest) VALUES", "ON CONFLICT DO NOTHING", 8, len(metrics),
+		func(args []any, i int) []any {
+			m := &metrics[i]
+			return append(args, string(run), m.Key, int64(m.At), m.Step, store.Float(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)
+		})
 }
 
 // LatestMetrics implements tracking.Store.
@@ -226,21 +217,13 @@ func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 
 // PutLatestMetrics implements tracking.Store.
 func (Store) PutLatestMetrics(ctx context.Context, tx *store.Tx, run tracking.Run, metrics []tracking.Metric) error {
-	for len(metrics) > 0 {
-		n := min(len(metrics), batch)
-		args := make([]any, 0, 11*n)
-		for _, m := range metrics[:n] {
-			args = append(args, string(run.Project), int64(run.Experiment), string(run.ID), m.Key, int64(m.At), m.Step, store.Float(m.Value), rank(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)
-		}
-		_, err := tx.NewRaw("INSERT INTO tracking_metric_latest (project, experiment, run, key, at, step, value, rank, model, dataset_name, dataset_digest) VALUES "+
-			strings.Repeat(", (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", n)[2:]+` ON CONFLICT (run, key) DO UPDATE SET at = excluded.at, step = excluded.step,
-			value = excluded.value, rank = excluded.rank, model = excluded.model, dataset_name = excluded.dataset_name, dataset_digest = excluded.dataset_digest`, args...).Exec(ctx)
-		if err != nil {
-			return err
-		}
-		metrics = metrics[n:]
-	}
-	return nil
+	return tx.InsertRows(ctx, "INSERT INTO tracking_metric_latest (project, experiment, run, key, at, step, value, rank, model, dataset_name, dataset_digest) VALUES",
+		`ON CONFLICT (run, key) DO UPDATE SET at = excluded.at, step = excluded.step,
+			value = excluded.value, rank = excluded.rank, model = excluded.model, dataset_name = excluded.dataset_name, dataset_digest = excluded.dataset_digest`, 11, len(metrics),
+		func(args []any, i int) []any {
+			m := &metrics[i]
+			return append(args, string(run.Project), int64(run.Experiment), string(run.ID), m.Key, int64(m.At), m.Step, store.Float(m.Value), rank(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)
+		})
 }
 
 // History implements tracking.Store.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func TestSearchRunsIsSorting(t *testing.T) {
 					if err := (Store{}).PutRun(ctx, tx, r); err != nil {
 						return err
 					}
-					if err := (Store{}).PutTags(ctx, tx, r.ID, []tracking.Pair{{Key: "t", Value: fmt.Sprint(n % 3)}}); err != nil {
+					if err := (Store{}).PutTags(ctx, tx, r.ID, []tracking.Pair{{Key: "t", Value: strconv.Itoa(n % 3)}}); err != nil {
 						return err
 					}
 					var metrics []tracking.Metric
