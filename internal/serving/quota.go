@@ -206,11 +206,7 @@ func (s *Service) RecordUsage(ctx context.Context) error {
 	defer s.recording.Unlock()
 	var failed error
 	s.limits.all.Range(func(k, v any) bool {
-		m := v.(*limiter)
-		if m.quota == nil {
-			return true
-		}
-		if err := s.record(ctx, k.(key), m.quota); err != nil {
+		if err := s.record(ctx, k.(key), v.(*limiter)); err != nil {
 			failed = cmp.Or(failed, err)
 		}
 		return ctx.Err() == nil
@@ -223,8 +219,13 @@ func (s *Service) RecordUsage(ctx context.Context) error {
 }
 
 // record writes one deployment's. What the counters have is in the database once this
-// is done, and they have what the database has.
-func (s *Service) record(ctx context.Context, k key, q *quota) error {
+// is done, and they have what the database has. Those of a deployment that was deleted are
+// dropped: requests that were on their way then leave nothing under its ID.
+func (s *Service) record(ctx context.Context, k key, m *limiter) error {
+	q := m.quota
+	if q == nil {
+		return nil
+	}
 	p := q.now.Load()
 	if p == nil {
 		return nil
@@ -247,7 +248,10 @@ func (s *Service) record(ctx context.Context, k key, q *quota) error {
 		if err := s.DB.Update(ctx, k.project, func(ctx context.Context, tx *store.Tx) (err error) {
 			all, err = s.Store.AddUsage(ctx, tx, q.of, p.starts, p.ends, add)
 			return err
-		}); err != nil {
+		}); fault.Is(err, fault.NotFound) {
+			s.limits.all.CompareAndDelete(k, m)
+			return nil
+		} else if err != nil {
 			return err
 		}
 		for i, x := range part {
@@ -302,9 +306,9 @@ func (s *Service) Usage(ctx context.Context, project, name string) (QuotaUsage, 
 	}
 	out := QuotaUsage{Deployment: name, Quota: l.Quota, Per: cmp.Or(l.Per, "token")}
 	out.Starts, out.Resets = l.Quota.period(time.Now())
-	if v, ok := s.limits.all.Load(key{project, name}); ok && v.(*limiter).quota != nil {
+	if v, ok := s.limits.all.Load(key{project, name}); ok {
 		s.recording.Lock()
-		err = s.record(ctx, key{project, name}, v.(*limiter).quota)
+		err = s.record(ctx, key{project, name}, v.(*limiter))
 		s.recording.Unlock()
 		if err != nil {
 			return out, fault.Wrap(err, "record the usage of quotas")
