@@ -79,7 +79,8 @@ type period struct {
 type spending struct {
 	who            Usage // without the counts
 	hear           sync.Once
-	heard          atomic.Bool  // what was written before is in the counts; until then nothing is
+	known          chan struct{} // closed when heard
+	heard          atomic.Bool   // what was written before is in the counts; until then nothing is
 	requests, rows atomic.Int64 // in the period, as far as this server knows
 	// How many of them are in the database; of who records, see Service.recording.
 	storedRequests, storedRows int64
@@ -109,25 +110,41 @@ func (q *quota) at(spec QuotaSpec, now time.Time) *period {
 	return p
 }
 
-// known is a caller's spending with what was written of it. It is read once, and only
-// requests of the same caller wait for that.
-func (q *quota) known(ctx context.Context, p *period, s *spending) {
+// known waits until a caller's spending has what was written of it. It is read once, and
+// only requests of the same caller wait for that, each as long as it may. Error:
+// fault.Timeout.
+func (q *quota) known(ctx context.Context, p *period, s *spending) error {
+	if s.heard.Load() {
+		return nil
+	}
 	s.hear.Do(func() {
-		defer s.heard.Store(true)
-		if q.beyond == nil {
-			return
-		}
 		// The request that reads may be cancelled; those that wait for it are not.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readUsage)
-		defer cancel()
-		u, err := q.beyond(ctx, q.of, p.starts, p.ends, s.who.Caller)
-		if err != nil {
-			return // the count begins at nothing; recording it makes it right
-		}
-		s.storedRequests, s.storedRows = u.Requests, u.Rows
-		s.requests.Store(u.Requests)
-		s.rows.Store(u.Rows)
+		go q.read(context.WithoutCancel(ctx), p, s)
 	})
+	select {
+	case <-s.known:
+		return nil
+	case <-ctx.Done():
+		return fault.New(fault.Timeout, "the request's time was up before it was known what is left of its quota").WithHint("Try again.")
+	}
+}
+
+// read takes over what was written of a caller.
+func (q *quota) read(ctx context.Context, p *period, s *spending) {
+	defer close(s.known)
+	defer s.heard.Store(true)
+	if q.beyond == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, readUsage)
+	defer cancel()
+	u, err := q.beyond(ctx, q.of, p.starts, p.ends, s.who.Caller)
+	if err != nil {
+		return // the count begins at nothing; recording it makes it right
+	}
+	s.storedRequests, s.storedRows = u.Requests, u.Rows
+	s.requests.Store(u.Requests)
+	s.rows.Store(u.Rows)
 }
 
 // take counts a request, or refuses it. Errors: as limits.take.
@@ -143,12 +160,14 @@ func (q *quota) take(ctx context.Context, spec QuotaSpec, caller string, rows in
 			return fault.New(fault.Exhausted, "more than %d callers ask this deployment in a %s", maxSpenders, spec.Every).
 				WithHint("Count them together: spec.limits.per.").WithRetry(p.ends.Sub(now))
 		}
-		if v, there = p.callers.LoadOrStore(caller, &spending{who: whoAsks(ctx, caller, q.per)}); !there {
+		if v, there = p.callers.LoadOrStore(caller, &spending{who: whoAsks(ctx, caller, q.per), known: make(chan struct{})}); !there {
 			p.count.Add(1)
 		}
 	}
 	s := v.(*spending)
-	q.known(ctx, p, s)
+	if err := q.known(ctx, p, s); err != nil {
+		return err
+	}
 	if !spend(&s.requests, 1, spec.Requests) {
 		return p.over(q.per, "requests", spec.Requests, spec.Every, now)
 	}
