@@ -14,6 +14,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/serving/servingsql"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 func TestScaleSpec(t *testing.T) {
@@ -715,5 +717,41 @@ func TestStopping(t *testing.T) {
 	}
 	if err := p.Close(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAdoptedAsleep: a deployment that is asleep and is changed where it was decided is not
+// loaded for that; another version is, before it answers for it.
+func TestAdoptedAsleep(t *testing.T) {
+	p, r := zero(t, serving.Spec{})
+	ctx := t.Context()
+	adopt := func(change func(*serving.Deployment)) {
+		t.Helper()
+		d, err := p.One(ctx, "nyc", "d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(&d)
+		d.Revision++
+		if err := p.Adopt(ctx, d, func(ctx context.Context) error {
+			return p.db.Update(ctx, "nyc", func(ctx context.Context, tx *store.Tx) error { return servingsql.Store{}.Put(ctx, tx, d) })
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	adopt(func(d *serving.Deployment) { d.Spec.Limits = &serving.LimitsSpec{Requests: 1000} })
+	if n := r.loads.Load(); n != 0 {
+		t.Errorf("%d loads for another limit", n)
+	}
+	if p.ask(t, "", "") != 1 || r.loads.Load() != 1 {
+		t.Errorf("it does not answer who asks, after %d loads", r.loads.Load())
+	}
+	p.rest(t)
+	adopt(func(d *serving.Deployment) { d.Version, d.Digest = 2, "sha256:2" })
+	if n := r.loads.Load(); n != 2 {
+		t.Errorf("%d loads: another version is to be loaded first", n)
+	}
+	if p.ask(t, "", "") != 2 {
+		t.Error("another version answers")
 	}
 }
