@@ -81,7 +81,7 @@ type spending struct {
 	hear           sync.Once
 	known          chan struct{} // closed when heard
 	heard          atomic.Bool   // what was written before is in the counts; until then nothing is
-	requests, rows atomic.Int64 // in the period, as far as this server knows
+	requests, rows atomic.Int64  // in the period, as far as this server knows
 	// How many of them are in the database; of who records, see Service.recording.
 	storedRequests, storedRows int64
 }

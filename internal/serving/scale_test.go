@@ -659,7 +659,9 @@ func TestComparedWithTheStable(t *testing.T) {
 	r.odd, r.let, r.began = "model 9", make(chan struct{}), make(chan struct{}, 9)
 	started := make(chan error, 1)
 	try := func(version string, meanwhile func()) error {
-		go func() { started <- second(p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: version, Weight: 50})) }()
+		go func() {
+			started <- second(p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: version, Weight: 50}))
+		}()
 		<-r.began // the candidate: what is asleep was loaded before
 		meanwhile()
 		r.let <- struct{}{}
