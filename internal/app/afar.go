@@ -63,9 +63,10 @@ type there struct {
 	log   *slog.Logger
 	end   func() // ends the workload
 
-	conn    chan net.Conn // the replica's, once
+	conn    chan net.Conn // the replica's, once; sent to under mu
 	mu      sync.Mutex
 	claimed bool
+	left    bool          // nobody waits for conn any more
 	began   chan struct{} // closed when the engine was told to start it
 	start   sync.Once
 }
@@ -98,6 +99,7 @@ func (p *places) await(ctx context.Context, r serving.Placing, wid compute.Workl
 			}
 			return &connected{there: t, conn: conn}, nil
 		case <-pl.over:
+			t.hangUp()
 			return nil, fault.New(fault.Conflict, "it got no place on pools %s, or ended: %s", strings.Join(r.Pools, ", "), pl.outcome)
 		case <-began:
 			timer := time.NewTimer(joinTime)
@@ -144,7 +146,28 @@ func (t *there) Load(context.Context, []byte, runtime.Options) (runtime.Session,
 func (t *there) Release() {
 	t.place.Release()
 	t.end()
-	select { // one that called too late
+	t.hangUp()
+}
+
+// take gives the connection to who waits for it; nil: there is none after all.
+func (t *there) take(conn net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.left {
+		t.conn <- conn
+		return
+	}
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
+
+// hangUp closes the connection of one that calls, or called, too late.
+func (t *there) hangUp() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.left = true
+	select {
 	case conn := <-t.conn:
 		if conn != nil {
 			_ = conn.Close()
@@ -196,16 +219,7 @@ func (p *places) Claim(workload string) (take func(net.Conn), err error) {
 		return nil, fault.New(fault.Conflict, "replica %s has called", workload)
 	}
 	t.claimed = true
-	return func(c net.Conn) {
-		select {
-		case <-pl.ended:
-			if c != nil {
-				_ = c.Close()
-			}
-		default:
-			t.conn <- c
-		}
-	}, nil
+	return t.take, nil
 }
 
 // prepareAfar says what a replica runs on a pool.

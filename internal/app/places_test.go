@@ -3,7 +3,9 @@ package app
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
@@ -175,6 +178,52 @@ func TestScalingGauges(t *testing.T) {
 	} {
 		if !strings.Contains(page, line+"\n") {
 			t.Errorf("there is no %s in\n%s", line, page)
+		}
+	}
+}
+
+// TestCalledTooLate: the connection of a replica that calls when its workload has ended,
+// or when it is not wanted any more, is closed, and so is one that has just come.
+func TestCalledTooLate(t *testing.T) {
+	for _, how := range []string{"ended", "unwanted"} {
+		for _, before := range []bool{false, true} {
+			p := newPlaces(t)
+			pl := &place{placed: make(chan struct{}), lost: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{}), there: newThere()}
+			p.all["rep_1"] = pl
+			take, err := p.Claim("rep_1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Claim("rep_1"); !fault.Is(err, fault.Conflict) {
+				t.Errorf("a second call: %v", err)
+			}
+			near, far := net.Pipe()
+			if before { // who waits sees both, and may take either
+				take(near)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			if how == "ended" {
+				p.forget("rep_1", "it was preempted")
+			} else {
+				cancel()
+			}
+			got, err := p.await(ctx, serving.Placing{Project: "nyc", Threads: 1}, "rep_1", pl, func(string) {})
+			if err == nil {
+				got.Release()
+			}
+			if !before {
+				if err == nil {
+					t.Errorf("%s: it has a connection", how)
+				}
+				take(near)
+			}
+			if _, err := far.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+				t.Errorf("%s, called before %v: the connection is not closed: %v", how, before, err)
+			}
+			cancel()
+			if _, err := p.Claim("rep_2"); !fault.Is(err, fault.Gone) {
+				t.Errorf("one that there is not: %v", err)
+			}
 		}
 	}
 }

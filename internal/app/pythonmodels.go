@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/environment"
@@ -122,13 +123,47 @@ func (e servingEnvironments) Use(ctx context.Context, p, ref string) (runtime.Py
 	return out, nil
 }
 
-// servedEnvironments are those that loaded models run in: they are not pruned.
+// servedEnvironments are those that loaded models run in, and those that models run in
+// which are loaded when somebody asks for them: they are not pruned.
 func (a *App) servedEnvironments(r runtimes) environment.Holder {
-	return func(context.Context) (held []environment.Digest, err error) {
+	return func(ctx context.Context) (held []environment.Digest, err error) {
 		for _, e := range r.python.Environments() {
 			_, digest, _ := strings.Cut(e, "@")
 			held = append(held, environment.Digest(digest))
 		}
-		return held, nil
+		ctx = identity.With(ctx, identity.Loop("environments of models"))
+		asleep, err := dormantEnvironments(a.serving.Dormant(),
+			func(p, name string) (string, error) {
+				e, err := a.environments.One(ctx, project.Name(p), name)
+				return string(e.Digest), err
+			},
+			func(p, model string, version int64) (string, error) {
+				v, err := a.registry.Version(ctx, project.Name(p), model, strconv.FormatInt(version, 10))
+				return v.Environment, err
+			})
+		return append(held, asleep...), err
 	}
+}
+
+// dormantEnvironments are the environments of versions that are not in memory. newest is
+// the digest that a name has, and made that of the environment which made a version. What
+// is gone holds nothing.
+func dormantEnvironments(all []serving.Dormant, newest func(project, name string) (string, error), made func(project, model string, version int64) (string, error)) (held []environment.Digest, err error) {
+	for _, d := range all {
+		name, digest, _ := strings.Cut(d.Environment, "@")
+		switch {
+		case digest != "":
+		case name != "":
+			digest, err = newest(d.Project, name)
+		case !d.Known:
+			digest, err = made(d.Project, d.Model, d.Version)
+		}
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return nil, err
+		}
+		if digest != "" {
+			held = append(held, environment.Digest(digest))
+		}
+	}
+	return held, nil
 }

@@ -17,6 +17,9 @@ func (s *Service) WarnOfSupport(ctx context.Context) error { return s.warnOfSupp
 // Sweep looks for orphans.
 func (s *Service) Sweep(ctx context.Context) error { return s.sweep(ctx) }
 
+// Forget removes the traces of what ended long ago.
+func (s *Service) Forget(ctx context.Context) error { return s.forget(ctx) }
+
 // Anew makes the next cycle read everything.
 func (s *Service) Anew() { s.anew() }
 

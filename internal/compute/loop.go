@@ -738,11 +738,16 @@ func (s *Service) sweepEngine(ctx context.Context, name string, d engine.Driver)
 	return nil
 }
 
+// briefly is how long the traces of replicas are kept. They come and go with the requests,
+// leave nothing that somebody reads, and would be pods by the hundred.
+const briefly = 10 * time.Minute
+
 // forget removes the traces of what ended before the retention.
 func (s *Service) forget(ctx context.Context) error {
 	var old []Workload
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		old, err = s.cfg.Store.Forgettable(ctx, tx, s.now().Add(-s.cfg.Retention), 1000)
+		now := s.now()
+		old, err = s.cfg.Store.Forgettable(ctx, tx, now.Add(-s.cfg.Retention), now.Add(-min(briefly, s.cfg.Retention)), 1000)
 		return err
 	})
 	if err != nil {

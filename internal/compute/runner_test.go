@@ -4,7 +4,9 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
@@ -85,5 +87,42 @@ func (w *world) await(t *testing.T, id compute.WorkloadID, s compute.State) (got
 		if err != nil || got.State == s || t.Context().Err() != nil {
 			return got, err
 		}
+	}
+}
+
+// TestForget: an engine keeps the traces of what has ended for a while; those of replicas
+// not as long.
+func TestForget(t *testing.T) {
+	now := time.Now()
+	var clock atomic.Int64
+	w := newWorld(t, func(c *compute.Config) {
+		c.Retention = 24 * time.Hour
+		c.Now = func() time.Time { return now.Add(time.Duration(clock.Load())) }
+	})
+	w.Own(compute.Replica, w.owner)
+	w.Start(t.Context())
+	one := resource.Amount{CPU: resource.Cores(1), Memory: resource.GiB}
+	w.submit(t, compute.Request{ID: "rep_1", Kind: compute.Replica, Label: "a replica", Amount: one})
+	w.awaitStart(t)
+	w.submit(t, compute.Request{ID: "att_1", Amount: one})
+	w.awaitStart(t)
+	for _, id := range []string{"rep_1", "att_1"} {
+		w.end(id, enginetest.Exit{})
+		w.wait(t, compute.WorkloadID(id))
+	}
+	for _, c := range []struct {
+		after time.Duration
+		held  int
+	}{{time.Minute, 2}, {time.Hour, 1}, {25 * time.Hour, 0}} {
+		clock.Store(int64(c.after))
+		if err := w.Forget(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if held, err := w.engine.List(t.Context()); err != nil || len(held) != c.held {
+			t.Errorf("after %s the engine has %v, %v", c.after, held, err)
+		}
+	}
+	if _, err := w.Logs(t.Context(), "rep_1", 0, false); !fault.Is(err, fault.Gone) || !strings.Contains(err.Error(), "10m") {
+		t.Errorf("its log: %v", err)
 	}
 }

@@ -81,7 +81,7 @@ type Config struct {
 	// Policy says who comes first; empty is first in, first out.
 	Policy scheduler.Policy
 	// Retention is how long an engine keeps traces and logs of what has
-	// ended; the default is seven days.
+	// ended, but for replicas; the default is seven days.
 	Retention time.Duration
 	// PrepareTimeout bounds an owner's Prepare, and how long an engine that does
 	// not answer is asked to start a workload; the default is an hour.
@@ -973,7 +973,11 @@ func (s *Service) Logs(ctx context.Context, wid WorkloadID, offset int64, follow
 	}
 	if w.Handle == "" {
 		if w.Settled && w.Status.Reason != engine.NotStarted && !w.StartedAt.IsZero() {
-			return nil, fault.New(fault.Gone, "the output of %s was removed after %s", w.Label, s.cfg.Retention)
+			kept := s.cfg.Retention
+			if w.Kind == Replica {
+				kept = min(briefly, kept)
+			}
+			return nil, fault.New(fault.Gone, "the output of %s was removed after %s", w.Label, kept)
 		}
 		return io.NopCloser(strings.NewReader("")), nil
 	}

@@ -48,8 +48,9 @@ type Store interface {
 	Workloads(ctx context.Context, tx *store.Tx, ids []WorkloadID) ([]Workload, error)
 	// Held gives the handles of all workloads that the engine may still hold.
 	Held(ctx context.Context, tx *store.Tx) (map[engine.Handle]Held, error)
-	// Forgettable lists settled workloads with a handle that ended before t.
-	Forgettable(ctx context.Context, tx *store.Tx, t time.Time, limit int) ([]Workload, error)
+	// Forgettable lists settled workloads with a handle that ended before t; replicas:
+	// before another time.
+	Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, limit int) ([]Workload, error)
 
 	// Quarantines lists those that are not over at a time.
 	Quarantines(ctx context.Context, tx *store.Tx, now time.Time) ([]Quarantine, error)

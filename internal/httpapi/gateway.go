@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -109,14 +110,42 @@ func (s *Server) gatewayFile(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { _ = f.Close() }()
+	from, err := fileFrom(r.Header.Get("Range"), size)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if size > 0 {
-		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+		w.Header().Set("Content-Length", strconv.FormatInt(size-from, 10))
 	}
-	if _, err := io.Copy(w, f); err != nil { // cut off, so that nobody takes it for the whole
+	if from > 0 {
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, size-1, size))
+		w.WriteHeader(http.StatusPartialContent)
+	}
+	_, err = io.CopyN(io.Discard, f, from) // it is checked as a whole
+	if err == nil {
+		_, err = io.Copy(w, f)
+	}
+	if err != nil { // cut off, so that nobody takes it for the whole
 		s.logInternal(r.Context(), r.URL.Path, err)
 		panic(http.ErrAbortHandler)
 	}
+}
+
+// fileFrom is where a file goes on that a gateway has a part of: "bytes=N-". Ranges of
+// another form, and of files whose size is not known, are as none.
+func fileFrom(header string, size int64) (int64, error) {
+	text, ok := strings.CutPrefix(header, "bytes=")
+	text, open := strings.CutSuffix(text, "-")
+	from, err := strconv.ParseInt(text, 10, 64)
+	if !ok || !open || err != nil || from < 0 || size <= 0 {
+		return 0, nil
+	}
+	if from >= size {
+		return 0, fault.New(fault.Invalid, "the file has %d bytes, and none from %d on", size, from)
+	}
+	return from, nil
 }
 
 func (s *Server) gatewayPredictions(w http.ResponseWriter, r *http.Request) {

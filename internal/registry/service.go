@@ -270,10 +270,14 @@ func (s *Service) Model(ctx context.Context, p project.Name, name string) (Model
 		m.Latest, err = s.latest(ctx, tx, m.ID, nil)
 		return err
 	})
+	if err == nil {
+		m.Latest, err = s.listed(ctx, p, m.Latest)
+	}
 	return m, err
 }
 
-// SearchModels gives a page of models, by name unless ordered otherwise.
+// SearchModels gives a page of the models that the caller may read, by name unless ordered
+// otherwise.
 func (s *Service) SearchModels(ctx context.Context, p project.Name, in Search) ([]Model, string, error) {
 	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
 		return nil, "", err
@@ -296,7 +300,23 @@ func (s *Service) SearchModels(ctx context.Context, p project.Name, in Search) (
 		}
 		return nil
 	})
-	return found, next, err
+	if err != nil {
+		return nil, "", err
+	}
+	out := found[:0]
+	for _, m := range found { // listed is what Model would show
+		err := s.allow(ctx, ActionRead, p, m.Name)
+		if err == nil {
+			if m.Latest, err = s.listed(ctx, p, m.Latest); err == nil {
+				out = append(out, m)
+				continue
+			}
+		}
+		if !fault.Is(err, fault.PermissionDenied) && !fault.Is(err, fault.NotFound) {
+			return nil, "", err
+		}
+	}
+	return out, next, nil
 }
 
 // RenameModel gives a model another name; versions, aliases and signatures stay.
@@ -529,7 +549,10 @@ func (s *Service) LatestVersions(ctx context.Context, p project.Name, name strin
 		out, err = s.latest(ctx, tx, m.ID, wanted)
 		return err
 	})
-	return out, err
+	if err != nil {
+		return nil, err
+	}
+	return s.listed(ctx, p, out)
 }
 
 func (s *Service) latest(ctx context.Context, tx *store.Tx, m ModelID, stages []Stage) ([]Version, error) {
@@ -572,26 +595,33 @@ func (s *Service) SearchVersions(ctx context.Context, p project.Name, in Search)
 		return nil, "", err
 	}
 	found, next := page(found, in, q)
+	out, err := s.listed(ctx, p, found)
+	return out, next, err
+}
+
+// listed are those of a project's versions that the caller may see in a list.
+func (s *Service) listed(ctx context.Context, p project.Name, found []Version) ([]Version, error) {
 	out := found[:0]
-	asked := map[string]error{}
+	admitted := map[string]error{} // by what it depends on; policies may name a version, or its owner
 	for _, v := range found {
-		label := v.Classification + "\x00" + v.Residency.String()
-		err, ok := asked[label]
-		if !ok {
-			err = s.authz.Allow(ctx, ActionRead, v.object())
-			if err == nil {
-				err = s.runs.Admit(ctx, p, "model "+v.String(), v.Residency, v.Classification)
+		err := s.authz.Allow(ctx, ActionRead, v.object())
+		if err == nil {
+			label := v.Classification + "\x00" + v.Residency.String()
+			said, ok := admitted[label]
+			if !ok {
+				said = s.runs.Admit(ctx, p, "model "+v.String(), v.Residency, v.Classification)
+				admitted[label] = said
 			}
-			asked[label] = err
+			err = said
 		}
 		switch {
 		case err == nil:
 			out = append(out, v)
 		case !fault.Is(err, fault.PermissionDenied) && !fault.Is(err, fault.NotFound):
-			return nil, "", err
+			return nil, err
 		}
 	}
-	return out, next, nil
+	return out, nil
 }
 
 // DescribeVersion sets a version's description.

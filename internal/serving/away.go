@@ -53,7 +53,7 @@ func (s *Service) sendAway(ctx context.Context, spec Spec, want Placing, o runti
 		return nil, nil, fault.New(fault.Internal, "a replica for pools %v was given a place here", want.Pools)
 	}
 	waits("another one is loaded on pool " + there.Pool())
-	session, err := s.loadAway(ctx, there, o)
+	session, err := keeping(ctx, there, func(ctx context.Context) (runtime.Session, error) { return s.loadAway(ctx, there, o) })
 	if err != nil {
 		place.Release()
 		return nil, nil, err
@@ -67,8 +67,6 @@ func (s *Service) loadAway(ctx context.Context, there Away, o runtime.Options) (
 	select {
 	case s.loads <- struct{}{}:
 		defer func() { <-s.loads }()
-	case <-there.Lost():
-		return nil, fault.New(fault.Unavailable, "the replica's process ended before it had its model")
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

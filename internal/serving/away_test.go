@@ -2,6 +2,8 @@ package serving
 
 import (
 	"context"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -67,7 +69,7 @@ func TestAway(t *testing.T) {
 			ask(p.InferElsewhere)
 		}
 		here, one, two := (*all)[0].served.Load(), (*all)[1].served.Load(), (*all)[2].served.Load()
-		if here != 10 || one+two != 10 || min(one, two) < 3 {
+		if here != 10 || one+two != 10 || one != two {
 			t.Errorf("%d answers here, %d and %d elsewhere", here, one, two)
 		}
 		(*all)[0].away.Store(true)
@@ -159,4 +161,52 @@ func TestScalePools(t *testing.T) {
 	if same, other := good.how(), (Spec{Model: "m", Scale: &ScaleSpec{Min: &two}}).how(); same == other {
 		t.Error("a version is not loaded again when its pools are others")
 	}
+}
+
+// roomy gives places, and slow loads until it is told to leave off.
+type (
+	roomy struct{ places chan *testPlace }
+	slow  struct{ left chan error }
+)
+
+func (r roomy) Place(context.Context, Placing, func(string)) (Place, error) { return <-r.places, nil }
+
+func (s slow) Load(ctx context.Context, _ []byte, _ runtime.Options) (runtime.Session, error) {
+	<-ctx.Done()
+	s.left <- ctx.Err()
+	return nil, ctx.Err()
+}
+
+// TestPlaceTaken: a replica whose place is taken while it is loaded leaves off at once,
+// gives the place back, and another one is tried after a pause.
+func TestPlaceTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		room, load := roomy{make(chan *testPlace, 1)}, slow{make(chan error, 1)}
+		s := &Service{Config: Config{Capacity: room, Runtime: load, Log: slog.New(slog.DiscardHandler)}, loads: make(chan struct{}, 1)}
+		two := 2
+		o := runtime.Options{Again: func(context.Context) ([]byte, error) { return []byte("model"), nil }}
+		p := s.replicate("nyc", "d", Spec{Scale: &ScaleSpec{Min: &two}}, Model{Version: 1}, o, &mortal{}).(*replicas)
+		p.resize(2)
+		for range 2 {
+			place := &testPlace{lost: make(chan struct{})}
+			room.places <- place
+			synctest.Wait()
+			place.take()
+			synctest.Wait()
+			select {
+			case <-load.left:
+			default:
+				t.Fatal("it goes on loading")
+			}
+			if place.released.Load() != 1 || !strings.Contains(p.trouble(), "others needed its place") {
+				t.Errorf("released %d times: %s", place.released.Load(), p.trouble())
+			}
+			<-time.After(time.Minute)
+			p.resize(2)
+		}
+		room.places <- &testPlace{lost: make(chan struct{})}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

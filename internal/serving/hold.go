@@ -224,8 +224,12 @@ func (z *scaler) forget(k key) {
 	delete(z.all, k)
 }
 
+// Stopping tells those who are held that the server stops; nobody is held any more.
+// Versions that are in memory answer until Close.
+func (s *Service) Stopping() { s.scaler.close() }
+
 // close ends all loads for who asks, and tells those who are held. The caller waits
-// for waking.
+// for waking. It may be called twice.
 func (z *scaler) close() {
 	z.mu.Lock()
 	z.closed = true
@@ -370,14 +374,13 @@ func (s *Service) sleepingInputs(ctx context.Context, r *Request) ([]models.Spec
 	return x.meta.Inputs, nil
 }
 
-// rousedFor loads the stable version of a deployment that is asleep, for what is
-// compared with it. What does not load is as one that did not load before.
-func (s *Service) rousedFor(ctx context.Context, d Deployment) {
-	t := (*s.tables.Load())[key{d.Project, d.Name}]
-	if !t.asleep() {
-		return
+// rousedFor enters the stable version of a deployment, for what is compared with it; one
+// that is asleep is loaded, and stays until the caller leaves it. nil of one that does not
+// load, or did not load before.
+func (s *Service) rousedFor(ctx context.Context, d Deployment) *target {
+	_, x, _, err := s.wake(ctx, &Request{Project: d.Project, Name: d.Name, Version: versionText(d.Version)}, 1, 0)
+	if err != nil {
+		return nil
 	}
-	if _, x, _, err := s.wake(ctx, &Request{Project: d.Project, Name: d.Name, Version: versionText(d.Version)}, 1, 0); err == nil {
-		x.leave()
-	}
+	return x
 }

@@ -359,6 +359,9 @@ func (c *call) again(ctx context.Context, x *target) {
 	began := time.Now()
 	var out []runtime.Tensor
 	err := x.meta.Check(c.filled.inputs)
+	if err == nil && c.table.features != nil { // it may have replicas where the answering version has none
+		err = c.s.fenced(ctx, c.r.Project, x, c.table.deployment.FeatureSet)
+	}
 	if err == nil {
 		wanted := x.score.output
 		if wanted == "" && len(x.meta.Outputs) > 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -146,7 +147,8 @@ func reasonOf(err error) error {
 // Adopt makes a deployment what somebody else decided. The stable version is loaded
 // first, where it is not in memory, and only then commit writes the row: an error of
 // either leaves all as it was. A trial that does not load is left for later; then the
-// error says so, and the rest was done.
+// error says so, and the rest was done. What is asleep and was adopted before, as it is
+// now, is known to load, and sleeps on.
 func (s *Service) Adopt(ctx context.Context, d Deployment, commit func(context.Context) error) error {
 	k := key{d.Project, d.Name}
 	turn, _ := s.turns.LoadOrStore(k, &sync.Mutex{})
@@ -158,6 +160,11 @@ func (s *Service) Adopt(ctx context.Context, d Deployment, commit func(context.C
 	for _, w := range d.wants() {
 		if have.holding(w) != nil {
 			continue
+		}
+		if have.asleep() && d.Spec.sleeps() && slices.Contains(have.wanted, w) {
+			if _, failed := s.failure(k, w); !failed {
+				continue
+			}
 		}
 		var t *target
 		var err error

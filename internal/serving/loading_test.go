@@ -218,3 +218,42 @@ func TestCloseModels(t *testing.T) {
 		t.Errorf("%d are open, %v", r.open, err)
 	}
 }
+
+// hasty is a runtime whose models note how long they have for a run.
+type hasty struct {
+	*numbered
+	most atomic.Int64
+}
+
+type hastySession struct {
+	runtime.Session
+	of *hasty
+}
+
+func (h *hasty) Load(ctx context.Context, m []byte, o runtime.Options) (runtime.Session, error) {
+	s, err := h.numbered.Load(ctx, m, o)
+	return hastySession{s, h}, err
+}
+
+func (s hastySession) Infer(ctx context.Context, in []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
+	left := time.Hour
+	if deadline, ok := ctx.Deadline(); ok {
+		left = time.Until(deadline)
+	}
+	s.of.most.Store(max(s.of.most.Load(), int64(left)))
+	return s.Session.Infer(ctx, in, outputs)
+}
+
+// TestTrialTime: to find out whether a model may be batched takes no longer than it may
+// take to load it.
+func TestTrialTime(t *testing.T) {
+	p := newPond(t)
+	h := &hasty{numbered: p.rt}
+	c := p.config()
+	c.Runtime, c.LoadTime = h, time.Second
+	p.Service = serving.New(c)
+	p.apply(t, serving.Spec{Model: "m", Version: "1"})
+	if most := time.Duration(h.most.Load()); most <= 0 || most > time.Second {
+		t.Errorf("a run that tries it has %s", most)
+	}
+}

@@ -3,9 +3,11 @@ package serving_test
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -191,4 +193,44 @@ func TestPythonAmongSteps(t *testing.T) {
 	if len(n.loaded) != 2 || n.loaded[0].Python == nil || n.loaded[0].Python.Environment != "named@sha256:1" || n.loaded[1].Python != nil {
 		t.Errorf("%+v", n.loaded)
 	}
+}
+
+// TestDormant: what deployments need that are not in memory is known, asleep and after a
+// restart.
+func TestDormant(t *testing.T) {
+	s, n := openSnakes(t)
+	none := 0
+	for name, spec := range map[string]serving.Spec{
+		"own": {Model: "snake", Version: "1"}, "named": pythonSpec("2", serving.PythonSpec{Environment: "named"}), "onnx": {Model: "snake", Version: "3"},
+	} {
+		spec.Scale = &serving.ScaleSpec{Min: &none, Idle: "1m"}
+		if _, _, err := s.Apply(t.Context(), "nyc", name, spec, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is := func(want ...serving.Dormant) {
+		t.Helper()
+		got := s.Dormant()
+		slices.SortFunc(got, func(a, b serving.Dormant) int { return int(a.Version - b.Version) })
+		for i := range want {
+			want[i].Project, want[i].Model = "nyc", "snake"
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+	is()
+	for range 2 {
+		if err := s.ScaleAt(t.Context(), time.Now().Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is(serving.Dormant{Version: 1, Environment: "own@sha256:1", Known: true}, serving.Dormant{Version: 2, Environment: "named"}, serving.Dormant{Version: 3, Known: true})
+	c := s.Config
+	c.Runtime = n
+	s = serving.New(c)
+	if err := s.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	is(serving.Dormant{Version: 1}, serving.Dormant{Version: 2, Environment: "named"}, serving.Dormant{Version: 3})
 }

@@ -79,8 +79,9 @@ type period struct {
 type spending struct {
 	who            Usage // without the counts
 	hear           sync.Once
-	heard          atomic.Bool  // what was written before is in the counts; until then nothing is
-	requests, rows atomic.Int64 // in the period, as far as this server knows
+	known          chan struct{} // closed when heard
+	heard          atomic.Bool   // what was written before is in the counts; until then nothing is
+	requests, rows atomic.Int64  // in the period, as far as this server knows
 	// How many of them are in the database; of who records, see Service.recording.
 	storedRequests, storedRows int64
 }
@@ -109,25 +110,41 @@ func (q *quota) at(spec QuotaSpec, now time.Time) *period {
 	return p
 }
 
-// known is a caller's spending with what was written of it. It is read once, and only
-// requests of the same caller wait for that.
-func (q *quota) known(ctx context.Context, p *period, s *spending) {
+// known waits until a caller's spending has what was written of it. It is read once, and
+// only requests of the same caller wait for that, each as long as it may. Error:
+// fault.Timeout.
+func (q *quota) known(ctx context.Context, p *period, s *spending) error {
+	if s.heard.Load() {
+		return nil
+	}
 	s.hear.Do(func() {
-		defer s.heard.Store(true)
-		if q.beyond == nil {
-			return
-		}
 		// The request that reads may be cancelled; those that wait for it are not.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readUsage)
-		defer cancel()
-		u, err := q.beyond(ctx, q.of, p.starts, p.ends, s.who.Caller)
-		if err != nil {
-			return // the count begins at nothing; recording it makes it right
-		}
-		s.storedRequests, s.storedRows = u.Requests, u.Rows
-		s.requests.Store(u.Requests)
-		s.rows.Store(u.Rows)
+		go q.read(context.WithoutCancel(ctx), p, s)
 	})
+	select {
+	case <-s.known:
+		return nil
+	case <-ctx.Done():
+		return fault.New(fault.Timeout, "the request's time was up before it was known what is left of its quota").WithHint("Try again.")
+	}
+}
+
+// read takes over what was written of a caller.
+func (q *quota) read(ctx context.Context, p *period, s *spending) {
+	defer close(s.known)
+	defer s.heard.Store(true)
+	if q.beyond == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, readUsage)
+	defer cancel()
+	u, err := q.beyond(ctx, q.of, p.starts, p.ends, s.who.Caller)
+	if err != nil {
+		return // the count begins at nothing; recording it makes it right
+	}
+	s.storedRequests, s.storedRows = u.Requests, u.Rows
+	s.requests.Store(u.Requests)
+	s.rows.Store(u.Rows)
 }
 
 // take counts a request, or refuses it. Errors: as limits.take.
@@ -143,12 +160,14 @@ func (q *quota) take(ctx context.Context, spec QuotaSpec, caller string, rows in
 			return fault.New(fault.Exhausted, "more than %d callers ask this deployment in a %s", maxSpenders, spec.Every).
 				WithHint("Count them together: spec.limits.per.").WithRetry(p.ends.Sub(now))
 		}
-		if v, there = p.callers.LoadOrStore(caller, &spending{who: whoAsks(ctx, caller, q.per)}); !there {
+		if v, there = p.callers.LoadOrStore(caller, &spending{who: whoAsks(ctx, caller, q.per), known: make(chan struct{})}); !there {
 			p.count.Add(1)
 		}
 	}
 	s := v.(*spending)
-	q.known(ctx, p, s)
+	if err := q.known(ctx, p, s); err != nil {
+		return err
+	}
 	if !spend(&s.requests, 1, spec.Requests) {
 		return p.over(q.per, "requests", spec.Requests, spec.Every, now)
 	}
@@ -206,11 +225,7 @@ func (s *Service) RecordUsage(ctx context.Context) error {
 	defer s.recording.Unlock()
 	var failed error
 	s.limits.all.Range(func(k, v any) bool {
-		m := v.(*limiter)
-		if m.quota == nil {
-			return true
-		}
-		if err := s.record(ctx, k.(key), m.quota); err != nil {
+		if err := s.record(ctx, k.(key), v.(*limiter)); err != nil {
 			failed = cmp.Or(failed, err)
 		}
 		return ctx.Err() == nil
@@ -223,8 +238,13 @@ func (s *Service) RecordUsage(ctx context.Context) error {
 }
 
 // record writes one deployment's. What the counters have is in the database once this
-// is done, and they have what the database has.
-func (s *Service) record(ctx context.Context, k key, q *quota) error {
+// is done, and they have what the database has. Those of a deployment that was deleted are
+// dropped: requests that were on their way then leave nothing under its ID.
+func (s *Service) record(ctx context.Context, k key, m *limiter) error {
+	q := m.quota
+	if q == nil {
+		return nil
+	}
 	p := q.now.Load()
 	if p == nil {
 		return nil
@@ -247,7 +267,10 @@ func (s *Service) record(ctx context.Context, k key, q *quota) error {
 		if err := s.DB.Update(ctx, k.project, func(ctx context.Context, tx *store.Tx) (err error) {
 			all, err = s.Store.AddUsage(ctx, tx, q.of, p.starts, p.ends, add)
 			return err
-		}); err != nil {
+		}); fault.Is(err, fault.NotFound) {
+			s.limits.all.CompareAndDelete(k, m)
+			return nil
+		} else if err != nil {
 			return err
 		}
 		for i, x := range part {
@@ -302,9 +325,9 @@ func (s *Service) Usage(ctx context.Context, project, name string) (QuotaUsage, 
 	}
 	out := QuotaUsage{Deployment: name, Quota: l.Quota, Per: cmp.Or(l.Per, "token")}
 	out.Starts, out.Resets = l.Quota.period(time.Now())
-	if v, ok := s.limits.all.Load(key{project, name}); ok && v.(*limiter).quota != nil {
+	if v, ok := s.limits.all.Load(key{project, name}); ok {
 		s.recording.Lock()
-		err = s.record(ctx, key{project, name}, v.(*limiter).quota)
+		err = s.record(ctx, key{project, name}, v.(*limiter))
 		s.recording.Unlock()
 		if err != nil {
 			return out, fault.Wrap(err, "record the usage of quotas")

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -188,4 +189,31 @@ func BenchmarkQuota(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestQuotaReadHeedsDeadlines: who has no time left does not wait until it is known what was
+// used, and is not counted; others wait on.
+func TestQuotaReadHeedsDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limits{written: func(ctx context.Context, _ ID, _, _ time.Time, caller string) (Usage, error) {
+			select {
+			case <-time.After(time.Second):
+				return Usage{Caller: caller, Requests: 2}, nil
+			case <-ctx.Done():
+				return Usage{}, ctx.Err()
+			}
+		}}
+		d := &Deployment{ID: "dep_1", Spec: Spec{Limits: &LimitsSpec{Quota: QuotaSpec{Requests: 3, Every: "day"}}}}
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(tokenOf(t, "a"), 100*time.Millisecond)
+		defer cancel()
+		if err := l.take(ctx, d, 1, began); !fault.Is(err, fault.Timeout) || time.Since(began) != 100*time.Millisecond {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		for i, ok := range []bool{true, false} {
+			if err := l.take(tokenOf(t, "a"), d, 1, began); (err == nil) != ok || time.Since(began) != time.Second {
+				t.Errorf("request %d, after %s: %v", i, time.Since(began), err)
+			}
+		}
+	})
 }

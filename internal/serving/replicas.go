@@ -2,6 +2,7 @@ package serving
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -36,7 +37,7 @@ type replicas struct {
 	works sync.WaitGroup // what is loaded, and replicas that are not closed; added to under mu while not closed
 
 	all  atomic.Pointer[[]*replica] // replaced as a whole, under mu
-	next atomic.Uint32              // with whom the search begins: equals take turns
+	next atomic.Uint32              // equals take turns
 
 	mu     sync.Mutex
 	wanted int
@@ -162,12 +163,9 @@ func (p *replicas) enter(away bool) *replica {
 		if len(all) == 0 {
 			return nil
 		}
-		first := int(p.next.Add(1) % uint32(len(all))) //nolint:gosec // a few
-		var best *replica
-		var fewest int64
-		var least int
-		for i := range all {
-			r := all[(first+i)%len(all)]
+		var equal [maxReplicas]*replica // the best
+		count, least, fewest := 0, 0, int64(0)
+		for _, r := range all {
 			bad := 0
 			if runtime.Away(r.session) != nil {
 				bad = 2
@@ -176,11 +174,19 @@ func (p *replicas) enter(away bool) *replica {
 				bad++
 			}
 			n := r.uses.Load()
-			if best == nil || bad < least || bad == least && n < fewest {
-				best, fewest, least = r, n, bad
+			if count == 0 || bad < least || bad == least && n < fewest {
+				count, least, fewest = 0, bad, n
+			}
+			if bad == least && n == fewest && count < len(equal) {
+				equal[count] = r
+				count++
 			}
 		}
-		if best.enter() {
+		turn := 0
+		if count > 1 { // no write to what all cores share where there is no choice
+			turn = int(p.next.Add(1) % uint32(count)) //nolint:gosec // a few
+		}
+		if best := equal[turn]; best.enter() {
 			return best
 		}
 	}
@@ -426,7 +432,7 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 		if err != nil {
 			return nil, nil, err
 		}
-		session, err := s.another(ctx, o)
+		session, err := keeping(ctx, place, func(ctx context.Context) (runtime.Session, error) { return s.another(ctx, o) })
 		if err != nil {
 			place.Release()
 			return nil, nil, err
@@ -438,6 +444,25 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 	})
 	p.spread = len(spec.pools()) > 0
 	return p
+}
+
+// keeping loads a replica unless its place is taken meanwhile.
+func keeping(ctx context.Context, place Place, load func(context.Context) (runtime.Session, error)) (runtime.Session, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	taken := fault.New(fault.Conflict, "others needed its place before it was loaded")
+	go func() {
+		select {
+		case <-place.Lost():
+			cancel(taken)
+		case <-ctx.Done():
+		}
+	}()
+	session, err := load(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), taken) {
+		return nil, taken
+	}
+	return session, err
 }
 
 // processesOf is how many a replica has.

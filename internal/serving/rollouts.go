@@ -97,12 +97,15 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Tr
 	if err != nil {
 		return Rollout{}, err
 	}
-	s.rousedFor(ctx, d)
+	stable := s.rousedFor(ctx, d)
+	if stable != nil {
+		defer stable.leave()
+	}
 	t, err := s.open(ctx, d, try.Version)
 	if err != nil {
 		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)
 	}
-	if err := s.standsIn(key{project, name}, t); err != nil {
+	if err := standsIn(stable, t); err != nil {
 		t.leave()
 		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)
 	}
@@ -118,6 +121,8 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Tr
 		}
 		shadow, _ := now.trialOf(Shadow)
 		switch version := t.model.Version; {
+		case now.Version != d.Version: // it was compared with another one
+			return fault.New(fault.Conflict, "deployment %s was changed meanwhile", d.Name).WithHint("Try again.")
 		case run.ID != "":
 			return fault.New(fault.Conflict, "version %d of %s is being tried already (%s)", run.Candidate, run.Model, run.ID).
 				WithHint("Promote it or roll it back first.")
@@ -161,13 +166,12 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Tr
 
 // standsIn refuses a candidate that would not take each request that the stable
 // version takes: whoever met it would hear that their request is wrong.
-func (s *Service) standsIn(k key, candidate *target) error {
-	t := (*s.tables.Load())[k]
-	if t == nil || t.stable == nil {
+func standsIn(stable, candidate *target) error {
+	if stable == nil {
 		return nil // it does not answer now, either
 	}
-	if err := candidate.meta.StandsIn(t.stable.meta); err != nil {
-		return fault.New(fault.Conflict, "it cannot answer what version %d answers: %w", t.stable.model.Version, err).
+	if err := candidate.meta.StandsIn(stable.meta); err != nil {
+		return fault.New(fault.Conflict, "it cannot answer what version %d answers: %w", stable.model.Version, err).
 			WithHint("Deploy it under another name, or apply it in this deployment's manifest, when its clients are ready.")
 	}
 	return nil

@@ -14,6 +14,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/serving/servingsql"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 func TestScaleSpec(t *testing.T) {
@@ -62,6 +64,7 @@ type sleepy struct {
 	began chan struct{} // not nil: told when a load waits
 	let   chan struct{} // not nil: waited for by each load
 	fails atomic.Pointer[error]
+	odd   string // the model that takes something else
 }
 
 func (r *sleepy) Load(ctx context.Context, m []byte, o runtime.Options) (runtime.Session, error) {
@@ -80,7 +83,18 @@ func (r *sleepy) Load(ctx context.Context, m []byte, o runtime.Options) (runtime
 		return nil, *err
 	}
 	s, err := r.numbered.Load(ctx, m, o)
+	if err == nil && string(m) == r.odd {
+		return oddSession{s}, nil
+	}
 	return punctual{s}, err
+}
+
+type oddSession struct{ runtime.Session }
+
+func (s oddSession) Metadata() runtime.Metadata {
+	m := s.Session.Metadata()
+	m.Inputs = []runtime.Spec{{Name: "Y", Datatype: runtime.FP32, Shape: []int64{-1, 3}}}
+	return m
 }
 
 // punctual is a session that runs nothing for who has no time left.
@@ -635,4 +649,111 @@ func TestCrowd(t *testing.T) {
 		t.Error(err)
 	}
 	r.sessions.Wait()
+}
+
+// TestComparedWithTheStable: while a candidate is loaded the stable version, with which it
+// is compared, does not go to sleep, and is not another one.
+func TestComparedWithTheStable(t *testing.T) {
+	p, r := zero(t, serving.Spec{})
+	ctx := t.Context()
+	r.odd, r.let, r.began = "model 9", make(chan struct{}), make(chan struct{}, 9)
+	started := make(chan error, 1)
+	try := func(version string, meanwhile func()) error {
+		go func() {
+			started <- second(p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: version, Weight: 50}))
+		}()
+		<-r.began // the candidate: what is asleep was loaded before
+		meanwhile()
+		r.let <- struct{}{}
+		return <-started
+	}
+	go func() { // the stable one
+		<-r.began
+		r.let <- struct{}{}
+	}()
+	p.ask(t, "", "")
+	now := time.Now()
+	err := try("9", func() {
+		for _, at := range []time.Duration{0, 2 * time.Minute, 4 * time.Minute} {
+			if err := p.ScaleAt(ctx, now.Add(at)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "cannot answer what version 1 answers") {
+		t.Errorf("a candidate that takes something else: %v", err)
+	}
+	close(r.let)
+	r.began = nil
+	for range 2 {
+		if err := p.ScaleAt(ctx, now.Add(time.Hour)); err != nil {
+			t.Error(err)
+		}
+	}
+	r.let = nil
+	p.rest(t)
+	p.start(t, "2", 50)
+}
+
+// TestStopping: who is held hears at once that the server stops, and so does who comes
+// then; what is in memory answers until the end.
+func TestStopping(t *testing.T) {
+	p, r := zero(t, serving.Spec{})
+	if _, _, err := p.Apply(t.Context(), "nyc", "awake", serving.Spec{Model: "m", Version: "1"}, false); err != nil {
+		t.Fatal(err)
+	}
+	r.let, r.began = make(chan struct{}), make(chan struct{}, 1)
+	held := p.later(t.Context(), serving.Request{})
+	<-r.began
+	p.waiting(t, 1)
+	for range 2 {
+		p.Stopping()
+	}
+	for _, err := range []error{<-held, <-p.later(t.Context(), serving.Request{})} {
+		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the server stops") {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := second(p.Infer(t.Context(), serving.Request{Project: "nyc", Name: "awake", Inputs: ask})); err != nil {
+		t.Errorf("what is in memory: %v", err)
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAdoptedAsleep: a deployment that is asleep and is changed where it was decided is not
+// loaded for that; another version is, before it answers for it.
+func TestAdoptedAsleep(t *testing.T) {
+	p, r := zero(t, serving.Spec{})
+	ctx := t.Context()
+	adopt := func(change func(*serving.Deployment)) {
+		t.Helper()
+		d, err := p.One(ctx, "nyc", "d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(&d)
+		d.Revision++
+		if err := p.Adopt(ctx, d, func(ctx context.Context) error {
+			return p.db.Update(ctx, "nyc", func(ctx context.Context, tx *store.Tx) error { return servingsql.Store{}.Put(ctx, tx, d) })
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	adopt(func(d *serving.Deployment) { d.Spec.Limits = &serving.LimitsSpec{Requests: 1000} })
+	if n := r.loads.Load(); n != 0 {
+		t.Errorf("%d loads for another limit", n)
+	}
+	if p.ask(t, "", "") != 1 || r.loads.Load() != 1 {
+		t.Errorf("it does not answer who asks, after %d loads", r.loads.Load())
+	}
+	p.rest(t)
+	adopt(func(d *serving.Deployment) { d.Version, d.Digest = 2, "sha256:2" })
+	if n := r.loads.Load(); n != 2 {
+		t.Errorf("%d loads: another version is to be loaded first", n)
+	}
+	if p.ask(t, "", "") != 2 {
+		t.Error("another version answers")
+	}
 }

@@ -468,19 +468,35 @@ func (s *Service) look(ctx context.Context, project, name string) (d Deployment,
 	return d, err
 }
 
-// List is a page of deployments by name, after a name.
+// List is a page of the deployments that the caller may read, by name, after a name.
 func (s *Service) List(ctx context.Context, project, after string, limit int) (ds []Deployment, err error) {
 	if err := s.Authz.Allow(ctx, actionRead, object(project, "")); err != nil {
 		return nil, err
 	}
-	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		ds, err = s.Store.List(ctx, tx, project, after, limit)
-		return err
-	})
-	for i := range ds {
-		ds[i] = s.withState(ds[i])
+	for len(ds) < limit {
+		var next []Deployment
+		if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			next, err = s.Store.List(ctx, tx, project, after, limit)
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		for _, d := range next {
+			after = d.Name
+			// Listed is what One would show.
+			err := s.Authz.Allow(ctx, actionRead, object(project, d.Name))
+			if err == nil && len(ds) < limit {
+				ds = append(ds, s.withState(d))
+			}
+			if err != nil && !fault.Is(err, fault.PermissionDenied) && !fault.Is(err, fault.NotFound) {
+				return nil, err
+			}
+		}
+		if len(next) < limit {
+			break
+		}
 	}
-	return ds, err
+	return ds, nil
 }
 
 // Delete ends a deployment, with what is known of its rollouts and acts; running

@@ -45,6 +45,7 @@ type Store interface {
 
 	// AddUsage adds to what callers used in a period; the answer is what they used in
 	// all, in the same order.
+	// Error: fault.NotFound for a deployment that there is not.
 	AddUsage(ctx context.Context, tx *store.Tx, of ID, starts, ends time.Time, add []Usage) ([]Usage, error)
 	// Usage is what callers used in a period.
 	Usage(ctx context.Context, tx *store.Tx, of ID, starts, ends time.Time, limit int) ([]Usage, error)

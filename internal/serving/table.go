@@ -111,7 +111,7 @@ func (s *Service) newTarget(ctx context.Context, m Model, how how, session runti
 	var verdict batching.Verdict
 	options, cores := bounded(how.batching, session), s.coresOf(how)
 	if options.MaxRows != 1 {
-		ctx, cancel := context.WithTimeout(ctx, maxTry)
+		ctx, cancel := context.WithTimeout(ctx, min(maxTry, s.LoadTime))
 		defer cancel()
 		verdict = batching.Try(ctx, cores, session, options)
 	}
@@ -131,7 +131,8 @@ func namesOf(all []runtime.Spec) []string {
 // away is why the version does not answer at the moment; nil when it does.
 func (t *target) away() error { return runtime.Away(t.session) }
 
-// maxTry bounds how long it takes to find out whether a model may be batched.
+// maxTry bounds how long it takes to find out whether a model may be batched, which is no
+// longer than it may take to load.
 const maxTry = 10 * time.Second
 
 // where adds to a record where the model runs, if that is not here.

@@ -60,14 +60,19 @@ func testUsage(t *testing.T, p *pond) {
 
 	// What was used in a period that has ended is forgotten.
 	past := time.Now().UTC().Add(-time.Hour)
+	d, err := p.One(ctx, "nyc", "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := d.ID
 	kept := func(forget bool) (n int) {
 		t.Helper()
 		if err := p.db.Update(ctx, "nyc", func(ctx context.Context, tx *store.Tx) error {
 			if !forget {
-				_, err := servingsql.Store{}.AddUsage(ctx, tx, "dep_past", past.Add(-time.Hour), past, []serving.Usage{{Caller: "x", Requests: 1}})
+				_, err := servingsql.Store{}.AddUsage(ctx, tx, id, past.Add(-time.Hour), past, []serving.Usage{{Caller: "x", Requests: 1}})
 				return err
 			}
-			all, err := servingsql.Store{}.Usage(ctx, tx, "dep_past", past.Add(-time.Hour), past, 10)
+			all, err := servingsql.Store{}.Usage(ctx, tx, id, past.Add(-time.Hour), past, 10)
 			n = len(all)
 			return err
 		}); err != nil {
@@ -136,8 +141,36 @@ func testUsage(t *testing.T, p *pond) {
 		t.Error("a request was let through after all of them, and a restart")
 	}
 
+	// What another server let through just before the end is written under no deployment.
+	p.apply(t, quota(100))
+	if err := other.RunOnce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := asks(t, other, "tok_c", 3); got != 3 {
+		t.Errorf("%d were let through", got)
+	}
+
+	of, err := p.Usage(ctx, "nyc", "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+
 	// One that is made again begins anew, and one without a quota has no usage.
 	if err := p.Delete(ctx, "nyc", "d"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // and that is forgotten
+		if err := other.RecordUsage(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := p.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		left, err := servingsql.Store{}.Usage(ctx, tx, id, of.Starts, of.Resets, 10)
+		if len(left) != 0 {
+			t.Errorf("of a deployment that was deleted %+v is left", left)
+		}
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	p.apply(t, quota(2))

@@ -1,7 +1,9 @@
 package scale
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/test/live"
@@ -135,4 +138,98 @@ func TestPools(t *testing.T) {
 	if err := w.Stop(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestPoolsStop: a server that is told to end does not wait for replicas elsewhere, which
+// end with their connections, and begins anew.
+func TestPoolsStop(t *testing.T) {
+	w := begin(t, "scale: {min: 1}")
+	w.pool("far", "")
+	w.change("runtime: {memory: 512MiB}, scale: {min: 2, max: 2, pools: [far]}")
+	w.placed("far", 1)
+	began := time.Now()
+	if err := w.Stop(); err != nil {
+		t.Errorf("%v: %s", err, w.LogTail(20))
+	}
+	t.Logf("it took %s", time.Since(began))
+	w.Eventually("replicas outlive their server", func() (bool, error) { return len(w.replicas()) == 0, nil })
+	w.Again()
+	w.placed("far", 1)
+}
+
+// TestPoolsCall: only a replica's own token opens its connection, for its own workload,
+// and only once; and it is good for nothing else.
+func TestPoolsCall(t *testing.T) {
+	w := begin(t, "scale: {min: 1}")
+	w.pool("far", "")
+	w.change("runtime: {memory: 512MiB}, scale: {min: 3, max: 3, pools: [far]}")
+	w.placed("far", 2)
+	var tokens, workloads []string
+	for _, pid := range w.replicas() {
+		environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+		w.Must(err)
+		for _, v := range strings.Split(string(environ), "\x00") {
+			if token, ok := strings.CutPrefix(v, "FALAJ_TOKEN="); ok {
+				tokens = append(tokens, token)
+			}
+			if id, ok := strings.CutPrefix(v, "FALAJ_WORKLOAD="); ok {
+				workloads = append(workloads, id)
+			}
+		}
+	}
+	if len(tokens) != 2 || len(workloads) != 2 {
+		t.Fatalf("%d tokens of %v, %v", len(tokens), workloads, w.replicas())
+	}
+	call := func(token, project, workload, upgrade string) (status int, said string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL+"/api/v1/projects/"+project+"/workloads/"+workload+"/replica", http.NoBody)
+		w.Must(err)
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", upgrade)
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		w.Must(err)
+		defer resp.Body.Close()
+		if resp.StatusCode == http.StatusSwitchingProtocols {
+			return resp.StatusCode, ""
+		}
+		b, err := io.ReadAll(resp.Body)
+		w.Must(err)
+		return resp.StatusCode, string(b)
+	}
+	other := w.Server.Project(t, "elsewhere")
+	const protocol = "falaj-replica"
+	for _, c := range []struct {
+		what, token, project, workload, upgrade string
+		status                                  int
+	}{
+		{"its second call", tokens[0], w.Name, workloads[0], protocol, http.StatusConflict},
+		{"as another replica", tokens[0], w.Name, workloads[1], protocol, http.StatusForbidden},
+		{"as one of another project", tokens[0], other.Name, workloads[0], protocol, http.StatusNotFound}, // its token is of one
+		{"as one that there is not", tokens[0], w.Name, "rep_01J00000000000000000000000", protocol, http.StatusForbidden},
+		{"an administrator", w.Token, w.Name, workloads[0], protocol, http.StatusForbidden},
+		{"without a token", "", w.Name, workloads[0], protocol, http.StatusUnauthorized},
+		{"with another protocol", tokens[0], w.Name, workloads[0], "websocket", http.StatusBadRequest},
+	} {
+		if status, said := call(c.token, c.project, c.workload, c.upgrade); status != c.status {
+			t.Errorf("%s: %d %s", c.what, status, said)
+		}
+	}
+	own := w.ClientWith(t, tokens[0])
+	for _, path := range []string{"deployments/d", "models/alien", "models/alien/versions/1", "jobs", "workloads"} {
+		if err := own.Do(t.Context(), http.MethodGet, w.Path(path), nil, nil); err == nil {
+			t.Errorf("a replica's token reads %s", path)
+		}
+	}
+	if _, err := w.Infer(own, "d", nil, live.Tensor("X", "FP32", []float64{1, 2}, 1, 2)); err == nil {
+		t.Error("a replica's token asks the model")
+	}
+	if w.on("far") != 2 { // nobody has been disturbed
+		t.Error(w.scaling())
+	}
+	w.Must(w.C.Do(t.Context(), http.MethodDelete, w.Path("deployments/d"), nil, nil))
+	w.Eventually("the token of a replica that has ended is good for something", func() (bool, error) {
+		status, said := call(tokens[0], w.Name, workloads[0], protocol)
+		return status == http.StatusUnauthorized, errors.New(said)
+	})
 }

@@ -341,10 +341,12 @@ func (Store) Held(ctx context.Context, tx *store.Tx) (map[engine.Handle]compute.
 	return held, nil
 }
 
-// Forgettable lists settled workloads that ended before t and have a handle.
-func (Store) Forgettable(ctx context.Context, tx *store.Tx, t time.Time, limit int) ([]compute.Workload, error) {
+// Forgettable lists settled workloads that ended before t and have a handle; replicas:
+// before another time.
+func (Store) Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, limit int) ([]compute.Workload, error) {
 	var rows []workloadRow
-	err := tx.NewSelect().Model(&rows).Where("settled = ? AND ended < ? AND handle <> ''", true, store.At(t)).OrderExpr("ended").Limit(limit).Scan(ctx)
+	err := tx.NewSelect().Model(&rows).Where("settled = ? AND handle <> ''", true).
+		Where("ended < ? OR kind = ? AND ended < ?", store.At(t), string(compute.Replica), store.At(replicas)).OrderExpr("ended").Limit(limit).Scan(ctx)
 	if err != nil {
 		return nil, err
 	}

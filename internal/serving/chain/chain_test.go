@@ -444,3 +444,24 @@ func TestRuns(t *testing.T) {
 		}
 	}
 }
+
+// TestRowsInAnyOrder: what a request is told does not depend on the order of its inputs,
+// also when they do not agree on how many rows there are.
+func TestRowsInAnyOrder(t *testing.T) {
+	c := made(t, full(), linear(), scaler())
+	for what, in := range map[string][]runtime.Tensor{
+		"two, one, two":   {doubles("temp", 1, 2), texts("carrier", "AA"), hours(1, 2)},
+		"one, two, two":   {doubles("temp", 1), texts("carrier", "AA", "UA"), hours(1, 2)},
+		"two, two, three": {doubles("temp", 1, 2), texts("carrier", "AA", "UA"), hours(1, 2, 3)},
+		"two":             {doubles("temp", 1, 2), texts("carrier", "AA", "UA"), hours(1, 2)},
+	} {
+		said := map[string]bool{}
+		for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+			out, err := c.Infer(t.Context(), []runtime.Tensor{in[order[0]], in[order[1]], in[order[2]]}, []string{"label", "sure"})
+			said[fmt.Sprint(out, err)] = true
+		}
+		if len(said) != 1 {
+			t.Errorf("%s rows: %v", what, said)
+		}
+	}
+}

@@ -158,20 +158,15 @@ type frame struct {
 
 // Infer implements runtime.Session.
 func (s *Session) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
-	f := &frame{ports: s.ports, tensors: make([]runtime.Tensor, len(s.ports)), wanted: make([]bool, len(s.ports)), rows: -1}
+	f := &frame{ports: s.ports, tensors: make([]runtime.Tensor, len(s.ports)), wanted: make([]bool, len(s.ports))}
 	for _, t := range inputs {
 		slot, there := s.slots[t.Name]
 		if !there || !s.ports[slot].asked {
 			return nil, fault.New(fault.Invalid, "there is no input %q", t.Name)
 		}
 		f.tensors[slot] = t
-		if shape := s.ports[slot].Shape; f.rows < 0 && len(t.Shape) > 0 && (shape == nil || shape[0] < 0) {
-			f.rows = int(t.Shape[0])
-		}
 	}
-	if f.rows < 0 {
-		f.rows = 1
-	}
+	f.rows = f.count()
 	for _, name := range outputs {
 		slot, there := s.slots[name]
 		if !there {
@@ -216,6 +211,17 @@ func (s *Session) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []
 		out[i].Name = name
 	}
 	return out, nil
+}
+
+// count is how many rows there are: what the first input has, in the chain's order and not
+// the client's, whose first dimension varies.
+func (f *frame) count() int {
+	for slot, p := range f.ports {
+		if t := f.tensors[slot]; t.Data != nil && len(t.Shape) > 0 && (p.Shape == nil || p.Shape[0] < 0) {
+			return int(t.Shape[0])
+		}
+	}
+	return 1
 }
 
 func late() error {

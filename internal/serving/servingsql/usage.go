@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -19,6 +20,13 @@ type usageRow struct {
 
 // AddUsage implements serving.Store.
 func (Store) AddUsage(ctx context.Context, tx *store.Tx, of serving.ID, starts, ends time.Time, add []serving.Usage) ([]serving.Usage, error) {
+	var there int
+	if err := tx.NewRaw("SELECT COUNT(*) FROM serving_deployment WHERE id = ?", string(of)).Scan(ctx, &there); err != nil {
+		return nil, err
+	}
+	if there == 0 {
+		return nil, fault.New(fault.NotFound, "deployment %s does not exist any more", of)
+	}
 	all := make([]serving.Usage, len(add))
 	for i, u := range add {
 		all[i] = u

@@ -43,6 +43,32 @@ type world struct {
 	broken map[int64]bool // versions that do not load
 	held   []string       // what was adopted last, by name
 	now    time.Time
+	files  int   // requests for files
+	cuts   []int // bytes after which each of them breaks off
+	froms  []string
+	whole  bool // no ranges are given
+}
+
+// serveFile gives the file, or a part of it that breaks off.
+func (w *world) serveFile(rw http.ResponseWriter, r *http.Request) {
+	from := 0
+	if text := r.Header.Get("Range"); text != "" && !w.whole {
+		_, _ = fmt.Sscanf(text, "bytes=%d-", &from)
+		rw.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(w.file)-1, len(w.file)))
+	}
+	w.froms = append(w.froms, r.Header.Get("Range"))
+	rest := w.file[from:]
+	rw.Header().Set("Content-Length", strconv.Itoa(len(rest)))
+	if from > 0 {
+		rw.WriteHeader(http.StatusPartialContent)
+	}
+	if len(w.cuts) > 0 {
+		rest, w.cuts = rest[:w.cuts[0]], w.cuts[1:]
+		_, _ = rw.Write(rest)
+		_ = http.NewResponseController(rw).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	_, _ = rw.Write(rest)
 }
 
 const file = "an ONNX file"
@@ -64,7 +90,8 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(at, "/sync"):
 		_ = json.NewEncoder(rw).Encode(w.wanted)
 	case strings.Contains(at, "/files/"):
-		_, _ = rw.Write(w.file)
+		w.files++
+		w.serveFile(rw, r)
 	case strings.HasSuffix(at, "/hand-over") && w.gone:
 		rw.WriteHeader(http.StatusGone)
 		_, _ = io.WriteString(rw, `{"kind":"gone","detail":"the deployment was deleted"}`)
@@ -375,4 +402,30 @@ func TestOwn(t *testing.T) {
 	if err := mirror.Own(ctx, w.DB, w.Store, w.Deployments); !fault.Is(err, fault.Conflict) {
 		t.Error(err)
 	}
+}
+
+// TestResumes: a file whose connection breaks off is gone on with, and not begun again; it
+// is what was signed, or not taken.
+func TestResumes(t *testing.T) {
+	for _, c := range []struct {
+		whole bool
+		froms []string
+	}{{false, []string{"", "bytes=4-", "bytes=7-", "bytes=7-"}}, {true, []string{"", "bytes=4-", "bytes=4-", "bytes=4-"}}} {
+		w := start(t)
+		w.whole = c.whole
+		if w.cuts = []int{4, 3, 0}; c.whole { // of which nothing new comes
+			w.cuts = []int{4, 3, 4}
+		}
+		w.wants("a", 1, 1, nil)
+		w.round(0, true)
+		w.is("a@1 | 1")
+		if !slices.Equal(w.froms, c.froms) {
+			t.Errorf("it was asked for %q, want %q", w.froms, c.froms)
+		}
+	}
+	w := start(t)
+	w.cuts, w.file = []int{4}, []byte("an ONNX filE")
+	w.wants("a", 1, 1, nil)
+	w.round(fault.Invalid, false)
+	w.is("|")
 }

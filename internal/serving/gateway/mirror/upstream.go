@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -54,6 +55,11 @@ func newUpstream(s Server) *upstream {
 func (u *upstream) close() { u.http.CloseIdleConnections() }
 
 func (u *upstream) do(ctx context.Context, method, path string, query url.Values, contentType string, body io.Reader) (*http.Response, error) {
+	return u.doFrom(ctx, 0, method, path, query, contentType, body)
+}
+
+// doFrom asks for what comes after so many bytes of the answer; it may be given all.
+func (u *upstream) doFrom(ctx context.Context, from int64, method, path string, query url.Values, contentType string, body io.Reader) (*http.Response, error) {
 	token, err := os.ReadFile(u.s.TokenFile)
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "gateway.token_file: %w", err)
@@ -70,11 +76,14 @@ func (u *upstream) do(ctx context.Context, method, path string, query url.Values
 	if contentType != "" {
 		r.Header.Set("Content-Type", contentType)
 	}
+	if from > 0 {
+		r.Header.Set("Range", "bytes="+strconv.FormatInt(from, 10)+"-")
+	}
 	a, err := u.http.Do(r)
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "the server that this gateway follows does not answer: %w", err)
 	}
-	if a.StatusCode == http.StatusOK {
+	if a.StatusCode == http.StatusOK || from > 0 && a.StatusCode == http.StatusPartialContent && strings.HasPrefix(a.Header.Get("Content-Range"), "bytes "+strconv.FormatInt(from, 10)+"-") {
 		return a, nil
 	}
 	defer func() { _ = a.Body.Close() }()
@@ -129,18 +138,111 @@ func (u *upstream) sync(ctx context.Context, r gateway.Report) (w gateway.Wanted
 	return w, nil
 }
 
-// file gives a file of a version to read.
+// file gives a file of a version to read. Where a connection breaks off, or nothing comes
+// any more, another one goes on from there: what came is not fetched again.
 func (u *upstream) file(ctx context.Context, model string, version int64, name string, read func(io.Reader) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	a, err := u.do(ctx, http.MethodGet, "/models/"+url.PathEscape(model)+"/versions/"+strconv.FormatInt(version, 10)+"/files/"+url.PathEscape(name), nil, "", nil)
-	if err != nil {
+	path := "/models/" + url.PathEscape(model) + "/versions/" + strconv.FormatInt(version, 10) + "/files/" + url.PathEscape(name)
+	f := &pieces{ctx: ctx, open: func(ctx context.Context, from int64) (io.ReadCloser, error) {
+		a, err := u.doFrom(ctx, from, http.MethodGet, path, nil, "", nil)
+		if err != nil {
+			return nil, err
+		}
+		if a.StatusCode == http.StatusOK && from > 0 { // a server that gives all or nothing
+			if _, err := io.CopyN(io.Discard, a.Body, from); err != nil {
+				_ = a.Body.Close()
+				return nil, fault.New(fault.Unavailable, "the answer broke off: %w", err)
+			}
+		}
+		return a.Body, nil
+	}}
+	defer f.drop()
+	if err := f.next(); err != nil {
 		return err
 	}
-	defer func() { _ = a.Body.Close() }()
+	return read(f)
+}
+
+// How long a file may not come on before who fetches it gives up: pauses between
+// connections that brought nothing, which double.
+const (
+	firstPause = 100 * time.Millisecond
+	maxBroken  = 12 // some seven minutes
+)
+
+// pieces is a file that comes over one connection after the other.
+type pieces struct {
+	ctx  context.Context // of the fetch
+	open func(ctx context.Context, from int64) (io.ReadCloser, error)
+
+	at     int64 // bytes that came
+	broken int   // connections in a row that brought nothing
+	body   io.ReadCloser
+	late   *time.Timer
+	end    context.CancelCauseFunc
+}
+
+// next opens a connection.
+func (f *pieces) next() error {
+	ctx, cancel := context.WithCancelCause(f.ctx)
 	late := time.AfterFunc(idleTime, func() { cancel(fault.New(fault.Timeout, "nothing came for %s", idleTime)) })
-	defer late.Stop()
-	return read(alive{a.Body, late})
+	body, err := f.open(ctx, f.at)
+	if err != nil {
+		late.Stop()
+		cancel(nil)
+		return err
+	}
+	f.body, f.late, f.end = body, late, cancel
+	return nil
+}
+
+// drop closes the connection that there is.
+func (f *pieces) drop() {
+	if f.body == nil {
+		return
+	}
+	f.late.Stop()
+	f.end(nil)
+	_ = f.body.Close()
+	f.body = nil
+}
+
+// Read implements io.Reader.
+func (f *pieces) Read(p []byte) (int, error) {
+	for {
+		err := error(nil)
+		if f.body == nil {
+			err = f.next()
+		}
+		if err == nil {
+			var n int
+			n, err = f.body.Read(p)
+			f.at += int64(n)
+			if n > 0 {
+				f.broken = 0
+				f.late.Reset(idleTime)
+			}
+			if err != nil && !errors.Is(err, io.EOF) {
+				f.drop()
+			}
+			if n > 0 && !errors.Is(err, io.EOF) {
+				return n, nil // and the next connection goes on
+			}
+			if err == nil || errors.Is(err, io.EOF) {
+				return n, err
+			}
+			err = fault.New(fault.Unavailable, "the file broke off after %d bytes: %w", f.at, err)
+		}
+		if f.broken++; f.broken > maxBroken || !fault.Is(err, fault.Unavailable) || f.ctx.Err() != nil {
+			return 0, err
+		}
+		pause := time.NewTimer(firstPause << (f.broken - 1))
+		select {
+		case <-pause.C:
+		case <-f.ctx.Done():
+			pause.Stop()
+			return 0, err
+		}
+	}
 }
 
 // alive puts off a time-out whenever something comes.

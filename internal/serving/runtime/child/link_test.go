@@ -218,3 +218,19 @@ func isReset(err error) bool {
 	_, ok := errors.AsType[*net.OpError](err)
 	return ok
 }
+
+// TestLinkEarly: a process that is told to end before it has a model ends, and does not
+// wait until it is killed.
+func TestLinkEarly(t *testing.T) {
+	near, far := connect(t)
+	ctx, tell := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- Serve(ctx, far, far, fragile{}) }()
+	tell()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection: %v", err)
+	}
+}

@@ -18,10 +18,19 @@ func Main(in io.Reader, out io.Writer, rt runtime.Runtime) error {
 }
 
 // Serve is Main, of a child that is told to end by its context. It says so, goes on with
-// what it is asked, and ends when in does, as who asks it sees to.
+// what it is asked, and ends when in does, as who asks it sees to. Before it has a model
+// there is nothing to go on with: it closes in, if it can.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, rt runtime.Runtime) error {
 	r, w := newReader(in), newWriter(out)
+	waits := context.AfterFunc(ctx, func() {
+		if c, ok := in.(io.Closer); ok {
+			_ = c.Close()
+		}
+	})
 	model, o, err := r.load()
+	if !waits() {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

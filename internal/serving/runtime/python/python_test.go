@@ -525,6 +525,8 @@ func TestEstimators(t *testing.T) {
 		"bare":    {[]runtime.Tensor{x}, map[string]any{"label": want.Words, "probabilities": slices.Concat(want.Wordsof...)}},
 		"line":    {[]runtime.Tensor{x}, map[string]any{"variable": want.Line}},
 		"plane":   {[]runtime.Tensor{x}, map[string]any{"variable": slices.Concat(want.Plane...)}},
+		"named":   {[]runtime.Tensor{x}, map[string]any{"east": columnOf(want.Plane, 0), "north": columnOf(want.Plane, 1)}},
+		"renamed": {[]runtime.Tensor{x}, map[string]any{"late": want.Label, "probabilities": slices.Concat(want.Probabilities...)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := b.Load(t.Context(), nil, b.options(os.DirFS(filepath.Join(dir, name))))
@@ -559,6 +561,34 @@ func TestEstimators(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEstimatorsRefused: outputs that the model does not give.
+func TestEstimatorsRefused(t *testing.T) {
+	b := newBed(t, "sklearn")
+	dir := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), b.interpreter, "-I", "testdata/sklearn_model.py", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for name, says := range map[string]string{
+		"too many": "2 outputs are declared beside probabilities, and predict gives one of the shape [1]", "too few": "3 outputs are declared", "improbable": "has no predict_proba",
+	} {
+		s, err := b.Load(t.Context(), nil, b.options(os.DirFS(filepath.Join(dir, name))))
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), says) || fault.HintOf(err) == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			_ = s.Close()
+		}
+	}
+}
+
+// columnOf is a column of rows.
+func columnOf(rows [][]float64, i int) (column []float64) {
+	for _, row := range rows {
+		column = append(column, row[i])
+	}
+	return column
 }
 
 // alike compares answers; sums of floats may be taken in another order.

@@ -358,6 +358,26 @@ class Estimator:
         specs = declared_in(path)
         self.inputs = specs[0] if specs else self.signature(said.get("signature"))
         self.outputs = specs[1] if specs else self.gives()
+        self.predicted = [s for s in self.outputs if s.name != "probabilities"]
+        if len(self.predicted) < len(self.outputs) and not callable(getattr(self.model, "predict_proba", None)):
+            raise Refused("invalid", "the output probabilities is declared, and the model is a %s, which has no predict_proba" % type(self.model).__name__,
+                          "Give the output that predict answers another name.")
+        if len(self.predicted) > 1:
+            try:  # a row of zeros says how many it gives
+                said = self.model.predict(self.table({s.name: zeros(s) for s in self.inputs}))
+            except Exception:  # it does not take it; then it is seen when it is asked
+                return
+            self.columns_of(said)
+
+    def columns_of(self, said):
+        """What predict gave, by output: all of it is one, and each column one of several."""
+        if len(self.predicted) == 1:
+            return {self.predicted[0].name: said}
+        said = np.asarray(said)
+        if said.ndim != 2 or said.shape[1] != len(self.predicted):
+            raise Refused("invalid", "%d outputs are declared beside probabilities, and predict gives one of the shape %s" % (len(self.predicted), list(said.shape)),
+                          "Declare one output, or one for each column that predict gives; or put a predict.py beside MLmodel.")
+        return {s.name: said[:, [i]] if s.shape is not None and len(s.shape) == 2 else said[:, i] for i, s in enumerate(self.predicted)}
 
     def signature(self, said):
         inputs = said.get("inputs") if isinstance(said, dict) else None
@@ -433,9 +453,11 @@ class Estimator:
         if rows == {0}:  # which no estimator takes
             return {s.name: np.zeros([0] + [max(d, 0) for d in (s.shape or [0])[1:]], dtype_of(s.datatype)) for s in self.outputs}
         x, out = self.table(inputs), {}
-        for name in wanted:
-            out[name] = self.model.predict_proba(x) if name == "probabilities" else self.model.predict(x)
-        return out
+        if any(name != "probabilities" for name in wanted):  # once, for all of them
+            out.update(self.columns_of(self.model.predict(x)))
+        if "probabilities" in wanted:
+            out["probabilities"] = self.model.predict_proba(x)
+        return {name: out[name] for name in wanted}
 
 
 def zeros(s):

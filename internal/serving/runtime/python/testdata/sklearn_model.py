@@ -38,9 +38,13 @@ ask = rng.normal(size=(5, 4))
 ask[:, 2] = np.arange(5)
 
 
-def write(name, model, signature=""):
+def write(name, model, signature="", outputs=None):
     directory = os.path.join(sys.argv[1], name)
     os.makedirs(directory)
+    if outputs:
+        with open(os.path.join(directory, "falaj.json"), "w") as f:
+            json.dump({"inputs": [{"name": "X", "datatype": "FP64", "shape": [-1, 4]}],
+                       "outputs": [{"name": n, "datatype": d, "shape": s} for n, d, s in outputs]}, f)
     with open(os.path.join(directory, "MLmodel"), "w") as f:
         f.write(MLMODEL % signature)
     with open(os.path.join(directory, "model.pkl"), "wb") as f:
@@ -72,6 +76,11 @@ line = LinearRegression().fit(x, x @ [1.0, 2.0, 3.0, 4.0])
 plane = LinearRegression().fit(x, x @ rng.normal(size=(4, 2)))
 write("line", line)
 write("plane", plane)
+write("named", plane, outputs=[("east", "FP64", [-1]), ("north", "FP64", [-1, 1])])
+write("renamed", classifier, outputs=[("probabilities", "FP64", [-1, 2]), ("late", "INT64", [-1])])
+write("too many", line, outputs=[("a", "FP64", [-1]), ("b", "FP64", [-1])])
+write("too few", plane, outputs=[("a", "FP64", [-1]), ("b", "FP64", [-1]), ("c", "FP64", [-1])])
+write("improbable", line, outputs=[("variable", "FP64", [-1]), ("probabilities", "FP64", [-1, 2])])
 json.dump({
     "x": ask.tolist(), "label": classifier.predict(ask).tolist(), "probabilities": classifier.predict_proba(ask).tolist(),
     "words": words.predict(ask).tolist(), "wordsof": words.predict_proba(ask).tolist(), "line": line.predict(ask).tolist(), "plane": plane.predict(ask).tolist(),
