@@ -138,7 +138,7 @@ func (s *Service) Cleared(ctx context.Context, tx *store.Tx, p project.Name, nam
 		return err
 	}
 	pr := asked.Spec.Promotion
-	what := ""
+	var what string
 	switch {
 	case !pr.asks():
 		return nil

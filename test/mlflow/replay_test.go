@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,7 +19,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -62,7 +60,7 @@ type answer struct {
 }
 
 func TestReplay(t *testing.T) {
-	python := installed(t, "mlflow-full")
+	python := live.Installed(t, "mlflow-full")
 	cases := read(t)
 	if len(cases) < 300 {
 		t.Fatalf("%d cases", len(cases))
@@ -87,19 +85,7 @@ func TestReplay(t *testing.T) {
 		}
 	}
 	t.Logf("%d cases; %d answers are equal, %d differ with a reason", len(cases), len(cases)-differ, differ)
-	const golden = "testdata/differences.txt"
-	if *rewrite {
-		if err := os.WriteFile(golden, []byte(got.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	listed, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.Split(string(listed), "\n"), strings.Split(got.String(), "\n")); diff != "" {
-		t.Errorf("differences from MLflow (-listed +now); list them by -rewrite\n%s", diff)
-	}
+	live.Differences(t, "MLflow", "testdata/differences.txt", got.String(), *rewrite)
 }
 
 // beyond takes out of an answer of Falaj's what it says of model versions and MLflow
@@ -351,77 +337,12 @@ func startFalaj(t *testing.T) *server {
 func startMLflow(t *testing.T, python string) *server {
 	t.Helper()
 	dir := t.TempDir()
-	address := free(t)
-	_, port, _ := net.SplitHostPort(address)
+	address, port := live.Address(t)
 	cmd := exec.Command(python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port, "--workers", "1",
 		"--backend-store-uri", "sqlite:///"+filepath.Join(dir, "mlflow.db"), "--artifacts-destination", filepath.Join(dir, "artifacts"))
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir, "MLFLOW_DISABLE_TELEMETRY=true", "DO_NOT_TRACK=true", "GIT_PYTHON_REFRESH=quiet", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false",
 		"MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS=true", "MLFLOW_WEBHOOK_ALLOWED_SCHEMES=https,http")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(ended)
-	}()
-	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		<-ended
-	})
-	timeout := time.After(2 * live.Wait) // it makes its tables first
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			if resp, err := http.Get("http://" + address + "/health"); err == nil {
-				_ = resp.Body.Close()
-				if resp.StatusCode == http.StatusOK {
-					return &server{url: "http://" + address, saved: map[string]string{}, dir: dir}
-				}
-			}
-		case <-ended:
-			t.Fatalf("mlflow server ended:\n%s", log.String())
-		case <-timeout:
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-			<-ended
-			t.Fatalf("mlflow server is not ready:\n%s", log.String())
-		}
-	}
-}
-
-// free is an address where nobody listens.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// installed is the Python of an environment.
-func installed(t *testing.T, name string) string {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("runs a real server and real clients")
-	}
-	python, err := filepath.Abs(filepath.Join("..", "..", ".tmp", "venv", name, "bin", "python"))
-	if err == nil {
-		_, err = os.Stat(python)
-	}
-	if err != nil {
-		how := "the environment " + name + " is not installed: make engines"
-		if os.Getenv("CI") == "true" {
-			t.Fatal(how)
-		}
-		t.Skip(how)
-	}
-	return python
+	live.Peer{Cmd: cmd, Ready: live.Answers("http://" + address + "/health"), Within: 2 * live.Wait}.Start(t) // it makes its tables first
+	return &server{url: "http://" + address, saved: map[string]string{}, dir: dir}
 }

@@ -7,17 +7,12 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/test/live"
@@ -40,7 +35,7 @@ type world struct {
 }
 
 func TestClients(t *testing.T) {
-	python := installed(t, "oip")
+	python := live.Installed(t, "oip")
 	w := begin(t)
 	for _, which := range []string{"http", "grpc", "aio", "kserve", "reflected"} {
 		t.Run(which, func(t *testing.T) { w.run(t, python, "clients.py", which) })
@@ -50,30 +45,18 @@ func TestClients(t *testing.T) {
 // TestSideBySide asks Falaj and Triton the same. What differs is listed, with its
 // reason, in docs/reference/inference.md.
 func TestSideBySide(t *testing.T) {
-	python := installed(t, "triton")
+	python := live.Installed(t, "triton")
 	w := begin(t)
 	h, g := triton(t, python)
 	w.env = append(w.env, "TRITON_HTTP="+h, "TRITON_GRPC="+g)
 	got := w.run(t, python, "compare.py")
-	const golden = "testdata/differences.txt"
-	if *rewrite {
-		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Errorf("differences from Triton (-listed +now); list them by -rewrite and in docs/reference/inference.md\n%s", diff)
-	}
+	live.Differences(t, "Triton", "testdata/differences.txt", got, *rewrite)
 }
 
 // TestPerfAnalyzer: Triton's own load generator measures a deployment by both protocols,
 // with what the server says of its configuration and statistics.
 func TestPerfAnalyzer(t *testing.T) {
-	env := filepath.Dir(filepath.Dir(installed(t, "perf")))
+	env := filepath.Dir(filepath.Dir(live.Installed(t, "perf")))
 	libraries, err := filepath.Glob(filepath.Join(env, "lib", "python3.*", "site-packages", "nvidia", "cuda_runtime", "lib"))
 	if err != nil || len(libraries) != 1 {
 		t.Fatal(libraries, err)
@@ -97,7 +80,7 @@ func TestPerfAnalyzer(t *testing.T) {
 
 // TestGrpcurl: who has nothing but the address and a token finds the calls, and asks.
 func TestGrpcurl(t *testing.T) {
-	grpcurl := program(t, "grpcurl")
+	grpcurl := live.Built(t, "grpcurl")
 	w := begin(t)
 	for _, c := range []struct {
 		want string
@@ -125,50 +108,10 @@ func TestGrpcurl(t *testing.T) {
 	}
 }
 
-// program is a program that make engines builds.
-func program(t *testing.T, name string) string {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("runs a real server and real clients")
-	}
-	path, err := filepath.Abs(filepath.Join("..", "..", ".tmp", "bin", name))
-	if err == nil {
-		_, err = os.Stat(path)
-	}
-	if err != nil {
-		how := name + " is not built: make engines"
-		if os.Getenv("CI") == "true" {
-			t.Fatal(how)
-		}
-		t.Skip(how)
-	}
-	return path
-}
-
-// installed is the Python of an environment.
-func installed(t *testing.T, name string) string {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("runs a real server and real clients")
-	}
-	python, err := filepath.Abs(filepath.Join("..", "..", ".tmp", "venv", name, "bin", "python"))
-	if err == nil {
-		_, err = os.Stat(python)
-	}
-	if err != nil {
-		how := "the environment " + name + " is not installed: make engines"
-		if os.Getenv("CI") == "true" {
-			t.Fatal(how)
-		}
-		t.Skip(how)
-	}
-	return python
-}
-
 func begin(t *testing.T) *world {
 	t.Helper()
 	s := live.New(t, "")
-	calls := free(t)
+	calls, _ := live.Address(t)
 	s.Args = []string{"--grpc", calls}
 	s.Up(t)
 	w := &world{Project: s.Project(t, "nyc"), http: strings.TrimPrefix(s.URL, "http://"), calls: calls}
@@ -189,17 +132,6 @@ func begin(t *testing.T) *world {
 		"FALAJ_TOKEN=" + w.token, "FALAJ_VIEWER=" + token("viewer"), "HOME=" + s.Home,
 	}
 	return w
-}
-
-// free is an address where nobody listens.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // run runs a script of testdata and gives what it writes.
@@ -238,54 +170,14 @@ func triton(t *testing.T, python string) (httpAddress, grpcAddress string) {
 			t.Fatal(err)
 		}
 	}
-	split := func(address string) string {
-		_, port, _ := net.SplitHostPort(address)
-		return port
-	}
-	httpAddress, grpcAddress = free(t), free(t)
+	httpAddress, h := live.Address(t)
+	grpcAddress, g := live.Address(t)
 	cmd := exec.Command(filepath.Join(from, "bin", "tritonserver"),
 		"--model-repository", filepath.Join(dir, "models"), "--backend-directory", filepath.Join(dir, "backends"),
-		"--http-address", "127.0.0.1", "--http-port", split(httpAddress), "--grpc-address", "127.0.0.1", "--grpc-port", split(grpcAddress),
+		"--http-address", "127.0.0.1", "--http-port", h, "--grpc-address", "127.0.0.1", "--grpc-port", g,
 		"--allow-metrics", "false", "--model-control-mode", "explicit", "--load-model", "linear", "--load-model", "types",
-		"--backend-config", "python,shm-default-byte-size=1048576", "--backend-config", "python,shm-region-prefix-name=falaj-"+split(httpAddress))
+		"--backend-config", "python,shm-default-byte-size=1048576", "--backend-config", "python,shm-region-prefix-name=falaj-"+h)
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(packages[0], "nvidia_pytriton.libs"), "PYTHONPATH="+packages[0])
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(ended)
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-ended:
-		case <-time.After(live.Wait):
-		}
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	})
-	timeout := time.After(live.Wait)
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			if resp, err := http.Get("http://" + httpAddress + "/v2/health/ready"); err == nil {
-				_ = resp.Body.Close()
-				if resp.StatusCode == http.StatusOK {
-					return httpAddress, grpcAddress
-				}
-			}
-		case <-ended:
-			t.Fatalf("tritonserver ended:\n%s", log.String())
-		case <-timeout:
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-			<-ended
-			t.Fatalf("tritonserver is not ready:\n%s", log.String())
-		}
-	}
+	live.Peer{Cmd: cmd, Ready: live.Answers("http://" + httpAddress + "/v2/health/ready"), Polite: true}.Start(t)
+	return httpAddress, grpcAddress
 }

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -117,7 +116,7 @@ func agrees(t *testing.T, r *remote.Runtime, version string) {
 
 // TestRemoteTriton asks a real Triton.
 func TestRemoteTriton(t *testing.T) {
-	h, g := triton(t, installed(t, "triton"))
+	h, g := triton(t, live.Installed(t, "triton"))
 	for p, address := range map[remote.Protocol]string{remote.HTTP: h, remote.GRPC: g} {
 		t.Run(string(p), func(t *testing.T) {
 			agrees(t, far(t, remote.Server{Address: address, Protocol: p, Connections: 2}), "1")
@@ -127,7 +126,7 @@ func TestRemoteTriton(t *testing.T) {
 
 // TestRemoteKServe asks a real KServe model server, whose models have no versions.
 func TestRemoteKServe(t *testing.T) {
-	python := installed(t, "oip")
+	python := live.Installed(t, "oip")
 	h, g := kserve(t, python)
 	for p, address := range map[remote.Protocol]string{remote.HTTP: h, remote.GRPC: g} {
 		t.Run(string(p), func(t *testing.T) {
@@ -139,48 +138,18 @@ func TestRemoteKServe(t *testing.T) {
 // kserve starts a model server of KServe with the functions of testdata.
 func kserve(t *testing.T, python string) (httpAddress, grpcAddress string) {
 	t.Helper()
-	httpAddress, grpcAddress = free(t), free(t)
-	_, h, _ := net.SplitHostPort(httpAddress)
-	_, g, _ := net.SplitHostPort(grpcAddress)
+	httpAddress, h := live.Address(t)
+	grpcAddress, g := live.Address(t)
 	cmd := exec.Command(python, filepath.Join("testdata", "kserve_server.py"), "--http_port", h, "--grpc_port", g, "--enable_latency_logging", "false")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(ended)
-	}()
-	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		<-ended
-	})
-	timeout := time.After(live.Wait)
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			resp, err := http.Get("http://" + httpAddress + "/v2/models/types/ready")
-			if err != nil {
-				continue
-			}
-			_ = resp.Body.Close()
-			if c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", grpcAddress); err == nil && resp.StatusCode == http.StatusOK {
-				_ = c.Close()
-				return httpAddress, grpcAddress
-			}
-		case <-ended:
-			t.Fatalf("kserve ended:\n%s", log.String())
-		case <-timeout:
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-			<-ended
-			t.Fatalf("kserve is not ready:\n%s", log.String())
+	ready := live.Answers("http://" + httpAddress + "/v2/models/types/ready")
+	live.Peer{Cmd: cmd, Ready: func(ctx context.Context) bool {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", grpcAddress)
+		if err == nil {
+			_ = c.Close()
 		}
-	}
+		return err == nil && ready(ctx)
+	}}.Start(t)
+	return httpAddress, grpcAddress
 }
 
 // suite loads the models of the runtimes' suite by their names at a Falaj.
@@ -200,7 +169,7 @@ func TestRemoteFalaj(t *testing.T) {
 		t.Skip("runs a real server")
 	}
 	s := live.New(t, "")
-	calls := free(t)
+	calls, _ := live.Address(t)
 	s.Args = []string{"--grpc", calls}
 	s.Up(t)
 	p := s.Project(t, "suite")
@@ -239,7 +208,8 @@ func TestRemoteIsKilled(t *testing.T) {
 		t.Skip("runs real servers")
 	}
 	theirs := live.New(t, "")
-	calls, web := free(t), free(t)
+	calls, _ := live.Address(t)
+	web, _ := live.Address(t)
 	theirs.Args = []string{"--grpc", calls, "--http", web}
 	theirs.Up(t)
 	there := theirs.Project(t, "there")

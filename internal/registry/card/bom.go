@@ -43,11 +43,8 @@ func BOM(f Facts) ([]byte, error) {
 			if found.Path != file.Path && !strings.HasPrefix(found.Path, file.Path+"!") {
 				continue
 			}
-			said := found.Path + ": " + found.Format + ", " + string(found.Level)
-			for _, why := range found.Reasons {
-				said += "; " + why
-			}
-			*part.Properties = append(*part.Properties, cdx.Property{Name: "falaj:content", Value: said})
+			said := append([]string{found.Path + ": " + found.Format + ", " + string(found.Level)}, found.Reasons...)
+			*part.Properties = append(*part.Properties, cdx.Property{Name: "falaj:content", Value: strings.Join(said, "; ")})
 			for _, i := range found.Imports {
 				*part.Properties = append(*part.Properties, cdx.Property{Name: "falaj:imports", Value: i})
 			}
@@ -90,8 +87,12 @@ func BOM(f Facts) ([]byte, error) {
 		}
 	}
 	about := []cdx.Property{
-		{Name: "falaj:project", Value: string(f.Version.Project)}, {Name: "falaj:digest", Value: c.Digest},
-		{Name: "falaj:signature", Value: c.SignatureType}, {Name: "falaj:signing-key", Value: c.KeyID}, {Name: "falaj:content", Value: string(c.Content)}, {Name: "falaj:owner", Value: c.Owner},
+		{Name: "falaj:project", Value: string(f.Version.Project)},
+		{Name: "falaj:digest", Value: c.Digest},
+		{Name: "falaj:signature", Value: c.SignatureType},
+		{Name: "falaj:signing-key", Value: c.KeyID},
+		{Name: "falaj:content", Value: string(c.Content)},
+		{Name: "falaj:owner", Value: c.Owner},
 	}
 	property := func(name, value string) {
 		if value != "" {

@@ -42,11 +42,17 @@ func (c Card) Markdown() []byte {
 	}
 	say("## Model details\n")
 	rows := [][2]string{
-		{"Owner", c.Owner}, {"Registered", c.CreatedAt.UTC().Format("2006-01-02 15:04 UTC")}, {"License", c.License},
-		{"Stage", c.Stage}, {"Aliases", strings.Join(c.Aliases, ", ")},
-		{"Digest", c.Digest}, {"Signature", c.SignatureType + ", key " + c.KeyID},
-		{"May be in", c.Residency.String()}, {"Classification", c.Classification},
-		{"Made from", strings.Join(c.Parents, ", ")}, {"Loading it", loading[string(c.Content)]},
+		{"Owner", c.Owner},
+		{"Registered", c.CreatedAt.UTC().Format("2006-01-02 15:04 UTC")},
+		{"License", c.License},
+		{"Stage", c.Stage},
+		{"Aliases", strings.Join(c.Aliases, ", ")},
+		{"Digest", c.Digest},
+		{"Signature", c.SignatureType + ", key " + c.KeyID},
+		{"May be in", c.Residency.String()},
+		{"Classification", c.Classification},
+		{"Made from", strings.Join(c.Parents, ", ")},
+		{"Loading it", loading[string(c.Content)]},
 	}
 	say("| | |\n|---|---|")
 	for _, r := range rows {
