@@ -1,6 +1,7 @@
 const paths = {
   overview: 'M4 13h7V4H4zM13 20h7V11h-7zM4 20h7v-4H4zM13 8h7V4h-7z',
   deployments: 'M12 3l8 4.5v9L12 21l-8-4.5v-9zM12 12l8-4.5M12 12v9M12 12L4 7.5',
+  gateways: 'M3 21V9l9-6 9 6v12M3 21h18M9 21v-7h6v7',
   monitoring: 'M3 12h4l3-8 4 16 3-8h4',
   jobs: 'M5 4l14 8-14 8z',
   datasets: 'M4 6c0-1.7 3.6-3 8-3s8 1.3 8 3-3.6 3-8 3-8-1.3-8-3zM4 6v12c0 1.7 3.6 3 8 3s8-1.3 8-3V6M4 12c0 1.7 3.6 3 8 3s8-1.3 8-3',
