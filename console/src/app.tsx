@@ -13,6 +13,7 @@ import { DatasetPage } from './pages/Dataset';
 import { DeploymentPage } from './pages/Deployment';
 import { DeploymentsPage } from './pages/Deployments';
 import { FeatureServicePage, FeatureViewPage } from './pages/Features';
+import { GatewaysPage } from './pages/Gateways';
 import { JobPage } from './pages/Job';
 import { JobsPage } from './pages/Jobs';
 import { LineagePage } from './pages/Lineage';
@@ -63,6 +64,7 @@ function InProject({ project }: { project: string }) {
         <Route path="/p/:project"><OverviewPage project={project} /></Route>
         <Route path="/p/:project/deployments"><DeploymentsPage project={project} /></Route>
         <Route path="/p/:project/deployments/:name">{({ name }) => <DeploymentPage key={name} project={project} name={name} />}</Route>
+        <Route path="/p/:project/gateways"><GatewaysPage project={project} /></Route>
         <Route path="/p/:project/monitoring"><MonitoringPage project={project} /></Route>
         <Route path="/p/:project/jobs"><JobsPage project={project} /></Route>
         <Route path="/p/:project/jobs/:id">{({ id }) => <JobPage key={id} project={project} id={id} />}</Route>

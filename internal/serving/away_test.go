@@ -166,14 +166,14 @@ func TestScalePools(t *testing.T) {
 // roomy gives places, and slow loads until it is told to leave off.
 type (
 	roomy struct{ places chan *testPlace }
-	slow  struct{ left chan error }
+	slow  struct{ left chan struct{} }
 )
 
 func (r roomy) Place(context.Context, Placing, func(string)) (Place, error) { return <-r.places, nil }
 
 func (s slow) Load(ctx context.Context, _ []byte, _ runtime.Options) (runtime.Session, error) {
 	<-ctx.Done()
-	s.left <- ctx.Err()
+	s.left <- struct{}{}
 	return nil, ctx.Err()
 }
 
@@ -181,7 +181,7 @@ func (s slow) Load(ctx context.Context, _ []byte, _ runtime.Options) (runtime.Se
 // gives the place back, and another one is tried after a pause.
 func TestPlaceTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		room, load := roomy{make(chan *testPlace, 1)}, slow{make(chan error, 1)}
+		room, load := roomy{make(chan *testPlace, 1)}, slow{make(chan struct{}, 1)}
 		s := &Service{Config: Config{Capacity: room, Runtime: load, Log: slog.New(slog.DiscardHandler)}, loads: make(chan struct{}, 1)}
 		two := 2
 		o := runtime.Options{Again: func(context.Context) ([]byte, error) { return []byte("model"), nil }}

@@ -184,7 +184,7 @@ func (p *replicas) enter(away bool) *replica {
 		}
 		turn := 0
 		if count > 1 { // no write to what all cores share where there is no choice
-			turn = int(p.next.Add(1) % uint32(count)) //nolint:gosec // a few
+			turn = int(p.next.Add(1) % uint32(count))
 		}
 		if best := equal[turn]; best.enter() {
 			return best

@@ -97,7 +97,7 @@ func TestConsole(t *testing.T) {
 		t.Error(said)
 	}
 
-	b.visit("w")
+	b.visit("x")
 	b.see("No sweep was made")
 	p.Apply(sweep)
 	b.see("parabola")

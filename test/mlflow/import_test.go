@@ -45,7 +45,7 @@ func (c counts) all() int { return c.Created + c.Updated + c.Unchanged + c.Skipp
 // address, and by its database while the importer and the server are killed: each time
 // the unmodified client sees the same at both addresses.
 func TestImport(t *testing.T) {
-	python := installed(t, "mlflow-full")
+	python := live.Installed(t, "mlflow-full")
 	theirs := startMLflow(t, python)
 	runs := strings.TrimSpace(script(t, python, "make.py", nil, theirs.url, "200"))
 	runs = runs[strings.LastIndexByte(runs, '\n')+1:]

@@ -29,6 +29,7 @@ export type Profile = Schemas['training.Profile'];
 export type Optimization = Schemas['optimize.Report'];
 export type Top = Schemas['training.Top'];
 export type Member = Schemas['engine.Member'];
+export type Gateway = Schemas['gateway.Gateway'];
 export type AuditEntry = Schemas['AuditView'];
 
 /** Attempt is what a job's view=full adds; the API's description leaves it open. */

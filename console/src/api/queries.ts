@@ -2,7 +2,7 @@
 // can make them stale.
 import { keepPreviousData, useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useEffect, useMemo } from 'react';
-import { get, inProject, Problem, type Dataset, type DatasetProfile, type Definition, type FeatureLineage, type FeatureService, type FeatureView, type Figure, type Freshness, type Graph, type Hit, type Job, type JobDetail, type Model, type Optimization, type Page, type Profile, type Project, type Sweep, type SweepSummary, type Top, type Trial, type Version } from './client';
+import { get, inProject, Problem, type Dataset, type DatasetProfile, type Definition, type FeatureLineage, type FeatureService, type FeatureView, type Figure, type Freshness, type Gateway, type Graph, type Hit, type Job, type JobDetail, type Model, type Optimization, type Page, type Profile, type Project, type Sweep, type SweepSummary, type Top, type Trial, type Version } from './client';
 import type { Baseline, Deployment, Monitor, Progress, Status, Window } from './monitoring';
 
 /** The most objects that a table holds; it says so when there are more. */
@@ -56,6 +56,8 @@ export const useFeatureServices = (p: string) => useList<FeatureService>(['featu
 export const useModels = (p: string) => useList<Model>(['model', p, 'list'], inProject(p, 'models'));
 export const useDeployments = (p: string) => useList<Deployment>(['deployment', p, 'list'], inProject(p, 'deployments'), { every: 10_000 });
 export const useMonitors = (p: string) => useList<Monitor>(['monitor', p, 'list'], inProject(p, 'monitors'), { every: 10_000 });
+
+export const useGateways = (p: string) => useList<Gateway>(['gateway', p, 'list'], inProject(p, 'gateways'), { every: 10_000 });
 
 /** What has all the words; nothing is asked for fewer than two letters. */
 export const useSearch = (p: string, q: string) =>

@@ -18,9 +18,10 @@ import { lastProject, setZone, useZone } from './settings';
 export const pages: { path: string; name: string; icon: IconName; key: string }[] = [
   { path: '', name: 'Overview', icon: 'overview', key: 'o' },
   { path: 'deployments', name: 'Deployments', icon: 'deployments', key: 'd' },
+  { path: 'gateways', name: 'Gateways', icon: 'gateways', key: 'w' },
   { path: 'monitoring', name: 'Monitoring', icon: 'monitoring', key: 'm' },
   { path: 'jobs', name: 'Jobs', icon: 'jobs', key: 'j' },
-  { path: 'sweeps', name: 'Sweeps', icon: 'sweeps', key: 'w' },
+  { path: 'sweeps', name: 'Sweeps', icon: 'sweeps', key: 'x' },
   { path: 'datasets', name: 'Datasets', icon: 'datasets', key: 's' },
   { path: 'features', name: 'Features', icon: 'features', key: 'f' },
   { path: 'models', name: 'Models', icon: 'models', key: 'r' },

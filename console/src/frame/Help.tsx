@@ -2,7 +2,7 @@ import { Button, Kbd } from '@mantine/core';
 import { useEffect, useRef } from 'react';
 
 const groups: [string, [string[], string][]][] = [
-  ['Go to', [[['g', 'o'], 'Overview'], [['g', 'd'], 'Deployments'], [['g', 'm'], 'Monitoring'], [['g', 'j'], 'Jobs'], [['g', 'w'], 'Sweeps'], [['g', 's'], 'Datasets'], [['g', 'f'], 'Features'], [['g', 'r'], 'Models'], [['g', 'a'], 'Audit']]],
+  ['Go to', [[['g', 'o'], 'Overview'], [['g', 'd'], 'Deployments'], [['g', 'w'], 'Gateways'], [['g', 'm'], 'Monitoring'], [['g', 'j'], 'Jobs'], [['g', 'x'], 'Sweeps'], [['g', 's'], 'Datasets'], [['g', 'f'], 'Features'], [['g', 'r'], 'Models'], [['g', 'a'], 'Audit']]],
   ['Tables and pictures', [[['/'], 'Filter'], [['↑'], 'Row or cell before'], [['↓'], 'Next row or cell'], [['Enter'], 'Open'], [['Home'], 'First row'], [['End'], 'Last row']]],
   ['Everywhere', [[['Ctrl', 'K'], 'Search the project'], [['t'], 'Light, dark or as the system'], [['u'], 'Times in UTC or local'], [['Esc'], 'Close, or back to the list'], [['?'], 'This help']]],
 ];

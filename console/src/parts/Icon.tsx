@@ -1,6 +1,7 @@
 const paths = {
   overview: 'M4 13h7V4H4zM13 20h7V11h-7zM4 20h7v-4H4zM13 8h7V4h-7z',
   deployments: 'M12 3l8 4.5v9L12 21l-8-4.5v-9zM12 12l8-4.5M12 12v9M12 12L4 7.5',
+  gateways: 'M3 21V9l9-6 9 6v12M3 21h18M9 21v-7h6v7',
   monitoring: 'M3 12h4l3-8 4 16 3-8h4',
   jobs: 'M5 4l14 8-14 8z',
   sweeps: 'M4 20V4M4 20h16M8 16h.01M11 11h.01M14 14h.01M16 7h.01M19 10h.01',

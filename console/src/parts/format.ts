@@ -35,6 +35,15 @@ export function ms(n: number | null | undefined): string {
   return n >= 1000 ? `${number(n / 1000)} s` : n >= 1 ? `${number(n)} ms` : `${number(n * 1000, 2)} µs`;
 }
 
+/** Bytes, in the largest unit of which there is one. */
+export function bytes(n: number | null | undefined): string {
+  if (n == null || !Number.isFinite(n)) return absent;
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let unit = 0;
+  for (; n >= 1024 && unit < units.length - 1; unit++) n /= 1024;
+  return `${number(n)} ${units[unit]}`;
+}
+
 /** How long, in its two largest units. */
 export function span(milliseconds: number): string {
   const s = Math.round(milliseconds / 1000);

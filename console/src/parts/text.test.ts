@@ -1,12 +1,13 @@
 import { columnEdges, columnKey, draw, plainEdges, trace } from './lineage';
-import type { Graph, GraphNode } from '../api/client';
+import type { Gateway, Graph, GraphNode } from '../api/client';
 import { describe, expect, test } from 'vitest';
 import { Parser } from '../api/sse';
 import { stale } from '../api/live';
 import type { Feature, Window } from '../api/monitoring';
 import { bars, mainly, rebin, rowsOf, scoreName, since, step, strength } from './drift';
 import { boxes, flame } from './flame';
-import { ago, count, ms, number, percent, signed, span, time } from './format';
+import { leftOut, stateOf } from './gateway';
+import { ago, bytes, count, ms, number, percent, signed, span, time } from './format';
 
 describe('format', () => {
   test.each([
@@ -22,6 +23,11 @@ describe('format', () => {
     [percent(0.123), '12 %'],
     [percent(0.0001), '< 1 %'],
     [percent(0), '0 %'],
+    [bytes(0), '0 B'],
+    [bytes(1023), '1\u2009023 B'],
+    [bytes(1536), '1.5 KiB'],
+    [bytes(5 * 1024 ** 3), '5 GiB'],
+    [bytes(null), '–'],
     [ms(0.25), '250 µs'],
     [ms(12.34), '12.3 ms'],
     [ms(2500), '2.5 s'],
@@ -181,4 +187,20 @@ describe('lineage', () => {
     expect(back.decided.map((e) => e.from.replace('\u0000', '.'))).toEqual(['dataset weather@3.hour']);
     expect(back.down).toEqual([]);
   });
+});
+
+describe('gateways', () => {
+  const now = Date.parse('2026-11-27T12:00:00Z');
+  const g = (seen?: Partial<NonNullable<Gateway['seen']>>): Gateway => ({
+    project: 'nyc', name: 'edge', spec: { zone: 'home' }, created_at: '', updated_at: '', revision: 1,
+    seen: seen && { at: '2026-11-27T11:59:55Z', instance: 'gwi_1', zone: 'home', waiting: 0, ...seen },
+  });
+  test.each([
+    [stateOf(g(), now), ['waiting', 'It has never come.']],
+    [stateOf(g({}), now), ['ready', '']],
+    [stateOf(g({ at: '2026-11-27T11:00:00Z' }), now)[0], 'away'],
+    [stateOf(g({ holds: [{ deployment: 'a', version: 1, state: 'ready' }, { deployment: 'b', version: 2, state: 'failed', reason: 'no memory' }] }), now), ['failed', 'b: no memory']],
+    [leftOut(g({ left_out: [{ deployment: 'a', reason: 'it may be in DE only' }] })), 'a: it may be in DE only'],
+    [leftOut(g()), ''],
+  ])('%j is %j', (got, want) => expect(got).toEqual(want));
 });
