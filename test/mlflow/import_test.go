@@ -150,7 +150,7 @@ func TestImport(t *testing.T) {
 // TestImportHostile: rows that no server writes neither stop an import nor come
 // through it, and nothing is read that was not named.
 func TestImportHostile(t *testing.T) {
-	python := installed(t, "mlflow-full")
+	python := live.Installed(t, "mlflow-full")
 	file := filepath.Join(t.TempDir(), "hostile.db")
 	script(t, python, "hostile.py", nil, file)
 	s := live.New(t, "")
