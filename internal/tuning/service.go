@@ -97,8 +97,9 @@ func (s *Service) Create(ctx context.Context, study Study) (StudyID, error) {
 	study.Residency, study.Classification = origin.Residency, origin.Classification
 	var id StudyID
 	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		var made bool
 		var err error
-		if id, err = s.rules.Create(ctx, tx, study); err != nil {
+		if id, made, err = s.rules.Create(ctx, tx, study); err != nil || !made {
 			return err
 		}
 		for scope, attributes := range map[Scope]Attributes{User: study.User, System: study.System} {
@@ -200,19 +201,20 @@ func (s *Service) CreateTrial(ctx context.Context, p project.Name, id StudyID, t
 	if err := requested(request); err != nil {
 		return 0, err
 	}
-	var made TrialID
+	var trial TrialID
 	err := s.change(ctx, p, id, func(ctx context.Context, tx *store.Tx, study Study) error {
+		var made bool
 		var err error
-		if made, err = s.rules.CreateTrial(ctx, tx, p, id, template, request); err != nil {
+		if trial, made, err = s.rules.CreateTrial(ctx, tx, p, id, template, request); err != nil || !made {
 			return err
 		}
-		t, err := s.store.TrialHead(ctx, tx, p, made)
+		t, err := s.store.TrialHead(ctx, tx, p, trial)
 		if err != nil {
 			return err
 		}
 		return note(ctx, tx, p, ActionWrite, study.Name, map[string]any{"act": "trial", "trial": t.Number, "state": string(t.State)})
 	})
-	return made, err
+	return trial, err
 }
 
 // SetParam sets a parameter, whose distribution must go with the study's.
@@ -229,7 +231,9 @@ func (s *Service) SetState(ctx context.Context, p project.Name, id TrialID, stat
 		return false, err
 	}
 	err = s.changeTrial(ctx, p, id, func(ctx context.Context, tx *store.Tx, study Study) error {
-		if moved, err = s.rules.SetState(ctx, tx, p, id, state, values, request); err != nil || !moved {
+		var again bool
+		var err error
+		if moved, again, err = s.rules.SetState(ctx, tx, p, id, state, values, request); err != nil || !moved || again {
 			return err
 		}
 		whole, err := s.store.Trials(ctx, tx, p, study.ID, math.MaxInt64, []TrialID{id}, 1)

@@ -30,34 +30,33 @@ type Studies struct {
 }
 
 // Create begins a study and gives its number. The repetition of the request that
-// made a study gets that study.
-func (s Studies) Create(ctx context.Context, tx *store.Tx, study Study) (StudyID, error) {
+// made a study gets that study, and made is false.
+func (s Studies) Create(ctx context.Context, tx *store.Tx, study Study) (id StudyID, made bool, err error) {
 	if err := named("study", study.Name); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if n := len(study.Directions); n == 0 || n > maxDirections {
-		return 0, fault.New(fault.Invalid, "a study has 1 to %d directions, not %d", maxDirections, n).WithHint("Give one for each objective.")
+		return 0, false, fault.New(fault.Invalid, "a study has 1 to %d directions, not %d", maxDirections, n).WithHint("Give one for each objective.")
 	}
 	for _, d := range study.Directions {
 		if d != Minimize && d != Maximize {
-			return 0, fault.New(fault.Invalid, "direction %q is not known", d).WithHint("Use minimize or maximize.")
+			return 0, false, fault.New(fault.Invalid, "direction %q is not known", d).WithHint("Use minimize or maximize.")
 		}
 	}
 	if study.Request != "" {
-		made, err := s.Store.StudyNamed(ctx, tx, study.Project, study.Name)
-		if err == nil && made.Request == study.Request {
-			return made.ID, nil
+		before, err := s.Store.StudyNamed(ctx, tx, study.Project, study.Name)
+		if err == nil && before.Request == study.Request {
+			return before.ID, false, nil
 		}
 		if err != nil && !fault.Is(err, fault.NotFound) {
-			return 0, err
+			return 0, false, err
 		}
 	}
-	id, err := s.Store.NextStudy(ctx, tx, study.Project)
-	if err != nil {
-		return 0, err
+	if study.ID, err = s.Store.NextStudy(ctx, tx, study.Project); err != nil {
+		return 0, false, err
 	}
-	study.ID, study.Created = id, s.Now()
-	return id, s.Store.AddStudy(ctx, tx, study)
+	study.Created = s.Now()
+	return study.ID, true, s.Store.AddStudy(ctx, tx, study)
 }
 
 // SetStudyAttribute sets or replaces an attribute of a study.
@@ -73,35 +72,35 @@ func (s Studies) SetStudyAttribute(ctx context.Context, tx *store.Tx, p project.
 
 // CreateTrial adds a trial: a running one, or one like the template, whose ID,
 // Study, Number, Made and Moved do not count. A request that was made before, by its key
-// unless that is empty, gets the trial that it made.
-func (s Studies) CreateTrial(ctx context.Context, tx *store.Tx, p project.Name, id StudyID, template *Trial, request string) (TrialID, error) {
+// unless that is empty, gets the trial that it made, and made is false.
+func (s Studies) CreateTrial(ctx context.Context, tx *store.Tx, p project.Name, id StudyID, template *Trial, request string) (trial TrialID, made bool, err error) {
 	study, err := s.Store.Study(ctx, tx, p, id)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if request != "" {
-		if made, err := s.Store.TrialOf(ctx, tx, p, id, request); err == nil || !fault.Is(err, fault.NotFound) {
-			return made, err
+		if before, err := s.Store.TrialOf(ctx, tx, p, id, request); err == nil || !fault.Is(err, fault.NotFound) {
+			return before, false, err
 		}
 	}
 	t := Trial{State: Running, Started: s.Now()}
 	if template != nil {
 		t = *template
 		if err := checked(t, len(study.Directions)); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 	}
 	if t.Number, err = s.Store.TrialCount(ctx, tx, p, id); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if t.Number >= maxTrials {
-		return 0, fault.New(fault.Exhausted, "study %q has %d trials, the most it may have", study.Name, t.Number).WithHint("Go on in a new study.")
+		return 0, false, fault.New(fault.Exhausted, "study %q has %d trials, the most it may have", study.Name, t.Number).WithHint("Go on in a new study.")
 	}
 	if t.ID, err = s.Store.NextTrial(ctx, tx, p); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	t.Study, t.Made, t.Moved = id, request, ""
-	return t.ID, s.add(ctx, tx, p, t)
+	return t.ID, true, s.add(ctx, tx, p, t)
 }
 
 func (s Studies) add(ctx context.Context, tx *store.Tx, p project.Name, t Trial) error {
@@ -156,31 +155,31 @@ func (s Studies) SetParam(ctx context.Context, tx *store.Tx, p project.Name, id 
 
 // SetState moves a trial on. It is false when the trial was to run and somebody
 // else has claimed it. A request that moved it, by its key unless that is empty, has
-// moved it when it is repeated.
-func (s Studies) SetState(ctx context.Context, tx *store.Tx, p project.Name, id TrialID, state State, values []float64, request string) (bool, error) {
+// moved it when it is repeated; then again is true.
+func (s Studies) SetState(ctx context.Context, tx *store.Tx, p project.Name, id TrialID, state State, values []float64, request string) (moved, again bool, err error) {
 	t, err := s.Store.TrialHead(ctx, tx, p, id)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if request != "" && t.Moved == request {
-		return true, nil
+		return true, true, nil
 	}
 	if err := unfinished(t); err != nil {
-		return false, err
+		return false, false, err
 	}
 	if state == Running && t.State != Waiting {
-		return false, nil
+		return false, false, nil
 	}
 	study, err := s.Store.Study(ctx, tx, p, t.Study)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	t.State, t.Moved = state, request
 	if len(values) > 0 {
 		t.Values = values
 	}
 	if err := outcome(t.State, t.Values, len(study.Directions)); err != nil {
-		return false, err
+		return false, false, err
 	}
 	switch {
 	case state == Running:
@@ -188,7 +187,7 @@ func (s Studies) SetState(ctx context.Context, tx *store.Tx, p project.Name, id 
 	case state.Finished():
 		t.Completed = s.Now()
 	}
-	return true, s.Store.PutTrial(ctx, tx, p, t)
+	return true, false, s.Store.PutTrial(ctx, tx, p, t)
 }
 
 // SetIntermediate sets or replaces what a trial reported at a step.

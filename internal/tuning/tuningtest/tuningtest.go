@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tuning"
 )
@@ -23,6 +24,7 @@ const (
 	whole   tuning.Distribution = `{"name": "IntDistribution", "attributes": {"log": false, "step": 1, "low": 0, "high": 3}}`
 	choices tuning.Distribution = `{"name": "CategoricalDistribution", "attributes": {"choices": [null, true, "a", 1.5]}}`
 	python  tuning.Distribution = `{"name": "CategoricalDistribution", "attributes": {"choices": [null, 1, "a", 1.5]}}`
+	odd     tuning.Distribution = `{"name": "CategoricalDistribution", "attributes": {"choices": [NaN, Infinity, -Infinity, "NaN \" NaN"]}}`
 	others  tuning.Distribution = `{"name": "CategoricalDistribution", "attributes": {"choices": [null, true, "b", 1.5]}}`
 )
 
@@ -38,6 +40,7 @@ func Run(t *testing.T, s tuning.Store, open func(testing.TB) *store.DB) {
 	for name, test := range map[string]func(*subject){
 		"names": names, "numbers": numbers, "claim": claim, "params": params, "finished": finished,
 		"deltas": deltas, "template": template, "refused": refused, "deleted": deleted, "projects": projects,
+		"repeated": repeated, "progress": progress, "words": words, "labels": labels,
 	} {
 		t.Run(name, func(t *testing.T) {
 			test(&subject{T: t, db: open(t), Studies: tuning.Studies{Store: s, Now: time.Now}})
@@ -66,7 +69,7 @@ func (t *subject) refuses(kind fault.Kind, fn func(ctx context.Context, tx *stor
 func (t *subject) study(name string) (id tuning.StudyID) {
 	t.Helper()
 	t.do(func(ctx context.Context, tx *store.Tx) (err error) {
-		id, err = t.Create(ctx, tx, tuning.Study{Project: proj, Name: name, Directions: []tuning.Direction{tuning.Maximize}})
+		id, _, err = t.Create(ctx, tx, tuning.Study{Project: proj, Name: name, Directions: []tuning.Direction{tuning.Maximize}})
 		return err
 	})
 	return id
@@ -75,7 +78,7 @@ func (t *subject) study(name string) (id tuning.StudyID) {
 func (t *subject) trial(study tuning.StudyID, like *tuning.Trial) (id tuning.TrialID) {
 	t.Helper()
 	t.do(func(ctx context.Context, tx *store.Tx) (err error) {
-		id, err = t.CreateTrial(ctx, tx, proj, study, like, "")
+		id, _, err = t.CreateTrial(ctx, tx, proj, study, like, "")
 		return err
 	})
 	return id
@@ -96,7 +99,7 @@ func (t *subject) trials(study tuning.StudyID, after tuning.TrialID, included ..
 func names(t *subject) {
 	id := t.study("a")
 	t.refuses(fault.Conflict, func(ctx context.Context, tx *store.Tx) error {
-		_, err := t.Create(ctx, tx, tuning.Study{Project: proj, Name: "a", Directions: []tuning.Direction{tuning.Minimize}})
+		_, _, err := t.Create(ctx, tx, tuning.Study{Project: proj, Name: "a", Directions: []tuning.Direction{tuning.Minimize}})
 		return err
 	})
 	t.do(func(ctx context.Context, tx *store.Tx) error {
@@ -125,7 +128,7 @@ func numbers(t *subject) {
 		all.Go(func() {
 			for range 10 {
 				if err := t.update(func(ctx context.Context, tx *store.Tx) error {
-					_, err := t.CreateTrial(ctx, tx, proj, study, nil, "")
+					_, _, err := t.CreateTrial(ctx, tx, proj, study, nil, "")
 					return err
 				}); err != nil {
 					t.Error(err)
@@ -154,7 +157,7 @@ func claim(t *subject) {
 		all.Go(func() {
 			var ok bool
 			err := t.update(func(ctx context.Context, tx *store.Tx) (err error) {
-				ok, err = t.SetState(ctx, tx, proj, id, tuning.Running, nil, "")
+				ok, _, err = t.SetState(ctx, tx, proj, id, tuning.Running, nil, "")
 				return err
 			})
 			mu.Lock()
@@ -212,7 +215,7 @@ func finished(t *subject) {
 	for _, state := range []tuning.State{tuning.Complete, tuning.Pruned, tuning.Failed} {
 		id := t.trial(study, nil)
 		t.do(func(ctx context.Context, tx *store.Tx) error {
-			_, err := t.SetState(ctx, tx, proj, id, state, []float64{math.Inf(1)}, "")
+			_, _, err := t.SetState(ctx, tx, proj, id, state, []float64{math.Inf(1)}, "")
 			return err
 		})
 		for _, fn := range []func(ctx context.Context, tx *store.Tx) error{
@@ -224,7 +227,7 @@ func finished(t *subject) {
 				return t.SetTrialAttribute(ctx, tx, proj, id, tuning.User, "k", "1")
 			},
 			func(ctx context.Context, tx *store.Tx) error {
-				_, err := t.SetState(ctx, tx, proj, id, tuning.Running, nil, "")
+				_, _, err := t.SetState(ctx, tx, proj, id, tuning.Running, nil, "")
 				return err
 			},
 		} {
@@ -289,7 +292,7 @@ func refused(t *subject) {
 	id := t.trial(study, nil)
 	for _, values := range [][]float64{nil, {1, 2}, {math.NaN()}} {
 		t.refuses(fault.Invalid, func(ctx context.Context, tx *store.Tx) error {
-			_, err := t.SetState(ctx, tx, proj, id, tuning.Complete, values, "")
+			_, _, err := t.SetState(ctx, tx, proj, id, tuning.Complete, values, "")
 			return err
 		})
 	}
@@ -301,7 +304,7 @@ func refused(t *subject) {
 	})
 	t.refuses(fault.NotFound, func(ctx context.Context, tx *store.Tx) error { return t.SetIntermediate(ctx, tx, proj, id+1, 0, 0) })
 	t.refuses(fault.Invalid, func(ctx context.Context, tx *store.Tx) error {
-		_, err := t.Create(ctx, tx, tuning.Study{Project: proj, Name: "b"})
+		_, _, err := t.Create(ctx, tx, tuning.Study{Project: proj, Name: "b"})
 		return err
 	})
 }
@@ -344,7 +347,147 @@ func projects(t *subject) {
 		return err
 	})
 	t.refuses(fault.NotFound, func(ctx context.Context, tx *store.Tx) error {
-		_, err := t.SetState(ctx, tx, "other", id, tuning.Failed, nil, "")
+		_, _, err := t.SetState(ctx, tx, "other", id, tuning.Failed, nil, "")
+		return err
+	})
+}
+
+// repeated: a request with a key that is made again does nothing again; another one
+// is another one.
+func repeated(t *subject) {
+	create := func(name, request string) (id tuning.StudyID, err error) {
+		err = t.update(func(ctx context.Context, tx *store.Tx) error {
+			id, _, err = t.Create(ctx, tx, tuning.Study{Project: proj, Name: name, Directions: []tuning.Direction{tuning.Maximize}, Request: request})
+			return err
+		})
+		return id, err
+	}
+	study, err := create("a", "r1")
+	if again, err2 := create("a", "r1"); err != nil || err2 != nil || again != study {
+		t.Fatalf("studies %d and %d: %v %v", study, again, err, err2)
+	}
+	for _, request := range []string{"", "r2"} {
+		if _, err := create("a", request); !fault.Is(err, fault.Conflict) {
+			t.Errorf("request %q: %v", request, err)
+		}
+	}
+	trial := func(request string) (id tuning.TrialID) {
+		t.do(func(ctx context.Context, tx *store.Tx) (err error) {
+			id, _, err = t.CreateTrial(ctx, tx, proj, study, &tuning.Trial{State: tuning.Waiting}, request)
+			return err
+		})
+		return id
+	}
+	move := func(id tuning.TrialID, state tuning.State, request string) (moved bool, err error) {
+		err = t.update(func(ctx context.Context, tx *store.Tx) error {
+			var values []float64
+			if state == tuning.Complete {
+				values = []float64{1}
+			}
+			moved, _, err = t.SetState(ctx, tx, proj, id, state, values, request)
+			return err
+		})
+		return moved, err
+	}
+	first := trial("t1")
+	for _, x := range []struct {
+		state   tuning.State
+		request string
+		moved   bool
+		refused bool
+	}{
+		{tuning.Running, "m1", true, false},
+		{tuning.Running, "m1", true, false},
+		{tuning.Running, "m2", false, false},
+		{tuning.Running, "", false, false},
+		{tuning.Complete, "m3", true, false},
+		{tuning.Complete, "m3", true, false},
+		{tuning.Complete, "m4", false, true},
+		{tuning.Running, "m1", false, true},
+	} {
+		if moved, err := move(first, x.state, x.request); moved != x.moved || fault.Is(err, fault.Conflict) != x.refused || err != nil && !x.refused {
+			t.Errorf("%s by %q: %t %v", x.state, x.request, moved, err)
+		}
+	}
+	// Whoever claimed it meanwhile, the request made this one.
+	if again := trial("t1"); again != first {
+		t.Errorf("t1 made %d and %d", first, again)
+	}
+	if a, b, c := trial("t2"), trial(""), trial(""); a == first || b == c || a == b {
+		t.Errorf("trials %d, %d, %d", a, b, c)
+	}
+}
+
+// progress counts, and finds what is complete.
+func progress(t *subject) {
+	study, other := t.study("a"), t.study("b")
+	for _, s := range []tuning.State{tuning.Waiting, tuning.Running, tuning.Running, tuning.Pruned, tuning.Failed} {
+		t.trial(study, &tuning.Trial{State: s})
+	}
+	a := t.trial(study, &tuning.Trial{State: tuning.Complete, Values: []float64{2}})
+	b := t.trial(study, &tuning.Trial{State: tuning.Complete, Values: []float64{math.Inf(-1)}})
+	t.trial(other, &tuning.Trial{State: tuning.Complete, Values: []float64{9}})
+	t.do(func(ctx context.Context, tx *store.Tx) error {
+		states, err := t.Store.States(ctx, tx, proj, study)
+		if err != nil {
+			return err
+		}
+		want := map[tuning.State]int64{tuning.Waiting: 1, tuning.Running: 2, tuning.Pruned: 1, tuning.Failed: 1, tuning.Complete: 2}
+		if !reflect.DeepEqual(states, want) {
+			t.Errorf("states %v, want %v", states, want)
+		}
+		outcomes, err := t.Store.Outcomes(ctx, tx, proj, study)
+		if err != nil {
+			return err
+		}
+		if len(outcomes) != 2 || outcomes[0].ID != a || outcomes[1].ID != b || outcomes[0].Values[0] != 2 || !math.IsInf(outcomes[1].Values[0], -1) {
+			t.Errorf("outcomes %+v", outcomes)
+		}
+		return nil
+	})
+}
+
+// words: choices may be what JSON has no form for, and are told apart.
+func words(t *subject) {
+	study := t.study("a")
+	set := func(d tuning.Distribution) error {
+		id := t.trial(study, nil)
+		return t.update(func(ctx context.Context, tx *store.Tx) error {
+			return t.SetParam(ctx, tx, proj, id, "x", tuning.Param{Value: 1, Distribution: d})
+		})
+	}
+	for range 2 {
+		if err := set(odd); err != nil {
+			t.Error(err)
+		}
+	}
+	const quoted tuning.Distribution = `{"name": "CategoricalDistribution", "attributes": {"choices": ["NaN", "Infinity", "-Infinity", "NaN \" NaN"]}}`
+	for _, d := range []tuning.Distribution{quoted, `{"name": "CategoricalDistribution", "attributes": {"choices": [NaN, Inf]}}`, `{"name": "CategoricalDistribution", "attributes": {"choices": [NaN`} {
+		if err := set(d); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", d, err)
+		}
+	}
+	for i, want := range []any{"NaN", "Infinity", "-Infinity", `NaN " NaN`} {
+		if got := (tuning.Param{Value: float64(i), Distribution: odd}).External(); got != want {
+			t.Errorf("choice %d is %v, want %v", i, got, want)
+		}
+	}
+	if got := (tuning.Param{Value: 3, Distribution: whole}).External(); got != int64(3) {
+		t.Errorf("a whole number is %v (%T)", got, got)
+	}
+}
+
+// labels are kept, and replaced.
+func labels(t *subject) {
+	study := t.study("a")
+	t.do(func(ctx context.Context, tx *store.Tx) error {
+		return t.Store.Relabel(ctx, tx, proj, study, residency.Of("AE", "DE"), "restricted")
+	})
+	t.do(func(ctx context.Context, tx *store.Tx) error {
+		got, err := t.Store.StudyNamed(ctx, tx, proj, "a")
+		if err == nil && (!got.Residency.Same(residency.Of("DE", "AE")) || got.Classification != "restricted") {
+			t.Errorf("the label is %v, %s", got.Residency, got.Classification)
+		}
 		return err
 	})
 }
