@@ -218,7 +218,7 @@ func (s *Service) step(ctx context.Context, tx *store.Tx, w Sweep, all []news, m
 		if err := s.cfg.Store.PutTask(ctx, tx, t); err != nil {
 			return do, err
 		}
-		if _, err := s.cfg.Studies.SetState(ctx, tx, w.Project, t.Trial, tuning.Pruned, nil, ""); err != nil {
+		if _, _, err := s.cfg.Studies.SetState(ctx, tx, w.Project, t.Trial, tuning.Pruned, nil, ""); err != nil {
 			return do, err
 		}
 		do.cancel = append(do.cancel, t.Job)
@@ -339,7 +339,7 @@ func (s *Service) take(ctx context.Context, tx *store.Tx, w Sweep, n *news) erro
 		}
 	}
 	end := func(state tuning.State, values []float64, reason string) error {
-		if _, err := s.cfg.Studies.SetState(ctx, tx, w.Project, n.task.Trial, state, values, ""); err != nil {
+		if _, _, err := s.cfg.Studies.SetState(ctx, tx, w.Project, n.task.Trial, state, values, ""); err != nil {
 			return err
 		}
 		return done(reason)
@@ -357,7 +357,7 @@ func (s *Service) take(ctx context.Context, tx *store.Tx, w Sweep, n *news) erro
 
 // begin makes a trial and decides its job, which is submitted once that is kept.
 func (s *Service) begin(ctx context.Context, tx *store.Tx, w Sweep, params space.Params) (Task, error) {
-	trialID, err := s.cfg.Studies.CreateTrial(ctx, tx, w.Project, w.Study, nil, "")
+	trialID, _, err := s.cfg.Studies.CreateTrial(ctx, tx, w.Project, w.Study, nil, "")
 	if err != nil {
 		return Task{}, err
 	}
@@ -415,7 +415,7 @@ func (s *Service) submit(ctx context.Context, w Sweep, t Task) error {
 		if err := s.cfg.Store.PutTask(ctx, tx, t); err != nil {
 			return err
 		}
-		if _, err := s.cfg.Studies.SetState(ctx, tx, w.Project, t.Trial, tuning.Failed, nil, ""); err != nil {
+		if _, _, err := s.cfg.Studies.SetState(ctx, tx, w.Project, t.Trial, tuning.Failed, nil, ""); err != nil {
 			return err
 		}
 		if now.Stop != "" || now.State != Running {

@@ -192,7 +192,7 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 			for _, o := range spec.Objectives {
 				study.Directions = append(study.Directions, tuning.Direction(o.Direction))
 			}
-			if w.Study, err = s.cfg.Studies.Create(ctx, tx, study); err != nil {
+			if w.Study, _, err = s.cfg.Studies.Create(ctx, tx, study); err != nil {
 				return err
 			}
 		case err != nil:

@@ -592,7 +592,7 @@ func TestClients(t *testing.T) {
 	w := newWorld(t, db)
 	made := w.apply("s", spec())
 	err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
-		id, err := w.cfg.Studies.CreateTrial(ctx, tx, demo, made.Study, nil, "")
+		id, _, err := w.cfg.Studies.CreateTrial(ctx, tx, demo, made.Study, nil, "")
 		if err != nil {
 			return err
 		}
@@ -617,20 +617,20 @@ func TestStudies(t *testing.T) {
 		w.apply("ours", spec())
 		const name = "team/a study"
 		err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
-			id, err := w.cfg.Studies.Create(ctx, tx, tuning.Study{Project: demo, Name: name, Directions: []tuning.Direction{tuning.Maximize}, Owner: "usr_2"})
+			id, _, err := w.cfg.Studies.Create(ctx, tx, tuning.Study{Project: demo, Name: name, Directions: []tuning.Direction{tuning.Maximize}, Owner: "usr_2"})
 			if err != nil {
 				return err
 			}
 			d := tuning.Distribution(`{"name": "FloatDistribution", "attributes": {"step": null, "low": 0.0, "high": 9.0, "log": false}}`)
 			for i := range 3 {
-				one, err := w.cfg.Studies.CreateTrial(ctx, tx, demo, id, nil, "")
+				one, _, err := w.cfg.Studies.CreateTrial(ctx, tx, demo, id, nil, "")
 				if err != nil {
 					return err
 				}
 				if err := w.cfg.Studies.SetParam(ctx, tx, demo, one, "x", tuning.Param{Value: float64(i), Distribution: d}); err != nil {
 					return err
 				}
-				if _, err := w.cfg.Studies.SetState(ctx, tx, demo, one, tuning.Complete, []float64{float64(i)}, ""); err != nil {
+				if _, _, err := w.cfg.Studies.SetState(ctx, tx, demo, one, tuning.Complete, []float64{float64(i)}, ""); err != nil {
 					return err
 				}
 			}

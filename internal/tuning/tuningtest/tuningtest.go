@@ -40,7 +40,7 @@ func Run(t *testing.T, s tuning.Store, open func(testing.TB) *store.DB) {
 	for name, test := range map[string]func(*subject){
 		"names": names, "numbers": numbers, "claim": claim, "params": params, "finished": finished,
 		"deltas": deltas, "template": template, "refused": refused, "deleted": deleted, "projects": projects,
-		"repeated": repeated, "progress": progress, "words": words, "labels": labels,
+		"repeated": repeated, "words": words, "labels": labels,
 	} {
 		t.Run(name, func(t *testing.T) {
 			test(&subject{T: t, db: open(t), Studies: tuning.Studies{Store: s, Now: time.Now}})
@@ -416,35 +416,6 @@ func repeated(t *subject) {
 	if a, b, c := trial("t2"), trial(""), trial(""); a == first || b == c || a == b {
 		t.Errorf("trials %d, %d, %d", a, b, c)
 	}
-}
-
-// progress counts, and finds what is complete.
-func progress(t *subject) {
-	study, other := t.study("a"), t.study("b")
-	for _, s := range []tuning.State{tuning.Waiting, tuning.Running, tuning.Running, tuning.Pruned, tuning.Failed} {
-		t.trial(study, &tuning.Trial{State: s})
-	}
-	a := t.trial(study, &tuning.Trial{State: tuning.Complete, Values: []float64{2}})
-	b := t.trial(study, &tuning.Trial{State: tuning.Complete, Values: []float64{math.Inf(-1)}})
-	t.trial(other, &tuning.Trial{State: tuning.Complete, Values: []float64{9}})
-	t.do(func(ctx context.Context, tx *store.Tx) error {
-		states, err := t.Store.States(ctx, tx, proj, study)
-		if err != nil {
-			return err
-		}
-		want := map[tuning.State]int64{tuning.Waiting: 1, tuning.Running: 2, tuning.Pruned: 1, tuning.Failed: 1, tuning.Complete: 2}
-		if !reflect.DeepEqual(states, want) {
-			t.Errorf("states %v, want %v", states, want)
-		}
-		outcomes, err := t.Store.Outcomes(ctx, tx, proj, study)
-		if err != nil {
-			return err
-		}
-		if len(outcomes) != 2 || outcomes[0].ID != a || outcomes[1].ID != b || outcomes[0].Values[0] != 2 || !math.IsInf(outcomes[1].Values[0], -1) {
-			t.Errorf("outcomes %+v", outcomes)
-		}
-		return nil
-	})
 }
 
 // words: choices may be what JSON has no form for, and are told apart.
