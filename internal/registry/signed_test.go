@@ -71,3 +71,13 @@ func FuzzOpenSigned(f *testing.F) {
 		}
 	})
 }
+
+func FuzzCheckOutside(f *testing.F) {
+	const key = "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEGfBCZKQF0Hkdc2bS3ZtHKoWv3gLr\nk4bYw2Kp9d5Oe0JbWl0eV5QO2dTg6m3vYQfF2Lk1p8wHkz0nGd0r4v1hUA==\n-----END PUBLIC KEY-----\n"
+	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json"}`), key, "model.onnx")
+	f.Fuzz(func(t *testing.T, bundle []byte, key, path string) {
+		if out, err := registry.CheckOutside(bundle, key, []registry.File{{Path: path, Digest: "sha256:00"}}); err == nil {
+			t.Errorf("%+v", out)
+		}
+	})
+}

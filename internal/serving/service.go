@@ -197,7 +197,7 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		d.UpdatedAt, d.Revision = now, old.Revision+1
 		// With other steps what is tried has another label, too: it is not tried any more.
 		another := old.Model != d.Model || old.Version != d.Version || old.Digest != d.Digest || !sameSteps(old.Steps, d.Steps)
-		if changed = another || !old.Spec.same(spec) || !old.FeatureSet.same(set); !changed || dryRun {
+		if changed = another || !old.Spec.same(spec) || !old.FeatureSet.same(set); !changed {
 			return nil
 		}
 		if err := s.Models.Still(ctx, tx, project, d.Model, d.Version); err != nil {
@@ -218,6 +218,9 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 			if err := s.Models.Cleared(ctx, tx, project, step.Model, step.Version, ""); err != nil {
 				return fault.Wrap(err, "spec.%s", step.Step)
 			}
+		}
+		if dryRun {
+			return nil
 		}
 		if another && old.ID != "" {
 			if err := s.succeed(ctx, tx, old, &d); err != nil {

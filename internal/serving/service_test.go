@@ -136,6 +136,9 @@ func TestLifeOfADeployment(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, false); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "may not answer requests yet") {
 		t.Errorf("a version that is not cleared was deployed: %v", err)
 	}
+	if _, _, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, true); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a dry run of a version that is not cleared: %v", err)
+	}
 	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.Trying{Version: "2"}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "may not answer requests yet") {
 		t.Errorf("a version that is not cleared is tried: %v", err)
 	}

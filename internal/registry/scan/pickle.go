@@ -21,6 +21,7 @@ type value struct {
 	n    int64    // of a number
 	list []*value // of a tuple; of a dict keys and values; of what was made, the arguments
 	uses *found   // of a global
+	also []string // of a string from a memo, what who loads the file otherwise finds there
 }
 
 type kind byte
@@ -67,7 +68,8 @@ type walk struct {
 	memo     []*value // nil: absent. A value of no interest is nothing
 	memoized int
 	kept     int64
-	protocol int // -1: it did not say
+	protocol int   // -1: it did not say
+	outer    *walk // of a pickle between the arrays of a joblib file, the one around it
 	ops      int64
 	imports  []*found
 	byName   map[string]*found
@@ -572,6 +574,13 @@ func (w *walk) global(op byte) error {
 		}
 		ok = m.kind == aString && n.kind == aString
 		module, name = m.text, n.text
+		for _, module := range append(m.also, m.text) {
+			for _, name := range append(n.also, n.text) {
+				if w.note(&found{module: clip(module), name: clip(name), level: levelOf(module, name)}) == nil {
+					return errLimit
+				}
+			}
+		}
 	default: // EXT1, EXT2, EXT4: a number that the loader's process gave a name
 		n, err := w.number(map[byte]int{0x82: 1, 0x83: 2, 0x84: 4}[op])
 		if err != nil {
@@ -717,7 +726,7 @@ func (w *walk) remember(op byte) error {
 		if n >= uint64(len(w.memo)) || w.memo[n] == nil {
 			return errNotPickle
 		}
-		return w.push(w.memo[n])
+		return w.push(w.ambiguous(n))
 	}
 	if err := w.top(); err != nil {
 		return err
@@ -733,6 +742,26 @@ func (w *walk) remember(op byte) error {
 	}
 	w.memo[n] = w.stack[len(w.stack)-1]
 	return nil
+}
+
+// ambiguous is what a memo has under a number. In a pickle that joblib put between arrays,
+// who loads the file without joblib has the memo of the pickle around it, too.
+func (w *walk) ambiguous(n uint64) *value {
+	v := w.memo[n]
+	if w.outer == nil || v.kind != aString {
+		return v
+	}
+	out := &value{kind: aString, text: v.text}
+	other := func(memo []*value, n uint64) {
+		if n < uint64(len(memo)) && memo[n] != nil && memo[n].kind == aString && memo[n].text != v.text {
+			out.also = append(out.also, memo[n].text)
+		}
+	}
+	other(w.outer.memo, n)
+	if before := uint64(w.outer.memoized); n >= before { //nolint:gosec // not negative
+		other(w.memo, n-before)
+	}
+	return out
 }
 
 // array steps over the bytes of an array that joblib writes into a pickle, behind the
@@ -754,7 +783,7 @@ func (w *walk) array(state *value) error {
 	}
 	code := dtype.list[0].text
 	if strings.HasPrefix(code, "O") { // a pickle of its own
-		inner := &walk{ctx: w.ctx, s: w.s, r: w.r, at: w.at, protocol: -1}
+		inner := &walk{ctx: w.ctx, s: w.s, r: w.r, at: w.at, protocol: -1, outer: w}
 		err := inner.run(w.ctx)
 		w.at = inner.at
 		w.imports, w.reasons = append(w.imports, inner.imports...), append(w.reasons, inner.reasons...)

@@ -144,6 +144,12 @@ if len(sys.argv) > 2 and sys.argv[2] == "sklearn":
     joblib.dump([x, np.arange(3), Evil(), y], os.path.join(out, "danger-behind-arrays.joblib"))
     joblib.dump([x, np.array([Evil()], dtype=object)], os.path.join(out, "danger-in-array.joblib"))
     joblib.dump([np.asfortranarray(x), np.array("x"), np.array(["ab", "c"]), np.array([b"x"]), np.zeros(0), np.zeros((2, 3), "i1"), x > 1, np.array([1j])], os.path.join(out, "known-arrays.joblib"))
+    # Who loads this without joblib goes on with the memo of the pickle around the array.
+    names = b"\x8c\x02os\x940\x8c\x06system\x940"
+    inner = b"\x80\x04\x8c\x0bcollections\x940\x8c\x0bOrderedDict\x940h\x00h\x01\x93)R."
+    wrapper = pickle.dumps(joblib.numpy_pickle.NumpyArrayWrapper(np.ndarray, (1,), "C", np.dtype("O"), False, None), 2)
+    wrapper = wrapper[2:-1].replace(b"q\x00", b"q\x10").replace(b"q\x01", b"q\x11")
+    put("danger-two-memos.joblib", b"\x80\x04" + names + wrapper + inner + b".")
     put("code-lambda.pkl", cloudpickle.dumps(FunctionTransformer(lambda v: v)))
     np.save(os.path.join(out, "danger-objects.npy"), np.array([Evil(), 1], dtype=object), allow_pickle=True)
     np.save(os.path.join(out, "data-floats.npy"), x)
