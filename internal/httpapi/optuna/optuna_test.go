@@ -104,8 +104,8 @@ func TestCodes(t *testing.T) {
 			return false, conflict
 		},
 	}
-	max, min := optunapb.StudyDirection_MAXIMIZE, optunapb.StudyDirection_MINIMIZE
-	if got := send(t, tuned, "CreateNewStudy", framed(&optunapb.CreateNewStudyRequest{StudyName: "a", Directions: []optunapb.StudyDirection{max, min}}), nil); got != codes.AlreadyExists {
+	both := []optunapb.StudyDirection{optunapb.StudyDirection_MAXIMIZE, optunapb.StudyDirection_MINIMIZE}
+	if got := send(t, tuned, "CreateNewStudy", framed(&optunapb.CreateNewStudyRequest{StudyName: "a", Directions: both}), nil); got != codes.AlreadyExists {
 		t.Errorf("a name that is taken: %v", got)
 	}
 	if got := send(t, tuned, "CreateNewStudy", framed(&optunapb.CreateNewStudyRequest{Directions: []optunapb.StudyDirection{7}}), nil); got != 100+codes.Code(fault.Invalid) {
