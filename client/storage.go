@@ -126,7 +126,7 @@ func (s *storage) once(ctx context.Context, call string, body []byte, header htt
 	away := func(err error) said {
 		return said{code: grpcUnavailable, message: "no answer from " + s.base.Redacted() + ": " + err.Error()}
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(s.base.String(), "/")+storagePrefix+call, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(s.base.String(), "/")+storagePrefix+call, bytes.NewReader(body)) //nolint:gosec // to our server, whatever the call is
 	if err != nil {
 		return said{code: grpcInvalid, message: err.Error()}
 	}
@@ -137,7 +137,7 @@ func (s *storage) once(ctx context.Context, call string, body []byte, header htt
 	if limit := header.Get("Grpc-Timeout"); limit != "" {
 		req.Header.Set("Grpc-Timeout", limit)
 	}
-	resp, err := s.http.Do(req)
+	resp, err := s.http.Do(req) //nolint:gosec // to our server, whatever the call is
 	if err != nil {
 		return away(err)
 	}
@@ -156,7 +156,7 @@ func (s *storage) once(ctx context.Context, call string, body []byte, header htt
 		return said{code: grpcUnavailable, message: "the server answers " + strconv.Itoa(resp.StatusCode)}
 	case got.code == "":
 		return said{code: grpcUnimplemented, message: s.base.Redacted() + " has no storage of Optuna's studies: is it a Falaj server, and as new as this client?"}
-	case got.code == grpcOK && (len(got.body) < 5 || uint64(len(got.body)-5) != uint64(binary.BigEndian.Uint32(got.body[1:]))):
+	case got.code == grpcOK && (len(got.body) < 5 || len(got.body)-5 != int(binary.BigEndian.Uint32(got.body[1:]))):
 		return said{code: grpcUnavailable, message: "the answer was cut off, or is too large"}
 	}
 	return got
