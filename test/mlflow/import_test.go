@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
 	_ "github.com/mattn/go-sqlite3" // driver, to copy
 
 	"github.com/falaj-ml/falaj/client"
@@ -225,56 +224,61 @@ func onPostgres(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	defer to.Close()
+	for _, table := range []string{
+		"experiments", "experiment_tags", "runs", "params", "tags", "metrics", "latest_metrics", "datasets", "inputs", "input_tags", "logged_models", "logged_model_params",
+		"logged_model_tags", "logged_model_metrics", "registered_models", "registered_model_tags", "registered_model_aliases", "model_versions", "model_version_tags",
+	} {
+		copyTable(t, from, to, table)
+	}
+	return strings.Replace(address, "postgres://", "postgresql+psycopg2://", 1)
+}
+
+func copyTable(t *testing.T, from, to *sql.DB, table string) {
+	t.Helper()
 	must := func(_ any, err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, table := range []string{
-		"experiments", "experiment_tags", "runs", "params", "tags", "metrics", "latest_metrics", "datasets", "inputs", "input_tags", "logged_models", "logged_model_params",
-		"logged_model_tags", "logged_model_metrics", "registered_models", "registered_model_tags", "registered_model_aliases", "model_versions", "model_version_tags",
-	} {
-		rows, err := from.QueryContext(t.Context(), "SELECT * FROM "+table)
-		if err != nil {
-			t.Fatal(err)
-		}
-		columns, err := rows.ColumnTypes()
-		if err != nil {
-			t.Fatal(err)
-		}
-		definitions, places := make([]string, len(columns)), make([]string, len(columns))
-		values := make([]any, len(columns))
-		for i, c := range columns {
-			kind := "TEXT"
-			switch declared := strings.ToUpper(c.DatabaseTypeName()); {
-			case strings.Contains(declared, "INT"):
-				kind = "BIGINT"
-			case declared == "FLOAT":
-				kind = "DOUBLE PRECISION"
-			case declared == "BOOLEAN":
-				kind = "BOOLEAN"
-			}
-			definitions[i], places[i], values[i] = strconv.Quote(c.Name())+" "+kind, "$"+strconv.Itoa(i+1), new(any)
-		}
-		must(to.ExecContext(t.Context(), "CREATE TABLE "+table+" ("+strings.Join(definitions, ", ")+")"))
-		tx, err := to.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for rows.Next() {
-			must(nil, rows.Scan(values...))
-			row := make([]any, len(values))
-			for i, v := range values {
-				row[i] = *v.(*any)
-			}
-			must(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ("+strings.Join(places, ", ")+")", row...))
-		}
-		must(nil, rows.Err())
-		must(nil, rows.Close())
-		must(nil, tx.Commit())
+	rows, err := from.QueryContext(t.Context(), "SELECT * FROM "+table)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return strings.Replace(address, "postgres://", "postgresql+psycopg2://", 1)
+	defer rows.Close()
+	columns, err := rows.ColumnTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions, places := make([]string, len(columns)), make([]string, len(columns))
+	values := make([]any, len(columns))
+	for i, c := range columns {
+		kind := "TEXT"
+		switch declared := strings.ToUpper(c.DatabaseTypeName()); {
+		case strings.Contains(declared, "INT"):
+			kind = "BIGINT"
+		case declared == "FLOAT":
+			kind = "DOUBLE PRECISION"
+		case declared == "BOOLEAN":
+			kind = "BOOLEAN"
+		}
+		definitions[i], places[i], values[i] = strconv.Quote(c.Name())+" "+kind, "$"+strconv.Itoa(i+1), new(any)
+	}
+	must(to.ExecContext(t.Context(), "CREATE TABLE "+table+" ("+strings.Join(definitions, ", ")+")"))
+	tx, err := to.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+		must(nil, rows.Scan(values...))
+		row := make([]any, len(values))
+		for i, v := range values {
+			row[i] = *v.(*any)
+		}
+		must(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ("+strings.Join(places, ", ")+")", row...))
+	}
+	must(nil, rows.Err())
+	must(nil, tx.Commit())
 }
 
 func tokenOf(p *live.Project) string {
