@@ -3,6 +3,7 @@ package mlflow
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"flag"
 	"math/rand/v2"
@@ -17,13 +18,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	_ "github.com/mattn/go-sqlite3" // driver, to copy
 
 	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 	"github.com/falaj-ml/falaj/test/live"
 )
 
 var (
 	kills = flag.Int("kills", 6, "how often an import is cut off")
+	many  = flag.Int("runs", 200, "how many runs are imported; at least 61")
 	seed  = flag.Uint64("seed", 0, "of when it is cut off; 0 is another each time")
 )
 
@@ -47,7 +51,7 @@ func (c counts) all() int { return c.Created + c.Updated + c.Unchanged + c.Skipp
 func TestImport(t *testing.T) {
 	python := live.Installed(t, "mlflow-full")
 	theirs := startMLflow(t, python)
-	runs := strings.TrimSpace(script(t, python, "make.py", nil, theirs.url, "200"))
+	runs := strings.TrimSpace(script(t, python, "make.py", nil, theirs.url, strconv.Itoa(*many)))
 	runs = runs[strings.LastIndexByte(runs, '\n')+1:]
 	made, err := strconv.Atoi(runs)
 	if err != nil {
@@ -60,7 +64,9 @@ func TestImport(t *testing.T) {
 	database := []string{"import", "mlflow", filepath.Join(theirs.dir, "mlflow.db"), "--artifacts", filepath.Join(theirs.dir, "artifacts"), "-o", "json"}
 	address := []string{"import", "mlflow", theirs.url, "-o", "json"}
 
-	for name, args := range map[string][]string{"database": database, "address": address} {
+	postgres := slices.Clone(database)
+	postgres[2] = onPostgres(t, database[2])
+	for name, args := range map[string][]string{"SQLite": database, "PostgreSQL": postgres, "address": address} {
 		t.Run(name, func(t *testing.T) {
 			s := live.New(t, "")
 			s.Up(t)
@@ -201,6 +207,78 @@ assert r.data.tags == {"null": ""}, list(r.data.tags)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+}
+
+// onPostgres copies what an import reads of a database of MLflow's to PostgreSQL, as
+// MLflow has it there, and gives its address.
+func onPostgres(t *testing.T, file string) string {
+	t.Helper()
+	from, err := sql.Open("sqlite3", "file:"+file+"?mode=ro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	address := storetest.Postgres(t)
+	to, err := sql.Open("pgx", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.Close()
+	for _, table := range []string{
+		"experiments", "experiment_tags", "runs", "params", "tags", "metrics", "latest_metrics", "datasets", "inputs", "input_tags", "logged_models", "logged_model_params",
+		"logged_model_tags", "logged_model_metrics", "registered_models", "registered_model_tags", "registered_model_aliases", "model_versions", "model_version_tags",
+	} {
+		copyTable(t, from, to, table)
+	}
+	return strings.Replace(address, "postgres://", "postgresql+psycopg2://", 1)
+}
+
+func copyTable(t *testing.T, from, to *sql.DB, table string) {
+	t.Helper()
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows, err := from.QueryContext(t.Context(), "SELECT * FROM "+table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	columns, err := rows.ColumnTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions, places := make([]string, len(columns)), make([]string, len(columns))
+	values := make([]any, len(columns))
+	for i, c := range columns {
+		kind := "TEXT"
+		switch declared := strings.ToUpper(c.DatabaseTypeName()); {
+		case strings.Contains(declared, "INT"):
+			kind = "BIGINT"
+		case declared == "FLOAT":
+			kind = "DOUBLE PRECISION"
+		case declared == "BOOLEAN":
+			kind = "BOOLEAN"
+		}
+		definitions[i], places[i], values[i] = strconv.Quote(c.Name())+" "+kind, "$"+strconv.Itoa(i+1), new(any)
+	}
+	must(to.ExecContext(t.Context(), "CREATE TABLE "+table+" ("+strings.Join(definitions, ", ")+")"))
+	tx, err := to.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+		must(nil, rows.Scan(values...))
+		row := make([]any, len(values))
+		for i, v := range values {
+			row[i] = *v.(*any)
+		}
+		must(tx.ExecContext(t.Context(), "INSERT INTO "+table+" VALUES ("+strings.Join(places, ", ")+")", row...))
+	}
+	must(nil, rows.Err())
+	must(nil, tx.Commit())
 }
 
 func tokenOf(p *live.Project) string {

@@ -278,7 +278,7 @@ func Open(ctx context.Context, address string, with Access) (Source, error) {
 // Plain is an address without the secrets that it may hold.
 func Plain(address string) string {
 	u, err := url.Parse(address)
-	if err != nil || u.Host == "" {
+	if err != nil || u.Scheme == "" {
 		return address
 	}
 	u.RawQuery, u.Fragment = "", ""

@@ -57,6 +57,7 @@ func TestValues(t *testing.T) {
 func TestPlain(t *testing.T) {
 	for in, want := range map[string]string{
 		"https://u:secret@host/x?token=s": "https://u@host/x", "postgres://u:secret@host/db?sslmode=off": "postgres://u@host/db", "mlflow.db": "mlflow.db",
+		"postgres://u:secret@/db?host=/run/pg": "postgres://u@/db",
 	} {
 		if got := Plain(in); got != want {
 			t.Errorf("Plain(%q) is %q", in, got)
