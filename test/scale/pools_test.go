@@ -168,7 +168,7 @@ func TestPoolsCall(t *testing.T) {
 	for _, pid := range w.replicas() {
 		environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
 		w.Must(err)
-		for _, v := range strings.SplitSeq(string(environ), "\x00") {
+		for v := range strings.SplitSeq(string(environ), "\x00") {
 			if token, ok := strings.CutPrefix(v, "FALAJ_TOKEN="); ok {
 				tokens = append(tokens, token)
 			}
