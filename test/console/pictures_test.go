@@ -68,6 +68,11 @@ func TestPages(t *testing.T) {
 	b.press("t")
 	b.until(`document.documentElement.dataset.mantineColorScheme === 'light'`)
 
+	b.visit("w")
+	b.see("delay v3", "diversion: version 7 may be in DE only", "5 MiB")
+	b.until(`[...document.querySelectorAll('tbody .state')].map((s) => s.textContent).sort().join() === 'away,ready,waiting'`)
+	b.accessible("gateways")
+	b.picture("gateways")
 	b.visit("m")
 	b.see("Records up to", "taxi-out")
 	b.picture("monitoring")
@@ -188,7 +193,7 @@ func TestNarrow(t *testing.T) {
 	b := open(t, pretend(t).URL)
 	b.do(emulation.SetDeviceMetricsOverride(390, 844, 2, true))
 	b.login(token)
-	for _, path := range []string{"", "/deployments", "/deployments/delay", "/jobs"} {
+	for _, path := range []string{"", "/deployments", "/deployments/delay", "/gateways", "/jobs"} {
 		b.see("Falaj", "Overview")
 		b.do(chromedp.Navigate(b.base + "/console/p/nyc" + path))
 		b.until(`document.querySelector('#content') !== null && document.querySelector('.wait') === null`)

@@ -187,16 +187,35 @@ func (s *Service) look(ctx context.Context, p, name string) (g Gateway, err erro
 	return g, err
 }
 
-// List is a page of gateways by name, after a name. Needs gateway.read.
+// List is a page of the gateways that the caller may read, by name, after a name. Needs
+// gateway.read.
 func (s *Service) List(ctx context.Context, p, after string, limit int) (gs []Gateway, err error) {
 	if err := s.Authz.Allow(ctx, ActionRead, object(p, "")); err != nil {
 		return nil, err
 	}
-	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		gs, err = s.Store.List(ctx, tx, p, after, limit)
-		return err
-	})
-	return gs, err
+	for len(gs) < limit {
+		var next []Gateway
+		if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			next, err = s.Store.List(ctx, tx, p, after, limit)
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		for _, g := range next {
+			after = g.Name
+			err := s.Authz.Allow(ctx, ActionRead, object(p, g.Name)) // listed is what One would show
+			if err == nil && len(gs) < limit {
+				gs = append(gs, g)
+			}
+			if err != nil && !fault.Is(err, fault.PermissionDenied) && !fault.Is(err, fault.NotFound) {
+				return nil, err
+			}
+		}
+		if len(next) < limit {
+			break
+		}
+	}
+	return gs, nil
 }
 
 // Delete ends a gateway: when it comes next it hears so, and serves nothing any more.

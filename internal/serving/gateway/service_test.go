@@ -38,6 +38,7 @@ type world struct {
 	erased  []gateway.Erased
 	refused []residency.Passage
 	denied  policy.Action
+	closed  string // the gateway that nobody may read
 	busy    bool
 }
 
@@ -47,8 +48,8 @@ func (ring) DataKey(context.Context, string, string, string) ([]byte, error) {
 	return bytes.Repeat([]byte{7}, 32), nil
 }
 
-func (w *world) Allow(_ context.Context, a policy.Action, _ policy.Object) error {
-	if a == w.denied {
+func (w *world) Allow(_ context.Context, a policy.Action, o policy.Object) error {
+	if a == w.denied || w.closed != "" && o.Name == w.closed {
 		return fault.New(fault.PermissionDenied, "no")
 	}
 	return nil
@@ -482,5 +483,27 @@ func TestHandedBack(t *testing.T) {
 	}
 	if at, err := s.Accept(ctx, proj, "edge", bad(func(c *gateway.Batch) { c.Instance, c.To = "gwi_2", "9-99-0-0" })); err != nil || at != "9-99-0-0" {
 		t.Errorf("%q, %v", at, err)
+	}
+}
+
+// TestListIsWhatMayBeRead: a gateway that a policy forbids to read is in no list.
+func TestListIsWhatMayBeRead(t *testing.T) {
+	w := open(t, storetest.SQLite)
+	s := gateway.New(w.Config)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		if _, _, err := s.Apply(t.Context(), proj, name, gateway.Spec{}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.closed = "b"
+	for after, want := range map[string]string{"": "a c", "a": "c d", "c": "d"} {
+		all, err := s.List(t.Context(), proj, after, 2)
+		var names []string
+		for _, g := range all {
+			names = append(names, g.Name)
+		}
+		if got := strings.Join(names, " "); err != nil || got != want {
+			t.Errorf("after %q: %s, %v; want %s", after, got, err, want)
+		}
 	}
 }
