@@ -137,6 +137,7 @@ func TestGrowthless(t *testing.T) {
 		"POST /inference.GRPCInferenceService/SystemSharedMemoryStatus",
 		"POST /inference.GRPCInferenceService/SystemSharedMemoryUnregister",
 		"POST /inference.GRPCInferenceService/TraceSetting",
+		"POST /optuna.StorageService/DeleteStudy", "POST /optuna.StorageService/GetAllStudies", "POST /optuna.StorageService/GetStudyDirections", "POST /optuna.StorageService/GetStudyIdFromName", "POST /optuna.StorageService/GetStudyNameFromId", "POST /optuna.StorageService/GetStudySystemAttributes", "POST /optuna.StorageService/GetStudyUserAttributes", "POST /optuna.StorageService/GetTrial", "POST /optuna.StorageService/GetTrialIdFromStudyIdTrialNumber", "POST /optuna.StorageService/GetTrials", "POST /optuna.StorageService/SetTrialStateValues",
 		"POST /v2/logging",
 		"POST /v2/models/{model}/infer",
 		"POST /v2/models/{model}/trace/setting",
