@@ -7,6 +7,7 @@
 //   - picture.go: Page, and what is on it.
 //   - draw.go: the pictures, by gonum's plot.
 //   - field.go: values between trials, for contours.
+//   - runs.go: runs of tracking beside each other.
 //
 // It is pure. What has too many trials to be seen is drawn of the newest.
 package picture
