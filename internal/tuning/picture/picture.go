@@ -52,7 +52,7 @@ func (s Sweep) done() (all []trial.Trial) {
 	for _, t := range s.Trials {
 		losses, ok := t.Losses(s.directions())
 		for _, l := range losses {
-			ok = ok && !math.IsInf(l, 0)
+			ok = ok && drawable(l)
 		}
 		if ok {
 			all = append(all, t)
@@ -60,6 +60,10 @@ func (s Sweep) done() (all []trial.Trial) {
 	}
 	return all
 }
+
+// drawable says that an axis can have a value: of differences of larger ones the plots
+// make infinities, and count ticks for ever.
+func drawable(v float64) bool { return math.Abs(v) < 1e100 }
 
 // Limits of what is drawn.
 const (

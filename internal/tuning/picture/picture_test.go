@@ -136,7 +136,7 @@ func TestPageOfAnything(t *testing.T) {
 			s.Objectives = append(s.Objectives, picture.Objective{Metric: fmt.Sprint("m", i), Direction: d})
 			problem.Directions = append(problem.Directions, d)
 		}
-		value := rapid.OneOf(rapid.Float64Range(-10, 10), rapid.SampledFrom([]float64{0, 1, 1e300, -1e300, math.Inf(1), math.Inf(-1), math.NaN()}))
+		value := rapid.OneOf(rapid.Float64Range(-10, 10), rapid.SampledFrom([]float64{0, 1, 1e300, -1e300, 1e308, -1.7e308, 1e99, -1e99, math.Inf(1), math.Inf(-1), math.NaN()}))
 		for n := range rapid.IntRange(0, 12).Draw(t, "trials") {
 			params, err := search.Suggest(problem, search.Config{Algorithm: search.Random}, nil, n)
 			if err != nil {

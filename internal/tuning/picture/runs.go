@@ -139,7 +139,7 @@ func curves(runs []Run, metric string) ([]Figure, error) {
 	for i, r := range runs {
 		var points plotter.XYs
 		for _, at := range r.Metrics[metric] {
-			if !math.IsNaN(at.Value) && !math.IsInf(at.Value, 0) {
+			if drawable(at.Value) {
 				points = append(points, plotter.XY{X: float64(at.Step), Y: at.Value})
 			}
 		}
