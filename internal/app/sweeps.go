@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 	"github.com/falaj-ml/falaj/internal/tuning"
 	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
@@ -24,9 +25,10 @@ import (
 func (a *App) openSweeps(context.Context) error {
 	a.sweeps = sweep.New(sweep.Config{
 		DB: a.db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: time.Now},
-		Authorizer: a.authority, Journal: a.journal, Jobs: a.training, Runs: sweepRuns{a.db}, Costs: sweepCosts{a.compute}, Log: a.log,
+		Authorizer: a.authority, Journal: a.journal, Origins: a.tracking, Jobs: a.training, Runs: sweepRuns{a.db}, Costs: sweepCosts{a.compute}, Log: a.log,
 	})
 	loop := &lifecycle.Loop{Name: "sweeps", Every: time.Second, Run: a.sweeps.RunOnce, Logger: a.log}
+	a.group.Add(lifecycle.Service{Name: "sweeps", Stop: a.sweeps.Release})
 	a.group.Add(loop.Service())
 	ended := event.Subscribe(a.db, event.Config{
 		Name: "sweeps", Names: []string{training.JobFinished}, FromNow: true, Logger: a.log,
@@ -61,22 +63,28 @@ func (r sweepRuns) Stamp(ctx context.Context, _ project.Name, run, metric string
 	return stamp, err
 }
 
-func (r sweepRuns) Points(ctx context.Context, _ project.Name, run, metric string, limit int) (points []sweep.Point, err error) {
-	at := map[int64]float64{}
-	for offset := 0; ; offset += tracking.MaxHistory {
-		var part []tracking.Metric
+func (r sweepRuns) Points(ctx context.Context, _ project.Name, job training.JobID, run, metric string, limit int) (points []sweep.Point, err error) {
+	runs := []string{run}
+	if job != "" {
+		var attempts []training.Attempt
 		err := r.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			part, err = trackingsql.Store{}.History(ctx, tx, tracking.RunID(run), metric, offset, tracking.MaxHistory)
+			attempts, err = trainingsql.Store{}.Attempts(ctx, tx, job)
 			return err
 		})
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range part { // by time: the last of a step stays
-			at[m.Step] = m.Value
+		runs = nil
+		for _, a := range attempts { // in their order
+			if a.Run != "" {
+				runs = append(runs, a.Run)
+			}
 		}
-		if len(part) < tracking.MaxHistory {
-			break
+	}
+	at := map[int64]float64{}
+	for _, run := range runs {
+		if err := r.history(ctx, run, metric, at); err != nil {
+			return nil, err
 		}
 	}
 	steps := slices.Sorted(maps.Keys(at))
@@ -84,6 +92,26 @@ func (r sweepRuns) Points(ctx context.Context, _ project.Name, run, metric strin
 		points = append(points, sweep.Point{Step: step, Value: at[step]})
 	}
 	return points, nil
+}
+
+// history adds what a run logged of a metric, of each step the last value.
+func (r sweepRuns) history(ctx context.Context, run, metric string, into map[int64]float64) error {
+	for offset := 0; ; offset += tracking.MaxHistory {
+		var part []tracking.Metric
+		err := r.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			part, err = trackingsql.Store{}.History(ctx, tx, tracking.RunID(run), metric, offset, tracking.MaxHistory)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, m := range part { // by time
+			into[m.Step] = m.Value
+		}
+		if len(part) < tracking.MaxHistory {
+			return nil
+		}
+	}
 }
 
 type sweepCosts struct{ compute *compute.Service }

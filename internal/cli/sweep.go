@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +18,6 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/falaj-ml/falaj/client"
-	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // maxPage bounds the page of pictures.
@@ -249,34 +247,10 @@ func (a *app) sweepPlot() *cobra.Command {
 		Long:    "The page is one file of HTML that needs nothing else and runs no scripts.",
 		Example: "  falaj sweep plot mlp --html mlp.html -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := a.inProjectPath("sweeps", args[0], "report")
-			if err != nil {
-				return err
-			}
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			resp, err := c.Send(cmd.Context(), http.MethodGet, path, nil, nil)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = resp.Body.Close() }()
-			page, err := io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
-			if err != nil {
-				return err
-			}
-			if len(page) > maxPage {
-				return fault.New(fault.TooLarge, "the page has more than %d bytes", maxPage)
-			}
-			if file == "-" {
-				_, err := a.Stdout.Write(page)
-				return err
-			}
 			if file == "" {
 				file = args[0] + ".html"
 			}
-			if err := os.WriteFile(file, page, 0o600); err != nil {
+			if err := a.download(cmd, file, nil, "sweeps", args[0], "report"); err != nil || file == "-" {
 				return err
 			}
 			a.say("%s", file)

@@ -159,6 +159,7 @@ func New(o Options, d Domains) *Server {
 	s.workerRoutes(p)
 	s.replicaRoutes(p)
 	s.registryRoutes(p)
+	s.runRoutes(p)
 	s.sweepRoutes(p)
 	s.importRoutes(p)
 	s.monitoringRoutes(p)

@@ -17,7 +17,7 @@ func (s *Server) sweepRoutes(p string) {
 	route(s, "GET", p+"/sweeps", sweep.ActionRead, "List sweeps", s.listSweeps)
 	route(s, "GET", p+"/sweeps/{name}", sweep.ActionRead, "A sweep, how many trials it has, and the best", s.oneSweep)
 	route(s, "DELETE", p+"/sweeps/{name}", sweep.ActionDelete, "Delete a sweep that has ended; its jobs and runs stay", s.deleteSweep)
-	route(s, "GET", p+"/sweeps/{name}/trials", sweep.ActionRead, "List the trials of a sweep, with what they logged", s.listTrials)
+	route(s, "GET", p+"/sweeps/{name}/trials", sweep.ActionRead, "List the trials of a sweep", s.listTrials)
 	route(s, "POST", p+"/sweeps/{name}/stop", sweep.ActionApply, "End a sweep and its trials", s.stopSweep)
 	route(s, "POST", p+"/sweeps/{name}/resume", sweep.ActionApply, "Go on with a sweep that has ended", s.resumeSweep)
 	route(s, "GET", p+"/sweeps/{name}/figures", sweep.ActionRead, "Pictures of a sweep by themselves, as SVG", s.sweepFigures)
@@ -75,13 +75,14 @@ func (s *Server) deleteSweep(ctx context.Context, in *InSweep) (*none, error) {
 func (s *Server) listTrials(ctx context.Context, in *struct {
 	InSweep
 	Page
+	Reports bool `query:"reports" doc:"Also what each logged of the watched metric"`
 },
 ) (*body[items[sweep.Shown]], error) {
 	from, err := pageNumber(in.Token)
 	if err != nil {
 		return nil, err
 	}
-	trials, more, err := s.Sweeps.Trials(ctx, project.Name(in.Project), in.Name, int(from), in.Size)
+	trials, more, err := s.Sweeps.Trials(ctx, project.Name(in.Project), in.Name, int(from), in.Size, in.Reports)
 	return listed(trials, pageToken(int64(more)), err)
 }
 
@@ -129,7 +130,5 @@ func (s *Server) sweepReport(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:")
-	_, _ = w.Write(page)
+	drawing(w, page)
 }

@@ -127,6 +127,14 @@ func (s Studies) add(ctx context.Context, tx *store.Tx, p project.Name, t Trial)
 	return nil
 }
 
+// Declare says what a parameter of a study is before a trial has it.
+func (s Studies) Declare(ctx context.Context, tx *store.Tx, p project.Name, id StudyID, name string, d Distribution) error {
+	if err := parameter(name, Param{Distribution: d}); err != nil {
+		return err
+	}
+	return s.Store.PutDistribution(ctx, tx, p, id, name, d)
+}
+
 // SetParam sets a parameter, whose distribution must go with the study's.
 func (s Studies) SetParam(ctx context.Context, tx *store.Tx, p project.Name, id TrialID, name string, param Param) error {
 	t, err := s.updatable(ctx, tx, p, id)

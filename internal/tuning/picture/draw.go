@@ -118,7 +118,7 @@ func reports(s Sweep, _ []trial.Trial) ([]Figure, error) {
 	for _, t := range tail(s.Trials, mostLines) {
 		var line plotter.XYs
 		for _, r := range t.Reports {
-			if !math.IsNaN(r.Value) && !math.IsInf(r.Value, 0) {
+			if drawable(r.Value) {
 				line = append(line, plotter.XY{X: float64(r.Step), Y: r.Value})
 			}
 		}

@@ -7,6 +7,7 @@
 //   - picture.go: Page, and what is on it.
 //   - draw.go: the pictures, by gonum's plot.
 //   - field.go: values between trials, for contours.
+//   - runs.go: runs of tracking beside each other.
 //
 // It is pure. What has too many trials to be seen is drawn of the newest.
 package picture
@@ -51,7 +52,7 @@ func (s Sweep) done() (all []trial.Trial) {
 	for _, t := range s.Trials {
 		losses, ok := t.Losses(s.directions())
 		for _, l := range losses {
-			ok = ok && !math.IsInf(l, 0)
+			ok = ok && drawable(l)
 		}
 		if ok {
 			all = append(all, t)
@@ -59,6 +60,10 @@ func (s Sweep) done() (all []trial.Trial) {
 	}
 	return all
 }
+
+// drawable says that an axis can have a value: of differences of larger ones the plots
+// make infinities, and count ticks for ever.
+func drawable(v float64) bool { return math.Abs(v) < 1e100 }
 
 // Limits of what is drawn.
 const (

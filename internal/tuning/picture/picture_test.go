@@ -136,7 +136,7 @@ func TestPageOfAnything(t *testing.T) {
 			s.Objectives = append(s.Objectives, picture.Objective{Metric: fmt.Sprint("m", i), Direction: d})
 			problem.Directions = append(problem.Directions, d)
 		}
-		value := rapid.OneOf(rapid.Float64Range(-10, 10), rapid.SampledFrom([]float64{0, 1, 1e300, -1e300, math.Inf(1), math.Inf(-1), math.NaN()}))
+		value := rapid.OneOf(rapid.Float64Range(-10, 10), rapid.SampledFrom([]float64{0, 1, 1e300, -1e300, 1e308, -1.7e308, 1e99, -1e99, math.Inf(1), math.Inf(-1), math.NaN()}))
 		for n := range rapid.IntRange(0, 12).Draw(t, "trials") {
 			params, err := search.Suggest(problem, search.Config{Algorithm: search.Random}, nil, n)
 			if err != nil {
@@ -155,4 +155,43 @@ func TestPageOfAnything(t *testing.T) {
 		}
 		drawn(t, s)
 	})
+}
+
+func TestCompare(t *testing.T) {
+	var runs []picture.Run
+	for i, opt := range []string{"adam", "sgd", "<i>adam</i>"} {
+		r := picture.Run{
+			ID: fmt.Sprint("run_", i), Name: fmt.Sprint("fit <", i, ">"), Status: "FINISHED",
+			Params:  map[string]string{"lr": fmt.Sprint(math.Pow(10, float64(-i))), "opt": opt, "seed": "1"},
+			Metrics: map[string][]trial.Report{"acc": {{Step: 0, Value: math.NaN()}}},
+		}
+		for step := range int64(20) {
+			r.Metrics["loss"] = append(r.Metrics["loss"], trial.Report{Step: step, Value: float64(i+1) / float64(step+1)})
+		}
+		runs = append(runs, r)
+	}
+	delete(runs[2].Params, "lr")
+	var b bytes.Buffer
+	if err := picture.Compare(&b, runs); err != nil {
+		t.Fatal(err)
+	}
+	page := b.String()
+	for _, want := range []string{"fit &lt;0&gt;", "<th>lr<td>1<td>0.1<td>\n", "<th>opt<td>adam<td>sgd<td>&lt;i&gt;adam", "<th>loss<td>0.05<td>0.1<td>0.15", "By step, of 3 runs.", "Parameters and loss"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not have %q", want)
+		}
+	}
+	for _, not := range []string{"<i>adam", "<script", "<th>seed"} {
+		if strings.Contains(page, not) {
+			t.Errorf("the page has %q", not)
+		}
+	}
+	if n := strings.Count(page, "<svg"); n != 2 {
+		t.Errorf("%d pictures", n)
+	}
+	if *write != "" {
+		if err := os.WriteFile(*write+".runs.html", []byte(page), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

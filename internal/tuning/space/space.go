@@ -211,8 +211,8 @@ func (p Parameter) validChoices() error {
 				return p.wrong("choice %d is not finite", i+1).WithHint("Name it as a text.")
 			}
 		case string:
-			if len(v) > MaxText || !utf8.ValidString(v) {
-				return p.wrong("choice %d is too long or not UTF-8", i+1).WithHint("A text has at most %d bytes.", MaxText)
+			if len(v) > MaxText || !utf8.ValidString(v) || strings.ContainsRune(v, 0) {
+				return p.wrong("choice %d is too long, not UTF-8 or has a zero byte", i+1).WithHint("A text has at most %d bytes.", MaxText)
 			}
 		default:
 			return p.wrong("choice %d is neither text, number, true, false nor null", i+1).WithHint("Give longer things a name, and let the job look them up.")

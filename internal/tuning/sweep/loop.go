@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,7 +21,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/tuning/trial"
 )
 
-// maxReports is how many steps are kept of a trial: the highest that it logged.
+// maxReports is how many steps are kept of a trial; of later ones only those that it has
+// logged before are kept anew.
 const maxReports = 10_000
 
 // roundTime bounds what one sweep takes of a round.
@@ -33,6 +35,9 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ctx = identity.With(ctx, identity.Loop("sweeps"))
+	if elected, err := s.elected(ctx); err != nil || !elected {
+		return err
+	}
 	var all []Sweep
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		all, err = s.cfg.Store.UnderWay(ctx, tx)
@@ -45,6 +50,9 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	for _, w := range all {
 		key := string(w.Project) + "/" + w.Name
 		going[key] = true
+		if elected, err := s.elected(ctx); err != nil || !elected { // many sweeps take long
+			return err
+		}
 		err := s.round(ctx, w)
 		switch {
 		case ctx.Err() != nil:
@@ -69,6 +77,52 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	return nil
 }
 
+// leaseTime is how long others wait for a process that vanished.
+const leaseTime = 30 * time.Second
+
+// elected takes or renews the lease, and forgets what this process knows without it.
+func (s *Service) elected(ctx context.Context) (bool, error) {
+	if !s.cfg.DB.Shared() || s.lease != nil && s.now().Sub(s.renewed) < leaseTime/3 {
+		return true, nil
+	}
+	var err error
+	if s.lease != nil {
+		if err = s.lease.Renew(ctx); err != nil {
+			s.lease = nil
+			return false, err
+		}
+	} else if s.lease, err = s.cfg.DB.Lease(ctx, "tuning.sweeps", rand.Text()[:8], leaseTime); err != nil {
+		s.lease = nil
+		if fault.Is(err, fault.Conflict) {
+			err = nil // another process sees to them
+		}
+		return false, err
+	} else {
+		clear(s.heard)
+		clear(s.calm)
+	}
+	s.renewed = s.now()
+	return true, nil
+}
+
+// Release gives the lease back, so that another process takes over at once.
+func (s *Service) Release(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lease := s.lease
+	if s.lease = nil; lease == nil {
+		return nil
+	}
+	return lease.Release(ctx)
+}
+
+func (s *Service) fence(ctx context.Context, tx *store.Tx) error {
+	if s.lease == nil {
+		return nil
+	}
+	return s.lease.Fence(ctx, tx)
+}
+
 // news is what a job of a trial has come to.
 type news struct {
 	task    Task
@@ -77,6 +131,7 @@ type news struct {
 	points  []Point // of the watched metric; nil where there is nothing new
 	values  []float64
 	failure string // why an ended job has no values
+	heard   heard
 }
 
 // calm is for how long a sweep is left alone of whose jobs there is nothing new: time and
@@ -121,6 +176,9 @@ func (s *Service) round(ctx context.Context, w Sweep) error {
 		do, err = s.step(ctx, tx, w, all, money)
 		return err
 	})
+	if w.Stop == "" && slices.ContainsFunc([]fault.Kind{fault.Invalid, fault.TooLarge, fault.Unsupported}, func(k fault.Kind) bool { return fault.Is(err, k) }) {
+		return s.broken(ctx, w, "it cannot go on: "+err.Error(), fault.HintOf(err)) // waiting will not mend it
+	}
 	if err != nil {
 		return err
 	}
@@ -129,8 +187,8 @@ func (s *Service) round(ctx context.Context, w Sweep) error {
 	// which finds a trial without a job, and a job that runs without need.
 	var failed []error
 	for _, n := range all {
-		if n.job.State.Ended() {
-			delete(s.heard, n.task.Trial)
+		if s.heard[n.task.Job] = n.heard; n.missing || n.job.State.Ended() {
+			delete(s.heard, n.task.Job)
 		}
 	}
 	for _, job := range do.cancel {
@@ -159,6 +217,9 @@ type todo struct {
 
 // step records what the jobs of a sweep have come to, and what is to be done next.
 func (s *Service) step(ctx context.Context, tx *store.Tx, w Sweep, all []news, money float64) (do todo, err error) {
+	if err := s.fence(ctx, tx); err != nil {
+		return do, err
+	}
 	now, err := s.cfg.Store.Sweep(ctx, tx, w.Project, w.Name)
 	if err != nil {
 		return do, err
@@ -186,7 +247,7 @@ func (s *Service) step(ctx context.Context, tx *store.Tx, w Sweep, all []news, m
 	}
 	for _, t := range kept {
 		as := seen(w, t)
-		if as.State == trial.Failed {
+		if as.State == trial.Failed && as.Number >= w.Forgiven {
 			l.spent.Failed++
 		}
 		l.trials = append(l.trials, as)
@@ -194,9 +255,9 @@ func (s *Service) step(ctx context.Context, tx *store.Tx, w Sweep, all []news, m
 	l.spent.Trials = len(kept)
 	for _, n := range all {
 		t := &l.trials[n.task.Number]
-		t.Started = n.job.StartedAt // it cannot report before
-		if h := s.heard[n.task.Trial]; len(t.Reports) > 0 {
-			t.Reports[len(t.Reports)-1].At = h.at
+		// Who waits, for the first time or again, cannot report.
+		if t.Started = n.heard.at; n.job.State != training.Running {
+			t.Started = time.Time{}
 		}
 		switch {
 		case t.State != trial.Running && l.open[t.Number] && !n.missing:
@@ -205,8 +266,10 @@ func (s *Service) step(ctx context.Context, tx *store.Tx, w Sweep, all []news, m
 			do.submit = append(do.submit, n.task)
 		}
 	}
-	if l.warm, err = s.warm(ctx, tx, w); err != nil && !fault.Is(err, fault.NotFound) { // a sweep that is gone teaches no more
-		return do, err
+	if w.Stop == "" {
+		if l.warm, _, err = s.warm(identity.With(ctx, w.By), tx, w, nil); err != nil {
+			return do, err
+		}
 	}
 	p, err := decide(l)
 	if err != nil {
@@ -262,27 +325,37 @@ func (s *Service) look(ctx context.Context, w Sweep, t Task) (n news, err error)
 	if err != nil || n.job.Run == "" {
 		return n, err
 	}
-	h := s.heard[t.Trial]
+	n.heard = s.heard[t.Job]
+	if n.heard.run != n.job.Run { // another attempt, or another process of ours
+		n.heard = heard{run: n.job.Run, at: s.now()}
+	}
 	stamp, err := s.cfg.Runs.Stamp(ctx, w.Project, n.job.Run, w.Spec.Watch)
 	if err != nil {
 		return n, err
 	}
-	if stamp != "" && (h.run != n.job.Run || h.stamp != stamp) {
-		if n.points, err = s.cfg.Runs.Points(ctx, w.Project, n.job.Run, w.Spec.Watch, maxReports); err != nil {
+	if stamp != "" && n.heard.stamp != stamp {
+		if n.points, err = s.cfg.Runs.Points(ctx, w.Project, t.Job, n.job.Run, w.Spec.Watch, maxReports); err != nil {
 			return n, err
 		}
-		s.heard[t.Trial] = heard{n.job.Run, stamp, s.now()}
+		n.heard.stamp, n.heard.at = stamp, s.now()
 	}
 	if n.job.State == training.Succeeded {
-		n.values, n.failure, err = s.values(ctx, w, n.job.Run)
+		n.values, n.failure, err = s.values(ctx, w, n.job)
 	}
 	return n, err
 }
 
-// values are the objectives of a run, or why it has none.
-func (s *Service) values(ctx context.Context, w Sweep, run string) (values []float64, failure string, err error) {
+// values are the objectives of a job, or why it has none.
+func (s *Service) values(ctx context.Context, w Sweep, job training.Job) (values []float64, failure string, err error) {
 	for _, o := range w.Spec.Objectives {
-		points, err := s.cfg.Runs.Points(ctx, w.Project, run, o.Metric, maxReports)
+		// The last attempt says what the last value is, unless it had nothing left to do.
+		var points []Point
+		if o.Value == Last {
+			points, err = s.cfg.Runs.Points(ctx, w.Project, "", job.Run, o.Metric, maxReports)
+		}
+		if err == nil && len(points) == 0 {
+			points, err = s.cfg.Runs.Points(ctx, w.Project, job.ID, job.Run, o.Metric, maxReports)
+		}
 		if err != nil {
 			return nil, "", err
 		}
@@ -330,9 +403,11 @@ func (s *Service) take(ctx context.Context, tx *store.Tx, w Sweep, n *news) erro
 			return err
 		}
 		for _, p := range n.points {
-			if v, ok := had[0].Intermediate[p.Step]; ok && (v == p.Value || math.IsNaN(v) && math.IsNaN(p.Value)) {
+			v, ok := had[0].Intermediate[p.Step]
+			if ok && (v == p.Value || math.IsNaN(v) && math.IsNaN(p.Value)) || !ok && len(had[0].Intermediate) >= maxReports {
 				continue
 			}
+			had[0].Intermediate[p.Step] = p.Value
 			if err := s.cfg.Studies.SetIntermediate(ctx, tx, w.Project, n.task.Trial, p.Step, p.Value); err != nil {
 				return err
 			}
@@ -405,23 +480,39 @@ func (s *Service) submit(ctx context.Context, w Sweep, t Task) error {
 	if err == nil || ctx.Err() != nil || slices.ContainsFunc([]fault.Kind{fault.Unavailable, fault.Timeout, fault.Exhausted, fault.Internal}, func(k fault.Kind) bool { return fault.Is(err, k) }) {
 		return err
 	}
-	why := fmt.Sprintf("trial %d cannot begin: %v", t.Number, err)
-	return s.cfg.DB.Update(ctx, string(w.Project), func(ctx context.Context, tx *store.Tx) error {
-		now, err2 := s.cfg.Store.Sweep(ctx, tx, w.Project, w.Name)
-		if err2 != nil {
-			return err2
+	if fault.Is(err, fault.Conflict) {
+		if _, found := s.cfg.Jobs.One(ctx, w.Project, t.Job); found == nil {
+			return nil // submitted before
+		}
+	}
+	err2 := s.cfg.DB.Update(ctx, string(w.Project), func(ctx context.Context, tx *store.Tx) error {
+		if err := s.fence(ctx, tx); err != nil {
+			return err
 		}
 		t.Done, t.Reason = true, err.Error()
 		if err := s.cfg.Store.PutTask(ctx, tx, t); err != nil {
 			return err
 		}
-		if _, _, err := s.cfg.Studies.SetState(ctx, tx, w.Project, t.Trial, tuning.Failed, nil, ""); err != nil {
+		_, _, err := s.cfg.Studies.SetState(ctx, tx, w.Project, t.Trial, tuning.Failed, nil, "")
+		return err
+	})
+	if err2 != nil {
+		return err2
+	}
+	return s.broken(ctx, w, fmt.Sprintf("trial %d cannot begin: %v", t.Number, err), fault.HintOf(err))
+}
+
+// broken ends a sweep that cannot go on.
+func (s *Service) broken(ctx context.Context, w Sweep, why, hint string) error {
+	return s.cfg.DB.Update(ctx, string(w.Project), func(ctx context.Context, tx *store.Tx) error {
+		if err := s.fence(ctx, tx); err != nil {
 			return err
 		}
-		if now.Stop != "" || now.State != Running {
-			return nil
+		now, err := s.cfg.Store.Sweep(ctx, tx, w.Project, w.Name)
+		if err != nil || now.Stop != "" || now.State != Running {
+			return err
 		}
-		now.Stop, now.Ends, now.Hint = why, Failed, fault.HintOf(err)
+		now.Stop, now.Ends, now.Hint = why, Failed, hint
 		now.Revision++
 		return s.cfg.Store.PutSweep(ctx, tx, now)
 	})

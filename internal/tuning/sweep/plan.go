@@ -28,16 +28,19 @@ type look struct {
 
 // plan is what is to be done next.
 type plan struct {
-	end    []ended        // running trials that a rule stops
+	end    []ending       // running trials that a rule stops
 	begin  []space.Params // of trials that begin, in the order of their numbers
 	state  State          // what the sweep is then
 	reason string
 }
 
-type ended struct {
+type ending struct {
 	number int
 	reason string
 }
+
+// most is how many trials begin in a round: the transaction of a round is short.
+const most = 16
 
 // decide says what is to be done. It is a function of what it is given: the same look
 // gives the same plan.
@@ -46,8 +49,11 @@ func decide(l look) (plan, error) {
 	trials := slices.Clone(l.trials)
 
 	// 1. Which trials end.
-	running, complete, failed := 0, 0, 0
+	running, complete, failed, ended := 0, 0, 0, 0
 	for i, t := range trials {
+		if t.State != trial.Running && t.Number >= l.forgiven {
+			ended++
+		}
 		switch {
 		case t.State == trial.Complete:
 			complete++
@@ -62,7 +68,7 @@ func decide(l look) (plan, error) {
 				running++
 				continue
 			}
-			p.end = append(p.end, ended{t.Number, d.Reason})
+			p.end = append(p.end, ending{t.Number, d.Reason})
 			trials[i].State = trial.Stopped
 		}
 	}
@@ -72,12 +78,12 @@ func decide(l look) (plan, error) {
 	switch spent := l.spec.Budget.Decide(l.spent); {
 	case l.stop != "":
 		over, p.state = l.stop, l.ends
-	case complete == 0 && failed >= patience && failed == len(trials)-l.forgiven:
+	case complete == 0 && failed >= patience && failed == ended:
 		over, p.state = fmt.Sprintf("the first %d trials failed", failed), Failed
 	case spent.Stop:
 		over, p.state = spent.Reason, Complete
 	}
-	for over == "" && running < l.spec.Parallel {
+	for over == "" && running < l.spec.Parallel && len(p.begin) < most {
 		params, err := search.Suggest(l.spec.Problem(), l.spec.Search, slices.Concat(l.warm, trials), len(trials))
 		if fault.Is(err, fault.Exhausted) {
 			over, p.state = err.Error(), Complete

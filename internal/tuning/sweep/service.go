@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
@@ -66,13 +68,20 @@ type Runs interface {
 	// Stamp changes whenever a run has logged more of a metric; empty while it has none.
 	Stamp(ctx context.Context, p project.Name, run, metric string) (string, error)
 	// Points are what a run logged of a metric: of each step the last value, by step, at
-	// most the limit of the highest steps.
-	Points(ctx context.Context, p project.Name, run, metric string, limit int) ([]Point, error)
+	// most the limit of the highest steps. With a job they are of the runs of all its
+	// attempts, what a later one logged in place of what an earlier one had.
+	Points(ctx context.Context, p project.Name, job training.JobID, run, metric string, limit int) ([]Point, error)
 }
 
 // Costs tell what jobs cost from an instant until now.
 type Costs interface {
 	Spent(ctx context.Context, p project.Name, jobs []training.JobID, since time.Time) (float64, error)
+}
+
+// Origins knows what job attempts pass on to what they write. *tracking.Service is one.
+type Origins interface {
+	// Admit refuses a read that would narrow the label of what the caller makes.
+	Admit(ctx context.Context, p project.Name, what string, label residency.Label, classification string) error
 }
 
 // Config is what a Service is made of.
@@ -82,6 +91,7 @@ type Config struct {
 	Studies    tuning.Studies
 	Authorizer Authorizer
 	Journal    audit.Journal // knows of reads of classified sweeps; nil of none
+	Origins    Origins       // nil: no job reads sweeps
 	Jobs       Jobs
 	Runs       Runs
 	Costs      Costs
@@ -99,9 +109,12 @@ type Service struct {
 	now func() time.Time
 
 	mu    sync.Mutex // of the rounds, one at a time
-	heard map[tuning.TrialID]heard
+	heard map[training.JobID]heard
 	told  map[string]string // the last error of a sweep that was logged
 	calm  map[string]rest   // sweeps of which there was nothing to do
+
+	lease   *store.Lease // of the rounds, where others share the database
+	renewed time.Time
 }
 
 // rest is when there was nothing to do.
@@ -110,10 +123,10 @@ type rest struct {
 	at       time.Time
 }
 
-// heard is what was read of a trial that runs.
+// heard is what was read of a trial's job.
 type heard struct {
 	run, stamp string
-	at         time.Time // when it reported last, as far as this process knows
+	at         time.Time // when it began or reported last, as far as this process knows
 }
 
 // New makes a service. Its RunOnce is to be called again and again.
@@ -124,13 +137,36 @@ func New(cfg Config) *Service {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, heard: map[tuning.TrialID]heard{}, told: map[string]string{}, calm: map[string]rest{}}
+	return &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, heard: map[training.JobID]heard{}, told: map[string]string{}, calm: map[string]rest{}}
 }
 
 func (s *Service) allow(ctx context.Context, action policy.Action, w Sweep) error {
-	return s.cfg.Authorizer.Allow(ctx, action, policy.Object{
+	err := s.cfg.Authorizer.Allow(ctx, action, policy.Object{
 		Project: string(w.Project), Kind: "sweep", Name: w.Name, Owner: w.By.ID, Classification: string(w.Classification), Residency: w.Residency,
 	})
+	if err != nil || w.Study == 0 || s.cfg.Origins == nil || identity.From(ctx).Kind != identity.Attempt {
+		return err
+	}
+	return s.cfg.Origins.Admit(ctx, w.Project, "sweep "+w.Name, w.Residency, string(w.Classification))
+}
+
+// labelled is a sweep with the label of its study, which jobs that write to it narrow.
+func (s *Service) labelled(ctx context.Context, tx *store.Tx, w Sweep) (Sweep, error) {
+	study, err := s.cfg.Studies.Store.Study(ctx, tx, w.Project, w.Study)
+	if err != nil {
+		return w, err
+	}
+	w.Residency, w.Classification = study.Residency, cmp.Or(project.Classification(study.Classification), project.Internal)
+	return w, nil
+}
+
+// sweep finds one of ours.
+func (s *Service) sweep(ctx context.Context, tx *store.Tx, p project.Name, name string) (Sweep, error) {
+	w, err := s.cfg.Store.Sweep(ctx, tx, p, name)
+	if err != nil {
+		return w, err
+	}
+	return s.labelled(ctx, tx, w)
 }
 
 // Apply makes a sweep, or changes its search, stop, budget or parallel; one that had
@@ -174,14 +210,22 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 
 	do := func(ctx context.Context, tx *store.Tx) error {
 		now := s.now().UTC()
-		if _, err := s.warm(ctx, tx, asked); err != nil {
+		old, err := s.cfg.Store.Sweep(ctx, tx, p, name)
+		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
-		old, err := s.cfg.Store.Sweep(ctx, tx, p, name)
+		fresh := slices.DeleteFunc(slices.Clone(spec.WarmStart), func(name string) bool { return slices.Contains(old.Spec.WarmStart, name) })
+		_, sources, warmErr := s.warm(ctx, tx, asked, fresh)
+		if warmErr != nil {
+			return warmErr
+		}
 		switch {
 		case fault.Is(err, fault.NotFound):
 			w, change = asked, project.Created
 			w.CreatedAt, w.ResumedAt = now, now
+			if w, err = w.inherit(sources); err != nil {
+				return err
+			}
 			if err := s.room(ctx, tx, p); err != nil {
 				return err
 			}
@@ -195,8 +239,9 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 			if w.Study, _, err = s.cfg.Studies.Create(ctx, tx, study); err != nil {
 				return err
 			}
-		case err != nil:
-			return err
+			if err := s.distributions(ctx, tx, w); err != nil {
+				return err
+			}
 		case same(old.Spec, spec):
 			w, change = old, project.Unchanged
 			return nil
@@ -207,12 +252,25 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 			if err := old.follows(spec); err != nil {
 				return err
 			}
+			if old.State == Running && old.Stop != "" {
+				return fault.New(fault.Conflict, "sweep %s is ending: %s", name, old.Stop).WithHint("falaj sweep wait %s, and apply it again.", name)
+			}
 			w, change = old, project.Updated
 			w.Spec, w.By = spec, asked.By
+			if !dryRun {
+				if err := s.narrow(ctx, tx, w, sources); err != nil {
+					return err
+				}
+			}
 			if w.State != Running {
+				n, err := s.cfg.Studies.Store.TrialCount(ctx, tx, p, w.Study)
+				if err != nil {
+					return err
+				}
 				if w, err = w.moved(Running, now); err != nil {
 					return err
 				}
+				w.Forgiven = int(n)
 				if err := s.room(ctx, tx, p); err != nil {
 					return err
 				}
@@ -229,6 +287,46 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 		err = s.cfg.DB.Update(ctx, string(p), do)
 	}
 	return w, change, fault.Wrap(err, "sweep %s", name)
+}
+
+// inherit narrows the label of a sweep to that of what it learns from.
+func (w Sweep) inherit(sources []Sweep) (Sweep, error) {
+	parents := []residency.Parent{{Name: "the jobs of sweep " + w.Name, Label: w.Residency}}
+	classes := []project.Classification{w.Classification}
+	for _, from := range sources {
+		parents, classes = append(parents, residency.Parent{Name: "sweep " + from.Name, Label: from.Residency}), append(classes, from.Classification)
+	}
+	label, err := residency.Derive(parents...)
+	w.Residency, w.Classification = label, project.Strictest(classes...)
+	return w, err
+}
+
+// narrow gives a sweep's study the label of what it learns from, too.
+func (s *Service) narrow(ctx context.Context, tx *store.Tx, w Sweep, sources []Sweep) error {
+	w, err := s.labelled(ctx, tx, w)
+	if err != nil {
+		return err
+	}
+	was := w
+	if w, err = w.inherit(sources); err != nil || w.Residency.Same(was.Residency) && w.Classification == was.Classification {
+		return err
+	}
+	return s.cfg.Studies.Store.Relabel(ctx, tx, w.Project, w.Study, w.Residency, string(w.Classification))
+}
+
+// distributions says what the parameters of a sweep are before a client of Optuna's can
+// say something else.
+func (s *Service) distributions(ctx context.Context, tx *store.Tx, w Sweep) error {
+	for _, p := range w.Spec.Parameters {
+		d, err := p.Optuna()
+		if err != nil {
+			return err
+		}
+		if err := s.cfg.Studies.Declare(ctx, tx, w.Project, w.Study, p.Name, tuning.Distribution(d)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // author is who applies a sweep, without the token.
@@ -264,7 +362,7 @@ func (s *Service) Stop(ctx context.Context, p project.Name, name string) (w Swee
 	err = s.change(ctx, p, name, func(ctx context.Context, tx *store.Tx, old Sweep) error {
 		w = old
 		switch {
-		case w.Stop != "" || w.State == Stopped:
+		case w.State == Stopped || w.State == Running && w.Stop != "":
 			return nil
 		case w.State != Running:
 			return fault.New(fault.Conflict, "sweep %s is %s already", name, w.State)
@@ -382,7 +480,7 @@ func (s *Service) List(ctx context.Context, p project.Name, after tuning.StudyID
 			next = studies[limit-1].ID
 		}
 		for _, study := range studies {
-			w, err := s.cfg.Store.Sweep(ctx, tx, p, study.Name)
+			w, err := s.sweep(ctx, tx, p, study.Name)
 			if fault.Is(err, fault.NotFound) {
 				w, err = foreign(study, nil), nil
 			}
@@ -398,7 +496,7 @@ func (s *Service) List(ctx context.Context, p project.Name, after tuning.StudyID
 
 // find is a sweep by its name, or a study by its name or number.
 func (s *Service) find(ctx context.Context, tx *store.Tx, p project.Name, name string) (Sweep, error) {
-	w, err := s.cfg.Store.Sweep(ctx, tx, p, name)
+	w, err := s.sweep(ctx, tx, p, name)
 	if !fault.Is(err, fault.NotFound) {
 		return w, err
 	}
@@ -412,16 +510,16 @@ func (s *Service) find(ctx context.Context, tx *store.Tx, p project.Name, name s
 	case missing != nil:
 		return w, missing
 	case study.Name != name: // by number, and perhaps a sweep
-		if w, err = s.cfg.Store.Sweep(ctx, tx, p, study.Name); !fault.Is(err, fault.NotFound) {
+		if w, err = s.sweep(ctx, tx, p, study.Name); !fault.Is(err, fault.NotFound) {
 			return w, err
 		}
 	}
 	return foreign(study, nil), nil
 }
 
-// Trials gives the trials of a sweep from a number on, with what they logged. Needs
-// sweep.read.
-func (s *Service) Trials(ctx context.Context, p project.Name, name string, from, limit int) (found []Shown, next int, err error) {
+// Trials gives the trials of a sweep from a number on, with reports also what they logged.
+// Needs sweep.read.
+func (s *Service) Trials(ctx context.Context, p project.Name, name string, from, limit int, reports bool) (found []Shown, next int, err error) {
 	_, trials, err := s.read(ctx, p, name)
 	if err != nil {
 		return nil, 0, err
@@ -433,6 +531,11 @@ func (s *Service) Trials(ctx context.Context, p project.Name, name string, from,
 	found = trials[from:]
 	if len(found) > limit {
 		found, next = found[:limit], from+limit
+	}
+	for i := range found {
+		if !reports {
+			found[i].Reports = nil
+		}
 	}
 	return found, next, nil
 }
@@ -464,7 +567,7 @@ func (s *Service) read(ctx context.Context, p project.Name, name string) (w Swee
 	if err := s.allow(ctx, ActionRead, w); err != nil {
 		return w, nil, err
 	}
-	if c := w.Classification; s.cfg.Journal != nil && (c == project.Confidential || c == project.Restricted) {
+	if s.cfg.Journal != nil && w.Classification.Journalled() {
 		if err := s.cfg.Journal.Record(ctx, audit.Entry{Project: string(p), Action: string(ActionRead), Object: "sweep " + w.Name}); err != nil {
 			return w, nil, err
 		}
@@ -496,34 +599,40 @@ func (s *Service) all(ctx context.Context, tx *store.Tx, p project.Name, study t
 	return all, nil
 }
 
-// warm reads the trials of the sweeps that one begins with. Errors: fault.NotFound;
-// fault.Invalid where the objectives are others.
-func (s *Service) warm(ctx context.Context, tx *store.Tx, w Sweep) (all []trial.Trial, err error) {
+// warm reads the trials of the sweeps that one begins with, and gives their labels. Those
+// that are gone, or that whoever applied it may no longer read, teach nothing; only what
+// is new beside an earlier specification has to be there. Errors: fault.NotFound;
+// fault.PermissionDenied; fault.Invalid where the objectives are others.
+func (s *Service) warm(ctx context.Context, tx *store.Tx, w Sweep, strict []string) (all []trial.Trial, of []Sweep, err error) {
 	for _, name := range w.Spec.WarmStart {
-		from, err := s.cfg.Store.Sweep(ctx, tx, w.Project, name)
-		if err != nil {
-			return nil, fault.Wrap(err, "warm_start")
+		from, err := s.sweep(ctx, tx, w.Project, name)
+		if err == nil { // what is suggested tells of what it was learnt from
+			err = s.allow(ctx, ActionRead, from)
 		}
 		directions := func(s Sweep) []trial.Direction { return s.Spec.Problem().Directions }
-		if !slices.Equal(directions(from), directions(w)) {
-			return nil, fault.New(fault.Invalid, "warm_start: the objectives of sweep %s have other directions", name)
+		if err == nil && !slices.Equal(directions(from), directions(w)) {
+			err = fault.New(fault.Invalid, "the objectives of sweep %s have other directions", name)
 		}
-		// What is suggested tells of what it was learnt from.
-		if err := s.allow(ctx, ActionRead, from); err != nil {
-			return nil, err
+		gone := fault.Is(err, fault.NotFound) || fault.Is(err, fault.PermissionDenied) || fault.Is(err, fault.Invalid)
+		if gone && !slices.Contains(strict, name) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, fault.Wrap(err, "warm_start")
 		}
 		trials, err := s.all(ctx, tx, w.Project, from.Study)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, t := range trials {
 			all = append(all, seen(from, t))
 		}
+		of = append(of, from)
 	}
 	for i := range all { // numbers of several sweeps
 		all[i].Number = i
 	}
-	return search.Warm(space.Space{Parameters: w.Spec.Parameters}, all), nil
+	return search.Warm(space.Space{Parameters: w.Spec.Parameters}, all), of, nil
 }
 
 var states = map[tuning.State]trial.State{

@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/store/storetest"
 	"github.com/falaj-ml/falaj/internal/training"
@@ -43,10 +44,10 @@ type world struct {
 
 func newWorld(t *testing.T, db *store.DB) *world {
 	t.Helper()
-	w := &world{T: t, jobs: &jobs{of: map[training.JobID]*training.Job{}, points: map[string]map[string][]sweep.Point{}}, time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
+	w := &world{T: t, jobs: &jobs{of: map[training.JobID]*training.Job{}, runs: map[training.JobID][]string{}, points: map[string]map[string][]sweep.Point{}}, time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
 	w.cfg = sweep.Config{
 		DB: db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: w.now},
-		Authorizer: &w.jobs.rights, Jobs: w.jobs, Runs: w.jobs, Costs: w.jobs, Now: w.now,
+		Authorizer: &w.jobs.rights, Origins: &w.jobs.rights, Jobs: w.jobs, Runs: w.jobs, Costs: w.jobs, Now: w.now,
 	}
 	w.jobs.now = w.now
 	w.restart()
@@ -91,7 +92,7 @@ func (w *world) one(name string) sweep.Summary {
 
 func (w *world) trials(name string) []sweep.Shown {
 	w.Helper()
-	all, _, err := w.Trials(w.alice(), demo, name, 0, 1000)
+	all, _, err := w.Trials(w.alice(), demo, name, 0, 1000, true)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -108,6 +109,14 @@ func (r *rights) Allow(_ context.Context, action policy.Action, _ policy.Object)
 	return nil
 }
 
+// Admit is asked for jobs, whose label is internal.
+func (r *rights) Admit(_ context.Context, _ project.Name, what string, _ residency.Label, classification string) error {
+	if project.Classification(classification).Journalled() {
+		return fault.New(fault.PermissionDenied, "%s is %s", what, classification)
+	}
+	return nil
+}
+
 // jobs are training, tracking and metering.
 type jobs struct {
 	rights  rights
@@ -118,7 +127,8 @@ type jobs struct {
 	refuse  func() error                        // of submissions
 	price   float64                             // of a job
 	plans   int
-	invalid error // of plans
+	runs    map[training.JobID][]string // of attempts
+	invalid error                       // of plans
 }
 
 func (j *jobs) Plan(_ context.Context, p project.Name, name string, spec training.Spec) (training.Job, project.Change, error) {
@@ -178,10 +188,16 @@ func (j *jobs) Stamp(_ context.Context, _ project.Name, run, metric string) (str
 	return "", nil
 }
 
-func (j *jobs) Points(_ context.Context, _ project.Name, run, metric string, _ int) ([]sweep.Point, error) {
+func (j *jobs) Points(_ context.Context, _ project.Name, job training.JobID, run, metric string, _ int) ([]sweep.Point, error) {
+	runs := []string{run}
+	if job != "" {
+		runs = j.runs[job]
+	}
 	at := map[int64]float64{}
-	for _, p := range j.points[run][metric] {
-		at[p.Step] = p.Value
+	for _, run := range runs {
+		for _, p := range j.points[run][metric] {
+			at[p.Step] = p.Value
+		}
 	}
 	var out []sweep.Point
 	for _, step := range slices.Sorted(maps.Keys(at)) {
@@ -204,7 +220,17 @@ func (j *jobs) start(one *training.Job) {
 	if one.Run == "" {
 		one.State, one.Run, one.StartedAt = training.Running, "run-"+string(one.ID), j.now()
 		j.points[one.Run] = map[string][]sweep.Point{}
+		j.runs[one.ID] = append(j.runs[one.ID], one.Run)
 	}
+}
+
+// preempt has a job wait for another attempt, whose run is another one.
+func (j *jobs) preempt(one *training.Job) { one.State = training.Queued }
+
+func (j *jobs) again(one *training.Job) {
+	one.State, one.Run = training.Running, fmt.Sprint(one.Run, "+")
+	j.points[one.Run] = map[string][]sweep.Point{}
+	j.runs[one.ID] = append(j.runs[one.ID], one.Run)
 }
 
 func (j *jobs) log(one *training.Job, metric string, step int64, value float64) {
@@ -335,7 +361,7 @@ func TestSweep(t *testing.T) {
 		if err := w.Delete(w.alice(), demo, "parabola"); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := w.Trials(w.alice(), demo, "parabola", 0, 0); !fault.Is(err, fault.NotFound) {
+		if _, _, err := w.Trials(w.alice(), demo, "parabola", 0, 0, false); !fault.Is(err, fault.NotFound) {
 			t.Errorf("deleted: %v", err)
 		}
 		w.apply("parabola", s) // the name is free
@@ -672,4 +698,185 @@ func TestStudies(t *testing.T) {
 			t.Errorf("deleted: %v", err)
 		}
 	})
+}
+
+// TestPreempted: a trial whose job waits for its next attempt is not silent, and what its
+// earlier attempts logged counts.
+func TestPreempted(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Stop = stop.Rule{ReportWithin: compute.Duration(time.Minute)}
+	s.Objectives = []sweep.Objective{{Metric: "loss", Value: sweep.Best}, {Metric: "size"}}
+	s.Watch = "loss"
+	w.apply("s", s)
+	w.round()
+	one := w.jobs.running()[0]
+	w.jobs.log(one, "loss", 1, 0.25)
+	w.jobs.log(one, "loss", 2, 0.5)
+	w.jobs.log(one, "size", 2, 7)
+	w.round()
+	w.jobs.preempt(one)
+	for range 12 { // two minutes
+		w.round()
+	}
+	w.jobs.again(one)
+	for range 5 {
+		w.round()
+	}
+	if all := w.trials("s"); all[0].State != trial.Running {
+		t.Fatalf("%+v", all[0])
+	}
+	w.jobs.log(one, "loss", 3, 0.75)
+	w.jobs.end(one, training.Succeeded) // it had no size left to tell
+	w.round()
+	all := w.trials("s")
+	if all[0].State != trial.Complete || all[0].Values[0] != 0.25 || all[0].Values[1] != 7 || len(all[0].Reports) != 3 {
+		t.Errorf("%+v", all[0])
+	}
+	two := w.jobs.running()[0]
+	w.jobs.start(two)
+	for range 8 {
+		w.round()
+	}
+	if all := w.trials("s"); all[1].State != trial.Stopped || !strings.Contains(all[1].Reason, "not reported") {
+		t.Errorf("a silent one: %+v", all[1])
+	}
+}
+
+// TestLabels: who writes to the study of a sweep narrows it, what a sweep learns from
+// narrows it, and no job reads what would narrow it.
+func TestLabels(t *testing.T) {
+	each(t, func(t *testing.T, db *store.DB) {
+		t.Helper()
+		w := newWorld(t, db)
+		made := w.apply("first", spec())
+		err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
+			return w.cfg.Studies.Store.Relabel(ctx, tx, demo, made.Study, made.Residency, "restricted")
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := w.one("first"); got.Classification != project.Restricted {
+			t.Errorf("it is %s", got.Classification)
+		}
+		all, _, err := w.List(w.alice(), demo, 0, 0)
+		if err != nil || all[0].Classification != project.Restricted {
+			t.Errorf("listed: %+v, %v", all, err)
+		}
+		s := spec()
+		w.apply("second", s)
+		if got := w.one("second"); got.Classification != project.Confidential {
+			t.Errorf("the second is %s", got.Classification)
+		}
+		s.WarmStart = []string{"first"}
+		w.apply("second", s)
+		w.apply("third", s)
+		for _, name := range []string{"second", "third"} {
+			if got := w.one(name); got.Classification != project.Restricted {
+				t.Errorf("%s is %s", name, got.Classification)
+			}
+		}
+		job := identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1"})
+		if _, err := w.One(job, demo, "first"); !fault.Is(err, fault.PermissionDenied) {
+			t.Errorf("a job reads it: %v", err)
+		}
+		if _, err := w.Report(job, demo, "first"); !fault.Is(err, fault.PermissionDenied) {
+			t.Errorf("a job draws it: %v", err)
+		}
+		if all, _, err := w.List(job, demo, 0, 0); err != nil || len(all) != 0 {
+			t.Errorf("a job lists %+v, %v", all, err)
+		}
+
+		// What is gone teaches nothing, and keeps nobody from applying the same again.
+		if _, err := w.Stop(w.alice(), demo, "first"); err != nil {
+			t.Fatal(err)
+		}
+		w.round()
+		for _, one := range w.jobs.running() {
+			if one.Stop != "" {
+				w.jobs.end(one, training.Succeeded)
+			}
+		}
+		w.round()
+		if err := w.Delete(w.alice(), demo, "first"); err != nil {
+			t.Fatal(err)
+		}
+		w.apply("third", s)
+		w.round()
+		if got := w.one("third"); got.State != sweep.Running || len(w.trials("third")) == 0 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestProjects: trials have the same numbers in two projects, and their reports are not
+// taken for one another.
+func TestProjects(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Stop = stop.Rule{ReportWithin: compute.Duration(time.Minute)}
+	for _, p := range []project.Name{demo, "other"} {
+		if _, _, err := w.Apply(w.alice(), p, "s", s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.round()
+	for _, one := range w.jobs.running() {
+		w.jobs.log(one, "loss", 1, 1)
+	}
+	for range 9 {
+		w.round()
+	}
+	for _, one := range w.jobs.running()[:2] {
+		if one.Stop == "" {
+			t.Errorf("the silent job %s of %s goes on", one.Name, one.Project)
+		}
+	}
+}
+
+// TestBroken: what will not mend ends a sweep, with why.
+func TestBroken(t *testing.T) {
+	db := storetest.SQLite(t, tuningsql.Migrations)
+	w := newWorld(t, db)
+	made := w.apply("s", spec())
+	err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
+		return w.cfg.Studies.Declare(ctx, tx, demo, made.Study, "x", `{"name": "CategoricalDistribution", "attributes": {"choices": [1]}}`)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.round()
+	w.round()
+	if got := w.one("s"); got.State != sweep.Failed || !strings.Contains(got.Reason, "it cannot go on") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestTwoServers: of two processes on one database one sees to the sweeps.
+func TestTwoServers(t *testing.T) {
+	w := newWorld(t, storetest.PostgreSQL(t, tuningsql.Migrations))
+	s := spec()
+	s.Parallel = 3
+	w.apply("s", s)
+	other := sweep.New(w.cfg)
+	for w.one("s").State == sweep.Running {
+		w.round()
+		if err := other.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range w.jobs.running() {
+			w.jobs.log(one, "loss", 0, 1)
+			w.jobs.end(one, training.Succeeded)
+		}
+	}
+	if got := w.one("s"); got.State != sweep.Complete || got.Counts[trial.Complete] != 12 || len(w.jobs.order) != 12 {
+		t.Errorf("%+v, %d jobs", got, len(w.jobs.order))
+	}
+	w.apply("t", spec())
+	if err := w.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.RunOnce(t.Context()); err != nil || len(w.jobs.order) != 13 {
+		t.Errorf("the other does not take over: %d jobs, %v", len(w.jobs.order), err)
+	}
 }

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+)
+
+var runColumns = []column{{"ID", "id"}, {"NAME", "name"}, {"STATUS", "status"}, {"STARTED", "started_at"}, {"USER", "user"}, {"JOB", "job"}, {"METRICS", "metrics"}}
+
+func (a *app) run() *cobra.Command {
+	cmd := &cobra.Command{Use: "run", Aliases: []string{"runs"}, Short: "List, show and compare runs"}
+	cmd.AddCommand(a.runList(), a.runShow(), a.runCompare())
+	return cmd
+}
+
+func (a *app) runList() *cobra.Command {
+	var experiment, filter string
+	var limit int
+	cmd := &cobra.Command{
+		Use: "list", Short: "List runs, newest first",
+		Example: "  falaj run list --experiment delay -p nyc\n  falaj run list --filter \"metrics.loss < 0.1 and params.lr = '0.01'\" -p nyc", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 || limit > 1000 {
+				return usage("--limit is %d; it may be 1 to 1000", limit)
+			}
+			path, err := a.inProjectPath("runs")
+			if err != nil {
+				return err
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			query := url.Values{"page_size": {strconv.Itoa(limit)}}
+			for name, v := range map[string]string{"experiment": experiment, "filter": filter} {
+				if v != "" {
+					query.Set(name, v)
+				}
+			}
+			var page struct {
+				Items []client.Object `json:"items"`
+			}
+			if err := c.Do(cmd.Context(), http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
+				return err
+			}
+			return a.print(page.Items, runColumns)
+		},
+	}
+	cmd.Flags().StringVar(&experiment, "experiment", "", "only runs of this experiment")
+	cmd.Flags().StringVar(&filter, "filter", "", "only runs that this holds of, in MLflow's grammar")
+	cmd.Flags().IntVar(&limit, "limit", 100, "how many")
+	return cmd
+}
+
+func (a *app) runShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show RUN", Short: "Show a run", Example: "  falaj run show run_01J… -p nyc", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var o client.Object
+			if err := a.call(cmd, http.MethodGet, nil, &o, "runs", args[0]); err != nil {
+				return err
+			}
+			return a.printOne(o)
+		},
+	}
+}
+
+func (a *app) runCompare() *cobra.Command {
+	var file string
+	var all bool
+	cmd := &cobra.Command{
+		Use: "compare RUN RUN…", Short: "Say in what runs differ, and what they measured; with --html draw their curves and parallel coordinates",
+		Example: "  falaj run compare run_01J… run_01K… -p nyc\n  falaj run compare $(falaj run list --experiment delay -o json -p nyc | jq -r '.[].id') --html runs.html -p nyc",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			runs := make([]client.Object, len(args))
+			for i, id := range args {
+				if err := a.call(cmd, http.MethodGet, nil, &runs[i], "runs", id); err != nil {
+					return err
+				}
+			}
+			if file != "" {
+				if err := a.download(cmd, file, url.Values{"run": args}, "runs", "report"); err != nil || file == "-" {
+					return err
+				}
+				a.note("%s", file)
+			}
+			if a.output != "table" {
+				return a.print(runs, nil)
+			}
+			return a.beside(runs, all)
+		},
+	}
+	cmd.Flags().StringVar(&file, "html", "", "also draw them as a page, into this file; - is standard output, and nothing else is printed")
+	cmd.Flags().BoolVar(&all, "all", false, "also the parameters that are the same")
+	return cmd
+}
+
+// beside prints runs as columns.
+func (a *app) beside(runs []client.Object, all bool) error {
+	w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
+	row := func(name string, of func(client.Object) string) {
+		fmt.Fprint(w, printable(name))
+		for _, r := range runs {
+			fmt.Fprint(w, "\t", printable(first(of(r), "-")))
+		}
+		fmt.Fprintln(w)
+	}
+	row("RUN", func(r client.Object) string { return r.Text("name") })
+	row("ID", func(r client.Object) string { return r.Text("id") })
+	row("STATUS", func(r client.Object) string { return r.Text("status") })
+	row("STARTED", func(r client.Object) string { return cell(r, "started_at") })
+	for _, kind := range []string{"params", "metrics"} {
+		names := map[string]map[string]bool{}
+		of := func(r client.Object, name string) string {
+			m, _ := r[kind].(map[string]any)
+			if v, ok := m[name]; ok {
+				return fmt.Sprint(v)
+			}
+			return ""
+		}
+		for _, r := range runs {
+			m, _ := r[kind].(map[string]any)
+			for name := range m {
+				names[name] = map[string]bool{}
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			for _, r := range runs {
+				names[name][of(r, name)] = true
+			}
+			if kind == "metrics" || all || len(names[name]) > 1 {
+				row(kind+"."+name, func(r client.Object) string { return of(r, name) })
+			}
+		}
+	}
+	return w.Flush()
+}
+
+// download writes a page that the server draws to a file, or to standard output for -.
+func (a *app) download(cmd *cobra.Command, file string, query url.Values, parts ...string) error {
+	path, err := a.inProjectPath(parts...)
+	if err != nil {
+		return err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	resp, err := c.Send(cmd.Context(), http.MethodGet, path, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	page, err := io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
+	if err != nil {
+		return err
+	}
+	if len(page) > maxPage {
+		return fault.New(fault.TooLarge, "the page has more than %d bytes", maxPage)
+	}
+	if file == "-" {
+		_, err := a.Stdout.Write(page)
+		return err
+	}
+	return os.WriteFile(file, page, 0o600)
+}

@@ -1,0 +1,156 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tuning/picture"
+	"github.com/falaj-ml/falaj/internal/tuning/sweep"
+	"github.com/falaj-ml/falaj/internal/tuning/trial"
+)
+
+func (s *Server) runRoutes(p string) {
+	route(s, "GET", p+"/runs", tracking.ActionRead, "List runs, newest first, with their parameters and the latest of each metric", s.trackedRuns)
+	route(s, "GET", p+"/runs/{run}", tracking.ActionRead, "A run", s.trackedRun)
+	s.raw("GET", p+"/runs/report", tracking.ActionRead, "Runs beside each other, as a page that needs nothing else: a table, curves, parallel coordinates",
+		media{gives: "text/html"}, s.runsReport, query("run", "Id of a run; repeat it for each, 2 to 50"))
+}
+
+// runView is a run as people see it.
+type runView struct {
+	ID         string                  `json:"id"`
+	Name       string                  `json:"name"`
+	Experiment int64                   `json:"experiment" doc:"Number of its experiment"`
+	Status     string                  `json:"status"`
+	User       string                  `json:"user,omitempty" doc:"As the client said"`
+	StartedAt  time.Time               `json:"started_at,omitzero"`
+	EndedAt    time.Time               `json:"ended_at,omitzero"`
+	Job        string                  `json:"job,omitempty"`
+	Datasets   []string                `json:"datasets,omitempty" doc:"What it was handed"`
+	Params     map[string]string       `json:"params"`
+	Metrics    map[string]sweep.Number `json:"metrics" doc:"The latest of each"`
+	Residency  residency.Label         `json:"residency"`
+
+	Classification string `json:"classification"`
+}
+
+func viewRun(r tracking.Run) runView {
+	at := func(m tracking.Millis) time.Time {
+		if m == 0 {
+			return time.Time{}
+		}
+		return time.UnixMilli(int64(m)).UTC()
+	}
+	v := runView{
+		ID: string(r.ID), Name: r.Name, Experiment: int64(r.Experiment), Status: string(r.Status), User: r.User, StartedAt: at(r.Start), EndedAt: at(r.End),
+		Job: r.Job, Datasets: r.Datasets, Params: map[string]string{}, Metrics: map[string]sweep.Number{}, Residency: r.Residency, Classification: r.Classification,
+	}
+	for _, p := range r.Params {
+		v.Params[p.Key] = p.Value
+	}
+	for _, m := range r.Metrics {
+		v.Metrics[m.Key] = sweep.Number(m.Value)
+	}
+	return v
+}
+
+func (s *Server) trackedRuns(ctx context.Context, in *struct {
+	InProject
+	Page
+	Experiment string `query:"experiment" maxLength:"500" doc:"Only those of this experiment"`
+	Filter     string `query:"filter" maxLength:"10000" doc:"Only those that this holds of, in MLflow's grammar: metrics.loss < 0.1 and params.lr = '0.01'"`
+},
+) (*body[items[runView]], error) {
+	p := project.Name(in.Project)
+	search := tracking.Search{Filter: in.Filter, Max: in.Size, Page: in.Token}
+	if search.Max <= 0 {
+		search.Max = 100
+	}
+	if in.Experiment != "" {
+		e, err := s.Tracking.ExperimentNamed(ctx, p, in.Experiment)
+		if err != nil {
+			return nil, err
+		}
+		search.Experiments = []tracking.ExperimentID{e.ID}
+	} else {
+		all, _, err := s.Tracking.SearchExperiments(ctx, p, tracking.Search{Max: 1000})
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range all {
+			search.Experiments = append(search.Experiments, e.ID)
+		}
+	}
+	found, next, err := s.Tracking.SearchRuns(ctx, p, search)
+	views := make([]runView, len(found))
+	for i, r := range found {
+		views[i] = viewRun(r)
+	}
+	return listed(views, next, err)
+}
+
+func (s *Server) trackedRun(ctx context.Context, in *struct {
+	InProject
+	Run string `path:"run" maxLength:"64" doc:"Id of a run"`
+},
+) (*body[runView], error) {
+	r, err := s.Tracking.Run(ctx, project.Name(in.Project), tracking.RunID(in.Run))
+	return one(viewRun(r), err)
+}
+
+func (s *Server) runsReport(w http.ResponseWriter, r *http.Request) {
+	page, err := s.comparison(r.Context(), project.Name(r.PathValue("project")), r.URL.Query()["run"])
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	drawing(w, page)
+}
+
+// comparison reads runs with the curves of their metrics, and draws them.
+func (s *Server) comparison(ctx context.Context, p project.Name, ids []string) ([]byte, error) {
+	if len(ids) < 2 || len(ids) > picture.MaxRuns {
+		return nil, fault.New(fault.Invalid, "%d runs are named, 2 to %d can be compared", len(ids), picture.MaxRuns)
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	runs := make([]picture.Run, len(ids))
+	for i, id := range ids {
+		r, err := s.Tracking.Run(ctx, p, tracking.RunID(id))
+		if err != nil {
+			return nil, err
+		}
+		runs[i] = picture.Run{ID: id, Name: r.Name, Status: string(r.Status), Params: viewRun(r).Params, Metrics: map[string][]trial.Report{}}
+		for _, m := range r.Metrics[:min(len(r.Metrics), picture.MaxMetrics)] {
+			points, _, err := s.Tracking.History(ctx, p, r.ID, m.Key, 0, "")
+			if err != nil {
+				return nil, err
+			}
+			at := map[int64]float64{}
+			for _, point := range points { // by time: the last of a step stays
+				at[point.Step] = point.Value
+			}
+			for step, v := range at {
+				runs[i].Metrics[m.Key] = append(runs[i].Metrics[m.Key], trial.Report{Step: step, Value: v})
+			}
+			slices.SortFunc(runs[i].Metrics[m.Key], func(a, b trial.Report) int { return int(min(max(a.Step-b.Step, -1), 1)) })
+		}
+	}
+	var b bytes.Buffer
+	err := picture.Compare(&b, runs)
+	return b.Bytes(), err
+}
+
+// drawing sends a page of pictures, which may load nothing and run nothing.
+func drawing(w http.ResponseWriter, page []byte) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+	_, _ = w.Write(page)
+}
