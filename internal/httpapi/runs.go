@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -80,12 +81,16 @@ func (s *Server) trackedRuns(ctx context.Context, in *struct {
 		}
 		search.Experiments = []tracking.ExperimentID{e.ID}
 	} else {
-		all, _, err := s.Tracking.SearchExperiments(ctx, p, tracking.Search{Max: 1000})
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range all {
-			search.Experiments = append(search.Experiments, e.ID)
+		in := tracking.Search{Max: 1000}
+		for more := true; more; more = in.Page != "" {
+			all, next, err := s.Tracking.SearchExperiments(ctx, p, in)
+			if err != nil {
+				return nil, err
+			}
+			for _, e := range all {
+				search.Experiments = append(search.Experiments, e.ID)
+			}
+			in.Page = next
 		}
 	}
 	found, next, err := s.Tracking.SearchRuns(ctx, p, search)
@@ -116,11 +121,11 @@ func (s *Server) runsReport(w http.ResponseWriter, r *http.Request) {
 
 // comparison reads runs with the curves of their metrics, and draws them.
 func (s *Server) comparison(ctx context.Context, p project.Name, ids []string) ([]byte, error) {
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
 	if len(ids) < 2 || len(ids) > picture.MaxRuns {
 		return nil, fault.New(fault.Invalid, "%d runs are named, 2 to %d can be compared", len(ids), picture.MaxRuns)
 	}
-	slices.Sort(ids)
-	ids = slices.Compact(ids)
 	runs := make([]picture.Run, len(ids))
 	for i, id := range ids {
 		r, err := s.Tracking.Run(ctx, p, tracking.RunID(id))
@@ -137,10 +142,11 @@ func (s *Server) comparison(ctx context.Context, p project.Name, ids []string) (
 			for _, point := range points { // by time: the last of a step stays
 				at[point.Step] = point.Value
 			}
+			at[m.Step] = m.Value // of a longer history there is the beginning and the latest
 			for step, v := range at {
 				runs[i].Metrics[m.Key] = append(runs[i].Metrics[m.Key], trial.Report{Step: step, Value: v})
 			}
-			slices.SortFunc(runs[i].Metrics[m.Key], func(a, b trial.Report) int { return int(min(max(a.Step-b.Step, -1), 1)) })
+			slices.SortFunc(runs[i].Metrics[m.Key], func(a, b trial.Report) int { return cmp.Compare(a.Step, b.Step) })
 		}
 	}
 	var b bytes.Buffer

@@ -74,7 +74,7 @@ func TestContainerWalls(t *testing.T) {
 		"the image is read-only": {`touch /etc/x /bin/x /x /dev/x 2>/dev/null; echo $?`, "1\n"},
 		"tmp is writable":        {`touch /tmp/x /dev/shm/x && echo yes`, "yes\n"},
 		"root's files":           {`cat /etc/secret 2>/dev/null || echo no`, "no\n"},
-		"only its own processes": {`ls -d /proc/[0-9]* | wc -l`, "4\n"},
+		"only its own processes": {`set -- /proc/[0-9]*; echo $#`, "2\n"},
 		"the first process":      {`cat /proc/1/environ /proc/1/maps 2>/dev/null; ls /proc/1/fd 2>/dev/null; ls /proc/1/root/ 2>/dev/null; kill -9 1 2>/dev/null; echo alive`, "alive\n"},
 		"only loopback":          {`ls /proc/sys/net/ipv4/conf | tr '\n' ' '`, "all default lo "},
 		"no new namespaces":      {`unshare -U true 2>/dev/null || echo no`, "no\n"},

@@ -141,7 +141,7 @@ func open(t *testing.T) *world {
 		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "gateways/name": "absent", "model-policies/name": "absent", "files/file": "model.onnx", "models/model": "absent", "pools/name": "shut", "budgets/project": "flights", "queues/name": "lab",
 		"nodes/node": "absent", "checkpoints/name": "absent", "workloads/workload": "absent", "mounts/mount": "0",
 		"policies/name": "idle", "secrets/name": "sesame", "erasures/id": "absent", "sources/name": "well", "accounts/ref": "service%2Fguest", "backups/name": "nightly",
-		"monitors/name": "absent", "sweeps/name": "absent", "windows/window": "1-0", "webhook-secrets/name": "absent",
+		"monitors/name": "absent", "sweeps/name": "absent", "runs/run": "absent", "windows/window": "1-0", "webhook-secrets/name": "absent",
 		"alerts/id":        "dlv_01ARZ3NDEKTSV4RRFFQ69G5FAV",
 		"feature-runs/run": "fmr_01ARZ3NDEKTSV4RRFFQ69G5FAV",
 		"ingestions/run":   "ing_01ARZ3NDEKTSV4RRFFQ69G5FAV",

@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -153,7 +154,8 @@ func curves(runs []Run, metric string) ([]Figure, error) {
 		l.Color, l.Dashes, l.Width = hues[i%len(hues)], dashes[i/len(hues)%len(dashes)], 1.5
 		p.Add(l)
 		var thumb plot.Thumbnailer = l
-		p.Legend.Add(short(r.Name), thumb)
+		name := short(r.Name)
+		p.Legend.Add(name+strings.Repeat(" ", 1+len(name)/3), thumb) // browsers' fonts are wider than the one that is measured
 		drawn++
 	}
 	if drawn == 0 {

@@ -593,16 +593,19 @@ func TestDeadline(t *testing.T) {
 		t.Run(string(p), func(t *testing.T) {
 			f, r := world(t, p, Server{}, nil)
 			s := load(t, r)
-			over := make(chan struct{})
+			over, told := make(chan struct{}), make(chan struct{})
 			f.mu.Lock()
 			f.begins = func(ctx context.Context) {
 				<-ctx.Done()
 				close(over)
+				<-told // else an answer could be faster than the client's own clock
 			}
 			f.mu.Unlock()
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			if _, err := s.Infer(ctx, one, []string{"label"}); !fault.Is(err, fault.Timeout) {
+			_, err := s.Infer(ctx, one, []string{"label"})
+			close(told)
+			if !fault.Is(err, fault.Timeout) {
 				t.Errorf("got %v", err)
 			}
 			<-over
