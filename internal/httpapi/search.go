@@ -20,6 +20,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/tuning"
+	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 )
 
 // Search reads the lists of the domains and looks for the words in what comes: a
@@ -82,6 +84,7 @@ func (s *Server) searched() []kindOfThings {
 		{"job", "job.read", "job", s.searchJobs},
 		{"environment", "environment.read", "environment", s.searchEnvironments},
 		{"experiment", "run.read", "experiment", s.searchExperiments},
+		{"sweep", sweep.ActionRead, "sweep", s.searchSweeps},
 		{"lineage", dataset.ActionRead, "dataset", s.searchLineage},
 	}
 }
@@ -490,6 +493,25 @@ func (s *Server) searchExperiments(ctx context.Context, p project.Name, after st
 		out[i] = thing{hit: hit{Name: e.Name}, texts: pairs(e.Tags)}
 	}
 	return out, next, err
+}
+
+func (s *Server) searchSweeps(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
+	from, err := pageNumber(after)
+	if err != nil {
+		return nil, "", err
+	}
+	all, next, err := s.Sweeps.List(ctx, p, tuning.StudyID(from), limit)
+	out := make([]thing, len(all))
+	for i, w := range all {
+		out[i] = thing{hit: hit{Name: w.Name}, after: pageToken(int64(w.Study)), owner: w.By.ID, object: policy.Object{
+			Owner: w.By.ID, Classification: string(w.Classification), Residency: w.Residency,
+		}}
+		for _, p := range w.Spec.Parameters {
+			out[i].texts = append(out[i].texts, match{"column", p.Name})
+		}
+		out[i].texts = append(out[i].texts, froms(append(slices.Sorted(maps.Values(w.Spec.Job.Data)), w.Spec.WarmStart...)...)...)
+	}
+	return out, pageToken(int64(next)), err
 }
 
 // searchLineage are jobs and datasets that others told of. The columns of Falaj's own

@@ -11,9 +11,9 @@ const names: Record<string, [one: string, many: string]> = {
   monitor: ['monitor', 'Monitors'],
   source: ['source', 'Sources'],
   job: ['job', 'Jobs'],
-  sweep: ['sweep', 'Sweeps'],
   environment: ['environment', 'Environments'],
   experiment: ['experiment', 'Experiments'],
+  sweep: ['sweep', 'Sweeps'],
   lineage: ['told by others', 'Told by others'],
 };
 
@@ -41,6 +41,8 @@ export function placeOf(project: string, kind: string, name: string): string | u
       return pathOf(project, 'monitoring');
     case 'job':
       return pathOf(project, 'jobs', name);
+    case 'sweep':
+      return pathOf(project, 'sweeps', name);
     case 'entity':
       return pathOf(project, 'features');
   }
