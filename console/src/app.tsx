@@ -19,6 +19,7 @@ import { JobsPage } from './pages/Jobs';
 import { LineagePage } from './pages/Lineage';
 import { MonitoringPage } from './pages/Monitoring';
 import { OverviewPage } from './pages/Overview';
+import { RunPage, RunsPage } from './pages/Runs';
 import { SweepPage, SweepsPage } from './pages/Sweeps';
 import { Empty, Failed, Wait } from './parts/State';
 
@@ -68,6 +69,8 @@ function InProject({ project }: { project: string }) {
         <Route path="/p/:project/monitoring"><MonitoringPage project={project} /></Route>
         <Route path="/p/:project/jobs"><JobsPage project={project} /></Route>
         <Route path="/p/:project/jobs/:id">{({ id }) => <JobPage key={id} project={project} id={id} />}</Route>
+        <Route path="/p/:project/runs"><RunsPage project={project} /></Route>
+        <Route path="/p/:project/runs/:ids">{({ ids }) => <RunPage key={ids} project={project} ids={decodeURIComponent(ids).split(',')} />}</Route>
         <Route path="/p/:project/sweeps"><SweepsPage project={project} /></Route>
         <Route path="/p/:project/sweeps/:name">{({ name }) => <SweepPage key={name} project={project} name={decodeURIComponent(name)} />}</Route>
         <Route path="/p/:project/datasets"><DatasetsPage project={project} /></Route>

@@ -20,8 +20,9 @@ import (
 func (s *Server) runRoutes(p string) {
 	route(s, "GET", p+"/runs", tracking.ActionRead, "List runs, newest first, with their parameters and the latest of each metric", s.trackedRuns)
 	route(s, "GET", p+"/runs/{run}", tracking.ActionRead, "A run", s.trackedRun)
+	route(s, "GET", p+"/runs/figures", tracking.ActionRead, "Curves and parallel coordinates of runs by themselves, as SVG", s.runsFigures)
 	s.raw("GET", p+"/runs/report", tracking.ActionRead, "Runs beside each other, as a page that needs nothing else: a table, curves, parallel coordinates",
-		media{gives: "text/html"}, s.runsReport, query("run", "Id of a run; repeat it for each, 2 to 50"))
+		media{gives: "text/html"}, s.runsReport, query("run", "Id of a run; repeat it for each, up to 50"))
 }
 
 // runView is a run as people see it.
@@ -110,21 +111,38 @@ func (s *Server) trackedRun(ctx context.Context, in *struct {
 	return one(viewRun(r), err)
 }
 
+func (s *Server) runsFigures(ctx context.Context, in *struct {
+	InProject
+	Runs []string `query:"run,explode" required:"true" minItems:"1" maxItems:"50" doc:"Id of a run; repeat it for each"`
+},
+) (*body[items[picture.Figure]], error) {
+	runs, err := s.compared(ctx, project.Name(in.Project), in.Runs)
+	if err != nil {
+		return nil, err
+	}
+	figures, err := picture.Curves(runs)
+	return listed(figures, "", err)
+}
+
 func (s *Server) runsReport(w http.ResponseWriter, r *http.Request) {
-	page, err := s.comparison(r.Context(), project.Name(r.PathValue("project")), r.URL.Query()["run"])
+	runs, err := s.compared(r.Context(), project.Name(r.PathValue("project")), r.URL.Query()["run"])
+	var page bytes.Buffer
+	if err == nil {
+		err = picture.Compare(&page, runs)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	drawing(w, page)
+	drawing(w, page.Bytes())
 }
 
-// comparison reads runs with the curves of their metrics, and draws them.
-func (s *Server) comparison(ctx context.Context, p project.Name, ids []string) ([]byte, error) {
+// compared reads runs with the curves of their metrics.
+func (s *Server) compared(ctx context.Context, p project.Name, ids []string) ([]picture.Run, error) {
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	if len(ids) < 2 || len(ids) > picture.MaxRuns {
-		return nil, fault.New(fault.Invalid, "%d runs are named, 2 to %d can be compared", len(ids), picture.MaxRuns)
+	if len(ids) == 0 || len(ids) > picture.MaxRuns {
+		return nil, fault.New(fault.Invalid, "%d runs are named, 1 to %d can be drawn", len(ids), picture.MaxRuns)
 	}
 	runs := make([]picture.Run, len(ids))
 	for i, id := range ids {
@@ -149,9 +167,7 @@ func (s *Server) comparison(ctx context.Context, p project.Name, ids []string) (
 			slices.SortFunc(runs[i].Metrics[m.Key], func(a, b trial.Report) int { return cmp.Compare(a.Step, b.Step) })
 		}
 	}
-	var b bytes.Buffer
-	err := picture.Compare(&b, runs)
-	return b.Bytes(), err
+	return runs, nil
 }
 
 // drawing sends a page of pictures, which may load nothing and run nothing.

@@ -194,7 +194,7 @@ func (b *browser) press(keys ...string) {
 
 // pages are where "g" and a key lead to.
 var pages = map[string]string{
-	"o": "", "d": "/deployments", "m": "/monitoring", "j": "/jobs", "w": "/gateways", "x": "/sweeps", "s": "/datasets", "f": "/features", "r": "/models", "a": "/audit",
+	"o": "", "d": "/deployments", "m": "/monitoring", "j": "/jobs", "w": "/gateways", "e": "/runs", "x": "/sweeps", "s": "/datasets", "f": "/features", "r": "/models", "a": "/audit",
 }
 
 // visit goes to a page by its keys. On a busy machine the two may come too far

@@ -109,6 +109,21 @@ func TestConsole(t *testing.T) {
 	b.do(chromedp.ScrollIntoView(`img.picture`))
 	b.picture("real-sweep-pictures")
 
+	// Its runs are found by what they measured, and stand beside each other.
+	b.visit("e")
+	b.see("parabola-0", "loss", "layers")
+	b.do(chromedp.SendKeys(`.ask input`, "metrics.loss < 'x'\r"))
+	b.see("This did not work")
+	b.do(chromedp.Evaluate(`document.querySelector('.ask input').select()`, nil), chromedp.SendKeys(`.ask input`, "metrics.loss > 0\r"))
+	b.do(chromedp.Click(`tr[data-index="0"] input`, chromedp.NodeVisible), chromedp.Click(`tr[data-index="1"] input`))
+	b.accessible("runs")
+	b.picture("real-runs")
+	b.do(chromedp.Click(`.ask button:not([type=submit])`))
+	b.see("Runs beside each other", "finished", "By step, of 2 runs", "Parameters and loss")
+	b.until(`[...document.querySelectorAll('img.picture')].every((i) => i.complete && i.naturalWidth > 0)`)
+	b.accessible("runs-compared")
+	b.picture("real-runs-compared")
+
 	b.do(chromedp.Click(`.who button`))
 	b.see("Access token")
 	if kept := b.text(`sessionStorage.length + document.cookie.length`); kept != "0" {

@@ -10,6 +10,7 @@ export type Job = Schemas['training.Job'];
 export type Sweep = Schemas['sweep.Sweep'];
 export type SweepSummary = Schemas['sweep.Summary'];
 export type Trial = Schemas['sweep.Shown'];
+export type Run = Schemas['RunView'];
 export type Figure = Schemas['picture.Figure'];
 export type Dataset = Schemas['dataset.Dataset'];
 export type Version = Schemas['dataset.Version'];

@@ -2,7 +2,7 @@
 // can make them stale.
 import { keepPreviousData, useInfiniteQuery, useQuery } from '@tanstack/react-query';
 import { useEffect, useMemo } from 'react';
-import { get, inProject, Problem, type Dataset, type DatasetProfile, type Definition, type FeatureLineage, type FeatureService, type FeatureView, type Figure, type Freshness, type Gateway, type Graph, type Hit, type Job, type JobDetail, type Model, type Optimization, type Page, type Profile, type Project, type Sweep, type SweepSummary, type Top, type Trial, type Version } from './client';
+import { get, inProject, Problem, type Dataset, type DatasetProfile, type Definition, type FeatureLineage, type FeatureService, type FeatureView, type Figure, type Freshness, type Gateway, type Graph, type Hit, type Job, type JobDetail, type Model, type Optimization, type Page, type Profile, type Project, type Run, type Sweep, type SweepSummary, type Top, type Trial, type Version } from './client';
 import type { Baseline, Deployment, Monitor, Progress, Status, Window } from './monitoring';
 
 /** The most objects that a table holds; it says so when there are more. */
@@ -47,6 +47,13 @@ export function useList<T>(key: readonly string[], path: string, options: { ever
 
 export const useProjects = () => useList<Project>(['projects', ''], '/api/v1/projects');
 export const useJobs = (p: string) => useList<Job>(['job', p, 'list'], inProject(p, 'jobs'));
+/** Runs for which a condition in MLflow's grammar holds. */
+export const useRuns = (p: string, filter: string) => useList<Run>(['run', p, 'list', filter], inProject(p, 'runs') + (filter && `?filter=${encodeURIComponent(filter)}`));
+/** Runs with all that they measured last. */
+export const useRunsNamed = (p: string, ids: readonly string[]) =>
+  useQuery({ queryKey: ['run', p, 'named', ...ids], queryFn: ({ signal }) => Promise.all(ids.map((id) => get<Run>(inProject(p, 'runs', id), signal))), refetchInterval: 10_000, retry: false });
+export const useRunFigures = (p: string, ids: readonly string[], running: boolean) =>
+  useQuery({ queryKey: ['run', p, 'figures', ...ids], queryFn: ({ signal }) => get<Page<Figure>>(`${inProject(p, 'runs', 'figures')}?${ids.map((id) => `run=${encodeURIComponent(id)}`).join('&')}`, signal), refetchInterval: running ? 10_000 : false, retry: false });
 export const useSweeps = (p: string) => useList<Sweep>(['sweep', p, 'list'], inProject(p, 'sweeps'), { every: 10_000 });
 export const useTrials = (p: string, name: string, running: boolean) =>
   useList<Trial>(['sweep', p, name, 'trials'], inProject(p, 'sweeps', name, 'trials'), { every: running ? 5000 : 60_000 });

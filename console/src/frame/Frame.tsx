@@ -21,6 +21,7 @@ export const pages: { path: string; name: string; icon: IconName; key: string }[
   { path: 'gateways', name: 'Gateways', icon: 'gateways', key: 'w' },
   { path: 'monitoring', name: 'Monitoring', icon: 'monitoring', key: 'm' },
   { path: 'jobs', name: 'Jobs', icon: 'jobs', key: 'j' },
+  { path: 'runs', name: 'Runs', icon: 'runs', key: 'e' },
   { path: 'sweeps', name: 'Sweeps', icon: 'sweeps', key: 'x' },
   { path: 'datasets', name: 'Datasets', icon: 'datasets', key: 's' },
   { path: 'features', name: 'Features', icon: 'features', key: 'f' },
@@ -102,7 +103,7 @@ export function Frame({ project, children }: { project: string; children: ReactN
               <>
                 {section === 'lineage' ? <span>Lineage</span> : <Link href={pathOf(project, page?.path ?? '')}>{page?.name}</Link>}
                 <span aria-hidden="true">/</span>
-                <h1 title={decodeURIComponent(object)}>{decodeURIComponent(object).replace(/^[a-z]+_[a-z]+(?= )/, kindName)}</h1>
+                <h1 title={decodeURIComponent(object)}>{decodeURIComponent(object).replace(/^[a-z]+_[a-z]+(?= )/, kindName).replace(/^.*,.*$/, (all) => `${all.split(',').length} beside each other`)}</h1>
               </>
             ) : (
               <h1>{page?.name ?? 'Not found'}</h1>

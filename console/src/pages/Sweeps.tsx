@@ -3,13 +3,13 @@ import { createColumnHelper } from '@tanstack/react-table';
 import { useQueryClient } from '@tanstack/react-query';
 import { useMemo, useState } from 'react';
 import { Link, useLocation } from 'wouter';
-import type { Figure, Sweep, SweepSummary, Trial } from '../api/client';
+import type { Sweep, SweepSummary, Trial } from '../api/client';
 import { inProject, post } from '../api/client';
 import { underWay, useFigures, useSweep, useSweeps, useTrials } from '../api/queries';
 import { pathOf } from '../frame/places';
 import { DataTable } from '../parts/DataTable';
 import { number } from '../parts/format';
-import { Empty, Failed, Panel, StateBadge, Wait } from '../parts/State';
+import { Empty, Failed, Panel, Picture, StateBadge, Wait } from '../parts/State';
 import { Time } from '../parts/Time';
 
 const sweeps = createColumnHelper<Sweep>();
@@ -122,9 +122,3 @@ function Figures({ project, sweep }: { project: string; sweep: SweepSummary }) {
   if (q.error) return <Panel title="Pictures" wide><Failed error={q.error} again={() => void q.refetch()} /></Panel>;
   return <>{(q.data.items ?? []).map((f) => <Picture key={f.title} figure={f} />)}</>;
 }
-
-const Picture = ({ figure }: { figure: Figure }) => (
-  <Panel title={figure.title} note={figure.words} wide>
-    <img className="picture" alt={figure.title} src={`data:image/svg+xml,${encodeURIComponent(figure.svg)}`} />
-  </Panel>
-);

@@ -137,7 +137,7 @@ export function DataTable<T>({ label, list, columns, rowKey, open, sort, empty }
                   key={row.id} data-index={v.index} aria-rowindex={v.index + 2} tabIndex={v.index === current ? 0 : -1} className={open ? 'opens' : undefined}
                   onFocus={() => setAt(v.index)}
                   onClick={(e) => {
-                    if (open && !(e.target as HTMLElement).closest('a, button') && !getSelection()?.toString()) open(row.original);
+                    if (open && !(e.target as HTMLElement).closest('a, button, input, label') && !getSelection()?.toString()) open(row.original);
                   }}
                 >
                   {row.getVisibleCells().map((cell) => (

@@ -4,6 +4,7 @@ const paths = {
   gateways: 'M3 21V9l9-6 9 6v12M3 21h18M9 21v-7h6v7',
   monitoring: 'M3 12h4l3-8 4 16 3-8h4',
   jobs: 'M5 4l14 8-14 8z',
+  runs: 'M4 20V4M4 20h16M7 15l4-5 3 3 5-7',
   sweeps: 'M4 20V4M4 20h16M8 16h.01M11 11h.01M14 14h.01M16 7h.01M19 10h.01',
   datasets: 'M4 6c0-1.7 3.6-3 8-3s8 1.3 8 3-3.6 3-8 3-8-1.3-8-3zM4 6v12c0 1.7 3.6 3 8 3s8-1.3 8-3V6M4 12c0 1.7 3.6 3 8 3s8-1.3 8-3',
   features: 'M4 6h10M18 6h2M4 12h2M10 12h10M4 18h10M18 18h2M14 4v4M6 10v4M14 16v4',

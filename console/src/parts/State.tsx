@@ -1,13 +1,13 @@
 import { Badge, Button, Loader } from '@mantine/core';
 import type { ReactNode } from 'react';
-import { Problem } from '../api/client';
+import { Problem, type Figure } from '../api/client';
 
 type Tone = 'good' | 'busy' | 'warn' | 'bad' | 'quiet';
 
 const tones: Record<string, Tone> = {
-  ready: 'good', ok: 'good', succeeded: 'good', promoted: 'good', done: 'good', complete: 'good', allowed: 'good', live: 'good', accepted: 'good',
+  ready: 'good', ok: 'good', finished: 'good', succeeded: 'good', promoted: 'good', done: 'good', complete: 'good', allowed: 'good', live: 'good', accepted: 'good',
   running: 'busy', loading: 'busy', starting: 'busy', placing: 'busy', claimed: 'busy', connecting: 'busy', checkpointing: 'busy',
-  queued: 'quiet', waiting: 'quiet', cancelled: 'quiet', skipped: 'quiet', ended: 'quiet', stopped: 'quiet', inconclusive: 'warn',
+  queued: 'quiet', scheduled: 'quiet', killed: 'quiet', waiting: 'quiet', cancelled: 'quiet', skipped: 'quiet', ended: 'quiet', stopped: 'quiet', inconclusive: 'warn',
   drifted: 'warn', quarantined: 'warn', rolled_back: 'warn', away: 'warn', refused: 'bad',
   degraded: 'bad', failed: 'bad', lost: 'bad', denied: 'bad', rejected: 'bad',
 };
@@ -76,3 +76,10 @@ export function Panel({ title, note, children, wide, id }: { title: string; note
     </section>
   );
 }
+
+/** What the server drew. */
+export const Picture = ({ figure }: { figure: Figure }) => (
+  <Panel title={figure.title} note={figure.words} wide>
+    <img className="picture" alt={figure.title} src={`data:image/svg+xml,${encodeURIComponent(figure.svg)}`} />
+  </Panel>
+);

@@ -79,25 +79,38 @@ func Compare(w io.Writer, runs []Run) error {
 		}
 		data.Metrics = append(data.Metrics, l)
 	}
+	var err error
+	if data.Figures, err = Curves(runs); err != nil {
+		return err
+	}
+	return runsPage.Execute(w, data)
+}
+
+// Curves draws each metric by step, and the parameters of runs beside the first three.
+func Curves(runs []Run) (all []Figure, err error) {
+	metrics := measured(runs)
 	for _, name := range metrics {
 		figures, err := curves(runs, name)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		data.Figures = append(data.Figures, figures...)
+		all = append(all, figures...)
 	}
 	for _, name := range metrics[:min(len(metrics), 3)] {
 		s := sweepOf(runs, name)
+		if len(s.Space.Parameters) == 0 {
+			continue
+		}
 		figures, err := coordinates(s, s.done())
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, f := range figures {
 			f.Title, f.Words = "Parameters and "+name, fmt.Sprintf("%d runs, from dark, the least last value of %s, to light.", len(s.done()), name)
-			data.Figures = append(data.Figures, f)
+			all = append(all, f)
 		}
 	}
-	return runsPage.Execute(w, data)
+	return all, nil
 }
 
 // differing are the parameters that are not the same for all runs, by name.
