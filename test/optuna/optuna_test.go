@@ -281,3 +281,46 @@ func TestRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestJobs: two jobs, in sandboxes, work on one study by the SDK.
+func TestJobs(t *testing.T) {
+	w := open(t)
+	requirements, err := os.ReadFile("testdata/requirements.txt")
+	w.Must(err)
+	var pinned []string
+	for _, m := range regexp.MustCompile(`(?m)^[a-z0-9-]+==[0-9.]+`).FindAllString(string(requirements), -1) {
+		if !strings.HasPrefix(m, "pytest") {
+			pinned = append(pinned, m)
+		}
+	}
+	w.Apply(`{api_version: falaj/v1, kind: Environment, name: optuna, project: PROJECT, spec: {python: /usr/bin/python3.11, requirements: [` + strings.Join(pinned, ", ") + `]}}`)
+	w.Run(0, "env", "wait", "optuna")
+	source := t.TempDir()
+	w.Must(os.CopyFS(filepath.Join(source, "falaj"), os.DirFS("../../sdk/python/falaj")))
+	program, err := os.ReadFile("testdata/injob.py")
+	w.Must(err)
+	w.Must(os.WriteFile(filepath.Join(source, "train.py"), program, 0o600))
+	file := filepath.Join(t.TempDir(), "job.yaml")
+	w.Must(os.WriteFile(file, []byte(`{api_version: falaj/v1, kind: Job, name: tune, spec: {environment: optuna, max_attempts: 1, resources: {cpu: 300m, memory: 512MiB}, command: [python, train.py]}}`), 0o600))
+	var jobs []string
+	for range 2 {
+		said := strings.Fields(w.Run(0, "job", "submit", "-f", file, "--source", source))
+		jobs = append(jobs, said[len(said)-1])
+	}
+	for _, job := range jobs {
+		var o client.Object
+		for state := ""; state != "succeeded"; state = o.Text("state") {
+			if err := w.C.Do(t.Context(), http.MethodGet, w.Path("jobs/"+job+"?wait=30s"), nil, &o); err != nil || o.Text("state") == "failed" {
+				t.Fatal(err, o, w.Run(0, "job", "logs", job))
+			}
+		}
+	}
+	var study struct {
+		State  string         `json:"state"`
+		Counts map[string]int `json:"counts"`
+	}
+	w.Must(w.C.Do(t.Context(), http.MethodGet, w.Path("sweeps/jobs"), nil, &study))
+	if study.State != "client" || study.Counts["complete"] != 8 {
+		t.Errorf("%+v", study)
+	}
+}
