@@ -266,8 +266,8 @@ func (s *Service) Files(ctx context.Context, p project.Name, place Place, prefix
 	return files, err
 }
 
-// DeleteArtifacts removes the file at prefix and all below it. Error:
-// fault.NotFound when there is none.
+// DeleteArtifacts removes the file at prefix and all below it. That there is none is no
+// error, as in MLflow: clients repeat what they had no answer to.
 func (s *Service) DeleteArtifacts(ctx context.Context, p project.Name, place Place, prefix string) error {
 	if err := s.artifactPlace(ctx, p, place, ActionWrite); err != nil {
 		return err
@@ -282,7 +282,7 @@ func (s *Service) DeleteArtifacts(ctx context.Context, p project.Name, place Pla
 			return err
 		}
 		if len(gone) == 0 {
-			return fault.New(fault.NotFound, "No such artifact: '%s'", clip(prefix))
+			return nil
 		}
 		if err := s.store.DeleteArtifacts(ctx, tx, place.ID(), prefix); err != nil {
 			return err

@@ -128,13 +128,24 @@ func (s *Service) FinalizeLoggedModel(ctx context.Context, p project.Name, model
 	})
 }
 
-// DeleteLoggedModel marks a logged model deleted.
+// DeleteLoggedModel marks a logged model deleted. One that is already is no error, as
+// in MLflow: clients repeat what they had no answer to.
 func (s *Service) DeleteLoggedModel(ctx context.Context, p project.Name, model LoggedModelID) error {
 	_, err := s.changeModel(ctx, p, model, "delete", func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
 		m.Stage = Deleted
 		return publish(ctx, tx, p, EventLoggedModelDeleted, LoggedModelEvent{Model: m.ID, Run: m.Run})
 	})
-	return err
+	if !fault.Is(err, fault.NotFound) || CheckModelID(model) != nil {
+		return err
+	}
+	var m LoggedModel
+	if missing := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (e error) {
+		m, e = s.store.LoggedModel(ctx, tx, p, model)
+		return e
+	}); missing != nil {
+		return err
+	}
+	return s.allowLabelled(ctx, ActionWrite, p, "logged_model", string(model), m.Owner, m.Origin)
 }
 
 // SetLoggedModelTags sets tags and gives the model with its data.
