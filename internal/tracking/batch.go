@@ -106,14 +106,14 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 		if err := r.mustBeActive(); err != nil {
 			return err
 		}
-		if err := s.logParams(ctx, tx, run, params, b.One); err != nil {
+		if err := s.logParams(ctx, tx, r, params, b.One); err != nil {
 			return err
 		}
 		if err := s.logMetrics(ctx, tx, r, metrics); err != nil {
 			return err
 		}
 		if len(tags) > 0 {
-			if err := s.store.PutTags(ctx, tx, run, tags); err != nil {
+			if err := s.store.PutTags(ctx, tx, r, tags); err != nil {
 				return err
 			}
 			for _, t := range tags {
@@ -131,7 +131,8 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 	})
 }
 
-func (s *Service) logParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair, one bool) error {
+func (s *Service) logParams(ctx context.Context, tx *store.Tx, r Run, params []Pair, one bool) error {
+	run := r.ID
 	if len(params) == 0 {
 		return nil
 	}
@@ -166,7 +167,7 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, run RunID, params
 	if len(fresh) == 0 {
 		return nil
 	}
-	return s.store.InsertParams(ctx, tx, run, fresh)
+	return s.store.InsertParams(ctx, tx, r, fresh)
 }
 
 func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, r Run, metrics []Metric) error {
@@ -356,7 +357,7 @@ func (s *Service) RecordModel(ctx context.Context, p project.Name, run RunID, mo
 		if len(b) > maxModels {
 			return fault.New(fault.TooLarge, "the list of models of run %s has more than %d bytes", run, maxModels)
 		}
-		return s.store.PutTags(ctx, tx, run, []Pair{{tagModels, string(b)}})
+		return s.store.PutTags(ctx, tx, *r, []Pair{{tagModels, string(b)}})
 	})
 	return err
 }

@@ -65,10 +65,10 @@ type RunStore interface {
 	FillRuns(ctx context.Context, tx *store.Tx, runs []Run) error
 
 	Params(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]Pair, error)
-	InsertParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair) error
+	InsertParams(ctx context.Context, tx *store.Tx, run Run, params []Pair) error
 	// PutParams inserts params or changes their values, which only an import does.
-	PutParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair) error
-	PutTags(ctx context.Context, tx *store.Tx, run RunID, tags []Pair) error
+	PutParams(ctx context.Context, tx *store.Tx, run Run, params []Pair) error
+	PutTags(ctx context.Context, tx *store.Tx, run Run, tags []Pair) error
 	DeleteTag(ctx context.Context, tx *store.Tx, run RunID, key string) (bool, error)
 	// InsertMetrics appends points that are not there yet.
 	InsertMetrics(ctx context.Context, tx *store.Tx, run RunID, metrics []Metric) error

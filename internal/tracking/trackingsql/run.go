@@ -3,7 +3,6 @@ package trackingsql
 import (
 	"context"
 	"encoding/json"
-	"strings"
 
 	"github.com/uptrace/bun"
 
@@ -168,23 +167,43 @@ func (Store) Params(ctx context.Context, tx *store.Tx, run tracking.RunID, keys 
 }
 
 // InsertParams implements tracking.Store.
-func (Store) InsertParams(ctx context.Context, tx *store.Tx, run tracking.RunID, params []tracking.Pair) error {
-	args := make([]any, 0, 3*len(params))
-	for _, p := range params {
-		args = append(args, string(run), p.Key, p.Value)
-	}
-	_, err := tx.NewRaw("INSERT INTO tracking_param (run, key, value) VALUES "+strings.Repeat(", (?, ?, ?)", len(params))[2:], args...).Exec(ctx)
-	return err
+func (Store) InsertParams(ctx context.Context, tx *store.Tx, run tracking.Run, params []tracking.Pair) error {
+	return putValues(ctx, tx, "tracking_param", "", run, params)
 }
 
 // PutParams implements tracking.Store.
-func (Store) PutParams(ctx context.Context, tx *store.Tx, run tracking.RunID, params []tracking.Pair) error {
-	return putPairs(ctx, tx, "tracking_param", "run", string(run), params)
+func (Store) PutParams(ctx context.Context, tx *store.Tx, run tracking.Run, params []tracking.Pair) error {
+	return putValues(ctx, tx, "tracking_param", anew, run, params)
 }
 
 // PutTags implements tracking.Store.
-func (Store) PutTags(ctx context.Context, tx *store.Tx, run tracking.RunID, tags []tracking.Pair) error {
-	return putPairs(ctx, tx, "tracking_tag", "run", string(run), tags)
+func (Store) PutTags(ctx context.Context, tx *store.Tx, run tracking.Run, tags []tracking.Pair) error {
+	return putValues(ctx, tx, "tracking_tag", anew, run, tags)
+}
+
+// anew replaces the value of a key that is there.
+const anew = "ON CONFLICT (run, key) DO UPDATE SET value = excluded.value, head = excluded.head"
+
+func putValues(ctx context.Context, tx *store.Tx, table, then string, run tracking.Run, pairs []tracking.Pair) error {
+	return tx.InsertRows(ctx, "INSERT INTO "+table+" (project, experiment, run, key, value, head) VALUES", then, 6, len(pairs), func(args []any, i int) []any {
+		p := &pairs[i]
+		return append(args, string(run.Project), int64(run.Experiment), string(run.ID), p.Key, p.Value, head(p.Value))
+	})
+}
+
+// headLength is how many characters of a value its index has.
+const headLength = 64
+
+// head is the part of a value that its index has.
+func head(value string) string {
+	n := 0
+	for i := range value {
+		if n == headLength {
+			return value[:i]
+		}
+		n++
+	}
+	return value
 }
 
 // DeleteTag implements tracking.Store.
