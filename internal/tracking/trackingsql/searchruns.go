@@ -2,6 +2,7 @@ package trackingsql
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -19,12 +20,6 @@ var runColumns = map[string]string{
 	"artifact_uri": "('mlflow-artifacts:/' || CAST(t.experiment AS TEXT) || '/' || t.id || '/artifacts')",
 }
 
-const (
-	latestRank = "(SELECT x.rank FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ?)"
-	// latestClass sorts numbers before NaN before what was never logged.
-	latestClass = "COALESCE((SELECT CASE WHEN x.rank IS NULL THEN 1 ELSE 0 END FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ?), 2)"
-)
-
 // metricWhere compares as IEEE 754 does: NaN differs from every number.
 func metricWhere(cmp search.Comparison) (string, []any) {
 	part, args := search.Where(cmp, "x.rank", true, false)
@@ -34,25 +29,26 @@ func metricWhere(cmp search.Comparison) (string, []any) {
 	return part, args
 }
 
-// few is how many runs a comparison may find to be looked up one by one, and a
-// handful how many may be sorted besides. Tests change them.
-var few, handful = 2000, 300
+// few is how many runs a comparison may find to be looked up one by one. Tests change
+// it.
+var few = 1000
 
 // SearchRuns implements tracking.Store.
 //
-// A search that is ordered by a metric, a param or a tag reads the values of one
-// experiment in their order and ends when it has a page, instead of sorting all runs.
-// Only when those with a value do not fill the page are the others sorted, which come
-// after them. A comparison that finds few runs is answered from an index of values.
+// A comparison that finds few runs is answered first, from an index of values, and
+// those are sorted. Otherwise a search that is ordered by a metric, a param or a tag
+// reads the values of one experiment in their order and ends when it has a page,
+// instead of sorting all runs. Only when those with a value do not fill the page are
+// the others sorted, which come after them.
 func (s Store) SearchRuns(ctx context.Context, tx *store.Tx, p project.Name, q tracking.Query) ([]tracking.Run, error) {
 	f := runSearch{p: p, q: q, sqlite: isSQLite(tx)}
 	if err := f.look(ctx, tx); err != nil {
 		return nil, err
 	}
-	if f.rare > 0 && f.finds == 0 {
+	if f.rare > 0 && len(f.runs) == 0 {
 		return nil, nil
 	}
-	if f.rare > 0 && f.finds < handful || len(q.Order) == 0 || q.Order[0].Entity == search.Attribute || len(q.Experiments) != 1 {
+	if f.rare > 0 || len(q.Order) == 0 || q.Order[0].Entity == search.Attribute || len(q.Experiments) != 1 {
 		return f.sorted(ctx, tx, "", nil, q.Limit, q.Offset)
 	}
 	found, err := f.valued(ctx, tx)
@@ -76,25 +72,31 @@ type runSearch struct {
 	p      project.Name
 	q      tracking.Query
 	sqlite bool
-	rare   int // the comparison that finds few runs, from 1; 0 is none
-	finds  int // how many
+	rare   int      // the comparison that finds few runs, from 1; 0 is none
+	runs   []string // which
 }
 
-// look finds a comparison that finds few runs.
+// look finds the comparison that finds the fewest runs, if they are few.
 func (f *runSearch) look(ctx context.Context, tx *store.Tx) error {
+	most := few
 	for i, cmp := range f.q.Where {
-		from, ok := f.index(cmp)
+		l, ok := f.index(cmp)
 		if !ok {
 			continue
 		}
-		var n int
-		if err := tx.NewRaw("SELECT COUNT(*) FROM (SELECT 1 FROM "+from.table+" x WHERE "+from.String()+" LIMIT ?) AS found", append(from.args, few)...).Scan(ctx, &n); err != nil {
+		var found struct {
+			N    int
+			Runs string
+		}
+		err := tx.NewRaw("SELECT COUNT(*) AS n, COALESCE(STRING_AGG(run, ' '), '') AS runs FROM (SELECT "+l.run+" AS run FROM "+l.table+" WHERE "+l.String()+" LIMIT ?) AS found",
+			append(l.args, most)...).Scan(ctx, &found)
+		if err != nil {
 			return err
 		}
-		if n < few && (f.rare == 0 || n < f.finds) {
-			f.rare, f.finds = i+1, n
+		if found.N < most {
+			most, f.rare, f.runs = found.N, i+1, strings.Fields(found.Runs)
 		}
-		if n == 0 {
+		if most == 0 {
 			return nil
 		}
 	}
@@ -104,43 +106,44 @@ func (f *runSearch) look(ctx context.Context, tx *store.Tx) error {
 // tableOf holds the values of runs by experiment and key, each run's once.
 var tableOf = map[search.Entity]string{search.Metric: "tracking_metric_latest", search.Param: "tracking_param", search.Tag: "tracking_tag"}
 
-// lookup is where an index finds the runs of a comparison: rows x of a table.
+// lookup is a condition on one table, whose column run is the run.
 type lookup struct {
-	table, run string // run is the column with the run
+	table, run string
 	condition
 }
 
-// index says how an index finds what a comparison does; false: none does.
+// index says how an index finds what a comparison does; false: none does. Attributes
+// have one for the start only; the others cost a look at the runs, not at their values.
 func (f *runSearch) index(cmp search.Comparison) (l lookup, ok bool) {
-	l = lookup{table: tableOf[cmp.Entity], run: "x.run"}
-	if cmp.Entity == search.Attribute {
-		l.table, l.run = "tracking_run", "x.id"
+	if cmp.Op == search.NotEqual || cmp.Op == search.NotIn || cmp.Op == search.IsNull {
+		return l, false
 	}
-	l.and("x.project = ?", string(f.p))
-	l.and("x.experiment IN (?)", bun.List(f.q.Experiments))
+	l = lookup{table: tableOf[cmp.Entity] + " x", run: "run"}
+	if cmp.Entity == search.Attribute {
+		l.table, l.run = "tracking_run t", "id"
+	}
+	l.and("project = ?", string(f.p))
+	l.and("experiment IN (?)", bun.List(f.q.Experiments))
 	switch cmp.Entity {
 	case search.Metric:
 		part, args := metricWhere(cmp)
-		l.and("x.key = ?", cmp.Key)
+		l.and("key = ?", cmp.Key)
 		l.and(part, args...)
-		return l, cmp.Op != search.NotEqual
 	case search.Param, search.Tag:
-		l.and("x.key = ?", cmp.Key)
-		return l, l.value(cmp, f.sqlite)
+		l.and("key = ?", cmp.Key)
+		l.value(cmp, f.sqlite)
 	case search.Attribute:
-		part, args := search.Where(cmp, "x.started", true, f.sqlite)
-		l.and(part, args...)
-		return l, cmp.Key == "start_time" && cmp.Op != search.NotEqual
+		l.attribute(cmp, f.sqlite)
 	default:
 		return l, false
 	}
+	return l, true
 }
 
 // value adds a condition for the value of a param or tag, of which the index has the
 // head: all of it, unless that is as long as a head may be.
-func (l *lookup) value(cmp search.Comparison, sqlite bool) (ok bool) {
+func (l *lookup) value(cmp search.Comparison, sqlite bool) {
 	switch cmp.Op {
-	case search.IsNotNull:
 	case search.Equal:
 		l.and("x.head = ?", head(cmp.Text))
 		if utf8.RuneCountInString(cmp.Text) >= headLength {
@@ -152,10 +155,8 @@ func (l *lookup) value(cmp search.Comparison, sqlite bool) (ok bool) {
 		}
 		part, args := search.Where(cmp, "CASE WHEN LENGTH(x.head) < ? THEN x.head ELSE x.value END", false, sqlite)
 		l.and(part, append([]any{headLength}, args...)...)
-	default:
-		return false
+	default: // that there is one
 	}
-	return true
 }
 
 // prefix narrows heads to those that begin so, as far as there is a text that comes
@@ -174,9 +175,18 @@ func (l *lookup) prefix(prefix string) {
 	}
 }
 
-// where is the condition for a run t, but for the comparison that finds few. run is
-// its id, of the table that is read first.
+// attribute adds a comparison of an attribute of a run t.
+func (c *condition) attribute(cmp search.Comparison, sqlite bool) {
+	numeric := cmp.Key == "start_time" || cmp.Key == "end_time"
+	part, args := search.Where(cmp, runColumns[cmp.Key], numeric, sqlite)
+	c.and(part, args...)
+}
+
+// where is the condition for a run t, run its id, of the table that is read first.
 func (f *runSearch) where(run string) (c condition) {
+	if f.rare > 0 {
+		c.and(run+" IN (?)", bun.List(f.runs))
+	}
 	c.and("t.project = ?", string(f.p))
 	c.and("t.experiment IN (?)", bun.List(f.q.Experiments))
 	c.view(f.q.View)
@@ -194,24 +204,27 @@ func (f *runSearch) where(run string) (c condition) {
 			part, args := search.Where(cmp, "x."+cmp.Key, false, f.sqlite)
 			c.and("EXISTS (SELECT 1 FROM tracking_input x WHERE x.run = "+run+" AND "+part+")", args...)
 		case search.Attribute:
-			numeric := cmp.Key == "start_time" || cmp.Key == "end_time"
-			part, args := search.Where(cmp, runColumns[cmp.Key], numeric, f.sqlite)
-			c.and(part, args...)
+			c.attribute(cmp, f.sqlite)
 		}
 	}
 	return c
 }
 
+// ordered sorts runs t: those with a number before those with NaN before those without
+// a metric, and those with a param or tag before those without.
 func ordered(sel *bun.SelectQuery, order []search.Order) *bun.SelectQuery {
-	for _, o := range order {
-		switch o.Entity {
-		case search.Metric:
-			sel = sel.OrderExpr(latestClass, o.Key).OrderExpr(latestRank+way(o), o.Key)
-		case search.Param, search.Tag:
-			sel = sel.OrderExpr(direction("(SELECT x.value FROM "+tableOf[o.Entity]+" x WHERE x.run = t.id AND x.key = ?)", o.Desc), o.Key, o.Key)
-		default: // never NULL
+	for i, o := range order {
+		if o.Entity == search.Attribute { // never NULL
 			sel = sel.OrderExpr(runColumns[o.Key] + way(o))
+			continue
 		}
+		as := "o" + strconv.Itoa(i)
+		sel = sel.Join("LEFT JOIN "+tableOf[o.Entity]+" "+as+" ON "+as+".run = t.id AND "+as+".key = ?", o.Key)
+		if o.Entity == search.Metric {
+			sel = sel.OrderExpr("CASE WHEN " + as + ".run IS NULL THEN 2 WHEN " + as + ".rank IS NULL THEN 1 ELSE 0 END, " + as + ".rank" + way(o))
+			continue
+		}
+		sel = sel.OrderExpr(direction(as+".value", o.Desc))
 	}
 	return sel.OrderExpr("t.started DESC, t.id")
 }
@@ -234,10 +247,6 @@ func (f *runSearch) valued(ctx context.Context, tx *store.Tx) ([]tracking.Run, e
 		c.and("o.rank IS NOT NULL")
 		columns = []string{"o.rank"}
 	}
-	if f.rare > 0 { // asked of the index, before the run is looked up
-		from, _ := f.index(f.q.Where[f.rare-1])
-		c.and("o.run IN (SELECT "+from.run+" FROM "+from.table+" x WHERE "+from.String()+")", from.args...)
-	}
 	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr(tableOf[by.Entity]+" o CROSS JOIN tracking_run t").Where(c.String(), c.args...)
 	for _, column := range columns {
 		sel = sel.OrderExpr(column + way(by))
@@ -251,13 +260,7 @@ func (f *runSearch) sorted(ctx context.Context, tx *store.Tx, and string, args [
 	if and != "" {
 		c.and(and, args...)
 	}
-	tables := "tracking_run t"
-	if f.rare > 0 { // each run is there once
-		from, _ := f.index(f.q.Where[f.rare-1])
-		tables = from.table + " x CROSS JOIN tracking_run t"
-		c.and("t.id = "+from.run+" AND "+from.String(), from.args...)
-	}
-	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr(tables).Where(c.String(), c.args...)
+	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr("tracking_run t").Where(c.String(), c.args...)
 	return scanRuns(ctx, ordered(sel, f.q.Order).Limit(limit).Offset(offset))
 }
 

@@ -64,7 +64,7 @@ func TestSearchRunsIsSorting(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func(n, m int) { few, handful = n, m }(few, handful)
+			defer func(n int) { few = n }(few)
 			pairs := []search.Comparison{{Entity: search.Tag, Key: "t"}, {Entity: search.Param, Key: "p"}, {Entity: search.Param, Key: "absent"}}
 			metric := rapid.SampledFrom([]string{"a", "b", "absent"})
 			comparison := rapid.Custom(func(t *rapid.T) search.Comparison {
@@ -98,7 +98,6 @@ func TestSearchRunsIsSorting(t *testing.T) {
 			most := 0
 			rapid.Check(t, func(rt *rapid.T) {
 				few = rapid.SampledFrom([]int{0, 10, 2000}).Draw(rt, "few")
-				handful = rapid.SampledFrom([]int{0, 30}).Draw(rt, "handful")
 				q := tracking.Query{
 					Experiments: rapid.SampledFrom([][]tracking.ExperimentID{{1}, {2}, {1, 2}, {3}}).Draw(rt, "experiments"),
 					View:        rapid.SampledFrom([]tracking.View{tracking.ViewActive, tracking.ViewAll, tracking.ViewDeleted}).Draw(rt, "view"),
