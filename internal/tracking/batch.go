@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -188,30 +189,12 @@ func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, r Run, metrics [
 			ofModels = append(ofModels, m)
 		}
 	}
-	keys := make([]string, 0, len(newest))
-	for k := range newest {
-		keys = append(keys, k)
+	latest := make([]Metric, 0, len(newest))
+	for _, k := range slices.Sorted(maps.Keys(newest)) {
+		latest = append(latest, newest[k])
 	}
-	slices.Sort(keys)
-	stored, err := s.store.LatestMetrics(ctx, tx, run, keys)
-	if err != nil {
+	if err := s.store.PutLatestMetrics(ctx, tx, r, latest); err != nil {
 		return err
-	}
-	for _, m := range stored {
-		if !laterThan(newest[m.Key], m) {
-			delete(newest, m.Key)
-		}
-	}
-	var changed []Metric
-	for _, k := range keys {
-		if m, ok := newest[k]; ok {
-			changed = append(changed, m)
-		}
-	}
-	if len(changed) > 0 {
-		if err := s.store.PutLatestMetrics(ctx, tx, r, changed); err != nil {
-			return err
-		}
 	}
 	checked := map[LoggedModelID]bool{}
 	for _, m := range ofModels {

@@ -348,7 +348,7 @@ func (s *Service) run(ctx context.Context, p project.Name, run RunID, action pol
 		return Run{}, fault.New(fault.NotFound, "Run with id=%s not found", clip(string(run)))
 	}
 	var r Run
-	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err := s.db.Glance(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error
 		r, err = s.store.Run(ctx, tx, p, run)
 		return err

@@ -72,7 +72,8 @@ type RunStore interface {
 	DeleteTag(ctx context.Context, tx *store.Tx, run RunID, key string) (bool, error)
 	// InsertMetrics appends points that are not there yet.
 	InsertMetrics(ctx context.Context, tx *store.Tx, run RunID, metrics []Metric) error
-	LatestMetrics(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]Metric, error)
+	// PutLatestMetrics keeps points as the latest of their keys, each key once, unless
+	// the latest of now is as late: by step, then time, then value; NaN counts as 0.
 	PutLatestMetrics(ctx context.Context, tx *store.Tx, run Run, metrics []Metric) error
 	// History gives points by time, step and value.
 	History(ctx context.Context, tx *store.Tx, run RunID, key string, offset, limit int) ([]Metric, error)

@@ -49,7 +49,7 @@ func rowOf(r tracking.Run) runRow {
 func (Store) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
 	row := rowOf(r)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
-		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Exec(ctx)
+		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Exec(store.Later(ctx))
 	return err
 }
 
@@ -220,7 +220,7 @@ func (Store) InsertMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 		})
 }
 
-// LatestMetrics implements tracking.Store.
+// LatestMetrics are the latest points of those of the keys that a run has.
 func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.Metric, error) {
 	var out []tracking.Metric
 	err := chunks(keys, func(keys []string) error {
@@ -238,7 +238,8 @@ func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 func (Store) PutLatestMetrics(ctx context.Context, tx *store.Tx, run tracking.Run, metrics []tracking.Metric) error {
 	return tx.InsertRows(ctx, "INSERT INTO tracking_metric_latest (project, experiment, run, key, at, step, value, rank, model, dataset_name, dataset_digest) VALUES",
 		`ON CONFLICT (run, key) DO UPDATE SET at = excluded.at, step = excluded.step,
-			value = excluded.value, rank = excluded.rank, model = excluded.model, dataset_name = excluded.dataset_name, dataset_digest = excluded.dataset_digest`, 11, len(metrics),
+			value = excluded.value, rank = excluded.rank, model = excluded.model, dataset_name = excluded.dataset_name, dataset_digest = excluded.dataset_digest
+			WHERE (excluded.step, excluded.at, COALESCE(excluded.rank, 0)) > (tracking_metric_latest.step, tracking_metric_latest.at, COALESCE(tracking_metric_latest.rank, 0))`, 11, len(metrics),
 		func(args []any, i int) []any {
 			m := &metrics[i]
 			return append(args, string(run.Project), int64(run.Experiment), string(run.ID), m.Key, int64(m.At), m.Step, store.Float(m.Value), rank(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)
