@@ -2,6 +2,7 @@ package trackingsql
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 
 	"github.com/uptrace/bun"
@@ -128,12 +129,16 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 		r.Params, r.Tags, r.Metrics, r.Inputs, r.Models = params[id], tags[id], nil, nil, nil
 	}
 	return chunks(ids, func(ids []string) error {
-		var metrics []metricRow
-		if err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run IN (?) ORDER BY key", bun.List(ids)).Scan(ctx, &metrics); err != nil {
-			return err
-		}
-		for _, m := range metrics {
+		err := each(ctx, tx, func(rows *sql.Rows) error {
+			var m metricRow
+			if err := rows.Scan(&m.Run, &m.Key, &m.At, &m.Step, &m.Value, &m.Model, &m.DatasetName, &m.DatasetDigest); err != nil {
+				return err
+			}
 			at[m.Run].Metrics = append(at[m.Run].Metrics, m.metric())
+			return nil
+		}, "SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run IN (?) ORDER BY key", bun.List(ids))
+		if err != nil {
+			return err
 		}
 		var inputs []inputRow
 		if err := tx.NewRaw(`SELECT i.run, i.name, i.digest, i.tags, d.source_type, d.source, d.schema_text, d.profile FROM tracking_input i
@@ -239,7 +244,8 @@ func (Store) PutLatestMetrics(ctx context.Context, tx *store.Tx, run tracking.Ru
 	return tx.InsertRows(ctx, "INSERT INTO tracking_metric_latest (project, experiment, run, key, at, step, value, rank, model, dataset_name, dataset_digest) VALUES",
 		`ON CONFLICT (run, key) DO UPDATE SET at = excluded.at, step = excluded.step,
 			value = excluded.value, rank = excluded.rank, model = excluded.model, dataset_name = excluded.dataset_name, dataset_digest = excluded.dataset_digest
-			WHERE (excluded.step, excluded.at, COALESCE(excluded.rank, 0)) > (tracking_metric_latest.step, tracking_metric_latest.at, COALESCE(tracking_metric_latest.rank, 0))`, 11, len(metrics),
+			WHERE (excluded.step, excluded.at, CASE WHEN excluded.rank IS NULL THEN 0 ELSE excluded.value END) >
+				(tracking_metric_latest.step, tracking_metric_latest.at, CASE WHEN tracking_metric_latest.rank IS NULL THEN 0 ELSE tracking_metric_latest.value END)`, 11, len(metrics),
 		func(args []any, i int) []any {
 			m := &metrics[i]
 			return append(args, string(run.Project), int64(run.Experiment), string(run.ID), m.Key, int64(m.At), m.Step, store.Float(m.Value), rank(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)
