@@ -34,8 +34,11 @@ func many(b *testing.B, db *store.DB, runs int) {
 					return err
 				}
 				pairs := []tracking.Pair{
-					{Key: "rare", Value: strconv.Itoa(n * 7 % 1000)}, {Key: "half", Value: strconv.Itoa(n % 2)}, {Key: "lr", Value: fmt.Sprint(float64(n*31%97) / 1000)},
-					{Key: "path", Value: fmt.Sprintf("/data/%d/part-%d", n*13%1000, n)}, {Key: "name", Value: "run-" + strconv.Itoa(n)},
+					{Key: "rare", Value: strconv.Itoa(n * 7 % 1000)},
+					{Key: "half", Value: strconv.Itoa(n % 2)},
+					{Key: "lr", Value: fmt.Sprint(float64(n*31%97) / 1000)},
+					{Key: "path", Value: fmt.Sprintf("/data/%d/part-%d", n*13%1000, n)},
+					{Key: "name", Value: "run-" + strconv.Itoa(n)},
 				}
 				if err := (Store{}).InsertParams(ctx, tx, r, pairs); err != nil {
 					return err

@@ -2,17 +2,21 @@ package trackingsql
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
 )
@@ -134,4 +138,64 @@ func ids(runs []tracking.Run) []tracking.RunID {
 		out[i] = r.ID
 	}
 	return out
+}
+
+// TestHeadsOfBefore: params and tags that were there before their index are in it.
+func TestHeadsOfBefore(t *testing.T) {
+	before := fstest.MapFS{}
+	names, err := fs.Glob(Migrations.FS, "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if name >= "00050" {
+			continue
+		}
+		text, err := fs.ReadFile(Migrations.FS, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[name] = &fstest.MapFile{Data: text}
+	}
+	long := strings.Repeat("é", headLength) + "!"
+	for name, url := range map[string]string{"SQLite": "sqlite://" + t.TempDir() + "/falaj.db", "PostgreSQL": storetest.Postgres(t)} {
+		t.Run(name, func(t *testing.T) {
+			open := func(files fs.FS) *store.DB {
+				db, err := store.Open(t.Context(), store.Config{URL: url, Migrations: []store.Migrations{{Name: "tracking", FS: files}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = db.Close() })
+				return db
+			}
+			old := open(before)
+			r := tracking.Run{ID: "r", Project: "p", Experiment: 7, Stage: tracking.Active, Created: time.UnixMilli(1)}
+			err := old.Update(t.Context(), "p", func(ctx context.Context, tx *store.Tx) error {
+				if err := (Store{}).PutRun(ctx, tx, r); err != nil {
+					return err
+				}
+				for _, table := range []string{"tracking_param", "tracking_tag"} {
+					if _, err := tx.NewRaw("INSERT INTO "+table+" (run, key, value) VALUES ('r', 'k', ?), ('gone', 'k', 'x')", long).Exec(ctx); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err := errors.Join(err, old.Close()); err != nil {
+				t.Fatal(err)
+			}
+			err = open(Migrations.FS).View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+				for _, e := range []search.Entity{search.Param, search.Tag} {
+					q := tracking.Query{Experiments: []tracking.ExperimentID{7}, Where: []search.Comparison{{Entity: e, Key: "k", Op: search.Equal, Text: long}}, Limit: 2}
+					if found, err := (Store{}).SearchRuns(ctx, tx, "p", q); err != nil || len(found) != 1 {
+						t.Errorf("%d runs found by a %s of before: %v", len(found), e, err)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
 }
