@@ -103,6 +103,7 @@ func BenchmarkSearchRuns(b *testing.B) {
 		order []search.Order
 	}{
 		{"metric/by-metric", []search.Comparison{above("m0", 5)}, m1},
+		{"metric/by-it-upwards", []search.Comparison{above("m1", 5)}, []search.Order{{Entity: search.Metric, Key: "m1"}}},
 		{"metrics/by-metric", []search.Comparison{above("m0", 5), above("m2", 5)}, m1},
 		{"metrics-rare/by-metric", []search.Comparison{above("m0", 5), above("m2", 9.99)}, m1},
 		{"param-rare/by-metric", []search.Comparison{pair(search.Param, "rare", search.Equal, "7")}, m1},

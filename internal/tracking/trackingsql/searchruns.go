@@ -2,6 +2,7 @@ package trackingsql
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -21,10 +22,10 @@ var runColumns = map[string]string{
 }
 
 // metricWhere compares as IEEE 754 does: NaN differs from every number.
-func metricWhere(cmp search.Comparison) (string, []any) {
-	part, args := search.Where(cmp, "x.rank", true, false)
+func metricWhere(cmp search.Comparison, rank string) (string, []any) {
+	part, args := search.Where(cmp, rank, true, false)
 	if cmp.Op == search.NotEqual {
-		part = "(" + part + " OR x.rank IS NULL)"
+		part = "(" + part + " OR " + rank + " IS NULL)"
 	}
 	return part, args
 }
@@ -52,7 +53,7 @@ func (s Store) SearchRuns(ctx context.Context, tx *store.Tx, p project.Name, q t
 		return f.sorted(ctx, tx, "", nil, q.Limit, q.Offset)
 	}
 	found, err := f.valued(ctx, tx)
-	if err != nil || len(found) == q.Limit {
+	if err != nil || len(found) == q.Limit || slices.ContainsFunc(q.Where, func(cmp search.Comparison) bool { return f.orders(cmp) && cmp.Op != search.NotEqual }) {
 		return found, err
 	}
 	if len(found) == 0 && q.Offset > 0 { // how many came before is not known
@@ -126,7 +127,7 @@ func (f *runSearch) index(cmp search.Comparison) (l lookup, ok bool) {
 	l.and("experiment IN (?)", bun.List(f.q.Experiments))
 	switch cmp.Entity {
 	case search.Metric:
-		part, args := metricWhere(cmp)
+		part, args := metricWhere(cmp, "x.rank")
 		l.and("key = ?", cmp.Key)
 		l.and(part, args...)
 	case search.Param, search.Tag:
@@ -182,6 +183,12 @@ func (c *condition) attribute(cmp search.Comparison, sqlite bool) {
 	c.and(part, args...)
 }
 
+// orders reports whether the runs are ordered by the metric that is compared.
+func (f *runSearch) orders(cmp search.Comparison) bool {
+	by := f.q.Order[0]
+	return by.Entity == search.Metric && cmp.Entity == search.Metric && cmp.Key == by.Key
+}
+
 // where is the condition for a run t, run its id, of the table that is read first.
 func (f *runSearch) where(run string) (c condition) {
 	if f.rare > 0 {
@@ -198,7 +205,12 @@ func (f *runSearch) where(run string) (c condition) {
 		case search.Param, search.Tag:
 			c.pairs(cmp, tableOf[cmp.Entity], "x.run = "+run, f.sqlite)
 		case search.Metric:
-			part, args := metricWhere(cmp)
+			if run == "o.run" && f.orders(cmp) {
+				part, args := metricWhere(cmp, "o.rank")
+				c.and(part, args...)
+				continue
+			}
+			part, args := metricWhere(cmp, "x.rank")
 			c.and("EXISTS (SELECT 1 FROM tracking_metric_latest x WHERE x.run = "+run+" AND x.key = ? AND "+part+")", append([]any{cmp.Key}, args...)...)
 		case search.Dataset:
 			part, args := search.Where(cmp, "x."+cmp.Key, false, f.sqlite)
