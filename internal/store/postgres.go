@@ -60,7 +60,7 @@ func openPostgres(ctx context.Context, rawURL string, migrations []Migrations) (
 		}
 	}
 	pool := func() *sql.DB {
-		db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(syncedCommits))
+		db := sql.OpenDB(laterConnector{stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(syncedCommits))})
 		db.SetMaxOpenConns(maxWriters)
 		db.SetMaxIdleConns(maxWriters / 2)
 		db.SetConnMaxIdleTime(5 * time.Minute)
@@ -191,6 +191,10 @@ func (p *postgresDB) view(ctx context.Context, fn func(ctx context.Context, tx b
 	return retry(ctx, func(ctx context.Context) error {
 		return viewOn(ctx, p.reads, &sql.TxOptions{Isolation: sql.LevelSerializable, ReadOnly: true}, fn)
 	})
+}
+
+func (p *postgresDB) glance(ctx context.Context, fn func(ctx context.Context, db bun.IDB) error) error {
+	return retry(ctx, func(ctx context.Context) error { return fn(ctx, p.reads) })
 }
 
 // retry runs f again while it loses against concurrent transactions.

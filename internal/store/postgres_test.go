@@ -79,6 +79,9 @@ func TestPostgresOtherProcess(t *testing.T) {
 			if err := tx.Append(ctx, "w", "", "k", []byte("late")); err != nil {
 				return err
 			}
+			if _, err := tx.Cursor(ctx, "none"); err != nil { // for which it is sent
+				return err
+			}
 			close(started)
 			<-finish
 			return nil
@@ -283,4 +286,100 @@ func TestPostgresScrubWhileReading(t *testing.T) {
 	if err := scrub(); err != nil {
 		t.Errorf("when nobody reads: %v", err)
 	}
+}
+
+// TestPostgresLater: statements whose answers nobody waits for are done in their order,
+// before what reads them, and fail as if they had been done at once.
+func TestPostgresLater(t *testing.T) {
+	db := openPostgres(t, storetest.Postgres(t))
+	insert := func(ctx context.Context, tx *store.Tx, id int64) error {
+		_, err := tx.NewRaw("INSERT INTO w_row (id, filler) VALUES (?, '')", id).Exec(store.Later(ctx))
+		return err
+	}
+	count := func(ctx context.Context, tx *store.Tx) (n int, err error) {
+		err = tx.NewRaw("SELECT COUNT(*) FROM w_row").Scan(ctx, &n)
+		return n, err
+	}
+	update := func(fn func(ctx context.Context, tx *store.Tx) error) error { return db.Update(t.Context(), "", fn) }
+	holds := func(want int) {
+		t.Helper()
+		var n int
+		err := db.Glance(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
+			n, err = count(ctx, tx)
+			return err
+		})
+		if err != nil || n != want {
+			t.Errorf("%d rows, not %d: %v", n, want, err)
+		}
+	}
+	err := update(func(ctx context.Context, tx *store.Tx) error {
+		if err := errors.Join(insert(ctx, tx, 1), insert(ctx, tx, 2)); err != nil {
+			return err
+		}
+		if n, err := count(ctx, tx); err != nil || n != 2 {
+			t.Errorf("the transaction sees %d of its 2 rows: %v", n, err)
+		}
+		_, err := tx.NewRaw("DELETE FROM w_row WHERE id = 1").Exec(store.Later(ctx))
+		return errors.Join(err, insert(ctx, tx, 1), insert(ctx, tx, 3)) // in this order
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds(3)
+	err = update(func(ctx context.Context, tx *store.Tx) error {
+		return errors.Join(insert(ctx, tx, 4), insert(ctx, tx, 1), insert(ctx, tx, 5))
+	})
+	if !fault.Is(err, fault.Conflict) {
+		t.Errorf("a row that is there is inserted: %v", err)
+	}
+	holds(3)
+	err = update(func(ctx context.Context, tx *store.Tx) error {
+		if err := errors.Join(insert(ctx, tx, 4), insert(ctx, tx, 1)); err != nil {
+			return err
+		}
+		if _, err := count(ctx, tx); err == nil {
+			t.Error("what follows a statement that fails does not")
+		}
+		return nil
+	})
+	if err == nil {
+		t.Error("a failed transaction commits")
+	}
+	holds(3)
+	stop := errors.New("stop")
+	err = update(func(ctx context.Context, tx *store.Tx) error {
+		if err := insert(ctx, tx, 4); err != nil {
+			return err
+		}
+		for _, want := range []error{nil, stop} { // the failure of what is kept, or another before it is sent
+			err := tx.Savepoint(ctx, func(ctx context.Context, tx *store.Tx) error {
+				return errors.Join(insert(ctx, tx, 5), insert(ctx, tx, 1), want)
+			})
+			if err == nil || want != nil && !errors.Is(err, want) {
+				t.Errorf("the savepoint's failure is lost: %v", err)
+			}
+		}
+		return insert(ctx, tx, 6)
+	})
+	if err != nil {
+		t.Errorf("a savepoint does not contain the failure of what was left for later: %v", err)
+	}
+	holds(5)
+	if err := update(func(ctx context.Context, tx *store.Tx) error { return errors.Join(insert(ctx, tx, 7), stop) }); !errors.Is(err, stop) {
+		t.Error(err)
+	}
+	holds(5)
+	big := strings.Repeat("-- words\n", 100_000)
+	err = update(func(ctx context.Context, tx *store.Tx) error {
+		for id := int64(7); id < 12; id++ {
+			if _, err := tx.NewRaw(big+"INSERT INTO w_row (id, filler) VALUES (?, '')", id).Exec(store.Later(ctx)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	holds(10)
 }

@@ -21,7 +21,7 @@ const (
 // follows the rows, such as "ON CONFLICT DO NOTHING". values appends the columns of
 // the i-th row to what it is given: texts, whole numbers, Floats, *float64, booleans.
 // Of many rows it costs a third of what one statement with their values in its text
-// does, which SQLite would have to read.
+// does, which SQLite would have to read. On PostgreSQL it is done Later.
 func (tx *Tx) InsertRows(ctx context.Context, insert, then string, columns, n int, values func(args []any, i int) []any) error {
 	inner, bound := tx.IDB.(bun.Tx)
 	most := rowsPostgres
@@ -46,7 +46,7 @@ func (tx *Tx) InsertRows(ctx context.Context, insert, then string, columns, n in
 			bind(args)
 			_, err = inner.Tx.ExecContext(ctx, query, args...)
 		} else {
-			_, err = tx.NewRaw(query, args...).Exec(ctx)
+			_, err = tx.NewRaw(query, args...).Exec(Later(ctx))
 		}
 		if err != nil {
 			return err

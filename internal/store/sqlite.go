@@ -353,6 +353,10 @@ func (s *sqliteDB) view(ctx context.Context, fn func(ctx context.Context, tx bun
 	return viewOn(ctx, s.reads, readOnly, fn)
 }
 
+func (s *sqliteDB) glance(ctx context.Context, fn func(ctx context.Context, db bun.IDB) error) error {
+	return s.view(ctx, func(ctx context.Context, tx bun.Tx) error { return fn(ctx, tx) })
+}
+
 // viewOn runs fn in a read transaction on a connection of the pool, for which it
 // waits as long as for a turn to write.
 func viewOn(ctx context.Context, db *bun.DB, options *sql.TxOptions, fn func(ctx context.Context, tx bun.Tx) error) error {

@@ -14,7 +14,7 @@
 //     fences the writes of a former owner.
 //   - Once makes a request with an idempotency key take effect at most once.
 //
-// rows.go inserts many rows at once. sqlite.go holds the group commit, literals.go lets SQLite keep statements
+// rows.go inserts many rows at once, later.go spares round trips to PostgreSQL. sqlite.go holds the group commit, literals.go lets SQLite keep statements
 // prepared, postgres.go holds the retries, queue.go the fair turn that both take;
 // storetest is the suite that both pass.
 //
@@ -51,6 +51,7 @@ import (
 	"time"
 
 	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -98,6 +99,9 @@ type engine interface {
 	update(ctx context.Context, lane string, fn func(ctx context.Context, tx bun.Tx) error) error
 	// view runs fn in a read-only transaction of one snapshot.
 	view(ctx context.Context, fn func(ctx context.Context, tx bun.Tx) error) error
+
+	// glance runs fn for one statement, which is a transaction of its own.
+	glance(ctx context.Context, fn func(ctx context.Context, db bun.IDB) error) error
 
 	// entryTx is the expression for an entry's column tx, the first part of its
 	// position; below is the condition that keeps a reader under the watermark.
@@ -289,6 +293,20 @@ func (db *DB) View(ctx context.Context, fn func(ctx context.Context, tx *Tx) err
 	}))
 }
 
+// Glance is View for a closure of one statement, to which PostgreSQL answers without
+// being told of a transaction's beginning and end. Like a View it sees every write
+// acknowledged before.
+func (db *DB) Glance(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	if tx := db.inside(ctx); tx != nil {
+		return fn(ctx, tx)
+	}
+	return classify(db.engine.glance(ctx, func(ctx context.Context, idb bun.IDB) error {
+		tx := &Tx{IDB: idb, db: db, hooks: &hooks{}, ended: &atomic.Bool{}}
+		defer tx.ended.Store(true)
+		return fn(context.WithValue(ctx, contextKey{}, tx), tx)
+	}))
+}
+
 // Shared reports whether other processes may use the database, so that loops
 // need a Lease.
 func (db *DB) Shared() bool { return db.engine.others() }
@@ -341,9 +359,21 @@ func (tx *Tx) Savepoint(ctx context.Context, fn func(ctx context.Context, tx *Tx
 	err := tx.RunInTx(ctx, nil, func(ctx context.Context, inner bun.Tx) error {
 		sub := *tx
 		sub.IDB = inner
-		return fn(context.WithValue(ctx, contextKey{}, &sub), &sub)
+		if err := fn(context.WithValue(ctx, contextKey{}, &sub), &sub); err != nil {
+			return err
+		}
+		return sub.send(ctx)
 	})
 	kept = err == nil
+	return err
+}
+
+// send has PostgreSQL take what was left for later, so that its errors are those of now.
+func (tx *Tx) send(ctx context.Context) error {
+	if tx.Dialect().Name() != dialect.PG {
+		return nil
+	}
+	_, err := tx.ExecContext(context.WithValue(ctx, sendKey{}, true), "")
 	return err
 }
 

@@ -102,7 +102,7 @@ func (tx *Tx) Append(ctx context.Context, stream, project, kind string, body []b
 		body = []byte{}
 	}
 	_, err := tx.NewRaw(`INSERT INTO store_stream (tx, stream, at, project, kind, body) VALUES (`+tx.db.engine.entryTx()+`, ?, ?, ?, ?, ?)`,
-		stream, At(time.Now()), project, kind, body).Exec(ctx)
+		stream, At(time.Now()), project, kind, body).Exec(Later(ctx))
 	if err != nil {
 		return err
 	}

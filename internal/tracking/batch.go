@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -106,14 +107,14 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 		if err := r.mustBeActive(); err != nil {
 			return err
 		}
-		if err := s.logParams(ctx, tx, run, params, b.One); err != nil {
+		if err := s.logParams(ctx, tx, r, params, b.One); err != nil {
 			return err
 		}
 		if err := s.logMetrics(ctx, tx, r, metrics); err != nil {
 			return err
 		}
 		if len(tags) > 0 {
-			if err := s.store.PutTags(ctx, tx, run, tags); err != nil {
+			if err := s.store.PutTags(ctx, tx, r, tags); err != nil {
 				return err
 			}
 			for _, t := range tags {
@@ -131,7 +132,8 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 	})
 }
 
-func (s *Service) logParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair, one bool) error {
+func (s *Service) logParams(ctx context.Context, tx *store.Tx, r Run, params []Pair, one bool) error {
+	run := r.ID
 	if len(params) == 0 {
 		return nil
 	}
@@ -166,7 +168,7 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, run RunID, params
 	if len(fresh) == 0 {
 		return nil
 	}
-	return s.store.InsertParams(ctx, tx, run, fresh)
+	return s.store.InsertParams(ctx, tx, r, fresh)
 }
 
 func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, r Run, metrics []Metric) error {
@@ -187,30 +189,12 @@ func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, r Run, metrics [
 			ofModels = append(ofModels, m)
 		}
 	}
-	keys := make([]string, 0, len(newest))
-	for k := range newest {
-		keys = append(keys, k)
+	latest := make([]Metric, 0, len(newest))
+	for _, k := range slices.Sorted(maps.Keys(newest)) {
+		latest = append(latest, newest[k])
 	}
-	slices.Sort(keys)
-	stored, err := s.store.LatestMetrics(ctx, tx, run, keys)
-	if err != nil {
+	if err := s.store.PutLatestMetrics(ctx, tx, r, latest); err != nil {
 		return err
-	}
-	for _, m := range stored {
-		if !laterThan(newest[m.Key], m) {
-			delete(newest, m.Key)
-		}
-	}
-	var changed []Metric
-	for _, k := range keys {
-		if m, ok := newest[k]; ok {
-			changed = append(changed, m)
-		}
-	}
-	if len(changed) > 0 {
-		if err := s.store.PutLatestMetrics(ctx, tx, r, changed); err != nil {
-			return err
-		}
 	}
 	checked := map[LoggedModelID]bool{}
 	for _, m := range ofModels {
@@ -356,7 +340,7 @@ func (s *Service) RecordModel(ctx context.Context, p project.Name, run RunID, mo
 		if len(b) > maxModels {
 			return fault.New(fault.TooLarge, "the list of models of run %s has more than %d bytes", run, maxModels)
 		}
-		return s.store.PutTags(ctx, tx, run, []Pair{{tagModels, string(b)}})
+		return s.store.PutTags(ctx, tx, *r, []Pair{{tagModels, string(b)}})
 	})
 	return err
 }

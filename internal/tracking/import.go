@@ -398,6 +398,7 @@ func (i *importing) model(ctx context.Context, tx *store.Tx, m ImportedModel) (I
 // run keeps a run or a part of its history.
 func (i *importing) run(ctx context.Context, tx *store.Tx, r ImportedRun) (ImportOutcome, error) {
 	o := ImportOutcome{Kind: ImportRun, ID: string(r.ID)}
+	r.Project = i.p
 	if r.Stage == "" && r.Part {
 		r.Stage = Active
 	}
@@ -441,7 +442,6 @@ func (i *importing) run(ctx context.Context, tx *store.Tx, r ImportedRun) (Impor
 		points = append(points, m)
 	}
 	o.Points = len(points)
-	r.Project = i.p
 	if r.Part && i.dry {
 		return o, nil
 	}
@@ -469,7 +469,7 @@ func (i *importing) head(ctx context.Context, tx *store.Tx, r ImportedRun, befor
 			return false, err
 		}
 	}
-	r.Project, r.Owner, r.Origin = i.p, i.owner, Origin{}
+	r.Owner, r.Origin = i.owner, Origin{}
 	r.Created = time.UnixMilli(int64(r.Start))
 	ours, err := i.s.store.ReplaceRun(ctx, tx, r.Run)
 	if err != nil || !ours {
@@ -484,12 +484,12 @@ func (i *importing) head(ctx context.Context, tx *store.Tx, r ImportedRun, befor
 // its value of now.
 func (i *importing) data(ctx context.Context, tx *store.Tx, r ImportedRun, o *ImportOutcome) error {
 	if params := i.pairs(o, "param", r.Params, "Param ", MaxParamValue); len(params) > 0 {
-		if err := i.s.store.PutParams(ctx, tx, r.ID, params); err != nil {
+		if err := i.s.store.PutParams(ctx, tx, r.Run, params); err != nil {
 			return err
 		}
 	}
 	if tags := i.pairs(o, "tag", r.Tags, "", maxModels); len(tags) > 0 { // one tag lists models, and is longer than others
-		if err := i.s.store.PutTags(ctx, tx, r.ID, tags); err != nil {
+		if err := i.s.store.PutTags(ctx, tx, r.Run, tags); err != nil {
 			return err
 		}
 	}

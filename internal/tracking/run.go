@@ -123,7 +123,7 @@ func (s *Service) CreateRun(ctx context.Context, p project.Name, spec RunSpec, o
 		if err := s.store.PutRun(ctx, tx, r); err != nil {
 			return err
 		}
-		if err := s.store.PutTags(ctx, tx, r.ID, tags); err != nil {
+		if err := s.store.PutTags(ctx, tx, r, tags); err != nil {
 			return err
 		}
 		if err := s.audit(ctx, tx, p, "run "+string(r.ID), map[string]any{"act": "create", "experiment": e.Name, "residency": r.Residency.String()}); err != nil {
@@ -289,7 +289,7 @@ func (s *Service) UpdateRun(ctx context.Context, p project.Name, run RunID, u Ru
 		}
 		if u.Name != nil && *u.Name != "" {
 			r.Name = *u.Name
-			if err := s.store.PutTags(ctx, tx, r.ID, []Pair{{tagRunName, r.Name}}); err != nil {
+			if err := s.store.PutTags(ctx, tx, *r, []Pair{{tagRunName, r.Name}}); err != nil {
 				return err
 			}
 		}
@@ -348,7 +348,7 @@ func (s *Service) run(ctx context.Context, p project.Name, run RunID, action pol
 		return Run{}, fault.New(fault.NotFound, "Run with id=%s not found", clip(string(run)))
 	}
 	var r Run
-	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err := s.db.Glance(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error
 		r, err = s.store.Run(ctx, tx, p, run)
 		return err

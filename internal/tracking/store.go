@@ -65,14 +65,15 @@ type RunStore interface {
 	FillRuns(ctx context.Context, tx *store.Tx, runs []Run) error
 
 	Params(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]Pair, error)
-	InsertParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair) error
+	InsertParams(ctx context.Context, tx *store.Tx, run Run, params []Pair) error
 	// PutParams inserts params or changes their values, which only an import does.
-	PutParams(ctx context.Context, tx *store.Tx, run RunID, params []Pair) error
-	PutTags(ctx context.Context, tx *store.Tx, run RunID, tags []Pair) error
+	PutParams(ctx context.Context, tx *store.Tx, run Run, params []Pair) error
+	PutTags(ctx context.Context, tx *store.Tx, run Run, tags []Pair) error
 	DeleteTag(ctx context.Context, tx *store.Tx, run RunID, key string) (bool, error)
 	// InsertMetrics appends points that are not there yet.
 	InsertMetrics(ctx context.Context, tx *store.Tx, run RunID, metrics []Metric) error
-	LatestMetrics(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]Metric, error)
+	// PutLatestMetrics keeps points as the latest of their keys, each key once, unless
+	// the latest of now is as late: by step, then time, then value; NaN counts as 0.
 	PutLatestMetrics(ctx context.Context, tx *store.Tx, run Run, metrics []Metric) error
 	// History gives points by time, step and value.
 	History(ctx context.Context, tx *store.Tx, run RunID, key string, offset, limit int) ([]Metric, error)

@@ -727,6 +727,9 @@ func lateCommit(t *subject) {
 				if err := tx.Append(ctx, "s", "", "k", []byte("late")); err != nil {
 					return err
 				}
+				if _, err := tx.Cursor(ctx, "none"); err != nil { // what was left for later is done
+					return err
+				}
 				if first {
 					first = false
 					close(started)

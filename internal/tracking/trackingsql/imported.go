@@ -47,8 +47,13 @@ func (Store) ReplaceRun(ctx context.Context, tx *store.Tx, r tracking.Run) (bool
 	if err != nil || n == 0 {
 		return false, err
 	}
-	_, err = tx.NewRaw("UPDATE tracking_metric_latest SET experiment = ? WHERE run = ? AND experiment <> ?", int64(r.Experiment), row.ID, int64(r.Experiment)).Exec(ctx)
-	return true, err
+	for _, table := range []string{"tracking_metric_latest", "tracking_param", "tracking_tag"} {
+		_, err := tx.NewRaw("UPDATE ? SET experiment = ? WHERE run = ? AND experiment <> ?", bun.Ident(table), int64(r.Experiment), row.ID, int64(r.Experiment)).Exec(ctx)
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // ReplaceLoggedModel implements tracking.Store.

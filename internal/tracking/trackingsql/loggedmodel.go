@@ -87,7 +87,7 @@ func (Store) SearchLoggedModels(ctx context.Context, tx *store.Tx, p project.Nam
 		case search.Tag:
 			c.pairs(cmp, "tracking_model_tag", "x.model = t.id", sqlite)
 		case search.Metric:
-			part, args := metricWhere(cmp)
+			part, args := metricWhere(cmp, "x.rank")
 			args = append([]any{cmp.Key}, args...)
 			c.and("EXISTS (SELECT 1 FROM tracking_model_metric x WHERE x.model = t.id AND x.key = ? AND "+part+on+")", append(args, onArgs...)...)
 		default:

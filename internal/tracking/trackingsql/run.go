@@ -2,8 +2,8 @@ package trackingsql
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
-	"strings"
 
 	"github.com/uptrace/bun"
 
@@ -50,7 +50,7 @@ func rowOf(r tracking.Run) runRow {
 func (Store) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
 	row := rowOf(r)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
-		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Exec(ctx)
+		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Exec(store.Later(ctx))
 	return err
 }
 
@@ -129,12 +129,16 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 		r.Params, r.Tags, r.Metrics, r.Inputs, r.Models = params[id], tags[id], nil, nil, nil
 	}
 	return chunks(ids, func(ids []string) error {
-		var metrics []metricRow
-		if err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run IN (?) ORDER BY key", bun.List(ids)).Scan(ctx, &metrics); err != nil {
-			return err
-		}
-		for _, m := range metrics {
+		err := each(ctx, tx, func(rows *sql.Rows) error {
+			var m metricRow
+			if err := rows.Scan(&m.Run, &m.Key, &m.At, &m.Step, &m.Value, &m.Model, &m.DatasetName, &m.DatasetDigest); err != nil {
+				return err
+			}
 			at[m.Run].Metrics = append(at[m.Run].Metrics, m.metric())
+			return nil
+		}, "SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run IN (?) ORDER BY key", bun.List(ids))
+		if err != nil {
+			return err
 		}
 		var inputs []inputRow
 		if err := tx.NewRaw(`SELECT i.run, i.name, i.digest, i.tags, d.source_type, d.source, d.schema_text, d.profile FROM tracking_input i
@@ -168,23 +172,43 @@ func (Store) Params(ctx context.Context, tx *store.Tx, run tracking.RunID, keys 
 }
 
 // InsertParams implements tracking.Store.
-func (Store) InsertParams(ctx context.Context, tx *store.Tx, run tracking.RunID, params []tracking.Pair) error {
-	args := make([]any, 0, 3*len(params))
-	for _, p := range params {
-		args = append(args, string(run), p.Key, p.Value)
-	}
-	_, err := tx.NewRaw("INSERT INTO tracking_param (run, key, value) VALUES "+strings.Repeat(", (?, ?, ?)", len(params))[2:], args...).Exec(ctx)
-	return err
+func (Store) InsertParams(ctx context.Context, tx *store.Tx, run tracking.Run, params []tracking.Pair) error {
+	return putValues(ctx, tx, "tracking_param", "", run, params)
 }
 
 // PutParams implements tracking.Store.
-func (Store) PutParams(ctx context.Context, tx *store.Tx, run tracking.RunID, params []tracking.Pair) error {
-	return putPairs(ctx, tx, "tracking_param", "run", string(run), params)
+func (Store) PutParams(ctx context.Context, tx *store.Tx, run tracking.Run, params []tracking.Pair) error {
+	return putValues(ctx, tx, "tracking_param", anew, run, params)
 }
 
 // PutTags implements tracking.Store.
-func (Store) PutTags(ctx context.Context, tx *store.Tx, run tracking.RunID, tags []tracking.Pair) error {
-	return putPairs(ctx, tx, "tracking_tag", "run", string(run), tags)
+func (Store) PutTags(ctx context.Context, tx *store.Tx, run tracking.Run, tags []tracking.Pair) error {
+	return putValues(ctx, tx, "tracking_tag", anew, run, tags)
+}
+
+// anew replaces the value of a key that is there.
+const anew = "ON CONFLICT (run, key) DO UPDATE SET value = excluded.value, head = excluded.head"
+
+func putValues(ctx context.Context, tx *store.Tx, table, then string, run tracking.Run, pairs []tracking.Pair) error {
+	return tx.InsertRows(ctx, "INSERT INTO "+table+" (project, experiment, run, key, value, head) VALUES", then, 6, len(pairs), func(args []any, i int) []any {
+		p := &pairs[i]
+		return append(args, string(run.Project), int64(run.Experiment), string(run.ID), p.Key, p.Value, head(p.Value))
+	})
+}
+
+// headLength is how many characters of a value its index has.
+const headLength = 64
+
+// head is the part of a value that its index has.
+func head(value string) string {
+	n := 0
+	for i := range value {
+		if n == headLength {
+			return value[:i]
+		}
+		n++
+	}
+	return value
 }
 
 // DeleteTag implements tracking.Store.
@@ -201,7 +225,7 @@ func (Store) InsertMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 		})
 }
 
-// LatestMetrics implements tracking.Store.
+// LatestMetrics are the latest points of those of the keys that a run has.
 func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.Metric, error) {
 	var out []tracking.Metric
 	err := chunks(keys, func(keys []string) error {
@@ -219,7 +243,9 @@ func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 func (Store) PutLatestMetrics(ctx context.Context, tx *store.Tx, run tracking.Run, metrics []tracking.Metric) error {
 	return tx.InsertRows(ctx, "INSERT INTO tracking_metric_latest (project, experiment, run, key, at, step, value, rank, model, dataset_name, dataset_digest) VALUES",
 		`ON CONFLICT (run, key) DO UPDATE SET at = excluded.at, step = excluded.step,
-			value = excluded.value, rank = excluded.rank, model = excluded.model, dataset_name = excluded.dataset_name, dataset_digest = excluded.dataset_digest`, 11, len(metrics),
+			value = excluded.value, rank = excluded.rank, model = excluded.model, dataset_name = excluded.dataset_name, dataset_digest = excluded.dataset_digest
+			WHERE (excluded.step, excluded.at, CASE WHEN excluded.rank IS NULL THEN 0 ELSE excluded.value END) >
+				(tracking_metric_latest.step, tracking_metric_latest.at, CASE WHEN tracking_metric_latest.rank IS NULL THEN 0 ELSE tracking_metric_latest.value END)`, 11, len(metrics),
 		func(args []any, i int) []any {
 			m := &metrics[i]
 			return append(args, string(run.Project), int64(run.Experiment), string(run.ID), m.Key, int64(m.At), m.Step, store.Float(m.Value), rank(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)

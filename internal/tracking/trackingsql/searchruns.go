@@ -2,6 +2,10 @@ package trackingsql
 
 import (
 	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/uptrace/bun"
 
@@ -17,51 +21,50 @@ var runColumns = map[string]string{
 	"artifact_uri": "('mlflow-artifacts:/' || CAST(t.experiment AS TEXT) || '/' || t.id || '/artifacts')",
 }
 
-const (
-	latestRank = "(SELECT x.rank FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ?)"
-	// latestClass sorts numbers before NaN before what was never logged.
-	latestClass = "COALESCE((SELECT CASE WHEN x.rank IS NULL THEN 1 ELSE 0 END FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ?), 2)"
-)
-
 // metricWhere compares as IEEE 754 does: NaN differs from every number.
-func metricWhere(cmp search.Comparison) (string, []any) {
-	part, args := search.Where(cmp, "x.rank", true, false)
+func metricWhere(cmp search.Comparison, rank string) (string, []any) {
+	part, args := search.Where(cmp, rank, true, false)
 	if cmp.Op == search.NotEqual {
-		part = "(" + part + " OR x.rank IS NULL)"
+		part = "(" + part + " OR " + rank + " IS NULL)"
 	}
 	return part, args
 }
 
-// few is how many runs a comparison of a metric may find to be looked up one by one,
-// and a handful how many may be sorted besides. Tests change them.
-var few, handful = 2000, 300
+// few is how many runs a comparison may find to be looked up one by one. Tests change
+// it.
+var few = 1000
 
 // SearchRuns implements tracking.Store.
 //
-// A search that is ordered by a metric reads the values of one experiment in their
-// order and ends when it has a page, instead of sorting all runs. Only when those
-// with a number do not fill the page are the others sorted, which come after them. A
-// comparison of a metric that finds few runs is answered from the same index.
+// A comparison that finds few runs is answered first, from an index of values, and
+// those are sorted. Otherwise a search that is ordered by a metric, a param or a tag
+// reads the values of one experiment in their order and ends when it has a page,
+// instead of sorting all runs. Only when those with a value do not fill the page are
+// the others sorted, which come after them.
 func (s Store) SearchRuns(ctx context.Context, tx *store.Tx, p project.Name, q tracking.Query) ([]tracking.Run, error) {
 	f := runSearch{p: p, q: q, sqlite: isSQLite(tx)}
 	if err := f.look(ctx, tx); err != nil {
 		return nil, err
 	}
-	if f.rare > 0 && f.finds == 0 {
+	if f.rare > 0 && len(f.runs) == 0 {
 		return nil, nil
 	}
-	if f.rare > 0 && f.finds < handful || len(q.Order) == 0 || q.Order[0].Entity != search.Metric || len(q.Experiments) != 1 {
+	if f.rare > 0 || len(q.Order) == 0 || q.Order[0].Entity == search.Attribute || len(q.Experiments) != 1 {
 		return f.sorted(ctx, tx, "", nil, q.Limit, q.Offset)
 	}
-	found, err := f.numbered(ctx, tx)
-	if err != nil || len(found) == q.Limit {
+	found, err := f.valued(ctx, tx)
+	if err != nil || len(found) == q.Limit || slices.ContainsFunc(q.Where, func(cmp search.Comparison) bool { return f.orders(cmp) && cmp.Op != search.NotEqual }) {
 		return found, err
 	}
 	if len(found) == 0 && q.Offset > 0 { // how many came before is not known
 		return f.sorted(ctx, tx, "", nil, q.Limit, q.Offset)
 	}
-	const others = "NOT EXISTS (SELECT 1 FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ? AND x.rank IS NOT NULL)"
-	rest, err := f.sorted(ctx, tx, others, []any{q.Order[0].Key}, q.Limit-len(found), 0)
+	by := q.Order[0]
+	has := "SELECT 1 FROM " + tableOf[by.Entity] + " x WHERE x.run = t.id AND x.key = ?"
+	if by.Entity == search.Metric {
+		has += " AND x.rank IS NOT NULL"
+	}
+	rest, err := f.sorted(ctx, tx, "NOT EXISTS ("+has+")", []any{by.Key}, q.Limit-len(found), 0)
 	return append(found, rest...), err
 }
 
@@ -70,38 +73,127 @@ type runSearch struct {
 	p      project.Name
 	q      tracking.Query
 	sqlite bool
-	rare   int // the comparison of a metric that finds few runs, from 1; 0 is none
-	finds  int // how many
+	rare   int      // the comparison that finds few runs, from 1; 0 is none
+	runs   []string // which
 }
 
-// look finds a comparison that finds few runs.
+// look finds the comparison that finds the fewest runs, if they are few.
 func (f *runSearch) look(ctx context.Context, tx *store.Tx) error {
+	most := few
 	for i, cmp := range f.q.Where {
-		if cmp.Entity != search.Metric || cmp.Op == search.NotEqual {
+		l, ok := f.index(cmp)
+		if !ok {
 			continue
 		}
-		where, args := f.having(cmp)
-		var n int
-		if err := tx.NewRaw("SELECT COUNT(*) FROM (SELECT 1 FROM tracking_metric_latest x WHERE "+where+" LIMIT ?) AS found", append(args, few)...).Scan(ctx, &n); err != nil {
+		var found struct {
+			N    int
+			Runs string
+		}
+		err := tx.NewRaw("SELECT COUNT(*) AS n, COALESCE(STRING_AGG(run, ' '), '') AS runs FROM (SELECT "+l.run+" AS run FROM "+l.table+" WHERE "+l.String()+" LIMIT ?) AS found",
+			append(l.args, most)...).Scan(ctx, &found)
+		if err != nil {
 			return err
 		}
-		if n < few && (f.rare == 0 || n < f.finds) {
-			f.rare, f.finds = i+1, n
+		if found.N < most {
+			most, f.rare, f.runs = found.N, i+1, strings.Fields(found.Runs)
+		}
+		if most == 0 {
+			return nil
 		}
 	}
 	return nil
 }
 
-// having is the condition for a row x of tracking_metric_latest whose run's metric
-// compares so.
-func (f *runSearch) having(cmp search.Comparison) (string, []any) {
-	part, args := metricWhere(cmp)
-	return "x.project = ? AND x.experiment IN (?) AND x.key = ? AND " + part,
-		append([]any{string(f.p), bun.List(f.q.Experiments), cmp.Key}, args...)
+// tableOf holds the values of runs by experiment and key, each run's once.
+var tableOf = map[search.Entity]string{search.Metric: "tracking_metric_latest", search.Param: "tracking_param", search.Tag: "tracking_tag"}
+
+// lookup is a condition on one table, whose column run is the run.
+type lookup struct {
+	table, run string
+	condition
 }
 
-// where is the condition for a run t, but for the comparison that finds few.
-func (f *runSearch) where() (c condition) {
+// index says how an index finds what a comparison does; false: none does. Attributes
+// have one for the start only; the others cost a look at the runs, not at their values.
+func (f *runSearch) index(cmp search.Comparison) (l lookup, ok bool) {
+	if cmp.Op == search.NotEqual || cmp.Op == search.NotIn || cmp.Op == search.IsNull {
+		return l, false
+	}
+	l = lookup{table: tableOf[cmp.Entity] + " x", run: "run"}
+	if cmp.Entity == search.Attribute {
+		l.table, l.run = "tracking_run t", "id"
+	}
+	l.and("project = ?", string(f.p))
+	l.and("experiment IN (?)", bun.List(f.q.Experiments))
+	switch cmp.Entity {
+	case search.Metric:
+		part, args := metricWhere(cmp, "x.rank")
+		l.and("key = ?", cmp.Key)
+		l.and(part, args...)
+	case search.Param, search.Tag:
+		l.and("key = ?", cmp.Key)
+		l.value(cmp, f.sqlite)
+	case search.Attribute:
+		l.attribute(cmp, f.sqlite)
+	default:
+		return l, false
+	}
+	return l, true
+}
+
+// value adds a condition for the value of a param or tag, of which the index has the
+// head: all of it, unless that is as long as a head may be.
+func (l *lookup) value(cmp search.Comparison, sqlite bool) {
+	switch cmp.Op {
+	case search.Equal:
+		l.and("x.head = ?", head(cmp.Text))
+		if utf8.RuneCountInString(cmp.Text) >= headLength {
+			l.and("x.value = ?", cmp.Text)
+		}
+	case search.Like, search.ILike:
+		if cmp.Op == search.Like {
+			l.prefix(head(cmp.Text[:strings.IndexAny(cmp.Text+"%", "%_")]))
+		}
+		part, args := search.Where(cmp, "CASE WHEN LENGTH(x.head) < ? THEN x.head ELSE x.value END", false, sqlite)
+		l.and(part, append([]any{headLength}, args...)...)
+	default: // that there is one
+	}
+}
+
+// prefix narrows heads to those that begin so, as far as there is a text that comes
+// after them all.
+func (l *lookup) prefix(prefix string) {
+	if prefix == "" {
+		return
+	}
+	l.and("x.head >= ?", prefix)
+	last, n := utf8.DecodeLastRuneInString(prefix)
+	for last++; last <= utf8.MaxRune; last++ {
+		if utf8.ValidRune(last) {
+			l.and("x.head < ?", prefix[:len(prefix)-n]+string(last))
+			return
+		}
+	}
+}
+
+// attribute adds a comparison of an attribute of a run t.
+func (c *condition) attribute(cmp search.Comparison, sqlite bool) {
+	numeric := cmp.Key == "start_time" || cmp.Key == "end_time"
+	part, args := search.Where(cmp, runColumns[cmp.Key], numeric, sqlite)
+	c.and(part, args...)
+}
+
+// orders reports whether the runs are ordered by the metric that is compared.
+func (f *runSearch) orders(cmp search.Comparison) bool {
+	by := f.q.Order[0]
+	return by.Entity == search.Metric && cmp.Entity == search.Metric && cmp.Key == by.Key
+}
+
+// where is the condition for a run t, run its id, of the table that is read first.
+func (f *runSearch) where(run string) (c condition) {
+	if f.rare > 0 {
+		c.and(run+" IN (?)", bun.List(f.runs))
+	}
 	c.and("t.project = ?", string(f.p))
 	c.and("t.experiment IN (?)", bun.List(f.q.Experiments))
 	c.view(f.q.View)
@@ -110,39 +202,41 @@ func (f *runSearch) where() (c condition) {
 			continue
 		}
 		switch cmp.Entity {
-		case search.Param:
-			c.pairs(cmp, "tracking_param", "x.run = t.id", f.sqlite)
-		case search.Tag:
-			c.pairs(cmp, "tracking_tag", "x.run = t.id", f.sqlite)
+		case search.Param, search.Tag:
+			c.pairs(cmp, tableOf[cmp.Entity], "x.run = "+run, f.sqlite)
 		case search.Metric:
-			part, args := metricWhere(cmp)
-			c.and("EXISTS (SELECT 1 FROM tracking_metric_latest x WHERE x.run = t.id AND x.key = ? AND "+part+")", append([]any{cmp.Key}, args...)...)
+			if run == "o.run" && f.orders(cmp) {
+				part, args := metricWhere(cmp, "o.rank")
+				c.and(part, args...)
+				continue
+			}
+			part, args := metricWhere(cmp, "x.rank")
+			c.and("EXISTS (SELECT 1 FROM tracking_metric_latest x WHERE x.run = "+run+" AND x.key = ? AND "+part+")", append([]any{cmp.Key}, args...)...)
 		case search.Dataset:
 			part, args := search.Where(cmp, "x."+cmp.Key, false, f.sqlite)
-			c.and("EXISTS (SELECT 1 FROM tracking_input x WHERE x.run = t.id AND "+part+")", args...)
+			c.and("EXISTS (SELECT 1 FROM tracking_input x WHERE x.run = "+run+" AND "+part+")", args...)
 		case search.Attribute:
-			numeric := cmp.Key == "start_time" || cmp.Key == "end_time"
-			part, args := search.Where(cmp, runColumns[cmp.Key], numeric, f.sqlite)
-			c.and(part, args...)
+			c.attribute(cmp, f.sqlite)
 		}
 	}
 	return c
 }
 
+// ordered sorts runs t: those with a number before those with NaN before those without
+// a metric, and those with a param or tag before those without.
 func ordered(sel *bun.SelectQuery, order []search.Order) *bun.SelectQuery {
-	for _, o := range order {
-		switch o.Entity {
-		case search.Metric:
-			sel = sel.OrderExpr(latestClass, o.Key).OrderExpr(latestRank+way(o), o.Key)
-		case search.Param, search.Tag:
-			table := "tracking_tag"
-			if o.Entity == search.Param {
-				table = "tracking_param"
-			}
-			sel = sel.OrderExpr(direction("(SELECT x.value FROM "+table+" x WHERE x.run = t.id AND x.key = ?)", o.Desc), o.Key, o.Key)
-		default:
-			sel = sel.OrderExpr(direction(runColumns[o.Key], o.Desc))
+	for i, o := range order {
+		if o.Entity == search.Attribute { // never NULL
+			sel = sel.OrderExpr(runColumns[o.Key] + way(o))
+			continue
 		}
+		as := "o" + strconv.Itoa(i)
+		sel = sel.Join("LEFT JOIN "+tableOf[o.Entity]+" "+as+" ON "+as+".run = t.id AND "+as+".key = ?", o.Key)
+		if o.Entity == search.Metric {
+			sel = sel.OrderExpr("CASE WHEN " + as + ".run IS NULL THEN 2 WHEN " + as + ".rank IS NULL THEN 1 ELSE 0 END, " + as + ".rank" + way(o))
+			continue
+		}
+		sel = sel.OrderExpr(direction(as+".value", o.Desc))
 	}
 	return sel.OrderExpr("t.started DESC, t.id")
 }
@@ -154,33 +248,31 @@ func way(o search.Order) string {
 	return " ASC"
 }
 
-// numbered are the runs with a number for the metric that orders them.
-func (f *runSearch) numbered(ctx context.Context, tx *store.Tx) ([]tracking.Run, error) {
+// valued are the runs with a value, or a number, of what orders them. SQLite takes the
+// tables of a CROSS JOIN in their order.
+func (f *runSearch) valued(ctx context.Context, tx *store.Tx) ([]tracking.Run, error) {
 	by := f.q.Order[0]
-	c := f.where()
-	c.and("o.project = ? AND o.experiment = ? AND o.key = ? AND o.rank IS NOT NULL AND t.id = o.run", string(f.p), int64(f.q.Experiments[0]), by.Key)
-	if f.rare > 0 { // asked of the index, before the run is looked up
-		where, args := f.having(f.q.Where[f.rare-1])
-		c.and("o.run IN (SELECT x.run FROM tracking_metric_latest x WHERE "+where+")", args...)
+	c := f.where("o.run")
+	c.and("o.project = ? AND o.experiment = ? AND o.key = ? AND t.id = o.run", string(f.p), int64(f.q.Experiments[0]), by.Key)
+	columns := []string{"o.head", "o.value"}
+	if by.Entity == search.Metric {
+		c.and("o.rank IS NOT NULL")
+		columns = []string{"o.rank"}
 	}
-	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr("tracking_metric_latest o CROSS JOIN tracking_run t").Where(c.String(), c.args...).OrderExpr("o.rank" + way(by))
+	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr(tableOf[by.Entity]+" o CROSS JOIN tracking_run t").Where(c.String(), c.args...)
+	for _, column := range columns {
+		sel = sel.OrderExpr(column + way(by))
+	}
 	return scanRuns(ctx, ordered(sel, f.q.Order[1:]).Limit(f.q.Limit).Offset(f.q.Offset))
 }
 
-// sorted are runs, all of which are sorted. SQLite takes the tables of a CROSS JOIN in
-// their order.
+// sorted are runs, all of which are sorted.
 func (f *runSearch) sorted(ctx context.Context, tx *store.Tx, and string, args []any, limit, offset int) ([]tracking.Run, error) {
-	c := f.where()
+	c := f.where("t.id")
 	if and != "" {
 		c.and(and, args...)
 	}
-	tables := "tracking_run t"
-	if f.rare > 0 { // each run has a key once
-		where, args := f.having(f.q.Where[f.rare-1])
-		tables = "tracking_metric_latest x CROSS JOIN tracking_run t"
-		c.and("t.id = x.run AND "+where, args...)
-	}
-	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr(tables).Where(c.String(), c.args...)
+	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr("tracking_run t").Where(c.String(), c.args...)
 	return scanRuns(ctx, ordered(sel, f.q.Order).Limit(limit).Offset(offset))
 }
 

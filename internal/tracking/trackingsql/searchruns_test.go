@@ -2,10 +2,14 @@ package trackingsql
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"strconv"
+	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,9 +24,11 @@ import (
 // TestSearchRunsIsSorting: whichever way a search takes, it finds what sorting all runs
 // finds, page by page.
 func TestSearchRunsIsSorting(t *testing.T) {
-	for name, open := range map[string]storetest.Open{"SQLite": storetest.SQLite, "PostgreSQL": storetest.PostgreSQL} {
-		t.Run(name, func(t *testing.T) {
-			db := open(t, Migrations)
+	long := strings.Repeat("é", headLength-1)
+	texts := []string{"1", "2", "", "%", "_x", "[a]", "Abc", "abc", "abd", "ab\U0010FFFF", long, long + "a", long + "b", long + "ab", long + "ba"}
+	for _, engine := range engines {
+		t.Run(engine.name, func(t *testing.T) {
+			db := engine.open(t, Migrations)
 			values := []float64{1, 2, 2, 3, math.NaN(), math.Inf(1), math.Inf(-1), -7.5}
 			err := db.Update(t.Context(), "p", func(ctx context.Context, tx *store.Tx) error {
 				for n := range 120 {
@@ -36,8 +42,16 @@ func TestSearchRunsIsSorting(t *testing.T) {
 					if err := (Store{}).PutRun(ctx, tx, r); err != nil {
 						return err
 					}
-					if err := (Store{}).PutTags(ctx, tx, r.ID, []tracking.Pair{{Key: "t", Value: strconv.Itoa(n % 3)}}); err != nil {
+					if err := (Store{}).PutTags(ctx, tx, r, []tracking.Pair{{Key: "t", Value: strconv.Itoa(n % 3)}}); err != nil {
 						return err
+					}
+					if err := (Store{}).PutTags(ctx, tx, r, []tracking.Pair{{Key: "t", Value: texts[n*7%len(texts)]}}); err != nil { // again
+						return err
+					}
+					if n%3 > 0 {
+						if err := (Store{}).InsertParams(ctx, tx, r, []tracking.Pair{{Key: "p", Value: texts[n*11%len(texts)]}}); err != nil {
+							return err
+						}
 					}
 					var metrics []tracking.Metric
 					for i, key := range []string{"a", "b"} {
@@ -54,26 +68,40 @@ func TestSearchRunsIsSorting(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func(n, m int) { few, handful = n, m }(few, handful)
+			defer func(n int) { few = n }(few)
+			pairs := []search.Comparison{{Entity: search.Tag, Key: "t"}, {Entity: search.Param, Key: "p"}, {Entity: search.Param, Key: "absent"}}
 			metric := rapid.SampledFrom([]string{"a", "b", "absent"})
 			comparison := rapid.Custom(func(t *rapid.T) search.Comparison {
-				if rapid.IntRange(0, 4).Draw(t, "which") == 0 {
-					return search.Comparison{Entity: search.Tag, Key: "t", Op: search.Equal, Text: "1"}
+				switch rapid.IntRange(0, 5).Draw(t, "which") {
+				case 0, 1, 2:
+					c := rapid.SampledFrom(pairs).Draw(t, "pair")
+					c.Op = rapid.SampledFrom([]search.Op{search.Equal, search.NotEqual, search.Like, search.ILike, search.IsNull, search.IsNotNull}).Draw(t, "operator")
+					c.Text = rapid.SampledFrom(texts).Draw(t, "text")
+					if c.Op == search.Like || c.Op == search.ILike {
+						c.Text = rapid.SampledFrom([]string{"", "%", "_"}).Draw(t, "before") + c.Text + rapid.SampledFrom([]string{"", "%", "_"}).Draw(t, "after")
+					}
+					return c
+				case 3:
+					op := rapid.SampledFrom([]search.Op{search.Equal, search.NotEqual, search.AtLeast, search.Less}).Draw(t, "operator")
+					return search.Comparison{Entity: search.Attribute, Key: "start_time", Op: op, Number: rapid.SampledFrom([]float64{0, 1.5, 2, 9}).Draw(t, "number")}
 				}
 				op := rapid.SampledFrom([]search.Op{search.Equal, search.NotEqual, search.Greater, search.AtLeast, search.Less, search.AtMost}).Draw(t, "operator")
 				return search.Comparison{Entity: search.Metric, Key: metric.Draw(t, "key"), Op: op, Number: rapid.SampledFrom([]float64{-8, 1, 2, 2.5, 99}).Draw(t, "number")}
 			})
 			order := rapid.Custom(func(t *rapid.T) search.Order {
 				o := search.Order{Entity: search.Metric, Key: metric.Draw(t, "by"), Desc: rapid.Bool().Draw(t, "descending")}
-				if rapid.IntRange(0, 4).Draw(t, "which") == 0 {
+				switch rapid.IntRange(0, 5).Draw(t, "which") {
+				case 0:
 					o.Entity, o.Key = search.Attribute, "start_time"
+				case 1, 2:
+					by := rapid.SampledFrom(pairs).Draw(t, "pair")
+					o.Entity, o.Key = by.Entity, by.Key
 				}
 				return o
 			})
 			most := 0
 			rapid.Check(t, func(rt *rapid.T) {
 				few = rapid.SampledFrom([]int{0, 10, 2000}).Draw(rt, "few")
-				handful = rapid.SampledFrom([]int{0, 30}).Draw(rt, "handful")
 				q := tracking.Query{
 					Experiments: rapid.SampledFrom([][]tracking.ExperimentID{{1}, {2}, {1, 2}, {3}}).Draw(rt, "experiments"),
 					View:        rapid.SampledFrom([]tracking.View{tracking.ViewActive, tracking.ViewAll, tracking.ViewDeleted}).Draw(rt, "view"),
@@ -110,4 +138,64 @@ func ids(runs []tracking.Run) []tracking.RunID {
 		out[i] = r.ID
 	}
 	return out
+}
+
+// TestHeadsOfBefore: params and tags that were there before their index are in it.
+func TestHeadsOfBefore(t *testing.T) {
+	before := fstest.MapFS{}
+	names, err := fs.Glob(Migrations.FS, "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if name >= "00050" {
+			continue
+		}
+		text, err := fs.ReadFile(Migrations.FS, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[name] = &fstest.MapFile{Data: text}
+	}
+	long := strings.Repeat("é", headLength) + "!"
+	for name, url := range map[string]string{"SQLite": "sqlite://" + t.TempDir() + "/falaj.db", "PostgreSQL": storetest.Postgres(t)} {
+		t.Run(name, func(t *testing.T) {
+			open := func(files fs.FS) *store.DB {
+				db, err := store.Open(t.Context(), store.Config{URL: url, Migrations: []store.Migrations{{Name: "tracking", FS: files}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = db.Close() })
+				return db
+			}
+			old := open(before)
+			r := tracking.Run{ID: "r", Project: "p", Experiment: 7, Stage: tracking.Active, Created: time.UnixMilli(1)}
+			err := old.Update(t.Context(), "p", func(ctx context.Context, tx *store.Tx) error {
+				if err := (Store{}).PutRun(ctx, tx, r); err != nil {
+					return err
+				}
+				for _, table := range []string{"tracking_param", "tracking_tag"} {
+					if _, err := tx.NewRaw("INSERT INTO "+table+" (run, key, value) VALUES ('r', 'k', ?), ('gone', 'k', 'x')", long).Exec(ctx); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err := errors.Join(err, old.Close()); err != nil {
+				t.Fatal(err)
+			}
+			err = open(Migrations.FS).View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+				for _, e := range []search.Entity{search.Param, search.Tag} {
+					q := tracking.Query{Experiments: []tracking.ExperimentID{7}, Where: []search.Comparison{{Entity: e, Key: "k", Op: search.Equal, Text: long}}, Limit: 2}
+					if found, err := (Store{}).SearchRuns(ctx, tx, "p", q); err != nil || len(found) != 1 {
+						t.Errorf("%d runs found by a %s of before: %v", len(found), e, err)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
 }
