@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,6 +38,7 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("experiments", TestExperiments)
 	t.Run("log and read", TestLogAndRead)
 	t.Run("latest metric", TestLatestMetric)
+	t.Run("writers", TestWriters)
 	t.Run("search runs", TestSearchRuns)
 	t.Run("logged models", TestLoggedModels)
 	t.Run("artifacts", TestArtifacts)
@@ -292,6 +295,55 @@ func TestBatchLimits(t *testing.T) {
 
 // TestLatestMetric compares the stored latest value with a model over random
 // batches.
+// TestWriters: what several write into one run at the same time is all there, but for a
+// param that each gives another value: one has it, and the others' batches are refused whole.
+func TestWriters(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r, err := w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const writers, batches = 8, 5
+	failed := make([]error, writers)
+	var all sync.WaitGroup
+	for n := range writers {
+		all.Go(func() {
+			for i := range batches {
+				b := tracking.Batch{Tags: []tracking.Pair{{Key: fmt.Sprint("t", n, i), Value: "v"}}, Metrics: []tracking.Metric{
+					{Key: "m", Value: float64(n), Step: int64(i*writers + n), At: 1}, {Key: "m", Value: 1, Step: 0, At: 0}, // the second is everybody's
+				}}
+				if err := w.Log(ctx, proj, r.ID, b); err != nil {
+					t.Errorf("writer %d: %v", n, err)
+				}
+			}
+			failed[n] = w.Log(ctx, proj, r.ID, tracking.Batch{
+				Params: []tracking.Pair{{Key: "who", Value: fmt.Sprint(n)}}, Metrics: []tracking.Metric{{Key: "won", Value: float64(n), Step: int64(n)}},
+			})
+		})
+	}
+	all.Wait()
+	got, err := w.Run(ctx, proj, r.ID)
+	if err != nil || len(got.Params) != 1 || len(got.Tags) < writers*batches {
+		t.Fatalf("%+v %v", got, err)
+	}
+	points, _, err := w.History(ctx, proj, r.ID, "m", 0, "")
+	if err != nil || len(points) != writers*batches+1 {
+		t.Errorf("%d points, not %d: %v", len(points), writers*batches+1, err)
+	}
+	won, _, err := w.History(ctx, proj, r.ID, "won", 0, "")
+	if err != nil || len(won) != 1 || fmt.Sprint(won[0].Step) != got.Params[0].Value {
+		t.Errorf("%v won, the param is %v: %v", won, got.Params, err)
+	}
+	for n, err := range failed {
+		if winner := fmt.Sprint(n) == got.Params[0].Value; winner != (err == nil) || !winner && !fault.Is(err, fault.Invalid) {
+			t.Errorf("writer %d: %v", n, err)
+		}
+	}
+	if last := got.Metrics[slices.IndexFunc(got.Metrics, func(m tracking.Metric) bool { return m.Key == "m" })]; last.Step != writers*batches-1 {
+		t.Errorf("the latest is %+v", last)
+	}
+}
+
 func TestLatestMetric(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	rapid.Check(t, func(rt *rapid.T) {
