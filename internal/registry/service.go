@@ -368,6 +368,9 @@ func (s *Service) DeleteModel(ctx context.Context, p project.Name, name string) 
 		if err != nil {
 			return err
 		}
+		if err := s.keepsChampion(ctx, tx, m); err != nil {
+			return err
+		}
 		if gone, err = s.store.Versions(ctx, tx, m.ID); err != nil {
 			return err
 		}
@@ -436,6 +439,11 @@ func (s *Service) DeleteAlias(ctx context.Context, p project.Name, name, alias s
 		from := m.aliased(alias)
 		if from == 0 {
 			return nil
+		}
+		if alias == champion {
+			if err := s.keepsChampion(ctx, tx, *m); err != nil {
+				return err
+			}
 		}
 		if err := s.store.DeleteAlias(ctx, tx, m.ID, alias); err != nil {
 			return err
@@ -703,6 +711,15 @@ func (s *Service) DeleteVersion(ctx context.Context, p project.Name, name string
 	v, err := s.changeVersion(ctx, ActionWrite, p, name, number, map[string]any{"act": "delete"}, func(ctx context.Context, tx *store.Tx, v *Version) error {
 		if v.State == Pending {
 			return v.stillPending()
+		}
+		if slices.Contains(v.Aliases, champion) {
+			m, err := s.store.Model(ctx, tx, p, name)
+			if err != nil {
+				return err
+			}
+			if err := s.keepsChampion(ctx, tx, m); err != nil {
+				return err
+			}
 		}
 		if err := s.deleteVersion(ctx, tx, *v); err != nil {
 			return err

@@ -74,7 +74,8 @@ func open(t *testing.T) *world {
 		"carol": {proj: {registry.ActionRead, registry.ActionApprove}},
 		"dave":  {proj: {"*"}},
 
-		"model gates": {proj: {tracking.ActionRead}},
+		"model gates":   {proj: {tracking.ActionRead}},
+		"model authors": {proj: {tracking.ActionRead}},
 
 		"att_1": {proj: {"*"}},
 		"att_2": {proj: {"*"}},
