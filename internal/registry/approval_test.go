@@ -342,6 +342,24 @@ func TestChampionStays(t *testing.T) {
 	}
 }
 
+// TestWayBack: a deployment that goes back takes its alias along to what had been let
+// through, but not to what was never asked.
+func TestWayBack(t *testing.T) {
+	w := open(t)
+	w.registered(t)
+	back := func() error {
+		return w.db.Update(as(t, "loop"), proj, func(ctx context.Context, tx *store.Tx) error {
+			return w.Point(ctx, tx, proj, "delay", "champion", 1)
+		})
+	}
+	w.govern(t, "delay", registry.Promotion{Approvals: 1, Traffic: new(bool)})
+	wantKind(t, back(), fault.Conflict, "may not be champion yet")
+	w.govern(t, "delay", registry.Promotion{Approvals: 1})
+	if err := back(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRenameIsNoWayOut: a model with a policy of its own takes it along, and leaves its name free for
 // one of which nothing is asked: that is for who says what is asked.
 func TestRenameIsNoWayOut(t *testing.T) {

@@ -60,7 +60,7 @@ func twoFaces(ra io.ReaderAt, size int64) (string, error) {
 		long, offset = long64, offset64
 	}
 	if long > uint64(size) || offset > uint64(size) || long+offset != uint64(ends) { //nolint:gosec // not negative
-		return "does not have its directory where it says: one reader sees one archive, another another", nil
+		return "does not have its directory where it says: readers see two archives", nil
 	}
 	return "", nil
 }
