@@ -47,6 +47,8 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("two people", TestTwoPeople)
 	t.Run("gates", TestGates)
 	t.Run("policies", TestPolicies)
+	t.Run("copies", TestAuthorsOfCopies)
+	t.Run("champion", TestChampionStays)
 }
 
 type world struct {
