@@ -230,6 +230,11 @@ func (s *Service) Reweigh(ctx context.Context, project, name string, weight int)
 			r = run
 			return nil
 		}
+		if weight > run.Weight { // somebody may have rejected it since
+			if err := s.Models.Cleared(ctx, tx, project, d.Model, canary.Version, ""); err != nil {
+				return err
+			}
+		}
 		if err := s.end(ctx, tx, run, Cancelled, Ending{Reason: "its weight was moved to " + strconv.Itoa(weight) + " %"}); err != nil {
 			return err
 		}

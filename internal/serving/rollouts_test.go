@@ -631,6 +631,16 @@ func TestWayBackIsOfWhatStood(t *testing.T) {
 	if m := p.mix(t); m[2] != 500 {
 		t.Errorf("%v", m)
 	}
+	// What is tried gets no more requests when it is held back since, and may have fewer.
+	hold(0)
+	p.start(t, "3", 50)
+	hold(3)
+	if _, err := p.Reweigh(ctx, "nyc", "d", 60); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a version that is held back gets more requests: %v", err)
+	}
+	if r, err := p.Reweigh(ctx, "nyc", "d", 10); err != nil || r.Weight != 10 {
+		t.Errorf("%+v, %v", r, err)
+	}
 	hold(1)
 	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{To: 1}); err != nil || d.Version != 1 {
 		t.Errorf("%+v, %v", d, err)
