@@ -142,7 +142,7 @@ func (s *Service) Cleared(ctx context.Context, tx *store.Tx, p project.Name, nam
 	switch {
 	case !pr.asks():
 		return nil
-	case alias != "" && slices.ContainsFunc(orDefault(pr.Aliases, champion), func(a string) bool { return strings.EqualFold(a, alias) }):
+	case alias != "" && slices.ContainsFunc(pr.protected(), func(a string) bool { return strings.EqualFold(a, alias) }):
 		what = "may not be " + alias
 	case stage != "" && slices.ContainsFunc(orDefault(pr.Stages, string(StageProduction)), func(a string) bool { return strings.EqualFold(a, string(stage)) }):
 		what = "may not be in stage " + string(stage)
@@ -184,16 +184,10 @@ func (s *Service) clearance(ctx context.Context, tx *store.Tx, v Version) (Clear
 		return Clearance{}, err
 	}
 	pr := asked.Spec.Promotion
-	out := Clearance{Model: v.Model, Version: v.Number, Policy: asked.Name, Required: pr.Approvals, Authors: []string{v.Owner}}
-	if s.authors != nil {
-		more, err := s.authors(ctx, tx, v)
-		if err != nil {
-			return out, fault.Wrap(err, "looking for who made %s", v)
-		}
-		out.Authors = append(out.Authors, more...)
+	out := Clearance{Model: v.Model, Version: v.Number, Policy: asked.Name, Required: pr.Approvals}
+	if out.Authors, err = s.authorsOf(ctx, tx, v); err != nil {
+		return out, fault.Wrap(err, "looking for who made %s", v)
 	}
-	slices.Sort(out.Authors)
-	out.Authors = slices.DeleteFunc(slices.Compact(out.Authors), func(a string) bool { return a == "" })
 	if out.Approvals, err = s.store.Approvals(ctx, tx, v.ModelID, v.Number); err != nil {
 		return out, err
 	}
@@ -247,6 +241,48 @@ func (s *Service) clearance(ctx context.Context, tx *store.Tx, v Version) (Clear
 	out.Missing = append(out.Missing, wrong...)
 	out.Cleared = len(out.Missing) == 0
 	return out, nil
+}
+
+// authorsOf are those who made a version: who registered it, or another version of the
+// same files, of which it may be a copy; who submitted the job; and whose run or logged
+// model the files were logged to. A person is not another one by having a service
+// register what they logged.
+func (s *Service) authorsOf(ctx context.Context, tx *store.Tx, v Version) ([]string, error) {
+	same := []Version{v}
+	if v.Digest != "" {
+		var err error
+		if same, err = s.store.SameFiles(ctx, tx, v.Project, v.Digest); err != nil {
+			return nil, err
+		}
+	}
+	asLoop := identity.With(ctx, identity.Loop("model authors"))
+	var out []string
+	for _, o := range same {
+		out = append(out, o.Owner)
+		if s.authors != nil {
+			more, err := s.authors(ctx, tx, o)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, more...)
+		}
+		if o.Run != "" {
+			r, err := s.runs.Run(asLoop, o.Project, o.Run)
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return nil, err
+			}
+			out = append(out, r.Owner)
+		}
+		if o.LoggedModel != "" {
+			m, err := s.runs.LoggedModel(asLoop, o.Project, o.LoggedModel)
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return nil, err
+			}
+			out = append(out, m.Owner)
+		}
+	}
+	slices.Sort(out)
+	return slices.DeleteFunc(slices.Compact(out), func(a string) bool { return a == "" }), nil
 }
 
 func (a Approval) who() string {

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"context"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -261,4 +262,119 @@ func FuzzGate(f *testing.F) {
 			t.Errorf("%q: %v", text, err)
 		}
 	})
+}
+
+// mallory may do all with models but say what is asked of them.
+func (w *world) mallory(t *testing.T) context.Context {
+	t.Helper()
+	w.authz["mallory"] = map[string][]policy.Action{proj: {
+		registry.ActionRead, registry.ActionWrite, registry.ActionPromote, registry.ActionApprove, tracking.ActionRead, tracking.ActionWrite,
+	}}
+	return as(t, "mallory")
+}
+
+// TestAuthorsOfCopies: who logged a model, or registered it first, is an author of whatever
+// version has its files, whoever registers that.
+func TestAuthorsOfCopies(t *testing.T) {
+	w := open(t)
+	alice, mallory := as(t, "alice"), w.mallory(t)
+	w.govern(t, registry.DefaultPolicy, registry.Promotion{Approvals: 1})
+	v := w.registered(t) // by alice
+	mine := w.logged(t, tracking.Origin{}, map[string]string{"model/model.onnx": "another"})
+	if _, err := w.CreateModel(alice, proj, "copy", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.SetAlias(alice, proj, "delay", "candidate", v.Number); err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range []string{"models:/delay/1", "models:/delay@candidate", "runs:/" + string(v.Run) + "/model", "runs:/" + string(mine.ID) + "/model"} {
+		c, err := w.CreateVersion(mallory, proj, "copy", registry.VersionSpec{Source: source})
+		if err != nil {
+			t.Fatal(source, err)
+		}
+		_, err = w.Judge(alice, proj, "copy", strconv.Itoa(c.Number), registry.Approved, "", "")
+		if !fault.Is(err, fault.PermissionDenied) {
+			t.Errorf("%s: alice approved of what she made: %v", source, err)
+		}
+	}
+	// What bears another name since, or was deleted, is hers all the same.
+	if _, err := w.RenameModel(alice, proj, "delay", "delay2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.DeleteVersion(alice, proj, "delay2", 1); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, errOf(w.Judge(alice, proj, "copy", "2", registry.Approved, "", "")), fault.PermissionDenied, "their own work")
+	if c, err := w.Judge(as(t, "bob"), proj, "copy", "2", registry.Approved, "", ""); err != nil || !c.Cleared {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// TestChampionStays: a gate that compares with the champion is not passed by taking the
+// champion away, nor by another champion that was let through by nothing.
+func TestChampionStays(t *testing.T) {
+	w := open(t)
+	alice, mallory := as(t, "alice"), w.mallory(t)
+	w.measured(t, map[string]float64{"auc": 0.9})
+	w.measured(t, map[string]float64{"auc": 0.1})
+	if err := w.SetAlias(alice, proj, "delay", "champion", 1); err != nil {
+		t.Fatal(err)
+	}
+	w.govern(t, "delay", registry.Promotion{Gates: []string{"metrics.auc >= champion"}, Aliases: []string{"live"}})
+	worse := "auc is 0.1, and the champion, delay@1, has 0.9"
+	wantKind(t, w.SetAlias(mallory, proj, "delay", "live", 2), fault.Conflict, worse)
+	wantKind(t, w.SetAlias(mallory, proj, "delay", "champion", 2), fault.Conflict, worse)
+	for name, err := range map[string]error{
+		"alias":   w.DeleteAlias(mallory, proj, "delay", "champion"),
+		"version": w.DeleteVersion(mallory, proj, "delay", 1),
+		"model":   w.DeleteModel(mallory, proj, "delay"),
+	} {
+		if !fault.Is(err, fault.PermissionDenied) || !strings.Contains(fault.HintOf(err), "Point the alias champion") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	wantKind(t, w.SetAlias(mallory, proj, "delay", "live", 2), fault.Conflict, worse)
+	if err := w.DeleteVersion(mallory, proj, "delay", 2); err != nil { // others may go
+		t.Error(err)
+	}
+	if err := w.DeleteAlias(alice, proj, "delay", "champion"); err != nil { // who governs
+		t.Error(err)
+	}
+}
+
+// TestWayBack: a deployment that goes back takes its alias along to what had been let
+// through, but not to what was never asked.
+func TestWayBack(t *testing.T) {
+	w := open(t)
+	w.registered(t)
+	back := func() error {
+		return w.db.Update(as(t, "loop"), proj, func(ctx context.Context, tx *store.Tx) error {
+			return w.Point(ctx, tx, proj, "delay", "champion", 1)
+		})
+	}
+	w.govern(t, "delay", registry.Promotion{Approvals: 1, Traffic: new(bool)})
+	wantKind(t, back(), fault.Conflict, "may not be champion yet")
+	w.govern(t, "delay", registry.Promotion{Approvals: 1})
+	if err := back(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRenameIsNoWayOut: a model with a policy of its own takes it along, and leaves its name free for
+// one of which nothing is asked: that is for who says what is asked.
+func TestRenameIsNoWayOut(t *testing.T) {
+	w := open(t)
+	alice, mallory := as(t, "alice"), w.mallory(t)
+	w.registered(t)
+	w.govern(t, "delay", registry.Promotion{Approvals: 1})
+	wantKind(t, errOf(w.RenameModel(mallory, proj, "delay", "old")), fault.PermissionDenied, "policy of its own")
+	if _, err := w.RenameModel(alice, proj, "delay", "old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.DeletePolicy(alice, proj, "old"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.RenameModel(mallory, proj, "old", "delay"); err != nil { // it has none
+		t.Error(err)
+	}
 }

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -108,6 +109,41 @@ func (s PolicySpec) accepts() scan.Level {
 
 // asks is whether a version needs anything before it counts.
 func (p Promotion) asks() bool { return p.Approvals > 0 || len(p.Gates) > 0 }
+
+// compares is whether a gate compares with the champion.
+func (p Promotion) compares() bool {
+	return slices.ContainsFunc(p.Gates, func(text string) bool {
+		g, err := parseGate(text)
+		return err == nil && g.champion != ""
+	})
+}
+
+// protected are the aliases that need what is asked. The champion is one of them where
+// gates compare with it, for a bad one would let anything pass.
+func (p Promotion) protected() []string {
+	out := orDefault(p.Aliases, champion)
+	if p.compares() && !slices.Contains(out, champion) {
+		out = append(slices.Clip(out), champion)
+	}
+	return out
+}
+
+// keepsChampion refuses to take a model's champion away where gates compare with it, for
+// without one they let anything pass, unless the caller says what is asked of models.
+func (s *Service) keepsChampion(ctx context.Context, tx *store.Tx, m Model) error {
+	if m.aliased(champion) == 0 {
+		return nil
+	}
+	asked, err := s.policyOf(ctx, tx, m.Project, m.Name)
+	if err != nil || !asked.Spec.Promotion.compares() {
+		return err
+	}
+	if s.authz.Allow(ctx, ActionGovern, policyObject(m.Project, asked.Name)) == nil {
+		return nil
+	}
+	return fault.New(fault.PermissionDenied, "policy %s compares versions with the champion of model %s, which may not go without the right %s", asked.Name, m.Name, ActionGovern).
+		WithHint("Point the alias %s at another version, or ask who governs models.", champion)
+}
 
 func checkPolicyName(name string) error {
 	if err := CheckName(name); err != nil {
@@ -225,8 +261,10 @@ func (s *Service) policyOf(ctx context.Context, tx *store.Tx, p project.Name, mo
 	return ModelPolicy{Project: p}, nil
 }
 
-// renamePolicy takes a model's own policy along. Error: fault.Conflict when the new name
-// has one.
+// renamePolicy takes a model's own policy along, which is for who may set policies: the
+// old name would be free for a model of which nothing is asked, and the new one may be of
+// whose models more is asked. Errors: fault.PermissionDenied; fault.Conflict when the new
+// name has a policy.
 func (s *Service) renamePolicy(ctx context.Context, tx *store.Tx, p project.Name, from, to string) error {
 	old, err := s.store.Policy(ctx, tx, p, from)
 	if fault.Is(err, fault.NotFound) || from == DefaultPolicy {
@@ -241,6 +279,9 @@ func (s *Service) renamePolicy(ctx context.Context, tx *store.Tx, p project.Name
 	} else if err == nil {
 		_, err = s.store.Policy(ctx, tx, p, to)
 		if fault.Is(err, fault.NotFound) {
+			if err := s.authz.Allow(ctx, ActionGovern, policyObject(p, from)); err != nil {
+				return fault.Wrap(err, "model %s has a policy of its own, which a rename would move", from)
+			}
 			if err := s.store.DeletePolicy(ctx, tx, p, from); err != nil {
 				return err
 			}

@@ -368,6 +368,9 @@ func (s *Service) DeleteModel(ctx context.Context, p project.Name, name string) 
 		if err != nil {
 			return err
 		}
+		if err := s.keepsChampion(ctx, tx, m); err != nil {
+			return err
+		}
 		if gone, err = s.store.Versions(ctx, tx, m.ID); err != nil {
 			return err
 		}
@@ -436,6 +439,11 @@ func (s *Service) DeleteAlias(ctx context.Context, p project.Name, name, alias s
 		from := m.aliased(alias)
 		if from == 0 {
 			return nil
+		}
+		if alias == champion {
+			if err := s.keepsChampion(ctx, tx, *m); err != nil {
+				return err
+			}
 		}
 		if err := s.store.DeleteAlias(ctx, tx, m.ID, alias); err != nil {
 			return err
@@ -704,6 +712,15 @@ func (s *Service) DeleteVersion(ctx context.Context, p project.Name, name string
 		if v.State == Pending {
 			return v.stillPending()
 		}
+		if slices.Contains(v.Aliases, champion) {
+			m, err := s.store.Model(ctx, tx, p, name)
+			if err != nil {
+				return err
+			}
+			if err := s.keepsChampion(ctx, tx, m); err != nil {
+				return err
+			}
+		}
 		if err := s.deleteVersion(ctx, tx, *v); err != nil {
 			return err
 		}
@@ -834,8 +851,10 @@ func (s *Service) Still(ctx context.Context, tx *store.Tx, p project.Name, name 
 
 // Point moves an alias in the transaction of who decided it, for a model that it
 // uses; that the alias is there already is no error and changes nothing. The
-// caller has authorised itself for ActionPromote, and asked Cleared. Errors: fault.NotFound;
-// fault.Conflict for a version that is not ready.
+// caller has authorised itself for ActionPromote, and asked Cleared, unless it goes back
+// to a version that answered before. Where deployments answer with what they like, that
+// says nothing: then Cleared is asked here. Errors: fault.NotFound; fault.Conflict for a version that
+// is not ready, or not cleared.
 func (s *Service) Point(ctx context.Context, tx *store.Tx, p project.Name, name, alias string, number int) error {
 	if err := checkAlias(alias); err != nil {
 		return err
@@ -843,6 +862,15 @@ func (s *Service) Point(ctx context.Context, tx *store.Tx, p project.Name, name,
 	m, err := s.store.Model(ctx, tx, p, name)
 	if err != nil || m.aliased(alias) == number {
 		return err
+	}
+	asked, err := s.policyOf(ctx, tx, p, name)
+	if err != nil {
+		return err
+	}
+	if free := asked.Spec.Promotion.Traffic; free != nil && !*free {
+		if err := s.Cleared(ctx, tx, p, name, number, alias, "", false); err != nil {
+			return err
+		}
 	}
 	m.Updated = s.now()
 	if err := s.point(ctx, tx, p, &m, alias, number); err != nil {

@@ -47,6 +47,8 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("two people", TestTwoPeople)
 	t.Run("gates", TestGates)
 	t.Run("policies", TestPolicies)
+	t.Run("copies", TestAuthorsOfCopies)
+	t.Run("champion", TestChampionStays)
 }
 
 type world struct {
@@ -74,7 +76,8 @@ func open(t *testing.T) *world {
 		"carol": {proj: {registry.ActionRead, registry.ActionApprove}},
 		"dave":  {proj: {"*"}},
 
-		"model gates": {proj: {tracking.ActionRead}},
+		"model gates":   {proj: {tracking.ActionRead}},
+		"model authors": {proj: {tracking.ActionRead}},
 
 		"att_1": {proj: {"*"}},
 		"att_2": {proj: {"*"}},

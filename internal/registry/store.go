@@ -56,6 +56,8 @@ type Store interface {
 	Version(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (Version, error)
 	// Versions gives those of a model that are not deleted, by number.
 	Versions(ctx context.Context, tx *store.Tx, id ModelID) ([]Version, error)
+	// SameFiles gives the versions of a project that have these files, deleted ones too.
+	SameFiles(ctx context.Context, tx *store.Tx, p project.Name, digest string) ([]Version, error)
 	SearchVersions(ctx context.Context, tx *store.Tx, p project.Name, q Query) ([]Version, error)
 	// PutContent notes what a version's files are.
 	PutContent(ctx context.Context, tx *store.Tx, id ModelID, number int, r scan.Report) error

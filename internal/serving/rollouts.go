@@ -230,6 +230,11 @@ func (s *Service) Reweigh(ctx context.Context, project, name string, weight int)
 			r = run
 			return nil
 		}
+		if weight > run.Weight { // somebody may have rejected it since
+			if err := s.Models.Cleared(ctx, tx, project, d.Model, canary.Version, ""); err != nil {
+				return err
+			}
+		}
 		if err := s.end(ctx, tx, run, Cancelled, Ending{Reason: "its weight was moved to " + strconv.Itoa(weight) + " %"}); err != nil {
 			return err
 		}
@@ -516,11 +521,13 @@ func (s *Service) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g
 	if t == nil {
 		return s.changed(ctx, tx, &d)
 	}
+	stood := slices.Contains(d.Before, t.model.Version) // as a version of this model
 	if g.undoes != "" {
 		r, err := s.Store.Rollout(ctx, tx, g.undoes)
 		if err != nil {
 			return err
 		}
+		stood = stood || r.Model == d.Model && r.Stable == t.model.Version
 		if err := s.end(ctx, tx, r, RolledBack, e); err != nil {
 			return err
 		}
@@ -531,6 +538,11 @@ func (s *Service) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g
 	}
 	if err := s.Models.Still(ctx, tx, d.Project, d.Model, t.model.Version); err != nil {
 		return err
+	}
+	if !stood { // it is no way back: the version was never let through here
+		if err := s.Models.Cleared(ctx, tx, d.Project, d.Model, t.model.Version, d.Spec.alias()); err != nil {
+			return err
+		}
 	}
 	before := d.Before
 	for i, v := range before {

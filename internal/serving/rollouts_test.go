@@ -612,6 +612,55 @@ func TestUndoneWhileTrying(t *testing.T) {
 	}
 }
 
+// TestWayBackIsOfWhatStood: going back asks nobody, but only to what answered here before: another
+// version is one that its policy may hold back.
+func TestWayBackIsOfWhatStood(t *testing.T) {
+	p := newPond(t)
+	ctx := t.Context()
+	p.apply(t, serving.Spec{Model: "m", Version: "1"})
+	p.apply(t, serving.Spec{Model: "m", Version: "2"})
+	hold := func(version int64) {
+		p.world.mu.Lock()
+		defer p.world.mu.Unlock()
+		p.world.uncleared = version
+	}
+	hold(3)
+	if _, err := p.Rollback(ctx, "nyc", "d", serving.Ending{To: 3}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "m@3 may not answer requests yet") {
+		t.Errorf("a version that was never let through answers by a rollback: %v", err)
+	}
+	if m := p.mix(t); m[2] != 500 {
+		t.Errorf("%v", m)
+	}
+	// What is tried gets no more requests when it is held back since, and may have fewer.
+	hold(0)
+	p.start(t, "3", 50)
+	hold(3)
+	if _, err := p.Reweigh(ctx, "nyc", "d", 60); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a version that is held back gets more requests: %v", err)
+	}
+	if r, err := p.Reweigh(ctx, "nyc", "d", 10); err != nil || r.Weight != 10 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	hold(1)
+	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{To: 1}); err != nil || d.Version != 1 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	// What was undone was of another model, which had a version of this number.
+	p.apply(t, serving.Spec{Model: "m", Version: "4"})
+	first := p.start(t, "5", 50)
+	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []int64{4, 5} {
+		p.world.models["n/"+strconv.FormatInt(v, 10)] = serving.Model{Name: "n", Version: v, Digest: "sha256:n", File: []byte("model " + strconv.FormatInt(v, 10))}
+	}
+	p.apply(t, serving.Spec{Model: "n", Version: "5"})
+	hold(4)
+	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{Rollout: first.ID}); !fault.Is(err, fault.Conflict) {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 // TestAppliedWhileTrying: what a manifest changes but the version holds for what
 // is tried, too, and the rollout goes on.
 func TestAppliedWhileTrying(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -277,6 +278,9 @@ func checkImported(digest string, stage Stage) error {
 	return nil
 }
 
+// madeHere begins the digests of experiments that were here before one of their name came.
+const madeHere = "here:"
+
 // experiment keeps an experiment, which is found again by its name. Its number is
 // kept where nothing else has it.
 func (i *importing) experiment(ctx context.Context, tx *store.Tx, e ImportedExperiment) (ImportOutcome, error) {
@@ -288,6 +292,12 @@ func (i *importing) experiment(ctx context.Context, tx *store.Tx, e ImportedExpe
 	}
 	ours, err := i.s.store.ExperimentNamed(ctx, tx, i.p, e.Name)
 	exists := err == nil
+	// What was made here, and has the name by chance, is neither deleted nor restored.
+	old, before := i.known[o.Kind][o.ID]
+	native := exists && (!before || strings.HasPrefix(old, madeHere))
+	if native {
+		e.Digest = madeHere + e.Digest
+	}
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return o, err
 	}
@@ -299,7 +309,12 @@ func (i *importing) experiment(ctx context.Context, tx *store.Tx, e ImportedExpe
 	}
 	if exists {
 		o.Result = ImportUpdated
-		ours.Stage = e.Stage
+		switch {
+		case !native:
+			ours.Stage = e.Stage
+		case ours.Stage != e.Stage:
+			o.lose(fmt.Errorf("it is %s there, and stays %s: an experiment of this name was made here", e.Stage, ours.Stage))
+		}
 	} else {
 		o.Result = ImportCreated
 		ours = Experiment{Project: i.p, ID: e.ID, Name: e.Name, Stage: e.Stage, Created: e.Created}
@@ -308,7 +323,9 @@ func (i *importing) experiment(ctx context.Context, tx *store.Tx, e ImportedExpe
 		}
 		o.Experiment = ours.ID
 	}
-	ours.Updated = e.Updated
+	if !native || e.Updated.After(ours.Updated) {
+		ours.Updated = e.Updated
+	}
 	if err := i.s.store.PutExperiment(ctx, tx, ours); err != nil {
 		return o, err
 	}

@@ -164,6 +164,39 @@ func TestImportNumbers(t *testing.T) {
 	}
 }
 
+// TestImportSameName: an experiment that was made here has its runs and its stage, whatever
+// became of one of its name elsewhere.
+func TestImportSameName(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	theirs := foreignExperiment()
+	own := must(w.CreateExperiment(ctx, proj, theirs.Name, nil))(t).ID
+	before := must(w.Experiment(ctx, proj, own))(t)
+	bring := func(digest string, stage tracking.Stage) tracking.ImportOutcome {
+		t.Helper()
+		theirs.Digest, theirs.Stage = digest, stage
+		return must(w.Import(ctx, proj, tracking.Import{Experiments: []tracking.ImportedExperiment{theirs}}))(t)[0]
+	}
+	for n, step := range []struct {
+		digest string
+		stage  tracking.Stage
+		want   tracking.ImportResult
+		lost   int
+	}{
+		{"one", tracking.Deleted, tracking.ImportUpdated, 1},
+		{"one", tracking.Deleted, tracking.ImportUnchanged, 0},
+		{"two", tracking.Active, tracking.ImportUpdated, 0},
+		{"three", tracking.Deleted, tracking.ImportUpdated, 1},
+	} {
+		out := bring(step.digest, step.stage)
+		if out.Result != step.want || out.LostCount != step.lost || out.Experiment != own {
+			t.Errorf("%d: %+v", n, out)
+		}
+		if e := must(w.Experiment(ctx, proj, own))(t); e.Stage != tracking.Active || e.Updated.Before(before.Updated) {
+			t.Fatalf("%d: what was made here is %s, of %s", n, e.Stage, e.Updated)
+		}
+	}
+}
+
 func TestImportFiles(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	gone := foreignRun(1)

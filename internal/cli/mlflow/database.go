@@ -285,13 +285,17 @@ func (d *database) Runs(ctx context.Context, experiments []int64, yield func([]R
 	}
 	name, user, end := d.column("runs", "name", "''"), d.column("runs", "user_id", "''"), d.column("runs", "end_time", "0")
 	after := ""
+	came := map[string]bool{} // of the page before
 	for {
 		var runs []Run
-		seen := 0
+		seen, page := 0, map[string]bool{}
 		err := d.each(ctx, "SELECT run_uuid, "+name+", "+user+", status, start_time, "+end+", lifecycle_stage, artifact_uri, experiment_id FROM runs WHERE run_uuid > ? ORDER BY run_uuid LIMIT "+strconv.Itoa(maxRunsRead),
 			[]any{after}, func(r []any) error {
 				seen++
-				after = text(r[0])
+				if after = text(r[0]); came[after] {
+					return errNoEnd
+				}
+				page[after] = true
 				experiment, err := integer(r[8])
 				if err != nil || !wanted[experiment] {
 					return nil //nolint:nilerr // of an experiment that is none, or was not asked for
@@ -313,11 +317,20 @@ func (d *database) Runs(ctx context.Context, experiments []int64, yield func([]R
 				return err
 			}
 		}
+		came = page
 		if seen < maxRunsRead {
 			return nil
 		}
 	}
 }
+
+// errFold is of a database to which identifiers that differ are the same.
+var errFold = fault.New(fault.Invalid, "the database takes identifiers for the same that are not, such as by a collation without case").
+	WithHint("Import from the address of the MLflow server on it, http://….")
+
+// errNoEnd is of a database whose pages do not go on, such as one with identifiers that are bytes.
+var errNoEnd = fault.New(fault.Invalid, "the database has identifiers that are no text: they come again and again").
+	WithHint("Import from the address of the MLflow server on it, http://….")
 
 // fill adds what runs have beside their history.
 func (d *database) fill(ctx context.Context, runs []Run) error {
@@ -328,6 +341,9 @@ func (d *database) fill(ctx context.Context, runs []Run) error {
 	}
 	err := d.each(ctx, "SELECT run_uuid, key, value FROM params WHERE run_uuid IN (?) ORDER BY run_uuid, key", []any{ids}, func(r []any) error {
 		run := at[text(r[0])]
+		if run == nil {
+			return errFold
+		}
 		run.Params = append(run.Params, [2]string{text(r[1]), text(r[2])})
 		return nil
 	})
@@ -336,6 +352,9 @@ func (d *database) fill(ctx context.Context, runs []Run) error {
 	}
 	err = d.each(ctx, "SELECT run_uuid, key, value FROM tags WHERE run_uuid IN (?) ORDER BY run_uuid, key", []any{ids}, func(r []any) error {
 		run := at[text(r[0])]
+		if run == nil {
+			return errFold
+		}
 		run.Tags = append(run.Tags, [2]string{text(r[1]), text(r[2])})
 		if run.Name == "" && text(r[1]) == "mlflow.runName" { // where it was before MLflow 2
 			run.Name = text(r[2])
@@ -349,6 +368,9 @@ func (d *database) fill(ctx context.Context, runs []Run) error {
 	err = d.each(ctx, "SELECT source_id, destination_id, source_type, "+step+` FROM inputs WHERE source_type IN ('RUN_INPUT', 'RUN_OUTPUT') AND source_id IN (?)
 		AND destination_type IN ('MODEL_INPUT', 'MODEL_OUTPUT') ORDER BY source_id, destination_id, source_type`, []any{ids}, func(r []any) error {
 		run := at[text(r[0])]
+		if run == nil {
+			return errFold
+		}
 		n, err := integer(r[3])
 		if err != nil {
 			n = 0
@@ -369,6 +391,9 @@ func (d *database) fill(ctx context.Context, runs []Run) error {
 		FROM inputs i JOIN datasets d ON d.dataset_uuid = i.source_id WHERE i.source_type = 'DATASET' AND i.destination_type = 'RUN' AND i.destination_id IN (?)
 		ORDER BY i.destination_id, d.name, d.digest`, []any{ids}, func(r []any) error {
 		run := at[text(r[0])]
+		if run == nil {
+			return errFold
+		}
 		tagged[text(r[1])] = place{run, len(run.Inputs)}
 		inputs = append(inputs, text(r[1]))
 		run.Inputs = append(run.Inputs, Input{Name: text(r[2]), Digest: text(r[3]), SourceType: text(r[4]), Source: text(r[5]), Schema: text(r[6]), Profile: text(r[7])})
@@ -379,7 +404,10 @@ func (d *database) fill(ctx context.Context, runs []Run) error {
 			break
 		}
 		err = d.each(ctx, "SELECT input_uuid, name, value FROM input_tags WHERE input_uuid IN (?) ORDER BY input_uuid, name", []any{part}, func(r []any) error {
-			p := tagged[text(r[0])]
+			p, ok := tagged[text(r[0])]
+			if !ok {
+				return errFold
+			}
 			in := &p.run.Inputs[p.at]
 			in.Tags = append(in.Tags, [2]string{text(r[1]), text(r[2])})
 			return nil
@@ -420,6 +448,9 @@ func (d *database) History(ctx context.Context, runs []Run) (int, error) {
 	lastRun, lastKey := "", ""
 	point := func(r []any) error {
 		run, key := text(r[0]), text(r[1])
+		if at[run] == nil {
+			return errFold
+		}
 		if run != lastRun || key != lastKey || last == nil {
 			lastRun, lastKey = run, key
 			if last = series[run][key]; last == nil {
@@ -463,13 +494,17 @@ func (d *database) Models(ctx context.Context, experiments []int64, yield func([
 		wanted[e] = true
 	}
 	after := ""
+	came := map[string]bool{} // of the page before
 	for {
 		var models []Model
-		seen := 0
+		seen, page := 0, map[string]bool{}
 		err := d.each(ctx, `SELECT model_id, experiment_id, name, artifact_location, creation_timestamp_ms, last_updated_timestamp_ms, status, lifecycle_stage, model_type, source_run_id
 			FROM logged_models WHERE model_id > ? ORDER BY model_id LIMIT `+strconv.Itoa(maxRunsRead), []any{after}, func(r []any) error {
 			seen++
-			after = text(r[0])
+			if after = text(r[0]); came[after] {
+				return errNoEnd
+			}
+			page[after] = true
 			experiment, err := integer(r[1])
 			if err != nil || !wanted[experiment] {
 				return nil //nolint:nilerr // as in Runs
@@ -492,6 +527,7 @@ func (d *database) Models(ctx context.Context, experiments []int64, yield func([
 				return err
 			}
 		}
+		came = page
 		if seen < maxRunsRead {
 			return nil
 		}
@@ -512,7 +548,11 @@ func (d *database) fillModels(ctx context.Context, models []Model) error {
 		{"SELECT model_id, tag_key, tag_value FROM logged_model_tags WHERE model_id IN (?) ORDER BY model_id, tag_key", func(m *Model) *Pairs { return &m.Tags }},
 	} {
 		err := d.each(ctx, pairs.query, []any{ids}, func(r []any) error {
-			list := pairs.of(at[text(r[0])])
+			m := at[text(r[0])]
+			if m == nil {
+				return errFold
+			}
+			list := pairs.of(m)
 			*list = append(*list, [2]string{text(r[1]), text(r[2])})
 			return nil
 		})
@@ -529,6 +569,9 @@ func (d *database) fillModels(ctx context.Context, models []Model) error {
 			when = -1 // as in History
 		}
 		m := at[text(r[0])]
+		if m == nil {
+			return errFold
+		}
 		m.Metrics = append(m.Metrics, ModelMetric{
 			Key: text(r[1]), Value: Values{value}, Timestamp: when, Step: step, Run: text(r[5]), DatasetName: text(r[6]), DatasetDigest: text(r[7]),
 		})

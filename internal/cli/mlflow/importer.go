@@ -33,7 +33,9 @@ const (
 	maxItem     = 3 << 20
 	maxNotes    = 1000 // told of; all are counted
 	seenItems   = 1000
-	copiers     = 4 // files beside each other
+	maxKey      = 4096
+	seriesBytes = 64 // of a series, beside its key and points
+	copiers     = 4  // files beside each other
 )
 
 // Options say what of a source is brought.
@@ -274,14 +276,11 @@ func (i *importer) bringExperiments(ctx context.Context) error {
 	if len(wanted) == 0 && len(i.opts.Experiments) > 0 {
 		return fault.New(fault.NotFound, "no experiment of %s is called %s", i.source, strings.Join(i.opts.Experiments, " or "))
 	}
-	for part := range slices.Chunk(wanted, 20) {
-		items := make([]json.RawMessage, len(part))
-		for n, e := range part {
-			head, err := json.Marshal(e)
-			if err != nil {
-				return err
-			}
-			items[n] = withDigest(head, digestOf(head), "")
+	var items []json.RawMessage
+	var part []Experiment
+	flush := func() error {
+		if len(items) == 0 {
+			return nil
 		}
 		outcomes, err := i.send(ctx, "experiments", items)
 		if err != nil {
@@ -297,8 +296,29 @@ func (i *importer) bringExperiments(ctx context.Context) error {
 				i.differs("experiment", part[n].Name, "its number is %d here, and was %d: others have that", o.Experiment, part[n].ID)
 			}
 		}
+		items, part = nil, nil
+		return nil
 	}
-	return nil
+	size := 0
+	for _, e := range wanted {
+		head, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		if len(head) > maxItem {
+			i.report.Experiments.Skipped++
+			i.skip("experiment", e.Name, fmt.Errorf("it has %d bytes of tags; at most %d are taken", len(head), maxItem))
+			continue
+		}
+		if len(items) == 20 || size+len(head) > batchBytes {
+			if err := flush(); err != nil {
+				return err
+			}
+			size = 0
+		}
+		items, part, size = append(items, withDigest(head, digestOf(head), "")), append(part, e), size+len(head)
+	}
+	return flush()
 }
 
 func (i *importer) wants(name string) bool {
@@ -607,7 +627,7 @@ func (b *runBatch) parts(ctx context.Context, w digested, place Place) error {
 		return err
 	}
 	head, more := w.head, ""
-	history, points := []*Series{}, 0
+	history, points, bytes := []*Series{}, 0, len(head)
 	put := func(last bool) error {
 		series, err := json.Marshal(history)
 		if err != nil {
@@ -621,14 +641,24 @@ func (b *runBatch) parts(ctx context.Context, w digested, place Place) error {
 		}
 		b.items, b.of = append(b.items, item), append(b.of, partOf{place, more == "", last})
 		b.size, b.points = b.size+len(item), b.points+points
-		head, more, history, points = id, `,"part":true`, []*Series{}, 0
+		head, more, history, points, bytes = id, `,"part":true`, []*Series{}, 0, 0
 		return nil
 	}
+	if len(w.run.History) > 0 && bytes > batchBytes { // with points it may be more than the server takes
+		if err := put(false); err != nil {
+			return err
+		}
+	}
 	for _, s := range w.run.History {
+		if len(s.Key) > maxKey {
+			b.skip("part of run", w.run.ID, fmt.Errorf("metric %s has a name of %d bytes, and %d points", clip(s.Key), len(s.Key), len(s.Values)))
+			continue
+		}
 		for from := 0; from < len(s.Values); {
 			to := min(len(s.Values), from+batchPoints-points)
+			bytes += seriesBytes + 6*len(s.Key) // each byte may become an escape
 			history, points, from = append(history, s.slice(from, to)), points+to-from, to
-			if points == batchPoints {
+			if points == batchPoints || bytes > 2*batchBytes {
 				if err := put(false); err != nil {
 					return err
 				}

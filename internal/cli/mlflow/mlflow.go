@@ -278,7 +278,18 @@ func Open(ctx context.Context, address string, with Access) (Source, error) {
 // Plain is an address without the secrets that it may hold.
 func Plain(address string) string {
 	u, err := url.Parse(address)
-	if err != nil || u.Scheme == "" {
+	if err != nil { // such as one with a password that has a % in it
+		scheme, rest, ok := strings.Cut(address, "://")
+		if at := strings.LastIndex(rest, "@"); ok && at >= 0 {
+			rest = rest[at+1:]
+		}
+		if !ok {
+			return address
+		}
+		rest, _, _ = strings.Cut(rest, "?")
+		return scheme + "://" + rest
+	}
+	if u.Scheme == "" {
 		return address
 	}
 	u.RawQuery, u.Fragment = "", ""

@@ -57,7 +57,7 @@ func TestValues(t *testing.T) {
 func TestPlain(t *testing.T) {
 	for in, want := range map[string]string{
 		"https://u:secret@host/x?token=s": "https://u@host/x", "postgres://u:secret@host/db?sslmode=off": "postgres://u@host/db", "mlflow.db": "mlflow.db",
-		"postgres://u:secret@/db?host=/run/pg": "postgres://u@/db",
+		"postgres://u:secret@/db?host=/run/pg": "postgres://u@/db", "https://u:sec%ret@host/x?token=secret": "https://host/x", "https://u:se@c ret@host:x/y": "https://host:x/y",
 	} {
 		if got := Plain(in); got != want {
 			t.Errorf("Plain(%q) is %q", in, got)

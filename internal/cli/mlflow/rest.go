@@ -2,6 +2,7 @@ package mlflow
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,31 @@ const (
 	historyPage = 25_000
 )
 
+// Bounds of pages of one list: millions of things, and of points of one metric.
+const (
+	maxPages        = 20_000
+	maxHistoryPages = 2000
+)
+
+// pages follows a list from page to page: it has an end.
+type pages struct {
+	token string
+	n     int
+}
+
+// next is whether there is another page.
+func (p *pages) next(token, of string, most int) (bool, error) {
+	if token == "" {
+		return false, nil
+	}
+	if p.n++; token == p.token || p.n == most {
+		return false, fault.New(fault.Unavailable, "the list of %s has no end: the server told %d pages", of, p.n).
+			WithHint("Is it an MLflow server? Its database can be imported, too.")
+	}
+	p.token = token
+	return true, nil
+}
+
 // server is an MLflow server, by its REST protocol.
 type server struct {
 	base *url.URL
@@ -58,8 +84,9 @@ func openServer(address string, with Access) (*server, error) {
 	return &server{base: base, with: with, http: &http.Client{
 		Transport: transport,
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
-			if len(via) > 5 || r.URL.Host != base.Host { // credentials are for one host, and so is trust
-				return fmt.Errorf("the server sends on to %s", r.URL.Host)
+			plainly := base.Scheme == "https" && r.URL.Scheme != "https" // Go would send the credentials there, for all to read
+			if len(via) > 5 || r.URL.Host != base.Host || plainly {      // credentials are for one host, and so is trust
+				return fmt.Errorf("the server sends on to %s://%s", r.URL.Scheme, r.URL.Host)
 			}
 			return nil
 		},
@@ -255,7 +282,7 @@ const api = "/api/2.0/mlflow/"
 // Experiments implements Source.
 func (s *server) Experiments(ctx context.Context) ([]Experiment, error) {
 	var out []Experiment
-	token := ""
+	var at pages
 	for {
 		var page struct {
 			Experiments []struct {
@@ -268,15 +295,15 @@ func (s *server) Experiments(ctx context.Context) ([]Experiment, error) {
 			}
 			Next string `json:"next_page_token"`
 		}
-		if err := s.ask(ctx, http.MethodPost, api+"experiments/search", nil, map[string]any{"max_results": 1000, "view_type": "ALL", "page_token": token}, &page); err != nil {
+		if err := s.ask(ctx, http.MethodPost, api+"experiments/search", nil, map[string]any{"max_results": 1000, "view_type": "ALL", "page_token": at.token}, &page); err != nil {
 			return nil, err
 		}
 		for _, e := range page.Experiments {
 			out = append(out, Experiment{ID: int64(e.ID), Name: e.Name, Stage: stage(e.Stage), Created: int64(e.Created), Updated: int64(e.Updated), Tags: pairs(e.Tags)})
 		}
-		if token = page.Next; token == "" {
-			slices.SortFunc(out, func(a, b Experiment) int { return int(a.ID - b.ID) })
-			return out, nil
+		if more, err := at.next(page.Next, "experiments", maxPages); err != nil || !more {
+			slices.SortFunc(out, func(a, b Experiment) int { return cmp.Compare(a.ID, b.ID) })
+			return out, err
 		}
 	}
 }
@@ -347,14 +374,14 @@ func (o runOut) run() Run {
 // Runs implements Source.
 func (s *server) Runs(ctx context.Context, experiments []int64, yield func([]Run) error) error {
 	for _, e := range experiments { // one by one: a page of many is sorted by the server anew each time
-		token := ""
+		var at pages
 		for {
 			var page struct {
 				Runs []runOut
 				Next string `json:"next_page_token"`
 			}
 			ask := map[string]any{
-				"experiment_ids": []string{strconv.FormatInt(e, 10)}, "run_view_type": "ALL", "max_results": maxRunsRead, "page_token": token,
+				"experiment_ids": []string{strconv.FormatInt(e, 10)}, "run_view_type": "ALL", "max_results": maxRunsRead, "page_token": at.token,
 				"order_by": []string{"attributes.run_id ASC"},
 			}
 			if err := s.ask(ctx, http.MethodPost, api+"runs/search", nil, ask, &page); err != nil {
@@ -372,7 +399,11 @@ func (s *server) Runs(ctx context.Context, experiments []int64, yield func([]Run
 					return err
 				}
 			}
-			if token = page.Next; token == "" {
+			more, err := at.next(page.Next, "runs", maxPages)
+			if err != nil {
+				return err
+			}
+			if !more {
 				break
 			}
 		}
@@ -411,11 +442,11 @@ func (s *server) History(ctx context.Context, runs []Run) (int, error) {
 	return len(runs), beside(ctx, len(parts), func(ctx context.Context, i int) error {
 		run, key := parts[i].run, parts[i].run.Latest[parts[i].at].Key
 		series := &Series{Key: key}
-		token := ""
+		var at pages
 		for {
 			query := url.Values{"run_id": {run.ID}, "metric_key": {key}, "max_results": {strconv.Itoa(historyPage)}}
-			if token != "" {
-				query.Set("page_token", token)
+			if at.token != "" {
+				query.Set("page_token", at.token)
 			}
 			var page struct {
 				Metrics []pointOut
@@ -427,7 +458,11 @@ func (s *server) History(ctx context.Context, runs []Run) (int, error) {
 			for _, m := range page.Metrics {
 				series.add(int64(m.Timestamp), int64(m.Step), float64(m.Value))
 			}
-			if token = page.Next; token == "" {
+			more, err := at.next(page.Next, "points of metric "+clip(key), maxHistoryPages)
+			if err != nil {
+				return err
+			}
+			if !more {
 				break
 			}
 		}
@@ -472,7 +507,7 @@ func (s *server) Models(ctx context.Context, experiments []int64, yield func([]M
 		for i, e := range part {
 			ids[i] = strconv.FormatInt(e, 10)
 		}
-		token := ""
+		var at pages
 		for {
 			var page struct {
 				Models []struct {
@@ -495,7 +530,7 @@ func (s *server) Models(ctx context.Context, experiments []int64, yield func([]M
 				}
 				Next string `json:"next_page_token"`
 			}
-			err := s.ask(ctx, http.MethodPost, api+"logged-models/search", nil, map[string]any{"experiment_ids": ids, "max_results": 50, "page_token": token}, &page)
+			err := s.ask(ctx, http.MethodPost, api+"logged-models/search", nil, map[string]any{"experiment_ids": ids, "max_results": 50, "page_token": at.token}, &page)
 			if lacks(err) {
 				return nil // MLflow 2
 			}
@@ -521,7 +556,11 @@ func (s *server) Models(ctx context.Context, experiments []int64, yield func([]M
 					return err
 				}
 			}
-			if token = page.Next; token == "" {
+			more, err := at.next(page.Next, "logged models", maxPages)
+			if err != nil {
+				return err
+			}
+			if !more {
 				break
 			}
 		}
@@ -550,13 +589,13 @@ func (s *server) Registered(ctx context.Context, yield func(Registered) error) e
 			Version whole
 		}
 	}
-	token := ""
+	var at pages
 	for {
 		var page struct {
 			Models []modelOut `json:"registered_models"`
 			Next   string     `json:"next_page_token"`
 		}
-		err := s.ask(ctx, http.MethodGet, api+"registered-models/search", url.Values{"max_results": {"100"}, "page_token": {token}}, nil, &page)
+		err := s.ask(ctx, http.MethodGet, api+"registered-models/search", url.Values{"max_results": {"100"}, "page_token": {at.token}}, nil, &page)
 		if lacks(err) {
 			return nil // a file store of old has no registry
 		}
@@ -585,15 +624,15 @@ func (s *server) Registered(ctx context.Context, yield func(Registered) error) e
 				return err
 			}
 		}
-		if token = page.Next; token == "" {
-			return nil
+		if more, err := at.next(page.Next, "registered models", maxPages); err != nil || !more {
+			return err
 		}
 	}
 }
 
 func (s *server) versions(ctx context.Context, model string) ([]Version, error) {
 	var out []Version
-	token := ""
+	var at pages
 	filter := "name='" + model + "'"
 	if strings.Contains(model, "'") {
 		filter = `name="` + model + `"`
@@ -614,7 +653,7 @@ func (s *server) versions(ctx context.Context, model string) ([]Version, error) 
 			} `json:"model_versions"`
 			Next string `json:"next_page_token"`
 		}
-		if err := s.ask(ctx, http.MethodGet, api+"model-versions/search", url.Values{"filter": {filter}, "max_results": {"1000"}, "page_token": {token}}, nil, &page); err != nil {
+		if err := s.ask(ctx, http.MethodGet, api+"model-versions/search", url.Values{"filter": {filter}, "max_results": {"1000"}, "page_token": {at.token}}, nil, &page); err != nil {
 			return nil, err
 		}
 		for _, v := range page.Versions {
@@ -623,9 +662,9 @@ func (s *server) versions(ctx context.Context, model string) ([]Version, error) 
 				Created: int64(v.Created), Updated: int64(v.Updated), Tags: pairs(v.Tags),
 			})
 		}
-		if token = page.Next; token == "" {
+		if more, err := at.next(page.Next, "versions of model "+clip(model), maxPages); err != nil || !more {
 			slices.SortFunc(out, func(a, b Version) int { return a.Number - b.Number })
-			return out, nil
+			return out, err
 		}
 	}
 }
@@ -635,7 +674,7 @@ func (s *server) List(ctx context.Context, p Place, yield func(File) error, refu
 	listed := 0
 	var walk func(dir string, depth int) error
 	walk = func(dir string, depth int) error {
-		token := ""
+		var at pages
 		for {
 			route, query := api+"artifacts/list", url.Values{"run_id": {p.Run}, "path": {dir}}
 			if p.Run == "" {
@@ -645,8 +684,8 @@ func (s *server) List(ctx context.Context, p Place, yield func(File) error, refu
 				query.Del("path")
 				query.Del("artifact_directory_path")
 			}
-			if token != "" {
-				query.Set("page_token", token)
+			if at.token != "" {
+				query.Set("page_token", at.token)
 			}
 			var page struct {
 				Files []struct {
@@ -677,8 +716,8 @@ func (s *server) List(ctx context.Context, p Place, yield func(File) error, refu
 					}
 				}
 			}
-			if token = page.Next; token == "" {
-				return nil
+			if more, err := at.next(page.Next, "artifacts", maxPages); err != nil || !more {
+				return err
 			}
 		}
 	}

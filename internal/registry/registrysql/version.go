@@ -149,6 +149,15 @@ func (s Store) Versions(ctx context.Context, tx *store.Tx, id registry.ModelID) 
 	return s.filledVersions(ctx, tx, rows)
 }
 
+// SameFiles implements registry.Store.
+func (s Store) SameFiles(ctx context.Context, tx *store.Tx, p project.Name, digest string) ([]registry.Version, error) {
+	var rows []versionRow
+	if err := tx.NewSelect().Model(&rows).Where("t.project = ? AND t.digest = ?", string(p), digest).OrderExpr("t.model, t.number").Scan(ctx); err != nil {
+		return nil, err
+	}
+	return s.filledVersions(ctx, tx, rows)
+}
+
 var versionColumns = map[string]string{
 	"name": "t.model_name", "version_number": "t.number", "run_id": "t.run", "source_path": "t.source",
 	"creation_timestamp": "t.created / 1000", "last_updated_timestamp": "t.updated / 1000",

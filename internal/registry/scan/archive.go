@@ -5,15 +5,75 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path"
 	"strings"
 )
 
+const (
+	endMagic       = "PK\x05\x06" // begins the record at the end of a zip
+	directoryMagic = "PK\x01\x02" // begins an entry of its directory
+	endSize        = 22
+	end64Size      = 56 // of the record of zip64, before its locator
+	locatorSize    = 20
+)
+
+// zipFace is whether the end of a file is that of a zip with members, as Python finds it.
+func zipFace(end []byte) bool {
+	at := bytes.LastIndex(end, []byte(endMagic))
+	if at < 0 || at+endSize > len(end) {
+		return false
+	}
+	size := int(binary.LittleEndian.Uint32(end[at+12:]))
+	return size > 0 && size <= at && bytes.HasPrefix(end[at-size:], []byte(directoryMagic))
+}
+
+// twoFaces says why readers would not agree on where the directory of a zip is; empty:
+// they do. Go and C go by the offset that is written, Python by the size, and by what
+// zip64 says even where nothing asks for it.
+func twoFaces(ra io.ReaderAt, size int64) (string, error) {
+	end := make([]byte, min(size, 66<<10))
+	if _, err := ra.ReadAt(end, size-int64(len(end))); err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	at := bytes.LastIndex(end, []byte(endMagic))
+	if at < 0 || at+endSize > len(end) {
+		return "", nil // nobody reads it
+	}
+	le := binary.LittleEndian
+	long, offset := uint64(le.Uint32(end[at+12:])), uint64(le.Uint32(end[at+16:]))
+	ends := size - int64(len(end)) + int64(at) // where the directory must end
+	if l := at - locatorSize; l >= 0 && string(end[l:l+4]) == "PK\x06\x07" {
+		ends -= locatorSize + end64Size
+		r := l - end64Size
+		if r < 0 || string(end[r:r+4]) != "PK\x06\x06" || le.Uint64(end[l+8:]) != uint64(ends) { //nolint:gosec // not negative
+			return "has a record of zip64 that readers do not find at the same place", nil
+		}
+		long64, offset64 := le.Uint64(end[r+40:]), le.Uint64(end[r+48:])
+		if long != math.MaxUint32 && long != long64 || offset != math.MaxUint32 && offset != offset64 {
+			return "has two directories, one of them of zip64", nil
+		}
+		long, offset = long64, offset64
+	}
+	if long > uint64(size) || offset > uint64(size) || long+offset != uint64(ends) { //nolint:gosec // not negative
+		return "does not have its directory where it says: readers see two archives", nil
+	}
+	return "", nil
+}
+
 // zip looks at the members of a zip archive. ra has all of it.
 func (s *scanner) zip(ctx context.Context, name string, ra io.ReaderAt, size int64, depth int) error {
+	why, err := twoFaces(ra, size)
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		s.danger(name, "zip", "%s", why)
+	}
 	z, err := zip.NewReader(ra, size)
 	if err != nil && !errors.Is(err, zip.ErrInsecurePath) {
 		if cause := context.Cause(ctx); cause != nil {

@@ -16,6 +16,8 @@ var dangerous = set(`
 	pickle _pickle cPickle marshal shelve dbm tempfile glob fileinput linecache getpass atexit gc
 	pydoc lib2to3 idlelib _pyrepl rlcompleter site sitecustomize turtle tkinter sqlite3 curses readline
 	StringIO cStringIO thread SocketServer BaseHTTPServer SimpleHTTPServer CGIHTTPServer robotparser anydbm whichdb dumbdbm gdbm
+	_pyio mailcap _osx_support _aix_support uu compileall py_compile modulefinder zipfile tarfile netrc
+	_interpreters _xxsubinterpreters _testcapi gzip.open bz2.open lzma.open logging.FileHandler logging.handlers
 	pwd grp syslog fcntl termios winreg msvcrt _winapi _io paramiko IPython pexpect psutil ptyprocess sh plumbum
 
 	builtins.eval builtins.exec builtins.execfile builtins.compile builtins.open builtins.__import__ builtins.getattr
@@ -42,8 +44,9 @@ var system = set(`
 	os posix nt subprocess sys pty socket shutil runpy importlib ctypes pickle _pickle cPickle marshal builtins __builtins__ __builtin__
 	__globals__ __import__ __subclasses__ __code__ __loader__ __spec__ __dict__`)
 
-// bringsCode makes functions and classes of what is in the pickle.
-var bringsCode = set(`cloudpickle dill types.FunctionType types.CodeType types.LambdaType torch.fx keras.layers.Lambda`)
+// bringsCode makes functions and classes of what is in the pickle; one of PyTorch's loads
+// a pickle that is bytes in it, and that nobody looks into.
+var bringsCode = set(`cloudpickle dill types.FunctionType types.CodeType types.LambdaType torch.fx keras.layers.Lambda torch.storage._load_from_bytes`)
 
 // known are modules whose classes are what models are made of.
 var known = set(`

@@ -10,7 +10,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"regexp"
+	"strconv"
+	"strings"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -27,7 +30,7 @@ func (s *scanner) file(ctx context.Context, f File) error {
 	if _, err := ra.ReadAt(end, f.Size-int64(len(end))); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	isZip := bytes.Contains(end, []byte("PK\x05\x06"))
+	isZip := bytes.Contains(end, []byte(endMagic))
 	start := make([]byte, min(f.Size, 4))
 	if _, err := ra.ReadAt(start, 0); err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -44,6 +47,10 @@ func (s *scanner) file(ctx context.Context, f File) error {
 		return err
 	}
 	if !isZip {
+		return nil
+	}
+	if zipFace(end) {
+		s.danger(f.Path, "zip", "is a zip archive behind something else: one reader sees the one, another the other")
 		return nil
 	}
 	// The four bytes may stand there by chance; a directory that can be read does not.
@@ -74,8 +81,8 @@ func (r reading) Read(b []byte) (int, error) {
 }
 
 var (
-	lambda    = regexp.MustCompile(`"class_name"\s*:\s*"(?:[A-Za-z_.]*>)?Lambda"`)
-	objectRE  = regexp.MustCompile(`'descr'\s*:[^\n]*O`)
+	lambda    = regexp.MustCompile(`"class_name"\s*:\s*"(?:[A-Za-z_.]*>)?(?:Lambda|__lambda__)"`)
+	escaped   = regexp.MustCompile(`(?i)\\u00(?:4[1-9a-f]|5[0-9af]|6[1-9a-f]|7[0-9a])`) // a letter that no writer of JSON escapes
 	hdf5Magic = []byte("\x89HDF\r\n\x1a\n")
 )
 
@@ -117,9 +124,9 @@ func (s *scanner) stream(ctx context.Context, name string, from io.Reader, depth
 	switch {
 	case bytes.HasPrefix(b, []byte("\x93NUMPY")):
 		return s.numpy(ctx, name, r, b)
-	case bytes.HasPrefix(b, hdf5Magic):
+	case isHDF5(b):
 		return s.lambdas(ctx, name, "hdf5", r)
-	case len(b) > 0 && b[0] == '{':
+	case bytes.HasPrefix(bytes.TrimLeft(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf")), " \t\r\n"), []byte("{")):
 		return s.lambdas(ctx, name, "json", r)
 	}
 	return s.broken(ctx, name, "pickle", s.pickles(ctx, name, r, 0))
@@ -134,7 +141,6 @@ func archiveOf(b []byte) string {
 		{"BZh", "bzip2"},
 		{"\x28\xb5\x2f\xfd", "zstd"},
 		{"\xfd7zXZ\x00", "xz"},
-		{"\x5d\x00\x00", "xz"},
 		{"7z\xbc\xaf\x27\x1c", "7z"},
 		{"Rar!\x1a\x07", "rar"},
 		{"\x04\x22\x4d\x18", "lz4"},
@@ -144,12 +150,69 @@ func archiveOf(b []byte) string {
 		}
 	}
 	switch {
-	case len(b) > 262 && string(b[257:262]) == "ustar":
+	case isTar(b):
 		return "tar"
+	case isLZMA(b):
+		return "xz"
 	case len(b) > 6 && b[0] == 0x78 && (uint16(b[0])<<8|uint16(b[1]))%31 == 0:
 		return "zlib" // joblib's own
 	}
 	return ""
+}
+
+// isTar is whether a tar archive begins so. The first format has no magic: its readers,
+// Python's and that of PyTorch's old files among them, know it by its checksum alone, which they read
+// as Python reads a number.
+func isTar(b []byte) bool {
+	if len(b) < 512 {
+		return false
+	}
+	if string(b[257:262]) == "ustar" {
+		return true
+	}
+	said, sum, signed := b[148:156], int64(8*' '), int64(8*' ')
+	for i, c := range b[:512] {
+		if i < 148 || i >= 156 {
+			sum += int64(c)
+			signed += int64(int8(c)) //nolint:gosec // as old writers summed it
+		}
+	}
+	var n int64
+	if said[0] == 0x80 || said[0] == 0xff {
+		for _, c := range said[1:] {
+			n = n<<8 | int64(c)
+		}
+	} else {
+		text, _, _ := strings.Cut(string(said), "\x00")
+		text = strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(text), "+"), "_", "")
+		text = strings.TrimPrefix(strings.TrimPrefix(text, "0o"), "0O")
+		var err error
+		if n, err = strconv.ParseInt(text, 8, 64); err != nil {
+			return false
+		}
+	}
+	return n > 8*' ' && (n == sum || n == signed)
+}
+
+// isLZMA is whether a stream of xz's older format begins so, as joblib knows it and as the
+// library accepts it: a size that is unknown or below 256 GiB.
+func isLZMA(b []byte) bool {
+	if len(b) < 13 || b[0] != 0x5d || b[1] != 0 {
+		return false
+	}
+	size := binary.LittleEndian.Uint64(b[5:])
+	return size == math.MaxUint64 || size < 1<<38
+}
+
+// isHDF5 is whether a file of HDF5 begins so: it may have a block of the user's before it,
+// of 512 bytes or twice that and so on.
+func isHDF5(b []byte) bool {
+	for at := 0; at < len(b); at = max(512, 2*at) {
+		if bytes.HasPrefix(b[at:], hdf5Magic) {
+			return true
+		}
+	}
+	return false
 }
 
 // executable is which kind of machine code begins so; empty: none.
@@ -183,7 +246,7 @@ func (s *scanner) compressed(ctx context.Context, name, format string, r *bufio.
 	case "gzip":
 		out, err = gzip.NewReader(r)
 	case "zlib":
-		out, err = zlib.NewReader(r)
+		out, err = newZlibs(r)
 	case "bzip2":
 		out = bzip2.NewReader(r)
 	case "zstd":
@@ -211,7 +274,37 @@ func (s *scanner) compressed(ctx context.Context, name, format string, r *bufio.
 	return s.broken(ctx, name, format, s.stream(ctx, name+"!", in, depth+1))
 }
 
-// numpy looks at an array's header: one of objects is a pickle behind it.
+// zlibs reads streams of zlib one after another, as joblib does. The end of the first, with
+// its checksum, is proof that it is one: what stands behind it must be another.
+type zlibs struct {
+	from *bufio.Reader
+	io.ReadCloser
+}
+
+func newZlibs(r *bufio.Reader) (*zlibs, error) {
+	z, err := zlib.NewReader(r)
+	return &zlibs{r, z}, err
+}
+
+// Read implements io.Reader.
+func (z *zlibs) Read(b []byte) (int, error) {
+	n, err := z.ReadCloser.Read(b)
+	if !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	if _, err := z.from.Peek(1); err != nil {
+		return n, err
+	}
+	if err := z.ReadCloser.(zlib.Resetter).Reset(z.from, nil); err != nil {
+		return n, errBehind
+	}
+	return n, nil
+}
+
+var errBehind = errors.New("what follows a stream of zlib is none")
+
+// numpy looks at an array: one of objects is a pickle behind its header. What the header
+// says is not asked, for Python has many ways to write it.
 func (s *scanner) numpy(ctx context.Context, name string, r *bufio.Reader, b []byte) error {
 	if len(b) < 12 {
 		return nil
@@ -223,9 +316,6 @@ func (s *scanner) numpy(ctx context.Context, name string, r *bufio.Reader, b []b
 	}
 	if length > len(b)-start {
 		s.danger(name, "numpy", "has a header of %d bytes", length)
-		return nil
-	}
-	if !objectRE.Match(b[start : start+length]) {
 		return nil
 	}
 	if _, err := r.Discard(start + length); err != nil {
@@ -246,6 +336,10 @@ func (s *scanner) lambdas(ctx context.Context, name, format string, r io.Reader)
 		b = b[:len(b)+n]
 		if lambda.Match(b) {
 			s.found(Content{Path: name, Format: format, Level: Code, Reasons: []string{"has a Lambda layer of Keras, which brings code"}})
+			return nil
+		}
+		if escaped.Match(b) {
+			s.found(Content{Path: name, Format: format, Level: Code, Reasons: []string{"has plain letters written as escapes, which hides a Lambda layer of Keras"}})
 			return nil
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

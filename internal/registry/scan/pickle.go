@@ -169,11 +169,11 @@ func reasonOf(f *found) string {
 	return fmt.Sprintf("imports %s.%s", f.module, f.name)
 }
 
-// armed is whether something dangerous was called before the walk ended: a loader would
-// have called it, too, whatever comes then.
+// armed is whether something that is not well known was called before the walk ended: a
+// loader would have called it, too, whatever comes then.
 func (w *walk) armed() bool {
 	for _, f := range w.imports {
-		if f.used && (f.level == Danger || f.level == Code) {
+		if f.used && f.level.Over(Known) {
 			return true
 		}
 	}

@@ -71,7 +71,7 @@ type Report struct {
 }
 
 // Rules is the version of the rules; a report says by which it was made.
-const Rules = 1
+const Rules = 2
 
 // Why is the worst of a report in words; empty when it is no more than most.
 func (r Report) Why(most Level) string {

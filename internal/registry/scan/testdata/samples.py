@@ -111,6 +111,72 @@ put("danger-elf.bin", b"\x7fELF\x02\x01\x01" + b"\0" * 100)
 put("danger-pe.bin", b"MZ" + b"\0" * 58 + (64).to_bytes(4, "little") + b"PE\0\0" + b"\0" * 60)
 put("danger-macho.bin", b"\xcf\xfa\xed\xfe" + b"\0" * 100)
 
+# Archives that are one thing to Go and C and another to Python: their directory is not where they say.
+def two_faces(zip64):
+    import struct
+    kind = struct.pack("<I", 0x02014b50)
+    plain, bad = zipped(a__pkl=b"harmless" * 100), zipped(a__pkl=evil)
+    seen, hidden = plain.index(kind), bad.index(kind)
+    directory, end = bad[hidden:-22], bytearray(plain[-22:])
+    start = len(plain) - 22 + hidden  # of the directory that Python reads
+    more = b""
+    if zip64:
+        more = struct.pack("<IQHHIIQQQQ", 0x06064b50, 44, 45, 45, 0, 0, 1, 1, len(directory), start) + struct.pack("<IIQI", 0x07064b50, 0, start + len(directory), 1)
+        shift = 0
+    else:
+        struct.pack_into("<I", end, 12, len(directory))
+        shift = start - seen
+    entry = bytearray(directory)
+    struct.pack_into("<I", entry, 42, len(plain) - 22 - shift)
+    out = plain[:-22] + bad[:hidden] + bytes(entry) + more + bytes(end)
+    with zipfile.ZipFile(io.BytesIO(out)) as z:
+        assert z.read("a.pkl") == evil
+    return out
+
+
+put("danger-two-directories.zip", two_faces(False))
+put("danger-two-directories-64.zip", two_faces(True))
+comment = zipped(a=evil)
+put("danger-behind-comment.bin", b"\0" * 100 + comment[:-2] + b"\xff\xff" + b"cut")
+
+# A tar archive of before there was a magic, which Python reads all the same.
+b = io.BytesIO()
+with tarfile.open(fileobj=b, mode="w", format=tarfile.USTAR_FORMAT) as t:
+    i = tarfile.TarInfo("storages")
+    i.size = len(evil)
+    t.addfile(i, io.BytesIO(evil))
+v7 = bytearray(b.getvalue())
+v7[257:265] = b"\0" * 8
+v7[148:156] = b" " * 8
+v7[148:156] = b"%06o\0 " % sum(v7[:512])
+assert tarfile.open(fileobj=io.BytesIO(bytes(v7)), mode="r:").extractfile("storages").read() == evil
+put("danger-tar-v7.pt", bytes(v7))
+v7[148:156] = b"0o1_" + b"%04o" % (sum(v7[:148]) + sum(v7[156:512]) + 8 * 32 - 0o10000) if 0o10000 <= sum(v7[:148]) + sum(v7[156:512]) + 256 < 0o20000 else v7[148:156]
+assert tarfile.open(fileobj=io.BytesIO(bytes(v7)), mode="r:").extractfile("storages").read() == evil
+put("danger-tar-v7-python.pt", bytes(v7))
+
+# joblib reads one stream of zlib after another, and knows lzma by two bytes.
+put("danger-zlib-twice.joblib", zlib.compress(b"\x80\x04N0") + zlib.compress(evil[2:]))
+put("known-zlib-once.joblib", zlib.compress(pickle.dumps({"a": 1}, 4)))
+import lzma
+alone = lzma.compress(evil, format=lzma.FORMAT_ALONE, filters=[{"id": lzma.FILTER_LZMA1, "dict_size": 4096}])
+assert alone[:3] == b"\x5d\x00\x10"
+put("danger-lzma.joblib", alone)
+
+# An array of objects says so in many ways.
+for n, header in enumerate([b"{\"descr\": \"|O\", 'fortran_order': False, 'shape': (1,)}", b"{'descr': 'object', 'fortran_order': False, 'shape': (1,)}", b"{'d\\x65scr': '\\x4f', 'fortran_order': False, 'shape': (1,)}"]):
+    put(f"danger-descr-{n}.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + evil)
+put("data-numbers.npy", b"\x93NUMPY\x01\x00\x36\x00{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}" + b"\n" + b"\0\0\x80\x3f")
+
+put("code-lambda-space.keras", zipped(config__json=b' \n{"layers": [{"class_name": "Lambda", "config": {}}]}'))
+put("code-lambda-escaped.keras", zipped(config__json=b'{"layers": [{"class_name": "\\u004cambda", "config": {}}]}'))
+put("code-lambda-function.keras", zipped(config__json=b'{"layers": [{"class_name": "Dense", "config": {"activation": {"class_name": "__lambda__", "config": {}}}}]}'))
+put("data-escaped.json", b'{"a": "\\u003cb\\u003e \\u00e9 \\u2028"}')
+put("code-lambda-block.h5", b"\0" * 2048 + b"\x89HDF\r\n\x1a\n" + b"\0" * 100 + b'{"class_name":"Lambda"}')
+# A loader called a name before it found that the rest is broken; a pickle in bytes is one that nobody sees.
+put("danger-broken-unknown.pkl", b"cown\nfunction\n(tR\xff")
+put("code-nested.pkl", b"\x80\x02ctorch.storage\n_load_from_bytes\nC" + bytes([len(evil)]) + evil + b"\x85R.")
+
 # What is no pickle although it begins like one.
 put("data-labels.txt", b"cat\ndog\nmouse\n")
 put("data-cos.txt", b"cos\nsystem\nsin\n")
