@@ -32,7 +32,7 @@ type ended struct {
 // jobs measures what stopping early saves: the same random trials of a network that is
 // trained in jobs of a real server, all to their end and by ASHA.
 func (b *bench) jobs(ctx context.Context) error {
-	trials, epochs, points := 40, 27, 600
+	trials, epochs, points := 40, 27, 3000
 	if b.Quick {
 		trials, epochs, points = 4, 2, 20
 	}

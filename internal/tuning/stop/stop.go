@@ -175,6 +175,34 @@ func Decide(r Rule, seed uint64, t trial.Trial, others []trial.Trial, now time.T
 	}
 }
 
+// atOnce is how many reports of a trial are judged that came together.
+const atOnce = 100
+
+// Turns are those of the steps that a trial reported at which the rule judges it: of asha
+// and hyperband the first at each rung, else all; of very many the last. Steps are in
+// their order.
+func (r Rule) Turns(t trial.Trial, steps []int64) []int64 {
+	switch r.Kind {
+	case "", None:
+		return nil
+	case ASHA, Hyperband:
+		first := map[int64]bool{}
+		for k := 0; ; k++ {
+			step, ok := r.rung(k)
+			if !ok {
+				break
+			}
+			p, ok := at(t, step)
+			if !ok {
+				break
+			}
+			first[p.Step] = true
+		}
+		steps = slices.DeleteFunc(slices.Clone(steps), func(s int64) bool { return !first[s] })
+	}
+	return steps[max(len(steps)-atOnce, 0):]
+}
+
 // silent ends a trial that has not reported for too long, by the times of reports.
 func (r Rule) silent(t trial.Trial, now time.Time) Decision {
 	since, limit := t.Started, time.Duration(r.ReportWithin)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -262,5 +263,24 @@ func TestBudget(t *testing.T) {
 		if err := b.Validate(); fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestTurns(t *testing.T) {
+	var reports []trial.Report
+	var steps []int64
+	for step := int64(2); step < 400; step += 2 {
+		reports, steps = append(reports, trial.Report{Step: step}), append(steps, step)
+	}
+	one := trial.Trial{Reports: reports}
+	for kind, want := range map[Kind][]int64{
+		None: nil, "": nil, ASHA: {2, 4, 10, 28, 82, 244}, Hyperband: {2, 4, 10, 28, 82}, Median: steps[len(steps)-100:], Patience: steps[len(steps)-100:],
+	} {
+		if got := (Rule{Kind: kind, MaxResource: map[Kind]int64{Hyperband: 243}[kind]}).Turns(one, steps); !slices.Equal(got, want) {
+			t.Errorf("%s: %v", kind, got)
+		}
+	}
+	if got := (Rule{Kind: ASHA}).Turns(one, []int64{6, 10, 12}); !slices.Equal(got, []int64{10}) {
+		t.Errorf("of some: %v", got)
 	}
 }

@@ -129,6 +129,7 @@ type news struct {
 	job     training.Job
 	missing bool
 	points  []Point // of the watched metric; nil where there is nothing new
+	fresh   []int64 // steps among them that were not known, or otherwise
 	values  []float64
 	failure string // why an ended job has no values
 	heard   heard
@@ -228,7 +229,7 @@ func (s *Service) step(ctx context.Context, tx *store.Tx, w Sweep, all []news, m
 		return do, fault.New(fault.Conflict, "sweep %s was changed meanwhile", w.Name)
 	}
 	l := look{
-		spec: w.Spec, seed: w.Spec.Search.Seed, stop: w.Stop, ends: w.Ends, forgiven: w.Forgiven, open: map[int]bool{}, now: s.now(),
+		spec: w.Spec, seed: w.Spec.Search.Seed, stop: w.Stop, ends: w.Ends, forgiven: w.Forgiven, open: map[int]bool{}, fresh: map[int][]int64{}, now: s.now(),
 		spent: stop.Spent{Time: w.under(s.now()), Money: money},
 	}
 	tasks := map[int]Task{}
@@ -237,6 +238,8 @@ func (s *Service) step(ctx context.Context, tx *store.Tx, w Sweep, all []news, m
 			return do, fault.Wrap(err, "trial %d", n.task.Number)
 		}
 		tasks[n.task.Number] = n.task
+		slices.Sort(n.fresh)
+		l.fresh[n.task.Number] = slices.Compact(n.fresh)
 		if !n.task.Done {
 			l.open[n.task.Number] = true
 		}
@@ -408,6 +411,7 @@ func (s *Service) take(ctx context.Context, tx *store.Tx, w Sweep, n *news) erro
 				continue
 			}
 			had[0].Intermediate[p.Step] = p.Value
+			n.fresh = append(n.fresh, p.Step)
 			if err := s.cfg.Studies.SetIntermediate(ctx, tx, w.Project, n.task.Trial, p.Step, p.Value); err != nil {
 				return err
 			}

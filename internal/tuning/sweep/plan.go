@@ -15,13 +15,14 @@ import (
 // look is what a round sees of a sweep.
 type look struct {
 	spec     Spec
-	seed     uint64        // for what is random and not the search's
-	stop     string        // who or what ends it
-	ends     State         // as what
-	forgiven int           // trials whose failure is forgotten
-	trials   []trial.Trial // all of them, by number
-	open     map[int]bool  // those whose job has not ended, by number
-	warm     []trial.Trial // of other sweeps
+	seed     uint64          // for what is random and not the search's
+	stop     string          // who or what ends it
+	ends     State           // as what
+	forgiven int             // trials whose failure is forgotten
+	trials   []trial.Trial   // all of them, by number
+	open     map[int]bool    // those whose job has not ended, by number
+	fresh    map[int][]int64 // steps that they reported since the last look, in their order, by number
+	warm     []trial.Trial   // of other sweeps
 	spent    stop.Spent
 	now      time.Time
 }
@@ -62,7 +63,7 @@ func decide(l look) (plan, error) {
 		case t.State == trial.Running && l.open[t.Number]:
 			d := stop.Decision{Stop: l.stop != "", Reason: l.stop}
 			if !d.Stop {
-				d = stop.Decide(l.spec.Stop, l.seed, t, trials, l.now)
+				d = l.judge(t, trials)
 			}
 			if !d.Stop {
 				running++
@@ -108,4 +109,20 @@ func decide(l look) (plan, error) {
 		p.reason = fmt.Sprintf("%s; %d of its jobs have not ended", over, left)
 	}
 	return p, nil
+}
+
+// judge asks the rule for each report that is new, as if it had come alone: no rung is
+// passed over because many came together, and at none is a trial judged twice.
+func (l look) judge(t trial.Trial, others []trial.Trial) (d stop.Decision) {
+	whole := t.Reports
+	for _, step := range l.spec.Stop.Turns(t, l.fresh[t.Number]) {
+		t.Reports = slices.DeleteFunc(slices.Clone(whole), func(r trial.Report) bool { return r.Step > step })
+		if d = stop.Decide(l.spec.Stop, l.seed, t, others, l.now); d.Stop {
+			return d
+		}
+	}
+	silence := l.spec.Stop
+	silence.Kind = stop.None
+	t.Reports = whole
+	return stop.Decide(silence, l.seed, t, others, l.now)
 }

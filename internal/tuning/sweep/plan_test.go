@@ -85,7 +85,21 @@ func TestDecide(t *testing.T) {
 			for i := range l.trials {
 				l.trials[i].Reports = []trial.Report{{Step: 1, Value: float64(i)}}
 			}
+			l.fresh = map[int][]int64{3: {1}}
 		}, trials: "cccR", end: []int{3}, begin: 1, state: Running},
+		{name: "a rule, of many reports at once", change: func(l *look) {
+			l.spec.Stop = stop.Rule{Kind: stop.ASHA, Direction: trial.Minimize}
+			for i := range l.trials {
+				l.trials[i].Reports = []trial.Report{{Step: 1, Value: float64(i)}, {Step: 2, Value: float64(i)}}
+			}
+			l.fresh = map[int][]int64{3: {1, 2}}
+		}, trials: "cccR", end: []int{3}, begin: 1, state: Running},
+		{name: "who was judged is not judged again", change: func(l *look) {
+			l.spec.Stop = stop.Rule{Kind: stop.ASHA, Direction: trial.Minimize}
+			for i := range l.trials {
+				l.trials[i].Reports = []trial.Report{{Step: 1, Value: float64(i)}}
+			}
+		}, trials: "cccR", state: Running},
 		{name: "it is silent", change: func(l *look) {
 			l.spec.Stop = stop.Rule{Kind: stop.None, Direction: trial.Minimize, ReportWithin: compute.Duration(time.Minute)}
 			l.trials[0].Started = l.now.Add(-2 * time.Minute)
