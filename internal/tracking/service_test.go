@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -317,7 +318,7 @@ func TestWriters(t *testing.T) {
 				}
 			}
 			failed[n] = w.Log(ctx, proj, r.ID, tracking.Batch{
-				Params: []tracking.Pair{{Key: "who", Value: fmt.Sprint(n)}}, Metrics: []tracking.Metric{{Key: "won", Value: float64(n), Step: int64(n)}},
+				Params: []tracking.Pair{{Key: "who", Value: strconv.Itoa(n)}}, Metrics: []tracking.Metric{{Key: "won", Value: float64(n), Step: int64(n)}},
 			})
 		})
 	}
@@ -331,11 +332,11 @@ func TestWriters(t *testing.T) {
 		t.Errorf("%d points, not %d: %v", len(points), writers*batches+1, err)
 	}
 	won, _, err := w.History(ctx, proj, r.ID, "won", 0, "")
-	if err != nil || len(won) != 1 || fmt.Sprint(won[0].Step) != got.Params[0].Value {
+	if err != nil || len(won) != 1 || strconv.FormatInt(won[0].Step, 10) != got.Params[0].Value {
 		t.Errorf("%v won, the param is %v: %v", won, got.Params, err)
 	}
 	for n, err := range failed {
-		if winner := fmt.Sprint(n) == got.Params[0].Value; winner != (err == nil) || !winner && !fault.Is(err, fault.Invalid) {
+		if winner := strconv.Itoa(n) == got.Params[0].Value; winner != (err == nil) || !winner && !fault.Is(err, fault.Invalid) {
 			t.Errorf("writer %d: %v", n, err)
 		}
 	}

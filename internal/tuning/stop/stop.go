@@ -199,6 +199,7 @@ func (r Rule) Turns(t trial.Trial, steps []int64) []int64 {
 			first[p.Step] = true
 		}
 		steps = slices.DeleteFunc(slices.Clone(steps), func(s int64) bool { return !first[s] })
+	case Median, Percentile, Patience:
 	}
 	return steps[max(len(steps)-atOnce, 0):]
 }
