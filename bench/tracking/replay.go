@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -333,9 +334,11 @@ func (b *bench) measure(ctx context.Context, database string, size size, ours, t
 		}
 		add(row, func(s *side) float64 { return harness.Quantile(took[s][r.Name].times, 0.95) })
 		add(harness.Row{Name: r.Name + ", p50", Unit: "ms", Better: harness.Lower, Detail: true}, func(s *side) float64 { return harness.Quantile(took[s][r.Name].times, 0.5) })
-		add(harness.Row{Name: r.Name + ": requests per CPU second", Unit: "1/s", Better: harness.Higher, Detail: true}, func(s *side) float64 {
-			return float64(took[s][r.Name].n) / max(took[s][r.Name].cpu, 1e-9)
-		})
+		if !slices.ContainsFunc(sides, func(s *side) bool { return took[s][r.Name].cpu <= 0 }) { // a worker that was replaced took its time along
+			add(harness.Row{Name: r.Name + ": requests per CPU second", Unit: "1/s", Better: harness.Higher, Detail: true}, func(s *side) float64 {
+				return float64(took[s][r.Name].n) / took[s][r.Name].cpu
+			})
+		}
 		if strings.HasPrefix(r.Name, "log_batch") {
 			row := harness.Row{Name: r.Name + ", p95 over that of a same-run fsync", Unit: "×", Better: harness.Lower, Note: fmt.Sprintf("an append of 4 KiB and its fsync: p95 %.3g ms", sync95)}
 			if r.Name == "log_batch 10" {
