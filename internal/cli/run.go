@@ -51,9 +51,13 @@ func (a *app) runList() *cobra.Command {
 			}
 			var page struct {
 				Items []client.Object `json:"items"`
+				Next  string          `json:"next_page_token"`
 			}
 			if err := c.Do(cmd.Context(), http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
 				return err
+			}
+			if page.Next != "" {
+				a.note("these are the newest %d; there are more: --limit, at most 1000, or --filter", len(page.Items))
 			}
 			return a.print(page.Items, runColumns)
 		},
