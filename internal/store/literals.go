@@ -15,7 +15,7 @@ import (
 // Bounds of what is lifted: long statements are lists, whose lengths are never the
 // same twice.
 const (
-	maxLifted   = 8 << 10
+	maxLifted   = 64 << 10
 	maxLiterals = 64
 )
 

@@ -15,15 +15,17 @@ import (
 //go:embed migrations
 var migrationFiles embed.FS
 
-// ownSchema is the store's own tables on one of the databases.
+// ownSchema is the store's own tables on one of the databases, and which migrations of
+// others are not for it.
 type ownSchema struct {
 	dialect goose.Dialect
 	dir     string
+	others  string
 }
 
 var (
-	sqliteMigrations   = ownSchema{goose.DialectSQLite3, "migrations/sqlite"}
-	postgresMigrations = ownSchema{goose.DialectPostgres, "migrations/postgres"}
+	sqliteMigrations   = ownSchema{goose.DialectSQLite3, "migrations/sqlite", "*.postgres.sql"}
+	postgresMigrations = ownSchema{goose.DialectPostgres, "migrations/postgres", "*.sqlite.sql"}
 )
 
 // Open opens the database and applies the migrations.
@@ -62,8 +64,12 @@ func migrate(ctx context.Context, db *sql.DB, own ownSchema, others []Migrations
 		return err
 	}
 	for _, m := range append([]Migrations{{Name: "store", FS: dir}}, others...) {
+		others, err := fs.Glob(m.FS, own.others)
+		if err != nil {
+			return err
+		}
 		p, err := goose.NewProvider(own.dialect, db, m.FS,
-			goose.WithTableName("store_version_"+m.Name), goose.WithDisableGlobalRegistry(true))
+			goose.WithTableName("store_version_"+m.Name), goose.WithDisableGlobalRegistry(true), goose.WithExcludeNames(others))
 		if err != nil {
 			return fault.Wrap(err, "migrations of %s", m.Name)
 		}

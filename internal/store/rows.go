@@ -3,19 +3,19 @@ package store
 import (
 	"context"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 )
 
-// Rows of one statement of InsertRows. SQLite keeps the statement for that many
-// prepared, and takes what is left one by one; to PostgreSQL it is the way that
+// maxRows are those of one statement of InsertRows: to PostgreSQL it is the way that
 // costs.
-const (
-	rowsSQLite   = 40
-	rowsPostgres = 500
-)
+const maxRows = 500
+
+// rowsSQLite are the numbers of rows for which SQLite keeps statements prepared.
+var rowsSQLite = []int{40, 8, 1}
 
 // InsertRows inserts n rows: insert is "INSERT INTO table (columns) VALUES", then what
 // follows the rows, such as "ON CONFLICT DO NOTHING". values appends the columns of
@@ -24,16 +24,13 @@ const (
 // does, which SQLite would have to read. On PostgreSQL it is done Later.
 func (tx *Tx) InsertRows(ctx context.Context, insert, then string, columns, n int, values func(args []any, i int) []any) error {
 	inner, bound := tx.IDB.(bun.Tx)
-	most := rowsPostgres
-	if bound = bound && tx.Dialect().Name() == dialect.SQLite; bound {
-		most = rowsSQLite
-	}
+	bound = bound && tx.Dialect().Name() == dialect.SQLite
 	row := "(?" + strings.Repeat(", ?", columns-1) + ")"
-	args := make([]any, 0, columns*min(n, most))
+	args := make([]any, 0, columns*min(n, maxRows))
 	for i := 0; i < n; {
-		rows := min(n-i, most)
-		if bound && rows < most {
-			rows = 1
+		rows := min(n-i, maxRows)
+		if bound {
+			rows = rowsSQLite[slices.IndexFunc(rowsSQLite, func(most int) bool { return most <= n-i })]
 		}
 		args = args[:0]
 		for range rows {

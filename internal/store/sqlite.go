@@ -452,8 +452,10 @@ func (w *sqliteWriter) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	conn := &sqliteConn{SQLiteConn: c.(*sqlite3.SQLiteConn)}
 	// Fewer, larger checkpoints than by default; the file shrinks again after a
-	// burst. 4096 pages are 16 MiB. What is deleted is overwritten with zeros.
-	for _, pragma := range []string{`PRAGMA wal_autocheckpoint = 4096`, `PRAGMA journal_size_limit = 67108864`, `PRAGMA secure_delete = 1`} {
+	// burst. 4096 pages are 16 MiB. What is deleted is overwritten with zeros. The
+	// old pages of a savepoint are kept in memory: they would be a file for each
+	// closure, outside the data directory.
+	for _, pragma := range []string{`PRAGMA wal_autocheckpoint = 4096`, `PRAGMA journal_size_limit = 67108864`, `PRAGMA secure_delete = 1`, `PRAGMA temp_store = MEMORY`} {
 		if _, err := conn.SQLiteConn.ExecContext(ctx, pragma, nil); err != nil {
 			_ = c.Close()
 			return nil, err

@@ -66,7 +66,8 @@ type Config struct {
 }
 
 // Migrations is one package's schema: goose SQL files at the root of FS, in the
-// common subset of both databases, forward only. Name is the package's domain
+// common subset of both databases, forward only; what one of them alone needs is in a
+// file that ends with .sqlite.sql or .postgres.sql. Name is the package's domain
 // ("training"); its tables carry it as prefix.
 type Migrations struct {
 	Name string

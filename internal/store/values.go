@@ -1,12 +1,15 @@
 package store
 
 import (
+	"bytes"
 	"database/sql/driver"
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
 	"time"
 
+	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
 	"github.com/uptrace/bun/schema"
 )
@@ -29,6 +32,21 @@ func (t Time) Time() time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(int64(t)).UTC()
+}
+
+// Texts is the list of "column IN (?)". To SQLite it is one value, so that the statement
+// is the same for any list, and is kept prepared.
+type Texts []string
+
+// AppendQuery implements schema.QueryAppender.
+func (t Texts) AppendQuery(gen schema.QueryGen, b []byte) ([]byte, error) {
+	if gen.Dialect().Name() != dialect.SQLite {
+		return bun.List([]string(t)).AppendQuery(gen, b)
+	}
+	list, err := json.Marshal([]string(t))
+	b = append(b, "SELECT value FROM json_each('"...)
+	b = append(b, bytes.ReplaceAll(list, []byte("'"), []byte("''"))...)
+	return append(b, "')"...), err
 }
 
 // Float is a float64 for a DOUBLE PRECISION column that keeps every number, NaN

@@ -1,7 +1,6 @@
 package mlflow
 
 import (
-	"encoding/json"
 	"math"
 	"slices"
 	"strconv"
@@ -38,20 +37,16 @@ func (modelStatus) names() []string {
 }
 
 // double is a float64 as proto JSON writes it: NaN and the infinities as text.
-type double float64
-
-// MarshalJSON implements json.Marshaler.
-func (d double) MarshalJSON() ([]byte, error) {
-	switch x := float64(d); {
+func double(x float64) any {
+	switch {
 	case math.IsNaN(x):
-		return []byte(`"NaN"`), nil
+		return "NaN"
 	case math.IsInf(x, 1):
-		return []byte(`"Infinity"`), nil
+		return "Infinity"
 	case math.IsInf(x, -1):
-		return []byte(`"-Infinity"`), nil
-	default:
-		return json.Marshal(x)
+		return "-Infinity"
 	}
+	return x
 }
 
 type pair struct {
@@ -100,7 +95,7 @@ func experimentOut(e tracking.Experiment) experiment {
 
 type metric struct {
 	Key           string `json:"key"`
-	Value         double `json:"value"`
+	Value         any    `json:"value"` // a double
 	Timestamp     int64  `json:"timestamp"`
 	Step          int64  `json:"step"`
 	DatasetName   string `json:"dataset_name,omitempty"`

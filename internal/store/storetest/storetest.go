@@ -94,6 +94,7 @@ func Run(t *testing.T, open Open) {
 		{"Times", times},
 		{"Values", values},
 		{"TextOrder", textOrder},
+		{"Texts", texts},
 		{"Mentions", mentions},
 		{"UniqueViolation", uniqueViolation},
 		{"HiddenFailure", hiddenFailure},
@@ -483,6 +484,37 @@ func textOrder(t *subject) {
 		slices.Sort(names)
 		if !slices.Equal(names, got) {
 			r.Fatalf("order %q, want %q", got, names)
+		}
+	})
+}
+
+// texts finds those of a list that are there, whatever is in them.
+func texts(t *subject) {
+	db := t.db
+	rapid.Check(t, func(r *rapid.T) {
+		any := rapid.OneOf(text(), rapid.StringMatching(`['"\\<&\x{2028}a]{0,3}`))
+		there := rapid.SliceOfNDistinct(any, 0, 8, rapid.ID).Draw(r, "there")
+		list := append(rapid.SliceOfN(any, 0, 4).Draw(r, "others"), there[:len(there)/2]...)
+		var want, got []string
+		for _, n := range there {
+			if slices.Contains(list, n) {
+				want = append(want, n)
+			}
+		}
+		slices.Sort(want)
+		update(t, db, func(ctx context.Context, tx *store.Tx) error {
+			if _, err := tx.NewRaw(`DELETE FROM suite_item`).Exec(ctx); err != nil {
+				return err
+			}
+			for _, n := range there {
+				if err := put(ctx, tx, n, 0); err != nil {
+					return err
+				}
+			}
+			return tx.NewRaw(`SELECT name FROM suite_item WHERE name IN (?) ORDER BY name`, store.Texts(list)).Scan(ctx, &got)
+		})
+		if !slices.Equal(want, got) {
+			r.Fatalf("of %q in %q found %q, want %q", there, list, got, want)
 		}
 	})
 }

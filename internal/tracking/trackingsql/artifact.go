@@ -85,7 +85,7 @@ func (Store) Holds(ctx context.Context, tx *store.Tx, p project.Name, objects []
 		var held []string
 		err := tx.NewRaw(`SELECT object FROM tracking_artifact WHERE project = ? AND object IN (?)
 			UNION ALL SELECT object FROM tracking_upload_part WHERE project = ? AND object IN (?)`,
-			string(p), bun.List(objects), string(p), bun.List(objects)).Scan(ctx, &held)
+			string(p), store.Texts(objects), string(p), store.Texts(objects)).Scan(ctx, &held)
 		out = append(out, held...)
 		return err
 	})

@@ -16,7 +16,7 @@ func (Store) Imported(ctx context.Context, tx *store.Tx, p project.Name, kind tr
 	out := make(map[string]string, len(ids))
 	err := chunks(ids, func(ids []string) error {
 		var rows []struct{ ID, Digest string }
-		err := tx.NewRaw("SELECT id, digest FROM tracking_imported WHERE project = ? AND kind = ? AND id IN (?)", string(p), string(kind), bun.List(ids)).Scan(ctx, &rows)
+		err := tx.NewRaw("SELECT id, digest FROM tracking_imported WHERE project = ? AND kind = ? AND id IN (?)", string(p), string(kind), store.Texts(ids)).Scan(ctx, &rows)
 		for _, r := range rows {
 			out[r.ID] = r.Digest
 		}

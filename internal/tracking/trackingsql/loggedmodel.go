@@ -177,7 +177,7 @@ func (Store) FillLoggedModels(ctx context.Context, tx *store.Tx, models []tracki
 	}
 	return chunks(ids, func(ids []string) error {
 		var rows []modelMetricRow
-		err := tx.NewRaw("SELECT model, key, run, at, step, value, dataset_name, dataset_digest FROM tracking_model_metric WHERE model IN (?) ORDER BY key, at, step", bun.List(ids)).Scan(ctx, &rows)
+		err := tx.NewRaw("SELECT model, key, run, at, step, value, dataset_name, dataset_digest FROM tracking_model_metric WHERE model IN (?) ORDER BY key, at, step", store.Texts(ids)).Scan(ctx, &rows)
 		for _, r := range rows {
 			at[r.Model].Metrics = append(at[r.Model].Metrics, tracking.Metric{
 				Key: r.Key, Value: float64(r.Value), At: tracking.Millis(r.At), Step: r.Step, Run: tracking.RunID(r.Run),

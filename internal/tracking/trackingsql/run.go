@@ -129,21 +129,23 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 		r.Params, r.Tags, r.Metrics, r.Inputs, r.Models = params[id], tags[id], nil, nil, nil
 	}
 	return chunks(ids, func(ids []string) error {
+		var m metricRow
+		metrics := make([]tracking.Metric, 0, 4*len(ids))
 		err := each(ctx, tx, func(rows *sql.Rows) error {
-			var m metricRow
-			if err := rows.Scan(&m.Run, &m.Key, &m.At, &m.Step, &m.Value, &m.Model, &m.DatasetName, &m.DatasetDigest); err != nil {
-				return err
-			}
-			at[m.Run].Metrics = append(at[m.Run].Metrics, m.metric())
-			return nil
-		}, "SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run IN (?) ORDER BY key", bun.List(ids))
+			err := rows.Scan(&m.Run, &m.Key, &m.At, &m.Step, &m.Value, &m.Model, &m.DatasetName, &m.DatasetDigest)
+			metrics = append(metrics, m.metric())
+			return err
+		}, "SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run IN (?) ORDER BY run, key", store.Texts(ids))
 		if err != nil {
 			return err
+		}
+		for _, of := range alike(metrics, func(m *tracking.Metric) tracking.RunID { return m.Run }) {
+			at[string(of[0].Run)].Metrics = of
 		}
 		var inputs []inputRow
 		if err := tx.NewRaw(`SELECT i.run, i.name, i.digest, i.tags, d.source_type, d.source, d.schema_text, d.profile FROM tracking_input i
 			JOIN tracking_dataset d ON d.project = i.project AND d.experiment = i.experiment AND d.name = i.name AND d.digest = i.digest
-			WHERE i.run IN (?) ORDER BY i.name, i.digest`, bun.List(ids)).Scan(ctx, &inputs); err != nil {
+			WHERE i.run IN (?) ORDER BY i.run, i.name, i.digest`, store.Texts(ids)).Scan(ctx, &inputs); err != nil {
 			return err
 		}
 		for _, in := range inputs {
@@ -154,7 +156,7 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 			at[in.Run].Inputs = append(at[in.Run].Inputs, d)
 		}
 		var links []linkRow
-		if err := tx.NewRaw("SELECT run, model, output, step FROM tracking_model_link WHERE run IN (?) ORDER BY model, output", bun.List(ids)).Scan(ctx, &links); err != nil {
+		if err := tx.NewRaw("SELECT run, model, output, step FROM tracking_model_link WHERE run IN (?) ORDER BY run, model, output", store.Texts(ids)).Scan(ctx, &links); err != nil {
 			return err
 		}
 		for _, l := range links {
@@ -167,7 +169,7 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 // Params implements tracking.Store.
 func (Store) Params(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.Pair, error) {
 	var out []tracking.Pair
-	err := tx.NewRaw("SELECT key, value FROM tracking_param WHERE run = ? AND key IN (?)", string(run), bun.List(keys)).Scan(ctx, &out)
+	err := tx.NewRaw("SELECT key, value FROM tracking_param WHERE run = ? AND key IN (?)", string(run), store.Texts(keys)).Scan(ctx, &out)
 	return out, err
 }
 
@@ -230,7 +232,7 @@ func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 	var out []tracking.Metric
 	err := chunks(keys, func(keys []string) error {
 		var rows []metricRow
-		err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run = ? AND key IN (?)", string(run), bun.List(keys)).Scan(ctx, &rows)
+		err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run = ? AND key IN (?)", string(run), store.Texts(keys)).Scan(ctx, &rows)
 		for _, r := range rows {
 			out = append(out, r.metric())
 		}

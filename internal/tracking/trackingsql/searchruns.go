@@ -192,7 +192,7 @@ func (f *runSearch) orders(cmp search.Comparison) bool {
 // where is the condition for a run t, run its id, of the table that is read first.
 func (f *runSearch) where(run string) (c condition) {
 	if f.rare > 0 {
-		c.and(run+" IN (?)", bun.List(f.runs))
+		c.and(run+" IN (?)", store.Texts(f.runs))
 	}
 	c.and("t.project = ?", string(f.p))
 	c.and("t.experiment IN (?)", bun.List(f.q.Experiments))
@@ -263,7 +263,7 @@ func (f *runSearch) valued(ctx context.Context, tx *store.Tx) ([]tracking.Run, e
 	for _, column := range columns {
 		sel = sel.OrderExpr(column + way(by))
 	}
-	return scanRuns(ctx, ordered(sel, f.q.Order[1:]).Limit(f.q.Limit).Offset(f.q.Offset))
+	return scanRuns(ctx, ordered(sel, f.q.Order[1:]), f.q.Limit, f.q.Offset)
 }
 
 // sorted are runs, all of which are sorted.
@@ -273,12 +273,12 @@ func (f *runSearch) sorted(ctx context.Context, tx *store.Tx, and string, args [
 		c.and(and, args...)
 	}
 	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr("tracking_run t").Where(c.String(), c.args...)
-	return scanRuns(ctx, ordered(sel, f.q.Order).Limit(limit).Offset(offset))
+	return scanRuns(ctx, ordered(sel, f.q.Order), limit, offset)
 }
 
-func scanRuns(ctx context.Context, sel *bun.SelectQuery) ([]tracking.Run, error) {
-	var rows []runRow
-	if err := sel.Scan(ctx, &rows); err != nil {
+func scanRuns(ctx context.Context, sel *bun.SelectQuery, limit, offset int) ([]tracking.Run, error) {
+	rows := make([]runRow, 0, min(limit, batch))
+	if err := sel.Limit(limit).Offset(offset).Scan(ctx, &rows); err != nil {
 		return nil, err
 	}
 	out := make([]tracking.Run, len(rows))

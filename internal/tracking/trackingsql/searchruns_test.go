@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"github.com/falaj-ml/falaj/internal/store"
@@ -140,8 +141,9 @@ func ids(runs []tracking.Run) []tracking.RunID {
 	return out
 }
 
-// TestHeadsOfBefore: params and tags that were there before their index are in it.
-func TestHeadsOfBefore(t *testing.T) {
+// TestOfBefore: params and tags that were there before their index are in it, and what
+// was there before its table was made anew is there.
+func TestOfBefore(t *testing.T) {
 	before := fstest.MapFS{}
 	names, err := fs.Glob(Migrations.FS, "*.sql")
 	if err != nil {
@@ -169,9 +171,17 @@ func TestHeadsOfBefore(t *testing.T) {
 				return db
 			}
 			old := open(before)
-			r := tracking.Run{ID: "r", Project: "p", Experiment: 7, Stage: tracking.Active, Created: time.UnixMilli(1)}
+			r := tracking.Run{ID: "r", Project: "p", Experiment: 7, Name: "n", Status: tracking.Failed, Start: 3, Stage: tracking.Active, Created: time.UnixMilli(1).UTC()}
+			points := []tracking.Metric{
+				{Key: "a", Value: 1.5, At: 1, Step: math.MinInt64, Run: "r"},
+				{Key: "a", Value: math.Inf(-1), At: 2, Step: 2, Run: "r", DatasetName: "d"},
+				{Key: "b", Value: math.NaN(), At: 1, Step: math.MaxInt64, Run: "r"},
+			}
 			err := old.Update(t.Context(), "p", func(ctx context.Context, tx *store.Tx) error {
 				if err := (Store{}).PutRun(ctx, tx, r); err != nil {
+					return err
+				}
+				if err := errors.Join((Store{}).InsertMetrics(ctx, tx, "r", points), (Store{}).PutLatestMetrics(ctx, tx, r, points[1:])); err != nil {
 					return err
 				}
 				for _, table := range []string{"tracking_param", "tracking_tag"} {
@@ -191,7 +201,20 @@ func TestHeadsOfBefore(t *testing.T) {
 						t.Errorf("%d runs found by a %s of before: %v", len(found), e, err)
 					}
 				}
-				return nil
+				r.Params, r.Tags, r.Metrics = []tracking.Pair{{Key: "k", Value: long}}, []tracking.Pair{{Key: "k", Value: long}}, points[1:]
+				got, err := (Store{}).Run(ctx, tx, "p", "r")
+				filled := []tracking.Run{got}
+				if err := errors.Join(err, (Store{}).FillRuns(ctx, tx, filled)); err != nil {
+					return err
+				}
+				if diff := cmp.Diff(r, filled[0], cmpopts.EquateNaNs()); diff != "" {
+					t.Error(diff)
+				}
+				history, err := (Store{}).History(ctx, tx, "r", "a", 0, 10)
+				if diff := cmp.Diff(points[:2], history); diff != "" {
+					t.Error(diff)
+				}
+				return err
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -61,19 +61,40 @@ func putPairs(ctx context.Context, tx *store.Tx, table, column, owner string, pa
 
 // pairsOf reads the pairs of the owners, by key.
 func pairsOf(ctx context.Context, tx *store.Tx, table, column string, owners []string) (map[string][]tracking.Pair, error) {
+	type owned struct {
+		owner string
+		tracking.Pair
+	}
 	out := make(map[string][]tracking.Pair, len(owners))
 	err := chunks(owners, func(ids []string) error {
-		return each(ctx, tx, func(rows *sql.Rows) error {
-			var owner string
-			var p tracking.Pair
-			if err := rows.Scan(&owner, &p.Key, &p.Value); err != nil {
-				return err
+		var p owned
+		pairs := make([]owned, 0, 8*len(ids))
+		err := each(ctx, tx, func(rows *sql.Rows) error {
+			err := rows.Scan(&p.owner, &p.Key, &p.Value)
+			pairs = append(pairs, p)
+			return err
+		}, "SELECT ?, key, value FROM ? WHERE ? IN (?) ORDER BY ?, key", bun.Ident(column), bun.Ident(table), bun.Ident(column), store.Texts(ids), bun.Ident(column))
+		for _, of := range alike(pairs, func(p *owned) string { return p.owner }) {
+			kept := make([]tracking.Pair, len(of))
+			for i := range of {
+				kept[i] = of[i].Pair
 			}
-			out[owner] = append(out[owner], p)
-			return nil
-		}, "SELECT ?, key, value FROM ? WHERE ? IN (?) ORDER BY key", bun.Ident(column), bun.Ident(table), bun.Ident(column), bun.List(ids))
+			out[of[0].owner] = kept
+		}
+		return err
 	})
 	return out, err
+}
+
+// alike splits rows where their key changes.
+func alike[T any, K comparable](rows []T, key func(*T) K) (out [][]T) {
+	from := 0
+	for i := range rows {
+		if i+1 == len(rows) || key(&rows[i]) != key(&rows[i+1]) {
+			out, from = append(out, rows[from:i+1:i+1]), i+1
+		}
+	}
+	return out
 }
 
 // each calls do for each row that a query finds. Of what a search reads there are
@@ -194,6 +215,14 @@ func (p *pairsJSON) UnmarshalJSON(b []byte) error {
 	return err
 }
 
+// fromJSON reads what toJSON wrote; most runs have nothing there.
+func fromJSON[T any](text string, into *T) error {
+	if text == "null" {
+		return nil
+	}
+	return json.Unmarshal([]byte(text), into)
+}
+
 func toJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -223,11 +252,7 @@ func originRow(o tracking.Origin) OriginColumns {
 func (c OriginColumns) origin() (tracking.Origin, error) {
 	o := tracking.Origin{Job: c.Job, Attempt: c.Attempt, Environment: c.Environment, Classification: c.Classification}
 	var label residency.Label
-	err := errors.Join(
-		json.Unmarshal([]byte(c.Datasets), &o.Datasets),
-		json.Unmarshal([]byte(c.FeatureViews), &o.FeatureViews),
-		json.Unmarshal([]byte(c.Residency), &label),
-	)
+	err := errors.Join(fromJSON(c.Datasets, &o.Datasets), fromJSON(c.FeatureViews, &o.FeatureViews), fromJSON(c.Residency, &label))
 	o.Residency = label
 	return o, err
 }
