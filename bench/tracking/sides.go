@@ -275,15 +275,15 @@ func (b *bench) postgres(ctx context.Context) (*cluster, error) {
 	return c, nil
 }
 
-// fsync is the time of an append of 4 KiB and its fsync on the same disk.
-func (b *bench) fsync(n int) ([]float64, error) {
+// fsync is the times of n appends of so many bytes and their fsync on the same disk.
+func (b *bench) fsync(n, bytes int) ([]float64, error) {
 	f, err := os.CreateTemp(b.Dir, "fsync-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	block := make([]byte, 4096)
+	block := make([]byte, bytes)
 	times := make([]float64, n)
 	for i := range times {
 		began := time.Now()

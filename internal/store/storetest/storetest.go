@@ -492,9 +492,9 @@ func textOrder(t *subject) {
 func texts(t *subject) {
 	db := t.db
 	rapid.Check(t, func(r *rapid.T) {
-		any := rapid.OneOf(text(), rapid.StringMatching(`['"\\<&\x{2028}a]{0,3}`))
-		there := rapid.SliceOfNDistinct(any, 0, 8, rapid.ID).Draw(r, "there")
-		list := append(rapid.SliceOfN(any, 0, 4).Draw(r, "others"), there[:len(there)/2]...)
+		name := rapid.OneOf(text(), rapid.StringMatching(`['"\\<&\x{2028}a]{0,3}`))
+		there := rapid.SliceOfNDistinct(name, 0, 8, rapid.ID).Draw(r, "there")
+		list := append(rapid.SliceOfN(name, 0, 4).Draw(r, "others"), there[:len(there)/2]...)
 		var want, got []string
 		for _, n := range there {
 			if slices.Contains(list, n) {
