@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -113,6 +114,9 @@ type Service struct {
 	told  map[string]string // the last error of a sweep that was logged
 	calm  map[string]rest   // sweeps of which there was nothing to do
 
+	histories map[study]history
+	learnt    map[study]learnt
+
 	lease   *store.Lease // of the rounds, where others share the database
 	renewed time.Time
 }
@@ -137,7 +141,10 @@ func New(cfg Config) *Service {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, heard: map[training.JobID]heard{}, told: map[string]string{}, calm: map[string]rest{}}
+	return &Service{
+		cfg: cfg, log: cfg.Log, now: cfg.Now, heard: map[training.JobID]heard{}, told: map[string]string{}, calm: map[string]rest{},
+		histories: map[study]history{}, learnt: map[study]learnt{},
+	}
 }
 
 func (s *Service) allow(ctx context.Context, action policy.Action, w Sweep) error {
@@ -215,7 +222,7 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 			return err
 		}
 		fresh := slices.DeleteFunc(slices.Clone(spec.WarmStart), func(name string) bool { return slices.Contains(old.Spec.WarmStart, name) })
-		_, sources, warmErr := s.warm(ctx, tx, asked, fresh)
+		sources, warmErr := s.sources(ctx, tx, asked, fresh)
 		if warmErr != nil {
 			return warmErr
 		}
@@ -452,12 +459,24 @@ func (s *Service) change(ctx context.Context, p project.Name, name string, do fu
 }
 
 // One gives a sweep and how far it is. Needs sweep.read.
-func (s *Service) One(ctx context.Context, p project.Name, name string) (Summary, error) {
-	w, trials, err := s.read(ctx, p, name)
-	if err != nil {
-		return Summary{}, err
-	}
-	return summary(w, trials), nil
+func (s *Service) One(ctx context.Context, p project.Name, name string) (out Summary, err error) {
+	out.Sweep, err = s.see(ctx, p, name, func(ctx context.Context, tx *store.Tx, w Sweep) error {
+		n, err := s.cfg.Studies.Store.Counts(ctx, tx, p, w.Study)
+		if err != nil {
+			return err
+		}
+		out.Counts, out.Best = map[trial.State]int{}, nil
+		for state, n := range n {
+			if state == tuning.Waiting {
+				out.Counts[Waiting] = n
+			} else {
+				out.Counts[states[state]] = n
+			}
+		}
+		out.Best, err = s.best(ctx, tx, w)
+		return err
+	})
+	return out, err
 }
 
 // List gives a page of sweeps in the order in which they were made, after one, without
@@ -520,57 +539,79 @@ func (s *Service) find(ctx context.Context, tx *store.Tx, p project.Name, name s
 // Trials gives the trials of a sweep from a number on, with reports also what they logged.
 // Needs sweep.read.
 func (s *Service) Trials(ctx context.Context, p project.Name, name string, from, limit int, reports bool) (found []Shown, next int, err error) {
-	_, trials, err := s.read(ctx, p, name)
-	if err != nil {
-		return nil, 0, err
-	}
 	if limit <= 0 || limit > 1000 {
 		limit = 100
 	}
-	from = min(max(from, 0), len(trials))
-	found = trials[from:]
-	if len(found) > limit {
-		found, next = found[:limit], from+limit
-	}
+	from = max(from, 0)
+	_, err = s.see(ctx, p, name, func(ctx context.Context, tx *store.Tx, w Sweep) error {
+		found, next = nil, 0
+		first, err := s.cfg.Studies.Store.TrialNumbered(ctx, tx, p, w.Study, int64(from))
+		if fault.Is(err, fault.NotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		trials, err := s.cfg.Studies.Store.Trials(ctx, tx, p, w.Study, first-1, nil, limit+1)
+		if err != nil {
+			return err
+		}
+		if len(trials) > limit {
+			trials, next = trials[:limit], from+limit
+		}
+		found, err = s.shown(ctx, tx, w, trials)
+		return err
+	})
 	for i := range found {
 		if !reports {
 			found[i].Reports = nil
 		}
 	}
-	return found, next, nil
+	return found, next, err
 }
 
-// read gives a sweep with its trials, for whom may see it.
-func (s *Service) read(ctx context.Context, p project.Name, name string) (w Sweep, shown []Shown, err error) {
+// see reads of a sweep for whom may see it.
+func (s *Service) see(ctx context.Context, p project.Name, name string, read func(ctx context.Context, tx *store.Tx, w Sweep) error) (w Sweep, err error) {
 	if err := s.allow(ctx, ActionRead, Sweep{Project: p, Name: name}); err != nil {
-		return w, nil, err
+		return w, err
 	}
-	var trials []tuning.Trial
-	var tasks []Task
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if w, err = s.find(ctx, tx, p, name); err != nil {
 			return err
 		}
-		if tasks, err = s.cfg.Store.Tasks(ctx, tx, p, w.Study, false); err != nil {
+		if err := s.allow(ctx, ActionRead, w); err != nil {
 			return err
 		}
-		if trials, err = s.all(ctx, tx, p, w.Study); err != nil || w.State != Client {
-			return err
+		if w.State == Client {
+			study, err := s.cfg.Studies.Store.Study(ctx, tx, p, w.Study)
+			if err != nil {
+				return err
+			}
+			parameters, err := s.cfg.Studies.Store.Distributions(ctx, tx, p, w.Study)
+			if err != nil {
+				return err
+			}
+			w = foreign(study, parameters)
 		}
-		study, err := s.cfg.Studies.Store.Study(ctx, tx, p, w.Study)
-		w = foreign(study, trials)
-		return err
+		return read(ctx, tx, w)
 	})
 	if err != nil {
-		return w, nil, err
-	}
-	if err := s.allow(ctx, ActionRead, w); err != nil {
-		return w, nil, err
+		return w, err
 	}
 	if s.cfg.Journal != nil && w.Classification.Journalled() {
-		if err := s.cfg.Journal.Record(ctx, audit.Entry{Project: string(p), Action: string(ActionRead), Object: "sweep " + w.Name}); err != nil {
-			return w, nil, err
-		}
+		err = s.cfg.Journal.Record(ctx, audit.Entry{Project: string(p), Action: string(ActionRead), Object: "sweep " + w.Name})
+	}
+	return w, err
+}
+
+// shown are trials, in their order, as people see them.
+func (s *Service) shown(ctx context.Context, tx *store.Tx, w Sweep, trials []tuning.Trial) (shown []Shown, err error) {
+	if len(trials) == 0 {
+		return nil, nil
+	}
+	tasks, err := s.cfg.Store.TasksOf(ctx, tx, w.Project, w.Study, int(trials[0].Number), int(trials[len(trials)-1].Number))
+	if err != nil {
+		return nil, err
 	}
 	of := make(map[int]Task, len(tasks))
 	for _, t := range tasks {
@@ -579,19 +620,57 @@ func (s *Service) read(ctx context.Context, p project.Name, name string) (w Swee
 	for _, t := range trials {
 		shown = append(shown, show(w, t, of[int(t.Number)]))
 	}
-	return w, shown, nil
+	return shown, nil
+}
+
+// best are the best trials, without what they logged on the way.
+func (s *Service) best(ctx context.Context, tx *store.Tx, w Sweep) (best []Shown, err error) {
+	var complete []trial.Trial
+	ids := map[int]tuning.TrialID{}
+	for after := tuning.TrialID(0); ; {
+		some, err := s.cfg.Studies.Store.Heads(ctx, tx, w.Project, w.Study, tuning.Complete, after, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range some {
+			after = t.ID
+			ids[int(t.Number)] = t.ID
+			complete = append(complete, trial.Trial{Number: int(t.Number), State: trial.Complete, Values: t.Values})
+		}
+		if len(some) < page {
+			break
+		}
+	}
+	var found []tuning.TrialID
+	for _, n := range foremost(trial.Front(complete, w.Spec.Problem().Directions), len(w.Spec.Objectives)) {
+		found = append(found, ids[n])
+	}
+	for part := range slices.Chunk(found, page) {
+		trials, err := s.cfg.Studies.Store.Trials(ctx, tx, w.Project, w.Study, math.MaxInt64, part, page)
+		if err != nil {
+			return nil, err
+		}
+		some, err := s.shown(ctx, tx, w, trials)
+		if err != nil {
+			return nil, err
+		}
+		best = append(best, some...)
+	}
+	for i := range best {
+		best[i].Reports = nil
+	}
+	return best, nil
 }
 
 // all reads the trials of a study by number.
 func (s *Service) all(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID) (all []tuning.Trial, err error) {
-	const part = 1000
 	for after := tuning.TrialID(0); ; after = all[len(all)-1].ID {
-		some, err := s.cfg.Studies.Store.Trials(ctx, tx, p, study, after, nil, part)
+		some, err := s.cfg.Studies.Store.Trials(ctx, tx, p, study, after, nil, page)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, some...)
-		if len(some) < part {
+		if len(some) < page {
 			break
 		}
 	}
@@ -599,11 +678,11 @@ func (s *Service) all(ctx context.Context, tx *store.Tx, p project.Name, study t
 	return all, nil
 }
 
-// warm reads the trials of the sweeps that one begins with, and gives their labels. Those
-// that are gone, or that whoever applied it may no longer read, teach nothing; only what
-// is new beside an earlier specification has to be there. Errors: fault.NotFound;
-// fault.PermissionDenied; fault.Invalid where the objectives are others.
-func (s *Service) warm(ctx context.Context, tx *store.Tx, w Sweep, strict []string) (all []trial.Trial, of []Sweep, err error) {
+// sources are the sweeps that one learns from, with their labels. Those that are gone, or
+// that whoever applied it may no longer read, teach nothing; only what is new beside an
+// earlier specification has to be there. Errors: fault.NotFound; fault.PermissionDenied;
+// fault.Invalid where the objectives are others.
+func (s *Service) sources(ctx context.Context, tx *store.Tx, w Sweep, strict []string) (of []Sweep, err error) {
 	for _, name := range w.Spec.WarmStart {
 		from, err := s.sweep(ctx, tx, w.Project, name)
 		if err == nil { // what is suggested tells of what it was learnt from
@@ -618,21 +697,11 @@ func (s *Service) warm(ctx context.Context, tx *store.Tx, w Sweep, strict []stri
 			continue
 		}
 		if err != nil {
-			return nil, nil, fault.Wrap(err, "warm_start")
-		}
-		trials, err := s.all(ctx, tx, w.Project, from.Study)
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, t := range trials {
-			all = append(all, seen(from, t))
+			return nil, fault.Wrap(err, "warm_start")
 		}
 		of = append(of, from)
 	}
-	for i := range all { // numbers of several sweeps
-		all[i].Number = i
-	}
-	return search.Warm(space.Space{Parameters: w.Spec.Parameters}, all), of, nil
+	return of, nil
 }
 
 var states = map[tuning.State]trial.State{
@@ -686,27 +755,12 @@ func said(attributes tuning.Attributes) map[string]any {
 	return out
 }
 
-func summary(w Sweep, trials []Shown) Summary {
-	out := Summary{Sweep: w, Counts: map[trial.State]int{}}
-	for _, t := range trials {
-		out.Counts[t.State]++
-	}
-	for _, n := range best(w, trials) {
-		b := trials[n]
-		b.Reports = nil
-		out.Best = append(out.Best, b)
-	}
-	return out
-}
-
-// best are the numbers of the best trials: the front of several objectives, the first of
-// the best of one.
-func best(w Sweep, trials []Shown) (numbers []int) {
-	front := trial.Front(plain(trials), w.Spec.Problem().Directions)
+// foremost are the numbers of a front with several objectives, of one the first.
+func foremost(front []trial.Trial, objectives int) (numbers []int) {
 	for _, t := range front {
 		numbers = append(numbers, t.Number)
 	}
-	if len(w.Spec.Objectives) == 1 && len(numbers) > 1 {
+	if objectives == 1 && len(numbers) > 1 {
 		numbers = numbers[:1]
 	}
 	return numbers
@@ -752,7 +806,15 @@ func (s *Service) Figures(ctx context.Context, p project.Name, name string) ([]p
 }
 
 func (s *Service) drawn(ctx context.Context, p project.Name, name string) (picture.Sweep, error) {
-	w, trials, err := s.read(ctx, p, name)
+	var trials []Shown
+	w, err := s.see(ctx, p, name, func(ctx context.Context, tx *store.Tx, w Sweep) error {
+		all, err := s.all(ctx, tx, p, w.Study)
+		if err != nil {
+			return err
+		}
+		trials, err = s.shown(ctx, tx, w, all)
+		return err
+	})
 	if err != nil {
 		return picture.Sweep{}, err
 	}

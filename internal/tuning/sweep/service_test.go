@@ -35,16 +35,16 @@ const demo = "demo"
 
 // world is a service on a real database, with jobs that run as the test says.
 type world struct {
-	*testing.T
+	testing.TB
 	*sweep.Service
 	cfg  sweep.Config
 	jobs *jobs
 	time time.Time
 }
 
-func newWorld(t *testing.T, db *store.DB) *world {
+func newWorld(t testing.TB, db *store.DB) *world {
 	t.Helper()
-	w := &world{T: t, jobs: &jobs{of: map[training.JobID]*training.Job{}, runs: map[training.JobID][]string{}, points: map[string]map[string][]sweep.Point{}}, time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
+	w := &world{TB: t, jobs: &jobs{of: map[training.JobID]*training.Job{}, runs: map[training.JobID][]string{}, points: map[string]map[string][]sweep.Point{}}, time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
 	w.cfg = sweep.Config{
 		DB: db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: w.now},
 		Authorizer: &w.jobs.rights, Origins: &w.jobs.rights, Jobs: w.jobs, Runs: w.jobs, Costs: w.jobs, Now: w.now,

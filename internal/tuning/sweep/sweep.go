@@ -24,6 +24,7 @@ package sweep
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -379,9 +380,8 @@ type Report struct {
 	Value Number `json:"value"`
 }
 
-// foreign is a study that no sweep drives, as one: its parameters are those that its
-// trials have, as they were last.
-func foreign(study tuning.Study, trials []tuning.Trial) Sweep {
+// foreign is a study that no sweep drives, as one, with the parameters that its trials have.
+func foreign(study tuning.Study, parameters map[string]tuning.Distribution) Sweep {
 	w := Sweep{
 		Project: study.Project, Name: study.Name, Study: study.ID, By: identity.Principal{ID: study.Owner}, State: Client,
 		Residency: study.Residency, Classification: cmp.Or(project.Classification(study.Classification), project.Internal), Attributes: said(study.User),
@@ -395,19 +395,8 @@ func foreign(study tuning.Study, trials []tuning.Trial) Sweep {
 		w.Spec.Objectives = append(w.Spec.Objectives, o)
 	}
 	w.Spec.Watch = "intermediate value"
-	last := map[string]tuning.Distribution{}
-	var names []string
-	for _, t := range trials {
-		for name, p := range t.Params {
-			if _, known := last[name]; !known {
-				names = append(names, name)
-			}
-			last[name] = p.Distribution
-		}
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		p, err := space.FromOptuna(name, []byte(last[name]))
+	for _, name := range slices.Sorted(maps.Keys(parameters)) {
+		p, err := space.FromOptuna(name, []byte(parameters[name]))
 		if err == nil && len(w.Spec.Parameters) < space.MaxParameters { // what no sweep can have is not shown
 			w.Spec.Parameters = append(w.Spec.Parameters, p)
 		}

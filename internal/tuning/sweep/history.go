@@ -1,0 +1,156 @@
+package sweep
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tuning"
+	"github.com/falaj-ml/falaj/internal/tuning/search"
+	"github.com/falaj-ml/falaj/internal/tuning/space"
+	"github.com/falaj-ml/falaj/internal/tuning/stop"
+	"github.com/falaj-ml/falaj/internal/tuning/trial"
+)
+
+// history is what was read of a study. A trial that has ended does not change, so that
+// only those that had not, and new ones, are read again: a round costs what happened, not
+// what ever did. It is never changed in place.
+type history struct {
+	rule   stop.Rule              // of the sweep: what of ended trials' reports is kept is what it looks at
+	trials []trial.Trial          // by number
+	last   tuning.TrialID         // the newest
+	open   map[int]tuning.TrialID // of those that had not ended, by number
+	bytes  int                    // what it takes, about
+	used   time.Time
+}
+
+// study names a study among those of all projects.
+type study struct {
+	project project.Name
+	id      tuning.StudyID
+}
+
+// Histories take this much memory together; what is more is read anew each time.
+const maxHistories = 128 << 20
+
+// forgotten is after how long a history that nobody looked at is.
+const forgotten = time.Minute
+
+// page is how many trials are read at once.
+const page = 1000
+
+// history reads what is new of a sweep's trials.
+func (s *Service) history(ctx context.Context, tx *store.Tx, w Sweep) (history, error) {
+	key := study{w.Project, w.Study}
+	h, ok := s.histories[key]
+	if !ok || h.rule != w.Spec.Stop {
+		h = history{rule: w.Spec.Stop}
+	}
+	before := h.open
+	h.trials, h.open, h.used = slices.Clone(h.trials), map[int]tuning.TrialID{}, s.now()
+	var open []tuning.TrialID
+	for _, id := range before {
+		open = append(open, id)
+	}
+	for part := range slices.Chunk(open, page) {
+		some, err := s.cfg.Studies.Store.Trials(ctx, tx, w.Project, w.Study, math.MaxInt64, part, page)
+		if err != nil {
+			return h, err
+		}
+		for _, t := range some {
+			h.add(w, t)
+		}
+	}
+	for {
+		some, err := s.cfg.Studies.Store.Trials(ctx, tx, w.Project, w.Study, h.last, nil, page)
+		if err != nil {
+			return h, err
+		}
+		for _, t := range some {
+			h.add(w, t)
+			h.last = t.ID
+		}
+		if len(some) < page {
+			return h, nil
+		}
+	}
+}
+
+// add takes a trial: the next one, or one that had not ended.
+func (h *history) add(w Sweep, t tuning.Trial) {
+	as := seen(w, t)
+	if as.State == trial.Running {
+		h.open[as.Number] = t.ID
+	} else {
+		as.Reports = h.rule.Kept(as)
+		h.bytes += 256 + 64*len(as.Params) + 40*len(as.Reports)
+	}
+	if as.Number == len(h.trials) { // numbers have no gaps, and follow the order of IDs
+		h.trials = append(h.trials, as)
+	} else {
+		h.trials[as.Number] = as
+	}
+}
+
+// keep remembers histories for the next round.
+func (s *Service) keep(read map[study]history) {
+	for key, h := range read {
+		s.histories[key] = h
+	}
+	total := 0
+	for key, h := range s.histories {
+		if _, now := read[key]; !now && s.now().Sub(h.used) > forgotten {
+			delete(s.histories, key)
+			continue
+		}
+		total += h.bytes
+	}
+	for key, h := range s.histories { // whichever; those of now last
+		if _, now := read[key]; !now && total > maxHistories {
+			delete(s.histories, key)
+			total -= h.bytes
+		}
+	}
+	if total > maxHistories {
+		clear(s.histories)
+	}
+}
+
+// learnt is what a sweep knows from earlier ones, and of which of their trials it was made.
+type learnt struct {
+	of     string
+	trials []trial.Trial
+}
+
+// warm reads what the trials of the sweeps that one begins with teach.
+func (s *Service) warm(ctx context.Context, tx *store.Tx, w Sweep, read map[study]history) (learnt, error) {
+	sources, err := s.sources(identity.With(ctx, w.By), tx, w, nil)
+	if err != nil || len(sources) == 0 {
+		return learnt{}, err
+	}
+	var of strings.Builder
+	var all []trial.Trial
+	for _, from := range sources {
+		h, err := s.history(ctx, tx, from)
+		if err != nil {
+			return learnt{}, err
+		}
+		read[study{from.Project, from.Study}] = h
+		fmt.Fprint(&of, from.Study, ":", len(h.trials)-len(h.open), "/", len(h.trials), " ")
+		all = append(all, h.trials...)
+	}
+	had := s.learnt[study{w.Project, w.Study}]
+	if had.of == of.String() {
+		return had, nil
+	}
+	for i := range all { // numbers of several sweeps
+		all[i].Number = i
+	}
+	return learnt{of.String(), search.Warm(space.Space{Parameters: w.Spec.Parameters}, all)}, nil
+}
