@@ -116,10 +116,24 @@ func (r sweepRuns) history(ctx context.Context, run, metric string, into map[int
 
 type sweepCosts struct{ compute *compute.Service }
 
-func (c sweepCosts) Spent(ctx context.Context, p project.Name, jobs []training.JobID, since time.Time) (float64, error) {
-	labels := make(map[string]bool, len(jobs))
-	for _, j := range jobs {
-		labels[string(j)] = true
+func (c sweepCosts) Spent(ctx context.Context, p project.Name, jobs []training.JobID) (map[training.JobID]float64, error) {
+	labels := make([]string, len(jobs))
+	for i, j := range jobs {
+		labels[i] = string(j)
 	}
-	return c.compute.Spent(ctx, p, labels, since)
+	spent, err := c.compute.Spent(ctx, p, labels)
+	out := make(map[training.JobID]float64, len(spent))
+	for label, cost := range spent {
+		out[training.JobID(label)] = cost
+	}
+	return out, err
+}
+
+func (c sweepCosts) Free(ctx context.Context, job training.Job) ([]string, error) {
+	pools, err := c.compute.Free(ctx, job.Spec.Pools, job.Spec.Isolation, job.Residency)
+	names := make([]string, len(pools))
+	for i, p := range pools {
+		names[i] = string(p)
+	}
+	return names, err
 }

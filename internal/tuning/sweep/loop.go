@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -55,6 +56,9 @@ func (s *Service) RunOnce(ctx context.Context) error {
 			return err
 		}
 		err := s.round(ctx, w)
+		if err != nil { // whether it was recorded is not known
+			delete(s.paid, study{w.Project, w.Study})
+		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -75,11 +79,11 @@ func (s *Service) RunOnce(ctx context.Context) error {
 			delete(s.calm, key)
 		}
 	}
-	for key := range s.learnt {
-		if !slices.ContainsFunc(all, func(w Sweep) bool { return w.Project == key.project && w.Study == key.id }) {
-			delete(s.learnt, key)
-		}
+	gone := func(key study) bool {
+		return !slices.ContainsFunc(all, func(w Sweep) bool { return w.Project == key.project && w.Study == key.id })
 	}
+	maps.DeleteFunc(s.learnt, func(key study, _ learnt) bool { return gone(key) })
+	maps.DeleteFunc(s.paid, func(key study, _ float64) bool { return gone(key) })
 	return nil
 }
 
@@ -108,6 +112,7 @@ func (s *Service) elected(ctx context.Context) (bool, error) {
 		clear(s.calm)
 		clear(s.histories)
 		clear(s.learnt)
+		clear(s.paid)
 	}
 	s.renewed = s.now()
 	return true, nil
@@ -177,11 +182,9 @@ func (s *Service) round(ctx context.Context, w Sweep) error {
 	if last := s.calm[key]; !fresh && last.revision == w.Revision && s.now().Sub(last.at) < calm {
 		return nil
 	}
-	var money float64
-	if w.Spec.Budget.Money > 0 {
-		if money, err = s.spent(ctx, w); err != nil {
-			return err
-		}
+	money, of, err := s.spent(ctx, w, all)
+	if err != nil {
+		return err
 	}
 
 	// 2. What is to be done: decided without a transaction, because with thousands of
@@ -200,6 +203,14 @@ func (s *Service) round(ctx context.Context, w Sweep) error {
 	}
 	if err != nil {
 		return err
+	}
+
+	if _, counted := s.paid[study{w.Project, w.Study}]; counted {
+		for _, n := range all {
+			if n.done {
+				s.paid[study{w.Project, w.Study}] += of[n.task.Job]
+			}
+		}
 	}
 
 	// 3. What the transaction decided. A crash amid it is made up for by the next round,
@@ -582,19 +593,46 @@ func (s *Service) broken(ctx context.Context, w Sweep, why, hint string) error {
 	})
 }
 
-// spent is what the jobs of a sweep cost until now.
-func (s *Service) spent(ctx context.Context, w Sweep) (float64, error) {
-	var tasks []Task
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		tasks, err = s.cfg.Store.Tasks(ctx, tx, w.Project, w.Study, false)
-		return err
-	})
-	if err != nil {
-		return 0, err
+// spent is what the jobs of a sweep cost until now, where that is bounded, and what those
+// did of which something may come yet. The others are added up once.
+func (s *Service) spent(ctx context.Context, w Sweep, all []news) (sum float64, of map[training.JobID]float64, err error) {
+	key := study{w.Project, w.Study}
+	if w.Spec.Budget.Money == 0 {
+		delete(s.paid, key)
+		return 0, nil, nil
 	}
-	jobs := make([]training.JobID, len(tasks))
-	for i, t := range tasks {
-		jobs[i] = t.Job
+	if _, counted := s.paid[key]; !counted {
+		var tasks []Task
+		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			tasks, err = s.cfg.Store.Tasks(ctx, tx, w.Project, w.Study, false)
+			return err
+		})
+		if err != nil {
+			return 0, nil, err
+		}
+		var done []training.JobID
+		for _, t := range tasks {
+			if t.Done {
+				done = append(done, t.Job)
+			}
+		}
+		cost, err := s.cfg.Costs.Spent(ctx, w.Project, done)
+		if err != nil {
+			return 0, nil, err
+		}
+		s.paid[key] = total(cost)
 	}
-	return s.cfg.Costs.Spent(ctx, w.Project, jobs, w.CreatedAt)
+	open := make([]training.JobID, len(all))
+	for i, n := range all {
+		open[i] = n.task.Job
+	}
+	of, err = s.cfg.Costs.Spent(ctx, w.Project, open)
+	return s.paid[key] + total(of), of, err
+}
+
+func total(of map[training.JobID]float64) (sum float64) {
+	for _, job := range slices.Sorted(maps.Keys(of)) { // the same sum each time
+		sum += of[job]
+	}
+	return sum
 }

@@ -83,6 +83,8 @@ func decide(l look) (plan, error) {
 		over, p.state = fmt.Sprintf("the first %d trials failed", failed), Failed
 	case spent.Stop:
 		over, p.state = spent.Reason, Complete
+	case l.spec.moneyOnly() && l.spent.Money == 0 && l.spent.Trials >= gratis:
+		over, p.state = fmt.Sprintf("%d trials cost nothing, and the budget is of money only", l.spent.Trials), Failed
 	}
 	for over == "" && running < l.spec.Parallel && len(p.begin) < most {
 		params, err := search.Suggest(l.spec.Problem(), l.spec.Search, slices.Concat(l.warm, trials), len(trials))

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -74,9 +75,13 @@ type Runs interface {
 	Points(ctx context.Context, p project.Name, job training.JobID, run, metric string, limit int) ([]Point, error)
 }
 
-// Costs tell what jobs cost from an instant until now.
+// Costs tell what jobs cost.
 type Costs interface {
-	Spent(ctx context.Context, p project.Name, jobs []training.JobID, since time.Time) (float64, error)
+	// Spent is what each job cost until now; one that is left out has cost nothing. What
+	// a job that has ended cost does not change.
+	Spent(ctx context.Context, p project.Name, jobs []training.JobID) (map[training.JobID]float64, error)
+	// Free are the pools that a planned job may run in and that cost nothing.
+	Free(ctx context.Context, planned training.Job) ([]string, error)
 }
 
 // Origins knows what job attempts pass on to what they write. *tracking.Service is one.
@@ -116,6 +121,7 @@ type Service struct {
 
 	histories map[study]history
 	learnt    map[study]learnt
+	paid      map[study]float64 // what the jobs of trials cost of which nothing more comes
 
 	lease   *store.Lease // of the rounds, where others share the database
 	renewed time.Time
@@ -143,7 +149,7 @@ func New(cfg Config) *Service {
 	}
 	return &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, heard: map[training.JobID]heard{}, told: map[string]string{}, calm: map[string]rest{},
-		histories: map[study]history{}, learnt: map[study]learnt{},
+		histories: map[study]history{}, learnt: map[study]learnt{}, paid: map[study]float64{},
 	}
 }
 
@@ -214,6 +220,10 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 	}
 	pinned := planned.Pinned()
 	asked.Data, asked.Environment, asked.Residency, asked.Classification = pinned.Data, pinned.Environment, planned.Residency, planned.Classification
+	endless, err := s.endless(ctx, spec, planned)
+	if err != nil {
+		return w, "", err
+	}
 
 	do := func(ctx context.Context, tx *store.Tx) error {
 		now := s.now().UTC()
@@ -227,6 +237,8 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 			return warmErr
 		}
 		switch {
+		case endless != nil && !same(old.Spec, spec):
+			return endless
 		case fault.Is(err, fault.NotFound):
 			w, change = asked, project.Created
 			w.CreatedAt, w.ResumedAt = now, now
@@ -294,6 +306,20 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 		err = s.cfg.DB.Update(ctx, string(p), do)
 	}
 	return w, change, fault.Wrap(err, "sweep %s", name)
+}
+
+// endless is the refusal of a sweep that nothing but money bounds, and whose jobs may run
+// where they cost none.
+func (s *Service) endless(ctx context.Context, spec Spec, planned training.Job) (refusal, err error) {
+	if !spec.moneyOnly() {
+		return nil, nil
+	}
+	free, err := s.cfg.Costs.Free(ctx, planned)
+	if err != nil || len(free) == 0 {
+		return nil, err
+	}
+	return fault.New(fault.Invalid, "the budget is of money only, and the sweep's jobs may run in pools that have no price: %s", strings.Join(free, ", ")).
+		WithHint("Add trials or a time to budget, name pools that have a price in job.pools, or have an administrator give these one."), nil
 }
 
 // inherit narrows the label of a sweep to that of what it learns from.

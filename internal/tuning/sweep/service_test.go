@@ -126,6 +126,8 @@ type jobs struct {
 	points  map[string]map[string][]sweep.Point // by run and metric
 	refuse  func() error                        // of submissions
 	price   float64                             // of a job
+	asked   int                                 // of how many jobs the price was
+	free    []string                            // pools
 	plans   int
 	runs    map[training.JobID][]string // of attempts
 	invalid error                       // of plans
@@ -177,9 +179,16 @@ func (j *jobs) Cancel(_ context.Context, _ project.Name, id training.JobID) (tra
 	return *one, nil
 }
 
-func (j *jobs) Spent(_ context.Context, _ project.Name, ids []training.JobID, _ time.Time) (float64, error) {
-	return j.price * float64(len(ids)), nil
+func (j *jobs) Spent(_ context.Context, _ project.Name, ids []training.JobID) (map[training.JobID]float64, error) {
+	j.asked += len(ids)
+	of := map[training.JobID]float64{}
+	for _, id := range ids {
+		of[id] = j.price
+	}
+	return of, nil
 }
+
+func (j *jobs) Free(context.Context, training.Job) ([]string, error) { return j.free, nil }
 
 func (j *jobs) Stamp(_ context.Context, _ project.Name, run, metric string) (string, error) {
 	if p := j.points[run][metric]; len(p) > 0 {
@@ -572,6 +581,71 @@ func TestBudgets(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if got := w.one("time"); got.State != sweep.Complete || got.Counts[trial.Complete] != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestMoney: what trials cost is asked once they have ended, not in each round again; after
+// a restart the sum is the same.
+func TestMoney(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Budget, s.Parallel = stop.Budget{Money: 60}, 3
+	w.apply("s", s)
+	w.jobs.price = 1
+	for n := range 100 {
+		if n%7 == 6 {
+			w.restart()
+			w.jobs.asked = -len(w.jobs.order)
+		}
+		w.round()
+		if w.jobs.asked > 6 {
+			t.Fatalf("round %d asked of %d jobs", n, w.jobs.asked)
+		}
+		w.jobs.asked = 0
+		for _, one := range w.jobs.running() {
+			w.jobs.log(one, "loss", 0, 1)
+			w.jobs.end(one, training.Succeeded)
+		}
+	}
+	if got := w.one("s"); got.State != sweep.Complete || got.Reason != "60.00 were spent, of 60.00" || got.Counts[trial.Complete] != 60 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestMoneyWithoutPrices: a sweep that only money bounds does not go on for ever where
+// nothing costs any.
+func TestMoneyWithoutPrices(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Budget = stop.Budget{Money: 3}
+	made := w.apply("priced", s)
+	w.jobs.free = []string{"home"}
+	if _, change, err := w.Apply(w.alice(), demo, "priced", s); err != nil || change != project.Unchanged {
+		t.Errorf("the same again: %s, %v", change, err)
+	}
+	if _, _, err := w.Apply(w.alice(), demo, "free", s); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "no price: home") || !strings.Contains(fault.HintOf(err), "budget") {
+		t.Errorf("money only: %v", err)
+	}
+	s.Parallel = 2
+	if _, _, err := w.Plan(w.alice(), demo, "priced", s); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a change: %v", err)
+	}
+	for name, b := range map[string]stop.Budget{"trials": {Money: 3, Trials: 4}, "time": {Money: 3, Time: compute.Duration(time.Hour)}} {
+		s.Budget = b
+		if _, _, err := w.Plan(w.alice(), demo, name, s); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s.Budget, s.Search.Algorithm = stop.Budget{Money: 3}, search.Grid
+	if _, _, err := w.Plan(w.alice(), demo, "grid", s); err != nil {
+		t.Errorf("a grid: %v", err)
+	}
+	// Prices that were there once.
+	long(t, w.cfg.DB, made, 1000)
+	w.round()
+	w.round()
+	if got := w.one("priced"); got.State != sweep.Failed || got.Reason != "1000 trials cost nothing, and the budget is of money only" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -125,6 +125,10 @@ const (
 // patience is how many trials may fail when none has succeeded.
 const patience = 5
 
+// gratis is how many trials that cost nothing a sweep starts which only money bounds: a
+// pool may have lost its price.
+const gratis = 1000
+
 // grace is what a trial has to end in, where its job does not say.
 const grace = 5 * time.Second
 
@@ -135,6 +139,11 @@ func (s Spec) Problem() search.Problem {
 		p.Directions = append(p.Directions, o.Direction)
 	}
 	return p
+}
+
+// moneyOnly reports whether nothing but money ends the search.
+func (s Spec) moneyOnly() bool {
+	return s.Budget.Money > 0 && s.Budget.Trials == 0 && s.Budget.Time == 0 && s.Search.Algorithm != search.Grid
 }
 
 // complete fills in the defaults.
