@@ -216,6 +216,7 @@ func (s *Service) round(ctx context.Context, w Sweep) error {
 	// 3. What the transaction decided. A crash amid it is made up for by the next round,
 	// which finds a trial without a job, and a job that runs without need.
 	var failed []error
+	w.Environment = cmp.Or(do.pin, w.Environment)
 	for _, n := range all {
 		if s.heard[n.task.Job] = n.heard; n.missing || n.job.State.Ended() {
 			delete(s.heard, n.task.Job)
@@ -242,10 +243,11 @@ func (s *Service) round(ctx context.Context, w Sweep) error {
 // todo is what a round does.
 type todo struct {
 	plan
-	trials int   // that there were
-	best   []int // of them
-	record bool  // there are news to record
-	moved  bool  // the sweep is in another state, or for another reason
+	trials int    // that there were
+	best   []int  // of them
+	record bool   // there are news to record
+	moved  bool   // the sweep is in another state, or for another reason, or pinned
+	pin    string // the environment in which all trials run from now on
 	cancel []training.JobID
 	submit []Task // again
 	begun  []Task // by the transaction
@@ -301,6 +303,13 @@ func (s *Service) next(ctx context.Context, w Sweep, all []news, money float64) 
 			do.submit = append(do.submit, n.task)
 		}
 	}
+	// An environment that was being built is that which the first trial gets; the others
+	// wait to be told.
+	if i := slices.IndexFunc(all, func(n news) bool { return n.job.EnvDigest != "" }); w.unpinned() && i >= 0 {
+		do.pin = all[i].job.Pinned().Environment
+	} else if w.unpinned() {
+		l.spec.Parallel = 1
+	}
 	l.spent.Trials = len(l.trials)
 	for _, t := range l.trials {
 		if t.State == trial.Failed && t.Number >= w.Forgiven {
@@ -317,7 +326,7 @@ func (s *Service) next(ctx context.Context, w Sweep, all []news, money float64) 
 	for _, e := range do.end {
 		do.cancel = append(do.cancel, tasks[e.number])
 	}
-	do.trials, do.moved = len(l.trials), do.state != w.State || do.reason != w.Reason
+	do.trials, do.moved = len(l.trials), do.state != w.State || do.reason != w.Reason || do.pin != ""
 	if do.state != Running {
 		do.best = foremost(trial.Front(l.trials, w.Spec.Problem().Directions), len(w.Spec.Objectives))
 	}
@@ -428,7 +437,7 @@ func (s *Service) record(ctx context.Context, tx *store.Tx, w Sweep, all []news,
 	if !do.moved {
 		return nil
 	}
-	w.Reason = do.reason
+	w.Reason, w.Environment = do.reason, cmp.Or(do.pin, w.Environment)
 	if do.state != Running {
 		if w, err = w.moved(do.state, s.now().UTC()); err != nil {
 			return err

@@ -650,6 +650,40 @@ func TestMoneyWithoutPrices(t *testing.T) {
 	}
 }
 
+// TestEnvironment: one that is being built when the sweep is applied is for all trials that
+// which the first gets, whatever has its name later.
+func TestEnvironment(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Job.Environment, s.Parallel = "torch", 4
+	if made := w.apply("s", s); made.Environment != "torch" {
+		t.Fatalf("%+v", made)
+	}
+	w.round()
+	w.round()
+	if len(w.jobs.order) != 1 {
+		t.Fatalf("%d jobs before the environment is built", len(w.jobs.order))
+	}
+	w.jobs.end(w.jobs.running()[0], training.Failed) // before it was
+	w.round()
+	first := w.jobs.running()[0]
+	if len(w.jobs.order) != 2 || first.Spec.Environment != "torch" {
+		t.Fatalf("%+v", first.Spec)
+	}
+	first.EnvDigest = "sha256:e"
+	w.round()
+	w.restart()
+	w.round()
+	if got := w.one("s"); got.Environment != "torch@sha256:e" || len(w.jobs.running()) != 4 {
+		t.Errorf("%s, %d jobs", got.Environment, len(w.jobs.running()))
+	}
+	for _, one := range w.jobs.running()[1:] {
+		if one.Spec.Environment != "torch@sha256:e" {
+			t.Errorf("%s runs in %s", one.Name, one.Spec.Environment)
+		}
+	}
+}
+
 // TestWarmStart: what an earlier sweep learnt is used.
 func TestWarmStart(t *testing.T) {
 	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))

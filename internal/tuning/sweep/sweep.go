@@ -236,7 +236,8 @@ type Sweep struct {
 	Stop string `json:"stop,omitempty" doc:"Who or what ends it; empty while it is wanted"`
 	Ends State  `json:"ends,omitempty" doc:"The state that it will have then"`
 
-	// What the jobs of all trials read and run in, as it was when the sweep was applied.
+	// What the jobs of all trials read and run in, as it was when the sweep was applied. An
+	// environment that was being built then is pinned by the first trial that gets it.
 	Data        map[string]string `json:"data,omitempty" doc:"Inputs of the trials' jobs by name, with their versions"`
 	Environment string            `json:"environment,omitempty" doc:"Environment of the trials' jobs, with its digest once it is built"`
 
@@ -304,6 +305,12 @@ func (s Sweep) follows(next Spec) error {
 		}
 	}
 	return nil
+}
+
+// unpinned reports whether trials could still get different builds of their environment.
+func (s Sweep) unpinned() bool {
+	environment := cmp.Or(s.Environment, s.Spec.Job.Environment)
+	return environment != "" && !strings.Contains(environment, "@")
 }
 
 // job is what a trial's job is called and does.
