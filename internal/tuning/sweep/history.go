@@ -3,6 +3,7 @@ package sweep
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ type history struct {
 	last   tuning.TrialID         // the newest
 	open   map[int]tuning.TrialID // of those that had not ended, by number
 	bytes  int                    // what it takes, about
+	theirs map[int]bool           // of those that clients of Optuna's added, by number
 	used   time.Time
 }
 
@@ -72,6 +74,11 @@ func (s *Service) history(ctx context.Context, tx *store.Tx, w Sweep) (history, 
 		if err != nil {
 			return h, err
 		}
+		if len(some) > 0 {
+			if h.theirs, err = s.theirs(ctx, tx, w, h.theirs, some); err != nil {
+				return h, err
+			}
+		}
 		for _, t := range some {
 			h.add(w, t)
 			h.last = t.ID
@@ -80,6 +87,23 @@ func (s *Service) history(ctx context.Context, tx *store.Tx, w Sweep) (history, 
 			return h, nil
 		}
 	}
+}
+
+// theirs adds those of new trials that have no task: no sweep made them.
+func (s *Service) theirs(ctx context.Context, tx *store.Tx, w Sweep, before map[int]bool, some []tuning.Trial) (map[int]bool, error) {
+	tasks, err := s.cfg.Store.TasksOf(ctx, tx, w.Project, w.Study, int(some[0].Number), int(some[len(some)-1].Number))
+	if err != nil || len(tasks) == len(some) {
+		return before, err
+	}
+	theirs := map[int]bool{}
+	maps.Copy(theirs, before)
+	for _, t := range some {
+		theirs[int(t.Number)] = true
+	}
+	for _, t := range tasks {
+		delete(theirs, t.Number)
+	}
+	return theirs, nil
 }
 
 // add takes a trial: the next one, or one that had not ended.

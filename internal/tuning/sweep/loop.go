@@ -310,9 +310,9 @@ func (s *Service) next(ctx context.Context, w Sweep, all []news, money float64) 
 	} else if w.unpinned() {
 		l.spec.Parallel = 1
 	}
-	l.spent.Trials = len(l.trials)
+	l.theirs, l.spent.Trials = h.theirs, len(l.trials)-len(h.theirs)
 	for _, t := range l.trials {
-		if t.State == trial.Failed && t.Number >= w.Forgiven {
+		if t.State == trial.Failed && t.Number >= w.Forgiven && !l.theirs[t.Number] {
 			l.spent.Failed++
 		}
 	}

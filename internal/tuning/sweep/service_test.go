@@ -719,12 +719,14 @@ func TestWarmStart(t *testing.T) {
 	}
 }
 
-// TestClients: a client of Optuna's can add trials, which are learnt from and hold no
-// place.
+// TestClients: a client of Optuna's can add trials, which are learnt from, hold no place
+// and use no budget.
 func TestClients(t *testing.T) {
 	db := storetest.SQLite(t, tuningsql.Migrations)
 	w := newWorld(t, db)
-	made := w.apply("s", spec())
+	first := spec()
+	first.Search.First = []space.Params{{"x": 2.5}}
+	made := w.apply("s", first)
 	err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
 		id, _, err := w.cfg.Studies.CreateTrial(ctx, tx, demo, made.Study, nil, "")
 		if err != nil {
@@ -740,6 +742,19 @@ func TestClients(t *testing.T) {
 	all := w.trials("s")
 	if len(all) != 2 || all[0].Job != "" || all[1].Job == "" || len(w.jobs.order) != 1 || w.jobs.of[w.jobs.order[0]].Name != "s-1" {
 		t.Errorf("%+v", all)
+	}
+	if all[1].Params["x"] != 2.5 {
+		t.Errorf("the first of ours tries %v", all[1].Params)
+	}
+	for w.one("s").State == sweep.Running {
+		w.round()
+		for _, one := range w.jobs.running() {
+			w.jobs.log(one, "loss", 0, 1)
+			w.jobs.end(one, training.Succeeded)
+		}
+	}
+	if n := len(w.jobs.order); n != 12 {
+		t.Errorf("%d jobs, with a budget of 12 trials", n)
 	}
 }
 
@@ -946,7 +961,9 @@ func TestProjects(t *testing.T) {
 func TestBroken(t *testing.T) {
 	db := storetest.SQLite(t, tuningsql.Migrations)
 	w := newWorld(t, db)
-	made := w.apply("s", spec())
+	first := spec()
+	first.Search.First = []space.Params{{"x": 2.5}}
+	made := w.apply("s", first)
 	err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
 		return w.cfg.Studies.Declare(ctx, tx, demo, made.Study, "x", `{"name": "CategoricalDistribution", "attributes": {"choices": [1]}}`)
 	})
