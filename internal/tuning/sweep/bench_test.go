@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func benchmarkRound(b *testing.B, algorithm search.Algorithm, trials int) {
 				}
 				at := time.Now()
 				err := db.Update(context.WithoutCancel(b.Context()), demo, func(ctx context.Context, tx *store.Tx) error {
-					return tuningsql.Store{}.PutStudyAttribute(ctx, tx, demo, 999, tuning.User, "n", fmt.Sprint(n))
+					return tuningsql.Store{}.PutStudyAttribute(ctx, tx, demo, 999, tuning.User, "n", strconv.Itoa(n))
 				})
 				if err != nil {
 					b.Error(err)

@@ -124,9 +124,7 @@ func (h *history) add(w Sweep, t tuning.Trial) {
 
 // keep remembers histories for the next round.
 func (s *Service) keep(read map[study]history) {
-	for key, h := range read {
-		s.histories[key] = h
-	}
+	maps.Copy(s.histories, read)
 	total := 0
 	for key, h := range s.histories {
 		if _, now := read[key]; !now && s.now().Sub(h.used) > forgotten {

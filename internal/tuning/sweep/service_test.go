@@ -42,9 +42,9 @@ type world struct {
 	time time.Time
 }
 
-func newWorld(t testing.TB, db *store.DB) *world {
-	t.Helper()
-	w := &world{TB: t, jobs: &jobs{of: map[training.JobID]*training.Job{}, runs: map[training.JobID][]string{}, points: map[string]map[string][]sweep.Point{}}, time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
+func newWorld(tb testing.TB, db *store.DB) *world {
+	tb.Helper()
+	w := &world{TB: tb, jobs: &jobs{of: map[training.JobID]*training.Job{}, runs: map[training.JobID][]string{}, points: map[string]map[string][]sweep.Point{}}, time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
 	w.cfg = sweep.Config{
 		DB: db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: w.now},
 		Authorizer: &w.jobs.rights, Origins: &w.jobs.rights, Jobs: w.jobs, Runs: w.jobs, Costs: w.jobs, Now: w.now,
