@@ -204,6 +204,22 @@ func (r Rule) Turns(t trial.Trial, steps []int64) []int64 {
 	return steps[max(len(steps)-atOnce, 0):]
 }
 
+// Reaches reports whether who had reported up to a step comes to a rung at another one.
+func (r Rule) Reaches(before, step int64) bool {
+	if r.Kind != ASHA && r.Kind != Hyperband {
+		return false
+	}
+	for k := 0; ; k++ {
+		rung, ok := r.rung(k)
+		if !ok || rung > step {
+			return false
+		}
+		if rung > before {
+			return true
+		}
+	}
+}
+
 // Kept are those reports of a trial that has ended which a decision about others, or a
 // sampler, looks at.
 func (r Rule) Kept(t trial.Trial) []trial.Report {

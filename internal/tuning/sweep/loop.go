@@ -24,7 +24,7 @@ import (
 )
 
 // maxReports is how many steps are kept of a trial; of later ones only those that it has
-// logged before are kept anew.
+// logged before are kept anew, and those by which it reaches a rung.
 const maxReports = 10_000
 
 // roundTime bounds what one sweep takes of a round.
@@ -285,7 +285,7 @@ func (s *Service) next(ctx context.Context, w Sweep, all []news, money float64) 
 	for i := range all {
 		n := &all[i]
 		t := &l.trials[n.task.Number]
-		n.weigh(t)
+		n.weigh(t, w.Spec.Stop)
 		for _, p := range n.reports {
 			l.fresh[t.Number] = append(l.fresh[t.Number], p.Step)
 		}
@@ -334,21 +334,25 @@ func (s *Service) next(ctx context.Context, w Sweep, all []news, money float64) 
 }
 
 // weigh says what a look changes of a trial, which is changed so.
-func (n *news) weigh(t *trial.Trial) {
+func (n *news) weigh(t *trial.Trial, rule stop.Rule) {
 	n.reports, n.state, n.reason, n.done = nil, "", "", false
 	if t.State != trial.Running { // stopped by a rule, or by a client of Optuna's
 		n.done = n.missing || n.job.State.Ended()
 		return
 	}
 	at := make(map[int64]int, len(t.Reports))
+	highest := int64(math.MinInt64)
 	for i, r := range t.Reports {
 		at[r.Step] = i
+		highest = max(highest, r.Step)
 	}
 	t.Reports = slices.Clone(t.Reports)
 	for _, p := range n.points {
 		i, ok := at[p.Step]
 		switch {
-		case ok && (t.Reports[i].Value == p.Value || math.IsNaN(t.Reports[i].Value) && math.IsNaN(p.Value)), !ok && len(at) >= maxReports:
+		case ok && (t.Reports[i].Value == p.Value || math.IsNaN(t.Reports[i].Value) && math.IsNaN(p.Value)):
+			continue
+		case !ok && len(at) >= maxReports && !rule.Reaches(highest, p.Step):
 			continue
 		case ok:
 			t.Reports[i].Value = p.Value
@@ -356,6 +360,7 @@ func (n *news) weigh(t *trial.Trial) {
 			at[p.Step] = len(t.Reports)
 			t.Reports = append(t.Reports, trial.Report{Step: p.Step, Value: p.Value})
 		}
+		highest = max(highest, p.Step)
 		n.reports = append(n.reports, p)
 	}
 	if n.missing || !n.job.State.Ended() {
@@ -469,8 +474,13 @@ func (s *Service) look(ctx context.Context, w Sweep, t Task) (n news, err error)
 	if err != nil {
 		return n, err
 	}
-	if stamp != "" && n.heard.stamp != stamp {
-		if n.points, err = s.cfg.Runs.Points(ctx, w.Project, t.Job, n.job.Run, w.Spec.Watch, maxReports); err != nil {
+	if stamp != "" && (n.heard.stamp != stamp || n.job.State.Ended()) {
+		if n.heard.values == 0 || n.job.State.Ended() { // the first time, and the last, all of it
+			n.points, n.heard.values, err = s.cfg.Runs.Points(ctx, w.Project, t.Job, n.job.Run, w.Spec.Watch, maxReports)
+		} else {
+			n.points, n.heard.values, err = s.cfg.Runs.After(ctx, w.Project, n.job.Run, w.Spec.Watch, n.heard.values, maxReports)
+		}
+		if err != nil {
 			return n, err
 		}
 		n.heard.stamp, n.heard.at = stamp, s.now()
@@ -487,10 +497,10 @@ func (s *Service) values(ctx context.Context, w Sweep, job training.Job) (values
 		// The last attempt says what the last value is, unless it had nothing left to do.
 		var points []Point
 		if o.Value == Last {
-			points, err = s.cfg.Runs.Points(ctx, w.Project, "", job.Run, o.Metric, maxReports)
+			points, _, err = s.cfg.Runs.Points(ctx, w.Project, "", job.Run, o.Metric, 1)
 		}
 		if err == nil && len(points) == 0 {
-			points, err = s.cfg.Runs.Points(ctx, w.Project, job.ID, job.Run, o.Metric, maxReports)
+			points, _, err = s.cfg.Runs.Points(ctx, w.Project, job.ID, job.Run, o.Metric, math.MaxInt)
 		}
 		if err != nil {
 			return nil, "", err

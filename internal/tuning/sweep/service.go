@@ -71,8 +71,12 @@ type Runs interface {
 	Stamp(ctx context.Context, p project.Name, run, metric string) (string, error)
 	// Points are what a run logged of a metric: of each step the last value, by step, at
 	// most the limit of the highest steps. With a job they are of the runs of all its
-	// attempts, what a later one logged in place of what an earlier one had.
-	Points(ctx context.Context, p project.Name, job training.JobID, run, metric string, limit int) ([]Point, error)
+	// attempts, what a later one logged in place of what an earlier one had. n is how
+	// many values the run itself has, of all steps.
+	Points(ctx context.Context, p project.Name, job training.JobID, run, metric string, limit int) (points []Point, n int, err error)
+	// After are those of a run alone that are not among its first n values by time, and
+	// how many there are then. What was logged late with an earlier time may be left out.
+	After(ctx context.Context, p project.Name, run, metric string, n, limit int) (points []Point, next int, err error)
 }
 
 // Costs tell what jobs cost.
@@ -136,6 +140,7 @@ type rest struct {
 // heard is what was read of a trial's job.
 type heard struct {
 	run, stamp string
+	values     int       // of the watched metric, that were read
 	at         time.Time // when it began or reported last, as far as this process knows
 }
 

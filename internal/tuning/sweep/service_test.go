@@ -125,6 +125,7 @@ type jobs struct {
 	of      map[training.JobID]*training.Job
 	points  map[string]map[string][]sweep.Point // by run and metric
 	refuse  func() error                        // of submissions
+	read    int                                 // points
 	price   float64                             // of a job
 	asked   int                                 // of how many jobs the price was
 	free    []string                            // pools
@@ -197,22 +198,36 @@ func (j *jobs) Stamp(_ context.Context, _ project.Name, run, metric string) (str
 	return "", nil
 }
 
-func (j *jobs) Points(_ context.Context, _ project.Name, job training.JobID, run, metric string, _ int) ([]sweep.Point, error) {
+func (j *jobs) Points(_ context.Context, _ project.Name, job training.JobID, run, metric string, limit int) ([]sweep.Point, int, error) {
 	runs := []string{run}
 	if job != "" {
 		runs = j.runs[job]
 	}
-	at := map[int64]float64{}
+	var all []sweep.Point
 	for _, run := range runs {
-		for _, p := range j.points[run][metric] {
-			at[p.Step] = p.Value
-		}
+		all = append(all, j.points[run][metric]...)
 	}
-	var out []sweep.Point
-	for _, step := range slices.Sorted(maps.Keys(at)) {
+	j.read += len(all)
+	return latest(all, limit), len(j.points[run][metric]), nil
+}
+
+func (j *jobs) After(_ context.Context, _ project.Name, run, metric string, n, limit int) ([]sweep.Point, int, error) {
+	all := j.points[run][metric]
+	j.read += len(all) - n
+	return latest(all[n:], limit), len(all), nil
+}
+
+// latest is of each step the last point.
+func latest(all []sweep.Point, limit int) (out []sweep.Point) {
+	at := map[int64]float64{}
+	for _, p := range all {
+		at[p.Step] = p.Value
+	}
+	steps := slices.Sorted(maps.Keys(at))
+	for _, step := range steps[max(len(steps)-limit, 0):] {
 		out = append(out, sweep.Point{Step: step, Value: at[step]})
 	}
-	return out, nil
+	return out
 }
 
 // running are the jobs that have not ended, in the order of their submission.
@@ -582,6 +597,44 @@ func TestBudgets(t *testing.T) {
 	}
 	if got := w.one("time"); got.State != sweep.Complete || got.Counts[trial.Complete] != 2 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestManyPoints: a trial that logs very much is read as it goes on, is judged at each rung,
+// and its best value is found wherever it was.
+func TestManyPoints(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Budget.Trials, s.Stop = 2, stop.Rule{Kind: stop.ASHA, MinResource: 5000, Reduction: 4}
+	s.Objectives[0].Value = sweep.Best
+	w.apply("s", s)
+	w.round()
+	for n, one := range []float64{1, 2} { // the second is worse, but for its first value
+		job := w.jobs.running()[0]
+		w.jobs.log(job, "loss", 1, 1-one)
+		for step := int64(2); step <= 25_000 && job.Stop == ""; step++ {
+			w.jobs.log(job, "loss", step, one+2)
+			if step%5000 == 0 {
+				w.jobs.read = 0
+				w.round()
+				if w.jobs.read > 5000 {
+					t.Fatalf("%d points were read at step %d", w.jobs.read, step)
+				}
+			}
+		}
+		if n == 1 && job.Stop == "" {
+			break
+		}
+		w.jobs.end(job, training.Succeeded)
+		w.round()
+		w.round()
+	}
+	all := w.trials("s")
+	if all[0].Values[0] != 0 || all[1].State != trial.Stopped || !strings.Contains(all[1].Reason, "rung of step 5000") {
+		t.Errorf("%+v, %+v", all[0].Values, all[1].Reason)
+	}
+	if last := all[0].Reports[len(all[0].Reports)-1]; last.Step != 20_000 {
+		t.Errorf("the last report kept is of step %d", last.Step)
 	}
 }
 
