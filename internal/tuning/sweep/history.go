@@ -54,7 +54,7 @@ func (s *Service) history(ctx context.Context, tx *store.Tx, w Sweep) (history, 
 	if !ok || h.rule != w.Spec.Stop {
 		h = history{rule: w.Spec.Stop}
 	}
-	before := h.open
+	before, l := h.open, through(w)
 	h.trials, h.open, h.used = slices.Clone(h.trials), map[int]tuning.TrialID{}, s.now()
 	var open []tuning.TrialID
 	for _, id := range before {
@@ -66,7 +66,7 @@ func (s *Service) history(ctx context.Context, tx *store.Tx, w Sweep) (history, 
 			return h, err
 		}
 		for _, t := range some {
-			h.add(w, t)
+			h.add(l, t)
 		}
 	}
 	for {
@@ -80,7 +80,7 @@ func (s *Service) history(ctx context.Context, tx *store.Tx, w Sweep) (history, 
 			}
 		}
 		for _, t := range some {
-			h.add(w, t)
+			h.add(l, t)
 			h.last = t.ID
 		}
 		if len(some) < page {
@@ -107,8 +107,8 @@ func (s *Service) theirs(ctx context.Context, tx *store.Tx, w Sweep, before map[
 }
 
 // add takes a trial: the next one, or one that had not ended.
-func (h *history) add(w Sweep, t tuning.Trial) {
-	as := seen(w, t)
+func (h *history) add(l lens, t tuning.Trial) {
+	as := l.seen(t)
 	if as.State == trial.Running {
 		h.open[as.Number] = t.ID
 	} else {

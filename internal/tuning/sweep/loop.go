@@ -569,7 +569,7 @@ func (s *Service) submit(ctx context.Context, w Sweep, t Task) error {
 	if err != nil {
 		return err
 	}
-	name, spec := w.job(t.Number, seen(w, one[0]).Params)
+	name, spec := w.job(t.Number, through(w).seen(one[0]).Params)
 	_, err = s.cfg.Jobs.SubmitTrial(identity.With(ctx, w.By), w.Project, name, spec, t.Job)
 	if err == nil || ctx.Err() != nil || slices.ContainsFunc([]fault.Kind{fault.Unavailable, fault.Timeout, fault.Exhausted, fault.Internal}, func(k fault.Kind) bool { return fault.Is(err, k) }) {
 		return err

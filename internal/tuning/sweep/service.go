@@ -648,8 +648,9 @@ func (s *Service) shown(ctx context.Context, tx *store.Tx, w Sweep, trials []tun
 	for _, t := range tasks {
 		of[t.Number] = t
 	}
+	l := through(w)
 	for _, t := range trials {
-		shown = append(shown, show(w, t, of[int(t.Number)]))
+		shown = append(shown, l.show(t, of[int(t.Number)]))
 	}
 	return shown, nil
 }
@@ -739,13 +740,47 @@ var states = map[tuning.State]trial.State{
 	tuning.Waiting: trial.Running, tuning.Running: trial.Running, tuning.Complete: trial.Complete, tuning.Pruned: trial.Stopped, tuning.Failed: trial.Failed,
 }
 
+// lens reads trials as a sweep's. It remembers distributions that it has read.
+type lens struct {
+	Sweep
+	known map[tuning.Distribution]*space.Parameter // nil cannot be read
+}
+
+func through(w Sweep) lens { return lens{w, map[tuning.Distribution]*space.Parameter{}} }
+
+// value is what a trial has of a parameter. A client's trial may have got it of another
+// range or other choices, when it was added as a whole: what the sweep's parameter cannot
+// have is left out, as it would be taken for something else.
+func (l lens) value(p space.Parameter, of tuning.Param) (any, bool) {
+	if l.State == Client { // each range was that of then
+		return p.Decode(of.Value), true
+	}
+	q, read := l.known[of.Distribution]
+	if !read {
+		if one, err := space.FromOptuna(p.Name, []byte(of.Distribution)); err == nil {
+			q = &one
+		}
+		l.known[of.Distribution] = q
+	}
+	if q == nil {
+		return nil, false
+	}
+	x, err := p.Encode(q.Decode(of.Value))
+	if err != nil {
+		return nil, false
+	}
+	return p.Decode(x), true
+}
+
 // seen is a trial as samplers and rules see it. Parameters that the sweep does not have,
 // of trials that a client of Optuna's added, are left out.
-func seen(w Sweep, t tuning.Trial) trial.Trial {
+func (l lens) seen(t tuning.Trial) trial.Trial {
 	out := trial.Trial{Number: int(t.Number), State: states[t.State], Params: space.Params{}, Values: t.Values, Started: t.Started}
-	for _, p := range w.Spec.Parameters {
-		if v, ok := t.Params[p.Name]; ok {
-			out.Params[p.Name] = p.Decode(v.Value)
+	for _, p := range l.Spec.Parameters {
+		if of, ok := t.Params[p.Name]; ok {
+			if v, ok := l.value(p, of); ok {
+				out.Params[p.Name] = v
+			}
 		}
 	}
 	for step, v := range t.Intermediate {
@@ -755,8 +790,8 @@ func seen(w Sweep, t tuning.Trial) trial.Trial {
 	return out
 }
 
-func show(w Sweep, t tuning.Trial, task Task) Shown {
-	as := seen(w, t)
+func (l lens) show(t tuning.Trial, task Task) Shown {
+	as := l.seen(t)
 	out := Shown{
 		Number: as.Number, State: as.State, Params: as.Params, Job: string(task.Job), Reason: task.Reason,
 		Started: t.Started, Ended: t.Completed, Attributes: said(t.User),

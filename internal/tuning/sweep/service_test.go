@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -808,6 +809,48 @@ func TestClients(t *testing.T) {
 	}
 	if n := len(w.jobs.order); n != 12 {
 		t.Errorf("%d jobs, with a budget of 12 trials", n)
+	}
+}
+
+// TestForeignValues: what a client's trial has of other ranges and choices is not taken for
+// values of the sweep's.
+func TestForeignValues(t *testing.T) {
+	db := storetest.SQLite(t, tuningsql.Migrations)
+	w := newWorld(t, db)
+	s := spec()
+	s.Parameters = append(s.Parameters, space.Parameter{Name: "opt", Type: space.Categorical, Choices: space.Choices{"adam", "sgd"}})
+	s.Search.Startup = 1
+	made := w.apply("s", s)
+	const (
+		wide   = tuning.Distribution(`{"name": "FloatDistribution", "attributes": {"step": null, "low": 0.0, "high": 9.0, "log": false}}`)
+		others = tuning.Distribution(`{"name": "CategoricalDistribution", "attributes": {"choices": ["lion", "sgd", "adam"]}}`)
+	)
+	err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
+		for _, params := range []map[string]tuning.Param{
+			{"x": {Value: 2, Distribution: wide}, "opt": {Value: 2, Distribution: others}},
+			{"x": {Value: 9, Distribution: wide}, "opt": {Value: 0, Distribution: others}},
+			{"x": {Value: 1, Distribution: others}, "opt": {Value: 5, Distribution: wide}},
+		} {
+			t := tuning.Trial{State: tuning.Complete, Values: []float64{-1}, Params: params}
+			if _, _, err := w.cfg.Studies.CreateTrial(ctx, tx, demo, made.Study, &t, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.round()
+	w.round()
+	all := w.trials("s")
+	for n, want := range []space.Params{{"x": 2.0, "opt": "adam"}, {}, {}} {
+		if !reflect.DeepEqual(all[n].Params, want) {
+			t.Errorf("trial %d has %v, not %v", n, all[n].Params, want)
+		}
+	}
+	if len(w.jobs.order) != 1 {
+		t.Errorf("%d jobs", len(w.jobs.order))
 	}
 }
 
