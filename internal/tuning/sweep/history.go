@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -66,7 +67,9 @@ func (s *Service) history(ctx context.Context, tx *store.Tx, w Sweep) (history, 
 			return h, err
 		}
 		for _, t := range some {
-			h.add(l, t)
+			if err := h.add(l, t); err != nil {
+				return h, err
+			}
 		}
 	}
 	for {
@@ -80,7 +83,9 @@ func (s *Service) history(ctx context.Context, tx *store.Tx, w Sweep) (history, 
 			}
 		}
 		for _, t := range some {
-			h.add(l, t)
+			if err := h.add(l, t); err != nil {
+				return h, err
+			}
 			h.last = t.ID
 		}
 		if len(some) < page {
@@ -107,7 +112,7 @@ func (s *Service) theirs(ctx context.Context, tx *store.Tx, w Sweep, before map[
 }
 
 // add takes a trial: the next one, or one that had not ended.
-func (h *history) add(l lens, t tuning.Trial) {
+func (h *history) add(l lens, t tuning.Trial) error {
 	as := l.seen(t)
 	if as.State == trial.Running {
 		h.open[as.Number] = t.ID
@@ -115,11 +120,15 @@ func (h *history) add(l lens, t tuning.Trial) {
 		as.Reports = h.rule.Kept(as)
 		h.bytes += 256 + 64*len(as.Params) + 40*len(as.Reports)
 	}
-	if as.Number == len(h.trials) { // numbers have no gaps, and follow the order of IDs
-		h.trials = append(h.trials, as)
-	} else {
+	switch {
+	case as.Number < len(h.trials):
 		h.trials[as.Number] = as
+	case as.Number == len(h.trials): // numbers have no gaps, and follow the order of IDs
+		h.trials = append(h.trials, as)
+	default:
+		return fault.New(fault.Internal, "study %d has a trial %d and none before it", t.Study, as.Number)
 	}
+	return nil
 }
 
 // keep remembers histories for the next round.

@@ -83,6 +83,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 		return !slices.ContainsFunc(all, func(w Sweep) bool { return w.Project == key.project && w.Study == key.id })
 	}
 	maps.DeleteFunc(s.learnt, func(key study, _ learnt) bool { return gone(key) })
+	maps.DeleteFunc(s.waits, func(key study, _ string) bool { return gone(key) })
 	maps.DeleteFunc(s.paid, func(key study, _ float64) bool { return gone(key) })
 	return nil
 }
@@ -228,8 +229,10 @@ func (s *Service) round(ctx context.Context, w Sweep) error {
 		}
 	}
 	submit := slices.Concat(do.submit, do.begun)
+	delete(s.waits, study{w.Project, w.Study})
 	for _, t := range submit {
 		if err := s.submit(ctx, w, t); err != nil {
+			s.waits[study{w.Project, w.Study}] = fmt.Sprintf("the job of trial %d cannot be submitted now: %v", t.Number, err)
 			failed = append(failed, err)
 			break // the others would not fare better
 		}
@@ -318,6 +321,9 @@ func (s *Service) next(ctx context.Context, w Sweep, all []news, money float64) 
 	}
 	if do.plan, err = decide(l); err != nil {
 		return do, err
+	}
+	if do.reason == "" { // the next round, which comes soon, says it
+		do.reason = s.waits[study{w.Project, w.Study}]
 	}
 	tasks := map[int]training.JobID{}
 	for _, n := range all {
@@ -464,6 +470,7 @@ func (s *Service) look(ctx context.Context, w Sweep, t Task) (n news, err error)
 		return n, nil
 	}
 	if err != nil || n.job.Run == "" {
+		n.failure = "it has no run"
 		return n, err
 	}
 	n.heard = s.heard[t.Job]

@@ -27,6 +27,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/tuning/picture"
 	"github.com/falaj-ml/falaj/internal/tuning/search"
 	"github.com/falaj-ml/falaj/internal/tuning/space"
+	"github.com/falaj-ml/falaj/internal/tuning/stop"
 	"github.com/falaj-ml/falaj/internal/tuning/trial"
 )
 
@@ -125,6 +126,7 @@ type Service struct {
 
 	histories map[study]history
 	learnt    map[study]learnt
+	waits     map[study]string  // why jobs could not be submitted last
 	paid      map[study]float64 // what the jobs of trials cost of which nothing more comes
 
 	lease   *store.Lease // of the rounds, where others share the database
@@ -154,7 +156,7 @@ func New(cfg Config) *Service {
 	}
 	return &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, heard: map[training.JobID]heard{}, told: map[string]string{}, calm: map[string]rest{},
-		histories: map[study]history{}, learnt: map[study]learnt{}, paid: map[study]float64{},
+		histories: map[study]history{}, learnt: map[study]learnt{}, paid: map[study]float64{}, waits: map[study]string{},
 	}
 }
 
@@ -412,8 +414,9 @@ func (s *Service) Stop(ctx context.Context, p project.Name, name string) (w Swee
 }
 
 // Resume goes on with a sweep that has ended, with so many trials more in its budget.
-// Needs sweep.apply. Errors: fault.Conflict while it goes on; fault.Invalid for a
-// negative number.
+// Needs sweep.apply. Errors: fault.Conflict while it goes on, or when its budget of trials
+// or time is spent all the same; fault.Invalid for a negative number, or one where trials
+// are not bounded.
 func (s *Service) Resume(ctx context.Context, p project.Name, name string, trials int) (w Sweep, err error) {
 	err = s.change(ctx, p, name, func(ctx context.Context, tx *store.Tx, old Sweep) error {
 		w = old
@@ -423,11 +426,19 @@ func (s *Service) Resume(ctx context.Context, p project.Name, name string, trial
 		case trials < 0:
 			return fault.New(fault.Invalid, "%d trials more are fewer", trials)
 		}
-		if trials > 0 && w.Spec.Budget.Trials > 0 {
-			w.Spec.Budget.Trials += trials
+		if trials > 0 && w.Spec.Budget.Trials == 0 {
+			return fault.New(fault.Invalid, "sweep %s has no budget of trials, to which %d could be added", name, trials).WithHint("Apply it with a larger budget, or resume it without a number of trials.")
 		}
+		w.Spec.Budget.Trials += trials
 		if err := w.Spec.Budget.Validate(); err != nil {
 			return err
+		}
+		tasks, err := s.cfg.Store.Tasks(ctx, tx, p, w.Study, false)
+		if err != nil {
+			return err
+		}
+		if d := w.Spec.Budget.Decide(stop.Spent{Trials: len(tasks), Time: w.under(s.now())}); d.Stop {
+			return fault.New(fault.Conflict, "the budget of sweep %s is spent: %s", name, d.Reason).WithHint("Give it more trials (--trials), or apply it with a larger budget.")
 		}
 		if err := s.room(ctx, tx, p); err != nil {
 			return err

@@ -431,6 +431,7 @@ func TestFailures(t *testing.T) {
 	}{
 		"it fails":        {func(w *world, one *training.Job) { one.Reason = "exit code 1"; w.jobs.end(one, training.Failed) }, "its job failed: exit code 1"},
 		"it is cancelled": {func(w *world, one *training.Job) { one.Reason = "by bob"; w.jobs.end(one, training.Cancelled) }, "its job cancelled: by bob"},
+		"it has no run":   {func(_ *world, one *training.Job) { one.State = training.Succeeded }, "it has no run"},
 		"it logs nothing": {func(w *world, one *training.Job) { w.jobs.end(one, training.Succeeded) }, "it logged no loss"},
 		"it logs NaN": {func(w *world, one *training.Job) {
 			w.jobs.log(one, "loss", 0, math.NaN())
@@ -465,6 +466,71 @@ func TestFailures(t *testing.T) {
 				t.Errorf("resumed: %+v", got)
 			}
 		})
+	}
+}
+
+// TestResume: what would end at once is not resumed.
+func TestResume(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	run := func(name string) {
+		t.Helper()
+		for w.one(name).State == sweep.Running {
+			w.round()
+			for _, one := range w.jobs.running() {
+				w.jobs.log(one, "loss", 0, 1)
+				w.jobs.end(one, training.Succeeded)
+			}
+		}
+	}
+	s := spec()
+	s.Budget.Trials = 2
+	w.apply("trials", s)
+	run("trials")
+	if _, err := w.Resume(w.alice(), demo, "trials", 0); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "2 trials were started, of 2") {
+		t.Errorf("without more trials: %v", err)
+	}
+	if _, err := w.Resume(w.alice(), demo, "trials", 1); err != nil {
+		t.Error(err)
+	}
+	run("trials")
+	if got := w.one("trials"); got.Counts[trial.Complete] != 3 {
+		t.Errorf("%+v", got)
+	}
+	s.Budget = stop.Budget{Time: compute.Duration(15 * time.Second)}
+	w.apply("time", s)
+	run("time")
+	if _, err := w.Resume(w.alice(), demo, "time", 0); !fault.Is(err, fault.Conflict) {
+		t.Errorf("its time has passed: %v", err)
+	}
+	if _, err := w.Resume(w.alice(), demo, "time", 3); !fault.Is(err, fault.Invalid) {
+		t.Errorf("trials where they are not bounded: %v", err)
+	}
+}
+
+// TestWaits: while jobs cannot be submitted the sweep says why.
+func TestWaits(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	w.apply("s", spec())
+	w.jobs.refuse = func() error { return fault.New(fault.Unavailable, "the bucket is away") }
+	for range 3 {
+		w.time = w.time.Add(10 * time.Second)
+		if err := w.RunOnce(w.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := w.one("s")
+	if got.State != sweep.Running || !strings.Contains(got.Reason, "trial 0") || !strings.Contains(got.Reason, "the bucket is away") {
+		t.Errorf("%+v", got)
+	}
+	w.round()
+	if again := w.one("s"); again.Revision != got.Revision {
+		t.Errorf("it is written each round: revision %d, then %d", got.Revision, again.Revision)
+	}
+	w.jobs.refuse = nil
+	w.round()
+	w.round()
+	if got := w.one("s"); got.Reason != "" || len(w.jobs.running()) != 1 {
+		t.Errorf("%+v", got)
 	}
 }
 
