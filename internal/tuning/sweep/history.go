@@ -45,8 +45,8 @@ const maxHistories = 128 << 20
 // forgotten is after how long a history that nobody looked at is.
 const forgotten = time.Minute
 
-// page is how many trials are read at once.
-const page = 1000
+// page is how many trials are read at once: a client's may have attributes of a MiB each.
+const page = 250
 
 // history reads what is new of a sweep's trials.
 func (s *Service) history(ctx context.Context, tx *store.Tx, w Sweep) (history, error) {

@@ -88,8 +88,8 @@ func coordinate(p []float64, i int) float64 {
 }
 
 // at is how many have at most the second coordinate of a point.
-func (s stairs) at(p []float64) int {
-	n, _ := slices.BinarySearchFunc(s, coordinate(p, 1), func(q []float64, y float64) int {
+func (s *stairs) at(p []float64) int {
+	n, _ := slices.BinarySearchFunc(*s, coordinate(p, 1), func(q []float64, y float64) int {
 		if coordinate(q, 1) <= y {
 			return -1
 		}
@@ -98,12 +98,12 @@ func (s stairs) at(p []float64) int {
 	return n
 }
 
-func (s stairs) dominates(p []float64) bool {
+func (s *stairs) dominates(p []float64) bool {
 	if len(p) > MaxObjectives {
-		return slices.ContainsFunc(s, func(q []float64) bool { return Dominates(q, p) })
+		return slices.ContainsFunc(*s, func(q []float64) bool { return Dominates(q, p) })
 	}
 	n := s.at(p) // the last of them has the least third coordinate
-	return n > 0 && Dominates(s[n-1], p)
+	return n > 0 && Dominates((*s)[n-1], p)
 }
 
 // add takes a point that none dominates.
