@@ -39,7 +39,8 @@ type study struct {
 	id      tuning.StudyID
 }
 
-// Histories take this much memory together; what is more is read anew each time.
+// Histories, and what was learnt of them, take this much memory together; what is more is
+// read anew each time.
 const maxHistories = 128 << 20
 
 // forgotten is after how long a history that nobody looked at is.
@@ -148,8 +149,12 @@ func (s *Service) keep(read map[study]history) {
 			total -= h.bytes
 		}
 	}
+	for _, l := range s.learnt {
+		total += l.bytes
+	}
 	if total > maxHistories {
 		clear(s.histories)
+		clear(s.learnt)
 	}
 }
 
@@ -157,6 +162,7 @@ func (s *Service) keep(read map[study]history) {
 type learnt struct {
 	of     string
 	trials []trial.Trial
+	bytes  int // that they take, about
 }
 
 // warm reads what the trials of the sweeps that one begins with teach.
@@ -183,5 +189,7 @@ func (s *Service) warm(ctx context.Context, tx *store.Tx, w Sweep, read map[stud
 	for i := range all { // numbers of several sweeps
 		all[i].Number = i
 	}
-	return learnt{of.String(), search.Warm(space.Space{Parameters: w.Spec.Parameters}, all)}, nil
+	taught := learnt{of: of.String(), trials: search.Warm(space.Space{Parameters: w.Spec.Parameters}, all)}
+	taught.bytes = len(taught.trials) * (256 + 64*len(w.Spec.Parameters))
+	return taught, nil
 }

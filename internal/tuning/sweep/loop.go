@@ -280,10 +280,10 @@ func (s *Service) next(ctx context.Context, w Sweep, all []news, money float64) 
 	if err != nil {
 		return do, err
 	}
-	s.keep(read)
 	if taught.of != "" {
 		s.learnt[study{w.Project, w.Study}] = taught
 	}
+	s.keep(read)
 	l.trials, l.warm = slices.Clone(h.trials), taught.trials
 	for i := range all {
 		n := &all[i]
