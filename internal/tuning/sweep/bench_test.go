@@ -43,6 +43,7 @@ func benchmarkRound(b *testing.B, algorithm search.Algorithm, trials int) {
 	long(b, db, w.apply("long", s), trials)
 	w.round()
 	var wait time.Duration
+	writes := 0
 	for b.Loop() {
 		one := w.jobs.running()[0]
 		w.jobs.log(one, "loss", 1, 0.5)
@@ -66,12 +67,14 @@ func benchmarkRound(b *testing.B, algorithm search.Algorithm, trials int) {
 					return
 				}
 				wait = max(wait, time.Since(at))
+				writes++
 			}
 		})
 		w.round()
 		close(done)
 		others.Wait()
 	}
+	b.ReportMetric(float64(writes)/float64(b.N), "writes/op")
 	b.ReportMetric(float64(wait.Milliseconds()), "ms-most-wait")
 }
 
