@@ -63,7 +63,7 @@ func (r sweepRuns) Stamp(ctx context.Context, _ project.Name, run, metric string
 	return stamp, err
 }
 
-func (r sweepRuns) Points(ctx context.Context, _ project.Name, job training.JobID, run, metric string, limit int) (points []sweep.Point, err error) {
+func (r sweepRuns) Points(ctx context.Context, _ project.Name, job training.JobID, run, metric string, limit int) (points []sweep.Point, n int, err error) {
 	runs := []string{run}
 	if job != "" {
 		var attempts []training.Attempt
@@ -72,7 +72,7 @@ func (r sweepRuns) Points(ctx context.Context, _ project.Name, job training.JobI
 			return err
 		})
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		runs = nil
 		for _, a := range attempts { // in their order
@@ -82,44 +82,73 @@ func (r sweepRuns) Points(ctx context.Context, _ project.Name, job training.JobI
 		}
 	}
 	at := map[int64]float64{}
-	for _, run := range runs {
-		if err := r.history(ctx, run, metric, at); err != nil {
-			return nil, err
+	for _, one := range runs {
+		read, err := r.history(ctx, one, metric, 0, at)
+		if err != nil {
+			return nil, 0, err
+		}
+		if one == run {
+			n = read
 		}
 	}
+	return sorted(at, limit), n, nil
+}
+
+func (r sweepRuns) After(ctx context.Context, _ project.Name, run, metric string, n, limit int) (points []sweep.Point, next int, err error) {
+	at := map[int64]float64{}
+	read, err := r.history(ctx, run, metric, n, at)
+	return sorted(at, limit), n + read, err
+}
+
+func sorted(at map[int64]float64, limit int) (points []sweep.Point) {
 	steps := slices.Sorted(maps.Keys(at))
 	for _, step := range steps[max(len(steps)-limit, 0):] {
 		points = append(points, sweep.Point{Step: step, Value: at[step]})
 	}
-	return points, nil
+	return points
 }
 
-// history adds what a run logged of a metric, of each step the last value.
-func (r sweepRuns) history(ctx context.Context, run, metric string, into map[int64]float64) error {
-	for offset := 0; ; offset += tracking.MaxHistory {
+// history adds what a run logged of a metric from a value on, of each step the last, and
+// gives how many values that were.
+func (r sweepRuns) history(ctx context.Context, run, metric string, from int, into map[int64]float64) (read int, err error) {
+	for {
 		var part []tracking.Metric
 		err := r.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			part, err = trackingsql.Store{}.History(ctx, tx, tracking.RunID(run), metric, offset, tracking.MaxHistory)
+			part, err = trackingsql.Store{}.History(ctx, tx, tracking.RunID(run), metric, from+read, tracking.MaxHistory)
 			return err
 		})
 		if err != nil {
-			return err
+			return read, err
 		}
 		for _, m := range part { // by time
 			into[m.Step] = m.Value
 		}
-		if len(part) < tracking.MaxHistory {
-			return nil
+		if read += len(part); len(part) < tracking.MaxHistory {
+			return read, nil
 		}
 	}
 }
 
 type sweepCosts struct{ compute *compute.Service }
 
-func (c sweepCosts) Spent(ctx context.Context, p project.Name, jobs []training.JobID, since time.Time) (float64, error) {
-	labels := make(map[string]bool, len(jobs))
-	for _, j := range jobs {
-		labels[string(j)] = true
+func (c sweepCosts) Spent(ctx context.Context, p project.Name, jobs []training.JobID) (map[training.JobID]float64, error) {
+	labels := make([]string, len(jobs))
+	for i, j := range jobs {
+		labels[i] = string(j)
 	}
-	return c.compute.Spent(ctx, p, labels, since)
+	spent, err := c.compute.Spent(ctx, p, labels)
+	out := make(map[training.JobID]float64, len(spent))
+	for label, cost := range spent {
+		out[training.JobID(label)] = cost
+	}
+	return out, err
+}
+
+func (c sweepCosts) Free(ctx context.Context, job training.Job) ([]string, error) {
+	pools, err := c.compute.Free(ctx, job.Spec.Pools, job.Spec.Isolation, job.Residency)
+	names := make([]string, len(pools))
+	for i, p := range pools {
+		names[i] = string(p)
+	}
+	return names, err
 }

@@ -3,6 +3,7 @@ package compute_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -184,6 +185,50 @@ func TestClockThatWentBackCostsNothing(t *testing.T) {
 	c.move(time.Hour)
 	if r := w.report(t, compute.CostQuery{}); !near(r.Total.Cost, 10) {
 		t.Errorf("an hour costs %g, want 10", r.Total.Cost)
+	}
+}
+
+// TestSpent: what jobs cost, of all their attempts, those that run included.
+func TestSpent(t *testing.T) {
+	w, c := costWorld(t, compute.PoolSpec{PricePerHour: 10})
+	half := resource.Amount{CPU: resource.Cores(1), Memory: resource.GiB}
+	run := func(id, label string) {
+		t.Helper()
+		w.submit(t, compute.Request{ID: compute.WorkloadID(id), Label: label, Amount: half})
+		w.awaitStart(t)
+		await(t, w, compute.WorkloadID(id), compute.Running)
+	}
+	run("att_1", "job_1")
+	c.move(2 * time.Hour)
+	w.end("att_1", enginetest.Exit{})
+	w.wait(t, "att_1")
+	run("att_2", "job_1")
+	run("att_3", "job_2")
+	c.move(time.Hour)
+	for label, want := range map[string]float64{"job_1": 15, "job_2": 5, "job_3": 0} {
+		if got, err := w.Spent(t.Context(), "p", []string{label}); err != nil || !near(got[label], want) || len(got) > 1 {
+			t.Errorf("%s: %v, %v; want %g", label, got, err, want)
+		}
+	}
+	var many []string
+	for i := range 1200 {
+		many = append(many, fmt.Sprint("job_", i))
+	}
+	if got, err := w.Spent(t.Context(), "p", many); err != nil || !near(got["job_1"], 15) || !near(got["job_2"], 5) {
+		t.Errorf("of many: %v, %v", got, err)
+	}
+	if got, err := w.Spent(t.Context(), "other", many); err != nil || len(got) != 0 {
+		t.Errorf("of another project: %v, %v", got, err)
+	}
+	if free, err := w.Free(t.Context(), nil, scheduler.None, nil); err != nil || len(free) != 0 {
+		t.Errorf("with a price: %v, %v", free, err)
+	}
+	w.price(t, compute.PoolSpec{})
+	if free, err := w.Free(t.Context(), nil, scheduler.None, nil); err != nil || !slices.Equal(free, []compute.PoolName{compute.Home}) {
+		t.Errorf("without: %v, %v", free, err)
+	}
+	if free, err := w.Free(t.Context(), []string{"other"}, scheduler.None, nil); err != nil || len(free) != 0 {
+		t.Errorf("of another pool: %v, %v", free, err)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -183,22 +185,51 @@ func (s *Service) CostReport(ctx context.Context, q CostQuery) (CostReport, erro
 	return r, nil
 }
 
-// Spent is what workloads of a project that have one of these labels cost from an instant
-// until now, those that run included. It asks nobody: it is for budgets of other services.
-func (s *Service) Spent(ctx context.Context, p project.Name, labels map[string]bool, since time.Time) (sum float64, err error) {
+// Spent is what the workloads of a project cost until now by label, those that run
+// included; a label without cost may be left out. What ended is looked up by its label,
+// so that old usage costs no time. It asks nobody: it is for budgets of other services.
+func (s *Service) Spent(ctx context.Context, p project.Name, labels []string) (sums map[string]float64, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if sums, err = s.cfg.Store.SpentBy(ctx, tx, p, s.cfg.Currency, labels); err != nil {
+			return err
+		}
+		active, err := s.cfg.Store.Active(ctx, tx)
+		if err != nil {
+			return err
+		}
+		wanted := make(map[string]bool, len(labels))
+		for _, l := range labels {
+			wanted[l] = true
+		}
+		active = slices.DeleteFunc(active, func(w Workload) bool { return w.State != Running || w.Project != p || !wanted[w.Label] })
+		if len(active) == 0 {
+			return nil
+		}
 		l, err := s.ledger(ctx, tx, "")
 		if err != nil {
 			return err
 		}
-		sum = 0
-		return s.metered(ctx, tx, l, p, since, s.now(), func(u Usage) {
-			if labels[u.Label] && (u.Currency == "" || u.Currency == s.cfg.Currency) {
-				sum += u.Cost
-			}
-		})
+		for _, w := range active {
+			sums[w.Label] += l.meter(w, s.now()).Cost
+		}
+		return nil
 	})
-	return sum, err
+	return sums, err
+}
+
+// Free are those of the named pools, or of all, that a workload with this need of isolation
+// and this label may run in and that cost nothing, over a week from now.
+func (s *Service) Free(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) ([]PoolName, error) {
+	pools, _, err := s.Offers(ctx)
+	now := s.now()
+	var free []PoolName
+	for _, p := range pools {
+		may := (len(names) == 0 || slices.Contains(names, string(p.Name))) && p.Closed == "" && label.Allows(p.Zone) && p.Isolation.AtLeast(least)
+		if may && p.Price().Rate().Over(now, now.Add(week)) == 0 {
+			free = append(free, p.Name)
+		}
+	}
+	return free, err
 }
 
 func (s *Service) mayReadCost(ctx context.Context, p project.Name) error {

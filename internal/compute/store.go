@@ -73,6 +73,8 @@ type Store interface {
 	// Spent adds the cost, in a currency, of what a project began at or after an
 	// instant and has ended.
 	Spent(ctx context.Context, tx *store.Tx, p project.Name, currency string, since time.Time) (float64, error)
+	// SpentBy adds that of what has ended by label, for those labels that had any.
+	SpentBy(ctx context.Context, tx *store.Tx, p project.Name, currency string, labels []string) (map[string]float64, error)
 
 	// Budgets lists all by project.
 	Budgets(ctx context.Context, tx *store.Tx) ([]Budget, error)

@@ -39,6 +39,14 @@ type Store interface {
 	// Trials are whole and by ID: at most limit of those greater than after or included.
 	Trials(ctx context.Context, tx *store.Tx, p project.Name, study StudyID, after TrialID, included []TrialID, limit int) ([]Trial, error)
 
+	// Heads are the trials in a state, by ID, without parameters, attributes and
+	// intermediate values; at most limit of those greater than after.
+	Heads(ctx context.Context, tx *store.Tx, p project.Name, study StudyID, state State, after TrialID, limit int) ([]Trial, error)
+	// Counts are how many trials are in each state.
+	Counts(ctx context.Context, tx *store.Tx, p project.Name, study StudyID) (map[State]int, error)
+
+	// Distributions are what the parameters of the newest trial with each were, by name.
+	Distributions(ctx context.Context, tx *store.Tx, p project.Name, study StudyID) (map[string]Distribution, error)
 	// Distribution is what the study's parameter was last; "" if it never was.
 	Distribution(ctx context.Context, tx *store.Tx, p project.Name, study StudyID, name string) (Distribution, error)
 	PutDistribution(ctx context.Context, tx *store.Tx, p project.Name, study StudyID, name string, d Distribution) error

@@ -3,6 +3,7 @@ package computesql
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -126,6 +127,26 @@ func (Store) Spent(ctx context.Context, tx *store.Tx, p project.Name, currency s
 	err := tx.NewSelect().Table("compute_usage").ColumnExpr("COALESCE(SUM(cost), 0.0)").
 		Where("project = ?", string(p)).Where("started >= ?", store.At(since)).Where("currency IN (?, '')", currency).Scan(ctx, &sum)
 	return sum, err
+}
+
+// SpentBy implements compute.Store.
+func (Store) SpentBy(ctx context.Context, tx *store.Tx, p project.Name, currency string, labels []string) (map[string]float64, error) {
+	sums := map[string]float64{}
+	for chunk := range slices.Chunk(labels, 500) { // databases bound the parameters of a statement
+		var rows []struct {
+			Label string
+			Cost  float64
+		}
+		err := tx.NewSelect().Table("compute_usage").Column("label").ColumnExpr("SUM(cost) AS cost").
+			Where("project = ?", string(p)).Where("label IN (?)", bun.List(chunk)).Where("currency IN (?, '')", currency).Group("label").Scan(ctx, &rows)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rows {
+			sums[r.Label] = r.Cost
+		}
+	}
+	return sums, nil
 }
 
 type priceRow struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"reflect"
 	"slices"
@@ -113,6 +114,28 @@ func TestFronts(t *testing.T) {
 		if got := trial.Hypervolume(c.Values, slices.Repeat([]float64{1.2}, len(dirs))); math.Abs(got-c.Volume) > 1e-9 {
 			t.Errorf("the volume is %v, in Optuna %v", got, c.Volume)
 		}
+	}
+}
+
+// TestLongFront: of thousands that none surpasses the good ones are found in time, and
+// none is lost.
+func TestLongFront(t *testing.T) {
+	const n = 10_000
+	rng := rand.New(rand.NewPCG(1, 2))
+	directions := []trial.Direction{trial.Minimize, trial.Minimize, trial.Minimize}
+	trials := make([]trial.Trial, n)
+	for i := range trials {
+		x, y := rng.Float64(), rng.Float64()
+		r := math.Sqrt(1 - x*x)
+		trials[i] = trial.Trial{Number: i, State: trial.Complete, Values: []float64{-x, -r * y, -r * math.Sqrt(1-y*y)}}
+	}
+	good, bad := split(trials, directions)
+	seen := map[int]bool{}
+	for _, t := range slices.Concat(good, bad) {
+		seen[t.Number] = true
+	}
+	if len(good) != n/10 || len(seen) != n {
+		t.Errorf("%d good trials, %d in all", len(good), len(seen))
 	}
 }
 

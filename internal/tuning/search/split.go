@@ -93,10 +93,23 @@ func best(losses [][]float64, n int) []int {
 	return append(slices.Clone(all[:from]), spread(losses, all[from:to], n-from)...)
 }
 
+// A front of thousands is thinned before its hypervolume is looked at, whose time grows
+// with the power of the points.
+const (
+	maxSpread   = 100 // are chosen by it
+	maxSpreadOf = 500 // that it is looked at of
+)
+
 // spread chooses n of candidates one after the other, each the one that adds the most
 // hypervolume. What one adds only shrinks as others are chosen, so that an old number
 // is a bound, and most need not be computed anew.
 func spread(losses [][]float64, candidates []int, n int) []int {
+	if n > maxSpread {
+		chosen := spread(losses, candidates, maxSpread)
+		rest := slices.DeleteFunc(slices.Clone(candidates), func(i int) bool { return slices.Contains(chosen, i) })
+		return append(chosen, evenly(losses, rest, n-maxSpread)...)
+	}
+	candidates = evenly(losses, candidates, min(len(candidates), maxSpreadOf))
 	reference := beyond(losses, candidates)
 	bound := make(map[int]float64, len(candidates))
 	fresh := map[int]bool{}
@@ -138,6 +151,20 @@ func spread(losses [][]float64, candidates []int, n int) []int {
 		clear(fresh)
 	}
 	return chosen
+}
+
+// evenly are n of the candidates, by their losses from one end of the front to the other.
+func evenly(losses [][]float64, candidates []int, n int) []int {
+	if n == len(candidates) {
+		return candidates
+	}
+	sorted := slices.Clone(candidates)
+	slices.SortStableFunc(sorted, func(a, b int) int { return slices.Compare(losses[a], losses[b]) })
+	out := make([]int, n)
+	for i := range out {
+		out[i] = sorted[i*len(sorted)/n]
+	}
+	return out
 }
 
 // beyond is a reference a tenth worse than the worst of the candidates, infinite

@@ -10,7 +10,7 @@ import (
 
 // Budget is what a sweep may use. Zero is no limit.
 type Budget struct {
-	Trials int              `json:"trials,omitempty" doc:"How many trials are started at most, failed ones included."`
+	Trials int              `json:"trials,omitempty" doc:"How many trials the sweep starts at most, failed ones included; those that a client of Optuna's adds to its study do not count."`
 	Failed int              `json:"failed_trials,omitempty" doc:"How many may fail before no more are started."`
 	Time   compute.Duration `json:"time,omitempty" doc:"For how long after its start a sweep starts trials."`
 	Money  float64          `json:"money,omitempty" doc:"What its trials may cost, in the installation's currency: no trial is started once so much is spent."`

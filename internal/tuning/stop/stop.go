@@ -204,6 +204,53 @@ func (r Rule) Turns(t trial.Trial, steps []int64) []int64 {
 	return steps[max(len(steps)-atOnce, 0):]
 }
 
+// Reaches reports whether who had reported up to a step comes to a rung at another one.
+func (r Rule) Reaches(before, step int64) bool {
+	if r.Kind != ASHA && r.Kind != Hyperband {
+		return false
+	}
+	for k := 0; ; k++ {
+		rung, ok := r.rung(k)
+		if !ok || rung > step {
+			return false
+		}
+		if rung > before {
+			return true
+		}
+	}
+}
+
+// Kept are those reports of a trial that has ended which a decision about others, or a
+// sampler, looks at.
+func (r Rule) Kept(t trial.Trial) []trial.Report {
+	last, ok := t.Last()
+	if !ok {
+		return nil
+	}
+	kept := []trial.Report{last}
+	switch {
+	case t.State == trial.Failed:
+		return nil
+	case r.Kind == Median, r.Kind == Percentile:
+		return t.Reports
+	case r.Kind == ASHA, r.Kind == Hyperband:
+		for k := 0; ; k++ {
+			step, ok := r.rung(k)
+			if !ok {
+				break
+			}
+			p, ok := at(t, step)
+			if !ok {
+				break
+			}
+			if !slices.ContainsFunc(kept, func(k trial.Report) bool { return k.Step == p.Step }) {
+				kept = append(kept, p)
+			}
+		}
+	}
+	return kept
+}
+
 // silent ends a trial that has not reported for too long, by the times of reports.
 func (r Rule) silent(t trial.Trial, now time.Time) Decision {
 	since, limit := t.Started, time.Duration(r.ReportWithin)

@@ -237,6 +237,32 @@ func TestBestGoesOn(t *testing.T) {
 	})
 }
 
+// TestKept: with what is kept of trials that have ended, decisions are what they would be
+// with all of it.
+func TestKept(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := Rule{
+			Kind:       rapid.SampledFrom([]Kind{None, Median, Percentile, ASHA, Hyperband, Patience}).Draw(t, "kind"),
+			Percentile: 30, Startup: 1, MaxResource: 30, Patience: 2, Rate: rapid.IntRange(0, 2).Draw(t, "rate"), Direction: trial.Minimize,
+		}
+		value := rapid.OneOf(rapid.Float64Range(0, 1), rapid.Just(math.NaN()))
+		var others, kept []trial.Trial
+		for i := range rapid.IntRange(0, 20).Draw(t, "others") {
+			o := trial.Trial{Number: i + 1, State: rapid.SampledFrom([]trial.State{trial.Complete, trial.Stopped, trial.Failed}).Draw(t, "state")}
+			for _, step := range rapid.SliceOfDistinct(rapid.Int64Range(0, 40), rapid.ID[int64]).Draw(t, "steps") {
+				o.Reports = append(o.Reports, trial.Report{Step: step, Value: value.Draw(t, "value")})
+			}
+			others = append(others, o)
+			o.Reports = r.Kept(o)
+			kept = append(kept, o)
+		}
+		own := running(0, rapid.SliceOfN(value, 1, 40).Draw(t, "own")...)
+		if all, some := Decide(r, 7, own, others, time.Time{}), Decide(r, 7, own, kept, time.Time{}); all != some {
+			t.Fatalf("with all: %+v; with what is kept: %+v", all, some)
+		}
+	})
+}
+
 func TestBudget(t *testing.T) {
 	b := Budget{Trials: 10, Failed: 3, Time: compute.Duration(time.Hour), Money: 5}
 	for name, c := range map[string]struct {

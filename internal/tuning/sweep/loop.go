@@ -1,11 +1,13 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -22,7 +24,7 @@ import (
 )
 
 // maxReports is how many steps are kept of a trial; of later ones only those that it has
-// logged before are kept anew.
+// logged before are kept anew, and those by which it reaches a rung.
 const maxReports = 10_000
 
 // roundTime bounds what one sweep takes of a round.
@@ -54,6 +56,9 @@ func (s *Service) RunOnce(ctx context.Context) error {
 			return err
 		}
 		err := s.round(ctx, w)
+		if err != nil { // whether it was recorded is not known
+			delete(s.paid, study{w.Project, w.Study})
+		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -74,6 +79,12 @@ func (s *Service) RunOnce(ctx context.Context) error {
 			delete(s.calm, key)
 		}
 	}
+	gone := func(key study) bool {
+		return !slices.ContainsFunc(all, func(w Sweep) bool { return w.Project == key.project && w.Study == key.id })
+	}
+	maps.DeleteFunc(s.learnt, func(key study, _ learnt) bool { return gone(key) })
+	maps.DeleteFunc(s.waits, func(key study, _ string) bool { return gone(key) })
+	maps.DeleteFunc(s.paid, func(key study, _ float64) bool { return gone(key) })
 	return nil
 }
 
@@ -100,6 +111,9 @@ func (s *Service) elected(ctx context.Context) (bool, error) {
 	} else {
 		clear(s.heard)
 		clear(s.calm)
+		clear(s.histories)
+		clear(s.learnt)
+		clear(s.paid)
 	}
 	s.renewed = s.now()
 	return true, nil
@@ -129,10 +143,15 @@ type news struct {
 	job     training.Job
 	missing bool
 	points  []Point // of the watched metric; nil where there is nothing new
-	fresh   []int64 // steps among them that were not known, or otherwise
 	values  []float64
 	failure string // why an ended job has no values
 	heard   heard
+
+	// What of that is to be recorded.
+	reports []Point
+	state   tuning.State // that the trial has then; empty while it goes on
+	reason  string
+	done    bool // nothing more comes of it
 }
 
 // calm is for how long a sweep is left alone of whose jobs there is nothing new: time and
@@ -164,19 +183,22 @@ func (s *Service) round(ctx context.Context, w Sweep) error {
 	if last := s.calm[key]; !fresh && last.revision == w.Revision && s.now().Sub(last.at) < calm {
 		return nil
 	}
-	var money float64
-	if w.Spec.Budget.Money > 0 {
-		if money, err = s.spent(ctx, w); err != nil {
-			return err
-		}
+	money, of, err := s.spent(ctx, w, all)
+	if err != nil {
+		return err
 	}
 
-	// 2. That, and what is to be done next, in one transaction.
+	// 2. What is to be done: decided without a transaction, because with thousands of
+	// trials it takes a while, and recorded in one that finds all as it was.
 	var do todo
-	err = s.cfg.DB.Update(ctx, string(w.Project), func(ctx context.Context, tx *store.Tx) (err error) {
-		do, err = s.step(ctx, tx, w, all, money)
-		return err
-	})
+	for range 3 { // clients of Optuna's may add trials meanwhile
+		if do, err = s.next(ctx, w, all, money); err == nil && do.changes() {
+			err = s.cfg.DB.Update(ctx, string(w.Project), func(ctx context.Context, tx *store.Tx) error { return s.record(ctx, tx, w, all, &do) })
+		}
+		if !fault.Is(err, fault.Conflict) {
+			break
+		}
+	}
 	if w.Stop == "" && slices.ContainsFunc([]fault.Kind{fault.Invalid, fault.TooLarge, fault.Unsupported}, func(k fault.Kind) bool { return fault.Is(err, k) }) {
 		return s.broken(ctx, w, "it cannot go on: "+err.Error(), fault.HintOf(err)) // waiting will not mend it
 	}
@@ -184,9 +206,18 @@ func (s *Service) round(ctx context.Context, w Sweep) error {
 		return err
 	}
 
+	if _, counted := s.paid[study{w.Project, w.Study}]; counted {
+		for _, n := range all {
+			if n.done {
+				s.paid[study{w.Project, w.Study}] += of[n.task.Job]
+			}
+		}
+	}
+
 	// 3. What the transaction decided. A crash amid it is made up for by the next round,
 	// which finds a trial without a job, and a job that runs without need.
 	var failed []error
+	w.Environment = cmp.Or(do.pin, w.Environment)
 	for _, n := range all {
 		if s.heard[n.task.Job] = n.heard; n.missing || n.job.State.Ended() {
 			delete(s.heard, n.task.Job)
@@ -197,67 +228,73 @@ func (s *Service) round(ctx context.Context, w Sweep) error {
 			failed = append(failed, err)
 		}
 	}
-	for _, t := range do.submit {
+	submit := slices.Concat(do.submit, do.begun)
+	delete(s.waits, study{w.Project, w.Study})
+	for _, t := range submit {
 		if err := s.submit(ctx, w, t); err != nil {
+			s.waits[study{w.Project, w.Study}] = fmt.Sprintf("the job of trial %d cannot be submitted now: %v", t.Number, err)
 			failed = append(failed, err)
 			break // the others would not fare better
 		}
 	}
-	if len(failed) == 0 && do.revision == w.Revision && len(do.submit) == 0 {
+	if len(failed) == 0 && !do.moved && len(submit) == 0 {
 		s.calm[key] = rest{w.Revision, s.now()}
 	}
 	return errors.Join(failed...)
 }
 
-// todo is what is to be done once a transaction is kept.
+// todo is what a round does.
 type todo struct {
-	cancel   []training.JobID
-	submit   []Task
-	revision int64 // of the sweep
+	plan
+	trials int    // that there were
+	best   []int  // of them
+	record bool   // there are news to record
+	moved  bool   // the sweep is in another state, or for another reason, or pinned
+	pin    string // the environment in which all trials run from now on
+	cancel []training.JobID
+	submit []Task // again
+	begun  []Task // by the transaction
 }
 
-// step records what the jobs of a sweep have come to, and what is to be done next.
-func (s *Service) step(ctx context.Context, tx *store.Tx, w Sweep, all []news, money float64) (do todo, err error) {
-	if err := s.fence(ctx, tx); err != nil {
-		return do, err
-	}
-	now, err := s.cfg.Store.Sweep(ctx, tx, w.Project, w.Name)
-	if err != nil {
-		return do, err
-	}
-	if now.Revision != w.Revision {
-		return do, fault.New(fault.Conflict, "sweep %s was changed meanwhile", w.Name)
-	}
+func (t todo) changes() bool { return t.record || t.moved || len(t.end)+len(t.begin) > 0 }
+
+// next says what is to be done, and writes into the news what of them is to be recorded.
+func (s *Service) next(ctx context.Context, w Sweep, all []news, money float64) (do todo, err error) {
 	l := look{
 		spec: w.Spec, seed: w.Spec.Search.Seed, stop: w.Stop, ends: w.Ends, forgiven: w.Forgiven, open: map[int]bool{}, fresh: map[int][]int64{}, now: s.now(),
 		spent: stop.Spent{Time: w.under(s.now()), Money: money},
 	}
-	tasks := map[int]Task{}
-	for _, n := range all {
-		if err := s.take(ctx, tx, w, &n); err != nil {
-			return do, fault.Wrap(err, "trial %d", n.task.Number)
+	var h history
+	var taught learnt
+	read := map[study]history{}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if h, err = s.history(ctx, tx, w); err != nil {
+			return err
 		}
-		tasks[n.task.Number] = n.task
-		slices.Sort(n.fresh)
-		l.fresh[n.task.Number] = slices.Compact(n.fresh)
-		if !n.task.Done {
-			l.open[n.task.Number] = true
+		read[study{w.Project, w.Study}] = h
+		if w.Stop == "" {
+			taught, err = s.warm(ctx, tx, w, read)
 		}
-	}
-	kept, err := s.all(ctx, tx, w.Project, w.Study)
+		return err
+	})
 	if err != nil {
 		return do, err
 	}
-	for _, t := range kept {
-		as := seen(w, t)
-		if as.State == trial.Failed && as.Number >= w.Forgiven {
-			l.spent.Failed++
-		}
-		l.trials = append(l.trials, as)
+	if taught.of != "" {
+		s.learnt[study{w.Project, w.Study}] = taught
 	}
-	l.spent.Trials = len(kept)
-	for _, n := range all {
+	s.keep(read)
+	l.trials, l.warm = slices.Clone(h.trials), taught.trials
+	for i := range all {
+		n := &all[i]
 		t := &l.trials[n.task.Number]
+		n.weigh(t, w.Spec.Stop)
+		for _, p := range n.reports {
+			l.fresh[t.Number] = append(l.fresh[t.Number], p.Step)
+		}
+		if do.record = do.record || len(n.reports) > 0 || n.done; !n.done {
+			l.open[t.Number] = true
+		}
 		// Who waits, for the first time or again, cannot report.
 		if t.Started = n.heard.at; n.job.State != training.Running {
 			t.Started = time.Time{}
@@ -269,52 +306,159 @@ func (s *Service) step(ctx context.Context, tx *store.Tx, w Sweep, all []news, m
 			do.submit = append(do.submit, n.task)
 		}
 	}
-	if w.Stop == "" {
-		if l.warm, _, err = s.warm(identity.With(ctx, w.By), tx, w, nil); err != nil {
-			return do, err
+	// An environment that was being built is that which the first trial gets; the others
+	// wait to be told.
+	if i := slices.IndexFunc(all, func(n news) bool { return n.job.EnvDigest != "" }); w.unpinned() && i >= 0 {
+		do.pin = all[i].job.Pinned().Environment
+	} else if w.unpinned() {
+		l.spec.Parallel = 1
+	}
+	l.theirs, l.spent.Trials = h.theirs, len(l.trials)-len(h.theirs)
+	for _, t := range l.trials {
+		if t.State == trial.Failed && t.Number >= w.Forgiven && !l.theirs[t.Number] {
+			l.spent.Failed++
 		}
 	}
-	p, err := decide(l)
-	if err != nil {
+	if do.plan, err = decide(l); err != nil {
 		return do, err
 	}
-	for _, e := range p.end {
+	if do.reason == "" { // the next round, which comes soon, says it
+		do.reason = s.waits[study{w.Project, w.Study}]
+	}
+	tasks := map[int]training.JobID{}
+	for _, n := range all {
+		tasks[n.task.Number] = n.task.Job
+	}
+	for _, e := range do.end {
+		do.cancel = append(do.cancel, tasks[e.number])
+	}
+	do.trials, do.moved = len(l.trials), do.state != w.State || do.reason != w.Reason || do.pin != ""
+	if do.state != Running {
+		do.best = foremost(trial.Front(l.trials, w.Spec.Problem().Directions), len(w.Spec.Objectives))
+	}
+	return do, nil
+}
+
+// weigh says what a look changes of a trial, which is changed so.
+func (n *news) weigh(t *trial.Trial, rule stop.Rule) {
+	n.reports, n.state, n.reason, n.done = nil, "", "", false
+	if t.State != trial.Running { // stopped by a rule, or by a client of Optuna's
+		n.done = n.missing || n.job.State.Ended()
+		return
+	}
+	at := make(map[int64]int, len(t.Reports))
+	highest := int64(math.MinInt64)
+	for i, r := range t.Reports {
+		at[r.Step] = i
+		highest = max(highest, r.Step)
+	}
+	t.Reports = slices.Clone(t.Reports)
+	for _, p := range n.points {
+		i, ok := at[p.Step]
+		switch {
+		case ok && (t.Reports[i].Value == p.Value || math.IsNaN(t.Reports[i].Value) && math.IsNaN(p.Value)):
+			continue
+		case !ok && len(at) >= maxReports && !rule.Reaches(highest, p.Step):
+			continue
+		case ok:
+			t.Reports[i].Value = p.Value
+		default:
+			at[p.Step] = len(t.Reports)
+			t.Reports = append(t.Reports, trial.Report{Step: p.Step, Value: p.Value})
+		}
+		highest = max(highest, p.Step)
+		n.reports = append(n.reports, p)
+	}
+	if n.missing || !n.job.State.Ended() {
+		return
+	}
+	n.done, n.state = true, tuning.Failed
+	switch {
+	case n.job.State != training.Succeeded:
+		n.reason = fmt.Sprintf("its job %s: %s", n.job.State, n.job.Reason)
+	case n.failure != "":
+		n.reason = n.failure
+	default:
+		n.state, t.Values = tuning.Complete, n.values
+	}
+	t.State = states[n.state]
+}
+
+// record writes what the jobs of a sweep have come to, and what is to be done next.
+// Error: fault.Conflict where something was changed since that was decided.
+func (s *Service) record(ctx context.Context, tx *store.Tx, w Sweep, all []news, do *todo) error {
+	if err := s.fence(ctx, tx); err != nil {
+		return err
+	}
+	now, err := s.cfg.Store.Sweep(ctx, tx, w.Project, w.Name)
+	if err != nil {
+		return err
+	}
+	if now.Revision != w.Revision {
+		return fault.New(fault.Conflict, "sweep %s was changed meanwhile", w.Name)
+	}
+	tasks := map[int]Task{}
+	for _, n := range all {
+		t := n.task
+		for _, p := range n.reports { // fault.Conflict where a client has ended it meanwhile
+			if err := s.cfg.Studies.SetIntermediate(ctx, tx, w.Project, t.Trial, p.Step, p.Value); err != nil {
+				return err
+			}
+		}
+		if n.state != "" {
+			if _, _, err := s.cfg.Studies.SetState(ctx, tx, w.Project, t.Trial, n.state, n.values, ""); err != nil {
+				return fault.Wrap(err, "trial %d", t.Number)
+			}
+		}
+		if n.done {
+			t.Done, t.Reason = true, cmp.Or(t.Reason, n.reason)
+			if err := s.cfg.Store.PutTask(ctx, tx, t); err != nil {
+				return err
+			}
+		}
+		tasks[t.Number] = t
+	}
+	for _, e := range do.end {
 		t := tasks[e.number]
 		t.Reason = e.reason
 		if err := s.cfg.Store.PutTask(ctx, tx, t); err != nil {
-			return do, err
+			return err
 		}
 		if _, _, err := s.cfg.Studies.SetState(ctx, tx, w.Project, t.Trial, tuning.Pruned, nil, ""); err != nil {
-			return do, err
+			return err
 		}
-		do.cancel = append(do.cancel, t.Job)
 	}
-	for _, params := range p.begin {
+	if len(do.begin) > 0 { // what they try is of their numbers
+		n, err := s.cfg.Studies.Store.TrialCount(ctx, tx, w.Project, w.Study)
+		if err != nil {
+			return err
+		}
+		if int(n) != do.trials {
+			return fault.New(fault.Conflict, "trials were added to sweep %s meanwhile", w.Name)
+		}
+	}
+	do.begun = nil
+	for _, params := range do.begin {
 		t, err := s.begin(ctx, tx, w, params)
 		if err != nil {
-			return do, err
+			return err
 		}
-		do.submit = append(do.submit, t)
+		do.begun = append(do.begun, t)
 	}
-	if do.revision = w.Revision; p.state == w.State && p.reason == w.Reason {
-		return do, nil
+	if !do.moved {
+		return nil
 	}
-	w.Reason = p.reason
-	if p.state != Running {
-		if w, err = w.moved(p.state, s.now().UTC()); err != nil {
-			return do, err
+	w.Reason, w.Environment = do.reason, cmp.Or(do.pin, w.Environment)
+	if do.state != Running {
+		if w, err = w.moved(do.state, s.now().UTC()); err != nil {
+			return err
 		}
-		var shown []Shown
-		for _, t := range kept {
-			shown = append(shown, show(w, t, Task{}))
-		}
-		if err := publish(ctx, tx, w, best(w, shown)); err != nil {
-			return do, err
+		if err := publish(ctx, tx, w, do.best); err != nil {
+			return err
 		}
 	}
 	w.Revision++
-	do.revision = w.Revision
-	return do, s.cfg.Store.PutSweep(ctx, tx, w)
+	return s.cfg.Store.PutSweep(ctx, tx, w)
 }
 
 // look reads what a trial's job has come to.
@@ -326,6 +470,7 @@ func (s *Service) look(ctx context.Context, w Sweep, t Task) (n news, err error)
 		return n, nil
 	}
 	if err != nil || n.job.Run == "" {
+		n.failure = "it has no run"
 		return n, err
 	}
 	n.heard = s.heard[t.Job]
@@ -336,8 +481,13 @@ func (s *Service) look(ctx context.Context, w Sweep, t Task) (n news, err error)
 	if err != nil {
 		return n, err
 	}
-	if stamp != "" && n.heard.stamp != stamp {
-		if n.points, err = s.cfg.Runs.Points(ctx, w.Project, t.Job, n.job.Run, w.Spec.Watch, maxReports); err != nil {
+	if stamp != "" && (n.heard.stamp != stamp || n.job.State.Ended()) {
+		if n.heard.values == 0 || n.job.State.Ended() { // the first time, and the last, all of it
+			n.points, n.heard.values, err = s.cfg.Runs.Points(ctx, w.Project, t.Job, n.job.Run, w.Spec.Watch, maxReports)
+		} else {
+			n.points, n.heard.values, err = s.cfg.Runs.After(ctx, w.Project, n.job.Run, w.Spec.Watch, n.heard.values, maxReports)
+		}
+		if err != nil {
 			return n, err
 		}
 		n.heard.stamp, n.heard.at = stamp, s.now()
@@ -354,10 +504,10 @@ func (s *Service) values(ctx context.Context, w Sweep, job training.Job) (values
 		// The last attempt says what the last value is, unless it had nothing left to do.
 		var points []Point
 		if o.Value == Last {
-			points, err = s.cfg.Runs.Points(ctx, w.Project, "", job.Run, o.Metric, maxReports)
+			points, _, err = s.cfg.Runs.Points(ctx, w.Project, "", job.Run, o.Metric, 1)
 		}
 		if err == nil && len(points) == 0 {
-			points, err = s.cfg.Runs.Points(ctx, w.Project, job.ID, job.Run, o.Metric, maxReports)
+			points, _, err = s.cfg.Runs.Points(ctx, w.Project, job.ID, job.Run, o.Metric, math.MaxInt)
 		}
 		if err != nil {
 			return nil, "", err
@@ -379,59 +529,6 @@ func (s *Service) values(ctx context.Context, w Sweep, job training.Job) (values
 		values = append(values, v)
 	}
 	return values, "", nil
-}
-
-// take records what a trial's job has come to; its task is Done when nothing more comes.
-func (s *Service) take(ctx context.Context, tx *store.Tx, w Sweep, n *news) error {
-	t, err := s.cfg.Studies.Store.TrialHead(ctx, tx, w.Project, n.task.Trial)
-	if err != nil {
-		return err
-	}
-	done := func(reason string) error {
-		n.task.Done = true
-		if n.task.Reason == "" {
-			n.task.Reason = reason
-		}
-		return s.cfg.Store.PutTask(ctx, tx, n.task)
-	}
-	if t.State.Finished() { // stopped by a rule, or by a client of Optuna's
-		if n.missing || n.job.State.Ended() {
-			return done("")
-		}
-		return nil
-	}
-	if len(n.points) > 0 {
-		had, err := s.cfg.Studies.Store.Trials(ctx, tx, w.Project, w.Study, n.task.Trial-1, nil, 1)
-		if err != nil {
-			return err
-		}
-		for _, p := range n.points {
-			v, ok := had[0].Intermediate[p.Step]
-			if ok && (v == p.Value || math.IsNaN(v) && math.IsNaN(p.Value)) || !ok && len(had[0].Intermediate) >= maxReports {
-				continue
-			}
-			had[0].Intermediate[p.Step] = p.Value
-			n.fresh = append(n.fresh, p.Step)
-			if err := s.cfg.Studies.SetIntermediate(ctx, tx, w.Project, n.task.Trial, p.Step, p.Value); err != nil {
-				return err
-			}
-		}
-	}
-	end := func(state tuning.State, values []float64, reason string) error {
-		if _, _, err := s.cfg.Studies.SetState(ctx, tx, w.Project, n.task.Trial, state, values, ""); err != nil {
-			return err
-		}
-		return done(reason)
-	}
-	switch {
-	case n.missing || !n.job.State.Ended():
-		return nil
-	case n.job.State == training.Succeeded && n.failure == "":
-		return end(tuning.Complete, n.values, "")
-	case n.job.State == training.Succeeded:
-		return end(tuning.Failed, nil, n.failure)
-	}
-	return end(tuning.Failed, nil, fmt.Sprintf("its job %s: %s", n.job.State, n.job.Reason))
 }
 
 // begin makes a trial and decides its job, which is submitted once that is kept.
@@ -479,7 +576,7 @@ func (s *Service) submit(ctx context.Context, w Sweep, t Task) error {
 	if err != nil {
 		return err
 	}
-	name, spec := w.job(t.Number, seen(w, one[0]).Params)
+	name, spec := w.job(t.Number, through(w).seen(one[0]).Params)
 	_, err = s.cfg.Jobs.SubmitTrial(identity.With(ctx, w.By), w.Project, name, spec, t.Job)
 	if err == nil || ctx.Err() != nil || slices.ContainsFunc([]fault.Kind{fault.Unavailable, fault.Timeout, fault.Exhausted, fault.Internal}, func(k fault.Kind) bool { return fault.Is(err, k) }) {
 		return err
@@ -522,19 +619,46 @@ func (s *Service) broken(ctx context.Context, w Sweep, why, hint string) error {
 	})
 }
 
-// spent is what the jobs of a sweep cost until now.
-func (s *Service) spent(ctx context.Context, w Sweep) (float64, error) {
-	var tasks []Task
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		tasks, err = s.cfg.Store.Tasks(ctx, tx, w.Project, w.Study, false)
-		return err
-	})
-	if err != nil {
-		return 0, err
+// spent is what the jobs of a sweep cost until now, where that is bounded, and what those
+// did of which something may come yet. The others are added up once.
+func (s *Service) spent(ctx context.Context, w Sweep, all []news) (sum float64, of map[training.JobID]float64, err error) {
+	key := study{w.Project, w.Study}
+	if w.Spec.Budget.Money == 0 {
+		delete(s.paid, key)
+		return 0, nil, nil
 	}
-	jobs := make([]training.JobID, len(tasks))
-	for i, t := range tasks {
-		jobs[i] = t.Job
+	if _, counted := s.paid[key]; !counted {
+		var tasks []Task
+		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			tasks, err = s.cfg.Store.Tasks(ctx, tx, w.Project, w.Study, false)
+			return err
+		})
+		if err != nil {
+			return 0, nil, err
+		}
+		var done []training.JobID
+		for _, t := range tasks {
+			if t.Done {
+				done = append(done, t.Job)
+			}
+		}
+		cost, err := s.cfg.Costs.Spent(ctx, w.Project, done)
+		if err != nil {
+			return 0, nil, err
+		}
+		s.paid[key] = total(cost)
 	}
-	return s.cfg.Costs.Spent(ctx, w.Project, jobs, w.CreatedAt)
+	open := make([]training.JobID, len(all))
+	for i, n := range all {
+		open[i] = n.task.Job
+	}
+	of, err = s.cfg.Costs.Spent(ctx, w.Project, open)
+	return s.paid[key] + total(of), of, err
+}
+
+func total(of map[training.JobID]float64) (sum float64) {
+	for _, job := range slices.Sorted(maps.Keys(of)) { // the same sum each time
+		sum += of[job]
+	}
+	return sum
 }

@@ -20,6 +20,7 @@ type look struct {
 	ends     State           // as what
 	forgiven int             // trials whose failure is forgotten
 	trials   []trial.Trial   // all of them, by number
+	theirs   map[int]bool    // those that clients added, which are learnt from and count for nothing else
 	open     map[int]bool    // those whose job has not ended, by number
 	fresh    map[int][]int64 // steps that they reported since the last look, in their order, by number
 	warm     []trial.Trial   // of other sweeps
@@ -52,13 +53,14 @@ func decide(l look) (plan, error) {
 	// 1. Which trials end.
 	running, complete, failed, ended := 0, 0, 0, 0
 	for i, t := range trials {
-		if t.State != trial.Running && t.Number >= l.forgiven {
+		counts := t.Number >= l.forgiven && !l.theirs[t.Number]
+		if t.State != trial.Running && counts {
 			ended++
 		}
 		switch {
 		case t.State == trial.Complete:
 			complete++
-		case t.State == trial.Failed && t.Number >= l.forgiven:
+		case t.State == trial.Failed && counts:
 			failed++
 		case t.State == trial.Running && l.open[t.Number]:
 			d := stop.Decision{Stop: l.stop != "", Reason: l.stop}
@@ -83,9 +85,14 @@ func decide(l look) (plan, error) {
 		over, p.state = fmt.Sprintf("the first %d trials failed", failed), Failed
 	case spent.Stop:
 		over, p.state = spent.Reason, Complete
+	case l.spec.moneyOnly() && l.spent.Money == 0 && l.spent.Trials >= gratis:
+		over, p.state = fmt.Sprintf("%d trials cost nothing, and the budget is of money only", l.spent.Trials), Failed
 	}
-	for over == "" && running < l.spec.Parallel && len(p.begin) < most {
-		params, err := search.Suggest(l.spec.Problem(), l.spec.Search, slices.Concat(l.warm, trials), len(trials))
+	if over == "" && len(trials) >= stop.MaxTrials {
+		over, p.state = fmt.Sprintf("its study has %d trials, the most it may have", len(trials)), Complete
+	}
+	for over == "" && running < l.spec.Parallel && len(p.begin) < most && len(trials) < stop.MaxTrials {
+		params, err := l.suggest(trials)
 		if fault.Is(err, fault.Exhausted) {
 			over, p.state = err.Error(), Complete
 			break
@@ -109,6 +116,15 @@ func decide(l look) (plan, error) {
 		p.reason = fmt.Sprintf("%s; %d of its jobs have not ended", over, left)
 	}
 	return p, nil
+}
+
+// suggest gives the parameters of the next trial. The first values are for the sweep's own
+// trials, however many a client has added before.
+func (l look) suggest(trials []trial.Trial) (space.Params, error) {
+	if own := len(trials) - len(l.theirs); own < len(l.spec.Search.First) {
+		return l.spec.Problem().Space.Check(l.spec.Search.First[own])
+	}
+	return search.Suggest(l.spec.Problem(), l.spec.Search, slices.Concat(l.warm, trials), len(trials))
 }
 
 // judge asks the rule for each report that is new, as if it had come alone: no rung is

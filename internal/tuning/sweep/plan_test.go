@@ -45,6 +45,15 @@ func written(text string) (trials []trial.Trial, open map[int]bool) {
 	return trials, open
 }
 
+// theirs are the first n trials.
+func theirs(n int) map[int]bool {
+	all := map[int]bool{}
+	for i := range n {
+		all[i] = true
+	}
+	return all
+}
+
 func TestDecide(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -63,6 +72,13 @@ func TestDecide(t *testing.T) {
 		{name: "a stopped one whose job has not ended holds no place", trials: "ccS", begin: 1, state: Running},
 		{name: "and is waited for", trials: "cccccccccS", state: Running, reason: "10 trials were started, of 10; 1 of its jobs have not ended"},
 		{name: "one of a client's holds no place", trials: "cr", begin: 1, state: Running},
+		{name: "clients' use no budget", change: func(l *look) { l.theirs = theirs(9) }, trials: "cccccccccc", begin: 1, state: Running},
+		{name: "clients' failures are not ours", change: func(l *look) { l.theirs = theirs(6); l.spec.Budget.Failed = 2 }, trials: "ffffffR", state: Running},
+		{name: "all of ours fail", change: func(l *look) { l.theirs = theirs(2) }, trials: "sffffff", state: Failed, reason: "the first 5 trials failed"},
+		{name: "the study is full", change: func(l *look) {
+			l.trials = make([]trial.Trial, stop.MaxTrials)
+			l.theirs = theirs(stop.MaxTrials)
+		}, state: Complete, reason: "its study has 100000 trials, the most it may have"},
 		{name: "stopped", change: func(l *look) { l.stop, l.ends = "stopped by user alice", Stopped }, trials: "cRcR", end: []int{1, 3}, state: Running, reason: "stopped by user alice; 2 of its jobs have not ended"},
 		{name: "stopped, and all has ended", change: func(l *look) { l.stop, l.ends = "stopped by user alice", Stopped }, trials: "cscs", state: Stopped, reason: "stopped by user alice"},
 		{name: "all fail", trials: "fffff", state: Failed, reason: "the first 5 trials failed"},
@@ -111,6 +127,12 @@ func TestDecide(t *testing.T) {
 			l.spent.Trials, l.spent.Failed = len(l.trials), strings.Count(strings.ToLower(c.trials), "f")
 			if c.change != nil {
 				c.change(&l)
+			}
+			l.spent.Trials = len(l.trials) - len(l.theirs)
+			for n := range l.theirs {
+				if l.trials[n].State == trial.Failed {
+					l.spent.Failed--
+				}
 			}
 			p, err := decide(l)
 			if err != nil {

@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +27,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/tuning/picture"
 	"github.com/falaj-ml/falaj/internal/tuning/search"
 	"github.com/falaj-ml/falaj/internal/tuning/space"
+	"github.com/falaj-ml/falaj/internal/tuning/stop"
 	"github.com/falaj-ml/falaj/internal/tuning/trial"
 )
 
@@ -69,13 +72,21 @@ type Runs interface {
 	Stamp(ctx context.Context, p project.Name, run, metric string) (string, error)
 	// Points are what a run logged of a metric: of each step the last value, by step, at
 	// most the limit of the highest steps. With a job they are of the runs of all its
-	// attempts, what a later one logged in place of what an earlier one had.
-	Points(ctx context.Context, p project.Name, job training.JobID, run, metric string, limit int) ([]Point, error)
+	// attempts, what a later one logged in place of what an earlier one had. n is how
+	// many values the run itself has, of all steps.
+	Points(ctx context.Context, p project.Name, job training.JobID, run, metric string, limit int) (points []Point, n int, err error)
+	// After are those of a run alone that are not among its first n values by time, and
+	// how many there are then. What was logged late with an earlier time may be left out.
+	After(ctx context.Context, p project.Name, run, metric string, n, limit int) (points []Point, next int, err error)
 }
 
-// Costs tell what jobs cost from an instant until now.
+// Costs tell what jobs cost.
 type Costs interface {
-	Spent(ctx context.Context, p project.Name, jobs []training.JobID, since time.Time) (float64, error)
+	// Spent is what each job cost until now; one that is left out has cost nothing. What
+	// a job that has ended cost does not change.
+	Spent(ctx context.Context, p project.Name, jobs []training.JobID) (map[training.JobID]float64, error)
+	// Free are the pools that a planned job may run in and that cost nothing.
+	Free(ctx context.Context, planned training.Job) ([]string, error)
 }
 
 // Origins knows what job attempts pass on to what they write. *tracking.Service is one.
@@ -113,6 +124,11 @@ type Service struct {
 	told  map[string]string // the last error of a sweep that was logged
 	calm  map[string]rest   // sweeps of which there was nothing to do
 
+	histories map[study]history
+	learnt    map[study]learnt
+	waits     map[study]string  // why jobs could not be submitted last
+	paid      map[study]float64 // what the jobs of trials cost of which nothing more comes
+
 	lease   *store.Lease // of the rounds, where others share the database
 	renewed time.Time
 }
@@ -126,6 +142,7 @@ type rest struct {
 // heard is what was read of a trial's job.
 type heard struct {
 	run, stamp string
+	values     int       // of the watched metric, that were read
 	at         time.Time // when it began or reported last, as far as this process knows
 }
 
@@ -137,7 +154,10 @@ func New(cfg Config) *Service {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, heard: map[training.JobID]heard{}, told: map[string]string{}, calm: map[string]rest{}}
+	return &Service{
+		cfg: cfg, log: cfg.Log, now: cfg.Now, heard: map[training.JobID]heard{}, told: map[string]string{}, calm: map[string]rest{},
+		histories: map[study]history{}, learnt: map[study]learnt{}, paid: map[study]float64{}, waits: map[study]string{},
+	}
 }
 
 func (s *Service) allow(ctx context.Context, action policy.Action, w Sweep) error {
@@ -207,6 +227,10 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 	}
 	pinned := planned.Pinned()
 	asked.Data, asked.Environment, asked.Residency, asked.Classification = pinned.Data, pinned.Environment, planned.Residency, planned.Classification
+	endless, err := s.endless(ctx, spec, planned)
+	if err != nil {
+		return w, "", err
+	}
 
 	do := func(ctx context.Context, tx *store.Tx) error {
 		now := s.now().UTC()
@@ -215,11 +239,13 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 			return err
 		}
 		fresh := slices.DeleteFunc(slices.Clone(spec.WarmStart), func(name string) bool { return slices.Contains(old.Spec.WarmStart, name) })
-		_, sources, warmErr := s.warm(ctx, tx, asked, fresh)
+		sources, warmErr := s.sources(ctx, tx, asked, fresh)
 		if warmErr != nil {
 			return warmErr
 		}
 		switch {
+		case endless != nil && !same(old.Spec, spec):
+			return endless
 		case fault.Is(err, fault.NotFound):
 			w, change = asked, project.Created
 			w.CreatedAt, w.ResumedAt = now, now
@@ -287,6 +313,20 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 		err = s.cfg.DB.Update(ctx, string(p), do)
 	}
 	return w, change, fault.Wrap(err, "sweep %s", name)
+}
+
+// endless is the refusal of a sweep that nothing but money bounds, and whose jobs may run
+// where they cost none.
+func (s *Service) endless(ctx context.Context, spec Spec, planned training.Job) (refusal, err error) {
+	if !spec.moneyOnly() {
+		return nil, nil
+	}
+	free, err := s.cfg.Costs.Free(ctx, planned)
+	if err != nil || len(free) == 0 {
+		return nil, err
+	}
+	return fault.New(fault.Invalid, "the budget is of money only, and the sweep's jobs may run in pools that have no price: %s", strings.Join(free, ", ")).
+		WithHint("Add trials or a time to budget, name pools that have a price in job.pools, or have an administrator give these one."), nil
 }
 
 // inherit narrows the label of a sweep to that of what it learns from.
@@ -374,8 +414,9 @@ func (s *Service) Stop(ctx context.Context, p project.Name, name string) (w Swee
 }
 
 // Resume goes on with a sweep that has ended, with so many trials more in its budget.
-// Needs sweep.apply. Errors: fault.Conflict while it goes on; fault.Invalid for a
-// negative number.
+// Needs sweep.apply. Errors: fault.Conflict while it goes on, or when its budget of trials
+// or time is spent all the same; fault.Invalid for a negative number, or one where trials
+// are not bounded.
 func (s *Service) Resume(ctx context.Context, p project.Name, name string, trials int) (w Sweep, err error) {
 	err = s.change(ctx, p, name, func(ctx context.Context, tx *store.Tx, old Sweep) error {
 		w = old
@@ -385,11 +426,19 @@ func (s *Service) Resume(ctx context.Context, p project.Name, name string, trial
 		case trials < 0:
 			return fault.New(fault.Invalid, "%d trials more are fewer", trials)
 		}
-		if trials > 0 && w.Spec.Budget.Trials > 0 {
-			w.Spec.Budget.Trials += trials
+		if trials > 0 && w.Spec.Budget.Trials == 0 {
+			return fault.New(fault.Invalid, "sweep %s has no budget of trials, to which %d could be added", name, trials).WithHint("Apply it with a larger budget, or resume it without a number of trials.")
 		}
+		w.Spec.Budget.Trials += trials
 		if err := w.Spec.Budget.Validate(); err != nil {
 			return err
+		}
+		tasks, err := s.cfg.Store.Tasks(ctx, tx, p, w.Study, false)
+		if err != nil {
+			return err
+		}
+		if d := w.Spec.Budget.Decide(stop.Spent{Trials: len(tasks), Time: w.under(s.now())}); d.Stop {
+			return fault.New(fault.Conflict, "the budget of sweep %s is spent: %s", name, d.Reason).WithHint("Give it more trials (--trials), or apply it with a larger budget.")
 		}
 		if err := s.room(ctx, tx, p); err != nil {
 			return err
@@ -452,12 +501,24 @@ func (s *Service) change(ctx context.Context, p project.Name, name string, do fu
 }
 
 // One gives a sweep and how far it is. Needs sweep.read.
-func (s *Service) One(ctx context.Context, p project.Name, name string) (Summary, error) {
-	w, trials, err := s.read(ctx, p, name)
-	if err != nil {
-		return Summary{}, err
-	}
-	return summary(w, trials), nil
+func (s *Service) One(ctx context.Context, p project.Name, name string) (out Summary, err error) {
+	out.Sweep, err = s.see(ctx, p, name, func(ctx context.Context, tx *store.Tx, w Sweep) error {
+		n, err := s.cfg.Studies.Store.Counts(ctx, tx, p, w.Study)
+		if err != nil {
+			return err
+		}
+		out.Counts, out.Best = map[trial.State]int{}, nil
+		for state, n := range n {
+			if state == tuning.Waiting {
+				out.Counts[Waiting] = n
+			} else {
+				out.Counts[states[state]] = n
+			}
+		}
+		out.Best, err = s.best(ctx, tx, w)
+		return err
+	})
+	return out, err
 }
 
 // List gives a page of sweeps in the order in which they were made, after one, without
@@ -520,78 +581,139 @@ func (s *Service) find(ctx context.Context, tx *store.Tx, p project.Name, name s
 // Trials gives the trials of a sweep from a number on, with reports also what they logged.
 // Needs sweep.read.
 func (s *Service) Trials(ctx context.Context, p project.Name, name string, from, limit int, reports bool) (found []Shown, next int, err error) {
-	_, trials, err := s.read(ctx, p, name)
-	if err != nil {
-		return nil, 0, err
-	}
 	if limit <= 0 || limit > 1000 {
 		limit = 100
 	}
-	from = min(max(from, 0), len(trials))
-	found = trials[from:]
-	if len(found) > limit {
-		found, next = found[:limit], from+limit
-	}
+	from = max(from, 0)
+	_, err = s.see(ctx, p, name, func(ctx context.Context, tx *store.Tx, w Sweep) error {
+		found, next = nil, 0
+		first, err := s.cfg.Studies.Store.TrialNumbered(ctx, tx, p, w.Study, int64(from))
+		if fault.Is(err, fault.NotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		trials, err := s.cfg.Studies.Store.Trials(ctx, tx, p, w.Study, first-1, nil, limit+1)
+		if err != nil {
+			return err
+		}
+		if len(trials) > limit {
+			trials, next = trials[:limit], from+limit
+		}
+		found, err = s.shown(ctx, tx, w, trials)
+		return err
+	})
 	for i := range found {
 		if !reports {
 			found[i].Reports = nil
 		}
 	}
-	return found, next, nil
+	return found, next, err
 }
 
-// read gives a sweep with its trials, for whom may see it.
-func (s *Service) read(ctx context.Context, p project.Name, name string) (w Sweep, shown []Shown, err error) {
+// see reads of a sweep for whom may see it.
+func (s *Service) see(ctx context.Context, p project.Name, name string, read func(ctx context.Context, tx *store.Tx, w Sweep) error) (w Sweep, err error) {
 	if err := s.allow(ctx, ActionRead, Sweep{Project: p, Name: name}); err != nil {
-		return w, nil, err
+		return w, err
 	}
-	var trials []tuning.Trial
-	var tasks []Task
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if w, err = s.find(ctx, tx, p, name); err != nil {
 			return err
 		}
-		if tasks, err = s.cfg.Store.Tasks(ctx, tx, p, w.Study, false); err != nil {
+		if err := s.allow(ctx, ActionRead, w); err != nil {
 			return err
 		}
-		if trials, err = s.all(ctx, tx, p, w.Study); err != nil || w.State != Client {
-			return err
+		if w.State == Client {
+			study, err := s.cfg.Studies.Store.Study(ctx, tx, p, w.Study)
+			if err != nil {
+				return err
+			}
+			parameters, err := s.cfg.Studies.Store.Distributions(ctx, tx, p, w.Study)
+			if err != nil {
+				return err
+			}
+			w = foreign(study, parameters)
 		}
-		study, err := s.cfg.Studies.Store.Study(ctx, tx, p, w.Study)
-		w = foreign(study, trials)
-		return err
+		return read(ctx, tx, w)
 	})
 	if err != nil {
-		return w, nil, err
-	}
-	if err := s.allow(ctx, ActionRead, w); err != nil {
-		return w, nil, err
+		return w, err
 	}
 	if s.cfg.Journal != nil && w.Classification.Journalled() {
-		if err := s.cfg.Journal.Record(ctx, audit.Entry{Project: string(p), Action: string(ActionRead), Object: "sweep " + w.Name}); err != nil {
-			return w, nil, err
-		}
+		err = s.cfg.Journal.Record(ctx, audit.Entry{Project: string(p), Action: string(ActionRead), Object: "sweep " + w.Name})
+	}
+	return w, err
+}
+
+// shown are trials, in their order, as people see them.
+func (s *Service) shown(ctx context.Context, tx *store.Tx, w Sweep, trials []tuning.Trial) (shown []Shown, err error) {
+	if len(trials) == 0 {
+		return nil, nil
+	}
+	tasks, err := s.cfg.Store.TasksOf(ctx, tx, w.Project, w.Study, int(trials[0].Number), int(trials[len(trials)-1].Number))
+	if err != nil {
+		return nil, err
 	}
 	of := make(map[int]Task, len(tasks))
 	for _, t := range tasks {
 		of[t.Number] = t
 	}
+	l := through(w)
 	for _, t := range trials {
-		shown = append(shown, show(w, t, of[int(t.Number)]))
+		shown = append(shown, l.show(t, of[int(t.Number)]))
 	}
-	return w, shown, nil
+	return shown, nil
+}
+
+// best are the best trials, without what they logged on the way.
+func (s *Service) best(ctx context.Context, tx *store.Tx, w Sweep) (best []Shown, err error) {
+	var complete []trial.Trial
+	ids := map[int]tuning.TrialID{}
+	for after := tuning.TrialID(0); ; {
+		some, err := s.cfg.Studies.Store.Heads(ctx, tx, w.Project, w.Study, tuning.Complete, after, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range some {
+			after = t.ID
+			ids[int(t.Number)] = t.ID
+			complete = append(complete, trial.Trial{Number: int(t.Number), State: trial.Complete, Values: t.Values})
+		}
+		if len(some) < page {
+			break
+		}
+	}
+	var found []tuning.TrialID
+	for _, n := range foremost(trial.Front(complete, w.Spec.Problem().Directions), len(w.Spec.Objectives)) {
+		found = append(found, ids[n])
+	}
+	for part := range slices.Chunk(found, page) {
+		trials, err := s.cfg.Studies.Store.Trials(ctx, tx, w.Project, w.Study, math.MaxInt64, part, page)
+		if err != nil {
+			return nil, err
+		}
+		some, err := s.shown(ctx, tx, w, trials)
+		if err != nil {
+			return nil, err
+		}
+		best = append(best, some...)
+	}
+	for i := range best {
+		best[i].Reports = nil
+	}
+	return best, nil
 }
 
 // all reads the trials of a study by number.
 func (s *Service) all(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID) (all []tuning.Trial, err error) {
-	const part = 1000
 	for after := tuning.TrialID(0); ; after = all[len(all)-1].ID {
-		some, err := s.cfg.Studies.Store.Trials(ctx, tx, p, study, after, nil, part)
+		some, err := s.cfg.Studies.Store.Trials(ctx, tx, p, study, after, nil, page)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, some...)
-		if len(some) < part {
+		if len(some) < page {
 			break
 		}
 	}
@@ -599,11 +721,11 @@ func (s *Service) all(ctx context.Context, tx *store.Tx, p project.Name, study t
 	return all, nil
 }
 
-// warm reads the trials of the sweeps that one begins with, and gives their labels. Those
-// that are gone, or that whoever applied it may no longer read, teach nothing; only what
-// is new beside an earlier specification has to be there. Errors: fault.NotFound;
-// fault.PermissionDenied; fault.Invalid where the objectives are others.
-func (s *Service) warm(ctx context.Context, tx *store.Tx, w Sweep, strict []string) (all []trial.Trial, of []Sweep, err error) {
+// sources are the sweeps that one learns from, with their labels. Those that are gone, or
+// that whoever applied it may no longer read, teach nothing; only what is new beside an
+// earlier specification has to be there. Errors: fault.NotFound; fault.PermissionDenied;
+// fault.Invalid where the objectives are others.
+func (s *Service) sources(ctx context.Context, tx *store.Tx, w Sweep, strict []string) (of []Sweep, err error) {
 	for _, name := range w.Spec.WarmStart {
 		from, err := s.sweep(ctx, tx, w.Project, name)
 		if err == nil { // what is suggested tells of what it was learnt from
@@ -618,34 +740,58 @@ func (s *Service) warm(ctx context.Context, tx *store.Tx, w Sweep, strict []stri
 			continue
 		}
 		if err != nil {
-			return nil, nil, fault.Wrap(err, "warm_start")
-		}
-		trials, err := s.all(ctx, tx, w.Project, from.Study)
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, t := range trials {
-			all = append(all, seen(from, t))
+			return nil, fault.Wrap(err, "warm_start")
 		}
 		of = append(of, from)
 	}
-	for i := range all { // numbers of several sweeps
-		all[i].Number = i
-	}
-	return search.Warm(space.Space{Parameters: w.Spec.Parameters}, all), of, nil
+	return of, nil
 }
 
 var states = map[tuning.State]trial.State{
 	tuning.Waiting: trial.Running, tuning.Running: trial.Running, tuning.Complete: trial.Complete, tuning.Pruned: trial.Stopped, tuning.Failed: trial.Failed,
 }
 
+// lens reads trials as a sweep's. It remembers distributions that it has read.
+type lens struct {
+	Sweep
+	known map[tuning.Distribution]*space.Parameter // nil cannot be read
+}
+
+func through(w Sweep) lens { return lens{w, map[tuning.Distribution]*space.Parameter{}} }
+
+// value is what a trial has of a parameter. A client's trial may have got it of another
+// range or other choices, when it was added as a whole: what the sweep's parameter cannot
+// have is left out, as it would be taken for something else.
+func (l lens) value(p space.Parameter, of tuning.Param) (any, bool) {
+	if l.State == Client { // each range was that of then
+		return p.Decode(of.Value), true
+	}
+	q, read := l.known[of.Distribution]
+	if !read {
+		if one, err := space.FromOptuna(p.Name, []byte(of.Distribution)); err == nil {
+			q = &one
+		}
+		l.known[of.Distribution] = q
+	}
+	if q == nil {
+		return nil, false
+	}
+	x, err := p.Encode(q.Decode(of.Value))
+	if err != nil {
+		return nil, false
+	}
+	return p.Decode(x), true
+}
+
 // seen is a trial as samplers and rules see it. Parameters that the sweep does not have,
 // of trials that a client of Optuna's added, are left out.
-func seen(w Sweep, t tuning.Trial) trial.Trial {
+func (l lens) seen(t tuning.Trial) trial.Trial {
 	out := trial.Trial{Number: int(t.Number), State: states[t.State], Params: space.Params{}, Values: t.Values, Started: t.Started}
-	for _, p := range w.Spec.Parameters {
-		if v, ok := t.Params[p.Name]; ok {
-			out.Params[p.Name] = p.Decode(v.Value)
+	for _, p := range l.Spec.Parameters {
+		if of, ok := t.Params[p.Name]; ok {
+			if v, ok := l.value(p, of); ok {
+				out.Params[p.Name] = v
+			}
 		}
 	}
 	for step, v := range t.Intermediate {
@@ -655,8 +801,8 @@ func seen(w Sweep, t tuning.Trial) trial.Trial {
 	return out
 }
 
-func show(w Sweep, t tuning.Trial, task Task) Shown {
-	as := seen(w, t)
+func (l lens) show(t tuning.Trial, task Task) Shown {
+	as := l.seen(t)
 	out := Shown{
 		Number: as.Number, State: as.State, Params: as.Params, Job: string(task.Job), Reason: task.Reason,
 		Started: t.Started, Ended: t.Completed, Attributes: said(t.User),
@@ -686,27 +832,12 @@ func said(attributes tuning.Attributes) map[string]any {
 	return out
 }
 
-func summary(w Sweep, trials []Shown) Summary {
-	out := Summary{Sweep: w, Counts: map[trial.State]int{}}
-	for _, t := range trials {
-		out.Counts[t.State]++
-	}
-	for _, n := range best(w, trials) {
-		b := trials[n]
-		b.Reports = nil
-		out.Best = append(out.Best, b)
-	}
-	return out
-}
-
-// best are the numbers of the best trials: the front of several objectives, the first of
-// the best of one.
-func best(w Sweep, trials []Shown) (numbers []int) {
-	front := trial.Front(plain(trials), w.Spec.Problem().Directions)
+// foremost are the numbers of a front with several objectives, of one the first.
+func foremost(front []trial.Trial, objectives int) (numbers []int) {
 	for _, t := range front {
 		numbers = append(numbers, t.Number)
 	}
-	if len(w.Spec.Objectives) == 1 && len(numbers) > 1 {
+	if objectives == 1 && len(numbers) > 1 {
 		numbers = numbers[:1]
 	}
 	return numbers
@@ -752,7 +883,15 @@ func (s *Service) Figures(ctx context.Context, p project.Name, name string) ([]p
 }
 
 func (s *Service) drawn(ctx context.Context, p project.Name, name string) (picture.Sweep, error) {
-	w, trials, err := s.read(ctx, p, name)
+	var trials []Shown
+	w, err := s.see(ctx, p, name, func(ctx context.Context, tx *store.Tx, w Sweep) error {
+		all, err := s.all(ctx, tx, p, w.Study)
+		if err != nil {
+			return err
+		}
+		trials, err = s.shown(ctx, tx, w, all)
+		return err
+	})
 	if err != nil {
 		return picture.Sweep{}, err
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,16 +36,16 @@ const demo = "demo"
 
 // world is a service on a real database, with jobs that run as the test says.
 type world struct {
-	*testing.T
+	testing.TB
 	*sweep.Service
 	cfg  sweep.Config
 	jobs *jobs
 	time time.Time
 }
 
-func newWorld(t *testing.T, db *store.DB) *world {
-	t.Helper()
-	w := &world{T: t, jobs: &jobs{of: map[training.JobID]*training.Job{}, runs: map[training.JobID][]string{}, points: map[string]map[string][]sweep.Point{}}, time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
+func newWorld(tb testing.TB, db *store.DB) *world {
+	tb.Helper()
+	w := &world{TB: tb, jobs: &jobs{of: map[training.JobID]*training.Job{}, runs: map[training.JobID][]string{}, points: map[string]map[string][]sweep.Point{}}, time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
 	w.cfg = sweep.Config{
 		DB: db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: w.now},
 		Authorizer: &w.jobs.rights, Origins: &w.jobs.rights, Jobs: w.jobs, Runs: w.jobs, Costs: w.jobs, Now: w.now,
@@ -125,7 +126,10 @@ type jobs struct {
 	of      map[training.JobID]*training.Job
 	points  map[string]map[string][]sweep.Point // by run and metric
 	refuse  func() error                        // of submissions
+	read    int                                 // points
 	price   float64                             // of a job
+	asked   int                                 // of how many jobs the price was
+	free    []string                            // pools
 	plans   int
 	runs    map[training.JobID][]string // of attempts
 	invalid error                       // of plans
@@ -177,9 +181,16 @@ func (j *jobs) Cancel(_ context.Context, _ project.Name, id training.JobID) (tra
 	return *one, nil
 }
 
-func (j *jobs) Spent(_ context.Context, _ project.Name, ids []training.JobID, _ time.Time) (float64, error) {
-	return j.price * float64(len(ids)), nil
+func (j *jobs) Spent(_ context.Context, _ project.Name, ids []training.JobID) (map[training.JobID]float64, error) {
+	j.asked += len(ids)
+	of := map[training.JobID]float64{}
+	for _, id := range ids {
+		of[id] = j.price
+	}
+	return of, nil
 }
+
+func (j *jobs) Free(context.Context, training.Job) ([]string, error) { return j.free, nil }
 
 func (j *jobs) Stamp(_ context.Context, _ project.Name, run, metric string) (string, error) {
 	if p := j.points[run][metric]; len(p) > 0 {
@@ -188,22 +199,36 @@ func (j *jobs) Stamp(_ context.Context, _ project.Name, run, metric string) (str
 	return "", nil
 }
 
-func (j *jobs) Points(_ context.Context, _ project.Name, job training.JobID, run, metric string, _ int) ([]sweep.Point, error) {
+func (j *jobs) Points(_ context.Context, _ project.Name, job training.JobID, run, metric string, limit int) ([]sweep.Point, int, error) {
 	runs := []string{run}
 	if job != "" {
 		runs = j.runs[job]
 	}
-	at := map[int64]float64{}
+	var all []sweep.Point
 	for _, run := range runs {
-		for _, p := range j.points[run][metric] {
-			at[p.Step] = p.Value
-		}
+		all = append(all, j.points[run][metric]...)
 	}
-	var out []sweep.Point
-	for _, step := range slices.Sorted(maps.Keys(at)) {
+	j.read += len(all)
+	return latest(all, limit), len(j.points[run][metric]), nil
+}
+
+func (j *jobs) After(_ context.Context, _ project.Name, run, metric string, n, limit int) ([]sweep.Point, int, error) {
+	all := j.points[run][metric]
+	j.read += len(all) - n
+	return latest(all[n:], limit), len(all), nil
+}
+
+// latest is of each step the last point.
+func latest(all []sweep.Point, limit int) (out []sweep.Point) {
+	at := map[int64]float64{}
+	for _, p := range all {
+		at[p.Step] = p.Value
+	}
+	steps := slices.Sorted(maps.Keys(at))
+	for _, step := range steps[max(len(steps)-limit, 0):] {
 		out = append(out, sweep.Point{Step: step, Value: at[step]})
 	}
-	return out, nil
+	return out
 }
 
 // running are the jobs that have not ended, in the order of their submission.
@@ -406,6 +431,7 @@ func TestFailures(t *testing.T) {
 	}{
 		"it fails":        {func(w *world, one *training.Job) { one.Reason = "exit code 1"; w.jobs.end(one, training.Failed) }, "its job failed: exit code 1"},
 		"it is cancelled": {func(w *world, one *training.Job) { one.Reason = "by bob"; w.jobs.end(one, training.Cancelled) }, "its job cancelled: by bob"},
+		"it has no run":   {func(_ *world, one *training.Job) { one.State = training.Succeeded }, "it has no run"},
 		"it logs nothing": {func(w *world, one *training.Job) { w.jobs.end(one, training.Succeeded) }, "it logged no loss"},
 		"it logs NaN": {func(w *world, one *training.Job) {
 			w.jobs.log(one, "loss", 0, math.NaN())
@@ -440,6 +466,71 @@ func TestFailures(t *testing.T) {
 				t.Errorf("resumed: %+v", got)
 			}
 		})
+	}
+}
+
+// TestResume: what would end at once is not resumed.
+func TestResume(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	run := func(name string) {
+		t.Helper()
+		for w.one(name).State == sweep.Running {
+			w.round()
+			for _, one := range w.jobs.running() {
+				w.jobs.log(one, "loss", 0, 1)
+				w.jobs.end(one, training.Succeeded)
+			}
+		}
+	}
+	s := spec()
+	s.Budget.Trials = 2
+	w.apply("trials", s)
+	run("trials")
+	if _, err := w.Resume(w.alice(), demo, "trials", 0); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "2 trials were started, of 2") {
+		t.Errorf("without more trials: %v", err)
+	}
+	if _, err := w.Resume(w.alice(), demo, "trials", 1); err != nil {
+		t.Error(err)
+	}
+	run("trials")
+	if got := w.one("trials"); got.Counts[trial.Complete] != 3 {
+		t.Errorf("%+v", got)
+	}
+	s.Budget = stop.Budget{Time: compute.Duration(15 * time.Second)}
+	w.apply("time", s)
+	run("time")
+	if _, err := w.Resume(w.alice(), demo, "time", 0); !fault.Is(err, fault.Conflict) {
+		t.Errorf("its time has passed: %v", err)
+	}
+	if _, err := w.Resume(w.alice(), demo, "time", 3); !fault.Is(err, fault.Invalid) {
+		t.Errorf("trials where they are not bounded: %v", err)
+	}
+}
+
+// TestWaits: while jobs cannot be submitted the sweep says why.
+func TestWaits(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	w.apply("s", spec())
+	w.jobs.refuse = func() error { return fault.New(fault.Unavailable, "the bucket is away") }
+	for range 3 {
+		w.time = w.time.Add(10 * time.Second)
+		if err := w.RunOnce(w.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := w.one("s")
+	if got.State != sweep.Running || !strings.Contains(got.Reason, "trial 0") || !strings.Contains(got.Reason, "the bucket is away") {
+		t.Errorf("%+v", got)
+	}
+	w.round()
+	if again := w.one("s"); again.Revision != got.Revision {
+		t.Errorf("it is written each round: revision %d, then %d", got.Revision, again.Revision)
+	}
+	w.jobs.refuse = nil
+	w.round()
+	w.round()
+	if got := w.one("s"); got.Reason != "" || len(w.jobs.running()) != 1 {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -576,6 +667,143 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
+// TestManyPoints: a trial that logs very much is read as it goes on, is judged at each rung,
+// and its best value is found wherever it was.
+func TestManyPoints(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Budget.Trials, s.Stop = 2, stop.Rule{Kind: stop.ASHA, MinResource: 5000, Reduction: 4}
+	s.Objectives[0].Value = sweep.Best
+	w.apply("s", s)
+	w.round()
+	for n, one := range []float64{1, 2} { // the second is worse, but for its first value
+		job := w.jobs.running()[0]
+		w.jobs.log(job, "loss", 1, 1-one)
+		for step := int64(2); step <= 25_000 && job.Stop == ""; step++ {
+			w.jobs.log(job, "loss", step, one+2)
+			if step%5000 == 0 {
+				w.jobs.read = 0
+				w.round()
+				if w.jobs.read > 5000 {
+					t.Fatalf("%d points were read at step %d", w.jobs.read, step)
+				}
+			}
+		}
+		if n == 1 && job.Stop == "" {
+			break
+		}
+		w.jobs.end(job, training.Succeeded)
+		w.round()
+		w.round()
+	}
+	all := w.trials("s")
+	if all[0].Values[0] != 0 || all[1].State != trial.Stopped || !strings.Contains(all[1].Reason, "rung of step 5000") {
+		t.Errorf("%+v, %+v", all[0].Values, all[1].Reason)
+	}
+	if last := all[0].Reports[len(all[0].Reports)-1]; last.Step != 20_000 {
+		t.Errorf("the last report kept is of step %d", last.Step)
+	}
+}
+
+// TestMoney: what trials cost is asked once they have ended, not in each round again; after
+// a restart the sum is the same.
+func TestMoney(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Budget, s.Parallel = stop.Budget{Money: 60}, 3
+	w.apply("s", s)
+	w.jobs.price = 1
+	for n := range 100 {
+		if n%7 == 6 {
+			w.restart()
+			w.jobs.asked = -len(w.jobs.order)
+		}
+		w.round()
+		if w.jobs.asked > 6 {
+			t.Fatalf("round %d asked of %d jobs", n, w.jobs.asked)
+		}
+		w.jobs.asked = 0
+		for _, one := range w.jobs.running() {
+			w.jobs.log(one, "loss", 0, 1)
+			w.jobs.end(one, training.Succeeded)
+		}
+	}
+	if got := w.one("s"); got.State != sweep.Complete || got.Reason != "60.00 were spent, of 60.00" || got.Counts[trial.Complete] != 60 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestMoneyWithoutPrices: a sweep that only money bounds does not go on for ever where
+// nothing costs any.
+func TestMoneyWithoutPrices(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Budget = stop.Budget{Money: 3}
+	made := w.apply("priced", s)
+	w.jobs.free = []string{"home"}
+	if _, change, err := w.Apply(w.alice(), demo, "priced", s); err != nil || change != project.Unchanged {
+		t.Errorf("the same again: %s, %v", change, err)
+	}
+	if _, _, err := w.Apply(w.alice(), demo, "free", s); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "no price: home") || !strings.Contains(fault.HintOf(err), "budget") {
+		t.Errorf("money only: %v", err)
+	}
+	s.Parallel = 2
+	if _, _, err := w.Plan(w.alice(), demo, "priced", s); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a change: %v", err)
+	}
+	for name, b := range map[string]stop.Budget{"trials": {Money: 3, Trials: 4}, "time": {Money: 3, Time: compute.Duration(time.Hour)}} {
+		s.Budget = b
+		if _, _, err := w.Plan(w.alice(), demo, name, s); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s.Budget, s.Search.Algorithm = stop.Budget{Money: 3}, search.Grid
+	if _, _, err := w.Plan(w.alice(), demo, "grid", s); err != nil {
+		t.Errorf("a grid: %v", err)
+	}
+	// Prices that were there once.
+	long(t, w.cfg.DB, made, 1000)
+	w.round()
+	w.round()
+	if got := w.one("priced"); got.State != sweep.Failed || got.Reason != "1000 trials cost nothing, and the budget is of money only" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestEnvironment: one that is being built when the sweep is applied is for all trials that
+// which the first gets, whatever has its name later.
+func TestEnvironment(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
+	s := spec()
+	s.Job.Environment, s.Parallel = "torch", 4
+	if made := w.apply("s", s); made.Environment != "torch" {
+		t.Fatalf("%+v", made)
+	}
+	w.round()
+	w.round()
+	if len(w.jobs.order) != 1 {
+		t.Fatalf("%d jobs before the environment is built", len(w.jobs.order))
+	}
+	w.jobs.end(w.jobs.running()[0], training.Failed) // before it was
+	w.round()
+	first := w.jobs.running()[0]
+	if len(w.jobs.order) != 2 || first.Spec.Environment != "torch" {
+		t.Fatalf("%+v", first.Spec)
+	}
+	first.EnvDigest = "sha256:e"
+	w.round()
+	w.restart()
+	w.round()
+	if got := w.one("s"); got.Environment != "torch@sha256:e" || len(w.jobs.running()) != 4 {
+		t.Errorf("%s, %d jobs", got.Environment, len(w.jobs.running()))
+	}
+	for _, one := range w.jobs.running()[1:] {
+		if one.Spec.Environment != "torch@sha256:e" {
+			t.Errorf("%s runs in %s", one.Name, one.Spec.Environment)
+		}
+	}
+}
+
 // TestWarmStart: what an earlier sweep learnt is used.
 func TestWarmStart(t *testing.T) {
 	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
@@ -611,12 +839,14 @@ func TestWarmStart(t *testing.T) {
 	}
 }
 
-// TestClients: a client of Optuna's can add trials, which are learnt from and hold no
-// place.
+// TestClients: a client of Optuna's can add trials, which are learnt from, hold no place
+// and use no budget.
 func TestClients(t *testing.T) {
 	db := storetest.SQLite(t, tuningsql.Migrations)
 	w := newWorld(t, db)
-	made := w.apply("s", spec())
+	first := spec()
+	first.Search.First = []space.Params{{"x": 2.5}}
+	made := w.apply("s", first)
 	err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
 		id, _, err := w.cfg.Studies.CreateTrial(ctx, tx, demo, made.Study, nil, "")
 		if err != nil {
@@ -632,6 +862,61 @@ func TestClients(t *testing.T) {
 	all := w.trials("s")
 	if len(all) != 2 || all[0].Job != "" || all[1].Job == "" || len(w.jobs.order) != 1 || w.jobs.of[w.jobs.order[0]].Name != "s-1" {
 		t.Errorf("%+v", all)
+	}
+	if all[1].Params["x"] != 2.5 {
+		t.Errorf("the first of ours tries %v", all[1].Params)
+	}
+	for w.one("s").State == sweep.Running {
+		w.round()
+		for _, one := range w.jobs.running() {
+			w.jobs.log(one, "loss", 0, 1)
+			w.jobs.end(one, training.Succeeded)
+		}
+	}
+	if n := len(w.jobs.order); n != 12 {
+		t.Errorf("%d jobs, with a budget of 12 trials", n)
+	}
+}
+
+// TestForeignValues: what a client's trial has of other ranges and choices is not taken for
+// values of the sweep's.
+func TestForeignValues(t *testing.T) {
+	db := storetest.SQLite(t, tuningsql.Migrations)
+	w := newWorld(t, db)
+	s := spec()
+	s.Parameters = append(s.Parameters, space.Parameter{Name: "opt", Type: space.Categorical, Choices: space.Choices{"adam", "sgd"}})
+	s.Search.Startup = 1
+	made := w.apply("s", s)
+	const (
+		wide   = tuning.Distribution(`{"name": "FloatDistribution", "attributes": {"step": null, "low": 0.0, "high": 9.0, "log": false}}`)
+		others = tuning.Distribution(`{"name": "CategoricalDistribution", "attributes": {"choices": ["lion", "sgd", "adam"]}}`)
+	)
+	err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
+		for _, params := range []map[string]tuning.Param{
+			{"x": {Value: 2, Distribution: wide}, "opt": {Value: 2, Distribution: others}},
+			{"x": {Value: 9, Distribution: wide}, "opt": {Value: 0, Distribution: others}},
+			{"x": {Value: 1, Distribution: others}, "opt": {Value: 5, Distribution: wide}},
+		} {
+			t := tuning.Trial{State: tuning.Complete, Values: []float64{-1}, Params: params}
+			if _, _, err := w.cfg.Studies.CreateTrial(ctx, tx, demo, made.Study, &t, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.round()
+	w.round()
+	all := w.trials("s")
+	for n, want := range []space.Params{{"x": 2.0, "opt": "adam"}, {}, {}} {
+		if !reflect.DeepEqual(all[n].Params, want) {
+			t.Errorf("trial %d has %v, not %v", n, all[n].Params, want)
+		}
+	}
+	if len(w.jobs.order) != 1 {
+		t.Errorf("%d jobs", len(w.jobs.order))
 	}
 }
 
@@ -838,7 +1123,9 @@ func TestProjects(t *testing.T) {
 func TestBroken(t *testing.T) {
 	db := storetest.SQLite(t, tuningsql.Migrations)
 	w := newWorld(t, db)
-	made := w.apply("s", spec())
+	first := spec()
+	first.Search.First = []space.Params{{"x": 2.5}}
+	made := w.apply("s", first)
 	err := db.Update(t.Context(), demo, func(ctx context.Context, tx *store.Tx) error {
 		return w.cfg.Studies.Declare(ctx, tx, demo, made.Study, "x", `{"name": "CategoricalDistribution", "attributes": {"choices": [1]}}`)
 	})

@@ -23,6 +23,8 @@ type Store interface {
 
 	// PutTask inserts or updates.
 	PutTask(ctx context.Context, tx *store.Tx, t Task) error
+	// TasksOf are those of trials from one number to another, both included.
+	TasksOf(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID, from, to int) ([]Task, error)
 	// Tasks are by number; open leaves out those that are done.
 	Tasks(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID, open bool) ([]Task, error)
 }

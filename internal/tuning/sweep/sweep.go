@@ -24,6 +24,7 @@ package sweep
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -124,6 +125,10 @@ const (
 // patience is how many trials may fail when none has succeeded.
 const patience = 5
 
+// gratis is how many trials that cost nothing a sweep starts which only money bounds: a
+// pool may have lost its price.
+const gratis = 1000
+
 // grace is what a trial has to end in, where its job does not say.
 const grace = 5 * time.Second
 
@@ -134,6 +139,11 @@ func (s Spec) Problem() search.Problem {
 		p.Directions = append(p.Directions, o.Direction)
 	}
 	return p
+}
+
+// moneyOnly reports whether nothing but money ends the search.
+func (s Spec) moneyOnly() bool {
+	return s.Budget.Money > 0 && s.Budget.Trials == 0 && s.Budget.Time == 0 && s.Search.Algorithm != search.Grid
 }
 
 // complete fills in the defaults.
@@ -226,7 +236,8 @@ type Sweep struct {
 	Stop string `json:"stop,omitempty" doc:"Who or what ends it; empty while it is wanted"`
 	Ends State  `json:"ends,omitempty" doc:"The state that it will have then"`
 
-	// What the jobs of all trials read and run in, as it was when the sweep was applied.
+	// What the jobs of all trials read and run in, as it was when the sweep was applied. An
+	// environment that was being built then is pinned by the first trial that gets it.
 	Data        map[string]string `json:"data,omitempty" doc:"Inputs of the trials' jobs by name, with their versions"`
 	Environment string            `json:"environment,omitempty" doc:"Environment of the trials' jobs, with its digest once it is built"`
 
@@ -294,6 +305,12 @@ func (s Sweep) follows(next Spec) error {
 		}
 	}
 	return nil
+}
+
+// unpinned reports whether trials could still get different builds of their environment.
+func (s Sweep) unpinned() bool {
+	environment := cmp.Or(s.Environment, s.Spec.Job.Environment)
+	return environment != "" && !strings.Contains(environment, "@")
 }
 
 // job is what a trial's job is called and does.
@@ -379,9 +396,8 @@ type Report struct {
 	Value Number `json:"value"`
 }
 
-// foreign is a study that no sweep drives, as one: its parameters are those that its
-// trials have, as they were last.
-func foreign(study tuning.Study, trials []tuning.Trial) Sweep {
+// foreign is a study that no sweep drives, as one, with the parameters that its trials have.
+func foreign(study tuning.Study, parameters map[string]tuning.Distribution) Sweep {
 	w := Sweep{
 		Project: study.Project, Name: study.Name, Study: study.ID, By: identity.Principal{ID: study.Owner}, State: Client,
 		Residency: study.Residency, Classification: cmp.Or(project.Classification(study.Classification), project.Internal), Attributes: said(study.User),
@@ -395,19 +411,8 @@ func foreign(study tuning.Study, trials []tuning.Trial) Sweep {
 		w.Spec.Objectives = append(w.Spec.Objectives, o)
 	}
 	w.Spec.Watch = "intermediate value"
-	last := map[string]tuning.Distribution{}
-	var names []string
-	for _, t := range trials {
-		for name, p := range t.Params {
-			if _, known := last[name]; !known {
-				names = append(names, name)
-			}
-			last[name] = p.Distribution
-		}
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		p, err := space.FromOptuna(name, []byte(last[name]))
+	for _, name := range slices.Sorted(maps.Keys(parameters)) {
+		p, err := space.FromOptuna(name, []byte(parameters[name]))
 		if err == nil && len(w.Spec.Parameters) < space.MaxParameters { // what no sweep can have is not shown
 			w.Spec.Parameters = append(w.Spec.Parameters, p)
 		}

@@ -44,7 +44,7 @@ func Front(trials []Trial, directions []Direction) []Trial {
 
 // Ranks are 0 for the points that nothing dominates, 1 for those that only such
 // dominate, and so on, until at least enough points have one; the others share the
-// next.
+// next. Of up to three objectives a front takes n log n, of more n².
 func Ranks(points [][]float64, enough int) []int {
 	ranks := make([]int, len(points))
 	left := make([]int, len(points))
@@ -60,18 +60,70 @@ func Ranks(points [][]float64, enough int) []int {
 			}
 			break
 		}
-		var front, rest []int
+		var front stairs
+		var rest []int
 		for _, i := range left {
-			if slices.ContainsFunc(front, func(f int) bool { return Dominates(points[f], points[i]) }) {
+			if front.dominates(points[i]) {
 				rest = append(rest, i)
 				continue
 			}
-			front = append(front, i)
+			front.add(points[i])
 			ranks[i] = rank
 		}
 		left = rest
 	}
 	return ranks
+}
+
+// stairs are those points of a front that can dominate one which comes later in the order
+// of their first coordinates: of up to three, the second rises and the third falls from
+// each to the next.
+type stairs [][]float64
+
+func coordinate(p []float64, i int) float64 {
+	if i < len(p) {
+		return p[i]
+	}
+	return 0
+}
+
+// at is how many have at most the second coordinate of a point.
+func (s *stairs) at(p []float64) int {
+	n, _ := slices.BinarySearchFunc(*s, coordinate(p, 1), func(q []float64, y float64) int {
+		if coordinate(q, 1) <= y {
+			return -1
+		}
+		return 1
+	})
+	return n
+}
+
+func (s *stairs) dominates(p []float64) bool {
+	if len(p) > MaxObjectives {
+		return slices.ContainsFunc(*s, func(q []float64) bool { return Dominates(q, p) })
+	}
+	n := s.at(p) // the last of them has the least third coordinate
+	return n > 0 && Dominates((*s)[n-1], p)
+}
+
+// add takes a point that none dominates.
+func (s *stairs) add(p []float64) {
+	if len(p) > MaxObjectives {
+		*s = append(*s, p)
+		return
+	}
+	from := s.at(p)
+	if from > 0 && slices.Equal((*s)[from-1], p) {
+		return
+	}
+	if from > 0 && coordinate((*s)[from-1], 1) == coordinate(p, 1) {
+		from--
+	}
+	to := from
+	for to < len(*s) && coordinate((*s)[to], 2) >= coordinate(p, 2) {
+		to++
+	}
+	*s = slices.Replace(*s, from, to, p)
 }
 
 // Hypervolume is the volume between points and a reference that is worse than they

@@ -57,7 +57,7 @@ func TestHypervolume(t *testing.T) {
 // TestRanks: a rank is one more than the highest of what dominates the point.
 func TestRanks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		all := points(t, rapid.IntRange(1, 3).Draw(t, "dimensions"))
+		all := points(t, rapid.IntRange(1, 4).Draw(t, "dimensions"))
 		ranks := trial.Ranks(all, len(all))
 		for i, p := range all {
 			want := 0

@@ -122,12 +122,21 @@ func (Sweeps) PutTask(ctx context.Context, tx *store.Tx, t sweep.Task) error {
 
 // Tasks implements sweep.Store.
 func (Sweeps) Tasks(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID, open bool) ([]sweep.Task, error) {
-	var rows []taskRow
-	sel := tx.NewSelect().Model(&rows).Where("project = ? AND study = ?", string(p), int64(study)).OrderExpr("number")
+	sel := tx.NewSelect()
 	if open {
 		sel = sel.Where("NOT done")
 	}
-	if err := sel.Scan(ctx); err != nil {
+	return tasks(ctx, sel, p, study)
+}
+
+// TasksOf implements sweep.Store.
+func (Sweeps) TasksOf(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID, from, to int) ([]sweep.Task, error) {
+	return tasks(ctx, tx.NewSelect().Where("number BETWEEN ? AND ?", from, to), p, study)
+}
+
+func tasks(ctx context.Context, sel *bun.SelectQuery, p project.Name, study tuning.StudyID) ([]sweep.Task, error) {
+	var rows []taskRow
+	if err := sel.Model(&rows).Where("project = ? AND study = ?", string(p), int64(study)).OrderExpr("number").Scan(ctx); err != nil {
 		return nil, err
 	}
 	out := make([]sweep.Task, len(rows))

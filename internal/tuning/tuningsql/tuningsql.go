@@ -298,6 +298,51 @@ func (Store) Trials(ctx context.Context, tx *store.Tx, p project.Name, study tun
 	return out, nil
 }
 
+// Heads implements tuning.Store.
+func (Store) Heads(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID, state tuning.State, after tuning.TrialID, limit int) ([]tuning.Trial, error) {
+	var rows []trialRow
+	if err := tx.NewSelect().Model(&rows).Where("t.project = ? AND t.study = ? AND t.state = ? AND t.id > ?", string(p), int64(study), string(state), int64(after)).
+		OrderExpr("t.id").Limit(limit).Scan(ctx); err != nil {
+		return nil, err
+	}
+	out := make([]tuning.Trial, len(rows))
+	for i, r := range rows {
+		var err error
+		if out[i], err = r.trial(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Counts implements tuning.Store.
+func (Store) Counts(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID) (map[tuning.State]int, error) {
+	var rows []struct {
+		State string
+		N     int
+	}
+	err := tx.NewRaw("SELECT state, COUNT(*) AS n FROM tuning_trial WHERE project = ? AND study = ? GROUP BY state", string(p), int64(study)).Scan(ctx, &rows)
+	out := map[tuning.State]int{}
+	for _, r := range rows {
+		out[tuning.State(r.State)] = r.N
+	}
+	return out, err
+}
+
+// Distributions implements tuning.Store.
+func (Store) Distributions(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID) (map[string]tuning.Distribution, error) {
+	var rows []struct{ Name, Distribution string }
+	err := tx.NewRaw(`SELECT q.name, q.distribution FROM tuning_param AS q JOIN (
+		SELECT r.name, MAX(r.trial) AS trial FROM tuning_param AS r JOIN tuning_trial AS t ON t.project = r.project AND t.id = r.trial
+		WHERE t.project = ? AND t.study = ? GROUP BY r.name
+	) AS l ON l.trial = q.trial AND l.name = q.name WHERE q.project = ?`, string(p), int64(study), string(p)).Scan(ctx, &rows)
+	out := map[string]tuning.Distribution{}
+	for _, r := range rows {
+		out[r.Name] = tuning.Distribution(r.Distribution)
+	}
+	return out, err
+}
+
 // fill reads what trials have beside their heads.
 func fill(ctx context.Context, tx *store.Tx, p project.Name, trials []tuning.Trial) error {
 	ids := make([]int64, len(trials))

@@ -1,0 +1,50 @@
+package app
+
+import (
+	"context"
+	"reflect"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
+	"github.com/falaj-ml/falaj/internal/tracking"
+	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
+	"github.com/falaj-ml/falaj/internal/tuning/sweep"
+)
+
+// TestSweepRuns: what a run logs is read from where it was.
+func TestSweepRuns(t *testing.T) {
+	db := storetest.SQLite(t, trackingsql.Migrations)
+	runs := sweepRuns{db}
+	logged := func(metrics ...tracking.Metric) {
+		t.Helper()
+		for i := range metrics {
+			metrics[i].Key = "loss"
+		}
+		err := db.Update(t.Context(), "p", func(ctx context.Context, tx *store.Tx) error {
+			return trackingsql.Store{}.InsertMetrics(ctx, tx, "run_1", metrics)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	logged(tracking.Metric{At: 1, Step: 1, Value: 5}, tracking.Metric{At: 2, Step: 2, Value: 4}, tracking.Metric{At: 3, Step: 2, Value: 3})
+	all, n, err := runs.Points(t.Context(), "p", "", "run_1", "loss", 100)
+	if want := []sweep.Point{{Step: 1, Value: 5}, {Step: 2, Value: 3}}; err != nil || n != 3 || !reflect.DeepEqual(all, want) {
+		t.Fatalf("%v, %d values, %v", all, n, err)
+	}
+	if some, next, err := runs.After(t.Context(), "p", "run_1", "loss", n, 100); err != nil || next != 3 || len(some) != 0 {
+		t.Errorf("nothing new: %v, %d, %v", some, next, err)
+	}
+	logged(tracking.Metric{At: 4, Step: 1, Value: 1}, tracking.Metric{At: 5, Step: 3, Value: 2})
+	some, next, err := runs.After(t.Context(), "p", "run_1", "loss", n, 100)
+	if want := []sweep.Point{{Step: 1, Value: 1}, {Step: 3, Value: 2}}; err != nil || next != 5 || !reflect.DeepEqual(some, want) {
+		t.Errorf("%v, %d, %v", some, next, err)
+	}
+	if last, _, err := runs.Points(t.Context(), "p", "", "run_1", "loss", 1); err != nil || !reflect.DeepEqual(last, []sweep.Point{{Step: 3, Value: 2}}) {
+		t.Errorf("the last: %v, %v", last, err)
+	}
+	if none, n, err := runs.Points(t.Context(), "p", "", "run_2", "loss", 100); err != nil || n != 0 || len(none) != 0 {
+		t.Errorf("another run: %v, %d, %v", none, n, err)
+	}
+}
