@@ -63,6 +63,14 @@ var kept = map[string]string{
 	"widenings":        "`falaj dataset reject` withdraws one.",
 }
 
+// singular is the name of one object of a kind.
+func singular(kind string) string {
+	if stem, ok := strings.CutSuffix(kind, "ies"); ok {
+		return stem + "y"
+	}
+	return strings.TrimSuffix(kind, "s")
+}
+
 // kindOf accepts "job", "jobs", "Job", "FeatureView", "feature-view".
 func kindOf(word string) (string, kind, error) {
 	w := strings.ToLower(strings.NewReplacer("_", "-").Replace(word))
@@ -333,7 +341,7 @@ func (a *app) delete() *cobra.Command {
 			if err := of.client.Do(cmd.Context(), http.MethodDelete, of.one(args[1]), nil, nil); err != nil {
 				return err
 			}
-			a.say("%s %s deleted", of.name, args[1])
+			a.say("%s %s deleted", singular(of.name), args[1])
 			return nil
 		},
 	}
