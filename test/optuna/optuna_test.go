@@ -159,6 +159,9 @@ func TestFeatures(t *testing.T) {
 					t.Errorf("%s is not listed:\n%s", name, seen)
 				}
 			}
+			if said := w.Run(5, "sweep", "wait", "front", "-p", w.Name); !strings.Contains(said, "has no end") {
+				t.Errorf("to wait for a study: %s", said)
+			}
 			var front client.Object
 			w.Must(w.C.Do(t.Context(), http.MethodGet, w.Path("sweeps/front"), nil, &front))
 			if front.Text("state") != "client" || front.Text("counts.complete") != "40" || strings.Contains(front.Text("best"), "waiting") {
