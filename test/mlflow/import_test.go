@@ -74,7 +74,7 @@ func TestImport(t *testing.T) {
 			s.Up(t)
 			p := s.Project(t, "nyc")
 			dry := imported(t, p, append(args, "--dry-run"))
-			if dry.Runs.Created != made || len(dry.Skipped)+len(dry.Differences) > 0 {
+			if dry.Runs.Created != made || dry.Files.Created == 0 || len(dry.Skipped)+len(dry.Differences) > 0 {
 				t.Errorf("a dry run would bring %+v of %d runs, skip %v, change %v", dry.Runs, made, dry.Skipped, dry.Differences)
 			}
 			if out := p.Run(0, "get", "models"); strings.Contains(out, "delay") {
@@ -91,6 +91,9 @@ func TestImport(t *testing.T) {
 			unchanged := func(c counts) bool { return c.Unchanged == c.all() }
 			if !unchanged(second.Runs) || !unchanged(second.Files) || !unchanged(second.LoggedModels) || !unchanged(second.Versions) || !unchanged(second.Experiments) || second.Runs.all() != made {
 				t.Errorf("the second import: %+v", second)
+			}
+			if again := imported(t, p, append(args, "--dry-run")); !unchanged(again.Models) || !unchanged(again.Versions) || !unchanged(again.Files) || !unchanged(again.Runs) || len(again.Skipped) > 0 {
+				t.Errorf("a dry run after it: %+v", again)
 			}
 			same(t, want, see(t, python, s.URL, tokenOf(p)))
 		})
