@@ -2,10 +2,11 @@
 import { useQueryClient } from '@tanstack/react-query';
 import { useEffect } from 'react';
 import { Redirect, Route, Router, Switch, useLocation } from 'wouter';
+import { get, inProject, type Run } from './api/client';
 import { useProjects } from './api/queries';
 import { useToken } from './api/session';
 import { Frame } from './frame/Frame';
-import { pathOf } from './frame/places';
+import { linkedRun, pathOf } from './frame/places';
 import { Login } from './frame/Login';
 import { lastProject } from './frame/settings';
 import { AuditPage, DatasetsPage, FeaturesPage, ModelsPage } from './pages/Lists';
@@ -46,9 +47,20 @@ function FirstProject() {
   const [, go] = useLocation();
   const last = lastProject.read();
   const name = projects.rows.find((p) => p.name === last)?.name ?? projects.rows[0]?.name;
+  const names = [...new Set([name, ...projects.rows.map((p) => p.name)])].slice(0, 100).join(' ');
   useEffect(() => {
-    if (name) go(pathOf(name), { replace: true });
-  }, [name, go]);
+    if (!name) return;
+    const run = linkedRun(window.location.hash);
+    if (!run) {
+      go(pathOf(name, ...(run === undefined ? [] : ['runs'])), { replace: true });
+      return;
+    }
+    const gone = new AbortController();
+    void projectOf(run, names.split(' '), gone.signal).then((found) => {
+      if (!gone.signal.aborted) go(pathOf(found ?? name, 'runs', run), { replace: true }); // whose page says that there is none
+    });
+    return () => gone.abort();
+  }, [name, names, go]);
   if (projects.loading || name) return <Wait what="Loading projects …" />;
   if (projects.error) return <Failed error={projects.error} again={projects.again} />;
   return (
@@ -56,6 +68,19 @@ function FirstProject() {
       A project holds data, models, their members and their keys. Make one, or ask for a role in one; then reload this page.
     </Empty>
   );
+}
+
+/** The project of a run: links of MLflow's clients do not say it. */
+async function projectOf(run: string, projects: readonly string[], signal: AbortSignal) {
+  for (const p of projects) {
+    if (signal.aborted) return;
+    try {
+      await get<Run>(inProject(p, 'runs', run), signal);
+      return p;
+    } catch {
+      // it is another's, or the next request fails as well
+    }
+  }
 }
 
 function InProject({ project }: { project: string }) {

@@ -35,7 +35,7 @@ const client = new QueryClient({
 });
 
 // The server answers with this page at "/", too; addresses are below /console/.
-if (!location.pathname.startsWith('/console/')) history.replaceState(null, '', '/console/');
+if (!location.pathname.startsWith('/console/')) history.replaceState(null, '', '/console/' + location.hash);
 
 createRoot(document.getElementById('root')!).render(
   <StrictMode>

@@ -194,10 +194,20 @@ func wrongArgsAreUsage(c *cobra.Command) {
 	}
 	if valid := c.Args; valid != nil {
 		c.Args = func(cmd *cobra.Command, args []string) error {
-			if err := valid(cmd, args); err != nil {
-				return usageError{err}
+			err := valid(cmd, args)
+			if err == nil {
+				return nil
 			}
-			return nil
+			how := strings.TrimSuffix(cmd.UseLine(), " [flags]")
+			for n, last := range slices.Backward(args) {
+				if valid(cmd, args[:n]) == nil {
+					return usage("%q is an argument too many; write %s", last, how)
+				}
+			}
+			if strings.Contains(err.Error(), "arg(s)") { // as cobra counts
+				return usage("an argument is missing; write %s", how)
+			}
+			return usageError{err}
 		}
 	}
 }

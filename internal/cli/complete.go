@@ -36,8 +36,11 @@ func (a *app) completed(c *cobra.Command) {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			of := map[string]string{"JOB": "jobs", "POOL": "pools", "NAME": cmd.Parent().Name(), "A": cmd.Parent().Name(), "B": cmd.Parent().Name()}[word]
-			if of == "env" {
+			switch {
+			case of == "env":
 				of = "environments"
+			case word == "RUN" && cmd.Parent().Name() == "run": // and not one of an ingestion
+				of = "runs"
 			}
 			if _, _, err := kindOf(of); err != nil {
 				return nil, cobra.ShellCompDirectiveDefault // a file, or what nobody lists
@@ -83,8 +86,11 @@ func (a *app) names(cmd *cobra.Command, of string) ([]string, cobra.ShellCompDir
 	enough := errors.New("enough")
 	_ = c.client.List(ctx, c.path, a.listQuery(c.kind), func(o client.Object) error {
 		name := o.Text(c.columns[0].path)
-		if c.name == "jobs" { // an identifier says little
+		switch c.name { // an identifier says little
+		case "jobs":
 			name += "\t" + plain(o.Text("name")) + " " + o.Text("state")
+		case "runs":
+			name += "\t" + plain(o.Text("name")) + " " + o.Text("status")
 		}
 		if names = append(names, name); len(names) >= completeMost {
 			return enough

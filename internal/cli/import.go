@@ -144,7 +144,11 @@ func (a *app) printReport(r mlflow.Report, failed error) error {
 			a.say("  %s %s: %s", n.Kind, plain(n.ID), plain(n.What))
 		}
 		if l.n > most {
-			a.say("  … %d more; -o json has the first %d", l.n-most, len(l.notes))
+			all := "them all"
+			if len(l.notes) < l.n {
+				all = fmt.Sprintf("the first %d", len(l.notes))
+			}
+			a.say("  … %d more; -o json has %s", l.n-most, all)
 		}
 	}
 	a.say("%.1f s", r.Seconds)

@@ -578,6 +578,10 @@ func (a *app) jobSubmit() *cobra.Command {
 					if err := a.snapshot(cmd, source, revision, list, j.Spec); err != nil {
 						return err
 					}
+				} else if dir, ok := j.Spec["source"].(string); ok && isDirectory(dir) {
+					if j.Spec["source"], err = a.sourceBeside(cmd, file, dir); err != nil {
+						return fmt.Errorf("%s: job %s: %w", file, j.Name, err)
+					}
 				}
 				if err := a.submit(cmd, map[string]any{"name": j.Name, "spec": j.Spec}); err != nil {
 					if len(jobs) > 1 {

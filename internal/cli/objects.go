@@ -33,6 +33,7 @@ var kinds = map[string]kind{
 	"feature-services": {"feature-services", []column{{"NAME", "name"}, {"VERSION", "version"}, {"FEATURES", "features"}, {"CREATED", "created_at"}}},
 	"environments":     {"environments", []column{{"NAME", "name"}, {"STATE", "state"}, {"PYTHON", "python"}, {"PACKAGES", "packages"}, {"DIGEST", "digest"}}},
 	"jobs":             {"jobs", []column{{"ID", "id"}, {"NAME", "name"}, {"STATE", "state"}, {"POOL", "pool"}, {"ATTEMPTS", "attempts"}, {"SUBMITTED", "submitted_at"}, {"ENDED", "ended_at"}}},
+	"runs":             {"runs", runColumns},
 	"sweeps":           {"sweeps", []column{{"NAME", "name"}, {"STATE", "state"}, {"ALGORITHM", "spec.search.algorithm"}, {"TRIALS", "spec.budget.trials"}, {"PARALLEL", "spec.parallel"}, {"CREATED", "created_at"}, {"ENDED", "ended_at"}, {"REASON", "reason"}}},
 	"models":           {"models", []column{{"NAME", "name"}, {"LATEST", "latest_version"}, {"ALIASES", "aliases"}, {"CREATED", "created_at"}}},
 	"deployments":      {"deployments", []column{{"NAME", "name"}, {"STATE", "state"}, {"REPLICAS", "replicas"}, {"MODEL", "model"}, {"VERSION", "version"}, {"CREATED", "created_at"}}},
@@ -54,11 +55,20 @@ var kept = map[string]string{
 	"jobs":             "They stay on record; `falaj job cancel` ends one.",
 	"pools":            "Apply the pool with `closed: why`, and nothing starts there.",
 	"zones":            "Datasets and records name them.",
+	"runs":             "MLflow's clients delete and restore them.",
 	"models":           "Their versions stay on record; move an alias with `falaj model alias`.",
 	"entities":         "Views and their training sets name them.",
 	"feature-views":    "Their versions stay on record; `falaj feature clear` removes a view's online rows.",
 	"feature-services": "Deployments and training sets name them.",
 	"widenings":        "`falaj dataset reject` withdraws one.",
+}
+
+// singular is the name of one object of a kind.
+func singular(kind string) string {
+	if stem, ok := strings.CutSuffix(kind, "ies"); ok {
+		return stem + "y"
+	}
+	return strings.TrimSuffix(kind, "s")
 }
 
 // kindOf accepts "job", "jobs", "Job", "FeatureView", "feature-view".
@@ -131,8 +141,8 @@ func (a *app) apply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "apply -f FILE",
 		Short:   "Create or change objects as manifests describe them",
-		Long:    "Sends manifests: YAML documents {api_version: falaj/v1, kind, name, project, spec}. Applying the\nsame again changes nothing, a Secret excepted, which is set anew. The values of a Secret may come from\nfiles ({file: PATH}, beside the manifest) or from standard input ({stdin: true}); one line break at the\nend of those is not part of the value.",
-		Example: "  falaj apply -f examples/nycflights/project.yaml\n  falaj apply -f job.yaml --dry-run\n  cat *.yaml | falaj apply -f -\n  pass show shop-db | falaj apply -f secret.yaml",
+		Long:    "Sends manifests: YAML documents {api_version: falaj/v1, kind, name, project, spec}. Applying the\nsame again changes nothing, a Secret excepted, which is set anew. The values of a Secret may come from\nfiles ({file: PATH}, beside the manifest) or from standard input ({stdin: true}); one line break at the\nend of those is not part of the value. A job or sweep may name a directory beside the manifest as its\nsource: it is packed and uploaded first, as job submit --source does, also for a dry run.",
+		Example: "  falaj apply -f examples/nycflights/project.yaml\n  falaj apply -f job.yaml --dry-run\n  falaj apply -f sweep.yaml -p nyc\n  cat *.yaml | falaj apply -f -\n  pass show shop-db | falaj apply -f secret.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {
@@ -151,6 +161,9 @@ func (a *app) apply() *cobra.Command {
 				}
 				if b, err = a.withSecrets(b, f); err != nil {
 					return err
+				}
+				if b, err = a.withSources(cmd, b, f); err != nil {
+					return fmt.Errorf("%s: %w", f, err)
 				}
 				applied, err := c.Apply(cmd.Context(), project, b, dryRun)
 				all = append(all, applied...)
@@ -328,7 +341,7 @@ func (a *app) delete() *cobra.Command {
 			if err := of.client.Do(cmd.Context(), http.MethodDelete, of.one(args[1]), nil, nil); err != nil {
 				return err
 			}
-			a.say("%s %s deleted", of.name, args[1])
+			a.say("%s %s deleted", singular(of.name), args[1])
 			return nil
 		},
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -64,6 +66,9 @@ func cell(o client.Object, path string) string {
 
 func wholeCell(o client.Object, path string) string {
 	v := o.Text(path)
+	if m, ok := o[path].(map[string]any); ok && path == "metrics" {
+		v = measured(m)
+	}
 	if t, err := time.Parse(time.RFC3339Nano, v); err == nil {
 		if t.IsZero() {
 			return "-"
@@ -83,6 +88,19 @@ func wholeCell(o client.Object, path string) string {
 		return "-"
 	}
 	return v
+}
+
+// measured is the latest of a run's metrics by name, in few digits.
+func measured(metrics map[string]any) string {
+	said := make([]string, 0, len(metrics))
+	for _, name := range slices.Sorted(maps.Keys(metrics)) {
+		v := fmt.Sprint(metrics[name])
+		if f, err := strconv.ParseFloat(v, 64); err == nil && !math.IsInf(f, 0) {
+			v = strconv.FormatFloat(f, 'g', 4, 64)
+		}
+		said = append(said, name+"="+v)
+	}
+	return strings.Join(said, " ")
 }
 
 // printOne writes one object: JSON, YAML, or YAML-like lines for people.

@@ -18,6 +18,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // maxPage bounds the page of pictures.
@@ -178,6 +179,10 @@ func (a *app) sweepWait() *cobra.Command {
 				}
 			}
 			bars.close()
+			if o.Text("state") == "client" {
+				return fault.New(fault.Conflict, "%s is a study of Optuna's: it has no end that could be waited for", args[0]).
+					WithHint("`falaj sweep show %s` says how far it is; it goes on for as long as its clients do.", args[0])
+			}
 			if a.output != "table" {
 				err = a.printOne(o)
 			} else {

@@ -530,6 +530,9 @@ func (i *importing) data(ctx context.Context, tx *store.Tx, r ImportedRun, o *Im
 			if err != nil && !fault.Is(err, fault.NotFound) {
 				return err
 			}
+			if err != nil && i.dry {
+				continue
+			}
 		}
 		if err != nil {
 			o.lose(err)

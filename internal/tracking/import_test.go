@@ -68,6 +68,9 @@ func TestImport(t *testing.T) {
 	want(t, results(t, w, tracking.Import{DryRun: true, Runs: []tracking.ImportedRun{part}}), "created")
 	_, err := w.Run(ctx, proj, foreign(1))
 	wantKind(t, err, fault.NotFound, "not found")
+	linked := foreignRun(1) // with a model that another batch would have brought
+	linked.Models = []tracking.ModelLink{{Model: "m-" + tracking.LoggedModelID(strings.Repeat("7", 32))}}
+	want(t, results(t, w, tracking.Import{DryRun: true, Experiments: batch.Experiments, Runs: []tracking.ImportedRun{linked}}), "created", "created")
 
 	before := len(auditRows(t, w))
 	want(t, results(t, w, batch), "created", "created")

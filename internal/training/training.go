@@ -107,7 +107,7 @@ type Spec struct {
 	Environment string              `json:"environment,omitempty" doc:"Name of an environment, or name@digest; empty has no Python packages"`
 	Command     []string            `json:"command,omitempty" doc:"Program and arguments; no shell. With script, the script's arguments"`
 	Script      string              `json:"script,omitempty" doc:"Python source to run"`
-	Source      string              `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory"`
+	Source      string              `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory; in a manifest also a directory beside it, which the command line packs and uploads"`
 	Resources   resource.Amount     `json:"resources,omitzero" doc:"What one attempt needs; default 1 cpu and 1GiB"`
 	Data        map[string]string   `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version; models as models:/NAME/VERSION or models:/NAME@ALIAS"`
 	Params      Params              `json:"params,omitempty" doc:"Hyper-parameters by name, each a text, number, true, false or null: the program finds them as JSON in $FALAJ_PARAMS and where its command has ${params.NAME}, and its run has them as falaj.param.NAME"`
@@ -181,7 +181,7 @@ func (s Spec) Validate() error {
 		return fault.New(fault.Invalid, "a script needs an environment").WithHint("Name one, or give a command.")
 	case s.Source != "" && !digestRE.MatchString(s.Source):
 		return fault.New(fault.Invalid, "source %.80q is not a digest of an uploaded archive", s.Source).
-			WithHint("Upload the archive first; the answer has its digest.")
+			WithHint("Upload the archive first; the answer has its digest. `falaj apply` and `falaj job submit` do so for a directory that a manifest names.")
 	case s.Isolation != "" && !s.Isolation.Known():
 		return fault.New(fault.Invalid, "isolation %.40q does not exist", string(s.Isolation)).
 			WithHint("Use none, process, sandbox, container or node.")

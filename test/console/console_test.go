@@ -124,6 +124,15 @@ func TestConsole(t *testing.T) {
 	b.accessible("runs-compared")
 	b.picture("real-runs-compared")
 
+	// The links that MLflow's clients print lead to the run, also from another project.
+	run := b.text(`document.querySelector('thead th[title^=run_]').title`)
+	s.Project(t, "another")
+	b.do(chromedp.Evaluate(`localStorage.setItem('falaj.project', 'another')`, nil), chromedp.Navigate(s.URL+"/#/experiments/0/runs/"+run))
+	b.until(`location.pathname === '/console/p/tiny/runs/` + run + `' && location.hash === ''`)
+	b.see(run, "finished")
+	b.do(chromedp.Navigate(s.URL + "/#/experiments/0"))
+	b.until(`location.pathname === '/console/p/tiny/runs'`)
+
 	b.do(chromedp.Click(`.who button`))
 	b.see("Access token")
 	if kept := b.text(`sessionStorage.length + document.cookie.length`); kept != "0" {

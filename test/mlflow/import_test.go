@@ -27,7 +27,7 @@ import (
 
 var (
 	kills = flag.Int("kills", 6, "how often an import is cut off")
-	many  = flag.Int("runs", 200, "how many runs are imported; at least 61")
+	many  = flag.Int("runs", 70, "how many runs are imported; at least 61")
 	seed  = flag.Uint64("seed", 0, "of when it is cut off; 0 is another each time")
 )
 
@@ -49,6 +49,7 @@ func (c counts) all() int { return c.Created + c.Updated + c.Unchanged + c.Skipp
 // address, and by its database while the importer and the server are killed: each time
 // the unmodified client sees the same at both addresses.
 func TestImport(t *testing.T) {
+	t.Parallel()
 	python := live.Installed(t, "mlflow-full")
 	theirs := startMLflow(t, python)
 	runs := strings.TrimSpace(script(t, python, "make.py", nil, theirs.url, strconv.Itoa(*many)))
@@ -68,12 +69,13 @@ func TestImport(t *testing.T) {
 	postgres[2] = onPostgres(t, database[2])
 	for name, args := range map[string][]string{"SQLite": database, "PostgreSQL": postgres, "address": address} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := live.New(t, "")
 			s.Up(t)
 			p := s.Project(t, "nyc")
 			dry := imported(t, p, append(args, "--dry-run"))
-			if dry.Runs.Created != made {
-				t.Errorf("a dry run would bring %+v of %d runs", dry.Runs, made)
+			if dry.Runs.Created != made || dry.Files.Created == 0 || len(dry.Skipped)+len(dry.Differences) > 0 {
+				t.Errorf("a dry run would bring %+v of %d runs, skip %v, change %v", dry.Runs, made, dry.Skipped, dry.Differences)
 			}
 			if out := p.Run(0, "get", "models"); strings.Contains(out, "delay") {
 				t.Errorf("a dry run brought models:\n%s", out)
@@ -90,11 +92,15 @@ func TestImport(t *testing.T) {
 			if !unchanged(second.Runs) || !unchanged(second.Files) || !unchanged(second.LoggedModels) || !unchanged(second.Versions) || !unchanged(second.Experiments) || second.Runs.all() != made {
 				t.Errorf("the second import: %+v", second)
 			}
+			if again := imported(t, p, append(args, "--dry-run")); !unchanged(again.Models) || !unchanged(again.Versions) || !unchanged(again.Files) || !unchanged(again.Runs) || len(again.Skipped) > 0 {
+				t.Errorf("a dry run after it: %+v", again)
+			}
 			same(t, want, see(t, python, s.URL, tokenOf(p)))
 		})
 	}
 
 	t.Run("part of it", func(t *testing.T) {
+		t.Parallel()
 		s := live.New(t, "")
 		s.Up(t)
 		p := s.Project(t, "nyc")
@@ -121,6 +127,7 @@ func TestImport(t *testing.T) {
 	})
 
 	t.Run("cut off", func(t *testing.T) {
+		t.Parallel()
 		s := live.New(t, "")
 		s.Up(t)
 		p := s.Project(t, "nyc")
@@ -156,6 +163,7 @@ func TestImport(t *testing.T) {
 // TestImportHostile: rows that no server writes neither stop an import nor come
 // through it, and nothing is read that was not named.
 func TestImportHostile(t *testing.T) {
+	t.Parallel()
 	python := live.Installed(t, "mlflow-full")
 	file := filepath.Join(t.TempDir(), "hostile.db")
 	script(t, python, "hostile.py", nil, file)

@@ -103,14 +103,15 @@ func TestThrice(t *testing.T) {
 	theirs := startMLflow(t, live.Installed(t, "mlflow-full"))
 	ours := startFalaj(t)
 	for _, c := range read(t) {
+		reads := c.Method == http.MethodGet || strings.Contains(c.Path, "search") || strings.Contains(c.Path, "get-latest-versions")
 		times := 3
-		if c.Differs != "" || strings.HasSuffix(c.Path, "/runs/create") || strings.HasSuffix(c.Path, "/model-versions/create") {
-			times = 1 // what only one of them takes; and what is another thing each time, of which many are in no order
+		if reads || c.Differs != "" || strings.HasSuffix(c.Path, "/runs/create") || strings.HasSuffix(c.Path, "/model-versions/create") {
+			times = 1 // what changes nothing; what only one of them takes; and what is another thing each time, of which many are in no order
 		}
 		for n := range times {
 			want, have := theirs.send(t, c), ours.send(t, c)
 			c.Save = nil // later requests are about what the first made
-			if n == 0 {
+			if n == 0 && (!reads || c.Differs != "") {
 				continue
 			}
 			beyond(want.body, have.body)

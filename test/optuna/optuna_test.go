@@ -79,7 +79,7 @@ func (w *world) storage(t *testing.T) string {
 func (w *world) run(ctx context.Context, way string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, w.python, args...)
 	cmd.Dir = "testdata"
-	cmd.Env = append(w.Environ(), "PYTHONPATH="+filepath.Join(w.Bin.Root, "sdk", "python"), "PYTHONDONTWRITEBYTECODE=1", "FALAJ_URL="+w.URL, "FALAJ_TOKEN="+w.Token, "FALAJ_PROJECT="+w.Name)
+	cmd.Env = append(w.Environ(), "PYTHONPATH="+filepath.Join(w.Bin.Root, "sdk", "python"), "FALAJ_URL="+w.URL, "FALAJ_TOKEN="+w.Token, "FALAJ_PROJECT="+w.Name)
 	if way != "sdk" {
 		cmd.Env = append(cmd.Env, "STORAGE_PROXY="+way)
 	}
@@ -158,6 +158,9 @@ func TestFeatures(t *testing.T) {
 				if !strings.Contains(seen, name) {
 					t.Errorf("%s is not listed:\n%s", name, seen)
 				}
+			}
+			if said := w.Run(5, "sweep", "wait", "front", "-p", w.Name); !strings.Contains(said, "has no end") {
+				t.Errorf("to wait for a study: %s", said)
 			}
 			var front client.Object
 			w.Must(w.C.Do(t.Context(), http.MethodGet, w.Path("sweeps/front"), nil, &front))

@@ -1,6 +1,12 @@
 // Where objects have their pages, and what their kinds are called. Pure.
 export const pathOf = (project: string, ...parts: string[]) => ['/p', project, ...parts].map((p, i) => (i === 0 ? p : encodeURIComponent(p))).join('/').replace(/\/$/, '');
 
+/** What the links name that MLflow's clients print, `/#/experiments/1/runs/…`: a run, or "" for all. Undefined: it is no such link. */
+export function linkedRun(hash: string): string | undefined {
+  const parts = /^#\/experiments\/\d+(?:\/runs\/([\w-]{1,100}))?(?:[/?]|$)/.exec(hash);
+  return parts ? (parts[1] ?? '') : undefined;
+}
+
 const names: Record<string, [one: string, many: string]> = {
   dataset: ['dataset', 'Datasets'],
   feature_view: ['feature view', 'Feature views'],

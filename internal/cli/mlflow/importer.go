@@ -119,10 +119,11 @@ type importer struct {
 	mu     sync.Mutex // of report
 	report Report
 
-	experiments map[int64]int64  // ours, by the source's
-	models      map[string]Place // logged models that came
-	runs        map[string]Place // runs that came
-	places      []Place          // in the order in which they came
+	experiments map[int64]int64            // ours, by the source's
+	models      map[string]Place           // logged models that came
+	runs        map[string]Place           // runs that came
+	places      []Place                    // in the order in which they came
+	registry    map[string]map[string]bool // of a dry run: models that are here, with their versions
 }
 
 // Import brings what a source has. It may be repeated, also when it was cut off at
@@ -133,7 +134,7 @@ func Import(ctx context.Context, source Source, target Target, opts Options) (Re
 		opts.Progress = func(string, int64, int64) {}
 	}
 	i := &importer{
-		source: source, target: target, opts: opts, experiments: map[int64]int64{}, models: map[string]Place{}, runs: map[string]Place{},
+		source: source, target: target, opts: opts, experiments: map[int64]int64{}, models: map[string]Place{}, runs: map[string]Place{}, registry: map[string]map[string]bool{},
 		report: Report{Source: source.String(), Project: target.Project, DryRun: opts.DryRun, Skipped: []Note{}, Differences: []Note{}},
 	}
 	start := time.Now()
@@ -756,8 +757,12 @@ func (i *importer) copyPlace(ctx context.Context, p Place) error {
 			i.counted("unchanged", 0)
 			return nil
 		}
+		result := "created"
+		if _, ok := there[f.Path]; ok {
+			result = "updated"
+		}
 		if i.opts.DryRun {
-			i.counted("created", f.Size)
+			i.counted(result, f.Size)
 			return nil
 		}
 		n, err := i.copyFile(ctx, p, where, f)
@@ -768,10 +773,6 @@ func (i *importer) copyPlace(ctx context.Context, p Place) error {
 			i.counted("skipped", 0)
 			i.skip(kind, p.id()+"/"+f.Path, err)
 			return nil
-		}
-		result := "created"
-		if _, ok := there[f.Path]; ok {
-			result = "updated"
 		}
 		i.counted(result, n)
 		return nil
@@ -814,14 +815,14 @@ func (i *importer) counted(result string, size int64) {
 
 func (i *importer) filesThere(ctx context.Context, where url.Values) (map[string]File, error) {
 	out := map[string]File{}
-	if i.opts.DryRun { // what would be brought has no files yet, and may not be there
-		return out, nil
-	}
 	err := i.target.Client.List(ctx, i.target.path("/files"), where, func(o client.Object) error {
 		size, err := strconv.ParseInt(o.Text("size"), 10, 64)
 		out[o.Text("path")] = File{Size: size, Digest: o.Text("digest")}
 		return err
 	})
+	if err != nil && i.opts.DryRun && !fatal(ctx, err) { // what has yet to come
+		return map[string]File{}, nil
+	}
 	return out, err
 }
 
@@ -971,7 +972,7 @@ func (i *importer) register(ctx context.Context, m Registered, v Version) (strin
 		kind, name = "model_version", m.Name+"@"+strconv.Itoa(v.Number)
 	}
 	if i.opts.DryRun {
-		return "created", nil
+		return i.registered(ctx, m, v)
 	}
 	var answer struct {
 		Result string   `json:"result"`
@@ -992,4 +993,29 @@ func (i *importer) register(ctx context.Context, m Registered, v Version) (strin
 		i.skip("part of "+kind, name, errors.New(lost))
 	}
 	return answer.Result, nil
+}
+
+// registered says for a dry run whether a version, or with number 0 a model, is here
+// already. Then it counts as unchanged: what of it would change is not compared.
+func (i *importer) registered(ctx context.Context, m Registered, v Version) (string, error) {
+	here, asked := i.registry[m.Name]
+	if !asked {
+		path := "/api/v1/projects/" + url.PathEscape(i.target.Project) + "/models/" + url.PathEscape(m.Name)
+		err := i.target.Client.Do(ctx, http.MethodGet, path, nil, nil)
+		if err == nil {
+			here = map[string]bool{"0": true}
+			err = i.target.Client.List(ctx, path+"/versions", nil, func(o client.Object) error {
+				here[o.Text("version")] = true
+				return nil
+			})
+		}
+		if err != nil && fatal(ctx, err) {
+			return "refused", err
+		}
+		i.registry[m.Name] = here
+	}
+	if here[strconv.Itoa(v.Number)] {
+		return "unchanged", nil
+	}
+	return "created", nil
 }

@@ -205,7 +205,7 @@ func Refuse(w http.ResponseWriter, err error) int {
 	}
 	message := err.Error()
 	if hint := fault.HintOf(err); hint != "" {
-		if !strings.HasSuffix(message, ".") {
+		if !strings.HasSuffix(message, ".") && !strings.HasSuffix(message, "?") {
 			message += "."
 		}
 		message += " " + hint

@@ -6,10 +6,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/monitoring/webhook"
@@ -319,5 +321,21 @@ func TestHistoryIsWhole(t *testing.T) {
 	_, answer = w.do(t, "alice", http.MethodGet, "/api/2.0/mlflow/metrics/get-history-bulk-interval?metric_key=loss&max_results=10&run_ids="+string(run.ID), "")
 	if got := strings.Count(answer, `"key"`); got != 10 || !strings.Contains(answer, fmt.Sprintf(`"step":%d`, n-1)) || !strings.Contains(answer, `"step":0,`) {
 		t.Errorf("sampled: %s", answer)
+	}
+}
+
+// TestHintIsASentence: what to do next follows what is wrong.
+func TestHintIsASentence(t *testing.T) {
+	t.Parallel()
+	for message, want := range map[string]string{
+		"it is too long":         "it is too long. Cut it.",
+		"It is too long.":        "It is too long. Cut it.",
+		"in which zone is that?": "in which zone is that? Cut it.",
+	} {
+		w := httptest.NewRecorder()
+		mlflow.Refuse(w, fault.New(fault.Invalid, "%s", message).WithHint("Cut it."))
+		if !strings.Contains(w.Body.String(), `"message":"`+want+`"`) {
+			t.Errorf("%q becomes %s", message, w.Body)
+		}
 	}
 }

@@ -49,7 +49,7 @@ for e in experiments:
         del seen["creation_time"], seen["last_update_time"]
     out["experiment " + e.name] = seen
 
-for r in every(client.search_runs, experiment_ids=[e.experiment_id for e in experiments], run_view_type=ViewType.ALL, max_results=100):
+for r in every(client.search_runs, experiment_ids=[e.experiment_id for e in experiments], run_view_type=ViewType.ALL, max_results=40):
     r = client.get_run(r.info.run_id)
     seen = r.to_dictionary()
     del seen["info"]["artifact_uri"]
