@@ -65,6 +65,9 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 	if err := checkTags(spec.Tags); err != nil {
 		return Version{}, err
 	}
+	if spec.imported == nil { // MLflow's copy brings the tags of the original; this one is worked out anew
+		spec.Tags = slices.DeleteFunc(slices.Clone(spec.Tags), func(t tracking.Pair) bool { return t.Key == ErasedTag })
+	}
 	if err := checkText("description", spec.Description, MaxDescription); err != nil {
 		return Version{}, err
 	}
