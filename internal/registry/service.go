@@ -448,7 +448,13 @@ func (s *Service) DeleteAlias(ctx context.Context, p project.Name, name, alias s
 		if err := s.store.DeleteAlias(ctx, tx, m.ID, alias); err != nil {
 			return err
 		}
-		if err := s.told(ctx, tx, Change{Kind: AliasDeleted, Project: p, Model: m.Name, Alias: alias}); err != nil {
+		v, err := s.store.Version(ctx, tx, p, m.Name, from)
+		if err != nil {
+			return err
+		}
+		c := v.change(AliasDeleted) // with its label: who heard where it was set hears that it went
+		c.Alias = alias
+		if err := s.told(ctx, tx, c); err != nil {
 			return err
 		}
 		return publish(ctx, tx, p, EventAliasMoved, AliasEvent{ModelID: m.ID, Model: m.Name, Alias: alias, From: from})
