@@ -218,6 +218,7 @@ func TestPolicies(t *testing.T) {
 	for name, spec := range map[string]registry.PolicySpec{
 		"content":   {Content: "danger"},
 		"signers":   {Signers: []string{"key"}},
+		"signed as": {SignedAs: "model"},
 		"approvals": {Promotion: registry.Promotion{Approvals: 11}},
 		"alias":     {Promotion: registry.Promotion{Aliases: []string{"latest"}}},
 		"Stage":     {Promotion: registry.Promotion{Stages: []string{"Live"}}},
