@@ -321,6 +321,8 @@ func (s *Sender) claim(ctx context.Context, delivery ID) (r Row, mine bool, err 
 // refusal is a failure that another attempt would not mend.
 type refusal struct{ error }
 
+func (r refusal) Unwrap() error { return r.error }
+
 // later is a failure whose receiver said when to come back.
 type later struct {
 	error
