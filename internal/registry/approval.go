@@ -116,7 +116,7 @@ func (s *Service) Judge(ctx context.Context, p project.Name, name, ref string, v
 		if err := s.store.InsertApproval(ctx, tx, v.ModelID, v.Number, a); err != nil {
 			return err
 		}
-		if err := s.audit(ctx, tx, ActionApprove, p, "model "+v.String(), map[string]any{"act": string(verdict), "digest": v.Digest, "comment": comment, "id": a.ID}); err != nil {
+		if err := s.audit(ctx, tx, ActionApprove, p, "model "+v.String(), map[string]any{"act": string(verdict), "digest": v.Digest, "comment": comment, "id": a.ID, "measured": measured}); err != nil {
 			return err
 		}
 		out, err = s.clearance(ctx, tx, v)

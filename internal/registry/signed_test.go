@@ -3,6 +3,7 @@ package registry_test
 import (
 	"bytes"
 	"reflect"
+	"regexp"
 	"testing"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -59,6 +60,25 @@ func TestOpenSigned(t *testing.T) {
 		if _, err := registry.OpenSigned(changed, key); !fault.Is(err, fault.Conflict) {
 			t.Fatalf("byte %d was changed: %v", at, err)
 		}
+	}
+}
+
+// TestCertificates: a signature with a certificate is told from one with another key.
+func TestCertificates(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	w.registered(t)
+	_, bundle, err := w.Files(ctx, proj, "delay", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := w.PublicKey(ctx, proj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := regexp.MustCompile(`"publicKey":\{[^}]*\}`)
+	for _, material := range []string{`"certificate":{"rawBytes":"AAAA"}`, `"x509CertificateChain":{"certificates":[{"rawBytes":"AAAA"}]}`} {
+		_, _, err := w.CheckOutside(ctx, proj, "delay", "1", of.ReplaceAll(bundle, []byte(material)), key)
+		wantKind(t, err, fault.Conflict, "was made with a certificate")
 	}
 }
 
