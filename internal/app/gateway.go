@@ -200,7 +200,7 @@ var _ gateway.Models = gatewayModels{}
 
 // Signed implements gateway.Models.
 func (m gatewayModels) Signed(ctx context.Context, p, model string, version int64) ([]byte, error) {
-	files, bundle, err := m.registry.Files(ctx, project.Name(p), model, strconv.FormatInt(version, 10))
+	files, bundle, err := m.registry.SignedFor(ctx, project.Name(p), model, strconv.FormatInt(version, 10))
 	if err == nil && !slices.ContainsFunc(files, func(f registry.File) bool { return f.Path == gateway.ModelFile }) {
 		err = fault.New(fault.Unsupported, "it has no %s, and gateways run no other models", gateway.ModelFile)
 	}

@@ -593,22 +593,55 @@ func (s *stepper) origin(ctx context.Context, name string) error {
 		j, err := s.training.One(ctx, s.p, training.JobID(m.Job))
 		if err == nil {
 			s.from(jobObject(j), of)
+			return s.parents(ctx, m, &j)
 		}
-		if err == nil || !unseen(err) {
+		if !unseen(err) {
 			return err
 		}
 	}
 	for _, ref := range m.Datasets {
 		s.from(datasetObject(ref), of)
 	}
+	return s.parents(ctx, m, nil)
+}
+
+// parents are the versions that a model was made from, without those that its job read:
+// they lead to the job.
+func (s *stepper) parents(ctx context.Context, m registry.Version, job *training.Job) error {
+	for _, name := range m.Parents {
+		if job != nil && readsModel(*job, name) {
+			continue
+		}
+		p, err := s.model(ctx, name)
+		if unseen(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.from(modelObject(p), modelObject(m))
+	}
 	return nil
 }
 
-// deployed are the deployments of a model, and the jobs that read it.
+func readsModel(j training.Job, name string) bool {
+	return slices.ContainsFunc(j.Inputs, func(in training.Input) bool { return in.Model() == name })
+}
+
+// deployed are the deployments of a model, the jobs that read it, and the versions that
+// were made from it otherwise, such as copies.
 func (s *stepper) deployed(name string) {
 	for _, m := range s.models {
+		for _, child := range s.models {
+			if m.String() != name || !slices.Contains(child.Parents, name) {
+				continue
+			}
+			if !slices.ContainsFunc(s.jobs, func(j training.Job) bool { return string(j.ID) == child.Job && readsModel(j, name) }) {
+				s.to(modelObject(m), modelObject(child))
+			}
+		}
 		for _, j := range s.jobs {
-			if m.String() == name && slices.ContainsFunc(j.Inputs, func(in training.Input) bool { return in.Model() == name }) {
+			if m.String() == name && readsModel(j, name) {
 				s.to(modelObject(m), jobObject(j))
 			}
 		}

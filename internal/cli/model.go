@@ -167,8 +167,8 @@ func (a *app) modelApprovals() []*cobra.Command {
 		var comment, digest string
 		cmd := &cobra.Command{
 			Use: use + " NAME VERSION", Short: short,
-			Long: "A verdict never changes, and is about the version as it is: its digest is part of it. Who thinks\n" +
-				"otherwise later gives another one; the last of each person counts, as long as the person has the right\n" +
+			Long: "A verdict never changes, and is about the version as it is: its digest is part of it, and what the metrics\n" +
+				"are that the policy's gates ask for. Who thinks otherwise later gives another one; the last of each person counts, as long as the person has the right\n" +
 				"model.approve. Nobody approves of a version that they or their job made.",
 			Example: "  falaj model " + use + " delay 3 --comment 'checked on the winter of 2024' -p nyc", Args: cobra.ExactArgs(2),
 			RunE: func(cmd *cobra.Command, args []string) error {

@@ -152,10 +152,14 @@ func (s *Server) modelLineage(ctx context.Context, p project.Name, v registry.Ve
 			return root, err
 		}
 		node, err := s.Datasets.Graph(ctx, p, ref)
-		if err != nil {
+		switch {
+		case err == nil:
+			made.Parents = append(made.Parents, treeOf(node))
+		case unseen(err) == nil: // the version is shown all the same
+			made.Parents = append(made.Parents, tree{Name: "dataset " + text, Detail: "gone, or not for you to see"})
+		default:
 			return root, fault.Wrap(err, "lineage of dataset %s", text)
 		}
-		made.Parents = append(made.Parents, treeOf(node))
 	}
 	root.Parents = []tree{made}
 	return root, nil

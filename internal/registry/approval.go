@@ -1,9 +1,12 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,7 +36,9 @@ type Approval struct {
 	Digest    string    `json:"digest" doc:"Of the version that was looked at"`
 	Comment   string    `json:"comment,omitempty"`
 	At        time.Time `json:"at"`
-	Counts    bool      `json:"counts" doc:"Whether it counts now: it is the person's last, of this digest, and the person may still approve and is none of the authors"`
+	// Measured is what the gates' metrics were; "" is a metric that there was none of.
+	Measured map[string]string `json:"measured,omitempty" doc:"What the metrics that the gates ask for were then; empty: there was none"`
+	Counts   bool              `json:"counts" doc:"Whether it counts now: it is the person's last, of this digest, the person may still approve and is none of the authors, and the metrics of the gates are what they were"`
 }
 
 // Clearance is what stands between a version and its promotion.
@@ -98,16 +103,20 @@ func (s *Service) Judge(ctx context.Context, p project.Name, name, ref string, v
 			if a.Principal != who.ID {
 				continue
 			}
-			if a.Verdict == verdict && a.Digest == v.Digest {
+			if a.Verdict == verdict && a.Digest == v.Digest && a.Counts {
 				return fault.New(fault.Conflict, "you have %s version %s already", verdict, v).WithHint("Another person has to.")
 			}
 			break
 		}
-		a := Approval{ID: id.New("apv"), Principal: who.ID, Name: who.Name, Verdict: verdict, Digest: v.Digest, Comment: comment, At: s.now()}
+		measured, err := s.measured(ctx, tx, v)
+		if err != nil {
+			return err
+		}
+		a := Approval{Measured: measured, ID: id.New("apv"), Principal: who.ID, Name: who.Name, Verdict: verdict, Digest: v.Digest, Comment: comment, At: s.now()}
 		if err := s.store.InsertApproval(ctx, tx, v.ModelID, v.Number, a); err != nil {
 			return err
 		}
-		if err := s.audit(ctx, tx, ActionApprove, p, "model "+v.String(), map[string]any{"act": string(verdict), "digest": v.Digest, "comment": comment, "id": a.ID}); err != nil {
+		if err := s.audit(ctx, tx, ActionApprove, p, "model "+v.String(), map[string]any{"act": string(verdict), "digest": v.Digest, "comment": comment, "id": a.ID, "measured": measured}); err != nil {
 			return err
 		}
 		out, err = s.clearance(ctx, tx, v)
@@ -194,7 +203,11 @@ func (s *Service) clearance(ctx context.Context, tx *store.Tx, v Version) (Clear
 	if out.Approvals == nil {
 		out.Approvals = []Approval{}
 	}
-	var yes []string
+	measured, err := s.measured(ctx, tx, v)
+	if err != nil {
+		return out, err
+	}
+	var yes, outdated []string
 	last := map[string]bool{}
 	for i := len(out.Approvals) - 1; i >= 0; i-- {
 		a := &out.Approvals[i]
@@ -209,9 +222,14 @@ func (s *Service) clearance(ctx context.Context, tx *store.Tx, v Version) (Clear
 		if err != nil {
 			return out, err
 		}
-		if a.Counts = may; !may {
+		if !may {
 			continue
 		}
+		if why := a.outdated(measured); why != "" && a.Verdict == Approved {
+			outdated = append(outdated, why)
+			continue
+		}
+		a.Counts = true
 		switch a.Verdict {
 		case Approved:
 			out.Given++
@@ -232,7 +250,7 @@ func (s *Service) clearance(ctx context.Context, tx *store.Tx, v Version) (Clear
 			slices.Sort(yes)
 			text += " (by " + strings.Join(yes, ", ") + ")"
 		}
-		out.Missing = append(out.Missing, text)
+		out.Missing = append(append(out.Missing, text), outdated...)
 	}
 	wrong, err := s.gates(ctx, tx, v, pr.Gates)
 	if err != nil {
@@ -241,6 +259,42 @@ func (s *Service) clearance(ctx context.Context, tx *store.Tx, v Version) (Clear
 	out.Missing = append(out.Missing, wrong...)
 	out.Cleared = len(out.Missing) == 0
 	return out, nil
+}
+
+// measured are the metrics that a version's gates ask for, as text. Who approves of a
+// version saw these: whoever may write to the run could change them later.
+func (s *Service) measured(ctx context.Context, tx *store.Tx, v Version) (map[string]string, error) {
+	asked, err := s.policyOf(ctx, tx, v.Project, v.Model)
+	if err != nil || len(asked.Spec.Promotion.Gates) == 0 {
+		return nil, err
+	}
+	all, err := s.metrics(identity.With(ctx, identity.Loop("model gates")), v)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, text := range asked.Spec.Promotion.Gates {
+		g, err := parseGate(text)
+		if err != nil {
+			return nil, err
+		}
+		out[g.metric] = ""
+		if value, ok := all[g.metric]; ok {
+			out[g.metric] = strconv.FormatFloat(value, 'g', -1, 64)
+		}
+	}
+	return out, nil
+}
+
+// outdated says which metric has another value than when it was approved of; empty: none,
+// of those that were asked for then.
+func (a Approval) outdated(now map[string]string) string {
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		if was, asked := a.Measured[name]; asked && was != now[name] {
+			return fmt.Sprintf("%s was %s when %s approved, and is %s now", name, cmp.Or(was, "not measured"), a.who(), cmp.Or(now[name], "gone"))
+		}
+	}
+	return ""
 }
 
 // authorsOf are those who made a version: who registered it, or another version of the

@@ -212,12 +212,59 @@ func TestGates(t *testing.T) {
 	}
 }
 
+// TestApprovedOfWhatWasMeasured: who may write to the run cannot have people's approval of
+// one result stand for another, of what the gates ask for.
+func TestApprovedOfWhatWasMeasured(t *testing.T) {
+	w, alice := open(t), as(t, "alice")
+	w.govern(t, "delay", registry.Promotion{Approvals: 1, Gates: []string{"metrics.auc >= 0.8", "metrics.recall >= 0.5"}})
+	v := w.measured(t, map[string]float64{"auc": math.NaN(), "recall": 0.5, "loss": 1})
+	log := func(name string, value float64, step int64) {
+		t.Helper()
+		if err := w.runs.Log(alice, proj, v.Run, tracking.Batch{Metrics: []tracking.Metric{{Key: name, Value: value, At: 2, Step: step}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	approve := func(who string) error {
+		_, err := w.Judge(as(t, who), proj, "delay", "1", registry.Approved, v.Digest, "")
+		return err
+	}
+	if err := approve("bob"); err != nil {
+		t.Fatal(err)
+	}
+	log("auc", 0.9, 1)
+	wantKind(t, w.cleared(t, 1, "champion", true), fault.Conflict, "it needs 1 approvals and has 0; auc was NaN when bob approved, and is 0.9 now")
+	if c, err := w.Clearance(alice, proj, "delay", "1"); err != nil || c.Cleared || c.Given != 0 || c.Approvals[0].Counts || c.Approvals[0].Measured["auc"] != "NaN" || len(c.Approvals[0].Measured) != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if err := approve("bob"); err != nil { // of what it is now
+		t.Fatal(err)
+	}
+	wantKind(t, approve("bob"), fault.Conflict, "already")
+	log("loss", 0.1, 1) // which no gate asks for
+	if err := w.cleared(t, 1, "champion", true); err != nil {
+		t.Error(err)
+	}
+	// One that still counts is enough, and a gate that came later asks people nothing.
+	if err := approve("carol"); err != nil {
+		t.Fatal(err)
+	}
+	log("recall", 0.7, 1)
+	if err := approve("carol"); err != nil {
+		t.Fatal(err)
+	}
+	w.govern(t, "delay", registry.Promotion{Approvals: 1, Gates: []string{"metrics.auc >= 0.8", "metrics.recall >= 0.5", "metrics.loss < 1"}})
+	if err := w.cleared(t, 1, "champion", true); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestPolicies: who may set them, what is refused, and that nothing changes by a look.
 func TestPolicies(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	for name, spec := range map[string]registry.PolicySpec{
 		"content":   {Content: "danger"},
 		"signers":   {Signers: []string{"key"}},
+		"signed as": {SignedAs: "model"},
 		"approvals": {Promotion: registry.Promotion{Approvals: 11}},
 		"alias":     {Promotion: registry.Promotion{Aliases: []string{"latest"}}},
 		"Stage":     {Promotion: registry.Promotion{Stages: []string{"Live"}}},

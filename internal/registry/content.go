@@ -62,13 +62,13 @@ func (s *Service) examine(ctx context.Context, v *Version, files []Stored) error
 		return fault.New(fault.Invalid, "its files are refused: %s", report.Why(most)).
 			WithHint("Models of this project may be %q at most, and this one is %q. Save the model in another form, such as ONNX or safetensors, or ask who governs models (`spec.content` of a ModelPolicy).", most, report.Level)
 	}
-	return s.signedByOther(ctx, *v, files, asked.Spec.Signers)
+	return s.signedByOther(ctx, *v, files, asked.Spec)
 }
 
 // signedByOther holds a version to the signature that came with it, if its policy names
 // who must have signed.
-func (s *Service) signedByOther(ctx context.Context, v Version, files []Stored, signers []string) error {
-	if len(signers) == 0 {
+func (s *Service) signedByOther(ctx context.Context, v Version, files []Stored, asked PolicySpec) error {
+	if len(asked.Signers) == 0 {
 		return nil
 	}
 	const hint = "Sign the folder with `model_signing sign key --signature model.sig`, and log the file model.sig with the model."
@@ -92,10 +92,13 @@ func (s *Service) signedByOther(ctx context.Context, v Version, files []Stored, 
 		}
 	}
 	var last error
-	for _, key := range signers {
+	for _, key := range asked.Signers {
 		out, err := CheckOutside(bundle, key, list)
 		if err == nil && len(out.Unsigned) > 0 {
 			err = fault.New(fault.Conflict, "file %s was left out of the signature", out.Unsigned[0])
+		}
+		if err == nil && asked.SignedAs != "" && out.Name != asked.SignedAs {
+			err = fault.New(fault.Conflict, "it was signed as %q, and must be as %q", clip(out.Name), asked.SignedAs)
 		}
 		if err == nil {
 			return nil

@@ -116,6 +116,19 @@ func TestSigners(t *testing.T) {
 	if err := register(signed("vendor")); err != nil {
 		t.Error(err)
 	}
+	// Another model of the same signer's is another model.
+	spec := registry.PolicySpec{Signers: []string{keys["vendor"]}, SignedAs: "bert"}
+	if _, _, err := w.ApplyPolicy(ctx, proj, "delay", spec, false); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, register(signed("vendor")), fault.Invalid, `it was signed as "model", and must be as "bert"`)
+	spec.SignedAs = "model"
+	if _, _, err := w.ApplyPolicy(ctx, proj, "delay", spec, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := register(signed("vendor")); err != nil {
+		t.Error(err)
+	}
 	wantKind(t, register(nested), fault.Invalid, "has no file model.sig")
 	wantKind(t, register(signed("stranger")), fault.Invalid, "by none of the signers")
 	changed := signed("vendor")

@@ -59,7 +59,17 @@ func (s *Service) flag(ctx context.Context, p project.Name, v Version, erasure s
 		return nil
 	}
 	all = append(all, erasure)
-	return s.SetVersionTag(ctx, p, v.Model, v.Number, tracking.Pair{Key: ErasedTag, Value: strings.Join(all, ",")})
+	return s.setVersionTag(ctx, p, v.Model, v.Number, tracking.Pair{Key: ErasedTag, Value: strings.Join(all, ",")})
+}
+
+// ours refuses the tag that says on whom a version was trained: who could take it away
+// could have the version pass for one that need not be trained again.
+func ours(key string) error {
+	if key != ErasedTag {
+		return nil
+	}
+	return fault.New(fault.PermissionDenied, "the tag %s is set by erasures of persons, and stays", ErasedTag).
+		WithHint("Train the model again on what stands for its data, and register that.")
 }
 
 // flagNew flags a version that is registered after the erasure of a person whose rows

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -38,6 +39,14 @@ func TestTrainedOn(t *testing.T) {
 	}
 	if !slices.Equal(flags, []string{"ers_1,ers_2"}) {
 		t.Errorf("the version is flagged by %v", flags)
+	}
+	// Nobody takes the flag away, or gives it.
+	tag := tracking.Pair{Key: registry.ErasedTag, Value: ""}
+	wantKind(t, w.SetVersionTag(ctx, proj, "delay", 1, tag), fault.PermissionDenied, "stays")
+	wantKind(t, w.DeleteVersionTag(ctx, proj, "delay", 1, registry.ErasedTag), fault.PermissionDenied, "stays")
+	copied, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/1", Tags: []tracking.Pair{tag, {Key: "a", Value: "b"}}})
+	if err != nil || len(copied.Tags) != 1 {
+		t.Errorf("a copy, by MLflow, with the tags of the original: %v, %v", copied.Tags, err)
 	}
 	if _, err := w.OpenVerified(ctx, proj, "delay", "1"); err != nil {
 		t.Errorf("a flagged version is still what was signed: %v", err)

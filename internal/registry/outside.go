@@ -176,6 +176,8 @@ func checkBundle(bundle []byte, public *ecdsa.PublicKey, ours func(hint string) 
 		return refuse("has no DSSE envelope with one signature")
 	case envelope.GetPayloadType() != payloadType:
 		return refuse("signs a %q", clip(envelope.GetPayloadType()))
+	case b.GetVerificationMaterial().GetCertificate() != nil || b.GetVerificationMaterial().GetX509CertificateChain() != nil:
+		return refuse("was made with a certificate, and only those with a key are checked here")
 	case b.GetVerificationMaterial().GetPublicKey() == nil || !ours(b.GetVerificationMaterial().GetPublicKey().GetHint()):
 		return refuse("was made with %s", otherwise)
 	}

@@ -30,6 +30,7 @@ type PolicySpec struct {
 	Description string    `json:"description,omitempty" doc:"For people, at most 2000 characters"`
 	Content     string    `json:"content,omitempty" doc:"The most that loading a version's files may do: data, known (pickles that import well-known libraries only), unknown, code, or any; default code"`
 	Signers     []string  `json:"signers,omitempty" doc:"Public keys, PEM; a version must have a file model.sig, a signature of its files by one of them"`
+	SignedAs    string    `json:"signed_as,omitempty" doc:"With signers: what they must have called the model, which is the name of the folder that they signed; empty: anything, so that another model of theirs passes, too"`
 	Promotion   Promotion `json:"promotion,omitzero" doc:"What a version needs before it counts"`
 }
 
@@ -72,6 +73,12 @@ func (s PolicySpec) Validate() error {
 		return fault.New(fault.TooLarge, "a policy may have %d signers, gates, aliases and stages each", maxGates)
 	case p.Approvals < 0 || p.Approvals > maxApprovals:
 		return fault.New(fault.Invalid, "spec.promotion.approvals is %d; it may be 0 to %d", p.Approvals, maxApprovals)
+	}
+	if err := checkText("spec.signed_as", s.SignedAs, MaxName); err != nil {
+		return err
+	}
+	if s.SignedAs != "" && len(s.Signers) == 0 {
+		return fault.New(fault.Invalid, "spec.signed_as says what signers called the model, and spec.signers names none")
 	}
 	for i, key := range s.Signers {
 		if _, err := parsePublic(key); err != nil {

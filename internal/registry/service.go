@@ -448,7 +448,13 @@ func (s *Service) DeleteAlias(ctx context.Context, p project.Name, name, alias s
 		if err := s.store.DeleteAlias(ctx, tx, m.ID, alias); err != nil {
 			return err
 		}
-		if err := s.told(ctx, tx, Change{Kind: AliasDeleted, Project: p, Model: m.Name, Alias: alias}); err != nil {
+		v, err := s.store.Version(ctx, tx, p, m.Name, from)
+		if err != nil {
+			return err
+		}
+		c := v.change(AliasDeleted) // with its label: who heard where it was set hears that it went
+		c.Alias = alias
+		if err := s.told(ctx, tx, c); err != nil {
 			return err
 		}
 		return publish(ctx, tx, p, EventAliasMoved, AliasEvent{ModelID: m.ID, Model: m.Name, Alias: alias, From: from})
@@ -643,8 +649,15 @@ func (s *Service) DescribeVersion(ctx context.Context, p project.Name, name stri
 	})
 }
 
-// SetVersionTag sets a tag of a version.
+// SetVersionTag sets a tag of a version. ErasedTag is nobody's to set or delete.
 func (s *Service) SetVersionTag(ctx context.Context, p project.Name, name string, number int, tag tracking.Pair) error {
+	if err := ours(tag.Key); err != nil {
+		return err
+	}
+	return s.setVersionTag(ctx, p, name, number, tag)
+}
+
+func (s *Service) setVersionTag(ctx context.Context, p project.Name, name string, number int, tag tracking.Pair) error {
 	tags := []tracking.Pair{tag}
 	if err := checkTags(tags); err != nil {
 		return err
@@ -662,6 +675,9 @@ func (s *Service) SetVersionTag(ctx context.Context, p project.Name, name string
 
 // DeleteVersionTag removes a tag; that there is none is no error.
 func (s *Service) DeleteVersionTag(ctx context.Context, p project.Name, name string, number int, key string) error {
+	if err := ours(key); err != nil {
+		return err
+	}
 	_, err := s.changeVersion(ctx, ActionWrite, p, name, number, map[string]any{"act": "untag", "key": clip(key)}, func(ctx context.Context, tx *store.Tx, v *Version) error {
 		c := v.change(VersionTagDeleted)
 		c.Key = key

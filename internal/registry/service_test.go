@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/registry"
@@ -159,8 +161,16 @@ func TestParents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, v := range []registry.Version{v, copied} {
-		if !slices.Equal(v.Parents, []string{"delay@1"}) {
+	again, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/3", Parents: []string{"delay@1", "delay@3"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []struct {
+		registry.Version
+		parents []string
+	}{{v, []string{"delay@1"}}, {copied, []string{"delay@1", "delay@2"}}, {again, []string{"delay@1", "delay@2", "delay@3"}}} {
+		v := want.Version
+		if !slices.Equal(v.Parents, want.parents) {
 			t.Errorf("%v was made from %q", v, v.Parents)
 		}
 		if _, err := w.Verify(ctx, proj, "delay", strconv.Itoa(v.Number)); err != nil {
@@ -442,8 +452,23 @@ func TestTamperedWhileItIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
+	before := len(w.journal.Entries())
 	_, err = io.ReadAll(r)
 	wantKind(t, err, fault.Conflict, "file model.onnx of model delay@1 is not what was signed")
+	if !strings.Contains(fault.HintOf(err), "register the model again") {
+		t.Errorf("no word on what to do: %v", err)
+	}
+	// A download is no other.
+	download, _, err := w.OpenFile(ctx, proj, "delay", "1", "model.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer download.Close()
+	_, err = io.ReadAll(download)
+	wantKind(t, err, fault.Conflict, "model delay@1 is refused")
+	if entries := w.journal.Entries()[before:]; len(entries) != 2 || entries[1].Action != "model.verify" {
+		t.Errorf("journal %+v", entries)
+	}
 	wantKind(t, errOf(verified.ReadFile(ctx, "model.onnx", 1<<10)), fault.Conflict, "not what was signed")
 }
 
@@ -708,6 +733,12 @@ func TestAttempts(t *testing.T) {
 	w := open(t)
 	v := w.registered(t) // made by att_1's run, for AE and home
 	w.logged(t, tracking.Origin{Attempt: "att_2", Residency: residency.Of("DE", "home")}, nil)
+	// What an attempt registers of another's is as confidential as what it read itself.
+	w.logged(t, tracking.Origin{Attempt: "att_3", Residency: residency.Of("AE", "home"), Classification: "confidential"}, nil)
+	w.authz["att_3"] = map[string][]policy.Action{proj: {"*"}}
+	if v, err := w.CreateVersion(as(t, "att_3"), proj, "delay", registry.VersionSpec{Source: v.Source}); err != nil || v.Classification != "confidential" {
+		t.Errorf("%+v %v", v, err)
+	}
 	first, second := as(t, "att_1"), as(t, "att_2")
 	if _, err := w.CreateVersion(first, proj, "delay", registry.VersionSpec{Source: v.Source}); err != nil {
 		t.Fatal(err)
@@ -715,6 +746,30 @@ func TestAttempts(t *testing.T) {
 	wantKind(t, errOf(w.CreateVersion(second, proj, "delay", registry.VersionSpec{Source: v.Source})), fault.PermissionDenied, "may be in AE, home only")
 	wantKind(t, errOf(w.Version(second, proj, "delay", "1")), fault.PermissionDenied, "may be in AE, home only")
 	wantKind(t, w.SetVersionTag(second, proj, "delay", 1, tracking.Pair{Key: "a", Value: "b"}), fault.PermissionDenied, "another producer")
+}
+
+// TestToldOfAliases: who may hear that an alias was set may hear that it went.
+func TestToldOfAliases(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	var told []registry.Change
+	w.cfg.Told = func(_ context.Context, _ *store.Tx, c registry.Change) error {
+		told = append(told, c)
+		return nil
+	}
+	w.Service = registry.New(w.cfg)
+	v := w.registered(t)
+	told = nil
+	if err := errors.Join(w.SetAlias(ctx, proj, "delay", "champion", 1), w.DeleteAlias(ctx, proj, "delay", "champion")); err != nil {
+		t.Fatal(err)
+	}
+	if len(told) != 2 || told[1].Kind != registry.AliasDeleted || told[1].Alias != "champion" {
+		t.Fatalf("%+v", told)
+	}
+	for _, c := range told {
+		if !slices.Equal(c.Label, v.Residency) {
+			t.Errorf("%s: label %v, and the version has %v", c.Kind, c.Label, v.Residency)
+		}
+	}
 }
 
 func TestInterruptedRegistration(t *testing.T) {

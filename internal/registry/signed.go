@@ -1,7 +1,10 @@
 package registry
 
 import (
+	"context"
+
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
 
@@ -9,6 +12,7 @@ import (
 // project's public key, and not the registry.
 type Signed struct {
 	Project        string
+	Model          string // its name when it was signed; SignedFor signs for the present one
 	Number         int
 	Digest         string // of the version
 	Residency      residency.Label
@@ -25,6 +29,35 @@ func (s Signed) File(name string) (File, error) {
 		}
 	}
 	return File{}, fault.New(fault.NotFound, "the signed version has no file %q", clip(name))
+}
+
+// SignedFor lists a version's files and gives a signature of them for somebody who has the
+// registry's word for nothing but the public key: one of the model's present name. That of
+// a model that was renamed is made anew, which changes nothing of what else it says; the one
+// that is stored was checked first.
+func (s *Service) SignedFor(ctx context.Context, p project.Name, name, ref string) ([]File, []byte, error) {
+	v, err := s.Version(ctx, p, name, ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	stored, bundle, err := s.signedFiles(ctx, v)
+	if err != nil {
+		return nil, nil, s.refused(ctx, v, err)
+	}
+	files := make([]File, len(stored))
+	for i, f := range stored {
+		files[i] = f.File
+	}
+	key, err := s.key(ctx, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := openBundle(bundle, key.id, &key.private.PublicKey)
+	if err != nil || st.Subject[0].Name == v.Model {
+		return files, bundle, err
+	}
+	bundle, err = key.sign(statementOf(v, files))
+	return files, bundle, err
 }
 
 // OpenSigned checks a signature, a sigstore bundle, against a public key in PEM. Who
@@ -45,7 +78,7 @@ func OpenSigned(bundle []byte, publicKey string) (Signed, error) {
 	}
 	says := st.Predicate.Falaj
 	out := Signed{
-		Project: says.Project, Number: says.Version, Digest: "sha256:" + st.Subject[0].Digest["sha256"], Classification: says.Classification, OfJob: says.OfJob,
+		Project: says.Project, Model: st.Subject[0].Name, Number: says.Version, Digest: "sha256:" + st.Subject[0].Digest["sha256"], Classification: says.Classification, OfJob: says.OfJob,
 	}
 	for _, z := range says.Residency {
 		out.Residency = append(out.Residency, residency.Zone(z))

@@ -2,6 +2,8 @@ package registry_test
 
 import (
 	"bytes"
+	"reflect"
+	"regexp"
 	"testing"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -26,7 +28,7 @@ func TestOpenSigned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Project != proj || got.Number != 1 || got.Digest != v.Digest || !got.Residency.Same(residency.Of("AE", "home")) || got.OfJob != v.OfJob || len(got.Files) != len(files) {
+	if got.Project != proj || got.Model != "delay" || got.Number != 1 || got.Digest != v.Digest || !got.Residency.Same(residency.Of("AE", "home")) || got.OfJob != v.OfJob || len(got.Files) != len(files) {
 		t.Errorf("%+v", got)
 	}
 	for i, f := range files {
@@ -59,6 +61,64 @@ func TestOpenSigned(t *testing.T) {
 			t.Fatalf("byte %d was changed: %v", at, err)
 		}
 	}
+}
+
+// TestCertificates: a signature with a certificate is told from one with another key.
+func TestCertificates(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	w.registered(t)
+	_, bundle, err := w.Files(ctx, proj, "delay", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := w.PublicKey(ctx, proj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := regexp.MustCompile(`"publicKey":\{[^}]*\}`)
+	for _, material := range []string{`"certificate":{"rawBytes":"AAAA"}`, `"x509CertificateChain":{"certificates":[{"rawBytes":"AAAA"}]}`} {
+		_, _, err := w.CheckOutside(ctx, proj, "delay", "1", of.ReplaceAll(bundle, []byte(material)), key)
+		wantKind(t, err, fault.Conflict, "was made with a certificate")
+	}
+}
+
+// TestSignedForAName: who knows a model by its name only gets a signature of that name,
+// also after it was renamed, and none of what was changed.
+func TestSignedForAName(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	v := w.registered(t)
+	key, err := w.PublicKey(ctx, proj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, first, err := w.SignedFor(ctx, proj, "delay", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, stored, err := w.Files(ctx, proj, "delay", "1"); err != nil || !bytes.Equal(first, stored) {
+		t.Errorf("not the signature that is stored, %v", err)
+	}
+	if _, err := w.RenameModel(ctx, proj, "delay", "late"); err != nil {
+		t.Fatal(err)
+	}
+	files, bundle, err := w.SignedFor(ctx, proj, "late", "1")
+	if err != nil || len(files) != len(onnx) {
+		t.Fatal(files, err)
+	}
+	before, err := registry.OpenSigned(first, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := registry.OpenSigned(bundle, key)
+	if err != nil || after.Model != "late" || after.Digest != v.Digest {
+		t.Fatal(after, err)
+	}
+	if after.Model = before.Model; !reflect.DeepEqual(before, after) {
+		t.Errorf("%+v, and before %+v", after, before)
+	}
+	execSQL(t, w, `UPDATE registry_version SET residency = '["US"]'`)
+	_, _, err = w.SignedFor(ctx, proj, "late", "1")
+	wantKind(t, err, fault.Conflict, "residency")
 }
 
 func FuzzOpenSigned(f *testing.F) {

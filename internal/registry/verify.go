@@ -42,7 +42,11 @@ func (v *Verified) Files() []File {
 func (v *Verified) Open(ctx context.Context, name string) (io.ReadCloser, error) {
 	for _, f := range v.files {
 		if f.Path == name {
-			return v.s.openFile(ctx, v.Version, f)
+			r, err := v.s.openRefusing(ctx, v.Version, f)
+			if err != nil {
+				return nil, err
+			}
+			return r, nil
 		}
 	}
 	return nil, fault.New(fault.NotFound, "model %s has no file %q", v.Version, clip(name))
@@ -87,7 +91,7 @@ func (s *Service) filesOf(ctx context.Context, v Version) (files []Stored, bundl
 }
 
 // OpenFile opens one file of a version for download; it is checked while it is
-// read. Close it.
+// read, and what is not as it was signed is in the journal. Close it.
 func (s *Service) OpenFile(ctx context.Context, p project.Name, name, ref, file string) (io.ReadCloser, File, error) {
 	v, err := s.Version(ctx, p, name, ref)
 	if err != nil {
@@ -99,8 +103,11 @@ func (s *Service) OpenFile(ctx context.Context, p project.Name, name, ref, file 
 	}
 	for _, f := range files {
 		if f.Path == file {
-			r, err := s.openFile(ctx, v, f)
-			return r, f.File, err
+			r, err := s.openRefusing(ctx, v, f)
+			if err != nil {
+				return nil, File{}, err
+			}
+			return r, f.File, nil
 		}
 	}
 	return nil, File{}, fault.New(fault.NotFound, "No such artifact: '%s'", clip(file))
@@ -216,6 +223,33 @@ func (s *Service) openFile(ctx context.Context, v Version, f Stored) (io.ReadClo
 		return nil, fault.Wrap(err, "opening file %s of model %s", f.Path, v)
 	}
 	return &checkedReader{v: v, f: f, r: r, h: sha256.New()}, nil
+}
+
+// openRefusing is openFile for who hands the file on: what is wrong with it is noted, and
+// said with what to do.
+func (s *Service) openRefusing(ctx context.Context, v Version, f Stored) (*refusingReader, error) {
+	r, err := s.openFile(ctx, v, f)
+	if err != nil {
+		return nil, s.refused(ctx, v, err)
+	}
+	return &refusingReader{ReadCloser: r, refused: func(err error) error { return s.refused(ctx, v, err) }}, nil
+}
+
+type refusingReader struct {
+	io.ReadCloser
+	refused func(error) error
+	ended   error
+}
+
+func (r *refusingReader) Read(b []byte) (int, error) {
+	if r.ended != nil {
+		return 0, r.ended
+	}
+	n, err := r.ReadCloser.Read(b)
+	if err != nil {
+		r.ended = r.refused(err) // once; io.EOF is no refusal
+	}
+	return n, r.ended
 }
 
 func damaged(v Version, f Stored, err error) error {

@@ -65,6 +65,9 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 	if err := checkTags(spec.Tags); err != nil {
 		return Version{}, err
 	}
+	if spec.imported == nil { // MLflow's copy brings the tags of the original; this one is worked out anew
+		spec.Tags = slices.DeleteFunc(slices.Clone(spec.Tags), func(t tracking.Pair) bool { return t.Key == ErasedTag })
+	}
 	if err := checkText("description", spec.Description, MaxDescription); err != nil {
 		return Version{}, err
 	}
@@ -92,7 +95,7 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 		if err != nil {
 			return Version{}, err
 		}
-		from.Residency = label
+		from.Residency, from.Classification = label, tracking.Stricter(from.Classification, own.Classification)
 	}
 	key, err := s.key(ctx, p)
 	if err != nil {
@@ -102,7 +105,7 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 	v := Version{
 		Project: p, State: Pending, Stage: StageNone, Description: spec.Description, Source: spec.Source,
 		Run: from.run, LoggedModel: from.loggedModel, RunLink: spec.RunLink, Owner: identity.From(ctx).ID,
-		Created: spec.created(s.now()), Origin: from.Origin, Parents: append(from.parents, spec.Parents...), OfJob: from.ofJob, Tags: spec.Tags,
+		Created: spec.created(s.now()), Origin: from.Origin, Parents: once(from.parents, spec.Parents), OfJob: from.ofJob, Tags: spec.Tags,
 	}
 	v.Updated = v.Created
 	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
@@ -212,13 +215,24 @@ func (s *Service) lookUpVersion(ctx context.Context, p project.Name, src Source)
 		return origin{}, err
 	}
 	v := verified.Version
-	from := origin{Origin: v.Origin, run: v.Run, loggedModel: v.LoggedModel, parents: v.Parents, ofJob: v.OfJob}
+	// A copy is made from its original, too, which may be gone when somebody asks.
+	from := origin{Origin: v.Origin, run: v.Run, loggedModel: v.LoggedModel, parents: once(v.Parents, []string{v.String()}), ofJob: v.OfJob}
 	for _, f := range verified.Files() {
 		from.files = append(from.files, sourceFile{File: f, open: func(ctx context.Context) (io.ReadCloser, error) {
 			return verified.Open(ctx, f.Path)
 		}})
 	}
 	return from, nil
+}
+
+// once joins lists, each name once.
+func once(lists ...[]string) (out []string) {
+	for _, name := range slices.Concat(lists...) {
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 func (s *Service) checkFiles(source string, files []sourceFile) error {

@@ -445,6 +445,14 @@ func (d DatasetInput) validate(where string) error {
 
 var classifications = map[string]int{"public": 0, "internal": 1, "": 1, "confidential": 2, "restricted": 3}
 
+// Stricter is the classification of what is made of two.
+func Stricter(a, b string) string {
+	if classifications[b] > classifications[a] {
+		return b
+	}
+	return a
+}
+
 // classified reports whether reads of it are journaled.
 func classified(classification string) bool { return classifications[classification] >= 2 }
 

@@ -169,6 +169,14 @@ func TestWrittenDown(t *testing.T) {
 			}
 		}
 	}
+	// A copy comes from its original, and the original is known to have been copied.
+	w.Must(w.Foreign(w.C, http.MethodPost, "/api/2.0/mlflow/registered-models/create", map[string]any{"name": "late"}, nil))
+	w.Must(w.Foreign(w.C, http.MethodPost, "/api/2.0/mlflow/model-versions/create", map[string]any{"name": "late", "source": "models:/delay/1"}, nil))
+	for args, want := range map[string]string{"lineage late@1 --kind model --up": "model delay@1", "lineage delay@1 --kind model --down": "model late@1", "model bom late 1": `"parent:delay@1"`} {
+		if out := w.Run(0, strings.Fields(args)...); !strings.Contains(out, want) {
+			t.Errorf("%s: no %q in\n%s", args, want, out)
+		}
+	}
 	dir := filepath.Join(t.TempDir(), "delay")
 	w.Run(0, "model", "export", "delay", "1", dir)
 	w.Run(1, "model", "export", "delay", "1", dir)                                                             // it exists

@@ -121,7 +121,14 @@ func (a *API) download(c *call, p proxied) (any, error) {
 	h.Set("Content-Length", strconv.FormatInt(size, 10))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "sandbox")
-	if _, err := io.Copy(c.w, body); err != nil {
+	n, err := io.Copy(c.w, body)
+	if err != nil && n == 0 && fault.KindOf(err) == fault.Conflict { // the file is not what it was, and there is time to say so
+		for _, name := range []string{"Content-Disposition", "Content-Length", "Content-Security-Policy"} {
+			h.Del(name)
+		}
+		return nil, err
+	}
+	if err != nil {
 		a.log.ErrorContext(c.r.Context(), "download broken off", logError(err)...)
 		panic(http.ErrAbortHandler) // a part was sent: the client must not take it for the whole
 	}

@@ -239,6 +239,16 @@ func (s *Sender) Enqueue(ctx context.Context, tx *store.Tx, a Alert) error {
 	return nil
 }
 
+// Retarget has what a source still has queued go to another target, at once, in the
+// transaction in which it moved. An attempt that is under way ends where it began.
+func (s *Sender) Retarget(ctx context.Context, tx *store.Tx, project, source string, to Target) error {
+	if err := to.Validate(); err != nil {
+		return err
+	}
+	tx.OnCommit(s.notify)
+	return s.cfg.Store.Retarget(ctx, tx, project, source, to, to.key(project), s.cfg.Now().UTC())
+}
+
 // RunOnce delivers what is due, several targets at a time and of each target one
 // alert at a time, and returns when nothing is due or runs. A target that hangs
 // occupies one of few places for the time of one attempt.
@@ -310,6 +320,8 @@ func (s *Sender) claim(ctx context.Context, delivery ID) (r Row, mine bool, err 
 
 // refusal is a failure that another attempt would not mend.
 type refusal struct{ error }
+
+func (r refusal) Unwrap() error { return r.error }
 
 // later is a failure whose receiver said when to come back.
 type later struct {

@@ -43,6 +43,9 @@ type Store interface {
 	Change(ctx context.Context, tx *store.Tx, d Delivery, was State, attempts int64) (bool, error)
 	// Postpone lets a target's queued deliveries wait until a time, at least.
 	Postpone(ctx context.Context, tx *store.Tx, targetKey string, until time.Time) error
+	// Retarget has what is queued of a source go to another target from now on, due at
+	// a time.
+	Retarget(ctx context.Context, tx *store.Tx, project, source string, to Target, key string, due time.Time) error
 	// List is a page of a project's deliveries, the newest first, before an ID. An
 	// empty state is any.
 	List(ctx context.Context, tx *store.Tx, project string, state State, before ID, limit int) ([]Delivery, error)

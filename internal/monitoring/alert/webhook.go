@@ -97,7 +97,7 @@ func (w *webhooks) post(ctx context.Context, r Row, header http.Header) (status 
 		if errors.Is(err, context.DeadlineExceeded) {
 			return 0, fault.New(fault.Timeout, "no answer within %s", w.timeout)
 		}
-		return 0, err
+		return 0, outside(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	_, _ = io.CopyN(io.Discard, resp.Body, maxResponse)
@@ -114,6 +114,18 @@ func (w *webhooks) post(ctx context.Context, r Row, header http.Header) (status 
 		return resp.StatusCode, later{failure, time.Duration(seconds) * time.Second}
 	}
 	return resp.StatusCode, failure
+}
+
+// outside is a failure as the owner of a webhook may see it: not which address a name has
+// in this network, nor who was asked for it.
+func outside(err error) error {
+	if refused, ok := errors.AsType[refusal](err); ok {
+		return refused
+	}
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return fault.New(fault.Unavailable, "%s: %s", dns.Name, dns.Err)
+	}
+	return err
 }
 
 // permitted refuses a URL before any connection.

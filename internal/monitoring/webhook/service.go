@@ -167,7 +167,8 @@ func (s *Service) List(ctx context.Context, project string, most int, page strin
 	return found, next, err
 }
 
-// Update changes a webhook.
+// Update changes a webhook. What is queued for it goes to where it is now, unless it is
+// disabled when its turn comes.
 func (s *Service) Update(ctx context.Context, project string, hook ID, u Update) (w Webhook, err error) {
 	if err := s.allow(ctx, ActionApply, project); err != nil {
 		return w, err
@@ -191,7 +192,8 @@ func (s *Service) Update(ctx context.Context, project string, hook ID, u Update)
 		if u.Description != nil {
 			w.Description = *u.Description
 		}
-		if u.URL != nil {
+		moved := u.URL != nil && *u.URL != w.URL
+		if moved {
 			w.URL = *u.URL
 		}
 		if len(u.Events) > 0 {
@@ -209,6 +211,15 @@ func (s *Service) Update(ctx context.Context, project string, hook ID, u Update)
 		}
 		if err := s.cfg.Store.Put(ctx, tx, w); err != nil {
 			return err
+		}
+		if moved {
+			to, err := w.target()
+			if err != nil {
+				return err
+			}
+			if err := s.cfg.Alerts.Retarget(ctx, tx, project, source+string(hook), to); err != nil {
+				return err
+			}
 		}
 		return s.audit(ctx, tx, w, "update")
 	})
@@ -300,6 +311,9 @@ func (s *Service) header(ctx context.Context, d alert.Delivery, at time.Time, bo
 	w, err := s.one(ctx, d.Project, ID(strings.TrimPrefix(d.Source, source)))
 	if err != nil {
 		return nil, err
+	}
+	if w.Disabled && d.ID != "" { // a test is no delivery
+		return nil, fault.New(fault.Conflict, "webhook %s is disabled", w.ID)
 	}
 	h := http.Header{}
 	h.Set("Content-Type", "application/json")

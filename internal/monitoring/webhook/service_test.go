@@ -199,6 +199,51 @@ func delivery(t *testing.T, w *world) {
 	if got := r.take(); len(got) != 1 || !strings.Contains(got[0].body, `"alias":"example_alias"`) {
 		t.Errorf("test: %v", got)
 	}
+	// What waits when the webhook is disabled is not sent, and a test still is; what waits
+	// when it moves goes to the new address, signed by the new secret, and not to the old one.
+	r.status = http.StatusServiceUnavailable
+	w.tell(t, c)
+	r.take()
+	off = true
+	if _, err := w.Update(ctx, proj, hook.ID, webhook.Update{Disabled: &off}); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Minute)
+	if err := w.alerts.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.take(); len(got) != 0 {
+		t.Errorf("a disabled webhook got %v", got)
+	}
+	if ds, err := w.alerts.Deliveries(ctx, proj, "", "", 1); err != nil || ds[0].State != alert.Dead || !strings.Contains(ds[0].Reason, "is disabled") {
+		t.Errorf("after it was disabled: %+v %v", ds, err)
+	}
+	if status, _, err := w.Test(ctx, proj, hook.ID, webhook.Event{}); status != http.StatusServiceUnavailable || err != nil {
+		t.Error(status, err)
+	}
+	off = false
+	if _, err := w.Update(ctx, proj, hook.ID, webhook.Update{Disabled: &off}); err != nil {
+		t.Fatal(err)
+	}
+	w.tell(t, c)
+	first = r.take()
+	r.status = http.StatusOK
+	there, url, secret := listen(t), "", "another"
+	url = there.URL + "/moved"
+	if _, err := w.Update(ctx, proj, hook.ID, webhook.Update{URL: &url, Secret: &secret}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.alerts.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	moved := there.take()
+	if len(r.take()) != 0 || len(first) != 2 || len(moved) != 1 || moved[0].body != first[1].body || moved[0].header.Get("X-MLflow-Signature") == "" {
+		t.Errorf("after it moved %v, before %v", moved, first)
+	}
+	url = r.URL + "/hook"
+	if _, err := w.Update(ctx, proj, hook.ID, webhook.Update{URL: &url}); err != nil {
+		t.Fatal(err)
+	}
 	// What may not leave its zone does not.
 	c.Label = residency.Label{"DE"}
 	w.tell(t, c)

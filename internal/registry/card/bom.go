@@ -2,8 +2,11 @@ package card
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"fmt"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,10 +32,16 @@ func BOM(f Facts) ([]byte, error) {
 		Tools:     &cdx.ToolsChoice{Components: &[]cdx.Component{{Type: cdx.ComponentTypeApplication, Name: "falaj"}}},
 	}
 	var parts []cdx.Component
-	var needs []string
-	add := func(part cdx.Component) {
+	needs := map[string][]string{} // by who needs them
+	known := map[string]bool{}
+	add := func(of string, part cdx.Component) bool {
+		if known[part.BOMRef] { // a bill of materials names each part once
+			return false
+		}
+		known[part.BOMRef] = true
 		parts = append(parts, part)
-		needs = append(needs, part.BOMRef)
+		needs[of] = append(needs[of], part.BOMRef)
+		return true
 	}
 	for _, file := range c.Files {
 		part := cdx.Component{
@@ -49,7 +58,7 @@ func BOM(f Facts) ([]byte, error) {
 				*part.Properties = append(*part.Properties, cdx.Property{Name: "falaj:imports", Value: i})
 			}
 		}
-		add(part)
+		add(model, part)
 	}
 	var data []cdx.MLDatasetChoice
 	for _, d := range c.Datasets {
@@ -69,23 +78,22 @@ func BOM(f Facts) ([]byte, error) {
 		if len(about) > 0 {
 			part.Properties = &about
 		}
-		add(part)
-		data = append(data, cdx.MLDatasetChoice{Ref: ref})
+		if add(model, part) {
+			data = append(data, cdx.MLDatasetChoice{Ref: ref})
+		}
+	}
+	if c.EvaluationData != "" {
+		data = append(data, cdx.MLDatasetChoice{ComponentData: &cdx.ComponentData{Type: cdx.ComponentDataTypeDataset, Name: "evaluation data", Description: c.EvaluationData}})
 	}
 	for _, p := range c.Parents {
 		name, version, _ := strings.Cut(p, "@")
-		add(cdx.Component{BOMRef: "parent:" + p, Type: cdx.ComponentTypeMachineLearningModel, Name: name, Version: version})
+		add(model, cdx.Component{BOMRef: "parent:" + p, Type: cdx.ComponentTypeMachineLearningModel, Name: name, Version: version})
 	}
 	for _, v := range c.FeatureViews {
 		name, version, _ := strings.Cut(v, "@")
-		add(cdx.Component{BOMRef: "features:" + v, Type: cdx.ComponentTypeData, Name: name, Version: version, Data: &[]cdx.ComponentData{{Type: cdx.ComponentDataTypeOther, Name: v, Description: "features"}}})
+		add(model, cdx.Component{BOMRef: "features:" + v, Type: cdx.ComponentTypeData, Name: name, Version: version, Data: &[]cdx.ComponentData{{Type: cdx.ComponentDataTypeOther, Name: v, Description: "features"}}})
 	}
-	if f.Environment != nil && f.Environment.Components != nil {
-		for _, part := range *f.Environment.Components {
-			part.BOMRef = "environment:" + part.BOMRef
-			add(part)
-		}
-	}
+	environment(f.Environment, model, add)
 	about := []cdx.Property{
 		{Name: "falaj:project", Value: string(f.Version.Project)},
 		{Name: "falaj:digest", Value: c.Digest},
@@ -104,9 +112,21 @@ func BOM(f Facts) ([]byte, error) {
 	}
 	property("falaj:classification", c.Classification)
 	property("falaj:run", c.Run)
+	property("falaj:run-is", c.RunIs)
 	property("falaj:job", c.Job)
 	property("falaj:environment", c.Environment)
 	property("falaj:policy", c.Policy)
+	for _, e := range c.Erasures {
+		property("falaj:erasure", e)
+	}
+	var from *[]cdx.ExternalReference
+	if c.Code != nil {
+		property("falaj:entry-point", c.Code.EntryPoint)
+		property("falaj:repository", c.Code.Repository)
+		property("falaj:branch", c.Code.Branch)
+		property("falaj:commit", c.Code.Commit)
+		from = repository(*c.Code)
+	}
 	for _, p := range c.Parameters {
 		property("falaj:parameter:"+p.Name, p.Value)
 	}
@@ -115,11 +135,17 @@ func BOM(f Facts) ([]byte, error) {
 	}
 	main := cdx.Component{
 		BOMRef: model, Type: cdx.ComponentTypeMachineLearningModel, Name: c.Model, Version: strconv.Itoa(c.Version), Description: c.Description,
-		Hashes: sha(c.Digest), Licenses: licences(c.License), Properties: &about, ModelCard: modelCard(c, data),
+		Hashes: sha(c.Digest), Licenses: licences(c.License), Properties: &about, ModelCard: modelCard(c, data), ExternalReferences: from,
 	}
 	bom.Metadata.Component = &main
 	bom.Components = &parts
-	bom.Dependencies = &[]cdx.Dependency{{Ref: model, Dependencies: &needs}}
+	var graph []cdx.Dependency
+	for _, part := range append([]cdx.Component{main}, parts...) {
+		if of := needs[part.BOMRef]; len(of) > 0 || part.BOMRef == model {
+			graph = append(graph, cdx.Dependency{Ref: part.BOMRef, Dependencies: &of})
+		}
+	}
+	bom.Dependencies = &graph
 
 	encode := func() ([]byte, error) {
 		var out bytes.Buffer
@@ -138,10 +164,46 @@ func BOM(f Facts) ([]byte, error) {
 	return encode()
 }
 
+// environment adds what a model was trained in: as one part, which needs its packages.
+func environment(bom *cdx.BOM, model string, add func(of string, part cdx.Component) bool) {
+	if bom == nil {
+		return
+	}
+	ref := func(part cdx.Component) string {
+		return "environment:" + cmp.Or(part.BOMRef, part.PackageURL, part.Name+"@"+part.Version)
+	}
+	of := model
+	if bom.Metadata != nil && bom.Metadata.Component != nil {
+		whole := *bom.Metadata.Component
+		whole.BOMRef = ref(whole)
+		add(model, whole)
+		of = whole.BOMRef
+	}
+	if bom.Components == nil {
+		return
+	}
+	for _, part := range *bom.Components {
+		part.BOMRef = ref(part)
+		add(of, part)
+	}
+}
+
+// repository is where the code is; nil for what is no URL, such as git@host:path.
+func repository(c Code) *[]cdx.ExternalReference {
+	u, err := url.Parse(c.Repository)
+	if err != nil || u.Host == "" || !slices.Contains([]string{"https", "http", "ssh", "git"}, u.Scheme) {
+		return nil
+	}
+	return &[]cdx.ExternalReference{{Type: cdx.ERTypeVCS, URL: u.String(), Comment: c.Commit}}
+}
+
 func modelCard(c Card, data []cdx.MLDatasetChoice) *cdx.MLModelCard {
 	out := &cdx.MLModelCard{BOMRef: "card"}
+	if len(data) > 0 || c.Task != "" || c.Architecture != "" {
+		out.ModelParameters = &cdx.MLModelParameters{Task: c.Task, ArchitectureFamily: c.Architecture}
+	}
 	if len(data) > 0 {
-		out.ModelParameters = &cdx.MLModelParameters{Datasets: &data}
+		out.ModelParameters.Datasets = &data
 	}
 	if len(c.Metrics) > 0 {
 		all := make([]cdx.MLPerformanceMetric, len(c.Metrics))
@@ -183,11 +245,13 @@ func sha(digest string) *[]cdx.Hash {
 }
 
 func licences(name string) *cdx.Licenses {
-	switch {
-	case name == "":
+	if name == "" {
 		return nil
-	case spdx[name]:
-		return &cdx.Licenses{{License: &cdx.License{ID: name}}}
+	}
+	for id := range spdx {
+		if strings.EqualFold(id, name) { // model hubs write them small
+			return &cdx.Licenses{{License: &cdx.License{ID: id}}}
+		}
 	}
 	return &cdx.Licenses{{License: &cdx.License{Name: name}}}
 }

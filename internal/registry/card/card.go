@@ -59,6 +59,14 @@ type Pair struct {
 	Value string `json:"value"`
 }
 
+// Code is what a run was started from, as MLflow's clients note it.
+type Code struct {
+	EntryPoint string `json:"entry_point,omitempty"`
+	Repository string `json:"repository,omitempty" doc:"Without the user and password that its URL may have"`
+	Branch     string `json:"branch,omitempty"`
+	Commit     string `json:"commit,omitempty"`
+}
+
 // Approval is a person's verdict.
 type Approval struct {
 	By      string    `json:"by"`
@@ -92,9 +100,14 @@ type Card struct {
 	EvaluationData        string `json:"evaluation_data,omitempty" doc:"Tag card.evaluation_data"`
 	EthicalConsiderations string `json:"ethical_considerations,omitempty" doc:"Tag card.ethical_considerations"`
 	Caveats               string `json:"caveats,omitempty" doc:"Tag card.caveats"`
+	Task                  string `json:"task,omitempty" doc:"Tag card.task, such as text-classification"`
+	Architecture          string `json:"architecture,omitempty" doc:"Tag card.architecture, such as gradient boosting"`
 
 	Run          string    `json:"run,omitempty"`
+	RunIs        string    `json:"run_is,omitempty" enum:"deleted,unseen" doc:"deleted, or unseen: gone, or not for the caller to see; empty: active"`
 	Job          string    `json:"job,omitempty"`
+	Code         *Code     `json:"code,omitempty" doc:"As the client said when it logged the run"`
+	Erasures     []string  `json:"erasures,omitempty" doc:"Erasures of persons, since, on whose rows it was trained"`
 	Parameters   []Pair    `json:"parameters,omitempty"`
 	Metrics      []Pair    `json:"metrics,omitempty" doc:"The latest of each; numbers as text, for NaN and infinities"`
 	Datasets     []Dataset `json:"datasets,omitempty"`
@@ -146,11 +159,24 @@ func Of(f Facts) Card {
 	c.License = cmp.Or(tag("license"), tag("licence"))
 	c.IntendedUse, c.OutOfScope, c.Factors = tag("card.intended_use"), tag("card.out_of_scope"), tag("card.factors")
 	c.EvaluationData, c.EthicalConsiderations, c.Caveats = tag("card.evaluation_data"), tag("card.ethical_considerations"), tag("card.caveats")
-	if f.Run != nil {
+	c.Task, c.Architecture = tag("card.task"), tag("card.architecture")
+	for _, t := range v.Tags { // of the version only: the model has others
+		if t.Key == registry.ErasedTag && t.Value != "" {
+			c.Erasures = strings.Split(t.Value, ",")
+		}
+	}
+	switch {
+	case f.Run != nil:
+		if f.Run.Stage == tracking.Deleted {
+			c.RunIs = "deleted"
+		}
+		c.Code = codeOf(f.Run.Tags)
 		for _, p := range f.Run.Params {
 			c.Parameters = append(c.Parameters, Pair{p.Key, p.Value})
 		}
 		c.Metrics = metrics(f.Run.Metrics)
+	case c.Run != "":
+		c.RunIs = "unseen"
 	}
 	if f.Environment != nil && f.Environment.Components != nil {
 		for _, p := range *f.Environment.Components {
@@ -161,6 +187,41 @@ func Of(f Facts) Card {
 		c.Approvals = append(c.Approvals, Approval{By: cmp.Or(a.Name, a.Principal), Verdict: string(a.Verdict), Comment: a.Comment, At: a.At, Counts: a.Counts})
 	}
 	return c
+}
+
+// codeOf reads the tags by which MLflow's clients say what code ran; nil: none does.
+func codeOf(tags []tracking.Pair) *Code {
+	var c Code
+	for _, t := range tags {
+		switch t.Key {
+		case "mlflow.source.name":
+			c.EntryPoint = t.Value
+		case "mlflow.source.git.repoURL":
+			c.Repository = withoutUser(t.Value)
+		case "mlflow.source.git.branch":
+			c.Branch = t.Value
+		case "mlflow.source.git.commit":
+			c.Commit = t.Value
+		}
+	}
+	if c == (Code{}) {
+		return nil
+	}
+	return &c
+}
+
+// withoutUser takes user and password out of a repository's address: the remote of a
+// checkout by a token has the token in it.
+func withoutUser(address string) string {
+	scheme, rest, ok := strings.Cut(address, "://")
+	if !ok {
+		return address // git@host:path names no password
+	}
+	host, path, _ := strings.Cut(rest, "/")
+	if at := strings.LastIndexByte(host, '@'); at >= 0 {
+		host = host[at+1:]
+	}
+	return strings.TrimSuffix(scheme+"://"+host+"/"+path, "/")
 }
 
 // metrics are the latest of each name, by name.

@@ -37,7 +37,7 @@ func full() card.Facts {
 			Project: "nyc", Model: "delay", Number: 3, Owner: "att_1", Created: at, Updated: at, Digest: digest("a"), KeyID: strings.Repeat("b", 64), Run: "run_1", Stage: registry.StageProduction,
 			Origin:  tracking.Origin{Job: "job_1", Datasets: []string{"flights@2", "pay@1"}, FeatureViews: []string{"weather@3"}, Environment: digest("c"), Residency: residency.Of("AE", "home"), Classification: "internal"},
 			Parents: []string{"delay@2"}, Aliases: []string{"champion"},
-			Tags: []tracking.Pair{{Key: "card.intended_use", Value: "Plans gates.\n<script>alert(1)</script>"}, {Key: "card.ethical_considerations", Value: "None known"}},
+			Tags: []tracking.Pair{{Key: "card.intended_use", Value: "Plans gates.\n<script>alert(1)</script>"}, {Key: "card.ethical_considerations", Value: "None known"}, {Key: registry.ErasedTag, Value: "ers_1,ers_2"}, {Key: "card.task", Value: "tabular-classification"}},
 		},
 		Files:   []registry.File{{Path: "model.pkl", Size: 10, Digest: digest("d")}, {Path: "a|b `c`.txt", Size: 0, Digest: digest("e")}},
 		Content: scan.Report{Level: scan.Code, Contents: []scan.Content{{Path: "model.pkl", Format: "pickle", Level: scan.Code, Imports: []string{"cloudpickle.cloudpickle._make_function"}, Reasons: []string{"imports cloudpickle.cloudpickle._make_function, which makes functions of what the pickle brings"}}}},
@@ -47,9 +47,14 @@ func full() card.Facts {
 		Run: &tracking.Run{
 			Params:  []tracking.Pair{{Key: "depth", Value: "3"}, {Key: "long", Value: strings.Repeat("x", 600)}},
 			Metrics: []tracking.Metric{{Key: "auc", Value: 0.8, At: 1}, {Key: "auc", Value: 0.875, At: 2}, {Key: "loss", Value: math.NaN()}},
+			Tags: []tracking.Pair{
+				{Key: "mlflow.source.git.commit", Value: "0123456789abcdef0123456789abcdef01234567"},
+				{Key: "mlflow.source.git.repoURL", Value: "https://ci:gho_token@git.example/nyc/delay.git"},
+				{Key: "mlflow.source.name", Value: "train.py"},
+			},
 		},
 		Datasets:    []card.Dataset{{Name: "flights@2", Rows: 336776, Digest: digest("f"), Residency: residency.Of("AE"), Classification: "internal"}, {Name: "pay@1", Hidden: true}},
-		Environment: &cdx.BOM{Components: &[]cdx.Component{{BOMRef: "pkg:pypi/numpy@2.0", Type: cdx.ComponentTypeLibrary, Name: "numpy", Version: "2.0", PackageURL: "pkg:pypi/numpy@2.0"}}},
+		Environment: &cdx.BOM{Metadata: &cdx.Metadata{Component: &cdx.Component{BOMRef: digest("c"), Type: cdx.ComponentTypeApplication, Name: "torch", Version: digest("c")}}, Components: &[]cdx.Component{{BOMRef: "pkg:pypi/numpy@2.0", Type: cdx.ComponentTypeLibrary, Name: "numpy", Version: "2.0", PackageURL: "pkg:pypi/numpy@2.0"}}},
 	}
 }
 
@@ -83,6 +88,48 @@ func TestCard(t *testing.T) {
 	}
 }
 
+// TestWordsOfOthers: whatever people write, and however long, the card's own sections stay
+// what they are and a password stays out of it.
+func TestWordsOfOthers(t *testing.T) {
+	forged := "Fine.\n\n## Approvals\n\nIt has all that policy default asks for.\n\nTitle\n===\n\n```\nopen\n![](https://evil.example/seen)\n\u202egnp.exe"
+	f := full()
+	f.Model.Description, f.Version.Tags, f.Model.Tags = forged, nil, nil
+	for _, key := range []string{"intended_use", "out_of_scope", "factors", "evaluation_data", "ethical_considerations", "caveats", "task", "architecture"} {
+		f.Version.Tags = append(f.Version.Tags, tracking.Pair{Key: "card." + key, Value: forged + strings.Repeat("x", 100_000)})
+	}
+	f.Version.Parents = append(f.Version.Parents, forged)
+	f.Version.Run = tracking.RunID(forged)
+	f.Run.Params = append(f.Run.Params, tracking.Pair{Key: "__main__", Value: forged})
+	f.Files = append(f.Files, registry.File{Path: "__init__.py"}, registry.File{Path: "a_b/~~gone~~ &lt;x"})
+	f.Clearance.Approvals[0].Comment = forged
+	_, text, _ := strings.Cut(string(card.Of(f).Markdown()), "\n---\n")
+	if n := strings.Count(text, "\n## Approvals"); n != 1 {
+		t.Errorf("%d sections of approvals", n)
+	}
+	for _, never := range []string{"\n```", "\n===", "\n\nIt has all that policy", "![", "\u202e", "gho_token", " __", "~~", "| &lt;x"} {
+		if strings.Contains(text, never) {
+			t.Errorf("the card has %q", never)
+		}
+	}
+	bom, err := card.BOM(f)
+	if err != nil || bytes.Contains(bom, []byte("gho_token")) || !bytes.Contains(bom, []byte("https://git.example/nyc/delay.git")) {
+		t.Errorf("%v in\n%s", err, bom)
+	}
+}
+
+// TestRunIs: the card says what became of the run.
+func TestRunIs(t *testing.T) {
+	f := full()
+	f.Run.Stage = tracking.Deleted
+	if text := string(card.Of(f).Markdown()); !strings.Contains(text, "job `job_1`, which is deleted.") || !strings.Contains(text, "| Trained on persons erased since | ers_1, ers_2 |") {
+		t.Error(text)
+	}
+	f.Run = nil
+	if text := string(card.Of(f).Markdown()); !strings.Contains(text, "job `job_1`, which is gone, or not for you to see.") {
+		t.Error(text)
+	}
+}
+
 // TestFrontMatter: whatever names are, it is YAML, of one document.
 func TestFrontMatter(t *testing.T) {
 	f := full()
@@ -108,7 +155,15 @@ func TestBOMFollowsTheSchema(t *testing.T) {
 	schema := cyclonedx(t)
 	strange := full()
 	strange.Model.Tags[0].Value = "Our own licence, \u2028 1.0"
-	for name, f := range map[string]card.Facts{"full": full(), "bare": {}, "strange": strange} {
+	strange.Run.Tags[1].Value = "git@git.example:nyc/delay.git"
+	// What is there twice, and packages that nobody gave a reference.
+	twice := full()
+	twice.Version.Parents = []string{"delay@2", "delay@2"}
+	twice.Datasets = append(twice.Datasets, twice.Datasets[0])
+	twice.Version.FeatureViews = []string{"weather@3", "weather@3"}
+	bare := []cdx.Component{{Type: cdx.ComponentTypeLibrary, Name: "a", Version: "1"}, {Type: cdx.ComponentTypeLibrary, Name: "b", Version: "1"}, {Type: cdx.ComponentTypeLibrary, Name: "b", Version: "1"}}
+	twice.Environment = &cdx.BOM{Components: &bare}
+	for name, f := range map[string]card.Facts{"full": full(), "bare": {}, "strange": strange, "twice": twice} {
 		b, err := card.BOM(f)
 		if err != nil {
 			t.Fatal(err)
@@ -123,6 +178,15 @@ func TestBOMFollowsTheSchema(t *testing.T) {
 		}
 		if err := schema.Validate(doc); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, b)
+		}
+		refs := map[any]bool{}
+		parts, _ := doc.(map[string]any)["components"].([]any)
+		for _, part := range parts {
+			ref := part.(map[string]any)["bom-ref"]
+			if refs[ref] {
+				t.Errorf("%s: %v is there twice", name, ref)
+			}
+			refs[ref] = true
 		}
 		doc.(map[string]any)["metadata"].(map[string]any)["component"].(map[string]any)["type"] = "idea"
 		if schema.Validate(doc) == nil {

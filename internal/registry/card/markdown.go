@@ -2,6 +2,7 @@ package card
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -15,6 +16,9 @@ func (c Card) Markdown() []byte {
 	say("model_name: %s", quote(c.Model+" version "+strconv.Itoa(c.Version)))
 	if c.License != "" {
 		say("license: %s", quote(strings.ToLower(c.License)))
+	}
+	if c.Task != "" {
+		say("pipeline_tag: %s", quote(c.Task))
 	}
 	list := func(key string, values []string) {
 		if len(values) == 0 {
@@ -38,13 +42,15 @@ func (c Card) Markdown() []byte {
 	list("tags", c.Aliases)
 	say("---\n\n# %s version %d\n", line(c.Model), c.Version)
 	if c.Description != "" {
-		say("%s\n", block(c.Description))
+		say("%s\n", said(c.Description))
 	}
 	say("## Model details\n")
 	rows := [][2]string{
 		{"Owner", c.Owner},
 		{"Registered", c.CreatedAt.UTC().Format("2006-01-02 15:04 UTC")},
 		{"License", c.License},
+		{"Task", c.Task},
+		{"Architecture", c.Architecture},
 		{"Stage", c.Stage},
 		{"Aliases", strings.Join(c.Aliases, ", ")},
 		{"Digest", c.Digest},
@@ -53,6 +59,7 @@ func (c Card) Markdown() []byte {
 		{"Classification", c.Classification},
 		{"Made from", strings.Join(c.Parents, ", ")},
 		{"Loading it", loading[string(c.Content)]},
+		{"Trained on persons erased since", strings.Join(c.Erasures, ", ")},
 	}
 	say("| | |\n|---|---|")
 	for _, r := range rows {
@@ -69,11 +76,11 @@ func (c Card) Markdown() []byte {
 			say("Nobody has said. Set the tag `%s` of the version or the model.", tag)
 			return
 		}
-		say("%s", block(text))
+		say("%s", said(text))
 	}
 	written("Intended use", c.IntendedUse, "card.intended_use")
 	if c.OutOfScope != "" {
-		say("\n### Out of scope\n\n%s", block(c.OutOfScope))
+		say("\n### Out of scope\n\n%s", said(c.OutOfScope))
 	}
 	written("Factors", c.Factors, "card.factors")
 	say("\n## Metrics\n")
@@ -97,7 +104,16 @@ func (c Card) Markdown() []byte {
 	}
 	say("\n## Training\n")
 	if c.Run != "" {
-		say("Run `%s`%s.\n", line(c.Run), map[bool]string{true: " of job `" + line(c.Job) + "`"}[c.Job != ""])
+		say("Run `%s`%s%s.\n", line(c.Run), map[bool]string{true: " of job `" + line(c.Job) + "`"}[c.Job != ""], runIs[c.RunIs])
+	}
+	if c.Code != nil {
+		say("| Code | |\n|---|---|")
+		for _, r := range [][2]string{{"Entry point", c.Code.EntryPoint}, {"Repository", c.Code.Repository}, {"Branch", c.Code.Branch}, {"Commit", c.Code.Commit}} {
+			if r[1] != "" {
+				say("| %s | %s |", r[0], cell(r[1]))
+			}
+		}
+		say("")
 	}
 	pairs(say, "Parameter", "Value", c.Parameters)
 	if c.Environment != "" {
@@ -136,6 +152,8 @@ var loading = map[string]string{
 	"code": "runs code that it brings", "danger": "may do anything",
 }
 
+var runIs = map[string]string{"deleted": ", which is deleted", "unseen": ", which is gone, or not for you to see"}
+
 func pairs(say func(string, ...any), left, right string, all []Pair) {
 	if len(all) == 0 {
 		say("None is on record.")
@@ -166,22 +184,38 @@ func quote(s string) string {
 	return b.String()
 }
 
-// block is a text that people wrote, as Markdown but not as HTML.
-func block(s string) string {
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "<", "&lt;")
+// clean takes out what would do something to a terminal, or show a text in another order
+// than it has.
+func clean(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+		switch {
+		case r == '\n' || r == '\t':
+			return r
+		case unicode.IsControl(r), r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069:
 			return -1
 		}
 		return r
-	}, s)
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+}
+
+// said is a text that people wrote, as Markdown but not as HTML, and quoted: no heading or
+// open fence in it reads as a part of the card. Images are not fetched: that tells
+// whoever has them who reads.
+func said(s string) string {
+	s = strings.NewReplacer("<", "&lt;", "![", `!\[`).Replace(strings.TrimSpace(clean(s)))
+	return "> " + strings.ReplaceAll(s, "\n", "\n> ")
 }
 
 // line is a text within a line: it means nothing in Markdown.
 func line(s string) string {
-	s = strings.Join(strings.Fields(block(s)), " ")
-	return strings.NewReplacer(`\`, `\\`, "`", "\\`", "*", `\*`, "[", `\[`, "]", `\]`, "|", `\|`).Replace(s)
+	s = strings.Join(strings.Fields(clean(s)), " ")
+	s = strings.NewReplacer("<", "&lt;", "&", "&amp;", `\`, `\\`, "`", "\\`", "*", `\*`, "[", `\[`, "]", `\]`, "|", `\|`, "~", `\~`).Replace(s)
+	return emphasis.ReplaceAllStringFunc(s, func(at string) string { return strings.ReplaceAll(at, "_", `\_`) })
 }
+
+// emphasis is what underscores do that begin a word; those within words, as in names of
+// runs, do nothing.
+var emphasis = regexp.MustCompile(`(?:^|[^\pL\pN])_+`)
 
 // cell is a text within a table, cut where it would be too long to read.
 func cell(s string) string {

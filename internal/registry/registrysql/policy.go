@@ -6,6 +6,7 @@ import (
 
 	"github.com/uptrace/bun"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/scan"
@@ -83,12 +84,13 @@ type approvalRow struct {
 	Digest        string
 	Comment       string
 	At            store.Time
+	Measured      string
 }
 
 // InsertApproval implements registry.Store.
 func (Store) InsertApproval(ctx context.Context, tx *store.Tx, id registry.ModelID, number int, a registry.Approval) error {
 	_, err := tx.NewInsert().Model(&approvalRow{
-		ID: a.ID, Model: string(id), Number: number, Principal: a.Principal, Name: a.Name, Verdict: string(a.Verdict), Digest: a.Digest, Comment: a.Comment, At: store.At(a.At),
+		ID: a.ID, Model: string(id), Number: number, Principal: a.Principal, Name: a.Name, Verdict: string(a.Verdict), Digest: a.Digest, Comment: a.Comment, At: store.At(a.At), Measured: toJSON(a.Measured),
 	}).Exec(ctx)
 	return err
 }
@@ -102,6 +104,9 @@ func (Store) Approvals(ctx context.Context, tx *store.Tx, id registry.ModelID, n
 	out := make([]registry.Approval, len(rows))
 	for i, r := range rows {
 		out[i] = registry.Approval{ID: r.ID, Principal: r.Principal, Name: r.Name, Verdict: registry.Verdict(r.Verdict), Digest: r.Digest, Comment: r.Comment, At: r.At.Time()}
+		if err := json.Unmarshal([]byte(r.Measured), &out[i].Measured); err != nil {
+			return nil, fault.Wrap(err, "approval %s", r.ID)
+		}
 	}
 	return out, nil
 }

@@ -37,7 +37,7 @@ type Authorizer interface {
 
 // Models gives signed versions.
 type Models interface {
-	// Signed is a version's signature, a sigstore bundle.
+	// Signed is a version's signature, a sigstore bundle, by the model's present name.
 	Signed(ctx context.Context, project, model string, version int64) ([]byte, error)
 	// Open opens a file of a version, which is checked while it is read.
 	Open(ctx context.Context, project, model string, version int64, file string) (io.ReadCloser, int64, error)

@@ -121,6 +121,17 @@ func (Store) Postpone(ctx context.Context, tx *store.Tx, targetKey string, until
 	return err
 }
 
+// Retarget implements alert.Store.
+func (Store) Retarget(ctx context.Context, tx *store.Tx, project, source string, to alert.Target, key string, due time.Time) error {
+	target, err := json.Marshal(to) //nolint:gosec // G117: the name of a secret
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewUpdate().Model((*deliveryRow)(nil)).Set("target = ?, target_key = ?, next = ?", string(target), key, store.At(due)).
+		Where("project = ? AND source = ? AND state = 'queued'", project, source).Exec(ctx)
+	return err
+}
+
 // List implements alert.Store.
 func (Store) List(ctx context.Context, tx *store.Tx, project string, state alert.State, before alert.ID, limit int) ([]alert.Delivery, error) {
 	var rows []deliveryRow

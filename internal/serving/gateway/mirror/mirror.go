@@ -451,8 +451,8 @@ func signedOf(verify func([]byte, string) (registry.Signed, error), key, project
 	if err != nil {
 		return signed, err
 	}
-	if signed.Project != project || int64(signed.Number) != v.Number || signed.Digest != v.Digest {
-		return signed, fault.New(fault.Conflict, "the signature is of version %d with digest %s of project %s", signed.Number, signed.Digest, signed.Project)
+	if signed.Project != project || signed.Model != v.Model || int64(signed.Number) != v.Number || signed.Digest != v.Digest {
+		return signed, fault.New(fault.Conflict, "the signature is of version %d of model %.255q with digest %s of project %s", signed.Number, signed.Model, signed.Digest, signed.Project)
 	}
 	return signed, nil
 }

@@ -150,7 +150,7 @@ func start(t *testing.T) *world {
 			if json.Unmarshal(bundle, &v) != nil || key != "key" {
 				return registry.Signed{}, fault.New(fault.Conflict, "no signature")
 			}
-			return registry.Signed{Project: "nyc", Number: int(v.Number), Digest: v.Digest, Files: []registry.File{{Path: gateway.ModelFile, Digest: digestOf(file)}}}, nil
+			return registry.Signed{Project: "nyc", Model: v.Model, Number: int(v.Number), Digest: v.Digest, Files: []registry.File{{Path: gateway.ModelFile, Digest: digestOf(file)}}}, nil
 		},
 	})
 	t.Cleanup(func() { _ = w.Close() })
@@ -252,6 +252,13 @@ func TestFollows(t *testing.T) {
 	w.wanted.Project = "nyc"
 	w.is("a@5 b@4 | 4 5")
 
+	// Another model's version, with its own good signature, does not pass for this model's.
+	w.wants("a", 7, 4, nil)
+	served := &w.wanted.Deployments[len(w.wanted.Deployments)-1].Versions[0]
+	served.Bundle, _ = json.Marshal(gateway.Version{Model: "other", Number: 7, Digest: served.Digest})
+	w.round(fault.Conflict, false)
+	w.is("a@5 b@4 | 4 5")
+
 	// While the server is away it goes on, for as long as it may be alone.
 	w.status = http.StatusBadGateway
 	w.now = w.now.Add(23 * time.Hour)
@@ -261,7 +268,7 @@ func TestFollows(t *testing.T) {
 	w.round(fault.Unavailable, false)
 	w.is("|")
 	w.status = 0
-	w.wants("a", 5, 4, nil)
+	w.wants("a", 5, 5, nil)
 	w.round(0, true)
 	w.is("a@5 b@4 | 4 5")
 

@@ -47,7 +47,15 @@ func (m Models) OpenVerified(ctx context.Context, project, model, version string
 	}); err != nil {
 		return serving.Model{}, err
 	}
+	again := func(err error) error { // it is fetched again
+		return errors.Join(err, m.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+			return m.Store.DropVersion(ctx, tx, project, model, number)
+		}))
+	}
 	signed, err := signedOf(registry.OpenSigned, key, project, v)
+	if fault.Is(err, fault.Conflict) {
+		err = again(err)
+	}
 	if err != nil {
 		return serving.Model{}, err
 	}
@@ -56,10 +64,8 @@ func (m Models) OpenVerified(ctx context.Context, project, model, version string
 		return serving.Model{}, err
 	}
 	b, digest, err := m.read(ctx, refOf(project, v.Digest))
-	if fault.Is(err, fault.NotFound) || errors.Is(err, blob.ErrDamaged) { // it is fetched again
-		err = errors.Join(err, m.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
-			return m.Store.DropVersion(ctx, tx, project, model, number)
-		}))
+	if fault.Is(err, fault.NotFound) || errors.Is(err, blob.ErrDamaged) {
+		err = again(err)
 	}
 	if err != nil {
 		return serving.Model{}, err
