@@ -20,13 +20,16 @@
 package mlflow
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -233,15 +236,27 @@ var classes = map[string]struct{ class, state string }{
 	"RESOURCE_DOES_NOT_EXIST": {"RESOURCE_NOT_FOUND", "KAM00"}, "ENDPOINT_NOT_FOUND": {"RESOURCE_NOT_FOUND", "KAM00"},
 }
 
+// answers are buffers for them, which have up to some hundred KiB.
+var answers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// maxAnswer is how large a buffer may be to be used again.
+const maxAnswer = 1 << 20
+
 func writeJSON(w http.ResponseWriter, status int, v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
+	b := answers.Get().(*bytes.Buffer)
+	b.Reset()
+	if err := json.NewEncoder(b).Encode(v); err != nil {
 		panic(err) // our own structs always encode
 	}
+	text := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write(b) // the client went away: nobody to tell
+	_, _ = w.Write(text) // the client went away: nobody to tell
+	if b.Cap() <= maxAnswer {
+		answers.Put(b)
+	}
 }
 
 func serveHealth(_ *API, c *call) (any, error) {
