@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -20,8 +21,8 @@ import (
 var runColumns = []column{{"ID", "id"}, {"NAME", "name"}, {"STATUS", "status"}, {"STARTED", "started_at"}, {"USER", "user"}, {"JOB", "job"}, {"METRICS", "metrics"}}
 
 func (a *app) run() *cobra.Command {
-	cmd := &cobra.Command{Use: "run", Aliases: []string{"runs"}, Short: "List, show and compare runs"}
-	cmd.AddCommand(a.runList(), a.runShow(), a.runCompare())
+	cmd := &cobra.Command{Use: "run", Aliases: []string{"runs"}, Short: "List, show and compare runs; remove deleted ones for ever"}
+	cmd.AddCommand(a.runList(), a.runShow(), a.runCompare(), a.runPrune())
 	return cmd
 }
 
@@ -183,4 +184,61 @@ func (a *app) download(cmd *cobra.Command, file string, query url.Values, parts 
 		return err
 	}
 	return os.WriteFile(file, page, 0o600)
+}
+
+func (a *app) runPrune() *cobra.Command {
+	var older string
+	var dry bool
+	cmd := &cobra.Command{
+		Use: "prune", Short: "Remove deleted runs, logged models and experiments for ever, with their files", Args: cobra.NoArgs,
+		Long: "What MLflow's clients delete can be restored, and an experiment keeps its name, until this removes it, with what was\n" +
+			"logged and with artifacts. Versions of registered models have files of their own and stay. It can be cut off and\n" +
+			"begun again. Needs an admin of the project.",
+		Example: "  falaj run prune --dry-run -p nyc\n  falaj run prune --older 168h -p nyc",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			type pruned struct {
+				Experiments  int   `json:"experiments"`
+				Runs         int   `json:"runs"`
+				LoggedModels int   `json:"logged_models"`
+				Files        int   `json:"files"`
+				Bytes        int64 `json:"bytes"`
+				Kept         int   `json:"kept"`
+				More         bool  `json:"more"`
+			}
+			prune := func(dry bool) (out pruned, err error) {
+				err = a.call(cmd, http.MethodPost, map[string]any{"older": older, "dry": dry}, &out, "runs", "prune")
+				return out, err
+			}
+			all, err := prune(true)
+			if err != nil {
+				return err
+			}
+			what := "would be removed"
+			if !dry {
+				what = "removed"
+				bars := a.bars()
+				var sum pruned
+				for more := true; more && err == nil; {
+					var some pruned
+					some, err = prune(false)
+					sum = pruned{sum.Experiments + some.Experiments, sum.Runs + some.Runs, sum.LoggedModels + some.LoggedModels, sum.Files + some.Files, sum.Bytes + some.Bytes, some.Kept, some.More}
+					more = some.More
+					bars.show("runs and logged models", int64(sum.Runs+sum.LoggedModels), int64(all.Runs+all.LoggedModels))
+				}
+				bars.end()
+				all = sum
+			}
+			if a.output != "table" {
+				return errors.Join(err, a.printOne(all))
+			}
+			a.say("%s: %d experiments, %d runs, %d logged models, %d files of %d bytes", what, all.Experiments, all.Runs, all.LoggedModels, all.Files, all.Bytes)
+			if all.Kept > 0 {
+				a.note("%d stay, which you may not remove for their label", all.Kept)
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&older, "older", "720h", "only what was deleted at least so long ago; 0s is all")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would go")
+	return cmd
 }

@@ -21,6 +21,7 @@ func (s *Server) runRoutes(p string) {
 	route(s, "GET", p+"/runs", tracking.ActionRead, "List runs, newest first, with their parameters and the latest of each metric", s.trackedRuns)
 	route(s, "GET", p+"/runs/{run}", tracking.ActionRead, "A run", s.trackedRun)
 	route(s, "GET", p+"/runs/figures", tracking.ActionRead, "Curves and parallel coordinates of runs by themselves, as SVG", s.runsFigures)
+	route(s, "POST", p+"/runs/prune", tracking.ActionPrune, "Remove deleted runs, logged models and experiments for ever, with their files", s.pruneRuns)
 	s.raw("GET", p+"/runs/report", tracking.ActionRead, "Runs beside each other, as a page that needs nothing else: a table, curves, parallel coordinates",
 		media{gives: "text/html"}, s.runsReport, query("run", "Id of a run; repeat it for each, up to 50"))
 }
@@ -109,6 +110,40 @@ func (s *Server) trackedRun(ctx context.Context, in *struct {
 ) (*body[runView], error) {
 	r, err := s.Tracking.Run(ctx, project.Name(in.Project), tracking.RunID(in.Run))
 	return one(viewRun(r), err)
+}
+
+// prunedRuns is what is gone for ever, or would be.
+type prunedRuns struct {
+	Experiments  int   `json:"experiments"`
+	Runs         int   `json:"runs"`
+	LoggedModels int   `json:"logged_models"`
+	Files        int   `json:"files"`
+	Bytes        int64 `json:"bytes"`
+	Kept         int   `json:"kept" doc:"Runs and logged models whose label keeps the caller from removing them"`
+	More         bool  `json:"more" doc:"There is more to remove: ask again"`
+}
+
+func (s *Server) pruneRuns(ctx context.Context, in *struct {
+	InProject
+	Body struct {
+		Older string `json:"older,omitempty" doc:"Only what was deleted at least so long ago: 720h, the default; 0s is all"`
+		Dry   bool   `json:"dry,omitempty" doc:"Only say what would go"`
+	}
+},
+) (*body[prunedRuns], error) {
+	age := 30 * 24 * time.Hour
+	if in.Body.Older != "" {
+		var err error
+		if age, err = time.ParseDuration(in.Body.Older); err != nil {
+			return nil, fault.New(fault.Invalid, "older: %.40q is not a duration such as 720h", in.Body.Older)
+		}
+	}
+	prune := s.Tracking.Prune
+	if in.Body.Dry {
+		prune = s.Tracking.Prunable
+	}
+	gone, err := prune(ctx, project.Name(in.Project), age)
+	return one(prunedRuns{gone.Experiments, gone.Runs, gone.Models, gone.Files, gone.Bytes, gone.Kept, gone.More}, err)
 }
 
 func (s *Server) runsFigures(ctx context.Context, in *struct {

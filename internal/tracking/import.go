@@ -225,6 +225,7 @@ type importing struct {
 	owner       string
 	known       map[ImportKind]map[string]string // digests, by id
 	experiments map[ExperimentID]error           // that were looked for
+	pruned      []RunID                          // of which points are being removed
 }
 
 // begin asks what came before.
@@ -246,7 +247,9 @@ func (i *importing) begin(ctx context.Context, tx *store.Tx, in Import) error {
 			return err
 		}
 	}
-	return nil
+	var err error
+	i.pruned, err = i.s.store.PrunedRuns(ctx, tx, i.p)
+	return err
 }
 
 // came reports whether an item came before with the same digest, and records that
@@ -432,6 +435,9 @@ func (i *importing) run(ctx context.Context, tx *store.Tx, r ImportedRun) (Impor
 	}
 	old, before := i.known[o.Kind][o.ID]
 	switch {
+	case slices.Contains(i.pruned, r.ID):
+		o.refuse(fault.New(fault.Conflict, "what it had here is being removed: end that with falaj run prune"))
+		return o, nil
 	case r.Part && !before && !i.dry:
 		o.refuse(fault.New(fault.Conflict, "its first part has not come"))
 		return o, nil
@@ -488,6 +494,9 @@ func (i *importing) head(ctx context.Context, tx *store.Tx, r ImportedRun, befor
 	}
 	r.Owner, r.Origin = i.owner, Origin{}
 	r.Created = time.UnixMilli(int64(r.Start))
+	if r.Stage == Deleted {
+		r.Deleted = i.s.now()
+	}
 	ours, err := i.s.store.ReplaceRun(ctx, tx, r.Run)
 	if err != nil || !ours {
 		refused, err := i.taken(*o, err)

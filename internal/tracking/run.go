@@ -3,6 +3,7 @@ package tracking
 import (
 	"context"
 	"math/rand/v2"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -303,7 +304,9 @@ func (s *Service) UpdateRun(ctx context.Context, p project.Name, run RunID, u Ru
 // DeleteRun marks a run deleted; it can be restored.
 func (s *Service) DeleteRun(ctx context.Context, p project.Name, run RunID) error {
 	_, err := s.changeRun(ctx, p, run, "delete", func(ctx context.Context, tx *store.Tx, r *Run) error {
-		r.Stage = Deleted
+		if r.Stage != Deleted {
+			r.Stage, r.Deleted = Deleted, s.now()
+		}
 		return publish(ctx, tx, p, EventRunDeleted, r.event())
 	})
 	return err
@@ -312,7 +315,7 @@ func (s *Service) DeleteRun(ctx context.Context, p project.Name, run RunID) erro
 // RestoreRun undoes DeleteRun.
 func (s *Service) RestoreRun(ctx context.Context, p project.Name, run RunID) error {
 	_, err := s.changeRun(ctx, p, run, "restore", func(_ context.Context, _ *store.Tx, r *Run) error {
-		r.Stage = Active
+		r.Stage, r.Deleted = Active, time.Time{}
 		return nil
 	})
 	return err

@@ -256,7 +256,7 @@ func (s *Service) DeleteExperiment(ctx context.Context, p project.Name, id Exper
 			return noExperiment(id)
 		}
 		e.Stage = Deleted
-		return s.store.StageRuns(ctx, tx, p, id, Deleted)
+		return s.store.StageRuns(ctx, tx, p, id, Deleted, s.now())
 	})
 }
 
@@ -267,7 +267,7 @@ func (s *Service) RestoreExperiment(ctx context.Context, p project.Name, id Expe
 			return noExperiment(id)
 		}
 		e.Stage = Active
-		return s.store.StageRuns(ctx, tx, p, id, Active)
+		return s.store.StageRuns(ctx, tx, p, id, Active, time.Time{})
 	})
 }
 
@@ -370,7 +370,7 @@ func (s *Service) nameFree(ctx context.Context, tx *store.Tx, p project.Name, na
 		return err
 	case other.Stage == Deleted:
 		return fault.New(fault.Conflict, "Experiment '%s' already exists in deleted state.", clip(name)).
-			WithHint("Restore it, or choose another name.")
+			WithHint("Restore it, choose another name, or remove it for ever with falaj run prune.")
 	}
 	return fault.New(fault.Conflict, "Experiment(name=%s) already exists.", clip(name))
 }

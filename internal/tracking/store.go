@@ -32,6 +32,7 @@ type Store interface {
 	ArtifactStore
 	UploadStore
 	ImportStore
+	PruneStore
 }
 
 // ExperimentStore keeps experiments.
@@ -56,7 +57,8 @@ type RunStore interface {
 	PutRun(ctx context.Context, tx *store.Tx, r Run) error
 	Run(ctx context.Context, tx *store.Tx, p project.Name, id RunID) (Run, error)
 	// StageRuns puts all runs of an experiment into a stage.
-	StageRuns(ctx context.Context, tx *store.Tx, p project.Name, experiment ExperimentID, stage Stage) error
+	// at is when they are deleted, if that is the stage.
+	StageRuns(ctx context.Context, tx *store.Tx, p project.Name, experiment ExperimentID, stage Stage, at time.Time) error
 	// RunOfAttempt is the first run that the attempt's job made for it.
 	RunOfAttempt(ctx context.Context, tx *store.Tx, p project.Name, attempt string) (Run, error)
 	// SearchRuns gives runs without their data.
@@ -140,4 +142,28 @@ type ImportStore interface {
 	ReplaceRun(ctx context.Context, tx *store.Tx, r Run) (bool, error)
 	// ReplaceLoggedModel is ReplaceRun for a logged model.
 	ReplaceLoggedModel(ctx context.Context, tx *store.Tx, m LoggedModel) (bool, error)
+}
+
+// PruneStore removes for ever what was deleted before a time: runs by themselves or with
+// their experiment, logged models by themselves, or whose experiment is.
+type PruneStore interface {
+	// CountDeleted counts what there is to remove.
+	CountDeleted(ctx context.Context, tx *store.Tx, p project.Name, before time.Time) (Pruned, error)
+	// DeletedRuns are some, by id.
+	DeletedRuns(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after RunID, limit int) ([]Run, error)
+	// RemoveRun removes a run with its data and that it was imported; artifacts are left to
+	// DeleteArtifacts, points to RemovePoints.
+	RemoveRun(ctx context.Context, tx *store.Tx, r Run) error
+	// PrunedRuns are removed runs that have points.
+	PrunedRuns(ctx context.Context, tx *store.Tx, p project.Name) ([]RunID, error)
+	// RemovePoints removes about as many points of a removed run; done when none is left.
+	RemovePoints(ctx context.Context, tx *store.Tx, run RunID, most int) (done bool, err error)
+	// DeletedModels are some, by id.
+	DeletedModels(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after LoggedModelID, limit int) ([]LoggedModel, error)
+	// RemoveModel removes one of them with its data, if it is one of them still.
+	RemoveModel(ctx context.Context, tx *store.Tx, m LoggedModel, before time.Time) (bool, error)
+	// DeletedExperiments are those that have no runs and no logged models; never the first.
+	DeletedExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time) ([]Experiment, error)
+	// RemoveExperiment removes one, whose number is not used again.
+	RemoveExperiment(ctx context.Context, tx *store.Tx, e Experiment) error
 }

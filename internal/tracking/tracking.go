@@ -181,6 +181,7 @@ type Run struct {
 	Start, End Millis // End is 0 while it runs
 	Stage      Stage
 	Created    time.Time
+	Deleted    time.Time // zero while it is not
 	Origin
 
 	// Data is filled where a method says so.

@@ -104,6 +104,7 @@ var actions = []Definition{
 	{Action: "run.write", Doc: "log to a run", Roles: engineers, Attempt: true},
 
 	{Action: "run.import", Doc: "bring runs, their files and models from an MLflow server, with their ids, users and times", Roles: admins},
+	{Action: "run.prune", Doc: "remove deleted runs, logged models and experiments for ever, with their files", Roles: admins},
 
 	{Action: "model.read", Doc: "see and download models", Roles: everyone, Attempt: true},
 	{Action: "model.write", Doc: "register a model version", Roles: engineers, Attempt: true},

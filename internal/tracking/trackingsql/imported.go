@@ -38,7 +38,7 @@ func (Store) ReplaceRun(ctx context.Context, tx *store.Tx, r tracking.Run) (bool
 	row := rowOf(r)
 	res, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
 		Set("experiment = EXCLUDED.experiment").Set("name = EXCLUDED.name").Set("user_name = EXCLUDED.user_name").
-		Set("status = EXCLUDED.status").Set("started = EXCLUDED.started").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").
+		Set("status = EXCLUDED.status").Set("started = EXCLUDED.started").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Set("deleted = EXCLUDED.deleted").
 		Where("t.project = EXCLUDED.project").Exec(ctx)
 	if err != nil {
 		return false, err

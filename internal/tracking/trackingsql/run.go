@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"time"
 
 	"github.com/uptrace/bun"
 
@@ -25,6 +26,7 @@ type runRow struct {
 	Ended         int64
 	Stage         string
 	Created       store.Time
+	Deleted       store.Time
 	OriginColumns
 }
 
@@ -34,7 +36,7 @@ func (r runRow) run() (tracking.Run, error) {
 		Project: project.Name(r.Project), ID: tracking.RunID(r.ID), Experiment: tracking.ExperimentID(r.Experiment),
 		Name: r.Name, User: r.UserName, Owner: r.Owner, Status: tracking.RunStatus(r.Status),
 		Start: tracking.Millis(r.Started), End: tracking.Millis(r.Ended), Stage: tracking.Stage(r.Stage),
-		Created: r.Created.Time(), Origin: origin,
+		Created: r.Created.Time(), Deleted: r.Deleted.Time(), Origin: origin,
 	}, err
 }
 
@@ -42,7 +44,7 @@ func rowOf(r tracking.Run) runRow {
 	return runRow{
 		ID: string(r.ID), Project: string(r.Project), Experiment: int64(r.Experiment), Name: r.Name, UserName: r.User,
 		Owner: r.Owner, Status: string(r.Status), Started: int64(r.Start), Ended: int64(r.End), Stage: string(r.Stage),
-		Created: store.At(r.Created), OriginColumns: originRow(r.Origin),
+		Created: store.At(r.Created), Deleted: store.At(r.Deleted), OriginColumns: originRow(r.Origin),
 	}
 }
 
@@ -50,7 +52,7 @@ func rowOf(r tracking.Run) runRow {
 func (Store) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
 	row := rowOf(r)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
-		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Exec(store.Later(ctx))
+		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Set("deleted = EXCLUDED.deleted").Exec(store.Later(ctx))
 	return err
 }
 
@@ -65,8 +67,12 @@ func (Store) Run(ctx context.Context, tx *store.Tx, p project.Name, id tracking.
 }
 
 // StageRuns implements tracking.Store.
-func (Store) StageRuns(ctx context.Context, tx *store.Tx, p project.Name, experiment tracking.ExperimentID, stage tracking.Stage) error {
-	_, err := tx.NewRaw("UPDATE tracking_run SET stage = ? WHERE project = ? AND experiment = ?", string(stage), string(p), int64(experiment)).Exec(ctx)
+func (Store) StageRuns(ctx context.Context, tx *store.Tx, p project.Name, experiment tracking.ExperimentID, stage tracking.Stage, at time.Time) error {
+	if stage != tracking.Deleted {
+		at = time.Time{}
+	}
+	_, err := tx.NewRaw("UPDATE tracking_run SET stage = ?, deleted = ? WHERE project = ? AND experiment = ? AND stage <> ?",
+		string(stage), store.At(at), string(p), int64(experiment), string(stage)).Exec(ctx)
 	return err
 }
 

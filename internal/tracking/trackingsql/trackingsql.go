@@ -279,7 +279,8 @@ func (r experimentRow) experiment() tracking.Experiment {
 // NextExperiment implements tracking.Store.
 func (Store) NextExperiment(ctx context.Context, tx *store.Tx, p project.Name) (tracking.ExperimentID, error) {
 	var last int64
-	err := tx.NewRaw("SELECT COALESCE(MAX(id), 0) FROM tracking_experiment WHERE project = ?", string(p)).Scan(ctx, &last)
+	err := tx.NewRaw(`SELECT COALESCE(MAX(id), 0) FROM (SELECT id FROM tracking_experiment WHERE project = ?
+		UNION ALL SELECT id FROM tracking_experiment_used WHERE project = ?) AS used`, string(p), string(p)).Scan(ctx, &last)
 	return tracking.ExperimentID(last + 1), err
 }
 
