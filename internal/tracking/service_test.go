@@ -47,6 +47,8 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("import", TestImport)
 	t.Run("import refuses", TestImportRefuses)
 	t.Run("import models", TestImportModels)
+	t.Run("prune", TestPrune)
+	t.Run("prune goes on", TestPruneGoesOn)
 }
 
 type world struct {
