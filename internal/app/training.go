@@ -362,7 +362,10 @@ func (t trainingRuns) views(ctx context.Context, p project.Name, ref string) ([]
 
 func (t trainingRuns) Finish(ctx context.Context, p project.Name, run, status string, ended time.Time) error {
 	st, end := tracking.RunStatus(status), tracking.Millis(ended.UnixMilli())
-	_, err := t.tracking.UpdateRun(ctx, p, tracking.RunID(run), tracking.RunUpdate{Status: &st, End: &end})
+	_, err := t.tracking.UpdateRun(ctx, p, tracking.RunID(run), tracking.RunUpdate{Status: &st, End: &end, Deleted: true})
+	if fault.Is(err, fault.NotFound) { // somebody removed it
+		return nil
+	}
 	return err
 }
 

@@ -138,11 +138,7 @@ func (s *Server) pruneRuns(ctx context.Context, in *struct {
 			return nil, fault.New(fault.Invalid, "older: %.40q is not a duration such as 720h", in.Body.Older)
 		}
 	}
-	prune := s.Tracking.Prune
-	if in.Body.Dry {
-		prune = s.Tracking.Prunable
-	}
-	gone, err := prune(ctx, project.Name(in.Project), age)
+	gone, err := s.Tracking.Prune(ctx, project.Name(in.Project), age, in.Body.Dry)
 	return one(prunedRuns{gone.Experiments, gone.Runs, gone.Models, gone.Files, gone.Bytes, gone.Kept, gone.More}, err)
 }
 

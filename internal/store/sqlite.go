@@ -32,6 +32,10 @@ const (
 	maxTurnWait  = 30 * time.Second
 )
 
+// inMemory keeps the old pages of savepoints in memory: they would be a file for each
+// closure, outside of the data directory.
+const inMemory = `PRAGMA temp_store = MEMORY`
+
 // busyTimeout is how long SQLite waits for another's lock, in milliseconds.
 const busyTimeout = "10000"
 
@@ -81,7 +85,8 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 		"_journal_mode": {"WAL"}, "_synchronous": {"FULL"}, "_txlock": {"immediate"},
 		"_stmt_cache_size": {strconv.Itoa(keptStatements)},
 	}
-	writes := sql.OpenDB(&sqliteWriter{dsn: file + "?" + params.Encode()})
+	writer := &sqliteWriter{dsn: file + "?" + params.Encode()}
+	writes := sql.OpenDB(writer)
 	writes.SetMaxOpenConns(1)
 	s := &sqliteDB{path: path, queue: newQueue[*turn](), writes: bun.NewDB(writes, sqlitedialect.New()), done: make(chan struct{})}
 	err := s.check(ctx)
@@ -100,6 +105,9 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 	}
 	if err == nil {
 		err = syncDir(filepath.Dir(path))
+	}
+	if writer.running.Store(true); err == nil {
+		_, err = writes.ExecContext(ctx, inMemory)
 	}
 	if err != nil {
 		_ = writes.Close()
@@ -441,7 +449,11 @@ func (s *sqliteDB) close() error {
 }
 
 // sqliteWriter opens the connection that writes.
-type sqliteWriter struct{ dsn string }
+type sqliteWriter struct {
+	dsn string
+	// running says that migrations are over, whose indexes are sorted in files.
+	running atomic.Bool
+}
 
 func (w *sqliteWriter) Driver() driver.Driver { return &sqlite3.SQLiteDriver{} }
 
@@ -452,11 +464,15 @@ func (w *sqliteWriter) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	conn := &sqliteConn{SQLiteConn: c.(*sqlite3.SQLiteConn)}
 	// Fewer, larger checkpoints than by default; the file shrinks again after a
-	// burst. 4096 pages are 16 MiB. What is deleted is overwritten with zeros. The
-	// old pages of a savepoint are kept in memory: they would be a file for each
-	// closure, outside the data directory.
-	for _, pragma := range []string{`PRAGMA wal_autocheckpoint = 4096`, `PRAGMA journal_size_limit = 67108864`, `PRAGMA secure_delete = 1`, `PRAGMA temp_store = MEMORY`} {
+	// burst. 4096 pages are 16 MiB. What is deleted is overwritten with zeros.
+	for _, pragma := range []string{`PRAGMA wal_autocheckpoint = 4096`, `PRAGMA journal_size_limit = 67108864`, `PRAGMA secure_delete = 1`} {
 		if _, err := conn.SQLiteConn.ExecContext(ctx, pragma, nil); err != nil {
+			_ = c.Close()
+			return nil, err
+		}
+	}
+	if w.running.Load() {
+		if _, err := conn.SQLiteConn.ExecContext(ctx, inMemory, nil); err != nil {
 			_ = c.Close()
 			return nil, err
 		}

@@ -148,10 +148,8 @@ func (s *Service) putArtifact(ctx context.Context, p project.Name, place Place, 
 	replaced := ""
 	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		replaced = ""
-		if action != ActionImport {
-			if err := s.placeActive(ctx, tx, p, place); err != nil {
-				return err
-			}
+		if err := s.placeThere(ctx, tx, p, place, action); err != nil {
+			return err
 		}
 		if err := s.pathFree(ctx, tx, place, name); err != nil {
 			return err
@@ -373,6 +371,20 @@ func (s *Service) artifactPlace(ctx context.Context, p project.Name, place Place
 		return err
 	}
 	return s.noteRead(ctx, p, "artifacts of "+place.String(), m.Classification)
+}
+
+// placeThere refuses writes into what was deleted or removed meanwhile; an import may write
+// into what is deleted.
+func (s *Service) placeThere(ctx context.Context, tx *store.Tx, p project.Name, place Place, action policy.Action) (err error) {
+	switch {
+	case action != ActionImport:
+		return s.placeActive(ctx, tx, p, place)
+	case place.Run != "":
+		_, err = s.store.Run(ctx, tx, p, place.Run)
+	default:
+		_, err = s.store.LoggedModel(ctx, tx, p, place.Model)
+	}
+	return err
 }
 
 // placeActive refuses writes into what was deleted meanwhile.

@@ -248,7 +248,7 @@ func (i *importing) begin(ctx context.Context, tx *store.Tx, in Import) error {
 		}
 	}
 	var err error
-	i.pruned, err = i.s.store.PrunedRuns(ctx, tx, i.p)
+	i.pruned, err = i.s.store.Pruning(ctx, tx, ids[ImportRun])
 	return err
 }
 

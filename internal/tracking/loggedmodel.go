@@ -211,7 +211,7 @@ func (s *Service) SearchLoggedModels(ctx context.Context, p project.Name, in Sea
 	for i, m := range found {
 		origins[i] = m.Origin
 	}
-	kept, err := s.listed(ctx, p, "logged_model", origins)
+	kept, err := s.listed(ctx, ActionRead, p, "logged_model", origins)
 	if err != nil {
 		return nil, "", err
 	}

@@ -15,127 +15,189 @@ import (
 // ActionPrune removes for ever what was deleted.
 const ActionPrune policy.Action = "run.prune"
 
-// Bounds of a step of Prune: other writes wait for one transaction of it.
+// Bounds of a transaction of Prune, for which other writes wait, and of a call.
 const (
-	pruneStep   = 50
+	pruneStep   = 50 // runs, logged models, experiments
+	pruneFiles  = 5_000
 	prunePoints = 20_000
+	pruneRead   = 2_000
 	pruneTime   = 10 * time.Second
 )
+
+// Marked is a run or a logged model that is deleted, or whose experiment is.
+type Marked struct {
+	Place
+	Name       string
+	Experiment ExperimentID
+	Origin
+	Files int
+	Bytes int64
+}
 
 // Pruned is what is gone for ever, or would be.
 type Pruned struct {
 	Experiments, Runs, Models int
 	Files                     int
 	Bytes                     int64
-	Kept                      int  // that the principal may not remove, for their label
+	Kept                      int  // runs and logged models whose label keeps the principal from it
 	More                      bool // there is more to remove: call again
 }
 
-// Prunable says what Prune would remove.
-func (s *Service) Prunable(ctx context.Context, p project.Name, older time.Duration) (out Pruned, err error) {
-	before, err := s.prunes(ctx, p, older)
-	if err != nil {
-		return out, err
+func (out *Pruned) add(m Marked) {
+	if m.Run != "" {
+		out.Runs++
+	} else {
+		out.Models++
 	}
-	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		out, err = s.store.CountDeleted(ctx, tx, p, before)
-		return err
-	})
-	return out, err
+	out.Files += m.Files
+	out.Bytes += m.Bytes
 }
 
-// prunes says until when what is to be removed was deleted.
-func (s *Service) prunes(ctx context.Context, p project.Name, older time.Duration) (time.Time, error) {
-	if older < 0 {
-		return time.Time{}, fault.New(fault.Invalid, "an age of %s is less than nothing", older)
-	}
-	return s.now().Add(-older), s.allow(ctx, ActionPrune, p, "run", "")
+// pruning is one call of Prune.
+type pruning struct {
+	*Service
+	p             project.Name
+	before, until time.Time
+	dry           bool
+	out           Pruned
+	kept          map[ExperimentID]bool // something of them stays
 }
 
 // Prune removes runs, logged models and experiments for ever that were deleted at least so
-// long ago, with what they logged and their files. The names of the experiments are free
-// then; their numbers and the ids of runs are not used again. Versions of registered models
+// long ago, with what they logged and their files; dry only says which. The names of the
+// experiments are free then. Runs of jobs that have not ended stay. Versions of registered models
 // have files of their own and stay. It ends after some seconds, when there may be More.
-func (s *Service) Prune(ctx context.Context, p project.Name, older time.Duration) (out Pruned, err error) {
-	before, err := s.prunes(ctx, p, older)
-	if err != nil {
-		return out, err
+func (s *Service) Prune(ctx context.Context, p project.Name, older time.Duration, dry bool) (Pruned, error) {
+	if older < 0 {
+		return Pruned{}, fault.New(fault.Invalid, "an age of %s is less than nothing", older)
 	}
-	until := time.Now().Add(pruneTime)
-	for _, step := range []func(context.Context, project.Name, time.Time, time.Time, *Pruned) error{s.pruneRuns, s.pruneModels, s.pruneExperiments} {
-		if err := step(ctx, p, before, until, &out); err != nil || out.More {
-			return out, err
+	if err := s.allow(ctx, ActionPrune, p, "run", ""); err != nil {
+		return Pruned{}, err
+	}
+	g := pruning{Service: s, p: p, before: s.now().Add(-older), until: time.Now().Add(pruneTime), dry: dry, kept: map[ExperimentID]bool{}}
+	if !dry { // of a call that was cut off
+		if err := g.points(ctx); err != nil || g.out.More {
+			return g.out, err
 		}
 	}
-	return out, nil
+	for _, kind := range []string{"run", "logged_model"} {
+		if err := g.marked(ctx, kind); err != nil || g.out.More {
+			return g.out, err
+		}
+	}
+	return g.out, g.experiments(ctx)
 }
 
-func (s *Service) pruneRuns(ctx context.Context, p project.Name, before, until time.Time, out *Pruned) error {
-	for after := RunID(""); ; {
-		if err := s.forgetPoints(ctx, p); err != nil { // of these, and of those before a crash
-			return err
-		}
-		if time.Now().After(until) {
-			out.More = true
-			return nil
-		}
-		var runs []Run
-		err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			runs, err = s.store.DeletedRuns(ctx, tx, p, before, after, pruneStep)
+func (g *pruning) late() bool { return time.Now().After(g.until) }
+
+// marked goes through the runs, or the logged models.
+func (g *pruning) marked(ctx context.Context, kind string) error {
+	list := g.store.MarkedRuns
+	if kind != "run" {
+		list = g.store.MarkedModels
+	}
+	for after := ""; ; {
+		var all []Marked
+		err := g.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			all, err = list(ctx, tx, g.p, g.before, after, pruneRead)
 			return err
 		})
-		if err != nil || len(runs) == 0 {
+		if err != nil || len(all) == 0 {
 			return err
 		}
-		after = runs[len(runs)-1].ID
-		var may []Run
-		for _, r := range runs {
-			if s.allowLabelled(ctx, ActionPrune, p, "run", string(r.ID), r.Owner, r.Origin) != nil {
-				out.Kept++
-				continue
-			}
-			may = append(may, r)
+		after = all[len(all)-1].ID()
+		origins := make([]Origin, len(all))
+		for i, m := range all {
+			origins[i] = m.Origin
 		}
-		err = s.pruned(ctx, p, out, func(ctx context.Context, tx *store.Tx, gone *Pruned) (files []Stored, err error) {
-			for _, r := range may {
-				if r, err = s.store.Run(ctx, tx, p, r.ID); fault.Is(err, fault.NotFound) || err == nil && r.Stage != Deleted {
-					continue // by another, or restored
-				}
-				if err != nil {
-					return nil, err
-				}
-				if err := s.store.RemoveRun(ctx, tx, r); err != nil {
-					return nil, err
-				}
-				of, err := s.removeFiles(ctx, tx, string(r.ID))
-				if err != nil {
-					return nil, err
-				}
-				files = append(files, of...)
-				gone.Runs++
-				if err := pruneAudit(ctx, tx, p, "run "+string(r.ID), map[string]any{"name": r.Name, "experiment": int64(r.Experiment), "files": len(of)}); err != nil {
-					return nil, err
-				}
-			}
-			return files, nil
-		})
+		may, err := g.listed(ctx, ActionPrune, g.p, kind, origins)
 		if err != nil {
 			return err
 		}
+		var step []Marked
+		files := 0
+		for i, m := range all {
+			switch {
+			case !may[i]:
+				g.out.Kept++
+				g.kept[m.Experiment] = true
+			case g.dry:
+				g.out.add(m)
+			default:
+				step, files = append(step, m), files+m.Files
+			}
+			if len(step) == 0 || len(step) < pruneStep && files < pruneFiles && i+1 < len(all) {
+				continue
+			}
+			if err := g.remove(ctx, step); err != nil || g.out.More {
+				return err
+			}
+			step, files = nil, 0
+			if g.late() {
+				g.out.More = true
+				return nil
+			}
+		}
 	}
 }
 
-// forgetPoints removes the points of runs that are gone, some at a time.
-func (s *Service) forgetPoints(ctx context.Context, p project.Name) error {
+// remove removes some, their objects and their points.
+func (g *pruning) remove(ctx context.Context, step []Marked) error {
+	var gone Pruned
+	var files []Stored
+	err := g.db.Update(ctx, string(g.p), func(ctx context.Context, tx *store.Tx) error {
+		gone, files = Pruned{}, nil // it may run again
+		for _, m := range step {
+			removed, err := g.store.RemoveMarked(ctx, tx, g.p, m, g.before)
+			if err != nil {
+				return err
+			}
+			if !removed { // by another, or it is restored
+				continue
+			}
+			of, err := g.store.Artifacts(ctx, tx, m.ID(), "", g.maxFiles)
+			if err == nil && len(of) > 0 {
+				err = g.store.DeleteArtifacts(ctx, tx, m.ID(), "")
+			}
+			if err != nil {
+				return err
+			}
+			files = append(files, of...)
+			gone.add(m)
+			if err := g.record(ctx, tx, m.String(), map[string]any{"name": m.Name, "experiment": int64(m.Experiment), "files": len(of)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	g.out.Runs, g.out.Models, g.out.Files, g.out.Bytes = g.out.Runs+gone.Runs, g.out.Models+gone.Models, g.out.Files+gone.Files, g.out.Bytes+gone.Bytes
+	for _, f := range files {
+		if ctx.Err() != nil || g.late() {
+			break // Sweep deletes them
+		}
+		g.drop(ctx, blob.Ref{Project: string(g.p), Owner: artifactKeys, Key: blob.Key(f.Object)})
+	}
+	return g.points(ctx)
+}
+
+// points removes those of runs that are gone, some at a time.
+func (g *pruning) points(ctx context.Context) error {
 	var runs []RunID
-	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		runs, err = s.store.PrunedRuns(ctx, tx, p)
+	err := g.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		runs, err = g.store.PrunedRuns(ctx, tx, g.p)
 		return err
 	})
 	for _, run := range runs {
 		for done := false; err == nil && !done; {
-			err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) (err error) {
-				done, err = s.store.RemovePoints(ctx, tx, run, prunePoints)
+			if g.late() {
+				g.out.More = true
+				return nil
+			}
+			err = g.db.Update(ctx, string(g.p), func(ctx context.Context, tx *store.Tx) (err error) {
+				done, err = g.store.RemovePoints(ctx, tx, run, prunePoints)
 				return err
 			})
 		}
@@ -143,109 +205,48 @@ func (s *Service) forgetPoints(ctx context.Context, p project.Name) error {
 	return err
 }
 
-func (s *Service) pruneModels(ctx context.Context, p project.Name, before, until time.Time, out *Pruned) error {
-	for after := LoggedModelID(""); ; {
-		if time.Now().After(until) {
-			out.More = true
+// experiments removes those of which nothing is left. The first one stays: clients take
+// it for granted.
+func (g *pruning) experiments(ctx context.Context) error {
+	if g.dry {
+		var all []ExperimentID
+		err := g.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			all, err = g.store.MarkedExperiments(ctx, tx, g.p, g.before)
+			return err
+		})
+		for _, id := range all {
+			if !g.kept[id] {
+				g.out.Experiments++
+			}
+		}
+		return err
+	}
+	for {
+		n := 0
+		err := g.db.Update(ctx, string(g.p), func(ctx context.Context, tx *store.Tx) error {
+			empty, err := g.store.EmptyExperiments(ctx, tx, g.p, g.before, pruneStep)
+			n = len(empty)
+			for _, e := range empty {
+				if err := g.store.RemoveExperiment(ctx, tx, e); err != nil {
+					return err
+				}
+				if err := g.record(ctx, tx, "experiment "+e.Name, map[string]any{"id": int64(e.ID)}); err != nil {
+					return err
+				}
+			}
+			return err
+		})
+		if err != nil || n == 0 {
+			return err
+		}
+		if g.out.Experiments += n; g.late() {
+			g.out.More = true
 			return nil
 		}
-		var models []LoggedModel
-		err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			models, err = s.store.DeletedModels(ctx, tx, p, before, after, pruneStep)
-			return err
-		})
-		if err != nil || len(models) == 0 {
-			return err
-		}
-		after = models[len(models)-1].ID
-		var may []LoggedModel
-		for _, m := range models {
-			if s.allowLabelled(ctx, ActionPrune, p, "logged_model", string(m.ID), m.Owner, m.Origin) != nil {
-				out.Kept++
-				continue
-			}
-			may = append(may, m)
-		}
-		err = s.pruned(ctx, p, out, func(ctx context.Context, tx *store.Tx, gone *Pruned) (files []Stored, err error) {
-			for _, m := range may {
-				removed, err := s.store.RemoveModel(ctx, tx, m, before)
-				if err != nil {
-					return nil, err
-				}
-				if !removed { // by another, or its experiment is restored
-					continue
-				}
-				of, err := s.removeFiles(ctx, tx, string(m.ID))
-				if err != nil {
-					return nil, err
-				}
-				files = append(files, of...)
-				gone.Models++
-				if err := pruneAudit(ctx, tx, p, "logged model "+string(m.ID), map[string]any{"name": m.Name, "experiment": int64(m.Experiment), "files": len(of)}); err != nil {
-					return nil, err
-				}
-			}
-			return files, nil
-		})
-		if err != nil {
-			return err
-		}
 	}
 }
 
-// removeFiles takes an owner's artifacts off the record and gives them.
-func (s *Service) removeFiles(ctx context.Context, tx *store.Tx, owner string) ([]Stored, error) {
-	files, err := s.store.Artifacts(ctx, tx, owner, "", s.maxFiles)
-	if err != nil || len(files) == 0 {
-		return nil, err
-	}
-	return files, s.store.DeleteArtifacts(ctx, tx, owner, "")
-}
-
-// pruneExperiments removes those of which nothing is left. The first one stays: clients take
-// it for granted.
-func (s *Service) pruneExperiments(ctx context.Context, p project.Name, before, until time.Time, out *Pruned) error {
-	return s.pruned(ctx, p, out, func(ctx context.Context, tx *store.Tx, gone *Pruned) ([]Stored, error) {
-		empty, err := s.store.DeletedExperiments(ctx, tx, p, before)
-		for _, e := range empty {
-			if err := s.store.RemoveExperiment(ctx, tx, e); err != nil {
-				return nil, err
-			}
-			gone.Experiments++
-			if err := pruneAudit(ctx, tx, p, "experiment "+e.Name, map[string]any{"id": int64(e.ID)}); err != nil {
-				return nil, err
-			}
-			if time.Now().After(until) {
-				gone.More = true
-				break
-			}
-		}
-		return nil, err
-	})
-}
-
-// pruned removes in a transaction, and then the objects of the files.
-func (s *Service) pruned(ctx context.Context, p project.Name, out *Pruned, remove func(context.Context, *store.Tx, *Pruned) ([]Stored, error)) error {
-	var gone Pruned
-	var files []Stored
-	err := s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) (err error) {
-		gone = Pruned{} // it may run again
-		files, err = remove(ctx, tx, &gone)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
-		gone.Bytes += f.Size
-		s.drop(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(f.Object)})
-	}
-	out.Experiments, out.Runs, out.Models = out.Experiments+gone.Experiments, out.Runs+gone.Runs, out.Models+gone.Models
-	out.Files, out.Bytes, out.More = out.Files+len(files), out.Bytes+gone.Bytes, out.More || gone.More
-	return nil
-}
-
-func pruneAudit(ctx context.Context, tx *store.Tx, p project.Name, object string, detail map[string]any) error {
+func (g *pruning) record(ctx context.Context, tx *store.Tx, object string, detail map[string]any) error {
 	detail["act"] = "prune"
-	return audit.Append(ctx, tx, audit.Entry{Project: string(p), Action: string(ActionPrune), Object: object, Detail: detail})
+	return audit.Append(ctx, tx, audit.Entry{Project: string(g.p), Action: string(ActionPrune), Object: object, Detail: detail})
 }

@@ -9,6 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
@@ -76,7 +79,7 @@ func TestPrune(t *testing.T) {
 	for n := range 21 {
 		points := make([]tracking.Metric, 1000)
 		for i := range points {
-			points[i] = tracking.Metric{Key: "loss", Value: float64(i), Step: int64(n*1000 + i), At: tracking.Millis(n / 2)} // many of one time
+			points[i] = tracking.Metric{Key: "loss", Value: float64(i), Step: int64(n*1000 + i)} // all of one time
 		}
 		if err := w.Log(ctx, proj, long, tracking.Batch{Metrics: points}); err != nil {
 			t.Fatal(err)
@@ -104,21 +107,21 @@ func TestPrune(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	_, err := w.Prune(as(t, "vera"), proj, 0)
-	wantKind(t, err, fault.PermissionDenied, "run.prune")
-	_, err = w.Prunable(as(t, "vera"), proj, 0)
-	wantKind(t, err, fault.PermissionDenied, "run.prune")
-	_, err = w.Prune(ctx, proj, -time.Hour)
+	for _, dry := range []bool{false, true} {
+		_, err := w.Prune(as(t, "vera"), proj, 0, dry)
+		wantKind(t, err, fault.PermissionDenied, "run.prune")
+	}
+	_, err := w.Prune(ctx, proj, -time.Hour, true)
 	wantKind(t, err, fault.Invalid, "less than nothing")
-	if none := must(w.Prune(ctx, proj, 3*time.Hour))(t); none != (tracking.Pruned{}) {
+	if none := must(w.Prune(ctx, proj, 3*time.Hour, false))(t); none != (tracking.Pruned{}) {
 		t.Fatalf("what was deleted two hours ago is older than three: %+v", none)
 	}
 	want := tracking.Pruned{Experiments: 1, Runs: 2, Models: 2, Files: 4, Bytes: 20}
-	if would := must(w.Prunable(ctx, proj, time.Hour))(t); would != want {
+	if would := must(w.Prune(ctx, proj, time.Hour, true))(t); would != want {
 		t.Errorf("would remove %+v, want %+v", would, want)
 	}
 	kept := rowsOf(t, w, string(stays), string(restored), string(late), string(modelStays))
-	if gone := must(w.Prune(ctx, proj, time.Hour))(t); gone != want {
+	if gone := must(w.Prune(ctx, proj, time.Hour, false))(t); gone != want {
 		t.Errorf("removed %+v, want %+v", gone, want)
 	}
 	if rows := rowsOf(t, w, string(long), string(ofB), string(deletedModel), string(modelOfB)); len(rows) > 0 {
@@ -146,7 +149,7 @@ func TestPrune(t *testing.T) {
 	if acts != 5 {
 		t.Errorf("%d acts are on record, want 5", acts)
 	}
-	if none := must(w.Prune(ctx, proj, time.Hour))(t); none != (tracking.Pruned{}) {
+	if none := must(w.Prune(ctx, proj, time.Hour, false))(t); none != (tracking.Pruned{}) {
 		t.Errorf("removed again: %+v", none)
 	}
 
@@ -155,7 +158,7 @@ func TestPrune(t *testing.T) {
 	if err := w.DeleteExperiment(ctx, proj, 0); err != nil {
 		t.Fatal(err)
 	}
-	if gone := must(w.Prune(ctx, proj, 0))(t); gone.Runs != 2 || gone.Experiments != 0 { // and the late one
+	if gone := must(w.Prune(ctx, proj, 0, false))(t); gone.Runs != 2 || gone.Experiments != 0 { // and the late one
 		t.Errorf("of the first experiment %+v", gone)
 	}
 	if _, err := w.Run(ctx, proj, first); !fault.Is(err, fault.NotFound) {
@@ -172,17 +175,23 @@ func TestPruneGoesOn(t *testing.T) {
 	if got := results(t, w, in); got != "created\ncreated" {
 		t.Fatal(got)
 	}
+	if err := w.DeleteRun(ctx, proj, foreign(1)); err != nil {
+		t.Fatal(err)
+	}
 	err := w.db.Update(ctx, proj, func(ctx context.Context, tx *store.Tx) error {
-		return trackingsql.Store{}.RemoveRun(ctx, tx, tracking.Run{Project: proj, ID: foreign(1)})
+		return errOf(trackingsql.Store{}.RemoveMarked(ctx, tx, proj, tracking.Marked{Place: tracking.Place{Run: foreign(1)}, Experiment: 7}, w.clock))
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	in.Runs[0].Digest, in.Runs[0].Metrics = "later", []tracking.Metric{{Key: "loss", Value: 7, At: 9}}
-	if got := results(t, w, in); !strings.Contains(got, "falaj run prune") {
-		t.Fatal(got)
+	for _, p := range []project.Name{proj, "other"} { // the points would be there, too
+		out := must(w.Import(identity.With(t.Context(), identity.Principal{Kind: identity.User, ID: "alice", Project: p}), p, in))(t)
+		if !strings.Contains(out[1].Reason, "falaj run prune") {
+			t.Fatal(out)
+		}
 	}
-	if gone := must(w.Prune(ctx, proj, 0))(t); gone != (tracking.Pruned{}) {
+	if gone := must(w.Prune(ctx, proj, 0, false))(t); gone != (tracking.Pruned{}) {
 		t.Fatalf("%+v", gone)
 	}
 	if got := results(t, w, in); got != "unchanged\ncreated" {
@@ -194,5 +203,68 @@ func TestPruneGoesOn(t *testing.T) {
 	}
 	if rows := rowsOf(t, w, string(foreign(1))); rows["tracking_pruned"] != 0 || rows["tracking_metric"] != 1 {
 		t.Error(rows)
+	}
+}
+
+// guarded is a policy by which nobody removes what is restricted.
+type guarded struct {
+	trackingtest.Policy
+	asked *int
+}
+
+func (g guarded) Allow(ctx context.Context, action policy.Action, object policy.Object) error {
+	if action == tracking.ActionPrune && object.Classification != "" {
+		if *g.asked++; object.Classification == "restricted" {
+			return fault.New(fault.PermissionDenied, "it is restricted")
+		}
+	}
+	return g.Policy.Allow(ctx, action, object)
+}
+
+// TestPruneKeeps: what one may not remove for its label stays, with its experiment, and the
+// run of a job that goes on; a dry run says so, and neither asks for each run.
+func TestPruneKeeps(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	asked := 0
+	s := tracking.New(tracking.Config{
+		DB: w.db, Store: trackingsql.Store{}, Artifacts: w.artifacts, Now: func() time.Time { return w.clock },
+		Authz: guarded{trackingtest.Policy{"alice": {proj: {"*"}}}, &asked},
+	})
+	e := must(s.CreateExperiment(ctx, proj, "secret", nil))(t)
+	run := func(o tracking.Origin) tracking.RunID {
+		return must(s.CreateRun(ctx, proj, tracking.RunSpec{Experiment: e.ID}, tracking.RunOptions{Origin: o}))(t).ID
+	}
+	for range 3 {
+		run(tracking.Origin{Classification: "restricted"})
+		run(tracking.Origin{Classification: "internal"})
+	}
+	if err := s.DeleteExperiment(ctx, proj, e.ID); err != nil {
+		t.Fatal(err)
+	}
+	other := must(s.CreateExperiment(ctx, proj, "job", nil))(t)
+	e.ID = other.ID
+	ofJob := run(tracking.Origin{Job: "job_1"})
+	if err := s.DeleteExperiment(ctx, proj, other.ID); err != nil {
+		t.Fatal(err)
+	}
+	want := tracking.Pruned{Runs: 3, Kept: 3}
+	for _, dry := range []bool{true, false} {
+		if gone := must(s.Prune(ctx, proj, 0, dry))(t); gone != want {
+			t.Errorf("dry %t: %+v, want %+v", dry, gone, want)
+		}
+	}
+	if asked != 4 {
+		t.Errorf("%d decisions about two labels in two calls", asked)
+	}
+	// The job ends its run, which is deleted.
+	finished := tracking.Finished
+	_, err := s.UpdateRun(ctx, proj, ofJob, tracking.RunUpdate{Status: &finished})
+	wantKind(t, err, fault.Invalid, "must be in the 'active' state")
+	must(s.UpdateRun(ctx, proj, ofJob, tracking.RunUpdate{Status: &finished, Deleted: true}))(t)
+	want = tracking.Pruned{Runs: 1, Experiments: 1, Kept: 3}
+	for _, dry := range []bool{true, false} {
+		if gone := must(s.Prune(ctx, proj, 0, dry))(t); gone != want {
+			t.Errorf("dry %t: %+v, want %+v", dry, gone, want)
+		}
 	}
 }

@@ -212,7 +212,7 @@ func (s *Service) SearchRuns(ctx context.Context, p project.Name, in Search) ([]
 	for i, r := range found {
 		origins[i] = r.Origin
 	}
-	kept, err := s.listed(ctx, p, "run", origins)
+	kept, err := s.listed(ctx, ActionRead, p, "run", origins)
 	if err != nil {
 		return nil, "", err
 	}
@@ -232,7 +232,7 @@ func (s *Service) SearchRuns(ctx context.Context, p project.Name, in Search) ([]
 
 // listed says which objects of a listing the principal may see. It asks once
 // for each label among them.
-func (s *Service) listed(ctx context.Context, p project.Name, kind string, origins []Origin) ([]bool, error) {
+func (s *Service) listed(ctx context.Context, action policy.Action, p project.Name, kind string, origins []Origin) ([]bool, error) {
 	kept := make([]bool, len(origins))
 	asked := map[string]bool{}
 	for i, o := range origins {
@@ -242,7 +242,7 @@ func (s *Service) listed(ctx context.Context, p project.Name, kind string, origi
 		}
 		allowed, ok := asked[label]
 		if !ok {
-			err := s.allowLabelled(ctx, ActionRead, p, kind, "", "", o)
+			err := s.allowLabelled(ctx, action, p, kind, "", "", o)
 			if err != nil && !fault.Is(err, fault.PermissionDenied) && !fault.Is(err, fault.NotFound) {
 				return nil, err
 			}
@@ -259,6 +259,8 @@ type RunUpdate struct {
 	Status *RunStatus
 	End    *Millis
 	Name   *string
+	// Deleted says that the run may be: for Falaj, which ends runs of jobs.
+	Deleted bool
 }
 
 // UpdateRun changes an active run and gives it without its data.
@@ -277,7 +279,7 @@ func (s *Service) UpdateRun(ctx context.Context, p project.Name, run RunID, u Ru
 		}
 	}
 	return s.changeRun(ctx, p, run, "update", func(ctx context.Context, tx *store.Tx, r *Run) error {
-		if err := r.mustBeActive(); err != nil {
+		if err := r.mustBeActive(); err != nil && !u.Deleted {
 			return err
 		}
 		ended := false

@@ -49,6 +49,7 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("import models", TestImportModels)
 	t.Run("prune", TestPrune)
 	t.Run("prune goes on", TestPruneGoesOn)
+	t.Run("prune keeps", TestPruneKeeps)
 }
 
 type world struct {

@@ -145,25 +145,26 @@ type ImportStore interface {
 }
 
 // PruneStore removes for ever what was deleted before a time: runs by themselves or with
-// their experiment, logged models by themselves, or whose experiment is.
+// their experiment, logged models by themselves, or whose experiment is. What came by an
+// import counts from then. Runs of jobs that have not ended are left alone.
 type PruneStore interface {
-	// CountDeleted counts what there is to remove.
-	CountDeleted(ctx context.Context, tx *store.Tx, p project.Name, before time.Time) (Pruned, error)
-	// DeletedRuns are some, by id.
-	DeletedRuns(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after RunID, limit int) ([]Run, error)
-	// RemoveRun removes a run with its data and that it was imported; artifacts are left to
-	// DeleteArtifacts, points to RemovePoints.
-	RemoveRun(ctx context.Context, tx *store.Tx, r Run) error
-	// PrunedRuns are removed runs that have points.
+	// MarkedRuns are some, by id.
+	MarkedRuns(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]Marked, error)
+	// MarkedModels are some, by id.
+	MarkedModels(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]Marked, error)
+	// RemoveMarked removes one, if it is marked still, with its data, its uploads and that it was
+	// imported; artifacts are left to DeleteArtifacts, points to RemovePoints.
+	RemoveMarked(ctx context.Context, tx *store.Tx, p project.Name, m Marked, before time.Time) (bool, error)
+	// PrunedRuns are removed runs of which there are points.
 	PrunedRuns(ctx context.Context, tx *store.Tx, p project.Name) ([]RunID, error)
+	// Pruning are those of the runs that are such, in whichever project.
+	Pruning(ctx context.Context, tx *store.Tx, runs []string) ([]RunID, error)
 	// RemovePoints removes about as many points of a removed run; done when none is left.
 	RemovePoints(ctx context.Context, tx *store.Tx, run RunID, most int) (done bool, err error)
-	// DeletedModels are some, by id.
-	DeletedModels(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after LoggedModelID, limit int) ([]LoggedModel, error)
-	// RemoveModel removes one of them with its data, if it is one of them still.
-	RemoveModel(ctx context.Context, tx *store.Tx, m LoggedModel, before time.Time) (bool, error)
-	// DeletedExperiments are those that have no runs and no logged models; never the first.
-	DeletedExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time) ([]Experiment, error)
-	// RemoveExperiment removes one, whose number is not used again.
+	// MarkedExperiments are those all of whose runs are marked; never the first.
+	MarkedExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time) ([]ExperimentID, error)
+	// EmptyExperiments are some of those that have no runs and no logged models.
+	EmptyExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, limit int) ([]Experiment, error)
+	// RemoveExperiment removes one, whose number no new one gets.
 	RemoveExperiment(ctx context.Context, tx *store.Tx, e Experiment) error
 }

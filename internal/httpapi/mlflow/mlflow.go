@@ -253,8 +253,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write(text) // the client went away: nobody to tell
-	if b.Cap() <= maxAnswer {
+	// If it fails the client went away: nobody to tell, and HTTP/2 may still read the text.
+	if _, err := w.Write(text); err == nil && b.Cap() <= maxAnswer {
 		answers.Put(b)
 	}
 }

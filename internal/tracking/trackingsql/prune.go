@@ -11,60 +11,99 @@ import (
 	"github.com/falaj-ml/falaj/internal/tracking"
 )
 
-// What was deleted before a time, of a project and a time each: experiments, runs by
-// themselves or with theirs, and logged models by themselves or of such an experiment.
+// What was deleted before a time: experiments, runs by themselves or with theirs, and logged
+// models by themselves or with their experiment. What came by an import was deleted there,
+// and is looked at from when it came. Each ? is the time, but for the first, the project.
 const (
-	goneExperiment = "t.project = ? AND t.stage = 'deleted' AND t.updated <= ?"
-	goneRun        = "t.project = ? AND t.stage = 'deleted' AND t.deleted <= ?"
-	goneModel      = `t.project = ? AND (t.stage = 'deleted' AND t.updated <= ? OR
-		EXISTS (SELECT 1 FROM tracking_experiment e WHERE e.project = t.project AND e.id = t.experiment AND e.id > 0 AND e.stage = 'deleted' AND e.updated <= ?))`
+	goneExperiment = `t.project = ? AND t.id > 0 AND t.stage = 'deleted' AND t.updated <= ? AND NOT EXISTS
+		(SELECT 1 FROM tracking_imported i WHERE i.project = t.project AND i.kind = 'experiment' AND i.id = t.name AND i.imported > ?)`
+	goneRun   = `t.project = ? AND t.deleted IS NOT NULL AND t.deleted <= ? AND (t.job = '' OR t.status NOT IN ('RUNNING', 'SCHEDULED'))`
+	goneModel = `t.project = ? AND (t.stage = 'deleted' AND t.updated <= ? OR EXISTS (SELECT 1 FROM tracking_experiment e
+			WHERE e.project = t.project AND e.id = t.experiment AND e.id > 0 AND e.stage = 'deleted' AND e.updated <= ?)) AND NOT EXISTS
+		(SELECT 1 FROM tracking_imported i WHERE i.project = t.project AND i.imported > ? AND
+			(i.kind = 'logged_model' AND i.id = t.id OR i.kind = 'experiment' AND i.id =
+				(SELECT e.name FROM tracking_experiment e WHERE e.project = t.project AND e.id = t.experiment)))`
 )
 
-// CountDeleted implements tracking.Store.
-func (Store) CountDeleted(ctx context.Context, tx *store.Tx, p project.Name, before time.Time) (out tracking.Pruned, err error) {
-	at := store.At(before)
-	var runs, models struct {
-		N, Files int
-		Bytes    int64
+type markedRow struct {
+	ID         string
+	Name       string
+	Experiment int64
+	OriginColumns
+	Files int
+	Bytes int64
+}
+
+func marked(ctx context.Context, tx *store.Tx, table, gone string, args []any, after string, limit int, place func(id string) tracking.Place) ([]tracking.Marked, error) {
+	var rows []markedRow
+	err := tx.NewRaw(`SELECT t.id, t.name, t.experiment, t.job, t.attempt, t.datasets, t.feature_views, t.environment, t.residency, t.classification,
+			(SELECT COUNT(*) FROM tracking_artifact a WHERE a.owner = t.id) AS files, (SELECT COALESCE(SUM(a.size), 0) FROM tracking_artifact a WHERE a.owner = t.id) AS bytes
+		FROM `+table+` t WHERE `+gone+` AND t.id > ? ORDER BY t.id LIMIT ?`, append(args, after, limit)...).Scan(ctx, &rows)
+	out := make([]tracking.Marked, len(rows))
+	for i, r := range rows {
+		if err != nil {
+			return nil, err
+		}
+		out[i] = tracking.Marked{Place: place(r.ID), Name: r.Name, Experiment: tracking.ExperimentID(r.Experiment), Files: r.Files, Bytes: r.Bytes}
+		out[i].Origin, err = r.origin()
 	}
-	count := func(table, where string) string {
-		return `SELECT COUNT(DISTINCT t.id) AS n, COUNT(a.path) AS files, COALESCE(SUM(a.size), 0) AS bytes
-			FROM ` + table + ` t LEFT JOIN tracking_artifact a ON a.owner = t.id WHERE ` + where
-	}
-	if err := tx.NewRaw(count("tracking_run", goneRun), string(p), at).Scan(ctx, &runs); err != nil {
-		return out, err
-	}
-	if err := tx.NewRaw(count("tracking_model", goneModel), string(p), at, at).Scan(ctx, &models); err != nil {
-		return out, err
-	}
-	// An experiment goes if none of its runs stays.
-	err = tx.NewRaw(`SELECT COUNT(*) FROM tracking_experiment t WHERE `+goneExperiment+` AND t.id > 0 AND NOT EXISTS
-		(SELECT 1 FROM tracking_run r WHERE r.project = t.project AND r.experiment = t.id AND (r.stage <> 'deleted' OR r.deleted > ?))`,
-		string(p), at, at).Scan(ctx, &out.Experiments)
-	out.Runs, out.Models, out.Files, out.Bytes = runs.N, models.N, runs.Files+models.Files, runs.Bytes+models.Bytes
 	return out, err
 }
 
-// DeletedRuns implements tracking.Store.
-func (Store) DeletedRuns(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after tracking.RunID, limit int) ([]tracking.Run, error) {
-	sel := tx.NewSelect().Model((*runRow)(nil)).Where(goneRun, string(p), store.At(before)).Where("t.id > ?", string(after)).OrderExpr("t.id")
-	return scanRuns(ctx, sel, limit, 0)
+// MarkedRuns implements tracking.Store.
+func (Store) MarkedRuns(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]tracking.Marked, error) {
+	return marked(ctx, tx, "tracking_run", goneRun, []any{string(p), store.At(before)}, after, limit, func(id string) tracking.Place { return tracking.Place{Run: tracking.RunID(id)} })
 }
 
-// RemoveRun implements tracking.Store.
-func (Store) RemoveRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
-	for _, table := range []string{"tracking_param", "tracking_tag", "tracking_metric_latest", "tracking_input", "tracking_model_link"} {
-		if err := remove(ctx, tx, "DELETE FROM "+table+" WHERE run = ?", string(r.ID)); err != nil {
-			return err
+// MarkedModels implements tracking.Store.
+func (Store) MarkedModels(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]tracking.Marked, error) {
+	at := store.At(before)
+	return marked(ctx, tx, "tracking_model", goneModel, []any{string(p), at, at, at}, after, limit, func(id string) tracking.Place { return tracking.Place{Model: tracking.LoggedModelID(id)} })
+}
+
+// RemoveMarked implements tracking.Store.
+func (Store) RemoveMarked(ctx context.Context, tx *store.Tx, p project.Name, m tracking.Marked, before time.Time) (bool, error) {
+	id, at := m.ID(), store.At(before)
+	table, gone, args, column, kind := "tracking_run", goneRun, []any{id, string(p), at}, "run", tracking.ImportRun
+	tables := []string{"tracking_param", "tracking_tag", "tracking_metric_latest", "tracking_model_link"}
+	if m.Run == "" {
+		table, gone, args, column, kind = "tracking_model", goneModel, []any{id, string(p), at, at, at}, "model", tracking.ImportModel
+		tables = []string{"tracking_model_param", "tracking_model_tag", "tracking_model_metric", "tracking_model_link"}
+	}
+	removed, err := exists(ctx, tx, "DELETE FROM "+table+" AS t WHERE t.id = ? AND "+gone, args...)
+	if err != nil || !removed {
+		return false, err
+	}
+	queries := []string{
+		"DELETE FROM tracking_upload_part WHERE upload IN (SELECT u.id FROM tracking_upload u WHERE u." + column + " = ?)",
+		"DELETE FROM tracking_upload WHERE " + column + " = ?",
+	}
+	for _, table := range tables {
+		queries = append(queries, "DELETE FROM "+table+" WHERE "+column+" = ?")
+	}
+	for _, query := range queries {
+		if err := remove(ctx, tx, query, id); err != nil {
+			return false, err
 		}
 	}
-	if err := remove(ctx, tx, "DELETE FROM tracking_run WHERE id = ?", string(r.ID)); err != nil {
-		return err
+	if m.Run != "" {
+		read, err := exists(ctx, tx, "DELETE FROM tracking_input WHERE run = ?", id)
+		if err != nil {
+			return false, err
+		}
+		if read { // descriptions of data sets that no other run of the experiment read
+			err = remove(ctx, tx, `DELETE FROM tracking_dataset WHERE project = ? AND experiment = ? AND NOT EXISTS (SELECT 1 FROM tracking_input i
+			WHERE i.project = tracking_dataset.project AND i.experiment = tracking_dataset.experiment AND i.name = tracking_dataset.name AND i.digest = tracking_dataset.digest)`,
+				string(p), int64(m.Experiment))
+		}
+		if err == nil {
+			err = remove(ctx, tx, "INSERT INTO tracking_pruned (run, project) VALUES (?, ?)", id, string(p))
+		}
+		if err != nil {
+			return false, err
+		}
 	}
-	if err := forget(ctx, tx, r.Project, tracking.ImportRun, string(r.ID)); err != nil {
-		return err
-	}
-	return remove(ctx, tx, "INSERT INTO tracking_pruned (run, project) VALUES (?, ?)", string(r.ID), string(r.Project))
+	return true, forget(ctx, tx, p, kind, id)
 }
 
 // PrunedRuns implements tracking.Store.
@@ -74,18 +113,30 @@ func (Store) PrunedRuns(ctx context.Context, tx *store.Tx, p project.Name) ([]tr
 	return out, err
 }
 
+// Pruning implements tracking.Store.
+func (Store) Pruning(ctx context.Context, tx *store.Tx, runs []string) ([]tracking.RunID, error) {
+	var out []tracking.RunID
+	err := chunks(runs, func(runs []string) error {
+		var some []tracking.RunID
+		err := tx.NewRaw("SELECT run FROM tracking_pruned WHERE run IN (?)", store.Texts(runs)).Scan(ctx, &some)
+		out = append(out, some...)
+		return err
+	})
+	return out, err
+}
+
 // RemovePoints implements tracking.Store.
 func (Store) RemovePoints(ctx context.Context, tx *store.Tx, run tracking.RunID, most int) (bool, error) {
 	var last []struct {
-		Key string
-		At  int64
+		Key      string
+		At, Step int64
 	}
-	err := tx.NewRaw("SELECT key, at FROM tracking_metric WHERE run = ? ORDER BY key, at LIMIT 1 OFFSET ?", string(run), most).Scan(ctx, &last)
+	err := tx.NewRaw("SELECT key, at, step FROM tracking_metric WHERE run = ? ORDER BY key, at, step LIMIT 1 OFFSET ?", string(run), most).Scan(ctx, &last)
 	if err != nil {
 		return false, err
 	}
 	if len(last) > 0 {
-		return false, remove(ctx, tx, "DELETE FROM tracking_metric WHERE run = ? AND (key, at) <= (?, ?)", string(run), last[0].Key, last[0].At)
+		return false, remove(ctx, tx, "DELETE FROM tracking_metric WHERE run = ? AND (key, at, step) <= (?, ?, ?)", string(run), last[0].Key, last[0].At, last[0].Step)
 	}
 	if err := remove(ctx, tx, "DELETE FROM tracking_metric WHERE run = ?", string(run)); err != nil {
 		return false, err
@@ -93,42 +144,22 @@ func (Store) RemovePoints(ctx context.Context, tx *store.Tx, run tracking.RunID,
 	return true, remove(ctx, tx, "DELETE FROM tracking_pruned WHERE run = ?", string(run))
 }
 
-// DeletedModels implements tracking.Store.
-func (Store) DeletedModels(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after tracking.LoggedModelID, limit int) ([]tracking.LoggedModel, error) {
+// MarkedExperiments implements tracking.Store.
+func (Store) MarkedExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time) ([]tracking.ExperimentID, error) {
 	at := store.At(before)
-	var rows []modelRow
-	err := tx.NewSelect().Model(&rows).Where(goneModel, string(p), at, at).Where("t.id > ?", string(after)).OrderExpr("t.id").Limit(limit).Scan(ctx)
-	out := make([]tracking.LoggedModel, len(rows))
-	for i, r := range rows {
-		if err != nil {
-			return nil, err
-		}
-		out[i], err = r.model()
-	}
+	var out []tracking.ExperimentID
+	err := tx.NewRaw("SELECT t.id FROM tracking_experiment t WHERE "+goneExperiment+` AND NOT EXISTS (SELECT 1 FROM tracking_run r WHERE r.project = t.project AND r.experiment = t.id
+		AND (r.deleted IS NULL OR r.deleted > ? OR r.job <> '' AND r.status IN ('RUNNING', 'SCHEDULED')))`, string(p), at, at, at).Scan(ctx, &out)
 	return out, err
 }
 
-// RemoveModel implements tracking.Store.
-func (Store) RemoveModel(ctx context.Context, tx *store.Tx, m tracking.LoggedModel, before time.Time) (bool, error) {
+// EmptyExperiments implements tracking.Store.
+func (Store) EmptyExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, limit int) ([]tracking.Experiment, error) {
 	at := store.At(before)
-	removed, err := exists(ctx, tx, "DELETE FROM tracking_model AS t WHERE t.id = ? AND "+goneModel, string(m.ID), string(m.Project), at, at)
-	if err != nil || !removed {
-		return false, err
-	}
-	for _, table := range []string{"tracking_model_param", "tracking_model_tag", "tracking_model_metric", "tracking_model_link"} {
-		if err := remove(ctx, tx, "DELETE FROM "+table+" WHERE model = ?", string(m.ID)); err != nil {
-			return false, err
-		}
-	}
-	return true, forget(ctx, tx, m.Project, tracking.ImportModel, string(m.ID))
-}
-
-// DeletedExperiments implements tracking.Store.
-func (Store) DeletedExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time) ([]tracking.Experiment, error) {
 	var rows []experimentRow
-	err := tx.NewSelect().Model(&rows).Where(goneExperiment, string(p), store.At(before)).Where("t.id > 0").
+	err := tx.NewSelect().Model(&rows).Where(goneExperiment, string(p), at, at).
 		Where("NOT EXISTS (SELECT 1 FROM tracking_run r WHERE r.project = t.project AND r.experiment = t.id)").
-		Where("NOT EXISTS (SELECT 1 FROM tracking_model m WHERE m.project = t.project AND m.experiment = t.id)").OrderExpr("t.id").Scan(ctx)
+		Where("NOT EXISTS (SELECT 1 FROM tracking_model m WHERE m.project = t.project AND m.experiment = t.id)").OrderExpr("t.id").Limit(limit).Scan(ctx)
 	out := make([]tracking.Experiment, len(rows))
 	for i, r := range rows {
 		out[i] = r.experiment()

@@ -26,7 +26,7 @@ type runRow struct {
 	Ended         int64
 	Stage         string
 	Created       store.Time
-	Deleted       store.Time
+	Deleted       store.Time `bun:",nullzero"`
 	OriginColumns
 }
 
@@ -71,7 +71,7 @@ func (Store) StageRuns(ctx context.Context, tx *store.Tx, p project.Name, experi
 	if stage != tracking.Deleted {
 		at = time.Time{}
 	}
-	_, err := tx.NewRaw("UPDATE tracking_run SET stage = ?, deleted = ? WHERE project = ? AND experiment = ? AND stage <> ?",
+	_, err := tx.NewRaw("UPDATE tracking_run SET stage = ?, deleted = NULLIF(?, 0) WHERE project = ? AND experiment = ? AND stage <> ?",
 		string(stage), store.At(at), string(p), int64(experiment), string(stage)).Exec(ctx)
 	return err
 }

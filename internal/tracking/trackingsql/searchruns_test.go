@@ -178,8 +178,12 @@ func TestOfBefore(t *testing.T) {
 				{Key: "b", Value: math.NaN(), At: 1, Step: math.MaxInt64, Run: "r"},
 			}
 			err := old.Update(t.Context(), "p", func(ctx context.Context, tx *store.Tx) error {
-				if err := (Store{}).PutRun(ctx, tx, r); err != nil {
-					return err
+				for id, stage := range map[string]tracking.Stage{"r": tracking.Active, "gone": tracking.Deleted} {
+					_, err := tx.NewRaw(`INSERT INTO tracking_run (id, project, experiment, name, user_name, owner, status, started, ended, stage, created, job, attempt,
+						datasets, feature_views, environment, residency, classification) VALUES (?, 'p', 7, 'n', '', '', 'FAILED', 3, 0, ?, 1000, '', '', 'null', 'null', '', 'null', '')`, id, stage).Exec(ctx)
+					if err != nil {
+						return err
+					}
 				}
 				if err := errors.Join((Store{}).InsertMetrics(ctx, tx, "r", points), (Store{}).PutLatestMetrics(ctx, tx, r, points[1:])); err != nil {
 					return err
@@ -209,6 +213,13 @@ func TestOfBefore(t *testing.T) {
 				}
 				if diff := cmp.Diff(r, filled[0], cmpopts.EquateNaNs()); diff != "" {
 					t.Error(diff)
+				}
+				// When a run was deleted is not known: not before now.
+				for age, want := range map[time.Duration]int{time.Hour: 0, -time.Hour: 1} {
+					marked, err := (Store{}).MarkedRuns(ctx, tx, "p", time.Now().Add(-age), "", 10)
+					if err != nil || len(marked) != want {
+						t.Errorf("%d runs were deleted %s ago: %v", len(marked), age, err)
+					}
 				}
 				history, err := (Store{}).History(ctx, tx, "r", "a", 0, 10)
 				if diff := cmp.Diff(points[:2], history); diff != "" {
