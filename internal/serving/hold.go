@@ -208,6 +208,9 @@ func (z *scaler) release(k key, h *hold, err error) {
 	if c == nil || c.hold == nil || h != nil && c.hold != h {
 		return // they were told
 	}
+	if err != nil && z.closed { // which is why it could not be loaded
+		err = errStopping
+	}
 	c.hold.err = err
 	close(c.hold.done)
 	c.hold = nil
