@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,19 +46,23 @@ func ofEngines(tb testing.TB, what string, path ...string) string {
 	return file
 }
 
-// Address is one on loopback where nobody listens, and its port.
+// Address is one on loopback where nobody listens, and its port. The port is none that the
+// kernel gives to who asks for any: a server may take half a minute until it listens.
 func Address(tb testing.TB) (address, port string) {
 	tb.Helper()
-	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
+	var err error
+	for range 100 {
+		port = strconv.Itoa(15_000 + rand.IntN(17_000))
+		address = net.JoinHostPort("127.0.0.1", port)
+		var l net.Listener
+		if l, err = new(net.ListenConfig).Listen(tb.Context(), "tcp", address); err == nil {
+			if err = l.Close(); err == nil {
+				return address, port
+			}
+		}
 	}
-	defer l.Close()
-	_, port, err = net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return l.Addr().String(), port
+	tb.Fatal(err)
+	return "", ""
 }
 
 // Peer starts another server, waits until it is ready, and ends it, and all that it
