@@ -16,7 +16,7 @@ import (
 // nothing new (or a line, where not acting would do harm), or make room: they are
 // answered also when the disk is nearly full.
 // A wildcard is no word, so what a request writes in its place says nothing.
-var growthless = []string{"DoExchange", "DoGet", "GetFlightInfo", "GetSchema", "ListFlights", "Read", "automation", "beat", "cancel", "delete", "delete-tag", "destroy", "end", "erase", "get-latest-versions", "get-online-features", "index", "infer", "join", "load", "log", "logging", "metrics", "online", "profile", "query", "read", "rollback", "search", "seen", "setting", "simulate", "unload", "verify"}
+var growthless = []string{"DoExchange", "DoGet", "GetFlightInfo", "GetSchema", "ListFlights", "Read", "automation", "beat", "cancel", "delete", "delete-tag", "destroy", "end", "erase", "get-latest-versions", "get-online-features", "index", "infer", "join", "load", "log", "logging", "metrics", "online", "profile", "prune", "query", "read", "rollback", "search", "seen", "setting", "simulate", "unload", "verify"}
 
 // grows reports whether requests of a route, as the mux takes it, may make Falaj
 // keep more than it has.

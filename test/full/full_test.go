@@ -403,6 +403,12 @@ func TestReserve(t *testing.T) {
 	}
 	w := prepare(t, d)
 	w.accepted(t)
+	experiment := w.create(t, w.tracker, mlflow+"/experiments/create", map[string]any{"name": "room"}, "experiment_id")
+	gone := w.create(t, w.tracker, mlflow+"/runs/create", map[string]any{"experiment_id": experiment, "start_time": 1}, "run.info.run_id")
+	file := "/api/2.0/mlflow-artifacts/artifacts/" + experiment + "/" + gone + "/artifacts/large"
+	if err := w.tracker.Do(t.Context(), http.MethodPut, file, strings.NewReader(strings.Repeat("x", 100_000)), nil); err != nil {
+		t.Fatal(err)
+	}
 	short, long := w.job(t, "/bin/sleep", "1"), w.job(t, "/bin/sleep", "3600")
 	w.runs(t, long)
 	live.Fill(t, d.Root, 16<<20)
@@ -415,6 +421,14 @@ func TestReserve(t *testing.T) {
 	}
 	if state := w.ends(t, long); state != "cancelled" {
 		t.Errorf("a job that was cancelled %s", state)
+	}
+	// What was logged makes room, too.
+	if err := w.tracker.Do(t.Context(), http.MethodPost, mlflow+"/experiments/delete", map[string]any{"experiment_id": experiment}, nil); err != nil {
+		t.Errorf("deleting: %v", err)
+	}
+	var pruned client.Object
+	if err := w.c.Do(t.Context(), http.MethodPost, base+"/runs/prune", map[string]any{"older": "0s"}, &pruned); err != nil || pruned.Text("experiments") != "1" || pruned.Text("bytes") != "100000" {
+		t.Errorf("pruning: %v %v", pruned, err)
 	}
 	live.Free(t, d.Root)
 	w.accepted(t)
