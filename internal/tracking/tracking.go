@@ -10,13 +10,14 @@
 //   - artifact.go: files of runs and logged models, and the rules of their paths.
 //     multipart.go: files that come in parts.
 //   - import.go: what comes from another MLflow server, in bulk.
+//   - prune.go: what was deleted goes for ever.
 //   - store.go: what a database must offer; trackingsql/ is that database.
 //
 // # Guarantees
 //
 // A batch is logged whole or not at all. Parameters never change; logging the
-// same value again is no error. Metrics only grow, and the same point logged
-// twice is one point, so a client may retry. NaN and the infinities come back as
+// same value again is no error. Metrics only grow, until their run is deleted and
+// pruned, and the same point logged twice is one point, so a client may retry. NaN and the infinities come back as
 // they went in. An artifact is there, whole, when PutArtifact returns.
 //
 // A run carries the zones and the classification of everything its producer

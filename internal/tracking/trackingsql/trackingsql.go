@@ -2,7 +2,9 @@
 // or PostgreSQL alike.
 //
 // trackingsql.go holds experiments and what all share, run.go runs and what
-// they log, loggedmodel.go logged models, artifact.go the paths of artifacts.
+// they log, searchruns.go how they are found, loggedmodel.go logged models,
+// artifact.go the paths of artifacts, multipart.go uploads, imported.go what came
+// from elsewhere, prune.go what goes for ever.
 package trackingsql
 
 import (

@@ -187,21 +187,28 @@ func (r Rule) Turns(t trial.Trial, steps []int64) []int64 {
 		return nil
 	case ASHA, Hyperband:
 		first := map[int64]bool{}
-		for k := 0; ; k++ {
-			step, ok := r.rung(k)
-			if !ok {
-				break
-			}
-			p, ok := at(t, step)
-			if !ok {
-				break
-			}
+		for _, p := range r.reached(t) {
 			first[p.Step] = true
 		}
 		steps = slices.DeleteFunc(slices.Clone(steps), func(s int64) bool { return !first[s] })
 	case Median, Percentile, Patience:
 	}
 	return steps[max(len(steps)-atOnce, 0):]
+}
+
+// reached are the reports by which a trial came to rungs, which may be one for several.
+func (r Rule) reached(t trial.Trial) (out []trial.Report) {
+	for k := 0; ; k++ {
+		step, ok := r.rung(k)
+		if !ok {
+			return out
+		}
+		p, ok := at(t, step)
+		if !ok {
+			return out
+		}
+		out = append(out, p)
+	}
 }
 
 // Reaches reports whether who had reported up to a step comes to a rung at another one.
@@ -234,15 +241,7 @@ func (r Rule) Kept(t trial.Trial) []trial.Report {
 	case r.Kind == Median, r.Kind == Percentile:
 		return t.Reports
 	case r.Kind == ASHA, r.Kind == Hyperband:
-		for k := 0; ; k++ {
-			step, ok := r.rung(k)
-			if !ok {
-				break
-			}
-			p, ok := at(t, step)
-			if !ok {
-				break
-			}
+		for _, p := range r.reached(t) {
 			if !slices.ContainsFunc(kept, func(k trial.Report) bool { return k.Step == p.Step }) {
 				kept = append(kept, p)
 			}
