@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -71,23 +72,85 @@ func (s *Service) Import(ctx context.Context, p project.Name, spec ImportSpec) (
 	if err != nil {
 		return false, nil, err
 	}
-	if stage != StageNone && v.Stage == StageNone {
-		if _, err := s.Transition(ctx, p, m.Name, v.Number, stage, false); err != nil {
-			lost = append(lost, "stage "+string(stage)+": "+err.Error())
-		}
+	missing := slices.DeleteFunc(slices.Clone(spec.Aliases), func(alias string) bool { return m.aliased(alias) != 0 })
+	if v.Stage != StageNone {
+		stage = StageNone
 	}
-	for _, alias := range spec.Aliases {
-		if m.aliased(alias) != 0 {
-			continue
-		}
-		if err := s.SetAlias(ctx, p, m.Name, alias, v.Number); err != nil {
-			lost = append(lost, "alias "+clip(alias)+": "+err.Error())
-		}
+	if !made && stage == StageNone && len(missing) == 0 {
+		return false, nil, nil
 	}
-	if !made {
-		return false, lost, nil
+	lost, err = s.settle(ctx, p, v, stage, missing, spec)
+	return made, lost, err
+}
+
+// settle gives an imported version its stage, unless it is StageNone, its aliases, and
+// with its model the times they had, all at once: where an import is cut off before it,
+// the next one finds the same to do. What was changed here later stays of then.
+func (s *Service) settle(ctx context.Context, p project.Name, v Version, stage Stage, aliases []string, spec ImportSpec) (lost []string, err error) {
+	may := s.allow(ctx, ActionPromote, p, v.Model)
+	if may == nil {
+		may = s.authz.Allow(ctx, ActionPromote, v.object())
 	}
-	return true, lost, s.backdate(ctx, p, spec)
+	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		lost = nil
+		m, err := s.store.Model(ctx, tx, p, v.Model)
+		if err != nil {
+			return err
+		}
+		v, err := s.liveVersion(ctx, tx, p, m.Name, v.Number)
+		if err != nil {
+			return err
+		}
+		promote := func(what, alias string, stage Stage, do func() error) error {
+			err := may
+			if err == nil && alias != "" {
+				err = checkAlias(alias)
+			}
+			if err == nil {
+				err = s.Cleared(ctx, tx, p, m.Name, v.Number, alias, stage, false)
+			}
+			if fault.Is(err, fault.PermissionDenied) || fault.Is(err, fault.Invalid) || fault.Is(err, fault.Conflict) {
+				lost = append(lost, what+": "+err.Error())
+				return nil
+			}
+			if err == nil {
+				err = do()
+			}
+			if err != nil {
+				return err
+			}
+			return s.audit(ctx, tx, ActionPromote, p, "model "+v.String(), map[string]any{"act": "import", "alias": alias, "stage": string(stage)})
+		}
+		if stage != StageNone {
+			if err := promote("stage "+string(stage), "", stage, func() error { v.Stage = stage; return nil }); err != nil {
+				return err
+			}
+		}
+		for _, alias := range aliases {
+			if m.aliased(alias) != 0 {
+				continue
+			}
+			if err := promote("alias "+clip(alias), alias, "", func() error { return s.point(ctx, tx, p, &m, alias, v.Number, false) }); err != nil {
+				return err
+			}
+		}
+		m.Updated, v.Updated = later(m.Updated, spec.Model.Updated), later(v.Updated, spec.Updated)
+		if err := s.store.PutModel(ctx, tx, m); err != nil {
+			return err
+		}
+		if err := s.store.PutVersion(ctx, tx, v); err != nil {
+			return err
+		}
+		return s.audit(ctx, tx, tracking.ActionImport, p, "model "+v.String(), map[string]any{"act": "import", "source": spec.Source})
+	})
+	return lost, err
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // importModel finds a model or makes it.
@@ -127,29 +190,6 @@ func (s *Service) recorded(ctx context.Context, p project.Name, name string, num
 	return v, err
 }
 
-// backdate gives a model and its version the times they had.
-func (s *Service) backdate(ctx context.Context, p project.Name, spec ImportSpec) error {
-	return s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		m, err := s.store.Model(ctx, tx, p, spec.Model.Name)
-		if err != nil {
-			return err
-		}
-		m.Updated = spec.Model.Updated
-		if err := s.store.PutModel(ctx, tx, m); err != nil {
-			return err
-		}
-		v, err := s.store.Version(ctx, tx, p, m.Name, spec.Number)
-		if err != nil {
-			return err
-		}
-		v.Updated = spec.Updated
-		if err := s.store.PutVersion(ctx, tx, v); err != nil {
-			return err
-		}
-		return s.audit(ctx, tx, tracking.ActionImport, p, "model "+v.String(), map[string]any{"act": "import", "source": spec.Source})
-	})
-}
-
 // number is that of a version to be made: the next one, or that of its server, unless
 // something has it by now. One that failed is made anew.
 func (s *Service) number(ctx context.Context, tx *store.Tx, m Model, imported *ImportSpec) (int, error) {
@@ -163,10 +203,10 @@ func (s *Service) number(ctx context.Context, tx *store.Tx, m Model, imported *I
 	return 0, cmp.Or[error](err, fault.New(fault.Conflict, "the model has a version %d already", imported.Number))
 }
 
-// created is when a version was made.
-func (spec VersionSpec) created(now time.Time) time.Time {
+// times are when a version was made and last changed.
+func (spec VersionSpec) times(now time.Time) (created, updated time.Time) {
 	if spec.imported == nil {
-		return now
+		return now, now
 	}
-	return cmp.Or(spec.imported.Created, now)
+	return spec.imported.Created, spec.imported.Updated
 }

@@ -1,14 +1,19 @@
 package registry_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingtest"
 )
@@ -77,6 +82,76 @@ func TestImport(t *testing.T) {
 	spec.Source, spec.Number = "file:///etc/passwd", 9
 	_, _, err = w.Import(ctx, proj, spec)
 	wantKind(t, err, fault.Invalid, "Invalid model version source")
+}
+
+// cutting ends a context when it was asked so often.
+type cutting struct {
+	registry.Authorizer
+	asked, at int
+	cut       context.CancelFunc
+}
+
+func (c *cutting) Allow(ctx context.Context, action policy.Action, object policy.Object) error {
+	if c.asked++; c.asked == c.at {
+		c.cut()
+	}
+	return c.Authorizer.Allow(ctx, action, object)
+}
+
+// TestImportCutOff: wherever an import is cut off, the next one does what was left to do,
+// and nothing shows that there were two.
+func TestImportCutOff(t *testing.T) {
+	w, alice := open(t), as(t, "alice")
+	authz := &cutting{Authorizer: w.cfg.Authz}
+	w.cfg.Authz = authz
+	w.cfg.Told = func(context.Context, *store.Tx, registry.Change) error {
+		return errors.New("a webhook hears of an import")
+	}
+	w.Service = registry.New(w.cfg)
+	r := w.logged(t, tracking.Origin{}, onnx)
+	at := time.UnixMilli(1_600_000_000_000)
+	whole, readied := false, false
+	for n := 1; !whole; n++ {
+		spec := registry.ImportSpec{
+			Model: registry.Model{Name: "m" + strconv.Itoa(n), Created: at, Updated: at.Add(time.Hour)}, Number: 2, Source: "runs:/" + string(r.ID) + "/model",
+			Created: at, Updated: at.Add(time.Minute), Stage: "Production", Aliases: []string{"champion", "v1", "other"},
+		}
+		ctx, cut := context.WithCancel(alice)
+		authz.asked, authz.at, authz.cut = 0, n, cut
+		_, _, err := w.Import(ctx, proj, spec)
+		whole = err == nil
+		authz.at = 0
+		if v, err := w.Version(alice, proj, spec.Model.Name, "2"); !whole && err == nil && v.State == registry.Ready {
+			readied = true
+		}
+		if _, lost, err := w.Import(alice, proj, spec); err != nil || len(lost) != 1 {
+			t.Fatal(lost, err)
+		}
+		m, err := w.Model(alice, proj, spec.Model.Name)
+		if err != nil || !m.Created.Equal(at) || !m.Updated.Equal(spec.Model.Updated) {
+			t.Errorf("cut off at %d: %+v, %v", n, m, err)
+		}
+		v, err := w.Version(alice, proj, spec.Model.Name, "2")
+		if err != nil || v.Stage != registry.StageProduction || len(v.Aliases) != 2 || !v.Created.Equal(at) || !v.Updated.Equal(spec.Updated) {
+			t.Errorf("cut off at %d: %+v, %v", n, v, err)
+		}
+		cut()
+		// What was changed here meanwhile is of then.
+		v, err = w.DescribeVersion(alice, proj, m.Name, 2, "ours")
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec.Aliases = append(spec.Aliases, "later")
+		if _, _, err := w.Import(alice, proj, spec); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := w.Version(alice, proj, m.Name, "later"); err != nil || again.Description != "ours" || !again.Updated.Equal(v.Updated) {
+			t.Errorf("%+v, %v", again, err)
+		}
+	}
+	if !readied {
+		t.Error("no import was cut off with a version that was ready")
+	}
 }
 
 // TestImportAgain: a version that failed on the way is made anew under its number.

@@ -428,7 +428,7 @@ func (s *Service) SetAlias(ctx context.Context, p project.Name, name, alias stri
 				return err
 			}
 		}
-		return s.point(ctx, tx, p, m, alias, number)
+		return s.point(ctx, tx, p, m, alias, number, true)
 	})
 	return err
 }
@@ -889,7 +889,7 @@ func (s *Service) Point(ctx context.Context, tx *store.Tx, p project.Name, name,
 		}
 	}
 	m.Updated = s.now()
-	if err := s.point(ctx, tx, p, &m, alias, number); err != nil {
+	if err := s.point(ctx, tx, p, &m, alias, number, true); err != nil {
 		return err
 	}
 	if err := s.store.PutModel(ctx, tx, m); err != nil {
@@ -898,8 +898,8 @@ func (s *Service) Point(ctx context.Context, tx *store.Tx, p project.Name, name,
 	return s.audit(ctx, tx, ActionPromote, p, "model "+name, map[string]any{"act": "alias", "alias": alias, "version": number})
 }
 
-// point moves an alias of a model.
-func (s *Service) point(ctx context.Context, tx *store.Tx, p project.Name, m *Model, alias string, number int) error {
+// point moves an alias of a model; tell says whether webhooks hear of it.
+func (s *Service) point(ctx context.Context, tx *store.Tx, p project.Name, m *Model, alias string, number int, tell bool) error {
 	v, err := s.liveVersion(ctx, tx, p, m.Name, number)
 	if err != nil {
 		return err
@@ -910,10 +910,11 @@ func (s *Service) point(ctx context.Context, tx *store.Tx, p project.Name, m *Mo
 	if err := s.store.PutAlias(ctx, tx, m.ID, Alias{alias, number}); err != nil {
 		return err
 	}
-	c := v.change(AliasSet)
-	c.Alias = alias
-	if err := s.told(ctx, tx, c); err != nil {
-		return err
+	if c := v.change(AliasSet); tell {
+		c.Alias = alias
+		if err := s.told(ctx, tx, c); err != nil {
+			return err
+		}
 	}
 	return publish(ctx, tx, p, EventAliasMoved, AliasEvent{ModelID: m.ID, Model: m.Name, Alias: alias, From: m.aliased(alias), To: number})
 }

@@ -105,9 +105,9 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 	v := Version{
 		Project: p, State: Pending, Stage: StageNone, Description: spec.Description, Source: spec.Source,
 		Run: from.run, LoggedModel: from.loggedModel, RunLink: spec.RunLink, Owner: identity.From(ctx).ID,
-		Created: spec.created(s.now()), Origin: from.Origin, Parents: once(from.parents, spec.Parents), OfJob: from.ofJob, Tags: spec.Tags,
+		Origin: from.Origin, Parents: once(from.parents, spec.Parents), OfJob: from.ofJob, Tags: spec.Tags,
 	}
-	v.Updated = v.Created
+	v.Created, v.Updated = spec.times(s.now())
 	err = s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		m, err := s.store.Model(ctx, tx, p, name)
 		if err != nil {
@@ -138,6 +138,7 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 		err = s.examine(ctx, &v, files)
 	}
 	if err == nil {
+		_, v.Updated = spec.times(s.now())
 		err = s.finish(ctx, &v, files, key, spec.imported == nil)
 	}
 	if err != nil {
@@ -299,7 +300,7 @@ func (s *Service) finish(ctx context.Context, v *Version, files []Stored, key si
 	for i, f := range files {
 		list[i] = f.File
 	}
-	v.KeyID, v.State, v.Updated = key.id, Ready, s.now()
+	v.KeyID, v.State = key.id, Ready
 	var err error
 	if v.Digest, err = rootDigest(list); err != nil {
 		return err
