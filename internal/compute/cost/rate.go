@@ -208,8 +208,9 @@ func (s schedule) at(t time.Time) (price float64, until time.Time) {
 	}
 	next := s.edges[slices.IndexFunc(s.edges, func(e int) bool { return e > now })]
 	until = local.Add(time.Duration(next-now)*time.Minute - time.Duration(local.Second())*time.Second - time.Duration(local.Nanosecond()))
-	// The clock on the wall may be put forward or back before that.
-	if _, end := local.ZoneBounds(); !end.IsZero() && end.Before(until) {
+	// The clock on the wall may be put forward or back before that. On the last day of
+	// leap years from 2040 the end is not after t: go.dev/issue/81583.
+	if _, end := local.ZoneBounds(); end.After(t) && end.Before(until) {
 		until = end
 	}
 	return price, until

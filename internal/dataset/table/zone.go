@@ -106,6 +106,9 @@ func (l Local) resolve(local int64) (at, from, to int64) {
 	for t := shown.Add(-farthest).In(l.Zone); ; {
 		_, seconds := t.Zone()
 		begin, end := t.ZoneBounds()
+		if !end.IsZero() && !end.After(t) { // the last day of leap years from 2040: go.dev/issue/81583
+			end = t.Truncate(24 * time.Hour).Add(24 * time.Hour)
+		}
 		start, stop := int64(math.MinInt64), int64(math.MaxInt64)
 		if !begin.IsZero() {
 			start = begin.UnixMicro()

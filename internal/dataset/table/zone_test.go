@@ -40,8 +40,11 @@ func TestInstant(t *testing.T) {
 		{"Australia/Lord_Howe", "2013-04-07T01:45:00", "2013-04-06T15:15:00Z", "2013-04-06T14:45:00Z"}, // half an hour
 		{"Pacific/Apia", "2011-12-30T12:00:00", "2011-12-30T22:00:00Z", ""},                            // a day that was not
 		{"Asia/Kathmandu", "2024-06-01T00:00:00", "2024-05-31T18:15:00Z", ""},
-		{"Africa/Monrovia", "1900-01-01T00:00:00", "1900-01-01T00:43:08Z", ""}, // before there was one
-		{"Europe/Berlin", "2099-07-01T00:00:00", "2099-06-30T22:00:00Z", ""},   // beyond the table
+		{"Africa/Monrovia", "1900-01-01T00:00:00", "1900-01-01T00:43:08Z", ""},  // before there was one
+		{"Europe/Berlin", "2099-07-01T00:00:00", "2099-06-30T22:00:00Z", ""},    // beyond the table
+		{"America/New_York", "2040-12-31T12:00:00", "2040-12-31T17:00:00Z", ""}, // where Go's year has 365 days
+		{"Australia/Lord_Howe", "2041-01-01T05:00:00", "2040-12-31T18:00:00Z", ""},
+		{"Europe/London", "2116-12-31T23:59:59.999999", "2116-12-31T23:59:59.999999Z", ""},
 	} {
 		local, err := time.Parse("2006-01-02T15:04:05.999999999", c.local)
 		if err != nil {
@@ -71,7 +74,9 @@ func TestInstants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := Local{zone(t, rapid.SampledFrom(zones).Draw(rt, "zone")), rapid.Bool().Draw(rt, "early")}
 		many := l.instants()
-		near := rapid.Int64Range(-3e15, 5e15).Draw(rt, "near")
+		near := rapid.OneOf(rapid.Int64Range(-3e15, 5e15), rapid.Map(rapid.IntRange(2036, 2140), func(year int) int64 { // and new year's eves
+			return time.Date(year, 12, 31, 12, 0, 0, 0, time.UTC).UnixMicro()
+		})).Draw(rt, "near")
 		for range 20 {
 			local := near + rapid.Int64Range(-4e12, 4e12).Draw(rt, "away")
 			at := l.Instant(local)
