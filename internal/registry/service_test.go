@@ -51,6 +51,7 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("policies", TestPolicies)
 	t.Run("copies", TestAuthorsOfCopies)
 	t.Run("champion", TestChampionStays)
+	t.Run("imports", TestImportCutOff)
 }
 
 type world struct {
