@@ -101,7 +101,8 @@ func (s *Service) settle(ctx context.Context, p project.Name, v Version, stage S
 		if err != nil {
 			return err
 		}
-		promote := func(what, alias string, stage Stage, do func() error) error {
+		// promote does what the rules for stages and aliases may forbid.
+		promote := func(what, alias string, stage Stage, object string, detail map[string]any, do func() error) error {
 			err := may
 			if err == nil && alias != "" {
 				err = checkAlias(alias)
@@ -119,10 +120,14 @@ func (s *Service) settle(ctx context.Context, p project.Name, v Version, stage S
 			if err != nil {
 				return err
 			}
-			return s.audit(ctx, tx, ActionPromote, p, "model "+v.String(), map[string]any{"act": "import", "alias": alias, "stage": string(stage)})
+			return s.audit(ctx, tx, ActionPromote, p, "model "+object, detail)
 		}
 		if stage != StageNone {
-			if err := promote("stage "+string(stage), "", stage, func() error { v.Stage = stage; return nil }); err != nil {
+			err := promote("stage "+string(stage), "", stage, v.String(), map[string]any{"act": "stage", "stage": string(stage)}, func() error {
+				v.Stage = stage
+				return nil
+			})
+			if err != nil {
 				return err
 			}
 		}
@@ -130,7 +135,10 @@ func (s *Service) settle(ctx context.Context, p project.Name, v Version, stage S
 			if m.aliased(alias) != 0 {
 				continue
 			}
-			if err := promote("alias "+clip(alias), alias, "", func() error { return s.point(ctx, tx, p, &m, alias, v.Number, false) }); err != nil {
+			err := promote("alias "+clip(alias), alias, "", m.Name, map[string]any{"act": "alias", "alias": alias, "version": v.Number}, func() error {
+				return s.point(ctx, tx, p, &m, alias, v.Number, false)
+			})
+			if err != nil {
 				return err
 			}
 		}

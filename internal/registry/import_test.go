@@ -77,6 +77,17 @@ func TestImport(t *testing.T) {
 		t.Fatal(made, lost, err)
 	}
 
+	// Who may import and not promote gets the version without its stage and aliases.
+	w.authz["frank"] = map[string][]policy.Action{proj: {registry.ActionRead, registry.ActionWrite, tracking.ActionRead, tracking.ActionImport}}
+	spec.Number, spec.Aliases, spec.Stage = 7, []string{"seventh"}, "Staging"
+	made, lost, err = w.Import(as(t, "frank"), proj, spec)
+	if err != nil || !made || len(lost) != 2 || !strings.Contains(lost[0], "stage Staging: ") || !strings.Contains(lost[1], "alias seventh: ") {
+		t.Fatal(made, lost, err)
+	}
+	if v, err := w.Version(ctx, proj, "Delay model", "7"); err != nil || v.Stage != registry.StageNone || len(v.Aliases) > 0 || !v.Updated.Equal(spec.Updated) {
+		t.Fatal(v, err)
+	}
+
 	_, _, err = w.Import(as(t, "erin"), proj, spec)
 	wantKind(t, err, fault.PermissionDenied, "run.import")
 	spec.Source, spec.Number = "file:///etc/passwd", 9
