@@ -101,7 +101,7 @@ func (r *Run) Launch(cmd *exec.Cmd, core int, said string) (*Server, error) {
 // Stop ends the process in order.
 func (s *Server) Stop() error {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	stuck := time.AfterFunc(20*time.Second, func() { _ = s.cmd.Process.Kill() })
+	stuck := time.AfterFunc(time.Minute, func() { _ = s.cmd.Process.Kill() })
 	defer stuck.Stop()
 	<-s.ended
 	err := s.cmd.Wait()
@@ -164,7 +164,7 @@ func (s *Server) Register(ctx context.Context, c *client.Client, project, name s
 
 // MustBeReady asks /readyz, so that a line of text is not all there is.
 func (s *Server) MustBeReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/readyz", http.NoBody)
 	if err != nil {

@@ -228,6 +228,7 @@ func TestBurst(t *testing.T) {
 	}
 
 	// A node with work stays; without, it goes after its time.
+	h.runs(t, "att_1")
 	h.pass(30 * time.Minute)
 	h.round()
 	h.stands(1, 1, 0)

@@ -133,7 +133,13 @@ func TestHandlerFails(t *testing.T) {
 		db := t.db
 		got := make(chan string, 100)
 		failures := 0
-		s := start(t, db, event.Config{Name: "s", Handle: func(_ context.Context, e event.Event) error {
+		var s *event.Subscription
+		began := make(chan struct{})
+		s = start(t, db, event.Config{Name: "s", Handle: func(_ context.Context, e event.Event) error {
+			<-began
+			if st := s.Status(); failures > 0 && e.Name == "bad" && (st.Failures != failures || st.Err == nil || !strings.Contains(st.Err.Error(), "bad")) {
+				t.Errorf("while it fails, the status is %+v", st)
+			}
 			got <- e.Name
 			if e.Name == "bad" && failures < 3 {
 				failures++
@@ -144,15 +150,11 @@ func TestHandlerFails(t *testing.T) {
 			}
 			return nil
 		}})
+		close(began)
 		publish(t, db, "", "good", "bad", "later")
 		var names []string
 		for range 6 {
 			names = append(names, next(t, got))
-			if len(names) == 4 {
-				if st := s.Status(); st.Failures == 0 || st.Err == nil || !strings.Contains(st.Err.Error(), "bad") {
-					t.Errorf("while it fails, the status is %+v", st)
-				}
-			}
 		}
 		if diff := cmp.Diff([]string{"good", "bad", "bad", "bad", "bad", "later"}, names); diff != "" {
 			t.Error(diff)
@@ -258,7 +260,7 @@ func TestOneProcessAtATime(t *testing.T) {
 			Name: "s", Logger: slog.New(slog.DiscardHandler),
 			Handle: func(_ context.Context, e event.Event) error { seen <- process + " " + e.Name; return nil },
 		})
-		s.SetLease(600 * time.Millisecond)
+		s.SetLease(6 * time.Second)
 		if err := s.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}

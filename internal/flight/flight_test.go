@@ -64,6 +64,7 @@ func TestResume(t *testing.T) {
 		t.Fatal(got)
 	}
 	rapid.Check(t, func(rt *rapid.T) {
+		ctx := w.admin(t) // with time of its own
 		name := rapid.SampledFrom([]string{"sealed", "open", "empty"}).Draw(rt, "dataset")
 		count := rapid.Int64Range(1, 5).Draw(rt, "count")
 		var got []string

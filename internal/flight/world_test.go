@@ -63,7 +63,7 @@ func open(tb testing.TB, change func(*dataset.Config), options ...grpc.DialOptio
 	}
 	edge := httpapi.New(httpapi.Options{
 		Auth: w.Accounts, Authz: w.Authority, DB: db, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
-		Config: httpapi.Config{WriteTime: time.Second},
+		Config: httpapi.Config{WriteTime: 5 * time.Second},
 		Ready:  func() error { return nil }, Console: http.NotFoundHandler(),
 	}, httpapi.Domains{Projects: w.Tenancy, Accounts: w.Accounts, Zones: w.Border, Datasets: w.datasets.Service})
 	w.addr = listen(tb, edge.Flight())

@@ -23,7 +23,7 @@ import (
 func hurried(t *testing.T, two bool) (listener *httptest.Server, w *world, ended chan error) {
 	t.Helper()
 	w = open(t)
-	w.server.cfg.WriteTime = 50 * time.Millisecond
+	w.server.cfg.WriteTime = 500 * time.Millisecond
 	ended = make(chan error, 1)
 	w.server.mux.HandleFunc("GET /test/endless", func(rw http.ResponseWriter, _ *http.Request) {
 		for b := make([]byte, 1<<20); ; {

@@ -17,7 +17,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
-	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/event/eventtest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -272,29 +272,14 @@ func (w *world) windows(s *monitoring.Service) []monitoring.Window {
 // findings are the events about a monitor, in order: "monitor.drifted 2013-06-10".
 func (w *world) findings() (names []string, bodies []monitoring.Finding) {
 	w.t.Helper()
-	var at store.Position
-	for {
-		records, next, err := w.db.ReadStream(w.t.Context(), "event", at, 100)
-		if err != nil {
+	for _, e := range eventtest.All(w.t, w.db, monitoring.EventDrifted, monitoring.EventDegraded, monitoring.EventRecovered) {
+		var f monitoring.Finding
+		if err := e.Decode(&f); err != nil {
 			w.t.Fatal(err)
 		}
-		for _, r := range records {
-			switch r.Kind {
-			case monitoring.EventDrifted, monitoring.EventDegraded, monitoring.EventRecovered:
-			default:
-				continue
-			}
-			var f monitoring.Finding
-			if err := (event.Event{Name: r.Kind, Body: r.Body}).Decode(&f); err != nil {
-				w.t.Fatal(err)
-			}
-			names, bodies = append(names, r.Kind+" "+f.At.Format(time.DateOnly)), append(bodies, f)
-		}
-		if len(records) == 0 {
-			return names, bodies
-		}
-		at = next
+		names, bodies = append(names, e.Name+" "+f.At.Format(time.DateOnly)), append(bodies, f)
 	}
+	return names, bodies
 }
 
 func always(shift float64) func(int) float64 { return func(int) float64 { return shift } }

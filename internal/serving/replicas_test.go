@@ -124,8 +124,8 @@ func TestReplicasComeAndGo(t *testing.T) {
 					t.Error(err)
 				}
 			})
+			synctest.Wait()
 		}
-		synctest.Wait()
 		for i, m := range h.all {
 			if n := m.runs.Load(); n != 2 {
 				t.Errorf("replica %d has %d runs of 6", i, n)

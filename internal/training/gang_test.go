@@ -306,8 +306,8 @@ func TestAJobThatDoesNothing(t *testing.T) {
 func TestAJobThatOnlySaves(t *testing.T) {
 	w := newWorld(t)
 	w.fake.Behave(func(p *enginetest.Process) enginetest.Exit {
-		for i := range 8 {
-			tick := time.NewTimer(250 * time.Millisecond)
+		for i := range 9 {
+			tick := time.NewTimer(time.Second)
 			select {
 			case <-tick.C:
 			case <-p.Term:
@@ -317,7 +317,7 @@ func TestAJobThatOnlySaves(t *testing.T) {
 		}
 		return enginetest.Exit{}
 	})
-	j := w.submit(t, training.Spec{Progress: compute.Duration(time.Second + 500*time.Millisecond), MaxAttempts: 1})
+	j := w.submit(t, training.Spec{Progress: compute.Duration(6 * time.Second), MaxAttempts: 1})
 	if j = w.ended(t, j.ID); j.State != training.Succeeded {
 		t.Fatalf("%+v", j)
 	}

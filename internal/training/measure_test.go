@@ -13,7 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
-	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/event/eventtest"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
@@ -251,23 +251,14 @@ func TestMadeUpSteps(t *testing.T) {
 // told are the events of a name, from the first on.
 func told[T any](tb testing.TB, w *world, name string) (all []T) {
 	tb.Helper()
-	watcher := event.Watch(w.cfg.DB, "", store.Position{})
-	for {
-		ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
-		e, err := watcher.Next(ctx)
-		cancel()
-		if err != nil {
-			return all
-		}
-		if e.Name != name {
-			continue
-		}
+	for _, e := range eventtest.All(tb, w.cfg.DB, name) {
 		var body T
 		if err := e.Decode(&body); err != nil {
 			tb.Fatal(err)
 		}
 		all = append(all, body)
 	}
+	return all
 }
 
 // TestIdleAccelerator: a job that stopped using its GPU is told of once, also over a

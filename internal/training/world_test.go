@@ -375,7 +375,7 @@ func (w *world) submit(tb testing.TB, spec training.Spec) training.Job {
 
 func (w *world) ended(tb testing.TB, id training.JobID) training.Job {
 	tb.Helper()
-	j, err := w.Wait(alice(tb.Context()), nyc, id, 20*time.Second)
+	j, err := w.Wait(alice(tb.Context()), nyc, id, time.Minute)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/test/live"
@@ -185,9 +184,9 @@ func TestWrittenDown(t *testing.T) {
 	if _, err := os.Stat(python); err != nil {
 		live.Absent(t, "model-signing is not installed: make engines")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	verify := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), live.Wait)
+		defer cancel()
 		return exec.CommandContext(ctx, python, "-m", "model_signing", "verify", "key", "--signature", dir+"/model.sig", "--public_key", dir+"/key.pub", dir+"/model").Run()
 	}
 	w.Must(verify())

@@ -24,7 +24,7 @@ kind: Pool
 name: cloud
 spec:
   cost: {rented: {on_demand: 10}}
-  elastic: {provisioner: simulated, max: 3, startup: 2s, idle: 4s, node: {cpu: 500m, memory: 256MiB}}
+  elastic: {provisioner: simulated, max: 3, startup: 2s, idle: 10s, node: {cpu: 500m, memory: 256MiB}}
 ---
 api_version: falaj/v1
 kind: Job

@@ -71,16 +71,18 @@ func pretend(t *testing.T) *httptest.Server {
 	answer(p+"/deployments", list(deployment("delay", 3, 4, 5), deployment("diversion", 7, 0, 0), deployment("taxi-out", 2, 0, 0)))
 	answer(p+"/deployments/delay", fixed(deployment("delay", 3, 4, 5)))
 	answer(p+"/deployments/delay/status", fixed(status()))
-	answer(p+"/gateways", list(
-		gateway.Gateway{Name: "branch-7", Spec: gateway.Spec{Zone: "home"}, Seen: &gateway.Seen{
-			At: ago(0, 0), Report: gateway.Report{Instance: "gwi_1", Zone: "home", Holds: []gateway.Held{{Deployment: "delay", Version: 3, State: serving.Ready}}},
-			LeftOut: []gateway.LeftOut{{Deployment: "diversion", Reason: "version 7 may be in DE only, and the gateway is in home"}},
-		}},
-		gateway.Gateway{Name: "ship", Spec: gateway.Spec{Zone: "AE"}, Seen: &gateway.Seen{
-			At: ago(-3*day, 0), Report: gateway.Report{Instance: "gwi_2", Zone: "AE", Waiting: 5 << 20, Holds: []gateway.Held{{Deployment: "taxi-out", Version: 2, State: serving.Ready}}},
-		}},
-		gateway.Gateway{Name: "plant", Spec: gateway.Spec{Zone: "home"}},
-	))
+	answer(p+"/gateways", func(*http.Request) any { // asked now: a minute later the first would be away
+		return object{"items": []any{
+			gateway.Gateway{Name: "branch-7", Spec: gateway.Spec{Zone: "home"}, Seen: &gateway.Seen{
+				At: ago(0, 0), Report: gateway.Report{Instance: "gwi_1", Zone: "home", Holds: []gateway.Held{{Deployment: "delay", Version: 3, State: serving.Ready}}},
+				LeftOut: []gateway.LeftOut{{Deployment: "diversion", Reason: "version 7 may be in DE only, and the gateway is in home"}},
+			}},
+			gateway.Gateway{Name: "ship", Spec: gateway.Spec{Zone: "AE"}, Seen: &gateway.Seen{
+				At: ago(-3*day, 0), Report: gateway.Report{Instance: "gwi_2", Zone: "AE", Waiting: 5 << 20, Holds: []gateway.Held{{Deployment: "taxi-out", Version: 2, State: serving.Ready}}},
+			}},
+			gateway.Gateway{Name: "plant", Spec: gateway.Spec{Zone: "home"}},
+		}}
+	})
 	answer(p+"/monitors", list(monitor("delay", "drifted", "4 of 13 inputs drifted: weather:temp, weather:dewp, weather:pressure and the score."), monitor("diversion", "ok", "No input drifted in the newest window."),
 		monitor("taxi-out", "waiting", "The first window closes when a later record was seen.")))
 	answer(p+"/monitors/delay", fixed(monitor("delay", "drifted", "4 of 13 inputs drifted: weather:temp, weather:dewp, weather:pressure and the score.")))

@@ -62,7 +62,7 @@ func open(t *testing.T, base string) *browser {
 		absent(t, "Chromium is not here; `make engines` installs it")
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1440, 1000),
+		chromedp.ExecPath(program), chromedp.WSURLReadTimeout(live.Wait), chromedp.NoSandbox, chromedp.WindowSize(1440, 1000),
 		chromedp.Flag("lang", "en-GB"), chromedp.Flag("disable-background-networking", true), chromedp.Flag("force-color-profile", "srgb"))
 	alloc, stop := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(stop)

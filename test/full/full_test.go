@@ -335,7 +335,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	w := prepare(t, d)
 	w.accepted(t)
-	short, long := w.job(t, "/bin/sleep", "2"), w.job(t, "/bin/sleep", "3600")
+	short, long := w.job(t, "/bin/sleep", "10"), w.job(t, "/bin/sleep", "3600")
 	w.runs(t, short)
 	w.runs(t, long)
 

@@ -79,6 +79,8 @@ func TestUnresolvable(t *testing.T) {
 func TestServerAway(t *testing.T) {
 	t.Parallel()
 	s := live.New(t, "")
+	at, _ := live.Address(t) // it comes back where it was
+	s.Args = []string{"--http", at}
 	s.Up(t)
 	p := s.Project(t, "away")
 	job := submit(p, "stays", map[string]any{"command": script(
@@ -99,8 +101,6 @@ func TestServerAway(t *testing.T) {
 		out, code := p.Command(t.Context(), "job", "logs", job, "-p", p.Name)
 		return code == 0 && strings.Contains(out, "there"), nil
 	})
-	// From now on it comes back where it was, and is looked at by those who wait.
-	s.Args = append(s.Args, "--http", strings.TrimPrefix(s.URL, "http://"))
 	followed := p.Begin(t.Context(), "job", "logs", job, "--follow", "-p", p.Name)
 	awaited := p.Begin(t.Context(), "job", "wait", job, "-p", p.Name)
 	p.Must(s.Kill())

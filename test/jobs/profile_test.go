@@ -84,7 +84,7 @@ func TestProfileOfGang(t *testing.T) {
 			"x = torch.ones(1 << 18)",
 			"dist.all_reduce(x); print('met', flush=True)",
 			"while True:",
-			"    if dist.get_rank() == 0: time.sleep(0.05)", // the other one waits for it
+			"    if dist.get_rank() == 0: time.sleep(0.3)", // the other one waits for it
 			"    dist.all_reduce(x); x.fill_(1)",
 			"    falaj.step()",
 		}, "\n"),

@@ -92,7 +92,7 @@ func (p *pond) acts(kind string) (all []client.Object) {
 // killSwitch stops what has begun: the job's version is not tried.
 func killSwitch(p *pond) {
 	t := p.T
-	p.trained(3)
+	p.trained(10)
 	p.Apply(retraining)
 	r := rand.New(rand.NewPCG(7, 8))
 	p.rows("m", 0, 250, normal(r, 0))

@@ -39,8 +39,9 @@ func open(t *testing.T) *world {
 	if _, err := os.Stat(python); err != nil {
 		live.Absent(t, "the environment optuna is not installed: make engines")
 	}
+	at, _ := live.Address(t) // where clients look for it again
+	s.Args = []string{"--http", at}
 	s.Up(t)
-	s.Args = []string{"--http", strings.TrimPrefix(s.URL, "http://")} // where clients look for it again
 	return &world{s.Project(t, "tune"), python}
 }
 

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -49,12 +48,8 @@ func TestPythonModels(t *testing.T) {
 		}
 	}
 	s := live.New(t, "")
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{calls: l.Addr().String()}
-	_ = l.Close()
+	w := &world{}
+	w.calls, _ = live.Address(t)
 	s.Args, s.Env = []string{"--grpc", w.calls}, append(s.Env, "FALAJ_SERVING_LOAD_TIMEOUT=60s")
 	s.Up(t)
 	w.Project = s.Project(t, "snakes")

@@ -208,7 +208,7 @@ func (w *world) token(t *testing.T, name, in, service string, role project.Role,
 // brief is a token that has expired: it was good, and its time is over.
 func (w *world) brief(t *testing.T) caller {
 	t.Helper()
-	as := w.token(t, "an expired token", flights, "brief", project.Admin, "3s", nil)
+	as := w.token(t, "an expired token", flights, "brief", project.Admin, "10s", nil)
 	if got := w.send(t, http.MethodGet, "/api/v1/whoami", as, nil); got.status != "200" {
 		t.Fatalf("the brief token was never good: %s", got.status)
 	}

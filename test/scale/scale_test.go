@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -109,7 +110,7 @@ func (w world) used() string {
 // TestToZeroAndBack: a model that nobody asks for has no process, and answers whoever
 // asks; also after a kill of the server, which loads nothing that nobody asks for.
 func TestToZeroAndBack(t *testing.T) {
-	w := begin(t, "scale: {min: 0, idle: 2s}")
+	w := begin(t, "scale: {min: 0, idle: 5s}")
 	if err := w.ask(); err != nil {
 		t.Fatal(err)
 	}
@@ -206,6 +207,7 @@ func TestReplicas(t *testing.T) {
 			t.Fatalf("%d processes", len(pids))
 		}
 		w.Must(syscall.Kill(pids[0], syscall.SIGKILL))
+		w.Eventually("it goes on", func() (bool, error) { return !slices.Contains(w.processes(), pids[0]), nil })
 		w.awaited(2)
 	}
 	close(done)

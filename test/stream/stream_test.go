@@ -333,7 +333,7 @@ func newStream(t *testing.T) *messages {
 func waitFolded(t *testing.T, do func(method, rest string, body, out any) error, view string, events int) {
 	t.Helper()
 	last := ""
-	for range 600 {
+	for end := time.Now().Add(2 * live.Wait); time.Now().Before(end); {
 		var st struct {
 			Waiting, Position int64
 			Events            int

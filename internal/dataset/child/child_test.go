@@ -246,7 +246,7 @@ func TestCloseKills(t *testing.T) {
 }
 
 func TestTimeOut(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	s, err := Start(ctx, script("exec sleep 1000"), "test", LaunchOptions{})
 	if err != nil {

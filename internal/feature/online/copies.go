@@ -172,8 +172,7 @@ func (s *Store) Settle(ctx context.Context, most time.Duration) (bool, error) {
 	if !s.MayHaveCopies() {
 		return true, nil
 	}
-	end := time.NewTimer(most)
-	defer end.Stop()
+	end := time.Now().Add(most)
 	again := time.NewTicker(settlePause)
 	defer again.Stop()
 	for {
@@ -181,11 +180,12 @@ func (s *Store) Settle(ctx context.Context, most time.Duration) (bool, error) {
 		if err != nil || settled {
 			return settled, err
 		}
+		if !time.Now().Before(end) {
+			return false, nil
+		}
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
-		case <-end.C:
-			return false, nil
 		case <-again.C:
 		}
 	}

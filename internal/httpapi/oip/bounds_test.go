@@ -300,7 +300,7 @@ func TestBroken(t *testing.T) {
 	mux := http.NewServeMux()
 	api.Register(func(method, path, _, _ string, h http.HandlerFunc) { mux.Handle(method+" "+path, h) })
 	srv := httptest.NewUnstartedServer(balanced(t, api, mux))
-	srv.Config.ReadTimeout = 100 * time.Millisecond
+	srv.Config.ReadTimeout = 2 * time.Second
 	srv.Start()
 	t.Cleanup(srv.Close)
 	const post = "POST /v2/models/delay/infer HTTP/1.1\r\nHost: x\r\n"

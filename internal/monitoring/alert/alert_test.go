@@ -421,19 +421,23 @@ func TestHangingWebhook(t *testing.T) {
 	})
 	got := make(chan struct{}, 10)
 	other := newReceiver(t, func(http.ResponseWriter, *http.Request) { got <- struct{}{} })
-	s := w.sender(alert.Config{Timeout: time.Second}, r.host(), other.host())
+	s := w.sender(alert.Config{Timeout: 5 * time.Second}, r.host(), other.host())
 	w.enqueue(t, s, "", alert.Target{Webhook: r.URL}, alert.Target{Webhook: other.URL})
 	done := make(chan error)
 	go func() { done <- s.RunOnce(t.Context()) }()
 	<-hanging
 	<-got
 	w.enqueue(t, s, "", alert.Target{Webhook: other.URL})
-	<-got
+	select {
+	case <-got:
+	case err := <-done:
+		t.Fatalf("it was not delivered while another hung: %v", err)
+	}
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 	ds, err := s.Deliveries(ctxOf(t), "nyc", alert.Queued, "", 10)
-	if err != nil || len(ds) != 1 || !strings.Contains(ds[0].Reason, "no answer within 1s") {
+	if err != nil || len(ds) != 1 || !strings.Contains(ds[0].Reason, "no answer within 5s") {
 		t.Errorf("%+v %v", ds, err)
 	}
 }
@@ -834,11 +838,16 @@ func TestCommands(t *testing.T) {
 	}
 	t.Setenv("FALAJ_TEST_SECRET", "hidden")
 	w := onSQLite(t)
-	s := w.sender(alert.Config{Commands: alert.Commands{
-		Dir: commands, Worker: worker, Level: sandbox.Sandbox, Mounts: []sandbox.Mount{{Path: spool, Writable: true}}, Timeout: 2 * time.Second,
-	}})
+	c := alert.Commands{Dir: commands, Worker: worker, Level: sandbox.Sandbox, Mounts: []sandbox.Mount{{Path: spool, Writable: true}}, Timeout: 30 * time.Second}
+	patient := w.sender(alert.Config{Commands: c})
+	c.Timeout = 2 * time.Second
+	impatient := w.sender(alert.Config{Commands: c})
 	run := func(words ...string) alert.Delivery {
 		t.Helper()
+		s := patient
+		if words[0] == "hang" {
+			s = impatient
+		}
 		w.enqueue(t, s, "", alert.Target{Command: words})
 		mustRun(t, s)
 		return newest(t, s)

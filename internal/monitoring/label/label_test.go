@@ -19,7 +19,7 @@ import (
 	"github.com/tink-crypto/tink-go/v2/tink"
 
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
-	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/event/eventtest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
@@ -415,25 +415,14 @@ func (w *world) progress() label.Progress {
 // concluded are the events that say so.
 func (w *world) concluded() (out []label.Concluded) {
 	w.t.Helper()
-	watch := event.Watch(w.db, "nyc", store.Position{})
-	ctx, cancel := context.WithTimeout(w.t.Context(), 300*time.Millisecond)
-	defer cancel()
-	for {
-		e, err := watch.Next(ctx)
-		if err != nil {
-			if !errors.Is(err, context.DeadlineExceeded) {
-				w.t.Fatal(err)
-			}
-			return out
+	for _, e := range eventtest.All(w.t, w.db, label.EventConcluded) {
+		var c label.Concluded
+		if err := e.Decode(&c); err != nil {
+			w.t.Fatal(err)
 		}
-		if e.Name == label.EventConcluded {
-			var c label.Concluded
-			if err := e.Decode(&c); err != nil {
-				w.t.Fatal(err)
-			}
-			out = append(out, c)
-		}
+		out = append(out, c)
 	}
+	return out
 }
 
 // A candidate that is clearly worse is rolled back, once, and one that is as good

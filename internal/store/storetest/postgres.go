@@ -77,7 +77,7 @@ func (c *cluster) url(database string) string {
 // test process does; then it stops the server and removes its directory.
 const serve = `
 trap '' INT TERM HUP
-"$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c max_connections=200 -c shared_buffers=32MB -c log_min_messages=warning >"$2/log" 2>&1 &
+"$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c max_connections=200 -c shared_buffers=32MB -c autovacuum=off -c log_min_messages=warning >"$2/log" 2>&1 &
 server=$!
 while read -r _; do :; done
 kill -INT $server

@@ -124,7 +124,7 @@ func TestServes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, 3, `while ! [ -e ready ]; do sleep 0.05; done; echo "$FALAJ_ROLE $FALAJ_ROLE_INDEX $FALAJ_PEERS_PS"`, 500*time.Millisecond,
+			s := start(t, 3, `while ! [ -e ready ]; do sleep 0.05; done; echo "$FALAJ_ROLE $FALAJ_ROLE_INDEX $FALAJ_PEERS_PS"`, 5*time.Second,
 				server(script), launch.Role{Name: "worker", Workers: 2})
 			code, out, members := s.end()
 			if code != 0 || !strings.Contains(out, "[1] worker 0 127.0.0.1:") || !strings.Contains(out, "[2] worker 1 127.0.0.1:") {
@@ -176,7 +176,7 @@ func TestAsked(t *testing.T) {
 	t.Parallel()
 	s := start(t, 2, `
 		if [ "$RANK" = 1 ]; then trap '' TERM; echo deaf; while :; do sleep 1000; done; fi
-		trap 'exit 75' TERM; echo ready; sleep 1000 & wait`, 300*time.Millisecond)
+		trap 'exit 75' TERM; echo ready; sleep 1000 & wait`, 5*time.Second)
 	s.hear("[0] ready", "[1] deaf")
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+	"github.com/falaj-ml/falaj/test/live"
 )
 
 const job = "job_dcp"
@@ -65,7 +65,7 @@ func TestReshard(t *testing.T) {
 // ranks runs all ranks of one attempt to their end.
 func ranks(t *testing.T, python, checkpoints string, size int) string {
 	t.Helper()
-	port := free(t)
+	_, port := live.Address(t)
 	outs := make([]bytes.Buffer, size)
 	g, ctx := errgroup.WithContext(t.Context())
 	for rank := range size {
@@ -88,20 +88,6 @@ func ranks(t *testing.T, python, checkpoints string, size int) string {
 		t.Fatalf("%d ranks: %v\n%s", size, err, all.String())
 	}
 	return all.String()
-}
-
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 // keeper is the service over a real database and directory of objects.

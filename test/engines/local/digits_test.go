@@ -126,7 +126,8 @@ func TestLossesAreTheSame(t *testing.T) {
 	w.same("without torchrun", want, w.losses(plain))
 
 	slow := []string{"python", "train.py", "--steps", "60", "--every", "10", "--pause", "0.2"}
-	resized := w.submit(func(s map[string]any) { s["command"] = slow })
+	slower := append(slices.Clone(slow[:len(slow)-1]), "0.4") // time enough for the second resize
+	resized := w.submit(func(s map[string]any) { s["command"] = slower })
 	w.reaches(resized, 12)
 	w.Run(0, "job", "resize", resized, "4")
 	w.reaches(resized, 35)
@@ -152,7 +153,8 @@ func TestLossesAreTheSame(t *testing.T) {
 		Tries []struct{ Class, Reason string }
 	}
 	w.Must(w.C.Do(t.Context(), http.MethodGet, w.Path("jobs/"+hit+"?view=full"), nil, &d))
-	if len(d.Tries) != 2 || d.Tries[0].Class != "killed" {
+	// Those who lost it may say so before the launcher that saw it die.
+	if len(d.Tries) != 2 || d.Tries[0].Class != "killed" && d.Tries[0].Class != "infrastructure" {
 		t.Errorf("the attempts are %+v", d.Tries)
 	}
 }

@@ -197,8 +197,19 @@ func (s *suite) meet(pipe string) {
 // hear waits until the program opens the pipe for writing and writes a line.
 func (s *suite) hear(pipe string) *bufio.Reader {
 	s.Helper()
-	f, err := os.Open(pipe)
-	s.check(err)
+	var f *os.File
+	opened := make(chan error, 1)
+	go func() {
+		var err error
+		f, err = os.Open(pipe)
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		s.check(err)
+	case <-s.ctx.Done():
+		s.Fatal("the program did not open the pipe")
+	}
 	s.Cleanup(func() { _ = f.Close() })
 	r := bufio.NewReader(f)
 	if _, err := r.ReadString('\n'); err != nil {
@@ -361,7 +372,7 @@ func (s *suite) timeout() {
 
 func (s *suite) timeoutIgnored() {
 	spec := s.spec(progIgnore)
-	spec.Timeout, spec.Grace = 500*time.Millisecond, 200*time.Millisecond
+	spec.Timeout, spec.Grace = 5*time.Second, 200*time.Millisecond // it is told to ignore by then
 	out := s.pipe("out")
 	h := s.start(spec)
 	s.hear(out)

@@ -447,7 +447,7 @@ func TestEngineSays(t *testing.T) {
 func TestCancelledOnTheEngine(t *testing.T) {
 	t.Parallel()
 	for _, end := range []protocol.End{{Reason: string(engine.Signalled), Signal: "SIGTERM", ExitCode: -1}, {Reason: string(engine.Stopped), ExitCode: -1}} {
-		w, l := hub(t, nil)
+		w, l := hub(t, func(c *remote.Config) { c.Settle = 5 * time.Second })
 		h := w.start(w.spec(1, "true"))
 		w.check(w.tell(h, "join", nil, joining(0, start0), nil))
 		w.check(w.tell(h, "end", as(0, start0), end, nil))
@@ -535,7 +535,8 @@ func TestEngineExplains(t *testing.T) {
 		{protocol.End{Reason: "exited", ExitCode: 3}, true, engine.Ended, engine.Exited, "worker 0 on n: exit code 3"},
 		{protocol.End{Reason: "exited", ExitCode: 3}, false, engine.Ended, engine.Exited, "worker 0 on n: exit code 3"},
 	} {
-		w, l := hub(t, nil)
+		// What the members say after the engine counts within a fifth of Settle.
+		w, l := hub(t, func(c *remote.Config) { c.Settle = 10 * time.Second })
 		h := w.start(w.spec(2, "true"))
 		joined := make(chan error, 1)
 		go func() { joined <- w.tell(h, "join", nil, joining(1, start1), nil) }()

@@ -299,10 +299,11 @@ func TestKill(t *testing.T) {
 	for range 3 {
 		recovers(t, s)
 		cmd, _ := l.newest()
+		gone := s.(*session).current(t).gone
 		if err := cmd.Process.Kill(); err != nil {
 			t.Error(err)
 		}
-		<-s.(*session).current(t).gone
+		<-gone
 	}
 	recovers(t, s)
 	close(done)
@@ -356,8 +357,16 @@ func TestSilent(t *testing.T) {
 	p.mu.Lock()
 	p.calls[1<<32] = beside
 	p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	go func() {
+		for sent := false; !sent; {
+			p.mu.Lock()
+			sent = len(p.calls) == 2
+			p.mu.Unlock()
+		}
+		cancel()
+	}()
 	if _, err := s.Infer(ctx, x(15), []string{"x"}); !fault.Is(err, fault.Timeout) {
 		t.Errorf("got %v", err)
 	}
@@ -410,12 +419,13 @@ func pause() {
 // too.
 func TestDeaf(t *testing.T) {
 	s := load(t, &launcher{what: "deaf"}, "")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	much := x(make([]int64, 1<<20)...)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // it is being written by then
 	defer cancel()
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		if _, err := s.Infer(ctx, x(make([]int64, 1<<20)...), []string{"x"}); !fault.Is(err, fault.Unavailable) {
+		if _, err := s.Infer(ctx, much, []string{"x"}); !fault.Is(err, fault.Unavailable) {
 			t.Errorf("got %v", err)
 		}
 	}()
