@@ -528,7 +528,7 @@ func (w *situation) barred(x Workload) string {
 	if i := slices.IndexFunc(w.rentals, func(r Rental) bool { return r.For == x.ID && !r.Opened.IsZero() && r.Why == unused }); i >= 0 {
 		return fmt.Sprintf("node %s of %s was rented for it and it did not start there", w.rentals[i].Node, w.rentals[i].Pool)
 	}
-	wait, ok := w.s.wait(x.ID)
+	wait, ok, _ := w.s.wait(x.ID)
 	if !ok {
 		return "about to be scheduled"
 	}

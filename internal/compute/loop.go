@@ -112,6 +112,9 @@ func (s *Service) elected(ctx context.Context) {
 			})
 			s.lease.Store(nil)
 			s.forgetWorld()
+			s.deciding.Lock()
+			s.state = nil // another process decides
+			s.deciding.Unlock()
 		}
 		if err != nil && ctx.Err() == nil && !fault.Is(err, fault.Conflict) {
 			s.log.ErrorContext(ctx, "being elected to schedule failed", slog.Any("error", err))
@@ -247,8 +250,8 @@ const placeAtOnce = 256
 func (s *Service) step(d scheduler.Delta) scheduler.Plan {
 	s.deciding.Lock()
 	defer s.deciding.Unlock()
-	if s.state == nil {
-		s.state = &scheduler.State{}
+	if s.state == nil || s.stale {
+		s.state, s.stale = &scheduler.State{}, false
 	}
 	return s.state.Step(d)
 }
@@ -262,14 +265,15 @@ func (s *Service) anew() {
 	s.hurry()
 }
 
-// forgetWorld makes the next cycle read all of it again.
+// forgetWorld makes the next cycle read all of it again. Until then readers are told
+// what the last one found.
 func (s *Service) forgetWorld() {
 	s.deciding.Lock()
 	defer s.deciding.Unlock()
 	if s.state != nil {
 		s.history, s.turns, s.leaving = s.state.History(), s.state.Turns(), s.state.Leaving()
 	}
-	s.state = nil
+	s.stale = true
 }
 
 func (s *Service) endCycle() {
@@ -294,7 +298,7 @@ type news struct {
 // look reads what changed since the last cycle; at first that is everything.
 func (s *Service) look(ctx context.Context) (news, error) {
 	s.deciding.Lock()
-	all := s.state == nil
+	all := s.state == nil || s.stale
 	s.deciding.Unlock()
 	s.mu.Lock()
 	touched, moved := slices.Collect(maps.Keys(s.touched)), s.moved

@@ -109,6 +109,7 @@ type Service struct {
 	sized    time.Time        // of a cycle: the last that looked at sizes
 	reopen   time.Time        // of a cycle: when the next quarantine ends; zero is never
 	state    *scheduler.State // nil until the world was read
+	stale    bool             // the next cycle reads all of the world into a new state
 	// Of the state before it was forgotten: what it knew that is nowhere else.
 	history map[string]scheduler.Used
 	turns   []scheduler.ID
@@ -778,7 +779,7 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 		if w.State != Queued {
 			break
 		}
-		if wait, waits := s.wait(wid); waits && !touched {
+		if wait, waits, stale := s.wait(wid); waits && !touched && !stale {
 			return s.bursts.words(wid, texts(wait.Reasons)), nil
 		}
 		if !loops {
@@ -824,7 +825,7 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 // does not wait, or another process schedules. It is possible unless it waits for
 // what no pool has, and none could rent: until somebody changes something.
 func (s *Service) Waits(wid WorkloadID) (of []Reason, possible bool) {
-	wait, waits := s.wait(wid)
+	wait, waits, _ := s.wait(wid)
 	return reasons(wait.Reasons), !waits || wait.Possible || s.bursts.ever(wid)
 }
 
@@ -839,14 +840,16 @@ func (s *Service) Growth(wid WorkloadID) int {
 	return s.state.Growth(scheduler.ID(wid))
 }
 
-// wait is why a workload waited in the last cycle.
-func (s *Service) wait(wid WorkloadID) (scheduler.Wait, bool) {
+// wait is why a workload waited in the last cycle, and whether the next one reads all
+// anew.
+func (s *Service) wait(wid WorkloadID) (wait scheduler.Wait, waits, stale bool) {
 	s.deciding.Lock()
 	defer s.deciding.Unlock()
 	if s.state == nil {
-		return scheduler.Wait{}, false
+		return scheduler.Wait{}, false, false
 	}
-	return s.state.Why(scheduler.ID(wid))
+	wait, waits = s.state.Why(scheduler.ID(wid))
+	return wait, waits, s.stale
 }
 
 // notice is what a workload whose accelerators are idle has to expect.
