@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -132,7 +131,7 @@ func TestHostileJob(t *testing.T) {
 		"data": map[string]string{"rows": "rows"},
 		"env": map[string]string{
 			"A_DATA": s.Data, "A_SECRET": string(reversed), "A_OTHER_FILE": file, "A_OTHER_SPEC": spec, "A_OTHER_JOB": victim,
-			"A_OTHER": strconv.Itoa(other), "A_SERVER": strconv.Itoa(s.PID()), "A_CLOSED": closed.Addr().String(), "A_OPEN": open.Addr().String(),
+			"A_OTHER": live.Identity(t, other), "A_SERVER": live.Identity(t, s.PID()), "A_CLOSED": closed.Addr().String(), "A_OPEN": open.Addr().String(),
 			"A_API": server.Host, "A_SOCKET": socket.Addr().String(),
 		},
 	})

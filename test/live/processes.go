@@ -1,10 +1,14 @@
 package live
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/sandbox/shim"
 )
 
 // Process is a process that has to do with a data directory.
@@ -40,4 +44,15 @@ func (s *Server) Processes() []Process {
 		}
 	}
 	return out
+}
+
+// Identity is a process's number and the time it started, "PID STARTED", which no other
+// process has, whatever numbers it sees.
+func Identity(tb testing.TB, pid int) string {
+	tb.Helper()
+	p, err := shim.ProcessOf(pid)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return fmt.Sprint(p.PID, p.Start)
 }

@@ -17,7 +17,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -145,7 +144,7 @@ func TestHostileGangAndContainer(t *testing.T) {
 			"data": map[string]string{"rows": "rows"}, "timeout": "5m", "max_attempts": 1,
 			"env": map[string]string{
 				"A_DATA": s.Data, "A_SECRET": string(reversed), "A_OTHER_FILE": filepath.Join(scratch, "secret"), "A_OTHER_JOB": victim,
-				"A_OTHER_SPEC": filepath.Join(s.Data, "workloads", attempt, "spec.json"), "A_OTHER": strconv.Itoa(other), "A_SERVER": strconv.Itoa(s.PID()),
+				"A_OTHER_SPEC": filepath.Join(s.Data, "workloads", attempt, "spec.json"), "A_OTHER": live.Identity(t, other), "A_SERVER": live.Identity(t, s.PID()),
 				"A_CLOSED": closed.Addr().String(), "A_OPEN": open.Addr().String(), "A_GANG": gang, "A_API": server.Host, "A_SOCKET": socket.Addr().String(),
 			},
 		}
