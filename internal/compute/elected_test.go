@@ -55,6 +55,19 @@ func TestTwoSchedulers(t *testing.T) {
 		t.Fatalf("%d were started", n)
 	}
 
+	// Neither tells what it found when it was elected.
+	for _, s := range []*compute.Service{w.Service, other} {
+		for end := time.Now().Add(time.Minute); ; {
+			_, err := s.Try(t.Context(), compute.Request{ID: "att_3", Kind: compute.JobAttempt, Project: "p", Amount: cores(1)})
+			if fault.Is(err, fault.Unavailable) {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("it still tells: %v", err)
+			}
+		}
+	}
+
 	// It gives it back, and one of the two goes on, with the first as well.
 	if err := thief.Release(t.Context()); err != nil {
 		t.Fatal(err)

@@ -111,9 +111,8 @@ func (s *Service) elected(ctx context.Context) {
 				return nil
 			})
 			s.lease.Store(nil)
-			s.forgetWorld()
 			s.deciding.Lock()
-			s.state = nil // another process decides
+			s.state, s.history, s.turns, s.leaving = nil, nil, nil, nil // another process decides
 			s.deciding.Unlock()
 		}
 		if err != nil && ctx.Err() == nil && !fault.Is(err, fault.Conflict) {
@@ -201,9 +200,15 @@ func (s *Service) RunOnce(ctx context.Context) (next time.Duration, err error) {
 	s.cycle.Lock()
 	defer s.cycle.Unlock()
 	defer s.endCycle()
+	decided := false
 	defer func() {
 		if err != nil {
-			s.forgetWorld() // what was taken in may not be what is there
+			s.forgetWorld()
+		}
+		if err != nil && decided { // what was taken in may not be what is there
+			s.deciding.Lock()
+			s.state = nil
+			s.deciding.Unlock()
 		}
 	}()
 
@@ -215,6 +220,7 @@ func (s *Service) RunOnce(ctx context.Context) (next time.Duration, err error) {
 
 	// 2. Decide.
 	plan := s.step(changed.delta)
+	decided = true
 
 	// 3. Record the placements, then act on them.
 	for some := range slices.Chunk(plan.Place, placeAtOnce) {

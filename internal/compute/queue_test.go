@@ -274,11 +274,27 @@ func TestReadAnew(t *testing.T) {
 	if _, err := w.Try(t.Context(), odd); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("before the first cycle: %v", err)
 	}
-	for _, anew := range []func(){func() {}, w.Anew, w.Anew} {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		anew func()
+		why  string
+	}{
+		{func() {}, "has no node large enough"},
+		{w.Anew, "about to be scheduled"},
+		{func() {
+			if _, err := w.RunOnce(over); err == nil {
+				t.Error("a cycle that cannot read comes to its end")
+			}
+		}, "about to be scheduled"},
+	} {
 		if _, err := w.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		anew()
+		c.anew()
+		if why, err := w.Why(t.Context(), "att_2"); err != nil || !strings.Contains(strings.Join(why, "\n"), c.why) {
+			t.Errorf("why: %q, %v", why, err)
+		}
 		q, err := w.Queue(t.Context(), "bank")
 		if err != nil || q.Used.CPU != resource.Cores(1) || q.Running != 1 || q.Waiting != 1 {
 			t.Errorf("%+v, %v", q, err)

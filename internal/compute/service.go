@@ -108,7 +108,7 @@ type Service struct {
 	deciding sync.Mutex
 	sized    time.Time        // of a cycle: the last that looked at sizes
 	reopen   time.Time        // of a cycle: when the next quarantine ends; zero is never
-	state    *scheduler.State // nil until the world was read
+	state    *scheduler.State // nil until the world was read, and while another process decides
 	stale    bool             // the next cycle reads all of the world into a new state
 	// Of the state before it was forgotten: what it knew that is nowhere else.
 	history map[string]scheduler.Used

@@ -6,7 +6,6 @@
 package erase
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -85,33 +84,7 @@ func needles(rows []row) map[string][]byte {
 // search says in which files of a directory each needle is.
 func search(t *testing.T, dir string, needles map[string][]byte) map[string][]string {
 	t.Helper()
-	found := map[string][]string{}
-	files := 0
-	if err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		var content []byte
-		if err == nil && e.Type().IsRegular() {
-			content, err = os.ReadFile(path)
-		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
-			return nil
-		case err != nil || !e.Type().IsRegular():
-			return err
-		}
-		files++
-		if len(bytes.Trim(content, "\x00")) == 0 {
-			return err // the reserve of disk space
-		}
-		rel, _ := filepath.Rel(dir, path)
-		for name, b := range needles {
-			if bytes.Contains(content, b) || bytes.Contains([]byte(rel), b) {
-				found[name] = append(found[name], rel)
-			}
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	found, files := live.Search(t, dir, needles)
 	if files < 20 {
 		t.Fatalf("only %d files were looked through", files)
 	}

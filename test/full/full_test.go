@@ -348,6 +348,14 @@ func TestFullDisk(t *testing.T) {
 	if !errors.As(err, &e) || e.Status != http.StatusForbidden {
 		t.Errorf("a viewer cancels a job: %v", err)
 	}
+	eventually(t, func() error {
+		for _, p := range s.Processes() {
+			if p.Line == "/bin/sleep 10" {
+				return errors.New("it sleeps")
+			}
+		}
+		return nil
+	})
 	live.Free(t, d.Root)
 	w.accepted(t)
 	w.kept(t)

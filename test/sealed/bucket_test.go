@@ -67,7 +67,7 @@ func TestPlantedValuesAreInNoFileOfTheBucket(t *testing.T) {
 	look := func(when string) {
 		t.Helper()
 		for _, at := range []string{s.Data, bucket} {
-			found, files := search(t, at, secret.needles())
+			found, files := live.Search(t, at, secret.needles())
 			if files < 4 {
 				t.Fatalf("%s: only %d files were looked through", when, files)
 			}
@@ -75,10 +75,10 @@ func TestPlantedValuesAreInNoFileOfTheBucket(t *testing.T) {
 				t.Errorf("%s: %s is in %v", when, name, in)
 			}
 		}
-		if control, _ := search(t, s.Data, shown.needles()); len(control) == 0 {
+		if control, _ := live.Search(t, s.Data, shown.needles()); len(control) == 0 {
 			t.Errorf("%s: the search does not find values of an open dataset: it would find nothing", when)
 		}
-		if found, _ := search(t, s.Data, map[string][]byte{"the bucket's key": []byte(sourcetest.S3Password)}); len(found) > 0 {
+		if found, _ := live.Search(t, s.Data, map[string][]byte{"the bucket's key": []byte(sourcetest.S3Password)}); len(found) > 0 {
 			t.Errorf("%s: %v", when, found)
 		}
 		if _, err := os.Stat(filepath.Join(s.Data, "objects")); err == nil {

@@ -6,9 +6,7 @@ package sealed
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -84,36 +82,6 @@ func (p planted) needles() map[string][]byte {
 		add("number in digits", i, []byte(strconv.FormatFloat(p.real[i], 'g', -1, 64)[:15]))
 	}
 	return out
-}
-
-// search says in which files of a directory each needle is.
-func search(t *testing.T, dir string, needles map[string][]byte) (found map[string][]string, files int) {
-	t.Helper()
-	found = map[string][]string{}
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		var content []byte
-		if err == nil && e.Type().IsRegular() {
-			content, err = os.ReadFile(path)
-		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
-			return nil
-		case err != nil || !e.Type().IsRegular():
-			return err
-		}
-		files++
-		rel, _ := filepath.Rel(dir, path)
-		for name, b := range needles {
-			if bytes.Contains(content, b) || bytes.Contains([]byte(rel), b) {
-				found[name] = append(found[name], rel)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found, files
 }
 
 const datasets = `
@@ -247,14 +215,14 @@ func TestPlantedValuesAreInNoFile(t *testing.T) {
 				t.Errorf("%s: %s is in the server's log", when, name)
 			}
 		}
-		found, files := search(t, s.Data, needles)
+		found, files := live.Search(t, s.Data, needles)
 		if files < 20 {
 			t.Fatalf("%s: only %d files were looked through", when, files)
 		}
 		for name, in := range found {
 			t.Errorf("%s: %s is in %v", when, name, in)
 		}
-		control, _ := search(t, s.Data, shown.needles())
+		control, _ := live.Search(t, s.Data, shown.needles())
 		kinds := map[string]bool{}
 		for name, in := range control {
 			if slices.ContainsFunc(in, func(f string) bool { return strings.HasSuffix(f, ".parquet") }) {

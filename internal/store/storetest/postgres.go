@@ -74,7 +74,8 @@ func (c *cluster) url(database string) string {
 }
 
 // serve runs the server until its standard input ends, which it does when the
-// test process does; then it stops the server and removes its directory.
+// test process does; then it stops the server and removes its directory. It does not
+// vacuum by itself: while it writes, later events are not seen yet.
 const serve = `
 trap '' INT TERM HUP
 "$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c max_connections=200 -c shared_buffers=32MB -c autovacuum=off -c log_min_messages=warning >"$2/log" 2>&1 &

@@ -171,12 +171,12 @@ func TestBrackets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64().Draw(t, "seed")
 		counts := make([]float64, 4)
-		const n = 5000
+		const n = 10_000
 		for i := range n {
 			counts[r.Bracket(seed, i)]++
 		}
 		for b, w := range want {
-			if share := counts[b] / n; math.Abs(share-w/49) > 0.05 {
+			if share := counts[b] / n; math.Abs(share-w/49) > 0.035 {
 				t.Fatalf("bracket %d has %.3f, not %.3f", b, share, w/49)
 			}
 		}

@@ -372,7 +372,7 @@ func (s *suite) timeout() {
 
 func (s *suite) timeoutIgnored() {
 	spec := s.spec(progIgnore)
-	spec.Timeout, spec.Grace = 5*time.Second, 200*time.Millisecond // it is told to ignore by then
+	spec.Timeout, spec.Grace = 5*time.Second, 200*time.Millisecond // by then it ignores SIGTERM
 	out := s.pipe("out")
 	h := s.start(spec)
 	s.hear(out)

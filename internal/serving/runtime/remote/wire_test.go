@@ -604,6 +604,7 @@ func TestDeadline(t *testing.T) {
 			f.mu.Unlock()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
+			asked := time.Now()
 			_, err := s.Infer(ctx, one, []string{"label"})
 			close(told)
 			if !fault.Is(err, fault.Timeout) {
@@ -613,6 +614,9 @@ func TestDeadline(t *testing.T) {
 			case <-began:
 				<-over
 			default:
+				if time.Since(asked) < time.Second {
+					t.Fatal("it was never asked")
+				}
 				t.Skip("the request took a second to arrive")
 			}
 		})
