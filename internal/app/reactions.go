@@ -109,7 +109,7 @@ func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 	if hint := fault.HintOf(err); hint != "" {
 		reason += ". " + hint
 	}
-	return a.serving.Conclude(ctx, act.ID, serving.ActFailed, reason, "")
+	return a.serving.Conclude(ctx, act.ID, serving.ActFailed, reason+"; it had begun because: "+act.Reason, "")
 }
 
 // claim says what the event asks for and records that it is being done; a nil
@@ -271,8 +271,12 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 	if err != nil {
 		return nil, err
 	}
+	why := fmt.Sprintf("%s %s", j.Job, j.State)
+	if j.Model != "" {
+		why = fmt.Sprintf("%s registered %s", j.Job, j.Model)
+	}
 	return &intent{
-		Act: serving.Act{Deployment: began.Deployment, At: began.At, Reason: string(j.Job) + " registered " + j.Model, Evidence: evidence},
+		Act: serving.Act{Deployment: began.Deployment, At: began.At, Reason: why, Evidence: evidence},
 		do: func(ctx context.Context) (string, string, error) {
 			model, version, registered := strings.Cut(j.Model, "@")
 			switch {

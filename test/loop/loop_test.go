@@ -38,7 +38,7 @@ func TestLoop(t *testing.T) {
 		for name, test := range map[string]func(*pond){
 			"requests": wrongRequests, "labels": wrongLabels, "same name": sameNameAgain, "monitors": oddMonitors, "times": strangeTimes, "categories": manyCategories, "webhooks": wrongWebhooks,
 			"no traffic": noTraffic, "bad candidates": badCandidates, "rollback": rollbackThatDoesNotLoad, "load": nothingLostOrMixed, "permissions": noPermission,
-			"at once": promoteAndRollBack, "switch": killSwitch, "rights": lostRights, "bad jobs": badJobs,
+			"at once": promoteAndRollBack, "switch": killSwitch, "rights": lostRights, "bad jobs": badJobs, "busy": busy,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -122,6 +122,33 @@ func killSwitch(p *pond) {
 	}
 }
 
+// busy is a deployment that tries a version when a job registers another: the act fails,
+// and names both.
+func busy(p *pond) {
+	t := p.T
+	p.trained(10)
+	p.Register("m", linear(0, 1, 0))
+	p.Apply(retraining)
+	r := rand.New(rand.NewPCG(13, 14))
+	p.rows("m", 0, 250, normal(r, 0))
+	p.rows("m", 300, 250, normal(r, 5))
+	p.Eventually("nothing is trained", func() (bool, error) {
+		acts := p.acts("retrain")
+		return len(acts) > 0 && acts[0].Text("outcome") == "done", fmt.Errorf("%v", acts)
+	})
+	job := p.acts("retrain")[0].Text("result")
+	_, err := p.C.Canary(t.Context(), p.Name, "m", "2", 0, "by hand")
+	p.Must(err)
+	p.Eventually("the job's end is not answered", func() (bool, error) {
+		acts := p.acts("canary")
+		return len(acts) > 0 && acts[0].Text("outcome") != "claimed", fmt.Errorf("%v", acts)
+	})
+	act := p.acts("canary")[0]
+	if reason := act.Text("reason"); act.Text("outcome") != "failed" || !strings.Contains(reason, "version 2 of m is being tried already") || !strings.Contains(reason, job+" registered m@3") {
+		t.Errorf("%v", act)
+	}
+}
+
 // lostRights are those of a monitor's author: what it would begin fails, and says
 // why.
 func lostRights(p *pond) {
