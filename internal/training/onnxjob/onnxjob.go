@@ -21,7 +21,7 @@ var rows string
 func Script(program string) string { return rows + "\n\n" + program }
 
 // Runtime is the ONNX Runtime that serves: answers of jobs are those of deployments.
-const Runtime = "onnxruntime==1.27.0"
+const Runtime = "onnxruntime==1.32.0"
 
 // Reference names a version of a model, a number or an alias, as data of a job.
 func Reference(model, version string) string {
