@@ -22,6 +22,9 @@ func recurrent(gates int64) []demand {
 			if x.shape != nil && len(x.shape) != 3 {
 				return invalid("its input X has shape %v; it must have 3 dimensions", x.shape)
 			}
+			if slices.Contains(x.shape, 0) {
+				return invalid("its input X has shape %v, with a dimension of 0", x.shape)
+			}
 			wide, batch, steps := x.size(2), x.size(1), x.size(0)
 			if c.integer("layout", 0) == 1 {
 				batch, steps = steps, batch
