@@ -39,6 +39,14 @@ func Name(does, of string) string {
 	return strings.TrimRight(name[:min(len(name), 63)], "-")
 }
 
+// Models inspects what a job is to load.
+type Models interface {
+	// Runnable refuses a version, a number or an alias, whose ONNX file has a structure that
+	// would crash or exhaust a runtime. Errors: fault.Invalid; fault.NotFound;
+	// fault.PermissionDenied.
+	Runnable(ctx context.Context, p project.Name, model, version string) error
+}
+
 // Environments is *environment.Service.
 type Environments interface {
 	One(ctx context.Context, p project.Name, name string) (environment.Environment, error)
