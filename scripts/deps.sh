@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
 UV=0.13.9
-ORT=1.27.0
+ORT=1.32.0
 
 mkdir -p bin lib .tmp
 python=$(tools_python)
@@ -24,9 +24,13 @@ fi
 if [ ! -f "lib/libonnxruntime.so.$ORT" ]; then
 	say "ONNX Runtime $ORT"
 	fetch scripts/onnxruntime.txt --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --python-version 3.12
-	rm -f lib/libonnxruntime.so*
-	unpack ".tmp/wheels/onnxruntime-$ORT-"*x86_64*.whl "onnxruntime/capi/libonnxruntime.so.$ORT" "lib/libonnxruntime.so.$ORT"
-	ln -sf "libonnxruntime.so.$ORT" lib/libonnxruntime.so
+	unpack ".tmp/wheels/onnxruntime-$ORT-"*cp312*x86_64*.whl "onnxruntime/capi/libonnxruntime.so.$ORT" "lib/libonnxruntime.so.$ORT"
+fi
+if [ "$(readlink lib/libonnxruntime.so)" != "libonnxruntime.so.$ORT" ]; then
+	# The new library is complete before anything points to it; then the old ones go.
+	ln -sfn "libonnxruntime.so.$ORT" lib/libonnxruntime.so.link
+	mv -f lib/libonnxruntime.so.link lib/libonnxruntime.so
+	find lib -maxdepth 1 -name 'libonnxruntime.so.*' ! -name "libonnxruntime.so.$ORT" -delete
 fi
 
 if [ ! -f lib/package-index.json ]; then

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -191,6 +192,9 @@ func (f featureData) Append(ctx context.Context, r feature.Appended) (feature.Da
 	return factsOf(v), nil
 }
 
+// modelFile is the file of a version that serving loads.
+const modelFile = "model.onnx"
+
 // maxModel bounds a model file that is held in memory, in bytes.
 const maxModel = 4 << 30
 
@@ -250,8 +254,25 @@ func (m servingModels) OpenVerified(ctx context.Context, p, model, version strin
 		Name: v.Version.Model, Version: int64(v.Version.Number), Digest: v.Version.Digest,
 		Residency: v.Version.Residency, Classification: v.Version.Classification, OfJob: v.Version.OfJob, Files: m.files(v),
 	}
-	if out.Files == nil || has(v, "model.onnx") {
-		out.File, err = v.ReadFile(ctx, "model.onnx", maxModel)
+	if out.Files == nil || has(v, modelFile) {
+		out.File, err = v.ReadFile(ctx, modelFile, maxModel)
 	}
 	return out, err
+}
+
+// jobModels are registered models to the jobs that run them.
+type jobModels struct{ *registry.Service }
+
+// Runnable implements onnxjob.Models by what the scan of the version's files found.
+func (m jobModels) Runnable(ctx context.Context, p project.Name, model, version string) error {
+	r, err := m.ContentOf(ctx, p, model, version)
+	if err != nil {
+		return err
+	}
+	for _, c := range r.Contents {
+		if c.Path == modelFile && c.Format == "onnx" {
+			return fault.New(fault.Invalid, "model %s, version %s, cannot be run: %s", model, version, strings.Join(c.Reasons, "; "))
+		}
+	}
+	return nil
 }

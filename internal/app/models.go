@@ -12,6 +12,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/machine"
+	"github.com/falaj-ml/falaj/internal/onnxfile"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
@@ -61,6 +62,11 @@ func (a *App) runtimes() (runtimes, error) {
 func (r runtimes) Load(ctx context.Context, model []byte, o runtime.Options) (runtime.Session, error) {
 	if o.Remote.Server != "" {
 		return r.remote.Load(ctx, model, o)
+	}
+	if o.Python == nil { // before any process gets it
+		if err := onnxfile.Check(model); err != nil {
+			return nil, err
+		}
 	}
 	if o.Python == nil && !o.Apart && !onnx.Fragile(model) {
 		return r.here.Load(ctx, model, o)

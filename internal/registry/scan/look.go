@@ -46,6 +46,9 @@ func (s *scanner) file(ctx context.Context, f File) error {
 	if err := s.unread(s.stream(ctx, f.Path, reading{r}, 0)); err != nil {
 		return err
 	}
+	if err := s.onnx(ctx, f); err != nil {
+		return err
+	}
 	if !isZip {
 		return nil
 	}

@@ -6,6 +6,7 @@
 //   - scan.go: levels, the report, limits. look.go: what a file is.
 //   - pickle.go: a walk through the opcodes of a pickle, without running any.
 //   - imports.go: which imports of a pickle do what.
+//   - onnx.go: ONNX models, by package onnxfile.
 //   - archive.go: zip, tar, and what is compressed, and what is wrong with them.
 //
 // # Guarantees
@@ -54,7 +55,7 @@ func ParseLevel(s string) (Level, bool) { return Level(s), slices.Contains(level
 // listed.
 type Content struct {
 	Path     string   `json:"path" doc:"File, and after ! the member of an archive"`
-	Format   string   `json:"format" doc:"pickle, zip, tar, gzip, zlib, bzip2, zstd, xz, numpy, hdf5, json, elf, pe or mach-o"`
+	Format   string   `json:"format" doc:"pickle, zip, tar, gzip, zlib, bzip2, zstd, xz, numpy, hdf5, json, onnx, elf, pe or mach-o"`
 	Level    Level    `json:"level" enum:"data,known,unknown,code,danger" doc:"What loading it may do"`
 	Protocol *int     `json:"protocol,omitempty" doc:"Of a pickle"`
 	Imports  []string `json:"imports,omitempty" doc:"What a pickle imports, module and name"`
@@ -71,7 +72,7 @@ type Report struct {
 }
 
 // Rules is the version of the rules; a report says by which it was made.
-const Rules = 2
+const Rules = 3
 
 // Why is the worst of a report in words; empty when it is no more than most.
 func (r Report) Why(most Level) string {

@@ -21,7 +21,7 @@ var rows string
 func Script(program string) string { return rows + "\n\n" + program }
 
 // Runtime is the ONNX Runtime that serves: answers of jobs are those of deployments.
-const Runtime = "onnxruntime==1.27.0"
+const Runtime = "onnxruntime==1.32.0"
 
 // Reference names a version of a model, a number or an alias, as data of a job.
 func Reference(model, version string) string {
@@ -37,6 +37,14 @@ var notName = regexp.MustCompile(`[^a-z0-9]+`)
 func Name(does, of string) string {
 	name := strings.Trim(notName.ReplaceAllString(does+"-"+of, "-"), "-")
 	return strings.TrimRight(name[:min(len(name), 63)], "-")
+}
+
+// Models inspects what a job is to load.
+type Models interface {
+	// Runnable refuses a version, a number or an alias, whose ONNX file has a structure that
+	// would crash or exhaust a runtime. Errors: fault.Invalid; fault.NotFound;
+	// fault.PermissionDenied.
+	Runnable(ctx context.Context, p project.Name, model, version string) error
 }
 
 // Environments is *environment.Service.

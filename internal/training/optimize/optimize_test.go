@@ -97,6 +97,7 @@ type world struct {
 	file     string
 	envs     map[string]environment.Spec
 	denied   error
+	broken   error
 	sent     training.Spec
 	declared int
 }
@@ -127,6 +128,8 @@ func (e environments) Apply(_ context.Context, _ project.Name, name string, spec
 	return environment.Environment{}, project.Created, spec.Validate()
 }
 
+func (w *world) Runnable(context.Context, project.Name, string, string) error { return w.broken }
+
 func (w *world) Writable(context.Context, project.Name, string) error { return w.denied }
 
 func (w *world) Open(_ context.Context, _ project.Name, _, name string) (io.ReadCloser, error) {
@@ -153,6 +156,10 @@ func TestBegin(t *testing.T) {
 	}
 	if _, err := s.Begin(t.Context(), "nyc", "delay", "1", Request{Data: "flights", Env: "mine@sha256:a"}); err != nil || w.declared != 1 || w.sent.Environment != "mine@sha256:a" {
 		t.Error(err, w.sent)
+	}
+	w.broken, w.sent = errors.New("its structure is wrong"), training.Spec{}
+	if _, err := s.Begin(t.Context(), "nyc", "delay", "1", Request{Data: "flights"}); !errors.Is(err, w.broken) || w.sent.Script != "" {
+		t.Error("submitted although the model would crash", err)
 	}
 	w.denied, w.sent = errors.New("no"), training.Spec{}
 	if _, err := s.Begin(t.Context(), "nyc", "delay", "1", Request{Data: "flights"}); !errors.Is(err, w.denied) || w.sent.Script != "" {

@@ -19,6 +19,7 @@ type Jobs interface {
 // Models asks whether the caller may register versions of a model. Errors:
 // fault.PermissionDenied; fault.NotFound.
 type Models interface {
+	onnxjob.Models
 	Writable(ctx context.Context, p project.Name, name string) error
 }
 
@@ -43,13 +44,17 @@ func New(cfg Config) *Service { return &Service{cfg} }
 
 // Begin submits the job that optimises a version, a number or an alias, of a model.
 // Needs job.submit, model.write, and leave to read the model and the dataset; also
-// environment.apply the first time. Errors besides those of Submit: fault.Invalid.
+// environment.apply the first time. Errors besides those of Submit: fault.Invalid, also for a
+// model whose structure is wrong.
 func (s *Service) Begin(ctx context.Context, p project.Name, model, version string, r Request) (training.Job, error) {
 	name, spec, err := r.Job(model, version)
 	if err != nil {
 		return training.Job{}, err
 	}
 	if err := s.cfg.Models.Writable(ctx, p, model); err != nil {
+		return training.Job{}, err
+	}
+	if err := s.cfg.Models.Runnable(ctx, p, model, version); err != nil {
 		return training.Job{}, err
 	}
 	if spec.Environment == Environment {

@@ -3,6 +3,7 @@ package score
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -92,6 +93,7 @@ func TestRefused(t *testing.T) {
 // world answers the service's questions.
 type world struct {
 	stable   error
+	broken   error
 	sent     training.Spec
 	declared map[string]environment.Spec
 }
@@ -100,6 +102,8 @@ func (w *world) Submit(_ context.Context, _ project.Name, _ string, spec trainin
 	w.sent = spec
 	return training.Job{ID: "job_1", Spec: spec}, nil
 }
+
+func (w *world) Runnable(context.Context, project.Name, string, string) error { return w.broken }
 
 func (w *world) Stable(context.Context, project.Name, string) (Target, error) {
 	return Target{Model: "delay", Version: 7}, w.stable
@@ -119,7 +123,7 @@ func (w *world) Apply(_ context.Context, _ project.Name, name string, spec envir
 
 func TestBegin(t *testing.T) {
 	w := &world{declared: map[string]environment.Spec{}}
-	s := New(Config{Jobs: w, Environments: w, Deployments: w})
+	s := New(Config{Jobs: w, Environments: w, Deployments: w, Models: w})
 	r := Request{Dataset: "flights", Into: "scored"}
 	if j, err := s.Begin(t.Context(), "nyc", "delay", r); err != nil || j.ID != "job_1" || w.sent.Data["model"] != "models:/delay/7" {
 		t.Fatal(j, err)
@@ -130,6 +134,10 @@ func TestBegin(t *testing.T) {
 	r.Env = "mine"
 	if _, err := s.Begin(t.Context(), "nyc", "delay", r); err != nil || len(w.declared) != 1 || w.sent.Environment != "mine" {
 		t.Error(err, w.declared)
+	}
+	w.broken, w.sent = fault.New(fault.Invalid, "its structure is wrong"), training.Spec{}
+	if _, err := s.Begin(t.Context(), "nyc", "delay", r); !errors.Is(err, w.broken) || w.sent.Script != "" {
+		t.Error("submitted although the model would crash", err)
 	}
 	w.stable, w.sent = fault.New(fault.Unsupported, "it runs elsewhere"), training.Spec{}
 	if _, err := s.Begin(t.Context(), "nyc", "delay", r); !fault.Is(err, fault.Unsupported) || w.sent.Script != "" {

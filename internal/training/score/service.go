@@ -2,6 +2,7 @@ package score
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/training"
@@ -27,6 +28,7 @@ type Config struct {
 	Jobs         Jobs
 	Environments onnxjob.Environments
 	Deployments  Deployments
+	Models       onnxjob.Models
 }
 
 // Service answers datasets. Safe for concurrent use.
@@ -47,6 +49,9 @@ func (s *Service) Begin(ctx context.Context, p project.Name, deployment string, 
 	}
 	name, spec, err := r.Job(deployment, by)
 	if err != nil {
+		return training.Job{}, err
+	}
+	if err := s.cfg.Models.Runnable(ctx, p, by.Model, strconv.FormatInt(by.Version, 10)); err != nil {
 		return training.Job{}, err
 	}
 	if spec.Environment == Environment {

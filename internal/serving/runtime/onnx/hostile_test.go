@@ -29,15 +29,6 @@ func wide(side int) []byte {
 	)
 }
 
-// tensorFile is a TensorProto.
-func tensorFile(name string, element uint64, raw []byte, dims ...uint64) []byte {
-	var b []byte
-	for _, d := range dims {
-		b = append(b, count(1, d)...)
-	}
-	return slices.Concat(b, count(2, element), word(tensorName, name), part(9, raw))
-}
-
 // TestUnload: loading, running and unloading again and again takes no more
 // memory than a few times do. With -cycles 1000 -weights 50 it is the promise.
 func TestUnload(t *testing.T) {

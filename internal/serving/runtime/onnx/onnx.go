@@ -70,11 +70,11 @@ func (r *Runtime) Within(memory resource.Bytes) *Runtime {
 	return r
 }
 
-// Load makes a session of an ONNX model. The file is read here before the
-// library sees it: data in other files is refused, since all of a model is in
-// the bytes that were signed.
+// Load makes a session of an ONNX model. The file is read and checked here before the
+// library sees it, by package onnxfile: data in other files is refused, since all of a model
+// is in the bytes that were signed.
 func (r *Runtime) Load(ctx context.Context, model []byte, o serving.Options) (serving.Session, error) {
-	meta, err := inspect(model)
+	meta, err := Signature(model)
 	if err != nil {
 		return nil, err
 	}

@@ -4,60 +4,76 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/falaj-ml/falaj/internal/onnxfile"
+	"github.com/falaj-ml/falaj/internal/onnxfile/onnxfiletest"
 )
 
 // The tests write the models they need field by field.
+var (
+	part       = onnxfiletest.Part
+	word       = onnxfiletest.Word
+	count      = onnxfiletest.Count
+	port       = onnxfiletest.Port
+	op         = onnxfiletest.Op
+	number     = onnxfiletest.Number
+	modelOf    = onnxfiletest.Model
+	tensorFile = onnxfiletest.Tensor
+)
 
-func part(number protowire.Number, parts ...[]byte) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), slices.Concat(parts...))
-}
-
-func word(number protowire.Number, s string) []byte { return part(number, []byte(s)) }
-
-func count(number protowire.Number, v uint64) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.VarintType), v)
-}
-
-// port is a ValueInfoProto; -1 is a dimension that varies.
-func port(name string, element uint64, dims ...int64) []byte {
-	var shape []byte
-	for _, d := range dims {
-		if d < 0 {
-			shape = append(shape, part(1, word(2, "N"))...)
-			continue
-		}
-		shape = append(shape, part(1, count(1, uint64(d)))...)
-	}
-	return slices.Concat(word(1, name), part(2, part(1, count(1, element), part(2, shape))))
-}
+const (
+	maxDepth               = onnxfile.MaxDepth
+	maxPorts               = onnxfile.MaxPorts
+	modelGraph             = onnxfiletest.ModelGraph
+	graphInitializer       = onnxfiletest.GraphInitializer
+	graphInput             = onnxfiletest.GraphInput
+	graphOutput            = onnxfiletest.GraphOutput
+	graphValue             = onnxfiletest.GraphValue
+	graphSparseInitializer = onnxfiletest.GraphSparseInitializer
+	tensorName             = onnxfiletest.TensorName
+	tensorExternalData     = onnxfiletest.TensorExternalData
+	tensorDataLocation     = onnxfiletest.TensorDataLocation
+)
 
 // shapeless is a ValueInfoProto that does not say how many dimensions there are.
 func shapeless(name string, element uint64) []byte {
 	return slices.Concat(word(1, name), part(2, part(1, count(1, element))))
 }
 
-func op(kind string, inputs, outputs []string, attributes ...[]byte) []byte {
-	var b []byte
-	for _, in := range inputs {
-		b = append(b, word(1, in)...)
-	}
-	for _, out := range outputs {
-		b = append(b, word(2, out)...)
-	}
-	b = append(b, word(4, kind)...)
-	for _, a := range attributes {
-		b = append(b, part(5, a)...)
-	}
-	return b
+// field is one field of a message: number has its value in varint or in bytes.
+type field struct {
+	number int
+	wire   protowire.Type
+	varint uint64
+	bytes  []byte
 }
 
-func number(name string, v uint64) []byte {
-	return slices.Concat(word(1, name), count(3, v), count(20, 2))
-}
-
-// modelOf is a ModelProto of IR version 8, operator set 17, around a graph's fields.
-func modelOf(graph ...[]byte) []byte {
-	return slices.Concat(count(1, 8), part(7, append(graph, word(2, "g"))...), part(8, count(2, 17)))
+// fields calls f for each field of a message of ONNX's tests, which are trusted.
+func fields(b []byte, f func(field) error) error {
+	for len(b) > 0 {
+		number, wire, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		b = b[n:]
+		v := field{number: int(number), wire: wire}
+		switch wire {
+		case protowire.VarintType:
+			v.varint, n = protowire.ConsumeVarint(b)
+		case protowire.BytesType:
+			v.bytes, n = protowire.ConsumeBytes(b)
+		default:
+			n = protowire.ConsumeFieldValue(number, wire, b)
+		}
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		b = b[n:]
+		if err := f(v); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 const (
