@@ -359,7 +359,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	dir := filepath.Join(a.cfg.Data, "training")
 	a.checkpoints = checkpoint.New(checkpoint.Config{
 		DB: a.db, Store: trainingsql.Checkpoints{}, Authorizer: a.authority, Journal: a.journal, Blobs: a.blobs,
-		Dir: filepath.Join(dir, "checkpoints"), MaxBytes: bytes(a.cfg.Limits.Checkpoint), Log: a.log,
+		Dir: filepath.Join(dir, "checkpoints"), MaxBytes: bytes(a.cfg.Limits.Checkpoint), Room: a.storeRoom(), Log: a.log,
 		Saved: func(ctx context.Context, tx *store.Tx, attempt string, at time.Time) error {
 			return a.compute.Saved(ctx, tx, compute.WorkloadID(attempt), at)
 		},

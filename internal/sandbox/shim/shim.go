@@ -636,6 +636,35 @@ func writeUnsynced(dir string, st Status) error {
 	return os.Rename(tmp, filepath.Join(dir, StatusFile))
 }
 
+// Tasks counts the processes and threads below each root, and gives them by what the roots are of.
+func Tasks[T comparable](roots map[int]T) map[T]int {
+	counts := map[T]int{}
+	children, threads := map[int][]int{}, map[int]int{}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return counts
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if f, ok := statFields(pid); ok {
+			const ppid, count = 1, 17
+			parent, _ := strconv.Atoi(f[ppid])
+			threads[pid], _ = strconv.Atoi(f[count])
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	for root, of := range roots {
+		for next := []int{root}; len(next) > 0; next = next[1:] {
+			counts[of] += threads[next[0]]
+			next = append(next, children[next[0]]...)
+		}
+	}
+	return counts
+}
+
 // TreeUsage adds up what a process and its descendants use now.
 func TreeUsage(root int) (cpu time.Duration, rss resource.Bytes, tasks int) {
 	entries, err := os.ReadDir("/proc")

@@ -4,20 +4,15 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
-	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
-	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
 )
 
@@ -175,8 +170,9 @@ type pressure struct {
 	checked time.Time
 }
 
-// watchDisk evicts workloads while the disk is low, until the driver is closed.
-func (d *Driver) watchDisk() {
+// watchPressure evicts workloads while the disk, or process numbers, are low, until the driver
+// is closed.
+func (d *Driver) watchPressure() {
 	p := &pressure{relaxed: map[engine.Handle]shim.Use{}}
 	tick := time.NewTicker(pressureEvery)
 	defer tick.Stop()
@@ -186,6 +182,7 @@ func (d *Driver) watchDisk() {
 			return
 		case now := <-tick.C:
 			d.relieve(p, now)
+			d.relieveTasks()
 		}
 	}
 }
@@ -215,7 +212,7 @@ func (d *Driver) relieve(p *pressure, now time.Time) {
 	what := fmt.Sprintf("the server's disk had %s and %d files left", free.Bytes/resource.MiB*resource.MiB, free.Files)
 	if w, use, grown := d.grown(p, free.Bytes < r.Bytes+r.Bytes/2); w != nil {
 		p.evicted = now
-		d.evict(w, fmt.Sprintf("%s, and it had grown most since there was enough: by %s and %d files to %s and %d files", what,
+		d.evict(w, shim.OutOfDisk, fmt.Sprintf("%s, and it had grown most since there was enough: by %s and %d files to %s and %d files", what,
 			grown.Bytes, grown.Files, use.Bytes, use.Files))
 	}
 }
@@ -234,7 +231,7 @@ func (d *Driver) running() []*workload {
 	defer d.mu.Unlock()
 	var all []*workload
 	for _, w := range d.workloads {
-		if !w.over() && len(w.disk.Trees) > 0 {
+		if !w.over() {
 			all = append(all, w)
 		}
 	}
@@ -308,76 +305,23 @@ func (d *Driver) boundProjects() {
 	}
 	for name, sum := range sums {
 		if most.Bytes > 0 && sum.Bytes > most.Bytes || most.Files > 0 && sum.Files > most.Files {
-			d.evict(largest[name], fmt.Sprintf("the running jobs of project %s kept %s and %d files on disk, and together they may keep %s and %d; it had most",
+			d.evict(largest[name], shim.OutOfDisk, fmt.Sprintf("the running jobs of project %s kept %s and %d files on disk, and together they may keep %s and %d; it had most",
 				name, sum.Bytes, sum.Files, most.Bytes, most.Files))
 		}
 	}
 }
 
-// evict ends a workload for its use of the disk.
-func (d *Driver) evict(w *workload, why string) {
+// evict ends a workload for what it uses of the disk, or of process numbers.
+func (d *Driver) evict(w *workload, reason shim.Reason, why string) {
 	st, err := shim.Read[shim.Status](w.dir, shim.StatusFile)
 	if err != nil {
 		return
 	}
 	d.c.Log.Warn("a workload is evicted", slog.String("id", w.id), slog.String("why", why))
-	if err := shim.Write(w.dir, shim.StopFile, shim.Stop{Reason: shim.OutOfDisk, Message: why}); err != nil {
+	if err := shim.Write(w.dir, shim.StopFile, shim.Stop{Reason: reason, Message: why}); err != nil {
 		d.c.Log.Warn("the order to evict a workload cannot be recorded", slog.String("id", w.id), slog.Any("err", err))
 	}
 	_ = w.signal(st.Shim, syscall.SIGTERM)
-}
-
-// Processes and threads are numbered by the kernel, and when the numbers run out nothing on
-// the machine can start anything. Each workload has a limit of its own that the kernel keeps
-// (RLIMIT_NPROC of its own user, and a cgroup where there is one), and the limits of all
-// that run add up to less than there is.
-const (
-	mostTasks     = 4096 // of a workload
-	leastTasks    = 128  // less is no use to a Python program
-	reservedTasks = 1024 // of the server, at least
-)
-
-// tasks is how many processes and threads a workload may have.
-func (d *Driver) tasks(project string) (int, error) {
-	if n := d.c.Limits.Processes; n > 0 {
-		return n, nil
-	}
-	there := taskNumbers()
-	budget := there - max(reservedTasks, there/4)
-	all, ours := 0, 0
-	for _, w := range d.live() {
-		all += w.tasks
-		if w.extras.Project == project {
-			ours += w.tasks
-		}
-	}
-	// A quarter of what is left, of the machine and of the project's half of it: several
-	// workloads find room beside each other, and none of them all of it.
-	n := min(mostTasks, (budget-all)/4, (budget/2-ours)/4)
-	if n >= leastTasks {
-		return n, nil
-	}
-	if leastTasks <= min(budget-all, budget/2-ours) {
-		return leastTasks, nil
-	}
-	return 0, fault.New(fault.Unavailable, "no process numbers are left for another workload of this project: the machine has %d, and the limits of those that run add up to %d, %d of them of this project", there, all, ours).
-		WithHint("It starts when another has ended; raise kernel.pid_max and kernel.threads-max, or the server's TasksMax.")
-}
-
-// taskNumbers is how many processes and threads this machine, or the server's own group,
-// may have.
-func taskNumbers() int {
-	n := 1 << 22
-	for _, file := range append([]string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"}, sandbox.PidsLimits()...) {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		if v, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && v > 0 { // "max" is none
-			n = min(n, v)
-		}
-	}
-	return n
 }
 
 // diskUse is what a workload keeps, for who looks.

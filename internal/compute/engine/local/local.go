@@ -11,7 +11,8 @@
 // its program with it; the workload is then Lost.
 //
 // Parts: local.go (Driver), workload.go (one workload: spawn, attach, watch),
-// shims.go (the processes that run them), gang.go (several workers), hardware.go
+// shims.go (the processes that run them), gang.go (several workers), disk.go (what they
+// keep on disk), tasks.go (processes and threads), hardware.go
 // (accelerators and the pool's options), sharing.go (shares of a GPU),
 // usage.go (what they use now), profile.go (a look inside), logs.go (following),
 // network.go (the API and egress sockets inside).
@@ -199,7 +200,7 @@ func New(c Config) (*Driver, error) {
 		d.workloads[w.handle] = w
 		d.attach(w)
 	}
-	go d.watchDisk()
+	go d.watchPressure()
 	return d, nil
 }
 
@@ -341,9 +342,7 @@ func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, e
 	if err != nil {
 		return shim.Spec{}, extras{}, nil, err
 	}
-	if p.Limits.Processes, err = d.tasks(spec.Project); err != nil {
-		return shim.Spec{}, extras{}, nil, err
-	}
+	p.Limits.Processes = d.tasks()
 	disk := d.disk(spec)
 	p.Limits.FileSize = cmp.Or(p.Limits.FileSize, fileSize(disk, p.Limits.Memory))
 	p.Devices = files
