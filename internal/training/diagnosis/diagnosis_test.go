@@ -87,11 +87,11 @@ func TestPlanted(t *testing.T) {
 		"preempted": {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: "by QOS high"}}, class: Preempted, words: "by QOS high", hint: "goes on"},
 		"its own disk": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.`}},
-			class: UserError, words: "filled its own disk", hint: "Write less",
+			class: OutOfDisk, words: "filled its own disk", hint: "Write less",
 		},
 		"its own scratch": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `Usage of EmptyDir volume "scratch" exceeds the limit "1Gi".`}},
-			class: UserError, words: "filled its own disk",
+			class: OutOfDisk, words: "filled its own disk",
 		},
 		"the node's disk": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `The node was low on resource: ephemeral-storage.`}},
