@@ -187,8 +187,8 @@ func (c Config) roomFor(bytes, files int64) error {
 	}
 	least := c.reserve()
 	if free.bytes-least.bytes < bytes || free.files-least.files < files {
-		return fault.New(fault.Exhausted, "it has %s in %d files, and the server's disk has %s and %d inodes left beside its reserve: %w",
-			resource.Bytes(bytes), files, resource.Bytes(max(free.bytes-least.bytes, 0)), max(free.files-least.files, 0), syscall.ENOSPC).
+		return fault.New(fault.Exhausted, "it has %d MiB in %d files, and the server's disk has %d MiB and %d inodes left beside its reserve: %w",
+			(bytes+1<<20-1)>>20, files, max(free.bytes-least.bytes, 0)>>20, max(free.files-least.files, 0), syscall.ENOSPC).
 			WithHint("Leave less, or have space freed on the server's disk. Holes of a sparse file count: they are stored as zeros.")
 	}
 	return nil

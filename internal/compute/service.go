@@ -1063,7 +1063,8 @@ func (w Workload) Outcome() string {
 	case engine.OutOfMemory:
 		return fmt.Sprintf("killed for using more than its %s of memory", w.Largest().Memory)
 	case engine.OutOfDisk, engine.OutOfTasks:
-		return st.Message
+		words, _, _ := strings.Cut(st.Message, "\n") // then, what limits could not be set
+		return words
 	case engine.NotStarted:
 		return "not started: " + st.Message
 	case engine.Stopped:

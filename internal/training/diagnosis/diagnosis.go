@@ -129,11 +129,11 @@ func Find(in Input) Finding {
 		f.Lines = in.Log.last(in.Log.order())
 		return f
 	case st.Reason == engine.OutOfDisk:
-		f.Class, f.Words, f.Lines = OutOfDisk, cmp.Or(st.Message, f.Words), in.Log.last(in.Log.order())
+		f.Class, f.Words, f.Lines = OutOfDisk, cmp.Or(f.Words, st.Message), in.Log.last(in.Log.order())
 		f.Hint = "Write less, remove what is no longer needed while it runs, or ask for more in spec.disk."
 		return f
 	case st.Reason == engine.OutOfTasks:
-		f.Class, f.Words, f.Lines = OutOfTasks, cmp.Or(st.Message, f.Words), in.Log.last(in.Log.order())
+		f.Class, f.Words, f.Lines = OutOfTasks, cmp.Or(f.Words, st.Message), in.Log.last(in.Log.order())
 		f.Hint = "Start fewer processes and threads at a time."
 		return f
 	case st.Reason == engine.TimedOut:

@@ -112,7 +112,7 @@ func (d *Driver) disk(spec engine.Spec) shim.Disk {
 		files := max(free.Files-d.c.Disk.Reserve.Files, 0) / diskShareOf * diskShare
 		if bytes < all.Bytes || files < all.Files {
 			all.Why = fmt.Sprintf("when it started, %s and %d files were free on the server's disk, and it gets %d/%d of what is free beside the reserve",
-				free.Bytes/resource.MiB*resource.MiB, free.Files, diskShare, diskShareOf)
+				mebibytes(free.Bytes), free.Files, diskShare, diskShareOf)
 		}
 		all.Bytes, all.Files = max(min(all.Bytes, bytes), leastDisk), max(min(all.Files, files), leastFiles)
 	}
@@ -121,6 +121,9 @@ func (d *Driver) disk(spec engine.Spec) shim.Disk {
 	}
 	return out
 }
+
+// mebibytes leaves out the digits that no reader needs.
+func mebibytes(b resource.Bytes) resource.Bytes { return b / resource.MiB * resource.MiB }
 
 // The least that a workload may keep, so that one can start on a disk that is nearly
 // full and say so itself.
@@ -209,11 +212,11 @@ func (d *Driver) relieve(p *pressure, now time.Time) {
 	if now.Sub(p.evicted) < settleTime {
 		return
 	}
-	what := fmt.Sprintf("the server's disk had %s and %d files left", free.Bytes/resource.MiB*resource.MiB, free.Files)
+	what := fmt.Sprintf("the server's disk had %s and %d files left", mebibytes(free.Bytes), free.Files)
 	if w, use, grown := d.grown(p, free.Bytes < r.Bytes+r.Bytes/2); w != nil {
 		p.evicted = now
 		d.evict(w, shim.OutOfDisk, fmt.Sprintf("%s, and it had grown most since there was enough: by %s and %d files to %s and %d files", what,
-			grown.Bytes, grown.Files, use.Bytes, use.Files))
+			mebibytes(grown.Bytes), grown.Files, mebibytes(use.Bytes), use.Files))
 	}
 }
 
@@ -306,7 +309,7 @@ func (d *Driver) boundProjects() {
 	for name, sum := range sums {
 		if most.Bytes > 0 && sum.Bytes > most.Bytes || most.Files > 0 && sum.Files > most.Files {
 			d.evict(largest[name], shim.OutOfDisk, fmt.Sprintf("the running jobs of project %s kept %s and %d files on disk, and together they may keep %s and %d; it had most",
-				name, sum.Bytes, sum.Files, most.Bytes, most.Files))
+				name, mebibytes(sum.Bytes), sum.Files, mebibytes(most.Bytes), most.Files))
 		}
 	}
 }
