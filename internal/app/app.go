@@ -84,7 +84,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	if err := backup.Unfinished(a.cfg.Data); err != nil {
 		return nil, err
 	}
-	if err := checkFree(a.cfg.Data, bytes(a.cfg.Limits.Free)); err != nil {
+	if err := a.cfg.checkFree(); err != nil {
 		return nil, err
 	}
 	if err := a.holdBallast(ctx); err != nil {
@@ -116,10 +116,13 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	a.edge = httpapi.New(httpapi.Options{
 		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Tree: bytes(a.cfg.Limits.Checkpoint), Version: w.Version},
 		Auth:   a.accounts, Authz: a.authority, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(), Follows: a.cfg.Gateway.Upstream,
-		Room: func() error { return checkFree(a.cfg.Data, bytes(a.cfg.Limits.Free)) },
+		Room: a.cfg.checkFree,
 		Ready: func() error {
 			if !a.ready.Load() {
 				return fault.New(fault.Unavailable, "starting")
+			}
+			if err := checkRoom("the data directory", a.cfg.Data, fullDisk(a.cfg.reserve())); err != nil {
+				return err
 			}
 			return auditReady(a.sequencer.Status(), time.Now())
 		},

@@ -142,7 +142,7 @@ func (b *backups) room() error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fault.New(fault.Unavailable, "the directory of backups: %w", err).WithHint("Is backup.dir right, and its disk there?")
 	}
-	return checkRoom("the backups (backup.dir)", dir, bytes(b.a.cfg.Limits.Free))
+	return checkRoom("the backups (backup.dir)", dir, b.a.cfg.reserve())
 }
 
 func (b *backups) watchRoom(cancel context.CancelCauseFunc, ended chan struct{}) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,52 +16,72 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// ballast is space on the disk of the data directory that is taken so that it
-// can be given back. A job in place can fill that disk faster than anybody can
-// stop it; then its end could not be recorded, and what it wrote not be removed,
-// because there is no space to record it in.
+// ballast is space, and are files, on the disk of the data directory that are taken so that
+// they can be given back. A job in place can fill that disk faster than it is
+// ended; then its end could not be recorded, and what it wrote not be removed,
+// because there is no space, or no inode, to record it in.
 type ballast struct {
-	path  string
-	size  int64
-	least int64 // free space that is to stay beside it
+	path  string // a file, and with ".files" a directory
+	size  room
+	least room // free room that is to stay beside it
 	log   *slog.Logger
 }
 
 const (
-	ballastSize = 16 << 20
-	ballastLow  = 4 << 20 // thrown when less is free
+	ballastSize  = 16 << 20
+	ballastFiles = 256
 )
 
-// holdBallast keeps space for a full disk, unless no reserve is wanted.
+// fullDisk is the room below which a disk counts as full: the ballast is given back, and the
+// server is not ready. Without a reserve there is none.
+func fullDisk(reserve room) room {
+	return room{bytes: min(reserve.bytes, 4<<20), files: min(reserve.files, 64)}
+}
+
+// holdBallast keeps room for a full disk, unless no reserve is wanted.
 func (a *App) holdBallast(ctx context.Context) error {
-	if bytes(a.cfg.Limits.Free) == 0 {
+	least := a.cfg.reserve()
+	if least == (room{}) {
 		return nil
 	}
-	b := &ballast{path: filepath.Join(a.cfg.Data, "ballast"), size: ballastSize, least: bytes(a.cfg.Limits.Free), log: a.log}
+	b := &ballast{path: filepath.Join(a.cfg.Data, "ballast"), least: least, log: a.log}
+	if least.bytes > 0 {
+		b.size.bytes = ballastSize
+	}
+	if least.files > 0 {
+		b.size.files = ballastFiles
+	}
 	loop := &lifecycle.Loop{Name: "ballast", Every: time.Second, Run: b.look, Logger: a.log}
 	a.group.Add(loop.Service())
 	return b.look(ctx)
 }
 
-// look throws the ballast when the disk is full, and takes it again when there
-// is space.
+// look gives the ballast back when the disk is full, and takes it again when there
+// is room.
 func (b *ballast) look(ctx context.Context) error {
-	var s unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(b.path), &s); err != nil {
+	free, err := roomOf(filepath.Dir(b.path))
+	if err != nil {
 		return fault.Wrap(err, "disk of the data directory")
 	}
-	free := int64(s.Bavail) * s.Bsize //nolint:gosec // a disk's blocks fit
-	_, err := os.Stat(b.path)
-	held := err == nil
-	switch {
-	case held && free < ballastLow:
-		b.log.WarnContext(ctx, "the disk of the data directory is full: the space kept for this is given back", slog.String("size", resource.Bytes(b.size).String()))
-		return fault.Wrap(os.Remove(b.path), "giving space back")
-	case !held && free > b.least+b.size+ballastLow:
-		return fault.Wrap(b.take(), "keeping space")
+	low := fullDisk(b.least)
+	enough := b.least.plus(b.size).plus(low)
+	var failed []error
+	if held := exists(b.path); held && free.bytes < low.bytes {
+		b.log.WarnContext(ctx, "the disk of the data directory is full: the space kept for this is given back", slog.String("size", resource.Bytes(b.size.bytes).String()))
+		failed = append(failed, fault.Wrap(os.Remove(b.path), "giving space back"))
+	} else if !held && b.size.bytes > 0 && free.bytes > enough.bytes {
+		failed = append(failed, fault.Wrap(b.take(), "keeping space"))
 	}
-	return nil
+	if held := exists(b.dir()); held && free.files < low.files {
+		b.log.WarnContext(ctx, "the disk of the data directory has no inodes left: the files kept for this are removed", slog.Int64("files", b.size.files))
+		failed = append(failed, fault.Wrap(os.RemoveAll(b.dir()), "giving inodes back"))
+	} else if !held && b.size.files > 0 && free.files > enough.files {
+		failed = append(failed, fault.Wrap(b.takeFiles(), "keeping inodes"))
+	}
+	return errors.Join(failed...)
 }
+
+func (b *ballast) dir() string { return b.path + ".files" }
 
 func (b *ballast) take() error {
 	f, err := os.OpenFile(b.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
@@ -68,7 +89,7 @@ func (b *ballast) take() error {
 		return err
 	}
 	defer f.Close()
-	err = unix.Fallocate(int(f.Fd()), 0, 0, b.size)
+	err = unix.Fallocate(int(f.Fd()), 0, 0, b.size.bytes)
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return nil // a file system that takes no space in advance: the empty file stays, and none is kept
 	}
@@ -76,4 +97,17 @@ func (b *ballast) take() error {
 		_ = os.Remove(b.path)
 	}
 	return err
+}
+
+// takeFiles makes empty files: each takes an inode.
+func (b *ballast) takeFiles() error {
+	if err := os.MkdirAll(b.dir(), 0o700); err != nil {
+		return err
+	}
+	for n := range b.size.files {
+		if err := os.WriteFile(filepath.Join(b.dir(), strconv.FormatInt(n, 10)), nil, 0o600); err != nil {
+			return errors.Join(err, os.RemoveAll(b.dir()))
+		}
+	}
+	return nil
 }

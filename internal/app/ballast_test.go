@@ -12,19 +12,19 @@ import (
 // TestBallast: it is taken where there is room for it beside the reserve, and
 // not where there is none.
 func TestBallast(t *testing.T) {
-	b := &ballast{path: filepath.Join(t.TempDir(), "ballast"), size: 1 << 20, log: slog.New(slog.DiscardHandler)}
+	b := &ballast{path: filepath.Join(t.TempDir(), "ballast"), size: room{bytes: 1 << 20, files: 20}, log: slog.New(slog.DiscardHandler)}
 	for range 2 { // a second look changes nothing
 		if err := b.look(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if info, err := os.Stat(b.path); err != nil || info.Size() != b.size && info.Size() != 0 {
+		if info, err := os.Stat(b.path); err != nil || info.Size() != b.size.bytes && info.Size() != 0 {
 			t.Fatalf("%v %v", info, err)
 		}
 	}
 	if err := os.Remove(b.path); err != nil {
 		t.Fatal(err)
 	}
-	b.least = 1 << 61
+	b.least = room{bytes: 1 << 61, files: 1 << 61}
 	if err := b.look(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -105,7 +105,16 @@ type Config struct {
 	} `koanf:"cost"`
 
 	Jobs struct {
-		Network   []string `koanf:"network" doc:"host:port that jobs may ask to reach; empty is none"`
+		Network []string `koanf:"network" doc:"host:port that jobs may ask to reach; empty is none"`
+		Disk    struct {
+			Scratch      size  `koanf:"scratch" doc:"What a job keeps at most in its working directory and FALAJ_SCRATCH_DIR, unless its spec.disk says otherwise"`
+			Output       size  `koanf:"output" doc:"What a job keeps at most in FALAJ_OUTPUT_DIR, unless its spec.disk says otherwise"`
+			Checkpoints  size  `koanf:"checkpoints" doc:"What a job keeps at most in FALAJ_CHECKPOINT_DIR, unless its spec.disk says otherwise"`
+			Files        int64 `koanf:"files" doc:"Files and directories that a job keeps at most in all of these, unless its spec.disk says otherwise"`
+			Logs         size  `koanf:"logs" doc:"What is kept of the output of a job's attempt: its beginning and its end"`
+			Project      size  `koanf:"project" doc:"What the running jobs of a project keep on the server's disk together, and the most that spec.disk may ask for; 0 is no limit"`
+			ProjectFiles int64 `koanf:"project_files" doc:"Files and directories that the running jobs of a project keep together, and the most that spec.disk may ask for; 0 is no limit"`
+		} `koanf:"disk"`
 		GrowAfter duration `koanf:"grow_after" doc:"How long a job with workers {min, max} has run, and its pool has had room, before it goes on with more workers; 0 never does"`
 	} `koanf:"jobs"`
 
@@ -175,6 +184,7 @@ type Config struct {
 		Body       size     `koanf:"body" doc:"Largest JSON body"`
 		Checkpoint size     `koanf:"checkpoint" doc:"Largest checkpoint of a job that is kept"`
 		Free       size     `koanf:"free" doc:"Free disk space below which the server does not start and accepts nothing new; 0 keeps no reserve"`
+		FreeFiles  int64    `koanf:"free_files" doc:"Free inodes of that disk below which the server does not start and accepts nothing new; 0 keeps no reserve"`
 		Garbage    size     `koanf:"garbage" doc:"Memory that the server may fill anew before it looks for what it needs no more; more of it costs less CPU. It may be as much as there is in use in any case. 0, or GOGC in the environment, leaves it to Go"`
 		SQLMemory  size     `koanf:"sql_memory" doc:"Memory of one SQL query"`
 		SQLDisk    size     `koanf:"sql_disk" doc:"Space in the data directory for what one SQL query cannot hold in memory; queries over sealed tables get it only with encrypted_disk"`
@@ -204,9 +214,11 @@ type (
 func defaults() map[string]any {
 	return map[string]any{
 		"data": "./data", "http": "127.0.0.1:7070", "grpc": "127.0.0.1:7071", "flight": "127.0.0.1:7072",
-		"isolation":             "sandbox",
-		"environments.timeout":  "20m",
-		"jobs.grow_after":       "10m",
+		"isolation":            "sandbox",
+		"environments.timeout": "20m",
+		"jobs.grow_after":      "10m",
+		"jobs.disk.scratch":    "100GiB", "jobs.disk.output": "64GiB", "jobs.disk.checkpoints": "1TiB", "jobs.disk.files": 1_000_000, "jobs.disk.logs": "64MiB",
+		"jobs.disk.project": "0", "jobs.disk.project_files": 0, "limits.free_files": 1000,
 		"online.prefix":         "falaj:",
 		"online.acknowledged":   synced,
 		"online.layout":         falajLayout,
@@ -367,6 +379,11 @@ func (c Config) Validate() error {
 	}
 	if err := openlineage.CheckURL(c.Lineage.OpenLineage.URL); err != nil {
 		return fault.Wrap(err, "lineage.openlineage.url")
+	}
+	for name, n := range map[string]int64{"limits.free_files": c.Limits.FreeFiles, "jobs.disk.project_files": c.Jobs.Disk.ProjectFiles, "jobs.disk.files": c.Jobs.Disk.Files - 1} {
+		if n < 0 {
+			return fault.New(fault.Invalid, "%s is too small: it is a number of files", name)
+		}
 	}
 	if c.Sources.ChunkRows < 1 {
 		return fault.New(fault.Invalid, "sources.chunk_rows: %d is not a number of rows", c.Sources.ChunkRows)

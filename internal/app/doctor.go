@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -51,7 +53,7 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 	case open(info):
 		out = append(out, finding{"!", "data directory " + cfg.Data + " is open to other users", "chmod 700 " + cfg.Data + "; `falaj up` does it, too."})
 	default:
-		err := checkFree(dir, bytes(cfg.Limits.Free))
+		err := checkRoom("the data directory", dir, cfg.reserve())
 		say(err == nil, "data directory "+cfg.Data, fault.HintOf(err))
 	}
 	out = append(out, masterKey(dir, cfg.Keys.PassphraseFile)...)
@@ -135,19 +137,59 @@ func render(findings []finding) string {
 	return b.String()
 }
 
-// checkFree refuses to go on when the disk has less than least bytes left: what
-// is acknowledged must be kept, and refusals must be recorded.
-func checkFree(dir string, least int64) error { return checkRoom("the data directory", dir, least) }
+// checkFree refuses to continue when the data directory's disk has less left than the
+// reserve: what is acknowledged must be kept, and refusals must be recorded.
+func (c Config) checkFree() error { return checkRoom("the data directory", c.Data, c.reserve()) }
 
-func checkRoom(what, dir string, least int64) error {
+// reserve is what is left free on the disk of the data directory.
+func (c Config) reserve() room { return room{bytes: bytes(c.Limits.Free), files: c.Limits.FreeFiles} }
+
+// room is space for bytes and for files.
+type room struct{ bytes, files int64 }
+
+func (r room) plus(s room) room { return room{r.bytes + s.bytes, r.files + s.files} }
+
+// roomOf is what the file system of a directory has left.
+func roomOf(dir string) (room, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
+		return room{}, err
+	}
+	r := room{bytes: int64(s.Bavail) * s.Bsize, files: int64(s.Ffree)} //nolint:gosec // a disk's blocks fit
+	if s.Files == 0 {                                                  // it makes inodes as they are needed
+		r.files = math.MaxInt64
+	}
+	return r, nil
+}
+
+func checkRoom(what, dir string, least room) error {
+	free, err := roomOf(dir)
+	if err != nil {
 		return fault.New(fault.Unavailable, "disk of %s: %w", filepath.Base(dir), err)
 	}
-	free := int64(s.Bavail) * s.Bsize //nolint:gosec // a disk's blocks fit
-	if free < least {
-		return fault.New(fault.Exhausted, "the disk of %s has %s left, %s are needed", what, resource.Bytes(free), resource.Bytes(least)).
+	if free.bytes < least.bytes {
+		return fault.New(fault.Exhausted, "the disk of %s has %s left, %s are needed", what, resource.Bytes(free.bytes), resource.Bytes(least.bytes)).
 			WithHint("Free some space, or lower limits.free.")
+	}
+	if free.files < least.files {
+		return fault.New(fault.Exhausted, "the disk of %s has %d inodes left, %d are needed", what, free.files, least.files).
+			WithHint("Remove files, or lower limits.free_files.")
+	}
+	return nil
+}
+
+// roomFor refuses to store what would take the disk of the data directory below its
+// reserve. Nil where objects are kept elsewhere.
+func (c Config) roomFor(bytes, files int64) error {
+	free, err := roomOf(c.Data)
+	if err != nil {
+		return fault.New(fault.Unavailable, "disk of the data directory: %w", err)
+	}
+	least := c.reserve()
+	if free.bytes-least.bytes < bytes || free.files-least.files < files {
+		return fault.New(fault.Exhausted, "it has %d MiB in %d files, and the server's disk has %d MiB and %d inodes left beside its reserve: %w",
+			(bytes+1<<20-1)>>20, files, max(free.bytes-least.bytes, 0)>>20, max(free.files-least.files, 0), syscall.ENOSPC).
+			WithHint("Leave less, or have space freed on the server's disk. Holes of a sparse file count: they are stored as zeros.")
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob/fileblob"
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/local"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner/simulated"
@@ -166,6 +167,7 @@ func (a *App) openCompute(ctx context.Context) error {
 	driver, err := local.New(local.Config{
 		Dir: filepath.Join(a.cfg.Data, "workloads"), Worker: a.cfg.workerPath(), Level: level, API: &a.api,
 		Guard: []string{a.cfg.Data}, Facts: facts, Accelerators: accelerators, Images: a.images, Log: a.log,
+		LogLimit: bytes(a.cfg.Jobs.Disk.Logs), Disk: a.cfg.jobsDisk(),
 	})
 	if err != nil {
 		return fault.Wrap(err, "local engine")
@@ -357,7 +359,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	dir := filepath.Join(a.cfg.Data, "training")
 	a.checkpoints = checkpoint.New(checkpoint.Config{
 		DB: a.db, Store: trainingsql.Checkpoints{}, Authorizer: a.authority, Journal: a.journal, Blobs: a.blobs,
-		Dir: filepath.Join(dir, "checkpoints"), MaxBytes: bytes(a.cfg.Limits.Checkpoint), Log: a.log,
+		Dir: filepath.Join(dir, "checkpoints"), MaxBytes: bytes(a.cfg.Limits.Checkpoint), Room: a.storeRoom(), Log: a.log,
 		Saved: func(ctx context.Context, tx *store.Tx, attempt string, at time.Time) error {
 			return a.compute.Saved(ctx, tx, compute.WorkloadID(attempt), at)
 		},
@@ -369,7 +371,8 @@ func (a *App) openTraining(ctx context.Context) error {
 		Environments: a.environments, Data: a.trainingData(), Tables: trainingTables{a.trainingData(), a.cfg.tablesDir()}, Runs: trainingRuns{a.tracking, a.features, a.registry},
 		Models: trainingModels{a.tracking, a.registry}, Rows: trainingRows{a.datasets}, Tokens: trainingTokens{a.accounts}, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints,
 		Dir: dir, Network: a.cfg.Jobs.Network, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
-		Worker: a.cfg.workerPath(), Measure: a.measure,
+		Worker: a.cfg.workerPath(), Measure: a.measure, MaxOutput: bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
+		MostDisk: resource.Bytes(bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,
 	})
 	a.optimize = optimize.New(optimize.Config{Jobs: a.training, Environments: a.environments, Models: jobModels{a.registry}, Artifacts: runFiles{a.tracking}})
 	a.scores = score.New(score.Config{Jobs: a.training, Environments: a.environments, Deployments: stableVersions{a}, Models: jobModels{a.registry}})
@@ -384,6 +387,27 @@ func (a *App) openTraining(ctx context.Context) error {
 		return nil
 	}, Stop: stopper(a.compute.Stop)})
 	return nil
+}
+
+// jobsDisk is what jobs may keep on this machine's disk.
+func (c Config) jobsDisk() local.Disk {
+	d := c.Jobs.Disk
+	return local.Disk{
+		Default: engine.Disk{
+			Scratch: resource.Bytes(bytes(d.Scratch)), Output: resource.Bytes(bytes(d.Output)), Checkpoints: resource.Bytes(bytes(d.Checkpoints)), Files: d.Files,
+		},
+		Project: local.Room{Bytes: resource.Bytes(bytes(d.Project)), Files: d.ProjectFiles},
+		Reserve: local.Room{Bytes: resource.Bytes(bytes(c.Limits.Free)), Files: c.Limits.FreeFiles},
+	}
+}
+
+// storeRoom refuses what the disk of the objects has no room for; nil where they are in a
+// bucket.
+func (a *App) storeRoom() func(bytes, files int64) error {
+	if a.cfg.Blob.S3.Endpoint != "" {
+		return nil
+	}
+	return a.cfg.roomFor
 }
 
 func stopper(stop func()) func(context.Context) error {

@@ -16,7 +16,7 @@ func (a *App) openImages() (err error) {
 	a.images, err = oci.New(oci.Config{
 		Dir: filepath.Join(a.cfg.Data, "images"), Registries: a.cfg.Images.Registries, Insecure: a.cfg.Images.Insecure,
 		CA: a.cfg.Images.CA, Auth: a.cfg.Images.Auth, MaxBytes: resource.Bytes(bytes(a.cfg.Images.MaxBytes)), Log: a.log,
-		Admit: func() error { return checkFree(a.cfg.Data, bytes(a.cfg.Limits.Free)) },
+		Admit: a.cfg.checkFree,
 	})
 	return fault.Wrap(err, "images")
 }

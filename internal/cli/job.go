@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -242,6 +243,7 @@ type shownJob struct {
 	Spec                                             struct {
 		Framework string
 		Workers   json.RawMessage
+		Disk      map[string]any
 		Roles     []struct {
 			Name, Until string
 			Workers     int
@@ -316,6 +318,13 @@ func (a *app) sayJob(j shownJob) {
 			fmt.Fprintf(w, "  %s\t%d\t%s\t%s\t%s\n", r.Name, r.Workers, plain(r.Resources.short()), first(r.Until, "it ends"), clip(first(plain(strings.Join(r.Command, " ")), "the job's"), 60))
 		}
 		_ = w.Flush()
+	}
+	if len(j.Spec.Disk) > 0 {
+		var limits []string
+		for _, kind := range slices.Sorted(maps.Keys(j.Spec.Disk)) {
+			limits = append(limits, plain(fmt.Sprintf("%s %v", kind, j.Spec.Disk[kind])))
+		}
+		a.say("\nDisk\n  %s", strings.Join(limits, ", "))
 	}
 	ended := j.State == "failed" || j.State == "succeeded" || j.State == "cancelled"
 	if ended && j.Reason != "" {
@@ -425,9 +434,11 @@ type shownWorker struct {
 	Usage       struct {
 		CPU          float64
 		Memory       json.RawMessage
-		In           float64 `json:"network_in"`
-		Out          float64 `json:"network_out"`
-		NoNetwork    bool    `json:"no_network"`
+		Disk         json.RawMessage
+		DiskLimit    json.RawMessage `json:"disk_limit"`
+		In           float64         `json:"network_in"`
+		Out          float64         `json:"network_out"`
+		NoNetwork    bool            `json:"no_network"`
 		Accelerators []struct {
 			Name        string
 			Index       int
@@ -496,7 +507,7 @@ func (a *app) sayTop(t shownTop) {
 	}
 	a.say("%s", line)
 	w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "WORKER\tNODE\tSTATE\tCPU\tMEMORY\tPEAK\tNET IN\tNET OUT\tCPU TIME\tACCELERATORS")
+	fmt.Fprintln(w, "WORKER\tNODE\tSTATE\tCPU\tMEMORY\tPEAK\tDISK\tNET IN\tNET OUT\tCPU TIME\tACCELERATORS")
 	for _, m := range t.Workers {
 		accelerators := make([]string, 0, len(m.Usage.Accelerators))
 		for _, d := range m.Usage.Accelerators {
@@ -510,10 +521,18 @@ func (a *app) sayTop(t shownTop) {
 		if m.Usage.NoNetwork {
 			in, out = "-", "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%s\t%s\t%s\t%s\t%s\t%s\n", strings.TrimSpace(fmt.Sprint(m.Index, " ", plain(m.Role))), first(plain(m.Node), "-"), m.State, m.Usage.CPU, bytesText(m.Usage.Memory),
-			bytesText(m.Peak), in, out, time.Duration(m.CPU).Round(10*time.Millisecond), first(strings.Join(accelerators, "; "), "-"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", strings.TrimSpace(fmt.Sprint(m.Index, " ", plain(m.Role))), first(plain(m.Node), "-"), m.State, m.Usage.CPU, bytesText(m.Usage.Memory),
+			bytesText(m.Peak), diskText(m.Usage.Disk, m.Usage.DiskLimit), in, out, time.Duration(m.CPU).Round(10*time.Millisecond), first(strings.Join(accelerators, "; "), "-"))
 	}
 	_ = w.Flush()
+}
+
+// diskText is what a worker keeps on disk, of what it may.
+func diskText(used, limit json.RawMessage) string {
+	if len(limit) == 0 {
+		return "-"
+	}
+	return first(bytesText(used), "0") + " of " + bytesText(limit)
 }
 
 // bytesText is an amount as the API writes it: "12MiB", or a number.

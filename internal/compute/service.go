@@ -1062,6 +1062,9 @@ func (w Workload) Outcome() string {
 		return fmt.Sprintf("stopped after its time-out of %s", w.Timeout)
 	case engine.OutOfMemory:
 		return fmt.Sprintf("killed for using more than its %s of memory", w.Largest().Memory)
+	case engine.OutOfDisk, engine.OutOfTasks:
+		words, _, _ := strings.Cut(st.Message, "\n") // then, what limits could not be set
+		return words
 	case engine.NotStarted:
 		return "not started: " + st.Message
 	case engine.Stopped:

@@ -98,11 +98,11 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 	}
 	staging := s.staging(e.ID)
 	work, venv := filepath.Join(staging, "work"), filepath.Join(staging, "venv")
-	cache := s.cfg.Cache
+	cache, role := s.cfg.Cache, engine.Shared
 	if e.Spec.AllowSource {
 		// Build scripts of packages can write wherever their build can: not
 		// into the cache of others.
-		cache = filepath.Join(staging, "cache")
+		cache, role = filepath.Join(staging, "cache"), ""
 	}
 	for _, dir := range []string{work, filepath.Join(work, "tmp"), venv, cache} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -134,7 +134,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 	}
 	spec := engine.Spec{
 		Env: env, Dir: work, Network: engine.Network{Allow: s.reachable(ctx)},
-		Mounts: append([]engine.Mount{{Path: work, Writable: true}, {Path: venv, Writable: true}, {Path: cache, Writable: true}}, e.Interpreter.mounts()...),
+		Mounts: append([]engine.Mount{{Path: work, Writable: true}, {Path: venv, Writable: true}, {Path: cache, Writable: true, Role: role}}, e.Interpreter.mounts()...),
 	}
 	if !system(uv) && !strings.HasPrefix(uv, e.Interpreter.Prefix+"/") {
 		spec.Mounts = append(spec.Mounts, engine.Mount{Path: uv})
@@ -306,7 +306,7 @@ func passing(end engine.Status, log string) bool {
 	if end.Reason == engine.Exited {
 		return unreachable(log)
 	}
-	return !slices.Contains([]engine.Reason{engine.TimedOut, engine.OutOfMemory, engine.Stopped, engine.NotStarted}, end.Reason)
+	return !slices.Contains([]engine.Reason{engine.TimedOut, engine.OutOfMemory, engine.OutOfDisk, engine.OutOfTasks, engine.Stopped, engine.NotStarted}, end.Reason)
 }
 
 // again has a step tried once more, after a pause. An installation that was cut off is

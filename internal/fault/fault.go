@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -119,16 +120,30 @@ func Wrap(err error, format string, args ...any) error {
 	}
 }
 
-// KindOf is the kind of the first Error in err's chain, Internal if there is none.
+// KindOf is the kind of the first Error in err's chain. Without one it is Exhausted when a
+// disk had no room for bytes or files, and Internal otherwise.
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
 	}
+	if NoSpace(err) {
+		return Exhausted
+	}
 	return Internal
 }
 
+// NoSpace reports that a disk had no room, for bytes or for files.
+func NoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
 // HintOf is the first hint in err's chain.
-func HintOf(err error) string { return first(err, func(e *Error) string { return e.Hint }) }
+func HintOf(err error) string {
+	if hint := first(err, func(e *Error) string { return e.Hint }); hint != "" || !NoSpace(err) {
+		return hint
+	}
+	return "Free space, or files, on the disk of the data directory, then try again."
+}
 
 // DataOf is the first data in err's chain.
 func DataOf(err error) string { return first(err, func(e *Error) string { return e.Data }) }

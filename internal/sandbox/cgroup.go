@@ -203,6 +203,19 @@ func RemoveCgroups(dirs []string) {
 	}
 }
 
+// PidsLimits are the files that bound the processes and threads of this process's own
+// control group and those above it.
+func PidsLimits() (files []string) {
+	h, ok := hierarchies()["pids"]
+	if !ok {
+		return nil
+	}
+	for dir := h.base; strings.HasPrefix(dir, "/sys/fs/cgroup"); dir = filepath.Dir(dir) {
+		files = append(files, filepath.Join(dir, "pids.max"))
+	}
+	return files
+}
+
 // hierarchies finds where this process is in each controller's hierarchy.
 var hierarchies = sync.OnceValue(func() map[string]hierarchy {
 	found := map[string]hierarchy{}

@@ -91,6 +91,8 @@ const (
 	Moved       = diagnosis.Moved
 	UserError   = diagnosis.UserError
 	OutOfMemory = diagnosis.OutOfMemory
+	OutOfDisk   = diagnosis.OutOfDisk
+	OutOfTasks  = diagnosis.OutOfTasks
 	TimedOut    = diagnosis.TimedOut
 	NodeLost    = diagnosis.NodeLost
 	Preempted   = diagnosis.Preempted
@@ -124,6 +126,8 @@ var rules = map[Class]rule{
 	Reclaimed:   {},
 	UserError:   {},
 	OutOfMemory: {},
+	OutOfDisk:   {},
+	OutOfTasks:  {},
 	TimedOut:    {},
 	NodeLost:    {again: true, delay: true},
 	Killed:      {again: true, delay: true},

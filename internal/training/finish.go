@@ -122,7 +122,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	if a.Run != "" {
 		made, err = s.collect(ctx, j, a, d, e, again)
 		switch {
-		case final(err):
+		case final(err) || fault.NoSpace(err): // what has no room now is not tried for ever, at the cost of all others
 			if e.class == Done {
 				e, again = end{class: Unstored, reason: err.Error(), hint: fault.HintOf(err)}, false
 			} else { // why it failed matters more than what it left
@@ -234,14 +234,21 @@ func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, 
 	if err == nil && full {
 		err = s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.logs, "logs")
 	}
-	if err != nil {
+	if fault.NoSpace(err) { // its end is known without
+		s.log.WarnContext(ctx, "the log of an attempt has no room on the disk and is not stored", slog.String("attempt", string(a.ID)))
+	} else if err != nil {
 		return made, fault.Wrap(err, "storing the log")
 	}
 	if again {
 		return made, nil
 	}
-	if err := checkOutput(d.output, s.cfg.MaxOutput); err != nil {
+	files, size, err := checkOutput(d.output, cmp.Or(int64(j.Spec.Disk.Output), s.cfg.MaxOutput))
+	if err != nil {
 		return made, err
+	}
+	// Before anything is written: half of it would fill the disk for all.
+	if err := s.cfg.Room(size, files); err != nil {
+		return made, fault.Wrap(err, "the output is not stored")
 	}
 	// The model is moved aside, so that it is not an artifact twice. What is no directory
 	// stays, and becomes one.
@@ -382,16 +389,61 @@ func (s *Service) keepLog(ctx context.Context, a Attempt, d dirs) (log diagnosis
 	if _, err := in.Peek(1); errors.Is(err, io.EOF) {
 		return log, nil
 	}
-	if err := os.MkdirAll(d.logs, 0o700); err != nil {
-		return log, err
-	}
-	f, err := os.Create(filepath.Join(d.logs, "attempt-"+strconv.Itoa(a.Number)+".log"))
+	file := filepath.Join(d.logs, "attempt-"+strconv.Itoa(a.Number)+".log")
+	copied, full, err := newCopy(file)
 	if err != nil {
 		return log, err
 	}
-	all := io.MultiReader(io.TeeReader(io.LimitReader(in, maxLog), f), io.LimitReader(in, maxRead-maxLog)) // why it ended is at the end
+	all := io.MultiReader(io.TeeReader(io.LimitReader(in, maxLog), copied), io.LimitReader(in, maxRead-maxLog)) // why it ended is at the end
 	log, err = diagnosis.Read(all, a.Workers > 1)
-	return log, fault.Wrap(errors.Join(err, f.Close()), "copying the log")
+	if err = errors.Join(err, copied.Close()); err == nil && full() {
+		s.log.WarnContext(ctx, "the log of an attempt has no room on the disk and is not stored", slog.String("attempt", string(a.ID)))
+		_ = os.Remove(file)
+	}
+	return log, fault.Wrap(err, "copying the log")
+}
+
+// newCopy is a file that takes what is written, until the disk is full: why an attempt ended
+// is read from its log all the same.
+func newCopy(file string) (w io.WriteCloser, full func() bool, err error) {
+	c := &lossy{}
+	if err = os.MkdirAll(filepath.Dir(file), 0o700); err == nil {
+		c.f, err = os.Create(file)
+	}
+	if err != nil && !fault.NoSpace(err) {
+		return nil, nil, err
+	}
+	c.full = err != nil
+	return c, func() bool { return c.full }, nil
+}
+
+// lossy is a file of which a full disk makes nothing.
+type lossy struct {
+	f    *os.File
+	full bool
+}
+
+func (c *lossy) Write(b []byte) (int, error) {
+	if c.full {
+		return len(b), nil
+	}
+	n, err := c.f.Write(b)
+	if fault.NoSpace(err) {
+		c.full = true
+		return len(b), nil
+	}
+	return n, err
+}
+
+func (c *lossy) Close() error {
+	if c.f == nil {
+		return nil
+	}
+	err := c.f.Close()
+	if fault.NoSpace(err) {
+		c.full, err = true, nil
+	}
+	return err
 }
 
 // blame has compute keep work away from the nodes that an attempt's end blames.
@@ -423,9 +475,8 @@ func (s *Service) blame(ctx context.Context, tx *store.Tx, a Attempt) error {
 }
 
 // checkOutput refuses an output directory that cannot become artifacts.
-func checkOutput(dir string, most int64) error {
-	files, size := 0, int64(0)
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+func checkOutput(dir string, most int64) (files, size int64, err error) {
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && path == dir {
 			return nil
 		}
@@ -457,7 +508,7 @@ func checkOutput(dir string, most int64) error {
 		}
 		return nil
 	})
-	return fault.Wrap(err, "looking through the output")
+	return files, size, fault.Wrap(err, "inspecting the output")
 }
 
 // ours gives the owner, which a job runs as, the rights that it took away.

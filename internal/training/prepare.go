@@ -194,6 +194,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	return engine.Spec{
 		Command: command, Env: variables(j, a, d, env, p, workers, run, token), Dir: d.work,
 		Mounts:  slices.Concat(mounts, tables, env.Mounts),
+		Disk:    j.Spec.Disk,
 		Network: engine.Network{API: true, Allow: j.Spec.Network},
 		Image:   env.Image, Options: options(env),
 		Launch: launch.Spec{
@@ -373,10 +374,17 @@ func command(spec Spec, env environment.Usable, d dirs, elsewhere bool) ([]strin
 
 func isPython(name string) bool { return strings.HasPrefix(name, "python") }
 
-// there refuses a file that the job's source does not have, and says what it has.
+// there refuses a file that the job's source does not have, and says what it has. Whether the
+// machine has a file outside the working directory decides nothing: a path that
+// leads out, by its name or by a link, is refused as one that is not there.
 func there(work, name string) error {
-	if _, err := os.Stat(filepath.Join(work, name)); !errors.Is(err, fs.ErrNotExist) {
+	root, err := os.OpenRoot(work)
+	if err != nil {
 		return err
+	}
+	defer root.Close()
+	if _, err := root.Stat(filepath.Clean(name)); err == nil {
+		return nil
 	}
 	entries, err := os.ReadDir(work)
 	if err != nil {

@@ -263,6 +263,11 @@ type Config struct {
 	Isolation scheduler.Isolation
 	// MaxOutput bounds the output directory of an attempt in bytes; 0 is 64 GiB.
 	MaxOutput int64
+	// Room refuses what the disk of the objects has no room for; nil refuses nothing.
+	Room func(bytes, files int64) error
+	// MostDisk and MostFiles are the most that spec.disk may ask for; 0 is no limit.
+	MostDisk  resource.Bytes
+	MostFiles int64
 	// WatchEvery is how often running attempts with a progress_timeout are looked
 	// at; 0 is two seconds.
 	WatchEvery time.Duration
@@ -309,6 +314,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.MaxOutput == 0 {
 		cfg.MaxOutput = 64 << 30
+	}
+	if cfg.Room == nil {
+		cfg.Room = func(int64, int64) error { return nil }
 	}
 	if cfg.Checkpoints == nil {
 		cfg.Checkpoints = unkept(filepath.Join(cfg.Dir, "checkpoints"))
@@ -572,6 +580,10 @@ func (s *Service) permitted(spec Spec) error {
 	if !spec.Isolation.AtLeast(s.cfg.Isolation) && len(spec.Pools) == 0 {
 		return fault.New(fault.Invalid, "isolation %s is less than the %s that jobs here run under", spec.Isolation, s.cfg.Isolation).
 			WithHint("Name the pools that may isolate by less.")
+	}
+	if all := spec.Disk.Scratch + spec.Disk.Output + spec.Disk.Checkpoints; s.cfg.MostDisk > 0 && all > s.cfg.MostDisk || s.cfg.MostFiles > 0 && spec.Disk.Files > s.cfg.MostFiles {
+		return fault.New(fault.Invalid, "spec.disk asks for %s and %d files, and a project's jobs may keep %s and %d files on disk (jobs.disk.project and jobs.disk.project_files)",
+			all, spec.Disk.Files, s.cfg.MostDisk, s.cfg.MostFiles).WithHint("Ask for less, or have the limit raised; 0 is no limit.")
 	}
 	for _, host := range spec.Network {
 		if !slices.Contains(s.cfg.Network, host) {

@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	workarchive "github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
 // Limits of a source archive.
@@ -156,8 +157,9 @@ func place(root *os.Root, name string, mode fs.FileMode, content io.Reader) erro
 	if err != nil {
 		return placing(name, err)
 	}
-	_, err = io.Copy(f, content)
-	return placing(name, errors.Join(err, f.Close()))
+	sparse := workarchive.NewSparse(f)
+	_, err = io.Copy(sparse, content)
+	return placing(name, errors.Join(err, sparse.Finish(), f.Close()))
 }
 
 func placing(name string, err error) error {

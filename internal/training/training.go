@@ -46,6 +46,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/cost"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -109,6 +110,7 @@ type Spec struct {
 	Script      string              `json:"script,omitempty" doc:"Python source to run"`
 	Source      string              `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory; in a manifest also a directory beside it, which the command line packs and uploads"`
 	Resources   resource.Amount     `json:"resources,omitzero" doc:"What one attempt needs; default 1 cpu and 1GiB"`
+	Disk        engine.Disk         `json:"disk,omitzero" doc:"What one attempt keeps at most on disk: scratch, output, checkpoints and files; default what the installation gives. It is ended when it keeps more"`
 	Data        map[string]string   `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version; models as models:/NAME/VERSION or models:/NAME@ALIAS"`
 	Params      Params              `json:"params,omitempty" doc:"Hyper-parameters by name, each a text, number, true, false or null: the program finds them as JSON in $FALAJ_PARAMS and where its command has ${params.NAME}, and its run has them as falaj.param.NAME"`
 	Tables      []string            `json:"tables,omitempty" doc:"Open datasets that it reads and writes as tables, by the catalog at $FALAJ_URL/iceberg with $FALAJ_TOKEN; on pools of the server's own machine"`
@@ -158,6 +160,7 @@ const (
 	maxTries    = 100
 	maxTimeout  = 30 * 24 * time.Hour
 	maxGrace    = 30 * time.Minute
+	maxDisk     = 1 << 60
 )
 
 var (
@@ -201,6 +204,8 @@ func (s Spec) Validate() error {
 		return fault.New(fault.Invalid, "max_attempts %d is not between 1 and %d", s.MaxAttempts, maxTries)
 	case len(s.Network) > maxHosts || len(s.Pools) > maxHosts:
 		return fault.New(fault.Invalid, "at most %d hosts and %d pools can be named", maxHosts, maxHosts)
+	case s.Disk.Scratch < 0 || s.Disk.Output < 0 || s.Disk.Checkpoints < 0 || s.Disk.Files < 0 || max(s.Disk.Scratch, s.Disk.Output, s.Disk.Checkpoints, resource.Bytes(s.Disk.Files)) > maxDisk:
+		return fault.New(fault.Invalid, "spec.disk: scratch, output, checkpoints and files must be between 0 and 1 EiB").WithHint("Write sizes such as 20GiB, and a number of files.")
 	case len(s.Experiment) > 500:
 		return fault.New(fault.Invalid, "experiment has %d bytes, at most 500 are allowed", len(s.Experiment))
 	}

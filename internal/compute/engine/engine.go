@@ -32,6 +32,7 @@ type Spec struct {
 	Dir       string            // working directory; must be inside a writable or read-only mount
 	Mounts    []Mount
 	Resources resource.Amount // limits and reservation of each worker, without Roles
+	Disk      Disk            // what it may keep on disk, all workers together
 	Isolation string          // sandbox.Level wanted at least: none, process, sandbox, container, node
 	Network   Network
 	Timeout   time.Duration // wall clock; 0 is no limit
@@ -52,6 +53,15 @@ type Spec struct {
 	Image string
 	// Options are the pool's, for its engine: "partition", "queue", "image" ….
 	Options map[string]string
+}
+
+// Disk bounds what a workload keeps on disk where it runs. Zero is what the engine
+// gives; an engine gives less where its disk has less.
+type Disk struct {
+	Scratch     resource.Bytes `json:"scratch,omitzero" doc:"In the working directory and FALAJ_SCRATCH_DIR, such as 20GiB"`
+	Output      resource.Bytes `json:"output,omitzero" doc:"In FALAJ_OUTPUT_DIR"`
+	Checkpoints resource.Bytes `json:"checkpoints,omitzero" doc:"In FALAJ_CHECKPOINT_DIR"`
+	Files       int64          `json:"files,omitzero" doc:"Files and directories in all of these"`
 }
 
 // Role is some workers of a gang that have the same.
@@ -126,6 +136,8 @@ const (
 	Interpreter MountRole = "interpreter"
 	// Scratch is made empty and dropped; every worker has its own.
 	Scratch MountRole = "scratch"
+	// Shared is written by several workloads: what is in it is no workload's own.
+	Shared MountRole = "shared"
 )
 
 // Mount makes a host path visible inside at the same path, or, on engines that
@@ -165,15 +177,17 @@ type Reason string
 
 // The reasons.
 const (
-	Exited      Reason = "exited"        // see ExitCode
-	Signalled   Reason = "signalled"     // see Signal
-	TimedOut    Reason = "timed_out"     // Spec.Timeout passed
-	Stopped     Reason = "stopped"       // Stop was called
-	OutOfMemory Reason = "out_of_memory" // the memory limit killed it
-	NotStarted  Reason = "not_started"   // see Message
-	NodeFailed  Reason = "node_failed"   // its node went away; see Message
-	Preempted   Reason = "preempted"     // the engine took the node for somebody else
-	Reclaimed   Reason = "reclaimed"     // of compute alone: ended for accelerators that it left idle; see Message
+	Exited      Reason = "exited"           // see ExitCode
+	Signalled   Reason = "signalled"        // see Signal
+	TimedOut    Reason = "timed_out"        // Spec.Timeout passed
+	Stopped     Reason = "stopped"          // Stop was called
+	OutOfMemory Reason = "out_of_memory"    // the memory limit killed it
+	OutOfDisk   Reason = "out_of_disk"      // it kept more on disk than it may; see Message
+	OutOfTasks  Reason = "out_of_processes" // it had more processes and threads than it may; see Message
+	NotStarted  Reason = "not_started"      // see Message
+	NodeFailed  Reason = "node_failed"      // its node went away; see Message
+	Preempted   Reason = "preempted"        // the engine took the node for somebody else
+	Reclaimed   Reason = "reclaimed"        // of compute alone: ended for accelerators that it left idle; see Message
 )
 
 // Status is what is known of a workload now.
@@ -238,8 +252,12 @@ type Member struct {
 
 // Usage is one sample of what a worker uses.
 type Usage struct {
-	CPU        float64        `json:"cpu"`    // cores busy
-	Memory     resource.Bytes `json:"memory"` // resident now
+	CPU        float64        `json:"cpu"`           // cores busy
+	Memory     resource.Bytes `json:"memory"`        // resident now
+	Disk       resource.Bytes `json:"disk,omitzero"` // kept on disk
+	DiskLimit  resource.Bytes `json:"disk_limit,omitzero"`
+	Files      int64          `json:"files,omitzero"`
+	FilesLimit int64          `json:"files_limit,omitzero"`
 	NetworkIn  float64        `json:"network_in"`
 	NetworkOut float64        `json:"network_out"` // bytes a second
 	// NoNetwork says that the network is not known: it is one of several workers.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -308,6 +309,9 @@ func explain(err error) error {
 		return err
 	}
 	msg := strings.TrimSpace(d.Msg)
+	if strings.Contains(msg, syscall.ENOSPC.Error()) || strings.Contains(msg, "No space left on device") {
+		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithHint("The disk of the data directory has no room: free space, or files, then try again.")
+	}
 	switch d.Type {
 	case duckdb.ErrorTypeOutOfMemory:
 		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithHint("Read fewer columns or rows, or raise limits.sql_memory; what does not fit goes to the disk, limits.sql_disk at most, for open tables and with encrypted_disk.")

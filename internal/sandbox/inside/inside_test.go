@@ -2,6 +2,14 @@ package inside
 
 import (
 	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +39,8 @@ func run(t *testing.T, code []unix.SockFilter, arch, nr uint32, args ...uint64) 
 		switch in.Code {
 		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
 			acc = binary.LittleEndian.Uint32(data[in.K:])
+		case unix.BPF_JMP | unix.BPF_JA:
+			pc += int(in.K)
 		case unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K:
 			branch(acc == in.K)
 		case unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K:
@@ -90,6 +100,11 @@ func TestFilter(t *testing.T) {
 			{"ioctl", auditArch, unix.SYS_IOCTL, []uint64{0, unix.TCGETS}, allow},
 			{"typing", auditArch, unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, eperm},
 			{"linux console", auditArch, unix.SYS_IOCTL, []uint64{0, unix.TIOCLINUX}, eperm},
+			{"a call of a later kernel", auditArch, 600, nil, enosys},
+			{"listmount", auditArch, unix.SYS_LISTMOUNT, nil, enosys},
+			{"secret memory", auditArch, unix.SYS_MEMFD_SECRET, nil, enosys},
+			{"personality of Linux", auditArch, unix.SYS_PERSONALITY, []uint64{0xffffffff}, allow},
+			{"another personality", auditArch, unix.SYS_PERSONALITY, []uint64{0x0400000}, eperm},
 			{"connect", auditArch, unix.SYS_CONNECT, nil, seen},
 			{"send", auditArch, unix.SYS_SENDTO, []uint64{0, 0, 0, 0, 0, 0}, allow},
 			{"send to an address", auditArch, unix.SYS_SENDTO, []uint64{0, 0, 0, 0, 1, 16}, seen},
@@ -102,6 +117,91 @@ func TestFilter(t *testing.T) {
 			if got := run(t, code, auditArch, nr); got != eperm {
 				t.Errorf("call %d: %#x", nr, got)
 			}
+		}
+	}
+}
+
+// TestFilterWalk asks about every number that a system call can have, and holds what is
+// permitted against testdata/filter_ARCH.txt, which -rewrite writes.
+func TestFilterWalk(t *testing.T) {
+	t.Parallel()
+	code := filter(false)
+	var b strings.Builder
+	for nr := range uint32(1 << 13) {
+		var words string
+		switch action := run(t, code, auditArch, nr); {
+		case action == enosys:
+			continue
+		case action == eperm && slices.Equal(decisions(false)[nr], block{ret(eperm)}):
+			words = "refused"
+		case slices.Equal(decisions(false)[nr], block{ret(allow)}):
+			words = "allowed"
+		default:
+			words = "by its arguments"
+		}
+		fmt.Fprintf(&b, "%d\t%s\n", nr, words)
+	}
+	for _, nr := range []uint32{1 << 13, 0x40000000, 0x40000000 | unix.SYS_READ, 1<<31 - 1, 1 << 31, 1<<32 - 1} {
+		if got := run(t, code, auditArch, nr); got != enosys {
+			t.Errorf("call %#x: %#x", nr, got)
+		}
+	}
+	file := filepath.Join("testdata", "filter_"+runtime.GOARCH+".txt")
+	if *rewrite {
+		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(file, []byte(b.String()), 0o600)); err != nil { //nolint:gosec // For all to read.
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.String() != string(want) {
+		t.Errorf("the filter permits other calls than %s says; if that is wanted, run with -rewrite:\n%s", file, b.String())
+	}
+}
+
+var rewrite = flag.Bool("rewrite", false, "write what the filter permits to testdata")
+
+// TestFilterCost holds the number of instructions that a call takes: a search among ranges, no
+// list.
+func TestFilterCost(t *testing.T) {
+	t.Parallel()
+	if n := len(filter(true)); n > 1000 {
+		t.Errorf("the filter has %d instructions", n)
+	}
+	for _, nr := range slices.Concat(allowed, allowedHere) {
+		if n := steps(filter(true), nr); n > 40 {
+			t.Errorf("call %d takes %d instructions", nr, n)
+		}
+	}
+}
+
+// steps counts the instructions until a call is permitted.
+func steps(code []unix.SockFilter, nr uint32) (n int) {
+	acc := uint32(0)
+	for pc := 0; ; pc++ {
+		n++
+		in := code[pc]
+		yes := false
+		switch in.Code {
+		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
+			acc = map[uint32]uint32{offNr: nr, offArch: auditArch}[in.K]
+			continue
+		case unix.BPF_JMP | unix.BPF_JA:
+			pc += int(in.K)
+			continue
+		case unix.BPF_RET | unix.BPF_K:
+			return n
+		case unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K:
+			yes = acc >= in.K
+		case unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K:
+			yes = acc == in.K
+		}
+		if yes {
+			pc += int(in.Jt)
+		} else {
+			pc += int(in.Jf)
 		}
 	}
 }

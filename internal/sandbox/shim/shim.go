@@ -9,6 +9,7 @@
 //	log            combined output, the first and the last of it up to Spec.LogLimit
 //	denials.jsonl  one sandbox.Denial per line, each target once
 //	stop.json      how to stop; written by the server before it sends SIGTERM
+//	*.spare        room for status.json and stop.json on a full disk
 //
 // Guarantees: at most one shim ever runs the program of a directory; the last
 // status is written when nothing of the program runs any more; a killed shim
@@ -21,6 +22,7 @@ package shim
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,6 +74,7 @@ type Spec struct {
 	Timeout  time.Duration  `json:"timeout,omitempty"` // 0 is no limit
 	Grace    time.Duration  `json:"grace,omitempty"`   // between SIGTERM and SIGKILL; 0 is 30 s
 	LogLimit int64          `json:"log_limit,omitempty"`
+	Disk     Disk           `json:"disk,omitzero"`
 	// Owner is what the server wants to find again; the shim does not read it.
 	Owner json.RawMessage `json:"owner,omitempty"`
 }
@@ -96,6 +99,8 @@ const (
 	TimedOut    Reason = "timed_out"
 	Stopped     Reason = "stopped"
 	OutOfMemory Reason = "out_of_memory"
+	OutOfDisk   Reason = "out_of_disk"      // it used more disk than it may
+	OutOfTasks  Reason = "out_of_processes" // it had more processes and threads than it may
 	NotStarted  Reason = "not_started"
 )
 
@@ -112,6 +117,9 @@ type Status struct {
 	PeakRSS  resource.Bytes `json:"peak_rss"`
 	Isolated sandbox.Level  `json:"isolated"`
 	Notes    []string       `json:"notes,omitempty"` // limits that could not be set
+
+	// Disk is what it kept on disk when that was last measured, by kind.
+	Disk map[string]Use `json:"disk,omitempty"`
 
 	Shim    Process  `json:"shim"`
 	Init    Process  `json:"init,omitzero"` // first process of the sandbox
@@ -179,6 +187,9 @@ func (p Process) Signal(s syscall.Signal) error {
 // Stop is the content of StopFile.
 type Stop struct {
 	Grace time.Duration `json:"grace"` // 0 kills at once
+	// Reason and Message say why, where that is not that somebody asked: OutOfDisk.
+	Reason  Reason `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
 }
 
 // Read decodes a JSON file of a shim's directory.
@@ -215,6 +226,15 @@ func Place(dir, name string, v any) error {
 	if err != nil {
 		return err
 	}
+	if err = replace(dir, name, b); full(err) {
+		if placeSpare(dir, name, b) == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+func replace(dir, name string, b []byte) error {
 	f, err := os.CreateTemp(dir, name+".*") // 0600
 	if err != nil {
 		return err
@@ -380,6 +400,10 @@ func run(dir string, signals chan os.Signal, ready func()) (stopped bool, err er
 	if err := Write(dir, StatusFile, s.status); err != nil {
 		return false, err
 	}
+	// The end is recorded also when the disk is full by then.
+	if err := Spare(dir, StatusFile); err != nil {
+		s.status.Notes = append(s.status.Notes, "room for the record of its end: "+err.Error())
+	}
 	ready()
 	s.run()
 	s.status.State, s.status.Ended = Ended, time.Now()
@@ -458,33 +482,67 @@ func (s *shim) watch(cmd *sandbox.Cmd, ended <-chan error) (why Reason, err erro
 	}
 	sample := time.NewTicker(sampleEvery)
 	defer sample.Stop()
+	disk, look := s.watchDisk()
+	defer look.Stop()
 	for {
 		select {
 		case err := <-ended:
 			return why, err
 		case <-s.signals:
 			s.stopped = true
-			terminate(Stopped, s.stopGrace())
+			stop := s.stopOrder()
+			if stop.Reason != "" && why == "" {
+				s.status.Message = stop.Message
+			}
+			terminate(cmp.Or(stop.Reason, Stopped), stop.Grace)
+		case now := <-look.C:
+			if why != "" || !disk.due(now) {
+				break
+			}
+			over := disk.measure(cmd.Process.Pid)
+			s.status.Disk = disk.used
+			if over != "" {
+				s.status.Message = over
+				terminate(OutOfDisk, 0)
+			}
 		case <-timeout:
 			timeout = nil
 			terminate(TimedOut, grace(s.spec.Grace))
 		case <-kill:
 			_ = cmd.Kill()
 		case <-sample.C:
-			cpu, rss := TreeUsage(cmd.Process.Pid)
+			cpu, rss, tasks := TreeUsage(cmd.Process.Pid)
 			s.status.CPU = max(s.status.CPU, cpu)
 			s.status.PeakRSS = max(s.status.PeakRSS, rss)
+			if most := s.spec.Policy.Limits.Processes; most > 0 && tasks > most+32 && why == "" { // where the kernel does not bound them
+				s.status.Message = fmt.Sprintf("had %d processes and threads, its limit is %d", tasks, most)
+				terminate(OutOfTasks, 0)
+			}
 			_ = writeUnsynced(s.dir, s.status)
 		}
 	}
 }
 
-func (s *shim) stopGrace() time.Duration {
+func (s *shim) stopOrder() Stop {
 	stop, err := Read[Stop](s.dir, StopFile)
 	if err != nil {
-		return grace(s.spec.Grace)
+		return Stop{Grace: grace(s.spec.Grace)}
 	}
-	return min(stop.Grace, maxGrace)
+	stop.Grace = min(stop.Grace, maxGrace)
+	return stop
+}
+
+// watchDisk gives what decides when the program's use of the disk is measured, and
+// what ticks for it.
+func (s *shim) watchDisk() (*diskWatch, *time.Ticker) {
+	w := &diskWatch{disk: s.spec.Disk, dir: s.dir}
+	if len(w.disk.Trees) == 0 || len(w.disk.Limits) == 0 {
+		never := time.NewTicker(time.Hour)
+		never.Stop()
+		return w, never
+	}
+	w.dir, w.before = w.disk.Trees[0].Dir, w.disk.Before()
+	return w, time.NewTicker(freeEvery)
 }
 
 func grace(d time.Duration) time.Duration {
@@ -496,13 +554,16 @@ func grace(d time.Duration) time.Duration {
 
 func (s *shim) finish(cmd *sandbox.Cmd, why Reason, err error) {
 	st, o := &s.status, cmd.Outcome()
-	st.ExitCode, st.CPU, st.PeakRSS, st.Notes = o.ExitCode, max(st.CPU, o.CPU), max(st.PeakRSS, o.PeakRSS), o.Unapplied
+	st.ExitCode, st.CPU, st.PeakRSS, st.Notes = o.ExitCode, max(st.CPU, o.CPU), max(st.PeakRSS, o.PeakRSS), append(st.Notes, o.Unapplied...)
 	if o.Signal != 0 {
 		st.Signal = unix.SignalName(o.Signal)
 	}
 	switch {
 	case why == TimedOut:
 		st.Reason, st.Message = TimedOut, fmt.Sprintf("did not finish in %s", s.spec.Timeout)
+	case why == OutOfDisk:
+		st.Reason = why
+		s.spec.Disk.drop() // before the end is recorded: the record needs room
 	case why != "":
 		st.Reason = why
 	case fault.Is(err, fault.Unsupported) || fault.Is(err, fault.Invalid):
@@ -575,15 +636,45 @@ func writeUnsynced(dir string, st Status) error {
 	return os.Rename(tmp, filepath.Join(dir, StatusFile))
 }
 
-// TreeUsage adds up what a process and its descendants use now.
-func TreeUsage(root int) (cpu time.Duration, rss resource.Bytes) {
+// Tasks counts the processes and threads below each root, and gives them by what the roots are of.
+func Tasks[T comparable](roots map[int]T) map[T]int {
+	counts := map[T]int{}
+	children, threads := map[int][]int{}, map[int]int{}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return 0, 0
+		return counts
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if f, ok := statFields(pid); ok {
+			const ppid, count = 1, 17
+			parent, _ := strconv.Atoi(f[ppid])
+			threads[pid], _ = strconv.Atoi(f[count])
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	for root, of := range roots {
+		for next := []int{root}; len(next) > 0; next = next[1:] {
+			counts[of] += threads[next[0]]
+			next = append(next, children[next[0]]...)
+		}
+	}
+	return counts
+}
+
+// TreeUsage adds up what a process and its descendants use now.
+func TreeUsage(root int) (cpu time.Duration, rss resource.Bytes, tasks int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0, 0, 0
 	}
 	type process struct {
-		cpu time.Duration
-		rss resource.Bytes
+		cpu   time.Duration
+		rss   resource.Bytes
+		tasks int
 	}
 	const tick = time.Second / 100 // USER_HZ, a constant of the interface
 	page := resource.Bytes(os.Getpagesize())
@@ -593,29 +684,26 @@ func TreeUsage(root int) (cpu time.Duration, rss resource.Bytes) {
 		if err != nil {
 			continue
 		}
-		b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil {
+		f, ok := statFields(pid)
+		if !ok {
 			continue
 		}
-		s := string(b)
-		f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
-		const ppid, utime, rssPages = 1, 11, 21
-		if len(f) <= rssPages {
-			continue
-		}
+		const ppid, utime, threads, rssPages = 1, 11, 17, 21
 		var n [4]int64 // user, system, and both of reaped children
 		for i := range n {
 			n[i], _ = strconv.ParseInt(f[utime+i], 10, 64)
 		}
 		pages, _ := strconv.ParseInt(f[rssPages], 10, 64)
 		parent, _ := strconv.Atoi(f[ppid])
-		all[pid] = process{cpu: time.Duration(n[0]+n[1]+n[2]+n[3]) * tick, rss: resource.Bytes(pages) * page}
+		count, _ := strconv.Atoi(f[threads])
+		all[pid] = process{cpu: time.Duration(n[0]+n[1]+n[2]+n[3]) * tick, rss: resource.Bytes(pages) * page, tasks: count}
 		children[parent] = append(children[parent], pid)
 	}
 	for next := slices.Clone(children[root]); len(next) > 0; next = next[1:] {
 		cpu += all[next[0]].cpu
 		rss += all[next[0]].rss
+		tasks += all[next[0]].tasks
 		next = append(next, children[next[0]]...)
 	}
-	return cpu, rss
+	return cpu, rss, tasks
 }

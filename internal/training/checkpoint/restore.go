@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
 // broken is the error of a checkpoint that cannot be restored as it was.
@@ -100,6 +101,17 @@ func (s *Service) restore(ctx context.Context, r Record) (note string, err error
 	if err != nil {
 		return "", err
 	}
+	if s.cfg.Room != nil {
+		needs := int64(0)
+		for _, c := range m.Chunks {
+			if c.Digest != s.zeroDigest(c.Size) {
+				needs += c.Size
+			}
+		}
+		if err := s.cfg.Room(needs, int64(len(m.Files))); err != nil {
+			return "", err
+		}
+	}
 	tmp := ".restore-" + r.ID
 	if err := root.RemoveAll(tmp); err != nil {
 		return "", err
@@ -179,7 +191,11 @@ func (s *Service) write(ctx context.Context, r Record, m Manifest, root *os.Root
 		if err != nil {
 			return err
 		}
-		files[i] = file
+		if files[i] = file; f.Size > 0 {
+			if err := file.Truncate(f.Size); err != nil { // a hole, of which fill writes what is not zero
+				return err
+			}
+		}
 	}
 	if err := s.fill(ctx, r, m, files); err != nil {
 		return err
@@ -223,6 +239,10 @@ func (s *Service) fill(ctx context.Context, r Record, m Manifest, files []*os.Fi
 			first++
 		}
 		from, offset := first, skip
+		if c.Digest == s.zeroDigest(c.Size) { // a hole stays one
+			skip += c.Size
+			continue
+		}
 		g.Go(func() error {
 			buf, err := s.buffers.take(ctx)
 			if err != nil {
@@ -238,7 +258,7 @@ func (s *Service) fill(ctx context.Context, r Record, m Manifest, files []*os.Fi
 				if n == 0 {
 					continue
 				}
-				if _, err := files[i].WriteAt(content[:n], offset); err != nil {
+				if err := archive.WriteSparse(files[i], content[:n], offset); err != nil {
 					return err
 				}
 				content = content[n:]
@@ -248,6 +268,18 @@ func (s *Service) fill(ctx context.Context, r Record, m Manifest, files []*os.Fi
 		skip += c.Size
 	}
 	return g.Wait()
+}
+
+// zeroDigest is the digest of a whole chunk of zeros; empty for other sizes.
+func (s *Service) zeroDigest(size int64) string {
+	if size != s.cfg.ChunkSize {
+		return ""
+	}
+	s.zeros.Do(func() {
+		sum := sha256.Sum256(make([]byte, size))
+		s.zero = hex.EncodeToString(sum[:])
+	})
+	return s.zero
 }
 
 // load reads one chunk, and proves it.

@@ -52,6 +52,8 @@ type Config struct {
 	ChunkSize int64
 	// MaxBytes bounds one checkpoint; 0 is 1 TiB.
 	MaxBytes int64
+	// Room refuses what the disk has no room for; nil refuses nothing.
+	Room func(bytes, files int64) error
 	// Saved is told, in the transaction, of the attempt that had saved what it did
 	// by a time; nil is nobody.
 	Saved func(ctx context.Context, tx *store.Tx, attempt string, at time.Time) error
@@ -66,6 +68,8 @@ type Service struct {
 	now     func() time.Time
 	pins    *pins
 	buffers *buffers
+	zeros   sync.Once
+	zero    string // digest of a chunk of zeros
 
 	mu     sync.Mutex
 	bad    map[string]bool          // keys of chunks that are to be stored anew

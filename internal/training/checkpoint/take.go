@@ -75,6 +75,11 @@ func (s *Service) take(ctx context.Context, j Job, name string) error {
 		return err
 	}
 
+	if s.cfg.Room != nil { // before anything is written: half of it would fill the disk for all
+		if err := s.cfg.Room(t.allocated, int64(len(t.files))); err != nil {
+			return err
+		}
+	}
 	m, stored, held, err := s.keep(ctx, j.Project, root, t)
 	defer func() { s.pins.release(held) }()
 	if err != nil {
@@ -237,8 +242,10 @@ func (s *Service) keep(ctx context.Context, p project.Name, root *os.Root, t tre
 		fresh atomic.Int64
 	)
 	store := func(ctx context.Context, c *Chunk, content []byte) error {
-		sum := sha256.Sum256(content)
-		c.Digest = hex.EncodeToString(sum[:])
+		if c.Digest = s.zeroDigest(c.Size); c.Digest == "" || slices.ContainsFunc(content, func(b byte) bool { return b != 0 }) {
+			sum := sha256.Sum256(content)
+			c.Digest = hex.EncodeToString(sum[:])
+		}
 		mu.Lock()
 		known := mine[c.Digest]
 		mine[c.Digest] = true

@@ -25,8 +25,9 @@ const (
 
 // tree is what lies in a directory, by path.
 type tree struct {
-	files []File // in the order of WalkDir
-	bytes int64
+	files     []File // in the order of WalkDir
+	bytes     int64
+	allocated int64 // of them, without holes
 }
 
 // survey notes what lies below a directory that user code wrote. Errors:
@@ -65,6 +66,9 @@ func survey(ctx context.Context, root *os.Root, most int64) (tree, error) {
 				Path: name, Size: info.Size(), Exec: info.Mode()&0o100 != 0, Modified: info.ModTime().UTC(),
 			})
 			t.bytes += info.Size()
+			if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+				t.allocated += min(sys.Blocks*512, info.Size())
+			}
 		default:
 			return fault.New(fault.Invalid, "%.200q is not a plain file", name).
 				WithHint("Write plain files and directories into a checkpoint; links are not followed.")

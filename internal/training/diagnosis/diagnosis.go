@@ -36,6 +36,8 @@ const (
 	Moved          Class = "moved"       // stopped to go on in other pools
 	UserError      Class = "user_error"  // the program failed
 	OutOfMemory    Class = "out_of_memory"
+	OutOfDisk      Class = "out_of_disk"      // it kept more on disk than it may
+	OutOfTasks     Class = "out_of_processes" // it had more processes and threads than it may
 	TimedOut       Class = "timeout"
 	NodeLost       Class = "node_lost" // a node went away, or the engine can no longer say how it ended
 	Preempted      Class = "preempted" // the engine took the node for somebody else
@@ -98,8 +100,8 @@ func Find(in Input) Finding {
 	case st.State == engine.Lost, st.Reason == engine.NodeFailed:
 		return in.nodeLost(f)
 	case st.Reason == engine.Preempted && matches(st.Message, ownDisk...):
-		f.Class, f.Words, f.Lines = UserError, "it filled its own disk: "+st.Message, in.Log.last(in.Log.order())
-		f.Hint = "Write less to FALAJ_SCRATCH_DIR and /tmp, or have the pool's options give more disk."
+		f.Class, f.Words, f.Lines = OutOfDisk, "it filled its own disk: "+st.Message, in.Log.last(in.Log.order())
+		f.Hint = "Write less to FALAJ_SCRATCH_DIR and /tmp, or ask for more in spec.disk."
 		return f
 	case st.Reason == engine.Preempted:
 		f.Class, f.Words = Preempted, cmp.Or(st.Message, "the engine took its place for somebody else")
@@ -125,6 +127,14 @@ func Find(in Input) Finding {
 		f.Class = OutOfMemory
 		f.Hint = fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", in.Memory)
 		f.Lines = in.Log.last(in.Log.order())
+		return f
+	case st.Reason == engine.OutOfDisk:
+		f.Class, f.Words, f.Lines = OutOfDisk, cmp.Or(f.Words, st.Message), in.Log.last(in.Log.order())
+		f.Hint = "Write less, remove what is no longer needed while it runs, or ask for more in spec.disk."
+		return f
+	case st.Reason == engine.OutOfTasks:
+		f.Class, f.Words, f.Lines = OutOfTasks, cmp.Or(f.Words, st.Message), in.Log.last(in.Log.order())
+		f.Hint = "Start fewer processes and threads at a time."
 		return f
 	case st.Reason == engine.TimedOut:
 		f.Class, f.Lines = TimedOut, in.Log.last(in.Log.order())
@@ -275,6 +285,9 @@ func (in Input) failed(f Finding, culprit int) Finding {
 		f.Hint = "A package was built for instructions (such as AVX-512) that this processor lacks: `falaj env check` names the pools that have them."
 	case "SIGSEGV", "SIGABRT", "SIGFPE":
 		f.Hint = "Native code failed, not Python. Run it once with PYTHONFAULTHANDLER=1 in env to see where."
+	case "SIGXFSZ":
+		f.Class, f.Words = OutOfDisk, f.Words+": a file reached what the job may keep on disk"
+		f.Hint = "Write less, or ask for more in spec.disk."
 	case "SIGBUS":
 		f.Hint = "Often shared memory that is too small: fewer workers of the data loader, or more resources.memory."
 	}
@@ -295,7 +308,7 @@ func signalOf(st engine.Status) string {
 		return st.Signal
 	}
 	return map[int]string{
-		129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 137: "SIGKILL", 139: "SIGSEGV", 143: "SIGTERM",
+		129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 137: "SIGKILL", 153: "SIGXFSZ", 139: "SIGSEGV", 143: "SIGTERM",
 	}[st.ExitCode]
 }
 

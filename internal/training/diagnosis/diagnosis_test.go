@@ -85,13 +85,25 @@ func TestPlanted(t *testing.T) {
 		},
 		"timeout":   {log: "quiet", in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.TimedOut}}, class: TimedOut, hint: "Raise timeout"},
 		"preempted": {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: "by QOS high"}}, class: Preempted, words: "by QOS high", hint: "goes on"},
+		"more disk than it may": {
+			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.OutOfDisk}, Outcome: "used 5GiB of its disk limit of 4GiB (scratch)"},
+			class: OutOfDisk, words: "used 5GiB of its disk limit of 4GiB (scratch)", hint: "spec.disk",
+		},
+		"more processes than it may": {
+			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.OutOfTasks}, Outcome: "had 5000 processes and threads, its limit is 4096"},
+			class: OutOfTasks, words: "had 5000 processes", hint: "fewer",
+		},
+		"a file as large as its disk limit": {
+			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Exited, ExitCode: 153}, Outcome: "exited with code 153"},
+			class: OutOfDisk, words: "a file reached", hint: "spec.disk",
+		},
 		"its own disk": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.`}},
-			class: UserError, words: "filled its own disk", hint: "Write less",
+			class: OutOfDisk, words: "filled its own disk", hint: "Write less",
 		},
 		"its own scratch": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `Usage of EmptyDir volume "scratch" exceeds the limit "1Gi".`}},
-			class: UserError, words: "filled its own disk",
+			class: OutOfDisk, words: "filled its own disk",
 		},
 		"the node's disk": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `The node was low on resource: ephemeral-storage.`}},

@@ -205,12 +205,13 @@ func write(open func(int, fs.FileMode) (*os.File, error), info fs.FileInfo, r io
 	if err != nil {
 		return err
 	}
-	var to io.Writer = f
+	sparse := NewSparse(f)
+	var to io.Writer = sparse
 	if sum != nil {
-		to = io.MultiWriter(f, sum)
+		to = io.MultiWriter(sparse, sum)
 	}
 	_, err = io.CopyN(to, r, info.Size())
-	return errors.Join(broken(err), f.Close())
+	return errors.Join(broken(err), sparse.Finish(), f.Close())
 }
 
 // broken says of an unexpected end that the stream was cut.
@@ -372,9 +373,9 @@ func Place(into *os.Root, f protocol.File, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	sum := sha256.New()
-	_, err = io.CopyN(io.MultiWriter(out, sum), content, f.Size)
-	if err = errors.Join(broken(err), out.Sync(), out.Close()); err == nil && hex.EncodeToString(sum.Sum(nil)) != f.SHA256 {
+	sum, sparse := sha256.New(), NewSparse(out)
+	_, err = io.CopyN(io.MultiWriter(sparse, sum), content, f.Size)
+	if err = errors.Join(broken(err), sparse.Finish(), out.Sync(), out.Close()); err == nil && hex.EncodeToString(sum.Sum(nil)) != f.SHA256 {
 		err = fault.New(fault.Conflict, "%.200q is not what its manifest says", f.Path).WithHint("It was changed while it was sent.")
 	}
 	if err != nil {

@@ -131,6 +131,10 @@ func (l *Launcher) pod(launch remote.Launch, o options, part engine.Role, first 
 	if err != nil {
 		return nil, err
 	}
+	// A pod that keeps more is evicted by its kubelet. Inputs, packages and the log count too.
+	if disk := spec.Disk.Scratch + spec.Disk.Output + spec.Disk.Checkpoints; disk > 0 {
+		limits["ephemeral-storage"] = strconv.FormatInt(int64(disk), 10)
+	}
 
 	volumes := array{empty("tmp", o.scratch, ""), empty("work", o.scratch, ""), empty("cache", o.scratch, "")}
 	if o.cache != "" {

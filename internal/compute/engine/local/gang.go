@@ -224,6 +224,7 @@ func (d *Driver) single(ctx context.Context, w *workload) engine.Member {
 		m.Heard = time.Now()
 		m.Usage.Accelerators = d.accelerators(w, 0)
 	}
+	w.diskUse(&m.Usage)
 	return m
 }
 

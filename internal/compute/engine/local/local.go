@@ -11,7 +11,8 @@
 // its program with it; the workload is then Lost.
 //
 // Parts: local.go (Driver), workload.go (one workload: spawn, attach, watch),
-// shims.go (the processes that run them), gang.go (several workers), hardware.go
+// shims.go (the processes that run them), gang.go (several workers), disk.go (what they
+// keep on disk), tasks.go (processes and threads), hardware.go
 // (accelerators and the pool's options), sharing.go (shares of a GPU),
 // usage.go (what they use now), profile.go (a look inside), logs.go (following),
 // network.go (the API and egress sockets inside).
@@ -74,6 +75,8 @@ type Config struct {
 	// Limits are given to every workload beside what its Resources say: CPU,
 	// CPUs, Memory and Wall here are ignored.
 	Limits sandbox.Limits
+	// Disk is what workloads may keep on disk.
+	Disk Disk
 	// LogLimit bounds one workload's log, in bytes; 0 is 64 MiB.
 	LogLimit int64
 	// API is served to workloads with Network.API.
@@ -111,6 +114,7 @@ type Driver struct {
 	workloads map[engine.Handle]*workload
 	starting  map[engine.Handle]*birth
 	closed    bool
+	stopped   chan struct{} // closed with it
 }
 
 // birth is a workload on its way: its user and cores are taken.
@@ -145,11 +149,12 @@ func New(c Config) (*Driver, error) {
 		return nil, fault.New(fault.Unsupported, "the local engine does not reach isolation %s", c.Level)
 	}
 	c.Runtime = cmp.Or(c.Runtime, "runc")
+	c.Disk.setDefaults()
 	c.Guard = append(slices.Clone(c.Guard), c.Dir)
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "making the directory of workloads")
 	}
-	d := &Driver{c: c, workloads: map[engine.Handle]*workload{}, starting: map[engine.Handle]*birth{}, room: make(chan struct{}, 2*runtime.NumCPU())}
+	d := &Driver{c: c, workloads: map[engine.Handle]*workload{}, starting: map[engine.Handle]*birth{}, room: make(chan struct{}, 2*runtime.NumCPU()), stopped: make(chan struct{})}
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err == nil {
 		for i := range 1024 {
@@ -195,6 +200,7 @@ func New(c Config) (*Driver, error) {
 		d.workloads[w.handle] = w
 		d.attach(w)
 	}
+	go d.watchPressure()
 	return d, nil
 }
 
@@ -206,6 +212,7 @@ func (d *Driver) Close() error {
 		return nil
 	}
 	d.closed = true
+	close(d.stopped)
 	all := slices.Collect(maps.Values(d.workloads))
 	d.mu.Unlock()
 	d.shims.close()
@@ -335,6 +342,9 @@ func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, e
 	if err != nil {
 		return shim.Spec{}, extras{}, nil, err
 	}
+	p.Limits.Processes = d.tasks()
+	disk := d.disk(spec)
+	p.Limits.FileSize = cmp.Or(p.Limits.FileSize, fileSize(disk, p.Limits.Memory))
 	p.Devices = files
 	p.Mounts = append(p.Mounts, pipes(spec)...)
 	x := extras{Network: spec.Network, Image: spec.Image, Gang: supervised(spec), Devices: devices, Project: spec.Project, Shared: spec.Total().Accelerators[machine.ResourceShared] > 0}
@@ -355,7 +365,7 @@ func (d *Driver) translate(spec engine.Spec, image *sandbox.Image) (shim.Spec, e
 		return shim.Spec{}, extras{}, nil, err
 	}
 	return shim.Spec{
-		ID: spec.ID, Argv: argv, Policy: p, Timeout: spec.Timeout, Grace: spec.Grace, LogLimit: d.c.LogLimit,
+		ID: spec.ID, Argv: argv, Policy: p, Timeout: spec.Timeout, Grace: spec.Grace, LogLimit: d.c.LogLimit, Disk: disk,
 	}, x, furnish, nil
 }
 
@@ -570,8 +580,9 @@ func (d *Driver) Stop(ctx context.Context, h engine.Handle, grace time.Duration)
 	if err != nil {
 		return fault.New(fault.Unavailable, "workload %s is still being started", h)
 	}
+	// On a full disk the order may have no room: then the shim takes the grace of its spec.
 	if err := shim.Write(w.dir, shim.StopFile, shim.Stop{Grace: max(grace, 0)}); err != nil {
-		return fault.Wrap(err, "recording the order to stop %s", h)
+		d.c.Log.WarnContext(ctx, "the order to stop a workload cannot be recorded", slog.String("id", w.id), slog.Any("err", err))
 	}
 	if err := w.signal(st.Shim, syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fault.Wrap(err, "stopping %s", h)

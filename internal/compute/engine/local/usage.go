@@ -62,7 +62,7 @@ func (w *workload) usage(ctx context.Context) (sample, bool) {
 // take adds up what runs below the sandbox's first process.
 func take(st shim.Status) sample {
 	s := sample{at: time.Now()}
-	s.cpu, s.Memory = shim.TreeUsage(st.Init.PID)
+	s.cpu, s.Memory, _ = shim.TreeUsage(st.Init.PID)
 	if st.Isolated >= sandbox.Sandbox { // else the network is everybody's
 		s.in, s.out = netBytes(st.Init.PID)
 	}

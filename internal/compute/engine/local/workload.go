@@ -39,6 +39,8 @@ type workload struct {
 	dir    string
 	uid    int
 	cpus   []int
+	tasks  int // processes and threads that it may have
+	disk   shim.Disk
 	extras extras
 
 	done     chan struct{} // closed when nothing of it runs any more
@@ -95,7 +97,7 @@ func (w *workload) unborn() bool {
 func (d *Driver) newWorkload(id string, s shim.Spec, x extras) *workload {
 	return &workload{
 		id: id, handle: engine.Handle(id), dir: filepath.Join(d.c.Dir, id),
-		uid: s.Policy.UID, cpus: s.Policy.Limits.CPUs, extras: x,
+		uid: s.Policy.UID, cpus: s.Policy.Limits.CPUs, tasks: s.Policy.Limits.Processes, disk: s.Disk, extras: x,
 		done: make(chan struct{}), detached: make(chan struct{}),
 	}
 }
@@ -142,6 +144,9 @@ func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, 
 	var err error
 	if s.Owner, err = json.Marshal(x); err != nil { //nolint:musttag // as in load
 		return fault.Wrap(err, "describing %s", w.id)
+	}
+	if err := shim.Spare(w.dir, shim.StopFile); err != nil {
+		return fault.Wrap(err, "keeping room for the order to stop %s", w.id)
 	}
 	// The shim's first status, before anything runs, syncs the directory.
 	if err := errors.Join(shim.Place(w.dir, shim.SpecFile, s), syncDir(d.c.Dir)); err != nil {
