@@ -3,6 +3,7 @@ package ingestion
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -225,7 +227,7 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest) (Sourc
 			return Source{}, "", err
 		}
 		if len(all) >= maxSources {
-			return Source{}, "", fault.New(fault.Exhausted, "project %s has %d sources already", r.Project, len(all))
+			return Source{}, "", share.Refused("sources", fmt.Sprintf("project %s has %d sources, the most it may have", r.Project, len(all)), "Delete those that nobody needs.", 0)
 		}
 		who := identity.From(ctx).ID
 		return Source{
