@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -184,8 +185,15 @@ func (b *intake) noted(n int, err error) error {
 			_ = b.control.SetReadDeadline(time.Time{})
 		}
 		b.end()
-	case err != nil && b.slow:
+	case err == nil:
+	case b.slow:
 		return b.tooSlow()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &fault.Error{Kind: fault.Timeout, Message: "the body took longer than it may", Err: errors.Join(errSlow, err)}
+	default:
+		if _, ok := errors.AsType[*http.MaxBytesError](err); !ok {
+			return fault.New(fault.Invalid, "the body ended before it was complete: %w", err)
+		}
 	}
 	return err
 }

@@ -128,6 +128,18 @@ func (p *Pool) Take(ctx context.Context, o Owner) (release func(), err error) {
 	return p.releaser(o), nil
 }
 
+// Try takes a slot if there is one now for the owner and nobody waits. It is for loops
+// that come again, and counts no refusal.
+func (p *Pool) Try(o Owner) (release func(), ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting > 0 || !p.admissible(o) {
+		return nil, false
+	}
+	p.hold(o)
+	return p.releaser(o), true
+}
+
 // Held is how many slots are taken.
 func (p *Pool) Held() int {
 	p.mu.Lock()

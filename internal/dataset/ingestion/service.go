@@ -79,6 +79,8 @@ type Service struct {
 	cfg  Config
 	loop *lifecycle.Loop
 
+	slots *share.Pool // of runs
+
 	mu      sync.Mutex
 	active  map[RunID]context.CancelFunc
 	changed chan struct{} // closed and made anew when a run changes
@@ -109,7 +111,7 @@ func New(cfg Config) *Service {
 	if cfg.Stall <= 0 {
 		cfg.Stall = source.StallTime
 	}
-	s := &Service{cfg: cfg, active: map[RunID]context.CancelFunc{}, changed: make(chan struct{})}
+	s := &Service{cfg: cfg, slots: share.New(share.Limits{Name: "ingestions", What: "runs of sources", Slots: cfg.Parallel}), active: map[RunID]context.CancelFunc{}, changed: make(chan struct{})}
 	s.loop = &lifecycle.Loop{Name: "ingestion", Every: lookEvery, Timeout: roundTime, Run: s.RunOnce, Logger: cfg.Log}
 	return s
 }
