@@ -99,7 +99,7 @@ func end(t *testing.T, p *Pool, all []*taken) {
 // after each step: caps, no free slot beside a request that holds none, and no
 // project without a slot overtaken by one that has some.
 func TestPoolIsFair(t *testing.T) {
-	for seed := range uint64(150) {
+	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 26))
 			p := New(Limits{Name: "test", What: "tests", Slots: 1 + r.IntN(9), Queue: 1 + r.IntN(12)})
