@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -24,6 +25,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // World is what the server touches outside its configuration.
@@ -47,6 +49,7 @@ type App struct {
 	close []func() error // in order of opening; closed in reverse
 
 	parts
+	conns *share.Connections
 	http  net.Listener
 	edge  *httpapi.Server
 	ready atomic.Bool
@@ -66,7 +69,7 @@ func Run(ctx context.Context, cfg Config, w World) error {
 // New opens everything. Errors: fault.Conflict when another server has the data
 // directory; fault.Invalid for wrong settings; fault.Exhausted for a full disk.
 func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
-	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log), conns: share.NewConnections(share.Files(), cfg.Limits.Connections)}
 	defer func() {
 		if err != nil {
 			_ = a.Stop(context.WithoutCancel(ctx))
@@ -109,12 +112,12 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 		}
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status}, predictionGauges{a.predictions}, servingGauges{a.serving.Measured}, scalingGauges{a.serving.Scaled}, remoteGauges{a.remotes})
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status}, predictionGauges{a.predictions}, servingGauges{a.serving.Measured}, scalingGauges{a.serving.Scaled}, remoteGauges{a.remotes}, shareGauges{})
 	if a.features != nil {
 		registry.MustRegister(featureGauges{a.features}, streamGauges{a.features})
 	}
 	a.edge = httpapi.New(httpapi.Options{
-		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Tree: bytes(a.cfg.Limits.Checkpoint), Version: w.Version},
+		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Tree: bytes(a.cfg.Limits.Checkpoint), LeastRate: cmp.Or(bytes(a.cfg.Limits.BodyRate), -1), Version: w.Version},
 		Auth:   a.accounts, Authz: a.authority, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(), Follows: a.cfg.Gateway.Upstream,
 		Room: a.cfg.checkFree,
 		Ready: func() error {
@@ -187,6 +190,9 @@ func (a *App) serve(ctx context.Context) error {
 	return err
 }
 
+// maxStreams is how many requests of a connection of HTTP/2 are under way.
+const maxStreams = 250
+
 // server serves a handler of the edge: HTTP/1, and HTTP/2 also without TLS, which
 // Arrow Flight needs.
 func (a *App) server(h http.Handler) *http.Server {
@@ -197,6 +203,9 @@ func (a *App) server(h http.Handler) *http.Server {
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetHTTP2(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
+	// A peer that is gone, or takes nothing, keeps no connection.
+	s.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: 30 * time.Second}
+	a.conns.Serve(s)
 	return s
 }
 
@@ -234,6 +243,7 @@ func (a *App) listen(name, addr string) (net.Listener, error) {
 		return nil, fault.New(fault.Conflict, "%s listener on %s: %w", name, addr, err).
 			WithHint("Is something else listening there? Choose another with --%s HOST:PORT.", name)
 	}
+	l = a.conns.Listen(l)
 	if a.cfg.TLS.Cert == "" {
 		return l, nil
 	}

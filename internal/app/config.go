@@ -189,6 +189,14 @@ type Config struct {
 		SQLMemory  size     `koanf:"sql_memory" doc:"Memory of one SQL query"`
 		SQLDisk    size     `koanf:"sql_disk" doc:"Space in the data directory for what one SQL query cannot hold in memory; queries over sealed tables get it only with encrypted_disk"`
 		SQLTime    duration `koanf:"sql_time" doc:"Longest SQL query"`
+
+		Statements  int  `koanf:"sql_statements" doc:"SQL statements at a time, of all projects; a project has at most three quarters of them, a principal half"`
+		Imports     int  `koanf:"imports" doc:"Imports of dataset versions at a time, of all projects; shared as limits.sql_statements"`
+		Connections int  `koanf:"connections" doc:"Open connections of all listeners; 0 is half of the files that the server may open, at most 16384. More than half of the files cannot be had"`
+		BodyRate    size `koanf:"body_rate" doc:"Bytes a second that the body of a request must bring, on the average beyond the first 20 s; 0 lets it take its time"`
+		Accounts    int  `koanf:"accounts" doc:"Accounts: users of the installation, and service accounts of one project each have so many"`
+		Tokens      int  `koanf:"tokens" doc:"Live tokens of one account"`
+		QueuedJobs  int  `koanf:"queued_jobs" doc:"Jobs of one project that have not ended; one principal has at most half of them"`
 	} `koanf:"limits"`
 
 	Log struct {
@@ -236,6 +244,7 @@ func defaults() map[string]any {
 		"gateway.every":         "10s",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB", "lineage.openlineage.zone": "home",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB", "limits.garbage": "32MiB",
+		"limits.sql_statements": 4, "limits.imports": 4, "limits.connections": 0, "limits.body_rate": "4KiB", "limits.accounts": 10_000, "limits.tokens": 100, "limits.queued_jobs": 10_000,
 		"limits.sql_memory": "2GiB", "limits.sql_disk": "16GiB", "limits.sql_time": "10m",
 		"log.level": "info", "log.format": "text",
 	}
@@ -341,6 +350,14 @@ func (c Config) Validate() error {
 		if d, err := resource.ParseDuration(v); err != nil || d != 0 && d < time.Hour {
 			return fault.New(fault.Invalid, "%s: %q is neither 0 nor a duration of at least 1h, such as 90d", name, v)
 		}
+	}
+	for name, n := range map[string]int{"sql_statements": c.Limits.Statements, "imports": c.Limits.Imports, "accounts": c.Limits.Accounts, "tokens": c.Limits.Tokens, "queued_jobs": c.Limits.QueuedJobs} {
+		if n < 1 {
+			return fault.New(fault.Invalid, "limits.%s: %d is not above 0", name, n)
+		}
+	}
+	if n := c.Limits.Connections; n < 0 {
+		return fault.New(fault.Invalid, "limits.connections: %d is below 0", n)
 	}
 	if c.Online.VerifyRows < 1 {
 		return fault.New(fault.Invalid, "online.verify_rows: %d is not above 0", c.Online.VerifyRows)

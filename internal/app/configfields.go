@@ -111,7 +111,7 @@ func knownKeys() []string {
 func (c Config) sizes() error {
 	for name, v := range map[string]string{
 		"limits.upload": c.Limits.Upload, "limits.body": c.Limits.Body, "limits.free": c.Limits.Free, "limits.sql_memory": c.Limits.SQLMemory, "limits.sql_disk": c.Limits.SQLDisk,
-		"limits.checkpoint": c.Limits.Checkpoint, "limits.garbage": c.Limits.Garbage, "predictions.max_bytes": c.Predictions.MaxBytes,
+		"limits.checkpoint": c.Limits.Checkpoint, "limits.body_rate": c.Limits.BodyRate, "limits.garbage": c.Limits.Garbage, "predictions.max_bytes": c.Predictions.MaxBytes,
 		"jobs.disk.scratch": c.Jobs.Disk.Scratch, "jobs.disk.output": c.Jobs.Disk.Output, "jobs.disk.checkpoints": c.Jobs.Disk.Checkpoints, "jobs.disk.logs": c.Jobs.Disk.Logs,
 		"jobs.disk.project": c.Jobs.Disk.Project,
 		"images.max_bytes":  c.Images.MaxBytes, "serving.memory": c.Serving.Memory, "serving.process_memory": c.Serving.Process,
@@ -119,7 +119,7 @@ func (c Config) sizes() error {
 		if v == "" && strings.HasPrefix(name, "serving.") {
 			continue
 		}
-		if n, err := resource.ParseBytes(v); err != nil || n < 0 || (n == 0 && name != "limits.free" && name != "limits.garbage" && name != "jobs.disk.project") {
+		if n, err := resource.ParseBytes(v); err != nil || n < 0 || (n == 0 && name != "limits.body_rate" && name != "limits.free" && name != "limits.garbage" && name != "jobs.disk.project") {
 			return fault.New(fault.Invalid, "%s: %q is not a size such as 64MiB", name, v)
 		}
 	}

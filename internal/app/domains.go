@@ -166,7 +166,7 @@ func (a *App) openCompute(ctx context.Context) error {
 	}
 	driver, err := local.New(local.Config{
 		Dir: filepath.Join(a.cfg.Data, "workloads"), Worker: a.cfg.workerPath(), Level: level, API: &a.api,
-		Guard: []string{a.cfg.Data}, Facts: facts, Accelerators: accelerators, Images: a.images, Log: a.log,
+		Guard: []string{a.cfg.Data}, Facts: facts, Accelerators: accelerators, Images: a.images, Log: a.log, Connections: a.conns,
 		LogLimit: bytes(a.cfg.Jobs.Disk.Logs), Disk: a.cfg.jobsDisk(),
 	})
 	if err != nil {
@@ -260,6 +260,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 		Limits: dataset.Limits{
 			Upload: resource.Bytes(bytes(a.cfg.Limits.Upload)), QueryMemory: resource.Bytes(bytes(a.cfg.Limits.SQLMemory)),
 			QueryDisk: resource.Bytes(bytes(a.cfg.Limits.SQLDisk)), QueryTime: sqlTime,
+			Queries: a.cfg.Limits.Statements, Imports: a.cfg.Limits.Imports,
 		},
 	})
 	a.zones.Register("dataset", dataset.Labels{Store: datasetsql.Store{}})
@@ -370,7 +371,7 @@ func (a *App) openTraining(ctx context.Context) error {
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authority, Journal: a.journal, Compute: a.compute,
 		Environments: a.environments, Data: a.trainingData(), Tables: trainingTables{a.trainingData(), a.cfg.tablesDir()}, Runs: trainingRuns{a.tracking, a.features, a.registry},
 		Models: trainingModels{a.tracking, a.registry}, Rows: trainingRows{a.datasets}, Tokens: trainingTokens{a.accounts}, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints,
-		Dir: dir, Network: a.cfg.Jobs.Network, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
+		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.workerPath(), Measure: a.measure, MaxOutput: bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
 		MostDisk: resource.Bytes(bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,
 	})

@@ -269,7 +269,7 @@ func (s *Service) ingest(ctx context.Context, d Dataset, kept []Version, c table
 				WithHint("Write the column, or apply a manifest without it.")
 		}
 	}
-	free, err := s.take(ctx, s.imports, "imports")
+	free, err := s.imports.Take(ctx, identity.Share(ctx, d.Project))
 	if err != nil {
 		return err
 	}

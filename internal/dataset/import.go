@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
@@ -52,7 +54,10 @@ func (s *Service) Import(ctx context.Context, r ImportRequest) (Version, error) 
 	if err != nil {
 		return Version{}, err
 	}
-	free, err := s.take(ctx, s.imports, "imports")
+	if r.Body, err = begun(r.Body); err != nil {
+		return Version{}, fault.Wrap(err, "reading the upload")
+	}
+	free, err := s.imports.Take(ctx, identity.Share(ctx, r.Project))
 	if err != nil {
 		return Version{}, err
 	}
@@ -60,6 +65,23 @@ func (s *Service) Import(ctx context.Context, r ImportRequest) (Version, error) 
 	ctx, cancel := context.WithTimeout(ctx, s.limits.ImportTime)
 	defer cancel()
 	return s.parse(ctx, r, w)
+}
+
+// beginning is how many bytes of an upload are here before it takes a slot.
+const beginning = 64 << 10
+
+// begun reads the beginning of an upload, so that a slot is held by uploads of which
+// something comes. It gives all of the upload.
+func begun(body io.Reader) (io.Reader, error) {
+	var b bytes.Buffer
+	_, err := io.CopyN(&b, body, beginning)
+	if errors.Is(err, io.EOF) {
+		return &b, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return io.MultiReader(&b, body), nil
 }
 
 // settle is the door for data that comes to be here.

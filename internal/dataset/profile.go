@@ -15,6 +15,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/sketch"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -209,7 +210,7 @@ func (s *Service) draw(ctx context.Context, v Version) (p picture, err error) {
 // redraw makes the picture that a version was made without, once, and keeps it: it
 // reads all rows, so it takes the place and the time of a query.
 func (s *Service) redraw(ctx context.Context, v Version) (picture, error) {
-	free, err := s.take(ctx, s.queries, "queries")
+	free, err := s.queries.Take(ctx, identity.Share(ctx, v.Project))
 	if err != nil {
 		return picture{}, err
 	}

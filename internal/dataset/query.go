@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -61,7 +62,7 @@ func (s *Service) Query(ctx context.Context, r QueryRequest) (*Result, error) {
 	if r.Rows <= 0 || r.Rows > s.limits.QueryRows {
 		r.Rows = s.limits.QueryRows
 	}
-	free, err := s.take(ctx, s.queries, "queries")
+	free, err := s.queries.Take(ctx, identity.Share(ctx, r.Project))
 	if err != nil {
 		return nil, err
 	}

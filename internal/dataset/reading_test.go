@@ -315,7 +315,7 @@ func TestWhatIsKeptIsAnImport(t *testing.T) {
 		l.Bytes = 100
 		l.Open = func(context.Context) (array.RecordReader, error) {
 			_, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Open = none }))
-			wantFault(t, err, fault.Exhausted, "1 imports run already")
+			wantFault(t, err, fault.Exhausted, "limit imports:")
 			return someRows(t, 1, 2, 3), nil
 		}
 	})); err != nil {

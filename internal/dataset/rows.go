@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
@@ -32,7 +33,11 @@ const (
 // caller's. Errors, also from the rows' Err: fault.Invalid for what cannot be
 // read; fault.TooLarge and fault.Exhausted over a limit; fault.Timeout; the body's.
 func (s *Service) Sent(ctx context.Context, body io.Reader) (array.RecordReader, error) {
-	free, err := s.take(ctx, s.sent, "uploads of rows")
+	body, err := begun(body)
+	if err != nil {
+		return nil, err
+	}
+	free, err := s.sent.Take(ctx, identity.Share(ctx, identity.From(ctx).Project))
 	if err != nil {
 		return nil, err
 	}

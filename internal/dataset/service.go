@@ -19,6 +19,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -135,9 +136,9 @@ type Limits struct {
 	QueryTime     time.Duration  // 2 min
 	QueryRows     int64          // of a result; 50,000,000
 	QueryInput    int64          // rows handed to a query; 200,000,000
-	Queries       int            // at a time; 4
-	Imports       int            // at a time; 4
-	QueueTime     time.Duration  // waiting for one of them to end; 1 min
+	Queries       int            // SQL statements at a time, of all projects; 4
+	Imports       int            // at a time, of all projects; 4
+	QueueTime     time.Duration  // longest wait for one of these slots; 1 min
 	SQL           int            // bytes of a query's text; 256 KiB
 	MetadataDepth int            // accepted versions in a table's metadata; 1,000
 	Stray         time.Duration  // how long files that nobody committed stay; 72 h
@@ -176,9 +177,9 @@ func orDefault[T ~int | ~int64](v *T, d T) {
 type Service struct {
 	cfg     Config
 	limits  Limits
-	imports chan struct{} // a place per import at a time
-	queries chan struct{}
-	sent    chan struct{}
+	imports *share.Pool
+	queries *share.Pool
+	sent    *share.Pool
 }
 
 // New makes a service. Call Recover before using it.
@@ -193,25 +194,11 @@ func New(cfg Config) *Service {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	l := cfg.Limits.withDefaults()
-	return &Service{cfg: cfg, limits: l, imports: make(chan struct{}, l.Imports), queries: make(chan struct{}, l.Queries), sent: make(chan struct{}, sentAtATime)}
-}
-
-// take waits for a free place.
-func (s *Service) take(ctx context.Context, places chan struct{}, what string) (free func(), err error) {
-	select {
-	case places <- struct{}{}:
-		return func() { <-places }, nil
-	default:
-	}
-	t := time.NewTimer(s.limits.QueueTime)
-	defer t.Stop()
-	select {
-	case places <- struct{}{}:
-		return func() { <-places }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-t.C:
-		return nil, fault.New(fault.Exhausted, "%d %s run already", cap(places), what).WithHint("Try again when one has ended.")
+	return &Service{
+		cfg: cfg, limits: l,
+		imports: share.New(share.Limits{Name: "imports", What: "imports", Slots: l.Imports, Wait: l.QueueTime}),
+		queries: share.New(share.Limits{Name: "sql_statements", What: "SQL statements", Slots: l.Queries, Wait: l.QueueTime}),
+		sent:    share.New(share.Limits{Name: "row_uploads", What: "uploads of rows", Slots: sentAtATime, Wait: l.QueueTime}),
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -289,7 +290,7 @@ func (s *Service) Keep(ctx context.Context, l Left) (Version, error) {
 	if l.Bytes > int64(s.limits.Upload) {
 		return Version{}, fault.New(fault.TooLarge, "the files have %d bytes, over the limit of %d", l.Bytes, s.limits.Upload).WithHint("Leave less, or raise limits.upload.")
 	}
-	free, err := s.take(ctx, s.imports, "imports")
+	free, err := s.imports.Take(ctx, identity.Share(ctx, l.Project))
 	if err != nil {
 		return Version{}, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -43,13 +44,11 @@ func (s *Service) newest(ctx context.Context, p project.Name, dataset string) (D
 // cut makes a version of the dataset that has all events which the log has now. When
 // it has them already, nothing happens.
 func (s *Service) cut(ctx context.Context, p project.Name, dataset string) error {
-	select {
-	case s.cutting <- struct{}{}:
-		defer func() { <-s.cutting }()
-	case <-ctx.Done():
-		return ctx.Err()
+	free, err := s.cutting.Take(ctx, share.Owner{Project: string(p)})
+	if err != nil {
+		return err
 	}
-	var err error
+	defer free()
 	for range maxCuts {
 		if err = s.cutOnce(system(ctx), p, dataset); !fault.Is(err, fault.Conflict) {
 			break

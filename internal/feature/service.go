@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -85,7 +86,7 @@ type Service struct {
 	follower *lifecycle.Loop
 	copying  *lifecycle.Loop // removes copies that may not be there
 	feeder   *lifecycle.Loop // brings messages of sources into the logs
-	cutting  chan struct{}   // holds a token while versions are cut
+	cutting  *share.Pool     // one version is cut at a time
 	watcher  *lifecycle.Loop
 	tidier   *lifecycle.Loop
 	tidied   tidied
@@ -121,7 +122,7 @@ func New(cfg Config) *Service {
 	cfg.Watch, cfg.Tidy = cfg.Watch.withDefaults(), cfg.Tidy.withDefaults()
 	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, ended: make(chan struct{}), busy: map[string]bool{}, cancels: map[RunID]context.CancelFunc{},
-		streams: map[streamName]*following{}, folded: make(chan struct{}), cutting: make(chan struct{}, 1),
+		streams: map[streamName]*following{}, folded: make(chan struct{}), cutting: share.New(share.Limits{Name: "event_versions", What: "versions of events being made", Slots: 1, Queue: 1 << 14}),
 		checks: map[string]Check{},
 	}
 	if s.log == nil {

@@ -29,7 +29,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
@@ -38,6 +37,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // Prefix begins the path of every call.
@@ -74,8 +74,7 @@ type Server struct {
 	log      *slog.Logger
 	grpc     *grpc.Server
 
-	mu   sync.Mutex
-	open map[string]int // streams by principal
+	streams *share.Pool
 }
 
 // New makes the edge. Each request that it serves has its principal in the context,
@@ -94,7 +93,9 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: o.Config, datasets: o.Datasets, commands: o.Commands, log: o.Log, open: map[string]int{}}
+	s := &Server{cfg: o.Config, datasets: o.Datasets, commands: o.Commands, log: o.Log, streams: share.New(share.Limits{
+		Name: "row_streams", What: "streams of rows", Slots: 4 * o.Streams, PerProject: 2 * o.Streams, PerPrincipal: o.Streams, NoWait: true,
+	})}
 	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxAsk), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
 	flight.RegisterFlightServiceServer(s.grpc, s)
 	return s
@@ -149,20 +150,7 @@ func recovered(handle func() error) (err error) {
 	return handle()
 }
 
-// begin counts a stream of the caller; end ends it.
+// begin takes the slot of a stream; end gives it back. Error: fault.Exhausted.
 func (s *Server) begin(ctx context.Context) (end func(), err error) {
-	who := identity.From(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open[who.ID] >= s.cfg.Streams {
-		return nil, fault.New(fault.Exhausted, "%s has %d streams of rows open", who, s.cfg.Streams).WithHint("Close one.")
-	}
-	s.open[who.ID]++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.open[who.ID]--; s.open[who.ID] == 0 {
-			delete(s.open, who.ID)
-		}
-	}, nil
+	return s.streams.Take(ctx, identity.Share(ctx, identity.From(ctx).Project))
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
@@ -16,12 +15,21 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// maxWatches bounds the streams that one principal has open: of events, and of
-// logs that are followed.
-const maxWatches = 32
+// Streams that are open at a time, of events and of logs that are followed: of all, of
+// a project and of a principal.
+const (
+	maxStreams          = 4096
+	maxProjectStreams   = 512
+	maxPrincipalStreams = 32
+)
+
+func newStreams(name, what string) *share.Pool {
+	return share.New(share.Limits{Name: name, What: what, Slots: maxStreams, PerProject: maxProjectStreams, PerPrincipal: maxPrincipalStreams, NoWait: true})
+}
 
 // readers is the action that an event's body takes, by the event's noun. What
 // is not here, overseers see.
@@ -67,12 +75,12 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	who := identity.From(r.Context())
-	if !s.watches.enter(who.ID) {
-		s.fail(w, r, fault.New(fault.Exhausted, "%s has %d streams of events open", who, maxWatches).WithHint("Close one."))
+	leave, err := s.watches.Take(r.Context(), identity.Share(r.Context(), project.Name(in)))
+	if err != nil {
+		s.fail(w, r, err)
 		return
 	}
-	defer s.watches.leave(who.ID)
+	defer leave()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -145,31 +153,4 @@ func (s *Server) mayStill(r *http.Request, action policy.Action, object policy.O
 	}
 	_, err = s.Projects.One(ctx, project.Name(object.Project))
 	return err == nil
-}
-
-// watches counts open streams by principal.
-type watches struct {
-	mu   sync.Mutex
-	open map[string]int
-}
-
-func (c *watches) enter(who string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.open[who] >= maxWatches {
-		return false
-	}
-	if c.open == nil {
-		c.open = map[string]int{}
-	}
-	c.open[who]++
-	return true
-}
-
-func (c *watches) leave(who string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.open[who]--; c.open[who] == 0 {
-		delete(c.open, who)
-	}
 }

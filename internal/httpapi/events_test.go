@@ -291,7 +291,7 @@ func TestEventsEnd(t *testing.T) {
 func TestEventsAtMost(t *testing.T) {
 	w := open(t)
 	viewer, _ := w.member(t, "flights", "viewer1", project.Viewer)
-	open := make([]*stream, maxWatches)
+	open := make([]*stream, maxPrincipalStreams)
 	for i := range open {
 		if open[i] = w.watch(t, viewer, "flights", ""); open[i].status != http.StatusOK {
 			t.Fatalf("stream %d: %d", i, open[i].status)
@@ -317,11 +317,7 @@ func TestEventsAtMost(t *testing.T) {
 	for _, s := range open {
 		s.close()
 	}
-	eventually(t, "no stream is counted", func() bool {
-		w.server.watches.mu.Lock()
-		defer w.server.watches.mu.Unlock()
-		return len(w.server.watches.open) == 0
-	})
+	eventually(t, "no stream is counted", func() bool { return w.server.watches.Held() == 0 })
 }
 
 // TestEveryEventHasReaders: whoever adds a kind of event decides who reads it.

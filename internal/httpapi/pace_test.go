@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // hurried is an edge whose readers have little time, over HTTP/2 or not, with
@@ -187,7 +188,7 @@ func TestFollow(t *testing.T) {
 			switch log {
 			case "waits":
 				go func() {
-					eventually(t, "it follows", func() bool { return w.server.follows.count() > 0 })
+					eventually(t, "it follows", func() bool { return w.server.follows.Held() > 0 })
 					revoke()
 				}()
 			case "is silent":
@@ -213,9 +214,11 @@ func TestFollow(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "nothing is followed", func() bool { return w.server.follows.count() == 0 })
-	for range maxWatches {
-		w.server.follows.enter(w.adminID(t))
+	eventually(t, "nothing is followed", func() bool { return w.server.follows.Held() == 0 })
+	for range maxPrincipalStreams {
+		if _, err := w.server.follows.Take(t.Context(), share.Owner{Principal: w.adminID(t)}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if got := w.do(t, w.Secret, "GET", "/test/follow?log=ends", ""); got.status != http.StatusTooManyRequests {
 		t.Errorf("one more log than one may follow: %d", got.status)
@@ -238,15 +241,4 @@ func (w *world) adminID(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return p.ID
-}
-
-// count is how many streams are open.
-func (c *watches) count() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := 0
-	for _, open := range c.open {
-		n += open
-	}
-	return n
 }

@@ -70,6 +70,9 @@ func StatusOf(err error) int {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return http.StatusRequestEntityTooLarge
 	}
+	if errors.Is(err, errSlow) {
+		return http.StatusRequestTimeout
+	}
 	if _, ok := errors.AsType[*serving.MissingError](err); ok {
 		return http.StatusUnprocessableEntity // a right request for an entity whose features are not there
 	}
@@ -86,6 +89,9 @@ func problemOf(err error) *Problem {
 		kind = fault.TooLarge
 	}
 	p = &Problem{Type: "about:blank", Status: statusOf[kind], Kind: kind.String(), Detail: fault.Told(err), Hint: fault.HintOf(err)}
+	if errors.Is(err, errSlow) {
+		p.Status = http.StatusRequestTimeout
+	}
 	p.Title = http.StatusText(p.Status)
 	if kind == fault.Internal { // a defect's text is for our log, not for callers
 		p.Detail, p.Hint = "something failed inside Falaj", "Look in the server's log for this request, and report it."

@@ -57,6 +57,9 @@ func New(o Options, d Domains) *Server {
 	if o.WriteTime == 0 {
 		o.WriteTime = writeTime
 	}
+	if o.LeastRate == 0 {
+		o.LeastRate = leastRate
+	}
 	useProblems()
 	mux := &mux{ServeMux: http.NewServeMux(), follower: o.Follows != ""}
 	config := huma.DefaultConfig("Falaj", APIVersion)
@@ -68,6 +71,7 @@ func New(o Options, d Domains) *Server {
 	s := &Server{
 		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, log: o.Log,
 		db: o.DB, central: o.Follows, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, room: o.Room,
+		watches: newStreams("event_streams", "streams of events"), follows: newStreams("log_streams", "logs that are followed"), uploading: newUploads(),
 	}
 	if s.room != nil {
 		mux.roomy = s.roomy

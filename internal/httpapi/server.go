@@ -9,7 +9,7 @@
 //   - problem.go is the one translation of errors (RFC 9457).
 //   - once.go: requests that take effect at most once; events.go: the watch;
 //     room.go: what is refused on a disk that is nearly full; pace.go: readers
-//     that take nothing.
+//     that take nothing; slowbody.go: senders that send next to nothing.
 //   - mlflow/, oip/, iceberg/, feast/ and optuna/ speak other people's protocols and
 //     match their texts; flight.go leads to Arrow Flight, grpc.go to rpc/, optuna/ and
 //     the calls of oip/.
@@ -22,7 +22,6 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -48,6 +47,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -73,6 +73,9 @@ type Config struct {
 	// Heartbeat is how often a silent stream of events says that it is there, and
 	// how late a revoked token or role ends it; 0 is 15 s.
 	Heartbeat time.Duration
+	// LeastRate is how many bytes a second a body must bring, on the average beyond a
+	// grace of some seconds; 0 is 4 KiB.
+	LeastRate int64
 	// WriteTime is how long a reader may take for 64 KiB of an answer before it is
 	// cut off; 0 is 30 s.
 	WriteTime time.Duration
@@ -102,10 +105,11 @@ type Server struct {
 	room    func() error
 	central string // the server whose gateway this one is
 
-	declared map[string]Route // by method and path
-	turns    turns
-	watches  watches // of events
-	follows  watches // of logs
+	declared  map[string]Route // by method and path
+	turns     turns
+	watches   *share.Pool // streams of events
+	follows   *share.Pool // logs that are followed
+	uploading *share.Pool
 }
 
 // ServeHTTP implements http.Handler.
@@ -184,6 +188,16 @@ func (s *Server) principal(r *http.Request) (identity.Principal, error) {
 	return narrow(p, r.Header.Get("Falaj-Project"))
 }
 
+// ownerOf is in whose shares a connection is. Only the project of a job's token is
+// certain: others are named by a header before anybody has asked for a permission.
+func ownerOf(p identity.Principal) share.Owner {
+	o := share.Owner{Principal: p.ID}
+	if p.Kind == identity.Attempt {
+		o.Project = string(p.Project)
+	}
+	return o
+}
+
 // purposeHeader says what the features of a request are read for, in every protocol.
 const purposeHeader = "Falaj-Purpose"
 
@@ -194,7 +208,13 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			return
 		}
 		principal, err := s.principal(r)
+		if err == nil {
+			if err = share.Proved(r.Context(), ownerOf(principal)); err != nil && r.ProtoMajor < 2 {
+				w.Header().Set("Connection", "close")
+			}
+		}
 		if err != nil {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedGrace))
 			s.fail(w, r, err)
 			return
 		}
@@ -204,21 +224,24 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		}
 		limit := s.cfg.MaxBody
 		control := *http.NewResponseController(w)
+		least, grace, upload := true, slowGrace, false
 		switch {
 		case oip.Streams(r.URL.Path): // each message is bounded, and how many streams; no time, once the gate is passed
-			limit = math.MaxInt64
+			limit, least = math.MaxInt64, false
 		case oip.Ours(r.URL.Path), oip.Calls(r.URL.Path):
 			limit = max(limit, oip.MaxBody)
 		case uploads(r):
-			limit = s.cfg.Upload
+			limit, upload = s.cfg.Upload, true
 			if tree, _ := worked(r); tree {
-				limit = max(limit, s.cfg.Tree)
+				limit, grace = max(limit, s.cfg.Tree), agentGrace
 			}
 			// A large file may take longer than the server's read time-out.
 			_ = control.SetReadDeadline(time.Now().Add(time.Hour))
 		case flight.Uploads(r.URL.Path):
-			limit = flight.MaxUpload
+			limit, grace, upload = flight.MaxUpload, rowsGrace, true
 			_ = control.SetReadDeadline(time.Now().Add(rowsTime))
+		case flight.Ours(r.URL.Path): // asks of a few bytes; the stream stays open for the answer
+			least = false
 		case rpc.Ours(r.URL.Path):
 			limit = max(limit, rpc.MaxBody)
 		case optuna.Ours(r.URL.Path):
@@ -234,7 +257,15 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 				limit = max(limit, maxManifest)
 			}
 		}
-		r.Body = bounded(w, r, limit, control)
+		b := s.bounded(w, r, limit, control)
+		defer b.finish()
+		if b.grace, b.credit = grace, grace; !least {
+			b.rate = 0
+		}
+		if upload {
+			b.takes(s.uploading, r)
+		}
+		r.Body = b
 		if sw, ok := w.(*statusWriter); ok {
 			defer func() { sw.route = r.Pattern }()
 		}
@@ -256,33 +287,6 @@ func uploads(r *http.Request) bool {
 		return false
 	}
 	return len(parts) == 4 && parts[1] == "datasets" && parts[3] == "versions" || len(parts) == 2 && parts[1] == "sources"
-}
-
-// bounded is a body of at most limit bytes. When it was read to its end, the time
-// for reading it is no longer limited: net/http would end the request's context
-// at that deadline, under a handler that is still at work.
-func bounded(w http.ResponseWriter, r *http.Request, limit int64, control http.ResponseController) io.ReadCloser {
-	b := &untilRead{ReadCloser: r.Body, control: control}
-	if r.ContentLength < 0 || r.ContentLength > limit { // else net/http gives no more than that
-		b.ReadCloser = http.MaxBytesReader(w, r.Body, limit)
-	}
-	if r.Body == nil || r.Body == http.NoBody {
-		_ = control.SetReadDeadline(time.Time{})
-	}
-	return b
-}
-
-type untilRead struct {
-	io.ReadCloser
-	control http.ResponseController
-}
-
-func (b *untilRead) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) {
-		_ = b.control.SetReadDeadline(time.Time{})
-	}
-	return n, err
 }
 
 // bearer is the token of "Authorization: Bearer …", or the password of Basic

@@ -268,12 +268,12 @@ func (s *Server) jobLogs(w http.ResponseWriter, r *http.Request) {
 // follow streams text until it ends, or the caller may no longer read it: that is
 // asked again at each heartbeat.
 func (s *Server) follow(w http.ResponseWriter, r *http.Request, may func(context.Context) error, open func(ctx context.Context, follow bool) (io.ReadCloser, error)) {
-	who := identity.From(r.Context())
-	if !s.follows.enter(who.ID) {
-		s.fail(w, r, fault.New(fault.Exhausted, "%s follows %d logs", who, maxWatches).WithHint("Close one."))
+	leave, err := s.follows.Take(r.Context(), identity.Share(r.Context(), project.Name(r.PathValue("project"))))
+	if err != nil {
+		s.fail(w, r, err)
 		return
 	}
-	defer s.follows.leave(who.ID)
+	defer leave()
 	ctx, cancel := context.WithCancelCause(r.Context())
 	asking := make(chan struct{})
 	go func() {

@@ -17,7 +17,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/monitoring/classifier"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/sketch"
@@ -28,7 +30,8 @@ import (
 const ActionSubmit policy.Action = "job.submit"
 
 const (
-	maxClassifying    = 2          // requests at a time that read windows
+	maxClassifying    = 2 // requests at a time that read windows
+	classifyWait      = time.Minute
 	maxClassifiedRows = 10_000_000 // of a window
 	classifyBatch     = 8192       // rows
 	maxTop            = 10         // features that a window shows
@@ -150,12 +153,11 @@ func (s *Service) Classify(ctx context.Context, p, name string, ask ClassifyRequ
 	if err := s.recordRead(ctx, m, watched.Classification, "rows of window "+w.ID); err != nil {
 		return Classification{}, err
 	}
-	select {
-	case s.classifying <- struct{}{}:
-		defer func() { <-s.classifying }()
-	default:
-		return Classification{}, fault.New(fault.Exhausted, "%d windows are being read already", maxClassifying).WithHint("Try again when one has ended.")
+	free, err := s.classifying.Take(ctx, identity.Share(ctx, project.Name(p)))
+	if err != nil {
+		return Classification{}, err
 	}
+	defer free()
 	c := Classification{
 		Window: w.ID, State: Classifying, Environment: ask.Environment, Threshold: spec.AUC, By: author(ctx).ID, Began: s.now().UTC(),
 	}

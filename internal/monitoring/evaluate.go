@@ -146,10 +146,10 @@ func compareOne(spec DriftSpec, name string, ref, cur *sketch.Column, alpha floa
 	c := compared{Feature: Feature{Name: name, Kind: string(sketch.Numeric)}, based: ref != nil}
 	c.result = drift.Result{Outcome: drift.Undecided, PValue: math.NaN(), Adjusted: math.NaN()}
 	if ref != nil {
-		c.Kind, c.BaselineMean, c.BaseMissing = string(ref.Kind()), number(ref.Mean()), share(ref.Missing(), ref.Rows())
+		c.Kind, c.BaselineMean, c.BaseMissing = string(ref.Kind()), number(ref.Mean()), fraction(ref.Missing(), ref.Rows())
 	}
 	if cur != nil {
-		c.Kind, c.Mean, c.Missing, c.Rows = string(cur.Kind()), number(cur.Mean()), share(cur.Missing(), cur.Rows()), int64(cur.Rows()) //nolint:gosec // G115: counts of rows
+		c.Kind, c.Mean, c.Missing, c.Rows = string(cur.Kind()), number(cur.Mean()), fraction(cur.Missing(), cur.Rows()), int64(cur.Rows()) //nolint:gosec // G115: counts of rows
 	}
 	switch {
 	case ref == nil && cur == nil:
@@ -206,7 +206,7 @@ func milliseconds(l *sketch.Latency, q float64) *float64 {
 	return number(math.Round(float64(l.Quantile(q))/float64(time.Microsecond)) / 1000)
 }
 
-func share(part, of uint64) float64 {
+func fraction(part, of uint64) float64 {
 	if of == 0 {
 		return 0
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -23,6 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -83,7 +85,7 @@ type Service struct {
 	renewed time.Time
 	trimmed time.Time
 
-	classifying chan struct{} // a place for each request that reads a window
+	classifying *share.Pool // slots of requests that read a window
 }
 
 // New makes a service; call RunOnce in a loop.
@@ -103,7 +105,7 @@ func New(c Config) *Service {
 	if c.Holder == "" {
 		c.Holder = "monitor"
 	}
-	return &Service{Config: c, watches: map[ID]*watch{}, classifying: make(chan struct{}, maxClassifying)}
+	return &Service{Config: c, watches: map[ID]*watch{}, classifying: share.New(share.Limits{Name: "classifications", What: "windows being read", Slots: maxClassifying, PerProject: 1, Wait: classifyWait})}
 }
 
 func (s *Service) now() time.Time {
@@ -161,8 +163,7 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 				return err
 			}
 			if len(all) == maxMonitors {
-				return fault.New(fault.Exhausted, "the project has %d monitors", len(all)).
-					WithHint("Delete those that nobody needs: each reads all predictions of its deployment.")
+				return share.Refused("monitors", fmt.Sprintf("the project has %d monitors, the most it may have", len(all)), "Delete those that nobody needs: each reads all predictions of its deployment.", 0)
 			}
 			m = Monitor{ID: ID(id.New("mon")), Project: p, Name: name, CreatedAt: now, Status: Status{State: Waiting, Reason: "no prediction was read yet"}}
 		case err != nil:

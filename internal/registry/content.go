@@ -9,6 +9,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/registry/scan"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -28,12 +29,11 @@ const signatureFile = "model.sig"
 func (s *Service) look(ctx context.Context, v Version, files []Stored) (scan.Report, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, scanTime, fault.New(fault.Unavailable, "the files of %s could not be looked through within %s", v, scanTime))
 	defer cancel()
-	select {
-	case s.scanning <- struct{}{}:
-		defer func() { <-s.scanning }()
-	case <-ctx.Done():
-		return scan.Report{}, context.Cause(ctx)
+	free, err := s.scanning.Take(ctx, identity.Share(ctx, v.Project))
+	if err != nil {
+		return scan.Report{}, err
 	}
+	defer free()
 	list := make([]scan.File, 0, len(files))
 	for _, f := range files {
 		list = append(list, scan.File{Path: f.Path, Size: f.Size, Open: func(ctx context.Context) (io.ReadCloser, error) {

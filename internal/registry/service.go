@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
@@ -117,7 +118,7 @@ type Service struct {
 
 	anew sync.Mutex // held while a version that failed may be made again, and while files of failed ones go
 
-	scanning chan struct{}
+	scanning *share.Pool
 }
 
 // New makes a service.
@@ -125,7 +126,7 @@ func New(cfg Config) *Service {
 	s := &Service{
 		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, runs: cfg.Runs,
 		objects: cfg.Objects, sealer: cfg.Sealer, erased: cfg.Erased, users: cfg.Users, told: cfg.Told,
-		authors: cfg.Authors, may: cfg.May, scanning: make(chan struct{}, scans), maxSize: cfg.MaxSize, now: cfg.Now,
+		authors: cfg.Authors, may: cfg.May, scanning: share.New(share.Limits{Name: "model_scans", What: "models being scanned", Slots: scans}), maxSize: cfg.MaxSize, now: cfg.Now,
 	}
 	if s.told == nil {
 		s.told = func(context.Context, *store.Tx, Change) error { return nil }

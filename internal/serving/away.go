@@ -8,6 +8,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // Away is a Place on another machine, where a process waits for its model.
@@ -53,7 +54,7 @@ func (s *Service) sendAway(ctx context.Context, spec Spec, want Placing, o runti
 		return nil, nil, fault.New(fault.Internal, "a replica for pools %v was given a place here", want.Pools)
 	}
 	waits("another one is loaded on pool " + there.Pool())
-	session, err := keeping(ctx, there, func(ctx context.Context) (runtime.Session, error) { return s.loadAway(ctx, there, o) })
+	session, err := keeping(ctx, there, func(ctx context.Context) (runtime.Session, error) { return s.loadAway(ctx, want.Project, there, o) })
 	if err != nil {
 		place.Release()
 		return nil, nil, err
@@ -63,13 +64,12 @@ func (s *Service) sendAway(ctx context.Context, spec Spec, want Placing, o runti
 
 // loadAway reads a version once more, verified, and hands it over. It takes a place of
 // the loader.
-func (s *Service) loadAway(ctx context.Context, there Away, o runtime.Options) (runtime.Session, error) {
-	select {
-	case s.loads <- struct{}{}:
-		defer func() { <-s.loads }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+func (s *Service) loadAway(ctx context.Context, project string, there Away, o runtime.Options) (runtime.Session, error) {
+	free, err := s.loads.Take(ctx, share.Owner{Project: project})
+	if err != nil {
+		return nil, err
 	}
+	defer free()
 	file, err := o.Again(ctx)
 	if err != nil {
 		return nil, err

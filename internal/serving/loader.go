@@ -12,6 +12,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -266,14 +267,13 @@ func (t *table) holding(w wanting) *target {
 
 // load brings one version into memory, or keeps why not.
 func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting) (*target, error) {
-	select {
-	case s.loads <- struct{}{}:
-		defer func() { <-s.loads }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	free, err := s.loads.Take(ctx, share.Owner{Project: d.Project})
+	if err != nil {
+		return nil, err
 	}
+	defer free()
 	var t *target
-	err := s.featuresCross(ctx, d.Project, d.Spec, actionApply, d.FeatureSet)
+	err = s.featuresCross(ctx, d.Project, d.Spec, actionApply, d.FeatureSet)
 	if err == nil {
 		t, err = s.open(ctx, d, versionText(w.version)) // the alias may have moved since
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // replicas is a session of several of the same version. A run goes to the one that
@@ -425,14 +426,14 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 			return s.sendAway(ctx, spec, want, o, waits)
 		}
 		if s.Capacity == nil {
-			session, err := s.another(ctx, o)
+			session, err := s.another(ctx, project, o)
 			return session, nil, err
 		}
 		place, err := s.Capacity.Place(ctx, want, waits)
 		if err != nil {
 			return nil, nil, err
 		}
-		session, err := keeping(ctx, place, func(ctx context.Context) (runtime.Session, error) { return s.another(ctx, o) })
+		session, err := keeping(ctx, place, func(ctx context.Context) (runtime.Session, error) { return s.another(ctx, project, o) })
 		if err != nil {
 			place.Release()
 			return nil, nil, err
@@ -482,13 +483,12 @@ func bytesOf(m Model, o runtime.Options) int {
 }
 
 // another loads a version once more. It takes a place of the loader.
-func (s *Service) another(ctx context.Context, o runtime.Options) (runtime.Session, error) {
-	select {
-	case s.loads <- struct{}{}:
-		defer func() { <-s.loads }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+func (s *Service) another(ctx context.Context, project string, o runtime.Options) (runtime.Session, error) {
+	free, err := s.loads.Take(ctx, share.Owner{Project: project})
+	if err != nil {
+		return nil, err
 	}
+	defer free()
 	file, err := o.Again(ctx)
 	if err != nil {
 		return nil, err

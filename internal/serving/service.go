@@ -24,6 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/chain"
 	models "github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -76,7 +77,7 @@ type Service struct {
 	tallies  map[tallied]*tally
 	closed   bool // nothing is opened any more
 
-	loads    chan struct{}  // places of the loader
+	loads    *share.Pool    // slots of the loader
 	sessions sync.WaitGroup // those that are not closed; added to under mu while not closed
 
 	joint   singleflight.Group // for Load, by deployment
@@ -99,6 +100,9 @@ type tallied struct {
 	version int64
 }
 
+// maxLoadsWaiting bounds the loads of one project that wait for a slot.
+const maxLoadsWaiting = 1 << 14
+
 // New makes a service; Start its loader with RunOnce.
 func New(c Config) *Service {
 	if c.Zone == "" {
@@ -118,7 +122,7 @@ func New(c Config) *Service {
 	}
 	s := &Service{
 		Config: c, since: time.Now().UTC(), failures: map[attempt]failure{}, tallies: map[tallied]*tally{},
-		loads: make(chan struct{}, c.Loads), shadows: newShadows(runtime.GOMAXPROCS(0)), cores: batching.NewCores(runtime.GOMAXPROCS(0)),
+		loads: share.New(share.Limits{Name: "model_loads", What: "models being loaded", Slots: c.Loads, Queue: maxLoadsWaiting}), shadows: newShadows(runtime.GOMAXPROCS(0)), cores: batching.NewCores(runtime.GOMAXPROCS(0)),
 		places: map[string]*batching.Cores{},
 	}
 	s.scaler.begin()

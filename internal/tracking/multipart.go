@@ -3,6 +3,7 @@ package tracking
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -19,6 +21,7 @@ import (
 const (
 	MaxParts    = 10_000
 	maxUploads  = 1000           // unfinished ones of a project
+	uploadRetry = time.Minute    // Retry-After of those beyond
 	uploadLasts = 24 * time.Hour // from its begin until Sweep removes it
 )
 
@@ -75,7 +78,7 @@ func (s *Service) BeginUpload(ctx context.Context, p project.Name, place Place, 
 			return err
 		}
 		if n >= maxUploads {
-			return fault.New(fault.Exhausted, "project %s has %d unfinished uploads", p, n).WithHint("Finish or abort some; what is a day old goes by itself.")
+			return share.Refused("unfinished_uploads", fmt.Sprintf("project %s has %d unfinished uploads", p, n), "Finish or abort some; those that are a day old are removed.", uploadRetry)
 		}
 		if err := s.store.PutUpload(ctx, tx, u); err != nil {
 			return err

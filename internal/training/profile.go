@@ -101,7 +101,7 @@ func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look
 		return Profile{}, fault.Wrap(err, "looking at worker %d of %s", l.Worker, jid)
 	}
 	out.At, out.Version = s.now().UTC(), seen.Version
-	if out.Summary, err = profile.Read(ctx, l.Tool, seen, max(a.Workers, 1)*max(j.Spec.Processes, 1) > 1); err != nil {
+	if out.Summary, err = profile.Read(ctx, identity.Share(ctx, p), l.Tool, seen, max(a.Workers, 1)*max(j.Spec.Processes, 1) > 1); err != nil {
 		return Profile{}, fault.Wrap(err, "reading the profile")
 	}
 	if out.Artifacts, err = s.keepProfile(ctx, j, out, seen.Files); err != nil {

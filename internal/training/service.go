@@ -27,6 +27,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
@@ -261,6 +262,9 @@ type Config struct {
 	// Isolation is the least that jobs run under which name no pools; empty is
 	// sandbox.
 	Isolation scheduler.Isolation
+	// MaxAlive bounds the jobs of one project that have not ended; 0 is 10,000. One
+	// principal may have half of them.
+	MaxAlive int
 	// MaxOutput bounds the output directory of an attempt in bytes; 0 is 64 GiB.
 	MaxOutput int64
 	// Room refuses what the disk of the objects has no room for; nil refuses nothing.
@@ -326,6 +330,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.MeasureEvery == 0 {
 		cfg.MeasureEvery = measureEvery
+	}
+	if cfg.MaxAlive <= 0 {
+		cfg.MaxAlive = 10_000
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -431,6 +438,26 @@ func (s *Service) Repeat(ctx context.Context, p project.Name, from JobID) (Job, 
 	return j, fault.Wrap(err, "repeating job %s", from)
 }
 
+// mayQueue refuses a job beyond the share of its project, or of its principal. Error:
+// fault.Exhausted.
+func (s *Service) mayQueue(ctx context.Context, tx *store.Tx, p project.Name, who identity.Principal) error {
+	all, own, err := s.cfg.Store.CountAlive(ctx, tx, p, who.ID)
+	if err != nil {
+		return err
+	}
+	most, hint := s.cfg.MaxAlive, "Wait until some have ended or cancel them, or have limits.queued_jobs raised."
+	switch {
+	case all >= most:
+		return share.Refused("queued_jobs", fmt.Sprintf("%d jobs of project %s have not ended, its share", all, p), hint, jobRetry)
+	case who.Kind != identity.System && own >= max(1, most/2):
+		return share.Refused("queued_jobs", fmt.Sprintf("%d jobs of %s in project %s have not ended, the share of one principal", own, who, p), hint, jobRetry)
+	}
+	return nil
+}
+
+// jobRetry is the Retry-After of a job that was refused.
+const jobRetry = time.Minute
+
 func (s *Service) submit(ctx context.Context, p project.Name, name string, spec Spec, how submission) (Job, project.Change, error) {
 	who := identity.From(ctx)
 	if err := s.allow(ctx, ActionSubmit, Job{Project: p}); err != nil {
@@ -531,6 +558,9 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		}
 		if how.dryRun {
 			return nil
+		}
+		if err := s.mayQueue(ctx, tx, p, who); err != nil {
+			return err
 		}
 		if err := publish(ctx, tx, JobQueued, j); err != nil {
 			return err

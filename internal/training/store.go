@@ -28,6 +28,9 @@ type Store interface {
 	Jobs(ctx context.Context, tx *store.Tx, p project.Name, f Filter) ([]Job, error)
 	// LastJob is the newest job with a digest in a project.
 	LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest string) (Job, error)
+	// CountAlive counts the jobs of a project that have not ended, and those of them
+	// that a principal submitted.
+	CountAlive(ctx context.Context, tx *store.Tx, p project.Name, submitter string) (all, own int, err error)
 	// Unstarted lists jobs that are queued and have no attempt under way.
 	Unstarted(ctx context.Context, tx *store.Tx) ([]Job, error)
 	// Underway lists the jobs of all projects that run.

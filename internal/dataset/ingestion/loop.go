@@ -5,12 +5,15 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -49,19 +52,21 @@ func (s *Service) round(ctx context.Context) error {
 	ended := make(chan RunID, s.cfg.Parallel)
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	under := map[RunID]bool{}
+	under := map[RunID]project.Name{}
 	for {
 		due, err := s.due(ctx)
 		if err != nil {
 			return err
 		}
-		for _, r := range due {
-			if under[r.ID] || len(under) >= s.cfg.Parallel {
+		for _, r := range fairly(due, under) {
+			release, ok := s.slots.Try(share.Owner{Project: string(r.Project)})
+			if !ok {
 				continue
 			}
-			under[r.ID] = true
+			under[r.ID] = r.Project
 			group.Go(func() {
 				s.carry(ctx, r)
+				release()
 				ended <- r.ID
 			})
 		}
@@ -76,6 +81,23 @@ func (s *Service) round(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// fairly lists the runs that are due and not under way: those first of projects that
+// have fewest under way.
+func fairly(due []Run, under map[RunID]project.Name) []Run {
+	has := map[project.Name]int{}
+	for _, p := range under {
+		has[p]++
+	}
+	due = slices.DeleteFunc(slices.Clone(due), func(r Run) bool { return under[r.ID] != "" })
+	turn := make(map[RunID]int, len(due))
+	for _, r := range due {
+		turn[r.ID] = has[r.Project]
+		has[r.Project]++
+	}
+	slices.SortStableFunc(due, func(a, b Run) int { return turn[a.ID] - turn[b.ID] })
+	return due
 }
 
 // due makes the runs that schedules ask for and lists those to carry on.

@@ -3,6 +3,7 @@ package ingestion
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -77,6 +79,8 @@ type Service struct {
 	cfg  Config
 	loop *lifecycle.Loop
 
+	slots *share.Pool // of runs
+
 	mu      sync.Mutex
 	active  map[RunID]context.CancelFunc
 	changed chan struct{} // closed and made anew when a run changes
@@ -107,7 +111,7 @@ func New(cfg Config) *Service {
 	if cfg.Stall <= 0 {
 		cfg.Stall = source.StallTime
 	}
-	s := &Service{cfg: cfg, active: map[RunID]context.CancelFunc{}, changed: make(chan struct{})}
+	s := &Service{cfg: cfg, slots: share.New(share.Limits{Name: "ingestions", What: "runs of sources", Slots: cfg.Parallel}), active: map[RunID]context.CancelFunc{}, changed: make(chan struct{})}
 	s.loop = &lifecycle.Loop{Name: "ingestion", Every: lookEvery, Timeout: roundTime, Run: s.RunOnce, Logger: cfg.Log}
 	return s
 }
@@ -225,7 +229,7 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest) (Sourc
 			return Source{}, "", err
 		}
 		if len(all) >= maxSources {
-			return Source{}, "", fault.New(fault.Exhausted, "project %s has %d sources already", r.Project, len(all))
+			return Source{}, "", share.Refused("sources", fmt.Sprintf("project %s has %d sources, the most it may have", r.Project, len(all)), "Delete those that nobody needs.", 0)
 		}
 		who := identity.From(ctx).ID
 		return Source{

@@ -23,6 +23,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -74,6 +75,8 @@ type Sender struct {
 	web  *webhooks
 	loop *lifecycle.Loop
 	wake chan struct{} // something was queued while RunOnce runs
+
+	slots *share.Pool // of deliveries under way
 
 	mu      sync.Mutex
 	trimmed time.Time
@@ -151,7 +154,7 @@ func New(c Config) *Sender {
 		c.Timeout = 10 * time.Second
 	}
 	c.Timeout = min(c.Timeout, time.Minute)
-	s := &Sender{cfg: c, web: newWebhooks(c), wake: make(chan struct{}, 1)}
+	s := &Sender{cfg: c, web: newWebhooks(c), wake: make(chan struct{}, 1), slots: share.New(share.Limits{Name: "deliveries", What: "deliveries", Slots: parallel})}
 	s.loop = &lifecycle.Loop{Name: "alerts", Every: 5 * time.Second, Run: s.RunOnce, Logger: c.Log}
 	return s
 }
@@ -266,20 +269,24 @@ func (s *Sender) RunOnce(ctx context.Context) error {
 		if !over && ctx.Err() == nil && failed == nil && running < parallel {
 			var due []ID
 			if failed = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-				due, err = s.cfg.Store.Due(ctx, tx, s.cfg.Now(), parallel-running)
+				due, err = s.cfg.Store.Due(ctx, tx, s.cfg.Now(), 2*parallel)
 				return err
 			}); failed != nil {
 				continue
 			}
 			for _, delivery := range due {
-				r, mine, err := s.claim(ctx, delivery)
+				r, release, err := s.claim(ctx, delivery)
 				if err != nil {
 					failed = err
 					break
 				}
-				if mine {
+				if release != nil {
 					running++
-					go func() { ended <- lifecycle.Recover(func() error { return s.finish(ctx, r, s.attempt(ctx, r)) }) }()
+					go func() {
+						err := lifecycle.Recover(func() error { return s.finish(ctx, r, s.attempt(ctx, r)) })
+						release()
+						ended <- err
+					}()
 				}
 			}
 		}
@@ -297,25 +304,38 @@ func (s *Sender) RunOnce(ctx context.Context) error {
 	}
 }
 
-// claim makes a due delivery this process's for a while.
-func (s *Sender) claim(ctx context.Context, delivery ID) (r Row, mine bool, err error) {
+// claim makes a due delivery this process's for a while, with a slot of its project;
+// release is nil when there is none, or another process has it.
+func (s *Sender) claim(ctx context.Context, delivery ID) (r Row, release func(), err error) {
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		r, err = s.cfg.Store.One(ctx, tx, delivery)
 		return err
 	}); err != nil {
-		return r, false, err
+		return r, nil, err
 	}
 	now := s.cfg.Now().UTC()
 	if r.State != Queued || r.Next.After(now) {
-		return r, false, nil
+		return r, nil, nil
 	}
+	release, ok := s.slots.Try(share.Owner{Project: r.Project})
+	if !ok {
+		return r, nil, nil
+	}
+	mine := false
+	defer func() {
+		if !mine {
+			release()
+			release = nil
+		}
+	}()
 	r.Attempts++
 	r.Next = now.Add(claimed)
 	err = s.cfg.DB.Update(ctx, r.Project, func(ctx context.Context, tx *store.Tx) (err error) {
 		mine, err = s.cfg.Store.Change(ctx, tx, r.Delivery, Queued, r.Attempts-1)
 		return err
 	})
-	return r, mine, err
+	mine = mine && err == nil
+	return r, release, err
 }
 
 // refusal is a failure that another attempt would not mend.

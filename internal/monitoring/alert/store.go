@@ -34,7 +34,7 @@ type Store interface {
 	// CountQueued counts a project's deliveries that wait.
 	CountQueued(ctx context.Context, tx *store.Tx, project string) (int, error)
 	// Due is the oldest queued delivery of each target that is due at a time; at
-	// most limit, the longest due first.
+	// most limit. Projects take turns, and of each the longest due comes first.
 	Due(ctx context.Context, tx *store.Tx, at time.Time, limit int) ([]ID, error)
 	// One finds a delivery. Error: fault.NotFound.
 	One(ctx context.Context, tx *store.Tx, delivery ID) (Row, error)

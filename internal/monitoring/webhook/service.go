@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
 )
@@ -99,7 +101,7 @@ func (s *Service) Create(ctx context.Context, project string, w Webhook, secret 
 			return err
 		}
 		if len(all) >= MaxWebhooks {
-			return fault.New(fault.Exhausted, "project %s has %d webhooks; that is the limit", project, len(all)).WithHint("Delete one.")
+			return share.Refused("webhooks", fmt.Sprintf("project %s has %d webhooks, the most it may have", project, len(all)), "Delete one.", 0)
 		}
 		if err := s.cfg.Store.Put(ctx, tx, w); err != nil {
 			return err

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 const (
@@ -184,6 +185,9 @@ type Config struct {
 	// Dial connects to a checked address; nil dials directly.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	Log  *slog.Logger
+	// Connections, which bounds those of the listener, hears which are at work; may be
+	// nil.
+	Connections *share.Connections
 }
 
 // Proxy serves one workload. Safe for concurrent use.
@@ -229,6 +233,7 @@ func New(c Config) *Proxy {
 		Handler: p, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
+	c.Connections.Serve(p.server)
 	return p
 }
 

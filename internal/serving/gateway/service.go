@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -88,7 +89,7 @@ type Erased struct {
 type Service struct {
 	Config
 	turns sync.Map // project/gateway/deployment → *sync.Mutex
-	one   chan struct{}
+	one   *share.Pool
 }
 
 // New makes a service.
@@ -99,7 +100,7 @@ func New(c Config) *Service {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Service{Config: c, one: make(chan struct{}, 1)}
+	return &Service{Config: c, one: share.New(share.Limits{Name: "gateway_batches", What: "batches of gateways", Slots: 1, Wait: batchWait})}
 }
 
 func object(project, name string) policy.Object {
@@ -477,6 +478,9 @@ func neededBy(all []serving.Deployment, model string, version int64, zone reside
 	return label, needed
 }
 
+// batchWait is the longest wait of a batch for the one before it.
+const batchWait = time.Minute
+
 // Accept takes a batch of a gateway's predictions over into our log, and answers how
 // far that gateway's log is taken over: where the batch ends, or, when it does not begin
 // where the one before ended, where the next has to begin. It returns when they are on
@@ -502,12 +506,11 @@ func (s *Service) Accept(ctx context.Context, p, name string, b Batch) (position
 	turn, _ := s.turns.LoadOrStore(p+"/"+name+"/"+string(b.DeploymentID), &sync.Mutex{})
 	turn.(*sync.Mutex).Lock()
 	defer turn.(*sync.Mutex).Unlock()
-	select { // decoded it may take twenty times the memory
-	case s.one <- struct{}{}:
-		defer func() { <-s.one }()
-	case <-ctx.Done():
-		return "", fault.New(fault.Timeout, "another batch is being taken over")
+	free, err := s.one.Take(ctx, identity.Share(ctx, project.Name(p))) // decoded it may take twenty times the memory
+	if err != nil {
+		return "", err
 	}
+	defer free()
 	records, err := prediction.DecodeRecords(b.Records)
 	if err != nil {
 		return "", fault.New(fault.Invalid, "the batch is damaged: %w", err)

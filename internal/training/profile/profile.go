@@ -11,8 +11,10 @@ import (
 	"context"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
@@ -61,20 +63,22 @@ const (
 	maxThreads = 1 << 14
 )
 
-// reading holds one: what takes part in it is bounded, how many read is, too.
-var reading = make(chan struct{}, 1)
+// reading bounds how many profiles are read at a time, in this process.
+var reading = share.New(share.Limits{Name: "profiles", What: "profiles being read", Slots: 1, Wait: readWait})
+
+// readWait is the longest wait of a profile for those before it.
+const readWait = time.Minute
 
 // Read summarises what the tool saw that was asked for, whatever the result says,
 // after others that are read. several says that other processes take part in the
 // work. Errors: fault.Invalid when it cannot be read, or nothing was seen;
 // fault.TooLarge.
-func Read(ctx context.Context, tool profiler.Tool, r profiler.Result, several bool) (Summary, error) {
-	select {
-	case reading <- struct{}{}:
-		defer func() { <-reading }()
-	case <-ctx.Done():
-		return Summary{}, ctx.Err()
+func Read(ctx context.Context, whose share.Owner, tool profiler.Tool, r profiler.Result, several bool) (Summary, error) {
+	free, err := reading.Take(ctx, whose)
+	if err != nil {
+		return Summary{}, err
 	}
+	defer free()
 	switch tool {
 	case profiler.Torch:
 		return readTraces(ctx, r.Files)

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
@@ -51,7 +52,7 @@ func TestRead(t *testing.T) {
 					r.Files = append(r.Files, profiler.File{Name: fmt.Sprintf("trace-%d.json.gz", i), Data: zipped(trace)})
 				}
 			}
-			s, err := Read(t.Context(), r.Tool, r, strings.Contains(path, "several"))
+			s, err := Read(t.Context(), share.Owner{}, r.Tool, r, strings.Contains(path, "several"))
 			var text strings.Builder
 			fmt.Fprintf(&text, "compute %.3f  memory %.3f  communication %.3f  idle %.3f  basis %d  processes %d\n", s.Compute, s.Memory, s.Communication, s.Idle, s.Basis, s.Processes)
 			for _, f := range s.Top {
@@ -196,11 +197,11 @@ func TestReadTooMuch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Read(t.Context(), profiler.Torch, profiler.Result{Files: []profiler.File{{Name: "trace-0.json.gz", Data: zipped(string(b))}}}, false); !fault.Is(err, fault.Invalid) {
+	if _, err := Read(t.Context(), share.Owner{}, profiler.Torch, profiler.Result{Files: []profiler.File{{Name: "trace-0.json.gz", Data: zipped(string(b))}}}, false); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a trace of nothing: %v", err)
 	}
 	many := bytes.Repeat([]byte("a 1\n"), maxStacks+1)
-	if _, err := Read(t.Context(), profiler.PySpy, profiler.Result{Tool: profiler.Torch, Files: []profiler.File{{Name: profiler.AllStacks, Data: many}}}, false); !fault.Is(err, fault.Invalid) {
+	if _, err := Read(t.Context(), share.Owner{}, profiler.PySpy, profiler.Result{Tool: profiler.Torch, Files: []profiler.File{{Name: profiler.AllStacks, Data: many}}}, false); !fault.Is(err, fault.Invalid) {
 		t.Errorf("too many stacks: %v", err)
 	}
 	// Each of two traces is small enough; both together are not.
@@ -210,7 +211,7 @@ func TestReadTooMuch(t *testing.T) {
 	} {
 		f := zipped(trace)
 		r := profiler.Result{Files: []profiler.File{{Name: "trace-0.json.gz", Data: f}, {Name: "trace-1.json.gz", Data: f}}}
-		if _, err := Read(t.Context(), profiler.Torch, r, false); !fault.Is(err, fault.TooLarge) {
+		if _, err := Read(t.Context(), share.Owner{}, profiler.Torch, r, false); !fault.Is(err, fault.TooLarge) {
 			t.Errorf("too many %s: %v", what, err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -25,21 +25,22 @@ var Migrations = store.Embedded("training", migrations)
 type jobRow struct {
 	bun.BaseModel `bun:"table:training_job"`
 
-	ID       string `bun:"id,pk"`
-	Project  string `bun:"project"`
-	Name     string `bun:"name"`
-	Digest   string `bun:"digest"`
-	State    string `bun:"state"`
-	Waiting  bool   `bun:"waiting"`
-	Body     string `bun:"body"`
-	Revision int64  `bun:"revision"`
+	ID        string `bun:"id,pk"`
+	Project   string `bun:"project"`
+	Name      string `bun:"name"`
+	Digest    string `bun:"digest"`
+	State     string `bun:"state"`
+	Waiting   bool   `bun:"waiting"`
+	Submitter string `bun:"submitter"`
+	Body      string `bun:"body"`
+	Revision  int64  `bun:"revision"`
 }
 
 func jobRowOf(j training.Job) (jobRow, error) {
 	body, err := json.Marshal(j)
 	return jobRow{
 		ID: string(j.ID), Project: string(j.Project), Name: j.Name, Digest: j.Digest, State: string(j.State),
-		Waiting: j.State == training.Queued && j.Attempt == "", Body: string(body), Revision: j.Revision,
+		Waiting: j.State == training.Queued && j.Attempt == "", Submitter: j.By.ID, Body: string(body), Revision: j.Revision,
 	}, err
 }
 
@@ -161,6 +162,23 @@ func (Store) Underway(ctx context.Context, tx *store.Tx) ([]training.Job, error)
 		return nil, err
 	}
 	return jobs(rows)
+}
+
+// CountAlive implements training.Store.
+func (Store) CountAlive(ctx context.Context, tx *store.Tx, p project.Name, submitter string) (all, own int, err error) {
+	var rows []struct {
+		Submitter string
+		N         int
+	}
+	err = tx.NewSelect().Model((*jobRow)(nil)).ColumnExpr("submitter, COUNT(*) AS n").
+		Where("project = ? AND state IN (?, ?)", p, string(training.Queued), string(training.Running)).GroupExpr("submitter").Scan(ctx, &rows)
+	for _, r := range rows {
+		all += r.N
+		if r.Submitter == submitter {
+			own = r.N
+		}
+	}
+	return all, own, err
 }
 
 // Alive lists the jobs that have not ended, oldest first.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"math"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/tuning"
@@ -45,6 +47,9 @@ type Finished struct {
 
 // maxSweeps is how many sweeps of a project may be under way.
 const maxSweeps = 100
+
+// sweepRetry is the Retry-After of those beyond.
+const sweepRetry = time.Minute
 
 // Authorizer is asked before anything is read or changed.
 type Authorizer interface {
@@ -382,7 +387,7 @@ func (s *Service) room(ctx context.Context, tx *store.Tx, p project.Name) error 
 		return err
 	}
 	if n := len(slices.DeleteFunc(all, func(w Sweep) bool { return w.Project != p })); n >= maxSweeps {
-		return fault.New(fault.Exhausted, "%d sweeps of the project are under way, the most there may be", n).WithHint("Stop one, or wait.")
+		return share.Refused("sweeps", fmt.Sprintf("%d sweeps of the project are under way, the most it may have", n), "Stop one, or wait.", sweepRetry)
 	}
 	return nil
 }

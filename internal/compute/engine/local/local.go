@@ -52,6 +52,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/egress"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
@@ -95,6 +96,8 @@ type Config struct {
 	// Accelerators of this machine; nil is none but what a pool declares.
 	Accelerators machine.Inventory
 	Log          *slog.Logger
+	// Connections bounds those of the workloads to the API and the proxy; nil does not.
+	Connections *share.Connections
 }
 
 // Driver is the engine. Close it when it is no longer used; the workloads run
@@ -170,6 +173,7 @@ func New(c Config) (*Driver, error) {
 	}
 	d.api.Protocols.SetHTTP1(true)
 	d.api.Protocols.SetUnencryptedHTTP2(true) // Arrow Flight
+	c.Connections.Serve(d.api)
 	d.shims = &shims{worker: c.Worker, stderr: filepath.Join(c.Dir, errorFile)}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

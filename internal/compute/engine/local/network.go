@@ -37,6 +37,7 @@ func (d *Driver) serve(w *workload) error {
 		if err != nil {
 			return fault.Wrap(err, "opening the API to %s", w.id)
 		}
+		l = d.c.Connections.ListenJob(l, w.extras.Project, w.id)
 		go func() { _ = d.api.Serve(l) }()
 		w.keep(func() { _ = l.Close() })
 	}
@@ -51,8 +52,8 @@ func (d *Driver) serve(w *workload) error {
 	if err != nil {
 		return fault.Wrap(err, "opening the proxy of %s", w.id)
 	}
-	p := egress.New(egress.Config{Allow: allow, OnRefused: d.refused(w), Log: d.c.Log})
-	go func() { _ = p.Serve(l) }()
+	p := egress.New(egress.Config{Allow: allow, OnRefused: d.refused(w), Connections: d.c.Connections, Log: d.c.Log})
+	go func() { _ = p.Serve(d.c.Connections.ListenJob(l, w.extras.Project, w.id)) }()
 	w.keep(func() { _ = p.Close() })
 	return nil
 }

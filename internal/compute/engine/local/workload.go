@@ -193,6 +193,9 @@ func (d *Driver) watch(ctx context.Context, w *workload) {
 			if !w.awaitShim() {
 				return // detached
 			}
+			if w.shim != nil {
+				w.shim.leave() // it ended without a word, as after a signal: the connection is ours to close
+			}
 			w.settle(context.WithoutCancel(ctx), d.c.Log)
 		}
 		w.closeSockets()

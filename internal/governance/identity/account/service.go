@@ -3,6 +3,7 @@ package account
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -52,7 +54,10 @@ type Config struct {
 	CacheTTL   time.Duration // how late another process sees a revocation; default 4 s, at most 5
 	CacheSize  int           // tokens remembered; default 4096
 	MaxTokens  int           // live tokens of one account; default 100
-	Now        func() time.Time
+	// MaxAccounts is how many users there may be, and how many service accounts of one
+	// project; default 10,000.
+	MaxAccounts int
+	Now         func() time.Time
 }
 
 // Service keeps accounts and tokens. Safe for concurrent use.
@@ -95,6 +100,9 @@ func New(cfg Config) (*Service, error) {
 	}
 	if cfg.MaxTokens <= 0 {
 		cfg.MaxTokens = 100
+	}
+	if cfg.MaxAccounts <= 0 {
+		cfg.MaxAccounts = 10_000
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -225,6 +233,14 @@ func (s *Service) insertAccount(ctx context.Context, tx *store.Tx, a Account) (A
 	}
 	if !fault.Is(err, fault.NotFound) {
 		return a, err
+	}
+	n, err := s.cfg.Store.CountAccounts(ctx, tx, a.Kind, a.Project)
+	if err != nil {
+		return a, err
+	}
+	if n >= s.cfg.MaxAccounts {
+		return a, share.Refused("accounts", fmt.Sprintf("%d accounts of kind %s exist there, at most %d are allowed", n, a.Kind, s.cfg.MaxAccounts),
+			"Delete those that nobody uses, or have limits.accounts raised.", 0)
 	}
 	if err := s.cfg.Store.InsertAccount(ctx, tx, a); err != nil {
 		return a, err
@@ -443,8 +459,8 @@ func (s *Service) IssueIn(ctx context.Context, tx *store.Tx, d Draft) (Token, st
 		return Token{}, "", err
 	}
 	if live >= s.cfg.MaxTokens {
-		return Token{}, "", fault.New(fault.Exhausted, "%s %s has %d live tokens, at most %d are allowed", a.Kind, a.Name, live, s.cfg.MaxTokens).
-			WithHint("Revoke one with \"falaj token revoke ID\".")
+		return Token{}, "", share.Refused("tokens", fmt.Sprintf("%s %s has %d live tokens, at most %d are allowed", a.Kind, a.Name, live, s.cfg.MaxTokens),
+			"Revoke one with \"falaj token revoke ID\", or have limits.tokens raised.", 0)
 	}
 	t := Token{Kind: UserToken, Principal: a.ID, Name: a.Name, Label: spec.Label, Project: spec.Project, Scopes: spec.Scopes, Parent: p.Token}
 	if a.Kind == identity.Service {

@@ -117,6 +117,11 @@ func (Store) Accounts(ctx context.Context, tx *store.Tx, in project.Name, after 
 	return accounts, nil
 }
 
+// CountAccounts implements account.Store.
+func (Store) CountAccounts(ctx context.Context, tx *store.Tx, kind identity.Kind, in project.Name) (int, error) {
+	return tx.NewSelect().Model((*accountRow)(nil)).Where("kind = ? AND project = ?", kind, in).Count(ctx)
+}
+
 // DeleteAccount implements account.Store.
 func (Store) DeleteAccount(ctx context.Context, tx *store.Tx, id string) error {
 	res, err := tx.NewDelete().Model((*accountRow)(nil)).Where("id = ?", id).Exec(ctx)

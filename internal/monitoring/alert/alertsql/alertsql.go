@@ -88,9 +88,11 @@ func (Store) CountQueued(ctx context.Context, tx *store.Tx, project string) (n i
 
 // Due implements alert.Store. Identifiers sort by time.
 func (Store) Due(ctx context.Context, tx *store.Tx, at time.Time, limit int) (ids []alert.ID, err error) {
-	err = tx.NewRaw(`SELECT d.id FROM alert_delivery d
-		JOIN (SELECT min(id) AS id FROM alert_delivery WHERE state = 'queued' GROUP BY target_key) o ON o.id = d.id
-		WHERE d.next <= ? ORDER BY d.next, d.id LIMIT ?`, store.At(at), limit).Scan(ctx, &ids)
+	err = tx.NewRaw(`SELECT t.id FROM (
+			SELECT d.id, d.next, ROW_NUMBER() OVER (PARTITION BY d.project ORDER BY d.next, d.id) AS turn FROM alert_delivery d
+			JOIN (SELECT min(id) AS id FROM alert_delivery WHERE state = 'queued' GROUP BY target_key) o ON o.id = d.id
+			WHERE d.next <= ?) t
+		ORDER BY t.turn, t.next, t.id LIMIT ?`, store.At(at), limit).Scan(ctx, &ids)
 	return ids, err
 }
 

@@ -1,0 +1,42 @@
+package app
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/falaj-ml/falaj/internal/share"
+)
+
+// shareGauges say how much of the shared resources is used, by the name of the limit:
+// names are constants of the code.
+type shareGauges struct{}
+
+var (
+	shareSlots   = prometheus.NewDesc("falaj_share_slots", "What there is of a shared resource at a time; 0 for rates and counts.", []string{"limit"}, nil)
+	shareHeld    = prometheus.NewDesc("falaj_share_used", "What of a shared resource is in use.", []string{"limit"}, nil)
+	shareWaiting = prometheus.NewDesc("falaj_share_waiting", "Requests that wait for a shared resource.", []string{"limit"}, nil)
+	shareGranted = prometheus.NewDesc("falaj_share_granted_total", "Times that a shared resource was given.", []string{"limit"}, nil)
+	shareRefused = prometheus.NewDesc("falaj_share_refused_total", "Refusals because a share was used up; of connections also those closed for new ones.", []string{"limit"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (shareGauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{shareSlots, shareHeld, shareWaiting, shareGranted, shareRefused} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (shareGauges) Collect(ch chan<- prometheus.Metric) {
+	for _, u := range share.Measured() {
+		for _, m := range []struct {
+			desc  *prometheus.Desc
+			kind  prometheus.ValueType
+			value int64
+		}{
+			{shareSlots, prometheus.GaugeValue, u.Slots}, {shareHeld, prometheus.GaugeValue, u.Held}, {shareWaiting, prometheus.GaugeValue, u.Waiting},
+			{shareGranted, prometheus.CounterValue, u.Granted}, {shareRefused, prometheus.CounterValue, u.Refused},
+		} {
+			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, float64(m.value), u.Name)
+		}
+	}
+}
