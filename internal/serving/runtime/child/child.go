@@ -3,6 +3,9 @@
 //
 //   - child.go: Runtime and its sessions; process.go is one process.
 //   - wire.go: what goes over the pipes, bounded where it is read.
+//   - lanes.go: runs go through memory that both share (package lane) where they fit: the
+//     pipes cost ten times as much. Over the pipes goes the rest: the model, errors, what is
+//     cancelled, and what is large.
 //   - main.go: the child.
 //
 // # Guarantees
@@ -60,6 +63,7 @@ type Runtime struct {
 	log      *slog.Logger
 	cores    int64
 	slots    *semaphore.Weighted // cores that no run of any process has
+	piped    bool                // processes are asked over pipes alone
 
 	life      context.Context
 	end       context.CancelFunc
