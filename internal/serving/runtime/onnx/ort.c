@@ -371,8 +371,12 @@ void lane_cancel(lane *l, uint64_t id) {
 	unlock(l);
 }
 
+// lane_stop ends the waiting for questions, and breaks off the run that is under way.
 void lane_stop(lane *l) {
+	lock(l);
 	__atomic_store_n(&l->stop, 1, __ATOMIC_RELEASE);
+	if (l->running != 0) ort_terminate(l->call), l->broken = 1;
+	unlock(l);
 	__atomic_fetch_add(asked(l), 1u << 31, __ATOMIC_RELEASE);
 	syscall(SYS_futex, asked(l), FUTEX_WAKE, 1, NULL, NULL, 0);
 }
