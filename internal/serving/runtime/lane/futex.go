@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"errors"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -27,6 +26,18 @@ const (
 // wait waits while a number is v, for at most a time; 0 is for ever. The system call is one
 // that the scheduler knows of: other goroutines go on meanwhile.
 func wait(w *uint32, v uint32, most time.Duration) waited {
+	return futex(syscall.Syscall6, w, v, most)
+}
+
+// waitHere is wait for a short time, in which this goroutine keeps its processor. To give
+// it to another thread and get one back costs more than a short run takes.
+func waitHere(w *uint32, v uint32, most time.Duration) waited {
+	return futex(syscall.RawSyscall6, w, v, most)
+}
+
+type systemCall func(call, a1, a2, a3, a4, a5, a6 uintptr) (r1, r2 uintptr, err syscall.Errno)
+
+func futex(call systemCall, w *uint32, v uint32, most time.Duration) waited {
 	if atomic.LoadUint32(w) != v {
 		return changed
 	}
@@ -35,11 +46,11 @@ func wait(w *uint32, v uint32, most time.Duration) waited {
 		t := unix.NsecToTimespec(int64(most))
 		limit = &t
 	}
-	_, _, errno := syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(w)), futexWait, uintptr(v), uintptr(unsafe.Pointer(limit)), 0, 0) //nolint:gosec // G103: the kernel's interface
-	switch {
-	case errors.Is(errno, unix.EAGAIN):
+	_, _, errno := call(unix.SYS_FUTEX, uintptr(unsafe.Pointer(w)), futexWait, uintptr(v), uintptr(unsafe.Pointer(limit)), 0, 0) //nolint:gosec // G103: the kernel's interface
+	switch errno {
+	case unix.EAGAIN:
 		return changed
-	case errors.Is(errno, unix.ETIMEDOUT):
+	case unix.ETIMEDOUT:
 		return late
 	}
 	return woken
