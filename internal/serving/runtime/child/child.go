@@ -63,12 +63,13 @@ type Runtime struct {
 	log      *slog.Logger
 	cores    int64
 	slots    *semaphore.Weighted // cores that no run of any process has
-	piped    bool                // processes are asked over pipes alone
 
 	life      context.Context
 	end       context.CancelFunc
 	mu        sync.Mutex // over adding to processes once life has ended
 	processes sync.WaitGroup
+
+	piped bool // processes are asked over pipes alone; of tests
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)
