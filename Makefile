@@ -109,6 +109,10 @@ bench-features: ## measure what bench/results/features.json holds
 bench-serving: build ## measure what bench/results/serving.json holds; ITERATIONS=n rounds
 	@go run ./bench/serving $(if $(ITERATIONS),-rounds $(ITERATIONS))
 
+.PHONY: bench-safety
+bench-safety: build ## measure what bench/results/safety.json holds; ITERATIONS=n rounds
+	@go run ./bench/safety $(if $(ITERATIONS),-rounds $(ITERATIONS))
+
 .PHONY: bench-tuning
 bench-tuning: build ## measure what bench/results/tuning.json holds; ITERATIONS=n rounds of latency
 	@go run ./bench/tuning $(if $(ITERATIONS),-rounds $(ITERATIONS))

@@ -3,6 +3,9 @@
 //
 //   - child.go: Runtime and its sessions; process.go is one process.
 //   - wire.go: what goes over the pipes, bounded where it is read.
+//   - lanes.go: runs go through memory that both share (package lane) where they fit: the
+//     pipes cost ten times as much. Over the pipes goes the rest: the model, errors, what is
+//     cancelled, and what is large.
 //   - main.go: the child.
 //
 // # Guarantees
@@ -65,6 +68,8 @@ type Runtime struct {
 	end       context.CancelFunc
 	mu        sync.Mutex // over adding to processes once life has ended
 	processes sync.WaitGroup
+
+	piped bool // processes are asked over pipes alone; of tests
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/lane"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/onnx"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/runtimetest"
 )
@@ -40,6 +41,10 @@ func TestMain(m *testing.M) {
 		err = hostile(os.Stdin, os.Stdout)
 	case "liar":
 		err = liar(os.Stdin, os.Stdout)
+	case "forger":
+		err = forger(os.Stdin, os.Stdout)
+	case "scribbler":
+		err = scribbler(os.Stdin, os.Stdout)
 	case "deaf":
 		err = deaf(os.Stdin, os.Stdout)
 	default:
@@ -83,13 +88,22 @@ type plain struct{ *exec.Cmd }
 
 func (p plain) Command() *exec.Cmd { return p.Cmd }
 
+// TestConformance: through lanes, and over pipes alone.
 func TestConformance(t *testing.T) {
-	t.Run("fake", func(t *testing.T) { runtimetest.Run(t, New(&launcher{what: "fake"}, nil), runtimetest.FakeModels) })
-	t.Run("onnx", func(t *testing.T) {
-		runtimetest.Run(t, New(&launcher{what: library(t)}, nil), runtimetest.Models{
-			Logistic: file(t, "logistic.onnx"), Echo: file(t, "echo.onnx"), Total: file(t, "total.onnx"),
+	for _, piped := range []bool{false, true} {
+		way := map[bool]string{false: "lanes", true: "pipes"}[piped]
+		apart := func(what string) *Runtime {
+			r := New(&launcher{what: what}, nil)
+			r.piped = piped
+			return r
+		}
+		t.Run("fake, "+way, func(t *testing.T) { runtimetest.Run(t, apart("fake"), runtimetest.FakeModels) })
+		t.Run("onnx, "+way, func(t *testing.T) {
+			runtimetest.Run(t, apart(library(t)), runtimetest.Models{
+				Logistic: file(t, "logistic.onnx"), Echo: file(t, "echo.onnx"), Total: file(t, "total.onnx"),
+			})
 		})
-	})
+	}
 }
 
 // fragile answers x with x, but for what ends it: 13 crashes, 14 ends when it is
@@ -144,7 +158,20 @@ func x(v ...int64) []runtime.Tensor {
 
 func load(t *testing.T, l Launcher, model string) runtime.Session {
 	t.Helper()
-	s, err := New(l, nil).Load(t.Context(), []byte(model), runtime.Options{})
+	return loadBy(t, New(l, nil), model)
+}
+
+// loadPiped is load without lanes.
+func loadPiped(t *testing.T, l Launcher, model string) runtime.Session {
+	t.Helper()
+	r := New(l, nil)
+	r.piped = true
+	return loadBy(t, r, model)
+}
+
+func loadBy(t *testing.T, r *Runtime, model string) runtime.Session {
+	t.Helper()
+	s, err := r.Load(t.Context(), []byte(model), runtime.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +282,7 @@ func TestNativeCrash(t *testing.T) {
 	}
 }
 
-func library(t *testing.T) string {
+func library(t testing.TB) string {
 	t.Helper()
 	path, err := filepath.Abs("../../../../lib/libonnxruntime.so")
 	if err != nil {
@@ -386,9 +413,16 @@ func within(t *testing.T, c <-chan struct{}, what string) {
 	}
 }
 
+// unlaned reads what comes, and leaves the lanes that are offered.
+func unlaned(in io.Reader) *reader {
+	r := newReader(in)
+	_, _, _ = r.offered()
+	return r
+}
+
 // deaf takes a model and nothing after it.
 func deaf(in io.Reader, out io.Writer) error {
-	if _, _, err := newReader(in).load(); err != nil {
+	if _, _, err := unlaned(in).load(); err != nil {
 		return err
 	}
 	w := newWriter(out)
@@ -411,7 +445,7 @@ func pause() {
 // too.
 func TestDeaf(t *testing.T) {
 	s := load(t, &launcher{what: "deaf"}, "")
-	much := x(make([]int64, 1<<20)...)
+	much := x(make([]int64, lane.Size/8)...)                       // more than a lane has
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // it is being written by then
 	defer cancel()
 	answered := make(chan struct{})
@@ -602,7 +636,7 @@ func TestBadTensors(t *testing.T) {
 // hostile is a child that a model has taken over: it answers what the model's
 // file says, whatever it is asked.
 func hostile(in io.Reader, out io.Writer) error {
-	r, w := newReader(in), newWriter(out)
+	r, w := unlaned(in), newWriter(out)
 	model, _, err := r.load()
 	if err != nil {
 		return err
@@ -629,7 +663,7 @@ func say(what func(*writer)) string {
 
 // liar says of its model what the model's file says.
 func liar(in io.Reader, out io.Writer) error {
-	model, _, err := newReader(in).load()
+	model, _, err := unlaned(in).load()
 	if err != nil {
 		return err
 	}
@@ -709,7 +743,7 @@ func TestHostile(t *testing.T) {
 		"metadata again": say(func(w *writer) { w.loaded(runtime.Metadata{}) }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := load(t, &launcher{what: "hostile"}, said)
+			s := loadPiped(t, &launcher{what: "hostile"}, said)
 			p := s.(*session).process
 			ctx, cancel := context.WithTimeout(t.Context(), stuck/2)
 			defer cancel()

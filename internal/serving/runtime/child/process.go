@@ -13,6 +13,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/lane"
 )
 
 // How long a process may go on with a run that was cancelled, before it is ended:
@@ -42,7 +43,8 @@ type process struct {
 	exit   error         // how it ended, known then
 	stderr head
 	meta   runtime.Metadata
-	link   bool // it is on another machine
+	link   bool         // it is on another machine
+	lanes  *lane.Memory // nil: all goes over in
 
 	leaving chan struct{} // closed when it asks to be let go
 	asks    sync.Once
@@ -71,6 +73,7 @@ type waiting struct {
 	over   chan struct{} // closed then
 	answer chan answer
 	late   *time.Timer // of a cancelled one
+	looks  int         // at a lane whose answer is missing; of who waits for it
 }
 
 type answer struct {
@@ -84,8 +87,8 @@ func (c *waiting) end(a answer) {
 		c.late.Stop()
 	}
 	c.free()
-	close(c.over)
 	c.answer <- a
+	close(c.over)
 }
 
 // start starts a process and gives it the model.
@@ -119,9 +122,13 @@ func (r *Runtime) start(life context.Context, model []byte, o runtime.Options) (
 	p := newProcess(proc, in, cancel)
 	cmd := proc.Command()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirIn, theirOut, &p.stderr
+	if p.lanes = r.share(life, o); p.lanes != nil {
+		cmd.ExtraFiles = []*os.File{p.lanes.File()}
+	}
 	err = proc.Start()
 	_, _ = theirIn.Close(), theirOut.Close()
 	if err != nil {
+		p.endLanes()
 		_, _ = in.Close(), out.Close()
 		return failed(err)
 	}
@@ -148,12 +155,16 @@ func (r *Runtime) load(life, own context.Context, p *process, out io.ReadCloser,
 		p.stop(errEnded)
 		p.exit = p.proc.Wait()
 		_, _ = p.in.Close(), out.Close()
+		p.endLanes()
 		close(p.gone)
 		r.processes.Done()
 	}
 	// A process that takes nothing and says nothing ends with its context, which
 	// closes its side of the pipes.
 	slow := time.AfterFunc(o.Time, func() { p.stop(errSlow) })
+	if p.lanes != nil {
+		p.w.lanes(p.lanes.Count(), lane.Size)
+	}
 	p.w.load(model, o)
 	err := p.w.flush()
 	if err == nil {
@@ -219,6 +230,7 @@ func (p *process) stop(why error) {
 	for _, c := range calls {
 		c.end(answer{err: err})
 	}
+	p.endLanes()
 }
 
 // ended is why it was stopped; nil when it was not.
@@ -274,6 +286,9 @@ func (p *process) infer(ctx context.Context, inputs []runtime.Tensor, asked []ru
 	id := p.last
 	p.calls[id] = c
 	p.mu.Unlock()
+	if l := p.ask(id, inputs, asked); l != nil {
+		return p.await(ctx, id, c, l)
+	}
 	if err := p.send(ctx, func(w *writer) { w.infer(id, inputs, asked) }); err != nil {
 		if p.take(id) == nil {
 			a := <-c.answer // meanwhile
@@ -286,19 +301,24 @@ func (p *process) infer(ctx context.Context, inputs []runtime.Tensor, asked []ru
 	case a := <-c.answer:
 		return a.tensors, a.err
 	case <-ctx.Done():
+		a := p.leave(ctx, id, c)
+		return a.tensors, a.err
 	}
+}
+
+// leave gives a call up whose context is over, and has the process end it.
+func (p *process) leave(ctx context.Context, id uint64, c *waiting) answer {
 	p.mu.Lock()
 	if p.calls[id] != c {
 		p.mu.Unlock()
-		a := <-c.answer // it came just now
-		return a.tensors, a.err
+		return <-c.answer // it came just now
 	}
 	c.late = time.AfterFunc(p.patience(), func() { p.stop(errStubborn) })
 	p.mu.Unlock()
 	go func() { _ = p.send(context.WithoutCancel(ctx), func(w *writer) { w.cancel(id) }) }()
 	late := fault.New(fault.Timeout, "the model did not answer in the request's time")
 	late.Err = runtime.LingersError{Over: c.over}
-	return nil, late
+	return answer{err: late}
 }
 
 // patience is how long the process may go on with what was cancelled. p.mu is held.

@@ -19,6 +19,7 @@ import (
 // A message is a byte that says what it is and then its parts, numbers in the
 // machine's order. Both ends are of the same build and machine.
 const (
+	kindLanes  = 'S' // how many, and of how many bytes: they are in descriptor 3. Before a load, or not at all
 	kindLoad   = 'L' // options, the model
 	kindLoaded = 'M' // its metadata
 	kindInfer  = 'I' // id, outputs wanted, inputs
@@ -70,6 +71,12 @@ func (w *writer) flush() error {
 		w.err = w.w.Flush()
 	}
 	return w.err
+}
+
+func (w *writer) lanes(n, size int) {
+	w.kind(kindLanes)
+	w.number(uint64(n))    //nolint:gosec // G115: a few
+	w.number(uint64(size)) //nolint:gosec // G115: not negative
 }
 
 func (w *writer) load(model []byte, o runtime.Options) {

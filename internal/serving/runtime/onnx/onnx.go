@@ -4,6 +4,7 @@
 //   - model.go reads a model's file before the library does.
 //   - library.go is the library to the rest; ort.h, ort.c what is used of it.
 //   - watch.go breaks off runs whose context is over.
+//   - lane.go answers runs that lie in shared memory.
 //
 // Runs in flight are bounded by the number of cores: more only thrash caches
 // and hold an OS thread each. A run is cancelled when its context ends. Inputs
@@ -25,6 +26,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
 	serving "github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/lane"
 )
 
 // Runtime is ONNX Runtime. Make it with New.
@@ -269,6 +271,11 @@ func (s *session) Infer(ctx context.Context, inputs []serving.Tensor, outputs []
 		}
 		return nil, err
 	}
+	return s.answer(c, size, wanted, outputs)
+}
+
+// answer takes the outputs of a run whose inputs had so many bytes.
+func (s *session) answer(c *call, size int64, wanted []int, outputs []string) ([]serving.Tensor, error) {
 	answer, err := s.size(c, wanted, outputs)
 	if err != nil || s.unusual(size+answer) {
 		s.runtime.tight.Store(true)
@@ -361,12 +368,9 @@ func namesOf(specs []serving.Spec) []string {
 	return names
 }
 
-// datatypes are the element types that have a Go slice type, by
-// TensorProto.DataType, which is the library's numbering, too.
-var datatypes = [...]serving.Datatype{
-	1: serving.FP32, 2: serving.Uint8, 3: serving.Int8, 4: serving.Uint16, 5: serving.Int16, 6: serving.Int32, 7: serving.Int64, 8: serving.Bytes,
-	9: serving.Bool, 10: serving.FP16, 11: serving.FP64, 12: serving.Uint32, 13: serving.Uint64, 16: serving.BF16,
-}
+// datatypes are the element types that have a Go slice type, by TensorProto.DataType,
+// which is the library's numbering, too.
+var datatypes = lane.Datatypes
 
 // datatypeOf is empty for an element type that has none.
 func datatypeOf(number uint64) serving.Datatype {

@@ -1,9 +1,13 @@
 #include "ort.h"
 
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <linux/futex.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 typedef struct {
 	const OrtApi *(*GetApi)(uint32_t);
@@ -11,7 +15,7 @@ typedef struct {
 } OrtApiBase;
 
 // Values of the library's enumerations.
-enum { fatal = 4, device_allocator = 0, arena_allocator = 1, default_memory = 0, strings = 8 };
+enum { fatal = 4, device_allocator = 0, arena_allocator = 1, default_memory = 0, strings = 8, truth = 9 };
 
 static const OrtApi *api;
 static OrtEnv *env;
@@ -163,14 +167,18 @@ static failure take(tensor *t) {
 	return of(api->GetStringTensorContent(t->value, t->data, t->size, t->at, t->count));
 }
 
+// Bytes of an element, by type.
+static const size_t sizes[] = {[1] = 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, [16] = 2};
+
+static size_t size_of(int type) { return type >= 0 && (size_t)type < sizeof sizes / sizeof *sizes ? sizes[type] : 0; }
+
 // keep copies the outputs of a run that has few bytes of them, so that nothing of the
 // library's is needed any more.
 static void keep(call *c) {
-	static const size_t sizes[] = {[1] = 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, [16] = 2};
 	size_t used = 0;
 	for (size_t i = 0; i < c->wanted; i++) {
 		tensor *t = &c->output[i];
-		size_t size = t->type >= 0 && (size_t)t->type < sizeof sizes / sizeof *sizes ? sizes[t->type] : 0;
+		size_t size = size_of(t->type);
 		if (size == 0 || t->count > (small - used) / size) return;
 		used += (t->count * size + 7) & ~(size_t)7;
 		if (used > small) return;
@@ -192,10 +200,7 @@ static void keep(call *c) {
 	c->released = 1;
 }
 
-// ort_run asks the session. What it leaves in the call is the caller's until
-// ort_release, which is called whether or not there was a failure, but where it was
-// released.
-failure ort_run(OrtSession *session, call *c) {
+static failure ask(OrtSession *session, call *c) {
 	c->released = 0;
 	for (size_t i = 0; i < c->wanted; i++) c->output[i] = (tensor){0};
 	for (size_t i = 0; i < c->inputs; i++) {
@@ -211,8 +216,16 @@ failure ort_run(OrtSession *session, call *c) {
 		failure f = take(&c->output[i]);
 		if (f.message != NULL) return f;
 	}
-	keep(c);
 	return (failure){0};
+}
+
+// ort_run asks the session. What it leaves in the call is the caller's until
+// ort_release, which is called whether or not there was a failure, but where it was
+// released.
+failure ort_run(OrtSession *session, call *c) {
+	failure f = ask(session, c);
+	if (f.message == NULL) keep(c);
+	return f;
 }
 
 void ort_release(call *c) {
@@ -248,4 +261,157 @@ void ort_terminate(call *c) {
 void ort_resume(call *c) {
 	OrtStatus *s = api->RunOptionsUnsetTerminate(c->options);
 	if (s != NULL) api->ReleaseStatus(s);
+}
+
+// Lanes.
+
+static uint32_t *asked(const lane *l) { return (uint32_t *)(l->memory + asked_at); }
+static lane_head *question(const lane *l) { return (lane_head *)(l->memory + question_at); }
+static size_t aligned(size_t n) { return (n + 63) & ~(size_t)63; }
+
+static void lock(lane *l) {
+	while (__atomic_exchange_n(&l->lock, 1, __ATOMIC_ACQUIRE)) usleep(1);
+}
+
+static void unlock(lane *l) { __atomic_store_n(&l->lock, 0, __ATOMIC_RELEASE); }
+
+// next waits for a question; 0 when the lane was stopped.
+static int next(lane *l) {
+	for (;;) {
+		if (__atomic_load_n(&l->stop, __ATOMIC_ACQUIRE)) return 0;
+		uint32_t turn = __atomic_load_n(asked(l), __ATOMIC_ACQUIRE);
+		if (turn != l->turn) {
+			l->turn = turn;
+			return 1;
+		}
+		syscall(SYS_futex, asked(l), FUTEX_WAIT, turn, NULL, NULL, 0);
+	}
+}
+
+// read_question gives the call what the question has, where it lies. It gives the bytes of the inputs.
+static size_t read_question(lane *l) {
+	lane_head *q = question(l);
+	call *c = l->call;
+	l->id = q->id;
+	uint32_t *wanted = (uint32_t *)(q + 1);
+	c->wanted = q->wanted;
+	for (size_t i = 0; i < c->wanted; i++) c->output_names[i] = l->names[wanted[i]];
+	lane_tensor *from = (lane_tensor *)((char *)wanted + (((size_t)q->wanted * 4 + 7) & ~(size_t)7));
+	size_t bytes = 0;
+	for (size_t i = 0; i < c->inputs; i++, from++) {
+		tensor *t = &c->input[i];
+		t->type = (int)from->type, t->rank = (int)from->rank, t->count = from->count, t->size = from->size;
+		t->data = l->memory + from->at, t->at = NULL;
+		for (int d = 0; d < t->rank; d++) t->shape[d] = from->shape[d];
+		if (t->type == strings) {
+			t->at = t->data;
+			t->data = (char *)t->data + 8 * t->count;
+			t->size -= 8 * t->count;
+		}
+		bytes += from->size;
+	}
+	return bytes;
+}
+
+// write_answer puts the outputs into the lane; 0 when they have no place there.
+static size_t write_answer(lane *l) {
+	lane_head *q = question(l);
+	call *c = l->call;
+	lane_head *head = (lane_head *)(l->memory + q->answer);
+	lane_tensor *to = (lane_tensor *)(head + 1);
+	size_t at = q->answer + sizeof *head + c->wanted * sizeof *to;
+	for (size_t i = 0; i < c->wanted; i++, to++) {
+		tensor *t = &c->output[i];
+		size_t one = size_of(t->type), all;
+		at = aligned(at);
+		if (at > q->size || (one == 0 && t->type != strings) || t->count > (q->size - at) / (one ? one : 8)) return 0;
+		all = one ? t->count * one : 8 * t->count + t->size;
+		if (all > q->size - at) return 0;
+		to->type = (uint32_t)t->type, to->rank = (uint32_t)t->rank, to->at = at, to->size = all, to->count = t->count;
+		memcpy(to->shape, t->shape, (size_t)t->rank * sizeof *t->shape);
+		if (t->type == strings) {
+			if (t->count > 0) memcpy(l->memory + at, t->at, 8 * t->count), memcpy(l->memory + at + 8 * t->count, t->data, t->size);
+		} else if (t->type == truth) { // a model's file may have other bytes
+			for (size_t j = 0; j < all; j++) l->memory[at + j] = ((char *)t->data)[j] != 0;
+		} else if (all > 0) {
+			memcpy(l->memory + at, t->data, all);
+		}
+		at += all;
+	}
+	return at;
+}
+
+// done says that the question is answered. The number changes last.
+static void done(lane *l, uint32_t outcome) {
+	lane_head *q = question(l), *head = (lane_head *)(l->memory + q->answer);
+	head->id = q->id, head->turn = q->turn, head->inputs_or_outcome = outcome;
+	uint32_t *answered = (uint32_t *)(l->memory + answered_at);
+	__atomic_store_n(answered, q->turn, __ATOMIC_RELEASE);
+	syscall(SYS_futex, answered, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void begin(lane *l) {
+	lock(l);
+	l->running = l->id;
+	if (l->cancelled == l->id) ort_terminate(l->call), l->broken = 1;
+	unlock(l);
+}
+
+static void end(lane *l) {
+	lock(l);
+	l->running = 0;
+	if (l->broken) ort_resume(l->call), l->broken = 0;
+	unlock(l);
+}
+
+void lane_cancel(lane *l, uint64_t id) {
+	lock(l);
+	l->cancelled = id;
+	if (l->running == id) ort_terminate(l->call), l->broken = 1;
+	unlock(l);
+}
+
+// lane_stop ends the waiting for questions, and breaks off the run that is under way.
+void lane_stop(lane *l) {
+	lock(l);
+	__atomic_store_n(&l->stop, 1, __ATOMIC_RELEASE);
+	if (l->running != 0) ort_terminate(l->call), l->broken = 1;
+	unlock(l);
+	__atomic_fetch_add(asked(l), 1u << 31, __ATOMIC_RELEASE);
+	syscall(SYS_futex, asked(l), FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void lane_elsewhere(lane *l) { done(l, 1); }
+
+// much reports whether a run of so many bytes is much larger than they usually are.
+static int much(const lane *l, size_t bytes) { return bytes > 4 * l->usual + (1 << 16); }
+
+// lane_answer answers questions until it is stopped (0), or until one (1) whose answer is
+// not to go through the lane: l->failure says why, and the call has the outputs where there
+// are any, until ort_release. tight: the first run gives back what the arena does not need.
+int lane_answer(lane *l, int tight) {
+	call *c = l->call;
+	while (next(l)) {
+		size_t bytes = read_question(l);
+		int shrink = tight || much(l, bytes);
+		tight = 0;
+		if (shrink != l->shrinks) {
+			failure f = ort_shrink(c, shrink);
+			if (f.message == NULL) l->shrinks = shrink;
+			ort_forgive(f);
+		}
+		begin(l);
+		c->released = 0;
+		l->failure = ask(l->session, c);
+		end(l);
+		if (l->failure.message != NULL) return 1;
+		size_t to = write_answer(l);
+		if (to == 0) return 1;
+		bytes += to - question(l)->answer;
+		tight = much(l, bytes);
+		if (bytes > l->usual) l->usual += (bytes - l->usual + 7) / 8; else l->usual -= (l->usual - bytes) / 8;
+		ort_release(c);
+		done(l, 0);
+	}
+	return 0;
 }

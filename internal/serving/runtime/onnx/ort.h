@@ -144,6 +144,44 @@ typedef struct {
 	_Alignas(64) char given_small[small], answered_small[small];
 } call;
 
+// What lies in a lane: see package lane. The first two are in shared memory, where the
+// server wrote the question and reads the answer.
+typedef struct {
+	uint64_t id;
+	uint32_t turn, inputs_or_outcome, wanted, unused;
+	uint64_t answer, size;
+	char rest[24];
+} lane_head;
+
+typedef struct {
+	uint32_t type, rank;
+	uint64_t at, size, count;
+	int64_t shape[max_rank];
+} lane_tensor;
+
+enum { asked_at = 0, answered_at = 64, question_at = 128 };
+
+_Static_assert(sizeof(lane_head) == 64, "as in package lane");
+_Static_assert(sizeof(lane_tensor) == 32 + 8 * max_rank, "as in package lane");
+
+// A lane, as its thread has it.
+typedef struct {
+	char *memory;
+	uint32_t turn;
+	uint64_t id;            // of the question
+	OrtSession *session;
+	call *call;
+	const char **names;     // of the model's outputs
+	size_t usual;           // bytes of a run
+	int shrinks;            // whether the call's runs give back what the arena does not need
+	int stop;               // atomic
+	failure failure;        // why the run failed; none of outputs that have no place in the lane
+	// What a cancel and the thread both touch.
+	int lock;
+	uint64_t running, cancelled; // ids; 0: none
+	int broken;                  // the run was told to end
+} lane;
+
 failure ort_open(const char *path, int threads, size_t memory, const char **version);
 failure ort_load(const void *model, size_t size, const settings *, OrtSession **);
 void ort_unload(OrtSession *);
@@ -155,3 +193,7 @@ failure ort_shrink(call *, int);
 void ort_terminate(call *);
 void ort_resume(call *);
 void ort_forgive(failure);
+int lane_answer(lane *, int tight);
+void lane_elsewhere(lane *);
+void lane_cancel(lane *, uint64_t id);
+void lane_stop(lane *);
