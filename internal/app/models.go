@@ -62,7 +62,7 @@ func (r runtimes) Load(ctx context.Context, model []byte, o runtime.Options) (ru
 	if o.Remote.Server != "" {
 		return r.remote.Load(ctx, model, o)
 	}
-	if o.Python == nil && !o.Apart && !onnx.Fragile(model) {
+	if o.InProcess && o.Python == nil && !onnx.Fragile(model) {
 		return r.here.Load(ctx, model, o)
 	}
 	if r.most > 0 && o.Memory > r.most {

@@ -49,6 +49,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
 // State of a deployment or of one of its targets, in this process.
@@ -126,6 +127,11 @@ type Target struct {
 	State   State  `json:"state"`
 	Reason  string `json:"reason,omitempty"` // why it does not answer
 
+	// Restarts counts the processes that died since the version was deployed, tried or
+	// loaded by somebody; LastDeath is the last of them.
+	Restarts  int            `json:"restarts,omitempty"`
+	LastDeath *runtime.Death `json:"last_death,omitempty"`
+
 	Batching  bool   `json:"batching"`            // requests run together when they wait anyway
 	Unbatched string `json:"unbatched,omitempty"` // why not, or not yet, or not so many
 
@@ -191,7 +197,7 @@ type Model struct {
 	Digest         string
 	Residency      residency.Label
 	Classification string
-	OfJob          bool   // jobs of ours wrote its files
+	Signer         string // id of the key that signed it
 	File           []byte // model.onnx; nil where there is none
 	Files          *Files // what Python can run; nil where there is nothing of it
 }
