@@ -237,7 +237,7 @@ func TestProcessSetAside(t *testing.T) {
 	p.Apply(version("1"))
 	kill()
 	p.Eventually("it is not started again", func() (bool, error) { return status().Text("state") == "ready", nil })
-	if said := p.Run(0, "deploy", "status", "d"); !strings.Contains(said, "its process died 1 times") || !strings.Contains(said, "SIGSEGV") {
+	if said := p.Run(0, "deploy", "status", "d"); !strings.Contains(said, "restarts: 1; last death at") || !strings.Contains(said, "SIGSEGV") {
 		t.Errorf("the status does not say why it died:\n%s", said)
 	}
 	p.Apply(version("2"))
