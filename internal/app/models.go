@@ -21,8 +21,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/runtime/remote"
 )
 
-// runtimes runs models in this process, apart from it, or on another server; also
-// those apart that a request could crash.
+// runtimes runs models in processes of their own or on another server, and in this process
+// those that Options.InProcess names; of these not the ones that a request could crash.
 type runtimes struct {
 	here   runtime.Runtime
 	apart  *child.Runtime

@@ -21,10 +21,12 @@
 //   - batching/ is how requests wait for a model and share its runs;
 //     statistics.go counts them. limit.go bounds how many come in a
 //     second, quota.go in a day or a month.
-//   - runtime/ is the contract with what runs models; runtime/onnx is ONNX
-//     Runtime in this process, runtime/child one in a process per model,
-//     runtime/python what is no ONNX file, runtime/remote other servers; python.go
-//     says what a Python model runs in, remote.go where requests may go.
+//   - isolation.go decides which models run in the server's process: those that the
+//     administrator names. supervise.go counts the deaths of the others' processes, and
+//     sets a version aside that kills them.
+//   - runtime/ is the contract with what runs models; runtime/child runs each in a
+//     process of its own, in which runtime/onnx is ONNX Runtime; runtime/python runs what
+//     is no ONNX file, and runtime/remote asks other servers; python.go says what a Python model runs in, remote.go where requests may go.
 //     prediction/ keeps what was answered.
 //
 // rollout: running → promoted | rolled_back | inconclusive | cancelled;
@@ -32,7 +34,8 @@
 //
 // # Guarantees
 //
-// A model whose files do not match its signature is never loaded. A model is
+// A model whose files do not match its signature is never loaded. No model runs in the
+// server's process that its administrator has not named. A model is
 // served in a zone that its label allows and nowhere else: what goes to a remote is let
 // through by the model's label and the features'. Answers of models
 // classified confidential or restricted are in the journal before they leave.

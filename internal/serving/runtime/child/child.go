@@ -1,14 +1,17 @@
 // Package child runs each model in a process of its own, so that a model whose
 // native code crashes, or is taken over, takes only itself down.
 //
-//   - child.go: Runtime and its sessions; process.go is one process.
+//   - child.go: Runtime and its sessions; process.go is one process, and death.go says
+//     why it died.
 //   - wire.go: what goes over the pipes, bounded where it is read.
 //   - main.go: the child.
 //
 // # Guarantees
 //
 // A process that ends is started again, after pauses that grow while it keeps
-// ending; it has as long to load its model as the first one had. Requests in flight
+// ending, unless Options.Died says that it should not be; it has as long to load its model
+// as the first one had. A process that does not load in its time, or does not end a run
+// whose time is up, is killed. Requests in flight
 // are answered once, by fault.Unavailable; so are those that come while there is no
 // process. A run holds its cores until the process has ended it, or was ended.
 //

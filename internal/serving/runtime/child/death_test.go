@@ -3,7 +3,11 @@ package child
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -78,6 +82,10 @@ func TestDeath(t *testing.T) {
 		"half a frame": {"hostile", half[:len(half)/2], ask(1), "killed by the deadline"}, // it says no more
 		"stopped": {"fragile", "", func(t *testing.T, l *launcher, s runtime.Session) {
 			kill(syscall.SIGSTOP)(t, l, s)
+			cmd, _ := l.newest()
+			for !stopped(t, cmd.Process.Pid) {
+				goruntime.Gosched()
+			}
 			ask(1)(t, l, s)
 		}, "killed by the deadline: it did not end a run"},
 	} {
@@ -99,6 +107,25 @@ func TestDeath(t *testing.T) {
 			}
 		})
 	}
+}
+
+// stopped reports whether each thread of a process has stopped.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(stats) == 0 {
+		t.Fatalf("%d threads, %v", len(stats), err)
+	}
+	for _, stat := range stats {
+		b, err := os.ReadFile(stat)
+		if err != nil {
+			return false // it has ended meanwhile
+		}
+		if _, state, _ := strings.Cut(string(b), ") "); !strings.HasPrefix(state, "T") {
+			return false
+		}
+	}
+	return true
 }
 
 // TestDeadLoad: the error of a load says how its process died, and nothing is left of it.
