@@ -1,9 +1,6 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"context"
 	"fmt"
 	"net/http"
@@ -30,15 +27,22 @@ var variants = map[string]map[string]string{
 	"mlp-large": {"mlp-large-alone": "prediction: {log: false}, batching: {max_rows: 1}"},
 }
 
-// falaj starts a server of ours. Models that a job of its own made run in its process,
-// others in processes of their own.
-func (s *site) falaj(ctx context.Context, job bool) (_ *side, err error) {
-	d := &side{title: "the models in the server's process", ask: oip, raw: true}
-	data := "ours"
-	if !job {
-		d.title, data = "each model in a process of its own", "apart"
+// trusted has the models run in the server's process.
+const trusted = "serving: {in_process: [{project: bench}]}\n"
+
+// falaj starts a server of ours, whose models run in its process, or, as by default, in
+// processes of their own.
+func (s *site) falaj(ctx context.Context, inProcess bool) (_ *side, err error) {
+	d := &side{title: "the models in the server's process (serving.in_process)", ask: oip, raw: true}
+	data, config := "ours", trusted
+	if !inProcess {
+		d.title, data, config = "each model in a process of its own (the default)", "apart", ""
 	}
-	if d.on, err = s.Up(ctx, filepath.Join(s.dir, data), s.core); err != nil {
+	file := filepath.Join(s.dir, data+".yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return nil, err
+	}
+	if d.on, err = s.Up(ctx, filepath.Join(s.dir, data), s.core, "FALAJ_CONFIG="+file); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -56,12 +60,7 @@ func (s *site) falaj(ctx context.Context, job bool) (_ *side, err error) {
 	if d.header, err = credentials(ctx, c); err != nil {
 		return nil, err
 	}
-	if job {
-		err = s.byJob(ctx, c)
-	} else {
-		err = s.register(ctx, d, c)
-	}
-	if err != nil {
+	if err := s.register(ctx, d, c); err != nil {
 		return nil, err
 	}
 	var manifests strings.Builder
@@ -104,59 +103,4 @@ func (s *site) register(ctx context.Context, d *side, c *client.Client) error {
 		}
 	}
 	return nil
-}
-
-// byJob has a job for each model, which leaves it in its output.
-func (s *site) byJob(ctx context.Context, c *client.Client) error {
-	source, err := s.source(ctx, c)
-	if err != nil {
-		return err
-	}
-	for _, m := range s.models {
-		spec := map[string]any{
-			"source": source, "register": m.Name, "env": map[string]string{"MODEL": m.Name},
-			"command": []string{"/bin/sh", "-c", `mkdir "$FALAJ_OUTPUT_DIR/model" && cp "$MODEL.onnx" "$FALAJ_OUTPUT_DIR/model/model.onnx"`},
-		}
-		var job client.Object
-		if err := c.Do(ctx, http.MethodPost, "/api/v1/projects/bench/jobs", map[string]any{"name": m.Name, "spec": spec}, &job); err != nil {
-			return err
-		}
-		if err := c.Do(ctx, http.MethodGet, "/api/v1/projects/bench/jobs/"+job.Text("id")+"?wait=50s", nil, &job); err != nil {
-			return err
-		}
-		if state := job.Text("state"); state != "succeeded" {
-			return fmt.Errorf("the job of %s is %s: %v", m.Name, state, job)
-		}
-	}
-	return nil
-}
-
-// source uploads the models as a source archive.
-func (s *site) source(ctx context.Context, c *client.Client) (digest string, err error) {
-	var archive bytes.Buffer
-	z, err := gzip.NewWriterLevel(&archive, gzip.NoCompression)
-	if err != nil {
-		return "", err
-	}
-	w := tar.NewWriter(z)
-	for _, m := range s.models {
-		file, err := os.ReadFile(m.File)
-		if err != nil {
-			return "", err
-		}
-		if err := w.WriteHeader(&tar.Header{Name: m.Name + ".onnx", Mode: 0o644, Size: int64(len(file))}); err != nil {
-			return "", err
-		}
-		if _, err := w.Write(file); err != nil {
-			return "", err
-		}
-	}
-	if err := w.Close(); err != nil {
-		return "", err
-	}
-	if err := z.Close(); err != nil {
-		return "", err
-	}
-	uploaded, err := c.UploadSource(ctx, "bench", &archive)
-	return uploaded.Digest, err
 }

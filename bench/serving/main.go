@@ -9,7 +9,8 @@
 //   - ask.go: how each kind of server is asked, and what it answers.
 //   - load.go: requests without pause, and at fixed times.
 //   - site.go: the servers; those of others are in peers/NAME, each in a locked
-//     environment. falaj.go: ours, with models of a job and with others.
+//     environment. falaj.go: ours, with models in the server's process and in
+//     processes of their own.
 //   - raw.go: the models in a loop, and an HTTP echo, each in a process of its own.
 //   - compare.go: each model beside the peers. limits.go: beside the echo and the loop.
 //

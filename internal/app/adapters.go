@@ -252,7 +252,7 @@ func (m servingModels) OpenVerified(ctx context.Context, p, model, version strin
 	}
 	out := serving.Model{
 		Name: v.Version.Model, Version: int64(v.Version.Number), Digest: v.Version.Digest,
-		Residency: v.Version.Residency, Classification: v.Version.Classification, OfJob: v.Version.OfJob, Files: m.files(v),
+		Residency: v.Version.Residency, Classification: v.Version.Classification, Signer: v.Version.KeyID, Files: m.files(v),
 	}
 	if out.Files == nil || has(v, modelFile) {
 		out.File, err = v.ReadFile(ctx, modelFile, maxModel)

@@ -137,11 +137,14 @@ type Config struct {
 	} `koanf:"images"`
 
 	Serving struct {
-		ORT      string                  `koanf:"ort_lib" doc:"ONNX Runtime library; empty is lib/ beside the binary"`
-		Memory   size                    `koanf:"memory" doc:"What runs of models in the server's process may take together, beside the models; a run beyond fails. Empty is half of the machine's memory"`
-		Process  size                    `koanf:"process_memory" doc:"The most that the process of one model may have, whatever its manifest asks; empty is what manifests ask, or by the model's size"`
-		LoadTime duration                `koanf:"load_timeout" doc:"How long it may take to read a model, and to load it"`
-		Remotes  map[string]RemoteConfig `koanf:"remotes" doc:"Servers that run models for this one, by name: url, protocol (oip-grpc or oip-http), zone and more; in the file only"`
+		ORT      string   `koanf:"ort_lib" doc:"ONNX Runtime library; empty is lib/ beside the binary"`
+		Memory   size     `koanf:"memory" doc:"What runs of models in the server's process may take together, beside the models; a run beyond fails. Empty is half of the machine's memory"`
+		Process  size     `koanf:"process_memory" doc:"The most that the process of one model may have, whatever its manifest asks; empty is what manifests ask, or by the model's size"`
+		LoadTime duration `koanf:"load_timeout" doc:"How long it may take to read a model, and to load it"`
+		// InProcess is empty by default: then no model runs in the server's process.
+		InProcess []InProcessConfig `koanf:"in_process" doc:"Models that may run in the server's process: a list of entries, each with project, model or signer (key_id of the version), or several of them; in the file only. Such a model can read the server's memory and end the server. Empty: every model has a process of its own"`
+
+		Remotes map[string]RemoteConfig `koanf:"remotes" doc:"Servers that run models for this one, by name: url, protocol (oip-grpc or oip-http), zone and more; in the file only"`
 	} `koanf:"serving"`
 
 	Gateway struct {
@@ -274,6 +277,9 @@ func LoadConfig(path string, env []string, flags map[string]any) (Config, error)
 		return Config{}, err
 	}
 	if err := checkRemoteKeys(k.Cut("serving.remotes").Raw()); err != nil {
+		return Config{}, err
+	}
+	if err := checkInProcessKeys(k.Get("serving.in_process")); err != nil {
 		return Config{}, err
 	}
 	for _, key := range k.Keys() {
@@ -414,7 +420,7 @@ func (c Config) Validate() error {
 	if err := c.validateObjects(); err != nil {
 		return fault.Wrap(err, "blob.s3")
 	}
-	if err := errors.Join(c.validateEngines(), c.validateRemotes(), c.validateGateway()); err != nil {
+	if err := errors.Join(c.validateEngines(), c.validateRemotes(), c.validateInProcess(), c.validateGateway()); err != nil {
 		return err
 	}
 	return c.sizes()

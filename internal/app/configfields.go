@@ -45,6 +45,9 @@ func (f field) text() string {
 	if engines, ok := f.value.(map[string]EngineConfig); ok {
 		return enginesText(engines)
 	}
+	if entries, ok := f.value.([]InProcessConfig); ok {
+		return inProcessText(entries)
+	}
 	if remotes, ok := f.value.(map[string]RemoteConfig); ok {
 		return remotesText(remotes)
 	}
@@ -75,7 +78,7 @@ func withoutPassword(s string) string {
 // file can.
 func (f field) variable() string {
 	switch f.value.(type) {
-	case map[string]EngineConfig, map[string]RemoteConfig:
+	case map[string]EngineConfig, map[string]RemoteConfig, []InProcessConfig:
 		return ""
 	}
 	return "FALAJ_" + strings.ToUpper(strings.ReplaceAll(f.key, ".", "_"))

@@ -439,7 +439,7 @@ func (a *App) startServing(c serving.Config) error {
 	}
 	a.remotes, a.apart = runtimes.remote, runtimes.apart
 	c.DB, c.Store, c.Authz, c.Journal, c.Guard, c.Predictions, c.Log = a.db, servingsql.Store{}, a.authority, a.journal, a.guard, a.predictions, a.log
-	c.Runtime, c.Remotes = runtimes, a.cfg.servingRemotes()
+	c.Runtime, c.Remotes, c.InProcess = runtimes, a.cfg.servingRemotes(), a.cfg.inProcess()
 	c.LoadTime, _ = time.ParseDuration(a.cfg.Serving.LoadTime) // validated
 	a.serving = serving.New(c)
 	a.group.Add(lifecycle.Service{Name: "serving", Stop: func(ctx context.Context) error {

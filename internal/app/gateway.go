@@ -111,7 +111,7 @@ func (a *App) openFollower(ctx context.Context) error {
 		return err
 	}
 	models := mirror.Models{DB: a.db, Store: gatewaysql.Mirror{}, Blobs: a.blobs}
-	if err := a.startServing(serving.Config{Models: models, Zone: residency.Zone(a.cfg.Gateway.Zone)}); err != nil {
+	if err := a.startServing(serving.Config{Models: models, Zone: residency.Zone(a.cfg.Gateway.Zone), Follows: true}); err != nil {
 		return err
 	}
 	server, err := a.cfg.upstream()

@@ -22,8 +22,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/runtime/remote"
 )
 
-// runtimes runs models in this process, apart from it, or on another server; also
-// those apart that a request could crash.
+// runtimes runs models in processes of their own or on another server, and in this process
+// those that Options.InProcess names; of these not the ones that a request could crash.
 type runtimes struct {
 	here   runtime.Runtime
 	apart  *child.Runtime
@@ -68,7 +68,7 @@ func (r runtimes) Load(ctx context.Context, model []byte, o runtime.Options) (ru
 			return nil, err
 		}
 	}
-	if o.Python == nil && !o.Apart && !onnx.Fragile(model) {
+	if o.InProcess && o.Python == nil && !onnx.Fragile(model) {
 		return r.here.Load(ctx, model, o)
 	}
 	if r.most > 0 && o.Memory > r.most {

@@ -212,6 +212,49 @@ func TestDriversAndTablesBelongToApp(t *testing.T) {
 	}
 }
 
+// TestONNXRuntimeIsOpenedInOnePlace: a model file is code of who wrote it. ONNX Runtime is
+// opened by the functions here: two are child processes, and the third serves only what the
+// setting serving.in_process names. The library is loaded at the first model, so a server
+// with the default settings never loads it.
+func TestONNXRuntimeIsOpenedInOnePlace(t *testing.T) {
+	permitted := map[string]string{
+		"internal/app.runtimes":   "the server, for what serving.in_process names",
+		"internal/app.runModel":   "the child process of a model",
+		"internal/app.runReplica": "the process of a replica on another pool",
+		"bench/serving.serveRaw":  "a measurement of the library alone",
+	}
+	for _, p := range load(t) {
+		if !slices.Contains(p.Imports, module+"internal/serving/runtime/onnx") || test.MatchString(p.Path) {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range file.Decls {
+				ast.Inspect(d, func(n ast.Node) bool {
+					use, ok := n.(*ast.SelectorExpr)
+					if !ok || use.Sel.Name != "New" {
+						return true
+					}
+					if of, ok := use.X.(*ast.Ident); !ok || of.Name != "onnx" {
+						return true
+					}
+					where := p.Path + "."
+					if f, ok := d.(*ast.FuncDecl); ok {
+						where += f.Name.Name
+					}
+					if permitted[where] == "" {
+						t.Errorf("%s opens ONNX Runtime: models run in child processes (docs/adr/0067)", where)
+					}
+					return true
+				})
+			}
+		}
+	}
+}
+
 // TestHeavyLibrariesStayInLeaves: linking them costs every importer seconds and
 // megabytes, so they are named here with the places that may have them.
 func TestHeavyLibrariesStayInLeaves(t *testing.T) {

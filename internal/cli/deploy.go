@@ -113,6 +113,9 @@ func (a *app) status(o client.Object) error {
 	}
 	var steps []any
 	for _, v := range objectsAt(o, "versions") {
+		if n := v.Text("restarts"); n != "" {
+			a.say("version %s: restarts: %s; last death at %s: %s", v.Text("version"), n, cell(v, "last_death.at"), v.Text("last_death.reason"))
+		}
 		for _, x := range objectsAt(v, "steps") {
 			runs, _ := strconv.ParseInt(x.Text("runs"), 10, 64)
 			ns, _ := strconv.ParseInt(x.Text("time_ns"), 10, 64)

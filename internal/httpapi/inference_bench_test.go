@@ -36,22 +36,21 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// ofJob is the one model of the benchmark, as a registry that a job of ours gave it to
-// hands it over.
-type ofJob []byte
+// oneModel is the registry of the benchmark: its one model.
+type oneModel []byte
 
-func (m ofJob) OpenVerified(context.Context, string, string, string) (serving.Model, error) {
-	return serving.Model{Name: "logistic", Version: 1, Digest: "sha256:1", Classification: "internal", OfJob: true, File: m}, nil
+func (m oneModel) OpenVerified(context.Context, string, string, string) (serving.Model, error) {
+	return serving.Model{Name: "logistic", Version: 1, Digest: "sha256:1", Classification: "internal", File: m}, nil
 }
 
-func (ofJob) Still(context.Context, *store.Tx, string, string, int64) error { return nil }
+func (oneModel) Still(context.Context, *store.Tx, string, string, int64) error { return nil }
 
-func (ofJob) Cleared(context.Context, *store.Tx, string, string, int64, string) error { return nil }
+func (oneModel) Cleared(context.Context, *store.Tx, string, string, int64, string) error { return nil }
 
-func (ofJob) Point(context.Context, *store.Tx, string, string, string, int64) error { return nil }
+func (oneModel) Point(context.Context, *store.Tx, string, string, string, int64) error { return nil }
 
 // inferenceWorld is the edge over governance and serving as the server has them, on disk,
-// with one model in this process, deployed without a prediction log and with one.
+// with one model in this process (serving.in_process), deployed without a prediction log and with one.
 type inferenceWorld struct {
 	server *Server
 	secret string // of a token of the project's engineer
@@ -81,7 +80,7 @@ func newInferenceWorld(b *testing.B) *inferenceWorld {
 	b.Cleanup(func() { _ = log.Close() })
 	models := onnx.New(library)
 	deployments := serving.New(serving.Config{
-		DB: db, Store: servingsql.Store{}, Authz: w.Authority, Models: ofJob(model), Journal: w.Journal, Guard: w.Guard, Runtime: models, Predictions: log, Log: quiet,
+		DB: db, Store: servingsql.Store{}, Authz: w.Authority, Models: oneModel(model), Journal: w.Journal, Guard: w.Guard, Runtime: models, Predictions: log, Log: quiet,
 	})
 	b.Cleanup(func() { _ = deployments.Close(context.Background()) })
 	x := &inferenceWorld{server: New(Options{

@@ -17,7 +17,7 @@ type Signed struct {
 	Digest         string // of the version
 	Residency      residency.Label
 	Classification string
-	OfJob          bool
+	KeyID          string // of the key that signed it
 	Files          []File // their sizes are not signed, and 0
 }
 
@@ -78,7 +78,7 @@ func OpenSigned(bundle []byte, publicKey string) (Signed, error) {
 	}
 	says := st.Predicate.Falaj
 	out := Signed{
-		Project: says.Project, Model: st.Subject[0].Name, Number: says.Version, Digest: "sha256:" + st.Subject[0].Digest["sha256"], Classification: says.Classification, OfJob: says.OfJob,
+		Project: says.Project, Model: st.Subject[0].Name, Number: says.Version, Digest: "sha256:" + st.Subject[0].Digest["sha256"], Classification: says.Classification, KeyID: id,
 	}
 	for _, z := range says.Residency {
 		out.Residency = append(out.Residency, residency.Zone(z))

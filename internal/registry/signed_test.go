@@ -28,7 +28,7 @@ func TestOpenSigned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Project != proj || got.Model != "delay" || got.Number != 1 || got.Digest != v.Digest || !got.Residency.Same(residency.Of("AE", "home")) || got.OfJob != v.OfJob || len(got.Files) != len(files) {
+	if got.Project != proj || got.Model != "delay" || got.Number != 1 || got.Digest != v.Digest || !got.Residency.Same(residency.Of("AE", "home")) || got.KeyID != v.KeyID || len(got.Files) != len(files) {
 		t.Errorf("%+v", got)
 	}
 	for i, f := range files {

@@ -10,3 +10,16 @@ func (s *Service) Drain() { s.shadows.all.Wait() }
 
 // ScaleAt is ScaleOnce at another time.
 func (s *Service) ScaleAt(ctx context.Context, now time.Time) error { return s.scale(ctx, now) }
+
+// Settled waits until versions that were set aside have been dealt with.
+func (s *Service) Settled() { s.scaler.waking.Wait() }
+
+// Hasten has the loader try again at once what did not load.
+func (s *Service) Hasten() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for a, f := range s.failures {
+		f.retry = time.Time{}
+		s.failures[a] = f
+	}
+}

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -93,6 +95,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	}
 	if ctx.Err() == nil {
 		s.looked.Store(true)
+		s.settleAside(identity.With(ctx, identity.Loop("model supervisor")))
 	}
 	return errors.Join(failures...)
 }
@@ -172,7 +175,7 @@ func (s *Service) Adopt(ctx context.Context, d Deployment, commit func(context.C
 		if f, ok := s.failure(k, w); ok && time.Now().Before(f.retry) {
 			err = fault.New(fault.Unavailable, "version %d: %s", w.version, f.reason)
 		} else {
-			t, err = s.load(ctx, k, d, w)
+			t, err = s.load(ctx, k, d, w, &health{})
 		}
 		switch {
 		case err == nil:
@@ -238,10 +241,16 @@ func (s *Service) bring(ctx context.Context, k key, d Deployment, u urge) error 
 		if rests || have.holding(w) != nil {
 			continue
 		}
+		h := s.supervisor.of(w.supervised(k))
+		if u == forced {
+			h = &health{}
+		} else if s.supervisor.read(w.supervised(k)).aside != "" {
+			continue
+		}
 		if f, ok := s.failure(k, w); ok && !f.waits && u != forced && time.Now().Before(f.retry) {
 			continue
 		}
-		t, err := s.load(ctx, k, d, w)
+		t, err := s.load(ctx, k, d, w, h)
 		changed = true
 		if err != nil {
 			failures = append(failures, err)
@@ -266,7 +275,7 @@ func (t *table) holding(w wanting) *target {
 }
 
 // load brings one version into memory, or keeps why not.
-func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting) (*target, error) {
+func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting, h *health) (*target, error) {
 	free, err := s.loads.Take(ctx, share.Owner{Project: d.Project})
 	if err != nil {
 		return nil, err
@@ -275,7 +284,10 @@ func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting) (*ta
 	var t *target
 	err = s.featuresCross(ctx, d.Project, d.Spec, actionApply, d.FeatureSet)
 	if err == nil {
-		t, err = s.open(ctx, d, versionText(w.version)) // the alias may have moved since
+		t, err = s.open(ctx, d, versionText(w.version), h) // the alias may have moved since
+	}
+	if dead, ok := errors.AsType[models.DeathError](err); ok {
+		s.died(w.supervised(k), h, "", dead.Death)
 	}
 	if err == nil && t.model.Digest != w.digest {
 		t.leave()
@@ -347,7 +359,15 @@ func (s *Service) settle(ctx context.Context, k key, fresh ...*target) error {
 		held = old.targets()
 	}
 	now := tableOf(row, runs, append(held, fresh...))
-	s.forgetFailures(k, now.wanted)
+	s.forgetFailures(k, now)
+	for _, t := range fresh {
+		if slices.Contains(now.targets(), t) {
+			if s.supervisor.adopt(supervised{k, t.model.Version, t.model.Digest}, t.health) {
+				s.background(s.settleAside)
+			}
+		}
+	}
+	s.supervisor.keep(k, now.wanted)
 	if now.stable == nil && len(held) > 0 && old.stable != nil {
 		leave(fresh)
 		return nil
@@ -416,11 +436,12 @@ func (s *Service) settleNow(ctx context.Context, k key, fresh ...*target) {
 	}
 }
 
-// forgetFailures drops why versions that nobody wants any more did not load.
-func (s *Service) forgetFailures(k key, wanted []wanting) {
+// forgetFailures drops why versions did not load that nobody wants any more, or that are
+// in memory now.
+func (s *Service) forgetFailures(k key, t *table) {
 	keep := map[attempt]bool{}
-	for _, w := range wanted {
-		keep[w.attempt(k)] = true
+	for _, w := range t.wanted {
+		keep[w.attempt(k)] = t.holding(w) == nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -434,6 +455,7 @@ func (s *Service) forget(k key) {
 	maps.DeleteFunc(s.failures, func(a attempt, _ failure) bool { return a.key == k })
 	maps.DeleteFunc(s.tallies, func(t tallied, _ *tally) bool { return t.key == k })
 	s.scaler.forget(k)
+	s.supervisor.keep(k, nil)
 	s.lost.byKey.Delete(k)
 	s.shadows.dropped.Delete(k)
 	s.limits.all.Delete(k)

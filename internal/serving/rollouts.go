@@ -101,7 +101,7 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Tr
 	if stable != nil {
 		defer stable.leave()
 	}
-	t, err := s.open(ctx, d, try.Version)
+	t, err := s.open(ctx, d, try.Version, &health{})
 	if err != nil {
 		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)
 	}
@@ -315,7 +315,7 @@ func (s *Service) candidate(ctx context.Context, project, name string) ([]*targe
 		return nil, nil
 	}
 	version := d.wants()[i].version
-	t, err := s.open(ctx, d, versionText(version))
+	t, err := s.open(ctx, d, versionText(version), &health{})
 	if err == nil && t.model.Digest != d.wants()[i].digest {
 		t.leave()
 		err = fault.New(fault.Conflict, "its digest is not that of the version that was tried")
@@ -408,7 +408,7 @@ func (s *Service) Rollback(ctx context.Context, project, name string, e Ending) 
 	}
 	var t *target
 	if back.to != d.Version {
-		if t, err = s.open(ctx, d, versionText(back.to)); err != nil {
+		if t, err = s.open(ctx, d, versionText(back.to), &health{}); err != nil {
 			return Deployment{}, fault.New(fault.Conflict, "version %d no longer loads, and version %d goes on answering: %w", back.to, d.Version, err).
 				WithHint("Name another version to go back to.")
 		}
@@ -568,7 +568,7 @@ func (s *Service) Shadow(ctx context.Context, project, name, version string) (De
 	}
 	var t *target
 	if version != "" {
-		if t, err = s.open(ctx, d, version); err != nil {
+		if t, err = s.open(ctx, d, version, &health{}); err != nil {
 			return Deployment{}, fault.Wrap(err, "shadow %s by version %.80s", name, version)
 		}
 	}

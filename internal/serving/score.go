@@ -50,7 +50,12 @@ func (s *Service) Score(ctx context.Context, project, name string, version int64
 			return nil, err
 		}
 	}
-	t, err := s.open(ctx, d, versionText(version))
+	for _, w := range d.wants() {
+		if why := s.supervisor.read(w.supervised(key{project, name})).aside; w.version == version && why != "" {
+			return nil, fault.New(fault.Unavailable, "version %d is %s", version, why)
+		}
+	}
+	t, err := s.open(ctx, d, versionText(version), &health{once: true})
 	if err != nil {
 		return nil, err
 	}

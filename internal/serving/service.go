@@ -48,14 +48,16 @@ type Config struct {
 	Guard        residency.Guard
 	Runtime      models.Runtime
 	Remotes      map[string]Remote
-	Environments Environments   // nil: no Python models
-	Features     Features       // nil: deployments have no features
-	Predictions  Predictions    // nil: answers are not remembered
-	Zone         residency.Zone // where this process answers; empty is home
-	Timeout      time.Duration  // of one inference; 0 is 30 s
-	LoadTime     time.Duration  // that reading a version may take, and loading it; 0 is runtime.DefaultTime
-	Loads        int            // that the loader does at once; 0 is 4
-	Capacity     Capacity       // of replicas beyond the first; nil: there is always room
+	InProcess    InProcessPolicy // models that may run in this process; empty: none
+	Follows      bool            // the deployments are another server's, and are not changed here
+	Environments Environments    // nil: no Python models
+	Features     Features        // nil: deployments have no features
+	Predictions  Predictions     // nil: answers are not remembered
+	Zone         residency.Zone  // where this process answers; empty is home
+	Timeout      time.Duration   // of one inference; 0 is 30 s
+	LoadTime     time.Duration   // that reading a version may take, and loading it; 0 is runtime.DefaultTime
+	Loads        int             // that the loader does at once; 0 is 4
+	Capacity     Capacity        // of replicas beyond the first; nil: there is always room
 	Log          *slog.Logger
 }
 
@@ -86,6 +88,8 @@ type Service struct {
 	lost    lost
 	limits  limits
 	scaler  scaler
+
+	supervisor supervisor
 
 	recording sync.Mutex // usage, one after the other
 	forgot    time.Time  // periods that have ended, last; under recording
@@ -172,7 +176,7 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 	if err := s.featuresCross(ctx, project, spec, actionApply, set); err != nil {
 		return Deployment{}, false, fault.Wrap(err, "deploy %s", name)
 	}
-	t, err := s.open(ctx, Deployment{Project: project, Name: name, Spec: spec}, version)
+	t, err := s.open(ctx, Deployment{Project: project, Name: name, Spec: spec}, version, &health{})
 	later := errors.Is(err, ErrNotYet) && !spec.Chained() // what is not read cannot be pinned
 	if later {
 		t, err = s.absent(ctx, project, spec, version)
@@ -247,6 +251,10 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 	} else {
 		err = s.DB.Update(ctx, project, record)
 	}
+	if err == nil && !changed && !dryRun && !later && s.failing(key{project, name}, old.wants()[0]) {
+		s.settleNow(ctx, key{project, name}, t) // it answers again
+		return s.withState(old), false, nil
+	}
 	if err != nil || dryRun || !changed {
 		t.leave()
 		if err == nil && !changed {
@@ -308,21 +316,22 @@ func pushed(before []int64, was, now int64) []int64 {
 }
 
 // open verifies, checks residency and loads a version, with the deployment's steps;
-// the caller has its use.
-func (s *Service) open(ctx context.Context, d Deployment, version string) (*target, error) {
+// the caller has its use. Deaths of its processes are counted in h.
+func (s *Service) open(ctx context.Context, d Deployment, version string, h *health) (*target, error) {
 	project, name, spec := d.Project, d.Name, d.Spec
 	m, err := s.verified(ctx, project, spec.Model, version)
 	if err != nil {
 		return nil, err
 	}
-	session, environment, err := s.session(ctx, project, name, spec, &m)
+	of := supervised{key{project, name}, m.Version, m.Digest}
+	session, environment, err := s.session(ctx, project, name, spec, &m, s.supervise(of, h, ""))
 	if err != nil {
 		return nil, err
 	}
 	several, _ := session.(*replicas)
 	var steps *chain.Session
 	if spec.Chained() {
-		if steps, m, d.Steps, err = s.chained(ctx, d, m, session); err != nil {
+		if steps, m, d.Steps, err = s.chained(ctx, d, m, session, h); err != nil {
 			return nil, err
 		}
 		session = steps
@@ -331,7 +340,7 @@ func (s *Service) open(ctx context.Context, d Deployment, version string) (*targ
 	if err != nil {
 		return nil, err
 	}
-	t.zone, t.steps, t.replicas, t.environment = s.place(spec), d.Steps, several, environment
+	t.zone, t.steps, t.replicas, t.environment, t.health = s.place(spec), d.Steps, several, environment, h
 	if steps != nil {
 		err = t.dress(steps, spec.Prediction)
 	} else {
@@ -350,7 +359,7 @@ func (s *Service) open(ctx context.Context, d Deployment, version string) (*targ
 // session loads a verified version, if it may be here and, when the spec names a
 // remote, there; environment is that of a Python model. It takes the files out of the
 // model.
-func (s *Service) session(ctx context.Context, project, name string, spec Spec, m *Model) (session models.Session, environment string, err error) {
+func (s *Service) session(ctx context.Context, project, name string, spec Spec, m *Model, died func(models.Death) bool) (session models.Session, environment string, err error) {
 	if err := s.Guard.Pass(ctx, residency.Passage{
 		Project: project, What: "model " + m.Name, Label: m.Residency, Where: "this server", Zone: s.Zone, Action: string(actionApply),
 	}); err != nil {
@@ -361,14 +370,16 @@ func (s *Service) session(ctx context.Context, project, name string, spec Spec, 
 			return nil, "", err
 		}
 	}
-	options, err := spec.options(*m)
+	python, err := s.python(ctx, project, spec, *m)
 	if err != nil {
 		return nil, "", err
 	}
-	if options.Python, err = s.python(ctx, project, spec, *m); err != nil {
+	options, err := spec.options(project, *m, s.InProcess)
+	if err != nil {
 		return nil, "", err
 	}
-	options.Time, options.Again = s.LoadTime, s.again(project, *m)
+	options.Python = python
+	options.Time, options.Again, options.Died = s.LoadTime, s.again(project, *m), died
 	session, err = s.Runtime.Load(ctx, m.File, options)
 	if err == nil {
 		session = s.replicate(project, name, spec, *m, options, session)
@@ -428,12 +439,20 @@ func (s *Service) withState(d Deployment) Deployment {
 				x.State = Loading
 			}
 		}
+		health := s.supervisor.read(w.supervised(k))
+		if x.Restarts = health.total; len(health.deaths) > 0 {
+			x.LastDeath = &health.deaths[len(health.deaths)-1]
+		}
 		loaded := t.holding(w)
-		if loaded != nil {
+		if health.aside != "" {
+			x.State, x.Reason = Failed, health.aside
+		} else if loaded != nil {
 			x.State, x.Reason = Ready, ""
 			if err := loaded.away(); err != nil {
 				x.State, x.Reason = Failed, err.Error()
 			}
+		}
+		if loaded != nil {
 			x.Batching, x.Unbatched = loaded.batches()
 			x.Environment, x.Remote, x.Zone = loaded.environment, loaded.how.runtime.Remote.Name, loaded.zone
 		}

@@ -21,10 +21,12 @@
 //   - batching/ is how requests wait for a model and share its runs;
 //     statistics.go counts them. limit.go bounds how many come in a
 //     second, quota.go in a day or a month.
-//   - runtime/ is the contract with what runs models; runtime/onnx is ONNX
-//     Runtime in this process, runtime/child one in a process per model,
-//     runtime/python what is no ONNX file, runtime/remote other servers; python.go
-//     says what a Python model runs in, remote.go where requests may go.
+//   - isolation.go decides which models run in the server's process: those that the
+//     administrator names. supervise.go counts the deaths of the others' processes, and
+//     sets a version aside that kills them.
+//   - runtime/ is the contract with what runs models; runtime/child runs each in a
+//     process of its own, in which runtime/onnx is ONNX Runtime; runtime/python runs what
+//     is no ONNX file, and runtime/remote asks other servers; python.go says what a Python model runs in, remote.go where requests may go.
 //     prediction/ keeps what was answered.
 //
 // rollout: running → promoted | rolled_back | inconclusive | cancelled;
@@ -32,7 +34,8 @@
 //
 // # Guarantees
 //
-// A model whose files do not match its signature is never loaded. A model is
+// A model whose files do not match its signature is never loaded. No model runs in the
+// server's process that its administrator has not named. A model is
 // served in a zone that its label allows and nowhere else: what goes to a remote is let
 // through by the model's label and the features'. Answers of models
 // classified confidential or restricted are in the journal before they leave.
@@ -49,6 +52,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
 // State of a deployment or of one of its targets, in this process.
@@ -126,6 +130,11 @@ type Target struct {
 	State   State  `json:"state"`
 	Reason  string `json:"reason,omitempty"` // why it does not answer
 
+	// Restarts counts the processes that died since the version was deployed, tried or
+	// loaded by somebody; LastDeath is the last of them.
+	Restarts  int            `json:"restarts,omitempty"`
+	LastDeath *runtime.Death `json:"last_death,omitempty"`
+
 	Batching  bool   `json:"batching"`            // requests run together when they wait anyway
 	Unbatched string `json:"unbatched,omitempty"` // why not, or not yet, or not so many
 
@@ -191,7 +200,7 @@ type Model struct {
 	Digest         string
 	Residency      residency.Label
 	Classification string
-	OfJob          bool   // jobs of ours wrote its files
+	Signer         string // id of the key that signed it
 	File           []byte // model.onnx; nil where there is none
 	Files          *Files // what Python can run; nil where there is nothing of it
 }

@@ -40,21 +40,11 @@ type Spec struct {
 
 // RuntimeSpec is where a model runs.
 type RuntimeSpec struct {
-	Isolation Isolation      `json:"isolation,omitempty" doc:"auto: in the server's process a model whose files jobs of Falaj's wrote, without replicas, and each other in a process of its own; child: in a process of its own, without keys, files or network; in-process: as auto, and others are refused" default:"auto"`
+	Isolation Isolation      `json:"isolation,omitempty" doc:"child: in a process of its own, without keys, files or network; in-process: in the server's process, refused unless the server's setting serving.in_process names the model; auto: child, or in-process where that setting names the model and it has no replicas" default:"auto"`
 	Memory    resource.Bytes `json:"memory,omitempty" doc:"What a process of its own may use, such as 4GiB; the default is 2 GiB and eight times the model's file; at most the server's serving.process_memory"`
 	Python    PythonSpec     `json:"python,omitzero" doc:"How a Python model runs: a predict.py, a scikit-learn model in MLflow's format or a model.tflite. Said of a version that also has a model.onnx, it is not that which answers"`
 	Remote    RemoteSpec     `json:"remote,omitzero" doc:"Another server that runs the model"`
 }
-
-// Isolation is how far a model is kept from the server.
-type Isolation string
-
-// The isolations.
-const (
-	Auto      Isolation = "auto"
-	InProcess Isolation = "in-process"
-	Child     Isolation = "child"
-)
 
 // minMemory is less than a process with the smallest model needs.
 const minMemory = 256 * resource.MiB
@@ -76,12 +66,9 @@ func (r *RuntimeSpec) validate() error {
 }
 
 // options are how the runtime loads a version.
-func (s Spec) options(m Model) (models.Options, error) {
-	o := models.Options{Threads: s.Threads, Apart: !m.OfJob || s.replicated()}
-	if s.Runtime == nil {
-		return o, nil
-	}
-	if r := s.Runtime.Remote; r.Name != "" {
+func (s Spec) options(project string, m Model, policy InProcessPolicy) (o models.Options, err error) {
+	o.Threads = s.Threads
+	if r := s.remote(); r.Name != "" {
 		if r.fixed() && s.Version != strconv.FormatInt(m.Version, 10) {
 			return o, fault.New(fault.Invalid, "the deployment's model at the remote %s is of version %s, and not of %d", r.Name, s.Version, m.Version).
 				WithHint("Write {version} into spec.runtime.remote, where the remote has a model for each version.")
@@ -89,18 +76,11 @@ func (s Spec) options(m Model) (models.Options, error) {
 		o.Remote = r.of(m)
 		return o, nil
 	}
-	o.Memory = s.Runtime.Memory
-	switch s.Runtime.Isolation {
-	case Child:
-		o.Apart = true
-	case InProcess:
-		if !m.OfJob {
-			return o, fault.New(fault.Invalid, "version %d of %s was not made by a job, so it runs in a process of its own only", m.Version, m.Name).
-				WithHint("Set spec.runtime.isolation to auto, or train the model by a job that registers it.")
-		}
-	case Auto:
+	if s.Runtime != nil {
+		o.Memory = s.Runtime.Memory
 	}
-	return o, nil
+	o.InProcess, err = policy.inProcess(project, s, m)
+	return o, err
 }
 
 // FeaturesSpec says how a request of keys becomes the model's input.

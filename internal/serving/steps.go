@@ -94,7 +94,7 @@ func (d Deployment) stepsOf(model models.Metadata) chain.Spec {
 // session over. The models of steps are those that were pinned or, when none are, those
 // that the manifest means now. The answer's model is as classified, and may be where,
 // as all of them together.
-func (s *Service) chained(ctx context.Context, d Deployment, m Model, session models.Session) (_ *chain.Session, _ Model, pinned []StepModel, err error) {
+func (s *Service) chained(ctx context.Context, d Deployment, m Model, session models.Session, h *health) (_ *chain.Session, _ Model, pinned []StepModel, err error) {
 	held := []models.Session{session}
 	defer func() {
 		if err != nil {
@@ -103,6 +103,7 @@ func (s *Service) chained(ctx context.Context, d Deployment, m Model, session mo
 			}
 		}
 	}()
+	of := supervised{key{d.Project, d.Name}, m.Version, m.Digest}
 	spec := d.Spec
 	spec.Scale = nil                 // it is of the deployment's own model
 	if r := spec.Runtime; r != nil { // a remote has the deployment's own model
@@ -120,7 +121,7 @@ func (s *Service) chained(ctx context.Context, d Deployment, m Model, session mo
 		if n := len(pinned); len(d.Steps) > n {
 			version, digest = versionText(d.Steps[n].Version), d.Steps[n].Digest
 		}
-		one, part, err := s.member(ctx, d, spec, step.Model, version, digest)
+		one, part, err := s.member(ctx, d, spec, step.Model, version, digest, s.supervise(of, h, names[i]))
 		if err != nil {
 			return nil, m, nil, fault.Wrap(err, "spec.%s", names[i])
 		}
@@ -145,7 +146,7 @@ func (s *Service) chained(ctx context.Context, d Deployment, m Model, session mo
 
 // member loads the model of a step. What it says of a row goes where the deployment's
 // model runs.
-func (s *Service) member(ctx context.Context, d Deployment, spec Spec, model, version, digest string) (models.Session, Model, error) {
+func (s *Service) member(ctx context.Context, d Deployment, spec Spec, model, version, digest string, died func(models.Death) bool) (models.Session, Model, error) {
 	m, err := s.verified(ctx, d.Project, model, version)
 	if err != nil {
 		return nil, m, err
@@ -158,7 +159,7 @@ func (s *Service) member(ctx context.Context, d Deployment, spec Spec, model, ve
 			return nil, m, err
 		}
 	}
-	session, _, err := s.session(ctx, d.Project, d.Name, spec, &m)
+	session, _, err := s.session(ctx, d.Project, d.Name, spec, &m, died)
 	return session, m, err
 }
 

@@ -93,6 +93,7 @@ type target struct {
 	closed   func() // tells the service that the session is
 
 	environment string // of a Python model
+	health      *health
 }
 
 // newTarget makes a target of a session, which it owns. It tries whether the model
@@ -267,6 +268,12 @@ func (s *Service) notReady(k key, t *table, version string) error {
 	for _, w := range t.wanted {
 		if version != "" && versionText(w.version) != version || version == "" && w.role != Stable {
 			continue
+		}
+		if s.supervisor.read(w.supervised(k)).aside != "" {
+			err := fault.New(fault.Unavailable, "model %q is not ready: version %d was set aside, because its process died %d times", k.name, w.version, maxDeaths).
+				WithHint("The deployment's state says why, to who may read it.")
+			err.Err = errFailed
+			return err
 		}
 		f, failed := s.failure(k, w)
 		if sleeps := t.deployment.Spec.sleeps(); sleeps && (!failed || time.Now().After(f.retry)) {

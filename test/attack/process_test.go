@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"errors"
 	"io/fs"
 	"net/http"
 	"os"
@@ -10,12 +11,22 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/test/live"
 )
 
-// TestModelProcess: a model that no job made runs in a process that has nothing
-// of the server's; when its native code crashes, it takes only itself down, and
-// comes back.
+// runtimeIn reports whether ONNX Runtime is in the memory of a process.
+func runtimeIn(t *testing.T, pid int) bool {
+	t.Helper()
+	maps, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "maps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(maps), "libonnxruntime")
+}
+
+// TestModelProcess: a model runs in a process that has nothing of the server's; when its
+// native code crashes, it takes only itself down, and comes back.
 func TestModelProcess(t *testing.T) {
 	s := live.New(t, "")
 	s.Up(t)
@@ -24,7 +35,7 @@ func TestModelProcess(t *testing.T) {
 	manifest := func(name, more string) string {
 		return "{api_version: falaj/v1, kind: Deployment, name: " + name + ", project: PROJECT, spec: {model: alien" + more + "}}"
 	}
-	if _, err := p.Try(p.C, manifest("first", ", runtime: {isolation: in-process}")); err == nil || !strings.Contains(err.Error(), "was not made by a job") {
+	if _, err := p.Try(p.C, manifest("first", ", runtime: {isolation: in-process}")); err == nil || !strings.Contains(err.Error(), "serving.in_process") {
 		t.Errorf("it runs in the server: %v", err)
 	}
 	names := []string{"first", "second"}
@@ -41,6 +52,9 @@ func TestModelProcess(t *testing.T) {
 	children := modelProcesses(t, s.PID())
 	if len(children) != len(names) {
 		t.Fatalf("%d processes of models", len(children))
+	}
+	if runtimeIn(t, s.PID()) {
+		t.Error("ONNX Runtime is in the server's process")
 	}
 	network := func(pid int) string {
 		link, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "ns", "net"))
@@ -123,6 +137,147 @@ func TestModelProcess(t *testing.T) {
 			t.Errorf("%s is left by a server that stopped", g)
 		}
 	}
+}
+
+// TestJobsModelIsApart: neither a model that a job wrote, nor another project's, nor a
+// version that is tried, nor a step, shares a process with another one or the server.
+func TestJobsModelIsApart(t *testing.T) {
+	s := live.New(t, "")
+	s.Up(t)
+	north, south := s.Project(t, "north"), s.Project(t, "south")
+	for _, name := range []string{"first", "second"} {
+		job := north.Apply(`{api_version: falaj/v1, kind: Job, name: ` + name + `, project: PROJECT, spec: {source: "` + north.Source("model.onnx", north.Logistic()) +
+			`", register: made, command: [/bin/sh, -ec, ': ` + name + `; mkdir "$FALAJ_OUTPUT_DIR/model"; cp model.onnx "$FALAJ_OUTPUT_DIR/model/"']}}`)
+		north.Ends(job[0].ID, "succeeded")
+	}
+	south.Register("made", south.Logistic())
+	manifest := `{api_version: falaj/v1, kind: Deployment, name: d, project: PROJECT, spec: {model: made, version: "1"}}`
+	north.Apply(manifest)
+	south.Apply(manifest)
+	north.Run(0, "deploy", "canary", "d", "--version", "2", "--weight", "50")
+	for _, p := range []*live.Project{north, south} {
+		if _, err := p.Infer(p.C, "d", nil, live.Tensor("X", "FP32", []float64{1, 2}, 1, 2)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(modelProcesses(t, s.PID())); n != 3 {
+		t.Errorf("%d processes of 3 models with the same bytes", n)
+	}
+	if runtimeIn(t, s.PID()) {
+		t.Error("ONNX Runtime is in the server's process")
+	}
+}
+
+// TestPermittedInProcess: what the administrator's setting names runs in the server's
+// process, and nothing else does.
+func TestPermittedInProcess(t *testing.T) {
+	s := live.New(t, "")
+	config := filepath.Join(t.TempDir(), "falaj.yaml")
+	if err := os.WriteFile(config, []byte("serving: {in_process: [{project: north, model: trusted}]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Args = []string{"--config", config}
+	s.Up(t)
+	north, south := s.Project(t, "north"), s.Project(t, "south")
+	for _, p := range []*live.Project{north, south} {
+		p.Register("trusted", p.Logistic())
+		p.Register("other", p.Logistic())
+	}
+	manifest := func(model, more string) string {
+		return "{api_version: falaj/v1, kind: Deployment, name: " + model + ", project: PROJECT, spec: {model: " + model + more + "}}"
+	}
+	for _, c := range []struct {
+		p     *live.Project
+		model string
+	}{{north, "other"}, {south, "trusted"}} {
+		if _, err := c.p.Try(c.p.C, manifest(c.model, ", runtime: {isolation: in-process}")); err == nil || !strings.Contains(err.Error(), "serving.in_process") {
+			t.Errorf("%s of %s: %v", c.model, c.p.Name, err)
+		}
+		c.p.Apply(manifest(c.model, ""))
+	}
+	if len(modelProcesses(t, s.PID())) != 2 || runtimeIn(t, s.PID()) {
+		t.Error("a model runs in the server that no setting names")
+	}
+	north.Apply(manifest("trusted", ", runtime: {isolation: child}"))
+	if len(modelProcesses(t, s.PID())) != 3 || runtimeIn(t, s.PID()) {
+		t.Error("isolation: child is not obeyed")
+	}
+	north.Apply(manifest("trusted", ""))
+	north.Eventually("its process is left", func() (bool, error) { return len(modelProcesses(t, s.PID())) == 2, nil })
+	if !runtimeIn(t, s.PID()) {
+		t.Error("what the setting names does not run in the server")
+	}
+}
+
+// TestProcessSetAside: a version whose process dies three times is not started again, its
+// status says why, and the last good one serves.
+func TestProcessSetAside(t *testing.T) {
+	s := live.New(t, "")
+	s.Up(t)
+	p := s.Project(t, "aside")
+	p.Register("m", p.Logistic(), p.Logistic())
+	version := func(v string) string {
+		return `{api_version: falaj/v1, kind: Deployment, name: d, project: PROJECT, spec: {model: m, version: "` + v + `"}}`
+	}
+	status := func() (o client.Object) {
+		p.Must(p.C.Do(t.Context(), http.MethodGet, p.Path("deployments/d"), nil, &o))
+		return o
+	}
+	var last int
+	kill := func() {
+		p.Eventually("no process is started", func() (bool, error) {
+			pids := modelProcesses(t, s.PID())
+			if status().Text("state") != "ready" || len(pids) != 1 || pids[0] == last {
+				return false, nil
+			}
+			last = pids[0]
+			return true, syscall.Kill(last, syscall.SIGSEGV)
+		})
+	}
+	p.Apply(version("1"))
+	kill()
+	p.Eventually("it is not started again", func() (bool, error) { return status().Text("state") == "ready", nil })
+	if said := p.Run(0, "deploy", "status", "d"); !strings.Contains(said, "restarts: 1; last death at") || !strings.Contains(said, "SIGSEGV") {
+		t.Errorf("the status does not say why it died:\n%s", said)
+	}
+	p.Apply(version("2"))
+	p.Eventually("the process of version 1 is left", func() (bool, error) { return len(modelProcesses(t, s.PID())) == 1, nil })
+	for range 3 {
+		kill()
+	}
+	p.Eventually("the last good version does not serve", func() (bool, error) {
+		o := status()
+		return o.Text("version") == "1" && o.Text("state") == "ready", nil
+	})
+	if said := p.Run(0, "deploy", "status", "d"); !strings.Contains(said, "version 2 was set aside: its process died 3 times") || !strings.Contains(said, "rollback") {
+		t.Errorf("the status does not say what was done:\n%s", said)
+	}
+	if _, err := p.Infer(p.C, "d", nil, live.Tensor("X", "FP32", []float64{1, 2}, 1, 2)); err != nil {
+		t.Error(err)
+	}
+	p.Apply(version("2")) // somebody tries it again
+	if o := status(); o.Text("version") != "2" || o.Text("state") != "ready" {
+		t.Errorf("applied again, it is %s: %s", o.Text("state"), o.Text("reason"))
+	}
+	// Of one that is alone, the state says what to do.
+	p.Run(0, "delete", "deployment", "d")
+	p.Eventually("a process is left", func() (bool, error) { return len(modelProcesses(t, s.PID())) == 0, nil })
+	p.Apply(version("1"))
+	for range 3 {
+		kill()
+	}
+	p.Eventually("it is not set aside", func() (bool, error) {
+		o := status()
+		return o.Text("state") == "failed" && strings.Contains(o.Text("reason"), "set aside") && strings.Contains(o.Text("reason"), "SIGSEGV"), nil
+	})
+	if n := len(modelProcesses(t, s.PID())); n != 0 {
+		t.Errorf("%d processes", n)
+	}
+	var refused *client.Error
+	if _, err := p.Infer(p.C, "d", nil, live.Tensor("X", "FP32", []float64{1, 2}, 1, 2)); !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable || strings.Contains(refused.Detail, "SIGSEGV") {
+		t.Errorf("a request: %v", err)
+	}
+	verify(t, s)
 }
 
 // groupsOf are the directories of the control groups that were made for a process.

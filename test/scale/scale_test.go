@@ -201,7 +201,7 @@ func TestReplicas(t *testing.T) {
 			}
 		})
 	}
-	for range 3 {
+	for range 2 { // a third time could set the version aside
 		pids := w.processes()
 		if len(pids) < 2 {
 			t.Fatalf("%d processes", len(pids))
@@ -212,8 +212,8 @@ func TestReplicas(t *testing.T) {
 	}
 	close(done)
 	all.Wait()
-	if n := ended.Load(); n > 3*4 { // those that were in a run of the one that was killed
-		t.Errorf("%d requests failed for three lost processes", n)
+	if n := ended.Load(); n > 2*4 { // those that were in a run of the one that was killed
+		t.Errorf("%d requests failed for two lost processes", n)
 	}
 	w.Must(w.Kill())
 	w.Again()

@@ -247,16 +247,22 @@ func names(specs []Spec) string {
 
 // Options tune a session.
 type Options struct {
-	Threads int            // inside one run; 0 is 1: many requests run side by side
-	Apart   bool           // in a process of its own, where there is such a runtime
-	Memory  resource.Bytes // that such a process may use; 0: by the model's size
-	Remote  Remote         // empty: here
+	Threads int // inside one run; 0 is 1: many requests run side by side
+	// InProcess runs an ONNX model in this process. Without it the model has a process
+	// of its own.
+	InProcess bool
+	Memory    resource.Bytes // that a process of its own may use; 0: by the model's size
+	Remote    Remote         // empty: here
 	// Again reads the model's file once more, for a process that is started again;
 	// nil: the file is kept.
 	Again func(context.Context) ([]byte, error) `json:"-"`
 	// Time is how long the model may take to load, then and again; 0 is
 	// DefaultTime.
 	Time time.Duration
+	// Died is notified of each death of a process of a session, also of one that was started
+	// again and had not loaded the model yet. It reports whether to start another one; nil:
+	// always. A first process that dies is the error of the load, with DeathError.
+	Died func(Death) (again bool) `json:"-"`
 	// Python is how a model that is no ONNX file is run; nil: it is one.
 	Python *Python `json:"-"`
 }
@@ -280,7 +286,7 @@ type Python struct {
 const DefaultTime = 2 * time.Minute
 
 // Late is the error of a load that took longer than it may.
-func Late(limit time.Duration) error {
+func Late(limit time.Duration) *fault.Error {
 	return fault.New(fault.Timeout, "the model was not loaded in %s", limit)
 }
 

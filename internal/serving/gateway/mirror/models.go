@@ -74,7 +74,7 @@ func (m Models) OpenVerified(ctx context.Context, project, model, version string
 		return serving.Model{}, fault.New(fault.Conflict, "the file of version %d of %s is not what was signed", number, model)
 	}
 	return serving.Model{
-		Name: model, Version: number, Digest: v.Digest, Residency: signed.Residency, Classification: signed.Classification, OfJob: signed.OfJob, File: b,
+		Name: model, Version: number, Digest: v.Digest, Residency: signed.Residency, Classification: signed.Classification, Signer: signed.KeyID, File: b,
 	}, nil
 }
 

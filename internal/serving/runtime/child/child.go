@@ -1,7 +1,8 @@
 // Package child runs each model in a process of its own, so that a model whose
 // native code crashes, or is taken over, takes only itself down.
 //
-//   - child.go: Runtime and its sessions; process.go is one process.
+//   - child.go: Runtime and its sessions; process.go is one process, and death.go says
+//     why it died.
 //   - wire.go: what goes over the pipes, bounded where it is read.
 //   - lanes.go: runs go through memory that both share (package lane) where they fit: the
 //     pipes cost ten times as much. Over the pipes goes the rest: the model, errors, what is
@@ -11,7 +12,9 @@
 // # Guarantees
 //
 // A process that ends is started again, after pauses that grow while it keeps
-// ending; it has as long to load its model as the first one had. Requests in flight
+// ending, unless Options.Died says that it should not be; it has as long to load its model
+// as the first one had. A process that does not load in its time, or does not end a run
+// whose time is up, is killed. Requests in flight
 // are answered once, by fault.Unavailable; so are those that come while there is no
 // process. A run holds its cores until the process has ended it, or was ended.
 //
@@ -30,6 +33,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -63,6 +67,7 @@ type Runtime struct {
 	log      *slog.Logger
 	cores    int64
 	slots    *semaphore.Weighted // cores that no run of any process has
+	sessions atomic.Uint64
 
 	life      context.Context
 	end       context.CancelFunc
@@ -119,7 +124,7 @@ func (r *Runtime) Load(ctx context.Context, model []byte, o runtime.Options) (ru
 		detach()
 		cancel()
 	}
-	s := &session{runtime: r, again: o.Again, options: o, end: end}
+	s := &session{runtime: r, number: r.sessions.Add(1), again: o.Again, options: o, end: end}
 	if s.again == nil {
 		s.again = func(context.Context) ([]byte, error) { return model, nil }
 	}
@@ -145,6 +150,7 @@ func Memory(size int) resource.Bytes { return 2*resource.GiB + 8*resource.Bytes(
 
 type session struct {
 	runtime *Runtime
+	number  uint64
 	again   func(context.Context) ([]byte, error)
 	options runtime.Options
 	meta    runtime.Metadata
@@ -154,6 +160,8 @@ type session struct {
 
 	mu      sync.Mutex
 	process *process // nil while there is none
+	reason  string   // why the last one died; empty: none did
+	aside   bool     // no other one is started
 }
 
 var _ runtime.Restarting = (*session)(nil)
@@ -169,10 +177,18 @@ func (s *session) Close() error {
 
 // Away implements runtime.Restarting.
 func (s *session) Away() error {
-	if p := s.now(); p == nil || p.ending() {
-		return unavailable()
+	if p := s.now(); p != nil && !p.ending() {
+		return nil
 	}
-	return nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.aside:
+		return fault.New(fault.Unavailable, "the model's process ended and is not started again: %s", s.reason)
+	case s.reason != "":
+		return fault.New(fault.Unavailable, "the model's process ended: %s; it is started again", s.reason).WithRetry(firstPause)
+	}
+	return unavailable()
 }
 
 // now is the process that there is; nil when there is none.
@@ -188,38 +204,67 @@ func (s *session) set(p *process) {
 	s.process = p
 }
 
-// watch starts the model's process again whenever it ends.
+// watch starts the model's process again whenever it dies, until the session is closed
+// or Died says that it should not.
 func (s *session) watch(life context.Context, p *process) {
 	pause := firstPause
-	for {
+	for p != nil {
 		began := time.Now()
 		<-p.gone
 		s.set(nil)
+		if life.Err() != nil {
+			return
+		}
 		if time.Since(began) > steady {
 			pause = firstPause
 		}
-		for {
-			if life.Err() != nil {
-				return
-			}
-			s.runtime.log.ErrorContext(life, "a model's process ended", slog.String("reason", p.reason()), slog.Duration("again_in", pause))
-			timer := time.NewTimer(pause)
-			select {
-			case <-life.Done():
-				timer.Stop()
-				return
-			case <-timer.C:
-			}
-			pause = min(2*pause, lastPause)
-			next, err := s.restart(life)
-			if err == nil {
-				p = next
-				break
-			}
-			s.runtime.log.ErrorContext(life, "a model's process did not start again", slog.String("error", err.Error()))
+		s.runtime.log.ErrorContext(life, "a model's process ended", slog.String("reason", p.reason()), slog.Duration("again_in", pause))
+		if p = s.revive(life, p.death(s.options), &pause); p != nil {
+			s.set(p)
 		}
-		s.set(p)
 	}
+}
+
+// revive starts another process after one died, with growing pauses; nil: there will be
+// none. A process that dies while it loads the model is another death; a failure to
+// start one is not.
+func (s *session) revive(life context.Context, d runtime.Death, pause *time.Duration) *process {
+	for died := true; ; {
+		if died && !s.died(d) {
+			s.runtime.log.ErrorContext(life, "a model's process is not started again", slog.String("reason", d.Reason))
+			return nil
+		}
+		timer := time.NewTimer(*pause)
+		select {
+		case <-life.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+		*pause = min(2**pause, lastPause)
+		next, err := s.restart(life)
+		if err == nil {
+			return next
+		}
+		if life.Err() != nil {
+			return nil
+		}
+		s.runtime.log.ErrorContext(life, "a model's process did not start again", slog.String("error", err.Error()), slog.Duration("again_in", *pause))
+		var of runtime.DeathError
+		if of, died = errors.AsType[runtime.DeathError](err); died {
+			d = of.Death
+		}
+	}
+}
+
+// died keeps why the last process died, and reports whether to start another one.
+func (s *session) died(d runtime.Death) (again bool) {
+	d.Child = s.number
+	again = s.options.Died == nil || s.options.Died(d)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reason, s.aside = d.Reason, !again
+	return again
 }
 
 // restart starts another process of the same model.

@@ -24,6 +24,9 @@ const (
 	stuck     = 30 * time.Second
 )
 
+// exiting is how long a process that hung up may take to exit before it is killed.
+const exiting = time.Second
+
 var (
 	errEnded = errors.New("it was ended")
 	errSlow  = errors.New("it took too long to load its model")
@@ -151,8 +154,8 @@ func newProcess(proc Process, in channel, cancel context.CancelFunc) *process {
 func (r *Runtime) load(life, own context.Context, p *process, out io.ReadCloser, model []byte, o runtime.Options) error {
 	context.AfterFunc(own, func() { p.stop(errEnded) })
 	reader := newReader(out)
-	ended := func() { // everything of it is over
-		p.stop(errEnded)
+	ended := func(why error) { // everything of it is over
+		p.stop(why)
 		p.exit = p.proc.Wait()
 		_, _ = p.in.Close(), out.Close()
 		p.endLanes()
@@ -174,28 +177,33 @@ func (r *Runtime) load(life, own context.Context, p *process, out io.ReadCloser,
 		err = errSlow
 	}
 	if err != nil {
-		ended()
-		err = p.loadError(life, err, o.Time)
+		ended(err)
+		err = p.loadError(life, err, o)
 		// It has seen the model and no row.
 		r.log.ErrorContext(life, "a model's process did not load it", slog.String("reason", p.reason()), slog.String("said", p.stderr.String()), slog.String("error", err.Error()))
 		return err
 	}
 	p.stderr.forget()
-	go func() {
-		p.stop(p.read(reader))
-		ended()
-	}()
+	go func() { ended(p.read(reader)) }()
 	return nil
 }
 
 // loadError says why a model was not loaded: what the child said, or why it could
 // not start, else that it died of the model.
-func (p *process) loadError(ctx context.Context, err error, limit time.Duration) error {
+func (p *process) loadError(ctx context.Context, err error, o runtime.Options) error {
+	dead := func(e *fault.Error) error {
+		e.Err = runtime.DeathError{Death: p.death(o)}
+		return e
+	}
 	if said, ok := errors.AsType[*fault.Error](err); ok {
+		if said.Kind == fault.Timeout { // it goes on with what it gave up, until it is killed
+			p.late()
+			return dead(said)
+		}
 		return said
 	}
 	if errors.Is(p.ended(), errSlow) {
-		return runtime.Late(limit)
+		return dead(runtime.Late(o.Time))
 	}
 	if ctx.Err() != nil {
 		return fault.New(fault.Timeout, "the time was up before the model was loaded")
@@ -204,11 +212,11 @@ func (p *process) loadError(ctx context.Context, err error, limit time.Duration)
 		return fault.Wrap(why, "start the model's process")
 	}
 	if p.outOfMemory() {
-		return fault.New(fault.Exhausted, "loading the model takes more memory than its process may have").
-			WithHint("Set spec.runtime.memory.")
+		return dead(fault.New(fault.Exhausted, "loading the model takes more memory than the %s that its process may have", o.Memory).
+			WithHint("Set spec.runtime.memory."))
 	}
-	return fault.New(fault.Invalid, "loading the model ended its process").
-		WithHint("It needs more memory than such a process may have, or its file is damaged. The server's log has more.")
+	return dead(fault.New(fault.Invalid, "loading the model ended its process: %s", p.death(o).Reason).
+		WithHint("Its file is damaged, or ONNX Runtime cannot load it. The server's log has more."))
 }
 
 // stop ends the process, for the first reason given; its calls are answered.
@@ -220,7 +228,11 @@ func (p *process) stop(why error) {
 	}
 	p.calls = nil
 	p.mu.Unlock()
-	p.cancel()
+	if hungUp(why) && !errors.Is(why, errEnded) && !p.link {
+		time.AfterFunc(exiting, p.cancel) // it has ended, or is about to: its exit says why
+	} else {
+		p.cancel()
+	}
 	err := died()
 	if p.link { // that it is not reached says nothing of the runs
 		err = parted()

@@ -115,7 +115,7 @@ func (r *Runtime) Load(ctx context.Context, _ []byte, o runtime.Options) (runtim
 		return fail(err)
 	}
 	p.Dir, p.Write = s.dir, nil
-	o.Python, o.Again, o.Apart = &p, nil, true
+	o.Python, o.Again, o.InProcess = &p, nil, false
 	n := max(1, p.Processes)
 	s.all = make([]runtime.Session, n)
 	failures := make([]error, n)
