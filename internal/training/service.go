@@ -96,6 +96,9 @@ type Data interface {
 	// the pool: a door, which refuses what may not be in the pool's zone. The
 	// principal of ctx is the training loop, its name says for which attempt.
 	Export(ctx context.Context, p project.Name, in Input, pool compute.Pool, dir string) error
+	// Permitted refuses an input that a job's submitter may not read now. Error:
+	// fault.PermissionDenied.
+	Permitted(ctx context.Context, p project.Name, by Actor, in Input) error
 }
 
 // Tables are open datasets that jobs read and write by the catalog, their files
@@ -332,10 +335,11 @@ func New(cfg Config) *Service {
 }
 
 func (s *Service) allow(ctx context.Context, action policy.Action, j Job) error {
-	return s.cfg.Authorizer.Allow(ctx, action, policy.Object{
-		Project: string(j.Project), Kind: "job", Name: string(j.ID), Owner: j.By.ID,
-		Classification: string(j.Classification), Residency: j.Residency,
-	})
+	o, err := s.object(ctx, j, action == ActionLogs)
+	if err != nil {
+		return err
+	}
+	return s.cfg.Authorizer.Allow(ctx, action, o)
 }
 
 // Submit queues a new job. Needs job.submit, and leave to read every input.
@@ -784,7 +788,10 @@ func (s *Service) one(ctx context.Context, p project.Name, jid JobID, action pol
 	if err != nil {
 		return Job{}, err
 	}
-	return j, s.allow(ctx, action, j)
+	if err := s.allow(ctx, action, j); err != nil {
+		return Job{}, err
+	}
+	return s.shown(ctx, j)
 }
 
 func (s *Service) job(ctx context.Context, jid JobID) (j Job, err error) {
@@ -816,6 +823,11 @@ func (s *Service) List(ctx context.Context, p project.Name, f Filter) (jobs []Jo
 	if len(jobs) > limit {
 		jobs = jobs[:limit]
 		next = jobs[limit-1].ID
+	}
+	for i := range jobs {
+		if jobs[i], err = s.shown(ctx, jobs[i]); err != nil {
+			return nil, "", err
+		}
 	}
 	// Listed is what One would show.
 	return slices.DeleteFunc(jobs, func(j Job) bool {
@@ -927,6 +939,13 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 	if err != nil {
 		return nil, err
 	}
+	whole, err := s.shows(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	if !whole {
+		withhold(attempts)
+	}
 	var why []string
 	why = append(why, s.cfg.Checkpoints.Notes(string(jid))...)
 	switch {
@@ -945,7 +964,10 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 			if err != nil {
 				return nil, err
 			}
-			why = slices.Concat(now, s.inTheWay(ctx, a), s.hopesOf(j.ID), why)
+			if whole {
+				now = append(now, s.inTheWay(ctx, a)...)
+			}
+			why = slices.Concat(now, s.hopesOf(j.ID), why)
 		case a.Reason != "" && a.Reason != j.Reason:
 			why = append(why, fmt.Sprintf("attempt %d %s", a.Number, a.Reason))
 		}
@@ -1090,6 +1112,13 @@ func (s *Service) Describe(ctx context.Context, p project.Name, jid JobID) (Desc
 	})
 	if err != nil {
 		return d, err
+	}
+	whole, err := s.shows(ctx, j)
+	if err != nil {
+		return d, err
+	}
+	if !whole {
+		withhold(d.Tries)
 	}
 	d.Why, err = s.Why(ctx, p, jid)
 	return d, err

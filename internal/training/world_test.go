@@ -79,6 +79,10 @@ func (d *data) Resolve(_ context.Context, _ project.Name, ref string) (training.
 	return in, nil
 }
 
+func (d *data) Permitted(context.Context, project.Name, training.Actor, training.Input) error {
+	return nil
+}
+
 func (d *data) Export(ctx context.Context, _ project.Name, in training.Input, _ compute.Pool, dir string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -42,6 +42,11 @@ type Principal struct {
 	Token   string       `json:"token,omitempty"` // id of the token used, never the secret
 	// Scopes narrow what the token may do; empty means whatever the roles allow.
 	Scopes []string `json:"scopes,omitempty"`
+	// Behalf is, of a job's attempt, the account that submitted the job: of classified
+	// contents the attempt reads no more than that account may read at the same time.
+	// Empty where Falaj submitted the job. It is no part of what audit entries say of an
+	// actor; the job's entry names its submitter.
+	Behalf string `json:"-"`
 	// Expires is when the token used does; zero for those who use none. It is not
 	// part of what audit entries say of an actor.
 	Expires time.Time `json:"-"`

@@ -703,7 +703,7 @@ func (s *Service) IssueAttemptIn(ctx context.Context, tx *store.Tx, spec Attempt
 	if err := checkScopes(spec.Scopes, true); err != nil {
 		return Token{}, "", err
 	}
-	return s.issue(ctx, tx, Token{Kind: AttemptToken, Principal: spec.Attempt, Name: spec.Name, Project: spec.Project, Scopes: spec.Scopes}, spec.TTL)
+	return s.issue(ctx, tx, Token{Kind: AttemptToken, Principal: spec.Attempt, Name: spec.Name, Behalf: spec.Behalf, Project: spec.Project, Scopes: spec.Scopes}, spec.TTL)
 }
 
 // RevokeAttemptIn ends the tokens of an attempt in the transaction that ends the
