@@ -260,6 +260,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 			QueryDisk: resource.Bytes(bytes(a.cfg.Limits.SQLDisk)), QueryTime: sqlTime,
 		},
 	})
+	a.zones.Register("project", tenancy.Labels{Store: projectsql.Store{}})
 	a.zones.Register("dataset", dataset.Labels{Store: datasetsql.Store{}})
 	if err := a.datasets.Recover(ctx); err != nil {
 		return fault.Wrap(err, "datasets")

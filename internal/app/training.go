@@ -549,9 +549,9 @@ var attemptScopes = []string{"project.read", "run.read", "run.write", "sweep.rea
 // trainingTokens issues the tokens of attempts.
 type trainingTokens struct{ accounts *account.Service }
 
-func (t trainingTokens) IssueIn(ctx context.Context, tx *store.Tx, j training.Job, attempt training.AttemptID, ttl time.Duration) (string, error) {
+func (t trainingTokens) IssueIn(ctx context.Context, tx *store.Tx, j training.Job, attempt training.AttemptID, bound bool, ttl time.Duration) (string, error) {
 	_, secret, err := t.accounts.IssueAttemptIn(ctx, tx, account.AttemptSpec{
-		Attempt: string(attempt), Name: string(j.ID), Project: j.Project, Behalf: submitter(j.Project, j.By.ID).ID, Scopes: scopesOf(j), TTL: ttl,
+		Attempt: string(attempt), Name: string(j.ID), Project: j.Project, Behalf: submitter(j.Project, j.By.ID).ID, Bound: bound, Scopes: scopesOf(j), TTL: ttl,
 	})
 	return secret, err
 }

@@ -3,6 +3,7 @@ package training
 import (
 	"context"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -11,6 +12,23 @@ import (
 // What a job's output says is of the class of what the job read. Its logs, and the
 // errors that quote them, take what reading the data takes; its name, state, class of
 // end, times, and why it waits are open to everybody with job.read.
+
+// TokenUse says where the token of a job works.
+type TokenUse string
+
+// The uses. Empty is TokenInSandbox.
+const (
+	TokenInSandbox TokenUse = "sandbox"
+	TokenAnywhere  TokenUse = "anywhere"
+)
+
+// Validate refuses a use that does not exist. Error: fault.Invalid.
+func (t TokenUse) Validate() error {
+	if t == "" || t == TokenInSandbox || t == TokenAnywhere {
+		return nil
+	}
+	return fault.New(fault.Invalid, "spec.token: %.40q is neither sandbox nor anywhere", string(t))
+}
 
 // withheld stands for a reason that quotes what a job on classified data said.
 const withheld = "withheld: the job read classified data, and its errors take what reading the data takes"

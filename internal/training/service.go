@@ -187,8 +187,9 @@ type Rows interface {
 
 // Tokens makes what attempts authenticate with. The principal is a loop's.
 type Tokens interface {
-	// IssueIn makes the token of an attempt, which may read the job's inputs.
-	IssueIn(ctx context.Context, tx *store.Tx, j Job, attempt AttemptID, ttl time.Duration) (secret string, err error)
+	// IssueIn makes the token of an attempt, which may read the job's inputs; a bound one
+	// works only where the attempt's sandbox reaches Falaj.
+	IssueIn(ctx context.Context, tx *store.Tx, j Job, attempt AttemptID, bound bool, ttl time.Duration) (secret string, err error)
 	// RevokeIn ends all tokens of an attempt.
 	RevokeIn(ctx context.Context, tx *store.Tx, p project.Name, attempt AttemptID) error
 }

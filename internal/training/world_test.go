@@ -193,7 +193,7 @@ func (t *tokens) note(tx *store.Tx, what string) {
 	})
 }
 
-func (t *tokens) IssueIn(_ context.Context, tx *store.Tx, _ training.Job, a training.AttemptID, _ time.Duration) (string, error) {
+func (t *tokens) IssueIn(_ context.Context, tx *store.Tx, _ training.Job, a training.AttemptID, _ bool, _ time.Duration) (string, error) {
 	t.note(tx, "issued "+string(a))
 	return "secret of " + string(a), nil
 }

@@ -30,6 +30,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -47,6 +48,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/egress"
@@ -162,6 +164,12 @@ func New(c Config) (*Driver, error) {
 		Handler: c.API, ReadHeaderTimeout: 15 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog:  slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 		Protocols: new(http.Protocols),
+	}
+	d.api.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if of, ok := c.(ofWorkload); ok {
+			return identity.Through(ctx, of.id)
+		}
+		return ctx
 	}
 	d.api.Protocols.SetHTTP1(true)
 	d.api.Protocols.SetUnencryptedHTTP2(true) // Arrow Flight

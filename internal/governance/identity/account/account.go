@@ -51,7 +51,9 @@ type Token struct {
 	Name      string `json:"name,omitempty"`  // the principal's name
 	Label     string `json:"label,omitempty"` // what the token is for
 	// Behalf is, of an attempt's token, the account that submitted its job.
-	Behalf    string       `json:"on_behalf_of,omitempty"`
+	Behalf string `json:"on_behalf_of,omitempty"`
+	// Bound tokens of attempts work only where the attempt's sandbox reaches Falaj.
+	Bound     bool         `json:"bound,omitempty"`
 	Project   project.Name `json:"project,omitempty"` // bound to it; empty: all of the principal's
 	Scopes    []string     `json:"scopes,omitempty"`  // empty: all that the roles allow
 	CreatedAt time.Time    `json:"created_at"`
@@ -91,6 +93,7 @@ type AttemptSpec struct {
 	Name    string       // for people: "job delay, attempt 2"
 	Project project.Name // the only one it works in
 	Behalf  string       // account that submitted its job; empty where Falaj did
+	Bound   bool         // it works only where the attempt's sandbox reaches Falaj
 	// Scopes is all it may do; see identity.Principal.Admits for their grammar.
 	Scopes []string
 	TTL    time.Duration // 0 is Config.AttemptTTL; it ends earlier with the attempt
