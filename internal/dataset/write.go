@@ -104,7 +104,7 @@ func (s *Service) keepClass(ctx context.Context, w draft, v *Version) error {
 		return nil
 	}
 	digests := []string{v.ContentDigest}
-	if v.Lineage.Source != nil {
+	if v.Lineage.Source != nil && v.Lineage.Source.Digest != "" {
 		digests = append(digests, v.Lineage.Source.Digest)
 	}
 	var known []Classification

@@ -23,7 +23,11 @@ import (
 	"github.com/falaj-ml/falaj/test/live"
 )
 
-const mark = "MARK-OF-HOLDER"
+// mark is in the rows, and say is a command that writes it, without it in the specification.
+const (
+	mark = "MARK-OF-HOLDER"
+	say  = "printf 'MARK-%s\\n' OF-HOLDER"
+)
 
 type world struct {
 	*live.Project
@@ -56,7 +60,7 @@ func (w *world) token(name, role string) string {
 // send gives the status and the body; of a stream what it said within a second.
 func (w *world) send(token, method, path string, body []byte) (int, string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), live.Wait)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), live.Wait) // also in a cleanup
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, w.s.URL+path, bytes.NewReader(body))
 	w.Must(err)
@@ -108,10 +112,10 @@ func (w *world) derived() {
 	w.Import("cards", rows.String())
 	writer := w.tokens["writer"]
 	data := map[string]any{"c": "cards"}
-	made := w.job(writer, "copies", "mkdir $FALAJ_OUTPUT_DIR/model; cat $FALAJ_DATA_C/* > $FALAJ_OUTPUT_DIR/rows.bin; echo "+mark+" > $FALAJ_OUTPUT_DIR/rows.txt;"+
-		"cp $FALAJ_OUTPUT_DIR/rows.txt $FALAJ_OUTPUT_DIR/model/weights.bin; echo "+mark+"-IN-LOG", map[string]any{"data": data, "register": "made"})
+	made := w.job(writer, "copies", "mkdir $FALAJ_OUTPUT_DIR/model; cat $FALAJ_DATA_C/* > $FALAJ_OUTPUT_DIR/rows.bin; "+say+" > $FALAJ_OUTPUT_DIR/rows.txt;"+
+		"cp $FALAJ_OUTPUT_DIR/rows.txt $FALAJ_OUTPUT_DIR/model/weights.bin; "+say, map[string]any{"data": data, "register": "made"})
 	ended := w.Ends(made.Text("id"), "succeeded")
-	broken := w.job(writer, "breaks", "echo "+mark+"-IN-ERROR >&2; exit 3", map[string]any{"data": data})
+	broken := w.job(writer, "breaks", say+" >&2; exit 3", map[string]any{"data": data})
 	w.Ends(broken.Text("id"), "failed")
 	run := ended.Text("run_id")
 	const m = "/api/2.0/mlflow/"
