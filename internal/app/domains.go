@@ -263,6 +263,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 			Queries: a.cfg.Limits.Statements, Imports: a.cfg.Limits.Imports,
 		},
 	})
+	a.zones.Register("project", tenancy.Labels{Store: projectsql.Store{}})
 	a.zones.Register("dataset", dataset.Labels{Store: datasetsql.Store{}})
 	if err := a.datasets.Recover(ctx); err != nil {
 		return fault.Wrap(err, "datasets")

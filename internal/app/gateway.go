@@ -213,6 +213,17 @@ func (m gatewayModels) Open(ctx context.Context, p, model string, version int64,
 	return r, f.Size, err
 }
 
+// MayPull implements gateway.Models. Confidential models are the deployers' to place, who
+// read no confidential data; a restricted one needs a grant, as its files do everywhere.
+func (m gatewayModels) MayPull(ctx context.Context, p, model string, version int64) error {
+	number := strconv.FormatInt(version, 10)
+	v, err := m.registry.Version(identity.With(ctx, identity.Loop("gateways")), project.Name(p), model, number)
+	if err != nil || v.Classification != string(project.Restricted) {
+		return err
+	}
+	return m.registry.MayReadFiles(ctx, project.Name(p), model, number)
+}
+
 // PublicKey implements gateway.Models.
 func (m gatewayModels) PublicKey(ctx context.Context, p string) (string, error) {
 	return m.registry.PublicKey(ctx, project.Name(p))

@@ -8,6 +8,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
+	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
 	"github.com/falaj-ml/falaj/internal/dataset/openlineage/openlineagesql"
@@ -24,6 +25,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policysql"
 	"github.com/falaj-ml/falaj/internal/governance/privacy/privacysql"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
@@ -66,7 +68,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	a.onClose(journal.Close)
 
 	a.roster = tenancy.NewRoster(a.db, projectsql.Store{})
-	if a.authority, err = authority.New(authority.Config{DB: a.db, Store: policysql.Store{}, Roster: a.roster, Journal: journal, Log: a.log}); err != nil {
+	if a.authority, err = authority.New(authority.Config{DB: a.db, Store: policysql.Store{}, Roster: a.roster, Journal: journal, Class: a.classOfSource, Log: a.log}); err != nil {
 		return err
 	}
 	if a.accounts, err = account.New(account.Config{
@@ -126,4 +128,16 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		return a.accounts.Flush(last)
 	})
 	return nil
+}
+
+// classOfSource is the classification of a dataset version that something was made of.
+func (a *App) classOfSource(ctx context.Context, in project.Name, kind, name string) (class project.Classification, err error) {
+	if kind != "dataset" {
+		return project.Restricted, nil
+	}
+	err = a.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		class, err = dataset.Labels{Store: datasetsql.Store{}}.Class(ctx, tx, in, name)
+		return err
+	})
+	return class, err
 }

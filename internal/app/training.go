@@ -89,7 +89,7 @@ func (d trainingData) model(ctx context.Context, p project.Name, ref string) (tr
 	if number == "" {
 		number = strconv.Itoa(src.Version)
 	}
-	m, err := d.registry.OpenVerified(ctx, p, src.Model, number)
+	m, err := d.registry.OpenReadable(ctx, p, src.Model, number)
 	if err != nil {
 		return training.Input{}, err
 	}
@@ -101,6 +101,34 @@ func (d trainingData) model(ctx context.Context, p project.Name, ref string) (tr
 		in.Bytes += f.Size
 	}
 	return in, nil
+}
+
+// Permitted asks as the job's submitter. What Falaj itself submitted is not asked again.
+func (d trainingData) Permitted(ctx context.Context, p project.Name, by training.Actor, in training.Input) error {
+	who := submitter(p, by.ID)
+	if who.ID == "" {
+		return nil
+	}
+	ctx = identity.With(ctx, who)
+	if in.Model() != "" {
+		name, number := splitModel(in.Model())
+		return d.registry.MayReadFiles(ctx, p, name, number)
+	}
+	return d.authz.Allow(ctx, dataset.ActionQuery, policy.Object{
+		Project: string(p), Kind: "dataset", Name: in.Dataset(), Classification: string(in.Classification), Residency: in.Residency,
+	})
+}
+
+// submitter is the account that submitted a job, as the policy knows it; without an ID
+// where a loop of Falaj did.
+func submitter(p project.Name, account string) identity.Principal {
+	switch {
+	case strings.HasPrefix(account, "usr_"):
+		return identity.Principal{Kind: identity.User, ID: account}
+	case strings.HasPrefix(account, "svc_"):
+		return identity.Principal{Kind: identity.Service, ID: account, Project: p}
+	}
+	return identity.Principal{}
 }
 
 // exportModel writes the files of a model version, each checked against its signature.
@@ -189,7 +217,7 @@ func (t trainingTables) Pin(ctx context.Context, p project.Name, name string) (t
 
 func (t trainingTables) Place(ctx context.Context, j training.Job, attempt training.AttemptID, name string) ([]engine.Mount, error) {
 	// What the attempt may read it is asked as itself: the files go round the catalog.
-	ctx = identity.With(ctx, identity.Principal{Kind: identity.Attempt, ID: string(attempt), Name: string(j.ID), Project: j.Project, Scopes: scopesOf(j)})
+	ctx = identity.With(ctx, identity.Principal{Kind: identity.Attempt, ID: string(attempt), Name: string(j.ID), Project: j.Project, Behalf: submitter(j.Project, j.By.ID).ID, Scopes: scopesOf(j)})
 	rooms, versions, err := t.datasets.Directories(ctx, j.Project, name)
 	if err != nil {
 		return nil, err
@@ -371,6 +399,8 @@ func (t trainingRuns) Finish(ctx context.Context, p project.Name, run, status st
 
 // Progress follows the metric whose newest point is the last.
 func (t trainingRuns) Progress(ctx context.Context, p project.Name, id string) (training.Progress, error) {
+	// Steps and times say nothing of the data; who asks may see the job.
+	ctx = identity.With(ctx, identity.Loop("progress"))
 	run, err := t.tracking.Run(ctx, p, tracking.RunID(id))
 	if err != nil {
 		return training.Progress{}, err
@@ -519,9 +549,9 @@ var attemptScopes = []string{"project.read", "run.read", "run.write", "sweep.rea
 // trainingTokens issues the tokens of attempts.
 type trainingTokens struct{ accounts *account.Service }
 
-func (t trainingTokens) IssueIn(ctx context.Context, tx *store.Tx, j training.Job, attempt training.AttemptID, ttl time.Duration) (string, error) {
+func (t trainingTokens) IssueIn(ctx context.Context, tx *store.Tx, j training.Job, attempt training.AttemptID, bound bool, ttl time.Duration) (string, error) {
 	_, secret, err := t.accounts.IssueAttemptIn(ctx, tx, account.AttemptSpec{
-		Attempt: string(attempt), Name: string(j.ID), Project: j.Project, Scopes: scopesOf(j), TTL: ttl,
+		Attempt: string(attempt), Name: string(j.ID), Project: j.Project, Behalf: submitter(j.Project, j.By.ID).ID, Bound: bound, Scopes: scopesOf(j), TTL: ttl,
 	})
 	return secret, err
 }
@@ -537,7 +567,10 @@ func scopesOf(j training.Job) []string {
 		}
 	}
 	for _, in := range j.Inputs {
-		if in.Dataset() == "" { // a model, which attempts may read
+		if in.Dataset() == "" { // a model, of which the scope names this version
+			if m := in.Model(); len(m) < 150 && !strings.ContainsAny(m, " \t\r\n:") { // what a scope can name
+				add(m, registry.ActionRead)
+			}
 			continue
 		}
 		add(in.Dataset(), dataset.ActionRead, dataset.ActionQuery)

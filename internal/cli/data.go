@@ -620,17 +620,24 @@ func (a *app) featureVerify() *cobra.Command {
 
 func (a *app) datasetRelabel() *cobra.Command {
 	var zones []string
-	var reason string
+	var reason, class string
 	cmd := &cobra.Command{
-		Use:   "relabel NAME@VERSION --zones ZONES --reason TEXT",
-		Short: "Change where a version may be",
-		Long: "Fewer zones take effect at once. More zones take a second person: the answer is a request, which\n" +
-			"another admin of the project approves. What was derived before keeps its own label.",
+		Use:   "relabel NAME[@VERSION] --zones ZONES --classification CLASS --reason TEXT",
+		Short: "Change where a version may be, and how sensitive a dataset or version is",
+		Long: "Fewer zones and a stricter classification take effect at once. More zones, or a lower classification,\n" +
+			"take a second person: the answer is a request, which another admin of the project approves. Without a\n" +
+			"version, the classification is that of versions to come. What was derived before keeps its own label.",
 		Example: "  falaj dataset relabel weather@1 --zones home,DE --reason \"public data, contract 17\" -p nyc\n  falaj get widenings -p nyc\n  falaj dataset approve wid_01J… -p nyc",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var w client.Object
-			body := map[string]any{"kind": "dataset", "name": args[0], "label": zones, "reason": reason}
+			body := map[string]any{"kind": "dataset", "name": args[0], "reason": reason}
+			if len(zones) > 0 {
+				body["label"] = zones
+			}
+			if class != "" {
+				body["classification"] = class
+			}
 			if err := a.call(cmd, http.MethodPost, body, &w, "widenings"); err != nil {
 				return err
 			}
@@ -638,7 +645,12 @@ func (a *app) datasetRelabel() *cobra.Command {
 				return a.printOne(w)
 			}
 			if w.Text("state") != "requested" {
-				a.say("%s may be in %s", args[0], strings.Join(zones, ", "))
+				if len(zones) > 0 {
+					a.say("%s may be in %s", args[0], strings.Join(zones, ", "))
+				}
+				if class != "" {
+					a.say("%s is %s", args[0], class)
+				}
 				return nil
 			}
 			a.say("%s waits for a second person: falaj dataset approve %s", w.Text("id"), w.Text("id"))
@@ -646,6 +658,7 @@ func (a *app) datasetRelabel() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&zones, "zones", nil, "all zones where it may be from then on")
+	cmd.Flags().StringVar(&class, "classification", "", "public, internal, confidential or restricted")
 	cmd.Flags().StringVar(&reason, "reason", "", "why; kept in the audit log")
 	return cmd
 }

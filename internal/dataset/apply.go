@@ -134,6 +134,11 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def De
 		return Dataset{}, "", fault.New(fault.PermissionDenied, "dataset %s may be in %s, and the manifest says %s", d.Name, was, want).
 			WithHint("Widening where data may be takes two people and a reason; declare another dataset for data that may be elsewhere.")
 	}
+	declared, lower := def.classification(d.Spec), def.classification(r.Spec)
+	if d.Latest > 0 && project.Strictest(declared, lower) != lower {
+		return Dataset{}, "", fault.New(fault.PermissionDenied, "dataset %s is declared %s, and the manifest says %s", d.Name, declared, lower).
+			WithHint("Lowering a classification takes two people and a reason: falaj dataset relabel %s --classification %s --reason …", d.Name, lower)
+	}
 	d.Stale = d.Stale && d.Spec.Fresh == r.Spec.Fresh
 	d.Spec, d.Updated = r.Spec, now
 	d.Revision++

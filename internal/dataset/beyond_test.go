@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -124,7 +125,11 @@ func TestDriftIsARead(t *testing.T) {
 	}
 	open := spec
 	open.Classification = dataset.Internal
-	h.Declare(t, "d", open)
+	if err := h.DB.Update(t.Context(), string(project), func(ctx context.Context, tx *store.Tx) error { // as two people do
+		return dataset.Labels{Store: datasetsql.Store{}}.Reclassify(ctx, tx, project, "d", open.Classification)
+	}); err != nil {
+		t.Fatal(err)
+	}
 	_, err := imports(t, h, "d", "n,new\n5,1\n")
 	wantFault(t, err, fault.Conflict, "d@2 is confidential")
 	h.Declare(t, "d", spec)

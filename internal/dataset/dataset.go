@@ -267,6 +267,9 @@ type Dataset struct {
 
 	Stale bool `json:"stale,omitempty"` // it was told that no version came for longer than Spec.Fresh
 
+	// Lowered is Latest when two people lowered what is declared: versions up to then hold
+	// later ones to no class. 0 for never.
+	Lowered    int64             `json:"-"`
 	Fields     FieldIDs          `json:"-"` // given to columns so far
 	Properties map[string]string `json:"-"` // of the open table, set by its clients
 	// Next is the schema of what clients of the open table are about to write,

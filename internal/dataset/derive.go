@@ -99,7 +99,11 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 		return Version{}, err
 	}
 	w := draft{project: r.Project, name: r.Name, spec: d.Spec, rows: r.Rows, read: read, progress: r.Progress, then: r.then}
-	w.residency, w.classification, err = confine(d, def, len(parents)+len(beside) == 0, label, class)
+	orphan := len(parents)+len(beside) == 0
+	w.residency, w.classification, err = confine(d, def, orphan, label, class)
+	if err == nil && orphan {
+		w.classification, err = s.notBelow(ctx, d, w.classification)
+	}
 	if err != nil {
 		return Version{}, err
 	}
@@ -200,4 +204,21 @@ func confine(d Dataset, def Defaults, orphan bool, label residency.Label, class 
 		residency.Parent{Name: "the parents of " + d.Name, Label: label},
 		residency.Parent{Name: "dataset " + d.Name + " as declared", Label: d.Spec.Residency})
 	return label, class, err
+}
+
+// notBelow holds a version that was made of nothing here to the class of the one before
+// it, unless two people have lowered what is declared of the dataset since.
+func (s *Service) notBelow(ctx context.Context, d Dataset, class Classification) (Classification, error) {
+	if d.Accepted <= d.Lowered {
+		return class, nil
+	}
+	var before Version
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		before, err = s.cfg.Store.Version(ctx, tx, d.ID, d.Accepted)
+		return err
+	})
+	if err != nil || !before.Classification.Journalled() {
+		return class, err
+	}
+	return project.Strictest(class, before.Classification), nil
 }

@@ -335,7 +335,12 @@ func (s *Service) derivedFrom(ctx context.Context, d Dataset, cited []Version) (
 		return derived{}, err
 	}
 	w := draft{project: d.Project, name: d.Name, spec: d.Spec, read: read}
-	if w.residency, w.classification, err = confine(d, def, len(parents)+len(beside) == 0, label, class); err != nil {
+	orphan := len(parents)+len(beside) == 0
+	w.residency, w.classification, err = confine(d, def, orphan, label, class)
+	if err == nil && orphan {
+		w.classification, err = s.notBelow(ctx, d, w.classification)
+	}
+	if err != nil {
 		return derived{}, err
 	}
 	return derived{draft: w, producedBy: Lineage{Parents: lineageOf(parents)}}, s.settle(ctx, w)

@@ -30,6 +30,45 @@ func (l Labels) Relabel(ctx context.Context, tx *store.Tx, in project.Name, name
 	return l.Store.UpdateVersion(ctx, tx, v)
 }
 
+// Class is how sensitive a version is, or, without a number, what is declared of the
+// dataset. A deleted version keeps its class.
+func (l Labels) Class(ctx context.Context, tx *store.Tx, in project.Name, name string) (Classification, error) {
+	ref, err := ParseRef(name)
+	if err != nil {
+		return "", err
+	}
+	d, err := l.Store.Dataset(ctx, tx, in, ref.Name)
+	if err != nil || ref.Number == 0 {
+		return d.Spec.Classification, err
+	}
+	v, err := l.Store.Version(ctx, tx, d.ID, ref.Number)
+	return v.Classification, err
+}
+
+// Reclassify changes how sensitive a version is, or, without a number, what is declared of
+// the dataset, for versions to come.
+func (l Labels) Reclassify(ctx context.Context, tx *store.Tx, in project.Name, name string, to Classification) error {
+	ref, err := ParseRef(name)
+	if err != nil {
+		return err
+	}
+	if ref.Number == 0 {
+		d, err := l.Store.Dataset(ctx, tx, in, ref.Name)
+		if err != nil {
+			return err
+		}
+		d.Spec.Classification, d.Lowered = to, d.Latest
+		d.Revision++
+		return l.Store.PutDataset(ctx, tx, d)
+	}
+	v, err := l.version(ctx, tx, in, name)
+	if err != nil {
+		return err
+	}
+	v.Classification = to
+	return l.Store.UpdateVersion(ctx, tx, v)
+}
+
 func (l Labels) version(ctx context.Context, tx *store.Tx, in project.Name, name string) (Version, error) {
 	ref, err := ParseRef(name)
 	if err != nil {

@@ -45,7 +45,7 @@ func TestWhatAJobCouldRead(t *testing.T) {
 	ctx := datasettest.Context(t)
 	open := dataset.Spec{Protection: dataset.Open, Residency: residency.Of("home", "AE")}
 	h.Put(t, "given", dataset.Spec{Residency: residency.Of("home", "AE")}, "a\n1\n")
-	h.Put(t, "before", dataset.Spec{Residency: residency.Of("home"), Classification: dataset.Confidential}, "a\n1\n")
+	h.Put(t, "before", dataset.Spec{Residency: residency.Of("home"), Classification: dataset.Confidential}, "a\n10\n")
 	h.Put(t, "late", open, "a\n1\n")
 	h.Put(t, "late", open, "a\n2\n") // not made of the one before
 	if _, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "late", Rows: someRows(t, 3), Parents: []dataset.Ref{ref(t, "late@2")}}); err != nil {

@@ -61,9 +61,12 @@ func (d Defaults) residency(s Spec) residency.Label {
 	return residency.Of(d.Residency.Zones()...)
 }
 
-// classification is how sensitive data under a spec is.
+// classification is how sensitive data under a spec is. A project that is confidential or
+// restricted is so whatever a spec says; another's class is only a default.
 func (d Defaults) classification(s Spec) Classification {
 	switch {
+	case s.Classification != "" && d.Classification.Journalled() && d.Classification != "":
+		return project.Strictest(s.Classification, d.Classification)
 	case s.Classification != "":
 		return s.Classification
 	case d.Classification != "":

@@ -30,6 +30,9 @@ type Store interface {
 	// Versions lists newest first, below a number (0 for all); state narrows
 	// unless it is empty.
 	Versions(ctx context.Context, tx *store.Tx, d ID, state State, below int64, limit int) ([]Version, error)
+	// ClassesOf lists the classifications of all versions, of any project, deleted ones
+	// too, whose content or whose imported file has one of the digests.
+	ClassesOf(ctx context.Context, tx *store.Tx, digests []string) ([]Classification, error)
 	// Children lists versions that have the version as a parent, oldest first.
 	Children(ctx context.Context, tx *store.Tx, id VersionID, limit int) ([]Version, error)
 

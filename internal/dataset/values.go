@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
 )
 
 // values is what a version tells of the values in its rows. Of a sealed version
@@ -35,6 +36,22 @@ func (s *Service) conceal(ctx context.Context, v *Version) error {
 // the key that is gone.
 func (s *Service) reveal(ctx context.Context, vs ...*Version) error {
 	for _, v := range vs {
+		may := true
+		if v.Classification.Journalled() {
+			var err error
+			if may, err = policy.Permits(ctx, s.cfg.Authorizer, ActionRead, policy.Object{
+				Project: string(v.Project), Kind: objectKind, Name: v.Ref().String(), Classification: string(v.Classification), Residency: v.Residency, Contents: true,
+			}); err != nil {
+				return err
+			}
+		}
+		if !may { // what the values are like, and which were wrong, is of their class
+			v.Statistics, v.Expectations = nil, nil
+			if v.Reason != "" {
+				v.Reason = "withheld: the version is " + string(v.Classification)
+			}
+			continue
+		}
 		if len(v.Values) == 0 {
 			continue
 		}

@@ -87,10 +87,44 @@ func (s *Service) write(ctx context.Context, w draft) (Version, error) {
 	if v.Lineage, err = w.lineage(); err != nil {
 		return Version{}, err
 	}
+	if err := s.keepClass(ctx, w, &v); err != nil {
+		return Version{}, err
+	}
 	v.Fingerprint = fingerprint(w.spec, v)
 	done, err := s.commit(ctx, w, v)
 	kept = err == nil && done.ID == own.ID
 	return done, err
+}
+
+// keepClass gives a version the class that its content, or the file that it was imported
+// from, has in any project already: the same bytes do not become less sensitive by being
+// written again. A version without rows says nothing.
+func (s *Service) keepClass(ctx context.Context, w draft, v *Version) error {
+	if v.Rows == 0 {
+		return nil
+	}
+	digests := []string{v.ContentDigest}
+	if v.Lineage.Source != nil && v.Lineage.Source.Digest != "" {
+		digests = append(digests, v.Lineage.Source.Digest)
+	}
+	var known []Classification
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		known, err = s.cfg.Store.ClassesOf(ctx, tx, digests)
+		return err
+	})
+	if err != nil {
+		return fault.Wrap(err, "looking for the same content")
+	}
+	class := project.Strictest(append(known, v.Classification)...)
+	if !class.Journalled() || class == v.Classification {
+		return nil
+	}
+	if w.spec.Protection == Open {
+		return fault.New(fault.PermissionDenied, "these rows are known here as %s, and dataset %s is open to other engines", class, w.name).
+			WithHint("Declare a sealed dataset for them, or have two people lower the classification of the version that has them.")
+	}
+	v.Classification = class
+	return nil
 }
 
 // fingerprint is equal for versions made of the same content, the same way.

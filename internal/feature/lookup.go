@@ -9,6 +9,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
@@ -120,7 +122,7 @@ func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, er
 		return LookupAnswer{}, err
 	}
 	// It is read for what its service is for, whatever the caller's request is for.
-	purpose, err := s.admit(WithPurpose(ctx, ""), action, r.Project, pl, "")
+	purpose, err := s.admit(WithPurpose(asked(ctx, action), ""), action, r.Project, pl, "")
 	if err != nil {
 		return LookupAnswer{}, err
 	}
@@ -269,4 +271,16 @@ func (s *Service) computeNumbers(ctx context.Context, pl *plan, r LookupRequest,
 		}
 	}
 	return out, nil
+}
+
+// asked is the caller without the scopes of its token: it was allowed to ask the deployment,
+// and the deployment looks the features up, not the caller. Its roles and grants count as
+// always, and so do scopes for values of the past, which the caller chooses.
+func asked(ctx context.Context, action policy.Action) context.Context {
+	who := identity.From(ctx)
+	if action != ActionOnline || who.Kind == identity.Attempt || len(who.Scopes) == 0 {
+		return ctx
+	}
+	who.Scopes = nil
+	return identity.With(ctx, who)
 }

@@ -59,7 +59,7 @@ func (s *Server) verifyModel(ctx context.Context, in *struct {
 // modelArchive streams a version; one that turns out to be changed on the way is
 // broken off.
 func (s *Server) modelArchive(w http.ResponseWriter, r *http.Request) {
-	v, err := s.Registry.OpenVerified(r.Context(), project.Name(r.PathValue("project")), r.PathValue("name"), r.PathValue("version"))
+	v, err := s.Registry.OpenReadable(r.Context(), project.Name(r.PathValue("project")), r.PathValue("name"), r.PathValue("version"))
 	if err != nil {
 		s.fail(w, r, err)
 		return

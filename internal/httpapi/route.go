@@ -333,7 +333,11 @@ func (s *Server) foreign() {
 	catalog := &iceberg.API{
 		Datasets: s.Datasets, Projects: s.Projects, Gate: s.gate,
 		Authenticate: func(ctx context.Context, token string) (identity.Principal, error) {
-			return s.auth.Authenticate(ctx, token)
+			p, err := s.auth.Authenticate(ctx, token)
+			if err == nil && p.Strayed(ctx) {
+				return identity.Principal{}, fault.New(fault.Unauthenticated, "the token of %s works only inside the job's sandbox", p)
+			}
+			return p, err
 		},
 		Failed: func(r *http.Request, err error) { s.logInternal(r.Context(), r.URL.Path, err) },
 	}

@@ -185,6 +185,10 @@ func (s *Server) principal(r *http.Request) (identity.Principal, error) {
 	if err != nil {
 		return p, err
 	}
+	if p.Strayed(r.Context()) {
+		return identity.Principal{}, fault.New(fault.Unauthenticated, "the token of %s works only inside the job's sandbox", p).
+			WithHint("Let the job make the request, or submit it with token: anywhere.")
+	}
 	return narrow(p, r.Header.Get("Falaj-Project"))
 }
 

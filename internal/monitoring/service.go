@@ -486,6 +486,10 @@ func (s *Service) Baseline(ctx context.Context, p, name string, version int64) (
 	// A manifest may name data that not everybody may see who sees the deployment.
 	o := object(p, name)
 	o.Classification, o.Residency = b.facts.Classification, b.facts.Residency
+	o.Contents = true // pictures of columns
+	if b.facts.Ref != "" {
+		o.Sources = policy.DatasetSources([]string{b.facts.Ref})
+	}
 	if err := s.Authz.Allow(ctx, ActionRead, o); err != nil {
 		return Baseline{}, err
 	}

@@ -135,13 +135,15 @@ type Version struct {
 	Created     time.Time
 	Updated     time.Time
 	tracking.Origin
-	Parents []string     // model versions that it was made from, "delay@2"
-	OfJob   bool         // jobs wrote all of its files; Origin says only whose run they were in
-	Digest  string       // "sha256:<hex>" over the files' digests, as signed
-	KeyID   string       // of the key that signed
-	Content *scan.Report // what its files are; nil: nobody looked
-	Tags    []tracking.Pair
-	Aliases []string
+	Parents []string // model versions that it was made from, "delay@2"
+	// Withheld says that the reader may not read its contents: description, tags and message are left out.
+	Withheld bool
+	OfJob    bool         // jobs wrote all of its files; Origin says only whose run they were in
+	Digest   string       // "sha256:<hex>" over the files' digests, as signed
+	KeyID    string       // of the key that signed
+	Content  *scan.Report // what its files are; nil: nobody looked
+	Tags     []tracking.Pair
+	Aliases  []string
 }
 
 // String is "delay@3".

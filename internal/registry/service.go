@@ -46,6 +46,7 @@ type Runs interface {
 	OpenArtifact(ctx context.Context, p project.Name, place tracking.Place, path string) (*blob.Reader, tracking.File, error)
 	OriginOf(ctx context.Context, p project.Name) (tracking.Origin, error)
 	Admit(ctx context.Context, p project.Name, what string, label residency.Label, classification string) error
+	MayRead(ctx context.Context, p project.Name, place tracking.Place) error
 }
 
 // Objects keeps the files of versions; it is *blob.Store.
@@ -219,6 +220,11 @@ func (s *Service) CreateModel(ctx context.Context, p project.Name, name, descrip
 	if err := checkTags(tags); err != nil {
 		return Model{}, err
 	}
+	if identity.From(ctx).Kind == identity.Attempt && (description != "" || len(tags) > 0) {
+		if err := s.untold(ctx, p, "a registered model"); err != nil {
+			return Model{}, err
+		}
+	}
 	m := Model{
 		Project: p, ID: ModelID(id.New("mdl")), Name: name, Description: description,
 		Owner: identity.From(ctx).ID, Created: s.now(), Tags: tags,
@@ -369,6 +375,9 @@ func (s *Service) DeleteModel(ctx context.Context, p project.Name, name string) 
 		if err != nil {
 			return err
 		}
+		if err := s.madeBy(ctx, tx, m); err != nil {
+			return err
+		}
 		if err := s.keepsChampion(ctx, tx, m); err != nil {
 			return err
 		}
@@ -473,7 +482,10 @@ func (s *Service) Version(ctx context.Context, p project.Name, name, ref string)
 	if err != nil {
 		return Version{}, err
 	}
-	return v, s.mayRead(ctx, v)
+	if err := s.mayRead(ctx, v); err != nil {
+		return Version{}, err
+	}
+	return s.shown(ctx, v)
 }
 
 func (s *Service) resolve(ctx context.Context, p project.Name, name, ref string) (Version, error) {
@@ -535,8 +547,68 @@ func (s *Service) mayRead(ctx context.Context, v Version) error {
 func (v Version) object() policy.Object {
 	return policy.Object{
 		Project: string(v.Project), Kind: "model", Name: v.String(), Owner: v.Owner,
-		Classification: v.Classification, Residency: v.Residency,
+		Classification: v.Classification, Residency: v.Residency, Sources: policy.DatasetSources(v.Datasets),
 	}
+}
+
+// contents is the question whether the caller may read a version's files and what was
+// written about it.
+func (v Version) contents() policy.Object {
+	o := v.object()
+	o.Contents = true
+	return o
+}
+
+// own reports whether the caller is the attempt that made the version.
+func (v Version) own(ctx context.Context) bool {
+	who := identity.From(ctx)
+	return who.Kind == identity.Attempt && who.ID == v.Attempt
+}
+
+// mayReadFiles refuses who may not read the bytes of a version's files.
+func (s *Service) mayReadFiles(ctx context.Context, v Version) error {
+	if v.own(ctx) {
+		return nil
+	}
+	return s.authz.Allow(ctx, ActionRead, v.contents())
+}
+
+// MayReadFiles refuses who may not read the bytes of a version's files. Errors:
+// fault.PermissionDenied; fault.NotFound.
+func (s *Service) MayReadFiles(ctx context.Context, p project.Name, name, ref string) error {
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return err
+	}
+	v, err := s.resolve(ctx, p, name, ref)
+	if err != nil {
+		return err
+	}
+	return s.mayReadFiles(ctx, v)
+}
+
+// shown is a version as the caller may see it: free text that its producer wrote is of
+// the version's class.
+func (s *Service) shown(ctx context.Context, v Version) (Version, error) {
+	if v.Classification != "confidential" && v.Classification != "restricted" || v.own(ctx) {
+		return v, nil
+	}
+	may, err := policy.Permits(ctx, s.authz, ActionRead, v.contents())
+	if err != nil || may {
+		return v, err
+	}
+	v.Withheld, v.Description, v.RunLink, v.Message = true, "", "", ""
+	v.Tags = slices.DeleteFunc(slices.Clone(v.Tags), func(t tracking.Pair) bool { return t.Key != ErasedTag })
+	return v, nil
+}
+
+// untold refuses free text from a job on classified data, about what has no class itself.
+func (s *Service) untold(ctx context.Context, p project.Name, what string) error {
+	own, err := s.runs.OriginOf(ctx, p)
+	if err != nil || own.Classification != "confidential" && own.Classification != "restricted" {
+		return err
+	}
+	return fault.New(fault.PermissionDenied, "%s may not describe or tag %s: it read %s data, and %s is seen by everybody in the project", identity.From(ctx), what, own.Classification, what).
+		WithHint("Tag the model version or the run, which have the class of the data.")
 }
 
 // LatestVersions gives the highest version of each stage, or of those named.
@@ -628,6 +700,9 @@ func (s *Service) listed(ctx context.Context, p project.Name, found []Version) (
 				admitted[label] = said
 			}
 			err = said
+		}
+		if err == nil {
+			v, err = s.shown(ctx, v)
 		}
 		switch {
 		case err == nil:
@@ -804,6 +879,9 @@ func (s *Service) changeModel(ctx context.Context, action policy.Action, p proje
 		if m, err = s.store.Model(ctx, tx, p, name); err != nil {
 			return err
 		}
+		if err := s.madeBy(ctx, tx, m); err != nil {
+			return err
+		}
 		m.Updated = s.now()
 		if err := change(ctx, tx, &m); err != nil {
 			return err
@@ -820,7 +898,28 @@ func (s *Service) changeModel(ctx context.Context, action policy.Action, p proje
 		m.Latest, err = s.latest(ctx, tx, m.ID, nil)
 		return err
 	})
+	if err == nil {
+		m.Latest, err = s.listed(ctx, p, m.Latest)
+	}
 	return m, err
+}
+
+// madeBy holds a job's attempt to models that it registered itself and that have no
+// version of another producer. Registering a version changes no model in this sense.
+func (s *Service) madeBy(ctx context.Context, tx *store.Tx, m Model) error {
+	who := identity.From(ctx)
+	if who.Kind != identity.Attempt {
+		return nil
+	}
+	versions, err := s.store.Versions(ctx, tx, m.ID)
+	if err != nil {
+		return err
+	}
+	if m.Owner == who.ID && !slices.ContainsFunc(versions, func(v Version) bool { return v.Attempt != who.ID }) {
+		return nil
+	}
+	return fault.New(fault.PermissionDenied, "%s may not change model %s: a job's token changes only what its attempt made", who, m.Name).
+		WithHint("A job registers versions; have a person or a service rename, tag, promote or delete the model.")
 }
 
 func (s *Service) changeVersion(ctx context.Context, action policy.Action, p project.Name, name string, number int, detail map[string]any, change func(context.Context, *store.Tx, *Version) error) (Version, error) {
@@ -856,7 +955,10 @@ func (s *Service) changeVersion(ctx context.Context, action policy.Action, p pro
 		v, err = s.store.Version(ctx, tx, p, name, number)
 		return err
 	})
-	return v, err
+	if err != nil {
+		return v, err
+	}
+	return s.shown(ctx, v)
 }
 
 // Still refuses a version that is not there any more, in the transaction of who

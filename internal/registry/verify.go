@@ -9,6 +9,7 @@ import (
 	"io"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/blob"
@@ -97,6 +98,9 @@ func (s *Service) OpenFile(ctx context.Context, p project.Name, name, ref, file 
 	if err != nil {
 		return nil, File{}, err
 	}
+	if err := s.mayReadFiles(ctx, v); err != nil {
+		return nil, File{}, err
+	}
 	files, _, err := s.signedFiles(ctx, v)
 	if err != nil {
 		return nil, File{}, s.refused(ctx, v, err)
@@ -135,6 +139,19 @@ func (s *Service) OpenVerified(ctx context.Context, p project.Name, name, ref st
 		}
 	}
 	return &Verified{Version: v, Bundle: bundle, files: files, s: s}, nil
+}
+
+// OpenReadable is OpenVerified for who reads the bytes of the files: downloads them, gives
+// them to a job, or copies them into another version. The version's class decides.
+func (s *Service) OpenReadable(ctx context.Context, p project.Name, name, ref string) (*Verified, error) {
+	v, err := s.Version(ctx, p, name, ref)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.mayReadFiles(ctx, v); err != nil {
+		return nil, err
+	}
+	return s.OpenVerified(ctx, p, name, strconv.Itoa(v.Number))
 }
 
 // Verify is OpenVerified for those who only want to know.

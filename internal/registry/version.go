@@ -181,6 +181,9 @@ func (s *Service) lookUp(ctx context.Context, p project.Name, src Source) (origi
 		}
 		from.Origin, from.run, from.loggedModel = m.Origin, m.Run, m.ID
 	}
+	if err := s.runs.MayRead(ctx, p, src.Place); err != nil {
+		return from, err
+	}
 	files, err := s.runs.Files(ctx, p, src.Place, src.Path)
 	if err != nil {
 		return from, err
@@ -211,7 +214,7 @@ func (s *Service) lookUpVersion(ctx context.Context, p project.Name, src Source)
 	if ref == "" {
 		ref = itoa(src.Version)
 	}
-	verified, err := s.OpenVerified(ctx, p, src.Model, ref)
+	verified, err := s.OpenReadable(ctx, p, src.Model, ref)
 	if err != nil {
 		return origin{}, err
 	}

@@ -129,7 +129,7 @@ func (s *Service) PutArtifact(ctx context.Context, p project.Name, place Place, 
 
 // putArtifact stores a file; an import may store it in what is deleted.
 func (s *Service) putArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader, action policy.Action) (File, error) {
-	if err := s.artifactPlace(ctx, p, place, action); err != nil {
+	if err := s.artifactPlace(ctx, p, place, action, false); err != nil {
 		return File{}, err
 	}
 	if err := checkFilePath(name); err != nil {
@@ -186,7 +186,7 @@ func ofJob(ctx context.Context) bool {
 
 // OpenArtifact opens a file for reading. Close it.
 func (s *Service) OpenArtifact(ctx context.Context, p project.Name, place Place, name string) (*blob.Reader, File, error) {
-	if err := s.artifactPlace(ctx, p, place, ActionRead); err != nil {
+	if err := s.artifactPlace(ctx, p, place, ActionRead, true); err != nil {
 		return nil, File{}, err
 	}
 	if err := checkFilePath(name); err != nil {
@@ -245,7 +245,7 @@ func Children(files []File, dir string) []Entry {
 
 // Files gives the file at prefix and all below it, by path; prefix "" is all.
 func (s *Service) Files(ctx context.Context, p project.Name, place Place, prefix string) ([]File, error) {
-	if err := s.artifactPlace(ctx, p, place, ActionRead); err != nil {
+	if err := s.artifactPlace(ctx, p, place, ActionRead, false); err != nil {
 		return nil, err
 	}
 	if err := CheckPath(prefix); err != nil {
@@ -267,7 +267,7 @@ func (s *Service) Files(ctx context.Context, p project.Name, place Place, prefix
 // DeleteArtifacts removes the file at prefix and all below it. That there is none is no
 // error, as in MLflow: clients repeat what they had no answer to.
 func (s *Service) DeleteArtifacts(ctx context.Context, p project.Name, place Place, prefix string) error {
-	if err := s.artifactPlace(ctx, p, place, ActionWrite); err != nil {
+	if err := s.artifactPlace(ctx, p, place, ActionWrite, false); err != nil {
 		return err
 	}
 	if err := CheckPath(prefix); err != nil {
@@ -357,20 +357,21 @@ func checkFilePath(name string) error {
 	return CheckPath(name)
 }
 
-// artifactPlace asks whether the principal may act on the place's artifacts.
-func (s *Service) artifactPlace(ctx context.Context, p project.Name, place Place, action policy.Action) error {
+// artifactPlace asks whether the principal may act on the place's artifacts; contents
+// says that it reads their bytes, and not only their names.
+func (s *Service) artifactPlace(ctx context.Context, p project.Name, place Place, action policy.Action, contents bool) error {
 	if place.Run != "" {
 		r, err := s.run(ctx, p, place.Run, action)
-		if err != nil || action != ActionRead {
+		if err != nil || !contents {
 			return err
 		}
-		return s.noteRead(ctx, p, "artifacts of "+place.String(), r.Classification)
+		return s.mayRead(ctx, p, "run", string(r.ID), r.Owner, r.Origin)
 	}
 	m, err := s.loggedModel(ctx, p, place.Model, action)
-	if err != nil || action != ActionRead {
+	if err != nil || !contents {
 		return err
 	}
-	return s.noteRead(ctx, p, "artifacts of "+place.String(), m.Classification)
+	return s.mayRead(ctx, p, "logged_model", string(m.ID), m.Owner, m.Origin)
 }
 
 // placeThere refuses writes into what was deleted or removed meanwhile; an import may write

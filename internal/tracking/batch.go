@@ -85,7 +85,12 @@ func (b Batch) validateItems() error {
 // Log logs a batch into an active run. A parameter that was logged with another
 // value is fault.Invalid, and nothing of the batch is kept.
 func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) error {
-	if _, err := s.run(ctx, p, run, ActionWrite); err != nil {
+	known, err := s.run(ctx, p, run, ActionWrite)
+	if err != nil {
+		return err
+	}
+	whole, err := s.shows(ctx, p, "run", string(run), known.Owner, known.Origin)
+	if err != nil {
 		return err
 	}
 	if err := b.validate(); err != nil {
@@ -107,6 +112,7 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 		if err := r.mustBeActive(); err != nil {
 			return err
 		}
+		r.Withheld = !whole
 		if err := s.logParams(ctx, tx, r, params, b.One); err != nil {
 			return err
 		}
@@ -153,6 +159,9 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, r Run, params []P
 	var changed []string
 	for _, p := range params {
 		old, ok := have[p.Key]
+		if ok && r.Withheld {
+			return fault.New(fault.PermissionDenied, "param %s of run %s was logged already, and its value takes what reading the run's data takes", clip(p.Key), run)
+		}
 		switch {
 		case !ok:
 			fresh = append(fresh, p)
@@ -352,6 +361,9 @@ func (s *Service) History(ctx context.Context, p project.Name, run RunID, key st
 	if err != nil {
 		return nil, "", err
 	}
+	if err := s.mayRead(ctx, p, "run", string(run), r.Owner, r.Origin); err != nil {
+		return nil, "", err
+	}
 	if limit <= 0 || limit > MaxHistory {
 		limit = MaxHistory
 	}
@@ -368,5 +380,5 @@ func (s *Service) History(ctx context.Context, p project.Name, run RunID, key st
 		return nil, "", err
 	}
 	points, next := page(points, Search{Max: limit}, Query{Offset: offset})
-	return points, next, s.noteRead(ctx, p, "run "+string(run), r.Classification)
+	return points, next, nil
 }

@@ -111,6 +111,14 @@ func (s *Service) LoggedModel(ctx context.Context, p project.Name, model LoggedM
 	if err != nil {
 		return LoggedModel{}, err
 	}
+	whole, err := s.shows(ctx, p, "logged_model", string(model), m.Owner, m.Origin)
+	if err != nil {
+		return LoggedModel{}, err
+	}
+	if !whole {
+		rows[0].withhold()
+		return rows[0], nil
+	}
 	return rows[0], s.noteRead(ctx, p, "logged model "+string(model), m.Classification)
 }
 
@@ -207,18 +215,27 @@ func (s *Service) SearchLoggedModels(ctx context.Context, p project.Name, in Sea
 	if err != nil {
 		return nil, "", err
 	}
-	origins := make([]Origin, len(found))
+	origins, names := make([]Origin, len(found)), make([]string, len(found))
 	for i, m := range found {
-		origins[i] = m.Origin
+		origins[i], names[i] = m.Origin, string(m.ID)
 	}
 	kept, err := s.listed(ctx, ActionRead, p, "logged_model", origins)
+	if err != nil {
+		return nil, "", err
+	}
+	whole, err := s.seen(ctx, p, "logged_model", origins, names)
 	if err != nil {
 		return nil, "", err
 	}
 	out := found[:0]
 	worst := ""
 	for i, m := range found {
-		if !kept[i] {
+		if !kept[i] || !whole[i] && q.looksInto() {
+			continue
+		}
+		if !whole[i] {
+			m.withhold()
+			out = append(out, m)
 			continue
 		}
 		out = append(out, m)
@@ -253,6 +270,13 @@ func (s *Service) changeModel(ctx context.Context, p project.Name, model LoggedM
 		m = rows[0]
 		return s.audit(ctx, tx, p, "logged model "+string(model), map[string]any{"act": act, "status": string(m.Status)})
 	})
+	if err != nil {
+		return m, err
+	}
+	whole, err := s.shows(ctx, p, "logged_model", string(model), m.Owner, m.Origin)
+	if err == nil && !whole {
+		m.withhold()
+	}
 	return m, err
 }
 

@@ -56,7 +56,7 @@ type Parted struct {
 // BeginUpload begins a file of so many parts at a path. Nothing is there until
 // FinishUpload. Errors are those of PutArtifact.
 func (s *Service) BeginUpload(ctx context.Context, p project.Name, place Place, name string, parts int) (Upload, error) {
-	if err := s.artifactPlace(ctx, p, place, ActionWrite); err != nil {
+	if err := s.artifactPlace(ctx, p, place, ActionWrite, false); err != nil {
 		return Upload{}, err
 	}
 	if err := checkFilePath(name); err != nil {
@@ -256,7 +256,7 @@ func (s *Service) upload(ctx context.Context, p project.Name, upload UploadID) (
 	if err != nil {
 		return Upload{}, err
 	}
-	return u, s.artifactPlace(ctx, p, u.Place, ActionWrite)
+	return u, s.artifactPlace(ctx, p, u.Place, ActionWrite, false)
 }
 
 func (s *Service) partRef(p project.Name, key blob.Key) blob.Ref {

@@ -158,6 +158,14 @@ func (s *Service) Run(ctx context.Context, p project.Name, run RunID) (Run, erro
 	if err != nil {
 		return Run{}, err
 	}
+	whole, err := s.shows(ctx, p, "run", string(run), r.Owner, r.Origin)
+	if err != nil {
+		return Run{}, err
+	}
+	if !whole {
+		rows[0].withhold()
+		return rows[0], nil
+	}
 	return rows[0], s.noteRead(ctx, p, "run "+string(run), r.Classification)
 }
 
@@ -208,18 +216,27 @@ func (s *Service) SearchRuns(ctx context.Context, p project.Name, in Search) ([]
 	if err != nil {
 		return nil, "", err
 	}
-	origins := make([]Origin, len(found))
+	origins, names := make([]Origin, len(found)), make([]string, len(found))
 	for i, r := range found {
-		origins[i] = r.Origin
+		origins[i], names[i] = r.Origin, string(r.ID)
 	}
 	kept, err := s.listed(ctx, ActionRead, p, "run", origins)
+	if err != nil {
+		return nil, "", err
+	}
+	whole, err := s.seen(ctx, p, "run", origins, names)
 	if err != nil {
 		return nil, "", err
 	}
 	out := found[:0]
 	worst := ""
 	for i, r := range found {
-		if !kept[i] {
+		if !kept[i] || !whole[i] && q.looksInto() {
+			continue
+		}
+		if !whole[i] {
+			r.withhold()
+			out = append(out, r)
 			continue
 		}
 		out = append(out, r)

@@ -331,6 +331,9 @@ func (s *Service) changeExperiment(ctx context.Context, p project.Name, id Exper
 	if err := s.allow(ctx, ActionWrite, p, "experiment", itoa(int(id))); err != nil {
 		return err
 	}
+	if err := ofAnother(ctx, "experiment "+itoa(int(id))); err != nil {
+		return err
+	}
 	if id == 0 {
 		if err := s.ensureDefault(ctx, p); err != nil {
 			return err
@@ -432,11 +435,7 @@ func (s *Service) allow(ctx context.Context, action policy.Action, p project.Nam
 // allowLabelled asks for an object with a label, and holds a job attempt to
 // what leaves its own label as it is.
 func (s *Service) allowLabelled(ctx context.Context, action policy.Action, p project.Name, kind, name, owner string, o Origin) error {
-	err := s.authz.Allow(ctx, action, policy.Object{
-		Project: string(p), Kind: kind, Name: name, Owner: owner,
-		Classification: o.Classification, Residency: o.Residency,
-	})
-	if err != nil {
+	if err := s.authz.Allow(ctx, action, o.object(p, kind, name, owner)); err != nil {
 		return err
 	}
 	who := identity.From(ctx)

@@ -191,6 +191,8 @@ type Run struct {
 	Metrics []Metric // the latest of each key
 	Inputs  []DatasetInput
 	Models  []ModelLink
+	// Withheld says that the reader may not read the contents: data is what is open.
+	Withheld bool
 }
 
 // Metric is one measured value.
@@ -245,6 +247,8 @@ type LoggedModel struct {
 	Params  []Pair
 	Tags    []Pair
 	Metrics []Metric
+	// Withheld says that the reader may not read the contents.
+	Withheld bool
 }
 
 // Place is what owns artifacts: a run or a logged model. Exactly one is set.

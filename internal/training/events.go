@@ -63,6 +63,9 @@ type SlowNode struct {
 }
 
 func publish(ctx context.Context, tx *store.Tx, name string, j Job) error {
+	if j.Classification.Journalled() && j.State == Failed { // who hears of it may not read the data
+		j.Reason = withheld
+	}
 	return event.Publish(ctx, tx, string(j.Project), name, Event{
 		Job: j.ID, Project: j.Project, Name: j.Name, State: j.State, Attempts: j.Attempts, Pool: j.Pool,
 		Class: j.Class, Reason: j.Reason, Run: j.Run, Model: j.Model,

@@ -122,6 +122,9 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	}
 
 	// 2. The directories and the data, unless an earlier process made them.
+	if err := s.inputsPermitted(ctx, j); err != nil {
+		return engine.Spec{}, err
+	}
 	notes, err := s.furnish(ctx, j, d, p)
 	if err != nil {
 		return engine.Spec{}, err
@@ -174,7 +177,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 		if p.Remote {
 			ttl += queued // the end of the attempt revokes it, whenever that is
 		}
-		token, err = s.cfg.Tokens.IssueIn(ctx, tx, j, a.ID, ttl)
+		token, err = s.cfg.Tokens.IssueIn(ctx, tx, j, a.ID, !p.Remote && j.Spec.Token != TokenAnywhere, ttl)
 		return err
 	})
 	if err != nil {

@@ -97,6 +97,9 @@ type Data interface {
 	// the pool: a door, which refuses what may not be in the pool's zone. The
 	// principal of ctx is the training loop, its name says for which attempt.
 	Export(ctx context.Context, p project.Name, in Input, pool compute.Pool, dir string) error
+	// Permitted refuses an input that a job's submitter may not read now. Error:
+	// fault.PermissionDenied.
+	Permitted(ctx context.Context, p project.Name, by Actor, in Input) error
 }
 
 // Tables are open datasets that jobs read and write by the catalog, their files
@@ -185,8 +188,9 @@ type Rows interface {
 
 // Tokens makes what attempts authenticate with. The principal is a loop's.
 type Tokens interface {
-	// IssueIn makes the token of an attempt, which may read the job's inputs.
-	IssueIn(ctx context.Context, tx *store.Tx, j Job, attempt AttemptID, ttl time.Duration) (secret string, err error)
+	// IssueIn makes the token of an attempt, which may read the job's inputs; a bound one
+	// works only where the attempt's sandbox reaches Falaj.
+	IssueIn(ctx context.Context, tx *store.Tx, j Job, attempt AttemptID, bound bool, ttl time.Duration) (secret string, err error)
 	// RevokeIn ends all tokens of an attempt.
 	RevokeIn(ctx context.Context, tx *store.Tx, p project.Name, attempt AttemptID) error
 }
@@ -347,10 +351,11 @@ func New(cfg Config) *Service {
 }
 
 func (s *Service) allow(ctx context.Context, action policy.Action, j Job) error {
-	return s.cfg.Authorizer.Allow(ctx, action, policy.Object{
-		Project: string(j.Project), Kind: "job", Name: string(j.ID), Owner: j.By.ID,
-		Classification: string(j.Classification), Residency: j.Residency,
-	})
+	o, err := s.object(ctx, j, action == ActionLogs)
+	if err != nil {
+		return err
+	}
+	return s.cfg.Authorizer.Allow(ctx, action, o)
 }
 
 // Submit queues a new job. Needs job.submit, and leave to read every input.
@@ -826,7 +831,10 @@ func (s *Service) one(ctx context.Context, p project.Name, jid JobID, action pol
 	if err != nil {
 		return Job{}, err
 	}
-	return j, s.allow(ctx, action, j)
+	if err := s.allow(ctx, action, j); err != nil {
+		return Job{}, err
+	}
+	return s.shown(ctx, j)
 }
 
 func (s *Service) job(ctx context.Context, jid JobID) (j Job, err error) {
@@ -858,6 +866,11 @@ func (s *Service) List(ctx context.Context, p project.Name, f Filter) (jobs []Jo
 	if len(jobs) > limit {
 		jobs = jobs[:limit]
 		next = jobs[limit-1].ID
+	}
+	for i := range jobs {
+		if jobs[i], err = s.shown(ctx, jobs[i]); err != nil {
+			return nil, "", err
+		}
 	}
 	// Listed is what One would show.
 	return slices.DeleteFunc(jobs, func(j Job) bool {
@@ -969,6 +982,13 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 	if err != nil {
 		return nil, err
 	}
+	whole, err := s.shows(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	if !whole {
+		withhold(attempts)
+	}
 	var why []string
 	why = append(why, s.cfg.Checkpoints.Notes(string(jid))...)
 	switch {
@@ -987,7 +1007,10 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 			if err != nil {
 				return nil, err
 			}
-			why = slices.Concat(now, s.inTheWay(ctx, a), s.hopesOf(j.ID), why)
+			if whole {
+				now = append(now, s.inTheWay(ctx, a)...)
+			}
+			why = slices.Concat(now, s.hopesOf(j.ID), why)
 		case a.Reason != "" && a.Reason != j.Reason:
 			why = append(why, fmt.Sprintf("attempt %d %s", a.Number, a.Reason))
 		}
@@ -1132,6 +1155,13 @@ func (s *Service) Describe(ctx context.Context, p project.Name, jid JobID) (Desc
 	})
 	if err != nil {
 		return d, err
+	}
+	whole, err := s.shows(ctx, j)
+	if err != nil {
+		return d, err
+	}
+	if !whole {
+		withhold(d.Tries)
 	}
 	d.Why, err = s.Why(ctx, p, jid)
 	return d, err

@@ -117,6 +117,7 @@ type Spec struct {
 	Env         map[string]string   `json:"env,omitempty" doc:"Environment variables"`
 	Pools       []string            `json:"pools,omitempty" doc:"Only these pools; default any that may"`
 	Isolation   scheduler.Isolation `json:"isolation,omitempty" doc:"At least this isolation; default what the installation demands, or, where pools are named, what these promise"`
+	Token       TokenUse            `json:"token,omitempty" enum:"sandbox,anywhere" doc:"Where the job's token works: only inside its sandbox (sandbox, the default, on pools of the server's own machine), or anywhere"`
 	Network     []string            `json:"network,omitempty" doc:"host:port that the job may reach, of those that the installation allows"`
 	Queue       string              `json:"queue,omitempty" doc:"Whose quota it uses; default its project's default queue, if there is one"`
 	Priority    int                 `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
@@ -170,6 +171,9 @@ var (
 
 // Validate refuses what cannot be a job. Error: fault.Invalid.
 func (s Spec) Validate() error {
+	if err := s.Token.Validate(); err != nil {
+		return err
+	}
 	switch {
 	case len(s.Command) == 0 && s.Script == "" && !s.rolesCommand():
 		return fault.New(fault.Invalid, "a job needs a command or a script")

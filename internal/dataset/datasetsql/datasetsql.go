@@ -51,6 +51,7 @@ type datasetDoc struct {
 	Properties map[string]string `json:"properties,omitempty"`
 	Next       dataset.Schema    `json:"next,omitempty"`
 	Stale      bool              `json:"stale,omitempty"`
+	Lowered    int64             `json:"lowered,omitempty"`
 }
 
 func (r datasetRow) dataset() (dataset.Dataset, error) {
@@ -60,7 +61,7 @@ func (r datasetRow) dataset() (dataset.Dataset, error) {
 	}
 	return dataset.Dataset{
 		ID: r.ID, Project: r.Project, Name: r.Name, Spec: doc.Spec, Revision: r.Revision, Latest: r.Latest, Accepted: r.Accepted,
-		Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(), Metadata: r.Metadata, Fields: doc.Fields, Properties: doc.Properties, Next: doc.Next, Stale: doc.Stale, Deleted: r.Deleted,
+		Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(), Metadata: r.Metadata, Fields: doc.Fields, Properties: doc.Properties, Next: doc.Next, Stale: doc.Stale, Lowered: doc.Lowered, Deleted: r.Deleted,
 	}, nil
 }
 
@@ -75,7 +76,7 @@ func (Store) Dataset(ctx context.Context, tx *store.Tx, p project.Name, name str
 
 // PutDataset implements dataset.Store.
 func (Store) PutDataset(ctx context.Context, tx *store.Tx, d dataset.Dataset) error {
-	doc, err := json.Marshal(datasetDoc{Spec: d.Spec, Fields: d.Fields, Properties: d.Properties, Next: d.Next, Stale: d.Stale})
+	doc, err := json.Marshal(datasetDoc{Spec: d.Spec, Fields: d.Fields, Properties: d.Properties, Next: d.Next, Stale: d.Stale, Lowered: d.Lowered})
 	if err != nil {
 		return err
 	}
@@ -124,6 +125,7 @@ type versionRow struct {
 	State          dataset.State
 	RowCount       int64
 	Digest         string
+	SourceDigest   string
 	Fingerprint    string
 	Classification dataset.Classification
 	Protection     dataset.Protection
@@ -162,8 +164,12 @@ func rowOf(v dataset.Version) (versionRow, error) {
 		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, Quarantined: v.Quarantined, Quarantine: v.Quarantine, Room: v.Room, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
 		Redacts: v.Redacts, RedactedBy: v.RedactedBy, Order: v.Order, DeletedAt: v.DeletedAt,
 	})
+	source := ""
+	if v.Lineage.Source != nil {
+		source = v.Lineage.Source.Digest
+	}
 	return versionRow{
-		ID: v.ID, DatasetID: v.DatasetID, Project: v.Project, Name: v.Dataset, Number: v.Number, State: v.State, RowCount: v.Rows,
+		SourceDigest: source, ID: v.ID, DatasetID: v.DatasetID, Project: v.Project, Name: v.Dataset, Number: v.Number, State: v.State, RowCount: v.Rows,
 		Digest: v.ContentDigest, Fingerprint: v.Fingerprint, Classification: v.Classification, Protection: v.Protection,
 		Created: store.At(v.Created), CreatedBy: v.CreatedBy, Doc: string(doc),
 	}, err
@@ -217,8 +223,16 @@ func (Store) UpdateVersion(ctx context.Context, tx *store.Tx, v dataset.Version)
 	if err != nil {
 		return err
 	}
-	_, err = tx.NewUpdate().Model(&r).Column("state", "doc").WherePK().Exec(ctx)
+	_, err = tx.NewUpdate().Model(&r).Column("state", "classification", "doc").WherePK().Exec(ctx)
 	return err
+}
+
+// ClassesOf implements dataset.Store.
+func (Store) ClassesOf(ctx context.Context, tx *store.Tx, digests []string) ([]dataset.Classification, error) {
+	var classes []dataset.Classification
+	err := tx.NewSelect().Model((*versionRow)(nil)).ColumnExpr("DISTINCT classification").
+		Where("row_count > 0 AND (digest IN (?) OR source_digest IN (?))", bun.List(digests), bun.List(digests)).Scan(ctx, &classes)
+	return classes, err
 }
 
 // Version implements dataset.Store.

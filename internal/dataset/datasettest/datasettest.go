@@ -234,6 +234,13 @@ func (p *Policy) Allow(_ context.Context, action policy.Action, object policy.Ob
 	return nil
 }
 
+// Permits implements policy.Permitter; it is no question on record.
+func (p *Policy) Permits(_ context.Context, action policy.Action, object policy.Object) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.deny == nil || !p.deny(action, object), nil
+}
+
 // Journal keeps entries in memory, or fails. Safe for concurrent use.
 type Journal struct {
 	mu      sync.Mutex

@@ -42,6 +42,14 @@ type Principal struct {
 	Token   string       `json:"token,omitempty"` // id of the token used, never the secret
 	// Scopes narrow what the token may do; empty means whatever the roles allow.
 	Scopes []string `json:"scopes,omitempty"`
+	// Behalf is, of a job's attempt, the account that submitted the job: of classified
+	// contents the attempt reads no more than that account may read at the same time.
+	// Empty where Falaj submitted the job. It is no part of what audit entries say of an
+	// actor; the job's entry names its submitter.
+	Behalf string `json:"-"`
+	// Bound says that the token of a job's attempt works only where its sandbox reaches
+	// Falaj: see Via.
+	Bound bool `json:"-"`
 	// Expires is when the token used does; zero for those who use none. It is not
 	// part of what audit entries say of an actor.
 	Expires time.Time `json:"-"`
@@ -84,3 +92,24 @@ func From(ctx context.Context) Principal {
 
 // Loop is the principal of a background loop of Falaj.
 func Loop(name string) Principal { return Principal{Kind: System, ID: name} }
+
+type viaKey struct{}
+
+// Through marks a context as that of connections that only the sandbox of an attempt can
+// open.
+func Through(ctx context.Context, attempt string) context.Context {
+	return context.WithValue(ctx, viaKey{}, attempt)
+}
+
+// Via is the attempt whose sandbox a request came from; empty for requests that came by
+// the network.
+func Via(ctx context.Context) string {
+	attempt, _ := ctx.Value(viaKey{}).(string)
+	return attempt
+}
+
+// Strayed reports whether the token of an attempt came from elsewhere than the attempt's
+// sandbox, to which it is bound.
+func (p Principal) Strayed(ctx context.Context) bool {
+	return p.Kind == Attempt && p.Bound && Via(ctx) != p.ID
+}

@@ -19,6 +19,7 @@ type Definition struct {
 	Own          bool // also whoever owns the object
 	Attempt      bool // a scope of an attempt's token may name it
 	Data         bool // reads contents: classification decides, too
+	Contents     bool // may read contents, where Object.Contents says so
 	Installation bool // needs the role in the whole installation
 	Common       bool // asked of the installation, any member of any project has it
 }
@@ -61,7 +62,7 @@ var actions = []Definition{
 	{Action: "budget.apply", Doc: "make or change a project's budget", Roles: admins, Installation: true},
 	{Action: "budget.delete", Doc: "remove a project's budget", Roles: admins, Installation: true},
 
-	{Action: "dataset.read", Doc: "see a dataset's schema, statistics, lineage", Roles: everyone, Attempt: true},
+	{Action: "dataset.read", Doc: "see a dataset's schema, statistics, lineage", Roles: everyone, Attempt: true, Contents: true},
 	{Action: "dataset.import", Doc: "make a dataset version", Roles: engineers, Attempt: true},
 	{Action: "dataset.query", Doc: "read rows", Roles: readers, Attempt: true, Data: true},
 	{Action: "dataset.delete", Doc: "delete a dataset version", Roles: engineers},
@@ -73,7 +74,7 @@ var actions = []Definition{
 	{Action: "source.run", Doc: "ingest from a source, end a run", Roles: engineers},
 	{Action: "source.delete", Doc: "delete a source", Roles: engineers},
 
-	{Action: "feature.read", Doc: "see feature definitions", Roles: everyone, Attempt: true},
+	{Action: "feature.read", Doc: "see feature definitions", Roles: everyone, Attempt: true, Contents: true},
 	{Action: "feature.apply", Doc: "define features", Roles: engineers},
 	{Action: "feature.materialise", Doc: "fill the online store", Roles: engineers},
 	{Action: "feature.push", Doc: "write rows to the online store", Roles: engineers},
@@ -85,34 +86,34 @@ var actions = []Definition{
 	{Action: "environment.apply", Doc: "define and build environments", Roles: engineers},
 	{Action: "environment.prune", Doc: "remove the files of environments that nobody uses", Roles: admins, Installation: true},
 
-	{Action: "job.read", Doc: "see jobs, attempts and why they wait", Roles: everyone, Attempt: true},
+	{Action: "job.read", Doc: "see jobs, attempts and why they wait", Roles: everyone, Attempt: true, Contents: true},
 	{Action: "job.submit", Doc: "submit a job", Roles: engineers},
 	{Action: "job.cancel", Doc: "cancel a job", Roles: engineers},
 	{Action: "checkpoint.read", Doc: "read a kept checkpoint of a job, go on from it", Roles: users, Data: true},
 	{Action: "checkpoint.delete", Doc: "delete a kept checkpoint of a job", Roles: engineers},
 	{Action: "job.profile", Doc: "look at what a running job does", Roles: engineers},
-	{Action: "job.logs", Doc: "read a job's logs", Roles: users, Attempt: true},
+	{Action: "job.logs", Doc: "read a job's logs", Roles: users, Attempt: true, Contents: true},
 
-	{Action: "sweep.read", Doc: "see sweeps, studies and their trials", Roles: everyone, Attempt: true},
+	{Action: "sweep.read", Doc: "see sweeps, studies and their trials", Roles: everyone, Attempt: true, Contents: true},
 	{Action: "sweep.write", Doc: "make studies and add trials, as Optuna's clients do", Roles: engineers, Attempt: true},
 	{Action: "sweep.apply", Doc: "make or change a sweep; its jobs take job.submit, too", Roles: engineers},
 	{Action: "sweep.delete", Doc: "delete a sweep and its trials; runs and jobs stay", Roles: engineers},
 
 	{Action: "workload.work", Doc: "be a worker: only ever the attempt itself", Roles: engineers, Attempt: true},
 
-	{Action: "run.read", Doc: "see runs, params, metrics and artifacts", Roles: everyone, Attempt: true},
+	{Action: "run.read", Doc: "see runs, params, metrics and artifacts", Roles: everyone, Attempt: true, Contents: true},
 	{Action: "run.write", Doc: "log to a run", Roles: engineers, Attempt: true},
 
 	{Action: "run.import", Doc: "bring runs, their files and models from an MLflow server, with their ids, users and times", Roles: admins},
 	{Action: "run.prune", Doc: "remove deleted runs, logged models and experiments for ever, with their files", Roles: admins},
 
-	{Action: "model.read", Doc: "see and download models", Roles: everyone, Attempt: true},
+	{Action: "model.read", Doc: "see and download models", Roles: everyone, Attempt: true, Contents: true},
 	{Action: "model.write", Doc: "register a model version", Roles: engineers, Attempt: true},
 	{Action: "model.promote", Doc: "move an alias", Roles: deployers},
 	{Action: "model.approve", Doc: "approve or reject a model version that somebody else made", Roles: deployers},
 	{Action: "model.govern", Doc: "say what model versions need before they are registered and promoted", Roles: admins},
 
-	{Action: "deployment.read", Doc: "see deployments", Roles: everyone},
+	{Action: "deployment.read", Doc: "see deployments", Roles: everyone, Contents: true},
 	{Action: "deployment.apply", Doc: "deploy and change traffic", Roles: deployers},
 	{Action: "deployment.rollout", Doc: "try, promote and roll back versions; turn automation on and off", Roles: deployers},
 	{Action: "gateway.read", Doc: "see gateways", Roles: everyone},
@@ -122,7 +123,7 @@ var actions = []Definition{
 
 	{Action: "label.write", Doc: "say what turned out to be true for predictions", Roles: users},
 
-	{Action: "monitor.read", Doc: "see monitors and alerts", Roles: everyone},
+	{Action: "monitor.read", Doc: "see monitors and alerts", Roles: everyone, Contents: true},
 	{Action: "monitor.apply", Doc: "make or change a monitor", Roles: users},
 
 	{Action: "audit.read", Doc: "read the audit log", Roles: overseers},

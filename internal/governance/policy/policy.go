@@ -19,6 +19,7 @@ package policy
 import (
 	"context"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
 
@@ -39,6 +40,14 @@ type Object struct {
 	// data is read, an object without one is treated as confidential.
 	Classification string
 	Residency      residency.Label
+	// Contents says that bytes or values of the object are read, not only that it
+	// exists, its name and its state: then its class decides, as it always does for
+	// actions that read data. The action's definition must say Contents or Data.
+	Contents bool
+	// Sources are the objects that this one was made of, as kind/name,
+	// "dataset/cards@1". Contents of a restricted object are open to a principal
+	// with a grant that names the object, or one for each of its restricted sources.
+	Sources []string
 }
 
 // Authorizer is the question every domain service asks before it acts or
@@ -48,6 +57,27 @@ type Object struct {
 // context's.
 type Authorizer interface {
 	Allow(ctx context.Context, action Action, object Object) error
+}
+
+// Permitter is an Authorizer that also answers without a record.
+type Permitter interface {
+	Permits(ctx context.Context, action Action, object Object) (bool, error)
+}
+
+// Permits asks without a record where the authorizer can, for what is answered in part
+// to who may not have the whole: lists, and objects without their contents.
+func Permits(ctx context.Context, a Authorizer, action Action, object Object) (bool, error) {
+	if p, ok := a.(Permitter); ok {
+		return p.Permits(ctx, action, object)
+	}
+	switch err := a.Allow(ctx, action, object); {
+	case err == nil:
+		return true, nil
+	case fault.Is(err, fault.PermissionDenied) || fault.Is(err, fault.NotFound):
+		return false, nil
+	default:
+		return false, err
+	}
 }
 
 // String is "dataset weather@1", as messages and audit entries show it.
@@ -61,6 +91,15 @@ func (o Object) String() string {
 		return clip(o.Kind)
 	}
 	return clip(o.Kind) + " " + clip(o.Name)
+}
+
+// DatasetSources lists dataset versions ("cards@1") as Sources.
+func DatasetSources(refs []string) []string {
+	var sources []string
+	for _, r := range refs {
+		sources = append(sources, "dataset/"+r)
+	}
+	return sources
 }
 
 // Gate reports whether the object is only the gate at the edge.

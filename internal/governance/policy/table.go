@@ -41,6 +41,10 @@ the audit log before it is answered.
 - **system** only with the role in the whole installation.
 - **class** the role has it for ` + "`public`" + ` and ` + "`internal`" + ` data only. ` + "`confidential`" + ` data needs the role engineer or admin.
 - ` + "`restricted`" + ` data is read only with a grant that names the object, for admins too.
+- The class of data goes with what is made of it: artifacts, params, tags and metrics of runs, files of models,
+  logs and errors of jobs, checkpoints, statistics of columns, predictions and findings. Reading these takes what
+  reading the data takes: of restricted data a grant that names the object, or one for each restricted dataset it
+  was made of. Names, states and times stay open. A job reads no more than its submitter may at the same time.
 - **scope** an attempt's token may carry it, for one project and usually one object; an attempt has no roles.
 - Members of any project may read zones and pools.
 - A token's scopes and its project narrow its owner's roles and never widen them.

@@ -42,6 +42,9 @@ type Models interface {
 	Signed(ctx context.Context, project, model string, version int64) ([]byte, error)
 	// Open opens a file of a version, which is checked while it is read.
 	Open(ctx context.Context, project, model string, version int64, file string) (io.ReadCloser, int64, error)
+	// MayPull refuses who may not have the files of a version: of a restricted one that
+	// takes what reading its files takes elsewhere.
+	MayPull(ctx context.Context, project, model string, version int64) error
 	// PublicKey is the PEM of the key that signs the project's models.
 	PublicKey(ctx context.Context, project string) (string, error)
 }
@@ -434,6 +437,9 @@ func (s *Service) File(ctx context.Context, p, name, model, version, file string
 	if err := s.Guard.Pass(ctx, residency.Passage{
 		Project: p, What: "model " + model, Label: label, Where: "gateway " + name, Zone: g.Spec.Zone, Action: string(ActionPull),
 	}); err != nil {
+		return nil, 0, err
+	}
+	if err := s.Models.MayPull(ctx, p, model, number); err != nil {
 		return nil, 0, err
 	}
 	r, size, err := s.Models.Open(identity.With(ctx, identity.Loop("gateways")), p, model, number, file)

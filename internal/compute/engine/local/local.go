@@ -31,6 +31,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -48,6 +49,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/egress"
@@ -174,6 +176,19 @@ func New(c Config) (*Driver, error) {
 	d.api.Protocols.SetHTTP1(true)
 	d.api.Protocols.SetUnencryptedHTTP2(true) // Arrow Flight
 	c.Connections.Serve(d.api)
+	counted := d.api.ConnContext // nil without Connections
+	d.api.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if counted != nil {
+			ctx = counted(ctx, c)
+		}
+		if limited, ok := c.(*share.Conn); ok {
+			c = limited.Conn
+		}
+		if of, ok := c.(ofWorkload); ok {
+			return identity.Through(ctx, of.id)
+		}
+		return ctx
+	}
 	d.shims = &shims{worker: c.Worker, stderr: filepath.Join(c.Dir, errorFile)}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

@@ -37,7 +37,7 @@ func (d *Driver) serve(w *workload) error {
 		if err != nil {
 			return fault.Wrap(err, "opening the API to %s", w.id)
 		}
-		l = d.c.Connections.ListenJob(l, w.extras.Project, w.id)
+		l = d.c.Connections.ListenJob(workloadListener{l, w.id}, w.extras.Project, w.id)
 		go func() { _ = d.api.Serve(l) }()
 		w.keep(func() { _ = l.Close() })
 	}
@@ -56,6 +56,28 @@ func (d *Driver) serve(w *workload) error {
 	go func() { _ = p.Serve(d.c.Connections.ListenJob(l, w.extras.Project, w.id)) }()
 	w.keep(func() { _ = p.Close() })
 	return nil
+}
+
+// workloadListener knows whose connections it accepts: its socket is in a directory that
+// only the workload's sandbox is shown.
+type workloadListener struct {
+	net.Listener
+	id string
+}
+
+// Accept implements net.Listener.
+func (l workloadListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return ofWorkload{c, l.id}, nil
+}
+
+// ofWorkload is a connection that a workload opened.
+type ofWorkload struct {
+	net.Conn
+	id string
 }
 
 func (w *workload) keep(closer func()) {

@@ -47,9 +47,13 @@ type Token struct {
 	ID   string `json:"id"` // "tok_01J…"
 	Kind Kind   `json:"kind"`
 	// Principal is whom it proves: an account's id, or the attempt.
-	Principal string       `json:"principal"`
-	Name      string       `json:"name,omitempty"`    // the principal's name
-	Label     string       `json:"label,omitempty"`   // what the token is for
+	Principal string `json:"principal"`
+	Name      string `json:"name,omitempty"`  // the principal's name
+	Label     string `json:"label,omitempty"` // what the token is for
+	// Behalf is, of an attempt's token, the account that submitted its job.
+	Behalf string `json:"on_behalf_of,omitempty"`
+	// Bound tokens of attempts work only where the attempt's sandbox reaches Falaj.
+	Bound     bool         `json:"bound,omitempty"`
 	Project   project.Name `json:"project,omitempty"` // bound to it; empty: all of the principal's
 	Scopes    []string     `json:"scopes,omitempty"`  // empty: all that the roles allow
 	CreatedAt time.Time    `json:"created_at"`
@@ -88,6 +92,8 @@ type AttemptSpec struct {
 	Attempt string       // "att_01J…"
 	Name    string       // for people: "job delay, attempt 2"
 	Project project.Name // the only one it works in
+	Behalf  string       // account that submitted its job; empty where Falaj did
+	Bound   bool         // it works only where the attempt's sandbox reaches Falaj
 	// Scopes is all it may do; see identity.Principal.Admits for their grammar.
 	Scopes []string
 	TTL    time.Duration // 0 is Config.AttemptTTL; it ends earlier with the attempt

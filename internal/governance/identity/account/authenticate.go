@@ -110,7 +110,7 @@ func (t Token) principal() identity.Principal {
 		kind = identity.Attempt
 	case FirstRun, UserToken:
 	}
-	return identity.Principal{Kind: kind, ID: t.Principal, Name: t.Name, Project: t.Project, Token: t.ID, Scopes: t.Scopes, Expires: t.ExpiresAt}
+	return identity.Principal{Kind: kind, ID: t.Principal, Name: t.Name, Project: t.Project, Behalf: t.Behalf, Bound: t.Bound, Token: t.ID, Scopes: t.Scopes, Expires: t.ExpiresAt}
 }
 
 // forget drops tokens from the cache, now that their end is durable.

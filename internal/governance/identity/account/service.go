@@ -282,9 +282,23 @@ func (s *Service) Account(ctx context.Context, in project.Name, ref string) (Acc
 	}
 	object := policy.Object{Project: string(home(a, in, ref)), Kind: "account", Name: ref}
 	if denied := s.cfg.Authorizer.Allow(ctx, "member.read", object); denied != nil {
-		return Account{}, denied // only those who may look hear whether it is there
+		// Only those who may look hear whether it is there, and in which project.
+		return Account{}, s.asUnknown(ctx, "member.read", policy.Object{Project: string(home(Account{}, in, ref)), Kind: "account", Name: ref}, object, denied)
 	}
 	return a, err
+}
+
+// asUnknown is the refusal that the caller hears of an account that does not exist, when
+// it may not know of the project that the account is in. What it asked is on record
+// already as it was.
+func (s *Service) asUnknown(ctx context.Context, action policy.Action, unknown, known policy.Object, denied error) error {
+	if unknown.Project == known.Project || !fault.Is(denied, fault.NotFound) {
+		return denied
+	}
+	if err := s.cfg.Authorizer.Allow(ctx, action, unknown); err != nil {
+		return err
+	}
+	return fault.New(fault.NotFound, "account %.80q does not exist", unknown.Name).WithHint("Write user/NAME, service/NAME or an account id.")
 }
 
 // home is the project whose administrators an account is the business of; for
@@ -309,7 +323,7 @@ func (s *Service) DeleteAccount(ctx context.Context, in project.Name, ref string
 		action, object = "token.revoke", policy.Object{Project: string(of), Kind: "service", Name: ref}
 	}
 	if err := s.cfg.Authorizer.Allow(ctx, action, object); err != nil {
-		return err
+		return s.asUnknown(ctx, "member.revoke", policy.Object{Kind: "user", Name: ref}, object, err)
 	}
 	if missing != nil { // only those who may look hear that
 		return missing
@@ -719,7 +733,7 @@ func (s *Service) IssueAttemptIn(ctx context.Context, tx *store.Tx, spec Attempt
 	if err := checkScopes(spec.Scopes, true); err != nil {
 		return Token{}, "", err
 	}
-	return s.issue(ctx, tx, Token{Kind: AttemptToken, Principal: spec.Attempt, Name: spec.Name, Project: spec.Project, Scopes: spec.Scopes}, spec.TTL)
+	return s.issue(ctx, tx, Token{Kind: AttemptToken, Principal: spec.Attempt, Name: spec.Name, Behalf: spec.Behalf, Bound: spec.Bound, Project: spec.Project, Scopes: spec.Scopes}, spec.TTL)
 }
 
 // RevokeAttemptIn ends the tokens of an attempt in the transaction that ends the

@@ -57,6 +57,8 @@ type tokenRow struct {
 	Principal  string
 	Name       string
 	Label      string
+	Behalf     string `bun:"on_behalf_of"`
+	Bound      bool
 	Project    string
 	Scopes     string // JSON
 	CreatedAt  store.Time
@@ -70,7 +72,7 @@ type tokenRow struct {
 
 func (r tokenRow) token() (account.Token, error) {
 	t := account.Token{
-		ID: r.ID, Kind: account.Kind(r.Kind), Principal: r.Principal, Name: r.Name, Label: r.Label,
+		ID: r.ID, Kind: account.Kind(r.Kind), Principal: r.Principal, Name: r.Name, Label: r.Label, Behalf: r.Behalf, Bound: r.Bound,
 		Project: project.Name(r.Project), CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy, Parent: r.Parent,
 		ExpiresAt: r.ExpiresAt.Time(), LastUsedAt: r.LastUsedAt.Time(), RevokedAt: r.RevokedAt.Time(), RevokedBy: r.RevokedBy,
 	}
@@ -141,7 +143,7 @@ func (Store) InsertToken(ctx context.Context, tx *store.Tx, t account.Token, has
 		return err
 	}
 	_, err = tx.NewInsert().Model(&tokenRow{
-		ID: t.ID, Hash: hash, Kind: string(t.Kind), Principal: t.Principal, Name: t.Name, Label: t.Label,
+		ID: t.ID, Hash: hash, Kind: string(t.Kind), Principal: t.Principal, Name: t.Name, Label: t.Label, Behalf: t.Behalf, Bound: t.Bound,
 		Project: string(t.Project), Scopes: string(scopes), CreatedAt: store.At(t.CreatedAt), CreatedBy: t.CreatedBy, Parent: t.Parent,
 		ExpiresAt: store.At(t.ExpiresAt), LastUsedAt: store.At(t.LastUsedAt), RevokedAt: store.At(t.RevokedAt), RevokedBy: t.RevokedBy,
 	}).Exec(ctx)

@@ -34,6 +34,7 @@ type answers struct {
 
 // asked is what of a question can be compared; answer has the rest.
 type asked struct {
+	contents                                   bool
 	kind                                       identity.Kind
 	id, name                                   string
 	bound                                      project.Name
@@ -50,7 +51,7 @@ type answer struct {
 
 func (q question) asked() asked {
 	p, o := q.principal, q.object
-	return asked{p.Kind, p.ID, p.Name, p.Project, q.action, o.Project, o.Name, o.Kind, o.Owner, o.Classification}
+	return asked{o.Contents, p.Kind, p.ID, p.Name, p.Project, q.action, o.Project, o.Name, o.Kind, o.Owner, o.Classification}
 }
 
 func (m *answers) find(q question, grants []project.Grant, rules []rule) (verdict, bool) {
@@ -58,7 +59,8 @@ func (m *answers) find(q question, grants []project.Grant, rules []rule) (verdic
 	a, ok := m.kept[q.asked()]
 	m.mu.RUnlock()
 	ok = ok && same(a.grants, grants) && same(a.rules, rules) &&
-		slices.Equal(a.principal.Scopes, q.principal.Scopes) && slices.Equal(a.object.Residency, q.object.Residency)
+		slices.Equal(a.principal.Scopes, q.principal.Scopes) && slices.Equal(a.object.Residency, q.object.Residency) &&
+		slices.Equal(a.object.Sources, q.object.Sources)
 	return a.verdict, ok
 }
 

@@ -68,7 +68,7 @@ func groups(d policy.Definition) []string {
 	for _, r := range d.Roles {
 		names = append(names, string(r))
 	}
-	for name, set := range map[string]bool{"own": d.Own, "attempt": d.Attempt, "data": d.Data, "common": d.Common} {
+	for name, set := range map[string]bool{"own": d.Own, "attempt": d.Attempt, "data": d.Data, "contents": d.Data || d.Contents, "common": d.Common} {
 		if set {
 			names = append(names, name)
 		}
@@ -78,7 +78,7 @@ func groups(d policy.Definition) []string {
 }
 
 var allGroups = func() []string {
-	names := []string{"own", "attempt", "data", "common"}
+	names := []string{"own", "attempt", "data", "contents", "common"}
 	for _, r := range project.Roles {
 		names = append(names, string(r))
 	}
@@ -114,7 +114,7 @@ entity Object { project: String, kind: String, name: String, owner: String, clas
 			}
 			fmt.Fprintf(&b, "%q", g)
 		}
-		b.WriteString("] appliesTo { principal: [User, Service, Attempt, System], resource: Object, context: { gate: Bool, member: Bool, scoped: Bool, named: Bool } };\n")
+		b.WriteString("] appliesTo { principal: [User, Service, Attempt, System], resource: Object, context: { contents: Bool, gate: Bool, member: Bool, scoped: Bool, named: Bool } };\n")
 	}
 	return b.String()
 }

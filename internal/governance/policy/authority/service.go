@@ -57,8 +57,12 @@ type Config struct {
 	Store   Store
 	Roster  Roster
 	Journal audit.Journal
-	Log     *slog.Logger
-	Now     func() time.Time // default time.Now
+	// Class is the classification of a source of an object ("dataset", "cards@1"), for
+	// Object.Sources. Nil takes every source for restricted. Error: fault.NotFound for
+	// one that there is no more, which counts as restricted.
+	Class func(ctx context.Context, in project.Name, kind, name string) (project.Classification, error)
+	Log   *slog.Logger
+	Now   func() time.Time // default time.Now
 }
 
 // Service implements policy.Authorizer.
@@ -178,6 +182,21 @@ func (s *Service) judge(ctx context.Context, action policy.Action, object policy
 	if err != nil {
 		return v, fault.Wrap(err, "read the roles of %s", p)
 	}
+	q := question{p, action, object}
+	asks := asksContents(def, object)
+	if asks && class(def, object) == project.Restricted {
+		if q.object.Sources, err = s.restricted(ctx, object); err != nil {
+			return v, fault.Wrap(err, "read the classification of what %s was made of", object)
+		}
+	} else {
+		q.object.Sources = nil
+	}
+	var submitter []project.Grant
+	if asks && p.Kind == identity.Attempt && p.Behalf != "" {
+		if submitter, err = s.cfg.Roster.GrantsOf(ctx, p.Behalf); err != nil {
+			return v, fault.Wrap(err, "read the roles of %s", p.Behalf)
+		}
+	}
 	rules := slice{builtin: s.builtin[action]}
 	if object.Project != "" && p.Kind != identity.System && def.Customisable() {
 		own, err := s.customOf(ctx, project.Name(object.Project))
@@ -186,11 +205,13 @@ func (s *Service) judge(ctx context.Context, action policy.Action, object policy
 		}
 		rules.project = own[action]
 	}
-	q := question{p, action, object}
+	if p.Kind == identity.Attempt && asks { // what its submitter may is decided each time
+		return s.decide(ctx, q, v, grants, submitter, rules), nil
+	}
 	if v, ok := s.answered.find(q, grants, rules.project); ok {
 		return v, nil
 	}
-	v = s.decide(ctx, q, v, grants, rules)
+	v = s.decide(ctx, q, v, grants, nil, rules)
 	if v.allowed {
 		s.answered.keep(q, grants, rules.project, v)
 	}
@@ -198,9 +219,9 @@ func (s *Service) judge(ctx context.Context, action policy.Action, object policy
 }
 
 // decide answers a question from what is given: the same again, the same answer.
-func (s *Service) decide(ctx context.Context, q question, v verdict, grants []project.Grant, rules slice) verdict {
+func (s *Service) decide(ctx context.Context, q question, v verdict, grants, submitter []project.Grant, rules slice) verdict {
 	p, def, object := q.principal, v.def, q.object
-	req, entities, named := s.request(p, def, object, grants)
+	req, entities, named := s.request(p, def, object, grants, submitter)
 	v.known = p.Kind == identity.System || object.Project == "" || named.role || p.Project == project.Name(object.Project)
 	if p.Project != "" && p.Project != project.Name(object.Project) && object.Project != "" {
 		v.known = false // a bound token knows its project only
@@ -249,6 +270,7 @@ type facts struct {
 
 func weigh(grants []project.Grant, def policy.Definition, object policy.Object) facts {
 	var f facts
+	open := make([]bool, len(object.Sources)) // by source: some grant names it
 	for _, g := range grants {
 		f.member = true
 		here := g.Project == "" || g.Project == project.Name(object.Project)
@@ -259,15 +281,96 @@ func weigh(grants []project.Grant, def policy.Definition, object policy.Object) 
 		}
 		names := g.Names(object.Kind, object.Name)
 		f.named = f.named || names && def.Has(g.Role)
+		for i, source := range object.Sources {
+			kind, name, _ := strings.Cut(source, "/")
+			open[i] = open[i] || g.Names(kind, name) && readsData.Has(g.Role)
+		}
 		if g.Object == "" || names || object.Gate() {
 			f.roles |= 1 << slices.Index(project.Roles, g.Role)
 		}
 	}
+	f.named = f.named || len(open) > 0 && !slices.Contains(open, false)
 	return f
 }
 
+// readsData is the action that a grant on a source must have to open what was made of it.
+var readsData, _ = policy.Lookup("dataset.query")
+
+// asksContents reports whether the object's class decides.
+func asksContents(def policy.Definition, o policy.Object) bool {
+	return !o.Gate() && (def.Data || def.Contents && o.Contents)
+}
+
+// class is the classification that counts for the question.
+func class(def policy.Definition, o policy.Object) project.Classification {
+	c := project.Classification(o.Classification)
+	if !asksContents(def, o) {
+		return c
+	}
+	switch {
+	case c == "" && def.Data:
+		return project.Confidential
+	case c == "":
+		return project.Internal
+	case c.Validate() != nil:
+		return project.Restricted
+	}
+	return c
+}
+
+// restricted lists those of an object's sources that are restricted, or gone.
+func (s *Service) restricted(ctx context.Context, o policy.Object) ([]string, error) {
+	var found []string
+	for _, source := range o.Sources {
+		kind, name, ok := strings.Cut(source, "/")
+		of := project.Restricted
+		if ok && s.cfg.Class != nil {
+			var err error
+			of, err = s.cfg.Class(ctx, project.Name(o.Project), kind, name)
+			switch {
+			case fault.Is(err, fault.NotFound) || fault.Is(err, fault.Gone) || fault.Is(err, fault.Invalid):
+				of = project.Restricted
+			case err != nil:
+				return nil, err
+			}
+		}
+		if of == project.Restricted {
+			found = append(found, source)
+		}
+	}
+	return found, nil
+}
+
+// submitterMay reports whether a job's submitter may read contents of the class now. A job
+// that Falaj submitted is held by its scopes alone.
+func (s *Service) submitterMay(p identity.Principal, def policy.Definition, object policy.Object, submitter []project.Grant) bool {
+	if p.Behalf == "" {
+		return true
+	}
+	f := weigh(submitter, def, object)
+	switch class(def, object) {
+	case project.Restricted:
+		return f.named
+	case project.Confidential:
+		return f.roles&(1<<slices.Index(project.Roles, project.Engineer)|1<<slices.Index(project.Roles, project.Admin)) != 0
+	case project.Public, project.Internal:
+	}
+	return f.roles != 0
+}
+
+// sourcesScoped reports whether the token's scopes name each restricted source.
+func sourcesScoped(p identity.Principal, object policy.Object) bool {
+	for _, source := range object.Sources {
+		_, name, _ := strings.Cut(source, "/")
+		if _, names := p.Admits("dataset.query", name); !names {
+			return false
+		}
+	}
+	return len(object.Sources) > 0
+}
+
 // request translates the question into Cedar's words.
-func (s *Service) request(p identity.Principal, def policy.Definition, object policy.Object, grants []project.Grant) (cedar.Request, *entities, facts) {
+func (s *Service) request(p identity.Principal, def policy.Definition, object policy.Object, grants, submitter []project.Grant) (cedar.Request, *entities, facts) {
 	f := weigh(grants, def, object)
 	scoped := true
 	if p.Narrowed() && p.Kind != identity.System {
@@ -279,15 +382,17 @@ func (s *Service) request(p identity.Principal, def policy.Definition, object po
 		}
 		if p.Kind == identity.Attempt {
 			f.named = names
-		}
-	}
-	class := object.Classification
-	if def.Data && !object.Gate() {
-		switch {
-		case class == "":
-			class = string(project.Confidential)
-		case project.Classification(class).Validate() != nil:
-			class = string(project.Restricted)
+			if asksContents(def, object) {
+				may := s.submitterMay(p, def, object, submitter)
+				switch {
+				case def.Data: // its inputs, and nothing else
+				case p.Behalf != "" || class(def, object) != project.Restricted:
+					f.named = true
+				default:
+					f.named = names || sourcesScoped(p, object)
+				}
+				f.named, scoped = f.named && may, scoped && may
+			}
 		}
 	}
 	zones := object.Residency.Zones()
@@ -308,14 +413,14 @@ func (s *Service) request(p identity.Principal, def policy.Definition, object po
 			UID: cedar.NewEntityUID(typeObject, cedar.String(object.Kind+"/"+object.Name)),
 			Attributes: cedar.NewRecord(cedar.RecordMap{
 				"project": cedar.String(object.Project), "kind": cedar.String(object.Kind), "name": cedar.String(object.Name),
-				"owner": cedar.String(object.Owner), "classification": cedar.String(class), "residency": cedar.NewSet(residency...),
+				"owner": cedar.String(object.Owner), "classification": cedar.String(class(def, object)), "residency": cedar.NewSet(residency...),
 			}),
 		},
 	}
 	return cedar.Request{
 		Principal: e.principal.UID, Action: e.action.UID, Resource: e.object.UID,
 		Context: cedar.NewRecord(cedar.RecordMap{
-			"gate": cedar.Boolean(object.Gate()), "member": cedar.Boolean(f.member),
+			"contents": cedar.Boolean(asksContents(def, object)), "gate": cedar.Boolean(object.Gate()), "member": cedar.Boolean(f.member),
 			"scoped": cedar.Boolean(scoped), "named": cedar.Boolean(f.named),
 		}),
 	}, e, f

@@ -198,6 +198,10 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r Request) (project.Pr
 		was.Classification == r.Spec.Classification && was.Residency.Same(r.Spec.Residency) {
 		return p, project.Unchanged, nil
 	}
+	if project.Strictest(was.Classification, r.Spec.Classification) != r.Spec.Classification && was.Classification.Journalled() {
+		return p, "", fault.New(fault.PermissionDenied, "project %s is %s, and the manifest says %s", p.Name, was.Classification, r.Spec.Classification).
+			WithHint("Lowering a classification takes two people and a reason: POST /api/v1/projects/%s/widenings with kind project.", p.Name)
+	}
 	p.DisplayName, p.Description, p.Residency, p.Classification = r.Spec.DisplayName, r.Spec.Description, r.Spec.Residency, r.Spec.Classification
 	p.UpdatedAt = now
 	p.Revision++

@@ -45,19 +45,22 @@ const (
 
 // Widening is the wish that an object may be in more zones.
 type Widening struct {
-	ID          string          `json:"id"` // "wid_01J…"
-	Project     project.Name    `json:"project"`
-	Kind        string          `json:"kind"` // "dataset"
-	Name        string          `json:"name"` // "weather@1"
-	From        residency.Label `json:"from"`
-	To          residency.Label `json:"to"`
-	Reason      string          `json:"reason"`
-	State       State           `json:"state"`
-	RequestedBy string          `json:"requested_by"` // principal id
-	RequestedAt time.Time       `json:"requested_at"`
-	ExpiresAt   time.Time       `json:"expires_at"`
-	DecidedBy   string          `json:"decided_by,omitempty"`
-	DecidedAt   time.Time       `json:"decided_at,omitzero"`
+	ID      string          `json:"id"` // "wid_01J…"
+	Project project.Name    `json:"project"`
+	Kind    string          `json:"kind"` // "dataset"
+	Name    string          `json:"name"` // "weather@1"
+	From    residency.Label `json:"from"`
+	To      residency.Label `json:"to"`
+	// FromClass and ToClass are set where the classification changes.
+	FromClass   project.Classification `json:"from_classification,omitempty"`
+	ToClass     project.Classification `json:"to_classification,omitempty"`
+	Reason      string                 `json:"reason"`
+	State       State                  `json:"state"`
+	RequestedBy string                 `json:"requested_by"` // principal id
+	RequestedAt time.Time              `json:"requested_at"`
+	ExpiresAt   time.Time              `json:"expires_at"`
+	DecidedBy   string                 `json:"decided_by,omitempty"`
+	DecidedAt   time.Time              `json:"decided_at,omitzero"`
 }
 
 // Relabelling asks for another label of an object.
@@ -65,8 +68,11 @@ type Relabelling struct {
 	Project project.Name    `json:"-"`
 	Kind    string          `json:"kind" doc:"Kind of the object, such as dataset"`
 	Name    string          `json:"name" doc:"Name of the object, such as weather@1"`
-	Label   residency.Label `json:"label" doc:"All zones where it may be from then on"`
-	Reason  string          `json:"reason" doc:"Why; at least 10 characters, kept in the audit log"`
+	Label   residency.Label `json:"label,omitempty" doc:"All zones where it may be from then on; leave out to keep them"`
+	// Classification is the class from then on. A stricter one counts at once, a lower
+	// one is a widening.
+	Classification project.Classification `json:"classification,omitempty" enum:"public,internal,confidential,restricted" doc:"How sensitive it is from then on; leave out to keep it"`
+	Reason         string                 `json:"reason" doc:"Why; at least 10 characters, kept in the audit log"`
 }
 
 // Validate refuses what cannot be a relabelling. Error: fault.Invalid.
@@ -81,8 +87,16 @@ func (r Relabelling) Validate() error {
 		return fault.New(fault.Invalid, "the reason has %d bytes, from 10 to 2000 are wanted", len(r.Reason)).
 			WithHint("Say why the label may change; auditors will read it.")
 	}
+	if r.Classification != "" {
+		if err := r.Classification.Validate(); err != nil {
+			return err
+		}
+		if len(r.Label) == 0 {
+			return nil
+		}
+	}
 	if len(r.Label) == 0 {
-		return fault.New(fault.Invalid, "the label names no zone").WithHint("Name every zone where the object may be, such as [home].")
+		return fault.New(fault.Invalid, "the label names no zone, and no classification is given").WithHint("Name every zone where the object may be, such as [home].")
 	}
 	return r.Label.Validate()
 }
@@ -95,4 +109,13 @@ type Labels interface {
 	// Relabel gives the object another label. It changes nothing else: what is
 	// derived from the object keeps the label it inherited.
 	Relabel(ctx context.Context, tx *store.Tx, in project.Name, name string, to residency.Label) error
+}
+
+// Classes is how a domain lends the classifications of one kind of its objects, besides
+// Labels. Both methods work in the caller's transaction.
+type Classes interface {
+	// Class is the object's classification now. Error: fault.NotFound.
+	Class(ctx context.Context, tx *store.Tx, in project.Name, name string) (project.Classification, error)
+	// Reclassify gives the object another classification, and changes nothing else.
+	Reclassify(ctx context.Context, tx *store.Tx, in project.Name, name string, to project.Classification) error
 }

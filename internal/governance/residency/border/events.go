@@ -19,4 +19,7 @@ type LabelEvent struct {
 	Name    string          `json:"name"`
 	From    residency.Label `json:"from"`
 	To      residency.Label `json:"to"`
+	// FromClass and ToClass are set where the classification changed.
+	FromClass project.Classification `json:"from_classification,omitempty"`
+	ToClass   project.Classification `json:"to_classification,omitempty"`
 }

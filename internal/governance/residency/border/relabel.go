@@ -46,26 +46,41 @@ func (s *Service) Relabel(ctx context.Context, r Relabelling) (Widening, error) 
 	if err != nil {
 		return Widening{}, err
 	}
-	r.Label = residency.Of(r.Label...)
+	classes, _ := labels.(Classes)
+	if r.Classification != "" && classes == nil {
+		return Widening{}, fault.New(fault.Invalid, "objects of kind %.40q have no classification of their own", r.Kind)
+	}
 	p := identity.From(ctx)
 	var w Widening
 	err = s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
-		from, err := labels.Label(ctx, tx, r.Project, r.Name)
-		if err != nil {
-			return err
+		var from, to residency.Label
+		if len(r.Label) > 0 {
+			at, err := labels.Label(ctx, tx, r.Project, r.Name)
+			if err != nil {
+				return err
+			}
+			from, to = residency.Of(at.Zones()...), residency.Of(r.Label...)
+			if err := s.Known(ctx, tx, to); err != nil {
+				return err
+			}
 		}
-		if from.Same(r.Label) {
-			return fault.New(fault.Conflict, "%s %s may be in %s already", r.Kind, r.Name, from)
+		var class project.Classification
+		if r.Classification != "" {
+			var err error
+			if class, err = classes.Class(ctx, tx, r.Project, r.Name); err != nil {
+				return err
+			}
 		}
-		if err := s.Known(ctx, tx, r.Label); err != nil {
-			return err
+		if from.Same(to) && class == r.Classification {
+			return fault.New(fault.Conflict, "%s %s is labelled so already", r.Kind, r.Name)
 		}
 		now := s.now()
 		w = Widening{
-			ID: id.New("wid"), Project: r.Project, Kind: r.Kind, Name: r.Name, From: residency.Of(from.Zones()...), To: r.Label, Reason: r.Reason,
+			ID: id.New("wid"), Project: r.Project, Kind: r.Kind, Name: r.Name, From: from, To: to, FromClass: class, ToClass: r.Classification, Reason: r.Reason,
 			State: Requested, RequestedBy: p.ID, RequestedAt: now, ExpiresAt: now.Add(s.cfg.Answer),
 		}
-		if r.Label.Within(from) {
+		lower := r.Classification != "" && project.Strictest(class, r.Classification) != r.Classification
+		if to.Within(from) && !lower {
 			w.State, w.DecidedBy, w.DecidedAt = Approved, p.ID, now
 			return s.carryOut(ctx, tx, labels, w)
 		}
@@ -161,21 +176,36 @@ func (s *Service) decide(ctx context.Context, widening string, to State) (Wideni
 
 // carryOut changes the label if it is still what it was, and tells.
 func (s *Service) carryOut(ctx context.Context, tx *store.Tx, labels Labels, w Widening) error {
-	now, err := labels.Label(ctx, tx, w.Project, w.Name)
-	if err != nil {
-		return err
+	if len(w.To) > 0 {
+		now, err := labels.Label(ctx, tx, w.Project, w.Name)
+		if err != nil {
+			return err
+		}
+		if !now.Same(w.From) {
+			return fault.New(fault.Conflict, "%s %s may be in %s now, not in %s as when this was asked", w.Kind, w.Name, now, w.From).
+				WithHint("Ask again, so that both of you see what it is now.")
+		}
+		if err := s.Known(ctx, tx, w.To); err != nil {
+			return err
+		}
+		if err := labels.Relabel(ctx, tx, w.Project, w.Name, w.To); err != nil {
+			return err
+		}
 	}
-	if !now.Same(w.From) {
-		return fault.New(fault.Conflict, "%s %s may be in %s now, not in %s as when this was asked", w.Kind, w.Name, now, w.From).
-			WithHint("Ask again, so that both of you see what it is now.")
+	if classes, ok := labels.(Classes); ok && w.ToClass != "" {
+		now, err := classes.Class(ctx, tx, w.Project, w.Name)
+		if err != nil {
+			return err
+		}
+		if now != w.FromClass {
+			return fault.New(fault.Conflict, "%s %s is %s now, not %s as when this was asked", w.Kind, w.Name, now, w.FromClass).
+				WithHint("Ask again, so that both of you see what it is now.")
+		}
+		if err := classes.Reclassify(ctx, tx, w.Project, w.Name, w.ToClass); err != nil {
+			return err
+		}
 	}
-	if err := s.Known(ctx, tx, w.To); err != nil {
-		return err
-	}
-	if err := labels.Relabel(ctx, tx, w.Project, w.Name, w.To); err != nil {
-		return err
-	}
-	if err := event.Publish(ctx, tx, string(w.Project), LabelChanged, LabelEvent{Project: w.Project, Kind: w.Kind, Name: w.Name, From: w.From, To: w.To}); err != nil {
+	if err := event.Publish(ctx, tx, string(w.Project), LabelChanged, LabelEvent{Project: w.Project, Kind: w.Kind, Name: w.Name, From: w.From, To: w.To, FromClass: w.FromClass, ToClass: w.ToClass}); err != nil {
 		return err
 	}
 	return s.record(ctx, tx, w)
@@ -187,7 +217,7 @@ func (s *Service) record(ctx context.Context, tx *store.Tx, w Widening) error {
 		return err
 	}
 	err := audit.Append(ctx, tx, audit.Entry{Project: string(w.Project), Action: "dataset.relabel", Object: w.Kind + " " + w.Name, Reason: w.Reason, Detail: map[string]any{
-		"widening": w.ID, "state": w.State, "from": w.From.Zones(), "to": w.To, "requested_by": w.RequestedBy, "decided_by": w.DecidedBy,
+		"widening": w.ID, "state": w.State, "from": w.From.Zones(), "to": w.To, "from_classification": w.FromClass, "to_classification": w.ToClass, "requested_by": w.RequestedBy, "decided_by": w.DecidedBy,
 	}})
 	if err != nil {
 		return err

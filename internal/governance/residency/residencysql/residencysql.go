@@ -60,6 +60,8 @@ type wideningRow struct {
 	Name        string
 	FromZones   string // JSON
 	ToZones     string // JSON
+	FromClass   string
+	ToClass     string
 	Reason      string
 	State       string
 	RequestedBy string
@@ -71,6 +73,7 @@ type wideningRow struct {
 
 func (r wideningRow) widening() (border.Widening, error) {
 	w := border.Widening{
+		FromClass: project.Classification(r.FromClass), ToClass: project.Classification(r.ToClass),
 		ID: r.ID, Project: project.Name(r.Project), Kind: r.Kind, Name: r.Name, Reason: r.Reason, State: border.State(r.State),
 		RequestedBy: r.RequestedBy, RequestedAt: r.RequestedAt.Time(), ExpiresAt: r.ExpiresAt.Time(),
 		DecidedBy: r.DecidedBy, DecidedAt: r.DecidedAt.Time(),
@@ -154,6 +157,7 @@ func (Store) PutWidening(ctx context.Context, tx *store.Tx, w border.Widening) e
 	}
 	_, err = tx.NewInsert().Model(&wideningRow{
 		ID: w.ID, Project: string(w.Project), Kind: w.Kind, Name: w.Name, FromZones: string(from), ToZones: string(to),
+		FromClass: string(w.FromClass), ToClass: string(w.ToClass),
 		Reason: w.Reason, State: string(w.State), RequestedBy: w.RequestedBy, RequestedAt: store.At(w.RequestedAt),
 		ExpiresAt: store.At(w.ExpiresAt), DecidedBy: w.DecidedBy, DecidedAt: store.At(w.DecidedAt),
 	}).On("CONFLICT (id) DO UPDATE").
