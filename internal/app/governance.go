@@ -99,6 +99,8 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}
 	a.objects = backup.Hold(objects)
 	a.blobs = blob.New(a.objects, a.keys)
+	a.damage = &damageLog{journal: journal, log: a.log, told: map[blob.Key]time.Time{}}
+	a.blobs.OnDamaged(a.damage.tell)
 
 	second := a.cfg.Audit.Checkpoints
 	if second == "" {
