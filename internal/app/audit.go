@@ -44,7 +44,7 @@ const AuditTampered = "audit.tampered"
 // tampered tells of a finding of the audit log: an event, an entry in the journal, which
 // still takes entries, and a CloudEvent to the URL that the configuration names. The
 // closing App waits for the first try of each.
-func (a *App) tampered(ctx context.Context, journal audit.Journal) func(context.Context, error) {
+func (a *App) tampered(ctx context.Context, journal audit.Journal) func(error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	a.onClose(func() error {
@@ -57,33 +57,34 @@ func (a *App) tampered(ctx context.Context, journal audit.Journal) func(context.
 		cancel()
 		return nil
 	})
-	return func(_ context.Context, finding error) {
+	return func(finding error) {
 		running.Add(1)
-		var once sync.Once
-		first := func() { once.Do(running.Done) }
-		defer first()
-		what := map[string]any{"finding": finding.Error(), "hint": fault.HintOf(finding)}
-		err := a.db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return event.Publish(ctx, tx, "", AuditTampered, what) })
-		err = errors.Join(err, journal.Record(ctx, audit.Entry{
-			Actor: identity.Loop("audit"), Action: AuditTampered, Object: "audit log", Reason: finding.Error(),
-		}))
-		if err != nil {
-			a.log.ErrorContext(ctx, "the finding of the audit log could not be recorded", slog.Any("error", err))
-		}
-		if a.cfg.Audit.Alert == "" {
+		go a.tellTampered(ctx, journal, finding, sync.OnceFunc(running.Done))
+	}
+}
+
+// tellTampered tells of a finding until the context ends; tried is called after the first
+// try.
+func (a *App) tellTampered(ctx context.Context, journal audit.Journal, finding error, tried func()) {
+	defer tried()
+	what := map[string]any{"finding": finding.Error(), "hint": fault.HintOf(finding)}
+	err := a.db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return event.Publish(ctx, tx, "", AuditTampered, what) })
+	err = errors.Join(err, journal.Record(ctx, audit.Entry{
+		Actor: identity.Loop("audit"), Action: AuditTampered, Object: "audit log", Reason: finding.Error(),
+	}))
+	if err != nil {
+		a.log.ErrorContext(ctx, "the finding of the audit log could not be recorded", slog.Any("error", err))
+	}
+	for a.cfg.Audit.Alert != "" && ctx.Err() == nil {
+		err := postTampered(ctx, a.cfg.Audit.Alert, what)
+		if err == nil {
 			return
 		}
-		for ctx.Err() == nil {
-			err := postTampered(ctx, a.cfg.Audit.Alert, what)
-			if err == nil {
-				return
-			}
-			a.log.ErrorContext(ctx, "the alert about the audit log was not delivered", slog.Any("error", err))
-			first()
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Minute):
-			}
+		a.log.ErrorContext(ctx, "the alert about the audit log was not delivered", slog.Any("error", err))
+		tried()
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Minute):
 		}
 	}
 }

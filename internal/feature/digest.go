@@ -5,10 +5,12 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"hash"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 )
@@ -114,4 +116,16 @@ func (s *Service) ReadDigest(ctx context.Context, p project.Name, entity string,
 		key = value.AppendKey(key, v)
 	}
 	return d.digest(entity, key), nil
+}
+
+// rowsDigest is the digest by which the audit log names rows that were pushed: an HMAC
+// under a key of the project, because rows of one person can be guessed.
+func (s *Service) rowsDigest(ctx context.Context, p project.Name, rows []online.Row) (string, error) {
+	key, err := s.cfg.Keys.DataKey(ctx, string(p), "", "digests of rows that were pushed 1")
+	if err != nil {
+		return "", fault.Wrap(err, "the key of the audit log's digests")
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(chain("", rows)))
+	return "hmac-sha256:" + hex.EncodeToString(mac.Sum(nil)), nil
 }

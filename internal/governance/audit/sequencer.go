@@ -82,9 +82,9 @@ type Config struct {
 	// Sweep is how long a verification of the whole log may take while nothing is found;
 	// default 1 hour. The first one after Start takes half of a processor.
 	Sweep time.Duration
-	// Finding is called once when something is found to be not what was signed; nil: it is
-	// in Status and the server's log only.
-	Finding func(ctx context.Context, finding error)
+	// Finding is called once when something is found to be not what was signed, and returns
+	// at once; nil: it is in Status and the server's log only.
+	Finding func(finding error)
 
 	Now func() time.Time // for tests; default time.Now
 }
@@ -249,7 +249,7 @@ func (s *Sequencer) Check(ctx context.Context) error {
 func (s *Sequencer) settle(err error) error {
 	if Contradicted(err) {
 		if s.broken == nil && s.cfg.Finding != nil {
-			go s.cfg.Finding(context.Background(), err)
+			s.cfg.Finding(err)
 		}
 		s.broken = err
 		s.cfg.DB.Refuse(stream, fault.New(fault.Unavailable, "nothing can be changed: the audit log is not the one that was signed").
