@@ -74,14 +74,14 @@ func (s *Server) eraseAudit(ctx context.Context, in *struct {
 		Reason  string  `json:"reason" minLength:"1" maxLength:"2000" doc:"Why; kept in the log, so without the person's name"`
 	}
 },
-) (*body[audit.Erasure], error) {
+) (*body[audit.EntryErasure], error) {
 	return one(s.Audit.RequestErasure(ctx, in.Body.Indexes, in.Body.Reason))
 }
 
 func (s *Server) listAuditErasures(ctx context.Context, in *struct {
 	Token string `query:"page_token" maxLength:"64" doc:"next_page_token of the page before"`
 },
-) (*body[items[audit.Erasure]], error) {
+) (*body[items[audit.EntryErasure]], error) {
 	return listed(s.Audit.Erasures(ctx, in.Token))
 }
 
@@ -90,11 +90,11 @@ type InAuditErasure struct {
 	ID string `path:"id" maxLength:"64" doc:"Request to erase entries"`
 }
 
-func (s *Server) approveAuditErasure(ctx context.Context, in *InAuditErasure) (*body[audit.Erasure], error) {
+func (s *Server) approveAuditErasure(ctx context.Context, in *InAuditErasure) (*body[audit.EntryErasure], error) {
 	return one(s.Audit.ApproveErasure(ctx, in.ID))
 }
 
-func (s *Server) rejectAuditErasure(ctx context.Context, in *InAuditErasure) (*body[audit.Erasure], error) {
+func (s *Server) rejectAuditErasure(ctx context.Context, in *InAuditErasure) (*body[audit.EntryErasure], error) {
 	return one(s.Audit.RejectErasure(ctx, in.ID))
 }
 

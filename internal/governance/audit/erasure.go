@@ -43,8 +43,8 @@ const (
 	ErasureExpired   ErasureState = "expired"
 )
 
-// Erasure is a request to erase what entries say.
-type Erasure struct {
+// EntryErasure is a request to erase what entries say.
+type EntryErasure struct {
 	ID              string       `json:"id"`
 	Indexes         []int64      `json:"indexes" doc:"Of the entries, as the list shows them"`
 	Reason          string       `json:"reason" doc:"Why; kept in the log, so without the person's name"`
@@ -92,33 +92,33 @@ func Protected(action string) bool {
 // or with more than 1,000 entries; fault.NotFound when one is not there or erased
 // already; fault.PermissionDenied for an entry that cannot be erased (see Protected);
 // fault.Conflict for one that is not what was signed.
-func (s *Service) RequestErasure(ctx context.Context, indexes []int64, reason string) (Erasure, error) {
+func (s *Service) RequestErasure(ctx context.Context, indexes []int64, reason string) (EntryErasure, error) {
 	if err := s.cfg.Authorize(ctx, ActionErase, ""); err != nil {
-		return Erasure{}, err
+		return EntryErasure{}, err
 	}
 	indexes = slices.Compact(slices.Sorted(slices.Values(indexes)))
 	if strings.TrimSpace(reason) == "" || len(reason) > maxReason || len(indexes) == 0 || len(indexes) > maxErase {
-		return Erasure{}, fault.New(fault.Invalid, "erasing audit entries needs a reason of at most %d bytes and 1 to %d entries", maxReason, maxErase).
+		return EntryErasure{}, fault.New(fault.Invalid, "erasing audit entries needs a reason of at most %d bytes and 1 to %d entries", maxReason, maxErase).
 			WithHint("Say why, and name the entries by their index.")
 	}
 	p := identity.From(ctx)
 	if err := onlyPeople(p); err != nil {
-		return Erasure{}, err
+		return EntryErasure{}, err
 	}
 	if err := s.fold(); err != nil {
-		return Erasure{}, fault.Wrap(err, "bring the audit log up to date")
+		return EntryErasure{}, fault.Wrap(err, "bring the audit log up to date")
 	}
 	if _, err := s.erasable(ctx, indexes); err != nil {
-		return Erasure{}, err
+		return EntryErasure{}, err
 	}
 	now := s.now()
-	e := Erasure{
+	e := EntryErasure{
 		ID: id.New("aer"), Indexes: indexes, Reason: reason, State: ErasureRequested,
 		RequestedBy: p.ID, RequestedByName: p.Name, RequestedAt: now, ExpiresAt: now.Add(eraseAnswer),
 	}
 	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.putErasure(ctx, tx, e) })
 	if err != nil {
-		return Erasure{}, err
+		return EntryErasure{}, err
 	}
 	return e, nil
 }
@@ -177,28 +177,28 @@ func (s *Service) erasable(ctx context.Context, indexes []int64) ([]Leaf, error)
 // erasure. Errors: fault.NotFound; fault.PermissionDenied for the same person;
 // fault.Conflict when it is decided or has expired; fault.Unavailable when the entries
 // are erased but their old bytes could not be removed from the database's files yet.
-func (s *Service) ApproveErasure(ctx context.Context, erasure string) (Erasure, error) {
+func (s *Service) ApproveErasure(ctx context.Context, erasure string) (EntryErasure, error) {
 	return s.decideErasure(ctx, erasure, true)
 }
 
 // RejectErasure ends a request without effect; for who requested it, it is a withdrawal.
 // Needs what ApproveErasure needs, save that it may be the same person.
-func (s *Service) RejectErasure(ctx context.Context, erasure string) (Erasure, error) {
+func (s *Service) RejectErasure(ctx context.Context, erasure string) (EntryErasure, error) {
 	return s.decideErasure(ctx, erasure, false)
 }
 
-func (s *Service) decideErasure(ctx context.Context, erasure string, approve bool) (Erasure, error) {
+func (s *Service) decideErasure(ctx context.Context, erasure string, approve bool) (EntryErasure, error) {
 	if err := s.cfg.Authorize(ctx, ActionErase, ""); err != nil {
-		return Erasure{}, err
+		return EntryErasure{}, err
 	}
 	if err := id.Check("aer", erasure); err != nil {
-		return Erasure{}, err
+		return EntryErasure{}, err
 	}
 	p := identity.From(ctx)
 	if err := onlyPeople(p); err != nil {
-		return Erasure{}, err
+		return EntryErasure{}, err
 	}
-	var e Erasure
+	var e EntryErasure
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if e, err = s.cfg.Store.Erasure(ctx, tx, erasure); err != nil || !approve || e.State != ErasureRequested {
 			return err
@@ -206,7 +206,7 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 		return s.second(ctx, tx, e)
 	})
 	if err != nil {
-		return Erasure{}, err
+		return EntryErasure{}, err
 	}
 	var leaves []Leaf
 	if approve && e.State == ErasureRequested {
@@ -214,14 +214,14 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 		// writes to any more, so nothing else holds it.
 		if s.cfg.Journal != nil {
 			if err := s.cfg.Journal.Turn(ctx); err != nil {
-				return Erasure{}, fault.Wrap(err, "begin another journal file")
+				return EntryErasure{}, fault.Wrap(err, "begin another journal file")
 			}
 		}
 		if err := s.fold(); err != nil {
-			return Erasure{}, fault.Wrap(err, "bring the audit log up to date")
+			return EntryErasure{}, fault.Wrap(err, "bring the audit log up to date")
 		}
 		if leaves, err = s.erasable(ctx, e.Indexes); err != nil {
-			return Erasure{}, err
+			return EntryErasure{}, err
 		}
 	}
 	expired := false
@@ -258,12 +258,12 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 	}
 	// fault.Unavailable: erased, and its old bytes are still in the database's files.
 	if err != nil && !fault.Is(err, fault.Unavailable) {
-		return Erasure{}, err
+		return EntryErasure{}, err
 	}
 	return e, err
 }
 
-func (s *Service) second(ctx context.Context, tx *store.Tx, e Erasure) error {
+func (s *Service) second(ctx context.Context, tx *store.Tx, e EntryErasure) error {
 	if err := anotherPerson(ctx, tx, e.RequestedBy, e.RequestedAt); err != nil || s.cfg.SecondPerson == nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func (s *Service) second(ctx context.Context, tx *store.Tx, e Erasure) error {
 
 // erase blanks leaves that were proven, and appends the entries that name them: one for
 // each project and 100 entries.
-func (s *Service) erase(ctx context.Context, tx *store.Tx, e *Erasure, leaves []Leaf) error {
+func (s *Service) erase(ctx context.Context, tx *store.Tx, e *EntryErasure, leaves []Leaf) error {
 	now, err := s.cfg.Store.LeavesAt(ctx, tx, e.Indexes)
 	if err != nil {
 		return err
@@ -314,7 +314,7 @@ func (s *Service) erase(ctx context.Context, tx *store.Tx, e *Erasure, leaves []
 }
 
 // putErasure writes a request's state, to the log too.
-func (s *Service) putErasure(ctx context.Context, tx *store.Tx, e Erasure) error {
+func (s *Service) putErasure(ctx context.Context, tx *store.Tx, e EntryErasure) error {
 	if err := s.cfg.Store.PutErasure(ctx, tx, e); err != nil {
 		return err
 	}
@@ -347,7 +347,7 @@ func ranges(indexes []int64) string {
 
 // Erasures lists requests to erase entries, the newest first, 100 by 100; next is the
 // page token of the following page. Needs audit.read on the installation.
-func (s *Service) Erasures(ctx context.Context, pageToken string) (list []Erasure, next string, err error) {
+func (s *Service) Erasures(ctx context.Context, pageToken string) (list []EntryErasure, next string, err error) {
 	if err := s.cfg.Authorize(ctx, ActionRead, ""); err != nil {
 		return nil, "", err
 	}

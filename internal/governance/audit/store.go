@@ -79,11 +79,11 @@ type Store interface {
 	DropJournalCursor(ctx context.Context, tx *store.Tx, file string) error
 
 	// PutErasure inserts a request to erase entries, or replaces the one with its id.
-	PutErasure(ctx context.Context, tx *store.Tx, e Erasure) error
+	PutErasure(ctx context.Context, tx *store.Tx, e EntryErasure) error
 	// Erasure is fault.NotFound for an unknown id.
-	Erasure(ctx context.Context, tx *store.Tx, id string) (Erasure, error)
+	Erasure(ctx context.Context, tx *store.Tx, id string) (EntryErasure, error)
 	// Erasures gives those with id < before (empty: all), the newest first.
-	Erasures(ctx context.Context, tx *store.Tx, before string, limit int) ([]Erasure, error)
+	Erasures(ctx context.Context, tx *store.Tx, before string, limit int) ([]EntryErasure, error)
 
 	// Key is fault.NotFound before SetKey.
 	Key(ctx context.Context, tx *store.Tx) (LogKey, error)

@@ -330,8 +330,8 @@ type erasureRow struct {
 	DecidedAt       store.Time
 }
 
-func (r erasureRow) erasure() (audit.Erasure, error) {
-	e := audit.Erasure{
+func (r erasureRow) erasure() (audit.EntryErasure, error) {
+	e := audit.EntryErasure{
 		ID: r.ID, Reason: r.Reason, State: audit.ErasureState(r.State), RequestedBy: r.RequestedBy, RequestedByName: r.RequestedByName,
 		RequestedAt: r.RequestedAt.Time(), ExpiresAt: r.ExpiresAt.Time(), DecidedBy: r.DecidedBy, DecidedByName: r.DecidedByName, DecidedAt: r.DecidedAt.Time(),
 	}
@@ -339,7 +339,7 @@ func (r erasureRow) erasure() (audit.Erasure, error) {
 }
 
 // PutErasure inserts or replaces a request to erase entries.
-func (Store) PutErasure(ctx context.Context, tx *store.Tx, e audit.Erasure) error {
+func (Store) PutErasure(ctx context.Context, tx *store.Tx, e audit.EntryErasure) error {
 	indexes, err := json.Marshal(e.Indexes)
 	if err != nil {
 		return err
@@ -353,20 +353,20 @@ func (Store) PutErasure(ctx context.Context, tx *store.Tx, e audit.Erasure) erro
 }
 
 // Erasure gives a request to erase entries.
-func (Store) Erasure(ctx context.Context, tx *store.Tx, id string) (audit.Erasure, error) {
+func (Store) Erasure(ctx context.Context, tx *store.Tx, id string) (audit.EntryErasure, error) {
 	var r erasureRow
 	err := tx.NewSelect().Model(&r).Where("id = ?", id).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return audit.Erasure{}, fault.New(fault.NotFound, "erasure %.40q of audit entries does not exist", id)
+		return audit.EntryErasure{}, fault.New(fault.NotFound, "erasure %.40q of audit entries does not exist", id)
 	}
 	if err != nil {
-		return audit.Erasure{}, err
+		return audit.EntryErasure{}, err
 	}
 	return r.erasure()
 }
 
 // Erasures gives requests to erase entries, the newest first.
-func (Store) Erasures(ctx context.Context, tx *store.Tx, before string, limit int) ([]audit.Erasure, error) {
+func (Store) Erasures(ctx context.Context, tx *store.Tx, before string, limit int) ([]audit.EntryErasure, error) {
 	var rows []erasureRow
 	q := tx.NewSelect().Model(&rows).Order("id DESC").Limit(limit)
 	if before != "" {
@@ -375,7 +375,7 @@ func (Store) Erasures(ctx context.Context, tx *store.Tx, before string, limit in
 	if err := q.Scan(ctx); err != nil {
 		return nil, err
 	}
-	list := make([]audit.Erasure, len(rows))
+	list := make([]audit.EntryErasure, len(rows))
 	for i, r := range rows {
 		var err error
 		if list[i], err = r.erasure(); err != nil {
