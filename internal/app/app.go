@@ -112,7 +112,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 		}
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status}, predictionGauges{a.predictions}, servingGauges{a.serving.Measured}, scalingGauges{a.serving.Scaled}, remoteGauges{a.remotes}, shareGauges{})
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status}, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "falaj_objects_damaged_total", Help: "Reads that came upon a stored object that is not what was written."}, a.damage.Count), predictionGauges{a.predictions}, servingGauges{a.serving.Measured}, scalingGauges{a.serving.Scaled}, remoteGauges{a.remotes}, shareGauges{})
 	if a.features != nil {
 		registry.MustRegister(featureGauges{a.features}, streamGauges{a.features})
 	}

@@ -1,15 +1,25 @@
 package app
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // auditLag is how long the log may not be extended until the server says that it
@@ -28,6 +38,87 @@ func auditReady(s audit.Status, now time.Time) error {
 	return nil
 }
 
+// AuditTampered is published when the audit log is not what was signed.
+const AuditTampered = "audit.tampered"
+
+// tampered tells of a finding of the audit log: an event, an entry in the journal, which
+// still takes entries, and a CloudEvent to the URL that the configuration names. The
+// closing App waits for the first try of each.
+func (a *App) tampered(ctx context.Context, journal audit.Journal) func(error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	a.onClose(func() error {
+		first := make(chan struct{})
+		go func() { running.Wait(); close(first) }()
+		select {
+		case <-first:
+		case <-time.After(alertTimeout):
+		}
+		cancel()
+		return nil
+	})
+	return func(finding error) {
+		running.Add(1)
+		go a.tellTampered(ctx, journal, finding, sync.OnceFunc(running.Done))
+	}
+}
+
+// tellTampered tells of a finding until the context ends; tried is called after the first
+// try.
+func (a *App) tellTampered(ctx context.Context, journal audit.Journal, finding error, tried func()) {
+	defer tried()
+	what := map[string]any{"finding": finding.Error(), "hint": fault.HintOf(finding)}
+	err := a.db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return event.Publish(ctx, tx, "", AuditTampered, what) })
+	err = errors.Join(err, journal.Record(ctx, audit.Entry{
+		Actor: identity.Loop("audit"), Action: AuditTampered, Object: "audit log", Reason: finding.Error(),
+	}))
+	if err != nil {
+		a.log.ErrorContext(ctx, "the finding of the audit log could not be recorded", slog.Any("error", err))
+	}
+	for a.cfg.Audit.Alert != "" && ctx.Err() == nil {
+		err := postTampered(ctx, a.cfg.Audit.Alert, what)
+		if err == nil {
+			return
+		}
+		a.log.ErrorContext(ctx, "the alert about the audit log was not delivered", slog.Any("error", err))
+		tried()
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Minute):
+		}
+	}
+}
+
+// alertTimeout bounds one delivery of an alert about the audit log.
+const alertTimeout = 10 * time.Second
+
+// postTampered sends a finding as a CloudEvent.
+func postTampered(ctx context.Context, to string, what map[string]any) error {
+	ctx, cancel := context.WithTimeout(ctx, alertTimeout)
+	defer cancel()
+	body, err := json.Marshal(map[string]any{
+		"specversion": "1.0", "id": id.New("evt"), "source": "falaj", "type": "falaj." + AuditTampered, "time": time.Now().UTC().Format(time.RFC3339),
+		"datacontenttype": "application/json", "data": what,
+	})
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(string(body)))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/cloudevents+json")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode >= 300 {
+		return fault.New(fault.Unavailable, "the receiver answered %s", answer.Status)
+	}
+	return nil
+}
+
 // auditGauges are the state of the audit log, as Prometheus series.
 type auditGauges struct{ status func() audit.Status }
 
@@ -36,12 +127,14 @@ var (
 	auditEntries     = prometheus.NewDesc("falaj_audit_entries", "Entries in the audit log.", nil, nil)
 	auditFolded      = prometheus.NewDesc("falaj_audit_last_success_timestamp_seconds", "When the audit log was last up to date.", nil, nil)
 	auditSecondOK    = prometheus.NewDesc("falaj_audit_second_place_ok", "1 while the second place takes checkpoints, 0 while it does not.", nil, nil)
+	auditSwept       = prometheus.NewDesc("falaj_audit_verified_timestamp_seconds", "When every entry of the audit log was last verified.", nil, nil)
+	auditSweepTook   = prometheus.NewDesc("falaj_audit_verification_seconds", "Time that the last verification of every entry of the audit log took.", nil, nil)
 	auditSecondPlace = prometheus.NewDesc("falaj_audit_second_place_entries", "Entries of the audit log that the newest checkpoint in the second place signs.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (g auditGauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{auditOK, auditEntries, auditFolded, auditSecondOK, auditSecondPlace} {
+	for _, d := range []*prometheus.Desc{auditOK, auditEntries, auditFolded, auditSecondOK, auditSecondPlace, auditSwept, auditSweepTook} {
 		out <- d
 	}
 }
@@ -61,6 +154,10 @@ func (g auditGauges) Collect(out chan<- prometheus.Metric) {
 	gauge(auditEntries, float64(s.Size))
 	if !s.Folded.IsZero() {
 		gauge(auditFolded, float64(s.Folded.UnixMilli())/1000)
+	}
+	if !s.Swept.IsZero() {
+		gauge(auditSwept, float64(s.Swept.UnixMilli())/1000)
+		gauge(auditSweepTook, s.SweepTook.Seconds())
 	}
 	if s.HasWitness {
 		flag(auditSecondOK, s.WitnessErr == nil)
@@ -82,9 +179,26 @@ func VerifyAudit(export io.Reader, key string, checkpoints io.Reader) (string, e
 		return "", err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d entries and %d checkpoints verified, root %s\n", r.Size, r.Checkpoints, r.Root)
+	if r.Project != "" {
+		fmt.Fprintf(&b, "%d entries of project %s verified, in a log of %d entries with the root %s\n", r.Entries, r.Project, r.Size, r.Root)
+	} else {
+		fmt.Fprintf(&b, "%d entries and %d checkpoints verified, root %s\n", r.Size, r.Checkpoints, r.Root)
+	}
 	if r.Erased > 0 {
-		fmt.Fprintf(&b, "%d entries were erased; their commitments are intact\n", r.Erased)
+		fmt.Fprintf(&b, "%d entries were erased; their commitments are intact:\n", r.Erased)
+	}
+	for _, e := range r.Erasures {
+		what := "erased"
+		if e.Lost {
+			what = "accepted as lost, not erased,"
+		}
+		for _, one := range e.Entries {
+			fmt.Fprintf(&b, "  entry %d %s by entry %d", one.Index, what, e.Index)
+			if one.Action != "" {
+				fmt.Fprintf(&b, ": %s of %s at %s", one.Action, one.Actor, one.Time)
+			}
+			fmt.Fprintf(&b, " (reason: %q)\n", e.Reason)
+		}
 	}
 	if checkpoints != nil {
 		fmt.Fprintf(&b, "%d checkpoints of the second place agree, %d are newer than the export\n", r.Witnessed, r.Newer)

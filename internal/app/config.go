@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -77,7 +78,9 @@ type Config struct {
 	} `koanf:"keys"`
 
 	Audit struct {
-		Checkpoints string `koanf:"checkpoints" doc:"Second place for audit checkpoints: a file, best on another disk; empty is in the data directory"`
+		Checkpoints string   `koanf:"checkpoints" doc:"Second place for audit checkpoints: a file, best on another disk; empty is in the data directory"`
+		Alert       string   `koanf:"alert" doc:"URL that receives a CloudEvent by POST when the audit log is not what was signed; empty: it is an event, a metric and in the server's log only"`
+		Verify      duration `koanf:"verify" doc:"How long a verification of every entry of the audit log in the background may take, such as 1h"`
 	} `koanf:"audit"`
 
 	Erasures struct {
@@ -233,6 +236,7 @@ func defaults() map[string]any {
 		"online.prefix":         "falaj:",
 		"online.acknowledged":   synced,
 		"online.layout":         falajLayout,
+		"audit.verify":          "1h",
 		"online.verify":         "1h",
 		"online.verify_rows":    20_000_000,
 		"online.rotate":         "90d",
@@ -348,6 +352,12 @@ func (c Config) Validate() error {
 	}
 	if a := c.Online.Acknowledged; a != synced && a != inMemory {
 		return fault.New(fault.Invalid, "online.acknowledged: %q is neither %s nor %s", a, synced, inMemory)
+	}
+	if d, err := time.ParseDuration(c.Audit.Verify); err != nil || d < time.Minute {
+		return fault.New(fault.Invalid, "audit.verify: %q is not a duration of at least 1m", c.Audit.Verify)
+	}
+	if u, err := url.Parse(c.Audit.Alert); err != nil || c.Audit.Alert != "" && (u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
+		return fault.New(fault.Invalid, "audit.alert: %q is not an http or https URL", c.Audit.Alert)
 	}
 	if d, err := time.ParseDuration(c.Online.Verify); err != nil || d != 0 && d < time.Minute {
 		return fault.New(fault.Invalid, "online.verify: %q is neither 0 nor a duration of at least 1m, such as 1h", c.Online.Verify)

@@ -96,6 +96,7 @@ type parts struct {
 	backups   *backups
 	blobs     *blob.Store
 	sequencer *audit.Sequencer
+	damage    *damageLog
 	auditLog  *audit.Service
 
 	images        *oci.Store

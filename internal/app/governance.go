@@ -102,14 +102,17 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}
 	a.objects = backup.Hold(objects)
 	a.blobs = blob.New(a.objects, a.keys)
+	a.damage = &damageLog{journal: journal, log: a.log, told: map[blob.Key]time.Time{}}
+	a.blobs.OnDamaged(a.damage.tell)
 
 	second := a.cfg.Audit.Checkpoints
 	if second == "" {
 		second = filepath.Join(a.cfg.Data, "checkpoints")
 	}
+	sweep, _ := time.ParseDuration(a.cfg.Audit.Verify) // validated
 	if a.sequencer, err = audit.Open(ctx, audit.Config{
 		DB: a.db, Store: auditsql.Store{}, Sealer: a.keys, JournalDir: filepath.Join(a.cfg.Data, "journal"),
-		Witness: audit.NewCheckpointFile(second), Logger: a.log,
+		Witness: audit.NewCheckpointFile(second), Logger: a.log, Sweep: sweep, Finding: a.tampered(ctx, journal),
 	}); err != nil {
 		return fault.Wrap(err, "open the audit log")
 	}

@@ -105,6 +105,7 @@ type Reader struct {
 	hash   hash.Hash
 	n      int64
 	err    error
+	told   func(error) // of a damaged object; may be nil
 }
 
 // recording keeps the error of the driver, which Tink's reader may hide.
@@ -163,6 +164,9 @@ func (r *Reader) Read(p []byte) (int, error) {
 		r.err = damaged(r.key, "the digest is wrong")
 	default:
 		r.err = io.EOF
+	}
+	if r.told != nil && errors.Is(r.err, ErrDamaged) {
+		r.told(r.err)
 	}
 	if n > 0 && errors.Is(r.err, io.EOF) {
 		return n, nil // the next call says io.EOF

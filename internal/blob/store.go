@@ -21,12 +21,25 @@ const maxInMemory = 256 << 20
 
 // Store is encrypted object storage over a driver. Safe for concurrent use.
 type Store struct {
-	driver Driver
-	sealer Sealer
+	driver    Driver
+	sealer    Sealer
+	onDamaged func(ctx context.Context, ref Ref, err error)
 }
 
 // New makes a store.
 func New(driver Driver, sealer Sealer) *Store { return &Store{driver: driver, sealer: sealer} }
+
+// OnDamaged sets what is told of every object that was read and is damaged, besides its
+// reader. Call it before the store is used.
+func (s *Store) OnDamaged(tell func(ctx context.Context, ref Ref, err error)) { s.onDamaged = tell }
+
+// told tells of an error if it says that the object is damaged.
+func (s *Store) told(ctx context.Context, ref Ref, err error) error {
+	if s.onDamaged != nil && errors.Is(err, ErrDamaged) {
+		s.onDamaged(ctx, ref, err)
+	}
+	return err
+}
 
 // Option says how an object is written.
 type Option func(*options)
@@ -247,8 +260,9 @@ func (s *Store) Open(ctx context.Context, ref Ref) (*Reader, error) {
 	r, err := newReader(ctx, streaming, ref, o, t)
 	if err != nil {
 		_ = o.Close()
-		return nil, err
+		return nil, s.told(ctx, ref, err)
 	}
+	r.told = func(err error) { _ = s.told(ctx, ref, err) }
 	return r, nil
 }
 
@@ -337,7 +351,7 @@ func (s *Store) open(ctx context.Context, ref Ref) (Object, trailer, error) {
 	t, err := readTrailer(a, ref, o)
 	if err != nil {
 		_ = o.Close()
-		return nil, trailer{}, err
+		return nil, trailer{}, s.told(ctx, ref, err)
 	}
 	return o, t, nil
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -150,6 +151,38 @@ func TestEveryChangeIsFound(t *testing.T) {
 				rt.Fatalf("read: %v", err)
 			}
 		})
+	}
+}
+
+// Whoever watches over the store hears of every damaged object that somebody read.
+func TestDamageIsTold(t *testing.T) {
+	s, m := newStore()
+	var told []blob.Key
+	s.OnDamaged(func(_ context.Context, ref blob.Ref, err error) {
+		if !errors.Is(err, blob.ErrDamaged) {
+			t.Error(err)
+		}
+		told = append(told, ref.Key)
+	})
+	for i, change := range []func(b []byte) []byte{
+		func(b []byte) []byte { b[0] ^= 1; return b },
+		func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
+		func(b []byte) []byte { return b[:len(b)-1] },
+		func(b []byte) []byte { return b },
+	} {
+		ref := blob.Ref{Key: blob.Key(fmt.Sprintf("told/%d", i)), Project: "p", Owner: "o"}
+		if _, err := s.Put(t.Context(), ref, strings.NewReader("what was written")); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Put(t.Context(), ref.Key, bytes.NewReader(change(stored(t, m, ref.Key)))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := read(t, s, ref); (err != nil) != (i < 3) {
+			t.Errorf("%s: %v", ref.Key, err)
+		}
+	}
+	if len(told) != 3 {
+		t.Errorf("told of %v", told)
 	}
 }
 

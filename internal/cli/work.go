@@ -99,7 +99,7 @@ func (a *app) deploy() *cobra.Command {
 
 func (a *app) audit() *cobra.Command {
 	cmd := &cobra.Command{Use: "audit", Short: "Read, export and verify the audit log"}
-	cmd.AddCommand(a.auditList(), a.auditExport(), a.auditVerify(), a.auditErase(), a.auditAccept())
+	cmd.AddCommand(a.auditList(), a.auditExport(), a.auditVerify(), a.auditErase(), a.auditErasures(), a.auditDecide("approve"), a.auditDecide("reject"), a.auditWhoRead(), a.auditAccept())
 	return cmd
 }
 
@@ -124,12 +124,7 @@ func (a *app) auditList() *cobra.Command {
 			}
 			objects := []client.Object{}
 			for more := true; more; {
-				var page struct {
-					Items   []client.Object `json:"items"`
-					Next    string          `json:"next_page_token"`
-					Since   string          `json:"stale_since"`
-					Because string          `json:"stale_because"`
-				}
+				var page auditPage
 				if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/audit?"+q.Encode(), nil, &page); err != nil {
 					return err
 				}
@@ -139,10 +134,11 @@ func (a *app) auditList() *cobra.Command {
 				objects = append(objects, page.Items...)
 				if more = page.Next != "" && len(objects) < limit; more {
 					q.Set("page_token", page.Next)
+				} else if limit = max(limit, 0); page.Next != "" || len(objects) > limit {
+					fmt.Fprintf(a.Stderr, "falaj: the list was cut after %d entries, and more match; --limit prints more\n", limit)
 				}
 			}
-			objects = objects[:min(len(objects), max(limit, 0))]
-			return a.print(objects, []column{{"INDEX", "index"}, {"TIME", "time"}, {"PROJECT", "project"}, {"ACTOR", "actor_name"}, {"ACTION", "action"}, {"OBJECT", "object"}, {"OUTCOME", "outcome"}, {"REASON", "reason"}})
+			return a.print(auditEntries(objects[:min(len(objects), limit)]), auditColumns)
 		},
 	}
 	for _, f := range [][2]string{
@@ -159,16 +155,45 @@ func (a *app) auditList() *cobra.Command {
 	return cmd
 }
 
+// auditPage is a page of the audit log.
+type auditPage struct {
+	Items   []client.Object `json:"items"`
+	Next    string          `json:"next_page_token"`
+	Since   string          `json:"stale_since"`
+	Because string          `json:"stale_because"`
+}
+
+var auditColumns = []column{{"INDEX", "index"}, {"TIME", "time"}, {"PROJECT", "project"}, {"ACTOR", "actor_name"}, {"ACTION", "action"}, {"OBJECT", "object"}, {"OUTCOME", "outcome"}, {"REASON", "reason"}}
+
+// auditEntries shows in the column of the reason why an entry says nothing else.
+func auditEntries(objects []client.Object) []client.Object {
+	for _, o := range objects {
+		if what, ok := o["damaged"].(string); ok && o["reason"] == nil {
+			o["reason"] = "DAMAGED: " + what
+		} else if by, ok := o["erased_by"]; ok && o["reason"] == nil {
+			o["reason"] = fmt.Sprintf("erased by entry %v", by)
+		}
+	}
+	return objects
+}
+
 func (a *app) auditExport() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use: "export", Short: "Write the whole log with its proofs to a file", Example: "  falaj audit export -f audit.jsonl", Args: cobra.NoArgs,
+		Use: "export", Short: "Write the log, or a project's entries of it, with proofs to a file",
+		Long: "With -p only the entries of that project are written, each with a proof that it is in the signed log.\n" +
+			"`falaj audit verify` verifies both kinds offline.",
+		Example: "  falaj audit export -f audit.jsonl\n  falaj audit export -p nyc -f nyc.jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect()
 			if err != nil {
 				return err
 			}
-			resp, err := c.Send(cmd.Context(), http.MethodGet, "/api/v1/audit/export", nil, nil)
+			path := "/api/v1/audit/export"
+			if a.project != "" {
+				path += "?" + url.Values{"project": {a.project}}.Encode()
+			}
+			resp, err := c.Send(cmd.Context(), http.MethodGet, path, nil, nil)
 			if err != nil {
 				return err
 			}
@@ -232,11 +257,13 @@ func (a *app) auditVerify() *cobra.Command {
 func (a *app) auditErase() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use: "erase INDEX...", Short: "Erase what entries say, for ever; the log still verifies",
-		Long: "For the erasure of a person: the content of the entries goes, also from the database's files, and their\n" +
-			"commitments stay, so that the log verifies as before. INDEX is as `falaj audit list` shows it. The\n" +
-			"erasure is an entry of its own with the reason, which names no person. Exports and backups made\n" +
-			"before are not reached.",
+		Use: "erase INDEX...", Short: "Request to erase what entries say; another person approves it",
+		Long: "For the erasure of a person's data. Another administrator approves the request within 7 days. Then the\n" +
+			"content of the entries is removed, also from the database's files. Commitment, time, actor, action and\n" +
+			"outcome stay, named by the entry of the erasure, so that the log verifies as before. Entries about\n" +
+			"policies, approvals, roles, tokens, keys, zones, erasures and the log itself cannot be erased. INDEX is\n" +
+			"as `falaj audit list` shows it. The reason names no person. Exports and backups made before are not\n" +
+			"reached.",
 		Example: "  falaj audit list --actor bob -o json\n  falaj audit erase 118 121 --reason 'request 2026-17 of the subject'", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if reason == "" {
@@ -253,14 +280,100 @@ func (a *app) auditErase() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var o struct {
-				Erased int `json:"erased"`
-			}
+			var o client.Object
 			if err := c.Do(cmd.Context(), http.MethodPost, "/api/v1/audit/erase", map[string]any{"indexes": indexes, "reason": reason}, &o); err != nil {
 				return err
 			}
-			a.say("%d of %d entries erased", o.Erased, len(indexes))
+			if a.output != "table" {
+				return a.printOne(o)
+			}
+			a.say("Requested as %v. Another administrator approves it with `falaj audit approve %v`.", o["id"], o["id"])
 			return nil
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why; kept in the audit log")
+	return cmd
+}
+
+func (a *app) auditErasures() *cobra.Command {
+	return &cobra.Command{
+		Use: "erasures", Short: "List requests to erase entries, newest first", Example: "  falaj audit erasures", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			objects := []client.Object{}
+			for token, more := "", true; more; {
+				var page auditPage
+				if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/audit/erasures?"+url.Values{"page_token": {token}}.Encode(), nil, &page); err != nil {
+					return err
+				}
+				objects = append(objects, page.Items...)
+				token, more = page.Next, page.Next != ""
+			}
+			return a.print(objects, []column{{"ID", "id"}, {"STATE", "state"}, {"REQUESTED BY", "requested_by_name"}, {"REQUESTED", "requested_at"}, {"DECIDED BY", "decided_by_name"}, {"REASON", "reason"}})
+		},
+	}
+}
+
+// auditDecide is the command that approves or rejects a request to erase entries.
+func (a *app) auditDecide(verb string) *cobra.Command {
+	short, long := "Reject a request to erase entries, or withdraw your own", "The request has no effect then."
+	if verb == "approve" {
+		short = "Erase the entries that another person requested to erase"
+		long = "The approver is another person than the one who made the request, with the role admin in the installation."
+	}
+	return &cobra.Command{
+		Use: verb + " ID", Short: short, Long: long, Example: "  falaj audit erasures\n  falaj audit " + verb + " aer_01M7Z9YKWD1PV5STVPTQWGHWA5", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			var o struct {
+				State  string `json:"state"`
+				Erased int    `json:"erased"`
+			}
+			if err := c.Do(cmd.Context(), http.MethodPost, "/api/v1/audit/erasures/"+url.PathEscape(args[0])+"/"+verb, nil, &o); err != nil {
+				return err
+			}
+			if o.State == "done" {
+				a.say("%d entries erased", o.Erased)
+			} else {
+				a.say("%s is %s", args[0], o.State)
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) auditWhoRead() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: "who-read ENTITY VALUE...", Short: "List who read the features of a person",
+		Long: "Lists the reads of features that asked for the entity with these values of its join keys, in their order.\n" +
+			"The log has a digest of each key that was read, under a key of the project; only this question finds it.\n" +
+			"The question is an audited act itself, with the digest and the reason, which names no person.",
+		Example: "  falaj audit who-read customer 4711 -p shop --reason 'request 2026-18 of the subject'", Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if reason == "" {
+				return usage("say why, with --reason")
+			}
+			objects := []client.Object{}
+			for token, more := "", true; more; {
+				var page auditPage
+				ask := map[string]any{"entity": args[0], "values": args[1:], "reason": reason}
+				if token != "" {
+					ask["page_token"] = token
+				}
+				if err := a.call(cmd, http.MethodPost, ask, &page, "audit", "who-read"); err != nil {
+					return err
+				}
+				objects = append(objects, page.Items...)
+				token, more = page.Next, page.Next != ""
+			}
+			return a.print(auditEntries(objects), auditColumns)
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why; kept in the audit log")

@@ -91,17 +91,35 @@ func (v View) about(entity string) (at []int) {
 // "+4711" where they are int64. Errors: fault.NotFound for an unknown entity;
 // fault.Invalid for another number of values, or one of another type.
 func (s *Service) Identify(ctx context.Context, p project.Name, entity string, values []string) ([]string, error) {
-	var e Entity
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		d, err := s.find(ctx, tx, p, EntityKind, entity)
+	e, err := s.entity(ctx, p, entity)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := e.parse(entity, values)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, len(parts))
+	for i, v := range parts {
+		out[i] = v.String()
+	}
+	return out, nil
+}
+
+// entity is the newest definition of an entity.
+func (s *Service) entity(ctx context.Context, p project.Name, name string) (e Entity, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.find(ctx, tx, p, EntityKind, name)
 		if err == nil {
 			e, err = d.entity()
 		}
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
+	return e, err
+}
+
+// parse reads values of the entity's join keys.
+func (e Entity) parse(entity string, values []string) ([]value.Value, error) {
 	if len(values) != len(e.JoinKeys) {
 		return nil, fault.New(fault.Invalid, "a person of entity %s is named by %d, and %d are given", entity, len(e.JoinKeys), len(values)).
 			WithHint("Give the value of %s, in this order.", strings.Join(e.JoinKeys, ", "))
@@ -110,14 +128,14 @@ func (s *Service) Identify(ctx context.Context, p project.Name, entity string, v
 	if err != nil {
 		return nil, err
 	}
-	out := make([]string, len(values))
+	out := make([]value.Value, len(values))
 	for i, text := range values {
 		v, err := keyValue(t, text)
 		if err != nil || v.IsNull() {
 			// Not the value itself: what is refused may be a person's key all the same.
 			return nil, fault.New(fault.Invalid, "the value of %s is no %s", e.JoinKeys[i], t)
 		}
-		out[i] = v.String()
+		out[i] = v
 	}
 	return out, nil
 }

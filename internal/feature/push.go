@@ -87,6 +87,10 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 	if len(rows) == 0 {
 		return v, nil
 	}
+	digest, err := s.rowsDigest(ctx, r.Project, rows)
+	if err != nil {
+		return v, err
+	}
 	// On record before it is there: what is read was never unknown.
 	if err := s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
 		now, err := s.cfg.Store.Online(ctx, tx, r.Project, v.Name, v.Version)
@@ -105,7 +109,7 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 		}
 		return audit.Append(ctx, tx, audit.Entry{
 			Project: string(r.Project), Action: string(ActionPush), Object: objectKind + " view " + v.Ref(),
-			Detail: map[string]any{"rows": len(rows), "digest": "sha256:" + chain("", rows)},
+			Detail: map[string]any{"rows": len(rows), "digest": digest},
 		})
 	}); err != nil {
 		return v, err

@@ -2,13 +2,13 @@ package feature
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/online"
@@ -213,38 +213,52 @@ func (s *Service) admit(ctx context.Context, action policy.Action, p project.Nam
 
 // journal records the read of views that are confidential or restricted, or say
 // what they are read for, and of protected features in clear: one entry for the
-// batch. It returns when that is synced.
+// batch, or several where it names very many entities. It returns when they are synced.
 func (s *Service) journal(ctx context.Context, action policy.Action, p project.Name, pl *plan, keys [][][]byte, at time.Time, purpose string, unmasked []string) error {
 	class := project.Public
 	var views []string
-	h := sha256.New()
+	var read []int // places of these views
 	rows := 0
 	for i, v := range pl.views {
 		if c := pl.online[i].Classification; c.Journalled() || len(v.view.Purpose) > 0 || len(unmasked) > 0 {
 			class = project.Strictest(class, c)
 			views = append(views, v.view.Ref())
-			for _, k := range keys[i] {
-				h.Write(binary.AppendUvarint(nil, uint64(len(k))))
-				h.Write(k)
-			}
+			read = append(read, i)
 			rows = max(rows, len(keys[i]))
 		}
 	}
 	if len(views) == 0 {
 		return nil
 	}
-	detail := map[string]any{
-		"views": views, "entities": rows, "keys_digest": "sha256:" + hex.EncodeToString(h.Sum(nil)),
-		"as_of": at, "classification": class,
+	digester, err := s.digester(ctx, p)
+	if err != nil {
+		return err
 	}
+	for _, i := range read {
+		digester.add(pl.views[i].view, keys[i])
+	}
+	detail := map[string]any{"views": views, "entities": rows, "as_of": at, "classification": class}
 	if purpose != "" {
 		detail["purpose"] = purpose
 	}
 	if len(unmasked) > 0 {
 		detail["clear"] = unmasked
 	}
-	return fault.Wrap(s.cfg.Journal.Record(ctx, audit.Entry{Project: string(p), Action: string(action), Object: objectKind + " view " + views[0], Detail: detail}),
-		"record the read of %s view %s", objectKind, views[0])
+	record := func(ctx context.Context, detail map[string]any) error {
+		return fault.Wrap(s.cfg.Journal.Record(ctx, audit.Entry{Project: string(p), Action: string(action), Object: objectKind + " view " + views[0], Detail: detail}),
+			"record the read of %s view %s", objectKind, views[0])
+	}
+	if len(digester.all) <= maxDigests {
+		detail["keys_digest"] = digester.all
+		return record(ctx, detail)
+	}
+	group, ctx := errgroup.WithContext(ctx) // they share syncs
+	for part := range slices.Chunk(digester.all, maxDigests) {
+		detail := maps.Clone(detail)
+		detail["keys_digest"] = part
+		group.Go(func() error { return record(ctx, detail) })
+	}
+	return group.Wait()
 }
 
 // given are the values of join keys and of the request by name, each with one for each

@@ -685,11 +685,30 @@ func TestClassifiedReadsAreJournaledFirst(t *testing.T) {
 			t.Error("the journal holds a key")
 		}
 	}
+	// It is named by a digest that takes the project's key, the same in every entry.
+	ewr, err := w.ReadDigest(w.ctx, nyc, "origin", []string{"EWR"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lga, err := w.ReadDigest(w.ctx, nyc, "origin", []string{"LGA"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	digests, _ := w.gates.entries[0].Detail["keys_digest"].([]string)
+	if len(digests) != 2 || !slices.Contains(digests, ewr) || slices.Contains(digests, lga) {
+		t.Errorf("digests %v, and that of EWR is %s", digests, ewr)
+	}
+	other, err := w.ReadDigest(w.ctx, "other", "origin", []string{"EWR"})
+	if err == nil && other == ewr {
+		t.Error("the digest is the same in another project")
+	}
+	_, err = w.ReadDigest(w.ctx, nyc, "origin", []string{"EWR", "JFK"})
+	refused(t, err, fault.Invalid, "named by 1")
 	if !slices.Contains(w.gates.asked, "feature.history weather@1 confidential") {
 		t.Errorf("asked %v", w.gates.asked)
 	}
 	w.gates.broken = fault.New(fault.Unavailable, "disk full")
-	_, err := w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Features: []string{"weather"}}, Entities: origin("EWR")})
+	_, err = w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Features: []string{"weather"}}, Entities: origin("EWR")})
 	refused(t, err, fault.Unavailable, "disk full")
 }
 

@@ -2,20 +2,32 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 )
 
 // auditView is an entry as people read it.
 type auditView struct {
 	Index     int64     `json:"index"`
 	Time      time.Time `json:"time"`
-	Erased    bool      `json:"erased,omitempty"`
+	Erased    bool      `json:"erased,omitempty" doc:"What the entry said was erased; project, actor, action and outcome remain"`
+	ErasedBy  int64     `json:"erased_by,omitempty" doc:"Index of the entry of the erasure"`
+	Damaged   string    `json:"damaged,omitempty" doc:"What of the entry is not what was signed; its text is not shown"`
 	ActorName string    `json:"actor_name"`
 	audit.Entry
+}
+
+func auditViews(records []audit.Record) []auditView {
+	views := make([]auditView, len(records))
+	for i, r := range records {
+		views[i] = auditView{Index: r.Index, Time: r.Time, Erased: r.Erased, ErasedBy: r.By, Damaged: r.Damaged, ActorName: r.Entry.Actor.String(), Entry: r.Entry}
+	}
+	return views
 }
 
 func (s *Server) listAudit(ctx context.Context, in *struct {
@@ -42,11 +54,7 @@ func (s *Server) listAudit(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	views := make([]auditView, len(records))
-	for i, r := range records {
-		views[i] = auditView{Index: r.Index, Time: r.Time, Erased: r.Erased, ActorName: r.Entry.Actor.String(), Entry: r.Entry}
-	}
-	page := auditPage{Items: views, Next: next}
+	page := auditPage{Items: auditViews(records), Next: next, Truncated: next != ""}
 	page.StaleSince, page.StaleBecause = s.Audit.Stale()
 	return &body[auditPage]{page}, nil
 }
@@ -55,12 +63,9 @@ func (s *Server) listAudit(ctx context.Context, in *struct {
 type auditPage struct {
 	Items        []auditView `json:"items"`
 	Next         string      `json:"next_page_token,omitempty" doc:"Ask with it as page_token for the next page; empty at the end"`
+	Truncated    bool        `json:"truncated" doc:"More entries match than this page shows"`
 	StaleSince   time.Time   `json:"stale_since,omitzero" doc:"What was done since then may be missing; absent when nothing is"`
 	StaleBecause string      `json:"stale_because,omitempty" doc:"Why the log could not be extended"`
-}
-
-type erasedView struct {
-	Erased int `json:"erased" doc:"How many had a content"`
 }
 
 func (s *Server) eraseAudit(ctx context.Context, in *struct {
@@ -69,9 +74,55 @@ func (s *Server) eraseAudit(ctx context.Context, in *struct {
 		Reason  string  `json:"reason" minLength:"1" maxLength:"2000" doc:"Why; kept in the log, so without the person's name"`
 	}
 },
-) (*body[erasedView], error) {
-	n, err := s.Audit.Erase(ctx, in.Body.Indexes, in.Body.Reason)
-	return one(erasedView{n}, err)
+) (*body[audit.EntryErasure], error) {
+	return one(s.Audit.RequestErasure(ctx, in.Body.Indexes, in.Body.Reason))
+}
+
+func (s *Server) listAuditErasures(ctx context.Context, in *struct {
+	Token string `query:"page_token" maxLength:"64" doc:"next_page_token of the page before"`
+},
+) (*body[items[audit.EntryErasure]], error) {
+	return listed(s.Audit.Erasures(ctx, in.Token))
+}
+
+// InAuditErasure is the path of a request to erase audit entries.
+type InAuditErasure struct {
+	ID string `path:"id" maxLength:"64" doc:"Request to erase entries"`
+}
+
+func (s *Server) approveAuditErasure(ctx context.Context, in *InAuditErasure) (*body[audit.EntryErasure], error) {
+	return one(s.Audit.ApproveErasure(ctx, in.ID))
+}
+
+func (s *Server) rejectAuditErasure(ctx context.Context, in *InAuditErasure) (*body[audit.EntryErasure], error) {
+	return one(s.Audit.RejectErasure(ctx, in.ID))
+}
+
+// whoReadPage are the reads of a person, and whether they are all.
+type whoReadPage struct {
+	Items     []auditView `json:"items"`
+	Next      string      `json:"next_page_token,omitempty" doc:"Ask with it as page_token for the next page; empty at the end"`
+	Truncated bool        `json:"truncated" doc:"More reads match than this page shows"`
+}
+
+// whoRead answers who read the features of a person. The person's key is in the body, so
+// that no log of addresses has it.
+func (s *Server) whoRead(ctx context.Context, in *struct {
+	InProject
+	Body struct {
+		Entity string   `json:"entity" minLength:"1" maxLength:"63" doc:"Entity, such as customer"`
+		Values []string `json:"values" minItems:"1" maxItems:"16" doc:"Of the entity's join keys, in their order"`
+		Reason string   `json:"reason" minLength:"1" maxLength:"2000" doc:"Why; kept in the log, so without the person's name"`
+		Token  string   `json:"page_token,omitempty" maxLength:"512" doc:"next_page_token of the page before"`
+	}
+},
+) (*body[whoReadPage], error) {
+	digest, err := s.Features.ReadDigest(ctx, project.Name(in.Project), in.Body.Entity, in.Body.Values)
+	if err != nil {
+		return nil, err
+	}
+	records, next, err := s.Audit.WhoRead(ctx, in.Project, in.Body.Entity, digest, in.Body.Reason, in.Body.Token)
+	return one(whoReadPage{Items: auditViews(records), Next: next, Truncated: next != ""}, err)
 }
 
 // instant reads an RFC 3339 time; empty is the zero time.
@@ -91,7 +142,11 @@ func instant(field, s string) (time.Time, error) {
 func (s *Server) exportAudit(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	counted := &firstByte{ResponseWriter: w}
-	if err := s.Audit.Export(r.Context(), counted); err != nil {
+	export := s.Audit.Export
+	if p := r.URL.Query().Get("project"); p != "" {
+		export = func(ctx context.Context, w io.Writer) error { return s.Audit.ExportProject(ctx, p, w) }
+	}
+	if err := export(r.Context(), counted); err != nil {
 		if !counted.written {
 			s.fail(w, r, err)
 			return

@@ -124,8 +124,14 @@ func (s *Server) gatewayFile(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusPartialContent)
 	}
 	_, err = io.CopyN(io.Discard, f, from) // it is checked as a whole
+	sent := int64(0)
 	if err == nil {
-		_, err = io.Copy(w, f)
+		sent, err = io.Copy(w, f)
+	}
+	if err != nil && sent == 0 && from == 0 {
+		w.Header().Del("Content-Length")
+		s.fail(w, r, err)
+		return
 	}
 	if err != nil { // cut off, so that nobody takes it for the whole
 		s.logInternal(r.Context(), r.URL.Path, err)

@@ -115,8 +115,12 @@ func New(o Options, d Domains) *Server {
 	route(s, "DELETE", "/api/v1/budgets/{project}", "budget.delete", "Delete a project's budget", s.deleteBudget)
 	route(s, "POST", "/api/v1/pools/{name}/nodes/{node}/release", "pool.apply", "Lift the quarantine of a node", s.releaseNode)
 	route(s, "GET", "/api/v1/audit", "", "List audited acts, newest first", s.listAudit)
-	route(s, "POST", "/api/v1/audit/erase", "audit.erase", "Erase what entries say; their commitments stay, and the log verifies", s.eraseAudit)
-	s.raw("GET", "/api/v1/audit/export", "audit.export", "The audit log with its proofs", media{gives: "application/x-ndjson"}, s.exportAudit)
+	route(s, "POST", "/api/v1/audit/erase", "audit.erase", "Request to erase what entries say; another person approves it", s.eraseAudit)
+	route(s, "GET", "/api/v1/audit/erasures", "audit.read", "List requests to erase entries, newest first", s.listAuditErasures)
+	route(s, "POST", "/api/v1/audit/erasures/{id}/approve", "audit.erase", "Erase what another person requested; commitments, times, actors and actions stay", s.approveAuditErasure)
+	route(s, "POST", "/api/v1/audit/erasures/{id}/reject", "audit.erase", "Reject a request to erase entries, or withdraw your own", s.rejectAuditErasure)
+	s.raw("GET", "/api/v1/audit/export", "", "The audit log, or a project's entries of it, with proofs", media{gives: "application/x-ndjson"}, s.exportAudit,
+		query("project", "Export only the entries of this project; empty: the whole log"))
 
 	route(s, "GET", "/api/v1/backups", "backup.read", "List the backups that the server has made of itself", s.listBackups)
 	route(s, "POST", "/api/v1/backups", "backup.make", "Make a backup while the server is in use; it is done in the background", s.makeBackup)
@@ -150,6 +154,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", p+"/widenings", "dataset.read", "List who asked for which data to be where, newest first", s.listWidenings)
 	route(s, "POST", p+"/widenings", "dataset.relabel", "Change where a dataset version may be: fewer zones at once, more when a second person approves", s.relabel)
 	route(s, "POST", p+"/widenings/{id}/approve", "dataset.relabel", "Approve what another person asked for", s.approveWidening)
+	route(s, "POST", p+"/audit/who-read", "audit.reads", "List who read the features of a person, newest first; the question is audited", s.whoRead)
 	route(s, "POST", p+"/widenings/{id}/reject", "dataset.relabel", "Reject it, or withdraw what you asked for", s.rejectWidening)
 	route(s, "POST", p+"/query", "dataset.query", "Run SQL over datasets", s.query)
 

@@ -397,3 +397,23 @@ func AppendKey(dst []byte, v Value) []byte {
 	}
 	return binary.BigEndian.AppendUint64(dst, v.bits)
 }
+
+// SplitKey gives the parts of an entity key; false where it is none.
+func SplitKey(key []byte) (parts [][]byte, ok bool) {
+	for len(key) > 0 {
+		n := 9
+		if Type(key[0]) == String {
+			length, size := binary.Uvarint(key[1:])
+			if size <= 0 || length > uint64(len(key)) {
+				return nil, false
+			}
+			n = 1 + size + int(length) //nolint:gosec // at most len(key)
+		}
+		if n > len(key) {
+			return nil, false
+		}
+		parts = append(parts, key[:n:n])
+		key = key[n:]
+	}
+	return parts, true
+}

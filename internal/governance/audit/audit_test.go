@@ -418,8 +418,24 @@ func TestPermissions(t *testing.T) {
 		t.Error("something was written")
 	}
 	p.denied = audit.ActionErase
-	_, err = svc.Erase(t.Context(), []int64{0}, "why")
+	_, err = svc.RequestErasure(alice(t.Context()), []int64{0}, "why")
 	wantFault(t, err, fault.PermissionDenied, "")
+}
+
+func carol(ctx context.Context) context.Context {
+	return identity.With(ctx, identity.Principal{Kind: identity.User, ID: "usr_2", Name: "carol"})
+}
+
+// eraseBoth erases entries as two people do.
+func eraseBoth(t *testing.T, svc *audit.Service, indexes []int64, reason string) {
+	t.Helper()
+	e, err := svc.RequestErasure(alice(t.Context()), indexes, reason)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err = svc.ApproveErasure(carol(t.Context()), e.ID); err != nil || e.Erased != len(indexes) || e.State != audit.ErasureDone {
+		t.Fatalf("%+v, %v", e, err)
+	}
 }
 
 func TestErasedEntriesTellNothingAndVerify(t *testing.T) {
@@ -442,14 +458,12 @@ func erasedEntriesTellNothingAndVerify(t *testing.T, p *place) {
 		t.Fatalf("found %v", indexes)
 	}
 	for _, reason := range []string{"", " ", strings.Repeat("x", 2001)} {
-		_, err := svc.Erase(t.Context(), indexes, reason)
+		_, err := svc.RequestErasure(alice(t.Context()), indexes, reason)
 		wantFault(t, err, fault.Invalid, "reason")
 	}
-	if n, err := svc.Erase(alice(t.Context()), indexes, "request of the subject"); err != nil || n != 2 {
-		t.Fatal(n, err)
-	}
-	_, err := svc.Erase(t.Context(), indexes, "again")
-	wantFault(t, err, fault.NotFound, "")
+	eraseBoth(t, svc, indexes, "request of the subject")
+	_, err := svc.RequestErasure(alice(t.Context()), indexes, "again")
+	wantFault(t, err, fault.NotFound, "erased already")
 	if got := list(t, svc, audit.Filter{Text: "subject bob"}); len(got) != 0 {
 		t.Errorf("still found: %v", got)
 	}
@@ -475,10 +489,10 @@ func erasedEntriesTellNothingAndVerify(t *testing.T, p *place) {
 		t.Errorf("%+v, %v", report, err)
 	}
 	all := list(t, svc, audit.Filter{})
-	if r := all[indexes[0]]; !r.Erased || r.Entry.Action != "" {
+	if r := all[indexes[0]]; !r.Erased || r.Entry.Action != "subject.read" || r.Entry.Actor.Name != "alice" || r.Entry.Object != "" || r.By != all[len(all)-2].Index {
 		t.Errorf("%+v", r)
 	}
-	if r := all[len(all)-2]; r.Entry.Action != audit.ActionErase || r.Entry.Actor.ID != "usr_1" {
+	if r := all[len(all)-2]; r.Entry.Action != audit.ActionErase || r.Entry.Actor.ID != "usr_2" || r.Entry.Project != "wind" {
 		t.Errorf("the erasure itself is %+v", r)
 	}
 	if err := j.Record(alice(t.Context()), audit.Entry{Action: "later.read"}); err != nil {

@@ -45,7 +45,9 @@ func (c Checkpoint) text() string {
 	return s
 }
 
-func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
+const timeLayout = "2006-01-02T15:04:05.000000Z"
+
+func formatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
 
 func (c Checkpoint) sign(s note.Signer) ([]byte, error) {
 	return note.Sign(&note.Note{Text: c.text()}, s)
@@ -97,7 +99,7 @@ func parseCheckpoint(text string) (Checkpoint, error) {
 	}
 	c := Checkpoint{Origin: lines[0], Size: tree.N, Root: tree.Hash}
 	at, ok := strings.CutPrefix(lines[3], "time ")
-	if c.Time, err = time.Parse("2006-01-02T15:04:05.000000Z", at); err != nil || !ok {
+	if c.Time, err = time.Parse(timeLayout, at); err != nil || !ok {
 		return Checkpoint{}, errNotOurs
 	}
 	if len(lines) == 6 {
@@ -308,6 +310,21 @@ func (c *CheckpointFile) Last(context.Context) ([]byte, error) {
 			WithHint("The second place was damaged or changed: restore it from its own backup.")
 	}
 	return nil, nil
+}
+
+// All gives all checkpoints, in the order in which they were appended.
+func (c *CheckpointFile) All(context.Context) ([][]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f, err := os.Open(c.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return ReadCheckpoints(f)
 }
 
 // ReadCheckpoints reads the checkpoints of a CheckpointFile for Verify; lines

@@ -49,6 +49,7 @@ type entryLine struct {
 	Leaf   []byte          `json:"leaf"`
 	Salt   []byte          `json:"salt,omitempty"`
 	Record json.RawMessage `json:"record,omitempty"`
+	Proof  []tlog.Hash     `json:"proof,omitempty"` // in an export of a project
 }
 
 type trailerLine struct {
@@ -193,6 +194,9 @@ func (s *Service) exportPage(ctx context.Context, out *exporter, from, to, size 
 	if int64(len(leaves)) != to-from {
 		return missing(from, to)
 	}
+	if err := s.intact(ctx, leaves, size); err != nil {
+		return err
+	}
 	for _, l := range leaves {
 		out.line(entryLine{Index: l.Index, Leaf: l.Commitment, Salt: l.Salt, Record: l.Record})
 		for len(checkpoints) > 0 && checkpoints[0].Size == l.Index+1 {
@@ -201,6 +205,25 @@ func (s *Service) exportPage(ctx context.Context, out *exporter, from, to, size 
 		}
 	}
 	return out.err
+}
+
+// intact proves leaves that an export of a size is about to write, whose erasures have
+// to be in the export.
+func (s *Service) intact(ctx context.Context, leaves []Leaf, size int64) error {
+	bad, err := s.cfg.Log.prove(ctx, leaves)
+	if err != nil {
+		return err
+	}
+	erased := s.cfg.Log.erased.of(leaves)
+	for _, l := range leaves {
+		if what, ok := bad[l.Index]; ok {
+			return changedLog(fmt.Sprintf("entry %d: %s", l.Index, what))
+		}
+		if l.Record == nil && erased[l.Index].By >= size {
+			return fault.New(fault.Conflict, "entry %d of the audit log was erased while the log was exported", l.Index).WithHint("Export again.")
+		}
+	}
+	return nil
 }
 
 // exporter writes lines and hashes them; the first error stays.

@@ -31,8 +31,9 @@ type tree struct {
 	edge []tlog.Hash // roots of the full subtrees, largest first
 }
 
-func (t *tree) add(commitment []byte) {
-	h := tlog.RecordHash(commitment)
+func (t *tree) add(commitment []byte) { t.addHash(tlog.RecordHash(commitment)) }
+
+func (t *tree) addHash(h tlog.Hash) {
 	for n := t.size; n&1 == 1; n >>= 1 {
 		h = tlog.NodeHash(t.edge[len(t.edge)-1], h)
 		t.edge = t.edge[:len(t.edge)-1]
@@ -42,10 +43,17 @@ func (t *tree) add(commitment []byte) {
 }
 
 // root is the root of a tree that is not empty.
-func (t *tree) root() tlog.Hash {
-	h := t.edge[len(t.edge)-1]
-	for i := len(t.edge) - 2; i >= 0; i-- {
-		h = tlog.NodeHash(t.edge[i], h)
+func (t *tree) root() tlog.Hash { return foldEdge(t.edge) }
+
+// foldEdge is the root over the roots of full subtrees, the largest first; the zero
+// hash for none.
+func foldEdge(edge []tlog.Hash) tlog.Hash {
+	if len(edge) == 0 {
+		return tlog.Hash{}
+	}
+	h := edge[len(edge)-1]
+	for i := len(edge) - 2; i >= 0; i-- {
+		h = tlog.NodeHash(edge[i], h)
 	}
 	return h
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -34,6 +35,7 @@ const (
 	roundTimeout  = 30 * time.Second
 	keepEvery     = 5 * time.Second // between checkpoints in the second place when nobody asks
 	loopPrincipal = "audit-sequencer"
+	actionAccept  = "audit.accept_rollback"
 )
 
 // errContradicted is in every error that says that the log is not the one that
@@ -77,6 +79,13 @@ type Config struct {
 	Interval   time.Duration // between rounds of the loop; default 500 ms, at most 1 s
 	Logger     *slog.Logger  // nil: silent
 
+	// Sweep is how long a verification of the whole log may take while nothing is found;
+	// default 1 hour. The first one after Start takes half of a processor.
+	Sweep time.Duration
+	// Finding is called once when something is found to be not what was signed, and returns
+	// at once; nil: it is in Status and the server's log only.
+	Finding func(finding error)
+
 	Now func() time.Time // for tests; default time.Now
 }
 
@@ -99,6 +108,10 @@ type Sequencer struct {
 	broken    error      // under round: why nothing may be changed until Accept; nil when all is well
 	accepting bool       // under round: a person has seen what is wrong with what was signed
 
+	trunk  trunk
+	erased erasures
+	sweep  sweep
+
 	mu     sync.Mutex
 	status Status
 	stop   context.CancelFunc
@@ -116,6 +129,10 @@ type Status struct {
 	Folded     time.Time // when a round last went well: what was done since may be missing
 	Err        error     // of the last round; nil when all is well; see Contradicted
 	WitnessErr error     // why the second place lags behind
+
+	Swept     time.Time     // when every entry was last verified; zero before the first time
+	SweepTook time.Duration // time that the verification itself took, then
+	Verified  int64         // entries that the verification under way, or the last one, has seen
 }
 
 // Folded is what a round did.
@@ -133,6 +150,9 @@ func Open(ctx context.Context, cfg Config) (*Sequencer, error) {
 		cfg.Interval = 500 * time.Millisecond
 	}
 	cfg.Interval = min(cfg.Interval, time.Second)
+	if cfg.Sweep <= 0 {
+		cfg.Sweep = time.Hour
+	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -228,6 +248,9 @@ func (s *Sequencer) Check(ctx context.Context) error {
 // what is done now could not be proven later.
 func (s *Sequencer) settle(err error) error {
 	if Contradicted(err) {
+		if s.broken == nil && s.cfg.Finding != nil {
+			s.cfg.Finding(err)
+		}
 		s.broken = err
 		s.cfg.DB.Refuse(stream, fault.New(fault.Unavailable, "nothing can be changed: the audit log is not the one that was signed").
 			WithHint("The server's log says what was found; `A log that was changed` in docs/guides/operate.md says what its operator can do."))
@@ -310,33 +333,31 @@ func (s *Sequencer) compare(ctx context.Context, c Checkpoint) error {
 		if err != nil {
 			return err
 		}
-		if c.Size > size {
-			return contradicted(hintOlder, "the audit log was rolled back: it has %d entries, and a checkpoint of %s signed %d",
-				size, formatTime(c.Time), c.Size)
-		}
-		root, err := tlog.TreeHash(c.Size, s.reader(ctx, tx, nil))
-		if err != nil {
-			return err
-		}
-		if root != c.Root {
-			return contradicted(hintOlder, "the audit log was forked: its first %d entries are not those that a checkpoint of %s signed",
-				c.Size, formatTime(c.Time))
-		}
-		return nil
+		return agree(c, size, s.reader(ctx, tx, nil))
 	})
 }
 
-// Accept goes on in spite of what Check found, and reports whether there was
-// anything to accept. It puts an entry into the log that says so, and signs a
-// checkpoint that names the one it supersedes; both stay. Where the log itself was
-// changed, its hashes are computed anew from the entries that are left, and the
-// checkpoints that they contradict go: the second place still has those. It asks
-// for no permission: only who starts the server can call it. Errors: fault.Invalid
-// without a reason; fault.Conflict when entries are missing in the middle or the
-// second place is of another log, which only a backup mends.
+// Accept resumes a log in spite of a finding, and reports whether there was one. It
+// verifies all entries, appends an entry with the finding and the reason, and signs a
+// checkpoint that names the one it supersedes; both stay. Where the tree was changed,
+// its hashes are computed from the entries that are left, and the checkpoints that they
+// contradict go: the second place still has those. Entries whose content is not what was
+// signed are blanked and named as lost. Accept asks for no permission: only who starts
+// the server can call it. Errors: fault.Invalid without a reason; fault.Conflict when
+// entries are missing in the middle or the second place is of another log, which only a
+// backup mends.
 func (s *Sequencer) Accept(ctx context.Context, reason string) (accepted bool, err error) {
 	if strings.TrimSpace(reason) == "" {
 		return false, fault.New(fault.Invalid, "accepting a rolled-back audit log needs a reason").WithHint("Say what happened and who decided.")
+	}
+	// A change of an entry's content is found by nothing else.
+	for ended := false; !ended; {
+		if ended, err = s.Sweep(ctx, math.MaxInt64); Contradicted(err) {
+			break
+		}
+		if err != nil {
+			return false, err
+		}
 	}
 	s.round.Lock()
 	defer s.round.Unlock()
@@ -349,13 +370,17 @@ func (s *Sequencer) Accept(ctx context.Context, reason string) (accepted bool, e
 		return false, err
 	}
 	detail := map[string]any{"finding": finding.Error()}
-	var supersedes *tlog.Tree
 	if last != nil {
-		supersedes = &tlog.Tree{N: last.Size, Hash: last.Root}
-		detail["superseded_size"], detail["superseded_root"] = last.Size, last.Root.String()
 		s.given = last.Time
 	}
+	var supersedes *tlog.Tree
 	s.accepting, s.proven = true, tlog.Tree{}
+	s.trunk.mu.Lock()
+	s.trunk.reset()
+	s.trunk.mu.Unlock()
+	s.erased.mu.Lock()
+	s.erased.known, s.erased.upto = nil, 0
+	s.erased.mu.Unlock()
 	s.cfg.DB.Refuse(stream, nil)
 	defer func() {
 		s.accepting = false
@@ -367,9 +392,32 @@ func (s *Sequencer) Accept(ctx context.Context, reason string) (accepted bool, e
 		if err := s.mend(ctx, tx); err != nil {
 			return err
 		}
-		return Append(ctx, tx, Entry{
-			Actor: identity.Loop(loopPrincipal), Action: "audit.accept_rollback", Object: "audit log " + s.origin, Reason: reason, Detail: detail,
-		})
+		continues, err := s.continues(ctx, tx, last)
+		if err != nil {
+			return err
+		}
+		if supersedes = nil; !continues {
+			supersedes = &tlog.Tree{N: last.Size, Hash: last.Root}
+			detail["superseded_size"], detail["superseded_root"] = last.Size, last.Root.String()
+		}
+		lost, err := s.mendContents(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for first := true; first || len(lost) > 0; first = false {
+			part := lost[:min(len(lost), eraseChunk)]
+			lost = lost[len(part):]
+			detail := maps.Clone(detail)
+			if len(part) > 0 {
+				detail["lost"] = part
+			}
+			if err := Append(ctx, tx, Entry{
+				Actor: identity.Loop(loopPrincipal), Action: actionAccept, Object: "audit log " + s.origin, Reason: reason, Detail: detail,
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
 	}); err != nil {
 		return false, fault.Wrap(err, "record the acceptance")
 	}
@@ -383,6 +431,81 @@ func (s *Sequencer) Accept(ctx context.Context, reason string) (accepted bool, e
 		}
 	}
 	return true, s.settle(nil)
+}
+
+// continues reports whether the tree of a checkpoint, if there is one, is a beginning of
+// the log.
+func (s *Sequencer) continues(ctx context.Context, tx *store.Tx, c *Checkpoint) (bool, error) {
+	if c == nil {
+		return true, nil
+	}
+	size, err := s.cfg.Store.Size(ctx, tx)
+	if err != nil || c.Size > size {
+		return false, err
+	}
+	root, err := tlog.TreeHash(c.Size, s.reader(ctx, tx, nil))
+	return root == c.Root, err
+}
+
+// mendContents makes the filter columns of entries repeat their records again, and
+// blanks the entries whose records are not what was signed or that nobody erased. It
+// gives these.
+func (s *Sequencer) mendContents(ctx context.Context, tx *store.Tx) (lost []Erased, err error) {
+	size, err := s.cfg.Store.Size(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	// Erasures are read of all records that are what was signed, whatever their columns say.
+	erased := map[int64]Erased{}
+	each := func(visit func(l Leaf) error) error {
+		for from := int64(0); from < size; from += exportPage {
+			leaves, err := s.cfg.Store.Leaves(ctx, tx, from, min(from+exportPage, size))
+			if err != nil {
+				return err
+			}
+			for _, l := range leaves {
+				if err := visit(l); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	if err := each(func(l Leaf) error {
+		if l.Record != nil && bytes.Equal(commit(l.Salt, l.Record), l.Commitment) {
+			for _, one := range erasedIn(l.Index, l.Record) {
+				erased[one.Index] = one
+			}
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	err = each(func(l Leaf) error {
+		d := l.check(erased)
+		switch {
+		case d == nil:
+			return nil
+		case !d.columns:
+			if len(lost) == maxLost {
+				return fault.New(fault.Conflict, "more than %d entries of the audit log are not what was signed", maxLost).
+					WithHint("Restore the database from its backup.")
+			}
+			one := Erased{Index: l.Index, Leaf: l.Commitment}
+			lost = append(lost, one)
+			l = l.blank(one)
+		case l.Record == nil:
+			by := erased[l.Index]
+			l = l.blank(by)
+			if at, err := time.Parse(timeLayout, by.Time); err == nil {
+				l.At = store.At(at)
+			}
+		default:
+			l.restoreColumns()
+		}
+		return s.cfg.Store.PutContent(ctx, tx, l)
+	})
+	return lost, err
 }
 
 // newest is the newest checkpoint that was signed for this log, in the second
@@ -417,9 +540,6 @@ func (s *Sequencer) mend(ctx context.Context, tx *store.Tx) error {
 	size, err := s.cfg.Store.Size(ctx, tx)
 	if err != nil {
 		return err
-	}
-	if _, err := s.proveSigned(ctx, tx, size); !Contradicted(err) {
-		return err // nil: it is whole, only older than the second place
 	}
 	if err := s.cfg.Store.DropHashes(ctx, tx); err != nil {
 		return err
@@ -464,9 +584,14 @@ func missing(from, to int64) error {
 		WithHint("The database was changed or damaged: restore it from its backup.")
 }
 
-// Start does Check, then folds every Interval until Stop. Error: that of Check.
+// Start does Check and verifies the newest entries, then folds every Interval, and
+// verifies all entries in the background, until Stop. Error: that of Check, or the
+// finding.
 func (s *Sequencer) Start(ctx context.Context) error {
 	if err := s.Check(ctx); err != nil {
+		return err
+	}
+	if _, err := s.Sweep(ctx, sweepAtOnce); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -476,6 +601,7 @@ func (s *Sequencer) Start(ctx context.Context) error {
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.done = make(chan struct{})
+	s.startSweeping(ctx)
 	go s.loop(ctx, s.done)
 	return nil
 }
@@ -489,6 +615,7 @@ func (s *Sequencer) Stop() {
 	if stop == nil {
 		return
 	}
+	s.stopSweeping()
 	stop()
 	<-done
 }
@@ -760,13 +887,6 @@ func merge(sources [][]pending) []pending {
 	return all
 }
 
-// record is what a leaf commits to.
-type record struct {
-	Time   string          `json:"time"`
-	Source string          `json:"source"`
-	Entry  json.RawMessage `json:"entry"`
-}
-
 // fold puts the entries into the log in one transaction with the cursors that
 // say so, and signs a checkpoint.
 func (s *Sequencer) fold(ctx context.Context, in *intake, supersedes *tlog.Tree) error {
@@ -800,6 +920,7 @@ func (s *Sequencer) fold(ctx context.Context, in *intake, supersedes *tlog.Tree)
 		return s.noteSize(ctx)
 	}
 	s.proven = tree
+	s.trunk.grew(tree.N-int64(len(leaves)), leaves, tree)
 	s.mu.Lock()
 	s.status.Size, s.status.Checkpoint = tree.N, now
 	s.mu.Unlock()
@@ -830,26 +951,6 @@ func (s *Sequencer) shrunk(size int64) error {
 	}
 	return nil
 }
-
-func newLeaf(p pending) (Leaf, error) {
-	var e Entry
-	if err := json.Unmarshal(p.entry, &e); err != nil {
-		return Leaf{}, err
-	}
-	b, err := json.Marshal(record{Time: formatTime(p.at.Time()), Source: p.source, Entry: p.entry})
-	if err != nil {
-		return Leaf{}, err
-	}
-	salt := newSalt()
-	return Leaf{
-		At: p.at, Source: p.source, Salt: salt, Record: b, Commitment: commit(salt, b),
-		Project: column(e.Project), ActorID: column(e.Actor.ID), ActorName: column(e.Actor.Name),
-		Action: column(e.Action), Object: column(e.Object), Outcome: Outcome(column(string(e.Outcome))),
-	}, nil
-}
-
-// column is text that every database takes; the record has the original.
-func column(s string) string { return strings.ReplaceAll(s, "\x00", "") }
 
 // moveCursors moves the cursors if they still stand where gather read them.
 func (s *Sequencer) moveCursors(ctx context.Context, tx *store.Tx, in *intake) error {

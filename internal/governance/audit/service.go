@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ const (
 	ActionRead   = "audit.read"
 	ActionExport = "audit.export"
 	ActionErase  = "audit.erase"
+	ActionReads  = "audit.reads"
 )
 
 // Authorizer is policy's question about the audit log of a project, or of the
@@ -36,6 +38,9 @@ type ServiceConfig struct {
 	Journal interface {
 		Turn(ctx context.Context) error
 	}
+	// SecondPerson decides whether the caller may approve another person's request; nil:
+	// whoever is not the one who requested it.
+	SecondPerson SecondPerson
 }
 
 // Service lists, exports and erases. Safe for concurrent use.
@@ -83,14 +88,19 @@ type Record struct {
 	Index  int64
 	Time   time.Time
 	Source string // "rows …" for changes, "journal …" for reads and refusals
-	Erased bool   // the entry was erased; only its commitment is left
-	Entry  Entry  // zero when erased
+	Erased bool   // the entry was erased: its commitment is left, and what the erasure says of it
+	Entry  Entry  // when erased: project, actor, action and outcome
+	By     int64  // when erased: index of the entry of the erasure
+	// Damaged says what is not what was signed; then Entry, Time and Source are zero.
+	Damaged string
 }
 
 // List gives entries, the newest first, and the token of the next page (empty at
 // the end). Needs audit.read on the filter's project, or on the installation.
 // What is still to be folded is folded first, so the list has what was done
-// before; where that is not possible, Stale says so. Errors: fault.Invalid for the filter or the token.
+// before; where that is not possible, Stale says so. Each entry is proven against the
+// signed tree; one that is not what was signed comes without its text, as Damaged, and
+// is a finding. Errors: fault.Invalid for the filter or the token.
 func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken string) ([]Record, string, error) {
 	if err := s.cfg.Authorize(ctx, ActionRead, f.Project); err != nil {
 		return nil, "", err
@@ -123,13 +133,48 @@ func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken st
 		leaves = leaves[:pageSize]
 		next = pageTokenOf(leaves[pageSize-1].Index)
 	}
-	list := make([]Record, len(leaves))
-	for i, l := range leaves {
-		if list[i], err = l.record(); err != nil {
-			return nil, "", fault.Wrap(err, "read entry %d of the audit log", l.Index)
-		}
+	list, err := s.records(ctx, leaves)
+	if err != nil {
+		return nil, "", fault.Wrap(err, "read the audit log")
+	}
+	if f == (Filter{}) {
+		s.gapless(leaves, before)
 	}
 	return list, next, nil
+}
+
+// records proves leaves, and gives what they say.
+func (s *Service) records(ctx context.Context, leaves []Leaf) ([]Record, error) {
+	bad, err := s.cfg.Log.prove(ctx, leaves)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Record, len(leaves))
+	for i, l := range leaves {
+		if what, ok := bad[l.Index]; ok {
+			list[i] = Record{Index: l.Index, Damaged: what}
+			continue
+		}
+		if list[i], err = l.record(); err != nil {
+			return nil, fault.Wrap(err, "entry %d", l.Index)
+		}
+		if list[i].Erased {
+			by := s.cfg.Log.erased.of(leaves[i : i+1])[l.Index]
+			list[i].By = by.By
+			list[i].Entry = Entry{Project: by.Project, Actor: by.Actor, Action: by.Action, Outcome: by.Outcome}
+		}
+	}
+	return list, nil
+}
+
+// gapless raises a finding when an entry is missing in an unfiltered page.
+func (s *Service) gapless(leaves []Leaf, before int64) {
+	for i, l := range leaves {
+		if want := l.Index + 1; i > 0 && leaves[i-1].Index != want || i == 0 && before != math.MaxInt64 && before != want {
+			s.cfg.Log.found(changedLog(fmt.Sprintf("entry %d is missing", want)))
+			return
+		}
+	}
 }
 
 // Stale says since when and why what was done may be missing from lists: the log
@@ -194,44 +239,43 @@ func (s *Service) fold() error {
 	return err
 }
 
-// Erase removes the content of entries and keeps their commitments, so that the
-// log still verifies and no longer tells, and gives how many it erased. It is an
-// act of its own in the log, with the reason: that names no person. Needs
-// audit.erase on the installation. Errors: fault.Invalid without a reason or with
-// more than 1,000 entries, fault.NotFound when none of them is left,
-// fault.Unavailable when they are erased but their old bytes could not be removed
-// from the database's files yet.
-func (s *Service) Erase(ctx context.Context, indexes []int64, reason string) (erased int, err error) {
-	if err := s.cfg.Authorize(ctx, ActionErase, ""); err != nil {
-		return 0, err
+// WhoRead gives the entries of a project that name a digest of a key that was read, the
+// newest first, and the token of the next page. The question is an entry of the log with
+// the digest, and reason names no person. Needs audit.reads on the project. Errors:
+// fault.Invalid for the token, or without a reason.
+func (s *Service) WhoRead(ctx context.Context, project, entity, digest, reason, pageToken string) ([]Record, string, error) {
+	if err := s.cfg.Authorize(ctx, ActionReads, project); err != nil {
+		return nil, "", err
 	}
-	if strings.TrimSpace(reason) == "" || len(reason) > maxReason || len(indexes) == 0 || len(indexes) > maxPage {
-		return 0, fault.New(fault.Invalid, "erasing audit entries needs a reason of at most %d bytes and 1 to %d entries", maxReason, maxPage).
-			WithHint("Say why, and name the entries by their index.")
+	before, err := parsePageToken(pageToken)
+	if err != nil {
+		return nil, "", err
 	}
-	// What was folded is out of the stream and out of journal files that nobody
-	// writes to any more, so nothing else holds it.
-	if s.cfg.Journal != nil {
-		if err := s.cfg.Journal.Turn(ctx); err != nil {
-			return 0, fault.Wrap(err, "begin another journal file")
-		}
+	if strings.TrimSpace(reason) == "" || len(reason) > maxReason {
+		return nil, "", fault.New(fault.Invalid, "the question who read a person needs a reason of at most %d bytes", maxReason)
 	}
-	if err := s.fold(); err != nil {
-		return 0, fault.Wrap(err, "bring the audit log up to date")
-	}
-	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-		n, err := s.cfg.Store.Erase(ctx, tx, indexes)
-		if err != nil {
-			return fault.Wrap(err, "erase audit entries")
-		}
-		if n == 0 {
-			return fault.New(fault.NotFound, "none of these audit entries is there, or they were erased before")
-		}
-		erased = n
-		return Append(ctx, tx, Entry{
-			Action: ActionErase, Object: "audit log", Reason: reason,
-			Detail: map[string]any{"entries": indexes, "erased": n},
-		})
+	_ = s.fold()
+	var leaves []Leaf
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		var err error
+		leaves, err = s.cfg.Store.Find(ctx, tx, Filter{Project: project, Action: "feature.*", Text: digest}, before, defaultPage+1)
+		return err
 	})
-	return erased, err
+	if err != nil {
+		return nil, "", fault.Wrap(err, "search the audit log")
+	}
+	if err := s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		return Append(ctx, tx, Entry{
+			Project: project, Action: ActionReads, Object: "entity " + entity, Reason: reason, Detail: map[string]any{"key_digest": digest, "found": min(len(leaves), defaultPage)},
+		})
+	}); err != nil {
+		return nil, "", fault.Wrap(err, "record the question")
+	}
+	next := ""
+	if len(leaves) > defaultPage {
+		leaves = leaves[:defaultPage]
+		next = pageTokenOf(leaves[defaultPage-1].Index)
+	}
+	list, err := s.records(ctx, leaves)
+	return list, next, fault.Wrap(err, "read the audit log")
 }

@@ -17,7 +17,7 @@ type Leaf struct {
 	Salt       []byte // nil when erased
 	Record     []byte // JSON; nil when erased
 
-	// For filters; empty when erased.
+	// For filters; what an erasure leaves of an entry otherwise.
 	Project, ActorID, ActorName, Action, Object string
 	Outcome                                     Outcome
 }
@@ -26,6 +26,12 @@ type Leaf struct {
 type SignedCheckpoint struct {
 	Size int64
 	Note []byte
+}
+
+// StoredHash is a hash of the tree with its index in the numbering of tlog.
+type StoredHash struct {
+	Index int64
+	Hash  tlog.Hash
 }
 
 // LogKey is the log's identity.
@@ -45,13 +51,17 @@ type Store interface {
 	Leaves(ctx context.Context, tx *store.Tx, from, to int64) ([]Leaf, error)
 	// Find gives leaves that match, the newest first, with index < before.
 	Find(ctx context.Context, tx *store.Tx, f Filter, before int64, limit int) ([]Leaf, error)
-	// Erase removes salt, record and filter columns of leaves, and gives how
-	// many had them. The transaction is scrubbed (Tx.Scrub).
-	Erase(ctx context.Context, tx *store.Tx, indexes []int64) (int, error)
+	// LeavesAt gives those of these indexes that are there, in the order of their index.
+	LeavesAt(ctx context.Context, tx *store.Tx, indexes []int64) ([]Leaf, error)
+	// PutContent replaces salt, record and filter columns of the leaf with that index.
+	// The transaction is scrubbed (Tx.Scrub).
+	PutContent(ctx context.Context, tx *store.Tx, l Leaf) error
 
 	// Hashes are the tree's stored hashes in the numbering of tlog.
 	AddHashes(ctx context.Context, tx *store.Tx, first int64, hashes []tlog.Hash) error
 	Hashes(ctx context.Context, tx *store.Tx, indexes []int64) (map[int64]tlog.Hash, error)
+	// HashRange gives those with from ≤ index < to, in that order.
+	HashRange(ctx context.Context, tx *store.Tx, from, to int64) ([]StoredHash, error)
 	// DropHashes removes them all.
 	DropHashes(ctx context.Context, tx *store.Tx) error
 
@@ -67,6 +77,13 @@ type Store interface {
 	JournalCursor(ctx context.Context, tx *store.Tx, file string) (int64, error)
 	SetJournalCursor(ctx context.Context, tx *store.Tx, file string, offset int64) error
 	DropJournalCursor(ctx context.Context, tx *store.Tx, file string) error
+
+	// PutErasure inserts a request to erase entries, or replaces the one with its id.
+	PutErasure(ctx context.Context, tx *store.Tx, e EntryErasure) error
+	// Erasure is fault.NotFound for an unknown id.
+	Erasure(ctx context.Context, tx *store.Tx, id string) (EntryErasure, error)
+	// Erasures gives those with id < before (empty: all), the newest first.
+	Erasures(ctx context.Context, tx *store.Tx, before string, limit int) ([]EntryErasure, error)
 
 	// Key is fault.NotFound before SetKey.
 	Key(ctx context.Context, tx *store.Tx) (LogKey, error)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -37,7 +38,11 @@ type Report struct {
 	PublicKey   string
 	KeyGiven    bool // the public key did not come from the export itself
 	Size        int64
-	Erased      int64 // entries of which only the commitment is left
+	Project     string // of an export of one project's entries; empty: of the whole log
+	Entries     int64  // in the export
+	Erased      int64  // entries of which the commitment is left, and what Erasures say
+	Erasures    []ErasureReport
+	Unnamed     []int64 // blank entries that no entry of an erasure names
 	Root        string
 	Checkpoints int       // in the export, all verified
 	First, Last time.Time // of those checkpoints
@@ -53,13 +58,21 @@ type Report struct {
 	BadEntry int64 // index; -1 when it is not about one entry
 }
 
+// ErasureReport is an entry of the log that says which entries were erased.
+type ErasureReport struct {
+	Index   int64
+	Reason  string
+	Lost    bool // their content was destroyed, and an operator accepted that
+	Entries []Erased
+}
+
 // Verify proves an export without any server: every leaf, every root, every
 // signature, and every byte. Its error is fault.Invalid and says what is wrong,
 // where; the report has what was proven up to there.
 func Verify(r io.Reader, opts VerifyOptions) (Report, error) {
 	v := &verification{
 		in: bufio.NewReaderSize(r, 64<<10), opts: opts, hash: sha256.New(),
-		report: Report{BadEntry: -1, KeyGiven: opts.PublicKey != ""},
+		blank: map[int64][]byte{}, erased: map[int64]Erased{}, report: Report{BadEntry: -1, KeyGiven: opts.PublicKey != ""},
 	}
 	err := v.run()
 	var p *problem
@@ -104,20 +117,14 @@ type verification struct {
 	witness  map[int64][]witnessed // by size
 	ahead    []Checkpoint          // of the second place, longer than the export
 	accepted []Checkpoint          // that supersede others
+	blank    map[int64][]byte      // leaves of entries without content
+	erased   map[int64]Erased      // as entries of the export say
 	report   Report
 }
 
 type witnessed struct {
 	Checkpoint
 	agree bool
-}
-
-// superseded reports whether a person gave the checkpoint's tree up: all of the
-// abandoned branch, not only its last checkpoint.
-func (v *verification) superseded(c Checkpoint) bool {
-	return slices.ContainsFunc(v.accepted, func(a Checkpoint) bool {
-		return c.Size <= a.Supersedes.N && !c.Time.After(a.Time)
-	})
 }
 
 func (v *verification) bad(format string, args ...any) error {
@@ -132,6 +139,9 @@ func (v *verification) run() error {
 	line, err := v.next()
 	if err != nil {
 		return err
+	}
+	if bytes.HasPrefix(line, []byte(projectPrefix)) {
+		return v.runProject(line)
 	}
 	if err := v.readHeader(line); err != nil {
 		return err
@@ -205,19 +215,23 @@ func (v *verification) readHeader(line []byte) error {
 	if !decode(line, h) || h.Version != exportVersion || h.Size < 0 {
 		return v.bad("it is not the header of an audit export")
 	}
-	key := h.Key
+	return v.readKey(h.Origin, h.Key, h.Created)
+}
+
+// readKey opens the public key that the header names.
+func (v *verification) readKey(origin, key, at string) error {
 	if v.opts.PublicKey != "" && v.opts.PublicKey != key {
 		return v.bad("the log's public key is not the one that was given")
 	}
 	var err error
-	if v.verifier, err = note.NewVerifier(key); err != nil || v.verifier.Name() != h.Origin {
+	if v.verifier, err = note.NewVerifier(key); err != nil || v.verifier.Name() != origin {
 		return v.bad("the log's public key and origin do not fit together")
 	}
-	created, err := time.Parse("2006-01-02T15:04:05.000000Z", h.Created)
+	created, err := time.Parse(timeLayout, at)
 	if err != nil {
 		return v.bad("the time of the export cannot be read")
 	}
-	v.report.Origin, v.report.PublicKey, v.report.Created = h.Origin, key, created
+	v.report.Origin, v.report.PublicKey, v.report.Created = origin, key, created
 	return nil
 }
 
@@ -252,15 +266,8 @@ func (v *verification) readEntry(line []byte) error {
 	if e.Index >= v.header.Size {
 		return v.badEntry("the export says that it has %d entries only", v.header.Size)
 	}
-	switch {
-	case len(e.Leaf) != sha256.Size:
-		return v.badEntry("its leaf does not have %d bytes", sha256.Size)
-	case e.Salt == nil && e.Record == nil:
-		v.report.Erased++
-	case len(e.Salt) != saltBytes || e.Record == nil:
-		return v.badEntry("it has no whole salt and record")
-	case !bytes.Equal(commit(e.Salt, e.Record), e.Leaf):
-		return v.badEntry("salt and record do not give its leaf: it was changed")
+	if err := v.content(e); err != nil {
+		return err
 	}
 	v.tree.add(e.Leaf)
 	root := v.tree.root()
@@ -268,6 +275,55 @@ func (v *verification) readEntry(line []byte) error {
 		v.witness[v.tree.size][i].agree = w.Root == root
 	}
 	return nil
+}
+
+// content proves that salt and record give the leaf, and notes what is blank and what
+// erasures say.
+func (v *verification) content(e entryLine) error {
+	bad := func(format string, args ...any) error {
+		return &problem{line: v.lines, entry: e.Index, what: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case len(e.Leaf) != sha256.Size:
+		return bad("its leaf does not have %d bytes", sha256.Size)
+	case e.Salt == nil && e.Record == nil:
+		v.blank[e.Index] = e.Leaf
+	case len(e.Salt) != saltBytes || e.Record == nil:
+		return bad("it has no whole salt and record")
+	case !bytes.Equal(commit(e.Salt, e.Record), e.Leaf):
+		return bad("salt and record do not give its leaf: it was changed")
+	default:
+		for _, one := range erasedIn(e.Index, e.Record) {
+			v.erased[one.Index] = one
+		}
+	}
+	v.report.Entries++
+	return nil
+}
+
+// nameBlanks finds the erasure of each blank entry.
+func (v *verification) nameBlanks() error {
+	by := map[int64]*ErasureReport{}
+	for _, index := range slices.Sorted(maps.Keys(v.blank)) {
+		one, ok := v.erased[index]
+		if !ok || one.By <= index || one.Leaf != nil && !bytes.Equal(one.Leaf, v.blank[index]) {
+			v.report.Unnamed = append(v.report.Unnamed, index)
+			continue
+		}
+		v.report.Erased++
+		if by[one.By] == nil {
+			by[one.By] = &ErasureReport{Index: one.By, Reason: one.Reason, Lost: one.Lost}
+		}
+		by[one.By].Entries = append(by[one.By].Entries, one)
+	}
+	for _, index := range slices.Sorted(maps.Keys(by)) {
+		v.report.Erasures = append(v.report.Erasures, *by[index])
+	}
+	if len(v.report.Unnamed) == 0 {
+		return nil
+	}
+	return &problem{entry: -1, what: fmt.Sprintf("%d entries are blank, and no entry of an erasure names them: %s",
+		len(v.report.Unnamed), ranges(v.report.Unnamed))}
 }
 
 func (v *verification) readCheckpoint(line []byte) error {
@@ -335,14 +391,17 @@ func (v *verification) readTrailer(line []byte) error {
 	return nil
 }
 
-// finish compares with the second place.
+// finish finds the erasures, and compares with the second place.
 func (v *verification) finish() error {
+	if err := v.nameBlanks(); err != nil {
+		return err
+	}
 	for _, list := range v.witness {
 		for _, w := range list {
 			switch {
 			case w.agree:
 				v.report.Witnessed++
-			case v.superseded(w.Checkpoint):
+			case superseded(v.accepted, w.Checkpoint):
 				v.report.Superseded++
 			default:
 				return &problem{entry: -1, what: fmt.Sprintf("the log was forked: the second place has another checkpoint of %d entries", w.Size)}
@@ -351,7 +410,7 @@ func (v *verification) finish() error {
 	}
 	for _, c := range v.ahead {
 		switch {
-		case v.superseded(c):
+		case superseded(v.accepted, c):
 			v.report.Superseded++
 		case c.Time.After(v.report.Created):
 			v.report.Newer++

@@ -497,7 +497,7 @@ func (c *counted) Append(ctx context.Context, b []byte) error {
 	return c.Witness.Append(ctx, b)
 }
 
-// A change deep in the log, which the edge does not show, is found by Verify.
+// A change deep in the log, which the edge does not show, is found by an export.
 func TestAChangedEntryIsFound(t *testing.T) {
 	p := newPlace(t)
 	log := p.log(t)
@@ -506,8 +506,9 @@ func TestAChangedEntryIsFound(t *testing.T) {
 	}
 	runOnce(t, log)
 	p.sql(t, "UPDATE audit_leaf SET record = REPLACE(record, 'usr_1', 'usr_2') WHERE idx = 3")
-	_, err := audit.Verify(bytes.NewReader(export(t, p.service(log))), audit.VerifyOptions{PublicKey: log.PublicKey()})
-	wantFault(t, err, fault.Invalid, "entry 3")
+	var b bytes.Buffer
+	wantFault(t, p.service(log).Export(alice(t.Context()), &b), fault.Conflict, "entry 3")
+	p.refuses(t)
 }
 
 // flaky is a second place that fails when told to.

@@ -128,7 +128,8 @@ var actions = []Definition{
 
 	{Action: "audit.read", Doc: "read the audit log", Roles: overseers},
 	{Action: "audit.export", Doc: "export the audit log with proofs", Roles: overseers},
-	{Action: "audit.erase", Doc: "erase a person from the audit log; its commitments stay", Roles: admins, Installation: true},
+	{Action: "audit.reads", Doc: "ask who read the features of a person", Roles: overseers},
+	{Action: "audit.erase", Doc: "erase what entries of the audit log say, with a second person; commitments, times, actors and actions stay", Roles: admins, Installation: true},
 
 	{Action: "erasure.read", Doc: "see erasures of persons and their certificates", Roles: overseers},
 	{Action: "erasure.apply", Doc: "look for a person everywhere, and erase", Roles: admins},

@@ -1,6 +1,7 @@
 package privacy
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -581,13 +582,52 @@ func (s *Service) keep(ctx context.Context, r Row) error {
 	})
 }
 
+// Canonical is an erasure as the digest in the audit log is made of it: JSON in the form
+// of RFC 8785, with keys in order and without spaces. Whoever has the certificate in any
+// layout can make it.
+func Canonical(e Erasure) ([]byte, error) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return nil, err
+	}
+	var any any
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber() // whole numbers only
+	if err := d.Decode(&any); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(any); err != nil {
+		return nil, err
+	}
+	// encoding/json escapes two line separators that RFC 8785 leaves as they are.
+	b = bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+	plain := make([]byte, 0, len(b))
+	for len(b) > 0 {
+		switch {
+		case bytes.HasPrefix(b, []byte(`\u2028`)), bytes.HasPrefix(b, []byte(`\u2029`)):
+			plain = append(plain, "\u2028\u2029"[3*(b[5]-'8'):][:3]...)
+			b = b[6:]
+		case b[0] == '\\':
+			plain = append(plain, b[:2]...)
+			b = b[2:]
+		default:
+			plain = append(plain, b[0])
+			b = b[1:]
+		}
+	}
+	return plain, nil
+}
+
 // conclude makes the certificate; its digest is in the audit log, so it cannot be
 // changed afterwards without being noticed.
 func (s *Service) conclude(ctx context.Context, r Row) error {
 	r.Tokens, r.Where = nil, Where{} // the ledger has them
 	r.State, r.Sealed, r.Trouble, r.DoneAt = Done, nil, "", s.cfg.Now().UTC().Truncate(time.Microsecond)
 	r.Late = r.DoneAt.After(r.Deadline)
-	certificate, err := json.Marshal(r.Erasure)
+	certificate, err := Canonical(r.Erasure)
 	if err != nil {
 		return err
 	}

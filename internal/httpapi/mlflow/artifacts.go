@@ -122,7 +122,7 @@ func (a *API) download(c *call, p proxied) (any, error) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "sandbox")
 	n, err := io.Copy(c.w, body)
-	if err != nil && n == 0 && fault.KindOf(err) == fault.Conflict { // the file is not what it was, and there is time to say so
+	if err != nil && n == 0 { // such as a damaged file, and there is time to say so
 		for _, name := range []string{"Content-Disposition", "Content-Length", "Content-Security-Policy"} {
 			h.Del(name)
 		}

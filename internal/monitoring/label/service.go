@@ -3,8 +3,8 @@ package label
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
-	"encoding/hex"
 	"log/slog"
 	"math"
 	"slices"
@@ -227,11 +227,15 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, p Place, facts Facts
 	if err := s.cfg.Store.Insert(ctx, tx, p, rows); err != nil {
 		return err
 	}
+	sealed, err := key.sealDigest(digest(fresh))
+	if err != nil {
+		return err
+	}
 	if err := audit.Append(ctx, tx, audit.Entry{
 		Project: p.Project, Action: string(ActionWrite), Object: "deployment " + p.Deployment,
 		Detail: map[string]any{
 			"labels": len(fresh), "new": len(rows), "contradicts": answer.Contradicts,
-			"digest": digest(fresh), "classification": facts.Classification,
+			"digest": sealed, "classification": facts.Classification,
 		},
 	}); err != nil {
 		return err
@@ -242,8 +246,9 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, p Place, facts Facts
 	return event.Publish(ctx, tx, p.Project, EventReceived, Received{Deployment: p.Deployment, Joined: joined})
 }
 
-// digest is of the labels as they came: the audit log names them by it.
-func digest(rows []incoming) string {
+// digest is of the labels as they came: the audit log names them by it, sealed, because
+// few values can be guessed.
+func digest(rows []incoming) []byte {
 	h := sha256.New()
 	var b []byte
 	for _, r := range rows {
@@ -256,7 +261,13 @@ func digest(rows []incoming) string {
 		b = binary.AppendVarint(b, r.At.UnixMicro())
 		h.Write(b)
 	}
-	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+	return h.Sum(nil)
+}
+
+// sealDigest is "sealed:" and a digest that only the labels' key opens.
+func (k key) sealDigest(digest []byte) (string, error) {
+	sealed, err := k.aead.Encrypt(digest, k.bound("digest"))
+	return "sealed:" + base64.RawURLEncoding.EncodeToString(sealed), err
 }
 
 // key seals the values of a deployment's labels: they are data of the project.

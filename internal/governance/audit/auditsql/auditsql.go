@@ -51,10 +51,19 @@ func (r leafRow) leaf() audit.Leaf {
 		Project: r.Project, ActorID: r.ActorID, ActorName: r.ActorName,
 		Action: r.Action, Object: r.Object, Outcome: audit.Outcome(r.Outcome),
 	}
+	l.Salt = r.Salt
 	if r.Record.Valid {
-		l.Salt, l.Record = r.Salt, []byte(r.Record.String)
+		l.Record = []byte(r.Record.String)
 	}
 	return l
+}
+
+func rowOf(l audit.Leaf) leafRow {
+	return leafRow{
+		Idx: l.Index, At: l.At, Source: l.Source, Commitment: l.Commitment, Salt: l.Salt,
+		Record: sql.NullString{String: string(l.Record), Valid: l.Record != nil}, Project: l.Project,
+		ActorID: l.ActorID, ActorName: l.ActorName, Action: l.Action, Object: l.Object, Outcome: string(l.Outcome),
+	}
 }
 
 type hashRow struct {
@@ -101,11 +110,7 @@ func (Store) AddLeaves(ctx context.Context, tx *store.Tx, leaves []audit.Leaf) e
 	for part := range slices.Chunk(leaves, insertRows) {
 		rows := make([]leafRow, len(part))
 		for i, l := range part {
-			rows[i] = leafRow{
-				Idx: l.Index, At: l.At, Source: l.Source, Commitment: l.Commitment, Salt: l.Salt,
-				Record: sql.NullString{String: string(l.Record), Valid: l.Record != nil}, Project: l.Project,
-				ActorID: l.ActorID, ActorName: l.ActorName, Action: l.Action, Object: l.Object, Outcome: string(l.Outcome),
-			}
+			rows[i] = rowOf(l)
 		}
 		if _, err := tx.NewInsert().Model(&rows).Exec(ctx); err != nil {
 			return err
@@ -172,18 +177,26 @@ func leavesOf(rows []leafRow) []audit.Leaf {
 	return leaves
 }
 
-// Erase removes the content of leaves. PostgreSQL keeps the old rows until its
-// next vacuum of the table, which is too large to be written anew for each.
-func (Store) Erase(ctx context.Context, tx *store.Tx, indexes []int64) (int, error) {
-	tx.Scrub()
-	res, err := tx.NewUpdate().Model((*leafRow)(nil)).
-		Set("salt = NULL, record = NULL, project = '', actor_id = '', actor_name = '', action = '', object = '', outcome = ''").
-		Where("idx IN (?) AND record IS NOT NULL", bun.List(indexes)).Exec(ctx)
-	if err != nil {
-		return 0, err
+// LeavesAt gives those of these indexes that are there.
+func (Store) LeavesAt(ctx context.Context, tx *store.Tx, indexes []int64) ([]audit.Leaf, error) {
+	var all []audit.Leaf
+	for part := range slices.Chunk(slices.Sorted(slices.Values(indexes)), insertRows) {
+		var rows []leafRow
+		if err := tx.NewSelect().Model(&rows).Where("idx IN (?)", bun.List(part)).Order("idx").Scan(ctx); err != nil {
+			return nil, err
+		}
+		all = append(all, leavesOf(rows)...)
 	}
-	n, err := res.RowsAffected()
-	return int(n), err
+	return all, nil
+}
+
+// PutContent replaces the content of a leaf. PostgreSQL keeps the old row until its
+// next vacuum of the table, which is too large to be written anew for each.
+func (Store) PutContent(ctx context.Context, tx *store.Tx, l audit.Leaf) error {
+	tx.Scrub()
+	r := rowOf(l)
+	_, err := tx.NewUpdate().Model(&r).Column("salt", "record", "project", "actor_id", "actor_name", "action", "object", "outcome", "at", "source").WherePK().Exec(ctx)
+	return err
 }
 
 // AddHashes adds stored hashes from an index on.
@@ -203,18 +216,34 @@ func (Store) AddHashes(ctx context.Context, tx *store.Tx, first int64, hashes []
 
 // Hashes gives those stored hashes that are there.
 func (Store) Hashes(ctx context.Context, tx *store.Tx, indexes []int64) (map[int64]tlog.Hash, error) {
-	var rows []hashRow
-	if err := tx.NewSelect().Model(&rows).Where("idx IN (?)", bun.List(indexes)).Scan(ctx); err != nil {
-		return nil, err
-	}
-	got := make(map[int64]tlog.Hash, len(rows))
-	for _, r := range rows {
-		if len(r.Hash) != tlog.HashSize {
-			return nil, fault.New(fault.Internal, "hash %d of the audit log has %d bytes", r.Idx, len(r.Hash))
+	got := make(map[int64]tlog.Hash, len(indexes))
+	for part := range slices.Chunk(indexes, insertRows) {
+		var rows []hashRow
+		if err := tx.NewSelect().Model(&rows).Where("idx IN (?)", bun.List(part)).Scan(ctx); err != nil {
+			return nil, err
 		}
-		got[r.Idx] = tlog.Hash(r.Hash)
+		for _, r := range rows {
+			if len(r.Hash) != tlog.HashSize {
+				return nil, fault.New(fault.Internal, "hash %d of the audit log has %d bytes", r.Idx, len(r.Hash))
+			}
+			got[r.Idx] = tlog.Hash(r.Hash)
+		}
 	}
 	return got, nil
+}
+
+// HashRange gives the stored hashes of a range of indexes.
+func (Store) HashRange(ctx context.Context, tx *store.Tx, from, to int64) ([]audit.StoredHash, error) {
+	var rows []hashRow
+	if err := tx.NewSelect().Model(&rows).Where("idx >= ? AND idx < ?", from, to).Order("idx").Scan(ctx); err != nil {
+		return nil, err
+	}
+	list := make([]audit.StoredHash, len(rows))
+	for i, r := range rows {
+		list[i].Index = r.Idx
+		copy(list[i].Hash[:], r.Hash) // another length is another hash
+	}
+	return list, nil
 }
 
 // DropHashes removes all stored hashes.
@@ -283,6 +312,77 @@ func (Store) SetJournalCursor(ctx context.Context, tx *store.Tx, file string, of
 func (Store) DropJournalCursor(ctx context.Context, tx *store.Tx, file string) error {
 	_, err := tx.NewRaw("DELETE FROM audit_journal WHERE file = ?", file).Exec(ctx)
 	return err
+}
+
+type erasureRow struct {
+	bun.BaseModel `bun:"table:audit_erasure"`
+
+	ID              string `bun:",pk"`
+	Indexes         string // JSON
+	Reason          string
+	State           string
+	RequestedBy     string
+	RequestedByName string
+	RequestedAt     store.Time
+	ExpiresAt       store.Time
+	DecidedBy       string
+	DecidedByName   string
+	DecidedAt       store.Time
+}
+
+func (r erasureRow) erasure() (audit.EntryErasure, error) {
+	e := audit.EntryErasure{
+		ID: r.ID, Reason: r.Reason, State: audit.ErasureState(r.State), RequestedBy: r.RequestedBy, RequestedByName: r.RequestedByName,
+		RequestedAt: r.RequestedAt.Time(), ExpiresAt: r.ExpiresAt.Time(), DecidedBy: r.DecidedBy, DecidedByName: r.DecidedByName, DecidedAt: r.DecidedAt.Time(),
+	}
+	return e, json.Unmarshal([]byte(r.Indexes), &e.Indexes)
+}
+
+// PutErasure inserts or replaces a request to erase entries.
+func (Store) PutErasure(ctx context.Context, tx *store.Tx, e audit.EntryErasure) error {
+	indexes, err := json.Marshal(e.Indexes)
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(&erasureRow{
+		ID: e.ID, Indexes: string(indexes), Reason: e.Reason, State: string(e.State), RequestedBy: e.RequestedBy, RequestedByName: e.RequestedByName,
+		RequestedAt: store.At(e.RequestedAt), ExpiresAt: store.At(e.ExpiresAt), DecidedBy: e.DecidedBy, DecidedByName: e.DecidedByName, DecidedAt: store.At(e.DecidedAt),
+	}).On("CONFLICT (id) DO UPDATE").
+		Set("state = EXCLUDED.state, decided_by = EXCLUDED.decided_by, decided_by_name = EXCLUDED.decided_by_name, decided_at = EXCLUDED.decided_at").Exec(ctx)
+	return err
+}
+
+// Erasure gives a request to erase entries.
+func (Store) Erasure(ctx context.Context, tx *store.Tx, id string) (audit.EntryErasure, error) {
+	var r erasureRow
+	err := tx.NewSelect().Model(&r).Where("id = ?", id).Scan(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return audit.EntryErasure{}, fault.New(fault.NotFound, "erasure %.40q of audit entries does not exist", id)
+	}
+	if err != nil {
+		return audit.EntryErasure{}, err
+	}
+	return r.erasure()
+}
+
+// Erasures gives requests to erase entries, the newest first.
+func (Store) Erasures(ctx context.Context, tx *store.Tx, before string, limit int) ([]audit.EntryErasure, error) {
+	var rows []erasureRow
+	q := tx.NewSelect().Model(&rows).Order("id DESC").Limit(limit)
+	if before != "" {
+		q = q.Where("id < ?", before)
+	}
+	if err := q.Scan(ctx); err != nil {
+		return nil, err
+	}
+	list := make([]audit.EntryErasure, len(rows))
+	for i, r := range rows {
+		var err error
+		if list[i], err = r.erasure(); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
 // Key gives the log's identity.
