@@ -13,7 +13,7 @@ import (
 	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
-	"github.com/goccy/go-yaml"
+	"go.yaml.in/yaml/v3"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/falaj-ml/falaj/internal/governance/residency"
