@@ -56,7 +56,7 @@ var domains = []string{
 }
 
 var (
-	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "backup", "sketch", "drift", "repotest", "yamldoc"}
+	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "backup", "sketch", "drift", "repotest", "yamldoc", "membudget"}
 	edges      = []string{"httpapi", "flight", "cli", "console"}
 )
 

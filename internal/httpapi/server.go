@@ -8,8 +8,8 @@
 //     authenticate → bound the size → project permission → decode → act.
 //   - problem.go is the one translation of errors (RFC 9457).
 //   - once.go: requests that take effect at most once; events.go: the watch;
-//     room.go: what is refused on a disk that is nearly full; pace.go: readers
-//     that take nothing.
+//     room.go: what is refused on a disk that is nearly full; memory.go: what
+//     requests may take of the memory; pace.go: readers that take nothing.
 //   - mlflow/, oip/, iceberg/, feast/ and optuna/ speak other people's protocols and
 //     match their texts; flight.go leads to Arrow Flight, grpc.go to rpc/, optuna/ and
 //     the calls of oip/.
@@ -47,6 +47,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
+	"github.com/falaj-ml/falaj/internal/membudget"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -68,6 +69,7 @@ type Config struct {
 	Hosts   []string // Host headers accepted beside loopback names, against DNS rebinding
 	MaxBody int64    // bytes of a JSON body; 0 is 4 MiB
 	Upload  int64    // bytes of an uploaded file; 0 is 64 GiB
+	Answer  int64    // bytes of rows that are answered as one JSON document; 0 is dataset.DefaultAnswer
 	Tree    int64    // bytes of a worker's checkpoint or output; 0 is Upload
 	Version string
 	// Heartbeat is how often a silent stream of events says that it is there, and
@@ -100,6 +102,7 @@ type Server struct {
 	api     huma.API
 	handler http.Handler
 	room    func() error
+	memory  *membudget.Budget
 	central string // the server whose gateway this one is
 
 	declared map[string]Route // by method and path
@@ -202,7 +205,10 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		if purpose := r.Header.Get(purposeHeader); purpose != "" {
 			r = r.WithContext(feature.WithPurpose(r.Context(), purpose))
 		}
-		limit := s.cfg.MaxBody
+		share := s.memory.Share(principal.ID)
+		defer share.Free()
+		r = r.WithContext(membudget.With(r.Context(), share))
+		limit, form := s.cfg.MaxBody, formOf(r)
 		control := *http.NewResponseController(w)
 		switch {
 		case oip.Streams(r.URL.Path): // each message is bounded, and how many streams; no time, once the gate is passed
@@ -235,10 +241,15 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			}
 		}
 		r.Body = bounded(w, r, limit, control)
+		if form != nil {
+			r.Body = membudget.NewMeter(r.Context(), r.Body, share, *form)
+		}
 		if sw, ok := w.(*statusWriter); ok {
 			defer func() { sw.route = r.Pattern }()
 		}
-		next.ServeHTTP(w, r)
+		held := &heldWriter{ResponseWriter: w, server: s, request: r, share: share}
+		next.ServeHTTP(held, r)
+		held.commit()
 	})
 }
 

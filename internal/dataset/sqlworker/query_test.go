@@ -44,7 +44,7 @@ func query(t *testing.T, h *datasettest.Harness, r dataset.QueryRequest) (string
 		return "", err
 	}
 	defer q.Release()
-	table, err := dataset.Collect(q, 1_000_000)
+	table, err := dataset.Collect(t.Context(), q, 1_000_000, 0)
 	var out []string
 	for _, row := range table.Rows {
 		cells := make([]string, len(row))

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -93,7 +94,11 @@ func (w *worker) set(settings []string) error {
 func (w *worker) lock(over child.SQLHandOver) error {
 	spill := []string{"SET temp_directory = ''"}
 	if over.Scratch != "" {
-		spill = []string{"SET temp_directory = " + literal(over.Scratch), fmt.Sprintf("SET max_temp_directory_size = '%dB'", over.Disk)}
+		// A query may read the settings: they name no path of the machine.
+		if err := os.Chdir(over.Scratch); err != nil {
+			return fmt.Errorf("the directory for what a query spills: %w", errors.Unwrap(err))
+		}
+		spill = []string{"SET temp_directory = 'spill'", fmt.Sprintf("SET max_temp_directory_size = '%dB'", over.Disk)}
 	}
 	return w.set(append(spill, "SET enable_external_access = false", "SET lock_configuration = true"))
 }
@@ -224,7 +229,7 @@ func (w *worker) answer() error {
 	out := w.out.Records(schema.Arrow())
 	sent := int64(0)
 	var batch []arrow.RecordBatch // DuckDB's chunks are small
-	held := int64(0)
+	held, size := int64(0), int64(0)
 	defer func() { releaseAll(batch) }()
 	flush := func() error {
 		if held == 0 {
@@ -232,7 +237,7 @@ func (w *worker) answer() error {
 		}
 		rec, err := concat(schema, batch, held)
 		releaseAll(batch)
-		batch, held = nil, 0
+		batch, held, size = nil, 0, 0
 		if err != nil {
 			return err
 		}
@@ -251,7 +256,7 @@ func (w *worker) answer() error {
 		sent += rec.NumRows()
 		held += rec.NumRows()
 		batch = append(batch, norm)
-		if held >= 32<<10 {
+		if size += sizeOf(norm); held >= 32<<10 || size >= 4<<20 {
 			if err := flush(); err != nil {
 				return err
 			}
@@ -267,6 +272,16 @@ func (w *worker) answer() error {
 		return err
 	}
 	return w.out.Header(child.SQLSummary{Rows: sent})
+}
+
+// sizeOf is about the size of a batch's text in bytes.
+func sizeOf(rec arrow.RecordBatch) (size int64) {
+	for _, c := range rec.Columns() {
+		if s, ok := c.(*array.String); ok && s.Len() > 0 {
+			size += int64(len(s.ValueBytes()))
+		}
+	}
+	return size
 }
 
 func releaseAll(recs []arrow.RecordBatch) {
@@ -312,7 +327,7 @@ func explain(err error) error {
 	case duckdb.ErrorTypeOutOfMemory:
 		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithHint("Read fewer columns or rows, or raise limits.sql_memory; what does not fit goes to the disk, limits.sql_disk at most, for open tables and with encrypted_disk.")
 	case duckdb.ErrorTypeInternal, duckdb.ErrorTypeFatal:
-		return fault.New(fault.Internal, "%s", msg)
+		return fault.New(fault.Invalid, "the query makes DuckDB fail: %s", firstLine(msg)).WithHint("Write it in another way.")
 	case duckdb.ErrorTypeConversion, duckdb.ErrorTypeOutOfRange, duckdb.ErrorTypeInvalidInput, duckdb.ErrorTypeConstraint, duckdb.ErrorTypeMismatchType, duckdb.ErrorTypeDecimal:
 		// Its words have values of rows.
 		kind, words, _ := strings.Cut(msg, ": ")
