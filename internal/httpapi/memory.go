@@ -58,6 +58,7 @@ type heldWriter struct {
 	status    int // that is to be written; 0: none, or it is
 	committed bool
 	refused   bool
+	sent      int // the status that was written
 }
 
 func (w *heldWriter) WriteHeader(status int) {
@@ -70,13 +71,17 @@ func (w *heldWriter) WriteHeader(status int) {
 	}
 }
 
-// commit writes the status.
+// commit writes the status; one that asks to wait says for how long.
 func (w *heldWriter) commit() {
 	if w.committed {
 		return
 	}
 	w.committed = true
+	if w.status == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "" {
+		w.Header().Set("Retry-After", "1")
+	}
 	if w.status != 0 {
+		w.sent = w.status
 		w.ResponseWriter.WriteHeader(w.status)
 	}
 }

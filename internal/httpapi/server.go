@@ -175,6 +175,22 @@ func opened(r *http.Request) bool {
 	}
 }
 
+// A refused body is read to its end, if it is no longer than that and comes in time: most
+// clients read no answer before they have sent all, and an end of the connection hides it.
+const (
+	maxDrain  = 64 << 20
+	drainTime = 5 * time.Second
+)
+
+// drain reads what a handler that refused the request left of its body.
+func drain(r *http.Request, body io.Reader, control http.ResponseController) {
+	if r.ProtoMajor > 1 || r.ContentLength <= 0 || r.ContentLength > maxDrain || r.Header.Get("Expect") != "" {
+		return
+	}
+	_ = control.SetReadDeadline(time.Now().Add(drainTime))
+	_, _ = io.Copy(io.Discard, body) // it is nobody's any more
+}
+
 // principal is who sent the request.
 func (s *Server) principal(r *http.Request) (identity.Principal, error) {
 	if len(r.Header.Values("Authorization")) > 1 {
@@ -241,6 +257,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			}
 		}
 		r.Body = bounded(w, r, limit, control)
+		unread := r.Body
 		if form != nil {
 			r.Body = membudget.NewMeter(r.Context(), r.Body, share, *form)
 		}
@@ -249,7 +266,9 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		}
 		held := &heldWriter{ResponseWriter: w, server: s, request: r, share: share}
 		next.ServeHTTP(held, r)
-		held.commit()
+		if held.commit(); held.sent >= http.StatusBadRequest {
+			drain(r, unread, control)
+		}
 	})
 }
 

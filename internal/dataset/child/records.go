@@ -84,7 +84,7 @@ func (w *RecordWriter) Write(rec arrow.RecordBatch) error {
 		return nil
 	}
 	if size > maxBatch {
-		return fault.New(fault.TooLarge, "a row has %s, over the limit of %s", resource.Bytes(size), resource.Bytes(maxBatch))
+		return fault.New(fault.TooLarge, "a row has %d bytes, over the limit of %s", size, resource.Bytes(maxBatch))
 	}
 	w.err = w.batch(rec)
 	return w.err
@@ -189,7 +189,7 @@ func (w *RecordWriter) column(c arrow.Array) error {
 	case *array.String:
 		text := v.ValueBytes()
 		if len(text) > maxText {
-			return fault.New(fault.TooLarge, "a cell of %s is over the limit of %s", resource.Bytes(len(text)), resource.Bytes(maxText))
+			return fault.New(fault.TooLarge, "a cell of %d bytes is over the limit of %s", len(text), resource.Bytes(maxText))
 		}
 		if err := w.number(len(text)); err != nil {
 			return err

@@ -67,7 +67,7 @@ func (w *worker) start() (err error) {
 	settings := []string{
 		"SET autoinstall_known_extensions = false", "SET autoload_known_extensions = false", "SET allow_community_extensions = false",
 		fmt.Sprintf("SET memory_limit = '%dB'", w.req.Memory), fmt.Sprintf("SET threads = %d", max(w.req.Threads, 1)),
-		"SET TimeZone = 'UTC'", "SET errors_as_json = false", "SET enable_progress_bar = false",
+		"SET TimeZone = 'UTC'", "SET secret_directory = 'secrets'", "SET extension_directory = 'extensions'", "SET errors_as_json = false", "SET enable_progress_bar = false",
 	}
 	if err := w.set(settings); err != nil {
 		w.close()

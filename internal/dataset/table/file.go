@@ -216,12 +216,17 @@ func OpenRows(ctx context.Context, r io.ReaderAt, size int64, s Schema, columns 
 	return &fileReader{RecordReader: rows, schema: part.Arrow(), order: order, skip: skip, left: to - from}, nil
 }
 
-// batchOf is how many rows of a file are read at once: of large rows few.
+// batchOf is how many rows of a file are read at once: of large rows few. How large they are
+// is known by the sizes of the row groups, and where values repeat, which are written once,
+// by the writer having ended a row group early.
 func batchOf(pf *file.Reader) int64 {
 	widest := int64(1)
 	for i := range pf.NumRowGroups() {
-		if group := pf.MetaData().RowGroup(i); group.NumRows() > 0 {
-			widest = max(widest, group.TotalByteSize()/group.NumRows())
+		group := pf.MetaData().RowGroup(i)
+		rows := max(group.NumRows(), 1)
+		widest = max(widest, group.TotalByteSize()/rows)
+		if i+1 < pf.NumRowGroups() && rows < RowGroup {
+			widest = max(widest, groupBytes/rows)
 		}
 	}
 	return max(1, min(readBatch, readBytes/widest))
