@@ -188,6 +188,9 @@ func drain(r *http.Request, body io.Reader, control http.ResponseController) {
 		return
 	}
 	_ = control.SetReadDeadline(time.Now().Add(drainTime))
+	if b, ok := body.(*untilRead); ok {
+		body = b.ReadCloser // the deadline stays
+	}
 	_, _ = io.Copy(io.Discard, body) // it is nobody's any more
 }
 
