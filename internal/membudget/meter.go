@@ -68,6 +68,9 @@ func (m *Meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close does nothing: the server reads the rest of a refused body, and closes it.
+func (m *Meter) Close() error { return nil }
+
 // CheckJSON weighs JSON that is already in memory, such as JSON within a string of JSON,
 // before it is parsed. Errors are as of Meter.
 func CheckJSON(ctx context.Context, text []byte) error {
