@@ -94,7 +94,9 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 		return nil, err
 	}
 	usual := keepGarbage(bytes(a.cfg.Limits.Garbage))
-	a.onClose(func() error { usual(); return nil })
+	memory := memoryLimit()
+	unlimited := limitMemory(memory)
+	a.onClose(func() error { usual(); unlimited(); return nil })
 	ctx = identity.With(ctx, identity.Loop("start"))
 	domains := a.openDomains
 	if cfg.follows() {
@@ -111,13 +113,15 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 			return nil, fault.Wrap(err, "%s", step.name)
 		}
 	}
+	requests := a.requestBudget(memory)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status}, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "falaj_objects_damaged_total", Help: "Reads that came upon a stored object that is not what was written."}, a.damage.Count), predictionGauges{a.predictions}, servingGauges{a.serving.Measured}, scalingGauges{a.serving.Scaled}, remoteGauges{a.remotes}, shareGauges{})
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status}, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "falaj_objects_damaged_total", Help: "Reads that came upon a stored object that is not what was written."}, a.damage.Count), predictionGauges{a.predictions}, servingGauges{a.serving.Measured}, scalingGauges{a.serving.Scaled}, remoteGauges{a.remotes}, shareGauges{}, requestGauges(requests))
 	if a.features != nil {
 		registry.MustRegister(featureGauges{a.features}, streamGauges{a.features})
 	}
 	a.edge = httpapi.New(httpapi.Options{
-		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Tree: bytes(a.cfg.Limits.Checkpoint), LeastRate: cmp.Or(bytes(a.cfg.Limits.BodyRate), -1), Version: w.Version},
+		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Answer: bytes(a.cfg.Limits.Answer), Tree: bytes(a.cfg.Limits.Checkpoint), LeastRate: cmp.Or(bytes(a.cfg.Limits.BodyRate), -1), Version: w.Version},
+		Memory: requests,
 		Auth:   a.accounts, Authz: a.authority, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(), Follows: a.cfg.Gateway.Upstream,
 		Room: a.cfg.checkFree,
 		Ready: func() error {

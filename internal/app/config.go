@@ -188,6 +188,8 @@ type Config struct {
 	Limits struct {
 		Upload     size     `koanf:"upload" doc:"Largest uploaded file"`
 		Body       size     `koanf:"body" doc:"Largest JSON body"`
+		Requests   size     `koanf:"requests" doc:"Memory for the bodies, the decoded forms and the answers of all requests together; half of it for one principal. A request beyond it waits for 2s and is then refused. Empty is a sixteenth of the memory of the machine or cgroup, from 256MiB to 768MiB"`
+		Answer     size     `koanf:"answer" doc:"Largest answer of rows as one JSON document, such as of an SQL query or a preview; a larger one is refused. Arrow Flight streams rows without this limit"`
 		Checkpoint size     `koanf:"checkpoint" doc:"Largest checkpoint of a job that is kept"`
 		Free       size     `koanf:"free" doc:"Free disk space below which the server does not start and accepts nothing new; 0 keeps no reserve"`
 		FreeFiles  int64    `koanf:"free_files" doc:"Free inodes of that disk below which the server does not start and accepts nothing new; 0 keeps no reserve"`
@@ -250,7 +252,7 @@ func defaults() map[string]any {
 		"gateway.alone":         "0",
 		"gateway.every":         "10s",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB", "lineage.openlineage.zone": "home",
-		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB", "limits.garbage": "32MiB",
+		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.answer": "32MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB", "limits.garbage": "32MiB",
 		"limits.sql_statements": 4, "limits.imports": 4, "limits.connections": 0, "limits.body_rate": "4KiB", "limits.accounts": 10_000, "limits.tokens": 100, "limits.queued_jobs": 10_000,
 		"limits.sql_memory": "2GiB", "limits.sql_disk": "16GiB", "limits.sql_time": "10m",
 		"log.level": "info", "log.format": "text",

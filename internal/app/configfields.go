@@ -113,13 +113,13 @@ func knownKeys() []string {
 
 func (c Config) sizes() error {
 	for name, v := range map[string]string{
-		"limits.upload": c.Limits.Upload, "limits.body": c.Limits.Body, "limits.free": c.Limits.Free, "limits.sql_memory": c.Limits.SQLMemory, "limits.sql_disk": c.Limits.SQLDisk,
+		"limits.upload": c.Limits.Upload, "limits.body": c.Limits.Body, "limits.requests": c.Limits.Requests, "limits.answer": c.Limits.Answer, "limits.free": c.Limits.Free, "limits.sql_memory": c.Limits.SQLMemory, "limits.sql_disk": c.Limits.SQLDisk,
 		"limits.checkpoint": c.Limits.Checkpoint, "limits.body_rate": c.Limits.BodyRate, "limits.garbage": c.Limits.Garbage, "predictions.max_bytes": c.Predictions.MaxBytes,
 		"jobs.disk.scratch": c.Jobs.Disk.Scratch, "jobs.disk.output": c.Jobs.Disk.Output, "jobs.disk.checkpoints": c.Jobs.Disk.Checkpoints, "jobs.disk.logs": c.Jobs.Disk.Logs,
 		"jobs.disk.project": c.Jobs.Disk.Project,
 		"images.max_bytes":  c.Images.MaxBytes, "serving.memory": c.Serving.Memory, "serving.process_memory": c.Serving.Process,
 	} {
-		if v == "" && strings.HasPrefix(name, "serving.") {
+		if v == "" && (strings.HasPrefix(name, "serving.") || name == "limits.requests") {
 			continue
 		}
 		if n, err := resource.ParseBytes(v); err != nil || n < 0 || (n == 0 && name != "limits.body_rate" && name != "limits.free" && name != "limits.garbage" && name != "jobs.disk.project") {

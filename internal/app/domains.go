@@ -260,7 +260,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 		},
 		Limits: dataset.Limits{
 			Upload: resource.Bytes(bytes(a.cfg.Limits.Upload)), QueryMemory: resource.Bytes(bytes(a.cfg.Limits.SQLMemory)),
-			QueryDisk: resource.Bytes(bytes(a.cfg.Limits.SQLDisk)), QueryTime: sqlTime,
+			QueryDisk: resource.Bytes(bytes(a.cfg.Limits.SQLDisk)), QueryTime: sqlTime, Answer: resource.Bytes(bytes(a.cfg.Limits.Answer)),
 			Queries: a.cfg.Limits.Statements, Imports: a.cfg.Limits.Imports,
 		},
 	})

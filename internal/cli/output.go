@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,9 +15,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/falaj-ml/falaj/client"
 )
@@ -123,12 +125,49 @@ func (a *app) printYAML(v any) error {
 	if err != nil {
 		return err
 	}
-	y, err := yaml.JSONToYAML(b)
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	n, err := yamlOf(d)
 	if err != nil {
 		return err
 	}
-	_, err = a.Stdout.Write(y)
-	return err
+	e := yaml.NewEncoder(a.Stdout)
+	e.SetIndent(2)
+	e.CompactSeqIndent()
+	return errors.Join(e.Encode(n), e.Close())
+}
+
+// yamlOf is the next value of JSON as YAML, its fields in the order in which they stand.
+func yamlOf(d *json.Decoder) (*yaml.Node, error) {
+	t, err := d.Token()
+	if err != nil {
+		return nil, err
+	}
+	delim, nested := t.(json.Delim)
+	if !nested {
+		n := &yaml.Node{}
+		if number, ok := t.(json.Number); ok {
+			n.Kind, n.Value = yaml.ScalarNode, number.String()
+			return n, nil
+		}
+		return n, n.Encode(t)
+	}
+	n := &yaml.Node{Kind: yaml.SequenceNode}
+	if delim == '{' {
+		n.Kind = yaml.MappingNode
+	}
+	for d.More() {
+		item, err := yamlOf(d) // in a mapping a key, then its value
+		if err != nil {
+			return nil, err
+		}
+		n.Content = append(n.Content, item)
+	}
+	if len(n.Content) == 0 {
+		n.Style = yaml.FlowStyle
+	}
+	_, err = d.Token() // the end
+	return n, err
 }
 
 // sayOr says it to people, or writes the object for programs.

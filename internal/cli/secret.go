@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
+	"github.com/falaj-ml/falaj/internal/yamldoc"
 )
 
 // maxSecret is the most bytes that a value of a secret may have.
@@ -26,8 +26,8 @@ func (a *app) withSecrets(manifests []byte, from string) ([]byte, error) {
 	// Other documents are left as they are written: `python: 3.10` is not 3.1.
 	parts := separator.Split(string(manifests), -1)
 	for i, part := range parts {
-		var doc map[string]any
-		if yaml.Unmarshal([]byte(part), &doc) != nil || doc["kind"] != "Secret" {
+		doc := asMapping(part)
+		if doc["kind"] != "Secret" {
 			continue // the server says what is wrong with it, and where
 		}
 		filled, err := a.fillSecret(doc, from)
@@ -44,6 +44,20 @@ func (a *app) withSecrets(manifests []byte, from string) ([]byte, error) {
 		parts[i] = "\n" + string(b) + strings.Repeat("\n", max(1, strings.Count(part, "\n")-1)) // lines keep their numbers
 	}
 	return []byte(strings.Join(parts, "---")), nil
+}
+
+// asMapping is a document of YAML, nil when it is not one mapping.
+func asMapping(document string) map[string]any {
+	nodes, err := yamldoc.Documents([]byte(document))
+	if err != nil || len(nodes) != 1 {
+		return nil
+	}
+	v, err := yamldoc.Value(nodes[0])
+	if err != nil {
+		return nil
+	}
+	mapping, _ := v.(map[string]any)
+	return mapping
 }
 
 // separator is the line between documents.

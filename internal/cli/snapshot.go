@@ -7,11 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/falaj-ml/falaj/internal/yamldoc"
 )
 
 // sourceAt is where manifests of a kind name the code of their jobs.
@@ -28,83 +27,81 @@ func (a *app) withSources(cmd *cobra.Command, manifests []byte, from string) ([]
 	defer func() { a.project = named }()
 	parts := separator.Split(string(manifests), -1)
 	for i, part := range parts {
-		var doc struct{ Kind, Name, Project string }
-		if yaml.Unmarshal([]byte(part), &doc) != nil || sourceAt[doc.Kind] == nil {
+		nodes, err := yamldoc.Documents([]byte(part))
+		if err != nil || len(nodes) != 1 {
 			continue // the server says what is wrong with it, and where
 		}
-		dir := directoryAt(part, sourceAt[doc.Kind])
+		kind, name := wordAt(nodes[0], "kind"), wordAt(nodes[0], "name")
+		dir := directoryAt(nodes[0], sourceAt[kind])
 		if dir == nil {
 			continue
 		}
-		a.project = first(named, doc.Project)
+		a.project = first(named, wordAt(nodes[0], "project"))
 		digest, err := a.sourceBeside(cmd, from, dir.Value)
 		if err != nil {
-			return nil, fmt.Errorf("%s %s: %w", strings.ToLower(doc.Kind), doc.Name, err)
+			return nil, fmt.Errorf("%s %s: %w", strings.ToLower(kind), name, err)
 		}
 		if parts[i] = putAt(part, dir, digest); parts[i] == "" {
-			return nil, usage("%s %s: write its source in one line, as `source: src`", strings.ToLower(doc.Kind), doc.Name)
+			return nil, usage("%s %s: write its source in one line, as `source: src`", strings.ToLower(kind), name)
 		}
 	}
 	return []byte(strings.Join(parts, "---")), nil
 }
 
-// directoryAt is the word at a path of a document, unless it is a digest.
-func directoryAt(document string, path []string) *token.Token {
-	file, err := parser.ParseBytes([]byte(document), 0)
-	if err != nil || len(file.Docs) == 0 {
+// directoryAt is the word at a path of a document, nil when it is no directory.
+func directoryAt(document *yamldoc.Node, path []string) *yamldoc.Node {
+	word := nodeAt(document, path...)
+	if len(path) == 0 || word == nil || word.Kind != yaml.ScalarNode || !isDirectory(word.Value) {
 		return nil
 	}
-	node := bare(file.Docs[0].Body)
-	for _, key := range path {
-		m, ok := node.(ast.MapNode)
-		if !ok {
-			return nil
-		}
-		node = nil
-		for entries := m.MapRange(); entries.Next(); {
-			if entries.Key().GetToken().Value == key {
-				node = bare(entries.Value())
-			}
-		}
+	if v, err := yamldoc.Scalar(word); err != nil || v != word.Value {
+		return nil // no text
 	}
-	word, ok := node.(*ast.StringNode)
-	if !ok || !isDirectory(word.Value) {
-		return nil
-	}
-	return word.GetToken()
+	return word
 }
 
-// bare is a node without its anchor and tag.
-func bare(node ast.Node) ast.Node {
-	for {
-		switch n := node.(type) {
-		case *ast.AnchorNode:
-			node = n.Value
-		case *ast.TagNode:
-			node = n.Value
-		default:
-			return node
-		}
+// wordAt is the text of a field, empty when there is none.
+func wordAt(document *yamldoc.Node, field string) string {
+	if n := nodeAt(document, field); n != nil {
+		return n.Value
 	}
+	return ""
+}
+
+// nodeAt is the value at a path of a document.
+func nodeAt(n *yamldoc.Node, path ...string) *yamldoc.Node {
+	for _, key := range path {
+		if n == nil || n.Kind != yaml.MappingNode {
+			return nil
+		}
+		var found *yamldoc.Node
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == key {
+				found = n.Content[i+1]
+			}
+		}
+		n = found
+	}
+	return n
 }
 
 // isDirectory says whether a source is one, and no digest of an archive.
 func isDirectory(source string) bool { return source != "" && !strings.HasPrefix(source, "sha256:") }
 
 // putAt replaces a word of a document, or gives "" where it is not found as it is read.
-func putAt(document string, word *token.Token, with string) string {
+func putAt(document string, word *yamldoc.Node, with string) string {
 	lines := strings.SplitAfter(document, "\n")
-	if word.Position.Line < 1 || word.Position.Line > len(lines) {
+	if word.Line < 1 || word.Line > len(lines) {
 		return ""
 	}
-	line := []rune(lines[word.Position.Line-1])
-	if word.Position.Column < 1 || word.Position.Column > len(line) {
+	line := []rune(lines[word.Line-1])
+	if word.Column < 1 || word.Column > len(line) {
 		return ""
 	}
-	before, rest := string(line[:word.Position.Column-1]), string(line[word.Position.Column-1:])
+	before, rest := string(line[:word.Column-1]), string(line[word.Column-1:])
 	for _, quote := range []string{"", `"`, "'"} {
 		if after, ok := strings.CutPrefix(rest, quote+word.Value+quote); ok {
-			lines[word.Position.Line-1] = before + with + after
+			lines[word.Line-1] = before + with + after
 			return strings.Join(lines, "")
 		}
 	}

@@ -97,7 +97,7 @@ func rowsOf(t *testing.T, h *datasettest.Harness, r string, columns ...string) [
 		t.Fatalf("open %s: %v", r, err)
 	}
 	defer rows.Release()
-	table, err := dataset.Collect(rows, 1_000_000)
+	table, err := dataset.Collect(t.Context(), rows, 1_000_000, 0)
 	if err != nil {
 		t.Fatalf("read %s: %v", r, err)
 	}

@@ -109,7 +109,7 @@ func TestPartsOfAVersion(t *testing.T) {
 			rt.Fatal(err)
 		}
 		defer rows.Release()
-		table, err := dataset.Collect(rows, 1000)
+		table, err := dataset.Collect(t.Context(), rows, 1000, 0)
 		if err != nil {
 			rt.Fatal(err)
 		}

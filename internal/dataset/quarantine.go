@@ -213,7 +213,7 @@ func (s *Service) Quarantined(ctx context.Context, r OpenRequest, from int64, n 
 		return AsideTable{}, err
 	}
 	defer rows.Release()
-	t, err := Collect(rows, int(to-from))
+	t, err := Collect(ctx, rows, int(to-from), s.limits.Answer)
 	for _, cells := range t.Rows {
 		own := len(cells) - 2
 		row, _ := cells[own].(int64)

@@ -90,6 +90,7 @@ func (s *Service) Query(ctx context.Context, r QueryRequest) (*Result, error) {
 		end()
 		return nil, err
 	}
+	session.Out.Within(ctx)
 	q := &Result{sql: r.SQL, session: session, ctx: qctx, end: end}
 	q.refs.Store(1)
 	if err := s.ask(qctx, q, r, scratch); err != nil {

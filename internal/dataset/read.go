@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/membudget"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // OpenRequest asks for rows.
@@ -341,12 +344,15 @@ func (s *Service) Preview(ctx context.Context, r OpenRequest, n int) (Table, Ver
 		return Table{}, Version{}, err
 	}
 	defer rows.Release()
-	t, err := Collect(rows, min(n, maxPreview))
+	t, err := Collect(ctx, rows, min(n, maxPreview), s.limits.Answer)
 	return t, v, err
 }
 
-// Collect reads up to limit rows of the types of tables.
-func Collect(rows array.RecordReader, limit int) (Table, error) {
+// Collect reads up to limit rows of the types of tables, in a table of at most so many
+// bytes, about as JSON has them; 0 is DefaultAnswer. It holds them of the context's request.
+// Errors: fault.TooLarge; those of membudget.Take; the rows'.
+func Collect(ctx context.Context, rows array.RecordReader, limit int, most resource.Bytes) (Table, error) {
+	most = cmp.Or(most, DefaultAnswer)
 	schema, err := table.FromArrow(rows.Schema())
 	if err != nil {
 		return Table{}, err
@@ -355,9 +361,24 @@ func Collect(rows array.RecordReader, limit int) (Table, error) {
 	for _, f := range schema {
 		t.Columns = append(t.Columns, Column{Name: f.Name, Type: f.Type})
 	}
+	size, held := resource.Bytes(0), resource.Bytes(0)
 	for len(t.Rows) < limit && rows.Next() {
 		rec := rows.RecordBatch()
 		for i := range min(int(rec.NumRows()), limit-len(t.Rows)) {
+			for c := range schema {
+				size += sizeOfCell(rec.Column(c), i)
+			}
+			if size > most {
+				return Table{}, fault.New(fault.TooLarge, "the answer has more than %s, the limit of limits.answer, after %d rows", most, len(t.Rows)).
+					WithHint("Ask for fewer rows or columns, or read the rows by Arrow Flight, which streams them.")
+			}
+			if size-held >= heldStep {
+				// The values, and their JSON while it is written.
+				if err := membudget.Take(ctx, int64(3*(size-held))); err != nil {
+					return Table{}, err
+				}
+				held = size
+			}
 			row := make([]any, len(schema))
 			for c := range schema {
 				row[c] = cellValue(rec.Column(c), i)
@@ -365,7 +386,40 @@ func Collect(rows array.RecordReader, limit int) (Table, error) {
 			t.Rows = append(t.Rows, row)
 		}
 	}
-	return t, rows.Err()
+	if err := rows.Err(); err != nil {
+		return Table{}, err
+	}
+	return t, membudget.Take(ctx, int64(3*(size-held)))
+}
+
+// DefaultAnswer is limits.answer when it is not set.
+const DefaultAnswer = 32 * resource.MiB
+
+// heldStep is how much of an answer is held of a request's memory at a time.
+const heldStep = 256 * resource.KiB
+
+// sizeOfCell is about what a cell takes, in memory or as JSON, whichever is more.
+func sizeOfCell(a arrow.Array, i int) resource.Bytes {
+	const scalar = 24
+	if a.IsNull(i) {
+		return scalar
+	}
+	if s, ok := a.(*array.String); ok {
+		size := scalar
+		for _, c := range []byte(s.Value(i)) {
+			if size++; c < ' ' || c == '<' || c == '>' || c == '&' { // six characters of JSON
+				size += 5
+			}
+		}
+		return resource.Bytes(size)
+	}
+	size := resource.Bytes(scalar)
+	if elements, from, to := elementsOf(a, i); elements != nil {
+		for j := from; j < to; j++ {
+			size += sizeOfCell(elements, j)
+		}
+	}
+	return size
 }
 
 // cellValue is a value for JSON, which has no NaN: it becomes a string.

@@ -143,6 +143,7 @@ type Limits struct {
 	Imports       int            // at a time, of all projects; 4
 	QueueTime     time.Duration  // longest wait for one of these slots; 1 min
 	SQL           int            // bytes of a query's text; 256 KiB
+	Answer        resource.Bytes // of rows that are answered as one JSON document; DefaultAnswer
 	MetadataDepth int            // accepted versions in a table's metadata; 1,000
 	Stray         time.Duration  // how long files that nobody committed stay; 72 h
 }
@@ -162,6 +163,7 @@ func (l Limits) withDefaults() Limits {
 	orDefault(&l.Imports, 4)
 	orDefault(&l.QueueTime, time.Minute)
 	orDefault(&l.SQL, 256<<10)
+	orDefault(&l.Answer, DefaultAnswer)
 	orDefault(&l.MetadataDepth, 1000)
 	orDefault(&l.Stray, 72*time.Hour)
 	return l

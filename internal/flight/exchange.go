@@ -153,7 +153,7 @@ func (s *Server) answer(ctx context.Context, out *frames, rows Rows) error {
 			}
 			due = time.Now().Add(s.cfg.Recheck)
 		}
-		if err := s.send(to, rows.RecordBatch()); err != nil {
+		if err := s.send(ctx, to, rows.RecordBatch()); err != nil {
 			return err
 		}
 	}

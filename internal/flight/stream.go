@@ -10,6 +10,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/membudget"
 )
 
 // DoGet streams the rows of a ticket. Needs dataset.query. Reads of classified
@@ -45,7 +46,7 @@ func (s *Server) DoGet(t *flight.Ticket, to flight.FlightService_DoGetServer) er
 			}
 			due = time.Now().Add(s.cfg.Recheck)
 		}
-		if err := s.send(out, rows.RecordBatch()); err != nil {
+		if err := s.send(ctx, out, rows.RecordBatch()); err != nil {
 			return err
 		}
 	}
@@ -66,9 +67,17 @@ func (s *Server) still(ctx context.Context, r dataset.OpenRequest) error {
 }
 
 // send writes a batch in messages that every client takes: those of gRPC refuse
-// more than 4 MiB unless they were told otherwise.
-func (s *Server) send(out *flight.Writer, rec arrow.RecordBatch) error {
-	pieces := min(sizeOf(rec)/s.cfg.Message+1, max(rec.NumRows(), 1))
+// more than 4 MiB unless they were told otherwise. Until it is sent, it is held of the
+// request's memory.
+func (s *Server) send(ctx context.Context, out *flight.Writer, rec arrow.RecordBatch) error {
+	size := sizeOf(rec)
+	if share := membudget.From(ctx); size >= s.cfg.Message/8 {
+		if err := share.Take(ctx, size); err != nil {
+			return err
+		}
+		defer share.Give(size)
+	}
+	pieces := min(size/s.cfg.Message+1, max(rec.NumRows(), 1))
 	for i := range pieces {
 		part := rec.NewSlice(rec.NumRows()*i/pieces, rec.NumRows()*(i+1)/pieces)
 		err := out.Write(part)

@@ -165,6 +165,10 @@ func (s *Server) appliers() map[string]applier {
 // request's, or the token's.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	kinds := s.appliers()
+	if err := s.mayApply(r, kinds); err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	docs, err := manifests(r, kinds)
 	if err != nil {
 		s.fail(w, r, err)
@@ -205,6 +209,24 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		done = append(done, a)
 	}
 	answer(w, http.StatusOK, items[applied]{Items: done})
+}
+
+// mayApply refuses, before the body is read, a caller whose token is bound to a project in
+// which they may apply no kind of manifest: no document could be theirs to apply.
+func (s *Server) mayApply(r *http.Request, kinds map[string]applier) error {
+	bound := string(identity.From(r.Context()).Project)
+	if bound == "" {
+		return nil
+	}
+	for _, k := range kinds {
+		if k.gate == "project.read" { // of who may see a project; the service asks for more
+			continue
+		}
+		if ok, err := s.authz.Permits(r.Context(), k.gate, policy.Object{Project: bound}); err != nil || ok {
+			return err
+		}
+	}
+	return s.gate(r.Context(), "dataset.import", bound)
 }
 
 // manifests are the documents of a request's body.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 func (s *Server) listDatasets(ctx context.Context, in *struct {
@@ -190,7 +191,7 @@ func (s *Server) derive(ctx context.Context, in *struct {
 	return one(s.Datasets.Derive(ctx, project.Name(in.Project), in.Name))
 }
 
-// maxQueryRows bounds the rows of a query that is answered in JSON.
+// maxQueryRows bounds the rows of a query that is answered in JSON, Config.Answer its bytes.
 const maxQueryRows = 10_000
 
 func (s *Server) query(ctx context.Context, in *struct {
@@ -222,5 +223,5 @@ func (s *Server) query(ctx context.Context, in *struct {
 		return nil, err
 	}
 	defer rows.Release()
-	return one(dataset.Collect(rows, min(limit, maxQueryRows)))
+	return one(dataset.Collect(ctx, rows, min(limit, maxQueryRows), resource.Bytes(s.cfg.Answer)))
 }

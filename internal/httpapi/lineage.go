@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/membudget"
 )
 
 // reportPath is where OpenLineage's clients post to; they cannot name a project.
@@ -68,7 +69,7 @@ func unpacked(r *http.Request, limit int64) ([]byte, error) {
 			return nil, fault.New(fault.Invalid, "the body is not gzip, as its Content-Encoding says: %v", err)
 		}
 		defer func() { _ = z.Close() }()
-		body = z
+		body = membudget.NewMeter(r.Context(), io.NopCloser(z), membudget.From(r.Context()), membudget.JSON)
 	default:
 		return nil, fault.New(fault.Invalid, "the Content-Encoding %q is not known", encoding).WithHint("Send it plain, or by gzip.")
 	}

@@ -149,6 +149,11 @@ func writeProblem(w http.ResponseWriter, p *Problem) {
 // useProblems makes huma's own refusals (schema, missing field) problems too.
 func useProblems() {
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
+		for _, err := range errs {
+			if _, ours := errors.AsType[*fault.Error](err); ours { // of reading the body
+				return problemOf(err)
+			}
+		}
 		p := &Problem{Type: "about:blank", Status: status, Title: http.StatusText(status), Detail: msg, Kind: kindOfStatus(status).String()}
 		if status == http.StatusUnprocessableEntity {
 			p.Status, p.Title, p.Kind = http.StatusBadRequest, http.StatusText(http.StatusBadRequest), fault.Invalid.String()

@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
+	"github.com/falaj-ml/falaj/internal/membudget"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -35,9 +36,10 @@ type Options struct {
 	DB       *store.DB // keeps answers for those who repeat a request; has the events
 	Log      *slog.Logger
 	Registry *prometheus.Registry
-	Ready    func() error // nil when the server can work
-	Room     func() error // nil when there is space for new things; may be nil
-	Console  http.Handler // the console's static files
+	Ready    func() error      // nil when the server can work
+	Room     func() error      // nil when there is space for new things; may be nil
+	Memory   *membudget.Budget // what requests may take of the memory; nil bounds nothing
+	Console  http.Handler      // the console's static files
 	// Follows is the server whose gateway this one is: then it has the routes of
 	// gateway.go, and no others. Empty: it is none.
 	Follows string
@@ -70,7 +72,7 @@ func New(o Options, d Domains) *Server {
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	s := &Server{
 		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, log: o.Log,
-		db: o.DB, central: o.Follows, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, room: o.Room,
+		db: o.DB, central: o.Follows, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, room: o.Room, memory: o.Memory,
 		watches: newStreams("event_streams", "streams of events"), follows: newStreams("log_streams", "logs that are followed"), uploading: newUploads(),
 	}
 	if s.room != nil {

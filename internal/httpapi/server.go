@@ -8,8 +8,8 @@
 //     authenticate → bound the size → project permission → decode → act.
 //   - problem.go is the one translation of errors (RFC 9457).
 //   - once.go: requests that take effect at most once; events.go: the watch;
-//     room.go: what is refused on a disk that is nearly full; pace.go: readers
-//     that take nothing; slowbody.go: senders that send next to nothing.
+//     room.go: what is refused on a disk that is nearly full; memory.go: the memory
+//     of requests; pace.go: slow readers; slowbody.go: slow senders.
 //   - mlflow/, oip/, iceberg/, feast/ and optuna/ speak other people's protocols and
 //     match their texts; flight.go leads to Arrow Flight, grpc.go to rpc/, optuna/ and
 //     the calls of oip/.
@@ -22,6 +22,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -46,6 +47,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
+	"github.com/falaj-ml/falaj/internal/membudget"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -68,6 +70,7 @@ type Config struct {
 	Hosts   []string // Host headers accepted beside loopback names, against DNS rebinding
 	MaxBody int64    // bytes of a JSON body; 0 is 4 MiB
 	Upload  int64    // bytes of an uploaded file; 0 is 64 GiB
+	Answer  int64    // bytes of rows that are answered as one JSON document; 0 is dataset.DefaultAnswer
 	Tree    int64    // bytes of a worker's checkpoint or output; 0 is Upload
 	Version string
 	// Heartbeat is how often a silent stream of events says that it is there, and
@@ -103,6 +106,7 @@ type Server struct {
 	api     huma.API
 	handler http.Handler
 	room    func() error
+	memory  *membudget.Budget
 	central string // the server whose gateway this one is
 
 	declared  map[string]Route // by method and path
@@ -176,6 +180,22 @@ func opened(r *http.Request) bool {
 	}
 }
 
+// A refused body is read to its end, if it is no longer than that and comes in time: most
+// clients read no answer before they have sent all, and an end of the connection hides it.
+const (
+	maxDrain  = 64 << 20
+	drainTime = 5 * time.Second
+)
+
+// drain reads what a handler that refused the request left of its body.
+func drain(r *http.Request, body io.Reader, control http.ResponseController) {
+	if r.ProtoMajor > 1 || r.ContentLength <= 0 || r.ContentLength > maxDrain || r.Header.Get("Expect") != "" {
+		return
+	}
+	_ = control.SetReadDeadline(time.Now().Add(drainTime))
+	_, _ = io.Copy(io.Discard, body) // it is nobody's any more
+}
+
 // principal is who sent the request.
 func (s *Server) principal(r *http.Request) (identity.Principal, error) {
 	if len(r.Header.Values("Authorization")) > 1 {
@@ -226,7 +246,10 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		if purpose := r.Header.Get(purposeHeader); purpose != "" {
 			r = r.WithContext(feature.WithPurpose(r.Context(), purpose))
 		}
-		limit := s.cfg.MaxBody
+		memory := s.memory.Share(principal.ID)
+		defer memory.Free()
+		r = r.WithContext(membudget.With(r.Context(), memory))
+		limit, form := s.cfg.MaxBody, formOf(r)
 		control := *http.NewResponseController(w)
 		least, grace, upload := true, slowGrace, false
 		switch {
@@ -269,11 +292,19 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		if upload {
 			b.takes(s.uploading, r)
 		}
+		unread := b.ReadCloser
 		r.Body = b
+		if form != nil {
+			r.Body = membudget.NewMeter(r.Context(), b, memory, *form)
+		}
 		if sw, ok := w.(*statusWriter); ok {
 			defer func() { sw.route = r.Pattern }()
 		}
-		next.ServeHTTP(w, r)
+		held := &heldWriter{ResponseWriter: w, server: s, request: r, share: memory}
+		next.ServeHTTP(held, r)
+		if held.commit(); held.sent >= http.StatusBadRequest {
+			drain(r, unread, control)
+		}
 	})
 }
 

@@ -23,6 +23,7 @@ package child
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -30,6 +31,7 @@ import (
 	"io"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/membudget"
 )
 
 // The hidden modes of the binary.
@@ -143,7 +145,13 @@ type Reader struct {
 	r    *bufio.Reader
 	left int // unread bytes of the current data frame
 	done bool
+
+	ctx   context.Context  //nolint:containedctx // of the request that reads
+	share *membudget.Share // nil: none
 }
+
+// Within holds what batches take of a request's memory, until the next batch or Release.
+func (r *Reader) Within(ctx context.Context) { r.ctx, r.share = ctx, membudget.From(ctx) }
 
 // NewReader makes a frame reader.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 256<<10)} }

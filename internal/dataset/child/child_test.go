@@ -219,6 +219,11 @@ func TestDeathsAreExplained(t *testing.T) {
 		{"kill -KILL $$", fault.Exhausted, "stopped by its limits"},
 		{"kill -XCPU $$", fault.Exhausted, "stopped by its limits"},
 		{"echo fatal error: runtime: out of memory >&2; exit 2", fault.Exhausted, "ran out of its memory"},
+		{"echo terminate called after throwing an instance of std::bad_alloc >&2; kill -ABRT $$", fault.Exhausted, "ran out of its memory"},
+		{"kill -SEGV $$", fault.Invalid, "crashed"},
+		{"exit 134", fault.Invalid, "crashed"},
+		{"echo SIGSEGV: segmentation violation >&2; exit 2", fault.Invalid, "crashed"},
+		{"echo panic: index out of range >&2; exit 2", fault.Invalid, "crashed"},
 		{"echo this is not the protocol at all", fault.Invalid, "unreadable"},
 	} {
 		s, err := Start(t.Context(), script(c.script), "test", LaunchOptions{})

@@ -1,7 +1,6 @@
 package child
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,13 +12,17 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// What a batch on the pipe may hold. The writer splits what is larger.
+// What a batch on the pipe may hold. The writer splits what is larger, down to one row.
 const (
-	maxRows = 1 << 20
-	maxText = 256 << 20 // bytes of one column of strings
-	maxList = 64 << 20  // elements of one column of lists
+	maxRows  = 1 << 20
+	maxText  = 256 << 20 // bytes of one column of strings
+	maxList  = 64 << 20  // elements of one column of lists
+	maxBatch = 320 << 20 // bytes of all columns
+	split    = 16 << 20  // bytes of a batch of several rows, about
 )
 
 // wireSchema heads a stream of batches.
@@ -69,7 +72,8 @@ func (w *RecordWriter) Write(rec arrow.RecordBatch) error {
 		return w.err
 	}
 	rows := rec.NumRows()
-	if rows > maxRows || rows > 1 && textOf(rec) > maxText/4 {
+	size := sizeOf(rec)
+	if rows > maxRows || rows > 1 && size > split {
 		for _, part := range []arrow.RecordBatch{rec.NewSlice(0, rows/2), rec.NewSlice(rows/2, rows)} {
 			err := w.Write(part)
 			part.Release()
@@ -79,29 +83,35 @@ func (w *RecordWriter) Write(rec arrow.RecordBatch) error {
 		}
 		return nil
 	}
+	if size > maxBatch {
+		return fault.New(fault.TooLarge, "a row has %d bytes, over the limit of %s", size, resource.Bytes(maxBatch))
+	}
 	w.err = w.batch(rec)
 	return w.err
 }
 
-// textOf is the size of the largest column of strings, or of lists.
-func textOf(rec arrow.RecordBatch) (most int) {
+// sizeOf is about the size of a batch in bytes.
+func sizeOf(rec arrow.RecordBatch) (size int64) {
 	for _, c := range rec.Columns() {
-		if c.Len() == 0 {
-			continue
-		}
-		if l, ok := c.(*array.List); ok {
-			values := elementsOf(l)
-			most = max(most, 8*values.Len())
-			if s, ok := values.(*array.String); ok && s.Len() > 0 {
-				most = max(most, len(s.ValueBytes()))
-			}
-			values.Release()
-		}
-		if s, ok := c.(*array.String); ok {
-			most = max(most, len(s.ValueBytes()))
-		}
+		size += sizeOfColumn(c)
 	}
-	return most
+	return size
+}
+
+func sizeOfColumn(c arrow.Array) int64 {
+	if c.Len() == 0 {
+		return 0
+	}
+	size := 8 * int64(c.Len())
+	switch c := c.(type) {
+	case *array.List:
+		values := elementsOf(c)
+		defer values.Release()
+		size += sizeOfColumn(values)
+	case *array.String:
+		size += int64(len(c.ValueBytes()))
+	}
+	return size
 }
 
 // elementsOf are the elements of all lists, which are next to each other. Release them.
@@ -179,7 +189,7 @@ func (w *RecordWriter) column(c arrow.Array) error {
 	case *array.String:
 		text := v.ValueBytes()
 		if len(text) > maxText {
-			return fmt.Errorf("a cell of %d bytes is over the limit of %d", len(text), maxText)
+			return fault.New(fault.TooLarge, "a cell of %d bytes is over the limit of %s", len(text), resource.Bytes(maxText))
 		}
 		if err := w.number(len(text)); err != nil {
 			return err
@@ -200,7 +210,7 @@ func (w *RecordWriter) list(l *array.List) error {
 	values := elementsOf(l)
 	defer values.Release()
 	if values.Len() > maxList {
-		return fmt.Errorf("a list of %d elements is over the limit of %d", values.Len(), maxList)
+		return fault.New(fault.TooLarge, "a list of %d elements is over the limit of %d", values.Len(), maxList)
 	}
 	if err := w.number(values.Len()); err != nil {
 		return err
@@ -253,6 +263,8 @@ type records struct {
 	cur    arrow.RecordBatch
 	ended  bool
 	err    error
+	size   int64 // of the current batch
+	held   int64 // of that, what is held of the reader's share
 }
 
 func (r *records) Schema() *arrow.Schema          { return r.schema }
@@ -266,6 +278,8 @@ func (r *records) Release() {
 		r.cur.Release()
 		r.cur = nil
 	}
+	r.in.r.share.Give(r.held)
+	r.size, r.held = 0, 0
 }
 
 func (r *records) Next() bool {
@@ -308,19 +322,35 @@ func (r *records) batch(rows uint32) (arrow.RecordBatch, error) {
 	return array.NewRecordBatch(r.schema, cols, int64(rows)), nil
 }
 
+// worth is the least number of bytes that are held of a share: fewer are not counted.
+const worth = 64 << 10
+
 // bytes reads n bytes, allocating no more than a little ahead of what comes.
 func (r *records) bytes(n int) (*memory.Buffer, error) {
 	const step = 1 << 20
-	if n <= step {
-		b := make([]byte, n)
-		_, err := io.ReadFull(r.in, b)
-		return memory.NewBufferBytes(b), err
+	if r.size += int64(n); r.size > maxBatch+maxBatch/8 {
+		return nil, fmt.Errorf("a batch of more than %d bytes", maxBatch)
 	}
-	var b bytes.Buffer
-	if _, err := io.CopyN(&b, r.in, int64(n)); err != nil {
-		return nil, err
+	if n >= worth && r.in.r.share != nil {
+		if err := r.in.r.share.Take(r.in.r.ctx, int64(n)); err != nil {
+			return nil, err
+		}
+		r.held += int64(n)
 	}
-	return memory.NewBufferBytes(b.Bytes()), nil
+	b := make([]byte, min(n, step))
+	for read := 0; ; {
+		if _, err := io.ReadFull(r.in, b[read:]); err != nil {
+			return memory.NewBufferBytes(b), err
+		}
+		if read = len(b); read == n {
+			return memory.NewBufferBytes(b), nil
+		}
+		room := n // a quarter of it has come: the rest is believed
+		if read < n/4 {
+			room = 4 * read
+		}
+		b = append(make([]byte, 0, room), b...)[:room]
+	}
 }
 
 func (r *records) column(t table.Type, rows int) (arrow.Array, error) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -146,19 +147,53 @@ func (s *Session) Explain(ctx context.Context, err error) error {
 	case <-time.After(5 * time.Second):
 		s.Close()
 	}
-	if exit, ok := errors.AsType[*exec.ExitError](s.err); ok {
-		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-			if sig := ws.Signal(); sig == syscall.SIGKILL || sig == syscall.SIGXCPU {
-				return fault.New(fault.Exhausted, "the %s process was stopped by its limits (%s)", s.mode, ws.Signal()).
-					WithHint("The input needs more memory or processor time than one such process may use. Split it, or raise the limit.")
-			}
-		}
-		if strings.Contains(s.stderr.String(), "out of memory") {
-			return fault.New(fault.Exhausted, "the %s process ran out of its memory", s.mode).
-				WithHint("Split the input, or raise the limit.")
-		}
+	if fault.Is(s.err, fault.Timeout) {
+		return s.err
 	}
-	return fault.New(fault.Internal, "the %s process ended early (%v): %s", s.mode, s.err, s.stderr.String())
+	said := s.stderr.String()
+	if limited, ok := s.proc.(interface{ OutOfMemory() bool }); ok && limited.OutOfMemory() || outOfMemory.MatchString(said) {
+		return fault.New(fault.Exhausted, "the %s process ran out of its memory", s.mode).
+			WithHint("Split the input, or raise the limit.")
+	}
+	switch sig := signalOf(s.err); sig {
+	case 0:
+	case syscall.SIGKILL, syscall.SIGXCPU:
+		return fault.New(fault.Exhausted, "the %s process was stopped by its limits (%s)", s.mode, sig).
+			WithHint("The input needs more memory or processor time than one such process may use. Split it, or raise the limit.")
+	default:
+		return fault.New(fault.Invalid, "the input crashed the %s process (%s)", s.mode, sig).
+			WithHint("Change the query or the file; nothing else was affected.")
+	}
+	if crashed.MatchString(said) {
+		return fault.New(fault.Invalid, "the input crashed the %s process", s.mode).
+			WithHint("Change the query or the file; nothing else was affected.")
+	}
+	return fault.New(fault.Internal, "the %s process ended early (%v): %s", s.mode, s.err, said)
+}
+
+// What the runtimes of Go and C++ say when they end a process.
+var (
+	outOfMemory = regexp.MustCompile(`out of memory|cannot allocate memory|std::bad_alloc|cannot map pages`)
+	crashed     = regexp.MustCompile(`(?m)^(panic: |fatal error: |terminate called|SIG[A-Z]+: )`)
+)
+
+// signalOf is the signal that ended a process, 0 when none did. The shim of a sandbox
+// exits with 128 and the signal's number.
+func signalOf(err error) syscall.Signal {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
+		return 0
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	switch {
+	case !ok:
+		return 0
+	case status.Signaled():
+		return status.Signal()
+	case status.ExitStatus() > 128 && status.ExitStatus() < 128+32:
+		return syscall.Signal(status.ExitStatus() - 128)
+	}
+	return 0
 }
 
 // tail keeps the last bytes written.

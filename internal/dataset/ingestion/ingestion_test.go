@@ -243,7 +243,7 @@ func (w *world) rows(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	defer in.Release()
-	all, err := dataset.Collect(in, 1_000_000)
+	all, err := dataset.Collect(t.Context(), in, 1_000_000, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

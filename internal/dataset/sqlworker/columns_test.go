@@ -137,7 +137,7 @@ func TestColumnLineageIsComplete(t *testing.T) {
 			t.Fatalf("%s: %v", sql, err)
 		}
 		defer q.Release()
-		rows, err := dataset.Collect(q, 1000)
+		rows, err := dataset.Collect(t.Context(), q, 1000, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/membudget"
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
@@ -44,7 +45,7 @@ func query(t *testing.T, h *datasettest.Harness, r dataset.QueryRequest) (string
 		return "", err
 	}
 	defer q.Release()
-	table, err := dataset.Collect(q, 1_000_000)
+	table, err := dataset.Collect(t.Context(), q, 1_000_000, 0)
 	var out []string
 	for _, row := range table.Rows {
 		cells := make([]string, len(row))
@@ -283,3 +284,54 @@ func TestDoors(t *testing.T) {
 type open struct{}
 
 func (open) Pass(context.Context, residency.Passage) error { return nil }
+
+// TestLargeAnswer: an answer is bounded by its bytes, what is read of it at a time too, and
+// both are held of the memory of the request that asked.
+func TestLargeAnswer(t *testing.T) {
+	h := harness(t, nil)
+	collect := func(ctx context.Context, sql string, limit int) (dataset.Table, error) {
+		q, err := h.Query(ctx, dataset.QueryRequest{Project: project, SQL: sql})
+		if err != nil {
+			return dataset.Table{}, err
+		}
+		defer q.Release()
+		return dataset.Collect(ctx, q, limit, resource.MiB)
+	}
+	const wide = "SELECT repeat('a', 40000) AS a FROM range(10000)"
+	ctx := datasettest.Context(t)
+	if _, err := collect(ctx, wide, 10_000); !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), "limits.answer") {
+		t.Errorf("10,000 rows of 40,000 characters: %v", err)
+	}
+	if table, err := collect(ctx, wide, 20); err != nil || len(table.Rows) != 20 {
+		t.Errorf("20 of them: %d, %v", len(table.Rows), err)
+	}
+	for sql, want := range map[string]string{
+		"SELECT repeat('\x01', 200000) AS a":                        "limits.answer", // six characters of JSON for each
+		"SELECT list_transform(range(100000), x -> x)":              "limits.answer",
+		"SELECT repeat('a', 300000000)":                             "a cell of 300000000 bytes",
+		"SELECT repeat('a', 200000000) a, repeat('b', 200000000) b": "a row has 400000016 bytes",
+	} {
+		if _, err := collect(ctx, sql, 1); !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60q: %v, want %s", sql, err, want)
+		}
+	}
+	budget := membudget.New(2 << 20)
+	share := budget.Share("alice")
+	if _, err := collect(membudget.With(ctx, share), "SELECT repeat('a', 1500000)", 1); !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), membudget.Setting) {
+		t.Errorf("a cell of more than half of the memory for requests: %v", err)
+	}
+	share.Free()
+	if budget.Used() != 0 {
+		t.Errorf("%d bytes are still held", budget.Used())
+	}
+}
+
+// TestSettingsNameNoPath: a query reads nothing of the machine from DuckDB's settings.
+func TestSettingsNameNoPath(t *testing.T) {
+	scratch := t.TempDir()
+	h := harness(t, func(c *dataset.Config) { c.Scratch = scratch })
+	got, err := query(t, h, dataset.QueryRequest{SQL: "SELECT current_setting('temp_directory'), current_setting('home_directory'), current_setting('extension_directory'), current_setting('secret_directory'), current_database()"})
+	if err != nil || strings.Contains(got, "/") {
+		t.Errorf("%q, %v", got, err)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -67,7 +68,7 @@ func (w *worker) start() (err error) {
 	settings := []string{
 		"SET autoinstall_known_extensions = false", "SET autoload_known_extensions = false", "SET allow_community_extensions = false",
 		fmt.Sprintf("SET memory_limit = '%dB'", w.req.Memory), fmt.Sprintf("SET threads = %d", max(w.req.Threads, 1)),
-		"SET TimeZone = 'UTC'", "SET errors_as_json = false", "SET enable_progress_bar = false",
+		"SET TimeZone = 'UTC'", "SET secret_directory = 'secrets'", "SET extension_directory = 'extensions'", "SET errors_as_json = false", "SET enable_progress_bar = false",
 	}
 	if err := w.set(settings); err != nil {
 		w.close()
@@ -94,7 +95,11 @@ func (w *worker) set(settings []string) error {
 func (w *worker) lock(over child.SQLHandOver) error {
 	spill := []string{"SET temp_directory = ''"}
 	if over.Scratch != "" {
-		spill = []string{"SET temp_directory = " + literal(over.Scratch), fmt.Sprintf("SET max_temp_directory_size = '%dB'", over.Disk)}
+		// A query may read the settings: they name no path of the machine.
+		if err := os.Chdir(over.Scratch); err != nil {
+			return fmt.Errorf("the directory for what a query spills: %w", errors.Unwrap(err))
+		}
+		spill = []string{"SET temp_directory = 'spill'", fmt.Sprintf("SET max_temp_directory_size = '%dB'", over.Disk)}
 	}
 	return w.set(append(spill, "SET enable_external_access = false", "SET lock_configuration = true"))
 }
@@ -225,7 +230,7 @@ func (w *worker) answer() error {
 	out := w.out.Records(schema.Arrow())
 	sent := int64(0)
 	var batch []arrow.RecordBatch // DuckDB's chunks are small
-	held := int64(0)
+	held, size := int64(0), int64(0)
 	defer func() { releaseAll(batch) }()
 	flush := func() error {
 		if held == 0 {
@@ -233,7 +238,7 @@ func (w *worker) answer() error {
 		}
 		rec, err := concat(schema, batch, held)
 		releaseAll(batch)
-		batch, held = nil, 0
+		batch, held, size = nil, 0, 0
 		if err != nil {
 			return err
 		}
@@ -252,7 +257,7 @@ func (w *worker) answer() error {
 		sent += rec.NumRows()
 		held += rec.NumRows()
 		batch = append(batch, norm)
-		if held >= 32<<10 {
+		if size += sizeOf(norm); held >= 32<<10 || size >= 4<<20 {
 			if err := flush(); err != nil {
 				return err
 			}
@@ -268,6 +273,16 @@ func (w *worker) answer() error {
 		return err
 	}
 	return w.out.Header(child.SQLSummary{Rows: sent})
+}
+
+// sizeOf is about the size of a batch's text in bytes.
+func sizeOf(rec arrow.RecordBatch) (size int64) {
+	for _, c := range rec.Columns() {
+		if s, ok := c.(*array.String); ok && s.Len() > 0 {
+			size += int64(len(s.ValueBytes()))
+		}
+	}
+	return size
 }
 
 func releaseAll(recs []arrow.RecordBatch) {
@@ -316,7 +331,7 @@ func explain(err error) error {
 	case duckdb.ErrorTypeOutOfMemory:
 		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithHint("Read fewer columns or rows, or raise limits.sql_memory; what does not fit goes to the disk, limits.sql_disk at most, for open tables and with encrypted_disk.")
 	case duckdb.ErrorTypeInternal, duckdb.ErrorTypeFatal:
-		return fault.New(fault.Internal, "%s", msg)
+		return fault.New(fault.Invalid, "the query makes DuckDB fail: %s", firstLine(msg)).WithHint("Write it in another way.")
 	case duckdb.ErrorTypeConversion, duckdb.ErrorTypeOutOfRange, duckdb.ErrorTypeInvalidInput, duckdb.ErrorTypeConstraint, duckdb.ErrorTypeMismatchType, duckdb.ErrorTypeDecimal:
 		// Its words have values of rows.
 		kind, words, _ := strings.Cut(msg, ": ")

@@ -21,8 +21,15 @@ import (
 // RowGroup is the most rows that a row group of a data file has.
 const RowGroup = 128 << 10
 
-// readBatch is how many rows a reader gives at once.
-const readBatch = 32 << 10
+// groupBytes is about the most bytes of a row group, unless one row has more: a writer has
+// the row group that it writes in memory.
+const groupBytes = 64 << 20
+
+// A reader gives at most so many rows at once, and about so many bytes.
+const (
+	readBatch = 32 << 10
+	readBytes = 8 << 20
+)
 
 // Seal encrypts a data file: the key (32 bytes) and the name that the file's
 // parts are bound to, so that no file passes for another. Both are needed to
@@ -40,6 +47,7 @@ type FileWriter struct {
 	pq     *pqarrow.FileWriter
 	schema *arrow.Schema
 	rows   int64
+	group  int64 // bytes of the row group so far, about
 }
 
 // NewFileWriter begins a data file. The caller owns w.
@@ -69,10 +77,55 @@ func (w *FileWriter) Write(rec arrow.RecordBatch) error {
 	if rec.NumRows() == 0 {
 		return nil
 	}
+	size := sizeOf(rec)
+	if size > groupBytes && rec.NumRows() > 1 {
+		for _, half := range [][2]int64{{0, rec.NumRows() / 2}, {rec.NumRows() / 2, rec.NumRows()}} {
+			part := rec.NewSlice(half[0], half[1])
+			err := w.Write(part)
+			part.Release()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if w.group > 0 && w.group+size > groupBytes {
+		if err := w.pq.NewBufferedRowGroupChecked(); err != nil {
+			return err
+		}
+		w.group = 0
+	}
 	own := array.NewRecordBatch(w.schema, rec.Columns(), rec.NumRows())
 	defer own.Release()
 	w.rows += rec.NumRows()
+	w.group += size
 	return w.pq.WriteBuffered(own)
+}
+
+// sizeOf is about how many bytes the values of a batch take.
+func sizeOf(rec arrow.RecordBatch) (size int64) {
+	for _, c := range rec.Columns() {
+		size += sizeOfColumn(c)
+	}
+	return size
+}
+
+func sizeOfColumn(c arrow.Array) int64 {
+	if c.Len() == 0 {
+		return 0
+	}
+	size := 8 * int64(c.Len())
+	switch c := c.(type) {
+	case *array.List:
+		from, _ := c.ValueOffsets(0)
+		_, to := c.ValueOffsets(c.Len() - 1)
+		values := array.NewSlice(c.ListValues(), from, to)
+		defer values.Release()
+		size += sizeOfColumn(values)
+	case *array.String:
+		size += int64(len(c.ValueBytes()))
+	}
+	return size
 }
 
 // Rows is the count of rows written.
@@ -119,7 +172,7 @@ func OpenRows(ctx context.Context, r io.ReaderAt, size int64, s Schema, columns 
 	if err != nil {
 		return nil, err
 	}
-	pq, err := pqarrow.NewFileReader(pf, pqarrow.ArrowReadProperties{BatchSize: readBatch}, memory.DefaultAllocator)
+	pq, err := pqarrow.NewFileReader(pf, pqarrow.ArrowReadProperties{BatchSize: batchOf(pf)}, memory.DefaultAllocator)
 	if err != nil {
 		return nil, broken(err)
 	}
@@ -161,6 +214,22 @@ func OpenRows(ctx context.Context, r io.ReaderAt, size int64, s Schema, columns 
 		return nil, broken(err)
 	}
 	return &fileReader{RecordReader: rows, schema: part.Arrow(), order: order, skip: skip, left: to - from}, nil
+}
+
+// batchOf is how many rows of a file are read at once: of large rows few. How large they are
+// is known by the sizes of the row groups, and where values repeat, which are written once,
+// by the writer having ended a row group early.
+func batchOf(pf *file.Reader) int64 {
+	widest := int64(1)
+	for i := range pf.NumRowGroups() {
+		group := pf.MetaData().RowGroup(i)
+		rows := max(group.NumRows(), 1)
+		widest = max(widest, group.TotalByteSize()/rows)
+		if i+1 < pf.NumRowGroups() && rows < RowGroup {
+			widest = max(widest, groupBytes/rows)
+		}
+	}
+	return max(1, min(readBatch, readBytes/widest))
 }
 
 // groupsOf are the row groups that hold rows from one to before another, and how

@@ -15,6 +15,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/iceberg-go"
 	"pgregory.net/rapid"
 
@@ -485,5 +486,52 @@ func TestOpenRows(t *testing.T) {
 				t.Errorf("the last 1000 rows took %d bytes of %d", last, all)
 			}
 		})
+	}
+}
+
+// TestLargeRows: a file of large rows has row groups, and is read in batches, that are
+// bounded by their bytes.
+func TestLargeRows(t *testing.T) {
+	s := Schema{{Name: "text", Type: String}}
+	b := array.NewRecordBuilder(memory.DefaultAllocator, s.Arrow())
+	defer b.Release()
+	const rows, size = 4000, 40_000
+	for i := range rows {
+		b.Field(0).(*array.StringBuilder).Append(strings.Repeat(string(rune('a'+i%26)), size))
+	}
+	rec := b.NewRecordBatch()
+	defer rec.Release()
+	var out bytes.Buffer
+	w, err := NewFileWriter(&out, s, Seal{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Write(rec); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	pf, err := openParquet(bytes.NewReader(out.Bytes()), int64(out.Len()), parquet.NewReaderProperties(memory.DefaultAllocator))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := pf.NumRowGroups(), rows*size/groupBytes; got < want {
+		t.Errorf("%d row groups, want at least %d", got, want)
+	}
+	all, err := OpenFile(t.Context(), bytes.NewReader(out.Bytes()), int64(out.Len()), s, nil, Seal{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.Release()
+	read := int64(0)
+	for all.Next() {
+		if n := sizeOf(all.RecordBatch()); n > 4*readBytes {
+			t.Errorf("a batch of %d bytes", n)
+		}
+		read += all.RecordBatch().NumRows()
+	}
+	if err := all.Err(); err != nil || read != rows {
+		t.Errorf("%d rows, %v", read, err)
 	}
 }

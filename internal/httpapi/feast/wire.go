@@ -36,7 +36,7 @@ func decodeFrom(body io.Reader, into any) error {
 
 // refused is the error of a body that could not be read.
 func refused(err error) error {
-	if _, large := errors.AsType[*http.MaxBytesError](err); err == nil || large || fault.Is(err, fault.TooLarge) {
+	if _, large := errors.AsType[*http.MaxBytesError](err); err == nil || large || fault.Is(err, fault.TooLarge) || fault.Is(err, fault.Exhausted) {
 		return err
 	}
 	return fault.New(fault.Invalid, "the request's body is not what is asked for here: %w", err)

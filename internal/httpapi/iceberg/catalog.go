@@ -94,6 +94,9 @@ func decoded[Q any](f func(a *API, r *http.Request, q Q) (any, error)) func(*API
 			if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 				return nil, tooLarge
 			}
+			if kind := fault.KindOf(err); kind == fault.TooLarge || kind == fault.Exhausted {
+				return nil, err
+			}
 			return nil, fault.New(fault.Invalid, "the body is not the JSON of this request: %v", err)
 		}
 		return f(a, r, q)

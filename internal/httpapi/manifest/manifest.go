@@ -8,22 +8,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"reflect"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/agnivade/levenshtein"
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/yamldoc"
 )
 
 // Limits of a manifest file. An alias may be used, but what it expands to
@@ -47,7 +44,7 @@ type Document struct {
 	// IfRevision is the revision that the object must have, from the request's
 	// If-Match; 0 is any.
 	IfRevision int64
-	spec       ast.Node
+	spec       *yamldoc.Node
 }
 
 type header struct {
@@ -67,50 +64,28 @@ func Parse(file []byte, kinds []string) ([]Document, error) {
 	if bytes.IndexByte(file, 0) >= 0 {
 		return nil, fault.New(fault.Invalid, "the manifest holds a NUL byte: is it a text file?")
 	}
-	parsed, err := parse(file)
+	parsed, err := yamldoc.Documents(file)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "%s", syntax(err))
+		return nil, fault.New(fault.Invalid, "%s", err)
 	}
-	var docs []Document
-	for _, d := range parsed.Docs {
-		if d.Body == nil || d.Body.Type() == ast.NullType {
-			continue
-		}
-		doc, err := document(d.Body, kinds)
+	if len(parsed) == 0 {
+		return nil, fault.New(fault.Invalid, "the manifest has no document")
+	}
+	if len(parsed) > MaxDocuments {
+		return nil, fault.New(fault.TooLarge, "a manifest may have %d documents", MaxDocuments)
+	}
+	docs := make([]Document, 0, len(parsed))
+	for _, body := range parsed {
+		doc, err := document(body, kinds)
 		if err != nil {
 			return nil, err
 		}
 		docs = append(docs, doc)
-		if len(docs) > MaxDocuments {
-			return nil, fault.New(fault.TooLarge, "a manifest may have %d documents", MaxDocuments)
-		}
-	}
-	if len(docs) == 0 {
-		return nil, fault.New(fault.Invalid, "the manifest has no document")
 	}
 	return docs, nil
 }
 
-// parse shields callers from a panic of the YAML parser on odd input.
-func parse(file []byte) (f *ast.File, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			f, err = nil, fmt.Errorf("not YAML: %v", p)
-		}
-	}()
-	return parser.ParseBytes(file, 0)
-}
-
-func syntax(err error) string {
-	var y yaml.Error
-	if errors.As(err, &y) && y.GetToken() != nil {
-		p := y.GetToken().Position
-		return fmt.Sprintf("line %d, column %d: %s", p.Line, p.Column, y.GetMessage())
-	}
-	return err.Error()
-}
-
-func document(body ast.Node, kinds []string) (Document, error) {
+func document(body *yamldoc.Node, kinds []string) (Document, error) {
 	var h header
 	spec := fieldOf(body, "spec")
 	if _, err := decode(body, &h, "", map[string]bool{"spec": true}); err != nil {
@@ -152,8 +127,8 @@ func (d Document) JSON(spec any) (json.RawMessage, error) {
 
 // decode checks names and shape against the type first, where lines are known,
 // and then lets encoding/json fill it, from the JSON that it returns.
-func decode(n ast.Node, into any, path string, opaque map[string]bool) (json.RawMessage, error) {
-	c := checker{anchors: map[string]ast.Node{}, opaque: opaque}
+func decode(n *yamldoc.Node, into any, path string, opaque map[string]bool) (json.RawMessage, error) {
+	c := checker{opaque: opaque}
 	value, err := c.value(n, reflect.TypeOf(into).Elem(), path, 0)
 	if err != nil {
 		return nil, err
@@ -172,48 +147,38 @@ func decode(n ast.Node, into any, path string, opaque map[string]bool) (json.Raw
 }
 
 type checker struct {
-	anchors map[string]ast.Node
-	opaque  map[string]bool // fields left for a later decode
-	nodes   int
+	opaque map[string]bool // fields left for a later decode
+	nodes  int
 }
-
-// exponentRE is a number of YAML 1.2 without a point, 1e-5, which the parser takes for
-// text.
-var exponentRE = regexp.MustCompile(`^[-+]?[0-9]+[eE][-+]?[0-9]+$`)
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
 // value turns a node into what encoding/json marshals, checking it against t.
-func (c *checker) value(n ast.Node, t reflect.Type, path string, depth int) (any, error) {
+func (c *checker) value(n *yamldoc.Node, t reflect.Type, path string, depth int) (any, error) {
 	if c.nodes++; c.nodes > maxNodes || depth > maxDepth {
 		return nil, fault.New(fault.TooLarge, "line %d: the manifest is nested too deep or expands to too much", lineOf(n))
 	}
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	switch n := n.(type) {
-	case nil, *ast.NullNode:
+	switch {
+	case n == nil:
 		return nil, nil //nolint:nilnil // YAML null is JSON null
-	case *ast.AnchorNode:
-		c.anchors[n.Name.String()] = n.Value
-		return c.value(n.Value, t, path, depth+1)
-	case *ast.AliasNode:
-		target, ok := c.anchors[n.Value.String()]
-		if !ok {
-			return nil, fault.New(fault.Invalid, "line %d: alias *%s has no anchor before it", lineOf(n), n.Value)
-		}
-		return c.value(target, t, path, depth+1)
-	case *ast.TagNode:
+	case n.Kind == yaml.AliasNode:
+		return c.value(n.Alias, t, path, depth+1)
+	case yamldoc.Tagged(n):
 		return nil, fault.New(fault.Invalid, "line %d: %s: YAML tags are not used here", lineOf(n), path)
-	case *ast.MappingValueNode, *ast.MappingNode:
+	case yamldoc.IsNull(n):
+		return nil, nil //nolint:nilnil // YAML null is JSON null
+	case n.Kind == yaml.MappingNode:
 		return c.mapping(n, t, path, depth)
-	case *ast.SequenceNode:
+	case n.Kind == yaml.SequenceNode:
 		return c.sequence(n, t, path, depth)
 	}
 	return c.scalar(n, t, path)
 }
 
-func (c *checker) mapping(n ast.Node, t reflect.Type, path string, depth int) (any, error) {
+func (c *checker) mapping(n *yamldoc.Node, t reflect.Type, path string, depth int) (any, error) {
 	custom := reflect.PointerTo(t).Implements(unmarshaler)
 	isStruct := t.Kind() == reflect.Struct && !custom && t != reflect.TypeFor[time.Time]()
 	if !isStruct && t.Kind() != reflect.Map && t.Kind() != reflect.Interface && !custom {
@@ -224,43 +189,39 @@ func (c *checker) mapping(n ast.Node, t reflect.Type, path string, depth int) (a
 		fields = fieldsOf(t)
 	}
 	out := map[string]any{}
-	for _, kv := range pairs(n) {
-		key, err := keyOf(kv, path)
+	for key, value := range pairs(n) {
+		name, err := keyOf(key, path)
 		if err != nil {
 			return nil, err
 		}
-		if _, dup := out[key]; dup {
-			return nil, fault.New(fault.Invalid, "line %d: %s is written twice", lineOf(kv.Key), join(path, key))
+		if _, dup := out[name]; dup {
+			return nil, fault.New(fault.Invalid, "line %d: duplicate field %s", lineOf(key), join(path, name))
 		}
 		elem := reflect.TypeFor[any]()
 		switch {
 		case isStruct:
-			ft, ok := fields[key]
+			ft, ok := fields[name]
 			if !ok {
-				names := make([]string, 0, len(fields))
-				for name := range fields {
-					names = append(names, name)
-				}
-				slices.Sort(names)
-				return nil, fault.New(fault.Invalid, "line %d: unknown field %q%s%s", lineOf(kv.Key), key, in(path), nearest(key, names)).
+				names := slices.Sorted(maps.Keys(fields))
+				return nil, fault.New(fault.Invalid, "line %d: unknown field %q%s%s", lineOf(key), name, in(path), nearest(name, names)).
 					WithHint("Fields here: %s.", strings.Join(names, ", "))
 			}
 			elem = ft
 		case t.Kind() == reflect.Map:
 			elem = t.Elem()
 		}
-		if c.opaque[key] && depth == 0 {
-			out[key] = nil
+		if c.opaque[name] && depth == 0 {
+			out[name] = nil
 			continue
 		}
-		if out[key], err = c.value(kv.Value, elem, join(path, key), depth+1); err != nil {
+		if out[name], err = c.value(value, elem, join(path, name), depth+1); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
 }
 
-func (c *checker) sequence(n *ast.SequenceNode, t reflect.Type, path string, depth int) (any, error) {
+func (c *checker) sequence(n *yamldoc.Node, t reflect.Type, path string, depth int) (any, error) {
 	elem := reflect.TypeFor[any]()
 	switch {
 	case t.Kind() == reflect.Slice || t.Kind() == reflect.Array:
@@ -269,8 +230,8 @@ func (c *checker) sequence(n *ast.SequenceNode, t reflect.Type, path string, dep
 	default:
 		return nil, fault.New(fault.Invalid, "line %d: %s must be %s, not a list", lineOf(n), path, nameOf(t))
 	}
-	out := make([]any, 0, len(n.Values))
-	for i, v := range n.Values {
+	out := make([]any, 0, min(len(n.Content), maxNodes))
+	for i, v := range n.Content {
 		x, err := c.value(v, elem, fmt.Sprintf("%s[%d]", path, i), depth+1)
 		if err != nil {
 			return nil, err
@@ -280,28 +241,10 @@ func (c *checker) sequence(n *ast.SequenceNode, t reflect.Type, path string, dep
 	return out, nil
 }
 
-func (c *checker) scalar(n ast.Node, t reflect.Type, path string) (any, error) {
-	var v any
-	switch n := n.(type) {
-	case *ast.StringNode:
-		v = n.Value
-		if n.Token.Type == token.StringType && exponentRE.MatchString(n.Value) { // not quoted
-			f, err := strconv.ParseFloat(n.Value, 64)
-			if err != nil {
-				return nil, fault.New(fault.Invalid, "line %d: %s: %.40s is too large a number", lineOf(n), path, n.Value)
-			}
-			v = f
-		}
-	case *ast.LiteralNode:
-		v = n.Value.Value
-	case *ast.IntegerNode:
-		v = n.Value
-	case *ast.FloatNode:
-		v = n.Value
-	case *ast.BoolNode:
-		v = n.Value
-	default:
-		return nil, fault.New(fault.Invalid, "line %d: %s: this kind of YAML value is not used here", lineOf(n), path)
+func (c *checker) scalar(n *yamldoc.Node, t reflect.Type, path string) (any, error) {
+	v, err := yamldoc.Scalar(n)
+	if wrong, ok := errors.AsType[*yamldoc.Error](err); ok {
+		return nil, fault.New(fault.Invalid, "line %d: %s: %s", lineOf(n), path, wrong.Message)
 	}
 	if reflect.PointerTo(t).Implements(unmarshaler) || t.Kind() == reflect.Interface || t == reflect.TypeFor[time.Time]() {
 		return v, nil
@@ -313,7 +256,7 @@ func (c *checker) scalar(n ast.Node, t reflect.Type, path string) (any, error) {
 	switch t.Kind() {
 	case reflect.String:
 		if !isString { // `python: 3.11` and `version: 2` mean the text that stands there
-			v = n.GetToken().Value
+			v = n.Value
 		}
 	case reflect.Bool:
 		ok = isBool
@@ -325,7 +268,7 @@ func (c *checker) scalar(n ast.Node, t reflect.Type, path string) (any, error) {
 		ok = false
 	}
 	if !ok {
-		err := fault.New(fault.Invalid, "line %d: %s must be %s, not %q", lineOf(n), path, nameOf(t), n.GetToken().Value)
+		err := fault.New(fault.Invalid, "line %d: %s must be %s, not %q", lineOf(n), path, nameOf(t), n.Value)
 		if hint := resource.AcceleratorHint(path); hint != "" {
 			err = err.WithHint("%s", hint)
 		}
@@ -334,30 +277,36 @@ func (c *checker) scalar(n ast.Node, t reflect.Type, path string) (any, error) {
 	return v, nil
 }
 
-func pairs(n ast.Node) []*ast.MappingValueNode {
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		return n.Values
-	case *ast.MappingValueNode:
-		return []*ast.MappingValueNode{n}
+// pairs are the keys and values of a mapping, none of another node.
+func pairs(n *yamldoc.Node) iter.Seq2[*yamldoc.Node, *yamldoc.Node] {
+	return func(yield func(key, value *yamldoc.Node) bool) {
+		if n == nil || n.Kind != yaml.MappingNode {
+			return
+		}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if !yield(n.Content[i], n.Content[i+1]) {
+				return
+			}
+		}
 	}
-	return nil
 }
 
-func keyOf(kv *ast.MappingValueNode, path string) (string, error) {
-	if s, ok := kv.Key.(*ast.StringNode); ok {
-		return s.Value, nil
+func keyOf(key *yamldoc.Node, path string) (string, error) {
+	switch {
+	case key.Kind != yaml.ScalarNode:
+		return "", fault.New(fault.Invalid, "line %d: %s: a key must be text", lineOf(key), path)
+	case yamldoc.Tagged(key):
+		return "", fault.New(fault.Invalid, "line %d: %s: YAML tags are not used here", lineOf(key), path)
+	case key.Tag == "!!merge":
+		return "", fault.New(fault.Invalid, "line %d: %s: YAML merge keys are not used here", lineOf(key), path)
 	}
-	if _, merge := kv.Key.(*ast.MergeKeyNode); merge {
-		return "", fault.New(fault.Invalid, "line %d: %s: YAML merge keys are not used here", lineOf(kv.Key), path)
-	}
-	return kv.Key.GetToken().Value, nil
+	return key.Value, nil
 }
 
-func fieldOf(n ast.Node, name string) ast.Node {
-	for _, kv := range pairs(n) {
-		if kv.Key.GetToken().Value == name {
-			return kv.Value
+func fieldOf(n *yamldoc.Node, name string) *yamldoc.Node {
+	for key, value := range pairs(n) {
+		if key.Kind == yaml.ScalarNode && key.Value == name {
+			return value
 		}
 	}
 	return nil
@@ -405,17 +354,11 @@ func nameOf(t reflect.Type) string {
 	}
 }
 
-func lineOf(n ast.Node) int {
-	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
-		return lineOf(m.Values[0])
-	}
-	if kv, ok := n.(*ast.MappingValueNode); ok {
-		return lineOf(kv.Key)
-	}
-	if n == nil || n.GetToken() == nil || n.GetToken().Position == nil {
+func lineOf(n *yamldoc.Node) int {
+	if n == nil {
 		return 0
 	}
-	return n.GetToken().Position.Line
+	return n.Line
 }
 
 func join(path, key string) string {

@@ -2,6 +2,7 @@ package mlflow
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/membudget"
 )
 
 // decodeRequest fills q, a pointer to a struct, from the query of a GET and the
@@ -41,7 +43,7 @@ func decodeRequest(r *http.Request, q any) error {
 		if err != nil {
 			return readError(err)
 		}
-		if body, err = parseBody(b); err != nil {
+		if body, err = parseBody(r.Context(), b); err != nil {
 			return err
 		}
 	}
@@ -62,12 +64,15 @@ func readError(err error) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return err
 	}
+	if kind := fault.KindOf(err); kind == fault.TooLarge || kind == fault.Exhausted {
+		return err
+	}
 	return fault.New(fault.Invalid, "the request's body could not be read: %w", err)
 }
 
 // parseBody reads a JSON object; nothing is an empty one, and one that was
 // encoded twice, as old clients do, is decoded twice.
-func parseBody(b []byte) (map[string]any, error) {
+func parseBody(ctx context.Context, b []byte) (map[string]any, error) {
 	if len(bytes.TrimSpace(b)) == 0 {
 		return map[string]any{}, nil
 	}
@@ -78,6 +83,9 @@ func parseBody(b []byte) (map[string]any, error) {
 		return nil, fault.New(fault.Invalid, "the request's body is not JSON: %w", err)
 	}
 	if s, ok := v.(string); ok {
+		if err := membudget.CheckJSON(ctx, []byte(s)); err != nil {
+			return nil, err
+		}
 		d := json.NewDecoder(strings.NewReader(s))
 		d.UseNumber()
 		if err := d.Decode(&v); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/membudget"
 )
 
 // maxHeld bounds the bodies of all requests that are read or answered at a time, in
@@ -27,13 +28,14 @@ type held struct {
 
 // share is what one request, or one stream of them, holds.
 type share struct {
-	of  *held
-	who identity.Principal
-	n   int64 // under of.mu
+	of     *held
+	who    identity.Principal
+	memory *membudget.Share // of the server's budget for all requests
+	n      int64            // under of.mu
 }
 
 func (h *held) share(ctx context.Context) *share {
-	return &share{of: h, who: identity.From(ctx)}
+	return &share{of: h, who: identity.From(ctx), memory: membudget.From(ctx)}
 }
 
 // take holds more; what it refuses it does not hold. Errors: fault.Exhausted,
@@ -51,6 +53,9 @@ func (s *share) take(n int) error {
 		return fault.New(fault.Unavailable, "the requests under way have %d bytes, with this one more than %d", h.all, most).
 			WithHint("Try again in a moment.").WithRetry(time.Second)
 	}
+	if err := s.memory.Try(more); err != nil {
+		return err
+	}
 	h.add(s, more)
 	return nil
 }
@@ -60,12 +65,14 @@ func (s *share) give(n int) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	s.of.add(s, -int64(n))
+	s.memory.Give(int64(n))
 }
 
 // free gives all back; it may be called again.
 func (s *share) free() {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
+	s.memory.Give(s.n)
 	s.of.add(s, -s.n)
 }
 

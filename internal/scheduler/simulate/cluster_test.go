@@ -101,7 +101,7 @@ func TestBadClusters(t *testing.T) {
 		{goodCluster, "", "c.yaml has no groups"},
 		{goodCluster, "groups: [", "c.yaml line 1: "},
 		{goodCluster, "\x00", "NUL byte"},
-		{goodCluster, "groups: " + strings.Repeat("[", 50_000), "more than 4000 brackets"},
+		{goodCluster, "groups: " + strings.Repeat("[", 50_000), "c.yaml line 1: exceeded max depth"},
 		{goodCluster, "groups: " + strings.Repeat("[", 3000), "c.yaml line 1: "},
 		{goodCluster, strings.Repeat("#", 2<<20), "more than 64 KiB"},
 	} {

@@ -1,18 +1,14 @@
 package simulate
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"math"
 	"time"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/parser"
-
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/yamldoc"
 )
 
 // clusterFile is the YAML of a cluster.
@@ -35,7 +31,6 @@ type clusterFile struct {
 
 const (
 	maxClusterBytes = 64 << 10
-	maxBrackets     = 4000 // the parser's time grows with the square of how deep they nest
 	slowest         = 0.01 // speed of a synthetic type
 	fastest         = 100.0
 )
@@ -51,9 +46,9 @@ func ReadCluster(file string, in io.Reader, profiles string, open func(dir strin
 	if len(b) > maxClusterBytes {
 		return Cluster{}, nil, fault.New(fault.TooLarge, "%s has more than %d KiB", file, maxClusterBytes>>10)
 	}
-	f, err := decodeCluster(b)
-	if err != nil {
-		return Cluster{}, nil, fault.New(fault.Invalid, "%s %s", file, place(err)).
+	var f clusterFile
+	if err := yamldoc.Decode(b, &f); err != nil {
+		return Cluster{}, nil, fault.New(fault.Invalid, "%s %s", file, err).
 			WithHint("A cluster is `groups:`, a list of type, nodes, gpus_per_node, profiles, and perhaps price_per_hour, down, speed and speeds.")
 	}
 	wrong := func(group int, err error) error {
@@ -134,54 +129,19 @@ func scaled(of Profiles, all *float64, by map[string]float64) (Profiles, error) 
 	return out, nil
 }
 
-// decodeCluster shields callers from a panic of the YAML parser on odd input.
-func decodeCluster(b []byte) (f clusterFile, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("is not YAML: %v", p)
-		}
-	}()
-	if bytes.IndexByte(b, 0) >= 0 {
-		return f, errors.New("holds a NUL byte: is it a text file?")
-	}
-	if bytes.Count(b, []byte("["))+bytes.Count(b, []byte("{")) > maxBrackets {
-		return f, fmt.Errorf("has more than %d brackets", maxBrackets)
-	}
-	if err := yaml.UnmarshalWithOptions(b, &f, yaml.DisallowUnknownField()); err != nil {
-		return f, err
-	}
-	return f, nil
-}
-
-// place says where YAML is wrong, without the lines around it.
-func place(err error) string {
-	var y yaml.Error
-	if errors.As(err, &y) && y.GetToken() != nil {
-		return fmt.Sprintf("line %d: %s", y.GetToken().Position.Line, y.GetMessage())
-	}
-	return err.Error()
-}
-
 // lineOf is where a group begins, as " line 7"; empty if that is not known.
-func lineOf(b []byte, group int) (text string) {
-	defer func() {
-		if recover() != nil {
-			text = ""
+func lineOf(b []byte, group int) string {
+	documents, err := yamldoc.Documents(b)
+	if err != nil || len(documents) == 0 {
+		return ""
+	}
+	top := documents[0].Content
+	for i := 0; i+1 < len(top); i += 2 {
+		if groups := top[i+1].Content; top[i].Value == "groups" && group < len(groups) {
+			return fmt.Sprintf(" line %d", groups[group].Line)
 		}
-	}()
-	f, err := parser.ParseBytes(b, 0)
-	if err != nil {
-		return ""
 	}
-	at, err := yaml.PathString(fmt.Sprintf("$.groups[%d]", group))
-	if err != nil {
-		return ""
-	}
-	n, err := at.FilterFile(f)
-	if err != nil || n.GetToken() == nil {
-		return ""
-	}
-	return fmt.Sprintf(" line %d", n.GetToken().Position.Line)
+	return ""
 }
 
 // seconds reads a time such as 90m.

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -22,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/yamldoc"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata")
@@ -233,7 +233,15 @@ func TestObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for doc := range strings.SplitSeq(string(b), "\n---\n") {
-		j, err := yaml.YAMLToJSON([]byte(doc))
+		nodes, err := yamldoc.Documents([]byte(doc))
+		if err != nil || len(nodes) != 1 {
+			t.Fatalf("%d documents, %v", len(nodes), err)
+		}
+		v, err := yamldoc.Value(nodes[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		j, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
 		}
