@@ -34,8 +34,11 @@ type Spec struct {
 	Resources resource.Amount // limits and reservation of each worker, without Roles
 	Isolation string          // sandbox.Level wanted at least: none, process, sandbox, container, node
 	Network   Network
-	Timeout   time.Duration // wall clock; 0 is no limit
-	Grace     time.Duration // between SIGTERM and SIGKILL
+	// Secrets says that the workload has named secrets: whatever starts its program
+	// fetches them from Falaj with the attempt's token. They are in no Spec.
+	Secrets bool
+	Timeout time.Duration // wall clock; 0 is no limit
+	Grace   time.Duration // between SIGTERM and SIGKILL
 
 	// Workers is the size of the gang; 0 is one worker. Nodes says where each
 	// stands; empty where the engine picks.
