@@ -1,12 +1,15 @@
 package httpapi
 
 import (
+	"encoding/json"
+	"log/slog"
 	"net/http"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/training"
 )
 
 // workerRoutes are for the agents on the nodes of remote engines; see package
@@ -28,6 +31,26 @@ func (s *Server) workerRoutes(p string) {
 		{"PUT", "/mounts/{mount}/tree", "Send a checkpoint, or the output", media{takes: tar, gives: "application/json"}},
 	} {
 		s.raw(r.method, p+r.path, "workload.work", "For agents: "+r.summary, r.m, s.work)
+	}
+	s.raw("GET", p+"/secrets", "workload.work", "For agents: Fetch the secrets of the job", media{gives: "application/json"}, s.jobSecrets)
+}
+
+// jobSecrets answers a worker that is about to start the program of a job.
+func (s *Server) jobSecrets(w http.ResponseWriter, r *http.Request) {
+	workload := r.PathValue("workload")
+	err := speaksFor(r, workload)
+	var set any
+	if err == nil {
+		set, err = s.Training.Secrets(r.Context(), training.AttemptID(workload))
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	if err := json.NewEncoder(w).Encode(set); err != nil {
+		s.log.DebugContext(r.Context(), "a worker did not take its secrets", slog.Any("err", err))
 	}
 }
 

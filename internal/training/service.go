@@ -258,6 +258,7 @@ type Config struct {
 	Rows         Rows // nil keeps none
 	Tokens       Tokens
 	Sources      Sources
+	Secrets      Secrets     // nil has none
 	Checkpoints  Checkpoints // nil keeps none beyond the job's end
 	// Dir holds attempts/ and checkpoints/ and belongs to this service alone.
 	Dir string
@@ -483,6 +484,9 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 				return Job{}, "", fault.Wrap(jerr, "recording a refusal")
 			}
 		}
+		return Job{}, "", err
+	}
+	if err := s.checkSecrets(ctx, p, spec); err != nil {
 		return Job{}, "", err
 	}
 	if spec.Source != "" {

@@ -105,47 +105,48 @@ func (s State) Ended() bool { return s == Succeeded || s == Failed || s == Cance
 
 // Spec is the manifest of kind Job.
 type Spec struct {
-	Environment string              `json:"environment,omitempty" doc:"Name of an environment, or name@digest; empty has no Python packages"`
-	Command     []string            `json:"command,omitempty" doc:"Program and arguments; no shell. With script, the script's arguments"`
-	Script      string              `json:"script,omitempty" doc:"Python source to run"`
-	Source      string              `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory; in a manifest also a directory beside it, which the command line packs and uploads"`
-	Resources   resource.Amount     `json:"resources,omitzero" doc:"What one attempt needs; default 1 cpu and 1GiB"`
-	Disk        engine.Disk         `json:"disk,omitzero" doc:"What one attempt keeps at most on disk: scratch, output, checkpoints and files; default what the installation gives. It is ended when it keeps more"`
-	Data        map[string]string   `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version; models as models:/NAME/VERSION or models:/NAME@ALIAS"`
-	Params      Params              `json:"params,omitempty" doc:"Hyper-parameters by name, each a text, number, true, false or null: the program finds them as JSON in $FALAJ_PARAMS and where its command has ${params.NAME}, and its run has them as falaj.param.NAME"`
-	Tables      []string            `json:"tables,omitempty" doc:"Open datasets that it reads and writes as tables, by the catalog at $FALAJ_URL/iceberg with $FALAJ_TOKEN; on pools of the server's own machine"`
-	Env         map[string]string   `json:"env,omitempty" doc:"Environment variables"`
-	Pools       []string            `json:"pools,omitempty" doc:"Only these pools; default any that may"`
-	Isolation   scheduler.Isolation `json:"isolation,omitempty" doc:"At least this isolation; default what the installation demands, or, where pools are named, what these promise"`
-	Token       TokenUse            `json:"token,omitempty" enum:"sandbox,anywhere" doc:"Where the job's token works: only inside its sandbox (sandbox, the default, on pools of the server's own machine), or anywhere"`
-	Network     []string            `json:"network,omitempty" doc:"host:port that the job may reach, of those that the installation allows"`
-	Queue       string              `json:"queue,omitempty" doc:"Whose quota it uses; default its project's default queue, if there is one"`
-	Priority    int                 `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
-	DelayCost   float64             `json:"delay_cost,omitempty" doc:"What an hour costs in which it waits, in the installation's currency: elastic pools rent nodes for it when waiting costs more; default what its queue or its project's budget says"`
-	Preemptible *bool               `json:"preemptible,omitempty" doc:"Whether it may have to save, leave and wait again for another of its queues; default true"`
-	Timeout     compute.Duration    `json:"timeout,omitempty" doc:"Longest attempt, such as 2h; default 24h"`
-	Deadline    string              `json:"deadline,omitempty" doc:"When it should be done: a time such as 2026-12-01T06:00:00Z, or so long after it was submitted, such as 6h. It comes first in its queue when it must begin to be in time"`
-	Expected    compute.Duration    `json:"expected,omitempty" doc:"How long it probably runs, for its deadline; default as the last twenty of its name that succeeded, of which nine in ten ran no longer"`
-	Grace       compute.Duration    `json:"grace,omitempty" doc:"Between SIGTERM and SIGKILL; default 30s"`
-	MaxAttempts int                 `json:"max_attempts,omitempty" doc:"Attempts that may fail for reasons outside the job; default 3"`
-	Framework   launch.Framework    `json:"framework,omitempty" doc:"How processes find each other: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
-	Workers     Workers             `json:"workers,omitzero" doc:"How many workers run together: a number, or {min, max} for as many as there is room for; default 1. Resources are each worker's"`
-	Roles       []Role              `json:"roles,omitempty" doc:"The workers where they differ, in place of workers: each role with its number, resources and command"`
-	Within      string              `json:"within,omitempty" doc:"All workers in one of these, by the pool's topology: rack, or node; default as close together as there is room"`
-	PerNode     int                 `json:"per_node,omitempty" doc:"At most so many workers on a node, such as 1 to spread them; default as many as fit"`
-	Processes   int                 `json:"processes,omitempty" doc:"Processes of each worker, such as one per accelerator; default 1"`
-	Parallel    Parallel            `json:"parallel,omitzero" doc:"How the processes share the work; the product is workers × processes"`
-	Precision   Precision           `json:"precision,omitempty" doc:"fp32, tf32, bf16, fp16, fp8 or int8: told to the program and recorded"`
-	Batch       int                 `json:"batch,omitempty" doc:"Examples of a step of all processes together, accumulated ones included: recorded, and what rates are compared by"`
-	Accumulate  int                 `json:"accumulate,omitempty" doc:"Steps whose gradients are added up before the weights change: told to the program and recorded"`
-	Steps       int64               `json:"steps,omitempty" doc:"Steps that the whole training has, from which the time left is told"`
-	Resume      string              `json:"resume,omitempty" doc:"Checkpoint of another job to begin with: job_…/NAME, or job_… for its newest"`
-	Progress    compute.Duration    `json:"progress_timeout,omitempty" doc:"Stop an attempt that logs, reports, saves and computes nothing for so long, such as 10m; default never"`
-	Family      string              `json:"family,omitempty" doc:"Jobs that do the same work, of which one tells what another would take; default the name without a number at its end"`
-	Experiment  string              `json:"experiment,omitempty" doc:"Experiment of the run; default the job's name"`
-	Checkpoints checkpoint.Rules    `json:"checkpoints,omitzero" doc:"Which checkpoints are kept, and which come back"`
-	Register    string              `json:"register,omitempty" doc:"Model name under which model/ of the output is registered; a job that decides against its model leaves no-model.txt, with why, in place of it"`
-	Into        string              `json:"into,omitempty" doc:"Dataset that gets a version of the Parquet files in rows/ of the output; whoever submits must be allowed to write it"`
+	Environment string               `json:"environment,omitempty" doc:"Name of an environment, or name@digest; empty has no Python packages"`
+	Command     []string             `json:"command,omitempty" doc:"Program and arguments; no shell. With script, the script's arguments"`
+	Script      string               `json:"script,omitempty" doc:"Python source to run"`
+	Source      string               `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory; in a manifest also a directory beside it, which the command line packs and uploads"`
+	Resources   resource.Amount      `json:"resources,omitzero" doc:"What one attempt needs; default 1 cpu and 1GiB"`
+	Disk        engine.Disk          `json:"disk,omitzero" doc:"What one attempt keeps at most on disk: scratch, output, checkpoints and files; default what the installation gives. It is ended when it keeps more"`
+	Data        map[string]string    `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version; models as models:/NAME/VERSION or models:/NAME@ALIAS"`
+	Params      Params               `json:"params,omitempty" doc:"Hyper-parameters by name, each a text, number, true, false or null: the program finds them as JSON in $FALAJ_PARAMS and where its command has ${params.NAME}, and its run has them as falaj.param.NAME"`
+	Tables      []string             `json:"tables,omitempty" doc:"Open datasets that it reads and writes as tables, by the catalog at $FALAJ_URL/iceberg with $FALAJ_TOKEN; on pools of the server's own machine"`
+	Env         map[string]string    `json:"env,omitempty" doc:"Environment variables; readable by everybody who may see the job, so passwords and keys belong into secrets"`
+	Secrets     map[string]SecretRef `json:"secrets,omitempty" doc:"Values of the project's secrets by environment variable: {secret, key}, and file: true for a variable with the path of a file. Whoever submits must be allowed to use them; their values are masked in the log"`
+	Pools       []string             `json:"pools,omitempty" doc:"Only these pools; default any that may"`
+	Isolation   scheduler.Isolation  `json:"isolation,omitempty" doc:"At least this isolation; default what the installation demands, or, where pools are named, what these promise"`
+	Token       TokenUse             `json:"token,omitempty" enum:"sandbox,anywhere" doc:"Where the job's token works: only inside its sandbox (sandbox, the default, on pools of the server's own machine), or anywhere"`
+	Network     []string             `json:"network,omitempty" doc:"host:port that the job may reach, of those that the installation allows"`
+	Queue       string               `json:"queue,omitempty" doc:"Whose quota it uses; default its project's default queue, if there is one"`
+	Priority    int                  `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
+	DelayCost   float64              `json:"delay_cost,omitempty" doc:"What an hour costs in which it waits, in the installation's currency: elastic pools rent nodes for it when waiting costs more; default what its queue or its project's budget says"`
+	Preemptible *bool                `json:"preemptible,omitempty" doc:"Whether it may have to save, leave and wait again for another of its queues; default true"`
+	Timeout     compute.Duration     `json:"timeout,omitempty" doc:"Longest attempt, such as 2h; default 24h"`
+	Deadline    string               `json:"deadline,omitempty" doc:"When it should be done: a time such as 2026-12-01T06:00:00Z, or so long after it was submitted, such as 6h. It comes first in its queue when it must begin to be in time"`
+	Expected    compute.Duration     `json:"expected,omitempty" doc:"How long it probably runs, for its deadline; default as the last twenty of its name that succeeded, of which nine in ten ran no longer"`
+	Grace       compute.Duration     `json:"grace,omitempty" doc:"Between SIGTERM and SIGKILL; default 30s"`
+	MaxAttempts int                  `json:"max_attempts,omitempty" doc:"Attempts that may fail for reasons outside the job; default 3"`
+	Framework   launch.Framework     `json:"framework,omitempty" doc:"How processes find each other: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
+	Workers     Workers              `json:"workers,omitzero" doc:"How many workers run together: a number, or {min, max} for as many as there is room for; default 1. Resources are each worker's"`
+	Roles       []Role               `json:"roles,omitempty" doc:"The workers where they differ, in place of workers: each role with its number, resources and command"`
+	Within      string               `json:"within,omitempty" doc:"All workers in one of these, by the pool's topology: rack, or node; default as close together as there is room"`
+	PerNode     int                  `json:"per_node,omitempty" doc:"At most so many workers on a node, such as 1 to spread them; default as many as fit"`
+	Processes   int                  `json:"processes,omitempty" doc:"Processes of each worker, such as one per accelerator; default 1"`
+	Parallel    Parallel             `json:"parallel,omitzero" doc:"How the processes share the work; the product is workers × processes"`
+	Precision   Precision            `json:"precision,omitempty" doc:"fp32, tf32, bf16, fp16, fp8 or int8: told to the program and recorded"`
+	Batch       int                  `json:"batch,omitempty" doc:"Examples of a step of all processes together, accumulated ones included: recorded, and what rates are compared by"`
+	Accumulate  int                  `json:"accumulate,omitempty" doc:"Steps whose gradients are added up before the weights change: told to the program and recorded"`
+	Steps       int64                `json:"steps,omitempty" doc:"Steps that the whole training has, from which the time left is told"`
+	Resume      string               `json:"resume,omitempty" doc:"Checkpoint of another job to begin with: job_…/NAME, or job_… for its newest"`
+	Progress    compute.Duration     `json:"progress_timeout,omitempty" doc:"Stop an attempt that logs, reports, saves and computes nothing for so long, such as 10m; default never"`
+	Family      string               `json:"family,omitempty" doc:"Jobs that do the same work, of which one tells what another would take; default the name without a number at its end"`
+	Experiment  string               `json:"experiment,omitempty" doc:"Experiment of the run; default the job's name"`
+	Checkpoints checkpoint.Rules     `json:"checkpoints,omitzero" doc:"Which checkpoints are kept, and which come back"`
+	Register    string               `json:"register,omitempty" doc:"Model name under which model/ of the output is registered; a job that decides against its model leaves no-model.txt, with why, in place of it"`
+	Into        string               `json:"into,omitempty" doc:"Dataset that gets a version of the Parquet files in rows/ of the output; whoever submits must be allowed to write it"`
 }
 
 // Limits of a specification.
@@ -236,7 +237,7 @@ func (s Spec) Validate() error {
 	if err := s.Resources.Validate(); err != nil {
 		return err
 	}
-	return errorsFirst(validCommand("command", s.Command), s.validData(), s.validParams(), validEnv(s.Env), s.validRoles(), s.validGang(), s.validLaunch(), s.Checkpoints.Validate())
+	return errorsFirst(validCommand("command", s.Command), s.validData(), s.validParams(), validEnv(s.Env), s.validSecrets(), s.validRoles(), s.validGang(), s.validLaunch(), s.Checkpoints.Validate())
 }
 
 func errorsFirst(errs ...error) error {

@@ -35,8 +35,11 @@ type Spec struct {
 	Disk      Disk            // what it may keep on disk, all workers together
 	Isolation string          // sandbox.Level wanted at least: none, process, sandbox, container, node
 	Network   Network
-	Timeout   time.Duration // wall clock; 0 is no limit
-	Grace     time.Duration // between SIGTERM and SIGKILL
+	// Secrets says that the workload has named secrets: whatever starts its program
+	// fetches them from Falaj with the attempt's token. They are in no Spec.
+	Secrets bool
+	Timeout time.Duration // wall clock; 0 is no limit
+	Grace   time.Duration // between SIGTERM and SIGKILL
 
 	// Workers is the size of the gang; 0 is one worker. Nodes says where each
 	// stands; empty where the engine picks.

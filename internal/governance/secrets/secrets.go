@@ -104,6 +104,9 @@ func (v *Value) UnmarshalJSON(b []byte) error {
 
 var keyRE = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]*$`)
 
+// ValidKey reports whether a secret can have a value of this name.
+func ValidKey(key string) bool { return len(key) <= maxKeyName && keyRE.MatchString(key) }
+
 // Validate refuses a spec that cannot be kept. Error: fault.Invalid, naming the
 // key and nothing of a value.
 func (s Spec) Validate() error {
@@ -115,7 +118,7 @@ func (s Spec) Validate() error {
 	}
 	all := 0
 	for _, key := range s.keys() {
-		if len(key) > maxKeyName || !keyRE.MatchString(key) {
+		if !ValidKey(key) {
 			return fault.New(fault.Invalid, "spec.values: %.80q is not a key of a secret", key).
 				WithHint("Begin with a letter; letters, digits and . _ - may follow, %d at most.", maxKeyName)
 		}

@@ -243,15 +243,27 @@ func (s *Service) Delete(ctx context.Context, p, name string) error {
 	})
 }
 
-// Use reports whether the context's principal may name a secret in something
-// that opens it, and whether there is one. Needs secret.use.
-func (s *Service) Use(ctx context.Context, p, name string) error {
+// Use checks that the context's principal may use a secret, that it exists, and that it
+// has the keys; an empty key is the only one. Needs secret.use. Errors: fault.NotFound;
+// fault.Invalid for an empty key of a secret with several.
+func (s *Service) Use(ctx context.Context, p, name string, keys ...string) error {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionUse, object(p, name)); err != nil {
 		return err
 	}
 	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		_, err := s.find(ctx, tx, p, name)
-		return err
+		row, err := s.find(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			switch {
+			case key == "" && len(row.Keys) > 1:
+				return fault.New(fault.Invalid, "secret %s has several keys: %s", name, strings.Join(row.Keys, ", ")).WithHint("Name one of them.")
+			case key != "" && !slices.Contains(row.Keys, key):
+				return fault.New(fault.NotFound, "secret %s has no key %q, only %s", name, key, strings.Join(row.Keys, ", "))
+			}
+		}
+		return nil
 	})
 }
 

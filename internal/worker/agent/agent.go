@@ -35,6 +35,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/secret"
 	"github.com/falaj-ml/falaj/internal/worker/tree"
 )
 
@@ -57,7 +58,8 @@ type agent struct {
 	dir    string // this one's
 	began  time.Time
 	out    *output
-	places []place // of the mounts, by number
+	mask   *secret.Mask // of the output
+	places []place      // of the mounts, by number
 	// locks are held as long as the process lives. The collector closes files
 	// that nothing refers to, and with them goes the lock.
 	locks []*os.File
@@ -281,6 +283,18 @@ func (a *agent) work(ctx context.Context, port net.Listener) protocol.End {
 		url := "http://" + proxy.Addr().String()
 		p.Env["FALAJ_URL"], p.Env["MLFLOW_TRACKING_URI"] = url, url
 	}
+	if a.order.Secrets {
+		set, err := secret.Fetch(fetching, p.Env)
+		remove := func() {}
+		if err == nil {
+			remove, err = set.Place(p.Env)
+		}
+		if err != nil {
+			return protocol.End{Reason: "not_started", ExitCode: -1, Message: notStarted(err)}
+		}
+		defer remove()
+		a.mask = secret.NewMask(set.Values())
+	}
 	_ = port.Close() // it is the worker's now
 	return a.execute(ctx, p)
 }
@@ -405,7 +419,7 @@ func (a *agent) execute(ctx context.Context, p launch.Process) protocol.End {
 	go func() {
 		defer close(copied)
 		defer r.Close()
-		a.out.take(r)
+		a.out.take(a.mask.Reader(r))
 	}()
 	a.mu.Lock()
 	a.tree, a.started, a.phase = t, time.Now(), protocol.Running

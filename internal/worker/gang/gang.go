@@ -1,7 +1,7 @@
 // Package gang is `falaj-worker gang`: all workers of a gang on one machine, as
 // children of one supervisor inside the gang's sandbox.
 //
-// Each line of a worker's output has "[i] " before it. When one fails, or the
+// Each line of a worker's output has "[i] " before it, where there are several. When one fails, or the
 // supervisor is asked to stop, the others get SIGTERM, the grace, and SIGKILL;
 // those that serve get it when all others have ended.
 // The supervisor leaves with the exit code of the worker that explains the end.
@@ -9,6 +9,7 @@ package gang
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/worker/agent"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/secret"
 	"github.com/falaj-ml/falaj/internal/worker/tree"
 )
 
@@ -60,8 +62,10 @@ type worker struct {
 
 // gang is one run of the program.
 type gang struct {
-	spec protocol.Gang
-	out  *lines
+	spec   protocol.Gang
+	out    *lines
+	mask   *secret.Mask
+	remove func() // deletes the files of secrets
 
 	mu      sync.Mutex
 	workers []*worker
@@ -106,13 +110,28 @@ func Run(spec protocol.Gang, environ []string, stdout io.Writer) (int, error) {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
-	g := &gang{spec: spec, out: &lines{w: stdout}}
+	g := &gang{spec: spec, out: &lines{w: stdout, alone: single(spec)}, remove: func() {}}
+	defer func() { g.remove() }()
 	if err := g.start(environ); err != nil {
 		g.end(0)
 		return 0, err
 	}
 	g.watch(signals)
 	return g.code(), nil
+}
+
+// single reports a program that is no gang: it has the supervisor for its secrets.
+func single(s protocol.Gang) bool {
+	f := s.Launch.Framework
+	return len(s.Members) == 1 && s.Launch.Processes <= 1 && len(s.Launch.Roles) == 0 && (f == "" || f == launch.Plain)
+}
+
+// plan is what a member runs.
+func plan(s protocol.Gang, roster []launch.Peer, index int) (launch.Process, error) {
+	if single(s) {
+		return launch.Process{Argv: s.Launch.Command}, nil
+	}
+	return launch.Plan(s.Launch, roster, index)
 }
 
 // start starts all members.
@@ -126,8 +145,18 @@ func (g *gang) start(environ []string) error {
 		name, value, _ := strings.Cut(v, "=")
 		own[name] = value
 	}
+	if g.spec.Secrets {
+		set, err := secret.Fetch(context.Background(), own)
+		if err != nil {
+			return err
+		}
+		if g.remove, err = set.Place(own); err != nil {
+			return err
+		}
+		g.mask = secret.NewMask(set.Values())
+	}
 	for i, m := range g.spec.Members {
-		p, err := launch.Plan(g.spec.Launch, roster, i)
+		p, err := plan(g.spec, roster, i)
 		if err != nil {
 			return fault.New(fault.Invalid, "%w", err)
 		}
@@ -153,7 +182,7 @@ func (g *gang) start(environ []string) error {
 		go func() {
 			defer close(w.copied)
 			defer r.Close()
-			g.out.copy(i, r)
+			g.out.copy(i, g.mask.Reader(r))
 		}()
 		g.mu.Lock()
 		g.workers = append(g.workers, w)
@@ -343,13 +372,18 @@ func (w *worker) member(sample bool) protocol.Member {
 
 // lines writes whole lines of several members.
 type lines struct {
-	mu sync.Mutex
-	w  io.Writer
+	mu    sync.Mutex
+	w     io.Writer
+	alone bool // one member: its lines are not numbered
 }
 
 func (l *lines) write(index int, line []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.alone {
+		_, _ = l.w.Write(line)
+		return
+	}
 	b := append([]byte("["+strconv.Itoa(index)+"] "), line...)
 	if !bytes.HasSuffix(line, []byte("\n")) {
 		b = append(b, '\n')
@@ -359,6 +393,10 @@ func (l *lines) write(index int, line []byte) {
 
 // copy passes one member's output on; a line that does not end is cut.
 func (l *lines) copy(index int, r io.Reader) {
+	if l.alone {
+		_, _ = io.Copy(l.w, r)
+		return
+	}
 	b := make([]byte, maxLine)
 	for n := 0; ; {
 		m, err := r.Read(b[n:])

@@ -2,9 +2,12 @@ package gang_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/worker/gang"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/secret"
 )
 
 // started is a gang that runs.
@@ -224,4 +228,35 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%+v", g)
 		}
 	})
+}
+
+// TestSecrets: one program that has secrets gets them, and its output is as it is
+// without a supervisor, but masked.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/projects/p/workloads/att_1/worker/secrets" || r.Header.Get("Authorization") != "Bearer tok" {
+			http.Error(w, "no", http.StatusForbidden)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(secret.Set{Variables: map[string]string{"PASSWORD": "hunter-22"}, Files: map[string]string{"KEY": "AAAA\nBBBBBBBB\n"}})
+	}))
+	t.Cleanup(server.Close)
+	spec := protocol.Gang{
+		Launch: launch.Spec{Command: []string{"/bin/sh", "-c", `echo "$PASSWORD ${#PASSWORD} $RANK"; tail -n 1 "$KEY"; echo "$KEY"; printf hunter; exit 3`}},
+		Dir:    t.TempDir(), Members: []protocol.GangMember{{}}, Secrets: true,
+	}
+	environ := []string{"PATH=/usr/bin:/bin", "FALAJ_URL=" + server.URL, "FALAJ_TOKEN=tok", "FALAJ_PROJECT=p", "FALAJ_ATTEMPT=att_1"}
+	var out bytes.Buffer
+	code, err := gang.Run(spec, environ, &out)
+	lines := strings.Split(out.String(), "\n")
+	if err != nil || code != 3 || len(lines) != 4 || lines[0] != "(secret) 9 " || lines[1] != "(secret)" || lines[3] != "hunter" {
+		t.Fatalf("%d %v %q", code, err, lines)
+	}
+	if _, err := os.Stat(lines[2]); !os.IsNotExist(err) {
+		t.Errorf("%s is left: %v", lines[2], err)
+	}
+	if _, err := gang.Run(spec, append(environ, "FALAJ_TOKEN=other"), io.Discard); err == nil || !strings.Contains(err.Error(), "fetching the job's secrets") {
+		t.Errorf("%v", err)
+	}
 }

@@ -9,6 +9,7 @@
 //	POST mounts/{n}/manifest        Manifest → Needed
 //	PUT  mounts/{n}/tree            a tar stream of the files that were needed
 //	POST profile                    Look, which Told.Profile asked for
+//	GET  secrets                    secret.Set, where Order.Secrets or Gang.Secrets says so
 //	POST end                        End; repeating it is no change
 //
 // Everything after join names the member in the query, index=I&start=S. A tree
@@ -32,11 +33,11 @@ import (
 )
 
 // Version of this protocol; a server takes its own and the one before.
-const Version = 3
+const Version = 4
 
-// Roles is the first version whose orders may have roles: an agent of the one before
-// would run all workers of a gang alike, so it gets none of these.
-const Roles = 3
+// Secrets is the first version whose orders may have secrets: an agent of the version
+// before would start the program without them, so it gets none of these.
+const Secrets = 4
 
 // The agent's own environment, which a launcher gives it. None of it reaches
 // the worker.
@@ -87,10 +88,12 @@ type Order struct {
 	Env     map[string]string `json:"env"` // complete, beside what Launch and Inherit add
 	// Inherit are beginnings of names: such variables of the agent's own
 	// environment reach the worker.
-	Inherit []string      `json:"inherit,omitempty"`
-	Dir     string        `json:"dir"`
-	Mounts  []Mount       `json:"mounts"`
-	API     bool          `json:"api"` // the worker reaches Falaj at FALAJ_URL
+	Inherit []string `json:"inherit,omitempty"`
+	Dir     string   `json:"dir"`
+	Mounts  []Mount  `json:"mounts"`
+	API     bool     `json:"api"` // the worker reaches Falaj at FALAJ_URL
+	// Secrets says that the job has secrets: the agent fetches them before the start.
+	Secrets bool          `json:"secrets,omitempty"`
 	Timeout time.Duration `json:"timeout_ns"`
 	Grace   time.Duration `json:"grace_ns"`
 	Lease   time.Duration `json:"lease_ns"`
@@ -253,6 +256,8 @@ type Gang struct {
 	// Grace between SIGTERM and SIGKILL, when one has failed or the supervisor
 	// is asked to stop.
 	Grace time.Duration `json:"grace_ns"`
+	// Secrets says that the job has secrets: the supervisor fetches them before the start.
+	Secrets bool `json:"secrets,omitempty"`
 	// Report is the path of a JSON list of Member, replaced by a rename at each
 	// change and every two seconds; empty writes none.
 	Report string `json:"report,omitempty"`

@@ -46,16 +46,17 @@ const (
 	nodeName   = "local"
 )
 
-// supervised reports whether a workload needs the supervisor.
+// supervised reports whether a workload needs the supervisor: a gang does, and a
+// program with secrets, which the supervisor fetches and masks in its output.
 func supervised(s engine.Spec) bool {
 	f := s.Launch.Framework
-	return s.Workers > 1 || s.Launch.Processes > 1 || len(s.Launch.Roles) > 0 || f != "" && f != launch.Plain
+	return s.Secrets || s.Workers > 1 || s.Launch.Processes > 1 || len(s.Launch.Roles) > 0 || f != "" && f != launch.Plain
 }
 
 // gangOf describes the gang of a spec. cores are those of each worker, devices
 // the variables that show each its accelerators; both may be empty.
 func gangOf(s engine.Spec, dir string, cores [][]int, devices []map[string]string) protocol.Gang {
-	g := protocol.Gang{Launch: s.Launch, Dir: s.Dir, Grace: s.Grace, Report: filepath.Join(dir, gangReport)}
+	g := protocol.Gang{Launch: s.Launch, Dir: s.Dir, Grace: s.Grace, Secrets: s.Secrets, Report: filepath.Join(dir, gangReport)}
 	if g.Grace <= 0 {
 		g.Grace = defaultGrace
 	}

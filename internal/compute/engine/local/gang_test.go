@@ -47,6 +47,7 @@ func TestSupervised(t *testing.T) {
 		{engine.Spec{}, false},
 		{engine.Spec{Workers: 1, Launch: launch.Spec{Framework: launch.Plain}}, false},
 		{engine.Spec{Workers: 2}, true},
+		{engine.Spec{Secrets: true}, true},
 		{engine.Spec{Launch: launch.Spec{Framework: launch.Torchrun}}, true},
 		{engine.Spec{Launch: launch.Spec{Processes: 2}}, true},
 		{engine.Spec{Launch: launch.Spec{Roles: []launch.Role{{Name: "chief", Workers: 1}}}}, true},

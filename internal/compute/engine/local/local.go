@@ -278,8 +278,8 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (h engine.Handle, 
 	if err := sandbox.Check(ctx, d.c.Worker, min(s.Policy.Level, sandbox.Sandbox)); err != nil {
 		return "", err
 	}
-	if len(spec.Launch.Roles) > 0 {
-		if err := d.shims.speaks(protocol.Roles); err != nil {
+	if spec.Secrets {
+		if err := d.shims.speaks(protocol.Secrets); err != nil {
 			return "", err
 		}
 	}

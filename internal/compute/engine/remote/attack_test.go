@@ -27,8 +27,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine/remote/remotetest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/id"
-	"github.com/falaj-ml/falaj/internal/resource"
-	"github.com/falaj-ml/falaj/internal/worker/launch"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
@@ -554,26 +552,24 @@ func TestEngineExplains(t *testing.T) {
 	}
 }
 
-// TestOldAgentsTakeNoRoles: one of the release before does not know what roles are, and
-// would run the gang's command in each. It is refused, and the workload says why.
-func TestOldAgentsTakeNoRoles(t *testing.T) {
+// TestOldAgentsTakeNoSecrets: an agent of the previous release would start the program
+// without its secrets. It is refused, and the workload says why.
+func TestOldAgentsTakeNoSecrets(t *testing.T) {
 	t.Parallel()
 	w, _ := hub(t, nil)
 	spec := w.spec(2, "true")
-	each := resource.Amount{CPU: 100, Memory: resource.MiB}
-	spec.Roles = []engine.Role{{Name: "worker", Workers: 1, Resources: each}, {Name: "ps", Workers: 1, Resources: each}}
-	spec.Launch.Roles = []launch.Role{{Name: "worker", Workers: 1}, {Name: "ps", Workers: 1, Command: []string{"/bin/false"}, Serves: true}}
+	spec.Secrets = true
 	h := w.start(spec)
 	j := joining(1, start1)
-	j.Version = protocol.Roles - 1
+	j.Version = protocol.Secrets - 1
 	err := w.tell(h, "join", nil, j, nil)
 	wantKind(t, "an old agent", err, fault.Unsupported)
-	if !strings.Contains(err.Error(), "the agent speaks protocol 2 and roles need 3") {
+	if !strings.Contains(err.Error(), "the agent speaks protocol 3 and secrets need 4") {
 		t.Error(err)
 	}
 	st, err := w.d.Wait(w.ctx, h)
 	w.check(err)
-	if st.State != engine.Ended || st.Reason != engine.NotStarted || !strings.Contains(st.Message, "worker 1 on n: the agent speaks protocol 2 and roles need 3") || !strings.Contains(st.Message, "falaj-worker") {
+	if st.State != engine.Ended || st.Reason != engine.NotStarted || !strings.Contains(st.Message, "worker 1 on n: the agent speaks protocol 3 and secrets need 4") || !strings.Contains(st.Message, "falaj-worker") {
 		t.Errorf("%+v", st)
 	}
 

@@ -71,8 +71,8 @@ func checkJoin(w *work, j protocol.Join) error {
 	switch {
 	case j.Version > protocol.Version || j.Version < protocol.Version-1:
 		return fault.New(fault.Unsupported, "the agent speaks protocol %d, this server %d and %d", j.Version, protocol.Version, protocol.Version-1).WithHint(otherRelease)
-	case j.Version < protocol.Roles && len(w.spec.Launch.Roles) > 0:
-		return fault.New(fault.Unsupported, "the agent speaks protocol %d and roles need %d", j.Version, protocol.Roles).WithHint(otherRelease)
+	case j.Version < protocol.Secrets && w.spec.Secrets:
+		return fault.New(fault.Unsupported, "the agent speaks protocol %d and secrets need %d", j.Version, protocol.Secrets).WithHint(otherRelease)
 	case j.Index < 0 || j.Index >= len(w.members):
 		return fault.New(fault.Invalid, "workload %s has no worker %d: it has %d", w.id, j.Index, len(w.members))
 	case len(j.Start) < 8 || len(j.Start) > 64:

@@ -221,7 +221,7 @@ func (w *work) missing() int {
 func (w *work) order(index, version int) protocol.Order {
 	o := protocol.Order{
 		Version: version, ID: w.id, Index: index, Launch: w.spec.Launch, Command: w.spec.Command, Env: w.spec.Env, Inherit: w.inherit(),
-		Dir: w.spec.Dir, API: w.spec.Network.API, Timeout: w.spec.Timeout, Grace: w.spec.Grace, Lease: w.c.Lease,
+		Dir: w.spec.Dir, API: w.spec.Network.API, Secrets: w.spec.Secrets, Timeout: w.spec.Timeout, Grace: w.spec.Grace, Lease: w.c.Lease,
 		LogLimit: w.c.LogLimit, Memory: int64(w.spec.Of(index).Memory), Options: w.spec.Options,
 	}
 	for i, m := range w.members {
