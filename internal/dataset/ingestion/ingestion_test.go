@@ -154,7 +154,7 @@ type world struct {
 
 type fakeSecrets map[string]map[string]secrets.Text
 
-func (f fakeSecrets) Use(_ context.Context, _, name string) error {
+func (f fakeSecrets) Use(_ context.Context, _, name string, _ ...string) error {
 	if f[name] == nil {
 		return fault.New(fault.NotFound, "there is no secret %q", name)
 	}

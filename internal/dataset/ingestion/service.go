@@ -42,7 +42,7 @@ type Datasets interface {
 
 // Secrets is what ingestion needs of secrets. secrets.Service is one.
 type Secrets interface {
-	Use(ctx context.Context, project, name string) error
+	Use(ctx context.Context, project, name string, keys ...string) error
 	Open(ctx context.Context, project, name string) (map[string]secrets.Text, error)
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -242,21 +243,32 @@ func TestSecrets(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(secret.Set{Variables: map[string]string{"PASSWORD": "hunter-22"}, Files: map[string]string{"KEY": "AAAA\nBBBBBBBB\n"}})
 	}))
 	t.Cleanup(server.Close)
-	spec := protocol.Gang{
-		Launch: launch.Spec{Command: []string{"/bin/sh", "-c", `echo "$PASSWORD ${#PASSWORD} $RANK"; tail -n 1 "$KEY"; echo "$KEY"; printf hunter; exit 3`}},
-		Dir:    t.TempDir(), Members: []protocol.GangMember{{}}, Secrets: true,
+	run := func(token string) (int, string) {
+		spec, err := json.Marshal(protocol.Gang{
+			Launch: launch.Spec{Command: []string{"/bin/sh", "-c", `echo "$PASSWORD ${#PASSWORD} $RANK"; tail -n 1 "$KEY"; echo "$KEY"; printf hunter; exit 3`}},
+			Dir:    t.TempDir(), Members: []protocol.GangMember{{}}, Secrets: true,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), sandboxtest.Worker(t), "gang", "--spec", "-")
+		cmd.Env = []string{"PATH=/usr/bin:/bin", "FALAJ_URL=" + server.URL, "FALAJ_TOKEN=" + token, "FALAJ_PROJECT=p", "FALAJ_ATTEMPT=att_1"}
+		cmd.Stdin = bytes.NewReader(spec)
+		out, err := cmd.CombinedOutput()
+		if _, ok := errors.AsType[*exec.ExitError](err); !ok {
+			t.Fatal(err)
+		}
+		return cmd.ProcessState.ExitCode(), string(out)
 	}
-	environ := []string{"PATH=/usr/bin:/bin", "FALAJ_URL=" + server.URL, "FALAJ_TOKEN=tok", "FALAJ_PROJECT=p", "FALAJ_ATTEMPT=att_1"}
-	var out bytes.Buffer
-	code, err := gang.Run(spec, environ, &out)
-	lines := strings.Split(out.String(), "\n")
-	if err != nil || code != 3 || len(lines) != 4 || lines[0] != "(secret) 9 " || lines[1] != "(secret)" || lines[3] != "hunter" {
-		t.Fatalf("%d %v %q", code, err, lines)
+	code, out := run("tok")
+	lines := strings.Split(out, "\n")
+	if code != 3 || len(lines) != 4 || lines[0] != "(secret) 9 " || lines[1] != "(secret)" || lines[3] != "hunter" {
+		t.Fatalf("%d %q", code, lines)
 	}
 	if _, err := os.Stat(lines[2]); !os.IsNotExist(err) {
 		t.Errorf("%s is left: %v", lines[2], err)
 	}
-	if _, err := gang.Run(spec, append(environ, "FALAJ_TOKEN=other"), io.Discard); err == nil || !strings.Contains(err.Error(), "fetching the job's secrets") {
-		t.Errorf("%v", err)
+	if code, out := run("other"); code != 1 || !strings.Contains(out, "fetching the job's secrets") {
+		t.Errorf("%d %s", code, out)
 	}
 }
