@@ -201,7 +201,7 @@ func (s *Server) principal(r *http.Request) (identity.Principal, error) {
 	if len(r.Header.Values("Authorization")) > 1 {
 		return identity.Principal{}, fault.New(fault.Unauthenticated, "more than one Authorization header")
 	}
-	p, err := s.auth.Authenticate(r.Context(), bearer(r))
+	p, err := s.auth.Authenticate(identity.WithAddress(r.Context(), r.RemoteAddr), bearer(r))
 	if err != nil {
 		return p, err
 	}

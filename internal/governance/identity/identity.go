@@ -93,6 +93,19 @@ func From(ctx context.Context) Principal {
 // Loop is the principal of a background loop of Falaj.
 func Loop(name string) Principal { return Principal{Kind: System, ID: name} }
 
+type addressKey struct{}
+
+// WithAddress marks a context with the network address of the caller.
+func WithAddress(ctx context.Context, address string) context.Context {
+	return context.WithValue(ctx, addressKey{}, address)
+}
+
+// Address is where a request came from, as the connection says it; empty is not known.
+func Address(ctx context.Context) string {
+	address, _ := ctx.Value(addressKey{}).(string)
+	return address
+}
+
 type viaKey struct{}
 
 // Through marks a context as that of connections that only the sandbox of an attempt can

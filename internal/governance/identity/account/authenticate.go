@@ -17,37 +17,49 @@ type entry struct {
 	principal identity.Principal
 	expires   time.Time
 	read      time.Time    // before the database was asked; monotonic
+	expired   rejection    // what is recorded of it once it has expired
 	lastUsed  atomic.Int64 // Unix seconds
+}
+
+// unknown is what the cache holds of a secret that does not work.
+type unknown struct {
+	rejection
+	read time.Time // as of entry
 }
 
 // Authenticate finds who holds the secret. Safe for concurrent use; a cached
 // answer takes about a microsecond. Errors: fault.Unauthenticated with one text
-// for every secret that does not work; fault.Unavailable or others when the
-// database could not be asked.
+// for every secret that does not work, of which a record is made; fault.Exhausted for
+// an address that sends too many of these; fault.Unavailable or others when the
+// database could not be asked, or a failure not be recorded.
 func (s *Service) Authenticate(ctx context.Context, bearer string) (identity.Principal, error) {
+	if bearer == "" { // no attempt
+		return identity.Principal{}, errBearer()
+	}
 	_, d, ok := parse(bearer)
 	if !ok {
-		return identity.Principal{}, errBearer()
+		return identity.Principal{}, s.reject(ctx, rejection{why: "malformed"})
 	}
 	if e, ok := s.known.Get(d); ok && time.Since(e.read) < s.cfg.CacheTTL {
-		return s.admit(e)
+		return s.admit(ctx, e)
 	}
-	if read, ok := s.unknown.Get(d); ok && time.Since(read) < s.cfg.CacheTTL {
-		return identity.Principal{}, errBearer()
+	if u, ok := s.unknown.Get(d); ok && time.Since(u.read) < s.cfg.CacheTTL {
+		return identity.Principal{}, s.reject(ctx, u.rejection)
 	}
-	e, err := s.lookup(ctx, d)
+	e, refused, err := s.lookup(ctx, d)
 	switch {
 	case fault.Is(err, fault.NotFound):
-		return identity.Principal{}, errBearer()
+		return identity.Principal{}, s.reject(ctx, refused)
 	case err != nil:
 		return identity.Principal{}, fault.Wrap(err, "authenticate")
 	}
-	return s.admit(e)
+	return s.admit(ctx, e)
 }
 
 // lookup asks the database and remembers the answer, unless a revocation in
-// this process came between the two.
-func (s *Service) lookup(ctx context.Context, d digest) (*entry, error) {
+// this process came between the two. With fault.NotFound it says what was refused.
+func (s *Service) lookup(ctx context.Context, d digest) (*entry, rejection, error) {
+	refused := rejection{why: "unknown"}
 	read, generation := time.Now(), s.generation()
 	var t Token
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -57,19 +69,20 @@ func (s *Service) lookup(ctx context.Context, d digest) (*entry, error) {
 		return err
 	})
 	if err == nil && !t.RevokedAt.IsZero() {
+		refused = rejection{why: "revoked"}.of(t)
 		err = fault.New(fault.NotFound, "revoked")
 	}
 	if fault.Is(err, fault.NotFound) {
-		s.unknown.Add(d, read)
+		s.unknown.Add(d, unknown{refused, read})
 		s.known.Remove(d)
 	}
 	if err != nil {
-		return nil, err
+		return nil, refused, err
 	}
-	e := &entry{token: t.ID, principal: t.principal(), expires: t.ExpiresAt, read: read}
+	e := &entry{token: t.ID, principal: t.principal(), expires: t.ExpiresAt, read: read, expired: rejection{why: "expired"}.of(t)}
 	e.lastUsed.Store(t.LastUsedAt.Unix())
 	s.remember(d, e, generation)
-	return e, nil
+	return e, rejection{}, nil
 }
 
 func (s *Service) generation() uint64 {
@@ -90,10 +103,10 @@ func (s *Service) remember(d digest, e *entry, generation uint64) {
 }
 
 // admit checks what a cache cannot know: the time.
-func (s *Service) admit(e *entry) (identity.Principal, error) {
+func (s *Service) admit(ctx context.Context, e *entry) (identity.Principal, error) {
 	now := s.clock.now()
 	if !now.Before(e.expires) {
-		return identity.Principal{}, errBearer()
+		return identity.Principal{}, s.reject(ctx, e.expired)
 	}
 	if last := e.lastUsed.Load(); now.Unix()-last >= int64(coarse/time.Second) && e.lastUsed.CompareAndSwap(last, now.Unix()) {
 		s.note(e.token, now)

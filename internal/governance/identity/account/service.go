@@ -54,6 +54,8 @@ type Config struct {
 	CacheTTL   time.Duration // how late another process sees a revocation; default 4 s, at most 5
 	CacheSize  int           // tokens remembered; default 4096
 	MaxTokens  int           // live tokens of one account; default 100
+	// Journal records failed authentications; nil records none.
+	Journal audit.Journal
 	// MaxAccounts is how many users there may be, and how many service accounts of one
 	// project; default 10,000.
 	MaxAccounts int
@@ -65,7 +67,7 @@ type Service struct {
 	cfg     Config
 	clock   clock
 	known   *lru.Cache[digest, *entry]
-	unknown *lru.Cache[digest, time.Time] // well-formed secrets that nothing is known of
+	unknown *lru.Cache[digest, unknown] // well-formed secrets that do not work
 	// revocations counts forget calls, so that a lookup that overlaps one does
 	// not fill the cache with what it read before.
 	cacheMu     sync.Mutex
@@ -73,6 +75,10 @@ type Service struct {
 
 	mu   sync.Mutex
 	used map[string]time.Time // last uses not yet written
+	// rejected counts failed authentications that are not recorded yet.
+	rejected map[source]int
+
+	failures *share.Limiter // by address
 }
 
 // New makes the service. Error: fault.Invalid for a setting over its limit.
@@ -114,11 +120,11 @@ func New(cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	unknown, err := lru.New[digest, time.Time](1024)
+	refused, err := lru.New[digest, unknown](1024)
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, known: known, unknown: unknown, used: map[string]time.Time{}}
+	s := &Service{cfg: cfg, known: known, unknown: refused, used: map[string]time.Time{}, rejected: map[source]int{}, failures: newFailures()}
 	s.clock.wall = cfg.Now
 	return s, nil
 }
