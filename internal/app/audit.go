@@ -108,7 +108,7 @@ func postTampered(ctx context.Context, to string, what map[string]any) error {
 		return err
 	}
 	r.Header.Set("Content-Type", "application/cloudevents+json")
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := (&http.Client{Timeout: alertTimeout}).Do(r)
 	if err != nil {
 		return err
 	}

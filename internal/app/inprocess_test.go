@@ -42,7 +42,7 @@ func TestInProcess(t *testing.T) {
 		"serving: {in_process: [{project: ''}]}":                          "is empty",
 		"serving: {in_process: [{project: nyc, model: ''}]}":              "is empty",
 		"serving: {in_process: [{project: nyc, model: null}]}":            "is empty",
-		"serving: {in_process: [{project: nyc, modle: delay}]}":           "modle",
+		"serving: {in_process: [{project: nyc, mode: delay}]}":            "mode",
 		"serving: {in_process: [{project: '*'}]}":                         "project",
 		"serving: {in_process: [{signer: falaj}]}":                        "signer",
 		"serving: {in_process: [{signer: " + strings.ToUpper(key) + "}]}": "signer",

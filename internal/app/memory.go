@@ -31,7 +31,7 @@ func (a *App) requestBudget(memory resource.Bytes) *membudget.Budget {
 // server may use, a quarter of which is for what is not Go's. GOMEMLIMIT in the environment
 // is another limit, which then stays. It says how to end.
 func limitMemory(memory resource.Bytes) (end func()) {
-	if os.Getenv("GOMEMLIMIT") != "" || memory == 0 {
+	if os.Getenv("GOMEMLIMIT") != "" || memory == 0 { //nolint:forbidigo // It is the Go runtime's own setting.
 		return func() {}
 	}
 	before := debug.SetMemoryLimit(int64(memory - memory/4))

@@ -79,6 +79,7 @@ spec: {source: the code}
 	for bad, why := range map[string]string{
 		"{kind: Job, name: j, spec: {source: gone}}":                            `job j: its source "` + filepath.Join(dir, "gone") + `" is neither a directory`,
 		"{kind: Job, name: j, spec: {source: m.yaml}}":                          "is neither a directory",
+		"kind: Job\nname: j\nspec:\n  source: |\n    the\n    code\n":           "is neither a directory",
 		"{kind: Sweep, name: s, spec: {job: {source: ../nowhere}}}":             "sweep s: its source",
 		"kind: Job\nname: j\nspec:\n  source: \"the \\x63ode\"\n":               "write its source in one line",
 		"kind: Job\nname: j\nspec:\n  source: the\n    code\n  command: [sh]\n": "write its source in one line",
@@ -87,7 +88,7 @@ spec: {source: the code}
 			t.Errorf("%s: exit code %d, %s, sent %q", bad, code, said, sent)
 		}
 	}
-	for _, fine := range []string{"kind: Job\nspec: [", "{kind: Job, spec: {source: 7}}", "{kind: Job, spec: {source: {a: b}}}", "{kind: Job, name: source}", "kind: Job\nspec:\n  source: |\n    the\n    code\n", "kind: Job\nspec: null\n# source"} {
+	for _, fine := range []string{"kind: Job\nspec: [", "{kind: Job, spec: {source: 7}}", "{kind: Job, spec: {source: {a: b}}}", "{kind: Job, name: source}", "kind: Job\nspec: null\n# source"} {
 		if code, said := apply(fine); code != 0 || sent != fine {
 			t.Errorf("%s: exit code %d, %s; the server was to say what is wrong with it", fine, code, said)
 		}

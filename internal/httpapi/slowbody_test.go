@@ -83,7 +83,7 @@ func TestSlowBodies(t *testing.T) {
 				b := &intake{ReadCloser: from, control: *http.NewResponseController(from), ctx: t.Context(), rate: leastRate, grace: slowGrace, credit: slowGrace}
 				var got int
 				var err error
-				for buf := make([]byte, 64<<10); err == nil; time.Sleep(c.think) {
+				for buf := make([]byte, 64<<10); err == nil; <-time.After(c.think) {
 					var n int
 					n, err = b.Read(buf)
 					got += n

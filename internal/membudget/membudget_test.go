@@ -40,7 +40,7 @@ func TestTake(t *testing.T) {
 			t.Errorf("waited %s", waited)
 		}
 		go func() {
-			time.Sleep(Patience / 2)
+			<-time.After(Patience / 2)
 			alice.Free()
 			alice.Free()
 		}()

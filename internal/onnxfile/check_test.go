@@ -52,7 +52,7 @@ func floats(name string, n int) []byte {
 	return slices.Concat(Word(1, name), Part(7, make([]byte, 4*n)), Count(20, 6))
 }
 
-func real(name string, v float32) []byte {
+func float(name string, v float32) []byte {
 	return slices.Concat(Word(1, name), Float(2, math.Float32bits(v)), Count(20, 1))
 }
 
@@ -261,8 +261,8 @@ func TestRefused(t *testing.T) {
 		"scales":           {simple(of("Resize", 3), image, weight("b", 0), Part(GraphInitializer, Tensor("c", Floats, bytes.Repeat([]byte{0, 0, 0xc0, 0x7f}, 4), 4))), n + "Resize): its scales are [NaN NaN NaN NaN]; a scale must be more than 0 and finite"},
 		"range":            {simple(of("Range", 3), Part(GraphInitializer, Tensor("a", Integers, make([]byte, 8))), Part(GraphInitializer, Tensor("b", Integers, make([]byte, 8))), Part(GraphInitializer, Tensor("c", Integers, make([]byte, 8)))), n + "Range): its step is 0"},
 		"divisor":          {simple(of("Mod", 2), Part(GraphInput, Port("a", Integers, 1)), whole("b", 0)), n + "Mod): it divides integers by a constant that has 0"},
-		"random":           {simple(of("RandomUniformLike", 1, real("low", 2)), image), n + "RandomUniformLike): attribute low is 2 and high is 1; low must be less"},
-		"not a number":     {simple(of("RandomNormalLike", 1, real("scale", float32(math.NaN()))), image), n + "RandomNormalLike): attribute scale is NaN; it must be 0 to 1e+30"},
+		"random":           {simple(of("RandomUniformLike", 1, float("low", 2)), image), n + "RandomUniformLike): attribute low is 2 and high is 1; low must be less"},
+		"not a number":     {simple(of("RandomNormalLike", 1, float("scale", float32(math.NaN()))), image), n + "RandomNormalLike): attribute scale is NaN; it must be 0 to 1e+30"},
 		"product":          {simple(of("MatMul", 2), in("a", 1, 4), weight("b", 3, 2)), n + "MatMul): it multiplies shapes [1 4] and [3 2]"},
 		"matrix":           {simple(of("Gemm", 2), in("a", 1, 4), weight("b", 4)), n + "Gemm): its weights have shape [4]; they must be a matrix"},
 		"scales of axis":   {simple(of("DequantizeLinear", 2, Number("axis", 1)), image, weight("b", 3)), n + "DequantizeLinear): its scale has 3 numbers, and axis 1 of its input has 4"},
@@ -367,6 +367,7 @@ func TestAccepted(t *testing.T) {
 // corpus are ONNX's own backend tests, from Debian's package libonnx-testdata, and the models
 // in this repository.
 func corpus(tb testing.TB) (files []string) {
+	tb.Helper()
 	for _, pattern := range []string{"/usr/share/libonnx-testdata/data/*/*/model.onnx", "../*/*/*/testdata/*.onnx", "../../test/*/testdata/*.onnx"} {
 		some, err := filepath.Glob(pattern)
 		if err != nil {

@@ -269,7 +269,7 @@ func (d *decoder) attribute(f *field, a *attribute, nested int) error {
 			return f.string(&a.name)
 		case 2:
 			has(typeFloat)
-			a.f = real(f.value, false)
+			a.f = float(f.value, false)
 			return f.is(wire32)
 		case 3:
 			has(typeInt)

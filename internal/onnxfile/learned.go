@@ -165,7 +165,7 @@ func linearClassifier(c *call) error {
 	if classes < 1 {
 		classes = max(1, labels)
 	}
-	if labels > 0 && labels != classes && !(labels == 2 && classes == 1) {
+	if labels > 0 && labels != classes && (labels != 2 || classes != 1) {
 		return invalid("it has %d class labels and %d intercepts", labels, classes)
 	}
 	return c.coefficients(classes)
@@ -308,7 +308,7 @@ func trees(of string) demand {
 		tree, id := names["nodes_treeids"].ints, names["nodes_nodeids"].ints
 		order := make([]int32, n)
 		for i := range order {
-			order[i] = int32(i) //nolint:gosec // at most 2^27
+			order[i] = int32(i)
 		}
 		by := func(i int32, t, k int64) int {
 			return cmp.Or(cmp.Compare(tree.at(int(i)), t), cmp.Compare(id.at(int(i)), k))
@@ -365,7 +365,7 @@ func below(children []int32) int {
 	ready := make([]int32, 0, n)
 	for i := range n {
 		if parents[i] == 0 {
-			ready = append(ready, int32(i)) //nolint:gosec // at most 2^27
+			ready = append(ready, int32(i))
 		}
 	}
 	for at := 0; at < len(ready); at++ {
@@ -470,7 +470,7 @@ func ensemble(c *call) error {
 				return invalid("tree node %d has %d below it, which does not exist", i, to)
 			}
 			if children[2*i+k] = -1; !leaf {
-				children[2*i+k] = int32(min(to, math.MaxInt32)) //nolint:gosec // less than n
+				children[2*i+k] = int32(min(to, math.MaxInt32))
 			}
 		}
 	}
@@ -502,10 +502,8 @@ func grams(c *call) error {
 			return err
 		}
 	}
-	for _, name := range []string{"ngram_counts", "ngram_indexes", "max_gram_length", "min_gram_length"} {
-		if c.unknown(name) {
-			return nil
-		}
+	if slices.ContainsFunc([]string{"ngram_counts", "ngram_indexes", "max_gram_length", "min_gram_length"}, c.unknown) {
+		return nil
 	}
 	least, most := c.integer("min_gram_length", 1), c.integer("max_gram_length", 1)
 	if least > most {

@@ -188,7 +188,8 @@ func constant(input int, what string, least, most int64) demand {
 }
 
 // axis demands that an attribute is an axis of an input, or one behind its last.
-func axis(name string, input int) demand {
+func axis() demand {
+	const name, input = "axis", 0
 	return func(c *call) error {
 		a, err := c.given(name, typeInt)
 		if err != nil || a == nil {
@@ -235,7 +236,8 @@ func axes(input int, adds bool) demand {
 
 // dimensions demands a shape, as an attribute or a constant input, that has not too many
 // elements.
-func dimensions(name string, input int) demand {
+func dimensions(input int) demand {
+	const name = "shape"
 	return func(c *call) error {
 		if _, err := c.given(name, typeInts); err != nil {
 			return err
@@ -335,7 +337,7 @@ func convolution(weights, bias int, transposed bool) []demand {
 			if len(w.shape) < 3 {
 				return invalid("its weights have shape %v; they need 3 dimensions or more", w.shape)
 			}
-			if kernel != nil && len(kernel) > 0 && !fits(kernel, w.shape[2:]) {
+			if len(kernel) > 0 && !fits(kernel, w.shape[2:]) {
 				return invalid("attribute kernel_shape is %s, and its weights have shape %v", brief(kernel), w.shape)
 			}
 			if slices.Contains(w.shape, 0) {
@@ -418,7 +420,7 @@ func permutation(c *call) error {
 			return invalid("attribute perm is %s, which is not an order of the axes", brief(perm))
 		}
 	}
-	if r := c.in(0).rank(); perm != nil && len(perm) > 0 && r >= 0 && r != len(perm) {
+	if r := c.in(0).rank(); len(perm) > 0 && r >= 0 && r != len(perm) {
 		return invalid("attribute perm is %s, and its input has %d dimensions", brief(perm), r)
 	}
 	return nil
@@ -648,9 +650,9 @@ func branches(c *call) error {
 }
 
 // matrices demands that two matrices can be multiplied, where both shapes are known.
-func matrices(a, b int) demand {
+func matrices(b int) demand {
 	return func(c *call) error {
-		x, w := c.in(a), c.in(b)
+		x, w := c.in(0), c.in(b)
 		if x.shape == nil || w.shape == nil {
 			return nil
 		}
@@ -767,7 +769,7 @@ func attention(c *call) error {
 func nbits(c *call) error {
 	n, k, size := c.integer("N", 0), c.integer("K", 0), c.integer("block_size", 0)
 	wide := c.integer("bits", 4)
-	if size < 16 || bits.OnesCount64(uint64(size)) != 1 { //nolint:gosec // at least 16
+	if size < 16 || bits.OnesCount64(uint64(size)) != 1 {
 		return invalid("attribute block_size is %d; it must be a power of 2 from 16", size)
 	}
 	blocks := (k + size - 1) / size
@@ -793,7 +795,7 @@ var operators = map[string][]demand{
 	"GlobalLpPool":              {one(1, large, "p")},
 	"GlobalAveragePool":         {inputs(1)},
 	"GlobalMaxPool":             {inputs(1)},
-	"LpNormalization":           {one(1, 2, "p"), axis("axis", 0)},
+	"LpNormalization":           {one(1, 2, "p"), axis()},
 	"MaxRoiPool":                {required("pooled_shape"), each(1, large, "pooled_shape"), pair("pooled_shape"), between(tiny, vast, "spatial_scale")},
 	"RoiAlign":                  {one(1, large, "output_height", "output_width"), one(0, large, "sampling_ratio"), between(tiny, vast, "spatial_scale"), text("mode", "avg", "max")},
 	"Col2Im":                    all([]demand{constant(1, "a size of its image", 1, large), constant(2, "a size of its blocks", 1, large)}, window),
@@ -803,8 +805,8 @@ var operators = map[string][]demand{
 	"BatchNormalization":        {channels(1, 2, 3, 4)},
 	"InstanceNormalization":     {channels(1, 2)},
 	"GroupNormalization":        {required("num_groups"), one(1, large, "num_groups"), grouped("num_groups"), channels(1, 2)},
-	"LayerNormalization":        {axis("axis", 0)},
-	"RMSNormalization":          {axis("axis", 0)},
+	"LayerNormalization":        {axis()},
+	"RMSNormalization":          {axis()},
 	"LRN":                       {required("size"), one(1, large, "size")},
 	"PRelu":                     {inputs(2)},
 	"DepthToSpace":              {required("blocksize"), one(1, 1<<15, "blocksize"), text("mode", "DCR", "CRD"), blocks},
@@ -813,53 +815,53 @@ var operators = map[string][]demand{
 	"Upsample":                  {scaled(1, 0), text("mode", "nearest", "linear", "bilinear", "cubic")},
 	"GridSample":                {text("mode", "bilinear", "nearest", "bicubic", "linear", "cubic"), text("padding_mode", "zeros", "border", "reflection")},
 	"Slice":                     {slicing},
-	"Split":                     {axis("axis", 0), split},
-	"SplitToSequence":           {axis("axis", 0), constant(1, "a size of its parts", 0, MaxElements)},
-	"Concat":                    {inputs(1), axis("axis", 0)},
-	"Gather":                    {axis("axis", 0), indexed},
-	"GatherElements":            {axis("axis", 0), indexed},
-	"Scatter":                   {axis("axis", 0), indexed},
-	"ScatterElements":           {axis("axis", 0), indexed, text("reduction", "none", "add", "mul", "max", "min")},
-	"TensorScatter":             {axis("axis", 0)},
+	"Split":                     {axis(), split},
+	"SplitToSequence":           {axis(), constant(1, "a size of its parts", 0, MaxElements)},
+	"Concat":                    {inputs(1), axis()},
+	"Gather":                    {axis(), indexed},
+	"GatherElements":            {axis(), indexed},
+	"Scatter":                   {axis(), indexed},
+	"ScatterElements":           {axis(), indexed, text("reduction", "none", "add", "mul", "max", "min")},
+	"TensorScatter":             {axis()},
 	"GatherND":                  {one(0, maxRank, "batch_dims"), tuples},
 	"ScatterND":                 {tuples, text("reduction", "none", "add", "mul", "max", "min")},
 	"Reshape":                   {reshape},
-	"Flatten":                   {axis("axis", 0)},
+	"Flatten":                   {axis()},
 	"Squeeze":                   {axes(1, false)},
 	"Unsqueeze":                 {axes(1, true)},
 	"Transpose":                 {short("perm"), permutation},
-	"Expand":                    {dimensions("shape", 1)},
+	"Expand":                    {dimensions(1)},
 	"Tile":                      {constant(1, "a number of its repeats", 0, MaxElements)},
-	"ConstantOfShape":           {dimensions("shape", 0), single("value")},
+	"ConstantOfShape":           {dimensions(0), single("value")},
 	"EyeLike":                   {one(-large, large, "k")},
 	"Pad":                       {pad, text("mode", "constant", "reflect", "edge", "wrap")},
-	"TopK":                      {one(0, MaxElements, "k"), constant(1, "the number that it takes", 0, MaxElements), axis("axis", 0)},
-	"ArgMax":                    {axis("axis", 0)},
-	"ArgMin":                    {axis("axis", 0)},
-	"Softmax":                   {axis("axis", 0)},
-	"LogSoftmax":                {axis("axis", 0)},
-	"Hardmax":                   {axis("axis", 0)},
+	"TopK":                      {one(0, MaxElements, "k"), constant(1, "the number that it takes", 0, MaxElements), axis()},
+	"ArgMax":                    {axis()},
+	"ArgMin":                    {axis()},
+	"Softmax":                   {axis()},
+	"LogSoftmax":                {axis()},
+	"Hardmax":                   {axis()},
 	"OneHot":                    {one(-maxRank, maxRank, "axis"), constant(1, "its depth", 0, MaxUnpacked)},
 	"CumSum":                    {constant(1, "its axis", -maxRank, maxRank)},
 	"ReverseSequence":           {one(0, 1, "batch_axis", "time_axis"), reversed},
-	"Compress":                  {axis("axis", 0)},
-	"Unique":                    {axis("axis", 0)},
+	"Compress":                  {axis()},
+	"Unique":                    {axis()},
 	"Range":                     {steps},
 	"Div":                       {divisor},
 	"Mod":                       {divisor},
 	"Cast":                      {required("to"), one(1, int64(len(widths))-1, "to")},
-	"MatMul":                    {inputs(2), matrices(0, 1)},
-	"MatMulInteger":             {inputs(2), matrices(0, 1)},
-	"QLinearMatMul":             {inputs(8), matrices(0, 3)},
+	"MatMul":                    {inputs(2), matrices(1)},
+	"MatMulInteger":             {inputs(2), matrices(1)},
+	"QLinearMatMul":             {inputs(8), matrices(3)},
 	"Gemm":                      {inputs(2), gemm},
 	"Einsum":                    {required("equation"), inputs(1)},
 	"QuantizeLinear":            quantized("axis"),
 	"DequantizeLinear":          quantized("axis"),
 	"Attention":                 heads,
 	"RotaryEmbedding":           {one(0, large, "num_heads", "rotary_embedding_dim"), one(0, 1, "interleaved")},
-	"RandomUniform":             {required("shape"), dimensions("shape", -1), between(-vast, vast, "low", "high"), spread},
+	"RandomUniform":             {required("shape"), dimensions(-1), between(-vast, vast, "low", "high"), spread},
 	"RandomUniformLike":         {between(-vast, vast, "low", "high"), spread},
-	"RandomNormal":              {required("shape"), dimensions("shape", -1), between(-vast, vast, "mean"), between(0, vast, "scale")},
+	"RandomNormal":              {required("shape"), dimensions(-1), between(-vast, vast, "mean"), between(0, vast, "scale")},
 	"RandomNormalLike":          {between(-vast, vast, "mean"), between(0, vast, "scale")},
 	"Multinomial":               {one(1, MaxUnpacked, "sample_size")},
 	"Dropout":                   {between(0, 1, "ratio")},
@@ -939,9 +941,9 @@ var contrib = map[string][]demand{
 	"TransposeMatMul":           {inputs(2)},
 	"FusedMatMul":               {inputs(2)},
 	"FusedGemm":                 {inputs(2), gemm},
-	"MatMulInteger16":           {inputs(2), matrices(0, 1)},
-	"MatMulIntegerToFloat":      {inputs(4), matrices(0, 1)},
-	"DynamicQuantizeMatMul":     {inputs(3), matrices(0, 1)},
+	"MatMulInteger16":           {inputs(2), matrices(1)},
+	"MatMulIntegerToFloat":      {inputs(4), matrices(1)},
+	"DynamicQuantizeMatMul":     {inputs(3), matrices(1)},
 	"QGemm":                     {inputs(6), gemm},
 	"QLinearConcat":             {required("axis"), one(-maxRank, maxRank, "axis")},
 	"QLinearSoftmax":            {one(-maxRank, maxRank, "axis")},

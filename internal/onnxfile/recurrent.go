@@ -1,6 +1,10 @@
 package onnxfile
 
-import "slices"
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
 
 // recurrent checks RNN, GRU and LSTM, which have 1, 3 and 4 gates: the weights W and R, the
 // bias B, initial states and peepholes P against attribute hidden_size. Runtimes read as much
@@ -99,16 +103,18 @@ func pattern(shape []int64) string {
 	if i := slices.Index(shape, -1); i < 0 {
 		return brief(shape)
 	}
-	s := "["
+	var s strings.Builder
+	s.WriteString("[")
 	for i, d := range shape {
 		if i > 0 {
-			s += " "
+			s.WriteString(" ")
 		}
 		if d < 0 {
-			s += "?"
+			s.WriteString("?")
 		} else {
-			s += brief([]int64{d})[1 : len(brief([]int64{d}))-1]
+			s.WriteString(strconv.FormatInt(d, 10))
 		}
 	}
-	return s + "]"
+	s.WriteString("]")
+	return s.String()
 }

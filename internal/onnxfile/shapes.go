@@ -291,7 +291,7 @@ func (c *call) reshaped(x value, by []int64) []int64 {
 
 func (c *call) joined() []value {
 	x := c.in(0)
-	if x.shape == nil || len(x.shape) == 0 {
+	if len(x.shape) == 0 {
 		return nil
 	}
 	axis := c.integer("axis", 0)

@@ -148,7 +148,7 @@ func (d *decoder) fields(n int64, depth int, f func(*field) error) error {
 		if err != nil {
 			return err
 		}
-		v.number, v.wire, v.size = int(tag>>3), byte(tag&7), 0 //nolint:gosec // 29 bits, or refused
+		v.number, v.wire, v.size = int(tag>>3), byte(tag&7), 0
 		if tag > math.MaxUint32 || v.number == 0 {
 			return ErrMalformed
 		}
@@ -269,7 +269,7 @@ func (f *field) fixed(wide bool, most int, each func(float64)) (int, error) {
 	}
 	if f.wire == single {
 		if most > 0 {
-			each(real(f.value, wide))
+			each(float(f.value, wide))
 		}
 		return 1, nil
 	}
@@ -283,15 +283,15 @@ func (f *field) fixed(wide bool, most int, each func(float64)) (int, error) {
 			return 0, err
 		}
 		if wide {
-			each(real(binary.LittleEndian.Uint64(b), true))
+			each(float(binary.LittleEndian.Uint64(b), true))
 		} else {
-			each(real(uint64(binary.LittleEndian.Uint32(b)), false))
+			each(float(uint64(binary.LittleEndian.Uint32(b)), false))
 		}
 	}
 	return int(n), nil
 }
 
-func real(bits uint64, wide bool) float64 {
+func float(bits uint64, wide bool) float64 {
 	if wide {
 		return math.Float64frombits(bits)
 	}
@@ -360,7 +360,7 @@ func (w *words) add(s string) bool {
 	}
 	for i, d := range w.distinct {
 		if d == s {
-			w.which = append(w.which, uint8(i)) //nolint:gosec // at most 32
+			w.which = append(w.which, uint8(i))
 			return true
 		}
 	}

@@ -287,7 +287,7 @@ func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting, h *h
 		t, err = s.open(ctx, d, versionText(w.version), h) // the alias may have moved since
 	}
 	if dead, ok := errors.AsType[models.DeathError](err); ok {
-		s.died(w.supervised(k), h, "", dead.Death)
+		s.died(h, "", dead.Death)
 	}
 	if err == nil && t.model.Digest != w.digest {
 		t.leave()

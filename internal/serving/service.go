@@ -323,8 +323,7 @@ func (s *Service) open(ctx context.Context, d Deployment, version string, h *hea
 	if err != nil {
 		return nil, err
 	}
-	of := supervised{key{project, name}, m.Version, m.Digest}
-	session, environment, err := s.session(ctx, project, name, spec, &m, s.supervise(of, h, ""))
+	session, environment, err := s.session(ctx, project, name, spec, &m, s.supervise(h, ""))
 	if err != nil {
 		return nil, err
 	}

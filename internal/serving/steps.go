@@ -103,7 +103,6 @@ func (s *Service) chained(ctx context.Context, d Deployment, m Model, session mo
 			}
 		}
 	}()
-	of := supervised{key{d.Project, d.Name}, m.Version, m.Digest}
 	spec := d.Spec
 	spec.Scale = nil                 // it is of the deployment's own model
 	if r := spec.Runtime; r != nil { // a remote has the deployment's own model
@@ -121,7 +120,7 @@ func (s *Service) chained(ctx context.Context, d Deployment, m Model, session mo
 		if n := len(pinned); len(d.Steps) > n {
 			version, digest = versionText(d.Steps[n].Version), d.Steps[n].Digest
 		}
-		one, part, err := s.member(ctx, d, spec, step.Model, version, digest, s.supervise(of, h, names[i]))
+		one, part, err := s.member(ctx, d, spec, step.Model, version, digest, s.supervise(h, names[i]))
 		if err != nil {
 			return nil, m, nil, fault.Wrap(err, "spec.%s", names[i])
 		}

@@ -165,12 +165,12 @@ func (w wanting) supervised(k key) supervised { return supervised{k, w.version, 
 
 // supervise is what the processes of a session report their deaths to. step names the
 // model of a step; empty: the version's own.
-func (s *Service) supervise(of supervised, h *health, step string) func(models.Death) bool {
-	return func(d models.Death) bool { return s.died(of, h, step, d) }
+func (s *Service) supervise(h *health, step string) func(models.Death) bool {
+	return func(d models.Death) bool { return s.died(h, step, d) }
 }
 
 // died counts a death, and reports whether another process should be started.
-func (s *Service) died(of supervised, h *health, step string, d models.Death) (again bool) {
+func (s *Service) died(h *health, step string, d models.Death) (again bool) {
 	v := &s.supervisor
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -28,7 +28,7 @@ func Files() int {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur > 1<<30 {
 		return 1 << 20
 	}
-	return int(l.Cur) //nolint:gosec // bounded above
+	return int(l.Cur)
 }
 
 // Connections bounds the open connections of all listeners that it wraps, below the

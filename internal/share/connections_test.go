@@ -81,7 +81,7 @@ func TestAuthenticatedAreKept(t *testing.T) {
 		if x := admit(c, "10.0.0.2"); x != nil {
 			t.Error("a fresh connection was closed for another one")
 		}
-		time.Sleep(freshTime)
+		<-time.After(freshTime)
 		next := admit(c, "10.0.0.2")
 		if shut(next) {
 			t.Fatal("connections that ask nothing keep others out")

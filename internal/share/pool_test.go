@@ -55,19 +55,19 @@ func TestSharesOfProjectsAndPrincipals(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := New(Limits{Name: "test", What: "tests", Slots: c.slots})
 				var all []*taken
-				got := ""
+				var got []byte
 				for ask := range strings.FieldsSeq(c.asks) {
 					project, principal, _ := strings.Cut(ask, "/")
 					all = append(all, take(p, Owner{project, principal}))
 				}
 				for _, a := range all {
 					if a.done {
-						got += "g"
+						got = append(got, 'g')
 					} else {
-						got += "w"
+						got = append(got, 'w')
 					}
 				}
-				if got != c.want {
+				if string(got) != c.want {
 					t.Errorf("%s gives %s, want %s", c.asks, got, c.want)
 				}
 				end(t, p, all)
@@ -191,7 +191,7 @@ func TestRefusals(t *testing.T) {
 				}
 				last := take(p, c.ask)
 				if !last.done {
-					time.Sleep(time.Minute)
+					<-time.After(time.Minute)
 					synctest.Wait()
 				}
 				if !fault.Is(last.err, fault.Exhausted) || !strings.Contains(last.err.Error(), c.want) || !strings.Contains(last.err.Error(), "tests_at_a_time") {

@@ -1,7 +1,7 @@
 package share
 
 import (
-	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,14 +24,14 @@ func TestLimiter(t *testing.T) {
 		if l.Check("a") == nil || l.Check("b") != nil || l.Take("b") != nil {
 			t.Error("one key's rate is not another's")
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if err := l.Take("a"); err != nil {
 			t.Errorf("after a minute: %v", err)
 		}
 		if l.Take("a") == nil {
 			t.Error("a minute gave two tokens")
 		}
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		for n := range 4 {
 			if err := l.Take("a"); (err == nil) != (n < 3) {
 				t.Errorf("after an hour, number %d: %v", n, err)
@@ -47,7 +47,7 @@ func TestLimiterIsBounded(t *testing.T) {
 		l := NewLimiter(Rate{Name: "test_rate", Every: time.Minute, Burst: 1, Keys: 10})
 		granted := 0
 		for n := range 10_000 {
-			if l.Take(fmt.Sprint(n)) == nil {
+			if l.Take(strconv.Itoa(n)) == nil {
 				granted++
 			}
 		}
@@ -57,7 +57,7 @@ func TestLimiterIsBounded(t *testing.T) {
 		if l.Take("0") == nil {
 			t.Error("a used-up key was forgotten for others")
 		}
-		time.Sleep(2 * time.Minute)
+		<-time.After(2 * time.Minute)
 		if err := l.Take("new"); err != nil || l.Len() != 10 {
 			t.Errorf("a full bucket keeps a new key out: %v, %d keys", err, l.Len())
 		}

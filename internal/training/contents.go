@@ -2,6 +2,7 @@ package training
 
 import (
 	"context"
+	"slices"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -110,7 +111,7 @@ func withhold(tries []Attempt) {
 			a.Reason = withheld
 		}
 		a.Notes, a.Evidence, a.Lines, a.Hint = nil, nil, nil, ""
-		members := append(a.Members[:0:0], a.Members...)
+		members := slices.Clone(a.Members)
 		for m := range members {
 			members[m].Notes = nil
 		}

@@ -199,7 +199,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 		Mounts:  slices.Concat(mounts, tables, env.Mounts),
 		Disk:    j.Spec.Disk,
 		Network: engine.Network{API: true, Allow: j.Spec.Network}, Secrets: len(j.Spec.Secrets) > 0,
-		Image:   env.Image, Options: options(env),
+		Image: env.Image, Options: options(env),
 		Launch: launch.Spec{
 			Framework: j.Spec.Framework, Processes: j.Spec.Processes, Command: command, Python: env.Python, Run: string(a.ID),
 			Grace: int(time.Duration(j.Spec.Grace).Seconds()), Roles: roles,

@@ -133,8 +133,7 @@ func (s *Service) Secrets(ctx context.Context, attempt AttemptID) (secret.Set, e
 func (r SecretRef) pick(values map[string]secrets.Text) (value, key string, err error) {
 	key = r.Key
 	if key == "" && len(values) == 1 {
-		for key = range values { //nolint:revive // The only one.
-		}
+		key = slices.Collect(maps.Keys(values))[0]
 	}
 	v, found := values[key]
 	if !found {

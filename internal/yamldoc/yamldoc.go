@@ -198,6 +198,7 @@ func value(n *Node, depth int, left *int) (any, error) {
 			out[n.Content[i].Value] = v
 		}
 		return out, nil
+	default:
+		return Scalar(n)
 	}
-	return Scalar(n)
 }

@@ -10,11 +10,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -66,7 +68,7 @@ func (w *world) send(token, method, path string, body []byte) (int, string) {
 	w.Must(err)
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("Content-Type", "application/json")
-	a, err := http.DefaultClient.Do(r)
+	a, err := (&http.Client{Timeout: time.Minute}).Do(r)
 	w.Must(err)
 	defer a.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(a.Body, 8<<20))
@@ -93,9 +95,7 @@ func (w *world) call(token, path string, body map[string]any) client.Object {
 func (w *world) job(token, name, command string, spec map[string]any) client.Object {
 	w.t.Helper()
 	all := map[string]any{"command": []string{"/bin/sh", "-c", command}, "resources": map[string]any{"cpu": "500m", "memory": "256MiB"}, "max_attempts": 1}
-	for k, v := range spec {
-		all[k] = v
-	}
+	maps.Copy(all, spec)
 	j := w.call(token, w.Path("jobs"), map[string]any{"name": name, "spec": all})
 	return j
 }

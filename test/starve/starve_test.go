@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/test/live"
@@ -112,7 +113,7 @@ func TestStarve(t *testing.T) {
 		if r.encoding != "" {
 			q.Header.Set("Content-Encoding", r.encoding)
 		}
-		a, err := http.DefaultClient.Do(q)
+		a, err := (&http.Client{Timeout: time.Minute}).Do(q)
 		if err != nil {
 			return 0, "", err
 		}

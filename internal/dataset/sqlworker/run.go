@@ -201,8 +201,6 @@ func (w *worker) take() error {
 	return err
 }
 
-func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
-
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
 // answer runs the query and sends its rows in the types of tables.

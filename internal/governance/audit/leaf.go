@@ -103,17 +103,18 @@ func (l Leaf) sameColumns(o Leaf) bool {
 }
 
 // restoreColumns makes the columns repeat the record, which is what was signed.
-func (l *Leaf) restoreColumns() {
+func (l Leaf) restoreColumns() Leaf {
 	var b record
 	var e filtered
 	if json.Unmarshal(l.Record, &b) != nil || json.Unmarshal(b.Entry, &e) != nil {
-		return
+		return l
 	}
-	e.columns(l)
+	e.columns(&l)
 	l.Source = b.Source
 	if at, err := time.Parse(timeLayout, b.Time); err == nil {
 		l.At = store.At(at)
 	}
+	return l
 }
 
 // blank is the leaf without its content: what an erasure leaves of it.

@@ -501,7 +501,7 @@ func (s *Sequencer) mendContents(ctx context.Context, tx *store.Tx) (lost []Eras
 				l.At = store.At(at)
 			}
 		default:
-			l.restoreColumns()
+			l = l.restoreColumns()
 		}
 		return s.cfg.Store.PutContent(ctx, tx, l)
 	})

@@ -8,6 +8,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,8 +21,8 @@ import (
 )
 
 // many appends n entries in few transactions.
-func (p *place) many(t testing.TB, n int) {
-	t.Helper()
+func (p *place) many(tb testing.TB, n int) {
+	tb.Helper()
 	for from := 0; from < n; from += 500 {
 		if err := p.db.Update(alice(context.Background()), "wind", func(ctx context.Context, tx *store.Tx) error {
 			for i := from; i < min(from+500, n); i++ {
@@ -30,14 +32,14 @@ func (p *place) many(t testing.TB, n int) {
 			}
 			return nil
 		}); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 }
 
 // sweepAll verifies all entries, part by part.
-func sweepAll(t testing.TB, log *audit.Sequencer, part int64) error {
-	t.Helper()
+func sweepAll(tb testing.TB, log *audit.Sequencer, part int64) error {
+	tb.Helper()
 	for {
 		ended, err := log.Sweep(context.Background(), part)
 		if ended || err != nil {
@@ -155,16 +157,16 @@ func TestAnOperatorAcceptsLostContents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lost := ""
+	var lost []int64
 	for _, e := range report.Erasures {
 		for _, one := range e.Entries {
 			if e.Lost {
-				lost += fmt.Sprint(one.Index, " ")
+				lost = append(lost, one.Index)
 			}
 		}
 	}
-	if lost != "30 31 " || report.Erased != 4 {
-		t.Errorf("lost %s: %+v", lost, report.Erasures)
+	if !slices.Equal(lost, []int64{30, 31}) || report.Erased != 4 {
+		t.Errorf("lost %v: %+v", lost, report.Erasures)
 	}
 	refused := 0
 	for _, r := range list(t, svc, audit.Filter{Outcome: audit.Refused}) {
@@ -370,7 +372,7 @@ func TestTheDocumentedFormulas(t *testing.T) {
 			leaves = append(leaves, l.Leaf)
 		case l.Checkpoint != "":
 			text := strings.Split(l.Checkpoint, "\n")
-			if text[1] != fmt.Sprint(len(leaves)) || text[2] != base64.StdEncoding.EncodeToString(tree(leaves)) {
+			if text[1] != strconv.Itoa(len(leaves)) || text[2] != base64.StdEncoding.EncodeToString(tree(leaves)) {
 				t.Errorf("the checkpoint of %s entries", text[1])
 			}
 			roots++

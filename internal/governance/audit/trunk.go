@@ -209,13 +209,13 @@ func (s *Sequencer) proveLeaves(ctx context.Context, tx *store.Tx, leaves []Leaf
 }
 
 // holds reports whether the tree has the leaf's commitment at its index.
-func (t view) holds(l Leaf, whole int64, stored map[int64]tlog.Hash) bool {
+func (v view) holds(l Leaf, whole int64, stored map[int64]tlog.Hash) bool {
 	h := tlog.RecordHash(l.Commitment)
-	if l.Index < 0 || l.Index >= t.size() {
+	if l.Index < 0 || l.Index >= v.size() {
 		return false
 	}
 	if l.Index >= whole {
-		return t.tail[l.Index-whole] == h
+		return v.tail[l.Index-whole] == h
 	}
 	for level := range tileHeight {
 		n := l.Index >> level
@@ -229,5 +229,5 @@ func (t view) holds(l Leaf, whole int64, stored map[int64]tlog.Hash) bool {
 			h = tlog.NodeHash(sibling, h)
 		}
 	}
-	return t.tiles[l.Index>>tileHeight] == h
+	return v.tiles[l.Index>>tileHeight] == h
 }

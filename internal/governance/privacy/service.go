@@ -590,16 +590,16 @@ func Canonical(e Erasure) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var any any
+	var value any
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber() // whole numbers only
-	if err := d.Decode(&any); err != nil {
+	if err := d.Decode(&value); err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(any); err != nil {
+	if err := enc.Encode(value); err != nil {
 		return nil, err
 	}
 	// encoding/json escapes two line separators that RFC 8785 leaves as they are.

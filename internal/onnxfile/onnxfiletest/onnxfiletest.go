@@ -57,7 +57,7 @@ func Port(name string, element uint64, dims ...int64) []byte {
 			shape = append(shape, Part(1, Word(2, "N"))...)
 			continue
 		}
-		shape = append(shape, Part(1, Count(1, uint64(d)))...) //nolint:gosec // not negative
+		shape = append(shape, Part(1, Count(1, uint64(d)))...)
 	}
 	return slices.Concat(Word(1, name), Part(2, Part(1, Count(1, element), Part(2, shape))))
 }

@@ -148,7 +148,7 @@ func TestFilterWalk(t *testing.T) {
 	}
 	file := filepath.Join("testdata", "filter_"+runtime.GOARCH+".txt")
 	if *rewrite {
-		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(file, []byte(b.String()), 0o600)); err != nil { //nolint:gosec // For all to read.
+		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(file, []byte(b.String()), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}

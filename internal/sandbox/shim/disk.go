@@ -132,7 +132,7 @@ func (m *meter) walk(fd, depth int) error {
 			}
 		}
 		if err != nil { // io.EOF, or a directory that has gone
-			return nil //nolint:nilerr // See above.
+			return nil
 		}
 	}
 }
@@ -438,7 +438,7 @@ const spareSize = 16 << 10
 
 // Spare takes the room for one later Write of a file.
 func Spare(dir, name string) error {
-	f, err := os.OpenFile(filepath.Join(dir, name+spareSuffix), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, name+spareSuffix), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // The names are constants.
 	if err != nil {
 		return err
 	}
@@ -449,7 +449,7 @@ func Spare(dir, name string) error {
 // placeSpare is Place on a full disk.
 func placeSpare(dir, name string, b []byte) error {
 	spare := filepath.Join(dir, name+spareSuffix)
-	f, err := os.OpenFile(spare, os.O_WRONLY, 0)
+	f, err := os.OpenFile(spare, os.O_WRONLY, 0) //nolint:gosec // The names are constants.
 	if err != nil {
 		return err
 	}
@@ -460,7 +460,7 @@ func placeSpare(dir, name string, b []byte) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(spare, filepath.Join(dir, name))
+	return os.Rename(spare, filepath.Join(dir, name)) //nolint:gosec // The names are constants.
 }
 
 // full reports whether a disk had no room for bytes or for files.

@@ -33,24 +33,35 @@ func TestMeasure(t *testing.T) {
 		over  bool
 		err   string
 	}{
-		"nothing":    {make: func(*testing.T, string) {}},
-		"files":      {make: func(t *testing.T, dir string) { write(t, dir+"/a", block); write(t, dir+"/b/c", block) }, bytes: [2]resource.Bytes{2 * block, 3 * block}, files: 3},
-		"a hole":     {make: func(t *testing.T, dir string) { write(t, dir+"/a", 0); must(t, os.Truncate(dir+"/a", 1<<40)) }, bytes: [2]resource.Bytes{0, block}, files: 1},
-		"hard links": {make: func(t *testing.T, dir string) { write(t, dir+"/a", block); must(t, os.Link(dir+"/a", dir+"/b")) }, bytes: [2]resource.Bytes{block, block}, files: 1},
-		"a link out": {make: func(t *testing.T, dir string) { must(t, os.Symlink("/usr", dir+"/a")) }, bytes: [2]resource.Bytes{0, block}, files: 1},
+		"nothing": {make: func(*testing.T, string) {}},
+		"files":   {make: func(t *testing.T, dir string) { t.Helper(); write(t, dir+"/a", block); write(t, dir+"/b/c", block) }, bytes: [2]resource.Bytes{2 * block, 3 * block}, files: 3},
+		"a hole": {make: func(t *testing.T, dir string) {
+			t.Helper()
+			write(t, dir+"/a", 0)
+			must(t, os.Truncate(dir+"/a", 1<<40))
+		}, bytes: [2]resource.Bytes{0, block}, files: 1},
+		"hard links": {make: func(t *testing.T, dir string) {
+			t.Helper()
+			write(t, dir+"/a", block)
+			must(t, os.Link(dir+"/a", dir+"/b"))
+		}, bytes: [2]resource.Bytes{block, block}, files: 1},
+		"a link out": {make: func(t *testing.T, dir string) { t.Helper(); must(t, os.Symlink("/usr", dir+"/a")) }, bytes: [2]resource.Bytes{0, block}, files: 1},
 		"a closed directory": {make: func(t *testing.T, dir string) {
+			t.Helper()
 			write(t, dir+"/shut/a", block)
 			must(t, os.Chmod(dir+"/shut", 0))
 		}, bytes: [2]resource.Bytes{block, 2 * block}, files: 2},
-		"bytes beyond the limit": {make: func(t *testing.T, dir string) { write(t, dir+"/a", 3*block) }, limit: Limit{Bytes: 2 * block}, bytes: [2]resource.Bytes{3 * block, 4 * block}, files: 1, over: true},
-		"of a kind":              {make: func(t *testing.T, dir string) { write(t, dir+"/a", 3*block) }, limit: Limit{Kind: "scratch", Bytes: 2 * block}, bytes: [2]resource.Bytes{3 * block, 4 * block}, files: 1, over: true},
-		"of another kind":        {make: func(t *testing.T, dir string) { write(t, dir+"/a", 3*block) }, limit: Limit{Kind: "output", Bytes: 2 * block}, bytes: [2]resource.Bytes{3 * block, 4 * block}, files: 1},
+		"bytes beyond the limit": {make: func(t *testing.T, dir string) { t.Helper(); write(t, dir+"/a", 3*block) }, limit: Limit{Bytes: 2 * block}, bytes: [2]resource.Bytes{3 * block, 4 * block}, files: 1, over: true},
+		"of a kind":              {make: func(t *testing.T, dir string) { t.Helper(); write(t, dir+"/a", 3*block) }, limit: Limit{Kind: "scratch", Bytes: 2 * block}, bytes: [2]resource.Bytes{3 * block, 4 * block}, files: 1, over: true},
+		"of another kind":        {make: func(t *testing.T, dir string) { t.Helper(); write(t, dir+"/a", 3*block) }, limit: Limit{Kind: "output", Bytes: 2 * block}, bytes: [2]resource.Bytes{3 * block, 4 * block}, files: 1},
 		"files beyond the limit": {make: func(t *testing.T, dir string) {
+			t.Helper()
 			for i := range 100 {
 				write(t, fmt.Sprint(dir, "/", i), 0)
 			}
 		}, limit: Limit{Files: 10}, bytes: [2]resource.Bytes{0, 1 << 40}, files: 11, over: true}, // and it stops there
 		"too deep": {make: func(t *testing.T, dir string) {
+			t.Helper()
 			must(t, os.MkdirAll(dir+strings.Repeat("/d", maxDepth+1), 0o700))
 		}, bytes: [2]resource.Bytes{0, 1 << 40}, files: maxDepth, err: "nested deeper"},
 	} {
@@ -160,7 +171,7 @@ func TestDrop(t *testing.T) {
 	}{{1 << 10, true}, {3 << 19, false}} {
 		dir := t.TempDir()
 		write(t, dir+"/scratch/shut/a", 1<<20)
-		must(t, os.Chmod(dir+"/scratch/shut", 0o500)) //nolint:gosec // It goes away.
+		must(t, os.Chmod(dir+"/scratch/shut", 0o500))
 		write(t, dir+"/output/a", c.output)
 		write(t, dir+"/checkpoints/a", 1<<20)
 		d := Disk{
@@ -183,7 +194,7 @@ func TestDrop(t *testing.T) {
 // TestSpare: the record of an end is written on a disk with no room for bytes, nor for
 // files, by a process that mounts one of its own.
 func TestSpare(t *testing.T) {
-	dir := os.Getenv("FALAJ_TEST_SMALL_DISK")
+	dir := os.Getenv("FALAJ_TEST_SMALL_DISK") //nolint:forbidigo // How this test calls itself.
 	if dir == "" {
 		inSmallDisk(t, "^TestSpare$")
 		return
@@ -215,7 +226,7 @@ func TestSpare(t *testing.T) {
 // inSmallDisk runs a test again in a mount namespace of its own.
 func inSmallDisk(t *testing.T, run string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run="+run) //nolint:gosec // This test.
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run="+run)
 	cmd.Env = append(os.Environ(), "FALAJ_TEST_SMALL_DISK="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,

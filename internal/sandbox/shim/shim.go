@@ -195,7 +195,7 @@ type Stop struct {
 // Read decodes a JSON file of a shim's directory.
 func Read[T any](dir, name string) (T, error) {
 	var v T
-	f, err := os.Open(filepath.Join(dir, name))
+	f, err := os.Open(filepath.Join(dir, name)) //nolint:gosec // The names are constants.
 	if err != nil {
 		return v, err
 	}
@@ -242,7 +242,7 @@ func replace(dir, name string, b []byte) error {
 	_, err = f.Write(b)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, name))
+		err = os.Rename(f.Name(), filepath.Join(dir, name)) //nolint:gosec // The names are constants.
 	}
 	if err != nil {
 		_ = os.Remove(f.Name())

@@ -70,14 +70,14 @@ func TestDiskLimits(t *testing.T) {
 // TestSmallDisk fills the disk that the workloads' records are on, too: of the server's
 // machine nothing else is harmed. It runs in a mount namespace of its own.
 func TestSmallDisk(t *testing.T) {
-	dir := os.Getenv("FALAJ_TEST_SMALL_DISK")
+	dir := os.Getenv("FALAJ_TEST_SMALL_DISK") //nolint:forbidigo // How this test calls itself.
 	if dir == "" {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"-test.run=^TestSmallDisk$"}, workerFlag()...)...) //nolint:gosec // This test.
+		cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"-test.run=^TestSmallDisk$"}, workerFlag()...)...)
 		cmd.Env = append(os.Environ(), "FALAJ_TEST_SMALL_DISK="+t.TempDir())
 		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 		out, err := cmd.CombinedOutput()
 		if errors.Is(err, syscall.EPERM) {
-			if os.Getenv("CI") == "true" && os.Getuid() == 0 {
+			if os.Getenv("CI") == "true" && os.Getuid() == 0 { //nolint:forbidigo // CI must not skip it.
 				t.Fatal("this machine permits root no mount namespace")
 			}
 			t.Skip("a file system is mounted by root only")

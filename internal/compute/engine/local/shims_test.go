@@ -17,7 +17,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
-	"github.com/falaj-ml/falaj/internal/worker/launch"
 )
 
 // TestShimsAreUsedAgain: short workloads share a shim, one after the other; one
@@ -150,22 +149,20 @@ func TestOlderWorker(t *testing.T) {
 	}
 }
 
-// TestAnOldWorkerRunsNoRoles: it would run all of a gang alike. It is refused, with
-// what to do.
-func TestAnOldWorkerRunsNoRoles(t *testing.T) {
+// TestAnOldWorkerGetsNoSecrets: it would start the program without them. It is refused,
+// with what to do.
+func TestAnOldWorkerGetsNoSecrets(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, nil)
 	s := m.python(``)
-	s.Workers, s.Resources = 2, resource.Amount{CPU: 500}
-	s.Roles = []engine.Role{{Name: "worker", Workers: 1, Resources: s.Resources}, {Name: "ps", Workers: 1, Resources: s.Resources}}
-	s.Launch = launch.Spec{Framework: launch.Plain, Command: s.Command, Run: s.ID, Roles: []launch.Role{{Name: "worker", Workers: 1}, {Name: "ps", Workers: 1, Command: []string{"/bin/false"}}}}
+	s.Secrets = true
 	old := filepath.Join(t.TempDir(), "falaj-worker")
-	script := "#!/bin/sh\n[ \"$1\" = version ] && echo falaj-worker protocol 2, shim 2 && exit\nexec " + m.c.Worker + " \"$@\"\n"
+	script := "#!/bin/sh\n[ \"$1\" = version ] && echo falaj-worker protocol 3, shim 2 && exit\nexec " + m.c.Worker + " \"$@\"\n"
 	check(t, os.WriteFile(old, []byte(script), 0o700))
 	m.c.Worker = old
 	m.restart()
 	_, err := m.Start(t.Context(), s)
-	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), `"falaj-worker protocol 2, shim 2"`) || fault.HintOf(err) == "" {
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), `"falaj-worker protocol 3, shim 2"`) || fault.HintOf(err) == "" {
 		t.Errorf("%v", err)
 	}
 }

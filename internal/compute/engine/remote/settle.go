@@ -220,7 +220,7 @@ func words(e *protocol.End) string {
 // gravity orders ends by how much they explain of the others'.
 func gravity(e *protocol.End) int {
 	switch engine.Reason(e.Reason) {
-	case engine.OutOfMemory:
+	case engine.OutOfMemory, engine.OutOfDisk, engine.OutOfTasks:
 		return 9
 	case engine.NodeFailed, engine.Preempted, engine.Reclaimed:
 		return 8

@@ -115,4 +115,3 @@ func (s *Service) flushRejected(ctx context.Context) error {
 	}
 	return failed
 }
-

@@ -112,7 +112,7 @@ func measure(b *testing.B, at int, pid func() int, ask func(context.Context) err
 func cpu(b *testing.B, pid int) time.Duration {
 	b.Helper()
 	var t unix.Timespec
-	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil { //nolint:gosec // the kernel's number of a process's clock
+	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil {
 		b.Fatal(err)
 	}
 	return time.Duration(t.Nano())

@@ -282,11 +282,11 @@ func TestNativeCrash(t *testing.T) {
 	}
 }
 
-func library(t testing.TB) string {
-	t.Helper()
+func library(tb testing.TB) string {
+	tb.Helper()
 	path, err := filepath.Abs("../../../../lib/libonnxruntime.so")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return path
 }

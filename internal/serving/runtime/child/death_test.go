@@ -50,8 +50,10 @@ func (d *deaths) reasons() (out []string) {
 // TestDeath: why a process died is known and said, in words that the process did not
 // choose.
 func TestDeath(t *testing.T) {
+	t.Parallel()
 	kill := func(signal syscall.Signal) func(t *testing.T, l *launcher, s runtime.Session) {
 		return func(t *testing.T, l *launcher, _ runtime.Session) {
+			t.Helper()
 			cmd, _ := l.newest()
 			if err := cmd.Process.Signal(signal); err != nil {
 				t.Error(err)
@@ -60,6 +62,7 @@ func TestDeath(t *testing.T) {
 	}
 	ask := func(v int64) func(t *testing.T, l *launcher, s runtime.Session) {
 		return func(t *testing.T, _ *launcher, s runtime.Session) {
+			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			if _, err := s.Infer(ctx, x(v), []string{"x"}); err == nil {
@@ -81,6 +84,7 @@ func TestDeath(t *testing.T) {
 		"another's":    {"hostile", say(func(w *writer) { w.answer(7, x(1)) }), ask(1), "not the protocol"},
 		"half a frame": {"hostile", half[:len(half)/2], ask(1), "killed by the deadline"}, // it says no more
 		"stopped": {"fragile", "", func(t *testing.T, l *launcher, s runtime.Session) {
+			t.Helper()
 			kill(syscall.SIGSTOP)(t, l, s)
 			cmd, _ := l.newest()
 			for !stopped(t, cmd.Process.Pid) {

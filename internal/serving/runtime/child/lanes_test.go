@@ -79,7 +79,7 @@ func told(p *lane.Place) {
 
 func scribble(b []byte) {
 	for len(b) >= 8 {
-		binary.NativeEndian.PutUint64(b, rand.Uint64()) //nolint:gosec // of a test
+		binary.NativeEndian.PutUint64(b, rand.Uint64())
 		b = b[8:]
 	}
 }
@@ -135,6 +135,7 @@ var forgeries = map[string]func(*lane.Place, lane.Question, *writer){
 // TestForger: whatever a process does to its lanes, who asked is answered in time, once,
 // and not by what is wrong; it is ended, and another one of the model goes on.
 func TestForger(t *testing.T) {
+	t.Parallel()
 	for what := range forgeries {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -215,8 +216,8 @@ func scribbler(in io.Reader, out io.Writer) error {
 		go func() {
 			for {
 				m := p.Memory()[512:4096]
-				m[rand.IntN(len(m))] ^= byte(1 << rand.IntN(8)) //nolint:gosec // of a test
-				time.Sleep(time.Microsecond)
+				m[rand.IntN(len(m))] ^= byte(1 << rand.IntN(8))
+				<-time.After(time.Microsecond)
 			}
 		}()
 	}

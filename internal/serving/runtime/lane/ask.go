@@ -150,7 +150,7 @@ func (l *Lane) tensor(d []byte, spec runtime.Spec) (t runtime.Tensor, err error)
 		if n > runtime.MaxElements {
 			return t, errProtocol
 		}
-		t.Shape[i] = int64(n) //nolint:gosec // G115: just looked at
+		t.Shape[i] = int64(n)
 	}
 	n, err := runtime.Elements(t.Shape)
 	if err != nil || uint64(n) != count { //nolint:gosec // G115: not negative

@@ -52,8 +52,9 @@ func futex(call systemCall, w *uint32, v uint32, most time.Duration) waited {
 		return changed
 	case unix.ETIMEDOUT:
 		return late
+	default:
+		return woken
 	}
-	return woken
 }
 
 // wake wakes who waits for a number. It does not block, so the scheduler need not know.

@@ -220,7 +220,7 @@ func putTensors(mem []byte, at, elements int, tensors []runtime.Tensor) int {
 		if len(t.Shape) > runtime.MaxRank {
 			return -1
 		}
-		count, size := 0, 0
+		var count, size int
 		words, strings := t.Data.([]string)
 		var raw []byte
 		if strings {
@@ -244,8 +244,8 @@ func putTensors(mem []byte, at, elements int, tensors []runtime.Tensor) int {
 		put32(mem, at, number(t.Datatype))
 		put32(mem, at+4, uint32(len(t.Shape))) //nolint:gosec // G115: at most MaxRank
 		put64(mem, at+8, uint64(elements))     //nolint:gosec // G115: within the lane
-		put64(mem, at+16, uint64(size))        //nolint:gosec // G115: within the lane
-		put64(mem, at+24, uint64(count))       //nolint:gosec // G115: not negative
+		put64(mem, at+16, uint64(size))
+		put64(mem, at+24, uint64(count))
 		for d, n := range t.Shape {
 			put64(mem, at+32+8*d, uint64(n)) //nolint:gosec // G115: not negative
 		}

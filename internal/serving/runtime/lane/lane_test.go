@@ -2,11 +2,11 @@ package lane
 
 import (
 	"bytes"
-	"fmt"
 	"math"
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 
@@ -190,7 +190,7 @@ func TestForged(t *testing.T) {
 		return func(mem []byte, answer int) { put64(mem, answer+at, v) }
 	}
 	begins := func(i int, v uint64) func([]byte, int) {
-		return func(mem []byte, answer int) { put64(mem, int(get64(mem, answer+first+TensorSize+8))+8*i, v) } //nolint:gosec // of a test
+		return func(mem []byte, answer int) { put64(mem, int(get64(mem, answer+first+TensorSize+8))+8*i, v) }
 	}
 	for name, change := range map[string]func(mem []byte, answer int){
 		"another run's":           u64(0, 99),
@@ -242,7 +242,7 @@ func TestOverlap(t *testing.T) {
 	const n = 64
 	out := make([]runtime.Tensor, n)
 	for i := range out {
-		out[i] = runtime.Tensor{Name: fmt.Sprint(i), Datatype: runtime.Uint8, Shape: []int64{1}, Data: []uint8{1}}
+		out[i] = runtime.Tensor{Name: strconv.Itoa(i), Datatype: runtime.Uint8, Shape: []int64{1}, Data: []uint8{1}}
 	}
 	l.Ask(1, nil, make([]int, n))
 	forge(l, out, func(mem []byte, answer int) {

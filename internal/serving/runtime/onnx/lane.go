@@ -57,7 +57,7 @@ func (a *answerer) Answer() (id uint64, out []serving.Tensor, err error, ok bool
 	}
 	id = uint64(a.lane.id)
 	defer a.call.empty()
-	if f := a.lane.failure; f.message != nil { //nolint:gocritic // dupSubExpr in what cgo makes of it
+	if f := a.lane.failure; f.message != nil {
 		cancelled := a.lane.cancelled == a.lane.id
 		err := failed(f)
 		if cancelled {
