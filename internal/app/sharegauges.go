@@ -33,8 +33,11 @@ func (shareGauges) Collect(ch chan<- prometheus.Metric) {
 			kind  prometheus.ValueType
 			value int64
 		}{
-			{shareSlots, prometheus.GaugeValue, u.Slots}, {shareHeld, prometheus.GaugeValue, u.Held}, {shareWaiting, prometheus.GaugeValue, u.Waiting},
-			{shareGranted, prometheus.CounterValue, u.Granted}, {shareRefused, prometheus.CounterValue, u.Refused},
+			{shareSlots, prometheus.GaugeValue, u.Slots},
+			{shareHeld, prometheus.GaugeValue, u.Held},
+			{shareWaiting, prometheus.GaugeValue, u.Waiting},
+			{shareGranted, prometheus.CounterValue, u.Granted},
+			{shareRefused, prometheus.CounterValue, u.Refused},
 		} {
 			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, float64(m.value), u.Name)
 		}

@@ -218,15 +218,23 @@ func (s *Server) mayApply(r *http.Request, kinds map[string]applier) error {
 	if bound == "" {
 		return nil
 	}
+	var gates []string
 	for _, k := range kinds {
 		if k.gate == "project.read" { // of who may see a project; the service asks for more
 			continue
 		}
+		gates = append(gates, string(k.gate))
 		if ok, err := s.authz.Permits(r.Context(), k.gate, policy.Object{Project: bound}); err != nil || ok {
 			return err
 		}
 	}
-	return s.gate(r.Context(), "dataset.import", bound)
+	err := s.gate(r.Context(), "dataset.import", bound) // on record; not found for who may not know the project
+	if !fault.Is(err, fault.PermissionDenied) {
+		return err
+	}
+	slices.Sort(gates)
+	return fault.New(fault.PermissionDenied, "%s may apply no manifest in project %s, which takes one of %s", identity.From(r.Context()), bound, strings.Join(slices.Compact(gates), ", ")).
+		WithHint("%s", fault.HintOf(err))
 }
 
 // manifests are the documents of a request's body.

@@ -22,7 +22,8 @@ import (
 )
 
 // in is a graph's input of floats, out its output, and weight an initializer of zeros.
-func in(name string, dims ...int64) []byte  { return Part(GraphInput, Port(name, Floats, dims...)) }
+func in(name string, dims ...int64) []byte { return Part(GraphInput, Port(name, Floats, dims...)) }
+
 func out(name string, dims ...int64) []byte { return Part(GraphOutput, Port(name, Floats, dims...)) }
 
 func weight(name string, dims ...uint64) []byte {

@@ -245,13 +245,13 @@ func replace(dir, name string, b []byte) error {
 		err = os.Rename(f.Name(), filepath.Join(dir, name)) //nolint:gosec // The names are constants.
 	}
 	if err != nil {
-		_ = os.Remove(f.Name())
+		_ = os.Remove(f.Name()) //nolint:gosec // The names are constants.
 	}
 	return err
 }
 
 func syncDir(dir string) error {
-	d, err := os.Open(dir)
+	d, err := os.Open(dir) //nolint:gosec // The names are constants.
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,6 @@ const (
 // TestDiskLimits: a workload that keeps more than it may is ended with a reason, and what
 // it wrote is removed.
 func TestDiskLimits(t *testing.T) {
-	t.Parallel()
 	m := newMachine(t, nil)
 	for name, c := range map[string]struct {
 		disk engine.Disk
