@@ -58,7 +58,7 @@ func (a *answerer) Answer() (id uint64, out []serving.Tensor, err error, ok bool
 	id = uint64(a.lane.id)
 	defer a.call.empty()
 	if f := a.lane.failure; f.message != nil {
-		cancelled := a.lane.cancelled == a.lane.id
+		cancelled := uint64(a.lane.cancelled) == id
 		err := failed(f)
 		if cancelled {
 			return id, nil, fault.New(fault.Timeout, "the model did not answer in the request's time"), true

@@ -70,7 +70,7 @@ func Log() []Op {
 	ops := make([]Op, Len())
 	for i := range ops {
 		var op C.powercut_op
-		C.powercut_at(C.int(i), &op) //nolint:gocritic // dupSubExpr: in what cgo generates
+		C.powercut_at(C.int(i), &op) //nolint:gocritic // dupSubExpr: in the code that cgo generates
 		ops[i] = Op{Kind: Kind(op.kind), File: filepath.Base(C.GoString(op.file)), Offset: int64(op.offset)}
 		if op.size > 0 {
 			ops[i].Data = C.GoBytes(op.data, op.size)
