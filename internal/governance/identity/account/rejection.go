@@ -21,8 +21,8 @@ const (
 	maxTallies  = 10_000 // addresses and tokens that are told apart between two flushes
 	elsewhere   = "other addresses"
 	recordTime  = 5 * time.Second
-	failedEvery = time.Second // an address may fail so often,
-	failedBurst = 120         // and so often at once; more are answered 429
+	failedEvery = 100 * time.Millisecond // an address may fail so often,
+	failedBurst = 5000                   // and so often at once; more are answered 429
 )
 
 // rejection says whose token was refused, and why.

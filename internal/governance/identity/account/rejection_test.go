@@ -101,7 +101,7 @@ func TestRejections(t *testing.T) {
 func TestRejectionsAddUp(t *testing.T) {
 	journal := &recorded{}
 	w := policytest.Open(t, func(c *account.Config) { c.Journal = journal })
-	const addresses, each = 20, 200
+	const addresses, each = 3, 5_500
 	var wg sync.WaitGroup
 	var slowed sync.Map
 	for i := range addresses {
