@@ -21,7 +21,7 @@ type taken struct {
 	cancel  context.CancelFunc
 	release func()
 	err     error
-	done    bool
+	done    atomic.Bool
 }
 
 func take(p *Pool, o Owner) *taken {
@@ -29,7 +29,7 @@ func take(p *Pool, o Owner) *taken {
 	t := &taken{owner: o, cancel: cancel}
 	go func() {
 		t.release, t.err = p.Take(ctx, o)
-		t.done = true
+		t.done.Store(true)
 	}()
 	synctest.Wait()
 	return t
@@ -61,7 +61,7 @@ func TestSharesOfProjectsAndPrincipals(t *testing.T) {
 					all = append(all, take(p, Owner{project, principal}))
 				}
 				for _, a := range all {
-					if a.done {
+					if a.done.Load() {
 						got = append(got, 'g')
 					} else {
 						got = append(got, 'w')
@@ -107,7 +107,7 @@ func TestPoolIsFair(t *testing.T) {
 			for range 250 {
 				waited := map[*taken]bool{}
 				for _, a := range all {
-					waited[a] = !a.done
+					waited[a] = !a.done.Load()
 				}
 				switch n := r.IntN(10); {
 				case n < 5:
@@ -149,10 +149,10 @@ func check(t *testing.T, seed uint64, p *Pool, all []*taken, waited map[*taken]b
 	}
 	fresh, overtook := false, false
 	for _, a := range all {
-		if !a.done && p.projects[a.owner.Project] == 0 && p.principals[a.owner.Principal] == 0 {
+		if !a.done.Load() && p.projects[a.owner.Project] == 0 && p.principals[a.owner.Principal] == 0 {
 			fresh = true
 		}
-		if waited[a] && a.done && a.err == nil && p.projects[a.owner.Project]+p.principals[a.owner.Principal] > 2 {
+		if waited[a] && a.done.Load() && a.err == nil && p.projects[a.owner.Project]+p.principals[a.owner.Principal] > 2 {
 			overtook = true // it has more than the slot that it waited for
 		}
 	}
@@ -190,7 +190,7 @@ func TestRefusals(t *testing.T) {
 					all = append(all, take(p, o))
 				}
 				last := take(p, c.ask)
-				if !last.done {
+				if !last.done.Load() {
 					<-time.After(time.Minute)
 					synctest.Wait()
 				}
@@ -258,9 +258,9 @@ func TestSmallDemandIsNotBehindABacklog(t *testing.T) {
 			quiet := take(p, Owner{"quiet", "q"})
 			all = append(all, quiet)
 			freed := 0
-			for !quiet.done {
+			for !quiet.done.Load() {
 				for _, a := range all {
-					if a.done && a.release != nil && a != quiet {
+					if a.done.Load() && a.release != nil && a != quiet {
 						a.release()
 						a.release = nil
 						freed++

@@ -97,8 +97,8 @@ var total = modelOf(
 	part(12, port("total", float32s)), part(12, port("twice", float32s, -1)),
 )
 
-// rest divides integers: the smallest by -1 ends the process.
-var rest = modelOf(
-	part(1, op("Mod", []string{"x", "y"}, []string{"z"})),
+// divide divides integers: the smallest by -1 ends the process.
+var divide = modelOf(
+	part(1, op("Div", []string{"x", "y"}, []string{"z"})),
 	part(11, port("x", int64s, -1)), part(11, port("y", int64s, -1)), part(12, port("z", int64s, -1)),
 )
