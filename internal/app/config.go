@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -29,11 +30,12 @@ import (
 // Config is everything that can be set. Sources, later ones win: defaults, the
 // file, FALAJ_* environment variables (FALAJ_TLS_CERT sets tls.cert), flags.
 type Config struct {
-	Data      string   `koanf:"data" doc:"Directory of everything that Falaj keeps"`
-	HTTP      string   `koanf:"http" doc:"Address of the HTTP listener"`
-	GRPC      string   `koanf:"grpc" doc:"Address of the gRPC listener"`
-	Flight    string   `koanf:"flight" doc:"Address of the Arrow Flight listener"`
-	HTTPHosts []string `koanf:"http_hosts" doc:"Host names under which clients reach the HTTP listener, beside localhost"`
+	Data        string   `koanf:"data" doc:"Directory of everything that Falaj keeps"`
+	HTTP        string   `koanf:"http" doc:"Address of the HTTP listener"`
+	GRPC        string   `koanf:"grpc" doc:"Address of the gRPC listener"`
+	Flight      string   `koanf:"flight" doc:"Address of the Arrow Flight listener"`
+	HTTPProxies []string `koanf:"http_proxies" doc:"IP addresses or networks (10.0.0.0/8) of reverse proxies: of what they pass on, X-Forwarded-For says whom the audit log names; empty believes nobody"`
+	HTTPHosts   []string `koanf:"http_hosts" doc:"Host names under which clients reach the HTTP listener, beside localhost"`
 
 	EncryptedDisk bool `koanf:"encrypted_disk" doc:"The data directory is on an encrypted disk, such as LUKS: SQL over sealed tables may put there in the clear, for a while, what its memory cannot hold"`
 
@@ -82,6 +84,10 @@ type Config struct {
 		Alert       string   `koanf:"alert" doc:"URL that receives a CloudEvent by POST when the audit log is not what was signed; empty: it is an event, a metric and in the server's log only"`
 		Verify      duration `koanf:"verify" doc:"How long a verification of every entry of the audit log in the background may take, such as 1h"`
 	} `koanf:"audit"`
+
+	Approvals struct {
+		RoleAge duration `koanf:"role_age" doc:"How long before a request the second of two people must have had their role, such as 24h; roles given on the installation's first day count at once"`
+	} `koanf:"approvals"`
 
 	Erasures struct {
 		Ledger string `koanf:"ledger" doc:"File of the erasure ledger, best on another disk and not in the backups of the data directory: by it persons who were erased are erased again after a restore; empty is in the data directory"`
@@ -238,6 +244,7 @@ func defaults() map[string]any {
 		"online.prefix":         "falaj:",
 		"online.acknowledged":   synced,
 		"online.layout":         falajLayout,
+		"approvals.role_age":    "24h",
 		"audit.verify":          "1h",
 		"online.verify":         "1h",
 		"online.verify_rows":    20_000_000,
@@ -349,6 +356,11 @@ func (c Config) Validate() error {
 				WithHint("Set tls.cert and tls.key, or listen on 127.0.0.1.")
 		}
 	}
+	for _, text := range c.HTTPProxies {
+		if _, err := network(text); err != nil {
+			return fault.New(fault.Invalid, "http_proxies: %q is neither an IP address nor a network such as 10.0.0.0/8", text)
+		}
+	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return fault.New(fault.Invalid, "tls.cert and tls.key belong together")
 	}
@@ -357,6 +369,9 @@ func (c Config) Validate() error {
 	}
 	if d, err := time.ParseDuration(c.Audit.Verify); err != nil || d < time.Minute {
 		return fault.New(fault.Invalid, "audit.verify: %q is not a duration of at least 1m", c.Audit.Verify)
+	}
+	if d, err := resource.ParseDuration(string(c.Approvals.RoleAge)); err != nil || d <= 0 {
+		return fault.New(fault.Invalid, "approvals.role_age: %q is not a duration above 0, such as 24h", c.Approvals.RoleAge)
 	}
 	if u, err := url.Parse(c.Audit.Alert); err != nil || c.Audit.Alert != "" && (u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
 		return fault.New(fault.Invalid, "audit.alert: %q is not an http or https URL", c.Audit.Alert)
@@ -458,4 +473,24 @@ func (c Config) Show() string {
 		fmt.Fprintf(&b, "%-26s %-34s %s\n", f.key, f.text(), f.doc)
 	}
 	return b.String()
+}
+
+// proxies are the networks of http_proxies; Validate has read them once.
+func (c Config) proxies() []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range c.HTTPProxies {
+		if p, err := network(text); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// network reads a network, or an address as the network of it alone.
+func network(text string) (netip.Prefix, error) {
+	if ip, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(ip.Unmap(), ip.Unmap().BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	return p.Masked(), err
 }

@@ -41,6 +41,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/request"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/httpapi"
@@ -86,6 +87,7 @@ type parts struct {
 	authority *authority.Service
 	accounts  *account.Service
 	zones     *border.Service
+	requests  *request.Service
 	guard     *border.Guard
 	projects  *tenancy.Service
 	keys      *keys.Service
@@ -131,7 +133,7 @@ type parts struct {
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
-		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
+		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Requests: p.requests, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Tuning: p.tuning, Sweeps: p.sweeps, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.places, Webhooks: p.webhooks,
 	}
@@ -350,7 +352,7 @@ func (a *App) openTracking(context.Context) error {
 	a.tuning = tuning.New(tuning.Config{DB: a.db, Store: tuningsql.Store{}, Authz: a.authority, Journal: a.journal, Origins: a.tracking, Driven: driven})
 	a.registry = registry.New(registry.Config{
 		DB: a.db, Store: registrysql.Store{}, Authz: a.authority, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
-		Users: modelUsers, Authors: modelAuthors, May: a.authority.Permits, Erased: a.erasedFrom, Told: func(ctx context.Context, tx *store.Tx, c registry.Change) error { return a.webhooks.Told(ctx, tx, c) }, // they are open before anybody asks
+		Users: modelUsers, Authors: modelAuthors, May: a.authority.Permits, Second: a.requests.Second, TwoPeople: a.requests, Erased: a.erasedFrom, Told: func(ctx context.Context, tx *store.Tx, c registry.Change) error { return a.webhooks.Told(ctx, tx, c) }, // they are open before anybody asks
 	})
 	return nil
 }

@@ -28,6 +28,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/request"
+	"github.com/falaj-ml/falaj/internal/governance/request/requestsql"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/governance/residency/residencysql"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
@@ -40,6 +42,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/serving/gateway/gatewaysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
@@ -48,7 +51,7 @@ import (
 
 // migrations is the whole schema, in the order in which data flows.
 var migrations = []store.Migrations{
-	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, keyssql.Migrations, secretssql.Migrations, privacysql.Migrations, auditsql.Migrations,
+	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, requestsql.Migrations, keyssql.Migrations, secretssql.Migrations, privacysql.Migrations, auditsql.Migrations,
 	computesql.Migrations, environmentsql.Migrations, datasetsql.Migrations, ingestionsql.Migrations, openlineagesql.Migrations, featuresql.Migrations,
 	trackingsql.Migrations, trainingsql.Migrations, tuningsql.Migrations, registrysql.Migrations, servingsql.Migrations, gatewaysql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations, webhooksql.Migrations,
 }
@@ -64,23 +67,38 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	if err != nil {
 		return fault.Wrap(err, "open the audit journal")
 	}
-	a.journal, a.reads = journal, journal
 	a.onClose(journal.Close)
+	summary := audit.NewSummary(journal, time.Now)
+	a.journal, a.reads = summary, journal
+	summaries := &lifecycle.Loop{Name: "summaries of refusals", Every: time.Minute, Run: summary.Flush, Logger: a.log}
+	a.group.Add(summaries.Service())
+	a.onClose(func() error {
+		last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		return summary.Flush(last)
+	})
 
 	a.roster = tenancy.NewRoster(a.db, projectsql.Store{})
-	if a.authority, err = authority.New(authority.Config{DB: a.db, Store: policysql.Store{}, Roster: a.roster, Journal: journal, Class: a.classOfSource, Log: a.log}); err != nil {
+	if a.authority, err = authority.New(authority.Config{DB: a.db, Store: policysql.Store{}, Roster: a.roster, Journal: a.journal, Class: a.classOfSource, Log: a.log}); err != nil {
 		return err
 	}
 	if a.accounts, err = account.New(account.Config{
 		DB: a.db, Store: identitysql.Store{}, Grants: projectsql.Store{}, Authorizer: a.authority, OnMembers: a.roster.Forget,
-		MaxTokens: a.cfg.Limits.Tokens, MaxAccounts: a.cfg.Limits.Accounts, Journal: journal,
+		MaxTokens: a.cfg.Limits.Tokens, MaxAccounts: a.cfg.Limits.Accounts, Journal: a.journal,
 	}); err != nil {
 		return err
 	}
-	a.zones = border.New(border.Config{DB: a.db, Store: residencysql.Store{}, Authorizer: a.authority})
-	a.guard = border.NewGuard(journal)
+	age, _ := resource.ParseDuration(a.cfg.Approvals.RoleAge) // validated
+	a.requests = request.New(request.Config{
+		DB: a.db, Store: requestsql.Store{}, Grants: projectsql.Store{}, Accounts: identitysql.Store{}, Authorizer: a.authority, RoleAge: age, Log: a.log,
+	})
+	a.authority.TakeTwoPeople(a.requests)
+	approved := &lifecycle.Loop{Name: "approved requests", Every: time.Minute, Run: a.requests.Recover, Logger: a.log}
+	a.group.Add(approved.Service())
+	a.zones = border.New(border.Config{DB: a.db, Store: residencysql.Store{}, Authorizer: a.authority, Second: a.requests.Second})
+	a.guard = border.NewGuard(a.journal)
 	a.projects = tenancy.New(tenancy.Config{
-		DB: a.db, Store: projectsql.Store{}, Roster: a.roster, Authorizer: a.authority, Accounts: a.accounts, Zones: a.zones,
+		DB: a.db, Store: projectsql.Store{}, Roster: a.roster, Authorizer: a.authority, Accounts: a.accounts, Zones: a.zones, TwoPeople: a.requests,
 		Contents: []tenancy.Contents{a.authority},
 	})
 
@@ -91,7 +109,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		}
 	}
 	if a.keys, err = keys.Open(ctx, keys.Config{
-		DB: a.db, Store: keyssql.Store{}, Authorizer: a.authority, MasterFile: filepath.Join(a.cfg.Data, "master.key"), Passphrase: passphrase,
+		DB: a.db, Store: keyssql.Store{}, Authorizer: a.authority, TwoPeople: a.requests, MasterFile: filepath.Join(a.cfg.Data, "master.key"), Passphrase: passphrase,
 	}); err != nil {
 		return err
 	}
@@ -120,7 +138,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		a.sequencer.Stop()
 		return nil
 	}})
-	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Store: auditsql.Store{}, Log: a.sequencer, Journal: journal, Authorize: func(ctx context.Context, action, project string) error {
+	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Store: auditsql.Store{}, Log: a.sequencer, Journal: journal, Reads: a.journal, SecondPerson: a.secondEraser, Authorize: func(ctx context.Context, action, project string) error {
 		return a.authority.Allow(ctx, policy.Action(action), policy.Object{Project: project, Kind: "audit"})
 	}})
 	upkeep := &lifecycle.Loop{Name: "token upkeep", Every: time.Minute, Run: a.accounts.Flush, Logger: a.log}
@@ -131,6 +149,11 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		return a.accounts.Flush(last)
 	})
 	return nil
+}
+
+// secondEraser decides who may approve the erasure of audit entries.
+func (a *App) secondEraser(ctx context.Context, tx *store.Tx, requestedBy string, requestedAt time.Time) error {
+	return a.requests.Second(ctx, tx, policy.Requested{By: []string{requestedBy}, At: requestedAt, Actions: []policy.Action{audit.ActionErase}, Object: policy.Object{Kind: "audit"}})
 }
 
 // classOfSource is the classification of a dataset version that something was made of.

@@ -456,8 +456,9 @@ func (s *Service) CheckPools(ctx context.Context, names []string, least schedule
 		return err
 	}
 	if len(why) == len(names) {
-		return fault.New(fault.Invalid, "%s", strings.Join(why, "; ")).
+		err := fault.New(fault.Invalid, "%s", strings.Join(why, "; ")).
 			WithHint("Name a pool that may; one that is named when a job is submitted without an isolation need promise none.")
+		return audit.Refuse(err, audit.Entry{})
 	}
 	return nil
 }

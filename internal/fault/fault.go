@@ -180,10 +180,11 @@ const maxTold, maxHint = 2 << 10, 1 << 10
 // Brief is what a caller hears of an error, Told and HintOf, no longer than answers have
 // room for.
 func Brief(err error) (told, hint string) {
-	return clip(Told(err), maxTold), clip(HintOf(err), maxHint)
+	return Clip(Told(err), maxTold), Clip(HintOf(err), maxHint)
 }
 
-func clip(s string, most int) string {
+// Clip is a text of no more than that many bytes, and a mark where it was cut.
+func Clip(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}

@@ -89,7 +89,7 @@ func (s *Service) forPurpose(ctx context.Context, action policy.Action, p projec
 		return cmp.Or(fault.Wrap(s.cfg.Journal.Record(context.WithoutCancel(ctx), audit.Entry{
 			Actor: identity.From(ctx), Project: string(p), Action: string(action), Object: objectKind + " " + object, Outcome: audit.Refused, Reason: err.Error(),
 			Detail: map[string]any{"purpose": clip(purpose)},
-		}), "record the refusal to read %s", object), error(err))
+		}), "record the refusal to read %s", object), audit.OnRecord(err))
 	}
 	if pl.purpose != "" && purpose != pl.purpose {
 		return "", refuse("service "+pl.bundle, "Read through a service for that purpose.", "feature service %s is for %s, and this read is for %s", pl.bundle, pl.purpose, clip(purpose))

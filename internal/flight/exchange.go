@@ -88,7 +88,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 		return s.answer(r.Context(), out, rows)
 	})
 	if err != nil {
-		s.note(r.Context(), r.URL.Path, err)
+		err = s.ended(r.Context(), r.URL.Path, err)
 	}
 	drain(w, r)
 	out.end(err, s.commands)

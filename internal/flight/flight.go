@@ -62,7 +62,10 @@ type Options struct {
 	Config
 	Datasets *dataset.Service
 	Commands Commands // may be nil: DoExchange and DoPut are not offered then
-	Log      *slog.Logger
+	// Ended takes the error that ends a call, logs and records it, and gives what the
+	// caller is told; nil logs defects.
+	Ended func(ctx context.Context, method string, err error) error
+	Log   *slog.Logger
 }
 
 // Server answers the calls of the protocol. Safe for concurrent use.
@@ -71,7 +74,7 @@ type Server struct {
 	cfg      Config
 	datasets *dataset.Service
 	commands Commands
-	log      *slog.Logger
+	ended    func(ctx context.Context, method string, err error) error
 	grpc     *grpc.Server
 
 	streams *share.Pool
@@ -93,7 +96,15 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: o.Config, datasets: o.Datasets, commands: o.Commands, log: o.Log, streams: share.New(share.Limits{
+	if o.Ended == nil {
+		o.Ended = func(ctx context.Context, method string, err error) error {
+			if fault.KindOf(err) == fault.Internal && ctx.Err() == nil {
+				o.Log.ErrorContext(ctx, "request failed", slog.String("path", method), slog.String("error", err.Error()))
+			}
+			return err
+		}
+	}
+	s := &Server{cfg: o.Config, datasets: o.Datasets, commands: o.Commands, ended: o.Ended, streams: share.New(share.Limits{
 		Name: "row_streams", What: "streams of rows", Slots: 4 * o.Streams, PerProject: 2 * o.Streams, PerPrincipal: o.Streams, NoWait: true,
 	})}
 	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(maxAsk), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))

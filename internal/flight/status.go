@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -78,8 +77,7 @@ func (s *Server) refusal(ctx context.Context, method string, err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err // of grpc itself: a connection that broke, a method that is not offered
 	}
-	s.note(ctx, method, err)
-	return Status(ctx, err)
+	return Status(ctx, s.ended(ctx, method, err))
 }
 
 // Status is an error as the clients of any call of gRPC hear it.
@@ -87,13 +85,6 @@ func Status(ctx context.Context, err error) error {
 	p := problemOf(err)
 	_ = grpc.SetTrailer(ctx, metadata.Pairs(problemKey, string(p.bytes())))
 	return status.Error(codeOf[fault.KindOf(err)], p.words())
-}
-
-// note logs what callers may not see.
-func (s *Server) note(ctx context.Context, method string, err error) {
-	if fault.KindOf(err) == fault.Internal && ctx.Err() == nil {
-		s.log.ErrorContext(ctx, "request failed", slog.String("path", method), slog.String("error", err.Error()))
-	}
 }
 
 // percent writes words as the header of a status has them.

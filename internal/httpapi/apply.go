@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -267,6 +268,7 @@ func (s *Server) applyOne(r *http.Request, k applier, d manifest.Document, do ef
 		}
 	}
 	a, err := do(r.Context(), in, dryRun)
+	err = audit.Describe(err, audit.Entry{Project: in, Action: string(k.gate), Object: strings.ToLower(d.Kind) + " " + d.Name})
 	a.Kind, a.Name, a.Project = d.Kind, d.Name, in
 	return a, err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/privacy"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/request"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/monitoring"
@@ -52,6 +53,7 @@ type Domains struct {
 	Policies      *authority.Service
 	Accounts      *account.Service
 	Zones         *border.Service
+	Requests      *request.Service
 	Keys          *keys.Service
 	Secrets       *secrets.Service
 	Erasures      *privacy.Service

@@ -37,7 +37,7 @@ var readers = map[string]policy.Action{
 	"project": "project.read", "policy": "project.read", "member": "member.read", "account": "member.read", "token": "token.read",
 	"dataset": "dataset.read", "label": "dataset.read", "feature": "feature.read", "environment": "environment.read",
 	"job": "job.read", "workload": "job.read", "budget": "cost.read", "run": "run.read", "logged_model": "run.read", "model": "model.read",
-	"deployment": "deployment.read", "rollout": "deployment.read", "monitor": "monitor.read", "alert": "monitor.read", "key": "keys.read",
+	"deployment": "deployment.read", "rollout": "deployment.read", "monitor": "monitor.read", "alert": "monitor.read", "key": "keys.read", "request": "member.read",
 }
 
 func readerOf(eventName string) policy.Action {

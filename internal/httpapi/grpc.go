@@ -54,7 +54,7 @@ func (s *Server) optunaCalls() {
 				s.failCall(w, r, err)
 				return
 			}
-			flight.RefuseAs(w, http.StatusOK, code, err)
+			flight.RefuseAs(w, http.StatusOK, code, s.ended(r, err))
 		},
 	}
 	a.Register(func(path string, action policy.Action, h http.HandlerFunc) {
@@ -75,8 +75,7 @@ func (s *Server) noCall(prefix string) {
 // failCall answers a call that came as far as its handler: to HTTP all is well, and
 // the status of gRPC says what is not. Clients look at that only then.
 func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
-	s.logInternal(r.Context(), r.URL.Path, err)
-	flight.Refuse(w, http.StatusOK, err)
+	flight.Refuse(w, http.StatusOK, s.ended(r, err))
 }
 
 // GRPC is the edge for a listener that speaks gRPC and nothing else.

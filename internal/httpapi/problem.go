@@ -14,6 +14,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/flight"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
@@ -99,10 +100,9 @@ func problemOf(err error) *Problem {
 	return p
 }
 
-// fail answers with err and logs what callers may not see.
+// fail ends a request that err has stopped.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	s.logInternal(r.Context(), r.URL.Path, err)
-	refuse(w, r, err)
+	refuse(w, r, s.ended(r, err))
 }
 
 // refuse answers with err in the form that clients of the path understand: a
@@ -129,6 +129,18 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	default:
 		writeProblem(w, problemOf(err))
 	}
+}
+
+// ended logs what callers may not see of err and puts a refusal on record. It gives what
+// callers are told.
+func (s *Server) ended(r *http.Request, err error) error {
+	return s.endedCall(r.Context(), r.URL.Path, err)
+}
+
+// endedCall is ended of a call that is known by its context.
+func (s *Server) endedCall(ctx context.Context, path string, err error) error {
+	s.logInternal(ctx, path, err)
+	return audit.RecordRefusal(ctx, s.journal, err)
 }
 
 func (s *Server) logInternal(ctx context.Context, path string, err error) {

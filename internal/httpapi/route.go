@@ -129,8 +129,7 @@ func route[I, O any](s *Server, method, path string, action policy.Action, summa
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, in)
 		if err != nil {
-			s.logInternal(ctx, path, err)
-			return nil, problemOf(err)
+			return nil, problemOf(s.endedCall(ctx, path, err))
 		}
 		return out, nil
 	})
@@ -277,8 +276,7 @@ func (s *Server) gate(ctx context.Context, action policy.Action, project string)
 }
 
 func (s *Server) refuse(ctx huma.Context, err error) {
-	s.logInternal(ctx.Context(), ctx.URL().Path, err)
-	p := problemOf(err)
+	p := problemOf(s.endedCall(ctx.Context(), ctx.URL().Path, err))
 	ctx.SetHeader("Content-Type", "application/problem+json")
 	ctx.SetStatus(p.Status)
 	_ = json.NewEncoder(ctx.BodyWriter()).Encode(p) // the client went away: nobody to tell
@@ -325,7 +323,7 @@ func narrow(p identity.Principal, header string) (identity.Principal, error) {
 
 // foreign adds the protocols of MLflow and of Iceberg's catalogs.
 func (s *Server) foreign() {
-	api := mlflow.New(mlflow.Config{Tracking: s.Tracking, Registry: s.Registry, Webhooks: s.Webhooks, Authz: s.authz, Log: s.log})
+	api := mlflow.New(mlflow.Config{Tracking: s.Tracking, Registry: s.Registry, Webhooks: s.Webhooks, Authz: s.authz, Ended: s.ended})
 	api.Register(s.mux)
 	for _, r := range mlflow.Routes() {
 		s.declare(Route{Method: r.Method, Path: r.Pattern, Action: r.Action})
@@ -335,11 +333,11 @@ func (s *Server) foreign() {
 		Authenticate: func(ctx context.Context, token string) (identity.Principal, error) {
 			p, err := s.auth.Authenticate(ctx, token)
 			if err == nil && p.Strayed(ctx) {
-				return identity.Principal{}, fault.New(fault.Unauthenticated, "the token of %s works only inside the job's sandbox", p)
+				return identity.Principal{}, strayed(p)
 			}
 			return p, err
 		},
-		Failed: func(r *http.Request, err error) { s.logInternal(r.Context(), r.URL.Path, err) },
+		Ended: s.ended,
 	}
 	catalog.Register(s.mux)
 	for _, r := range iceberg.Routes() {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/flight"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
@@ -33,7 +34,8 @@ type Options struct {
 	Config
 	Auth     Authenticator
 	Authz    Authorizer
-	DB       *store.DB // keeps answers for those who repeat a request; has the events
+	DB       *store.DB     // keeps answers for those who repeat a request; has the events
+	Journal  audit.Journal // refusals; nil records none
 	Log      *slog.Logger
 	Registry *prometheus.Registry
 	Ready    func() error      // nil when the server can work
@@ -71,7 +73,7 @@ func New(o Options, d Domains) *Server {
 	config.Components.Schemas = schemas()
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	s := &Server{
-		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, log: o.Log,
+		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, journal: o.Journal, log: o.Log,
 		db: o.DB, central: o.Follows, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, room: o.Room, memory: o.Memory,
 		watches: newStreams("event_streams", "streams of events"), follows: newStreams("log_streams", "logs that are followed"), uploading: newUploads(),
 	}
@@ -116,6 +118,10 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", "/api/v1/budgets/{project}", "cost.read", "The budget of a project", s.oneBudget)
 	route(s, "DELETE", "/api/v1/budgets/{project}", "budget.delete", "Delete a project's budget", s.deleteBudget)
 	route(s, "POST", "/api/v1/pools/{name}/nodes/{node}/release", "pool.apply", "Lift the quarantine of a node", s.releaseNode)
+	route(s, "GET", "/api/v1/requests", "", "List acts that wait for a second person, or did, newest first", s.listRequests)
+	route(s, "GET", "/api/v1/requests/{id}", "", "An act that takes two people", s.oneRequest)
+	route(s, "POST", "/api/v1/requests/{id}/approve", "", "Carry out what another person requested", s.approveRequest)
+	route(s, "POST", "/api/v1/requests/{id}/reject", "", "Reject it, or withdraw what you requested", s.rejectRequest)
 	route(s, "GET", "/api/v1/audit", "", "List audited acts, newest first", s.listAudit)
 	route(s, "POST", "/api/v1/audit/erase", "audit.erase", "Request to erase what entries say; another person approves it", s.eraseAudit)
 	route(s, "GET", "/api/v1/audit/erasures", "audit.read", "List requests to erase entries, newest first", s.listAuditErasures)
@@ -188,7 +194,7 @@ func New(o Options, d Domains) *Server {
 	s.foreign()
 	inference := &oip.API{
 		Serving: d.Serving, Version: o.Version, Project: projectOf, Status: StatusOf,
-		Failed: func(r *http.Request, err error) { s.logInternal(r.Context(), r.URL.Path, err) },
+		Ended: s.ended,
 		Gate: func(r *http.Request, action, project string) error {
 			return s.gate(r.Context(), policy.Action(action), project)
 		},
@@ -197,14 +203,13 @@ func New(o Options, d Domains) *Server {
 		},
 		Again: s.principal,
 		Told: func(ctx context.Context, err error) error {
-			s.logInternal(ctx, "inference.GRPCInferenceService", err)
-			return flight.Status(ctx, err)
+			return flight.Status(ctx, s.endedCall(ctx, "inference.GRPCInferenceService", err))
 		},
 	}
 	inference.Register(s.inference)
 	s.inferenceCalls(inference)
 	features := &feast.API{
-		Features: d.Features, Project: projectOf, Status: StatusOf, Failed: inference.Failed,
+		Features: d.Features, Project: projectOf, Status: StatusOf, Ended: s.ended,
 		Gate: func(r *http.Request, action policy.Action, project string) error {
 			return s.gate(r.Context(), action, project)
 		},

@@ -39,7 +39,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/flight"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
@@ -67,11 +69,12 @@ type Authorizer interface {
 
 // Config bounds what the edge accepts.
 type Config struct {
-	Hosts   []string // Host headers accepted beside loopback names, against DNS rebinding
-	MaxBody int64    // bytes of a JSON body; 0 is 4 MiB
-	Upload  int64    // bytes of an uploaded file; 0 is 64 GiB
-	Answer  int64    // bytes of rows that are answered as one JSON document; 0 is dataset.DefaultAnswer
-	Tree    int64    // bytes of a worker's checkpoint or output; 0 is Upload
+	Hosts   []string       // Host headers accepted beside loopback names, against DNS rebinding
+	Proxies []netip.Prefix // whose X-Forwarded-For is believed
+	MaxBody int64          // bytes of a JSON body; 0 is 4 MiB
+	Upload  int64          // bytes of an uploaded file; 0 is 64 GiB
+	Answer  int64          // bytes of rows that are answered as one JSON document; 0 is dataset.DefaultAnswer
+	Tree    int64          // bytes of a worker's checkpoint or output; 0 is Upload
 	Version string
 	// Heartbeat is how often a silent stream of events says that it is there, and
 	// how late a revoked token or role ends it; 0 is 15 s.
@@ -100,6 +103,7 @@ type Server struct {
 	auth    Authenticator
 	authz   Authorizer
 	db      *store.DB
+	journal audit.Journal
 	log     *slog.Logger
 	metrics *metrics
 	mux     *mux
@@ -201,15 +205,48 @@ func (s *Server) principal(r *http.Request) (identity.Principal, error) {
 	if len(r.Header.Values("Authorization")) > 1 {
 		return identity.Principal{}, fault.New(fault.Unauthenticated, "more than one Authorization header")
 	}
-	p, err := s.auth.Authenticate(identity.WithAddress(r.Context(), r.RemoteAddr), bearer(r))
+	p, err := s.auth.Authenticate(r.Context(), bearer(r))
 	if err != nil {
 		return p, err
 	}
 	if p.Strayed(r.Context()) {
-		return identity.Principal{}, fault.New(fault.Unauthenticated, "the token of %s works only inside the job's sandbox", p).
-			WithHint("Let the job make the request, or submit it with token: anywhere.")
+		return p, strayed(p)
 	}
 	return narrow(p, r.Header.Get("Falaj-Project"))
+}
+
+// strayed is the error of an attempt's token that came from outside its sandbox.
+func strayed(p identity.Principal) error {
+	err := fault.New(fault.Unauthenticated, "the token of %s works only inside the job's sandbox", p).
+		WithHint("Let the job make the request, or submit it with token: anywhere.")
+	return audit.Refuse(err, audit.Entry{Actor: p, Project: string(p.Project), Action: account.ActionAuthenticate, Object: "token " + p.Token})
+}
+
+// addressOf is the IP address of who sent the request: of the connection, or what a proxy
+// that is believed says of it. Empty is not known, as of a job's sandbox.
+func (s *Server) addressOf(r *http.Request) string {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return ""
+	}
+	ip := at.Addr().Unmap()
+	believed := func(ip netip.Addr) bool {
+		return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(ip) })
+	}
+	if !believed(ip) {
+		return ip.String()
+	}
+	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for _, hop := range slices.Backward(hops) { // each proxy has added whom it heard
+		next, err := netip.ParseAddr(strings.TrimSpace(hop))
+		if err != nil {
+			break
+		}
+		if ip = next.Unmap().WithZone(""); !believed(ip) {
+			break
+		}
+	}
+	return ip.String()
 }
 
 // ownerOf is in whose shares a connection is. Only the project of a job's token is
@@ -227,6 +264,7 @@ const purposeHeader = "Falaj-Purpose"
 
 func (s *Server) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(identity.WithCall(r.Context(), identity.Call{Address: s.addressOf(r), Method: r.Method, Path: r.URL.Path}))
 		if opened(r) || iceberg.OpensItself(r) {
 			next.ServeHTTP(w, r)
 			return
@@ -237,12 +275,12 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 				w.Header().Set("Connection", "close")
 			}
 		}
+		r = r.WithContext(identity.With(r.Context(), principal)) // the zero one, where nobody proved who they are
 		if err != nil {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedGrace))
 			s.fail(w, r, err)
 			return
 		}
-		r = r.WithContext(identity.With(r.Context(), principal))
 		if purpose := r.Header.Get(purposeHeader); purpose != "" {
 			r = r.WithContext(feature.WithPurpose(r.Context(), purpose))
 		}

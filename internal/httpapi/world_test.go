@@ -44,7 +44,7 @@ func open(t *testing.T) *world {
 	}
 	w.server = New(Options{
 		Config: Config{Heartbeat: 20 * time.Millisecond},
-		Auth:   w.Accounts, Authz: w.Authority, DB: db, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
+		Auth:   w.Accounts, Authz: w.Authority, Journal: w.Journal, DB: db, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Ready: func() error { return nil }, Console: http.NotFoundHandler(),
 	}, Domains{
 		Projects: w.Tenancy, Accounts: w.Accounts, Zones: w.Border, Keys: ring,

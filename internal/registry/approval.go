@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -96,8 +98,15 @@ func (s *Service) Judge(ctx context.Context, p project.Name, name, ref string, v
 			return err
 		}
 		if slices.Contains(now.Authors, who.ID) && verdict == Approved {
-			return fault.New(fault.PermissionDenied, "you made %s, and nobody approves of their own work", v).
+			err := fault.New(fault.PermissionDenied, "you made %s, and nobody approves of their own work", v).
 				WithHint("Ask somebody else who has the right %s.", ActionApprove)
+			return audit.Refuse(err, audit.Entry{Project: string(p), Action: string(ActionApprove), Object: "model " + v.String()})
+		}
+		if verdict == Approved && s.second != nil {
+			asked := policy.Requested{By: now.Authors, At: s.now(), Actions: []policy.Action{ActionApprove}, Object: v.object()}
+			if err := s.second(ctx, tx, asked); err != nil {
+				return audit.Describe(fault.Wrap(err, "approving %s", v), audit.Entry{Project: string(p), Action: string(ActionApprove), Object: "model " + v.String()})
+			}
 		}
 		for _, a := range slices.Backward(now.Approvals) {
 			if a.Principal != who.ID {
@@ -168,8 +177,9 @@ func (s *Service) Cleared(ctx context.Context, tx *store.Tx, p project.Name, nam
 	if err != nil || c.Cleared {
 		return err
 	}
-	return fault.New(fault.Conflict, "model %s %s yet: %s", v, what, strings.Join(c.Missing, "; ")).
+	err = fault.New(fault.Conflict, "model %s %s yet: %s", v, what, strings.Join(c.Missing, "; ")).
 		WithHint("Policy %s asks for this. `falaj model approvals %s %d` shows what is missing; people other than its authors approve by `falaj model approve %s %d`.", c.Policy, quoted(v.Model), v.Number, quoted(v.Model), v.Number)
+	return audit.Refuse(err, audit.Entry{Project: string(p), Action: string(ActionPromote), Object: "model " + v.String()})
 }
 
 // quoted is a model's name as a shell takes it.

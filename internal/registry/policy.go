@@ -1,9 +1,12 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -176,6 +179,11 @@ func (s *Service) ApplyPolicy(ctx context.Context, p project.Name, name string, 
 	if err := spec.Validate(); err != nil {
 		return ModelPolicy{}, "", err
 	}
+	if !dryRun {
+		if err := s.takesTwo(ctx, p, name, &spec); err != nil {
+			return ModelPolicy{}, "", err
+		}
+	}
 	var now ModelPolicy
 	change := project.Unchanged
 	apply := func(ctx context.Context, tx *store.Tx) error {
@@ -209,6 +217,104 @@ func (s *Service) ApplyPolicy(ctx context.Context, p project.Name, name string, 
 	return now, change, err
 }
 
+// policyChange is what is kept of a looser policy until another person approves it.
+type policyChange struct {
+	Project project.Name `json:"project"`
+	Name    string       `json:"name"`
+	Spec    *PolicySpec  `json:"spec,omitempty"` // nil: removed
+}
+
+// takesTwo refuses a policy that asks for less than the one that counts now, until another
+// person who may govern or approve models has approved it.
+func (s *Service) takesTwo(ctx context.Context, p project.Name, name string, spec *PolicySpec) error {
+	if s.two == nil {
+		return nil
+	}
+	var less []string
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		was, err := s.policyOf(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		next := PolicySpec{}
+		switch {
+		case spec != nil:
+			next = *spec
+		case was.Name != name: // there is none of that name
+			return nil
+		case name != DefaultPolicy:
+			d, err := s.store.Policy(ctx, tx, p, DefaultPolicy)
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return err
+			}
+			next = d.Spec
+		}
+		less = was.Spec.less(next)
+		return nil
+	})
+	if err != nil || len(less) == 0 {
+		return err
+	}
+	return s.two.Ask(ctx, policy.Act{
+		Kind: "model policy", Action: ActionGovern, Approve: []policy.Action{ActionGovern, ActionApprove}, Object: policyObject(p, name),
+		Summary: "model policy " + name + " asks for less: " + strings.Join(less, "; "), Payload: policyChange{p, name, spec},
+	})
+}
+
+// less says what a policy asks for that another one does not.
+func (s PolicySpec) less(next PolicySpec) (out []string) {
+	missing := func(what string, was, now []string) {
+		for _, w := range was {
+			if !slices.Contains(now, w) {
+				out = append(out, what+" "+clip(w)+" is gone")
+			}
+		}
+	}
+	if next.accepts().Over(s.accepts()) {
+		out = append(out, fmt.Sprintf("content %s becomes %s", cmp.Or(s.Content, string(scan.Code)), cmp.Or(next.Content, string(scan.Code))))
+	}
+	switch {
+	case len(s.Signers) > 0 && len(next.Signers) == 0:
+		out = append(out, "no signature is needed")
+	case len(s.Signers) > 0:
+		for _, key := range next.Signers {
+			if !slices.Contains(s.Signers, key) {
+				out = append(out, "another signer counts")
+			}
+		}
+		if s.SignedAs != "" && next.SignedAs != s.SignedAs {
+			out = append(out, "signed_as is another")
+		}
+	}
+	was, now := s.Promotion, next.Promotion
+	if !was.asks() {
+		return out
+	}
+	if now.Approvals < was.Approvals {
+		out = append(out, fmt.Sprintf("%d approvals become %d", was.Approvals, now.Approvals))
+	}
+	missing("gate", was.Gates, now.Gates)
+	missing("protected alias", was.protected(), now.protected())
+	missing("protected stage", orDefault(was.Stages, string(StageProduction)), orDefault(now.Stages, string(StageProduction)))
+	if (was.Traffic == nil || *was.Traffic) && now.Traffic != nil && !*now.Traffic {
+		out = append(out, "deployments need nothing")
+	}
+	return out
+}
+
+// approvedPolicy sets or removes a policy as a second person has approved.
+func (s *Service) approvedPolicy(ctx context.Context, payload []byte) error {
+	var c policyChange
+	if err := json.Unmarshal(payload, &c); err != nil {
+		return err
+	}
+	if c.Spec == nil {
+		return s.DeletePolicy(ctx, c.Project, c.Name)
+	}
+	_, _, err := s.ApplyPolicy(ctx, c.Project, c.Name, *c.Spec, false)
+	return err
+}
+
 func sameSpec(a, b PolicySpec) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
@@ -218,6 +324,9 @@ func sameSpec(a, b PolicySpec) bool {
 // DeletePolicy removes a policy. Error: fault.NotFound.
 func (s *Service) DeletePolicy(ctx context.Context, p project.Name, name string) error {
 	if err := s.authz.Allow(ctx, ActionGovern, policyObject(p, name)); err != nil {
+		return err
+	}
+	if err := s.takesTwo(ctx, p, name, nil); err != nil {
 		return err
 	}
 	return s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {

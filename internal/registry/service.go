@@ -90,6 +90,12 @@ type Config struct {
 	// it; nil: whoever approved may still approve.
 	May func(ctx context.Context, action policy.Action, object policy.Object) (bool, error)
 
+	// Second decides who is another person than the authors of a version; nil: who is none
+	// of them.
+	Second policy.SecondPerson
+	// TwoPeople says when a looser policy takes two people; nil: never.
+	TwoPeople policy.TwoPeople
+
 	// Told hears of a change in its transaction; nil: nobody does.
 	Told func(ctx context.Context, tx *store.Tx, c Change) error
 
@@ -114,6 +120,8 @@ type Service struct {
 	authors func(ctx context.Context, tx *store.Tx, v Version) ([]string, error)
 	may     func(ctx context.Context, action policy.Action, object policy.Object) (bool, error)
 	told    func(ctx context.Context, tx *store.Tx, c Change) error
+	second  policy.SecondPerson
+	two     policy.TwoPeople
 	maxSize int64
 	now     func() time.Time
 
@@ -126,8 +134,11 @@ type Service struct {
 func New(cfg Config) *Service {
 	s := &Service{
 		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, runs: cfg.Runs,
-		objects: cfg.Objects, sealer: cfg.Sealer, erased: cfg.Erased, users: cfg.Users, told: cfg.Told,
+		objects: cfg.Objects, sealer: cfg.Sealer, erased: cfg.Erased, users: cfg.Users, told: cfg.Told, second: cfg.Second, two: cfg.TwoPeople,
 		authors: cfg.Authors, may: cfg.May, scanning: share.New(share.Limits{Name: "model_scans", What: "models being scanned", Slots: scans}), maxSize: cfg.MaxSize, now: cfg.Now,
+	}
+	if s.two != nil {
+		s.two.Register("model policy", s.approvedPolicy)
 	}
 	if s.told == nil {
 		s.told = func(context.Context, *store.Tx, Change) error { return nil }

@@ -32,6 +32,7 @@ func (s *Service) Move(ctx context.Context, p project.Name, jid JobID, pools []s
 		return Job{}, fault.Wrap(err, "moving job %s", jid)
 	}
 	if err := s.cfg.Compute.CheckPools(ctx, pools, spec.Isolation, j.Residency); err != nil {
+		err = audit.Describe(err, audit.Entry{Project: string(j.Project), Action: string(ActionSubmit), Object: "job " + string(j.ID)})
 		return Job{}, fault.Wrap(err, "moving job %s", jid)
 	}
 	if spec.Environment != "" {

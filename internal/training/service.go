@@ -477,14 +477,8 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	}
 	spec = spec.complete(s.cfg.Isolation)
 	if err := s.permitted(spec); err != nil {
-		if fault.Is(err, fault.PermissionDenied) {
-			if jerr := s.cfg.Journal.Record(ctx, audit.Entry{
-				Project: string(p), Action: string(ActionSubmit), Object: "job " + name, Outcome: audit.Refused, Reason: err.Error(),
-			}); jerr != nil {
-				return Job{}, "", fault.Wrap(jerr, "recording a refusal")
-			}
-		}
-		return Job{}, "", err
+		err = audit.Describe(err, audit.Entry{Project: string(p), Action: string(ActionSubmit), Object: "job " + name})
+		return Job{}, "", audit.RecordRefusal(ctx, s.cfg.Journal, err)
 	}
 	if err := s.checkSecrets(ctx, p, spec); err != nil {
 		return Job{}, "", err
@@ -524,6 +518,7 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	}
 	if !how.dryRun { // a plan may hold the pool, too
 		if err := s.cfg.Compute.CheckPools(ctx, spec.Pools, spec.Isolation, j.Residency); err != nil {
+			err = audit.Describe(err, audit.Entry{Project: string(p), Action: string(ActionSubmit), Object: "job " + name})
 			return Job{}, "", fault.Wrap(err, "pools")
 		}
 		if err := s.checkTables(ctx, spec); err != nil {

@@ -16,7 +16,9 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
 	workarchive "github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
@@ -71,7 +73,14 @@ func (s *Service) UploadSource(ctx context.Context, p project.Name, archive io.R
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return Source{}, err
 	}
-	return src, fault.Wrap(s.cfg.Sources.Save(ctx, p, src.Digest, f), "keeping a source archive")
+	if err := s.cfg.Sources.Save(ctx, p, src.Digest, f); err != nil {
+		return src, fault.Wrap(err, "keeping a source archive")
+	}
+	return src, s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		return audit.Append(ctx, tx, audit.Entry{
+			Project: string(p), Action: string(ActionSubmit), Object: "source " + src.Digest, Detail: map[string]any{"act": "upload", "files": src.Files, "size": src.Size},
+		})
+	})
 }
 
 // unpack reads a gzipped tar archive and writes its files below root; with a

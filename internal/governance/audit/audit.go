@@ -5,6 +5,8 @@
 // # Map
 //
 //   - audit.go: Entry, Append for changes, the Journal and RecordRead.
+//   - refusal.go: RecordRefusal, by which requests end; summary.go: Summary, which
+//     counts the refusals of a storm.
 //   - journal.go, segment.go: FileJournal, files that share one sync between
 //     concurrent callers, with disk space in reserve.
 //   - sequencer.go: folds rows and journal into the log, exactly once.
@@ -71,6 +73,9 @@ type Entry struct {
 	Outcome Outcome            `json:"outcome"`
 	Reason  string             `json:"reason,omitempty"` // in words, for refusals and widenings
 	Detail  map[string]any     `json:"detail,omitempty"` // small; digests, not contents
+	// Address is where the request came from, taken from the context unless it is set;
+	// empty for Falaj's own work and for a job's requests out of its sandbox.
+	Address string `json:"address,omitempty"`
 }
 
 // Append records a change in its own transaction. Errors: fault.TooLarge over
@@ -89,6 +94,9 @@ func (e Entry) encode(ctx context.Context) ([]byte, error) {
 	}
 	if e.Outcome == "" {
 		e.Outcome = Done
+	}
+	if e.Address == "" {
+		e.Address = identity.CallOf(ctx).Address
 	}
 	b, err := json.Marshal(e)
 	if err != nil {

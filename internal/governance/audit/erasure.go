@@ -75,7 +75,7 @@ func anotherPerson(ctx context.Context, _ *store.Tx, requestedBy string, _ time.
 // protected are the nouns of the actions whose entries are never erased, and actions of
 // other nouns: what decides what anybody may do, and what proves what was done.
 var (
-	protectedNouns   = []string{"audit", "policy", "project", "member", "token", "account", "key", "keys", "zone", "erasure", "secret", "backup", "system", "pool"}
+	protectedNouns   = []string{"audit", "policy", "project", "member", "request", "token", "account", "key", "keys", "zone", "erasure", "secret", "backup", "system", "pool"}
 	protectedActions = []string{
 		"dataset.relabel", "dataset.classify", "model.approve", "model.govern", "model.promote", "model.verify", "deployment.rollout", "feature.clear", "workload.place",
 	}

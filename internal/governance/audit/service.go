@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -38,6 +39,8 @@ type ServiceConfig struct {
 	Journal interface {
 		Turn(ctx context.Context) error
 	}
+	// Reads records who read the log; nil records nobody.
+	Reads Journal
 	// SecondPerson decides whether the caller may approve another person's request; nil:
 	// whoever is not the one who requested it.
 	SecondPerson SecondPerson
@@ -116,6 +119,9 @@ func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken st
 		pageSize = defaultPage
 	}
 	pageSize = min(pageSize, maxPage)
+	if err := s.noteRead(ctx, f, pageToken); err != nil {
+		return nil, "", err
+	}
 	if pageToken == "" {
 		_ = s.fold() // a log that cannot be extended can be read; Stale tells
 	}
@@ -141,6 +147,26 @@ func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken st
 		s.gapless(leaves, before)
 	}
 	return list, next, nil
+}
+
+// noteRead records who reads the log, and with what filter. Further pages are part of the
+// same read, and what Falaj reads for itself is none.
+func (s *Service) noteRead(ctx context.Context, f Filter, pageToken string) error {
+	if s.cfg.Reads == nil || pageToken != "" || identity.From(ctx).Kind == identity.System {
+		return nil
+	}
+	detail := map[string]any{}
+	for name, value := range map[string]string{"actor": f.Actor, "action": f.Action, "object": f.Object, "outcome": string(f.Outcome), "text": f.Text} {
+		if value != "" {
+			detail[name] = value
+		}
+	}
+	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
+		if !at.IsZero() {
+			detail[name] = at.UTC().Format(time.RFC3339Nano)
+		}
+	}
+	return fault.Wrap(s.cfg.Reads.Record(ctx, Entry{Project: f.Project, Action: ActionRead, Object: "audit log", Detail: detail}), "record the read of the audit log")
 }
 
 // records proves leaves, and gives what they say.

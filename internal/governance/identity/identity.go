@@ -93,17 +93,26 @@ func From(ctx context.Context) Principal {
 // Loop is the principal of a background loop of Falaj.
 func Loop(name string) Principal { return Principal{Kind: System, ID: name} }
 
-type addressKey struct{}
-
-// WithAddress marks a context with the network address of the caller.
-func WithAddress(ctx context.Context, address string) context.Context {
-	return context.WithValue(ctx, addressKey{}, address)
+// Call is the request that a context serves.
+type Call struct {
+	Address string // of the caller: an IP address; empty is not known
+	Method  string // of HTTP
+	Path    string
 }
 
-// Address is where a request came from, as the connection says it; empty is not known.
-func Address(ctx context.Context) string {
-	address, _ := ctx.Value(addressKey{}).(string)
-	return address
+type callKey struct{}
+
+// WithCall marks a context with the request that it serves.
+func WithCall(ctx context.Context, c Call) context.Context {
+	return context.WithValue(ctx, callKey{}, &c)
+}
+
+// CallOf is the request that a context serves; the zero Call where it serves none.
+func CallOf(ctx context.Context) Call {
+	if c, ok := ctx.Value(callKey{}).(*Call); ok {
+		return *c
+	}
+	return Call{}
 }
 
 type viaKey struct{}

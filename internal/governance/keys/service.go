@@ -42,9 +42,10 @@ type Config struct {
 	DB         *store.DB
 	Store      Store
 	Authorizer Authorizer
-	MasterFile string        // path of master.key; its directory exists
-	Passphrase []byte        // empty: the file holds the bare key
-	CacheTTL   time.Duration // how long another process may use a destroyed key; default 2 s
+	TwoPeople  policy.TwoPeople // says when destroying takes two people; nil: never
+	MasterFile string           // path of master.key; its directory exists
+	Passphrase []byte           // empty: the file holds the bare key
+	CacheTTL   time.Duration    // how long another process may use a destroyed key; default 2 s
 }
 
 // Service is the Ring. Safe for concurrent use.
@@ -115,7 +116,11 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	last := derive(master, "falaj lasting secret v1")
 	clear(master)
-	return &Service{cfg: cfg, master: seal, last: last, cache: map[Scope]cached{}}, nil
+	s := &Service{cfg: cfg, master: seal, last: last, cache: map[Scope]cached{}}
+	if cfg.TwoPeople != nil {
+		cfg.TwoPeople.Register("key", s.destroy)
+	}
+	return s, nil
 }
 
 // Lasting derives 32 bytes for a named use from the master key alone: they are the
@@ -165,9 +170,25 @@ func (s *Service) Destroy(ctx context.Context, project, owner string) error {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionDestroy, policy.Object{Project: project, Kind: "key", Name: owner}); err != nil {
 		return err
 	}
+	act := policy.Act{
+		Kind: "key", Action: ActionDestroy, Object: policy.Object{Project: project, Kind: "key", Name: owner},
+		Summary: "destroy the " + describe(project, owner), Payload: Scope{project, owner},
+	}
+	if err := policy.Ask(ctx, s.cfg.TwoPeople, act); err != nil {
+		return err
+	}
 	return s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
 		return s.DestroyTx(ctx, tx, project, owner)
 	})
+}
+
+// destroy is Destroy that was approved.
+func (s *Service) destroy(ctx context.Context, payload []byte) error {
+	var at Scope
+	if err := json.Unmarshal(payload, &at); err != nil {
+		return err
+	}
+	return s.Destroy(ctx, at.Project, at.Owner)
 }
 
 // DestroyTx is Destroy in the transaction that deletes what the key sealed. It

@@ -50,6 +50,7 @@ type Config struct {
 	DB         *store.DB
 	Store      Store
 	Authorizer Authorizer
+	TwoPeople  policy.TwoPeople // says when erasing takes two people; nil: never
 	Sealer     Sealer
 	Ledger     *Ledger
 	// Key makes pseudonyms. It is the same for the life of the installation, whatever
@@ -96,6 +97,9 @@ func New(cfg Config) *Service {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{cfg: cfg}
+	if cfg.TwoPeople != nil {
+		cfg.TwoPeople.Register("erasure", s.approved)
+	}
 	s.loop = &lifecycle.Loop{
 		Name: "erasures", Every: time.Minute, Timeout: 6 * time.Hour, Logger: cfg.Log,
 		Run: func(ctx context.Context) error { return s.RunOnce(identity.With(ctx, identity.Loop("erasure"))) },
@@ -279,7 +283,34 @@ func (s *Service) Request(ctx context.Context, a Ask) (Erasure, error) {
 	if err != nil {
 		return Erasure{}, err
 	}
-	err = s.cfg.DB.Update(ctx, a.Project, func(ctx context.Context, tx *store.Tx) error {
+	r := Row{Erasure: e, Sealed: sealed}
+	act := policy.Act{
+		Kind: "erasure", Action: ActionErase, Object: object(a.Project, a.Entity), Reason: a.Reason, Payload: r, Same: e.Pseudonym,
+		Summary: fmt.Sprintf("erase the person %.16s of entity %s everywhere", e.Pseudonym, a.Entity),
+	}
+	if err := policy.Ask(ctx, s.cfg.TwoPeople, act); err != nil {
+		return Erasure{}, err
+	}
+	return s.begin(ctx, r)
+}
+
+// approved begins an erasure that a second person approved.
+func (s *Service) approved(ctx context.Context, payload []byte) error {
+	var r Row
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return err
+	}
+	if err := s.cfg.Authorizer.Allow(ctx, ActionErase, object(r.Project, r.Entity)); err != nil {
+		return err
+	}
+	_, err := s.begin(ctx, r)
+	return err
+}
+
+// begin puts an erasure on record, unless the person has one already.
+func (s *Service) begin(ctx context.Context, r Row) (Erasure, error) {
+	e := r.Erasure
+	err := s.cfg.DB.Update(ctx, e.Project, func(ctx context.Context, tx *store.Tx) error {
 		had, err := s.cfg.Store.Same(ctx, tx, e.Project, e.Entity, e.Pseudonym)
 		if err == nil {
 			e = had.Erasure
@@ -295,7 +326,7 @@ func (s *Service) Request(ctx context.Context, a Ask) (Erasure, error) {
 		if open >= maxOpen {
 			return fault.New(fault.Exhausted, "%d erasures are under way", open).WithHint("Ask again when some are done.")
 		}
-		if err := s.cfg.Store.Put(ctx, tx, Row{Erasure: e, Sealed: sealed}); err != nil {
+		if err := s.cfg.Store.Put(ctx, tx, r); err != nil {
 			return err
 		}
 		return s.record(ctx, tx, e, map[string]any{"phase": "requested", "deadline": e.Deadline})

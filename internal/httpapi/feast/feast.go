@@ -60,7 +60,9 @@ type API struct {
 	Features Features
 	Project  func(r *http.Request) (string, error) // the project that the request's token is bound to
 	Status   func(err error) int                   // HTTP status of an error
-	Failed   func(r *http.Request, err error)      // logs what callers may not see
+	// Ended takes the error that ends a request, logs and records it, and gives what the
+	// caller is told.
+	Ended func(r *http.Request, err error) error
 	// Gate asks whether the caller may do the action in the project.
 	Gate func(r *http.Request, action policy.Action, project string) error
 }
@@ -142,11 +144,8 @@ func write(w http.ResponseWriter, status int, v any) {
 }
 
 func (a *API) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	status := a.Status(err)
-	if status == http.StatusInternalServerError {
-		a.Failed(r, err)
-	}
-	Refuse(w, status, err)
+	err = a.Ended(r, err)
+	Refuse(w, a.Status(err), err)
 }
 
 // classError names the class of Feast's that an error is there; others are

@@ -54,8 +54,10 @@ type API struct {
 	// body.
 	Authenticate func(ctx context.Context, token string) (identity.Principal, error)
 	// Gate asks whether the caller may do the action in the project.
-	Gate   func(ctx context.Context, action policy.Action, project string) error
-	Failed func(r *http.Request, err error) // logs what callers may not see
+	Gate func(ctx context.Context, action policy.Action, project string) error
+	// Ended takes the error that ends a request, logs and records it, and gives what the
+	// caller is told.
+	Ended func(r *http.Request, err error) error
 }
 
 // root is where the catalog is: clients are given the address with it.
@@ -144,9 +146,7 @@ var problems = map[fault.Kind]problem{
 }
 
 func (a *API) fail(w http.ResponseWriter, r *http.Request, route Route, err error) {
-	if respond(w, route, err) == http.StatusInternalServerError {
-		a.Failed(r, err)
-	}
+	respond(w, route, a.Ended(r, err))
 }
 
 // Refuse answers an error in the protocol's form.

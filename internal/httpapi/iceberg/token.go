@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/governance/identity"
 )
 
 // maxForm bounds a token request.
@@ -49,9 +48,8 @@ func (a *API) serveToken(w http.ResponseWriter, r *http.Request) {
 		_, secret, _ = r.BasicAuth()
 		secret = cmp.Or(secret, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 	}
-	if _, err := a.Authenticate(identity.WithAddress(r.Context(), r.RemoteAddr), secret); err != nil {
-		if fault.KindOf(err) != fault.Unauthenticated {
-			a.Failed(r, err)
+	if _, err := a.Authenticate(r.Context(), secret); err != nil {
+		if err = a.Ended(r, err); fault.KindOf(err) != fault.Unauthenticated {
 			no(http.StatusServiceUnavailable, "temporarily_unavailable", "the token cannot be checked now")
 			return
 		}

@@ -80,7 +80,12 @@ func open(t *testing.T) *world {
 	w := &world{Harness: datasettest.New(t, func(c *dataset.Config) { c.Authorizer = authorizer{} })}
 	api := &iceberg.API{
 		Datasets: w.Service, Projects: projects{}, Authenticate: authenticate, Gate: allow,
-		Failed: func(r *http.Request, err error) { t.Errorf("%s: %v", r.URL.Path, err) },
+		Ended: func(r *http.Request, err error) error {
+			if fault.KindOf(err) == fault.Internal {
+				t.Errorf("%s: %v", r.URL.Path, err)
+			}
+			return err
+		},
 	}
 	mux := http.NewServeMux()
 	api.Register(mux)

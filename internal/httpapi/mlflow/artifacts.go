@@ -1,7 +1,6 @@
 package mlflow
 
 import (
-	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -129,7 +128,7 @@ func (a *API) download(c *call, p proxied) (any, error) {
 		return nil, err
 	}
 	if err != nil {
-		a.log.ErrorContext(c.r.Context(), "download broken off", logError(err)...)
+		_ = a.ended(c.r, err)
 		panic(http.ErrAbortHandler) // a part was sent: the client must not take it for the whole
 	}
 	return done{}, nil
@@ -282,5 +281,3 @@ func sendNothing(c *call) {
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.WriteHeader(http.StatusOK)
 }
-
-func logError(err error) []any { return []any{"error", fmt.Sprint(err)} }

@@ -25,7 +25,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -54,7 +53,9 @@ type Config struct {
 	Registry *registry.Service
 	Webhooks *webhook.Service
 	Authz    Authorizer
-	Log      *slog.Logger // nil is slog.Default
+	// Ended takes the error that ends a request, logs and records it, and gives what the
+	// caller is told; nil changes nothing.
+	Ended func(r *http.Request, err error) error
 
 	MaxBody int64 // bytes of a JSON body; 0 is 20 MiB, for the profiles of data sets
 }
@@ -65,15 +66,15 @@ type API struct {
 	registry *registry.Service
 	webhooks *webhook.Service
 	authz    Authorizer
-	log      *slog.Logger
+	ended    func(r *http.Request, err error) error
 	maxBody  int64
 }
 
 // New makes an API.
 func New(cfg Config) *API {
-	a := &API{tracking: cfg.Tracking, registry: cfg.Registry, webhooks: cfg.Webhooks, authz: cfg.Authz, log: cfg.Log, maxBody: cfg.MaxBody}
-	if a.log == nil {
-		a.log = slog.Default()
+	a := &API{tracking: cfg.Tracking, registry: cfg.Registry, webhooks: cfg.Webhooks, authz: cfg.Authz, ended: cfg.Ended, maxBody: cfg.MaxBody}
+	if a.ended == nil {
+		a.ended = func(_ *http.Request, err error) error { return err }
 	}
 	if a.maxBody == 0 {
 		a.maxBody = 20 << 20
@@ -191,9 +192,7 @@ func (e *existsError) Error() string { return e.err.Error() }
 func (e *existsError) Unwrap() error { return e.err }
 
 func (a *API) fail(c *call, err error) {
-	if Refuse(c.w, err) == http.StatusInternalServerError { // a defect's text is for our log
-		a.log.ErrorContext(c.r.Context(), "mlflow request failed", slog.String("path", c.r.URL.Path), slog.String("error", err.Error()))
-	}
+	Refuse(c.w, a.ended(c.r, err))
 }
 
 // Refuse answers with an error in the protocol's form; it gives the status. The

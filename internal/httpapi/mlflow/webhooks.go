@@ -160,6 +160,9 @@ func serveTestWebhook(a *API, c *call, q *struct {
 		ErrorMessage   string `json:"error_message,omitempty"`
 	}
 	out := result{Success: failure == nil, ResponseStatus: status}
+	if failure != nil {
+		failure = a.ended(c.r, failure)
+	}
 	if failure != nil && status == 0 {
 		out.ErrorMessage = "Failed to test webhook: " + clip(failure.Error())
 		if hint := fault.HintOf(failure); hint != "" {

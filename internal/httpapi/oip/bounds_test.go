@@ -296,7 +296,12 @@ func TestHeld(t *testing.T) {
 // the connection.
 func TestBroken(t *testing.T) {
 	api := edge(t)
-	api.Failed = func(_ *http.Request, err error) { t.Errorf("taken for a defect: %v", err) }
+	api.Ended = func(_ *http.Request, err error) error {
+		if fault.KindOf(err) == fault.Internal {
+			t.Errorf("taken for a defect: %v", err)
+		}
+		return err
+	}
 	mux := http.NewServeMux()
 	api.Register(func(method, path, _, _ string, h http.HandlerFunc) { mux.Handle(method+" "+path, h) })
 	srv := httptest.NewUnstartedServer(balanced(t, api, mux))

@@ -67,7 +67,9 @@ type API struct {
 	Version string                                // of Falaj
 	Project func(r *http.Request) (string, error) // the project that the request's token is bound to
 	Status  func(err error) int                   // HTTP status of an error
-	Failed  func(r *http.Request, err error)      // logs what callers may not see
+	// Ended takes the error that ends a request, logs and records it, and gives what the
+	// caller is told.
+	Ended func(r *http.Request, err error) error
 	// Gate asks whether the caller may do the action in the project.
 	Gate func(r *http.Request, action, project string) error
 	// Permits asks whether the caller may do the action with a deployment, for what is
@@ -75,7 +77,7 @@ type API struct {
 	Permits func(ctx context.Context, action, project, name string) (bool, error)
 	// Again is who sent a request, asked anew while it goes on.
 	Again func(r *http.Request) (identity.Principal, error)
-	// Told is an error as callers of gRPC hear it; it logs what they may not see.
+	// Told is Ended for calls of gRPC.
 	Told func(ctx context.Context, err error) error
 
 	streams streams
@@ -146,12 +148,10 @@ func write(w http.ResponseWriter, status int, v any) {
 
 // Refuse answers an error in the protocol's form.
 func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
+	err = a.Ended(r, err)
 	status := a.Status(err)
-	switch {
-	case errors.Is(err, errLate):
+	if errors.Is(err, errLate) {
 		status = http.StatusRequestTimeout
-	case status == http.StatusInternalServerError:
-		a.Failed(r, err)
 	}
 	Refuse(w, status, err)
 }

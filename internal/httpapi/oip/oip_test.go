@@ -138,7 +138,7 @@ func edge(t *testing.T) *API {
 		t.Fatal(err)
 	}
 	return &API{
-		Serving: oneModel{s}, Version: "test", Failed: func(*http.Request, error) {},
+		Serving: oneModel{s}, Version: "test", Ended: func(_ *http.Request, err error) error { return err },
 		Project: func(r *http.Request) (string, error) {
 			switch p := r.Header.Get("Falaj-Project"); p {
 			case "":

@@ -75,8 +75,6 @@ type Service struct {
 
 	mu   sync.Mutex
 	used map[string]time.Time // last uses not yet written
-	// rejected counts failed authentications that are not recorded yet.
-	rejected map[source]int
 
 	failures *share.Limiter // by address
 }
@@ -124,7 +122,7 @@ func New(cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, known: known, unknown: refused, used: map[string]time.Time{}, rejected: map[source]int{}, failures: newFailures()}
+	s := &Service{cfg: cfg, known: known, unknown: refused, used: map[string]time.Time{}, failures: newFailures()}
 	s.clock.wall = cfg.Now
 	return s, nil
 }

@@ -2,7 +2,6 @@ package account
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/store"
@@ -21,17 +20,16 @@ func (s *Service) note(token string, at time.Time) {
 	s.used[token] = at
 }
 
-// Flush does one round of upkeep: it records failed authentications, writes last uses and
-// prunes old attempt tokens. An idle server writes nothing. Call it every minute or so, and when the
+// Flush does one round of upkeep: it writes last uses and prunes
+// old attempt tokens. An idle server writes nothing. Call it every minute or so, and when the
 // process ends: what is not written then is lost.
 func (s *Service) Flush(ctx context.Context) error {
-	failed := s.flushRejected(ctx)
 	s.mu.Lock()
 	used := s.used
 	s.used = map[string]time.Time{}
 	s.mu.Unlock()
 	if len(used) == 0 {
-		return failed
+		return nil
 	}
 	now := s.clock.now()
 	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
@@ -54,5 +52,5 @@ func (s *Service) Flush(ctx context.Context) error {
 			}
 		}
 	}
-	return errors.Join(failed, err)
+	return err
 }

@@ -291,3 +291,14 @@ func found(err error, what string) error {
 	}
 	return err
 }
+
+// FirstAccount is when the installation's first account was made; the zero time where
+// there is none.
+func (Store) FirstAccount(ctx context.Context, tx *store.Tx) (time.Time, error) {
+	var first sql.Null[store.Time]
+	err := tx.NewSelect().Model((*accountRow)(nil)).ColumnExpr("MIN(created_at)").Scan(ctx, &first)
+	if err != nil || !first.Valid {
+		return time.Time{}, err
+	}
+	return first.V.Time(), nil
+}

@@ -4,7 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"slices"
 	"time"
+
+	"github.com/cedar-policy/cedar-go"
 
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -105,6 +109,9 @@ func (s *Service) ApplyPolicy(ctx context.Context, r PolicyRequest) (Policy, pro
 	if _, err := s.compile(r.Name, r.Spec.Cedar); err != nil {
 		return Policy{}, "", err
 	}
+	if err := s.takesTwo(ctx, r, false); err != nil {
+		return Policy{}, "", err
+	}
 	var p Policy
 	var change project.Change
 	apply := func(ctx context.Context, tx *store.Tx) error {
@@ -153,10 +160,73 @@ func (s *Service) ApplyPolicy(ctx context.Context, r PolicyRequest) (Policy, pro
 	return p, change, nil
 }
 
+// change is what is kept of a policy's change until another person approves it.
+type change struct {
+	PolicyRequest
+	Delete bool `json:"delete,omitempty"`
+}
+
+// takesTwo refuses a change that permits more, or forbids less, until another person has
+// approved it.
+func (s *Service) takesTwo(ctx context.Context, r PolicyRequest, remove bool) error {
+	if s.two == nil || r.DryRun {
+		return nil
+	}
+	var was Policy
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		was, err = s.cfg.Store.One(ctx, tx, r.Project, r.Name)
+		return err
+	})
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	if was.Cedar == r.Spec.Cedar || !s.has(was, cedar.Forbid) && (remove || !s.has(Policy{Name: r.Name, Spec: r.Spec}, cedar.Permit)) {
+		return nil
+	}
+	what := "change"
+	if remove {
+		what = "remove"
+	}
+	return s.two.Ask(ctx, policy.Act{
+		Kind: "policy", Action: "project.update", Object: policy.Object{Project: string(r.Project), Kind: "policy", Name: r.Name},
+		Summary: what + " policy " + r.Name + ", which could permit more than now", Payload: change{r, remove},
+	})
+}
+
+// has reports whether a policy has a rule of the effect; a text that does not compile has.
+func (s *Service) has(p Policy, effect cedar.Effect) bool {
+	rules, err := s.compile(p.Name, p.Cedar)
+	if p.Cedar == "" || err != nil {
+		return err != nil
+	}
+	for _, list := range rules {
+		if slices.ContainsFunc(list, func(r rule) bool { return r.Effect() == effect }) {
+			return true
+		}
+	}
+	return false
+}
+
+// approved changes a policy as a second person has approved.
+func (s *Service) approved(ctx context.Context, payload []byte) error {
+	var c change
+	if err := json.Unmarshal(payload, &c); err != nil {
+		return err
+	}
+	if c.Delete {
+		return s.DeletePolicy(ctx, c.Project, c.Name)
+	}
+	_, _, err := s.ApplyPolicy(ctx, c.PolicyRequest)
+	return err
+}
+
 // DeletePolicy removes a policy of a project. Needs project.update. Error:
 // fault.NotFound.
 func (s *Service) DeletePolicy(ctx context.Context, in project.Name, name string) error {
 	if err := s.Allow(ctx, "project.update", policy.Object{Project: string(in), Kind: "policy", Name: name}); err != nil {
+		return err
+	}
+	if err := s.takesTwo(ctx, PolicyRequest{Project: in, Name: name}, true); err != nil {
 		return err
 	}
 	return s.cfg.DB.Update(ctx, string(in), func(ctx context.Context, tx *store.Tx) error {
@@ -217,7 +287,7 @@ func (s *Service) record(ctx context.Context, tx *store.Tx, action, name string,
 	tx.OnCommit(func() { s.forget(p.Project) })
 	digest := sha256.Sum256([]byte(p.Cedar))
 	err := audit.Append(ctx, tx, audit.Entry{Project: string(p.Project), Action: action, Object: "policy " + p.Name, Detail: map[string]any{
-		"sha256": hex.EncodeToString(digest[:]), "revision": p.Revision,
+		"sha256": hex.EncodeToString(digest[:]), "revision": p.Revision, "cedar": p.Cedar,
 	}})
 	if err != nil {
 		return err

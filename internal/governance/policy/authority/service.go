@@ -78,6 +78,7 @@ type Service struct {
 	custom     map[project.Name]custom
 
 	answered answers
+	two      policy.TwoPeople
 }
 
 var _ policy.Authorizer = (*Service)(nil)
@@ -117,6 +118,13 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
+// TakeTwoPeople says when changing a policy takes two people; without it, it never does.
+// Call it before requests are served.
+func (s *Service) TakeTwoPeople(t policy.TwoPeople) {
+	s.two = t
+	t.Register("policy", s.approved)
+}
+
 // Allow implements policy.Authorizer. Errors: fault.Unauthenticated for the zero
 // principal; fault.PermissionDenied, or fault.NotFound for who has no role in
 // the project, both on record; fault.Unavailable when the record could not be
@@ -147,7 +155,7 @@ func (s *Service) Allow(ctx context.Context, action policy.Action, object policy
 	if err != nil {
 		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Look at the server's log and free disk space.", Err: err}
 	}
-	return v.refusal(p, action, object)
+	return audit.OnRecord(v.refusal(p, action, object))
 }
 
 // Permits is Allow without a record, for what decides only what to show: lists

@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"time"
 
@@ -34,6 +35,9 @@ func (s *Service) Grant(ctx context.Context, r GrantRequest) (project.Grant, pro
 	if err := s.mayGrant(ctx, r); err != nil {
 		return project.Grant{}, "", err
 	}
+	if err := s.takesTwo(ctx, r); err != nil {
+		return project.Grant{}, "", err
+	}
 	var g project.Grant
 	var change project.Change
 	apply := func(ctx context.Context, tx *store.Tx) (err error) {
@@ -50,6 +54,38 @@ func (s *Service) Grant(ctx context.Context, r GrantRequest) (project.Grant, pro
 		return project.Grant{}, "", err
 	}
 	return g, change, nil
+}
+
+// takesTwo refuses to open one object, which is what restricted data need, to who grants it
+// or to an account that they made: another person approves that.
+func (s *Service) takesTwo(ctx context.Context, r GrantRequest) error {
+	if s.cfg.TwoPeople == nil || r.Spec.Object == "" || r.DryRun {
+		return nil
+	}
+	p := identity.From(ctx)
+	own := false
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		a, err := s.cfg.Accounts.Resolve(ctx, tx, r.Project, r.Spec.Principal)
+		own = a.ID == p.ID || a.CreatedBy == p.ID
+		return err
+	})
+	if err != nil || !own {
+		return err
+	}
+	return s.cfg.TwoPeople.Ask(ctx, policy.Act{
+		Kind: "grant", Action: "member.grant", Object: policy.Object{Project: string(r.Project), Kind: "grant", Name: r.Name}, Payload: r,
+		Summary: "open " + r.Spec.Object + " to " + r.Spec.Principal + " as " + string(r.Spec.Role) + ", which is the account of who asks or was made by them",
+	})
+}
+
+// approved makes a grant that a second person approved.
+func (s *Service) approved(ctx context.Context, payload []byte) error {
+	var r GrantRequest
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return err
+	}
+	_, _, err := s.Grant(ctx, r)
+	return err
 }
 
 // mayGrant permits and checks a request.

@@ -44,6 +44,7 @@ type Config struct {
 	Authorizer Authorizer
 	Accounts   Accounts
 	Zones      Zones
+	TwoPeople  policy.TwoPeople // says when a grant takes two people; nil: never
 	// Contents are asked before a project is deleted; see also Register.
 	Contents []Contents
 	Now      func() time.Time // default time.Now
@@ -62,7 +63,11 @@ func New(cfg Config) *Service {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Service{cfg: cfg, contents: slices.Clone(cfg.Contents)}
+	s := &Service{cfg: cfg, contents: slices.Clone(cfg.Contents)}
+	if cfg.TwoPeople != nil {
+		cfg.TwoPeople.Register("grant", s.approved)
+	}
+	return s
 }
 
 // Register adds a domain that may hold something of a project.

@@ -41,5 +41,5 @@ func (g *Guard) Pass(ctx context.Context, p residency.Passage) error {
 	if err != nil {
 		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Look at the server's log and free disk space.", Err: err}
 	}
-	return refusal
+	return audit.OnRecord(refusal)
 }

@@ -152,6 +152,12 @@ func (s *Service) decide(ctx context.Context, widening string, to State) (Wideni
 			return s.record(ctx, tx, w) // the refusal follows once this is durable
 		case to == Rejected && w.RequestedBy == p.ID:
 			w.State = Withdrawn
+		case to == Approved && s.cfg.Second != nil:
+			asked := policy.Requested{By: []string{w.RequestedBy}, At: w.RequestedAt, Actions: []policy.Action{"dataset.relabel"}, Object: policy.Object{Project: string(w.Project), Kind: w.Kind, Name: w.Name}}
+			if err := s.cfg.Second(ctx, tx, asked); err != nil {
+				return fault.Wrap(err, "widening %s %s", w.Kind, w.Name)
+			}
+			w.State = to
 		case to == Approved && w.RequestedBy == p.ID:
 			return fault.New(fault.PermissionDenied, "a label is widened by two people, and %s asked for this", p).
 				WithHint("Ask another admin of project %s to approve %s.", w.Project, w.ID)

@@ -29,8 +29,11 @@ type Config struct {
 	DB         *store.DB
 	Store      Store
 	Authorizer Authorizer
-	Answer     time.Duration // how long a widening waits for the second person; default 7 days
-	Now        func() time.Time
+	// Second decides whether the caller may approve another person's request; nil: whoever
+	// is not the one who requested it.
+	Second policy.SecondPerson
+	Answer time.Duration // how long a widening waits for the second person; default 7 days
+	Now    func() time.Time
 }
 
 // Service keeps zones and widenings. Safe for concurrent use.

@@ -1,0 +1,33 @@
+package httpapi
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/governance/request"
+)
+
+func (s *Server) listRequests(ctx context.Context, in *struct {
+	Project string `query:"project" maxLength:"63" doc:"Only those of this project; empty: of the whole installation"`
+	State   string `query:"state" enum:"requested,approved,done,failed,rejected,withdrawn,expired" doc:"Only those in this state"`
+	Token   string `query:"page_token" maxLength:"64" doc:"next_page_token of the page before"`
+},
+) (*body[items[request.Request]], error) {
+	return listed(s.Requests.List(ctx, in.Project, request.State(in.State), in.Token))
+}
+
+// InRequest is the path of an act that takes two people.
+type InRequest struct {
+	ID string `path:"id" maxLength:"64" doc:"As the list shows it"`
+}
+
+func (s *Server) oneRequest(ctx context.Context, in *InRequest) (*body[request.Request], error) {
+	return one(s.Requests.One(ctx, in.ID))
+}
+
+func (s *Server) approveRequest(ctx context.Context, in *InRequest) (*body[request.Request], error) {
+	return one(s.Requests.Approve(ctx, in.ID))
+}
+
+func (s *Server) rejectRequest(ctx context.Context, in *InRequest) (*body[request.Request], error) {
+	return one(s.Requests.Reject(ctx, in.ID))
+}
