@@ -3,6 +3,7 @@ package privacy_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -93,6 +94,7 @@ type place struct {
 	shelf *shelf
 	now   time.Time
 	where privacy.Where // by which columns persons are found now
+	two   policy.TwoPeople
 	*privacy.Service
 }
 
@@ -123,7 +125,7 @@ func (p *place) open() {
 		p.t.Fatal(err)
 	}
 	p.Service = privacy.New(privacy.Config{
-		DB: p.db, Store: privacysql.Store{}, Authorizer: p.door, Sealer: ring, Ledger: ledger, Key: ring.Lasting("persons"),
+		DB: p.db, Store: privacysql.Store{}, Authorizer: p.door, TwoPeople: p.two, Sealer: ring, Ledger: ledger, Key: ring.Lasting("persons"),
 		Canonical: func(_ context.Context, _, entity string, values []string) ([]string, error) {
 			if entity != "customer" || len(values) != 1 {
 				return nil, fault.New(fault.NotFound, "there is no entity %s", entity)
@@ -340,4 +342,49 @@ func TestRefusals(t *testing.T) {
 	if _, err := p.One(p.user(), "shop", "ers_1"); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("one: %v", err)
 	}
+}
+
+// waiting is a rule of two people under which each act waits.
+type waiting struct {
+	acts  []policy.Act
+	carry policy.Carry
+}
+
+func (w *waiting) Register(_ string, carry policy.Carry) { w.carry = carry }
+
+func (w *waiting) Ask(_ context.Context, a policy.Act) error {
+	w.acts = append(w.acts, a)
+	return fault.New(fault.PermissionDenied, "this takes two people")
+}
+
+// TestErasureTakesTwo: nothing is on record or removed before the second person approves,
+// and what waits does not name the person.
+func TestErasureTakesTwo(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, p *place) {
+		two := &waiting{}
+		p.two = two
+		p.open()
+		if _, err := p.Request(p.user(), p.ask(canary)); !fault.Is(err, fault.PermissionDenied) || len(two.acts) != 1 {
+			t.Fatalf("%v, acts %+v", err, two.acts)
+		}
+		if err := p.RunOnce(t.Context()); err != nil || len(p.shelf.rows) != 2 {
+			t.Errorf("%v, left %v", err, p.shelf.rows)
+		}
+		payload, err := json.Marshal(two.acts[0].Payload)
+		if err != nil || bytes.Contains(payload, []byte(canary)) || strings.Contains(two.acts[0].Summary+two.acts[0].Same, canary) {
+			t.Fatalf("what waits names the person: %s, %v", payload, err)
+		}
+		for range 2 {
+			if err := two.carry(p.user(), payload); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.RunOnce(t.Context()); err != nil || len(p.shelf.rows) != 1 {
+			t.Errorf("approved: %v, left %v", err, p.shelf.rows)
+		}
+		p.door.denied = privacy.ActionErase
+		if err := two.carry(p.user(), payload); !fault.Is(err, fault.PermissionDenied) {
+			t.Errorf("who requested it may no longer: %v", err)
+		}
+	})
 }

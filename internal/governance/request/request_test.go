@@ -237,6 +237,12 @@ func TestRequests(t *testing.T) {
 			if err := w.requests.Recover(t.Context()); err != nil || !slices.Equal(w.did, []string{"6 by ann", "6 by ann"}) {
 				t.Errorf("%v, did %q", err, w.did)
 			}
+			for _, state := range []request.State{request.Done, request.Failed, request.Rejected, request.Withdrawn, request.Expired} {
+				list, _, err := w.requests.List(w.AsAdmin(t.Context()), "north", state, "")
+				if err != nil || len(list) == 0 || len(list[0].Act.Payload) > 0 {
+					t.Errorf("%s: %+v, %v", state, list, err)
+				}
+			}
 			records, _, err := w.DB.ReadStream(t.Context(), "audit", store.Position{}, 1000)
 			if err != nil {
 				t.Fatal(err)

@@ -142,6 +142,9 @@ func (s *Service) Ask(ctx context.Context, a policy.Act) error {
 
 // put writes a request's state, to the audit log too.
 func (s *Service) put(ctx context.Context, tx *store.Tx, r Request, action string) error {
+	if r.State != Requested && r.State != Approved {
+		r.Act.Payload, r.Act.Same = nil, "" // what was decided may be of a person who is erased
+	}
 	if err := s.cfg.Store.Put(ctx, tx, r); err != nil {
 		return err
 	}

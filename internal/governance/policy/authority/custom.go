@@ -195,9 +195,12 @@ func (s *Service) takesTwo(ctx context.Context, r PolicyRequest, remove bool) er
 
 // has reports whether a policy has a rule of the effect; a text that does not compile has.
 func (s *Service) has(p Policy, effect cedar.Effect) bool {
+	if p.Cedar == "" {
+		return false
+	}
 	rules, err := s.compile(p.Name, p.Cedar)
-	if p.Cedar == "" || err != nil {
-		return err != nil
+	if err != nil {
+		return true
 	}
 	for _, list := range rules {
 		if slices.ContainsFunc(list, func(r rule) bool { return r.Effect() == effect }) {

@@ -72,7 +72,7 @@ func (Store) Put(ctx context.Context, tx *store.Tx, r request.Request) error {
 		RequestedBy: r.RequestedBy, RequestedByName: r.RequestedByName, RequestedAt: store.At(r.RequestedAt), ExpiresAt: store.At(r.ExpiresAt),
 		DecidedBy: r.DecidedBy, DecidedByName: r.DecidedByName, DecidedAt: store.At(r.DecidedAt), Approvers: string(approvers), Act: string(act),
 	}).On("CONFLICT (id) DO UPDATE").
-		Set("state = EXCLUDED.state, message = EXCLUDED.message, decided_by = EXCLUDED.decided_by, decided_by_name = EXCLUDED.decided_by_name, decided_at = EXCLUDED.decided_at").Exec(ctx)
+		Set("state = EXCLUDED.state, message = EXCLUDED.message, decided_by = EXCLUDED.decided_by, decided_by_name = EXCLUDED.decided_by_name, decided_at = EXCLUDED.decided_at, act = EXCLUDED.act").Exec(ctx)
 	return err
 }
 

@@ -1,0 +1,45 @@
+package registry
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestLessInAPolicy: what takes a second person, and what does not.
+func TestLessInAPolicy(t *testing.T) {
+	yes, no := true, false
+	asks := func(p Promotion) PolicySpec { return PolicySpec{Promotion: p} }
+	two := asks(Promotion{Approvals: 2, Gates: []string{"metrics.auc >= 0.8"}})
+	for _, c := range []struct {
+		name     string
+		was, now PolicySpec
+		want     string // parts, in order; "" is no less
+	}{
+		{"nothing", PolicySpec{}, PolicySpec{}, ""},
+		{"the same", two, two, ""},
+		{"another description", PolicySpec{Description: "a"}, PolicySpec{Description: "b"}, ""},
+		{"from nothing", PolicySpec{}, two, ""},
+		{"to nothing", two, PolicySpec{}, "2 approvals become 0; gate metrics.auc >= 0.8 is gone"},
+		{"fewer approvals", two, asks(Promotion{Approvals: 1, Gates: two.Promotion.Gates}), "2 approvals become 1"},
+		{"more approvals", two, asks(Promotion{Approvals: 3, Gates: two.Promotion.Gates}), ""},
+		{"another gate", two, asks(Promotion{Approvals: 2, Gates: []string{"metrics.auc >= 0.7"}}), "gate metrics.auc >= 0.8 is gone"},
+		{"one more gate", two, asks(Promotion{Approvals: 2, Gates: append([]string{"metrics.f1 >= 0.5"}, two.Promotion.Gates...)}), ""},
+		{"another alias", two, asks(Promotion{Approvals: 2, Gates: two.Promotion.Gates, Aliases: []string{"best"}}), "protected alias champion is gone"},
+		{"another stage", two, asks(Promotion{Approvals: 2, Gates: two.Promotion.Gates, Stages: []string{"Staging"}}), "protected stage Production is gone"},
+		{"no traffic", two, asks(Promotion{Approvals: 2, Gates: two.Promotion.Gates, Traffic: &no}), "deployments need nothing"},
+		{"traffic, said", two, asks(Promotion{Approvals: 2, Gates: two.Promotion.Gates, Traffic: &yes}), ""},
+		{"content by default", PolicySpec{Content: "data"}, PolicySpec{}, "content data becomes code"},
+		{"any content", PolicySpec{}, PolicySpec{Content: "any"}, "content code becomes any"},
+		{"stricter content", PolicySpec{}, PolicySpec{Content: "data"}, ""},
+		{"no signer", PolicySpec{Signers: []string{"a"}}, PolicySpec{}, "no signature"},
+		{"one signer of two", PolicySpec{Signers: []string{"a", "b"}}, PolicySpec{Signers: []string{"b"}}, ""},
+		{"another signer", PolicySpec{Signers: []string{"a"}}, PolicySpec{Signers: []string{"a", "b"}}, "another signer counts"},
+		{"another name", PolicySpec{Signers: []string{"a"}, SignedAs: "x"}, PolicySpec{Signers: []string{"a"}}, "signed_as"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := strings.Join(c.was.less(c.now), "; "); c.want == "" && got != "" || !strings.HasPrefix(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
