@@ -189,8 +189,13 @@ func made(ts *testscript.TestScript, file string) (t struct {
 	return t
 }
 
-// id FILE VAR puts the id of the object in it into VAR.
+// id FILE VAR puts the id of the object in it, or of the first one of a list, into VAR.
 func ident(ts *testscript.TestScript, _ bool, args []string) {
+	var list []struct{ ID string }
+	if err := json.Unmarshal([]byte(ts.ReadFile(args[0])), &list); err == nil && len(list) > 0 {
+		ts.Setenv(args[1], list[0].ID)
+		return
+	}
 	ts.Setenv(args[1], made(ts, args[0]).ID)
 }
 
