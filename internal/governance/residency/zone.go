@@ -104,6 +104,7 @@ type Passage struct {
 	Label   Label
 	Where   string // "pool cloud"
 	Zone    Zone
+	Machine string // that it comes to, as records call it; empty where that is not known yet
 	Action  string // the action that brings it there, "job.submit"
 }
 
