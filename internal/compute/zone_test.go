@@ -280,6 +280,7 @@ func TestSimulatedElsewhere(t *testing.T) {
 	h.submit(t, compute.Request{ID: "att_de", Amount: cores(2), Pools: []string{"cloud"}, Residency: residency.Of("DE"), Timeout: time.Hour})
 	h.submit(t, compute.Request{ID: "att_home", Amount: cores(2), Pools: []string{"cloud"}, Timeout: time.Hour})
 	h.submit(t, compute.Request{ID: "att_both", Amount: cores(2), Pools: []string{"cloud"}, Residency: residency.Of("DE", "home"), Timeout: time.Hour})
+	h.submit(t, compute.Request{ID: "att_any", Amount: cores(9), Timeout: time.Hour})
 	for range 4 {
 		h.round()
 		h.pass(time.Minute)
@@ -289,6 +290,9 @@ func TestSimulatedElsewhere(t *testing.T) {
 	}
 	if got, want := h.placed(t, "att_both"), "workload.place pool=cloud zone=home machine=local"; !slices.Contains(got, want) {
 		t.Errorf("%q", got)
+	}
+	if why := h.why("att_any"); !strings.Contains(why, "pool cloud is in DE and the data may be in home only") {
+		t.Errorf("one that names no pool is not told of the cloud: %s", why)
 	}
 	for id, want := range map[compute.WorkloadID]string{
 		"att_de":   "pool cloud runs its work on a machine in home and the data may be in DE only",
