@@ -78,7 +78,7 @@ step "Starting Falaj on a temporary directory"
 start 127.0.0.1:"${PORT:-0}"
 note "$url, data in $home/data"
 
-step "A project, a zone abroad with a cheaper pool, datasets with expectations"
+step "A project, a zone abroad with a cheaper cloud, datasets with expectations"
 $falaj apply -f $here/project.yaml | indent
 
 step "Importing the flights of 2013"

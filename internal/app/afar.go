@@ -248,7 +248,7 @@ func (p *places) prepareAfar(ctx context.Context, w compute.Workload, pool compu
 	}
 	t := pl.there
 	t.mu.Lock()
-	t.pool, t.zone = string(pool.Name), pool.Zone
+	t.pool, t.zone = string(pool.Name), pool.MachineZone
 	t.mu.Unlock()
 	t.start.Do(func() { close(t.began) })
 	cores := max(1, int(w.Request.CPU/resource.Cores(1)))

@@ -190,6 +190,7 @@ func (a *App) openCompute(ctx context.Context) error {
 	}
 	a.compute = compute.New(compute.Config{
 		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Engines: engines, Log: a.log,
+		Zone: a.cfg.zone(), Machine: machineName(),
 		Policy: scheduler.Policy(a.cfg.Scheduler.Policy), Holder: a.cfg.Data, Currency: a.cfg.Cost.Currency,
 		Project: func(ctx context.Context, tx *store.Tx, p project.Name) error {
 			_, err := projectsql.Store{}.One(ctx, tx, p)
@@ -246,7 +247,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 	}
 	a.datasets = dataset.New(dataset.Config{
 		DB: a.db, Store: datasetsql.Store{}, Files: a.files, Keys: a.keys,
-		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Journal: a.journal, Launcher: a.launcher(), Log: a.log,
+		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Zone: a.cfg.zone(), Journal: a.journal, Launcher: a.launcher(), Log: a.log,
 		Citations: citations, Confined: a.confined, CouldRead: a.couldRead, Steps: sparkSteps{a},
 		Deleted: func(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
 			if a.features == nil {
@@ -327,7 +328,7 @@ func (a *App) openFeatures(ctx context.Context) error {
 	history, _ := resource.ParseDuration(a.cfg.Online.History) // validated
 	a.features = feature.New(feature.Config{
 		DB: a.db, Store: featuresql.Store{}, Data: featureData{a.datasets}, Online: online.New(db, a.keys, online.Options{}), Keys: a.keys, Sources: featureSources{a.ingestion},
-		Authorizer: a.authority, Permits: a.authority, Guard: a.guard, Journal: a.journal,
+		Authorizer: a.authority, Permits: a.authority, Guard: a.guard, Zone: a.cfg.zone(), Journal: a.journal,
 		Join: offline.Options{Dir: tmp, Pool: offline.NewPool(1 << 30)}, Log: a.log,
 		Watch: feature.Watch{Every: every, Rows: a.cfg.Online.VerifyRows},
 		Tidy:  feature.Tidy{Rotate: rotate, History: history},
@@ -444,6 +445,7 @@ func (a *App) startServing(c serving.Config) error {
 	}
 	a.remotes, a.apart = runtimes.remote, runtimes.apart
 	c.DB, c.Store, c.Authz, c.Journal, c.Guard, c.Predictions, c.Log = a.db, servingsql.Store{}, a.authority, a.journal, a.guard, a.predictions, a.log
+	c.Zone, c.Machine = a.cfg.zone(), machineName()
 	c.Runtime, c.Remotes, c.InProcess = runtimes, a.cfg.servingRemotes(), a.cfg.inProcess()
 	c.LoadTime, _ = time.ParseDuration(a.cfg.Serving.LoadTime) // validated
 	a.serving = serving.New(c)

@@ -111,7 +111,7 @@ func (a *App) openFollower(ctx context.Context) error {
 		return err
 	}
 	models := mirror.Models{DB: a.db, Store: gatewaysql.Mirror{}, Blobs: a.blobs}
-	if err := a.startServing(serving.Config{Models: models, Zone: residency.Zone(a.cfg.Gateway.Zone), Follows: true}); err != nil {
+	if err := a.startServing(serving.Config{Models: models, Follows: true}); err != nil {
 		return err
 	}
 	server, err := a.cfg.upstream()
@@ -121,7 +121,7 @@ func (a *App) openFollower(ctx context.Context) error {
 	alone, _ := resource.ParseDuration(a.cfg.Gateway.Alone) // validated
 	m := mirror.New(mirror.Config{
 		DB: a.db, Store: gatewaysql.Mirror{}, Deployments: servingsql.Store{}, Blobs: a.blobs, Log: a.predictions, Upstream: server,
-		Zone: a.cfg.Gateway.Zone, Version: a.world.Version, Alone: alone, Project: a.mirrorProject, Serving: a.serving, Logger: a.log,
+		Zone: string(a.cfg.zone()), Version: a.world.Version, Alone: alone, Project: a.mirrorProject, Serving: a.serving, Logger: a.log,
 	})
 	a.onClose(m.Close)
 	every, _ := time.ParseDuration(a.cfg.Gateway.Every) // validated
@@ -139,7 +139,7 @@ func (a *App) openFollower(ctx context.Context) error {
 // mirrorProject makes the project of the other server here, with the zones of its label
 // and that in which this gateway stands.
 func (a *App) mirrorProject(ctx context.Context, w gateway.Wanted) error {
-	for _, z := range append(w.Residency.Zones(), residency.Zone(a.cfg.Gateway.Zone)) {
+	for _, z := range append(w.Residency.Zones(), a.cfg.zone()) {
 		err := a.db.View(ctx, func(ctx context.Context, tx *store.Tx) error { return a.zones.Known(ctx, tx, residency.Of(z)) })
 		if fault.Is(err, fault.Invalid) {
 			_, _, err = a.zones.Apply(ctx, border.ZoneRequest{Zone: z})

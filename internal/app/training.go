@@ -142,7 +142,7 @@ func (d trainingData) exportModel(ctx context.Context, p project.Name, in traini
 		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, m.Version.Digest)
 	}
 	err = d.guard.Pass(ctx, residency.Passage{
-		Project: string(p), What: in.Ref, Label: m.Version.Residency, Where: "pool " + string(pool.Name), Zone: pool.Zone, Action: string(registry.ActionRead),
+		Project: string(p), What: in.Ref, Label: m.Version.Residency, Where: "pool " + string(pool.Name), Zone: pool.MachineZone, Action: string(registry.ActionRead),
 	})
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (d trainingData) Export(ctx context.Context, p project.Name, in training.In
 		return err
 	}
 	_, v, err := d.datasets.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{
-		Project: p, Ref: r, Purpose: "training job", Where: "pool " + string(pool.Name), Zone: pool.Zone,
+		Project: p, Ref: r, Purpose: "training job", Where: "pool " + string(pool.Name), Zone: pool.MachineZone,
 	}, Dir: dir})
 	if err == nil && v.ContentDigest != in.Digest {
 		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, v.ContentDigest)

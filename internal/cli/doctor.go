@@ -207,11 +207,12 @@ func (a *app) nodesInTrouble(cmd *cobra.Command, pool, job string, all []probed,
 		return err
 	}
 	var p struct {
-		Kind    string     `json:"kind"`
-		Trouble string     `json:"trouble"`
-		Closed  string     `json:"closed"`
-		Support string     `json:"support"`
-		Nodes   []declared `json:"nodes"`
+		Kind      string     `json:"kind"`
+		Trouble   string     `json:"trouble"`
+		Closed    string     `json:"closed"`
+		Misplaced string     `json:"misplaced"`
+		Support   string     `json:"support"`
+		Nodes     []declared `json:"nodes"`
 	}
 	if err := a.await(cmd.Context(), c, kinds["pools"].path+"/"+url.PathEscape(pool), &p); err != nil {
 		return err
@@ -221,6 +222,9 @@ func (a *app) nodesInTrouble(cmd *cobra.Command, pool, job string, all []probed,
 	}
 	if p.Support != "" {
 		a.say("its hardware: %s", plain(p.Support))
+	}
+	if p.Misplaced != "" {
+		wrong.add("nothing is placed here: %s", p.Misplaced)
 	}
 	if p.Closed != "" {
 		wrong.add("the pool is closed: %s", p.Closed)

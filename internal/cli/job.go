@@ -256,6 +256,7 @@ type shownJob struct {
 	Tries     []struct {
 		Number, Workers                       int
 		State, Class, Reason, Hint, Pool, Run string
+		Machine, Zone                         string
 		Nodes, Notes, Evidence                []string
 		Lines                                 []struct {
 			Worker, Number int
@@ -366,7 +367,7 @@ func (a *app) sayJob(j shownJob) {
 	}
 	a.say("\nAttempts")
 	w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "  #\tWORKERS\tPOOL\tWAITED\tRAN\tEND\tREASON")
+	fmt.Fprintln(w, "  #\tWORKERS\tPOOL\tZONE\tMACHINE\tWAITED\tRAN\tEND\tREASON")
 	for _, t := range j.Tries {
 		waited, ran := "-", "-"
 		if !t.Started.IsZero() {
@@ -375,17 +376,14 @@ func (a *app) sayJob(j shownJob) {
 				ran = t.Ended.Sub(t.Started).Round(time.Millisecond).String()
 			}
 		}
-		pool := first(t.Pool, "-")
-		if len(t.Nodes) > 0 && t.Nodes[0] != "local" {
-			pool += " " + strings.Join(t.Nodes[:min(len(t.Nodes), 4)], ",")
-		}
+		machine := first(t.Machine, strings.Join(t.Nodes, ", "), "-")
 		workers := "-" // not placed yet
 		if t.Workers > 0 {
 			workers = strconv.Itoa(t.Workers)
 		}
-		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Number, workers, pool, waited, ran, first(t.Class, t.State), clip(plain(t.Reason), 60))
+		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Number, workers, first(t.Pool, "-"), first(t.Zone, "-"), clip(plain(machine), 60), waited, ran, first(t.Class, t.State), clip(plain(t.Reason), 60))
 		for _, n := range t.Notes {
-			fmt.Fprintf(w, "  \t\t\t\t\t\t%s\n", plain(n))
+			fmt.Fprintf(w, "  \t\t\t\t\t\t\t\t%s\n", plain(n))
 		}
 	}
 	_ = w.Flush()

@@ -42,6 +42,7 @@ var kinds = map[string]kind{
 	"monitors":         {"monitors", []column{{"NAME", "name"}, {"DEPLOYMENT", "deployment"}, {"STATE", "state"}, {"SINCE", "since"}, {"VERSION", "version"}, {"WATERMARK", "watermark"}, {"REASON", "reason"}}},
 	"tokens":           {"/api/v1/tokens", []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
 	"widenings":        {"widenings", []column{{"ID", "id"}, {"OBJECT", "name"}, {"FROM", "from"}, {"TO", "to"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
+	"zone-widenings":   {"/api/v1/widenings", []column{{"ID", "id"}, {"ZONE", "name"}, {"FROM", "from_law"}, {"TO", "to_law"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
 	"accounts":         {"/api/v1/accounts", []column{{"ID", "id"}, {"KIND", "kind"}, {"NAME", "name"}, {"PROJECT", "project"}, {"CREATED", "created_at"}}},
 	"sources":          {"sources", sourceColumns},
 	"secrets":          {"secrets", []column{{"NAME", "name"}, {"KEYS", "keys"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}, {"BY", "updated_by"}, {"USED BY", "used_by"}}},
@@ -61,6 +62,7 @@ var kept = map[string]string{
 	"feature-views":    "Their versions stay on record; `falaj feature clear` removes a view's online rows.",
 	"feature-services": "Deployments and training sets name them.",
 	"widenings":        "`falaj dataset reject` withdraws one.",
+	"zone-widenings":   "`falaj zone reject` withdraws one.",
 }
 
 // singular is the name of one object of a kind.

@@ -86,7 +86,9 @@ func orNone(s string) string {
 
 // shownPool is what describe says of a pool; everything is in -o json.
 type shownPool struct {
-	Name, Zone, Engine, Kind, Mode, Isolation, Closed, Trouble, Support string
+	Name, Zone, Engine, Kind, Mode, Isolation, Closed, Misplaced, Trouble, Support string
+
+	MachineZone string `json:"machine_zone"`
 
 	Price   float64 `json:"price_per_hour"`
 	Cost    struct{ Rented, Owned any }
@@ -163,6 +165,9 @@ func (a *app) sayPool(p shownPool) error {
 		picks = "the engine picks the node"
 	}
 	a.say("%s in zone %s: engine %s (%s), %s; %s", p.Name, p.Zone, p.Engine, p.Kind, where, picks)
+	if p.MachineZone != "" && p.MachineZone != p.Zone && p.Misplaced == "" {
+		a.say("simulated: its work runs on a machine in zone %s, so its data must be permitted in both", p.MachineZone)
+	}
 	a.say("isolates by %s: %s", p.Isolation, p.fence())
 	switch {
 	case p.Price == 0 && p.Cost.Rented != nil:
@@ -180,7 +185,7 @@ func (a *app) sayPool(p shownPool) error {
 	}
 	a.say("has %s", p.Capacity)
 	a.say("running: %d, on %s", p.Running, p.Used)
-	for _, line := range [][2]string{{"hardware", p.Support}, {"closed", p.Closed}, {"trouble", p.Trouble}} {
+	for _, line := range [][2]string{{"hardware", p.Support}, {"closed", p.Closed}, {"nothing is placed here", p.Misplaced}, {"trouble", p.Trouble}} {
 		if line[1] != "" {
 			a.say("%s: %s", line[0], plain(line[1]))
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
@@ -910,10 +911,19 @@ func (s *Service) renting(ctx context.Context, tx *store.Tx, pools []Pool) error
 type bursts struct {
 	mu       sync.Mutex
 	names    []string // of all pools
-	elastic  map[string]bool
+	elastic  map[string]zones
 	verdicts map[WorkloadID]burst.Verdict
 	since    map[string]time.Time // that a rental has no work
 	troubles map[PoolName]string
+}
+
+// zones are that of a pool and that of its machines.
+type zones struct{ pool, machine residency.Zone }
+
+// forbids reports that data which may be in these zones may not be in the pool.
+func (z zones) forbids(label []string) bool {
+	p := scheduler.Pool{Zone: string(z.pool), MachineZone: string(z.machine)}
+	return p.Forbids(label) != ""
 }
 
 // know takes in which pools there are, and reports that works have to be told: when
@@ -922,16 +932,13 @@ func (b *bursts) know(pools []Pool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	had := len(b.elastic) > 0
-	names, elastic := make([]string, len(pools)), map[string]bool{}
+	names, elastic := make([]string, len(pools)), map[string]zones{}
 	for i, p := range pools {
 		if names[i] = string(p.Name); p.Elastic != nil {
-			elastic[names[i]] = true
+			elastic[names[i]] = zones{p.Zone, p.MachineZone}
 		}
 	}
-	other := !slices.Equal(names, b.names) || len(elastic) != len(b.elastic)
-	for name := range elastic {
-		other = other || !b.elastic[name]
-	}
+	other := !slices.Equal(names, b.names) || !maps.Equal(elastic, b.elastic)
 	b.names, b.elastic = names, elastic
 	return other && (had || len(elastic) > 0)
 }
@@ -945,7 +952,8 @@ func (b *bursts) nothing() bool {
 
 // narrow gives what leaves a work those elastic pools that it may use now: nodes
 // that others rent are not for who would not rent them. A work that can go nowhere
-// else keeps all that it names.
+// else keeps all that it names. One where its data may not be stays, for the scheduler to
+// refuse it and say so.
 func (b *bursts) narrow() func(*scheduler.Work) {
 	return func(w *scheduler.Work) {
 		b.mu.Lock()
@@ -958,7 +966,10 @@ func (b *bursts) narrow() func(*scheduler.Work) {
 			named = b.names
 		}
 		may := b.verdicts[WorkloadID(w.ID)].Pools
-		keep := slices.DeleteFunc(slices.Clone(named), func(p string) bool { return b.elastic[p] && !slices.Contains(may, p) })
+		keep := slices.DeleteFunc(slices.Clone(named), func(p string) bool {
+			z, elastic := b.elastic[p]
+			return elastic && !slices.Contains(may, p) && !z.forbids(w.Residency)
+		})
 		if len(keep) > 0 {
 			w.Pools = keep
 		}

@@ -128,11 +128,16 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 		return err
 	}
 	// The door: the pool may have changed since the plan.
-	if err := s.cfg.Guard.Pass(identity.With(ctx, identity.Loop("compute")), residency.Passage{
-		Project: string(w.Project), What: "the data of " + w.Label, Label: w.Residency, Where: "pool " + string(p.Name), Zone: p.Zone,
-		Action: "workload.place",
-	}); err != nil {
-		return s.turnBack(ctx, w, err)
+	if p.Misplaced != "" {
+		return s.turnBack(ctx, w, fault.New(fault.Conflict, "pool %s: %s", p.Name, p.Misplaced))
+	}
+	for _, z := range p.Zones() {
+		if err := s.cfg.Guard.Pass(identity.With(ctx, identity.Loop("compute")), residency.Passage{
+			Project: string(w.Project), What: "the data of " + w.Label, Label: w.Residency, Where: "pool " + string(p.Name), Zone: z, Machine: w.Machine,
+			Action: "workload.place",
+		}); err != nil {
+			return s.turnBack(ctx, w, err)
+		}
 	}
 	e, ok := s.cfg.Engines[p.Engine]
 	if !ok {
@@ -214,7 +219,7 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 	for _, r := range w.Roles {
 		spec.Roles = append(spec.Roles, engine.Role{Name: r.Name, Workers: r.Workers, Resources: r.Request})
 	}
-	if p.Elastic != nil && p.Elastic.Provisioner == simulatedCloud {
+	if p.Elastic.simulates() {
 		spec.Nodes = nil // all of them are this machine
 	}
 	return spec, nil
@@ -247,7 +252,7 @@ func options(p Pool, own map[string]string) map[string]string {
 func (s *Service) turnBack(ctx context.Context, w Workload, why error) error {
 	s.cfg.Log.WarnContext(ctx, "a placed workload is queued again", slog.String("workload", string(w.ID)), slog.String("why", why.Error()))
 	return s.change(ctx, w.ID, Queued, func(ctx context.Context, tx *store.Tx, w *Workload) error {
-		w.Pool, w.Placed, w.Nodes, w.Passed, w.PlacedAt = "", 0, nil, nil, time.Time{}
+		w.Pool, w.Placed, w.Nodes, w.Machine, w.Zone, w.Passed, w.PlacedAt = "", 0, nil, "", "", nil, time.Time{}
 		return s.save(ctx, tx, w)
 	})
 }
@@ -314,6 +319,7 @@ func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
 			if late {
 				r.status.Reason = engine.TimedOut
 			}
+			w.Machine = s.ranOn(ctx, e.Driver, w)
 			return s.end(ctx, w, r.status, nil)
 		case <-c.poke:
 			now, err := s.Workload(ctx, w.ID)
@@ -414,9 +420,32 @@ func (s *Service) refused(ctx context.Context, d engine.Driver, w Workload, c *c
 	return nil
 }
 
+// ranOn is what the machines of an ended workload are called: as when it was placed, or
+// where the engine picked them, as it tells them now. One that does not answer tells
+// none: an end is recorded in any case.
+func (s *Service) ranOn(ctx context.Context, d engine.Driver, w Workload) string {
+	power, ok := d.(engine.Members)
+	if w.Machine != "" || !ok {
+		return w.Machine
+	}
+	ctx, cancel := context.WithTimeout(ctx, whyEngine)
+	defer cancel()
+	members, err := power.Members(ctx, w.Handle)
+	if err != nil {
+		s.log.WarnContext(ctx, "an engine does not tell on which machines a workload ran", slog.String("workload", string(w.ID)), slog.Any("error", err))
+	}
+	nodes := make([]string, len(members))
+	for i, m := range members {
+		nodes[i] = m.Node
+	}
+	return machines(nodes)
+}
+
 // end records how a workload ended, with what it used.
 func (s *Service) end(ctx context.Context, w Workload, st engine.Status, failure error) error {
+	machine := w.Machine
 	return s.change(ctx, w.ID, Ended, func(ctx context.Context, tx *store.Tx, w *Workload) error {
+		w.Machine = machine
 		return s.endIn(ctx, tx, *w, st, failure)
 	})
 }

@@ -6,6 +6,7 @@
 // # Map
 //
 //   - pool.go: Pool and its manifest. machine.go: what this machine has.
+//   - zone.go: in which zone work runs, by the machine that runs it.
 //   - workload.go: Workload, its states and transitions, Request, Owner.
 //   - service.go: pools, Submit, Cancel, Wait, Why, Logs, Usage.
 //   - loop.go: the scheduling cycle, recovery after a restart, orphans.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -63,22 +64,24 @@ type BudgetEvent struct {
 
 // WorkloadEvent is the body of workload events.
 type WorkloadEvent struct {
-	Workload WorkloadID   `json:"workload"`
-	Project  project.Name `json:"project"`
-	Kind     Kind         `json:"kind"`
-	Label    string       `json:"label"`
-	Pool     PoolName     `json:"pool,omitempty"`
-	State    State        `json:"state"`
-	Workers  int          `json:"workers,omitempty"` // that have their place
-	Target   int          `json:"target,omitempty"`  // workload.resized: how many workers it goes on with
-	For      WorkloadID   `json:"for,omitempty"`     // workload.preempted, .reclaimed, .resized: who gets what it gives up, if one does
-	Reason   string       `json:"reason,omitempty"`  // of these in words, of workload.ended an engine.Reason
-	ExitCode int          `json:"exit_code,omitempty"`
+	Workload WorkloadID     `json:"workload"`
+	Project  project.Name   `json:"project"`
+	Kind     Kind           `json:"kind"`
+	Label    string         `json:"label"`
+	Pool     PoolName       `json:"pool,omitempty"`
+	Machine  string         `json:"machine,omitempty"` // that has its workers, where it is known
+	Zone     residency.Zone `json:"zone,omitempty"`    // of the machine
+	State    State          `json:"state"`
+	Workers  int            `json:"workers,omitempty"` // that have their place
+	Target   int            `json:"target,omitempty"`  // workload.resized: how many workers it goes on with
+	For      WorkloadID     `json:"for,omitempty"`     // workload.preempted, .reclaimed, .resized: who gets what it gives up, if one does
+	Reason   string         `json:"reason,omitempty"`  // of these in words, of workload.ended an engine.Reason
+	ExitCode int            `json:"exit_code,omitempty"`
 }
 
 func (w Workload) event() WorkloadEvent {
 	return WorkloadEvent{
-		Workload: w.ID, Project: w.Project, Kind: w.Kind, Label: w.Label, Pool: w.Pool, State: w.State, Workers: w.Placed,
+		Workload: w.ID, Project: w.Project, Kind: w.Kind, Label: w.Label, Pool: w.Pool, Machine: w.Machine, Zone: w.Zone, State: w.State, Workers: w.Placed,
 		Reason: string(w.Status.Reason), ExitCode: w.Status.ExitCode,
 	}
 }

@@ -152,6 +152,13 @@ func newWorld(tb testing.TB, edit ...func(*compute.Config)) *world {
 	return w
 }
 
+// withFar adds an engine whose nodes are not the server's machine.
+func withFar(c *compute.Config) {
+	far := c.Engines["local"]
+	far.Remote = true
+	c.Engines["far"] = far
+}
+
 // restart makes a new service over the same database and engine; Start it.
 func (w *world) restart(tb testing.TB) {
 	tb.Helper()

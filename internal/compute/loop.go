@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -451,6 +452,7 @@ func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (
 			return err
 		}
 		placed = placed[:0]
+		pools := map[PoolName]Pool{}
 		for _, pl := range placements {
 			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(pl.Work))
 			if err != nil {
@@ -460,6 +462,15 @@ func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (
 				continue
 			}
 			w.State, w.Pool, w.Placed, w.Nodes = Placed, PoolName(pl.Pool), pl.Workers, pl.Nodes
+			p, known := pools[w.Pool]
+			if !known {
+				if p, err = s.cfg.Store.Pool(ctx, tx, w.Pool); err != nil {
+					return err
+				}
+				s.locate(&p)
+				pools[w.Pool] = p
+			}
+			w.Machine, w.Zone = s.machine(p, w.Nodes), p.MachineZone
 			w.PlacedAt, w.Passed = s.now().UTC(), texts(pl.Passed)
 			if err := s.save(ctx, tx, &w); err != nil {
 				return err
@@ -582,6 +593,10 @@ func (s *Service) save(ctx context.Context, tx *store.Tx, w *Workload) error {
 	return nil
 }
 
+// machineUnknown is what records say of a workload whose engine picks the nodes and has
+// not told them.
+const machineUnknown = "picked by the engine"
+
 // note appends the audit row of what a loop did.
 func (s *Service) note(ctx context.Context, tx *store.Tx, w Workload, action string, detail map[string]any) error {
 	if detail == nil {
@@ -589,7 +604,7 @@ func (s *Service) note(ctx context.Context, tx *store.Tx, w Workload, action str
 	}
 	detail["label"] = w.Label
 	if w.Pool != "" {
-		detail["pool"] = w.Pool
+		detail["pool"], detail["zone"], detail["machine"] = w.Pool, w.Zone, cmp.Or(w.Machine, machineUnknown)
 	}
 	return audit.Append(ctx, tx, audit.Entry{
 		Actor: identity.Loop("compute"), Project: string(w.Project), Action: action, Object: "workload " + string(w.ID), Detail: detail,

@@ -188,6 +188,7 @@ func (s *Service) all(ctx context.Context, tx *store.Tx) (pools []Pool, next tim
 // current adds what is not kept with a pool.
 func (s *Service) current(p Pool, qs []Quarantine, rentals []Rental) Pool {
 	e := s.cfg.Engines[p.Engine]
+	s.locate(&p)
 	p.Kind, p.Remote, p.Nodes = e.Kind, e.Remote, merged(p.Listed, p.Seen)
 	if p.Elastic != nil {
 		p.Nodes = p.rented(rentals)
@@ -218,7 +219,10 @@ func (s *Service) current(p Pool, qs []Quarantine, rentals []Rental) Pool {
 func (s *Service) scheduled(p Pool) scheduler.Pool {
 	out := scheduler.Pool{
 		Name: string(p.Name), Zone: string(p.Zone), Isolation: p.Isolation, Delegated: p.Mode == Delegated,
-		PricePerHour: p.Price().Rate().At(s.now()), Closed: p.Closed, Remote: p.Remote, Levels: p.Topology, Ahead: p.Ahead,
+		PricePerHour: p.Price().Rate().At(s.now()), Closed: p.NotOpen(), Remote: p.Remote, Levels: p.Topology, Ahead: p.Ahead,
+	}
+	if p.MachineZone != p.Zone {
+		out.MachineZone = string(p.MachineZone)
 	}
 	if out.Closed == "" {
 		out.Closed = p.Hardware.unsupported(s.now())

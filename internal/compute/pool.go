@@ -106,7 +106,7 @@ func settings(what string, m map[string]string) error {
 
 // PoolSpec is the manifest of kind Pool.
 type PoolSpec struct {
-	Zone         residency.Zone      `json:"zone,omitempty" doc:"Where the nodes stand; default home"`
+	Zone         residency.Zone      `json:"zone,omitempty" doc:"Where the nodes stand; on the engine local it is the server's, which is the default"`
 	Engine       string              `json:"engine,omitempty" doc:"Who runs the work; default local"`
 	Mode         Mode                `json:"mode,omitempty" doc:"exclusive or delegated; default exclusive"`
 	Nodes        []Node              `json:"nodes,omitempty" doc:"The nodes; the default is what the engine has, or this machine"`
@@ -216,7 +216,13 @@ type Pool struct {
 	UpdatedAt    time.Time           `json:"updated_at"`
 	Revision     int64               `json:"revision"` // grows with each change; the ETag
 
-	Kind     string          `json:"kind,omitempty"`    // of its engine: local, slurm, kube, ray
+	Kind string `json:"kind,omitempty"` // of its engine: local, slurm, kube, ray
+	// MachineZone is where the machines are that run its work: its zone, but the server's
+	// for a simulated cloud. Misplaced says why nothing is placed here: its zone is not
+	// that of its machine.
+	MachineZone residency.Zone `json:"machine_zone,omitempty"`
+	Misplaced   string         `json:"misplaced,omitempty"`
+
 	Remote   bool            `json:"remote"`            // runs work on other machines than the server's
 	Trouble  string          `json:"trouble,omitempty"` // why the engine could not tell its nodes last time
 	Support  string          `json:"support,omitempty"` // what people should know of its hardware

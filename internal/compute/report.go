@@ -224,7 +224,7 @@ func (s *Service) Free(ctx context.Context, names []string, least scheduler.Isol
 	now := s.now()
 	var free []PoolName
 	for _, p := range pools {
-		may := (len(names) == 0 || slices.Contains(names, string(p.Name))) && p.Closed == "" && label.Allows(p.Zone) && p.Isolation.AtLeast(least)
+		may := (len(names) == 0 || slices.Contains(names, string(p.Name))) && p.NotOpen() == "" && p.Allows(label) && p.Isolation.AtLeast(least)
 		if may && p.Price().Rate().Over(now, now.Add(week)) == 0 {
 			free = append(free, p.Name)
 		}

@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,10 @@ type Config struct {
 	Guard      residency.Guard
 	Journal    audit.Journal
 	Engines    map[string]Engine
+	// Zone is where the server's machine is; empty is home. Machine is what records call
+	// that machine; empty is local.
+	Zone    residency.Zone
+	Machine string
 	// Quotas gives what each project may use at once; nil is no quotas. It is
 	// asked inside a read transaction.
 	Quotas func(ctx context.Context, tx *store.Tx) (map[string]resource.Amount, error)
@@ -151,6 +156,7 @@ func New(cfg Config) *Service {
 	if cfg.PrepareTimeout == 0 {
 		cfg.PrepareTimeout = time.Hour
 	}
+	cfg.Zone, cfg.Machine = cmp.Or(cfg.Zone, residency.Home), cmp.Or(cfg.Machine, machineNode)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -190,13 +196,13 @@ func (s *Service) PlanPool(ctx context.Context, name PoolName, spec PoolSpec) (P
 }
 
 // EnsureHome makes the pool of this machine if there is none, and otherwise
-// brings its nodes and isolation up to what the machine has now.
+// brings its zone, nodes and isolation up to those of the machine now.
 // It is for the start of Falaj, before any principal.
 func (s *Service) EnsureHome(ctx context.Context, engineName string) (Pool, error) {
 	if identity.From(ctx).Kind == "" {
 		ctx = identity.With(ctx, identity.Loop("compute"))
 	}
-	spec := PoolSpec{Zone: residency.Home, Engine: engineName}
+	spec := PoolSpec{Zone: s.cfg.Zone, Engine: engineName}
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		p, err := s.cfg.Store.Pool(ctx, tx, Home)
 		if fault.Is(err, fault.NotFound) {
@@ -210,6 +216,10 @@ func (s *Service) EnsureHome(ctx context.Context, engineName string) (Pool, erro
 			spec.Nodes = nil // as detected before, and so again
 		}
 		spec.Isolation = ""
+		if s.misplaced(spec.Zone, spec.Engine, spec.Elastic) != "" {
+			s.log.WarnContext(ctx, "the pool of the server's machine follows the server's zone", slog.String("pool", string(Home)), slog.String("was", string(spec.Zone)), slog.String("zone", string(s.cfg.Zone)))
+			spec.Zone = s.cfg.Zone
+		}
 		return nil
 	})
 	if err != nil {
@@ -232,11 +242,11 @@ func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
 			return spec, fault.Wrap(err, "cost")
 		}
 	}
-	if spec.Zone == "" {
-		spec.Zone = residency.Home
-	}
 	if spec.Engine == "" {
 		spec.Engine = "local"
+	}
+	if spec.Zone == "" {
+		spec.Zone = s.cfg.Zone
 	}
 	if spec.Mode == "" {
 		spec.Mode = Exclusive
@@ -245,6 +255,9 @@ func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
 	if !ok {
 		return spec, fault.New(fault.Invalid, "engine %.64q is not configured", spec.Engine).
 			WithHint("Configured are: %s.", strings.Join(slices.Sorted(maps.Keys(s.cfg.Engines)), ", "))
+	}
+	if err := s.checkZone(spec); err != nil {
+		return spec, err
 	}
 	if e.Check != nil {
 		if err := e.Check(spec.Options); err != nil {
@@ -362,6 +375,9 @@ func (s *Service) mayMove(ctx context.Context, tx *store.Tx, old Pool, spec Pool
 	if old.Zone == spec.Zone && old.Engine == spec.Engine && old.Mode == spec.Mode {
 		return nil
 	}
+	if s.misplaced(old.Zone, old.Engine, old.Elastic) != "" && old.Engine == spec.Engine && old.Mode == spec.Mode {
+		return nil // its machine does not move: the zone was wrong, and is corrected
+	}
 	ws, err := s.cfg.Store.Active(ctx, tx)
 	if err != nil {
 		return err
@@ -439,13 +455,18 @@ func (s *Service) CheckPools(ctx context.Context, names []string, least schedule
 		why = nil
 		for _, name := range names {
 			p, err := s.cfg.Store.Pool(ctx, tx, PoolName(name))
+			s.locate(&p)
 			switch {
 			case fault.Is(err, fault.NotFound):
 				return s.noPool(ctx, tx, name)
 			case err != nil:
 				return err
+			case p.Misplaced != "":
+				why = append(why, fmt.Sprintf("nothing is placed in pool %s: %s", name, p.Misplaced))
 			case !label.Allows(p.Zone):
 				why = append(why, fmt.Sprintf("pool %s is in %s and the data may be in %s only", name, p.Zone, label))
+			case !p.Allows(label):
+				why = append(why, fmt.Sprintf("pool %s runs its work on a machine in %s and the data may be in %s only", name, p.MachineZone, label))
 			case !p.Isolation.AtLeast(least):
 				why = append(why, fmt.Sprintf("pool %s promises isolation %s and %s is demanded", name, p.Isolation, least))
 			}

@@ -278,8 +278,8 @@ func TestKilledBetweenStartAndRecord(t *testing.T) {
 }
 
 func TestResidency(t *testing.T) {
-	w := newWorld(t)
-	if _, _, err := w.ApplyPool(t.Context(), "gpu-de", compute.PoolSpec{Zone: "DE", Isolation: "sandbox"}); err != nil {
+	w := newWorld(t, withFar)
+	if _, _, err := w.ApplyPool(t.Context(), "gpu-de", compute.PoolSpec{Engine: "far", Zone: "DE", Isolation: "sandbox"}); err != nil {
 		t.Fatal(err)
 	}
 	w.Start(t.Context())
@@ -300,8 +300,8 @@ func TestResidency(t *testing.T) {
 // TestTheDoorChecksAgain places a workload where its data may not be, as a
 // pool that moved between plan and start would.
 func TestTheDoorChecksAgain(t *testing.T) {
-	w := newWorld(t)
-	if _, _, err := w.ApplyPool(t.Context(), "gpu-de", compute.PoolSpec{Zone: "DE"}); err != nil {
+	w := newWorld(t, withFar)
+	if _, _, err := w.ApplyPool(t.Context(), "gpu-de", compute.PoolSpec{Engine: "far", Zone: "DE"}); err != nil {
 		t.Fatal(err)
 	}
 	w.submit(t, compute.Request{ID: "att_1"})
@@ -362,12 +362,12 @@ func TestDelayedStart(t *testing.T) {
 }
 
 func TestApplyPool(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, withFar)
 	apply := func(spec compute.PoolSpec) (project.Change, error) {
 		_, c, err := w.ApplyPool(t.Context(), "x", spec)
 		return c, err
 	}
-	spec := compute.PoolSpec{Zone: "DE", PricePerHour: 0.5}
+	spec := compute.PoolSpec{Engine: "far", Zone: "DE", PricePerHour: 0.5}
 	plan := func(want project.Change) {
 		t.Helper()
 		before, _ := w.Pools(t.Context())
@@ -397,6 +397,7 @@ func TestApplyPool(t *testing.T) {
 		"mode":      {Mode: "own"},
 		"price":     {PricePerHour: -1},
 		"zone":      {Zone: "../x"},
+		"elsewhere": {Zone: "DE"},
 		"node":      {Nodes: []compute.Node{{Name: "a"}}},
 		"twice":     {Nodes: []compute.Node{{Name: "a", CPU: 1, Memory: 1}, {Name: "a", CPU: 1, Memory: 1}}},
 	} {

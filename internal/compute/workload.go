@@ -111,7 +111,11 @@ type Workload struct {
 	Pool   PoolName
 	Placed int      // how many workers
 	Nodes  []string // of each worker; empty where the engine picks
-	Passed []string // why the pools that may not take it were passed by
+	// Machine is what the machines are called that have its workers, as records say it;
+	// empty where the engine picks, until it has ended. Zone is theirs.
+	Machine string
+	Zone    residency.Zone
+	Passed  []string // why the pools that may not take it were passed by
 	// Since running.
 	Handle  engine.Handle
 	SavedAt time.Time // when it last saved what it did

@@ -282,7 +282,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	case w.Status.ExitCode != 0:
 		reason, hint = explain(log)
 	}
-	e.Reason, e.Hint = "", ""
+	e.Reason, e.Hint, e.Machine, e.Zone = "", "", w.Machine, w.Zone
 	switch {
 	case reason != "" && passing(w.Status, log) && e.Retries < len(s.cfg.Pauses):
 		return s.again(ctx, e, reason, hint)
@@ -424,7 +424,7 @@ func (s *Service) advance(ctx context.Context, e Environment, ended string) erro
 		}
 		err = audit.Append(ctx, tx, audit.Entry{
 			Project: string(e.Project), Action: "environment.build", Object: "environment " + e.Name,
-			Detail: map[string]any{"id": e.ID, "state": e.State, "digest": e.Digest, "packages": e.Packages},
+			Detail: map[string]any{"id": e.ID, "state": e.State, "digest": e.Digest, "packages": e.Packages, "machine": e.Machine, "zone": e.Zone},
 		})
 		if err != nil {
 			return err

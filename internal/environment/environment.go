@@ -43,6 +43,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
 
 // The actions that this package asks for.
@@ -189,24 +190,27 @@ type Package struct {
 
 // Environment is a specification under a name, and how far it is.
 type Environment struct {
-	ID        ID           `json:"id"`
-	Project   project.Name `json:"project"`
-	Name      string       `json:"name"`
-	Spec      Spec         `json:"spec"`
-	State     State        `json:"state"`
-	Python    string       `json:"python"` // full version: "3.11.7"
-	Platform  string       `json:"platform"`
-	Digest    Digest       `json:"digest,omitempty"` // once locked
-	Packages  int          `json:"packages"`
-	SBOM      []Package    `json:"sbom,omitempty"`   // of One, not of List
-	Glibc     string       `json:"glibc,omitempty"`  // the least that its wheels run with
-	Image     string       `json:"image,omitempty"`  // pinned: "registry/name@sha256:…"
-	Reason    string       `json:"reason,omitempty"` // why it failed, or begins again
-	Hint      string       `json:"hint,omitempty"`
-	Retries   int          `json:"retries,omitempty"` // of what its build is at: it was cut off, or no index answered
-	CreatedAt time.Time    `json:"created_at"`
-	ReadyAt   time.Time    `json:"ready_at,omitzero"`
-	Revision  int64        `json:"revision"`
+	ID       ID           `json:"id"`
+	Project  project.Name `json:"project"`
+	Name     string       `json:"name"`
+	Spec     Spec         `json:"spec"`
+	State    State        `json:"state"`
+	Python   string       `json:"python"` // full version: "3.11.7"
+	Platform string       `json:"platform"`
+	Digest   Digest       `json:"digest,omitempty"` // once locked
+	Packages int          `json:"packages"`
+	SBOM     []Package    `json:"sbom,omitempty"`   // of One, not of List
+	Glibc    string       `json:"glibc,omitempty"`  // the least that its wheels run with
+	Image    string       `json:"image,omitempty"`  // pinned: "registry/name@sha256:…"
+	Reason   string       `json:"reason,omitempty"` // why it failed, or begins again
+	Hint     string       `json:"hint,omitempty"`
+	Retries  int          `json:"retries,omitempty"` // of what its build is at: it was cut off, or no index answered
+	// Machine is where its last step was built, and Zone where that machine is.
+	Machine   string         `json:"machine,omitempty"`
+	Zone      residency.Zone `json:"zone,omitempty"`
+	CreatedAt time.Time      `json:"created_at"`
+	ReadyAt   time.Time      `json:"ready_at,omitzero"`
+	Revision  int64          `json:"revision"`
 
 	// SpecDigest is of the specification and all that decides what it means
 	// here; Lock is the lock file; Interpreter is the Python it is built on.

@@ -23,6 +23,36 @@ func (s *Server) listZones(ctx context.Context, _ *struct{}) (*body[items[zone]]
 	return listed(zones, "", err)
 }
 
+func (s *Server) changeLaw(ctx context.Context, in *struct {
+	Zone string `path:"zone" maxLength:"64" doc:"Zone"`
+	Body border.LawChange
+},
+) (*body[border.Widening], error) {
+	in.Body.Zone = residency.Zone(in.Zone)
+	return one(s.Zones.ChangeLaw(ctx, in.Body))
+}
+
+func (s *Server) listZoneWidenings(ctx context.Context, in *struct {
+	State string `query:"state" enum:"requested,approved,rejected,withdrawn,expired" doc:"Only those in this state"`
+	Token string `query:"page_token" maxLength:"512" doc:"next_page_token of the page before"`
+},
+) (*body[items[border.Widening]], error) {
+	return listed(s.Zones.Widenings(ctx, "", border.State(in.State), in.Token))
+}
+
+// InZoneWidening is the path of a widening of a zone.
+type InZoneWidening struct {
+	ID string `path:"id" maxLength:"64" doc:"Widening"`
+}
+
+func (s *Server) approveZoneWidening(ctx context.Context, in *InZoneWidening) (*body[border.Widening], error) {
+	return one(s.Zones.Approve(ctx, in.ID))
+}
+
+func (s *Server) rejectZoneWidening(ctx context.Context, in *InZoneWidening) (*body[border.Widening], error) {
+	return one(s.Zones.Reject(ctx, in.ID))
+}
+
 func (s *Server) relabel(ctx context.Context, in *struct {
 	InProject
 	Body border.Relabelling

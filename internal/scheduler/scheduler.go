@@ -113,9 +113,12 @@ type Node struct {
 
 // Pool is a set of like nodes in one zone.
 type Pool struct {
-	Name      string
-	Zone      string
-	Isolation Isolation // the strongest it offers
+	Name string
+	Zone string
+	// MachineZone is the zone of the machines that run the work, where that is another
+	// one: a simulated cloud in DE runs it on the server. Its data must be permitted in both.
+	MachineZone string    `json:",omitempty"`
+	Isolation   Isolation // the strongest it offers
 	// Delegated pools choose the node themselves: only the sum of the nodes
 	// counts, and placements name no node.
 	Delegated bool
@@ -133,6 +136,17 @@ type Pool struct {
 	Remote bool
 	// Alike pools start gangs only whose workers ask for the same.
 	Alike bool
+}
+
+// Forbids is the first of the pool's zones that is not among those of a work's residency;
+// empty when its data may be there.
+func (p *Pool) Forbids(residency []string) string {
+	for _, z := range []string{p.Zone, p.MachineZone} {
+		if z != "" && !slices.Contains(residency, z) {
+			return z
+		}
+	}
+	return ""
 }
 
 // Work is something that wants to run once.

@@ -199,9 +199,12 @@ func (s *State) refusal(w *Work, p *pool, of *shape) (Reason, bool) {
 	no := func(code Code, format string, args ...any) (Reason, bool) {
 		return Reason{Step: "admit", Code: code, Pool: p.Name, Text: fmt.Sprintf(format, args...)}, false
 	}
+	forbidden := p.Forbids(w.Residency)
 	switch {
-	case !slices.Contains(w.Residency, p.Zone):
-		return no(Residency, "pool %s is in %s and the data may be in %s only", p.Name, p.Zone, strings.Join(w.Residency, ", "))
+	case forbidden != "" && forbidden != p.Zone:
+		return no(Residency, "pool %s runs its work on a machine in %s and the data may be in %s only", p.Name, forbidden, strings.Join(w.Residency, ", "))
+	case forbidden != "":
+		return no(Residency, "pool %s is in %s and the data may be in %s only", p.Name, forbidden, strings.Join(w.Residency, ", "))
 	case !p.Isolation.AtLeast(w.Isolation):
 		return no(Isolated, "pool %s isolates by %s and %s is wanted", p.Name, p.Isolation, w.Isolation)
 	case w.InPlace && p.Remote:

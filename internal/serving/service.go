@@ -54,6 +54,7 @@ type Config struct {
 	Features     Features        // nil: deployments have no features
 	Predictions  Predictions     // nil: answers are not remembered
 	Zone         residency.Zone  // where this process answers; empty is home
+	Machine      string          // what records call the machine of this process
 	Timeout      time.Duration   // of one inference; 0 is 30 s
 	LoadTime     time.Duration   // that reading a version may take, and loading it; 0 is runtime.DefaultTime
 	Loads        int             // that the loader does at once; 0 is 4
@@ -339,6 +340,7 @@ func (s *Service) open(ctx context.Context, d Deployment, version string, h *hea
 	if err != nil {
 		return nil, err
 	}
+	t.machine = s.Machine
 	t.zone, t.steps, t.replicas, t.environment, t.health = s.place(spec), d.Steps, several, environment, h
 	if steps != nil {
 		err = t.dress(steps, spec.Prediction)
@@ -360,7 +362,7 @@ func (s *Service) open(ctx context.Context, d Deployment, version string, h *hea
 // model.
 func (s *Service) session(ctx context.Context, project, name string, spec Spec, m *Model, died func(models.Death) bool) (session models.Session, environment string, err error) {
 	if err := s.Guard.Pass(ctx, residency.Passage{
-		Project: project, What: "model " + m.Name, Label: m.Residency, Where: "this server", Zone: s.Zone, Action: string(actionApply),
+		Project: project, What: "model " + m.Name, Label: m.Residency, Where: "this server", Zone: s.Zone, Machine: s.Machine, Action: string(actionApply),
 	}); err != nil {
 		return nil, "", err
 	}

@@ -88,6 +88,7 @@ type target struct {
 	tally    *tally
 	steps    []StepModel
 	zone     residency.Zone // where it runs
+	machine  string         // what records call the machine of this process
 	since    time.Time      // it is in memory
 	uses     atomic.Int64
 	closed   func() // tells the service that the session is
@@ -136,10 +137,14 @@ func (t *target) away() error { return runtime.Away(t.session) }
 // longer than it may take to load.
 const maxTry = 10 * time.Second
 
-// where adds to a record where the model runs, if that is not here.
+// where adds to a record where the model runs: the machine and its zone, or the remote and
+// the zone in which the operator says that it is.
 func (t *target) where(detail map[string]any) map[string]any {
+	detail["zone"] = t.zone
 	if r := t.how.runtime.Remote.Name; r != "" {
-		detail["remote"], detail["zone"] = r, t.zone
+		detail["remote"] = r
+	} else {
+		detail["machine"] = t.machine
 	}
 	return detail
 }

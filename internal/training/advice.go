@@ -249,7 +249,7 @@ func (m *Measurement) elsewhere(family []Measurement) map[spot]resource.Amount {
 // mayTake reports that a pool may run the job now: zone, isolation, and its
 // environment.
 func (s *Service) mayTake(ctx context.Context, j Job, p compute.Pool) bool {
-	if p.Closed != "" || !j.Residency.Allows(p.Zone) || !p.Isolation.AtLeast(j.Spec.Isolation) {
+	if p.NotOpen() != "" || !p.Allows(j.Residency) || !p.Isolation.AtLeast(j.Spec.Isolation) {
 		return false
 	}
 	return j.Spec.Environment == "" || s.cfg.Environments.Admit(ctx, j.Project, j.Spec.Environment, []string{string(p.Name)}) == nil

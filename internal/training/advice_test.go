@@ -50,14 +50,14 @@ func TestAdvice(t *testing.T) {
 		t.Errorf("%+v", d.Options)
 	}
 	// A pool that may not take it is no option, whatever was measured there.
-	abroad := compute.PoolSpec{Engine: "local", Zone: "DE", PricePerHour: 9, Nodes: []compute.Node{{
+	abroad := compute.PoolSpec{Engine: "far", Zone: "DE", PricePerHour: 9, Nodes: []compute.Node{{
 		Name: "t1", CPU: resource.Cores(16), Memory: 64 * resource.GiB, Accelerators: oneGPU.Accelerators, Labels: map[string]string{"gpu.model": "Tesla T4"},
 	}}}
 	if _, _, err := w.compute.ApplyPool(alice(t.Context()), "abroad", abroad); err != nil {
 		t.Fatal(err)
 	}
 	closed := abroad
-	closed.Zone, closed.Closed = "home", "no money"
+	closed.Engine, closed.Zone, closed.Closed = "local", "home", "no money"
 	if _, _, err := w.compute.ApplyPool(alice(t.Context()), "closed", closed); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/training/diagnosis"
 )
 
@@ -59,10 +60,14 @@ type Attempt struct {
 	Pool    compute.PoolName `json:"pool,omitempty"`
 	Workers int              `json:"workers,omitempty"` // placed
 	Nodes   []string         `json:"nodes,omitempty"`   // of each worker, where known
-	Run     string           `json:"run_id,omitempty"`
-	Class   Class            `json:"class,omitempty"`
-	Reason  string           `json:"reason,omitempty"`
-	Notes   []string         `json:"notes,omitempty"` // what else is worth knowing
+	// Machine is what the machines are called that have its workers, and Zone where they
+	// are: of a pool on the server's machine it is that machine, of others the nodes.
+	Machine string         `json:"machine,omitempty"`
+	Zone    residency.Zone `json:"zone,omitempty"`
+	Run     string         `json:"run_id,omitempty"`
+	Class   Class          `json:"class,omitempty"`
+	Reason  string         `json:"reason,omitempty"`
+	Notes   []string       `json:"notes,omitempty"` // what else is worth knowing
 	// Evidence, Lines and Hint are what the end was judged by, and what to do.
 	Evidence []string         `json:"evidence,omitempty"`
 	Lines    []diagnosis.Line `json:"lines,omitempty"`

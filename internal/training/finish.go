@@ -48,9 +48,10 @@ func (s *Service) Changed(ctx context.Context, tx *store.Tx, w compute.Workload)
 	}
 	switch w.State {
 	case compute.Queued:
-		a.State, a.Pool, j.Pool, a.Workers, a.Nodes = Placing, "", "", 0, nil
+		a.State, a.Pool, j.Pool, a.Workers, a.Nodes, a.Machine, a.Zone = Placing, "", "", 0, nil, "", ""
 	case compute.Placed:
 		a.State, a.Pool, j.Pool, a.Workers, a.Nodes = Starting, w.Pool, w.Pool, max(w.Placed, 1), w.Nodes
+		a.Machine, a.Zone = w.Machine, w.Zone
 	case compute.Running:
 		if a.State == Starting {
 			a.State = Executing
@@ -157,6 +158,9 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 			return err
 		}
 		a.State, a.Class, a.Reason, a.Ended = AttemptEnded, e.class, e.reason, w.EndedAt
+		if w.Machine != "" { // where the engine picked the nodes it is known now
+			a.Machine, a.Zone = w.Machine, w.Zone
+		}
 		a.Evidence, a.Lines, a.Hint, a.Blamed, a.Members = e.evidence, e.lines, e.hint, e.blamed, members
 		if err := s.blame(ctx, tx, a); err != nil {
 			return err

@@ -404,7 +404,7 @@ func TestNamedPoolsAreTakenAsTheyAre(t *testing.T) {
 func TestMove(t *testing.T) {
 	w := newWorld(t)
 	ctx := alice(t.Context())
-	for name, spec := range map[compute.PoolName]compute.PoolSpec{"weak": {Isolation: "process"}, "abroad": {Zone: "DE"}, "second": {}} {
+	for name, spec := range map[compute.PoolName]compute.PoolSpec{"weak": {Isolation: "process"}, "abroad": {Engine: "far", Zone: "DE", Nodes: []compute.Node{{Name: "n", CPU: 1000, Memory: resource.GiB}}}, "second": {}} {
 		if _, _, err := w.compute.ApplyPool(ctx, name, spec); err != nil {
 			t.Fatal(err)
 		}

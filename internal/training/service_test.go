@@ -281,7 +281,7 @@ func TestResidency(t *testing.T) {
 	if !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "dataset flights@1 (AE, home) and dataset abroad@1 (DE)") {
 		t.Fatalf("no common zone: %v", err)
 	}
-	if _, _, err := w.compute.ApplyPool(ctx, "cheap", compute.PoolSpec{Zone: "DE", PricePerHour: 0}); err != nil {
+	if _, _, err := w.compute.ApplyPool(ctx, "cheap", compute.PoolSpec{Engine: "far", Zone: "DE", Nodes: []compute.Node{{Name: "n", CPU: 1000, Memory: resource.GiB}}}); err != nil {
 		t.Fatal(err)
 	}
 	j := w.submit(t, training.Spec{Data: map[string]string{"a": "flights"}})

@@ -73,6 +73,8 @@ type workloadRow struct {
 	Pool      string     `bun:"pool"`
 	Workers   int        `bun:"workers"`
 	Nodes     string     `bun:"nodes"`
+	Machine   string     `bun:"machine"`
+	Zone      string     `bun:"zone"`
 	Passed    string     `bun:"passed"`
 	Handle    string     `bun:"handle"`
 	Stop      string     `bun:"stop"`
@@ -157,7 +159,7 @@ func rowOf(w compute.Workload) (workloadRow, error) {
 	return workloadRow{
 		ID: string(w.ID), Project: string(w.Project), Kind: string(w.Kind), Label: w.Label, Asked: string(a), State: string(w.State),
 		Submitted: store.At(w.Submitted), Placed: store.At(w.PlacedAt), Started: store.At(w.StartedAt), Ended: store.At(w.EndedAt),
-		Pool: string(w.Pool), Workers: w.Placed, Nodes: string(nodes), Passed: string(passed), Handle: string(w.Handle), Stop: w.Stop, Status: string(st),
+		Pool: string(w.Pool), Workers: w.Placed, Nodes: string(nodes), Machine: w.Machine, Zone: string(w.Zone), Passed: string(passed), Handle: string(w.Handle), Stop: w.Stop, Status: string(st),
 		Failure: w.Failure, Hint: w.Hint, Settled: w.Settled, Denials: w.Denials, Saved: store.At(w.SavedAt), Revision: w.Revision,
 	}, nil
 }
@@ -168,7 +170,7 @@ func (r workloadRow) workload() (compute.Workload, error) {
 	w := compute.Workload{
 		ID: compute.WorkloadID(r.ID), Project: project.Name(r.Project), Kind: compute.Kind(r.Kind), Label: r.Label, State: compute.State(r.State),
 		Submitted: r.Submitted.Time(), PlacedAt: r.Placed.Time(), StartedAt: r.Started.Time(), EndedAt: r.Ended.Time(),
-		Pool: compute.PoolName(r.Pool), Placed: r.Workers, Handle: engine.Handle(r.Handle), Stop: r.Stop,
+		Pool: compute.PoolName(r.Pool), Placed: r.Workers, Machine: r.Machine, Zone: residency.Zone(r.Zone), Handle: engine.Handle(r.Handle), Stop: r.Stop,
 		Failure: r.Failure, Hint: r.Hint, Settled: r.Settled, Denials: r.Denials, SavedAt: r.Saved.Time(), Revision: r.Revision,
 	}
 	err := errors.Join(
@@ -272,7 +274,7 @@ func (Store) UpdateWorkload(ctx context.Context, tx *store.Tx, w compute.Workloa
 	}
 	r.Revision++
 	res, err := tx.NewUpdate().Model(&r).
-		Column("asked", "state", "placed", "started", "ended", "pool", "workers", "nodes", "passed", "handle", "stop", "status", "failure", "hint", "settled", "denials", "saved", "revision").
+		Column("asked", "state", "placed", "started", "ended", "pool", "workers", "nodes", "machine", "zone", "passed", "handle", "stop", "status", "failure", "hint", "settled", "denials", "saved", "revision").
 		Where("id = ? AND revision = ?", r.ID, w.Revision).Exec(ctx)
 	if err != nil {
 		return err

@@ -1,9 +1,11 @@
 package residency
 
 import (
+	"cmp"
 	"context"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -63,9 +65,9 @@ const (
 
 // ZoneSpec is the manifest of kind Zone.
 type ZoneSpec struct {
-	Jurisdiction string `json:"jurisdiction,omitempty" yaml:"jurisdiction" doc:"Whose law holds there, such as AE or DE; can be set once"`
-	Provider     string `json:"provider,omitempty" yaml:"provider" doc:"Who runs the machines"`
-	Trust        Trust  `json:"trust,omitempty" yaml:"trust" doc:"shared, dedicated or owned; default shared"`
+	Jurisdiction string `json:"jurisdiction,omitempty" yaml:"jurisdiction" doc:"Whose law holds there, such as AE or DE; set once, then changed by two people"`
+	Provider     string `json:"provider,omitempty" yaml:"provider" doc:"Who runs the machines; set once, then changed by two people"`
+	Trust        Trust  `json:"trust,omitempty" yaml:"trust" doc:"shared, dedicated or owned; default shared, lowered by two people"`
 	Description  string `json:"description,omitempty" yaml:"description" doc:"For people, at most 2000 characters"`
 }
 
@@ -87,6 +89,45 @@ func (s ZoneSpec) Validate() error {
 	return fault.New(fault.Invalid, "trust %.40q does not exist", string(s.Trust)).WithHint("Use shared, dedicated or owned.")
 }
 
+// Law is what decides whose law reaches data in a zone. Labels name zones, so who lets data
+// be in a zone relies on its law: see Widens.
+type Law struct {
+	Jurisdiction string `json:"jurisdiction,omitempty" doc:"Whose law holds there; leave out to keep it"`
+	Provider     string `json:"provider,omitempty" doc:"Who runs the machines; leave out to keep it"`
+	Trust        Trust  `json:"trust,omitempty" enum:"shared,dedicated,owned" doc:"Whose hands they are in; leave out to keep it"`
+}
+
+// Law is the zone's.
+func (s ZoneSpec) Law() Law { return Law{s.Jurisdiction, s.Provider, s.Trust} }
+
+// Or is the law with what it leaves out as in another.
+func (l Law) Or(was Law) Law {
+	return Law{cmp.Or(l.Jurisdiction, was.Jurisdiction), cmp.Or(l.Provider, was.Provider), cmp.Or(l.Trust, was.Trust)}
+}
+
+// Widens reports whether a zone that had the law was and gets l lets data come under a law,
+// or into hands, that it could not come under before: another jurisdiction or provider than
+// the one that was said, or less trust. To say one for the first time is none, and nor is
+// more trust.
+func (l Law) Widens(was Law) bool {
+	return was.Jurisdiction != "" && l.Jurisdiction != was.Jurisdiction || was.Provider != "" && l.Provider != was.Provider ||
+		slices.Index(trusts, l.Trust) < slices.Index(trusts, was.Trust)
+}
+
+// trusts are the levels, from least to most; unknown ones are less than all.
+var trusts = []Trust{Shared, Dedicated, Owned}
+
+// String is "jurisdiction DE, provider example, trust shared".
+func (l Law) String() string {
+	var parts []string
+	for _, p := range [][2]string{{"jurisdiction", l.Jurisdiction}, {"provider", l.Provider}, {"trust", string(l.Trust)}} {
+		if p[1] != "" {
+			parts = append(parts, p[0]+" "+p[1])
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
 // Place is a zone that the installation knows.
 type Place struct {
 	Zone      Zone      `json:"zone"`
@@ -104,6 +145,7 @@ type Passage struct {
 	Label   Label
 	Where   string // "pool cloud"
 	Zone    Zone
+	Machine string // that it comes to, as records call it; empty where that is not known yet
 	Action  string // the action that brings it there, "job.submit"
 }
 

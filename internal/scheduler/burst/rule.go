@@ -126,7 +126,7 @@ func permitted(w *Work, p *pool) bool {
 	if p.Alike && len(w.Roles) > 0 {
 		return false
 	}
-	return slices.Contains(w.Residency, p.Zone) && p.Isolation.AtLeast(w.Isolation) && (!w.InPlace || !p.Remote) &&
+	return p.Forbids(w.Residency) == "" && p.Isolation.AtLeast(w.Isolation) && (!w.InPlace || !p.Remote) &&
 		p.Closed == "" && (len(w.Pools) == 0 || slices.Contains(w.Pools, p.Name))
 }
 

@@ -44,6 +44,12 @@ func TestBothDatabases(t *testing.T) {
 			if places, err := w.Border.Zones(admin); err != nil || len(places) != 2 {
 				t.Errorf("%+v, %v", places, err)
 			}
+			if got, err := w.Border.ChangeLaw(admin, border.LawChange{Zone: "DE", Law: residency.Law{Jurisdiction: "US"}, Reason: "the machines move to Ohio"}); err != nil || got.State != border.Requested {
+				t.Errorf("%+v, %v", got, err)
+			}
+			if list, _, err := w.Border.Widenings(admin, "", border.Requested, ""); err != nil || len(list) != 1 || list[0].FromLaw.Jurisdiction != "DE" || list[0].ToLaw.Jurisdiction != "US" {
+				t.Errorf("%+v, %v", list, err)
+			}
 			for _, text := range []string{"", "of 2013"} {
 				_, _, err := w.Tenancy.Apply(admin, tenancy.Request{Name: "flights", Spec: project.Spec{Description: text}})
 				check(err)

@@ -5,15 +5,17 @@
 //
 //   - border.go: Widening, its states, and what a domain lends for it (Labels).
 //   - zones.go: zones are made and changed, never removed.
+//   - law.go: the law of a zone is changed by two people with a reason.
 //   - relabel.go: narrowing at once, widening by two people with a reason.
 //   - guard.go: the one check at every door, with refusals on record.
 //   - store.go, events.go: what it needs of a database, what it tells others.
 //
 // # Guarantees
 //
-// The zone home exists. A zone's jurisdiction, once said, stays: a label that
-// was right when it was given stays right. No label is widened by fewer than two
-// people, nor when it has changed since the first of them looked.
+// The zone home exists. A zone's jurisdiction and provider, once said, and its trust
+// stay as long as fewer than two people change them: labels name the zone, and who gave
+// one relied on its law. No label is widened by fewer than two people, nor when it, or the
+// law, has changed since the first of them looked.
 //
 // # What the caller owes
 //
@@ -43,24 +45,28 @@ const (
 	Expired   State = "expired"   // nobody answered within the limit
 )
 
-// Widening is the wish that an object may be in more zones.
+// Widening is the wish that an object may be in more zones, or that a zone, and with it all
+// that may be there, comes under another law.
 type Widening struct {
-	ID      string          `json:"id"` // "wid_01J…"
-	Project project.Name    `json:"project"`
-	Kind    string          `json:"kind"` // "dataset"
-	Name    string          `json:"name"` // "weather@1"
+	ID      string          `json:"id"`      // "wid_01J…"
+	Project project.Name    `json:"project"` // empty of a zone, which is the installation's
+	Kind    string          `json:"kind"`    // "dataset", "zone"
+	Name    string          `json:"name"`    // "weather@1"
 	From    residency.Label `json:"from"`
 	To      residency.Label `json:"to"`
 	// FromClass and ToClass are set where the classification changes.
-	FromClass   project.Classification `json:"from_classification,omitempty"`
-	ToClass     project.Classification `json:"to_classification,omitempty"`
-	Reason      string                 `json:"reason"`
-	State       State                  `json:"state"`
-	RequestedBy string                 `json:"requested_by"` // principal id
-	RequestedAt time.Time              `json:"requested_at"`
-	ExpiresAt   time.Time              `json:"expires_at"`
-	DecidedBy   string                 `json:"decided_by,omitempty"`
-	DecidedAt   time.Time              `json:"decided_at,omitzero"`
+	FromClass project.Classification `json:"from_classification,omitempty"`
+	ToClass   project.Classification `json:"to_classification,omitempty"`
+	// FromLaw and ToLaw are set of a zone.
+	FromLaw     *residency.Law `json:"from_law,omitempty"`
+	ToLaw       *residency.Law `json:"to_law,omitempty"`
+	Reason      string         `json:"reason"`
+	State       State          `json:"state"`
+	RequestedBy string         `json:"requested_by"` // principal id
+	RequestedAt time.Time      `json:"requested_at"`
+	ExpiresAt   time.Time      `json:"expires_at"`
+	DecidedBy   string         `json:"decided_by,omitempty"`
+	DecidedAt   time.Time      `json:"decided_at,omitzero"`
 }
 
 // Relabelling asks for another label of an object.
@@ -83,9 +89,8 @@ func (r Relabelling) Validate() error {
 	if r.Kind == "" || r.Name == "" || len(r.Kind)+len(r.Name) > 300 {
 		return fault.New(fault.Invalid, "kind and name of the object are missing or too long")
 	}
-	if len(r.Reason) < 10 || len(r.Reason) > 2000 {
-		return fault.New(fault.Invalid, "the reason has %d bytes, from 10 to 2000 are wanted", len(r.Reason)).
-			WithHint("Say why the label may change; auditors will read it.")
+	if err := checkReason(r.Reason); err != nil {
+		return err
 	}
 	if r.Classification != "" {
 		if err := r.Classification.Validate(); err != nil {
@@ -99,6 +104,14 @@ func (r Relabelling) Validate() error {
 		return fault.New(fault.Invalid, "the label names no zone, and no classification is given").WithHint("Name every zone where the object may be, such as [home].")
 	}
 	return r.Label.Validate()
+}
+
+func checkReason(reason string) error {
+	if len(reason) >= 10 && len(reason) <= 2000 {
+		return nil
+	}
+	return fault.New(fault.Invalid, "the reason has %d bytes, from 10 to 2000 are wanted", len(reason)).
+		WithHint("Say why it may change; auditors will read it.")
 }
 
 // Labels is how a domain lends the labels of one kind of its objects. Both

@@ -34,9 +34,12 @@ func (g *Guard) Pass(ctx context.Context, p residency.Passage) error {
 	// The refused caller cannot escape the record by hanging up.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), journalTime)
 	defer cancel()
+	detail := map[string]any{"zone": p.Zone, "label": p.Label.Zones(), "where": p.Where}
+	if p.Machine != "" {
+		detail["machine"] = p.Machine
+	}
 	err := g.journal.Record(ctx, audit.Entry{
-		Project: p.Project, Action: p.Action, Object: p.What, Outcome: audit.Refused, Reason: refusal.Error(),
-		Detail: map[string]any{"zone": p.Zone, "label": p.Label.Zones(), "where": p.Where},
+		Project: p.Project, Action: p.Action, Object: p.What, Outcome: audit.Refused, Reason: refusal.Error(), Detail: detail,
 	})
 	if err != nil {
 		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Look at the server's log and free disk space.", Err: err}

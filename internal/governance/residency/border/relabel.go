@@ -121,7 +121,7 @@ func (s *Service) decide(ctx context.Context, widening string, to State) (Wideni
 	if err != nil {
 		return Widening{}, err
 	}
-	err = s.cfg.Authorizer.Allow(ctx, "dataset.relabel", policy.Object{Project: string(w.Project), Kind: w.Kind, Name: w.Name})
+	err = s.cfg.Authorizer.Allow(ctx, w.action(), policy.Object{Project: string(w.Project), Kind: w.Kind, Name: w.Name})
 	if fault.Is(err, fault.NotFound) {
 		err = unknown(widening)
 	}
@@ -132,9 +132,13 @@ func (s *Service) decide(ctx context.Context, widening string, to State) (Wideni
 	if err := person(p); err != nil {
 		return Widening{}, err
 	}
-	labels, err := s.labelsOf(w.Kind)
-	if err != nil {
-		return Widening{}, err
+	apply := s.changeLaw
+	if w.Kind != zoneKind {
+		labels, err := s.labelsOf(w.Kind)
+		if err != nil {
+			return Widening{}, err
+		}
+		apply = func(ctx context.Context, tx *store.Tx, w Widening) error { return s.carryOut(ctx, tx, labels, w) }
 	}
 	expired := false
 	err = s.cfg.DB.Update(ctx, string(w.Project), func(ctx context.Context, tx *store.Tx) error {
@@ -153,20 +157,20 @@ func (s *Service) decide(ctx context.Context, widening string, to State) (Wideni
 		case to == Rejected && w.RequestedBy == p.ID:
 			w.State = Withdrawn
 		case to == Approved && s.cfg.Second != nil:
-			asked := policy.Requested{By: []string{w.RequestedBy}, At: w.RequestedAt, Actions: []policy.Action{"dataset.relabel"}, Object: policy.Object{Project: string(w.Project), Kind: w.Kind, Name: w.Name}}
+			asked := policy.Requested{By: []string{w.RequestedBy}, At: w.RequestedAt, Actions: []policy.Action{w.action()}, Object: policy.Object{Project: string(w.Project), Kind: w.Kind, Name: w.Name}}
 			if err := s.cfg.Second(ctx, tx, asked); err != nil {
 				return fault.Wrap(err, "widening %s %s", w.Kind, w.Name)
 			}
 			w.State = to
 		case to == Approved && w.RequestedBy == p.ID:
-			return fault.New(fault.PermissionDenied, "a label is widened by two people, and %s asked for this", p).
-				WithHint("Ask another admin of project %s to approve %s.", w.Project, w.ID)
+			return fault.New(fault.PermissionDenied, "%s by two people, and %s asked for this", w.takes(), p).
+				WithHint("Ask another admin of %s to approve %s.", w.whose(), w.ID)
 		default:
 			w.State = to
 		}
 		w.DecidedBy, w.DecidedAt = p.ID, now
 		if w.State == Approved {
-			return s.carryOut(ctx, tx, labels, w)
+			return apply(ctx, tx, w)
 		}
 		return s.record(ctx, tx, w)
 	})
@@ -191,7 +195,7 @@ func (s *Service) carryOut(ctx context.Context, tx *store.Tx, labels Labels, w W
 			return fault.New(fault.Conflict, "%s %s may be in %s now, not in %s as when this was asked", w.Kind, w.Name, now, w.From).
 				WithHint("Ask again, so that both of you see what it is now.")
 		}
-		if err := s.Known(ctx, tx, w.To); err != nil {
+		if err := s.unchanged(ctx, tx, w); err != nil {
 			return err
 		}
 		if err := labels.Relabel(ctx, tx, w.Project, w.Name, w.To); err != nil {
@@ -217,24 +221,52 @@ func (s *Service) carryOut(ctx context.Context, tx *store.Tx, labels Labels, w W
 	return s.record(ctx, tx, w)
 }
 
+// unchanged refuses zones that the installation does not know, and new ones that were
+// changed since a widening was asked for: their law may be another one than both looked at.
+func (s *Service) unchanged(ctx context.Context, tx *store.Tx, w Widening) error {
+	if err := s.Known(ctx, tx, w.To); err != nil {
+		return err
+	}
+	for _, z := range w.To.Zones() {
+		place, err := s.cfg.Store.Zone(ctx, tx, z)
+		if err != nil {
+			return err
+		}
+		if !w.From.Allows(z) && place.UpdatedAt.After(w.RequestedAt) {
+			return fault.New(fault.Conflict, "zone %s was changed after this was asked, and has %s now", z, place.Law()).
+				WithHint("Ask again, so that both of you see what it is now.")
+		}
+	}
+	return nil
+}
+
 // record writes a widening's state, on the audit log too.
 func (s *Service) record(ctx context.Context, tx *store.Tx, w Widening) error {
 	if err := s.cfg.Store.PutWidening(ctx, tx, w); err != nil {
 		return err
 	}
-	err := audit.Append(ctx, tx, audit.Entry{Project: string(w.Project), Action: "dataset.relabel", Object: w.Kind + " " + w.Name, Reason: w.Reason, Detail: map[string]any{
-		"widening": w.ID, "state": w.State, "from": w.From.Zones(), "to": w.To, "from_classification": w.FromClass, "to_classification": w.ToClass, "requested_by": w.RequestedBy, "decided_by": w.DecidedBy,
-	}})
+	detail := map[string]any{"widening": w.ID, "state": w.State, "requested_by": w.RequestedBy, "decided_by": w.DecidedBy}
+	if w.Kind == zoneKind {
+		detail["from_law"], detail["to_law"] = w.FromLaw, w.ToLaw
+	} else {
+		detail["from"], detail["to"], detail["from_classification"], detail["to_classification"] = w.From.Zones(), w.To, w.FromClass, w.ToClass
+	}
+	err := audit.Append(ctx, tx, audit.Entry{Project: string(w.Project), Action: string(w.action()), Object: w.Kind + " " + w.Name, Reason: w.Reason, Detail: detail})
 	if err != nil {
 		return err
 	}
 	return event.Publish(ctx, tx, string(w.Project), WideningChanged, w)
 }
 
-// Widenings lists a project's, the newest first, 100 by 100; next is the page
-// token of the following page. An empty state means all. Needs dataset.read.
+// Widenings lists a project's, or without one those of zones, the newest first, 100 by 100;
+// next is the page token of the following page. An empty state means all. Needs dataset.read;
+// without a project zone.apply.
 func (s *Service) Widenings(ctx context.Context, in project.Name, state State, pageToken string) (list []Widening, next string, err error) {
-	if err := s.cfg.Authorizer.Allow(ctx, "dataset.read", policy.Object{Project: string(in), Kind: "widening"}); err != nil {
+	action := policy.Action("dataset.read")
+	if in == "" {
+		action = "zone.apply"
+	}
+	if err := s.cfg.Authorizer.Allow(ctx, action, policy.Object{Project: string(in), Kind: "widening"}); err != nil {
 		return nil, "", err
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -248,12 +280,34 @@ func (s *Service) Widenings(ctx context.Context, in project.Name, state State, p
 	return list, next, err
 }
 
+// action is what asking for a widening, and deciding it, needs.
+func (w Widening) action() policy.Action {
+	if w.Kind == zoneKind {
+		return "zone.apply"
+	}
+	return "dataset.relabel"
+}
+
+func (w Widening) takes() string {
+	if w.Kind == zoneKind {
+		return "the law of a zone is changed"
+	}
+	return "a label is widened"
+}
+
+func (w Widening) whose() string {
+	if w.Project == "" {
+		return "the installation"
+	}
+	return "project " + string(w.Project)
+}
+
 // person refuses services, attempts and loops where people must decide.
 func person(p identity.Principal) error {
 	if p.Kind == identity.User {
 		return nil
 	}
-	return fault.New(fault.PermissionDenied, "a label is widened by two people, and %s is none", p).
+	return fault.New(fault.PermissionDenied, "this takes two people, and %s is none", p).
 		WithHint("Use the token of a user.")
 }
 

@@ -1,6 +1,7 @@
 package border
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -65,8 +66,8 @@ type ZoneRequest struct {
 }
 
 // Apply makes the zone as the manifest says. Needs zone.apply in the
-// installation. Errors: fault.Invalid; fault.Conflict for another jurisdiction
-// or a name that differs from another zone's in case only.
+// installation. Errors: fault.Invalid; fault.Conflict for a law that takes two people (see
+// ChangeLaw) or a name that differs from another zone's in case only.
 func (s *Service) Apply(ctx context.Context, r ZoneRequest) (residency.Place, project.Change, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, "zone.apply", policy.Object{Kind: "zone", Name: string(r.Zone)}); err != nil {
 		return residency.Place{}, "", err
@@ -77,25 +78,14 @@ func (s *Service) Apply(ctx context.Context, r ZoneRequest) (residency.Place, pr
 	if err := r.Spec.Validate(); err != nil {
 		return residency.Place{}, "", err
 	}
-	if r.Spec.Trust == "" {
-		r.Spec.Trust = residency.Shared
-	}
 	var p residency.Place
+	var was residency.Law
 	var change project.Change
 	apply := func(ctx context.Context, tx *store.Tx) (err error) {
-		if p, change, err = s.plan(ctx, tx, r); err != nil || change == project.Unchanged || r.DryRun {
+		if p, was, change, err = s.plan(ctx, tx, r); err != nil || change == project.Unchanged || r.DryRun {
 			return err
 		}
-		if err := s.cfg.Store.PutZone(ctx, tx, p); err != nil {
-			return err
-		}
-		err = audit.Append(ctx, tx, audit.Entry{Action: "zone.apply", Object: "zone " + string(p.Zone), Detail: map[string]any{
-			"jurisdiction": p.Jurisdiction, "provider": p.Provider, "trust": p.Trust, "revision": p.Revision,
-		}})
-		if err != nil {
-			return err
-		}
-		return event.Publish(ctx, tx, "", ZoneApplied, p)
+		return s.putZone(ctx, tx, p, was)
 	}
 	var err error
 	if r.DryRun {
@@ -109,42 +99,58 @@ func (s *Service) Apply(ctx context.Context, r ZoneRequest) (residency.Place, pr
 	return p, change, nil
 }
 
-// plan is the zone as it will be, and what that changes.
-func (s *Service) plan(ctx context.Context, tx *store.Tx, r ZoneRequest) (residency.Place, project.Change, error) {
-	p, err := s.cfg.Store.Zone(ctx, tx, r.Zone)
+// putZone writes a zone, with its law before and after on record.
+func (s *Service) putZone(ctx context.Context, tx *store.Tx, p residency.Place, was residency.Law) error {
+	if err := s.cfg.Store.PutZone(ctx, tx, p); err != nil {
+		return err
+	}
+	err := audit.Append(ctx, tx, audit.Entry{Action: "zone.apply", Object: "zone " + string(p.Zone), Detail: map[string]any{
+		"jurisdiction": p.Jurisdiction, "provider": p.Provider, "trust": p.Trust, "revision": p.Revision, "from_law": was, "to_law": p.Law(),
+	}})
+	if err != nil {
+		return err
+	}
+	return event.Publish(ctx, tx, "", ZoneApplied, p)
+}
+
+// plan is the zone as it will be, its law before, and what that changes.
+func (s *Service) plan(ctx context.Context, tx *store.Tx, r ZoneRequest) (p residency.Place, was residency.Law, change project.Change, err error) {
+	p, err = s.cfg.Store.Zone(ctx, tx, r.Zone)
 	if fault.Is(err, fault.NotFound) {
 		all, err := s.cfg.Store.Zones(ctx, tx)
 		if err != nil {
-			return p, "", err
+			return p, was, "", err
 		}
 		if len(all) >= maxPlaces {
-			return p, "", fault.New(fault.Exhausted, "there are %d zones, at most %d are allowed", len(all), maxPlaces)
+			return p, was, "", fault.New(fault.Exhausted, "there are %d zones, at most %d are allowed", len(all), maxPlaces)
 		}
 		for _, other := range all {
 			if strings.EqualFold(string(other.Zone), string(r.Zone)) {
-				return p, "", fault.New(fault.Conflict, "zone %s exists", other.Zone).WithHint("Spell it as %s.", other.Zone)
+				return p, was, "", fault.New(fault.Conflict, "zone %s exists", other.Zone).WithHint("Spell it as %s.", other.Zone)
 			}
 		}
 		now := s.now()
-		return residency.Place{Zone: r.Zone, ZoneSpec: r.Spec, CreatedAt: now, UpdatedAt: now, Revision: 1}, project.Created, nil
+		r.Spec.Trust = cmp.Or(r.Spec.Trust, residency.Shared)
+		return residency.Place{Zone: r.Zone, ZoneSpec: r.Spec, CreatedAt: now, UpdatedAt: now, Revision: 1}, was, project.Created, nil
 	}
 	if err != nil {
-		return p, "", err
+		return p, was, "", err
 	}
-	if r.Spec.Jurisdiction == "" {
-		r.Spec.Jurisdiction = p.Jurisdiction
+	was = p.Law()
+	law := r.Spec.Law().Or(was)
+	if law.Widens(was) {
+		err := fault.New(fault.Conflict, "zone %s has %s, and labels that name it rely on that; %s takes two people and a reason", p.Zone, was, law).
+			WithHint("Ask with: %s. Or make another zone.", command(p.Zone, law, was))
+		return p, was, "", audit.Refuse(err, audit.Entry{Action: "zone.apply", Object: "zone " + string(p.Zone)})
 	}
-	if p.Jurisdiction != "" && r.Spec.Jurisdiction != p.Jurisdiction {
-		return p, "", fault.New(fault.Conflict, "zone %s is in jurisdiction %s and stays there, because labels already name it", p.Zone, p.Jurisdiction).
-			WithHint("Make another zone for %s.", r.Spec.Jurisdiction)
-	}
+	r.Spec.Jurisdiction, r.Spec.Provider, r.Spec.Trust = law.Jurisdiction, law.Provider, law.Trust
 	if p.ZoneSpec == r.Spec {
-		return p, project.Unchanged, nil
+		return p, was, project.Unchanged, nil
 	}
 	p.ZoneSpec = r.Spec
 	p.UpdatedAt = s.now()
 	p.Revision++
-	return p, project.Updated, nil
+	return p, was, project.Updated, nil
 }
 
 // Zones lists all zones by name. Needs zone.read.

@@ -62,6 +62,8 @@ type wideningRow struct {
 	ToZones     string // JSON
 	FromClass   string
 	ToClass     string
+	FromLaw     string // JSON; '' but of a zone
+	ToLaw       string // JSON
 	Reason      string
 	State       string
 	RequestedBy string
@@ -78,7 +80,11 @@ func (r wideningRow) widening() (border.Widening, error) {
 		RequestedBy: r.RequestedBy, RequestedAt: r.RequestedAt.Time(), ExpiresAt: r.ExpiresAt.Time(),
 		DecidedBy: r.DecidedBy, DecidedAt: r.DecidedAt.Time(),
 	}
-	return w, errors.Join(json.Unmarshal([]byte(r.FromZones), &w.From), json.Unmarshal([]byte(r.ToZones), &w.To))
+	err := errors.Join(json.Unmarshal([]byte(r.FromZones), &w.From), json.Unmarshal([]byte(r.ToZones), &w.To))
+	if r.FromLaw != "" {
+		err = errors.Join(err, json.Unmarshal([]byte(r.FromLaw), &w.FromLaw), json.Unmarshal([]byte(r.ToLaw), &w.ToLaw))
+	}
+	return w, err
 }
 
 // Zone implements border.Store.
@@ -155,9 +161,20 @@ func (Store) PutWidening(ctx context.Context, tx *store.Tx, w border.Widening) e
 	if err != nil {
 		return err
 	}
+	var law [2]string
+	for i, l := range []*residency.Law{w.FromLaw, w.ToLaw} {
+		if l == nil {
+			continue
+		}
+		b, err := json.Marshal(l)
+		if err != nil {
+			return err
+		}
+		law[i] = string(b)
+	}
 	_, err = tx.NewInsert().Model(&wideningRow{
 		ID: w.ID, Project: string(w.Project), Kind: w.Kind, Name: w.Name, FromZones: string(from), ToZones: string(to),
-		FromClass: string(w.FromClass), ToClass: string(w.ToClass),
+		FromClass: string(w.FromClass), ToClass: string(w.ToClass), FromLaw: law[0], ToLaw: law[1],
 		Reason: w.Reason, State: string(w.State), RequestedBy: w.RequestedBy, RequestedAt: store.At(w.RequestedAt),
 		ExpiresAt: store.At(w.ExpiresAt), DecidedBy: w.DecidedBy, DecidedAt: store.At(w.DecidedAt),
 	}).On("CONFLICT (id) DO UPDATE").
