@@ -178,16 +178,18 @@ func checkRoom(what, dir string, least room) error {
 	return nil
 }
 
-// roomFor refuses to store what would take the disk of the data directory below its
-// reserve. Nil where objects are kept elsewhere.
+// roomFor refuses to store what a job leaves where that would take the disk of the data
+// directory below half of its reserve: the reserve is for what was begun, and not for one
+// job alone. Nil where objects are kept elsewhere.
 func (c Config) roomFor(bytes, files int64) error {
 	free, err := roomOf(c.Data)
 	if err != nil {
 		return fault.New(fault.Unavailable, "disk of the data directory: %w", err)
 	}
 	least := c.reserve()
+	least.bytes, least.files = least.bytes/2, least.files/2
 	if free.bytes-least.bytes < bytes || free.files-least.files < files {
-		return fault.New(fault.Exhausted, "it has %d MiB in %d files, and the server's disk has %d MiB and %d inodes left beside its reserve: %w",
+		return fault.New(fault.Exhausted, "it has %d MiB in %d files, and the server's disk has %d MiB and %d inodes left beside half of its reserve: %w",
 			(bytes+1<<20-1)>>20, files, max(free.bytes-least.bytes, 0)>>20, max(free.files-least.files, 0), syscall.ENOSPC).
 			WithHint("Leave less, or have space freed on the server's disk. Holes of a sparse file count: they are stored as zeros.")
 	}

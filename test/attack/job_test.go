@@ -226,7 +226,7 @@ func TestHostileJob(t *testing.T) {
 		{"workload.connect", "attack.invalid:443"}, // by the proxy
 		{"workload.connect", "169.254.169.254:80"},
 		{"audit.read", "audit"},
-		{"audit.export", "the installation"},
+		{"audit.export", "audit"},
 		{"token.create", "service mine"},
 		{"job.submit", "project " + project},
 		{"job.submit", "job wide"},

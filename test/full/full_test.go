@@ -325,6 +325,16 @@ func (w *world) ends(t *testing.T, job string) (state string) {
 	return state
 }
 
+// reason is why a job ended.
+func (w *world) reason(t *testing.T, job string) string {
+	t.Helper()
+	var j client.Object
+	if err := w.c.Do(t.Context(), http.MethodGet, base+"/jobs/"+job, nil, &j); err != nil {
+		return err.Error()
+	}
+	return j.Text("reason")
+}
+
 // TestFullDisk takes the last byte away, twice, and kills the server once.
 func TestFullDisk(t *testing.T) {
 	s := live.New(t, "")
@@ -422,7 +432,7 @@ func TestReserve(t *testing.T) {
 	live.Fill(t, d.Root, 16<<20)
 	w.refused(t, "lower limits.free")
 	if state := w.ends(t, short); state != "succeeded" {
-		t.Errorf("a job that was running %s", state)
+		t.Errorf("a job that was running %s: %s", state, w.reason(t, short))
 	}
 	if err := w.c.Do(t.Context(), http.MethodPost, base+"/jobs/"+long+"/cancel", map[string]any{}, nil); err != nil {
 		t.Errorf("cancelling: %v", err)

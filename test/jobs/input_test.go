@@ -147,11 +147,9 @@ func TestFullDisk(t *testing.T) {
 		"f = open(d + '/.two', 'wb', buffering=0)",
 		"while True: f.write(bytes(1 << 20))",
 	)})
-	// It ends, although no end can be recorded on a full disk: there is ballast.
-	// What looks after it may have found no space either for what it knows.
 	got := ended(p, job)
 	text := p.Run(0, "job", "describe", job)
-	if known := got.Class == "infrastructure" && strings.Contains(text, "No space left on device"); !known && (got.Class != "node_lost" || !strings.Contains(text, "its disk was full")) {
+	if got.Class != "out_of_disk" || !strings.Contains(text, "of its disk limit of") || !strings.Contains(text, "spec.disk") {
 		t.Error(text)
 	}
 	p.Eventually("its checkpoint is not kept", func() (bool, error) {

@@ -198,13 +198,19 @@ func (p *Project) Register(name string, files ...[]byte) {
 	p.T.Helper()
 	p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/registered-models/create", map[string]any{"name": name}, nil))
 	for _, file := range files {
-		var run client.Object
-		p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/runs/create", map[string]any{"experiment_id": "0"}, &run))
-		id := run.Text("run.info.run_id")
-		p.Must(p.Foreign(p.C, http.MethodPut, "/api/2.0/mlflow-artifacts/artifacts/0/"+id+"/artifacts/model/model.onnx", bytes.NewReader(file), nil))
-		p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/model-versions/create", map[string]any{"name": name, "source": "runs:/" + id + "/model", "run_id": id}, nil))
+		p.RegisterVersion(name, file)
 	}
 	p.Must(p.C.Do(p.T.Context(), http.MethodPut, p.Path("models/"+name+"/aliases/champion"), map[string]any{"version": "1"}, nil))
+}
+
+// RegisterVersion registers a version of a model that there is, as MLflow's client does.
+func (p *Project) RegisterVersion(name string, file []byte) {
+	p.T.Helper()
+	var run client.Object
+	p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/runs/create", map[string]any{"experiment_id": "0"}, &run))
+	id := run.Text("run.info.run_id")
+	p.Must(p.Foreign(p.C, http.MethodPut, "/api/2.0/mlflow-artifacts/artifacts/0/"+id+"/artifacts/model/model.onnx", bytes.NewReader(file), nil))
+	p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/model-versions/create", map[string]any{"name": name, "source": "runs:/" + id + "/model", "run_id": id}, nil))
 }
 
 // Answer is a deployment's.

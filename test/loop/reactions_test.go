@@ -127,7 +127,7 @@ func killSwitch(p *pond) {
 func busy(p *pond) {
 	t := p.T
 	p.trained(10)
-	p.Register("m", linear(0, 1, 0))
+	p.RegisterVersion("m", linear(0, 1, 0))
 	p.Apply(retraining)
 	r := rand.New(rand.NewPCG(13, 14))
 	p.rows("m", 0, 250, normal(r, 0))
