@@ -219,7 +219,7 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 	for _, r := range w.Roles {
 		spec.Roles = append(spec.Roles, engine.Role{Name: r.Name, Workers: r.Workers, Resources: r.Request})
 	}
-	if p.Elastic.simulates() {
+	if simulates(p.Elastic) {
 		spec.Nodes = nil // all of them are this machine
 	}
 	return spec, nil

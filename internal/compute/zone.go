@@ -24,7 +24,7 @@ func (s *Service) here(engineName string) bool {
 
 // simulates reports a cloud whose nodes are the server's machine. Other provisioners
 // bring machines of their own, in the zone of the pool.
-func (e *Elastic) simulates() bool { return e != nil && e.Provisioner == simulatedCloud }
+func simulates(e *Elastic) bool { return e != nil && e.Provisioner == simulatedCloud }
 
 // misplaced says why nothing may be placed in a pool of this zone; empty when it may.
 func (s *Service) misplaced(zone residency.Zone, engineName string, elastic *Elastic) string {
@@ -47,7 +47,7 @@ func (s *Service) checkZone(spec PoolSpec) error {
 // locate says of a pool where its machines are, and whether its zone is wrong.
 func (s *Service) locate(p *Pool) {
 	p.MachineZone, p.Misplaced = p.Zone, s.misplaced(p.Zone, p.Engine, p.Elastic)
-	if s.here(p.Engine) && (p.Elastic == nil || p.Elastic.simulates()) {
+	if s.here(p.Engine) && (p.Elastic == nil || simulates(p.Elastic)) {
 		p.MachineZone = s.cfg.Zone
 	}
 }
@@ -72,7 +72,7 @@ func (p Pool) NotOpen() string { return cmp.Or(p.Closed, p.Misplaced) }
 // machine is what records call the machines of a workload: that of the server, or the
 // nodes that have its workers, as the engine calls them.
 func (s *Service) machine(p Pool, nodes []string) string {
-	if s.here(p.Engine) && (p.Elastic == nil || p.Elastic.simulates()) {
+	if s.here(p.Engine) && (p.Elastic == nil || simulates(p.Elastic)) {
 		return s.cfg.Machine
 	}
 	return machines(nodes)

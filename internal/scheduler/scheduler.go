@@ -140,7 +140,7 @@ type Pool struct {
 
 // Forbids is the first of the pool's zones that is not among those of a work's residency;
 // empty when its data may be there.
-func (p *Pool) Forbids(residency []string) string {
+func (p Pool) Forbids(residency []string) string {
 	for _, z := range []string{p.Zone, p.MachineZone} {
 		if z != "" && !slices.Contains(residency, z) {
 			return z
