@@ -41,7 +41,7 @@ func TestBrokenChunks(t *testing.T) {
 	parameter := regexp.MustCompile(`\{[^}]*\}`)
 	blamed := 0
 	for _, r := range w.server.Routes() {
-		if r.Method != "POST" && r.Method != "PUT" && r.Method != "PATCH" {
+		if r.Method != http.MethodPost && r.Method != http.MethodPut && r.Method != http.MethodPatch {
 			continue
 		}
 		path := parameter.ReplaceAllString(strings.ReplaceAll(r.Path, "{project}", "flights"), "x")
@@ -59,7 +59,7 @@ func TestBrokenChunks(t *testing.T) {
 			}
 			b := make([]byte, 300)
 			n, _ := resp.Body.Read(b)
-			_ = conn.Close()
+			_, _ = resp.Body.Close(), conn.Close()
 			if resp.StatusCode == http.StatusBadRequest {
 				blamed++
 			}

@@ -43,7 +43,7 @@ func TestHeaders(t *testing.T) {
 	}
 	for name, h := range map[string]http.Handler{"grpc": w.server.GRPC(), "flight": w.server.Flight()} {
 		r := httptest.NewRecorder()
-		h.ServeHTTP(r, httptest.NewRequest("POST", "http://127.0.0.1/x", nil))
+		h.ServeHTTP(r, httptest.NewRequest(http.MethodPost, "http://127.0.0.1/x", nil))
 		if r.Header().Get("X-Content-Type-Options") != "nosniff" || r.Header().Get("Cache-Control") != "no-store" {
 			t.Errorf("%s: %v", name, r.Header())
 		}
@@ -67,7 +67,7 @@ func TestHeadersOfTLS(t *testing.T) {
 		{"[::1]", true, ""},
 		{"", true, ""},
 	} {
-		req := httptest.NewRequest("GET", "/", nil)
+		req := httptest.NewRequest(http.MethodGet, "/", nil)
 		if req.Host = test.host; test.tls {
 			req.TLS = &tls.ConnectionState{}
 		}
@@ -87,7 +87,7 @@ func TestHeadersOfTLS(t *testing.T) {
 
 // BenchmarkHeaders is what the headers cost an answer.
 func BenchmarkHeaders(b *testing.B) {
-	req := httptest.NewRequest("GET", "http://127.0.0.1/", nil)
+	req := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/", nil)
 	for name, h := range map[string]http.Handler{
 		"with":    hardened(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})),
 		"without": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),

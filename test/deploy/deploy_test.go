@@ -56,7 +56,7 @@ func TestUnit(t *testing.T) {
 			t.Errorf("%s is set: %s", name, why)
 		}
 	}
-	for _, set := range strings.Fields(has["SystemCallFilter"]) {
+	for set := range strings.FieldsSeq(has["SystemCallFilter"]) {
 		if needed := strings.TrimPrefix(set, "~"); needed == "@mount" || needed == "@debug" || needed == "@privileged" || needed == "@process" {
 			t.Errorf("the unit refuses %s, which sandboxes and profiles use", needed)
 		}
