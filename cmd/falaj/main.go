@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/falaj-ml/falaj/internal/app"
 	"github.com/falaj-ml/falaj/internal/cli"
+	"github.com/falaj-ml/falaj/internal/sandbox/harden"
 )
 
 var version = "dev" // set by the linker
@@ -21,14 +23,19 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	hardened := slices.Contains(os.Environ(), harden.Marker)
+	_ = os.Unsetenv(harden.Name) // what the server starts is not started anew
 	w := cli.World{Args: os.Args[1:], Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Version: version}
 	w.Up = func(ctx context.Context, file string, flags map[string]any, keep func(server, token, ca string) error) error {
 		cfg, err := app.LoadConfig(file, w.Env, flags)
 		if err != nil {
 			return err
 		}
+		if !hardened {
+			err = harden.Exec(w.Env) // returns only when it fails
+		}
 		syscall.Umask(0o077) // whatever library makes a file, it is nobody else's
-		return app.Run(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr, Path: filepath.SplitList(os.Getenv("PATH")), Keep: keep})
+		return app.Run(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr, Path: filepath.SplitList(os.Getenv("PATH")), Keep: keep, Hardening: err})
 	}
 	w.CheckConfig = func(file string, flags map[string]any) (string, error) {
 		cfg, err := app.LoadConfig(file, w.Env, flags)

@@ -37,6 +37,8 @@ type World struct {
 	// Keep stores the first-run token for this user's command line, and the
 	// certificate to trust, if there is one; may be nil.
 	Keep func(server, token, ca string) error
+	// Hardening is why the process could not give up rights, see package harden; nil: it did.
+	Hardening error
 }
 
 // App is a server that was put together. Close what New opened with Stop.
@@ -83,6 +85,9 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	}
 	if a.lock, err = lifecycle.LockDir(a.cfg.Data); err != nil {
 		return nil, err
+	}
+	if w.Hardening != nil {
+		a.log.WarnContext(ctx, "the server keeps privileges that it does not need; falaj doctor says which", slog.Any("error", w.Hardening))
 	}
 	if err := backup.Unfinished(a.cfg.Data); err != nil {
 		return nil, err

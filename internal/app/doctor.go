@@ -16,8 +16,10 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
+	"github.com/falaj-ml/falaj/internal/sandbox/harden"
 )
 
 // finding is one line of the doctor's report.
@@ -85,6 +87,7 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		}
 		out = append(out, finding{mark, "isolation " + cfg.Isolation, "Weaker than sandbox: user code shares this machine's processes and network. Use sandbox where the kernel allows it."})
 	}
+	out = append(out, hardening(dir)...)
 	uv := cfg.uvPath()
 	say(uv != "", "uv, which builds environments", "Run `make deps`, or set environments.uv.")
 	_, err = exec.LookPath("python3")
@@ -97,6 +100,31 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		usable = usable && f.mark != "✗"
 	}
 	return render(out), usable
+}
+
+// hardening says of what a server deprives itself: the one that has the data directory,
+// else one that would be started here.
+func hardening(dir string) []finding {
+	who, todo := "a server here", "Something forbids it, such as a seccomp profile around this process."
+	state, err := harden.Try()
+	if pid := lifecycle.Owner(dir); pid != 0 {
+		who, todo = fmt.Sprintf("the server (process %d)", pid), "Restart it with `falaj up` of this version; its log says why it could not."
+		state, err = harden.Of(pid)
+	}
+	if err != nil {
+		return []finding{{"!", who + " keeps privileges that it does not need: " + err.Error(), todo}}
+	}
+	say := func(ok bool, good, bad string) finding {
+		if ok {
+			return finding{"✓", who + " " + good, ""}
+		}
+		return finding{"!", who + " " + bad, todo}
+	}
+	return []finding{
+		say(state.NoNewPrivileges, "starts nothing that gains privileges", "may start programs that gain privileges (set-id bits)"),
+		say(state.Filtered, "is refused system calls that it does not need", "has no system call filter"),
+		say(state.Capabilities == 0, "has no capability that it does not need", fmt.Sprintf("has capabilities that it does not need: %#x", state.Capabilities)),
+	}
 }
 
 // masterKey compares the master key's file with the passphrase that is configured.

@@ -62,9 +62,9 @@ func (a *app) monitorClassify() *cobra.Command {
 			if err := json.Unmarshal(b, &c); err != nil {
 				return err
 			}
-			a.say("window %s of monitor %s, its rows are %s: %s", cell(found, "window"), printable(args[0]), cell(found, "dataset"), c.words())
+			a.say("window %s of monitor %s, its rows are %s: %s", cell(found, "window"), plain(args[0]), cell(found, "dataset"), c.words())
 			if c.State == "running" {
-				a.say("Wait with `falaj job wait %s`; then `falaj monitor show %s` has what it found.", printable(c.Job), printable(args[0]))
+				a.say("Wait with `falaj job wait %s`; then `falaj monitor show %s` has what it found.", plain(c.Job), plain(args[0]))
 			}
 			return nil
 		},
@@ -77,12 +77,12 @@ func (a *app) monitorClassify() *cobra.Command {
 // words is a classification in a line.
 func (c *shownClassifier) words() string {
 	if c.State != "done" {
-		text := "classifier " + printable(c.State)
+		text := "classifier " + plain(c.State)
 		if c.Job != "" {
-			text += " as job " + printable(c.Job)
+			text += " as job " + plain(c.Job)
 		}
 		if c.Reason != "" {
-			text += ": " + printable(c.Reason)
+			text += ": " + plain(c.Reason)
 		}
 		return text
 	}
@@ -91,9 +91,9 @@ func (c *shownClassifier) words() string {
 		verdict = "DRIFTED"
 	}
 	text := fmt.Sprintf("told from %s with area %s [%s, %s], p = %s: %s, where the low end must be over %.4g",
-		printable(c.Baseline), number(c.AUC), number(c.Low), number(c.High), number(c.PValue), verdict, c.Threshold)
+		plain(c.Baseline), number(c.AUC), number(c.Low), number(c.High), number(c.PValue), verdict, c.Threshold)
 	if c.Reason != "" {
-		text += " (" + printable(c.Reason) + ")"
+		text += " (" + plain(c.Reason) + ")"
 	}
 	return text
 }
@@ -109,7 +109,7 @@ func (a *app) drawClassifier(windows []shownWindow) {
 	var top []string
 	for _, f := range newest.Classifier.TopFeatures {
 		if f.Importance > 0 && len(top) < 5 {
-			top = append(top, fmt.Sprintf("%s %.3g", printable(f.Name), f.Importance))
+			top = append(top, fmt.Sprintf("%s %.3g", plain(f.Name), f.Importance))
 		}
 	}
 	if len(top) > 0 {

@@ -14,7 +14,7 @@
 //   - cost.go: what was used and what it cost; chart.go draws a comparison.
 //   - simulate.go: simulate, which needs no server but for --from-live.
 //   - import.go: bring over what other systems have; mlflow/ reads them.
-//   - output.go: tables, JSON, YAML, progress bars.
+//   - output.go: tables, JSON, YAML, progress bars. visible.go: control characters in them.
 //
 // Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not permitted, 4 not found,
 // 5 conflict, 6 no answer.
@@ -81,26 +81,33 @@ type app struct {
 	World
 	server, token, project, output string
 	ca                             string
+
+	out    io.Writer // standard output itself; see raw
+	screen io.Writer // standard error itself, on which progress is drawn; texts of others go through plain
 }
 
 // Run executes the command line and returns the exit code.
 func Run(ctx context.Context, w World) int {
-	a := &app{World: w}
+	out, said := &visible{w: w.Stdout}, &visible{w: w.Stderr}
+	defer out.end()
+	defer said.end()
+	a := &app{World: w, out: w.Stdout, screen: w.Stderr}
+	a.Stdout, a.Stderr = out, said
 	root := a.root()
 	root.SetArgs(w.Args)
 	root.SetIn(w.Stdin)
-	root.SetOut(w.Stdout)
-	root.SetErr(w.Stderr)
+	root.SetOut(out)
+	root.SetErr(said)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
 	code := exitCode(err)
-	fmt.Fprintf(w.Stderr, "falaj: %s\n", err)
+	fmt.Fprintf(said, "falaj: %s\n", err)
 	if hint := hintOf(err); hint != "" {
-		fmt.Fprintf(w.Stderr, "  → %s\n", hint)
+		fmt.Fprintf(said, "  → %s\n", hint)
 	} else if _, refused := errors.AsType[*client.Error](err); code == 2 && cmd != nil && !refused { // of a manifest the help says nothing
-		fmt.Fprintf(w.Stderr, "  → See `%s --help`.\n", cmd.CommandPath())
+		fmt.Fprintf(said, "  → See `%s --help`.\n", cmd.CommandPath())
 	}
 	return code
 }
@@ -151,7 +158,8 @@ func (a *app) root() *cobra.Command {
 		Short: "A sovereign machine-learning platform in one binary",
 		Long: "Falaj runs the machine-learning life cycle and can prove what it did: data to features,\n" +
 			"features to training, models to production. `falaj up` starts a server; the other\n" +
-			"commands talk to one.",
+			"commands talk to one. Control characters in names, logs and errors are shown as escapes\n" +
+			"such as \\x1b; logs and files that go to a pipe or a file stay byte for byte.",
 		Example:       "  falaj up --data ./data\n  falaj apply -f project.yaml\n  falaj dataset import weather weather.csv --project nyc\n  falaj job why job_01J…",
 		SilenceErrors: true,
 		SilenceUsage:  true,

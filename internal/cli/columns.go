@@ -82,12 +82,12 @@ func (p versionProfile) String() string {
 	}
 	b.WriteString("\n")
 	for _, c := range p.Columns {
-		fmt.Fprintf(&b, "\n%s  %s\n  %s\n", printable(c.Column), c.Type, c.facts())
+		fmt.Fprintf(&b, "\n%s  %s\n  %s\n", plain(c.Column), c.Type, c.facts())
 		if h := c.Histogram; h != nil && len(h.Edges) > 1 {
 			fmt.Fprintf(&b, "  %s %s %s\n", h.Edges[0], heights(h.Shares), h.Edges[len(h.Edges)-1])
 		}
 		for _, v := range c.Top {
-			name := printable(v.Value)
+			name := plain(v.Value)
 			if r := []rune(name); len(r) > nameWidth {
 				name = string(r[:nameWidth-1]) + "…"
 			}
@@ -107,7 +107,7 @@ func (c columnProfile) facts() string {
 		facts = append(facts, fmt.Sprintf("%d NaN", c.NaNs))
 	}
 	if c.Min != "" || c.Max != "" {
-		facts = append(facts, fmt.Sprintf("%s to %s", printable(c.Min), printable(c.Max)))
+		facts = append(facts, fmt.Sprintf("%s to %s", plain(c.Min), plain(c.Max)))
 	}
 	if c.Mean != nil && c.Std != nil {
 		facts = append(facts, fmt.Sprintf("mean %.5g ± %.5g", *c.Mean, *c.Std))

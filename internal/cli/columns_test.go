@@ -30,7 +30,7 @@ func TestProfileIsDrawn(t *testing.T) {
 	want := "w@3: 100 rows, 2 in quarantine; histograms and frequent values of 10\n" +
 		"\ntemp  float64\n  99 values, 40 distinct, 1 null, -3 to 40.5, mean 12.25 ± 4\n  0 ▁█▁ 30\n" +
 		"\norigin  string\n  100 values, 2 distinct\n" +
-		"  EWR [2J                      ██████████████████        75.0 %\n" +
+		"  EWR\\x1b[2J                   ██████████████████        75.0 %\n" +
 		"  " + strings.Repeat("ü", 27) + "… ▏                          0.1 %\n"
 	if got := run("dataset profile w -p nyc"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -469,7 +469,7 @@ func (a *app) featureMaterialise() *cobra.Command {
 					return fault.New(fault.Internal, "%s: materialisation %s: %s", args[0], o.Text("state"), o.Text("error"))
 				}
 				if a.terminal() {
-					fmt.Fprintf(a.Stderr, "\r%s: %s rows", args[0], o.Text("rows"))
+					fmt.Fprintf(a.screen, "\r%s: %s rows", plain(args[0]), plain(o.Text("rows")))
 				}
 			}
 		},

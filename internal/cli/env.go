@@ -18,7 +18,7 @@ func (a *app) environment() *cobra.Command {
 	cmd.AddCommand(a.envBuild(), a.envShow(), a.envCheck(), a.envDiff(), a.envPrune(), a.envWait(), &cobra.Command{
 		Use: "logs NAME", Short: "Print an environment's build log", Example: "  falaj env logs sklearn -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.stream(cmd, a.Stdout, "", "environments", args[0], "logs")
+			return a.stream(cmd, a.raw(), "", "environments", args[0], "logs")
 		},
 	})
 	return cmd
@@ -96,7 +96,7 @@ func (a *app) envShow() *cobra.Command {
 		Example: "  falaj env show sklearn -p nyc\n  falaj env show sklearn --sbom -p nyc > sklearn.cdx.json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if sbom {
-				return a.stream(cmd, a.Stdout, "", "environments", args[0], "sbom")
+				return a.stream(cmd, a.raw(), "", "environments", args[0], "sbom")
 			}
 			var o any
 			if err := a.environmentOf(cmd, http.MethodGet, nil, &o, args[0]); err != nil {

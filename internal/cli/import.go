@@ -170,7 +170,7 @@ func (a *app) bars() *bars {
 	if !a.terminal() {
 		return &bars{}
 	}
-	return &bars{p: mpb.New(mpb.WithOutput(a.Stderr), mpb.WithWidth(40))}
+	return &bars{p: mpb.New(mpb.WithOutput(a.screen), mpb.WithWidth(40))}
 }
 
 func (b *bars) show(what string, done, total int64) {
@@ -184,7 +184,7 @@ func (b *bars) show(what string, done, total int64) {
 			b.bar.Abort(false)
 		}
 		b.what = what
-		b.bar = b.p.AddBar(total, mpb.PrependDecorators(decor.Name(what+" "), decor.CountersNoUnit("%d / %d")),
+		b.bar = b.p.AddBar(total, mpb.PrependDecorators(decor.Name(plain(what)+" "), decor.CountersNoUnit("%d / %d")),
 			mpb.AppendDecorators(decor.AverageETA(decor.ET_STYLE_GO)))
 	}
 	b.bar.SetTotal(max(total, done+1), false)

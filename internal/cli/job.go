@@ -104,7 +104,8 @@ func (a *app) jobLogs() *cobra.Command {
 	var worker, attempt int
 	cmd := &cobra.Command{
 		Use: "logs JOB", Short: "Print a job's output", Args: cobra.ExactArgs(1),
-		Long:    "The lines of several workers come as they were written, each with its worker: [1] step 3 ….",
+		Long: "The lines of several workers come as they were written, each with its worker: [1] step 3 ….\n" +
+			"A terminal gets control characters as escapes such as \\x1b; a pipe or a file gets every byte.",
 		Example: "  falaj job logs job_01J… --follow -p nyc\n  falaj job logs job_01J… --worker 1 --attempt 2 -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, err := a.collection("jobs", false)
@@ -115,7 +116,7 @@ func (a *app) jobLogs() *cobra.Command {
 				return usage("--worker %d: workers count from 0", worker)
 			}
 			if !follow && worker < 0 {
-				return a.stream(cmd, a.Stdout, fmt.Sprintf("?attempt=%d", attempt), "jobs", args[0], "logs")
+				return a.stream(cmd, a.raw(), fmt.Sprintf("?attempt=%d", attempt), "jobs", args[0], "logs")
 			}
 			var j shownJob
 			if err := a.await(cmd.Context(), of.client, of.full(args[0]), &j); err != nil {
@@ -147,11 +148,11 @@ func (a *app) jobLogs() *cobra.Command {
 				})
 			}
 			if worker < 0 || workers == 1 { // the lines of one alone have no mark
-				return copied(a.Stdout)
+				return copied(a.raw())
 			}
 			r, w := io.Pipe()
 			done := make(chan error, 1)
-			go func() { done <- onlyWorker(a.Stdout, r, worker) }()
+			go func() { done <- onlyWorker(a.raw(), r, worker) }()
 			return errors.Join(copied(w), w.Close(), <-done)
 		},
 	}
@@ -388,16 +389,6 @@ func (a *app) sayJob(j shownJob) {
 	}
 	_ = w.Flush()
 	a.sayProfiles(j.Profiles)
-}
-
-// plain is text of others that must not drive the terminal.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, s)
 }
 
 func clip(s string, most int) string {

@@ -247,6 +247,6 @@ func (a *app) fetched(cmd *cobra.Command, parts ...string) error {
 		return err
 	}
 	defer resp.Body.Close()
-	_, err = io.Copy(a.Stdout, resp.Body)
+	_, err = io.Copy(a.raw(), resp.Body)
 	return err
 }

@@ -172,7 +172,7 @@ func (a *app) draw(m client.Object, windows []shownWindow) error {
 	a.say("monitor %s of deployment %s, version %s: %s", cell(m, "name"), cell(m, "deployment"), cell(m, "version"), state)
 	for _, field := range []string{"reason", "problem"} {
 		if text := m.Text(field); text != "" {
-			a.say("  %s", printable(text))
+			a.say("  %s", plain(text))
 		}
 	}
 	if len(windows) == 0 {
@@ -180,9 +180,9 @@ func (a *app) draw(m client.Object, windows []shownWindow) error {
 		return nil
 	}
 	last := windows[len(windows)-1]
-	a.say("%d windows, the newest from %s to %s with %d rows; baseline: %s", len(windows), when(last.From), when(last.To), last.Rows, printable(first(last.Baseline, "none")))
+	a.say("%d windows, the newest from %s to %s with %d rows; baseline: %s", len(windows), when(last.From), when(last.To), last.Rows, plain(first(last.Baseline, "none")))
 	if last.Note != "" {
-		a.say("  %s", printable(last.Note))
+		a.say("  %s", plain(last.Note))
 	}
 	a.say("")
 	w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
@@ -203,8 +203,8 @@ func (a *app) draw(m client.Object, windows []shownWindow) error {
 			since = when(s.From)
 		}
 		fmt.Fprintln(w, strings.Join([]string{
-			printable(name), spark(windows, find), value, limit, number(now.Mean), number(now.BaselineMean), fmt.Sprintf("%.1f %%", 100*now.Missing),
-			first(now.Method, "-"), since, short(printable(first(now.Note, "-"))),
+			plain(name), spark(windows, find), value, limit, number(now.Mean), number(now.BaselineMean), fmt.Sprintf("%.1f %%", 100*now.Missing),
+			first(now.Method, "-"), since, short(plain(first(now.Note, "-"))),
 		}, "\t"))
 	}
 	for _, f := range last.Features {
@@ -246,7 +246,7 @@ func (a *app) drawPerformance(windows []shownWindow) {
 					}
 					a.say("%s", title)
 				}
-				text := fmt.Sprintf("  %-10s %s", printable(one.Name), number(one.Value))
+				text := fmt.Sprintf("  %-10s %s", plain(one.Name), number(one.Value))
 				if one.Low != nil && one.High != nil {
 					text += fmt.Sprintf("  [%s, %s]", number(one.Low), number(one.High))
 				}
@@ -315,14 +315,4 @@ func short(text string) string {
 		return string(runes[:79]) + "…"
 	}
 	return text
-}
-
-// printable keeps a name in the data from driving the terminal.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, text)
 }

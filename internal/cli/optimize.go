@@ -213,7 +213,7 @@ func (a *app) steps() (w io.Writer, done func()) {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		p := mpb.New(mpb.WithOutput(a.Stderr), mpb.WithWidth(40))
+		p := mpb.New(mpb.WithOutput(a.screen), mpb.WithWidth(40))
 		what := "waiting"
 		bar := p.AddBar(100, mpb.PrependDecorators(decor.Any(func(decor.Statistics) string { return fmt.Sprintf("%-18.18s", what) })),
 			mpb.AppendDecorators(decor.CountersNoUnit("%d/%d")))

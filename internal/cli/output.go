@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,12 +76,7 @@ func wholeCell(o client.Object, path string) string {
 		}
 		return t.Local().Format("2006-01-02 15:04:05")
 	}
-	v = strings.Map(func(r rune) rune { // a name in the data must not drive the terminal
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, v)
+	v = plain(v)
 	if f, err := strconv.ParseFloat(v, 64); err == nil && len(v) > 10 && strings.Contains(v, ".") {
 		return strconv.FormatFloat(f, 'g', 5, 64) // all digits are in the JSON
 	}
@@ -150,7 +144,11 @@ func yamlOf(d *json.Decoder) (*yaml.Node, error) {
 			n.Kind, n.Value = yaml.ScalarNode, number.String()
 			return n, nil
 		}
-		return n, n.Encode(t)
+		err := n.Encode(t)
+		if text, ok := t.(string); ok && strings.ContainsFunc(text, obeyed) {
+			n.Style = yaml.DoubleQuotedStyle // in which the escapes of visible mean the same
+		}
+		return n, err
 	}
 	n := &yaml.Node{Kind: yaml.SequenceNode}
 	if delim == '{' {
@@ -183,12 +181,7 @@ func (a *app) say(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n
 
 // terminal reports whether progress may be drawn on stderr.
 func (a *app) terminal() bool {
-	f, ok := a.Stderr.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && a.env("TERM") != "dumb" && a.env("CI") == ""
+	return isTerminal(a.screen) && a.env("TERM") != "dumb" && a.env("CI") == ""
 }
 
 // progress wraps a reader of known size with a bar on terminals; done ends it.
@@ -196,9 +189,9 @@ func (a *app) progress(what string, size int64, r io.Reader) (wrapped io.Reader,
 	if !a.terminal() || size <= 0 {
 		return r, func() {}
 	}
-	p := mpb.New(mpb.WithOutput(a.Stderr), mpb.WithWidth(40))
+	p := mpb.New(mpb.WithOutput(a.screen), mpb.WithWidth(40))
 	bar := p.AddBar(size,
-		mpb.PrependDecorators(decor.Name(what+" "), decor.CountersKibiByte("% .1f / % .1f")),
+		mpb.PrependDecorators(decor.Name(plain(what)+" "), decor.CountersKibiByte("% .1f / % .1f")),
 		mpb.AppendDecorators(decor.OnComplete(decor.AverageETA(decor.ET_STYLE_GO), "checking")))
 	return bar.ProxyReader(r), func() {
 		bar.Abort(false)

@@ -117,9 +117,9 @@ func (a *app) runCompare() *cobra.Command {
 func (a *app) beside(runs []client.Object, all bool) error {
 	w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
 	row := func(name string, of func(client.Object) string) {
-		fmt.Fprint(w, printable(name))
+		fmt.Fprint(w, plain(name))
 		for _, r := range runs {
-			fmt.Fprint(w, "\t", printable(first(of(r), "-")))
+			fmt.Fprint(w, "\t", plain(first(of(r), "-")))
 		}
 		fmt.Fprintln(w)
 	}
@@ -180,7 +180,7 @@ func (a *app) download(cmd *cobra.Command, file string, query url.Values, parts 
 		return fault.New(fault.TooLarge, "the page has more than %d bytes", maxPage)
 	}
 	if file == "-" {
-		_, err := a.Stdout.Write(page)
+		_, err := a.raw().Write(page)
 		return err
 	}
 	return os.WriteFile(file, page, 0o600)

@@ -516,8 +516,8 @@ func (a *app) share(what string) (show func(share float64), done func()) {
 		return func(float64) {}, func() {}
 	}
 	const whole = 1000
-	p := mpb.New(mpb.WithOutput(a.Stderr), mpb.WithWidth(40))
-	bar := p.AddBar(whole, mpb.PrependDecorators(decor.Name(what+" ")), mpb.AppendDecorators(decor.Percentage(), decor.AverageETA(decor.ET_STYLE_GO)))
+	p := mpb.New(mpb.WithOutput(a.screen), mpb.WithWidth(40))
+	bar := p.AddBar(whole, mpb.PrependDecorators(decor.Name(plain(what)+" ")), mpb.AppendDecorators(decor.Percentage(), decor.AverageETA(decor.ET_STYLE_GO)))
 	return func(share float64) { bar.SetCurrent(int64(share * whole)) }, func() {
 		bar.Abort(false)
 		p.Wait()

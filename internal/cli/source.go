@@ -82,7 +82,7 @@ func (a *app) waitIngestion(cmd *cobra.Command, run client.Object) error {
 		switch state := run.Text("state"); state {
 		case "succeeded", "failed", "cancelled":
 			if a.terminal() {
-				fmt.Fprint(a.Stderr, "\r\x1b[K")
+				fmt.Fprint(a.screen, "\r\x1b[K")
 			}
 			if err := a.print([]client.Object{run}, ingestionColumns); err != nil || state == "succeeded" {
 				return err
@@ -94,7 +94,7 @@ func (a *app) waitIngestion(cmd *cobra.Command, run client.Object) error {
 			return err
 		default:
 			if a.terminal() {
-				fmt.Fprintf(a.Stderr, "\r\x1b[K%s: %s, %s rows, %s %s", run.Text("source"), state, run.Text("rows"), time.Since(began).Round(time.Second), run.Text("error"))
+				fmt.Fprintf(a.screen, "\r\x1b[K%s", plain(fmt.Sprintf("%s: %s, %s rows, %s %s", run.Text("source"), state, run.Text("rows"), time.Since(began).Round(time.Second), run.Text("error"))))
 			}
 		}
 		run = client.Object{}

@@ -59,11 +59,11 @@ func (a *app) sweepShow() *cobra.Command {
 func (a *app) sweepSaid(o client.Object) error {
 	state := o.Text("state")
 	if reason := o.Text("reason"); reason != "" {
-		state += ": " + printable(reason)
+		state += ": " + plain(reason)
 	}
 	a.say("sweep %s: %s", cell(o, "name"), state)
 	if hint := o.Text("hint"); hint != "" {
-		a.say("  %s", printable(hint))
+		a.say("  %s", plain(hint))
 	}
 	counts, _ := o["counts"].(map[string]any)
 	var said []string
@@ -90,7 +90,7 @@ func (a *app) tried(sweep client.Object, trials []client.Object) error {
 	for i, objective := range objectsAt(spec, "objectives") {
 		head := objective.Text("metric")
 		path := "value" + strconv.Itoa(i)
-		columns = append(columns, column{strings.ToUpper(printable(head)), path})
+		columns = append(columns, column{strings.ToUpper(plain(head)), path})
 		for _, t := range trials {
 			if values, _ := t["values"].([]any); i < len(values) {
 				t[path] = values[i]
@@ -99,7 +99,7 @@ func (a *app) tried(sweep client.Object, trials []client.Object) error {
 	}
 	for i, p := range objectsAt(spec, "parameters") {
 		path := "param" + strconv.Itoa(i)
-		columns = append(columns, column{printable(p.Text("name")), path})
+		columns = append(columns, column{plain(p.Text("name")), path})
 		for _, t := range trials {
 			params, _ := t["params"].(map[string]any)
 			if v, ok := params[p.Text("name")]; ok && v != nil {
@@ -208,9 +208,9 @@ func (a *app) sweepBar(name string) *sweepBar {
 	if !a.terminal() {
 		return b
 	}
-	b.bars = mpb.New(mpb.WithOutput(a.Stderr), mpb.WithWidth(60))
+	b.bars = mpb.New(mpb.WithOutput(a.screen), mpb.WithWidth(60))
 	b.bar = b.bars.AddBar(0, mpb.BarRemoveOnComplete(),
-		mpb.PrependDecorators(decor.Name(name), decor.CountersNoUnit(" %d of %d trials ")),
+		mpb.PrependDecorators(decor.Name(plain(name)), decor.CountersNoUnit(" %d of %d trials ")),
 		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return b.best })))
 	return b
 }
@@ -231,7 +231,7 @@ func (b *sweepBar) show(o client.Object) {
 	b.bar.SetCurrent(ended)
 	if best := objectsAt(o, "best"); len(best) > 0 {
 		if values, _ := best[0]["values"].([]any); len(values) > 0 {
-			b.best = fmt.Sprintf(" best %v", values[0])
+			b.best = plain(fmt.Sprintf(" best %v", values[0]))
 		}
 	}
 }

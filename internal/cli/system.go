@@ -250,7 +250,7 @@ func (a *app) child() *cobra.Command {
 	return &cobra.Command{
 		Use: "child MODE", Hidden: true, Args: cobra.MinimumNArgs(1), DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.Child(args[0], args[1:], a.Stdin, a.Stdout)
+			return a.Child(args[0], args[1:], a.Stdin, a.out)
 		},
 	}
 }

@@ -198,7 +198,7 @@ func (a *app) auditExport() *cobra.Command {
 				return err
 			}
 			defer resp.Body.Close()
-			w := a.Stdout
+			w := a.raw()
 			if file != "-" {
 				f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 				if err != nil {

@@ -82,8 +82,6 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 	defer leave()
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
 	control := http.NewResponseController(w)
 	say := func(text string) error {
 		if _, err := io.WriteString(w, text); err != nil { //nolint:gosec // a stream of JSON lines, never a page; nosniff is set

@@ -5,7 +5,8 @@
 //
 //   - routes.go is the whole API; one file per domain holds its handlers.
 //   - server.go is what happens to every request before a handler runs:
-//     authenticate → bound the size → project permission → decode → act.
+//     set headers → authenticate → bound the size → project permission → decode → act.
+//   - headers.go has the headers of every answer.
 //   - problem.go is the one translation of errors (RFC 9457).
 //   - once.go: requests that take effect at most once; events.go: the watch;
 //     room.go: what is refused on a disk that is nearly full; memory.go: the memory
@@ -126,7 +127,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.S
 // guard is the chain before every handler, outermost first.
 func (s *Server) guard(mux http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
-	return s.paced(s.measured(s.recovered(s.hostChecked(crossOrigin.Handler(s.authenticated(mlflow.Guard(mux)))))))
+	return hardened(s.paced(s.measured(s.recovered(s.hostChecked(crossOrigin.Handler(s.authenticated(mlflow.Guard(mux))))))))
 }
 
 func (s *Server) recovered(next http.Handler) http.Handler {

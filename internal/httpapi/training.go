@@ -324,7 +324,6 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, from io.ReadClos
 	}
 	defer func() { _ = from.Close() }()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
 	control := http.NewResponseController(w)
 	buf := make([]byte, 32<<10)
 	for begun := false; ; {

@@ -48,7 +48,6 @@ func (s *Server) jobSecrets(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
 	if err := json.NewEncoder(w).Encode(set); err != nil {
 		s.log.DebugContext(r.Context(), "a worker did not take its secrets", slog.Any("err", err))
 	}

@@ -356,3 +356,25 @@ func TestClockRuns(t *testing.T) {
 		}
 	})
 }
+
+// TestOwner: who has a directory is known without taking it.
+func TestOwner(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if pid := lifecycle.Owner(dir); pid != 0 {
+		t.Errorf("of an empty directory: %d", pid)
+	}
+	lock, err := lifecycle.LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid := lifecycle.Owner(dir); pid != os.Getpid() {
+		t.Errorf("locked: %d", pid)
+	}
+	if err := lock.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	if pid := lifecycle.Owner(dir); pid != 0 { // the file still has our number
+		t.Errorf("unlocked: %d", pid)
+	}
+}

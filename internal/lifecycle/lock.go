@@ -118,6 +118,36 @@ func ownerOf(f *os.File) string {
 	return strings.TrimSpace(string(b))
 }
 
+// Owner is the process that has the directory, 0 if none has, or one that is not
+// ours to see. It takes no lock.
+func Owner(dir string) int {
+	path := filepath.Join(dir, lockName)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || pid <= 0 {
+		return 0
+	}
+	// The number may be another process's by now: the owner has the file open.
+	files := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	entries, err := os.ReadDir(files)
+	if err != nil {
+		return 0
+	}
+	lock, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	for _, e := range entries {
+		if open, err := os.Stat(filepath.Join(files, e.Name())); err == nil && os.SameFile(open, lock) {
+			return pid
+		}
+	}
+	return 0
+}
+
 // gone reports whether the process that took the lock is known not to exist.
 func gone(owner string) bool {
 	pid, err := strconv.Atoi(owner)

@@ -138,6 +138,10 @@ func (w *walker) node(n node, sc *scope, from *[]*use, depth int) error {
 			return fault.New(fault.Invalid, "the table function %s cannot be used here", name).
 				WithHint("A query reads datasets; import a file to query it.")
 		}
+	case "FUNCTION":
+		if text(n, "function_name") == "current_setting" {
+			return setting(n)
+		}
 	case "COLUMN_REF":
 		parts, _ := n["column_names"].([]any)
 		for i, p := range parts {
@@ -171,6 +175,25 @@ func (w *walker) node(n node, sc *scope, from *[]*use, depth int) error {
 	for _, child := range n {
 		if err := w.walk(child, sc, from, depth); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// machineSettings are those in which DuckDB notes absolute paths, whatever we set.
+var machineSettings = []string{"allowed_directories", "allowed_paths"}
+
+// setting permits current_setting of a setting that is named outright, and that holds no
+// path of the machine.
+func setting(call node) error {
+	arguments, _ := call["children"].([]any)
+	for _, a := range arguments {
+		argument, _ := a.(node)
+		value, _ := argument["value"].(node)
+		name, constant := value["value"].(string)
+		if !constant || slices.Contains(machineSettings, strings.ToLower(name)) {
+			return fault.New(fault.Invalid, "current_setting cannot be used here with %q", name).
+				WithHint("Name a setting of the query, such as 'TimeZone', in quotes.")
 		}
 	}
 	return nil

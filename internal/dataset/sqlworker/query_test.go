@@ -326,12 +326,43 @@ func TestLargeAnswer(t *testing.T) {
 	}
 }
 
-// TestSettingsNameNoPath: a query reads nothing of the machine from DuckDB's settings.
+// TestSettingsNameNoPath: a query reads no path of the machine from what DuckDB says of itself.
 func TestSettingsNameNoPath(t *testing.T) {
 	scratch := t.TempDir()
 	h := harness(t, func(c *dataset.Config) { c.Scratch = scratch })
-	got, err := query(t, h, dataset.QueryRequest{SQL: "SELECT current_setting('temp_directory'), current_setting('home_directory'), current_setting('extension_directory'), current_setting('secret_directory'), current_database()"})
-	if err != nil || strings.Contains(got, "/") {
+	if got, err := query(t, h, dataset.QueryRequest{SQL: "SELECT current_setting('TimeZone')"}); err != nil || !strings.Contains(got, "UTC") {
 		t.Errorf("%q, %v", got, err)
+	}
+	for _, sql := range []string{
+		"SELECT current_setting('temp_directory'), current_setting('home_directory'), current_setting('extension_directory'), current_setting('secret_directory'), current_database()",
+		"SELECT current_setting('allowed_directories')",
+		"SELECT main.CURRENT_SETTING('Allowed_Directories')",
+		"SELECT current_setting('allowed' || '_directories')",
+		"SELECT current_setting(x) FROM (SELECT 'allowed_directories' AS x)",
+		"SELECT current_setting('allowed_paths'), current_setting('profiling_output'), current_setting('file_search_path')",
+		"SELECT current_setting('profiling_output'), current_setting('file_search_path'), current_setting('log_query_path')",
+		"SELECT name, value FROM duckdb_settings() WHERE value LIKE '%/%'",
+		"SELECT database_name, path FROM duckdb_databases()",
+		"SELECT extension_name, install_path FROM duckdb_extensions() WHERE install_path LIKE '%/%'",
+		"SELECT path FROM duckdb_temporary_files()",
+		"PRAGMA database_list",
+		"SELECT * FROM duckdb_secrets()",
+		"FROM read_csv('/etc/passwd')",
+		"FROM glob('/*')",
+		"COPY (SELECT 1) TO '/tmp/x.csv'",
+		"ATTACH '/tmp/x.db'",
+		"LOAD httpfs",
+		"EXPORT DATABASE 'x'",
+	} {
+		got, err := query(t, h, dataset.QueryRequest{SQL: sql})
+		said := got
+		if err != nil {
+			said = err.Error() + fault.HintOf(err)
+		}
+		for _, path := range []string{scratch, os.TempDir() + "/", "/proc", "/home", "/root", ".duckdb", "/usr", "/var"} {
+			if strings.Contains(said, path) && !strings.Contains(sql, path) {
+				t.Errorf("%s: %s", sql, said)
+			}
+		}
 	}
 }

@@ -189,7 +189,6 @@ func write(w http.ResponseWriter, status int, v any) {
 		panic(err) // our own structs always encode
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write(b) // the client went away: nobody to tell
 }

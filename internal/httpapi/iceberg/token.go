@@ -32,7 +32,6 @@ const (
 // as long as it is, so no time is said at which clients would ask again.
 func (a *API) serveToken(w http.ResponseWriter, r *http.Request) {
 	no := func(status int, code, text string) {
-		w.Header().Set("Cache-Control", "no-store")
 		write(w, status, map[string]string{"error": code, "error_description": text})
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
@@ -62,6 +61,5 @@ func (a *API) serveToken(w http.ResponseWriter, r *http.Request) {
 		no(http.StatusBadRequest, "unsupported_grant_type", "the grants are client_credentials, with a Falaj token as the secret, and token-exchange")
 		return
 	}
-	w.Header().Set("Cache-Control", "no-store")
 	write(w, http.StatusOK, map[string]string{"access_token": secret, "token_type": "bearer", "issued_token_type": accessToken})
 }

@@ -118,7 +118,6 @@ func (a *API) download(c *call, p proxied) (any, error) {
 	h.Set("Content-Type", "application/octet-stream") // never anything a browser would run
 	h.Set("Content-Disposition", disposition(path.Base(p.path)))
 	h.Set("Content-Length", strconv.FormatInt(size, 10))
-	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "sandbox")
 	n, err := io.Copy(c.w, body)
 	if err != nil && n == 0 { // such as a damaged file, and there is time to say so

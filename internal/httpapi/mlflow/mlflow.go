@@ -250,7 +250,6 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	text := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
-	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	// If it fails the client went away: nobody to tell, and HTTP/2 may still read the text.
 	if _, err := w.Write(text); err == nil && b.Cap() <= maxAnswer {

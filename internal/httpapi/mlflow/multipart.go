@@ -67,7 +67,6 @@ func serveBeginMultipart(a *API, c *call, q *multipartQuery) (any, error) {
 			out.Credentials[i].Headers["Falaj-Project"] = narrowed
 		}
 	}
-	c.w.Header().Set("Cache-Control", "no-store")
 	return out, nil
 }
 

@@ -23,7 +23,8 @@
 // A webhook reaches public addresses only, unless the operator's configuration
 // names its host: the address is checked when the connection is made, after the
 // name was resolved, and for each redirect again, so that a name that changes
-// its mind (DNS rebinding) gains nothing. What is told obeys residency: the zone
+// its mind (DNS rebinding) gains nothing. Of a host that is not named, a failed attempt
+// says only that: package outbound. What is told obeys residency: the zone
 // of the receiver, which nobody guesses, must be in the label of the data. Secrets lie sealed in the
 // database, are opened to sign, and are never answered.
 //

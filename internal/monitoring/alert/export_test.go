@@ -2,6 +2,3 @@ package alert
 
 // Sign is the signature, for tests that check it from outside.
 var Sign = sign
-
-// Public says which addresses may be reached.
-var Public = public

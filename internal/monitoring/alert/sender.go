@@ -60,6 +60,7 @@ type Config struct {
 	// by plain HTTP: the operator's own systems.
 	Allow   []string
 	Timeout time.Duration  // of one HTTP attempt; 0 is 10 s, 1 min at most
+	Connect time.Duration  // of connecting to a host that Allow does not name, and how late a failure is told; 0 is 5 s
 	Roots   *x509.CertPool // nil: the system's
 	Log     *slog.Logger
 

@@ -13,16 +13,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/outbound"
 )
 
 const (
 	maxRedirects = 3
 	maxResponse  = 64 << 10 // bytes that are read of an answer
 	dialTimeout  = 5 * time.Second
+	hostHint     = "The operator may allow a host of theirs: alerts.hosts of the configuration."
 )
 
 // webhooks posts events.
@@ -30,17 +31,15 @@ type webhooks struct {
 	allow   []string
 	timeout time.Duration
 	client  *http.Client
-	still   *http.Client // follows no redirect
-	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	still   *http.Client    // follows no redirect
+	guarded outbound.Dialer // to hosts that the configuration does not name
 }
 
 func newWebhooks(c Config) *webhooks {
-	w := &webhooks{allow: c.Allow, timeout: c.Timeout, resolve: c.Resolve}
-	if w.resolve == nil {
-		w.resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		}
-	}
+	w := &webhooks{allow: c.Allow, timeout: c.Timeout, guarded: outbound.Dialer{
+		Timeout: c.Connect, Resolve: c.Resolve, Log: c.Log,
+		Hint: "The server's log says why. " + hostHint,
+	}}
 	w.client = &http.Client{
 		CheckRedirect: w.redirect,
 		Transport: &http.Transport{
@@ -97,7 +96,7 @@ func (w *webhooks) post(ctx context.Context, r Row, header http.Header) (status 
 		if errors.Is(err, context.DeadlineExceeded) {
 			return 0, fault.New(fault.Timeout, "no answer within %s", w.timeout)
 		}
-		return 0, outside(err)
+		return 0, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	_, _ = io.CopyN(io.Discard, resp.Body, maxResponse)
@@ -116,18 +115,6 @@ func (w *webhooks) post(ctx context.Context, r Row, header http.Header) (status 
 	return resp.StatusCode, failure
 }
 
-// outside is a failure as the owner of a webhook may see it: not which address a name has
-// in this network, nor who was asked for it.
-func outside(err error) error {
-	if refused, ok := errors.AsType[refusal](err); ok {
-		return refused
-	}
-	if dns, ok := errors.AsType[*net.DNSError](err); ok {
-		return fault.New(fault.Unavailable, "%s: %s", dns.Name, dns.Err)
-	}
-	return err
-}
-
 // permitted refuses a URL before any connection.
 func (w *webhooks) permitted(text string) error {
 	u, err := url.Parse(text)
@@ -144,7 +131,7 @@ func (w *webhooks) permitted(text string) error {
 		return fault.New(fault.Invalid, "alerts to %s go by https only", u.Host).
 			WithHint("The operator may allow plain http to a host of theirs: alerts.hosts of the configuration.")
 	}
-	if a, err := netip.ParseAddr(u.Hostname()); err == nil && !public(a) {
+	if a, err := netip.ParseAddr(u.Hostname()); err == nil && !outbound.Public(a) {
 		return blocked(u.Host)
 	}
 	return nil
@@ -170,40 +157,21 @@ func (w *webhooks) redirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// dial resolves and connects. The address is checked by the socket that
-// connects, so what a name meant at another time does not matter.
+// dial resolves and connects: to what the configuration names wherever it is, to
+// others by the guarded dialer.
 func (w *webhooks) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if w.allowed(strings.ToLower(address)) {
+		return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
+	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	addrs := []netip.Addr{}
-	if a, err := netip.ParseAddr(host); err == nil {
-		addrs = append(addrs, a)
-	} else if addrs, err = w.resolve(ctx, host); err != nil {
-		return nil, err
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, refusal{fault.New(fault.Invalid, "%q is not a port", port)}
 	}
-	d := net.Dialer{}
-	if !w.allowed(strings.ToLower(address)) {
-		d.Control = func(_, address string, _ syscall.RawConn) error {
-			to, err := netip.ParseAddrPort(address)
-			if err != nil || !public(to.Addr()) {
-				return refusal{blocked(host)}
-			}
-			return nil
-		}
-	}
-	failure := error(fault.New(fault.Unavailable, "%s has no address", host))
-	for _, a := range addrs[:min(len(addrs), 8)] {
-		conn, err := d.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
-		if err == nil {
-			return conn, nil
-		}
-		failure = err
-	}
-	return nil, failure
+	return w.guarded.Dial(ctx, host, uint16(n))
 }
 
 // named reports whether the configuration names the URL's host.
@@ -232,30 +200,5 @@ func hostPort(u *url.URL) string {
 
 func blocked(host string) error {
 	return fault.New(fault.PermissionDenied, "%s is not a public address", host).
-		WithHint("The operator may allow a host of theirs: alerts.hosts of the configuration.")
-}
-
-// notPublic are the ranges of the IANA special-purpose registries that netip has
-// no method for, and addresses at which clouds keep credentials.
-var notPublic = func() (ps []netip.Prefix) {
-	for _, p := range []string{
-		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15",
-		"198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "168.63.129.16/32",
-		"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
-	} {
-		ps = append(ps, netip.MustParsePrefix(p))
-	}
-	return ps
-}()
-
-var globalIPv6 = netip.MustParsePrefix("2000::/3")
-
-// public reports whether an address is one that anybody may be sent to. Of IPv6
-// only global unicast is, without the ranges that carry an IPv4 address inside.
-func public(a netip.Addr) bool {
-	a = a.Unmap().WithZone("")
-	if !a.IsValid() || !a.IsGlobalUnicast() || a.IsPrivate() || a.Is6() && !globalIPv6.Contains(a) {
-		return false
-	}
-	return !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(a) })
+		WithHint(hostHint)
 }

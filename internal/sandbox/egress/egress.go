@@ -5,7 +5,9 @@
 // resolved here, once, and the one that was checked is the one that is dialled;
 // an address that is private, loopback, link-local (the metadata services of
 // clouds) or otherwise not on the public internet is refused unless the address
-// itself is on the list; every refusal is reported.
+// itself is on the list; every target that is not on the list is reported. Of one
+// that is and cannot be connected to, the workload and its submitter learn only
+// that (package outbound): not whether a name exists in the server's network.
 //
 // TLS passes through unread (CONNECT). Plain HTTP is forwarded too.
 package egress
@@ -26,11 +28,12 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/outbound"
 	"github.com/falaj-ml/falaj/internal/share"
 )
 
 const (
-	dialTimeout   = 15 * time.Second
+	dialTimeout   = 10 * time.Second // also how late a failure is told
 	headerTimeout = 15 * time.Second
 	idleTimeout   = 10 * time.Minute // of a tunnel without a byte in either direction
 	maxTunnels    = 256
@@ -152,39 +155,21 @@ func clip(s string) string {
 	return s
 }
 
-// special are ranges that are not the public internet and that netip's own
-// questions do not cover.
-var special = func() []netip.Prefix {
-	var ps []netip.Prefix
-	for _, s := range []string{
-		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
-		"64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "fec0::/10",
-	} {
-		ps = append(ps, netip.MustParsePrefix(s))
-	}
-	return ps
-}()
-
-// public reports whether the address is on the public internet.
-func public(ip netip.Addr) bool {
-	ip = ip.Unmap()
-	return ip.IsGlobalUnicast() && !ip.IsPrivate() && !ip.IsLoopback() && !ip.IsLinkLocalUnicast() &&
-		!slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(ip.WithZone("")) })
-}
-
 // Config of a Proxy.
 type Config struct {
 	Allow Allow
 
-	// OnRefused is told of each refused "host:port"; it may be called by many
-	// goroutines.
+	// OnRefused is told of each "host:port" that is not on the list; it may be called
+	// by many goroutines.
 	OnRefused func(target string)
 
 	// Resolve gives a host's addresses; nil asks the system.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Dial connects to a checked address; nil dials directly.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	Log  *slog.Logger
+	// Timeout of connecting, and how late a failure is told; 0 is 10 s.
+	Timeout time.Duration
+	Log     *slog.Logger
 	// Connections, which bounds those of the listener, hears which are at work; may be
 	// nil.
 	Connections *share.Connections
@@ -193,6 +178,7 @@ type Config struct {
 // Proxy serves one workload. Safe for concurrent use.
 type Proxy struct {
 	c       Config
+	dialer  outbound.Dialer
 	tunnels chan struct{}
 	forward *httputil.ReverseProxy
 	server  *http.Server
@@ -204,13 +190,8 @@ type Proxy struct {
 
 // New makes a proxy; Serve runs it.
 func New(c Config) *Proxy {
-	if c.Resolve == nil {
-		c.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		}
-	}
-	if c.Dial == nil {
-		c.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	if c.Timeout <= 0 {
+		c.Timeout = dialTimeout
 	}
 	if c.OnRefused == nil {
 		c.OnRefused = func(string) {}
@@ -219,6 +200,11 @@ func New(c Config) *Proxy {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &Proxy{c: c, tunnels: make(chan struct{}, maxTunnels), open: map[net.Conn]bool{}}
+	p.dialer = outbound.Dialer{
+		Timeout: c.Timeout, Resolve: c.Resolve, Connect: c.Dial, Log: c.Log,
+		Permit: func(a netip.AddrPort) bool { return c.Allow.address(a.Addr(), a.Port()) },
+		Hint:   "The server's log says why. A name with a private address needs address:port on the allow-list, too.",
+	}
 	p.forward = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.Out.Host = r.In.Host },
 		Transport: &http.Transport{
@@ -316,32 +302,7 @@ func (p *Proxy) dial(ctx context.Context, target string) (net.Conn, error) {
 		return nil, fault.New(fault.PermissionDenied, "%s is not on the workload's allow-list", join(host, port)).
 			WithHint("Add it to the allow-list of the job or of environment builds.")
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	var addresses []netip.Addr
-	if ip, err := netip.ParseAddr(host); err == nil {
-		addresses = []netip.Addr{ip}
-	} else if addresses, err = p.c.Resolve(ctx, host); err != nil {
-		return nil, fault.New(fault.Unavailable, "looking up %s: %w", host, err)
-	}
-	var last error
-	for _, ip := range addresses {
-		if !public(ip) && !p.c.Allow.address(ip, port) {
-			p.c.OnRefused(join(host, port) + " (" + ip.Unmap().String() + ")")
-			last = fault.New(fault.PermissionDenied, "%s is at %s, which is not a public address", host, ip.Unmap()).
-				WithHint("If that is meant, put %s on the allow-list too.", net.JoinHostPort(ip.Unmap().String(), strconv.Itoa(int(port))))
-			continue
-		}
-		c, err := p.c.Dial(ctx, "tcp", netip.AddrPortFrom(ip.Unmap(), port).String())
-		if err == nil {
-			return c, nil
-		}
-		last = fault.New(fault.Unavailable, "connecting to %s: %w", join(host, port), err)
-	}
-	if last == nil {
-		last = fault.New(fault.Unavailable, "%s has no address", host)
-	}
-	return nil, last
+	return p.dialer.Dial(ctx, host, port)
 }
 
 // withPort adds the default port of plain HTTP.

@@ -98,7 +98,7 @@ func enter(e wire.Entry) error {
 // program gives a program's group outside. It refuses what is not the program, or
 // not yet: while the sandbox is built, the lowest process is the server's own, or
 // the OCI runtime's, with rights that nothing of the user's may have.
-func program(pid int) (gid int, err error) {
+func program(init, pid int) (gid int, err error) {
 	var said [3]string
 	for i, name := range []string{"status", "uid_map", "cmdline"} {
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/" + name)
@@ -107,16 +107,17 @@ func program(pid int) (gid int, err error) {
 		}
 		said[i] = string(b)
 	}
-	return isProgram(said[0], said[1], said[2])
+	first, err := os.ReadFile("/proc/" + strconv.Itoa(init) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	return isProgram(string(first), said[0], said[1], said[2])
 }
 
-func isProgram(status, uids, argv string) (gid int, err error) {
-	says := map[string]string{}
-	for line := range strings.Lines(status) {
-		if f := strings.Fields(line); len(f) > 1 {
-			says[f[0]] = f[1]
-		}
-	}
+// isProgram decides by the status of the sandbox's first process, and by a process's
+// status, user map and command line.
+func isProgram(first, status, uids, argv string) (gid int, err error) {
+	says := parsed(status)
 	uid, err := strconv.Atoi(says["Uid:"])
 	if err != nil {
 		return 0, err
@@ -128,12 +129,36 @@ func isProgram(status, uids, argv string) (gid int, err error) {
 	ours := strings.HasSuffix(words[0], "falaj-worker") && slices.Contains([]string{wire.ModeInit, wire.ModeExec, wire.ModeContain}, words[1])
 	switch {
 	// The filter is the last that a program gets.
-	case inner(uids, uid) != wire.UserID || ours || says["Seccomp:"] != "2":
+	case inner(uids, uid) != wire.UserID || ours || !filtered(parsed(first), says):
 		return 0, errors.New(wire.NotStarted)
 	case uid <= 0 || gid <= 0:
 		return 0, errors.New("the program is root of the machine, which nothing of the user's may become")
 	}
 	return gid, nil
+}
+
+// filtered reports whether a process has a filter beyond those of the sandbox's first
+// process, which has what it inherited: of the server, or of a container around it.
+// Before Linux 5.9 the kernel does not count them.
+func filtered(first, says map[string]string) bool {
+	const count = "Seccomp_filters:"
+	inherited, err := strconv.Atoi(first[count])
+	if err != nil {
+		return says["Seccomp:"] == "2"
+	}
+	has, err := strconv.Atoi(says[count])
+	return err == nil && has > inherited
+}
+
+// parsed is a status file as names and first values.
+func parsed(status string) map[string]string {
+	says := map[string]string{}
+	for line := range strings.Lines(status) {
+		if f := strings.Fields(line); len(f) > 1 {
+			says[f[0]] = f[1]
+		}
+	}
+	return says
 }
 
 // inner is how a user is called inside, or -1.
@@ -190,7 +215,7 @@ func open(e wire.Entry) (pid, gid int, flags []string, err error) {
 	pid = tree[len(tree)-1] // of the lowest: above it are the sandbox's own
 	born := started(pid)
 	// Before the namespaces: a program stays in its own, what starts it does not.
-	if gid, err = program(pid); err != nil {
+	if gid, err = program(e.Init, pid); err != nil {
 		return 0, 0, nil, err
 	}
 	for i, name := range namespaceFiles {

@@ -1,13 +1,11 @@
 package inside
 
 import (
-	"errors"
-	"fmt"
-	"maps"
 	"slices"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/sandbox/internal/seccomp"
 )
 
 // The filter is a list of the system calls that ordinary programs make: Python, NumPy and
@@ -17,21 +15,22 @@ import (
 // EPERM. Opens and connects go to the observer. The walls are namespaces and
 // Landlock; this makes the kernel's surface smaller.
 
-// Offsets in struct seccomp_data. Arguments are 64 bits, low half first on the
-// architectures that we build for.
+// Short for what is written most.
 const (
-	offNr   = 0
-	offArch = 4
-	offArgs = 16
-)
-
-const (
-	allow  = unix.SECCOMP_RET_ALLOW
-	notify = unix.SECCOMP_RET_USER_NOTIF
-	eperm  = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
-	enosys = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
+	allow  = seccomp.Allow
+	notify = seccomp.Notify
+	eperm  = seccomp.EPERM
+	enosys = seccomp.ENOSYS
 	family = unix.SECCOMP_RET_ERRNO | uint32(unix.EAFNOSUPPORT)
 )
+
+type block = seccomp.Block
+
+func jump(test uint16, k uint32, yes, no uint8) unix.SockFilter {
+	return seccomp.Jump(test, k, yes, no)
+}
+func ret(action uint32) unix.SockFilter { return seccomp.Return(action) }
+func arg(i uint32) unix.SockFilter      { return seccomp.Arg(i) }
 
 const (
 	setIDBits  = unix.S_ISUID | unix.S_ISGID
@@ -40,21 +39,13 @@ const (
 )
 
 // refused answer EPERM.
-var refused = []uint32{
+var refused = slices.Concat([]uint32{
 	// Mounts and roots.
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE,
-	unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR, unix.SYS_SWAPON, unix.SYS_SWAPOFF,
+	unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR,
 	// Other processes and namespaces.
-	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP, unix.SYS_SETNS, unix.SYS_PROCESS_MADVISE,
-	// The kernel itself.
-	unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
-	unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE,
-	unix.SYS_REBOOT, unix.SYS_SYSLOG, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_LOOKUP_DCOOKIE,
-	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX, unix.SYS_VHANGUP,
-	unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_NFSSERVCTL,
-	// Keys and files by handle.
-	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL, unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FANOTIFY_INIT,
-}
+	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_SETNS, unix.SYS_SETHOSTNAME, unix.SYS_NAME_TO_HANDLE_AT,
+}, seccomp.Kernel)
 
 // CLONE3 and OPENAT2 are among what answers ENOSYS, so that programs use the older
 // call, whose arguments a filter can see.
@@ -104,28 +95,6 @@ var allowed = []uint32{
 	// A program may confine itself further.
 	unix.SYS_SECCOMP, unix.SYS_LANDLOCK_CREATE_RULESET, unix.SYS_LANDLOCK_ADD_RULE, unix.SYS_LANDLOCK_RESTRICT_SELF,
 }
-
-// block decides about one system call by its arguments, and ends with a return.
-type block []unix.SockFilter
-
-func load(off uint32) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: off}
-}
-
-func jump(test uint16, k uint32, yes, no uint8) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, Jt: yes, Jf: no, K: k}
-}
-
-// skip leaves out so many instructions.
-func skip(n int) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(n)} //nolint:gosec // A program is short.
-}
-
-func ret(action uint32) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: action}
-}
-
-func arg(i uint32) unix.SockFilter { return load(offArgs + 8*i) }
 
 // without refuses the call when the argument has one of the bits.
 func without(i, bits uint32) block {
@@ -194,83 +163,19 @@ func decisions(observe bool, lets ...uint32) map[uint32]block {
 	return d
 }
 
-// segment is a range of system calls, up to the next one, about which the same is decided.
-type segment struct {
-	from   uint32
-	decide block
-}
-
-// filter is the program: a search among ranges of numbers, so that each call costs a few
-// instructions.
+// filter is the program.
 func filter(observe bool, lets ...uint32) []unix.SockFilter {
-	d := decisions(observe, lets...)
-	none := block{ret(enosys)}
-	segments := []segment{{0, none}}
-	add := func(from uint32, b block) {
-		if last := &segments[len(segments)-1]; last.from == from {
-			last.decide = b
-		} else if !slices.Equal(last.decide, b) {
-			segments = append(segments, segment{from, b})
-		}
-	}
-	for _, nr := range slices.Sorted(maps.Keys(d)) {
-		add(nr, d[nr])
-		segments = append(segments, segment{nr + 1, none}) // replaced by the next one's, if that follows
-	}
-	segments = joined(segments)
-	code := []unix.SockFilter{load(offArch), jump(unix.BPF_JEQ, auditArch, 1, 0), ret(enosys), load(offNr)} // no second ABI, whose numbers differ
-	return append(code, search(segments)...)
-}
-
-// joined makes one of neighbours that decide the same.
-func joined(segments []segment) []segment {
-	var out []segment
-	for _, s := range segments {
-		if len(out) > 0 && slices.Equal(out[len(out)-1].decide, s.decide) {
-			continue
-		}
-		out = append(out, s)
-	}
-	return out
-}
-
-// search finds the segment of the number that is loaded.
-func search(segments []segment) []unix.SockFilter {
-	if len(segments) == 1 {
-		return segments[0].decide
-	}
-	half := len(segments) / 2
-	lower, upper := search(segments[:half]), search(segments[half:])
-	code := []unix.SockFilter{jump(unix.BPF_JGE, segments[half].from, 0, 1), skip(len(lower))}
-	return slices.Concat(code, lower, upper)
+	return seccomp.Program(decisions(observe, lets...), block{ret(enosys)})
 }
 
 // installFilter confines this thread; with observe it returns the listener,
 // else -1.
 func installFilter(observe bool, lets ...uint32) (int, error) {
-	code := filter(observe, lets...)
-	if len(code) > 4096 {
-		return -1, fmt.Errorf("the filter has %d instructions", len(code))
-	}
-	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]} //nolint:gosec // Checked above.
 	flags := uintptr(0)
 	if observe {
 		// Signals that do not kill leave a call that the observer has received
 		// alone; before Linux 5.19 they interrupt and restart it.
 		flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 	}
-	for {
-		fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog))) //nolint:gosec // The kernel's structure.
-		if errno == 0 {
-			if observe {
-				return int(fd), nil
-			}
-			return -1, nil
-		}
-		if errors.Is(errno, unix.EINVAL) && flags&unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV != 0 {
-			flags &^= unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
-			continue
-		}
-		return -1, errno
-	}
+	return seccomp.Install(filter(observe, lets...), flags)
 }

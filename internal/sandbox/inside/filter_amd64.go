@@ -2,8 +2,6 @@ package inside
 
 import "golang.org/x/sys/unix"
 
-const auditArch = unix.AUDIT_ARCH_X86_64
-
 // allowedHere are permitted beside allowed: what newer architectures have in another form only.
 var allowedHere = []uint32{
 	unix.SYS_STAT, unix.SYS_LSTAT, unix.SYS_ACCESS, unix.SYS_READLINK, unix.SYS_GETDENTS, unix.SYS_MKDIR, unix.SYS_RMDIR, unix.SYS_RENAME, unix.SYS_LINK, unix.SYS_UNLINK, unix.SYS_SYMLINK,
@@ -19,7 +17,7 @@ func architecture(d map[uint32]block, seen uint32) {
 	d[unix.SYS_CREAT] = without(1, setIDBits)
 	d[unix.SYS_CHMOD] = without(1, setIDBits)
 	d[unix.SYS_MKNOD] = without(1, setIDBits)
-	for _, nr := range []uint32{unix.SYS_IOPL, unix.SYS_IOPERM, unix.SYS_MODIFY_LDT, unix.SYS_USELIB, unix.SYS_USTAT, unix.SYS_SYSFS, unix.SYS__SYSCTL, unix.SYS_CREATE_MODULE, unix.SYS_GET_KERNEL_SYMS, unix.SYS_QUERY_MODULE} {
+	for _, nr := range []uint32{unix.SYS_MODIFY_LDT, unix.SYS_USELIB, unix.SYS_USTAT, unix.SYS_SYSFS, unix.SYS__SYSCTL, unix.SYS_CREATE_MODULE, unix.SYS_GET_KERNEL_SYMS, unix.SYS_QUERY_MODULE} {
 		d[nr] = block{ret(eperm)}
 	}
 }

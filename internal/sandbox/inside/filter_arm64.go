@@ -1,9 +1,5 @@
 package inside
 
-import "golang.org/x/sys/unix"
-
-const auditArch = unix.AUDIT_ARCH_AARCH64
-
 // allowedHere are permitted beside allowed: none.
 var allowedHere []uint32
 

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/falaj-ml/falaj/internal/sandbox/internal/seccomp"
 	"github.com/falaj-ml/falaj/internal/sandbox/internal/wire"
 )
 
@@ -21,10 +22,10 @@ import (
 func run(t *testing.T, code []unix.SockFilter, arch, nr uint32, args ...uint64) uint32 {
 	t.Helper()
 	data := make([]byte, 64)
-	binary.LittleEndian.PutUint32(data[offNr:], nr)
-	binary.LittleEndian.PutUint32(data[offArch:], arch)
+	binary.LittleEndian.PutUint32(data[seccomp.OffNr:], nr)
+	binary.LittleEndian.PutUint32(data[seccomp.OffArch:], arch)
 	for i, a := range args {
-		binary.LittleEndian.PutUint64(data[offArgs+8*i:], a)
+		binary.LittleEndian.PutUint64(data[seccomp.OffArgs+8*i:], a)
 	}
 	var acc uint32
 	for pc := 0; pc < len(code); pc++ {
@@ -73,48 +74,48 @@ func TestFilter(t *testing.T) {
 			args []uint64
 			want uint32
 		}{
-			{"read", auditArch, unix.SYS_READ, nil, allow},
+			{"read", seccomp.AuditArch, unix.SYS_READ, nil, allow},
 			{"another architecture", other, unix.SYS_READ, nil, enosys},
-			{"mount", auditArch, unix.SYS_MOUNT, nil, eperm},
-			{"the last refused", auditArch, refused[len(refused)-1], nil, eperm},
-			{"clone3", auditArch, unix.SYS_CLONE3, nil, enosys},
-			{"openat2", auditArch, unix.SYS_OPENAT2, nil, enosys},
-			{"fork", auditArch, unix.SYS_CLONE, []uint64{uint64(unix.SIGCHLD)}, allow},
-			{"thread", auditArch, unix.SYS_CLONE, []uint64{0x3d0f00}, allow},
-			{"clone into a user namespace", auditArch, unix.SYS_CLONE, []uint64{unix.CLONE_NEWUSER | 17}, eperm},
-			{"unshare files", auditArch, unix.SYS_UNSHARE, []uint64{unix.CLONE_FILES}, allow},
-			{"unshare the network", auditArch, unix.SYS_UNSHARE, []uint64{unix.CLONE_NEWNET}, eperm},
-			{"unshare with high bits set", auditArch, unix.SYS_UNSHARE, []uint64{1<<40 | unix.CLONE_NEWNS}, eperm},
-			{"chmod", auditArch, unix.SYS_FCHMODAT, []uint64{0, 0, 0o755}, allow},
-			{"chmod u+s", auditArch, unix.SYS_FCHMODAT, []uint64{0, 0, 0o4755}, eperm},
-			{"fchmod g+s", auditArch, unix.SYS_FCHMOD, []uint64{0, 0o2755}, eperm},
-			{"open", auditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_RDONLY, 0o7777}, seen}, // the mode is garbage
-			{"create", auditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_CREAT, 0o644}, seen},
-			{"create u+s", auditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_CREAT, 0o4755}, eperm},
-			{"nameless u+s", auditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_TMPFILE, 0o4755}, eperm},
-			{"tcp", auditArch, unix.SYS_SOCKET, []uint64{unix.AF_INET}, allow},
-			{"unix", auditArch, unix.SYS_SOCKET, []uint64{unix.AF_UNIX}, allow},
-			{"netlink", auditArch, unix.SYS_SOCKET, []uint64{unix.AF_NETLINK}, allow},
-			{"vsock", auditArch, unix.SYS_SOCKET, []uint64{unix.AF_VSOCK}, family},
-			{"packet", auditArch, unix.SYS_SOCKET, []uint64{unix.AF_PACKET}, family},
-			{"ioctl", auditArch, unix.SYS_IOCTL, []uint64{0, unix.TCGETS}, allow},
-			{"typing", auditArch, unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, eperm},
-			{"linux console", auditArch, unix.SYS_IOCTL, []uint64{0, unix.TIOCLINUX}, eperm},
-			{"a call of a later kernel", auditArch, 600, nil, enosys},
-			{"listmount", auditArch, unix.SYS_LISTMOUNT, nil, enosys},
-			{"secret memory", auditArch, unix.SYS_MEMFD_SECRET, nil, enosys},
-			{"personality of Linux", auditArch, unix.SYS_PERSONALITY, []uint64{0xffffffff}, allow},
-			{"another personality", auditArch, unix.SYS_PERSONALITY, []uint64{0x0400000}, eperm},
-			{"connect", auditArch, unix.SYS_CONNECT, nil, seen},
-			{"send", auditArch, unix.SYS_SENDTO, []uint64{0, 0, 0, 0, 0, 0}, allow},
-			{"send to an address", auditArch, unix.SYS_SENDTO, []uint64{0, 0, 0, 0, 1, 16}, seen},
+			{"mount", seccomp.AuditArch, unix.SYS_MOUNT, nil, eperm},
+			{"the last refused", seccomp.AuditArch, refused[len(refused)-1], nil, eperm},
+			{"clone3", seccomp.AuditArch, unix.SYS_CLONE3, nil, enosys},
+			{"openat2", seccomp.AuditArch, unix.SYS_OPENAT2, nil, enosys},
+			{"fork", seccomp.AuditArch, unix.SYS_CLONE, []uint64{uint64(unix.SIGCHLD)}, allow},
+			{"thread", seccomp.AuditArch, unix.SYS_CLONE, []uint64{0x3d0f00}, allow},
+			{"clone into a user namespace", seccomp.AuditArch, unix.SYS_CLONE, []uint64{unix.CLONE_NEWUSER | 17}, eperm},
+			{"unshare files", seccomp.AuditArch, unix.SYS_UNSHARE, []uint64{unix.CLONE_FILES}, allow},
+			{"unshare the network", seccomp.AuditArch, unix.SYS_UNSHARE, []uint64{unix.CLONE_NEWNET}, eperm},
+			{"unshare with high bits set", seccomp.AuditArch, unix.SYS_UNSHARE, []uint64{1<<40 | unix.CLONE_NEWNS}, eperm},
+			{"chmod", seccomp.AuditArch, unix.SYS_FCHMODAT, []uint64{0, 0, 0o755}, allow},
+			{"chmod u+s", seccomp.AuditArch, unix.SYS_FCHMODAT, []uint64{0, 0, 0o4755}, eperm},
+			{"fchmod g+s", seccomp.AuditArch, unix.SYS_FCHMOD, []uint64{0, 0o2755}, eperm},
+			{"open", seccomp.AuditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_RDONLY, 0o7777}, seen}, // the mode is garbage
+			{"create", seccomp.AuditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_CREAT, 0o644}, seen},
+			{"create u+s", seccomp.AuditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_CREAT, 0o4755}, eperm},
+			{"nameless u+s", seccomp.AuditArch, unix.SYS_OPENAT, []uint64{0, 0, unix.O_TMPFILE, 0o4755}, eperm},
+			{"tcp", seccomp.AuditArch, unix.SYS_SOCKET, []uint64{unix.AF_INET}, allow},
+			{"unix", seccomp.AuditArch, unix.SYS_SOCKET, []uint64{unix.AF_UNIX}, allow},
+			{"netlink", seccomp.AuditArch, unix.SYS_SOCKET, []uint64{unix.AF_NETLINK}, allow},
+			{"vsock", seccomp.AuditArch, unix.SYS_SOCKET, []uint64{unix.AF_VSOCK}, family},
+			{"packet", seccomp.AuditArch, unix.SYS_SOCKET, []uint64{unix.AF_PACKET}, family},
+			{"ioctl", seccomp.AuditArch, unix.SYS_IOCTL, []uint64{0, unix.TCGETS}, allow},
+			{"typing", seccomp.AuditArch, unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, eperm},
+			{"linux console", seccomp.AuditArch, unix.SYS_IOCTL, []uint64{0, unix.TIOCLINUX}, eperm},
+			{"a call of a later kernel", seccomp.AuditArch, 600, nil, enosys},
+			{"listmount", seccomp.AuditArch, unix.SYS_LISTMOUNT, nil, enosys},
+			{"secret memory", seccomp.AuditArch, unix.SYS_MEMFD_SECRET, nil, enosys},
+			{"personality of Linux", seccomp.AuditArch, unix.SYS_PERSONALITY, []uint64{0xffffffff}, allow},
+			{"another personality", seccomp.AuditArch, unix.SYS_PERSONALITY, []uint64{0x0400000}, eperm},
+			{"connect", seccomp.AuditArch, unix.SYS_CONNECT, nil, seen},
+			{"send", seccomp.AuditArch, unix.SYS_SENDTO, []uint64{0, 0, 0, 0, 0, 0}, allow},
+			{"send to an address", seccomp.AuditArch, unix.SYS_SENDTO, []uint64{0, 0, 0, 0, 1, 16}, seen},
 		} {
 			if got := run(t, code, c.arch, c.nr, c.args...); got != c.want {
 				t.Errorf("%s (observe %v): %#x, want %#x", c.name, observe, got, c.want)
 			}
 		}
 		for _, nr := range refused {
-			if got := run(t, code, auditArch, nr); got != eperm {
+			if got := run(t, code, seccomp.AuditArch, nr); got != eperm {
 				t.Errorf("call %d: %#x", nr, got)
 			}
 		}
@@ -129,7 +130,7 @@ func TestFilterWalk(t *testing.T) {
 	var b strings.Builder
 	for nr := range uint32(1 << 13) {
 		var words string
-		switch action := run(t, code, auditArch, nr); {
+		switch action := run(t, code, seccomp.AuditArch, nr); {
 		case action == enosys:
 			continue
 		case action == eperm && slices.Equal(decisions(false)[nr], block{ret(eperm)}):
@@ -142,7 +143,7 @@ func TestFilterWalk(t *testing.T) {
 		fmt.Fprintf(&b, "%d\t%s\n", nr, words)
 	}
 	for _, nr := range []uint32{1 << 13, 0x40000000, 0x40000000 | unix.SYS_READ, 1<<31 - 1, 1 << 31, 1<<32 - 1} {
-		if got := run(t, code, auditArch, nr); got != enosys {
+		if got := run(t, code, seccomp.AuditArch, nr); got != enosys {
 			t.Errorf("call %#x: %#x", nr, got)
 		}
 	}
@@ -186,7 +187,7 @@ func steps(code []unix.SockFilter, nr uint32) (n int) {
 		yes := false
 		switch in.Code {
 		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:
-			acc = map[uint32]uint32{offNr: nr, offArch: auditArch}[in.K]
+			acc = map[uint32]uint32{seccomp.OffNr: nr, seccomp.OffArch: seccomp.AuditArch}[in.K]
 			continue
 		case unix.BPF_JMP | unix.BPF_JA:
 			pc += int(in.K)

@@ -1,0 +1,9 @@
+package seccomp
+
+import "golang.org/x/sys/unix"
+
+// AuditArch is how the kernel names this architecture's calls.
+const AuditArch = unix.AUDIT_ARCH_X86_64
+
+// kernelHere is the part of Kernel that other architectures do not have.
+var kernelHere = []uint32{unix.SYS_IOPL, unix.SYS_IOPERM}

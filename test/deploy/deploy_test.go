@@ -1,0 +1,119 @@
+// Package deploy checks what installs the server: the unit of systemd and the image.
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/repotest"
+)
+
+func read(t *testing.T, path string) (file, text string) {
+	t.Helper()
+	root, err := repotest.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(root, path)
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file, string(b)
+}
+
+const unit = "deploy/systemd/falaj.service"
+
+// TestUnit: the unit holds what the guide promises, and nothing that breaks sandboxes.
+func TestUnit(t *testing.T) {
+	_, text := read(t, unit)
+	has := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(name, "#") {
+			has[name] = value
+		}
+	}
+	for name, want := range map[string]string{
+		"User": "falaj", "NoNewPrivileges": "yes", "CapabilityBoundingSet": "", "ProtectSystem": "strict", "KillMode": "process", "Delegate": "yes",
+		"DelegateSubgroup": "server", "OOMPolicy": "continue", "UMask": "0077", "StateDirectory": "falaj", "Type": "exec",
+	} {
+		if got, ok := has[name]; !ok || got != want {
+			t.Errorf("%s=%s, want %q", name, got, want)
+		}
+	}
+	for name, why := range map[string]string{
+		"RestrictNamespaces": "no user namespaces, no sandboxes", "ProtectHostname": "a sandbox sets its host name", "ProtectKernelTunables": "a covered /proc cannot be mounted again",
+		"ProtectKernelLogs": "a covered /proc cannot be mounted again", "ProtectProc": "a covered /proc cannot be mounted again", "ProcSubset": "a covered /proc cannot be mounted again",
+		"ProtectControlGroups": "limits of jobs are control groups", "MemoryDenyWriteExecute": "jobs compile while they run", "DynamicUser": "jobs outlive the server", "PrivateUsers": "its map has no room for more",
+		"ProtectClock": "it closes all devices, GPUs too",
+	} {
+		if _, ok := has[name]; ok {
+			t.Errorf("%s is set: %s", name, why)
+		}
+	}
+	for set := range strings.FieldsSeq(has["SystemCallFilter"]) {
+		if needed := strings.TrimPrefix(set, "~"); needed == "@mount" || needed == "@debug" || needed == "@privileged" || needed == "@process" {
+			t.Errorf("the unit refuses %s, which sandboxes and profiles use", needed)
+		}
+	}
+}
+
+// TestSystemdReadsTheUnit: where systemd is installed, it has no objection, and its own
+// measure of exposure stays low.
+func TestSystemdReadsTheUnit(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed")
+	}
+	file, text := read(t, unit)
+	// It looks for the program, which is not installed here.
+	dir := t.TempDir()
+	copied := filepath.Join(dir, filepath.Base(file))
+	if err := os.WriteFile(copied, []byte(strings.ReplaceAll(text, "/opt/falaj/bin/falaj", "/bin/true")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", copied).CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "falaj.service") && !strings.Contains(line, "DelegateSubgroup") { // new in systemd 254
+			t.Errorf("systemd-analyze verify: %s", line)
+		}
+	}
+	if err != nil && !strings.Contains(string(out), "DelegateSubgroup") {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+	out, err = exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--no-pager", copied).CombinedOutput()
+	if err != nil {
+		t.Skipf("this systemd cannot measure a file: %v\n%s", err, out)
+	}
+	m := regexp.MustCompile(`Overall exposure level for \S+: ([0-9.]+)`).FindSubmatch(out)
+	if m == nil {
+		t.Fatalf("no exposure level:\n%s", out)
+	}
+	if level, err := strconv.ParseFloat(string(m[1]), 64); err != nil || level > 4.5 {
+		t.Errorf("the exposure level is %s:\n%s", m[1], out)
+	}
+}
+
+// TestImage: the image runs as a user that is named by a number, and holds nothing but what
+// `make build` made.
+func TestImage(t *testing.T) {
+	_, text := read(t, "deploy/image/Containerfile")
+	user := ""
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) == 2 && f[0] == "USER":
+			user = f[1]
+		case len(f) > 0 && f[0] == "ADD":
+			t.Errorf("%s: what is downloaded is not what was built", line)
+		}
+	}
+	if !regexp.MustCompile(`^[1-9][0-9]*:[1-9][0-9]*$`).MatchString(user) {
+		t.Errorf("the user is %q, which is no number or root", user)
+	}
+}
