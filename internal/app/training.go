@@ -95,7 +95,7 @@ func (d trainingData) model(ctx context.Context, p project.Name, ref string) (tr
 	}
 	in := training.Input{
 		Ref: "model " + m.Version.String(), Digest: m.Version.Digest, Residency: m.Version.Residency,
-		Classification: project.Classification(m.Version.Classification), Datasets: m.Version.Datasets,
+		Classification: classOf(m.Version.Classification), Datasets: m.Version.Datasets,
 	}
 	for _, f := range m.Files() {
 		in.Bytes += f.Size

@@ -72,7 +72,8 @@ func TestOptimize(t *testing.T) {
 			return slices.Contains([]string{"succeeded", "failed", "cancelled"}, job.Text("state")), err
 		})
 		if err := p.C.Do(t.Context(), http.MethodGet, p.Path("jobs/"+id+"/optimization"), nil, &r); err != nil {
-			t.Fatalf("%v\n%s", err, p.Run(0, "job", "logs", id))
+			t.Errorf("%v, job %v", err, job)
+			t.Fatal(p.Run(0, "job", "logs", id))
 		}
 		return job, r
 	}
