@@ -267,7 +267,7 @@ func (s *Service) second(ctx context.Context, tx *store.Tx, e EntryErasure) erro
 	if err := anotherPerson(ctx, tx, e.RequestedBy, e.RequestedAt); err != nil || s.cfg.SecondPerson == nil {
 		return err
 	}
-	return s.cfg.SecondPerson(ctx, tx, e.RequestedBy, e.RequestedAt)
+	return Describe(s.cfg.SecondPerson(ctx, tx, e.RequestedBy, e.RequestedAt), Entry{Action: ActionErase, Object: "audit log"})
 }
 
 // erase blanks leaves that were proven, and appends the entries that name them: one for

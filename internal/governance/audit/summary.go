@@ -15,7 +15,7 @@ import (
 // says how many there were of each kind. The numbers of all entries add up to the refusals.
 const (
 	same      = 5      // of the same caller, act and reason
-	ofCaller  = 100    // of the same caller
+	ofCaller  = 1000   // of the same caller
 	maxCounts = 10_000 // kinds and callers that are told apart in a minute
 	several   = "several objects"
 )

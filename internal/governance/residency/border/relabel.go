@@ -159,7 +159,7 @@ func (s *Service) decide(ctx context.Context, widening string, to State) (Wideni
 		case to == Approved && s.cfg.Second != nil:
 			asked := policy.Requested{By: []string{w.RequestedBy}, At: w.RequestedAt, Actions: []policy.Action{w.action()}, Object: policy.Object{Project: string(w.Project), Kind: w.Kind, Name: w.Name}}
 			if err := s.cfg.Second(ctx, tx, asked); err != nil {
-				return fault.Wrap(err, "widening %s %s", w.Kind, w.Name)
+				return audit.Describe(fault.Wrap(err, "widening %s %s", w.Kind, w.Name), audit.Entry{Project: string(w.Project), Action: string(w.action()), Object: w.Kind + " " + w.Name})
 			}
 			w.State = to
 		case to == Approved && w.RequestedBy == p.ID:
