@@ -212,6 +212,9 @@ func (s *Service) attend(ctx context.Context, job string) error {
 	}
 	names, err := finished(s.dir(job))
 	if err == nil {
+		err = s.shed(job, names)
+	}
+	if err == nil {
 		err = s.takeAll(ctx, j, slices.Collect(maps.Keys(names)))
 	}
 	if err != nil {
@@ -221,6 +224,24 @@ func (s *Service) attend(ctx context.Context, job string) error {
 		return nil
 	}
 	return errors.Join(s.clear(ctx, job), s.retain(ctx, job))
+}
+
+// shed removes what an ended job left beside its finished checkpoints: it may be what filled
+// the disk on which these are to be kept.
+func (s *Service) shed(job string, finished map[string]look) error {
+	entries, err := os.ReadDir(s.dir(job))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fault.Wrap(err, "looking for checkpoints")
+	}
+	for _, e := range entries {
+		if _, keep := finished[e.Name()]; keep {
+			continue
+		}
+		if err := archive.Remove(filepath.Join(s.dir(job), e.Name())); err != nil {
+			return fault.Wrap(err, "removing what an ended job left beside its checkpoints")
+		}
+	}
+	return nil
 }
 
 // takeAll takes the named checkpoints, and drops those that the rules no longer

@@ -411,6 +411,34 @@ func TestADirectoryOfNobody(t *testing.T) {
 	}
 }
 
+// TestJunkGoesFirst: what an ended job left beside its checkpoints fills the disk, and goes
+// before they are kept.
+func TestJunkGoesFirst(t *testing.T) {
+	w := newWorld(t)
+	junk := w.path("job_a", "half.tmp")
+	w.cfg.Room = func(int64, int64) error {
+		if _, err := os.Stat(junk); err == nil {
+			return fault.New(fault.Exhausted, "the disk is full: %w", syscall.ENOSPC)
+		}
+		return nil
+	}
+	w.restart()
+	job := w.job(t, "job_a", checkpoint.Rules{})
+	w.write(t, job, "step-1", model(1))
+	if err := os.WriteFile(junk, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Settle(t.Context(), job); !fault.NoSpace(err) {
+		t.Fatalf("under way, on a full disk: %v", err)
+	}
+	w.end(t, job)
+	w.clock = w.clock.Add(time.Hour) // when it is tried again
+	w.runOnce(t)
+	if got := names(w.list(t, job)); !slices.Equal(got, []string{"step-1"}) {
+		t.Errorf("kept: %v", got)
+	}
+}
+
 func TestDeleteAndPermissions(t *testing.T) {
 	w := newWorld(t)
 	job := w.job(t, "job_a", checkpoint.Rules{})
