@@ -370,7 +370,7 @@ func (c Config) Validate() error {
 	if d, err := time.ParseDuration(c.Audit.Verify); err != nil || d < time.Minute {
 		return fault.New(fault.Invalid, "audit.verify: %q is not a duration of at least 1m", c.Audit.Verify)
 	}
-	if d, err := resource.ParseDuration(string(c.Approvals.RoleAge)); err != nil || d <= 0 {
+	if d, err := resource.ParseDuration(c.Approvals.RoleAge); err != nil || d <= 0 {
 		return fault.New(fault.Invalid, "approvals.role_age: %q is not a duration above 0, such as 24h", c.Approvals.RoleAge)
 	}
 	if u, err := url.Parse(c.Audit.Alert); err != nil || c.Audit.Alert != "" && (u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {

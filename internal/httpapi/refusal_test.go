@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -16,7 +17,11 @@ func TestRefusalsAreOnRecord(t *testing.T) {
 	w := open(t)
 	engineer, _ := w.member(t, "flights", "eve", project.Engineer)
 	unbound := w.do(t, w.Secret, "POST", "/api/v1/tokens", `{"user":"uma"}`)
-	loose := strings.Split(strings.SplitAfter(unbound.body, `"secret":"`)[1], `"`)[0]
+	var made tokenAnswer
+	if err := json.Unmarshal([]byte(unbound.body), &made); err != nil {
+		t.Fatal(err)
+	}
+	loose := made.Secret
 	for _, c := range []struct {
 		name, token, method, path, body string
 		headers                         []string

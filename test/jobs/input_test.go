@@ -151,7 +151,8 @@ func TestFullDisk(t *testing.T) {
 	text := p.Run(0, "job", "describe", job)
 	// Its limit ends it, or the disk is full before anybody has looked.
 	limit := got.Class == "out_of_disk" && strings.Contains(text, "ask for more in spec.disk")
-	if !limit && !(got.State == "failed" && strings.Contains(strings.ToLower(text), "no space left on device")) {
+	full := got.State == "failed" && strings.Contains(strings.ToLower(text), "no space left on device")
+	if !limit && !full {
 		t.Error(text)
 	}
 	p.Eventually("its checkpoint is not kept", func() (bool, error) {

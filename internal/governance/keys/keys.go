@@ -86,7 +86,10 @@ type Key struct {
 }
 
 // Scope is what a key is for.
-type Scope struct{ Project, Owner string }
+type Scope struct {
+	Project string `json:"project"`
+	Owner   string `json:"owner"`
+}
 
 // Filter narrows the inventory.
 type Filter struct {

@@ -361,6 +361,7 @@ func (w *waiting) Ask(_ context.Context, a policy.Act) error {
 // and what waits does not name the person.
 func TestErasureTakesTwo(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, p *place) {
+		t.Helper()
 		two := &waiting{}
 		p.two = two
 		p.open()

@@ -11,9 +11,9 @@ type Row struct {
 	Erasure
 	// Sealed is the person's key and what the participants prepared, until the erasure
 	// is done.
-	Sealed []byte
-	Tokens []string
-	Where  Where
+	Sealed []byte   `json:"sealed,omitempty"`
+	Tokens []string `json:"tokens,omitempty"`
+	Where  Where    `json:"where,omitzero"`
 }
 
 // Store is what the service needs of a database. Methods run in the caller's

@@ -152,9 +152,8 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, route Route, err erro
 // Refuse answers an error in the protocol's form.
 func Refuse(w http.ResponseWriter, err error) { respond(w, Route{}, err) }
 
-// respond answers an error of a route and gives the status. The text of a defect
-// stays inside.
-func respond(w http.ResponseWriter, route Route, err error) int {
+// respond answers an error of a route. The text of a defect stays inside.
+func respond(w http.ResponseWriter, route Route, err error) {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		err = fault.New(fault.TooLarge, "the request has more than %d bytes", tooLarge.Limit)
 	}
@@ -171,7 +170,6 @@ func respond(w http.ResponseWriter, route Route, err error) int {
 		text = strings.TrimSuffix(text, ".") + ". " + hint
 	}
 	refuse(w, p, text)
-	return p.status
 }
 
 func refuse(w http.ResponseWriter, p problem, text string) {

@@ -84,10 +84,10 @@ func (s *Service) forget(in project.Name) {
 
 // PolicyRequest asks for a policy of a project.
 type PolicyRequest struct {
-	Project project.Name
-	Name    string
-	Spec    Spec
-	DryRun  bool
+	Project project.Name `json:"project"`
+	Name    string       `json:"name"`
+	Spec    Spec         `json:"spec"`
+	DryRun  bool         `json:"-"`
 }
 
 // ApplyPolicy makes or changes a policy of a project. Needs project.update.

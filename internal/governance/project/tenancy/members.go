@@ -22,10 +22,10 @@ const maxMembers = 10_000
 
 // GrantRequest is a manifest of kind Grant.
 type GrantRequest struct {
-	Project project.Name // empty: the whole installation
-	Name    string       // empty: made from the role, the principal and the object
-	Spec    project.GrantSpec
-	DryRun  bool
+	Project project.Name      `json:"project,omitempty"` // empty: the whole installation
+	Name    string            `json:"name,omitempty"`    // empty: made from the role, the principal and the object
+	Spec    project.GrantSpec `json:"spec"`
+	DryRun  bool              `json:"-"`
 }
 
 // Grant gives a role, or changes the grant of that name. Needs member.grant.
