@@ -33,6 +33,10 @@ func run() int {
 		}
 		if !hardened {
 			err = harden.Exec(w.Env) // returns only when it fails
+		} else if state, failed := harden.Of(os.Getpid()); failed != nil {
+			err = failed
+		} else {
+			err = state.Err() // the environment alone proves nothing
 		}
 		syscall.Umask(0o077) // whatever library makes a file, it is nobody else's
 		return app.Run(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr, Path: filepath.SplitList(os.Getenv("PATH")), Keep: keep, Hardening: err})

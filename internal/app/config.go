@@ -34,7 +34,7 @@ type Config struct {
 	HTTP        string   `koanf:"http" doc:"Address of the HTTP listener"`
 	GRPC        string   `koanf:"grpc" doc:"Address of the gRPC listener"`
 	Flight      string   `koanf:"flight" doc:"Address of the Arrow Flight listener"`
-	HTTPProxies []string `koanf:"http_proxies" doc:"IP addresses or networks (10.0.0.0/8) of reverse proxies: of what they pass on, X-Forwarded-For says whom the audit log names; empty believes nobody"`
+	HTTPProxies []string `koanf:"http_proxies" doc:"Reverse proxies (IP addresses, or networks such as 10.0.0.0/8) whose X-Forwarded-For is trusted for the client's address in the audit log; empty trusts none"`
 	HTTPHosts   []string `koanf:"http_hosts" doc:"Host names under which clients reach the HTTP listener, beside localhost"`
 
 	EncryptedDisk bool `koanf:"encrypted_disk" doc:"The data directory is on an encrypted disk, such as LUKS: SQL over sealed tables may put there in the clear, for a while, what its memory cannot hold"`

@@ -99,7 +99,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	a.guard = border.NewGuard(a.journal)
 	a.projects = tenancy.New(tenancy.Config{
 		DB: a.db, Store: projectsql.Store{}, Roster: a.roster, Authorizer: a.authority, Accounts: a.accounts, Zones: a.zones, TwoPeople: a.requests,
-		Contents: []tenancy.Contents{a.authority},
+		Contents: []tenancy.Contents{a.authority, a.requests},
 	})
 
 	var passphrase []byte

@@ -23,7 +23,7 @@ func (a *app) request() *cobra.Command {
 	}
 	var state string
 	list := &cobra.Command{
-		Use: "list", Short: "List requests, newest first: of a project, or of the whole installation", Args: cobra.NoArgs,
+		Use: "list", Short: "List requests, newest first: of the project, or without one of the whole installation", Args: cobra.NoArgs,
 		Example: "  falaj request list\n  falaj request list -p shop --state requested",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect()
@@ -48,7 +48,7 @@ func (a *app) request() *cobra.Command {
 			return a.print(objects, requestColumns)
 		},
 	}
-	list.Flags().StringVar(&state, "state", "", "only those in this state: requested, done, failed, rejected, withdrawn or expired")
+	list.Flags().StringVar(&state, "state", "", "only those in this state: requested, approved, done, failed, rejected, withdrawn or expired")
 	cmd.AddCommand(
 		list,
 		a.requestAct(http.MethodGet, "show", "", "Show a request", "Says what would change, who requested it, and which right its approver needs."),

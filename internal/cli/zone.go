@@ -13,7 +13,7 @@ func (a *app) zone() *cobra.Command {
 	cmd := &cobra.Command{Use: "zone", Aliases: []string{"zones"}, Short: "Change the law of a zone, by two people"}
 	cmd.AddCommand(a.zoneChange(),
 		a.zoneDecide("approve", "Approve the law of a zone that another person asked for"),
-		a.zoneDecide("reject", "Reject it, or withdraw what you asked for"))
+		a.zoneDecide("reject", "Reject a zone change, or withdraw your own"))
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/cost"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -235,7 +236,7 @@ func (s *Service) Free(ctx context.Context, names []string, least scheduler.Isol
 func (s *Service) mayReadCost(ctx context.Context, p project.Name) error {
 	err := s.cfg.Authorizer.Allow(ctx, ActionCostRead, policy.Object{Project: string(p), Kind: "cost"})
 	if p == "" && fault.Is(err, fault.PermissionDenied) && fault.HintOf(err) == "" {
-		return fault.New(fault.PermissionDenied, "%s", err.Error()).WithHint("Name a project of yours.")
+		return audit.OnRecord(fault.New(fault.PermissionDenied, "%s", err.Error()).WithHint("Name a project of yours."))
 	}
 	return err
 }

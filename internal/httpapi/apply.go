@@ -234,8 +234,8 @@ func (s *Server) mayApply(r *http.Request, kinds map[string]applier) error {
 		return err
 	}
 	slices.Sort(gates)
-	return fault.New(fault.PermissionDenied, "%s may apply no manifest in project %s, which takes one of %s", identity.From(r.Context()), bound, strings.Join(slices.Compact(gates), ", ")).
-		WithHint("%s", fault.HintOf(err))
+	return audit.OnRecord(fault.New(fault.PermissionDenied, "%s may apply no manifest in project %s, which takes one of %s", identity.From(r.Context()), bound, strings.Join(slices.Compact(gates), ", ")).
+		WithHint("%s", fault.HintOf(err)))
 }
 
 // manifests are the documents of a request's body.
@@ -268,7 +268,7 @@ func (s *Server) applyOne(r *http.Request, k applier, d manifest.Document, do ef
 		}
 	}
 	a, err := do(r.Context(), in, dryRun)
-	err = audit.Describe(err, audit.Entry{Project: in, Action: string(k.gate), Object: strings.ToLower(d.Kind) + " " + d.Name})
+	err = audit.Describe(err, audit.Entry{Project: in, Action: strings.Replace(string(k.gate), "project.read", "project.update", 1), Object: strings.ToLower(d.Kind) + " " + d.Name})
 	a.Kind, a.Name, a.Project = d.Kind, d.Name, in
 	return a, err
 }

@@ -3,6 +3,8 @@ package registry
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -151,8 +154,8 @@ func (s *Service) keepsChampion(ctx context.Context, tx *store.Tx, m Model) erro
 	if s.authz.Allow(ctx, ActionGovern, policyObject(m.Project, asked.Name)) == nil {
 		return nil
 	}
-	return fault.New(fault.PermissionDenied, "policy %s compares versions with the champion of model %s, which may not go without the right %s", asked.Name, m.Name, ActionGovern).
-		WithHint("Point the alias %s at another version, or ask who governs models.", champion)
+	return audit.OnRecord(fault.New(fault.PermissionDenied, "policy %s compares versions with the champion of model %s, which may not go without the right %s", asked.Name, m.Name, ActionGovern).
+		WithHint("Point the alias %s at another version, or ask who governs models.", champion))
 }
 
 func checkPolicyName(name string) error {
@@ -179,8 +182,10 @@ func (s *Service) ApplyPolicy(ctx context.Context, p project.Name, name string, 
 	if err := spec.Validate(); err != nil {
 		return ModelPolicy{}, "", err
 	}
+	base := int64(-1)
 	if !dryRun {
-		if err := s.takesTwo(ctx, p, name, &spec); err != nil {
+		var err error
+		if base, err = s.takesTwo(ctx, p, name, &spec); err != nil {
 			return ModelPolicy{}, "", err
 		}
 	}
@@ -198,6 +203,9 @@ func (s *Service) ApplyPolicy(ctx context.Context, p project.Name, name string, 
 			return nil
 		default:
 			change = project.Updated
+		}
+		if base >= 0 && old.Revision != base {
+			return changedMeanwhile(name)
 		}
 		now = ModelPolicy{Project: p, Name: name, Spec: spec, Revision: old.Revision + 1, UpdatedAt: s.now(), UpdatedBy: identity.From(ctx).ID}
 		if dryRun {
@@ -222,21 +230,31 @@ type policyChange struct {
 	Project project.Name `json:"project"`
 	Name    string       `json:"name"`
 	Spec    *PolicySpec  `json:"spec,omitempty"` // nil: removed
+	Base    int64        `json:"base"`           // revision of the policy that both people saw; 0: there was none
+}
+
+func changedMeanwhile(name string) error {
+	return fault.New(fault.Conflict, "model policy %s was changed meanwhile", name).WithHint("Look at it, and apply your change to what it is now.")
 }
 
 // takesTwo refuses a policy that asks for less than the one that counts now, until another
-// person who may govern or approve models has approved it.
-func (s *Service) takesTwo(ctx context.Context, p project.Name, name string, spec *PolicySpec) error {
+// person who may govern or approve models has approved it. It gives the revision of the
+// policy that it looked at, 0 where there is none, and -1 where it did not look.
+func (s *Service) takesTwo(ctx context.Context, p project.Name, name string, spec *PolicySpec) (base int64, err error) {
 	if s.two == nil {
-		return nil
+		return -1, nil
 	}
 	var less []string
-	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		was, err := s.policyOf(ctx, tx, p, name)
-		if err != nil {
+	var was ModelPolicy
+	var next PolicySpec
+	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if was, err = s.policyOf(ctx, tx, p, name); err != nil {
 			return err
 		}
-		next := PolicySpec{}
+		if was.Name == name {
+			base = was.Revision
+		}
+		next = PolicySpec{}
 		switch {
 		case spec != nil:
 			next = *spec
@@ -253,12 +271,21 @@ func (s *Service) takesTwo(ctx context.Context, p project.Name, name string, spe
 		return nil
 	})
 	if err != nil || len(less) == 0 {
-		return err
+		return base, err
 	}
-	return s.two.Ask(ctx, policy.Act{
+	return base, s.two.Ask(ctx, policy.Act{
 		Kind: "model policy", Action: ActionGovern, Approve: []policy.Action{ActionGovern, ActionApprove}, Object: policyObject(p, name),
-		Summary: "model policy " + name + " asks for less: " + strings.Join(less, "; "), Payload: policyChange{p, name, spec},
+		Summary: "model policy " + name + " asks for less: " + strings.Join(less, "; "), Payload: policyChange{p, name, spec, base},
+		Change: "now: " + textOf(was.Spec) + "\nthen: " + textOf(next),
 	})
+}
+
+func textOf(s PolicySpec) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
 }
 
 // less says what a policy asks for that another one does not.
@@ -266,7 +293,7 @@ func (s PolicySpec) less(next PolicySpec) (out []string) {
 	missing := func(what string, was, now []string) {
 		for _, w := range was {
 			if !slices.Contains(now, w) {
-				out = append(out, what+" "+clip(w)+" is gone")
+				out = append(out, what+" "+clip(w)+" is removed")
 			}
 		}
 	}
@@ -279,11 +306,11 @@ func (s PolicySpec) less(next PolicySpec) (out []string) {
 	case len(s.Signers) > 0:
 		for _, key := range next.Signers {
 			if !slices.Contains(s.Signers, key) {
-				out = append(out, "another signer counts")
+				out = append(out, "signer "+fingerprint(key)+" is added")
 			}
 		}
 		if s.SignedAs != "" && next.SignedAs != s.SignedAs {
-			out = append(out, "signed_as is another")
+			out = append(out, fmt.Sprintf("signed_as %s becomes %s", clip(s.SignedAs), cmp.Or(clip(next.SignedAs), "anything")))
 		}
 	}
 	was, now := s.Promotion, next.Promotion
@@ -293,11 +320,11 @@ func (s PolicySpec) less(next PolicySpec) (out []string) {
 	if now.Approvals < was.Approvals {
 		out = append(out, fmt.Sprintf("%d approvals become %d", was.Approvals, now.Approvals))
 	}
-	missing("gate", was.Gates, now.Gates)
+	missing("gate", was.Gates, now.Gates) // also one that a stricter gate replaces: people compare them
 	missing("protected alias", was.protected(), now.protected())
 	missing("protected stage", orDefault(was.Stages, string(StageProduction)), orDefault(now.Stages, string(StageProduction)))
 	if (was.Traffic == nil || *was.Traffic) && now.Traffic != nil && !*now.Traffic {
-		out = append(out, "deployments need nothing")
+		out = append(out, "deployments no longer need it")
 	}
 	return out
 }
@@ -308,10 +335,24 @@ func (s *Service) approvedPolicy(ctx context.Context, payload []byte) error {
 	if err := json.Unmarshal(payload, &c); err != nil {
 		return err
 	}
-	if c.Spec == nil {
+	var now ModelPolicy
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		now, err = s.store.Policy(ctx, tx, c.Project, c.Name)
+		return err
+	})
+	switch {
+	case fault.Is(err, fault.NotFound) && c.Spec == nil:
+		return nil // it was removed before, as by this request before a crash
+	case err != nil && !fault.Is(err, fault.NotFound):
+		return err
+	case c.Spec != nil && err == nil && sameSpec(now.Spec, *c.Spec):
+		return nil
+	case now.Revision != c.Base:
+		return changedMeanwhile(c.Name)
+	case c.Spec == nil:
 		return s.DeletePolicy(ctx, c.Project, c.Name)
 	}
-	_, _, err := s.ApplyPolicy(ctx, c.Project, c.Name, *c.Spec, false)
+	_, _, err = s.ApplyPolicy(ctx, c.Project, c.Name, *c.Spec, false)
 	return err
 }
 
@@ -326,13 +367,17 @@ func (s *Service) DeletePolicy(ctx context.Context, p project.Name, name string)
 	if err := s.authz.Allow(ctx, ActionGovern, policyObject(p, name)); err != nil {
 		return err
 	}
-	if err := s.takesTwo(ctx, p, name, nil); err != nil {
+	base, err := s.takesTwo(ctx, p, name, nil)
+	if err != nil {
 		return err
 	}
 	return s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		old, err := s.store.Policy(ctx, tx, p, name)
 		if err != nil {
 			return err
+		}
+		if base >= 0 && old.Revision != base {
+			return changedMeanwhile(name)
 		}
 		if err := s.store.DeletePolicy(ctx, tx, p, name); err != nil {
 			return err
@@ -409,4 +454,10 @@ func (s *Service) renamePolicy(ctx context.Context, tx *store.Tx, p project.Name
 		return err
 	}
 	return fault.New(fault.Conflict, "there is a model policy %s already", to).WithHint("Have who governs models delete the one of the two that should not be.")
+}
+
+// fingerprint is the beginning of the SHA-256 of a public key, in hexadecimal.
+func fingerprint(key string) string {
+	sum := sha256.Sum256([]byte(strings.TrimSpace(key)))
+	return hex.EncodeToString(sum[:8])
 }

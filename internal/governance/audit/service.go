@@ -119,7 +119,7 @@ func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken st
 		pageSize = defaultPage
 	}
 	pageSize = min(pageSize, maxPage)
-	if err := s.noteRead(ctx, f, pageToken); err != nil {
+	if err := s.noteRead(ctx, f, before); err != nil {
 		return nil, "", err
 	}
 	if pageToken == "" {
@@ -149,14 +149,20 @@ func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken st
 	return list, next, nil
 }
 
-// noteRead records who reads the log, and with what filter. Further pages are part of the
-// same read, and what Falaj reads for itself is none.
-func (s *Service) noteRead(ctx context.Context, f Filter, pageToken string) error {
-	if s.cfg.Reads == nil || pageToken != "" || identity.From(ctx).Kind == identity.System {
+// noteRead records who reads a page of the log, and with what filter; a text that was
+// searched for may name a person, and is not kept. What Falaj reads for itself is no read.
+func (s *Service) noteRead(ctx context.Context, f Filter, before int64) error {
+	if s.cfg.Reads == nil || identity.From(ctx).Kind == identity.System {
 		return nil
 	}
 	detail := map[string]any{}
-	for name, value := range map[string]string{"actor": f.Actor, "action": f.Action, "object": f.Object, "outcome": string(f.Outcome), "text": f.Text} {
+	if before != math.MaxInt64 {
+		detail["before"] = before
+	}
+	if f.Text != "" {
+		detail["text"] = "given"
+	}
+	for name, value := range map[string]string{"actor": f.Actor, "action": f.Action, "object": f.Object, "outcome": string(f.Outcome)} {
 		if value != "" {
 			detail[name] = value
 		}

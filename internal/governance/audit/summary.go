@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // The first refusals of a minute have entries of their own: so many that are the same, and
@@ -15,6 +16,7 @@ import (
 // says how many there were of each kind. The numbers of all entries add up to the refusals.
 const (
 	same      = 5      // of the same caller, act and reason
+	kinds     = 1000   // that are told apart of one caller
 	ofCaller  = 1000   // of the same caller
 	maxCounts = 10_000 // kinds and callers that are told apart in a minute
 	several   = "several objects"
@@ -39,6 +41,7 @@ type Summary struct {
 	mu     sync.Mutex
 	since  time.Time
 	single map[caller]int
+	kinds  map[caller]int
 	counts map[string]*count // by the text of the kind
 }
 
@@ -53,7 +56,7 @@ var _ Journal = (*Summary)(nil)
 
 // NewSummary makes a Summary of a journal; call its Flush each minute, and at the end.
 func NewSummary(j Journal, now func() time.Time) *Summary {
-	return &Summary{journal: j, now: now, since: now(), single: map[caller]int{}, counts: map[string]*count{}}
+	return &Summary{journal: j, now: now, since: now(), single: map[caller]int{}, kinds: map[caller]int{}, counts: map[string]*count{}}
 }
 
 // Record implements Journal. A refusal that is only counted is on record after the next
@@ -76,9 +79,10 @@ func (s *Summary) Record(ctx context.Context, e Entry) error {
 
 // counted counts a refusal, unless it is to have an entry of its own.
 func (s *Summary) counted(e Entry) bool {
-	who, k := caller{string(e.Actor.Kind) + " " + e.Actor.ID, e.Address}, kind{e.Actor, e.Address, e.Project, e.Action, e.Object, e.Reason}
+	k := kind{e.Actor, e.Address, e.Project, e.Action, e.Object, e.Reason}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	who := k.caller()
 	n, known := s.single[who]
 	c := s.of(k)
 	if c.single >= same || n >= ofCaller || !known && len(s.single) >= maxCounts {
@@ -94,7 +98,8 @@ func (s *Summary) counted(e Entry) bool {
 // kind. Under mu.
 func (s *Summary) of(k kind) *count {
 	last := kind{actor: identity.Loop("audit"), action: "several actions", object: several}
-	for _, k := range []kind{
+	who := k.caller()
+	for i, k := range []kind{
 		k,
 		{actor: k.actor, address: k.address, project: k.project, action: k.action, object: several},
 		{actor: identity.Loop("audit"), action: k.action, object: several},
@@ -102,15 +107,21 @@ func (s *Summary) of(k kind) *count {
 	} {
 		key := k.text()
 		c := s.counts[key]
-		if c == nil && (len(s.counts) < maxCounts || k.action == last.action) {
+		if c == nil && (i > 0 || s.kinds[who] < kinds) && (len(s.counts) < maxCounts || k.action == last.action) {
 			c = &count{kind: k}
 			s.counts[key] = c
+			s.kinds[who]++
 		}
 		if c != nil {
 			return c
 		}
 	}
 	panic("audit: no count") // the last kind always has one
+}
+
+// caller is who is refused; of IPv6 the network, which one machine has for itself.
+func (k kind) caller() caller {
+	return caller{string(k.actor.Kind) + " " + k.actor.ID, share.AddressKey(k.address)}
 }
 
 func (k kind) text() string {
@@ -122,7 +133,7 @@ func (k kind) text() string {
 func (s *Summary) Flush(ctx context.Context) error {
 	s.mu.Lock()
 	counts, since, until := s.counts, s.since, s.now()
-	s.counts, s.single, s.since = map[string]*count{}, map[caller]int{}, until
+	s.counts, s.single, s.kinds, s.since = map[string]*count{}, map[caller]int{}, map[caller]int{}, until
 	s.mu.Unlock()
 	var failed error
 	for _, c := range counts {

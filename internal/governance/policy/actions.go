@@ -51,7 +51,7 @@ var actions = []Definition{
 	{Action: "token.revoke", Doc: "end a token", Roles: admins, Own: true},
 
 	{Action: "zone.read", Doc: "see zones", Roles: everyone, Common: true},
-	{Action: "zone.apply", Doc: "make or change a zone; another law of it takes two people", Roles: admins, Installation: true},
+	{Action: "zone.apply", Doc: "make or change a zone; changing its law takes two people", Roles: admins, Installation: true},
 	{Action: "pool.read", Doc: "see pools and their use", Roles: everyone, Common: true},
 	{Action: "pool.apply", Doc: "make or change a pool", Roles: admins, Installation: true},
 	{Action: "queue.read", Doc: "see queues, what they use and who waits", Roles: everyone, Common: true},

@@ -15,6 +15,7 @@ type Act struct {
 	Approve []Action // what its approver needs one of; empty is Action
 	Object  Object
 	Summary string // what changes, in words: kept in the audit log
+	Change  string // what it is now and would be, as text, for who approves it; may be empty
 	Reason  string // why; may be empty
 	Payload any    // what Carry gets, as JSON; no secrets
 	Same    string // what makes two acts the same request; empty is the payload

@@ -284,6 +284,16 @@ func (s *Service) Request(ctx context.Context, a Ask) (Erasure, error) {
 		return Erasure{}, err
 	}
 	r := Row{Erasure: e, Sealed: sealed}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		had, err := s.cfg.Store.Same(ctx, tx, e.Project, e.Entity, e.Pseudonym)
+		if err == nil {
+			e = had.Erasure
+		}
+		return err
+	})
+	if err == nil || !fault.Is(err, fault.NotFound) {
+		return e, err
+	}
 	act := policy.Act{
 		Kind: "erasure", Action: ActionErase, Object: object(a.Project, a.Entity), Reason: a.Reason, Payload: r, Same: e.Pseudonym,
 		Summary: fmt.Sprintf("erase the person %.16s of entity %s everywhere", e.Pseudonym, a.Entity),

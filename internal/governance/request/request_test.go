@@ -17,11 +17,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy/policytest"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
+	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/request"
 	"github.com/falaj-ml/falaj/internal/governance/request/requestsql"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
+
+var databases = map[string]func(testing.TB, ...store.Migrations) *store.DB{"sqlite": storetest.SQLite, "postgresql": storetest.PostgreSQL}
 
 var began = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -34,6 +37,10 @@ type people struct {
 
 func (p people) GrantsOf(context.Context, *store.Tx, string) ([]project.Grant, error) {
 	return p.grants, nil
+}
+
+func (people) Former(context.Context, *store.Tx, project.Name, time.Time) ([]project.Grant, error) {
+	return nil, nil
 }
 
 func (people) Members(context.Context, *store.Tx, project.Name, string, int) ([]project.Grant, error) {
@@ -62,12 +69,12 @@ func TestSecond(t *testing.T) {
 		want   string // "" is allowed
 	}{
 		{"another person with the role for two days", nil, ""},
-		{"the same person", func(_ *people, who *identity.Principal, _ *policy.Requested) { who.ID = asker }, "you are one of those who want it"},
-		{"one of several authors", func(_ *people, _ *identity.Principal, r *policy.Requested) { r.By = append(r.By, other) }, "you are one of those who want it"},
-		{"a service", func(_ *people, who *identity.Principal, _ *policy.Requested) { who.Kind = identity.Service }, "no person"},
-		{"an account of the asker's", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.account.CreatedBy = asker }, "your account was made by"},
-		{"a token of the asker's", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.token.CreatedBy = asker }, "your token was made by"},
-		{"a role of the asker's", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].CreatedBy = asker }, "your role was given by"},
+		{"the same person", func(_ *people, who *identity.Principal, _ *policy.Requested) { who.ID = asker }, "you are one of the requesters"},
+		{"one of several authors", func(_ *people, _ *identity.Principal, r *policy.Requested) { r.By = append(r.By, other) }, "you are one of the requesters"},
+		{"a service", func(_ *people, who *identity.Principal, _ *policy.Requested) { who.Kind = identity.Service }, "is not a user"},
+		{"an account of the asker's", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.account.CreatedBy = asker }, "your account was created by"},
+		{"a token of the asker's", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.token.CreatedBy = asker }, "your token was created by"},
+		{"a role of the asker's", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].CreatedBy = asker }, "your role was granted by"},
 		{"a role of the asker's beside another", func(p *people, _ *identity.Principal, _ *policy.Requested) {
 			p.grants = append(p.grants, grant(project.Admin, asker, late.Add(-2*day)))
 		}, ""},
@@ -86,13 +93,13 @@ func TestSecond(t *testing.T) {
 		{"a role of the first day, after the request", func(p *people, _ *identity.Principal, r *policy.Requested) {
 			p.grants[0].CreatedAt, r.At = began.Add(2*time.Minute), began.Add(time.Minute)
 		}, "before the request"},
-		{"a role without the right", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].Role = project.Viewer }, "no role of yours"},
-		{"a role elsewhere", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].Project = "south" }, "no role of yours"},
+		{"a role without the right", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].Role = project.Viewer }, "none of your roles"},
+		{"a role elsewhere", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].Project = "south" }, "none of your roles"},
 		{"a role in the installation", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].Project = "" }, ""},
-		{"a role on another object", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].Object = "dataset/x" }, "no role of yours"},
+		{"a role on another object", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].Object = "dataset/x" }, "none of your roles"},
 		{"a right of the installation by a role of a project", func(_ *people, _ *identity.Principal, r *policy.Requested) {
 			r.Actions = []policy.Action{"audit.erase"}
-		}, "no role of yours"},
+		}, "none of your roles"},
 		{"one of two rights", func(p *people, _ *identity.Principal, r *policy.Requested) {
 			p.grants[0].Role, r.Actions = project.Deployer, []policy.Action{"model.govern", "model.approve"}
 		}, ""},
@@ -158,7 +165,7 @@ func (w *world) only(t *testing.T, state request.State) request.Request {
 }
 
 func TestRequests(t *testing.T) {
-	for name, database := range map[string]func(testing.TB, ...store.Migrations) *store.DB{"sqlite": storetest.SQLite, "postgresql": storetest.PostgreSQL} {
+	for name, database := range databases {
 		t.Run(name, func(t *testing.T) {
 			w := open(t, database(t, append(policytest.Migrations(), requestsql.Migrations)...))
 			admin := w.AsAdmin(t.Context())
@@ -283,7 +290,7 @@ func TestServiceAsks(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := w.only(t, request.Requested)
-	if _, err := w.requests.Approve(identity.With(t.Context(), ann), r.ID); !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "you made the account") {
+	if _, err := w.requests.Approve(identity.With(t.Context(), ann), r.ID); !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "you created the account") {
 		t.Errorf("its maker approves: %v", err)
 	}
 	if _, err := w.requests.Approve(identity.With(t.Context(), bob), r.ID); err != nil {
@@ -291,5 +298,85 @@ func TestServiceAsks(t *testing.T) {
 	}
 	if len(w.did) != 1 {
 		t.Errorf("did %q", w.did)
+	}
+}
+
+// TestNotAloneAtOnce: who takes the right from the other person is not alone before a day.
+func TestNotAloneAtOnce(t *testing.T) {
+	for name, database := range databases {
+		t.Run(name, func(t *testing.T) {
+			w := open(t, database(t, append(policytest.Migrations(), requestsql.Migrations)...))
+			admin := w.AsAdmin(t.Context())
+			w.User(t, "ann", "north", project.Admin)
+			members, _, err := w.Tenancy.Members(admin, "north", "")
+			if err != nil || len(members) != 1 {
+				t.Fatal(members, err)
+			}
+			if err := w.Tenancy.Revoke(admin, "north", members[0].Name); err != nil {
+				t.Fatal(err)
+			}
+			w.now = time.Now()
+			if err := w.ask(admin, 1); !fault.Is(err, fault.PermissionDenied) {
+				t.Errorf("a moment later: %v", err)
+			}
+			w.now = w.now.Add(25 * time.Hour)
+			if err := w.ask(admin, 1); err != nil {
+				t.Errorf("a day later: %v", err)
+			}
+		})
+	}
+}
+
+// TestRequestsEnd: what nobody answers expires, and what is of a project ends with it.
+func TestRequestsEnd(t *testing.T) {
+	w := open(t, storetest.SQLite(t, append(policytest.Migrations(), requestsql.Migrations)...))
+	ann := identity.With(t.Context(), w.User(t, "ann", "north", project.Admin))
+	w.now = time.Now()
+	_ = w.ask(ann, 1)
+	w.now = w.now.Add(8 * 24 * time.Hour)
+	if err := w.requests.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.only(t, request.Expired)
+	_ = w.ask(ann, 2)
+	if err := w.DB.Update(t.Context(), "north", func(ctx context.Context, tx *store.Tx) error {
+		_, err := w.requests.Contents(ctx, tx, "north")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.only(t, request.Withdrawn); r.Message != "the project was deleted" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestMadeByTheirService: an account that the requester's service made is the requester's.
+func TestMadeByTheirService(t *testing.T) {
+	w := open(t, storetest.SQLite(t, append(policytest.Migrations(), requestsql.Migrations)...))
+	admin := w.AsAdmin(t.Context())
+	_, secret, err := w.Accounts.CreateToken(admin, account.TokenSpec{For: "service/ci", Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	robot, err := w.Accounts.Authenticate(t.Context(), secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Tenancy.Grant(admin, tenancy.GrantRequest{Spec: project.GrantSpec{Principal: robot.ID, Role: project.Admin, Installation: true}}); err != nil {
+		t.Fatal(err)
+	}
+	puppet, err := w.Accounts.CreateUser(identity.With(t.Context(), robot), "puppet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Tenancy.Grant(identity.With(t.Context(), robot), tenancy.GrantRequest{Project: "north", Spec: project.GrantSpec{Principal: puppet.ID, Role: project.Admin}}); err != nil {
+		t.Fatal(err)
+	}
+	w.now = time.Now()
+	_ = w.ask(admin, 1)
+	r := w.only(t, request.Requested)
+	as := identity.With(t.Context(), identity.Principal{Kind: identity.User, ID: puppet.ID})
+	if _, err := w.requests.Approve(as, r.ID); !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "your account was created by the requester") {
+		t.Errorf("%v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package request
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -23,29 +24,33 @@ const firstDay = 24 * time.Hour
 func (s *Service) Second(ctx context.Context, tx *store.Tx, r policy.Requested) error {
 	p := identity.From(ctx)
 	if p.Kind != identity.User {
-		return fault.New(fault.PermissionDenied, "%s is no person, and the second of two people is one", p).WithHint("Sign in as yourself.")
+		return fault.New(fault.PermissionDenied, "it takes two people, and %s is not a user", p).WithHint("Sign in as yourself.")
 	}
 	refused := func(format string, args ...any) error {
 		return fault.New(fault.PermissionDenied, format, args...).
 			WithHint("Ask another person who has the right %s, or let another person request it and approve that.", words(r.Actions))
 	}
 	if slices.Contains(r.By, p.ID) {
-		return refused("it takes two people, and you are one of those who want it")
+		return refused("it takes two people, and you are one of the requesters")
 	}
 	a, err := s.cfg.Accounts.Account(ctx, tx, p.ID)
 	if err != nil {
 		return fault.Wrap(err, "reading the account of %s", p)
 	}
-	if slices.Contains(r.By, a.CreatedBy) {
-		return refused("it takes two people, and your account was made by who wants it")
+	made := func(by string) (bool, error) {
+		maker, err := s.maker(ctx, tx, by)
+		return slices.Contains(r.By, by) || slices.Contains(r.By, maker), err
+	}
+	if theirs, err := made(a.CreatedBy); err != nil || theirs {
+		return cmp.Or(err, refused("it takes two people, and your account was created by the requester"))
 	}
 	if p.Token != "" {
 		t, err := s.cfg.Accounts.Token(ctx, tx, p.Token)
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
-		if slices.Contains(r.By, t.CreatedBy) {
-			return refused("it takes two people, and your token was made by who wants it")
+		if theirs, err := made(t.CreatedBy); err != nil || theirs {
+			return cmp.Or(err, refused("it takes two people, and your token was created by the requester"))
 		}
 	}
 	grants, err := s.cfg.Grants.GrantsOf(ctx, tx, p.ID)
@@ -61,8 +66,12 @@ func (s *Service) Second(ctx context.Context, tx *store.Tx, r policy.Requested) 
 		if !carries(g, r.Actions, r.Object) {
 			continue
 		}
+		theirs, err := made(g.CreatedBy)
+		if err != nil {
+			return err
+		}
 		switch since := r.At.Sub(g.CreatedAt); {
-		case slices.Contains(r.By, g.CreatedBy):
+		case theirs:
 			lent = true
 		case since < 0, since < s.cfg.RoleAge && g.CreatedAt.Sub(first) >= firstDay:
 			young = true
@@ -74,10 +83,13 @@ func (s *Service) Second(ctx context.Context, tx *store.Tx, r policy.Requested) 
 	case young:
 		return refused("the second person must have had their role %s before the request, and you have not", s.cfg.RoleAge)
 	case lent:
-		return refused("it takes two people, and your role was given by who wants it")
+		return refused("it takes two people, and your role was granted by the requester")
 	}
-	return refused("no role of yours has the right %s", words(r.Actions))
+	return refused("none of your roles grants %s", words(r.Actions))
 }
+
+// maxMakers bounds how many services made one another.
+const maxMakers = 10
 
 // carries reports whether a grant gives one of the rights over an object.
 func carries(g project.Grant, actions []policy.Action, o policy.Object) bool {
@@ -90,23 +102,50 @@ func carries(g project.Grant, actions []policy.Action, o policy.Object) bool {
 	})
 }
 
-// others reports whether another person than by has one of the rights.
-func (s *Service) others(ctx context.Context, tx *store.Tx, by string, actions []policy.Action, o policy.Object) (bool, error) {
+// maker is the person, or Falaj, behind a principal: of a service whoever made it.
+func (s *Service) maker(ctx context.Context, tx *store.Tx, principal string) (string, error) {
+	for range maxMakers {
+		if !strings.HasPrefix(principal, "svc_") {
+			break
+		}
+		a, err := s.cfg.Accounts.Account(ctx, tx, principal)
+		if fault.Is(err, fault.NotFound) {
+			break
+		}
+		if err != nil {
+			return "", err
+		}
+		principal = a.CreatedBy
+	}
+	return principal, nil
+}
+
+// others reports whether another person than these has one of the rights, or had it a
+// moment ago: who takes it from the other one is not alone at once.
+func (s *Service) others(ctx context.Context, tx *store.Tx, by []string, actions []policy.Action, o policy.Object, now time.Time) (bool, error) {
+	counts := func(g project.Grant) bool {
+		return !slices.Contains(by, g.Principal) && strings.HasPrefix(g.Principal, "usr_") && carries(g, actions, o)
+	}
 	places := []project.Name{""}
 	if o.Project != "" {
 		places = append(places, project.Name(o.Project))
 	}
 	const page = 500
 	for _, in := range places {
+		former, err := s.cfg.Grants.Former(ctx, tx, in, now.Add(-s.cfg.RoleAge))
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(former, counts) {
+			return true, nil
+		}
 		for after := ""; ; {
 			grants, err := s.cfg.Grants.Members(ctx, tx, in, after, page)
 			if err != nil {
 				return false, err
 			}
-			for _, g := range grants {
-				if g.Principal != by && strings.HasPrefix(g.Principal, "usr_") && carries(g, actions, o) {
-					return true, nil
-				}
+			if slices.ContainsFunc(grants, counts) {
+				return true, nil
 			}
 			if len(grants) < page {
 				break

@@ -15,18 +15,20 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
 const (
 	answerTime = 7 * 24 * time.Hour // how long a request waits for the second person
-	maxPayload = 256 << 10
-	maxOpen    = 1000 // requests of a project that wait
+	maxPayload = 128 << 10
+	maxOpen    = 100 // requests of a project that wait
 	pageSize   = 100
 	defaultAge = 24 * time.Hour
 	maxMessage = 2 << 10
 	underWay   = time.Minute
+	maxChange  = 32 << 10
 )
 
 // The actions of audit entries about requests.
@@ -108,16 +110,24 @@ func (s *Service) Ask(ctx context.Context, a policy.Act) error {
 	}
 	now := s.cfg.Now().UTC().Truncate(time.Microsecond)
 	r := Request{
-		ID: id.New("req"), Project: a.Object.Project, Kind: a.Kind, Object: a.Object.String(), Summary: a.Summary, Reason: a.Reason, State: Requested,
+		ID: id.New("req"), Project: a.Object.Project, Kind: a.Kind, Object: a.Object.String(), Summary: a.Summary, Reason: a.Reason, Change: fault.Clip(a.Change, maxChange), State: Requested,
 		RequestedBy: p.ID, RequestedByName: p.Name, RequestedAt: now, ExpiresAt: now.Add(answerTime), Approvers: a.Approve,
 		Act: Stored{Action: a.Action, ObjectKind: a.Object.Kind, ObjectName: a.Object.Name, ByKind: string(p.Kind), Payload: payload, Same: a.Same},
 	}
 	alone := false
-	err = s.cfg.DB.Update(ctx, r.Project, func(ctx context.Context, tx *store.Tx) error {
-		others, err := s.others(ctx, tx, p.ID, a.Approve, a.Object)
-		if alone = !others; err != nil || alone {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		maker, err := s.maker(ctx, tx, p.ID)
+		if err != nil {
 			return err
 		}
+		others, err := s.others(ctx, tx, []string{p.ID, maker}, a.Approve, a.Object, now)
+		alone = !others
+		return err
+	})
+	if err != nil || alone {
+		return err
+	}
+	err = s.cfg.DB.Update(ctx, r.Project, func(ctx context.Context, tx *store.Tx) error {
 		open, err := s.cfg.Store.List(ctx, tx, r.Project, false, Requested, "", maxOpen)
 		if err != nil {
 			return err
@@ -133,7 +143,7 @@ func (s *Service) Ask(ctx context.Context, a policy.Act) error {
 		}
 		return s.put(ctx, tx, r, ActionMade)
 	})
-	if err != nil || alone {
+	if err != nil {
 		return err
 	}
 	return audit.OnRecord(fault.New(fault.PermissionDenied, "this takes two people, and is requested as %s: %s", r.ID, a.Summary).
@@ -254,12 +264,12 @@ func (s *Service) decide(ctx context.Context, request string, to State) (Request
 // no second person either.
 func (s *Service) second(ctx context.Context, tx *store.Tx, r Request) error {
 	if r.Act.ByKind != string(identity.User) {
-		a, err := s.cfg.Accounts.Account(ctx, tx, r.RequestedBy)
-		if err != nil && !fault.Is(err, fault.NotFound) {
+		maker, err := s.maker(ctx, tx, r.RequestedBy)
+		if err != nil {
 			return err
 		}
-		if a.CreatedBy == identity.From(ctx).ID {
-			return fault.New(fault.PermissionDenied, "it takes two people, and you made the account of %s, which requested it", r.RequestedByName).
+		if maker == identity.From(ctx).ID {
+			return fault.New(fault.PermissionDenied, "it takes two people, and you created the account of %s, which requested it", r.RequestedByName).
 				WithHint("Ask another person who has the right %s.", words(r.Approvers))
 		}
 	}
@@ -287,14 +297,68 @@ func (s *Service) perform(ctx context.Context, r Request) (Request, error) {
 		r.State, r.Message = Failed, fault.Clip(failure.Error(), maxMessage)
 	}
 	err := s.cfg.DB.Update(context.WithoutCancel(ctx), r.Project, func(ctx context.Context, tx *store.Tx) error {
+		now, err := s.cfg.Store.One(ctx, tx, r.ID)
+		if err != nil || now.State != Approved { // another process was faster
+			r = now
+			return err
+		}
 		return s.put(ctx, tx, r, ActionEnded)
 	})
 	return r, err
 }
 
+// Contents implements tenancy.Contents: what is requested of a project ends with it.
+func (s *Service) Contents(ctx context.Context, tx *store.Tx, in project.Name) (string, error) {
+	open, err := s.cfg.Store.List(ctx, tx, string(in), false, Requested, "", maxOpen)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range open {
+		r.State, r.Message, r.DecidedAt = Withdrawn, "the project was deleted", s.cfg.Now().UTC().Truncate(time.Microsecond)
+		if err := s.put(ctx, tx, r, ActionEnded); err != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+// expire ends what nobody has answered in time.
+func (s *Service) expire(ctx context.Context) error {
+	now := s.cfg.Now().UTC().Truncate(time.Microsecond)
+	var old []Request
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		open, err := s.cfg.Store.List(ctx, tx, "", true, Requested, "", maxOpen*maxOpen)
+		old = slices.DeleteFunc(open, func(r Request) bool { return now.Before(r.ExpiresAt) })
+		return err
+	})
+	if err != nil || len(old) == 0 {
+		return err
+	}
+	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		for _, r := range old {
+			r, err := s.cfg.Store.One(ctx, tx, r.ID)
+			if err != nil {
+				return err
+			}
+			if r.State != Requested {
+				continue
+			}
+			r.State, r.DecidedAt = Expired, now
+			if err := s.put(ctx, tx, r, ActionEnded); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // Recover carries out what was approved more than a minute ago and not carried out, because
-// a process ended. Call it every minute.
+// a process ended, and ends what nobody has answered in time. Call it every minute.
 func (s *Service) Recover(ctx context.Context) error {
+	ctx = identity.With(ctx, identity.Loop("requests"))
+	if err := s.expire(ctx); err != nil {
+		return err
+	}
 	var left []Request
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		left, err = s.cfg.Store.List(ctx, tx, "", true, Approved, "", maxOpen)
@@ -303,7 +367,6 @@ func (s *Service) Recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx = identity.With(ctx, identity.Loop("requests"))
 	for _, r := range slices.Backward(left) {
 		if s.cfg.Now().Sub(r.DecidedAt) < underWay {
 			continue // who approved it carries it out

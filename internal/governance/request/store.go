@@ -23,6 +23,8 @@ type Store interface {
 type Grants interface {
 	Members(ctx context.Context, tx *store.Tx, in project.Name, after string, limit int) ([]project.Grant, error)
 	GrantsOf(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error)
+	// Former lists those of a project, or of the installation, that ended since.
+	Former(ctx context.Context, tx *store.Tx, in project.Name, since time.Time) ([]project.Grant, error)
 }
 
 // Accounts is what it needs to know of accounts; identitysql has it.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/keys/keyssql"
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
@@ -51,6 +52,17 @@ func TestTwoPeople(t *testing.T) {
 			return err
 		}
 	}
+	_, secret, err := w.Accounts.CreateToken(ann, account.TokenSpec{For: "service/mine", Create: true, Project: "north"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	robot, err := w.Accounts.Authenticate(t.Context(), secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := tenants.Grant(ann, tenancy.GrantRequest{Project: "north", Spec: project.GrantSpec{Principal: robot.ID, Role: project.Admin}}); err != nil {
+		t.Fatal(err)
+	}
 	const forbid = "@because(\"no\")\nforbid (principal, action == Action::\"job.submit\", resource);"
 	const permit = "permit (principal, action == Action::\"job.submit\", resource);"
 	for _, c := range []struct {
@@ -66,6 +78,10 @@ func TestTwoPeople(t *testing.T) {
 		{"to forbid again", rules(forbid), false},
 		{"the end of a policy that forbids", func(ctx context.Context) error { return w.Authority.DeletePolicy(ctx, "north", "mine") }, true},
 		{"an object for oneself", grant(annIs.ID, "dataset/cards"), true},
+		{"an object for one's service", grant(robot.ID, "dataset/cards"), true},
+		{"an object for oneself, by one's service", func(context.Context) error {
+			return grant(annIs.ID, "dataset/other")(identity.With(t.Context(), robot))
+		}, true},
 		{"an object for somebody else", grant(eve.ID, "dataset/cards"), false},
 		{"a role", grant(annIs.ID, ""), false},
 		{"the end of a key", func(ctx context.Context) error { return ring.Destroy(ctx, "north", "dataset/cards") }, true},

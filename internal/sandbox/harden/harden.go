@@ -29,7 +29,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox/internal/seccomp"
 )
 
-// Marker is the environment variable, as NAME=VALUE, of a process that Exec started.
+// Name is the environment variable of a process that Exec started, and Marker it as
+// NAME=VALUE.
 const (
 	Name   = "_FALAJ_HARDENED"
 	Marker = Name + "=1"

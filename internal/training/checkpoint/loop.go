@@ -212,10 +212,7 @@ func (s *Service) attend(ctx context.Context, job string) error {
 	}
 	names, err := finished(s.dir(job))
 	if err == nil {
-		err = s.shed(job, names)
-	}
-	if err == nil {
-		err = s.takeAll(ctx, j, slices.Collect(maps.Keys(names)))
+		err = errors.Join(s.shed(job), s.takeAll(ctx, j, slices.Collect(maps.Keys(names))))
 	}
 	if err != nil {
 		return err
@@ -228,13 +225,13 @@ func (s *Service) attend(ctx context.Context, job string) error {
 
 // shed removes what an ended job left beside its finished checkpoints: it may be what filled
 // the disk on which these are to be kept.
-func (s *Service) shed(job string, finished map[string]look) error {
+func (s *Service) shed(job string) error {
 	entries, err := os.ReadDir(s.dir(job))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fault.Wrap(err, "looking for checkpoints")
 	}
 	for _, e := range entries {
-		if _, keep := finished[e.Name()]; keep {
+		if e.IsDir() && !protocol.Unfinished(e.Name()) {
 			continue
 		}
 		if err := archive.Remove(filepath.Join(s.dir(job), e.Name())); err != nil {

@@ -163,7 +163,8 @@ func (s *Service) ApplyPolicy(ctx context.Context, r PolicyRequest) (Policy, pro
 // change is what is kept of a policy's change until another person approves it.
 type change struct {
 	PolicyRequest
-	Delete bool `json:"delete,omitempty"`
+	Delete bool  `json:"delete,omitempty"`
+	Base   int64 `json:"base"` // revision of the policy that both people saw; 0: there was none
 }
 
 // takesTwo refuses a change that permits more, or forbids less, until another person has
@@ -189,7 +190,8 @@ func (s *Service) takesTwo(ctx context.Context, r PolicyRequest, remove bool) er
 	}
 	return s.two.Ask(ctx, policy.Act{
 		Kind: "policy", Action: "project.update", Object: policy.Object{Project: string(r.Project), Kind: "policy", Name: r.Name},
-		Summary: what + " policy " + r.Name + ", which could permit more than now", Payload: change{r, remove},
+		Summary: what + " policy " + r.Name + ", which could permit more than now", Payload: change{r, remove, was.Revision},
+		Change: "now:\n" + was.Cedar + "\nthen:\n" + r.Spec.Cedar,
 	})
 }
 
@@ -216,10 +218,24 @@ func (s *Service) approved(ctx context.Context, payload []byte) error {
 	if err := json.Unmarshal(payload, &c); err != nil {
 		return err
 	}
-	if c.Delete {
+	var now Policy
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		now, err = s.cfg.Store.One(ctx, tx, c.Project, c.Name)
+		return err
+	})
+	switch {
+	case fault.Is(err, fault.NotFound) && c.Delete:
+		return nil // it was removed before, as by this request before a crash
+	case err != nil && !fault.Is(err, fault.NotFound):
+		return err
+	case !c.Delete && err == nil && now.Spec == c.Spec:
+		return nil
+	case now.Revision != c.Base:
+		return fault.New(fault.Conflict, "policy %s was changed meanwhile", c.Name).WithHint("Look at it, and apply your change to what it is now.")
+	case c.Delete:
 		return s.DeletePolicy(ctx, c.Project, c.Name)
 	}
-	_, _, err := s.ApplyPolicy(ctx, c.PolicyRequest)
+	_, _, err = s.ApplyPolicy(ctx, c.PolicyRequest)
 	return err
 }
 

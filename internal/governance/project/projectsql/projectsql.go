@@ -172,13 +172,38 @@ func (Store) List(ctx context.Context, tx *store.Tx, v tenancy.Visible, after pr
 
 // Put implements tenancy.Store and account.Grants.
 func (Store) Put(ctx context.Context, tx *store.Tx, g project.Grant) error {
-	_, err := tx.NewInsert().Model(&grantRow{
+	err := remember(ctx, tx, "project = ? AND name = ? AND (principal <> ? OR role <> ? OR object <> ?)", string(g.Project), g.Name, g.Principal, string(g.Role), g.Object)
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(&grantRow{
 		Project: string(g.Project), Name: g.Name, Principal: g.Principal, Role: string(g.Role), Object: g.Object,
 		CreatedAt: store.At(g.CreatedAt), CreatedBy: g.CreatedBy,
 	}).On("CONFLICT (project, name) DO UPDATE").
 		Set("principal = EXCLUDED.principal, role = EXCLUDED.role, object = EXCLUDED.object, created_at = EXCLUDED.created_at, created_by = EXCLUDED.created_by").
 		Exec(ctx)
 	return err
+}
+
+// formerKept is how long grants that are no more are remembered.
+const formerKept = 30 * 24 * time.Hour
+
+// remember keeps grants that are about to end, for Former.
+func remember(ctx context.Context, tx *store.Tx, where string, args ...any) error {
+	now := time.Now()
+	if _, err := tx.NewRaw("DELETE FROM project_former WHERE ended_at < ?", store.At(now.Add(-formerKept))).Exec(ctx); err != nil {
+		return err
+	}
+	_, err := tx.NewRaw("INSERT INTO project_former (project, principal, role, object, ended_at) SELECT project, principal, role, object, ? FROM project_grant WHERE "+where,
+		append([]any{store.At(now)}, args...)...).Exec(ctx)
+	return err
+}
+
+// Former lists the grants of a project, or of the installation, that ended since.
+func (Store) Former(ctx context.Context, tx *store.Tx, in project.Name, since time.Time) ([]project.Grant, error) {
+	var rows []grantRow
+	err := tx.NewRaw("SELECT project, principal, role, object FROM project_former WHERE project = ? AND ended_at >= ?", string(in), store.At(since)).Scan(ctx, &rows)
+	return grants(rows), err
 }
 
 // Grant implements tenancy.Store.
@@ -190,6 +215,9 @@ func (Store) Grant(ctx context.Context, tx *store.Tx, in project.Name, name stri
 
 // Remove implements tenancy.Store.
 func (Store) Remove(ctx context.Context, tx *store.Tx, in project.Name, name string) error {
+	if err := remember(ctx, tx, "project = ? AND name = ?", string(in), name); err != nil {
+		return err
+	}
 	res, err := tx.NewDelete().Model((*grantRow)(nil)).Where("project = ? AND name = ?", in, name).Exec(ctx)
 	return touched(res, err, "grant", name)
 }
@@ -225,6 +253,9 @@ func (Store) GrantsOf(ctx context.Context, tx *store.Tx, principal string) ([]pr
 func (s Store) Drop(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error) {
 	dropped, err := s.GrantsOf(ctx, tx, principal)
 	if err != nil {
+		return nil, err
+	}
+	if err := remember(ctx, tx, "principal = ?", principal); err != nil {
 		return nil, err
 	}
 	if _, err := tx.NewDelete().Model((*grantRow)(nil)).Where("principal = ?", principal).Exec(ctx); err != nil {

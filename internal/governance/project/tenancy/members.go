@@ -66,8 +66,25 @@ func (s *Service) takesTwo(ctx context.Context, r GrantRequest) error {
 	own := false
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		a, err := s.cfg.Accounts.Resolve(ctx, tx, r.Project, r.Spec.Principal)
-		own = a.ID == p.ID || a.CreatedBy == p.ID
-		return err
+		if err != nil {
+			return err
+		}
+		maker := p.ID // of a service, whoever made it
+		for range 10 {
+			if !strings.HasPrefix(maker, "svc_") {
+				break
+			}
+			by, err := s.cfg.Accounts.Resolve(ctx, tx, r.Project, maker)
+			if fault.Is(err, fault.NotFound) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			maker = by.CreatedBy
+		}
+		own = a.ID == p.ID || a.ID == maker || a.CreatedBy == p.ID || a.CreatedBy == maker
+		return nil
 	})
 	if err != nil || !own {
 		return err

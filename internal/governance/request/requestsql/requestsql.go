@@ -34,6 +34,7 @@ type row struct {
 	Kind            string
 	Object          string
 	Summary         string
+	Change          string
 	Reason          string
 	State           string
 	Message         string
@@ -50,7 +51,7 @@ type row struct {
 
 func (r row) request() (request.Request, error) {
 	out := request.Request{
-		ID: r.ID, Project: r.Project, Kind: r.Kind, Object: r.Object, Summary: r.Summary, Reason: r.Reason, State: request.State(r.State), Message: r.Message,
+		ID: r.ID, Project: r.Project, Kind: r.Kind, Object: r.Object, Summary: r.Summary, Change: r.Change, Reason: r.Reason, State: request.State(r.State), Message: r.Message,
 		RequestedBy: r.RequestedBy, RequestedByName: r.RequestedByName, RequestedAt: r.RequestedAt.Time(), ExpiresAt: r.ExpiresAt.Time(),
 		DecidedBy: r.DecidedBy, DecidedByName: r.DecidedByName, DecidedAt: r.DecidedAt.Time(),
 	}
@@ -68,7 +69,7 @@ func (Store) Put(ctx context.Context, tx *store.Tx, r request.Request) error {
 		return err
 	}
 	_, err = tx.NewInsert().Model(&row{
-		ID: r.ID, Project: r.Project, Kind: r.Kind, Object: r.Object, Summary: r.Summary, Reason: r.Reason, State: string(r.State), Message: r.Message,
+		ID: r.ID, Project: r.Project, Kind: r.Kind, Object: r.Object, Summary: r.Summary, Change: r.Change, Reason: r.Reason, State: string(r.State), Message: r.Message,
 		RequestedBy: r.RequestedBy, RequestedByName: r.RequestedByName, RequestedAt: store.At(r.RequestedAt), ExpiresAt: store.At(r.ExpiresAt),
 		DecidedBy: r.DecidedBy, DecidedByName: r.DecidedByName, DecidedAt: store.At(r.DecidedAt), Approvers: string(approvers), Act: string(act),
 	}).On("CONFLICT (id) DO UPDATE").

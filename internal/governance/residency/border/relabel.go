@@ -307,7 +307,7 @@ func person(p identity.Principal) error {
 	if p.Kind == identity.User {
 		return nil
 	}
-	return fault.New(fault.PermissionDenied, "this takes two people, and %s is none", p).
+	return fault.New(fault.PermissionDenied, "this takes two people, and %s is not a user", p).
 		WithHint("Use the token of a user.")
 }
 

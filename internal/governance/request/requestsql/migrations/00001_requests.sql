@@ -5,6 +5,7 @@ CREATE TABLE request (
     kind         TEXT   NOT NULL,
     object       TEXT   NOT NULL,
     summary      TEXT   NOT NULL,
+    change       TEXT   NOT NULL,
     reason       TEXT   NOT NULL,
     state        TEXT   NOT NULL,
     message      TEXT   NOT NULL,
