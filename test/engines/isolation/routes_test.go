@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ import (
 
 // routes are those of agents, with bodies that an agent could send.
 var routes = []struct{ method, path, body string }{
-	{"POST", "join", `{"version":2,"index":0,"start":"an agent's start","node":"n1","address":"127.0.0.1","port":1}`},
+	{"POST", "join", `{"version":` + strconv.Itoa(protocol.Version) + `,"index":0,"start":"an agent's start","node":"n1","address":"127.0.0.1","port":1}`},
 	{"POST", "beat", `{"phase":"running"}`},
 	{"POST", "log?offset=0", "lies"},
 	{"POST", "profile", `{"id":"prf_x","answer":{}}`},
