@@ -280,6 +280,11 @@ func (a *app) listOf(cmd *cobra.Command, query url.Values, columns []column, par
 	if err != nil {
 		return err
 	}
+	return a.printAll(cmd, path, query, columns)
+}
+
+// printAll prints the objects at a path, of all pages.
+func (a *app) printAll(cmd *cobra.Command, path string, query url.Values, columns []column) error {
 	c, err := a.connect()
 	if err != nil {
 		return err

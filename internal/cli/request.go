@@ -26,26 +26,13 @@ func (a *app) request() *cobra.Command {
 		Use: "list", Short: "List requests, newest first: of the project, or without one of the whole installation", Args: cobra.NoArgs,
 		Example: "  falaj request list\n  falaj request list -p shop --state requested",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			objects := []client.Object{}
-			for token, more := "", true; more; {
-				var page auditPage
-				q := url.Values{"page_token": {token}, "state": {state}, "project": {first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project)}}
-				for name := range q {
-					if q.Get(name) == "" {
-						q.Del(name)
-					}
+			q := url.Values{}
+			for name, value := range map[string]string{"state": state, "project": first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project)} {
+				if value != "" {
+					q.Set(name, value)
 				}
-				if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/requests?"+q.Encode(), nil, &page); err != nil {
-					return err
-				}
-				objects = append(objects, page.Items...)
-				token, more = page.Next, page.Next != ""
 			}
-			return a.print(objects, requestColumns)
+			return a.printAll(cmd, "/api/v1/requests", q, requestColumns)
 		},
 	}
 	list.Flags().StringVar(&state, "state", "", "only those in this state: requested, approved, done, failed, rejected, withdrawn or expired")

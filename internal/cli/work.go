@@ -299,20 +299,7 @@ func (a *app) auditErasures() *cobra.Command {
 	return &cobra.Command{
 		Use: "erasures", Short: "List requests to erase entries, newest first", Example: "  falaj audit erasures", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			objects := []client.Object{}
-			for token, more := "", true; more; {
-				var page auditPage
-				if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/audit/erasures?"+url.Values{"page_token": {token}}.Encode(), nil, &page); err != nil {
-					return err
-				}
-				objects = append(objects, page.Items...)
-				token, more = page.Next, page.Next != ""
-			}
-			return a.print(objects, []column{{"ID", "id"}, {"STATE", "state"}, {"REQUESTED BY", "requested_by_name"}, {"REQUESTED", "requested_at"}, {"DECIDED BY", "decided_by_name"}, {"REASON", "reason"}})
+			return a.printAll(cmd, "/api/v1/audit/erasures", nil, []column{{"ID", "id"}, {"STATE", "state"}, {"REQUESTED BY", "requested_by_name"}, {"REQUESTED", "requested_at"}, {"DECIDED BY", "decided_by_name"}, {"REASON", "reason"}})
 		},
 	}
 }

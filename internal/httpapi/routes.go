@@ -125,7 +125,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", "/api/v1/requests", "", "List acts that wait for a second person, or did, newest first", s.listRequests)
 	route(s, "GET", "/api/v1/requests/{id}", "", "An act that takes two people", s.oneRequest)
 	route(s, "POST", "/api/v1/requests/{id}/approve", "", "Carry out what another person requested", s.approveRequest)
-	route(s, "POST", "/api/v1/requests/{id}/reject", "", "Reject it, or withdraw what you requested", s.rejectRequest)
+	route(s, "POST", "/api/v1/requests/{id}/reject", "", "Reject a request, or withdraw your own", s.rejectRequest)
 	route(s, "GET", "/api/v1/audit", "", "List audited acts, newest first", s.listAudit)
 	route(s, "POST", "/api/v1/audit/erase", "audit.erase", "Request to erase what entries say; another person approves it", s.eraseAudit)
 	route(s, "GET", "/api/v1/audit/erasures", "audit.read", "List requests to erase entries, newest first", s.listAuditErasures)

@@ -16,8 +16,7 @@ import (
 // says how many there were of each kind. The numbers of all entries add up to the refusals.
 const (
 	same      = 5      // of the same caller, act and reason
-	kinds     = 1000   // that are told apart of one caller
-	ofCaller  = 1000   // of the same caller
+	ofCaller  = 1000   // of the same caller, and kinds of these that are told apart
 	maxCounts = 10_000 // kinds and callers that are told apart in a minute
 	several   = "several objects"
 )
@@ -107,7 +106,7 @@ func (s *Summary) of(k kind) *count {
 	} {
 		key := k.text()
 		c := s.counts[key]
-		if c == nil && (i > 0 || s.kinds[who] < kinds) && (len(s.counts) < maxCounts || k.action == last.action) {
+		if c == nil && (i > 0 || s.kinds[who] < ofCaller) && (len(s.counts) < maxCounts || k.action == last.action) {
 			c = &count{kind: k}
 			s.counts[key] = c
 			s.kinds[who]++

@@ -380,3 +380,24 @@ func TestMadeByTheirService(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestOwnShare: one requester leaves requests of a project to others.
+func TestOwnShare(t *testing.T) {
+	w := open(t, storetest.SQLite(t, append(policytest.Migrations(), requestsql.Migrations)...))
+	ann, bob := identity.With(t.Context(), w.User(t, "ann", "north", project.Admin)), identity.With(t.Context(), w.User(t, "bob", "north", project.Admin))
+	w.now = time.Now()
+	for i := range 25 {
+		if err := w.ask(ann, i); !fault.Is(err, fault.PermissionDenied) {
+			t.Fatalf("request %d: %v", i, err)
+		}
+	}
+	if err := w.ask(ann, 25); !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "25 of them yours") {
+		t.Errorf("one more: %v", err)
+	}
+	if err := w.ask(ann, 24); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("one that waits already: %v", err)
+	}
+	if err := w.ask(bob, 1); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("another person: %v", err)
+	}
+}

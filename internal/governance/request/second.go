@@ -9,6 +9,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -81,15 +82,12 @@ func (s *Service) Second(ctx context.Context, tx *store.Tx, r policy.Requested) 
 	}
 	switch {
 	case young:
-		return refused("the second person must have had their role %s before the request, and you have not", s.cfg.RoleAge)
+		return refused("the second person must have the role for %s before the request", s.cfg.RoleAge)
 	case lent:
 		return refused("it takes two people, and your role was granted by the requester")
 	}
 	return refused("none of your roles grants %s", words(r.Actions))
 }
-
-// maxMakers bounds how many services made one another.
-const maxMakers = 10
 
 // carries reports whether a grant gives one of the rights over an object.
 func carries(g project.Grant, actions []policy.Action, o policy.Object) bool {
@@ -102,22 +100,8 @@ func carries(g project.Grant, actions []policy.Action, o policy.Object) bool {
 	})
 }
 
-// maker is the person, or Falaj, behind a principal: of a service whoever made it.
 func (s *Service) maker(ctx context.Context, tx *store.Tx, principal string) (string, error) {
-	for range maxMakers {
-		if !strings.HasPrefix(principal, "svc_") {
-			break
-		}
-		a, err := s.cfg.Accounts.Account(ctx, tx, principal)
-		if fault.Is(err, fault.NotFound) {
-			break
-		}
-		if err != nil {
-			return "", err
-		}
-		principal = a.CreatedBy
-	}
-	return principal, nil
+	return account.Maker(ctx, tx, s.cfg.Accounts, principal)
 }
 
 // others reports whether another person than these has one of the rights, or had it a

@@ -23,7 +23,8 @@ import (
 const (
 	answerTime = 7 * 24 * time.Hour // how long a request waits for the second person
 	maxPayload = 128 << 10
-	maxOpen    = 100 // requests of a project that wait
+	maxOpen    = 100 // requests of a project that wait,
+	maxOwn     = 25  // and of one requester in it
 	pageSize   = 100
 	defaultAge = 24 * time.Hour
 	maxMessage = 2 << 10
@@ -132,14 +133,19 @@ func (s *Service) Ask(ctx context.Context, a policy.Act) error {
 		if err != nil {
 			return err
 		}
+		own := 0
 		for _, o := range open {
+			if o.RequestedBy == p.ID {
+				own++
+			}
 			if o.Kind == r.Kind && o.RequestedBy == p.ID && (a.Same != "" && o.Act.Same == a.Same || bytes.Equal(o.Act.Payload, payload)) && now.Before(o.ExpiresAt) {
 				r = o
 				return nil
 			}
 		}
-		if len(open) >= maxOpen {
-			return fault.New(fault.Exhausted, "%d requests wait for a second person", len(open)).WithHint("Decide some of them: falaj request list.")
+		if len(open) >= maxOpen || own >= maxOwn {
+			return fault.New(fault.Exhausted, "%d requests wait for a second person, %d of them yours; at most %d and %d may", len(open), own, maxOpen, maxOwn).
+				WithHint("Have some decided, or withdraw yours: falaj request list --state requested.")
 		}
 		return s.put(ctx, tx, r, ActionMade)
 	})
@@ -325,24 +331,24 @@ func (s *Service) Contents(ctx context.Context, tx *store.Tx, in project.Name) (
 // expire ends what nobody has answered in time.
 func (s *Service) expire(ctx context.Context) error {
 	now := s.cfg.Now().UTC().Truncate(time.Microsecond)
-	var old []Request
+	overdue := func(ctx context.Context, tx *store.Tx) ([]Request, error) {
+		return s.cfg.Store.Overdue(ctx, tx, now, maxOpen)
+	}
+	some := false // an idle server writes nothing
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		open, err := s.cfg.Store.List(ctx, tx, "", true, Requested, "", maxOpen*maxOpen)
-		old = slices.DeleteFunc(open, func(r Request) bool { return now.Before(r.ExpiresAt) })
+		old, err := overdue(ctx, tx)
+		some = len(old) > 0
 		return err
 	})
-	if err != nil || len(old) == 0 {
+	if err != nil || !some {
 		return err
 	}
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		old, err := overdue(ctx, tx)
+		if err != nil {
+			return err
+		}
 		for _, r := range old {
-			r, err := s.cfg.Store.One(ctx, tx, r.ID)
-			if err != nil {
-				return err
-			}
-			if r.State != Requested {
-				continue
-			}
 			r.State, r.DecidedAt = Expired, now
 			if err := s.put(ctx, tx, r, ActionEnded); err != nil {
 				return err

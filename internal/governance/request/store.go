@@ -17,6 +17,8 @@ type Store interface {
 	// List gives the newest first: of the project, or of the whole installation; an empty
 	// state means all.
 	List(ctx context.Context, tx *store.Tx, project string, all bool, state State, before string, limit int) ([]Request, error)
+	// Overdue gives those that wait and that expired by the time.
+	Overdue(ctx context.Context, tx *store.Tx, at time.Time, limit int) ([]Request, error)
 }
 
 // Grants is what it needs to know of roles; projectsql has it.

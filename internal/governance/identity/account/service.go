@@ -374,6 +374,35 @@ func (s *Service) recordGrant(ctx context.Context, tx *store.Tx, action, name, r
 	return event.Publish(ctx, tx, string(g.Project), name, g)
 }
 
+// maxMakers bounds how many services made one another.
+const maxMakers = 10
+
+// Maker is the person, or Falaj, behind a principal: of a service whoever made it.
+func Maker(ctx context.Context, tx *store.Tx, accounts interface {
+	Account(ctx context.Context, tx *store.Tx, id string) (Account, error)
+}, principal string,
+) (string, error) {
+	for range maxMakers {
+		if !strings.HasPrefix(principal, "svc_") {
+			break
+		}
+		a, err := accounts.Account(ctx, tx, principal)
+		if fault.Is(err, fault.NotFound) {
+			break
+		}
+		if err != nil {
+			return "", err
+		}
+		principal = a.CreatedBy
+	}
+	return principal, nil
+}
+
+// Maker is who is behind a principal.
+func (s *Service) Maker(ctx context.Context, tx *store.Tx, principal string) (string, error) {
+	return Maker(ctx, tx, s.cfg.Store, principal)
+}
+
 // Resolve finds the account that a manifest names: an id, "user/alice", or
 // "service/ci" of the project or else of the installation. The caller has
 // authorised itself. Errors: fault.NotFound, fault.Invalid.

@@ -69,29 +69,16 @@ func (s *Service) takesTwo(ctx context.Context, r GrantRequest) error {
 		if err != nil {
 			return err
 		}
-		maker := p.ID // of a service, whoever made it
-		for range 10 {
-			if !strings.HasPrefix(maker, "svc_") {
-				break
-			}
-			by, err := s.cfg.Accounts.Resolve(ctx, tx, r.Project, maker)
-			if fault.Is(err, fault.NotFound) {
-				break
-			}
-			if err != nil {
-				return err
-			}
-			maker = by.CreatedBy
-		}
+		maker, err := s.cfg.Accounts.Maker(ctx, tx, p.ID)
 		own = a.ID == p.ID || a.ID == maker || a.CreatedBy == p.ID || a.CreatedBy == maker
-		return nil
+		return err
 	})
 	if err != nil || !own {
 		return err
 	}
 	return s.cfg.TwoPeople.Ask(ctx, policy.Act{
 		Kind: "grant", Action: "member.grant", Object: policy.Object{Project: string(r.Project), Kind: "grant", Name: r.Name}, Payload: r,
-		Summary: "open " + r.Spec.Object + " to " + r.Spec.Principal + " as " + string(r.Spec.Role) + ", which is the account of who asks or was made by them",
+		Summary: "open " + r.Spec.Object + " to " + r.Spec.Principal + " as " + string(r.Spec.Role) + ", an account of the requester",
 	})
 }
 

@@ -43,6 +43,7 @@ type Visible struct {
 // Accounts is what tenancy needs of accounts; account.Service has it.
 type Accounts interface {
 	Resolve(ctx context.Context, tx *store.Tx, in project.Name, ref string) (account.Account, error)
+	Maker(ctx context.Context, tx *store.Tx, principal string) (string, error)
 	RevokeBoundIn(ctx context.Context, tx *store.Tx, in project.Name) error
 	Draft(ctx context.Context, spec account.TokenSpec) (account.Draft, error)
 	IssueIn(ctx context.Context, tx *store.Tx, d account.Draft) (account.Token, string, error)

@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/uptrace/bun"
 
@@ -106,6 +107,20 @@ func (Store) List(ctx context.Context, tx *store.Tx, project string, all bool, s
 	if err := q.Scan(ctx); err != nil {
 		return nil, err
 	}
+	return requests(rows)
+}
+
+// Overdue implements request.Store.
+func (Store) Overdue(ctx context.Context, tx *store.Tx, at time.Time, limit int) ([]request.Request, error) {
+	var rows []row
+	err := tx.NewSelect().Model(&rows).Where("state = ? AND expires_at <= ?", string(request.Requested), store.At(at)).Order("id").Limit(limit).Scan(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return requests(rows)
+}
+
+func requests(rows []row) ([]request.Request, error) {
 	list := make([]request.Request, len(rows))
 	for i, r := range rows {
 		var err error
