@@ -50,14 +50,7 @@ func models() []served {
 func (m served) ask(s *harness.Server, header string, raw bool) []byte {
 	path := "/v2/models/" + m.name + "/infer"
 	if !raw {
-		body := fmt.Appendf(nil, `{"inputs":[{"name":"x","shape":[1,%d],"datatype":"FP32","data":[`, m.columns)
-		for i := range m.columns {
-			if i > 0 {
-				body = append(body, ',')
-			}
-			body = strconv.AppendFloat(body, float64(i*17%101)/100, 'g', -1, 64)
-		}
-		return request(s, path, header+"Content-Type: application/json\r\n", append(body, `]}]}`...))
+		return request(s, path, header+"Content-Type: application/json\r\n", m.json())
 	}
 	body := fmt.Appendf(nil, `{"inputs":[{"name":"x","shape":[1,%d],"datatype":"FP32","parameters":{"binary_data_size":%d}}],`+
 		`"outputs":[{"name":"y","parameters":{"binary_data":true}}]}`, m.columns, 4*m.columns)
@@ -66,6 +59,18 @@ func (m served) ask(s *harness.Server, header string, raw bool) []byte {
 		body = binary.LittleEndian.AppendUint32(body, math.Float32bits(float32(i*17%101)/100))
 	}
 	return request(s, path, header, body)
+}
+
+// json is one row as JSON.
+func (m served) json() []byte {
+	body := fmt.Appendf(nil, `{"inputs":[{"name":"x","shape":[1,%d],"datatype":"FP32","data":[`, m.columns)
+	for i := range m.columns {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = strconv.AppendFloat(body, float64(i*17%101)/100, 'g', -1, 64)
+	}
+	return append(body, `]}]}`...)
 }
 
 // side is a server and how its models run.

@@ -20,6 +20,7 @@ import (
 type flow struct {
 	cpu      float64 // of the server and its processes, in µs a request
 	p50, p99 float64 // µs
+	rate     float64 // requests a second
 	failed   int     // requests that were not answered with 200
 }
 
@@ -70,12 +71,13 @@ func closed(ctx context.Context, s *harness.Server, request []byte, connections 
 		})
 	}
 	all.Wait()
+	took := time.Since(began)
 	after, err := harness.TreeCPUSeconds(s.PID())
 	if err := errors.Join(err, ctx.Err(), errors.Join(fails...)); err != nil {
 		return flow{}, err
 	}
 	each := slices.Concat(times...)
-	f := flow{cpu: (after - before) * 1e6 / float64(len(each)), p50: harness.Quantile(each, 0.5), p99: harness.Quantile(each, 0.99)}
+	f := flow{cpu: (after - before) * 1e6 / float64(len(each)), rate: float64(len(each)) / took.Seconds(), p50: harness.Quantile(each, 0.5), p99: harness.Quantile(each, 0.99)}
 	for _, n := range refused {
 		f.failed += n
 	}

@@ -7,6 +7,8 @@
 //
 //   - main.go: the order of the measurements; each is in a file of its own.
 //   - child.go: models in a process of their own beside the same models in the server's.
+//   - attack.go: what a quiet tenant gets while another attacks.
+//   - audit.go: what a recorded read costs, how long the whole log takes to verify.
 //   - load.go: requests without pause on a number of connections.
 package main
 
@@ -21,5 +23,7 @@ func steps(r *harness.Run) []harness.Step {
 	b := &bench{r}
 	return []harness.Step{
 		{Name: "models in processes of their own", Do: b.child},
+		{Name: "a quiet tenant beside an attack", Do: b.attacks},
+		{Name: "the audit log", Do: b.audit},
 	}
 }

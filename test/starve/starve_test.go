@@ -5,9 +5,7 @@ package starve
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +18,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/test/heavy"
 	"github.com/falaj-ml/falaj/test/live"
 )
 
@@ -28,60 +27,6 @@ const (
 	base    = "/api/v1/projects/" + project
 	most    = 2500 << 20 // bytes of memory that the server may use
 )
-
-// request is one of an attack.
-type request struct {
-	path, encoding string
-	body           []byte
-}
-
-func attacks(t *testing.T) map[string]request {
-	t.Helper()
-	const head = "api_version: falaj/v1\nkind: Dataset\nname: deep\nspec: "
-	many := func(s string, size int) string { return strings.Repeat(s, size/len(s)) }
-	text := func(path, body string) request { return request{path: path, body: []byte(body)} }
-	in := func(v any) string {
-		b, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
-	bomb := func(path, text string) request {
-		var b bytes.Buffer
-		z := gzip.NewWriter(&b)
-		for range 128 {
-			_, _ = z.Write([]byte(many(text, 1<<20))) // to memory
-		}
-		if err := z.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return request{path: path, encoding: "gzip", body: b.Bytes()}
-	}
-	const apply, query, runs = "/api/v1/apply?project=" + project, base + "/query", "/api/2.0/mlflow/runs/"
-	return map[string]request{
-		"deep YAML":           text(apply, head+many("[", 70_000)),
-		"deep JSON of apply":  text(apply, many(`{"a":`, 350_000)),
-		"wide YAML":           text(apply, head+"{"+many("a,", 1_000_000)+"}"),
-		"deep jobs":           text("/api/v1/jobs/read", many(`{"a":`, 900_000)),
-		"wide jobs":           text("/api/v1/jobs/read", head+"["+many("a,", 1_000_000)+"]"),
-		"deep JSON":           text(query, `{"sql":`+many("[", 4_000_000)),
-		"wide JSON":           text(query, `{"inputs":[`+many(`{"a":0},`, 4_000_000)+"{}]}"),
-		"large SQL answer":    text(query, in(map[string]any{"sql": "SELECT repeat('a', 40000) AS a FROM range(10000)", "limit": 10_000})),
-		"large SQL row":       text(query, in(map[string]any{"sql": "SELECT repeat('a', 200000000) AS a"})),
-		"wide MLflow":         text(runs+"create", `{"tags":[`+many("{},", 18<<20)+"{}]}"),
-		"long MLflow":         text(runs+"create", `{"run_name":"`+many("a", 19<<20)+`"}`),
-		"MLflow in a string":  text(runs+"create", in(many("[", 9<<20))),
-		"nested filter":       text(runs+"search", in(map[string]any{"experiment_ids": []string{"0"}, "filter": many("(", 500_000) + "tags.a = 'b'"})),
-		"long filter":         text(runs+"search", in(map[string]any{"experiment_ids": []string{"0"}, "filter": many("tags.a = 'b' and ", 1_000_000) + "tags.a = 'b'"})),
-		"large inference":     text("/v2/models/x/infer", `{"inputs":[`+many("0,", 60<<20)+"0]}"),
-		"inference bomb":      bomb("/v2/models/x/infer", "["),
-		"lineage bomb":        bomb("/api/v1/lineage", "["),
-		"lineage of one text": bomb("/api/v1/lineage", `"`),
-		"online features":     text("/get-online-features", `{"features":["a:b"],"entities":{"a":[`+many("0,", 30<<20)+"0]}}"),
-		"deep CEL":            text(apply, "api_version: falaj/v1\nkind: FeatureView\nname: deep\nspec:\n  entities: [a]\n  source: {dataset: a}\n  computed: [{name: a, type: float64, expression: '"+many("(", 4_000)+"'}]\n"),
-	}
-}
 
 // TestStarve: none of the attacks ends the server or takes more than its memory, each is
 // refused for what it is, and another principal is answered all the while.
@@ -94,6 +39,10 @@ func TestStarve(t *testing.T) {
 		t.Fatal(err)
 	}
 	admin := s.Client(t)
+	attacks, err := heavy.Requests(project)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := admin.Apply(t.Context(), "", []byte("{api_version: falaj/v1, kind: Project, name: "+project+"}\n"), false); err != nil {
 		t.Fatal(err)
 	}
@@ -104,14 +53,14 @@ func TestStarve(t *testing.T) {
 		}
 		return made.Text("secret")
 	}
-	send := func(ctx context.Context, token, method string, r request) (status int, text string, err error) {
-		q, err := http.NewRequestWithContext(ctx, method, s.URL+r.path, bytes.NewReader(r.body))
+	send := func(ctx context.Context, token, method string, r heavy.Request) (status int, text string, err error) {
+		q, err := http.NewRequestWithContext(ctx, method, s.URL+r.Path, bytes.NewReader(r.Body))
 		if err != nil {
 			return 0, "", err
 		}
 		q.Header.Set("Authorization", "Bearer "+token)
-		if r.encoding != "" {
-			q.Header.Set("Content-Encoding", r.encoding)
+		if r.Encoding != "" {
+			q.Header.Set("Content-Encoding", r.Encoding)
 		}
 		a, err := (&http.Client{Timeout: time.Minute}).Do(q)
 		if err != nil {
@@ -125,7 +74,7 @@ func TestStarve(t *testing.T) {
 	var attackers sync.WaitGroup
 	for i := range 3 {
 		secret := token(fmt.Sprintf("attacker%d", i))
-		for name, r := range attacks(t) {
+		for name, r := range attacks {
 			attackers.Go(func() {
 				for range 2 {
 					status, text, err := send(t.Context(), secret, http.MethodPost, r)
@@ -146,7 +95,7 @@ func TestStarve(t *testing.T) {
 	go func() {
 		n := 0
 		for ; !over.Load(); n++ {
-			if status, text, err := send(t.Context(), quiet, http.MethodGet, request{path: base + "/datasets"}); err != nil || status != http.StatusOK {
+			if status, text, err := send(t.Context(), quiet, http.MethodGet, heavy.Request{Path: base + "/datasets"}); err != nil || status != http.StatusOK {
 				t.Errorf("another principal: %d %s, %v", status, text, err)
 				break
 			}
@@ -164,7 +113,7 @@ func TestStarve(t *testing.T) {
 		t.Errorf("the server used %d MiB", peak>>20)
 	}
 	// All is given back.
-	if status, text, err := send(t.Context(), quiet, http.MethodPost, request{path: base + "/query", body: []byte(`{"sql":"SELECT 1"}`)}); err != nil || status != http.StatusOK {
+	if status, text, err := send(t.Context(), quiet, http.MethodPost, heavy.Request{Path: base + "/query", Body: []byte(`{"sql":"SELECT 1"}`)}); err != nil || status != http.StatusOK {
 		t.Errorf("a query afterwards: %d %s, %v", status, text, err)
 	}
 }
