@@ -120,13 +120,16 @@ func postTampered(ctx context.Context, to string, what map[string]any) error {
 }
 
 // auditGauges are the state of the audit log, as Prometheus series.
-type auditGauges struct{ status func() audit.Status }
+type auditGauges struct {
+	status func() audit.Status
+	second bool // checkpoints are kept in another place than the data directory
+}
 
 var (
 	auditOK          = prometheus.NewDesc("falaj_audit_ok", "1 while the audit log is extended, 0 while it is not; changes are refused when it was tampered with.", nil, nil)
 	auditEntries     = prometheus.NewDesc("falaj_audit_entries", "Entries in the audit log.", nil, nil)
 	auditFolded      = prometheus.NewDesc("falaj_audit_last_success_timestamp_seconds", "When the audit log was last up to date.", nil, nil)
-	auditSecondOK    = prometheus.NewDesc("falaj_audit_second_place_ok", "1 while the second place takes checkpoints, 0 while it does not.", nil, nil)
+	auditSecondOK    = prometheus.NewDesc("falaj_audit_second_place_ok", "1 while the second place takes checkpoints, 0 while it does not; absent where there is none, which is where audit.checkpoints is not set.", nil, nil)
 	auditSwept       = prometheus.NewDesc("falaj_audit_verified_timestamp_seconds", "When every entry of the audit log was last verified.", nil, nil)
 	auditSweepTook   = prometheus.NewDesc("falaj_audit_verification_seconds", "Time that the last verification of every entry of the audit log took.", nil, nil)
 	auditSecondPlace = prometheus.NewDesc("falaj_audit_second_place_entries", "Entries of the audit log that the newest checkpoint in the second place signs.", nil, nil)
@@ -159,7 +162,7 @@ func (g auditGauges) Collect(out chan<- prometheus.Metric) {
 		gauge(auditSwept, float64(s.Swept.UnixMilli())/1000)
 		gauge(auditSweepTook, s.SweepTook.Seconds())
 	}
-	if s.HasWitness {
+	if s.HasWitness && g.second {
 		flag(auditSecondOK, s.WitnessErr == nil)
 		gauge(auditSecondPlace, float64(s.Kept))
 	}

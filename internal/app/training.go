@@ -472,6 +472,9 @@ type trainingModels struct {
 }
 
 func (m trainingModels) Save(ctx context.Context, s training.ModelSpec) (string, error) {
+	loop := identity.From(ctx)
+	loop.Behalf = s.By.ID
+	ctx = identity.With(ctx, loop)
 	run, err := m.tracking.Run(ctx, s.Project, tracking.RunID(s.Run))
 	if err != nil {
 		return "", err

@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -220,7 +221,7 @@ func wrongArgsAreUsage(c *cobra.Command) {
 	}
 }
 
-// requireKnownSubcommand makes `falaj job sumbit` an error and not a help page.
+// requireKnownSubcommand makes a wrong word after a group, such as "sumbit" after job, an error and not a help page.
 func requireKnownSubcommand(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		requireKnownSubcommand(sub)
@@ -317,9 +318,23 @@ func (a *app) connect() (*client.Client, error) {
 	return client.New(server, token, options...)
 }
 
+// chosen is the project that was named: by flag, by environment, at login; may be empty.
+func (a *app) chosen() string { return first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project) }
+
+const allProjects = "all projects, also where one was named by FALAJ_PROJECT or at login"
+
+// narrowed limits what is the installation's to the project that was named, unless wide.
+func (a *app) narrowed(wide bool) url.Values {
+	q := url.Values{}
+	if p := a.chosen(); p != "" && !wide {
+		q.Set("project", p)
+	}
+	return q
+}
+
 // inProject is the project to act in.
 func (a *app) inProject() (string, error) {
-	p := first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project)
+	p := a.chosen()
 	if p == "" {
 		return "", usage("which project? Give --project, or set FALAJ_PROJECT")
 	}

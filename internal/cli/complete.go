@@ -84,7 +84,7 @@ func (a *app) names(cmd *cobra.Command, of string) ([]string, cobra.ShellCompDir
 	}
 	var names []string
 	enough := errors.New("enough")
-	_ = c.client.List(ctx, c.path, a.listQuery(c.kind), func(o client.Object) error {
+	_ = c.client.List(ctx, c.path, c.list, func(o client.Object) error {
 		name := o.Text(c.columns[0].path)
 		switch c.name { // an identifier says little
 		case "jobs":

@@ -29,15 +29,12 @@ type costScope struct {
 
 func (s *costScope) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.since, "since", "30d", "how far back: such as 30d or 12h, a date, or a time (RFC 3339)")
-	cmd.Flags().BoolVar(&s.wide, "installation", false, "all projects; also without any project")
+	cmd.Flags().BoolVar(&s.wide, "installation", false, allProjects)
 }
 
 // query is the project and the time that are asked about.
 func (a *app) costQuery(s costScope) (url.Values, error) {
-	q := url.Values{}
-	if p := first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project); p != "" && !s.wide {
-		q.Set("project", p)
-	}
+	q := a.narrowed(s.wide)
 	since, err := ago(s.since, time.Now())
 	if err != nil {
 		return nil, err

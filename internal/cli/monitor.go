@@ -79,8 +79,12 @@ func (a *app) windows(cmd *cobra.Command, name string, version, limit int) ([]cl
 	}
 	var page struct {
 		Items []client.Object `json:"items"`
+		Next  string          `json:"next_page_token"`
 	}
 	err = c.Do(cmd.Context(), http.MethodGet, path+"?"+query.Encode(), nil, &page)
+	if err == nil && page.Next != "" {
+		a.note("these are the newest %d windows; there are more: --limit, at most 1000", len(page.Items))
+	}
 	return page.Items, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -47,7 +48,7 @@ var kinds = map[string]kind{
 	"sources":          {"sources", sourceColumns},
 	"secrets":          {"secrets", []column{{"NAME", "name"}, {"KEYS", "keys"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}, {"BY", "updated_by"}, {"USED BY", "used_by"}}},
 	"policies":         {"policies", []column{{"NAME", "name"}, {"DESCRIPTION", "description"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}}},
-	"members":          {"members", []column{{"NAME", "name"}, {"PRINCIPAL", "principal"}, {"ROLE", "role"}, {"SINCE", "created_at"}}},
+	"members":          {"members", []column{{"NAME", "name"}, {"WHO", "who"}, {"ROLE", "role"}, {"OBJECT", "object"}, {"SINCE", "created_at"}}},
 }
 
 // kept are the kinds that no request deletes, with what to do instead.
@@ -92,8 +93,12 @@ type collection struct {
 	kind
 	name, path string
 	query      url.Values // of requests for one object
+	list       url.Values // of requests for all of them
 	client     *client.Client
 }
+
+// narrowable are the kinds of the installation whose lists a project narrows.
+var narrowable = []string{"accounts", "budgets", "tokens"}
 
 // collection finds where the objects are: in a project, or with wide, for what
 // is in both, in the installation.
@@ -101,15 +106,18 @@ func (a *app) collection(word string, wide bool) (c collection, err error) {
 	if c.name, c.kind, err = kindOf(word); err != nil {
 		return c, err
 	}
+	narrows := slices.Contains(narrowable, c.name)
 	switch {
-	case !wide:
-	case c.name != "members":
-		return c, usage("--installation is for members; %s are where they are", c.name)
-	default:
+	case c.name == "members" && wide:
 		c.kind.path = "/api/v1/members"
+	case wide && !narrows:
+		return c, usage("--installation is for members, %s; %s are where they are", strings.Join(narrowable, ", "), c.name)
 	}
-	if p := first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project); c.name == "accounts" && p != "" {
-		c.query = url.Values{"project": {p}}
+	if narrows {
+		c.list = a.narrowed(wide)
+	}
+	if c.name == "accounts" {
+		c.query = c.list
 	}
 	if c.path = c.kind.path; !strings.HasPrefix(c.path, "/") {
 		if c.path, err = a.inProjectPath(c.path); err != nil {
@@ -128,7 +136,7 @@ func (c collection) one(name string) string {
 	return path
 }
 
-const wideHelp = "for members: those of the whole installation, instead of a project's"
+const wideHelp = "for members, accounts and budgets: those of the whole installation, instead of a project's; for tokens: your own"
 
 func completeKinds(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -154,7 +162,7 @@ func (a *app) apply() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			project := first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project)
+			project := a.chosen()
 			var all []client.Applied
 			for _, f := range files {
 				b, err := a.read(f)
@@ -235,7 +243,7 @@ func (a *app) get() *cobra.Command {
 					return err
 				}
 				objects = append(objects, o)
-			} else if err := of.client.List(cmd.Context(), of.path, a.listQuery(of.kind), func(o client.Object) error {
+			} else if err := of.client.List(cmd.Context(), of.path, of.list, func(o client.Object) error {
 				objects = append(objects, o)
 				return nil
 			}); err != nil {
@@ -246,14 +254,6 @@ func (a *app) get() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&wide, "installation", false, wideHelp)
 	return cmd
-}
-
-// listQuery narrows installation-wide lists to a project that was asked for.
-func (a *app) listQuery(k kind) url.Values {
-	if (k.path == "/api/v1/tokens" || k.path == "/api/v1/accounts") && a.project != "" {
-		return url.Values{"project": {a.project}}
-	}
-	return nil
 }
 
 func (a *app) describe() *cobra.Command {

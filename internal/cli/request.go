@@ -22,20 +22,20 @@ func (a *app) request() *cobra.Command {
 			"who requested it. The server then carries it out. Requests expire after 7 days.",
 	}
 	var state string
+	var wide bool
 	list := &cobra.Command{
 		Use: "list", Short: "List requests, newest first: of the project, or without one of the whole installation", Args: cobra.NoArgs,
 		Example: "  falaj request list\n  falaj request list -p shop --state requested",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			q := url.Values{}
-			for name, value := range map[string]string{"state": state, "project": first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project)} {
-				if value != "" {
-					q.Set(name, value)
-				}
+			q := a.narrowed(wide)
+			if state != "" {
+				q.Set("state", state)
 			}
 			return a.printAll(cmd, "/api/v1/requests", q, requestColumns)
 		},
 	}
 	list.Flags().StringVar(&state, "state", "", "only those in this state: requested, approved, done, failed, rejected, withdrawn or expired")
+	list.Flags().BoolVar(&wide, "installation", false, allProjects)
 	cmd.AddCommand(
 		list,
 		a.requestAct(http.MethodGet, "show", "", "Show a request", "Says what would change, who requested it, and which right its approver needs."),

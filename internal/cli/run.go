@@ -18,7 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-var runColumns = []column{{"ID", "id"}, {"NAME", "name"}, {"STATUS", "status"}, {"STARTED", "started_at"}, {"USER", "user"}, {"JOB", "job"}, {"METRICS", "metrics"}}
+var runColumns = []column{{"ID", "id"}, {"NAME", "name"}, {"STATUS", "status"}, {"STARTED", "started_at"}, {"OWNER", "owner"}, {"JOB", "job"}, {"METRICS", "metrics"}}
 
 func (a *app) run() *cobra.Command {
 	cmd := &cobra.Command{Use: "run", Aliases: []string{"runs"}, Short: "List, show and compare runs; remove deleted ones for ever"}

@@ -78,7 +78,7 @@ func (a *app) deploy() *cobra.Command {
 			}
 			var o client.Object
 			header := http.Header{"Content-Type": {"application/json"}}
-			if p := first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project); p != "" {
+			if p := a.chosen(); p != "" {
 				header.Set("Falaj-Project", p)
 			}
 			resp, err := c.Send(cmd.Context(), http.MethodPost, "/v2/models/"+url.PathEscape(args[0])+"/infer", strings.NewReader(string(b)), header)
@@ -105,7 +105,7 @@ func (a *app) audit() *cobra.Command {
 
 func (a *app) auditList() *cobra.Command {
 	filter := map[string]*string{}
-	limit := 50
+	limit, wide := 50, false
 	cmd := &cobra.Command{
 		Use: "list", Short: "List audited acts, newest first", Example: "  falaj audit list --outcome refused\n  falaj audit list -p nyc --action job.submit -o json", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -113,10 +113,7 @@ func (a *app) auditList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			q := url.Values{}
-			if a.project != "" {
-				q.Set("project", a.project)
-			}
+			q := a.narrowed(wide)
 			for name, v := range filter {
 				if *v != "" {
 					q.Set(name, *v)
@@ -152,6 +149,7 @@ func (a *app) auditList() *cobra.Command {
 		filter[f[0]] = cmd.Flags().String(f[0], "", f[1])
 	}
 	cmd.Flags().IntVar(&limit, "limit", 50, "most entries to print")
+	cmd.Flags().BoolVar(&wide, "installation", false, allProjects)
 	return cmd
 }
 
@@ -179,9 +177,10 @@ func auditEntries(objects []client.Object) []client.Object {
 
 func (a *app) auditExport() *cobra.Command {
 	var file string
+	var wide bool
 	cmd := &cobra.Command{
 		Use: "export", Short: "Write the log, or a project's entries of it, with proofs to a file",
-		Long: "With -p only the entries of that project are written, each with a proof that it is in the signed log.\n" +
+		Long: "With a project only its entries are written, each with a proof that it is in the signed log.\n" +
 			"`falaj audit verify` verifies both kinds offline.",
 		Example: "  falaj audit export -f audit.jsonl\n  falaj audit export -p nyc -f nyc.jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -190,8 +189,8 @@ func (a *app) auditExport() *cobra.Command {
 				return err
 			}
 			path := "/api/v1/audit/export"
-			if a.project != "" {
-				path += "?" + url.Values{"project": {a.project}}.Encode()
+			if q := a.narrowed(wide); len(q) > 0 {
+				path += "?" + q.Encode()
 			}
 			resp, err := c.Send(cmd.Context(), http.MethodGet, path, nil, nil)
 			if err != nil {
@@ -212,6 +211,7 @@ func (a *app) auditExport() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "-", "new file to write, - for standard output")
+	cmd.Flags().BoolVar(&wide, "installation", false, allProjects)
 	return cmd
 }
 
@@ -405,15 +405,18 @@ func (a *app) auditAccept() *cobra.Command {
 func (a *app) tokens() *cobra.Command {
 	cmd := &cobra.Command{Use: "token", Aliases: []string{"tokens"}, Short: "Make, list and revoke access tokens"}
 	var name, user, expires string
+	var everywhere bool
 	var scopes []string
 	create := &cobra.Command{
 		Use: "create", Short: "Make a token for a service or a person; it is shown once",
-		Example: "  falaj token create --name ci --role engineer -p nyc\n  falaj token create --user alice --role admin -p nyc", Args: cobra.NoArgs,
+		Long:    "The account gets the role in the project, and the token is bound to the project, as MLflow's clients need it.\nWith --all-projects a person's token works in each project where the person has a role.",
+		Example: "  falaj token create --name ci --role engineer -p nyc\n  falaj token create --user alice --role admin -p nyc\n  falaj token create -p nyc", Args: cobra.NoArgs,
 	}
 	role := create.Flags().String("role", "engineer", "role in the project: viewer engineer deployer admin auditor")
 	create.Flags().StringVar(&name, "name", "", "service account of the project to make it for; made when it does not exist")
 	create.Flags().StringVar(&user, "user", "", "person to make it for instead; made when it does not exist")
 	create.Flags().StringVar(&expires, "expires", "2160h", "lifetime")
+	create.Flags().BoolVar(&everywhere, "all-projects", false, "do not bind a person's token to the project")
 	create.Flags().StringArrayVar(&scopes, "scope", nil, "narrow to an action such as model.read; may be given more than once")
 	create.RunE = func(cmd *cobra.Command, _ []string) error {
 		project, err := a.inProject()
@@ -424,7 +427,10 @@ func (a *app) tokens() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		body := map[string]any{"project": project, "name": name, "user": user, "role": *role, "expires_in": expires}
+		body := map[string]any{"project": project, "name": name, "user": user, "role": *role, "expires_in": expires, "all_projects": everywhere}
+		if name == "" && user == "" {
+			delete(body, "role") // one's own token
+		}
 		if len(scopes) > 0 {
 			body["scopes"] = scopes
 		}
@@ -436,7 +442,11 @@ func (a *app) tokens() *cobra.Command {
 			return a.printOne(o)
 		}
 		a.say("%s", o.Text("secret"))
-		fmt.Fprintf(a.Stderr, "This is shown once and works until %s. Give it to clients as FALAJ_TOKEN or MLFLOW_TRACKING_TOKEN.\n", cell(o, "expires_at"))
+		clients := "FALAJ_TOKEN or MLFLOW_TRACKING_TOKEN"
+		if everywhere { // MLflow's clients cannot name a project
+			clients = "FALAJ_TOKEN"
+		}
+		fmt.Fprintf(a.Stderr, "This is shown once and works until %s. Give it to clients as %s.\n", cell(o, "expires_at"), clients)
 		return nil
 	}
 	revoke := &cobra.Command{

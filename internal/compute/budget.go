@@ -203,13 +203,17 @@ func noBudget(p project.Name) error {
 	return fault.New(fault.NotFound, "project %.64q has no budget", string(p)).WithHint("An administrator makes one: a manifest of kind Budget whose name is the project's.")
 }
 
-// Budgets lists all budgets with what was spent. Needs cost.read of the
-// installation.
-func (s *Service) Budgets(ctx context.Context) ([]Budget, error) {
-	if err := s.mayReadCost(ctx, ""); err != nil {
+// Budgets lists all budgets with what was spent, or that of a project if one is named.
+// Needs cost.read there, or of the installation.
+func (s *Service) Budgets(ctx context.Context, in project.Name) ([]Budget, error) {
+	if err := s.mayReadCost(ctx, in); err != nil {
 		return nil, err
 	}
-	return s.spending(ctx)
+	all, err := s.spending(ctx)
+	if in == "" || err != nil {
+		return all, err
+	}
+	return slices.DeleteFunc(all, func(b Budget) bool { return b.Project != in }), nil
 }
 
 // Budget is that of a project. Needs cost.read. Error: fault.NotFound.

@@ -406,7 +406,7 @@ func TestBudgetsThatAreRefused(t *testing.T) {
 	if _, _, err := w.PlanBudget(t.Context(), "p", compute.BudgetSpec{Amount: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := w.Budgets(t.Context()); err != nil || len(all) != 0 {
+	if all, err := w.Budgets(t.Context(), ""); err != nil || len(all) != 0 {
 		t.Fatalf("a plan made %+v, %v", all, err)
 	}
 	w.cfg.Project = func(context.Context, *store.Tx, project.Name) error { return fault.New(fault.NotFound, "no project") }
@@ -421,7 +421,7 @@ func TestBudgetsThatAreRefused(t *testing.T) {
 	for name, ask := range map[string]func() error{
 		"apply":    func() error { _, _, err := w.ApplyBudget(t.Context(), "p", compute.BudgetSpec{Amount: 1}); return err },
 		"delete":   func() error { return w.DeleteBudget(t.Context(), "p") },
-		"list":     func() error { _, err := w.Budgets(t.Context()); return err },
+		"list":     func() error { _, err := w.Budgets(t.Context(), ""); return err },
 		"one":      func() error { _, err := w.Budget(t.Context(), "p"); return err },
 		"report":   func() error { _, err := w.CostReport(t.Context(), compute.CostQuery{}); return err },
 		"forecast": func() error { _, err := w.CostForecast(t.Context(), "p", time.Time{}); return err },

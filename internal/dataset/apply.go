@@ -78,7 +78,7 @@ func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.C
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{
 			Project: string(d.Project), Action: string(ActionImport), Object: "dataset " + d.Name,
-			Detail: map[string]any{"change": change, "revision": d.Revision, "spec": d.Spec.digest(), "classification": d.Spec.Classification, "residency": d.Spec.Residency.Zones()},
+			Detail: map[string]any{"change": change, "revision": d.Revision, "spec": d.Spec.digest(), "classification": d.Spec.Classification, "residency": def.residency(d.Spec).Zones()},
 		}); err != nil {
 			return err
 		}

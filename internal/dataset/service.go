@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"context"
+	"fmt"
 	"encoding/base64"
 	"log/slog"
 	"strconv"
@@ -51,6 +52,19 @@ type Keys interface {
 type Defaults struct {
 	Residency      residency.Label
 	Classification Classification
+}
+
+// Elsewhere warns of a dataset that this server may not hold; empty for others.
+func (s *Service) Elsewhere(ctx context.Context, p project.Name, spec Spec) ([]string, error) {
+	def, err := s.defaults(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	label := def.residency(spec)
+	if label.Allows(s.cfg.Zone) {
+		return nil, nil
+	}
+	return []string{fmt.Sprintf("it may be in %s only, and this server is in %s: nothing can be imported here until its residency names %s, too", label, s.cfg.Zone, s.cfg.Zone)}, nil
 }
 
 // residency is where data under a spec may be.

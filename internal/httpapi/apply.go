@@ -136,7 +136,11 @@ func (s *Server) appliers() map[string]applier {
 		})},
 		"Dataset": {gate: "dataset.import", apply: decodedAt(func(ctx context.Context, p, name string, spec dataset.Spec, dry bool, revision int64) (applied, error) {
 			d, change, err := s.Datasets.Apply(ctx, dataset.ApplyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry, IfRevision: revision})
-			return applied{Result: string(change), ID: string(d.ID)}, err
+			if err != nil {
+				return applied{}, err
+			}
+			warnings, err := s.Datasets.Elsewhere(ctx, project.Name(p), spec)
+			return applied{Result: string(change), ID: string(d.ID), Warnings: warnings}, err
 		})},
 		"Deployment": {gate: "deployment.apply", apply: decoded(func(ctx context.Context, p, name string, spec serving.Spec, dry bool) (applied, error) {
 			d, changed, err := s.Serving.Apply(ctx, p, name, spec, dry)

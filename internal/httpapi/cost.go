@@ -66,8 +66,11 @@ func (s *Server) costCompare(ctx context.Context, in *struct {
 	}))
 }
 
-func (s *Server) listBudgets(ctx context.Context, _ *struct{}) (*body[items[compute.Budget]], error) {
-	budgets, err := s.Compute.Budgets(ctx)
+func (s *Server) listBudgets(ctx context.Context, in *struct {
+	Project string `query:"project" maxLength:"63" doc:"Only the budget of this project; empty: all, for who may see the costs of the installation"`
+},
+) (*body[items[compute.Budget]], error) {
+	budgets, err := s.Compute.Budgets(ctx, project.Name(in.Project))
 	return listed(budgets, "", err)
 }
 

@@ -83,8 +83,31 @@ func (s *Server) listMembers(ctx context.Context, in *struct {
 	InProject
 	Page
 },
-) (*body[items[project.Grant]], error) {
-	return listed(s.Projects.Members(ctx, project.Name(in.Project), in.Token))
+) (*body[items[member]], error) {
+	return s.members(ctx, project.Name(in.Project), in.Token)
+}
+
+// member is a grant with the name of the account that it is for.
+type member struct {
+	project.Grant
+	Who string `json:"who,omitempty" doc:"Name of the account"`
+}
+
+func (s *Server) members(ctx context.Context, in project.Name, token string) (*body[items[member]], error) {
+	grants, next, err := s.Projects.Members(ctx, in, token)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]string, len(grants))
+	for i, g := range grants {
+		ids[i] = g.Principal
+	}
+	names, err := s.Accounts.Names(ctx, ids...)
+	out := make([]member, len(grants))
+	for i, g := range grants {
+		out[i] = member{g, names[g.Principal]}
+	}
+	return listed(out, next, err)
 }
 
 func (s *Server) revokeMember(ctx context.Context, in *struct {
@@ -179,8 +202,8 @@ func (s *Server) deleteAccount(ctx context.Context, in *accountRef) (*none, erro
 	return &none{}, s.Accounts.DeleteAccount(ctx, project.Name(in.Project), in.Ref)
 }
 
-func (s *Server) listOverseers(ctx context.Context, in *struct{ Page }) (*body[items[project.Grant]], error) {
-	return listed(s.Projects.Members(ctx, "", in.Token))
+func (s *Server) listOverseers(ctx context.Context, in *struct{ Page }) (*body[items[member]], error) {
+	return s.members(ctx, "", in.Token)
 }
 
 func (s *Server) revokeOverseer(ctx context.Context, in *struct {
@@ -252,12 +275,14 @@ func (s *Server) listTokens(ctx context.Context, in *struct {
 // tokenRequest makes a token and, when it names a service or a user, the account
 // with its role: what a program or a colleague needs, in one call.
 type tokenRequest struct {
-	Project   string   `json:"project,omitempty" maxLength:"63" doc:"Bind the token to one project; for a user: where the role is"`
+	Project   string   `json:"project,omitempty" maxLength:"63" doc:"The project that the token is bound to, and where the role is"`
 	Name      string   `json:"name,omitempty" maxLength:"63" doc:"Service account to make the token for; made when it does not exist; empty: a token of your own"`
 	User      string   `json:"user,omitempty" maxLength:"63" doc:"Person to make the token for, instead of a service account; made when it does not exist"`
 	Role      string   `json:"role,omitempty" doc:"Role that the account gets in the project"`
 	Scopes    []string `json:"scopes,omitempty" maxItems:"64" doc:"Narrow the token to actions such as run.write or dataset.query:weather"`
 	ExpiresIn string   `json:"expires_in,omitempty" doc:"Lifetime, such as 2160h; default 90 days"`
+
+	AllProjects bool `json:"all_projects,omitempty" doc:"Of a person: bind the token to no project, so that it works wherever the person has a role"`
 }
 
 type tokenAnswer struct {
@@ -279,13 +304,18 @@ func (s *Server) createToken(ctx context.Context, in *struct{ Body tokenRequest 
 	case r.User != "" && r.Name != "":
 		return nil, fault.New(fault.Invalid, "a token is for a service (name) or for a person (user), not for both")
 	case r.User != "":
-		// A person is the same in every project.
-		e.Token.For, e.Token.Label, e.Token.Project = "user/"+r.User, r.User, ""
+		e.Token.For, e.Token.Label = "user/"+r.User, r.User
 	case r.Name != "":
 		if r.Project == "" {
 			return nil, fault.New(fault.Invalid, "a service account belongs to a project").WithHint("Name the project.")
 		}
 		e.Token.For = "service/" + r.Name
+	}
+	if r.AllProjects {
+		if r.User == "" {
+			return nil, fault.New(fault.Invalid, "all_projects is for a person's token; that of a service is bound to its project")
+		}
+		e.Token.Project = ""
 	}
 	if e.Token.For != "" {
 		e.Token.Create, e.Role = true, project.Role(r.Role)

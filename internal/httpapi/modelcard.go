@@ -2,15 +2,18 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"net/http"
 	"strconv"
+	"strings"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/card"
 	"github.com/falaj-ml/falaj/internal/training"
 )
@@ -100,8 +103,27 @@ func (s *Server) modelFacts(ctx context.Context, p project.Name, name, ref strin
 		}
 		f.Datasets = append(f.Datasets, d)
 	}
+	if f.Owner, err = s.modelOwner(ctx, p, f.Model, f.Version); err != nil {
+		return f, err
+	}
 	f.Environment, err = s.packagesOf(ctx, p, f.Version.Job)
 	return f, err
+}
+
+// modelOwner is who owns a model, by name where the caller may know it. What a job made
+// belongs to who submitted it.
+func (s *Server) modelOwner(ctx context.Context, p project.Name, m registry.Model, v registry.Version) (string, error) {
+	owner := cmp.Or(m.Owner, v.Owner)
+	if v.Job != "" && !strings.HasPrefix(owner, "usr_") && !strings.HasPrefix(owner, "svc_") {
+		j, err := s.Training.One(ctx, p, training.JobID(v.Job))
+		if err == nil {
+			owner = j.By.ID
+		} else if err = unseen(err); err != nil {
+			return "", err
+		}
+	}
+	names, err := s.ownerNames(ctx, p, owner)
+	return cmp.Or(names[owner], owner), err
 }
 
 // packagesOf is the bill of materials of the environment of a job's; nil: unknown.

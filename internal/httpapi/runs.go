@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/tracking"
@@ -33,6 +34,7 @@ type runView struct {
 	Experiment int64                   `json:"experiment" doc:"Number of its experiment"`
 	Status     string                  `json:"status"`
 	User       string                  `json:"user,omitempty" doc:"As the client said"`
+	Owner      string                  `json:"owner,omitempty" doc:"Whose token made it, by name where the caller may know it; of a job, who submitted it"`
 	StartedAt  time.Time               `json:"started_at,omitzero"`
 	EndedAt    time.Time               `json:"ended_at,omitzero"`
 	Job        string                  `json:"job,omitempty"`
@@ -96,10 +98,10 @@ func (s *Server) trackedRuns(ctx context.Context, in *struct {
 		}
 	}
 	found, next, err := s.Tracking.SearchRuns(ctx, p, search)
-	views := make([]runView, len(found))
-	for i, r := range found {
-		views[i] = viewRun(r)
+	if err != nil {
+		return nil, err
 	}
+	views, err := s.viewRuns(ctx, p, found...)
 	return listed(views, next, err)
 }
 
@@ -109,7 +111,42 @@ func (s *Server) trackedRun(ctx context.Context, in *struct {
 },
 ) (*body[runView], error) {
 	r, err := s.Tracking.Run(ctx, project.Name(in.Project), tracking.RunID(in.Run))
-	return one(viewRun(r), err)
+	if err != nil {
+		return nil, err
+	}
+	views, err := s.viewRuns(ctx, project.Name(in.Project), r)
+	if err != nil {
+		return nil, err
+	}
+	return one(views[0], nil)
+}
+
+// viewRuns are runs with the names of their owners.
+func (s *Server) viewRuns(ctx context.Context, p project.Name, runs ...tracking.Run) ([]runView, error) {
+	owners := make([]string, len(runs))
+	for i, r := range runs {
+		owners[i] = r.Owner
+	}
+	names, err := s.ownerNames(ctx, p, owners...)
+	views := make([]runView, len(runs))
+	for i, r := range runs {
+		views[i] = viewRun(r)
+		views[i].Owner = names[r.Owner]
+		if r.Job != "" && views[i].Owner == "" { // an attempt's
+			views[i].Owner = r.User
+		}
+	}
+	return views, err
+}
+
+// ownerNames are the names of accounts by id, where the caller may see who has a role in
+// the project.
+func (s *Server) ownerNames(ctx context.Context, p project.Name, ids ...string) (map[string]string, error) {
+	may, err := s.authz.Permits(ctx, "member.read", policy.Object{Project: string(p), Kind: "grant"})
+	if err != nil || !may {
+		return nil, err
+	}
+	return s.Accounts.Names(ctx, ids...)
 }
 
 // prunedRuns is what is gone for ever, or would be.

@@ -190,14 +190,12 @@ type finder struct {
 	size  int
 	may   bool // see any kind of object
 	hits  []hit
-	names map[string]string // of owners, by id
+	names map[string]string // of owners seen so far, by id; those without a name by id as well
 }
 
 // run looks from a place on, and gives the token of the place where it stopped.
 func (f *finder) run(ctx context.Context, at cursor) (next string, err error) {
-	if f.names, err = f.s.owners(ctx, f.p); err != nil {
-		return "", err
-	}
+	f.names = map[string]string{}
 	kinds := f.s.searched()
 	for ; at.Kind < len(kinds); at = (cursor{Kind: at.Kind + 1}) {
 		k := kinds[at.Kind]
@@ -256,10 +254,9 @@ func (c cursor) token() (string, error) {
 }
 
 // look keeps a thing that has the words, if the caller may see it.
-func (f *finder) look(ctx context.Context, k kindOfThings, t thing) error {
-	t.Owner = f.names[t.owner]
-	if t.Owner == "" {
-		t.Owner = t.owner
+func (f *finder) look(ctx context.Context, k kindOfThings, t thing) (err error) {
+	if t.Owner, err = f.ownerOf(ctx, t.owner); err != nil {
+		return err
 	}
 	texts := append(slices.Clone(t.texts), match{"name", t.Name}, match{"description", t.Description})
 	if t.owner != "" {
@@ -293,25 +290,16 @@ func (f *finder) look(ctx context.Context, k kindOfThings, t thing) error {
 	return nil
 }
 
-// owners are the names of the project's members by id, for callers who may see them.
-func (s *Server) owners(ctx context.Context, p project.Name) (map[string]string, error) {
-	names := map[string]string{}
-	may, err := s.authz.Permits(ctx, "member.read", policy.Object{Project: string(p), Kind: "grant"})
-	if err != nil || !may {
-		return names, err
-	}
-	for token := ""; ; {
-		grants, next, err := s.Projects.Members(ctx, p, token)
+// ownerOf is the name of an owner, or its id where the caller may not know or it has none.
+func (f *finder) ownerOf(ctx context.Context, owner string) (string, error) {
+	if _, seen := f.names[owner]; !seen && owner != "" {
+		names, err := f.s.ownerNames(ctx, f.p, owner)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
-		for _, g := range grants {
-			names[g.Principal] = g.Name
-		}
-		if token = next; token == "" || len(names) > searchScan {
-			return names, nil
-		}
+		f.names[owner] = names[owner]
 	}
+	return cmp.Or(f.names[owner], owner), nil
 }
 
 func labelled(tags map[string]string) []match {

@@ -404,6 +404,41 @@ func (s *Service) gates(ctx context.Context, tx *store.Tx, v Version, texts []st
 	return wrong, nil
 }
 
+// maxPromoted is how many metrics the entry of a promotion has.
+const maxPromoted = 100
+
+// withMetrics puts into the entry of a promotion what the metrics of the version's run are
+// at that time: whoever may write to the run can change them later. Of a confidential or
+// restricted version these are the metrics that its gates ask for, and no others.
+func (s *Service) withMetrics(ctx context.Context, tx *store.Tx, p project.Name, name string, number int, detail map[string]any) error {
+	v, err := s.liveVersion(ctx, tx, p, name, number)
+	if err != nil {
+		return err
+	}
+	told, err := s.measured(ctx, tx, v)
+	if err != nil {
+		return err
+	}
+	if open := v.Classification == "" || v.Classification == string(project.Public) || v.Classification == string(project.Internal); open {
+		all, err := s.metrics(identity.With(ctx, identity.Loop("model gates")), v)
+		if err != nil {
+			return err
+		}
+		if told == nil {
+			told = map[string]string{}
+		}
+		for _, k := range slices.Sorted(maps.Keys(all)) {
+			if len(told) < maxPromoted {
+				told[k] = strconv.FormatFloat(all[k], 'g', -1, 64)
+			}
+		}
+	}
+	if len(told) > 0 {
+		detail["metrics"] = told
+	}
+	return nil
+}
+
 // metrics are those of a version's run; a version without a run, or whose run is gone,
 // has none.
 func (s *Service) metrics(ctx context.Context, v Version) (map[string]float64, error) {

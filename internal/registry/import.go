@@ -175,7 +175,7 @@ func (s *Service) importModel(ctx context.Context, p project.Name, m Model) (Mod
 			m = there
 			return err
 		}
-		m.Project, m.ID, m.Owner = p, ModelID(id.New("mdl")), identity.From(ctx).ID
+		m.Project, m.ID, m.Owner = p, ModelID(id.New("mdl")), identity.From(ctx).Owner()
 		if err := s.store.PutModel(ctx, tx, m); err != nil {
 			return err
 		}

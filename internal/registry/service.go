@@ -238,7 +238,7 @@ func (s *Service) CreateModel(ctx context.Context, p project.Name, name, descrip
 	}
 	m := Model{
 		Project: p, ID: ModelID(id.New("mdl")), Name: name, Description: description,
-		Owner: identity.From(ctx).ID, Created: s.now(), Tags: tags,
+		Owner: identity.From(ctx).Owner(), Created: s.now(), Tags: tags,
 	}
 	m.Updated = m.Created
 	err := s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
@@ -443,9 +443,13 @@ func (s *Service) SetAlias(ctx context.Context, p project.Name, name, alias stri
 	if err := checkAlias(alias); err != nil {
 		return err
 	}
-	_, err := s.changeModel(ctx, ActionPromote, p, name, map[string]any{"act": "alias", "alias": alias, "version": number}, func(ctx context.Context, tx *store.Tx, m *Model) error {
+	detail := map[string]any{"act": "alias", "alias": alias, "version": number}
+	_, err := s.changeModel(ctx, ActionPromote, p, name, detail, func(ctx context.Context, tx *store.Tx, m *Model) error {
 		if m.aliased(alias) != number {
 			if err := s.Cleared(ctx, tx, p, name, number, alias, "", false); err != nil {
+				return err
+			}
+			if err := s.withMetrics(ctx, tx, p, name, number, detail); err != nil {
 				return err
 			}
 		}
@@ -782,9 +786,13 @@ func (s *Service) Transition(ctx context.Context, p project.Name, name string, n
 	if archive && stage != StageStaging && stage != StageProduction {
 		return Version{}, fault.New(fault.Invalid, "Model version transition cannot archive existing model versions because '%s' is not an Active stage. Valid stages are ['Staging', 'Production']", stage)
 	}
-	return s.changeVersion(ctx, ActionPromote, p, name, number, map[string]any{"act": "stage", "stage": string(stage)}, func(ctx context.Context, tx *store.Tx, v *Version) error {
+	detail := map[string]any{"act": "stage", "stage": string(stage)}
+	return s.changeVersion(ctx, ActionPromote, p, name, number, detail, func(ctx context.Context, tx *store.Tx, v *Version) error {
 		if v.Stage != stage {
 			if err := s.Cleared(ctx, tx, p, name, number, "", stage, false); err != nil {
+				return err
+			}
+			if err := s.withMetrics(ctx, tx, p, name, number, detail); err != nil {
 				return err
 			}
 		}
@@ -1009,7 +1017,11 @@ func (s *Service) Point(ctx context.Context, tx *store.Tx, p project.Name, name,
 	if err := s.store.PutModel(ctx, tx, m); err != nil {
 		return err
 	}
-	return s.audit(ctx, tx, ActionPromote, p, "model "+name, map[string]any{"act": "alias", "alias": alias, "version": number})
+	detail := map[string]any{"act": "alias", "alias": alias, "version": number}
+	if err := s.withMetrics(ctx, tx, p, name, number, detail); err != nil {
+		return err
+	}
+	return s.audit(ctx, tx, ActionPromote, p, "model "+name, detail)
 }
 
 // point moves an alias of a model; tell says whether webhooks hear of it.

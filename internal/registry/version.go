@@ -104,7 +104,7 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 
 	v := Version{
 		Project: p, State: Pending, Stage: StageNone, Description: spec.Description, Source: spec.Source,
-		Run: from.run, LoggedModel: from.loggedModel, RunLink: spec.RunLink, Owner: identity.From(ctx).ID,
+		Run: from.run, LoggedModel: from.loggedModel, RunLink: spec.RunLink, Owner: identity.From(ctx).Owner(),
 		Origin: from.Origin, Parents: once(from.parents, spec.Parents), OfJob: from.ofJob, Tags: spec.Tags,
 	}
 	v.Created, v.Updated = spec.times(s.now())

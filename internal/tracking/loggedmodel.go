@@ -77,7 +77,7 @@ func (s *Service) CreateLoggedModel(ctx context.Context, p project.Name, spec Lo
 	}
 	m := LoggedModel{
 		Project: p, ID: LoggedModelID(id.New("m")), Experiment: spec.Experiment, Name: spec.Name, Type: spec.Type,
-		Run: spec.Run, Status: ModelPending, Stage: Active, Owner: identity.From(ctx).ID, Created: s.now(),
+		Run: spec.Run, Status: ModelPending, Stage: Active, Owner: identity.From(ctx).Owner(), Created: s.now(),
 		Origin: origin, Params: latestPairs(spec.Params), Tags: latestPairs(spec.Tags),
 	}
 	m.Updated = m.Created

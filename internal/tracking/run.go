@@ -104,7 +104,7 @@ func (s *Service) CreateRun(ctx context.Context, p project.Name, spec RunSpec, o
 	}
 	r := Run{
 		Project: p, ID: RunID(id.New("run")), Experiment: spec.Experiment, Name: name, User: spec.User,
-		Owner: identity.From(ctx).ID, Status: opts.Status, Start: spec.Start, Stage: Active, Created: s.now(),
+		Owner: identity.From(ctx).Owner(), Status: opts.Status, Start: spec.Start, Stage: Active, Created: s.now(),
 		Origin: origin, Tags: tags,
 	}
 	if r.Status == "" {

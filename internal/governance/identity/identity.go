@@ -43,7 +43,8 @@ type Principal struct {
 	// Scopes narrow what the token may do; empty means whatever the roles allow.
 	Scopes []string `json:"scopes,omitempty"`
 	// Behalf is, of a job's attempt, the account that submitted the job: of classified
-	// contents the attempt reads no more than that account may read at the same time.
+	// contents the attempt reads no more than that account may read at the same time. Of
+	// a loop it is who owns what the loop makes.
 	// Empty where Falaj submitted the job. It is no part of what audit entries say of an
 	// actor; the job's entry names its submitter.
 	Behalf string `json:"-"`
@@ -53,6 +54,15 @@ type Principal struct {
 	// Expires is when the token used does; zero for those who use none. It is not
 	// part of what audit entries say of an actor.
 	Expires time.Time `json:"-"`
+}
+
+// Owner is who owns what the principal makes: for a loop that works on somebody's behalf,
+// that account.
+func (p Principal) Owner() string {
+	if p.Kind == System && p.Behalf != "" {
+		return p.Behalf
+	}
+	return p.ID
 }
 
 // String is "user alice (usr_01J…)", as audit entries show it.

@@ -81,5 +81,5 @@ func Check(what string, l Label, where string, z Zone) error {
 		return nil
 	}
 	return fault.New(fault.PermissionDenied, "%s may be in %s only, and %s is in %s", what, l, where, z).
-		WithHint("Choose a place in %s.", l)
+		WithHint("Choose a place in %s. If it may be in %s as well, say so: its residency names that zone, too; of what exists two people widen it.", l, z)
 }

@@ -120,7 +120,7 @@ func (a *API) serve(route Route) http.HandlerFunc {
 			who := identity.From(r.Context())
 			if who.Project == "" {
 				a.fail(c, fault.New(fault.PermissionDenied, "the token of %s is bound to no project, and MLflow cannot name one", who).
-					WithHint("Use a project token: falaj token create --project NAME."))
+					WithHint("Make one that is: falaj token create -p NAME."))
 				return
 			}
 			c.project = who.Project

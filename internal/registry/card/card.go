@@ -27,6 +27,7 @@ import (
 // Facts are what a card is made of. What the reader may not see is left out.
 type Facts struct {
 	Model       registry.Model
+	Owner       string // for people to read; empty: the ID
 	Version     registry.Version
 	Files       []registry.File
 	Content     scan.Report
@@ -109,7 +110,7 @@ type Card struct {
 	Code         *Code     `json:"code,omitempty" doc:"As the client said when it logged the run"`
 	Erasures     []string  `json:"erasures,omitempty" doc:"Erasures of persons, since, on whose rows it was trained"`
 	Parameters   []Pair    `json:"parameters,omitempty"`
-	Metrics      []Pair    `json:"metrics,omitempty" doc:"The latest of each; numbers as text, for NaN and infinities"`
+	Metrics      []Pair    `json:"metrics,omitempty" doc:"The latest of each, as the program that trained it reported them: nobody has verified them; numbers as text, for NaN and infinities"`
 	Datasets     []Dataset `json:"datasets,omitempty"`
 	FeatureViews []string  `json:"feature_views,omitempty"`
 	Parents      []string  `json:"parents,omitempty" doc:"Model versions that it was made from"`
@@ -130,7 +131,7 @@ const signatureType = "OpenSSF model signing v1.0, ECDSA P-256"
 func Of(f Facts) Card {
 	v := f.Version
 	c := Card{
-		Model: v.Model, Version: v.Number, Description: cmp.Or(v.Description, f.Model.Description), Owner: cmp.Or(f.Model.Owner, v.Owner), CreatedAt: v.Created,
+		Model: v.Model, Version: v.Number, Description: cmp.Or(v.Description, f.Model.Description), Owner: cmp.Or(f.Owner, f.Model.Owner, v.Owner), CreatedAt: v.Created,
 		Digest: v.Digest, KeyID: v.KeyID, SignatureType: signatureType, Residency: v.Residency, Classification: v.Classification,
 		Content: f.Content.Level, Run: string(v.Run), Job: v.Job, Datasets: f.Datasets, FeatureViews: v.FeatureViews, Parents: v.Parents,
 		Environment: v.Environment, Aliases: v.Aliases, Policy: f.Clearance.Policy, Cleared: f.Clearance.Cleared, Missing: f.Clearance.Missing,

@@ -84,6 +84,9 @@ func (c Card) Markdown() []byte {
 	}
 	written("Factors", c.Factors, "card.factors")
 	say("\n## Metrics\n")
+	if len(c.Metrics) > 0 {
+		say("As the program that trained it reported them: nobody has verified them.\n")
+	}
 	pairs(say, "Metric", "Value", c.Metrics)
 	written("Evaluation data", c.EvaluationData, "card.evaluation_data")
 	say("\n## Training data\n")

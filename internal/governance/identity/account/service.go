@@ -277,6 +277,16 @@ func (s *Service) Accounts(ctx context.Context, in project.Name, pageSize int, p
 	return accounts, next, err
 }
 
+// Names are the names of accounts by id, of those that exist. The caller may see who has a
+// role where the ids are from.
+func (s *Service) Names(ctx context.Context, ids ...string) (names map[string]string, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		names, err = s.cfg.Store.Names(ctx, tx, ids)
+		return err
+	})
+	return names, err
+}
+
 // Account is one account, named as for Resolve. Needs member.read where it is.
 // Error: fault.NotFound.
 func (s *Service) Account(ctx context.Context, in project.Name, ref string) (Account, error) {
@@ -739,7 +749,7 @@ func (s *Service) RevokeToken(ctx context.Context, tokenID string) error {
 			return denied
 		}
 		return fault.New(fault.NotFound, "token %s does not exist, or is not yours to end", tokenID).
-			WithHint("\"falaj token list\" shows your tokens.")
+			WithHint("\"falaj get tokens\" shows your tokens.")
 	}
 	return s.cfg.DB.Update(ctx, string(t.Project), func(ctx context.Context, tx *store.Tx) error {
 		return s.revoke(ctx, tx, Selection{ID: tokenID}, "")

@@ -18,6 +18,8 @@ type Store interface {
 	// Accounts lists by id, after a given id: all of the installation for the
 	// empty project, else the project's service accounts.
 	Accounts(ctx context.Context, tx *store.Tx, in project.Name, after string, limit int) ([]Account, error)
+	// Names are the names of those of the accounts that exist, by id.
+	Names(ctx context.Context, tx *store.Tx, ids []string) (map[string]string, error)
 	// CountAccounts counts those of a kind in a project, or of the installation.
 	CountAccounts(ctx context.Context, tx *store.Tx, kind identity.Kind, in project.Name) (int, error)
 	DeleteAccount(ctx context.Context, tx *store.Tx, id string) error

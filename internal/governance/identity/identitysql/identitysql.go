@@ -8,6 +8,7 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -117,6 +118,21 @@ func (Store) Accounts(ctx context.Context, tx *store.Tx, in project.Name, after 
 		accounts[i] = r.account()
 	}
 	return accounts, nil
+}
+
+// Names implements account.Store.
+func (Store) Names(ctx context.Context, tx *store.Tx, ids []string) (map[string]string, error) {
+	names := make(map[string]string, len(ids))
+	for part := range slices.Chunk(ids, 500) {
+		var rows []accountRow
+		if err := tx.NewSelect().Model(&rows).Column("id", "name").Where("id IN (?)", bun.List(part)).Scan(ctx); err != nil {
+			return nil, err
+		}
+		for _, r := range rows {
+			names[r.ID] = r.Name
+		}
+	}
+	return names, nil
 }
 
 // CountAccounts implements account.Store.

@@ -160,7 +160,14 @@ func TestRefusalSaysWhatToDo(t *testing.T) {
 	w.Project(t, "flights")
 	viewer := w.User(t, "alice", "flights", project.Viewer)
 	stranger := w.User(t, "mallory", "")
+	narrow := viewer
+	narrow.Scopes = []string{"model.read"}
 	weather := policy.Object{Project: "flights", Kind: "dataset", Name: "weather@1", Classification: "internal"}
+	if _, _, err := w.Authority.ApplyPolicy(w.AsAdmin(t.Context()), authority.PolicyRequest{Project: "flights", Name: "season", Spec: authority.Spec{
+		Cedar: `@because("nothing is deleted in the season") forbid (principal, action == Action::"dataset.delete", resource);`,
+	}}); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		name   string
 		p      identity.Principal
@@ -178,7 +185,10 @@ func TestRefusalSaysWhatToDo(t *testing.T) {
 		{"empty project", viewer, "dataset.read", policy.Object{Kind: "dataset", Name: "weather@1"}, fault.PermissionDenied, "user alice (" + viewer.ID + ") may not dataset.read on dataset weather@1: it takes the role viewer or engineer or deployer or admin or auditor in the installation", "An admin of the installation can grant a role."},
 		{"nobody", identity.Principal{}, "dataset.read", weather, fault.Unauthenticated, "nobody is signed in", ""},
 		{"unknown action", viewer, "dataset.fly", weather, fault.Internal, "action dataset.fly is not in policy/actions.go", ""},
-		{"confidential", viewer, "dataset.query", policy.Object{Project: "flights", Kind: "dataset", Name: "pay", Classification: "confidential"}, fault.PermissionDenied, "the data is confidential, which takes the role engineer or admin", ""},
+		{"confidential", viewer, "dataset.query", policy.Object{Project: "flights", Kind: "dataset", Name: "pay", Classification: "confidential"}, fault.PermissionDenied, "the data is confidential, which takes the role engineer or admin", "can grant the role engineer."},
+		{"a project's own policy", w.Admin, "dataset.delete", weather, fault.PermissionDenied, "nothing is deleted in the season", "No role lifts it. `falaj describe policy season -p flights`"},
+		{"restricted", viewer, "dataset.query", policy.Object{Project: "flights", Kind: "dataset", Name: "pay", Classification: "restricted"}, fault.PermissionDenied, "the data is restricted", "a Grant that names the object"},
+		{"scopes", narrow, "dataset.read", weather, fault.PermissionDenied, "scopes do not cover it", "or one with the scope dataset.read"},
 		{"unknown class", viewer, "dataset.query", policy.Object{Project: "flights", Kind: "dataset", Name: "pay", Classification: "cosmic"}, fault.PermissionDenied, "the data is restricted", ""},
 		{"long name", viewer, "dataset.import", policy.Object{Project: "flights", Kind: "dataset", Name: strings.Repeat("x", 1<<20)}, fault.PermissionDenied, "xxx…", ""},
 	} {

@@ -20,6 +20,7 @@ package authority
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -169,6 +170,7 @@ func (s *Service) Permits(ctx context.Context, action policy.Action, object poli
 type verdict struct {
 	allowed bool
 	because string // why not, in words
+	forbids []rule // that refuse it
 	known   bool   // the caller may know that the project exists
 	afar    bool   // by a role in the installation only: the project need not exist
 	def     policy.Definition
@@ -243,7 +245,7 @@ func (s *Service) decide(ctx context.Context, q question, v verdict, grants, sub
 		rules.project = nil
 		decision, diagnostic := cedar.Authorize(rules, entities, req)
 		v.allowed = decision == cedar.Allow || permits && len(diagnostic.Reasons) == 0
-		v.because = s.because(rules, diagnostic, v, object)
+		v.forbids, v.because = because(rules, diagnostic, v, object)
 		return v
 	}
 	decision, diagnostic := cedar.Authorize(rules, entities, req)
@@ -255,7 +257,7 @@ func (s *Service) decide(ctx context.Context, q question, v verdict, grants, sub
 			return v
 		}
 	}
-	v.because = s.because(rules, diagnostic, v, object)
+	v.forbids, v.because = because(rules, diagnostic, v, object)
 	return v
 }
 
@@ -464,17 +466,18 @@ func (e *entities) Get(uid cedar.EntityUID) (cedar.Entity, bool) {
 	return cedar.Entity{}, false
 }
 
-// because says why a refused request is refused.
-func (s *Service) because(rules slice, diagnostic cedar.Diagnostic, v verdict, object policy.Object) string {
+// because says why a refused request is refused, and by which policies.
+func because(rules slice, diagnostic cedar.Diagnostic, v verdict, object policy.Object) (forbids []rule, text string) {
 	if v.allowed {
-		return ""
+		return nil, ""
 	}
 	var reasons []string
 	for _, r := range diagnostic.Reasons { // of a refusal they are all forbids
-		reasons = append(reasons, rules.find(r.PolicyID).because)
+		forbid := rules.find(r.PolicyID)
+		forbids, reasons = append(forbids, forbid), append(reasons, forbid.because)
 	}
 	if len(reasons) > 0 {
-		return strings.Join(reasons, "; ")
+		return forbids, strings.Join(reasons, "; ")
 	}
 	roles := make([]string, len(v.def.Roles))
 	for i, r := range v.def.Roles {
@@ -484,7 +487,7 @@ func (s *Service) because(rules slice, diagnostic cedar.Diagnostic, v verdict, o
 	if !v.def.Installation && object.Project != "" {
 		where = "project " + clip(object.Project)
 	}
-	return "it takes the role " + strings.Join(roles, " or ") + " in " + where
+	return nil, "it takes the role " + strings.Join(roles, " or ") + " in " + where
 }
 
 // refusal is what the caller hears.
@@ -499,11 +502,41 @@ func (v verdict) refusal(p identity.Principal, action policy.Action, object poli
 	if object.Project != "" && object.String() != "project "+object.Project {
 		where = " in project " + clip(object.Project)
 	}
-	err := fault.New(fault.PermissionDenied, "%s may not %s on %s%s: %s", p, action, object, where, v.because)
+	return fault.New(fault.PermissionDenied, "%s may not %s on %s%s: %s", p, action, object, where, v.because).
+		WithHint("%s", v.hint(action, object))
+}
+
+// hint says what would allow a refused request. No role lifts a forbid, so of several
+// reasons the first forbid decides, a project's own before all.
+func (v verdict) hint(action policy.Action, object policy.Object) string {
+	in := "project " + clip(object.Project)
 	if object.Project == "" || v.def.Installation {
-		return err.WithHint("An admin of the installation can grant a role.")
+		in = "the installation"
 	}
-	return err.WithHint("An admin of project %s can apply a Grant.", clip(object.Project))
+	for _, r := range v.forbids {
+		if name, number, _ := strings.Cut(string(r.id), "#"); number != "" {
+			return fmt.Sprintf("No role lifts it. `falaj describe policy %s -p %s` shows the policy, which an admin of %s can change.", name, clip(object.Project), in)
+		}
+	}
+	for _, r := range v.forbids {
+		switch r.id {
+		case "bound":
+			if object.Project != "" {
+				return fmt.Sprintf("Use a token that is bound to project %s or to none: `falaj token create -p %s` makes one.", clip(object.Project), clip(object.Project))
+			}
+			return "Use a token that is bound to no project: `falaj token create --user NAME --all-projects` makes one for a person."
+		case "scopes":
+			return fmt.Sprintf("Use a token without scopes, or one with the scope %s.", action)
+		case "restricted":
+			return fmt.Sprintf("An admin of %s can apply a Grant that names the object.", in)
+		case "confidential":
+			return fmt.Sprintf("An admin of %s can grant the role engineer.", in)
+		}
+	}
+	if in == "the installation" {
+		return "An admin of the installation can grant a role."
+	}
+	return fmt.Sprintf("An admin of %s can apply a Grant.", in)
 }
 
 // clip bounds what a caller's names can put into messages and the journal.
