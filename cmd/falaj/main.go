@@ -43,6 +43,9 @@ func run() int {
 	}
 	w.CheckConfig = func(file string, flags map[string]any) (string, error) {
 		cfg, err := app.LoadConfig(file, w.Env, flags)
+		if err == nil {
+			err = cfg.CheckFiles()
+		}
 		return cfg.Show(), err
 	}
 	w.Doctor = func(file string, flags map[string]any) (string, bool) { return app.Doctor(file, w.Env, flags) }

@@ -10,10 +10,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,7 +51,9 @@ type App struct {
 	log   *slog.Logger
 	group lifecycle.Group
 	lock  *lifecycle.DirLock
-	close []func() error // in order of opening; closed in reverse
+
+	certificate *certificate   // nil without TLS
+	close       []func() error // in order of opening; closed in reverse
 
 	parts
 	conns *share.Connections
@@ -79,6 +84,9 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	}()
 	if a.cfg.Data, err = filepath.Abs(cfg.Data); err != nil {
 		return nil, fault.Wrap(err, "data directory")
+	}
+	if err := a.openCertificate(); err != nil {
+		return nil, err
 	}
 	if err := private(a.cfg.Data, a.log); err != nil {
 		return nil, err
@@ -121,6 +129,9 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	requests := a.requestBudget(memory)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status, a.cfg.Audit.Checkpoints != ""}, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "falaj_objects_damaged_total", Help: "Reads that came upon a stored object that is not what was written."}, a.damage.Count), predictionGauges{a.predictions}, servingGauges{a.serving.Measured}, scalingGauges{a.serving.Scaled}, remoteGauges{a.remotes}, shareGauges{}, requestGauges(requests))
+	if a.certificate != nil {
+		registry.MustRegister(a.certificate)
+	}
 	if a.features != nil {
 		registry.MustRegister(featureGauges{a.features}, streamGauges{a.features})
 	}
@@ -176,13 +187,22 @@ func (a *App) serve(ctx context.Context) error {
 	if err := a.group.Start(ctx); err != nil {
 		return err
 	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	a.ready.Store(true)
 	if err := a.welcome(ctx, a.url(httpListener)); err != nil {
 		return err
 	}
-	select {
-	case err = <-failed:
-	case <-ctx.Done():
+	for stopping := false; !stopping; {
+		select {
+		case err = <-failed:
+			stopping = true
+		case <-ctx.Done():
+			stopping = true
+		case <-hangups:
+			a.reread(ctx)
+		}
 	}
 	a.ready.Store(false)
 	a.serving.Stopping() // those who are held for a load hear of it while they can be told
@@ -197,6 +217,15 @@ func (a *App) serve(ctx context.Context) error {
 	_ = server.Shutdown(stop)
 	<-ended
 	return err
+}
+
+// reread reads again what the server may change while it runs.
+func (a *App) reread(ctx context.Context) {
+	if a.certificate == nil {
+		a.log.InfoContext(ctx, "SIGHUP: there is no certificate to read again; settings take a restart")
+		return
+	}
+	a.certificate.reread(ctx)
 }
 
 // maxStreams is how many requests of a connection of HTTP/2 are under way.
@@ -253,15 +282,10 @@ func (a *App) listen(name, addr string) (net.Listener, error) {
 			WithHint("Is something else listening there? Choose another with --%s HOST:PORT.", name)
 	}
 	l = a.conns.Listen(l)
-	if a.cfg.TLS.Cert == "" {
+	if a.certificate == nil {
 		return l, nil
 	}
-	cert, err := tls.LoadX509KeyPair(a.cfg.TLS.Cert, a.cfg.TLS.Key)
-	if err != nil {
-		_ = l.Close()
-		return nil, fault.New(fault.Invalid, "tls: %w", err)
-	}
-	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"}}), nil
+	return tls.NewListener(l, a.certificate.config()), nil
 }
 
 // reachable is the address as this machine's clients write it: what listens on

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -59,6 +60,7 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		say(err == nil, "data directory "+cfg.Data, fault.HintOf(err))
 	}
 	out = append(out, masterKey(dir, cfg.Keys.PassphraseFile)...)
+	out = append(out, certificateFinding(cfg, time.Now())...)
 	if cfg.Blob.S3.Endpoint != "" {
 		err := cfg.checkBucket(context.Background())
 		text := "objects in the bucket " + cfg.Blob.S3.Bucket + " at " + cfg.Blob.S3.Endpoint

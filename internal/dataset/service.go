@@ -2,8 +2,8 @@ package dataset
 
 import (
 	"context"
-	"fmt"
 	"encoding/base64"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"time"

@@ -57,13 +57,29 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	return db, nil
 }
 
+// notNewer refuses a database that a newer version of Falaj has changed: this one would
+// read and write what it does not know.
+func notNewer(ctx context.Context, p *goose.Provider, name string) error {
+	have, known, err := p.GetVersions(ctx)
+	if err != nil {
+		return fault.Wrap(classify(err), "migrations of %s", name)
+	}
+	if have > known {
+		return fault.New(fault.Conflict, "the database is of a newer version of Falaj: its schema %s is version %d, and this program knows version %d", name, have, known).
+			WithHint("Start the version that wrote it, or restore a backup of this version into an empty data directory.")
+	}
+	return nil
+}
+
 // migrate applies the store's own migrations, then the others in order.
 func migrate(ctx context.Context, db *sql.DB, own ownSchema, others []Migrations) error {
 	dir, err := fs.Sub(migrationFiles, own.dir)
 	if err != nil {
 		return err
 	}
-	for _, m := range append([]Migrations{{Name: "store", FS: dir}}, others...) {
+	var sets []*goose.Provider
+	all := append([]Migrations{{Name: "store", FS: dir}}, others...)
+	for _, m := range all {
 		others, err := fs.Glob(m.FS, own.others)
 		if err != nil {
 			return err
@@ -73,8 +89,14 @@ func migrate(ctx context.Context, db *sql.DB, own ownSchema, others []Migrations
 		if err != nil {
 			return fault.Wrap(err, "migrations of %s", m.Name)
 		}
+		if err := notNewer(ctx, p, m.Name); err != nil { // before any of them changes it
+			return err
+		}
+		sets = append(sets, p)
+	}
+	for i, p := range sets {
 		if _, err := p.Up(ctx); err != nil {
-			return fault.Wrap(classify(err), "migrations of %s", m.Name)
+			return fault.Wrap(classify(err), "migrations of %s", all[i].Name)
 		}
 	}
 	return nil
