@@ -29,9 +29,10 @@ HEADERS = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json
 local = threading.local()
 
 
-def call(method, path, body=None, patience=120):
+def call(method, path, body=None, patience=120, missing=False):
     """A request over this thread's connection. A server that is away is awaited:
-    the same request is sent again, under the same id."""
+    the same request is sent again, under the same id. None is the answer to what
+    may be missing and is."""
     text = None if body is None else json.dumps(body)
     until = time.monotonic() + patience
     while True:
@@ -53,6 +54,8 @@ def call(method, path, body=None, patience=120):
         if answer.status in (429, 503) and time.monotonic() < until:
             time.sleep(0.2)
             continue
+        if answer.status == 404 and missing:
+            return None
         if answer.status >= 400:
             sys.exit(f"{method} {path}: {answer.status} {data.decode()}")
         return json.loads(data) if data else None
@@ -114,16 +117,34 @@ class Labels:
         self.sent += len(part)
 
 
-def settle(last):
-    """Waits until the monitor has read what was answered up to a time: a week of
-    flights passes here in seconds, and the monitor looks every other second."""
-    until = time.monotonic() + 120
-    while True:
-        seen = call("GET", f"/api/v1/projects/{PROJECT}/monitors/{NAME}").get("watermark")
-        if seen and instant(seen) >= last:
-            return
+def lag(closed, last):
+    """What of Falaj is behind the replay, in words; None when nothing is."""
+    monitor = call("GET", f"/api/v1/projects/{PROJECT}/monitors/{NAME}")
+    read = monitor.get("replayed")  # the watermark is that of live requests, which came before
+    if not read or instant(read) < closed:
+        return f"the monitor has read up to {read}, not {closed}. {monitor.get('problem', '')}"
+    status = call("GET", f"/api/v1/projects/{PROJECT}/deployments/{NAME}/status")
+    running = status.get("rollout")
+    if not running or status["waiting"]:  # nothing is judged, or it says itself what it waits for
+        return None
+    judged = call("GET", f"/api/v1/projects/{PROJECT}/deployments/{NAME}/rollout", missing=True)
+    if not judged or judged["rollout"] != running["id"]:
+        return f"rollout {running['id']} is not judged yet"
+    if judged.get("newest") and instant(judged["newest"]) < last:
+        return f"the judge has read up to {judged['newest']}, not {last}. {judged.get('problem', '')}"
+    if judged["concluded"] and judged["decision"]["outcome"] in ("promote", "rollback"):
+        return f"rollout {running['id']} was decided and is not ended: {judged['decision']['reason']}"
+    return None
+
+
+def settle(closed, last):
+    """Waits until the monitor has closed the week's window and the judge has read what
+    was answered: a week of flights passes here in seconds, and both look every other
+    second."""
+    until = time.monotonic() + 300
+    while why := lag(closed, last):
         if time.monotonic() > until:
-            sys.exit(f"the monitor has not read what was answered until {last}")
+            sys.exit(why)
         time.sleep(0.1)
 
 
@@ -137,7 +158,7 @@ class Acts:
         """Waits while something is being done or a model is being trained, so that
         virtual time stands still meanwhile; returns the kinds of acts that were done."""
         kinds = []
-        until = time.monotonic() + 600
+        until = time.monotonic() + 30 * 60  # a job takes up to 10 minutes, an act is tried again for 15
         while True:
             acts = call("GET", f"/api/v1/projects/{PROJECT}/deployments/{NAME}/status").get("acts") or []
             for act in reversed(acts):
@@ -146,11 +167,12 @@ class Acts:
                     kinds.append(act["kind"])
                     say(f"{day:%b %d}: {act['kind']} {act['outcome']}: {act['reason']}" + (f" → {act['result']}" if act.get("result") else ""))
             tried = " ".join(a["reason"] for a in acts if a["kind"] == "canary" and a["outcome"] != "claimed")
-            trains = any(a["kind"] == "retrain" and a["outcome"] == "done" and a["result"] not in tried for a in acts)
-            if not trains and not any(a["outcome"] == "claimed" for a in acts):
+            trains = [a for a in acts if a["kind"] == "retrain" and a["outcome"] == "done" and a["result"] not in tried]
+            open_ = [f"{a['kind']}: {a['reason']}" for a in acts if a["outcome"] == "claimed"] + [f"job {a['result']} has not ended" for a in trains]
+            if not open_:
                 return kinds
             if time.monotonic() > until:
-                sys.exit("an automatic act did not end within ten minutes")
+                sys.exit("not done within 30 minutes: " + "; ".join(open_))
             time.sleep(0.2)
 
 
@@ -193,7 +215,7 @@ def main():
             if hour:
                 last = instant(hour[-1][4])
             if now.weekday() == 0 and now.hour == 14:  # the week's window is closed
-                settle(last)
+                settle(now.replace(hour=6), last)  # the monitor's lateness
             if now.hour in (0, 14):
                 kinds = acts.look(now)
                 if sys.stderr.isatty():

@@ -52,9 +52,6 @@ type intent struct {
 	do       func(ctx context.Context) (reason, result string, err error)
 }
 
-// patience bounds how long an act is tried again for reasons that may pass.
-const patience = 15 * time.Minute
-
 // openReactions adds a subscription for each reaction.
 func (a *App) openReactions(context.Context) error {
 	for _, r := range reactions {
@@ -95,7 +92,8 @@ func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 		return a.serving.Conclude(ctx, act.ID, serving.ActDone, reason, result)
 	case errors.Is(ctx.Err(), context.Canceled): // the server stops
 		return err
-	case ctx.Err() == nil && passing(err) && time.Since(act.Made) < patience:
+	case ctx.Err() == nil && passing(err) && time.Since(act.Made) < serving.Patience:
+		a.serving.Hindered(ctx, act, err)
 		return err
 	}
 	// What took all of its time would take it again, while the acts of others wait.
@@ -109,7 +107,7 @@ func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 	if hint := fault.HintOf(err); hint != "" {
 		reason += ". " + hint
 	}
-	return a.serving.Conclude(ctx, act.ID, serving.ActFailed, reason+"; it had begun because: "+act.Reason, "")
+	return a.serving.Conclude(ctx, act.ID, serving.ActFailed, reason+"; it had begun because: "+act.Why(), "")
 }
 
 // claim says what the event asks for and records that it is being done; a nil
@@ -325,7 +323,7 @@ func (a *App) beginning(ctx context.Context, p string) error {
 		return err
 	}
 	if slices.ContainsFunc(open, func(act serving.Act) bool {
-		return act.Project == p && act.Kind == serving.ActRetrain && time.Since(act.Made) < patience
+		return act.Project == p && act.Kind == serving.ActRetrain && time.Since(act.Made) < serving.Patience
 	}) {
 		return fault.New(fault.Unavailable, "a retraining is being begun, and the job may be its own")
 	}

@@ -48,7 +48,7 @@ func (a *app) deployStatus() *cobra.Command {
 			if err := a.status(o); err != nil {
 				return err
 			}
-			return a.judged(cmd, c, project, args[0])
+			return a.judged(cmd, c, project, args[0], o.Text("rollout.id"))
 		},
 	}
 }
@@ -103,6 +103,10 @@ func (a *app) status(o client.Object) error {
 		if cause := o.Text("rollout.cause"); cause != "" {
 			a.say("  because: %s", cause)
 		}
+	}
+	waiting, _ := o["waiting"].([]any)
+	for _, why := range waiting {
+		a.say("waiting: %v", why)
 	}
 	for _, warning := range []struct{ path, text string }{
 		{"lost", "%s answers were given and could not be remembered"}, {"unshadowed", "%s requests found the shadow busy"},

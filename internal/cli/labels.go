@@ -287,17 +287,28 @@ func (a *app) verifyAnswers(cmd *cobra.Command, deployment string, sample int, s
 
 // judged writes how the newest rollout goes and how many labels there are; nothing
 // where there is neither.
-func (a *app) judged(cmd *cobra.Command, c *client.Client, project, name string) error {
+func (a *app) judged(cmd *cobra.Command, c *client.Client, project, name, running string) error {
 	p, err := c.Rollout(cmd.Context(), project, name)
 	if refused, ok := errors.AsType[*client.Error](err); ok && refused.Kind == fault.NotFound.String() {
-		return nil
+		p, err = nil, nil
 	}
 	if err != nil {
 		return err
 	}
+	if running != "" && p.Text("rollout") != running {
+		a.say("")
+		a.say("rollout %s: not judged yet; the judge reads the log every two seconds", running)
+		return nil
+	}
+	if p == nil {
+		return nil
+	}
 	a.say("")
 	a.say("rollout %s: %s", p.Text("rollout"), p.Text("decision.outcome"))
 	a.say("  %s", p.Text("decision.reason"))
+	if problem := p.Text("problem"); problem != "" {
+		a.say("  it cannot be judged at the moment, and is tried again: %s", problem)
+	}
 	row := func(which string) client.Object {
 		return client.Object{
 			"version": p.Text(which + ".version"), "requests": p.Text(which + ".requests"), "errors": p.Text(which + ".errors"),

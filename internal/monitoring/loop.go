@@ -433,10 +433,8 @@ func (s *Service) commit(ctx context.Context, w *watch, add *writing, tell []tol
 	next.Status.Problem = ""
 	next.Status.Skewed += w.skewed
 	next.Status.Lost = w.panes.lost
-	for n, c := range w.panes.clocks {
-		if mark := at(c.Mark); c.Mark != never && (next.Status.Watermark == nil || n == 0 && mark.After(*next.Status.Watermark) || n == 1 && w.panes.clocks[0].Mark == never) {
-			next.Status.Watermark = &mark
-		}
+	if watermark, replayed := w.panes.marks(); watermark != nil { // another window begins with none
+		next.Status.Watermark, next.Status.Replayed = watermark, replayed
 	}
 	for _, n := range w.panes.late {
 		next.Status.Late += n

@@ -80,7 +80,8 @@ type Status struct {
 	Reason    string     `json:"reason,omitempty" doc:"In words"`
 	Since     *time.Time `json:"since,omitempty" doc:"Begin of the first window in a row that is as bad, on the records' clock"`
 	Version   int64      `json:"version,omitempty" doc:"The version that was judged last"`
-	Watermark *time.Time `json:"watermark,omitempty" doc:"The newest record's time, on the records' clock"`
+	Watermark *time.Time `json:"watermark,omitempty" doc:"The newest record's time, on the records' clock: of live requests, or of replays where there are no others"`
+	Replayed  *time.Time `json:"replayed,omitempty" doc:"The newest time of a replay's record, which has a clock of its own"`
 	Windows   int64      `json:"windows" doc:"Windows that were closed"`
 	Late      int64      `json:"late" doc:"Records that came after their window was closed"`
 	Skewed    int64      `json:"skewed" doc:"Live records from more than five minutes in the future; in no window"`

@@ -209,6 +209,22 @@ func side(replay bool) int {
 	return 0
 }
 
+// marks are the newest times: of live records, or of replays where there are no others;
+// and of replays. A replay is awaited by the second: one live request would hide it in
+// the first.
+func (p *panes) marks() (watermark, replayed *time.Time) {
+	for n, into := range []**time.Time{&watermark, &replayed} {
+		if c := p.clocks[n]; c.Mark != never {
+			mark := at(c.Mark)
+			*into = &mark
+		}
+	}
+	if watermark == nil {
+		watermark = replayed
+	}
+	return watermark, replayed
+}
+
 // closed is a window that came to its end.
 type closed struct {
 	Key      WindowKey

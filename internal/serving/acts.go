@@ -2,8 +2,11 @@ package serving
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
@@ -15,6 +18,9 @@ import (
 )
 
 var actKinds = []ActKind{ActRetrain, ActCanary, ActPromote, ActRollback}
+
+// Patience bounds how long an automatic act is tried again for reasons that may pass.
+const Patience = 15 * time.Minute
 
 // Cooldowns say how far an act is kept from others of the deployment, by their
 // kinds.
@@ -55,16 +61,18 @@ func (s *Service) Claim(ctx context.Context, a Act, cool Cooldowns) (Act, bool, 
 		if !fault.Is(err, fault.NotFound) {
 			return err
 		}
-		why, err := s.hindered(ctx, tx, d, a, cool)
-		if err != nil {
-			return err
-		}
 		a.ID, a.Made, a.Outcome, a.Reason = ActID(id.New("act")), time.Now().UTC(), ActClaimed, clip(a.Reason, maxReason)
 		if a.At = a.At.UTC(); a.At.IsZero() {
 			a.At = a.Made
 		}
+		why, err := s.hindered(ctx, tx, d, a, cool)
+		if err != nil {
+			return err
+		}
 		if why != "" {
-			a.Outcome, a.Reason = ActSkipped, why
+			// The thing that led to it, such as a job, is named: who waits for its act
+			// finds the one that was not to be done.
+			a.Outcome, a.Reason = ActSkipped, clip(why+"; it was asked for because: "+a.Reason, maxReason)
 		}
 		claimed = why == ""
 		if err := s.Store.InsertAct(ctx, tx, a); err != nil {
@@ -95,7 +103,7 @@ func (s *Service) stopped(ctx context.Context, tx *store.Tx, d Deployment, a *Ac
 	if err != nil || auto.On {
 		return err
 	}
-	a.Outcome, a.Reason = ActSkipped, clip(auto.Reason+"; it had begun before: "+a.Reason, maxReason)
+	a.Outcome, a.Reason = ActSkipped, clip(auto.Reason+"; it had begun before: "+a.Why(), maxReason)
 	if err := s.Store.UpdateAct(ctx, tx, *a); err != nil {
 		return err
 	}
@@ -169,7 +177,7 @@ func (s *Service) Conclude(ctx context.Context, act ActID, outcome ActOutcome, r
 		case a.Outcome != ActClaimed:
 			return fault.New(fault.Conflict, "act %s is %s already", act, a.Outcome)
 		}
-		a.Outcome, a.Result = outcome, clip(result, maxReason)
+		a.Outcome, a.Result, a.Reason = outcome, clip(result, maxReason), a.Why()
 		if reason != "" {
 			a.Reason = clip(reason, maxReason)
 		}
@@ -178,6 +186,36 @@ func (s *Service) Conclude(ctx context.Context, act ActID, outcome ActOutcome, r
 		}
 		return s.acted(ctx, tx, a)
 	})
+}
+
+// notYet is between why an act was begun and why it is not done yet.
+const notYet = "; it is tried again, because: "
+
+// Why is the reason of an act, without what hindered it so far.
+func (a Act) Why() string {
+	why, _, _ := strings.Cut(a.Reason, notYet)
+	return why
+}
+
+// Hindered notes with a claimed act why it is not done yet, so that the status says it
+// while it is tried again. That it could not be noted is logged, no more: the act is
+// tried again all the same.
+func (s *Service) Hindered(ctx context.Context, act Act, cause error) {
+	err := s.DB.Update(ctx, act.Project, func(ctx context.Context, tx *store.Tx) error {
+		a, err := s.Store.Act(ctx, tx, act.ID)
+		if err != nil || a.Outcome != ActClaimed {
+			return err
+		}
+		reason := clip(a.Why()+notYet+cause.Error(), maxReason)
+		if reason == a.Reason {
+			return nil
+		}
+		a.Reason = reason
+		return s.Store.UpdateAct(ctx, tx, a)
+	})
+	if err != nil {
+		s.Log.ErrorContext(ctx, "why an act is not done yet was not noted", slog.String("act", string(act.ID)), slog.String("error", err.Error()))
+	}
 }
 
 // Claimed lists the acts of all projects that were claimed and not concluded,
@@ -276,6 +314,9 @@ type Status struct {
 	History    []Rollout  `json:"history"` // newest first, the one that runs among them
 	Acts       []Act      `json:"acts"`    // newest first
 	Automation Automation `json:"automation"`
+	// Waiting says what is waited for before the rollout that runs, or an automatic act,
+	// can end, each with what ends the wait; empty when nothing but requests and labels.
+	Waiting []string `json:"waiting"`
 	// Lost answers were given and could not be remembered; Unshadowed requests
 	// found the shadow busy.
 	Lost       int64 `json:"lost"`
@@ -321,9 +362,54 @@ func (s *Service) Status(ctx context.Context, project, name string) (Status, err
 		out.Rollout = &out.History[0]
 	}
 	k := key{project, name}
+	out.Waiting = s.waiting(k, out)
 	out.Lost, out.Unshadowed = s.lost.count(k), s.shadows.count(k)
 	out.Versions = s.counted(k, out.Deployment.Targets)
 	return out, nil
+}
+
+// waiting is what a deployment waits for, beside requests and labels, in words.
+func (s *Service) waiting(k key, st Status) []string {
+	out := []string{}
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	for _, a := range st.Acts {
+		if a.Outcome == ActClaimed {
+			say("the automatic %s of %s is under way since %s, and fails when it cannot be done for %s: %s",
+				a.Kind, k.name, a.Made.UTC().Format(time.RFC3339), Patience, a.Reason)
+		}
+	}
+	run := st.Rollout
+	if run == nil {
+		return out
+	}
+	for _, w := range st.Deployment.wants() {
+		if w.role != Canary || (*s.tables.Load())[k].holding(w) != nil {
+			continue
+		}
+		f, failed := s.failure(k, w)
+		switch {
+		case failed && f.waits:
+			say("version %d answers no request: it waits for its environment: %s", w.version, f.reason)
+		case failed:
+			say("version %d answers no request, because it does not load: %s; it is loaded again at %s, and rolled back when it has not loaded by %s",
+				w.version, f.reason, f.retry.UTC().Format(time.RFC3339), f.since.Add(trialTime).UTC().Format(time.RFC3339))
+		case st.Deployment.Spec.sleeps():
+			say("version %d is scaled to zero, and is loaded for the next request", w.version)
+		default:
+			say("version %d answers no request: it is being loaded", w.version)
+		}
+	}
+	for _, a := range st.Acts { // newest first
+		if a.Kind != ActPromote && a.Kind != ActRollback || a.Made.Before(run.Started) {
+			continue
+		}
+		if a.Outcome == ActFailed || a.Outcome == ActSkipped {
+			say("the automatic %s was %s, and is not tried again; end the rollout with `falaj deploy promote %s` or `falaj deploy rollback %s`: %s",
+				a.Kind, a.Outcome, k.name, k.name, a.Reason)
+		}
+		break
+	}
+	return out
 }
 
 // counted adds the counters to the targets, and the versions that answer no more.

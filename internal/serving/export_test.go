@@ -23,3 +23,13 @@ func (s *Service) Hasten() {
 		s.failures[a] = f
 	}
 }
+
+// Age moves back since when versions do not load.
+func (s *Service) Age(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for a, f := range s.failures {
+		f.since = f.since.Add(-d)
+		s.failures[a] = f
+	}
+}

@@ -23,11 +23,17 @@ func versionText(v int64) string { return strconv.FormatInt(v, 10) }
 // maxPause bounds the growing pause between tries to load a failed model.
 const maxPause = 5 * time.Minute
 
+// trialTime bounds how long a rollout waits for its version, when that does not load: it
+// answers no request meanwhile, and nothing could be decided. What it is built for first,
+// an environment, has a time of its own.
+const trialTime = time.Hour
+
 // failure is why a version is not in memory.
 type failure struct {
 	reason string
 	waits  bool // for what it runs in; that says nothing of it
 	tries  int
+	since  time.Time // of the first try in a row that failed
 	retry  time.Time
 }
 
@@ -95,7 +101,9 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	}
 	if ctx.Err() == nil {
 		s.looked.Store(true)
-		s.settleAside(identity.With(ctx, identity.Loop("model supervisor")))
+		ctx := identity.With(ctx, identity.Loop("model supervisor"))
+		s.settleAside(ctx)
+		s.endUnloaded(ctx, wanted)
 	}
 	return errors.Join(failures...)
 }
@@ -304,7 +312,9 @@ func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting, h *h
 		return nil, err // who wanted it went away: that says nothing of the model
 	}
 	f := s.failures[w.attempt(k)]
-	f.tries++
+	if f.tries++; f.since.IsZero() || f.waits {
+		f.since = time.Now()
+	}
 	longest := maxPause
 	if fault.Is(err, fault.Unavailable) { // it says nothing of the model
 		longest = 10 * time.Second

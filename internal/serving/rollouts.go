@@ -3,6 +3,7 @@ package serving
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/serving/rollout"
+	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -321,10 +323,21 @@ func (s *Service) candidate(ctx context.Context, project, name string) ([]*targe
 		err = fault.New(fault.Conflict, "its digest is not that of the version that was tried")
 	}
 	if err != nil {
-		return nil, fault.New(fault.Conflict, "version %d does not load, and version %d goes on answering: %w", version, d.Version, err).
-			WithHint("Roll it back, and register the model again.")
+		return nil, notLoaded(err, "Roll it back, and register the model again.",
+			"version %d does not load, and version %d goes on answering", version, d.Version)
 	}
 	return []*target{t}, nil
+}
+
+// notLoaded is the error of a version that an act needs and that does not load, with the
+// hint of a cause that lasts. It is a conflict, unless the cause may be gone at the next
+// try: then automatic acts are tried again.
+func notLoaded(err error, hint, format string, args ...any) error {
+	kind := fault.Conflict
+	if _, dead := errors.AsType[models.DeathError](err); !dead && passing(err) {
+		kind, hint = fault.KindOf(err), "Try again in a moment; the server's log says why it did not load."
+	}
+	return fault.New(kind, format+": %w", append(args, err)...).WithHint("%s", hint)
 }
 
 // mayEnd asks for the permission to end a rollout, and checks the ending.
@@ -409,8 +422,8 @@ func (s *Service) Rollback(ctx context.Context, project, name string, e Ending) 
 	var t *target
 	if back.to != d.Version {
 		if t, err = s.open(ctx, d, versionText(back.to), &health{}); err != nil {
-			return Deployment{}, fault.New(fault.Conflict, "version %d no longer loads, and version %d goes on answering: %w", back.to, d.Version, err).
-				WithHint("Name another version to go back to.")
+			return Deployment{}, notLoaded(err, "Name another version to go back to.",
+				"version %d no longer loads, and version %d goes on answering", back.to, d.Version)
 		}
 	}
 	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error { return s.goBack(ctx, tx, d, back, t, e) })

@@ -283,7 +283,7 @@ func (s *Service) bringBack(ctx context.Context, of supervised) error {
 		if run.ID == "" || run.Candidate != of.version {
 			return nil
 		}
-		return s.actedBack(ctx, d, h, role, reason, func() (string, error) {
+		return s.actedBack(ctx, d, h.cause(role), role, reason, func() (string, error) {
 			_, err := s.Rollback(ctx, of.project, of.name, Ending{Rollout: run.ID, Reason: reason})
 			return string(run.ID), err
 		})
@@ -291,7 +291,7 @@ func (s *Service) bringBack(ctx context.Context, of supervised) error {
 		if h.step != "" { // an earlier version has the same step
 			return nil
 		}
-		return s.actedBack(ctx, d, h, role, reason, func() (string, error) { return s.lastGood(ctx, d, reason) })
+		return s.actedBack(ctx, d, h.cause(role), role, reason, func() (string, error) { return s.lastGood(ctx, d, reason) })
 	}
 	return nil
 }
@@ -311,14 +311,53 @@ func (s *Service) tellAside(ctx context.Context, d Deployment, of supervised, ro
 	})
 }
 
-// actedBack does an automatic rollback and records it as one, once for the deaths that
-// led to it. A rollout is ended even where automation is off: its version answers
-// nothing any more. Error: what may pass.
-func (s *Service) actedBack(ctx context.Context, d Deployment, h health, role Role, reason string, do func() (result string, err error)) error {
-	last := h.deaths[len(h.deaths)-1]
+// endUnloaded rolls back the rollouts whose version has not loaded for trialTime. What
+// fails is tried again in the loader's next round.
+func (s *Service) endUnloaded(ctx context.Context, all []Deployment) {
+	if s.Follows { // the deployments are another server's to change
+		return
+	}
+	for _, d := range all {
+		k := key{d.Project, d.Name}
+		for _, w := range d.wants() {
+			f, failed := s.failure(k, w)
+			if w.role != Canary || !failed || f.waits || time.Since(f.since) < trialTime {
+				continue
+			}
+			if err := s.endOne(ctx, d, w, f); err != nil {
+				s.Log.ErrorContext(ctx, "a version does not load, and its rollout is not ended", slog.String("deployment", d.Name), slog.Int64("version", w.version), slog.String("error", err.Error()))
+			}
+		}
+	}
+}
+
+func (s *Service) endOne(ctx context.Context, d Deployment, w wanting, f failure) error {
+	var run Rollout
+	err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		run, err = s.running(ctx, tx, d.Project, d.Name)
+		return err
+	})
+	if err != nil || run.ID == "" || run.Candidate != w.version {
+		return err
+	}
+	reason := clip("version "+versionText(w.version)+" could not be loaded for "+trialTime.String()+", so that the rollout could not be decided: "+f.reason, maxReason)
+	return s.actedBack(ctx, d, "not loaded: "+string(run.ID), Canary, reason, func() (string, error) {
+		_, err := s.Rollback(ctx, d.Project, d.Name, Ending{Rollout: run.ID, Reason: reason})
+		return string(run.ID), err
+	})
+}
+
+// cause names the deaths for which a version was set aside.
+func (h health) cause(role Role) string {
+	return string(role) + " set aside at " + h.deaths[len(h.deaths)-1].At.Format(time.RFC3339Nano)
+}
+
+// actedBack does an automatic rollback and records it as one, once for its cause. A
+// rollout is ended even where automation is off: its version answers nothing any more.
+// Error: what may pass.
+func (s *Service) actedBack(ctx context.Context, d Deployment, cause string, role Role, reason string, do func() (result string, err error)) error {
 	act, _, err := s.Claim(ctx, Act{
-		Project: d.Project, Deployment: d.Name, Kind: ActRollback, Reason: reason,
-		Cause: clip(string(role)+" set aside at "+last.At.Format(time.RFC3339Nano), maxCause),
+		Project: d.Project, Deployment: d.Name, Kind: ActRollback, Reason: reason, Cause: clip(cause, maxCause),
 	}, nil)
 	if err != nil {
 		return err
@@ -328,7 +367,8 @@ func (s *Service) actedBack(ctx context.Context, d Deployment, h health, role Ro
 	}
 	result, err := do()
 	switch {
-	case passing(err):
+	case passing(err) && (act.Outcome != ActClaimed || time.Since(act.Made) < Patience):
+		s.Hindered(ctx, act, err)
 		return err
 	case act.Outcome != ActClaimed:
 		return nil

@@ -66,6 +66,9 @@ func (j *Judge) judgeAll(ctx context.Context, running []Rollout, lease *store.Le
 	var errs []error
 	for _, r := range running {
 		err := j.judge(ctx, r, lease)
+		if err != nil && ctx.Err() == nil {
+			j.trouble(ctx, r, lease, err)
+		}
 		if fault.Is(err, fault.Gone) { // its records cannot be read by anybody any more
 			j.s.cfg.Logger.WarnContext(ctx, "a rollout cannot be judged", slog.String("rollout", r.ID), slog.Any("error", err))
 			continue
@@ -83,6 +86,8 @@ type work struct {
 	kept  Judgement
 	tally *tally
 	log   prediction.Cursor
+	// troubled says that the judgement, as it is kept, tells of a problem that is gone.
+	troubled bool
 }
 
 // judge continues one judgement, in steps that commit.
@@ -132,8 +137,54 @@ func (j *Judge) load(ctx context.Context, r Rollout) (*work, error) {
 	if w.log, err = prediction.ParseCursor(w.kept.Log); err != nil {
 		return w, err
 	}
-	w.tally, err = decodeTally(w.kept.Tally)
-	return w, err
+	if w.tally, err = decodeTally(w.kept.Tally); err != nil {
+		return w, err
+	}
+	w.troubled, w.tally.Problem = w.tally.Problem != "", ""
+	return w, nil
+}
+
+// trouble keeps why a rollout could not be judged, for its status. A judgement that
+// another process has continued meanwhile is left as it is.
+func (j *Judge) trouble(ctx context.Context, r Rollout, lease *store.Lease, cause error) {
+	if fault.Is(cause, fault.Conflict) {
+		return
+	}
+	p := Place{Project: r.Project, Deployment: r.Deployment}
+	err := j.s.cfg.DB.Update(ctx, r.Project, func(ctx context.Context, tx *store.Tx) error {
+		if lease != nil {
+			if err := lease.Fence(ctx, tx); err != nil {
+				return err
+			}
+		}
+		kept, err := j.s.cfg.Store.Judgement(ctx, tx, r.ID)
+		if err != nil || kept.Final {
+			return err
+		}
+		t := newTally()
+		if kept.Revision > 0 {
+			if t, err = decodeTally(kept.Tally); err != nil {
+				return err
+			}
+		} else { // it begins before the rollout's first record, wherever that is
+			kept = Judgement{Rollout: r.ID, Place: p, Made: j.s.cfg.Now()}
+			if kept.Labels, err = j.s.cfg.Store.Before(ctx, tx, p, r.Started); err != nil {
+				return err
+			}
+		}
+		if t.Problem == cause.Error() {
+			return nil
+		}
+		t.Problem = cause.Error()
+		if kept.Tally, err = t.encode(); err != nil {
+			return err
+		}
+		kept.Revision, kept.Updated = kept.Revision+1, j.s.cfg.Now()
+		return j.s.cfg.Store.PutJudgement(ctx, tx, kept)
+	})
+	if err != nil && !fault.Is(err, fault.Conflict) {
+		j.s.cfg.Logger.ErrorContext(ctx, "why a rollout is not judged was not kept", slog.String("rollout", r.ID), slog.Any("error", err))
+	}
 }
 
 var errEnough = errors.New("enough for now")
@@ -190,7 +241,7 @@ func (j *Judge) step(ctx context.Context, w *work, lease *store.Lease) (more boo
 	// 3. Look, and keep.
 	o := t.look(r, now, more)
 	same := t.Decision.Outcome == outcome && (t.Decision.Reason == reason || now.Sub(w.kept.Updated) < keepEvery)
-	if w.kept.Revision > 0 && w.log == before && labels == w.kept.Labels && same {
+	if w.kept.Revision > 0 && w.log == before && labels == w.kept.Labels && same && !w.troubled {
 		return more, nil // nothing is new
 	}
 	w.kept.Labels, w.kept.Log = labels, w.log.String()
@@ -236,7 +287,7 @@ func (j *Judge) keep(ctx context.Context, w *work, o rollout.Observations, lease
 		return event.Publish(ctx, tx, w.r.Project, EventConcluded, c)
 	})
 	if err == nil {
-		w.kept = next
+		w.kept, w.troubled = next, false
 	}
 	return err
 }
@@ -259,6 +310,8 @@ type Progress struct {
 	Newest    time.Time     `json:"newest,omitzero"`     // of its newest record of a replay
 	Elapsed   time.Duration `json:"elapsed"`
 	UpdatedAt time.Time     `json:"updated_at"`
+	// Problem is why the rollout cannot be judged at the moment.
+	Problem string `json:"problem,omitempty"`
 }
 
 // Progress is how the newest rollout of a deployment goes, or went. Needs
@@ -290,6 +343,6 @@ func (s *Service) Progress(ctx context.Context, project, deployment string) (Pro
 	return Progress{
 		Rollout: kept.Rollout, Stable: t.Observed.Stable, Candidate: t.Observed.Candidate, Elapsed: t.Observed.Elapsed,
 		Decision: t.Decision, Concluded: kept.Final, Trajectory: t.Trajectory, Labels: t.labels(), Waiting: t.waits(), Unjudged: t.Unjudged,
-		StartedAt: t.First, Newest: t.Newest, UpdatedAt: kept.Updated,
+		StartedAt: t.First, Newest: t.Newest, UpdatedAt: kept.Updated, Problem: t.Problem,
 	}, nil
 }

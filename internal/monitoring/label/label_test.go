@@ -571,7 +571,7 @@ func TestReplayHasItsOwnClock(t *testing.T) {
 	for n := range 9 {
 		w.predict(n, func(r *prediction.Record) { r.Rollout = "rol_1" })
 	}
-	w.now.Add((1000 * time.Hour).Microseconds()) // the replay is slow
+	w.now.Add((100 * time.Hour).Microseconds()) // the replay is slow
 	if err := judge.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -584,6 +584,117 @@ func TestReplayHasItsOwnClock(t *testing.T) {
 	}
 	if p := w.progress(); !p.Concluded || p.Decision.Outcome != rollout.Rollback {
 		t.Errorf("%+v", p)
+	}
+}
+
+// A replay that ends before its rollout stops the records' clock: the rollout says so
+// after a minute, and ends by the wall's after a week, or its own duration if that is
+// longer. A request begins the wait anew.
+func TestReplayThatStops(t *testing.T) {
+	for name, test := range map[string]struct {
+		duration string
+		wait     time.Duration
+	}{"a week": {"10h", 7 * 24 * time.Hour}, "longer": {"60d", 60 * 24 * time.Hour}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.trial(rollout.Spec{MaxDuration: test.duration})
+			judge := w.judge()
+			look := func(after time.Duration) label.Progress {
+				t.Helper()
+				w.now.Add(after.Microseconds())
+				for range 2 { // the second finds nothing new
+					if err := judge.RunOnce(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return w.progress()
+			}
+			for n := range 9 {
+				w.predict(n, func(r *prediction.Record) { r.Rollout = "rol_1" })
+			}
+			if p := look(0); p.Concluded || strings.Contains(p.Decision.Reason, "replay") {
+				t.Errorf("%+v", p.Decision)
+			}
+			ends := w.clock().Add(test.wait)
+			p := look(2 * time.Minute)
+			if want := "its replay brought no request since " + wall.Format(time.RFC3339) + ", and the rollout ends at " + ends.Format(time.RFC3339) + " unless one comes"; p.Concluded || !strings.Contains(p.Decision.Reason, want) {
+				t.Errorf("%q, want %q", p.Decision.Reason, want)
+			}
+			w.now.Add((test.wait - 3*time.Minute).Microseconds())
+			w.predict(9, func(r *prediction.Record) { r.Rollout = "rol_1" })
+			if p := look(test.wait - time.Second); p.Concluded || p.Elapsed != 9*time.Hour {
+				t.Errorf("%+v", p)
+			}
+			if p := look(time.Second); !p.Concluded || p.Decision.Outcome != rollout.Rollback || !strings.Contains(p.Decision.Reason, "inconclusive after "+test.duration) ||
+				!strings.Contains(p.Decision.Reason, "its replay brought no request since") {
+				t.Errorf("%+v", p)
+			}
+			if all := w.concluded(); len(all) != 1 || !all[0].At.Equal(begin.Add(9*time.Hour)) {
+				t.Errorf("%+v", all)
+			}
+		})
+	}
+}
+
+// locked is a log whose key cannot be had for a while.
+type locked struct {
+	label.Predictions
+	err error
+}
+
+func (l *locked) Since(ctx context.Context, project, deployment string, received time.Time) (prediction.Cursor, error) {
+	if l.err != nil {
+		return prediction.Cursor{}, l.err
+	}
+	return l.Predictions.Since(ctx, project, deployment, received)
+}
+
+func (l *locked) Read(ctx context.Context, project, deployment string, after prediction.Cursor, visit func(prediction.Cursor, *prediction.Record) error) error {
+	if l.err != nil {
+		return l.err
+	}
+	return l.Predictions.Read(ctx, project, deployment, after, visit)
+}
+
+// A rollout that cannot be judged says why, from its first moment, and goes on to the
+// same sums when the cause has gone.
+func TestRolloutThatCannotBeJudged(t *testing.T) {
+	for name, cause := range map[string]error{
+		"for now":  fault.New(fault.Unavailable, "the keys are away"),
+		"for ever": fault.New(fault.Gone, "the key was destroyed"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			log := &locked{Predictions: w.log}
+			w.service = label.New(label.Config{
+				DB: w.db, Store: labelsql.Store{}, Authorizer: w, Sealer: w.sealer, Predictions: log, Deployments: w, Now: w.clock, Logger: slog.New(slog.DiscardHandler),
+			})
+			w.trial(rollout.Spec{MinLabels: 1_000_000})
+			judge := w.judge()
+			for n := range 30 {
+				w.play(n, int64(1+n%2), .5)
+				w.predictedLabel(n, 1)
+			}
+			w.flush()
+			for range 2 { // before the first look, and in the middle
+				log.err = cause
+				for range 2 {
+					if err := judge.RunOnce(t.Context()); fault.Is(cause, fault.Gone) != (err == nil) {
+						t.Errorf("%v", err)
+					}
+				}
+				if p := w.progress(); !strings.Contains(p.Problem, cause.Error()) || p.Concluded {
+					t.Errorf("%+v", p)
+				}
+				log.err = nil
+				if err := judge.RunOnce(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if p := w.progress(); p.Problem != "" || p.Labels != 30 || p.Stable.Requests != 15 || p.Candidate.Requests != 15 {
+					t.Errorf("%+v", p)
+				}
+			}
+		})
 	}
 }
 

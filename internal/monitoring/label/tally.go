@@ -61,7 +61,12 @@ type tally struct {
 	Replayed int64 `json:"replayed,omitempty"`
 	Live     int64 `json:"live,omitempty"`
 
+	// Seen is when the newest record of the rollout was received, on the wall's clock.
+	Seen time.Time `json:"seen,omitzero"`
+
 	Unjudged int64 `json:"unjudged,omitempty"` // labels that are none for the metric
+
+	Problem string `json:"problem,omitempty"` // why nothing could be read the last time
 
 	Looked     int64                `json:"looked"` // labels at the last look
 	Decision   rollout.Decision     `json:"decision"`
@@ -164,6 +169,9 @@ func (t *tally) record(r Rollout, rec *prediction.Record) {
 	}
 	if t.First.IsZero() {
 		t.First = rec.At
+	}
+	if rec.Received.After(t.Seen) {
+		t.Seen = rec.Received
 	}
 	if !rec.Replay {
 		t.Live++
@@ -340,12 +348,43 @@ func (t *tally) waits() (n int64) {
 func (t *tally) labels() int64 { return t.Stable.Judged + t.Candidate.Judged }
 
 // elapsed is how long the rollout runs: on the records' clock while old times
-// are replayed, else on the wall's, which goes on without traffic.
+// are replayed, else on the wall's, which goes on without traffic. A replay that has
+// ended has a clock that stands still: then the wall's says how long nothing came.
 func (t *tally) elapsed(r Rollout, now time.Time) time.Duration {
-	if t.replay() {
-		return max(0, t.Newest.Sub(t.From))
+	if !t.replay() {
+		return max(0, now.Sub(r.Started))
 	}
-	return max(0, now.Sub(r.Started))
+	if t.over(r, now) {
+		return now.Sub(t.Seen)
+	}
+	return max(0, t.Newest.Sub(t.From))
+}
+
+// Bounds of a replay's pauses, on the wall's clock.
+const (
+	minPause = time.Minute        // none is told of before
+	standing = 7 * 24 * time.Hour // at least, before it ends the rollout
+)
+
+// patience is how long a replay may pause before its rollout ends.
+func (r Rollout) patience() time.Duration { return max(standing, r.Spec.WithDefaults().Duration()) }
+
+// over reports whether the rollout's replay has brought nothing for so long that it ends.
+func (t *tally) over(r Rollout, now time.Time) bool {
+	return t.replay() && now.Sub(t.Seen) >= r.patience()
+}
+
+// pause says that the rollout's replay brings nothing, and when that ends the rollout;
+// empty while it does. It is the same until a request comes.
+func (t *tally) pause(r Rollout, now time.Time) string {
+	if !t.replay() || now.Sub(t.Seen) < minPause {
+		return ""
+	}
+	since := "; its replay brought no request since " + t.Seen.UTC().Format(time.RFC3339)
+	if t.over(r, now) {
+		return since
+	}
+	return since + ", and the rollout ends at " + t.Seen.Add(r.patience()).UTC().Format(time.RFC3339) + " unless one comes"
 }
 
 // at is now on the clock of the records.
@@ -387,6 +426,9 @@ func (t *tally) look(r Rollout, now time.Time, more bool) rollout.Observations {
 		o.Elapsed = 0
 	}
 	t.Decision, o = rollout.Decide(o, r.Spec), t.Observed
+	if !more && (!t.Decision.Final() || t.over(r, now)) {
+		t.Decision.Reason += t.pause(r, now)
+	}
 	n := t.labels()
 	t.Looked = n
 	if !t.Decision.Comparable {
