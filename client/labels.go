@@ -1,8 +1,8 @@
 package client
 
 import (
-	"encoding/json"
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"time"

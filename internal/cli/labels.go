@@ -132,13 +132,13 @@ func sendLabels(ctx context.Context, next func() (client.Label, error), send fun
 
 // labelLine is a label as a line of JSON.
 type labelLine struct {
-	ID     string     `json:"id"`
-	Value  any        `json:"value"`
+	ID    string `json:"id"`
+	Value any    `json:"value"`
 	// Class and Classes are texts, in place of numbers.
-	Class   string   `json:"class"`
-	Classes []string `json:"classes"`
-	Values []any      `json:"values"`
-	At     *time.Time `json:"at"`
+	Class   string     `json:"class"`
+	Classes []string   `json:"classes"`
+	Values  []any      `json:"values"`
+	At      *time.Time `json:"at"`
 }
 
 func readJSONLabels(r io.Reader) func() (client.Label, error) {

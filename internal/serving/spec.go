@@ -16,8 +16,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/chain"
-	"github.com/falaj-ml/falaj/internal/serving/rollout"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/serving/rollout"
 	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -102,7 +102,7 @@ type PredictionSpec struct {
 	// Task is not guessed from answers or labels.
 	Task    prediction.Task `json:"task,omitempty" enum:"regression,binary,multiclass" doc:"What the model answers: regression, binary or multiclass; default, of a model with an output of classes beside its probabilities, binary for up to two and multiclass for more, else unknown"`
 	Classes []string        `json:"classes,omitempty" maxItems:"1000" doc:"What labels call the classes, in the order of the probabilities; default their numbers from 0"`
-	Log    *bool  `json:"log,omitempty" doc:"false: answers are not remembered, so that there is nothing to monitor, to label, to verify, or to judge a new version by" default:"true"`
+	Log     *bool           `json:"log,omitempty" doc:"false: answers are not remembered, so that there is nothing to monitor, to label, to verify, or to judge a new version by" default:"true"`
 }
 
 // BatchingSpec is how requests wait for the model and share its runs.
