@@ -127,6 +127,7 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 	if err := s.Authz.Allow(ctx, ActionApply, object(p, name)); err != nil {
 		return Monitor{}, "", err
 	}
+	explicit := spec.Baseline == baselineTraining
 	spec = spec.WithDefaults(name)
 	if err := errors.Join(id.CheckName("monitor name", name), spec.Validate()); err != nil {
 		return Monitor{}, "", err
@@ -140,6 +141,12 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 	if ref, ok := cutDataset(spec.Baseline); ok {
 		q := OriginQuery{Project: p, Deployment: spec.Deployment, Version: watched.Version, Prediction: spec.Prediction}
 		if _, err := s.Sources.Dataset(ctx, q, ref); err != nil {
+			return Monitor{}, "", fault.Wrap(err, "monitor %s: spec.baseline", name)
+		}
+	}
+	if explicit {
+		q := OriginQuery{Project: p, Deployment: spec.Deployment, Version: watched.Version, Prediction: spec.Prediction}
+		if _, err := s.Sources.Training(ctx, q); fault.Is(err, fault.Conflict) {
 			return Monitor{}, "", fault.Wrap(err, "monitor %s: spec.baseline", name)
 		}
 	}

@@ -38,6 +38,7 @@ func TestTaskOfAModel(t *testing.T) {
 		"a classifier of two":       {outputs: []runtime.Spec{label(runtime.Int64, -1), number(-1, 2)}, task: prediction.Binary},
 		"a classifier's margin":     {outputs: []runtime.Spec{label(runtime.Int64, -1, 1), number(-1, 1)}, task: prediction.Binary},
 		"one column of three":       {outputs: []runtime.Spec{label(runtime.Int64, -1), number(-1, 3)}, spec: &PredictionSpec{Index: &one}},
+		"one column of two":         {outputs: []runtime.Spec{label(runtime.Int64, -1), number(-1, 2)}, spec: &PredictionSpec{Index: &one}, task: prediction.Binary},
 		"two outputs of classes":    {outputs: []runtime.Spec{label(runtime.Int64, -1), {Name: "other", Datatype: runtime.Int64, Shape: []int64{-1}}, number(-1, 3)}},
 		"classes for each position": {outputs: []runtime.Spec{label(runtime.Int64, -1, 5), number(-1, 3)}},
 		"a classifier of three": {

@@ -107,12 +107,13 @@ func (c *score) classify(p *PredictionSpec, m runtime.Metadata) error {
 			return fault.New(fault.Invalid, "spec.prediction.classes has %d names, and output %q has %d columns", n, c.output, width)
 		}
 	}
-	if c.task != "" || c.label == "" || c.output == "" || p != nil && p.Index != nil {
-		return nil // one column of several was chosen: what it says of the classes only the manifest can tell
+	if c.task != "" || c.label == "" || c.output == "" {
+		return nil
 	}
 	switch {
-	case width > 2:
+	case width > 2 && c.index < 0:
 		c.task = prediction.Multiclass
+	case width > 2: // what one class of several is judged as only the manifest can tell
 	case width > 0:
 		c.task = prediction.Binary
 	default:
@@ -137,8 +138,9 @@ func (c score) classes(outputs []runtime.Tensor, rows int) (task prediction.Task
 	}
 	width := len(p) / max(rows, 1)
 	switch {
-	case c.task == "" && width > 2:
+	case c.task == "" && width > 2 && c.index < 0:
 		c.task = prediction.Multiclass
+	case c.task == "" && width > 2:
 	case c.task == "" && width > 0:
 		c.task = prediction.Binary
 	}
