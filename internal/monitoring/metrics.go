@@ -219,7 +219,7 @@ func rowOf(spec PerformanceSpec, watched Watched, p label.Pair, i int) (row labe
 	if r.Erased && math.IsNaN(row.Score) && strings.Trim(row.Predicted, "\x00") == "" {
 		return row, false
 	}
-	text := ""
+	var text string
 	if p.Texts != nil {
 		text = p.Texts[i]
 	} else {

@@ -225,7 +225,7 @@ func (s Spec) validBaseline() error {
 	ref, isDataset := strings.CutPrefix(s.Baseline, "dataset:")
 	switch {
 	case s.Baseline == baselineTraining, s.Baseline == baselineFirst:
-	case isDataset && ref != "" && len(ref) <= 200:
+	case isDataset && len(ref) <= 200 && strings.LastIndexByte(ref, '@') > 0: // the newest version would be another baseline with each import
 	default:
 		return fault.New(fault.Invalid, "spec.baseline is %.80q", s.Baseline).WithHint("It may be training, dataset:NAME@VERSION or window:first.")
 	}

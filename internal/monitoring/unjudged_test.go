@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -148,6 +149,28 @@ func TestNoBaselineIsGuessed(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// What names no single thing is refused when the manifest is applied.
+func TestManifestsThatGuess(t *testing.T) {
+	limit := 0.3
+	limits := map[string]monitoring.Limit{"brier": {Above: &limit}}
+	for text, spec := range map[string]monitoring.Spec{
+		"spec.baseline":                        {Baseline: "dataset:delays"}, // the newest version is another one with each import
+		"spec.prediction_column":               {Baseline: "window:first", Prediction: "p"},
+		"brier is no metric of task multi":     {Performance: monitoring.PerformanceSpec{Task: "multiclass", Alert: limits}},
+		"macro_f1 is no metric of task regre":  {Performance: monitoring.PerformanceSpec{Task: "regression", Metrics: []string{"macro_f1"}}},
+		"mae is no metric of task classificat": {Performance: monitoring.PerformanceSpec{Task: "classification", Metrics: []string{"mae"}}},
+	} {
+		if err := spec.WithDefaults("m").Validate(); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), text) {
+			t.Errorf("%+v: %v", spec, err)
+		}
+	}
+	w := newWorld(t)
+	w.failing = fault.New(fault.Conflict, "it may be test@1, train@1")
+	if _, _, err := w.service(nil).Apply(t.Context(), "nyc", "delay", monitoring.Spec{Baseline: "training"}, false); !fault.Is(err, fault.Conflict) {
+		t.Error(err)
 	}
 }
 
@@ -349,7 +372,7 @@ func TestSeveralClasses(t *testing.T) {
 		loss      bool
 	}{
 		"numbers": {
-			predicted: func(k int) string { return fmt.Sprint(k) }, label: func(k int) label.Label { return label.Label{Values: []float64{float64(k)}} }, loss: true,
+			predicted: func(k int) string { return strconv.Itoa(k) }, label: func(k int) label.Label { return label.Label{Values: []float64{float64(k)}} }, loss: true,
 		},
 		"names": {
 			classes: words, predicted: func(k int) string { return words[k] }, label: func(k int) label.Label { return label.Label{Texts: []string{words[k]}} }, loss: true,
@@ -358,7 +381,7 @@ func TestSeveralClasses(t *testing.T) {
 			predicted: func(k int) string { return words[k] }, label: func(k int) label.Label { return label.Label{Texts: []string{words[k]}} },
 		},
 		"classes that are counted from 1": {
-			predicted: func(k int) string { return fmt.Sprint(k + 1) }, label: func(k int) label.Label { return label.Label{Values: []float64{float64(k + 1)}} },
+			predicted: func(k int) string { return strconv.Itoa(k + 1) }, label: func(k int) label.Label { return label.Label{Values: []float64{float64(k + 1)}} },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

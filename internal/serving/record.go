@@ -51,7 +51,7 @@ func scoreOf(p *PredictionSpec, m runtime.Metadata) (score, error) {
 		out.output = floats[0]
 	}
 	if p == nil || p.Output == "" && p.Index == nil {
-		return out, out.classify(p, m)
+		return out.classify(p, m)
 	}
 	if p.Output != "" {
 		out.output = p.Output
@@ -70,20 +70,20 @@ func scoreOf(p *PredictionSpec, m runtime.Metadata) (score, error) {
 		return out, fault.New(fault.Invalid, "spec.prediction.output: %q holds text", o.Name)
 	}
 	if p.Index == nil {
-		return out, out.classify(p, m)
+		return out.classify(p, m)
 	}
 	out.index = *p.Index
 	if n := len(o.Shape); n > 1 && o.Shape[n-1] >= 0 && int64(out.index) >= o.Shape[n-1] || n == 1 && out.index > 0 {
 		return out, fault.New(fault.Invalid, "spec.prediction.index is %d, output %q has shape %v", out.index, o.Name, o.Shape)
 	}
-	return out, out.classify(p, m)
+	return out.classify(p, m)
 }
 
 // classify finds out what the model answers: what the manifest declares, else what its
 // outputs are. A model with one output of whole numbers or texts, a value for each row,
 // beside its probabilities is a classifier, as those are that scikit-learn, XGBoost and
 // LightGBM export; a lone output of fractions may be anything. Error: fault.Invalid.
-func (c *score) classify(p *PredictionSpec, m runtime.Metadata) error {
+func (c score) classify(p *PredictionSpec, m runtime.Metadata) (score, error) {
 	width := int64(-1) // of the score's output; -1 is known with the answer
 	var labels []string
 	for _, o := range m.Outputs {
@@ -104,11 +104,11 @@ func (c *score) classify(p *PredictionSpec, m runtime.Metadata) error {
 	if p != nil {
 		c.task, c.names = p.Task, p.Classes
 		if n := int64(len(c.names)); n > 0 && width > 1 && n != width {
-			return fault.New(fault.Invalid, "spec.prediction.classes has %d names, and output %q has %d columns", n, c.output, width)
+			return c, fault.New(fault.Invalid, "spec.prediction.classes has %d names, and output %q has %d columns", n, c.output, width)
 		}
 	}
 	if c.task != "" || c.label == "" || c.output == "" {
-		return nil
+		return c, nil
 	}
 	switch {
 	case width > 2 && c.index < 0:
@@ -119,7 +119,7 @@ func (c *score) classify(p *PredictionSpec, m runtime.Metadata) error {
 	default:
 		c.classed = true
 	}
-	return nil
+	return c, nil
 }
 
 // classes are what an answer of several classes says of each row: which one it is, by the

@@ -347,7 +347,7 @@ func decodeTruth(plain []byte) (t truth, ok bool) {
 	plain = plain[1:]
 	count := func() int {
 		n, size := binary.Uvarint(plain)
-		if size <= 0 || n > uint64(len(plain)-size) {
+		if size <= 0 || n > uint64(len(plain)-size) { //nolint:gosec // G115: at most what is left
 			return -1
 		}
 		plain = plain[size:]

@@ -75,11 +75,11 @@ func TestConfidence(t *testing.T) {
 			}
 			c.Add("0", actual, top)
 		}
-		m, real := e.Metrics()[0], c.Metrics()[0].Value
+		m, accuracy := e.Metrics()[0], c.Metrics()[0].Value
 		if !m.Estimate || m.Name != Accuracy {
 			t.Fatalf("%+v", m)
 		}
-		if real >= m.Low && real <= m.High {
+		if accuracy >= m.Low && accuracy <= m.High {
 			inside++
 		}
 	}

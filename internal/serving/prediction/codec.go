@@ -125,7 +125,7 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 	if r.Task == "" {
 		return dst, nil
 	}
-	dst = binary.AppendUvarint(append(dst, byte(task)), uint64(len(r.Predicted)))
+	dst = binary.AppendUvarint(append(dst, byte(task)), uint64(len(r.Predicted))) //nolint:gosec // G115: one of a few tasks
 	for _, t := range r.Predicted {
 		if len(t) > maxText {
 			return dst[:start], fault.New(fault.TooLarge, "a class of %d bytes in a prediction is over the limit of %d", len(t), maxText)
