@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"time"
@@ -14,6 +15,24 @@ type Label struct {
 	Value  *float64   `json:"value,omitempty"`  // false is 0, true 1
 	Values []float64  `json:"values,omitempty"` // one for each row of the request
 	At     *time.Time `json:"at,omitempty"`     // when it became known; nil: now
+	// Class is a class as text, in place of Value; Classes are those of the rows of a
+	// request, in place of Values.
+	Class   string   `json:"-"`
+	Classes []string `json:"-"`
+}
+
+// MarshalJSON writes classes where the API takes values.
+func (l Label) MarshalJSON() ([]byte, error) {
+	type plain Label
+	if l.Class == "" && l.Classes == nil {
+		return json.Marshal(plain(l))
+	}
+	return json.Marshal(struct {
+		ID     string     `json:"id"`
+		Value  string     `json:"value,omitempty"`
+		Values []string   `json:"values,omitempty"`
+		At     *time.Time `json:"at,omitempty"`
+	}{l.ID, l.Class, l.Classes, l.At})
 }
 
 // Labelled says what became of labels.

@@ -161,21 +161,21 @@ func (w *watch) Watched(_ context.Context, _, deployment string) (monitoring.Wat
 	return monitoring.Watched{ID: "dep_" + deployment, Model: "m", Version: 1}, err
 }
 
-func (w *watch) Training(_ context.Context, _, deployment string, _ int64) (monitoring.Origin, error) {
-	r, err := w.replay(deployment)
+func (w *watch) Training(_ context.Context, q monitoring.OriginQuery) (monitoring.Origin, error) {
+	r, err := w.replay(q.Deployment)
 	if err != nil {
 		return monitoring.Origin{}, err
 	}
-	sum := sha256.Sum256([]byte(deployment))
-	o := monitoring.Origin{Ref: deployment, Digest: hex.EncodeToString(sum[:]), Definition: "d", Declared: true, Scored: true}
+	sum := sha256.Sum256([]byte(q.Deployment))
+	o := monitoring.Origin{Ref: q.Deployment, Digest: hex.EncodeToString(sum[:]), Definition: "d", Declared: true, Scored: true}
 	for _, name := range r.names {
 		o.Inputs = append(o.Inputs, monitoring.OriginInput{Name: name, Column: name})
 	}
 	return o, nil
 }
 
-func (w *watch) Dataset(ctx context.Context, p, deployment string, version int64, _ string) (monitoring.Origin, error) {
-	return w.Training(ctx, p, deployment, version)
+func (w *watch) Dataset(ctx context.Context, q monitoring.OriginQuery, _ string) (monitoring.Origin, error) {
+	return w.Training(ctx, q)
 }
 
 func (w *watch) Open(_ context.Context, _, ref string, columns []string) (array.RecordReader, error) {

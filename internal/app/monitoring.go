@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -15,9 +16,11 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
+	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
@@ -27,6 +30,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
 	"github.com/falaj-ml/falaj/internal/monitoring/webhook"
 	"github.com/falaj-ml/falaj/internal/monitoring/webhook/webhooksql"
+	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -97,6 +101,15 @@ func (d watchedDeployments) Watched(ctx context.Context, p, name string) (monito
 		return monitoring.Watched{}, err
 	}
 	w := monitoring.Watched{ID: string(one.ID), Revision: one.Revision, Model: one.Model, Version: one.Version}
+	if f := one.Spec.Features; f != nil && one.FeatureSet != nil {
+		w.Columns = append(slices.Clone(one.FeatureSet.JoinKeys), f.Columns...)
+	}
+	if p := one.Spec.Prediction; p != nil && len(p.Classes) > 0 {
+		w.Classes, w.Positive = p.Classes, len(p.Classes)-1
+		if p.Index != nil {
+			w.Positive = *p.Index
+		}
+	}
 	w.Residency, w.Classification, err = labelOf(ctx, d.features, one)
 	return w, err
 }
@@ -104,68 +117,113 @@ func (d watchedDeployments) Watched(ctx context.Context, p, name string) (monito
 // baselineSources hands monitoring what model versions were trained on.
 type baselineSources struct{ *App }
 
-// Training finds the data of the run that made the version: the training set that
-// was joined from features, or else its only dataset.
-func (b *baselineSources) Training(ctx context.Context, p, deployment string, version int64) (monitoring.Origin, error) {
-	d, err := labelled{b.db, b.features}.one(ctx, p, deployment)
+// Training finds the data that the version was trained on: what its job declared, or the
+// only dataset that it read. Which one of several is not guessed.
+func (b *baselineSources) Training(ctx context.Context, q monitoring.OriginQuery) (monitoring.Origin, error) {
+	d, err := labelled{b.db, b.features}.one(ctx, q.Project, q.Deployment)
 	if err != nil {
 		return monitoring.Origin{}, err
 	}
-	v, err := b.registry.Version(ctx, project.Name(p), d.Model, strconv.FormatInt(version, 10))
+	v, err := b.registry.Version(ctx, project.Name(q.Project), d.Model, strconv.FormatInt(q.Version, 10))
 	if err != nil {
 		return monitoring.Origin{}, err
 	}
-	for _, ref := range v.Datasets {
-		set, err := b.features.TrainingSet(ctx, project.Name(p), ref)
-		if fault.Is(err, fault.NotFound) {
-			continue // not a training set
-		}
-		if err != nil {
-			return monitoring.Origin{}, err
-		}
-		return b.origin(ctx, p, d, ref, &set)
+	ref, err := trainedOn(v)
+	if err != nil {
+		return monitoring.Origin{}, err
 	}
-	if len(v.Datasets) == 1 {
-		return b.origin(ctx, p, d, v.Datasets[0], nil)
+	return b.origin(ctx, q, d, ref)
+}
+
+// trainedOn is the dataset version that a model version was trained on. Errors:
+// fault.NotFound where none is known; fault.Conflict where it may be several.
+func trainedOn(v registry.Version) (string, error) {
+	switch {
+	case v.TrainedOn != "":
+		return v.TrainedOn, nil
+	case len(v.Datasets) == 1:
+		return v.Datasets[0], nil
+	case len(v.Datasets) == 0:
+		return "", fault.New(fault.NotFound, "nothing is known that %s was trained on", v).
+			WithHint("Name the baseline in the Monitor's spec.baseline, as dataset:NAME@VERSION.")
 	}
-	return monitoring.Origin{}, fault.New(fault.NotFound, "%s was trained on %d datasets, none of which is a training set", v, len(v.Datasets)).
-		WithHint("Name the baseline in the Monitor's spec.baseline, as dataset:NAME@VERSION.")
+	return "", fault.New(fault.Conflict, "%s may be trained on any of %s", v, strings.Join(v.Datasets, ", ")).
+		WithHint("Declare training_data in the job that trains it, or name the baseline in the Monitor's spec.baseline, as dataset:NAME@VERSION.")
 }
 
 // Dataset is the dataset that a manifest names.
-func (b *baselineSources) Dataset(ctx context.Context, p, deployment string, _ int64, ref string) (monitoring.Origin, error) {
-	d, err := labelled{b.db, b.features}.one(ctx, p, deployment)
+func (b *baselineSources) Dataset(ctx context.Context, q monitoring.OriginQuery, ref string) (monitoring.Origin, error) {
+	d, err := labelled{b.db, b.features}.one(ctx, q.Project, q.Deployment)
 	if err != nil {
 		return monitoring.Origin{}, err
 	}
-	set, err := b.features.TrainingSet(ctx, project.Name(p), ref)
-	if fault.Is(err, fault.NotFound) {
-		return b.origin(ctx, p, d, ref, nil)
-	}
-	if err != nil {
-		return monitoring.Origin{}, err
-	}
-	return b.origin(ctx, p, d, ref, &set)
+	return b.origin(ctx, q, d, ref)
 }
 
-// origin says which columns of a dataset version are which of the model's inputs.
-func (b *baselineSources) origin(ctx context.Context, p string, d serving.Deployment, ref string, set *feature.TrainingSet) (monitoring.Origin, error) {
-	v, err := featureData{b.datasets}.Resolve(ctx, project.Name(p), ref)
+// trainingSet says how a dataset version was joined from features; that of a version from
+// which a person was erased is that of the one that it stands for. The zero TrainingSet is
+// none.
+func (a *App) trainingSet(ctx context.Context, p project.Name, ref string) (feature.TrainingSet, error) {
+	set, err := a.features.TrainingSet(ctx, p, ref)
+	if !fault.Is(err, fault.NotFound) {
+		return set, err
+	}
+	r, err := dataset.ParseRef(ref)
+	if err != nil {
+		return feature.TrainingSet{}, err
+	}
+	was, err := a.datasets.StoodFor(ctx, p, r)
+	if err != nil {
+		return feature.TrainingSet{}, err
+	}
+	for _, r := range was {
+		if set, err = a.features.TrainingSet(ctx, p, r.String()); !fault.Is(err, fault.NotFound) {
+			return set, err
+		}
+	}
+	return feature.TrainingSet{}, nil
+}
+
+// origin says which columns of a dataset version are which of the model's inputs. Of a
+// version from which a person was erased it is the one that stands for it now.
+func (b *baselineSources) origin(ctx context.Context, q monitoring.OriginQuery, d serving.Deployment, ref string) (monitoring.Origin, error) {
+	p, data := project.Name(q.Project), featureData{b.datasets}
+	standing, err := data.Standing(ctx, p, ref)
+	var v feature.DatasetVersion
+	if err == nil {
+		v, err = data.Resolve(ctx, p, standing)
+	}
+	if fault.Is(err, fault.NotFound) && identity.From(ctx).Kind == identity.System { // of somebody who applies a manifest, it is a name that is wrong
+		err = fault.New(fault.Gone, "%s is not there any more", ref)
+	}
+	if err != nil {
+		return monitoring.Origin{}, err
+	}
+	set, err := b.trainingSet(ctx, p, v.Ref)
 	if err != nil {
 		return monitoring.Origin{}, err
 	}
 	o := monitoring.Origin{Ref: v.Ref, Digest: v.Digest, Residency: v.Residency, Classification: string(v.Classification)}
+	names := namesOf(v.Schema)
+	if o.Prediction, err = q.PredictionOf(names); err != nil {
+		return monitoring.Origin{}, err
+	}
 	if d.Spec.Features != nil {
-		o.Inputs, o.Scored = inputsOf(d.Spec.Features, v.Schema, set)
-		o.Declared = true
+		o.Inputs, o.Unscored, o.Note = inputsOf(d.Spec.Features, set.ColumnsOf(names))
+		o.Scored, o.Declared = o.Unscored == "", true
+		if o.Scored && q.Prediction == "" {
+			o.Prediction = "" // the model itself says it
+		}
 	} else {
-		for _, f := range v.Schema.Fields() {
-			if set == nil || f.Name != set.Timestamp && !slices.Contains(set.Labels, f.Name) {
-				o.Inputs = append(o.Inputs, monitoring.OriginInput{Name: f.Name, Column: f.Name})
+		for _, name := range names {
+			if name != set.Timestamp && name != o.Prediction && !slices.Contains(set.Labels, name) {
+				o.Inputs = append(o.Inputs, monitoring.OriginInput{Name: name, Column: name})
 			}
 		}
+		o.Unscored = "deployment " + d.Name + " has no spec.features, so that its model cannot be run over " + v.Ref +
+			", which has no column prediction; name one in spec.prediction_column of the Monitor"
 	}
-	definition, err := json.Marshal([]any{o.Inputs, d.Spec.Prediction, d.Model})
+	definition, err := json.Marshal([]any{2, o.Inputs, o.Prediction, d.Spec.Prediction, d.Model})
 	if err != nil {
 		return monitoring.Origin{}, err
 	}
@@ -174,41 +232,30 @@ func (b *baselineSources) origin(ctx context.Context, p string, d serving.Deploy
 	return o, nil
 }
 
-// inputsOf finds the column of each of the deployment's columns; all says that
-// there is one for each.
-func inputsOf(spec *serving.FeaturesSpec, schema *arrow.Schema, set *feature.TrainingSet) (inputs []monitoring.OriginInput, all bool) {
-	all = true
-	for _, name := range spec.Columns {
-		column := name
-		if view, feat, ok := strings.Cut(name, ":"); ok {
-			column = view + "__" + feat
-			if set != nil {
-				column = columnOf(set, view, feat, column)
-			}
-		}
-		if !schema.HasField(column) {
-			all = false
-			continue
-		}
-		inputs = append(inputs, monitoring.OriginInput{Name: name, Column: column, Otherwise: defaultOf(spec, name)})
+func namesOf(schema *arrow.Schema) []string {
+	names := make([]string, schema.NumFields())
+	for i, f := range schema.Fields() {
+		names[i] = f.Name
 	}
-	return inputs, all
+	return names
 }
 
-// columnOf is the column of the training set that has a feature.
-func columnOf(set *feature.TrainingSet, view, name, otherwise string) string {
-	view, _, _ = strings.Cut(view, "@")
-	for _, used := range set.Views {
-		if bare, _, _ := strings.Cut(used.View, "@"); bare != view {
+// inputsOf finds the column of each of the deployment's columns; unscored says which
+// there is none of, note which may be several.
+func inputsOf(spec *serving.FeaturesSpec, known []naming.Column) (inputs []monitoring.OriginInput, unscored, note string) {
+	var without []string
+	at, why := naming.Match(known, spec.Columns)
+	for i, name := range spec.Columns {
+		if at[i] < 0 {
+			without = append(without, name)
 			continue
 		}
-		for _, f := range used.Features {
-			if f.Feature == name {
-				return f.Column
-			}
-		}
+		inputs = append(inputs, monitoring.OriginInput{Name: name, Column: known[at[i]].Name, Otherwise: defaultOf(spec, name)})
 	}
-	return otherwise
+	if len(without) > 0 {
+		unscored = "the dataset has no column of " + strings.Join(without, ", ")
+	}
+	return inputs, unscored, strings.Join(slices.Compact(slices.Sorted(maps.Values(why))), "; ")
 }
 
 // defaultOf is what the model sees of a feature that is missing; nil is NaN.

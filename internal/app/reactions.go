@@ -13,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
@@ -222,6 +223,9 @@ func (a *App) retrain(ctx context.Context, e event.Event) (*intent, error) {
 				job.Data = map[string]string{}
 			}
 			job.Data[spec.Data] = set.Dataset
+			if job.Trains == "" { // the monitor says which input has the rows that are trained on
+				job.Trains = spec.Data
+			}
 			made, _, err := a.training.Apply(ctx, p, spec.Job, job)
 			if err != nil {
 				return "", "", fault.Wrap(err, "submit job %s", spec.Job)
@@ -247,7 +251,7 @@ func (a *App) fullNames(ctx context.Context, p project.Name, set string) bool {
 		return true
 	}
 	u := last.Views[0].Features[0]
-	return strings.HasSuffix(u.Column, "__"+u.Feature)
+	return u.Column == naming.FullColumn(last.Views[0].View+":"+u.Feature)
 }
 
 // tryVersion answers the end of a job that a finding began: the version it

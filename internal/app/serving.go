@@ -2,11 +2,11 @@ package app
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -46,18 +46,28 @@ type stableVersions struct{ *App }
 var _ score.Deployments = stableVersions{}
 
 // Stable implements score.Deployments.
-func (s stableVersions) Stable(ctx context.Context, p project.Name, name string) (score.Target, error) {
+func (s stableVersions) Stable(ctx context.Context, p project.Name, name, ref string) (score.Target, error) {
 	d, err := s.serving.One(ctx, string(p), name)
 	if err != nil {
 		return score.Target{}, err
 	}
-	return stableOf(d)
+	if d.Spec.Features == nil {
+		return stableOf(d, nil)
+	}
+	v, err := featureData{s.datasets}.Resolve(ctx, p, ref)
+	if err != nil {
+		return score.Target{}, err
+	}
+	set, err := s.trainingSet(ctx, p, v.Ref)
+	if err != nil {
+		return score.Target{}, err
+	}
+	return stableOf(d, set.ColumnsOf(namesOf(v.Schema)))
 }
 
-// stableOf is the version that is stable in a deployment. The columns are those that the
-// deployment itself makes an input of: a training set of its features calls them by the
-// features' names.
-func stableOf(d serving.Deployment) (score.Target, error) {
+// stableOf is the version that is stable in a deployment. The columns are those of a
+// dataset that the deployment itself makes an input of.
+func stableOf(d serving.Deployment, known []naming.Column) (score.Target, error) {
 	if r := d.Spec.Runtime; r != nil && r.Remote.Name != "" {
 		return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers from the remote %s, whose model no job here can run", d.Name, r.Remote.Name).
 			WithHint("Deploy the version here, without spec.runtime.remote, under another name, or send the rows as requests.")
@@ -76,10 +86,10 @@ func stableOf(d serving.Deployment) (score.Target, error) {
 	t := score.Target{Model: d.Model, Version: d.Version, Threads: d.Spec.Threads}
 	if f := d.Spec.Features; f != nil {
 		columns := make([]string, len(f.Columns))
+		at, _ := naming.Match(known, f.Columns)
 		for i, c := range f.Columns {
-			columns[i] = c[strings.LastIndexByte(c, ':')+1:]
-			if slices.Contains(columns[:i], columns[i]) {
-				return t, nil // features of two views are called the same, so no name tells them apart
+			if columns[i] = naming.FullColumn(c); at[i] >= 0 { // else the job says what is missing
+				columns[i] = known[at[i]].Name
 			}
 		}
 		t.Columns = map[string][]string{f.Input: columns}

@@ -327,11 +327,17 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, e
 			if err != nil {
 				return "", err
 			}
+			if in.Name == s.TrainedOn {
+				origin.TrainedOn = v.TrainedOn
+			}
 			origin.Datasets = append(origin.Datasets, missing(origin.Datasets, v.Datasets)...)
 			origin.FeatureViews = append(origin.FeatureViews, missing(origin.FeatureViews, v.FeatureViews)...)
 			continue
 		}
 		ref := in.Dataset()
+		if in.Name == s.TrainedOn {
+			origin.TrainedOn = ref
+		}
 		origin.Datasets = append(origin.Datasets, missing(origin.Datasets, []string{ref})...)
 		views, err := t.views(ctx, s.Project, ref)
 		if err != nil {

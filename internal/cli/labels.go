@@ -29,8 +29,9 @@ func (a *app) deployLabel() *cobra.Command {
 		Short: "Say what turned out to be true for predictions",
 		Long: "FILE ends in .csv, with a header and the columns id, value and optionally at, or in .jsonl, with\n" +
 			"lines {\"id\": …, \"value\": …, \"at\": …}; \"values\" is a list for a request with several rows. id is the\n" +
-			"answer's, value a number or true or false, at the time when it became known (RFC 3339). - reads\n" +
-			"lines of JSON from standard input. Sending a file again changes nothing.",
+			"answer's, value a number or true or false, at the time when it became known (RFC 3339). Labels that are\n" +
+			"classes have a column class in place of value, or \"class\" and \"classes\". - reads lines of JSON from\n" +
+			"standard input. Sending a file again changes nothing.",
 		Example: "  falaj deploy label delay outcomes.csv -p nyc", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, project, err := a.in()
@@ -131,10 +132,13 @@ func sendLabels(ctx context.Context, next func() (client.Label, error), send fun
 
 // labelLine is a label as a line of JSON.
 type labelLine struct {
-	ID     string     `json:"id"`
-	Value  any        `json:"value"`
-	Values []any      `json:"values"`
-	At     *time.Time `json:"at"`
+	ID    string `json:"id"`
+	Value any    `json:"value"`
+	// Class and Classes are texts, in place of numbers.
+	Class   string     `json:"class"`
+	Classes []string   `json:"classes"`
+	Values  []any      `json:"values"`
+	At      *time.Time `json:"at"`
 }
 
 func readJSONLabels(r io.Reader) func() (client.Label, error) {
@@ -152,7 +156,10 @@ func readJSONLabels(r io.Reader) func() (client.Label, error) {
 			if err := json.Unmarshal([]byte(text), &line); err != nil {
 				return client.Label{}, fault.New(fault.Invalid, "line %d: %w", number, err)
 			}
-			l := client.Label{ID: line.ID, At: line.At}
+			l := client.Label{ID: line.ID, At: line.At, Class: line.Class, Classes: line.Classes}
+			if (l.Class != "" || l.Classes != nil) && (line.Value != nil || line.Values != nil) {
+				return l, fault.New(fault.Invalid, "line %d has a value and a class", number)
+			}
 			if line.Value != nil {
 				v, err := labelValue(line.Value)
 				if err != nil {
@@ -185,8 +192,9 @@ func readCSVLabels(r io.Reader) (func() (client.Label, error), error) {
 	}
 	header[0] = strings.TrimPrefix(header[0], "\ufeff")
 	id, value, at := slices.Index(header, "id"), slices.Index(header, "value"), slices.Index(header, "at")
-	if id < 0 || value < 0 {
-		return nil, fault.New(fault.Invalid, "the header has no columns id and value, but %s", strings.Join(header, ", "))
+	class := slices.Index(header, "class")
+	if id < 0 || (value < 0) == (class < 0) {
+		return nil, fault.New(fault.Invalid, "the header has no columns id and value, nor id and class, but %s", strings.Join(header, ", "))
 	}
 	return func() (client.Label, error) {
 		row, err := rows.Read()
@@ -198,11 +206,17 @@ func readCSVLabels(r io.Reader) (func() (client.Label, error), error) {
 		}
 		line, _ := rows.FieldPos(0)
 		l := client.Label{ID: strings.Clone(row[id])}
-		v, err := labelValue(row[value])
-		if err != nil {
-			return l, fault.Wrap(err, "line %d", line)
+		if class >= 0 {
+			if l.Class = strings.Clone(row[class]); l.Class == "" {
+				return l, fault.New(fault.Invalid, "line %d: the class is empty", line).WithHint("Leave out what is not known yet.")
+			}
+		} else {
+			v, err := labelValue(row[value])
+			if err != nil {
+				return l, fault.Wrap(err, "line %d", line)
+			}
+			l.Value = &v
 		}
-		l.Value = &v
 		if at >= 0 && row[at] != "" {
 			t, err := time.Parse(time.RFC3339Nano, row[at])
 			if err != nil {

@@ -17,6 +17,11 @@ func TestReadLabels(t *testing.T) {
 		{name: "csv", in: "at,id,value,more\n2013-05-01T12:00:00Z,a,1,x\n,b,false,\n", want: "a=1@12 b=0"},
 		{name: "csv with a mark", in: "\ufeffid,value\na,0.5\n", want: "a=0.5"},
 		{name: "csv", in: "id\na\n", refused: "no columns id and value"},
+		{name: "csv", in: "id,class,at\na,cat,\nb,1,2013-05-01T12:00:00Z\n", want: "a=cat b=1@12"},
+		{name: "csv", in: "id,class\na,\n", refused: "line 2"},
+		{name: "csv", in: "id,class,value\na,cat,1\n", refused: "nor id and class"},
+		{name: "jsonl", in: "{\"id\":\"a\",\"class\":\"cat\"}\n{\"id\":\"b\",\"classes\":[\"cat\",\"dog\"]}\n", want: "a=cat b=[cat dog]"},
+		{name: "jsonl", in: "{\"id\":\"a\",\"class\":\"cat\",\"value\":1}", refused: "line 1"},
 		{name: "csv", in: "", refused: "no header"},
 		{name: "csv", in: "id,value\na,late\n", refused: "line 2"},
 		{name: "csv", in: "id,value,at\na,1,noon\n", refused: "line 2"},
@@ -37,9 +42,14 @@ func TestReadLabels(t *testing.T) {
 				break
 			}
 			text := l.ID + "="
-			if l.Value != nil {
+			switch {
+			case l.Value != nil:
 				text += fmt.Sprint(*l.Value)
-			} else {
+			case l.Class != "":
+				text += l.Class
+			case l.Classes != nil:
+				text += fmt.Sprint(l.Classes)
+			default:
 				text += fmt.Sprint(l.Values)
 			}
 			if l.At != nil {

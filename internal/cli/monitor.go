@@ -104,8 +104,10 @@ type shownWindow struct {
 	Classifier *shownClassifier `json:"classifier"`
 
 	Performance struct {
-		State   string `json:"state"`
-		Metrics []struct {
+		State       string   `json:"state"`
+		Note        string   `json:"note"`
+		NotComputed []string `json:"not_computed"`
+		Metrics     []struct {
 			Name     string   `json:"name"`
 			Value    *float64 `json:"value"`
 			Low      *float64 `json:"low"`
@@ -228,6 +230,11 @@ func (a *app) draw(m client.Object, windows []shownWindow) error {
 		return err
 	}
 	a.drawPerformance(windows)
+	for _, text := range append([]string{last.Performance.Note}, last.Performance.NotComputed...) {
+		if text != "" {
+			a.say("  %s", plain(text))
+		}
+	}
 	a.drawClassifier(windows)
 	return nil
 }

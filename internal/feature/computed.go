@@ -13,6 +13,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/expr"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/feature/offline"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
@@ -150,7 +151,7 @@ func compile(b Bundle, views []picked) (*computed, error) {
 			return nil, err
 		}
 		field := fmt.Sprintf("computed[%d]", i)
-		taken := slices.Contains(features, f.Name) || slices.Contains(features, b.Name+"__"+f.Name)
+		taken := slices.Contains(features, f.Name) || slices.Contains(features, naming.FullColumn(b.Name+":"+f.Name))
 		for _, v := range views {
 			taken = taken || slices.ContainsFunc(v.view.Keys, func(k Key) bool { return k.Name == f.Name })
 		}
@@ -184,7 +185,7 @@ func variablesOf(views []picked) (variables []expr.Variable, short, full []strin
 		for i, f := range v.features {
 			at := v.order[i]
 			short[at] = v.view.Features[f].Name
-			full[at], types[at] = v.view.Name+"__"+short[at], all[f]
+			full[at], types[at] = naming.FullColumn(v.view.Name+":"+short[at]), all[f]
 		}
 	}
 	once := func(names []string, name string) bool {

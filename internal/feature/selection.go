@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/feature/window"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -195,7 +196,7 @@ func (pl *plan) name(full bool) error {
 			}
 			name := v.view.Features[f].Name
 			if full {
-				name = v.view.Name + "__" + name
+				name = naming.FullColumn(v.view.Name + ":" + name)
 			}
 			if other, ok := taken[name]; ok {
 				return fault.New(fault.Invalid, "features of %s and %s would both be named %q", other, v.view.Ref(), name).
@@ -209,7 +210,7 @@ func (pl *plan) name(full bool) error {
 		for _, f := range pl.computed.fields {
 			name := f.name
 			if full {
-				name = pl.computed.service + "__" + name
+				name = naming.FullColumn(pl.computed.service + ":" + name)
 			}
 			pl.names, pl.types = append(pl.names, name), append(pl.types, f.typ.String())
 		}

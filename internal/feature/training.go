@@ -10,6 +10,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/feature/offline"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -53,6 +54,24 @@ type TrainingSet struct {
 	Stats     []offline.Stats    `json:"stats"` // beside views
 	CreatedAt time.Time          `json:"created_at"`
 	CreatedBy string             `json:"created_by"`
+}
+
+// ColumnsOf says which columns of the set are which features, of those that a schema has.
+func (t *TrainingSet) ColumnsOf(names []string) []naming.Column {
+	features := map[string]string{}
+	for _, v := range t.Views {
+		for _, f := range v.Features {
+			features[f.Column] = v.View + ":" + f.Feature
+		}
+	}
+	for _, f := range t.Computed {
+		features[f.Column] = f.Feature
+	}
+	out := make([]naming.Column, len(names))
+	for i, name := range names {
+		out[i] = naming.Column{Name: name, Feature: features[name]}
+	}
+	return out
 }
 
 // UsedView is an exact version of a view over exact versions of its source.

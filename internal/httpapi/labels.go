@@ -19,7 +19,7 @@ func (s *Server) labelRoutes(p string) {
 // LabelBody is a label as it comes.
 type LabelBody struct {
 	ID     string `json:"id" maxLength:"256" doc:"The answer's id"`
-	Value  any    `json:"value,omitempty" doc:"What turned out to be true: a number, or true or false"`
+	Value  any    `json:"value,omitempty" doc:"What turned out to be true: a number, true or false, or a class as text"`
 	Values []any  `json:"values,omitempty" doc:"The same for each row of a request with several"`
 	At     string `json:"at,omitempty" doc:"When it became known, RFC 3339; empty: now"`
 }
@@ -37,8 +37,10 @@ func (b LabelBody) label(i int) (label.Label, error) {
 	case b.Value != nil:
 		values = []any{b.Value}
 	}
-	for _, v := range values {
+	for n, v := range values {
 		switch v := v.(type) {
+		case string:
+			l.Texts = append(l.Texts, v)
 		case float64:
 			l.Values = append(l.Values, v)
 		case bool:
@@ -48,7 +50,7 @@ func (b LabelBody) label(i int) (label.Label, error) {
 			}
 			l.Values = append(l.Values, x)
 		default:
-			return l, fault.New(fault.Invalid, "labels[%d]: %v is neither a number nor true or false", i, v)
+			return l, fault.New(fault.Invalid, "labels[%d].values[%d]: %v is no number, true, false or text", i, n, v)
 		}
 	}
 	return l, nil

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -45,8 +46,14 @@ type Origin struct {
 	// Declared says that Inputs are all that the model sees: one that no record has
 	// is missing.
 	Declared bool
-	// Scored says that Scores can be asked with all Inputs, in order.
-	Scored bool
+	// Scored says that Scores can be asked with all Inputs, in order; Unscored why it
+	// cannot.
+	Scored   bool
+	Unscored string
+	// Prediction is the column with the model's scores; empty: there is none.
+	Prediction string
+	// Note is what else is odd, such as names that may be several columns.
+	Note string
 }
 
 // OriginInput is an input as records name it, and the column that has it.
@@ -55,18 +62,43 @@ type OriginInput struct {
 	Otherwise    *float64 // what the model sees where the column has NULL; nil is NaN
 }
 
-// Sources are the data that baselines come from. Errors of Training and Dataset:
+// Sources are the data that baselines come from. A version from which a person was
+// erased is the one that stands for it now. Errors of Training and Dataset:
 // fault.NotFound, fault.Gone, fault.Conflict, fault.Invalid or fault.Unsupported
 // when there is no baseline to be had; any other is tried again.
 type Sources interface {
-	// Training is what a version was trained on.
-	Training(ctx context.Context, project, deployment string, version int64) (Origin, error)
+	// Training is what a version was trained on. Errors: fault.NotFound only where
+	// nothing is known to be, so that the first window takes its place; fault.Conflict
+	// where it may be several.
+	Training(ctx context.Context, q OriginQuery) (Origin, error)
 	// Dataset is a dataset that the manifest names.
-	Dataset(ctx context.Context, project, deployment string, version int64, ref string) (Origin, error)
+	Dataset(ctx context.Context, q OriginQuery, ref string) (Origin, error)
 	Open(ctx context.Context, project, ref string, columns []string) (array.RecordReader, error)
 	// Scores runs the version over rows of an origin, where its label allows them to
 	// be, without a record of it.
 	Scores(ctx context.Context, project, deployment string, version int64, o Origin, rows [][]float64) ([]float64, error)
+}
+
+// OriginQuery says of what a baseline is wanted.
+type OriginQuery struct {
+	Project, Deployment string
+	Version             int64
+	Prediction          string // the column of scores that the manifest names
+}
+
+// defaultPrediction is the column of scores where the manifest names none.
+const defaultPrediction = "prediction"
+
+// PredictionOf is the column of a dataset that has the model's scores: the one that the
+// manifest names, else the one called prediction. Error: fault.Invalid.
+func (q OriginQuery) PredictionOf(columns []string) (column string, err error) {
+	switch {
+	case q.Prediction == "" && slices.Contains(columns, defaultPrediction):
+		return defaultPrediction, nil
+	case q.Prediction != "" && !slices.Contains(columns, q.Prediction):
+		return "", fault.New(fault.Invalid, "there is no column %.80q, which spec.prediction_column names", q.Prediction)
+	}
+	return q.Prediction, nil
 }
 
 // baseline is what windows of a version are compared with.
@@ -75,43 +107,74 @@ type baseline struct {
 	facts   Baseline
 	names   []string
 	columns map[string]*sketch.Column
-	score   *sketch.Column // nil until the first window gives one
+	score   *sketch.Column // nil: scores have no baseline
 }
 
-// baselineOf finds or computes the baseline of a version; nil means that the
-// first window becomes it. why says in words why it is not what the manifest
-// asks for.
-func (s *Service) baselineOf(ctx context.Context, m Monitor, version int64) (b *baseline, why string, err error) {
-	first := BaselineKey{Project: m.Project, Deployment: m.Deployment, Version: version, Digest: "window:" + string(m.ID)}
+// found is the baseline of a version, as it is now.
+type found struct {
+	*baseline        // nil: there is none
+	why       string // it is none, or not the one that the manifest asks for
+	first     bool   // without one, the first window becomes it
+}
+
+// baselineOf finds or computes the baseline of a version. known is the one that it was
+// before, nil when that is not known, and had what its windows were compared with. The
+// first window becomes the baseline where the manifest asks for it, or where nothing is
+// known that the version was trained on or that is called like its inputs; never in the
+// place of a baseline that was there and is lost.
+func (s *Service) baselineOf(ctx context.Context, m Monitor, version int64, known *baseline, had Compared) (found, error) {
+	key := BaselineKey{Project: m.Project, Deployment: m.Deployment, Version: version, Digest: "window:" + string(m.ID)}
+	first := func(why string) (found, error) {
+		if known != nil && known.key == key {
+			return found{baseline: known, why: why}, nil
+		}
+		b, err := s.readBaseline(ctx, key)
+		f := found{baseline: b, why: why, first: b == nil}
+		if f.first && had.Spec == m.Spec.Baseline && err == nil {
+			f.first, f.why = false, "the "+had.Name+" is lost"
+			if why != "" {
+				f.why += ": " + why
+			}
+		}
+		return f, err
+	}
 	if m.Spec.Baseline == baselineFirst {
-		b, err := s.readBaseline(ctx, first)
-		return b, "", err
+		return first("")
 	}
 	o, err := s.originOf(ctx, m, version)
 	if err == nil {
-		b, err = s.fromOrigin(ctx, m, version, o)
-		if err == nil && len(b.names) > 0 {
-			return b, "", nil
+		var b *baseline
+		if b, err = s.fromOrigin(ctx, m, version, o, known); err == nil {
+			if len(b.names) > 0 || b.score != nil {
+				return found{baseline: b}, nil
+			}
+			return first("none of the model's inputs is a column of " + o.Ref)
 		}
-		why = "none of the model's inputs is a column of " + o.Ref
 	}
-	if err != nil {
-		if !baselineless(err) {
-			return nil, "", fault.Wrap(err, "baseline of version %d of %s", version, m.Deployment)
-		}
-		why = err.Error()
+	if !baselineless(err) {
+		return found{}, fault.Wrap(err, "baseline of version %d of %s", version, m.Deployment)
 	}
-	b, err = s.readBaseline(ctx, first)
-	return b, why, err
+	why := err.Error()
+	if m.Spec.Baseline == baselineTraining && fault.Is(err, fault.NotFound) {
+		return first(why)
+	}
+	if hint := fault.HintOf(err); hint != "" {
+		why += ". " + hint
+	}
+	if had.Spec == m.Spec.Baseline {
+		why = "the " + had.Name + " is lost: " + why
+	}
+	return found{why: why}, nil
 }
 
 // originOf is where the baseline of a version comes from, unless it is the first
 // window.
 func (s *Service) originOf(ctx context.Context, m Monitor, version int64) (Origin, error) {
+	q := OriginQuery{Project: m.Project, Deployment: m.Deployment, Version: version, Prediction: m.Spec.Prediction}
 	if ref, ok := cutDataset(m.Spec.Baseline); ok {
-		return s.Sources.Dataset(ctx, m.Project, m.Deployment, version, ref)
+		return s.Sources.Dataset(ctx, q, ref)
 	}
-	return s.Sources.Training(ctx, m.Project, m.Deployment, version)
+	return s.Sources.Training(ctx, q)
 }
 
 // baselineless reports whether an error says that there is no baseline to be had;
@@ -122,8 +185,11 @@ func baselineless(err error) bool {
 	}, fault.KindOf(err))
 }
 
-func (s *Service) fromOrigin(ctx context.Context, m Monitor, version int64, o Origin) (*baseline, error) {
+func (s *Service) fromOrigin(ctx context.Context, m Monitor, version int64, o Origin, known *baseline) (*baseline, error) {
 	key := BaselineKey{Project: m.Project, Deployment: m.Deployment, Version: version, Digest: o.Digest + "+" + o.Definition}
+	if known != nil && known.key == key {
+		return known, nil
+	}
 	b, err := s.readBaseline(ctx, key)
 	if err != nil || b != nil {
 		return b, err
@@ -146,19 +212,24 @@ func (s *Service) fromOrigin(ctx context.Context, m Monitor, version int64, o Or
 func (s *Service) compute(ctx context.Context, m Monitor, version int64, o Origin) (*baseline, error) {
 	b := &baseline{columns: map[string]*sketch.Column{}, facts: Baseline{
 		Version: version, Source: "training set", Ref: o.Ref, Digest: o.Digest, Residency: o.Residency, Classification: o.Classification,
-		ComputedAt: s.now().UTC(), Declared: o.Declared, ScoreSource: "the first window",
+		ComputedAt: s.now().UTC(), Declared: o.Declared, ScoreNote: o.Unscored, Note: o.Note,
 	}}
 	if m.Spec.Baseline != baselineTraining {
 		b.facts.Source = "dataset"
 	}
-	if len(o.Inputs) == 0 {
+	inputs := o.Inputs
+	if o.Prediction != "" { // read last, as a column of its own
+		inputs = append(slices.Clip(inputs), OriginInput{Column: o.Prediction})
+		o.Scored = false
+	}
+	if len(inputs) == 0 {
 		return b, nil
 	}
-	if len(o.Inputs) > scoreColumns {
-		return nil, fault.New(fault.TooLarge, "%s has %d columns; at most %d are summarised", o.Ref, len(o.Inputs), scoreColumns)
+	if len(inputs) > scoreColumns {
+		return nil, fault.New(fault.TooLarge, "%s has %d columns; at most %d are summarised", o.Ref, len(inputs), scoreColumns)
 	}
 	var columns []string
-	for _, in := range o.Inputs {
+	for _, in := range inputs {
 		columns = append(columns, in.Column)
 	}
 	rows, err := s.Sources.Open(ctx, m.Project, o.Ref, columns)
@@ -169,21 +240,33 @@ func (s *Service) compute(ctx context.Context, m Monitor, version int64, o Origi
 	into := make([]*sketch.Column, len(columns))
 	for i, f := range rows.Schema().Fields() {
 		k := WindowKey{Version: version}
-		if categorical(f.Type) {
-			into[i] = sketch.NewCategorical(seed(k, o.Inputs[i].Name))
-			o.Scored = false
+		text := categorical(f.Type)
+		if text {
+			into[i] = sketch.NewCategorical(seed(k, inputs[i].Name))
 		} else {
-			into[i] = sketch.NewNumeric(seed(k, o.Inputs[i].Name))
+			into[i] = sketch.NewNumeric(seed(k, inputs[i].Name))
 		}
-		b.columns[o.Inputs[i].Name] = into[i]
-		b.names = append(b.names, o.Inputs[i].Name)
+		if i == len(o.Inputs) {
+			if text {
+				b.facts.ScoreNote = "column " + o.Prediction + " of " + o.Ref + " is text"
+				continue
+			}
+			b.score, b.facts.ScoreNote = into[i], ""
+			b.facts.ScoreSource = "column " + o.Prediction + " of " + o.Ref
+			continue
+		}
+		if text && o.Scored {
+			o.Scored, b.facts.ScoreNote = false, "column "+f.Name+" of "+o.Ref+" is text, and the model takes numbers"
+		}
+		b.columns[inputs[i].Name] = into[i]
+		b.names = append(b.names, inputs[i].Name)
 	}
 	sample := reservoir{most: scoreSample, seed: seed(WindowKey{Version: version}, "rows")}
 	if !o.Scored {
 		sample.most = 0
 	}
 	for rows.Next() {
-		if err := summarise(rows.RecordBatch(), o.Inputs, into, &sample); err != nil {
+		if err := summarise(rows.RecordBatch(), inputs, into, &sample); err != nil {
 			return nil, err
 		}
 		if err := ctx.Err(); err != nil {
@@ -194,15 +277,20 @@ func (s *Service) compute(ctx context.Context, m Monitor, version int64, o Origi
 		return nil, err
 	}
 	b.facts.Rows = sample.seen
-	if o.Scored && len(sample.rows) > 0 {
-		if err := s.scores(ctx, m, version, o, b, sample.rows); err != nil {
-			if ctx.Err() != nil {
-				return nil, err
-			}
-			s.Log.WarnContext(ctx, "no score baseline from the training set", slog.String("deployment", m.Deployment),
-				slog.Int64("version", version), slog.String("error", err.Error()))
-			b.facts.Note = "the model could not be run over the training set: " + err.Error()
+	if !o.Scored {
+		return b, nil
+	}
+	if len(sample.rows) == 0 {
+		b.facts.ScoreNote = o.Ref + " has no rows"
+		return b, nil
+	}
+	if err := s.scores(ctx, m, version, o, b, sample.rows); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
 		}
+		s.Log.WarnContext(ctx, "no score baseline from the training set", slog.String("deployment", m.Deployment),
+			slog.Int64("version", version), slog.String("error", err.Error()))
+		b.facts.ScoreNote = "the model could not be run over " + o.Ref + ": " + err.Error()
 	}
 	return b, nil
 }
@@ -347,19 +435,55 @@ func numbersOf(a arrow.Array, otherwise *float64) (func(int) float64, error) {
 }
 
 // fromWindow is a baseline of the first window of a version.
-func fromWindow(m Monitor, w closed, why string, watched Watched, at time.Time) *baseline {
+func fromWindow(m Monitor, w closed, why string, watched Watched, now time.Time) *baseline {
+	from, to := at(w.From), at(w.To)
 	b := &baseline{
 		key:     BaselineKey{Project: m.Project, Deployment: m.Deployment, Version: w.Key.Version, Digest: "window:" + string(m.ID)},
-		columns: map[string]*sketch.Column{}, names: w.all.Names, score: w.all.Score,
+		columns: map[string]*sketch.Column{}, names: w.all.Names,
 		facts: Baseline{
-			Declared: true, Version: w.Key.Version, Source: "first window", Digest: "window " + w.Key.String(), Rows: w.all.Rows, ScoreSource: "the first window",
-			Note: why, Residency: watched.Residency, Classification: watched.Classification, ComputedAt: at.UTC(),
+			Declared: true, Version: w.Key.Version, Source: "first window", Digest: windowDigest + w.Key.String(), Rows: w.all.Rows, From: &from, To: &to,
+			Note: why, Residency: watched.Residency, Classification: watched.Classification, ComputedAt: now.UTC(),
 		},
+	}
+	if w.all.Score.Count() > 0 {
+		b.score, b.facts.ScoreSource = w.all.Score, "the first window"
+	} else {
+		b.facts.ScoreNote = "the first window has no scores"
 	}
 	for i, name := range w.all.Names {
 		b.columns[name] = w.all.Columns[i]
 	}
 	return b
+}
+
+// windowDigest begins the digest of a baseline that is a window; its key follows.
+const windowDigest = "window "
+
+// itself says why a window is not compared with the baseline: it is that window, or has
+// rows of it. Empty when it is compared.
+func (b *baseline) itself(l layout, w closed) string {
+	text, ok := strings.CutPrefix(b.facts.Digest, windowDigest)
+	if !ok {
+		return ""
+	}
+	k, ok := parseKey(text)
+	if !ok || k.Version != w.Key.Version || k.Replay != w.Key.Replay {
+		return ""
+	}
+	apart := max(k.Start-w.Key.Start, w.Key.Start-k.Start)
+	shared := apart < l.Size
+	if l.ByRows { // Start counts panes, of a slide's rows each
+		shared = apart < l.Size/l.Slide
+	} else if b.facts.From != nil { // windows of another length have begun since
+		shared = w.From < b.facts.To.UnixMicro() && w.To > b.facts.From.UnixMicro()
+	}
+	switch {
+	case apart == 0:
+		return "this window is the baseline of the next ones"
+	case shared:
+		return "this window has rows of the one that is the baseline"
+	}
+	return ""
 }
 
 // storedColumns is the form of a baseline's or window's sketches in the database.

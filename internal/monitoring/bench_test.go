@@ -30,7 +30,7 @@ func BenchmarkWindow(b *testing.B) {
 	for _, rec := range records {
 		base.add(rec)
 	}
-	against := fromWindow(m, closed{Key: base.Key, all: base}, "", Watched{}, start)
+	compared := against{baseline: fromWindow(m, closed{Key: base.Key, all: base}, "", Watched{}, start)}
 	last := &prediction.Record{At: start.AddDate(0, 0, 3), Version: 1, Replay: true}
 	l, err := layoutOf(m.Spec)
 	if err != nil {
@@ -42,7 +42,7 @@ func BenchmarkWindow(b *testing.B) {
 			p.Add(rec)
 		}
 		for _, c := range p.Add(last) {
-			if w := evaluate(m, c, against, false, false); !w.Judged || w.Rows != rows {
+			if w := evaluate(m, c, compared); !w.Judged || w.Rows != rows {
 				b.Fatal(w.Note)
 			}
 		}

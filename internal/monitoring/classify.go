@@ -16,6 +16,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -305,7 +306,7 @@ func noDataset(m Monitor, version int64, why string) error {
 // shared are the inputs that the window and the baseline both have, of the same
 // kind; note says which are left out.
 func (s *Service) shared(ctx context.Context, m Monitor, w Window, o Origin, kinds map[string]sketch.Kind) (columns []classifier.Column, note string, err error) {
-	b, err := s.fromOrigin(ctx, m, w.Version, o)
+	b, err := s.fromOrigin(ctx, m, w.Version, o, nil)
 	if baselineless(err) {
 		err = noDataset(m, w.Version, err.Error())
 	}
@@ -315,7 +316,10 @@ func (s *Service) shared(ctx context.Context, m Monitor, w Window, o Origin, kin
 	var without []string
 	used := map[string]bool{}
 	for _, in := range o.Inputs {
-		if len(m.Spec.Drift.Features) > 0 && !slices.Contains(m.Spec.Drift.Features, in.Name) {
+		if len(m.Spec.Drift.Features) > 0 && !slices.ContainsFunc(m.Spec.Drift.Features, func(name string) bool {
+			at, err := naming.Find([]string{in.Name}, name)
+			return err == nil && at == 0
+		}) {
 			continue
 		}
 		kind, seen := kinds[in.Name]

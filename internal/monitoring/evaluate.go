@@ -1,6 +1,7 @@
 package monitoring
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -8,13 +9,21 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/drift"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
-// evaluate compares a closed window with its baseline; b is nil when there is
-// none, itself says that the baseline is this very window, and hide that nothing
-// in words may be a value of the data. It is pure.
-func evaluate(m Monitor, c closed, b *baseline, itself, hide bool) Window {
+// against is what a window is compared with.
+type against struct {
+	*baseline        // nil when there is none
+	why       string // there is none, or not the one that the manifest asks for
+	itself    string // why it is not compared with it: it is this very window, or has rows of it
+	hide      bool   // nothing in words may be a value of the data
+}
+
+// evaluate compares a closed window with its baseline. It is pure.
+func evaluate(m Monitor, c closed, a against) Window {
+	b := a.baseline
 	all := c.all
 	w := Window{
 		ID: c.Key.String(), WindowKey: c.Key, From: at(c.From), To: at(c.To), Requests: all.Requests, Rows: all.Rows, Answered: all.Answered,
@@ -33,24 +42,38 @@ func evaluate(m Monitor, c closed, b *baseline, itself, hide bool) Window {
 	switch {
 	case few:
 		note("%d rows; %d are needed to judge a window", all.Rows, m.Spec.Drift.MinRows)
-	case itself:
-		note("this window is the baseline of the next ones")
+	case a.itself != "":
+		note("%s", a.itself)
+	case b == nil:
+		w.Unjudged = true
+		note("there is no baseline: %s", a.why)
 	}
 	if b != nil {
-		w.Baseline = b.facts.Source
-		if b.facts.Ref != "" {
-			w.Baseline += " " + b.facts.Ref
-		}
-		if itself {
-			w.Baseline = ""
+		if a.itself == "" {
+			w.Baseline = b.name()
 		}
 		if b.facts.Note != "" {
 			note("%s", b.facts.Note)
 		}
-		compare(m.Spec.Drift, &w, all, b, !few && !itself, hide)
+		judge := !few && a.itself == ""
+		for _, text := range compare(m.Spec.Drift, &w, all, b, judge, a.hide) {
+			note("%s", text)
+		}
+		w.Unjudged = judge && !w.Judged
 	}
 	w.Note = strings.Join(notes, "; ")
 	return w
+}
+
+// name is what the baseline is called: "training set delays@1".
+func (b *baseline) name() string {
+	if b.facts.Ref != "" {
+		return b.facts.Source + " " + b.facts.Ref
+	}
+	if b.facts.From != nil {
+		return b.facts.Source + ", from " + day(*b.facts.From) + " to " + day(*b.facts.To)
+	}
+	return b.facts.Source
 }
 
 // compared is an input on its way to be judged with the others.
@@ -62,8 +85,9 @@ type compared struct {
 	based  bool // there is a baseline
 }
 
-// compare fills what the window's inputs and scores are beside the baseline's.
-func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool) {
+// compare fills what the window's inputs and scores are beside the baseline's. A window
+// is judged when something of it could be compared. notes say what could not.
+func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool) (notes []string) {
 	names := inputNames(spec, all, b)
 	columns := make([]compared, 0, len(names)+1)
 	alpha := spec.Alpha / float64(len(names)+1)
@@ -78,7 +102,8 @@ func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool
 	if corrected, err := drift.Correct(results, drift.Correction(spec.Correction)); err == nil {
 		results = corrected
 	}
-	drifted, based := 0, 0
+	drifted, based, decided := 0, 0, 0
+	var without []string
 	for i := range columns {
 		c := &columns[i]
 		if c.tested {
@@ -86,14 +111,27 @@ func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool
 		}
 		c.Drifted = judge && (c.failed || c.tested && results[i].Drifted)
 		if i == len(columns)-1 {
-			if all.Score.Rows() > 0 {
-				w.Score = &c.Feature
+			if all.Score.Rows() == 0 {
+				break
+			}
+			if !c.based {
+				c.Note = "scores have no baseline: " + cmp.Or(b.facts.ScoreNote, "that of "+b.facts.Source+" has none")
+				notes = append(notes, c.Note)
+			}
+			w.Score = &c.Feature
+			if c.failed || c.tested {
+				decided++
 			}
 			break
 		}
 		w.Features = append(w.Features, c.Feature)
 		if c.based {
 			based++
+		} else {
+			without = append(without, c.Name)
+		}
+		if c.failed || c.tested {
+			decided++
 		}
 		if c.Drifted {
 			drifted++
@@ -102,8 +140,19 @@ func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool
 	if based > 0 {
 		w.Share = float64(drifted) / float64(based)
 	}
-	w.Judged = judge && (based > 0 || w.Score != nil && b.score != nil)
+	w.Judged = judge && decided > 0
+	if n := len(without); n > 0 {
+		notes = append(notes, fmt.Sprintf("%d of %d inputs have no baseline: %s", n, len(w.Features), strings.Join(without[:min(n, maxTop)], ", ")))
+	}
+	switch {
+	case !judge || decided > 0:
+	case len(w.Features) == 0 && w.Score == nil:
+		notes = append(notes, "no input or score of the window is recorded")
+	default:
+		notes = append(notes, "nothing of the window could be compared with its baseline")
+	}
 	w.Drifted = w.Judged && (drifted > 0 && w.Share >= spec.Share || w.Score != nil && w.Score.Drifted)
+	return notes
 }
 
 // inputNames are the inputs that are told of: the baseline's, in its order, and
@@ -126,13 +175,25 @@ func inputNames(spec DriftSpec, all *pane, b *baseline) []string {
 	if len(spec.Features) == 0 {
 		return names
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains(spec.Features, name) })
+	var wanted []string
 	for _, name := range spec.Features {
-		if !slices.Contains(names, name) {
-			names = append(names, name)
+		if at, err := naming.Find(names, name); err == nil && at >= 0 {
+			name = names[at]
+		}
+		if !slices.Contains(wanted, name) {
+			wanted = append(wanted, name)
 		}
 	}
-	return names
+	slices.SortStableFunc(wanted, func(a, b string) int { return cmp.Compare(placeIn(names, a), placeIn(names, b)) })
+	return wanted
+}
+
+// placeIn is where a name is among names; behind them when it is not.
+func placeIn(names []string, name string) int {
+	if at := slices.Index(names, name); at >= 0 {
+		return at
+	}
+	return len(names)
 }
 
 func (p *pane) named(name string) *sketch.Column {

@@ -9,7 +9,11 @@ const (
 	EventDeleted   = "monitor.deleted"
 	EventDrifted   = "monitor.drifted"   // the inputs or scores drifted, or still do
 	EventDegraded  = "monitor.degraded"  // a metric broke its limit, or still does
-	EventRecovered = "monitor.recovered" // they no longer do
+	EventRecovered = "monitor.recovered" // they no longer do: a window was judged, and is fine
+	// EventUnjudged tells that what is watched could not be judged, or still cannot: a
+	// baseline is lost or missing (kind drift), or a metric with a limit could not be
+	// computed (kind performance).
+	EventUnjudged = "monitor.unjudged"
 
 	// EventClassified tells that a domain classifier began, and how it ended; its
 	// body is ClassifiedEvent.
@@ -41,7 +45,7 @@ const (
 	maxFeatures      = 50 // of a finding; the window has them all
 )
 
-// Finding is the body of EventDrifted, EventDegraded and EventRecovered: what
+// Finding is the body of EventDrifted, EventDegraded, EventUnjudged and EventRecovered: what
 // was found about the version that answers, with its evidence.
 type Finding struct {
 	Monitor    string    `json:"monitor"` // its name

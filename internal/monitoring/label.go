@@ -7,12 +7,15 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -44,8 +47,15 @@ type labelled struct {
 // labelledRow is a score with what came true.
 type labelledRow struct {
 	At           int64
-	Score, Label float64
+	Score, Label float64  // NaN where there is none
 	Segments     []string // beside spec.performance.segments
+	Without      []bool   // beside Segments: the request has no such column
+
+	Task             string // as which the row was taken; empty is not known
+	Predicted, Class string // of several classes: what the model says, and what is true
+	P                float64
+	ID               string // of the prediction, of a row that its task cannot take
+	Row              int
 }
 
 // add keeps the row, or not, so that each of those seen is as likely to be there.
@@ -89,7 +99,7 @@ func (s *Service) label(ctx context.Context, w *watch, watched Watched) (again b
 		if !p.Record.By(owner) {
 			return nil
 		}
-		return s.take(ctx, w, buckets, p)
+		return s.take(ctx, w, watched, buckets, p)
 	})
 	again = errors.Is(err, errPause)
 	if err != nil && !again || next == after {
@@ -123,10 +133,11 @@ func (s *Service) label(ctx context.Context, w *watch, watched Watched) (again b
 	return again, s.commit(ctx, w, add, tell)
 }
 
-// take puts the rows of a pair into its bucket.
-func (s *Service) take(ctx context.Context, w *watch, buckets map[WindowKey]*labelled, p label.Pair) error {
+// take puts the rows of a pair into its bucket, also those that no metric can take: they
+// are counted.
+func (s *Service) take(ctx context.Context, w *watch, watched Watched, buckets map[WindowKey]*labelled, p label.Pair) error {
 	r := p.Record
-	if r.Failure != "" || len(r.Scores) != len(p.Labels) {
+	if r.Failure != "" {
 		return nil // there is no answer to judge
 	}
 	k := w.panes.layout.bucket().paneOf(r.Version, r.Replay, r.At)
@@ -138,37 +149,52 @@ func (s *Service) take(ctx context.Context, w *watch, buckets map[WindowKey]*lab
 		}
 		buckets[k] = b
 	}
-	for i, score := range r.Scores {
-		if math.IsNaN(score) || math.IsNaN(p.Labels[i]) || math.IsInf(score, 0) || math.IsInf(p.Labels[i], 0) {
+	columns := make([]*prediction.Column, len(w.m.Spec.Performance.Segments))
+	for i, name := range w.m.Spec.Performance.Segments {
+		columns[i] = columnOf(r, name)
+	}
+	for i := range max(len(p.Labels), len(p.Texts)) {
+		row, ok := rowOf(w.m.Spec.Performance, watched, p, i)
+		if !ok {
 			continue
 		}
-		row := labelledRow{At: r.At.UnixMicro(), Score: score, Label: p.Labels[i]}
-		for _, name := range w.m.Spec.Performance.Segments {
-			row.Segments = append(row.Segments, segmentOf(r, name, i))
+		for _, c := range columns {
+			value, there := segmentOf(c, i)
+			row.Segments, row.Without = append(row.Segments, value), append(row.Without, !there)
 		}
 		b.add(k, row)
 	}
 	return nil
 }
 
-// segmentOf is the value that a row has in a column of the record.
-func segmentOf(r *prediction.Record, name string, row int) string {
+// columnOf is a column of the record by its name, a feature's by its full or short one;
+// nil when there is none.
+func columnOf(r *prediction.Record, name string) *prediction.Column {
 	for _, columns := range [][]prediction.Column{r.Keys, r.Inputs} {
-		for _, c := range columns {
-			if c.Name != name {
-				continue
-			}
-			text := ""
-			switch {
-			case row < len(c.Texts):
-				text = c.Texts[row]
-			case row < len(c.Numbers):
-				text = strconv.FormatFloat(c.Numbers[row], 'g', -1, 64)
-			}
-			return text[:min(len(text), segmentText)]
+		names := make([]string, len(columns))
+		for i, c := range columns {
+			names[i] = c.Name
+		}
+		if at, err := naming.Find(names, name); err == nil && at >= 0 {
+			return &columns[at]
 		}
 	}
-	return ""
+	return nil
+}
+
+// segmentOf is the value that a row has in a column, if it has one.
+func segmentOf(c *prediction.Column, row int) (value string, there bool) {
+	switch {
+	case c == nil:
+		return "", false
+	case row < len(c.Texts):
+		value = c.Texts[row]
+	case row < len(c.Numbers):
+		value = strconv.FormatFloat(c.Numbers[row], 'g', -1, 64)
+	default:
+		return "", false
+	}
+	return value[:min(len(value), segmentText)], true
 }
 
 // touched are the closed windows that have rows of the buckets, oldest end first.
@@ -245,7 +271,7 @@ func (s *Service) rowsOf(ctx context.Context, w *watch, one Window, buckets map[
 // performanceOf judges a window that has just been closed by the labels that are
 // there already.
 func (s *Service) performanceOf(ctx context.Context, w *watch, one *Window, c closed) error {
-	one.Performance.Metrics = estimate(w.m.Spec.Performance, c.all.Score)
+	one.Performance.Metrics = estimate(w.m.Spec.Performance, c.all)
 	var rows []labelledRow
 	var seen int64
 	if w.labels != "" {
@@ -259,7 +285,8 @@ func (s *Service) performanceOf(ctx context.Context, w *watch, one *Window, c cl
 }
 
 // perform is the performance of a window by its labelled rows; estimates that the
-// window has stay.
+// window has stay. A metric with a limit that cannot be computed is told of: it is not
+// within its limit.
 func perform(spec Spec, w Window, rows []labelledRow, seen int64) Performance {
 	p := Performance{Rows: seen, Metrics: []Metric{}}
 	if w.Answered > 0 {
@@ -268,7 +295,11 @@ func perform(spec Spec, w Window, rows []labelledRow, seen int64) Performance {
 	if int64(len(rows)) < seen {
 		p.Sampled = int64(len(rows))
 	}
+	limited := slices.Sorted(maps.Keys(spec.Performance.Alert))
 	switch {
+	case w.Answered == 0 && w.Rows > 0 && w.Failed < w.Requests:
+		p.State = "no answer has a score"
+		p.Note = "name the output that is the score in spec.prediction.output of the Deployment"
 	case w.Answered == 0:
 		p.State = "no answers"
 	case seen == 0:
@@ -276,11 +307,18 @@ func perform(spec Spec, w Window, rows []labelledRow, seen int64) Performance {
 	default:
 		p.State = fmt.Sprintf("labels %.0f %%", math.Floor(100*p.Labelled))
 	}
+	var usable int64 // of those seen, as far as the sample tells
 	if len(rows) > 0 {
-		p.Task = taskOf(spec, rows)
-		p.Metrics = measure(spec.Performance, p.Task, rows)
-		p.Segments = segments(spec.Performance, p.Task, rows)
-		p.Judged = seen >= spec.Drift.MinRows && p.Labelled >= spec.Performance.MinLabelled && len(spec.Performance.Alert) > 0
+		m := measure(spec.Performance, taskOfRows(spec.Performance, rows), rows)
+		p.Task, p.Metrics = m.task, m.metrics
+		p.Segments = segments(spec.Performance, p.Task, m.usable)
+		usable = seen * int64(len(m.usable)) / int64(len(rows))
+		p.Unusable = seen - usable
+		p.Judged = seen >= spec.Drift.MinRows && p.Labelled >= spec.Performance.MinLabelled && len(limited) > 0
+		p.Note = noteOf(spec.Performance, m, rows)
+	}
+	if waits := spec.waits(seen, p.Labelled); waits != "" && w.Answered > 0 {
+		p.Note = strings.Join(append(slices.DeleteFunc([]string{p.Note}, func(s string) bool { return s == "" }), waits), "; ")
 	}
 	for i := range p.Metrics {
 		one := &p.Metrics[i]
@@ -298,7 +336,12 @@ func perform(spec Spec, w Window, rows []labelledRow, seen int64) Performance {
 		default:
 			one.Limit = limit.Below
 		}
-		p.Degraded = p.Degraded || one.Breached && p.Judged
+		p.Degraded = p.Degraded || one.Breached && p.Judged && p.missing(one.Name, usable, spec.Drift.MinRows) == ""
+	}
+	for _, name := range limited {
+		if why := p.missing(name, usable, spec.Drift.MinRows); p.Judged && why != "" {
+			p.NotComputed = append(p.NotComputed, name+": "+why)
+		}
 	}
 	for _, one := range w.Performance.Metrics {
 		if one.Estimate {
@@ -308,27 +351,83 @@ func perform(spec Spec, w Window, rows []labelledRow, seen int64) Performance {
 	return p
 }
 
-// taskOf is what the manifest says, or what the labels look like.
-func taskOf(spec Spec, rows []labelledRow) string {
-	if spec.Performance.Task != "" {
-		return spec.Performance.Task
+// waits says from how many labels on limits are judged, where there are limits and fewer
+// labels.
+func (s Spec) waits(seen int64, share float64) string {
+	switch {
+	case len(s.Performance.Alert) == 0:
+		return ""
+	case seen < s.Drift.MinRows:
+		return fmt.Sprintf("limits are judged from %d labelled rows on", s.Drift.MinRows)
+	case share < s.Performance.MinLabelled:
+		return fmt.Sprintf("limits are judged when %.0f %% of the rows have a label", 100*s.Performance.MinLabelled)
 	}
-	for _, r := range rows {
-		if r.Label != 0 && r.Label != 1 || r.Score < 0 || r.Score > 1 {
-			return regression
-		}
-	}
-	return classification
+	return ""
 }
 
-// segments are the metrics by the commonest values of the columns that the
-// manifest names.
+// missing is why a metric with a limit is not there to be judged; empty when it is.
+func (p *Performance) missing(name string, usable, needed int64) string {
+	at := slices.IndexFunc(p.Metrics, func(m Metric) bool { return m.Name == name })
+	switch {
+	case p.Task == "":
+		return "the task is not known"
+	case at < 0:
+		return "it is no metric of task " + p.Task
+	case p.Unusable > 0 && usable < needed:
+		return fmt.Sprintf("%d of %d labelled rows are usable, and %d are needed", usable, p.Rows, needed)
+	case p.Metrics[at].Value == nil:
+		return cmp.Or(p.Metrics[at].Note, "it has no value")
+	}
+	return ""
+}
+
+// noteOf says what is odd about labelled rows, and which segments nothing is known of.
+func noteOf(spec PerformanceSpec, m measured, rows []labelledRow) string {
+	var notes []string
+	if m.task == "" {
+		notes = append(notes, unknownTask)
+	}
+	if m.odd > 0 {
+		notes = append(notes, fmt.Sprintf("%d of %d labelled rows are unusable; first %s", m.odd, len(rows), m.why))
+	}
+	for i, column := range spec.Segments {
+		if !slices.ContainsFunc(rows, func(r labelledRow) bool { return r.segment(i) }) {
+			notes = append(notes, "no request has a column or key "+column+", which spec.performance.segments names")
+		}
+	}
+	return strings.Join(notes, "; ")
+}
+
+// taskOfRows is what rows are judged as: the newest one's answer counts.
+func taskOfRows(spec PerformanceSpec, rows []labelledRow) string {
+	newest := labelledRow{At: math.MinInt64}
+	for _, r := range rows {
+		if r.Task != "" && r.At >= newest.At {
+			newest = r
+		}
+	}
+	return taskOf(spec, newest.Task)
+}
+
+// segment reports whether the row's request has the i-th column of the segments.
+func (r *labelledRow) segment(i int) bool {
+	if i >= len(r.Segments) {
+		return false
+	}
+	if i < len(r.Without) {
+		return !r.Without[i]
+	}
+	return r.Segments[i] != "" // a row of before it was known
+}
+
+// segments are the metrics by the commonest values of the columns that the manifest
+// names. A row whose request does not have the column is in none.
 func segments(spec PerformanceSpec, task string, rows []labelledRow) []SegmentScore {
 	var out []SegmentScore
 	for i, column := range spec.Segments {
 		by := map[string][]labelledRow{}
 		for _, r := range rows {
-			if i < len(r.Segments) {
+			if r.segment(i) {
 				by[r.Segments[i]] = append(by[r.Segments[i]], r)
 			}
 		}
@@ -338,7 +437,7 @@ func segments(spec PerformanceSpec, task string, rows []labelledRow) []SegmentSc
 		}
 		slices.SortFunc(values, func(a, b string) int { return cmp.Or(cmp.Compare(len(by[b]), len(by[a])), cmp.Compare(a, b)) })
 		for _, v := range values[:min(len(values), maxSegments)] {
-			out = append(out, SegmentScore{Column: column, Value: v, Rows: int64(len(by[v])), Metrics: measure(spec, task, by[v])})
+			out = append(out, SegmentScore{Column: column, Value: v, Rows: int64(len(by[v])), Metrics: measure(spec, task, by[v]).metrics})
 		}
 	}
 	return out

@@ -177,7 +177,7 @@ func TestLabelsBeforeTheWindowIsClosed(t *testing.T) {
 	w.run(s)
 	w.predict(r, date(2), 0, nil)
 	w.run(s)
-	if p := w.windows(s)[0].Performance; p.Rows != 250 || p.Labelled != 1 || p.Task != "classification" {
+	if p := w.windows(s)[0].Performance; p.Rows != 250 || p.Labelled != 1 || p.Task != "binary" {
 		t.Errorf("%+v", p)
 	}
 }
@@ -219,7 +219,7 @@ func TestRegression(t *testing.T) {
 	var labels []label.Label
 	for i := range 250 {
 		at := date(0).Add(time.Duration(i) * time.Minute)
-		id := w.predict(r, at, 0, func(rec *prediction.Record) { rec.Scores[0] = 100 + float64(i) })
+		id := w.predict(r, at, 0, func(rec *prediction.Record) { rec.Scores[0], rec.Task = 100+float64(i), prediction.Regression })
 		labels = append(labels, label.Label{ID: id, Values: []float64{103 + float64(i)}, At: at})
 	}
 	w.predict(r, date(2), 0, nil)

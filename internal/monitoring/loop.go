@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -349,23 +351,22 @@ func (s *Service) finish(ctx context.Context, w *watch, done []closed, watched W
 	var fresh []*baseline
 	var tell []told
 	for _, c := range done {
-		b, why, err := s.baselineFor(ctx, w, c.Key.Version)
+		f, err := s.baselineFor(ctx, w, c.Key.Version)
 		if err != nil {
 			return err
 		}
-		itself := false
-		switch {
-		case c.all.Rows < w.m.Spec.Drift.MinRows: // too few to be a baseline, too
-		case b == nil:
-			b = fromWindow(w.m, c, why, watched, s.now())
-			w.baselines[c.Key.Version], itself = b, true
-			fresh = append(fresh, b)
-		case b.score == nil && c.all.Score.Count() > 0:
-			b.score = c.all.Score
-			b.facts.ScoreSource = "the first window, from " + day(at(c.From)) + " to " + day(at(c.To))
-			fresh = append(fresh, b)
+		if f.first && c.all.Rows >= w.m.Spec.Drift.MinRows { // fewer are no baseline either
+			f.baseline = fromWindow(w.m, c, f.why, watched, s.now())
+			w.baselines[c.Key.Version] = f.baseline
+			fresh = append(fresh, f.baseline)
 		}
-		one := evaluate(w.m, c, b, itself, hidden(watched.Classification) || b != nil && hidden(b.facts.Classification))
+		a := against{baseline: f.baseline, why: f.why, hide: hidden(watched.Classification)}
+		if f.baseline != nil {
+			a.hide = a.hide || hidden(f.facts.Classification)
+			a.itself = f.itself(w.panes.layout, c)
+			w.progress.compared(c.Key.Version, Compared{Spec: w.m.Spec.Baseline, Name: f.name()})
+		}
+		one := evaluate(w.m, c, a)
 		one.ClosedAt = s.now().UTC()
 		if err := s.performanceOf(ctx, w, &one, c); err != nil {
 			return err
@@ -388,19 +389,37 @@ func (s *Service) finish(ctx context.Context, w *watch, done []closed, watched W
 	return s.commit(ctx, w, &writing{windows: out, baselines: fresh}, tell)
 }
 
-// baselineFor is the baseline of a version, found once.
-func (s *Service) baselineFor(ctx context.Context, w *watch, version int64) (*baseline, string, error) {
-	if b := w.baselines[version]; b != nil {
-		return b, "", nil
-	}
-	b, why, err := s.baselineOf(ctx, w.m, version)
-	if err == nil && b != nil {
+// baselineFor is the baseline of a version. It is computed once, and asked for anew for
+// each window: the data that it is of may have been deleted since, or a person erased
+// from them.
+func (s *Service) baselineFor(ctx context.Context, w *watch, version int64) (found, error) {
+	f, err := s.baselineOf(ctx, w.m, version, w.baselines[version], w.progress.Compared[version])
+	if err == nil && f.baseline != nil {
 		if len(w.baselines) >= 16 { // versions come and go
 			clear(w.baselines)
 		}
-		w.baselines[version] = b
+		w.baselines[version] = f.baseline
 	}
-	return b, why, err
+	return f, err
+}
+
+// maxCompared bounds the versions of which is remembered what they were compared with.
+const maxCompared = 256
+
+// compared remembers what the windows of a version are compared with.
+func (p *Progress) compared(version int64, c Compared) {
+	if p.Compared[version] == c {
+		return
+	}
+	next := maps.Clone(p.Compared) // an earlier progress may share it
+	if next == nil {
+		next = map[int64]Compared{}
+	}
+	if len(next) >= maxCompared {
+		delete(next, slices.Min(slices.Collect(maps.Keys(next))))
+	}
+	next[version] = c
+	p.Compared = next
 }
 
 // hidden reports whether values of such data stay out of what is told: findings,

@@ -49,10 +49,12 @@ type ID string
 // State is how the watched deployment does.
 type State string
 
-// The states. Degraded is stronger than Drifted.
+// The states. Degraded is stronger than Drifted, Drifted than Unjudged; OK is said only
+// of what was judged.
 const (
 	Waiting  State = "waiting" // nothing was judged yet; the reason says why
 	OK       State = "ok"
+	Unjudged State = "unjudged" // windows or metrics with a limit could not be judged; the reason says why
 	Drifted  State = "drifted"  // inputs or scores are not what the version was trained on
 	Degraded State = "degraded" // labels say that the answers are worse than allowed
 )
@@ -87,6 +89,8 @@ type Status struct {
 	Skewed    int64      `json:"skewed" doc:"Live records from more than five minutes in the future; in no window"`
 	Lost      int64      `json:"lost,omitempty" doc:"Slides of windows that were given up because too many were open"`
 	Problem   string     `json:"problem,omitempty" doc:"Why the monitor does not go on, if it does not"`
+	Baseline  string     `json:"baseline,omitempty" doc:"What the newest window of that version was compared with"`
+	Note      string     `json:"note,omitempty" doc:"What the newest window of that version was not judged for, or what is odd"`
 }
 
 // Streak is a run of bad windows of one version.
@@ -130,6 +134,7 @@ type Window struct {
 	Failed   int64            `json:"failed" doc:"Requests that failed"`
 	Late     int64            `json:"late" doc:"Records that came after the window was closed; they are in nothing else here"`
 	Judged   bool             `json:"judged" doc:"Whether there were a baseline and rows enough"`
+	Unjudged bool             `json:"unjudged,omitempty" doc:"It has rows enough, and nothing of it could be compared: an alert. The note says why"`
 	Drifted  bool             `json:"drifted"`
 	Share    float64          `json:"share" doc:"Of the features that drifted"`
 	Note     string           `json:"note,omitempty" doc:"What the window is not judged for, or what is odd"`
@@ -172,12 +177,16 @@ type Performance struct {
 	Labelled float64        `json:"labelled" doc:"Share of the answered rows that have a label"`
 	Rows     int64          `json:"rows" doc:"Rows with a label"`
 	Sampled  int64          `json:"sampled,omitempty" doc:"Rows that the metrics are of, when not all"`
-	Task     string         `json:"task,omitempty" doc:"classification or regression"`
+	Task     string         `json:"task,omitempty" doc:"regression, binary or multiclass: declared, or what the model's outputs are"`
 	State    string         `json:"state" doc:"In words: how many labels there are"`
 	Judged   bool           `json:"judged"`
 	Degraded bool           `json:"degraded"`
 	Metrics  []Metric       `json:"metrics"`
 	Segments []SegmentScore `json:"segments,omitempty"`
+	// Unusable rows are in no metric.
+	Unusable    int64    `json:"unusable,omitempty" doc:"Labelled rows that the metrics cannot take, such as a label other than 0 and 1 of a binary model"`
+	Note        string   `json:"note,omitempty" doc:"In words: which rows are unusable, first of all, and what else is missing"`
+	NotComputed []string `json:"not_computed,omitempty" doc:"Metrics with a limit that could not be computed, and why: an alert"`
 }
 
 // Metric is a measure with its 95 % interval. Estimate marks what was computed
@@ -215,11 +224,14 @@ type Baseline struct {
 	Declared       bool            `json:"declared" doc:"The columns are all that the model sees"`
 	Digest         string          `json:"digest" doc:"Of what it was computed from"`
 	Rows           int64           `json:"rows"`
-	ScoreSource    string          `json:"score_source" doc:"What the score's baseline is: the model over rows of the training set, or the first window"`
+	ScoreSource    string          `json:"score_source" doc:"What the score's baseline is: the model over rows of the training set, a column of the dataset, or the first window; empty: scores have none"`
+	ScoreNote      string          `json:"score_note,omitempty" doc:"Why scores have no baseline"`
 	Note           string          `json:"note,omitempty"`
 	Residency      residency.Label `json:"residency"`
 	Classification string          `json:"classification"`
 	ComputedAt     time.Time       `json:"computed_at"`
+	From           *time.Time      `json:"from,omitempty" doc:"Begin of the window that is the baseline, if one is"`
+	To             *time.Time      `json:"to,omitempty" doc:"Its end"`
 	Columns        []NamedColumn   `json:"columns"`
 	Score          *NamedColumn    `json:"score,omitempty"`
 }

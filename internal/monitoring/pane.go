@@ -61,6 +61,8 @@ type pane struct {
 	Score       *sketch.Column
 	Latency     *sketch.Latency
 	Detections  []Detection
+	Task        string         // of its newest answer that has one
+	Top         *sketch.Column // the highest probability of each answer of several classes; nil before the first
 
 	index map[string]int
 }
@@ -132,7 +134,21 @@ func (p *pane) add(r *prediction.Record) {
 	for _, v := range r.Scores {
 		p.Score.Add(single(v))
 	}
-	p.Answered += int64(len(r.Scores))
+	p.Answered += int64(max(len(r.Scores), len(r.Predicted)))
+	if r.Task == "" {
+		return
+	}
+	p.Task = string(r.Task)
+	if len(r.Probabilities) == 0 || r.Rows == 0 {
+		return
+	}
+	if p.Top == nil {
+		p.Top = sketch.NewNumeric(seed(p.Key, "/top"))
+	}
+	width := len(r.Probabilities) / r.Rows
+	for row := range r.Rows {
+		p.Top.Add(slices.Max(r.Probabilities[row*width : (row+1)*width]))
+	}
 }
 
 // single rounds to what a model with 32-bit inputs sees. Baselines and windows
@@ -164,6 +180,15 @@ func (p *pane) merge(other *pane) {
 		}
 	}
 	_ = p.Score.Merge(other.Score) // both are numeric
+	if other.Task != "" {
+		p.Task = other.Task
+	}
+	if other.Top != nil {
+		if p.Top == nil {
+			p.Top = sketch.NewNumeric(seed(p.Key, "/top"))
+		}
+		_ = p.Top.Merge(other.Top) // both are numeric
+	}
 	p.Latency.Merge(other.Latency)
 	p.detected(other.Detections)
 }
@@ -433,6 +458,7 @@ type storedPane struct {
 	Columns [][]byte
 	Score   []byte
 	Latency []byte
+	Top     []byte
 }
 
 // storedFacts is a pane without its sketches.
@@ -443,6 +469,7 @@ type storedFacts struct {
 	Failures                                  map[string]int64
 	Names                                     []string
 	Detections                                []Detection
+	Task                                      string
 }
 
 // encode is the binary form, to be sealed.
@@ -467,7 +494,7 @@ func (p *panes) encode() ([]byte, error) {
 func (p *pane) encode() (storedPane, error) {
 	out := storedPane{Pane: storedFacts{
 		Key: p.Key, First: p.First, Last: p.Last, Requests: p.Requests, Rows: p.Rows, Answered: p.Answered, Failed: p.Failed,
-		Skipped: p.Skipped, Failures: p.Failures, Names: p.Names, Detections: p.Detections,
+		Skipped: p.Skipped, Failures: p.Failures, Names: p.Names, Detections: p.Detections, Task: p.Task,
 	}}
 	for _, c := range p.Columns {
 		b, err := c.MarshalBinary()
@@ -480,6 +507,11 @@ func (p *pane) encode() (storedPane, error) {
 	if out.Score, err = p.Score.MarshalBinary(); err != nil {
 		return out, err
 	}
+	if p.Top != nil {
+		if out.Top, err = p.Top.MarshalBinary(); err != nil {
+			return out, err
+		}
+	}
 	out.Latency, err = p.Latency.MarshalBinary()
 	return out, err
 }
@@ -488,7 +520,7 @@ func (s storedPane) decode() (*pane, error) {
 	f := s.Pane
 	p := &pane{
 		Key: f.Key, First: f.First, Last: f.Last, Requests: f.Requests, Rows: f.Rows, Answered: f.Answered, Failed: f.Failed,
-		Skipped: f.Skipped, Failures: f.Failures, Names: f.Names, Detections: f.Detections, index: map[string]int{},
+		Skipped: f.Skipped, Failures: f.Failures, Names: f.Names, Detections: f.Detections, Task: f.Task, index: map[string]int{},
 		Score: &sketch.Column{}, Latency: sketch.NewLatency(),
 	}
 	if p.Failures == nil {
@@ -507,6 +539,12 @@ func (s storedPane) decode() (*pane, error) {
 	}
 	if err := p.Score.UnmarshalBinary(s.Score); err != nil {
 		return nil, err
+	}
+	if len(s.Top) > 0 {
+		p.Top = &sketch.Column{}
+		if err := p.Top.UnmarshalBinary(s.Top); err != nil {
+			return nil, err
+		}
 	}
 	return p, p.Latency.UnmarshalBinary(s.Latency)
 }

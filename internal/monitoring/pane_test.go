@@ -199,7 +199,7 @@ func TestFalseAlarms(t *testing.T) {
 					for range rows {
 						draw(p)
 					}
-					win := evaluate(m, closed{Key: p.Key, all: p}, b, false, false)
+					win := evaluate(m, closed{Key: p.Key, all: p}, against{baseline: b})
 					if !win.Judged {
 						t.Fatal(win.Note)
 					}

@@ -127,6 +127,7 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 	if err := s.Authz.Allow(ctx, ActionApply, object(p, name)); err != nil {
 		return Monitor{}, "", err
 	}
+	explicit := spec.Baseline == baselineTraining
 	spec = spec.WithDefaults(name)
 	if err := errors.Join(id.CheckName("monitor name", name), spec.Validate()); err != nil {
 		return Monitor{}, "", err
@@ -138,9 +139,19 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 	// The loop reads what is named with rights of its own: whoever names it has to
 	// have some, too.
 	if ref, ok := cutDataset(spec.Baseline); ok {
-		if _, err := s.Sources.Dataset(ctx, p, spec.Deployment, watched.Version, ref); err != nil {
+		q := OriginQuery{Project: p, Deployment: spec.Deployment, Version: watched.Version, Prediction: spec.Prediction}
+		if _, err := s.Sources.Dataset(ctx, q, ref); err != nil {
 			return Monitor{}, "", fault.Wrap(err, "monitor %s: spec.baseline", name)
 		}
+	}
+	if explicit {
+		q := OriginQuery{Project: p, Deployment: spec.Deployment, Version: watched.Version, Prediction: spec.Prediction}
+		if _, err := s.Sources.Training(ctx, q); fault.Is(err, fault.Conflict) {
+			return Monitor{}, "", fault.Wrap(err, "monitor %s: spec.baseline", name)
+		}
+	}
+	if err := spec.names(watched.Columns); err != nil {
+		return Monitor{}, "", fault.Wrap(err, "monitor %s", name)
 	}
 	for i, t := range spec.Alerts {
 		if s.Alerts == nil {
@@ -472,16 +483,26 @@ func (s *Service) Baseline(ctx context.Context, p, name string, version int64) (
 	if version == 0 {
 		version = watched.Version
 	}
-	b, why, err := s.baselineOf(asMonitor(ctx), m, version)
+	var progress Progress
+	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		progress, err = s.Store.Progress(ctx, tx, m.ID)
+		return err
+	}); err != nil {
+		return Baseline{}, err
+	}
+	b, err := s.baselineOf(asMonitor(ctx), m, version, nil, progress.Compared[version])
 	if err != nil {
 		return Baseline{}, err
 	}
-	if b == nil {
-		if why == "" {
-			why = "it becomes the first window"
+	if b.baseline == nil {
+		if b.why == "" {
+			b.why = "it becomes the first window"
 		}
-		return Baseline{}, fault.New(fault.NotFound, "version %d of %s has no baseline yet: %s", version, m.Deployment, why).
-			WithHint("The first window that is closed becomes the baseline.")
+		err := fault.New(fault.NotFound, "version %d of %s has no baseline: %s", version, m.Deployment, b.why)
+		if b.first {
+			return Baseline{}, err.WithHint("The first window that is closed becomes the baseline.")
+		}
+		return Baseline{}, err.WithHint("Name one in the Monitor's spec.baseline, as dataset:NAME@VERSION, or window:first.")
 	}
 	// A manifest may name data that not everybody may see who sees the deployment.
 	o := object(p, name)

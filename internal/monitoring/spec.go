@@ -11,6 +11,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/drift"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
 	"github.com/falaj-ml/falaj/internal/resource"
 )
@@ -32,10 +33,12 @@ const (
 
 // Spec is what a Monitor manifest says. Empty fields have defaults.
 type Spec struct {
-	Deployment  string          `json:"deployment,omitempty" doc:"What is watched; empty is the monitor's name"`
-	Window      WindowSpec      `json:"window,omitzero" doc:"Default one day"`
-	Lateness    string          `json:"lateness,omitempty" doc:"How long records may come after their window's end, on the records' clock; default 1h"`
-	Baseline    string          `json:"baseline,omitempty" doc:"training (the served version's training set), dataset:NAME@VERSION, or window:first; default training"`
+	Deployment string     `json:"deployment,omitempty" doc:"What is watched; empty is the monitor's name"`
+	Window     WindowSpec `json:"window,omitzero" doc:"Default one day"`
+	Lateness   string     `json:"lateness,omitempty" doc:"How long records may come after their window's end, on the records' clock; default 1h"`
+	Baseline   string     `json:"baseline,omitempty" doc:"training (the served version's training set), dataset:NAME@VERSION, or window:first; default training"`
+	// Prediction is declared: a column is no score because of what is in it.
+	Prediction  string          `json:"prediction_column,omitempty" doc:"Column of the baseline's dataset with the model's scores, for deployments whose model Falaj cannot run over it; default the column prediction, if there is one"`
 	Drift       DriftSpec       `json:"drift,omitzero" doc:"How inputs and scores are compared with the baseline"`
 	Performance PerformanceSpec `json:"performance,omitzero" doc:"How answers are compared with labels"`
 	Detectors   []string        `json:"detectors,omitempty" doc:"Stream detectors of the score: adwin, page_hinkley"`
@@ -81,13 +84,13 @@ func (c *ClassifierSpec) withDefaults() ClassifierSpec {
 
 // PerformanceSpec says how answers are compared with labels.
 type PerformanceSpec struct {
-	Metrics  []string         `json:"metrics,omitempty" doc:"Default: by the labels' kind"`
+	Metrics  []string         `json:"metrics,omitempty" doc:"Default: all of the task"`
 	Segments []string         `json:"segments,omitempty" doc:"Inputs or keys by whose values the metrics are told, too"`
 	Alert    map[string]Limit `json:"alert,omitempty" doc:"Limits of metrics, by name"`
 	// Labels of one outcome often come first, and say little about the others.
 	MinLabelled float64 `json:"min_labelled,omitempty" doc:"Share of a window's answered rows that must have a label before its limits are judged, 0 to 1; default 0: min_rows are enough"`
 	Threshold   float64 `json:"threshold,omitempty" doc:"From which score on an answer is a yes; default 0.5"`
-	Task        string  `json:"task,omitempty" doc:"classification or regression; default: classification when all labels are 0 or 1"`
+	Task        string  `json:"task,omitempty" doc:"regression, binary or multiclass; classification is binary or multiclass, as the answers are. Default: what the deployment's spec.prediction.task or the model's outputs say, else what the named metrics are of; without any there are no metrics"`
 }
 
 // Limit is what a metric may not pass.
@@ -115,7 +118,7 @@ type RetrainSpec struct {
 var (
 	detectors = []string{"adwin", "page_hinkley"}
 	measures  = []string{
-		"auc", "brier", "log_loss", "accuracy", "precision", "recall", "f1", "ece", "mae", "rmse", "r2", "bias",
+		"auc", "brier", "log_loss", "accuracy", "precision", "recall", "f1", "ece", "macro_f1", "mae", "rmse", "r2", "bias",
 	}
 )
 
@@ -216,10 +219,13 @@ func (w WindowSpec) sizes() (size, slide int64, err error) {
 }
 
 func (s Spec) validBaseline() error {
+	if len(s.Prediction) > 200 || s.Prediction != "" && s.Baseline == baselineFirst {
+		return fault.New(fault.Invalid, "spec.prediction_column is %.80q", s.Prediction).WithHint("It names a column of the baseline's dataset, in up to 200 bytes.")
+	}
 	ref, isDataset := strings.CutPrefix(s.Baseline, "dataset:")
 	switch {
 	case s.Baseline == baselineTraining, s.Baseline == baselineFirst:
-	case isDataset && ref != "" && len(ref) <= 200:
+	case isDataset && len(ref) <= 200 && strings.LastIndexByte(ref, '@') > 0: // the newest version would be another baseline with each import
 	default:
 		return fault.New(fault.Invalid, "spec.baseline is %.80q", s.Baseline).WithHint("It may be training, dataset:NAME@VERSION or window:first.")
 	}
@@ -263,8 +269,8 @@ func (s Spec) validPerformance() error {
 	if len(p.Segments) > 10 {
 		return fault.New(fault.Invalid, "spec.performance.segments has %d names; at most 10", len(p.Segments))
 	}
-	if p.Task != "" && p.Task != "classification" && p.Task != "regression" {
-		return unknown("spec.performance.task", p.Task, []string{"classification", "regression"})
+	if p.Task != "" && !slices.Contains(tasks, p.Task) {
+		return unknown("spec.performance.task", p.Task, tasks)
 	}
 	if !(p.MinLabelled >= 0 && p.MinLabelled <= 1) {
 		return fault.New(fault.Invalid, "spec.performance.min_labelled is %g; it is a share, 0 to 1", p.MinLabelled)
@@ -276,6 +282,9 @@ func (s Spec) validPerformance() error {
 		if !slices.Contains(measures, m) {
 			return unknown("spec.performance.metrics", m, measures)
 		}
+		if err := p.ofTask("metrics", m); err != nil {
+			return err
+		}
 	}
 	for _, m := range slices.Sorted(maps.Keys(p.Alert)) {
 		l := p.Alert[m]
@@ -285,9 +294,56 @@ func (s Spec) validPerformance() error {
 		if l.Above == nil && l.Below == nil {
 			return fault.New(fault.Invalid, "spec.performance.alert.%s has no limit", m).WithHint("Write above: or below:.")
 		}
+		if err := p.ofTask("alert", m); err != nil {
+			return err
+		}
 	}
 	return nil
 }
+
+// ofTask refuses a metric that the declared task does not have.
+func (p PerformanceSpec) ofTask(field, metric string) error {
+	var have []string
+	switch p.Task {
+	case "":
+		return nil
+	case classification:
+		have = slices.Concat(metricsOf[binary], metricsOf[multiclass])
+	default:
+		have = metricsOf[p.Task]
+	}
+	if slices.Contains(have, metric) {
+		return nil
+	}
+	return fault.New(fault.Invalid, "spec.performance.%s: %s is no metric of task %s", field, metric, p.Task).WithHint("Its metrics are %s.", strings.Join(have, ", "))
+}
+
+// names refuses names of columns that the deployment does not have, where its columns are
+// known. Error: fault.Invalid.
+func (s Spec) names(columns []string) error {
+	if len(columns) == 0 {
+		return nil
+	}
+	for _, f := range []struct {
+		field string
+		names []string
+	}{{"performance.segments", s.Performance.Segments}, {"drift.features", s.Drift.Features}} {
+		for _, name := range f.names {
+			at, err := naming.Find(columns, name)
+			if err == nil && at < 0 {
+				err = fault.New(fault.Invalid, "the deployment has no key or column %.80q", name).
+					WithHint("It has %s.", strings.Join(columns[:min(len(columns), maxHinted)], ", "))
+			}
+			if err != nil {
+				return fault.Wrap(err, "spec.%s", f.field)
+			}
+		}
+	}
+	return nil
+}
+
+// maxHinted bounds the names in a hint.
+const maxHinted = 50
 
 func (s Spec) validAlerts() error {
 	if len(s.Alerts) > maxAlerts {

@@ -41,16 +41,27 @@ func (st *Streak) judge(version int64, bad bool, from, to time.Time, repeat int)
 }
 
 // observe takes a closed window of the version that answers into the status, and
-// says what is to be told.
+// says what is to be told. A window that could not be judged is never a recovery: it
+// leaves what was found before, and is told of itself.
 func (p *Progress) observe(m Monitor, w Window) []told {
+	p.Status.Baseline, p.Status.Note = w.Baseline, w.Note
+	if w.Unjudged {
+		changed, repeated := p.Blind.judge(w.Version, true, w.From, w.To, m.Spec.Repeat)
+		p.settle(m, w)
+		return p.unjudged(m, w, Drift, p.Blind, changed, repeated, w.Note)
+	}
 	if !w.Judged {
-		if p.Drift.Version == 0 {
+		if p.Drift.Version == 0 && p.Blind.Version == 0 {
 			p.Status.Reason = w.Note
 		}
 		return nil
 	}
+	seesAgain, _ := p.Blind.judge(w.Version, false, w.From, w.To, m.Spec.Repeat)
 	changed, repeated := p.Drift.judge(w.Version, w.Drifted, w.From, w.To, m.Spec.Repeat)
 	p.settle(m, w)
+	if seesAgain && !w.Drifted { // what was told of is over
+		changed = true
+	}
 	if !changed && !repeated {
 		return nil
 	}
@@ -73,19 +84,44 @@ func (p *Progress) observe(m Monitor, w Window) []told {
 	return []told{{EventDrifted, f}}
 }
 
-// perform takes the performance of a window, new or of more labels than before.
-func (p *Progress) perform(m Monitor, w Window) []told {
-	if !w.Performance.Judged || w.Version == p.Worse.Version && w.To.Before(p.Worse.Newest) {
-		return nil // a newer window was judged already
+// unjudged is the finding that something could not be judged.
+func (p *Progress) unjudged(m Monitor, w Window, k Kind, st Streak, changed, repeated bool, why string) []told {
+	if !changed && !repeated {
+		return nil
 	}
-	again := w.Version == p.Worse.Version && w.To.Equal(p.Worse.Newest)
-	if again && w.Performance.Degraded == p.Worse.Bad {
-		return nil // the same window, as it was
+	f := finding(m, w, k, st)
+	f.Repeated, f.Reason = repeated, why
+	return []told{{EventUnjudged, f}}
+}
+
+// perform takes the performance of a window, new or of more labels than before. Where a
+// metric with a limit could not be computed, the others may degrade the window, but do
+// not let it recover.
+func (p *Progress) perform(m Monitor, w Window) (out []told) {
+	if !w.Performance.Judged {
+		return nil
+	}
+	silent := len(w.Performance.NotComputed) > 0
+	speaksAgain := false
+	if news, same := p.Silent.news(w, silent); news && !same {
+		changed, repeated := p.Silent.judge(w.Version, silent, w.From, w.To, m.Spec.Repeat)
+		p.settle(m, w)
+		if silent {
+			out = p.unjudged(m, w, Performing, p.Silent, changed, repeated, notComputed+strings.Join(w.Performance.NotComputed, "; "))
+		}
+		speaksAgain = changed && !silent
+	}
+	news, same := p.Worse.news(w, w.Performance.Degraded)
+	if !news || same || silent && !w.Performance.Degraded {
+		return out
 	}
 	changed, repeated := p.Worse.judge(w.Version, w.Performance.Degraded, w.From, w.To, m.Spec.Repeat)
 	p.settle(m, w)
+	if speaksAgain && !w.Performance.Degraded {
+		changed = true
+	}
 	if !changed && !repeated {
-		return nil
+		return out
 	}
 	f := finding(m, w, Performing, p.Worse)
 	f.Repeated, f.Labelled = repeated, w.Performance.Labelled
@@ -100,18 +136,32 @@ func (p *Progress) perform(m Monitor, w Window) []told {
 	f.Reason = strings.Join(words, "; ")
 	if !w.Performance.Degraded {
 		f.Reason = fmt.Sprintf("no metric is beyond its limit in the window from %s to %s", day(w.From), day(w.To))
-		return []told{{EventRecovered, f}}
+		return append(out, told{EventRecovered, f})
 	}
-	return []told{{EventDegraded, f}}
+	return append(out, told{EventDegraded, f})
 }
 
-// settle makes the state that people see of the two streaks.
+// news reports whether a window says more than the streak knows: no newer one was judged
+// already. same says that it is the newest one, as it was.
+func (st *Streak) news(w Window, bad bool) (news, same bool) {
+	if w.Version == st.Version && w.To.Before(st.Newest) {
+		return false, false
+	}
+	return true, w.Version == st.Version && w.To.Equal(st.Newest) && bad == st.Bad
+}
+
+// notComputed begins what is said of metrics with a limit that could not be computed.
+const notComputed = "metrics with a limit could not be computed: "
+
+// settle makes the state that people see of the streaks.
 func (p *Progress) settle(m Monitor, w Window) {
 	before := p.Status.State
 	st := &p.Status
 	st.Version = w.Version
 	worse := p.Worse.Bad && p.Worse.Version == w.Version
-	drifted := p.Drift.Bad && p.Drift.Version == w.Version
+	blind := p.Blind.Bad && p.Blind.Version == w.Version
+	silent := p.Silent.Bad && p.Silent.Version == w.Version
+	drifted := p.Drift.Bad && p.Drift.Version == w.Version && !blind // what it was before says nothing of now
 	switch {
 	case worse:
 		st.State, st.Since = Degraded, &p.Worse.Since
@@ -121,6 +171,23 @@ func (p *Progress) settle(m Monitor, w Window) {
 		if w.Drifted {
 			st.Reason = driftWords(m, w)
 		}
+	case blind, silent:
+		st.State, st.Since = Unjudged, &p.Blind.Since
+		if !blind || silent && p.Silent.Since.Before(p.Blind.Since) {
+			st.Since = &p.Silent.Since
+		}
+		var why []string
+		if w.Unjudged {
+			why = append(why, w.Note)
+		} else if blind {
+			why = append(why, "inputs and scores cannot be compared since "+day(p.Blind.Since))
+		}
+		if len(w.Performance.NotComputed) > 0 {
+			why = append(why, notComputed+strings.Join(w.Performance.NotComputed, "; "))
+		} else if silent {
+			why = append(why, "metrics with a limit cannot be computed since "+day(p.Silent.Since))
+		}
+		st.Reason = strings.Join(why, "; ")
 	default:
 		if before != OK {
 			from := w.From

@@ -55,7 +55,20 @@ type Progress struct {
 	Status Status
 	Drift  Streak
 	Worse  Streak
-	Open   []byte // sealed panes
+	// Blind are windows that had rows enough and could not be compared, Silent those of
+	// which a metric with a limit could not be computed.
+	Blind  Streak
+	Silent Streak
+	// Compared is what windows of each version were compared with last: a baseline that
+	// was there and is lost is not replaced by a window.
+	Compared map[int64]Compared
+	Open     []byte // sealed panes
+}
+
+// Compared is a baseline that a version had.
+type Compared struct {
+	Spec string `json:"spec"` // spec.baseline
+	Name string `json:"name"` // in words
 }
 
 // WindowFilter chooses windows by their end.
@@ -98,6 +111,14 @@ type Watched struct {
 	Version        int64 // the stable one
 	Residency      residency.Label
 	Classification string
+	// Columns are what requests are recorded with: keys, and the columns that the
+	// deployment makes the model's input of. Nil is not known.
+	Columns []string
+	// Classes are the names of the model's classes in the order of its probabilities;
+	// empty are their numbers. Positive is the place of the class whose probability is the
+	// score.
+	Classes  []string
+	Positive int
 }
 
 // Deployments tells what is deployed. Error: fault.NotFound.

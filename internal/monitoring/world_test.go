@@ -56,6 +56,8 @@ type world struct {
 	noScores bool
 	opened   int
 	revision int64
+	columns  []string
+	classes  []string
 	denied   policy.Action
 	hidden   string // classification that nobody may see
 	reads    []audit.Entry
@@ -107,6 +109,8 @@ func (w *world) service(change func(c *monitoring.Config)) *monitoring.Service {
 	return monitoring.New(c)
 }
 
+func (*world) allocator() memory.Allocator { return memory.DefaultAllocator }
+
 func (w *world) clock() time.Time { return w.now }
 
 func (w *world) Allow(_ context.Context, a policy.Action, o policy.Object) error {
@@ -129,14 +133,14 @@ func (w *world) Watched(_ context.Context, _, deployment string) (monitoring.Wat
 	if deployment != "delay" || w.gone {
 		return monitoring.Watched{}, fault.New(fault.NotFound, "no deployment %q", deployment)
 	}
-	return monitoring.Watched{ID: "dep_1", Revision: w.revision, Model: "delay", Version: w.version, Classification: "confidential"}, nil
+	return monitoring.Watched{ID: "dep_1", Revision: w.revision, Model: "delay", Version: w.version, Classification: "confidential", Columns: w.columns, Classes: w.classes, Positive: max(len(w.classes)-1, 0)}, nil
 }
 
-func (w *world) Training(context.Context, string, string, int64) (monitoring.Origin, error) {
+func (w *world) Training(context.Context, monitoring.OriginQuery) (monitoring.Origin, error) {
 	return w.origin, w.failing
 }
 
-func (w *world) Dataset(_ context.Context, _, _ string, _ int64, ref string) (monitoring.Origin, error) {
+func (w *world) Dataset(_ context.Context, _ monitoring.OriginQuery, ref string) (monitoring.Origin, error) {
 	o := w.origin
 	o.Ref = ref
 	return o, w.failing
@@ -211,7 +215,7 @@ func (w *world) predict(r *rand.Rand, at time.Time, shift float64, change func(r
 	serial++
 	rec := &prediction.Record{
 		ID: fmt.Sprintf("prd_%d", serial), Project: "nyc", Deployment: "delay", Model: "delay", Version: w.version, At: at, Received: w.now,
-		Replay: true, Latency: time.Duration(1+r.IntN(9)) * time.Millisecond, Rows: 1, Scores: []float64{score(temp, wind)},
+		Replay: true, Latency: time.Duration(1+r.IntN(9)) * time.Millisecond, Rows: 1, Scores: []float64{score(temp, wind)}, Task: prediction.Binary,
 		Keys: []prediction.Column{{Name: "carrier", Texts: []string{[]string{"AA", "UA"}[r.IntN(2)]}}},
 		Inputs: []prediction.Column{
 			{Name: "weather:temp", Numbers: []float64{temp}}, {Name: "hour", Numbers: []float64{hour}}, {Name: "wind", Numbers: []float64{wind}},
@@ -272,7 +276,7 @@ func (w *world) windows(s *monitoring.Service) []monitoring.Window {
 // findings are the events about a monitor, in order: "monitor.drifted 2013-06-10".
 func (w *world) findings() (names []string, bodies []monitoring.Finding) {
 	w.t.Helper()
-	for _, e := range eventtest.All(w.t, w.db, monitoring.EventDrifted, monitoring.EventDegraded, monitoring.EventRecovered) {
+	for _, e := range eventtest.All(w.t, w.db, monitoring.EventDrifted, monitoring.EventDegraded, monitoring.EventUnjudged, monitoring.EventRecovered) {
 		var f monitoring.Finding
 		if err := e.Decode(&f); err != nil {
 			w.t.Fatal(err)

@@ -76,6 +76,7 @@ type claims struct {
 	Parents        []string `json:"parents,omitempty"`
 	OfJob          bool     `json:"of_job,omitempty"`
 	Datasets       []string `json:"datasets,omitempty"`
+	TrainedOn      string   `json:"trained_on,omitempty"`
 	FeatureViews   []string `json:"feature_views,omitempty"`
 	Environment    string   `json:"environment,omitempty"`
 	Residency      []string `json:"residency"`
@@ -86,7 +87,7 @@ func claimsOf(v Version) claims {
 	c := claims{
 		Project: string(v.Project), ModelID: string(v.ModelID), Version: v.Number, Source: v.Source,
 		Run: string(v.Run), LoggedModel: string(v.LoggedModel), Job: v.Job, Attempt: v.Attempt, Parents: v.Parents, OfJob: v.OfJob,
-		Datasets: v.Datasets, FeatureViews: v.FeatureViews, Environment: v.Environment, Classification: v.Classification,
+		Datasets: v.Datasets, TrainedOn: v.TrainedOn, FeatureViews: v.FeatureViews, Environment: v.Environment, Classification: v.Classification,
 	}
 	if len(c.Datasets) == 0 { // as JSON gives it back
 		c.Datasets = nil

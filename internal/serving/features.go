@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
@@ -96,8 +97,12 @@ func (s *Service) describe(ctx context.Context, project string, spec Spec) (*Fea
 		return nil, fault.Wrap(err, "spec.features.service")
 	}
 	for _, c := range f.Columns {
-		switch _, _, feature := strings.Cut(c, ":"); {
-		case feature && set.find(c) < 0:
+		_, _, feature := strings.Cut(c, ":")
+		at, err := naming.Find(set.Features, c)
+		switch {
+		case feature && err != nil:
+			return nil, fault.Wrap(err, "spec.features.columns")
+		case feature && at < 0:
 			return nil, fault.New(fault.Invalid, "spec.features.columns: feature service %s has no feature %q", set.Ref, c).
 				WithHint("It has %s.", strings.Join(set.Features, ", "))
 		case !feature && c == f.Input:
@@ -110,14 +115,10 @@ func (s *Service) describe(ctx context.Context, project string, spec Spec) (*Fea
 // find is the place of a feature that is named with or without the version of
 // its view; -1 when it is not there.
 func (f *FeatureSet) find(name string) int {
-	return slices.IndexFunc(f.Features, func(full string) bool { return full == name || plain(full) == name })
-}
-
-// plain is "weather:temp" for "weather@3:temp".
-func plain(feature string) string {
-	view, name, _ := strings.Cut(feature, ":")
-	view, _, _ = strings.Cut(view, "@")
-	return view + ":" + name
+	if at, err := naming.Find(f.Features, name); err == nil {
+		return at
+	}
+	return -1
 }
 
 // fits refuses a model whose input the columns do not fill.

@@ -19,7 +19,24 @@ import (
 type score struct {
 	output string // "": none is monitored
 	index  int    // column; -1 is the last
+	// task is what the model answers; empty is not known.
+	task prediction.Task
+	// label is the output with the class of each row; "": there is none. classed says
+	// that with it the number of probabilities tells the task, which the model's
+	// metadata leave open.
+	label   string
+	classed bool
+	names   []string // of the classes, in the order of the probabilities; may be empty
 }
+
+// Bounds of the classes of a model.
+const (
+	maxClasses = 1000
+	maxClass   = 256 // bytes of a name
+)
+
+// ofClasses reports whether an answer may have several classes.
+func (c score) ofClasses() bool { return c.task == prediction.Multiclass || c.classed }
 
 // scoreOf finds the score among a model's outputs. Error: fault.Invalid.
 func scoreOf(p *PredictionSpec, m runtime.Metadata) (score, error) {
@@ -34,7 +51,7 @@ func scoreOf(p *PredictionSpec, m runtime.Metadata) (score, error) {
 		out.output = floats[0]
 	}
 	if p == nil || p.Output == "" && p.Index == nil {
-		return out, nil
+		return out.classify(p, m)
 	}
 	if p.Output != "" {
 		out.output = p.Output
@@ -53,13 +70,131 @@ func scoreOf(p *PredictionSpec, m runtime.Metadata) (score, error) {
 		return out, fault.New(fault.Invalid, "spec.prediction.output: %q holds text", o.Name)
 	}
 	if p.Index == nil {
-		return out, nil
+		return out.classify(p, m)
 	}
 	out.index = *p.Index
 	if n := len(o.Shape); n > 1 && o.Shape[n-1] >= 0 && int64(out.index) >= o.Shape[n-1] || n == 1 && out.index > 0 {
 		return out, fault.New(fault.Invalid, "spec.prediction.index is %d, output %q has shape %v", out.index, o.Name, o.Shape)
 	}
-	return out, nil
+	return out.classify(p, m)
+}
+
+// classify finds out what the model answers: what the manifest declares, else what its
+// outputs are. A model with one output of whole numbers or texts, a value for each row,
+// beside its probabilities is a classifier, as those are that scikit-learn, XGBoost and
+// LightGBM export; a lone output of fractions may be anything. Error: fault.Invalid.
+func (c score) classify(p *PredictionSpec, m runtime.Metadata) (score, error) {
+	width := int64(-1) // of the score's output; -1 is known with the answer
+	var labels []string
+	for _, o := range m.Outputs {
+		lone := len(o.Shape) == 1 || len(o.Shape) == 2 && o.Shape[1] == 1
+		switch {
+		case o.Name == c.output && len(o.Shape) == 1:
+			width = 1
+		case o.Name == c.output && len(o.Shape) == 2:
+			width = o.Shape[1]
+		case o.Name == c.output:
+		case lone && (o.Datatype == runtime.Bytes || o.Datatype == runtime.Int64 || o.Datatype == runtime.Int32):
+			labels = append(labels, o.Name)
+		}
+	}
+	if len(labels) == 1 {
+		c.label = labels[0]
+	}
+	if p != nil {
+		c.task, c.names = p.Task, p.Classes
+		if n := int64(len(c.names)); n > 0 && width > 1 && n != width {
+			return c, fault.New(fault.Invalid, "spec.prediction.classes has %d names, and output %q has %d columns", n, c.output, width)
+		}
+	}
+	if c.task != "" || c.label == "" || c.output == "" {
+		return c, nil
+	}
+	switch {
+	case width > 2 && c.index < 0:
+		c.task = prediction.Multiclass
+	case width > 2: // what one class of several is judged as only the manifest can tell
+	case width > 0:
+		c.task = prediction.Binary
+	default:
+		c.classed = true
+	}
+	return c, nil
+}
+
+// classes are what an answer of several classes says of each row: which one it is, by the
+// model's own word or else by the highest probability, and how probable each is. task is
+// what the answer is.
+func (c score) classes(outputs []runtime.Tensor, rows int) (task prediction.Task, predicted []string, probabilities []float64) {
+	find := func(name string) any {
+		if i := slices.IndexFunc(outputs, func(t runtime.Tensor) bool { return t.Name == name }); i >= 0 && name != "" {
+			return outputs[i].Data
+		}
+		return nil
+	}
+	p := numbers(find(c.output))
+	if rows <= 0 || len(p)%rows != 0 {
+		p = nil
+	}
+	width := len(p) / max(rows, 1)
+	switch {
+	case c.task == "" && width > 2 && c.index < 0:
+		c.task = prediction.Multiclass
+	case c.task == "" && width > 2:
+	case c.task == "" && width > 0:
+		c.task = prediction.Binary
+	}
+	if c.task != prediction.Multiclass {
+		return c.task, nil, nil
+	}
+	switch data := find(c.label).(type) {
+	case []string:
+		predicted = data
+	case []int64:
+		predicted = texts(data)
+	case []int32:
+		predicted = texts(data)
+	default:
+		if width > 0 {
+			predicted = make([]string, rows)
+			for i := range predicted {
+				predicted[i] = c.class(highest(p[i*width : (i+1)*width]))
+			}
+		}
+	}
+	if len(predicted) != rows {
+		predicted = nil
+	}
+	if len(p) > prediction.MaxProbabilities || width < 2 {
+		p = nil
+	}
+	return c.task, predicted, p
+}
+
+// class is what a class is called by its number.
+func (c score) class(n int) string {
+	if n < len(c.names) {
+		return c.names[n]
+	}
+	return strconv.Itoa(n)
+}
+
+// highest is the place of the highest probability, the first of several.
+func highest(p []float64) (at int) {
+	for i, x := range p {
+		if x > p[at] {
+			at = i
+		}
+	}
+	return at
+}
+
+func texts[T int32 | int64](data []T) []string {
+	out := make([]string, len(data))
+	for i, n := range data {
+		out[i] = strconv.FormatInt(int64(n), 10)
+	}
+	return out
 }
 
 // of takes the scores out of an answer; nil when it has none for each row.
@@ -158,6 +293,10 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 	}
 	if failed == nil {
 		r.Scores = x.score.of(outputs, r.Rows)
+		r.Task = x.score.task
+		if x.score.ofClasses() {
+			r.Task, r.Predicted, r.Probabilities = x.score.classes(outputs, r.Rows)
+		}
 	} else {
 		r.Failure = failureOf(failed)
 		if c.gaveUp && !shadow {

@@ -10,11 +10,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
 	"github.com/falaj-ml/falaj/internal/serving/chain"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/serving/rollout"
 	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 )
@@ -97,7 +99,10 @@ type FeaturesSpec struct {
 type PredictionSpec struct {
 	Output string `json:"output,omitempty" doc:"Output tensor; the only float output when left out"`
 	Index  *int   `json:"index,omitempty" doc:"Column of it, from 0; the last when left out"`
-	Log    *bool  `json:"log,omitempty" doc:"false: answers are not remembered, so that there is nothing to monitor, to label, to verify, or to judge a new version by" default:"true"`
+	// Task is not guessed from answers or labels.
+	Task    prediction.Task `json:"task,omitempty" enum:"regression,binary,multiclass" doc:"What the model answers: regression, binary or multiclass; default, of a model with an output of classes beside its probabilities, binary for up to two and multiclass for more, else unknown"`
+	Classes []string        `json:"classes,omitempty" maxItems:"1000" doc:"What labels call the classes, in the order of the probabilities; default their numbers from 0"`
+	Log     *bool           `json:"log,omitempty" doc:"false: answers are not remembered, so that there is nothing to monitor, to label, to verify, or to judge a new version by" default:"true"`
 }
 
 // BatchingSpec is how requests wait for the model and share its runs.
@@ -165,6 +170,9 @@ func (s Spec) Validate() error {
 	if s.Prediction != nil && s.Prediction.Index != nil && *s.Prediction.Index < 0 {
 		return fault.New(fault.Invalid, "spec.prediction.index is %d; columns are counted from 0", *s.Prediction.Index)
 	}
+	if err := s.Prediction.validTask(); err != nil {
+		return err
+	}
 	if s.Rollout != (rollout.Spec{}) { // a metric's own defaults are its business
 		if err := s.Rollout.Validate(); err != nil {
 			return err
@@ -177,6 +185,31 @@ func (s Spec) Validate() error {
 		return fault.Wrap(err, "spec.runtime.remote")
 	}
 	return errors.Join(s.chain().Validate(), s.Features.validate())
+}
+
+func (p *PredictionSpec) validTask() error {
+	if p == nil {
+		return nil
+	}
+	switch p.Task {
+	case "", prediction.Regression, prediction.Binary:
+	case prediction.Multiclass:
+		if p.Index != nil {
+			return fault.New(fault.Invalid, "spec.prediction.index is given, and task multiclass takes all columns").WithHint("Leave out index.")
+		}
+	default:
+		return fault.New(fault.Invalid, "spec.prediction.task is %.40q", string(p.Task)).WithHint("It may be regression, binary or multiclass.")
+	}
+	if n := len(p.Classes); n > 0 && (p.Task == prediction.Regression || n < 2 || n > maxClasses || p.Task == prediction.Binary && n != 2) {
+		return fault.New(fault.Invalid, "spec.prediction.classes has %d names", n).
+			WithHint("Name 2 classes of a binary model, or 2 to %d of one of several classes; a regression has none.", maxClasses)
+	}
+	for i, c := range p.Classes {
+		if c == "" || len(c) > maxClass || !utf8.ValidString(c) || slices.Contains(p.Classes[:i], c) {
+			return fault.New(fault.Invalid, "spec.prediction.classes[%d] is %.60q; a class is a text of up to %d bytes, named once", i, c, maxClass)
+		}
+	}
+	return nil
 }
 
 func (b *BatchingSpec) validate() error {

@@ -216,6 +216,9 @@ func (c *call) also(x *target, wanted []string) []string {
 		}
 	}
 	add(x.score.output)
+	if x.score.ofClasses() && c.s.Predictions != nil && c.table.deployment.Spec.remembered() {
+		add(x.score.label)
+	}
 	if x.chain != nil && c.filled.columns == nil && c.s.Predictions != nil && c.table.deployment.Spec.remembered() {
 		for _, name := range x.chain.Seen() {
 			add(name)

@@ -164,6 +164,7 @@ type Origin struct {
 	Job            string          // "job_01J…"; empty for what a person logs
 	Attempt        string          // "att_01J…"
 	Datasets       []string        // dataset versions the producer could read, "weather@1"
+	TrainedOn      string          // the one of Datasets that it trained on; empty is not known
 	FeatureViews   []string        // feature view versions, "weather_by_origin@1"
 	Environment    string          // digest of the run environment
 	Residency      residency.Label // nil is {home}

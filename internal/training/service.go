@@ -124,6 +124,7 @@ type RunSpec struct {
 	Number         int
 	By             Actor
 	Inputs         []Input
+	TrainedOn      string // the name of the input that it trains on; empty is not known
 	Environment    environment.Digest
 	Residency      residency.Label
 	Classification project.Classification

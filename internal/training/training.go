@@ -112,6 +112,7 @@ type Spec struct {
 	Resources   resource.Amount      `json:"resources,omitzero" doc:"What one attempt needs; default 1 cpu and 1GiB"`
 	Disk        engine.Disk          `json:"disk,omitzero" doc:"What one attempt keeps at most on disk: scratch, output, checkpoints and files; default what the installation gives. It is ended when it keeps more"`
 	Data        map[string]string    `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version; models as models:/NAME/VERSION or models:/NAME@ALIAS"`
+	Trains      string               `json:"training_data,omitempty" doc:"Which input of data the program trains on, by its name: monitors compare with it what the model sees later. Needed where data has several datasets and such a baseline is wanted; of one dataset it is that one. A model says: what that was trained on"`
 	Params      Params               `json:"params,omitempty" doc:"Hyper-parameters by name, each a text, number, true, false or null: the program finds them as JSON in $FALAJ_PARAMS and where its command has ${params.NAME}, and its run has them as falaj.param.NAME"`
 	Tables      []string             `json:"tables,omitempty" doc:"Open datasets that it reads and writes as tables, by the catalog at $FALAJ_URL/iceberg with $FALAJ_TOKEN; on pools of the server's own machine"`
 	Env         map[string]string    `json:"env,omitempty" doc:"Environment variables; readable by everybody who may see the job, so passwords and keys belong into secrets"`
@@ -291,6 +292,9 @@ func (s Spec) validData() error {
 			return fault.New(fault.Invalid, "data names %q and %q would both be %s", other, name, v)
 		}
 		vars[v] = name
+	}
+	if _, there := s.Data[s.Trains]; s.Trains != "" && !there {
+		return fault.New(fault.Invalid, "training_data: %.60q is no input", s.Trains).WithHint("Name one of data: %s.", strings.Join(slices.Sorted(maps.Keys(s.Data)), ", "))
 	}
 	return nil
 }
@@ -477,6 +481,25 @@ type Job struct {
 	StartedAt   time.Time        `json:"started_at,omitzero"`
 	EndedAt     time.Time        `json:"ended_at,omitzero"`
 	Revision    int64            `json:"revision"`
+}
+
+// TrainedOn is the name of the input that the job trains on: the one that it declares, or
+// its only dataset. Empty where that is not known.
+func (j Job) TrainedOn() string {
+	if j.Spec.Trains != "" {
+		return j.Spec.Trains
+	}
+	only := ""
+	for _, in := range j.Inputs {
+		switch {
+		case in.Dataset() == "":
+		case only != "":
+			return ""
+		default:
+			only = in.Name
+		}
+	}
+	return only
 }
 
 // Pinned is the specification with the versions that the job read and the environment that

@@ -73,7 +73,7 @@ func deployed(t *testing.T, manifests string, rows int) *lake {
 	}
 	s := live.New(t, "")
 	s.Up(t)
-	l := &lake{s.Project(t, "nyc"), rand.New(rand.NewPCG(1, 2))}
+	l := lakeOf(s.Project(t, "nyc"))
 	l.Apply(manifests)
 	var history strings.Builder
 	history.WriteString("hours,weather__temp\n")
@@ -88,6 +88,8 @@ func deployed(t *testing.T, manifests string, rows int) *lake {
 	l.Apply(deployment)
 	return l
 }
+
+func lakeOf(p *live.Project) *lake { return &lake{p, rand.New(rand.NewPCG(1, 2))} }
 
 func (l *lake) row(shift float64) (hours, temp float64) {
 	return 2 + l.r.NormFloat64(), 1 + shift + l.r.NormFloat64()

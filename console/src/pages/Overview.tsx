@@ -38,7 +38,7 @@ export function OverviewPage({ project }: { project: string }) {
   const by = (rows: readonly { state: string }[], ...states: string[]) => rows.filter((r) => states.includes(r.state)).length;
   const tiles = [
     { name: 'Deployments', path: 'deployments', list: deployments, notes: [[by(deployments.rows, 'failed'), 'failed'], [by(deployments.rows, 'loading'), 'loading']] },
-    { name: 'Monitors', path: 'monitoring', list: monitors, notes: [[by(monitors.rows, 'degraded'), 'degraded'], [by(monitors.rows, 'drifted'), 'drifted']] },
+    { name: 'Monitors', path: 'monitoring', list: monitors, notes: [[by(monitors.rows, 'degraded'), 'degraded'], [by(monitors.rows, 'drifted'), 'drifted'], [by(monitors.rows, 'unjudged'), 'unjudged']] },
     { name: 'Jobs', path: 'jobs', list: jobs, notes: [[by(jobs.rows, 'running'), 'running'], [by(jobs.rows, 'queued'), 'queued']] },
     { name: 'Models', path: 'models', list: models, notes: [] },
     { name: 'Datasets', path: 'datasets', list: datasets, notes: [] },
@@ -46,7 +46,7 @@ export function OverviewPage({ project }: { project: string }) {
   const attention = useMemo(
     () => [
       ...deployments.rows.filter((d) => d.state === 'failed').map((d) => ({ key: d.id, href: pathOf(project, 'deployments', d.name), what: d.name, state: d.state, why: d.reason ?? '' })),
-      ...monitors.rows.filter((m) => m.state === 'drifted' || m.state === 'degraded' || m.problem).map((m) => ({ key: m.name, href: pathOf(project, 'deployments', m.deployment), what: m.deployment, state: m.state, why: m.problem || m.reason || '' })),
+      ...monitors.rows.filter((m) => m.state === 'drifted' || m.state === 'degraded' || m.state === 'unjudged' || m.problem).map((m) => ({ key: m.name, href: pathOf(project, 'deployments', m.deployment), what: m.deployment, state: m.state, why: m.problem || m.reason || '' })),
       ...jobs.rows.filter((j) => j.state === 'queued').slice(0, 5).map((j) => ({ key: j.id, href: pathOf(project, 'jobs', j.id), what: j.name, state: j.state, why: j.reason ?? '' })),
     ],
     [deployments.rows, monitors.rows, jobs.rows, project],

@@ -8,7 +8,7 @@ const tones: Record<string, Tone> = {
   ready: 'good', ok: 'good', finished: 'good', succeeded: 'good', promoted: 'good', done: 'good', complete: 'good', allowed: 'good', live: 'good', accepted: 'good',
   running: 'busy', loading: 'busy', starting: 'busy', placing: 'busy', claimed: 'busy', connecting: 'busy', checkpointing: 'busy',
   queued: 'quiet', scheduled: 'quiet', killed: 'quiet', waiting: 'quiet', cancelled: 'quiet', skipped: 'quiet', ended: 'quiet', stopped: 'quiet', inconclusive: 'warn',
-  drifted: 'warn', quarantined: 'warn', rolled_back: 'warn', away: 'warn', refused: 'bad',
+  drifted: 'warn', unjudged: 'warn', quarantined: 'warn', rolled_back: 'warn', away: 'warn', refused: 'bad',
   degraded: 'bad', failed: 'bad', lost: 'bad', denied: 'bad', rejected: 'bad',
 };
 

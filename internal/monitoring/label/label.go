@@ -44,14 +44,19 @@ const (
 	MaxLabels = 10_000    // in one call
 	maxValues = 1_000_000 // in one call
 	maxID     = 256       // bytes
+	maxText   = 256       // bytes of a class
 )
 
 // Label says what turned out to be true for a prediction.
 type Label struct {
 	ID     string    // of the prediction
 	Values []float64 // one for each of its rows; false is 0, true 1
+	Texts  []string  // the class of each row, in place of Values
 	At     time.Time // when it became known, on the clock of the records; zero: now
 }
+
+// rows is how many rows of the prediction it says something about.
+func (l Label) rows() int { return len(l.Values) + len(l.Texts) }
 
 // Status is what became of a label.
 type Status string
@@ -140,15 +145,22 @@ func validate(labels []Label) error {
 		case l.ID == "" || len(l.ID) > maxID || !utf8.ValidString(l.ID):
 			return fault.New(fault.Invalid, "labels[%d]: the id has %d bytes", i, len(l.ID)).
 				WithHint("It is the id of the answer: text of 1 to %d bytes.", maxID)
-		case len(l.Values) == 0:
+		case l.rows() == 0:
 			return fault.New(fault.Invalid, "labels[%d]: there is no value", i).WithHint("Give value, or values with one for each row of the request.")
+		case len(l.Values) > 0 && len(l.Texts) > 0:
+			return fault.New(fault.Invalid, "labels[%d]: its values are numbers and texts", i).WithHint("Write all classes of a prediction as text, or all values as numbers.")
 		}
-		if total += len(l.Values); total > maxValues {
+		if total += l.rows(); total > maxValues {
 			return fault.New(fault.TooLarge, "more than %d values", maxValues).WithHint("Send them in several requests.")
 		}
-		for _, v := range l.Values {
+		for n, v := range l.Values {
 			if math.IsNaN(v) || math.IsInf(v, 0) {
-				return fault.New(fault.Invalid, "labels[%d]: %v is not a label", i, v).WithHint("Leave out what is not known yet.")
+				return fault.New(fault.Invalid, "labels[%d].values[%d]: %v is not a label", i, n, v).WithHint("Leave out what is not known yet.")
+			}
+		}
+		for n, v := range l.Texts {
+			if v == "" || len(v) > maxText || !utf8.ValidString(v) {
+				return fault.New(fault.Invalid, "labels[%d].values[%d]: %.60q is no class", i, n, v).WithHint("A class is a text of 1 to %d bytes.", maxText)
 			}
 		}
 	}

@@ -20,6 +20,7 @@ type Pair struct {
 	Seq        int64 // its place; Pairs goes on after it
 	Record     *prediction.Record
 	Labels     []float64 // one for each of Record.Rows
+	Texts      []string  // the class of each row, in place of Labels
 	LabelledAt time.Time // on the clock of the records
 	Received   time.Time // of the label
 }
@@ -56,8 +57,8 @@ func (s *Service) Pairs(ctx context.Context, project, deployment string, after i
 			if err != nil {
 				return err
 			}
-			if r != nil && r.ID == row.ID && r.Rows == len(values) {
-				if err := visit(Pair{Seq: row.Seq, Record: r, Labels: values, LabelledAt: row.At, Received: row.Received}); err != nil {
+			if r != nil && r.ID == row.ID && r.Rows == values.rows() {
+				if err := visit(Pair{Seq: row.Seq, Record: r, Labels: values.numbers, Texts: values.texts, LabelledAt: row.At, Received: row.Received}); err != nil {
 					return err
 				}
 			}
@@ -183,7 +184,7 @@ func (s *Service) settleAll(ctx context.Context, p Place, x *index) error {
 			if err != nil {
 				return err
 			}
-			if r.Status, r.Where = x.find(r.ID, len(values), s.cfg.Horizon); r.Status == Unknown && r.Received.Before(old) {
+			if r.Status, r.Where = x.find(r.ID, values.rows(), s.cfg.Horizon); r.Status == Unknown && r.Received.Before(old) {
 				r.Status = Expired
 			}
 			if r.Status != Unknown {

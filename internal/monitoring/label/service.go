@@ -144,11 +144,11 @@ func (s *Service) Add(ctx context.Context, project, deployment string, labels []
 		if r.At.IsZero() {
 			r.At = now
 		}
-		if r.Sealed, err = key.seal(l.ID, l.Values); err != nil {
+		if r.Sealed, err = key.seal(l.ID, truth{l.Values, l.Texts}); err != nil {
 			return Answer{}, err
 		}
-		r.Status, r.Where = x.find(l.ID, len(l.Values), s.cfg.Horizon)
-		fresh[i] = incoming{r, l.Values}
+		r.Status, r.Where = x.find(l.ID, l.rows(), s.cfg.Horizon)
+		fresh[i] = incoming{r, truth{l.Values, l.Texts}}
 	}
 	var answer Answer
 	err = s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
@@ -161,7 +161,19 @@ func (s *Service) Add(ctx context.Context, project, deployment string, labels []
 // incoming is a label that came, with its values.
 type incoming struct {
 	Row
-	values []float64
+	values truth
+}
+
+// truth is what a label says of each row: numbers, or classes as text.
+type truth struct {
+	numbers []float64
+	texts   []string
+}
+
+func (t truth) rows() int { return len(t.numbers) + len(t.texts) }
+
+func (t truth) equal(o truth) bool {
+	return slices.Equal(t.numbers, o.numbers) && slices.Equal(t.texts, o.texts)
 }
 
 // insert keeps those of the labels that are new, in the caller's transaction.
@@ -181,7 +193,7 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, p Place, facts Facts
 			if err != nil {
 				return err
 			}
-			if !slices.Equal(values, r.values) {
+			if !values.equal(r.values) {
 				status = Contradicts
 			}
 		} else {
@@ -254,9 +266,12 @@ func digest(rows []incoming) []byte {
 	for _, r := range rows {
 		b = binary.AppendUvarint(b[:0], uint64(len(r.ID)))
 		b = append(b, r.ID...)
-		b = binary.AppendUvarint(b, uint64(len(r.values)))
-		for _, v := range r.values {
+		b = binary.AppendUvarint(b, uint64(r.values.rows())) //nolint:gosec // G115: a length
+		for _, v := range r.values.numbers {
 			b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v))
+		}
+		for _, v := range r.values.texts {
+			b = append(binary.AppendUvarint(b, uint64(len(v))), v...)
 		}
 		b = binary.AppendVarint(b, r.At.UnixMicro())
 		h.Write(b)
@@ -286,24 +301,71 @@ func (k key) bound(id string) []byte {
 	return []byte("label/" + k.place.Project + "/" + k.place.Deployment + "/" + id)
 }
 
-func (k key) seal(id string, values []float64) ([]byte, error) {
-	plain := make([]byte, 0, 8*len(values))
-	for _, v := range values {
+// textsMark begins the plain form of classes: their lengths and bytes follow. Numbers
+// are eight bytes each, and so a multiple of eight long; classes are filled up to one more
+// than such a multiple.
+const textsMark = 'T'
+
+func (k key) seal(id string, values truth) ([]byte, error) {
+	plain := make([]byte, 0, 8*len(values.numbers))
+	for _, v := range values.numbers {
 		plain = binary.LittleEndian.AppendUint64(plain, math.Float64bits(v))
+	}
+	if len(values.texts) > 0 {
+		plain = binary.AppendUvarint(append(plain, textsMark), uint64(len(values.texts)))
+		for _, t := range values.texts {
+			plain = append(binary.AppendUvarint(plain, uint64(len(t))), t...)
+		}
+		for len(plain)%8 != 1 {
+			plain = append(plain, 0)
+		}
 	}
 	return k.aead.Encrypt(plain, k.bound(id))
 }
 
-func (k key) open(r Row) ([]float64, error) {
+func (k key) open(r Row) (truth, error) {
 	plain, err := k.aead.Decrypt(r.Sealed, k.bound(r.ID))
-	if err != nil || len(plain)%8 != 0 {
-		return nil, fault.New(fault.Conflict, "label %s does not open: it was changed, or belongs to another installation", r.ID)
-	}
-	values := make([]float64, len(plain)/8)
-	for i := range values {
-		values[i] = math.Float64frombits(binary.LittleEndian.Uint64(plain[8*i:]))
+	values, ok := decodeTruth(plain)
+	if err != nil || !ok {
+		return truth{}, fault.New(fault.Conflict, "label %s does not open: it was changed, or belongs to another installation", r.ID)
 	}
 	return values, nil
+}
+
+// decodeTruth reads the plain form of a label's values.
+func decodeTruth(plain []byte) (t truth, ok bool) {
+	if len(plain)%8 == 0 {
+		t.numbers = make([]float64, len(plain)/8)
+		for i := range t.numbers {
+			t.numbers[i] = math.Float64frombits(binary.LittleEndian.Uint64(plain[8*i:]))
+		}
+		return t, true
+	}
+	if len(plain)%8 != 1 || plain[0] != textsMark {
+		return t, false
+	}
+	plain = plain[1:]
+	count := func() int {
+		n, size := binary.Uvarint(plain)
+		if size <= 0 || n > uint64(len(plain)-size) { //nolint:gosec // G115: at most what is left
+			return -1
+		}
+		plain = plain[size:]
+		return int(n) //nolint:gosec // G115: at most what is left
+	}
+	n := count()
+	if n < 1 {
+		return t, false
+	}
+	t.texts = make([]string, n)
+	for i := range t.texts {
+		size := count()
+		if size < 0 {
+			return truth{}, false
+		}
+		t.texts[i], plain = string(plain[:size]), plain[size:]
+	}
+	return t, true
 }
 
 // Counts is how many labels a deployment has had. Needs deployment.read.

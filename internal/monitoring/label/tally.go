@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -237,21 +238,13 @@ func (t *tally) pair(r Rollout, p Pair) {
 	if p.Record.Failure != "" {
 		return
 	}
-	if len(p.Record.Scores) != len(p.Labels) || len(p.Labels) == 0 {
+	loss, ok := lossOf(r.Spec, p)
+	if !ok {
 		t.Unjudged++
 		return
 	}
-	sum := 0.0
-	for i, label := range p.Labels {
-		loss, err := r.Spec.Loss(p.Record.Scores[i], label)
-		if err != nil {
-			t.Unjudged++
-			return
-		}
-		sum += loss
-	}
 	one := waiting{Replay: p.Record.Replay, Judged: 1}
-	if loss := sum / float64(len(p.Labels)); key == 0 {
+	if key == 0 {
 		one.Loss.Add(loss)
 	} else {
 		one.Groups = map[uint32]rollout.Group{key % maxGroups: {N: 1, Sum: loss}}
@@ -264,6 +257,45 @@ func (t *tally) pair(r Rollout, p Pair) {
 	s.Loss.Merge(one.Loss)
 	s.Groups = added(s.Groups, one.Groups)
 }
+
+// lossOf is the mean loss of a labelled request's rows. Of an answer of several classes
+// only the error is known: whether the class is the right one. Its score is the
+// probability of one class, which a label of another says nothing about.
+func lossOf(spec rollout.Spec, p Pair) (mean float64, ok bool) {
+	classes := p.Texts
+	if p.Record.Task == prediction.Multiclass && classes == nil {
+		classes = make([]string, len(p.Labels))
+		for i, v := range p.Labels {
+			classes[i] = ClassOf(v)
+		}
+	}
+	sum := 0.0
+	switch {
+	case classes != nil:
+		if spec.Metric != rollout.Error || len(p.Record.Predicted) != len(classes) || len(classes) == 0 {
+			return 0, false
+		}
+		for i, c := range classes {
+			if p.Record.Predicted[i] != c {
+				sum++
+			}
+		}
+	case len(p.Record.Scores) != len(p.Labels) || len(p.Labels) == 0:
+		return 0, false
+	default:
+		for i, label := range p.Labels {
+			loss, err := spec.Loss(p.Record.Scores[i], label)
+			if err != nil {
+				return 0, false
+			}
+			sum += loss
+		}
+	}
+	return sum / float64(max(len(classes), len(p.Labels))), true
+}
+
+// ClassOf is what a class that labels give as a number is called: 2 is "2".
+func ClassOf(label float64) string { return strconv.FormatFloat(label, 'f', -1, 64) }
 
 // wait puts a loss where those of its time are.
 func (s *side) wait(at time.Time, delay time.Duration, one waiting) {

@@ -137,6 +137,10 @@ type status struct {
 	Of    string            `json:"of"`
 	Drift monitoring.Streak `json:"drift_streak"`
 	Worse monitoring.Streak `json:"worse_streak"`
+
+	Blind    monitoring.Streak             `json:"blind_streak,omitzero"`
+	Silent   monitoring.Streak             `json:"silent_streak,omitzero"`
+	Compared map[int64]monitoring.Compared `json:"compared,omitempty"`
 }
 
 // Progress implements monitoring.Store.
@@ -159,12 +163,12 @@ func (Store) Progress(ctx context.Context, tx *store.Tx, monitor monitoring.ID) 
 	if err := json.Unmarshal([]byte(r.Status), &s); err != nil {
 		return monitoring.Progress{}, fault.Wrap(err, "progress of monitor %s", monitor)
 	}
-	return monitoring.Progress{Seq: r.Seq, Of: s.Of, Cursor: r.Place, Labels: r.LabelPlace, Status: s.Status, Drift: s.Drift, Worse: s.Worse, Open: r.Open}, nil
+	return monitoring.Progress{Seq: r.Seq, Of: s.Of, Cursor: r.Place, Labels: r.LabelPlace, Status: s.Status, Drift: s.Drift, Worse: s.Worse, Blind: s.Blind, Silent: s.Silent, Compared: s.Compared, Open: r.Open}, nil
 }
 
 // PutProgress implements monitoring.Store.
 func (Store) PutProgress(ctx context.Context, tx *store.Tx, monitor monitoring.ID, p monitoring.Progress) error {
-	b, err := json.Marshal(status{Status: p.Status, Of: p.Of, Drift: p.Drift, Worse: p.Worse})
+	b, err := json.Marshal(status{Status: p.Status, Of: p.Of, Drift: p.Drift, Worse: p.Worse, Blind: p.Blind, Silent: p.Silent, Compared: p.Compared})
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,8 @@
 //
 //   - performance.go: Metric, the intervals.
 //   - classification.go: Classification, of probabilities of a binary label; its
-//     Calibration. regression.go: Regression, of numbers.
+//     Calibration. regression.go: Regression, of numbers. multiclass.go:
+//     Multiclass, of any number of classes, and its estimate, Confidence.
 //   - estimate.go: Estimate, classification without labels; Calibrator, which
 //     makes scores fit for it.
 //   - ranking.go: scores by rank, in bounded memory.

@@ -18,6 +18,7 @@ const (
 	Precision = "precision" // of the rows called positive, the share that is
 	Recall    = "recall"    // of the positive rows, the share called so
 	F1        = "f1"        // harmonic mean of the two
+	MacroF1   = "macro_f1"  // mean of the F1 of each class, of several classes
 	ECE       = "ece"       // expected calibration error, 10 bins of equal width
 	MAE       = "mae"       // mean absolute error
 	RMSE      = "rmse"      // root mean squared error

@@ -19,11 +19,11 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
@@ -194,23 +194,14 @@ func received(rec *prediction.Record) time.Time {
 	return rec.Received
 }
 
-// find is a column of numbers by the name of a feature, with or without the
-// version of its view.
+// find is a column of numbers by the name of a feature.
 func find(columns []prediction.Column, name string) *prediction.Column {
+	names := make([]string, len(columns))
 	for i := range columns {
-		if c := &columns[i]; (c.Name == name || plain(c.Name) == plain(name)) && len(c.Numbers) > 0 {
-			return c
-		}
+		names[i] = columns[i].Name
+	}
+	if at, err := naming.Find(names, name); err == nil && at >= 0 && len(columns[at].Numbers) > 0 {
+		return &columns[at]
 	}
 	return nil
-}
-
-// plain is "weather:temp" for "weather@3:temp".
-func plain(name string) string {
-	view, rest, ok := strings.Cut(name, ":")
-	if !ok {
-		return name
-	}
-	view, _, _ = strings.Cut(view, "@")
-	return view + ":" + rest
 }

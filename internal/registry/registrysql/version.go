@@ -38,6 +38,7 @@ type versionRow struct {
 	Parents        string
 	OfJob          bool
 	Datasets       string
+	TrainedOn      string
 	FeatureViews   string
 	Environment    string
 	Residency      string
@@ -61,7 +62,7 @@ func (r versionRow) version() (registry.Version, error) {
 		State: registry.State(r.State), Message: r.Message, Stage: registry.Stage(r.Stage), Description: r.Description,
 		Source: r.Source, Run: tracking.RunID(r.Run), LoggedModel: tracking.LoggedModelID(r.LoggedModel),
 		RunLink: r.RunLink, Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(),
-		Origin: tracking.Origin{Job: r.Job, Attempt: r.Attempt, Environment: r.Environment, Classification: r.Classification},
+		Origin: tracking.Origin{Job: r.Job, Attempt: r.Attempt, TrainedOn: r.TrainedOn, Environment: r.Environment, Classification: r.Classification},
 		OfJob:  r.OfJob, Digest: r.Digest, KeyID: r.KeyID,
 	}
 	var label residency.Label
@@ -92,7 +93,7 @@ func (Store) PutVersion(ctx context.Context, tx *store.Tx, v registry.Version) e
 		Model: string(v.ModelID), Number: v.Number, Project: string(v.Project), ModelName: v.Model, State: string(v.State),
 		Message: v.Message, Stage: string(v.Stage), Description: v.Description, Source: v.Source, Run: string(v.Run),
 		LoggedModel: string(v.LoggedModel), RunLink: v.RunLink, Owner: v.Owner, Created: store.At(v.Created),
-		Updated: store.At(v.Updated), Job: v.Job, Attempt: v.Attempt, Parents: toJSON(v.Parents), OfJob: v.OfJob, Datasets: toJSON(v.Datasets),
+		Updated: store.At(v.Updated), Job: v.Job, Attempt: v.Attempt, Parents: toJSON(v.Parents), OfJob: v.OfJob, Datasets: toJSON(v.Datasets), TrainedOn: v.TrainedOn,
 		FeatureViews: toJSON(v.FeatureViews), Environment: v.Environment, Residency: toJSON(v.Residency),
 		Classification: v.Classification, Digest: v.Digest, KeyID: v.KeyID,
 	}

@@ -3,6 +3,7 @@ package prediction
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -25,6 +26,7 @@ const (
 	flagOwner  = 1 << 3 // and then its owner
 	flagErased = 1 << 4 // rows of a person were blanked, in place
 	flagRemote = 1 << 5 // and then the remote and its zone
+	flagTask   = 1 << 6 // and then its task, classes and probabilities
 
 	columnDouble = 0 // 8 bytes a number
 	columnSingle = 1 // 4 bytes a number: all of them are float32 exactly
@@ -57,6 +59,17 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 	}
 	if r.Remote != "" {
 		flags |= flagRemote
+	}
+	if r.Task != "" {
+		flags |= flagTask
+	}
+	task := slices.Index(tasks, r.Task)
+	switch {
+	case task < 0 || r.Task == "" && len(r.Predicted)+len(r.Probabilities) > 0:
+		return dst, fault.New(fault.Invalid, "a prediction of task %q has classes", clip(string(r.Task)))
+	case len(r.Predicted) != 0 && len(r.Predicted) != r.Rows,
+		len(r.Probabilities) > MaxProbabilities || len(r.Probabilities)%max(r.Rows, 1) != 0:
+		return dst, fault.New(fault.Invalid, "a prediction has %d classes and %d probabilities for %d rows", len(r.Predicted), len(r.Probabilities), r.Rows)
 	}
 	start := len(dst)
 	dst = append(dst, codecVersion, flags)
@@ -109,6 +122,20 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 	if r.Remote != "" {
 		dst = appendText(appendText(dst, r.Remote), r.Zone)
 	}
+	if r.Task == "" {
+		return dst, nil
+	}
+	dst = binary.AppendUvarint(append(dst, byte(task)), uint64(len(r.Predicted))) //nolint:gosec // G115: one of a few tasks
+	for _, t := range r.Predicted {
+		if len(t) > maxText {
+			return dst[:start], fault.New(fault.TooLarge, "a class of %d bytes in a prediction is over the limit of %d", len(t), maxText)
+		}
+		dst = appendText(dst, t)
+	}
+	dst = appendNumbers(dst, r.Probabilities)
+	if len(dst)-start > maxRecord {
+		return dst[:start], fault.New(fault.TooLarge, "a prediction of more than %d bytes", maxRecord)
+	}
 	return dst, nil
 }
 
@@ -145,7 +172,7 @@ func decodeRecord(b []byte, r *Record) error {
 		return errRecord("its version is unknown")
 	}
 	flags := d.byte()
-	if flags&^(flagShadow|flagReplay|flagBucket|flagOwner|flagErased|flagRemote) != 0 {
+	if flags&^(flagShadow|flagReplay|flagBucket|flagOwner|flagErased|flagRemote|flagTask) != 0 {
 		return errRecord("its flags are unknown")
 	}
 	r.Shadow, r.Replay, r.Erased = flags&flagShadow != 0, flags&flagReplay != 0, flags&flagErased != 0
@@ -169,6 +196,21 @@ func decodeRecord(b []byte, r *Record) error {
 	if r.Remote, r.Zone = "", ""; flags&flagRemote != 0 {
 		r.Remote, r.Zone = d.text(), d.text()
 		d.bad = d.bad || r.Remote == ""
+	}
+	if r.Task, r.Predicted, r.Probabilities = "", nil, nil; flags&flagTask != 0 {
+		task := int(d.byte())
+		if n := d.count(maxRows, 1); n > 0 {
+			r.Predicted = make([]string, n)
+			for i := range r.Predicted {
+				r.Predicted[i] = d.text()
+			}
+		}
+		r.Probabilities = d.numbers(d.byte(), -1)
+		d.bad = d.bad || task == 0 || task >= len(tasks) || len(r.Predicted) != 0 && len(r.Predicted) != rows ||
+			len(r.Probabilities) > MaxProbabilities || len(r.Probabilities)%max(rows, 1) != 0
+		if !d.bad {
+			r.Task = tasks[task]
+		}
 	}
 	if d.bad || len(d.b) != 0 {
 		return errRecord("it is damaged")

@@ -268,14 +268,23 @@ func blank(b []byte, rows []int) error {
 				d.blankNumbers(kind, rows)
 				continue
 			}
-			for i := range count {
-				n := d.count(maxText, 1)
-				if slices.Contains(rows, i) {
-					clear(d.b[:n])
-				}
-				d.b = d.b[n:]
-			}
+			d.blankTexts(count, rows)
 		}
+	}
+	if flags := b[1]; flags&flagTask != 0 {
+		if flags&flagBucket != 0 {
+			d.count(math.MaxUint32, 0)
+		}
+		if flags&flagOwner != 0 {
+			d.fixed()
+		}
+		if flags&flagRemote != 0 {
+			d.text()
+			d.text()
+		}
+		d.byte()
+		d.blankTexts(d.count(maxRows, 1), rows)
+		d.blankBlocks(d.byte(), rows, count)
 	}
 	if d.bad {
 		return errRecord("it is damaged")
@@ -283,20 +292,39 @@ func blank(b []byte, rows []int) error {
 	return nil
 }
 
-// blankNumbers passes numbers, and makes those of the rows NaN.
-func (d *decoder) blankNumbers(kind byte, rows []int) {
+// blankTexts passes texts, and makes those of the rows zero bytes.
+func (d *decoder) blankTexts(count int, rows []int) {
+	for i := range count {
+		n := d.count(maxText, 1)
+		if slices.Contains(rows, i) {
+			clear(d.b[:n])
+		}
+		d.b = d.b[n:]
+	}
+}
+
+// blankNumbers passes numbers, one of each row, and makes those of the rows NaN.
+func (d *decoder) blankNumbers(kind byte, rows []int) { d.blankBlocks(kind, rows, 0) }
+
+// blankBlocks passes numbers, as many of each row of count, and makes those of the rows
+// NaN. 0 is a number for each.
+func (d *decoder) blankBlocks(kind byte, rows []int, count int) {
 	size := 8
 	if kind == columnSingle {
 		size = 4
 	}
 	n := d.count(maxRows, size)
-	for _, i := range rows {
-		switch {
-		case i >= n:
-		case size == 4:
-			binary.LittleEndian.PutUint32(d.b[4*i:], math.Float32bits(float32(math.NaN())))
-		default:
-			binary.LittleEndian.PutUint64(d.b[8*i:], math.Float64bits(math.NaN()))
+	width := 1
+	if count > 0 {
+		width = n / count
+	}
+	for _, row := range rows {
+		for i := row * width; i < min((row+1)*width, n); i++ {
+			if size == 4 {
+				binary.LittleEndian.PutUint32(d.b[4*i:], math.Float32bits(float32(math.NaN())))
+			} else {
+				binary.LittleEndian.PutUint64(d.b[8*i:], math.Float64bits(math.NaN()))
+			}
 		}
 	}
 	d.b = d.b[size*n:]

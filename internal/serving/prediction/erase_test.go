@@ -22,6 +22,8 @@ func asked(n int, who ...string) *prediction.Record {
 		column.Numbers = append(column.Numbers, float64(n)+float64(i)/3)
 		words.Texts = append(words.Texts, fmt.Sprintf("word %d of %s", n, who[i]))
 		r.Scores = append(r.Scores, float64(n)/7)
+		r.Task, r.Predicted = prediction.Multiclass, append(r.Predicted, "class of "+who[i])
+		r.Probabilities = append(r.Probabilities, 0.25, 0.5, float64(i+1)/3)
 	}
 	r.Inputs = []prediction.Column{column, words}
 	return r
@@ -101,16 +103,23 @@ func TestErase(t *testing.T) {
 			}
 			for row, name := range was.Keys[0].Texts {
 				if name != "carla" {
+					if r.Predicted[row] != was.Predicted[row] || !slices.Equal(r.Probabilities[3*row:3*row+3], was.Probabilities[3*row:3*row+3]) {
+						t.Errorf("record %d, row %d of %s: its class was changed", i, row, name)
+					}
 					if r.Keys[0].Texts[row] != name || r.Inputs[0].Numbers[row] != was.Inputs[0].Numbers[row] || r.Inputs[1].Texts[row] != was.Inputs[1].Texts[row] || r.Scores[row] != was.Scores[row] {
 						t.Errorf("record %d, row %d of %s was changed", i, row, name)
 					}
 					continue
+				}
+				if r.Predicted[row] != string(make([]byte, len("class of carla"))) || slices.ContainsFunc(r.Probabilities[3*row:3*row+3], func(p float64) bool { return !math.IsNaN(p) }) {
+					t.Errorf("record %d, row %d says class %q of %v", i, row, r.Predicted[row], r.Probabilities)
 				}
 				if r.Keys[0].Texts[row] != "\x00\x00\x00\x00\x00" || !math.IsNaN(r.Inputs[0].Numbers[row]) || !math.IsNaN(r.Scores[row]) || r.Inputs[1].Texts[row] != string(make([]byte, len(was.Inputs[1].Texts[row]))) {
 					t.Errorf("record %d, row %d says %v", i, row, r)
 				}
 			}
 			r.Keys, r.Inputs, r.Scores, r.Erased = was.Keys, was.Inputs, was.Scores, was.Erased
+			r.Predicted, r.Probabilities = was.Predicted, was.Probabilities
 			if !reflect.DeepEqual(r, was) {
 				t.Errorf("record %d is %+v, and was %+v", i, r, was)
 			}

@@ -58,7 +58,31 @@ type Record struct {
 	Keys     []Column  // the entities that were looked up, as text
 	Inputs   []Column  // what the model saw, by feature
 	Scores   []float64 // the monitored output, one for each row; empty when it failed
+	// Task is what the model answers: what the deployment declares, else what the
+	// model's outputs are. Empty where neither says so.
+	Task Task
+	// Of an answer of several classes (Multiclass): the predicted class of each row, as
+	// text, and the probabilities of the classes, row by row. Probabilities are empty
+	// where the model gives none, or more than MaxProbabilities.
+	Predicted     []string
+	Probabilities []float64
 }
+
+// Task is what a model answers.
+type Task string
+
+// The tasks.
+const (
+	Regression Task = "regression" // a number
+	Binary     Task = "binary"     // the probability of one of two classes
+	Multiclass Task = "multiclass" // one of several classes
+)
+
+// MaxProbabilities bounds the probabilities of a record.
+const MaxProbabilities = 1 << 18
+
+// tasks are the tasks by their number in a record.
+var tasks = []Task{"", Regression, Binary, Multiclass}
 
 // GaveUp is the Failure of a request whose asker went away before there was an answer,
 // or allowed less time than it would have taken.

@@ -133,6 +133,12 @@ func drawRecord(t *rapid.T) *prediction.Record {
 	if n := rapid.IntRange(0, 3).Draw(t, "scores"); n > 0 {
 		r.Scores = rapid.SliceOfN(number, n, n).Draw(t, "score")
 	}
+	r.Task = rapid.SampledFrom([]prediction.Task{"", prediction.Regression, prediction.Binary, prediction.Multiclass}).Draw(t, "task")
+	if r.Task == prediction.Multiclass && rows > 0 {
+		r.Predicted = rapid.SliceOfN(rapid.String(), rows, rows).Draw(t, "predicted")
+		n := rows * rapid.IntRange(1, 3).Draw(t, "classes")
+		r.Probabilities = rapid.SliceOfN(number, n, n).Draw(t, "probabilities")
+	}
 	return r
 }
 
@@ -178,6 +184,11 @@ func FuzzDecodeRecord(f *testing.F) {
 	b, _ := prediction.AppendRecord(nil, flights(3))
 	f.Add(b)
 	f.Add([]byte{1, 0})
+	several := flights(3)
+	several.Task, several.Predicted, several.Probabilities = prediction.Multiclass, make([]string, several.Rows), make([]float64, 3*several.Rows)
+	if b, err := prediction.AppendRecord(nil, several); err == nil {
+		f.Add(b)
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r prediction.Record
 		if prediction.DecodeRecord(b, &r) != nil {

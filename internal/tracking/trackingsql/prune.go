@@ -36,7 +36,7 @@ type markedRow struct {
 
 func marked(ctx context.Context, tx *store.Tx, table, gone string, args []any, after string, limit int, place func(id string) tracking.Place) ([]tracking.Marked, error) {
 	var rows []markedRow
-	err := tx.NewRaw(`SELECT t.id, t.name, t.experiment, t.job, t.attempt, t.datasets, t.feature_views, t.environment, t.residency, t.classification,
+	err := tx.NewRaw(`SELECT t.id, t.name, t.experiment, t.job, t.attempt, t.datasets, t.trained_on, t.feature_views, t.environment, t.residency, t.classification,
 			(SELECT COUNT(*) FROM tracking_artifact a WHERE a.owner = t.id) AS files, (SELECT COALESCE(SUM(a.size), 0) FROM tracking_artifact a WHERE a.owner = t.id) AS bytes
 		FROM `+table+` t WHERE `+gone+` AND t.id > ? ORDER BY t.id LIMIT ?`, append(args, after, limit)...).Scan(ctx, &rows)
 	out := make([]tracking.Marked, len(rows))

@@ -238,6 +238,7 @@ type OriginColumns struct {
 	Job            string
 	Attempt        string
 	Datasets       string
+	TrainedOn      string
 	FeatureViews   string
 	Environment    string
 	Residency      string
@@ -246,13 +247,13 @@ type OriginColumns struct {
 
 func originRow(o tracking.Origin) OriginColumns {
 	return OriginColumns{
-		Job: o.Job, Attempt: o.Attempt, Datasets: toJSON(o.Datasets), FeatureViews: toJSON(o.FeatureViews),
+		Job: o.Job, Attempt: o.Attempt, Datasets: toJSON(o.Datasets), TrainedOn: o.TrainedOn, FeatureViews: toJSON(o.FeatureViews),
 		Environment: o.Environment, Residency: toJSON(o.Residency), Classification: o.Classification,
 	}
 }
 
 func (c OriginColumns) origin() (tracking.Origin, error) {
-	o := tracking.Origin{Job: c.Job, Attempt: c.Attempt, Environment: c.Environment, Classification: c.Classification}
+	o := tracking.Origin{Job: c.Job, Attempt: c.Attempt, TrainedOn: c.TrainedOn, Environment: c.Environment, Classification: c.Classification}
 	var label residency.Label
 	err := errors.Join(fromJSON(c.Datasets, &o.Datasets), fromJSON(c.FeatureViews, &o.FeatureViews), fromJSON(c.Residency, &label))
 	o.Residency = label

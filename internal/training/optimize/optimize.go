@@ -183,7 +183,7 @@ func (r Request) Job(model, version string) (name string, spec training.Spec, er
 	}
 	spec = training.Spec{
 		Environment: r.Env, Script: script, Command: []string{string(b)}, Data: map[string]string{"model": onnxjob.Reference(model, version), "rows": r.Data},
-		Resources: amount, Pools: r.Pools,
+		Trains: "model", Resources: amount, Pools: r.Pools,
 	}
 	if !r.DryRun {
 		spec.Register = model

@@ -105,7 +105,7 @@ func (w *world) Submit(_ context.Context, _ project.Name, _ string, spec trainin
 
 func (w *world) Runnable(context.Context, project.Name, string, string) error { return w.broken }
 
-func (w *world) Stable(context.Context, project.Name, string) (Target, error) {
+func (w *world) Stable(context.Context, project.Name, string, string) (Target, error) {
 	return Target{Model: "delay", Version: 7}, w.stable
 }
 

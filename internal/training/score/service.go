@@ -19,8 +19,8 @@ type Jobs interface {
 type Deployments interface {
 	// Stable is the version that answers what no other one that is tried does. Errors:
 	// fault.NotFound; fault.PermissionDenied; fault.Unsupported where it runs on another
-	// server.
-	Stable(ctx context.Context, p project.Name, deployment string) (Target, error)
+	// server. The columns are those of the dataset.
+	Stable(ctx context.Context, p project.Name, deployment, dataset string) (Target, error)
 }
 
 // Config is what a Service needs.
@@ -43,7 +43,7 @@ func New(cfg Config) *Service { return &Service{cfg} }
 // answers; also environment.apply the first time. Errors besides those of Submit and of
 // Deployments: fault.Invalid.
 func (s *Service) Begin(ctx context.Context, p project.Name, deployment string, r Request) (training.Job, error) {
-	by, err := s.cfg.Deployments.Stable(ctx, p, deployment)
+	by, err := s.cfg.Deployments.Stable(ctx, p, deployment, r.Dataset)
 	if err != nil {
 		return training.Job{}, err
 	}

@@ -237,8 +237,8 @@ class Client:
     def label(self, deployment: str, labels: Mapping[str, Any], *, at: datetime | str | None = None) -> Labelled:
         """Say what turned out to be true for predictions, by their ids.
 
-        A value is a number, or true or false; for an answer of several rows a
-        list, with a value for each. ``at`` is when it became known, now when
+        A value is a number, true or false, or a class as text; for an answer of
+        several rows a list, with a value for each. ``at`` is when it became known, now when
         left out. Sending a label again changes nothing.
         """
         path, known = self._in_project(f"/deployments/{_quote(deployment)}/labels"), _instant("at", at)
@@ -282,7 +282,7 @@ class Client:
         return found
 
     def monitor(self, name: str) -> dict[str, Any]:
-        """A monitor with its ``state``: waiting, ok, drifted or degraded, and why."""
+        """A monitor with its ``state``: waiting, ok, unjudged, drifted or degraded, and why."""
         found: dict[str, Any] = self.request("GET", self._in_project(f"/monitors/{_quote(name)}"))
         return found
 
