@@ -277,8 +277,12 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 	if j.Model != "" {
 		why = fmt.Sprintf("%s registered %s", j.Job, j.Model)
 	}
+	at, err := a.triedAt(ctx, e.Project, began)
+	if err != nil {
+		return nil, err
+	}
 	return &intent{
-		Act: serving.Act{Deployment: began.Deployment, At: began.At, Reason: why, Evidence: evidence},
+		Act: serving.Act{Deployment: began.Deployment, At: at, Reason: why, Evidence: evidence},
 		do: func(ctx context.Context) (string, string, error) {
 			model, version, registered := strings.Cut(j.Model, "@")
 			switch {
@@ -317,6 +321,37 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 			return fmt.Sprintf("%s registered %s; it answers %d %% of the requests", j.Job, j.Model, r.Weight), string(r.ID), nil
 		},
 	}, nil
+}
+
+// triedAt is now, on the clock of the records that led to a retraining. Its window ended
+// before: a rollout that ended after the window, and hours before the job, would seem to
+// have ended just now, and its cool-down would keep the new version from ever being tried.
+func (a *App) triedAt(ctx context.Context, p string, began serving.Act) (time.Time, error) {
+	var f monitoring.Finding
+	if err := json.Unmarshal(began.Evidence, &f); err != nil {
+		return began.At, nil // do says so, with the act
+	}
+	m, err := a.monitoring.One(ctx, p, f.Monitor)
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return time.Time{}, err
+	}
+	return nowOf(f, m.Status, began.At, time.Now()), nil
+}
+
+// nowOf is now, on the clock of a finding's records: the wall's of live requests, and the
+// newest record's of a replay; never before the finding.
+func nowOf(f monitoring.Finding, seen monitoring.Status, found, wall time.Time) time.Time {
+	now := wall
+	if f.Replay {
+		now = found
+		if seen.Replayed != nil {
+			now = *seen.Replayed
+		}
+	}
+	if now.Before(found) {
+		return found
+	}
+	return now
 }
 
 // beginning refuses for now to say that nobody asked for a job, while a

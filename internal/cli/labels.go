@@ -320,6 +320,13 @@ func (a *app) judged(cmd *cobra.Command, c *client.Client, project, name, runnin
 	a.say("")
 	a.say("rollout %s: %s", p.Text("rollout"), p.Text("decision.outcome"))
 	a.say("  %s", p.Text("decision.reason"))
+	switch outcome := p.Text("decision.outcome"); {
+	case running == "" || p.Text("concluded") != "true":
+	case outcome == "hold":
+		a.say("  it waits for a person: falaj deploy promote %s, or falaj deploy rollback %s", name, name)
+	default:
+		a.say("  it is decided and not ended yet: the acts say why")
+	}
 	if problem := p.Text("problem"); problem != "" {
 		a.say("  it cannot be judged at the moment, and is tried again: %s", problem)
 	}

@@ -341,6 +341,7 @@ func (s *Service) Status(ctx context.Context, project, name string) (Status, err
 		return Status{}, err
 	}
 	out := Status{Since: s.since}
+	var claimed []Act
 	err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if out.Deployment, err = s.Store.One(ctx, tx, project, name); err != nil {
 			return err
@@ -351,7 +352,10 @@ func (s *Service) Status(ctx context.Context, project, name string) (Status, err
 		if out.Acts, err = s.Store.Acts(ctx, tx, project, name, maxShown); err != nil {
 			return err
 		}
-		out.Automation, err = s.automation(ctx, tx, out.Deployment)
+		if out.Automation, err = s.automation(ctx, tx, out.Deployment); err != nil {
+			return err
+		}
+		claimed, err = s.Store.Claimed(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -362,7 +366,7 @@ func (s *Service) Status(ctx context.Context, project, name string) (Status, err
 		out.Rollout = &out.History[0]
 	}
 	k := key{project, name}
-	out.Waiting = s.waiting(k, out)
+	out.Waiting = append(s.waiting(k, out), behind(k, claimed)...)
 	out.Lost, out.Unshadowed = s.lost.count(k), s.shadows.count(k)
 	out.Versions = s.counted(k, out.Deployment.Targets)
 	return out, nil
@@ -408,6 +412,22 @@ func (s *Service) waiting(k key, st Status) []string {
 				a.Kind, a.Outcome, k.name, k.name, a.Reason)
 		}
 		break
+	}
+	return out
+}
+
+// behind says which automatic acts of a deployment would wait at the moment for that of
+// another one: those of a kind are done one after the other. What the other is, and why
+// it is not done, is for who may read it.
+func behind(k key, claimed []Act) (out []string) {
+	for _, kind := range actKinds {
+		i := slices.IndexFunc(claimed, func(a Act) bool {
+			return a.Kind == kind && (key{a.Project, a.Deployment}) != k && a.Reason != a.Why()
+		})
+		if i >= 0 {
+			out = append(out, fmt.Sprintf("an automatic %s would wait for that of another deployment, which is tried again until %s at the latest",
+				kind, claimed[i].Made.Add(Patience).UTC().Format(time.RFC3339)))
+		}
 	}
 	return out
 }

@@ -166,6 +166,14 @@ func TestWaitingForActs(t *testing.T) {
 			t.Errorf("%q", st.Waiting)
 		}
 	}
+	if _, _, err := p.Apply(ctx, "nyc", "other", serving.Spec{Model: "m"}, false); err != nil {
+		t.Fatal(err)
+	}
+	other, err := p.Status(ctx, "nyc", "other")
+	if err != nil || len(other.Waiting) != 1 || !waits(other, "an automatic promote would wait for that of another deployment", act.Made.Add(15*time.Minute).UTC().Format(time.RFC3339)) ||
+		waits(other, "brier") {
+		t.Errorf("%q, %v", other.Waiting, err)
+	}
 	if again := claim(serving.ActPromote, "1-1", nil); again.Why() != "brier is better" || again.ID != act.ID {
 		t.Errorf("%+v", again)
 	}
