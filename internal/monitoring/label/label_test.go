@@ -589,7 +589,7 @@ func TestReplayHasItsOwnClock(t *testing.T) {
 
 // A replay that ends before its rollout stops the records' clock: the rollout says so
 // after a minute, and ends by the wall's after a week, or its own duration if that is
-// longer. A request begins the wait anew.
+// longer. A request begins the wait anew, and so does a label.
 func TestReplayThatStops(t *testing.T) {
 	for name, test := range map[string]struct {
 		duration string
@@ -617,7 +617,7 @@ func TestReplayThatStops(t *testing.T) {
 			}
 			ends := w.clock().Add(test.wait)
 			p := look(2 * time.Minute)
-			if want := "its replay brought no request since " + wall.Format(time.RFC3339) + ", and the rollout ends at " + ends.Format(time.RFC3339) + " unless one comes"; p.Concluded || !strings.Contains(p.Decision.Reason, want) {
+			if want := "its replay brought neither request nor label since " + wall.Format(time.RFC3339) + ", and the rollout ends at " + ends.Format(time.RFC3339) + " unless something comes"; p.Concluded || !strings.Contains(p.Decision.Reason, want) {
 				t.Errorf("%q, want %q", p.Decision.Reason, want)
 			}
 			w.now.Add((test.wait - 3*time.Minute).Microseconds())
@@ -625,8 +625,12 @@ func TestReplayThatStops(t *testing.T) {
 			if p := look(test.wait - time.Second); p.Concluded || p.Elapsed != 9*time.Hour {
 				t.Errorf("%+v", p)
 			}
+			w.add(one(8, 1))
+			if p := look(test.wait - time.Second); p.Concluded || p.Elapsed != 9*time.Hour {
+				t.Errorf("%+v", p)
+			}
 			if p := look(time.Second); !p.Concluded || p.Decision.Outcome != rollout.Rollback || !strings.Contains(p.Decision.Reason, "inconclusive after "+test.duration) ||
-				!strings.Contains(p.Decision.Reason, "its replay brought no request since") {
+				!strings.Contains(p.Decision.Reason, "its replay brought neither request nor label since") {
 				t.Errorf("%+v", p)
 			}
 			if all := w.concluded(); len(all) != 1 || !all[0].At.Equal(begin.Add(9*time.Hour)) {

@@ -62,7 +62,7 @@ type tally struct {
 	Replayed int64 `json:"replayed,omitempty"`
 	Live     int64 `json:"live,omitempty"`
 
-	// Seen is when the newest record of the rollout was received, on the wall's clock.
+	// Seen is when its newest record or label was received, on the wall's clock.
 	Seen time.Time `json:"seen,omitzero"`
 
 	Unjudged int64 `json:"unjudged,omitempty"` // labels that are none for the metric
@@ -230,6 +230,9 @@ func (t *tally) pair(r Rollout, p Pair) {
 	s := t.side(r, p.Record.Version)
 	if s == nil {
 		return
+	}
+	if p.Received.After(t.Seen) {
+		t.Seen = p.Received
 	}
 	key := p.Record.Bucket
 	if key == 0 || s.LabelledKeys.add(key) {
@@ -407,16 +410,16 @@ func (t *tally) over(r Rollout, now time.Time) bool {
 }
 
 // pause says that the rollout's replay brings nothing, and when that ends the rollout;
-// empty while it does. It is the same until a request comes.
+// empty while it does. It is the same until something comes.
 func (t *tally) pause(r Rollout, now time.Time) string {
 	if !t.replay() || now.Sub(t.Seen) < minPause {
 		return ""
 	}
-	since := "; its replay brought no request since " + t.Seen.UTC().Format(time.RFC3339)
+	since := "; its replay brought neither request nor label since " + t.Seen.UTC().Format(time.RFC3339)
 	if t.over(r, now) {
 		return since
 	}
-	return since + ", and the rollout ends at " + t.Seen.Add(r.patience()).UTC().Format(time.RFC3339) + " unless one comes"
+	return since + ", and the rollout ends at " + t.Seen.Add(r.patience()).UTC().Format(time.RFC3339) + " unless something comes"
 }
 
 // at is now on the clock of the records.
