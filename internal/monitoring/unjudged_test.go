@@ -372,7 +372,7 @@ func TestSeveralClasses(t *testing.T) {
 		loss      bool
 	}{
 		"numbers": {
-			predicted: func(k int) string { return strconv.Itoa(k) }, label: func(k int) label.Label { return label.Label{Values: []float64{float64(k)}} }, loss: true,
+			predicted: strconv.Itoa, label: func(k int) label.Label { return label.Label{Values: []float64{float64(k)}} }, loss: true,
 		},
 		"names": {
 			classes: words, predicted: func(k int) string { return words[k] }, label: func(k int) label.Label { return label.Label{Texts: []string{words[k]}} }, loss: true,

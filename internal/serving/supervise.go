@@ -348,7 +348,7 @@ func (s *Service) endOne(ctx context.Context, d Deployment, w wanting, f failure
 }
 
 // cause names the deaths for which a version was set aside.
-func (h health) cause(role Role) string {
+func (h *health) cause(role Role) string {
 	return string(role) + " set aside at " + h.deaths[len(h.deaths)-1].At.Format(time.RFC3339Nano)
 }
 

@@ -42,7 +42,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("seed %d, for %s", *seed, length)
 	o := &ocean{Server: live.New(t, ""), next: &sync.Mutex{}}
 	o.Up(t)
-	s := &soak{pond: o.pond(t), at: begin, truth: map[string]float64{}, rnd: rand.New(rand.NewPCG(*seed, 2))}
+	s := &soak{pond: o.pond(t), at: begin, ends: map[string]int{}, rnd: rand.New(rand.NewPCG(*seed, 2))}
 	// The score of a good version is near the truth, 0 or 1; a bad one is off by one.
 	s.Register("m", linear(0, 1, 0), linear(0, 1, 0), linear(1, 1, 0), linear(0, 1, 0))
 	s.Apply(`
@@ -69,7 +69,7 @@ func TestSoak(t *testing.T) {
 		return
 	}
 	s.settled()
-	t.Logf("%d flights until %s, %d answered; rollouts: %v; %d pauses, %d kills", s.flights, s.at.Format(time.DateOnly), len(s.answered), s.ends, s.pauses, s.kills)
+	t.Logf("%d flights until %s, rollouts: %v; %d pauses, %d kills", s.flights, s.at.Format(time.DateOnly), s.ends, s.pauses, s.kills)
 }
 
 // soak is a replay with what is known of it.
@@ -79,20 +79,22 @@ type soak struct {
 	at       time.Time // the replay's hour
 	rnd      *rand.Rand
 	flights  int
-	truth    map[string]float64 // of the flights that have left
-	answered []string
-	due      []flown
+	answered []flight // the newest
+	due      []flight
 	ends     map[string]int // by state
 
 	mu            sync.Mutex
 	pauses, kills int
 }
 
-// flown is a label that is known from a time on.
-type flown struct {
-	at time.Time
-	id string
+// flight is a request with its label, at the time when it left or the label is known.
+type flight struct {
+	at    time.Time
+	id    string
+	truth float64
 }
+
+func (f flight) label() client.Label { return client.Label{ID: f.id, Value: &f.truth} }
 
 // disturb stops and kills processes until ctx ends.
 func (s *soak) disturb(ctx context.Context, rnd *rand.Rand) {
@@ -118,6 +120,9 @@ func (s *soak) disturb(ctx context.Context, rnd *rand.Rand) {
 				if syscall.Kill(pid, syscall.SIGKILL) == nil {
 					lastKill = time.Now()
 					kills++
+					s.mu.Lock()
+					s.kills++
+					s.mu.Unlock()
 				}
 				continue
 			}
@@ -131,9 +136,6 @@ func (s *soak) disturb(ctx context.Context, rnd *rand.Rand) {
 		s.pauses++
 		s.mu.Unlock()
 	}
-	s.mu.Lock()
-	s.kills += kills
-	s.mu.Unlock()
 }
 
 // models are the server's descendants that run models.
@@ -190,7 +192,11 @@ func (s *soak) try(ctx context.Context) {
 			for end := time.Now().Add(2 * time.Second); time.Now().Before(end); <-tick.C {
 				for _, pid := range s.models() {
 					if !slices.Contains(before, pid) {
-						_ = syscall.Kill(pid, syscall.SIGKILL)
+						if syscall.Kill(pid, syscall.SIGKILL) == nil {
+							s.mu.Lock()
+							s.kills++
+							s.mu.Unlock()
+						}
 						return
 					}
 				}
@@ -204,6 +210,10 @@ func (s *soak) try(ctx context.Context) {
 	refused, answered := errors.AsType[*client.Error](err)
 	if err != nil && (!answered || !killed && refused.Status != http.StatusServiceUnavailable && refused.Status != http.StatusGatewayTimeout) {
 		t.Errorf("version %s is not tried: %v", version, err)
+		return
+	}
+	if err != nil && s.steady().Text("rollout.id") == "" { // another one will be
+		s.hour()
 		return
 	}
 	began, told := time.Now(), time.Now()
@@ -254,19 +264,17 @@ func (s *soak) why(st client.Object, running string) string {
 // hour has the flights of an hour leave, in any order, and sends the labels that are due.
 func (s *soak) hour() {
 	const flights, clients = 16, 4
-	ids, ats, xs := make([]string, flights), make([]time.Time, flights), make([]float64, flights)
+	leave, xs := make([]flight, flights), make([]float64, flights)
 	early := []client.Label{}
-	for i := range ids {
+	for i := range leave {
 		s.flights++
-		ids[i] = fmt.Sprintf("f%06d", s.flights)
-		ats[i] = s.at.Add(time.Duration(s.rnd.IntN(60)) * time.Minute)
-		truth := float64(s.rnd.IntN(2))
-		s.truth[ids[i]], xs[i] = truth, truth+0.3*s.rnd.NormFloat64()
+		f := flight{s.at.Add(time.Duration(s.rnd.IntN(60)) * time.Minute), fmt.Sprintf("f%06d", s.flights), float64(s.rnd.IntN(2))}
+		leave[i], xs[i] = f, f.truth+0.3*s.rnd.NormFloat64()
 		switch n := s.rnd.IntN(100); {
 		case n < 5: // its label comes before it
-			early = append(early, client.Label{ID: ids[i], Value: &truth})
+			early = append(early, f.label())
 		case n < 95:
-			s.due = append(s.due, flown{s.at.Add(time.Duration(s.rnd.IntN(48)) * time.Hour), ids[i]})
+			s.due = append(s.due, flight{s.at.Add(time.Duration(s.rnd.IntN(48)) * time.Hour), f.id, f.truth})
 		} // of the others there is none
 	}
 	s.label(early)
@@ -276,28 +284,28 @@ func (s *soak) hour() {
 		all.Go(func() {
 			for i := c; i < flights; i += clients {
 				body := map[string]any{
-					"id": ids[i], "inputs": []any{live.Tensor("X", "FP32", []float64{xs[i], 0}, 1, 2)},
-					"parameters": map[string]any{"as_of": ats[i].Format(time.RFC3339), "route_key": ids[i]},
+					"id": leave[i].id, "inputs": []any{live.Tensor("X", "FP32", []float64{xs[i], 0}, 1, 2)},
+					"parameters": map[string]any{"as_of": leave[i].at.Format(time.RFC3339), "route_key": leave[i].id},
 				}
 				var a live.Answer
 				// Who gets none gives up: a version that has no process for a moment answers 503.
 				if err := s.Foreign(s.C, http.MethodPost, "/v2/models/m/infer", body, &a); err == nil {
 					mu.Lock()
-					s.answered = append(s.answered, ids[i])
+					s.answered = append(s.answered, leave[i])
 					mu.Unlock()
 				}
 			}
 		})
 	}
 	all.Wait()
+	s.answered = s.answered[max(0, len(s.answered)-5000):]
 	s.at = s.at.Add(time.Hour)
 	now := []client.Label{}
-	s.due = slices.DeleteFunc(s.due, func(f flown) bool {
+	s.due = slices.DeleteFunc(s.due, func(f flight) bool {
 		if f.at.After(s.at) {
 			return false
 		}
-		truth := s.truth[f.id]
-		now = append(now, client.Label{ID: f.id, Value: &truth})
+		now = append(now, f.label())
 		return true
 	})
 	for range len(now) / 8 { // some come again
@@ -333,9 +341,6 @@ func (s *soak) ended(version, stable string) {
 		return
 	}
 	state, reason := run.Text("state"), run.Text("reason")
-	if s.ends == nil {
-		s.ends = map[string]int{}
-	}
 	s.ends[state]++
 	bad := func(v string) bool { return v == "3" }
 	want := "promoted"
@@ -364,17 +369,15 @@ func (s *soak) settled() {
 		return !strings.Contains(acts, "claimed"), errors.New(acts)
 	})
 	var labels []client.Label
-	for _, id := range s.answered {
-		truth := s.truth[id]
-		labels = append(labels, client.Label{ID: id, Value: &truth})
+	for _, f := range s.answered {
+		labels = append(labels, f.label())
 	}
-	for some := range slices.Chunk(labels, 5000) {
-		a, err := s.C.Label(t.Context(), s.Name, "m", some)
-		s.Must(err)
-		for _, r := range a.Results {
-			if r.Status != "accepted" && r.Status != "duplicate" {
-				t.Fatalf("the label of %s, which was answered, is %s", r.ID, r.Status)
-			}
+	a, err := s.C.Label(t.Context(), s.Name, "m", labels)
+	s.Must(err)
+	for i, r := range a.Results {
+		old := s.answered[i].at.Before(s.at.AddDate(0, 0, -29)) // a label comes too late after 30 days
+		if r.Status != "accepted" && r.Status != "duplicate" && (r.Status != "too_late" || !old) {
+			t.Fatalf("the label of %s, which was answered, is %s", r.ID, r.Status)
 		}
 	}
 	if out, code := s.Command(t.Context(), "deploy", "status", "m", "-p", s.Name); code != 0 || !strings.Contains(out, "deployment m of model m: ready") {
