@@ -168,6 +168,9 @@ type tree struct {
 
 func treeOf(n dataset.Node) tree {
 	t := tree{Name: "dataset " + n.Ref, Detail: n.Digest}
+	if n.Deleted != "" {
+		t.Detail += " deleted " + n.Deleted
+	}
 	if n.Repeated {
 		t.Detail += " (see above)"
 	}

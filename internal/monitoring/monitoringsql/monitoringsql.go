@@ -397,6 +397,6 @@ func (Store) DropBaselines(ctx context.Context, tx *store.Tx, project, deploymen
 }
 
 // Mentions gives the texts of monitors that have a word in them.
-func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
-	return store.Mentions(ctx, tx, "monitoring_monitor", "spec", string(p), word, each)
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
+	return store.Mentions(ctx, tx, store.Mention{Table: "monitoring_monitor", Column: "spec", By: "'monitor ' || name"}, string(p), word, each)
 }

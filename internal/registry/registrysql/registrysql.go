@@ -220,6 +220,6 @@ func (Store) Key(ctx context.Context, tx *store.Tx, p project.Name) (registry.Ke
 }
 
 // Mentions gives the texts of model versions that have a word in them.
-func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
-	return store.Mentions(ctx, tx, "registry_version", "datasets", string(p), word, each)
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
+	return store.Mentions(ctx, tx, store.Mention{Table: "registry_version", Column: "datasets", By: "'model ' || model_name || '@' || CAST(number AS TEXT)"}, string(p), word, each)
 }

@@ -399,6 +399,7 @@ func (Store) DatasetSummaries(ctx context.Context, tx *store.Tx, p project.Name,
 }
 
 // Mentions gives the texts of what runs read that have a word in them.
-func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
-	return store.Mentions(ctx, tx, "tracking_dataset", "source", string(p), word, each)
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
+	return store.Mentions(ctx, tx, store.Mention{Table: "tracking_dataset", Column: "source", By: `'run ' || COALESCE((SELECT MIN(i.run) FROM tracking_input i
+		WHERE i.project = tracking_dataset.project AND i.experiment = tracking_dataset.experiment AND i.name = tracking_dataset.name AND i.digest = tracking_dataset.digest), 'that was removed')`}, string(p), word, each)
 }
