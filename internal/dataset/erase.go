@@ -626,7 +626,7 @@ func (s *Service) Standing(ctx context.Context, p project.Name, ref Ref) (Ref, e
 // StoodFor lists the versions that one stands for, through every redaction, the last
 // one first: what was made of these was made of its rows, and more.
 func (s *Service) StoodFor(ctx context.Context, p project.Name, ref Ref) (was []Ref, err error) {
-	for {
+	for { // of a deleted dataset, too
 		v, err := s.Version(ctx, p, ref)
 		if err != nil || v.Redacts == 0 {
 			return was, err
