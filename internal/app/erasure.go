@@ -216,7 +216,7 @@ func (e erasedDatasets) departed(ctx context.Context, person dataset.Person, f *
 	for _, g := range gone {
 		v := g.Version
 		if g.Had {
-			f.Deleted = append(f.Deleted, privacy.Place{Name: v.Ref().String(), Rows: 1, Note: "deleted" + onAndBy(v) + "; the number of the person's rows was not kept"})
+			f.Deleted = append(f.Deleted, privacy.Place{Name: v.Ref().String(), Note: "deleted" + onAndBy(v) + "; how many of its rows were the person's was not kept"})
 		} else {
 			unknown = append(unknown, v)
 		}

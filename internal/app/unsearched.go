@@ -48,7 +48,7 @@ const ofModel = "SELECT m.project, 'model ' || m.name AS name, "
 
 // texts are all of them. What jobs have to say is in scripts.
 var texts = []text{
-	{inParams, store.Mention{Table: "tracking_param", Column: "value", By: "'run ' || run"}, "falaj run delete and falaj run prune"},
+	{inParams, store.Mention{Table: "tracking_param", Column: "value", By: "'run ' || run"}, "MLflow's client: delete_run, then falaj run prune"},
 	{inParams, store.Mention{Table: "(SELECT m.project, p.model, p.value FROM tracking_model_param p JOIN tracking_model m ON m.id = p.model)", Column: "value", By: "'logged model ' || model"}, "MLflow's client: delete_logged_model"},
 	{inParams, store.Mention{Table: "tuning_distribution", Column: "distribution", By: "'study ' || CAST(study AS TEXT)"}, "falaj delete sweep"},
 	{inParams, store.Mention{Table: "tuning_sweep", Column: "body", By: "'sweep ' || name"}, "falaj delete sweep"},
@@ -56,8 +56,8 @@ var texts = []text{
 	{inNotes, store.Mention{Table: "tracking_tag", Column: "value", By: "'run ' || run"}, "MLflow's client: delete_tag"},
 	{inNotes, store.Mention{Table: "tracking_experiment", Column: "name", By: "'experiment ' || CAST(id AS TEXT)"}, "MLflow's client: rename_experiment"},
 	{inNotes, store.Mention{Table: "tracking_experiment_tag", Column: "value", By: "'experiment ' || CAST(experiment AS TEXT)"}, "MLflow's client: delete_experiment_tag"},
-	{inNotes, store.Mention{Table: "tracking_dataset", Column: "source", By: "'experiment ' || CAST(experiment AS TEXT)"}, "falaj run delete and falaj run prune"},
-	{inNotes, store.Mention{Table: "tracking_dataset", Column: "profile", By: "'experiment ' || CAST(experiment AS TEXT)"}, "falaj run delete and falaj run prune"},
+	{inNotes, store.Mention{Table: "tracking_dataset", Column: "source", By: "'experiment ' || CAST(experiment AS TEXT)"}, "MLflow's client: delete_run, then falaj run prune"},
+	{inNotes, store.Mention{Table: "tracking_dataset", Column: "profile", By: "'experiment ' || CAST(experiment AS TEXT)"}, "MLflow's client: delete_run, then falaj run prune"},
 	{inNotes, store.Mention{Table: "tracking_model", Column: "name", By: "'logged model ' || id"}, "MLflow's client: delete_logged_model"},
 	{inNotes, store.Mention{Table: "(SELECT m.project, g.model, g.value FROM tracking_model_tag g JOIN tracking_model m ON m.id = g.model)", Column: "value", By: "'logged model ' || model"}, "MLflow's client: delete_logged_model_tag"},
 	{inNotes, store.Mention{Table: "registry_model", Column: "description", By: "'model ' || name"}, "MLflow's client: update_registered_model"},
@@ -296,7 +296,7 @@ func (l *leftovers) made(ctx context.Context, tx *store.Tx, jobs []training.Job)
 		if j.Attempts == 0 {
 			continue
 		}
-		l.add(inLogs, id, "its output is not searched; the job could read the person's rows", "falaj logs "+id+", falaj job redact "+id+" --text -")
+		l.add(inLogs, id, "its output is not searched; the job could read the person's rows", "falaj job logs "+id+", falaj job redact "+id+" --text -")
 		kept, err := trainingsql.Checkpoints{}.Checkpoints(ctx, tx, id)
 		if err != nil {
 			return err

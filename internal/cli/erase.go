@@ -252,8 +252,11 @@ func (a *app) sayPlaces(e client.Object) error {
 	}
 	if left := objectsIn(e, "unsearched"); len(left) > 0 {
 		a.say("Not searched, or the person may remain there:")
-		if err := a.print(left, []column{{"KIND", "kind"}, {"PLACE", "name"}, {"BECAUSE", "reason"}, {"TOOL", "tool"}}); err != nil {
-			return err
+		for _, u := range left { // lines: a table would cut what is to be done
+			a.say("  %s  %s: %s", plain(u.Text("kind")), plain(u.Text("name")), plain(u.Text("reason")))
+			if tool := u.Text("tool"); tool != "" {
+				a.say("    → %s", plain(tool))
+			}
 		}
 	}
 	if list, _ := e["models"].([]any); len(list) > 0 {

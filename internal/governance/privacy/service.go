@@ -756,7 +756,7 @@ func (s *Service) Certificate(ctx context.Context, p string, id ID) ([]byte, err
 // known reports whether somebody by this key was seen: in what was found, as text, or
 // by an erasure before.
 func (s *Service) known(ctx context.Context, r Row) (yes bool, err error) {
-	if r.Restored || slices.ContainsFunc(slices.Concat(r.Places, r.Deleted), func(p Place) bool { return p.Rows > 0 }) ||
+	if r.Restored || len(r.Deleted) > 0 || slices.ContainsFunc(r.Places, func(p Place) bool { return p.Rows > 0 }) ||
 		slices.ContainsFunc(r.Unsearched, func(u Unsearched) bool { return u.Seen }) {
 		return true, nil
 	}
