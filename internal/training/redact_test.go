@@ -69,7 +69,9 @@ func TestRedact(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	told := slices.ContainsFunc(bodies, func(b []byte) bool { return strings.Contains(string(b), "redacted") && strings.Contains(string(b), "request 2026-17") })
+	told := slices.ContainsFunc(bodies, func(b []byte) bool {
+		return strings.Contains(string(b), "redacted") && strings.Contains(string(b), "request 2026-17")
+	})
 	if !told {
 		t.Error("the redaction is not in the audit log")
 	}
