@@ -85,8 +85,8 @@ func (a *App) erasedFrom(ctx context.Context, tx *store.Tx, p project.Name, data
 }
 
 func (a *App) erasedDatasets() erasedDatasets {
-	return erasedDatasets{datasets: a.datasets, features: a.features, trained: func(ctx context.Context, p project.Name, refs []string) ([]string, error) {
-		return a.registry.TrainedOn(ctx, p, refs, "")
+	return erasedDatasets{datasets: a.datasets, features: a.features, learned: func(ctx context.Context, p project.Name) (map[string][]string, error) {
+		return a.registry.Learned(ctx, p)
 	}}
 }
 
@@ -99,8 +99,8 @@ func (c Config) ledgerPath() string {
 type erasedDatasets struct {
 	datasets *dataset.Service
 	features *feature.Service
-	// trained names the models that were trained on versions.
-	trained func(ctx context.Context, p project.Name, refs []string) ([]string, error)
+	// learned maps dataset versions to the models that were trained on them.
+	learned func(ctx context.Context, p project.Name) (map[string][]string, error)
 }
 
 // Kind implements privacy.Participant.
@@ -221,14 +221,23 @@ func (e erasedDatasets) departed(ctx context.Context, person dataset.Person, f *
 			unknown = append(unknown, v)
 		}
 	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	learned, err := e.learned(ctx, person.Project)
+	if err != nil || len(learned) == 0 {
+		return err
+	}
 	for _, v := range unknown {
-		refs, err := e.named(ctx, person.Project, privacy.Found{Deleted: []privacy.Place{{Kind: e.Kind(), Name: v.Ref().String()}}})
-		if err != nil {
-			return err
-		}
-		models, err := e.trained(ctx, person.Project, refs)
-		if err != nil {
-			return err
+		models := learned[v.Ref().String()]
+		if v.Redacts > 0 { // models name the version that it stood for
+			was, err := e.datasets.StoodFor(ctx, person.Project, v.Ref())
+			if err != nil {
+				return err
+			}
+			for _, ref := range was {
+				models = append(models, learned[ref.String()]...)
+			}
 		}
 		if len(models) == 0 {
 			continue // it left nothing

@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
@@ -115,7 +116,10 @@ func (a *App) unsearched(ctx context.Context, s privacy.Subject, f privacy.Found
 				return err
 			}
 			kinds = []string{inScripts, inParams, inNotes}
-		} else if len(jobs) > 0 {
+		} else if some, err := l.anyRun(ctx, tx); err != nil || some || len(jobs) > 0 {
+			if err != nil {
+				return err
+			}
 			why := fmt.Sprintf("a key of fewer than %d characters is in too many texts", leastText)
 			if !known {
 				why = "after a restore only the pseudonym of the person is known"
@@ -181,6 +185,20 @@ func (l *leftovers) jobs(ctx context.Context, tx *store.Tx) (all []training.Job,
 	}
 }
 
+// anyRun reports whether somebody logged something, of which there may be notes.
+func (l *leftovers) anyRun(ctx context.Context, tx *store.Tx) (bool, error) {
+	exps, err := trackingsql.Store{}.SearchExperiments(ctx, tx, l.p, tracking.Query{View: tracking.ViewAll, Limit: 1000})
+	if err != nil || len(exps) == 0 {
+		return false, err
+	}
+	q := tracking.Query{View: tracking.ViewAll, Limit: 1}
+	for _, e := range exps {
+		q.Experiments = append(q.Experiments, e.ID)
+	}
+	runs, err := trackingsql.Store{}.SearchRuns(ctx, tx, l.p, q)
+	return len(runs) > 0, err
+}
+
 // texts finds the person's key, as words, in what people wrote.
 func (l *leftovers) texts(ctx context.Context, tx *store.Tx, values []string, jobs []training.Job) error {
 	seen := func(kind, by, tool string) {
@@ -190,16 +208,9 @@ func (l *leftovers) texts(ctx context.Context, tx *store.Tx, values []string, jo
 		}
 	}
 	for _, t := range texts {
-		if err := store.Mentions(ctx, tx, t.at, string(l.p), values[0], func(by, text string) {
-			if saysAll(text, values) {
-				seen(t.kind, by, t.tool)
-			}
-		}); err != nil {
-			return err
-		}
-		if inJSON := quoted(values[0]); inJSON != values[0] {
-			if err := store.Mentions(ctx, tx, t.at, string(l.p), inJSON, func(by, text string) {
-				if saysAll(text, each(values, quoted)) {
+		for _, word := range slices.Compact([]string{values[0], quoted(values[0])}) {
+			if err := store.Mentions(ctx, tx, t.at, string(l.p), word, func(by, text string) {
+				if saysAll(plainText(text), values) {
 					seen(t.kind, by, t.tool)
 				}
 			}); err != nil {
@@ -215,12 +226,31 @@ func (l *leftovers) texts(ctx context.Context, tx *store.Tx, values []string, jo
 	return nil
 }
 
-func each(values []string, change func(string) string) []string {
-	out := make([]string, len(values))
-	for i, v := range values {
-		out[i] = change(v)
+// plainText is a text, or the texts in a JSON document, a line each: its numbers are
+// sizes, times and counts, in which a key would be found by chance.
+func plainText(text string) string {
+	var doc any
+	if !strings.HasPrefix(text, "{") && !strings.HasPrefix(text, "[") || json.Unmarshal([]byte(text), &doc) != nil {
+		return text
 	}
-	return out
+	var lines []string
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case string:
+			lines = append(lines, v)
+		case []any:
+			for _, x := range v {
+				walk(x)
+			}
+		case map[string]any:
+			for _, k := range slices.Sorted(maps.Keys(v)) {
+				walk(v[k])
+			}
+		}
+	}
+	walk(doc)
+	return strings.Join(lines, "\n")
 }
 
 // quoted is a value as JSON has it, without the quotes.

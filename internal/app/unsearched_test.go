@@ -160,6 +160,11 @@ func TestWords(t *testing.T) {
 			t.Errorf("%q says 4711: %v", text, got)
 		}
 	}
+	for doc, want := range map[string]bool{`{"rows":4711,"note":"x"}`: false, `{"a":[{"note":"of 4711"}]}`: true, `{"note":"\u003c4711>"}`: true, `{4711`: true, `[4711]`: false} {
+		if got := says(plainText(doc), "4711"); got != want {
+			t.Errorf("%s says 4711: %v", doc, got)
+		}
+	}
 	if saysAll("a of berlin", []string{"berlin", "lena"}) || !saysAll("lena of berlin", []string{"berlin", "lena"}) || saysAll("x", nil) {
 		t.Error("a person of two keys is in a text that has both")
 	}

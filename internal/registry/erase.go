@@ -53,6 +53,30 @@ func (s *Service) TrainedOn(ctx context.Context, p project.Name, datasets []stri
 	}
 }
 
+// Learned maps the dataset versions that producers of model versions could read to these
+// versions, deleted ones too. It asks for no permission, as TrainedOn.
+func (s *Service) Learned(ctx context.Context, p project.Name) (map[string][]string, error) {
+	const page = 1000
+	by := map[string][]string{}
+	for offset := 0; ; offset += page {
+		var found []Version
+		if err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			found, err = s.store.SearchVersions(ctx, tx, p, Query{Limit: page, Offset: offset, Deleted: true})
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		for _, v := range found {
+			for _, ref := range v.Datasets {
+				by[ref] = append(by[ref], v.String())
+			}
+		}
+		if len(found) < page {
+			return by, nil
+		}
+	}
+}
+
 func (s *Service) flag(ctx context.Context, p project.Name, v Version, erasure string) error {
 	var all []string
 	for _, t := range v.Tags {
