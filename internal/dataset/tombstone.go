@@ -390,7 +390,7 @@ func (t tells) each(ctx context.Context, rows *Reader, visit func(values []strin
 // there are. Somebody may be in two parts.
 type keeper struct {
 	s    *Service
-	ctx  context.Context //nolint:containedctx // it lives as long as one deletion
+	ctx  context.Context // of the deletion, as long as which it lives
 	v    Version
 	p    Person
 	part int64
