@@ -797,6 +797,38 @@ func (s *Service) forget(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// settling is how long an end may take to be settled.
+const settling = 10 * time.Second
+
+// DropOutput removes what an engine keeps of a workload that has ended, before its time.
+// That there is nothing is no error. Error: fault.Conflict while it has not ended.
+func (s *Service) DropOutput(ctx context.Context, wid WorkloadID) error {
+	w, err := s.Workload(ctx, wid)
+	if fault.Is(err, fault.NotFound) || err == nil && w.Handle == "" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// Its owner may be about to take note of the end.
+	soon, cancel := context.WithTimeout(ctx, settling)
+	defer cancel()
+	if w, err = s.await(soon, wid, func(w Workload) bool { return w.Settled || w.State != Ended }); err != nil && ctx.Err() != nil {
+		return err
+	}
+	if !w.Settled {
+		return fault.New(fault.Conflict, "%s has not ended", w.Label).WithHint("Wait until it has, or cancel it.")
+	}
+	e, err := s.engineFor(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := e.Driver.Forget(ctx, w.Handle); err != nil && !fault.Is(err, fault.NotFound) {
+		return fault.Wrap(err, "removing the output of %s", w.Label)
+	}
+	return s.amend(ctx, wid, func(w *Workload) { w.Handle = "" })
+}
+
 // amend changes a workload without changing its state.
 func (s *Service) amend(ctx context.Context, wid WorkloadID, change func(*Workload)) error {
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
