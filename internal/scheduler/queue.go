@@ -68,6 +68,9 @@ type queue struct {
 	lowest               int // see weakest, once ranked
 	ranked               bool
 	all                  vector // by everything below
+	level                int    // how deep in the tree: 1 at the top
+	protected            map[*run]bool // see State.protected; nil is to be found
+	tally                vector        // of what is protected, while that is found
 	past                 []float64
 	pastAt               time.Time
 
@@ -121,6 +124,11 @@ func (s *State) requeue(queues []Queue) {
 		q.up.below = append(q.up.below, q)
 	}
 	s.sortQueues(s.top)
+	s.walk(s.top, func(q *queue) {
+		if q.up != nil {
+			q.level = q.up.level + 1
+		}
+	})
 	for _, root := range s.top.below {
 		named := resource.Amount{}
 		s.walk(root, func(q *queue) { named = union(named, q.Quota) })
@@ -185,9 +193,10 @@ func (s *State) quota(q *queue, named resource.Amount) {
 			q.subtree[i] = unlimited
 			continue
 		}
-		q.subtree[i] = nominal[i]
+		// Sums of quotas that nobody could use up do not overflow.
+		q.subtree[i] = min(nominal[i], unlimited)
 		for _, c := range q.below {
-			q.subtree[i] += c.subtree[i] - c.own[i]
+			q.subtree[i] = min(q.subtree[i]+c.subtree[i]-c.own[i], unlimited)
 		}
 		if lend[i] < unlimited && q.up != s.top {
 			q.own[i] = max(q.subtree[i]-lend[i], 0)
@@ -267,6 +276,16 @@ func (q *queue) nominal(v vector) bool {
 		}
 	}
 	return true
+}
+
+// entitled is how much more of a part is within the quota of the queue, or of one above it
+// below the top of the tree.
+func (q *queue) entitled(i int) int64 {
+	most := max(q.subtree.part(i)-q.used.part(i), 0)
+	for q = q.up; q != nil && !q.atTop(); q = q.up {
+		most = max(most, q.subtree.part(i)-q.used.part(i))
+	}
+	return most
 }
 
 // borrows reports that the queue uses more than its nominal quota of something

@@ -77,6 +77,7 @@ type run struct {
 	rows     []int    // of each worker; nil in a delegated pool
 	requests []vector // of each of rows; nil without roles
 	nodes    float64  // that it takes up, once asked for: see lost
+	away     bool     // to see what is protected without it
 
 	// Of one that sheds: its workers that were told to stop. Of each of them: the work, and
 	// which of its workers it is.
@@ -379,6 +380,7 @@ func (s *State) remove(id ID) {
 	delete(s.idle, id)
 	delete(r.queue.runs, id)
 	r.queue.ranked = false
+	r.queue.unprotect()
 	s.hold(r, -1)
 	r.queue.account(r.total, -1)
 	for _, one := range append(r.going, r) {
@@ -420,6 +422,7 @@ func (s *State) start(r *run) {
 	r.queue = s.queueOf(&r.Work)
 	r.queue.runs[r.ID] = r
 	r.queue.ranked = false
+	r.queue.unprotect()
 	r.ceilings = s.ceilings(&r.Work, r.queue)
 	r.pool, r.going, r.nodes = s.pools[r.Pool], nil, 0
 	s.locate(r)

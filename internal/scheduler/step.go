@@ -85,6 +85,9 @@ func (s *State) consider(w *waiter, plan *Plan) {
 		most = s.allowed(w)
 		if allowed = most >= w.least(); allowed {
 			most = s.sized(w, most, s.wanted)
+			if w.begun {
+				most = s.owned(w, most)
+			}
 		}
 		if allowed && s.fit(w, most, plan) {
 			return
@@ -252,14 +255,15 @@ func (s *State) place(w *waiter, p *pool, rows []int, plan *Plan) {
 
 // keep keeps of the limits what a work needs from those behind it, if nobody
 // before it waits there. What is within its queue's nominal quota is kept from
-// everybody, what it would borrow from its own queue only.
+// everybody, what it would borrow from its own queue only. Nominal is the quota of the queue, or of
+// one above it below the top of the tree.
 func (s *State) keep(w *waiter) {
 	q, total := w.known.queue, w.known.total
 	if q.first == nil {
 		q.first, q.order, q.stopped = w, w.order, q.Order == Strict
 		q.mine, q.held = make(vector, len(total)), make(vector, len(total))
 		for i, x := range total {
-			q.mine[i] = min(x, max(q.subtree.part(i)-q.used.part(i), 0))
+			q.mine[i] = min(x, q.entitled(i))
 			q.held[i] = x - q.mine[i]
 		}
 		q.use(q.mine, 1)

@@ -136,7 +136,7 @@ func (s *State) limited(w *waiter) (Code, string) {
 	}
 	if !want.fits(left) {
 		text := fmt.Sprintf("the quota of queue %s is used up: %s", q.Name, s.lacks(want, left, "left"))
-		if lent := q.borrowers(want); len(lent) > 0 && q.nominal(want) {
+		if lent := q.borrowers(want); len(lent) > 0 && (q.nominal(want) || q.within(want) != nil) {
 			text += "; lent to queue " + list(lent)
 		}
 		return QuotaUsed, text
@@ -171,7 +171,7 @@ func (q *queue) borrowers(request vector) []string {
 	var out []string
 	var look func(*queue)
 	look = func(o *queue) {
-		if o != q && len(o.below) == 0 && o.borrows(request) {
+		if o != q && len(o.below) == 0 && q.exceeds(o, request) {
 			out = append(out, o.Name)
 		}
 		for _, c := range o.below {
