@@ -180,8 +180,8 @@ func (m *masks) hide(w *scheduler.Work) {
 	w.Because = "" // may name the project's budget
 }
 
-func (m *masks) quotas(ctx context.Context, of map[string]resource.Amount) (map[string]resource.Amount, error) {
-	out := make(map[string]resource.Amount, len(of))
+func (m *masks) quotas(ctx context.Context, of map[string]resource.Limit) (map[string]resource.Limit, error) {
+	out := make(map[string]resource.Limit, len(of))
 	for p, quota := range of {
 		if _, known := m.names[project.Name(p)]; !known {
 			// Of a project without work, only who may read it needs the quota.

@@ -35,6 +35,7 @@ type try struct {
 type found struct {
 	vain    bool
 	leaving []*run
+	into    *pool
 	moves   int
 }
 
@@ -74,7 +75,7 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 	case was.vain:
 		return
 	case known && was.moves == s.moves:
-		w.preempts = was.leaving
+		w.preempts, w.into = was.leaving, was.into
 		return
 	case !s.helped(w):
 		return
@@ -85,8 +86,8 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 				r.leaveFor(w.ID)
 			}
 		}
-		w.preempts = e.leaving
-		s.tries[kind] = found{leaving: e.leaving, moves: s.moves}
+		w.preempts, w.into = e.leaving, e.pool
+		s.tries[kind] = found{leaving: e.leaving, into: e.pool, moves: s.moves}
 		return
 	}
 	best := s.dislodge(w, kind, plan)
@@ -106,7 +107,7 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 		plan.Preempt = append(plan.Preempt, Preemption{Work: r.ID, For: w.ID, Why: causes[i], Ends: !r.Preemptible})
 		s.tell(r, w.ID)
 	}
-	w.preempts = slices.Concat(best.leaving, best.victims)
+	w.preempts, w.into = slices.Concat(best.leaving, best.victims), best.pool
 }
 
 // awaits is who leaves already and makes room for w, in the first of its pools where they

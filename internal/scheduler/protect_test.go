@@ -36,7 +36,7 @@ func gpuGang(id, queue string, each, least, most int) Work {
 func quotaQueue(name, parent string, quota int) Queue {
 	q := Queue{Name: name, Parent: parent}
 	if quota >= 0 {
-		q.Quota = gpus(quota)
+		q.Quota = resource.LimitOf(gpus(quota))
 	}
 	return q
 }
@@ -215,7 +215,7 @@ func TestQuotasDoNotOverflow(t *testing.T) {
 	most := gpus(1)
 	most.Accelerators["nvidia.com/gpu"] = 1<<63 - 1
 	most.CPU, most.Memory = 1<<63-1, 1<<63-1
-	l := newLab(Fifo, []Pool{gpuPool(8)}, []Queue{{Name: "lab", Quota: most}, {Name: "a", Parent: "lab", Quota: most}, {Name: "b", Parent: "lab", Quota: most, Borrow: &most, Lend: &most}})
+	l := newLab(Fifo, []Pool{gpuPool(8)}, []Queue{{Name: "lab", Quota: resource.LimitOf(most)}, {Name: "a", Parent: "lab", Quota: resource.LimitOf(most)}, {Name: "b", Parent: "lab", Quota: resource.LimitOf(most), Borrow: &most, Lend: &most}})
 	l.run(1, gpuGang("a", "a", 4, 1, 1), gpuGang("b", "b", 4, 1, 1))
 	if has := l.workers(); has["a"]+has["b"] != 2 {
 		t.Errorf("%v run of two that fit", has)
@@ -229,16 +229,17 @@ func TestPreemptionsEnd(t *testing.T) {
 	often(t)
 	rapid.Check(t, func(t *rapid.T) {
 		var sizes []int
-		for range rapid.IntRange(1, 4).Draw(t, "nodes") {
-			sizes = append(sizes, rapid.IntRange(1, 8).Draw(t, "accelerators"))
+		for range rapid.IntRange(1, 3).Draw(t, "nodes") {
+			sizes = append(sizes, rapid.IntRange(2, 6).Draw(t, "accelerators"))
 		}
-		queues := []Queue{quotaQueue("q0", "", rapid.IntRange(-1, 6).Draw(t, "quota"))}
+		queues := []Queue{quotaQueue("q0", "", mostly(t, "quota of the top", 3, -1, 4, 8))}
 		for n := range rapid.IntRange(1, 6).Draw(t, "queues") {
-			q := quotaQueue(fmt.Sprint("q", n+1), fmt.Sprint("q", rapid.IntRange(0, n).Draw(t, "parent")), rapid.IntRange(-1, 6).Draw(t, "quota"))
-			if rapid.IntRange(0, 3).Draw(t, "cores too") == 0 {
-				q.Quota.CPU = resource.Cores(rapid.Int64Range(1, 8).Draw(t, "cores"))
+			q := quotaQueue(fmt.Sprint("q", n+1), fmt.Sprint("q", mostly(t, "parent", 2, 0, rapid.IntRange(0, n).Draw(t, "below"))), mostly(t, "quota", 3, rapid.IntRange(2, 6).Draw(t, "gpus"), -1, 0, 1))
+			if rarely(t, "cores too", 5) {
+				cores := resource.Cores(rapid.Int64Range(0, 8).Draw(t, "cores"))
+				q.Quota.CPU = &cores
 			}
-			if rapid.IntRange(0, 4).Draw(t, "lends") == 0 {
+			if rarely(t, "lends", 5) {
 				lend := gpus(rapid.IntRange(0, 3).Draw(t, "lend"))
 				q.Lend = &lend
 			}
@@ -259,15 +260,15 @@ func TestPreemptionsEnd(t *testing.T) {
 		works := rapid.IntRange(2, 14).Draw(t, "works")
 		var before []int
 		for n := range works {
-			w := gpuGang(fmt.Sprintf("w%02d", n), rapid.SampledFrom(leaves).Draw(t, "queue"), rapid.IntRange(1, 4).Draw(t, "each"), rapid.IntRange(1, 3).Draw(t, "least"), 0)
-			w.MaxWorkers = w.Workers + max(rapid.IntRange(-3, 4).Draw(t, "more"), 0)
+			w := gpuGang(fmt.Sprintf("w%02d", n), rapid.SampledFrom(leaves).Draw(t, "queue"), mostly(t, "each", 3, rapid.IntRange(1, 2).Draw(t, "each"), 3, 4), mostly(t, "least", 3, 1, 2, 3), 0)
+			w.MaxWorkers = w.Workers + max(rapid.IntRange(-2, 5).Draw(t, "more"), 0)
 			w.Priority = rapid.IntRange(0, 2).Draw(t, "priority")
 			w.Preemptible = !rarely(t, "stays", 6)
 			w.Request.CPU = resource.Cores(rapid.Int64Range(0, 2).Draw(t, "cpu"))
 			w.Served = rapid.SampledFrom([]float64{0, 0, 16 * 3600}).Draw(t, "served")
 			before = append(before, l.run(rapid.IntRange(0, 3).Draw(t, "later"), w)...)
 		}
-		const cycles = 400
+		const cycles = 120
 		all := l.run(cycles)
 		if n := sum(all[cycles/2:]); n > 0 {
 			t.Fatalf("%d preemptions of %d works after %d cycles in which nobody came or went: %v", n, works, cycles/2, l.left)

@@ -423,6 +423,13 @@ func parts(a resource.Amount) map[string]int64 {
 	return out
 }
 
+// limitOf is what a limit says of a part; false when it does not name it.
+func limitOf(l resource.Limit, part string) (int64, bool) {
+	named := map[string]bool{"cpu": l.CPU != nil, "memory": l.Memory != nil, "memory bandwidth": l.MemoryBandwidth != nil}[part]
+	_, accelerator := l.Accelerators[part]
+	return parts(l.Amount())[part], named || accelerator
+}
+
 func (r *reference) share(q string) float64 {
 	total := resource.Amount{}
 	for _, p := range r.Pools {
@@ -496,7 +503,7 @@ func (r *reference) within(w Work, n int, empty bool) bool {
 	if n == 0 {
 		return true
 	}
-	limit := func(key string, most resource.Amount, counts func(holder) bool) bool {
+	limit := func(key string, most resource.Limit, counts func(holder) bool) bool {
 		used := resource.Amount{}
 		for _, h := range r.holders {
 			if !empty && (h.only == "" && h.real && counts(h) || h.only == key) {
@@ -504,10 +511,7 @@ func (r *reference) within(w Work, n int, empty bool) bool {
 			}
 		}
 		for name, x := range parts(want) {
-			top, named := parts(most)[name], name == "cpu" && most.CPU > 0 || name == "memory" && most.Memory > 0 || name == "memory bandwidth" && most.MemoryBandwidth > 0
-			if _, ok := most.Accelerators[name]; ok {
-				named = true
-			}
+			top, named := limitOf(most, name)
 			if x > 0 && named && x > top-parts(used)[name] {
 				return false
 			}
@@ -530,9 +534,9 @@ func (r *reference) within(w Work, n int, empty bool) bool {
 	return true
 }
 
-func (r *reference) ceilings(w Work) map[string]resource.Amount {
+func (r *reference) ceilings(w Work) map[string]resource.Limit {
 	q := r.queue(w)
-	out := map[string]resource.Amount{}
+	out := map[string]resource.Limit{}
 	if most, ok := r.Quotas[w.Project]; ok {
 		out["project"] = most
 	}
@@ -551,7 +555,7 @@ func keyOf(s string) string { return ":" + s }
 func (r *reference) named(q, part string) bool {
 	for _, o := range r.queues {
 		if r.path(o.Name)[0] == r.path(q)[0] {
-			if _, ok := o.Quota.Accelerators[part]; ok || part == "cpu" && o.Quota.CPU > 0 || part == "memory" && o.Quota.Memory > 0 || part == "memory bandwidth" && o.Quota.MemoryBandwidth > 0 {
+			if _, named := limitOf(o.Quota, part); named {
 				return true
 			}
 		}
@@ -571,7 +575,7 @@ func (r *reference) children(q string) []string {
 
 // subtree is what q has with what those below lend it, own what it lends to nobody.
 func (r *reference) subtree(q, part string) int64 {
-	n := parts(r.queues[q].Quota)[part]
+	n, _ := limitOf(r.queues[q].Quota, part)
 	for _, c := range r.children(q) {
 		n += r.subtree(c, part) - r.own(c, part)
 	}

@@ -269,9 +269,8 @@ type Delta struct {
 	// History and Turns gave them.
 	History map[string]Used
 	Turns   []ID
-	// Quotas are what a project may use at once; a zero part is no limit on
-	// that part. Nil leaves them as they are.
-	Quotas    map[string]resource.Amount
+	// Quotas are what a project may use at once. Nil leaves them as they are.
+	Quotas    map[string]resource.Limit
 	Submitted []Work
 	Started   []Running // placed by somebody, found running after a restart
 	Removed   []ID      // ended or cancelled, waiting or running

@@ -64,7 +64,7 @@ func (s *State) begun() []*waiter {
 func (s *State) consider(w *waiter, plan *Plan) {
 	k := s.know(w)
 	s.seen++
-	w.order, w.preempts = s.seen, nil
+	w.order, w.preempts, w.into = s.seen, nil, nil
 
 	// 3. Admit. What may run nowhere, never or not yet keeps nothing from anybody.
 	if len(k.pools) == 0 || k.never != "" || k.queue.stopped {
@@ -84,7 +84,7 @@ func (s *State) consider(w *waiter, plan *Plan) {
 	if k.full != s.step || !s.lasts(w) {
 		most = s.allowed(w)
 		if allowed = most >= w.least(); allowed {
-			most = s.sized(w, most, s.wanted)
+			most = s.sized(w, most)
 			if w.begun {
 				most = s.owned(w, most)
 			}

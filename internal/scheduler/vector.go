@@ -40,24 +40,23 @@ func (n *names) vector(a resource.Amount) (vector, bool) {
 	return v, known
 }
 
-// limits is the vector of an amount whose absent parts are no limit. A part is
-// there when it is more than zero, or an accelerator that is named.
-func (n *names) limits(a resource.Amount) vector {
+// limits is the vector of a limit: of parts that it does not name there is no limit.
+func (n *names) limits(l resource.Limit) vector {
 	v := make(vector, n.width())
 	for i := range v {
 		v[i] = unlimited
 	}
-	if a.CPU > 0 {
-		v[0] = int64(a.CPU)
+	if l.CPU != nil {
+		v[0] = min(int64(*l.CPU), unlimited)
 	}
-	if a.Memory > 0 {
-		v[1] = int64(a.Memory)
+	if l.Memory != nil {
+		v[1] = min(int64(*l.Memory), unlimited)
 	}
-	if a.MemoryBandwidth > 0 {
-		v[2] = int64(a.MemoryBandwidth)
+	if l.MemoryBandwidth != nil {
+		v[2] = min(int64(*l.MemoryBandwidth), unlimited)
 	}
-	for name, count := range a.Accelerators {
-		v[n.at[name]] = count
+	for name, count := range l.Accelerators {
+		v[n.at[name]] = min(count, unlimited)
 	}
 	return v
 }
