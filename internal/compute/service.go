@@ -571,7 +571,7 @@ type Outlook struct {
 type Room struct {
 	Pool         PoolName  `json:"pool"`
 	Workers      int       `json:"workers" doc:"That have room now, beside what is kept for others"`
-	At           time.Time `json:"at,omitzero" doc:"When there is room at the latest, by the time-outs of what runs and were nobody before it; absent is unknown"`
+	At           time.Time `json:"at,omitzero" doc:"When there is room at the latest, by the grace of those that leave for it, or by the time-outs of what runs and were nobody before it; absent is unknown"`
 	PricePerHour float64   `json:"price_per_hour" doc:"Of all its workers, in the installation's currency"`
 }
 

@@ -220,6 +220,16 @@ func TestQuotasDoNotOverflow(t *testing.T) {
 	if has := l.workers(); has["a"]+has["b"] != 2 {
 		t.Errorf("%v run of two that fit", has)
 	}
+	huge := gpuGang("huge", "a", 1, 2, 2)
+	huge.Request = most
+	roles := gpuGang("roles", "a", 1, 1, 1)
+	roles.Roles = []Role{{"a", 2, most}, {"b", 1, most}}
+	l.run(2, huge, roles)
+	for _, id := range []ID{"huge", "roles"} {
+		if why, waits := l.state.Why(id); !waits || why.Possible {
+			t.Errorf("%s asks for more than there is: %v, %t", id, why, waits)
+		}
+	}
 }
 
 // TestPreemptionsEnd: in any tree of queues, with gangs, elastic and rigid works, under every

@@ -139,14 +139,20 @@ func (s *State) kinds(w *Work) []kind {
 // all ask for together.
 func (s *State) asked(w *Work, n int) (each, total vector) {
 	if len(w.Roles) > 0 {
-		total, _ = s.names.vector(w.Amount(n))
+		total = make(vector, s.names.width())
+		for _, r := range w.Roles {
+			v, _ := s.names.vector(r.Request)
+			for i, x := range v.times(r.Workers) {
+				total[i] = min(total[i]+x, unlimited)
+			}
+		}
 		return nil, total
 	}
 	each, _ = s.names.vector(w.Request)
 	if n == 1 {
 		return each, each // nobody changes either
 	}
-	return each, make(vector, len(each)).plus(each, int64(n))
+	return each, each.times(n)
 }
 
 // of is what the n-th worker asks for.

@@ -29,10 +29,10 @@ func (n *names) width() int { return accelerators + len(n.list) }
 // vector is the amount in numbers; false when it asks for what nobody has.
 func (n *names) vector(a resource.Amount) (vector, bool) {
 	v, known := make(vector, n.width()), true
-	v[0], v[1], v[2] = int64(a.CPU), int64(a.Memory), int64(a.MemoryBandwidth)
+	v[0], v[1], v[2] = min(int64(a.CPU), unlimited), min(int64(a.Memory), unlimited), min(int64(a.MemoryBandwidth), unlimited)
 	for name, count := range a.Accelerators {
 		if i, ok := n.at[name]; ok {
-			v[i] = count
+			v[i] = min(count, unlimited)
 		} else if count > 0 {
 			known = false
 		}
@@ -92,6 +92,17 @@ func (v vector) plus(o vector, n int64) vector {
 		v[i] += n * x
 	}
 	return v
+}
+
+// times is n times v; what is more than anybody has stays that.
+func (v vector) times(n int) vector {
+	out := make(vector, len(v))
+	for i, x := range v {
+		if out[i] = unlimited; x <= unlimited/int64(max(n, 1)) {
+			out[i] = int64(n) * x
+		}
+	}
+	return out
 }
 
 func (v vector) part(i int) int64 {
