@@ -473,10 +473,20 @@ func (r *reference) permitted(w Work) []Pool {
 			}
 		}
 		fits := roomiest(w, p, counts)
+		if p.Delegated { // its engine has the nodes, and a worker is on one of them
+			fits = 0
+			for _, n := range p.Nodes {
+				if n.Closed == "" {
+					fits += w.Request.Count(n.Amount, w.perNode())
+				}
+			}
+		}
 		if len(w.Roles) > 0 {
 			fits = r.packed(w, p, func(n Node) (resource.Amount, bool) { return n.Amount, n.Closed == "" })
 		}
-		if p.Delegated && (w.together() != "" || w.PerNode > 0) {
+		if p.Delegated && (w.together() != "" || w.PerNode > 0 || slices.ContainsFunc(w.Roles, func(r Role) bool {
+			return !slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Closed == "" && r.Request.Fits(n.Amount) })
+		})) {
 			fits = 0
 		}
 		if len(w.Pools) > 0 && !slices.Contains(w.Pools, p.Name) || p.Alike && len(w.Roles) > 0 {

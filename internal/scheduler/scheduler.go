@@ -120,7 +120,7 @@ type Pool struct {
 	MachineZone string    `json:",omitempty"`
 	Isolation   Isolation // the strongest it offers
 	// Delegated pools choose the node themselves: only the sum of the nodes
-	// counts, and placements name no node.
+	// counts for what is free, and placements name no node. What no node holds is refused.
 	Delegated bool
 	// Ahead is how much more than its nodes hold its engine is given, to wait in the
 	// engine's own queue, as a share of each node; of all, in a delegated pool.

@@ -233,29 +233,28 @@ func (s *State) refusal(w *Work, p *pool, of *shape) (Reason, bool) {
 		}
 		return Reason{}, true
 	}
-	nodes, has := p.Nodes, p.has
-	if p.Delegated {
-		total := resource.Amount{}
-		for _, n := range p.Nodes {
-			if n.Closed == "" {
-				total = total.Plus(n.Amount)
-			}
-		}
-		all, _ := s.names.vector(total)
-		nodes, has = []Node{{Amount: total}}, []vector{all}
-	}
+	nodes := p.Nodes
 	counts, sum := make([]int, len(nodes)), 0
 	request, exists := s.names.vector(w.Request)
 	for i, node := range nodes {
 		if !exists || node.Closed != "" {
 			continue
 		}
-		counts[i] = request.count(has[i], w.perNode())
-		if sum += counts[i]; sum >= w.least() && w.together() == "" {
+		if p.Delegated { // its engine fills the nodes, and refuses what none of them holds
+			has, _ := s.names.vector(node.Amount)
+			sum += request.count(has, w.perNode())
+		} else {
+			counts[i] = request.count(p.has[i], w.perNode())
+			sum += counts[i]
+		}
+		if sum >= w.least() && w.together() == "" {
 			return Reason{}, true
 		}
 	}
-	n := p.most(&known{shape: &shape{within: w.together()}}, counts)
+	n := sum
+	if !p.Delegated {
+		n = p.most(&known{shape: &shape{within: w.together()}}, counts)
+	}
 	if n >= w.least() {
 		return Reason{}, true
 	}
@@ -266,9 +265,7 @@ func (s *State) refusal(w *Work, p *pool, of *shape) (Reason, bool) {
 		}
 	}
 	switch {
-	case n == 0 && p.Delegated && w.least() == 1:
-		return no(NoRoomEver, "pool %s is too small: %s%s", p.Name, words(best, "in all"), p.closedNodes())
-	case n == 0 && !p.Delegated:
+	case n == 0:
 		return no(NoRoomEver, "pool %s has no node large enough: %s%s", p.Name, words(best, "on its largest"), p.closedNodes())
 	}
 	in := "in all"
