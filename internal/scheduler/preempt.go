@@ -436,7 +436,10 @@ func (s *State) candidates(w *waiter, of *queue, plan *Plan) (victims []*run) {
 	if s.entitle(w, of) {
 		reach := s.reach(w, of)
 		for _, r := range s.stoppables(of) {
-			if r.from.entitles && !r.Leaving && !s.idles(w, r.run) && (r.Preemptible || r.surplus() > 0) && !(r.from == w.known.queue && level(s.protector(r.run)) > reach) {
+			if !r.from.entitles || r.Leaving || s.idles(w, r.run) || !r.Preemptible && r.surplus() == 0 {
+				continue
+			}
+			if r.from != w.known.queue || level(s.protector(r.run)) <= reach {
 				add(r.run)
 			}
 		}
@@ -803,7 +806,7 @@ func (s *State) may(w *waiter, r *run) right {
 	case q == k.queue || q.tree() != k.queue.tree() || !k.queue.exceeds(q, w.short):
 		return ""
 	}
-	common, _, _ := k.queue.fork(q)
+	common, _ := k.queue.fork(q)
 	mine, theirs := level(k.queue.within(k.total)), level(s.protector(r))
 	switch {
 	case mine > common.level && theirs <= common.level:
@@ -835,7 +838,7 @@ func (s *State) entitle(w *waiter, of *queue) (some bool) {
 		case q == k.queue:
 			q.entitles = first || q.weakest() < w.Priority
 		default:
-			common, _, _ := k.queue.fork(q)
+			common, _ := k.queue.fork(q)
 			right := first || mine > common.level || s.policy == Fair && share < s.share(q, nil, 0)
 			q.entitles = right && k.queue.exceeds(q, w.short)
 		}
@@ -865,7 +868,7 @@ func (s *State) cause(w *waiter, r *run) string {
 	case byPriority:
 		return fmt.Sprintf("%s has priority %d, this has %d", w.label(), w.Priority, r.Priority)
 	case byReclaim:
-		_, _, theirs := k.queue.fork(q)
+		_, theirs := k.queue.fork(q)
 		if theirs == nil {
 			theirs = q
 		}

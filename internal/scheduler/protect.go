@@ -13,19 +13,19 @@ import (
 // nobody who is protected deeper in the tree than it would be within a quota. So each preemption
 // raises what docs/design/scheduler.md calls the potential, and preemptions end.
 
-// fork is the lowest queue that is q or above it, and o or above it, and the queues right below
-// that on the ways to q and to o; nil where q or o is that queue.
-func (q *queue) fork(o *queue) (common, mine, theirs *queue) {
+// fork is the lowest queue that is q or above it, and o or above it, and the queue right below
+// that on the way to o; nil where o is that queue.
+func (q *queue) fork(o *queue) (common, theirs *queue) {
 	for q.level > o.level {
-		mine, q = q, q.up
+		q = q.up
 	}
 	for o.level > q.level {
 		theirs, o = o, o.up
 	}
 	for q != o {
-		mine, theirs, q, o = q, o, q.up, o.up
+		theirs, q, o = o, q.up, o.up
 	}
-	return q, mine, theirs
+	return q, theirs
 }
 
 // atTop reports that q is the top of its tree: its quota is a limit, not a share.
@@ -66,7 +66,7 @@ func level(q *queue) int {
 // exceeds reports that o has more than its quota of something that is short, and so has each
 // queue above it that is not above q too.
 func (q *queue) exceeds(o *queue, short vector) bool {
-	_, _, theirs := q.fork(o)
+	_, theirs := q.fork(o)
 	if theirs == nil {
 		return o.exceedsAlone(short)
 	}
@@ -214,7 +214,7 @@ func (s *State) worth(q *queue) []standard {
 func (s *State) spares(q *queue, leave []*run) bool {
 	var paths []*queue
 	for _, r := range leave {
-		common, _, _ := q.fork(r.queue)
+		common, _ := q.fork(r.queue)
 		for o := r.queue; o != common; o = o.up {
 			if !slices.Contains(paths, o) {
 				paths = append(paths, o)

@@ -264,8 +264,7 @@ func (s *State) refusal(w *Work, p *pool, of *shape) (Reason, bool) {
 			best = lacks
 		}
 	}
-	switch {
-	case n == 0:
+	if n == 0 {
 		return no(NoRoomEver, "pool %s has no node large enough: %s%s", p.Name, words(best, "on its largest"), p.closedNodes())
 	}
 	in := "in all"
