@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -574,7 +575,7 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 		return false
 	}
 	ok, swapped := take(victims, func(r *run) bool { return s.may(w, r) != "" }), false
-	if !ok && scattered && p.rows > 1 {
+	if !ok && scattered && p.rows > 1 && s.rowTurn(w, plan) {
 		ok = s.rowwise(w, p, victims, take)
 		swapped = ok
 	}
@@ -655,6 +656,17 @@ func (a *stake) upheld() bool {
 // maxRowTries bounds on how many rows, or in how many domains, one looks for room by itself.
 const maxRowTries = 16
 
+// rowTurn reports that a work may look row by row: after some in vain each does with a
+// quarter of the chance, which the time decides as in drawn.
+func (s *State) rowTurn(w *waiter, plan *Plan) bool {
+	if s.vain < maxTries/4 {
+		return true
+	}
+	plan.wake(s.now.Add(again))
+	lot := sha256.Sum256(fmt.Append(nil, "rows", s.now.UnixNano(), w.known.queue.Name, w.Priority, w.known.key))
+	return lot[0] < 64
+}
+
 // twin is works that may leave in each other's place: who is protected is the same after it.
 type twin struct {
 	queue *queue
@@ -669,7 +681,11 @@ func (s *State) rowwise(w *waiter, p *pool, victims []*run, take func([]*run, fu
 	// 1. Who may leave, and who may in the place of another.
 	k, spare, reclaims := w.known, map[twin]int{}, false
 	of := func(r *run) twin {
-		return twin{r.queue, standard{!s.second(r), r.Priority}, fmt.Sprint(r.total)}
+		var total []byte
+		for _, x := range r.total {
+			total = strconv.AppendInt(append(total, ' '), x, 36)
+		}
+		return twin{r.queue, standard{!s.second(r), r.Priority}, string(total)}
 	}
 	known := map[*run]bool{}
 	for _, r := range victims {

@@ -8,7 +8,7 @@ import (
 // Who may take a place from whom in a tree of quotas. Every queue below the top of a tree has a
 // quota: its own, and what the queues below it lend. A running work is protected at a queue when
 // the quota of that queue holds it, beside what is protected there before it: first what is
-// protected further down, then what started earlier. A work that waits would be within the quota
+// protected further down, then what cannot be told to leave, then what started earlier. A work that waits would be within the quota
 // of the queues for which there is room beside everything that runs there. It takes the place of
 // nobody who is protected deeper in the tree than it would be within a quota. So each preemption
 // raises what docs/design/scheduler.md calls the potential, and preemptions end.
@@ -136,7 +136,7 @@ func (s *State) protect(q *queue) map[*run]bool {
 		s.walk(c, func(o *queue) { add(o, deeper) })
 	}
 	slices.SortFunc(all, func(a, b item) int {
-		return cmp.Or(cmp.Compare(btoi(b.deeper), btoi(a.deeper)), a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(btoi(b.deeper), btoi(a.deeper)), cmp.Compare(btoi(a.goes()), btoi(b.goes())), a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID))
 	})
 	out := make(map[*run]bool, len(all))
 	for _, r := range all {
@@ -167,6 +167,9 @@ func (q *queue) holds(r *run, deeper bool) bool {
 	q.tally = q.tally.plus(v, 1)
 	return true
 }
+
+// goes reports that a running work may be told to leave, or to give up workers.
+func (r *run) goes() bool { return r.Preemptible || r.Sheds }
 
 // stays is what a running work has without its workers that were told to stop.
 func (r *run) stays() vector {

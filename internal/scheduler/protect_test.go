@@ -194,6 +194,19 @@ func TestReclaimOnFragments(t *testing.T) {
 	}
 }
 
+// TestQuotaOfWhoCannotLeave: where works beyond a quota cannot be told to leave, those that can do.
+func TestQuotaOfWhoCannotLeave(t *testing.T) {
+	l := newLab(Fifo, []Pool{gpuPool(8)}, []Queue{quotaQueue("lab", "", -1), quotaQueue("a", "lab", 4), quotaQueue("b", "lab", 4)})
+	l.run(2, gpuGang("goes", "a", 4, 1, 1))
+	stays := gpuGang("stays", "a", 4, 1, 1)
+	stays.Preemptible = false
+	l.run(2, stays)
+	l.run(10, gpuGang("b", "b", 4, 1, 1))
+	if has := l.workers(); has["b"] != 1 || has["stays"] != 1 || l.left["goes"] != 1 {
+		t.Errorf("%v run; left: %v", has, l.left)
+	}
+}
+
 // TestOverQuotaHasNobodyWithinLeave: by priority a work takes the place of those within their
 // queue's quota only when it is within it as well.
 func TestOverQuotaHasNobodyWithinLeave(t *testing.T) {
