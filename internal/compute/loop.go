@@ -408,6 +408,12 @@ func (w Workload) work() scheduler.Work {
 	return work
 }
 
+// keepsPlace reports that it has ended, and its place is kept until the one that goes on from it
+// with another number of workers stands in line.
+func (w Workload) keepsPlace() bool {
+	return w.State == Ended && !w.Settled && strings.HasPrefix(w.Stop, resized)
+}
+
 // add takes in a workload as it is now.
 func (n *news) add(w Workload) {
 	if w.State != Queued && !w.Settled {
@@ -418,8 +424,8 @@ func (n *news) add(w Workload) {
 		work.Speed, work.Restart = p.speed, p.restart
 	}
 	state := w.State
-	if state == Ended && !w.Settled && strings.HasPrefix(w.Stop, resized) {
-		state = Running // its place is kept until the one that goes on from it stands in line
+	if w.keepsPlace() {
+		state = Running
 	}
 	switch state {
 	case Queued:
