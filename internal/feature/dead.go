@@ -1,10 +1,8 @@
 package feature
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"maps"
 	"slices"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -258,14 +257,12 @@ func (s *Service) DropDead(ctx context.Context, p project.Name, ref string, ids 
 
 // parseEvent reads a message. Error: fault.Invalid for what is no JSON object.
 func parseEvent(b []byte) (Event, error) {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
 	var e Event
-	if err := d.Decode(&e); err != nil || e == nil {
-		return nil, fault.New(fault.Invalid, "it is no JSON object")
+	if err := jsondoc.Decode(b, &e); err != nil {
+		return nil, fault.New(fault.Invalid, "it is no JSON object: %v", err)
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, fault.New(fault.Invalid, "something stands behind its JSON object")
+	if e == nil {
+		return nil, fault.New(fault.Invalid, "it is no JSON object")
 	}
 	return e, nil
 }
