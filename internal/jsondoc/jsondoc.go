@@ -35,6 +35,7 @@ type Error struct {
 const (
 	NotUTF8  = "not UTF-8"
 	HalfPair = "half a surrogate pair, which is no character"
+	behind   = "there is something after its end"
 )
 
 func (e *Error) Error() string {
@@ -111,7 +112,7 @@ func Check(text []byte) error {
 		return located(err)
 	}
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return &Error{Offset: d.InputOffset(), What: "something stands behind the value"}
+		return &Error{Offset: d.InputOffset(), What: behind}
 	}
 	return nil
 }
@@ -139,6 +140,8 @@ func located(err error) error {
 			e.What = NotUTF8
 		case strings.HasPrefix(why.Error(), "invalid surrogate pair"), strings.HasPrefix(why.Error(), "invalid escape sequence `\\u"):
 			e.What = HalfPair
+		case strings.HasSuffix(why.Error(), "after top-level value"):
+			e.What = behind
 		default:
 			e.What = "not JSON: " + why.Error()
 		}

@@ -24,7 +24,7 @@ var refused = []struct{ text, what string }{
 	{`"\udc00\ud800"`, `half a surrogate pair`},
 	{`{"a":["x\ud83dx"]}`, `half a surrogate pair`},
 	{`{"\ud800":1}`, `half a surrogate pair`},
-	{`{"a":1} {"a":2}`, `not JSON`},
+	{`{"a":1} {"a":2}`, `after its end`},
 	{`{"a":1`, `cut off`},
 	{``, `cut off`},
 	{` `, `cut off`},

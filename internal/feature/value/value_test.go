@@ -244,7 +244,11 @@ func TestParseRefuses(t *testing.T) {
 		{ListOf(Int64, 2), []any{json.Number("1"), "2"}, `element 2: "2" is not an int64`},
 		{String, json.Number("1"), "1 is not a string"},
 		{Bool, "true", `"true" is not a bool`},
-		{Timestamp, "yesterday", `"yesterday" is not a timestamp such as 2013-01-01T10:00:00Z`},
+		{Timestamp, "yesterday", `"yesterday" is not a timestamp of the years 1 to 9999 such as 2013-01-01T10:00:00Z`},
+		{Timestamp, "0000-12-31T23:59:59Z", "of the years 1 to 9999"},
+		{Timestamp, "9999-12-31T23:59:59-01:00", "of the years 1 to 9999"},
+		{Timestamp, time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC), "of the years 1 to 9999"},
+		{Int64, float64(1 << 53), "is not an int64"},
 		{Float64, []any{1}, "a list is not a float64"},
 	} {
 		if _, err := Parse(c.typ, c.in); err == nil || err.Error() != c.want || !fault.Is(err, fault.Invalid) {

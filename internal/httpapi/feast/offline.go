@@ -206,7 +206,7 @@ func (o *Offline) entities(ctx context.Context, c command, sent io.Reader) (arra
 
 func missingView(err error) error {
 	if fault.Is(err, fault.NotFound) {
-		return classError{err, "FeatureViewNotFoundException"}
+		return noView(err)
 	}
 	return err
 }
