@@ -62,9 +62,9 @@ func (b *batches) Write(rec arrow.RecordBatch) error {
 
 func TestColumnsWithoutNames(t *testing.T) {
 	for in, want := range map[string]string{
-		",city,n\n0,Doha,1\n":      "column1 int64, city utf8, n int64",
-		"column2,,\n1,2,3\n":       "column2 int64, column2_ int64, column3 int64",
-		"\"\",a\n1,2\n":            "column1 int64, a int64",
+		",city,n\n0,Doha,1\n":       "column1 int64, city utf8, n int64",
+		"column2,,\n1,2,3\n":        "column2 int64, column2_ int64, column3 int64",
+		"\"\",a\n1,2\n":             "column1 int64, a int64",
 		"\xef\xbb\xbf,a\r\n1,2\r\n": "column1 int64, a int64",
 	} {
 		var l lines
@@ -87,19 +87,19 @@ func TestJSONShapes(t *testing.T) {
 		"[" + one + ", " + two + "]":              rows,
 		"[\n" + one + "\n,\n" + two + "\n]\n":     rows,
 		"{\n \"id\": 1,\n \"city\": \"Doha\"\n}\n{\n\"id\":2,\"city\":\"Muscat\"}": rows,
-		"[]":                           "the JSON has no rows",
-		"[\n\n]":                       "the JSON has no rows",
-		"[\n1\n]":                      "row 1 (line 2) is not a JSON object",
-		"[1, 2]":                       "row 1 (line 1) is not a JSON object",
-		"[null]":                       "row 1 (line 1) is not a JSON object",
-		"[" + one + ", 5]":             "row 2 (line 1) is not a JSON object",
-		"[" + one + "] x":              "behind the array",
-		"[" + one:                      "row 2 (line 1) is not JSON",
-		"[" + one + " " + two + "]":    "row 2 (line 1) is not JSON",
-		one + "\n" + two + " 5":        "row 3 (line 2) is not a JSON object",
+		"[]":                              "the JSON has no rows",
+		"[\n\n]":                          "the JSON has no rows",
+		"[\n1\n]":                         "row 1 (line 2) is not a JSON object",
+		"[1, 2]":                          "row 1 (line 1) is not a JSON object",
+		"[null]":                          "row 1 (line 1) is not a JSON object",
+		"[" + one + ", 5]":                "row 2 (line 1) is not a JSON object",
+		"[" + one + "] x":                 "behind the array",
+		"[" + one:                         "row 2 (line 1) is not JSON",
+		"[" + one + " " + two + "]":       "row 2 (line 1) is not JSON",
+		one + "\n" + two + " 5":           "row 3 (line 2) is not a JSON object",
 		one + "\n\n{\n\"id\":\n\"\xe9\"}": `row 2 (line 3), column "id" is not UTF-8`,
-		"[id],[name]\n1,2":             "[id] int64, [name] int64\n1|2",
-		"[x\n1\n":                      "[x int64\n1",
+		"[id],[name]\n1,2":                "[id] int64, [name] int64\n1|2",
+		"[x\n1\n":                         "[x int64\n1",
 	} {
 		for _, format := range []Format{"", JSONLines} {
 			if format != "" && strings.HasPrefix(want, "[") {
@@ -122,7 +122,7 @@ func TestJSONThatIsNoText(t *testing.T) {
 	for in, want := range map[string]string{
 		"{\"shop\":\"a\"}\n{\"shop\":\"caf\xe9\"}": `row 2 (line 2), column "shop" is not UTF-8`,
 		"{\"caf\xe9\":1}":                          `row 1 (line 1) has a name that is not UTF-8`,
-		`{"shop":"\ud800"}`:                         `column "shop" is half a surrogate pair`,
+		`{"shop":"\ud800"}`:                        `column "shop" is half a surrogate pair`,
 		`{"shop":{"x":["\udc00"]}}`:                `column "shop" is half a surrogate pair`,
 		`{"\ud800":1}`:                             `has a name that is half a surrogate pair`,
 		`{"shop":"a","shop":"b"}`:                  `has "shop" twice`,

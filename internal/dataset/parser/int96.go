@@ -78,7 +78,7 @@ func int96AsBytes(pf *file.Reader, data []byte) (*file.Reader, int96Columns, err
 	if body < 0 || size > math.MaxUint32 {
 		return nil, nil, fault.New(fault.Invalid, "the Parquet file's footer has a wrong length")
 	}
-	data = append(data[:body:len(data)], footer.Bytes()...)                             // in its place: the file may be large
+	data = append(data[:body:len(data)], footer.Bytes()...)                        // in its place: the file may be large
 	data = append(binary.LittleEndian.AppendUint32(data, uint32(size)), "PAR1"...) //nolint:gosec // it fits
 	again, err := file.NewParquetReader(bytes.NewReader(data))
 	return again, old, err

@@ -401,13 +401,13 @@ func TestNumbersThatAreNone(t *testing.T) {
 func TestStrictRequests(t *testing.T) {
 	const x = `{"name":"x","shape":[1],"datatype":"BYTES","data":["a"]}`
 	for body, want := range map[string]string{
-		`{"inputs":[{"name":"x","shape":[1],"datatype":"BYTES","data":["\ud800"]}]}`:       "element 0",
-		`{"inputs":[{"name":"x\udc00","shape":[1],"datatype":"BYTES","data":["a"]}]}`:      "whole characters",
-		`{"other":1,"inputs":[` + x + `],"\u006fther":2}`:                                   `"other" twice`,
-		`{"inputs":[{"own":1,"own":1,` + x[1:] + `]}`:                                      `"own" twice`,
-		`{"inputs":[` + x + `],"other":{"a":[{"b":1,"b":2}]}}`:                             `"b" is there twice`,
-		`{"inputs":[` + x + `],"outputs":[{"name":"y","own":1,"own":1}]}`:                  `"own" twice`,
-		`{"Inputs":[` + x + `]}`:                                                           "no inputs",
+		`{"inputs":[{"name":"x","shape":[1],"datatype":"BYTES","data":["\ud800"]}]}`:               "element 0",
+		`{"inputs":[{"name":"x\udc00","shape":[1],"datatype":"BYTES","data":["a"]}]}`:              "whole characters",
+		`{"other":1,"inputs":[` + x + `],"\u006fther":2}`:                                          `"other" twice`,
+		`{"inputs":[{"own":1,"own":1,` + x[1:] + `]}`:                                              `"own" twice`,
+		`{"inputs":[` + x + `],"other":{"a":[{"b":1,"b":2}]}}`:                                     `"b" is there twice`,
+		`{"inputs":[` + x + `],"outputs":[{"name":"y","own":1,"own":1}]}`:                          `"own" twice`,
+		`{"Inputs":[` + x + `]}`:                                                                   "no inputs",
 		"{\"inputs\":[{\"name\":\"x\",\"shape\":[1],\"datatype\":\"BYTES\",\"data\":[\"\xe9\"]}]}": "not UTF-8",
 	} {
 		if _, err := decode([]byte(body), len(body)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
