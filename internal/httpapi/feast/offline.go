@@ -322,7 +322,7 @@ func (o *Offline) source(ctx context.Context, p project.Name, c command) (datase
 	var s struct {
 		Name string `json:"name"` // beside much that is about other stores
 	}
-	if err := json.Unmarshal([]byte(c.Proto), &s); err != nil {
+	if err := jsondoc.Decode([]byte(c.Proto), &s); err != nil {
 		return dataset.Version{}, fault.New(fault.Invalid, "the data source is not understood: %v", err)
 	}
 	_, v, err := o.dataset(ctx, p, s.Name)
