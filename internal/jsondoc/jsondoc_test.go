@@ -30,7 +30,7 @@ var refused = []struct{ text, what string }{
 	{` `, `cut off`},
 	{`{'a':1}`, `not JSON`},
 	{`{"a":NaN}`, `not JSON`},
-	{`01`, `not JSON`},
+	{`01`, `after its end`},
 }
 
 func TestRefused(t *testing.T) {
