@@ -29,7 +29,7 @@ type door struct {
 }
 
 func decimalBatch(n valuetest.Number) (*arrow.Schema, arrow.RecordBatch) {
-	schema := arrow.NewSchema([]arrow.Field{{Name: "v", Type: &arrow.Decimal128Type{Precision: 38, Scale: int32(n.Scale)}}}, nil) //nolint:gosec // at most 38
+	schema := arrow.NewSchema([]arrow.Field{{Name: "v", Type: &arrow.Decimal128Type{Precision: 38, Scale: int32(n.Scale)}}}, nil)
 	b := array.NewRecordBuilder(memory.DefaultAllocator, schema)
 	defer b.Release()
 	b.Field(0).(*array.Decimal128Builder).Append(decimal128.FromBigInt(n.Unscaled))
@@ -54,6 +54,7 @@ var doors = []door{
 }
 
 func parquetDecimal(tb testing.TB, n valuetest.Number) []byte {
+	tb.Helper()
 	schema, rec := decimalBatch(n)
 	defer rec.Release()
 	var out bytes.Buffer
@@ -68,6 +69,7 @@ func parquetDecimal(tb testing.TB, n valuetest.Number) []byte {
 }
 
 func arrowDecimal(tb testing.TB, n valuetest.Number) []byte {
+	tb.Helper()
 	schema, rec := decimalBatch(n)
 	defer rec.Release()
 	var out bytes.Buffer
@@ -79,6 +81,7 @@ func arrowDecimal(tb testing.TB, n valuetest.Number) []byte {
 }
 
 func avroDecimal(tb testing.TB, n valuetest.Number) []byte {
+	tb.Helper()
 	schema, err := avro.Parse(fmt.Sprintf(`{"type": "record", "name": "r", "fields": [{"name": "v", "type": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": %d}}]}`, n.Scale))
 	if err != nil {
 		tb.Fatal(err)

@@ -55,9 +55,7 @@ func int96AsBytes(pf *file.Reader, data []byte) (*file.Reader, int96Columns, err
 			continue
 		}
 		if leaf[column] {
-			kind, length := *e.Type, int32(int96Bytes)
-			kind = fixedLenByteArray
-			e.Type, e.TypeLength = &kind, &length
+			*e.Type, e.TypeLength = fixedLenByteArray, new(int32(int96Bytes))
 		}
 		column++
 	}

@@ -355,8 +355,9 @@ func cellOf(v jsontext.Value) (cell string, text bool, err error) {
 		var b bytes.Buffer
 		err := json.Compact(&b, v)
 		return b.String(), true, err
+	default: // a number, true or false
+		return string(v), false, nil
 	}
-	return string(v), false, nil
 }
 
 // plan finds the columns' types and begins.

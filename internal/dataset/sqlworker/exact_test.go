@@ -56,7 +56,7 @@ func TestQueriesThatAreNotWhatTheySay(t *testing.T) {
 		}
 	}
 	for sql, want := range map[string]string{"SELECT 1e400 AS x": "+Inf", "SELECT -1e400 AS x, 'Infinity \"NaN' AS y": `-Inf Infinity "NaN`} {
-		if got, err := query(t, h, dataset.QueryRequest{SQL: sql}); err != nil || strings.ReplaceAll(got, "Infinity", "Infinity") != want {
+		if got, err := query(t, h, dataset.QueryRequest{SQL: sql}); err != nil || got != want {
 			t.Errorf("%s: %q, %v", sql, got, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 )
 
@@ -46,7 +47,7 @@ func Numbers(seed uint64) []Number {
 		texts = append(texts, strings.Repeat("-", random.IntN(2))+digits[:len(digits)-scale]+"."+digits[len(digits)-scale:])
 	}
 	for range 50 {
-		texts = append(texts, fmt.Sprint(random.Uint64()))
+		texts = append(texts, strconv.FormatUint(random.Uint64(), 10))
 	}
 	out := make([]Number, len(texts))
 	for i, text := range texts {
