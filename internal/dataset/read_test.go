@@ -83,9 +83,9 @@ func drawn(t *rapid.T) (recs []arrow.RecordBatch, cells []string) {
 				case *array.BooleanBuilder:
 					f.Append(rapid.Bool().Draw(t, "b"))
 				case *array.TimestampBuilder:
-					f.Append(arrow.Timestamp(rapid.Int64().Draw(t, "t")))
+					f.Append(arrow.Timestamp(rapid.Int64Range(table.MinInstant, table.MaxInstant).Draw(t, "t")))
 				case *array.Date32Builder:
-					f.Append(arrow.Date32(rapid.Int32().Draw(t, "d")))
+					f.Append(arrow.Date32(rapid.Int32Range(table.MinDay, table.MaxDay).Draw(t, "d")))
 				case *array.Int32Builder:
 					f.Append(rapid.Int32().Draw(t, "n"))
 				case *array.Float32Builder:
