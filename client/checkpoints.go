@@ -57,9 +57,13 @@ func (c *Client) FetchCheckpoint(ctx context.Context, project, job, name, dir st
 }
 
 // DeleteCheckpoint drops a checkpoint by name or identifier; the newest good one
-// of a job that has not ended is refused.
-func (c *Client) DeleteCheckpoint(ctx context.Context, project, job, name string) error {
-	return c.Do(ctx, http.MethodDelete, checkpoints(project, job, name), nil, nil)
+// of a job that has not ended is refused. With yes it goes also when another job names it.
+func (c *Client) DeleteCheckpoint(ctx context.Context, project, job, name string, yes bool) error {
+	path := checkpoints(project, job, name)
+	if yes {
+		path += "?yes=true"
+	}
+	return c.Do(ctx, http.MethodDelete, path, nil, nil)
 }
 
 // unpack writes a tar stream of plain files and directories below dir, and

@@ -170,6 +170,22 @@ func (c *Client) Do(ctx context.Context, method, path string, body, out any) err
 	return nil
 }
 
+// replaced reports whether encoding/json put U+FFFD in the place of bytes that are not UTF-8:
+// it escapes that one, and writes one that was there as it is.
+func replaced(text []byte) bool {
+	for at := 0; ; at++ {
+		i := bytes.Index(text[at:], []byte(`\ufffd`))
+		if i < 0 {
+			return false
+		}
+		at += i
+		before := text[:at]
+		if slashes := len(before) - len(bytes.TrimRight(before, `\`)); slashes%2 == 0 {
+			return true
+		}
+	}
+}
+
 // Send is Do for answers that are not JSON: the caller reads and closes the body.
 func (c *Client) Send(ctx context.Context, method, path string, body any, header http.Header) (*http.Response, error) {
 	var r io.Reader
@@ -182,6 +198,9 @@ func (c *Client) Send(ctx context.Context, method, path string, body any, header
 		j, err := json.Marshal(b)
 		if err != nil {
 			return nil, err
+		}
+		if replaced(j) {
+			return nil, errors.New("a text of the request is not UTF-8: save it as UTF-8")
 		}
 		r, contentType = bytes.NewReader(j), "application/json"
 	}

@@ -332,19 +332,28 @@ func (b *backups) List(ctx context.Context) ([]backup.Backup, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.mu.Lock()
+	now := b.now
+	b.mu.Unlock()
+	all, err := backupsIn(dir, now.Name)
+	if err != nil {
+		return nil, err
+	}
+	if now.Name != "" {
+		all = append(all, now)
+	}
+	slices.SortFunc(all, func(x, y backup.Backup) int { return cmp.Compare(x.Name, y.Name) })
+	return all, nil
+}
+
+// backupsIn are the backups in a directory, but for one.
+func backupsIn(dir, but string) (all []backup.Backup, err error) {
 	there, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	b.mu.Lock()
-	now := b.now
-	b.mu.Unlock()
-	var all []backup.Backup
-	if now.Name != "" {
-		all = append(all, now)
-	}
 	for _, e := range there {
-		if !e.IsDir() || e.Name() == now.Name || id.CheckName("backup name", e.Name()) != nil {
+		if !e.IsDir() || e.Name() == but || id.CheckName("backup name", e.Name()) != nil {
 			continue
 		}
 		one := backup.Backup{Name: e.Name(), State: backup.Interrupted}
@@ -353,7 +362,6 @@ func (b *backups) List(ctx context.Context) ([]backup.Backup, error) {
 		}
 		all = append(all, one)
 	}
-	slices.SortFunc(all, func(x, y backup.Backup) int { return cmp.Compare(x.Name, y.Name) })
 	return all, nil
 }
 

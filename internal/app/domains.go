@@ -93,6 +93,7 @@ type parts struct {
 	keys      *keys.Service
 	secrets   *secrets.Service
 	erasures  *privacy.Service
+	deletions deletions
 	objects   *backup.Held
 	tables    *backup.Held // files of open datasets
 	backups   *backups
@@ -133,7 +134,7 @@ type parts struct {
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
-		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Requests: p.requests, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
+		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Requests: p.requests, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Deletions: p.deletions, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Tuning: p.tuning, Sweeps: p.sweeps, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.places, Webhooks: p.webhooks,
 	}
@@ -248,7 +249,15 @@ func (a *App) openDatasets(ctx context.Context) error {
 	a.datasets = dataset.New(dataset.Config{
 		DB: a.db, Store: datasetsql.Store{}, Files: a.files, Keys: a.keys,
 		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Zone: a.cfg.zone(), Journal: a.journal, Launcher: a.launcher(), Log: a.log,
-		Citations: citations, Confined: a.confined, CouldRead: a.couldRead, Steps: sparkSteps{a},
+		Citations: citations, Answers: answersWith, Pseudonyms: pseudonyms{a},
+		Readers: func(ctx context.Context, tx *store.Tx, p project.Name, name string) (by []string, err error) {
+			views, err := a.features.Readers(ctx, tx, p, name)
+			for _, v := range views {
+				by = append(by, "feature view "+v)
+			}
+			return by, err
+		},
+		Confined: a.confined, CouldRead: a.couldRead, Steps: sparkSteps{a},
 		Deleted: func(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
 			if a.features == nil {
 				return nil // it is being opened
@@ -349,7 +358,7 @@ func (a *App) openFeatures(ctx context.Context) error {
 }
 
 func (a *App) openTracking(context.Context) error {
-	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authority, Journal: a.journal, Artifacts: a.blobs})
+	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authority, Journal: a.journal, Artifacts: a.blobs, Cited: runCited})
 	a.tuning = tuning.New(tuning.Config{DB: a.db, Store: tuningsql.Store{}, Authz: a.authority, Journal: a.journal, Origins: a.tracking, Driven: driven})
 	a.registry = registry.New(registry.Config{
 		DB: a.db, Store: registrysql.Store{}, Authz: a.authority, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
@@ -375,7 +384,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	a.training = training.New(training.Config{
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authority, Journal: a.journal, Compute: a.compute,
 		Environments: a.environments, Data: a.trainingData(), Tables: trainingTables{a.trainingData(), a.cfg.tablesDir()}, Runs: trainingRuns{a.tracking, a.features, a.registry},
-		Models: trainingModels{a.tracking, a.registry}, Rows: trainingRows{a.datasets}, Tokens: trainingTokens{a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints,
+		Models: trainingModels{a.tracking, a.registry}, Rows: trainingRows{a.datasets}, Tokens: trainingTokens{a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: runLogs{a.tracking},
 		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.workerPath(), Measure: a.measure, MaxOutput: bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
 		MostDisk: resource.Bytes(bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,

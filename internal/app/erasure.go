@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
@@ -28,32 +29,39 @@ func (a *App) openErasures(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.deletions = deletions{a}
 	a.erasures = privacy.New(privacy.Config{
 		DB: a.db, Store: privacysql.Store{}, Authorizer: a.authority, TwoPeople: a.requests, Sealer: a.keys, Ledger: ledger, Key: a.keys.Lasting("erased persons"), Log: a.log,
 		Canonical: func(ctx context.Context, p, entity string, values []string) ([]string, error) {
 			return a.features.Identify(ctx, project.Name(p), entity, values)
 		},
 		Where: func(ctx context.Context, p, entity string) (privacy.Where, error) {
-			person, err := erasedDatasets{a.datasets, a.features}.person(ctx, privacy.Subject{Project: p, Entity: entity})
+			person, err := a.erasedDatasets().person(ctx, privacy.Subject{Project: p, Entity: entity})
 			return privacy.Where{Keys: person.Keys, Columns: person.Columns}, err
 		},
 		Trained: func(ctx context.Context, p string, f privacy.Found, id privacy.ID) ([]string, error) {
-			refs, err := (erasedDatasets{a.datasets, a.features}).named(ctx, project.Name(p), f)
+			refs, err := a.erasedDatasets().named(ctx, project.Name(p), f)
 			if err != nil {
 				return nil, err
 			}
 			return a.registry.TrainedOn(ctx, project.Name(p), refs, string(id))
 		},
+		Beyond: a.unsearched,
 	})
-	// What is made of something else comes after it: else it would be made again.
-	a.erasures.Register(
-		erasedStreams{erasedDatasets{a.datasets, a.features}}, erasedIngestions{erasedDatasets{a.datasets, a.features}, a.ingestion}, erasedDatasets{a.datasets, a.features}, erasedOnline{a.features, a.log}, erasedPredictions{a.predictions, a.features},
-	)
+	a.erasures.Register(a.participants()...)
 	if err := a.erasures.Recover(ctx); err != nil {
 		return fault.Wrap(err, "erasures")
 	}
 	a.group.Add(a.erasures.Background())
 	return nil
+}
+
+// participants are the places that are searched by rows, and erased. What is made of
+// something else comes after it: else it would be made again.
+func (a *App) participants() []privacy.Participant {
+	return []privacy.Participant{
+		erasedStreams{a.erasedDatasets()}, erasedIngestions{a.erasedDatasets(), a.ingestion}, a.erasedDatasets(), erasedOnline{a.features, a.log}, erasedPredictions{a.predictions, a.features},
+	}
 }
 
 // erasedFrom names the erasures of persons who had rows in dataset versions, or in what
@@ -76,6 +84,12 @@ func (a *App) erasedFrom(ctx context.Context, tx *store.Tx, p project.Name, data
 	return a.erasures.Touching(ctx, tx, string(p), names)
 }
 
+func (a *App) erasedDatasets() erasedDatasets {
+	return erasedDatasets{datasets: a.datasets, features: a.features, learned: func(ctx context.Context, p project.Name) (map[string][]string, error) {
+		return a.registry.Learned(ctx, p)
+	}}
+}
+
 // ledgerPath is where the erasure ledger is.
 func (c Config) ledgerPath() string {
 	return cmp.Or(c.Erasures.Ledger, filepath.Join(c.Data, "erasures.jsonl"))
@@ -85,6 +99,8 @@ func (c Config) ledgerPath() string {
 type erasedDatasets struct {
 	datasets *dataset.Service
 	features *feature.Service
+	// learned maps dataset versions to the models that were trained on them.
+	learned func(ctx context.Context, p project.Name) (map[string][]string, error)
 }
 
 // Kind implements privacy.Participant.
@@ -110,7 +126,7 @@ func (e erasedDatasets) person(ctx context.Context, s privacy.Subject) (dataset.
 		purpose = "erasure " + string(s.Erasure)
 	}
 	p := dataset.Person{
-		Project: project.Name(s.Project), Entity: s.Entity, Keys: keysOf(use, s), Read: use.Read, Columns: s.Where().Columns, Is: s.Is, Purpose: purpose,
+		Project: project.Name(s.Project), Entity: s.Entity, Keys: keysOf(use, s), Read: use.Read, Columns: s.Where().Columns, Is: s.Is, Pseudonym: s.Pseudonym(), Purpose: purpose,
 	}
 	if len(p.Keys) > 0 {
 		p.Columns, err = e.datasets.Telling(ctx, p)
@@ -122,10 +138,15 @@ func (e erasedDatasets) person(ctx context.Context, s privacy.Subject) (dataset.
 // named are the versions by which models name the rows that were found: those that
 // have them now, and those that these stand for, because of other persons.
 func (e erasedDatasets) named(ctx context.Context, p project.Name, f privacy.Found) ([]string, error) {
-	refs := slices.Clone(f.Unsearched) // what was made of a person's rows counts, too
-	for _, place := range f.Places {
+	var refs []string
+	for _, place := range slices.Concat(f.Places, f.Deleted) {
 		if place.Kind == e.Kind() {
 			refs = append(refs, place.Name)
+		}
+	}
+	for _, u := range f.Unsearched { // what was made of a person's rows counts, too
+		if u.Kind == "" || u.Kind == e.Kind() {
+			refs = append(refs, u.Name)
 		}
 	}
 	for _, text := range refs {
@@ -162,14 +183,88 @@ func (e erasedDatasets) Find(ctx context.Context, s privacy.Subject) (privacy.Fo
 		return privacy.Found{}, err
 	}
 	if len(person.Keys) == 0 {
-		return privacy.Found{Unsearched: []string{"every dataset: there is no entity " + s.Entity + ", and the ledger does not say what its join keys were"}}, nil
+		return privacy.Found{Unsearched: []privacy.Unsearched{{
+			Kind: e.Kind(), Name: "every dataset", Reason: "there is no entity " + s.Entity + ", and the ledger does not say what its join keys were",
+			Tool: "falaj apply -f ENTITY.yaml, then falaj erase again",
+		}}}, nil
 	}
 	held, unsearched, err := e.datasets.Persons(ctx, person)
-	f := privacy.Found{Unsearched: unsearched}
+	if err != nil {
+		return privacy.Found{}, err
+	}
+	var f privacy.Found
+	for _, ref := range unsearched {
+		f.Unsearched = append(f.Unsearched, privacy.Unsearched{
+			Kind: e.Kind(), Name: ref, Reason: "it was made of rows of persons and has no column that says whose a row is",
+			Tool: "falaj delete dataset " + ref + ", and make it again",
+		})
+	}
 	for _, h := range held {
 		f.Places = append(f.Places, heldPlace(h))
 	}
-	return f, err
+	return f, e.departed(ctx, person, &f)
+}
+
+// departed adds the versions that were deleted with rows of the person in them. Those of
+// which nobody knows count when a model was trained on them.
+func (e erasedDatasets) departed(ctx context.Context, person dataset.Person, f *privacy.Found) error {
+	gone, err := e.datasets.Departed(ctx, person)
+	if err != nil {
+		return err
+	}
+	var unknown []dataset.Version
+	for _, g := range gone {
+		v := g.Version
+		if g.Had {
+			f.Deleted = append(f.Deleted, privacy.Place{Name: v.Ref().String(), Note: "deleted" + onAndBy(v) + "; how many of its rows were the person's was not kept"})
+		} else {
+			unknown = append(unknown, v)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	learned, err := e.learned(ctx, person.Project)
+	if err != nil || len(learned) == 0 {
+		return err
+	}
+	for _, v := range unknown {
+		models := learned[v.Ref().String()]
+		if v.Redacts > 0 { // models name the version that it stood for
+			was, err := e.datasets.StoodFor(ctx, person.Project, v.Ref())
+			if err != nil {
+				return err
+			}
+			for _, ref := range was {
+				models = append(models, learned[ref.String()]...)
+			}
+		}
+		if len(models) == 0 {
+			continue // it left nothing
+		}
+		why := "an earlier release of Falaj deleted it"
+		if v.Tombstone != nil && v.Tombstone.Unknown != "" {
+			why = v.Tombstone.Unknown
+		} else if v.Tombstone != nil {
+			why = "nothing said then that its rows were persons of the entity"
+		}
+		f.Unsearched = append(f.Unsearched, privacy.Unsearched{
+			Kind: e.Kind(), Name: v.Ref().String(), Reason: "it was deleted" + onAndBy(v) + ", and whose rows it had is not known: " + why,
+			Tool: "train " + strings.Join(models, ", ") + " again",
+		})
+	}
+	return nil
+}
+
+// onAndBy says when and by whom a version was deleted.
+func onAndBy(v dataset.Version) (text string) {
+	if !v.DeletedAt.IsZero() {
+		text = " on " + v.DeletedAt.UTC().Format(time.DateOnly)
+	}
+	if v.DeletedBy != "" {
+		text += " by " + v.DeletedBy
+	}
+	return text
 }
 
 // Erase implements privacy.Participant.
@@ -263,7 +358,9 @@ func (e erasedOnline) Find(ctx context.Context, s privacy.Subject) (f privacy.Fo
 			f.Places = append(f.Places, privacy.Place{Name: r.View, Rows: r.Rows})
 		}
 		if r.Unknown {
-			f.Unsearched = append(f.Unsearched, "online rows of "+r.View+" under keys that no dataset has any more")
+			f.Unsearched = append(f.Unsearched, privacy.Unsearched{
+				Kind: e.Kind(), Name: r.View, Reason: "it has rows under keys that no dataset has any more", Tool: "falaj feature clear " + r.View,
+			})
 		}
 	}
 	if s.Erasure == "" {
@@ -271,7 +368,9 @@ func (e erasedOnline) Find(ctx context.Context, s privacy.Subject) (f privacy.Fo
 	}
 	outdated, err := e.outdated(ctx, s, rows)
 	for _, o := range outdated {
-		f.Unsearched = append(f.Unsearched, "online rows of "+o.View+", which were made of "+o.Of+": it is materialised again")
+		f.Unsearched = append(f.Unsearched, privacy.Unsearched{
+			Kind: e.Kind(), Name: o.View, Reason: "its rows were made of " + o.Of + "; it is materialised again", Tool: "falaj feature runs " + o.View + ", falaj feature clear " + o.View,
+		})
 	}
 	return f, err
 }

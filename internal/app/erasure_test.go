@@ -108,10 +108,11 @@ func TestVersionsThatModelsName(t *testing.T) {
 	}
 	e := erasedDatasets{datasets: h.Service}
 	got, err := e.named(datasettest.Context(t), datasettest.Project, privacy.Found{
-		Places: []privacy.Place{{Kind: "datasets", Name: "clicks@2"}, {Kind: "predictions", Name: "churn"}}, Unsearched: []string{"sums@4", "something else"},
+		Places: []privacy.Place{{Kind: "datasets", Name: "clicks@2"}, {Kind: "predictions", Name: "churn"}}, Unsearched: []privacy.Unsearched{{Kind: "datasets", Name: "sums@4"}, {Name: "something else"}, {Kind: "artifacts", Name: "run"}},
+		Deleted: []privacy.Place{{Kind: "datasets", Name: "gone@1"}},
 	})
 	slices.Sort(got)
-	if err != nil || strings.Join(got, ", ") != "clicks@1, clicks@2, something else, sums@4" {
+	if err != nil || strings.Join(got, ", ") != "clicks@1, clicks@2, gone@1, something else, sums@4" {
 		t.Errorf("%v %v", got, err)
 	}
 	// And one that is registered later may name what both were taken out of.

@@ -62,6 +62,7 @@ func TestCitations(t *testing.T) {
 		`INSERT INTO training_job (id, project, name, digest, state, waiting, body, revision) VALUES ('job_2', 'other', 'train', 'd', 'succeeded', FALSE, '{"ref":"dataset a_b@2"}', 1)`,
 		`INSERT INTO training_job (id, project, name, digest, state, waiting, body, revision) VALUES ('job_3', 'nyc', 'train', 'd', 'succeeded', FALSE, '{"ref":"dataset axb@3"}', 1)`,
 		`INSERT INTO tracking_dataset VALUES ('nyc', 0, 'a_b', 'd', 'falaj', '{"ref":"a_b@4"}', '', '')`,
+		`INSERT INTO tracking_input VALUES ('run_1', 'a_b', 'd', '', '', 'nyc', 0)`,
 		`INSERT INTO feature_definition VALUES ('nyc', 'view', 'v', 1, 'd', '{"dataset":"a_b@5"}', 0, '')`,
 		`INSERT INTO feature_training_set VALUES ('nyc', 'made@1', '{"inputs":["a_b@6"]}', 0)`,
 		`INSERT INTO ingestion_source VALUES ('src_1', 'nyc', 's', 'a_b', '', FALSE, 1, '', 0, 0, '{"version":8}')`,
@@ -76,14 +77,17 @@ func TestCitations(t *testing.T) {
 			}
 		}
 		for _, c := range citations {
-			if err := c.Mentions(ctx, tx, "nyc", "a_b@", func(text string) { got = append(got, text) }); err != nil {
+			if err := c.Mentions(ctx, tx, "nyc", "a_b@", func(by, text string) { got = append(got, by+": "+text) }); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	slices.Sort(got)
-	want := []string{`a_b@8`, `{"baseline":"dataset:a_b@7"}`, `{"dataset":"a_b@5"}`, `{"inputs":["a_b@6"]}`, `{"ref":"a_b@4"}`, `{"ref":"dataset a_b@1"}`}
+	want := []string{
+		`feature definition v@1: {"dataset":"a_b@5"}`, `job job_1: {"ref":"dataset a_b@1"}`, `monitor m: {"baseline":"dataset:a_b@7"}`, `run run_1: {"ref":"a_b@4"}`,
+		`source s: a_b@8`, `training set made@1: {"inputs":["a_b@6"]}`,
+	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q, %v", got, err)
 	}

@@ -434,6 +434,44 @@ func (t trainingRuns) Upload(ctx context.Context, p project.Name, run, dir, unde
 	return upload(ctx, t.tracking, p, tracking.Place{Run: tracking.RunID(run)}, dir, under)
 }
 
+// runLogs implements training.LogFiles.
+type runLogs struct{ tracking *tracking.Service }
+
+// maxLogFile bounds a log that is read whole; the logs of attempts are cut before.
+const maxLogFile = 128 << 20
+
+// Rewrite implements training.LogFiles.
+func (l runLogs) Rewrite(ctx context.Context, p project.Name, run string, change func(content []byte) []byte) error {
+	place := tracking.Place{Run: tracking.RunID(run)}
+	files, err := l.tracking.Files(ctx, p, place, "logs")
+	if fault.Is(err, fault.NotFound) {
+		return nil // it was pruned
+	}
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		r, _, err := l.tracking.OpenArtifact(ctx, p, place, f.Path)
+		if err != nil {
+			return err
+		}
+		content, err := io.ReadAll(io.LimitReader(r, maxLogFile+1))
+		if err = errors.Join(err, r.Close()); err != nil {
+			return err
+		}
+		if len(content) > maxLogFile {
+			return fault.New(fault.TooLarge, "%s of run %s is over the limit of %d bytes", f.Path, run, maxLogFile)
+		}
+		if content = change(content); content == nil {
+			continue
+		}
+		if _, err := l.tracking.PutArtifact(ctx, p, place, f.Path, strings.NewReader(string(content))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // runFiles opens the files of runs.
 type runFiles struct{ tracking *tracking.Service }
 

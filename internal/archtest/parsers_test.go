@@ -13,7 +13,7 @@ import (
 var parserLibraries = []string{
 	"go.yaml.in/yaml/v3", "cel.dev/cel-go/cel", "github.com/cedar-policy/cedar-go", "github.com/twmb/avro", "archive/tar", "archive/zip",
 	"encoding/xml", "encoding/gob", "google.golang.org/protobuf/proto", "google.golang.org/protobuf/encoding/protowire",
-	"github.com/apache/arrow-go/v18/arrow/ipc", "github.com/apache/arrow-go/v18/parquet/file",
+	"github.com/apache/arrow-go/v18/arrow/ipc", "github.com/apache/arrow-go/v18/parquet/file", "github.com/go-json-experiment/json/jsontext",
 }
 
 // notParsers import one of them and parse nothing that a caller of the server wrote.
@@ -89,6 +89,36 @@ func TestParsers(t *testing.T) {
 			if slices.Contains(parserLibraries, i) {
 				t.Errorf("%s imports %s: add its row to docs/reference/parsers.md, with limits and a fuzz test", p.Path, i)
 			}
+		}
+	}
+}
+
+// ownJSON are the files at the edges that may decode by encoding/json, and why.
+var ownJSON = map[string]string{
+	"internal/httpapi/search.go":            "a page token of our own",
+	"internal/httpapi/once.go":              "an answer that we kept",
+	"internal/httpapi/feast/wire.go":        "values that jsondoc has checked",
+	"internal/httpapi/manifest/manifest.go": "what yamldoc has read",
+}
+
+// TestJSONDoors: encoding/json changes text that is not UTF-8, takes the last of two names and
+// matches names without regard to case, so the edges read what others wrote by jsondoc.
+func TestJSONDoors(t *testing.T) {
+	const root = "../../"
+	decodes := regexp.MustCompile(`\bjson\.(NewDecoder|Unmarshal)\(`)
+	for _, edge := range []string{"internal/httpapi", "internal/flight"} {
+		err := filepath.WalkDir(root+edge, func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if name := strings.TrimPrefix(filepath.ToSlash(path), root); decodes.Match(text) && ownJSON[name] == "" {
+				t.Errorf("%s decodes by encoding/json: use jsondoc.Decode, or say here why that is no door", name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -42,7 +42,9 @@ func (a *app) checkpoints() []*cobra.Command {
 			a.say("checkpoint %s of %s is in %s", args[1], args[0], dir)
 			return nil
 		},
-	}, &cobra.Command{
+	})
+	var yes bool
+	remove := &cobra.Command{
 		Use: "delete JOB NAME", Short: "Delete a kept checkpoint; NAME may be its identifier",
 		Example: "  falaj job checkpoint delete job_01J… step-100 -p nyc", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -50,12 +52,14 @@ func (a *app) checkpoints() []*cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.DeleteCheckpoint(cmd.Context(), project, args[0], args[1]); err != nil {
+			if err := c.DeleteCheckpoint(cmd.Context(), project, args[0], args[1], yes); err != nil {
 				return err
 			}
 			a.say("checkpoint %s of %s deleted", args[1], args[0])
 			return nil
 		},
-	})
+	}
+	remove.Flags().BoolVar(&yes, "yes", false, "delete it also when another job resumes from it")
+	one.AddCommand(remove)
 	return []*cobra.Command{list, one}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"context"
+	"io"
 	"net/http"
 	"time"
 
@@ -19,23 +20,20 @@ func (a *app) erase() *cobra.Command {
 	var dry, begin bool
 	var reason, deadline string
 	cmd := &cobra.Command{
-		Use: "erase ENTITY KEY...", Short: "Erase a person everywhere, or say where it is",
+		Use: "erase ENTITY KEY...", Short: "Erase a person from every place that is searched, or say where it is",
 		Long: "Removes the rows of a person: from every version of every dataset (a version without them takes the\n" +
 			"place of each), training sets included, from streams, the online store and the log of predictions; flags\n" +
 			"the models that were trained on them; and erases again when a restored backup brings the person back.\n" +
 			"KEY is the value of each join key of the entity, in their order; - reads them from standard input, a\n" +
-			"line each, which keeps them out of the shell's history. Asking twice does no harm. The certificate,\n" +
-			"`falaj erase show ID -o json`, names the person by a pseudonym only. See docs/guides/erasure.md.",
+			"line each, which keeps them out of the shell's history. Asking twice does no harm.\n" +
+			"The state is done when every place was searched; done_in_part when the certificate names places that\n" +
+			"were not, each with the reason and the tool for it; not_found when nobody by the key was ever seen.\n" +
+			"`falaj erase certificate ID` writes the certificate, which names the person by a pseudonym only. See\n" +
+			"docs/guides/erasure.md.",
 		Example: "  falaj erase customer 4711 --dry-run -p shop\n  falaj erase customer 4711 --reason 'request 2026-17' -p shop\n  pass show request-17 | falaj erase customer - --reason 'request 2026-17' -p shop",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys := args[1:]
-			if len(keys) == 1 && keys[0] == "-" {
-				keys = nil
-				for lines := bufio.NewScanner(a.Stdin); lines.Scan(); {
-					keys = append(keys, lines.Text())
-				}
-			}
+			keys := a.secretLines(args[1:])
 			body := map[string]any{"entity": args[0], "keys": keys}
 			if dry {
 				return a.findPerson(cmd, body)
@@ -62,7 +60,11 @@ func (a *app) erase() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.showErasure(e)
+			if err := a.showErasure(e); err != nil || e.Text("state") != "not_found" {
+				return err
+			}
+			return fault.New(fault.NotFound, "nobody by this key was ever seen, so nothing was erased").
+				WithHint("Check the key, and the order of the join keys of entity %s.", plain(e.Text("entity")))
 		},
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "say where the person is, and change nothing")
@@ -77,7 +79,30 @@ func (a *app) erase() *cobra.Command {
 			},
 		},
 		&cobra.Command{
-			Use: "show ID", Short: "Show an erasure: once it is done, the certificate", Example: "  falaj erase show ers_01J… -o json -p shop", Args: cobra.ExactArgs(1),
+			Use: "certificate ID", Short: "Write the certificate of an erasure to standard output",
+			Long: "Writes the certificate: JSON in one line, without a line break at its end. The SHA-256 of these bytes is in\n" +
+				"the audit log, in detail.certificate of the entry erasure.apply at the erasure's end.",
+			Example: "  falaj erase certificate ers_01J… -p shop > certificate.json\n  sha256sum certificate.json", Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				path, err := a.inProjectPath("erasures", args[0], "certificate")
+				if err != nil {
+					return err
+				}
+				c, err := a.connect()
+				if err != nil {
+					return err
+				}
+				answer, err := c.Send(cmd.Context(), http.MethodGet, path, nil, nil)
+				if err != nil {
+					return err
+				}
+				defer answer.Body.Close()
+				_, err = io.Copy(a.Stdout, answer.Body)
+				return err
+			},
+		},
+		&cobra.Command{
+			Use: "show ID", Short: "Show an erasure", Example: "  falaj erase show ers_01J… -p shop", Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				var e client.Object
 				if err := a.call(cmd, http.MethodGet, nil, &e, "erasures", args[0]); err != nil {
@@ -87,6 +112,55 @@ func (a *app) erase() *cobra.Command {
 			},
 		},
 	)
+	return cmd
+}
+
+// secretLines are arguments that may be read from standard input instead, a line each:
+// arguments stay in the shell's history.
+func (a *app) secretLines(args []string) []string {
+	if len(args) != 1 || args[0] != "-" {
+		return args
+	}
+	var lines []string
+	for in := bufio.NewScanner(a.Stdin); in.Scan(); {
+		lines = append(lines, in.Text())
+	}
+	return lines
+}
+
+// redact is the command that takes texts out of what a job said.
+func (a *app) redact() *cobra.Command {
+	var texts []string
+	var reason string
+	var dry bool
+	cmd := &cobra.Command{
+		Use: "redact JOB", Short: "Find texts in a job's script and logs, or replace them by asterisks",
+		Long: "Replaces texts by asterisks: in the job's script, command, parameters and environment variables, in what\n" +
+			"its attempts quote, and in its logs, which remain as artifacts of its runs. The job has to have ended. What\n" +
+			"ran keeps its digests. --text - reads the texts from standard input, a line each. It needs the permission\n" +
+			"erasure.apply, and is audited without the texts.",
+		Example: "  falaj job redact job_01J… --text 4711 --dry-run -p shop\n  pass show request-17 | falaj job redact job_01J… --text - --reason 'request 2026-17' -p shop", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(texts) == 0 {
+				return usage("say what is redacted, with --text; --text - reads standard input")
+			}
+			if reason == "" && !dry {
+				return usage("say why, with --reason: what the request is called, without the person's name")
+			}
+			var found struct{ Items []client.Object }
+			body := map[string]any{"texts": a.secretLines(texts), "dry_run": dry}
+			if reason != "" {
+				body["reason"] = reason
+			}
+			if err := a.call(cmd, http.MethodPost, body, &found, "jobs", args[0], "redact"); err != nil {
+				return err
+			}
+			return a.print(found.Items, []column{{"PLACE", "place"}, {"COUNT", "count"}})
+		},
+	}
+	cmd.Flags().StringArrayVar(&texts, "text", nil, "what is replaced; may be given more than once; - reads standard input")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; kept for ever, so without the texts")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "say where the texts are, and change nothing")
 	return cmd
 }
 
@@ -107,7 +181,7 @@ const maxTroubled = 50
 // awaitErasure asks until it is done, and says how far it is.
 func (a *app) awaitErasure(cmd *cobra.Command, e client.Object) (client.Object, error) {
 	told, troubled := 0, 0
-	for e.Text("state") != "done" {
+	for state := e.Text("state"); state == "requested" || state == "erasing"; state = e.Text("state") {
 		for places := objectsIn(e, "places"); told < len(places); told++ {
 			a.note("%s %s: %s rows", places[told].Text("kind"), places[told].Text("name"), places[told].Text("rows"))
 		}
@@ -154,7 +228,7 @@ func (a *app) showErasure(e client.Object) error {
 		return a.printOne(e)
 	}
 	a.say("%s  %s: a person of entity %s, for %s", e.Text("id"), e.Text("state"), plain(e.Text("entity")), plain(e.Text("reason")))
-	for _, line := range [][2]string{{"pseudonym", "pseudonym"}, {"requested", "requested_at"}, {"deadline", "deadline"}, {"done", "done_at"}, {"not done yet", "trouble"}} {
+	for _, line := range [][2]string{{"pseudonym", "pseudonym"}, {"requested", "requested_at"}, {"deadline", "deadline"}, {"ended", "done_at"}, {"not done yet", "trouble"}, {"note", "note"}} {
 		if text := e.Text(line[1]); text != "" {
 			a.say("  %-12s %s", line[0], plain(text))
 		}
@@ -170,10 +244,19 @@ func (a *app) sayPlaces(e client.Object) error {
 	} else if err := a.print(places, placeColumns); err != nil {
 		return err
 	}
-	if list, _ := e["unsearched"].([]any); len(list) > 0 {
-		a.say("Made of such rows, without a column that says whose a row is; look yourself:")
-		for _, x := range list {
-			a.say("  %s", plain(toText(x)))
+	if deleted := objectsIn(e, "deleted"); len(deleted) > 0 {
+		a.say("Versions with rows of the person that were deleted before:")
+		for _, p := range deleted {
+			a.say("  %s  %s", plain(p.Text("name")), plain(p.Text("note")))
+		}
+	}
+	if left := objectsIn(e, "unsearched"); len(left) > 0 {
+		a.say("Not searched, or the person may remain there:")
+		for _, u := range left { // lines: a table would cut what is to be done
+			a.say("  %s  %s: %s", plain(u.Text("kind")), plain(u.Text("name")), plain(u.Text("reason")))
+			if tool := u.Text("tool"); tool != "" {
+				a.say("    → %s", plain(tool))
+			}
 		}
 	}
 	if list, _ := e["models"].([]any); len(list) > 0 {

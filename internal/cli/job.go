@@ -94,7 +94,7 @@ func (a *app) job() *cobra.Command {
 			}
 		},
 	}
-	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobAdvise(), a.jobProfile(), a.jobResize(), a.jobMove(), a.jobLogs(), why, cancel, wait)
+	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobAdvise(), a.jobProfile(), a.jobResize(), a.jobMove(), a.jobLogs(), a.redact(), why, cancel, wait)
 	cmd.AddCommand(a.checkpoints()...)
 	return cmd
 }

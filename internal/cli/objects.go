@@ -324,12 +324,20 @@ func (a *app) tree(node map[string]any, indent, branch string) {
 	}
 }
 
+// cited are the kinds that something may cite: the server names what does, and wants yes.
+var cited = []string{"datasets", "deployments", "monitors"}
+
 func (a *app) delete() *cobra.Command {
-	var wide bool
+	var wide, yes, force bool
+	var reason string
 	cmd := &cobra.Command{
-		Use:               "delete KIND NAME",
-		Short:             "Delete an object",
-		Example:           "  falaj delete deployment delay --project nyc\n  falaj delete account user/alice",
+		Use:   "delete KIND NAME",
+		Short: "Delete an object",
+		Long: "Deletes an object. What runs, models, training sets, monitors or deployments cite is deleted only with\n" +
+			"--yes; the refusal names them. A dataset that a deployment in use depends on takes --force and a\n" +
+			"--reason, which the audit log keeps. Of a cited dataset version the digest, the lineage and, for\n" +
+			"erasures only, sealed pseudonyms of the persons in it stay.",
+		Example:           "  falaj delete deployment delay --project nyc\n  falaj delete dataset orders@3 --yes\n  falaj delete account user/alice",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: a.completeObject,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -340,6 +348,21 @@ func (a *app) delete() *cobra.Command {
 			if hint, stays := kept[of.name]; stays {
 				return usage("%s are not deleted. %s", of.name, hint)
 			}
+			if (yes || force || reason != "") && !slices.Contains(cited, of.name) {
+				return usage("--yes, --force and --reason are for %s", strings.Join(cited, ", "))
+			}
+			if of.name != "datasets" && (force || reason != "") {
+				return usage("--force and --reason are for datasets")
+			}
+			of.query = maps.Clone(of.query)
+			for name, value := range map[string]string{"yes": onlyTrue(yes), "force": onlyTrue(force), "reason": reason} {
+				if value != "" {
+					if of.query == nil {
+						of.query = url.Values{}
+					}
+					of.query.Set(name, value)
+				}
+			}
 			if err := of.client.Do(cmd.Context(), http.MethodDelete, of.one(args[1]), nil, nil); err != nil {
 				return err
 			}
@@ -348,5 +371,15 @@ func (a *app) delete() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&wide, "installation", false, wideHelp)
+	cmd.Flags().BoolVar(&yes, "yes", false, "delete it also when something cites it")
+	cmd.Flags().BoolVar(&force, "force", false, "of a dataset: also while a deployment in use depends on it; needs --reason")
+	cmd.Flags().StringVar(&reason, "reason", "", "of a dataset: why; kept in the audit log")
 	return cmd
+}
+
+func onlyTrue(b bool) string {
+	if b {
+		return "true"
+	}
+	return ""
 }

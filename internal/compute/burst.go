@@ -301,7 +301,7 @@ func (w *situation) limits(ctx context.Context, tx *store.Tx) error {
 			return fault.Wrap(err, "reading quotas")
 		}
 		for p, most := range quotas {
-			left := most
+			left := most.Amount()
 			for _, x := range w.active {
 				if string(x.Project) == p {
 					left = left.Minus(x.Amount())
@@ -314,7 +314,7 @@ func (w *situation) limits(ctx context.Context, tx *store.Tx) error {
 	if err != nil {
 		return err
 	}
-	delays, parents, limited := map[string]float64{}, map[string]string{}, map[string]resource.Amount{}
+	delays, parents, limited := map[string]float64{}, map[string]string{}, map[string]resource.Limit{}
 	for _, q := range queues {
 		delays[q.Name], parents[q.Name] = q.DelayCost, q.Parent
 	}
@@ -328,7 +328,7 @@ func (w *situation) limits(ctx context.Context, tx *store.Tx) error {
 		return name
 	}
 	for _, q := range queues {
-		limited[root(q.Name)] = limited[root(q.Name)].Plus(q.Quota)
+		limited[root(q.Name)] = limited[root(q.Name)].And(q.Quota)
 	}
 	s.deciding.Lock()
 	if s.state != nil {
@@ -353,17 +353,17 @@ func (w *situation) limits(ctx context.Context, tx *store.Tx) error {
 	return nil
 }
 
-// exhausted is what is left of limits, in which 0, or an accelerator that is not
-// named, is no limit: less than 0 where one is used up.
-func exhausted(left, most resource.Amount) resource.Amount {
+// exhausted is what is left of limits; of what they do not name nothing is said. It is less than 0
+// where one is used up.
+func exhausted(left resource.Amount, most resource.Limit) resource.Amount {
 	out := resource.Amount{Accelerators: map[string]int64{}}
-	if most.CPU > 0 {
+	if most.CPU != nil {
 		out.CPU = cmp.Or(max(left.CPU, 0), -1)
 	}
-	if most.Memory > 0 {
+	if most.Memory != nil {
 		out.Memory = cmp.Or(max(left.Memory, 0), -1)
 	}
-	if most.MemoryBandwidth > 0 {
+	if most.MemoryBandwidth != nil {
 		out.MemoryBandwidth = cmp.Or(max(left.MemoryBandwidth, 0), -1)
 	}
 	for name := range most.Accelerators {

@@ -104,8 +104,8 @@ func newHybrid(t *testing.T, edit ...func(*compute.PoolSpec)) *hybrid {
 	}
 	h.world = newWorld(t, func(c *compute.Config) {
 		c.Now = h.now
-		c.Quotas = func(context.Context, *store.Tx) (map[string]resource.Amount, error) {
-			return map[string]resource.Amount{"p": h.quota}, nil
+		c.Quotas = func(context.Context, *store.Tx) (map[string]resource.Limit, error) {
+			return map[string]resource.Limit{"p": resource.LimitOf(h.quota)}, nil
 		}
 		e := c.Engines["local"]
 		e.Provisioners = map[string]provisioner.Provisioner{"simulated": h}
@@ -477,7 +477,7 @@ func TestBurstsWithinLimits(t *testing.T) {
 		},
 		"queue, where nothing else could take it": {
 			prepare: func(h *hybrid) {
-				h.queue(h.t, "lab", compute.QueueSpec{Quota: cores(1)})
+				h.queue(h.t, "lab", compute.QueueSpec{Quota: resource.LimitOf(cores(1))})
 				h.submit(h.t, compute.Request{ID: "att_lab", Amount: cores(1), Queue: "lab", Pools: []string{"home"}, Priority: 9})
 			},
 			request: func(r *compute.Request) { r.Pools, r.Queue, r.Amount = []string{"cloud"}, "lab", cores(1) }, why: "queue lab leaves too little",

@@ -408,6 +408,12 @@ func (w Workload) work() scheduler.Work {
 	return work
 }
 
+// keepsPlace reports that it has ended, and its place is kept until the one that goes on from it
+// with another number of workers stands in line.
+func (w Workload) keepsPlace() bool {
+	return w.State == Ended && !w.Settled && strings.HasPrefix(w.Stop, resized)
+}
+
 // add takes in a workload as it is now.
 func (n *news) add(w Workload) {
 	if w.State != Queued && !w.Settled {
@@ -418,8 +424,8 @@ func (n *news) add(w Workload) {
 		work.Speed, work.Restart = p.speed, p.restart
 	}
 	state := w.State
-	if state == Ended && !w.Settled && strings.HasPrefix(w.Stop, resized) {
-		state = Running // its place is kept until the one that goes on from it stands in line
+	if w.keepsPlace() {
+		state = Running
 	}
 	switch state {
 	case Queued:
@@ -795,6 +801,38 @@ func (s *Service) forget(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// settling is how long an end may take to be settled.
+const settling = 10 * time.Second
+
+// DropOutput removes what an engine keeps of a workload that has ended, before its time.
+// That there is nothing is no error. Error: fault.Conflict while it has not ended.
+func (s *Service) DropOutput(ctx context.Context, wid WorkloadID) error {
+	w, err := s.Workload(ctx, wid)
+	if fault.Is(err, fault.NotFound) || err == nil && w.Handle == "" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// Its owner may be about to take note of the end.
+	soon, cancel := context.WithTimeout(ctx, settling)
+	defer cancel()
+	if w, err = s.await(soon, wid, func(w Workload) bool { return w.Settled || w.State != Ended }); err != nil && ctx.Err() != nil {
+		return err
+	}
+	if !w.Settled {
+		return fault.New(fault.Conflict, "%s has not ended", w.Label).WithHint("Wait until it has, or cancel it.")
+	}
+	e, err := s.engineFor(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := e.Driver.Forget(ctx, w.Handle); err != nil && !fault.Is(err, fault.NotFound) {
+		return fault.Wrap(err, "removing the output of %s", w.Label)
+	}
+	return s.amend(ctx, wid, func(w *Workload) { w.Handle = "" })
 }
 
 // amend changes a workload without changing its state.

@@ -37,14 +37,14 @@ const (
 // QueueSpec is the manifest of kind Queue.
 type QueueSpec struct {
 	Parent      string           `json:"parent,omitempty" doc:"The queue above: what one below it does not use, the others may borrow"`
-	Quota       resource.Amount  `json:"quota,omitzero" doc:"Its own whenever it wants it; a resource that no queue of the tree names has no limit"`
+	Quota       resource.Limit   `json:"quota,omitzero" doc:"Its own whenever it wants it; a resource that no queue of the tree names has no limit, one that is named and 0 allows none"`
 	Borrow      *resource.Amount `json:"borrow,omitempty" doc:"How much more than its quota it may use; default all that is unused. A limit allows what it names"`
 	Lend        *resource.Amount `json:"lend,omitempty" doc:"How much of its quota others may use while it does not; default all. A limit allows what it names"`
 	Weight      float64          `json:"weight,omitempty" doc:"Of its fair share beside its siblings; default 1"`
 	HalfLife    Duration         `json:"half_life,omitempty" doc:"Past use counts for the share, half as much after so long; default only what runs counts"`
 	Order       scheduler.Order  `json:"order,omitempty" doc:"best_effort, where works may pass the first that waits if they do not hold it up, or strict; default best_effort"`
-	PerProject  resource.Amount  `json:"per_project,omitzero" doc:"What one project may use of it at once"`
-	PerUser     resource.Amount  `json:"per_user,omitzero" doc:"What one user may use of it at once"`
+	PerProject  resource.Limit   `json:"per_project,omitzero" doc:"What one project may use of it at once"`
+	PerUser     resource.Limit   `json:"per_user,omitzero" doc:"What one user may use of it at once"`
 	MinRuntime  Duration         `json:"min_runtime,omitempty" doc:"How long its works run before they may be preempted"`
 	IdleReclaim Duration         `json:"idle_reclaim,omitempty" doc:"So long after job.idle_accelerator a work whose accelerators are still idle saves and leaves when somebody waits for such; default never"`
 	IdleEnd     bool             `json:"idle_end,omitempty" doc:"With idle_reclaim: one that is not preemptible is ended; default it stays"`
@@ -58,7 +58,7 @@ type QueueSpec struct {
 
 // Amounts are all limits of the queue.
 func (s QueueSpec) Amounts() []resource.Amount {
-	out := []resource.Amount{s.Quota, s.PerProject, s.PerUser}
+	out := []resource.Amount{s.Quota.Amount(), s.PerProject.Amount(), s.PerUser.Amount()}
 	for _, a := range []*resource.Amount{s.Borrow, s.Lend} {
 		if a != nil {
 			out = append(out, *a)
@@ -69,7 +69,7 @@ func (s QueueSpec) Amounts() []resource.Amount {
 
 // Validate refuses what no queue may be. Error: fault.Invalid.
 func (s QueueSpec) Validate() error {
-	amounts := map[string]resource.Amount{"quota": s.Quota, "per_project": s.PerProject, "per_user": s.PerUser}
+	amounts := map[string]resource.Amount{"quota": s.Quota.Amount(), "per_project": s.PerProject.Amount(), "per_user": s.PerUser.Amount()}
 	for name, a := range map[string]*resource.Amount{"borrow": s.Borrow, "lend": s.Lend} {
 		if a != nil {
 			amounts[name] = *a

@@ -30,7 +30,7 @@ func (w *world) queue(t *testing.T, name string, spec compute.QueueSpec) {
 
 func TestApplyQueue(t *testing.T) {
 	w := newWorld(t)
-	spec := compute.QueueSpec{Quota: cores(2), Borrow: &resource.Amount{}, Projects: []project.Name{"p"}}
+	spec := compute.QueueSpec{Quota: resource.LimitOf(cores(2)), Borrow: &resource.Amount{}, Projects: []project.Name{"p"}}
 	if q, change, err := w.PlanQueue(t.Context(), "bank", spec); err != nil || change != project.Created || q.Revision != 1 {
 		t.Fatalf("%+v %s %v", q, change, err)
 	}
@@ -49,7 +49,7 @@ func TestApplyQueue(t *testing.T) {
 	no := false
 	for want, refused := range map[string]compute.QueueSpec{
 		"queues would be above themselves: bank below risk below bank": {Parent: "risk"},
-		"resources must not be negative":                               {Quota: resource.Amount{CPU: -1}},
+		"resources must not be negative":                               {Quota: resource.LimitOf(resource.Amount{CPU: -1})},
 		"order \"random\" does not exist":                              {Order: "random"},
 		"weight must be between 0 and":                                 {Weight: -1},
 		"idle_end without idle_reclaim":                                {IdleEnd: true},
@@ -112,7 +112,7 @@ func TestUnknownAccelerators(t *testing.T) {
 		}
 		return out
 	}
-	limits := compute.QueueSpec{Quota: asks("gpu"), PerUser: asks("gpus"), Lend: &resource.Amount{Accelerators: map[string]int64{"a100": 1}}}
+	limits := compute.QueueSpec{Quota: resource.LimitOf(asks("gpu")), PerUser: resource.LimitOf(asks("gpus")), Lend: &resource.Amount{Accelerators: map[string]int64{"a100": 1}}}
 	for want, got := range map[string][]string{
 		`no pool has the accelerator "a100"|no pool has the accelerator "gpus"; did you mean "gpu"?`: w.Unknown(t.Context(), limits.Amounts()...),
 		"": w.Unknown(t.Context(), asks("gpu", "nvidia.com/mig-1g.5gb"), cores(1)),
@@ -149,7 +149,7 @@ func TestUnknownAccelerators(t *testing.T) {
 // larger.
 func TestQueueHolds(t *testing.T) {
 	w := newWorld(t)
-	w.queue(t, "bank", compute.QueueSpec{Quota: cores(1)})
+	w.queue(t, "bank", compute.QueueSpec{Quota: resource.LimitOf(cores(1))})
 	w.Start(t.Context())
 	w.submit(t, compute.Request{ID: "att_1", Label: "job_1", Queue: "bank"})
 	w.awaitStart(t)
@@ -162,7 +162,7 @@ func TestQueueHolds(t *testing.T) {
 	if err != nil || q.Used.CPU != resource.Cores(1) || q.Running != 1 || q.Waiting != 1 || q.First != "job_2" {
 		t.Fatalf("%+v, %v", q, err)
 	}
-	if _, _, err := w.ApplyQueue(t.Context(), "bank", compute.QueueSpec{Quota: cores(2)}); err != nil {
+	if _, _, err := w.ApplyQueue(t.Context(), "bank", compute.QueueSpec{Quota: resource.LimitOf(cores(2))}); err != nil {
 		t.Fatal(err)
 	}
 	if id := w.awaitStart(t); id != "att_2" {
@@ -267,7 +267,7 @@ func TestSaved(t *testing.T) {
 // is every two seconds, readers are told what the last cycle found.
 func TestReadAnew(t *testing.T) {
 	w := newWorld(t)
-	w.queue(t, "bank", compute.QueueSpec{Quota: cores(1)})
+	w.queue(t, "bank", compute.QueueSpec{Quota: resource.LimitOf(cores(1))})
 	w.submit(t, compute.Request{ID: "att_1", Label: "job_1", Queue: "bank"})
 	odd := compute.Request{ID: "att_2", Kind: compute.JobAttempt, Project: "p", Label: "job_2", Queue: "bank", Amount: cores(3)}
 	w.submit(t, odd)

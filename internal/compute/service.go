@@ -73,7 +73,7 @@ type Config struct {
 	Machine string
 	// Quotas gives what each project may use at once; nil is no quotas. It is
 	// asked inside a read transaction.
-	Quotas func(ctx context.Context, tx *store.Tx) (map[string]resource.Amount, error)
+	Quotas func(ctx context.Context, tx *store.Tx) (map[string]resource.Limit, error)
 	// Project says that there is a project; nil takes every one. Error:
 	// fault.NotFound.
 	Project func(ctx context.Context, tx *store.Tx, p project.Name) error
@@ -571,7 +571,7 @@ type Outlook struct {
 type Room struct {
 	Pool         PoolName  `json:"pool"`
 	Workers      int       `json:"workers" doc:"That have room now, beside what is kept for others"`
-	At           time.Time `json:"at,omitzero" doc:"When there is room at the latest, by the time-outs of what runs and were nobody before it; absent is unknown"`
+	At           time.Time `json:"at,omitzero" doc:"When there is room at the latest, by the grace of those that leave for it, or by the time-outs of what runs and were nobody before it; absent is unknown"`
 	PricePerHour float64   `json:"price_per_hour" doc:"Of all its workers, in the installation's currency"`
 }
 
@@ -598,13 +598,21 @@ func (s *Service) Try(ctx context.Context, r Request) (Outlook, error) {
 	if err != nil {
 		return Outlook{}, err
 	}
+	s.mu.Lock()
+	next := news{delta: scheduler.Delta{Now: s.now()}, usedUp: s.usedUp}
+	s.mu.Unlock()
 	s.deciding.Lock()
-	defer s.deciding.Unlock()
 	if s.state == nil {
+		s.deciding.Unlock()
 		return Outlook{}, fault.New(fault.Unavailable, "the scheduler has not looked around yet").WithHint("Ask again in a moment.")
 	}
+	world := s.state.World()
+	s.deciding.Unlock()
+	// What the next cycle would see and decide, were this submitted.
+	world.Now = next.delta.Now
+	next.hold(&work, r.Kind)
 	elastic := s.bursts.apart(&work)
-	got := s.state.Try(work)
+	got := scheduler.Foresee(world, work)
 	f := Outlook{Possible: got.Wait.Possible, Reasons: reasons(got.Wait.Reasons), Rooms: []Room{}}
 	if p := got.Place; p != nil {
 		f.Runs, f.Possible, f.Pool, f.Workers, f.Nodes, f.Reasons = true, true, PoolName(p.Pool), p.Workers, p.Nodes, reasons(p.Passed)

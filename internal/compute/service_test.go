@@ -431,7 +431,7 @@ func TestForgettingTheWorldWaitsForTheCycle(t *testing.T) {
 	forgotten := make(chan struct{})
 	var forget func()
 	w := newWorld(t, func(c *compute.Config) {
-		c.Quotas = func(context.Context, *store.Tx) (map[string]resource.Amount, error) {
+		c.Quotas = func(context.Context, *store.Tx) (map[string]resource.Limit, error) {
 			if forget != nil {
 				go forget()
 				forget = nil

@@ -45,9 +45,10 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 	d := &n.delta
 	out := replay.Snapshot{At: d.Now, Works: []replay.About{}}
 	var ws []Workload
+	var leaving map[scheduler.ID]time.Time
 	s.deciding.Lock()
 	if s.state != nil {
-		d.History, d.Turns = s.state.History(), s.state.Turns()
+		d.History, d.Turns, leaving = s.state.History(), s.state.Turns(), s.state.Leaving()
 	}
 	s.deciding.Unlock()
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -93,7 +94,7 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 	masks := &masks{viewer: v, names: map[project.Name]string{}, users: map[string]string{}}
 	var ids []WorkloadID
 	for _, w := range ws {
-		if w.State == Ended {
+		if w.State == Ended && !w.keepsPlace() {
 			continue
 		}
 		n.add(w)
@@ -119,6 +120,7 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 		masks.hide(&d.Submitted[i])
 	}
 	for i := range d.Started {
+		d.Started[i].LeavingSince = leaving[d.Started[i].ID]
 		masks.hide(&d.Started[i].Work)
 	}
 	// 3. How long still.
@@ -180,8 +182,8 @@ func (m *masks) hide(w *scheduler.Work) {
 	w.Because = "" // may name the project's budget
 }
 
-func (m *masks) quotas(ctx context.Context, of map[string]resource.Amount) (map[string]resource.Amount, error) {
-	out := make(map[string]resource.Amount, len(of))
+func (m *masks) quotas(ctx context.Context, of map[string]resource.Limit) (map[string]resource.Limit, error) {
+	out := make(map[string]resource.Limit, len(of))
 	for p, quota := range of {
 		if _, known := m.names[project.Name(p)]; !known {
 			// Of a project without work, only who may read it needs the quota.

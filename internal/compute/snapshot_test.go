@@ -29,11 +29,11 @@ func viewer(reads bool) compute.Viewer {
 // was decided is what a play decides.
 func TestSnapshot(t *testing.T) {
 	w := newWorld(t, func(c *compute.Config) {
-		c.Quotas = func(context.Context, *store.Tx) (map[string]resource.Amount, error) {
-			return map[string]resource.Amount{"p": cores(7), "idle": cores(1)}, nil
+		c.Quotas = func(context.Context, *store.Tx) (map[string]resource.Limit, error) {
+			return map[string]resource.Limit{"p": resource.LimitOf(cores(7)), "idle": resource.LimitOf(cores(1))}, nil
 		}
 	})
-	w.queue(t, "q", compute.QueueSpec{Quota: cores(9)})
+	w.queue(t, "q", compute.QueueSpec{Quota: resource.LimitOf(cores(9))})
 	w.Start(t.Context())
 	w.submit(t, compute.Request{ID: "att_1", Label: "job_1", Amount: cores(2), User: "alia", Queue: "q", Timeout: time.Hour})
 	w.awaitStart(t)
@@ -71,7 +71,7 @@ func TestSnapshot(t *testing.T) {
 			}
 		}
 		quota := start.Quotas[start.Started[0].Project]
-		if !quota.Equal(cores(7)) || len(start.Queues) != 1 || len(start.Pools) != 1 {
+		if !quota.Equal(resource.LimitOf(cores(7))) || len(start.Queues) != 1 || len(start.Pools) != 1 {
 			t.Errorf("%+v", start)
 		}
 	}

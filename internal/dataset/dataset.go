@@ -320,8 +320,13 @@ type Version struct {
 	Redacts    int64 `json:"redacts,omitempty"`
 	RedactedBy int64 `json:"redacted_by,omitempty"`
 
-	Order        int64      `json:"-"` // number of the version that it stands for in the end; 0 is its own
-	DeletedAt    time.Time  `json:"-"` // zero also of one that a server deleted which did not write it
+	Order int64 `json:"-"` // number of the version that it stands for in the end; 0 is its own
+	// DeletedAt and DeletedBy, the ID of a principal, are of a deleted version; zero also
+	// of one that a server deleted which did not write them.
+	DeletedAt time.Time  `json:"deleted_at,omitzero"`
+	DeletedBy string     `json:"deleted_by,omitempty"`
+	Tombstone *Tombstone `json:"tombstone,omitempty"` // of a deleted version that something cited
+
 	Files        []DataFile `json:"-"`
 	Quarantine   []DataFile `json:"-"` // of the rows that were left out; see quarantine.go
 	Room         string     `json:"-"` // directory below the table's location that its own is in; see room

@@ -9,26 +9,36 @@ import (
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // Delete removes a version's rows; number 0 removes the dataset with all its
-// versions. Digests and lineage stay, and numbers are not given again. Needs
-// dataset.delete. The rows cannot be read from the moment it returns; files that
+// versions. Digests and lineage stay, and numbers are not given again; of a version
+// that something cites, a tombstone too (see Tombstone). Needs dataset.delete. Errors:
+// as deletion.Request.Allow, while something cites it. The rows cannot be read from the moment it returns; files that
 // could not be removed at once are removed at the next start.
-func (s *Service) Delete(ctx context.Context, p project.Name, ref Ref) error {
+func (s *Service) Delete(ctx context.Context, p project.Name, ref Ref, request deletion.Request) error {
 	d, err := s.allowed(ctx, ActionDelete, p, ref.Name)
 	if err != nil {
 		return err
 	}
+	if err := request.Allow("dataset "+ref.String(), nil); err != nil {
+		return err // of itself, before anything is read
+	}
+	g := grave{request: request, tombs: map[VersionID]Tombstone{}}
 	for range maxCommits {
 		var out []Staging
 		var done bool
+		if err := s.entomb(ctx, d, ref, &g); err != nil {
+			return err
+		}
 		if ref.Number == 0 {
-			out, done, err = s.deleteAll(ctx, d)
+			out, done, err = s.deleteAll(ctx, d, g)
 		} else {
-			out, done, err = s.deleteOne(ctx, d, ref.Number)
+			out, done, err = s.deleteOne(ctx, d, ref.Number, g)
 		}
 		if err != nil {
 			return err
@@ -55,8 +65,8 @@ func (s *Service) discardForeign(ctx context.Context, d Dataset) {
 }
 
 // deleteOne removes a version; done is false when the dataset changed meanwhile.
-func (s *Service) deleteOne(ctx context.Context, was Dataset, number int64) (out []Staging, done bool, err error) {
-	return s.deleteSome(ctx, was, func(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error) {
+func (s *Service) deleteOne(ctx context.Context, was Dataset, number int64, g grave) (out []Staging, done bool, err error) {
+	return s.deleteSome(ctx, was, g, func(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error) {
 		v, err := s.resolve(ctx, tx, d, number)
 		if err != nil || v.State == Deleted {
 			return nil, err
@@ -68,7 +78,7 @@ func (s *Service) deleteOne(ctx context.Context, was Dataset, number int64) (out
 // deleteSome removes the versions that pick gives, which is asked again in the
 // transaction that removes them; done is false when the dataset or the answer
 // changed meanwhile.
-func (s *Service) deleteSome(ctx context.Context, was Dataset, pick func(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error)) (out []Staging, done bool, err error) {
+func (s *Service) deleteSome(ctx context.Context, was Dataset, how grave, pick func(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error)) (out []Staging, done bool, err error) {
 	var d Dataset
 	var gone, accepted []Version
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -115,12 +125,15 @@ func (s *Service) deleteSome(ctx context.Context, was Dataset, pick func(ctx con
 		if !slices.EqualFunc(gone, again, func(a, b Version) bool { return a.ID == b.ID && a.State == b.State }) {
 			return nil
 		}
+		if ok, err := s.entombed(ctx, tx, now, gone, how); err != nil || !ok {
+			return err
+		}
 		now.Accepted, now.Metadata = newest, metadata
 		if err := s.cfg.Store.PutDataset(ctx, tx, now); err != nil {
 			return err
 		}
 		for _, v := range gone {
-			g, err := s.bury(ctx, tx, v)
+			g, err := s.bury(ctx, tx, v, how)
 			if err != nil {
 				return err
 			}
@@ -133,32 +146,27 @@ func (s *Service) deleteSome(ctx context.Context, was Dataset, pick func(ctx con
 }
 
 // deleteAll removes a dataset with its versions.
-func (s *Service) deleteAll(ctx context.Context, was Dataset) (out []Staging, done bool, err error) {
+func (s *Service) deleteAll(ctx context.Context, was Dataset, how grave) (out []Staging, done bool, err error) {
 	err = s.cfg.DB.Update(ctx, string(was.Project), func(ctx context.Context, tx *store.Tx) error {
-		out, done = nil, true
+		out, done = nil, false
 		d, err := s.live(ctx, tx, was.Project, was.Name)
 		if err != nil {
 			return err
 		}
-		for below := int64(0); ; {
-			vs, err := s.cfg.Store.Versions(ctx, tx, d.ID, "", below, 500)
+		vs, err := s.standing(ctx, tx, d, 0)
+		if err != nil {
+			return err
+		}
+		if ok, err := s.entombed(ctx, tx, d, vs, how); err != nil || !ok {
+			return err
+		}
+		done = true
+		for _, v := range vs {
+			g, err := s.bury(ctx, tx, v, how)
 			if err != nil {
 				return err
 			}
-			for _, v := range vs {
-				below = v.Number
-				if v.State == Deleted {
-					continue
-				}
-				g, err := s.bury(ctx, tx, v)
-				if err != nil {
-					return err
-				}
-				out = append(out, g)
-			}
-			if len(vs) < 500 {
-				break
-			}
+			out = append(out, g)
 		}
 		d.Deleted, d.Accepted, d.Metadata, d.Updated = true, 0, "", s.cfg.Now().UTC()
 		d.Next, d.Properties = nil, nil
@@ -170,7 +178,10 @@ func (s *Service) deleteAll(ctx context.Context, was Dataset) (out []Staging, do
 				return err
 			}
 		}
-		if err := audit.Append(ctx, tx, audit.Entry{Project: string(d.Project), Action: string(ActionDelete), Object: "dataset " + d.Name}); err != nil {
+		if err := audit.Append(ctx, tx, audit.Entry{
+			Project: string(d.Project), Action: string(ActionDelete), Object: "dataset " + d.Name, Reason: how.request.Reason,
+			Detail: how.request.Detail(map[string]any{"versions": len(vs)}, how.of(nil)),
+		}); err != nil {
 			return err
 		}
 		return event.Publish(ctx, tx, string(d.Project), EventDeleted, Event{Dataset: d.ID, Name: d.Name})
@@ -179,9 +190,12 @@ func (s *Service) deleteAll(ctx context.Context, was Dataset) (out []Staging, do
 }
 
 // bury makes a version a gravestone and puts its files on their way out.
-func (s *Service) bury(ctx context.Context, tx *store.Tx, v Version) (Staging, error) {
+func (s *Service) bury(ctx context.Context, tx *store.Tx, v Version, how grave) (Staging, error) {
 	v.State, v.Reason, v.Files, v.Quarantine, v.Values, v.Statistics, v.Expectations, v.ManifestList, v.Bytes = Deleted, "", nil, nil, nil, nil, nil, "", 0
-	v.DeletedAt = s.cfg.Now().UTC()
+	v.DeletedAt, v.DeletedBy = s.cfg.Now().UTC(), createdBy(identity.From(ctx))
+	if t, ok := how.tombs[v.ID]; ok {
+		v.Tombstone = &t
+	}
 	g := Staging{ID: v.ID, Project: v.Project, Dataset: v.Dataset, Room: v.Room, Instance: s.cfg.Instance, Deadline: s.cfg.Now()}
 	if err := s.cfg.Store.UpdateVersion(ctx, tx, v); err != nil {
 		return g, err
@@ -190,7 +204,8 @@ func (s *Service) bury(ctx context.Context, tx *store.Tx, v Version) (Staging, e
 		return g, err
 	}
 	if err := audit.Append(ctx, tx, audit.Entry{
-		Project: string(v.Project), Action: string(ActionDelete), Object: "dataset " + v.Ref().String(), Detail: map[string]any{"digest": v.ContentDigest},
+		Project: string(v.Project), Action: string(ActionDelete), Object: "dataset " + v.Ref().String(), Reason: how.request.Reason,
+		Detail: how.request.Detail(map[string]any{"digest": v.ContentDigest}, how.of(&v)),
 	}); err != nil {
 		return g, err
 	}

@@ -3,6 +3,7 @@ package dataset
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,9 @@ type Person struct {
 	Columns map[string][]string
 	// Is reports whether values, in the order of Keys and as text, are the person's.
 	Is func(values []string) bool
+	// Pseudonym is the person's, by Pseudonyms: who had rows in deleted versions is found
+	// by it.
+	Pseudonym [sha256.Size]byte
 	// Purpose is in the journal of classified reads: "erasure ers_01J…".
 	Purpose string
 }
@@ -79,11 +83,28 @@ func (s *Service) Telling(ctx context.Context, p Person) (map[string][]string, e
 // permission: who erases may not be somebody who reads. Classified reads are
 // journaled.
 func (s *Service) Persons(ctx context.Context, p Person) (held []Held, unsearched []string, err error) {
-	err = s.eachHeld(ctx, p, func(h Held, _ []string) error {
+	err = s.eachHeld(ctx, p, func(h Held, _ tells) error {
 		held = append(held, h)
 		return nil
 	}, func(v Version) { unsearched = append(unsearched, v.Ref().String()) })
 	return held, unsearched, err
+}
+
+// tells are columns by which a row is known to be somebody's, each set in the order of
+// the join keys. A row is the person's if it is by one of them: a version may have the
+// key under its own name and, as its lineage says, under others.
+type tells [][]string
+
+// names are all columns of these, each once.
+func (t tells) names() (all []string) {
+	for _, by := range t {
+		for _, name := range by {
+			if !slices.Contains(all, name) {
+				all = append(all, name)
+			}
+		}
+	}
+	return all
 }
 
 // Redact takes a person's rows out of every version that has them. Versions are
@@ -105,7 +126,7 @@ func (s *Service) Redact(ctx context.Context, p Person, done func(Held) error) e
 		return err
 	}
 	// As they are found: what is done once is not lost to a crash, nor to a timeout.
-	if err := s.eachHeld(ctx, p, func(h Held, by []string) error {
+	if err := s.eachHeld(ctx, p, func(h Held, by tells) error {
 		v, err := s.redact(ctx, p, h.Version, by)
 		if err != nil {
 			return fault.Wrap(err, "redacting %s", h.Version.Ref())
@@ -149,7 +170,7 @@ func (s *Service) redactedBefore(ctx context.Context, p Person, done func(Held) 
 
 // eachHeld visits the versions that have rows of the person, each dataset's oldest
 // first, with the columns that tell.
-func (s *Service) eachHeld(ctx context.Context, p Person, visit func(h Held, by []string) error, blind func(Version)) error {
+func (s *Service) eachHeld(ctx context.Context, p Person, visit func(h Held, by tells) error, blind func(Version)) error {
 	m := mapper{s: s, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}
 	return s.eachDataset(ctx, p.Project, func(d Dataset) error {
 		return s.eachVersion(ctx, d, func(v Version) error {
@@ -232,8 +253,8 @@ func (s *Service) eachVersion(ctx context.Context, d Dataset, visit func(Version
 
 // mapped says which columns of a version tell whose a row is.
 type mapped struct {
-	columns []string // in the order of the join keys; nil: nobody's, or not known
-	blind   bool     // it comes from rows of persons and has no such columns
+	columns tells // nil: nobody's, or not known
+	blind   bool  // it comes from rows of persons and has no such columns
 }
 
 // mapper finds that out, once for each version.
@@ -271,10 +292,8 @@ func (m *mapper) of(ctx context.Context, v Version, spec Spec) (mapped, error) {
 		return mapped{}, nil
 	}
 	by, from := m.p.columns(v.Dataset, spec)
+	var ways tells
 	for _, parent := range v.Lineage.Parents {
-		if from {
-			break
-		}
 		var pv Version
 		if err := m.s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 			pv, err = m.s.cfg.Store.VersionByID(ctx, tx, v.Project, parent.ID)
@@ -286,23 +305,61 @@ func (m *mapper) of(ctx context.Context, v Version, spec Spec) (mapped, error) {
 		if err != nil {
 			return mapped{}, err
 		}
-		from = its.columns != nil || its.blind
+		from = from || its.columns != nil || its.blind
+		if pv.DatasetID == v.DatasetID && pv.Number == v.Redacts { // it is the same without somebody's rows
+			ways = append(ways, its.columns...)
+			continue
+		}
+		for _, was := range its.columns {
+			ways = append(ways, v.Lineage.Columns.renamed(parent.Ref, was)...)
+		}
 	}
 	if !from {
 		return mapped{}, nil
 	}
-	for _, name := range by {
-		if _, ok := v.Schema.Column(name); !ok {
-			return mapped{blind: true}, nil
+	var out mapped
+	for _, way := range append(tells{by}, ways...) {
+		there := !slices.ContainsFunc(way, func(name string) bool { _, ok := v.Schema.Column(name); return !ok })
+		if there && !slices.ContainsFunc(out.columns, func(had []string) bool { return slices.Equal(had, way) }) && len(out.columns) < maxTells {
+			out.columns = append(out.columns, way)
 		}
 	}
-	return mapped{columns: by}, nil
+	out.blind = out.columns == nil
+	return out, nil
+}
+
+// maxTells bounds the sets of columns by which a version is searched.
+const maxTells = 64
+
+// renamed are the columns that have the values of columns of a parent, each set in the
+// order of those.
+func (c Columns) renamed(parent string, was []string) tells {
+	all := tells{nil}
+	for _, old := range was {
+		var names []string
+		for name, from := range c {
+			if name != AllRows && slices.ContainsFunc(from, func(s ColumnSource) bool { return s.Ref == parent && s.Column == old && s.How == "identity" }) {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		var next tells
+		for _, way := range all {
+			for _, name := range names {
+				if len(next) < maxTells {
+					next = append(next, append(slices.Clone(way), name))
+				}
+			}
+		}
+		all = next
+	}
+	return all
 }
 
 // countRows counts the person's rows of a version, those in quarantine too.
-func (s *Service) countRows(ctx context.Context, p Person, v Version, by []string) (n int64, err error) {
+func (s *Service) countRows(ctx context.Context, p Person, v Version, by tells) (n int64, err error) {
 	for _, aside := range []bool{false, true} {
-		rows, err := s.openHeld(ctx, p, v, by, aside)
+		rows, err := s.openHeld(ctx, p, v, by.names(), aside)
 		if err != nil {
 			return 0, err
 		}
@@ -319,7 +376,7 @@ func (s *Service) countRows(ctx context.Context, p Person, v Version, by []strin
 }
 
 // count counts the person's rows, and releases the reader.
-func (p Person) count(ctx context.Context, rows *Reader, by []string) (n int64, err error) {
+func (p Person) count(ctx context.Context, rows *Reader, by tells) (n int64, err error) {
 	defer rows.Release()
 	theirs := p.in(rows.Schema(), by)
 	for rows.Next() {
@@ -354,26 +411,48 @@ func (s *Service) openHeld(ctx context.Context, p Person, v Version, columns []s
 
 // in finds the person's rows among those of a schema. A row without a key is
 // nobody's.
-func (p Person) in(schema *arrow.Schema, by []string) func(rec arrow.RecordBatch, i int) bool {
-	at := make([]int, len(by))
-	for k, name := range by {
-		at[k] = schema.FieldIndices(name)[0]
-	}
-	values := make([]string, len(by))
+func (p Person) in(schema *arrow.Schema, by tells) func(rec arrow.RecordBatch, i int) bool {
+	keys := by.keys(schema)
 	return func(rec arrow.RecordBatch, i int) bool {
-		for k, c := range at {
-			if rec.Column(c).IsNull(i) {
-				return false
+		for _, values := range keys(rec, i) {
+			if p.Is(values) {
+				return true
 			}
-			values[k] = cellText(rec.Column(c), i)
 		}
-		return p.Is(values)
+		return false
+	}
+}
+
+// keys gives the keys of the persons of a row, which are good until the next row. A row
+// without a key is nobody's.
+func (t tells) keys(schema *arrow.Schema) func(rec arrow.RecordBatch, i int) [][]string {
+	at, values := make([][]int, len(t)), make([][]string, len(t))
+	for n, by := range t {
+		values[n] = make([]string, len(by))
+		for _, name := range by {
+			at[n] = append(at[n], schema.FieldIndices(name)[0])
+		}
+	}
+	found := make([][]string, 0, len(t))
+	return func(rec arrow.RecordBatch, i int) [][]string {
+		found = found[:0]
+	ways:
+		for n := range at {
+			for k, c := range at[n] {
+				if rec.Column(c).IsNull(i) {
+					continue ways
+				}
+				values[n][k] = cellText(rec.Column(c), i)
+			}
+			found = append(found, values[n])
+		}
+		return found
 	}
 }
 
 // redact puts a version without the person's rows in the place of v. A rejected
 // version, which nothing uses, is removed.
-func (s *Service) redact(ctx context.Context, p Person, v Version, by []string) (Version, error) {
+func (s *Service) redact(ctx context.Context, p Person, v Version, by tells) (Version, error) {
 	if v.State == Rejected {
 		return Version{}, s.replaceBy(ctx, v, nil, nil)
 	}
@@ -480,7 +559,7 @@ func (s *Service) replaceBy(ctx context.Context, old Version, v *Version, descri
 					return err
 				}
 			}
-			if g, err = s.bury(ctx, tx, buried); err != nil {
+			if g, err = s.bury(ctx, tx, buried, grave{}); err != nil {
 				return err
 			}
 			took = true
@@ -547,7 +626,7 @@ func (s *Service) Standing(ctx context.Context, p project.Name, ref Ref) (Ref, e
 // StoodFor lists the versions that one stands for, through every redaction, the last
 // one first: what was made of these was made of its rows, and more.
 func (s *Service) StoodFor(ctx context.Context, p project.Name, ref Ref) (was []Ref, err error) {
-	for {
+	for { // of a deleted dataset, too
 		v, err := s.Version(ctx, p, ref)
 		if err != nil || v.Redacts == 0 {
 			return was, err
@@ -560,7 +639,7 @@ func (s *Service) StoodFor(ctx context.Context, p project.Name, ref Ref) (was []
 // StandIns lists the versions that have stood for one since, through every redaction,
 // the first one first. It asks for no permission, as Persons. Error: fault.NotFound.
 func (s *Service) StandIns(ctx context.Context, tx *store.Tx, p project.Name, ref Ref) (since []Ref, err error) {
-	d, err := s.live(ctx, tx, p, ref.Name)
+	d, err := s.cfg.Store.Dataset(ctx, tx, p, ref.Name) // deleted or not
 	if err != nil {
 		return nil, err
 	}
@@ -646,7 +725,7 @@ func gone(v Version) error {
 		return fault.New(fault.Gone, "%s had rows of a person who was erased", v.Ref()).
 			WithHint("%s is the same without them. The old digests and lineage remain.", Ref{Name: v.Dataset, Number: v.RedactedBy})
 	}
-	return fault.New(fault.Gone, "%s was deleted", v.Ref()).WithHint("Its digests and lineage remain; import the data again to read it.")
+	return fault.New(fault.Gone, "%s was deleted%s", v.Ref(), v.deletion()).WithHint("Its digests and lineage remain; import the data again to read it.")
 }
 
 // without gives the rows that are not the person's.
@@ -661,7 +740,7 @@ type without struct {
 type span struct{ from, to int64 }
 
 // without are a reader's rows that are not the person's; it owns the reader.
-func (p Person) without(rows *Reader, by []string) *without {
+func (p Person) without(rows *Reader, by tells) *without {
 	w := &without{Reader: rows, theirs: p.in(rows.Schema(), by)}
 	w.refs.Store(1)
 	return w

@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 )
 
 // bought are orders of customers, one in three of them carla's.
@@ -162,7 +163,7 @@ func TestRedaction(t *testing.T) {
 
 			// The newest one goes: what stands for the one before it takes its place, not
 			// what has the highest number.
-			if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 4}); err != nil {
+			if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 4}, deletion.Request{}); err != nil {
 				t.Fatal(err)
 			}
 			if got := rowTexts(t, h, "orders"); !slices.Equal(got, others(was["orders@3"])) {
@@ -369,7 +370,7 @@ func TestManyRedactions(t *testing.T) {
 	if got := rowTexts(t, h, "orders"); !slices.Equal(got, []string{"amal8"}) {
 		t.Errorf("orders means %v", got)
 	}
-	if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 8}); err != nil {
+	if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 8}, deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := rowTexts(t, h, "orders"); !slices.Equal(got, []string{"amal7"}) {

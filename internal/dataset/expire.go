@@ -54,8 +54,9 @@ func (k Keep) stay() time.Duration {
 
 // Citations finds where a project's versions are named.
 type Citations interface {
-	// Mentions gives each every text of the project that has the word in it.
-	Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error
+	// Mentions gives each every text of the project that has the word in it, and who
+	// says it, such as "job job_01J…".
+	Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error
 }
 
 // atOnce bounds the versions that one transaction removes.
@@ -96,7 +97,7 @@ func (s *Service) Expire(ctx context.Context, p project.Name) (removed int, err 
 
 func (s *Service) expire(ctx context.Context, d Dataset) (removed int, err error) {
 	for tries := 0; tries < maxCommits; tries++ { // then it is written to by many, and the next round comes
-		out, done, err := s.deleteSome(ctx, d, s.expired)
+		out, done, err := s.deleteSome(ctx, d, grave{}, s.expired)
 		if err != nil || done && len(out) == 0 {
 			return removed, err
 		}
@@ -150,16 +151,14 @@ func (s *Service) expired(ctx context.Context, tx *store.Tx, d Dataset) ([]Versi
 	if len(old) == 0 {
 		return nil, nil
 	}
-	cited, err := s.mentioned(ctx, tx, d)
-	if err != nil {
-		return nil, err
-	}
 	// Who names a version that was redacted means the one that stands for it now.
 	meant := map[int64]bool{}
-	for n := range cited {
+	if err := s.mentioned(ctx, tx, d, func(_ string, n int64) {
 		if o, ok := order[n]; ok {
 			meant[o] = true
 		}
+	}); err != nil {
+		return nil, err
 	}
 	var gone []Version
 	for _, v := range slices.Backward(inOrder(old)) {
@@ -180,22 +179,21 @@ func (s *Service) expired(ctx context.Context, tx *store.Tx, d Dataset) ([]Versi
 	return gone, nil
 }
 
-// mentioned are the versions of a dataset that others name.
-func (s *Service) mentioned(ctx context.Context, tx *store.Tx, d Dataset) (map[int64]bool, error) {
-	named := map[int64]bool{}
+// mentioned gives each the versions of a dataset that others name, and who does.
+func (s *Service) mentioned(ctx context.Context, tx *store.Tx, d Dataset, each func(by string, number int64)) error {
 	ref := regexp.MustCompile(`(?:^|[^a-z0-9_-])` + regexp.QuoteMeta(d.Name) + `@([0-9]+)`)
 	for _, c := range s.cfg.Citations {
-		if err := c.Mentions(ctx, tx, d.Project, d.Name+"@", func(text string) {
+		if err := c.Mentions(ctx, tx, d.Project, d.Name+"@", func(by, text string) {
 			for _, m := range ref.FindAllStringSubmatch(text, -1) {
 				if n, err := strconv.ParseInt(m[1], 10, 64); err == nil {
-					named[n] = true
+					each(by, n)
 				}
 			}
 		}); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return named, nil
+	return nil
 }
 
 // used reports whether a version of another dataset was made of one of these, and

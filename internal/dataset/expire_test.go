@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	nameof "github.com/falaj-ml/falaj/internal/governance/project"
@@ -28,10 +29,10 @@ const day = 24 * time.Hour
 // texts are what others say.
 type texts []string
 
-func (ts texts) Mentions(_ context.Context, _ *store.Tx, _ nameof.Name, word string, each func(string)) error {
+func (ts texts) Mentions(_ context.Context, _ *store.Tx, _ nameof.Name, word string, each func(by, text string)) error {
 	for _, t := range ts {
 		if strings.Contains(t, word) {
-			each(t)
+			each("job job_1", t)
 		}
 	}
 	return nil
@@ -118,7 +119,7 @@ func TestExpire(t *testing.T) {
 	}
 
 	// What nothing cites any more goes; the newest two stay for ever.
-	if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "made"}); err != nil {
+	if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "made"}, deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
 	expires(t, h, 1)

@@ -179,7 +179,7 @@ func (s *Service) createWith(ctx context.Context, p project.Name, name string, c
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.QueueTime)
 	defer cancel()
 	if now, lerr := s.load(clean, p, name); lerr == nil && now.ID == d.ID && now.Latest == 0 {
-		if _, _, derr := s.deleteAll(clean, now); derr != nil {
+		if _, _, derr := s.deleteAll(clean, now, grave{}); derr != nil {
 			s.cfg.Log.ErrorContext(clean, "a table that could not be created is left without rows", slog.String("dataset", name), slog.Any("error", derr))
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
@@ -216,7 +217,7 @@ func TestCommitIsCopied(t *testing.T) {
 	if len(e.left()) == 0 {
 		t.Fatal("the refused client's files are gone already")
 	}
-	if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "t"}); err != nil {
+	if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "t"}, deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(e.path(e.uri)); !os.IsNotExist(err) {

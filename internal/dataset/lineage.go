@@ -25,6 +25,7 @@ type Node struct {
 	Producer *Producer `json:"producer,omitempty"`
 	Parents  []Node    `json:"parents,omitempty"`
 	Repeated bool      `json:"repeated,omitempty"`
+	Deleted  string    `json:"deleted,omitempty"` // of a version that is: when, and by whom
 }
 
 // ways are what ColumnSource.How may be.
@@ -110,6 +111,9 @@ func (g *grower) node(ctx context.Context, v Version) (Node, error) {
 		return Node{}, fault.New(fault.TooLarge, "the lineage has more than %d versions", maxNodes).WithHint("Ask for the lineage of one of its parents.")
 	}
 	n := Node{Ref: v.Ref().String(), ID: v.ID, State: v.State, Rows: v.Rows, Digest: v.ContentDigest}
+	if v.State == Deleted {
+		n.Deleted = strings.TrimSpace(v.deletion())
+	}
 	if g.seen[v.ID] {
 		n.Repeated = true
 		return n, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 )
 
@@ -182,7 +183,7 @@ func TestProfileIsDrawnOnce(t *testing.T) {
 	remove("picture.json")
 	h.Files.Hook = func(step, key string) error {
 		if step == "create" && strings.HasSuffix(key, "picture.json") {
-			return h.Delete(datasettest.Context(t), project, v.Ref())
+			return h.Delete(datasettest.Context(t), project, v.Ref(), deletion.Request{})
 		}
 		return nil
 	}
@@ -212,7 +213,7 @@ func TestProfileIsRead(t *testing.T) {
 	_, err := h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})
 	wantFault(t, err, fault.PermissionDenied)
 	h.Policy.Deny(nil)
-	if err := h.Delete(datasettest.Context(t), project, v.Ref()); err != nil {
+	if err := h.Delete(datasettest.Context(t), project, v.Ref(), deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})

@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 )
 
@@ -104,7 +105,7 @@ func TestQuarantine(t *testing.T) {
 			if v, err := imports(t, h, "orders", someBroken); err != nil || !v.Unchanged || v.Number != 1 {
 				t.Errorf("the same bytes give %v, %v", v.Ref(), err)
 			}
-			if err := h.Delete(datasettest.Context(t), project, v.Ref()); err != nil {
+			if err := h.Delete(datasettest.Context(t), project, v.Ref(), deletion.Request{}); err != nil {
 				t.Fatal(err)
 			}
 			if left := slices.DeleteFunc(h.Files.List(t), func(k string) bool { return !strings.Contains(k, string(v.ID)) }); len(left) > 0 {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -43,6 +44,18 @@ type QueryRequest struct {
 	empty bool // hand over the tables without rows
 }
 
+// notUTF8 is where a text stops being UTF-8; -1 where it is.
+func notUTF8(text string) int {
+	for i, r := range text {
+		if r == utf8.RuneError {
+			if _, size := utf8.DecodeRuneInString(text[i:]); size == 1 {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
 // Query runs SQL in a process that is handed the needed columns of the needed
 // tables and nothing else. Release the result: the process lives until then.
 // Needs dataset.query on every table. Errors: fault.Invalid with DuckDB's
@@ -55,6 +68,9 @@ func (s *Service) Query(ctx context.Context, r QueryRequest) (*Result, error) {
 	}
 	if len(r.SQL) > s.limits.SQL {
 		return nil, fault.New(fault.TooLarge, "the query has %d bytes, over the limit of %d", len(r.SQL), s.limits.SQL)
+	}
+	if at := notUTF8(r.SQL); at >= 0 { // on its way to the child it would become another text
+		return nil, fault.New(fault.Invalid, "the query is not UTF-8: byte %d", at+1).WithHint("Save it as UTF-8.")
 	}
 	if strings.TrimSpace(r.SQL) == "" {
 		return nil, fault.New(fault.Invalid, "the query is empty")

@@ -23,6 +23,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -82,9 +83,9 @@ func drawn(t *rapid.T) (recs []arrow.RecordBatch, cells []string) {
 				case *array.BooleanBuilder:
 					f.Append(rapid.Bool().Draw(t, "b"))
 				case *array.TimestampBuilder:
-					f.Append(arrow.Timestamp(rapid.Int64().Draw(t, "t")))
+					f.Append(arrow.Timestamp(rapid.Int64Range(table.MinInstant, table.MaxInstant).Draw(t, "t")))
 				case *array.Date32Builder:
-					f.Append(arrow.Date32(rapid.Int32().Draw(t, "d")))
+					f.Append(arrow.Date32(rapid.Int32Range(table.MinDay, table.MaxDay).Draw(t, "d")))
 				case *array.Int32Builder:
 					f.Append(rapid.Int32().Draw(t, "n"))
 				case *array.Float32Builder:
@@ -334,8 +335,8 @@ func TestPermissions(t *testing.T) {
 			"dataset.read list":        func() error { _, _, err := h.List(ctx, project, dataset.Page{}); return err },
 			"dataset.read graph":       func() error { _, err := h.Graph(ctx, project, r); return err },
 			"dataset.read descendants": func() error { _, err := h.Descendants(ctx, project, r); return err },
-			"dataset.delete one":       func() error { return h.Delete(ctx, project, r) },
-			"dataset.delete all":       func() error { return h.Delete(ctx, project, dataset.Ref{Name: name}) },
+			"dataset.delete one":       func() error { return h.Delete(ctx, project, r, deletion.Request{}) },
+			"dataset.delete all":       func() error { return h.Delete(ctx, project, dataset.Ref{Name: name}, deletion.Request{}) },
 		}
 	}
 	h.Policy.Deny(func(policy.Action, policy.Object) bool { return true })
@@ -462,7 +463,7 @@ func TestDelete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Delete(ctx, project, ref(t, "d@3")); err != nil {
+	if err := h.Delete(ctx, project, ref(t, "d@3"), deletion.Request{Yes: true}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = h.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "d@3")})
@@ -486,14 +487,14 @@ func TestDelete(t *testing.T) {
 	if err != nil || len(g.Parents) != 1 || g.Parents[0].State != dataset.Deleted || g.Parents[0].Source.Digest == "" {
 		t.Errorf("%+v, %v", g, err)
 	}
-	if err := h.Delete(ctx, project, ref(t, "d@3")); err != nil {
+	if err := h.Delete(ctx, project, ref(t, "d@3"), deletion.Request{Yes: true}); err != nil {
 		t.Error("a second time:", err)
 	}
 	again, err := imports(t, h, "d", "a\n2\n")
 	if err != nil || again.Number != 4 {
 		t.Errorf("%v, %v: a deleted version came back", again.Ref(), err)
 	}
-	if err := h.Delete(ctx, project, dataset.Ref{Name: "d"}); err != nil {
+	if err := h.Delete(ctx, project, dataset.Ref{Name: "d"}, deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range h.Files.List(t) {
@@ -725,7 +726,7 @@ func TestObjectStore(t *testing.T) {
 		if got := rowsOf(t, h, name); len(got) != 100 || got[7] != "a secret word" {
 			t.Errorf("%s: %d rows", name, len(got))
 		}
-		if err := h.Delete(ctx, project, dataset.Ref{Name: name}); err != nil {
+		if err := h.Delete(ctx, project, dataset.Ref{Name: name}, deletion.Request{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -757,7 +758,7 @@ func TestBothDatabases(t *testing.T) {
 			if ds, _, err := h.List(ctx, project, dataset.Page{}); err != nil || len(ds) != 2 || ds[0].Spec.Columns[0].Type != table.Float64 {
 				t.Error(ds, err)
 			}
-			if err := h.Delete(ctx, project, dataset.Ref{Name: "w"}); err != nil {
+			if err := h.Delete(ctx, project, dataset.Ref{Name: "w"}, deletion.Request{Yes: true}); err != nil {
 				t.Fatal(err)
 			}
 			var names []string

@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -90,7 +91,7 @@ func TestWhatAJobCouldRead(t *testing.T) {
 
 	// What was deleted while the job ran was read, perhaps.
 	for _, gone := range []string{"given@1", "late@3", "late@1"} {
-		if err := h.Delete(ctx, project, ref(t, gone)); err != nil {
+		if err := h.Delete(ctx, project, ref(t, gone), deletion.Request{Yes: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -287,7 +288,7 @@ func TestADeletedDatasetStaysDeleted(t *testing.T) {
 	h := datasettest.New(t, nil)
 	ctx := datasettest.Context(t)
 	h.Put(t, "made", dataset.Spec{}, "a\n1\n")
-	if err := h.Delete(ctx, project, ref(t, "made")); err != nil {
+	if err := h.Delete(ctx, project, ref(t, "made"), deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Asked = time.Now().Add(-time.Hour) }))

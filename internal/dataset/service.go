@@ -130,8 +130,18 @@ type Config struct {
 	Deleted func(ctx context.Context, tx *store.Tx, p project.Name, name string) error
 	// Steps runs transformations on Spark; nil runs none.
 	Steps Steps
-	// Citations find what Expire must leave, beside versions made of others.
+	// Citations find what Expire must leave, beside versions made of others, and Delete
+	// must not delete unasked.
 	Citations []Citations
+	// Readers names what reads a dataset by its name, whatever its version, such as
+	// "feature view orders@2"; nil knows of none.
+	Readers func(ctx context.Context, tx *store.Tx, p project.Name, name string) ([]string, error)
+	// Answers names the deployments that answer with what cites, such as "model
+	// delay@3"; nil knows of none.
+	Answers func(ctx context.Context, tx *store.Tx, p project.Name, by string) ([]string, error)
+	// Pseudonyms names the persons of versions that are deleted; without it none are
+	// kept.
+	Pseudonyms Pseudonyms
 
 	Zone     residency.Zone // where this server is; home when empty
 	Instance string         // names this server among those that share the database; never two at a time
@@ -322,7 +332,17 @@ func (s *Service) find(ctx context.Context, action policy.Action, p project.Name
 	var d Dataset
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if d, err = s.live(ctx, tx, p, ref.Name); err != nil {
-			return err
+			// What cites a version names it also when its dataset was deleted.
+			was, werr := s.cfg.Store.Dataset(ctx, tx, p, ref.Name)
+			if ref.Number == 0 || werr != nil || !was.Deleted {
+				return err
+			}
+			v, werr = s.cfg.Store.Version(ctx, tx, was.ID, ref.Number)
+			if fault.Is(werr, fault.NotFound) {
+				return err
+			}
+			d = was
+			return werr
 		}
 		v, err = s.resolve(ctx, tx, d, ref.Number)
 		return err

@@ -36,6 +36,14 @@ type Store interface {
 	// Children lists versions that have the version as a parent, oldest first.
 	Children(ctx context.Context, tx *store.Tx, id VersionID, limit int) ([]Version, error)
 
+	// Buried lists a project's deleted versions by ID, after one.
+	Buried(ctx context.Context, tx *store.Tx, p project.Name, after VersionID, limit int) ([]Version, error)
+
+	PutPersons(ctx context.Context, tx *store.Tx, p Persons) error
+	DropPersons(ctx context.Context, tx *store.Tx, v VersionID) error
+	// Persons lists those of a project and entity, by version and part, after one.
+	Persons(ctx context.Context, tx *store.Tx, after Persons, limit int) ([]Persons, error)
+
 	InsertStaging(ctx context.Context, tx *store.Tx, s Staging) error
 	DeleteStaging(ctx context.Context, tx *store.Tx, id VersionID) error
 	// Stagings lists those of an instance, and those of others whose deadline

@@ -1,19 +1,19 @@
 package feature
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"maps"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -31,6 +31,16 @@ type Letter struct {
 	Reason string    `json:"reason"`         // why it is none
 	From   string    `json:"from,omitempty"` // where it came from
 	Body   string    `json:"body"`
+	// Raw is the body where it is not UTF-8, of which Body shows what can be shown.
+	Raw []byte `json:"raw,omitempty"`
+}
+
+// bytes are the message as it came.
+func (l Letter) bytes() []byte {
+	if l.Raw != nil {
+		return l.Raw
+	}
+	return []byte(l.Body)
 }
 
 const (
@@ -57,6 +67,9 @@ func (s *Service) bury(ctx context.Context, tx *store.Tx, l *eventLog, in entry,
 		d := Letter{Reason: reasons[i], Body: string(in.raw(i))}
 		if len(d.Body) > maxLetter {
 			d.Body, d.Reason = d.Body[:maxLetter], d.Reason+"; the message is longer than what is kept of it"
+		}
+		if !utf8.ValidString(d.Body) {
+			d.Raw = []byte(d.Body)
 		}
 		if in.from != nil {
 			d.From = in.from(i)
@@ -204,7 +217,7 @@ func (s *Service) ReplayDead(ctx context.Context, p project.Name, ref string, id
 		}
 		in := entry{
 			action: ActionPush, keep: true,
-			raw:  func(i int) []byte { return []byte(page[i].Body) },
+			raw:  func(i int) []byte { return page[i].bytes() },
 			from: func(i int) string { return page[i].From },
 		}
 		in.parse(len(page))
@@ -258,14 +271,12 @@ func (s *Service) DropDead(ctx context.Context, p project.Name, ref string, ids 
 
 // parseEvent reads a message. Error: fault.Invalid for what is no JSON object.
 func parseEvent(b []byte) (Event, error) {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
 	var e Event
-	if err := d.Decode(&e); err != nil || e == nil {
-		return nil, fault.New(fault.Invalid, "it is no JSON object")
+	if err := jsondoc.Decode(b, &e); err != nil {
+		return nil, fault.New(fault.Invalid, "it is no JSON object: %v", err)
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, fault.New(fault.Invalid, "something stands behind its JSON object")
+	if e == nil {
+		return nil, fault.New(fault.Invalid, "it is no JSON object")
 	}
 	return e, nil
 }

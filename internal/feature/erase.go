@@ -33,37 +33,11 @@ func (s *Service) Use(ctx context.Context, p project.Name, entity string) (Use, 
 			return err
 		}
 		u.Keys = e.JoinKeys
-		for after := ""; ; {
-			latest, err := s.cfg.Store.Latest(ctx, tx, p, ViewKind, after, 100)
-			if err != nil {
-				return err
+		return s.eachView(ctx, tx, p, func(v View) {
+			if len(v.about(entity)) > 0 {
+				u.views = append(u.views, v)
 			}
-			for _, l := range latest {
-				after = l.Name
-				for below := 0; ; {
-					ds, err := s.cfg.Store.Definitions(ctx, tx, p, ViewKind, l.Name, below, 100)
-					if err != nil {
-						return err
-					}
-					for _, d := range ds {
-						below = d.Version
-						v, err := d.view()
-						if err != nil {
-							return err
-						}
-						if len(v.about(entity)) > 0 {
-							u.views = append(u.views, v)
-						}
-					}
-					if len(ds) < 100 {
-						break
-					}
-				}
-			}
-			if len(latest) < 100 {
-				return nil
-			}
-		}
+		})
 	})
 	if err != nil {
 		return Use{}, err
@@ -75,6 +49,52 @@ func (s *Service) Use(ctx context.Context, p project.Name, entity string) (Use, 
 		}
 	}
 	return u, nil
+}
+
+// eachView visits the views of a project, in all versions.
+func (s *Service) eachView(ctx context.Context, tx *store.Tx, p project.Name, visit func(View)) error {
+	for after := ""; ; {
+		latest, err := s.cfg.Store.Latest(ctx, tx, p, ViewKind, after, 100)
+		if err != nil {
+			return err
+		}
+		for _, l := range latest {
+			after = l.Name
+			for below := 0; ; {
+				ds, err := s.cfg.Store.Definitions(ctx, tx, p, ViewKind, l.Name, below, 100)
+				if err != nil {
+					return err
+				}
+				for _, d := range ds {
+					below = d.Version
+					v, err := d.view()
+					if err != nil {
+						return err
+					}
+					visit(v)
+				}
+				if len(ds) < 100 {
+					break
+				}
+			}
+		}
+		if len(latest) < 100 {
+			return nil
+		}
+	}
+}
+
+// Readers are the versions of views that read a dataset, whatever its version. It asks
+// for no permission: who deletes the dataset may not be somebody who sees features.
+func (s *Service) Readers(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (refs []string, err error) {
+	return refs, s.eachView(ctx, tx, p, func(v View) {
+		for _, ref := range v.Source.sources() {
+			if name, _, _ := strings.Cut(ref, "@"); name == dataset {
+				refs = append(refs, v.Ref())
+				return
+			}
+		}
+	})
 }
 
 // about are the places of an entity's join keys among those of the view.

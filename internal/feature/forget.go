@@ -194,7 +194,7 @@ func (f *forgetter) letters(ctx context.Context, tx *store.Tx, _ *Stream) (more 
 		if err != nil {
 			return false, err
 		}
-		if !f.p.named(letter.Body, f.columns) {
+		if !f.p.named(string(letter.bytes()), f.columns) {
 			continue
 		}
 		f.gone.Letters++

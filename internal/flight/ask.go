@@ -1,16 +1,14 @@
 package flight
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 
 	"github.com/apache/arrow-go/v18/arrow/flight"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 )
 
 // ask is a descriptor's command and, with a digest, a ticket: JSON, so that
@@ -38,13 +36,8 @@ const example = `Write {"dataset": "weather@3"}, or the path weather@3.`
 // decode reads a command or a ticket strictly.
 func decode(what string, b []byte) (ask, error) {
 	var a ask
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&a); err != nil {
+	if err := jsondoc.Decode(b, &a, jsondoc.Known); err != nil {
 		return ask{}, fault.New(fault.Invalid, "the %s is not understood: %v", what, err).WithHint(example)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return ask{}, fault.New(fault.Invalid, "the %s has something after its end", what).WithHint(example)
 	}
 	if a.Shard != nil && a.Shard.Count == 0 {
 		return ask{}, fault.New(fault.Invalid, "the %s has a shard of 0", what)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 )
@@ -21,9 +22,13 @@ func (s *Server) listCheckpoints(ctx context.Context, in *InJob) (*body[items[ch
 
 func (s *Server) deleteCheckpoint(ctx context.Context, in *struct {
 	InJob
+	Deleting
 	Name string `path:"name" maxLength:"200" doc:"Name, which means the newest of it, or identifier of the checkpoint"`
 },
 ) (*none, error) {
+	if err := s.Deletions.Allow(ctx, project.Name(in.Project), "checkpoint", in.Job+"/"+in.Name, deletion.Request{Yes: in.Yes}); err != nil {
+		return nil, err
+	}
 	return nil, s.Checkpoints.Delete(ctx, project.Name(in.Project), in.Job, in.Name)
 }
 

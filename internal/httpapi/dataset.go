@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/resource"
 )
@@ -49,14 +50,23 @@ func (s *Server) oneDataset(ctx context.Context, in *struct {
 
 func (s *Server) deleteDataset(ctx context.Context, in *struct {
 	InProject
-	Name string `path:"name" maxLength:"63" doc:"Dataset, or name@version for one version"`
+	Deleting
+	Force  bool   `query:"force" doc:"Delete it also while a deployment that answers depends on it; needs a reason"`
+	Reason string `query:"reason" maxLength:"2000" doc:"Why it is deleted; kept in the audit log"`
+	Name   string `path:"name" maxLength:"63" doc:"Dataset, or name@version for one version"`
 },
 ) (*none, error) {
 	ref, err := dataset.ParseRef(in.Name)
 	if err != nil {
 		return nil, err
 	}
-	return &none{}, s.Datasets.Delete(ctx, project.Name(in.Project), ref)
+	return &none{}, s.Datasets.Delete(ctx, project.Name(in.Project), ref, deletion.Request{Yes: in.Yes, Force: in.Force, Reason: in.Reason})
+}
+
+// Deleting is how somebody deletes what others may name; exported because huma reads
+// embedded fields only of exported types.
+type Deleting struct {
+	Yes bool `query:"yes" doc:"Delete it also when something cites it; the refusal names what does"`
 }
 
 func (s *Server) listVersions(ctx context.Context, in *struct {
@@ -168,6 +178,9 @@ type tree struct {
 
 func treeOf(n dataset.Node) tree {
 	t := tree{Name: "dataset " + n.Ref, Detail: n.Digest}
+	if n.Deleted != "" {
+		t.Detail += " deleted " + n.Deleted
+	}
 	if n.Repeated {
 		t.Detail += " (see above)"
 	}

@@ -11,10 +11,12 @@ import (
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
 	"github.com/falaj-ml/falaj/internal/governance/privacy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/request"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
@@ -47,6 +49,13 @@ type Backups interface {
 	Stop(ctx context.Context, name string) (backup.Backup, error)
 }
 
+// Deletions knows what cites an object.
+type Deletions interface {
+	// Allow refuses to delete what something cites, unless the request says that it may
+	// go. Error: fault.Conflict.
+	Allow(ctx context.Context, p project.Name, kind, name string, r deletion.Request) error
+}
+
 // Domains are the services that the edge translates for.
 type Domains struct {
 	Projects      *tenancy.Service
@@ -57,6 +66,7 @@ type Domains struct {
 	Keys          *keys.Service
 	Secrets       *secrets.Service
 	Erasures      *privacy.Service
+	Deletions     Deletions
 	Backups       Backups
 	Audit         *audit.Service
 	Compute       *compute.Service

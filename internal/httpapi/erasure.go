@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/falaj-ml/falaj/internal/governance/privacy"
 )
@@ -27,9 +28,10 @@ func (s *Server) erase(ctx context.Context, in *struct {
 
 // whereabouts is where a person is.
 type whereabouts struct {
-	Places     []privacy.Place `json:"places"`
-	Unsearched []string        `json:"unsearched" doc:"What was made of such rows and has no column that says whose a row is"`
-	Models     []string        `json:"models" doc:"Model versions that were trained on rows of the person"`
+	Places     []privacy.Place      `json:"places"`
+	Deleted    []privacy.Place      `json:"deleted" doc:"Versions with rows of the person that were deleted before"`
+	Unsearched []privacy.Unsearched `json:"unsearched" doc:"Places that were not searched, or where the person may remain"`
+	Models     []string             `json:"models" doc:"Model versions that were trained on rows of the person"`
 }
 
 func (s *Server) findPerson(ctx context.Context, in *struct {
@@ -41,7 +43,7 @@ func (s *Server) findPerson(ctx context.Context, in *struct {
 },
 ) (*body[whereabouts], error) {
 	f, err := s.Erasures.Look(ctx, privacy.Ask{Project: in.Project, Entity: in.Body.Entity, Values: in.Body.Keys})
-	return one(whereabouts{Places: f.Places, Unsearched: append([]string{}, f.Unsearched...), Models: append([]string{}, f.Models...)}, err)
+	return one(whereabouts{Places: f.Places, Deleted: append([]privacy.Place{}, f.Deleted...), Unsearched: append([]privacy.Unsearched{}, f.Unsearched...), Models: append([]string{}, f.Models...)}, err)
 }
 
 func (s *Server) listErasures(ctx context.Context, in *InPage) (*body[items[privacy.Erasure]], error) {
@@ -54,4 +56,16 @@ func (s *Server) oneErasure(ctx context.Context, in *struct {
 },
 ) (*body[privacy.Erasure], error) {
 	return one(s.Erasures.One(ctx, in.Project, privacy.ID(in.ID)))
+}
+
+// certificate answers the bytes whose digest the audit log has.
+func (s *Server) certificate(w http.ResponseWriter, r *http.Request) {
+	file, err := s.Erasures.Certificate(r.Context(), r.PathValue("project"), privacy.ID(r.PathValue("id")))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Disposition", `attachment; filename="certificate.json"`)
+	_, _ = w.Write(file) // the client went away: nobody to tell
 }

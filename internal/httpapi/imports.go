@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"math"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/tracking"
 )
@@ -170,9 +170,7 @@ type importOutcome struct {
 
 func (s *Server) importBatch(w http.ResponseWriter, r *http.Request) {
 	var in importBatch
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields()
-	if err := d.Decode(&in); err != nil {
+	if err := jsondoc.DecodeFrom(r.Body, &in, jsondoc.Known); err != nil {
 		if fault.KindOf(err) == fault.Internal {
 			err = fault.New(fault.Invalid, "the batch is not JSON of the form that is expected: %w", err)
 		}

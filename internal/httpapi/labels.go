@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
@@ -41,8 +42,12 @@ func (b LabelBody) label(i int) (label.Label, error) {
 		switch v := v.(type) {
 		case string:
 			l.Texts = append(l.Texts, v)
-		case float64:
-			l.Values = append(l.Values, v)
+		case json.Number:
+			x, err := v.Float64()
+			if err != nil {
+				return l, fault.New(fault.Invalid, "labels[%d]: %.40s is beyond the range of a float64", i, v)
+			}
+			l.Values = append(l.Values, x)
 		case bool:
 			x := 0.0
 			if v {

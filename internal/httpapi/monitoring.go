@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 )
 
@@ -48,7 +50,14 @@ func (s *Server) oneMonitor(ctx context.Context, in *InMonitor) (*tagged[monitor
 	return revised(m, m.Revision, err)
 }
 
-func (s *Server) deleteMonitor(ctx context.Context, in *InMonitor) (*none, error) {
+func (s *Server) deleteMonitor(ctx context.Context, in *struct {
+	InMonitor
+	Deleting
+},
+) (*none, error) {
+	if err := s.Deletions.Allow(ctx, project.Name(in.Project), "monitor", in.Name, deletion.Request{Yes: in.Yes}); err != nil {
+		return nil, err
+	}
 	return &none{}, s.Monitoring.Delete(ctx, in.Project, in.Name)
 }
 

@@ -160,6 +160,7 @@ func writeProblem(w http.ResponseWriter, p *Problem) {
 
 // useProblems makes huma's own refusals (schema, missing field) problems too.
 func useProblems() {
+	huma.ValidateStrictCasing = true // names are exact
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
 		for _, err := range errs {
 			if _, ours := errors.AsType[*fault.Error](err); ours { // of reading the body

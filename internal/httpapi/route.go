@@ -17,7 +17,21 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 )
+
+// bodies is how operations read and write JSON. huma decodes a body twice: into an interface,
+// which it compares with the schema and whose numbers are float64, and into the operation's
+// struct, whose interfaces keep numbers as they are written.
+var bodies = huma.Format{
+	Marshal: huma.DefaultJSONFormat.Marshal,
+	Unmarshal: func(text []byte, into any) error {
+		if _, compared := into.(*any); compared {
+			return jsondoc.Decode(text, into, jsondoc.Floats)
+		}
+		return jsondoc.Decode(text, into)
+	},
+}
 
 // body is an answer with a JSON body.
 type body[T any] struct{ Body T }

@@ -69,6 +69,7 @@ func New(o Options, d Domains) *Server {
 	config := huma.DefaultConfig("Falaj", APIVersion)
 	config.OpenAPIPath, config.DocsPath, config.SchemasPath = "", "", ""
 	config.CreateHooks = nil // no $schema links in answers
+	config.Formats = map[string]huma.Format{"application/json": bodies, "json": bodies}
 	config.Info.Description = "The API of Falaj. Foreign clients (MLflow, Open Inference Protocol, Feast) have their own paths."
 	config.Components.Schemas = schemas()
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/training"
@@ -38,7 +39,14 @@ func (s *Server) oneDeployment(ctx context.Context, in *InDeployment) (*tagged[s
 	return revised(d, d.Revision, err)
 }
 
-func (s *Server) deleteDeployment(ctx context.Context, in *InDeployment) (*none, error) {
+func (s *Server) deleteDeployment(ctx context.Context, in *struct {
+	InDeployment
+	Deleting
+},
+) (*none, error) {
+	if err := s.Deletions.Allow(ctx, project.Name(in.Project), "deployment", in.Name, deletion.Request{Yes: in.Yes}); err != nil {
+		return nil, err
+	}
 	return &none{}, s.Serving.Delete(ctx, in.Project, in.Name)
 }
 

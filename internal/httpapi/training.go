@@ -35,6 +35,7 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "POST", p+"/jobs/simulate", "job.submit", "How the scheduler would see a job, and how long it would run; changes nothing", s.proposeJob)
 	route(s, "GET", p+"/jobs/{job}", "job.read", "A job; with wait, when it has ended", s.oneJob)
 	route(s, "POST", p+"/jobs/{job}/cancel", "job.cancel", "Stop a job", s.cancelJob)
+	route(s, "POST", p+"/jobs/{job}/redact", "erasure.apply", "Find texts in a job's script, attempts and logs, or replace them", s.redactJob)
 	route(s, "POST", p+"/jobs/{job}/resize", "job.submit", "Go on with another number of workers", s.resizeJob)
 	route(s, "POST", p+"/jobs/{job}/move", "job.submit", "Go on in other pools", s.moveJob)
 	route(s, "GET", p+"/jobs/{job}/top", "job.read", "What a job's workers use now, its pace and the time left", s.topJob)
@@ -182,6 +183,19 @@ func (s *Server) oneJob(ctx context.Context, in *struct {
 
 func (s *Server) cancelJob(ctx context.Context, in *InJob) (*body[training.Job], error) {
 	return one(s.Training.Cancel(ctx, project.Name(in.Project), training.JobID(in.Job)))
+}
+
+func (s *Server) redactJob(ctx context.Context, in *struct {
+	InJob
+	Body struct {
+		Texts  []string `json:"texts" minItems:"1" maxItems:"100" doc:"What is replaced by asterisks; in no log and no answer"`
+		Reason string   `json:"reason,omitempty" maxLength:"2000" doc:"Why; kept for ever, so without the texts"`
+		DryRun bool     `json:"dry_run,omitempty" doc:"Only say where they are"`
+	}
+},
+) (*body[items[training.Redacted]], error) {
+	found, err := s.Training.Redact(ctx, project.Name(in.Project), training.JobID(in.Job), training.RedactRequest{Texts: in.Body.Texts, Reason: in.Body.Reason, Dry: in.Body.DryRun})
+	return listed(found, "", err)
 }
 
 func (s *Server) resizeJob(ctx context.Context, in *struct {

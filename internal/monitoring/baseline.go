@@ -308,7 +308,7 @@ func (s *Service) scores(ctx context.Context, m Monitor, version int64, o Origin
 			return fault.New(fault.Internal, "the model gave %d scores for %d rows", len(got), n)
 		}
 		for _, v := range got {
-			score.Add(single(v))
+			score.Add(v)
 		}
 		rows = rows[n:]
 	}
@@ -377,7 +377,7 @@ func summarise(batch arrow.RecordBatch, inputs []OriginInput, into []*sketch.Col
 		}
 		readers[i] = read
 		for row := range n {
-			c.Add(single(read(row)))
+			c.Add(read(row))
 		}
 	}
 	for row := range int(batch.NumRows()) {

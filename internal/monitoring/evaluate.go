@@ -223,6 +223,7 @@ func compareOne(spec DriftSpec, name string, ref, cur *sketch.Column, alpha floa
 		c.Note, c.failed, c.Missing = "it is in no record of the window", true, 1
 		return c
 	}
+	ref, cur = sketch.Alike(ref, cur)
 	var notes []string
 	for _, check := range drift.Checks(ref, cur, drift.CheckOptions{Alpha: alpha, Hide: hide}) {
 		if !check.Failed {

@@ -125,14 +125,14 @@ func (p *pane) add(r *prediction.Record) {
 			continue
 		}
 		for _, v := range in.Numbers {
-			c.Add(single(v))
+			c.Add(v)
 		}
 		for _, t := range in.Texts {
 			c.AddText(t)
 		}
 	}
 	for _, v := range r.Scores {
-		p.Score.Add(single(v))
+		p.Score.Add(v)
 	}
 	p.Answered += int64(max(len(r.Scores), len(r.Predicted)))
 	if r.Task == "" {
@@ -149,16 +149,6 @@ func (p *pane) add(r *prediction.Record) {
 	for row := range r.Rows {
 		p.Top.Add(slices.Max(r.Probabilities[row*width : (row+1)*width]))
 	}
-}
-
-// single rounds to what a model with 32-bit inputs sees. Baselines and windows
-// are both rounded: else the same value, written with more and with less
-// precision, would be two values, and each tie a difference.
-func single(v float64) float64 {
-	if s := float64(float32(v)); !math.IsInf(s, 0) {
-		return s
-	}
-	return v
 }
 
 // merge adds what other has seen.

@@ -16,21 +16,26 @@ import (
 const ErasedTag = "falaj.erasure"
 
 // TrainedOn lists the versions whose producer could read one of the dataset
-// versions, as "delay@3". With an erasure, they are flagged by the tag ErasedTag,
-// each once. It asks for no permission to see them: who erases a person may not be
-// somebody who sees models.
+// versions, as "delay@3", and deleted ones, which somebody may have copied, as
+// "delay@3 (deleted)". With an erasure, those that are not deleted are flagged by the
+// tag ErasedTag, each once. It asks for no permission to see them: who erases a person
+// may not be somebody who sees models.
 func (s *Service) TrainedOn(ctx context.Context, p project.Name, datasets []string, erasure string) (names []string, err error) {
 	const page = 1000
 	for offset := 0; ; offset += page {
 		var found []Version
 		if err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			found, err = s.store.SearchVersions(ctx, tx, p, Query{Limit: page, Offset: offset})
+			found, err = s.store.SearchVersions(ctx, tx, p, Query{Limit: page, Offset: offset, Deleted: true})
 			return err
 		}); err != nil {
 			return nil, err
 		}
 		for _, v := range found {
 			if !slices.ContainsFunc(v.Datasets, func(ref string) bool { return slices.Contains(datasets, ref) }) {
+				continue
+			}
+			if v.State == Deleted {
+				names = append(names, v.String()+" (deleted)")
 				continue
 			}
 			names = append(names, v.String())
@@ -44,6 +49,30 @@ func (s *Service) TrainedOn(ctx context.Context, p project.Name, datasets []stri
 		if len(found) < page {
 			slices.Sort(names)
 			return names, nil
+		}
+	}
+}
+
+// Learned maps the dataset versions that producers of model versions could read to these
+// versions, deleted ones too. It asks for no permission, as TrainedOn.
+func (s *Service) Learned(ctx context.Context, p project.Name) (map[string][]string, error) {
+	const page = 1000
+	by := map[string][]string{}
+	for offset := 0; ; offset += page {
+		var found []Version
+		if err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			found, err = s.store.SearchVersions(ctx, tx, p, Query{Limit: page, Offset: offset, Deleted: true})
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		for _, v := range found {
+			for _, ref := range v.Datasets {
+				by[ref] = append(by[ref], v.String())
+			}
+		}
+		if len(found) < page {
+			return by, nil
 		}
 	}
 }

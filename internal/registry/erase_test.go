@@ -53,6 +53,23 @@ func TestTrainedOn(t *testing.T) {
 	}
 }
 
+// What was trained on a person's rows is named also when it, or its model, was deleted.
+func TestTrainedOnAndDeleted(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	w.registered(t)
+	want := []string{"delay@1 (deleted)"}
+	for what, remove := range map[string]func() error{
+		"version": func() error { return w.DeleteVersion(ctx, proj, "delay", 1) }, "model": func() error { return w.DeleteModel(ctx, proj, "delay") },
+	} {
+		if err := remove(); err != nil && !fault.Is(err, fault.NotFound) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if got, err := w.TrainedOn(ctx, proj, []string{"weather@1"}, "ers_1"); err != nil || !slices.Equal(got, want) {
+			t.Errorf("without its %s: %v, %v", what, got, err)
+		}
+	}
+}
+
 // A model that is registered after the erasure is flagged, also when it is registered as
 // a version of another one again; one that was trained on other data is not.
 func TestRegisteredAfterAnErasure(t *testing.T) {

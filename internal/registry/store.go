@@ -16,6 +16,8 @@ type Query struct {
 	Order  []search.Order
 	Limit  int
 	Offset int
+	// Deleted finds deleted versions, too, and those of deleted models.
+	Deleted bool
 }
 
 // Stored is a file with the name of its object.

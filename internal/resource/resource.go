@@ -4,6 +4,7 @@
 package resource
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -277,4 +278,85 @@ func (a Amount) Validate() error {
 		}
 	}
 	return nil
+}
+
+// Limit is how much may be used. A part that is not named has no limit; one that is named and
+// 0 allows nothing. The zero Limit limits nothing.
+type Limit struct {
+	CPU             *CPU             `json:"cpu,omitempty" doc:"Cores, such as 2, 0.5 or 500m; 0 allows none"`
+	Memory          *Bytes           `json:"memory,omitempty" doc:"Memory, such as 4GiB; 0 allows none"`
+	MemoryBandwidth *Bandwidth       `json:"memory_bandwidth,omitempty" doc:"Bytes a second from and to memory, such as 20GB/s; counted, not enforced; 0 allows none"`
+	Accelerators    map[string]int64 `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name; 0 allows none"`
+}
+
+// LimitOf limits the parts of an amount that are more than 0, and all accelerators that it names.
+func LimitOf(a Amount) Limit {
+	l := Limit{Accelerators: a.Accelerators}
+	if a.CPU != 0 {
+		l.CPU = &a.CPU
+	}
+	if a.Memory != 0 {
+		l.Memory = &a.Memory
+	}
+	if a.MemoryBandwidth != 0 {
+		l.MemoryBandwidth = &a.MemoryBandwidth
+	}
+	return l
+}
+
+// Amount is what it allows; 0 of what it does not name.
+func (l Limit) Amount() Amount {
+	a := Amount{Accelerators: l.Accelerators}
+	if l.CPU != nil {
+		a.CPU = *l.CPU
+	}
+	if l.Memory != nil {
+		a.Memory = *l.Memory
+	}
+	if l.MemoryBandwidth != nil {
+		a.MemoryBandwidth = *l.MemoryBandwidth
+	}
+	return a
+}
+
+// And names what either names. What it allows of that is of no meaning.
+func (l Limit) And(o Limit) Limit {
+	both := Limit{CPU: cmp.Or(l.CPU, o.CPU), Memory: cmp.Or(l.Memory, o.Memory), MemoryBandwidth: cmp.Or(l.MemoryBandwidth, o.MemoryBandwidth), Accelerators: map[string]int64{}}
+	maps.Copy(both.Accelerators, l.Accelerators)
+	maps.Copy(both.Accelerators, o.Accelerators)
+	return both
+}
+
+// IsZero reports that it names nothing.
+func (l Limit) IsZero() bool {
+	return l.CPU == nil && l.Memory == nil && l.MemoryBandwidth == nil && len(l.Accelerators) == 0
+}
+
+// Equal reports that both name the same parts and allow the same of them.
+func (l Limit) Equal(o Limit) bool {
+	return (l.CPU == nil) == (o.CPU == nil) && (l.Memory == nil) == (o.Memory == nil) && (l.MemoryBandwidth == nil) == (o.MemoryBandwidth == nil) && l.Amount().Equal(o.Amount())
+}
+
+// Validate refuses parts of less than 0. Error: fault.Invalid.
+func (l Limit) Validate() error { return l.Amount().Validate() }
+
+// String names each part, also those of which nothing is allowed: "0 cpu, 2 nvidia.com/gpu".
+func (l Limit) String() string {
+	var parts []string
+	if l.CPU != nil {
+		parts = append(parts, l.CPU.String()+" cpu")
+	}
+	if l.Memory != nil {
+		parts = append(parts, l.Memory.String()+" memory")
+	}
+	if l.MemoryBandwidth != nil {
+		parts = append(parts, l.MemoryBandwidth.String()+" memory bandwidth")
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.Accelerators)) {
+		parts = append(parts, fmt.Sprintf("%d %s", l.Accelerators[name], name))
+	}
+	if len(parts) == 0 {
+		return "no limit"
+	}
+	return strings.Join(parts, ", ")
 }

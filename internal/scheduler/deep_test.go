@@ -13,7 +13,7 @@ func deep(t *testing.T, policy Policy, n int) *State {
 	t.Helper()
 	cores := func(n int64) resource.Amount { return resource.Amount{CPU: resource.Cores(n)} }
 	d := Delta{
-		Now: start, Policy: policy, Queues: []Queue{{Name: "deep", Quota: cores(4)}, {Name: "other", Quota: cores(4)}},
+		Now: start, Policy: policy, Queues: []Queue{{Name: "deep", Quota: resource.LimitOf(cores(4))}, {Name: "other", Quota: resource.LimitOf(cores(4))}},
 		Pools: []Pool{{Name: "home", Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "n1", Amount: cores(8)}}}},
 	}
 	for i := range n {

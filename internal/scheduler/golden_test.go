@@ -129,7 +129,7 @@ func forecast(id ID, f Forecast) string {
 // "quota PROJECT k=v…". Works are submitted a second apart in file order.
 func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 	t.Helper()
-	d = Delta{Now: start.Add(time.Hour), Quotas: map[string]resource.Amount{}}
+	d = Delta{Now: start.Add(time.Hour), Quotas: map[string]resource.Limit{}}
 	for i, line := range strings.Split(world, "\n") {
 		f := strings.Fields(line)
 		if len(f) == 0 || strings.HasPrefix(line, "#") {
@@ -215,30 +215,24 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 			}
 			d.Started = append(d.Started, r)
 		case "quota":
-			d.Quotas[f[1]] = w.Request
+			d.Quotas[f[1]] = limitIn(t, line, kv)
 		case "policy":
 			d.Policy = Policy(f[1])
 			d.Sizes = d.Policy == Goodput
 		case "queue":
-			q := Queue{Name: f[1], Parent: kv["parent"], Quota: w.Request, Order: Order(kv["order"]), Patient: kv["patient"] != ""}
+			q := Queue{Name: f[1], Parent: kv["parent"], Quota: limitIn(t, line, kv), Order: Order(kv["order"]), Patient: kv["patient"] != ""}
 			q.Weight, _ = strconv.ParseFloat(kv["weight"], 64)
 			q.MinRuntime, _ = time.ParseDuration(kv["min"])
 			q.IdleReclaim, _ = time.ParseDuration(kv["reclaim"])
 			q.IdleEnd = kv["end"] != ""
 			for prefix, set := range map[string]func(a resource.Amount){
 				"borrow": func(a resource.Amount) { q.Borrow = &a }, "lend": func(a resource.Amount) { q.Lend = &a },
-				"user": func(a resource.Amount) { q.PerUser = a }, "project": func(a resource.Amount) { q.PerProject = a },
 			} {
-				part := map[string]string{}
-				for k, v := range kv {
-					if of, name, ok := strings.Cut(k, "."); ok && of == prefix {
-						part[name] = v
-					}
-				}
-				if len(part) > 0 {
+				if part := under(kv, prefix); len(part) > 0 {
 					set(amount(t, line, part))
 				}
 			}
+			q.PerUser, q.PerProject = limitIn(t, line, under(kv, "user")), limitIn(t, line, under(kv, "project"))
 			d.Queues = append(d.Queues, q)
 		default:
 			t.Fatalf("line %q", line)
@@ -292,6 +286,34 @@ func amount(t *testing.T, line string, kv map[string]string) (a resource.Amount)
 		a = a.Plus(resource.Amount{Accelerators: map[string]int64{k: n}})
 	}
 	return a
+}
+
+// under are the values of PREFIX.NAME, by name.
+func under(kv map[string]string, prefix string) map[string]string {
+	out := map[string]string{}
+	for k, v := range kv {
+		if of, name, ok := strings.Cut(k, "."); ok && of == prefix {
+			out[name] = v
+		}
+	}
+	return out
+}
+
+// limitIn limits what is named, also to 0.
+func limitIn(t *testing.T, line string, kv map[string]string) resource.Limit {
+	t.Helper()
+	a := amount(t, line, kv)
+	l := resource.Limit{Accelerators: a.Accelerators}
+	if kv["cpu"] != "" {
+		l.CPU = &a.CPU
+	}
+	if kv["memory"] != "" {
+		l.Memory = &a.Memory
+	}
+	if kv["bandwidth"] != "" {
+		l.MemoryBandwidth = &a.MemoryBandwidth
+	}
+	return l
 }
 
 func cmpOr(a, b string) string {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -35,6 +36,7 @@ type try struct {
 type found struct {
 	vain    bool
 	leaving []*run
+	into    *pool
 	moves   int
 }
 
@@ -57,10 +59,10 @@ func (r *run) leaves(now time.Time) bool {
 }
 
 // preempt has others leave for w, where they may be: of one queue those of lower
-// priority, of other queues of its tree those that use more than their nominal
-// quota of what is short while w is within its own, and under Fair those whose
+// priority, of other queues of its tree those that use more than the quotas on their way
+// up of what is short while w is within one on its own, and under Fair those whose
 // queue has more than its fair share even without them, while w's has less even
-// with it. Under Tiresias who had enough leaves for who had not, and never the other
+// with it. Nobody leaves who is protected deeper than w would be within a quota: see protect.go. Under Tiresias who had enough leaves for who had not, and never the other
 // way round: in one queue whatever their priorities, and where its queue has borrowed.
 // Whoever leaves idle what w asks for does, wherever it is, before all others. Of the pools the one is taken where least work is lost, of the works in
 // it no more than are needed. It is w's turn then until it has its place.
@@ -74,7 +76,7 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 	case was.vain:
 		return
 	case known && was.moves == s.moves:
-		w.preempts = was.leaving
+		w.preempts, w.into = was.leaving, was.into
 		return
 	case !s.helped(w):
 		return
@@ -85,8 +87,8 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 				r.leaveFor(w.ID)
 			}
 		}
-		w.preempts = e.leaving
-		s.tries[kind] = found{leaving: e.leaving, moves: s.moves}
+		w.preempts, w.into = e.leaving, e.pool
+		s.tries[kind] = found{leaving: e.leaving, into: e.pool, moves: s.moves}
 		return
 	}
 	best := s.dislodge(w, kind, plan)
@@ -94,16 +96,19 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 		s.tries[kind] = found{vain: true}
 		return
 	}
-	for _, r := range best.victims {
-		why := s.cause(w, r)
+	causes := make([]string, len(best.victims)) // before the first is told to: then others are protected
+	for i, r := range best.victims {
+		causes[i] = s.cause(w, r)
+	}
+	for i, r := range best.victims {
 		if r.whole != nil {
-			s.shed(r, w, why, plan)
+			s.shed(r, w, causes[i], plan)
 			continue
 		}
-		plan.Preempt = append(plan.Preempt, Preemption{Work: r.ID, For: w.ID, Why: why, Ends: !r.Preemptible})
+		plan.Preempt = append(plan.Preempt, Preemption{Work: r.ID, For: w.ID, Why: causes[i], Ends: !r.Preemptible})
 		s.tell(r, w.ID)
 	}
-	w.preempts = slices.Concat(best.leaving, best.victims)
+	w.preempts, w.into = slices.Concat(best.leaving, best.victims), best.pool
 }
 
 // awaits is who leaves already and makes room for w, in the first of its pools where they
@@ -229,6 +234,7 @@ func (s *State) tell(r *run, by ID) {
 func (s *State) goes(r *run) {
 	s.leaving[r.ID], s.going = r, goers{}
 	s.moves++
+	r.queue.unprotect()
 	for of, free := range s.hope {
 		if r.pool != nil && r.queue.tree() != of { // nobody in it hoped for that
 			r.leave(free[r.pool], 1)
@@ -429,8 +435,12 @@ func (s *State) candidates(w *waiter, of *queue, plan *Plan) (victims []*run) {
 	}
 	busy := len(victims)
 	if s.entitle(w, of) {
+		reach := s.reach(w, of)
 		for _, r := range s.stoppables(of) {
-			if r.from.entitles && !r.Leaving && !s.idles(w, r.run) && (r.Preemptible || r.surplus() > 0) {
+			if !r.from.entitles || r.Leaving || s.idles(w, r.run) || !r.Preemptible && r.surplus() == 0 {
+				continue
+			}
+			if r.from != w.known.queue || level(s.protector(r.run)) <= reach {
 				add(r.run)
 			}
 		}
@@ -446,6 +456,24 @@ func (s *State) candidates(w *waiter, of *queue, plan *Plan) (victims []*run) {
 		from = to
 	}
 	return victims
+}
+
+// reach is how deep w would be within a quota had all left of its queue who might for it.
+func (s *State) reach(w *waiter, of *queue) int {
+	q := w.known.queue
+	if !of.limited || q.atTop() {
+		return math.MaxInt
+	}
+	count := func(n int64) {
+		for _, r := range s.stoppables(of) {
+			if r.from == q && !r.Leaving && s.may(w, r.run) != "" {
+				q.use(r.total, n)
+			}
+		}
+	}
+	count(-1)
+	defer count(1)
+	return level(q.within(w.known.total))
 }
 
 // eviction is who would have to leave a pool.
@@ -473,13 +501,17 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 		return nil
 	}
 	e := &eviction{pool: p, priority: math.MinInt}
-	room := p.gauge(w, s.now, !limited)
+	room, at := p.gauge(w, s.now, !limited), stake{s: s, w: w}
 	put := func(r *run, n int64) {
 		s.hold(r, n)
 		r.queue.account(r.total, n)
 		room.put(r)
 	}
-	enough := func() bool { return s.allowed(w) >= w.least() && room.enough() }
+	leave := func(r *run, n int64) {
+		put(r, n)
+		at.leaves(r, int(-n))
+	}
+	enough := func() bool { return s.allowed(w) >= w.least() && room.enough() && at.upheld() }
 	defer func() {
 		for _, r := range e.leaving {
 			put(r, 1)
@@ -489,7 +521,7 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 		}
 	}()
 	// without puts back those that turn out not to be needed, dearest first.
-	without := func(all []*run) []*run {
+	without := func(all []*run, put func(*run, int64)) []*run {
 		var out []*run
 		for _, r := range slices.Backward(all) {
 			if put(r, 1); !enough() {
@@ -507,39 +539,56 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 		e.leaving = append(e.leaving, r)
 	}
 	if enough() {
-		e.leaving = without(e.leaving)
+		e.leaving = without(e.leaving, put)
 		return e
 	}
+	at.begin()
 
 	// 2. Others, until there is room.
-	some, ok := map[*run]int{}, false // of those that shed
-	for _, r := range victims {
-		if s.may(w, r) == "" { // its queue may have no more than its own now
-			continue
+	scattered := false // they are enough, but not on rows where that helps
+	take := func(all []*run, may func(*run) bool) bool {
+		some := map[*run]int{} // of those that shed
+		for _, r := range all {
+			if !may(r) { // its queue may have no more than its own now
+				continue
+			}
+			if r.whole != nil && some[r.whole] == r.whole.surplus() {
+				continue
+			}
+			if until := r.Started.Add(r.queue.MinRuntime); until.After(s.now) {
+				plan.wake(until)
+				continue
+			}
+			leave(r, -1)
+			if r.whole != nil {
+				some[r.whole]++
+			}
+			if e.victims = append(e.victims, r); enough() {
+				return true
+			}
 		}
-		if r.whole != nil && some[r.whole] == r.whole.surplus() {
-			continue
+		scattered = len(e.victims) > 0 && s.allowed(w) >= w.least()
+		for _, r := range e.victims {
+			leave(r, 1)
 		}
-		if until := r.Started.Add(r.queue.MinRuntime); until.After(s.now) {
-			plan.wake(until)
-			continue
-		}
-		put(r, -1)
-		if r.whole != nil {
-			some[r.whole]++
-		}
-		e.victims = append(e.victims, r)
-		if ok = enough(); ok {
-			break
-		}
+		e.victims = nil
+		return false
+	}
+	ok, swapped := take(victims, func(r *run) bool { return s.may(w, r) != "" }), false
+	if !ok && scattered && p.rows > 1 && s.rowTurn(w, plan) {
+		ok = s.rowwise(w, p, victims, take)
+		swapped = ok
 	}
 	if !ok {
 		return nil
 	}
 
 	// 3. Without those that are not needed.
-	e.victims = without(e.victims)
-	e.leaving = without(e.leaving)
+	e.victims = without(e.victims, leave)
+	e.leaving = without(e.leaving, put)
+	if swapped && !s.spares(w.known.queue, e.victims) {
+		return nil
+	}
 	for _, r := range e.victims {
 		if !s.idles(w, r) {
 			e.lost += s.lost(r)
@@ -547,6 +596,198 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 		}
 	}
 	return e
+}
+
+// stake is what those who would leave for w are protected by.
+type stake struct {
+	s     *State
+	w     *waiter
+	base  float64     // the share of w's queue while they run, under Fair
+	own   map[int]int // how many of w's queue, by how deep they are protected
+	peers map[int]int // and of other queues, under Fair
+}
+
+// begin takes in what w's queue has before somebody leaves for w.
+func (a *stake) begin() {
+	if a.s.policy == Fair {
+		a.base = a.s.share(a.w.known.queue, nil, 0)
+	}
+}
+
+// leaves counts one who would, n times.
+func (a *stake) leaves(r *run, n int) {
+	q := a.w.known.queue
+	if !q.tree().limited || q.atTop() || a.s.idles(a.w, r) {
+		return
+	}
+	if a.own == nil {
+		a.own, a.peers = map[int]int{}, map[int]int{}
+	}
+	if r.queue == q {
+		a.own[level(a.s.protector(r))] += n
+	} else if a.s.policy == Fair {
+		a.peers[level(a.s.protector(r))] += n
+	}
+}
+
+// upheld reports that w would be within a quota at least as deep as any of its own queue who leaves is protected.
+// Under Fair who would be within none lessens the share of its queue for nobody, and of
+// those within the same quota one leaves for one.
+func (a *stake) upheld() bool {
+	if a.own == nil {
+		return true
+	}
+	mine, own := level(a.w.known.queue.within(a.w.known.total)), 0
+	for deep, n := range a.own {
+		if n > 0 && deep > mine {
+			return false
+		}
+		own += n
+	}
+	if a.s.policy != Fair {
+		return true
+	}
+	if mine == 0 {
+		return own == 0 || a.s.share(a.w.known.queue, a.w.known.total, 1) >= a.base
+	}
+	return a.peers[mine] == 0 || a.peers[mine] == 1 && a.own[mine] == 0
+}
+
+// maxRowTries bounds on how many rows, or in how many domains, one looks for room by itself.
+const maxRowTries = 16
+
+// rowTurn reports that a work may look row by row: after some in vain each does with a
+// quarter of the chance, which the time decides as in drawn.
+func (s *State) rowTurn(w *waiter, plan *Plan) bool {
+	if s.vain < maxTries/4 {
+		return true
+	}
+	plan.wake(s.now.Add(again))
+	lot := sha256.Sum256(fmt.Append(nil, "rows", s.now.UnixNano(), w.known.queue.Name, w.Priority, w.known.key))
+	return lot[0] < 64
+}
+
+// twin is works that may leave in each other's place: who is protected is the same after it.
+type twin struct {
+	queue *queue
+	standard
+	total string
+}
+
+// rowwise looks for room on one row or in one domain after the other, where those who would
+// leave in their order are of too many: a queue gives no more back than it borrowed. Who is
+// protected may leave when one like it stays that is not, and is from then on.
+func (s *State) rowwise(w *waiter, p *pool, victims []*run, take func([]*run, func(*run) bool) bool) bool {
+	// 1. Who may leave, and who may in the place of another.
+	k, spare, reclaims := w.known, map[twin]int{}, false
+	of := func(r *run) twin {
+		var total []byte
+		for _, x := range r.total {
+			total = strconv.AppendInt(append(total, ' '), x, 36)
+		}
+		return twin{r.queue, standard{!s.second(r), r.Priority}, string(total)}
+	}
+	known := map[*run]bool{}
+	for _, r := range victims {
+		known[r] = true
+		if r.queue != k.queue && r.whole == nil && s.may(w, r) == byReclaim {
+			spare[of(r)]++
+			reclaims = true
+		}
+	}
+	all := slices.Clone(victims)
+	if reclaims {
+		for _, r := range s.stoppables(k.queue.tree()) {
+			if r.pool == p && r.Preemptible && !r.Leaving && !known[r.run] && r.from != k.queue && spare[of(r.run)] > 0 {
+				all = append(all, r.run)
+			}
+		}
+	}
+	// 2. Where they are, the rows with least loss first, of a gang those with most room.
+	type row struct {
+		i, room int
+		lost    float64
+		runs    []*run
+	}
+	each, rows := k.each(), map[int]*row{}
+	for _, r := range all {
+		if r.pool != p {
+			continue
+		}
+		for i := range r.on() {
+			if rows[i] == nil {
+				rows[i] = &row{i: i}
+			}
+			rows[i].runs, rows[i].lost = append(rows[i].runs, r), rows[i].lost+s.lost(r)
+		}
+	}
+	room := 0
+	for i, at := range rows {
+		free := slices.Clone(p.free[i])
+		for _, r := range at.runs {
+			free = free.plus(r.has(i), 1)
+		}
+		if p.open[i] && !p.closes(&w.Work, i, s.now) {
+			at.room = each.count(free, w.perNode())
+			room += at.room
+		}
+	}
+	if room == 0 {
+		return false
+	}
+	order := func(some []int) (out [][]*run) {
+		var best []*row
+		for _, i := range some {
+			if at := rows[i]; at != nil && at.room > 0 {
+				best = append(best, at)
+			}
+		}
+		slices.SortFunc(best, func(a, b *row) int {
+			return cmp.Or(cmp.Compare(b.room, a.room), cmp.Compare(a.lost, b.lost), cmp.Compare(a.i, b.i))
+		})
+		if w.least() == 1 {
+			for _, at := range best[:min(len(best), maxRowTries)] {
+				out = append(out, at.runs)
+			}
+			return out
+		}
+		var gang []*run
+		seen := map[*run]bool{}
+		for _, at := range best {
+			for _, r := range at.runs {
+				if !seen[r] {
+					seen[r] = true
+					gang = append(gang, r)
+				}
+			}
+		}
+		return [][]*run{gang}
+	}
+	// 3. One after the other, until there is room.
+	sets := p.within(k)
+	for _, set := range sets[:min(len(sets), maxRowTries)] {
+		for _, some := range order(set) {
+			gone := map[twin]int{}
+			may := func(r *run) bool {
+				switch {
+				case r.queue == k.queue || r.whole != nil || !reclaims:
+					return s.may(w, r) != ""
+				case !r.Preemptible || !k.queue.exceeds(r.queue, w.short):
+					return false
+				}
+				t := of(r)
+				if spare[t] <= gone[t] {
+					return s.may(w, r) != ""
+				}
+				gone[t]++
+				return true
+			}
+			if take(some, may) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // right is why one work may preempt another.
@@ -578,10 +819,16 @@ func (s *State) may(w *waiter, r *run) right {
 		return byService
 	case q == k.queue && w.Priority > r.Priority && (s.policy != Tiresias || first || s.second(r)):
 		return byPriority
-	case q == k.queue || q.tree() != k.queue.tree() || !q.borrows(w.short):
+	case q == k.queue || q.tree() != k.queue.tree() || !k.queue.exceeds(q, w.short):
 		return ""
-	case k.queue.nominal(k.total):
+	}
+	common, _ := k.queue.fork(q)
+	mine, theirs := level(k.queue.within(k.total)), level(s.protector(r))
+	switch {
+	case mine > common.level && theirs <= common.level:
 		return byReclaim
+	case theirs > mine || theirs > 0 && theirs == mine && r.Priority > w.Priority:
+		return ""
 	case s.policy == Fair && s.share(k.queue, k.total, 1) < s.share(q, r.total, -1):
 		return byShare
 	case first && s.second(r):
@@ -595,10 +842,10 @@ func (s *State) may(w *waiter, r *run) right {
 func (s *State) entitle(w *waiter, of *queue) (some bool) {
 	k := w.known
 	first := s.policy == Tiresias && !w.second()
-	right := first || k.queue.nominal(k.total)
-	mine := 0.0 // share
+	mine := level(k.queue.within(k.total))
+	share := 0.0
 	if s.policy == Fair {
-		mine = s.share(k.queue, k.total, 1)
+		share = s.share(k.queue, k.total, 1)
 	}
 	note := func(q *queue) {
 		switch {
@@ -607,7 +854,9 @@ func (s *State) entitle(w *waiter, of *queue) (some bool) {
 		case q == k.queue:
 			q.entitles = first || q.weakest() < w.Priority
 		default:
-			q.entitles = q.borrows(w.short) && (right || s.policy == Fair && mine < s.share(q, nil, 0))
+			common, _ := k.queue.fork(q)
+			right := first || mine > common.level || s.policy == Fair && share < s.share(q, nil, 0)
+			q.entitles = right && k.queue.exceeds(q, w.short)
 		}
 		some = some || q.entitles
 	}
@@ -625,13 +874,25 @@ func (s *State) second(r *run) bool { return s.policy == Tiresias && r.whole == 
 // cause is may in words.
 func (s *State) cause(w *waiter, r *run) string {
 	k, q := w.known, r.queue
-	switch s.may(w, r) {
+	why := s.may(w, r)
+	if why == "" && r.queue != k.queue { // another like it stays, and is protected in its place
+		why = byReclaim
+	}
+	switch why {
 	case byIdle:
 		return fmt.Sprintf("%s waits for accelerators, and those of this have done nothing for %s since its owner was told", w.label(), s.now.Sub(r.Idle).Round(time.Second))
 	case byPriority:
 		return fmt.Sprintf("%s has priority %d, this has %d", w.label(), w.Priority, r.Priority)
 	case byReclaim:
-		return fmt.Sprintf("queue %s takes back for %s what queue %s has borrowed", k.queue.Name, w.label(), q.Name)
+		_, theirs := k.queue.fork(q)
+		if theirs == nil {
+			theirs = q
+		}
+		mine := k.queue.within(k.total)
+		if mine == nil {
+			mine = k.queue
+		}
+		return fmt.Sprintf("queue %s takes back for %s what queue %s has borrowed", mine.Name, w.label(), theirs.Name)
 	case byShare:
 		return fmt.Sprintf("queue %s of %s has %.2f of its fair share, queue %s %.2f without this", k.queue.Name, w.label(),
 			s.share(k.queue, k.total, 1), q.Name, s.share(q, r.total, -1))

@@ -16,11 +16,11 @@ func TestTriesAreFair(t *testing.T) {
 	world := Delta{
 		Now: began, Policy: Fifo,
 		Queues: []Queue{
-			{Name: "lab", Quota: cores(1000)},
+			{Name: "lab", Quota: resource.LimitOf(cores(1000))},
 			{Name: "new", Parent: "lab", MinRuntime: 24 * time.Hour},
 			{Name: "old", Parent: "lab"},
-			{Name: "many", Parent: "lab", Quota: cores(1000)},
-			{Name: "mine", Parent: "lab", Quota: cores(8)},
+			{Name: "many", Parent: "lab", Quota: resource.LimitOf(cores(1000))},
+			{Name: "mine", Parent: "lab", Quota: resource.LimitOf(cores(8))},
 		},
 	}
 	for _, name := range []string{"a", "b"} {

@@ -49,7 +49,7 @@ func drawAmount(t *rapid.T, label string, most int64) resource.Amount {
 }
 
 // drawLimit draws what some may use, mostly enough for one of them.
-func drawLimit(t *rapid.T, label string, most int64) resource.Amount {
+func drawLimit(t *rapid.T, label string, most int64) resource.Limit {
 	a := drawAmount(t, label, most)
 	if !rarely(t, label+" is small", 5) {
 		a = a.Plus(resource.Amount{CPU: resource.Cores(1), Memory: resource.GiB})
@@ -57,7 +57,14 @@ func drawLimit(t *rapid.T, label string, most int64) resource.Amount {
 			a.Accelerators[name]++
 		}
 	}
-	return a
+	l := resource.LimitOf(a)
+	if rarely(t, label+" allows no cores", 12) {
+		l.CPU = new(resource.CPU)
+	}
+	if rarely(t, label+" allows no memory", 12) {
+		l.Memory = new(resource.Bytes)
+	}
+	return l
 }
 
 func drawClosed(t *rapid.T) string {
@@ -142,7 +149,7 @@ func drawQueues(t *rapid.T) []Queue {
 		if rapid.Bool().Draw(t, label) {
 			return nil
 		}
-		a := drawLimit(t, label, 4)
+		a := drawLimit(t, label, 4).Amount()
 		return &a
 	}
 	for n := range mostly(t, "queues", 2, 4, 5, 3, 2, 1, 0) {
@@ -250,7 +257,7 @@ func TestPromises(t *testing.T) {
 				d.Queues = w.queues
 			}
 			if step == 0 || rapid.IntRange(0, 5).Draw(t, "other quotas") == 0 {
-				w.quotas = map[string]resource.Amount{"p": drawLimit(t, "quota", 16)}
+				w.quotas = map[string]resource.Limit{"p": drawLimit(t, "quota", 16)}
 				d.Quotas = w.quotas
 			}
 			for n := range mostly(t, "pools changed", 2, 2*btoi(step == 0), 1, 2, 3) {
@@ -329,7 +336,29 @@ func TestPromises(t *testing.T) {
 				}
 			}
 		}
+		foreseen(t, s, drawWork(t, "proposed", now), now)
 	})
+}
+
+// foreseen checks that what is said of a work is what becomes of it in the next step.
+func foreseen(t *rapid.T, s *State, w Work, now time.Time) {
+	f := s.Try(w)
+	plan := s.Step(Delta{Now: now, Submitted: []Work{w}})
+	i := slices.IndexFunc(plan.Place, func(p Placement) bool { return p.Work == w.ID })
+	if (i >= 0) != (f.Place != nil) || i >= 0 && fmt.Sprint(plan.Place[i]) != fmt.Sprint(*f.Place) {
+		t.Fatalf("it was foreseen to get %+v, and gets of %+v", f.Place, plan.Place)
+	}
+	if i >= 0 {
+		return
+	}
+	if wait, _ := s.Why(w.ID); wait.String() != f.Wait.String() || wait.Possible != f.Wait.Possible {
+		t.Fatalf("foreseen: %+v\nit waits: %+v", f.Wait, wait)
+	}
+	for _, p := range plan.Preempt {
+		if p.For == w.ID && !slices.Contains(f.Leave, p.Work) {
+			t.Fatalf("%s leaves for it, foreseen were %v", p.Work, f.Leave)
+		}
+	}
 }
 
 // stopped is what runs once the first n that were told to stop have.
@@ -363,7 +392,7 @@ type world struct {
 	waiting map[ID]Work
 	running map[ID]Running
 	queues  []Queue
-	quotas  map[string]resource.Amount
+	quotas  map[string]resource.Limit
 	policy  Policy
 }
 
@@ -607,12 +636,12 @@ func (w *world) limits(t *rapid.T, starts Running, now time.Time) {
 	}
 	q := w.queue(starts.Work)
 	for _, l := range []struct {
-		who        string
-		used, most resource.Amount
+		who  string
+		used resource.Amount
+		most resource.Limit
 	}{{"project", project, w.quotas[starts.Project]}, {"user of queue", user, q.PerUser}, {"project in queue", both, q.PerProject}} {
 		for part, x := range parts(starts.amount()) {
-			_, named := l.most.Accelerators[part]
-			if most := parts(l.most)[part]; x > 0 && (named || most > 0) && parts(l.used)[part] > most {
+			if most, named := limitOf(l.most, part); x > 0 && named && parts(l.used)[part] > most {
 				t.Fatalf("the %s of %s uses %d %s with it, of %d", l.who, starts.ID, parts(l.used)[part], part, most)
 			}
 		}
@@ -828,7 +857,7 @@ func TestUnknownEnds(t *testing.T) {
 func TestRolesAlike(t *testing.T) {
 	often(t)
 	rapid.Check(t, func(t *rapid.T) {
-		d := Delta{Now: start, Pools: []Pool{drawPool(t, "a"), drawPool(t, "b")}, Quotas: map[string]resource.Amount{"p": drawAmount(t, "quota", 12)}}
+		d := Delta{Now: start, Pools: []Pool{drawPool(t, "a"), drawPool(t, "b")}, Quotas: map[string]resource.Limit{"p": resource.LimitOf(drawAmount(t, "quota", 12))}}
 		for n := range 4 {
 			x := drawWork(t, ID(fmt.Sprint("x", n)), start)
 			x.Submitted = x.Submitted.Add(-time.Hour) // before it
@@ -870,7 +899,7 @@ func TestTurns(t *testing.T) {
 				}
 			}
 			d := Delta{Now: start, Policy: policy, Pools: []Pool{{Name: "home", Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "n1", Amount: resource.Amount{CPU: resource.Cores(8)}}}}}, Queues: []Queue{
-				{Name: "lab"}, {Name: "research", Parent: "lab", Quota: resource.Amount{CPU: resource.Cores(4)}}, {Name: "fraud", Parent: "lab", Quota: resource.Amount{CPU: resource.Cores(4)}},
+				{Name: "lab"}, {Name: "research", Parent: "lab", Quota: resource.LimitOf(resource.Amount{CPU: resource.Cores(4)})}, {Name: "fraud", Parent: "lab", Quota: resource.LimitOf(resource.Amount{CPU: resource.Cores(4)})},
 			}}
 			for n := range 20 {
 				d.Submitted = append(d.Submitted, work(fmt.Sprintf("b%02d", n), "fraud", 5))

@@ -22,11 +22,11 @@ const (
 
 // Queue is a share of the pools. Queues form trees: what one does not use, others
 // below the same parent may borrow, within both sides' limits. A resource that no
-// queue of a tree names in its quota has no limit there.
+// queue of a tree names in its quota has no limit there; one that is named and 0 is a limit.
 type Queue struct {
 	Name   string
-	Parent string          // empty at the top
-	Quota  resource.Amount // nominal: its own whenever it wants it
+	Parent string         // empty at the top
+	Quota  resource.Limit // nominal: its own whenever it wants it
 	// Borrow is how much more than nominal it may use, Lend how much of its
 	// nominal quota others may use meanwhile; nil is no limit, and where there is
 	// one, it allows what it names.
@@ -35,7 +35,7 @@ type Queue struct {
 	HalfLife     time.Duration // of what past use counts for its share; 0 counts only what runs
 	Order        Order         // empty is BestEffort
 	// PerProject and PerUser limit what one of them may use of the queue at once.
-	PerProject, PerUser resource.Amount
+	PerProject, PerUser resource.Limit
 	// MinRuntime is how long its works run before they may be preempted.
 	MinRuntime time.Duration
 	// Patient queues have nobody leave for their works, but who is idle.
@@ -67,7 +67,10 @@ type queue struct {
 	runs                 map[ID]*run
 	lowest               int // see weakest, once ranked
 	ranked               bool
-	all                  vector // by everything below
+	all                  vector        // by everything below
+	level                int           // how deep in the tree: 1 at the top
+	protected            map[*run]bool // see State.protected; nil is to be found
+	tally                vector        // of what is protected, while that is found
 	past                 []float64
 	pastAt               time.Time
 
@@ -121,9 +124,14 @@ func (s *State) requeue(queues []Queue) {
 		q.up.below = append(q.up.below, q)
 	}
 	s.sortQueues(s.top)
+	s.walk(s.top, func(q *queue) {
+		if q.up != nil {
+			q.level = q.up.level + 1
+		}
+	})
 	for _, root := range s.top.below {
-		named := resource.Amount{}
-		s.walk(root, func(q *queue) { named = union(named, q.Quota) })
+		named := resource.Limit{}
+		s.walk(root, func(q *queue) { named = named.And(q.Quota) })
 		root.limited = !named.IsZero()
 		s.quota(root, named)
 	}
@@ -158,21 +166,14 @@ func (s *State) walk(q *queue, visit func(*queue)) {
 	}
 }
 
-// union names what either names.
-func union(a, b resource.Amount) resource.Amount {
-	out := a.Plus(b)
-	out.CPU, out.Memory, out.MemoryBandwidth = max(a.CPU, b.CPU), max(a.Memory, b.Memory), max(a.MemoryBandwidth, b.MemoryBandwidth)
-	return out
-}
-
 // quota fills in subtree, own and borrow, from the leaves up.
-func (s *State) quota(q *queue, named resource.Amount) {
+func (s *State) quota(q *queue, named resource.Limit) {
 	for _, c := range q.below {
 		s.quota(c, named)
 	}
 	limited := s.names.limits(named)
-	nominal, _ := s.names.vector(q.Quota)
-	q.subtree, q.own, q.borrow = make(vector, len(limited)), make(vector, len(limited)), s.names.limits(resource.Amount{})
+	nominal, _ := s.names.vector(q.Quota.Amount())
+	q.subtree, q.own, q.borrow = make(vector, len(limited)), make(vector, len(limited)), s.names.limits(resource.Limit{})
 	lend := q.borrow
 	if q.Lend != nil {
 		lend, _ = s.names.vector(*q.Lend)
@@ -185,9 +186,10 @@ func (s *State) quota(q *queue, named resource.Amount) {
 			q.subtree[i] = unlimited
 			continue
 		}
-		q.subtree[i] = nominal[i]
+		// Sums of quotas that nobody could use up do not overflow.
+		q.subtree[i] = min(nominal[i], unlimited)
 		for _, c := range q.below {
-			q.subtree[i] += c.subtree[i] - c.own[i]
+			q.subtree[i] = min(q.subtree[i]+c.subtree[i]-c.own[i], unlimited)
 		}
 		if lend[i] < unlimited && q.up != s.top {
 			q.own[i] = max(q.subtree[i]-lend[i], 0)
@@ -195,14 +197,14 @@ func (s *State) quota(q *queue, named resource.Amount) {
 	}
 }
 
-func (s *State) limitsPart(named resource.Amount, i int) bool {
+func (s *State) limitsPart(named resource.Limit, i int) bool {
 	switch i {
 	case 0:
-		return named.CPU > 0
+		return named.CPU != nil
 	case 1:
-		return named.Memory > 0
+		return named.Memory != nil
 	case 2:
-		return named.MemoryBandwidth > 0
+		return named.MemoryBandwidth != nil
 	}
 	_, ok := named.Accelerators[s.names.list[i-accelerators]]
 	return ok
@@ -267,6 +269,16 @@ func (q *queue) nominal(v vector) bool {
 		}
 	}
 	return true
+}
+
+// entitled is how much more of a part is within the quota of the queue, or of one above it
+// below the top of the tree.
+func (q *queue) entitled(i int) int64 {
+	most := max(q.subtree.part(i)-q.used.part(i), 0)
+	for q = q.up; q != nil && !q.atTop(); q = q.up {
+		most = max(most, q.subtree.part(i)-q.used.part(i))
+	}
+	return most
 }
 
 // borrows reports that the queue uses more than its nominal quota of something

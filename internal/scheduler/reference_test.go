@@ -34,6 +34,9 @@ func refer(d Delta, plan Plan, sizes map[ID]int) (result referred) {
 		if n >= w.least() && r.Policy == Goodput && w.elastic() && !w.Sheds {
 			n = min(n, max(w.least(), cmp.Or(w.Target, sizes[w.ID])))
 		}
+		if n >= w.least() && slices.Contains(d.Turns, w.ID) {
+			n = r.owned(*w, n)
+		}
 		if len(pools) == 0 || !r.within(*w, w.least(), true) {
 			never[w.ID] = true
 			continue
@@ -182,7 +185,6 @@ func (r *reference) may(w Work, run Running) bool {
 	if r.path(q)[0] != r.path(from)[0] {
 		return false
 	}
-	borrows, nominal := false, true
 	without := *r // all who leave
 	without.holders = slices.Clone(r.holders)
 	for _, gone := range r.Started {
@@ -190,12 +192,20 @@ func (r *reference) may(w Work, run Running) bool {
 			without.holders = append(without.holders, holder{queue: r.queue(gone.Work), amount: gone.amount().Times(-1), real: true})
 		}
 	}
-	for part, x := range parts(w.Amount(w.least())) {
-		if x > 0 && r.named(q, part) {
-			borrows = borrows || r.used(from, part, false) > r.subtree(from, part)
-			nominal = nominal && without.used(q, part, false)+x <= r.subtree(q, part)
-		}
+	// The ways of both queues down from the lowest that is above both.
+	ours, theirs := r.path(q), r.path(from)
+	for len(ours) > 0 && len(theirs) > 0 && ours[0] == theirs[0] {
+		ours, theirs = ours[1:], theirs[1:]
 	}
+	borrows := true
+	for _, o := range theirs {
+		over := false
+		for part, x := range parts(w.Amount(w.least())) {
+			over = over || x > 0 && r.named(q, part) && r.used(o, part, false) > r.subtree(o, part)
+		}
+		borrows = borrows && over
+	}
+	nominal := slices.Contains(ours, without.inQuota(q, w.Amount(w.least())))
 	without.holders = append(without.holders, holder{queue: q, amount: w.Amount(w.least()), real: true})
 	alone := *r // without this one
 	goes := run.amount()
@@ -206,6 +216,57 @@ func (r *reference) may(w Work, run Running) bool {
 	less := r.Policy == Fair && without.share(q) < alone.share(from)
 	had := r.Policy == Tiresias && w.Served < 16*3600 && much(run, r.Now)
 	return borrows && (nominal || less || had)
+}
+
+// holding is the reference with more in use in a queue.
+func (r *reference) holding(q string, more resource.Amount) *reference {
+	with := *r
+	with.holders = append(slices.Clone(r.holders), holder{queue: q, amount: more, real: true})
+	return &with
+}
+
+// inQuota is the deepest queue, from q up and below the top, whose quota holds so much more;
+// empty when none does.
+func (r *reference) inQuota(q string, more resource.Amount) string {
+	with, path := r.holding(q, more), r.path(q)
+	for _, o := range slices.Backward(path[1:]) {
+		fits := true
+		for part := range parts(more) {
+			used := with.used(o, part, false)
+			fits = fits && (!r.named(q, part) || used == r.used(o, part, false) || used <= r.subtree(o, part))
+		}
+		if fits {
+			return o
+		}
+	}
+	return ""
+}
+
+// owned is how many workers one gets for which others left: no more than its least beyond
+// the quota that it is within.
+func (r *reference) owned(w Work, most int) int {
+	q := r.queue(w)
+	path := r.path(q)
+	if len(path) == 1 || len(w.Roles) > 0 || !r.limited(q) {
+		return most
+	}
+	least := r.inQuota(q, w.Amount(w.least()))
+	for n := w.least() + 1; n <= most; n++ {
+		if at := r.inQuota(q, w.Amount(n)); least == "" || len(r.path(at)) < len(r.path(least)) || at == "" {
+			return n - 1
+		}
+	}
+	return most
+}
+
+// limited reports that some queue of q's tree names something in its quota.
+func (r *reference) limited(q string) bool {
+	for _, o := range r.queues {
+		if r.path(o.Name)[0] == r.path(q)[0] && !o.Quota.IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 // apart takes workers that were told to stop out of works that go on without them: each
@@ -362,6 +423,13 @@ func parts(a resource.Amount) map[string]int64 {
 	return out
 }
 
+// limitOf is what a limit says of a part; false when it does not name it.
+func limitOf(l resource.Limit, part string) (int64, bool) {
+	named := map[string]bool{"cpu": l.CPU != nil, "memory": l.Memory != nil, "memory bandwidth": l.MemoryBandwidth != nil}[part]
+	_, accelerator := l.Accelerators[part]
+	return parts(l.Amount())[part], named || accelerator
+}
+
 func (r *reference) share(q string) float64 {
 	total := resource.Amount{}
 	for _, p := range r.Pools {
@@ -405,10 +473,20 @@ func (r *reference) permitted(w Work) []Pool {
 			}
 		}
 		fits := roomiest(w, p, counts)
+		if p.Delegated { // its engine has the nodes, and a worker is on one of them
+			fits = 0
+			for _, n := range p.Nodes {
+				if n.Closed == "" {
+					fits += w.Request.Count(n.Amount, w.perNode())
+				}
+			}
+		}
 		if len(w.Roles) > 0 {
 			fits = r.packed(w, p, func(n Node) (resource.Amount, bool) { return n.Amount, n.Closed == "" })
 		}
-		if p.Delegated && (w.together() != "" || w.PerNode > 0) {
+		if p.Delegated && (w.together() != "" || w.PerNode > 0 || slices.ContainsFunc(w.Roles, func(r Role) bool {
+			return !slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Closed == "" && r.Request.Fits(n.Amount) })
+		})) {
 			fits = 0
 		}
 		if len(w.Pools) > 0 && !slices.Contains(w.Pools, p.Name) || p.Alike && len(w.Roles) > 0 {
@@ -435,7 +513,7 @@ func (r *reference) within(w Work, n int, empty bool) bool {
 	if n == 0 {
 		return true
 	}
-	limit := func(key string, most resource.Amount, counts func(holder) bool) bool {
+	limit := func(key string, most resource.Limit, counts func(holder) bool) bool {
 		used := resource.Amount{}
 		for _, h := range r.holders {
 			if !empty && (h.only == "" && h.real && counts(h) || h.only == key) {
@@ -443,10 +521,7 @@ func (r *reference) within(w Work, n int, empty bool) bool {
 			}
 		}
 		for name, x := range parts(want) {
-			top, named := parts(most)[name], name == "cpu" && most.CPU > 0 || name == "memory" && most.Memory > 0 || name == "memory bandwidth" && most.MemoryBandwidth > 0
-			if _, ok := most.Accelerators[name]; ok {
-				named = true
-			}
+			top, named := limitOf(most, name)
 			if x > 0 && named && x > top-parts(used)[name] {
 				return false
 			}
@@ -469,9 +544,9 @@ func (r *reference) within(w Work, n int, empty bool) bool {
 	return true
 }
 
-func (r *reference) ceilings(w Work) map[string]resource.Amount {
+func (r *reference) ceilings(w Work) map[string]resource.Limit {
 	q := r.queue(w)
-	out := map[string]resource.Amount{}
+	out := map[string]resource.Limit{}
 	if most, ok := r.Quotas[w.Project]; ok {
 		out["project"] = most
 	}
@@ -490,7 +565,7 @@ func keyOf(s string) string { return ":" + s }
 func (r *reference) named(q, part string) bool {
 	for _, o := range r.queues {
 		if r.path(o.Name)[0] == r.path(q)[0] {
-			if _, ok := o.Quota.Accelerators[part]; ok || part == "cpu" && o.Quota.CPU > 0 || part == "memory" && o.Quota.Memory > 0 || part == "memory bandwidth" && o.Quota.MemoryBandwidth > 0 {
+			if _, named := limitOf(o.Quota, part); named {
 				return true
 			}
 		}
@@ -510,7 +585,7 @@ func (r *reference) children(q string) []string {
 
 // subtree is what q has with what those below lend it, own what it lends to nobody.
 func (r *reference) subtree(q, part string) int64 {
-	n := parts(r.queues[q].Quota)[part]
+	n, _ := limitOf(r.queues[q].Quota, part)
 	for _, c := range r.children(q) {
 		n += r.subtree(c, part) - r.own(c, part)
 	}
@@ -569,7 +644,11 @@ func (r *reference) hold(w Work) {
 		for name, x := range parts(want) {
 			have := x
 			if r.named(q, name) {
-				have = min(x, max(r.subtree(q, name)-r.used(q, name, false), 0))
+				have = max(r.subtree(q, name)-r.used(q, name, false), 0)
+				for _, o := range r.path(q)[1:] {
+					have = max(have, r.subtree(o, name)-r.used(o, name, false))
+				}
+				have = min(x, have)
 			}
 			nominal, beyond = plusPart(nominal, name, have), plusPart(beyond, name, x-have)
 		}

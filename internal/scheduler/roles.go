@@ -139,14 +139,20 @@ func (s *State) kinds(w *Work) []kind {
 // all ask for together.
 func (s *State) asked(w *Work, n int) (each, total vector) {
 	if len(w.Roles) > 0 {
-		total, _ = s.names.vector(w.Amount(n))
+		total = make(vector, s.names.width())
+		for _, r := range w.Roles {
+			v, _ := s.names.vector(r.Request)
+			for i, x := range v.times(r.Workers) {
+				total[i] = min(total[i]+x, unlimited)
+			}
+		}
 		return nil, total
 	}
 	each, _ = s.names.vector(w.Request)
 	if n == 1 {
 		return each, each // nobody changes either
 	}
-	return each, make(vector, len(each)).plus(each, int64(n))
+	return each, each.times(n)
 }
 
 // of is what the n-th worker asks for.
@@ -450,7 +456,6 @@ func (r *run) leave(rows []vector, n int64) {
 // tooSmall says in words why a gang with roles has no room in a pool, however
 // empty; empty when it has.
 func (s *State) tooSmall(w *Work, p *pool, of *shape) string {
-	nodes, is, where := p.Nodes, "has no node large enough", "on its largest"
 	free := make([]vector, p.rows)
 	for i := range free {
 		if p.open[i] {
@@ -464,20 +469,19 @@ func (s *State) tooSmall(w *Work, p *pool, of *shape) string {
 				sum.Amount = sum.Amount.Plus(n.Amount)
 			}
 		}
-		nodes, is, where = []Node{sum}, "is too small", "in all"
 		free[0], _ = s.names.vector(sum.Amount)
 	}
 	for _, r := range w.Roles {
-		if slices.ContainsFunc(nodes, func(n Node) bool { return n.Closed == "" && r.Request.Fits(n.Amount) }) {
+		if slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Closed == "" && r.Request.Fits(n.Amount) }) {
 			continue
 		}
 		var best []string
-		for _, n := range nodes {
+		for _, n := range p.Nodes {
 			if lacks := r.Request.Lacks(n.Amount); n.Closed == "" && (best == nil || len(lacks) < len(best)) {
 				best = lacks
 			}
 		}
-		return fmt.Sprintf("pool %s %s for a worker of role %s: %s", p.Name, is, r.Name, words(best, where))
+		return fmt.Sprintf("pool %s has no node large enough for a worker of role %s: %s", p.Name, r.Name, words(best, "on its largest"))
 	}
 	n := p.packed(&waiter{Work: *w, known: &known{shape: of}}, free)
 	if n == w.least() {

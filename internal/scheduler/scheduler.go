@@ -120,7 +120,7 @@ type Pool struct {
 	MachineZone string    `json:",omitempty"`
 	Isolation   Isolation // the strongest it offers
 	// Delegated pools choose the node themselves: only the sum of the nodes
-	// counts, and placements name no node.
+	// counts for what is free, and placements name no node. What no node holds is refused.
 	Delegated bool
 	// Ahead is how much more than its nodes hold its engine is given, to wait in the
 	// engine's own queue, as a share of each node; of all, in a delegated pool.
@@ -269,9 +269,8 @@ type Delta struct {
 	// History and Turns gave them.
 	History map[string]Used
 	Turns   []ID
-	// Quotas are what a project may use at once; a zero part is no limit on
-	// that part. Nil leaves them as they are.
-	Quotas    map[string]resource.Amount
+	// Quotas are what a project may use at once. Nil leaves them as they are.
+	Quotas    map[string]resource.Limit
 	Submitted []Work
 	Started   []Running // placed by somebody, found running after a restart
 	Removed   []ID      // ended or cancelled, waiting or running

@@ -80,30 +80,30 @@ func unit(v vector) int {
 // device names a part of a pool: what goodput takes for a device.
 func (s *State) device(p *pool, part int) string { return p.Name + "\x00" + s.names.name(part) }
 
-// sized is how many workers, of those that it may have, a work gets when it starts; by
-// says how many works should have.
-func (s *State) sized(w *waiter, most int, by func() map[ID]int) int {
+// sized is how many workers, of those that it may have, a work gets when it starts.
+func (s *State) sized(w *waiter, most int) int {
 	switch {
 	case s.policy != Goodput || !w.elastic() || w.Sheds:
 		return most
 	case w.Target > 0:
 		return min(most, max(w.Target, w.least()))
 	}
-	return min(most, max(by()[w.ID], w.least()))
+	return min(most, max(s.wanted()[w.ID], w.least()))
 }
 
 // wanted is how many workers works should have, found once in a step.
 func (s *State) wanted() map[ID]int {
 	if s.sizes == nil {
-		s.sizes = s.sizesOf(s.top.line.works)
+		s.sizes = s.sizesByPlan()
 	}
 	return s.sizes
 }
 
-// sizesOf is how many workers works should have, by a plan over what pools have free,
+// sizesByPlan is how many workers works should have, by a plan over what pools have free,
 // what those hold that may change, and what is about to be free; of those who run and
-// may change, and those who wait in a line. Who is not in it gets nothing in the plan.
-func (s *State) sizesOf(line []*waiter) map[ID]int {
+// may change, and those who wait.
+func (s *State) sizesByPlan() map[ID]int {
+	line := s.top.line.works
 	sizes := map[ID]int{}
 	var jobs []goodput.Job
 	var ids []ID

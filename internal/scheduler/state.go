@@ -21,7 +21,7 @@ type State struct {
 	total   vector  // of all pools, for shares
 	queues  map[string]*queue
 	top     *queue // above all trees; its line is of all queues, but under Fair
-	quotas  map[string]resource.Amount
+	quotas  map[string]resource.Limit
 	limits  map[string]*ceiling // of projects and users, by kind and name
 	waiting map[ID]*waiter
 	running map[ID]*run
@@ -61,6 +61,7 @@ type waiter struct {
 	// Of the last step.
 	order    int    // how many were looked at before
 	preempts []*run // that leave for it
+	into     *pool  // where they make room
 	short    vector // the part of its request for which others must leave
 
 	Work
@@ -77,6 +78,7 @@ type run struct {
 	rows     []int    // of each worker; nil in a delegated pool
 	requests []vector // of each of rows; nil without roles
 	nodes    float64  // that it takes up, once asked for: see lost
+	away     bool     // to see what is protected without it
 
 	// Of one that sheds: its workers that were told to stop. Of each of them: the work, and
 	// which of its workers it is.
@@ -175,7 +177,7 @@ func (s *State) apply(d Delta) {
 func (s *State) remake(d Delta) {
 	pools := len(d.Pools)+len(d.RemovedPools) > 0
 	policy := d.Policy != "" && d.Policy != s.policy
-	quotas := d.Quotas != nil && !maps.EqualFunc(d.Quotas, s.quotas, resource.Amount.Equal)
+	quotas := d.Quotas != nil && !maps.EqualFunc(d.Quotas, s.quotas, resource.Limit.Equal)
 	if !pools && d.Queues == nil && !quotas && !policy && !s.unnamed(d.Started) {
 		return
 	}
@@ -257,9 +259,9 @@ func (s *State) rename(queues []Queue, started []Running) {
 		}
 	}
 	for _, q := range queues {
-		add(q.Quota)
-		add(q.PerProject)
-		add(q.PerUser)
+		add(q.Quota.Amount())
+		add(q.PerProject.Amount())
+		add(q.PerUser.Amount())
 		for _, limit := range []*resource.Amount{q.Borrow, q.Lend} {
 			if limit != nil {
 				add(*limit)
@@ -267,7 +269,7 @@ func (s *State) rename(queues []Queue, started []Running) {
 		}
 	}
 	for _, quota := range s.quotas {
-		add(quota)
+		add(quota.Amount())
 	}
 	for _, r := range s.running {
 		add(r.Amount(1))
@@ -379,6 +381,7 @@ func (s *State) remove(id ID) {
 	delete(s.idle, id)
 	delete(r.queue.runs, id)
 	r.queue.ranked = false
+	r.queue.unprotect()
 	s.hold(r, -1)
 	r.queue.account(r.total, -1)
 	for _, one := range append(r.going, r) {
@@ -420,6 +423,7 @@ func (s *State) start(r *run) {
 	r.queue = s.queueOf(&r.Work)
 	r.queue.runs[r.ID] = r
 	r.queue.ranked = false
+	r.queue.unprotect()
 	r.ceilings = s.ceilings(&r.Work, r.queue)
 	r.pool, r.going, r.nodes = s.pools[r.Pool], nil, 0
 	s.locate(r)
@@ -465,7 +469,7 @@ func (s *State) hold(r *run, n int64) {
 // ceilings are the limits on a work's project and user.
 func (s *State) ceilings(w *Work, q *queue) []*ceiling {
 	var out []*ceiling
-	limit := func(key, who string, most resource.Amount) {
+	limit := func(key, who string, most resource.Limit) {
 		c := s.limits[key]
 		if c == nil {
 			c = &ceiling{who: who, most: s.names.limits(most)}

@@ -64,7 +64,7 @@ func (s *State) begun() []*waiter {
 func (s *State) consider(w *waiter, plan *Plan) {
 	k := s.know(w)
 	s.seen++
-	w.order, w.preempts = s.seen, nil
+	w.order, w.preempts, w.into = s.seen, nil, nil
 
 	// 3. Admit. What may run nowhere, never or not yet keeps nothing from anybody.
 	if len(k.pools) == 0 || k.never != "" || k.queue.stopped {
@@ -84,7 +84,10 @@ func (s *State) consider(w *waiter, plan *Plan) {
 	if k.full != s.step || !s.lasts(w) {
 		most = s.allowed(w)
 		if allowed = most >= w.least(); allowed {
-			most = s.sized(w, most, s.wanted)
+			most = s.sized(w, most)
+			if w.begun {
+				most = s.owned(w, most)
+			}
 		}
 		if allowed && s.fit(w, most, plan) {
 			return
@@ -252,14 +255,15 @@ func (s *State) place(w *waiter, p *pool, rows []int, plan *Plan) {
 
 // keep keeps of the limits what a work needs from those behind it, if nobody
 // before it waits there. What is within its queue's nominal quota is kept from
-// everybody, what it would borrow from its own queue only.
+// everybody, what it would borrow from its own queue only. Nominal is the quota of the queue, or of
+// one above it below the top of the tree.
 func (s *State) keep(w *waiter) {
 	q, total := w.known.queue, w.known.total
 	if q.first == nil {
 		q.first, q.order, q.stopped = w, w.order, q.Order == Strict
 		q.mine, q.held = make(vector, len(total)), make(vector, len(total))
 		for i, x := range total {
-			q.mine[i] = min(x, max(q.subtree.part(i)-q.used.part(i), 0))
+			q.mine[i] = min(x, q.entitled(i))
 			q.held[i] = x - q.mine[i]
 		}
 		q.use(q.mine, 1)

@@ -7,8 +7,9 @@ import (
 
 // Forecast is what would become of a work that nobody submitted yet.
 type Forecast struct {
-	Place *Placement // that it would get now; nil when it would wait
+	Place *Placement // that it would get; nil when it would wait
 	Wait  Wait       // why, when it would
+	Leave []ID       // who would be told to leave for it, or leaves already
 	Rooms []Room     // the pools that may take it, cheapest first
 }
 
@@ -16,55 +17,82 @@ type Forecast struct {
 type Room struct {
 	Pool    string
 	Workers int       // that have room now, beside what is kept for others, of those that it would get
-	At      time.Time // when the least of them have it at the latest, by the time-outs of what runs and were nobody before it; zero is unknown
+	At      time.Time // when the least of them have it at the latest, by the grace of those that leave for it, or by the time-outs of what runs and were nobody before it; zero is unknown
 	Price   float64   // of an hour, all workers
 }
 
-// Try tells what a work would get, as things stood after the last step. It takes
-// nothing.
-func (s *State) Try(work Work) Forecast {
+// Try tells what the next step would give a work, were nothing else to change: see Foresee.
+func (s *State) Try(work Work) Forecast { return Foresee(s.World(), work) }
+
+// Foresee tells what a step gives a work that is submitted to a world. It is that step: the
+// same function decides, on a state of its own.
+func Foresee(world Delta, work Work) Forecast {
 	var f Forecast
-	if s.top == nil {
+	if len(world.Pools) == 0 {
 		f.Wait = Wait{Reasons: []Reason{{Step: "admit", Code: NoSuch, Text: "there are no pools"}}}
 		return f
 	}
-	w := &waiter{Work: work, hurries: work.urgent(s.now)}
-	var sizes map[ID]int
-	if s.policy == Goodput { // with it in its place in line
-		at, _ := slices.BinarySearchFunc(s.top.line.works, w, s.rank)
-		sizes = s.sizesOf(slices.Insert(slices.Clone(s.top.line.works), at, w))
+	world.Submitted = append(slices.Clip(world.Submitted), work)
+	s, plan := Decide(world)
+	if i := slices.IndexFunc(plan.Place, func(p Placement) bool { return p.Work == work.ID }); i >= 0 {
+		f.Place = &plan.Place[i]
+		f.Rooms = s.rooms(&waiter{Work: work}, f.Place)
+		return f
 	}
-	for _, q := range s.keeping { // what is kept for those who wait is not for this one
-		q.use(q.mine, 1)
-		defer q.use(q.mine, -1)
+	w := s.waiting[work.ID]
+	if w == nil { // it runs already
+		return f
+	}
+	f.Wait = s.why(w)
+	for _, r := range w.preempts {
+		f.Leave = append(f.Leave, r.ID)
+	}
+	f.Rooms = s.rooms(w, nil)
+	return f
+}
+
+// rooms are what the pools have for a work that a step placed, or has wait.
+func (s *State) rooms(w *waiter, at *Placement) (out []Room) {
+	most := 0
+	if at != nil {
+		s.remove(w.ID)
+		for _, q := range s.keeping { // what is kept for those who wait is not for this one
+			q.use(q.mine, 1)
+			defer q.use(q.mine, -1)
+		}
+		s.know(w)
+		if most = s.allowed(w); most >= w.least() {
+			most = s.sized(w, most)
+		}
 	}
 	k := s.know(w)
-	most := 0
-	if k.never == "" && !w.NotBefore.After(s.now) && !k.queue.stopped {
-		most = s.allowed(w)
-	}
-	if most >= w.least() {
-		most = s.sized(w, most, func() map[ID]int { return sizes })
-	}
 	for _, p := range k.pools {
 		room := Room{Pool: p.Name, Price: price(&w.Work, p, w.least())}
-		var rows []int
-		if most >= w.least() {
-			rows = p.room(w, most, s.now)
+		n := 0
+		if at != nil && at.Pool == p.Name {
+			n = at.Workers
+		} else if most >= w.least() {
+			n = len(p.room(w, most, s.now))
 		}
-		switch room.Workers = len(rows); {
-		case rows == nil:
-			room.At = s.vacate(p, w).at
-		case f.Place == nil:
-			f.Place = &Placement{Work: w.ID, Pool: p.Name, Workers: len(rows), Nodes: p.nodes(rows), Passed: k.refused}
-			fallthrough
+		switch {
+		case n > 0:
+			room.Workers, room.At, room.Price = n, s.now, price(&w.Work, p, n)
+		case w.into == p && len(w.preempts) > 0:
+			room.At = w.vacated()
 		default:
-			room.At, room.Price = s.now, price(&w.Work, p, len(rows))
+			room.At = s.vacate(p, w).at
 		}
-		f.Rooms = append(f.Rooms, room)
+		out = append(out, room)
 	}
-	if f.Place == nil {
-		f.Wait = s.why(w)
+	return out
+}
+
+// vacated is when those have left at the latest that leave for a work.
+func (w *waiter) vacated() (at time.Time) {
+	for _, r := range w.preempts {
+		if left := r.LeavingSince.Add(r.Grace); left.After(at) {
+			at = left
+		}
 	}
-	return f
+	return at
 }

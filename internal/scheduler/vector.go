@@ -29,10 +29,10 @@ func (n *names) width() int { return accelerators + len(n.list) }
 // vector is the amount in numbers; false when it asks for what nobody has.
 func (n *names) vector(a resource.Amount) (vector, bool) {
 	v, known := make(vector, n.width()), true
-	v[0], v[1], v[2] = int64(a.CPU), int64(a.Memory), int64(a.MemoryBandwidth)
+	v[0], v[1], v[2] = min(int64(a.CPU), unlimited), min(int64(a.Memory), unlimited), min(int64(a.MemoryBandwidth), unlimited)
 	for name, count := range a.Accelerators {
 		if i, ok := n.at[name]; ok {
-			v[i] = count
+			v[i] = min(count, unlimited)
 		} else if count > 0 {
 			known = false
 		}
@@ -40,24 +40,23 @@ func (n *names) vector(a resource.Amount) (vector, bool) {
 	return v, known
 }
 
-// limits is the vector of an amount whose absent parts are no limit. A part is
-// there when it is more than zero, or an accelerator that is named.
-func (n *names) limits(a resource.Amount) vector {
+// limits is the vector of a limit: of parts that it does not name there is no limit.
+func (n *names) limits(l resource.Limit) vector {
 	v := make(vector, n.width())
 	for i := range v {
 		v[i] = unlimited
 	}
-	if a.CPU > 0 {
-		v[0] = int64(a.CPU)
+	if l.CPU != nil {
+		v[0] = min(int64(*l.CPU), unlimited)
 	}
-	if a.Memory > 0 {
-		v[1] = int64(a.Memory)
+	if l.Memory != nil {
+		v[1] = min(int64(*l.Memory), unlimited)
 	}
-	if a.MemoryBandwidth > 0 {
-		v[2] = int64(a.MemoryBandwidth)
+	if l.MemoryBandwidth != nil {
+		v[2] = min(int64(*l.MemoryBandwidth), unlimited)
 	}
-	for name, count := range a.Accelerators {
-		v[n.at[name]] = count
+	for name, count := range l.Accelerators {
+		v[n.at[name]] = min(count, unlimited)
 	}
 	return v
 }
@@ -93,6 +92,17 @@ func (v vector) plus(o vector, n int64) vector {
 		v[i] += n * x
 	}
 	return v
+}
+
+// times is n times v; what is more than anybody has stays that.
+func (v vector) times(n int) vector {
+	out := make(vector, len(v))
+	for i, x := range v {
+		if out[i] = unlimited; x <= unlimited/int64(max(n, 1)) {
+			out[i] = int64(n) * x
+		}
+	}
+	return out
 }
 
 func (v vector) part(i int) int64 {

@@ -136,7 +136,7 @@ func (s *State) limited(w *waiter) (Code, string) {
 	}
 	if !want.fits(left) {
 		text := fmt.Sprintf("the quota of queue %s is used up: %s", q.Name, s.lacks(want, left, "left"))
-		if lent := q.borrowers(want); len(lent) > 0 && q.nominal(want) {
+		if lent := q.borrowers(want); len(lent) > 0 && (q.nominal(want) || q.within(want) != nil) {
 			text += "; lent to queue " + list(lent)
 		}
 		return QuotaUsed, text
@@ -171,7 +171,7 @@ func (q *queue) borrowers(request vector) []string {
 	var out []string
 	var look func(*queue)
 	look = func(o *queue) {
-		if o != q && len(o.below) == 0 && o.borrows(request) {
+		if o != q && len(o.below) == 0 && q.exceeds(o, request) {
 			out = append(out, o.Name)
 		}
 		for _, c := range o.below {
@@ -233,29 +233,28 @@ func (s *State) refusal(w *Work, p *pool, of *shape) (Reason, bool) {
 		}
 		return Reason{}, true
 	}
-	nodes, has := p.Nodes, p.has
-	if p.Delegated {
-		total := resource.Amount{}
-		for _, n := range p.Nodes {
-			if n.Closed == "" {
-				total = total.Plus(n.Amount)
-			}
-		}
-		all, _ := s.names.vector(total)
-		nodes, has = []Node{{Amount: total}}, []vector{all}
-	}
+	nodes := p.Nodes
 	counts, sum := make([]int, len(nodes)), 0
 	request, exists := s.names.vector(w.Request)
 	for i, node := range nodes {
 		if !exists || node.Closed != "" {
 			continue
 		}
-		counts[i] = request.count(has[i], w.perNode())
-		if sum += counts[i]; sum >= w.least() && w.together() == "" {
+		if p.Delegated { // its engine fills the nodes, and refuses what none of them holds
+			has, _ := s.names.vector(node.Amount)
+			sum += request.count(has, w.perNode())
+		} else {
+			counts[i] = request.count(p.has[i], w.perNode())
+			sum += counts[i]
+		}
+		if sum >= w.least() && w.together() == "" {
 			return Reason{}, true
 		}
 	}
-	n := p.most(&known{shape: &shape{within: w.together()}}, counts)
+	n := sum
+	if !p.Delegated {
+		n = p.most(&known{shape: &shape{within: w.together()}}, counts)
+	}
 	if n >= w.least() {
 		return Reason{}, true
 	}
@@ -265,10 +264,7 @@ func (s *State) refusal(w *Work, p *pool, of *shape) (Reason, bool) {
 			best = lacks
 		}
 	}
-	switch {
-	case n == 0 && p.Delegated && w.least() == 1:
-		return no(NoRoomEver, "pool %s is too small: %s%s", p.Name, words(best, "in all"), p.closedNodes())
-	case n == 0 && !p.Delegated:
+	if n == 0 {
 		return no(NoRoomEver, "pool %s has no node large enough: %s%s", p.Name, words(best, "on its largest"), p.closedNodes())
 	}
 	in := "in all"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -271,8 +272,9 @@ func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime
 	if err := c.assemble(&out, given, found); err != nil {
 		return out, err
 	}
-	out.inputs = append(out.inputs, c.tensor(out, meta))
-	return out, nil
+	t, err := c.tensor(out, meta)
+	out.inputs = append(out.inputs, t)
+	return out, err
 }
 
 func (c *columns) wants() string {
@@ -345,8 +347,9 @@ func entity(keys []prediction.Column, row int) string {
 	return strings.Join(words, ", ")
 }
 
-// tensor writes the columns row by row.
-func (c *columns) tensor(out filled, meta runtime.Metadata) runtime.Tensor {
+// tensor writes the columns row by row. Error: fault.Invalid for a number that the input's
+// datatype cannot hold.
+func (c *columns) tensor(out filled, meta runtime.Metadata) (runtime.Tensor, error) {
 	n, width := out.rows, len(c.names)
 	t := runtime.Tensor{Name: c.input, Datatype: runtime.FP32, Shape: []int64{int64(n), int64(width)}}
 	for _, in := range meta.Inputs {
@@ -362,16 +365,21 @@ func (c *columns) tensor(out filled, meta runtime.Metadata) runtime.Tensor {
 			}
 		}
 		t.Data = data
-		return t
+		return t, nil
 	}
 	data := make([]float32, n*width)
 	for i, col := range out.columns {
 		for row, v := range col.Numbers {
-			data[row*width+i] = float32(v)
+			f := float32(v)
+			if math.IsInf(float64(f), 0) && !math.IsInf(v, 0) {
+				return t, fault.New(fault.Invalid, "input %q: the value of %s of row %d is beyond the range of FP32", c.input, c.names[i], row).
+					WithHint("Scale the feature, or train the model with inputs of FP64.")
+			}
+			data[row*width+i] = f
 		}
 	}
 	t.Data = data
-	return t
+	return t, nil
 }
 
 // rowsOf is the number of rows of an input with one value for a row.

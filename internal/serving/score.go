@@ -89,7 +89,11 @@ func (s *Service) scoresOf(ctx context.Context, c *columns, t *target, queue *ba
 			in.columns[i].Numbers[n] = v
 		}
 	}
-	in.inputs = append(in.inputs, c.tensor(in, t.meta))
+	made, err := c.tensor(in, t.meta)
+	if err != nil {
+		return nil, err
+	}
+	in.inputs = append(in.inputs, made)
 	if err := t.meta.Check(in.inputs); err != nil {
 		return nil, err
 	}

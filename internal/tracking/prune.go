@@ -66,7 +66,7 @@ type pruning struct {
 // Prune removes runs, logged models and experiments for ever that were deleted at least so
 // long ago, with what they logged and their files; dry only says which. The names of the
 // experiments are free then. Runs of jobs that have not ended stay. Versions of registered models
-// have files of their own and stay. It ends after some seconds, when there may be More.
+// have files of their own and stay, and so do the runs that they came from. It ends after some seconds, when there may be More.
 func (s *Service) Prune(ctx context.Context, p project.Name, older time.Duration, dry bool) (Pruned, error) {
 	if older < 0 {
 		return Pruned{}, fault.New(fault.Invalid, "an age of %s is less than nothing", older)
@@ -114,6 +114,9 @@ func (g *pruning) marked(ctx context.Context, kind string) error {
 		if err != nil {
 			return err
 		}
+		if err := g.needed(ctx, kind, all, may); err != nil {
+			return err
+		}
 		var step []Marked
 		files := 0
 		for i, m := range all {
@@ -139,6 +142,26 @@ func (g *pruning) marked(ctx context.Context, kind string) error {
 			}
 		}
 	}
+}
+
+// needed takes out of may the runs that something cites.
+func (g *pruning) needed(ctx context.Context, kind string, all []Marked, may []bool) error {
+	if g.cited == nil || kind != "run" {
+		return nil
+	}
+	return g.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		for i, m := range all {
+			if !may[i] {
+				continue
+			}
+			cited, err := g.cited(ctx, tx, g.p, m.ID())
+			if err != nil {
+				return err
+			}
+			may[i] = !cited
+		}
+		return nil
+	})
 }
 
 // remove removes some, their objects and their points.

@@ -268,3 +268,34 @@ func TestPruneKeeps(t *testing.T) {
 		}
 	}
 }
+
+// TestPruneKeepsWhatIsCited: the run of a model version stays, whatever its age, and is
+// counted.
+func TestPruneKeepsWhatIsCited(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	cited := ""
+	s := tracking.New(tracking.Config{
+		DB: w.db, Store: trackingsql.Store{}, Artifacts: w.artifacts, Now: func() time.Time { return w.clock }, Authz: trackingtest.Policy{"alice": {proj: {"*"}}},
+		Cited: func(_ context.Context, _ *store.Tx, _ project.Name, run string) (bool, error) {
+			return run == cited, nil
+		},
+	})
+	e := must(s.CreateExperiment(ctx, proj, "train", nil))(t)
+	for range 2 {
+		r := must(s.CreateRun(ctx, proj, tracking.RunSpec{Experiment: e.ID}, tracking.RunOptions{}))(t)
+		cited = string(r.ID)
+		if err := s.DeleteRun(ctx, proj, r.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.clock = w.clock.Add(time.Hour)
+	want := tracking.Pruned{Runs: 1, Kept: 1}
+	for _, dry := range []bool{true, false} {
+		if gone := must(s.Prune(ctx, proj, 0, dry))(t); gone != want {
+			t.Errorf("dry %t: %+v, want %+v", dry, gone, want)
+		}
+	}
+	if got := rowsOf(t, w, cited); got["tracking_run"] != 1 {
+		t.Errorf("of the cited run there is %v", got)
+	}
+}

@@ -36,6 +36,10 @@ type Config struct {
 	Journal   audit.Journal // reads of classified runs
 	Artifacts Artifacts
 
+	// Cited reports whether something needs the record of a run, so that it is not
+	// pruned; nil knows of nothing.
+	Cited func(ctx context.Context, tx *store.Tx, p project.Name, run string) (bool, error)
+
 	MaxFile  int64            // bytes of one artifact; 0 is 64 GiB
 	MaxFiles int              // artifacts of one run or logged model; 0 is 20,000
 	Now      func() time.Time // nil is time.Now
@@ -55,6 +59,7 @@ type Service struct {
 	maxFile   int64
 	maxFiles  int
 	now       func() time.Time
+	cited     func(ctx context.Context, tx *store.Tx, p project.Name, run string) (bool, error)
 
 	defaults sync.Map // project.Name whose default experiment is known to exist
 }
@@ -63,7 +68,7 @@ type Service struct {
 func New(cfg Config) *Service {
 	s := &Service{
 		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, artifacts: cfg.Artifacts,
-		maxFile: cfg.MaxFile, maxFiles: cfg.MaxFiles, now: cfg.Now,
+		maxFile: cfg.MaxFile, maxFiles: cfg.MaxFiles, now: cfg.Now, cited: cfg.Cited,
 	}
 	if s.maxFile == 0 {
 		s.maxFile = 64 << 30

@@ -292,10 +292,11 @@ type Config struct {
 	Sizes bool
 	// Worker is the falaj-worker that Doctor sends to a pool's nodes, and Measure
 	// measures this machine, once; both may be empty.
-	Worker  string
-	Measure func(ctx context.Context) error
-	Log     *slog.Logger     // nil discards
-	Now     func() time.Time // nil is time.Now
+	Worker   string
+	Measure  func(ctx context.Context) error
+	LogFiles LogFiles         // of attempts; nil: none are redacted
+	Log      *slog.Logger     // nil discards
+	Now      func() time.Time // nil is time.Now
 }
 
 // Service is the only way to jobs. Safe for concurrent use.

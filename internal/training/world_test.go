@@ -159,6 +159,20 @@ func (r *runs) Upload(_ context.Context, _ project.Name, run, dir, under string)
 	return eachFile(dir, func(name, content string) { r.artifacts[run+"/"+filepath.Join(under, name)] = content })
 }
 
+// Rewrite implements training.LogFiles.
+func (r *runs) Rewrite(_ context.Context, _ project.Name, run string, change func([]byte) []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for path, content := range r.artifacts {
+		if strings.HasPrefix(path, run+"/logs/") {
+			if b := change([]byte(content)); b != nil {
+				r.artifacts[path] = string(b)
+			}
+		}
+	}
+	return nil
+}
+
 func (r *runs) Save(_ context.Context, spec training.ModelSpec) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -330,7 +344,7 @@ func newWorld(tb testing.TB, given ...engine.Driver) *world {
 	}
 	w.cfg = training.Config{
 		DB: db, Store: trainingsql.Store{}, Authorizer: w.auth, Journal: w.journal, Environments: w.envs, Data: w.data, Tables: w.tables,
-		Runs: w.runs, Models: w.runs, Tokens: w.tokens, Sources: w.sources, Dir: filepath.Join(dir, "training"), Log: log,
+		Runs: w.runs, LogFiles: w.runs, Models: w.runs, Tokens: w.tokens, Sources: w.sources, Dir: filepath.Join(dir, "training"), Log: log,
 		Network: []string{"mirror.example:443"}, WatchEvery: 20 * time.Millisecond,
 	}
 	w.start(tb)

@@ -302,7 +302,7 @@ func noPermission(p *pond) {
 			return err
 		},
 		"delete monitor": func(c *client.Client) error {
-			return c.Do(t.Context(), http.MethodDelete, p.Path("monitors/watch"), nil, nil)
+			return c.Do(t.Context(), http.MethodDelete, p.Path("monitors/watch?yes=true"), nil, nil)
 		},
 		"secret": func(c *client.Client) error {
 			return c.Do(t.Context(), http.MethodPost, p.Path("webhook-secrets"), map[string]any{"name": "s"}, nil)

@@ -214,7 +214,7 @@ func TestMonitoring(t *testing.T) {
 	if out, code := l.Command(ctx, "monitor", "show", "delay", "-p", "nyc", "-o", "json"); code != 0 || !strings.Contains(out, `"p_value"`) {
 		t.Error(out)
 	}
-	if _, code := l.Command(ctx, "delete", "monitor", "delay", "-p", "nyc"); code != 0 {
+	if _, code := l.Command(ctx, "delete", "monitor", "delay", "--yes", "-p", "nyc"); code != 0 {
 		t.Errorf("delete exits with %d", code)
 	}
 	if _, err := l.C.Monitor(ctx, "nyc", "delay"); err == nil {

@@ -324,6 +324,7 @@ var requests = map[string]request{
 	"POST /api/v1/accounts":                                           {body: `{"project":"flights","name":"blank"}`},
 	"GET /api/v1/accounts/{ref}":                                      {query: "project=flights"},
 	"DELETE /api/v1/accounts/{ref}":                                   {query: "project=flights"},
+	"DELETE /api/v1/projects/{project}/datasets/{name}":               {query: "yes=true"}, // a view reads it
 	"GET /api/v1/tokens":                                              {query: "project=flights"},
 	"POST /api/v1/tokens":                                             {body: `{"project":"flights","name":"made","role":"viewer"}`},
 	"GET /api/v1/audit":                                               {query: "project=flights"},

@@ -153,6 +153,8 @@ type versionDoc struct {
 	RedactedBy   int64                `json:"redacted_by,omitempty"`
 	Order        int64                `json:"order,omitempty"`
 	DeletedAt    time.Time            `json:"deleted_at,omitzero"`
+	DeletedBy    string               `json:"deleted_by,omitempty"`
+	Tombstone    *dataset.Tombstone   `json:"tombstone,omitempty"`
 }
 
 func rowOf(v dataset.Version) (versionRow, error) {
@@ -162,7 +164,7 @@ func rowOf(v dataset.Version) (versionRow, error) {
 	doc, err := json.Marshal(versionDoc{
 		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations, Values: v.Values,
 		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, Quarantined: v.Quarantined, Quarantine: v.Quarantine, Room: v.Room, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
-		Redacts: v.Redacts, RedactedBy: v.RedactedBy, Order: v.Order, DeletedAt: v.DeletedAt,
+		Redacts: v.Redacts, RedactedBy: v.RedactedBy, Order: v.Order, DeletedAt: v.DeletedAt, DeletedBy: v.DeletedBy, Tombstone: v.Tombstone,
 	})
 	source := ""
 	if v.Lineage.Source != nil {
@@ -185,7 +187,7 @@ func (r versionRow) version() (dataset.Version, error) {
 		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations, Values: d.Values,
 		Classification: r.Classification, Residency: d.Residency, Protection: r.Protection, Lineage: d.Lineage,
 		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, Quarantined: d.Quarantined, Quarantine: d.Quarantine, Room: d.Room, ManifestList: d.ManifestList, Snapshot: d.Snapshot, Fingerprint: r.Fingerprint,
-		Redacts: d.Redacts, RedactedBy: d.RedactedBy, Order: d.Order, DeletedAt: d.DeletedAt,
+		Redacts: d.Redacts, RedactedBy: d.RedactedBy, Order: d.Order, DeletedAt: d.DeletedAt, DeletedBy: d.DeletedBy, Tombstone: d.Tombstone,
 	}, nil
 }
 
@@ -286,6 +288,49 @@ func (Store) Children(ctx context.Context, tx *store.Tx, id dataset.VersionID, l
 	err := tx.NewSelect().Model(&rows).Where("id IN (SELECT child FROM dataset_parent WHERE parent = ?)", id).
 		OrderExpr("created, id").Limit(limit).Scan(ctx)
 	if err != nil {
+		return nil, err
+	}
+	return versionsOf(rows)
+}
+
+type personsRow struct {
+	bun.BaseModel `bun:"table:dataset_persons,alias:t"`
+	Version       dataset.VersionID `bun:",pk"`
+	Entity        string            `bun:",pk"`
+	Part          int64             `bun:",pk"`
+	Project       project.Name
+	Sealed        []byte
+}
+
+// PutPersons implements dataset.Store.
+func (Store) PutPersons(ctx context.Context, tx *store.Tx, p dataset.Persons) error {
+	r := personsRow{Version: p.Version, Entity: p.Entity, Part: p.Part, Project: p.Project, Sealed: p.Sealed}
+	_, err := tx.NewInsert().Model(&r).Exec(ctx)
+	return err
+}
+
+// DropPersons implements dataset.Store.
+func (Store) DropPersons(ctx context.Context, tx *store.Tx, v dataset.VersionID) error {
+	_, err := tx.NewDelete().Model((*personsRow)(nil)).Where("version = ?", v).Exec(ctx)
+	return err
+}
+
+// Persons implements dataset.Store.
+func (Store) Persons(ctx context.Context, tx *store.Tx, after dataset.Persons, limit int) ([]dataset.Persons, error) {
+	var rows []personsRow
+	err := tx.NewSelect().Model(&rows).Where("project = ? AND entity = ?", after.Project, after.Entity).
+		Where("version > ? OR version = ? AND part > ?", after.Version, after.Version, after.Part).OrderExpr("version, part").Limit(limit).Scan(ctx)
+	out := make([]dataset.Persons, len(rows))
+	for i, r := range rows {
+		out[i] = dataset.Persons{Version: r.Version, Entity: r.Entity, Part: r.Part, Project: r.Project, Sealed: r.Sealed}
+	}
+	return out, err
+}
+
+// Buried implements dataset.Store.
+func (Store) Buried(ctx context.Context, tx *store.Tx, p project.Name, after dataset.VersionID, limit int) ([]dataset.Version, error) {
+	var rows []versionRow
+	if err := tx.NewSelect().Model(&rows).Where("project = ? AND state = ? AND id > ?", p, dataset.Deleted, after).OrderExpr("id").Limit(limit).Scan(ctx); err != nil {
 		return nil, err
 	}
 	return versionsOf(rows)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -189,6 +190,11 @@ func (s *Service) read(ctx context.Context, r *Run, src Source, d dataset.Datase
 			return err
 		}
 	}
+	if e, ok := in.(source.Emptied); ok {
+		if r.Empty = e.Empty(); r.Empty > 0 {
+			s.cfg.Log.WarnContext(ctx, "messages without a value are no rows", slog.String("source", src.Name), slog.String("project", string(r.Project)), slog.Int64("messages", r.Empty))
+		}
+	}
 	r.Progress.Read, r.State = true, Writing
 	return out.flush(ctx)
 }
@@ -219,7 +225,7 @@ func unnamed(name, does string, schema table.Schema) error {
 func (s *Service) restart(r *Run) {
 	p := &r.Progress
 	p.Chunks, p.At, p.Until, p.Schema, p.Begun, p.Read, p.Since = nil, nil, nil, nil, false, false, time.Time{}
-	r.Rows, r.Chunks = 0, 0
+	r.Rows, r.Chunks, r.Empty = 0, 0, 0
 }
 
 func sameSchema(a, b table.Schema) bool {

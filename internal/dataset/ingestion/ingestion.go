@@ -199,6 +199,7 @@ type Run struct {
 	Anew    bool         `json:"anew,omitempty"` // from the beginning, whatever was read before
 	Rows    int64        `json:"rows"`           // read from the source, synced
 	Chunks  int          `json:"chunks"`
+	Empty   int64        `json:"empty,omitempty"`   // messages without a value, which are no rows; of the last attempt to read
 	Kept    int64        `json:"kept,omitempty"`    // rows of the version, while it is written
 	Version int64        `json:"version,omitempty"` // of the dataset
 	// Unchanged: the source has what the version before has, and none was made.

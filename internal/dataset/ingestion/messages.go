@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -118,6 +119,9 @@ func (s *Service) Messages(ctx context.Context, p project.Name, reading string, 
 		guard.reset()
 		rec, at, err := in.Next(guard.ctx)
 		if errors.Is(err, io.EOF) {
+			if e, ok := in.(source.Emptied); ok && e.Empty() > 0 {
+				s.cfg.Log.WarnContext(ctx, "messages without a value are no events", slog.String("source", name), slog.String("project", string(p)), slog.Int64("messages", e.Empty()))
+			}
 			// Else the position stays where the last message was, until the limits of the
 			// log pass it: as if something had been lost.
 			if until := in.Until(); !bytes.Equal(until, after) {

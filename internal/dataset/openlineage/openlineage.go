@@ -27,7 +27,6 @@
 package openlineage
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -35,10 +34,10 @@ import (
 	"regexp"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 )
 
 // Limits of an event that is taken.
@@ -122,19 +121,12 @@ func Parse(b []byte) (e Event, left []string, err error) {
 	if len(b) > MaxEvent {
 		return e, nil, fault.New(fault.TooLarge, "the event has %d bytes, over the limit of %d", len(b), MaxEvent)
 	}
-	if !utf8.Valid(b) {
-		return e, nil, fault.New(fault.Invalid, "the event is not UTF-8")
-	}
 	var written struct {
 		Event
 		Time string `json:"eventTime"`
 	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	if err := d.Decode(&written); err != nil {
-		return e, nil, fault.New(fault.Invalid, "the event is not the JSON of an OpenLineage event: %v", err)
-	}
-	if d.More() {
-		return e, nil, fault.New(fault.Invalid, "there is more than one event").WithHint("Post each by itself.")
+	if err := jsondoc.Decode(b, &written); err != nil {
+		return e, nil, fault.New(fault.Invalid, "the body is not the JSON of one OpenLineage event: %v", err).WithHint("Post each event by itself.")
 	}
 	e = written.Event
 	if e.Time, err = time.Parse(time.RFC3339Nano, written.Time); err != nil {
@@ -162,11 +154,12 @@ func (e *Event) validate() error {
 		return fault.New(fault.Invalid, "eventType: there is no type %q", clip(string(e.Type))).WithHint("The types are START, RUNNING, COMPLETE, ABORT, FAIL and OTHER.")
 	}
 	switch {
-	case e.Dataset != nil && (e.Run != nil || e.Job != nil):
-		return fault.New(fault.Invalid, "an event of a dataset has neither run nor job")
+	case e.Job != nil:
+		e.Dataset = nil // of events of runs and jobs a further property, which the specification permits
 	case e.Dataset != nil:
+		e.Run = nil // likewise
 		return e.Dataset.validate("dataset")
-	case e.Job == nil:
+	default:
 		return fault.New(fault.Invalid, "the event has neither a job nor a dataset")
 	}
 	if e.Run != nil {

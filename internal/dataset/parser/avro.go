@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"math/big"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -67,16 +68,18 @@ func readAvro(body io.Reader, req Request, sink Sink) (rows int64, err error) {
 	schema := make(table.Schema, len(root.Fields))
 	columns := make([]*column, len(root.Fields))
 	nested := make([]bool, len(root.Fields))
+	textual := make([]bool, len(root.Fields)) // they may be declared as string
 	for i, f := range root.Fields {
 		schema[i].Name = f.Name
 		if schema[i].Type, nested[i], err = avroType(f.Name, f.Type, named); err != nil {
 			return 0, err
 		}
+		textual[i] = decimal(f.Type)
 	}
 	if err := table.CheckNames(schema.Names()); err != nil {
 		return 0, err
 	}
-	if err := declaredMatch(schema, req.Columns); err != nil {
+	if err := declaredMatch(schema, textual, req.Columns); err != nil {
 		return 0, err
 	}
 	for i, f := range schema {
@@ -138,6 +141,14 @@ func (c counted) DecompressBounded(src []byte, most int64) ([]byte, error) {
 		err = fault.New(fault.TooLarge, "the file unpacks to more than %d bytes", c.limit).WithHint("Split it.")
 	}
 	return b, err
+}
+
+// decimal reports whether values are decimals, or null.
+func decimal(n avro.SchemaNode) bool {
+	if n.Type == "union" {
+		return slices.ContainsFunc(n.Branches, decimal)
+	}
+	return n.LogicalType == "decimal" || n.LogicalType == "big-decimal"
 }
 
 // define finds the named types, which may be used by their names again.
@@ -226,7 +237,7 @@ func avroType(name string, n avro.SchemaNode, named map[string]avro.SchemaNode) 
 }
 
 const (
-	wrongYear = "has a year that is not one of 0 to 9999"
+	wrongYear = "has a year that is not one of 1 to 9999"
 	noNumber  = "holds NaN or an infinity, which JSON has no form for: write null"
 )
 
@@ -247,18 +258,18 @@ func plain(v any) (out any, why string) {
 		}
 		return v, ""
 	case *big.Rat:
-		if v.IsInt() && v.Num().IsInt64() {
-			return v.Num().Int64(), ""
+		text, ok := digits(v)
+		if !ok {
+			return nil, "is not a decimal"
 		}
-		f, _ := v.Float64()
-		return plain(f)
+		return json.Number(text), ""
 	case arrow.Date32:
-		if y := v.ToTime().Year(); y < 0 || y > 9999 {
+		if y := v.ToTime().Year(); y < 1 || y > 9999 {
 			return nil, wrongYear
 		}
 		return v.FormattedString(), ""
 	case time.Time:
-		if v.Year() < 0 || v.Year() > 9999 {
+		if v.Year() < 1 || v.Year() > 9999 {
 			return nil, wrongYear
 		}
 		return v.Format(time.RFC3339Nano), ""
@@ -278,6 +289,15 @@ func plain(v any) (out any, why string) {
 		return v, ""
 	}
 	return nil, "holds bytes, a time of day or a duration, which JSON has no form for: cast it, or leave the field out"
+}
+
+// digits are the text of a decimal, exactly.
+func digits(v *big.Rat) (text string, ok bool) {
+	if v == nil {
+		return "", false
+	}
+	places, finite := v.FloatPrec()
+	return v.FloatString(places), finite
 }
 
 // appendAvro appends a value; it gives about its size, and what is wrong with it.
@@ -302,7 +322,10 @@ func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 		}
 		switch {
 		case !ok:
-			return 0, "is not text"
+			r, is := v.(*big.Rat)
+			if s, ok = digits(r); !is || !ok {
+				return 0, "is not text"
+			}
 		case !utf8.ValidString(s):
 			return 0, "is not UTF-8"
 		case strings.IndexByte(s, 0) >= 0:
@@ -358,7 +381,7 @@ func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 			switch {
 			case v.Nanosecond()%1000 != 0:
 				return 0, "has a time below the microsecond"
-			case v.Year() < 0 || v.Year() > 9999:
+			case v.Year() < 1 || v.Year() > 9999:
 				return 0, wrongYear
 			}
 			b.Append(arrow.Timestamp(v.UnixMicro()))
@@ -366,7 +389,7 @@ func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 		}
 	case *array.Date32Builder:
 		if v, ok := v.(arrow.Date32); ok {
-			if y := v.ToTime().Year(); y < 0 || y > 9999 {
+			if y := v.ToTime().Year(); y < 1 || y > 9999 {
 				return 0, wrongYear
 			}
 			b.Append(v)

@@ -86,7 +86,7 @@ func columnOn(build array.Builder, strict bool, nulls *nullSet) *column {
 			if cell != last {
 				v, ok := parseTimestamp(cell)
 				if !ok {
-					return "is not a timestamp (such as 2013-01-01T10:00:00Z)"
+					return "is not a timestamp of the years 1 to 9999 (such as 2013-01-01T10:00:00Z)"
 				}
 				last, lastValue = strings.Clone(cell), v
 			}
@@ -97,7 +97,7 @@ func columnOn(build array.Builder, strict bool, nulls *nullSet) *column {
 		c.parse = func(cell string) string {
 			v, ok := parseDate(cell)
 			if !ok {
-				return "is not a date (such as 2013-01-31)"
+				return "is not a date of the years 1 to 9999 (such as 2013-01-31)"
 			}
 			b.Append(arrow.Date32(v))
 			return ""
@@ -159,8 +159,10 @@ func parseInt(s string, strict bool) (int64, bool) {
 	return v, err == nil
 }
 
-// parseFloat reads decimal notation with an optional exponent. Strictly, there
-// is no leading zero before another digit and no word for NaN or infinity.
+// parseFloat reads decimal notation with an optional exponent, as the nearest float. Strictly,
+// there is no leading zero before another digit and no word for NaN or infinity, and a whole
+// number written without point and exponent is not beyond 2^53: it names something, and two
+// names must not become one number.
 func parseFloat(s string, strict bool, bits int) (float64, bool) {
 	if strings.ContainsAny(s, "xXpP_") {
 		return 0, false
@@ -172,6 +174,11 @@ func parseFloat(s string, strict bool, bits int) (float64, bool) {
 		}
 		if len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
 			return 0, false
+		}
+		if len(digits) > 15 && !strings.ContainsAny(digits, ".eE") {
+			if n, err := strconv.ParseUint(digits, 10, 64); err != nil || n > 1<<53 {
+				return 0, false
+			}
 		}
 	}
 	v, err := strconv.ParseFloat(s, bits)
@@ -202,10 +209,10 @@ func parseDate(s string) (int32, bool) {
 		return 0, false
 	}
 	t, err := time.Parse(time.DateOnly, s)
-	if err != nil {
+	if err != nil || t.Year() < 1 {
 		return 0, false
 	}
-	return int32(t.Unix() / 86400), true //nolint:gosec // years 0 to 9999 fit
+	return int32(t.Unix() / 86400), true //nolint:gosec // years 1 to 9999 fit
 }
 
 // The forms of a timestamp. A time without a zone is UTC.
@@ -222,10 +229,8 @@ func parseTimestamp(s string) (int64, bool) {
 		if err != nil {
 			continue
 		}
-		if t.Nanosecond()%1000 != 0 {
-			return 0, false
-		}
-		return t.UnixMicro(), true
+		us := t.UnixMicro()
+		return us, t.Nanosecond()%1000 == 0 && us >= table.MinInstant && us <= table.MaxInstant
 	}
 	return 0, false
 }

@@ -2,10 +2,13 @@ package parser
 
 import (
 	"bufio"
+	"bytes"
 	"compress/gzip"
 	"encoding/csv"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -123,14 +126,10 @@ type csvReader struct {
 func parseCSV(body io.Reader, req Request, sink Sink) (int64, error) {
 	guard := &recordGuard{r: body, limit: req.Limits.Record}
 	in := bufio.NewReaderSize(guard, 64<<10)
-	bom, err := in.Peek(3)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err := skipBOM(in); err != nil {
 		return 0, err
 	}
-	if string(bom) == "\xef\xbb\xbf" {
-		_, _ = in.Discard(3)
-	}
-	r := &csvReader{Reader: csv.NewReader(in), guard: guard, req: req}
+	r := &csvReader{Reader: csv.NewReader(&returns{r: in}), guard: guard, req: req}
 	r.FieldsPerRecord = -1
 	r.ReuseRecord = true
 	if req.Delimiter != "" {
@@ -187,8 +186,78 @@ func (r *csvReader) header() error {
 		}
 		r.names[i] = strings.Clone(n)
 	}
+	nameless(r.names)
 	r.guard.since = 0
 	return table.CheckNames(r.names)
+}
+
+// nameless gives the columns without a name one: pandas and R write the names of rows under
+// an empty one.
+func nameless(names []string) {
+	for i := range names {
+		if names[i] != "" {
+			continue
+		}
+		name := fmt.Sprintf("column%d", i+1)
+		for slices.Contains(names, name) {
+			name += "_"
+		}
+		names[i] = name
+	}
+}
+
+// returns keeps the carriage return before a line break in quotes, which encoding/csv drops:
+// it drops one, so there it is given two. Quotes that are doubled open and close again.
+type returns struct {
+	r      io.Reader
+	chunk  []byte
+	rest   []byte // of the chunk, or of out
+	out    []byte
+	quoted bool // the chunk's end is
+	after  bool // it is behind a carriage return
+	err    error
+}
+
+func (c *returns) Read(p []byte) (int, error) {
+	for len(c.rest) == 0 {
+		if c.err != nil {
+			return 0, c.err
+		}
+		if c.chunk == nil {
+			c.chunk = make([]byte, 64<<10)
+		}
+		var n int
+		n, c.err = c.r.Read(c.chunk)
+		c.rest = c.double(c.chunk[:n])
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+// double is the chunk with what has to be there twice.
+func (c *returns) double(chunk []byte) []byte {
+	if len(chunk) == 0 {
+		return nil
+	}
+	if !c.after && bytes.IndexByte(chunk, '\r') < 0 {
+		c.quoted = c.quoted != (bytes.Count(chunk, []byte{'"'})%2 == 1)
+		return chunk
+	}
+	c.out = c.out[:0]
+	for _, b := range chunk {
+		switch b {
+		case '"':
+			c.quoted = !c.quoted
+		case '\n':
+			if c.after && c.quoted {
+				c.out = append(c.out, '\r')
+			}
+		}
+		c.after = b == '\r'
+		c.out = append(c.out, b)
+	}
+	return c.out
 }
 
 // next reads a row. The cells are valid until the next call.

@@ -8,8 +8,11 @@ import (
 	"io"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 )
 
 // maxDocument bounds a JSON document, which is held in memory.
@@ -52,11 +55,59 @@ func (r *jsonReader) column(name string) int {
 	return i
 }
 
-// parseJSONLines reads an object a line. Blank lines count for nothing.
-func parseJSONLines(body io.Reader, req Request, sink Sink) (int64, error) {
+// parseJSONLines reads objects: one a line, over several lines each, or in one array. Blank
+// lines count for nothing.
+func parseJSONLines(body *bufio.Reader, req Request, sink Sink) (int64, error) {
 	r := newJSONReader(req, sink)
+	if req.Only {
+		return r.messages(body)
+	}
+	if err := skipBOM(body); err != nil {
+		return 0, err
+	}
+	in := &lineReader{r: body, line: 1, limit: int64(req.Limits.Record)}
+	d := jsontext.NewDecoder(in)
+	array := d.PeekKind() == jsontext.KindBeginArray
+	if array {
+		_, _ = d.ReadToken()
+	}
+	for last := int64(0); ; {
+		kind := d.PeekKind()
+		if array && kind == jsontext.KindEndArray {
+			_, _ = d.ReadToken()
+			break
+		}
+		line := in.at(begins(d))
+		switch _, err := d.ReadToken(); {
+		case errors.Is(err, io.EOF) && !array:
+			return r.rows, r.end()
+		case err != nil && jsondoc.Located(err) == nil:
+			return 0, r.large(err, line)
+		case err == nil && kind == jsontext.KindBeginObject && line == last && !array:
+			return 0, fault.New(fault.Invalid, "row %d (line %d) has something after the object", r.rows, line)
+		case err != nil || kind != jsontext.KindBeginObject:
+			r.rows++
+			if err != nil {
+				return 0, r.bad(line, "is not JSON: %v", jsondoc.Located(err))
+			}
+			return 0, r.bad(line, "is not a JSON object")
+		}
+		if err := r.object(d, line); err != nil {
+			return 0, r.large(err, line)
+		}
+		last = in.at(d.InputOffset())
+		in.from = d.InputOffset()
+	}
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return 0, fault.New(fault.Invalid, "something stands behind the array of JSON objects, after row %d", r.rows)
+	}
+	return r.rows, r.end()
+}
+
+// messages reads an object a line; each is by itself.
+func (r *jsonReader) messages(body io.Reader) (int64, error) {
 	lines := bufio.NewScanner(body)
-	lines.Buffer(make([]byte, 0, min(64<<10, req.Limits.Record)), req.Limits.Record)
+	lines.Buffer(make([]byte, 0, min(64<<10, r.req.Limits.Record)), r.req.Limits.Record)
 	line := int64(0)
 	for lines.Scan() {
 		line++
@@ -68,12 +119,56 @@ func parseJSONLines(body io.Reader, req Request, sink Sink) (int64, error) {
 		}
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		return 0, fault.New(fault.TooLarge, "line %d is over the limit of %d bytes", line+1, req.Limits.Record)
+		return 0, fault.New(fault.TooLarge, "line %d is over the limit of %d bytes", line+1, r.req.Limits.Record)
 	}
 	if err := lines.Err(); err != nil {
 		return 0, err
 	}
 	return r.rows, r.end()
+}
+
+// lineReader counts lines and bounds what one row may make the decoder collect.
+type lineReader struct {
+	r      io.Reader
+	limit  int64
+	read   int64   // bytes
+	from   int64   // where the last row ended
+	line   int64   // of what at was asked for last
+	breaks []int64 // places of line breaks behind it
+}
+
+func (l *lineReader) Read(p []byte) (int, error) {
+	if l.read-l.from > l.limit {
+		return 0, errRecordTooLarge
+	}
+	n, err := l.r.Read(p)
+	for at := 0; ; at++ {
+		i := bytes.IndexByte(p[at:n], '\n')
+		if i < 0 {
+			break
+		}
+		at += i
+		l.breaks = append(l.breaks, l.read+int64(at))
+	}
+	l.read += int64(n)
+	return n, err
+}
+
+// at is the line of a place, which is not before the one that was asked for last.
+func (l *lineReader) at(offset int64) int64 {
+	passed := 0
+	for passed < len(l.breaks) && l.breaks[passed] < offset {
+		passed++
+	}
+	l.line += int64(passed)
+	l.breaks = append(l.breaks[:0], l.breaks[passed:]...)
+	return l.line
+}
+
+// begins is where the next token does, after PeekKind.
+func begins(d *jsontext.Decoder) int64 {
+	rest := d.UnreadBuffer()
+	return d.InputOffset() + int64(len(rest)-len(bytes.TrimLeft(rest, " \t\r\n,")))
 }
 
 // parseJSON reads one document that has a list of objects somewhere, and, when
@@ -86,8 +181,8 @@ func parseJSON(body io.Reader, req Request, sink Sink) (rows int64, next string,
 	if len(b) > maxDocument {
 		return 0, "", fault.New(fault.TooLarge, "the document is over the limit of %d bytes", maxDocument)
 	}
-	if !json.Valid(b) {
-		return 0, "", fault.New(fault.Invalid, "the document is not JSON")
+	if err := jsondoc.Check(b); err != nil {
+		return 0, "", fault.New(fault.Invalid, "the document is not JSON that can be read: %w", err)
 	}
 	list, ok := pick(b, req.Records)
 	var objects []json.RawMessage
@@ -126,8 +221,39 @@ func pick(doc json.RawMessage, path string) (json.RawMessage, bool) {
 	return doc, true
 }
 
-// add reads an object.
-func (r *jsonReader) add(object []byte, line int64) error {
+// bad is a refusal of the row that is read.
+func (r *jsonReader) bad(line int64, format string, args ...any) *fault.Error {
+	return fault.New(fault.Invalid, "row %d (line %d) "+format, append([]any{r.rows, line}, args...)...)
+}
+
+// large says of which row there is too much.
+func (r *jsonReader) large(err error, line int64) error {
+	if errors.Is(err, errRecordTooLarge) {
+		return fault.New(fault.TooLarge, "row %d (line %d) is over the limit of %d bytes", max(r.rows, 1), line, r.req.Limits.Record).
+			WithHint("Look for a quote or a bracket that is never closed.")
+	}
+	return err
+}
+
+// add reads a text that is an object.
+func (r *jsonReader) add(text []byte, line int64) error {
+	d := jsontext.NewDecoder(bytes.NewBuffer(text))
+	if t, err := d.ReadToken(); err != nil || t.Kind() != jsontext.KindBeginObject {
+		r.rows++
+		return r.bad(line, "is not a JSON object").WithData("%.80q", text)
+	}
+	if err := r.object(d, line); err != nil {
+		return err
+	}
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return r.bad(line, "has something after the object")
+	}
+	return nil
+}
+
+// object reads the rest of an object. The decoder refuses what is not UTF-8, half surrogate
+// pairs, and names that come twice.
+func (r *jsonReader) object(d *jsontext.Decoder, line int64) error {
 	r.rows++
 	if r.rows > r.req.Limits.Rows {
 		return fault.New(fault.TooLarge, "there are more than %d rows", r.req.Limits.Rows)
@@ -136,28 +262,17 @@ func (r *jsonReader) add(object []byte, line int64) error {
 	for i := range cells {
 		cells[i] = null
 	}
-	seen := map[string]bool{}
-	bad := func(format string, args ...any) *fault.Error {
-		return fault.New(fault.Invalid, "row %d (line %d) "+format, append([]any{r.rows, line}, args...)...)
-	}
-	d := json.NewDecoder(bytes.NewReader(object))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return bad("is not a JSON object").WithData("%.80q", object)
-	}
-	for d.More() {
-		t, err := d.Token()
-		name, _ := t.(string)
-		var value json.RawMessage
-		if err == nil {
-			err = d.Decode(&value)
-		}
+	start := d.InputOffset()
+	for d.PeekKind() != jsontext.KindEndObject {
+		t, err := d.ReadToken()
 		if err != nil {
-			return bad("is not JSON: %v", err)
+			return r.broken(err, line, "")
 		}
-		if seen[name] {
-			return bad("has %q twice", name)
+		name := t.String()
+		value, err := d.ReadValue()
+		if err != nil {
+			return r.broken(err, line, name)
 		}
-		seen[name] = true
 		i, known := r.at[name]
 		switch {
 		case known:
@@ -168,7 +283,7 @@ func (r *jsonReader) add(object []byte, line int64) error {
 				WithHint("Declare the column in the dataset's spec.")
 		default:
 			if len(r.names) >= table.MaxColumns {
-				return bad("is one field over the limit of %d columns", table.MaxColumns)
+				return r.bad(line, "is one field over the limit of %d columns", table.MaxColumns)
 			}
 			i = r.column(name)
 		}
@@ -177,7 +292,7 @@ func (r *jsonReader) add(object []byte, line int64) error {
 		}
 		cell, text, err := cellOf(value)
 		if err != nil {
-			return bad("has in %q %v", name, err)
+			return r.bad(line, "has in %q %v", name, err)
 		}
 		if len(cell) > r.req.Limits.Field {
 			return fault.New(fault.TooLarge, "row %d (line %d), column %q: %d bytes are over the limit of %d", r.rows, line, name, len(cell), r.req.Limits.Field)
@@ -185,44 +300,64 @@ func (r *jsonReader) add(object []byte, line int64) error {
 		cells[i] = cell
 		r.text[i] = r.text[i] || text
 	}
-	if _, err := d.Token(); err != nil {
-		return bad("is not JSON: %v", err)
+	if _, err := d.ReadToken(); err != nil {
+		return r.broken(err, line, "")
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return bad("has something after the object")
+	size := d.InputOffset() - start
+	if size > int64(r.req.Limits.Record) {
+		return errRecordTooLarge
 	}
 	if r.out != nil {
 		return r.out.add(cells, r.rows, line)
 	}
 	r.sample = append(r.sample, sampled{cells, r.rows, line})
-	r.size += len(object) + 16*len(cells)
+	r.size += int(size) + 16*len(cells)
 	if r.req.Only || len(r.sample) >= sampleRows || r.size >= sampleBytes {
 		return r.plan()
 	}
 	return nil
 }
 
+// broken refuses an object that cannot be read on, in a value of a name or in a name.
+func (r *jsonReader) broken(err error, line int64, name string) error {
+	e := jsondoc.Located(err)
+	switch {
+	case e == nil:
+		return err // of the reader below
+	case e.Twice != "" && name == "":
+		return r.bad(line, "has %q twice", e.Twice)
+	case e.Twice != "":
+		return r.bad(line, "has %q twice within %q", e.Twice, name)
+	case e.What == jsondoc.NotUTF8, e.What == jsondoc.HalfPair:
+		if name == "" {
+			return r.bad(line, "has a name that is %s", e.What).WithHint("Save the file as UTF-8.")
+		}
+		return fault.New(fault.Invalid, "row %d (line %d), column %q is %s", r.rows, line, name, e.What).WithHint("Save the file as UTF-8.")
+	}
+	return r.bad(line, "is not JSON: %s", e.What)
+}
+
 // cellOf is a value as a cell, and whether it is text (or nested, kept as text).
-func cellOf(v json.RawMessage) (cell string, text bool, err error) {
-	switch v = bytes.TrimSpace(v); v[0] {
-	case 'n':
+func cellOf(v jsontext.Value) (cell string, text bool, err error) {
+	switch v.Kind() {
+	case jsontext.KindNull:
 		return null, false, nil
-	case 't', 'f':
-		return string(v), false, nil
-	case '"':
-		if err := json.Unmarshal(v, &cell); err != nil {
+	case jsontext.KindString:
+		b, err := jsontext.AppendUnquote(nil, v)
+		if err != nil {
 			return "", true, err
 		}
-		if strings.IndexByte(cell, 0) >= 0 {
+		if bytes.IndexByte(b, 0) >= 0 {
 			return "", true, errors.New("a NUL byte")
 		}
-		return cell, true, nil
-	case '{', '[':
+		return string(b), true, nil
+	case jsontext.KindBeginObject, jsontext.KindBeginArray:
 		var b bytes.Buffer
 		err := json.Compact(&b, v)
 		return b.String(), true, err
+	default: // a number, true or false
+		return string(v), false, nil
 	}
-	return string(v), false, nil
 }
 
 // plan finds the columns' types and begins.
@@ -268,7 +403,7 @@ func (r *jsonReader) plan() error {
 func (r *jsonReader) end() error {
 	if r.out == nil {
 		if len(r.names) == 0 {
-			return fault.New(fault.Invalid, "there are no rows, and no columns are declared").WithHint("Declare the columns in the dataset's spec.")
+			return fault.New(fault.Invalid, "the JSON has no rows, and no columns are declared").WithHint("Declare the columns in the dataset's spec.")
 		}
 		if err := r.plan(); err != nil {
 			return err

@@ -42,6 +42,10 @@ func readParquet(data []byte, req Request, sink Sink) (int64, error) {
 		return 0, err
 	}
 	defer func() { _ = pf.Close() }()
+	pf, old, err := int96AsBytes(pf, data)
+	if err != nil {
+		return 0, err
+	}
 	if n := pf.MetaData().Schema.NumColumns(); n > table.MaxColumns {
 		return 0, fault.New(fault.Invalid, "%d columns are over the limit of %d", n, table.MaxColumns)
 	}
@@ -56,11 +60,12 @@ func readParquet(data []byte, req Request, sink Sink) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	raw = old.schema(raw)
 	schema, err := table.NormalSchema(raw)
 	if err != nil {
 		return 0, err
 	}
-	if err := declaredMatch(schema, req.Columns); err != nil {
+	if err := declaredMatch(schema, textual(raw), req.Columns); err != nil {
 		return 0, err
 	}
 	if err := sink.Begin(schema.Arrow()); err != nil {
@@ -77,7 +82,13 @@ func readParquet(data []byte, req Request, sink Sink) (int64, error) {
 	rows := int64(0)
 	for rr.Next() {
 		rec := rr.RecordBatch()
-		if err := pass(rec, schema, rows, sink); err != nil {
+		rec, err := old.instants(rec, rows+1)
+		if err != nil {
+			return 0, err
+		}
+		err = pass(rec, schema, rows, sink)
+		rec.Release()
+		if err != nil {
 			return 0, err
 		}
 		rows += rec.NumRows()
@@ -100,16 +111,26 @@ func pass(rec arrow.RecordBatch, schema table.Schema, before int64, sink Sink) e
 	return sink.Write(norm)
 }
 
+// textual are the columns that may be declared as string.
+func textual(schema *arrow.Schema) []bool {
+	out := make([]bool, schema.NumFields())
+	for i, f := range schema.Fields() {
+		out[i] = table.Digits(f.Type)
+	}
+	return out
+}
+
 // declaredMatch compares the file's own types with the declared ones, which may be
-// wider: that is how such a column is kept.
-func declaredMatch(schema table.Schema, declared []Column) error {
+// wider, or string for what table.Digits permits: that is how such a column is kept.
+func declaredMatch(schema table.Schema, textual []bool, declared []Column) error {
 	for _, c := range declared {
 		at := slices.IndexFunc(schema, func(f table.Field) bool { return f.Name == c.Name })
 		if at < 0 {
 			return fault.New(fault.Invalid, "the file has no column %q, which the dataset declares", c.Name).
 				WithHint("The file's columns are %q.", schema.Names())
 		}
-		if wide, ok := table.Wider(schema[at].Type, c.Type); !ok || wide != c.Type {
+		wide, ok := table.Wider(schema[at].Type, c.Type)
+		if asText := textual[at] && c.Type == table.String; !asText && (!ok || wide != c.Type) {
 			return fault.New(fault.Invalid, "column %q is %s in the file, and the dataset declares %s", c.Name, schema[at].Type, c.Type).
 				WithHint("Cast the column in the file, or change the declared type.")
 		}

@@ -9,7 +9,7 @@
 //   - Parse is Main without the pipes, for tests and fuzzing.
 //   - SnapshotMain (snapshot.go) is the child for what other engines committed to
 //     an open table: a snapshot's manifests and data files, sent one by one.
-//   - csv.go reads CSV, json.go JSON lines and documents, parquet.go Parquet,
+//   - csv.go reads CSV, json.go JSON objects and documents, parquet.go Parquet,
 //     avro.go Avro, arrow.go rows that are sent in Arrow's IPC; infer.go finds the
 //     types of columns, convert.go reads the cells.
 //
@@ -45,7 +45,7 @@ const (
 	CSVZstd Format = "csv.zst"
 	Avro    Format = "avro" // object container files
 
-	JSONLines Format = "jsonl" // an object a line; gzip and zstd are unpacked
+	JSONLines Format = "jsonl" // objects, a line each or not, or an array of them; gzip and zstd are unpacked
 	JSON      Format = "json"  // one document with a list of objects; never found out
 
 	// Arrow is a stream of Arrow's IPC. It is never found out: rows that are sent
@@ -204,7 +204,7 @@ func open(in *bufio.Reader, req Request) (Format, *bufio.Reader, error) {
 	if req.Format == JSON || req.Only { // of messages and answers, each is looked at for itself
 		return req.Format, in, nil
 	}
-	head, err := in.Peek(4)
+	head, err := in.Peek(headBytes)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return "", nil, err
 	}
@@ -222,7 +222,7 @@ func open(in *bufio.Reader, req Request) (Format, *bufio.Reader, error) {
 			return "", nil, err
 		}
 		in = bufio.NewReaderSize(plain, 256<<10)
-		if head, err = in.Peek(4); err != nil && !errors.Is(err, io.EOF) {
+		if head, err = in.Peek(headBytes); err != nil && !errors.Is(err, io.EOF) {
 			return "", nil, err
 		}
 		switch inner, err := detect(head); {
@@ -236,8 +236,10 @@ func open(in *bufio.Reader, req Request) (Format, *bufio.Reader, error) {
 			format = CSV // by its content; that it is packed is no matter
 		}
 	}
-	if format == CSV && req.Format == JSONLines && len(bytes.TrimSpace(head)) == 0 {
-		format = JSONLines // nothing, or blank lines
+	if format == CSV && req.Format == JSONLines {
+		if text := plainHead(head); len(text) == 0 || text[0] == '[' {
+			format = JSONLines // nothing, blank lines, or an array whatever is in it
+		}
 	}
 	if req.Format != "" && req.Format != format {
 		return "", nil, fault.New(fault.Invalid, "the file is %s by its content, not %s", format, req.Format).
@@ -260,6 +262,43 @@ func (r Request) check() error {
 	return nil
 }
 
+// headBytes are enough of a file to find its format, whatever blank lines it begins with.
+const headBytes = 4096
+
+// plainHead is the beginning of a text without the byte order mark and white space.
+func plainHead(head []byte) []byte {
+	return bytes.TrimLeft(bytes.TrimPrefix(head, []byte(bom)), " \t\r\n")
+}
+
+// bom is the mark of UTF-8 that some programs write.
+const bom = "\xef\xbb\xbf"
+
+func skipBOM(in *bufio.Reader) error {
+	head, err := in.Peek(len(bom))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if string(head) == bom {
+		_, _ = in.Discard(len(bom))
+	}
+	return nil
+}
+
+// jsonArray reports whether a text that begins with a bracket is an array of JSON, and not
+// the header of a CSV file, such as "[id],[name]".
+func jsonArray(text []byte) bool {
+	inner := bytes.TrimLeft(text[1:], " \t\r\n")
+	if len(inner) == 0 || bytes.IndexByte(text[:len(text)-len(inner)], '\n') >= 0 {
+		return true
+	}
+	for _, word := range []string{"true", "false", "null"} {
+		if rest, ok := bytes.CutPrefix(inner, []byte(word)); ok && len(rest) > 0 && bytes.IndexByte([]byte(" ,]\r\n"), rest[0]) >= 0 {
+			return true
+		}
+	}
+	return bytes.IndexByte([]byte(`{[]"-0123456789`), inner[0]) >= 0
+}
+
 // detect finds the format by the first bytes.
 func detect(head []byte) (Format, error) {
 	starts := func(magic string) bool { return len(head) >= len(magic) && string(head[:len(magic)]) == magic }
@@ -280,7 +319,8 @@ func detect(head []byte) (Format, error) {
 		return CSVZstd, nil
 	case starts("BZh"), starts("\xfd7zX"):
 		return "", fault.New(fault.Invalid, "the file is compressed in a way other than gzip and zstd").WithHint("Decompress it, or use gzip.")
-	case starts("{"):
+	}
+	if text := plainHead(head); len(text) > 0 && (text[0] == '{' || text[0] == '[' && jsonArray(text)) {
 		return JSONLines, nil
 	}
 	return CSV, nil

@@ -73,7 +73,7 @@ func TestInference(t *testing.T) {
 	}{
 		{[]string{"1", "-2", "NA", "", "0"}, table.Int64},
 		{[]string{"9223372036854775807"}, table.Int64},
-		{[]string{"9223372036854775808"}, table.Float64},
+		{[]string{"9223372036854775808"}, table.String},
 		{[]string{"1", "2.5"}, table.Float64},
 		{[]string{"1e3", ".5", "-0.25"}, table.Float64},
 		{[]string{"007"}, table.String},
@@ -194,7 +194,7 @@ func TestAttacks(t *testing.T) {
 		{name: "duplicate columns", body: "a,b,a\n1,2,3\n", kind: fault.Invalid, want: `both named "a"`},
 		{name: "columns that differ in case", body: "a,A\n1,2\n", kind: fault.Invalid, want: "both named"},
 		{name: "10,000 columns", body: strings.Join(many, ",") + "\n", kind: fault.Invalid, want: "10000 columns are over the limit"},
-		{name: "empty column name", body: "a,,c\n1,2,3\n", kind: fault.Invalid, want: "column 2 has no name"},
+		{name: "empty column name", body: "a,,c\n1,2,3\n", want: "1 2 3"},
 		{name: "huge cell", body: "a,b\n1," + strings.Repeat("x", 1001) + "\n", req: Request{Limits: small}, kind: fault.TooLarge, want: `row 1 (line 2), column "b": a cell of 1001 bytes`},
 		{name: "endless row", body: "a,b\n1," + strings.Repeat("x", 1<<20), req: Request{Limits: small}, kind: fault.TooLarge, want: "row 1 is over the limit of 5000 bytes"},
 		{name: "endless quote", body: "a,b\n1,\"" + strings.Repeat("x\n", 1<<20), req: Request{Limits: small}, kind: fault.TooLarge, want: "row 1 is over"},

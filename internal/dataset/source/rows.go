@@ -222,14 +222,21 @@ func Convert(t table.Type, value any) (any, error) {
 	case table.Date:
 		switch v := value.(type) {
 		case time.Time:
-			return v.UTC(), nil
+			return inYears(v.UTC())
 		case string:
 			if x, err := time.Parse(time.DateOnly, v); err == nil {
-				return x, nil
+				return inYears(x)
 			}
 		}
 	}
 	return nil, no()
+}
+
+func inYears(t time.Time) (any, error) {
+	if t.Year() < 1 || t.Year() > 9999 {
+		return nil, fault.New(fault.Invalid, table.WrongYear).WithData("%s", t.Format(time.RFC3339Nano))
+	}
+	return t, nil
 }
 
 func inMicros(t time.Time) (any, error) {

@@ -147,6 +147,12 @@ type Reader interface {
 	Close() error
 }
 
+// Emptied is a Reader of messages that counts those without a value, such as the tombstones
+// of a compacted topic, which are no rows.
+type Emptied interface {
+	Empty() int64 // of what Next has passed so far
+}
+
 // Time-outs of drivers.
 const (
 	ConnectTime = 15 * time.Second

@@ -31,7 +31,7 @@ type node = map[string]any
 // reads of each. Error: fault.Invalid for what is not one SELECT of tables.
 func analyse(serialized string) (child.SQLAnalysis, error) {
 	var t tree
-	if err := json.Unmarshal([]byte(serialized), &t); err != nil {
+	if err := json.Unmarshal(finite(serialized), &t); err != nil {
 		return child.SQLAnalysis{}, fault.New(fault.Internal, "DuckDB gave an unreadable tree: %v", err)
 	}
 	if t.Error {
@@ -48,6 +48,32 @@ func analyse(serialized string) (child.SQLAnalysis, error) {
 		return child.SQLAnalysis{}, err
 	}
 	return w.result(), nil
+}
+
+// finite is DuckDB's JSON with null for the numbers that JSON has none for: it writes NaN
+// and Infinity, such as the value of 1e400, as they are. Nothing here asks for a number.
+func finite(serialized string) []byte {
+	words := []string{"-Infinity", "Infinity", "-inf", "inf", "NaN", "-nan", "nan"}
+	out := make([]byte, 0, len(serialized))
+	for i, quoted := 0, false; i < len(serialized); i++ {
+		c := serialized[i]
+		switch {
+		case quoted && c == '\\' && i+1 < len(serialized):
+			out = append(out, c)
+			i++
+			c = serialized[i]
+		case c == '"':
+			quoted = !quoted
+		case !quoted && (c == '-' || c == 'I' || c == 'i' || c == 'N' || c == 'n'):
+			if w := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(serialized[i:], w) }); w >= 0 {
+				out = append(out, "null"...)
+				i += len(words[w]) - 1
+				continue
+			}
+		}
+		out = append(out, c)
+	}
+	return out
 }
 
 // use is what is known of one table.

@@ -76,7 +76,7 @@ func columnsOf(serialized string, names []string) (out child.SQLColumns, ok bool
 		Error bool   `json:"error"`
 		Plans []node `json:"plans"`
 	}
-	if err := json.Unmarshal([]byte(serialized), &t); err != nil || t.Error || len(t.Plans) != 1 {
+	if err := json.Unmarshal(finite(serialized), &t); err != nil || t.Error || len(t.Plans) != 1 {
 		return out, false
 	}
 	p := planner{all: origins{}, ctes: map[int][]origins{}}

@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
@@ -250,7 +251,7 @@ func TestDeriveOfWhatIsDeletedMeanwhile(t *testing.T) {
 		t.Errorf("it was derived by %q", v.Lineage.Producer.ID)
 	}
 	m.do = func() {
-		if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "worst"}); err != nil {
+		if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "worst"}, deletion.Request{}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -2,7 +2,10 @@ package table
 
 import (
 	"math"
+	"math/big"
 	"sort"
+	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -32,10 +35,13 @@ func Normal(name string, dt arrow.DataType) (Type, error) {
 	case arrow.FLOAT64:
 		return Float64, nil
 	case arrow.DECIMAL32, arrow.DECIMAL64, arrow.DECIMAL128, arrow.DECIMAL256:
-		if d, ok := dt.(arrow.DecimalType); ok && d.GetScale() == 0 {
+		const most = 76 // digits of the largest decimal: a scale beyond is no number of anybody's
+		switch d, ok := dt.(arrow.DecimalType); {
+		case ok && d.GetScale() == 0:
 			return Int64, nil
+		case ok && d.GetScale() <= most && d.GetScale() >= -most:
+			return Float64, nil
 		}
-		return Float64, nil
 	case arrow.BOOL:
 		return Bool, nil
 	case arrow.TIMESTAMP:
@@ -78,7 +84,9 @@ func NormalSchema(a *arrow.Schema) (Schema, error) {
 // Normalize brings a batch to the types of its NormalSchema. row is the number
 // of the batch's first row, counted from 1, for messages. A value that the type
 // cannot hold exactly (an integer over 63 bits, time below the microsecond, text
-// that is not UTF-8) is fault.Invalid with row and column. Release the result.
+// that is not UTF-8), and time outside the years 1 to 9999, is fault.Invalid with row and
+// column. A decimal becomes the float64 nearest to it; where the schema says String, its
+// text. Release the result.
 func Normalize(rec arrow.RecordBatch, s Schema, row int64) (arrow.RecordBatch, error) {
 	return NormalizeIn(rec, s, row, Local{})
 }
@@ -115,12 +123,15 @@ func Widen(a arrow.Array, t Type) (arrow.Array, error) {
 
 func normalizeColumn(a arrow.Array, f Field, row int64, local Local) (arrow.Array, error) {
 	elem, list := f.Type.Elem()
-	if arrow.TypeEqual(a.DataType(), f.Type.Arrow()) && f.Type != String && !list {
-		a.Retain()
-		return a, nil
-	}
 	refuse := func(i int, why string) *fault.Error {
 		return fault.New(fault.Invalid, "row %d, column %q: %s", row+int64(i), f.Name, why)
+	}
+	if arrow.TypeEqual(a.DataType(), f.Type.Arrow()) && f.Type != String && !list {
+		if i := beyondYears(a); i >= 0 {
+			return nil, refuse(i, WrongYear).WithData("%s", a.ValueStr(i))
+		}
+		a.Retain()
+		return a, nil
 	}
 	if e, ok := a.(array.ExtensionArray); ok {
 		a = e.Storage()
@@ -139,6 +150,9 @@ func normalizeColumn(a arrow.Array, f Field, row int64, local Local) (arrow.Arra
 	switch f.Type {
 	case String:
 		value, ok := stringsOf(a)
+		if !ok {
+			value, ok = digitsOf(a)
+		}
 		if !ok {
 			return nil, refuse(0, "unreadable as string")
 		}
@@ -213,8 +227,11 @@ func normalizeColumn(a arrow.Array, f Field, row int64, local Local) (arrow.Arra
 			if t.TimeZone == "" {
 				us = instant(us)
 			}
-			if !exact {
+			switch {
+			case !exact:
 				return refuse(i, "the time is not a whole number of microseconds in range").WithData("%s", a.ValueStr(j))
+			case us < MinInstant || us > MaxInstant:
+				return refuse(i, WrongYear).WithData("%s", a.ValueStr(j))
 			}
 			b.Append(arrow.Timestamp(us))
 			return nil
@@ -226,17 +243,46 @@ func normalizeColumn(a arrow.Array, f Field, row int64, local Local) (arrow.Arra
 			const day = 24 * time.Hour / time.Millisecond
 			return build(b, rows, a, at, func(i, j int) error {
 				ms := int64(v.Value(j))
-				if ms%int64(day) != 0 || ms/int64(day) > math.MaxInt32 || ms/int64(day) < math.MinInt32 {
+				switch days := ms / int64(day); {
+				case ms%int64(day) != 0:
 					return refuse(i, "the value is not a day").WithData("%s", a.ValueStr(j))
+				case days < MinDay || days > MaxDay:
+					return refuse(i, WrongYear).WithData("%s", a.ValueStr(j))
 				}
 				b.Append(arrow.Date32(ms / int64(day)))
 				return nil
 			})
 		case *array.Date32:
-			return build(b, rows, a, at, func(_, j int) error { b.Append(v.Value(j)); return nil })
+			return build(b, rows, a, at, func(i, j int) error {
+				if d := v.Value(j); d < MinDay || d > MaxDay {
+					return refuse(i, WrongYear).WithData("%s", a.ValueStr(j))
+				}
+				b.Append(v.Value(j))
+				return nil
+			})
 		}
 	}
 	return nil, refuse(0, "unreadable as "+string(f.Type))
+}
+
+// beyondYears is the first row of timestamps or days that is outside the years 1 to 9999;
+// -1 for none.
+func beyondYears(a arrow.Array) int {
+	switch a := a.(type) {
+	case *array.Timestamp:
+		for i, v := range a.TimestampValues() {
+			if (v < MinInstant || v > MaxInstant) && a.IsValid(i) {
+				return i
+			}
+		}
+	case *array.Date32:
+		for i, v := range a.Date32Values() {
+			if (v < MinDay || v > MaxDay) && a.IsValid(i) {
+				return i
+			}
+		}
+	}
+	return -1
 }
 
 // normalizeList makes lists of a kind lists of normal elements, without what no row
@@ -416,15 +462,85 @@ func floatsOf(a arrow.Array) (func(int) float64, bool) {
 	case *array.Float64:
 		return v.Value, true
 	case *array.Decimal32:
-		return func(i int) float64 { return v.Value(i).ToFloat64(scale) }, true
+		return func(i int) float64 { return nearest(int64(v.Value(i)), scale) }, true
 	case *array.Decimal64:
-		return func(i int) float64 { return v.Value(i).ToFloat64(scale) }, true
+		return func(i int) float64 { return nearest(int64(v.Value(i)), scale) }, true
 	case *array.Decimal128:
-		return func(i int) float64 { return v.Value(i).ToFloat64(scale) }, true
+		return func(i int) float64 {
+			d := v.Value(i)
+			if n := int64(d.LowBits()); d.HighBits() == n>>63 { //nolint:gosec // the bits are meant
+				return nearest(n, scale)
+			}
+			return nearestBig(d.BigInt(), scale)
+		}, true
 	case *array.Decimal256:
-		return func(i int) float64 { return v.Value(i).ToFloat64(scale) }, true
+		return func(i int) float64 { return nearestBig(v.Value(i).BigInt(), scale) }, true
 	}
 	return nil, false
+}
+
+// powers of ten that a float64 holds exactly.
+var powers = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
+
+// nearest is the float64 nearest to n·10^-scale.
+func nearest(n int64, scale int32) float64 {
+	const exact = 1 << 53
+	if n >= -exact && n <= exact && scale >= 0 && int(scale) < len(powers) {
+		return float64(n) / powers[scale] // both are exact: only the division rounds
+	}
+	return nearestBig(big.NewInt(n), scale)
+}
+
+func nearestBig(n *big.Int, scale int32) float64 {
+	f, _ := strconv.ParseFloat(n.String()+"e"+strconv.Itoa(-int(scale)), 64) // it is a number; one beyond a float64 is an infinity
+	return f
+}
+
+// Digits reports whether an Arrow type has values that no number of tables holds exactly,
+// and that have a text: a column of decimals or of uint64 may be declared as String.
+func Digits(dt arrow.DataType) bool {
+	_, decimal := dt.(arrow.DecimalType)
+	return decimal || dt.ID() == arrow.UINT64
+}
+
+// digitsOf reads what Digits permits as text, with as many digits of a fraction as the type
+// has.
+func digitsOf(a arrow.Array) (func(int) string, bool) {
+	var scale int
+	if d, ok := a.DataType().(arrow.DecimalType); ok {
+		scale = int(d.GetScale())
+	}
+	switch v := a.(type) {
+	case *array.Uint64:
+		return func(i int) string { return strconv.FormatUint(v.Value(i), 10) }, true
+	case *array.Decimal32:
+		return func(i int) string { return decimal(big.NewInt(int64(v.Value(i))), scale) }, true
+	case *array.Decimal64:
+		return func(i int) string { return decimal(big.NewInt(int64(v.Value(i))), scale) }, true
+	case *array.Decimal128:
+		return func(i int) string { return decimal(v.Value(i).BigInt(), scale) }, true
+	case *array.Decimal256:
+		return func(i int) string { return decimal(v.Value(i).BigInt(), scale) }, true
+	}
+	return nil, false
+}
+
+// decimal is n·10^-scale in digits.
+func decimal(n *big.Int, scale int) string {
+	text, sign := new(big.Int).Abs(n).String(), ""
+	if n.Sign() < 0 {
+		sign = "-"
+	}
+	switch {
+	case scale == 0 || n.Sign() == 0 && scale < 0:
+		return sign + text
+	case scale < 0:
+		return sign + text + strings.Repeat("0", -scale)
+	}
+	if short := scale + 1 - len(text); short > 0 {
+		text = strings.Repeat("0", short) + text
+	}
+	return sign + text[:len(text)-scale] + "." + text[len(text)-scale:]
 }
 
 func micros(v int64, unit arrow.TimeUnit) (int64, bool) {

@@ -44,6 +44,18 @@ const (
 	Date      Type = "date"
 )
 
+// The instants and days that tables keep are those of the years 1 to 9999: what every client
+// can read, and what JSON's times can say.
+const (
+	MinInstant = -62_135_596_800_000_000 // 0001-01-01T00:00:00Z, in microseconds since 1970
+	MaxInstant = 253_402_300_799_999_999 // 9999-12-31T23:59:59.999999Z
+	MinDay     = -719_162                // 0001-01-01, in days since 1970
+	MaxDay     = 2_932_896               // 9999-12-31
+)
+
+// WrongYear is what is said of an instant or a day outside them.
+const WrongYear = "the year is not one of 1 to 9999"
+
 // Types lists the scalars, in the order of the documentation.
 func Types() []Type { return []Type{String, Int32, Int64, Float32, Float64, Bool, Timestamp, Date} }
 

@@ -455,12 +455,12 @@ func (Store) TrainingSets(ctx context.Context, tx *store.Tx, p project.Name, vie
 }
 
 // Mentions gives the texts of definitions, materialisations and training sets that have a word in them.
-func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
-	if err := store.Mentions(ctx, tx, "feature_definition", "body", string(p), word, each); err != nil {
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
+	if err := store.Mentions(ctx, tx, store.Mention{Table: "feature_definition", Column: "body", By: "'feature definition ' || name || '@' || CAST(version AS TEXT)"}, string(p), word, each); err != nil {
 		return err
 	}
-	if err := store.Mentions(ctx, tx, "feature_run", "inputs", string(p), word, each); err != nil {
+	if err := store.Mentions(ctx, tx, store.Mention{Table: "feature_run", Column: "inputs", By: "'materialisation ' || id"}, string(p), word, each); err != nil {
 		return err
 	}
-	return store.Mentions(ctx, tx, "feature_training_set", "body", string(p), word, each)
+	return store.Mentions(ctx, tx, store.Mention{Table: "feature_training_set", Column: "body", By: "'training set ' || dataset"}, string(p), word, each)
 }

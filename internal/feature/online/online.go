@@ -44,6 +44,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/value"
 )
 
 // Status says what a feature's value in an answer means. The values are Feast's
@@ -181,10 +182,14 @@ func (s *Store) Write(ctx context.Context, table Table, rows []Row) error {
 	return fault.Wrap(s.driver.Write(ctx, versions), "writing features of %s@%d", table.View, table.Version)
 }
 
-// versions seals rows, none of which may be beyond the Horizon.
+// versions seals rows, none of which may be beyond the Horizon, or before the year 1.
 func (s *Store) versions(seal *sealer, table Table, rows []Row) ([]Version, error) {
 	horizon := s.Horizon()
 	for i := range rows {
+		if rows[i].Event < value.MinInstant {
+			return nil, fault.New(fault.Invalid, "an event time of view %s@%d is before the year 1", table.View, table.Version).
+				WithHint("Correct the view's timestamp column.")
+		}
 		if rows[i].Event > horizon.UnixMicro() {
 			return nil, fault.New(fault.Invalid, "an event time of view %s@%d is in the future", table.View, table.Version).
 				WithData("%s", time.UnixMicro(rows[i].Event).UTC().Format(time.RFC3339Nano)).

@@ -44,7 +44,8 @@ const (
 )
 
 // AppendRow appends the packed row of values. Errors: fault.TooLarge for more
-// than MaxFeatures features or MaxString bytes in a string or MaxRow in all.
+// than MaxFeatures features or MaxString bytes in a string or MaxRow in all; fault.Invalid
+// for a timestamp outside the years 1 to 9999.
 func AppendRow(dst []byte, values []Value) ([]byte, error) {
 	if len(values) > MaxFeatures {
 		return dst, fault.New(fault.TooLarge, "%d features in a row, at most %d fit", len(values), MaxFeatures)
@@ -66,6 +67,9 @@ func AppendRow(dst []byte, values []Value) ([]byte, error) {
 		if v.IsNull() {
 			dst[flags+i/8] |= 1 << (i % 8)
 			continue
+		}
+		if v.typ == Timestamp && (v.Int() < MinInstant || v.Int() > MaxInstant) {
+			return dst, fault.New(fault.Invalid, "feature %d is a timestamp whose year is not one of 1 to 9999", i+1)
 		}
 		if len(v.str) > MaxString {
 			return dst, fault.New(fault.TooLarge, "feature %d is a %s of %d bytes, at most %d fit", i+1, v.typ, len(v.str), MaxString)

@@ -63,6 +63,13 @@ func OfBool(v bool) Value {
 // OfMicros is an instant in microseconds since 1970.
 func OfMicros(v int64) Value { return Value{typ: Timestamp, bits: uint64(v)} } //nolint:gosec // the bits are meant
 
+// The instants that features hold are those of the years 1 to 9999, in microseconds since
+// 1970: JSON's times can say no others. Datasets have the same (table.MinInstant).
+const (
+	MinInstant = -62_135_596_800_000_000
+	MaxInstant = 253_402_300_799_999_999
+)
+
 // OfTime is an instant, cut to the microsecond.
 func OfTime(t time.Time) Value { return OfMicros(t.UnixMicro()) }
 
@@ -227,8 +234,8 @@ func appendFloat(dst []byte, f float64, bits int) []byte {
 
 // Parse reads what JSON decoding gave (with or without UseNumber) as a value of
 // the type; nil is NULL. It refuses what would change the value, such as 1.5 or
-// "1" for an int64 and 3000000000 for an int32; a fraction becomes the nearest
-// float. Error: fault.Invalid.
+// "1" for an int64 and 3000000000 for an int32, and instants outside the years 1 to 9999; a
+// number becomes the nearest float. Error: fault.Invalid.
 func Parse(t Type, x any) (Value, error) {
 	if x == nil {
 		return Null(t), nil
@@ -278,8 +285,8 @@ func parseInt(x any) (Value, bool) {
 		i, err := strconv.ParseInt(string(n), 10, 64)
 		return OfInt(i), err == nil
 	case float64:
-		const exact = 1 << 53
-		if n != math.Trunc(n) || math.Abs(n) > exact {
+		const exact = 1 << 53 // itself it may be what 2^53 + 1 became
+		if n != math.Trunc(n) || math.Abs(n) >= exact {
 			return Value{}, false
 		}
 		return OfInt(int64(n)), true
@@ -338,13 +345,16 @@ func parseFloat32(x any) (Value, bool) {
 func parseTime(x any) (Value, bool) {
 	switch s := x.(type) {
 	case time.Time:
-		return OfTime(s), true
+		return inYears(OfTime(s))
 	case string:
-		t, err := time.Parse(time.RFC3339Nano, s)
-		return OfTime(t), err == nil
+		if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
+			return inYears(OfTime(t))
+		}
 	}
 	return Value{}, false
 }
+
+func inYears(v Value) (Value, bool) { return v, v.Int() >= MinInstant && v.Int() <= MaxInstant }
 
 func describe(x any) string {
 	switch v := x.(type) {
@@ -373,7 +383,7 @@ func article(t Type) string {
 	case Int64, Int32:
 		return "an " + t.String()
 	case Timestamp:
-		return "a timestamp such as 2013-01-01T10:00:00Z"
+		return "a timestamp of the years 1 to 9999 such as 2013-01-01T10:00:00Z"
 	default:
 		return "a " + t.String()
 	}

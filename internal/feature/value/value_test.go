@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/falaj-ml/falaj/internal/dataset/valuetest"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
@@ -244,7 +245,11 @@ func TestParseRefuses(t *testing.T) {
 		{ListOf(Int64, 2), []any{json.Number("1"), "2"}, `element 2: "2" is not an int64`},
 		{String, json.Number("1"), "1 is not a string"},
 		{Bool, "true", `"true" is not a bool`},
-		{Timestamp, "yesterday", `"yesterday" is not a timestamp such as 2013-01-01T10:00:00Z`},
+		{Timestamp, "yesterday", `"yesterday" is not a timestamp of the years 1 to 9999 such as 2013-01-01T10:00:00Z`},
+		{Timestamp, "0000-12-31T23:59:59Z", `"0000-12-31T23:59:59Z" is not a timestamp of the years 1 to 9999 such as 2013-01-01T10:00:00Z`},
+		{Timestamp, "9999-12-31T23:59:59-01:00", `"9999-12-31T23:59:59-01:00" is not a timestamp of the years 1 to 9999 such as 2013-01-01T10:00:00Z`},
+		{Timestamp, time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC), "this is not a timestamp of the years 1 to 9999 such as 2013-01-01T10:00:00Z"},
+		{Int64, float64(1 << 53), "9.007199254740992e+15 is not an int64"},
 		{Float64, []any{1}, "a list is not a float64"},
 	} {
 		if _, err := Parse(c.typ, c.in); err == nil || err.Error() != c.want || !fault.Is(err, fault.Invalid) {
@@ -300,5 +305,21 @@ func TestFirstFormat(t *testing.T) {
 	}
 	if packed, err = AppendRow(nil, append(row, Null(VectorOf(3)))); err != nil || packed[0] != typedFormat {
 		t.Errorf("a row with a vector begins with %d, %v", packed[0], err)
+	}
+}
+
+// A push takes every number as what it is, as the float64 nearest to it, or refuses it.
+func TestParseNumbers(t *testing.T) {
+	for _, n := range valuetest.Numbers(3) {
+		whole, err := Parse(Int64, json.Number(n.Text))
+		if err == nil {
+			if wrong := valuetest.Wrong(n, whole.Int()); wrong != "" {
+				t.Error(wrong)
+			}
+		}
+		f, err := Parse(Float64, json.Number(n.Text))
+		if nearest, _ := n.Exact.Float64(); err != nil || f.Float() != nearest {
+			t.Errorf("%s as float64: %v, %v, want %v", n.Text, f, err, nearest)
+		}
 	}
 }

@@ -317,29 +317,106 @@ func bigOf(digits []int64) *big.Int {
 	return z.SetBits(words)
 }
 
-// variance is that of a sample of n ≥ 2 numbers with a sum and a sum of squares:
-// (n·Σx² − (Σx)²) / (n·(n−1)), in which only the division rounds.
-func variance(n int64, sum, squares *exact) float64 {
-	if _, is := squares.odd(); is {
-		return math.NaN()
+// mean is the float64 nearest to the sum divided by n ≥ 1: only the result is rounded.
+func mean(n int64, sum *exact) float64 {
+	if f, is := sum.odd(); is {
+		return f
 	}
+	if f := sum.float(); n < 1<<53 && sum.is(f) {
+		return f / float64(n) // both are exact, so the division is all that rounds
+	}
+	digits, base, negative := sum.parts()
+	f := quotient(bigOf(digits), big.NewInt(n), digitBits*base)
+	if negative {
+		return -f
+	}
+	return f
+}
+
+// is reports whether f, the nearest float64 to the sum, is the sum.
+func (e *exact) is(f float64) bool {
+	if math.IsInf(f, 0) {
+		return false
+	}
+	m, exp, _ := split(f)
+	digits, base, _ := e.parts()
+	low := 0 // the place of the lowest bit of the sum
+	if len(digits) > 0 {
+		low = digitBits*base + bits.TrailingZeros64(uint64(digits[0])) //nolint:gosec // below 2^32
+	}
+	// A rounded sum has lost its lowest bit.
+	return m == 0 && len(digits) == 0 || m != 0 && low == exp
+}
+
+// spread is the variance of a sample of n ≥ 2 numbers with a sum and a sum of squares,
+// (n·Σx² − (Σx)²) / (n·(n−1)), as a fraction: dividend·2^exp / divisor.
+func spread(n int64, sum, squares *exact) (dividend, divisor *big.Int, exp int) {
 	s, sBase, _ := sum.parts()
 	q, qBase, _ := squares.parts()
 	square := bigOf(s)
 	square.Mul(square, square)
 	total := bigOf(q)
 	total.Mul(total, big.NewInt(n))
-	exp := min(2*sBase, qBase)
+	at := min(2*sBase, qBase)
 	if len(s) == 0 {
-		exp = qBase
+		at = qBase
 	} else {
-		square.Lsh(square, uint(digitBits*(2*sBase-exp)))
+		square.Lsh(square, uint(digitBits*(2*sBase-at)))
 	}
-	total.Lsh(total, uint(digitBits*(qBase-exp)))
+	total.Lsh(total, uint(digitBits*(qBase-at)))
 	total.Sub(total, square)
-	pairs := new(big.Int).Mul(big.NewInt(n), big.NewInt(n-1))
-	const precision = 256
-	v := new(big.Float).SetPrec(precision).Quo(new(big.Float).SetInt(total), new(big.Float).SetInt(pairs))
-	f, _ := v.SetMantExp(v, digitBits*exp).Float64()
-	return f
+	return total, new(big.Int).Mul(big.NewInt(n), big.NewInt(n-1)), digitBits * at
+}
+
+// variance is that of a sample of n ≥ 2 numbers: only the result is rounded.
+func variance(n int64, sum, squares *exact) float64 {
+	if _, is := squares.odd(); is {
+		return math.NaN()
+	}
+	return quotient(spread(n, sum, squares))
+}
+
+// deviation is the square root of the variance: only the result is rounded.
+func deviation(n int64, sum, squares *exact) float64 {
+	if _, is := squares.odd(); is {
+		return math.NaN()
+	}
+	dividend, divisor, exp := spread(n, sum, squares)
+	// Twice the bits of what the root needs, and an even exponent.
+	q, exp, cut := divide(dividend, divisor, exp, 2*enough)
+	root := new(big.Int).Sqrt(q)
+	if new(big.Int).Mul(root, root).Cmp(q) != 0 {
+		cut = true
+	}
+	return nearest(root, exp/2, cut)
+}
+
+// quotient is the float64 nearest to dividend·2^exp / divisor; neither is negative.
+func quotient(dividend, divisor *big.Int, exp int) float64 {
+	return nearest(divide(dividend, divisor, exp, enough))
+}
+
+// enough is more bits than a float64 has, with one for the half.
+const enough = 66
+
+// divide is dividend·2^exp / divisor as q·2^e, e even where exp is, with q of at least so
+// many bits; cut says that the quotient is greater than that.
+func divide(dividend, divisor *big.Int, exp, width int) (q *big.Int, e int, cut bool) {
+	shift := max(0, width+1+divisor.BitLen()-dividend.BitLen())
+	shift += shift & 1
+	q, rest := new(big.Int).QuoRem(new(big.Int).Lsh(dividend, uint(shift)), divisor, new(big.Int))
+	return q, exp - shift, rest.Sign() != 0
+}
+
+// nearest is the float64 nearest to q·2^exp or, where something was cut off behind, to
+// what is greater than that by less than a unit of q.
+func nearest(q *big.Int, exp int, cut bool) float64 {
+	if cut {
+		q = new(big.Int).Lsh(q, 1)
+		q.SetBit(q, 0, 1)
+		exp--
+	}
+	f := new(big.Float).SetInt(q) // of as many bits as q has
+	v, _ := f.SetMantExp(f, exp).Float64()
+	return v
 }

@@ -194,13 +194,13 @@ func (s *State) result(f *planned) value.Value {
 		case f.Function == Sum:
 			return value.OfFloat(a.total.float())
 		case f.Function == Mean:
-			return value.OfFloat(a.total.float() / float64(a.n))
+			return value.OfFloat(mean(a.n, &a.total))
 		case a.n > 1:
-			v := variance(a.n, &a.total, &s.parts[f.parts[1]].(*squares).total)
+			of := variance
 			if f.Function == Std {
-				v = math.Sqrt(v)
+				of = deviation
 			}
-			return value.OfFloat(v)
+			return value.OfFloat(of(a.n, &a.total, &s.parts[f.parts[1]].(*squares).total))
 		}
 	}
 	return null

@@ -90,10 +90,6 @@ func naive(rows []Row, f Feature, in int, at int64) value.Value {
 		}
 		return sum, squares, odd
 	}
-	nearest := func(r *big.Rat) float64 {
-		x, _ := r.Float64()
-		return x
-	}
 	n := len(all)
 	null := value.Null(f.Result())
 	switch f.Function {
@@ -155,9 +151,9 @@ func naive(rows []Row, f Feature, in int, at int64) value.Value {
 	case f.Function == Sum && special, f.Function == Mean && special:
 		return value.OfFloat(odd)
 	case f.Function == Sum:
-		return value.OfFloat(nearest(sum))
+		return value.OfFloat(nearestOf(sum))
 	case f.Function == Mean:
-		return value.OfFloat(nearest(sum) / float64(n))
+		return value.OfFloat(nearestOf(sum.Quo(sum, new(big.Rat).SetInt64(int64(n)))))
 	case n < 2:
 		return null
 	case special:
@@ -168,9 +164,9 @@ func naive(rows []Row, f Feature, in int, at int64) value.Value {
 	v.Sub(v, sum.Mul(sum, sum))
 	v.Quo(v, count.SetInt64(int64(n)*int64(n-1)))
 	if f.Function == Std {
-		return value.OfFloat(math.Sqrt(nearest(v)))
+		return value.OfFloat(rootOf(v))
 	}
-	return value.OfFloat(nearest(v))
+	return value.OfFloat(nearestOf(v))
 }
 
 func naiveAll(p *Plan, rows []Row, at int64) []value.Value {
@@ -701,8 +697,75 @@ func TestSumsAreExact(t *testing.T) {
 			if w, _ := v.Float64(); variance(int64(len(floats)), &one, &squares) != w {
 				rt.Fatalf("%v: variance %v, want %v", floats, variance(int64(len(floats)), &one, &squares), w)
 			}
+			if w := rootOf(v); deviation(int64(len(floats)), &one, &squares) != w {
+				rt.Fatalf("%v: deviation %v, want %v", floats, deviation(int64(len(floats)), &one, &squares), w)
+			}
+		}
+		if len(floats) > 0 {
+			exact := sumOf(floats)
+			exact.Quo(exact, new(big.Rat).SetInt64(int64(len(floats))))
+			if w := nearestOf(exact); mean(int64(len(floats)), &one) != w {
+				rt.Fatalf("%v: mean %v, want %v", floats, mean(int64(len(floats)), &one), w)
+			}
 		}
 	})
+}
+
+func sumOf(floats []float64) *big.Rat {
+	sum := new(big.Rat)
+	for _, f := range floats {
+		sum.Add(sum, new(big.Rat).SetFloat64(f))
+	}
+	return sum
+}
+
+func nearestOf(x *big.Rat) float64 {
+	f, _ := x.Float64()
+	return f
+}
+
+// rootOf is the float64 nearest to the square root: 5,000 bits are more than any of a
+// float64's squares has.
+func rootOf(x *big.Rat) float64 {
+	f, _ := new(big.Float).Sqrt(new(big.Float).SetPrec(5000).SetRat(x)).Float64()
+	return f
+}
+
+// Where a sum or a square leaves the range of a float64, and where a result is rounded twice.
+func TestMeansAndDeviationsAreRoundedOnce(t *testing.T) {
+	for _, c := range []struct {
+		values          []float64
+		mean, deviation float64
+	}{
+		{[]float64{1.7e308, 1.7e308}, 1.7e308, 0},
+		{[]float64{-1.7e308, -1.7e308, -1.7e308}, -1.7e308, 0},
+		{[]float64{0.1, 0.2, 0.3}, 0.2, 0.09999999999999999},
+		{[]float64{1e200, 3e200}, 2e200, 1.414213562373095e200},
+		{[]float64{3e-200, 9e-200}, 6e-200, 4.2426406871192855e-200},
+		{[]float64{5e-324, 5e-324, 0}, 5e-324, 5e-324},
+		{[]float64{1 << 53, 1, 1, 1}, 1<<51 + 1, 4503599627370495.5},
+		{[]float64{math.MaxFloat64, -math.MaxFloat64}, 0, math.Inf(1)},
+	} {
+		var sum, squares exact
+		for _, x := range c.values {
+			sum.addFloat(x)
+			squares.addSquare(x)
+		}
+		n := int64(len(c.values))
+		if got := mean(n, &sum); got != c.mean {
+			t.Errorf("mean of %v: %v, want %v", c.values, got, c.mean)
+		}
+		exact := new(big.Rat)
+		for _, x := range c.values {
+			d := new(big.Rat).SetFloat64(x)
+			d.Sub(d, new(big.Rat).Quo(sumOf(c.values), new(big.Rat).SetInt64(n)))
+			exact.Add(exact, d.Mul(d, d))
+		}
+		want := rootOf(exact.Quo(exact, new(big.Rat).SetInt64(n-1)))
+		if got := deviation(n, &sum, &squares); got != want || got != c.deviation {
+			t.Errorf("deviation of %v: %v, want %v and %v", c.values, got, want, c.deviation)
+		}
+	}
 }
 
 // Equal sets have equal bytes, however they were put together, and bytes read

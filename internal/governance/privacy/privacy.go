@@ -14,9 +14,14 @@
 // # Life of an erasure
 //
 //	requested ──prepared, in the ledger──▶ erasing ──nothing is found any more──▶ done
+//	                                                                          ├──▶ done in part
+//	                                                                          └──▶ not found
 //
 // Each step may be done again, so a crash at any moment is resumed by the next
-// round. An erasure is done when every participant, asked once more, finds nothing.
+// round. An erasure ends when every participant, asked once more, finds nothing. It is
+// done only if no place is left that was not searched; else it is done in part, and
+// names each of these with the reason and the tool for it. Where nobody by the key was
+// ever seen, the state is not found: the key may be mistyped.
 //
 // # What is kept of the person
 //
@@ -38,6 +43,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -54,8 +60,13 @@ type State string
 const (
 	Requested State = "requested" // on record; nothing was removed
 	Erasing   State = "erasing"
-	Done      State = "done"
+	Done      State = "done"         // every place was searched
+	InPart    State = "done_in_part" // Unsearched names the places that were not
+	NotFound  State = "not_found"    // nobody by this key was ever seen
 )
+
+// Ended reports whether nothing more will happen.
+func (s State) Ended() bool { return s == Done || s == InPart || s == NotFound }
 
 // Erasure is the request to erase one person, what became of it, and, once it is
 // done, the certificate. It names the person by the pseudonym only.
@@ -64,21 +75,24 @@ type Erasure struct {
 	Project   string `json:"project"`
 	Entity    string `json:"entity"`
 	Pseudonym string `json:"pseudonym" doc:"HMAC of the entity and its key: the same for the same person, and nothing that the key can be read from"`
-	State     State  `json:"state" enum:"requested,erasing,done"`
+	State     State  `json:"state" enum:"requested,erasing,done,done_in_part,not_found" doc:"done: every place was searched. done_in_part: see unsearched. not_found: nobody by this key was ever seen, so check the key"`
 	Reason    string `json:"reason" doc:"Why, and what the request is called elsewhere; names no person"`
 	// Restored says that a backup had brought the person back.
-	Restored    bool      `json:"restored,omitempty" doc:"The person had come back with a backup, and was erased again"`
-	RequestedBy string    `json:"requested_by"`
-	RequestedAt time.Time `json:"requested_at"`
-	Deadline    time.Time `json:"deadline" doc:"When it has to be done"`
-	DoneAt      time.Time `json:"done_at,omitzero"`
-	Late        bool      `json:"late,omitempty" doc:"It was done after the deadline"`
-	Places      []Place   `json:"places" doc:"What was removed, and where"`
-	Unsearched  []string  `json:"unsearched,omitempty" doc:"What was made of the person's rows and has no column that says whose a row is; a person has to look"`
-	Models      []string  `json:"models,omitempty" doc:"Model versions that were trained on rows of the person; they are flagged"`
-	Trouble     string    `json:"trouble,omitempty" doc:"Why it is not done yet; it is tried again"`
-	Ledger      int64     `json:"ledger,omitempty" doc:"Number of its line in the erasure ledger"`
-	LedgerHash  string    `json:"ledger_hash,omitempty" doc:"Digest of that line, which covers all lines before"`
+	Restored    bool         `json:"restored,omitempty" doc:"The person had come back with a backup, and was erased again"`
+	RequestedBy string       `json:"requested_by"`
+	RequestedAt time.Time    `json:"requested_at"`
+	Deadline    time.Time    `json:"deadline" doc:"When it has to be done"`
+	DoneAt      time.Time    `json:"done_at,omitzero"`
+	Late        bool         `json:"late,omitempty" doc:"It was done after the deadline"`
+	Places      []Place      `json:"places" doc:"What was removed, and where"`
+	Deleted     []Place      `json:"deleted,omitempty" doc:"Versions with rows of the person that somebody had deleted before; what was made of them may remain"`
+	Searched    []string     `json:"searched,omitempty" doc:"Kinds of places that were searched"`
+	Unsearched  []Unsearched `json:"unsearched,omitempty" doc:"Places that were not searched, or where the person may remain"`
+	Models      []string     `json:"models,omitempty" doc:"Model versions that were trained on rows of the person; they are flagged"`
+	Note        string       `json:"note,omitempty" doc:"What to do when nobody by this key was ever seen"`
+	Trouble     string       `json:"trouble,omitempty" doc:"Why it is not done yet; it is tried again"`
+	Ledger      int64        `json:"ledger,omitempty" doc:"Number of its line in the erasure ledger"`
+	LedgerHash  string       `json:"ledger_hash,omitempty" doc:"Digest of that line, which covers all lines before"`
 }
 
 // Place is where rows of the person were.
@@ -91,10 +105,32 @@ type Place struct {
 	Note string `json:"note,omitempty"`
 }
 
+// Unsearched is a place that was not searched for the person, or in which the person
+// may remain.
+type Unsearched struct {
+	Kind   string `json:"kind" doc:"artifacts, checkpoints, job logs, backups …"`
+	Name   string `json:"name" doc:"Such as sums@4, or the ID of a run or job"`
+	Reason string `json:"reason"`
+	Tool   string `json:"tool,omitempty" doc:"Command that searches or removes it"`
+	// Seen says that the key was found in it as text.
+	Seen bool `json:"seen,omitempty" doc:"The person's key is in it, as text"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler: certificates of earlier releases have the
+// names only.
+func (u *Unsearched) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '"' {
+		return json.Unmarshal(b, &u.Name)
+	}
+	type plain Unsearched
+	return json.Unmarshal(b, (*plain)(u))
+}
+
 // Found is what a participant knows of a person.
 type Found struct {
 	Places     []Place
-	Unsearched []string
+	Deleted    []Place // had rows of the person when they were deleted
+	Unsearched []Unsearched
 	Models     []string // trained on rows of the person
 }
 
@@ -153,6 +189,9 @@ func (s Subject) Is(values []string) bool {
 
 // Values are those of the person; ok is false after a restore, when only Is knows.
 func (s Subject) Values() (values []string, ok bool) { return s.values, len(s.values) > 0 }
+
+// Pseudonym is that of the person: see Pseudonym of Service.
+func (s Subject) Pseudonym() [sha256.Size]byte { return s.pseudonym }
 
 // Memo is what the participant of a kind prepared.
 func (s Subject) Memo(kind string) []byte { return s.memo[kind] }

@@ -3,6 +3,8 @@ package privacy_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,6 +43,8 @@ func (d *door) Allow(_ context.Context, action policy.Action, _ policy.Object) e
 // shelf is a place that keeps rows, by the key of whose they are.
 type shelf struct {
 	rows  map[string]int64
+	was   map[string]int64 // of versions that were deleted
+	left  []privacy.Unsearched
 	again int   // so many times the person is there again after it was erased
 	fails error // of Erase
 	memo  string
@@ -53,6 +57,11 @@ func (s *shelf) Find(_ context.Context, who privacy.Subject) (f privacy.Found, e
 	for key, n := range s.rows {
 		if who.Is([]string{key}) {
 			f.Places = append(f.Places, privacy.Place{Name: "top", Rows: n})
+		}
+	}
+	for key, n := range s.was {
+		if who.Is([]string{key}) {
+			f.Deleted = append(f.Deleted, privacy.Place{Name: "attic@1", Rows: n})
 		}
 	}
 	return f, nil
@@ -134,10 +143,13 @@ func (p *place) open() {
 		},
 		Where: func(context.Context, string, string) (privacy.Where, error) { return p.where, nil },
 		Trained: func(_ context.Context, _ string, f privacy.Found, id privacy.ID) ([]string, error) {
-			if len(f.Places) == 0 {
+			if len(f.Places)+len(f.Deleted) == 0 {
 				return nil, nil
 			}
 			return []string{"churn@1 " + string(id)}, nil
+		},
+		Beyond: func(context.Context, privacy.Subject, privacy.Found) ([]privacy.Unsearched, []string, error) {
+			return p.shelf.left, []string{"notes"}, nil
 		},
 		Now: func() time.Time { return p.now },
 	})
@@ -388,4 +400,93 @@ func TestErasureTakesTwo(t *testing.T) {
 			t.Errorf("who requested it may no longer: %v", err)
 		}
 	})
+}
+
+// end asks for an erasure, carries it to its end and gives the certificate, whose digest
+// has to be the one in the audit log.
+func (p *place) end(values ...string) (privacy.Erasure, string) {
+	p.t.Helper()
+	e, err := p.Request(p.user(), p.ask(values...))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := p.Certificate(p.user(), "shop", e.ID); !fault.Is(err, fault.Conflict) {
+		p.t.Errorf("a certificate of what has not ended: %v", err)
+	}
+	if err := p.RunOnce(p.t.Context()); err != nil {
+		p.t.Fatal(err)
+	}
+	file, err := p.Certificate(p.user(), "shop", e.ID)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var leaves [][]byte
+	if err := p.db.View(p.t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		return tx.NewRaw("SELECT body FROM store_stream").Scan(ctx, &leaves)
+	}); err != nil {
+		p.t.Fatal(err)
+	}
+	digest := sha256.Sum256(file)
+	if !bytes.Contains(bytes.Join(leaves, nil), []byte(hex.EncodeToString(digest[:]))) {
+		p.t.Errorf("the digest of %s is not in the audit log", file)
+	}
+	return p.one(e.ID), string(file)
+}
+
+// TestHowItEnds: done is said only when every place was searched; a key that nobody has
+// is not done.
+func TestHowItEnds(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, p *place) {
+		t.Helper()
+		if e, _ := p.end("canary-typo"); e.State != privacy.NotFound || !strings.Contains(e.Note, "Check the key") || len(e.Places) != 0 {
+			t.Errorf("a mistyped key: %+v", e)
+		}
+		if e, _ := p.end("canary-typo"); e.State != privacy.NotFound {
+			t.Errorf("a mistyped key, asked twice: %+v", e)
+		}
+		if e, file := p.end(canary); e.State != privacy.Done || !slices.Equal(e.Searched, []string{"notes", "shelf"}) || !strings.Contains(file, `"state":"done"`) {
+			t.Errorf("%+v %s", e, file)
+		}
+		// Who was erased is known, though nothing is left.
+		if e, _ := p.end(canary); e.State != privacy.Done || len(e.Places) != 0 {
+			t.Errorf("asked again: %+v", e)
+		}
+		p.shelf.left = []privacy.Unsearched{{Kind: "backups", Name: "monday", Reason: "it is a copy", Tool: "falaj backup remove monday"}}
+		e, file := p.end("badr")
+		if e.State != privacy.InPart || !slices.Equal(e.Unsearched, p.shelf.left) || !strings.Contains(file, "monday") {
+			t.Errorf("with a place that was not searched: %+v %s", e, file)
+		}
+		// A note that has the key says that somebody by it was seen.
+		p.shelf.left[0].Seen = true
+		if e, _ := p.end("carla"); e.State != privacy.InPart {
+			t.Errorf("seen as text: %+v", e)
+		}
+		p.shelf.left, p.shelf.was = nil, map[string]int64{"dana": 2}
+		e, _ = p.end("dana")
+		if want := (privacy.Place{Kind: "shelf", Name: "attic@1", Rows: 2}); e.State != privacy.Done || len(e.Deleted) != 1 || e.Deleted[0] != want || len(e.Models) != 1 {
+			t.Errorf("in what was deleted: %+v", e)
+		}
+		if _, err := p.Certificate(p.user(), "other", e.ID); !fault.Is(err, fault.NotFound) {
+			t.Errorf("in another project: %v", err)
+		}
+	})
+}
+
+// TestEarlierCertificates: what an earlier release wrote keeps its bytes.
+func TestEarlierCertificates(t *testing.T) {
+	p := newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") })
+	const doc = `{"id":"ers_1","project":"shop","entity":"customer","pseudonym":"00","state":"done","reason":"r","places":[],"unsearched":["sums@4"],"requested_by":"usr_1"}`
+	if err := p.db.Update(t.Context(), "shop", func(ctx context.Context, tx *store.Tx) error {
+		_, err := tx.NewRaw("INSERT INTO privacy_erasure (id, project, entity, pseudonym, state, ledger, hash, doc) VALUES ('ers_1', 'shop', 'customer', '00', 'done', 0, '', ?)", doc).Exec(ctx)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	file, err := p.Certificate(p.user(), "shop", "ers_1")
+	if want := `{"entity":"customer","id":"ers_1","places":[],"project":"shop","pseudonym":"00","reason":"r","requested_by":"usr_1","state":"done","unsearched":["sums@4"]}`; err != nil || string(file) != want {
+		t.Errorf("%s %v", file, err)
+	}
+	if e := p.one("ers_1"); len(e.Unsearched) != 1 || e.Unsearched[0].Name != "sums@4" {
+		t.Errorf("%+v", e)
+	}
 }

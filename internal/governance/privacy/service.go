@@ -2,8 +2,10 @@ package privacy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -65,8 +67,12 @@ type Config struct {
 	// Trained names the models that were trained on what has rows of the person, and
 	// flags them when there is an erasure; nil knows of none.
 	Trained func(ctx context.Context, project string, f Found, erasure ID) ([]string, error)
-	Log     *slog.Logger     // nil discards
-	Now     func() time.Time // nil is time.Now
+	// Beyond names the places that no participant searches and that may have something
+	// of the person, given what was found; nil knows of none. kinds are those that it
+	// searched itself.
+	Beyond func(ctx context.Context, s Subject, f Found) (left []Unsearched, kinds []string, err error)
+	Log    *slog.Logger     // nil discards
+	Now    func() time.Time // nil is time.Now
 }
 
 // Service is the only way to erasures. Safe for concurrent use.
@@ -148,7 +154,27 @@ func (s *Service) Look(ctx context.Context, a Ask) (Found, error) {
 	if err == nil {
 		err = s.trained(ctx, subject, &f)
 	}
+	if err == nil {
+		_, err = s.beyond(ctx, subject, &f)
+	}
 	return f, err
+}
+
+// beyond adds the places that no participant searches, and gives the kinds of places
+// that were searched.
+func (s *Service) beyond(ctx context.Context, subject Subject, f *Found) (searched []string, err error) {
+	for _, p := range s.participants {
+		searched = append(searched, p.Kind())
+	}
+	if s.cfg.Beyond != nil {
+		left, kinds, err := s.cfg.Beyond(ctx, subject, *f)
+		if err != nil {
+			return nil, fault.Wrap(err, "looking for places that are not searched")
+		}
+		f.Unsearched = mergeUnsearched(f.Unsearched, left)
+		searched = append(searched, kinds...)
+	}
+	return merge(nil, searched), nil
 }
 
 // find asks every participant.
@@ -179,7 +205,13 @@ func (f *Found) add(kind string, g Found) {
 		p.Kind = kind
 		f.Places = append(f.Places, p)
 	}
-	f.Unsearched = merge(f.Unsearched, g.Unsearched)
+	for _, p := range g.Deleted {
+		p.Kind = kind
+		if !slices.ContainsFunc(f.Deleted, func(q Place) bool { return q.Kind == p.Kind && q.Name == p.Name }) {
+			f.Deleted = append(f.Deleted, p)
+		}
+	}
+	f.Unsearched = mergeUnsearched(f.Unsearched, g.Unsearched)
 	f.Models = merge(f.Models, g.Models)
 }
 
@@ -187,6 +219,22 @@ func merge(a, b []string) []string {
 	a = append(slices.Clip(a), b...)
 	slices.Sort(a)
 	return slices.Compact(a)
+}
+
+// mergeUnsearched has each place once: what is said of it last.
+func mergeUnsearched(a, b []Unsearched) []Unsearched {
+	all := slices.Clone(a)
+	for _, u := range b {
+		if i := slices.IndexFunc(all, func(o Unsearched) bool { return o.Kind == u.Kind && o.Name == u.Name }); i >= 0 {
+			all[i] = u
+		} else {
+			all = append(all, u)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Unsearched) int {
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+	})
+	return all
 }
 
 // subject checks what is asked, and who asks.
@@ -218,6 +266,18 @@ func (s *Service) subject(ctx context.Context, a *Ask) (Subject, error) {
 type secret struct {
 	Values []string          `json:"values,omitempty"`
 	Memo   map[string][]byte `json:"memo,omitempty"`
+}
+
+// Pseudonym names a person: HMAC-SHA-256 of the entity and its key under a key that
+// serves erasures only. Who keeps it, sealed by Box, can later be asked for a person whose
+// rows are gone.
+func (s *Service) Pseudonym(project, entity string, values []string) [sha256.Size]byte {
+	return pseudonym(s.cfg.Key, project, entity, values)
+}
+
+// Box seals what is kept of persons for later erasures.
+func (s *Service) Box(ctx context.Context, project string) (tink.AEAD, error) {
+	return s.cfg.Sealer.AEAD(ctx, project, owner)
 }
 
 // place is what the sealed bytes are bound to.
@@ -420,8 +480,8 @@ func (s *Service) Touching(ctx context.Context, tx *store.Tx, p string, places [
 		}
 		for _, r := range rows {
 			before = r.ID
-			had := slices.ContainsFunc(r.Places, func(at Place) bool { return slices.Contains(places, at.Name) })
-			if had || slices.ContainsFunc(r.Unsearched, func(name string) bool { return slices.Contains(places, name) }) {
+			had := slices.ContainsFunc(slices.Concat(r.Places, r.Deleted), func(at Place) bool { return slices.Contains(places, at.Name) })
+			if had || slices.ContainsFunc(r.Unsearched, func(u Unsearched) bool { return slices.Contains(places, u.Name) }) {
 				ids = append(ids, string(r.ID))
 			}
 		}
@@ -458,7 +518,7 @@ func (s *Service) Gone(ctx context.Context, p string) (all []Gone, err error) {
 			if err != nil && !fault.Is(err, fault.NotFound) {
 				return err
 			}
-			if r.State == Done {
+			if r.State.Ended() {
 				g.Until = r.DoneAt
 			}
 			all = append(all, g)
@@ -548,21 +608,27 @@ func (s *Service) run(ctx context.Context, r Row) (err error) {
 		return fault.New(fault.Conflict, "%s %s has %d rows of the person again", p.Kind, p.Name, p.Rows).
 			WithHint("Somebody wrote them meanwhile. They are erased in the next round.")
 	}
-	r.Unsearched = merge(r.Unsearched, left.Unsearched)
-	f := Found{Places: r.Places, Unsearched: r.Unsearched, Models: r.Models}
+	f := Found{Places: r.Places, Deleted: r.Deleted, Unsearched: r.Unsearched, Models: r.Models}
+	f.add("", Found{Unsearched: left.Unsearched})
+	for _, p := range left.Deleted {
+		f.add(p.Kind, Found{Deleted: []Place{p}})
+	}
 	if err := s.trained(ctx, subject, &f); err != nil {
 		return err
 	}
-	r.Models = f.Models
+	if r.Searched, err = s.beyond(ctx, subject, &f); err != nil {
+		return err
+	}
+	r.Deleted, r.Unsearched, r.Models = f.Deleted, f.Unsearched, f.Models
 	return s.conclude(ctx, r)
 }
 
 // take notes what was removed. A place that comes again, because a crash came
 // between, is noted once.
 func (e *Erasure) take(kind string, f Found) {
-	g := Found{Unsearched: e.Unsearched, Models: e.Models}
+	g := Found{Deleted: e.Deleted, Unsearched: e.Unsearched, Models: e.Models}
 	g.add(kind, f)
-	e.Unsearched, e.Models = g.Unsearched, g.Models
+	e.Deleted, e.Unsearched, e.Models = g.Deleted, g.Unsearched, g.Models
 	for _, p := range g.Places {
 		i := slices.IndexFunc(e.Places, func(q Place) bool { return q.Kind == p.Kind && q.Name == p.Name })
 		if i < 0 {
@@ -631,6 +697,10 @@ func Canonical(e Erasure) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return canonical(b)
+}
+
+func canonical(b []byte) ([]byte, error) {
 	var value any
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber() // whole numbers only
@@ -662,11 +732,59 @@ func Canonical(e Erasure) ([]byte, error) {
 	return plain, nil
 }
 
+// Certificate is the certificate of an erasure that has ended: the bytes whose digest
+// the audit log has. Needs erasure.read. Error: fault.Conflict while it is under way.
+func (s *Service) Certificate(ctx context.Context, p string, id ID) ([]byte, error) {
+	e, err := s.One(ctx, p, id)
+	if err != nil {
+		return nil, err
+	}
+	if !e.State.Ended() {
+		return nil, fault.New(fault.Conflict, "erasure %s is %s and has no certificate yet", id, e.State).WithHint("See how far it is: falaj erase show %s.", id)
+	}
+	var doc []byte
+	// As it was written then: a later release may know other fields.
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		doc, err = s.cfg.Store.Document(ctx, tx, id)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	return canonical(doc)
+}
+
+// known reports whether somebody by this key was seen: in what was found, as text, or
+// by an erasure before.
+func (s *Service) known(ctx context.Context, r Row) (yes bool, err error) {
+	if r.Restored || len(r.Deleted) > 0 || slices.ContainsFunc(r.Places, func(p Place) bool { return p.Rows > 0 }) ||
+		slices.ContainsFunc(r.Unsearched, func(u Unsearched) bool { return u.Seen }) {
+		return true, nil
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		yes, err = s.cfg.Store.Erased(ctx, tx, r.Project, r.Entity, r.Pseudonym)
+		return err
+	})
+	return yes, err
+}
+
 // conclude makes the certificate; its digest is in the audit log, so it cannot be
 // changed afterwards without being noticed.
 func (s *Service) conclude(ctx context.Context, r Row) error {
 	r.Tokens, r.Where = nil, Where{} // the ledger has them
-	r.State, r.Sealed, r.Trouble, r.DoneAt = Done, nil, "", s.cfg.Now().UTC().Truncate(time.Microsecond)
+	known, err := s.known(ctx, r)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !known:
+		r.State = NotFound
+		r.Note = "Nobody by this key was seen in any place that was searched, nor erased before. Check the key, and the order of the join keys of entity " + r.Entity + "."
+	case len(r.Unsearched) > 0:
+		r.State = InPart
+	default:
+		r.State = Done
+	}
+	r.Sealed, r.Trouble, r.DoneAt = nil, "", s.cfg.Now().UTC().Truncate(time.Microsecond)
 	r.Late = r.DoneAt.After(r.Deadline)
 	certificate, err := Canonical(r.Erasure)
 	if err != nil {
@@ -681,11 +799,11 @@ func (s *Service) conclude(ctx context.Context, r Row) error {
 			return err
 		}
 		return s.record(ctx, tx, r.Erasure, map[string]any{
-			"phase": "done", "places": len(r.Places), "rows": rows, "models": len(r.Models), "late": r.Late, "certificate": hashOf(certificate),
+			"phase": string(r.State), "places": len(r.Places), "unsearched": len(r.Unsearched), "rows": rows, "models": len(r.Models), "late": r.Late, "certificate": hashOf(certificate),
 		})
 	})
 	if err == nil {
-		s.cfg.Log.InfoContext(ctx, "a person was erased", slog.String("erasure", string(r.ID)), slog.String("project", r.Project), slog.Int("places", len(r.Places)))
+		s.cfg.Log.InfoContext(ctx, "an erasure ended", slog.String("state", string(r.State)), slog.String("erasure", string(r.ID)), slog.String("project", r.Project), slog.Int("places", len(r.Places)))
 	}
 	return err
 }
@@ -710,7 +828,7 @@ func (s *Service) Recover(ctx context.Context) error {
 		}
 		for _, l := range lines {
 			r, err := s.cfg.Store.Find(ctx, tx, l.ID)
-			if fault.Is(err, fault.NotFound) || err == nil && r.Restored && r.State != Done || err == nil && r.State == Requested {
+			if fault.Is(err, fault.NotFound) || err == nil && r.Restored && !r.State.Ended() || err == nil && r.State == Requested {
 				again = append(again, l)
 				continue
 			}

@@ -23,7 +23,11 @@ type Store interface {
 	// Put inserts an erasure or takes the place of the one with its ID. A transaction
 	// that takes the sealed bytes away is scrubbed.
 	Put(ctx context.Context, tx *store.Tx, r Row) error
-	// Open lists erasures that are not done, of all projects, oldest first.
+	// Document is an erasure as it was put: JSON with the fields of then.
+	Document(ctx context.Context, tx *store.Tx, id ID) ([]byte, error)
+	// Erased reports whether an erasure of the person ended before as done, in part too.
+	Erased(ctx context.Context, tx *store.Tx, project, entity, pseudonym string) (bool, error)
+	// Open lists erasures that have not ended, of all projects, oldest first.
 	Open(ctx context.Context, tx *store.Tx, limit int) ([]Row, error)
 	// CountOpen is how many these are.
 	CountOpen(ctx context.Context, tx *store.Tx) (int, error)

@@ -148,6 +148,14 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	Refuse(w, a.Status(err), err)
 }
 
+// noView is the error for a view that is not there, which may be an on-demand one of Feast's.
+func noView(err error) error {
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind == fault.NotFound {
+		err = f.WithHint("%s", strings.TrimSpace(f.Hint+" On-demand feature views of Feast are not known here: declare what one computes as `computed` of a FeatureService, and ask for that service by feature_service."))
+	}
+	return classError{err, "FeatureViewNotFoundException"}
+}
+
 // classError names the class of Feast's that an error is there; others are
 // FeastError.
 type classError struct {

@@ -1,10 +1,8 @@
 package feast
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -21,6 +19,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 )
 
 // Offline is Feast's offline server: commands that come by Arrow Flight. The
@@ -94,13 +93,8 @@ type command struct {
 
 func read(b []byte) (command, error) {
 	var c command
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&c); err != nil {
+	if err := jsondoc.Decode(b, &c, jsondoc.Known); err != nil {
 		return c, fault.New(fault.Invalid, "the command is not understood: %v", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return c, fault.New(fault.Invalid, "the command has something after its end")
 	}
 	return c, nil
 }
@@ -212,7 +206,7 @@ func (o *Offline) entities(ctx context.Context, c command, sent io.Reader) (arra
 
 func missingView(err error) error {
 	if fault.Is(err, fault.NotFound) {
-		return classError{err, "FeatureViewNotFoundException"}
+		return noView(err)
 	}
 	return err
 }
@@ -328,7 +322,7 @@ func (o *Offline) source(ctx context.Context, p project.Name, c command) (datase
 	var s struct {
 		Name string `json:"name"` // beside much that is about other stores
 	}
-	if err := json.Unmarshal([]byte(c.Proto), &s); err != nil {
+	if err := jsondoc.Decode([]byte(c.Proto), &s); err != nil {
 		return dataset.Version{}, fault.New(fault.Invalid, "the data source is not understood: %v", err)
 	}
 	_, v, err := o.dataset(ctx, p, s.Name)

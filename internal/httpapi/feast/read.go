@@ -68,11 +68,10 @@ func (a *API) read(r *http.Request, p project.Name) (answer, error) {
 	got, err := a.Features.Online(r.Context(), ask)
 	if err != nil {
 		if fault.Is(err, fault.NotFound) {
-			class := "FeatureViewNotFoundException"
-			if in.Service != "" {
-				class = "FeatureServiceNotFoundException"
+			if in.Service == "" {
+				return answer{}, noView(err)
 			}
-			err = classError{err, class}
+			err = classError{err, "FeatureServiceNotFoundException"}
 		}
 		return answer{}, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 )
 
 // decode reads a request. Unknown fields are refused: what they ask for would not
@@ -22,16 +23,7 @@ import (
 func decode(r *http.Request, into any) error { return decodeFrom(r.Body, into) }
 
 func decodeFrom(body io.Reader, into any) error {
-	d := json.NewDecoder(body)
-	d.DisallowUnknownFields()
-	d.UseNumber()
-	err := d.Decode(into)
-	if err == nil {
-		if _, more := d.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("there is more after its end")
-		}
-	}
-	return refused(err)
+	return refused(jsondoc.DecodeFrom(body, into, jsondoc.Known))
 }
 
 // refused is the error of a body that could not be read.

@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 )
 
 func (a *API) config(*http.Request) (any, error) {
@@ -90,7 +91,7 @@ func (a *API) table(r *http.Request) (any, error) {
 func decoded[Q any](f func(a *API, r *http.Request, q Q) (any, error)) func(*API, *http.Request) (any, error) {
 	return func(a *API, r *http.Request) (any, error) {
 		var q Q
-		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+		if err := jsondoc.DecodeFrom(r.Body, &q); err != nil {
 			if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 				return nil, tooLarge
 			}

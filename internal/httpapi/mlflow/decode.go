@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 	"github.com/falaj-ml/falaj/internal/membudget"
 )
 
@@ -77,18 +78,15 @@ func parseBody(ctx context.Context, b []byte) (map[string]any, error) {
 		return map[string]any{}, nil
 	}
 	var v any
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	if err := d.Decode(&v); err != nil {
+	if err := jsondoc.Decode(b, &v); err != nil {
 		return nil, fault.New(fault.Invalid, "the request's body is not JSON: %w", err)
 	}
 	if s, ok := v.(string); ok {
 		if err := membudget.CheckJSON(ctx, []byte(s)); err != nil {
 			return nil, err
 		}
-		d := json.NewDecoder(strings.NewReader(s))
-		d.UseNumber()
-		if err := d.Decode(&v); err != nil {
+		v = nil
+		if err := jsondoc.Decode([]byte(s), &v); err != nil {
 			return nil, fault.New(fault.Invalid, "the request's body is not JSON: %w", err)
 		}
 	}

@@ -23,6 +23,7 @@ func decode(body []byte, head int) (*ask, error) {
 	defer func() { s.buf = nil }() // the request may live longer than its JSON
 	var raw []rawInput
 	var seen uint
+	var others map[string]bool
 	for ok := s.open('{', '}'); ok; ok = s.more('}') {
 		switch key := s.key(); string(key) {
 		case "id":
@@ -38,7 +39,7 @@ func decode(body []byte, head int) (*ask, error) {
 			s.first(&seen, 3, "outputs")
 			s.outputs(a)
 		default:
-			s.skip()
+			s.other(&others, key)
 		}
 	}
 	s.end()
@@ -139,6 +140,7 @@ func (s *scanner) input() (t runtime.Tensor, size int64) {
 	size = -1
 	data := -1 // where it is
 	var seen uint
+	var others map[string]bool
 	for ok := s.open('{', '}'); ok; ok = s.more('}') {
 		switch key := s.key(); string(key) {
 		case "name":
@@ -174,7 +176,7 @@ func (s *scanner) input() (t runtime.Tensor, size int64) {
 				s.skip()
 			}
 		default:
-			s.skip()
+			s.other(&others, key)
 		}
 	}
 	if s.err != nil {
@@ -220,6 +222,7 @@ func (s *scanner) outputs(a *ask) {
 		var name string
 		var w wanted
 		var seen uint
+		var others map[string]bool
 		for ok := s.open('{', '}'); ok; ok = s.more('}') {
 			switch key := s.key(); string(key) {
 			case "name":
@@ -229,7 +232,7 @@ func (s *scanner) outputs(a *ask) {
 				s.first(&seen, 1, "the parameters of an output")
 				s.parameters(w.parameter)
 			default:
-				s.skip()
+				s.other(&others, key)
 			}
 		}
 		if s.err != nil {
@@ -242,8 +245,8 @@ func (s *scanner) outputs(a *ask) {
 }
 
 // encode writes an inference answer: JSON, and the bytes of the outputs that follow
-// it, which nobody may change. NaN and infinities, for which JSON has no form,
-// become null.
+// it, which nobody may change. NaN is null, as it may be in requests; an infinity, for which
+// JSON has no form, is refused, as it is in requests. Error: fault.Invalid.
 func (a *ask) encode(dst []byte, version, id string, outputs []runtime.Tensor) (head []byte, raw [][]byte, err error) {
 	dst = append(dst, `{"model_name":`...)
 	dst = quote(dst, a.Name)
@@ -314,9 +317,9 @@ func values(dst []byte, t runtime.Tensor) ([]byte, error) {
 	case []int64:
 		return list(dst, data, func(b []byte, v int64) []byte { return strconv.AppendInt(b, v, 10) }), nil
 	case []float32:
-		return list(dst, data, func(b []byte, v float32) []byte { return number(b, float64(v), 32) }), nil
+		return decimals(dst, t.Name, data, 32)
 	case []float64:
-		return list(dst, data, func(b []byte, v float64) []byte { return number(b, v, 64) }), nil
+		return decimals(dst, t.Name, data, 64)
 	case []string:
 		for i, v := range data {
 			if !utf8.ValidString(v) { // JSON would have other bytes
@@ -338,11 +341,21 @@ func list[T any](dst []byte, data []T, one func([]byte, T) []byte) []byte {
 	return dst
 }
 
-func number(dst []byte, v float64, bits int) []byte {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return append(dst, "null"...)
+func decimals[T float32 | float64](dst []byte, output string, data []T, bits int) ([]byte, error) {
+	for i, x := range data {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		switch v := float64(x); {
+		case math.IsNaN(v):
+			dst = append(dst, "null"...)
+		case math.IsInf(v, 0):
+			return nil, fault.New(fault.Invalid, "output %q: element %d is an infinity and has no JSON form", output, i).WithHint("Ask for it as binary data.")
+		default:
+			dst = strconv.AppendFloat(dst, v, 'g', -1, bits)
+		}
 	}
-	return strconv.AppendFloat(dst, v, 'g', -1, bits)
+	return dst, nil
 }
 
 // quote writes a string.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 	"github.com/falaj-ml/falaj/internal/serving"
 )
 
@@ -116,7 +117,7 @@ func (a *API) bodyOf(r *http.Request, into any) error {
 	if err != nil || len(strings.TrimSpace(string(b))) == 0 {
 		return err
 	}
-	if err := json.Unmarshal(b, into); err != nil {
+	if err := jsondoc.Decode(b, into); err != nil {
 		return fault.New(fault.Invalid, "the request is not JSON as it should be: %v", err)
 	}
 	return nil

@@ -1,13 +1,15 @@
 package oip
 
 import (
-	"encoding/json"
 	"errors"
 	"math"
 	"strconv"
 	"unsafe"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 	"github.com/falaj-ml/falaj/internal/serving/inference"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
@@ -16,7 +18,7 @@ import (
 const maxDepth = 64
 
 // scanner reads JSON once, from left to right, and makes nothing of what the
-// protocol has no word for. It takes exactly what encoding/json takes; a fuzz
+// protocol has no word for. It takes exactly what package jsondoc takes, and NaN; a fuzz
 // target compares them. The first error stays, and ends every loop.
 type scanner struct {
 	buf   []byte // UTF-8
@@ -120,13 +122,13 @@ func (s *scanner) quoted() []byte {
 			if plain {
 				return s.buf[start+1 : s.pos-1]
 			}
-			var out string
-			if err := json.Unmarshal(s.buf[start:s.pos], &out); err != nil {
+			out, err := jsontext.AppendUnquote(nil, s.buf[start:s.pos]) // which refuses half surrogate pairs
+			if err != nil {
 				s.pos = start
-				s.want("a string")
+				s.want("a string of whole characters")
 				return nil
 			}
-			return []byte(out)
+			return out
 		case c == '\\':
 			plain = false
 			s.pos++
@@ -190,8 +192,29 @@ func (s *scanner) literal(word string) bool {
 	return true
 }
 
-// skip passes over any value.
-func (s *scanner) skip() { s.scalar() }
+// skip passes over any value. The names of an object in it are there once, too.
+func (s *scanner) skip() {
+	c, from := s.next(), s.pos
+	s.scalar()
+	if s.err != nil || c != '{' && c != '[' {
+		return
+	}
+	if e, ok := errors.AsType[*jsondoc.Error](jsondoc.Check(s.buf[from:s.pos])); ok {
+		s.fail("the request is not an inference request in JSON: byte %d: %s", int64(from)+e.Offset+1, e.What)
+	}
+}
+
+// other passes over a member that the protocol has no word for, and that is there once.
+func (s *scanner) other(seen *map[string]bool, key []byte) {
+	if (*seen)[string(key)] {
+		s.fail("the request has %.80q twice", key)
+	}
+	if *seen == nil {
+		*seen = map[string]bool{}
+	}
+	(*seen)[string(key)] = true
+	s.skip()
+}
 
 // scalar is a value that is a string, a bool, an int64, a uint64 or a float64; nil
 // for null, and for an array or an object, which it passes over.
@@ -202,11 +225,11 @@ func (s *scanner) scalar() any {
 	case '{':
 		for ok := s.open('{', '}'); ok; ok = s.more('}') {
 			s.key()
-			s.skip()
+			s.scalar()
 		}
 	case '[':
 		for ok := s.open('[', ']'); ok; ok = s.more(']') {
-			s.skip()
+			s.scalar()
 		}
 	case 't', 'f', 'n':
 		switch {
@@ -394,6 +417,9 @@ func (s *scanner) misshapen(t *runtime.Tensor) {
 	}
 }
 
+// infinite refuses an infinity, for which JSON has no form.
+const infinite refusal = "an infinity, which has no JSON form; send the input as binary data"
+
 // refusal is what is wrong with an element.
 type refusal string
 
@@ -447,14 +473,27 @@ func float[T float32 | float64](s *scanner) T {
 	nan := T(math.NaN())
 	switch s.next() {
 	case '"':
-		if string(s.quoted()) == "NaN" { // what clients send for a missing value
+		switch string(s.quoted()) {
+		case "NaN": // what clients send for a missing value
 			return nan
+		case "Infinity", "-Infinity":
+			s.err = infinite
+			return 0
 		}
 		s.err = refusal("not a number")
 		return 0
 	case 'n':
 		if s.literal("null") {
 			return nan
+		}
+	case 'N': // as Python writes it, and Triton reads it
+		if s.literal("NaN") {
+			return nan
+		}
+	case 'I', '-':
+		if s.literal("Infinity") || s.literal("-Infinity") {
+			s.err = infinite
+			return 0
 		}
 	}
 	bits := int(unsafe.Sizeof(T(0))) * 8

@@ -16,11 +16,13 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"unicode/utf8"
 	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/inference"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
@@ -357,8 +359,65 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// FuzzDecode: what is taken is what encoding/json takes, with the same numbers, and
-// its answer is JSON.
+// NaN and infinities follow one rule in requests and answers.
+func TestNumbersThatAreNone(t *testing.T) {
+	request := func(kind, data string) (*ask, error) {
+		body := []byte(`{"inputs":[{"name":"x","shape":[3],"datatype":"` + kind + `","data":[` + data + `]}]}`)
+		return decode(body, len(body))
+	}
+	for _, kind := range []string{"FP32", "FP64"} {
+		a, err := request(kind, `null,"NaN",NaN`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, _, err := a.encode(nil, "1", "", a.Inputs)
+		if err != nil || !strings.Contains(string(out), `"data":[null,null,null]`) {
+			t.Errorf("%s: %s, %v", kind, out, err)
+		}
+		for _, word := range []string{"Infinity", "-Infinity", `"Infinity"`, `"-Infinity"`} {
+			if _, err := request(kind, "1,"+word+",2"); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "element 1") || !strings.Contains(err.Error(), "binary data") {
+				t.Errorf("%s %s: %v", kind, word, err)
+			}
+		}
+		for _, word := range []string{"nan", "inf", "Inf", "+1", `"1"`, "1e999", "-1e999", "-NaN"} {
+			if _, err := request(kind, "1,"+word+",2"); !fault.Is(err, fault.Invalid) {
+				t.Errorf("%s %s: %v", kind, word, err)
+			}
+		}
+	}
+	if _, err := request("FP32", "1,1e300,2"); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "element 1") {
+		t.Errorf("1e300 as FP32: %v", err)
+	}
+	far := runtime.Tensor{Name: "y", Shape: []int64{2}, Datatype: runtime.FP32, Data: []float32{1, float32(math.Inf(-1))}}
+	if _, _, err := (&ask{}).encode(nil, "1", "", []runtime.Tensor{far}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `output "y": element 1 is an infinity`) {
+		t.Error(err)
+	}
+	if _, raw, err := (&ask{binary: true}).encode(nil, "1", "", []runtime.Tensor{far}); err != nil || len(raw) != 1 || len(raw[0]) != 8 {
+		t.Errorf("as bytes: %v, %v", raw, err)
+	}
+}
+
+// Texts that are no characters, and members that come twice, are refused wherever they are.
+func TestStrictRequests(t *testing.T) {
+	const x = `{"name":"x","shape":[1],"datatype":"BYTES","data":["a"]}`
+	for body, want := range map[string]string{
+		`{"inputs":[{"name":"x","shape":[1],"datatype":"BYTES","data":["\ud800"]}]}`:               "element 0",
+		`{"inputs":[{"name":"x\udc00","shape":[1],"datatype":"BYTES","data":["a"]}]}`:              "whole characters",
+		`{"other":1,"inputs":[` + x + `],"\u006fther":2}`:                                          `"other" twice`,
+		`{"inputs":[{"own":1,"own":1,` + x[1:] + `]}`:                                              `"own" twice`,
+		`{"inputs":[` + x + `],"other":{"a":[{"b":1,"b":2}]}}`:                                     `"b" is there twice`,
+		`{"inputs":[` + x + `],"outputs":[{"name":"y","own":1,"own":1}]}`:                          `"own" twice`,
+		`{"Inputs":[` + x + `]}`:                                                                   "no inputs",
+		"{\"inputs\":[{\"name\":\"x\",\"shape\":[1],\"datatype\":\"BYTES\",\"data\":[\"\xe9\"]}]}": "not UTF-8",
+	} {
+		if _, err := decode([]byte(body), len(body)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", body, err, want)
+		}
+	}
+}
+
+// FuzzDecode: what is taken is what package jsondoc takes, and NaN, with the numbers of
+// encoding/json, and its answer is JSON.
 func FuzzDecode(f *testing.F) {
 	add := func(head, raw string) { f.Add([]byte(head+raw), len(head)) }
 	add(`{"id":"1","inputs":[{"name":"X","shape":[2,2],"datatype":"FP32","data":[[1,2],[3,4]]}],"outputs":[{"name":"y"}]}`, "")
@@ -377,8 +436,8 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		if !json.Valid(text) {
-			t.Errorf("taken, and is no JSON: %q", text)
+		if err := jsondoc.Check(bytes.ReplaceAll(text, []byte("NaN"), []byte("null"))); err != nil {
+			t.Errorf("taken, and %v: %q", err, text)
 		}
 		var same struct {
 			Inputs []struct{ Data json.RawMessage }
@@ -432,16 +491,19 @@ func lengthOf(data any) int {
 	return len(b)
 }
 
-// FuzzScan: the scanner takes a value exactly when encoding/json does.
+// FuzzScan: the scanner takes a value exactly when package jsondoc does.
 func FuzzScan(f *testing.F) {
-	for _, s := range []string{`{"a":[1,-0.5e+7,"\u00e9\n",true,null]}`, `[`, `"\ud800"`, `01`, `1.`, `-`, `tru`, "\"\x1f\"", ` [ ] `, `{"a":1,}`, `1e999`} {
+	for _, s := range []string{`{"a":[1,-0.5e+7,"\u00e9\n",true,null]}`, `[`, `"\ud800"`, `01`, `1.`, `-`, `tru`, "\"\x1f\"", ` [ ] `, `{"a":1,}`, `1e999`, `[{"a":1,"\u0061":2}]`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if !utf8.Valid(b) { // which is seen before
+			return
+		}
 		s := scanner{buf: b}
 		s.skip()
 		s.end()
-		if valid := json.Valid(b); valid != (s.err == nil) && !strings.Contains(errorText(s.err), "nests deeper") {
+		if valid := jsondoc.Check(b) == nil; valid != (s.err == nil) && !strings.Contains(errorText(s.err), "nests deeper") {
 			t.Errorf("%q: valid %t, and %v", b, valid, s.err)
 		}
 	})

@@ -400,7 +400,16 @@ func (Store) DropBaselines(ctx context.Context, tx *store.Tx, project, deploymen
 	return err
 }
 
+// Keeps reports whether windows or a baseline of a monitor are kept.
+func (Store) Keeps(ctx context.Context, tx *store.Tx, m monitoring.Monitor) (bool, error) {
+	some, err := tx.NewSelect().Table("monitoring_window").Where("monitor_id = ?", m.ID).Exists(ctx)
+	if err != nil || some {
+		return some, err
+	}
+	return tx.NewSelect().Table("monitoring_baseline").Where("project = ? AND deployment = ?", m.Project, m.Deployment).Exists(ctx)
+}
+
 // Mentions gives the texts of monitors that have a word in them.
-func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
-	return store.Mentions(ctx, tx, "monitoring_monitor", "spec", string(p), word, each)
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
+	return store.Mentions(ctx, tx, store.Mention{Table: "monitoring_monitor", Column: "spec", By: "'monitor ' || name"}, string(p), word, each)
 }

@@ -219,7 +219,12 @@ func (Store) Key(ctx context.Context, tx *store.Tx, p project.Name) (registry.Ke
 	return registry.Key{Project: p, ID: row.ID, Public: row.Public, Private: row.Private}, store.NotFound(err, "project %s has no signing key", p)
 }
 
+// FromRun reports whether a version came from a run.
+func (Store) FromRun(ctx context.Context, tx *store.Tx, p project.Name, run string) (bool, error) {
+	return tx.NewSelect().Table("registry_version").Where("project = ? AND run = ?", p, run).Exists(ctx)
+}
+
 // Mentions gives the texts of model versions that have a word in them.
-func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
-	return store.Mentions(ctx, tx, "registry_version", "datasets", string(p), word, each)
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
+	return store.Mentions(ctx, tx, store.Mention{Table: "registry_version", Column: "datasets", By: "'model ' || model_name || '@' || CAST(number AS TEXT)"}, string(p), word, each)
 }

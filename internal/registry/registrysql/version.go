@@ -168,7 +168,9 @@ var versionColumns = map[string]string{
 func (s Store) SearchVersions(ctx context.Context, tx *store.Tx, p project.Name, q registry.Query) ([]registry.Version, error) {
 	var c condition
 	c.and("t.project = ?", string(p))
-	c.and("t.state <> ?", string(registry.Deleted))
+	if !q.Deleted {
+		c.and("t.state <> ?", string(registry.Deleted))
+	}
 	sqlite := isSQLite(tx)
 	for _, cmp := range q.Where {
 		c.where(cmp, versionColumns, isTimestamp, "registry_version_tag x WHERE x.model = t.model AND x.number = t.number", sqlite)

@@ -162,7 +162,7 @@ func drawn(t *rapid.T) World {
 	for i := range rapid.IntRange(0, 3).Draw(t, "queues") {
 		q := scheduler.Queue{Name: fmt.Sprintf("q%d", i)}
 		if rapid.Bool().Draw(t, "quota") {
-			q.Quota = resource.Amount{CPU: resource.Cores(rapid.Int64Range(1, 12).Draw(t, "cores"))}
+			q.Quota = resource.LimitOf(resource.Amount{CPU: resource.Cores(rapid.Int64Range(1, 12).Draw(t, "cores"))})
 		}
 		w.Start.Queues = append(w.Start.Queues, q)
 	}

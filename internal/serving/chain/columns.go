@@ -329,8 +329,11 @@ func (t *tensorStep) run(ctx context.Context, f *frame) error {
 			return err
 		}
 		if row := fill(out.Data, i, width, f.tensors[c.slot].Data, c.at, step, f.rows); row >= 0 {
-			return fault.New(fault.Invalid, "%s: column %q of row %d is no %s", out.Name, f.ports[t.slot].columns[i], row, t.datatype).
-				WithHint("Round it by a step `compute`: int(math.round(x)).")
+			wrong := fault.New(fault.Invalid, "%s: column %q of row %d is no %s", out.Name, f.ports[t.slot].columns[i], row, t.datatype)
+			if t.datatype == runtime.FP32 {
+				return wrong.WithHint("It is beyond the range of FP32: scale it by a step `compute`.")
+			}
+			return wrong.WithHint("Round it by a step `compute`: int(math.round(x)).")
 		}
 	}
 	f.tensors[t.slot] = out
@@ -354,7 +357,11 @@ func fill(into any, at, width int, from any, start, step, rows int) int {
 		default:
 			get := floatsOf(from)
 			for row := range rows {
-				to[row*width+at] = float32(get(row*step + start))
+				v := get(row*step + start)
+				to[row*width+at] = float32(v)
+				if math.IsInf(float64(float32(v)), 0) && !math.IsInf(v, 0) {
+					return row
+				}
 			}
 		}
 	case []float64:

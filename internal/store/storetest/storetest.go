@@ -132,7 +132,12 @@ func mentions(t *subject) {
 		}
 		for word, want := range map[string][]string{"x_y@": {"say x_y@4", `{"ref":"x_y@1"}`}, "0%!": {"100%!"}, "none": nil} {
 			var got []string
-			if err := store.Mentions(ctx, tx, "suite_note", "body", "a", word, func(text string) { got = append(got, text) }); err != nil {
+			if err := store.Mentions(ctx, tx, store.Mention{Table: "suite_note", Column: "body", By: "'note ' || project"}, "a", word, func(by, text string) {
+				if by != "note a" {
+					t.Errorf("%q is said by %q", text, by)
+				}
+				got = append(got, text)
+			}); err != nil {
 				return err
 			}
 			if slices.Sort(got); !slices.Equal(got, want) {

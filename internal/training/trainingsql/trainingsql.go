@@ -264,6 +264,6 @@ func changed(res sql.Result, err error, what string) error {
 }
 
 // Mentions gives the texts of jobs that have a word in them.
-func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
-	return store.Mentions(ctx, tx, "training_job", "body", string(p), word, each)
+func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
+	return store.Mentions(ctx, tx, store.Mention{Table: "training_job", Column: "body", By: "'job ' || id"}, string(p), word, each)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/jsondoc"
 )
 
 // maxDistribution is how long the JSON of a distribution may be: the most choices,
@@ -73,7 +74,7 @@ func fromOptuna(name string, text []byte) (Parameter, error) {
 		return Parameter{}, fault.New(fault.TooLarge, "it has %d bytes, more than %d", len(text), maxDistribution)
 	}
 	var d distribution
-	if err := json.Unmarshal(text, &d); err != nil {
+	if err := jsondoc.Decode(text, &d); err != nil {
 		return Parameter{}, fault.New(fault.Invalid, "it is no JSON: %v", err)
 	}
 	if d.Attributes == nil {
@@ -82,7 +83,7 @@ func fromOptuna(name string, text []byte) (Parameter, error) {
 	p := Parameter{Name: name}
 	if d.Name == "CategoricalDistribution" {
 		var a categoricalAttributes
-		if err := json.Unmarshal(d.Attributes, &a); err != nil {
+		if err := jsondoc.Decode(d.Attributes, &a); err != nil {
 			return p, fault.New(fault.Invalid, "its choices: %v", err).WithHint("Choices are null, booleans, numbers and texts.")
 		}
 		p.Type, p.Choices = Categorical, a.Choices
@@ -95,7 +96,7 @@ func fromOptuna(name string, text []byte) (Parameter, error) {
 		Step *float64 `json:"step"`
 		Q    *float64 `json:"q"` // step, before 3.0
 	}
-	if err := json.Unmarshal(d.Attributes, &a); err != nil {
+	if err := jsondoc.Decode(d.Attributes, &a); err != nil {
 		return p, fault.New(fault.Invalid, "its range: %v", err).WithHint("low, high and step are finite numbers.")
 	}
 	p.Low, p.High, p.Log = a.Low, a.High, a.Log

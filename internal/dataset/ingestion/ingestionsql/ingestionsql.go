@@ -253,7 +253,7 @@ func (Store) OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]ingestion
 
 // Mentions gives the version that a dataset's source continues, where the word is
 // the dataset's name and "@".
-func (s Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(text string)) error {
+func (s Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
 	name := strings.TrimSuffix(word, "@")
 	src, err := s.SourceOf(ctx, tx, p, name)
 	if fault.Is(err, fault.NotFound) {
@@ -262,6 +262,6 @@ func (s Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word 
 	if err != nil {
 		return err
 	}
-	each(fmt.Sprintf("%s@%d", name, src.Version))
+	each("source "+src.Name, fmt.Sprintf("%s@%d", name, src.Version))
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -36,7 +37,7 @@ func Parse(p source.Position) (Places, error) {
 	return out, nil
 }
 
-// Message is one message. One without a value is passed over.
+// Message is one message. One without a value, such as a tombstone, is counted and no row.
 type Message struct {
 	Partition int32
 	Offset    int64
@@ -103,6 +104,7 @@ type reader struct {
 	rows   source.Rows
 	rec    arrow.RecordBatch // what is left of the parser's batch
 	read   int64             // rows handed on
+	empty  atomic.Int64      // messages without a value
 
 	mu    sync.Mutex
 	given []Message // without values: those whose rows were not handed on yet
@@ -131,6 +133,7 @@ func (s *reader) pump(ctx context.Context, in *io.PipeWriter) {
 		for _, m := range some {
 			line := bytes.TrimSpace(m.Value)
 			if len(line) == 0 {
+				s.empty.Add(1)
 				continue
 			}
 			s.mu.Lock()
@@ -153,6 +156,9 @@ func (s *reader) Schema() *arrow.Schema {
 	}
 	return s.rows.Schema()
 }
+
+// Empty implements source.Emptied.
+func (s *reader) Empty() int64 { return s.empty.Load() }
 
 // Until implements source.Reader.
 func (s *reader) Until() source.Position { return s.until.Position() }

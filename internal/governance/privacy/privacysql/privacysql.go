@@ -52,6 +52,9 @@ func (r row) row() (privacy.Row, error) {
 	return privacy.Row{Erasure: d.Erasure, Tokens: d.Tokens, Where: d.Where, Sealed: r.Sealed}, nil
 }
 
+// open are the states of an erasure that has not ended.
+var open = []privacy.State{privacy.Requested, privacy.Erasing}
+
 // Store implements privacy.Store.
 type Store struct{}
 
@@ -87,8 +90,23 @@ func (Store) Find(ctx context.Context, tx *store.Tx, id privacy.ID) (privacy.Row
 // Same implements privacy.Store.
 func (Store) Same(ctx context.Context, tx *store.Tx, project, entity, pseudonym string) (privacy.Row, error) {
 	var r row
-	return one(ctx, tx.NewSelect().Model(&r).Where("project = ? AND entity = ? AND pseudonym = ? AND state <> ?", project, entity, pseudonym, privacy.Done).
+	return one(ctx, tx.NewSelect().Model(&r).Where("project = ? AND entity = ? AND pseudonym = ? AND state IN (?)", project, entity, pseudonym, bun.List(open)).
 		OrderExpr("id").Limit(1), &r)
+}
+
+// Document implements privacy.Store.
+func (Store) Document(ctx context.Context, tx *store.Tx, id privacy.ID) ([]byte, error) {
+	var r row
+	if err := tx.NewSelect().Model(&r).Column("doc").Where("id = ?", id).Scan(ctx); err != nil {
+		return nil, store.NotFound(err, "there is no such erasure")
+	}
+	return []byte(r.Doc), nil
+}
+
+// Erased implements privacy.Store.
+func (Store) Erased(ctx context.Context, tx *store.Tx, project, entity, pseudonym string) (bool, error) {
+	return tx.NewSelect().Model((*row)(nil)).Where("project = ? AND entity = ? AND pseudonym = ? AND state IN (?)",
+		project, entity, pseudonym, bun.List([]privacy.State{privacy.Done, privacy.InPart})).Exists(ctx)
 }
 
 // Put implements privacy.Store.
@@ -115,12 +133,12 @@ func (Store) Put(ctx context.Context, tx *store.Tx, e privacy.Row) error {
 // Open implements privacy.Store.
 func (Store) Open(ctx context.Context, tx *store.Tx, limit int) ([]privacy.Row, error) {
 	var rows []row
-	return many(ctx, tx.NewSelect().Model(&rows).Where("state <> ?", privacy.Done).OrderExpr("id").Limit(limit), &rows)
+	return many(ctx, tx.NewSelect().Model(&rows).Where("state IN (?)", bun.List(open)).OrderExpr("id").Limit(limit), &rows)
 }
 
 // CountOpen implements privacy.Store.
 func (Store) CountOpen(ctx context.Context, tx *store.Tx) (int, error) {
-	return tx.NewSelect().Model((*row)(nil)).Where("state <> ?", privacy.Done).Count(ctx)
+	return tx.NewSelect().Model((*row)(nil)).Where("state IN (?)", bun.List(open)).Count(ctx)
 }
 
 // List implements privacy.Store.
