@@ -150,7 +150,7 @@ func wrongLabels(p *pond) {
 		"no id":            []any{map[string]any{"value": 1}},
 		"no value":         []any{map[string]any{"id": id}},
 		"both":             []any{map[string]any{"id": id, "value": 1, "values": []int{1}}},
-		"text":             []any{map[string]any{"id": id, "value": "yes"}},
+		"an object":        []any{map[string]any{"id": id, "value": map[string]any{"is": 1}}},
 		"a list in a list": []any{map[string]any{"id": id, "values": []any{[]int{1}}}},
 		"no time":          []any{map[string]any{"id": id, "value": 1, "at": "soon"}},
 		"a long id":        []any{map[string]any{"id": strings.Repeat("x", 1000), "value": 1}},
