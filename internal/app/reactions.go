@@ -328,8 +328,8 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 // have ended just now, and its cool-down would keep the new version from ever being tried.
 func (a *App) triedAt(ctx context.Context, p string, began serving.Act) (time.Time, error) {
 	var f monitoring.Finding
-	if err := json.Unmarshal(began.Evidence, &f); err != nil {
-		return began.At, nil // do says so, with the act
+	if json.Unmarshal(began.Evidence, &f) != nil { // the act says so when it is done
+		return began.At, nil
 	}
 	m, err := a.monitoring.One(ctx, p, f.Monitor)
 	if err != nil && !fault.Is(err, fault.NotFound) {
