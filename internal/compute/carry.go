@@ -117,7 +117,7 @@ func (s *Service) carry(ctx context.Context, wid WorkloadID, c *carrier) {
 // start takes a placed workload through the door and has the engine run it.
 func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 	if w.Stop != "" {
-		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.Stopped, Message: w.Stop}, nil)
+		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.Stopped, ExitCode: -1, Message: w.Stop}, nil)
 	}
 	var p Pool
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -148,7 +148,7 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 		return nil // the row says what to do
 	}
 	if err != nil {
-		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: err.Error()}, err)
+		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, ExitCode: -1, Message: err.Error()}, err)
 	}
 
 	starts := s.starts[p.Engine]
@@ -159,7 +159,7 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 		return err
 	}
 	if err != nil {
-		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: err.Error()}, err)
+		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, ExitCode: -1, Message: err.Error()}, err)
 	}
 	return s.change(ctx, w.ID, Running, func(ctx context.Context, tx *store.Tx, w *Workload) error {
 		w.Handle, w.StartedAt = h, s.now().UTC()
@@ -450,14 +450,27 @@ func (s *Service) end(ctx context.Context, w Workload, st engine.Status, failure
 	})
 }
 
+// ended is a status as the workload's owner takes it. What the program did decides before
+// what asked it to stop: one that ended with 0 within its grace has exited with 0. That
+// somebody cancelled it is left to the owner.
+func (w Workload) ended(st engine.Status) engine.Status {
+	preempt, forAnother := strings.CutPrefix(w.Stop, preempted)
+	reclaim, idle := strings.CutPrefix(w.Stop, reclaimed)
+	switch {
+	case st.Finished() && (w.Stop == "" || forAnother || idle || strings.HasPrefix(w.Stop, resized)):
+		st.Reason = engine.Exited
+	case st.State != engine.Ended:
+	case forAnother:
+		st.Reason, st.Message = engine.Preempted, preempt
+	case idle:
+		st.Reason, st.Message = engine.Reclaimed, reclaim
+	}
+	return st
+}
+
 // endIn is end within a transaction.
 func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine.Status, failure error) error {
-	if why, ok := strings.CutPrefix(w.Stop, preempted); ok && st.State == engine.Ended && (st.Reason != engine.Exited || st.ExitCode != 0) {
-		st.Reason, st.Message = engine.Preempted, why
-	}
-	if why, ok := strings.CutPrefix(w.Stop, reclaimed); ok && st.State == engine.Ended && (st.Reason != engine.Exited || st.ExitCode != 0) {
-		st.Reason, st.Message = engine.Reclaimed, why
-	}
+	st = w.ended(st)
 	w.State, w.EndedAt, w.Status = Ended, s.now().UTC(), st
 	if failure != nil {
 		w.Failure, w.Hint = fault.KindOf(failure).String(), fault.HintOf(failure)

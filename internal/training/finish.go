@@ -176,7 +176,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		if err := s.cfg.Tokens.RevokeIn(ctx, tx, j.Project, a.ID); err != nil {
 			return err
 		}
-		if !rules[e.class].free && e.class != Done {
+		if !diagnosis.After[e.class].Free && e.class != Done {
 			j.Failures++
 		}
 		if made != (left{}) {

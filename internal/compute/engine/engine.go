@@ -207,6 +207,21 @@ type Status struct {
 	Isolated string         // the sandbox.Level reached
 }
 
+// Finished reports a program that did its work: it ended with exit code 0, by itself or
+// within the grace after it was asked to stop.
+func (s Status) Finished() bool {
+	switch s.Reason {
+	case Exited:
+	case Stopped, TimedOut, Preempted, Reclaimed:
+		if s.Started.IsZero() { // there was no program whose exit code that could be
+			return false
+		}
+	default:
+		return false
+	}
+	return s.State == Ended && s.ExitCode == 0 && s.Signal == ""
+}
+
 // Denial is an attempt of a workload to reach what it may not.
 type Denial struct {
 	Time   time.Time

@@ -52,7 +52,7 @@ func (a *agent) finish(ctx context.Context, e protocol.End) (end protocol.End, t
 		if err == nil {
 			err = a.sendOutputs(ctx)
 		}
-		if err != nil && e.Reason == "exited" && e.ExitCode == 0 {
+		if err != nil && e.ExitCode == 0 && e.Signal == "" && (e.Reason == "exited" || e.Reason == "stopped" || e.Reason == "timed_out") {
 			e.Reason, e.ExitCode = "not_started", -1
 		}
 		if err != nil {

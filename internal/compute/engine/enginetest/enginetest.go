@@ -62,6 +62,7 @@ func Run(t *testing.T, o Options) {
 		{"time-out", (*suite).timeout},
 		{"time-out with a program that ignores SIGTERM", (*suite).timeoutIgnored},
 		{"stop lets it save", (*suite).stopSaves},
+		{"what a stopped program says", (*suite).stopWords},
 		{"stop kills after the grace", (*suite).stopKills},
 		{"stop ends the whole tree", (*suite).stopTree},
 		{"stop without grace, twice", (*suite).stopTwice},
@@ -79,6 +80,7 @@ func Run(t *testing.T, o Options) {
 		{"bad specs", (*suite).bad},
 		{"roles", (*suite).roles},
 		{"roles that fail", (*suite).rolesFail},
+		{"roles that are stopped", (*suite).rolesStopped},
 	} {
 		if !o.Gangs && strings.HasPrefix(c.name, "roles") {
 			continue
@@ -392,6 +394,58 @@ func (s *suite) stopSaves() {
 	}
 	if log := s.logs(h, 0, true); log != "saved\n" {
 		s.Errorf("log %q", log)
+	}
+}
+
+// stopWords: the exit code of a program that was asked to stop, or reached its time-out, is
+// told, and 0 is a success.
+func (s *suite) stopWords() {
+	out := s.pipe("out")
+	for _, code := range []int{0, 75, 3} {
+		for _, reason := range []engine.Reason{engine.Stopped, engine.TimedOut} {
+			spec := s.spec(progLeaves(code))
+			spec.ID, spec.Grace = fmt.Sprintf("%s-%d-%s", spec.ID, code, strings.ReplaceAll(string(reason), "_", "-")), deadline
+			if reason == engine.TimedOut {
+				spec.Timeout = 3 * time.Second // by then it has its handler
+			}
+			h := s.start(spec)
+			s.hear(out)
+			if reason == engine.Stopped {
+				s.check(s.d.Stop(s.ctx, h, deadline))
+			}
+			st := s.wait(h)
+			if st.State != engine.Ended || st.Reason != reason || st.ExitCode != code || st.Finished() != (code == 0) {
+				s.Errorf("%s, %d: %+v", reason, code, st)
+			}
+		}
+	}
+}
+
+// rolesStopped: a gang that is asked to stop has succeeded when all its members end with 0,
+// those that serve aside; one member that saved speaks for it.
+func (s *suite) rolesStopped() {
+	for name, c := range map[string]struct {
+		first, second string
+		code          int
+	}{
+		"all finish":               {"exit 0", "exit 0", 0},
+		"the second does not":      {"exit 0", "exit 3", 3},
+		"the first does not":       {"exit 3", "exit 0", 3},
+		"the second saves":         {"exit 0", "exit 75", 75},
+		"the first saves":          {"exit 75", "trap - TERM; kill -TERM $$", 75},
+		"one saves, another fails": {"exit 3", "exit 75", 75},
+	} {
+		out := s.pipe("out-" + strings.ReplaceAll(name, " ", "-") + "0")
+		other := s.pipe(strings.TrimSuffix(filepath.Base(out), "0") + "1")
+		h := s.start(s.gang(
+			`if [ "$RANK" = 0 ]; then trap '`+c.first+`' TERM; else trap '`+c.second+`' TERM; fi; exec 3>`+strings.TrimSuffix(out, "0")+`$RANK; echo ready >&3; sleep 100000 3>&- & wait`,
+			`exec sleep 100000`))
+		s.hear(out)
+		s.hear(other)
+		s.check(s.d.Stop(s.ctx, h, deadline))
+		if st := s.wait(h); st.State != engine.Ended || st.Reason != engine.Stopped || st.ExitCode != c.code || st.Finished() != (c.code == 0) {
+			s.Errorf("%s: %+v\n%s", name, st, s.logs(h, 0, true))
+		}
 	}
 }
 
