@@ -127,21 +127,29 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 	if err != nil {
 		return err
 	}
+	e, ok := s.cfg.Engines[p.Engine]
+	turnBack := func(why error) error {
+		if ok { // an earlier process may have started it and died: it would run twice
+			if err := withdraw(ctx, s.driverOf(w, e), w); err != nil {
+				return err
+			}
+		}
+		return s.turnBack(ctx, w, why)
+	}
 	// The door: the pool may have changed since the plan.
 	if p.Misplaced != "" {
-		return s.turnBack(ctx, w, fault.New(fault.Conflict, "pool %s: %s", p.Name, p.Misplaced))
+		return turnBack(fault.New(fault.Conflict, "pool %s: %s", p.Name, p.Misplaced))
 	}
 	for _, z := range p.Zones() {
 		if err := s.cfg.Guard.Pass(identity.With(ctx, identity.Loop("compute")), residency.Passage{
 			Project: string(w.Project), What: "the data of " + w.Label, Label: w.Residency, Where: "pool " + string(p.Name), Zone: z, Machine: w.Machine,
 			Action: "workload.place",
 		}); err != nil {
-			return s.turnBack(ctx, w, err)
+			return turnBack(err)
 		}
 	}
-	e, ok := s.cfg.Engines[p.Engine]
 	if !ok {
-		return s.turnBack(ctx, w, fault.New(fault.Unavailable, "engine %s is not configured", p.Engine))
+		return turnBack(fault.New(fault.Unavailable, "engine %s is not configured", p.Engine))
 	}
 	spec, err := s.prepare(ctx, w, p, c)
 	if errors.Is(err, errUnwanted) || ctx.Err() != nil {
@@ -246,6 +254,22 @@ func options(p Pool, own map[string]string) map[string]string {
 		out["exclude"] = strings.Join(exclude, ",")
 	}
 	return out
+}
+
+// withdraw ends what an engine may have of a workload that is not started there after all.
+func withdraw(ctx context.Context, d engine.Driver, w Workload) error {
+	h := engine.Handle(w.ID)
+	_, err := d.Status(ctx, h)
+	if err == nil {
+		err = d.Stop(ctx, h, w.Grace)
+	}
+	if err == nil {
+		err = d.Forget(ctx, h)
+	}
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	return fault.Wrap(err, "ending what an earlier process started of %s", w.ID)
 }
 
 // turnBack queues a placed workload again and logs why.

@@ -9,6 +9,7 @@ package enginetest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -44,6 +45,9 @@ type Options struct {
 	Deadline time.Duration
 	// AtOnce is how many workloads start together; 0 is twenty.
 	AtOnce int
+	// Record is the file of a workload's directory below the driver's that says what to
+	// run; empty of a driver that keeps none.
+	Record string
 	// Gangs is false of a driver whose workloads have one worker.
 	Gangs bool
 }
@@ -74,6 +78,7 @@ func Run(t *testing.T, o Options) {
 		{"attach after a restart", (*suite).attach},
 		{"attach to what has ended", (*suite).attachEnded},
 		{"lost", (*suite).lost},
+		{"a record that cannot be read", (*suite).unreadable},
 		{"list and forget", (*suite).forget},
 		{"unknown handles", (*suite).unknown},
 		{"many at once", (*suite).parallel},
@@ -595,6 +600,60 @@ func (s *suite) attachEnded() {
 		s.Errorf("%+v, before the restart %+v", after, before)
 	}
 	s.check(s.d.Stop(s.ctx, h, 0))
+}
+
+// unreadable: a workload whose record cannot be read after a restart is unknown while it
+// runs, never lost, and is not started twice.
+func (s *suite) unreadable() {
+	if s.o.Record == "" {
+		s.Skip("this driver keeps no record")
+	}
+	for name, damage := range map[string]func(file string) error{
+		"half":  func(file string) error { return os.WriteFile(file, []byte(`{"id":`), 0o600) },
+		"other": func(file string) error { return os.WriteFile(file, []byte(`{"format": 7, "ID": 5, "id": []}`), 0o600) },
+		"replaced": func(file string) error {
+			return errors.Join(os.Rename(file, file+".old"), os.WriteFile(file, nil, 0o600))
+		},
+		"removed":   os.Remove,
+		"directory": func(file string) error { return errors.Join(os.Remove(file), os.Mkdir(file, 0o700)) },
+	} {
+		out := s.pipe("out")
+		spec := s.spec(progOnce)
+		spec.ID += "-" + name
+		h := s.start(spec)
+		rest := s.hear(out)
+		s.close()
+		s.check(damage(filepath.Join(s.dir, string(h), s.o.Record)))
+		s.restart()
+		for range 2 { // looking ends nothing
+			if st, err := s.d.Status(s.ctx, h); err != nil || st.State != engine.Running || !strings.Contains(st.Message, "cannot be read") {
+				s.Errorf("%s: %+v, %v", name, st, err)
+			}
+			if again, err := s.d.Start(s.ctx, spec); err != nil || again != h {
+				s.Errorf("%s: a second start: %q, %v", name, again, err)
+			}
+		}
+		if all, err := s.d.List(s.ctx); err != nil || !slices.Contains(all, h) {
+			s.Errorf("%s: it is not in the list: %v, %v", name, all, err)
+		}
+		if err := s.d.Forget(s.ctx, h); !fault.Is(err, fault.Conflict) {
+			s.Errorf("%s: forgotten while it runs: %v", name, err)
+		}
+		if power, ok := s.d.(engine.Members); ok {
+			if members, err := power.Members(s.ctx, h); err != nil || len(members) != 1 || len(members[0].Notes) == 0 {
+				s.Errorf("%s: members %+v, %v", name, members, err)
+			}
+		}
+		s.check(s.d.Stop(s.ctx, h, time.Second))
+		if more, err := io.ReadAll(rest); err != nil || len(more) > 0 {
+			s.Errorf("%s: it ran twice, or still runs: %q, %v", name, more, err)
+		}
+		if st := s.wait(h); st.State != engine.Lost && st.Reason != engine.Stopped {
+			s.Errorf("%s: after its end %+v", name, st)
+		}
+		s.check(s.d.Forget(s.ctx, h))
+		s.check(os.Remove(out))
+	}
 }
 
 func (s *suite) lost() {
