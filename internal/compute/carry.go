@@ -117,6 +117,11 @@ func (s *Service) carry(ctx context.Context, wid WorkloadID, c *carrier) {
 // start takes a placed workload through the door and has the engine run it.
 func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 	if w.Stop != "" {
+		if e, err := s.engineOf(ctx, w.Pool); err == nil {
+			if err := withdraw(ctx, s.driverOf(w, e), w); err != nil {
+				return err
+			}
+		}
 		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.Stopped, ExitCode: -1, Message: w.Stop}, nil)
 	}
 	var p Pool

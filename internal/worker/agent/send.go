@@ -21,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 // lookEvery is how often finished checkpoints are looked for.
@@ -78,7 +79,7 @@ func finished(dir string) (map[string]stamp, error) {
 	}
 	found := map[string]stamp{}
 	for _, e := range entries {
-		if !e.IsDir() || protocol.Unfinished(e.Name()) {
+		if !e.IsDir() || settled.Unfinished(e.Name()) {
 			continue
 		}
 		var st unix.Stat_t
@@ -177,7 +178,7 @@ func (s *sender) state(name string) (has, writing bool) {
 		}
 		for _, e := range entries {
 			has = has || e.Name() == name && e.IsDir()
-			writing = writing || protocol.Unfinished(e.Name())
+			writing = writing || settled.Unfinished(e.Name())
 		}
 	}
 	return has, writing

@@ -25,7 +25,6 @@
 package protocol
 
 import (
-	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/worker/launch"
@@ -291,9 +290,3 @@ type Member struct {
 // SiteFile in a virtual environment lists the packages of the interpreter that it
 // stands on, {"packages": {name: version}}: nodes compare them with their own.
 const SiteFile = ".falaj-site.json"
-
-// Unfinished reports a name that a checkpoint has before it counts: what
-// programs owe to the agent and to the server alike.
-func Unfinished(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".partial")
-}

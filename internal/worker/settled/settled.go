@@ -23,6 +23,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 )
 
 // Default is the settle time where a job says none.
@@ -74,12 +75,18 @@ func Look(root *os.Root, name string) (State, error) {
 	var top times
 	entries := 0
 	err := fs.WalkDir(root.FS(), name, func(p string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+		var info fs.FileInfo
+		if err == nil {
+			info, err = root.Lstat(p)
 		}
-		info, err := root.Lstat(p)
-		if err != nil {
+		switch {
+		case err != nil && p == name:
 			return err
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil: // such as a name that is no UTF-8: whoever takes it says why not
+			_, _ = fmt.Fprintf(sum, "%q %v\n", p, err)
+			return nil
 		}
 		t := timesOf(info)
 		rel := strings.TrimPrefix(strings.TrimPrefix(p, name), "/")
@@ -111,7 +118,7 @@ func Look(root *os.Root, name string) (State, error) {
 // Loose lists the plain files with a final name directly in a checkpoint directory.
 func Loose(entries []fs.DirEntry) (names []string) {
 	for _, e := range entries {
-		if e.Type().IsRegular() && !Unfinished(e.Name()) {
+		if e.Type().IsRegular() && !Unfinished(e.Name()) && utf8.ValidString(e.Name()) {
 			names = append(names, e.Name())
 		}
 		if e.IsDir() && e.Name() == LooseName {

@@ -25,6 +25,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 // maxTrees bounds the checkpoints that one workload may be in the middle of.
@@ -123,7 +124,7 @@ func (w *work) returned(n int, name string) error {
 		return nil
 	case m.Role != engine.Checkpoints || !m.Writable:
 		return fault.New(fault.Invalid, "nothing is taken back from mount %d of %s as %.100q", n, w.id, name)
-	case name == "" || len(name) > 200 || strings.ContainsAny(name, "/\x00") || protocol.Unfinished(name):
+	case name == "" || len(name) > 200 || strings.ContainsAny(name, "/\x00") || settled.Unfinished(name):
 		return fault.New(fault.Invalid, "%.100q is not the name of a finished checkpoint", name)
 	}
 	return nil
