@@ -191,11 +191,12 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	}
 
 	// 4. What to run.
+	settle := j.Spec.Checkpoints.Settled(settled.Default)
 	mounts := []engine.Mount{
 		{Path: d.work, Writable: true},
 		{Path: d.output, Writable: true, Role: engine.Output},
 		{Path: d.scratch, Writable: true, Role: engine.Scratch},
-		{Path: d.checkpoints, Writable: true, Role: engine.Checkpoints},
+		{Path: d.checkpoints, Writable: true, Role: engine.Checkpoints, Settle: settle.Settle, Ready: settle.Ready},
 	}
 	if len(j.Inputs) > 0 {
 		mounts = append(mounts, engine.Mount{Path: d.data})

@@ -125,8 +125,8 @@ func (r Rules) Validate() error {
 	return nil
 }
 
-// settled says when a checkpoint is complete; usual is the settle time where the job says none.
-func (r Rules) settled(usual time.Duration) settled.Rules {
+// Settled says when a checkpoint is complete; usual is the settle time where the job says none.
+func (r Rules) Settled(usual time.Duration) settled.Rules {
 	out := settled.Rules{Settle: usual, Ready: r.Ready}
 	if d, _ := resource.ParseDuration(r.Settle); d > 0 { // validated
 		out.Settle = d

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"time"
 
@@ -30,7 +29,7 @@ const trusted = 60
 func (s *Service) know(j Job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rules[j.ID] = j.Rules.settled(s.cfg.Settle)
+	s.rules[j.ID] = j.Rules.Settled(s.cfg.Settle)
 }
 
 // Halting says that no program of a job runs any more: nothing comes to rest by itself from
@@ -129,7 +128,7 @@ func (s *Service) halfWritten(ctx context.Context, j Job) (map[string]string, er
 			if err != nil {
 				return nil, err
 			}
-			if !covers(files, rest) {
+			if !settled.Covers(files, rest) {
 				part[name] = fmt.Sprintf("it may be half written: %s changed shortly before its program was ended", rest[0])
 			}
 			continue
@@ -188,7 +187,7 @@ func (s *Service) setAside(ctx context.Context, j Job) error {
 		if err != nil {
 			return err
 		}
-		if !covers(files, rest) {
+		if !settled.Covers(files, rest) {
 			stale, err := s.stale(ctx, root, j.ID, files)
 			if err != nil {
 				return err
@@ -308,21 +307,6 @@ func (s *Service) split(root *os.Root, job string, rules settled.Rules, now time
 	return files, rest, state, nil
 }
 
-var digits = regexp.MustCompile(`[0-9]+`)
-
-// kind is a name without its numbers: checkpoint-100 and checkpoint-150 are of one kind.
-func kind(name string) string { return digits.ReplaceAllString(name, "#") }
-
-// covers reports that of each kind in rest a file is complete: then what is written now is
-// one more of them, and not a part that the complete ones lack.
-func covers(files, rest []string) bool {
-	have := map[string]bool{}
-	for _, name := range files {
-		have[kind(name)] = true
-	}
-	return !slices.ContainsFunc(rest, func(name string) bool { return !have[kind(name)] })
-}
-
 // less says what a checkpoint lacks of the newest complete one of its kind, by the names of
 // its files and their sizes together; empty when nothing.
 func (s *Service) less(ctx context.Context, job, name string, files map[string]int64) (string, error) {
@@ -334,7 +318,7 @@ func (s *Service) less(ctx context.Context, job, name string, files map[string]i
 			return err
 		}
 		all = good(all)
-		i := slices.IndexFunc(all, func(r Record) bool { return kind(r.Name) == kind(name) })
+		i := slices.IndexFunc(all, func(r Record) bool { return settled.Kind(r.Name) == settled.Kind(name) })
 		if i < 0 {
 			return nil
 		}
@@ -347,11 +331,11 @@ func (s *Service) less(ctx context.Context, job, name string, files map[string]i
 	}
 	have, size := map[string]bool{}, int64(0)
 	for p, n := range files {
-		have[kind(p)] = true
+		have[settled.Kind(p)] = true
 		size += n
 	}
 	for _, f := range m.Files {
-		if f.Size > 0 && !have[kind(f.Path)] {
+		if f.Size > 0 && !have[settled.Kind(f.Path)] {
 			return fmt.Sprintf("it has no %.200s as checkpoint %s has", f.Path, before.Name), nil
 		}
 	}
@@ -373,7 +357,7 @@ func (s *Service) short(ctx context.Context, j Job, name string, all map[string]
 		return nil
 	}
 	for other, l := range all {
-		if other != name && kind(other) == kind(name) && l.modified.After(all[name].modified) {
+		if other != name && settled.Kind(other) == settled.Kind(name) && l.modified.After(all[name].modified) {
 			return nil
 		}
 	}

@@ -385,7 +385,7 @@ func (s *Service) complete(root *os.Root, job, name string, l look, rules settle
 		return st.Signature, rules.Complete(st, s.seen.Since(job+"/"+name, st, now), now), nil
 	}
 	files, rest, state, err := s.split(root, job, rules, now)
-	return state, len(files) > 0 && covers(files, rest), err
+	return state, len(files) > 0 && settled.Covers(files, rest), err
 }
 
 // finished lists what has a final name: directories, and as one the files beside them.

@@ -120,6 +120,9 @@ type Mount struct {
 	Writable bool   `json:"writable,omitempty"`
 	Digest   string `json:"digest,omitempty"`   // of the content: a key for caches
 	InPlace  bool   `json:"in_place,omitempty"` // the node sees Path itself
+	// Of checkpoints: when one is complete, see package settled; 0 is its default.
+	Settle time.Duration `json:"settle,omitempty"`
+	Ready  string        `json:"ready,omitempty"`
 }
 
 // Reached answers a log: where the next bytes begin. It may be less than what

@@ -19,6 +19,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -126,6 +128,21 @@ func Loose(entries []fs.DirEntry) (names []string) {
 		}
 	}
 	return names
+}
+
+var digits = regexp.MustCompile(`[0-9]+`)
+
+// Kind is a name without its numbers: checkpoint-100 and checkpoint-150 are of one kind.
+func Kind(name string) string { return digits.ReplaceAllString(name, "#") }
+
+// Covers reports that of each kind in rest a file is complete: then what is written now is
+// one more of them, and not a part that the complete ones lack.
+func Covers(complete, rest []string) bool {
+	have := map[string]bool{}
+	for _, name := range complete {
+		have[Kind(name)] = true
+	}
+	return !slices.ContainsFunc(rest, func(name string) bool { return !have[Kind(name)] })
 }
 
 type times struct {
