@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -141,12 +142,23 @@ func (s *Service) halfWritten(ctx context.Context, j Job) (map[string]string, er
 		case st.Temporary != "":
 			part[name] = fmt.Sprintf("it may be half written: it has %.200q, which by its name is not complete", st.Temporary)
 		case !rules.Left(st, end):
+			// A small one of a new name may have been renamed within a tick of the clock: it counts when it
+			// has all that the one before it has.
+			if st.Quick && rules.Ready == "" {
+				less, before, err := s.less(ctx, j.ID, name, st.Files, 1)
+				if err != nil {
+					return nil, err
+				}
+				if before && less == "" {
+					continue
+				}
+			}
 			part[name] = "it may be half written: it changed shortly before its program was ended"
 			if rules.Ready != "" {
 				part[name] = fmt.Sprintf("it may be half written: its program was ended before %.200q was there and at rest", rules.Ready)
 			}
 		case !end.InOrder && !st.Renamed && rules.Ready == "" && rules.Settle >= 0:
-			less, err := s.less(ctx, j.ID, name, st.Files)
+			less, _, err := s.less(ctx, j.ID, name, st.Files, 2)
 			if err != nil {
 				return nil, err
 			}
@@ -283,6 +295,7 @@ func (s *Service) split(root *os.Root, job string, rules settled.Rules, now time
 		return nil, nil, "", gone(err)
 	}
 	rules.Ready = "" // of a directory
+	var all strings.Builder
 	for _, name := range settled.Loose(entries) {
 		st, err := settled.Look(root, name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -291,10 +304,8 @@ func (s *Service) split(root *os.Root, job string, rules settled.Rules, now time
 		if err != nil {
 			return nil, nil, "", err
 		}
-		whole := false
-		if halted {
-			whole = rules.Left(st, end)
-		} else {
+		whole := rules.Left(st, end)
+		if !halted {
 			whole = rules.Complete(st, s.seen.Since(job+"/"+settled.LooseName+"/"+name, st, now), now)
 		}
 		if !whole {
@@ -302,17 +313,18 @@ func (s *Service) split(root *os.Root, job string, rules settled.Rules, now time
 			continue
 		}
 		files = append(files, name)
-		state += name + " " + st.Signature + "\n"
+		fmt.Fprintln(&all, name, st.Signature)
 	}
-	return files, rest, state, nil
+	return files, rest, all.String(), nil
 }
 
 // less says what a checkpoint lacks of the newest complete one of its kind, by the names of
-// its files and their sizes together; empty when nothing.
-func (s *Service) less(ctx context.Context, job, name string, files map[string]int64) (string, error) {
+// its files and their sizes together, of which a part may be missing; empty when nothing.
+// known is false where there is none before it, or one of the same name, which it replaces.
+func (s *Service) less(ctx context.Context, job, name string, files map[string]int64, part int64) (words string, known bool, err error) {
 	var m Manifest
 	var before Record
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		all, err := s.cfg.Store.Checkpoints(ctx, tx, job)
 		if err != nil {
 			return err
@@ -327,8 +339,9 @@ func (s *Service) less(ctx context.Context, job, name string, files map[string]i
 		return err
 	})
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
+	known = before.ID != "" && before.Name != name
 	have, size := map[string]bool{}, int64(0)
 	for p, n := range files {
 		have[settled.Kind(p)] = true
@@ -336,13 +349,13 @@ func (s *Service) less(ctx context.Context, job, name string, files map[string]i
 	}
 	for _, f := range m.Files {
 		if f.Size > 0 && !have[settled.Kind(f.Path)] {
-			return fmt.Sprintf("it has no %.200s as checkpoint %s has", f.Path, before.Name), nil
+			return fmt.Sprintf("it has no %.200s as checkpoint %s has", f.Path, before.Name), known, nil
 		}
 	}
-	if size < before.Bytes/2 {
-		return fmt.Sprintf("it has %d bytes, and checkpoint %s has %d", size, before.Name, before.Bytes), nil
+	if size < before.Bytes/part {
+		return fmt.Sprintf("it has %d bytes, and checkpoint %s has %d", size, before.Name, before.Bytes), known, nil
 	}
-	return "", nil
+	return "", known, nil
 }
 
 // short refuses for a while a checkpoint that only seems to be complete while its program
@@ -393,7 +406,7 @@ func (s *Service) short(ctx context.Context, j Job, name string, all map[string]
 	if now.Sub(since) >= trusted*rules.Settle {
 		return nil
 	}
-	less, err := s.less(ctx, j.ID, name, files)
+	less, _, err := s.less(ctx, j.ID, name, files, 2)
 	if err == nil && less != "" {
 		err = fault.New(fault.Conflict, "it seems to be still being written: %s", less).
 			WithHint("Rename a checkpoint to its final name when it is complete, or name the file that is written last in checkpoints.ready.")

@@ -65,11 +65,11 @@ func remove(name string) act {
 // holds reports a file that has all of a save.
 func holds(path string, n int) bool {
 	b, err := os.ReadFile(path)
-	want := ""
+	var want strings.Builder
 	for i := range pieces {
-		want += fmt.Sprintf("%d:%d;", n, i)
+		fmt.Fprintf(&want, "%d:%d;", n, i)
 	}
-	return err == nil && string(b) == want
+	return err == nil && string(b) == want.String()
 }
 
 // saves is more than any test makes.
@@ -206,6 +206,7 @@ func partial(l layout, dir string) (out []string) {
 // save that was at rest, whole, and nothing that is half written. The server looks while the
 // program writes, as often as it likes.
 func TestKilledAtAnyByte(t *testing.T) {
+	t.Parallel()
 	for name, l := range layouts {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -257,7 +258,7 @@ func TestKilledAtAnyByte(t *testing.T) {
 						t.Fatal(err)
 					}
 					has := l.whole(w.path(job))
-					if len(has) == 0 || has[len(has)-1] != 2 || restored.Resumes == "" {
+					if len(has) == 0 || has[len(has)-1] < 2 || restored.Resumes == "" {
 						t.Errorf("killed after %d acts, elsewhere %v: it has %v whole, and resumes from %q; %q", point, elsewhere, has, restored.Resumes, restored.Notes)
 					}
 					if bad := partial(l, w.path(job)); len(bad) > 0 {
@@ -272,6 +273,7 @@ func TestKilledAtAnyByte(t *testing.T) {
 // TestEndsInOrder: what a program wrote just before it left with 0 or 75 is complete, in
 // every layout.
 func TestEndsInOrder(t *testing.T) {
+	t.Parallel()
 	for name, l := range layouts {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

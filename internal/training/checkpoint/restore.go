@@ -90,7 +90,11 @@ func (s *Service) Restore(ctx context.Context, job string) (out Restored, err er
 		return nil
 	}
 	sorted := sorts(newest)
-	err = bring(sorted[0], rules.Restore)
+	want := rules.Restore
+	if len(sorted[1]) > 0 { // a file beside them, such as DeepSpeed's latest, may name the one before
+		want = max(want, 2)
+	}
+	err = bring(sorted[0], want)
 	if err == nil {
 		err = bring(sorted[1], 1)
 	}

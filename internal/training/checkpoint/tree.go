@@ -118,7 +118,7 @@ func gone(err error) error {
 }
 
 // state identifies what survey saw.
-func (t tree) state() string {
+func (t *tree) state() string {
 	b, err := json.Marshal(t.files)
 	if err != nil {
 		panic(err) // none of these can fail

@@ -100,15 +100,16 @@ func Find(in Input) Finding {
 	f.Evidence = in.evidence(culprit)
 	cause, word := in.cause(), in.word()
 	f.Class = class(cause, word)
-	switch {
-	case f.Class == Done:
+	switch f.Class {
+	case Done:
 		return Finding{Class: Done, Worker: -1}
-	case f.Class == Saved:
+	case Saved:
 		return Finding{Class: Saved, Words: savedWords[cause], Worker: -1}
-	case f.Class == Idle:
+	case Idle:
 		f.Words = fmt.Sprintf("asked to run again (exit code %d) without a new checkpoint", TempFail)
 		f.Hint = "Write a checkpoint into FALAJ_CHECKPOINT_DIR, and give it its final name, before leaving with this code."
 		return f
+	default:
 	}
 	st := in.Status
 	switch cause {

@@ -39,6 +39,9 @@ const LooseName = "files"
 // may be written in several pieces.
 const readyFor = time.Second
 
+// tick is the coarsest clock that file systems take their times from.
+const tick = 10 * time.Millisecond
+
 // maxEntries bounds what Look reads of one checkpoint.
 const maxEntries = 100_000
 
@@ -66,6 +69,7 @@ type State struct {
 	Changed   time.Time // when any of it changed last, by the kernel
 	Modified  time.Time // when any content was written last
 	Renamed   bool      // it got its name after its last byte
+	Quick     bool      // all of it was written within one tick of the clock: a rename shows in no time
 	Temporary string    // a file in it that is still being written, by its name
 	Files     map[string]int64
 }
@@ -75,6 +79,7 @@ func Look(root *os.Root, name string) (State, error) {
 	s := State{Files: map[string]int64{}}
 	sum := sha256.New()
 	var top times
+	var oldest time.Time
 	entries := 0
 	err := fs.WalkDir(root.FS(), name, func(p string, e fs.DirEntry, err error) error {
 		var info fs.FileInfo
@@ -97,6 +102,9 @@ func Look(root *os.Root, name string) (State, error) {
 		} else if temporary(path.Base(p)) {
 			s.Temporary = rel
 		}
+		if oldest.IsZero() || t.modified.Before(oldest) {
+			oldest = t.modified
+		}
 		if t.changed.After(s.Changed) {
 			s.Changed = t.changed
 		}
@@ -113,6 +121,7 @@ func Look(root *os.Root, name string) (State, error) {
 		return nil
 	})
 	s.Signature = hex.EncodeToString(sum.Sum(nil)[:16])
+	s.Quick = s.Changed.Sub(oldest) <= tick
 	s.Renamed = top.changed.After(top.modified) && !s.Changed.After(top.changed)
 	return s, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -43,7 +44,7 @@ func (d *Driver) attachUnreadable(w *workload) {
 		return
 	}
 	if err := d.serve(w); err != nil {
-		d.c.Log.Warn("a workload's sockets cannot be opened again", "id", w.id, "err", err)
+		d.c.Log.Warn("a workload's sockets cannot be opened again", slog.String("id", w.id), slog.Any("err", err))
 	}
 	go func() {
 		for ; alive; p, alive = w.living() {
@@ -78,7 +79,7 @@ func (w *workload) living() (shim.Process, bool) {
 		}
 		for _, group := range st.Cgroups {
 			b, _ := os.ReadFile(filepath.Join(group, "cgroup.procs")) // without the group there is no process in it
-			for _, line := range strings.Fields(string(b)) {
+			for line := range strings.FieldsSeq(string(b)) {
 				if pid, err := strconv.Atoi(line); err == nil {
 					if p, err := shim.ProcessOf(pid); err == nil {
 						return p, true
@@ -96,8 +97,8 @@ func (w *workload) living() (shim.Process, bool) {
 // holder finds a process other than this one that holds a file below a directory open, also
 // one whose name is gone.
 func holder(dir string) (shim.Process, bool) {
-	if real, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = real
+	if plain, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = plain
 	}
 	tables, err := filepath.Glob("/proc/[0-9]*/fd")
 	if err != nil {
