@@ -85,7 +85,7 @@ func wholes(ok func(n int) bool) (out []int) {
 }
 
 // transformers' files of a checkpoint in the order in which Trainer._save_checkpoint writes
-// them (transformers 4.57, trainer.py).
+// them.
 var trainerFiles = []string{"config.json", "model.safetensors", "training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}
 
 var layouts = map[string]layout{
@@ -122,7 +122,7 @@ var layouts = map[string]layout{
 			return wholes(func(n int) bool { return holds(filepath.Join(dir, "last.ckpt"), n) })
 		},
 	},
-	// The same with the local file system's transaction (lightning 2.5, cloud_io.py,
+	// The same with the local file system's transaction (cloud_io.py,
 	// _atomic_save): written aside, renamed.
 	"Lightning by rename": {
 		save: func(n int) []act {

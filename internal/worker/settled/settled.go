@@ -59,7 +59,7 @@ func temporary(name string) bool {
 			return true
 		}
 	}
-	// transformers 4.37 writes to tmp-checkpoint-N, Orbax to N.orbax-checkpoint-tmp-M.
+	// Some versions of transformers write to tmp-checkpoint-N, Orbax to N.orbax-checkpoint-tmp-M.
 	return strings.HasPrefix(name, "tmp-") || strings.Contains(name, ".orbax-checkpoint-tmp")
 }
 
