@@ -26,6 +26,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 const piece = 4 << 20
@@ -123,7 +124,7 @@ func (b *bench) checkpoints(ctx context.Context) error {
 			return errors.Join(err, closed())
 		}
 		began = time.Now()
-		if err := k.Settle(ctx, keeperJob); err != nil {
+		if err := k.Halted(ctx, keeperJob, settled.End{InOrder: true, At: time.Now()}, false); err != nil {
 			return errors.Join(err, closed())
 		}
 		ours = append(ours, rate(began))
@@ -133,7 +134,7 @@ func (b *bench) checkpoints(ctx context.Context) error {
 			return errors.Join(err, closed())
 		}
 		began = time.Now()
-		if err := k.Settle(ctx, keeperJob); err != nil {
+		if err := k.Halted(ctx, keeperJob, settled.End{InOrder: true, At: time.Now()}, false); err != nil {
 			return errors.Join(err, closed())
 		}
 		again = append(again, rate(began))
@@ -142,8 +143,8 @@ func (b *bench) checkpoints(ctx context.Context) error {
 			return errors.Join(err, closed())
 		}
 		began = time.Now()
-		if notes, err := k.Restore(ctx, keeperJob); err != nil || len(notes) != 1 {
-			return errors.Join(err, fmt.Errorf("restored: %v", notes), closed())
+		if got, err := k.Restore(ctx, keeperJob); err != nil || len(got.Notes) != 1 {
+			return errors.Join(err, fmt.Errorf("restored: %v", got.Notes), closed())
 		}
 		back = append(back, rate(began))
 	}

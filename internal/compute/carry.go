@@ -117,7 +117,12 @@ func (s *Service) carry(ctx context.Context, wid WorkloadID, c *carrier) {
 // start takes a placed workload through the door and has the engine run it.
 func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 	if w.Stop != "" {
-		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.Stopped, Message: w.Stop}, nil)
+		if e, err := s.engineOf(ctx, w.Pool); err == nil {
+			if err := withdraw(ctx, s.driverOf(w, e), w); err != nil {
+				return err
+			}
+		}
+		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.Stopped, ExitCode: -1, Message: w.Stop}, nil)
 	}
 	var p Pool
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -127,28 +132,36 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 	if err != nil {
 		return err
 	}
+	e, ok := s.cfg.Engines[p.Engine]
+	turnBack := func(why error) error {
+		if ok { // an earlier process may have started it and died: it would run twice
+			if err := withdraw(ctx, s.driverOf(w, e), w); err != nil {
+				return err
+			}
+		}
+		return s.turnBack(ctx, w, why)
+	}
 	// The door: the pool may have changed since the plan.
 	if p.Misplaced != "" {
-		return s.turnBack(ctx, w, fault.New(fault.Conflict, "pool %s: %s", p.Name, p.Misplaced))
+		return turnBack(fault.New(fault.Conflict, "pool %s: %s", p.Name, p.Misplaced))
 	}
 	for _, z := range p.Zones() {
 		if err := s.cfg.Guard.Pass(identity.With(ctx, identity.Loop("compute")), residency.Passage{
 			Project: string(w.Project), What: "the data of " + w.Label, Label: w.Residency, Where: "pool " + string(p.Name), Zone: z, Machine: w.Machine,
 			Action: "workload.place",
 		}); err != nil {
-			return s.turnBack(ctx, w, err)
+			return turnBack(err)
 		}
 	}
-	e, ok := s.cfg.Engines[p.Engine]
 	if !ok {
-		return s.turnBack(ctx, w, fault.New(fault.Unavailable, "engine %s is not configured", p.Engine))
+		return turnBack(fault.New(fault.Unavailable, "engine %s is not configured", p.Engine))
 	}
 	spec, err := s.prepare(ctx, w, p, c)
 	if errors.Is(err, errUnwanted) || ctx.Err() != nil {
 		return nil // the row says what to do
 	}
 	if err != nil {
-		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: err.Error()}, err)
+		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, ExitCode: -1, Message: err.Error()}, err)
 	}
 
 	starts := s.starts[p.Engine]
@@ -159,7 +172,7 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 		return err
 	}
 	if err != nil {
-		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: err.Error()}, err)
+		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, ExitCode: -1, Message: err.Error()}, err)
 	}
 	return s.change(ctx, w.ID, Running, func(ctx context.Context, tx *store.Tx, w *Workload) error {
 		w.Handle, w.StartedAt = h, s.now().UTC()
@@ -246,6 +259,22 @@ func options(p Pool, own map[string]string) map[string]string {
 		out["exclude"] = strings.Join(exclude, ",")
 	}
 	return out
+}
+
+// withdraw ends what an engine may have of a workload that is not started there after all.
+func withdraw(ctx context.Context, d engine.Driver, w Workload) error {
+	h := engine.Handle(w.ID)
+	_, err := d.Status(ctx, h)
+	if err == nil {
+		err = d.Stop(ctx, h, w.Grace)
+	}
+	if err == nil {
+		err = d.Forget(ctx, h)
+	}
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	return fault.Wrap(err, "ending what an earlier process started of %s", w.ID)
 }
 
 // turnBack queues a placed workload again and logs why.
@@ -450,14 +479,27 @@ func (s *Service) end(ctx context.Context, w Workload, st engine.Status, failure
 	})
 }
 
+// ended is a status as the workload's owner takes it. What the program did decides before
+// what asked it to stop: one that ended with 0 within its grace has exited with 0. That
+// somebody cancelled it is left to the owner.
+func (w Workload) ended(st engine.Status) engine.Status {
+	preempt, forAnother := strings.CutPrefix(w.Stop, preempted)
+	reclaim, idle := strings.CutPrefix(w.Stop, reclaimed)
+	switch {
+	case st.Finished() && (w.Stop == "" || forAnother || idle || strings.HasPrefix(w.Stop, resized)):
+		st.Reason = engine.Exited
+	case st.State != engine.Ended:
+	case forAnother:
+		st.Reason, st.Message = engine.Preempted, preempt
+	case idle:
+		st.Reason, st.Message = engine.Reclaimed, reclaim
+	}
+	return st
+}
+
 // endIn is end within a transaction.
 func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine.Status, failure error) error {
-	if why, ok := strings.CutPrefix(w.Stop, preempted); ok && st.State == engine.Ended && (st.Reason != engine.Exited || st.ExitCode != 0) {
-		st.Reason, st.Message = engine.Preempted, why
-	}
-	if why, ok := strings.CutPrefix(w.Stop, reclaimed); ok && st.State == engine.Ended && (st.Reason != engine.Exited || st.ExitCode != 0) {
-		st.Reason, st.Message = engine.Reclaimed, why
-	}
+	st = w.ended(st)
 	w.State, w.EndedAt, w.Status = Ended, s.now().UTC(), st
 	if failure != nil {
 		w.Failure, w.Hint = fault.KindOf(failure).String(), fault.HintOf(failure)

@@ -736,7 +736,7 @@ func (s *Service) Cancel(ctx context.Context, tx *store.Tx, wid WorkloadID, reas
 		return nil
 	case w.State == Queued:
 		w.Stop = reason
-		return s.endIn(ctx, tx, w, engine.Status{State: engine.Ended, Reason: engine.Stopped, Message: reason}, nil)
+		return s.endIn(ctx, tx, w, engine.Status{State: engine.Ended, Reason: engine.Stopped, ExitCode: -1, Message: reason}, nil)
 	}
 	w.Stop = reason
 	if err := s.cfg.Store.UpdateWorkload(ctx, tx, w); err != nil {

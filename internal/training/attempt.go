@@ -87,7 +87,7 @@ type Attempt struct {
 // Class of an attempt's end decides whether the job runs again.
 type Class = diagnosis.Class
 
-// The classes. rules has what follows from each.
+// The classes. diagnosis.After has what follows from each.
 const (
 	Done        = diagnosis.Done
 	Saved       = diagnosis.Saved
@@ -108,39 +108,8 @@ const (
 	Unprepared  = diagnosis.Environment    // it could not be prepared or started
 	Elsewhere   = diagnosis.Infrastructure // something it needed did not answer
 	Unwanted    = diagnosis.Unwanted
-
-	Unstored Class = "output" // what it left cannot be kept
+	Unstored    = diagnosis.Unstored
 )
-
-// rule says what follows from a class.
-type rule struct {
-	again bool // the job runs again
-	free  bool // and this attempt does not count against max_attempts
-	delay bool // not at once, but after a while that doubles
-}
-
-var rules = map[Class]rule{
-	Done:        {},
-	Saved:       {again: true, free: true},
-	Idle:        {again: true, delay: true},
-	Resized:     {again: true, free: true},
-	Moved:       {again: true, free: true},
-	Preempted:   {again: true, free: true},
-	Hung:        {again: true, delay: true},
-	Straggler:   {again: true, delay: true},
-	Reclaimed:   {},
-	UserError:   {},
-	OutOfMemory: {},
-	OutOfDisk:   {},
-	OutOfTasks:  {},
-	TimedOut:    {},
-	NodeLost:    {again: true, delay: true},
-	Killed:      {again: true, delay: true},
-	Unprepared:  {},
-	Elsewhere:   {again: true, delay: true},
-	Unstored:    {},
-	Unwanted:    {},
-}
 
 // maxSaves bounds how often a job may save and run again.
 const maxSaves = 1000
@@ -168,7 +137,7 @@ func judge(j Job, a Attempt, w compute.Workload, members []engine.Member, saved 
 		Log: log, Memory: w.Largest().Memory, Environment: j.Spec.Environment, Job: w.Label, Denials: w.Denials,
 	}
 	if w.Stop != "" && (a.Asked == "" || j.Stop != "") {
-		in.Asked, in.Why = Unwanted, w.Stop
+		in.Asked, in.Why = Unwanted, w.Stop // an end with 0 in a preemption or resize is Exited here, see compute.Workload
 	}
 	f := diagnosis.Find(in)
 	return end{class: f.Class, reason: f.Words, hint: f.Hint, evidence: f.Evidence, lines: f.Lines, blamed: f.Blamed}
@@ -193,11 +162,11 @@ func quarantine(class Class, earlier int) time.Duration {
 // again decides whether a job runs again after an attempt ended, and when. It
 // may change the end to say why not.
 func (j Job) again(e *end) (bool, time.Duration) {
-	r := rules[e.class]
-	if !r.again || j.Stop != "" {
+	r := diagnosis.After[e.class]
+	if !r.Again || j.Stop != "" {
 		return false, 0
 	}
-	if r.free {
+	if r.Free {
 		if j.Attempts >= maxSaves && e.class != Resized {
 			e.reason = fmt.Sprintf("ran again %d times", j.Attempts)
 			e.hint = "Do more work between checkpoints."
@@ -209,7 +178,7 @@ func (j Job) again(e *end) (bool, time.Duration) {
 		e.reason += fmt.Sprintf(" (failed %d of at most %d attempts)", j.Failures+1, j.Spec.MaxAttempts)
 		return false, 0
 	}
-	if !r.delay {
+	if !r.Delay {
 		return true, 0
 	}
 	return true, min(firstDelay<<min(j.Failures, 20), lastDelay)

@@ -84,7 +84,7 @@ func TestClassify(t *testing.T) {
 	} {
 		if e := judge(Job{}, Attempt{}, c.w, nil, c.saved, diagnosis.Log{}); e.class != c.want {
 			t.Errorf("%s: %s, want %s", name, e.class, c.want)
-		} else if _, ok := rules[e.class]; !ok {
+		} else if _, ok := diagnosis.After[e.class]; !ok {
 			t.Errorf("%s has no rule", e.class)
 		}
 	}

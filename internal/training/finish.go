@@ -16,11 +16,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/diagnosis"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 // maxLog is how much of an attempt's output becomes an artifact, in bytes.
@@ -36,6 +38,7 @@ const maxOutputFiles = 100_000
 // transaction of the change. It is compute's to call.
 func (s *Service) Changed(ctx context.Context, tx *store.Tx, w compute.Workload) error {
 	if w.State == compute.Ended {
+		tx.OnCommit(func() { s.cfg.Checkpoints.Halting(w.Label) })
 		return nil // Finish has the rest, which needs more than a transaction
 	}
 	a, err := s.cfg.Store.Attempt(ctx, tx, AttemptID(w.ID))
@@ -137,12 +140,10 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		}
 	}
 
-	if !again {
-		// A full disk does not keep the job from ending: the directory stays
-		// until what is in it is kept.
-		if err := s.cfg.Checkpoints.Settle(ctx, string(j.ID)); err != nil {
-			s.log.WarnContext(ctx, "checkpoints of an ended job are not kept yet", slog.String("job", string(j.ID)), slog.Any("error", err))
-		}
+	// A full disk does not keep the attempt from ending: the directory stays until what is
+	// in it is kept.
+	if err := s.cfg.Checkpoints.Halted(ctx, string(j.ID), halt(w, members), again); err != nil {
+		s.log.WarnContext(ctx, "checkpoints of an ended attempt are not kept yet", slog.String("job", string(j.ID)), slog.Any("error", err))
 	}
 
 	m, ran := s.measured(ctx, j, a, w, members, e.class)
@@ -176,7 +177,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		if err := s.cfg.Tokens.RevokeIn(ctx, tx, j.Project, a.ID); err != nil {
 			return err
 		}
-		if !rules[e.class].free && e.class != Done {
+		if !diagnosis.After[e.class].Free && e.class != Done {
 			j.Failures++
 		}
 		if made != (left{}) {
@@ -213,6 +214,20 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 
 	// 5. Clear its place.
 	return s.clear(ctx, j, d)
+}
+
+// halt is how an attempt's programs ended, for its checkpoints: in order when all left with 0
+// or with 75, of their own will.
+func halt(w compute.Workload, members []engine.Member) settled.End {
+	orderly := func(code int, signal string) bool { return signal == "" && (code == 0 || code == diagnosis.TempFail) }
+	end := settled.End{At: w.EndedAt, InOrder: w.Status.State == engine.Ended && !w.Status.Started.IsZero() && orderly(w.Status.ExitCode, w.Status.Signal)}
+	if !w.Status.Ended.IsZero() {
+		end.At = w.Status.Ended
+	}
+	for _, m := range members {
+		end.InOrder = end.InOrder && orderly(m.ExitCode, m.Signal)
+	}
+	return end
 }
 
 // status is what a run says when its attempt has ended.

@@ -24,7 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
-	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 var _ compute.Owner = (*Service)(nil)
@@ -50,6 +50,8 @@ type dirs struct {
 type preparation struct {
 	Boot   string           `json:"boot"`   // of the machine, in which it was made
 	Before map[string]stamp `json:"before"` // the checkpoints that were there
+	// Resumes is the newest complete checkpoint, below the directory of checkpoints.
+	Resumes string `json:"resumes,omitempty"`
 }
 
 // preparation is none where the place is not complete.
@@ -129,6 +131,10 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	if err != nil {
 		return engine.Spec{}, err
 	}
+	prepared, err := d.preparation()
+	if err != nil {
+		return engine.Spec{}, err
+	}
 	tables, err := s.tables(ctx, j, a.ID, p)
 	if err != nil {
 		return engine.Spec{}, err
@@ -185,17 +191,18 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	}
 
 	// 4. What to run.
+	settle := j.Spec.Checkpoints.Settled(settled.Default)
 	mounts := []engine.Mount{
 		{Path: d.work, Writable: true},
 		{Path: d.output, Writable: true, Role: engine.Output},
 		{Path: d.scratch, Writable: true, Role: engine.Scratch},
-		{Path: d.checkpoints, Writable: true, Role: engine.Checkpoints},
+		{Path: d.checkpoints, Writable: true, Role: engine.Checkpoints, Settle: settle.Settle, Ready: settle.Ready},
 	}
 	if len(j.Inputs) > 0 {
 		mounts = append(mounts, engine.Mount{Path: d.data})
 	}
 	return engine.Spec{
-		Command: command, Env: variables(j, a, d, env, p, workers, run, token), Dir: d.work,
+		Command: command, Env: variables(j, a, d, env, p, workers, run, token, prepared.Resumes), Dir: d.work,
 		Mounts:  slices.Concat(mounts, tables, env.Mounts),
 		Disk:    j.Spec.Disk,
 		Network: engine.Network{API: true, Allow: j.Spec.Network}, Secrets: len(j.Spec.Secrets) > 0,
@@ -272,10 +279,12 @@ func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) (n
 	if err := dropUnfinished(d.checkpoints); err != nil {
 		return nil, err
 	}
-	if notes, err = s.cfg.Checkpoints.Restore(ctx, string(j.ID)); err != nil {
+	restored, err := s.cfg.Checkpoints.Restore(ctx, string(j.ID))
+	if err != nil {
 		return nil, fault.Wrap(err, "restoring checkpoints")
 	}
-	now := preparation{Boot: string(boot)}
+	notes = restored.Notes
+	now := preparation{Boot: string(boot), Resumes: restored.Resumes}
 	if now.Before, err = checkpoints(d.checkpoints); err != nil {
 		return nil, err
 	}
@@ -417,7 +426,7 @@ func searchPath(env environment.Usable) string {
 
 // variables is the whole environment of the process. The engine adds where the
 // API is: FALAJ_URL and MLFLOW_TRACKING_URI.
-func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool, workers int, run, token string) map[string]string {
+func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool, workers int, run, token, resumes string) map[string]string {
 	v := map[string]string{
 		"PATH": searchPath(env), "HOME": d.scratch, "TMPDIR": d.scratch, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1",
 	}
@@ -435,6 +444,9 @@ func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool,
 		"FALAJ_OUTPUT_DIR": d.output, "FALAJ_CHECKPOINT_DIR": d.checkpoints, "FALAJ_SCRATCH_DIR": d.scratch,
 		"MLFLOW_TRACKING_TOKEN": token, "MLFLOW_RUN_ID": run,
 	})
+	if resumes != "" {
+		v["FALAJ_RESUME"] = filepath.Join(d.checkpoints, resumes)
+	}
 	if len(j.Spec.Params) > 0 {
 		b, err := json.Marshal(j.Spec.Params)
 		if err != nil {
@@ -467,7 +479,8 @@ type stamp struct {
 	Modified int64  `json:"modified"` // nanoseconds
 }
 
-// checkpoints lists the finished checkpoints: directories with a final name.
+// checkpoints lists what counts as a checkpoint by its name: directories, and files beside
+// them. A stamp is of all that lies below.
 func checkpoints(dir string) (map[string]stamp, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -476,9 +489,14 @@ func checkpoints(dir string) (map[string]stamp, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "looking for checkpoints")
 	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fault.Wrap(err, "looking for checkpoints")
+	}
+	defer root.Close()
 	found := map[string]stamp{}
 	for _, e := range entries {
-		if !e.IsDir() || protocol.Unfinished(e.Name()) {
+		if !e.IsDir() && !e.Type().IsRegular() || settled.Unfinished(e.Name()) {
 			continue
 		}
 		info, err := e.Info()
@@ -486,6 +504,9 @@ func checkpoints(dir string) (map[string]stamp, error) {
 			return nil, fault.Wrap(err, "looking for checkpoints")
 		}
 		st := stamp{Modified: info.ModTime().UnixNano()}
+		if below, err := settled.Look(root, e.Name()); err == nil && !below.Modified.IsZero() {
+			st.Modified = below.Modified.UnixNano()
+		}
 		if sys, ok := info.Sys().(*syscall.Stat_t); ok {
 			st.Inode = sys.Ino
 		}
@@ -501,7 +522,7 @@ func dropUnfinished(dir string) error {
 		return fault.Wrap(err, "looking for unfinished checkpoints")
 	}
 	for _, e := range entries {
-		if protocol.Unfinished(e.Name()) {
+		if settled.Unfinished(e.Name()) {
 			if err := archive.Remove(filepath.Join(dir, e.Name())); err != nil {
 				return fault.Wrap(err, "removing an unfinished checkpoint")
 			}

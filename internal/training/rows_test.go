@@ -19,6 +19,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 // rows keeps what jobs leave for datasets in memory.
@@ -220,10 +221,11 @@ func TestWhatRowsAreMadeOf(t *testing.T) {
 // adopted has every checkpoint.
 type adopted struct{ training.Checkpoints }
 
-func (adopted) Restore(context.Context, string) ([]string, error) { return nil, nil }
-func (adopted) Settle(context.Context, string) error              { return nil }
-func (adopted) Release(context.Context, string) error             { return nil }
-func (adopted) Notes(string) []string                             { return nil }
+func (adopted) Restore(context.Context, string) (r checkpoint.Restored, err error) { return r, nil }
+func (adopted) Halting(string)                                                     {}
+func (adopted) Halted(context.Context, string, settled.End, bool) error            { return nil }
+func (adopted) Release(context.Context, string) error                              { return nil }
+func (adopted) Notes(string) []string                                              { return nil }
 
 func (adopted) Resolve(_ context.Context, _ project.Name, ref string) (checkpoint.Record, error) {
 	job, name, _ := strings.Cut(ref, "/")

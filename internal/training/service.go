@@ -31,6 +31,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 // Authorizer is the question this package asks before it acts.
@@ -208,9 +209,12 @@ type Sources interface {
 type Checkpoints interface {
 	// Restore brings the newest kept checkpoints of a job into its directory,
 	// where they are missing, and says in words what it did.
-	Restore(ctx context.Context, job string) (notes []string, err error)
-	// Settle keeps what a job has left, before it counts as ended.
-	Settle(ctx context.Context, job string) error
+	Restore(ctx context.Context, job string) (checkpoint.Restored, error)
+	// Halting says that no program of a job runs any more; Halted follows.
+	Halting(job string)
+	// Halted keeps what an ended program of a job has left, before its attempt counts as
+	// ended. Where the job runs again, what may be half written is set aside.
+	Halted(ctx context.Context, job string, end settled.End, again bool) error
 	// Release tells that a job has ended: its directory goes once all of it is
 	// kept.
 	Release(ctx context.Context, job string) error
@@ -228,9 +232,10 @@ type Checkpoints interface {
 // unkept throws the checkpoints of a job away once it has ended.
 type unkept string // the directory of directories
 
-func (unkept) Restore(context.Context, string) ([]string, error) { return nil, nil }
-func (unkept) Settle(context.Context, string) error              { return nil }
-func (unkept) Notes(string) []string                             { return nil }
+func (unkept) Restore(context.Context, string) (r checkpoint.Restored, err error) { return r, nil }
+func (unkept) Halting(string)                                                     {}
+func (unkept) Halted(context.Context, string, settled.End, bool) error            { return nil }
+func (unkept) Notes(string) []string                                              { return nil }
 
 func (u unkept) Release(_ context.Context, job string) error {
 	return os.RemoveAll(filepath.Join(string(u), job))

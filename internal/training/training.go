@@ -125,7 +125,7 @@ type Spec struct {
 	Priority    int                  `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
 	DelayCost   float64              `json:"delay_cost,omitempty" doc:"What an hour costs in which it waits, in the installation's currency: elastic pools rent nodes for it when waiting costs more; default what its queue or its project's budget says"`
 	Preemptible *bool                `json:"preemptible,omitempty" doc:"Whether it may have to save, leave and wait again for another of its queues; default true"`
-	Timeout     compute.Duration     `json:"timeout,omitempty" doc:"Longest attempt, such as 2h; default 24h"`
+	Timeout     compute.Duration     `json:"timeout,omitempty" doc:"Longest attempt, such as 2h; default 24h. One that saves then and leaves with 75 resumes in a new attempt, which has all of it again"`
 	Deadline    string               `json:"deadline,omitempty" doc:"When it should be done: a time such as 2026-12-01T06:00:00Z, or so long after it was submitted, such as 6h. It comes first in its queue when it must begin to be in time"`
 	Expected    compute.Duration     `json:"expected,omitempty" doc:"How long it probably runs, for its deadline; default as the last twenty of its name that succeeded, of which nine in ten ran no longer"`
 	Grace       compute.Duration     `json:"grace,omitempty" doc:"Between SIGTERM and SIGKILL; default 30s"`

@@ -128,8 +128,8 @@ type MountRole string
 const (
 	// Output is taken back when the worker has ended.
 	Output MountRole = "output"
-	// Checkpoints are taken back as each directory gets its final name, and
-	// those that are there are fetched before the start.
+	// Checkpoints are taken back as each is complete, and those that are there are
+	// fetched before the start.
 	Checkpoints MountRole = "checkpoints"
 	// Venv is a Python virtual environment: kept on the node by its Digest,
 	// and moved to the node's own interpreter of the same version.
@@ -151,6 +151,9 @@ type Mount struct {
 	Writable bool
 	Role     MountRole
 	Digest   string // of the content, where it never changes: a key for caches
+	// Settle and Ready say of Checkpoints when one is complete: see package settled.
+	Settle time.Duration
+	Ready  string
 }
 
 // Network is what the workload may reach. Everything else fails and is
@@ -205,6 +208,21 @@ type Status struct {
 	CPU      time.Duration  // user and system time so far
 	PeakRSS  resource.Bytes // highest resident memory so far
 	Isolated string         // the sandbox.Level reached
+}
+
+// Finished reports a program that did its work: it ended with exit code 0, by itself or
+// within the grace after it was asked to stop.
+func (s Status) Finished() bool {
+	switch s.Reason {
+	case Exited:
+	case Stopped, TimedOut, Preempted, Reclaimed:
+		if s.Started.IsZero() { // there was no program whose exit code that could be
+			return false
+		}
+	default:
+		return false
+	}
+	return s.State == Ended && s.ExitCode == 0 && s.Signal == ""
 }
 
 // Denial is an attempt of a workload to reach what it may not.

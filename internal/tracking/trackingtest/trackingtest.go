@@ -51,12 +51,15 @@ func Objects(tb testing.TB, dir, part string) []string {
 }
 
 // Policy allows what is in it: principal id, then project, then action. "*"
-// stands for every action.
+// stands for every action. Loops may do everything, as they may in Falaj.
 type Policy map[string]map[string][]policy.Action
 
 // Allow implements Authorizer.
 func (p Policy) Allow(ctx context.Context, action policy.Action, object policy.Object) error {
 	who := identity.From(ctx)
+	if who.Kind == identity.System {
+		return nil
+	}
 	for _, a := range p[who.ID][object.Project] {
 		if a == action || a == "*" {
 			return nil

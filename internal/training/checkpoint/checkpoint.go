@@ -10,33 +10,37 @@
 //   - tree.go: what lies in a directory. take.go: reading, hashing, sealing and
 //     writing it at once. restore.go: the way back, and streams of one.
 //   - collect.go: chunks that nothing refers to any more.
-//   - loop.go: looking for finished directories; ends of jobs; sweeps.
+//   - loop.go: looking for what is complete; ends of jobs; sweeps. halt.go: what an ended
+//     program left behind.
 //   - service.go: List, One, Archive, Delete, Resolve, Adopt.
 //   - store.go is what it needs of a database.
 //
 // # Life of a checkpoint
 //
-// The program writes a directory with a name that begins with '.' or ends with
-// ".tmp" or ".partial", and renames it. The loop finds the final name, notes
-// paths, sizes and times, reads the files in order of their paths as one stream,
-// cuts it into chunks of 4 MiB, stores those that the project does not have yet,
-// looks again whether anything changed meanwhile, and commits the record with
-// its manifest, audit entry and event in one transaction. Directories are
-// looked at by scanning: file systems of clusters tell nobody of changes.
+// A program writes a directory, or files, below its checkpoint directory. Each directory is
+// a checkpoint; the files that lie beside them are one together, "files". The loop takes one
+// that is complete: package settled says when. It notes paths, sizes and times, reads the
+// files in order of their paths as one stream, cuts it into chunks of 4 MiB, stores those
+// that the project does not have yet, looks again whether anything changed meanwhile, and
+// commits the record with its manifest, audit entry and event in one transaction.
+// Directories are looked at by scanning: file systems of clusters tell nobody of changes.
+//
+// When a program has ended, what is complete is taken, and what may be half written is kept
+// apart (Record.Incomplete) and set aside, so that the next attempt does not find it.
 //
 // # Guarantees
 //
 // A crash anywhere leaves the record or garbage that the sweep collects. The
 // newest good checkpoint of a job that has not ended is never collected or
-// deleted, and what is restored is bit for bit what was taken: a chunk that is
-// lost or damaged is found by its digest, its checkpoint is passed over with
-// words for people, and the next take stores the chunk anew. A job's directory
-// goes only after the job ended and all that is in it is kept.
+// deleted, neither for another that grows nor for one that may be half written, and what is
+// restored is bit for bit what was taken: a chunk that is lost or damaged is found by its
+// digest, its checkpoint is passed over with words for people, and the next take stores the
+// chunk anew. A job's directory goes only after the job ended and all that is in it is kept.
 //
 // # What the program owes
 //
-// A directory with a final name is not changed any more. One that changes while
-// it is read is read again; later changes inside are seen when the job ends.
+// Nothing, where it pauses less than the settle time within a checkpoint. A rename to the
+// final name, or a ready file, is certain at once.
 package checkpoint
 
 import (
@@ -49,6 +53,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 // The actions that this package asks for.
@@ -71,6 +76,8 @@ type Rules struct {
 	Best     Best   `json:"best,omitzero" doc:"What is best"`
 	Interval string `json:"interval,omitempty" doc:"Also one for each such time, such as 30m"`
 	After    string `json:"after,omitempty" doc:"How long the last and the best stay after the job has ended; default 30d"`
+	Settle   string `json:"settle,omitempty" doc:"A checkpoint that is written in place counts as complete when it has not changed for so long while the program ran; default 5s. One that is renamed to its final name counts at once"`
+	Ready    string `json:"ready,omitempty" doc:"Pattern of the file that the program writes last into a checkpoint, such as trainer_state.json: then it is complete with it, and not before"`
 	Restore  int    `json:"restore,omitempty" doc:"So many of the newest come back where they are missing; default 1, and the best"`
 }
 
@@ -97,7 +104,7 @@ func (r Rules) Validate() error {
 	case r.KeepBest > 0 && r.Best == Best{}:
 		return fault.New(fault.Invalid, "checkpoints: keep_best needs best").WithHint("Say best: {metric: val_loss, mode: min}.")
 	}
-	for what, text := range map[string]string{"interval": r.Interval, "after": r.After} {
+	for what, text := range map[string]string{"interval": r.Interval, "after": r.After, "settle": r.Settle} {
 		d, err := resource.ParseDuration(text)
 		if err != nil {
 			return fault.Wrap(err, "checkpoints: %s", what)
@@ -105,8 +112,26 @@ func (r Rules) Validate() error {
 		if what == "interval" && d > 0 && d < time.Minute {
 			return fault.New(fault.Invalid, "checkpoints: interval %s is less than a minute", d)
 		}
+		if what == "settle" && text != "" && (d < time.Second || d > time.Hour) {
+			return fault.New(fault.Invalid, "checkpoints: settle %s is not between 1s and 1h", d)
+		}
+	}
+	if len(r.Ready) > maxPath {
+		return fault.New(fault.Invalid, "checkpoints: ready has %d bytes, at most %d are allowed", len(r.Ready), maxPath)
+	}
+	if err := (settled.Rules{Ready: r.Ready}).Validate(); err != nil {
+		return fault.New(fault.Invalid, "checkpoints: ready is %.100q: %w", r.Ready, err)
 	}
 	return nil
+}
+
+// Settled says when a checkpoint is complete; usual is the settle time where the job says none.
+func (r Rules) Settled(usual time.Duration) settled.Rules {
+	out := settled.Rules{Settle: usual, Ready: r.Ready}
+	if d, _ := resource.ParseDuration(r.Settle); d > 0 { // validated
+		out.Settle = d
+	}
+	return out
 }
 
 // defaultAfter is how long what an ended job left stays.
@@ -159,6 +184,9 @@ type Record struct {
 	Digest  string       `json:"digest"`         // of paths, sizes, modes and chunks
 	From    string       `json:"from,omitempty"` // "job_…/name" that it was taken over from
 	Note    string       `json:"note,omitempty"` // what is odd about it, in words
+	// Incomplete says why it may be half written: it is kept, and nothing resumes from it
+	// unless somebody names it.
+	Incomplete string `json:"incomplete,omitempty"`
 	// Damaged says why it cannot be restored; Chunk is the digest of the chunk.
 	Damaged        string                 `json:"damaged,omitempty"`
 	Chunk          string                 `json:"damaged_chunk,omitempty"`
@@ -166,6 +194,12 @@ type Record struct {
 	Classification project.Classification `json:"classification"`
 	TakenAt        time.Time              `json:"taken_at"`
 	Revision       int64                  `json:"-"`
+	// Loose says that it is the files that lie directly in the job's directory. They stand
+	// beside the directories, which may need them (DeepSpeed's latest): both have their
+	// newest one, and a job resumes from both.
+	Loose bool `json:"loose,omitempty"`
+	// with is the newest one of the other sort, of one that was resolved without a name.
+	with string
 	// Kept says why it is kept; set in answers only.
 	Kept string `json:"kept,omitempty"`
 }
@@ -187,7 +221,8 @@ type Chunk struct {
 
 // Manifest is what a checkpoint consists of.
 type Manifest struct {
-	Cut    int64   `json:"cut"` // the size of chunks when it was taken
+	Cut    int64   `json:"cut"`             // the size of chunks when it was taken
+	Loose  bool    `json:"loose,omitempty"` // its files lie directly in the job's directory
 	Files  []File  `json:"files"`
 	Chunks []Chunk `json:"chunks"`
 }

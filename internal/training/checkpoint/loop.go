@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -19,7 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
-	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 const (
@@ -41,7 +42,14 @@ type look struct {
 	err      error // why it is not kept; nil when it is
 	tries    int
 	again    time.Time // not before; zero for what will not be tried again as it is
+	state    string    // what lay there, deeply
+	walked   time.Time // when that was compared last
+	loose    bool      // files that lie directly in the job's directory
 }
+
+// rewalk is after how many settle times a checkpoint that is kept is looked into again: a
+// program may write into it in place, which changes nothing of the directory itself.
+const rewalk = 2
 
 // refused reports an error that the same directory would make again.
 func refused(err error) bool { return fault.Is(err, fault.Invalid) || fault.Is(err, fault.TooLarge) }
@@ -206,13 +214,14 @@ func (s *Service) attend(ctx context.Context, job string) error {
 	case err != nil:
 		return err
 	}
+	s.know(j)
 	if !released || j.Ended.IsZero() {
 		due, _ := s.due(job)
-		return s.takeAll(ctx, j, due)
+		return s.takeAll(ctx, j, due, nil)
 	}
-	names, err := finished(s.dir(job))
+	err = s.shed(job)
 	if err == nil {
-		err = errors.Join(s.shed(job), s.takeAll(ctx, j, slices.Collect(maps.Keys(names))))
+		err = s.takeLeft(ctx, j)
 	}
 	if err != nil {
 		return err
@@ -231,7 +240,7 @@ func (s *Service) shed(job string) error {
 		return fault.Wrap(err, "looking for checkpoints")
 	}
 	for _, e := range entries {
-		if e.IsDir() && !protocol.Unfinished(e.Name()) {
+		if (e.IsDir() || e.Type().IsRegular()) && !settled.Unfinished(e.Name()) {
 			continue
 		}
 		if err := archive.Remove(filepath.Join(s.dir(job), e.Name())); err != nil {
@@ -242,8 +251,9 @@ func (s *Service) shed(job string) error {
 }
 
 // takeAll takes the named checkpoints, and drops those that the rules no longer
-// keep. What could not be taken is noted, and tried again by the loop.
-func (s *Service) takeAll(ctx context.Context, j Job, names []string) error {
+// keep. What could not be taken is noted, and tried again by the loop. incomplete says of
+// some why they may be half written.
+func (s *Service) takeAll(ctx context.Context, j Job, names []string, incomplete map[string]string) error {
 	if len(names) == 0 {
 		return nil
 	}
@@ -252,8 +262,12 @@ func (s *Service) takeAll(ctx context.Context, j Job, names []string) error {
 		return err
 	}
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(now[a].modified.Compare(now[b].modified), natural(a, b)) })
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(len(incomplete[a]), len(incomplete[b])) }) // complete ones first
 	for _, name := range names {
-		err := s.take(ctx, j, name)
+		err := s.short(ctx, j, name, now)
+		if err == nil {
+			err = s.take(ctx, j, name, incomplete[name])
+		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -278,12 +292,13 @@ func natural(a, b string) int {
 // remember notes how a take went.
 func (s *Service) remember(ctx context.Context, job, name string, seen look, err error) {
 	key := job + "/" + name
-	if _, gone := os.Lstat(filepath.Join(s.dir(job), name)); errors.Is(gone, fs.ErrNotExist) {
+	if _, gone := os.Lstat(filepath.Join(s.dir(job), name)); errors.Is(gone, fs.ErrNotExist) && !seen.loose {
 		return // its program has removed it: nothing to try again
 	}
 	s.mu.Lock()
 	before := s.looked[key]
-	seen.err = err
+	seen.err, seen.state, seen.walked = err, s.found[key], s.now()
+	delete(s.found, key)
 	switch {
 	case err != nil && !refused(err):
 		seen.tries = before.tries + 1
@@ -296,39 +311,94 @@ func (s *Service) remember(ctx context.Context, job, name string, seen look, err
 	}
 }
 
-// due gives the finished checkpoints of a job that are to be taken now; pending
+// due gives the complete checkpoints of a job that are to be taken now; pending
 // says that others are to be tried again later.
 func (s *Service) due(job string) (names []string, pending bool) {
-	now, err := finished(s.dir(job))
+	all, err := finished(s.dir(job))
 	if err != nil {
 		return nil, true
 	}
+	if len(all) == 0 {
+		return nil, false
+	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, l := range now {
-		was, known := s.looked[job+"/"+name]
+	rules, known := s.rules[job]
+	_, halted := s.halted[job]
+	looked := map[string]look{}
+	for name := range all {
+		if l, ok := s.looked[job+"/"+name]; ok {
+			looked[name] = l
+		}
+	}
+	s.mu.Unlock()
+	if !known { // whoever attends to the job learns them
+		return slices.Collect(maps.Keys(all)), false
+	}
+	root, err := s.open(job, "")
+	if err != nil {
+		return nil, true
+	}
+	defer root.Close()
+	now := s.now()
+	for name, l := range all {
+		was, before := looked[name]
+		same := before && was.inode == l.inode && was.modified.Equal(l.modified)
 		switch {
-		case !known || was.inode != l.inode || !was.modified.Equal(l.modified):
+		case same && was.err == nil && !l.loose && now.Sub(was.walked) < rewalk*rules.Settle:
+			continue
+		case same && was.err != nil && (was.again.IsZero() || now.Before(was.again)):
+			pending = pending || !was.again.IsZero()
+			continue
+		case halted: // how it ended says what is complete
+			continue
+		}
+		state, complete, err := s.complete(root, job, name, l, rules, now)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil: // the take says why
 			names = append(names, name)
-		case was.err == nil || was.again.IsZero():
-		case s.now().Before(was.again):
-			pending = true
+		case !complete:
+		case before && was.err == nil && was.state == state:
+			was.walked, was.inode, was.modified = now, l.inode, l.modified
+			s.mu.Lock()
+			s.looked[job+"/"+name] = was
+			s.mu.Unlock()
 		default:
+			s.mu.Lock()
+			s.found[job+"/"+name] = state
+			s.mu.Unlock()
 			names = append(names, name)
 		}
 	}
 	return names, pending
 }
 
-// finished lists the directories with a final name.
+// complete reports whether what lies at a name is complete while its program runs, and
+// identifies it. Of files that lie directly in the directory those that are complete count,
+// once they are all of the kinds that there are.
+func (s *Service) complete(root *os.Root, job, name string, l look, rules settled.Rules, now time.Time) (state string, complete bool, err error) {
+	if !l.loose {
+		st, err := settled.Look(root, name)
+		if err != nil {
+			return "", false, err
+		}
+		return st.Signature, rules.Complete(st, s.seen.Since(job+"/"+name, st, now), now), nil
+	}
+	files, rest, state, err := s.split(root, job, rules, now)
+	return state, len(files) > 0 && settled.Covers(files, rest), err
+}
+
+// finished lists what has a final name: directories, and as one the files beside them.
 func finished(dir string) (map[string]look, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Wrap(err, "looking for checkpoints")
 	}
 	found := map[string]look{}
+	var loose look
+	sum := fnv.New64a()
 	for _, e := range entries {
-		if !e.IsDir() || protocol.Unfinished(e.Name()) {
+		if !e.IsDir() && !e.Type().IsRegular() || settled.Unfinished(e.Name()) {
 			continue
 		}
 		info, err := e.Info()
@@ -342,34 +412,20 @@ func finished(dir string) (map[string]look, error) {
 		if sys, ok := info.Sys().(*syscall.Stat_t); ok {
 			l.inode = sys.Ino
 		}
-		found[e.Name()] = l
-	}
-	return found, nil
-}
-
-// Settle takes all finished checkpoints of a job now, also those that changed
-// since they were taken. Its error says what could not be; it is tried again.
-func (s *Service) Settle(ctx context.Context, job string) error {
-	defer s.lock(job)()
-	names, err := finished(s.dir(job))
-	if err != nil || len(names) == 0 {
-		return err
-	}
-	j, _, err := s.both(ctx, job)
-	if err != nil {
-		return err
-	}
-	if err := s.takeAll(ctx, j, slices.Collect(maps.Keys(names))); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name := range names {
-		if l := s.looked[job+"/"+name]; l.err != nil {
-			return fault.Wrap(l.err, "checkpoint %s", name)
+		if e.IsDir() {
+			found[e.Name()] = l
+			continue
+		}
+		_, _ = fmt.Fprintf(sum, "%q %d %d %d\n", e.Name(), l.inode, info.Size(), l.modified.UnixNano())
+		if loose.loose = true; l.modified.After(loose.modified) {
+			loose.modified = l.modified
 		}
 	}
-	return nil
+	if _, taken := found[settled.LooseName]; loose.loose && !taken {
+		loose.inode = sum.Sum64()
+		found[settled.LooseName] = loose
+	}
+	return found, nil
 }
 
 // Release says that a job has ended: its directory goes once all is kept, which
@@ -422,7 +478,11 @@ func (s *Service) clear(ctx context.Context, job string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.released, job)
+	delete(s.rules, job)
+	delete(s.halted, job)
+	s.seen.Forget(job + "/")
 	maps.DeleteFunc(s.looked, func(key string, _ look) bool { return strings.HasPrefix(key, job+"/") })
+	maps.DeleteFunc(s.found, func(key, _ string) bool { return strings.HasPrefix(key, job+"/") })
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -32,18 +33,32 @@ type broken struct {
 func (b *broken) Error() string { return b.err.Error() }
 func (b *broken) Unwrap() error { return b.err }
 
+// Restored is what an attempt begins with.
+type Restored struct {
+	// Resumes is the newest complete checkpoint, a path below the job's directory; empty
+	// where there is none.
+	Resumes string
+	Notes   []string // what was done, in words
+}
+
 // Restore brings the newest kept checkpoints of a job, and the best, into its
 // directory where they are missing. A damaged one is passed over for the one
-// before it, and noted in words.
-func (s *Service) Restore(ctx context.Context, job string) (notes []string, err error) {
+// before it, and noted in words. From then on a program runs in the directory.
+func (s *Service) Restore(ctx context.Context, job string) (out Restored, err error) {
 	defer s.lock(job)()
 	j, all, err := s.both(ctx, job)
-	if err != nil || len(all) == 0 {
-		return nil, err
+	if err != nil {
+		return out, err
+	}
+	notes := s.begun(job)
+	defer func() { out.Notes = notes }()
+	if len(all) == 0 {
+		return out, nil
 	}
 	rules, _, _ := j.Rules.complete()
 	newest := good(all)
 	done := map[string]bool{}
+	there := map[string]bool{} // by identifier
 	// bring goes from better to worse until want of them are there.
 	bring := func(from []Record, want int) error {
 		for _, r := range from {
@@ -68,15 +83,45 @@ func (s *Service) Restore(ctx context.Context, job string) (notes []string, err 
 			case note != "":
 				notes = append(notes, note)
 			}
+			there[r.ID] = true
 			done[r.Name] = true
 			want--
 		}
 		return nil
 	}
-	if err := bring(newest, rules.Restore); err != nil {
-		return notes, err
+	sorted := sorts(newest)
+	want := rules.Restore
+	if len(sorted[1]) > 0 { // a file beside them, such as DeepSpeed's latest, may name the one before
+		want = max(want, 2)
 	}
-	return notes, bring(best(newest, rules), min(rules.KeepBest, 1))
+	err = bring(sorted[0], want)
+	if err == nil {
+		err = bring(sorted[1], 1)
+	}
+	if err == nil {
+		err = bring(best(newest, rules), min(rules.KeepBest, 1))
+	}
+	resumes := first(slices.DeleteFunc(newest, func(r Record) bool { return !there[r.ID] }))
+	if err != nil || len(resumes) == 0 {
+		return out, err
+	}
+	r := resumes[0]
+	if out.Resumes, err = s.path(ctx, r); err != nil {
+		return out, err
+	}
+	notes = append(notes, fmt.Sprintf("the newest complete checkpoint is %s, taken at %s: FALAJ_RESUME", out.Resumes, r.TakenAt.UTC().Format(time.RFC3339)))
+	return out, nil
+}
+
+// path is what a program loads of a checkpoint: its directory, or of files that lie in the
+// job's directory the one that was written last.
+func (s *Service) path(ctx context.Context, r Record) (string, error) {
+	m, release, err := s.manifest(ctx, r)
+	defer release()
+	if err != nil || !m.Loose {
+		return r.Name, err
+	}
+	return newest(m.Files).Path, nil
 }
 
 // restore writes a checkpoint into its job's directory unless one of its name is
@@ -101,6 +146,13 @@ func (s *Service) restore(ctx context.Context, r Record) (note string, err error
 	if err != nil {
 		return "", err
 	}
+	missing := func(f File) bool {
+		_, err := root.Lstat(f.Path)
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	if m.Loose && !slices.ContainsFunc(m.Files, missing) {
+		return "", nil
+	}
 	if s.cfg.Room != nil {
 		needs := int64(0)
 		for _, c := range m.Chunks {
@@ -119,7 +171,19 @@ func (s *Service) restore(ctx context.Context, r Record) (note string, err error
 	if err := s.write(ctx, r, m, root, tmp); err != nil {
 		return "", errors.Join(err, root.RemoveAll(tmp))
 	}
-	if err := root.Rename(tmp, r.Name); err != nil {
+	if m.Loose {
+		for _, f := range m.Files {
+			if missing(f) {
+				if err := root.Rename(path.Join(tmp, f.Path), f.Path); err != nil {
+					return "", err
+				}
+			}
+		}
+		err = root.RemoveAll(tmp)
+	} else {
+		err = root.Rename(tmp, r.Name)
+	}
+	if err != nil {
 		return "", err
 	}
 	from := ""

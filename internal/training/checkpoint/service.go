@@ -19,6 +19,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 // Authorizer is the question this package asks before it acts.
@@ -48,6 +49,9 @@ type Config struct {
 	Dir string
 	// Every is the time between two looks at the directories; 0 is one second.
 	Every time.Duration
+	// Settle is the settle time of jobs that say none; 0 is settled.Default, and a negative
+	// one takes what has a final name at once.
+	Settle time.Duration
 	// ChunkSize is what is stored once; 0 is 4 MiB, the most.
 	ChunkSize int64
 	// MaxBytes bounds one checkpoint; 0 is 1 TiB.
@@ -75,11 +79,17 @@ type Service struct {
 	bad    map[string]bool          // keys of chunks that are to be stored anew
 	jobs   map[string]chan struct{} // of jobs that somebody works on; closed when done
 	looked map[string]look          // by job/name: what came of it last
+	rules  map[string]settled.Rules // of jobs whose directories were looked at
+	halted map[string]settled.End   // jobs of which no program runs: how the last one ended
+	aside  map[string][]string      // what was set aside of a job, until its next attempt says so
+	found  map[string]string        // by job/name: the state in which it is about to be taken
 	queued map[string]bool          // jobs whose checkpoints are being taken, or wait for it
 	// released jobs have ended, and their directories go.
 	released map[string]bool
 	cancel   context.CancelFunc
 	wake     chan struct{} // of the loop; holds one
+
+	seen settled.Seen // by job/name, and job/files/file
 
 	takes   chan struct{} // one for each job whose checkpoints may be taken at a time
 	running sync.WaitGroup
@@ -96,6 +106,9 @@ func New(cfg Config) *Service {
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = 1 << 40
 	}
+	if cfg.Settle == 0 {
+		cfg.Settle = settled.Default
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -104,7 +117,7 @@ func New(cfg Config) *Service {
 	}
 	return &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, pins: newPins(), buffers: newBuffers(), bad: map[string]bool{},
-		jobs: map[string]chan struct{}{}, looked: map[string]look{}, queued: map[string]bool{}, released: map[string]bool{},
+		rules: map[string]settled.Rules{}, halted: map[string]settled.End{}, aside: map[string][]string{}, found: map[string]string{}, jobs: map[string]chan struct{}{}, looked: map[string]look{}, queued: map[string]bool{}, released: map[string]bool{},
 		wake: make(chan struct{}, 1), takes: make(chan struct{}, maxTakes),
 	}
 }
@@ -194,7 +207,7 @@ func find(all []Record, name string) (Record, error) {
 	}
 	if i < 0 {
 		return Record{}, fault.New(fault.NotFound, "there is no checkpoint %.80q", name).
-			WithHint("See `falaj job checkpoints`; only finished directories are kept.")
+			WithHint("See `falaj job checkpoints`; only complete checkpoints are kept.")
 	}
 	return all[i], nil
 }
@@ -252,7 +265,8 @@ func (s *Service) Delete(ctx context.Context, p project.Name, job, name string) 
 		if err != nil {
 			return err
 		}
-		if left := good(all); j.Ended.IsZero() && len(left) > 0 && left[0].ID == r.ID {
+		newest := slices.ContainsFunc(first(good(all)), func(n Record) bool { return n.ID == r.ID })
+		if j.Ended.IsZero() && newest {
 			return fault.New(fault.Conflict, "checkpoint %s is what job %s goes on from", r.Name, job).
 				WithHint("Wait for the next one, or cancel the job.")
 		}
@@ -291,7 +305,7 @@ func (s *Service) drop(ctx context.Context, tx *store.Tx, r Record, because stri
 }
 
 // Resolve finds what a job is to go on from: "job_…" for its newest good
-// checkpoint, or "job_…/name". Needs checkpoint.read of that job; a read of what is
+// checkpoint, or where there is none the newest that may be half written, or "job_…/name". Needs checkpoint.read of that job; a read of what is
 // classified is in the journal. Errors: fault.NotFound; fault.Conflict for a
 // damaged one.
 func (s *Service) Resolve(ctx context.Context, p project.Name, ref string) (Record, error) {
@@ -303,8 +317,14 @@ func (s *Service) Resolve(ctx context.Context, p project.Name, ref string) (Reco
 	if err != nil {
 		return Record{}, err
 	}
-	if left := good(all); !named && len(left) > 0 {
+	if left := first(good(all)); !named && len(left) > 0 {
+		if len(left) > 1 {
+			left[0].with = left[1].ID
+		}
 		return left[0], s.note(ctx, j, left[0], "go on from a checkpoint")
+	}
+	if i := len(all) - 1; !named && i >= 0 && all[i].Damaged == "" {
+		return all[i], s.note(ctx, j, all[i], "go on from a checkpoint")
 	}
 	if !named {
 		return Record{}, fault.New(fault.NotFound, "job %s has no checkpoint", job)
@@ -323,6 +343,16 @@ func (s *Service) Resolve(ctx context.Context, p project.Name, ref string) (Reco
 // it: its first attempt finds it in its directory. Error: fault.Conflict when
 // the checkpoint went meanwhile.
 func (s *Service) Adopt(ctx context.Context, tx *store.Tx, r Record, to Job) error {
+	if r.with != "" {
+		if err := s.adopt(ctx, tx, Record{ID: r.with, Job: r.Job}, to, 1); err != nil {
+			return err
+		}
+		return s.adopt(ctx, tx, r, to, 2)
+	}
+	return s.adopt(ctx, tx, r, to, 1)
+}
+
+func (s *Service) adopt(ctx context.Context, tx *store.Tx, r Record, to Job, number int) error {
 	now, err := s.cfg.Store.Checkpoint(ctx, tx, r.ID)
 	if fault.Is(err, fault.NotFound) {
 		return fault.New(fault.Conflict, "checkpoint %s of job %s is no longer kept", r.Name, r.Job).WithHint("Name another one.")
@@ -339,9 +369,12 @@ func (s *Service) Adopt(ctx context.Context, tx *store.Tx, r Record, to Job) err
 		return err
 	}
 	mine := now
-	mine.ID, mine.Job, mine.Attempt, mine.Number, mine.Stored = id.New("ckp"), to.ID, "", 1, 0
+	mine.ID, mine.Job, mine.Attempt, mine.Number, mine.Stored = id.New("ckp"), to.ID, "", number, 0
 	mine.From, mine.Residency, mine.Classification = fmt.Sprintf("%s/%s", now.Job, now.Name), to.Residency, to.Classification
 	mine.TakenAt, mine.Revision = s.now().UTC(), 1
+	if now.Incomplete != "" { // somebody wants it all the same
+		mine.Note, mine.Incomplete = strings.TrimPrefix(now.Note+"; "+now.Incomplete, "; "), ""
+	}
 	if err := s.cfg.Store.InsertCheckpoint(ctx, tx, mine, m); err != nil {
 		return err
 	}

@@ -87,8 +87,10 @@ func TestOnlyFinishedOnesCount(t *testing.T) {
 	for _, name := range []string{".hidden", "step-1.tmp", "step-1.partial"} {
 		w.write(t, job, name, files{"model": "half"})
 	}
-	if err := os.WriteFile(w.path(job, "latest"), []byte("step-1"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{".hidden.ckpt", "last.ckpt.tmp", "tmp-last.ckpt", "last.ckpt.part", "last.ckpt.incomplete"} {
+		if err := os.WriteFile(w.path(job, name), []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	w.runOnce(t)
 	if all := w.list(t, job); len(all) > 0 {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -29,6 +30,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 const (
@@ -53,25 +55,38 @@ func (c Chunk) ref(p project.Name) blob.Ref {
 
 // take keeps the checkpoint of a name as it is now; one that is kept already is
 // no change. Errors: fault.Conflict when it changed meanwhile, fault.Invalid and
-// fault.TooLarge for what cannot be kept, fault.Exhausted on a full disk.
-func (s *Service) take(ctx context.Context, j Job, name string) error {
+// fault.TooLarge for what cannot be kept, fault.Exhausted on a full disk. incomplete says why
+// it may be half written.
+func (s *Service) take(ctx context.Context, j Job, name, incomplete string) error {
 	if len(name) > maxName {
 		return fault.New(fault.Invalid, "its name has %d bytes, at most %d are allowed", len(name), maxName)
 	}
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		return fault.New(fault.Invalid, "its name %q is not plain text", name)
 	}
-	root, err := s.open(j.ID, name)
+	within, loose := name, s.isLoose(j.ID, name)
+	if loose {
+		within = ""
+	}
+	root, err := s.open(j.ID, within)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	t, err := survey(ctx, root, s.cfg.MaxBytes)
+	survey := func() (tree, error) { return survey(ctx, root, s.cfg.MaxBytes) }
+	if loose {
+		files, err := s.looseComplete(root, j.ID, incomplete != "")
+		if err != nil || len(files) == 0 {
+			return err
+		}
+		survey = func() (tree, error) { return surveyLoose(root, files, s.cfg.MaxBytes) }
+	}
+	t, err := survey()
 	if err != nil {
 		return err
 	}
 	state := t.state()
-	if known, err := s.known(ctx, j.ID, name, state); err != nil || known {
+	if known, err := s.known(ctx, j.ID, name, state, incomplete); err != nil || known {
 		return err
 	}
 
@@ -81,11 +96,12 @@ func (s *Service) take(ctx context.Context, j Job, name string) error {
 		}
 	}
 	m, stored, held, err := s.keep(ctx, j.Project, root, t)
+	m.Loose = loose
 	defer func() { s.pins.release(held) }()
 	if err != nil {
 		return err
 	}
-	after, err := survey(ctx, root, s.cfg.MaxBytes)
+	after, err := survey()
 	if err != nil {
 		return err
 	}
@@ -96,11 +112,17 @@ func (s *Service) take(ctx context.Context, j Job, name string) error {
 	r := Record{
 		ID: id.New("ckp"), Project: j.Project, Job: j.ID, Name: name, Files: len(m.Files), Bytes: t.bytes, Stored: stored,
 		Digest: m.digest(), Residency: j.Residency, Classification: j.Classification, TakenAt: s.now().UTC(), Revision: 1,
+		Incomplete: incomplete, Loose: loose,
 	}
 	s.describe(&r, root, m, j.Rules.Best.Metric)
 	named, err := changed(root)
 	if err != nil {
 		return err
+	}
+	if loose {
+		if named, err = changedLoose(root, m); err != nil {
+			return err
+		}
 	}
 	return fault.Wrap(s.commit(ctx, r, m, state, named), "recording it")
 }
@@ -108,7 +130,7 @@ func (s *Service) take(ctx context.Context, j Job, name string) error {
 // known reports that a checkpoint was taken in this state: then it is kept, or
 // was dropped since and is not to come back. One that turned out to be damaged is
 // taken again.
-func (s *Service) known(ctx context.Context, job, name, state string) (known bool, err error) {
+func (s *Service) known(ctx context.Context, job, name, state, incomplete string) (known bool, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		seen, err := s.cfg.Store.Seen(ctx, tx, job, name)
 		if err != nil || seen != state {
@@ -116,7 +138,7 @@ func (s *Service) known(ctx context.Context, job, name, state string) (known boo
 		}
 		all, err := s.cfg.Store.Checkpoints(ctx, tx, job)
 		i := lastNamed(all, name)
-		known = i < 0 || all[i].Damaged == ""
+		known = i < 0 || all[i].Damaged == "" && (all[i].Incomplete == "" || all[i].Incomplete == incomplete)
 		return err
 	})
 	return known, err
@@ -139,7 +161,12 @@ var number = regexp.MustCompile(`[0-9]{1,18}$`)
 
 // describe reads the label, if there is one; without, the name may tell the step.
 func (s *Service) describe(r *Record, root *os.Root, m Manifest, metric string) {
-	if digits := number.FindString(r.Name); digits != "" {
+	digits := number.FindString(r.Name)
+	if m.Loose { // such as epoch=1-step=250.ckpt
+		newest := newest(m.Files).Path
+		digits = number.FindString(strings.TrimSuffix(newest, path.Ext(newest)))
+	}
+	if digits != "" {
 		if n, err := strconv.ParseInt(digits, 10, 64); err == nil {
 			r.Step = &n
 		}
@@ -181,6 +208,25 @@ func changed(root *os.Root) (time.Time, error) {
 	return info.ModTime(), nil
 }
 
+// changedLoose is when the last of the files that lie directly in the job's directory changed.
+func changedLoose(root *os.Root, m Manifest) (last time.Time, err error) {
+	for _, f := range m.Files {
+		st, err := settled.Look(root, f.Path)
+		if err != nil {
+			return last, gone(err)
+		}
+		if st.Changed.After(last) {
+			last = st.Changed
+		}
+	}
+	return last, nil
+}
+
+// newest is the file that was written last.
+func newest(files []File) File {
+	return slices.MaxFunc(files, func(a, b File) int { return a.Modified.Compare(b.Modified) })
+}
+
 // commit records a checkpoint whose chunks are all there and held.
 func (s *Service) commit(ctx context.Context, r Record, m Manifest, state string, named time.Time) error {
 	return s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) (err error) {
@@ -200,7 +246,7 @@ func (s *Service) commit(ctx context.Context, r Record, m Manifest, state string
 			r.Number = max(r.Number, other.Number+1)
 		}
 		// Restored, or written again with the same content: no new one.
-		if i := lastNamed(all, r.Name); i >= 0 && all[i].Digest == r.Digest && all[i].Damaged == "" {
+		if i := lastNamed(all, r.Name); i >= 0 && all[i].Digest == r.Digest && all[i].Damaged == "" && all[i].Incomplete == r.Incomplete {
 			return nil
 		}
 		if err := s.cfg.Store.InsertCheckpoint(ctx, tx, r, m); err != nil {

@@ -62,13 +62,7 @@ func survey(ctx context.Context, root *os.Root, most int64) (tree, error) {
 			if err != nil {
 				return err
 			}
-			t.files = append(t.files, File{
-				Path: name, Size: info.Size(), Exec: info.Mode()&0o100 != 0, Modified: info.ModTime().UTC(),
-			})
-			t.bytes += info.Size()
-			if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-				t.allocated += min(sys.Blocks*512, info.Size())
-			}
+			t.add(name, info)
 		default:
 			return fault.New(fault.Invalid, "%.200q is not a plain file", name).
 				WithHint("Write plain files and directories into a checkpoint; links are not followed.")
@@ -82,6 +76,39 @@ func survey(ctx context.Context, root *os.Root, most int64) (tree, error) {
 	return t, gone(err)
 }
 
+// surveyLoose notes plain files that lie directly in a job's directory.
+func surveyLoose(root *os.Root, names []string, most int64) (tree, error) {
+	var t tree
+	for _, name := range names {
+		info, err := root.Lstat(name)
+		if err == nil && !info.Mode().IsRegular() {
+			err = errChanged
+		}
+		if err != nil {
+			return t, gone(err)
+		}
+		if !utf8.ValidString(name) || len(name) > maxPath {
+			return t, fault.New(fault.Invalid, "%.80q is no UTF-8, or longer than %d bytes", name, maxPath).WithHint("Rename it: names in checkpoints are UTF-8.")
+		}
+		t.add(name, info)
+		if len(t.files) > maxFiles || t.bytes > most {
+			return t, fault.New(fault.TooLarge, "the files directly in FALAJ_CHECKPOINT_DIR are more than %d or have more than %d bytes", maxFiles, most).
+				WithHint("Write each checkpoint into a directory of its own, or remove old ones.")
+		}
+	}
+	return t, nil
+}
+
+func (t *tree) add(name string, info fs.FileInfo) {
+	t.files = append(t.files, File{
+		Path: name, Size: info.Size(), Exec: info.Mode()&0o100 != 0, Modified: info.ModTime().UTC(),
+	})
+	t.bytes += info.Size()
+	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+		t.allocated += min(sys.Blocks*512, info.Size())
+	}
+}
+
 // gone makes a conflict of what vanished while it was looked at.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +118,7 @@ func gone(err error) error {
 }
 
 // state identifies what survey saw.
-func (t tree) state() string {
+func (t *tree) state() string {
 	b, err := json.Marshal(t.files)
 	if err != nil {
 		panic(err) // none of these can fail

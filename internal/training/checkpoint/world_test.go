@@ -29,6 +29,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 const nyc project.Name = "nyc"
@@ -98,7 +99,8 @@ func newWorld(tb testing.TB) *world {
 	w := &world{db: db, objects: &blobtest.Memory{}, auth: authorizer{}, journal: &journal{}, clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	w.blobs = &blobs{Store: blob.New(w.objects, blobtest.NewSealer())}
 	w.cfg = checkpoint.Config{
-		DB: db, Store: trainingsql.Checkpoints{}, Authorizer: w.auth, Journal: w.journal, Blobs: w.blobs,
+		Settle: -1,
+		DB:     db, Store: trainingsql.Checkpoints{}, Authorizer: w.auth, Journal: w.journal, Blobs: w.blobs,
 		Dir: filepath.Join(dir, "checkpoints"), ChunkSize: 1 << 10, MaxBytes: 1 << 20,
 		Log: slog.New(slog.NewTextHandler(tb.Output(), nil)), Now: func() time.Time { return w.clock },
 	}
@@ -148,6 +150,18 @@ func (w *world) end(tb testing.TB, id string) {
 	if err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// Settle takes what a program left that ended in order, and has it run again.
+func (w *world) Settle(ctx context.Context, job string) error {
+	defer w.Resume(job)
+	return w.Halted(ctx, job, settled.End{At: w.clock, InOrder: true}, false)
+}
+
+// Restore gives the notes of what was done.
+func (w *world) Restore(ctx context.Context, job string) ([]string, error) {
+	r, err := w.Service.Restore(ctx, job)
+	return slices.DeleteFunc(r.Notes, func(n string) bool { return strings.Contains(n, "FALAJ_RESUME") }), err
 }
 
 func alice(ctx context.Context) context.Context {

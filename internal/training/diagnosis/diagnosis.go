@@ -3,11 +3,12 @@
 // the engine says, how each worker ended and the ends of their logs go in, a
 // Finding comes out.
 //
-// Map: diagnosis.go has the question, the answer and the order of thought;
-// signs.go the table of what logs say; log.go reads logs.
+// Map: ends.go has the table of what an end means and what follows; diagnosis.go the
+// question and the answer; signs.go the table of what logs say; log.go reads logs.
 //
-// The order of thought: what the engine knows (lost, preempted, out of memory,
-// timed out, asked to stop) comes before what the program says. Of a gang, the
+// A program that ends with 0 within its grace is done, and one that saves and ends with 75
+// runs again, whatever asked it to stop. Only limits that kill, a lost node and a
+// cancellation come before what the program says. Of a gang, the
 // worker that failed first is the cause, except that a worker which only lost
 // its peers never is: it is a consequence of one that did something else.
 package diagnosis
@@ -48,6 +49,7 @@ const (
 	Environment    Class = "environment"
 	Infrastructure Class = "infrastructure" // something it needed did not answer
 	Unwanted       Class = "cancelled"
+	Unstored       Class = "output" // it succeeded, and what it left cannot be kept
 )
 
 // TempFail is EX_TEMPFAIL of sysexits.h: "saved, run me again".
@@ -96,58 +98,64 @@ func Find(in Input) Finding {
 		f.Worker = culprit
 	}
 	f.Evidence = in.evidence(culprit)
-	switch st := in.Status; {
-	case st.State == engine.Lost, st.Reason == engine.NodeFailed:
+	cause, word := in.cause(), in.word()
+	f.Class = class(cause, word)
+	switch f.Class {
+	case Done:
+		return Finding{Class: Done, Worker: -1}
+	case Saved:
+		return Finding{Class: Saved, Words: savedWords[cause], Worker: -1}
+	case Idle:
+		f.Words = fmt.Sprintf("asked to run again (exit code %d) without a new checkpoint", TempFail)
+		f.Hint = "Write a checkpoint into FALAJ_CHECKPOINT_DIR, and give it its final name, before leaving with this code."
+		return f
+	default:
+	}
+	st := in.Status
+	switch cause {
+	case Vanished:
 		return in.nodeLost(f)
-	case st.Reason == engine.Preempted && matches(st.Message, ownDisk...):
-		f.Class, f.Words, f.Lines = OutOfDisk, "it filled its own disk: "+st.Message, in.Log.last(in.Log.order())
+	case Eviction:
+		f.Words, f.Lines = "it filled its own disk: "+st.Message, in.Log.last(in.Log.order())
 		f.Hint = "Write less to FALAJ_SCRATCH_DIR and /tmp, or ask for more in spec.disk."
 		return f
-	case st.Reason == engine.Preempted:
-		f.Class, f.Words = Preempted, cmp.Or(st.Message, "the engine took its place for somebody else")
-		f.Hint = "Nothing is wrong with the job: it goes on from its last checkpoint."
+	case Preemption:
+		f.Words = cmp.Or(st.Message, "the engine took its place for somebody else")
+		f.Hint = "Nothing is wrong with the job: it resumes from its last checkpoint."
 		return f
-	case st.Reason == engine.Reclaimed:
-		f.Class, f.Words = Reclaimed, in.Outcome
-		f.Hint = "Let it end when it is done with its accelerators, or make it preemptible: then it would have gone on later."
+	case Reclaim:
+		f.Hint = "Let it end when it is done with its accelerators, save at SIGTERM and leave with exit code 75, or make it preemptible: then it resumes later."
 		return f
-	case st.Reason == engine.Stopped && in.Asked != "":
+	case Resize, Move, Silence, Slowness, Cancelling:
 		return in.asked(f)
-	case st.Reason == engine.Exited && st.ExitCode == 0:
-		return Finding{Class: Done, Worker: -1}
-	case st.Reason == engine.Exited && st.ExitCode == TempFail && (in.Asked == Resized || in.Asked == Moved):
-		return in.asked(f)
-	case st.Reason == engine.Exited && st.ExitCode == TempFail && in.Saved:
-		return Finding{Class: Saved, Words: "saved a checkpoint and asked to run again", Worker: -1}
-	case st.Reason == engine.Exited && st.ExitCode == TempFail:
-		f.Class, f.Words = Idle, fmt.Sprintf("asked to run again (exit code %d) without a new checkpoint", TempFail)
-		f.Hint = "Rename a directory in FALAJ_CHECKPOINT_DIR to its final name before leaving with this code."
-		return f
-	case st.Reason == engine.OutOfMemory:
-		f.Class = OutOfMemory
+	case Memory:
 		f.Hint = fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", in.Memory)
 		f.Lines = in.Log.last(in.Log.order())
 		return f
-	case st.Reason == engine.OutOfDisk:
-		f.Class, f.Words, f.Lines = OutOfDisk, cmp.Or(f.Words, st.Message), in.Log.last(in.Log.order())
+	case Disk:
+		f.Words, f.Lines = cmp.Or(f.Words, st.Message), in.Log.last(in.Log.order())
 		f.Hint = "Write less, remove what is no longer needed while it runs, or ask for more in spec.disk."
 		return f
-	case st.Reason == engine.OutOfTasks:
-		f.Class, f.Words, f.Lines = OutOfTasks, cmp.Or(f.Words, st.Message), in.Log.last(in.Log.order())
+	case Tasks:
+		f.Words, f.Lines = cmp.Or(f.Words, st.Message), in.Log.last(in.Log.order())
 		f.Hint = "Start fewer processes and threads at a time."
 		return f
-	case st.Reason == engine.TimedOut:
-		f.Class, f.Lines = TimedOut, in.Log.last(in.Log.order())
-		f.Hint = "Raise timeout, or leave with exit code 75 after a checkpoint to go on later."
+	case Timeout:
+		f.Lines = in.Log.last(in.Log.order())
+		f.Hint = "Raise timeout, or save at SIGTERM and leave with exit code 75 within grace: then a new attempt resumes from the checkpoint, with the whole timeout again."
+		if word == Empty {
+			f.Words += ", and left with exit code 75 without a new checkpoint"
+			f.Hint = "Raise timeout, or write a checkpoint into FALAJ_CHECKPOINT_DIR before leaving with this code: then a new attempt resumes from it."
+		}
 		return in.straggler(f)
-	case st.Reason == engine.NotStarted:
+	case Unstarted:
 		return in.notStarted(f)
-	case st.Reason == engine.Stopped:
-		f.Class = Killed
+	case Outside:
 		if st.Message != "" && st.Message != in.Outcome {
 			f.Words = cmp.Or(f.Words, "stopped from outside") + ": " + st.Message
 		}
 		return f
+	case Nothing:
 	}
 	return in.failed(f, culprit)
 }
@@ -156,12 +164,20 @@ func Find(in Input) Finding {
 // server does not take.
 const notBrought = "what it left was not brought back"
 
+// savedWords say what asked a program to stop that saved and asked to run again.
+var savedWords = map[Cause]string{
+	Nothing:  "saved a checkpoint and asked to run again",
+	Reclaim:  "its accelerators were idle: it saved a checkpoint and asked to run again",
+	Timeout:  "reached its time-out, saved a checkpoint and asked to run again",
+	Outside:  "was stopped from outside, saved a checkpoint and asked to run again",
+	Eviction: "filled its own disk, saved a checkpoint and asked to run again",
+}
+
 // ownDisk is what a kubelet says of a pod that it evicts for what the pod itself
 // wrote; when the node is short of disk it says something else.
 var ownDisk = []string{"local ephemeral storage limit", "ephemeral local storage usage exceeds", "Usage of EmptyDir volume"}
 
 func (in Input) asked(f Finding) Finding {
-	f.Class = in.Asked
 	f.Words = cmp.Or(in.Why, f.Words)
 	if f.Class == Hung {
 		f.Lines = in.Log.last(in.Log.order())
@@ -198,7 +214,7 @@ func (in Input) nodeLost(f Finding) Finding {
 	if len(where) > 0 {
 		f.Words = "lost " + strings.Join(where, "; ")
 	}
-	f.Hint = "It goes on elsewhere from its last checkpoint. If it repeats, see `falaj pool doctor`."
+	f.Hint = "It resumes elsewhere from its last checkpoint. If it repeats, see `falaj pool doctor`."
 	if len(in.Members) > 0 && in.Members[0].Node == here {
 		f.Words = "how it ended is not known: what looked after it on the server's machine is gone"
 		f.Hint = "The machine was restarted, its disk was full, or somebody killed falaj-worker. It goes on from its last checkpoint."

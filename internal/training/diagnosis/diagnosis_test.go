@@ -84,7 +84,7 @@ func TestPlanted(t *testing.T) {
 			},
 		},
 		"timeout":   {log: "quiet", in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.TimedOut}}, class: TimedOut, hint: "Raise timeout"},
-		"preempted": {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: "by QOS high"}}, class: Preempted, words: "by QOS high", hint: "goes on"},
+		"preempted": {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: "by QOS high"}}, class: Preempted, words: "by QOS high", hint: "resumes"},
 		"more disk than it may": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.OutOfDisk}, Outcome: "used 5GiB of its disk limit of 4GiB (scratch)"},
 			class: OutOfDisk, words: "used 5GiB of its disk limit of 4GiB (scratch)", hint: "spec.disk",
@@ -130,11 +130,11 @@ func TestPlanted(t *testing.T) {
 		},
 		"one lost, of which the engine knows nothing": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Signalled, Signal: "SIGTERM"}, Members: []engine.Member{member(0, killed("SIGTERM"), 5), lost}},
-			class: NodeLost, words: "lost worker 1 on node n2", hint: "goes on elsewhere", worker: 1, blamed: []string{"n2"},
+			class: NodeLost, words: "lost worker 1 on node n2", hint: "resumes elsewhere", worker: 1, blamed: []string{"n2"},
 		},
 		"node lost": {
 			in:    Input{Status: engine.Status{State: engine.Lost}, Members: []engine.Member{member(0, exited(1), 5), lost}},
-			class: NodeLost, words: "lost worker 1 on node n2, last heard of at 2026-11-01T12:00:00Z", hint: "goes on elsewhere", worker: 1, blamed: []string{"n2"},
+			class: NodeLost, words: "lost worker 1 on node n2, last heard of at 2026-11-01T12:00:00Z", hint: "resumes elsewhere", worker: 1, blamed: []string{"n2"},
 		},
 		"the first failure, not its echo": {
 			log: "peer", in: Input{Status: exited(1), Members: []engine.Member{member(0, exited(1), 1), member(1, exited(1), 2)}},

@@ -14,8 +14,12 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 	"github.com/falaj-ml/falaj/internal/worker/tree"
 )
+
+// tempFail is EX_TEMPFAIL of sysexits.h: "saved, run me again".
+const tempFail = 75
 
 // ended says how the worker ended.
 func (a *agent) ended(x tree.Exit, oom *oomWatch) protocol.End {
@@ -48,11 +52,12 @@ func (a *agent) finish(ctx context.Context, e protocol.End) (end protocol.End, t
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if a.sender != nil {
-		err := a.c.retry(ctx, a.sender.send)
+		left := &settled.End{At: ended, InOrder: e.Signal == "" && (e.ExitCode == 0 || e.ExitCode == tempFail)}
+		err := a.c.retry(ctx, func(ctx context.Context) error { return a.sender.send(ctx, left) })
 		if err == nil {
 			err = a.sendOutputs(ctx)
 		}
-		if err != nil && e.Reason == "exited" && e.ExitCode == 0 {
+		if err != nil && e.ExitCode == 0 && e.Signal == "" && (e.Reason == "exited" || e.Reason == "stopped" || e.Reason == "timed_out") {
 			e.Reason, e.ExitCode = "not_started", -1
 		}
 		if err != nil {
@@ -87,7 +92,7 @@ func (a *agent) sendOutputs(ctx context.Context) error {
 			continue
 		}
 		err := a.c.retry(ctx, func(ctx context.Context) error {
-			err := a.sendTree(ctx, n, m.here, "")
+			err := a.sendTree(ctx, n, m.here, "", nil)
 			if fault.Is(err, fault.Exhausted) {
 				a.note("output", err.Error())
 			}

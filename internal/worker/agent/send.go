@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -16,11 +17,10 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 // lookEvery is how often finished checkpoints are looked for.
@@ -44,15 +44,11 @@ type sender struct {
 
 // saves is one mount for checkpoints.
 type saves struct {
-	n    int
-	dir  string
-	sent map[string]stamp
-}
-
-// stamp tells one state of a directory from another.
-type stamp struct {
-	inode    uint64
-	modified int64
+	n     int
+	dir   string
+	rules settled.Rules
+	seen  *settled.Seen
+	sent  map[string]string // by name: the state that the server has
 }
 
 func newSender(a *agent) (*sender, error) {
@@ -61,30 +57,74 @@ func newSender(a *agent) (*sender, error) {
 		if m.Role != protocol.RoleCheckpoints || m.InPlace || !m.Writable {
 			continue
 		}
-		there, err := finished(m.here) // what was fetched is not sent back
+		d := saves{n: n, dir: m.here, rules: settled.Rules{Settle: cmp.Or(m.Settle, settled.Default), Ready: m.Ready}, seen: &settled.Seen{}, sent: map[string]string{}}
+		there, err := d.complete(&settled.End{InOrder: true}) // what was fetched is not sent back
 		if err != nil {
 			return nil, err
 		}
-		s.dirs = append(s.dirs, saves{n: n, dir: m.here, sent: there})
+		for name, c := range there {
+			d.sent[name] = c.state
+		}
+		s.dirs = append(s.dirs, d)
 	}
 	return s, nil
 }
 
-// finished are the checkpoints in a directory.
-func finished(dir string) (map[string]stamp, error) {
-	entries, err := os.ReadDir(dir)
+// candidate is a checkpoint that can be sent.
+type candidate struct {
+	state    string
+	modified time.Time
+	files    []string // of those that lie beside directories
+}
+
+// complete are the complete checkpoints in a directory: while its program runs, or, with
+// end, after that.
+func (d saves) complete(end *settled.End) (map[string]candidate, error) {
+	entries, err := os.ReadDir(d.dir)
 	if err != nil {
 		return nil, err
 	}
-	found := map[string]stamp{}
+	root, err := os.OpenRoot(d.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	now := time.Now()
+	look := func(name string, rules settled.Rules) (st settled.State, whole bool) {
+		st, err := settled.Look(root, name)
+		switch {
+		case err != nil: // its worker has removed it
+			return st, false
+		case end != nil:
+			return st, rules.Left(st, *end)
+		}
+		return st, rules.Complete(st, d.seen.Since(name, st, now), now)
+	}
+	found := map[string]candidate{}
 	for _, e := range entries {
-		if !e.IsDir() || protocol.Unfinished(e.Name()) {
+		if !e.IsDir() || settled.Unfinished(e.Name()) || e.Name() == settled.LooseName { // the name is that of the files
 			continue
 		}
-		var st unix.Stat_t
-		if unix.Lstat(filepath.Join(dir, e.Name()), &st) == nil {
-			found[e.Name()] = stamp{inode: st.Ino, modified: st.Mtim.Nano()}
+		if st, whole := look(e.Name(), d.rules); whole {
+			found[e.Name()] = candidate{state: st.Signature, modified: st.Changed}
 		}
+	}
+	var loose candidate
+	var rest []string
+	for _, name := range settled.Loose(entries) {
+		st, whole := look(name, settled.Rules{Settle: d.rules.Settle})
+		if !whole {
+			rest = append(rest, name)
+			continue
+		}
+		loose.files = append(loose.files, name)
+		loose.state += name + " " + st.Signature + "\n"
+		if st.Changed.After(loose.modified) {
+			loose.modified = st.Changed
+		}
+	}
+	if len(loose.files) > 0 && settled.Covers(loose.files, rest) {
+		found[settled.LooseName] = loose
 	}
 	return found, nil
 }
@@ -102,7 +142,7 @@ func (s *sender) watch(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if err := s.send(ctx); err != nil && ctx.Err() == nil {
+		if err := s.send(ctx, nil); err != nil && ctx.Err() == nil {
 			s.a.note("checkpoints", err.Error())
 		} else {
 			s.a.note("checkpoints", "")
@@ -110,23 +150,27 @@ func (s *sender) watch(ctx context.Context) {
 	}
 }
 
-// send sends what is finished and was not sent.
-func (s *sender) send(ctx context.Context) error {
+// send sends what is complete and was not sent; end is how the worker ended.
+func (s *sender) send(ctx context.Context, end *settled.End) error {
 	var errs []error
 	for _, d := range s.dirs {
-		now, err := finished(d.dir)
+		now, err := d.complete(end)
 		if err != nil {
 			return err
 		}
 		var names []string
-		for name, st := range now {
-			if d.sent[name] != st {
+		for name, c := range now {
+			if d.sent[name] != c.state {
 				names = append(names, name)
 			}
 		}
-		slices.SortFunc(names, func(a, b string) int { return int(now[a].modified - now[b].modified) })
+		slices.SortFunc(names, func(a, b string) int { return now[a].modified.Compare(now[b].modified) })
 		for _, name := range names {
-			err := s.a.sendTree(ctx, d.n, filepath.Join(d.dir, name), name)
+			dir, files := filepath.Join(d.dir, name), now[name].files
+			if files != nil {
+				dir = d.dir
+			}
+			err := s.a.sendTree(ctx, d.n, dir, name, files)
 			switch {
 			case errors.Is(err, fs.ErrNotExist): // the worker has removed it
 			case err != nil && !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.TooLarge):
@@ -136,7 +180,7 @@ func (s *sender) send(ctx context.Context) error {
 				s.a.note("the last refused checkpoint", name+": "+err.Error())
 			}
 			s.mu.Lock()
-			d.sent[name] = now[name]
+			d.sent[name] = now[name].state
 			s.mu.Unlock()
 		}
 	}
@@ -176,18 +220,23 @@ func (s *sender) state(name string) (has, writing bool) {
 			continue
 		}
 		for _, e := range entries {
-			has = has || e.Name() == name && e.IsDir()
-			writing = writing || protocol.Unfinished(e.Name())
+			has = has || e.Name() == name && e.IsDir() || name == settled.LooseName && e.Type().IsRegular() && !settled.Unfinished(e.Name())
+			writing = writing || settled.Unfinished(e.Name())
 		}
 	}
 	return has, writing
 }
 
-// sendTree sends a directory: what the server has is not sent again.
-func (a *agent) sendTree(ctx context.Context, n int, dir, name string) error {
+// sendTree sends a directory, or only some of the files in it: what the server has is not
+// sent again.
+func (a *agent) sendTree(ctx context.Context, n int, dir, name string, only []string) error {
 	m, left, err := archive.Scan(dir, archive.Limits{Files: 100_000})
 	if err != nil {
 		return err
+	}
+	if only != nil {
+		m.Dirs, left = nil, nil
+		m.Files = slices.DeleteFunc(m.Files, func(f protocol.File) bool { return !slices.Contains(only, f.Path) })
 	}
 	if len(left) > 0 {
 		a.say("%d things in %s are no plain files and stay here: %.500s", len(left), dir, strings.Join(left, ", "))

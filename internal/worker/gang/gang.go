@@ -280,28 +280,37 @@ func (g *gang) end(grace time.Duration) {
 	}
 }
 
-// gravity orders ends by how much they explain of the others'.
+// tempFail is EX_TEMPFAIL of sysexits.h: "saved, run me again".
+const tempFail = 75
+
+// gravity orders ends by how much they explain of the others'. Of those that were told to
+// stop, one that saved speaks for the gang, and only a gang whose members all end with 0
+// ends with it.
 func (w *worker) gravity() int {
 	switch e := w.exit; {
 	case w.served:
 		return 0
 	case e.Failed != "":
 		return 5
+	case e.Signal == 0 && e.Code == 0:
+		return 0
+	case w.told && e.Signal == 0 && e.Code == tempFail:
+		return 2
 	case w.told:
 		return 1
 	case e.Signal != 0:
 		return 4
-	case e.Code != 0:
-		return 3
 	}
-	return 0
+	return 3
 }
 
-// code is the exit code of the member that explains the end: of those that were
-// told to stop, the first.
+// code is the exit code of the member that explains the end, the first of equal ones. When
+// all others have ended with 0, the ends of those that serve say nothing.
 func (g *gang) code() int {
+	done := !slices.ContainsFunc(g.workers, func(w *worker) bool { return !g.spec.Launch.Serves(w.index) && w.gravity() > 0 })
 	worst := g.workers[0]
 	for _, w := range g.workers {
+		w.served = w.served || done && w.told && g.spec.Launch.Serves(w.index)
 		if w.gravity() > worst.gravity() || w.gravity() == worst.gravity() && w.ended.Before(worst.ended) && !w.told {
 			worst = w
 		}

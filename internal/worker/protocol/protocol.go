@@ -25,7 +25,6 @@
 package protocol
 
 import (
-	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/worker/launch"
@@ -121,6 +120,9 @@ type Mount struct {
 	Writable bool   `json:"writable,omitempty"`
 	Digest   string `json:"digest,omitempty"`   // of the content: a key for caches
 	InPlace  bool   `json:"in_place,omitempty"` // the node sees Path itself
+	// Of checkpoints: when one is complete, see package settled; 0 is its default.
+	Settle time.Duration `json:"settle,omitempty"`
+	Ready  string        `json:"ready,omitempty"`
 }
 
 // Reached answers a log: where the next bytes begin. It may be less than what
@@ -291,9 +293,3 @@ type Member struct {
 // SiteFile in a virtual environment lists the packages of the interpreter that it
 // stands on, {"packages": {name: version}}: nodes compare them with their own.
 const SiteFile = ".falaj-site.json"
-
-// Unfinished reports a name that a checkpoint has before it counts: what
-// programs owe to the agent and to the server alike.
-func Unfinished(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, ".partial")
-}

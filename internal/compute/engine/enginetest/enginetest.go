@@ -9,6 +9,7 @@ package enginetest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -44,6 +45,9 @@ type Options struct {
 	Deadline time.Duration
 	// AtOnce is how many workloads start together; 0 is twenty.
 	AtOnce int
+	// Record is the file of a workload's directory below the driver's that says what to
+	// run; empty of a driver that keeps none.
+	Record string
 	// Gangs is false of a driver whose workloads have one worker.
 	Gangs bool
 }
@@ -62,6 +66,7 @@ func Run(t *testing.T, o Options) {
 		{"time-out", (*suite).timeout},
 		{"time-out with a program that ignores SIGTERM", (*suite).timeoutIgnored},
 		{"stop lets it save", (*suite).stopSaves},
+		{"what a stopped program says", (*suite).stopWords},
 		{"stop kills after the grace", (*suite).stopKills},
 		{"stop ends the whole tree", (*suite).stopTree},
 		{"stop without grace, twice", (*suite).stopTwice},
@@ -73,12 +78,14 @@ func Run(t *testing.T, o Options) {
 		{"attach after a restart", (*suite).attach},
 		{"attach to what has ended", (*suite).attachEnded},
 		{"lost", (*suite).lost},
+		{"a record that cannot be read", (*suite).unreadable},
 		{"list and forget", (*suite).forget},
 		{"unknown handles", (*suite).unknown},
 		{"many at once", (*suite).parallel},
 		{"bad specs", (*suite).bad},
 		{"roles", (*suite).roles},
 		{"roles that fail", (*suite).rolesFail},
+		{"roles that are stopped", (*suite).rolesStopped},
 	} {
 		if !o.Gangs && strings.HasPrefix(c.name, "roles") {
 			continue
@@ -395,6 +402,58 @@ func (s *suite) stopSaves() {
 	}
 }
 
+// stopWords: the exit code of a program that was asked to stop, or reached its time-out, is
+// told, and 0 is a success.
+func (s *suite) stopWords() {
+	out := s.pipe("out")
+	for _, code := range []int{0, 75, 3} {
+		for _, reason := range []engine.Reason{engine.Stopped, engine.TimedOut} {
+			spec := s.spec(progLeaves(code))
+			spec.ID, spec.Grace = fmt.Sprintf("%s-%d-%s", spec.ID, code, strings.ReplaceAll(string(reason), "_", "-")), deadline
+			if reason == engine.TimedOut {
+				spec.Timeout = 3 * time.Second // by then it has its handler
+			}
+			h := s.start(spec)
+			s.hear(out)
+			if reason == engine.Stopped {
+				s.check(s.d.Stop(s.ctx, h, deadline))
+			}
+			st := s.wait(h)
+			if st.State != engine.Ended || st.Reason != reason || st.ExitCode != code || st.Finished() != (code == 0) {
+				s.Errorf("%s, %d: %+v", reason, code, st)
+			}
+		}
+	}
+}
+
+// rolesStopped: a gang that is asked to stop has succeeded when all its members end with 0,
+// those that serve aside; one member that saved speaks for it.
+func (s *suite) rolesStopped() {
+	for name, c := range map[string]struct {
+		first, second string
+		code          int
+	}{
+		"all finish":               {"exit 0", "exit 0", 0},
+		"the second does not":      {"exit 0", "exit 3", 3},
+		"the first does not":       {"exit 3", "exit 0", 3},
+		"the second saves":         {"exit 0", "exit 75", 75},
+		"the first saves":          {"exit 75", "trap - TERM; kill -TERM $$", 75},
+		"one saves, another fails": {"exit 3", "exit 75", 75},
+	} {
+		out := s.pipe("out-" + strings.ReplaceAll(name, " ", "-") + "0")
+		other := s.pipe(strings.TrimSuffix(filepath.Base(out), "0") + "1")
+		h := s.start(s.gang(
+			`if [ "$RANK" = 0 ]; then trap '`+c.first+`' TERM; else trap '`+c.second+`' TERM; fi; exec 3>`+strings.TrimSuffix(out, "0")+`$RANK; echo ready >&3; sleep 100000 3>&- & wait`,
+			`exec sleep 100000`))
+		s.hear(out)
+		s.hear(other)
+		s.check(s.d.Stop(s.ctx, h, deadline))
+		if st := s.wait(h); st.State != engine.Ended || st.Reason != engine.Stopped || st.ExitCode != c.code || st.Finished() != (c.code == 0) {
+			s.Errorf("%s: %+v\n%s", name, st, s.logs(h, 0, true))
+		}
+	}
+}
+
 func (s *suite) stopKills() {
 	out := s.pipe("out")
 	h := s.start(s.spec(progIgnore))
@@ -541,6 +600,60 @@ func (s *suite) attachEnded() {
 		s.Errorf("%+v, before the restart %+v", after, before)
 	}
 	s.check(s.d.Stop(s.ctx, h, 0))
+}
+
+// unreadable: a workload whose record cannot be read after a restart is unknown while it
+// runs, never lost, and is not started twice.
+func (s *suite) unreadable() {
+	if s.o.Record == "" {
+		s.Skip("this driver keeps no record")
+	}
+	for name, damage := range map[string]func(file string) error{
+		"half":  func(file string) error { return os.WriteFile(file, []byte(`{"id":`), 0o600) },
+		"other": func(file string) error { return os.WriteFile(file, []byte(`{"format": 7, "ID": 5, "id": []}`), 0o600) },
+		"replaced": func(file string) error {
+			return errors.Join(os.Rename(file, file+".old"), os.WriteFile(file, nil, 0o600))
+		},
+		"removed":   os.Remove,
+		"directory": func(file string) error { return errors.Join(os.Remove(file), os.Mkdir(file, 0o700)) },
+	} {
+		out := s.pipe("out")
+		spec := s.spec(progOnce)
+		spec.ID += "-" + name
+		h := s.start(spec)
+		rest := s.hear(out)
+		s.close()
+		s.check(damage(filepath.Join(s.dir, string(h), s.o.Record)))
+		s.restart()
+		for range 2 { // looking ends nothing
+			if st, err := s.d.Status(s.ctx, h); err != nil || st.State != engine.Running || !strings.Contains(st.Message, "cannot be read") {
+				s.Errorf("%s: %+v, %v", name, st, err)
+			}
+			if again, err := s.d.Start(s.ctx, spec); err != nil || again != h {
+				s.Errorf("%s: a second start: %q, %v", name, again, err)
+			}
+		}
+		if all, err := s.d.List(s.ctx); err != nil || !slices.Contains(all, h) {
+			s.Errorf("%s: it is not in the list: %v, %v", name, all, err)
+		}
+		if err := s.d.Forget(s.ctx, h); !fault.Is(err, fault.Conflict) {
+			s.Errorf("%s: forgotten while it runs: %v", name, err)
+		}
+		if power, ok := s.d.(engine.Members); ok {
+			if members, err := power.Members(s.ctx, h); err != nil || len(members) != 1 || len(members[0].Notes) == 0 {
+				s.Errorf("%s: members %+v, %v", name, members, err)
+			}
+		}
+		s.check(s.d.Stop(s.ctx, h, time.Second))
+		if more, err := io.ReadAll(rest); err != nil || len(more) > 0 {
+			s.Errorf("%s: it ran twice, or still runs: %q, %v", name, more, err)
+		}
+		if st := s.wait(h); st.State != engine.Lost && st.Reason != engine.Stopped {
+			s.Errorf("%s: after its end %+v", name, st)
+		}
+		s.check(s.d.Forget(s.ctx, h))
+		s.check(os.Remove(out))
+	}
 }
 
 func (s *suite) lost() {

@@ -75,6 +75,15 @@ func progExit(code int) program {
 	return program{fmt.Sprintf("exit %d", code), func(*Process) Exit { return Exit{Code: code} }}
 }
 
+// progLeaves leaves with a code when it is asked to stop.
+func progLeaves(code int) program {
+	return program{fmt.Sprintf(`trap 'exit %d' TERM; exec 3>out; echo ready >&3; sleep 100000 3>&- & wait`, code), func(p *Process) Exit {
+		defer p.say("ready").Close()
+		<-p.Term
+		return Exit{Code: code}
+	}}
+}
+
 // Conform makes a Fake run the suite's programs.
 func Conform(f *Fake) {
 	byScript := map[string]Program{}
@@ -83,6 +92,8 @@ func Conform(f *Fake) {
 	}
 	for code := range 256 {
 		p := progExit(code)
+		byScript[p.script] = p.run
+		p = progLeaves(code)
 		byScript[p.script] = p.run
 	}
 	f.Behave(func(p *Process) Exit {

@@ -220,6 +220,9 @@ func (d *Driver) single(ctx context.Context, w *workload) engine.Member {
 	if st.State != engine.Running {
 		return m
 	}
+	if w.damaged != nil {
+		m.Notes = []string{w.unknown()}
+	}
 	if u, ok := w.usage(ctx); ok {
 		m.Usage, m.CPU, m.PeakRSS = u.Usage, max(m.CPU, u.cpu), max(m.PeakRSS, u.Memory)
 		m.Heard = time.Now()

@@ -63,7 +63,7 @@ func TestConformanceOfImages(t *testing.T) {
 			check(t, err)
 			check(t, st.Shim.Signal(syscall.SIGKILL))
 		},
-		Isolation: "container", Gangs: true,
+		Isolation: "container", Gangs: true, Record: shim.SpecFile,
 	})
 }
 

@@ -11,6 +11,7 @@
 // its program with it; the workload is then Lost.
 //
 // Parts: local.go (Driver), workload.go (one workload: spawn, attach, watch),
+// unreadable.go (one whose directory cannot be read),
 // shims.go (the processes that run them), gang.go (several workers), disk.go (what they
 // keep on disk), tasks.go (processes and threads), hardware.go
 // (accelerators and the pool's options), sharing.go (shares of a GPU),
@@ -204,17 +205,15 @@ func New(c Config) (*Driver, error) {
 			continue
 		}
 		dir := filepath.Join(c.Dir, e.Name())
-		if _, err := os.Stat(filepath.Join(dir, shim.SpecFile)); err != nil {
+		w, err := d.load(e.Name())
+		if errors.Is(err, fs.ErrNotExist) && d.newWorkload(e.Name(), shim.Spec{}, extras{}).never() {
 			// Start died before it had written what to run; nobody has a handle.
-			if errors.Is(err, fs.ErrNotExist) {
-				_ = os.RemoveAll(dir)
-			}
+			_ = os.RemoveAll(dir)
 			continue
 		}
-		w, err := d.load(e.Name())
 		if err != nil {
-			c.Log.Warn("a workload's directory cannot be read", slog.String("id", e.Name()), slog.Any("err", err))
-			continue
+			c.Log.Warn("a workload's directory cannot be read; the workload is unknown until its process has ended", slog.String("id", e.Name()), slog.Any("err", err))
+			w = d.unreadable(e.Name(), err)
 		}
 		d.workloads[w.handle] = w
 		d.attach(w)
@@ -596,6 +595,10 @@ func (d *Driver) Stop(ctx context.Context, h engine.Handle, grace time.Duration)
 		return err
 	}
 	st, err := shim.Read[shim.Status](w.dir, shim.StatusFile)
+	if err != nil && w.damaged != nil {
+		st.Shim, _ = w.living()
+		err = nil
+	}
 	if err != nil {
 		return fault.New(fault.Unavailable, "workload %s is still being started", h)
 	}

@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 						t.Fatal(err)
 					}
 				},
-				Isolation: level.String(), Gangs: true,
+				Isolation: level.String(), Gangs: true, Record: shim.SpecFile,
 			})
 		})
 	}

@@ -42,6 +42,8 @@ type workload struct {
 	tasks  int // processes and threads that it may have
 	disk   shim.Disk
 	extras extras
+	// damaged is why its directory cannot be read; nil when it can.
+	damaged error
 
 	done     chan struct{} // closed when nothing of it runs any more
 	detached chan struct{} // closed when the driver was closed
@@ -91,7 +93,7 @@ func (w *workload) closeSockets() {
 // unborn reports whether the workload was described but never got a shim.
 func (w *workload) unborn() bool {
 	_, err := os.Stat(filepath.Join(w.dir, shim.StatusFile))
-	return errors.Is(err, fs.ErrNotExist) && !shim.Held(w.dir)
+	return errors.Is(err, fs.ErrNotExist) && !shim.Held(w.dir) && (w.damaged == nil || w.never())
 }
 
 func (d *Driver) newWorkload(id string, s shim.Spec, x extras) *workload {
@@ -164,6 +166,10 @@ func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, 
 
 // attach takes up a workload that was loaded.
 func (d *Driver) attach(w *workload) {
+	if w.damaged != nil {
+		d.attachUnreadable(w)
+		return
+	}
 	if st, err := shim.Read[shim.Status](w.dir, shim.StatusFile); err == nil && st.State == shim.Ended && !shim.Held(w.dir) {
 		close(w.done)
 		return
@@ -284,10 +290,15 @@ func (w *workload) settle(ctx context.Context, log *slog.Logger) {
 func (w *workload) status() engine.Status {
 	over := w.over() // before reading: the last status is written before that
 	st, err := shim.Read[shim.Status](w.dir, shim.StatusFile)
-	if err != nil {
-		if over {
-			return engine.Status{State: engine.Lost, ExitCode: -1, Message: "it was never started"}
-		}
+	switch {
+	case err == nil:
+	case w.damaged != nil && over:
+		return engine.Status{State: engine.Lost, ExitCode: -1, Message: fmt.Sprintf("its record cannot be read (%v), and nothing of it runs any more", w.damaged)}
+	case w.damaged != nil:
+		return engine.Status{State: engine.Running, Message: w.unknown()}
+	case over:
+		return engine.Status{State: engine.Lost, ExitCode: -1, Message: "it was never started"}
+	default:
 		return engine.Status{State: engine.Pending}
 	}
 	out := engine.Status{
@@ -296,6 +307,9 @@ func (w *workload) status() engine.Status {
 	}
 	if len(st.Notes) > 0 {
 		out.Message = strings.TrimSpace(fmt.Sprintf("%s\nnot applied: %s", out.Message, strings.Join(st.Notes, "; ")))
+	}
+	if w.damaged != nil && !over {
+		out.Message = w.unknown()
 	}
 	switch {
 	case st.State == shim.Ended && over:

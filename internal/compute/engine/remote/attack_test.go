@@ -528,8 +528,8 @@ func TestEngineExplains(t *testing.T) {
 		want   engine.Reason
 		words  string
 	}{
-		{protocol.End{Reason: "stopped", Message: "its engine sent SIGTERM"}, true, engine.Lost, engine.NodeFailed, "n2 is down"},
-		{protocol.End{Reason: "stopped", Message: "its engine sent SIGTERM"}, false, engine.Lost, engine.NodeFailed, "n2 is down"},
+		{protocol.End{Reason: "stopped", ExitCode: -1, Message: "its engine sent SIGTERM"}, true, engine.Lost, engine.NodeFailed, "n2 is down"},
+		{protocol.End{Reason: "stopped", ExitCode: -1, Message: "its engine sent SIGTERM"}, false, engine.Lost, engine.NodeFailed, "n2 is down"},
 		{protocol.End{Reason: "exited", ExitCode: 3}, true, engine.Ended, engine.Exited, "worker 0 on n: exit code 3"},
 		{protocol.End{Reason: "exited", ExitCode: 3}, false, engine.Ended, engine.Exited, "worker 0 on n: exit code 3"},
 	} {
@@ -543,7 +543,7 @@ func TestEngineExplains(t *testing.T) {
 		l.end(string(h), remote.Observed{Reason: engine.NodeFailed, Message: "n2 is down"})
 		w.check(w.tell(h, "end", as(0, start0), c.end, nil))
 		if !c.silent {
-			w.check(w.tell(h, "end", as(1, start1), protocol.End{Reason: "stopped"}, nil))
+			w.check(w.tell(h, "end", as(1, start1), protocol.End{Reason: "stopped", ExitCode: -1}, nil))
 		}
 		st := w.wait(h)
 		if st.State != c.state || st.Reason != c.want || !strings.Contains(st.Message, c.words) {

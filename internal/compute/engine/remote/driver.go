@@ -43,6 +43,7 @@ type Driver struct {
 
 	mu     sync.Mutex
 	works  map[string]*work
+	unread map[string]*unreadable // whose directories cannot be read
 	closed bool
 }
 
@@ -72,7 +73,7 @@ func New(c Config) (*Driver, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "making the directory of %s's workloads", c.Name)
 	}
-	d := &Driver{c: c, level: level, down: make(chan struct{}), wake: make(chan struct{}, 1), works: map[string]*work{}, nodes: openBook(c.Dir, c.Log)}
+	d := &Driver{c: c, level: level, down: make(chan struct{}), wake: make(chan struct{}, 1), works: map[string]*work{}, unread: map[string]*unreadable{}, nodes: openBook(c.Dir, c.Log)}
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil {
 		return nil, fault.Wrap(err, "listing %s's workloads", c.Name)
@@ -87,7 +88,9 @@ func New(c Config) (*Driver, error) {
 		}
 		w, err := load(&d.c, e.Name())
 		if err != nil {
-			c.Log.Warn("a workload's directory cannot be read", slog.String("engine", c.Name), slog.String("id", e.Name()), slog.Any("error", err))
+			c.Log.Warn("a workload's directory cannot be read; the workload is unknown until its engine says that it has ended",
+				slog.String("engine", c.Name), slog.String("id", e.Name()), slog.Any("error", err))
+			d.unread[e.Name()] = &unreadable{id: e.Name(), err: err}
 			continue
 		}
 		d.works[w.id] = w
@@ -148,6 +151,11 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 	d.mu.Unlock()
 	if closed {
 		return "", fault.New(fault.Unavailable, "engine %s is shutting down", d.c.Name)
+	}
+	if u := d.unreadable(h); u != nil {
+		if started, err := d.adopt(ctx, u); err != nil || started {
+			return h, err
+		}
 	}
 	if w == nil {
 		if err := d.check(spec); err != nil {
@@ -257,6 +265,9 @@ func (d *Driver) find(h engine.Handle) (*work, error) {
 	}
 	if w := d.works[string(h)]; w != nil {
 		return w, nil
+	}
+	if u := d.unread[string(h)]; u != nil {
+		return nil, fault.New(fault.Unavailable, "workload %s: %s", h, u.words(d.c.Name))
 	}
 	return nil, fault.New(fault.NotFound, "engine %s knows no workload %q", d.c.Name, string(h))
 }
@@ -470,7 +481,11 @@ func (d *Driver) finish(w *work, final engine.Status) {
 }
 
 // Status says what is known now.
-func (d *Driver) Status(_ context.Context, h engine.Handle) (engine.Status, error) {
+func (d *Driver) Status(ctx context.Context, h engine.Handle) (engine.Status, error) {
+	if u := d.unreadable(h); u != nil {
+		st, _, err := d.ended(ctx, u)
+		return st, err
+	}
 	w, err := d.find(h)
 	if err != nil {
 		return engine.Status{}, err
@@ -482,6 +497,9 @@ func (d *Driver) Status(_ context.Context, h engine.Handle) (engine.Status, erro
 
 // Wait waits for the end.
 func (d *Driver) Wait(ctx context.Context, h engine.Handle) (engine.Status, error) {
+	if u := d.unreadable(h); u != nil {
+		return d.await(ctx, u)
+	}
 	w, err := d.find(h)
 	if err != nil {
 		return engine.Status{}, err
@@ -498,6 +516,13 @@ func (d *Driver) Wait(ctx context.Context, h engine.Handle) (engine.Status, erro
 
 // Stop tells the members, and the engine if they do not end in time.
 func (d *Driver) Stop(ctx context.Context, h engine.Handle, grace time.Duration) error {
+	if u := d.unreadable(h); u != nil {
+		if err := d.c.Launcher.Stop(ctx, u.id, max(grace, 0)); err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		_, err := d.await(ctx, u)
+		return err
+	}
 	w, err := d.find(h)
 	if fault.Is(err, fault.NotFound) {
 		return d.stopUnknown(ctx, h, grace, err)
@@ -542,6 +567,9 @@ func (d *Driver) stopUnknown(ctx context.Context, h engine.Handle, grace time.Du
 
 // Logs reads the log of all members.
 func (d *Driver) Logs(ctx context.Context, h engine.Handle, offset int64, follow bool) (io.ReadCloser, error) {
+	if u := d.unreadable(h); u != nil {
+		return nil, fault.New(fault.Gone, "the log of workload %s cannot be read: %w", h, u.err)
+	}
 	w, err := d.find(h)
 	if err != nil {
 		return nil, err
@@ -565,12 +593,27 @@ func (d *Driver) List(ctx context.Context) ([]engine.Handle, error) {
 	for _, w := range d.all() {
 		all[engine.Handle(w.id)] = true
 	}
+	d.mu.Lock()
+	for id := range d.unread {
+		all[engine.Handle(id)] = true
+	}
+	d.mu.Unlock()
 	return slices.Sorted(maps.Keys(all)), nil
 }
 
 // Forget removes what is kept of an ended workload, here and on the engine;
 // fault.Conflict when it still runs.
 func (d *Driver) Forget(ctx context.Context, h engine.Handle) error {
+	if u := d.unreadable(h); u != nil {
+		if _, over, err := d.ended(ctx, u); err != nil || !over {
+			return errors.Join(err, fault.New(fault.Conflict, "workload %s may still run", h).WithHint("Stop it first."))
+		}
+		if err := d.c.Launcher.Forget(ctx, u.id); err != nil && !fault.Is(err, fault.NotFound) {
+			return fault.Wrap(err, "forgetting %s on %s", h, d.c.Name)
+		}
+		d.discard(u)
+		return nil
+	}
 	w, err := d.find(h)
 	if fault.Is(err, fault.NotFound) {
 		held, lerr := d.c.Launcher.List(ctx)
@@ -590,7 +633,14 @@ func (d *Driver) Forget(ctx context.Context, h engine.Handle) error {
 }
 
 // Members says what is known of each worker.
-func (d *Driver) Members(_ context.Context, h engine.Handle) ([]engine.Member, error) {
+func (d *Driver) Members(ctx context.Context, h engine.Handle) ([]engine.Member, error) {
+	if u := d.unreadable(h); u != nil {
+		st, over, err := d.ended(ctx, u)
+		if err != nil || over {
+			return nil, err
+		}
+		return []engine.Member{{State: st.State, Started: st.Started, Notes: []string{st.Message}}}, nil
+	}
 	w, err := d.find(h)
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 // Hub is where the agents of an engine's workloads report. Safe for concurrent
@@ -240,7 +241,7 @@ func (h *Hub) mount(id string, s sender, n int, to io.Writer) error {
 	if m.Role == engine.Output {
 		return fault.New(fault.Invalid, "mount %d of %s is for output: there is nothing to fetch", n, id)
 	}
-	return archive.Pack(to, m.Path, func(name string) bool { return m.Role == engine.Checkpoints && protocol.Unfinished(name) })
+	return archive.Pack(to, m.Path, func(name string) bool { return m.Role == engine.Checkpoints && settled.Unfinished(name) })
 }
 
 // log takes a piece of a member's output.

@@ -326,6 +326,33 @@ func TestNodeLost(t *testing.T) {
 	}
 }
 
+// TestCheckpointsInPlace: of what a program on a node writes in place, the server gets what is
+// complete: all when it ends in order, and only what was at rest when it is killed. Files beside
+// directories keep their place.
+func TestCheckpointsInPlace(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		end  string
+		want map[string]string
+	}{
+		"in order": {"exit 75", map[string]string{"last.ckpt": "one\n", "opt.ckpt": "two\n", "checkpoint-1/w": "half\n"}},
+		"killed":   {"kill -9 $$", map[string]string{"last.ckpt": "", "opt.ckpt": "", "checkpoint-1/w": "", "step-1/w": "whole\n"}},
+	} {
+		w := newWorld(t, nil)
+		h := w.start(w.spec(1, `
+			mkdir "$SAVES/step-1.tmp"; echo whole >"$SAVES/step-1.tmp/w"; sleep 0.05; mv "$SAVES/step-1.tmp" "$SAVES/step-1"
+			echo one >"$SAVES/last.ckpt"; echo two >"$SAVES/opt.ckpt"
+			mkdir "$SAVES/checkpoint-1"; echo half >"$SAVES/checkpoint-1/w"; `+c.end))
+		w.wait(h)
+		got := w.files(filepath.Join(w.root, "checkpoints"))
+		for file, content := range c.want {
+			if got[file] != content {
+				t.Errorf("%s: %s is %q, want %q; all: %q", name, file, got[file], content, got)
+			}
+		}
+	}
+}
+
 // TestServerAway: a worker goes on without the server, and nothing it said or
 // saved meanwhile is lost.
 func TestServerAway(t *testing.T) {

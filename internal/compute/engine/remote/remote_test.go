@@ -44,6 +44,6 @@ func TestConformance(t *testing.T) {
 			n, _ := nodes.Load(dir)
 			n.(node).p.Kill(t, string(h))
 		},
-		Isolation: "none", Gangs: true, Pool: map[string]string{remote.Shared: "true"},
+		Isolation: "none", Gangs: true, Record: "work.json", Pool: map[string]string{remote.Shared: "true"},
 	})
 }

@@ -192,7 +192,15 @@ func (w *work) onlyServe() bool {
 	return serve
 }
 
-func fine(e *protocol.End) bool { return engine.Reason(e.Reason) == engine.Exited && e.ExitCode == 0 }
+// fine reports a member that did its work, also when it was asked to stop meanwhile.
+func fine(e *protocol.End) bool {
+	switch engine.Reason(e.Reason) {
+	case engine.Exited, engine.Stopped, engine.TimedOut:
+		return e.ExitCode == 0 && e.Signal == ""
+	default:
+		return false
+	}
+}
 
 // words say how a member ended.
 func words(e *protocol.End) string {
@@ -217,9 +225,11 @@ func words(e *protocol.End) string {
 	return said
 }
 
-// gravity orders ends by how much they explain of the others'.
+// gravity orders ends by how much they explain of the others'. Of members that were asked
+// to stop, one that saved speaks for the gang.
 func gravity(e *protocol.End) int {
-	switch engine.Reason(e.Reason) {
+	saved := e.ExitCode == tempFail && e.Signal == ""
+	switch r := engine.Reason(e.Reason); r {
 	case engine.OutOfMemory, engine.OutOfDisk, engine.OutOfTasks:
 		return 9
 	case engine.NodeFailed, engine.Preempted, engine.Reclaimed:
@@ -228,31 +238,39 @@ func gravity(e *protocol.End) int {
 		return 7
 	case engine.Signalled:
 		return 6
-	case engine.TimedOut:
-		return 5
-	case engine.Stopped:
-		return 2
-	case engine.Exited:
-		switch e.ExitCode {
-		case 0:
+	case engine.Exited, engine.Stopped, engine.TimedOut:
+		switch {
+		case fine(e):
 			return 1
-		case tempFail:
+		case saved:
+			return 4
+		case r == engine.Exited:
+			return 5
+		case r == engine.TimedOut:
 			return 3
 		}
-		return 4
+		return 2
 	}
 	return 0
 }
 
-// worst is the member whose end explains the most, the first of them; -1 when
-// none has told its end.
+// worst is the member whose end explains the most: one that serves explains less than
+// another, and of equal ones the first; -1 when none has told its end.
 func (w *work) worst() int {
 	worst, done := -1, w.onlyServe()
+	works := func(i int) int {
+		if w.spec.Launch.Serves(i) {
+			return 0
+		}
+		return 1
+	}
 	for i, m := range w.members {
 		if m.End == nil || done && w.spec.Launch.Serves(i) {
 			continue
 		}
-		if worst < 0 || cmp.Or(cmp.Compare(gravity(m.End), gravity(w.members[worst].End)), w.members[worst].Ended.Compare(m.Ended)) > 0 {
+		if worst < 0 || cmp.Or(
+			cmp.Compare(gravity(m.End), gravity(w.members[worst].End)), cmp.Compare(works(i), works(worst)), w.members[worst].Ended.Compare(m.Ended),
+		) > 0 {
 			worst = i
 		}
 	}
@@ -263,7 +281,7 @@ func (w *work) worst() int {
 // sends SIGTERM to all processes of a step, not to its agents only.
 func unexplained(e *protocol.End) bool {
 	r := engine.Reason(e.Reason)
-	return r == engine.Stopped || r == engine.Signalled && (e.Signal == "SIGKILL" || e.Signal == "SIGTERM")
+	return r == engine.Stopped && !fine(e) || r == engine.Signalled && (e.Signal == "SIGKILL" || e.Signal == "SIGTERM")
 }
 
 // explained reports that the engine knows why it ended the launch. That it was
@@ -302,7 +320,11 @@ func (w *work) outcome(st *stop, now time.Time) (s engine.Status, sure bool) {
 	}
 	// The engine ended it: it knows why.
 	if w.explained() {
-		return w.verdict(st, now), true
+		v := w.verdict(st, now)
+		if v.State == engine.Ended { // what its program said counts as well
+			v.ExitCode, v.Signal, v.Ended = s.ExitCode, s.Signal, s.Ended
+		}
+		return v, true
 	}
 	return s, !w.gone.IsZero() || now.Sub(last) > w.c.Settle
 }

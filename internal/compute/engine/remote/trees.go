@@ -25,6 +25,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
+	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
 // maxTrees bounds the checkpoints that one workload may be in the middle of.
@@ -123,7 +124,7 @@ func (w *work) returned(n int, name string) error {
 		return nil
 	case m.Role != engine.Checkpoints || !m.Writable:
 		return fault.New(fault.Invalid, "nothing is taken back from mount %d of %s as %.100q", n, w.id, name)
-	case name == "" || len(name) > 200 || strings.ContainsAny(name, "/\x00") || protocol.Unfinished(name):
+	case name == "" || len(name) > 200 || strings.ContainsAny(name, "/\x00") || settled.Unfinished(name):
 		return fault.New(fault.Invalid, "%.100q is not the name of a finished checkpoint", name)
 	}
 	return nil
@@ -240,7 +241,7 @@ func (w *work) reuse(into *os.Root, t, before *tree) error {
 	for _, f := range before.Manifest.Files {
 		have[f.SHA256] = f
 	}
-	from, err := os.OpenRoot(filepath.Join(w.spec.Mounts[before.Mount].Path, before.Name))
+	from, err := os.OpenRoot(w.final(before.Mount, before.Name))
 	if err != nil {
 		return nil // it was removed meanwhile: all of it is sent
 	}
@@ -446,8 +447,13 @@ func (w *work) takeCheckpoint(c checkpoint, parts map[int]*tree) error {
 	if err := syncDirs(w.stage(base)); err != nil {
 		return err
 	}
-	final := filepath.Join(w.spec.Mounts[c.mount].Path, c.name)
-	err := os.Rename(w.stage(base), final)
+	final := w.final(c.mount, c.name)
+	var err error
+	if c.name == settled.LooseName { // each file by its own rename: they stand beside others
+		err = replaceFiles(w.stage(base), final)
+	} else {
+		err = os.Rename(w.stage(base), final)
+	}
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 		// One of that name is there: it is replaced by one step.
 		if err = unix.Renameat2(unix.AT_FDCWD, w.stage(base), unix.AT_FDCWD, final, unix.RENAME_EXCHANGE); err == nil {
@@ -477,6 +483,32 @@ func (w *work) takeCheckpoint(c checkpoint, parts map[int]*tree) error {
 		delete(m.none, c.name)
 	}
 	return nil
+}
+
+// final is where a checkpoint has its place: files that stand beside others have theirs in the
+// mount itself.
+func (w *work) final(mount int, name string) string {
+	if name == settled.LooseName {
+		return w.spec.Mounts[mount].Path
+	}
+	return filepath.Join(w.spec.Mounts[mount].Path, name)
+}
+
+// replaceFiles moves the plain files of a directory into another. It may be repeated.
+func replaceFiles(from, into string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() || settled.Unfinished(e.Name()) {
+			continue // no agent sends that
+		}
+		if err := os.Rename(filepath.Join(from, e.Name()), filepath.Join(into, e.Name())); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(from)
 }
 
 func taken(dir string, m protocol.Manifest) bool {

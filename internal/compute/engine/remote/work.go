@@ -232,6 +232,7 @@ func (w *work) order(index, version int) protocol.Order {
 	for _, m := range w.spec.Mounts {
 		o.Mounts = append(o.Mounts, protocol.Mount{
 			Path: m.Path, Role: string(m.Role), Writable: m.Writable, Digest: m.Digest, InPlace: w.shared() && m.Role != engine.Scratch,
+			Settle: m.Settle, Ready: m.Ready,
 		})
 	}
 	return o
