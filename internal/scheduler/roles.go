@@ -483,6 +483,11 @@ func (s *State) tooSmall(w *Work, p *pool, of *shape) string {
 		}
 		return fmt.Sprintf("pool %s has no node large enough for a worker of role %s: %s", p.Name, r.Name, words(best, "on its largest"))
 	}
+	if p.Delegated {
+		if why := s.roleTooLarge(w, p); why != "" {
+			return why
+		}
+	}
 	n := p.packed(&waiter{Work: *w, known: &known{shape: of}}, free)
 	if n == w.least() {
 		return ""
@@ -492,4 +497,32 @@ func (s *State) tooSmall(w *Work, p *pool, of *shape) string {
 		in = "in one " + w.Within
 	}
 	return fmt.Sprintf("pool %s is too small: %s, room for %d %s", p.Name, gang(w), n, in)
+}
+
+// roleTooLarge says of a delegated pool, whose engine fills the nodes one by one, that they
+// hold fewer workers than roles of one request have; empty when they hold them. Whether
+// roles of different requests fit beside each other is the engine's to find.
+func (s *State) roleTooLarge(w *Work, p *pool) string {
+	for i, r := range w.Roles {
+		alike := func(o Role) bool { return o.Request.Equal(r.Request) }
+		if slices.ContainsFunc(w.Roles[:i], alike) {
+			continue // counted with the first of them
+		}
+		request, exists := s.names.vector(r.Request)
+		workers, room := 0, 0
+		for _, o := range w.Roles[i:] {
+			if alike(o) {
+				workers += o.Workers
+			}
+		}
+		for _, n := range p.Nodes {
+			if has, _ := s.names.vector(n.Amount); exists && n.Closed == "" && room < workers {
+				room += request.count(has, w.perNode())
+			}
+		}
+		if room < workers {
+			return fmt.Sprintf("pool %s is too small: %d workers of role %s wanted, room for %d in all", p.Name, workers, r.Name, room)
+		}
+	}
+	return ""
 }
