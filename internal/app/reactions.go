@@ -328,8 +328,11 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 // have ended just now, and its cool-down would keep the new version from ever being tried.
 func (a *App) triedAt(ctx context.Context, p string, began serving.Act) (time.Time, error) {
 	var f monitoring.Finding
-	if json.Unmarshal(began.Evidence, &f) != nil { // the act says so when it is done
+	if !json.Valid(began.Evidence) { // the act says so when it is done
 		return began.At, nil
+	}
+	if err := json.Unmarshal(began.Evidence, &f); err != nil {
+		return time.Time{}, err
 	}
 	m, err := a.monitoring.One(ctx, p, f.Monitor)
 	if err != nil && !fault.Is(err, fault.NotFound) {

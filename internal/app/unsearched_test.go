@@ -266,8 +266,12 @@ func TestWhatCitesWhat(t *testing.T) {
 			}
 		}
 		for _, c := range []struct{ kind, name, by string }{
-			{"checkpoint", "job_1/last", "job job_2"}, {"checkpoint", "job_1/first", ""}, {"checkpoint", "job_2/last", ""},
-			{"deployment", "d", "monitor m, gateway edge"}, {"deployment", "e", ""}, {"monitor", "m", ""},
+			{"checkpoint", "job_1/last", "job job_2"},
+			{"checkpoint", "job_1/first", ""},
+			{"checkpoint", "job_2/last", ""},
+			{"deployment", "d", "monitor m, gateway edge"},
+			{"deployment", "e", ""},
+			{"monitor", "m", ""},
 		} {
 			by, err := citing[c.kind].find(ctx, tx, "nyc", c.name)
 			if err != nil || strings.Join(by, ", ") != c.by {

@@ -414,12 +414,7 @@ func (s *Service) openHeld(ctx context.Context, p Person, v Version, columns []s
 func (p Person) in(schema *arrow.Schema, by tells) func(rec arrow.RecordBatch, i int) bool {
 	keys := by.keys(schema)
 	return func(rec arrow.RecordBatch, i int) bool {
-		for _, values := range keys(rec, i) {
-			if p.Is(values) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(keys(rec, i), p.Is)
 	}
 }
 

@@ -485,7 +485,18 @@ func (r *reference) permitted(w Work) []Pool {
 			fits = r.packed(w, p, func(n Node) (resource.Amount, bool) { return n.Amount, n.Closed == "" })
 		}
 		if p.Delegated && (w.together() != "" || w.PerNode > 0 || slices.ContainsFunc(w.Roles, func(r Role) bool {
-			return !slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Closed == "" && r.Request.Fits(n.Amount) })
+			workers, room := 0, 0 // of all roles that ask for the same
+			for _, o := range w.Roles {
+				if o.Request.Equal(r.Request) {
+					workers += o.Workers
+				}
+			}
+			for _, n := range p.Nodes {
+				if n.Closed == "" {
+					room += r.Request.Count(n.Amount, workers)
+				}
+			}
+			return room < workers
 		})) {
 			fits = 0
 		}
