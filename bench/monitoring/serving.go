@@ -243,7 +243,7 @@ func (s *site) deploy(ctx context.Context, arms []*arm) error {
 		}
 		// A monitor comes with each deployment; what it costs is measured apart.
 		if err := s.until(ctx, func() (bool, error) {
-			err := s.client.Do(ctx, http.MethodDelete, "/api/v1/projects/bench/monitors/"+a.name, nil, nil)
+			err := s.client.Do(ctx, http.MethodDelete, "/api/v1/projects/bench/monitors/"+a.name+"?yes=true", nil, nil)
 			return err == nil, nil
 		}); err != nil {
 			return fmt.Errorf("the monitor of %s: %w", a.name, err)

@@ -143,7 +143,7 @@ func (b *bench) checkpoints(ctx context.Context) error {
 			return errors.Join(err, closed())
 		}
 		began = time.Now()
-		if got, err := k.Restore(ctx, keeperJob); err != nil || len(got.Notes) != 1 {
+		if got, err := k.Restore(ctx, keeperJob); err != nil || got.Resumes != name+"-frozen" {
 			return errors.Join(err, fmt.Errorf("restored: %v", got.Notes), closed())
 		}
 		back = append(back, rate(began))
