@@ -116,12 +116,18 @@ func dropCapabilities() error {
 	return nil
 }
 
-// alone runs f on a thread that ends with it, whatever f did to the thread.
+// alone runs f on a thread that ends with it, whatever f did to the thread. It is never
+// the first thread: Go keeps that one, and /proc/PID/status shows it as the process.
 func alone(f func() error) error {
 	result := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and no unlock
-		result <- f()
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			result <- alone(f) // elsewhere, while this goroutine holds the first thread
+			return
+		}
+		result <- f() // no unlock: the thread ends
 	}()
 	return <-result
 }
