@@ -514,7 +514,7 @@ func (w *situation) world() burst.World {
 
 // room are the reasons to wait that more nodes may help.
 var room = []scheduler.Code{
-	scheduler.Residency, scheduler.Isolated, scheduler.NoRoomEver, scheduler.Closed, scheduler.NoSuch, scheduler.Full, scheduler.Kept,
+	scheduler.Residency, scheduler.Isolated, scheduler.NoRoomEver, scheduler.Closed, scheduler.NoSuch, scheduler.Refused, scheduler.Full, scheduler.Kept,
 }
 
 // barred says why more nodes would not help a work; empty when they would.

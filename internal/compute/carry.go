@@ -171,11 +171,14 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 	if ctx.Err() != nil || fault.Is(err, fault.Unavailable) && s.now().Sub(w.PlacedAt) < s.cfg.PrepareTimeout {
 		return err
 	}
+	if engine.Refused(err) {
+		return s.turnBack(ctx, w, err)
+	}
 	if err != nil {
 		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, ExitCode: -1, Message: err.Error()}, err)
 	}
 	return s.change(ctx, w.ID, Running, func(ctx context.Context, tx *store.Tx, w *Workload) error {
-		w.Handle, w.StartedAt = h, s.now().UTC()
+		w.Handle, w.StartedAt, w.Refusals = h, s.now().UTC(), nil
 		w.Status = engine.Status{State: engine.Running, Started: w.StartedAt}
 		return s.save(ctx, tx, w)
 	})
@@ -277,10 +280,14 @@ func withdraw(ctx context.Context, d engine.Driver, w Workload) error {
 	return fault.Wrap(err, "ending what an earlier process started of %s", w.ID)
 }
 
-// turnBack queues a placed workload again and logs why.
+// turnBack queues a placed workload again and logs why. A pool whose engine refused it is
+// left alone for a while.
 func (s *Service) turnBack(ctx context.Context, w Workload, why error) error {
 	s.cfg.Log.WarnContext(ctx, "a placed workload is queued again", slog.String("workload", string(w.ID)), slog.String("why", why.Error()))
 	return s.change(ctx, w.ID, Queued, func(ctx context.Context, tx *store.Tx, w *Workload) error {
+		if engine.Refused(why) {
+			w.refusedBy(why, s.now())
+		}
 		w.Pool, w.Placed, w.Nodes, w.Machine, w.Zone, w.Passed, w.PlacedAt = "", 0, nil, "", "", nil, time.Time{}
 		return s.save(ctx, tx, w)
 	})

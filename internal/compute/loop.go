@@ -294,7 +294,7 @@ func (s *Service) endCycle() {
 type news struct {
 	delta scheduler.Delta
 	carry []WorkloadID // that somebody must carry on
-	next  time.Time    // when a quarantine ends; zero is never
+	next  time.Time    // when a quarantine or a refusal ends; zero is never
 
 	idle   map[WorkloadID]time.Time
 	paces  map[WorkloadID]pace
@@ -308,6 +308,12 @@ func (s *Service) look(ctx context.Context) (news, error) {
 	all := s.state == nil || s.stale
 	s.deciding.Unlock()
 	s.mu.Lock()
+	for wid, t := range s.again {
+		if !t.After(s.now()) {
+			s.touched[wid] = true
+			delete(s.again, wid)
+		}
+	}
 	touched, moved := slices.Collect(maps.Keys(s.touched)), s.moved
 	clear(s.touched)
 	s.moved = false
@@ -372,6 +378,9 @@ func (s *Service) look(ctx context.Context) (news, error) {
 		}
 		for _, w := range ws {
 			n.add(w)
+			if _, until := w.refusals(n.delta.Now); w.State == Queued && !until.IsZero() {
+				s.again[w.ID] = until
+			}
 			if w.Settled {
 				s.settled(w.ID)
 			}
@@ -384,6 +393,11 @@ func (s *Service) look(ctx context.Context) (news, error) {
 		return err
 	})
 	n.next = s.reopen
+	for _, t := range s.again {
+		if n.next.IsZero() || t.Before(n.next) {
+			n.next = t
+		}
+	}
 	if next := s.sized.Add(sizesEvery); s.cfg.Policy == scheduler.Goodput && (n.next.IsZero() || next.Before(n.next)) {
 		n.next = next
 	}
@@ -429,6 +443,7 @@ func (n *news) add(w Workload) {
 	}
 	switch state {
 	case Queued:
+		work.Refusals, _ = w.refusals(n.delta.Now)
 		n.hold(&work, w.Kind)
 		n.narrow(&work)
 		n.delta.Submitted = append(n.delta.Submitted, work)

@@ -111,10 +111,11 @@ type Service struct {
 	// is read or stepped. Lock order: cycle, deciding, mu.
 	cycle    sync.Mutex
 	deciding sync.Mutex
-	sized    time.Time        // of a cycle: the last that looked at sizes
-	reopen   time.Time        // of a cycle: when the next quarantine ends; zero is never
-	state    *scheduler.State // nil until the world was read, and while another process decides
-	stale    bool             // the next cycle reads all of the world into a new state
+	sized    time.Time                // of a cycle: the last that looked at sizes
+	reopen   time.Time                // of a cycle: when the next quarantine ends; zero is never
+	again    map[WorkloadID]time.Time // of a cycle: when a refusal ends of one that waits
+	state    *scheduler.State         // nil until the world was read, and while another process decides
+	stale    bool                     // the next cycle reads all of the world into a new state
 	// Of the state before it was forgotten: what it knew that is nowhere else.
 	history map[string]scheduler.Used
 	turns   []scheduler.ID
@@ -165,7 +166,7 @@ func New(cfg Config) *Service {
 	}
 	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, owners: map[Kind]Owner{}, wake: make(chan struct{}, 1),
-		starts: map[string]*sync.RWMutex{}, touched: map[WorkloadID]bool{}, idle: map[WorkloadID]time.Time{}, paces: map[WorkloadID]pace{}, cycled: make(chan struct{}),
+		starts: map[string]*sync.RWMutex{}, touched: map[WorkloadID]bool{}, again: map[WorkloadID]time.Time{}, idle: map[WorkloadID]time.Time{}, paces: map[WorkloadID]pace{}, cycled: make(chan struct{}),
 		carriers: map[WorkloadID]*carrier{}, watchers: map[WorkloadID]*watcher{}, trouble: map[PoolName]string{}, overdue: time.Minute, leaseTime: leaseTime,
 	}
 	for name := range cfg.Engines {

@@ -2,6 +2,7 @@ package compute
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -107,6 +108,9 @@ type Workload struct {
 	StartedAt time.Time
 	EndedAt   time.Time
 
+	// Refusals are of pools whose engines refused to start it, until it has started.
+	Refusals []Refusal
+
 	// Since placed.
 	Pool   PoolName
 	Placed int      // how many workers
@@ -130,6 +134,53 @@ type Workload struct {
 	Settled  bool
 	Denials  int // refused attempts recorded in the audit journal
 	Revision int64
+}
+
+// Refusal says that an engine refused to start a workload on a pool.
+type Refusal struct {
+	Pool  PoolName
+	Why   string
+	Times int
+	Until time.Time // the pool is not tried again before
+}
+
+// The wait after a refusal, which doubles with each of one pool.
+const (
+	firstRefusal = time.Minute
+	lastRefusal  = time.Hour
+)
+
+// refusedBy adds a refusal of the workload's pool.
+func (w *Workload) refusedBy(why error, now time.Time) {
+	text := why.Error()
+	if hint := fault.HintOf(why); hint != "" {
+		text += " (" + hint + ")"
+	}
+	r := Refusal{Pool: w.Pool}
+	if i := slices.IndexFunc(w.Refusals, func(r Refusal) bool { return r.Pool == w.Pool }); i >= 0 {
+		r = w.Refusals[i]
+		w.Refusals = slices.Delete(w.Refusals, i, i+1)
+	}
+	r.Why, r.Until = text, now.Add(min(firstRefusal<<min(r.Times, 10), lastRefusal))
+	r.Times++
+	w.Refusals = append(w.Refusals, r)
+}
+
+// refusals are those that hold now, for the scheduler, and when the first of them ends.
+func (w *Workload) refusals(now time.Time) (all map[string]string, until time.Time) {
+	for _, r := range w.Refusals {
+		if !r.Until.After(now) {
+			continue
+		}
+		if all == nil {
+			all = map[string]string{}
+		}
+		all[string(r.Pool)] = fmt.Sprintf("refused to start it, and is tried again after %s: %s", r.Until.UTC().Format(time.RFC3339), r.Why)
+		if until.IsZero() || r.Until.Before(until) {
+			until = r.Until
+		}
+	}
+	return all, until
 }
 
 // Request describes a workload to submit.

@@ -63,6 +63,7 @@ const (
 	NoRoomEver  Code = "too_large"    // larger than the pool
 	Closed      Code = "closed"       // the pool or its nodes take nothing
 	NoSuch      Code = "no_such"      // no such pool, accelerator or files there
+	Refused     Code = "refused"      // the pool's engine refused to start it, and is asked again later
 	OverQuota   Code = "over_quota"   // more than its limits, however empty
 	Delayed     Code = "delayed"      // not before a time
 	QuotaUsed   Code = "quota_used"   // a limit is used up

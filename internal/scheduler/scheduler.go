@@ -160,6 +160,9 @@ type Work struct {
 	Residency []string        // zones where it may be; never empty
 	Isolation Isolation       // at least
 	Pools     []string        // only these pools; empty is any
+	// Refusals are pools that refused to start it, which are left alone for a while, with
+	// what they said.
+	Refusals map[string]string `json:",omitempty"`
 	Priority  int             // higher first
 	Submitted time.Time
 	NotBefore time.Time     // the zero time is at once

@@ -564,6 +564,9 @@ func shapeKey(w *Work) string {
 	}
 	texts(w.Residency)
 	texts(w.Pools)
+	for _, name := range slices.Sorted(maps.Keys(w.Refusals)) {
+		texts([]string{name, w.Refusals[name]})
+	}
 	texts([]string{w.together()})
 	return string(append(b, w.Isolation...))
 }

@@ -209,6 +209,8 @@ func (s *State) refusal(w *Work, p *pool, of *shape) (Reason, bool) {
 		return no(Isolated, "pool %s isolates by %s and %s is wanted", p.Name, p.Isolation, w.Isolation)
 	case w.InPlace && p.Remote:
 		return no(NoSuch, "pool %s is elsewhere and this needs the files of the server", p.Name)
+	case w.Refusals[p.Name] != "":
+		return no(Refused, "pool %s %s", p.Name, w.Refusals[p.Name])
 	case p.Closed != "":
 		return no(Closed, "pool %s is closed: %s", p.Name, p.Closed)
 	case len(p.Nodes) == 0:

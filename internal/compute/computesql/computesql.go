@@ -87,7 +87,8 @@ type workloadRow struct {
 	Revision  int64      `bun:"revision"`
 }
 
-// asked is what a workload was submitted with; only the bounds of its size change.
+// asked is what a workload was submitted with; only the bounds of its size change, and
+// refusals come.
 type asked struct {
 	Request        resource.Amount        `json:"request"`
 	Isolation      scheduler.Isolation    `json:"isolation"`
@@ -117,6 +118,15 @@ type asked struct {
 	Expected       time.Duration          `json:"expected_ns,omitempty"`
 	DelayCost      float64                `json:"delay_cost,omitempty"`
 	Data           resource.Bytes         `json:"data,omitempty"`
+	Refusals       []refusal              `json:"refusals,omitempty"`
+}
+
+// refusal is compute.Refusal as the column keeps it.
+type refusal struct {
+	Pool  compute.PoolName `json:"pool"`
+	Why   string           `json:"why"`
+	Times int              `json:"times"`
+	Until time.Time        `json:"until"`
 }
 
 // status is engine.Status as the column keeps it.
@@ -134,12 +144,16 @@ type status struct {
 }
 
 func rowOf(w compute.Workload) (workloadRow, error) {
+	var refusals []refusal
+	for _, r := range w.Refusals {
+		refusals = append(refusals, refusal(r))
+	}
 	a, err := json.Marshal(asked{ //nolint:musttag // engine.Spec is kept under its field names
 		Request: w.Request, Isolation: w.Isolation, Residency: w.Residency, Classification: w.Classification, Pools: w.Pools,
 		Priority: w.Priority, Timeout: w.Timeout, Grace: w.Grace, NotBefore: store.At(w.NotBefore), Spec: w.Spec,
 		Workers: w.Workers, MaxWorkers: w.MaxWorkers, Roles: w.Roles, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Model: w.Model, Preemptible: w.Preemptible, Served: w.Served,
 		Speed: w.Speed, Restart: w.Restart, Target: w.Target,
-		Within: w.Within, PerNode: w.PerNode, Due: store.At(w.Due), Expected: w.Expected, DelayCost: w.DelayCost, Data: w.Data,
+		Within: w.Within, PerNode: w.PerNode, Due: store.At(w.Due), Expected: w.Expected, DelayCost: w.DelayCost, Data: w.Data, Refusals: refusals,
 	})
 	if err != nil {
 		return workloadRow{}, err
@@ -189,6 +203,9 @@ func (r workloadRow) workload() (compute.Workload, error) {
 	w.Queue, w.User, w.Model, w.Preemptible, w.Served = a.Queue, a.User, a.Model, a.Preemptible, a.Served
 	w.Within, w.PerNode = a.Within, a.PerNode
 	w.Due, w.Expected, w.DelayCost, w.Data = a.Due.Time(), a.Expected, a.DelayCost, a.Data
+	for _, r := range a.Refusals {
+		w.Refusals = append(w.Refusals, compute.Refusal(r))
+	}
 	return w, nil
 }
 

@@ -14,6 +14,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -233,8 +234,23 @@ type Denial struct {
 	PID    int
 }
 
+// refusal is an error of Start, of which the engine has nothing then.
+type refusal struct{ error }
+
+func (r refusal) Unwrap() error { return r.error }
+
+// Refuse marks an error of Start: what the engine talks to does not take the workload as
+// this pool asks for it. Another pool may, and this one later.
+func Refuse(err error) error { return refusal{err} }
+
+// Refused reports an error that Refuse marked.
+func Refused(err error) bool {
+	_, ok := errors.AsType[refusal](err)
+	return ok
+}
+
 // Driver runs workloads. Safe for concurrent use. Errors: fault.NotFound for an
-// unknown handle, fault.Unavailable when the engine does not answer.
+// unknown handle, fault.Unavailable when the engine does not answer; see Refused.
 type Driver interface {
 	Start(ctx context.Context, spec Spec) (Handle, error)
 	Status(ctx context.Context, h Handle) (Status, error)

@@ -178,6 +178,7 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (engine.Handle, er
 	if err := d.c.Launcher.Start(ctx, d.launch(w.spec)); err != nil {
 		if !transient(err) { // the engine has refused it: there is nothing to find again
 			d.drop(w)
+			err = engine.Refuse(err)
 		}
 		return "", fault.Wrap(err, "starting on %s", d.c.Name)
 	}
