@@ -187,6 +187,19 @@ func (n pseudonyms) Of(p project.Name, entity string, values []string) [sha256.S
 	return n.a.erasures.Pseudonym(string(p), entity, values)
 }
 
+// Erased implements dataset.Pseudonyms.
+func (n pseudonyms) Erased(ctx context.Context, p project.Name) (map[string]map[[sha256.Size]byte]string, error) {
+	gone, err := n.a.erasures.Gone(ctx, string(p))
+	out := map[string]map[[sha256.Size]byte]string{}
+	for _, g := range gone {
+		if out[g.Subject.Entity] == nil {
+			out[g.Subject.Entity] = map[[sha256.Size]byte]string{}
+		}
+		out[g.Subject.Entity][g.Subject.Pseudonym()] = string(g.Subject.Erasure)
+	}
+	return out, err
+}
+
 // Box implements dataset.Pseudonyms.
 func (n pseudonyms) Box(ctx context.Context, p project.Name) (tink.AEAD, error) {
 	return n.a.erasures.Box(ctx, string(p))

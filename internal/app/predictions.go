@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/monitoring/label/labelsql"
@@ -32,7 +33,7 @@ func (a *App) openPredictions(context.Context) error {
 	var err error
 	a.predictions, err = prediction.Open(prediction.Config{
 		Dir: filepath.Join(a.cfg.Data, "predictions"), Keys: a.keys, Retention: retention,
-		MaxBytes: bytes(a.cfg.Predictions.MaxBytes), Logger: a.log,
+		MaxBytes: bytes(a.cfg.Predictions.MaxBytes), Erased: a.erasedEntities, Logger: a.log,
 	})
 	if err != nil {
 		return fault.Wrap(err, "prediction log")
@@ -40,6 +41,33 @@ func (a *App) openPredictions(context.Context) error {
 	a.onClose(a.predictions.Close)
 	a.group.Add(a.predictions.Service())
 	return nil
+}
+
+// erasedEntities gives for each entity of which persons were erased from a project who
+// they all are.
+func (a *App) erasedEntities(ctx context.Context, p string) ([]prediction.Person, error) {
+	if a.erasures == nil { // while the server opens
+		return nil, nil
+	}
+	ctx = identity.With(ctx, identity.Loop("erasure"))
+	erased, err := pseudonyms{a}.Erased(ctx, project.Name(p))
+	if err != nil {
+		return nil, err
+	}
+	var all []prediction.Person
+	for entity, persons := range erased {
+		use, err := a.features.Use(ctx, project.Name(p), entity)
+		if fault.Is(err, fault.NotFound) {
+			continue // nothing is called like its keys
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, prediction.Person{Project: p, Keys: use.Keys, Is: func(values []string) bool {
+			return persons[a.erasures.Pseudonym(p, entity, values)] != ""
+		}})
+	}
+	return all, nil
 }
 
 // openLabels opens what joins labels to predictions and judges rollouts by them.

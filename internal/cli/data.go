@@ -100,12 +100,25 @@ func (a *app) datasetImport() *cobra.Command {
 			if n := v.Text("quarantined"); n != "" {
 				a.note("%s rows in quarantine: falaj dataset quarantine %s@%s", n, args[0], v.Text("version"))
 			}
+			a.noteReturned(v, args[0]+"@"+v.Text("version"))
 			if v.Text("state") == "rejected" {
 				return fault.New(fault.Internal, "%s@%s is rejected: %s", args[0], v.Text("version"), whyRejected(v)).
 					WithHint("Mend the file or the expectations and import again; see `falaj describe dataset %s`.", args[0])
 			}
 			return nil
 		},
+	}
+}
+
+// noteReturned says that persons who were erased have rows in a version.
+func (a *app) noteReturned(v client.Object, ref string) {
+	all, _ := v["returned"].([]any)
+	for _, one := range all {
+		m, _ := one.(map[string]any)
+		r := client.Object(m)
+		first, _, _ := strings.Cut(r.Text("erasures"), ",")
+		a.note("%s has rows of persons of entity %s who were erased before: %s. `falaj erase show %s` names the request; `falaj erase %s KEY` erases them again",
+			ref, r.Text("entity"), r.Text("persons"), first, r.Text("entity"))
 	}
 }
 

@@ -327,6 +327,9 @@ type Version struct {
 	DeletedBy string     `json:"deleted_by,omitempty"`
 	Tombstone *Tombstone `json:"tombstone,omitempty"` // of a deleted version that something cited
 
+	// Returned are persons who were erased and have rows in it again.
+	Returned []Returned `json:"returned,omitempty"`
+
 	Files        []DataFile `json:"-"`
 	Quarantine   []DataFile `json:"-"` // of the rows that were left out; see quarantine.go
 	Room         string     `json:"-"` // directory below the table's location that its own is in; see room

@@ -6,7 +6,8 @@ const (
 	EventDeleted        = "dataset.deleted"
 	EventVersionCreated = "dataset.version_created"
 	EventVersionDeleted = "dataset.version_deleted"
-	EventStale          = "dataset.stale" // no version was accepted for longer than the dataset says
+	EventStale          = "dataset.stale"           // no version was accepted for longer than the dataset says
+	EventPersonReturned = "dataset.person_returned" // a version from outside has rows of persons who were erased
 )
 
 // Event is the body of the dataset events; the version's fields are empty in

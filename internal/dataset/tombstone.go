@@ -50,6 +50,8 @@ type Pseudonyms interface {
 	Entities(ctx context.Context, p project.Name) ([]Person, error)
 	// Of is the pseudonym of a person, from the values of the join keys in their order.
 	Of(p project.Name, entity string, values []string) [sha256.Size]byte
+	// Erased are the erasures of a project, by entity and pseudonym.
+	Erased(ctx context.Context, p project.Name) (map[string]map[[sha256.Size]byte]string, error)
 	// Box seals them.
 	Box(ctx context.Context, p project.Name) (tink.AEAD, error)
 }

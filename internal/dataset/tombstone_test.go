@@ -21,7 +21,14 @@ import (
 )
 
 // pseudonyms names persons as an erasure does.
-type pseudonyms struct{ entities []dataset.Person }
+type pseudonyms struct {
+	entities []dataset.Person
+	erased   map[string]map[[sha256.Size]byte]string
+}
+
+func (p pseudonyms) Erased(context.Context, nameof.Name) (map[string]map[[sha256.Size]byte]string, error) {
+	return p.erased, nil
+}
 
 func (p pseudonyms) Entities(context.Context, nameof.Name) ([]dataset.Person, error) {
 	return p.entities, nil

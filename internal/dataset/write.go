@@ -406,6 +406,7 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 	if w.redacts != nil {
 		return s.replace(ctx, w, v)
 	}
+	looked := false // for persons who were erased
 	for range maxCommits {
 		d, before, twin, err := s.look(ctx, w, v)
 		if err != nil {
@@ -424,6 +425,12 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 		}
 		if w.onto != nil && d.Accepted != w.onto.base {
 			return Version{}, moved(d.Name)
+		}
+		if !looked {
+			if v.Returned, err = s.returned(ctx, v); err != nil {
+				return Version{}, fault.Wrap(err, "looking for persons who were erased")
+			}
+			looked = true
 		}
 		v.Number = d.Latest + 1
 		v.Created = s.cfg.Now().UTC().Truncate(time.Microsecond)
@@ -536,6 +543,12 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, d Dataset, v Version
 	}
 	if v.Quarantined > 0 {
 		detail["quarantined"] = v.Quarantined
+	}
+	if len(v.Returned) > 0 {
+		detail["returned"] = v.Returned
+		if err := event.Publish(ctx, tx, string(v.Project), EventPersonReturned, PersonReturned{Name: d.Name, Version: v.ID, Number: v.Number, Returned: v.Returned}); err != nil {
+			return err
+		}
 	}
 	if len(v.Lineage.Parents) > 0 {
 		refs := make([]string, len(v.Lineage.Parents))

@@ -500,6 +500,14 @@ func TestAPersonIsErased(t *testing.T) {
 	if e := other.ends(id); e.Text("restored") != "true" {
 		t.Errorf("after falaj restore: %v", e)
 	}
+
+	// The source still has the person: the import says so, whose it is not.
+	file := filepath.Join(t.TempDir(), "orders.csv")
+	s.Must(os.WriteFile(file, []byte(csv(s.all, s.theirs[s.person])), 0o600))
+	said := other.Run(0, "dataset", "import", "orders", file)
+	if !strings.Contains(said, "rows of persons of entity customer who were erased before: 1") || !strings.Contains(said, id) || strings.Contains(said, s.person) {
+		t.Errorf("an import that brings the person again:\n%s", said)
+	}
 	s.Must(to.Stop())
 
 	// An older ledger than the database knows of is refused.

@@ -155,6 +155,7 @@ type versionDoc struct {
 	DeletedAt    time.Time            `json:"deleted_at,omitzero"`
 	DeletedBy    string               `json:"deleted_by,omitempty"`
 	Tombstone    *dataset.Tombstone   `json:"tombstone,omitempty"`
+	Returned     []dataset.Returned   `json:"returned,omitempty"`
 }
 
 func rowOf(v dataset.Version) (versionRow, error) {
@@ -164,7 +165,7 @@ func rowOf(v dataset.Version) (versionRow, error) {
 	doc, err := json.Marshal(versionDoc{
 		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations, Values: v.Values,
 		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, Quarantined: v.Quarantined, Quarantine: v.Quarantine, Room: v.Room, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
-		Redacts: v.Redacts, RedactedBy: v.RedactedBy, Order: v.Order, DeletedAt: v.DeletedAt, DeletedBy: v.DeletedBy, Tombstone: v.Tombstone,
+		Redacts: v.Redacts, RedactedBy: v.RedactedBy, Order: v.Order, DeletedAt: v.DeletedAt, DeletedBy: v.DeletedBy, Tombstone: v.Tombstone, Returned: v.Returned,
 	})
 	source := ""
 	if v.Lineage.Source != nil {
@@ -187,7 +188,7 @@ func (r versionRow) version() (dataset.Version, error) {
 		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations, Values: d.Values,
 		Classification: r.Classification, Residency: d.Residency, Protection: r.Protection, Lineage: d.Lineage,
 		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, Quarantined: d.Quarantined, Quarantine: d.Quarantine, Room: d.Room, ManifestList: d.ManifestList, Snapshot: d.Snapshot, Fingerprint: r.Fingerprint,
-		Redacts: d.Redacts, RedactedBy: d.RedactedBy, Order: d.Order, DeletedAt: d.DeletedAt, DeletedBy: d.DeletedBy, Tombstone: d.Tombstone,
+		Redacts: d.Redacts, RedactedBy: d.RedactedBy, Order: d.Order, DeletedAt: d.DeletedAt, DeletedBy: d.DeletedBy, Tombstone: d.Tombstone, Returned: d.Returned,
 	}, nil
 }
 

@@ -1,12 +1,14 @@
 package prediction_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
@@ -148,5 +150,43 @@ func TestErase(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestErasedBefore: what a request says of somebody who was erased is not logged, from
+// when it is known.
+func TestErasedBefore(t *testing.T) {
+	var erased []prediction.Person
+	l, err := prediction.Open(prediction.Config{
+		Dir: t.TempDir(), Keys: &ring{}, Now: newClock().now, Logger: quiet(), Erased: func(context.Context, string) ([]prediction.Person, error) { return erased, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	put := func(n int, want int64) {
+		t.Helper()
+		if err := l.Append(t.Context(), asked(n, "amal", "carla")); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := l.Count(t.Context(), carla); err != nil || n["delay"] != want {
+			t.Fatalf("counted %v, error %v, want %d", n, err, want)
+		}
+	}
+	put(1, 1)
+	erased = []prediction.Person{carla}
+	if err := l.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	put(2, 1)
+	var last *prediction.Record
+	if err := l.Read(t.Context(), "nyc", "delay", prediction.Cursor{}, func(_ prediction.Cursor, r *prediction.Record) error {
+		last = r
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if last.Rows != 2 || last.Keys[0].Texts[0] != "amal" || last.Keys[0].Texts[1] == "carla" || strings.Trim(last.Inputs[1].Texts[1], "\x00 ") != "" || !math.IsNaN(last.Scores[1]) || math.IsNaN(last.Scores[0]) {
+		t.Errorf("%+v", last)
 	}
 }

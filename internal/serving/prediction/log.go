@@ -31,8 +31,11 @@ type Config struct {
 	Retention time.Duration
 	// MaxBytes bounds the whole log; the oldest segments go first. 10 GiB when 0.
 	MaxBytes int64
-	Now      func() time.Time // time.Now when nil
-	Logger   *slog.Logger     // slog.Default() when nil
+	// Erased are those who were erased from a project: what their rows say is not
+	// logged. It is asked when a deployment is first used, and each second. nil is nobody.
+	Erased func(ctx context.Context, project string) ([]Person, error)
+	Now    func() time.Time // time.Now when nil
+	Logger *slog.Logger     // slog.Default() when nil
 }
 
 const (
@@ -87,7 +90,7 @@ func (l *Log) Service() lifecycle.Service { return l.loop.Service() }
 func (l *Log) RunOnce(ctx context.Context) error {
 	var errs []error
 	for _, j := range l.open() {
-		errs = append(errs, j.sync(false))
+		errs = append(errs, j.sync(false), j.knowErased(ctx))
 	}
 	now := l.cfg.Now()
 	l.mu.Lock()

@@ -37,6 +37,7 @@ type journal struct {
 
 	lost, appended atomic.Int64
 	trouble        atomic.Pointer[string]
+	erased         atomic.Pointer[[]Person] // nil until it was asked for
 
 	syncing sync.Mutex // held by sync, before writing: whoever waits for it is told when all of it is there
 
@@ -85,6 +86,9 @@ func (j *journal) append(ctx context.Context, r *Record) error {
 	defer buffers.Put(buf)
 	b, err := appendRecord((*buf)[:0], r)
 	*buf = b
+	if err == nil {
+		err = j.blankErased(ctx, b, r)
+	}
 	if err != nil {
 		return j.miss(err)
 	}
@@ -126,6 +130,34 @@ func (j *journal) append(ctx context.Context, r *Record) error {
 		return j.miss(mine.err)
 	}
 	j.appended.Add(1)
+	return nil
+}
+
+// blankErased takes what rows of erased persons say out of an encoded record.
+func (j *journal) blankErased(ctx context.Context, b []byte, r *Record) error {
+	if j.erased.Load() == nil {
+		if err := j.knowErased(ctx); err != nil {
+			return err
+		}
+	}
+	for _, p := range *j.erased.Load() {
+		if err := blank(b, p.rows(r)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knowErased asks who was erased.
+func (j *journal) knowErased(ctx context.Context) error {
+	var all []Person
+	if erased := j.log.cfg.Erased; erased != nil {
+		var err error
+		if all, err = erased(ctx, j.place.Project); err != nil {
+			return fault.Wrap(err, "reading who was erased")
+		}
+	}
+	j.erased.Store(&all)
 	return nil
 }
 
