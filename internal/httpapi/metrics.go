@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"strconv"
@@ -28,6 +30,11 @@ type outcome struct {
 	status int
 }
 
+// clientGone is the status under which a request is counted whose client went away
+// before a failure could be answered: no fault of the server, and no answer that anybody
+// got. nginx writes the same number.
+const clientGone = 499
+
 // series are those that a request is counted in.
 type series struct {
 	requests prometheus.Counter
@@ -37,7 +44,7 @@ type series struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "falaj_http_requests_total", Help: "HTTP requests by route and status.",
+			Name: "falaj_http_requests_total", Help: "HTTP requests by route and status; 499 is a client that went away before it was answered.",
 		}, []string{"route", "status"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "falaj_http_request_seconds", Help: "Time to answer by route.",
@@ -85,7 +92,11 @@ func (s *Server) measured(next http.Handler) http.Handler {
 			if sw.route == "" {
 				sw.route = "none"
 			}
-			to := s.metrics.of(outcome{sw.route, sw.status})
+			status := sw.status
+			if status >= http.StatusInternalServerError && errors.Is(r.Context().Err(), context.Canceled) {
+				status = clientGone
+			}
+			to := s.metrics.of(outcome{sw.route, status})
 			to.requests.Inc()
 			to.seconds.Observe(time.Since(start).Seconds())
 		}()

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -31,7 +32,24 @@ func TestEveryAnswerIsCounted(t *testing.T) {
 	}
 	_, _ = io.Copy(io.Discard, resp.Body)
 	_ = resp.Body.Close()
-	for _, want := range []string{`route="GET /test/panics",status="500"} 1`, `route="GET /test/breaks",status="200"} 1`} {
+	began := make(chan struct{})
+	w.server.mux.HandleFunc("GET /test/waits", func(rw http.ResponseWriter, r *http.Request) {
+		close(began)
+		<-r.Context().Done()
+		rw.WriteHeader(http.StatusServiceUnavailable)
+	})
+	ctx, leave := context.WithCancel(t.Context())
+	waits := req.Clone(ctx)
+	waits.URL.Path = "/test/waits"
+	go func() {
+		<-began
+		leave()
+	}()
+	if resp, err := http.DefaultTransport.RoundTrip(waits); err == nil {
+		_ = resp.Body.Close()
+		t.Error("who went away was answered")
+	}
+	for _, want := range []string{`route="GET /test/waits",status="499"} 1`, `route="GET /test/panics",status="500"} 1`, `route="GET /test/breaks",status="200"} 1`} {
 		eventually(t, want+" is counted", func() bool {
 			return strings.Contains(w.do(t, w.Secret, "GET", "/metrics", "").body, want)
 		})
