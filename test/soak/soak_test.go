@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -255,7 +256,12 @@ func count(dir string) float64 {
 func (w *world) goroutines() float64 {
 	ctx, cancel := context.WithTimeout(context.Background(), live.Wait)
 	defer cancel()
-	b, err := w.admin.Raw(ctx, http.MethodGet, "/metrics")
+	r, err := w.admin.Send(ctx, http.MethodGet, "/metrics", nil, nil)
+	if err != nil {
+		return -1
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
 	if err != nil {
 		return -1
 	}
