@@ -119,8 +119,8 @@ type Network struct {
 
 // Policy says what a program gets.
 type Policy struct {
-	Level   Level             `json:"level"`
-	Name    string            `json:"name,omitempty"`   // names the cgroup; letters, digits, '_' and '-'; empty picks one
+	Level Level  `json:"level"`
+	Name  string `json:"name,omitempty"` // names the cgroup; letters, digits, '_' and '-'; empty picks one
 	// Owner is the installation whose server starts the program, as lower-case
 	// hexadecimal digits: what a killed server leaves of it, SweepCgroups removes.
 	// Programs that outlive their server have none.

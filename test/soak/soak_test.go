@@ -52,9 +52,9 @@ var figures = []figure{
 	{"descriptors", 0.05, func(w *world) float64 { return count(fmt.Sprintf("/proc/%d/fd", w.s.PID())) }},
 	{"goroutines", 0.05, (*world).goroutines},
 	{"control groups", 0.01, (*world).groups},
-	{"files", 8, (*world).files},                       // of jobs, until retention.outputs
-	{"memory in bytes", 64 << 10, (*world).memory},     // a heap that warms up; 1 KB a job
-	{"written in bytes", 1 << 20, (*world).written},    // to the disk, by the server
+	{"files", 8, (*world).files},                         // of jobs, until retention.outputs
+	{"memory in bytes", 64 << 10, (*world).memory},       // a heap that warms up; 1 KB a job
+	{"written in bytes", 1 << 20, (*world).written},      // to the disk, by the server
 	{"data directory in bytes", 64 << 10, (*world).size}, // 25 KB a job, with its row
 }
 
