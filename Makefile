@@ -73,6 +73,12 @@ test-chaos: ENGINES ?= local,slurm,kube,ray
 test-chaos: build ## kill workers, servers and nodes under jobs on four engines; KILLS=n, SEED=n, ENGINES=local,slurm,kube,ray
 	@go test ./test/engines/chaos -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),50) -seed=$(or $(SEED),0) -engines=$(ENGINES)
 
+.PHONY: soak
+soak: HOURS ?= 8
+soak: build ## run a mixed load for hours, and write what grows to .tmp/soak.md; HOURS=n
+	@mkdir -p .tmp
+	@go test ./test/soak -run NothingGrows -count=1 -timeout $$(( $(HOURS) + 1 ))h -v -args -for=$(HOURS)h -table=$(CURDIR)/.tmp/soak.md
+
 .PHONY: lint
 lint: .tmp/bin/golangci-lint ## gofmt, vet and golangci-lint
 	@.tmp/bin/golangci-lint run

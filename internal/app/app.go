@@ -51,6 +51,8 @@ type App struct {
 	log   *slog.Logger
 	group lifecycle.Group
 	lock  *lifecycle.DirLock
+	// groupsOwner names this installation in the control groups of its children.
+	groupsOwner string
 
 	certificate *certificate   // nil without TLS
 	close       []func() error // in order of opening; closed in reverse
@@ -101,6 +103,9 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 		return nil, err
 	}
 	if err := a.cfg.checkFree(); err != nil {
+		return nil, err
+	}
+	if err := a.sweepCgroups(ctx); err != nil {
 		return nil, err
 	}
 	if err := a.holdBallast(ctx); err != nil {

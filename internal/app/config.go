@@ -167,6 +167,14 @@ type Config struct {
 		Alone     duration `koanf:"alone" doc:"How long it goes on answering without having heard of that server, such as 30d; 0 is for ever"`
 	} `koanf:"gateway"`
 
+	Retention struct {
+		Outputs     duration `koanf:"outputs" doc:"How long the output, the log and the directory of an ended job are kept, such as 7d"`
+		Events      duration `koanf:"events" doc:"How long events are kept for listeners that come back, such as 30d; those that a reaction has not seen stay"`
+		Tokens      duration `koanf:"tokens" doc:"How long a token is listed after it was revoked or expired, such as 90d; 0 is for ever"`
+		Windows     duration `koanf:"windows" doc:"How long the windows of monitors are kept, such as 400d"`
+		DeletedRuns duration `koanf:"deleted_runs" doc:"How long after they were deleted runs, logged models and experiments can be restored, such as 90d; then they are pruned. 0 prunes nothing unasked"`
+	} `koanf:"retention"`
+
 	Predictions struct {
 		Retention duration `koanf:"retention" doc:"How long predictions are kept after they were made, such as 90d; 0 is for ever"`
 		MaxBytes  size     `koanf:"max_bytes" doc:"Space that the log of predictions may take; the oldest go first"`
@@ -228,6 +236,12 @@ func (c Config) tablesDir() string {
 	return dir
 }
 
+// kept is a duration that Validate has read.
+func kept(text duration) time.Duration {
+	d, _ := resource.ParseDuration(text)
+	return d
+}
+
 type (
 	duration = string
 	size     = string
@@ -241,23 +255,24 @@ func defaults() map[string]any {
 		"jobs.grow_after":      "10m",
 		"jobs.disk.scratch":    "100GiB", "jobs.disk.output": "64GiB", "jobs.disk.checkpoints": "1TiB", "jobs.disk.files": 1_000_000, "jobs.disk.logs": "64MiB",
 		"jobs.disk.project": "0", "jobs.disk.project_files": 0, "limits.free_files": 1000,
-		"online.prefix":         "falaj:",
-		"online.acknowledged":   synced,
-		"online.layout":         falajLayout,
-		"approvals.role_age":    "24h",
-		"audit.verify":          "1h",
-		"online.verify":         "1h",
-		"online.verify_rows":    20_000_000,
-		"online.rotate":         "90d",
-		"online.history":        "0",
-		"scheduler.policy":      "fifo",
-		"cost.currency":         "AED",
-		"images.max_bytes":      "64GiB",
-		"sources.chunk_rows":    250_000,
-		"serving.load_timeout":  "2m",
-		"gateway.zone":          "home",
-		"gateway.alone":         "0",
-		"gateway.every":         "10s",
+		"online.prefix":        "falaj:",
+		"online.acknowledged":  synced,
+		"online.layout":        falajLayout,
+		"approvals.role_age":   "24h",
+		"audit.verify":         "1h",
+		"online.verify":        "1h",
+		"online.verify_rows":   20_000_000,
+		"online.rotate":        "90d",
+		"online.history":       "0",
+		"scheduler.policy":     "fifo",
+		"cost.currency":        "AED",
+		"images.max_bytes":     "64GiB",
+		"sources.chunk_rows":   250_000,
+		"serving.load_timeout": "2m",
+		"gateway.zone":         "home",
+		"gateway.alone":        "0",
+		"gateway.every":        "10s",
+		"retention.outputs":    "7d", "retention.events": "30d", "retention.tokens": "90d", "retention.windows": "400d", "retention.deleted_runs": "0",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB", "lineage.openlineage.zone": "home",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.answer": "32MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB", "limits.garbage": "32MiB",
 		"limits.sql_statements": 4, "limits.imports": 4, "limits.connections": 0, "limits.body_rate": "4KiB", "limits.accounts": 10_000, "limits.tokens": 100, "limits.queued_jobs": 10_000,
@@ -423,6 +438,24 @@ func (c Config) Validate() error {
 	}
 	if d, err := time.ParseDuration(c.Jobs.GrowAfter); err != nil || d < 0 {
 		return fault.New(fault.Invalid, "jobs.grow_after: %q is not a duration such as 10m", c.Jobs.GrowAfter)
+	}
+	for name, r := range map[string]struct {
+		value   string
+		least   time.Duration
+		forever bool
+	}{
+		"outputs": {c.Retention.Outputs, 10 * time.Minute, false}, "events": {c.Retention.Events, time.Hour, false},
+		"tokens": {c.Retention.Tokens, time.Hour, true}, "windows": {c.Retention.Windows, 24 * time.Hour, false},
+		"deleted_runs": {c.Retention.DeletedRuns, time.Hour, true},
+	} {
+		d, err := resource.ParseDuration(r.value)
+		if err == nil && (d >= r.least || d == 0 && r.forever) {
+			continue
+		}
+		if r.forever {
+			return fault.New(fault.Invalid, "retention.%s: %q is neither 0 nor a duration of at least %s", name, r.value, r.least)
+		}
+		return fault.New(fault.Invalid, "retention.%s: %q is not a duration of at least %s", name, r.value, r.least)
 	}
 	if _, err := resource.ParseDuration(c.Predictions.Retention); err != nil {
 		return fault.Wrap(err, "predictions.retention")

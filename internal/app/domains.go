@@ -193,6 +193,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Engines: engines, Log: a.log,
 		Zone: a.cfg.zone(), Machine: machineName(),
 		Policy: scheduler.Policy(a.cfg.Scheduler.Policy), Holder: a.cfg.Data, Currency: a.cfg.Cost.Currency,
+		Retention: kept(a.cfg.Retention.Outputs),
 		Project: func(ctx context.Context, tx *store.Tx, p project.Name) error {
 			_, err := projectsql.Store{}.One(ctx, tx, p)
 			return err

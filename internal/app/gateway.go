@@ -130,7 +130,7 @@ func (a *App) openFollower(ctx context.Context) error {
 	a.group.Add(following.Service())
 	a.group.Add(handing.Service())
 	trimming := &lifecycle.Loop{Name: "housekeeping", Every: 24 * time.Hour, Timeout: time.Hour, Logger: a.log, Run: func(ctx context.Context) error {
-		return event.Trim(identity.With(ctx, identity.Loop("housekeeping")), a.db, time.Now().Add(-keepEvents))
+		return event.Trim(identity.With(ctx, identity.Loop("housekeeping")), a.db, time.Now().Add(-kept(a.cfg.Retention.Events)))
 	}}
 	a.group.Add(trimming.Service())
 	return a.watchClock(ctx)

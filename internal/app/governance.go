@@ -85,6 +85,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	if a.accounts, err = account.New(account.Config{
 		DB: a.db, Store: identitysql.Store{}, Grants: projectsql.Store{}, Authorizer: a.authority, OnMembers: a.roster.Forget,
 		MaxTokens: a.cfg.Limits.Tokens, MaxAccounts: a.cfg.Limits.Accounts, Journal: a.journal,
+		KeepEnded: kept(a.cfg.Retention.Tokens),
 	}); err != nil {
 		return err
 	}

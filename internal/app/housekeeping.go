@@ -145,20 +145,17 @@ func (k projectKeys) Contents(ctx context.Context, tx *store.Tx, p project.Name)
 // citations are where versions of datasets are named, so that they do not expire.
 var citations = []dataset.Citations{featuresql.Store{}, ingestionsql.Store{}, monitoringsql.Store{}, registrysql.Store{}, trackingsql.Store{}, trainingsql.Store{}}
 
-// keepEvents is how long events stay for watchers that come back.
-const keepEvents = 30 * 24 * time.Hour
-
 // housekeeping adds the loops that nobody waits for, and the clock.
 func (a *App) housekeeping(ctx context.Context) error {
 	daily := &lifecycle.Loop{Name: "housekeeping", Every: 24 * time.Hour, Timeout: time.Hour, Logger: a.log, Run: func(ctx context.Context) error {
 		ctx = identity.With(ctx, identity.Loop("housekeeping"))
-		trimmed := event.Trim(ctx, a.db, time.Now().Add(-keepEvents))
+		trimmed := event.Trim(ctx, a.db, time.Now().Add(-kept(a.cfg.Retention.Events)))
 		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)
 			_, models := a.registry.Sweep(ctx, p)
 			_, versions := a.datasets.Expire(ctx, p)
 			_, tables := a.datasets.Sweep(ctx, p)
-			return errors.Join(runs, models, versions, tables, a.checkpoints.CollectProject(ctx, p))
+			return errors.Join(a.pruneRuns(ctx, p), runs, models, versions, tables, a.checkpoints.CollectProject(ctx, p))
 		}))
 	}}
 	a.group.Add(daily.Service())
@@ -170,6 +167,18 @@ func (a *App) housekeeping(ctx context.Context) error {
 		})
 	}}).Service())
 	return a.watchClock(ctx)
+}
+
+// pruneRuns removes for ever what was deleted long ago.
+func (a *App) pruneRuns(ctx context.Context, p project.Name) error {
+	older := kept(a.cfg.Retention.DeletedRuns)
+	for older > 0 && ctx.Err() == nil {
+		out, err := a.tracking.Prune(ctx, p, older, false)
+		if err != nil || !out.More {
+			return err
+		}
+	}
+	return ctx.Err()
 }
 
 // watchClock tells when the wall clock goes back.

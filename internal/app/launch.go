@@ -50,6 +50,7 @@ type launcher struct {
 	worker string
 	self   string
 	level  sandbox.Level
+	owner  string // this installation: what a killed server leaves, the next one removes
 }
 
 func (a *App) launcher() child.Launcher {
@@ -58,7 +59,7 @@ func (a *App) launcher() child.Launcher {
 		self = "/proc/self/exe"
 	}
 	level, _ := sandbox.ParseLevel(a.cfg.Isolation) // validated
-	return launcher{worker: a.cfg.workerPath(), self: self, level: level}
+	return launcher{worker: a.cfg.workerPath(), self: self, level: level, owner: a.groupsOwner}
 }
 
 // Launch implements child.Launcher.
@@ -77,7 +78,7 @@ func (l launcher) Launch(ctx context.Context, mode string, o child.LaunchOptions
 // policy is what every child gets: this binary, and nothing else.
 func (l launcher) policy(limits sandbox.Limits) sandbox.Policy {
 	return sandbox.Policy{
-		Level: l.level, Mounts: []sandbox.Mount{{Path: l.self}},
+		Level: l.level, Owner: l.owner, Mounts: []sandbox.Mount{{Path: l.self}},
 		Env:    map[string]string{"PATH": "/usr/bin:/bin", "HOME": "/tmp", "GOMEMLIMIT": "off", "TZ": "UTC"},
 		Limits: limits,
 	}

@@ -129,7 +129,7 @@ func (l modelLauncher) Launch(ctx context.Context, o runtime.Options) (child.Pro
 func (l modelLauncher) python(ctx context.Context, p runtime.Python, o runtime.Options) (child.Process, error) {
 	threads := max(1, o.Threads)
 	policy := sandbox.Policy{
-		Level: l.level, Mounts: []sandbox.Mount{{Path: p.Dir}}, Env: python.Variables(p, threads),
+		Level: l.level, Owner: l.owner, Mounts: []sandbox.Mount{{Path: p.Dir}}, Env: python.Variables(p, threads),
 		Limits: sandbox.Limits{
 			Memory: o.Memory, CPU: resource.Cores(int64(threads)), Processes: 256, OpenFiles: 1024, Tmp: pythonScratch, FileSize: pythonScratch,
 		},

@@ -50,7 +50,7 @@ func (a *App) openAlerts(context.Context) error {
 	}
 	a.alerts = alert.New(alert.Config{
 		DB: a.db, Store: alertsql.Store{}, Authz: a.authority, Sealer: a.keys, Guard: a.guard, Allow: a.cfg.Alerts.Hosts, Log: a.log,
-		Commands: alert.Commands{Dir: commands, Worker: a.cfg.workerPath(), Level: level},
+		Commands: alert.Commands{Dir: commands, Worker: a.cfg.workerPath(), Level: level, Owner: a.groupsOwner},
 	})
 	a.group.Add(a.alerts.Loop().Service())
 	a.webhooks = webhook.New(webhook.Config{DB: a.db, Store: webhooksql.Store{}, Authz: a.authority, Sealer: a.keys, Alerts: a.alerts})
@@ -65,6 +65,7 @@ func (a *App) openMonitoring(context.Context) error {
 		DB: a.db, Store: monitoringsql.Store{}, Authz: a.authority, Journal: a.journal, Sealer: a.keys,
 		Predictions: a.predictions, Labels: a.labels, Alerts: a.alerts,
 		Deployments: watchedDeployments{labelled{a.db, a.features}}, Sources: &baselineSources{App: a}, Classifiers: classifiers{a}, Log: a.log,
+		Keep: kept(a.cfg.Retention.Windows),
 	})
 	loop := &lifecycle.Loop{Name: "monitor", Every: 2 * time.Second, Run: a.monitoring.RunOnce, Logger: a.log}
 	a.group.Add(lifecycle.Service{Name: "monitoring", Stop: a.monitoring.Release})

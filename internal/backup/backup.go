@@ -98,7 +98,7 @@ const OnlineHome = "online.id"
 // left is what of a data directory no backup has: what is made anew, what says who
 // runs, the places of jobs, and what has a place of its own in the backup.
 var left = []string{
-	"objects", ObjectsHome, "tmp", "ballast", "ballast.files", "falaj.lock", "lost+found", mark, notes, OnlineHome,
+	"objects", ObjectsHome, "tmp", "ballast", "ballast.files", "falaj.lock", "cgroups.json", "lost+found", mark, notes, OnlineHome,
 	"training", "workloads", "engines/*/workloads",
 }
 

@@ -2,6 +2,7 @@ package compute
 
 import (
 	"context"
+	"testing"
 	"time"
 )
 
@@ -15,10 +16,18 @@ func (s *Service) Refresh(ctx context.Context) error { return s.refresh(ctx) }
 func (s *Service) WarnOfSupport(ctx context.Context) error { return s.warnOfSupport(ctx) }
 
 // Sweep looks for orphans.
-func (s *Service) Sweep(ctx context.Context) error { return s.sweep(ctx) }
+func (s *Service) Sweep(ctx context.Context) error { return s.sweep(ctx, true) }
 
 // Forget removes the traces of what ended long ago.
 func (s *Service) Forget(ctx context.Context) error { return s.forget(ctx) }
+
+// SetForgetBatch makes batches small enough for a test, until it ends.
+func SetForgetBatch(tb testing.TB, n int) {
+	tb.Helper()
+	was := forgetBatch
+	forgetBatch = n
+	tb.Cleanup(func() { forgetBatch = was })
+}
 
 // Anew makes the next cycle read everything.
 func (s *Service) Anew() { s.anew() }

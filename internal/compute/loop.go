@@ -651,8 +651,9 @@ func (s *Service) sweeping(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		err := errors.Join(s.sweep(ctx), s.CheckBudgets(ctx), s.keepPast(ctx))
-		if n%int(forgetEvery/sweepEvery) == 0 && ctx.Err() == nil {
+		whole := n%int(forgetEvery/sweepEvery) == 0
+		err := errors.Join(s.sweep(ctx, whole), s.CheckBudgets(ctx), s.keepPast(ctx))
+		if whole && ctx.Err() == nil {
 			err = errors.Join(err, s.forget(ctx))
 			s.anew()
 		}
@@ -709,32 +710,37 @@ func (s *Service) looking(ctx context.Context) {
 // sweep stops what engines hold that nobody wants: what the database does not
 // know, such as a start that was given up because the engine did not answer,
 // and what counts as lost. An engine that does not answer is left for the next
-// time.
-func (s *Service) sweep(ctx context.Context) error {
+// time. What ended is looked at only in a whole sweep, where the engine tells it apart:
+// there may be a million of those.
+func (s *Service) sweep(ctx context.Context, whole bool) error {
 	var errs []error
 	for name, e := range s.cfg.Engines {
-		if err := s.sweepEngine(ctx, name, e.Driver); err != nil {
+		if err := s.sweepEngine(ctx, name, e.Driver, whole); err != nil {
 			errs = append(errs, fault.Wrap(err, "looking for orphans on engine %s", name))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (s *Service) sweepEngine(ctx context.Context, name string, d engine.Driver) error {
+func (s *Service) sweepEngine(ctx context.Context, name string, d engine.Driver, whole bool) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	var unknown, lost []engine.Handle
 	find := func() error {
 		s.starts[name].Lock()
 		defer s.starts[name].Unlock()
-		handles, err := d.List(ctx)
+		list := d.List
+		if l, can := d.(engine.Liver); can && !whole {
+			list = l.Live
+		}
+		handles, err := list(ctx)
 		if err != nil || len(handles) == 0 {
 			return err
 		}
 		var held map[engine.Handle]Held
 		starting := map[engine.Handle]bool{}
 		err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			if held, err = s.cfg.Store.Held(ctx, tx); err != nil {
+			if held, err = s.cfg.Store.Held(ctx, tx, handles); err != nil {
 				return err
 			}
 			active, err := s.cfg.Store.Active(ctx, tx)
@@ -788,34 +794,74 @@ func (s *Service) sweepEngine(ctx context.Context, name string, d engine.Driver)
 // leave nothing that somebody reads, and would be pods by the hundred.
 const briefly = 10 * time.Minute
 
-// forget removes the traces of what ended before the retention.
+// forgetBatch bounds how many ended workloads are read at a time, and recorded as
+// forgotten in one transaction.
+var forgetBatch = 1000
+
+// forget removes the traces of what ended before the retention: all of it, however much
+// that is, a batch at a time.
 func (s *Service) forget(ctx context.Context) error {
-	var old []Workload
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		now := s.now()
-		old, err = s.cfg.Store.Forgettable(ctx, tx, now.Add(-s.cfg.Retention), now.Add(-min(briefly, s.cfg.Retention)), 1000)
-		return err
-	})
-	if err != nil {
-		return err
-	}
 	var errs []error
-	silent := map[PoolName]bool{} // whose engines do not answer: not asked again for each
-	for _, w := range old {
-		e, err := s.engineOf(ctx, w.Pool)
-		if err != nil || silent[w.Pool] {
-			continue // its engine may come back
-		}
-		if err := e.Driver.Forget(ctx, w.Handle); err != nil && !fault.Is(err, fault.NotFound) {
-			silent[w.Pool] = fault.Is(err, fault.Unavailable)
-			errs = append(errs, fault.Wrap(err, "forgetting %s", w.ID))
-			continue
-		}
-		if err := s.amend(ctx, w.ID, func(w *Workload) { w.Handle = "" }); err != nil {
+	var silent []PoolName // whose engines do not answer, or are not configured any more
+	failed := map[WorkloadID]bool{}
+	for ctx.Err() == nil {
+		var old []Workload
+		limit := len(failed) + forgetBatch
+		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			now := s.now()
+			old, err = s.cfg.Store.Forgettable(ctx, tx, now.Add(-s.cfg.Retention), now.Add(-min(briefly, s.cfg.Retention)), silent, limit)
 			return err
+		})
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		var done []WorkloadID
+		for _, w := range old {
+			if failed[w.ID] || slices.Contains(silent, w.Pool) {
+				continue
+			}
+			e, err := s.engineOf(ctx, w.Pool)
+			if err != nil {
+				silent = append(silent, w.Pool) // its engine may come back
+				continue
+			}
+			switch err := e.Driver.Forget(ctx, w.Handle); {
+			case err == nil, fault.Is(err, fault.NotFound):
+				done = append(done, w.ID)
+			case fault.Is(err, fault.Unavailable):
+				silent = append(silent, w.Pool)
+				errs = append(errs, fault.Wrap(err, "forgetting %s", w.ID))
+			default:
+				failed[w.ID] = true
+				errs = append(errs, fault.Wrap(err, "forgetting %s", w.ID))
+			}
+		}
+		if err := s.forgotten(ctx, done); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		if len(old) < limit || len(failed) >= forgetBatch {
+			break
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// forgotten records what engines hold no more.
+func (s *Service) forgotten(ctx context.Context, ids []WorkloadID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		if err := s.fence(ctx, tx); err != nil {
+			return err
+		}
+		tx.OnCommit(func() {
+			for _, id := range ids {
+				s.notify(id)
+			}
+		})
+		return s.cfg.Store.Forgotten(ctx, tx, ids)
+	})
 }
 
 // settling is how long an end may take to be settled.

@@ -93,6 +93,7 @@ func (w *world) await(t *testing.T, id compute.WorkloadID, s compute.State) (got
 // TestForget: an engine keeps the traces of what has ended for a while; those of replicas
 // not as long.
 func TestForget(t *testing.T) {
+	compute.SetForgetBatch(t, 1) // all that is old goes in one round, however small a batch is
 	now := time.Now()
 	var clock atomic.Int64
 	w := newWorld(t, func(c *compute.Config) {
@@ -106,14 +107,19 @@ func TestForget(t *testing.T) {
 	w.awaitStart(t)
 	w.submit(t, compute.Request{ID: "att_1", Amount: one})
 	w.awaitStart(t)
-	for _, id := range []string{"rep_1", "att_1"} {
+	end := func(id string) {
 		w.end(id, enginetest.Exit{})
 		w.wait(t, compute.WorkloadID(id))
 	}
+	end("att_1")
+	w.submit(t, compute.Request{ID: "att_2", Amount: one})
+	w.awaitStart(t)
+	end("rep_1")
+	end("att_2")
 	for _, c := range []struct {
 		after time.Duration
 		held  int
-	}{{time.Minute, 2}, {time.Hour, 1}, {25 * time.Hour, 0}} {
+	}{{time.Minute, 3}, {time.Hour, 2}, {25 * time.Hour, 0}} {
 		clock.Store(int64(c.after))
 		if err := w.Forget(t.Context()); err != nil {
 			t.Error(err)

@@ -46,11 +46,13 @@ type Store interface {
 	Active(ctx context.Context, tx *store.Tx) ([]Workload, error)
 	// Workloads gives those of ids that exist, in any order.
 	Workloads(ctx context.Context, tx *store.Tx, ids []WorkloadID) ([]Workload, error)
-	// Held gives the handles of all workloads that the engine may still hold.
-	Held(ctx context.Context, tx *store.Tx) (map[engine.Handle]Held, error)
+	// Held gives those of the handles that workloads have.
+	Held(ctx context.Context, tx *store.Tx, handles []engine.Handle) (map[engine.Handle]Held, error)
 	// Forgettable lists settled workloads with a handle that ended before t; replicas:
-	// before another time.
-	Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, limit int) ([]Workload, error)
+	// before another time. Those of some pools are left out.
+	Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, without []PoolName, limit int) ([]Workload, error)
+	// Forgotten records that engines hold nothing of settled workloads any more.
+	Forgotten(ctx context.Context, tx *store.Tx, ids []WorkloadID) error
 
 	// Quarantines lists those that are not over at a time.
 	Quarantines(ctx context.Context, tx *store.Tx, now time.Time) ([]Quarantine, error)

@@ -18,7 +18,8 @@ import (
 const (
 	page         = 100                   // events read at a time
 	pace         = 20 * time.Millisecond // between two reads, where events come all the time
-	keepEvery    = 1000                  // events that were not asked for, between two writes of the cursor
+	keepEvery    = 1000                  // events between two writes of the cursor, and
+	keepPause    = time.Second           // its least age by then, or once nothing comes
 	leaseTime    = 15 * time.Second      // until another process takes over from one that died
 	handleTime   = 10 * time.Minute      // of one handler call
 	cursorPrefix = "event/"
@@ -62,6 +63,8 @@ type Subscription struct {
 	at     store.Position // up to here it is done
 	kept   store.Position // up to here it is done durably
 	since  int            // events between kept and at
+	wanted bool           // one of them was handled
+	wrote  time.Time      // when kept was written
 }
 
 // Status is how a subscription goes.
@@ -194,9 +197,18 @@ func (s *Subscription) follow(ctx context.Context, lease *store.Lease) (err erro
 		if n > 0 {
 			continue
 		}
+		var late <-chan time.Time // what was handled last is recorded, too, when nothing follows
+		if s.wanted {
+			late = time.After(keepPause)
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-late:
+			if err := s.keep(ctx, lease); err != nil {
+				return err
+			}
+			continue
 		case <-changed:
 		}
 		// After a pause it reads at once; in a burst what came meanwhile, not each
@@ -234,10 +246,9 @@ func (s *Subscription) step(ctx context.Context, lease *store.Lease) (int, error
 	if err != nil {
 		return 0, err
 	}
-	wanted := false
 	for _, r := range records {
 		if s.wants(r.Kind) {
-			wanted = wanted || s.cfg.Handle != nil // HandleTx moves on by itself
+			s.wanted = s.wanted || s.cfg.Handle != nil // HandleTx moves on by itself
 			if err := s.handle(ctx, lease, of(r)); err != nil {
 				return 0, fault.Wrap(err, "event %s at %s", r.Kind, r.Position)
 			}
@@ -245,7 +256,9 @@ func (s *Subscription) step(ctx context.Context, lease *store.Lease) (int, error
 		s.at = r.Position
 		s.since++
 	}
-	if wanted || s.since >= keepEvery {
+	// A write of the cursor is a sync of the disk. Between two of them are many events, of
+	// which a crash brings some again: a handler expects that.
+	if s.since >= keepEvery || s.wanted && time.Since(s.wrote) >= keepPause {
 		if err := s.keep(ctx, lease); err != nil {
 			return 0, err
 		}
@@ -313,7 +326,7 @@ func (s *Subscription) keep(ctx context.Context, lease *store.Lease) error {
 func (s *Subscription) write(ctx context.Context, lease *store.Lease, at store.Position) error {
 	err := s.db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.move(ctx, tx, lease, at) })
 	if err == nil {
-		s.kept, s.since = at, 0
+		s.kept, s.since, s.wanted, s.wrote = at, 0, false, time.Now()
 	}
 	return err
 }

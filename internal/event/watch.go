@@ -57,6 +57,9 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	}
 }
 
+// Pending reports whether Next has an event without waiting.
+func (w *Watcher) Pending() bool { return len(w.pending) > 0 }
+
 // Position is where the watcher is: its last event, or a later one of another
 // project.
 func (w *Watcher) Position() store.Position { return w.at }

@@ -83,8 +83,12 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	defer leave()
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
+	write := func(text string) error {
+		_, err := io.WriteString(w, text) //nolint:gosec // a stream of JSON lines, never a page; nosniff is set
+		return err
+	}
 	say := func(text string) error {
-		if _, err := io.WriteString(w, text); err != nil { //nolint:gosec // a stream of JSON lines, never a page; nosniff is set
+		if err := write(text); err != nil {
 			return err
 		}
 		return control.Flush()
@@ -110,7 +114,10 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if err == nil {
-			err = s.tell(r.Context(), e, say)
+			err = s.tell(r.Context(), e, write)
+		}
+		if err == nil && !watcher.Pending() && control.Flush() != nil { // one for all that came together
+			err = context.Canceled
 		}
 		if err != nil {
 			if r.Context().Err() == nil {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // cgroups are the control groups of one program; the zero value is none.
@@ -45,10 +46,7 @@ func newCgroups(p Policy) *cgroups {
 	if p.Level == None {
 		return g
 	}
-	name := "falaj-" + p.Name
-	if p.Name == "" {
-		name += rand.Text()
-	}
+	name := p.group()
 	l := p.Limits
 	if l.Memory > 0 {
 		bytes := strconv.FormatInt(int64(l.Memory), 10)
@@ -83,6 +81,65 @@ func newCgroups(p Policy) *cgroups {
 		}
 	}
 	return g
+}
+
+// groupPrefix begins the name of every group that this package makes.
+const groupPrefix = "falaj-"
+
+// group names the policy's groups: by its owner, so that SweepCgroups finds what a
+// killed owner left, and by its name.
+func (p Policy) group() string {
+	name := groupPrefix
+	if p.Owner != "" {
+		name += p.Owner + "-"
+	}
+	if p.Name == "" {
+		return name + rand.Text()
+	}
+	return name + p.Name
+}
+
+// CgroupBases are the directories in which this process makes control groups, sorted.
+// They may be others after a restart, as in another session of systemd.
+func CgroupBases() []string {
+	var all []string
+	for _, h := range hierarchies() {
+		all = append(all, h.base)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// SweepCgroups deletes the groups of an owner in some directories, with what still runs
+// in them, and returns how many there were. Groups of other owners, and of policies
+// without an owner, stay. The caller is the only process of the owner.
+func SweepCgroups(bases []string, owner string) int {
+	if owner == "" {
+		return 0
+	}
+	n := 0
+	for _, base := range bases {
+		left, _ := filepath.Glob(filepath.Join(quoted(base), groupPrefix+owner+"-*")) // the pattern is well-formed
+		RemoveCgroups(left)
+		n += len(left)
+	}
+	return n
+}
+
+// quoted is a path as a pattern that matches only it.
+func quoted(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}
+
+// RemoveNamedCgroups deletes the groups that a policy with this name and no owner made,
+// wherever this process makes groups: its caller may have died before it recorded them.
+func RemoveNamedCgroups(name string) {
+	for _, base := range CgroupBases() {
+		dir := filepath.Join(base, Policy{Name: name}.group())
+		if _, err := os.Stat(dir); name != "" && err == nil {
+			RemoveCgroups([]string{dir})
+		}
+	}
 }
 
 // apply makes the group in the controller's hierarchy and sets its limits.
@@ -180,18 +237,15 @@ func unthrottle(dirs []string) {
 func (g *cgroups) remove() { RemoveCgroups(g.dirs) }
 
 // RemoveCgroups deletes groups that Cmd.Cgroups named. Processes that are
-// still in them are killed first.
+// still in them are killed first, and waited for: one that was just killed may be
+// leaving for a while.
 func RemoveCgroups(dirs []string) {
 	for _, dir := range dirs {
-		if !strings.HasPrefix(filepath.Base(dir), "falaj-") || !strings.HasPrefix(dir, "/sys/fs/cgroup/") {
+		if !strings.HasPrefix(filepath.Base(dir), groupPrefix) || !strings.HasPrefix(dir, "/sys/fs/cgroup/") {
 			continue
 		}
 		unthrottle([]string{dir})
-		// Ten tries: a process that was just killed may still be leaving.
-		for range 10 {
-			if err := syscall.Rmdir(dir); !errors.Is(err, syscall.EBUSY) {
-				break
-			}
+		for pause := time.Millisecond; errors.Is(syscall.Rmdir(dir), syscall.EBUSY); pause *= 2 {
 			b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 			for pid := range strings.FieldsSeq(string(b)) {
 				if n, err := strconv.Atoi(pid); err == nil && n > 1 {
@@ -199,9 +253,16 @@ func RemoveCgroups(dirs []string) {
 				}
 			}
 			_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+			if pause > leaving {
+				break // the next sweep finds it
+			}
+			<-time.After(pause)
 		}
 	}
 }
+
+// leaving is about how long killed processes may take to leave a group.
+const leaving = time.Second
 
 // PidsLimits are the files that bound the processes and threads of this process's own
 // control group and those above it.

@@ -119,8 +119,12 @@ type Network struct {
 
 // Policy says what a program gets.
 type Policy struct {
-	Level   Level             `json:"level"`
-	Name    string            `json:"name,omitempty"`   // names the cgroup; letters, digits, '_' and '-'; empty picks one
+	Level Level  `json:"level"`
+	Name  string `json:"name,omitempty"` // names the cgroup; letters, digits, '_' and '-'; empty picks one
+	// Owner is the installation whose server starts the program, as lower-case
+	// hexadecimal digits: what a killed server leaves of it, SweepCgroups removes.
+	// Programs that outlive their server have none.
+	Owner   string            `json:"owner,omitempty"`
 	Dir     string            `json:"dir,omitempty"`    // working directory, inside a mount; empty is /tmp
 	Env     map[string]string `json:"env,omitempty"`    // complete
 	Mounts  []Mount           `json:"mounts,omitempty"` // besides the read-only system (/usr, /lib, …)
@@ -184,6 +188,9 @@ func (p *Policy) Validate() error {
 	case p.Level > Sandbox:
 		return fault.New(fault.Unsupported, "isolation %s is not reached by a local process", p.Level).
 			WithHint("Use a pool whose engine has that isolation, or ask for sandbox.")
+	}
+	if strings.Trim(p.Owner, "0123456789abcdef") != "" || len(p.Owner) > 32 {
+		return fault.New(fault.Invalid, "owner %.40q is not at most 32 lower-case hexadecimal digits", p.Owner)
 	}
 	if len(p.Mounts) > maxMounts || len(p.Network.Forwards) > maxForwards {
 		return fault.New(fault.TooLarge, "at most %d mounts and %d forwards", maxMounts, maxForwards)

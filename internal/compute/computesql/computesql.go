@@ -340,36 +340,52 @@ func (Store) Workloads(ctx context.Context, tx *store.Tx, ids []compute.Workload
 	return all, nil
 }
 
-// Held maps the handles that engines may still hold.
-func (Store) Held(ctx context.Context, tx *store.Tx) (map[engine.Handle]compute.Held, error) {
-	var rows []struct {
-		ID     string `bun:"id"`
-		Handle string `bun:"handle"`
-		Lost   bool   `bun:"lost"`
-	}
-	// The column is JSON that this package wrote.
-	err := tx.NewSelect().Table("compute_workload").Column("id", "handle").
-		ColumnExpr("ended > 0 AND status LIKE ? AS lost", `{"state":"lost"%`).Where("handle <> ''").Scan(ctx, &rows)
-	if err != nil {
-		return nil, err
-	}
-	held := make(map[engine.Handle]compute.Held, len(rows))
-	for _, r := range rows {
-		held[engine.Handle(r.Handle)] = compute.Held{ID: compute.WorkloadID(r.ID), Lost: r.Lost}
+// Held implements compute.Store.
+func (Store) Held(ctx context.Context, tx *store.Tx, handles []engine.Handle) (map[engine.Handle]compute.Held, error) {
+	held := make(map[engine.Handle]compute.Held, len(handles))
+	for chunk := range slices.Chunk(handles, 500) { // databases bound the parameters of a statement
+		var rows []struct {
+			ID     string `bun:"id"`
+			Handle string `bun:"handle"`
+			Lost   bool   `bun:"lost"`
+		}
+		// The column is JSON that this package wrote.
+		err := tx.NewSelect().Table("compute_workload").Column("id", "handle").
+			ColumnExpr("ended > 0 AND status LIKE ? AS lost", `{"state":"lost"%`).Where("handle <> ''").Where("handle IN (?)", bun.List(chunk)).Scan(ctx, &rows)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rows {
+			held[engine.Handle(r.Handle)] = compute.Held{ID: compute.WorkloadID(r.ID), Lost: r.Lost}
+		}
 	}
 	return held, nil
 }
 
-// Forgettable lists settled workloads that ended before t and have a handle; replicas:
-// before another time.
-func (Store) Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, limit int) ([]compute.Workload, error) {
+// Forgettable implements compute.Store.
+func (Store) Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, without []compute.PoolName, limit int) ([]compute.Workload, error) {
 	var rows []workloadRow
-	err := tx.NewSelect().Model(&rows).Where("settled = ? AND handle <> ''", true).
-		Where("ended < ? OR kind = ? AND ended < ?", store.At(t), string(compute.Replica), store.At(replicas)).OrderExpr("ended").Limit(limit).Scan(ctx)
-	if err != nil {
+	q := tx.NewSelect().Model(&rows).Where("settled = ? AND handle <> ''", true).
+		Where("ended < ? OR kind = ? AND ended < ?", store.At(t), string(compute.Replica), store.At(replicas)).OrderExpr("ended").Limit(limit)
+	if len(without) > 0 {
+		q = q.Where("pool NOT IN (?)", bun.List(without))
+	}
+	if err := q.Scan(ctx); err != nil {
 		return nil, err
 	}
 	return workloads(rows)
+}
+
+// Forgotten implements compute.Store.
+func (Store) Forgotten(ctx context.Context, tx *store.Tx, ids []compute.WorkloadID) error {
+	for chunk := range slices.Chunk(ids, 500) {
+		_, err := tx.NewUpdate().Model((*workloadRow)(nil)).Set("handle = '', revision = revision + 1").
+			Where("settled = ? AND id IN (?)", true, bun.List(chunk)).Exec(ctx)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func workloads(rows []workloadRow) ([]compute.Workload, error) {

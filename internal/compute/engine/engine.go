@@ -312,6 +312,12 @@ type Accelerator struct {
 	Celsius     float64        `json:"celsius"`
 }
 
+// Liver is an optional power of a driver that keeps what ended until it is forgotten: the
+// handles of what has not ended, without those.
+type Liver interface {
+	Live(ctx context.Context) ([]Handle, error)
+}
+
 // Members is an optional power: what is known of each worker, in order.
 type Members interface {
 	Members(ctx context.Context, h Handle) ([]Member, error)

@@ -18,6 +18,7 @@ type Commands struct {
 	Dir     string          // absolute; visible inside, read-only
 	Worker  string          // the falaj-worker binary
 	Level   sandbox.Level   // of the sandbox
+	Owner   string          // the installation, as sandbox.Policy.Owner
 	Mounts  []sandbox.Mount // what they may see or write besides, such as a spool
 	Timeout time.Duration   // 0 is 30 s, 1 min at most
 }
@@ -46,7 +47,7 @@ func (c Commands) run(ctx context.Context, r Row) error {
 	}
 	timeout = min(timeout, time.Minute)
 	cmd, err := sandbox.Command(ctx, c.Worker, sandbox.Policy{
-		Level: c.Level, Mounts: append([]sandbox.Mount{{Path: c.Dir}}, c.Mounts...),
+		Level: c.Level, Owner: c.Owner, Mounts: append([]sandbox.Mount{{Path: c.Dir}}, c.Mounts...),
 		Env: map[string]string{
 			"PATH": c.Dir + ":/usr/bin:/bin", "HOME": "/tmp", "TZ": "UTC", "LANG": "C.UTF-8",
 			"FALAJ_EVENT_ID": r.Event, "FALAJ_EVENT_TYPE": r.Type, "FALAJ_PROJECT": r.Project,

@@ -57,6 +57,8 @@ type Log struct {
 	journal map[Place]*journal
 	closed  bool
 	trimmed time.Time
+	// Of journals that left.
+	lost, appended int64
 }
 
 // Open opens the log in a directory, which it makes. What a crash cut short is
@@ -101,6 +103,7 @@ func (l *Log) RunOnce(ctx context.Context) error {
 	l.mu.Unlock()
 	if due {
 		errs = append(errs, l.Retain(ctx))
+		l.leaveEmpty()
 	}
 	return errors.Join(errs...)
 }
@@ -158,11 +161,15 @@ func (l *Log) of(p Place) (*journal, error) {
 // project's key was destroyed; fault.TooLarge; fault.Invalid. A record that could
 // not be appended is counted in Stats.
 func (l *Log) Append(ctx context.Context, r *Record) error {
-	j, err := l.of(Place{r.Project, r.Deployment})
-	if err != nil {
-		return err
+	for {
+		j, err := l.of(Place{r.Project, r.Deployment})
+		if err != nil {
+			return err
+		}
+		if err := j.append(ctx, r); !errors.Is(err, errDropped) {
+			return err
+		}
 	}
-	return j.append(ctx, r)
 }
 
 // Places lists the deployments that have records, by project and name.
@@ -219,6 +226,9 @@ func (l *Log) Stats(ctx context.Context, project, deployment string) (Stats, err
 // Lost counts the records that could not be appended since the server started,
 // for metrics.
 func (l *Log) Lost() (n int64) {
+	l.mu.RLock()
+	n = l.lost
+	l.mu.RUnlock()
 	for _, j := range l.open() {
 		n += j.lost.Load()
 	}
@@ -227,6 +237,9 @@ func (l *Log) Lost() (n int64) {
 
 // Appended counts the records appended since the server started, for metrics.
 func (l *Log) Appended() (n int64) {
+	l.mu.RLock()
+	n = l.appended
+	l.mu.RUnlock()
 	for _, j := range l.open() {
 		n += j.appended.Load()
 	}

@@ -84,6 +84,35 @@ func (l *Log) Retain(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// leave takes a journal without records out of the log: a server would keep one for each
+// deployment that was ever deleted. Called with its writing held. Who has it already
+// appends to the one that follows it.
+func (l *Log) leave(j *journal) {
+	j.dropped = true
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.journal[j.place] == j {
+		delete(l.journal, j.place)
+		l.lost += j.lost.Load()
+		l.appended += j.appended.Load()
+	}
+}
+
+// leaveEmpty takes out what has no records, such as of a deployment that was read after
+// it was deleted.
+func (l *Log) leaveEmpty() {
+	for _, j := range l.open() {
+		j.writing.Lock()
+		j.mu.Lock()
+		empty := j.loaded && len(j.segments) == 0 && j.active == nil && len(j.retired) == 0
+		j.mu.Unlock()
+		if _, err := os.Stat(j.dir); empty && errors.Is(err, fs.ErrNotExist) {
+			l.leave(j)
+		}
+		j.writing.Unlock()
+	}
+}
+
 // Drop removes every record of a deployment that was deleted.
 func (l *Log) Drop(project, deployment string) error {
 	j, err := l.of(Place{project, deployment})
@@ -101,6 +130,7 @@ func (l *Log) Drop(project, deployment string) error {
 		_ = j.active.f.Close()
 	}
 	j.active, j.retired, j.segments = nil, nil, nil
+	l.leave(j)
 	err = os.RemoveAll(j.dir)
 	// The project's directory goes with its last deployment.
 	if e := os.Remove(filepath.Dir(j.dir)); e != nil && !errors.Is(e, fs.ErrNotExist) && err == nil {

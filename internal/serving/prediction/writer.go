@@ -50,6 +50,7 @@ type journal struct {
 	out     []byte    // scratch
 	pause   time.Time // until then nothing is tried, because of failed
 	failed  error
+	dropped bool // it is in the log no more: another one is, or will be
 
 	mu       sync.Mutex // guards what readers look at
 	loaded   bool
@@ -76,6 +77,9 @@ type batch struct {
 	done    chan struct{}
 	err     error // once done is closed
 }
+
+// errDropped is for appends to a journal that left the log meanwhile.
+var errDropped = errors.New("the journal left the log")
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
@@ -163,6 +167,9 @@ func (j *journal) knowErased(ctx context.Context) error {
 
 // miss counts a record that is not in the log.
 func (j *journal) miss(err error) error {
+	if errors.Is(err, errDropped) {
+		return err // it goes to the journal that follows
+	}
 	text := err.Error()
 	j.trouble.Store(&text)
 	j.lost.Add(1)
@@ -171,6 +178,9 @@ func (j *journal) miss(err error) error {
 
 // write takes a batch to the file. Called with writing held.
 func (j *journal) write(ctx context.Context, b *batch) error {
+	if j.dropped {
+		return errDropped
+	}
 	now := j.log.cfg.Now()
 	if j.failed != nil && now.Before(j.pause) {
 		return j.failed

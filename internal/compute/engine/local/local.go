@@ -647,6 +647,16 @@ func (d *Driver) List(context.Context) ([]engine.Handle, error) {
 	return slices.Sorted(maps.Keys(d.workloads)), nil
 }
 
+// Live implements engine.Liver.
+func (d *Driver) Live(context.Context) ([]engine.Handle, error) {
+	var all []engine.Handle
+	for _, w := range d.live() {
+		all = append(all, w.handle)
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
 // Forget removes the directory of an ended workload; fault.Conflict when it
 // still runs.
 func (d *Driver) Forget(_ context.Context, h engine.Handle) error {
@@ -699,4 +709,5 @@ func (d *Driver) Denials(_ context.Context, h engine.Handle, from int) ([]engine
 var (
 	_ engine.Driver  = (*Driver)(nil)
 	_ engine.Denials = (*Driver)(nil)
+	_ engine.Liver   = (*Driver)(nil)
 )

@@ -273,6 +273,7 @@ func (w *workload) settle(ctx context.Context, log *slog.Logger) {
 		_ = awaitFor(st.Init, killMargin)
 	}
 	sandbox.RemoveCgroups(st.Cgroups)
+	sandbox.RemoveNamedCgroups(w.id) // the shim may have died before it recorded them
 	if err := shim.JoinLog(w.dir); err != nil {
 		log.WarnContext(ctx, "the end of a log cannot be read", slog.String("id", w.id), slog.Any("err", err))
 	}

@@ -655,6 +655,58 @@ func TestUpkeepPrunesOldAttemptTokens(t *testing.T) {
 	}
 }
 
+// TestUpkeepPrunesEndedTokens: revoked and expired tokens go after their retention, live
+// ones never; more than a batch of them at once.
+func TestUpkeepPrunesEndedTokens(t *testing.T) {
+	clock := newWall()
+	w := policytest.Open(t, func(c *account.Config) { c.Now, c.KeepEnded, c.MaxTokens = clock.Now, 10*24*time.Hour, 10 })
+	admin := w.AsAdmin(t.Context())
+	w.Project(t, "flights")
+	ci, err := w.Accounts.CreateService(admin, "flights", "ci")
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(label string, ttl time.Duration) account.Token {
+		t.Helper()
+		tok, _, err := w.Accounts.CreateToken(admin, account.TokenSpec{For: ci.ID, Label: label, TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tok
+	}
+	revoked, _, _ := issue("revoked", 80*24*time.Hour), issue("expires", 24*time.Hour), issue("live", 80*24*time.Hour)
+	if err := w.Accounts.RevokeToken(admin, revoked.ID); err != nil {
+		t.Fatal(err)
+	}
+	labels := func() (all []string) {
+		t.Helper()
+		if _, err := w.Accounts.Authenticate(t.Context(), w.Secret); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Accounts.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		left, _, err := w.Accounts.Tokens(admin, account.Filter{Project: "flights"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tok := range left {
+			all = append(all, tok.Label)
+		}
+		slices.Sort(all)
+		return all
+	}
+	for _, c := range []struct {
+		after time.Duration
+		want  []string
+	}{{9 * 24 * time.Hour, []string{"expires", "live", "revoked"}}, {36 * time.Hour, []string{"expires", "live"}}, {24 * time.Hour, []string{"live"}}} {
+		clock.Move(c.after)
+		if got := labels(); !slices.Equal(got, c.want) {
+			t.Errorf("after %s more: %v, want %v", c.after, got, c.want)
+		}
+	}
+}
+
 // TestProjectsEndTakesTokensWithIt: tokens and service accounts of a deleted
 // project work no longer.
 func TestProjectsEndTakesTokensWithIt(t *testing.T) {

@@ -54,6 +54,9 @@ type Config struct {
 	CacheTTL   time.Duration // how late another process sees a revocation; default 4 s, at most 5
 	CacheSize  int           // tokens remembered; default 4096
 	MaxTokens  int           // live tokens of one account; default 100
+	// KeepEnded is how long tokens are listed after they were revoked or expired; 0 is
+	// for ever. Those of attempts go after a week in any case.
+	KeepEnded time.Duration
 	// Journal records failed authentications; nil records none.
 	Journal audit.Journal
 	// MaxAccounts is how many users there may be, and how many service accounts of one
@@ -75,6 +78,8 @@ type Service struct {
 
 	mu   sync.Mutex
 	used map[string]time.Time // last uses not yet written
+	// pruned is when tokens that ended were removed last.
+	pruned time.Time
 
 	failures *share.Limiter // by address
 }

@@ -11,6 +11,7 @@ const (
 	coarse      = time.Minute // resolution of a token's last use
 	keepAttempt = 7 * 24 * time.Hour
 	pruneBatch  = 1000
+	pruneEvery  = time.Hour // it reads every token that is kept
 )
 
 // note remembers that a token was used, until Flush writes it down.
@@ -38,9 +39,6 @@ func (s *Service) Flush(ctx context.Context) error {
 				return err
 			}
 		}
-		if _, err := s.cfg.Store.Prune(ctx, tx, AttemptToken, now.Add(-keepAttempt), pruneBatch); err != nil {
-			return err
-		}
 		return s.cfg.Store.RaiseClock(ctx, tx, now)
 	})
 	if err != nil {
@@ -51,6 +49,38 @@ func (s *Service) Flush(ctx context.Context) error {
 				s.used[token] = at
 			}
 		}
+		return err
 	}
-	return err
+	return s.prune(ctx, now)
+}
+
+// prune removes the tokens that ended long ago, all of them, a batch at a time. The audit
+// log has who made and who revoked them.
+func (s *Service) prune(ctx context.Context, now time.Time) error {
+	s.mu.Lock()
+	due := now.Sub(s.pruned) >= pruneEvery
+	if due {
+		s.pruned = now
+	}
+	s.mu.Unlock()
+	if !due {
+		return nil
+	}
+	ended := map[Kind]time.Duration{AttemptToken: keepAttempt}
+	if s.cfg.KeepEnded > 0 {
+		ended[UserToken], ended[ServiceToken] = s.cfg.KeepEnded, s.cfg.KeepEnded
+		ended[AttemptToken] = min(keepAttempt, s.cfg.KeepEnded)
+	}
+	for kind, age := range ended {
+		for n := pruneBatch; n == pruneBatch; {
+			err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) (err error) {
+				n, err = s.cfg.Store.Prune(ctx, tx, kind, now.Add(-age), pruneBatch)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

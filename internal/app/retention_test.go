@@ -1,0 +1,89 @@
+package app
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// TestEveryTableHasARetention: the page on retention names each table of the schema, once,
+// and none that is not there; and each setting of the block, with its default.
+func TestEveryTableHasARetention(t *testing.T) {
+	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: migrations})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var tables []string // but for the versions of the schema, one row a migration
+	err = db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		return tx.NewRaw(`SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name NOT LIKE 'store_version_%' ORDER BY name`).Scan(ctx, &tables)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile("../../docs/reference/retention.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(b), "## Tables")
+	section, _, ok2 := strings.Cut(rest, "\n## ")
+	if !ok || !ok2 {
+		t.Fatal("the page has no section Tables")
+	}
+	var named []string
+	word := regexp.MustCompile("`([a-z_]+)`")
+	for line := range strings.Lines(section) {
+		first, _, _ := strings.Cut(strings.TrimPrefix(line, "|"), "|")
+		for _, m := range word.FindAllStringSubmatch(first, -1) {
+			named = append(named, m[1])
+		}
+	}
+	slices.Sort(named)
+	for _, n := range named {
+		if !slices.Contains(tables, n) {
+			t.Errorf("the page names the table %s, which is not in the schema", n)
+		}
+	}
+	for i, n := range named {
+		if i > 0 && named[i-1] == n {
+			t.Errorf("the page names the table %s twice", n)
+		}
+	}
+	for _, n := range tables {
+		if !slices.Contains(named, n) {
+			t.Errorf("the table %s has no retention: say on docs/reference/retention.md how long its rows stay and who deletes them, or what bounds them", n)
+		}
+	}
+	for key, value := range defaults() {
+		if strings.HasPrefix(key, "retention.") && !strings.Contains(string(b), "| `"+key+"` | "+value.(string)+" |") {
+			t.Errorf("the page does not have %s with its default %v", key, value)
+		}
+	}
+}
+
+// TestRetentionIsValidated: what would delete everything is refused.
+func TestRetentionIsValidated(t *testing.T) {
+	for key, values := range map[string]map[string]bool{
+		"outputs":      {"7d": true, "10m": true, "0": false, "1m": false, "-1d": false, "soon": false},
+		"events":       {"1h": true, "0": false, "59m": false},
+		"tokens":       {"0": true, "1h": true, "1m": false, "-1h": false},
+		"windows":      {"24h": true, "0": false, "1h": false},
+		"deleted_runs": {"0": true, "90d": true, "1s": false},
+	} {
+		for value, good := range values {
+			_, err := LoadConfig("", []string{"FALAJ_RETENTION_" + strings.ToUpper(key) + "=" + value}, nil)
+			if (err == nil) != good {
+				t.Errorf("retention.%s: %s: %v", key, value, err)
+			}
+			if err != nil && !strings.Contains(err.Error(), "retention."+key) {
+				t.Errorf("retention.%s: %s: the error does not name it: %v", key, value, err)
+			}
+		}
+	}
+}
