@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -186,23 +185,41 @@ func (r *csvReader) header() error {
 		}
 		r.names[i] = strings.Clone(n)
 	}
-	nameless(r.names)
+	if len(r.names) <= table.MaxColumns {
+		distinct(r.names)
+	}
 	r.guard.since = 0
 	return table.CheckNames(r.names)
 }
 
-// nameless gives the columns without a name one: pandas and R write the names of rows under
-// an empty one.
-func nameless(names []string) {
-	for i := range names {
-		if names[i] != "" {
-			continue
+// distinct gives each column a name of its own: pandas and R write the names of rows under an
+// empty one, and joins and spreadsheets the same name twice, or in other capitals.
+func distinct(names []string) {
+	taken := make(map[string]bool, len(names))
+	for _, n := range names {
+		taken[strings.ToLower(n)] = true
+	}
+	seen := make(map[string]bool, len(names))
+	for i, n := range names {
+		name := n
+		if n == "" {
+			if name = fmt.Sprintf("column%d", i+1); taken[name] {
+				name = another(name, taken)
+			}
+		} else if seen[strings.ToLower(n)] {
+			name = another(n, taken)
 		}
-		name := fmt.Sprintf("column%d", i+1)
-		for slices.Contains(names, name) {
-			name += "_"
+		lower := strings.ToLower(name)
+		names[i], taken[lower], seen[lower] = name, true, true
+	}
+}
+
+// another is a name with the first number that makes it new.
+func another(name string, taken map[string]bool) string {
+	for n := 1; ; n++ {
+		if next := fmt.Sprintf("%s_%d", name, n); !taken[strings.ToLower(next)] {
+			return next
 		}
-		names[i] = name
 	}
 }
 

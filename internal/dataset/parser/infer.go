@@ -1,6 +1,8 @@
 package parser
 
 import (
+	"slices"
+
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -61,6 +63,13 @@ func infer(sample []sampled, col int, nulls *nullSet) table.Type {
 	return candidates[at]
 }
 
+// hasNumber reports whether a column of the sample has a number, beside NaN and infinities.
+func hasNumber(sample []sampled, col int, nulls *nullSet) bool {
+	return slices.ContainsFunc(sample, func(rec sampled) bool {
+		return !nulls.has(rec.cells[col]) && !notFinite(rec.cells[col])
+	})
+}
+
 // inferFrom tries the candidates from at on, each over the whole sample.
 func inferFrom(sample []sampled, col int, nulls *nullSet, at int) table.Type {
 next:
@@ -69,6 +78,9 @@ next:
 			if cell := rec.cells[col]; !nulls.has(cell) && !reads(t, cell) {
 				continue next
 			}
+		}
+		if t == table.Float64 && !hasNumber(sample, col, nulls) {
+			return table.String // "NaN" alone is a word
 		}
 		return t
 	}

@@ -350,7 +350,7 @@ func cellOf(v jsontext.Value) (cell string, text bool, err error) {
 		if bytes.IndexByte(b, 0) >= 0 {
 			return "", true, errors.New("a NUL byte")
 		}
-		return string(b), true, nil
+		return string(b), !notFinite(string(b)), nil // "NaN" among numbers is one, as JSON has no other word
 	case jsontext.KindBeginObject, jsontext.KindBeginArray:
 		var b bytes.Buffer
 		err := json.Compact(&b, v)

@@ -61,6 +61,8 @@ func readParquet(data []byte, req Request, sink Sink) (int64, error) {
 		return 0, err
 	}
 	raw = old.schema(raw)
+	asText := textColumnsOf(raw)
+	raw = asText.schema(raw)
 	schema, err := table.NormalSchema(raw)
 	if err != nil {
 		return 0, err
@@ -86,7 +88,11 @@ func readParquet(data []byte, req Request, sink Sink) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		err = pass(rec, schema, rows, sink)
+		kept, err := asText.texts(rec, rows+1, req.Limits)
+		if err == nil {
+			err = pass(kept, schema, rows, sink)
+			kept.Release()
+		}
 		rec.Release()
 		if err != nil {
 			return 0, err
