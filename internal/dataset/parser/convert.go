@@ -22,6 +22,7 @@ type column struct {
 	build  array.Builder
 	strict bool // inferred: only what inference would have accepted
 	nulls  *nullSet
+	layout *Layout // how numbers are written; nil for as usual
 	parse  func(cell string) (why string)
 }
 
@@ -144,6 +145,9 @@ func (c *column) add(cell string) string {
 	if c.nulls.has(cell) {
 		c.build.AppendNull()
 		return ""
+	}
+	if c.layout != nil {
+		cell = c.layout.plain(cell)
 	}
 	return c.parse(cell)
 }
