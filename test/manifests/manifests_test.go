@@ -2,9 +2,11 @@
 package manifests
 
 import (
+	"cmp"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -92,6 +94,52 @@ func TestPrintedManifestsChangeNothing(t *testing.T) {
 			t.Errorf("%s", text)
 		}
 	})
+}
+
+// TestWhatIsNotThere: what is asked of something that does not exist is not found, lists, too;
+// and a model without the alias champion has none.
+func TestWhatIsNotThere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a real server")
+	}
+	s := live.New(t, "")
+	s.Up(t)
+	p := s.Project(t, "pasture")
+	var api struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	p.Must(p.C.Do(t.Context(), http.MethodGet, "/api/openapi.json", nil, &api))
+	param := regexp.MustCompile(`\{[a-z_]+\}`)
+	asked := 0
+	for path, methods := range api.Paths {
+		rest, ok := strings.CutPrefix(path, "/api/v1/projects/{project}/")
+		if !ok || methods["get"] == nil || !strings.Contains(rest, "{") {
+			continue
+		}
+		asked++
+		resp, err := p.C.Send(t.Context(), http.MethodGet, p.Path(param.ReplaceAllString(rest, "absent")), nil, nil)
+		if err == nil {
+			_ = resp.Body.Close()
+			t.Errorf("%s of what is not there answers %d", path, resp.StatusCode)
+		}
+	}
+	if asked < 40 {
+		t.Errorf("only %d routes were asked", asked)
+	}
+	p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/registered-models/create", map[string]any{"name": "delay"}, nil))
+	p.RegisterVersion("delay", p.Logistic())
+	var model client.Object
+	for _, alias := range []string{"", "champion"} {
+		want := cmp.Or(alias, "newest")
+		if alias != "" {
+			p.Must(p.C.Do(t.Context(), http.MethodPut, p.Path("models/delay/aliases/"+alias), map[string]any{"version": "1"}, nil))
+		}
+		model = nil
+		p.Must(p.C.Do(t.Context(), http.MethodGet, p.Path("models/delay?view=full"), nil, &model))
+		if model.Text(want+".version") != "1" || (model["champion"] != nil) != (alias != "") {
+			t.Errorf("with the alias %q: %v", alias, model)
+		}
+	}
 }
 
 // unchanged prints what get is asked for in both forms, and applies it.
