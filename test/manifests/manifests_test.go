@@ -3,6 +3,7 @@ package manifests
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -144,6 +145,7 @@ func TestWhatIsNotThere(t *testing.T) {
 
 // unchanged prints what get is asked for in both forms, and applies it.
 func unchanged(t *testing.T, p *live.Project, get ...string) {
+	t.Helper()
 	for _, form := range []string{"manifest", "yaml"} {
 		text := p.Run(0, append(append([]string{"get"}, get...), "-o", form)...)
 		var doc map[string]any
@@ -169,9 +171,10 @@ func unchanged(t *testing.T, p *live.Project, get ...string) {
 
 // kindsOf asks the server for the kinds of manifests that it knows.
 func kindsOf(t *testing.T, p *live.Project) []string {
+	t.Helper()
 	err := p.C.Do(t.Context(), http.MethodGet, "/api/v1/manifests/-/-", nil, nil)
-	refused, _ := err.(*client.Error)
-	if refused == nil {
+	refused, ok := errors.AsType[*client.Error](err)
+	if !ok {
 		t.Fatal(err)
 	}
 	list, ok := strings.CutPrefix(refused.Hint, "The kinds are ")

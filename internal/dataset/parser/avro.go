@@ -84,8 +84,8 @@ func readAvro(body io.Reader, req Request, sink Sink) (rows int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	schema = append(schema, absent...)
-	columns, nested = append(columns, make([]*column, len(absent))...), append(nested, make([]bool, len(absent))...)
+	schema = slices.Concat(schema, absent)
+	columns, nested = slices.Concat(columns, make([]*column, len(absent))), slices.Concat(nested, make([]bool, len(absent)))
 	for i, f := range schema {
 		columns[i] = newColumn(f.Type, false, nil)
 	}

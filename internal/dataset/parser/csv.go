@@ -121,9 +121,9 @@ type csvReader struct {
 	names  []string // columns that are kept
 	kept   []int    // of all; nil where that is all
 	cells  []string // of a row that are kept
-	row    int64 // of the last record read, from 1
-	line   int64 // that it began in
-	expect int64 // the line that a record begins in when no blank line is before it
+	row    int64    // of the last record read, from 1
+	line   int64    // that it began in
+	expect int64    // the line that a record begins in when no blank line is before it
 }
 
 func parseCSV(body io.Reader, req Request, sink Sink) (int64, error) {

@@ -36,8 +36,8 @@ func plan(names []string, req Request, sample []sampled) ([]*column, table.Schem
 	for _, c := range req.Columns {
 		switch _, missing := declared[c.Name]; {
 		case missing && slices.Contains(req.Optional, c.Name):
-			columns = append(columns, newColumn(c.Type, false, nulls))
-			schema = append(schema, table.Field{Name: c.Name, Type: c.Type})
+			columns = slices.Concat(columns, []*column{newColumn(c.Type, false, nulls)})
+			schema = slices.Concat(schema, table.Schema{{Name: c.Name, Type: c.Type}})
 		case missing && slices.Contains(req.Inferred, c.Name):
 			return nil, nil, noSuch(c.Name)
 		case missing:

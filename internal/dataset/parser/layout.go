@@ -3,7 +3,6 @@ package parser
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -137,4 +136,4 @@ func (l *Layout) undecodable(cell string) bool {
 }
 
 // wrongBytes says so.
-func (l *Layout) wrongBytes() string { return fmt.Sprintf("holds bytes that are not %s", l.Encoding) }
+func (l *Layout) wrongBytes() string { return "holds bytes that are not " + l.Encoding }

@@ -1,7 +1,7 @@
 package parser
 
 import (
-	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -80,11 +80,7 @@ func shown(got *collect) string {
 		heads = append(heads, f.Name+" "+f.Type.Name())
 	}
 	for _, r := range got.rows {
-		cells := make([]string, len(r))
-		for i, c := range r {
-			cells[i] = fmt.Sprint(c)
-		}
-		rows = append(rows, strings.Join(cells, "|"))
+		rows = append(rows, strings.Join(r, "|"))
 	}
 	return strings.Join(append([]string{strings.Join(heads, ", ")}, rows...), "\n")
 }
@@ -112,15 +108,16 @@ func TestColumnarLeftOut(t *testing.T) {
 func TestGroupedNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Int64().Draw(t, "n")
-		text := fmt.Sprint(n)
+		text := strconv.FormatInt(n, 10)
 		digits := strings.TrimPrefix(text, "-")
-		grouped := ""
+		var b strings.Builder
 		for i, d := range digits {
 			if i > 0 && (len(digits)-i)%3 == 0 {
-				grouped += "."
+				b.WriteByte('.')
 			}
-			grouped += string(d)
+			b.WriteRune(d)
 		}
+		grouped := b.String()
 		if n < 0 {
 			grouped = "-" + grouped
 		}

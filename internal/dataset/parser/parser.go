@@ -69,10 +69,10 @@ type Request struct {
 	Optional  []string `json:"optional,omitempty"`  // of Columns: null where the file has none of the name
 	Inferred  []string `json:"inferred,omitempty"`  // of Columns: the type is of another file, and only what inference would take is read
 	LeaveOut  []string `json:"leave_out,omitempty"` // columns of the file that are not read
-	Only      bool     `json:"only,omitempty"`    // JSON: no columns but those declared
-	Batch     int      `json:"batch,omitempty"`   // JSON: most rows of a batch
-	Records   string   `json:"records,omitempty"` // JSON document: where the list is
-	Next      string   `json:"next,omitempty"`    // JSON document: where it says how to go on
+	Only      bool     `json:"only,omitempty"`      // JSON: no columns but those declared
+	Batch     int      `json:"batch,omitempty"`     // JSON: most rows of a batch
+	Records   string   `json:"records,omitempty"`   // JSON document: where the list is
+	Next      string   `json:"next,omitempty"`      // JSON document: where it says how to go on
 	Limits    Limits   `json:"limits"`
 }
 

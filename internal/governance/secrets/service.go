@@ -81,7 +81,7 @@ type Request struct {
 }
 
 // Apply makes the secret, or rotates it: all values are those of the manifest, or, where it
-// says so, stay. A value that is set is a change even when it is the same: whether it is is
+// says so, stay. A value that is set is a change even when it is equal: whether it equals the old one is
 // nobody's to know. Needs secret.apply. Errors: fault.Invalid; fault.Exhausted over 1,000
 // secrets in the project.
 func (s *Service) Apply(ctx context.Context, r Request) (Secret, project.Change, error) {
