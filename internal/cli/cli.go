@@ -151,7 +151,7 @@ type usageError struct{ error }
 
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-var formats = []string{"table", "json", "yaml"}
+var formats = []string{"table", "json", "yaml", "manifest"}
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -164,9 +164,12 @@ func (a *app) root() *cobra.Command {
 		Example:       "  falaj up --data ./data\n  falaj apply -f project.yaml\n  falaj dataset import weather weather.csv --project nyc\n  falaj job why job_01J…",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { // before anything is done
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { // before anything is done
 			if !slices.Contains(formats, a.output) {
-				return usage("--output is %q; it may be table, json or yaml", a.output)
+				return usage("--output is %q; it may be table, json, yaml or, of `falaj get`, manifest", a.output)
+			}
+			if a.output == "manifest" && cmd.CommandPath() != "falaj get" {
+				return usage("--output manifest is for `falaj get` only")
 			}
 			return nil
 		},
@@ -176,7 +179,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.server, "server", "", "URL of the server (FALAJ_URL; default what login or up on this machine stored)")
 	f.StringVar(&a.token, "token", "", "access token (FALAJ_TOKEN; default the stored one); prefer the variable, arguments are visible to others")
 	f.StringVarP(&a.project, "project", "p", "", "project (FALAJ_PROJECT)")
-	f.StringVarP(&a.output, "output", "o", "table", "output format: table, json or yaml")
+	f.StringVarP(&a.output, "output", "o", "table", "output format: table, json, yaml or, of get, manifest")
 	f.StringVar(&a.ca, "ca", "", "PEM file of a certificate authority to trust")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	root.AddGroup(&cobra.Group{ID: "system", Title: "The server:"}, &cobra.Group{ID: "object", Title: "Objects:"}, &cobra.Group{ID: "action", Title: "Actions:"})

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -17,38 +19,39 @@ import (
 
 // kind is how one kind of object is listed, shown and deleted.
 type kind struct {
-	path    string // below the project, or absolute when it starts with "/api"
-	columns []column
+	path     string // below the project, or absolute when it starts with "/api"
+	columns  []column
+	manifest string // kind of the manifests that make it; empty where none does
 }
 
 // kinds is the one list of what `get`, `describe` and `delete` know.
 var kinds = map[string]kind{
-	"projects":         {"/api/v1/projects", []column{{"NAME", "name"}, {"RESIDENCY", "residency"}, {"CREATED", "created_at"}}},
-	"zones":            {"/api/v1/zones", []column{{"NAME", "name"}, {"JURISDICTION", "jurisdiction"}, {"PROVIDER", "provider"}, {"TRUST", "trust"}}},
-	"pools":            {"/api/v1/pools", []column{{"NAME", "name"}, {"ZONE", "zone"}, {"ENGINE", "engine"}, {"KIND", "kind"}, {"REMOTE", "remote"}, {"CPU", "capacity.cpu"}, {"MEMORY", "capacity.memory"}, {"ISOLATION", "isolation"}, {"PRICE/H", "price_per_hour"}, {"RUNNING", "running"}}},
-	"queues":           {"/api/v1/queues", []column{{"NAME", "name"}, {"PARENT", "parent"}, {"QUOTA", "nominal"}, {"USED", "used"}, {"BORROWED", "borrowed"}, {"SHARE", "share"}, {"WEIGHT", "weight"}, {"RUNNING", "running"}, {"WAITING", "waiting"}, {"FIRST", "first"}}},
-	"budgets":          {"/api/v1/budgets", []column{{"PROJECT", "project"}, {"PER MONTH", "per_month"}, {"CURRENCY", "currency"}, {"SPENT", "spent"}, {"STOP", "stop"}, {"USED UP", "used_up"}}},
-	"datasets":         {"datasets", []column{{"NAME", "name"}, {"LATEST", "latest"}, {"CLASSIFICATION", "spec.classification"}, {"RESIDENCY", "spec.residency"}, {"CREATED", "created_at"}}},
-	"entities":         {"entities", []column{{"NAME", "name"}, {"VERSION", "version"}, {"JOIN KEYS", "join_keys"}, {"CREATED", "created_at"}}},
-	"feature-views":    {"feature-views", []column{{"NAME", "name"}, {"VERSION", "version"}, {"ENTITIES", "entities"}, {"TTL", "ttl"}, {"CREATED", "created_at"}}},
-	"feature-services": {"feature-services", []column{{"NAME", "name"}, {"VERSION", "version"}, {"FEATURES", "features"}, {"CREATED", "created_at"}}},
-	"environments":     {"environments", []column{{"NAME", "name"}, {"STATE", "state"}, {"PYTHON", "python"}, {"PACKAGES", "packages"}, {"DIGEST", "digest"}}},
-	"jobs":             {"jobs", []column{{"ID", "id"}, {"NAME", "name"}, {"STATE", "state"}, {"POOL", "pool"}, {"ATTEMPTS", "attempts"}, {"SUBMITTED", "submitted_at"}, {"ENDED", "ended_at"}}},
-	"runs":             {"runs", runColumns},
-	"sweeps":           {"sweeps", []column{{"NAME", "name"}, {"STATE", "state"}, {"ALGORITHM", "spec.search.algorithm"}, {"TRIALS", "spec.budget.trials"}, {"PARALLEL", "spec.parallel"}, {"CREATED", "created_at"}, {"ENDED", "ended_at"}, {"REASON", "reason"}}},
-	"models":           {"models", []column{{"NAME", "name"}, {"LATEST", "latest_version"}, {"ALIASES", "aliases"}, {"CREATED", "created_at"}}},
-	"deployments":      {"deployments", []column{{"NAME", "name"}, {"STATE", "state"}, {"REPLICAS", "replicas"}, {"MODEL", "model"}, {"VERSION", "version"}, {"CREATED", "created_at"}}},
-	"gateways":         {"gateways", []column{{"NAME", "name"}, {"ZONE", "spec.zone"}, {"DEPLOYMENTS", "spec.deployments"}, {"LAST SEEN", "seen.at"}, {"VERSION", "seen.version"}, {"WAITING", "seen.waiting"}, {"CREATED", "created_at"}}},
-	"model-policies":   {"model-policies", []column{{"NAME", "name"}, {"CONTENT", "spec.content"}, {"APPROVALS", "spec.promotion.approvals"}, {"GATES", "spec.promotion.gates"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}}},
-	"monitors":         {"monitors", []column{{"NAME", "name"}, {"DEPLOYMENT", "deployment"}, {"STATE", "state"}, {"SINCE", "since"}, {"VERSION", "version"}, {"WATERMARK", "watermark"}, {"REASON", "reason"}}},
-	"tokens":           {"/api/v1/tokens", []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
-	"widenings":        {"widenings", []column{{"ID", "id"}, {"OBJECT", "name"}, {"FROM", "from"}, {"TO", "to"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
-	"zone-widenings":   {"/api/v1/widenings", []column{{"ID", "id"}, {"ZONE", "name"}, {"FROM", "from_law"}, {"TO", "to_law"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
-	"accounts":         {"/api/v1/accounts", []column{{"ID", "id"}, {"KIND", "kind"}, {"NAME", "name"}, {"PROJECT", "project"}, {"CREATED", "created_at"}}},
-	"sources":          {"sources", sourceColumns},
-	"secrets":          {"secrets", []column{{"NAME", "name"}, {"KEYS", "keys"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}, {"BY", "updated_by"}, {"USED BY", "used_by"}}},
-	"policies":         {"policies", []column{{"NAME", "name"}, {"DESCRIPTION", "description"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}}},
-	"members":          {"members", []column{{"NAME", "name"}, {"WHO", "who"}, {"ROLE", "role"}, {"OBJECT", "object"}, {"SINCE", "created_at"}}},
+	"projects":         {path: "/api/v1/projects", columns: []column{{"NAME", "name"}, {"RESIDENCY", "residency"}, {"CREATED", "created_at"}}, manifest: "Project"},
+	"zones":            {path: "/api/v1/zones", columns: []column{{"NAME", "name"}, {"JURISDICTION", "jurisdiction"}, {"PROVIDER", "provider"}, {"TRUST", "trust"}}, manifest: "Zone"},
+	"pools":            {path: "/api/v1/pools", columns: []column{{"NAME", "name"}, {"ZONE", "zone"}, {"ENGINE", "engine"}, {"KIND", "kind"}, {"REMOTE", "remote"}, {"CPU", "capacity.cpu"}, {"MEMORY", "capacity.memory"}, {"ISOLATION", "isolation"}, {"PRICE/H", "price_per_hour"}, {"RUNNING", "running"}}, manifest: "Pool"},
+	"queues":           {path: "/api/v1/queues", columns: []column{{"NAME", "name"}, {"PARENT", "parent"}, {"QUOTA", "nominal"}, {"USED", "used"}, {"BORROWED", "borrowed"}, {"SHARE", "share"}, {"WEIGHT", "weight"}, {"RUNNING", "running"}, {"WAITING", "waiting"}, {"FIRST", "first"}}, manifest: "Queue"},
+	"budgets":          {path: "/api/v1/budgets", columns: []column{{"PROJECT", "project"}, {"PER MONTH", "per_month"}, {"CURRENCY", "currency"}, {"SPENT", "spent"}, {"STOP", "stop"}, {"USED UP", "used_up"}}, manifest: "Budget"},
+	"datasets":         {path: "datasets", columns: []column{{"NAME", "name"}, {"LATEST", "latest"}, {"CLASSIFICATION", "spec.classification"}, {"RESIDENCY", "spec.residency"}, {"CREATED", "created_at"}}, manifest: "Dataset"},
+	"entities":         {path: "entities", columns: []column{{"NAME", "name"}, {"VERSION", "version"}, {"JOIN KEYS", "join_keys"}, {"CREATED", "created_at"}}, manifest: "Entity"},
+	"feature-views":    {path: "feature-views", columns: []column{{"NAME", "name"}, {"VERSION", "version"}, {"ENTITIES", "entities"}, {"TTL", "ttl"}, {"CREATED", "created_at"}}, manifest: "FeatureView"},
+	"feature-services": {path: "feature-services", columns: []column{{"NAME", "name"}, {"VERSION", "version"}, {"FEATURES", "features"}, {"CREATED", "created_at"}}, manifest: "FeatureService"},
+	"environments":     {path: "environments", columns: []column{{"NAME", "name"}, {"STATE", "state"}, {"PYTHON", "python"}, {"PACKAGES", "packages"}, {"DIGEST", "digest"}}, manifest: "Environment"},
+	"jobs":             {path: "jobs", columns: []column{{"ID", "id"}, {"NAME", "name"}, {"STATE", "state"}, {"POOL", "pool"}, {"ATTEMPTS", "attempts"}, {"SUBMITTED", "submitted_at"}, {"ENDED", "ended_at"}}, manifest: "Job"},
+	"runs":             {path: "runs", columns: runColumns},
+	"sweeps":           {path: "sweeps", columns: []column{{"NAME", "name"}, {"STATE", "state"}, {"ALGORITHM", "spec.search.algorithm"}, {"TRIALS", "spec.budget.trials"}, {"PARALLEL", "spec.parallel"}, {"CREATED", "created_at"}, {"ENDED", "ended_at"}, {"REASON", "reason"}}, manifest: "Sweep"},
+	"models":           {path: "models", columns: []column{{"NAME", "name"}, {"LATEST", "latest_version"}, {"ALIASES", "aliases"}, {"CREATED", "created_at"}}},
+	"deployments":      {path: "deployments", columns: []column{{"NAME", "name"}, {"STATE", "state"}, {"REPLICAS", "replicas"}, {"MODEL", "model"}, {"VERSION", "version"}, {"CREATED", "created_at"}}, manifest: "Deployment"},
+	"gateways":         {path: "gateways", columns: []column{{"NAME", "name"}, {"ZONE", "spec.zone"}, {"DEPLOYMENTS", "spec.deployments"}, {"LAST SEEN", "seen.at"}, {"VERSION", "seen.version"}, {"WAITING", "seen.waiting"}, {"CREATED", "created_at"}}, manifest: "Gateway"},
+	"model-policies":   {path: "model-policies", columns: []column{{"NAME", "name"}, {"CONTENT", "spec.content"}, {"APPROVALS", "spec.promotion.approvals"}, {"GATES", "spec.promotion.gates"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}}, manifest: "ModelPolicy"},
+	"monitors":         {path: "monitors", columns: []column{{"NAME", "name"}, {"DEPLOYMENT", "deployment"}, {"STATE", "state"}, {"SINCE", "since"}, {"VERSION", "version"}, {"WATERMARK", "watermark"}, {"REASON", "reason"}}, manifest: "Monitor"},
+	"tokens":           {path: "/api/v1/tokens", columns: []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
+	"widenings":        {path: "widenings", columns: []column{{"ID", "id"}, {"OBJECT", "name"}, {"FROM", "from"}, {"TO", "to"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
+	"zone-widenings":   {path: "/api/v1/widenings", columns: []column{{"ID", "id"}, {"ZONE", "name"}, {"FROM", "from_law"}, {"TO", "to_law"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
+	"accounts":         {path: "/api/v1/accounts", columns: []column{{"ID", "id"}, {"KIND", "kind"}, {"NAME", "name"}, {"PROJECT", "project"}, {"CREATED", "created_at"}}},
+	"sources":          {path: "sources", columns: sourceColumns, manifest: "Source"},
+	"secrets":          {path: "secrets", columns: []column{{"NAME", "name"}, {"KEYS", "keys"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}, {"BY", "updated_by"}, {"USED BY", "used_by"}}, manifest: "Secret"},
+	"policies":         {path: "policies", columns: []column{{"NAME", "name"}, {"DESCRIPTION", "description"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}}, manifest: "Policy"},
+	"members":          {path: "members", columns: []column{{"NAME", "name"}, {"WHO", "who"}, {"ROLE", "role"}, {"OBJECT", "object"}, {"SINCE", "created_at"}}, manifest: "Grant"},
 }
 
 // kept are the kinds that no request deletes, with what to do instead.
@@ -66,6 +69,23 @@ var kept = map[string]string{
 	"zone-widenings":   "`falaj zone reject` withdraws one.",
 }
 
+// listedOnly are the kinds of which the server has a list and no single object.
+var listedOnly = []string{"members", "tokens", "widenings", "zone-widenings", "zones"}
+
+// among finds one object in the list of all.
+func (c collection) among(ctx context.Context, name string) (found []client.Object, err error) {
+	err = c.client.List(ctx, c.path, c.list, func(o client.Object) error {
+		if o.Text("id") == name || c.named(o) == name && c.name != "tokens" && !strings.HasSuffix(c.name, "widenings") {
+			found = append(found, o)
+		}
+		return nil
+	})
+	if err == nil && len(found) == 0 {
+		err = &client.Error{Status: http.StatusNotFound, Detail: fmt.Sprintf("there is no %s %q", singular(c.name), name), Hint: "See `falaj get " + c.name + "`."}
+	}
+	return found, err
+}
+
 // singular is the name of one object of a kind.
 func singular(kind string) string {
 	if stem, ok := strings.CutSuffix(kind, "ies"); ok {
@@ -74,10 +94,13 @@ func singular(kind string) string {
 	return strings.TrimSuffix(kind, "s")
 }
 
-// kindOf accepts "job", "jobs", "Job", "FeatureView", "feature-view".
+// kindOf accepts "job", "jobs", "Job", "FeatureView", "feature-view", and kinds of manifests.
 func kindOf(word string) (string, kind, error) {
 	w := strings.ToLower(strings.NewReplacer("_", "-").Replace(word))
 	for name, k := range kinds {
+		if k.manifest != "" && w == strings.ToLower(k.manifest) {
+			return name, k, nil
+		}
 		flat := strings.ReplaceAll(name, "-", "")
 		for _, form := range []string{name, strings.TrimSuffix(name, "s"), flat, strings.TrimSuffix(flat, "s")} {
 			if stem, ok := strings.CutSuffix(name, "ies"); w == form || ok && w == stem+"y" {
@@ -94,6 +117,7 @@ type collection struct {
 	name, path string
 	query      url.Values // of requests for one object
 	list       url.Values // of requests for all of them
+	wide       bool       // it is the installation's
 	client     *client.Client
 }
 
@@ -106,6 +130,7 @@ func (a *app) collection(word string, wide bool) (c collection, err error) {
 	if c.name, c.kind, err = kindOf(word); err != nil {
 		return c, err
 	}
+	c.wide = wide
 	narrows := slices.Contains(narrowable, c.name)
 	switch {
 	case c.name == "members" && wide:
@@ -228,7 +253,8 @@ func (a *app) get() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "get KIND [NAME]",
 		Short:             "List objects, or show one",
-		Example:           "  falaj get jobs --project nyc\n  falaj get dataset weather -o yaml",
+		Long:              "Lists objects, or shows one. With -o manifest objects are printed as the manifests that would make\nthem, which `falaj apply -f -` takes; applied where they came from, they change nothing. -o yaml adds to\neach what else is known of it as its status, which apply does not read. The values of a secret are never\nprinted: its manifest keeps them as they are.",
+		Example:           "  falaj get jobs --project nyc\n  falaj get dataset weather -o yaml\n  falaj get feature-views -o manifest > views.yaml\n  falaj get queue batch -o yaml | falaj apply -f -",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.completeObject,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -237,7 +263,11 @@ func (a *app) get() *cobra.Command {
 				return err
 			}
 			objects := []client.Object{}
-			if len(args) == 2 {
+			if len(args) == 2 && slices.Contains(listedOnly, of.name) {
+				if objects, err = of.among(cmd.Context(), args[1]); err != nil {
+					return err
+				}
+			} else if len(args) == 2 {
 				var o client.Object
 				if err := of.client.Do(cmd.Context(), http.MethodGet, of.one(args[1]), nil, &o); err != nil {
 					return err
@@ -249,11 +279,74 @@ func (a *app) get() *cobra.Command {
 			}); err != nil {
 				return err
 			}
+			if a.output == "manifest" || a.output == "yaml" && of.manifest != "" {
+				return a.printManifests(cmd, of, objects, args[1:])
+			}
 			return a.print(objects, of.columns)
 		},
 	}
 	cmd.Flags().BoolVar(&wide, "installation", false, wideHelp)
 	return cmd
+}
+
+// printManifests writes objects as the manifests that would make them; as YAML with what
+// else is known of each, its status. named is how the one object was asked for, such as
+// weather@2.
+func (a *app) printManifests(cmd *cobra.Command, of collection, objects []client.Object, named []string) error {
+	if of.manifest == "" {
+		return usage("%s have no manifests; use -o yaml", of.name)
+	}
+	for i, o := range objects {
+		query := url.Values{}
+		if of.wide {
+			query = of.list
+		} else if p := a.chosen(); p != "" {
+			query.Set("project", p)
+		}
+		name := of.named(o)
+		if len(named) > 0 {
+			name = named[0]
+		}
+		path := "/api/v1/manifests/" + of.manifest + "/" + url.PathEscape(name)
+		if len(query) > 0 {
+			path += "?" + query.Encode()
+		}
+		var doc manifest
+		if err := of.client.Do(cmd.Context(), http.MethodGet, path, nil, &doc); err != nil {
+			return err
+		}
+		if a.output == "yaml" {
+			doc.Status = o
+		}
+		if i > 0 {
+			fmt.Fprintln(a.Stdout, "---")
+		}
+		if err := a.printYAML(doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// manifest is an object in the order in which people write it.
+type manifest struct {
+	APIVersion string          `json:"api_version"`
+	Kind       string          `json:"kind"`
+	Name       string          `json:"name"`
+	Project    string          `json:"project,omitempty"`
+	Spec       json.RawMessage `json:"spec"`
+	Status     client.Object   `json:"status,omitempty"`
+}
+
+// named is the name by which an object of the collection is read.
+func (c collection) named(o client.Object) string {
+	switch c.name {
+	case "jobs":
+		return o.Text("id")
+	case "budgets":
+		return o.Text("project")
+	}
+	return o.Text("name")
 }
 
 func (a *app) describe() *cobra.Command {

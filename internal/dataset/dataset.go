@@ -112,6 +112,8 @@ type Schema = table.Schema
 type Column struct {
 	Name string `json:"name" doc:"Name in the file's header"`
 	Type Type   `json:"type" doc:"Type of the values: string, int32, int64, float32, float64, bool, timestamp, date, or a list of one of them but date, such as list<float32>"`
+	// Optional is for a column that files got one day.
+	Optional bool `json:"optional,omitempty" doc:"The column may be missing in a file: its values are null then"`
 }
 
 // Spec is what a Dataset manifest says. It applies to versions made after it.
@@ -120,6 +122,8 @@ type Spec struct {
 	Format         Format          `json:"format,omitempty" doc:"Format of imported files; found out by their content when left out" enum:"csv,csv.gz,parquet,jsonl,avro"`
 	Delimiter      string          `json:"delimiter,omitempty" doc:"The character between the cells of a CSV file; a comma when left out"`
 	NullValues     []string        `json:"null_values,omitzero" doc:"Cells of a CSV file that mean null; the empty cell and NA when left out"`
+	CSV            *parser.Layout  `json:"csv,omitempty" doc:"How CSV files are written, where they are not UTF-8 text whose first line names the columns"`
+	LeaveOut       []string        `json:"leave_out,omitempty" doc:"Columns of imported files that are not read"`
 	Columns        []Column        `json:"columns,omitempty" doc:"Types of columns that must be there; the types of others are inferred from the first rows"`
 	Expectations   Expectations    `json:"expectations,omitempty" doc:"What a version must satisfy; one that does not is kept as rejected, and nothing can train on it"`
 	Classification Classification  `json:"classification,omitempty" doc:"How sensitive the data is; the project's default, else internal, when left out" enum:"public,internal,confidential,restricted"`
@@ -177,10 +181,19 @@ func (s Spec) Validate() error {
 	if len(s.NullValues) > 64 {
 		return bad("null_values", "%d values are over the limit of 64", len(s.NullValues))
 	}
+	if err := s.CSV.Validate(); err != nil {
+		return fault.Wrap(err, "spec.csv")
+	}
+	if len(s.LeaveOut) > table.MaxColumns {
+		return bad("leave_out", "%d columns are over the limit of %d", len(s.LeaveOut), table.MaxColumns)
+	}
 	if len(s.Columns) > 0 {
 		names := make([]string, len(s.Columns))
 		for i, c := range s.Columns {
 			names[i] = c.Name
+			if slices.Contains(s.LeaveOut, c.Name) {
+				return bad("leave_out", "column %q is declared in spec.columns", c.Name)
+			}
 			if !c.Type.Valid() {
 				return bad(fmt.Sprintf("columns[%d].type", i), "there is no type %q", string(c.Type)).WithHint("The types are string, int64, float64, bool, timestamp and date.")
 			}
@@ -228,6 +241,18 @@ func (s Spec) Validate() error {
 		return bad("protection", "there is no protection %q", string(s.Protection)).WithHint("It is sealed or open.")
 	}
 	return nil
+}
+
+// Reading is how the parser reads files of the dataset.
+func (s Spec) Reading() parser.Request {
+	r := parser.Request{Format: s.Format, Delimiter: s.Delimiter, Nulls: s.NullValues, CSV: s.CSV, LeaveOut: s.LeaveOut}
+	for _, c := range s.Columns {
+		r.Columns = append(r.Columns, parser.Column{Name: c.Name, Type: c.Type})
+		if c.Optional {
+			r.Optional = append(r.Optional, c.Name)
+		}
+	}
+	return r
 }
 
 // digest identifies the part of a spec that decides what a version is.

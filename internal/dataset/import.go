@@ -102,12 +102,10 @@ func (s *Service) parse(ctx context.Context, r ImportRequest, w derived) (Versio
 		return Version{}, err
 	}
 	defer session.Close()
-	req := parser.Request{Format: w.spec.Format, Delimiter: w.spec.Delimiter, Nulls: w.spec.NullValues, Limits: s.limits.Parser}
+	req := w.spec.Reading()
+	req.Limits = s.limits.Parser
 	if r.Format != "" {
 		req.Format = r.Format
-	}
-	for _, c := range w.spec.Columns {
-		req.Columns = append(req.Columns, parser.Column(c))
 	}
 	up := &upload{body: r.Body, hash: sha256.New(), limit: int64(s.limits.Upload), what: "reading the upload", done: make(chan struct{})}
 	report := func(rows int64) {

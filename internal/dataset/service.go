@@ -24,6 +24,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
+// actionClean is on record where files of no version are removed; nobody asks for it.
+const actionClean = "dataset.clean"
+
 // The actions that datasets ask for.
 const (
 	ActionRead   policy.Action = "dataset.read"   // see schema, statistics, lineage

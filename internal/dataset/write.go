@@ -667,8 +667,8 @@ func (s *Service) clean(ctx context.Context, g Staging) error {
 			return err
 		}
 		return audit.Append(ctx, tx, audit.Entry{
-			Project: string(g.Project), Action: string(ActionImport), Object: "dataset " + g.Dataset,
-			Detail: map[string]any{"phase": "cleaned", "version_id": g.ID},
+			Project: string(g.Project), Action: actionClean, Object: "dataset " + g.Dataset,
+			Detail: map[string]any{"version_id": g.ID},
 		})
 	})
 }

@@ -580,6 +580,9 @@ func (s *Service) Versions(ctx context.Context, p project.Name, k Kind, name str
 		if err != nil {
 			return err
 		}
+		if len(ds) == 0 && below == 0 { // what there is has a version
+			return fault.New(fault.NotFound, "there is no feature %s %q in project %s", k, name, p)
+		}
 		aliases, err := s.cfg.Store.Aliases(ctx, tx, p, k, name)
 		for _, d := range ds {
 			l := Listed{Header: d.Header}

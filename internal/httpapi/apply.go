@@ -43,6 +43,9 @@ type applier struct {
 	// nil never is.
 	wide  func(d manifest.Document) bool
 	apply func(d manifest.Document) (effect, error)
+	// show gives the name and the specification of an object that there is: applied, they
+	// change nothing. The service asks for the permission to read it.
+	show func(ctx context.Context, project, name string) (called string, spec any, err error)
 }
 
 // effect applies a document whose spec was read.
@@ -99,11 +102,14 @@ func (s *Server) appliers() map[string]applier {
 		"Project": {gate: "project.read", installation: true, apply: decodedAt(func(ctx context.Context, _, name string, spec project.Spec, dry bool, revision int64) (applied, error) {
 			_, change, err := s.Projects.Apply(ctx, tenancy.Request{Name: project.Name(name), Spec: spec, DryRun: dry, IfRevision: revision})
 			return applied{Result: string(change)}, err
-		})},
+		}), show: func(ctx context.Context, _, name string) (string, any, error) {
+			p, err := s.Projects.One(ctx, project.Name(name))
+			return name, p.Spec(), err
+		}},
 		"Zone": {gate: "zone.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec residency.ZoneSpec, dry bool) (applied, error) {
 			_, change, err := s.Zones.Apply(ctx, border.ZoneRequest{Zone: residency.Zone(name), Spec: spec, DryRun: dry})
 			return applied{Result: string(change)}, err
-		})},
+		}), show: s.showZone},
 		"Pool": {gate: "pool.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.PoolSpec, dry bool) (applied, error) {
 			apply := s.Compute.ApplyPool
 			if dry {
@@ -114,7 +120,10 @@ func (s *Server) appliers() map[string]applier {
 				return applied{}, err
 			}
 			return applied{Result: string(change), Warnings: s.Compute.UnknownIn(ctx, compute.PoolName(name), spec)}, nil
-		})},
+		}), show: func(ctx context.Context, _, name string) (string, any, error) {
+			p, err := s.Compute.Pool(ctx, compute.PoolName(name))
+			return name, p.Spec(), err
+		}},
 		"Queue": {gate: "queue.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.QueueSpec, dry bool) (applied, error) {
 			apply := s.Compute.ApplyQueue
 			if dry {
@@ -125,7 +134,10 @@ func (s *Server) appliers() map[string]applier {
 				return applied{}, err
 			}
 			return applied{Result: string(change), Warnings: s.Compute.Unknown(ctx, spec.Amounts()...)}, nil
-		})},
+		}), show: func(ctx context.Context, _, name string) (string, any, error) {
+			q, err := s.Compute.Queue(ctx, name)
+			return name, q.QueueSpec, err
+		}},
 		"Budget": {gate: "budget.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.BudgetSpec, dry bool) (applied, error) {
 			apply := s.Compute.ApplyBudget
 			if dry {
@@ -133,7 +145,10 @@ func (s *Server) appliers() map[string]applier {
 			}
 			_, change, err := apply(ctx, project.Name(name), spec)
 			return applied{Result: string(change)}, err
-		})},
+		}), show: func(ctx context.Context, _, name string) (string, any, error) {
+			b, err := s.Compute.Budget(ctx, project.Name(name))
+			return name, b.BudgetSpec, err
+		}},
 		"Dataset": {gate: "dataset.import", apply: decodedAt(func(ctx context.Context, p, name string, spec dataset.Spec, dry bool, revision int64) (applied, error) {
 			d, change, err := s.Datasets.Apply(ctx, dataset.ApplyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry, IfRevision: revision})
 			if err != nil {
@@ -141,7 +156,10 @@ func (s *Server) appliers() map[string]applier {
 			}
 			warnings, err := s.Datasets.Elsewhere(ctx, project.Name(p), spec)
 			return applied{Result: string(change), ID: string(d.ID), Warnings: warnings}, err
-		})},
+		}), show: func(ctx context.Context, p, name string) (string, any, error) {
+			d, err := s.Datasets.One(ctx, project.Name(p), name)
+			return d.Name, d.Spec, err
+		}},
 		"Deployment": {gate: "deployment.apply", apply: decoded(func(ctx context.Context, p, name string, spec serving.Spec, dry bool) (applied, error) {
 			d, changed, err := s.Serving.Apply(ctx, p, name, spec, dry)
 			a := applied{Result: string(project.Unchanged), ID: string(d.ID)}
@@ -152,7 +170,10 @@ func (s *Server) appliers() map[string]applier {
 				a.Result = string(project.Created)
 			}
 			return a, err
-		})},
+		}), show: func(ctx context.Context, p, name string) (string, any, error) {
+			d, err := s.Serving.One(ctx, p, name)
+			return d.Name, d.Spec, err
+		}},
 	}
 	maps.Copy(kinds, s.governanceKinds())
 	maps.Copy(kinds, s.sourceKinds())

@@ -51,15 +51,24 @@ func (s *Server) featureKinds() map[string]applier {
 		"Entity": {gate: "feature.apply", apply: decoded(func(ctx context.Context, p, name string, spec feature.EntitySpec, dry bool) (applied, error) {
 			e, change, err := s.Features.ApplyEntity(ctx, request(p, name, dry), spec)
 			return applied{Result: string(change), Version: int64(e.Version)}, err
-		})},
+		}), show: func(ctx context.Context, p, ref string) (string, any, error) {
+			e, err := s.Features.Entity(ctx, project.Name(p), ref)
+			return e.Name, e.EntitySpec, err
+		}},
 		"FeatureView": {gate: "feature.apply", apply: decoded(func(ctx context.Context, p, name string, spec feature.ViewSpec, dry bool) (applied, error) {
 			v, change, err := s.Features.ApplyView(ctx, request(p, name, dry), spec)
 			return applied{Result: string(change), Version: int64(v.Version)}, err
-		})},
+		}), show: func(ctx context.Context, p, ref string) (string, any, error) {
+			v, err := s.Features.View(ctx, project.Name(p), ref)
+			return v.Name, v.ViewSpec, err
+		}},
 		"FeatureService": {gate: "feature.apply", apply: decoded(func(ctx context.Context, p, name string, spec feature.BundleSpec, dry bool) (applied, error) {
 			b, change, err := s.Features.ApplyBundle(ctx, request(p, name, dry), spec)
 			return applied{Result: string(change), Version: int64(b.Version)}, err
-		})},
+		}), show: func(ctx context.Context, p, ref string) (string, any, error) {
+			b, err := s.Features.Bundle(ctx, project.Name(p), ref)
+			return b.Name, b.BundleSpec, err
+		}},
 	}
 }
 

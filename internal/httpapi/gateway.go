@@ -27,7 +27,7 @@ func atGateway(pattern string) bool {
 	switch {
 	case oip.Ours(path), oip.Calls(path):
 		return true
-	case slices.Contains([]string{"/healthz", "/readyz", "/metrics", "/api/v1/apply", "/api/v1/whoami", "/api/v1/projects", "/api/v1/projects/{project}"}, path):
+	case slices.Contains([]string{"/healthz", "/readyz", "/metrics", "/api/v1/apply", "/api/v1/manifests/{kind}/{name}", "/api/v1/whoami", "/api/v1/projects", "/api/v1/projects/{project}"}, path):
 		return method != http.MethodDelete
 	case slices.Contains([]string{"/api/v1/projects/{project}/deployments", "/api/v1/projects/{project}/deployments/{name}", "/api/v1/projects/{project}/deployments/{name}/status"}, path):
 		return method == http.MethodGet
@@ -59,7 +59,10 @@ func (s *Server) gatewayKind() applier {
 	return applier{gate: gateway.ActionApply, apply: decoded(func(ctx context.Context, p, name string, spec gateway.Spec, dry bool) (applied, error) {
 		_, change, err := s.Gateways.Apply(ctx, p, name, spec, dry)
 		return applied{Result: string(change)}, err
-	})}
+	}), show: func(ctx context.Context, p, name string) (string, any, error) {
+		g, err := s.Gateways.One(ctx, p, name)
+		return g.Name, g.Spec, err
+	}}
 }
 
 // InGateway is the path of a gateway.

@@ -127,15 +127,21 @@ func (s *Server) governanceKinds() map[string]applier {
 		}, apply: decoded(func(ctx context.Context, p, name string, spec project.GrantSpec, dry bool) (applied, error) {
 			_, change, err := s.Projects.Grant(ctx, tenancy.GrantRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
 			return applied{Result: string(change)}, err
-		})},
+		}), show: s.showGrant},
 		"Secret": {gate: secrets.ActionApply, apply: decoded(func(ctx context.Context, p, name string, spec secrets.Spec, dry bool) (applied, error) {
 			_, change, err := s.Secrets.Apply(ctx, secrets.Request{Project: p, Name: name, Spec: spec, DryRun: dry})
 			return applied{Result: string(change)}, err
-		})},
+		}), show: func(ctx context.Context, p, name string) (string, any, error) {
+			secret, err := s.Secrets.One(ctx, p, name)
+			return name, secret.Spec(), err
+		}},
 		"Policy": {gate: "project.update", apply: decoded(func(ctx context.Context, p, name string, spec authority.Spec, dry bool) (applied, error) {
 			_, change, err := s.Policies.ApplyPolicy(ctx, authority.PolicyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
 			return applied{Result: string(change)}, err
-		})},
+		}), show: func(ctx context.Context, p, name string) (string, any, error) {
+			own, err := s.Policies.Policy(ctx, project.Name(p), name)
+			return name, own.Spec, err
+		}},
 	}
 }
 

@@ -27,7 +27,10 @@ func (s *Server) sourceKinds() map[string]applier {
 		ingestion.ManifestKind: {gate: ingestion.ActionApply, apply: decoded(func(ctx context.Context, p, name string, spec ingestion.Spec, dry bool) (applied, error) {
 			src, change, err := s.Ingestion.Apply(ctx, ingestion.ApplyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
 			return applied{Result: string(change), ID: string(src.ID)}, err
-		})},
+		}), show: func(ctx context.Context, p, name string) (string, any, error) {
+			src, err := s.Ingestion.One(ctx, project.Name(p), name)
+			return src.Name, src.Spec, err
+		}},
 	}
 }
 

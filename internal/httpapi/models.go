@@ -102,7 +102,10 @@ func (s *Server) modelPolicyKind() applier {
 	return applier{gate: registry.ActionGovern, apply: decoded(func(ctx context.Context, p, name string, spec registry.PolicySpec, dry bool) (applied, error) {
 		_, change, err := s.Registry.ApplyPolicy(ctx, project.Name(p), name, spec, dry)
 		return applied{Result: string(change)}, err
-	})}
+	}), show: func(ctx context.Context, p, name string) (string, any, error) {
+		own, err := s.Registry.Policy(ctx, project.Name(p), name)
+		return name, own.Spec, err
+	}}
 }
 
 // InModelPolicy is the path of a model's policy.

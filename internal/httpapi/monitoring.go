@@ -25,7 +25,10 @@ func (s *Server) monitoringKinds() map[string]applier {
 		"Monitor": {gate: monitoring.ActionApply, apply: decoded(func(ctx context.Context, p, name string, spec monitoring.Spec, dry bool) (applied, error) {
 			m, change, err := s.Monitoring.Apply(ctx, p, name, spec, dry)
 			return applied{Result: string(change), ID: string(m.ID)}, err
-		})},
+		}), show: func(ctx context.Context, p, name string) (string, any, error) {
+			m, err := s.Monitoring.One(ctx, p, name)
+			return m.Name, m.Spec, err
+		}},
 	}
 }
 

@@ -31,7 +31,8 @@ type modelView struct {
 	Latest      int               `json:"latest_version"`
 	Aliases     []string          `json:"aliases" doc:"alias=version"`
 	CreatedAt   time.Time         `json:"created_at"`
-	Champion    *modelVersionView `json:"champion,omitempty"`
+	Champion    *modelVersionView `json:"champion,omitempty" doc:"With view=full"`
+	Newest      *modelVersionView `json:"newest,omitempty" doc:"Instead, of a model without the alias champion"`
 	Lineage     *tree             `json:"lineage,omitempty" doc:"Of the champion, else of the newest version; with view=full"`
 }
 
@@ -118,15 +119,17 @@ func (s *Server) oneModel(ctx context.Context, in *struct {
 		return one(view, err)
 	}
 	v, err := s.Registry.Version(ctx, p, in.Name, "champion")
+	shown := &view.Champion
 	if fault.Is(err, fault.NotFound) {
+		shown = &view.Newest
 		v, err = s.Registry.Version(ctx, p, in.Name, strconv.Itoa(view.Latest))
 	}
 	if err != nil {
 		return nil, err
 	}
-	champion := modelVersionOf(v)
+	version := modelVersionOf(v)
 	lineage, err := s.modelLineage(ctx, p, v)
-	view.Champion, view.Lineage = &champion, &lineage
+	*shown, view.Lineage = &version, &lineage
 	return one(view, err)
 }
 
@@ -182,6 +185,9 @@ func (s *Server) listModelVersions(ctx context.Context, in *struct {
 },
 ) (*body[items[modelVersionView]], error) {
 	if err := registry.CheckName(in.Name); err != nil {
+		return nil, err
+	}
+	if _, err := s.Registry.Model(ctx, project.Name(in.Project), in.Name); err != nil {
 		return nil, err
 	}
 	q := search(in.Page)

@@ -100,6 +100,7 @@ func New(o Options, d Domains) *Server {
 	s.raw("POST", "/api/v1/apply", "", "Apply manifests; each object's permission is asked", media{takes: "application/yaml", gives: "application/json"}, s.apply,
 		query("project", "Project of the manifests that name none"), query("dry_run", "true: check, say what would be created or updated, and change nothing"),
 		&huma.Param{Name: "If-Match", In: "header", Schema: text, Description: "ETag of the project or dataset in the one manifest; if it has changed since, the answer is 409 and nothing happens"})
+	route(s, "GET", "/api/v1/manifests/{kind}/{name}", "", "The manifest of an object, which changes nothing when it is applied; the permission to read it is asked", s.oneManifest)
 	route(s, "GET", "/api/v1/whoami", "", "Who the token says you are", s.whoami)
 	route(s, "GET", "/api/v1/projects", "", "List the projects you may read", s.listProjects)
 	route(s, "GET", "/api/v1/tokens", "", "List tokens: your own, or a project's", s.listTokens)

@@ -40,7 +40,13 @@ func (s *Server) sweepKinds() map[string]applier {
 				asks = append(asks, r.Resources)
 			}
 			return applied{Result: string(change), Warnings: s.Compute.Unknown(ctx, asks...)}, nil
-		})},
+		}), show: func(ctx context.Context, p, name string) (string, any, error) {
+			w, err := s.Sweeps.One(ctx, project.Name(p), name)
+			if err == nil && w.State == sweep.Client {
+				err = fault.New(fault.Unsupported, "sweep %s is an Optuna study, which no manifest made", w.Name)
+			}
+			return w.Name, w.Spec, err
+		}},
 	}
 }
 

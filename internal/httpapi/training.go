@@ -58,7 +58,10 @@ func (s *Server) trainingKinds() map[string]applier {
 			}
 			e, change, err := apply(ctx, project.Name(p), name, spec)
 			return applied{Result: string(change), ID: string(e.ID)}, err
-		})},
+		}), show: func(ctx context.Context, p, name string) (string, any, error) {
+			e, err := s.Environments.One(ctx, project.Name(p), name)
+			return e.Name, e.Spec, err
+		}},
 		"Job": {gate: "job.submit", apply: decoded(func(ctx context.Context, p, name string, spec training.Spec, dry bool) (applied, error) {
 			apply := s.Training.Apply
 			if dry {
@@ -73,7 +76,10 @@ func (s *Server) trainingKinds() map[string]applier {
 				asks = append(asks, r.Resources)
 			}
 			return applied{Result: string(change), ID: string(j.ID), Warnings: s.Compute.Unknown(ctx, asks...)}, nil
-		})},
+		}), show: func(ctx context.Context, p, id string) (string, any, error) {
+			j, err := s.Training.One(ctx, project.Name(p), training.JobID(id))
+			return j.Name, j.Spec, err
+		}},
 	}
 }
 

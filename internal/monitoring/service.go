@@ -179,7 +179,7 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 			m = Monitor{ID: ID(id.New("mon")), Project: p, Name: name, CreatedAt: now, Status: Status{State: Waiting, Reason: "no prediction was read yet"}}
 		case err != nil:
 			return err
-		case reflect.DeepEqual(old.Spec, spec) && !old.Automatic && (spec.Retrain == nil || actsFor(old.By, author(ctx))):
+		case reflect.DeepEqual(old.Spec, spec) && (spec.Retrain == nil || actsFor(old.By, author(ctx))):
 			m, change = old, project.Unchanged
 			return nil
 		default:

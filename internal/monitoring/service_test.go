@@ -567,6 +567,9 @@ func TestMonitorOfADeployment(t *testing.T) {
 	}
 	w.days(rand.New(rand.NewPCG(2, 2)), begin, 2, 250, always(0))
 	w.run(s)
+	if m, change, err := s.Apply(ctx, "nyc", "delay", m.Spec, false); err != nil || change != project.Unchanged || !m.Automatic {
+		t.Error("applied as it is:", change, err)
+	}
 	if _, change, err := s.Apply(ctx, "nyc", "delay", monitoring.Spec{Lateness: "3h"}, true); err != nil || change != project.Updated {
 		t.Error(change, err)
 	}

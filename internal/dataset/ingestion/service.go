@@ -272,7 +272,7 @@ func (s *Service) request(ctx context.Context, src Source, d dataset.Dataset, p 
 	}
 	r := source.Request{
 		From: src.Spec.From, Mode: src.Spec.Mode, Cursor: src.Spec.Cursor, Key: src.Spec.Key, Op: src.Spec.Op, Overlap: src.Spec.Overlap,
-		Parsing: source.Parsing{Delimiter: d.Spec.Delimiter, Nulls: d.Spec.NullValues},
+		Parsing: d.Spec.Reading(),
 		After:   p.After, Resume: p.At, Until: p.Until, Begun: p.Begun, BatchRows: s.cfg.Batch, Access: s.cfg.Access, Parser: s.cfg.Parser,
 	}
 	if rate := src.Spec.Rate.RowsPerSecond; rate > 0 {

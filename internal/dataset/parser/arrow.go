@@ -45,7 +45,7 @@ func readArrow(data []byte, req Request, sink Sink) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := declaredMatch(schema, textual(r.Schema()), req.Columns); err != nil {
+	if _, err := declaredMatch(schema, textual(r.Schema()), req); err != nil {
 		return 0, err
 	}
 	if err := sink.Begin(schema.Arrow()); err != nil {

@@ -65,11 +65,12 @@ func readAvro(body io.Reader, req Request, sink Sink) (rows int64, err error) {
 	}
 	named := map[string]avro.SchemaNode{}
 	define(root, named)
-	schema := make(table.Schema, len(root.Fields))
-	columns := make([]*column, len(root.Fields))
-	nested := make([]bool, len(root.Fields))
-	textual := make([]bool, len(root.Fields)) // they may be declared as string
-	for i, f := range root.Fields {
+	fields := slices.DeleteFunc(slices.Clone(root.Fields), func(f avro.SchemaField) bool { return slices.Contains(req.LeaveOut, f.Name) })
+	schema := make(table.Schema, len(fields))
+	columns := make([]*column, len(fields))
+	nested := make([]bool, len(fields))
+	textual := make([]bool, len(fields)) // they may be declared as string
+	for i, f := range fields {
 		schema[i].Name = f.Name
 		if schema[i].Type, nested[i], err = avroType(f.Name, f.Type, named); err != nil {
 			return 0, err
@@ -79,9 +80,12 @@ func readAvro(body io.Reader, req Request, sink Sink) (rows int64, err error) {
 	if err := table.CheckNames(schema.Names()); err != nil {
 		return 0, err
 	}
-	if err := declaredMatch(schema, textual, req.Columns); err != nil {
+	absent, err := declaredMatch(schema, textual, req)
+	if err != nil {
 		return 0, err
 	}
+	schema = slices.Concat(schema, absent)
+	columns, nested = slices.Concat(columns, make([]*column, len(absent))), slices.Concat(nested, make([]bool, len(absent)))
 	for i, f := range schema {
 		columns[i] = newColumn(f.Type, false, nil)
 	}

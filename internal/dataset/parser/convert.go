@@ -22,6 +22,7 @@ type column struct {
 	build  array.Builder
 	strict bool // inferred: only what inference would have accepted
 	nulls  *nullSet
+	layout *Layout // how numbers are written; nil for as usual
 	parse  func(cell string) (why string)
 }
 
@@ -145,6 +146,9 @@ func (c *column) add(cell string) string {
 		c.build.AppendNull()
 		return ""
 	}
+	if c.layout != nil {
+		cell = c.layout.plain(cell)
+	}
 	return c.parse(cell)
 }
 
@@ -160,14 +164,18 @@ func parseInt(s string, strict bool) (int64, bool) {
 }
 
 // parseFloat reads decimal notation with an optional exponent, as the nearest float. Strictly,
-// there is no leading zero before another digit and no word for NaN or infinity, and a whole
-// number written without point and exponent is not beyond 2^53: it names something, and two
+// there is no leading zero before another digit, words for NaN and infinity are those that
+// programs write, and a whole number written without point and exponent is not beyond 2^53: it names something, and two
 // names must not become one number.
 func parseFloat(s string, strict bool, bits int) (float64, bool) {
 	if strings.ContainsAny(s, "xXpP_") {
 		return 0, false
 	}
 	if strict {
+		if notFinite(s) {
+			v, err := strconv.ParseFloat(s, bits)
+			return v, err == nil
+		}
 		digits := strings.TrimPrefix(s, "-")
 		if digits == "" || (digits[0] < '0' || digits[0] > '9') && digits[0] != '.' {
 			return 0, false
@@ -183,6 +191,16 @@ func parseFloat(s string, strict bool, bits int) (float64, bool) {
 	}
 	v, err := strconv.ParseFloat(s, bits)
 	return v, err == nil
+}
+
+// notFinite reports a word that programs write for a float that is no number, or infinite.
+// Among numbers it is one; a column of such words alone is text.
+func notFinite(s string) bool {
+	switch strings.ToLower(strings.TrimLeft(s, "+-")) {
+	case "nan", "inf", "infinity":
+		return len(s) <= len("-infinity")
+	}
+	return false
 }
 
 func parseBool(s string, strict bool) (value, ok bool) {

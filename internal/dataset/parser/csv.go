@@ -117,10 +117,13 @@ type csvReader struct {
 	*csv.Reader
 	guard  *recordGuard
 	req    Request
-	names  []string
-	row    int64 // of the last record read, from 1
-	line   int64 // that it began in
-	expect int64 // the line that a record begins in when no blank line is before it
+	all    []string // columns of the file
+	names  []string // columns that are kept
+	kept   []int    // of all; nil where that is all
+	cells  []string // of a row that are kept
+	row    int64    // of the last record read, from 1
+	line   int64    // that it began in
+	expect int64    // the line that a record begins in when no blank line is before it
 }
 
 func parseCSV(body io.Reader, req Request, sink Sink) (int64, error) {
@@ -128,6 +131,12 @@ func parseCSV(body io.Reader, req Request, sink Sink) (int64, error) {
 	in := bufio.NewReaderSize(guard, 64<<10)
 	if err := skipBOM(in); err != nil {
 		return 0, err
+	}
+	if req.CSV != nil {
+		if err := skipLines(in, req.CSV.SkipLines); err != nil {
+			return 0, err
+		}
+		guard.since = 0
 	}
 	r := &csvReader{Reader: csv.NewReader(&returns{r: in}), guard: guard, req: req}
 	r.FieldsPerRecord = -1
@@ -146,7 +155,7 @@ func parseCSV(body io.Reader, req Request, sink Sink) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	b := &batcher{sink: sink, schema: schema.Arrow(), columns: columns, names: r.names}
+	b := &batcher{sink: sink, schema: schema.Arrow(), columns: columns, names: schema.Names()}
 	defer b.release()
 	if err := sink.Begin(b.schema); err != nil {
 		return 0, err
@@ -172,6 +181,10 @@ func parseCSV(body io.Reader, req Request, sink Sink) (int64, error) {
 }
 
 func (r *csvReader) header() error {
+	if r.req.CSV != nil && len(r.req.CSV.Header) > 0 {
+		r.all = slices.Clone(r.req.CSV.Header)
+		return r.leaveOut()
+	}
 	names, err := r.Read()
 	if errors.Is(err, io.EOF) {
 		return fault.New(fault.Invalid, "the file is empty").WithHint("A CSV file begins with a header that names its columns.")
@@ -179,30 +192,65 @@ func (r *csvReader) header() error {
 	if err != nil {
 		return r.explain(err)
 	}
-	r.names = make([]string, len(names))
+	r.all = make([]string, len(names))
 	for i, n := range names {
+		if r.req.CSV.undecodable(n) {
+			return fault.New(fault.Invalid, "the name of column %d %s", i+1, r.req.CSV.wrongBytes())
+		}
 		if len(n) > table.MaxName {
 			n = n[:table.MaxName+1]
 		}
-		r.names[i] = strings.Clone(n)
+		r.all[i] = strings.Clone(n)
 	}
-	nameless(r.names)
+	if len(r.all) <= table.MaxColumns {
+		distinct(r.all)
+	}
 	r.guard.since = 0
+	return r.leaveOut()
+}
+
+// leaveOut finds the columns that are kept.
+func (r *csvReader) leaveOut() error {
+	r.names = r.all
+	if len(r.req.LeaveOut) > 0 {
+		r.names, r.kept = nil, []int{}
+		for i, n := range r.all {
+			if !slices.Contains(r.req.LeaveOut, n) {
+				r.names, r.kept = append(r.names, n), append(r.kept, i)
+			}
+		}
+	}
 	return table.CheckNames(r.names)
 }
 
-// nameless gives the columns without a name one: pandas and R write the names of rows under
-// an empty one.
-func nameless(names []string) {
-	for i := range names {
-		if names[i] != "" {
-			continue
+// distinct gives each column a name of its own: pandas and R write the names of rows under an
+// empty one, and joins and spreadsheets the same name twice, or in other capitals.
+func distinct(names []string) {
+	taken := make(map[string]bool, len(names))
+	for _, n := range names {
+		taken[strings.ToLower(n)] = true
+	}
+	seen := make(map[string]bool, len(names))
+	for i, n := range names {
+		name := n
+		if n == "" {
+			if name = fmt.Sprintf("column%d", i+1); taken[name] {
+				name = another(name, taken)
+			}
+		} else if seen[strings.ToLower(n)] {
+			name = another(n, taken)
 		}
-		name := fmt.Sprintf("column%d", i+1)
-		for slices.Contains(names, name) {
-			name += "_"
+		lower := strings.ToLower(name)
+		names[i], taken[lower], seen[lower] = name, true, true
+	}
+}
+
+// another is a name with the first number that makes it new.
+func another(name string, taken map[string]bool) string {
+	for n := 1; ; n++ {
+		if next := fmt.Sprintf("%s_%d", name, n); !taken[strings.ToLower(next)] {
+			return next
 		}
-		names[i] = name
 	}
 }
 
@@ -269,11 +317,14 @@ func (r *csvReader) next() ([]string, error) {
 	r.row++
 	first, _ := r.FieldPos(0)
 	r.line = int64(first)
+	if r.req.CSV != nil {
+		r.line += int64(r.req.CSV.SkipLines)
+	}
 	r.guard.since = 0
 	if r.row > r.req.Limits.Rows {
 		return nil, fault.New(fault.TooLarge, "the file has more than %d rows", r.req.Limits.Rows).WithHint("Split it.")
 	}
-	if len(r.names) == 1 {
+	if len(r.all) == 1 {
 		// The reader skips blank lines. In a file of one column that would drop rows.
 		if r.expect != 0 && r.line > r.expect {
 			return nil, fault.New(fault.Invalid, "line %d is blank, and blank lines of a file with one column are ambiguous", r.expect).
@@ -281,25 +332,35 @@ func (r *csvReader) next() ([]string, error) {
 		}
 		r.expect = r.line + 1 + int64(strings.Count(cells[0], "\n"))
 	}
-	if len(cells) != len(r.names) {
-		where, value := len(r.names)-1, ""
-		if len(cells) < len(r.names) {
+	if len(cells) != len(r.all) {
+		where, value := len(r.all)-1, ""
+		if len(cells) < len(r.all) {
 			where = len(cells)
 		} else {
-			value = cells[len(r.names)]
+			value = cells[len(r.all)]
 		}
-		f := fault.New(fault.Invalid, "row %d (line %d) has %d columns instead of %d", r.row, r.line, len(cells), len(r.names))
+		f := fault.New(fault.Invalid, "row %d (line %d) has %d columns instead of %d", r.row, r.line, len(cells), len(r.all))
 		if value != "" {
-			return nil, f.WithHint("Something is there after column %q. Quote cells that hold the delimiter.", r.names[where]).WithData("%q", value[:min(len(value), 80)])
+			return nil, f.WithHint("Something is there after column %q. Quote cells that hold the delimiter.", r.all[where]).WithData("%q", value[:min(len(value), 80)])
 		}
-		return nil, f.WithHint("Column %q is where the difference begins.", r.names[where])
+		return nil, f.WithHint("Column %q is where the difference begins.", r.all[where])
 	}
 	for i, c := range cells {
 		if len(c) > r.req.Limits.Field {
-			return nil, fault.New(fault.TooLarge, "row %d (line %d), column %q: a cell of %d bytes is over the limit of %d", r.row, r.line, r.names[i], len(c), r.req.Limits.Field)
+			return nil, fault.New(fault.TooLarge, "row %d (line %d), column %q: a cell of %d bytes is over the limit of %d", r.row, r.line, r.all[i], len(c), r.req.Limits.Field)
+		}
+		if r.req.CSV.undecodable(c) && (r.kept == nil || slices.Contains(r.kept, i)) {
+			return nil, cellFault(r.row, r.line, r.all[i], c, r.req.CSV.wrongBytes()).WithHint("Name the right encoding in the dataset's spec.csv.encoding.")
 		}
 	}
-	return cells, nil
+	if r.kept == nil {
+		return cells, nil
+	}
+	r.cells = r.cells[:0]
+	for _, i := range r.kept {
+		r.cells = append(r.cells, cells[i])
+	}
+	return r.cells, nil
 }
 
 // explain turns an error of the CSV reader into a fault that names the row.
@@ -366,6 +427,9 @@ func (b *batcher) add(cells []string, row, line int64) error {
 			return f.WithHint("Correct the value, or declare another type for the column.")
 		}
 		b.bytes += len(c)
+	}
+	for _, absent := range b.columns[len(cells):] {
+		absent.build.AppendNull()
 	}
 	b.rows++
 	if b.rows >= batchRows || b.most > 0 && b.rows >= b.most || b.bytes >= batchBytes {

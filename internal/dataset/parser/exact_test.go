@@ -63,7 +63,8 @@ func (b *batches) Write(rec arrow.RecordBatch) error {
 func TestColumnsWithoutNames(t *testing.T) {
 	for in, want := range map[string]string{
 		",city,n\n0,Doha,1\n":       "column1 int64, city utf8, n int64",
-		"column2,,\n1,2,3\n":        "column2 int64, column2_ int64, column3 int64",
+		"column2,,\n1,2,3\n":        "column2 int64, column2_1 int64, column3 int64",
+		"a,b,A,a,a_1\n1,2,3,4,5\n":  "a int64, b int64, A_2 int64, a_3 int64, a_1 int64",
 		"\"\",a\n1,2\n":             "column1 int64, a int64",
 		"\xef\xbb\xbf,a\r\n1,2\r\n": "column1 int64, a int64",
 	} {

@@ -1,6 +1,8 @@
 package parser
 
 import (
+	"slices"
+
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -23,13 +25,22 @@ func plan(names []string, req Request, sample []sampled) ([]*column, table.Schem
 		t, ok := declared[name]
 		delete(declared, name)
 		if !ok {
-			t = infer(sample, i, nulls)
+			t = infer(sample, i, nulls, req.CSV)
 		}
-		columns[i] = newColumn(t, !ok, nulls)
+		columns[i] = newColumn(t, !ok || slices.Contains(req.Inferred, name), nulls)
+		if t.Numeric() {
+			columns[i].layout = req.CSV
+		}
 		schema[i] = table.Field{Name: name, Type: t}
 	}
 	for _, c := range req.Columns {
-		if _, missing := declared[c.Name]; missing {
+		switch _, missing := declared[c.Name]; {
+		case missing && slices.Contains(req.Optional, c.Name):
+			columns = slices.Concat(columns, []*column{newColumn(c.Type, false, nulls)})
+			schema = slices.Concat(schema, table.Schema{{Name: c.Name, Type: c.Type}})
+		case missing && slices.Contains(req.Inferred, c.Name):
+			return nil, nil, noSuch(c.Name)
+		case missing:
 			return nil, nil, fault.New(fault.Invalid, "the file has no column %q, which the dataset declares", c.Name).
 				WithHint("The file's columns are %q.", names[:min(len(names), 40)])
 		}
@@ -37,7 +48,7 @@ func plan(names []string, req Request, sample []sampled) ([]*column, table.Schem
 	return columns, schema, nil
 }
 
-func infer(sample []sampled, col int, nulls *nullSet) table.Type {
+func infer(sample []sampled, col int, nulls *nullSet, layout *Layout) table.Type {
 	seen := false
 	at := 0
 	for _, rec := range sample {
@@ -46,13 +57,13 @@ func infer(sample []sampled, col int, nulls *nullSet) table.Type {
 			continue
 		}
 		seen = true
-		for !reads(candidates[at], cell) {
+		for !reads(candidates[at], cell, layout) {
 			at++
 			if at == len(candidates) {
 				return table.String
 			}
 			// Cells before this one were read as an earlier type only.
-			return inferFrom(sample, col, nulls, at)
+			return inferFrom(sample, col, nulls, layout, at)
 		}
 	}
 	if !seen {
@@ -61,14 +72,30 @@ func infer(sample []sampled, col int, nulls *nullSet) table.Type {
 	return candidates[at]
 }
 
+// noSuch refuses a file that lacks a column of the files before it.
+func noSuch(column string) error {
+	return fault.New(fault.Invalid, "the file has no column %q, one of the columns of the files before it", column).
+		WithHint("Declare it in the Dataset's spec.columns with optional: true: its values are null then.")
+}
+
+// hasNumber reports whether a column of the sample has a number, beside NaN and infinities.
+func hasNumber(sample []sampled, col int, nulls *nullSet) bool {
+	return slices.ContainsFunc(sample, func(rec sampled) bool {
+		return !nulls.has(rec.cells[col]) && !notFinite(rec.cells[col])
+	})
+}
+
 // inferFrom tries the candidates from at on, each over the whole sample.
-func inferFrom(sample []sampled, col int, nulls *nullSet, at int) table.Type {
+func inferFrom(sample []sampled, col int, nulls *nullSet, layout *Layout, at int) table.Type {
 next:
 	for _, t := range candidates[at:] {
 		for _, rec := range sample {
-			if cell := rec.cells[col]; !nulls.has(cell) && !reads(t, cell) {
+			if cell := rec.cells[col]; !nulls.has(cell) && !reads(t, cell, layout) {
 				continue next
 			}
+		}
+		if t == table.Float64 && !hasNumber(sample, col, nulls) {
+			return table.String // "NaN" alone is a word
 		}
 		return t
 	}
@@ -76,16 +103,16 @@ next:
 }
 
 // reads reports whether a cell is of a type by the strict rules of inference.
-func reads(t table.Type, cell string) bool {
+func reads(t table.Type, cell string, layout *Layout) bool {
 	switch t {
 	case table.Bool:
 		_, ok := parseBool(cell, true)
 		return ok
 	case table.Int64:
-		_, ok := parseInt(cell, true)
+		_, ok := parseInt(layout.plain(cell), true)
 		return ok
 	case table.Float64:
-		_, ok := parseFloat(cell, true, 64)
+		_, ok := parseFloat(layout.plain(cell), true, 64)
 		return ok
 	case table.Date:
 		_, ok := parseDate(cell)

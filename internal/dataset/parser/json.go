@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -275,6 +276,8 @@ func (r *jsonReader) object(d *jsontext.Decoder, line int64) error {
 		}
 		i, known := r.at[name]
 		switch {
+		case slices.Contains(r.req.LeaveOut, name):
+			continue
 		case known:
 		case r.req.Only:
 			continue
@@ -350,7 +353,7 @@ func cellOf(v jsontext.Value) (cell string, text bool, err error) {
 		if bytes.IndexByte(b, 0) >= 0 {
 			return "", true, errors.New("a NUL byte")
 		}
-		return string(b), true, nil
+		return string(b), !notFinite(string(b)), nil // "NaN" among numbers is one, as JSON has no other word
 	case jsontext.KindBeginObject, jsontext.KindBeginArray:
 		var b bytes.Buffer
 		err := json.Compact(&b, v)
@@ -380,11 +383,11 @@ func (r *jsonReader) plan() error {
 	for i, name := range r.names {
 		t, ok := declared[name]
 		if !ok {
-			if t = infer(r.sample, i, nulls); r.text[i] && t != table.Date && t != table.Timestamp {
+			if t = infer(r.sample, i, nulls, nil); r.text[i] && t != table.Date && t != table.Timestamp {
 				t = table.String // "007" and "true" in quotes are text
 			}
 		}
-		columns[i] = newColumn(t, !ok, nulls)
+		columns[i] = newColumn(t, !ok || slices.Contains(r.req.Inferred, name), nulls)
 		schema[i] = table.Field{Name: name, Type: t}
 	}
 	r.out = &batcher{sink: r.sink, schema: schema.Arrow(), columns: columns, names: r.names, most: r.req.Batch}

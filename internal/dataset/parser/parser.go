@@ -65,10 +65,14 @@ type Request struct {
 	Delimiter string   `json:"delimiter,omitempty"`
 	Nulls     []string `json:"nulls"`             // cells that mean null, as they stand
 	Columns   []Column `json:"columns,omitempty"` // must be in the file; others are inferred
-	Only      bool     `json:"only,omitempty"`    // JSON: no columns but those declared
-	Batch     int      `json:"batch,omitempty"`   // JSON: most rows of a batch
-	Records   string   `json:"records,omitempty"` // JSON document: where the list is
-	Next      string   `json:"next,omitempty"`    // JSON document: where it says how to go on
+	CSV       *Layout  `json:"csv,omitempty"`
+	Optional  []string `json:"optional,omitempty"`  // of Columns: null where the file has none of the name
+	Inferred  []string `json:"inferred,omitempty"`  // of Columns: the type is of another file, and only what inference would take is read
+	LeaveOut  []string `json:"leave_out,omitempty"` // columns of the file that are not read
+	Only      bool     `json:"only,omitempty"`      // JSON: no columns but those declared
+	Batch     int      `json:"batch,omitempty"`     // JSON: most rows of a batch
+	Records   string   `json:"records,omitempty"`   // JSON document: where the list is
+	Next      string   `json:"next,omitempty"`      // JSON document: where it says how to go on
 	Limits    Limits   `json:"limits"`
 }
 
@@ -209,6 +213,10 @@ func open(in *bufio.Reader, req Request) (Format, *bufio.Reader, error) {
 		return "", nil, err
 	}
 	format, err := detect(head)
+	encoded := req.CSV != nil && req.CSV.Encoding != ""
+	if fault.Is(err, fault.Invalid) && encoded && utf16(head) {
+		format, err = CSV, nil
+	}
 	if err != nil {
 		return "", nil, err
 	}
@@ -226,6 +234,7 @@ func open(in *bufio.Reader, req Request) (Format, *bufio.Reader, error) {
 			return "", nil, err
 		}
 		switch inner, err := detect(head); {
+		case err != nil && encoded && utf16(head):
 		case err != nil:
 			return "", nil, err
 		case inner == JSONLines:
@@ -245,10 +254,23 @@ func open(in *bufio.Reader, req Request) (Format, *bufio.Reader, error) {
 		return "", nil, fault.New(fault.Invalid, "the file is %s by its content, not %s", format, req.Format).
 			WithHint("Leave the format out, or name the right one.")
 	}
-	return format, in, nil
+	switch format {
+	case CSV, CSVGzip, CSVZstd:
+		in, err = req.CSV.decoded(in)
+	default:
+	}
+	return format, in, err
+}
+
+// utf16 reports the byte order mark of UTF-16.
+func utf16(head []byte) bool {
+	return bytes.HasPrefix(head, []byte("\xff\xfe")) || bytes.HasPrefix(head, []byte("\xfe\xff"))
 }
 
 func (r Request) check() error {
+	if err := r.CSV.Validate(); err != nil {
+		return fault.Wrap(err, "csv")
+	}
 	names := make([]string, 0, len(r.Columns))
 	for _, c := range r.Columns {
 		if !c.Type.Valid() {
@@ -313,8 +335,8 @@ func detect(head []byte) (Format, error) {
 		return CSVGzip, nil
 	case starts("PK\x03\x04"):
 		return "", fault.New(fault.Invalid, "the file is a zip archive").WithHint("Unzip it and import the CSV or Parquet file in it.")
-	case starts("\xff\xfe"), starts("\xfe\xff"):
-		return "", fault.New(fault.Invalid, "the file is UTF-16").WithHint("Save it as UTF-8.")
+	case utf16(head):
+		return "", fault.New(fault.Invalid, "the file is UTF-16").WithHint("Save it as UTF-8, or set the dataset's spec.csv.encoding to utf-16le.")
 	case starts("\x28\xb5\x2f\xfd"):
 		return CSVZstd, nil
 	case starts("BZh"), starts("\xfd7zX"):

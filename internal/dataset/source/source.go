@@ -103,10 +103,7 @@ type Request struct {
 type Column = parser.Column
 
 // Parsing is how the dataset reads files.
-type Parsing struct {
-	Delimiter string
-	Nulls     []string
-}
+type Parsing = parser.Request
 
 // Parser turns bytes of strangers into rows, in a process of its own. Close what
 // it returns.

@@ -48,6 +48,11 @@ type Grant struct {
 	CreatedBy string    `json:"created_by"`
 }
 
+// Spec is the manifest that would make the grant, with the principal by a name.
+func (g Grant) Spec(principal string) GrantSpec {
+	return GrantSpec{Principal: principal, Role: g.Role, Installation: g.Project == "", Object: g.Object}
+}
+
 // GrantSpec is the manifest of kind Grant.
 type GrantSpec struct {
 	Principal string `json:"principal" yaml:"principal" doc:"Who: user/alice, service/ci or an account id"`

@@ -72,31 +72,54 @@ func (Text) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 // Spec is what a Secret manifest says.
 type Spec struct {
 	Description string           `json:"description,omitempty" doc:"What the secret opens, for people"`
-	Values      map[string]Value `json:"values" doc:"Values by key, such as username and password: each {value: …}, or {file: …} or {stdin: true}, which the command line reads"`
+	Values      map[string]Value `json:"values" doc:"Values by key, such as username and password: each {value: …}, or {file: …} or {stdin: true}, which the command line reads, or {keep: true}: the value that it has"`
 }
 
 // Value is one value of a manifest.
-type Value struct{ Text }
+type Value struct {
+	Text
 
-// UnmarshalJSON reads {"value": "…"}. No error repeats what stands there.
+	// Keep leaves the value as it is; the manifest does not say what it is.
+	Keep bool
+}
+
+// forms are the forms of a value, for people.
+const forms = "{value: …}, {file: …}, {stdin: true} or {keep: true}"
+
+// MarshalJSON writes {"keep": true}, and nothing of any other value.
+func (v Value) MarshalJSON() ([]byte, error) {
+	if v.Keep {
+		return []byte(`{"keep":true}`), nil
+	}
+	return json.Marshal(hidden)
+}
+
+// UnmarshalJSON reads {"value": "…"} and {"keep": true}. No error repeats what stands there.
 func (v *Value) UnmarshalJSON(b []byte) error {
 	var said struct {
 		Value *string `json:"value"`
 		File  *string `json:"file"`
 		Stdin *bool   `json:"stdin"`
+		Keep  *bool   `json:"keep"`
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if d.Decode(&said) != nil {
-		return fault.New(fault.Invalid, "a value of a secret is {value: …}, {file: …} or {stdin: true}").
+		return fault.New(fault.Invalid, "a value of a secret is %s", forms).
 			WithHint("Put text that looks like a number in quotes.")
 	}
 	switch {
+	case said.Keep != nil:
+		if !*said.Keep || said.Value != nil || said.File != nil || said.Stdin != nil {
+			return fault.New(fault.Invalid, "a value of a secret is either kept, {keep: true}, or set")
+		}
+		v.Keep = true
+		return nil
 	case said.File != nil || said.Stdin != nil:
 		return fault.New(fault.Invalid, "the server does not read files for secrets").
 			WithHint("Apply the manifest with `falaj apply`, which reads `file` and `stdin` and sends what they hold.")
 	case said.Value == nil:
-		return fault.New(fault.Invalid, "a value of a secret is {value: …}, {file: …} or {stdin: true}")
+		return fault.New(fault.Invalid, "a value of a secret is %s", forms)
 	}
 	v.Text = NewText(*said.Value)
 	return nil
@@ -116,7 +139,6 @@ func (s Spec) Validate() error {
 	if n := len(s.Values); n == 0 || n > MaxValues {
 		return fault.New(fault.Invalid, "spec.values: a secret has 1 to %d values, not %d", MaxValues, n)
 	}
-	all := 0
 	for _, key := range s.keys() {
 		if !ValidKey(key) {
 			return fault.New(fault.Invalid, "spec.values: %.80q is not a key of a secret", key).
@@ -124,6 +146,7 @@ func (s Spec) Validate() error {
 		}
 		v := s.Values[key].bytes
 		switch {
+		case s.Values[key].Keep:
 		case len(v) == 0:
 			return fault.New(fault.Invalid, "spec.values.%s is empty", key)
 		case len(v) > MaxValue:
@@ -131,12 +154,18 @@ func (s Spec) Validate() error {
 		case !utf8.Valid(v):
 			return fault.New(fault.Invalid, "spec.values.%s is not text", key).WithHint("Encode it, for example by base64, where its user takes that.")
 		}
-		all += len(v)
-	}
-	if all > maxAll {
-		return fault.New(fault.Invalid, "spec.values: %d bytes together are over the limit of %d", all, maxAll)
 	}
 	return nil
+}
+
+// kept is how many of the values are those that the secret has.
+func (s Spec) kept() (n int) {
+	for _, v := range s.Values {
+		if v.Keep {
+			n++
+		}
+	}
+	return n
 }
 
 func (s Spec) keys() []string { return slices.Sorted(maps.Keys(s.Values)) }
@@ -157,4 +186,13 @@ type Secret struct {
 	Updated     time.Time `json:"updated_at"`
 	UpdatedBy   string    `json:"updated_by"`
 	UsedBy      []string  `json:"used_by,omitempty"` // "source orders"
+}
+
+// Spec is the manifest that changes nothing of the secret.
+func (s Secret) Spec() Spec {
+	spec := Spec{Description: s.Description, Values: make(map[string]Value, len(s.Keys))}
+	for _, key := range s.Keys {
+		spec.Values[key] = Value{Keep: true}
+	}
+	return spec
 }

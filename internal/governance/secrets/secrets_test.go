@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/keys/keyssql"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/governance/secrets/secretssql"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -128,6 +129,60 @@ func lifeOfASecret(t *testing.T, p *place) {
 	p.apply(t, "db", spec("password", "again"))
 	if list, _, err := p.List(user(t), "shop", 0, ""); err != nil || len(list) != 1 || list[0].Revision != 1 {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+func TestKeptValues(t *testing.T) { onEachDatabase(t, keptValues) }
+
+// keptValues: a manifest may leave values as they are; one of them all changes nothing.
+func keptValues(t *testing.T, p *place) {
+	t.Helper()
+	request := func(s secrets.Spec) secrets.Request {
+		return secrets.Request{Project: "shop", Name: "db", Spec: s}
+	}
+	keep := func(s secrets.Spec, keys ...string) secrets.Spec {
+		for _, k := range keys {
+			s.Values[k] = secrets.Value{Keep: true}
+		}
+		return s
+	}
+	if _, _, err := p.Apply(user(t), request(keep(spec(), "password"))); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a value of no secret is kept: %v", err)
+	}
+	p.apply(t, "db", spec("username", "reader", "password", canary))
+	if _, _, err := p.Apply(user(t), request(keep(spec(), "password", "other"))); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a value that is not there is kept: %v", err)
+	}
+	one, err := p.One(user(t), "shop", "db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, change, err := p.Apply(user(t), request(one.Spec())); err != nil || change != project.Unchanged || got.Revision != 1 {
+		t.Errorf("applied as it is: %+v, %s, %v", got, change, err)
+	}
+	for _, step := range []struct {
+		spec     secrets.Spec
+		user, pw string
+	}{
+		{keep(spec("username", "writer"), "password"), "writer", canary},
+		{keep(spec("password", "new"), "username"), "writer", "new"},
+		{keep(spec(), "password"), "", "new"},
+	} {
+		if _, change, err := p.Apply(user(t), request(step.spec)); err != nil || change != project.Updated {
+			t.Fatal(change, err)
+		}
+		if got, err := p.Open(t.Context(), "shop", "db"); err != nil || got["username"].Reveal() != step.user || got["password"].Reveal() != step.pw {
+			t.Errorf("%v, want %q and %q: %v", got, step.user, step.pw, err)
+		}
+	}
+	b, err := json.Marshal(keep(spec("username", "u"), "password"))
+	if err != nil || strings.Contains(string(b), `"u"`) || !strings.Contains(string(b), `"password":{"keep":true}`) {
+		t.Errorf("%s, %v", b, err)
+	}
+	for _, wrong := range []string{`{"keep": false}`, `{"keep": true, "value": "x"}`, `{"keep": true, "file": "x"}`} {
+		if err := json.Unmarshal([]byte(wrong), new(secrets.Value)); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", wrong, err)
+		}
 	}
 }
 

@@ -80,9 +80,9 @@ type Request struct {
 	DryRun  bool
 }
 
-// Apply makes the secret, or rotates it: all values are those of the manifest.
-// That is a change even when they are the same: whether they are is nobody's to
-// know. Needs secret.apply. Errors: fault.Invalid; fault.Exhausted over 1,000
+// Apply makes the secret, or rotates it: all values are those of the manifest, or, where it
+// says so, stay. A value that is set is a change even when it is equal: whether it equals the old one is
+// nobody's to know. Needs secret.apply. Errors: fault.Invalid; fault.Exhausted over 1,000
 // secrets in the project.
 func (s *Service) Apply(ctx context.Context, r Request) (Secret, project.Change, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionApply, object(r.Project, r.Name)); err != nil {
@@ -98,15 +98,6 @@ func (s *Service) Apply(ctx context.Context, r Request) (Secret, project.Change,
 	if err != nil {
 		return Secret{}, "", fault.Wrap(err, "the key of the secrets of project %s", r.Project)
 	}
-	values := make(map[string]string, len(r.Spec.Values))
-	for k, v := range r.Spec.Values {
-		values[k] = v.Reveal()
-	}
-	plain, err := json.Marshal(values)
-	if err != nil {
-		return Secret{}, "", fault.New(fault.Internal, "the values cannot be encoded")
-	}
-	defer clear(plain)
 	who, now := author(ctx), s.cfg.Now().UTC().Truncate(time.Microsecond)
 	var row Row
 	var change project.Change
@@ -127,7 +118,16 @@ func (s *Service) Apply(ctx context.Context, r Request) (Secret, project.Change,
 			return err
 		default:
 			change = project.Updated
+			if r.Spec.kept() == len(r.Spec.Values) && row.Description == r.Spec.Description && slices.Equal(row.Keys, r.Spec.keys()) {
+				change = project.Unchanged
+				return nil
+			}
 		}
+		plain, err := merged(box, row, r.Spec)
+		if err != nil {
+			return err
+		}
+		defer clear(plain)
 		row.Description, row.Keys, row.Updated, row.UpdatedBy = r.Spec.Description, r.Spec.keys(), now, who
 		row.Revision++
 		if r.DryRun {
@@ -153,6 +153,51 @@ func (s *Service) Apply(ctx context.Context, r Request) (Secret, project.Change,
 		return Secret{}, "", err
 	}
 	return row.Secret, change, nil
+}
+
+// merged is what a secret holds once its manifest is applied: what is set, and of the row
+// what is kept. Error: fault.Invalid for too much, or a value that is not there to be kept.
+func merged(box tink.AEAD, row Row, spec Spec) ([]byte, error) {
+	values, had, all := make(map[string]string, len(spec.Values)), map[string]string{}, 0
+	if row.Sealed != nil && spec.kept() > 0 {
+		var err error
+		if had, err = opened(box, row); err != nil {
+			return nil, err
+		}
+	}
+	for _, key := range spec.keys() {
+		v := spec.Values[key]
+		values[key] = v.Reveal()
+		if v.Keep {
+			var ok bool
+			if values[key], ok = had[key]; !ok {
+				return nil, fault.New(fault.Invalid, "spec.values.%s: secret %s has no such value to keep", key, row.Name).
+					WithHint("Write it: {value: …}, {file: …} or {stdin: true}.")
+			}
+		}
+		all += len(values[key])
+	}
+	if all > maxAll {
+		return nil, fault.New(fault.Invalid, "spec.values: %d bytes together are over the limit of %d", all, maxAll)
+	}
+	plain, err := json.Marshal(values)
+	if err != nil {
+		return nil, fault.New(fault.Internal, "the values cannot be encoded")
+	}
+	return plain, nil
+}
+
+// opened is what a row holds.
+func opened(box tink.AEAD, row Row) (values map[string]string, err error) {
+	plain, err := box.Decrypt(row.Sealed, row.place())
+	if err == nil {
+		defer clear(plain)
+		err = json.Unmarshal(plain, &values)
+	}
+	if err != nil {
+		return nil, fault.New(fault.Internal, "secret %s does not open: its row is not what was written", row.Name)
+	}
+	return values, nil
 }
 
 // place is what the sealed values are bound to.
@@ -283,14 +328,9 @@ func (s *Service) Open(ctx context.Context, p, name string) (map[string]Text, er
 	if err != nil {
 		return nil, err
 	}
-	plain, err := box.Decrypt(row.Sealed, row.place())
+	values, err := opened(box, row)
 	if err != nil {
-		return nil, fault.New(fault.Internal, "secret %s does not open: its row is not what was written", name)
-	}
-	defer clear(plain)
-	var values map[string]string
-	if json.Unmarshal(plain, &values) != nil {
-		return nil, fault.New(fault.Internal, "secret %s does not open: its row is not what was written", name)
+		return nil, err
 	}
 	out := make(map[string]Text, len(values))
 	for k, v := range values {

@@ -53,6 +53,9 @@ type header struct {
 	Name       string `json:"name"`
 	Project    string `json:"project"`
 	Spec       any    `json:"spec"`
+	// Status is what else there is to know of an object. `falaj get -o yaml` prints it, and
+	// applying does not read it.
+	Status any `json:"status"`
 }
 
 // Parse splits a file into documents and checks their headers. kinds are the
@@ -88,7 +91,7 @@ func Parse(file []byte, kinds []string) ([]Document, error) {
 func document(body *yamldoc.Node, kinds []string) (Document, error) {
 	var h header
 	spec := fieldOf(body, "spec")
-	if _, err := decode(body, &h, "", map[string]bool{"spec": true}); err != nil {
+	if _, err := decode(body, &h, "", map[string]bool{"spec": true, "status": true}); err != nil {
 		return Document{}, err
 	}
 	doc := Document{Kind: h.Kind, Name: h.Name, Project: h.Project, Line: lineOf(body), spec: spec}

@@ -184,7 +184,13 @@ func (s *reader) open() error {
 		_ = body.Close()
 		return Changed(name)
 	}
-	req := parser.Request{Columns: s.req.Declared, Nulls: s.req.Parsing.Nulls, Delimiter: s.req.Parsing.Delimiter}
+	req := s.req.Parsing
+	req.Format, req.Columns = "", slices.Clone(s.req.Declared)
+	for _, f := range s.schema { // a file whose column is null throughout has the type of the files before it
+		if !slices.ContainsFunc(req.Columns, func(c parser.Column) bool { return c.Name == f.Name }) {
+			req.Columns, req.Inferred = append(req.Columns, parser.Column{Name: f.Name, Type: f.Type}), append(req.Inferred, f.Name)
+		}
+	}
 	switch s.format {
 	case "tsv":
 		req.Delimiter = "\t"
@@ -211,7 +217,7 @@ func (s *reader) open() error {
 		s.schema = schema
 	} else if !slices.Equal(s.schema, schema) {
 		return fault.New(fault.Invalid, "the columns of %s are not those of the files before it", name).
-			WithHint("Here they are %v, before %v. Declare the types in the Dataset's spec.columns when only those differ.", describe(schema), describe(s.schema))
+			WithHint("Here they are %v, before %v. Declare what differs in the Dataset's spec.columns: the types, and columns that some files lack with optional: true.", describe(schema), describe(s.schema))
 	}
 	s.at = place{File: name, Rows: given}
 	return nil

@@ -11,7 +11,9 @@ import (
 	"github.com/twmb/avro"
 	"github.com/twmb/avro/ocf"
 
+	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/dataset/source"
+	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
@@ -110,6 +112,24 @@ func Objects(t *testing.T, open func(t *testing.T) Bucket) {
 		}
 		rows(t, b, request(b, source.Full, "sub/*.csv", ""), "98|no")
 		rows(t, b, request(b, source.Full, "*/*.tsv", "tsv"), "1|a,b")
+	})
+	t.Run("types and layout of all files", func(t *testing.T) {
+		b := open(t)
+		put(t, b, "1.csv", "a title\nid;name;price\n1;x;1,5\n")
+		put(t, b, "2.csv", "a title\nid;name;price\n;y;\n") // null throughout
+		put(t, b, "3.csv", "a title\nid;name;price\n3;z;1.000,25\n")
+		r := request(b, source.Full, "", "")
+		r.Parsing = source.Parsing{Nulls: []string{""}, Delimiter: ";", CSV: &parser.Layout{SkipLines: 1, Decimal: ",", Thousands: "."}}
+		rows(t, b, r, "1|x|1.5", "null|y|null", "3|z|1000.25")
+		r.Parsing.LeaveOut = []string{"price"}
+		rows(t, b, r, "1|x", "null|y", "3|z")
+		put(t, b, "4.csv", "a title\nid;name;price\n007;z;1\n")
+		_ = wantLast(t, b.Driver, r, "4.csv", "id")
+		b.Remove(t, "4.csv")
+		put(t, b, "4.csv", "a title\nid;name;price;late\n4;u;1;2,5\n")
+		_ = wantLast(t, b.Driver, r, "4.csv", "columns")
+		r.Declared, r.Parsing.Optional = []source.Column{{Name: "late", Type: table.Float64}}, []string{"late"}
+		rows(t, b, r, "1|x|null", "null|y|null", "3|z|null", "4|u|2.5")
 	})
 	t.Run("new files only", func(t *testing.T) {
 		b := open(t)
