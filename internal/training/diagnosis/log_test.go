@@ -13,7 +13,9 @@ import (
 // and survived before.
 func TestLastException(t *testing.T) {
 	const frame = "  File \"train.py\", line 3, in <module>\n    main()\n"
-	trace := func(exception string) string { return "Traceback (most recent call last):\n" + frame + exception + "\n" }
+	trace := func(exception string) string {
+		return "Traceback (most recent call last):\n" + frame + exception + "\n"
+	}
 	bar := "\r 44%|####      | 44/100 [00:10<00:12,  4.4it/s]\r 45%|####      | 45/100 [00:10<00:12,  4.4it/s]"
 	label := func(label, text string) string {
 		return label + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n"+label) + "\n"
