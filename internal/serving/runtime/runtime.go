@@ -229,7 +229,8 @@ func (m Metadata) Check(inputs []Tensor) error {
 	for _, spec := range m.Inputs {
 		i := slices.IndexFunc(inputs, func(t Tensor) bool { return t.Name == spec.Name })
 		if i < 0 {
-			return fault.New(fault.Invalid, "input %q is missing; the model wants %s", spec.Name, names(m.Inputs))
+			return fault.New(fault.Invalid, "input %q is missing; the model wants %s", spec.Name, names(m.Inputs)).
+				WithHint("Each request has each input. Instead of leaving out a column that may be missing, send NaN, or in BYTES a text of your own, of which a predict.py beside the model makes None.")
 		}
 		if err := spec.Accepts(inputs[i]); err != nil {
 			return err
