@@ -339,7 +339,7 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 		lock = onTop(lock, e.Interpreter.Site)
 		for _, name := range slices.Sorted(maps.Keys(wanted)) {
 			if _, has := e.Interpreter.Site[name]; has {
-				return s.fail(ctx, e, fmt.Sprintf("%s comes with the interpreter, whose files have no hashes to compare", name),
+				return s.fail(ctx, e, name+" comes with the interpreter, whose files have no hashes to compare",
 					"Leave the hashes out, or leave site_packages out.")
 			}
 		}

@@ -77,8 +77,7 @@ func checkRequirement(line string) error {
 	case len(line) > 4000 || strings.ContainsAny(line, "\n\r\x00"):
 		return fault.New(fault.Invalid, "%.80q is not one line", line)
 	case strings.HasPrefix(line, "-"):
-		return fault.New(fault.Invalid, "%.80q is an option", line).
-			WithHint("Indexes are set in the installation's configuration; list packages by name.")
+		return fault.New(fault.Invalid, "%.80q is an option", line).WithHint("%s", insteadOf(line))
 	case strings.Contains(requirement, "@") || strings.Contains(requirement, "/"):
 		return fault.New(fault.Invalid, "%.80q names a URL or a path", line).
 			WithHint("List packages by name, so that the index and its hashes vouch for them.")
@@ -90,6 +89,33 @@ func checkRequirement(line string) error {
 			WithHint("Hashes are of one version's files: write it as name==1.2 --hash=sha256:….")
 	}
 	return nil
+}
+
+// insteadOf says what to do instead of an option of a requirements file.
+func insteadOf(line string) string {
+	option, _, _ := strings.Cut(strings.ReplaceAll(line, "=", " "), " ")
+	is := func(short string, long ...string) bool {
+		return slices.Contains(long, option) || short != "" && strings.HasPrefix(option, short) && !strings.HasPrefix(option, "--")
+	}
+	switch {
+	case is("-r", "--requirement", "--requirements"):
+		return "A manifest has no other files: put that file's lines here."
+	case is("-c", "--constraint", "--constraints"):
+		return "A manifest has no other files: give the packages that it constrains their versions here, such as name==1.2; one that is listed is installed."
+	case is("-e", "--editable"):
+		return "Code of your own goes with each job as its source; what is a package goes onto the index."
+	case is("-i", "--index-url", "--extra-index-url", "--default-index", "--index"), is("-f", "--find-links", "--no-index", "--trusted-host"):
+		return "All environments have the index of the installation's configuration (environments.index), which may be a mirror of several: leave the option out, or ask the operator to add what it has."
+	case is("", "--no-binary"):
+		return "Set allow_source: true to build packages that have no wheel."
+	case is("", "--only-binary", "--prefer-binary"):
+		return "Leave it out: only wheels are installed, unless allow_source is true."
+	case is("", "--pre"):
+		return "Name the version of the pre-release: name==2.0rc1."
+	case is("", "--hash", "--require-hashes"):
+		return "Write hashes behind their requirement, name==1.2 --hash=sha256:…; all files are locked by their hashes in any case."
+	}
+	return "List packages by name, one a line, without options."
 }
 
 // hashesOf gives the hashes that requirements have, by the canonical name of the package.

@@ -63,6 +63,22 @@ func TestParseLock(t *testing.T) {
 	}
 }
 
+// TestOptions: an option of a requirements file is refused with what to do instead.
+func TestOptions(t *testing.T) {
+	for line, hint := range map[string]string{
+		"-r base.txt": "that file's lines", "-rbase.txt": "that file's lines", "--requirement=base.txt": "that file's lines",
+		"-c limits.txt": "constrains", "--constraint limits.txt": "constrains", "-e .": "its source", "--editable=.": "its source",
+		"-i https://mirror/simple": "environments.index", "--index-url https://mirror/simple": "environments.index",
+		"--extra-index-url=https://download.pytorch.org/whl/cpu": "environments.index", "-f wheels": "environments.index", "--no-index": "environments.index",
+		"--no-binary :all:": "allow_source", "--only-binary=:all:": "allow_source", "--pre": "2.0rc1", "--require-hashes": "behind their requirement", "--other": "without options",
+	} {
+		_, err := Spec{RequirementsText: "numpy\n" + line}.lines()
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "requirement 2") || !strings.Contains(fault.HintOf(err), hint) {
+			t.Errorf("%s: %v, %s", line, err, fault.HintOf(err))
+		}
+	}
+}
+
 // TestHashes: of a package whose requirement lists hashes the lock has those alone, and
 // one that no file has is an error.
 func TestHashes(t *testing.T) {

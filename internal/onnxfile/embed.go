@@ -15,8 +15,8 @@ import (
 // most so many bytes. A file that cannot be read is given as it is: loading it says why.
 // Errors: fault.Invalid, fault.TooLarge, and those of read.
 func Embed(file []byte, read func(location string) ([]byte, error), most int64) ([]byte, error) {
-	m, err := (&decoder{buf: file, size: int64(len(file))}).model() // well-formed, and within the limits, from here on
-	if err != nil || len(m.outside) == 0 {
+	m, malformed := (&decoder{buf: file, size: int64(len(file))}).model()
+	if whole := malformed != nil || len(m.outside) == 0; whole { // else it is well-formed, and within the limits
 		return file, nil
 	}
 	e := &embedder{read: read, files: map[string][]byte{}, left: min(most, math.MaxInt32) - int64(len(file))}

@@ -197,6 +197,7 @@ func elementSize(d Datatype) int64 {
 		return 2
 	case Uint32, Int32, FP32, Bytes: // of BYTES the length
 		return 4
+	case Uint64, Int64, FP64:
 	}
 	return 8
 }
@@ -289,9 +290,9 @@ func (s Spec) covers(other Spec) bool {
 
 func names(specs []Spec) string {
 	const most = 20
-	words := make([]string, min(len(specs), most))
-	for i := range words {
-		words[i] = fmt.Sprintf("%q (%s %v)", specs[i].Name, specs[i].Datatype, specs[i].Shape)
+	words := make([]string, 0, most+1)
+	for _, s := range specs[:min(len(specs), most)] {
+		words = append(words, fmt.Sprintf("%q (%s %v)", s.Name, s.Datatype, s.Shape))
 	}
 	if more := len(specs) - most; more > 0 {
 		words = append(words, fmt.Sprintf("and %d more", more))

@@ -400,7 +400,7 @@ func (l *lines) copy(index int, r io.Reader) {
 	for n := 0; ; {
 		m, err := r.Read(b[n:])
 		n += m
-		taken := 0
+		var taken int
 		text, taken = protocol.Numbered(text[:0], index, b[:n], err != nil)
 		if len(text) > 0 {
 			l.write(text)
