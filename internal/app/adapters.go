@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -12,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/onnxfile"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
@@ -256,8 +259,23 @@ func (m servingModels) OpenVerified(ctx context.Context, p, model, version strin
 	}
 	if out.Files == nil || has(v, modelFile) {
 		out.File, err = v.ReadFile(ctx, modelFile, maxModel)
+		if err == nil {
+			out.File, err = onnxfile.Embed(out.File, beside(ctx, v), maxModel)
+		}
 	}
 	return out, err
+}
+
+// beside gives the files of a version that its model has data of tensors in: none but
+// those that were signed with it.
+func beside(ctx context.Context, v *registry.Verified) func(location string) ([]byte, error) {
+	return func(location string) ([]byte, error) {
+		if !filepath.IsLocal(location) || !has(v, path.Clean(location)) {
+			return nil, fault.New(fault.Invalid, "%.100q is not among the files of the version", location).
+				WithHint("Register it beside %s, or save the model as one file: onnx.save(onnx.load(PATH), \"model.onnx\"), and save_as_external_data=False of mlflow.onnx.log_model.", modelFile)
+		}
+		return v.ReadFile(ctx, path.Clean(location), maxModel)
+	}
 }
 
 // jobModels are registered models to the jobs that run them.

@@ -23,8 +23,11 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/falaj-ml/falaj/internal/coding"
 )
 
 //go:embed index.html
@@ -131,14 +134,8 @@ func bodyOf(b []byte) body {
 }
 
 func (p page) serve(w http.ResponseWriter, r *http.Request) {
-	encoding := ""
-	accepted := accepts(r.Header.Get("Accept-Encoding"))
-	for _, e := range []string{"br", "gzip"} {
-		if _, ok := p.bodies[e]; ok && accepted(e) {
-			encoding = e
-			break
-		}
-	}
+	offered := slices.DeleteFunc([]string{coding.Brotli, coding.Gzip}, func(e string) bool { _, ok := p.bodies[e]; return !ok })
+	encoding := coding.Accepted(strings.Join(r.Header.Values("Accept-Encoding"), ","), offered...)
 	b := p.bodies[encoding]
 	h := w.Header()
 	h.Set("Content-Security-Policy", p.policy)
@@ -161,25 +158,6 @@ func (p page) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Length", strconv.Itoa(len(b.bytes)))
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(b.bytes) // the client went away: nobody to tell
-	}
-}
-
-// accepts reads an Accept-Encoding header; q=0 refuses (RFC 9110, 12.5.3).
-func accepts(header string) func(encoding string) bool {
-	weights := map[string]bool{}
-	for item := range strings.SplitSeq(header, ",") {
-		name, parameters, _ := strings.Cut(strings.TrimSpace(item), ";")
-		weight := 1.0
-		if q, ok := strings.CutPrefix(strings.ReplaceAll(parameters, " ", ""), "q="); ok {
-			weight, _ = strconv.ParseFloat(q, 64) // not a number is zero: refused
-		}
-		weights[strings.ToLower(strings.TrimSpace(name))] = weight > 0
-	}
-	return func(encoding string) bool {
-		if ok, named := weights[encoding]; named {
-			return ok
-		}
-		return weights["*"]
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -329,8 +330,22 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 	if err != nil {
 		return s.fail(ctx, e, "the lock cannot be read: "+err.Error(), "")
 	}
+	lines, err := e.Spec.lines()
+	if err != nil {
+		return s.fail(ctx, e, err.Error(), fault.HintOf(err))
+	}
+	wanted := hashesOf(lines)
 	if e.Spec.SitePackages {
 		lock = onTop(lock, e.Interpreter.Site)
+		for _, name := range slices.Sorted(maps.Keys(wanted)) {
+			if _, has := e.Interpreter.Site[name]; has {
+				return s.fail(ctx, e, name+" comes with the interpreter, whose files have no hashes to compare",
+					"Leave the hashes out, or leave site_packages out.")
+			}
+		}
+	}
+	if lock, err = narrowed(lock, wanted); err != nil {
+		return s.fail(ctx, e, err.Error(), fault.HintOf(err))
 	}
 	e.Lock = lock
 	if e.SBOM, err = parseLock(e.Lock); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -21,10 +22,14 @@ var (
 		`(?:;[A-Za-z0-9_.<>=!~'"()\s+*,-]*)?$`)
 	// As `module avail` writes them.
 	moduleRE  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+/-]{0,199}$`)
-	hashRE    = regexp.MustCompile(`^--hash=sha(?:256|384|512):[0-9a-f]{64,128}$`)
+	hashRE    = regexp.MustCompile(`^--hash=(?:sha256:[0-9A-Fa-f]{64}|sha384:[0-9A-Fa-f]{96}|sha512:[0-9A-Fa-f]{128})$`)
 	lockedRE  = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9.+!_-]+)\s*(?:;.*)?$`)
+	exactRE   = regexp.MustCompile(`^[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?\s*\(?\s*={2,3}\s*[A-Za-z0-9.+!_-]+\s*\)?\s*(?:;.*)?$`)
 	commentRE = regexp.MustCompile(`(^|\s)#.*$`)
 )
+
+// byteOrderMark is what editors of Windows begin a file with; pip and uv pass it over.
+const byteOrderMark = "\ufeff"
 
 // lines gives the requirements, one a line, without comments; hashes stay with
 // their requirement. Error: fault.Invalid for what is not a requirement by name.
@@ -34,13 +39,16 @@ func (s Spec) lines() ([]string, error) {
 		if len(s.RequirementsText) > maxText {
 			return nil, fault.New(fault.Invalid, "requirements_text has %d bytes, at most %d are allowed", len(s.RequirementsText), maxText)
 		}
-		text := strings.ReplaceAll(s.RequirementsText, "\r\n", "\n")
+		text := strings.ReplaceAll(strings.TrimPrefix(s.RequirementsText, byteOrderMark), "\r\n", "\n")
 		raw = strings.Split(strings.ReplaceAll(text, "\\\n", " "), "\n")
 	} else {
 		raw = s.Requirements
 	}
 	var lines []string
 	for i, line := range raw {
+		if i == 0 { // the first line of a file, which somebody made a list of
+			line = strings.TrimPrefix(line, byteOrderMark)
+		}
 		line = strings.TrimSpace(commentRE.ReplaceAllString(line, ""))
 		if line == "" {
 			continue
@@ -61,7 +69,7 @@ func checkRequirement(line string) error {
 	if hashes != "" {
 		for h := range strings.FieldsSeq("--hash=" + hashes) {
 			if !hashRE.MatchString(h) {
-				return fault.New(fault.Invalid, "%.80q is not a hash", h)
+				return fault.New(fault.Invalid, "%.80q is not a hash", h).WithHint("Write it as --hash=sha256: with 64 hexadecimal digits, or as sha384 or sha512.")
 			}
 		}
 	}
@@ -69,16 +77,128 @@ func checkRequirement(line string) error {
 	case len(line) > 4000 || strings.ContainsAny(line, "\n\r\x00"):
 		return fault.New(fault.Invalid, "%.80q is not one line", line)
 	case strings.HasPrefix(line, "-"):
-		return fault.New(fault.Invalid, "%.80q is an option", line).
-			WithHint("Indexes are set in the installation's configuration; list packages by name.")
+		return fault.New(fault.Invalid, "%.80q is an option", line).WithHint("%s", insteadOf(line))
 	case strings.Contains(requirement, "@") || strings.Contains(requirement, "/"):
 		return fault.New(fault.Invalid, "%.80q names a URL or a path", line).
 			WithHint("List packages by name, so that the index and its hashes vouch for them.")
 	case !requirementRE.MatchString(strings.TrimSpace(requirement)):
 		return fault.New(fault.Invalid, "%.80q is not a requirement", line).
 			WithHint("Write it as name, name==1.2, name>=1,<2 or name[extra]>=1.")
+	case hashes != "" && !exactRE.MatchString(strings.TrimSpace(requirement)):
+		return fault.New(fault.Invalid, "%.80q has hashes and no exact version", requirement).
+			WithHint("Hashes are of one version's files: write it as name==1.2 --hash=sha256:….")
 	}
 	return nil
+}
+
+// insteadOf says what to do instead of an option of a requirements file.
+func insteadOf(line string) string {
+	option, _, _ := strings.Cut(strings.ReplaceAll(line, "=", " "), " ")
+	is := func(short string, long ...string) bool {
+		return slices.Contains(long, option) || short != "" && strings.HasPrefix(option, short) && !strings.HasPrefix(option, "--")
+	}
+	switch {
+	case is("-r", "--requirement", "--requirements"):
+		return "A manifest has no other files: put that file's lines here."
+	case is("-c", "--constraint", "--constraints"):
+		return "A manifest has no other files: give the packages that it constrains their versions here, such as name==1.2; one that is listed is installed."
+	case is("-e", "--editable"):
+		return "Code of your own goes with each job as its source; what is a package goes onto the index."
+	case is("-i", "--index-url", "--extra-index-url", "--default-index", "--index"), is("-f", "--find-links", "--no-index", "--trusted-host"):
+		return "All environments have the index of the installation's configuration (environments.index), which may be a mirror of several: leave the option out, or ask the operator to add what it has."
+	case is("", "--no-binary"):
+		return "Set allow_source: true to build packages that have no wheel."
+	case is("", "--only-binary", "--prefer-binary"):
+		return "Leave it out: only wheels are installed, unless allow_source is true."
+	case is("", "--pre"):
+		return "Name the version of the pre-release: name==2.0rc1."
+	case is("", "--hash", "--require-hashes"):
+		return "Write hashes behind their requirement, name==1.2 --hash=sha256:…; all files are locked by their hashes in any case."
+	}
+	return "List packages by name, one a line, without options."
+}
+
+// hashesOf gives the hashes that requirements have, by the canonical name of the package.
+func hashesOf(lines []string) map[string][]string {
+	all := map[string][]string{}
+	for _, line := range lines {
+		_, hashes, _ := strings.Cut(line, " --hash=")
+		if hashes == "" {
+			continue
+		}
+		name := canonical(nameRE.FindString(line))
+		for h := range strings.FieldsSeq("--hash=" + hashes) {
+			all[name] = append(all[name], strings.ToLower(strings.TrimPrefix(h, "--hash=")))
+		}
+	}
+	return all
+}
+
+// narrowed is a lock that has, of each package whose requirement lists hashes, those
+// alone: uv locks the hashes of all of a version's files. A hash of a kind that the
+// index does not tell is kept, for the installation to check. Error: fault.Invalid for a
+// package none of whose files has a hash that is listed.
+func narrowed(lock string, wanted map[string][]string) (string, error) {
+	if len(wanted) == 0 {
+		return lock, nil
+	}
+	packages, err := parseLock(lock)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range packages {
+		listed := wanted[canonical(p.Name)]
+		if listed == nil {
+			continue
+		}
+		told := map[string]bool{} // the kinds of hashes that the index tells of this version
+		for _, h := range p.Hashes {
+			kind, _, _ := strings.Cut(h, ":")
+			told[kind] = true
+		}
+		keep := slices.DeleteFunc(slices.Clone(listed), func(h string) bool {
+			kind, _, _ := strings.Cut(h, ":")
+			return told[kind] && !slices.Contains(p.Hashes, h)
+		})
+		slices.Sort(keep)
+		if keep = slices.Compact(keep); len(keep) == 0 {
+			return "", fault.New(fault.Invalid, "no file of %s %s has a hash that its requirement lists: listed are %s, the index has %s", p.Name, p.Version, few(listed), few(p.Hashes)).
+				WithHint("The file is not the one that was meant: find out why before you change the hash. `pip hash FILE` gives the hash of a file.")
+		}
+		lock = withHashes(lock, p.Name, keep)
+	}
+	return lock, nil
+}
+
+// withHashes replaces the hashes of a package in a lock.
+func withHashes(lock, name string, hashes []string) string {
+	var b strings.Builder
+	inside := false
+	for line := range strings.Lines(lock) {
+		text := strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(line), "\\"))
+		if m := lockedRE.FindStringSubmatch(text); m != nil {
+			if inside = m[1] == name; inside {
+				b.WriteString(text)
+				for _, h := range hashes {
+					b.WriteString(" \\\n    --hash=" + h)
+				}
+				b.WriteString("\n")
+			}
+		}
+		if !inside {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// few is the first of some hashes, in words.
+func few(hashes []string) string {
+	const most = 3
+	if more := len(hashes) - most; more > 0 {
+		return strings.Join(hashes[:most], ", ") + " and " + strconv.Itoa(more) + " more"
+	}
+	return strings.Join(hashes, ", ")
 }
 
 // parseLock reads what `uv pip compile --generate-hashes` writes: a line

@@ -16,7 +16,8 @@ func TestRequirements(t *testing.T) {
 	hash := "--hash=sha256:" + strings.Repeat("a", 64)
 	for _, good := range []string{
 		"numpy", "scikit-learn>=1.7,<2", "mlflow-skinny >= 3.12, < 4", "a[b,c]==1.0", "x~=1.4", "x===1.0+local", "x!=1.*",
-		`tomli>=1; python_version < "3.11"`, "x (>=1)", "x==1 " + hash, "x==1 " + hash + " " + hash, "zope.interface",
+		`tomli>=1; python_version < "3.11"`, "x (>=1)", "x==1 " + hash, "x[a,b]==1.0.post1 " + hash, "x===1+local ; python_version > '3' " + hash,
+		"x (==1) --hash=sha512:" + strings.Repeat("aB", 64), "\ufeffnumpy", "x==1 " + hash + " " + hash, "zope.interface",
 	} {
 		if err := (Spec{Requirements: []string{good}}).Validate(); err != nil {
 			t.Errorf("%q: %v", good, err)
@@ -24,13 +25,14 @@ func TestRequirements(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"-r other.txt", "--index-url https://evil", "-e .", "x @ https://evil/x.whl", "x @ file:///etc/passwd", "./x", "../x.whl", "/x",
-		"git+https://evil/x", "x y", "x=1", "x==1 --hash=md5:1", "x==1 --hash=" + "sha256:zz", "x\n-r y", ">=1", "x==1 --install-option=y", "é",
+		"git+https://evil/x", "x y", "x=1", "x==1 --hash=md5:1", "x==1 --hash=" + "sha256:zz", "x==1 --hash=sha512:" + strings.Repeat("a", 64), "x>=1 " + hash, "x " + hash, "x==1.* " + hash, "x==1,<2 " + hash,
+		"a\ufeffb", "x\n-r y", ">=1", "x==1 --install-option=y", "é",
 	} {
 		if err := (Spec{Requirements: []string{bad}}).Validate(); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	got, err := Spec{RequirementsText: "# all\r\nnumpy  # fast\n\n  a==1 \\\n    " + hash + "\nb>=2"}.lines()
+	got, err := Spec{RequirementsText: "\ufeff# all\r\nnumpy  # fast\n\n  a==1 \\\n    " + hash + "\nb>=2"}.lines()
 	if want := []string{"numpy", "a==1 " + hash, "b>=2"}; err != nil || !slices.Equal(got, want) {
 		t.Fatalf("%q, %v; want %q", got, err, want)
 	}
@@ -57,6 +59,66 @@ func TestParseLock(t *testing.T) {
 	for _, bad := range []string{"numpy==1\n", "    --hash=" + a, "numpy @ https://x\n", "numpy==1 \\\n --hash=md5:x", "root:x:0:0:/root:/bin/sh"} {
 		if _, err := parseLock(bad); err == nil {
 			t.Errorf("%q was read", bad)
+		}
+	}
+}
+
+// TestOptions: an option of a requirements file is refused with what to do instead.
+func TestOptions(t *testing.T) {
+	for line, hint := range map[string]string{
+		"-r base.txt": "that file's lines", "-rbase.txt": "that file's lines", "--requirement=base.txt": "that file's lines",
+		"-c limits.txt": "constrains", "--constraint limits.txt": "constrains", "-e .": "its source", "--editable=.": "its source",
+		"-i https://mirror/simple": "environments.index", "--index-url https://mirror/simple": "environments.index",
+		"--extra-index-url=https://download.pytorch.org/whl/cpu": "environments.index", "-f wheels": "environments.index", "--no-index": "environments.index",
+		"--no-binary :all:": "allow_source", "--only-binary=:all:": "allow_source", "--pre": "2.0rc1", "--require-hashes": "behind their requirement", "--other": "without options",
+	} {
+		_, err := Spec{RequirementsText: "numpy\n" + line}.lines()
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "requirement 2") || !strings.Contains(fault.HintOf(err), hint) {
+			t.Errorf("%s: %v, %s", line, err, fault.HintOf(err))
+		}
+	}
+}
+
+// TestHashes: of a package whose requirement lists hashes the lock has those alone, and
+// one that no file has is an error.
+func TestHashes(t *testing.T) {
+	h := func(kind, digit string, n int) string { return kind + ":" + strings.Repeat(digit, n) }
+	a, b, c, long := h("sha256", "a", 64), h("sha256", "b", 64), h("sha256", "c", 64), h("sha512", "d", 128)
+	lock := "my-box==1.0 \\\n    --hash=" + a + " \\\n    --hash=" + b + "\nother==2.0 ; python_version >= '3' \\\n    --hash=" + c + "\n"
+	for name, test := range map[string]struct {
+		lines []string
+		want  string // part of the error; without one the lock has hashes of my-box
+		has   []string
+	}{
+		"none":                       {[]string{"my-box==1.0"}, "", []string{a, b}},
+		"one":                        {[]string{"My_Box==1.0 --hash=" + b}, "", []string{b}},
+		"capitals":                   {[]string{"my.box==1.0 --hash=" + "sha256:" + strings.ToUpper(b[7:])}, "", []string{b}},
+		"one is of another platform": {[]string{"my-box==1.0 --hash=" + c + " --hash=" + a}, "", []string{a}},
+		"two lines":                  {[]string{"my-box==1.0 --hash=" + b, "my-box==1.0 --hash=" + a}, "", []string{a, b}},
+		"another kind":               {[]string{"my-box==1.0 --hash=" + long}, "", []string{long}},
+		"of another file":            {[]string{"my-box==1.0 --hash=" + c}, "no file of my-box 1.0 has a hash that its requirement lists: listed are " + c + ", the index has " + a + ", " + b, nil},
+		"of what others need":        {[]string{"other==2.0 --hash=" + a}, "no file of other 2.0", nil},
+		"not in the lock":            {[]string{"absent==1 --hash=" + c}, "", []string{a, b}},
+	} {
+		for _, l := range test.lines {
+			if err := checkRequirement(l); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		got, err := narrowed(lock, hashesOf(test.lines))
+		if test.want != "" {
+			if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), test.want) || fault.HintOf(err) == "" {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		packages, perr := parseLock(got)
+		want := []Package{{Name: "my-box", Version: "1.0", Hashes: test.has}, {Name: "other", Version: "2.0", Hashes: []string{c}}}
+		if diff := cmp.Diff(want, packages); err != nil || perr != nil || diff != "" {
+			t.Errorf("%s: %v, %v\n%s", name, err, perr, diff)
+		}
+		if !strings.Contains(got, "other==2.0 ; python_version >= '3' \\\n") {
+			t.Errorf("%s: the other package's line has changed:\n%s", name, got)
 		}
 	}
 }
@@ -138,6 +200,10 @@ func TestDigests(t *testing.T) {
 	other.Version = "3.12.1"
 	source := base
 	source.AllowSource = true
+	marked := Spec{RequirementsText: "\ufeffa\r\nb>=1\r\n"}
+	if got := digest(marked, in, ""); got != want {
+		t.Error("a byte order mark makes another specification")
+	}
 	for i, got := range []string{digest(base, other, ""), digest(base, in, "https://mirror"), digest(source, in, ""), digest(Spec{Requirements: []string{"a b>=1"[:1]}}, in, "")} {
 		if got == want {
 			t.Errorf("difference %d does not count", i)

@@ -189,7 +189,7 @@ func (u *uv) run(p *enginetest.Process) enginetest.Exit {
 		var lock strings.Builder
 		for line := range strings.Lines(string(b)) {
 			if name := strings.TrimSpace(line); name != "" {
-				name, _, _ = strings.Cut(name, ">")
+				name = strings.FieldsFunc(name, func(r rune) bool { return strings.ContainsRune("=<> ", r) })[0]
 				fmt.Fprintf(&lock, "%s==1.0 \\\n    --hash=sha256:%x\n", name, sha256.Sum256([]byte(name)))
 			}
 		}
@@ -312,6 +312,24 @@ func TestBuiltOnce(t *testing.T) {
 	}
 	if _, err := w.Use(t.Context(), nyc, "py"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOwnHashes: a hash that a requirement lists is the file's, or nothing is built.
+func TestOwnHashes(t *testing.T) {
+	w, u, _ := fakeWorld(t)
+	of := func(text string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(text))) }
+	e := w.built(t, "py", environment.Spec{RequirementsText: "\ufeffsix==1.0 --hash=" + of("six") + " --hash=" + of("another") + "\r\nnumpy\r\n"})
+	if e.State != environment.Ready || len(e.SBOM) != 2 || !slices.Equal(e.SBOM[0].Hashes, []string{of("six")}) {
+		t.Fatalf("%+v", e)
+	}
+	u.ran = nil
+	e = w.built(t, "py", environment.Spec{Requirements: []string{"six==1.0 --hash=" + of("another")}})
+	if e.State != environment.Failed || !strings.HasPrefix(e.Reason, "no file of six 1.0 has a hash that its requirement lists") || e.Hint == "" {
+		t.Fatalf("%+v", e)
+	}
+	if got := strings.Join(u.ran, " "); got != "compile" {
+		t.Errorf("ran %s", got)
 	}
 }
 

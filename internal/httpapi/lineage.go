@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -61,17 +62,17 @@ func (s *Server) reportLineage(w http.ResponseWriter, r *http.Request) {
 // unpacked is a body of at most limit bytes, also when it is compressed.
 func unpacked(r *http.Request, limit int64) ([]byte, error) {
 	var body io.Reader = r.Body
-	switch encoding := strings.ToLower(r.Header.Get("Content-Encoding")); encoding {
-	case "", "identity":
-	case "gzip":
+	kind, err := coding.Of(strings.Join(r.Header.Values("Content-Encoding"), ","), coding.Gzip)
+	if err != nil {
+		return nil, err
+	}
+	if kind == coding.Gzip {
 		z, err := gzip.NewReader(body)
 		if err != nil {
 			return nil, fault.New(fault.Invalid, "the body is not gzip, as its Content-Encoding says: %v", err)
 		}
 		defer func() { _ = z.Close() }()
 		body = membudget.NewMeter(r.Context(), io.NopCloser(z), membudget.From(r.Context()), membudget.JSON)
-	default:
-		return nil, fault.New(fault.Invalid, "the Content-Encoding %q is not known", encoding).WithHint("Send it plain, or by gzip.")
 	}
 	b, err := io.ReadAll(io.LimitReader(body, limit+1))
 	var corrupt flate.CorruptInputError

@@ -28,12 +28,19 @@ func formOf(r *http.Request) *membudget.Form {
 		return nil
 	case rpc.Ours(r.URL.Path), optuna.Ours(r.URL.Path):
 		form = membudget.Binary(perProtobuf)
-	case handsBack(r.URL.Path), logs(r), r.Header.Get("Content-Encoding") != "": // what is decompressed is weighed there
+	case handsBack(r.URL.Path), logs(r), decompresses(r) && r.Header.Get("Content-Encoding") != "": // what is decompressed is weighed there
 		form = membudget.Binary(perRecord)
 	case r.URL.Path == "/api/v1/apply", r.URL.Path == "/api/v1/jobs/read":
 		form = membudget.YAML
 	}
 	return &form
+}
+
+// decompresses reports whether what takes a request reads its Content-Encoding. The others
+// take bodies as they are, and refuse one that is something else.
+func decompresses(r *http.Request) bool {
+	tree, _ := worked(r)
+	return tree || oip.Ours(r.URL.Path) || r.URL.Path == reportPath
 }
 
 // logs reports whether a worker sends what a job wrote.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -77,6 +78,9 @@ func StatusOf(err error) int {
 	if _, ok := errors.AsType[*serving.MissingError](err); ok {
 		return http.StatusUnprocessableEntity // a right request for an entity whose features are not there
 	}
+	if errors.Is(err, coding.ErrUnknown) {
+		return http.StatusUnsupportedMediaType
+	}
 	return statusOf[fault.KindOf(err)]
 }
 
@@ -90,8 +94,8 @@ func problemOf(err error) *Problem {
 		kind = fault.TooLarge
 	}
 	p = &Problem{Type: "about:blank", Status: statusOf[kind], Kind: kind.String(), Detail: fault.Told(err), Hint: fault.HintOf(err)}
-	if errors.Is(err, errSlow) {
-		p.Status = http.StatusRequestTimeout
+	if errors.Is(err, errSlow) || errors.Is(err, coding.ErrUnknown) {
+		p.Status = StatusOf(err)
 	}
 	p.Title = http.StatusText(p.Status)
 	if kind == fault.Internal { // a defect's text is for our log, not for callers

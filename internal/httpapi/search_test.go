@@ -204,6 +204,18 @@ func TestSearchLineage(t *testing.T) {
 			t.Errorf("%d bytes: %+v", len(body), got)
 		}
 	}
+	// Names are those of RFC 9110; what a door does not know is 415, at each of them.
+	for _, c := range []struct {
+		path, coding string
+		want         int
+	}{
+		{reportPath, "X-GZIP", 201}, {reportPath, "br", 415}, {reportPath, "gzip, gzip", 415},
+		{"/api/v1/apply", "gzip", 415}, {"/api/v1/apply", "br", 415}, {"/api/2.0/mlflow/runs/create", "gzip", 415}, {"/iceberg/v1/namespaces", "gzip", 415},
+	} {
+		if got := w.do(t, w.Secret, "POST", c.path, packed.String(), "Content-Encoding", c.coding, "Falaj-Project", "flights"); got.status != c.want {
+			t.Errorf("%s in %s: %+v", c.path, c.coding, got)
+		}
+	}
 	if got := w.hits(t, w.Secret, "kind:lineage+column:iban"); len(got) != 1 || got[0] != "open" {
 		t.Errorf("found %q", got)
 	}

@@ -37,6 +37,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/flight"
@@ -284,6 +285,12 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		}
 		if purpose := r.Header.Get(purposeHeader); purpose != "" {
 			r = r.WithContext(feature.WithPurpose(r.Context(), purpose))
+		}
+		if !decompresses(r) {
+			if _, err := coding.Of(strings.Join(r.Header.Values("Content-Encoding"), ",")); err != nil {
+				s.fail(w, r, err)
+				return
+			}
 		}
 		memory := s.memory.Share(principal.ID)
 		defer memory.Free()

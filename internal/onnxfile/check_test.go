@@ -324,7 +324,7 @@ func TestRefused(t *testing.T) {
 		"many nodes":       {simple(bytes.Repeat(Part(GraphNode), 500_001)), "take more than"},
 		"empty":            {nil, "the model file is empty"},
 		"not protobuf":     {[]byte("hello"), "the file is not a well-formed ModelProto"},
-		"data elsewhere":   {simple(identity, Part(GraphInitializer, Word(TensorName, "a"), Part(TensorExternalData, Word(1, "location"), Word(2, "/etc/passwd")))), `tensor "a" keeps its data in another file; all of a model must be in the file that was signed`},
+		"data elsewhere":   {simple(identity, Part(GraphInitializer, Word(TensorName, "a"), Part(TensorExternalData, Word(1, "location"), Word(2, "/etc/passwd")))), `tensor "a" keeps its data in another file; all of a model must be in the files that were signed`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := onnxfile.Check(c.model)

@@ -8,6 +8,7 @@
 //   - check.go: the structure of graphs and functions: names, cycles, expansion.
 //   - shapes.go: which shapes and values are known without running the model.
 //   - divide.go: which models may divide integers.
+//   - embed.go: puts tensors into the file that have their data in others.
 //   - operators.go: what operators demand of their attributes and weights; recurrent.go and
 //     learned.go: those of recurrent networks and of classical models.
 //
@@ -166,8 +167,8 @@ func Parse(file []byte) (*Model, error) {
 	d := &decoder{buf: file, size: int64(len(file))}
 	m, err := d.model()
 	if err == nil && len(m.outside) > 0 {
-		err = fault.New(fault.Invalid, "tensor %q keeps its data in another file; all of a model must be in the file that was signed", m.outside[0]).
-			WithHint("Save the model as one file, without external data: onnx.save(onnx.load(PATH), \"model.onnx\").")
+		err = fault.New(fault.Invalid, "tensor %q keeps its data in another file; all of a model must be in the files that were signed", m.outside[0]).
+			WithHint("Register that file beside the model, or save the model as one file: onnx.save(onnx.load(PATH), \"model.onnx\"), and save_as_external_data=False of mlflow.onnx.log_model.")
 	}
 	return m, err
 }

@@ -25,6 +25,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -162,6 +163,9 @@ func respond(w http.ResponseWriter, route Route, err error) {
 		if p.status == own.status {
 			p = own
 		}
+	}
+	if errors.Is(err, coding.ErrUnknown) {
+		p = problem{"BadRequestException", http.StatusUnsupportedMediaType}
 	}
 	text := err.Error()
 	if p.status == http.StatusInternalServerError {

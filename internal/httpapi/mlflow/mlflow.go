@@ -30,6 +30,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -204,6 +205,9 @@ func Refuse(w http.ResponseWriter, err error) int {
 	code := codes[fault.KindOf(err)]
 	if _, ok := errors.AsType[*existsError](err); ok {
 		code.name, code.status = "RESOURCE_ALREADY_EXISTS", http.StatusBadRequest
+	}
+	if errors.Is(err, coding.ErrUnknown) {
+		code.name, code.status = "INVALID_PARAMETER_VALUE", http.StatusUnsupportedMediaType
 	}
 	message := err.Error()
 	if hint := fault.HintOf(err); hint != "" {

@@ -18,9 +18,9 @@ import (
 
 // Limits of a request, beside the size of its body.
 const (
-	MaxTensors    = 256     // inputs, and outputs
+	MaxTensors    = runtime.MaxPorts
 	maxParameters = 64      // of a request or a tensor
-	maxName       = 256     // bytes of a name, and of other texts that are no value
+	maxName       = 256     // bytes of a text that is neither a value nor a tensor's name
 	maxClasses    = 10_000  // of a row
 	maxClassified = 1 << 20 // of an output
 )
@@ -119,8 +119,8 @@ func (a *ask) output(name string) error {
 
 // checkName refuses a name that no error has room for.
 func checkName(of, name string) error {
-	if len(name) > maxName {
-		return fault.New(fault.Invalid, "the name of %s has %d bytes; it may have %d: %.80q…", of, len(name), maxName, name)
+	if len(name) > runtime.MaxName {
+		return fault.New(fault.Invalid, "the name of %s has %d bytes; it may have %d: %.80q…", of, len(name), runtime.MaxName, name)
 	}
 	return nil
 }

@@ -13,11 +13,13 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zlib"
 
+	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
 // MaxBody bounds a request, in bytes: as it is sent, and once it is decompressed.
-const MaxBody = 64 << 20
+const MaxBody = runtime.MaxRequest
 
 // trusted is how many bytes a request must have sent before the length that it
 // announces is believed, and start how many have room before any came: who sends
@@ -62,15 +64,15 @@ func receive(r *http.Request, head, most int, s *share) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if kind, err = coding.Of(kind, coding.Gzip, coding.Deflate); err != nil {
+		return nil, err
+	}
 	gap := -max(head, 0) & 7
 	var out []byte
-	switch kind {
-	case "", "identity":
+	if kind == coding.Identity {
 		out, err = readAll(r.Body, r.ContentLength, gap, most, s)
-	case "gzip", "deflate":
+	} else {
 		out, err = inflate(kind, r.Body, gap, most, s)
-	default:
-		return nil, fault.New(fault.Unsupported, "the Content-Encoding %.40q is not offered", kind).WithHint("Send gzip, deflate or plain.")
 	}
 	if err != nil {
 		return nil, broken(err)
@@ -181,7 +183,7 @@ var (
 
 // decompress reads a body; done gives the reader back.
 func decompress(kind string, body io.Reader) (plain io.Reader, done func(), err error) {
-	if kind == "gzip" {
+	if kind == coding.Gzip {
 		z, ok := gzipReaders.Get().(*gzip.Reader)
 		if !ok {
 			z = &gzip.Reader{}
@@ -200,31 +202,13 @@ func decompress(kind string, body io.Reader) (plain io.Reader, done func(), err 
 // packet in any case.
 const worth = 1400
 
-// acceptable is how a client likes its answer compressed: the first in its list
-// that we have.
-func acceptable(header string) string {
-	for part := range strings.SplitSeq(header, ",") {
-		name, q, _ := strings.Cut(part, ";")
-		if q = strings.ReplaceAll(q, " ", ""); q == "q=0" || q == "q=0.0" {
-			continue
-		}
-		switch name = strings.ToLower(strings.TrimSpace(name)); name {
-		case "gzip", "deflate":
-			return name
-		case "identity":
-			return ""
-		}
-	}
-	return ""
-}
-
 func compress(kind string, parts [][]byte) ([]byte, error) {
 	var out bytes.Buffer
 	var z interface {
 		io.WriteCloser
 		Reset(w io.Writer)
 	}
-	if kind == "gzip" {
+	if kind == coding.Gzip {
 		w := gzipWriters.Get().(*gzip.Writer)
 		defer gzipWriters.Put(w)
 		z = w
@@ -274,7 +258,11 @@ func send(w http.ResponseWriter, r *http.Request, head []byte, raw [][]byte) (wh
 		raw = nil
 	}
 	size := len(head) + sizeOf(raw)
-	if kind := acceptable(r.Header.Get("Accept-Encoding")); kind != "" && size >= worth {
+	kind := coding.Identity
+	if size >= worth {
+		kind = coding.Accepted(strings.Join(r.Header.Values("Accept-Encoding"), ","), coding.Gzip, coding.Deflate)
+	}
+	if kind != coding.Identity {
 		if head, err = compress(kind, append([][]byte{head}, raw...)); err != nil {
 			return false, fault.Wrap(err, "compressing the answer")
 		}

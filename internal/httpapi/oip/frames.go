@@ -17,6 +17,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving/inference"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
 // Limits of a message of gRPC, beside its size.
@@ -257,8 +258,12 @@ func (w *weight) add(b []byte, d protoreflect.MessageDescriptor) error {
 				}
 			case protoreflect.StringKind:
 				// Whatever else is a text is a name, which errors have.
-				if len(value) > maxName && f.Name() != "string_param" {
-					return fault.New(fault.Invalid, "%s has %d bytes; it may have %d", f.Name(), len(value), maxName)
+				most := maxName
+				if f.Name() == "name" { // of a tensor; that of the model is model_name
+					most = runtime.MaxName
+				}
+				if len(value) > most && f.Name() != "string_param" {
+					return fault.New(fault.Invalid, "%s has %d bytes; it may have %d", f.Name(), len(value), most)
 				}
 				w.texts++
 			case protoreflect.BytesKind:

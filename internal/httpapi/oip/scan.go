@@ -407,6 +407,11 @@ func (s *scanner) name(t *runtime.Tensor, i, at int) {
 			break
 		}
 	}
+	if string(tok) == "null" {
+		s.err = fault.New(fault.Invalid, "input %q: element %d is null, and a tensor has no missing values", t.Name, i).
+			WithHint("Send what the model takes for one instead: NaN in FP32 and FP64, a text of your own in BYTES, of which a predict.py beside the model makes None.")
+		return
+	}
 	s.err = fault.New(fault.Invalid, "input %q: element %d is %q: %s", t.Name, i, tok, kind)
 }
 

@@ -204,11 +204,14 @@ func TestCompressed(t *testing.T) {
 	if resp, _ := post(t, srv, "/v2/models/delay/infer", plain, "Content-Encoding", "br"); resp.StatusCode != http.StatusBadRequest {
 		t.Errorf("br: %d", resp.StatusCode)
 	}
-	for header, want := range map[string]string{
-		"": "", "gzip": "gzip", "deflate, gzip": "deflate", "gzip;q=0, deflate": "deflate", "identity": "", "GZIP": "gzip", "gzip; q=0": "", "*": "",
-	} {
-		if got := acceptable(header); got != want {
-			t.Errorf("%q: %q, want %q", header, got, want)
+	for _, kind := range []string{"GZIP", "Gzip", "x-gzip"} {
+		if resp, got := post(t, srv, "/v2/models/delay/infer", packed("gzip", plain), "Content-Encoding", kind); resp.StatusCode != http.StatusOK || !bytes.Equal(got, want) {
+			t.Errorf("%s: %d %.100q", kind, resp.StatusCode, got)
+		}
+	}
+	for _, refused := range []string{"gzip;q=0.000", "gzip;q=0.00, identity", "br"} {
+		if resp, got := post(t, srv, "/v2/models/delay/infer", plain, "Accept-Encoding", refused); resp.Header.Get("Content-Encoding") != "" || !bytes.Equal(got, want) {
+			t.Errorf("%s: in %q", refused, resp.Header.Get("Content-Encoding"))
 		}
 	}
 }

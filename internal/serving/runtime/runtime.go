@@ -123,12 +123,14 @@ func (s Spec) Accepts(t Tensor) error {
 	return nil
 }
 
-// Limits of what a model may say about itself, and answer.
+// Limits of what a model may say about itself, of what a request may have, which are the
+// same, and of what a model may answer. A model that no request can ask is not loaded.
 const (
-	MaxPorts  = 4096      // inputs, and outputs
-	MaxName   = 4096      // bytes
-	MaxRank   = 32        // dimensions
-	MaxAnswer = 512 << 20 // bytes of all outputs of a run
+	MaxPorts   = 1024      // inputs, and outputs
+	MaxName    = 1024      // bytes of the name of one
+	MaxRank    = 32        // dimensions
+	MaxRequest = 64 << 20  // bytes of a request
+	MaxAnswer  = 512 << 20 // bytes of all outputs of a run
 )
 
 // TooLong refuses an answer that is too large to be held beside others.
@@ -145,24 +147,72 @@ type Metadata struct {
 
 // Validate refuses what no model may say about itself.
 func (m Metadata) Validate() error {
-	if len(m.Inputs) > MaxPorts || len(m.Outputs) > MaxPorts {
-		return fault.New(fault.Invalid, "the model has more than %d inputs or outputs", MaxPorts)
-	}
-	if len(m.Outputs) == 0 {
+	switch {
+	case len(m.Inputs) > MaxPorts || len(m.Outputs) > MaxPorts:
+		return fault.New(fault.Invalid, "the model has %d inputs and %d outputs: a model, and a request, may have %d of each", len(m.Inputs), len(m.Outputs), MaxPorts).
+			WithHint("Export it with one input of many columns instead of one for each column.")
+	case len(m.Inputs) == 0:
+		return fault.New(fault.Invalid, "the model has no inputs: it answers the same always, and a request without inputs is refused").
+			WithHint("Export it with the inputs that it depends on, or keep what it answers as a dataset.")
+	case len(m.Outputs) == 0:
 		return fault.New(fault.Invalid, "the model has no outputs: there is nothing to ask it for")
 	}
 	if err := validate("input", m.Inputs); err != nil {
 		return err
 	}
-	return validate("output", m.Outputs)
+	if err := validate("output", m.Outputs); err != nil {
+		return err
+	}
+	return m.fits()
+}
+
+// fits refuses a model whose inputs, where their shape is fixed, are more than a request
+// may have.
+func (m Metadata) fits() error {
+	left := int64(MaxRequest)
+	for _, s := range m.Inputs {
+		n := int64(1)
+		for _, d := range s.Shape {
+			if d >= 0 && n > 0 {
+				n *= min(d, MaxRequest+1)
+			}
+			if n = min(n, MaxRequest+1); d == 0 {
+				n = 0
+			}
+		}
+		if left -= n * elementSize(s.Datatype); left < 0 {
+			return fault.New(fault.Invalid, "the inputs of the model have more than %d MiB, which is what a request may have: input %.100q has the shape %v", MaxRequest>>20, s.Name, s.Shape).
+				WithHint("Export the model with a smaller batch, or with a dimension that varies.")
+		}
+	}
+	return nil
+}
+
+// elementSize is the least that an element takes in a request, in bytes.
+func elementSize(d Datatype) int64 {
+	switch d {
+	case Bool, Uint8, Int8:
+		return 1
+	case Uint16, Int16, FP16, BF16:
+		return 2
+	case Uint32, Int32, FP32, Bytes: // of BYTES the length
+		return 4
+	case Uint64, Int64, FP64:
+	}
+	return 8
 }
 
 func validate(role string, specs []Spec) error {
 	seen := make(map[string]bool, len(specs))
 	for _, s := range specs {
 		switch {
-		case s.Name == "" || len(s.Name) > MaxName || !utf8.ValidString(s.Name) || strings.ContainsRune(s.Name, 0):
-			return fault.New(fault.Invalid, "an %s of the model has no name, one of more than %d bytes, or one that is no text", role, MaxName)
+		case s.Name == "":
+			return fault.New(fault.Invalid, "an %s of the model has no name: no request can give or ask for it", role).WithHint("Name it when the model is exported.")
+		case len(s.Name) > MaxName:
+			return fault.New(fault.Invalid, "the name of an %s of the model has %d bytes; it may have %d, in a request, too: %.80q…", role, len(s.Name), MaxName, s.Name).
+				WithHint("Give it a shorter name when the model is exported.")
+		case !utf8.ValidString(s.Name) || strings.ContainsRune(s.Name, 0):
+			return fault.New(fault.Invalid, "the name %.80q of an %s of the model is no text", s.Name, role)
 		case seen[s.Name]:
 			return fault.New(fault.Invalid, "the model has two %ss %.100q", role, s.Name)
 		case !slices.Contains(Datatypes, s.Datatype):
@@ -180,7 +230,8 @@ func (m Metadata) Check(inputs []Tensor) error {
 	for _, spec := range m.Inputs {
 		i := slices.IndexFunc(inputs, func(t Tensor) bool { return t.Name == spec.Name })
 		if i < 0 {
-			return fault.New(fault.Invalid, "input %q is missing; the model wants %s", spec.Name, names(m.Inputs))
+			return fault.New(fault.Invalid, "input %q is missing; the model wants %s", spec.Name, names(m.Inputs)).
+				WithHint("Each request has each input. Instead of leaving out a column that may be missing, send NaN, or in BYTES a text of your own, of which a predict.py beside the model makes None.")
 		}
 		if err := spec.Accepts(inputs[i]); err != nil {
 			return err
@@ -238,9 +289,13 @@ func (s Spec) covers(other Spec) bool {
 }
 
 func names(specs []Spec) string {
-	words := make([]string, len(specs))
-	for i, s := range specs {
-		words[i] = fmt.Sprintf("%q (%s %v)", s.Name, s.Datatype, s.Shape)
+	const most = 20
+	words := make([]string, 0, most+1)
+	for _, s := range specs[:min(len(specs), most)] {
+		words = append(words, fmt.Sprintf("%q (%s %v)", s.Name, s.Datatype, s.Shape))
+	}
+	if more := len(specs) - most; more > 0 {
+		words = append(words, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(words, ", ")
 }

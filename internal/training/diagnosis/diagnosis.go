@@ -423,7 +423,7 @@ func (in Input) raised(m engine.Member) bool {
 		return true
 	}
 	t, found := lastTraceback(in.Log.workers[m.Index])
-	return found && !slices.ContainsFunc(signs, func(s sign) bool { return s.peer && s.re.MatchString(t.exception.Text) })
+	return found && !lostPeer(t.exception.Text)
 }
 
 // consequence reports a worker that ended because its peers were gone, or was

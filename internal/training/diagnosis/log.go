@@ -2,6 +2,7 @@ package diagnosis
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"regexp"
@@ -36,14 +37,14 @@ const (
 func Read(r io.Reader, gang bool) (Log, error) {
 	l := Log{workers: map[int][]Line{}}
 	b := bufio.NewReaderSize(r, 64<<10)
-	var text []byte
+	var text redrawn
 	for n := 1; ; {
 		part, err := b.ReadSlice('\n')
-		text = append(text, part[:min(len(part), max(keptText-len(text), 0))]...)
+		text.write(bytes.TrimSuffix(part, []byte("\n")))
 		switch {
-		case err == nil || errors.Is(err, io.EOF) && len(text) > 0:
-			l.add(n, strings.TrimRight(string(text), "\r\n"), gang)
-			text = text[:0]
+		case err == nil || errors.Is(err, io.EOF) && len(text.last) > 0:
+			l.add(n, string(text.last), gang)
+			text = redrawn{last: text.last[:0]}
 			n++
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
@@ -57,6 +58,29 @@ func Read(r io.Reader, gang bool) (Log, error) {
 	}
 }
 
+// redrawn is a line that a program may draw anew, as progress bars do: it goes back by
+// a carriage return, and what it writes then replaces what was there.
+type redrawn struct {
+	last []byte // what stands there now, as far as it is kept
+	back bool   // the next byte replaces it
+}
+
+func (d *redrawn) write(part []byte) {
+	if text := bytes.TrimRight(part, "\r"); len(text) > 0 {
+		if i := bytes.LastIndexByte(text, '\r'); i >= 0 {
+			text, d.back = text[i+1:], true
+		}
+		if d.back {
+			d.last, d.back = d.last[:0], false
+		}
+		d.last = append(d.last, text[:min(len(text), max(keptText-len(d.last), 0))]...)
+	}
+	d.back = d.back || bytes.HasSuffix(part, []byte("\r"))
+}
+
+// escapeRE is a terminal's colours and movements.
+var escapeRE = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]`)
+
 func (l Log) add(number int, text string, gang bool) {
 	worker := 0
 	if gang {
@@ -66,7 +90,7 @@ func (l Log) add(number int, text string, gang bool) {
 			worker, text = i, rest
 		}
 	}
-	text = strings.ToValidUTF8(text, "\uFFFD")
+	text = escapeRE.ReplaceAllLiteralString(strings.ToValidUTF8(text, "\uFFFD"), "")
 	lines := l.workers[worker]
 	if len(lines) >= 2*keptLines {
 		lines = append(lines[:0], lines[len(lines)-keptLines:]...)
@@ -88,41 +112,171 @@ func (l Log) notANumber() (first Line, found bool) {
 	return first, found
 }
 
-// traceback is the last Python traceback among lines: the place in the user's
-// own code, if there is one, and the exception.
+// traceback of Python: the place in the user's own code, if there is one, and the
+// exception. The lines are without the label that a launcher puts before them.
 type traceback struct {
+	begin     int    // the index of its first line
+	label     string // before each of its lines, such as "[rank1]: "
 	frame     []Line // the file's line and the code's
 	exception Line
+	relayed   bool // of a process, whose launcher says only that it failed
 }
 
 var (
-	frameRE     = regexp.MustCompile(`^\s*File "([^"]+)", line \d+`)
-	exceptionRE = regexp.MustCompile(`^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failed|Timeout|Iteration)|[a-z_]\w*(?:\.\w+)*\.[A-Z]\w*)(?::|$)`)
+	frameRE = regexp.MustCompile(`^\s*File "([^"]+)", line \d+`)
+	// What Python prints of an exception: the name of its class, with the module if it
+	// is not the script's, and the message.
+	exceptionRE = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_]*(?:\.(?:[\p{L}_][\p{L}\p{N}_]*|<locals>))*(?:: |:?$)`)
+	// Names that are an exception's wherever they stand in the lines after a traceback.
+	customaryRE = regexp.MustCompile(`^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Failed|Timeout|Iteration)|[a-z_]\w*(?:\.\w+)*\.[A-Z]\w*)(?::|$)`)
 	attemptRE   = regexp.MustCompile(`File "[^"]*/att_[^/"]+/(?:work|m\d+)/`) // where an attempt's source lies
 	libraryRE   = regexp.MustCompile(`/(site-packages|dist-packages)/|/lib/python3|^<frozen|^<string>`)
+	// What launchers raise when a process that they started has failed, which said why
+	// itself: torchrun, and accelerate, whose words other programs use as well.
+	childRE   = regexp.MustCompile(`^(?:[\w.]+\.)?ChildFailedError\b`)
+	commandRE = regexp.MustCompile(`^(?:subprocess\.)?CalledProcessError: `)
 )
 
-func lastTraceback(lines []Line) (t traceback, found bool) {
+const (
+	tracebackMark = "Traceback (most recent call last)"
+	groupMark     = "Exception Group "
+	causeMark     = "The above exception was the direct cause of the following exception"
+)
+
+// lastTraceback is the one that ended the program: the last of the log. Where a launcher
+// only says that a process has failed, it is that of the process; of several processes,
+// that of one which did not merely lose the others.
+func lastTraceback(lines []Line) (last traceback, found bool) {
+	relayed, fallback := false, false
 	for i, tries := len(lines)-1, 0; i >= 0 && tries < maxTracebacks; i-- {
-		if !strings.HasPrefix(strings.TrimSpace(lines[i].Text), "Traceback (most recent call last)") {
+		if !strings.Contains(lines[i].Text, tracebackMark) {
 			continue
 		}
 		tries++
-		t = traceback{}
-		for at, end := i+1, min(len(lines), i+400); at < end; at++ {
-			if m := frameRE.FindStringSubmatch(lines[at].Text); m != nil {
-				if !libraryRE.MatchString(m[1]) {
-					t.frame = lines[at:min(at+2, end)]
-				}
+		t, ok := tracebackAt(lines, i)
+		switch {
+		case !ok:
+		case !found:
+			last, found = t, true
+			if childRE.MatchString(t.exception.Text) || commandRE.MatchString(t.exception.Text) && follows(lines, t) {
+				relayed = true
 				continue
 			}
-			if exceptionRE.MatchString(lines[at].Text) {
-				t.exception = lines[at]
+			return last, true
+		case relayed && !childRE.MatchString(t.exception.Text):
+			if t.relayed = true; !lostPeer(t.exception.Text) {
 				return t, true
+			}
+			if !fallback {
+				last, fallback = t, true
 			}
 		}
 	}
+	return last, found
+}
+
+// follows reports that a traceback stands directly behind the end of another.
+func follows(lines []Line, t traceback) bool {
+	at := t.before(lines)
+	for i := at; i >= 0 && i > at-400; i-- {
+		if strings.Contains(lines[i].Text, tracebackMark) {
+			earlier, ok := tracebackAt(lines, i)
+			return ok && earlier.exception.Number == lines[at].Number
+		}
+	}
+	return false
+}
+
+// before is the index of the last line before a traceback that is not empty, -1 without one.
+func (t traceback) before(lines []Line) int {
+	i := t.begin - 1
+	for i >= 0 && strings.TrimSpace(strings.TrimPrefix(lines[i].Text, strings.TrimRight(t.label, " "))) == "" {
+		i--
+	}
+	return i
+}
+
+// cause is the exception that t was raised from, by Python's own words between the two.
+func (t traceback) cause(lines []Line) (traceback, bool) {
+	at := t.before(lines)
+	if at < 0 || !strings.Contains(lines[at].Text, causeMark) {
+		return traceback{}, false
+	}
+	for i := at - 1; i >= 0 && i > at-400; i-- {
+		if strings.Contains(lines[i].Text, tracebackMark) {
+			return tracebackAt(lines, i)
+		}
+	}
+	return traceback{}, false
+}
+
+// tracebackAt reads the traceback that begins in a line. What stands before its first
+// words is the label of each of its lines, or is only there because a progress bar has
+// not ended its own.
+func tracebackAt(lines []Line, i int) (traceback, bool) {
+	label, _, _ := strings.Cut(lines[i].Text, tracebackMark)
+	if outer, ok := strings.CutSuffix(label, groupMark); ok { // "  + Exception Group Traceback", then "  | File"
+		label = strings.Replace(outer, "+ ", "| ", 1)
+	}
+	if t, ok := labelled(lines, i, label); ok || label == "" {
+		return t, ok
+	}
+	return labelled(lines, i, "")
+}
+
+func labelled(lines []Line, i int, label string) (traceback, bool) {
+	t := traceback{begin: i, label: label}
+	inside := true // the line before is part of the traceback
+	end := min(len(lines), i+400)
+	for at := i + 1; at < end; at++ {
+		text, ok := strings.CutPrefix(lines[at].Text, label)
+		if !ok || text == "" {
+			continue
+		}
+		if strings.Contains(text, tracebackMark) {
+			return t, false
+		}
+		line := lines[at]
+		line.Text = text
+		if m := frameRE.FindStringSubmatch(text); m != nil {
+			if !libraryRE.MatchString(m[1]) {
+				t.frame = []Line{line}
+				if code, ok := next(lines[:end], at, label); ok {
+					t.frame = append(t.frame, code)
+				}
+			}
+			inside = true
+			continue
+		}
+		if strings.HasPrefix(text, " ") {
+			inside = true
+			continue
+		}
+		if customaryRE.MatchString(text) {
+			t.exception = line
+			return t, true
+		}
+		if inside && exceptionRE.MatchString(text) {
+			// Another process may write in between: its line is before a frame.
+			if after, ok := next(lines[:end], at, label); !ok || !frameRE.MatchString(after.Text) {
+				t.exception = line
+				return t, true
+			}
+		}
+		inside = false
+	}
 	return t, false
+}
+
+// next is the line after at that has a label, without it.
+func next(lines []Line, at int, label string) (Line, bool) {
+	for _, line := range lines[at+1:] {
+		if text, ok := strings.CutPrefix(line.Text, label); ok {
+			line.Text = text
+			return line, true
+		}
+	}
+	return Line{}, false
 }
 
 // place is the frame, with the file as it is called in the job's source.

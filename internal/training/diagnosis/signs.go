@@ -135,32 +135,53 @@ var signs = []sign{
 	{
 		name: "peer", class: Infrastructure, peer: true,
 		re:    regexp.MustCompile(`(Connection (?:reset|closed) by peer|Connection refused|Broken pipe|remote process exited or there was a network error|NCCL (?:WARN|error).{0,80}|socketProgress.{0,60}closed)`),
-		words: "the connection to another worker broke: %s",
-		hint:  "If it repeats, `falaj pool doctor` tries the network between the nodes.",
+		words: "a connection was refused or broke: %s",
+		hint:  "Between workers, `falaj pool doctor` tries the network of the nodes. Anything else: check that it runs, and that the job's network names it.",
 	},
 }
 
 // sign finds what a worker's log says: the first of the table, at its last line.
 func (l Log) sign(worker int) (sign, Line, bool) {
 	lines := l.workers[worker]
-	// What ended the program comes before what it mentioned on the way.
-	t, trace := lastTraceback(lines)
-	for _, s := range signs {
-		if trace && s.re.MatchString(t.exception.Text) {
-			return s, t.exception, true
+	// The exception that ended the program comes before all that it mentioned on the way,
+	// then what it was raised from.
+	last, trace := lastTraceback(lines)
+	for t, ok, steps := last, trace, 0; ok && steps < maxTracebacks; steps++ {
+		for _, s := range signs {
+			if s.re.MatchString(t.exception.Text) {
+				return s, t.exception, true
+			}
 		}
+		t, ok = t.cause(lines)
+	}
+	// What was said earlier the program survived, unless its exception only says that
+	// another process failed.
+	handled := 0
+	if trace && !childRE.MatchString(last.exception.Text) {
+		handled = last.exception.Number
 	}
 	for _, s := range signs {
 		if trace && !s.peer && s.class == "" {
 			continue // the traceback says what it was, and it was not this
 		}
+		if s.peer && last.relayed {
+			continue // the launcher's other processes lost the one that failed
+		}
 		for _, line := range slices.Backward(lines) {
+			if line.Number <= handled {
+				break
+			}
 			if s.re.MatchString(line.Text) {
 				return s, line, true
 			}
 		}
 	}
 	return sign{}, Line{}, false
+}
+
+// lostPeer reports what a worker says whose peers are gone.
+func lostPeer(exception string) bool {
+	return slices.ContainsFunc(signs, func(s sign) bool { return s.peer && s.re.MatchString(exception) })
 }
 
 // read puts into f what the culprit's log says; without a culprit, what any

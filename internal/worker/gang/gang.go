@@ -8,7 +8,6 @@
 package gang
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +19,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -42,7 +40,6 @@ const Mode = "gang"
 const (
 	sampleEvery = 2 * time.Second
 	maxSpec     = 16 << 20
-	maxLine     = 64 << 10
 )
 
 // worker is one member.
@@ -319,7 +316,7 @@ func (g *gang) code() int {
 	case worst.gravity() == 0:
 		return 0
 	case e.Failed != "":
-		g.out.write(worst.index, []byte(e.Failed+"\n"))
+		g.out.copy(worst.index, strings.NewReader(e.Failed+"\n"))
 		return 127
 	case e.Signal != 0:
 		return 128 + int(e.Signal)
@@ -386,18 +383,10 @@ type lines struct {
 	alone bool // one member: its lines are not numbered
 }
 
-func (l *lines) write(index int, line []byte) {
+func (l *lines) write(text []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.alone {
-		_, _ = l.w.Write(line)
-		return
-	}
-	b := append([]byte("["+strconv.Itoa(index)+"] "), line...)
-	if !bytes.HasSuffix(line, []byte("\n")) {
-		b = append(b, '\n')
-	}
-	_, _ = l.w.Write(b)
+	_, _ = l.w.Write(text)
 }
 
 // copy passes one member's output on; a line that does not end is cut.
@@ -406,25 +395,18 @@ func (l *lines) copy(index int, r io.Reader) {
 		_, _ = io.Copy(l.w, r)
 		return
 	}
-	b := make([]byte, maxLine)
+	b := make([]byte, protocol.MaxLine)
+	var text []byte
 	for n := 0; ; {
 		m, err := r.Read(b[n:])
 		n += m
-		for {
-			i := bytes.IndexByte(b[:n], '\n') + 1
-			if i == 0 && n == len(b) {
-				i = n
-			}
-			if i == 0 {
-				break
-			}
-			l.write(index, b[:i])
-			n = copy(b, b[i:n])
+		var taken int
+		text, taken = protocol.Numbered(text[:0], index, b[:n], err != nil)
+		if len(text) > 0 {
+			l.write(text)
 		}
+		n = copy(b, b[taken:n])
 		if err != nil {
-			if n > 0 {
-				l.write(index, b[:n])
-			}
 			return
 		}
 	}

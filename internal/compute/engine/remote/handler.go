@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
@@ -178,18 +179,18 @@ func answer(w http.ResponseWriter, status int, v any) error {
 
 // plainBody undoes the compression that Content-Encoding names.
 func plainBody(r *http.Request) (io.Reader, error) {
-	switch e := r.Header.Get("Content-Encoding"); e {
-	case "", "identity":
-		return r.Body, nil
-	case "gzip":
+	kind, err := coding.Of(r.Header.Get("Content-Encoding"), coding.Gzip)
+	switch {
+	case err != nil:
+		return nil, err
+	case kind == coding.Gzip:
 		z, err := gzip.NewReader(r.Body)
 		if err != nil {
 			return nil, fault.New(fault.Invalid, "the stream is not gzip: %w", err)
 		}
 		return z, nil
-	default:
-		return nil, fault.New(fault.Unsupported, "content encoding %.40q is not known", e)
 	}
+	return r.Body, nil
 }
 
 // serveMount streams a mount. The status is decided by its first byte.
@@ -199,7 +200,7 @@ func (h *Hub) serveMount(w http.ResponseWriter, r *http.Request, id string, s se
 		return err
 	}
 	defer done()
-	out := &stream{w: w, ctx: r.Context(), zip: strings.Contains(r.Header.Get("Accept-Encoding"), "gzip")}
+	out := &stream{w: w, ctx: r.Context(), zip: coding.Accepted(r.Header.Get("Accept-Encoding"), coding.Gzip) == coding.Gzip}
 	err = h.mount(id, s, n, out)
 	if err == nil {
 		err = out.close()

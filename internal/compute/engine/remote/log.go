@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,10 +9,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
 // joined is the one log of all members. Of a gang, each line has "[i] " before
@@ -39,9 +38,6 @@ type joined struct {
 
 // A record of the index.
 const recordSize = 24
-
-// maxLine bytes without an end of line are a line.
-const maxLine = 64 << 10
 
 func openLog(dir string, members int, limit int64) (*joined, error) {
 	l := &joined{gang: members > 1, limit: limit * int64(min(members, 16)), reached: make([]int64, members), changed: make(chan struct{})}
@@ -97,12 +93,12 @@ func (l *joined) append(member int, offset int64, b []byte, last bool) (int64, e
 	b = b[at-offset:]
 	text, taken := b, len(b)
 	if l.gang {
-		text, taken = prefixed(member, b, last)
+		text, taken = protocol.Numbered(nil, member, b, last)
 	}
 	if taken == 0 {
 		return at, nil
 	}
-	if l.size+int64(len(text)) > l.limit+maxLine && !l.full {
+	if l.size+int64(len(text)) > l.limit+protocol.MaxLine && !l.full {
 		l.full = true
 		text = []byte("\n[falaj: the log ends here, at its limit]\n")
 	} else if l.full { // it is dropped; nor does the index grow for it
@@ -124,30 +120,6 @@ func (l *joined) append(member int, offset int64, b []byte, last bool) (int64, e
 	close(l.changed)
 	l.changed = make(chan struct{})
 	return l.reached[member], nil
-}
-
-// prefixed puts "[i] " before each line; taken is how many bytes of b that were.
-func prefixed(member int, b []byte, last bool) (text []byte, taken int) {
-	prefix := "[" + strconv.Itoa(member) + "] "
-	for taken < len(b) {
-		line := b[taken:]
-		n := bytes.IndexByte(line, '\n') + 1
-		switch {
-		case n > 0 && n <= maxLine:
-		case n > maxLine || len(line) >= maxLine:
-			n = maxLine
-		case !last:
-			return text, taken
-		default:
-			n = len(line)
-		}
-		text = append(append(text, prefix...), line[:n]...)
-		if line[n-1] != '\n' {
-			text = append(text, '\n')
-		}
-		taken += n
-	}
-	return text, taken
 }
 
 func (l *joined) offset(member int) int64 {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
 // TestLogSurvives: whatever is sent twice, late or never acknowledged, and
@@ -107,9 +109,9 @@ func TestLongLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.close()
-	long := strings.Repeat("x", 3*maxLine+10)
+	long := strings.Repeat("x", 3*protocol.MaxLine+10)
 	reached, err := l.append(1, 0, []byte(long), false)
-	if err != nil || reached != 3*maxLine {
+	if err != nil || reached != 3*protocol.MaxLine {
 		t.Errorf("reached %d: %v", reached, err)
 	}
 	if reached, err = l.append(1, reached, []byte(long[reached:]+"\nnext\n"), false); err != nil || reached != int64(len(long))+6 {

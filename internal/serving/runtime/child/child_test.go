@@ -678,7 +678,9 @@ func liar(in io.Reader, out io.Writer) error {
 // is no model.
 func TestLiar(t *testing.T) {
 	of := func(outputs ...runtime.Spec) string {
-		return say(func(w *writer) { w.loaded(runtime.Metadata{Outputs: outputs}) })
+		return say(func(w *writer) {
+			w.loaded(runtime.Metadata{Inputs: []runtime.Spec{{Name: "in", Datatype: runtime.FP32}}, Outputs: outputs})
+		})
 	}
 	x := runtime.Spec{Name: "x", Datatype: runtime.FP32}
 	for name, said := range map[string]string{
@@ -703,7 +705,7 @@ func TestLiar(t *testing.T) {
 		})
 	}
 	s := load(t, &launcher{what: "liar"}, of(x))
-	if m := s.Metadata(); len(m.Inputs) != 0 || len(m.Outputs) != 1 || m.Outputs[0].Name != "x" || m.Outputs[0].Shape != nil {
+	if m := s.Metadata(); len(m.Inputs) != 1 || len(m.Outputs) != 1 || m.Outputs[0].Name != "x" || m.Outputs[0].Shape != nil {
 		t.Errorf("%+v", m)
 	}
 }

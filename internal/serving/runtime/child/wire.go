@@ -326,10 +326,7 @@ func (r *reader) loaded() (m runtime.Metadata, err error) {
 		if m.Outputs, err = r.specs(); err != nil {
 			return m, err
 		}
-		if m.Validate() != nil {
-			return m, errors.New("metadata that no model has")
-		}
-		return m, nil
+		return m, m.Validate()
 	case kindFault:
 		if _, err := r.number(0); err != nil {
 			return m, err

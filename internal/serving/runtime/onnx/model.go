@@ -72,7 +72,7 @@ func spec(role string, p onnxfile.Port) (serving.Spec, error) {
 			WithHint("Run onnx.shape_inference.infer_shapes over the model and save it again.")
 	case p.Kind != onnxfile.Dense:
 		return s, fault.New(fault.Unsupported, "%s %q is not a tensor but a map, a sequence or the like, which the Open Inference Protocol has no form for", role, s.Name).
-			WithHint("For scikit-learn classifiers convert with options={'zipmap': False}.")
+			WithHint("Convert classifiers without ZipMap: options={'zipmap': False} of skl2onnx, zipmap=False of onnxmltools for LightGBM; CatBoost has no such option: remove the last node, ZipMap, and make its input the output.")
 	case s.Datatype == "":
 		return s, fault.New(fault.Unsupported, "%s %q is a tensor of element type %d, which the Open Inference Protocol has no form for", role, s.Name, p.Element).
 			WithHint("Cast it to float32 or to an integer in the model.")

@@ -2,6 +2,7 @@ package onnx
 
 import (
 	"bytes"
+	"errors"
 	"math"
 	"os"
 	"slices"
@@ -53,6 +54,29 @@ func inDirectoryOfKeys(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return lib
+}
+
+// TestTooNew: a model that is newer than the library is refused with what to do.
+func TestTooNew(t *testing.T) {
+	for text, hint := range map[string]bool{
+		"Unsupported model IR version: 99, max supported IR version: 13": true,
+		"ONNX Runtime only *guarantees* support for models stamped with official released onnx opset versions. Opset 28 is under development and support for this is limited.": true,
+		"Fatal error: Own(1) is not a registered function/op": false,
+	} {
+		err := unrunnable("1.32.0", errors.New(text))
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), text) || (fault.HintOf(err) != "") != hint {
+			t.Errorf("%s: %v, %q", text, err, fault.HintOf(err))
+		}
+	}
+	// By the library that is there: a model of a version that no library has.
+	newer := slices.Concat(plain(), count(1, 99)) // of a field that is there twice, the last
+	s, err := New(library(t)).Load(t.Context(), newer, serving.Options{})
+	if err == nil {
+		_ = s.Close()
+	}
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "opset_version") {
+		t.Errorf("%v, %q", err, fault.HintOf(err))
+	}
 }
 
 // TestDataElsewhere puts a tensor with data in another file wherever a model can

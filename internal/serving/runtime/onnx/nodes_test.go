@@ -109,6 +109,8 @@ func reason(name string, err error) string {
 		return err.Error()
 	case errors.Is(err, errContradicts):
 		return err.Error()
+	case strings.Contains(err.Error(), "the model has no inputs"):
+		return "no request can ask it: the model has no inputs"
 	case fault.Is(err, fault.Unsupported):
 		return "no form in the protocol: " + err.Error()
 	}

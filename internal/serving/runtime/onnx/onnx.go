@@ -142,7 +142,7 @@ func (r *Runtime) wait(ctx context.Context, of content, m *shared, limit time.Du
 		case outOfMemory(m.err):
 			err = fault.New(fault.Exhausted, "no memory to load the model: %w", m.err)
 		default:
-			err = fault.New(fault.Invalid, "not a model that ONNX Runtime %s can run: %w", opened.version, m.err)
+			err = unrunnable(opened.version, m.err)
 		}
 	case <-timer.C:
 		err = serving.Late(limit)
@@ -152,6 +152,19 @@ func (r *Runtime) wait(ctx context.Context, of content, m *shared, limit time.Du
 	r.leave(of, m)
 	return nil, err
 }
+
+// unrunnable is why the library does not load a model, and what to do when the model is
+// newer than the library.
+func unrunnable(version string, why error) error {
+	err := fault.New(fault.Invalid, "not a model that ONNX Runtime %s can run: %w", version, why)
+	if tooNewRE.MatchString(why.Error()) {
+		return err.WithHint("Export it for an older operator set (opset_version=17 of torch.onnx.export, target_opset of skl2onnx), or convert it: onnx.version_converter.convert_version(model, 17), with model.ir_version = 10.")
+	}
+	return err
+}
+
+// tooNewRE is what the library says of the version of a file's format, and of operators.
+var tooNewRE = regexp.MustCompile(`(?i)unsupported model IR version|is under development and support for this is limited|only \*?guarantees\*? support for models stamped|Opset \d+ is .*not supported|maximum (?:supported )?opset`)
 
 // use begins a use of what is loaded, or begins to load it.
 func (r *Runtime) use(of content, load func() (*native, *failure)) *shared {

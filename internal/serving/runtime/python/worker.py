@@ -15,10 +15,11 @@ import importlib.util
 import json
 import math
 import os
+import re
 import struct
 import sys
 
-MAX_PORTS, MAX_NAME, MAX_RANK, MAX_ELEMENTS = 4096, 4096, 32, 1 << 28
+MAX_PORTS, MAX_NAME, MAX_RANK, MAX_ELEMENTS = 1024, 1024, 32, 1 << 28  # as serving/runtime has them
 MAX_TEXT, MAX_REQUEST, MAX_ANSWER = 8 << 10, 1 << 32, 512 << 20
 MAX_MODEL = 1 << 40
 
@@ -353,6 +354,7 @@ class Estimator:
         if not callable(getattr(self.model, "predict", None)):
             raise Refused("invalid", "the model is a %s, which has no predict" % type(self.model).__name__, "Put a predict.py beside MLmodel.")
         self.columns = None  # names of the table that it was trained on
+        self.dates = set()  # inputs that are datetime columns
         if hasattr(self.model, "feature_names_in_"):
             self.columns = [str(c) for c in self.model.feature_names_in_]
         specs = declared_in(path)
@@ -364,7 +366,7 @@ class Estimator:
                           "Give the output that predict answers another name.")
         if len(self.predicted) > 1:
             try:  # a row of zeros says how many it gives
-                said = self.model.predict(self.table({s.name: zeros(s) for s in self.inputs}))
+                said = self.model.predict(self.table(self.zeros()))
             except Exception:  # it does not take it; then it is seen when it is asked
                 return
             self.columns_of(said)
@@ -402,9 +404,11 @@ class Estimator:
             if kind is None or min(shape, default=0) < -1:
                 raise ValueError("%s is of %s and the shape %s" % (name, t["dtype"], shape))
             return Spec(name, kind, shape)
-        of = {"boolean": "BOOL", "integer": "INT32", "long": "INT64", "float": "FP32", "double": "FP64", "string": "BYTES", "binary": "BYTES"}
+        of = {"boolean": "BOOL", "integer": "INT32", "long": "INT64", "float": "FP32", "double": "FP64", "string": "BYTES", "binary": "BYTES", "datetime": "BYTES"}
         if p["type"] not in of:
             raise ValueError("column %s is a %s" % (name, p["type"]))
+        if p["type"] == "datetime":
+            self.dates.add(name)
         return Spec(name, of[p["type"]], [-1])
 
     def gives(self):
@@ -420,7 +424,7 @@ class Estimator:
             return out
         kind, shape = "FP64", [-1]
         try:  # a row of zeros says how many it gives
-            said = np.asarray(self.model.predict(self.table({s.name: zeros(s) for s in self.inputs})))
+            said = np.asarray(self.model.predict(self.table(self.zeros())))
             kind, shape = datatype_of(said.dtype) or kind, [-1, *said.shape[1:]]
         except Exception:  # it does not take it; then it is a number for each row
             pass
@@ -429,8 +433,8 @@ class Estimator:
     def table(self, inputs):
         """What predict takes: an array of one tensor, a table of columns."""
         values = [inputs[s.name] for s in self.inputs]
-        values = [v if v.dtype != object else texts(v) for v in values]
         names = [s.name for s in self.inputs]
+        values = [v if v.dtype != object else dates(n, texts(v)) if n in self.dates else texts(v) for n, v in zip(names, values)]
         if len(values) == 1 and (values[0].ndim != 1 or self.inputs[0].shape is None or len(self.inputs[0].shape) > 1):
             x = values[0]
             if self.columns is None or x.ndim != 2 or x.shape[1] != len(self.columns):
@@ -444,6 +448,8 @@ class Estimator:
         frame = data_frame()
         if frame is not None:
             return frame(dict(zip(names, values)))
+        if 0 < sum(v.dtype.kind == "M" for v in values) < len(values):
+            raise Refused("invalid", "a table of dates and others needs pandas", "Add pandas to the environment's requirements.")
         if any(v.dtype == object for v in values):
             return np.stack([v.astype(object) for v in values], axis=1)
         return np.stack(values, axis=1)
@@ -460,6 +466,11 @@ class Estimator:
         return {name: out[name] for name in wanted}
 
 
+    def zeros(self):
+        """A row of zeros, of which dates are the first of Unix."""
+        return {s.name: zeros(s) if s.name not in self.dates else np.full(zeros(s).shape, b"1970-01-01", object) for s in self.inputs}
+
+
 def zeros(s):
     value = np.zeros([1 if d < 0 else d for d in (s.shape if s.shape is not None else [1])], dtype_of(s.datatype))
     return value if s.datatype != "BYTES" else np.full(value.shape, b"", object)
@@ -469,6 +480,26 @@ def texts(value):
     out = np.empty(value.size, object)
     out[:] = [w.decode("utf-8", "replace") if isinstance(w, bytes) else w for w in value.flat]
     return out.reshape(value.shape)
+
+
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?)?Z?")
+
+
+def dates(name, value):
+    """Texts in ISO 8601 as datetime64[ns], which MLflow's datetime columns are; NaT is a missing one."""
+    out = np.empty(value.shape, "datetime64[ns]")
+    for i, word in enumerate(value.flat):
+        try:
+            if word != "NaT" and not DATE.fullmatch(word):
+                raise ValueError
+            date = np.datetime64(word.rstrip("Z"))
+            out.flat[i] = date
+            if word != "NaT" and out.flat[i].astype(date.dtype) != date:  # numpy is silent about what nanoseconds cannot hold
+                raise ValueError
+        except ValueError:
+            raise Refused("invalid", "input %.100s, element %d is no date" % (name, i),
+                          "Write dates as 2026-02-03 or 2026-02-03T10:30:00.5, from 1678 to 2261 and in UTC instead of another zone; NaT is a missing one.", "it is %.80r" % word)
+    return out
 
 
 def data_frame():
@@ -563,9 +594,26 @@ def yaml_of(text):
                     value += " " + more
             if not closed(value):
                 raise Refused("invalid", "MLmodel has a text that does not end")
-            value = value[1:-1].replace("''", "'") if value[0] == "'" else json.loads(value.replace("\\x", "\\u00"))
+            value = value[1:-1].replace("''", "'") if value[0] == "'" else unescaped(value[1:-1])
         into[key.strip("'\"")] = value
     return root
+
+
+ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
+ESCAPED = {"0": "\0", "a": "\a", "b": "\b", "t": "\t", "\t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "e": "\x1b", " ": " ", '"': '"', "/": "/",
+           "\\": "\\", "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
+
+
+def unescaped(text):
+    """The text of a double-quoted scalar of YAML 1.1 (5.7), and of JSON, whose pairs of surrogates are one letter."""
+
+    def one(m):
+        code = m[1] or m[2] or m[3]
+        if code is None and m[4] not in ESCAPED or code and int(code, 16) > 0x10FFFF:
+            raise Refused("invalid", "MLmodel has the escape %.20s, which YAML has not" % m[0])
+        return chr(int(code, 16)) if code else ESCAPED[m[4]]
+
+    return ESCAPE.sub(one, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def closed(value):

@@ -220,9 +220,9 @@ func (c *calls) infer(ctx context.Context, m model, id string, inputs []runtime.
 
 // read takes an answer's tensors out of the message, whose memory they may keep.
 func read(m *inference.ModelInferResponse) (answer, error) {
-	a := answer{id: m.GetId(), model: m.GetModelName(), version: m.GetModelVersion(), outputs: make([]runtime.Tensor, 0, min(len(m.GetOutputs()), maxPorts))}
+	a := answer{id: m.GetId(), model: m.GetModelName(), version: m.GetModelVersion(), outputs: make([]runtime.Tensor, 0, min(len(m.GetOutputs()), runtime.MaxPorts))}
 	raw := m.GetRawOutputContents()
-	if len(m.GetOutputs()) > maxPorts || len(raw) > 0 && len(raw) != len(m.GetOutputs()) {
+	if len(m.GetOutputs()) > runtime.MaxPorts || len(raw) > 0 && len(raw) != len(m.GetOutputs()) {
 		return a, &failure{Garbled}
 	}
 	for i, o := range m.GetOutputs() {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/serving/inference"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
@@ -102,7 +103,7 @@ func (p *pages) ask(ctx context.Context, method, path string, limit int64, body 
 		return nil, 0, broken(ctx)
 	case int64(len(b)) > limit:
 		return nil, 0, &failure{Busy}
-	case resp.Header.Get("Content-Encoding") != "":
+	case !plain(resp.Header):
 		return nil, 0, &failure{Garbled}
 	}
 	split = -1
@@ -207,7 +208,7 @@ func (f *few[T]) UnmarshalJSON(b []byte) error {
 	}
 	for d.More() {
 		var v T
-		if len(*f) == maxPorts {
+		if len(*f) == runtime.MaxPorts {
 			return &failure{Garbled}
 		}
 		if err := d.Decode(&v); err != nil {
@@ -375,4 +376,10 @@ func flat[T any](data []byte, n int) ([]T, error) {
 			out = append(out, v)
 		}
 	}
+}
+
+// plain reports whether an answer is in no coding: Go's client has undone the one it asked for.
+func plain(h http.Header) bool {
+	_, err := coding.Of(h.Get("Content-Encoding"))
+	return err == nil
 }

@@ -107,24 +107,23 @@ func reasonOf(err error) Reason {
 
 // Limits of what a server says of a model.
 const (
-	maxPorts    = 256
 	maxVersions = 10_000
-	maxName     = 256
+	maxText     = 256
 	maxTold     = 4 << 20 // bytes
 )
 
 // believable refuses a description that is none.
 func believable(m runtime.Metadata, versions []string) (runtime.Metadata, []string, error) {
-	bad := len(m.Inputs) > maxPorts || len(m.Outputs) > maxPorts || len(versions) > maxVersions
+	bad := len(m.Inputs) > runtime.MaxPorts || len(m.Outputs) > runtime.MaxPorts || len(versions) > maxVersions
 	for _, specs := range [][]runtime.Spec{m.Inputs, m.Outputs} {
 		for i, s := range specs {
-			bad = bad || len(s.Name) > maxName || len(s.Datatype) > maxName || len(s.Shape) > runtime.MaxRank
+			bad = bad || len(s.Name) > runtime.MaxName || len(s.Datatype) > maxText || len(s.Shape) > runtime.MaxRank
 			if s.Shape == nil {
 				specs[i].Shape = []int64{}
 			}
 		}
 	}
-	if len(m.Platform) > maxName || strings.ContainsFunc(m.Platform, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if len(m.Platform) > maxText || strings.ContainsFunc(m.Platform, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		m.Platform = ""
 	}
 	if bad {

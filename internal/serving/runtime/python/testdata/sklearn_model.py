@@ -8,7 +8,7 @@ import sys
 import numpy as np
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 MLMODEL = """artifact_path: model
 flavors:
@@ -45,7 +45,7 @@ def write(name, model, signature="", outputs=None):
         with open(os.path.join(directory, "falaj.json"), "w") as f:
             json.dump({"inputs": [{"name": "X", "datatype": "FP64", "shape": [-1, 4]}],
                        "outputs": [{"name": n, "datatype": d, "shape": s} for n, d, s in outputs]}, f)
-    with open(os.path.join(directory, "MLmodel"), "w") as f:
+    with open(os.path.join(directory, "MLmodel"), "w", encoding="utf-8") as f:
         f.write(MLMODEL % signature)
     with open(os.path.join(directory, "model.pkl"), "wb") as f:
         pickle.dump(model, f)
@@ -80,8 +80,22 @@ write("named", plane, outputs=[("east", "FP64", [-1]), ("north", "FP64", [-1, 1]
 write("renamed", classifier, outputs=[("probabilities", "FP64", [-1, 2]), ("late", "INT64", [-1])])
 write("too many", line, outputs=[("a", "FP64", [-1]), ("b", "FP64", [-1])])
 write("too few", plane, outputs=[("a", "FP64", [-1]), ("b", "FP64", [-1]), ("c", "FP64", [-1])])
+# As YAML writes what is not ASCII, with an escape of each kind; and a column of dates.
+dated = r"""signature:
+  inputs: "[{\"type\": \"datetime\", \"name\": \"\U0001F4C5 \x64ay \u00e9\", \"required\": true}]"
+  outputs: null
+metadata:
+  note: "\U0001F600\ud83d\ude00 \e\0\_\N\a\/\t"
+  smile: 😀 # as it is
+"""
+as_dates = FunctionTransformer(np.asarray, kw_args={"dtype": "datetime64[ns]"})
+as_numbers = FunctionTransformer(np.asarray, kw_args={"dtype": "int64"})
+days = np.array(["1970-01-01", "2026-02-03T10:30", "2026-09-10T00:00:00.123456789", "1677-09-22"], "datetime64[ns]").reshape(-1, 1)
+season = make_pipeline(as_dates, as_numbers, LinearRegression()).fit(days, [1.0, 2.0, 4.0, 9.0])
+write("dated", season, dated)
+write("escaped", line, 'metadata:\n  note: "\\q"\n')
 write("improbable", line, outputs=[("variable", "FP64", [-1]), ("probabilities", "FP64", [-1, 2])])
 json.dump({
     "x": ask.tolist(), "label": classifier.predict(ask).tolist(), "probabilities": classifier.predict_proba(ask).tolist(),
-    "words": words.predict(ask).tolist(), "wordsof": words.predict_proba(ask).tolist(), "line": line.predict(ask).tolist(), "plane": plane.predict(ask).tolist(),
+    "words": words.predict(ask).tolist(), "wordsof": words.predict_proba(ask).tolist(), "line": line.predict(ask).tolist(), "seasons": season.predict(days).tolist(), "plane": plane.predict(ask).tolist(),
 }, sys.stdout)
