@@ -286,7 +286,7 @@ func (s *Service) turnBack(ctx context.Context, w Workload, why error) error {
 	s.cfg.Log.WarnContext(ctx, "a placed workload is queued again", slog.String("workload", string(w.ID)), slog.String("why", why.Error()))
 	return s.change(ctx, w.ID, Queued, func(ctx context.Context, tx *store.Tx, w *Workload) error {
 		if engine.Refused(why) {
-			w.refusedBy(why, s.now())
+			w.Refusals = w.refusedBy(why, s.now())
 		}
 		w.Pool, w.Placed, w.Nodes, w.Machine, w.Zone, w.Passed, w.PlacedAt = "", 0, nil, "", "", nil, time.Time{}
 		return s.save(ctx, tx, w)

@@ -12,7 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-var noSuchNodes = engine.Refuse(fault.New(fault.Invalid, "sbatch refused: Requested node configuration is not available").WithHint("See the pool."))
+var errNoSuchNodes = engine.Refuse(fault.New(fault.Invalid, "sbatch refused: Requested node configuration is not available").WithHint("See the pool."))
 
 // TestRefusedStart: a workload that an engine refuses to start waits again, and another
 // of its pools comes first.
@@ -21,7 +21,7 @@ func TestRefusedStart(t *testing.T) {
 	if _, _, err := w.ApplyPool(t.Context(), "other", compute.PoolSpec{Engine: "local", PricePerHour: 1}); err != nil {
 		t.Fatal(err)
 	}
-	w.engine.FailNext(fault.Wrap(noSuchNodes, "starting on hpc"))
+	w.engine.FailNext(fault.Wrap(errNoSuchNodes, "starting on hpc"))
 	w.Start(t.Context())
 	w.submit(t, compute.Request{ID: "att_1"})
 	w.awaitStart(t)
@@ -45,7 +45,7 @@ func TestRefusedEverywhere(t *testing.T) {
 	})
 	w.submit(t, compute.Request{ID: "att_1"})
 	for _, wait := range []time.Duration{time.Minute, 2 * time.Minute} {
-		w.engine.FailNext(noSuchNodes)
+		w.engine.FailNext(errNoSuchNodes)
 		w.Start(t.Context())
 		until := w.refused(t, "att_1")
 		if got := until.Sub(w.cfg.Now()); got != wait {

@@ -150,24 +150,27 @@ const (
 	lastRefusal  = time.Hour
 )
 
-// refusedBy adds a refusal of the workload's pool.
-func (w *Workload) refusedBy(why error, now time.Time) {
+// refusedBy is Refusals with one of the workload's pool.
+func (w Workload) refusedBy(why error, now time.Time) (all []Refusal) {
 	text := why.Error()
 	if hint := fault.HintOf(why); hint != "" {
 		text += " (" + hint + ")"
 	}
 	r := Refusal{Pool: w.Pool}
-	if i := slices.IndexFunc(w.Refusals, func(r Refusal) bool { return r.Pool == w.Pool }); i >= 0 {
-		r = w.Refusals[i]
-		w.Refusals = slices.Delete(w.Refusals, i, i+1)
+	for _, was := range w.Refusals {
+		if was.Pool == w.Pool {
+			r = was
+		} else {
+			all = append(all, was)
+		}
 	}
 	r.Why, r.Until = text, now.Add(min(firstRefusal<<min(r.Times, 10), lastRefusal))
 	r.Times++
-	w.Refusals = append(w.Refusals, r)
+	return append(all, r)
 }
 
 // refusals are those that hold now, for the scheduler, and when the first of them ends.
-func (w *Workload) refusals(now time.Time) (all map[string]string, until time.Time) {
+func (w Workload) refusals(now time.Time) (all map[string]string, until time.Time) {
 	for _, r := range w.Refusals {
 		if !r.Until.After(now) {
 			continue

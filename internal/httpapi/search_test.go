@@ -209,8 +209,13 @@ func TestSearchLineage(t *testing.T) {
 		path, coding string
 		want         int
 	}{
-		{reportPath, "X-GZIP", 201}, {reportPath, "br", 415}, {reportPath, "gzip, gzip", 415},
-		{"/api/v1/apply", "gzip", 415}, {"/api/v1/apply", "br", 415}, {"/api/2.0/mlflow/runs/create", "gzip", 415}, {"/iceberg/v1/namespaces", "gzip", 415},
+		{reportPath, "X-GZIP", 201},
+		{reportPath, "br", 415},
+		{reportPath, "gzip, gzip", 415},
+		{"/api/v1/apply", "gzip", 415},
+		{"/api/v1/apply", "br", 415},
+		{"/api/2.0/mlflow/runs/create", "gzip", 415},
+		{"/iceberg/v1/namespaces", "gzip", 415},
 	} {
 		if got := w.do(t, w.Secret, "POST", c.path, packed.String(), "Content-Encoding", c.coding, "Falaj-Project", "flights"); got.status != c.want {
 			t.Errorf("%s in %s: %+v", c.path, c.coding, got)

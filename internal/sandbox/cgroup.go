@@ -88,7 +88,7 @@ const groupPrefix = "falaj-"
 
 // group names the policy's groups: by its owner, so that SweepCgroups finds what a
 // killed owner left, and by its name.
-func (p Policy) group() string {
+func (p *Policy) group() string {
 	name := groupPrefix
 	if p.Owner != "" {
 		name += p.Owner + "-"
@@ -135,7 +135,7 @@ func quoted(path string) string {
 // wherever this process makes groups: its caller may have died before it recorded them.
 func RemoveNamedCgroups(name string) {
 	for _, base := range CgroupBases() {
-		dir := filepath.Join(base, Policy{Name: name}.group())
+		dir := filepath.Join(base, (&Policy{Name: name}).group())
 		if _, err := os.Stat(dir); name != "" && err == nil {
 			RemoveCgroups([]string{dir})
 		}

@@ -162,8 +162,8 @@ type Work struct {
 	Pools     []string        // only these pools; empty is any
 	// Refusals are pools that refused to start it, which are left alone for a while, with
 	// what they said.
-	Refusals map[string]string `json:",omitempty"`
-	Priority  int             // higher first
+	Refusals  map[string]string `json:",omitempty"`
+	Priority  int               // higher first
 	Submitted time.Time
 	NotBefore time.Time     // the zero time is at once
 	Because   string        // why not before, in words; empty is that it failed and is tried again

@@ -194,21 +194,22 @@ func (w *world) measure() []float64 {
 func (w *world) report(t *testing.T, measured [][]float64) {
 	t.Helper()
 	half := measured[len(measured)/2:]
-	text := "| what | at first | at last | a unit of work | the most |\n|---|---|---|---|---|\n"
+	var text strings.Builder
+	text.WriteString("| what | at first | at last | a unit of work | the most |\n|---|---|---|---|---|\n")
 	first, last := measured[0], measured[len(measured)-1]
 	for i, f := range figures {
 		by := slope(half, i+1)
-		text += fmt.Sprintf("| %s | %.0f | %.0f | %.3f | %g |\n", f.name, first[i+1], last[i+1], by, f.most)
+		fmt.Fprintf(&text, "| %s | %.0f | %.0f | %.3f | %g |\n", f.name, first[i+1], last[i+1], by, f.most)
 		if by > f.most {
 			t.Errorf("%s grow by %.3f with each unit of work, at most %g are explained", f.name, by, f.most)
 		}
 	}
-	t.Logf("%d units of work in %s\n%s", w.units, *lasts, text)
+	t.Logf("%d units of work in %s\n%s", w.units, *lasts, text.String())
 	if w.units < 20 {
 		t.Errorf("only %d units of work were done: the test tests nothing", w.units)
 	}
 	if *table != "" {
-		if err := os.WriteFile(*table, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(*table, []byte(text.String()), 0o600); err != nil {
 			t.Error(err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	"golang.org/x/text/encoding"
@@ -41,7 +42,7 @@ func (l *Layout) Validate() error {
 		return fault.New(fault.Invalid, "skip_lines: %d is not 0 to %d", l.SkipLines, maxSkipLines)
 	case l.Decimal != "" && l.Decimal != "." && l.Decimal != ",":
 		return fault.New(fault.Invalid, "decimal: %.10q is neither a point nor a comma", l.Decimal)
-	case !strings.Contains(",. '", l.Thousands) || len(l.Thousands) > 1:
+	case !slices.Contains([]string{"", ",", ".", " ", "'"}, l.Thousands):
 		return fault.New(fault.Invalid, "thousands: %.10q is no comma, point, space or apostrophe", l.Thousands)
 	case l.Thousands != "" && l.Thousands == l.point():
 		return fault.New(fault.Invalid, "thousands: %q is what stands before the fraction", l.Thousands).WithHint("Set decimal to the other one.")
