@@ -79,7 +79,7 @@ func parseJSONLines(body *bufio.Reader, req Request, sink Sink) (int64, error) {
 			break
 		}
 		line := in.at(begins(d))
-		switch _, err := d.ReadToken(); {
+		switch token, err := d.ReadToken(); {
 		case errors.Is(err, io.EOF) && !array:
 			return r.rows, r.end()
 		case err != nil && jsondoc.Located(err) == nil:
@@ -91,7 +91,12 @@ func parseJSONLines(body *bufio.Reader, req Request, sink Sink) (int64, error) {
 			if err != nil {
 				return 0, r.bad(line, "is not JSON: %v", jsondoc.Located(err))
 			}
-			return 0, r.bad(line, "is not a JSON object")
+			text := token.String()
+			if kind == jsontext.KindBeginArray { // its first element says more than a bracket
+				first, _ := d.ReadValue()
+				text += string(first)
+			}
+			return 0, r.bad(line, "is not a JSON object").WithData("%.80q", text)
 		}
 		if err := r.object(d, line); err != nil {
 			return 0, r.large(err, line)
