@@ -21,6 +21,9 @@ func OfList(t Type, elements []Value) (Value, error) {
 		if e.IsNull() || e.typ != t.Elem() {
 			return Value{}, fault.New(fault.Invalid, "element %d of a %s is %s", i+1, t, describeElement(e))
 		}
+		if _, ok := inYears(e); e.typ == Timestamp && !ok {
+			return Value{}, fault.New(fault.Invalid, "element %d of a %s is a timestamp whose year is not one of 1 to 9999", i+1, t)
+		}
 		b = e.canonical().append(b)
 	}
 	return ofPacked(t, len(elements), b)

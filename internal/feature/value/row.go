@@ -68,7 +68,7 @@ func AppendRow(dst []byte, values []Value) ([]byte, error) {
 			dst[flags+i/8] |= 1 << (i % 8)
 			continue
 		}
-		if v.typ == Timestamp && (v.Int() < MinInstant || v.Int() > MaxInstant) {
+		if _, ok := inYears(v); v.typ == Timestamp && !ok {
 			return dst, fault.New(fault.Invalid, "feature %d is a timestamp whose year is not one of 1 to 9999", i+1)
 		}
 		if len(v.str) > MaxString {
@@ -167,7 +167,11 @@ func decode(t Type, row []byte) (Value, []byte, bool) {
 		if len(row) < 8 {
 			return Value{}, nil, false
 		}
-		return Value{typ: t, bits: binary.LittleEndian.Uint64(row)}, row[8:], true
+		v := Value{typ: t, bits: binary.LittleEndian.Uint64(row)}
+		if _, ok := inYears(v); t == Timestamp && !ok {
+			return Value{}, nil, false
+		}
+		return v, row[8:], true
 	case Int32, Float32:
 		if len(row) < 4 {
 			return Value{}, nil, false

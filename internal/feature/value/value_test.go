@@ -49,7 +49,7 @@ func draw(t *rapid.T, typ Type) Value {
 	case Bool:
 		return OfBool(rapid.Bool().Draw(t, "bool"))
 	case Timestamp:
-		return OfMicros(rapid.Int64().Draw(t, "micros"))
+		return OfMicros(rapid.Int64Range(MinInstant, MaxInstant).Draw(t, "micros"))
 	default:
 		return OfString(string(rapid.SliceOf(rapid.Byte()).Draw(t, "string")))
 	}
@@ -138,6 +138,29 @@ func FuzzDecodeRow(f *testing.F) {
 			t.Errorf("%x decodes, and encodes to %x", packed, again)
 		}
 	})
+}
+
+// No row holds an instant that JSON cannot say, alone or in a list.
+func TestInstantsOutsideTheYears(t *testing.T) {
+	for _, c := range []struct {
+		micros int64
+		ok     bool
+	}{{MinInstant, true}, {MaxInstant, true}, {MinInstant - 1, false}, {MaxInstant + 1, false}, {math.MinInt64, false}, {math.MaxInt64, false}} {
+		v := OfMicros(c.micros)
+		if _, err := AppendRow(nil, []Value{v}); (err == nil) != c.ok || err != nil && !fault.Is(err, fault.Invalid) {
+			t.Errorf("a row with %d: %v", c.micros, err)
+		}
+		if _, err := OfList(ListOf(Timestamp, 2), []Value{OfMicros(0), v}); (err == nil) != c.ok || err != nil && !fault.Is(err, fault.Invalid) {
+			t.Errorf("a list with %d: %v", c.micros, err)
+		}
+		packed, err := AppendRow(nil, []Value{OfInt(c.micros)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := DecodeRow(packed, []Type{Timestamp}, make([]Value, 1)); (err == nil) != c.ok {
+			t.Errorf("the stored bytes of %d: %v", c.micros, err)
+		}
+	}
 }
 
 func TestRowLimits(t *testing.T) {
