@@ -39,6 +39,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -67,6 +68,10 @@ type Config struct {
 	AccessKey string
 	SecretKey string
 	CA        []byte // PEM that is trusted instead of the system's authorities
+	// Keys and Roots say what the keys and the authorities are now, for each request and
+	// each connection, instead of AccessKey, SecretKey and CA; nil is as these say.
+	Keys  func() (access, secret string)
+	Roots func() *x509.CertPool
 	PartSize  int64  // of the first parts of large objects; 0 is 16 MiB
 }
 
@@ -158,17 +163,25 @@ func dial(ctx context.Context, cfg Config) (*Driver, error) {
 			return nil, fault.New(fault.Invalid, "ca: there is no PEM certificate in it")
 		}
 	}
+	if cfg.Keys == nil {
+		cfg.Keys = func() (access, secret string) { return cfg.AccessKey, cfg.SecretKey }
+	}
 	d := &Driver{cfg: cfg, transport: &http.Transport{
 		DialContext: connect, TLSClientConfig: secure, TLSHandshakeTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: 2 * time.Minute, // the completion of a large upload takes a while
 		MaxIdleConnsPerHost:   32, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 1 << 20,
 		DisableCompression: true,
 	}}
+	if cfg.Roots != nil {
+		d.transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return connectTLS(ctx, network, address, secure, cfg.Roots())
+		}
+	}
 	if p := strings.Trim(cfg.Prefix, "/"); p != "" {
 		d.prefix = p + "/"
 	}
 	c, err := minio.NewCore(u.Host, &minio.Options{
-		Creds: credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, ""), Secure: u.Scheme == "https", Region: cfg.Region, Transport: d.transport,
+		Creds: credentials.New(&keys{now: cfg.Keys}), Secure: u.Scheme == "https", Region: cfg.Region, Transport: d.transport,
 		MaxRetries: tries, BucketLookup: minio.BucketLookupPath, // one host for every bucket
 	})
 	if err != nil {
@@ -183,6 +196,35 @@ func dial(ctx context.Context, cfg Config) (*Driver, error) {
 	return d, nil
 }
 
+// keys gives minio-go the keys that are in force.
+type keys struct {
+	now  func() (access, secret string)
+	mu   sync.Mutex
+	used [2]string
+}
+
+// Retrieve implements credentials.Provider.
+func (k *keys) Retrieve() (credentials.Value, error) {
+	access, secret := k.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.used = [2]string{access, secret}
+	return credentials.Value{AccessKeyID: access, SecretAccessKey: secret, SignerType: credentials.SignatureV4}, nil
+}
+
+// RetrieveWithCredContext implements credentials.Provider.
+func (k *keys) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value, error) {
+	return k.Retrieve()
+}
+
+// IsExpired implements credentials.Provider.
+func (k *keys) IsExpired() bool {
+	access, secret := k.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.used != [2]string{access, secret}
+}
+
 // patient is a connection on which nothing may stand still for long.
 type patient struct{ net.Conn }
 
@@ -194,6 +236,26 @@ func connect(ctx context.Context, network, address string) (net.Conn, error) {
 		return nil, err
 	}
 	return patient{c}, nil
+}
+
+// connectTLS connects to a server that one of the roots vouches for.
+func connectTLS(ctx context.Context, network, address string, secure *tls.Config, roots *x509.CertPool) (net.Conn, error) {
+	conn, err := connect(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	secure = secure.Clone()
+	secure.RootCAs = roots
+	if secure.ServerName, _, err = net.SplitHostPort(address); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	client := tls.Client(conn, secure)
+	if err := client.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return client, nil
 }
 
 // Read implements net.Conn.
@@ -232,6 +294,9 @@ func (d *Driver) look(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Ask asks for the bucket once, and for no longer than ctx. Error: fault.Unavailable.
+func (d *Driver) Ask(ctx context.Context) error { return d.look(ctx) }
 
 // Close ends the connections.
 func (d *Driver) Close() error {
