@@ -58,7 +58,11 @@ func classify(err error) error {
 	} else if lostConnection(err) {
 		return away(err)
 	}
-	return &fault.Error{Kind: kind, Message: text, Hint: hint, Err: err}
+	out := &fault.Error{Kind: kind, Message: text, Hint: hint, Err: err}
+	if kind == fault.Exhausted { // of a database, that is its disk
+		return out.WithCause(fault.ErrFull)
+	}
+	return out
 }
 
 // opening is classify for whoever starts the server, who is told the address.
@@ -108,7 +112,10 @@ func kindOf(err error) (fault.Kind, string) {
 		case "40":
 			return fault.Unavailable, "Too many writers changed the same rows; try again."
 		case "53":
-			return fault.Exhausted, "PostgreSQL is out of disk, memory or connections; nothing that was acknowledged is lost."
+			if pg.Code == "53100" { // disk_full
+				return fault.Exhausted, full
+			}
+			return fault.Unavailable, "PostgreSQL is out of memory or connections; try again, or raise max_connections."
 		case "08", "57":
 			return fault.Unavailable, "PostgreSQL is stopping or away; try again when it runs."
 		case "28", "3D":

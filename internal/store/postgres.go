@@ -121,7 +121,7 @@ func connectPostgres(c Config) (*pgx.ConnConfig, driver.Connector, error) {
 }
 
 func openPostgres(ctx context.Context, c Config) (_ *postgresDB, err error) {
-	_, connector, err := connectPostgres(c)
+	cfg, connector, err := connectPostgres(c)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func openPostgres(ctx context.Context, c Config) (_ *postgresDB, err error) {
 	}
 	p := &postgresDB{slots: newSlots(maxWriters), beats: sql.OpenDB(connector), quit: func() {}}
 	p.beats.SetMaxOpenConns(1)
-	p.pulse = newPulse(p.beats.PingContext, cmp.Or(c.Logger, slog.New(slog.DiscardHandler)))
+	p.pulse = newPulse(p.beats.PingContext, cmp.Or(c.Logger, slog.New(slog.DiscardHandler)).With(slog.String("host", cfg.Host)))
 	p.writes = bun.NewDB(pool(), pgdialect.New()).WithQueryHook(noteConflicts{})
 	p.reads = bun.NewDB(pool(), pgdialect.New()).WithQueryHook(noteConflicts{})
 	defer func() {
@@ -171,7 +171,7 @@ type PostgreSQL struct {
 	Encrypted  bool   // the connection
 	Verified   bool   // and the certificate was looked at
 	Here       bool   // it is on this machine
-	Conns      int    // connections that it takes from us
+	Conns      int    // connections that it takes, of all
 	number     int    // of the version
 	provider   string
 	fsync      string
@@ -182,8 +182,8 @@ type PostgreSQL struct {
 	otherOwner string // of a table of ours that is not ours
 }
 
-// maxConnections is how many connections a server has at most.
-const maxConnections = 2*maxWriters + 1
+// MaxConnections is how many connections to PostgreSQL a server has at most.
+const MaxConnections = 2*maxWriters + 1
 
 // ask reads what the server says.
 func ask(ctx context.Context, db *sql.DB) (is PostgreSQL, err error) {

@@ -19,6 +19,8 @@ const (
 	maxOutage = 5 * time.Second
 )
 
+// So a transaction that begins before an outage ends within beatEvery + maxOutage.
+
 // errAway is the error of everything that an outage stopped. It names no address: callers
 // are told it.
 var errAway = fault.New(fault.Unavailable, "the database does not answer").
@@ -81,6 +83,7 @@ func (p *pulse) run(ctx context.Context) {
 
 // beat asks once.
 func (p *pulse) beat(ctx context.Context) {
+	began := p.now()
 	bounded, cancel := context.WithTimeout(ctx, beatTime)
 	err := p.ping(bounded)
 	cancel()
@@ -91,7 +94,7 @@ func (p *pulse) beat(ctx context.Context) {
 	defer p.mu.Unlock()
 	switch {
 	case err != nil && p.since.IsZero():
-		p.since, p.back = p.now(), make(chan struct{})
+		p.since, p.back = began, make(chan struct{})
 		p.lost()
 		p.log.WarnContext(ctx, "the database does not answer", slog.Any("error", err))
 	case err == nil && !p.since.IsZero():

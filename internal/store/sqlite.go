@@ -425,9 +425,9 @@ func (s *sqliteDB) past() string    { return `tx = ? AND seq > ?` }
 func (s *sqliteDB) now() string     { return strconv.FormatInt(int64(At(time.Now())), 10) }
 func (s *sqliteDB) reader() *bun.DB { return s.reads }
 func (s *sqliteDB) others() bool    { return false }
-func (s *sqliteDB) outage() error { return nil }
+func (s *sqliteDB) outage() error   { return nil }
 
-func (s *sqliteDB) waiting() int    { return s.queue.length() }
+func (s *sqliteDB) waiting() int { return s.queue.length() }
 
 // scrub writes the log back into the database and cuts it to nothing: the old
 // bytes are in pages of the log until then. Deleted bytes of the database itself

@@ -248,8 +248,8 @@ func (d *Driver) launch(spec engine.Spec) Launch {
 		protocol.EnvToken: spec.Env["FALAJ_TOKEN"],
 		protocol.EnvLease: d.c.Lease.String(),
 	}
-	if d.c.CA != "" {
-		agent[protocol.EnvCA] = d.c.CA
+	if ca := d.c.CA(); ca != "" {
+		agent[protocol.EnvCA] = ca
 	}
 	for option, name := range map[string]string{"node_dir": protocol.EnvDir, "node_cache": protocol.EnvCache, "node_cache_size": protocol.EnvLimit} {
 		if v := spec.Options[option]; v != "" {
