@@ -29,6 +29,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/share"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // World is what the server touches outside its configuration.
@@ -53,6 +54,8 @@ type App struct {
 	lock  *lifecycle.DirLock
 	// groupsOwner names this installation in the control groups of its children.
 	groupsOwner string
+	// upgrading is told before the schema of the database changes, and may forbid it.
+	upgrading func(store.Upgrade) error
 
 	certificate *certificate // nil without TLS
 	followed    []followed   // files that are read again
@@ -101,6 +104,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	a := newApp(cfg, w)
 	a.conns = share.NewConnections(share.Files(), cfg.Limits.Connections)
 	a.warnOfURLs(ctx)
+	a.upgrading = a.noteUpgrade
 	defer func() {
 		if err != nil {
 			_ = a.Stop(context.WithoutCancel(ctx))

@@ -20,6 +20,19 @@ import (
 // doctorTime bounds what the doctor asks of another server.
 const doctorTime = 20 * time.Second
 
+// database is how the database is reached, for who only looks at it.
+func (c Config) database() (store.Config, error) {
+	of := store.Config{URL: c.storeURL(), Migrations: migrations}
+	if path := c.Store.PasswordFile; path != "" {
+		f, err := filewatch.Secret(path)
+		if err != nil {
+			return of, err
+		}
+		of.Password = f.Value
+	}
+	return of, nil
+}
+
 // databaseFindings is what the doctor says of PostgreSQL.
 func databaseFindings(ctx context.Context, cfg Config) []finding {
 	if cfg.Store.URL == "" || strings.HasPrefix(cfg.Store.URL, "sqlite:") {
@@ -27,13 +40,9 @@ func databaseFindings(ctx context.Context, cfg Config) []finding {
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTime)
 	defer cancel()
-	of := store.Config{URL: cfg.Store.URL}
-	if path := cfg.Store.PasswordFile; path != "" {
-		f, err := filewatch.Secret(path)
-		if err != nil {
-			return nil // the check of the files says so
-		}
-		of.Password = f.Value
+	of, err := cfg.database()
+	if err != nil {
+		return nil // the check of the files says so
 	}
 	is, err := store.Look(ctx, of)
 	if err != nil {

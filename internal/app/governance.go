@@ -63,7 +63,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.storeURL(), Password: password, Logger: a.log, Migrations: migrations}); err != nil {
+	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.storeURL(), Password: password, Migrations: migrations, Upgrading: a.upgrading, Log: a.log}); err != nil {
 		return fault.Wrap(err, "open the database")
 	}
 	a.onClose(a.db.Close)

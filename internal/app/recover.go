@@ -22,6 +22,7 @@ func RecoverAdmin(ctx context.Context, cfg Config, w World) (secret string, err 
 			WithHint("Name the server's data directory with --data, or its configuration with --config.")
 	}
 	a := newApp(cfg, w)
+	a.upgrading = noUpgrade
 	defer func() { _ = a.Stop(ctx) }()
 	if a.lock, err = lifecycle.LockDir(cfg.Data); err != nil {
 		return "", err

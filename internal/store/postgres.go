@@ -134,7 +134,7 @@ func openPostgres(ctx context.Context, c Config) (_ *postgresDB, err error) {
 	}
 	p := &postgresDB{slots: newSlots(maxWriters), beats: sql.OpenDB(connector), quit: func() {}}
 	p.beats.SetMaxOpenConns(1)
-	p.pulse = newPulse(p.beats.PingContext, cmp.Or(c.Logger, slog.New(slog.DiscardHandler)).With(slog.String("host", cfg.Host)))
+	p.pulse = newPulse(p.beats.PingContext, cmp.Or(c.Log, slog.New(slog.DiscardHandler)).With(slog.String("host", cfg.Host)))
 	p.writes = bun.NewDB(pool(), pgdialect.New()).WithQueryHook(noteConflicts{})
 	p.reads = bun.NewDB(pool(), pgdialect.New()).WithQueryHook(noteConflicts{})
 	defer func() {
@@ -145,7 +145,7 @@ func openPostgres(ctx context.Context, c Config) (_ *postgresDB, err error) {
 	if err := p.check(ctx); err != nil {
 		return nil, opening(err)
 	}
-	if err := p.migrate(ctx, c.Migrations); err != nil {
+	if err := p.migrate(ctx, c); err != nil {
 		return nil, classify(err)
 	}
 	beating, quit := context.WithCancel(context.Background())
@@ -257,7 +257,7 @@ func Look(ctx context.Context, c Config) (PostgreSQL, error) {
 }
 
 // migrate applies the migrations while no other process does.
-func (p *postgresDB) migrate(ctx context.Context, migrations []Migrations) error {
+func (p *postgresDB) migrate(ctx context.Context, cfg Config) error {
 	conn, err := p.reads.DB.Conn(ctx)
 	if err != nil {
 		return err
@@ -269,7 +269,7 @@ func (p *postgresDB) migrate(ctx context.Context, migrations []Migrations) error
 	defer func() {
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, int64(migrateLock))
 	}()
-	if err := migrate(ctx, p.writes.DB, postgresMigrations, migrations); err != nil {
+	if err := migrate(ctx, p.writes.DB, postgresMigrations, cfg, roomOf(ctx, p.writes.DB)); err != nil {
 		return err
 	}
 	// After a restore into a server whose transaction ids are lower than those in

@@ -65,10 +65,13 @@ type Config struct {
 	// Password is that of PostgreSQL, asked for each new connection; nil is what the URL
 	// says.
 	Password func() string
-	// Logger hears of the outages of PostgreSQL; nil is nobody.
-	Logger *slog.Logger
 	// Migrations are applied in order, each set under its own version table.
 	Migrations []Migrations
+	// Upgrading is told before the schema of a database that an older version wrote changes;
+	// its error leaves the database as it is. Nil for nobody.
+	Upgrading func(Upgrade) error
+	// Log tells how far an upgrade is, and of outages of PostgreSQL. Nil for nobody.
+	Log *slog.Logger
 }
 
 // Migrations is one package's schema: goose SQL files at the root of FS, in the
