@@ -257,7 +257,7 @@ func refusal(resp *http.Response) error {
 var kinds = map[int]string{
 	http.StatusBadRequest: "invalid", http.StatusUnauthorized: "unauthenticated", http.StatusForbidden: "permission_denied",
 	http.StatusNotFound: "not_found", http.StatusConflict: "conflict", http.StatusGone: "gone",
-	http.StatusRequestEntityTooLarge: "too_large", http.StatusTooManyRequests: "exhausted", http.StatusInternalServerError: "internal",
+	http.StatusRequestEntityTooLarge: "too_large", http.StatusTooManyRequests: "exhausted", http.StatusInsufficientStorage: "exhausted", http.StatusInternalServerError: "internal",
 	http.StatusUnprocessableEntity: "invalid", http.StatusNotImplemented: "unsupported", http.StatusBadGateway: "unavailable", http.StatusServiceUnavailable: "unavailable", http.StatusGatewayTimeout: "timeout",
 }
 
