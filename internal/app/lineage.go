@@ -137,7 +137,7 @@ func (l *lines) Object(ctx context.Context, kind openlineage.Kind, name string) 
 
 // model finds "delay@3", "delay@champion" or the newest "delay".
 func (l *lines) model(ctx context.Context, name string) (registry.Version, error) {
-	name, version, given := strings.Cut(name, "@")
+	name, version, given := registry.SplitRef(name)
 	if !given {
 		version = "latest"
 	}

@@ -102,12 +102,13 @@ type Search struct {
 	Filter      string
 	OrderBy     []string
 	Datasets    []DatasetInput // logged models only: metrics on these data sets
+	OrderOn     []DatasetInput // logged models only: of each clause of OrderBy, on which data set; may be empty
 	Max         int            // results per page, at least 1
 	Page        string         // token of an earlier answer
 }
 
 func (s Search) query(g search.Grammar, limit int) (Query, error) {
-	q := Query{Experiments: s.Experiments, View: s.View, Datasets: s.Datasets}
+	q := Query{Experiments: s.Experiments, View: s.View, Datasets: s.Datasets, OrderOn: s.OrderOn}
 	if q.View == "" {
 		q.View = ViewActive
 	}

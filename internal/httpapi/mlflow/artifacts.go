@@ -26,7 +26,7 @@ type proxied struct {
 var (
 	proxiedRunRE   = regexp.MustCompile(`^([0-9]{1,18})/(run_[0-9A-Z]{26}|[0-9a-f]{32})/artifacts(?:/(.*))?$`)
 	proxiedModelRE = regexp.MustCompile(`^([0-9]{1,18})/models/(m_[0-9A-Z]{26}|m-[0-9a-f]{32})/artifacts(?:/(.*))?$`)
-	proxiedVerRE   = regexp.MustCompile(`^registry/([^/]{1,255})/([0-9]{1,9})(?:/(.*))?$`)
+	proxiedVerRE   = regexp.MustCompile(`^registry/([^/]+)/([0-9]{1,9})(?:/(.*))?$`)
 )
 
 func parseProxied(p string) (proxied, error) {
@@ -41,7 +41,7 @@ func parseProxied(p string) (proxied, error) {
 			return out, err
 		}
 		out.model, out.version, out.path = m[1], n, m[3]
-		if err := registry.CheckName(out.model); err != nil {
+		if err := registry.CheckAddress(out.model); err != nil {
 			return out, err
 		}
 	} else {

@@ -188,7 +188,7 @@ func TestPathAttacks(t *testing.T) {
 	before := len(trackingtest.Objects(t, w.dir, "projects"))
 	for _, path := range []string{
 		own + "../../../x", own + "%2e%2e/%2e%2e/x", own + "%2e%2e%2f%2e%2e%2fx", own + "%252e%252e%252fx", own + "a/../secret.txt", own + "./x", own + "a//b", own + "..%5cx",
-		own + "a%5c..%5cx", own + "%2fetc/passwd", own + "C:/x", own + "c%3a/x", own + "a%00b", own + "a%0ab", own + "a%23b", own + "a%3fb",
+		own + "a%5c..%5cx", own + "%2fetc/passwd", own + "C:/x", own + "c%3a/x", own + "C%3a%5cx", own + "a%00b", own + "a%0ab", own + "a%23b", own + "%2543%253a%255cx",
 		base + "../../../../etc/passwd", base + "%2e%2e/etc/passwd", base + "/etc/passwd", "/api/2.0/mlflow-artifacts/../mlflow-artifacts/artifacts/x",
 		"/x/../api/2.0/mlflow/runs/get", "/api/2.0/mlflow/runs/../runs/get", "/api/2.0/mlflow//runs/get", "/api/2.0/mlflow/logged-models/%2e%2e%2fx",
 		base + "registry/..%2f..%2fx/1/model", base + "registry/%2e%2e/1/x",
