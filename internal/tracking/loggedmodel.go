@@ -2,7 +2,10 @@ package tracking
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -171,6 +174,46 @@ func (s *Service) SetLoggedModelTags(ctx context.Context, p project.Name, model 
 	return s.changeModel(ctx, p, model, "tag", cut, func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
 		return s.putModelPairs(ctx, tx, m.ID, nil, latestPairs(tags))
 	})
+}
+
+// tagVersions is where MLflow's clients look for the versions that a logged model became.
+const tagVersions = "mlflow.modelVersions"
+
+// NoteVersion adds a version of a registered model to those that a logged model became.
+func (s *Service) NoteVersion(ctx context.Context, p project.Name, model LoggedModelID, name string, number int) error {
+	_, err := s.changeModel(ctx, p, model, "note_version", nil, func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
+		known := []LoggedModel{*m}
+		if err := s.store.FillLoggedModels(ctx, tx, known); err != nil {
+			return err
+		}
+		type version struct {
+			Name    string `json:"name"`
+			Version int    `json:"version"`
+		}
+		var versions []version
+		for _, t := range known[0].Tags {
+			if t.Key == tagVersions {
+				_ = json.Unmarshal([]byte(t.Value), &versions) // a list that a client broke begins anew
+			}
+		}
+		if v := (version{name, number}); !slices.Contains(versions, v) {
+			versions = append(versions, v)
+		}
+		for ; ; versions = versions[1:] { // the oldest make room
+			parts := make([]string, len(versions))
+			for i, v := range versions {
+				text, err := json.Marshal(v.Name)
+				if err != nil {
+					return err
+				}
+				parts[i] = `{"name": ` + string(text) + `, "version": ` + itoa(v.Version) + "}" // as Python writes it
+			}
+			if list := "[" + strings.Join(parts, ", ") + "]"; utf8.RuneCountInString(list) <= MaxTagValue {
+				return s.store.PutLoggedModelTags(ctx, tx, m.ID, []Pair{{tagVersions, list}})
+			}
+		}
+	})
+	return err
 }
 
 // DeleteLoggedModelTag removes a tag.

@@ -321,8 +321,8 @@ func (s *Service) DatasetSummaries(ctx context.Context, p project.Name, experime
 	if len(experiments) == 0 {
 		return nil, fault.New(fault.Invalid, "SearchDatasets request must specify at least one experiment_id.")
 	}
-	if len(experiments) > 20 {
-		return nil, fault.New(fault.Invalid, "SearchDatasets request cannot specify more than 20 experiment_ids. Received %d experiment_ids.", len(experiments))
+	if len(experiments) > MaxDatasetExperiments {
+		return nil, fault.New(fault.Invalid, "SearchDatasets request cannot specify more than %d experiment_ids. Received %d experiment_ids.", MaxDatasetExperiments, len(experiments))
 	}
 	var out []DatasetSummary
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {

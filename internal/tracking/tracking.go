@@ -69,6 +69,8 @@ const (
 	MaxLoggedModelParam = 6000
 	MaxSearchResults    = 50_000
 	MaxHistory          = 25_000
+
+	MaxDatasetExperiments = 20 // whose data sets are searched at once
 )
 
 // RunID names a run: "run_01J…", or, of one that came from another MLflow server,

@@ -167,6 +167,13 @@ func serveCreateVersion(a *API, c *call, q *struct {
 		Source: q.Source, Run: tracking.RunID(q.RunID), LoggedModel: tracking.LoggedModelID(q.ModelID),
 		RunLink: q.RunLink, Description: q.Description, Tags: pairsIn(q.Tags),
 	})
+	if err == nil && q.ModelID != "" {
+		// The version is there, whether or not its caller may also write to the logged model.
+		err = a.tracking.NoteVersion(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), v.Model, v.Number)
+		if fault.Is(err, fault.PermissionDenied) || fault.Is(err, fault.NotFound) {
+			err = nil
+		}
+	}
 	return versionAnswer{versionOut(v)}, err
 }
 
