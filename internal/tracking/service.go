@@ -378,7 +378,7 @@ func (s *Service) nameFree(ctx context.Context, tx *store.Tx, p project.Name, na
 	case err != nil:
 		return err
 	case other.Stage == Deleted:
-		return fault.New(fault.Conflict, "Experiment '%s' already exists in deleted state.", clip(name)).
+		return fault.New(fault.Conflict, "Experiment(name=%s) already exists. It is in deleted state.", clip(name)).
 			WithHint("Restore it, choose another name, or remove it for ever with falaj run prune.")
 	}
 	return fault.New(fault.Conflict, "Experiment(name=%s) already exists.", clip(name))
