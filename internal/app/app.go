@@ -29,6 +29,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/share"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // World is what the server touches outside its configuration.
@@ -53,6 +54,8 @@ type App struct {
 	lock  *lifecycle.DirLock
 	// groupsOwner names this installation in the control groups of its children.
 	groupsOwner string
+	// upgrading is told before the schema of the database changes, and may forbid it.
+	upgrading func(store.Upgrade) error
 
 	certificate *certificate   // nil without TLS
 	close       []func() error // in order of opening; closed in reverse
@@ -79,6 +82,7 @@ func Run(ctx context.Context, cfg Config, w World) error {
 // directory; fault.Invalid for wrong settings; fault.Exhausted for a full disk.
 func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log), conns: share.NewConnections(share.Files(), cfg.Limits.Connections)}
+	a.upgrading = a.noteUpgrade
 	defer func() {
 		if err != nil {
 			_ = a.Stop(context.WithoutCancel(ctx))

@@ -59,6 +59,7 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		err := checkRoom("the data directory", dir, cfg.reserve())
 		say(err == nil, "data directory "+cfg.Data, fault.HintOf(err))
 	}
+	out = append(out, upgradeFinding(context.Background(), cfg)...)
 	out = append(out, masterKey(dir, cfg.Keys.PassphraseFile)...)
 	out = append(out, certificateFinding(cfg, time.Now())...)
 	if cfg.Blob.S3.Endpoint != "" {

@@ -59,7 +59,7 @@ var migrations = []store.Migrations{
 // openGovernance opens what every domain asks: the database, keys, objects, the
 // audit log, and who may do what.
 func (a *App) openGovernance(ctx context.Context) (err error) {
-	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.storeURL(), Migrations: migrations}); err != nil {
+	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.storeURL(), Migrations: migrations, Upgrading: a.upgrading, Log: a.log}); err != nil {
 		return fault.Wrap(err, "open the database")
 	}
 	a.onClose(a.db.Close)

@@ -37,8 +37,8 @@ type postgresDB struct {
 	offset        int64 // added to transaction ids, see store_origin
 }
 
-func openPostgres(ctx context.Context, rawURL string, migrations []Migrations) (_ *postgresDB, err error) {
-	cfg, err := pgx.ParseConfig(rawURL)
+func openPostgres(ctx context.Context, opened Config) (_ *postgresDB, err error) {
+	cfg, err := pgx.ParseConfig(opened.URL)
 	if err != nil {
 		// The cause may show the password; its own text does not.
 		return nil, fault.New(fault.Invalid, "store URL: %s", err.Error()).WithHint("Use postgres://user@host/database.")
@@ -77,7 +77,7 @@ func openPostgres(ctx context.Context, rawURL string, migrations []Migrations) (
 	if err := p.check(ctx); err != nil {
 		return nil, fault.Wrap(classify(err), "open database")
 	}
-	if err := p.migrate(ctx, migrations); err != nil {
+	if err := p.migrate(ctx, opened); err != nil {
 		return nil, classify(err)
 	}
 	return p, nil
@@ -122,7 +122,7 @@ func (p *postgresDB) check(ctx context.Context) error {
 }
 
 // migrate applies the migrations while no other process does.
-func (p *postgresDB) migrate(ctx context.Context, migrations []Migrations) error {
+func (p *postgresDB) migrate(ctx context.Context, cfg Config) error {
 	conn, err := p.reads.DB.Conn(ctx)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (p *postgresDB) migrate(ctx context.Context, migrations []Migrations) error
 	defer func() {
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, int64(migrateLock))
 	}()
-	if err := migrate(ctx, p.writes.DB, postgresMigrations, migrations); err != nil {
+	if err := migrate(ctx, p.writes.DB, postgresMigrations, cfg, roomOf(ctx, p.writes.DB)); err != nil {
 		return err
 	}
 	// After a restore into a server whose transaction ids are lower than those in

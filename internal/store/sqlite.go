@@ -75,7 +75,7 @@ const (
 	abandon         // and the caller is gone
 )
 
-func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sqliteDB, error) {
+func openSQLite(ctx context.Context, path string, cfg Config) (*sqliteDB, error) {
 	if err := createPrivate(path); err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 	s := &sqliteDB{path: path, queue: newQueue[*turn](), writes: bun.NewDB(writes, sqlitedialect.New()), done: make(chan struct{})}
 	err := s.check(ctx)
 	if err == nil {
-		err = migrate(ctx, writes, sqliteMigrations, migrations)
+		err = migrate(ctx, writes, sqliteMigrations, cfg, roomBeside(path))
 	}
 	if err == nil {
 		// A lease on SQLite is another process's only if that process is dead: the

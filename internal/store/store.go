@@ -45,6 +45,7 @@ import (
 	"database/sql"
 	"embed"
 	"io/fs"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -63,6 +64,11 @@ type Config struct {
 	URL string
 	// Migrations are applied in order, each set under its own version table.
 	Migrations []Migrations
+	// Upgrading is told before the schema of a database that an older version wrote changes;
+	// its error leaves the database as it is. Nil for nobody.
+	Upgrading func(Upgrade) error
+	// Log tells how far an upgrade is. Nil for nobody.
+	Log *slog.Logger
 }
 
 // Migrations is one package's schema: goose SQL files at the root of FS, in the
