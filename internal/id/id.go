@@ -68,6 +68,18 @@ func CheckName(what, s string) error {
 		WithHint("Use 1 to 63 characters of a-z, 0-9, '-' and '_', beginning and ending with a letter or digit.")
 }
 
+var versionRE = regexp.MustCompile(`@[0-9]+$`)
+
+// CutVersion takes the version off a name such as "weather@3". Only a number after the last @
+// is one: the name of a registered model may have an @ of its own.
+func CutVersion(name string) (base string, versioned bool) {
+	at := versionRE.FindStringIndex(name)
+	if at == nil {
+		return name, false
+	}
+	return name[:at[0]], true
+}
+
 func clip(s string) string {
 	if len(s) > 80 {
 		return s[:80] + "…"

@@ -99,6 +99,6 @@ func (g Grant) Names(kind, name string) bool {
 	if g.Object == "" || kind == "" || name == "" {
 		return false
 	}
-	base, _, _ := strings.Cut(name, "@")
+	base, _ := id.CutVersion(name)
 	return g.Object == kind+"/"+base
 }
