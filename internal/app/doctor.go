@@ -38,6 +38,9 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		return render([]finding{{"✗", "configuration: " + err.Error(), fault.HintOf(err)}}), false
 	}
 	var out []finding
+	if err := cfg.CheckFiles(); err != nil {
+		out = append(out, finding{"✗", "configuration: " + err.Error(), fault.HintOf(err)})
+	}
 	say := func(ok bool, text, todo string) {
 		mark := "✓"
 		if !ok {
@@ -59,8 +62,12 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		err := checkRoom("the data directory", dir, cfg.reserve())
 		say(err == nil, "data directory "+cfg.Data, fault.HintOf(err))
 	}
+	out = append(out, upgradeFinding(context.Background(), cfg)...)
 	out = append(out, masterKey(dir, cfg.Keys.PassphraseFile)...)
 	out = append(out, certificateFinding(cfg, time.Now())...)
+	out = append(out, enginesFindings(cfg)...)
+	out = append(out, databaseFindings(context.Background(), cfg)...)
+	out = append(out, onlineFindings(context.Background(), cfg)...)
 	if cfg.Blob.S3.Endpoint != "" {
 		err := cfg.checkBucket(context.Background())
 		text := "objects in the bucket " + cfg.Blob.S3.Bucket + " at " + cfg.Blob.S3.Endpoint
@@ -199,11 +206,11 @@ func checkRoom(what, dir string, least room) error {
 	}
 	if free.bytes < least.bytes {
 		return fault.New(fault.Exhausted, "the disk of %s has %s left, %s are needed", what, resource.Bytes(free.bytes), resource.Bytes(least.bytes)).
-			WithHint("Free some space, or lower limits.free.")
+			WithHint("Free some space, or lower limits.free.").WithCause(fault.ErrFull)
 	}
 	if free.files < least.files {
 		return fault.New(fault.Exhausted, "the disk of %s has %d inodes left, %d are needed", what, free.files, least.files).
-			WithHint("Remove files, or lower limits.free_files.")
+			WithHint("Remove files, or lower limits.free_files.").WithCause(fault.ErrFull)
 	}
 	return nil
 }

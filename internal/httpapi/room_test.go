@@ -23,7 +23,7 @@ func full(t *testing.T, w *world) *Server {
 	return New(Options{
 		Auth: w.Accounts, Authz: w.Authority, DB: w.DB, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Ready: func() error { return nil }, Console: http.NotFoundHandler(),
-		Room: func() error { return fault.New(fault.Exhausted, "the disk is full") },
+		Room: func() error { return fault.New(fault.Exhausted, "the disk is full").WithCause(fault.ErrFull) },
 	}, w.server.Domains)
 }
 
@@ -53,7 +53,7 @@ func TestNoRoom(t *testing.T) {
 			for _, wildcard := range []string{"{project}", "{path...}", "{rest...}", "{name}", "{ref}", "{id}", "{model_id}", "{job}"} {
 				path = strings.ReplaceAll(path, wildcard, word)
 			}
-			if got := ask(r.Method, path); got.status != http.StatusTooManyRequests {
+			if got := ask(r.Method, path); got.status != http.StatusInsufficientStorage {
 				t.Errorf("%s %s: %d %.200s", r.Method, path, got.status, got.body)
 			}
 		}

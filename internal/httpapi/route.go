@@ -93,7 +93,7 @@ var onceParam = &huma.Param{
 }
 
 // refusals are the statuses of errors that every operation may answer.
-var refusals = []int{400, 401, 403, 404, 409, 413, 429, 500, 503}
+var refusals = []int{400, 401, 403, 404, 409, 413, 429, 500, 503, 507}
 
 // operation describes a route.
 func operation(method, path string, action policy.Action, summary string) huma.Operation {
@@ -295,6 +295,9 @@ func (s *Server) gate(ctx context.Context, action policy.Action, project string)
 func (s *Server) refuse(ctx huma.Context, err error) {
 	p := problemOf(s.endedCall(ctx.Context(), ctx.URL().Path, err))
 	ctx.SetHeader("Content-Type", "application/problem+json")
+	for name := range p.header {
+		ctx.SetHeader(name, p.header.Get(name))
+	}
 	ctx.SetStatus(p.Status)
 	_ = json.NewEncoder(ctx.BodyWriter()).Encode(p) // the client went away: nobody to tell
 }

@@ -140,6 +140,18 @@ func FromFileName(file string) (name string, ok bool) {
 	return name, FileName(name) == file
 }
 
+var versionRE = regexp.MustCompile(`@[0-9]+$`)
+
+// CutVersion takes the version off a name such as "weather@3". Only a number after the last @
+// is one: the name of a registered model may have an @ of its own.
+func CutVersion(name string) (base string, versioned bool) {
+	at := versionRE.FindStringIndex(name)
+	if at == nil {
+		return name, false
+	}
+	return name[:at[0]], true
+}
+
 func clip(s string) string {
 	if len(s) > 80 {
 		return s[:80] + "…"

@@ -95,14 +95,16 @@ func (s GrantSpec) Validate(in Name) error {
 	return checkObjectName(name)
 }
 
-// maxObjectName bounds the name of an object, in bytes: registered models have the longest.
+// maxObjectName bounds the name of an object, in characters: registered models have the longest.
 const maxObjectName = 256
 
 // checkObjectName refuses what is no name of any kind of object. The kinds have stricter
 // rules; a grant may also name an object that does not exist yet.
 func checkObjectName(name string) error {
-	bad := func(r rune) bool { return !unicode.IsPrint(r) || strings.ContainsRune("/@:", r) }
-	if name != "" && len(name) <= maxObjectName && utf8.ValidString(name) && !strings.ContainsFunc(name, bad) && strings.Trim(name, ".") != "" && strings.TrimSpace(name) == name {
+	_, versioned := id.CutVersion(name)
+	bad := func(r rune) bool { return unicode.IsControl(r) || strings.ContainsRune("/:", r) }
+	if !versioned && utf8.ValidString(name) && utf8.RuneCountInString(name) <= maxObjectName && !strings.ContainsFunc(name, bad) &&
+		strings.TrimSpace(name) != "" && name != "." && !strings.HasPrefix(name, "..") {
 		return nil
 	}
 	return fault.New(fault.Invalid, "object name %.80q is not a name", name).
@@ -115,6 +117,6 @@ func (g Grant) Names(kind, name string) bool {
 	if g.Object == "" || kind == "" || name == "" {
 		return false
 	}
-	base, _, _ := strings.Cut(name, "@")
+	base, _ := id.CutVersion(name)
 	return g.Object == kind+"/"+base
 }

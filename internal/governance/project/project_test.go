@@ -72,6 +72,7 @@ func TestGrantSpec(t *testing.T) {
 		{"flights", project.GrantSpec{Principal: "user/a", Role: "root"}, false},
 		{"flights", project.GrantSpec{Principal: "user/a", Role: project.Viewer, Object: "model/ResNet50.v2"}, true},
 		{"flights", project.GrantSpec{Principal: "user/a", Role: project.Viewer, Object: "model/My model +1"}, true},
+		{"flights", project.GrantSpec{Principal: "user/a", Role: project.Viewer, Object: "model/größe@home"}, true},
 		{"flights", project.GrantSpec{Principal: "user/a", Role: project.Viewer, Object: "model/ResNet50:champion"}, false},
 		{"flights", project.GrantSpec{Principal: "user/a", Role: project.Viewer, Object: "model/.."}, false},
 		{"flights", project.GrantSpec{Principal: "user/a", Role: project.Viewer, Object: "model/ "}, false},

@@ -31,7 +31,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -169,8 +168,8 @@ func Refuse(w http.ResponseWriter, status int, err error) {
 	} else if hint != "" {
 		text += ". " + hint
 	}
-	if after := fault.RetryOf(err); after > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(after.Seconds())))))
+	if after := fault.RetryAfter(err); after != "" {
+		w.Header().Set("Retry-After", after)
 	}
 	write(w, status, map[string]string{"error": text})
 }
