@@ -220,8 +220,10 @@ func TestDigests(t *testing.T) {
 	if got := digest(marked, in, ""); got != want {
 		t.Error("a byte order mark makes another specification")
 	}
-	for i, got := range []string{digest(base, other, ""), digest(base, in, "https://mirror"), digest(source, in, ""), digest(Spec{Requirements: []string{"a b>=1"[:1]}}, in, ""),
-		digest(Spec{Requirements: base.Requirements, Indexes: []string{"https://mirror"}}, in, ""), digest(Spec{Requirements: base.Requirements, TorchBackend: "cpu"}, in, "")} {
+	for i, got := range []string{
+		digest(base, other, ""), digest(base, in, "https://mirror"), digest(source, in, ""), digest(Spec{Requirements: []string{"a b>=1"[:1]}}, in, ""),
+		digest(Spec{Requirements: base.Requirements, Indexes: []string{"https://mirror"}}, in, ""), digest(Spec{Requirements: base.Requirements, TorchBackend: "cpu"}, in, ""),
+	} {
 		if got == want {
 			t.Errorf("difference %d does not count", i)
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/falaj-ml/falaj/test/live"
 )
@@ -40,7 +41,7 @@ func TestScoring(t *testing.T) {
 		for name, value := range map[string]string{"Authorization": "Bearer " + s.Token, "Falaj-Project": p.Name, "Content-Type": "application/json", "Content-Encoding": "gzip"} {
 			req.Header.Set(name, value)
 		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := (&http.Client{Timeout: time.Minute}).Do(req)
 		p.Must(err)
 		b, err := io.ReadAll(resp.Body)
 		p.Must(err)

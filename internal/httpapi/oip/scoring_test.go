@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -104,7 +105,7 @@ func TestScoring(t *testing.T) {
 		}
 		b, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if got := strings.TrimSpace(string(b)); got != want || resp.StatusCode != 200 {
+		if got := strings.TrimSpace(string(b)); got != want || resp.StatusCode != http.StatusOK {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, got)
 		}
 	}
@@ -119,7 +120,7 @@ func sent(t *testing.T, url, kind, body string) (int, string) {
 	if kind != "" {
 		req.Header.Set("Content-Type", kind)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := (&http.Client{Timeout: time.Minute}).Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +281,8 @@ func TestFramesRoundTrip(t *testing.T) {
 			data[i] = []any{ages[i], cities[i], counts[i]}
 		}
 		for _, body := range []any{
-			map[string]any{"dataframe_records": records}, map[string]any{"instances": records},
+			map[string]any{"dataframe_records": records},
+			map[string]any{"instances": records},
 			map[string]any{"dataframe_split": map[string]any{"columns": []string{"age", "city", "count"}, "data": data}},
 			map[string]any{"inputs": map[string]any{"age": ages, "city": cities, "count": counts}},
 		} {
