@@ -197,10 +197,13 @@ func (a *app) apply() *cobra.Command {
 				if b, err = a.withSecrets(b, f); err != nil {
 					return err
 				}
-				if b, err = a.withSources(cmd, b, f); err != nil {
+				if b, err = a.withSources(cmd, b, f, dryRun); err != nil {
 					return fmt.Errorf("%s: %w", f, err)
 				}
+				shown := a.phases()
+				shown.showAfter(slow, fmt.Sprintf("applying %s: the server has not answered yet", f))
 				applied, err := c.Apply(cmd.Context(), project, b, dryRun)
+				shown.end()
 				all = append(all, applied...)
 				if err != nil {
 					return fmt.Errorf("%s: %w", f, err)
@@ -216,6 +219,9 @@ func (a *app) apply() *cobra.Command {
 				}
 				if r.ID != "" {
 					line += " (" + r.ID + ")"
+				}
+				if dryRun && r.Result != "unchanged" {
+					r.Result = "would be " + r.Result
 				}
 				a.say("%s %s", line, r.Result)
 				for _, w := range r.Warnings {
