@@ -133,6 +133,41 @@ func TestWaitsSayTheirPhase(t *testing.T) {
 	}
 }
 
+// TestRowsAreNotLeftOutInSilence: a table says that there are more rows, and what programs
+// read has all rows or is an error, unless a limit was asked for.
+func TestRowsAreNotLeftOutInSilence(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]struct {
+		code  int
+		limit string
+		said  string
+	}{
+		"":                   {0, "100", "there are more: --limit, at most 10000"},
+		"-o json":            {2, "10000", "the query gives more than 10000 rows"},
+		"-o yaml":            {2, "10000", "the query gives more than 10000 rows"},
+		"-o json --limit 1":  {0, "1", "there are more"},
+		"-o table --limit 1": {0, "1", "there are more"},
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var body struct{ Limit json.Number }
+				if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Limit.String() != want.limit {
+					t.Errorf("limit %s, %v", body.Limit, err)
+				}
+				_, _ = io.WriteString(w, `{"columns":["a"],"rows":[[1]],"truncated":true}`)
+			}))
+			defer server.Close()
+			var out, said bytes.Buffer
+			line := append([]string{"dataset", "query", "SELECT 1", "-p", "nyc", "--server", server.URL}, strings.Fields(args)...)
+			code := Run(t.Context(), World{Args: line, Env: []string{"FALAJ_TOKEN=x"}, Stdout: &out, Stderr: &said})
+			if code != want.code || !strings.Contains(said.String(), want.said) || (code == 0) != (out.Len() > 0) {
+				t.Errorf("exit code %d\n%s\n%s", code, out.String(), said.String())
+			}
+		})
+	}
+}
+
 // flaky answers a log in pieces, each on a connection that breaks before its
 // end, and breaks every other request off unanswered.
 type flaky struct {
