@@ -49,9 +49,10 @@ type Selection struct {
 	Principal string
 	Project   project.Name
 	Kind      Kind
-	Children  []string // made by one of these tokens, for the same principal
-	After     string   // only ids above it, in order
-	Limit     int      // 0 is no limit
+	Children  []string  // made by one of these tokens, for the same principal
+	Live      time.Time // only those that work then; zero is all
+	After     string    // only ids above it, in order
+	Limit     int       // 0 is no limit
 }
 
 // Grants is what accounts need of projects; projectsql.Store has it.

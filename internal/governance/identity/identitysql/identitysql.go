@@ -202,6 +202,9 @@ func (Store) Tokens(ctx context.Context, tx *store.Tx, sel account.Selection) ([
 	for _, c := range conditions(sel) {
 		q.Where(c.expr, c.value)
 	}
+	if !sel.Live.IsZero() {
+		q.Where("t.revoked_at = 0 AND t.expires_at > ?", store.At(sel.Live))
+	}
 	return tokens(rows, q.Scan(ctx))
 }
 
