@@ -133,13 +133,8 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	}
 	requests := a.requestBudget(memory)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status, a.cfg.Audit.Checkpoints != ""}, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "falaj_objects_damaged_total", Help: "Reads that came upon a stored object that is not what was written."}, a.damage.Count), predictionGauges{a.predictions}, servingGauges{a.serving.Measured}, scalingGauges{a.serving.Scaled}, remoteGauges{a.remotes}, shareGauges{}, requestGauges(requests))
-	if a.certificate != nil {
-		registry.MustRegister(a.certificate)
-	}
-	if a.features != nil {
-		registry.MustRegister(featureGauges{a.features}, streamGauges{a.features})
-	}
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(a.collectors(requests)...)
 	a.edge = httpapi.New(httpapi.Options{
 		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), Proxies: a.cfg.proxies(), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Answer: bytes(a.cfg.Limits.Answer), Tree: bytes(a.cfg.Limits.Checkpoint), LeastRate: cmp.Or(bytes(a.cfg.Limits.BodyRate), -1), Version: w.Version},
 		Memory: requests,

@@ -504,10 +504,20 @@ func (w Workload) ended(st engine.Status) engine.Status {
 	return st
 }
 
+// endedAt is when a workload ended: as its engine says, which is earlier than when this
+// process heard of it where one of them was away meanwhile. A clock that was set makes no
+// end before the start, nor one that is yet to come.
+func (w Workload) endedAt(st engine.Status, now time.Time) time.Time {
+	if st.Ended.IsZero() || st.Ended.Before(w.StartedAt) || st.Ended.After(now) {
+		return now
+	}
+	return st.Ended
+}
+
 // endIn is end within a transaction.
 func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine.Status, failure error) error {
 	st = w.ended(st)
-	w.State, w.EndedAt, w.Status = Ended, s.now().UTC(), st
+	w.State, w.EndedAt, w.Status = Ended, w.endedAt(st, s.now()).UTC(), st
 	if failure != nil {
 		w.Failure, w.Hint = fault.KindOf(failure).String(), fault.HintOf(failure)
 	}

@@ -320,6 +320,7 @@ type Service struct {
 	awaiting map[JobID]bool       // jobs whose environment somebody awaits
 	stuck    map[JobID]string     // why those without an attempt got none in the last round
 	hopeful  map[JobID]string     // what jobs that may grow wait for
+	ended    map[State]int64      // jobs, since the start
 	steps    map[AttemptID]string // what attempts that are being prepared are at
 	watchers map[JobID]*watchers
 	cancel   context.CancelFunc
@@ -357,7 +358,7 @@ func New(cfg Config) *Service {
 	}
 	return &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, wake: make(chan struct{}, 1),
-		awaiting: map[JobID]bool{}, hopeful: map[JobID]string{}, steps: map[AttemptID]string{}, watchers: map[JobID]*watchers{},
+		awaiting: map[JobID]bool{}, hopeful: map[JobID]string{}, steps: map[AttemptID]string{}, ended: map[State]int64{}, watchers: map[JobID]*watchers{},
 	}
 }
 
@@ -920,6 +921,18 @@ func (s *Service) Wait(ctx context.Context, p project.Name, jid JobID, atMost ti
 	}
 }
 
+// Counts are the jobs of all projects that have not ended, and how many ended in each state
+// since the server started. It asks no permission: it is for the metrics.
+func (s *Service) Counts(ctx context.Context) (alive []Count, ended map[State]int64, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		alive, err = s.cfg.Store.Counts(ctx, tx)
+		return err
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return alive, maps.Clone(s.ended), err
+}
+
 // Cancel asks a job to end: at once where nothing runs, otherwise by SIGTERM,
 // its grace period and SIGKILL. Needs job.cancel. Cancelling again is no
 // change. Errors: fault.NotFound; fault.Conflict when it has ended otherwise.
@@ -970,7 +983,15 @@ func (s *Service) endJob(ctx context.Context, tx *store.Tx, j *Job, state State,
 	if !j.State.CanBecome(state) {
 		return fault.New(fault.Internal, "job %s cannot become %s from %s", j.ID, state, j.State)
 	}
-	j.State, j.Class, j.Reason, j.Hint, j.EndedAt, j.Attempt = state, e.class, e.reason, e.hint, s.now().UTC(), ""
+	j.State, j.Class, j.Reason, j.Hint, j.EndedAt, j.Attempt = state, e.class, e.reason, e.hint, e.at.UTC(), ""
+	if e.at.IsZero() {
+		j.EndedAt = s.now().UTC()
+	}
+	tx.OnCommit(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.ended[state]++
+	})
 	err := audit.Append(ctx, tx, audit.Entry{
 		Project: string(j.Project), Action: "job.end", Object: "job " + string(j.ID),
 		Detail: map[string]any{"state": state, "class": e.class, "run": j.Run, "model": j.Model},

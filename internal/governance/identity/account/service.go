@@ -749,6 +749,16 @@ func (s *Service) Tokens(ctx context.Context, f Filter) (tokens []Token, next st
 	return tokens, next, err
 }
 
+// NextExpiry is when the next token of a service account expires; zero where there is none.
+// It asks no permission: it is for the metrics.
+func (s *Service) NextExpiry(ctx context.Context) (at time.Time, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		at, err = s.cfg.Store.NextExpiry(ctx, tx, ServiceToken, s.clock.now())
+		return err
+	})
+	return at, err
+}
+
 // RevokeToken ends a token; ending one that has ended changes nothing. Everybody
 // may end their own, others need token.revoke. Error: fault.NotFound, for tokens
 // one may not know of, too.

@@ -30,6 +30,8 @@ type Store interface {
 	TokenByHash(ctx context.Context, tx *store.Tx, hash []byte) (t Token, clock time.Time, err error)
 	Tokens(ctx context.Context, tx *store.Tx, sel Selection) ([]Token, error)
 	CountLive(ctx context.Context, tx *store.Tx, principal string, at time.Time) (int, error)
+	// NextExpiry is when the next live token of a kind expires; zero where there is none.
+	NextExpiry(ctx context.Context, tx *store.Tx, kind Kind, now time.Time) (time.Time, error)
 	// Revoke ends the live tokens of the selection and gives them back.
 	Revoke(ctx context.Context, tx *store.Tx, sel Selection, by string, at time.Time) ([]Token, error)
 	// Used raises the last use of a token.
