@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -230,6 +231,7 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 		spec = *w.Spec
 	}
 	spec.ID, spec.Project, spec.Resources = string(w.ID), string(w.Project), w.Request
+	spec.Name, spec.User = cmp.Or(spec.Name, w.Label), cmp.Or(spec.User, w.User)
 	spec.Isolation, spec.Timeout, spec.Grace = string(w.Isolation), w.Timeout, w.Grace
 	spec.Workers, spec.Nodes, spec.Options = max(w.Placed, 1), w.Nodes, options(p, spec.Options)
 	for _, r := range w.Roles {

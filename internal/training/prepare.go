@@ -209,7 +209,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 		mounts = append(mounts, engine.Mount{Path: d.data})
 	}
 	return engine.Spec{
-		Command: command, Env: variables(j, a, d, env, p, workers, run, token, prepared.Resumes), Dir: d.work,
+		Name: j.Name, Command: command, Env: variables(j, a, d, env, p, workers, run, token, prepared.Resumes), Dir: d.work,
 		Mounts:  slices.Concat(mounts, tables, env.Mounts),
 		Disk:    j.Spec.Disk,
 		Network: engine.Network{API: true, Allow: j.Spec.Network}, Secrets: len(j.Spec.Secrets) > 0,
