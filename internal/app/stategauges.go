@@ -41,7 +41,6 @@ const (
 type state struct {
 	at, tried time.Time
 	took      time.Duration // of a read of the database that finds nothing
-	err       error
 
 	jobs    []training.Count
 	ended   map[training.State]int64
@@ -180,7 +179,7 @@ func (g *stateGauges) read() state {
 	if err != nil {
 		now = last
 	}
-	now.err, now.tried = err, time.Now()
+	now.tried = time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.last = now
