@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -36,6 +37,8 @@ type Compute interface {
 	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
 	Pools(ctx context.Context) ([]compute.Pool, error)
+	// Waits says why a step waits for a node; nothing when it runs.
+	Waits(id compute.WorkloadID) (of []compute.Reason, possible bool)
 }
 
 // Config is what the service needs.
@@ -559,6 +562,65 @@ func (s *Service) Await(ctx context.Context, p project.Name, ref string) error {
 		}
 	}
 }
+
+// Phase says in words how far an environment is. Needs environment.read.
+func (s *Service) Phase(ctx context.Context, p project.Name, ref string) (string, error) {
+	name, digest, _ := strings.Cut(ref, "@")
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return "", err
+	}
+	e, err := s.named(ctx, p, name, Digest(digest))
+	if err != nil {
+		return "", err
+	}
+	of, _ := s.cfg.Compute.Waits(e.workload())
+	return e.phase(of), nil
+}
+
+// phase says how far the environment is, and why its current step waits, if it does.
+func (e Environment) phase(waits []compute.Reason) string {
+	var words string
+	switch {
+	case e.State == Ready || e.State == Failed:
+		return string(e.State)
+	case e.Step == stepLock:
+		words = "locking its requirements: choosing versions, with hashes"
+	case e.Step == stepCreate:
+		words = "building: creating the Python environment"
+	default:
+		words = fmt.Sprintf("building: downloading and installing %d packages", e.Packages)
+	}
+	if e.Reason != "" {
+		words += "; " + e.Reason
+	}
+	if len(waits) > 0 {
+		words += "; it waits for a node: " + waits[0].Text
+	}
+	return words
+}
+
+// PhaseAfter returns when the phase is another than seen, when the environment is
+// neither being locked nor built, or when ctx ends. Needs environment.read.
+func (s *Service) PhaseAfter(ctx context.Context, p project.Name, ref, seen string) (string, error) {
+	tick := time.NewTicker(phaseEvery)
+	defer tick.Stop()
+	for {
+		changed := s.watch()
+		phase, err := s.Phase(ctx, p, ref)
+		if err != nil || phase != seen || phase == string(Ready) || phase == string(Failed) {
+			return phase, err
+		}
+		select {
+		case <-changed:
+		case <-tick.C: // the scheduler's reasons change without an event of ours
+		case <-ctx.Done():
+			return phase, nil
+		}
+	}
+}
+
+// phaseEvery is how often the reasons of the scheduler are read again for a caller that waits.
+const phaseEvery = 2 * time.Second
 
 func (s *Service) watch() <-chan struct{} {
 	s.mu.Lock()

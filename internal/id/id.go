@@ -57,6 +57,16 @@ func Check(prefix, s string) error {
 	return nil
 }
 
+// Made is when an identifier was made, to the millisecond; zero for what is none.
+func Made(s string) time.Time {
+	_, rest, _ := strings.Cut(s, "_")
+	u, err := ulid.ParseStrict(rest)
+	if err != nil {
+		return time.Time{}
+	}
+	return ulid.Time(u.Time()).UTC()
+}
+
 var (
 	nameRE      = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?$`)
 	mixedNameRE = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)

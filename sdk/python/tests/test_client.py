@@ -104,6 +104,14 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(found.rows[2][1], -math.inf)
         self.assertEqual([row["s"] for row in found.dicts()], ["NaN", "x", None])
 
+    def test_rows_are_not_cut_in_silence(self) -> None:
+        self.server.answers["POST /api/v1/projects/nyc/query"] = (200, {"columns": ["n"], "rows": [[1]], "truncated": True})
+        with self.assertRaises(falaj.Error) as caught:
+            self.client.query("SELECT 1")
+        self.assertEqual(caught.exception.kind, "too_large")
+        self.assertEqual(self.server.asked[0].json()["limit"], 10_000)
+        self.assertTrue(self.client.query("SELECT 1", limit=1).truncated)
+
     def test_names_are_quoted(self) -> None:
         with self.assertRaises(falaj.Error):
             self.client.preview("../x?y")
