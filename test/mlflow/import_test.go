@@ -104,7 +104,7 @@ func TestImport(t *testing.T) {
 		s := live.New(t, "")
 		s.Up(t)
 		p := s.Project(t, "nyc")
-		some := imported(t, p, append(database, "--experiment", "wea*", "--since", "2023-11-14", "--skip-unsupported"))
+		some := imported(t, p, append(database, "--experiment", "wea*", "--since", "2023-11-14"))
 		if some.Runs.Created == 0 || some.Runs.Created >= made || some.Experiments.all() != 1 {
 			t.Errorf("of one experiment came %+v", some)
 		}
