@@ -50,7 +50,7 @@ func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, 
 		return "", fault.New(fault.NotFound, "there is no installation in %s: %w", cfg.Data, err).
 			WithHint("Name the server's data directory with --data, or its configuration with --config.")
 	}
-	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	a := newApp(cfg, w)
 	defer func() { _ = a.Stop(context.WithoutCancel(ctx)) }()
 	of, err := a.installation()
 	if err != nil {
@@ -96,7 +96,7 @@ func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, 
 // only with takeBucket. Errors: fault.Conflict when something is there; fault.Invalid
 // for a backup that is not whole.
 func Restore(ctx context.Context, cfg Config, w World, dir, digest string, takeBucket bool) (said string, err error) {
-	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	a := newApp(cfg, w)
 	defer func() { _ = a.Stop(context.WithoutCancel(ctx)) }()
 	to, err := a.installation()
 	if err != nil {

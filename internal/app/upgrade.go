@@ -26,7 +26,11 @@ func noUpgrade(u store.Upgrade) error {
 
 // upgradeFinding says whether the database waits for an upgrade, or is too new.
 func upgradeFinding(ctx context.Context, cfg Config) []finding {
-	u, err := store.Pending(ctx, store.Config{URL: cfg.storeURL(), Migrations: migrations})
+	of, err := cfg.database()
+	if err != nil {
+		return nil // the check of the files says so
+	}
+	u, err := store.Pending(ctx, of)
 	switch {
 	case fault.Is(err, fault.Conflict):
 		return []finding{{"✗", err.Error(), fault.HintOf(err)}}

@@ -56,6 +56,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
+// Measures are the metrics of the edge, for their description.
+func Measures() []prometheus.Collector {
+	m := newMetrics(prometheus.NewRegistry())
+	return []prometheus.Collector{m.requests, m.seconds}
+}
+
 // of finds the series of an outcome.
 func (m *metrics) of(o outcome) series {
 	if s, ok := (*m.found.Load())[o]; ok {
@@ -76,8 +82,13 @@ type statusWriter struct {
 	route  string
 }
 
+// WriteHeader writes the status. Every answer that asks to wait goes through it, and says
+// for how long.
 func (w *statusWriter) WriteHeader(status int) {
 	w.status = status
+	if (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && w.Header().Get("Retry-After") == "" {
+		w.Header().Set("Retry-After", "1")
+	}
 	w.ResponseWriter.WriteHeader(status)
 }
 

@@ -49,16 +49,35 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		if e.unscrubbed {
 			db.scrubLater(nil)
 		}
-	} else if strings.HasPrefix(cfg.URL, "postgres://") || strings.HasPrefix(cfg.URL, "postgresql://") {
+	} else if isPostgres(cfg.URL) {
 		e, err := openPostgres(ctx, cfg)
 		if err != nil {
 			return nil, err
 		}
 		db.engine = e
 	} else {
-		return nil, fault.New(fault.Invalid, "the store URL is neither sqlite:// nor postgres://").
-			WithHint("Use sqlite:///path/to/falaj.db or postgres://user@host/database.")
+		return nil, errScheme
 	}
 	db.changes = newChanges(db.engine)
 	return db, nil
+}
+
+var errScheme = fault.New(fault.Invalid, "the store URL is neither sqlite:// nor postgres://").
+	WithHint("Use sqlite:///path/to/falaj.db or postgres://user@host/database.")
+
+func isPostgres(url string) bool {
+	return strings.HasPrefix(url, "postgres://") || strings.HasPrefix(url, "postgresql://")
+}
+
+// CheckURL says what is wrong with a URL without asking the database. Error:
+// fault.Invalid, also for a connection to another host that TLS does not protect.
+func CheckURL(url string) error {
+	if _, ok := sqlitePath(url); ok {
+		return nil
+	}
+	if !isPostgres(url) {
+		return errScheme
+	}
+	_, err := parsePostgres(url)
+	return err
 }

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"golang.org/x/sys/unix"
 
@@ -265,14 +263,11 @@ func Pending(ctx context.Context, cfg Config) (Upgrade, error) {
 		beside := roomBeside(path)
 		return pendingInFile(ctx, path, "", cfg.Migrations, func(u *Upgrade) error { _ = beside(u); return nil }) // whoever asks compares
 	}
-	pg, err := pgx.ParseConfig(cfg.URL)
+	_, connector, err := connectPostgres(cfg)
 	if err != nil {
-		return Upgrade{}, fault.New(fault.Invalid, "store URL: %s", err.Error()) // the cause may show the password
+		return Upgrade{}, err
 	}
-	if pg.ConnectTimeout == 0 {
-		pg.ConnectTimeout = 10 * time.Second
-	}
-	db := stdlib.OpenDB(*pg)
+	db := sql.OpenDB(connector)
 	defer func() { _ = db.Close() }()
 	return pending(ctx, db, postgresMigrations, cfg.Migrations, roomOf(ctx, db))
 }

@@ -58,7 +58,10 @@ type Authorizer interface {
 
 // Jobs run trials. *training.Service is one.
 type Jobs interface {
-	// Plan says what Submit would make, and refuses what that would.
+	// CheckSource refuses a source archive that nobody has uploaded.
+	CheckSource(ctx context.Context, p project.Name, digest string) error
+	// Plan says what Submit would make, and refuses what that would but for a source archive
+	// that is not uploaded.
 	Plan(ctx context.Context, p project.Name, name string, spec training.Spec) (training.Job, project.Change, error)
 	SubmitTrial(ctx context.Context, p project.Name, name string, spec training.Spec, job training.JobID) (training.Job, error)
 	One(ctx context.Context, p project.Name, job training.JobID) (training.Job, error)
@@ -229,6 +232,11 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 	planned, _, err := s.cfg.Jobs.Plan(ctx, p, jobName, job)
 	if err != nil {
 		return w, "", fault.Wrap(err, "sweep %s: its jobs", name)
+	}
+	if job.Source != "" && !dryRun {
+		if err := s.cfg.Jobs.CheckSource(ctx, p, job.Source); err != nil {
+			return w, "", fault.Wrap(err, "sweep %s: its jobs", name)
+		}
 	}
 	pinned := planned.Pinned()
 	asked.Data, asked.Environment, asked.Residency, asked.Classification = pinned.Data, pinned.Environment, planned.Residency, planned.Classification

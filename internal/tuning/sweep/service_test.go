@@ -135,6 +135,8 @@ type jobs struct {
 	invalid error                       // of plans
 }
 
+func (j *jobs) CheckSource(context.Context, project.Name, string) error { return nil }
+
 func (j *jobs) Plan(_ context.Context, p project.Name, name string, spec training.Spec) (training.Job, project.Change, error) {
 	j.plans++
 	inputs := []training.Input{}
