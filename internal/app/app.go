@@ -29,6 +29,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/share"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // World is what the server touches outside its configuration.
@@ -53,8 +54,12 @@ type App struct {
 	lock  *lifecycle.DirLock
 	// groupsOwner names this installation in the control groups of its children.
 	groupsOwner string
+	// upgrading is told before the schema of the database changes, and may forbid it.
+	upgrading func(store.Upgrade) error
 
-	certificate *certificate   // nil without TLS
+	certificate *certificate // nil without TLS
+	followed    []followed   // files that are read again
+	stores      stores
 	close       []func() error // in order of opening; closed in reverse
 
 	parts
@@ -62,15 +67,33 @@ type App struct {
 	http  net.Listener
 	edge  *httpapi.Server
 	ready atomic.Bool
+	// hangups are the SIGHUPs that came.
+	hangups <-chan os.Signal
+}
+
+// newApp is an App that has opened nothing.
+func newApp(cfg Config, w World) *App {
+	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	a.stores = stores{log: a.log, away: map[string]error{}, database: func() error {
+		if a.db == nil {
+			return nil
+		}
+		return a.db.Outage()
+	}}
+	return a
 }
 
 // Run builds the server, starts it, tells when it is ready, and stops it when
 // ctx ends. It returns when everything has stopped.
 func Run(ctx context.Context, cfg Config, w World) error {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // also while it starts
+	defer signal.Stop(hangups)
 	a, err := New(ctx, cfg, w)
 	if err != nil {
 		return err
 	}
+	a.hangups = hangups
 	err = a.serve(ctx)
 	return errors.Join(err, a.Stop(context.WithoutCancel(ctx)))
 }
@@ -78,7 +101,10 @@ func Run(ctx context.Context, cfg Config, w World) error {
 // New opens everything. Errors: fault.Conflict when another server has the data
 // directory; fault.Invalid for wrong settings; fault.Exhausted for a full disk.
 func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
-	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log), conns: share.NewConnections(share.Files(), cfg.Limits.Connections)}
+	a := newApp(cfg, w)
+	a.conns = share.NewConnections(share.Files(), cfg.Limits.Connections)
+	a.warnOfURLs(ctx)
+	a.upgrading = a.noteUpgrade
 	defer func() {
 		if err != nil {
 			_ = a.Stop(context.WithoutCancel(ctx))
@@ -135,6 +161,9 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registry.MustRegister(a.collectors(requests)...)
+	if len(a.followed) > 0 {
+		a.group.Add(a.followFiles())
+	}
 	a.edge = httpapi.New(httpapi.Options{
 		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), Proxies: a.cfg.proxies(), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Answer: bytes(a.cfg.Limits.Answer), Tree: bytes(a.cfg.Limits.Checkpoint), LeastRate: cmp.Or(bytes(a.cfg.Limits.BodyRate), -1), Version: w.Version},
 		Memory: requests,
@@ -145,6 +174,9 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 				return fault.New(fault.Unavailable, "starting")
 			}
 			if err := checkRoom("the data directory", a.cfg.Data, fullDisk(a.cfg.reserve())); err != nil {
+				return err
+			}
+			if err := a.stores.ready(); err != nil {
 				return err
 			}
 			return auditReady(a.sequencer.Status(), time.Now())
@@ -187,9 +219,6 @@ func (a *App) serve(ctx context.Context) error {
 	if err := a.group.Start(ctx); err != nil {
 		return err
 	}
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
 	a.ready.Store(true)
 	if err := a.welcome(ctx, a.url(httpListener)); err != nil {
 		return err
@@ -200,7 +229,7 @@ func (a *App) serve(ctx context.Context) error {
 			stopping = true
 		case <-ctx.Done():
 			stopping = true
-		case <-hangups:
+		case <-a.hangups:
 			a.reread(ctx)
 		}
 	}
@@ -221,11 +250,13 @@ func (a *App) serve(ctx context.Context) error {
 
 // reread reads again what the server may change while it runs.
 func (a *App) reread(ctx context.Context) {
-	if a.certificate == nil {
-		a.log.InfoContext(ctx, "SIGHUP: there is no certificate to read again; settings take a restart")
+	if len(a.followed) == 0 {
+		a.log.InfoContext(ctx, "SIGHUP: there is no file of a certificate or a credential to read again; settings take a restart")
 		return
 	}
-	a.certificate.reread(ctx)
+	if err := a.refresh(ctx, true); err != nil {
+		a.log.ErrorContext(ctx, "SIGHUP: not everything was read again", slog.Any("error", err), slog.String("hint", fault.HintOf(err)))
+	}
 }
 
 // maxStreams is how many requests of a connection of HTTP/2 are under way.
@@ -396,6 +427,7 @@ func (l *late) set(h http.Handler) { l.handler.Store(&h) }
 func (l *late) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := l.handler.Load()
 	if h == nil {
+		w.Header().Set("Retry-After", "1")
 		http.Error(w, "starting", http.StatusServiceUnavailable)
 		return
 	}

@@ -76,7 +76,7 @@ func (a *App) tellTampered(ctx context.Context, journal audit.Journal, finding e
 		a.log.ErrorContext(ctx, "the finding of the audit log could not be recorded", slog.Any("error", err))
 	}
 	for a.cfg.Audit.Alert != "" && ctx.Err() == nil {
-		err := postTampered(ctx, a.cfg.Audit.Alert, what)
+		err := postAlert(ctx, a.cfg.Audit.Alert, AuditTampered, what)
 		if err == nil {
 			return
 		}
@@ -92,12 +92,12 @@ func (a *App) tellTampered(ctx context.Context, journal audit.Journal, finding e
 // alertTimeout bounds one delivery of an alert about the audit log.
 const alertTimeout = 10 * time.Second
 
-// postTampered sends a finding as a CloudEvent.
-func postTampered(ctx context.Context, to string, what map[string]any) error {
+// postAlert sends an event of the installation as a CloudEvent.
+func postAlert(ctx context.Context, to, name string, what map[string]any) error {
 	ctx, cancel := context.WithTimeout(ctx, alertTimeout)
 	defer cancel()
 	body, err := json.Marshal(map[string]any{
-		"specversion": "1.0", "id": id.New("evt"), "source": "falaj", "type": "falaj." + AuditTampered, "time": time.Now().UTC().Format(time.RFC3339),
+		"specversion": "1.0", "id": id.New("evt"), "source": "falaj", "type": "falaj." + name, "time": time.Now().UTC().Format(time.RFC3339),
 		"datacontenttype": "application/json", "data": what,
 	})
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // installation is what the configuration names, but for the objects.
@@ -31,11 +32,12 @@ func (a *App) installation() (backup.Installation, error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return backup.Installation{}, err
 	}
-	if rel, err := filepath.Rel(a.cfg.Data, path); !ok || err != nil || !filepath.IsLocal(rel) {
+	rel, err := filepath.Rel(a.cfg.Data, path)
+	if !ok || err != nil || !filepath.IsLocal(rel) {
 		return backup.Installation{}, fault.New(fault.Unsupported, "the database is not in the data directory (store.url)").
 			WithHint("Back it up by its own tools, and while the server is stopped the data directory with it: the directory last.")
 	}
-	of := backup.Installation{Data: a.cfg.Data, Tables: a.cfg.tablesDir()}
+	of := backup.Installation{Data: a.cfg.Data, Database: rel, Tables: a.cfg.tablesDir()}
 	of.Ledger, err = filepath.Abs(a.cfg.ledgerPath())
 	return of, err
 }
@@ -48,7 +50,7 @@ func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, 
 		return "", fault.New(fault.NotFound, "there is no installation in %s: %w", cfg.Data, err).
 			WithHint("Name the server's data directory with --data, or its configuration with --config.")
 	}
-	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	a := newApp(cfg, w)
 	defer func() { _ = a.Stop(context.WithoutCancel(ctx)) }()
 	of, err := a.installation()
 	if err != nil {
@@ -94,7 +96,7 @@ func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, 
 // only with takeBucket. Errors: fault.Conflict when something is there; fault.Invalid
 // for a backup that is not whole.
 func Restore(ctx context.Context, cfg Config, w World, dir, digest string, takeBucket bool) (said string, err error) {
-	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	a := newApp(cfg, w)
 	defer func() { _ = a.Stop(context.WithoutCancel(ctx)) }()
 	to, err := a.installation()
 	if err != nil {
@@ -108,6 +110,9 @@ func Restore(ctx context.Context, cfg Config, w World, dir, digest string, takeB
 	}
 	if a.lock, err = lifecycle.LockDir(a.cfg.Data); err != nil {
 		return "", err
+	}
+	if err := store.NotNewer(ctx, to.DatabaseIn(dir), migrations); err != nil { // before anything is put there
+		return "", fault.Wrap(err, "the backup in %s", dir)
 	}
 	owner, err := backup.Prepare(dir, to, digest)
 	if err != nil {

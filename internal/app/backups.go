@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -224,13 +223,9 @@ func (b *backups) make(ctx context.Context, name, dir string, of backup.Installa
 	if _, of.Owner, err = readHome(filepath.Join(a.cfg.Data, backup.ObjectsHome)); err != nil {
 		return backup.Report{}, err
 	}
-	database, err := filepath.Rel(of.Data, mustCut(a.cfg.storeURL(), "sqlite://"))
-	if err != nil {
-		return backup.Report{}, err
-	}
 	of.Objects, of.Log = a.objects, a.log
 	of.Live = &backup.Live{
-		Database: database, Parts: a.changing(), Objects: a.objects, Tables: a.tables, Scratch: a.backupScratch(),
+		Database: of.Database, Parts: a.changing(), Objects: a.objects, Tables: a.tables, Scratch: a.backupScratch(),
 		Tell: func(r backup.Report) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -250,12 +245,6 @@ func (b *backups) make(ctx context.Context, name, dir string, of backup.Installa
 		},
 	}
 	return backup.Make(ctx, dir, of, a.world.Version)
-}
-
-func mustCut(url, scheme string) string {
-	path, _ := strings.CutPrefix(url, scheme) // installation has looked
-	abs, _ := filepath.Abs(path)
-	return abs
 }
 
 // changing are the parts of the data directory that change in place.

@@ -4,16 +4,20 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"sync/atomic"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/filewatch"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 const (
@@ -24,13 +28,15 @@ const (
 // certificate is the server's own. It is read again when its files change and at SIGHUP;
 // one that cannot be used is told of, and the former one goes on.
 type certificate struct {
-	cert, key string
-	log       *slog.Logger
-	now       func() time.Time
+	path string
+	log  *slog.Logger
+	now  func() time.Time
+	// soon is told, at most once a day, that the certificate ends soon.
+	soon func(ctx context.Context, subject string, ends time.Time)
 
-	used   atomic.Pointer[tls.Certificate]
-	stamp  string    // of the files that were read last
-	warned time.Time // of its end
+	files  *filewatch.File[*tls.Certificate]
+	told   *tls.Certificate // whose end was told of
+	toldAt time.Time
 }
 
 // loadCertificate reads a certificate chain and its key. Error: fault.Invalid for what no
@@ -72,70 +78,65 @@ func ends(c *tls.Certificate) time.Time {
 	return end
 }
 
-// stampOf tells files from others that were put in their place.
-func stampOf(paths ...string) string {
-	stamp := ""
-	for _, path := range paths {
-		info, err := os.Stat(path) // through links, as those of mounted secrets are
-		if err != nil {
-			return stamp + path + ": " + err.Error()
-		}
-		stamp += fmt.Sprintf("%s %d %d\n", path, info.ModTime().UnixNano(), info.Size())
-	}
-	return stamp
-}
-
 // openCertificate reads the configured certificate and begins to follow its files.
 func (a *App) openCertificate() error {
 	if a.cfg.TLS.Cert == "" {
 		return nil
 	}
-	c := &certificate{cert: a.cfg.TLS.Cert, key: a.cfg.TLS.Key, log: a.log, now: time.Now, stamp: stampOf(a.cfg.TLS.Cert, a.cfg.TLS.Key)}
-	first, err := loadCertificate(c.cert, c.key, c.now())
+	c, err := newCertificate(a.cfg.TLS.Cert, a.cfg.TLS.Key, a.log, time.Now)
 	if err != nil {
 		return err
 	}
-	c.used.Store(first)
+	c.soon = a.tellExpiring
 	a.certificate = c
-	loop := &lifecycle.Loop{Name: "certificate", Every: certificateEvery, Run: c.look, Logger: a.log}
+	a.follow("tls.cert", c.files)
+	loop := &lifecycle.Loop{Name: "end of the certificate", Every: certificateEvery, Run: c.look, Logger: a.log}
 	a.group.Add(loop.Service())
 	return nil
 }
 
-// look reads the files again if they changed.
-func (c *certificate) look(ctx context.Context) error {
-	if stamp := stampOf(c.cert, c.key); stamp != c.stamp {
-		next, err := loadCertificate(c.cert, c.key, c.now())
-		if err != nil {
-			return fault.Wrap(err, "the new certificate is not used") // again the next time: its key may follow
-		}
-		c.stamp, c.warned = stamp, time.Time{}
-		c.used.Store(next)
-		c.log.InfoContext(ctx, "the certificate was read again", slog.String("subject", next.Leaf.Subject.String()), slog.Time("ends", ends(next)))
-	}
-	if end := ends(c.used.Load()); c.now().After(end.Add(-certificateSoon)) && c.now().Sub(c.warned) > 24*time.Hour {
-		c.warned = c.now()
-		c.log.WarnContext(ctx, "the certificate ends soon", slog.String("file", c.cert), slog.Time("ends", end))
-	}
-	return nil
+func newCertificate(cert, key string, log *slog.Logger, now func() time.Time) (*certificate, error) {
+	c := &certificate{path: cert, log: log, now: now, soon: func(context.Context, string, time.Time) {}}
+	var err error
+	c.files, err = filewatch.Open(func() (*tls.Certificate, error) { return loadCertificate(cert, key, now()) }, cert, key)
+	return c, err
 }
 
-// reread reads the files at once, whether they look changed or not.
-func (c *certificate) reread(ctx context.Context) {
-	next, err := loadCertificate(c.cert, c.key, c.now())
-	if err != nil {
-		c.log.ErrorContext(ctx, "the certificate was not read again, and the former one goes on", slog.Any("error", err), slog.String("hint", fault.HintOf(err)))
-		return
+// look tells of a certificate that ends soon.
+func (c *certificate) look(ctx context.Context) error {
+	used := c.files.Value()
+	if end := ends(used); c.now().After(end.Add(-certificateSoon)) && (c.told != used || c.now().Sub(c.toldAt) > 24*time.Hour) {
+		c.told, c.toldAt = used, c.now()
+		c.log.WarnContext(ctx, "the certificate ends soon", slog.String("file", c.path), slog.Time("ends", end))
+		c.soon(ctx, used.Leaf.Subject.String(), end)
 	}
-	c.used.Store(next)
-	c.log.InfoContext(ctx, "the certificate was read again", slog.String("subject", next.Leaf.Subject.String()), slog.Time("ends", ends(next)))
+	return nil
 }
 
 // config is how listeners use it.
 func (c *certificate) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.used.Load(), nil },
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.files.Value(), nil },
+	}
+}
+
+// CertificateExpiring is published once a day while the server's certificate ends soon.
+const CertificateExpiring = "certificate.expiring"
+
+// tellExpiring tells of a certificate that ends soon: an event, and a CloudEvent to the
+// URL that the configuration names for alerts. One that is not delivered is logged; the
+// next is sent a day later.
+func (a *App) tellExpiring(ctx context.Context, subject string, end time.Time) {
+	what := map[string]any{"file": a.cfg.TLS.Cert, "subject": subject, "ends": end.UTC().Format(time.RFC3339)}
+	err := a.db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		return event.Publish(ctx, tx, "", CertificateExpiring, what)
+	})
+	if a.cfg.Audit.Alert != "" {
+		err = errors.Join(err, postAlert(ctx, a.cfg.Audit.Alert, CertificateExpiring, what))
+	}
+	if err != nil {
+		a.log.ErrorContext(ctx, "the alert about the certificate was not delivered", slog.Any("error", err))
 	}
 }
 
@@ -147,16 +148,51 @@ func (c *certificate) Describe(out chan<- *prometheus.Desc) { out <- certificate
 
 // Collect implements prometheus.Collector.
 func (c *certificate) Collect(out chan<- prometheus.Metric) {
-	out <- prometheus.MustNewConstMetric(certificateEnd, prometheus.GaugeValue, float64(ends(c.used.Load()).Unix()))
+	out <- prometheus.MustNewConstMetric(certificateEnd, prometheus.GaugeValue, float64(ends(c.files.Value()).Unix()))
 }
 
 // CheckFiles says what is wrong with the files that a configuration names.
 func (c Config) CheckFiles() error {
-	if c.TLS.Cert == "" {
-		return nil
+	var wrong []error
+	if c.TLS.Cert != "" {
+		_, err := loadCertificate(c.TLS.Cert, c.TLS.Key, time.Now())
+		wrong = append(wrong, err)
 	}
-	_, err := loadCertificate(c.TLS.Cert, c.TLS.Key, time.Now())
-	return err
+	for _, name := range slices.Sorted(maps.Keys(c.authorities())) {
+		_, err := filewatch.Authorities(c.authorities()[name])
+		wrong = append(wrong, fault.Wrap(err, "%s", name))
+	}
+	for name, path := range map[string]string{"store.password_file": c.Store.PasswordFile, "online.password_file": c.Online.PasswordFile} {
+		if path != "" {
+			_, err := filewatch.Secret(path)
+			wrong = append(wrong, fault.Wrap(err, "%s", name))
+		}
+	}
+	if c.Blob.S3.Endpoint != "" {
+		_, err := readCredentials(c.Blob.S3.Credentials)
+		wrong = append(wrong, err)
+	}
+	for _, err := range wrong { // one at a time, with its hint
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// authorities are the files of trusted certificates, by setting.
+func (c Config) authorities() map[string]string {
+	out := map[string]string{
+		"blob.s3.ca": c.Blob.S3.CA, "online.ca": c.Online.CA, "environments.ca": c.Environments.CA, "images.ca": c.Images.CA, "gateway.ca": c.Gateway.CA,
+	}
+	for name, e := range c.Engines {
+		out["engines."+name+".ca"] = e.CA
+	}
+	for name, r := range c.Serving.Remotes {
+		out["serving.remotes."+name+".ca"] = r.CA
+	}
+	maps.DeleteFunc(out, func(_, path string) bool { return path == "" })
+	return out
 }
 
 // certificateFinding is what the doctor says of the certificate.

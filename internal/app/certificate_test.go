@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,12 +89,16 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	from, to := may.AddDate(0, -1, 0), may.AddDate(0, 3, 0)
 	cert, key := putCertificate(t, dir, "first", from, to)
 	var log strings.Builder
-	c := &certificate{cert: cert, key: key, log: slog.New(slog.NewTextHandler(&log, nil)), now: func() time.Time { return may }, stamp: stampOf(cert, key)}
-	first, err := loadCertificate(cert, key, may)
+	c, err := newCertificate(cert, key, slog.New(slog.NewTextHandler(&log, nil)), func() time.Time { return may })
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.used.Store(first)
+	var told []string
+	c.soon = func(_ context.Context, subject string, ends time.Time) {
+		told = append(told, subject+" "+ends.Format(time.DateOnly))
+	}
+	a := &App{log: c.log}
+	a.follow("tls.cert", c.files)
 	uses := func(want string) {
 		t.Helper()
 		got, err := c.config().GetCertificate(&tls.ClientHelloInfo{})
@@ -103,7 +108,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	}
 	look := func(fails bool) {
 		t.Helper()
-		if err := c.look(context.Background()); (err != nil) != fails {
+		if err := a.refresh(context.Background(), false); (err != nil) != fails {
 			t.Errorf("%v, fails: %v", err, fails)
 		}
 	}
@@ -120,15 +125,22 @@ func TestCertificateIsReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	look(true)
-	c.reread(context.Background())
+	a.reread(context.Background())
 	uses("second")
 	if !strings.Contains(log.String(), "the former one goes on") {
 		t.Errorf("SIGHUP with a bad file says: %s", &log)
 	}
 	putCertificate(t, dir, "third", from, may.AddDate(0, 0, 2))
-	c.reread(context.Background())
+	a.reread(context.Background())
 	uses("third")
-	look(false)
+	for range 2 { // it is told of once a day
+		if err := c.look(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []string{"CN=third 2026-05-03"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
 	if !strings.Contains(log.String(), "the certificate ends soon") {
 		t.Errorf("a certificate of two days is not warned of: %s", &log)
 	}

@@ -2,9 +2,11 @@ package app
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
@@ -22,9 +24,11 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online/redis"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/scheduler"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // Config is everything that can be set. Sources, later ones win: defaults, the
@@ -45,7 +49,8 @@ type Config struct {
 	} `koanf:"tls"`
 
 	Store struct {
-		URL string `koanf:"url" doc:"sqlite:///path or postgres://…; empty is SQLite in the data directory"`
+		URL          string `koanf:"url" doc:"sqlite:///path or postgres://user@host/database; empty is SQLite in the data directory. Another host needs TLS: ?sslmode=verify-full"`
+		PasswordFile string `koanf:"password_file" doc:"File that holds the password of PostgreSQL; it is read again when it changes"`
 	} `koanf:"store"`
 
 	Blob struct {
@@ -55,7 +60,7 @@ type Config struct {
 			Prefix      string `koanf:"prefix" doc:"What the names in it begin with; installations that share a bucket have different ones"`
 			Region      string `koanf:"region" doc:"The bucket's region; empty is what the endpoint's name says, else us-east-1"`
 			Zone        string `koanf:"zone" doc:"The zone that the bucket is in: home, because every object may be there"`
-			Credentials string `koanf:"credentials" doc:"File with the lines access_key = … and secret_key = …"`
+			Credentials string `koanf:"credentials" doc:"File with the lines access_key = … and secret_key = …; it is read again when it changes"`
 			CA          string `koanf:"ca" doc:"PEM bundle that is trusted for the endpoint; empty is the system's"`
 		} `koanf:"s3"`
 	} `koanf:"blob"`
@@ -66,6 +71,8 @@ type Config struct {
 
 	Online struct {
 		URL          string   `koanf:"url" doc:"Store of online features: redis://…, rediss://… with TLS, or unix:///path; empty is in the data directory"`
+		PasswordFile string   `koanf:"password_file" doc:"File that holds the password of Redis; it is read again when it changes"`
+		CA           string   `koanf:"ca" doc:"PEM bundle that is trusted for Redis; empty is the system's"`
 		Prefix       string   `koanf:"prefix" doc:"What the keys in it begin with; installations that share a server have different ones"`
 		Acknowledged string   `koanf:"acknowledged" doc:"What Redis must have done with a write that is acknowledged: synced (appendonly yes, appendfsync always), or in-memory, of which a loss of power takes the last along"`
 		Verify       duration `koanf:"verify" doc:"How often some of each view's online rows are compared with what they were made from; 0 never does"`
@@ -81,7 +88,7 @@ type Config struct {
 
 	Audit struct {
 		Checkpoints string   `koanf:"checkpoints" doc:"Second place for audit checkpoints: a file, best on another disk; empty is in the data directory"`
-		Alert       string   `koanf:"alert" doc:"URL that receives a CloudEvent by POST when the audit log is not what was signed; empty: it is an event, a metric and in the server's log only"`
+		Alert       string   `koanf:"alert" doc:"URL that receives a CloudEvent by POST when the audit log is not what was signed, or the server's certificate ends soon; empty: these are events, metrics and in the server's log only"`
 		Verify      duration `koanf:"verify" doc:"How long a verification of every entry of the audit log in the background may take, such as 1h"`
 	} `koanf:"audit"`
 
@@ -130,6 +137,7 @@ type Config struct {
 	Environments struct {
 		UV      string   `koanf:"uv" doc:"The uv binary; empty is beside falaj or on the PATH"`
 		Index   string   `koanf:"index" doc:"Package index URL; empty is what lib/package-index.json says"`
+		Indexes []string `koanf:"indexes" doc:"Further package indexes that environments may name, as name=URL, such as torch-cpu=https://download.pytorch.org/whl/cpu; builds that name one may reach its host"`
 		Hosts   []string `koanf:"hosts" doc:"host:port that environment builds may reach; empty is what lib/package-index.json says"`
 		CA      string   `koanf:"ca" doc:"PEM bundle that environment builds trust; empty is the system's"`
 		Timeout duration `koanf:"timeout" doc:"Longest build"`
@@ -327,7 +335,7 @@ func LoadConfig(path string, env []string, flags map[string]any) (Config, error)
 }
 
 // notKeys are FALAJ_* variables that mean something to clients or jobs.
-var notKeys = []string{"FALAJ_URL", "FALAJ_TOKEN", "FALAJ_PROJECT", "FALAJ_CONFIG", "FALAJ_ORT_LIB", "FALAJ_JOB", "FALAJ_ATTEMPT"}
+var notKeys = []string{"FALAJ_URL", "FALAJ_TOKEN", "FALAJ_PROJECT", "FALAJ_CONTEXT", "FALAJ_CONFIG", "FALAJ_ORT_LIB", "FALAJ_JOB", "FALAJ_ATTEMPT"}
 
 func variables(env []string) (map[string]any, error) {
 	lists := map[string]bool{} // they have commas between values
@@ -431,6 +439,9 @@ func (c Config) Validate() error {
 	if err := environment.CheckIndex(c.Environments.Index); err != nil {
 		return fault.Wrap(err, "environments.index")
 	}
+	if _, err := packageIndexes(c.Environments.Indexes); err != nil {
+		return fault.Wrap(err, "environments.indexes")
+	}
 	for name, v := range map[string]string{"environments.timeout": c.Environments.Timeout, "limits.sql_time": c.Limits.SQLTime, "serving.load_timeout": c.Serving.LoadTime} {
 		if d, err := time.ParseDuration(v); err != nil || d <= 0 {
 			return fault.New(fault.Invalid, "%s: %q is not a duration such as 10m", name, v)
@@ -477,6 +488,9 @@ func (c Config) Validate() error {
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		return fault.New(fault.Invalid, "log.format: %q is neither text nor json", c.Log.Format)
 	}
+	if err := c.validateStores(); err != nil {
+		return err
+	}
 	if err := c.validateObjects(); err != nil {
 		return fault.Wrap(err, "blob.s3")
 	}
@@ -484,6 +498,64 @@ func (c Config) Validate() error {
 		return err
 	}
 	return c.sizes()
+}
+
+// validateStores looks at the database and the online store, without asking them.
+func (c Config) validateStores() error {
+	if err := store.CheckURL(c.storeURL()); err != nil {
+		return fault.Wrap(err, "store.url")
+	}
+	if c.Online.URL != "" {
+		if err := redis.CheckURL(c.Online.URL); err != nil {
+			return fault.Wrap(err, "online.url")
+		}
+	}
+	for name, s := range map[string]struct{ url, file string }{
+		"store": {c.Store.URL, c.Store.PasswordFile}, "online": {c.Online.URL, c.Online.PasswordFile},
+	} {
+		switch {
+		case s.file == "":
+		case s.url == "" || strings.HasPrefix(s.url, "sqlite:"):
+			return fault.New(fault.Invalid, "%s.password_file: %s.url names no server that takes a password", name, name)
+		case hasPassword(s.url):
+			return fault.New(fault.Invalid, "%s.password_file: %s.url has a password, too", name, name).WithHint("Take it out of the URL.")
+		}
+	}
+	if c.Online.CA != "" && !strings.HasPrefix(c.Online.URL, "rediss:") {
+		return fault.New(fault.Invalid, "online.ca: online.url is not rediss://")
+	}
+	return nil
+}
+
+// hasPassword reports a URL that holds one.
+func hasPassword(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil {
+		return false
+	}
+	_, set := u.User.Password()
+	return set || u.Query().Has("password")
+}
+
+// passwordsInURLs are the settings that hold a password where the environment, the process
+// list and the configuration show it.
+func (c Config) passwordsInURLs() []string {
+	var names []string
+	for _, s := range []struct{ name, url string }{{"store", c.Store.URL}, {"online", c.Online.URL}} {
+		if hasPassword(s.url) {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
+const passwordHint = "Put it into a file that only the server may read, and name that by %s.password_file: it is read again when it changes. A later release refuses a password in a URL."
+
+// warnOfURLs logs what of the configuration a later release refuses.
+func (a *App) warnOfURLs(ctx context.Context) {
+	for _, name := range a.cfg.passwordsInURLs() {
+		a.log.WarnContext(ctx, "the configuration has a password in a URL", slog.String("setting", name+".url"), slog.String("hint", fmt.Sprintf(passwordHint, name)))
+	}
 }
 
 // storeURL is the database to open.

@@ -71,9 +71,9 @@ engines:
 // address that the server listens on.
 func TestEngineURL(t *testing.T) {
 	a := &App{cfg: Config{HTTP: "127.0.0.1:0", Data: t.TempDir()}, log: slog.New(slog.DiscardHandler)}
-	at, ca, err := a.reach(EngineConfig{})
-	if err != nil || ca != "" {
-		t.Fatal(at, ca, err)
+	at, ca, err := a.reach("hpc", EngineConfig{})
+	if err != nil || ca() != "" {
+		t.Fatal(at, ca(), err)
 	}
 	l, err := a.listenHTTP()
 	if err != nil {
@@ -85,7 +85,7 @@ func TestEngineURL(t *testing.T) {
 	if err := a.Stop(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := a.reach(EngineConfig{URL: "https://x:1", CA: "/nowhere"}); !fault.Is(err, fault.Invalid) {
+	if _, _, err := a.reach("hpc", EngineConfig{URL: "https://x:1", CA: "/nowhere"}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a certificate that is not there: %v", err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine/slurm"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/filewatch"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
@@ -40,7 +41,7 @@ func (a *App) openEngine(name string, e EngineConfig) (compute.Engine, error) {
 	if err != nil {
 		return compute.Engine{}, err
 	}
-	at, ca, err := a.reach(e)
+	at, ca, err := a.reach(name, e)
 	if err != nil {
 		return compute.Engine{}, err
 	}
@@ -109,35 +110,47 @@ func (a *App) launch(name, dir string, e EngineConfig) (remote.Launcher, schedul
 }
 
 // reach is where the nodes of an engine find this server, and the certificate
-// that they trust, in PEM.
-func (a *App) reach(e EngineConfig) (at, ca string, err error) {
+// that they trust, in PEM: as it is when a worker is started.
+func (a *App) reach(name string, e EngineConfig) (at string, ca func() string, err error) {
+	ca = func() string { return "" }
 	at = strings.TrimSuffix(e.URL, "/")
 	if at == "" {
 		l, err := a.listenHTTP()
 		if err != nil {
-			return "", "", err
+			return "", ca, err
 		}
 		at = a.url(l)
 	}
 	if u, err := url.Parse(at); err == nil && u.Scheme == "http" {
-		return at, "", nil
+		return at, ca, nil
 	}
 	if e.CA != "" {
-		b, err := os.ReadFile(e.CA)
+		f, err := filewatch.Open(func() (string, error) { b, err := os.ReadFile(e.CA); return string(b), err }, e.CA)
 		if err != nil {
-			return "", "", fault.New(fault.Invalid, "ca: %w", err)
+			return "", ca, fault.New(fault.Invalid, "ca: %w", err)
 		}
-		return at, string(b), nil
+		a.follow("engines."+name+".ca", f)
+		return at, f.Value, nil
 	}
-	// Nobody else can vouch for a certificate that signed itself.
-	b, err := os.ReadFile(a.cfg.TLS.Cert)
+	// Nobody else can vouch for a certificate that signed itself. What stands before the
+	// server may have another.
+	f, err := filewatch.Open(func() (string, error) { return ownAuthority(a.cfg.TLS.Cert), nil }, a.cfg.TLS.Cert)
 	if err != nil {
-		return at, "", nil //nolint:nilerr // what stands before the server may have another
+		return "", ca, err
+	}
+	return at, f.Value, nil
+}
+
+// ownAuthority is the file of a certificate that signed itself; empty of others.
+func ownAuthority(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
 	}
 	if block, _ := pem.Decode(b); block != nil {
 		if c, err := x509.ParseCertificate(block.Bytes); err == nil && slices.Equal(c.RawIssuer, c.RawSubject) {
-			return at, string(b), nil
+			return string(b)
 		}
 	}
-	return at, "", nil
+	return ""
 }

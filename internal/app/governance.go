@@ -59,7 +59,11 @@ var migrations = []store.Migrations{
 // openGovernance opens what every domain asks: the database, keys, objects, the
 // audit log, and who may do what.
 func (a *App) openGovernance(ctx context.Context) (err error) {
-	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.storeURL(), Migrations: migrations}); err != nil {
+	password, err := a.secret("store.password_file", a.cfg.Store.PasswordFile)
+	if err != nil {
+		return err
+	}
+	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.storeURL(), Password: password, Migrations: migrations, Upgrading: a.upgrading, Log: a.log}); err != nil {
 		return fault.Wrap(err, "open the database")
 	}
 	a.onClose(a.db.Close)

@@ -224,7 +224,8 @@ func eachProject(ctx context.Context, list func(ctx context.Context, limit int, 
 // checkpoints disagree, with a reason that becomes part of the log. It reports
 // whether there was anything to accept. The server must not be running.
 func AcceptRollback(ctx context.Context, cfg Config, w World, reason string) (accepted bool, err error) {
-	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	a := newApp(cfg, w)
+	a.upgrading = noUpgrade
 	defer func() { _ = a.Stop(ctx) }()
 	if a.lock, err = lifecycle.LockDir(cfg.Data); err != nil {
 		return false, err

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob/fileblob"
 	"github.com/falaj-ml/falaj/internal/blob/s3blob"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/filewatch"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
 )
@@ -47,7 +47,7 @@ func (a *App) openObjects(ctx context.Context) (blob.Driver, error) {
 	if what == "directory" {
 		return nil, fault.New(fault.Invalid, "the objects of this installation are in %s, and blob.s3 names a bucket", dir).WithHint("Leave blob.s3 out. %s", move)
 	}
-	cfg, err := a.cfg.bucket()
+	cfg, err := a.bucket()
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +56,7 @@ func (a *App) openObjects(ctx context.Context) (blob.Driver, error) {
 		return nil, err
 	}
 	a.onClose(d.Close)
+	a.watchStore(objectStore, 10*time.Second, objectTime, d.Ask)
 	if what == "" {
 		what, owner = "claiming", id.New("obj")
 		if err := writeHome(home, what, owner); err != nil {
@@ -136,16 +137,44 @@ func (c Config) validateObjects() error {
 func (c Config) bucket() (s3blob.Config, error) {
 	s3 := c.Blob.S3
 	out := s3blob.Config{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Prefix: s3.Prefix, Region: s3.Region}
-	var err error
-	if out.AccessKey, out.SecretKey, err = readCredentials(s3.Credentials); err != nil {
+	pair, err := readCredentials(s3.Credentials)
+	if err != nil {
 		return out, err
 	}
+	out.AccessKey, out.SecretKey = pair[0], pair[1]
 	if s3.CA != "" {
 		if out.CA, err = os.ReadFile(s3.CA); err != nil {
 			return out, fault.New(fault.Invalid, "blob.s3.ca: %w", err)
 		}
 	}
 	return out, nil
+}
+
+// objectTime bounds a question whether the bucket is there.
+const objectTime = 5 * time.Second
+
+// bucket is Config's, whose files are read again when they change.
+func (a *App) bucket() (s3blob.Config, error) {
+	cfg, err := a.cfg.bucket()
+	if err != nil {
+		return cfg, err
+	}
+	path := a.cfg.Blob.S3.Credentials
+	pair, err := filewatch.Open(func() ([2]string, error) { return readCredentials(path) }, path)
+	if err != nil {
+		return cfg, err
+	}
+	a.follow("blob.s3.credentials", pair)
+	cfg.Keys = func() (access, secret string) { v := pair.Value(); return v[0], v[1] }
+	if a.cfg.Blob.S3.CA != "" {
+		roots, err := filewatch.Authorities(a.cfg.Blob.S3.CA)
+		if err != nil {
+			return cfg, fault.Wrap(err, "blob.s3.ca")
+		}
+		a.follow("blob.s3.ca", roots)
+		cfg.Roots = roots.Value
+	}
+	return cfg, nil
 }
 
 // checkBucket asks for the bucket, for the doctor.
@@ -159,25 +188,19 @@ func (c Config) checkBucket(ctx context.Context) error {
 	return s3blob.Check(ctx, cfg)
 }
 
-// readCredentials reads the keys of a bucket. No error has a line of the file.
-func readCredentials(path string) (access, secret string, err error) {
-	f, err := os.Open(path)
+// readCredentials reads the keys of a bucket: the access key and the secret key. No error
+// has a line of the file.
+func readCredentials(path string) (pair [2]string, err error) {
+	const form = "Two lines: access_key = … and secret_key = …"
+	text, err := filewatch.ReadPrivate(path)
 	if err != nil {
-		return "", "", fault.New(fault.Invalid, "blob.s3.credentials: %w", err).WithHint("Two lines: access_key = … and secret_key = …")
+		err = fault.Wrap(err, "blob.s3.credentials")
+		if fault.HintOf(err) == "" {
+			return pair, fault.New(fault.Invalid, "%w", err).WithHint(form)
+		}
+		return pair, err
 	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return "", "", err
-	}
-	if info.Mode().Perm()&0o007 != 0 {
-		return "", "", fault.New(fault.Invalid, "everybody may read the credentials in %s (mode %04o)", path, info.Mode().Perm()).WithHint("Run: chmod 0400 %s", path)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, 64<<10))
-	if err != nil {
-		return "", "", err
-	}
-	for n, line := range strings.Split(string(b), "\n") {
+	for n, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" || line[0] == '#' {
 			continue
@@ -185,15 +208,15 @@ func readCredentials(path string) (access, secret string, err error) {
 		key, value, _ := strings.Cut(line, "=")
 		switch strings.TrimSpace(key) {
 		case "access_key":
-			access = strings.TrimSpace(value)
+			pair[0] = strings.TrimSpace(value)
 		case "secret_key":
-			secret = strings.TrimSpace(value)
+			pair[1] = strings.TrimSpace(value)
 		default:
-			return "", "", fault.New(fault.Invalid, "blob.s3.credentials: line %d of %s is neither access_key nor secret_key", n+1, path).WithHint("Two lines: access_key = … and secret_key = …")
+			return pair, fault.New(fault.Invalid, "blob.s3.credentials: line %d of %s is neither access_key nor secret_key", n+1, path).WithHint(form)
 		}
 	}
-	if access == "" || secret == "" {
-		return "", "", fault.New(fault.Invalid, "blob.s3.credentials: %s has no access_key or no secret_key", path).WithHint("Two lines: access_key = … and secret_key = …")
+	if pair[0] == "" || pair[1] == "" {
+		return pair, fault.New(fault.Invalid, "blob.s3.credentials: %s has no access_key or no secret_key", path).WithHint(form)
 	}
-	return access, secret, nil
+	return pair, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/online/pebble"
 	"github.com/falaj-ml/falaj/internal/feature/online/redis"
+	"github.com/falaj-ml/falaj/internal/filewatch"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -57,9 +58,20 @@ func (a *App) openOnline(ctx context.Context) (online.Driver, func(context.Conte
 		a.pebble = db
 		return db, func(context.Context) (string, error) { return embedded, nil }, nil
 	}
-	db, err := redis.Open(ctx, redis.Config{
-		URL: a.cfg.Online.URL, Prefix: a.cfg.Online.Prefix, Loses: a.cfg.Online.Acknowledged == inMemory, Feast: a.cfg.Online.Layout == feastLayout, Owner: owner,
-	})
+	cfg := a.cfg.redis()
+	cfg.Owner = owner
+	if cfg.Password, err = a.secret("online.password_file", a.cfg.Online.PasswordFile); err != nil {
+		return nil, nil, err
+	}
+	if a.cfg.Online.CA != "" {
+		roots, err := filewatch.Authorities(a.cfg.Online.CA)
+		if err != nil {
+			return nil, nil, fault.Wrap(err, "online.ca")
+		}
+		a.follow("online.ca", roots)
+		cfg.Roots = roots.Value
+	}
+	db, err := redis.Open(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -75,7 +87,16 @@ func (a *App) openOnline(ctx context.Context) (online.Driver, func(context.Conte
 		return err
 	}}
 	a.group.Add(watch.Service())
+	a.watchStore(onlineStore, time.Second, onlineTime, db.Ask)
 	return db, db.ID, nil
+}
+
+// onlineTime bounds a question whether Redis is there.
+const onlineTime = 2 * time.Second
+
+// redis is how the online store is reached, but for its files.
+func (c Config) redis() redis.Config {
+	return redis.Config{URL: c.Online.URL, Prefix: c.Online.Prefix, Loses: c.Online.Acknowledged == inMemory, Feast: c.Online.Layout == feastLayout}
 }
 
 // sameStorePause is for how long a Redis that came back empty is neither read nor written.

@@ -21,7 +21,8 @@ func RecoverAdmin(ctx context.Context, cfg Config, w World) (secret string, err 
 		return "", fault.New(fault.NotFound, "there is no installation in %s: %w", cfg.Data, err).
 			WithHint("Name the server's data directory with --data, or its configuration with --config.")
 	}
-	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	a := newApp(cfg, w)
+	a.upgrading = noUpgrade
 	defer func() { _ = a.Stop(ctx) }()
 	if a.lock, err = lifecycle.LockDir(cfg.Data); err != nil {
 		return "", err

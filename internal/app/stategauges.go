@@ -42,7 +42,6 @@ const (
 type state struct {
 	at, tried time.Time
 	took      time.Duration // of a read of the database that finds nothing
-	err       error
 
 	jobs    []training.Count
 	ended   map[training.State]int64
@@ -88,7 +87,6 @@ var (
 	diskFree  = prometheus.NewDesc("falaj_disk_free_bytes", "Bytes that are free on the file system of the data directory.", nil, nil)
 	diskFiles = prometheus.NewDesc("falaj_disk_free_files", "Inodes that are free on the file system of the data directory; absent where it makes them as they are needed.", nil, nil)
 
-	storeUp      = prometheus.NewDesc("falaj_database_up", "1 while the database answered the last read for these series, 0 while it did not.", nil, nil)
 	storeLatency = prometheus.NewDesc("falaj_database_latency_seconds", "Time that the last read took for which the database had to find nothing.", nil, nil)
 	storeWaiting = prometheus.NewDesc("falaj_database_waiting_writes", "Transactions that wait for their turn to write.", nil, nil)
 	leads        = prometheus.NewDesc("falaj_leader", "1 while this process is the one that schedules, of several that share a database.", []string{"of"}, nil)
@@ -103,7 +101,7 @@ func (g *stateGauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		buildInfo, stateRead, jobsNow, jobsOldest, jobsEnded, jobsWaiting, queueRunning, queueWaiting, queueUsed, queueQuota,
 		poolOpen, poolUp, poolRunning, poolCapacity, poolUsed, poolNodes, budgetLimit, budgetSpent, sourceOK, sourceLate, backupLast, tokenExpiry,
-		diskSize, diskFree, diskFiles, storeUp, storeLatency, storeWaiting, leads, loopFailing, loopFailed, loopWorked,
+		diskSize, diskFree, diskFiles, storeLatency, storeWaiting, leads, loopFailing, loopFailed, loopWorked,
 	} {
 		ch <- d
 	}
@@ -134,7 +132,6 @@ func (g *stateGauges) Collect(ch chan<- prometheus.Metric) {
 		gauge(jobsWaiting, float64(n), string(code))
 	}
 	s := g.read()
-	gauge(storeUp, one(s.err == nil))
 	gauge(storeWaiting, float64(g.a.db.Waiting()))
 	if s.at.IsZero() {
 		return
@@ -183,7 +180,7 @@ func (g *stateGauges) read() state {
 	if err != nil {
 		now = last
 	}
-	now.err, now.tried = err, time.Now()
+	now.tried = time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.last = now

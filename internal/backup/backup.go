@@ -63,9 +63,11 @@ import (
 
 // Installation is what is backed up, or restored.
 type Installation struct {
-	Data   string // the data directory, absolute
-	Tables string // directory of open datasets
-	Ledger string // file of the erasure ledger
+	Data string // the data directory, absolute
+	// Database is the file of the database, as seen from the data directory.
+	Database string
+	Tables   string // directory of open datasets
+	Ledger   string // file of the erasure ledger
 	// Objects keeps the objects. Owner is what the manifest notes of where they are.
 	Objects blob.Driver
 	Owner   string
@@ -73,6 +75,9 @@ type Installation struct {
 	Live *Live
 	Log  *slog.Logger // hears what Make passed over; nil tells nobody
 }
+
+// DatabaseIn is where a backup in dir has the database.
+func (of Installation) DatabaseIn(dir string) string { return filepath.Join(dir, inFiles, of.Database) }
 
 // Report is what was copied.
 type Report struct {

@@ -6,6 +6,7 @@
 //
 //   - cli.go: World, the root command, exit codes, which server and token.
 //   - backup.go: backup, restore. system.go: up, recover-admin, doctor, config, login, version, and the hidden child modes.
+//   - context.go: the servers that a user is logged in to.
 //   - objects.go: apply, get, describe, delete, and the one list of kinds.
 //   - data.go: dataset, feature, env. lineage.go: what is around a dataset. search.go. work.go: job, model, deploy, pool, audit,
 //     token. deploy.go: how versions are tried. keys.go: key.
@@ -22,13 +23,10 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -47,6 +45,8 @@ type World struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 	Version string
+	// Commit and Built are those of this program; empty where the build did not say.
+	Commit, Built string
 
 	// Up runs the server until ctx ends; flags are configuration keys. It calls
 	// keep with the first-run token.
@@ -81,7 +81,7 @@ type World struct {
 type app struct {
 	World
 	server, token, project, output string
-	ca                             string
+	ca, context                    string
 
 	out    io.Writer // standard output itself; see raw
 	screen io.Writer // standard error itself, on which progress is drawn; texts of others go through plain
@@ -109,6 +109,9 @@ func Run(ctx context.Context, w World) int {
 		fmt.Fprintf(said, "  → %s\n", hint)
 	} else if _, refused := errors.AsType[*client.Error](err); code == 2 && cmd != nil && !refused { // of a manifest the help says nothing
 		fmt.Fprintf(said, "  → See `%s --help`.\n", cmd.CommandPath())
+	}
+	if refused, ok := errors.AsType[*client.Error](err); ok && refused.Version != "" && refused.Version != w.Version {
+		fmt.Fprintf(said, "  → The server is Falaj %s and this command is %s: one of them may not know what the other does.\n", refused.Version, w.Version)
 	}
 	return code
 }
@@ -168,6 +171,11 @@ func (a *app) root() *cobra.Command {
 			if !slices.Contains(formats, a.output) {
 				return usage("--output is %q; it may be table, json, yaml or, of `falaj get`, manifest", a.output)
 			}
+			if name := a.contextNamed(); name != "" && cmd.Name() != "login" {
+				if _, err := a.logins().find(name); err != nil {
+					return err
+				}
+			}
 			if a.output == "manifest" && cmd.CommandPath() != "falaj get" {
 				return usage("--output manifest is for `falaj get` only")
 			}
@@ -178,6 +186,7 @@ func (a *app) root() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&a.server, "server", "", "URL of the server (FALAJ_URL; default what login or up on this machine stored)")
 	f.StringVar(&a.token, "token", "", "access token (FALAJ_TOKEN; default the stored one); prefer the variable, arguments are visible to others")
+	f.StringVar(&a.context, "context", "", "context to use instead of the current one (FALAJ_CONTEXT); see `falaj context`")
 	f.StringVarP(&a.project, "project", "p", "", "project (FALAJ_PROJECT)")
 	f.StringVarP(&a.output, "output", "o", "table", "output format: table, json, yaml or, of get, manifest")
 	f.StringVar(&a.ca, "ca", "", "PEM file of a certificate authority to trust")
@@ -189,7 +198,7 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("system", a.up(), a.recoverAdmin(), a.backup(), a.restore(), a.doctor(), a.config(), a.login(), a.version())
+	add("system", a.up(), a.recoverAdmin(), a.backup(), a.restore(), a.doctor(), a.config(), a.login(), a.contexts(), a.version())
 	add("object", a.apply(), a.get(), a.describe(), a.delete())
 	add("action", a.search(), a.dataset(), a.lineage(), a.feature(), a.environment(), a.job(), a.run(), a.sweep(), a.model(), a.deploy(), a.predict(), a.monitor(), a.pool(), a.zone(), a.queue(), a.cost(), a.plan(), a.simulate(), a.importing(), a.audit(), a.request(), a.erase(), a.key(), a.tokens())
 	root.AddCommand(a.child())
@@ -251,46 +260,6 @@ func (a *app) env(name string) string {
 		}
 	}
 	return ""
-}
-
-// credentials is what `falaj login` and `falaj up` leave for the local user.
-type credentials struct {
-	Server  string `json:"server"`
-	Token   string `json:"token"`
-	Project string `json:"project,omitempty"`
-	CA      string `json:"ca,omitempty"`
-}
-
-func (a *app) credentialsPath() string {
-	dir := a.env("XDG_CONFIG_HOME")
-	if dir == "" {
-		dir = filepath.Join(a.env("HOME"), ".config")
-	}
-	return filepath.Join(dir, "falaj", "credentials.json")
-}
-
-func (a *app) stored() credentials {
-	var c credentials
-	if b, err := os.ReadFile(a.credentialsPath()); err == nil {
-		_ = json.Unmarshal(b, &c) // a broken file is as good as none; login writes a new one
-	}
-	return c
-}
-
-func (a *app) store(c credentials) error {
-	path := a.credentialsPath()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	b, err := json.MarshalIndent(c, "", "  ")
-	if err != nil {
-		return err
-	}
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
 }
 
 func first(values ...string) string {

@@ -80,6 +80,10 @@ func (a *app) sweepSaid(o client.Object) error {
 	}
 	best := objectsAt(o, "best")
 	if len(best) == 0 {
+		if _, some := counts["complete"]; some {
+			a.say("No complete trial is feasible.")
+			return nil
+		}
 		a.say("No trial is complete yet.")
 		return nil
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,21 +70,16 @@ func (a *app) up() *cobra.Command {
 		Use:   "up",
 		Short: "Start the server with everything embedded",
 		Long: "Starts Falaj in the foreground. On first start it makes the data directory, the master key\n" +
-			"and an admin token, which is printed once and stored for this user's command line.",
-		Example: "  falaj up --data ./data\n  falaj up --config /etc/falaj.yaml --store postgres://falaj@db/falaj",
+			"and an admin token, which is printed once and stored for this user's command line: as the current\n" +
+			"context, or beside the login of another server (`falaj context`).",
+		Example: "  falaj up --data ./data\n  falaj up --config /etc/falaj.yaml --store 'postgres://falaj@db/falaj?sslmode=verify-full'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, values, err := c.read(a, cmd.Flags())
 			if err != nil {
 				return err
 			}
-			return a.Up(cmd.Context(), file, values, func(server, token, ca string) error {
-				if a.env("HOME") == "" && a.env("XDG_CONFIG_HOME") == "" {
-					// A service account: nobody's command line.
-					return fault.New(fault.Unsupported, "neither HOME nor XDG_CONFIG_HOME is set")
-				}
-				return a.store(credentials{Server: server, Token: token, CA: ca})
-			})
+			return a.Up(cmd.Context(), file, values, a.keep)
 		},
 	}
 	c.register(cmd.Flags())
@@ -199,11 +196,12 @@ func (a *app) login() *cobra.Command {
 	return &cobra.Command{
 		Use:     "login",
 		Short:   "Store an access token for this user",
-		Long:    "Checks a token against the server and stores it in the user's configuration directory (mode 0600).\nThe token is read from standard input or FALAJ_TOKEN, never from an argument.",
+		Long:    "Checks a token against the server and stores it in the user's configuration directory (mode 0600),\nas the current context; --context gives it a name. The contexts of other servers stay.\nThe token is read from standard input or FALAJ_TOKEN, never from an argument.",
 		Example: "  falaj login --server https://falaj.example:7070 --project nyc < token.txt",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			server := first(a.server, a.env("FALAJ_URL"), "http://127.0.0.1:7070")
+			named, _ := a.logins().find(a.contextNamed()) // one that is there is renewed
+			server := first(a.server, a.env("FALAJ_URL"), named.Server, "http://127.0.0.1:7070")
 			token := a.env("FALAJ_TOKEN")
 			if token == "" {
 				if a.terminal() {
@@ -216,8 +214,13 @@ func (a *app) login() *cobra.Command {
 				return usage("no token on standard input")
 			}
 			var options []client.Option
-			if a.ca != "" {
-				options = append(options, client.WithCA(a.ca))
+			ca := a.ca
+			if ca != "" {
+				var err error
+				if ca, err = filepath.Abs(ca); err != nil { // commands are run elsewhere, too
+					return err
+				}
+				options = append(options, client.WithCA(ca))
 			}
 			c, err := client.New(server, token, options...)
 			if err != nil {
@@ -227,7 +230,9 @@ func (a *app) login() *cobra.Command {
 			if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/whoami", nil, &who); err != nil {
 				return err
 			}
-			if err := a.store(credentials{Server: server, Token: token, Project: a.project, CA: a.ca}); err != nil {
+			l := a.logins()
+			l.use(credentials{Name: first(a.contextNamed(), contextName(server)), Server: server, Token: token, Project: a.project, CA: ca})
+			if err := a.store(l); err != nil {
 				return err
 			}
 			a.say("Logged in to %s as %s.", server, first(who.Text("name"), who.Text("id")))
@@ -239,8 +244,15 @@ func (a *app) login() *cobra.Command {
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Example: "  falaj version\n  falaj version -o json",
 		RunE: func(*cobra.Command, []string) error {
-			return a.sayOr(map[string]string{"version": a.Version}, "falaj %s", a.Version)
+			platform := runtime.GOOS + "/" + runtime.GOARCH
+			said := "falaj " + a.Version
+			if a.Commit != "" {
+				said += fmt.Sprintf("\ncommit %s of %s", a.Commit, a.Built)
+			}
+			return a.sayOr(map[string]string{"version": a.Version, "commit": a.Commit, "built": a.Built, "go": runtime.Version(), "platform": platform},
+				"%s\n%s, %s", said, runtime.Version(), platform)
 		},
 	}
 }

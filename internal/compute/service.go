@@ -841,7 +841,7 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 		case w.Stop != "":
 			first = "stopping: " + w.Stop
 		case len(words) > 0:
-			first = fmt.Sprintf("on pool %s since %s, and its engine has not started it", w.Pool, w.StartedAt.UTC().Format(time.RFC3339))
+			first = fmt.Sprintf("on pool %s since %s, and its program has not started", w.Pool, w.StartedAt.UTC().Format(time.RFC3339))
 		}
 		if idle := s.notice(wid); idle != "" && w.Stop == "" {
 			words = append(words, idle)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,6 +58,8 @@ type Config struct {
 	Python []string
 	// Index is the package index; empty is uv's default.
 	Index string
+	// Indexes are further package indexes, by the name that environments ask for them by.
+	Indexes map[string]string
 	// Hosts lists host:port that builds may reach: the index and where its
 	// files are. Without any, no environment that has packages can be built.
 	Hosts []string
@@ -264,9 +267,40 @@ func (s *Service) describe(ctx context.Context, spec Spec) (Environment, error) 
 	case ImageKind:
 		e.State, e.Step, e.ReadyAt = Ready, "", e.CreatedAt
 	}
-	e.SpecDigest, err = specDigest(spec, e.Interpreter, s.cfg.Index)
+	more, err := s.indexes(spec)
+	if err != nil {
+		return e, err
+	}
+	e.SpecDigest, err = specDigest(spec, e.Interpreter, s.cfg.Index, more)
 	return e, err
 }
+
+// indexes are the URLs of what a specification names, in order. What the builds of this
+// installation may not reach is refused at once: they would fail minutes later.
+func (s *Service) indexes(spec Spec) ([]string, error) {
+	var urls []string
+	for _, name := range spec.Indexes {
+		at, ok := s.cfg.Indexes[name]
+		if !ok {
+			known := strings.Join(slices.Sorted(maps.Keys(s.cfg.Indexes)), ", ")
+			hint := "There are: " + known + "."
+			if known == "" {
+				hint = "There are none."
+			}
+			return nil, fault.New(fault.Invalid, "the installation has no package index %.80q", name).
+				WithHint("%s The operator adds one to environments.indexes in the configuration, and the hosts of its files to environments.hosts.", hint)
+		}
+		urls = append(urls, at)
+	}
+	if spec.TorchBackend != "" && !slices.Contains(s.cfg.Hosts, torchHost) {
+		return nil, fault.New(fault.Invalid, "torch_backend: builds of this installation may not reach PyTorch's index, %s", torchHost).
+			WithHint("The operator adds %s to environments.hosts, with where its files are (download-r2.pytorch.org:443), or a mirror of it to environments.indexes, which an environment names in indexes.", torchHost)
+	}
+	return urls, nil
+}
+
+// torchHost is where uv finds the builds of torch_backend.
+const torchHost = "download.pytorch.org:443"
 
 // interpreterFor finds the Python of a specification: of the version or path
 // that it names, the newest, or the machine's python3 where it names none. With

@@ -16,6 +16,8 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -34,7 +36,7 @@ const (
 	Conflict                     // 409, exit 5: the object's state or a second writer forbids it
 	Gone                         // 410, exit 4: it existed and was removed or expired
 	TooLarge                     // 413, exit 2: over a size limit
-	Exhausted                    // 429, exit 1: quota, budget, rate, queue or disk is used up
+	Exhausted                    // 429, exit 1: quota, budget, rate or queue is used up; 507 for a store, see Full
 	Unsupported                  // 501, exit 1: understood, not offered
 	Unavailable                  // 503, exit 6: try again later
 	Timeout                      // 504, exit 1: did not finish in time
@@ -94,6 +96,13 @@ func (e *Error) WithData(format string, args ...any) *Error {
 	return &c
 }
 
+// WithCause returns a copy that also has a cause, which the text does not show.
+func (e *Error) WithCause(err error) *Error {
+	c := *e
+	c.Err = errors.Join(e.Err, err)
+	return &c
+}
+
 // WithRetry returns a copy that also says after how long it is worth asking again.
 func (e *Error) WithRetry(after time.Duration) *Error {
 	c := *e
@@ -137,6 +146,16 @@ func NoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
+// ErrFull marks an Exhausted error of a disk, a bucket or a database that has no room: that
+// passes when somebody makes some, and not by waiting.
+var ErrFull = errors.New("there is no room")
+
+// Full reports that a store had no room: an error that ErrFull marks, or NoSpace. At the
+// edge it is 507.
+func Full(err error) bool {
+	return KindOf(err) == Exhausted && (errors.Is(err, ErrFull) || NoSpace(err))
+}
+
 // HintOf is the first hint in err's chain.
 func HintOf(err error) string {
 	if hint := first(err, func(e *Error) string { return e.Hint }); hint != "" || !NoSpace(err) {
@@ -162,6 +181,16 @@ func RetryOf(err error) time.Duration {
 		err = e.Err
 	}
 	return 0
+}
+
+// RetryAfter is RetryOf as the header of that name has it, in whole seconds; empty when
+// nothing is known.
+func RetryAfter(err error) string {
+	after := RetryOf(err)
+	if after <= 0 {
+		return ""
+	}
+	return strconv.Itoa(max(1, int(math.Ceil(after.Seconds()))))
 }
 
 // Told is what the one hears who sent the data: the message and the data. It is not

@@ -254,7 +254,10 @@ func (pl *plan) joinKeys() []string {
 // planAge, and only when another process made it, is a moved alias or a
 // materialisation's new label.
 type planCache struct {
-	now   func() time.Time
+	now func() time.Time
+	// bridges says that a plan of that time stands in while the database is away.
+	bridges func(read time.Time) bool
+
 	mu    sync.Mutex
 	epoch int
 	plans map[string]cachedPlan // by selectionKey
@@ -282,8 +285,9 @@ func selectionKey(dst []byte, p project.Name, sel Selection) []byte {
 }
 
 type cachedPlan struct {
-	plan    *plan
-	expires time.Time
+	plan *plan
+	read time.Time // real time, as of bridges
+	age  time.Time // by now
 }
 
 const (
@@ -291,8 +295,8 @@ const (
 	maxPlans = 1000
 )
 
-func newPlanCache(now func() time.Time) *planCache {
-	return &planCache{now: now, plans: map[string]cachedPlan{}}
+func newPlanCache(now func() time.Time, bridges func(time.Time) bool) *planCache {
+	return &planCache{now: now, bridges: bridges, plans: map[string]cachedPlan{}}
 }
 
 // forget drops all plans: something they are made of has changed.
@@ -309,10 +313,14 @@ func (c *planCache) get(p project.Name, sel Selection, build func() (*plan, erro
 	hit, ok := c.plans[string(c.key)]
 	epoch := c.epoch
 	c.mu.Unlock()
-	if ok && c.now().Before(hit.expires) {
+	if ok && (c.now().Before(hit.age.Add(planAge)) || c.bridges(hit.read)) {
 		return hit.plan, nil
 	}
+	read := time.Now()
 	pl, err := build()
+	if err != nil && ok && c.bridges(hit.read) {
+		return hit.plan, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +330,7 @@ func (c *planCache) get(p project.Name, sel Selection, build func() (*plan, erro
 		if len(c.plans) >= maxPlans {
 			clear(c.plans)
 		}
-		c.plans[string(selectionKey(nil, p, sel))] = cachedPlan{pl, c.now().Add(planAge)}
+		c.plans[string(selectionKey(nil, p, sel))] = cachedPlan{pl, read, c.now()}
 	}
 	return pl, nil
 }

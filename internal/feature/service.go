@@ -131,7 +131,7 @@ func New(cfg Config) *Service {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	s.plans = newPlanCache(s.now)
+	s.plans = newPlanCache(s.now, s.cfg.DB.Bridges)
 	s.loop = &lifecycle.Loop{
 		Name: "feature materialisation", Every: retryPause, Logger: s.log,
 		Timeout: openRuns * cfg.AttemptTime, // each attempt has its own limit

@@ -78,15 +78,12 @@ func (w *heldWriter) WriteHeader(status int) {
 	}
 }
 
-// commit writes the status; one that asks to wait says for how long.
+// commit writes the status.
 func (w *heldWriter) commit() {
 	if w.committed {
 		return
 	}
 	w.committed = true
-	if w.status == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "" {
-		w.Header().Set("Retry-After", "1")
-	}
 	if w.status != 0 {
 		w.sent = w.status
 		w.ResponseWriter.WriteHeader(w.status)

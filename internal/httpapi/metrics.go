@@ -82,8 +82,13 @@ type statusWriter struct {
 	route  string
 }
 
+// WriteHeader writes the status. Every answer that asks to wait goes through it, and says
+// for how long.
 func (w *statusWriter) WriteHeader(status int) {
 	w.status = status
+	if (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && w.Header().Get("Retry-After") == "" {
+		w.Header().Set("Retry-After", "1")
+	}
 	w.ResponseWriter.WriteHeader(status)
 }
 

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"math"
 	"net/http"
-	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -36,6 +34,8 @@ type Problem struct { //nolint:errname // RFC 9457's word
 	Detail string          `json:"detail,omitempty" doc:"What happened"`
 	Hint   string          `json:"hint,omitempty" doc:"What to do next"`
 	Errors []ProblemDetail `json:"errors,omitempty" doc:"Each wrong field"`
+
+	header http.Header // of the answer, beside the type
 }
 
 // ProblemDetail is one wrong field of a request.
@@ -48,6 +48,9 @@ func (p *Problem) Error() string { return p.Detail }
 
 // GetStatus is huma's StatusError.
 func (p *Problem) GetStatus() int { return p.Status }
+
+// GetHeaders is huma's HeadersError.
+func (p *Problem) GetHeaders() http.Header { return p.header }
 
 // ContentType is huma's ContentTypeFilter.
 func (p *Problem) ContentType(string) string { return "application/problem+json" }
@@ -81,7 +84,18 @@ func StatusOf(err error) int {
 	if errors.Is(err, coding.ErrUnknown) {
 		return http.StatusUnsupportedMediaType
 	}
+	if fault.Full(err) {
+		return http.StatusInsufficientStorage
+	}
 	return statusOf[fault.KindOf(err)]
+}
+
+// setRetry says after how long it is worth asking again, where err knows. Where a status
+// asks to wait and nobody knows, statusWriter says a second.
+func setRetry(h http.Header, err error) {
+	if after := fault.RetryAfter(err); after != "" {
+		h.Set("Retry-After", after)
+	}
 }
 
 func problemOf(err error) *Problem {
@@ -93,8 +107,9 @@ func problemOf(err error) *Problem {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		kind = fault.TooLarge
 	}
-	p = &Problem{Type: "about:blank", Status: statusOf[kind], Kind: kind.String(), Detail: fault.Told(err), Hint: fault.HintOf(err)}
-	if errors.Is(err, errSlow) || errors.Is(err, coding.ErrUnknown) {
+	p = &Problem{Type: "about:blank", Status: statusOf[kind], Kind: kind.String(), Detail: fault.Told(err), Hint: fault.HintOf(err), header: http.Header{}}
+	setRetry(p.header, err)
+	if errors.Is(err, errSlow) || errors.Is(err, coding.ErrUnknown) || fault.Full(err) {
 		p.Status = StatusOf(err)
 	}
 	p.Title = http.StatusText(p.Status)
@@ -116,9 +131,7 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="falaj"`)
 	}
-	if after := fault.RetryOf(err); after > 0 || status == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(after.Seconds())))))
-	}
+	setRetry(w.Header(), err)
 	switch {
 	case oip.Ours(r.URL.Path):
 		oip.Refuse(w, status, err)

@@ -23,7 +23,7 @@ func full(t *testing.T, w *world) *Server {
 	return New(Options{
 		Auth: w.Accounts, Authz: w.Authority, DB: w.DB, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Ready: func() error { return nil }, Console: http.NotFoundHandler(),
-		Room: func() error { return fault.New(fault.Exhausted, "the disk is full") },
+		Room: func() error { return fault.New(fault.Exhausted, "the disk is full").WithCause(fault.ErrFull) },
 	}, w.server.Domains)
 }
 
@@ -53,7 +53,7 @@ func TestNoRoom(t *testing.T) {
 			for _, wildcard := range []string{"{project}", "{path...}", "{rest...}", "{name}", "{ref}", "{id}", "{model_id}", "{job}"} {
 				path = strings.ReplaceAll(path, wildcard, word)
 			}
-			if got := ask(r.Method, path); got.status != http.StatusTooManyRequests {
+			if got := ask(r.Method, path); got.status != http.StatusInsufficientStorage {
 				t.Errorf("%s %s: %d %.200s", r.Method, path, got.status, got.body)
 			}
 		}
@@ -113,6 +113,7 @@ func TestGrowthless(t *testing.T) {
 		"POST /arrow.flight.protocol.FlightService/GetFlightInfo",
 		"POST /arrow.flight.protocol.FlightService/GetSchema",
 		"POST /arrow.flight.protocol.FlightService/ListFlights",
+		"POST /endpoints/{model}/invocations",
 		"POST /falaj.online.v1.Features/Read",
 		"POST /get-online-features",
 		"POST /grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
@@ -139,7 +140,10 @@ func TestGrowthless(t *testing.T) {
 		"POST /inference.GRPCInferenceService/SystemSharedMemoryStatus",
 		"POST /inference.GRPCInferenceService/SystemSharedMemoryUnregister",
 		"POST /inference.GRPCInferenceService/TraceSetting",
+		"POST /invocations",
 		"POST /optuna.StorageService/DeleteStudy", "POST /optuna.StorageService/GetAllStudies", "POST /optuna.StorageService/GetStudyDirections", "POST /optuna.StorageService/GetStudyIdFromName", "POST /optuna.StorageService/GetStudyNameFromId", "POST /optuna.StorageService/GetStudySystemAttributes", "POST /optuna.StorageService/GetStudyUserAttributes", "POST /optuna.StorageService/GetTrial", "POST /optuna.StorageService/GetTrialIdFromStudyIdTrialNumber", "POST /optuna.StorageService/GetTrials", "POST /optuna.StorageService/SetTrialStateValues",
+		"POST /v1/models/{call}",
+		"POST /v1/models/{model}/versions/{call}",
 		"POST /v2/logging",
 		"POST /v2/models/{model}/infer",
 		"POST /v2/models/{model}/trace/setting",

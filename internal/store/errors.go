@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/tls"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -12,6 +13,12 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
+
+// untrusted reports a server whose certificate TLS refuses.
+func untrusted(err error) bool {
+	_, ok := errors.AsType[*tls.CertificateVerificationError](err)
+	return ok
+}
 
 var errClosed = fault.New(fault.Unavailable, "the database is closed").WithHint("The server is stopping; try again when it runs.")
 
@@ -36,7 +43,7 @@ func NotFound(err error, format string, args ...any) error {
 }
 
 // classify gives an error of the database that nobody classified yet its kind
-// and a hint; the text and the chain stay.
+// and a hint; the chain stays, and the text where it names no address: callers are told it.
 func classify(err error) error {
 	if err == nil || fault.KindOf(err) != fault.Internal {
 		return err
@@ -45,7 +52,26 @@ func classify(err error) error {
 	if kind == fault.Internal && hint == "" {
 		return err
 	}
-	return &fault.Error{Kind: kind, Message: err.Error(), Hint: hint, Err: err}
+	text := err.Error()
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		text = pg.Message // without the connection that it came by
+	} else if lostConnection(err) {
+		return away(err)
+	}
+	out := &fault.Error{Kind: kind, Message: text, Hint: hint, Err: err}
+	if kind == fault.Exhausted { // of a database, that is its disk
+		return out.WithCause(fault.ErrFull)
+	}
+	return out
+}
+
+// opening is classify for whoever starts the server, who is told the address.
+func opening(err error) error {
+	if err == nil || fault.KindOf(err) != fault.Internal {
+		return fault.Wrap(err, "open database")
+	}
+	kind, hint := kindOf(err)
+	return fault.Wrap(&fault.Error{Kind: kind, Message: err.Error(), Hint: hint, Err: err}, "open database")
 }
 
 func kindOf(err error) (fault.Kind, string) {
@@ -53,6 +79,7 @@ func kindOf(err error) (fault.Kind, string) {
 		full  = "Free disk space where the database is; nothing that was acknowledged is lost."
 		perm  = "Check that the server may read and write the database's directory."
 		again = "Try again."
+		owned = "Let the user of the store URL own the database, its schema and Falaj's tables: ALTER DATABASE NAME OWNER TO USER."
 	)
 	var lite sqlite3.Error
 	var pg *pgconn.PgError
@@ -85,12 +112,21 @@ func kindOf(err error) (fault.Kind, string) {
 		case "40":
 			return fault.Unavailable, "Too many writers changed the same rows; try again."
 		case "53":
-			return fault.Exhausted, "PostgreSQL is out of disk, memory or connections; nothing that was acknowledged is lost."
+			if pg.Code == "53100" { // disk_full
+				return fault.Exhausted, full
+			}
+			return fault.Unavailable, "PostgreSQL is out of memory or connections; try again, or raise max_connections."
 		case "08", "57":
 			return fault.Unavailable, "PostgreSQL is stopping or away; try again when it runs."
 		case "28", "3D":
 			return fault.Unavailable, "Check the user, password and database of the store URL."
+		case "42":
+			if pg.Code == "42501" { // insufficient_privilege
+				return fault.Unavailable, owned
+			}
 		}
+	case untrusted(err):
+		return fault.Unavailable, "Name the authority's PEM file by sslrootcert in the store URL, and a host that is in the certificate."
 	case errors.As(err, &connect), errors.Is(err, driver.ErrBadConn), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
 		return fault.Unavailable, "Check that PostgreSQL runs and the store URL is right."
 	}

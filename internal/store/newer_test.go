@@ -38,6 +38,12 @@ func TestNewerSchema(t *testing.T) {
 			if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "newer is version 7, and this program knows version 1") || fault.HintOf(err) == "" {
 				t.Errorf("%v", err)
 			}
+			if err := open(); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "a schema newer, which this program does not know") {
+				t.Errorf("without the whole schema: %v", err)
+			}
+			if _, err := store.Pending(t.Context(), store.Config{URL: url}); !fault.Is(err, fault.Conflict) {
+				t.Errorf("asked whether an upgrade waits: %v", err)
+			}
 			db, err := store.Open(t.Context(), store.Config{URL: url, Migrations: []store.Migrations{{Name: "newer", FS: newer}}})
 			if err != nil {
 				t.Fatal("the version that wrote it does not open it any more: ", err)

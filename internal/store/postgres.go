@@ -1,13 +1,20 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
+	"io"
+	"log/slog"
 	"math/rand/v2"
+	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,25 +36,76 @@ const (
 	migrateLock = 0x66616c616a // advisory lock of whoever migrates
 )
 
+// connectTime bounds a connection's beginning where the URL does not (connect_timeout).
+const connectTime = 3 * time.Second
+
 // postgresDB is PostgreSQL with SERIALIZABLE transactions, which it makes so by
 // failing some of them: those run again, after a pause that grows.
 type postgresDB struct {
 	slots         *slots
 	writes, reads *bun.DB
+	pulse         *pulse
+	beats         *sql.DB // its connection
+	quit          context.CancelFunc
+	ended         sync.WaitGroup
 	offset        int64 // added to transaction ids, see store_origin
 }
 
-func openPostgres(ctx context.Context, rawURL string, migrations []Migrations) (_ *postgresDB, err error) {
+// parsePostgres reads a URL as libpq does, with its variables and files. Error:
+// fault.Invalid, also for a connection to another host that TLS does not protect.
+func parsePostgres(rawURL string) (*pgx.ConnConfig, error) {
 	cfg, err := pgx.ParseConfig(rawURL)
 	if err != nil {
 		// The cause may show the password; its own text does not.
 		return nil, fault.New(fault.Invalid, "store URL: %s", err.Error()).WithHint("Use postgres://user@host/database.")
 	}
+	ways := []*pgconn.FallbackConfig{{Host: cfg.Host, TLSConfig: cfg.TLSConfig}}
+	for _, way := range append(ways, cfg.Fallbacks...) {
+		if way.TLSConfig == nil && !onThisMachine(way.Host) {
+			return nil, fault.New(fault.Invalid, "the store URL lets PostgreSQL at %s be reached without TLS", way.Host).
+				WithHint("Write ?sslmode=verify-full, and name a private authority's PEM file by sslrootcert.")
+		}
+	}
+	return cfg, nil
+}
+
+// onThisMachine reports a loopback address or a socket.
+func onThisMachine(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || ip != nil && ip.IsLoopback()
+}
+
+// unverified reports a configuration by which TLS is spoken with whoever answers.
+func unverified(cfg *pgx.ConnConfig) bool {
+	return cfg.TLSConfig != nil && cfg.TLSConfig.InsecureSkipVerify && cfg.TLSConfig.VerifyPeerCertificate == nil && !onThisMachine(cfg.Host)
+}
+
+// renewed is what of a new connection may have changed since the server started: the
+// password, and the files of TLS.
+func renewed(rawURL string, password func() string) func(context.Context, *pgx.ConnConfig) error {
+	return func(_ context.Context, c *pgx.ConnConfig) error {
+		if fresh, err := parsePostgres(rawURL); err == nil { // else the former goes on
+			c.TLSConfig, c.Fallbacks = fresh.TLSConfig, fresh.Fallbacks
+			c.Password = fresh.Password // as of .pgpass
+		}
+		if password != nil {
+			c.Password = password()
+		}
+		return nil
+	}
+}
+
+// connectPostgres is how connections are made.
+func connectPostgres(c Config) (*pgx.ConnConfig, driver.Connector, error) {
+	cfg, err := parsePostgres(c.URL)
+	if err != nil {
+		return nil, nil, err
+	}
 	// bun writes the arguments into the statement, so a prepared one is never used
 	// twice; one round trip instead of two.
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = 10 * time.Second
+		cfg.ConnectTimeout = connectTime
 	}
 	for name, value := range map[string]string{
 		"application_name": "falaj", "TimeZone": "UTC", "client_encoding": "UTF8",
@@ -59,14 +117,24 @@ func openPostgres(ctx context.Context, rawURL string, migrations []Migrations) (
 			cfg.RuntimeParams[name] = value
 		}
 	}
+	return cfg, stdlib.GetConnector(*cfg, stdlib.OptionBeforeConnect(renewed(c.URL, c.Password)), stdlib.OptionAfterConnect(syncedCommits)), nil
+}
+
+func openPostgres(ctx context.Context, c Config) (_ *postgresDB, err error) {
+	cfg, connector, err := connectPostgres(c)
+	if err != nil {
+		return nil, err
+	}
 	pool := func() *sql.DB {
-		db := sql.OpenDB(laterConnector{stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(syncedCommits))})
+		db := sql.OpenDB(laterConnector{connector})
 		db.SetMaxOpenConns(maxWriters)
 		db.SetMaxIdleConns(maxWriters / 2)
 		db.SetConnMaxIdleTime(5 * time.Minute)
 		return db
 	}
-	p := &postgresDB{slots: newSlots(maxWriters)}
+	p := &postgresDB{slots: newSlots(maxWriters), beats: sql.OpenDB(connector), quit: func() {}}
+	p.beats.SetMaxOpenConns(1)
+	p.pulse = newPulse(p.beats.PingContext, cmp.Or(c.Log, slog.New(slog.DiscardHandler)).With(slog.String("host", cfg.Host)))
 	p.writes = bun.NewDB(pool(), pgdialect.New()).WithQueryHook(noteConflicts{})
 	p.reads = bun.NewDB(pool(), pgdialect.New()).WithQueryHook(noteConflicts{})
 	defer func() {
@@ -75,11 +143,14 @@ func openPostgres(ctx context.Context, rawURL string, migrations []Migrations) (
 		}
 	}()
 	if err := p.check(ctx); err != nil {
-		return nil, fault.Wrap(classify(err), "open database")
+		return nil, opening(err)
 	}
-	if err := p.migrate(ctx, migrations); err != nil {
+	if err := p.migrate(ctx, c); err != nil {
 		return nil, classify(err)
 	}
+	beating, quit := context.WithCancel(context.Background())
+	p.quit = quit
+	p.ended.Go(func() { p.pulse.run(beating) })
 	return p, nil
 }
 
@@ -90,39 +161,103 @@ func syncedCommits(ctx context.Context, c *pgx.Conn) error {
 	return err
 }
 
-// check refuses a database that cannot keep the promises or sorts otherwise than
-// SQLite does.
-func (p *postgresDB) check(ctx context.Context) error {
-	var version int
-	var collate, provider, encoding, fsync, pages string
-	var standby bool
-	err := p.writes.DB.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int, datcollate,
+// PostgreSQL is what a server says of itself and of our database.
+type PostgreSQL struct {
+	Version    string
+	Database   string
+	User       string
+	Encoding   string
+	Locale     string // by which text is sorted
+	Encrypted  bool   // the connection
+	Verified   bool   // and the certificate was looked at
+	Here       bool   // it is on this machine
+	Conns      int    // connections that it takes, of all
+	number     int    // of the version
+	provider   string
+	fsync      string
+	pages      string
+	standby    bool
+	mayCreate  bool   // tables in the schema
+	schema     string // in which tables are made
+	otherOwner string // of a table of ours that is not ours
+}
+
+// MaxConnections is how many connections to PostgreSQL a server has at most.
+const MaxConnections = 2*maxWriters + 1
+
+// ask reads what the server says.
+func ask(ctx context.Context, db *sql.DB) (is PostgreSQL, err error) {
+	err = db.QueryRowContext(ctx, `SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_database(), current_user, datcollate,
 			COALESCE(to_jsonb(d) ->> 'datlocprovider', 'c'), pg_encoding_to_char(encoding),
-			current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery()
+			current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery(),
+			current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
+			COALESCE(current_schema(), ''), COALESCE(has_schema_privilege(current_schema(), 'CREATE'), false),
+			COALESCE((SELECT MIN(tableowner) FROM pg_tables WHERE schemaname = current_schema()
+				AND tablename LIKE 'store\_%' AND NOT pg_has_role(tableowner, 'USAGE')), '')
 		FROM pg_database d WHERE datname = current_database()`).
-		Scan(&version, &collate, &provider, &encoding, &fsync, &pages, &standby)
-	if err != nil {
-		return err
-	}
-	const create = "Create the database with: createdb --template=template0 --encoding=UTF8 --locale=C NAME"
+		Scan(&is.Version, &is.number, &is.Database, &is.User, &is.Locale, &is.provider, &is.Encoding, &is.fsync, &is.pages, &is.standby, &is.Conns,
+			&is.schema, &is.mayCreate, &is.otherOwner)
+	return is, err
+}
+
+// usable refuses a database that cannot keep the promises, sorts otherwise than SQLite
+// does, or lets nobody make tables.
+func (is PostgreSQL) usable() error {
+	const create = "Create the database with: createdb --template=template0 --encoding=UTF8 --locale=C --owner=USER NAME"
 	switch {
-	case version < 140000:
-		return fault.New(fault.Invalid, "PostgreSQL %d is too old", version/10000).WithHint("Use PostgreSQL 14 or newer.")
-	case encoding != "UTF8":
-		return fault.New(fault.Invalid, "the database has the encoding %s", encoding).WithHint(create)
-	case provider != "b" && (provider != "c" || collate != "C" && collate != "POSIX"):
-		return fault.New(fault.Invalid, "the database sorts text by the locale %q instead of C", collate).WithHint(create)
-	case fsync != "on" || pages != "on":
-		return fault.New(fault.Invalid, "PostgreSQL runs with fsync=%s and full_page_writes=%s, which loses acknowledged writes when the power fails", fsync, pages).
+	case is.number < 140000:
+		return fault.New(fault.Invalid, "PostgreSQL %d is too old", is.number/10000).WithHint("Use PostgreSQL 14 or newer.")
+	case is.Encoding != "UTF8":
+		return fault.New(fault.Invalid, "the database has the encoding %s", is.Encoding).WithHint(create)
+	case is.provider != "b" && (is.provider != "c" || is.Locale != "C" && is.Locale != "POSIX"):
+		return fault.New(fault.Invalid, "the database sorts text by the locale %q instead of C", is.Locale).WithHint(create)
+	case is.fsync != "on" || is.pages != "on":
+		return fault.New(fault.Invalid, "PostgreSQL runs with fsync=%s and full_page_writes=%s, which loses acknowledged writes when the power fails", is.fsync, is.pages).
 			WithHint("Set both to on in postgresql.conf.")
-	case standby:
+	case is.standby:
 		return fault.New(fault.Unavailable, "this PostgreSQL is a standby and takes no writes").WithHint("Let the store URL name the primary.")
+	case is.schema == "":
+		return fault.New(fault.Invalid, "the search_path of the user %s names no schema that is there", is.User).
+			WithHint("CREATE SCHEMA %[1]s AUTHORIZATION %[1]s, or name one by ?search_path= in the store URL.", pgx.Identifier{is.User}.Sanitize())
+	case !is.mayCreate:
+		return fault.New(fault.Invalid, "the user %s may not create tables in the schema %s of the database %s", is.User, is.schema, is.Database).
+			WithHint("ALTER DATABASE %s OWNER TO %s, as a superuser.", pgx.Identifier{is.Database}.Sanitize(), pgx.Identifier{is.User}.Sanitize())
+	case is.otherOwner != "":
+		return fault.New(fault.Invalid, "Falaj's tables in the database %s belong to %s, and the user %s cannot change them", is.Database, is.otherOwner, is.User).
+			WithHint("REASSIGN OWNED BY %s TO %s, in this database as a superuser.", pgx.Identifier{is.otherOwner}.Sanitize(), pgx.Identifier{is.User}.Sanitize())
 	}
 	return nil
 }
 
+// check refuses a database that cannot be used.
+func (p *postgresDB) check(ctx context.Context) error {
+	is, err := ask(ctx, p.writes.DB)
+	if err != nil {
+		return err
+	}
+	return is.usable()
+}
+
+// Look asks a PostgreSQL what it is, and changes nothing; what it says comes also with an
+// error. Errors: as of Open.
+func Look(ctx context.Context, c Config) (PostgreSQL, error) {
+	cfg, connector, err := connectPostgres(c)
+	if err != nil {
+		return PostgreSQL{}, err
+	}
+	db := sql.OpenDB(connector)
+	defer func() { _ = db.Close() }()
+	is, err := ask(ctx, db)
+	if err != nil {
+		return is, opening(err)
+	}
+	is.Here, is.Encrypted = onThisMachine(cfg.Host), cfg.TLSConfig != nil
+	is.Verified = is.Encrypted && !unverified(cfg)
+	return is, is.usable()
+}
+
 // migrate applies the migrations while no other process does.
-func (p *postgresDB) migrate(ctx context.Context, migrations []Migrations) error {
+func (p *postgresDB) migrate(ctx context.Context, cfg Config) error {
 	conn, err := p.reads.DB.Conn(ctx)
 	if err != nil {
 		return err
@@ -134,7 +269,7 @@ func (p *postgresDB) migrate(ctx context.Context, migrations []Migrations) error
 	defer func() {
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, int64(migrateLock))
 	}()
-	if err := migrate(ctx, p.writes.DB, postgresMigrations, migrations); err != nil {
+	if err := migrate(ctx, p.writes.DB, postgresMigrations, cfg, roomOf(ctx, p.writes.DB)); err != nil {
 		return err
 	}
 	// After a restore into a server whose transaction ids are lower than those in
@@ -154,14 +289,22 @@ func (p *postgresDB) update(ctx context.Context, lane string, fn func(ctx contex
 		return err
 	}
 	defer p.slots.release()
-	return retry(ctx, func(ctx context.Context) error { return p.attempt(ctx, fn) })
+	return p.pulse.through(ctx, func(ctx context.Context) error {
+		return retry(ctx, func(ctx context.Context) error { return p.attempt(ctx, fn) })
+	})
 }
 
 // attempt runs fn once. The transaction itself does not hear of a cancellation,
-// so that a commit under way is never left in the dark by our own doing.
+// so that a commit under way is never left in the dark by our own doing; of an outage it
+// does.
 func (p *postgresDB) attempt(ctx context.Context, fn func(ctx context.Context, tx bun.Tx) error) error {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxTxTime)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		if errors.Is(context.Cause(ctx), errAway) {
+			cancel()
+		}
+	})()
 	tx, err := p.writes.BeginTx(bounded, &sql.TxOptions{Isolation: sql.LevelSerializable})
 	if err != nil {
 		return err
@@ -183,18 +326,46 @@ func (p *postgresDB) attempt(ctx context.Context, fn func(ctx context.Context, t
 	if err == nil || errors.As(err, &refused) || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return err
 	}
-	return fault.New(fault.Unavailable, "the connection broke during the commit, which may have taken place: %w", err).
+	return (&fault.Error{Kind: fault.Unavailable, Message: "the connection to the database broke during the commit, which may have taken place", Err: inDoubtError{err}}).
 		WithHint("Look whether the change is there before you repeat it; with an idempotency key you may simply repeat it.")
 }
 
 func (p *postgresDB) view(ctx context.Context, fn func(ctx context.Context, tx bun.Tx) error) error {
-	return retry(ctx, func(ctx context.Context) error {
-		return viewOn(ctx, p.reads, &sql.TxOptions{Isolation: sql.LevelSerializable, ReadOnly: true}, fn)
+	return p.pulse.through(ctx, func(ctx context.Context) error {
+		return retry(ctx, func(ctx context.Context) error {
+			return viewOn(ctx, p.reads, &sql.TxOptions{Isolation: sql.LevelSerializable, ReadOnly: true}, fn)
+		})
 	})
 }
 
 func (p *postgresDB) glance(ctx context.Context, fn func(ctx context.Context, db bun.IDB) error) error {
-	return retry(ctx, func(ctx context.Context) error { return fn(ctx, p.reads) })
+	return p.pulse.through(ctx, func(ctx context.Context) error {
+		return retry(ctx, func(ctx context.Context) error { return fn(ctx, p.reads) })
+	})
+}
+
+func (p *postgresDB) outage() error { return p.pulse.outage() }
+
+// inDoubtError is of a commit whose answer was lost.
+type inDoubtError struct{ error }
+
+func (e inDoubtError) Unwrap() error { return e.error }
+
+// lostConnection reports that a transaction was stopped by the end of its connection, or
+// had none, before it could have been committed.
+func lostConnection(err error) bool {
+	if _, doubt := errors.AsType[inDoubtError](err); doubt {
+		return false
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok { // also of a connection that is refused
+		return pg.Code[:2] == "08" || pg.Code == "57P01" || pg.Code == "57P02" || pg.Code == "57P03"
+	}
+	if untrusted(err) {
+		return false
+	}
+	_, connect := errors.AsType[*pgconn.ConnectError](err)
+	return connect || errors.Is(err, errAway) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed)
 }
 
 // retry runs f again while it loses against concurrent transactions.
@@ -312,7 +483,9 @@ func (p *postgresDB) watermark(ctx context.Context) (Position, error) {
 
 func (p *postgresDB) close() error {
 	p.slots.close()
-	return errors.Join(p.reads.Close(), p.writes.Close())
+	p.quit()
+	p.ended.Wait()
+	return errors.Join(p.beats.Close(), p.reads.Close(), p.writes.Close())
 }
 
 // slots bounds the transactions that write at once and gives them out in the

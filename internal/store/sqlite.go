@@ -75,7 +75,10 @@ const (
 	abandon         // and the caller is gone
 )
 
-func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sqliteDB, error) {
+// idleReaders is how many connections that read stay open.
+const idleReaders = 4
+
+func openSQLite(ctx context.Context, path string, cfg Config) (*sqliteDB, error) {
 	if err := createPrivate(path); err != nil {
 		return nil, err
 	}
@@ -91,7 +94,7 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 	s := &sqliteDB{path: path, queue: newQueue[*turn](), writes: bun.NewDB(writes, sqlitedialect.New()), done: make(chan struct{})}
 	err := s.check(ctx)
 	if err == nil {
-		err = migrate(ctx, writes, sqliteMigrations, migrations)
+		err = migrate(ctx, writes, sqliteMigrations, cfg, roomBeside(path))
 	}
 	if err == nil {
 		// A lease on SQLite is another process's only if that process is dead: the
@@ -119,10 +122,36 @@ func openSQLite(ctx context.Context, path string, migrations []Migrations) (*sql
 	params.Set("_query_only", "1")
 	reads := sql.OpenDB(&sqliteReader{dsn: file + "?" + params.Encode()})
 	reads.SetMaxOpenConns(max(8, 2*runtime.GOMAXPROCS(0)))
-	reads.SetMaxIdleConns(4)
+	reads.SetMaxIdleConns(idleReaders)
 	s.reads = bun.NewDB(reads, sqlitedialect.New())
+	if err := warm(ctx, reads); err != nil {
+		return nil, errors.Join(classify(err), reads.Close(), writes.Close())
+	}
 	go s.write()
 	return s, nil
+}
+
+// warm opens the connections that stay open anyway, so that the files that the server has
+// open tell of its work and not of how much of it once came at a time.
+func warm(ctx context.Context, reads *sql.DB) error {
+	var conns []*sql.Conn
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}()
+	for range idleReaders {
+		c, err := reads.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		conns = append(conns, c)
+		var n int64 // a connection opens the log with its first read
+		if err := c.QueryRowContext(ctx, `SELECT COUNT(*) FROM store_lease`).Scan(&n); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // createPrivate makes an empty database file that only we may read; SQLite gives
@@ -396,7 +425,9 @@ func (s *sqliteDB) past() string    { return `tx = ? AND seq > ?` }
 func (s *sqliteDB) now() string     { return strconv.FormatInt(int64(At(time.Now())), 10) }
 func (s *sqliteDB) reader() *bun.DB { return s.reads }
 func (s *sqliteDB) others() bool    { return false }
-func (s *sqliteDB) waiting() int    { return s.queue.length() }
+func (s *sqliteDB) outage() error   { return nil }
+
+func (s *sqliteDB) waiting() int { return s.queue.length() }
 
 // scrub writes the log back into the database and cuts it to nothing: the old
 // bytes are in pages of the log until then. Deleted bytes of the database itself

@@ -45,6 +45,7 @@ import (
 	"database/sql"
 	"embed"
 	"io/fs"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -61,8 +62,16 @@ type Config struct {
 	// URL is "sqlite:///path/to/falaj.db" (the path as it is, nothing escaped) or
 	// "postgres://user@host/db".
 	URL string
+	// Password is that of PostgreSQL, asked for each new connection; nil is what the URL
+	// says.
+	Password func() string
 	// Migrations are applied in order, each set under its own version table.
 	Migrations []Migrations
+	// Upgrading is told before the schema of a database that an older version wrote changes;
+	// its error leaves the database as it is. Nil for nobody.
+	Upgrading func(Upgrade) error
+	// Log tells how far an upgrade is, and of outages of PostgreSQL. Nil for nobody.
+	Log *slog.Logger
 }
 
 // Migrations is one package's schema: goose SQL files at the root of FS, in the
@@ -119,6 +128,8 @@ type engine interface {
 	reader() *bun.DB
 	// others reports whether other processes may write to the database.
 	others() bool
+	// outage says that the database does not answer; nil while it does.
+	outage() error
 	// waiting counts the closures that wait for their turn to write.
 	waiting() int
 	// scrub makes sure that nothing that was deleted or overwritten in the tables
@@ -311,6 +322,10 @@ func (db *DB) Glance(ctx context.Context, fn func(ctx context.Context, tx *Tx) e
 // Shared reports whether other processes may use the database, so that loops
 // need a Lease.
 func (db *DB) Shared() bool { return db.engine.others() }
+
+// Outage says that the database does not answer, and nil while it does: without asking
+// it. Error: fault.Unavailable.
+func (db *DB) Outage() error { return db.engine.outage() }
 
 // Waiting is how many closures wait for their turn to write now, for metrics.
 func (db *DB) Waiting() int { return db.engine.waiting() }

@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/uptrace/bun"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
@@ -121,9 +123,11 @@ func (db *DB) ReadStream(ctx context.Context, stream string, after Position, lim
 		Kind    string
 		Body    []byte
 	}
-	err := db.engine.reader().NewRaw(`SELECT tx, seq, at, project, kind, body FROM store_stream
-		WHERE stream = ? AND `+db.engine.past()+` AND `+db.engine.below()+` ORDER BY tx, seq LIMIT ?`,
-		stream, after.Tx, after.Seq, min(limit, maxPage)).Scan(ctx, &rows)
+	err := db.engine.glance(ctx, func(ctx context.Context, from bun.IDB) error {
+		return from.NewRaw(`SELECT tx, seq, at, project, kind, body FROM store_stream
+			WHERE stream = ? AND `+db.engine.past()+` AND `+db.engine.below()+` ORDER BY tx, seq LIMIT ?`,
+			stream, after.Tx, after.Seq, min(limit, maxPage)).Scan(ctx, &rows)
+	})
 	if err != nil {
 		return nil, after, classify(err)
 	}

@@ -453,6 +453,8 @@ func searchPath(env environment.Usable) string {
 func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool, workers int, run, token, resumes string) map[string]string {
 	v := map[string]string{
 		"PATH": searchPath(env), "HOME": d.scratch, "TMPDIR": d.scratch, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1",
+		// Its links would lead to where the job reaches the server, which nobody else does.
+		"MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 	}
 	if len(j.Spec.Roles) == 0 {
 		maps.Copy(v, j.Spec.threads(j.Spec.Resources))

@@ -65,6 +65,9 @@ func TestAJobReadsAModel(t *testing.T) {
 	if _, dataset := env["FALAJ_DATASET_OLD_MODEL"]; dataset || env["FALAJ_MODEL_OLD_MODEL"] != "delay@3" || env["FALAJ_DATA_OLD_MODEL"] == "" {
 		t.Errorf("%v", env)
 	}
+	if env["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] != "true" { // a link would lead into the job
+		t.Errorf("MLflow prints links: %v", env)
+	}
 	again, err := w.Repeat(alice(t.Context()), nyc, j.ID)
 	if err != nil || again.Spec.Data["old-model"] != "models:/delay/3" {
 		t.Errorf("%+v %v", again, err)

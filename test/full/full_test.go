@@ -168,7 +168,7 @@ func (w *world) refused(t *testing.T, says string) {
 			t.Errorf("%s was never refused", kind.name)
 		case !errors.As(err, &e):
 			t.Fatalf("%s: %v", kind.name, err)
-		case e.Status != http.StatusTooManyRequests && e.Status != http.StatusServiceUnavailable || !strings.Contains(e.Detail+" "+e.Hint, says):
+		case e.Status != http.StatusInsufficientStorage && e.Status != http.StatusServiceUnavailable || !strings.Contains(e.Detail+" "+e.Hint, says):
 			t.Errorf("%s: refused by %d %q %q, which does not say %q", kind.name, e.Status, e.Detail, e.Hint, says)
 		}
 	}

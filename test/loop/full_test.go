@@ -72,7 +72,7 @@ func TestFullDisk(t *testing.T) {
 	if _, err := label("m", before); err == nil {
 		t.Error("labels were taken without room")
 	} else {
-		p.refused("labels", err, http.StatusTooManyRequests, "space")
+		p.refused("labels", err, http.StatusInsufficientStorage, "space")
 	}
 	during, failures := ask("m", 50)
 	_, classified = ask("secret", 5)
@@ -107,7 +107,7 @@ func TestFullDisk(t *testing.T) {
 		t.Error("a classified model went on answering without a record")
 	}
 	for _, err := range refused {
-		p.refused("classified", err, http.StatusTooManyRequests, "full")
+		p.refused("classified", err, http.StatusInsufficientStorage, "full")
 	}
 	lost, err := strconv.Atoi(p.status("m").Text("lost"))
 	if err != nil || lost == 0 {

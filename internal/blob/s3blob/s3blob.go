@@ -39,6 +39,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -67,7 +68,11 @@ type Config struct {
 	AccessKey string
 	SecretKey string
 	CA        []byte // PEM that is trusted instead of the system's authorities
-	PartSize  int64  // of the first parts of large objects; 0 is 16 MiB
+	// Keys and Roots say what the keys and the authorities are now, for each request and
+	// each connection, instead of AccessKey, SecretKey and CA; nil is as these say.
+	Keys     func() (access, secret string)
+	Roots    func() *x509.CertPool
+	PartSize int64 // of the first parts of large objects; 0 is 16 MiB
 }
 
 // Driver is a blob.Driver on a bucket. Safe for concurrent use; Close it.
@@ -158,17 +163,25 @@ func dial(ctx context.Context, cfg Config) (*Driver, error) {
 			return nil, fault.New(fault.Invalid, "ca: there is no PEM certificate in it")
 		}
 	}
+	if cfg.Keys == nil {
+		cfg.Keys = func() (access, secret string) { return cfg.AccessKey, cfg.SecretKey }
+	}
 	d := &Driver{cfg: cfg, transport: &http.Transport{
 		DialContext: connect, TLSClientConfig: secure, TLSHandshakeTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: 2 * time.Minute, // the completion of a large upload takes a while
 		MaxIdleConnsPerHost:   32, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 1 << 20,
 		DisableCompression: true,
 	}}
+	if cfg.Roots != nil {
+		d.transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return connectTLS(ctx, network, address, secure, cfg.Roots())
+		}
+	}
 	if p := strings.Trim(cfg.Prefix, "/"); p != "" {
 		d.prefix = p + "/"
 	}
 	c, err := minio.NewCore(u.Host, &minio.Options{
-		Creds: credentials.NewStaticV4(cfg.AccessKey, cfg.SecretKey, ""), Secure: u.Scheme == "https", Region: cfg.Region, Transport: d.transport,
+		Creds: credentials.New(&keys{now: cfg.Keys}), Secure: u.Scheme == "https", Region: cfg.Region, Transport: d.transport,
 		MaxRetries: tries, BucketLookup: minio.BucketLookupPath, // one host for every bucket
 	})
 	if err != nil {
@@ -178,9 +191,38 @@ func dial(ctx context.Context, cfg Config) (*Driver, error) {
 	d.c = *c
 	if err := d.look(ctx); err != nil {
 		_ = d.Close()
-		return nil, err
+		return nil, d.located(err)
 	}
 	return d, nil
+}
+
+// keys gives minio-go the keys that are in force.
+type keys struct {
+	now  func() (access, secret string)
+	mu   sync.Mutex
+	used [2]string
+}
+
+// Retrieve implements credentials.Provider.
+func (k *keys) Retrieve() (credentials.Value, error) {
+	access, secret := k.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.used = [2]string{access, secret}
+	return credentials.Value{AccessKeyID: access, SecretAccessKey: secret, SignerType: credentials.SignatureV4}, nil
+}
+
+// RetrieveWithCredContext implements credentials.Provider.
+func (k *keys) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value, error) {
+	return k.Retrieve()
+}
+
+// IsExpired implements credentials.Provider.
+func (k *keys) IsExpired() bool {
+	access, secret := k.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.used != [2]string{access, secret}
 }
 
 // patient is a connection on which nothing may stand still for long.
@@ -194,6 +236,26 @@ func connect(ctx context.Context, network, address string) (net.Conn, error) {
 		return nil, err
 	}
 	return patient{c}, nil
+}
+
+// connectTLS connects to a server that one of the roots vouches for.
+func connectTLS(ctx context.Context, network, address string, secure *tls.Config, roots *x509.CertPool) (net.Conn, error) {
+	conn, err := connect(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	secure = secure.Clone()
+	secure.RootCAs = roots
+	if secure.ServerName, _, err = net.SplitHostPort(address); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	client := tls.Client(conn, secure)
+	if err := client.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return client, nil
 }
 
 // Read implements net.Conn.
@@ -220,7 +282,7 @@ func (d *Driver) look(ctx context.Context) error {
 	if code := minio.ToErrorResponse(err).StatusCode; code == http.StatusNotImplemented || code == http.StatusMethodNotAllowed { // it knows no versions
 		var there bool
 		if there, err = d.c.BucketExists(ctx, d.cfg.Bucket); err == nil && !there {
-			return fault.New(fault.Unavailable, "look at the bucket: there is no bucket %s at %s", d.cfg.Bucket, d.cfg.Endpoint).WithHint("Make it, or look at blob.s3 in the configuration.")
+			return fault.New(fault.Unavailable, "look at the bucket: there is no bucket %s", d.cfg.Bucket).WithHint("Make it, or look at blob.s3 in the configuration.")
 		}
 	}
 	if err != nil {
@@ -232,6 +294,9 @@ func (d *Driver) look(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Ask asks for the bucket once, and for no longer than ctx. Error: fault.Unavailable.
+func (d *Driver) Ask(ctx context.Context) error { return d.look(ctx) }
 
 // Close ends the connections.
 func (d *Driver) Close() error {
@@ -431,27 +496,39 @@ func (d *Driver) explain(ctx context.Context, err error, doing string) error {
 	if ctx.Err() != nil {
 		return fault.Wrap(stopped(ctx), "%s", doing)
 	}
-	at := d.cfg.Endpoint
 	if said, ok := errors.AsType[minio.ErrorResponse](err); ok {
 		switch {
 		case said.Code == "NoSuchBucket":
-			return fault.New(fault.Unavailable, "%s: there is no bucket %s at %s", doing, d.cfg.Bucket, at).WithHint("Make it, or look at blob.s3 in the configuration.")
+			return fault.New(fault.Unavailable, "%s: there is no bucket %s", doing, d.cfg.Bucket).WithHint("Make it, or look at blob.s3 in the configuration.")
 		case said.StatusCode == http.StatusInsufficientStorage, said.Code == "QuotaExceeded", said.Code == "XMinioStorageFull", said.Code == "InsufficientCapacity":
-			return fault.New(fault.Exhausted, "%s: the bucket %s is full: %s", doing, d.cfg.Bucket, said.Message).WithHint("Free space or raise its quota, then try again; nothing was stored.")
+			return fault.New(fault.Exhausted, "%s: the bucket %s is full: %s", doing, d.cfg.Bucket, said.Message).WithHint("Free space or raise its quota, then try again; nothing was stored.").WithCause(fault.ErrFull)
 		case said.Code == "AuthorizationHeaderMalformed", said.StatusCode == http.StatusMovedPermanently:
 			return fault.New(fault.Unavailable, "%s: the bucket %s is in another region than %s", doing, d.cfg.Bucket, d.cfg.Region).WithHint("Set blob.s3.region, and the endpoint of that region.")
 		case said.StatusCode == http.StatusForbidden:
-			return fault.New(fault.Unavailable, "%s: %s refuses: %s", doing, at, said.Message).WithHint("Look at the keys in blob.s3.credentials, at what they permit, and at this machine's clock.")
+			return fault.New(fault.Unavailable, "%s: the object store refuses: %s", doing, said.Message).WithHint("Look at the keys in blob.s3.credentials, at what they permit, and at this machine's clock.")
 		}
-		return fault.New(fault.Unavailable, "%s: %s says: %s", doing, at, said.Message)
+		return fault.New(fault.Unavailable, "%s: the object store says: %s", doing, said.Message)
 	}
 	if cert, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return fault.New(fault.Unavailable, "%s: the certificate of %s is not trusted: %v", doing, at, cert.Err).WithHint("Name the authority's certificate by blob.s3.ca.")
+		return fault.New(fault.Unavailable, "%s: the certificate of the object store is not trusted: %v", doing, cert.Err).WithHint("Name the authority's certificate by blob.s3.ca.")
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return fault.New(fault.Unavailable, "%s: nothing listens at %s", doing, at).WithHint("Is the server up, and the port right?")
+		return fault.New(fault.Unavailable, "%s: nothing listens at the endpoint of the object store", doing).WithHint("Is the server up, and the port right?")
 	}
-	return fault.New(fault.Unavailable, "%s: %s does not answer: %w", doing, at, err)
+	// The cause names an address, which callers are not told.
+	return &fault.Error{Kind: fault.Unavailable, Message: doing + ": the object store does not answer", Hint: "Try again when it runs; the server's log says more.", Err: err}
+}
+
+// located says where the object store is, to whoever starts the server or looks at it.
+func (d *Driver) located(err error) error {
+	if !fault.Is(err, fault.Unavailable) {
+		return err
+	}
+	text := err.Error() + " (" + d.cfg.Endpoint + ")"
+	if cause := errors.Unwrap(err); cause != nil && !strings.Contains(text, cause.Error()) {
+		text += ": " + cause.Error()
+	}
+	return &fault.Error{Kind: fault.Unavailable, Message: text, Hint: fault.HintOf(err), Err: err}
 }
 
 // send puts a small thing.

@@ -400,3 +400,41 @@ func killed(t *testing.T, endpoint string, ca []byte, c *minio.Core) {
 		t.Error("no upload was ever killed")
 	}
 }
+
+// TestKeysAndAuthoritiesAreAskedAnew: new keys are used by the next request, and a new
+// authority by the next connection.
+func TestKeysAndAuthoritiesAreAskedAnew(t *testing.T) {
+	at, ca, _ := server(t)
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		t.Fatal("no certificate")
+	}
+	var secret, trusted atomic.Value
+	secret.Store(sourcetest.S3Password)
+	trusted.Store(roots)
+	cfg := config(at, nil, "renewed")
+	cfg.Keys = func() (string, string) { return sourcetest.S3User, secret.Load().(string) }
+	cfg.Roots = func() *x509.CertPool { return trusted.Load().(*x509.CertPool) }
+	d := open(t, cfg)
+	for _, step := range []struct {
+		secret string
+		roots  *x509.CertPool
+		err    string
+	}{
+		{sourcetest.S3Password, roots, ""},
+		{"another secret", roots, "refuses"},
+		{sourcetest.S3Password, roots, ""},
+		{sourcetest.S3Password, x509.NewCertPool(), "not trusted"},
+		{sourcetest.S3Password, roots, ""},
+	} {
+		secret.Store(step.secret)
+		trusted.Store(step.roots)
+		if err := d.Close(); err != nil { // the idle connections
+			t.Fatal(err)
+		}
+		err := d.Ask(t.Context())
+		if (err == nil) != (step.err == "") || err != nil && (!strings.Contains(err.Error(), step.err) || !fault.Is(err, fault.Unavailable) || strings.Contains(err.Error(), strings.TrimPrefix(at, "https://"))) {
+			t.Errorf("%v, want %q", err, step.err)
+		}
+	}
+}

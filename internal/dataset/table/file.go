@@ -22,8 +22,9 @@ import (
 const RowGroup = 128 << 10
 
 // groupBytes is about the most bytes of a row group, unless one row has more: a writer has
-// the row group that it writes in memory.
-const groupBytes = 64 << 20
+// the row group that it writes in memory, and who reads some rows decodes those before them
+// in their group (BenchmarkBlocks).
+const groupBytes = 16 << 20
 
 // A reader gives at most so many rows at once, and about so many bytes.
 const (

@@ -60,8 +60,8 @@ type Service struct {
 }
 
 type cached struct {
-	keys  *scopeKeys
-	until time.Time
+	keys *scopeKeys
+	read time.Time
 }
 
 // scopeKeys are a scope's keys, ready for use.
@@ -284,7 +284,7 @@ func (s *Service) keys(ctx context.Context, project, owner string) (*scopeKeys, 
 	c, ok := s.cache[at]
 	before := s.forgot
 	s.mu.Unlock()
-	if ok && now.Before(c.until) {
+	if ok && (now.Sub(c.read) < s.cfg.CacheTTL || s.cfg.DB.Bridges(c.read)) {
 		return c.keys, nil
 	}
 	if err := CheckScope(project, owner); err != nil {
@@ -293,6 +293,9 @@ func (s *Service) keys(ctx context.Context, project, owner string) (*scopeKeys, 
 	k, err := s.load(ctx, at)
 	if fault.Is(err, fault.NotFound) {
 		k, err = s.make(ctx, at)
+	}
+	if err != nil && ok && s.cfg.DB.Bridges(c.read) {
+		return c.keys, nil
 	}
 	if err != nil {
 		return nil, fault.Wrap(err, "use the %s", describe(project, owner))
@@ -312,7 +315,7 @@ func (s *Service) remember(at Scope, k *scopeKeys, read time.Time, before uint64
 	if len(s.cache) >= cacheSize {
 		clear(s.cache) // cheap to refill, and bounded
 	}
-	s.cache[at] = cached{keys: k, until: read.Add(s.cfg.CacheTTL)}
+	s.cache[at] = cached{keys: k, read: read}
 }
 
 func (s *Service) forget(project, owner string) {

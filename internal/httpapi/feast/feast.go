@@ -179,6 +179,9 @@ func Refuse(w http.ResponseWriter, status int, err error) {
 	} else if hint := fault.HintOf(err); hint != "" {
 		text += ". " + hint
 	}
+	if after := fault.RetryAfter(err); after != "" {
+		w.Header().Set("Retry-After", after)
+	}
 	detail, _ := json.Marshal(map[string]string{"module": "feast.errors", "class": classOf(err), "message": text}) // strings only
 	write(w, status, string(detail))
 }

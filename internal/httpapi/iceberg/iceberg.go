@@ -164,6 +164,9 @@ func respond(w http.ResponseWriter, route Route, err error) {
 			p = own
 		}
 	}
+	if fault.Full(err) {
+		p.status = http.StatusInsufficientStorage
+	}
 	if errors.Is(err, coding.ErrUnknown) {
 		p = problem{"BadRequestException", http.StatusUnsupportedMediaType}
 	}
@@ -172,6 +175,9 @@ func respond(w http.ResponseWriter, route Route, err error) {
 		text = "something failed inside Falaj; its log says what"
 	} else if hint := fault.HintOf(err); hint != "" {
 		text = strings.TrimSuffix(text, ".") + ". " + hint
+	}
+	if after := fault.RetryAfter(err); after != "" {
+		w.Header().Set("Retry-After", after)
 	}
 	refuse(w, p, text)
 }

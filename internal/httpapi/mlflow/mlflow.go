@@ -206,6 +206,9 @@ func Refuse(w http.ResponseWriter, err error) int {
 	if _, ok := errors.AsType[*existsError](err); ok {
 		code.name, code.status = "RESOURCE_ALREADY_EXISTS", http.StatusBadRequest
 	}
+	if fault.Full(err) {
+		code.status = http.StatusInsufficientStorage
+	}
 	if errors.Is(err, coding.ErrUnknown) {
 		code.name, code.status = "INVALID_PARAMETER_VALUE", http.StatusUnsupportedMediaType
 	}
@@ -218,6 +221,9 @@ func Refuse(w http.ResponseWriter, err error) int {
 	}
 	if code.status == http.StatusInternalServerError {
 		message = "something failed inside Falaj; its log says what"
+	}
+	if after := fault.RetryAfter(err); after != "" {
+		w.Header().Set("Retry-After", after)
 	}
 	writeError(w, code.status, code.name, message)
 	return code.status

@@ -258,6 +258,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case p.tunnels <- struct{}{}:
 		defer func() { <-p.tunnels }()
 	default:
+		w.Header().Set("Retry-After", "1")
 		http.Error(w, "falaj: too many connections of this workload", http.StatusServiceUnavailable)
 		return
 	}

@@ -42,6 +42,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 )
@@ -481,6 +482,7 @@ func (s *shim) watch(cmd *sandbox.Cmd, ended <-chan error) (why Reason, err erro
 		kill = time.After(grace)
 	}
 	sample := time.NewTicker(sampleEvery)
+	var resident machine.Resident
 	defer sample.Stop()
 	disk, look := s.watchDisk()
 	defer look.Stop()
@@ -511,7 +513,7 @@ func (s *shim) watch(cmd *sandbox.Cmd, ended <-chan error) (why Reason, err erro
 		case <-kill:
 			_ = cmd.Kill()
 		case <-sample.C:
-			cpu, rss, tasks := TreeUsage(cmd.Process.Pid)
+			cpu, rss, tasks := TreeUsage(cmd.Process.Pid, &resident)
 			s.status.CPU = max(s.status.CPU, cpu)
 			s.status.PeakRSS = max(s.status.PeakRSS, rss)
 			if most := s.spec.Policy.Limits.Processes; most > 0 && tasks > most+32 && why == "" { // where the kernel does not bound them
@@ -665,8 +667,9 @@ func Tasks[T comparable](roots map[int]T) map[T]int {
 	return counts
 }
 
-// TreeUsage adds up what a process and its descendants use now.
-func TreeUsage(root int) (cpu time.Duration, rss resource.Bytes, tasks int) {
+// TreeUsage adds up what the descendants of a process use now. resident is kept for the
+// next time.
+func TreeUsage(root int, resident *machine.Resident) (cpu time.Duration, rss resource.Bytes, tasks int) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return 0, 0, 0
@@ -699,11 +702,12 @@ func TreeUsage(root int) (cpu time.Duration, rss resource.Bytes, tasks int) {
 		all[pid] = process{cpu: time.Duration(n[0]+n[1]+n[2]+n[3]) * tick, rss: resource.Bytes(pages) * page, tasks: count}
 		children[parent] = append(children[parent], pid)
 	}
+	of := map[int]int64{}
 	for next := slices.Clone(children[root]); len(next) > 0; next = next[1:] {
 		cpu += all[next[0]].cpu
-		rss += all[next[0]].rss
+		of[next[0]] = int64(all[next[0]].rss)
 		tasks += all[next[0]].tasks
 		next = append(next, children[next[0]]...)
 	}
-	return cpu, rss, tasks
+	return cpu, resource.Bytes(resident.Together(of)), tasks
 }

@@ -13,6 +13,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,7 +32,13 @@ const installPostgres = "apt-get install -y postgresql-15"
 // Where PostgreSQL is not installed the test is skipped, or fails under CI=true.
 func Postgres(tb testing.TB) string {
 	tb.Helper()
-	c, err := shared()
+	return started(tb, shared).database(tb)
+}
+
+// started is a cluster, or the end of the test.
+func started(tb testing.TB, start func() (*cluster, error)) *cluster {
+	tb.Helper()
+	c, err := start()
 	if errors.Is(err, errNoPostgres) {
 		if os.Getenv("CI") == "true" { //nolint:forbidigo // CI tells the tests that nothing may be skipped
 			tb.Fatalf("%v; install it with: %s", err, installPostgres)
@@ -41,6 +48,12 @@ func Postgres(tb testing.TB) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return c
+}
+
+// database makes an empty one, and gives its URL.
+func (c *cluster) database(tb testing.TB) string {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 	defer cancel()
 	name := fmt.Sprintf("test_%d", c.databases.Add(1))
@@ -57,12 +70,80 @@ func Postgres(tb testing.TB) string {
 	return c.url(name)
 }
 
+// Server is a PostgreSQL of one test's own, which it may stop. It is skipped as Postgres is.
+type Server struct {
+	URL string // of an empty database
+	tb  testing.TB
+	c   *cluster
+}
+
+// OwnPostgres starts one, which ends with the test.
+func OwnPostgres(tb testing.TB) *Server {
+	tb.Helper()
+	c := started(tb, startPostgres)
+	tb.Cleanup(func() { _ = c.alive.Close() })
+	tb.Cleanup(func() { _ = c.admin.Close() })
+	return &Server{c.database(tb), tb, c}
+}
+
+// Pause stops all of its processes with SIGSTOP, until the function that it gives is
+// called: the server takes connections and says nothing.
+func (s *Server) Pause() (resume func()) {
+	s.tb.Helper()
+	pids := s.processes()
+	send := func(signal syscall.Signal) {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, signal) // it may have ended
+		}
+	}
+	send(syscall.SIGSTOP)
+	resume = sync.OnceFunc(func() { send(syscall.SIGCONT) })
+	s.tb.Cleanup(resume)
+	return resume
+}
+
+// Stop ends the server, and Start starts it again.
+func (s *Server) Stop() { s.tell("stop") }
+
+// Start starts a server that Stop ended.
+func (s *Server) Start() { s.tell("start") }
+
+func (s *Server) tell(what string) {
+	s.tb.Helper()
+	if _, err := io.WriteString(s.c.alive, what+"\n"); err != nil {
+		s.tb.Fatal(err)
+	}
+}
+
+// processes are the postmaster and its children.
+func (s *Server) processes() []int {
+	s.tb.Helper()
+	text, err := os.ReadFile(filepath.Join(s.c.dir, "data", "postmaster.pid"))
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	children, err := os.ReadFile("/proc/" + first + "/task/" + first + "/children")
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	var pids []int
+	for _, field := range append([]string{first}, strings.Fields(string(children))...) {
+		pid, err := strconv.Atoi(field)
+		if err != nil {
+			s.tb.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
 var errNoPostgres = errors.New("no PostgreSQL binaries found")
 
 // cluster is a running server.
 type cluster struct {
 	dir       string
-	alive     io.Closer // the pipe that keeps the server running
+	alive     io.WriteCloser // the pipe that keeps the server running
 	admin     *sql.DB
 	databases atomic.Int64
 }
@@ -74,16 +155,26 @@ func (c *cluster) url(database string) string {
 }
 
 // serve runs the server until its standard input ends, which it does when the
-// test process does; then it stops the server and removes its directory. It does not
+// test process does; then it stops the server and removes its directory. The lines stop
+// and start do the one and the other before. It does not
 // vacuum by itself: while it writes, later events are not seen yet.
 const serve = `
 trap '' INT TERM HUP
-"$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c max_connections=200 -c shared_buffers=32MB -c autovacuum=off -c log_min_messages=warning >"$2/log" 2>&1 &
-server=$!
-while read -r _; do :; done
+bin=$1 dir=$2
+start() {
+	"$bin/postgres" -D "$dir/data" -k "$dir" -c listen_addresses= -c max_connections=200 -c shared_buffers=32MB -c autovacuum=off -c log_min_messages=warning >>"$dir/log" 2>&1 &
+	server=$!
+}
+start
+while read -r line; do
+	case $line in
+	stop) kill -INT $server; wait $server ;;
+	start) start ;;
+	esac
+done
 kill -INT $server
 wait $server
-rm -rf "$2"
+rm -rf "$dir"
 `
 
 func startPostgres() (*cluster, error) {

@@ -732,6 +732,10 @@ func (s *Service) shown(ctx context.Context, tx *store.Tx, w Sweep, trials []tun
 
 // best are the best trials, without what they logged on the way.
 func (s *Service) best(ctx context.Context, tx *store.Tx, w Sweep) (best []Shown, err error) {
+	constraints, err := s.cfg.Studies.Store.Constrained(ctx, tx, w.Project, w.Study)
+	if err != nil {
+		return nil, err
+	}
 	var complete []trial.Trial
 	ids := map[int]tuning.TrialID{}
 	for after := tuning.TrialID(0); ; {
@@ -742,7 +746,7 @@ func (s *Service) best(ctx context.Context, tx *store.Tx, w Sweep) (best []Shown
 		for _, t := range some {
 			after = t.ID
 			ids[int(t.Number)] = t.ID
-			complete = append(complete, trial.Trial{Number: int(t.Number), State: trial.Complete, Values: t.Values})
+			complete = append(complete, trial.Trial{Number: int(t.Number), State: trial.Complete, Values: t.Values, Infeasible: !constraints[t.ID].Feasible()})
 		}
 		if len(some) < page {
 			break
@@ -850,7 +854,7 @@ func (l lens) value(p space.Parameter, of tuning.Param) (any, bool) {
 // seen is a trial as samplers and rules see it. Parameters that the sweep does not have,
 // of trials that a client of Optuna's added, are left out.
 func (l lens) seen(t tuning.Trial) trial.Trial {
-	out := trial.Trial{Number: int(t.Number), State: states[t.State], Params: space.Params{}, Values: t.Values, Started: t.Started}
+	out := trial.Trial{Number: int(t.Number), State: states[t.State], Params: space.Params{}, Values: t.Values, Started: t.Started, Infeasible: !t.System.Feasible()}
 	for _, p := range l.Spec.Parameters {
 		if of, ok := t.Params[p.Name]; ok {
 			if v, ok := l.value(p, of); ok {
@@ -869,7 +873,7 @@ func (l lens) show(t tuning.Trial, task Task) Shown {
 	as := l.seen(t)
 	out := Shown{
 		Number: as.Number, State: as.State, Params: as.Params, Job: string(task.Job), Reason: task.Reason,
-		Started: t.Started, Ended: t.Completed, Attributes: said(t.User),
+		Started: t.Started, Ended: t.Completed, Attributes: said(t.User), Infeasible: as.Infeasible,
 	}
 	if t.State == tuning.Waiting {
 		out.State = Waiting
@@ -911,7 +915,7 @@ func foremost(front []trial.Trial, objectives int) (numbers []int) {
 func plain(trials []Shown) []trial.Trial {
 	out := make([]trial.Trial, len(trials))
 	for i, t := range trials {
-		out[i] = trial.Trial{Number: t.Number, State: t.State, Params: t.Params, Started: t.Started}
+		out[i] = trial.Trial{Number: t.Number, State: t.State, Params: t.Params, Started: t.Started, Infeasible: t.Infeasible}
 		for _, v := range t.Values {
 			out[i].Values = append(out[i].Values, float64(v))
 		}

@@ -385,6 +385,7 @@ type Shown struct {
 	Reports []Report     `json:"reports,omitempty" doc:"What it logged of the watched metric"`
 
 	Attributes map[string]any `json:"attributes,omitempty" doc:"Those that a client of Optuna's set"`
+	Infeasible bool           `json:"infeasible,omitempty" doc:"It violates a constraint, and so is never the best"`
 }
 
 // States that are shown and are none of a trial's own: Waiting of one that a client has put
@@ -471,5 +472,5 @@ type Summary struct {
 	Counts map[trial.State]int `json:"counts" doc:"Trials by state"`
 	// Failures are why trials failed, the most frequent reasons first.
 	Failures []Failure `json:"failures,omitempty" doc:"Why trials failed: the three most frequent reasons among the first hundred trials"`
-	Best     []Shown   `json:"best,omitempty" doc:"The best complete trial; with several objectives those that none surpasses in all"`
+	Best     []Shown   `json:"best,omitempty" doc:"The best complete trial that is feasible; with several objectives those that none surpasses in all"`
 }

@@ -33,6 +33,7 @@ type client struct {
 
 	mu      sync.Mutex
 	reached time.Time // when it last answered
+	met     bool      // it has answered once
 	patient time.Duration
 }
 
@@ -85,6 +86,50 @@ func (c *client) away() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return time.Since(c.reached)
+}
+
+// answered notes that the server is there.
+func (c *client) answered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reached, c.met = time.Now(), true
+}
+
+// unsent is the error of a request that got no answer. A connection that TLS refuses is
+// not tried again before the server has answered once: what is wrong is the
+// configuration. Later it may be a certificate that is being renewed, which the lease
+// outlasts.
+func (c *client) unsent(err error) error {
+	c.mu.Lock()
+	met := c.met
+	c.mu.Unlock()
+	if refused := untrusted(c.host(), err); refused != nil && !met {
+		return refused
+	}
+	return fault.New(fault.Unavailable, "%w", err)
+}
+
+// untrusted says of an error of TLS what is wrong and what to do about it; nil of other
+// errors.
+func untrusted(host string, err error) *fault.Error {
+	if _, other := errors.AsType[tls.RecordHeaderError](err); other || errors.Is(err, http.ErrSchemeMismatch) {
+		return fault.New(fault.Invalid, "%s does not speak TLS", host).
+			WithHint("Set engines.NAME.url in the server's configuration to its https address.")
+	}
+	refused, ok := errors.AsType[*tls.CertificateVerificationError](err)
+	if !ok {
+		return nil
+	}
+	out := fault.New(fault.Invalid, "this node does not trust the certificate of %s: %w", host, refused.Err)
+	_, name := errors.AsType[x509.HostnameError](err)
+	invalid, _ := errors.AsType[x509.CertificateInvalidError](err)
+	switch {
+	case name:
+		return out.WithHint("Set engines.NAME.url in the server's configuration to a name in the certificate, or have a certificate made for this one.")
+	case invalid.Reason == x509.Expired && invalid.Cert != nil:
+		return out.WithHint("Renew the server's certificate (tls.cert). If it is valid, set the clock of this node.")
+	}
+	return out.WithHint("Name the authority's PEM file by engines.NAME.ca in the server's configuration, and restart the server.")
 }
 
 func (c *client) lease() time.Duration {
@@ -163,12 +208,10 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 		if e, ok := errors.AsType[*fault.Error](err); ok { // of the body
 			return nil, e
 		}
-		return nil, fault.New(fault.Unavailable, "%w", err)
+		return nil, c.unsent(err)
 	}
 	if resp.StatusCode < 300 {
-		c.mu.Lock()
-		c.reached = time.Now()
-		c.mu.Unlock()
+		c.answered()
 		return resp, nil
 	}
 	defer resp.Body.Close()
@@ -180,9 +223,7 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 	}
 	kind := fault.ParseKind(p.Kind)
 	if kind != fault.Unavailable && kind != fault.Internal {
-		c.mu.Lock()
-		c.reached = time.Now()
-		c.mu.Unlock()
+		c.answered()
 	}
 	return nil, &fault.Error{Kind: kind, Message: p.Detail, Hint: p.Hint}
 }

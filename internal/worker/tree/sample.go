@@ -10,22 +10,21 @@ import (
 // Usage is what a tree uses.
 type Usage struct {
 	CPU time.Duration // so far, of what runs and what was buried
-	RSS int64         // now, in bytes
+	RSS int64         // now, in bytes; pages that several processes have count once
 }
 
 // Usage adds up what runs below the process between.
-func (t *Tree) Usage() Usage { return Sample(t.PID()) }
-
-// Sample adds up what runs below a process.
-func Sample(root int) Usage {
-	all := processes()
+func (t *Tree) Usage() Usage {
+	all, root := processes(), t.PID()
 	var u Usage
 	page := int64(os.Getpagesize())
+	of := map[int]int64{}
 	for _, pid := range under(all, root, nil) {
 		u.CPU += all[pid].cpu
-		u.RSS += all[pid].pages * page
+		of[pid] = all[pid].pages * page
 	}
 	u.CPU += all[root].buried
+	u.RSS = t.resident.Together(of)
 	return u
 }
 

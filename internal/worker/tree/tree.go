@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/machine"
 )
 
 // Mode is the first argument of falaj-worker for the process between.
@@ -57,7 +59,8 @@ type Tree struct {
 	done    chan struct{}
 	exit    Exit
 
-	mu sync.Mutex // for control
+	mu       sync.Mutex // for control
+	resident machine.Resident
 }
 
 // Start starts a program. Its output file may be closed when it returns. An

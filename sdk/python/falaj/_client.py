@@ -247,7 +247,7 @@ class Client:
         """Say what turned out to be true for predictions, by their ids.
 
         A value is a number, true or false, or a class as text; for an answer of
-        several rows a list, with a value for each. ``at`` is when it became known, now when
+        several rows a list, with a value for each, None or NaN where it is not known. ``at`` is when it became known, now when
         left out. Sending a label again changes nothing.
         """
         path, known = self._in_project(f"/deployments/{_quote(deployment)}/labels"), _instant("at", at)
@@ -258,6 +258,8 @@ class Client:
                 if hasattr(value, "tolist"):
                     value = value.tolist()
                 one = isinstance(value, str) or not isinstance(value, Sequence)
+                if not one:
+                    value = [None if v != v else v for v in value]  # NaN is not itself
                 batch.append({"id": id, "value" if one else "values": value, **({"at": known} if known else {})})
             for result in self.request("POST", path, {"labels": batch})["results"]:
                 out.statuses[result["id"]] = result["status"]

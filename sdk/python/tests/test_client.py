@@ -184,6 +184,8 @@ class ClientTest(unittest.TestCase):
             {"id": "a", "value": True, "at": "2013-07-04T20:00:00Z"}, {"id": "b", "values": [1, 0.5], "at": "2013-07-04T20:00:00Z"},
         ]})
         self.assertEqual((said.statuses, said.counts), ({"a": "duplicate", "b": "accepted"}, {"duplicate": 1, "accepted": 1}))
+        self.client.label("delay", {"a": [True, None, math.nan], "b": ["cat", None]})
+        self.assertEqual(self.server.asked.pop().json(), {"labels": [{"id": "a", "values": [True, None, None]}, {"id": "b", "values": ["cat", None]}]})
         said = self.client.label("delay", {str(i): i for i in range(5001)})
         self.assertEqual([len(a.json()["labels"]) for a in self.server.asked[1:]], [5000, 1])
         self.assertEqual((said.counts, self.client.label("delay", {}).counts), ({"accepted": 5001}, {}))

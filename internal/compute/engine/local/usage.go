@@ -39,7 +39,7 @@ func (w *workload) usage(ctx context.Context) (sample, bool) {
 	defer w.sampling.Unlock()
 	before := w.last
 	if age := time.Since(before.at); age < shortWhile || age > longWhile {
-		before = take(st)
+		before = w.take(st)
 		wait := time.NewTimer(shortWhile)
 		defer wait.Stop()
 		select {
@@ -50,7 +50,7 @@ func (w *workload) usage(ctx context.Context) (sample, bool) {
 			return sample{}, false
 		}
 	}
-	now := take(st)
+	now := w.take(st)
 	if s := now.at.Sub(before.at).Seconds(); s > 0 {
 		now.CPU = max((now.cpu-before.cpu).Seconds()/s, 0)
 		now.NetworkIn, now.NetworkOut = float64(now.in-min(before.in, now.in))/s, float64(now.out-min(before.out, now.out))/s
@@ -60,9 +60,9 @@ func (w *workload) usage(ctx context.Context) (sample, bool) {
 }
 
 // take adds up what runs below the sandbox's first process.
-func take(st shim.Status) sample {
+func (w *workload) take(st shim.Status) sample {
 	s := sample{at: time.Now()}
-	s.cpu, s.Memory, _ = shim.TreeUsage(st.Init.PID)
+	s.cpu, s.Memory, _ = shim.TreeUsage(st.Init.PID, &w.resident)
 	if st.Isolated >= sandbox.Sandbox { // else the network is everybody's
 		s.in, s.out = netBytes(st.Init.PID)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
 )
@@ -59,6 +60,7 @@ type workload struct {
 
 	sampling sync.Mutex
 	last     sample
+	resident machine.Resident
 
 	profiling sync.Mutex // held while somebody looks
 }

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"io"
 	"log/slog"
@@ -247,8 +248,8 @@ func (d *Driver) launch(spec engine.Spec) Launch {
 		protocol.EnvToken: spec.Env["FALAJ_TOKEN"],
 		protocol.EnvLease: d.c.Lease.String(),
 	}
-	if d.c.CA != "" {
-		agent[protocol.EnvCA] = d.c.CA
+	if ca := d.c.CA(); ca != "" {
+		agent[protocol.EnvCA] = ca
 	}
 	for option, name := range map[string]string{"node_dir": protocol.EnvDir, "node_cache": protocol.EnvCache, "node_cache_size": protocol.EnvLimit} {
 		if v := spec.Options[option]; v != "" {
@@ -673,7 +674,35 @@ func (d *Driver) Explain(_ context.Context, h engine.Handle) ([]string, error) {
 	if !w.state.Begun.IsZero() {
 		return nil, nil
 	}
-	return slices.Clone(w.observed.Words), nil
+	return append(slices.Clone(w.observed.Words), w.unjoined(d.c.Now())...), nil
+}
+
+// unjoinedSoon is how long an agent may take to report after the engine has started it
+// before the words say what may keep it from it.
+const unjoinedSoon = 15 * time.Second
+
+// unjoined says which workers of a launch that the engine has started have not joined.
+// The caller holds mu.
+func (w *work) unjoined(now time.Time) []string {
+	if w.observed.State != engine.Running {
+		return nil
+	}
+	missing, who := w.missing(), "the worker has"
+	if w.gang() {
+		who = fmt.Sprintf("%d of %d workers have", missing, len(w.members))
+	}
+	if missing == 0 {
+		return nil
+	}
+	since := w.observed.Started
+	if since.IsZero() {
+		since = w.state.Launched
+	}
+	words := []string{fmt.Sprintf("%s runs it since %s, and %s not joined", w.c.Name, since.UTC().Format(time.RFC3339), who)}
+	if now.Sub(since) > unjoinedSoon {
+		words = append(words, fmt.Sprintf("A node must reach %s (engines.%s.url) and trust its certificate (engines.%s.ca)", w.c.URL, w.c.Name, w.c.Name))
+	}
+	return words
 }
 
 // Inventory gives the engine's nodes, with what agents found there; fault.Unsupported where it has no list.

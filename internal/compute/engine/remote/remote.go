@@ -67,9 +67,9 @@ type Config struct {
 	Launcher Launcher
 	// URL is where the nodes reach this server, "https://host:port".
 	URL string
-	// CA is the PEM certificate that signed the server's; empty when the nodes
-	// trust it anyway.
-	CA string
+	// CA gives the PEM certificate that signed the server's now, for each launch; nil or
+	// empty when the nodes trust it anyway.
+	CA func() string
 	// Isolation is the sandbox.Level that the engine's nodes reach; empty is none.
 	Isolation string
 
@@ -112,6 +112,9 @@ func (c Config) orDefault() Config {
 	}
 	if c.Isolation == "" {
 		c.Isolation = "none"
+	}
+	if c.CA == nil {
+		c.CA = func() string { return "" }
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

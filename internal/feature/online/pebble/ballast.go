@@ -61,7 +61,7 @@ func (b *ballast) ready() error {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		_ = os.Remove(b.path)
 		return fault.New(fault.Exhausted, "the disk of the online feature store is full").
-			WithHint("Free disk space; what waits to be written is written then.")
+			WithHint("Free disk space; what waits to be written is written then.").WithCause(err)
 	}
 	return fault.Wrap(err, "the disk of the online feature store")
 }

@@ -30,6 +30,8 @@ package redis
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -48,7 +50,7 @@ import (
 
 // Config says where the server is.
 type Config struct {
-	// URL is redis://user:password@host:port/db, rediss:// for TLS, or
+	// URL is redis://user@host:port/db, rediss:// for TLS, or
 	// unix:///path. Another host than this one needs TLS.
 	URL string
 	// Prefix begins all keys; "falaj:" when empty. It keeps two installations that
@@ -61,6 +63,10 @@ type Config struct {
 	Loses bool
 	// Owner claims the prefix for an installation; empty claims nothing.
 	Owner string
+	// Password and Roots say what the password is and which authorities are trusted now,
+	// for each new connection; nil is what the URL says, and the system's.
+	Password func() string
+	Roots    func() *x509.CertPool
 }
 
 // DB is a connection to the server. Safe for concurrent use; Close it.
@@ -81,30 +87,23 @@ var (
 )
 
 const (
-	timeout  = 5 * time.Second // of one round trip
-	pipeline = 512             // commands of a round trip
-	page     = 64              // versions that are read when the first is not enough
+	timeout  = 5 * time.Second        // of one round trip that writes
+	readTime = 900 * time.Millisecond // of one that reads, of a request that waits for it
+	pipeline = 512                    // commands of a round trip
+	page     = 64                     // versions that are read when the first is not enough
 )
 
 // Open connects. Errors: fault.Invalid for a URL or a server that may not be used;
 // fault.Conflict when another installation claims the prefix; fault.Unavailable when it
 // does not answer.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
-	options, err := rueidis.ParseURL(cfg.URL)
+	options, err := optionsOf(cfg)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "the URL of Redis cannot be read"). // it may hold a password
-												WithHint("It is redis://user:password@host:port, rediss:// for TLS, or unix:///path.")
-	}
-	if err := checkPlace(cfg.URL); err != nil {
 		return nil, err
 	}
-	options.DisableCache = true // answers are as of now
-	options.ClientName = "falaj"
-	options.ConnWriteTimeout = timeout
-	options.Dialer.Timeout = timeout
 	client, err := rueidis.NewClient(options)
 	if err != nil {
-		return nil, away(err)
+		return nil, located(options, away(err))
 	}
 	d := &DB{client: client, prefix: cfg.Prefix, feast: cfg.Feast, owner: cfg.Owner, asked: map[string]rewriting{}}
 	if d.prefix == "" {
@@ -116,10 +115,98 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	}
 	if err != nil {
 		client.Close()
-		return nil, err
+		return nil, located(options, err)
 	}
 	d.Expect(id)
 	return d, nil
+}
+
+// Look asks a server whether it may be used, writes nothing, and says what it is.
+// Errors: as of Open.
+func Look(ctx context.Context, cfg Config) (version string, err error) {
+	options, err := optionsOf(cfg)
+	if err != nil {
+		return "", err
+	}
+	client, err := rueidis.NewClient(options)
+	if err != nil {
+		return "", located(options, away(err))
+	}
+	defer client.Close()
+	d := &DB{client: client}
+	if err := d.check(ctx, cfg.Loses); err != nil {
+		return "", located(options, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	info, err := client.Do(ctx, client.B().Info().Section("server").Build()).ToString()
+	if err != nil {
+		return "", nil //nolint:nilerr // it need not tell
+	}
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(line, "redis_version:"); ok {
+			version = strings.TrimSpace(v)
+		}
+	}
+	return version, nil
+}
+
+// CheckURL says what is wrong with a URL without asking the server. Error: fault.Invalid,
+// also for another host that would be reached without TLS.
+func CheckURL(text string) error {
+	_, err := optionsOf(Config{URL: text})
+	return err
+}
+
+func optionsOf(cfg Config) (rueidis.ClientOption, error) {
+	options, err := rueidis.ParseURL(cfg.URL)
+	u, bad := url.Parse(cfg.URL)
+	if err != nil || bad != nil || !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) {
+		return options, fault.New(fault.Invalid, "the URL of Redis cannot be read"). // it may hold a password
+												WithHint("It is redis://user@host:port, rediss:// for TLS, or unix:///path.")
+	}
+	if err := checkPlace(u); err != nil {
+		return options, err
+	}
+	options.DisableCache = true // answers are as of now
+	options.ClientName = "falaj"
+	options.ConnWriteTimeout = timeout
+	options.Dialer.Timeout = timeout
+	if cfg.Password != nil {
+		user := options.Username
+		options.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+			return rueidis.AuthCredentials{Username: user, Password: cfg.Password()}, nil
+		}
+	}
+	if cfg.Roots != nil && options.TLSConfig != nil {
+		options.DialCtxFn = func(ctx context.Context, address string, dialer *net.Dialer, secure *tls.Config) (net.Conn, error) {
+			secure = secure.Clone()
+			secure.RootCAs = cfg.Roots()
+			if secure.ServerName == "" {
+				secure.ServerName, _, _ = net.SplitHostPort(address)
+			}
+			return (&tls.Dialer{NetDialer: dialer, Config: secure}).DialContext(ctx, "tcp", address)
+		}
+	}
+	return options, nil
+}
+
+// located says where Redis is, to whoever starts the server or looks at it.
+func located(options rueidis.ClientOption, err error) error {
+	if !fault.Is(err, fault.Unavailable) {
+		return err
+	}
+	text := err.Error() + " (" + strings.Join(options.InitAddress, ", ") + ")"
+	if cause := errors.Unwrap(err); cause != nil && !strings.Contains(text, cause.Error()) {
+		text += ": " + cause.Error()
+	}
+	return &fault.Error{Kind: fault.Unavailable, Message: text, Hint: fault.HintOf(err), Err: err}
+}
+
+// Ask asks once whether the server is there, and for no longer than ctx. Error:
+// fault.Unavailable.
+func (d *DB) Ask(ctx context.Context) error {
+	return away(d.client.Do(ctx, d.client.B().Ping().Build()).Error())
 }
 
 // Expect says which store, by its ID, is written and read from now on; any other is
@@ -147,10 +234,9 @@ func (d *DB) same(which rueidis.RedisResult) error {
 }
 
 // checkPlace refuses to send features through a network in the clear.
-func checkPlace(text string) error {
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "redis" {
-		return nil //nolint:nilerr // TLS, a socket, or read by the library already
+func checkPlace(u *url.URL) error {
+	if u.Scheme != "redis" {
+		return nil
 	}
 	host := u.Hostname()
 	if ip := net.ParseIP(host); host == "localhost" || host == "" || ip != nil && ip.IsLoopback() {
@@ -192,15 +278,20 @@ func away(err error) error {
 	if said, ok := rueidis.IsRedisErr(err); ok {
 		switch text := said.Error(); {
 		case strings.HasPrefix(text, "OOM"):
-			return fault.New(fault.Exhausted, "Redis has no memory left: %s", text).WithHint("Raise its maxmemory, or drop views that nobody reads.")
+			return fault.New(fault.Exhausted, "Redis has no memory left: %s", text).WithHint("Raise its maxmemory, or drop views that nobody reads.").WithCause(fault.ErrFull)
 		case strings.HasPrefix(text, "NOAUTH"), strings.HasPrefix(text, "WRONGPASS"), strings.HasPrefix(text, "NOPERM"):
-			return fault.New(fault.Unavailable, "Redis refuses: %s", text).WithHint("Check the user and the password in online.url.")
+			return fault.New(fault.Unavailable, "Redis refuses: %s", text).WithHint("Check the user in online.url, and online.password_file.")
 		case strings.HasPrefix(text, "LOADING"), strings.HasPrefix(text, "READONLY"), strings.HasPrefix(text, "CLUSTERDOWN"), strings.HasPrefix(text, "MISCONF"), strings.HasPrefix(text, "TRYAGAIN"):
 			return fault.New(fault.Unavailable, "Redis cannot answer now: %s", text).WithHint("Try again in a moment.")
 		}
 		return fault.New(fault.Internal, "Redis: %w", err)
 	}
-	return fault.New(fault.Unavailable, "Redis does not answer: %w", err).WithHint("Is it running, and is online.url right?")
+	if cert, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return fault.New(fault.Unavailable, "the certificate of Redis is not trusted: %w", cert.Err).WithHint("Name the authority's PEM file by online.ca.")
+	}
+	// The cause names an address, which callers are not told.
+	return (&fault.Error{Kind: fault.Unavailable, Message: "Redis does not answer", Err: err}).
+		WithHint("Is it running, and is online.url right? The server's log says more.").WithRetry(2 * time.Second)
 }
 
 func (d *DB) row(key online.RowKey) string     { return d.prefix + "r:" + string(key[:]) }
@@ -308,7 +399,7 @@ func (d *DB) do(ctx context.Context, commands []rueidis.Completed) ([]rueidis.Re
 
 // read makes one round trip, whose answers are of the store that is expected.
 func (d *DB) read(ctx context.Context, commands []rueidis.Completed) ([]rueidis.RedisResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	results := d.client.DoMulti(ctx, append(commands, d.which())...)
 	answers, which := results[:len(commands)], results[len(commands)]

@@ -40,8 +40,9 @@ func (s *Service) Authenticate(ctx context.Context, bearer string) (identity.Pri
 	if !ok {
 		return identity.Principal{}, s.reject(ctx, rejection{why: "malformed"})
 	}
-	if e, ok := s.known.Get(d); ok && time.Since(e.read) < s.cfg.CacheTTL {
-		return s.admit(ctx, e)
+	known, ok := s.known.Get(d)
+	if ok && (time.Since(known.read) < s.cfg.CacheTTL || s.cfg.DB.Bridges(known.read)) {
+		return s.admit(ctx, known)
 	}
 	if u, ok := s.unknown.Get(d); ok && time.Since(u.read) < s.cfg.CacheTTL {
 		return identity.Principal{}, s.reject(ctx, u.rejection)
@@ -50,6 +51,8 @@ func (s *Service) Authenticate(ctx context.Context, bearer string) (identity.Pri
 	switch {
 	case fault.Is(err, fault.NotFound):
 		return identity.Principal{}, s.reject(ctx, refused)
+	case err != nil && ok && s.cfg.DB.Bridges(known.read):
+		return s.admit(ctx, known)
 	case err != nil:
 		return identity.Principal{}, fault.Wrap(err, "authenticate")
 	}

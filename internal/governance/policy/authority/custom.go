@@ -37,15 +37,19 @@ func (s *Service) customOf(ctx context.Context, in project.Name) (rules, error) 
 	c, ok := s.custom[in]
 	generation := s.generation
 	s.mu.RUnlock()
-	if ok && time.Since(c.read) < customTTL {
+	if ok && (time.Since(c.read) < customTTL || s.cfg.DB.Bridges(c.read)) {
 		return c.rules, nil
 	}
+	former := c
 	c = custom{read: time.Now()}
 	var list []Policy
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		list, err = s.cfg.Store.List(ctx, tx, in)
 		return err
 	})
+	if err != nil && ok && s.cfg.DB.Bridges(former.read) {
+		return former.rules, nil
+	}
 	if err != nil {
 		return nil, err
 	}

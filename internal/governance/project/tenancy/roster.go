@@ -17,7 +17,7 @@ const rosterSize = 8192
 
 // Roster answers who has which roles and which projects there are, from a cache
 // that is right at once for changes of this process and within 5 s for those of
-// others. It stands apart from Service because policy needs it before there can be
+// others; while the database is away it is what was read before, see store.Grace. It stands apart from Service because policy needs it before there can be
 // one. Safe for concurrent use.
 type Roster struct {
 	db    *store.DB
@@ -46,10 +46,14 @@ func (r *Roster) GrantsOf(ctx context.Context, principal string) ([]project.Gran
 	h, ok := r.held[principal]
 	generation := r.generation
 	r.mu.RUnlock()
-	if ok && time.Since(h.read) < rosterTTL {
+	if ok && (time.Since(h.read) < rosterTTL || r.db.Bridges(h.read)) {
 		return h.grants, nil
 	}
-	return r.readGrants(ctx, principal, generation)
+	grants, err := r.readGrants(ctx, principal, generation)
+	if err != nil && ok && r.db.Bridges(h.read) {
+		return h.grants, nil
+	}
+	return grants, err
 }
 
 // readGrants asks the database, and remembers unless there was a change since generation.
@@ -94,15 +98,19 @@ func (r *Roster) Known(ctx context.Context, name project.Name) error {
 	read, ok := r.there[name]
 	generation := r.generation
 	r.mu.RUnlock()
-	if ok && time.Since(read) < rosterTTL {
+	if ok && (time.Since(read) < rosterTTL || r.db.Bridges(read)) {
 		return nil
 	}
+	former := read
 	read = time.Now()
 	mayGo := false
 	err := r.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		mayGo = tx.Writes()
 		return r.Exists(ctx, tx, name)
 	})
+	if err != nil && ok && r.db.Bridges(former) {
+		return nil
+	}
 	if err != nil || mayGo {
 		return err
 	}

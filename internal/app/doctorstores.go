@@ -1,0 +1,141 @@
+package app
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/online/redis"
+	"github.com/falaj-ml/falaj/internal/filewatch"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// doctorTime bounds what the doctor asks of another server.
+const doctorTime = 20 * time.Second
+
+// database is how the database is reached, for who only looks at it.
+func (c Config) database() (store.Config, error) {
+	of := store.Config{URL: c.storeURL(), Migrations: migrations}
+	if path := c.Store.PasswordFile; path != "" {
+		f, err := filewatch.Secret(path)
+		if err != nil {
+			return of, err
+		}
+		of.Password = f.Value
+	}
+	return of, nil
+}
+
+// databaseFindings is what the doctor says of PostgreSQL.
+func databaseFindings(ctx context.Context, cfg Config) []finding {
+	if cfg.Store.URL == "" || strings.HasPrefix(cfg.Store.URL, "sqlite:") {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, doctorTime)
+	defer cancel()
+	of, err := cfg.database()
+	if err != nil {
+		return nil // the check of the files says so
+	}
+	is, err := store.Look(ctx, of)
+	if err != nil {
+		return []finding{{"✗", "PostgreSQL: " + err.Error(), fault.HintOf(err)}}
+	}
+	out := []finding{{"✓", fmt.Sprintf("PostgreSQL %s: database %s, encoding %s, locale %s, which the user %s may change", is.Version, is.Database, is.Encoding, is.Locale, is.User), ""}}
+	switch {
+	case is.Here:
+	case is.Encrypted && !is.Verified:
+		out = append(out, finding{"!", "PostgreSQL is reached by TLS with any certificate", "Write ?sslmode=verify-full in store.url, and name a private authority's PEM file by sslrootcert."})
+	default:
+		out = append(out, finding{"✓", "PostgreSQL is reached by TLS, and its certificate is verified", ""})
+	}
+	if is.Conns < store.MaxConnections {
+		out = append(out, finding{"!", fmt.Sprintf("PostgreSQL takes %d connections, and a server uses up to %d", is.Conns, store.MaxConnections), "Raise max_connections in postgresql.conf."})
+	}
+	return append(out, passwordFinding(cfg, "store")...)
+}
+
+// onlineFindings is what the doctor says of Redis.
+func onlineFindings(ctx context.Context, cfg Config) []finding {
+	if cfg.Online.URL == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, doctorTime)
+	defer cancel()
+	of := cfg.redis()
+	if path := cfg.Online.PasswordFile; path != "" {
+		f, err := filewatch.Secret(path)
+		if err != nil {
+			return nil // the check of the files says so
+		}
+		of.Password = f.Value
+	}
+	if path := cfg.Online.CA; path != "" {
+		f, err := filewatch.Authorities(path)
+		if err != nil {
+			return nil // the same
+		}
+		of.Roots = f.Value
+	}
+	version, err := redis.Look(ctx, of)
+	if err != nil {
+		return []finding{{"✗", "Redis: " + err.Error(), fault.HintOf(err)}}
+	}
+	return append([]finding{{"✓", strings.TrimSpace("Redis " + version), ""}}, passwordFinding(cfg, "online")...)
+}
+
+// passwordFinding is of a password in a URL.
+func passwordFinding(cfg Config, of string) []finding {
+	if !slices.Contains(cfg.passwordsInURLs(), of) {
+		return nil
+	}
+	return []finding{{"!", of + ".url has a password in it", fmt.Sprintf(passwordHint, of)}}
+}
+
+// enginesFindings is what the doctor says of the trust between the nodes of engines and
+// this server. It knows the authorities of this machine only; the nodes' may be others.
+func enginesFindings(cfg Config) (out []finding) {
+	if cfg.TLS.Cert == "" {
+		return nil
+	}
+	server, err := loadCertificate(cfg.TLS.Cert, cfg.TLS.Key, time.Now())
+	if err != nil {
+		return nil // the certificate's own line says so
+	}
+	between := x509.NewCertPool()
+	for _, der := range server.Certificate[1:] {
+		if one, err := x509.ParseCertificate(der); err == nil {
+			between.AddCert(one)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Engines)) {
+		e := cfg.Engines[name]
+		u, err := url.Parse(e.URL)
+		if err != nil || u.Scheme != "https" || u.Hostname() == "" || ownAuthority(cfg.TLS.Cert) != "" && e.CA == "" && server.Leaf.VerifyHostname(u.Hostname()) == nil {
+			continue
+		}
+		roots := (*x509.CertPool)(nil) // this machine's
+		if e.CA != "" {
+			b, err := os.ReadFile(e.CA)
+			if err != nil {
+				continue // the check of the files says so
+			}
+			roots = x509.NewCertPool()
+			roots.AppendCertsFromPEM(b)
+		}
+		if _, err := server.Leaf.Verify(x509.VerifyOptions{DNSName: u.Hostname(), Roots: roots, Intermediates: between}); err != nil {
+			out = append(out, finding{
+				"!", fmt.Sprintf("the nodes of the engine %s may not trust this server at %s: %v", name, u.Host, err),
+				fmt.Sprintf("Name the PEM file of the certificate's authority by engines.%[1]s.ca, and let engines.%[1]s.url be a name in the certificate. If a proxy stands before the server, its certificate counts.", name),
+			})
+		}
+	}
+	return out
+}
