@@ -185,7 +185,7 @@ func (a *app) beside(runs []client.Object, all bool) error {
 			for _, r := range runs {
 				names[name][of(r, name)] = true
 			}
-			if kind == "metrics" || all || len(runs) == 1 || len(names[name]) > 1 {
+			if kind == "metrics" || all || len(names[name]) > 1 {
 				row(kind+"."+name, func(r client.Object) string { return of(r, name) })
 			}
 		}
