@@ -340,6 +340,10 @@ func (a *App) welcome(ctx context.Context, url string) error {
 			return err
 		}
 	}
+	if a.cfg.jsonLog() { // programs read every line
+		a.log.InfoContext(ctx, "Falaj is ready", slog.String("url", url))
+		return nil
+	}
 	fmt.Fprintf(a.world.Out, "Falaj is ready at %s\n", url)
 	return nil
 }
@@ -347,7 +351,7 @@ func (a *App) welcome(ctx context.Context, url string) error {
 // hand gives the first-run token to people and to this user's command line. One
 // of the two must have it: the server knows no more than its hash.
 func (a *App) hand(ctx context.Context, url, secret string) error {
-	_, printed := fmt.Fprintf(a.world.Out, "Admin token (shown once): %s\n", secret)
+	printed := a.show(ctx, secret)
 	kept := errors.New("there is nobody to keep it")
 	if a.world.Keep != nil {
 		ca := a.cfg.TLS.Cert
@@ -363,6 +367,21 @@ func (a *App) hand(ctx context.Context, url, secret string) error {
 	}
 	return fault.New(fault.Unavailable, "the first administrator's token could be neither shown (%w) nor stored (%w), and is lost", printed, kept).
 		WithHint("Make another one: \"falaj recover-admin --data %s\".", a.cfg.Data)
+}
+
+// show prints the first-run token. A log that programs read and keep has the name of a file
+// with it instead.
+func (a *App) show(ctx context.Context, secret string) error {
+	if !a.cfg.jsonLog() {
+		_, err := fmt.Fprintf(a.world.Out, "Admin token (shown once): %s\n", secret)
+		return err
+	}
+	file := filepath.Join(a.cfg.Data, "admin-token")
+	if err := os.WriteFile(file, []byte(secret+"\n"), 0o600); err != nil {
+		return err
+	}
+	a.log.InfoContext(ctx, "the first administrator's token was written to a file; use it for falaj login, and remove the file", slog.String("file", file))
+	return nil
 }
 
 // Stop stops the loops and closes everything, last opened first.
@@ -385,11 +404,20 @@ func newLogger(cfg Config, w io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(cfg.Log.Level)) // validated
 	options := &slog.HandlerOptions{Level: level}
-	if cfg.Log.Format == "json" {
+	if cfg.jsonLog() {
+		options.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
+			if a.Value.Kind() == slog.KindDuration { // else a number, whose unit nothing says
+				a.Value = slog.StringValue(a.Value.Duration().String())
+			}
+			return a
+		}
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
 }
+
+// jsonLog reports whether programs read the log.
+func (c Config) jsonLog() bool { return c.Log.Format == "json" }
 
 // late is the API for jobs: they need it before the edge exists.
 type late struct{ handler atomic.Pointer[http.Handler] }

@@ -84,7 +84,7 @@ func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, 
 	}}); err != nil {
 		return "", fault.Wrap(err, "the backup is whole, and is not noted for the audit log")
 	}
-	said = fmt.Sprintf("Backed up %d files and %d objects, %s, into %s\nIts digest, for falaj restore --digest: %s", r.Files, r.Objects, resource.Bytes(r.Bytes), dir, r.Digest)
+	said = fmt.Sprintf("Backed up %d files and %d objects, %s, into %s\nIts digest, for falaj restore --digest: %s", r.Files, r.Objects, resource.Bytes(r.Bytes).Words(), dir, r.Digest)
 	if a.cfg.Keys.PassphraseFile == "" {
 		said += "\nThe master key is in it, and no passphrase seals it: keep the backup as you keep the key."
 	}
@@ -128,7 +128,7 @@ func Restore(ctx context.Context, cfg Config, w World, dir, digest string, takeB
 	if err != nil {
 		return "", err
 	}
-	said = fmt.Sprintf("Restored %d files and %d objects, %s, into %s", r.Files, r.Objects, resource.Bytes(r.Bytes), a.cfg.Data)
+	said = fmt.Sprintf("Restored %d files and %d objects, %s, into %s", r.Files, r.Objects, resource.Bytes(r.Bytes).Words(), a.cfg.Data)
 	if r.Sequence != "" {
 		said += fmt.Sprintf("\nAs it was at %s, sequence %s", r.Time.Format(time.RFC3339), r.Sequence)
 	}

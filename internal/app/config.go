@@ -231,7 +231,7 @@ type Config struct {
 
 	Log struct {
 		Level  string `koanf:"level" doc:"debug, info, warn or error"`
-		Format string `koanf:"format" doc:"text or json"`
+		Format string `koanf:"format" doc:"text or json. With json every line is an object, and the first administrator's token is in the file admin-token of the data directory"`
 	} `koanf:"log"`
 }
 

@@ -225,7 +225,7 @@ func checkRoom(what, dir string, least room) error {
 		return fault.New(fault.Unavailable, "disk of %s: %w", filepath.Base(dir), err)
 	}
 	if free.bytes < least.bytes {
-		return fault.New(fault.Exhausted, "the disk of %s has %s left, %s are needed", what, resource.Bytes(free.bytes), resource.Bytes(least.bytes)).
+		return fault.New(fault.Exhausted, "the disk of %s has %s left, %s are needed", what, resource.Bytes(free.bytes).Words(), resource.Bytes(least.bytes).Words()).
 			WithHint("Free some space, or lower limits.free.").WithCause(fault.ErrFull)
 	}
 	if free.files < least.files {

@@ -18,9 +18,16 @@ import (
 // registered by the edge.
 func (a *App) collectors(requests *membudget.Budget) []prometheus.Collector {
 	all := []prometheus.Collector{
-		&stateGauges{a: a}, auditGauges{a.sequencer.Status, a.cfg.Audit.Checkpoints != ""},
+		&stateGauges{a: a},
+		auditGauges{a.sequencer.Status, a.cfg.Audit.Checkpoints != ""},
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "falaj_objects_damaged_total", Help: "Reads that came upon a stored object that is not what was written."}, a.damage.Count),
-		&a.stores, predictionGauges{a.predictions}, servingGauges{a.serving.Measured}, scalingGauges{a.serving.Scaled}, remoteGauges{a.remotes}, shareGauges{}, requestGauges(requests),
+		&a.stores,
+		predictionGauges{a.predictions},
+		servingGauges{a.serving.Measured},
+		scalingGauges{a.serving.Scaled},
+		remoteGauges{a.remotes},
+		shareGauges{},
+		requestGauges(requests),
 	}
 	if a.certificate != nil {
 		all = append(all, a.certificate)
@@ -98,9 +105,20 @@ func labelsOf(constant, variable string) string {
 func unitOf(name string) string {
 	name = strings.TrimSuffix(name, "_total")
 	for _, u := range [][2]string{
-		{"_timestamp_seconds", "seconds since 1970"}, {"_seconds", "seconds"}, {"_bytes", "bytes"}, {"_rows", "rows"},
-		{"_ok", "0 or 1"}, {"_up", "0 or 1"}, {"_open", "0 or 1"}, {"_leader", "0 or 1"}, {"_info", "1"},
-		{"_budget_limit", "currency"}, {"_budget_spent", "currency"}, {"_capacity", "see there"}, {"_used", "see there"}, {"_quota", "see there"},
+		{"_timestamp_seconds", "seconds since 1970"},
+		{"_seconds", "seconds"},
+		{"_bytes", "bytes"},
+		{"_rows", "rows"},
+		{"_ok", "0 or 1"},
+		{"_up", "0 or 1"},
+		{"_open", "0 or 1"},
+		{"_leader", "0 or 1"},
+		{"_info", "1"},
+		{"_budget_limit", "currency"},
+		{"_budget_spent", "currency"},
+		{"_capacity", "see there"},
+		{"_used", "see there"},
+		{"_quota", "see there"},
 	} {
 		if strings.HasSuffix(name, u[0]) {
 			return u[1]

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,7 +67,7 @@ var (
 	queueUsed    = prometheus.NewDesc("falaj_queue_used", "Resources that the queue uses, with those below it: cores, bytes, bytes a second of memory_bandwidth, and counts of accelerators.", []string{"queue", "resource"}, nil)
 	queueQuota   = prometheus.NewDesc("falaj_queue_quota", "Resources that are the queue's own, in the same units; absent where it has no limit.", []string{"queue", "resource"}, nil)
 
-	poolOpen     = prometheus.NewDesc("falaj_pool_open", "1 while the pool takes work, 0 while it is closed or misplaced.", []string{"pool", "engine"}, nil)
+	poolOpen     = prometheus.NewDesc("falaj_pool_open", "1 while the pool takes work, 0 while it is closed, misplaced, or its engine is not configured.", []string{"pool", "engine"}, nil)
 	poolUp       = prometheus.NewDesc("falaj_pool_engine_up", "1 while the pool's engine tells its nodes, 0 while it does not.", []string{"pool", "engine"}, nil)
 	poolRunning  = prometheus.NewDesc("falaj_pool_running", "Workloads that have their place in the pool.", []string{"pool"}, nil)
 	poolCapacity = prometheus.NewDesc("falaj_pool_capacity", "Resources of all nodes of the pool: cores, bytes, bytes a second of memory_bandwidth, and counts of accelerators.", []string{"pool", "resource"}, nil)
@@ -241,7 +242,7 @@ func (s state) emit(gauge func(*prometheus.Desc, float64, ...string), instant fu
 	}
 	for _, p := range s.pools {
 		name := string(p.Name)
-		gauge(poolOpen, one(p.Closed == "" && p.Misplaced == ""), name, p.Engine)
+		gauge(poolOpen, one(!strings.HasPrefix(p.State, "closed")), name, p.Engine)
 		gauge(poolUp, one(p.Trouble == ""), name, p.Engine)
 		gauge(poolRunning, float64(p.Running), name)
 		amounts(poolCapacity, name, amountsOf(p.Capacity))

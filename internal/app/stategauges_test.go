@@ -31,7 +31,7 @@ func TestStateGauges(t *testing.T) {
 		jobs: []training.Count{{Project: "nyc", State: training.Queued, Jobs: 3, Oldest: training.JobID(job)}},
 		pools: []compute.Pool{
 			{Name: "home", Engine: "local", Capacity: resource.Amount{CPU: cpu, Memory: 8 * resource.GiB}, Running: 1, Nodes: []compute.PoolNode{{}, {Down: "away"}, {Quarantine: &compute.Quarantine{}}}},
-			{Name: "old", Engine: "slurm", Closed: "gone", Trouble: "no answer", Capacity: resource.Amount{Accelerators: map[string]int64{"nvidia.com/gpu": 8}}},
+			{Name: "old", Engine: "slurm", State: "closed: gone", Trouble: "no answer", Capacity: resource.Amount{Accelerators: map[string]int64{"nvidia.com/gpu": 8}}},
 		},
 		queues:  []compute.Queue{{Name: "batch", QueueSpec: compute.QueueSpec{Quota: resource.Limit{CPU: &cpu, Memory: &memory}}, Used: resource.Amount{CPU: cpu}, Running: 2, Waiting: 5}},
 		budgets: []compute.Budget{{Project: "nyc", BudgetSpec: compute.BudgetSpec{Amount: 100, Currency: "USD"}, Spent: 12.5}},

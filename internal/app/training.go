@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -406,7 +407,11 @@ func (t trainingRuns) Progress(ctx context.Context, p project.Name, id string) (
 		return training.Progress{}, err
 	}
 	var last tracking.Metric
+	var noNumbers []string
 	for _, m := range run.Metrics {
+		if v := float64(m.Value); math.IsNaN(v) || math.IsInf(v, 0) {
+			noNumbers = append(noNumbers, m.Key)
+		}
 		if m.At > last.At || m.At == last.At && m.Step > last.Step {
 			last = m
 		}
@@ -421,7 +426,8 @@ func (t trainingRuns) Progress(ctx context.Context, p project.Name, id string) (
 	point := func(m tracking.Metric) training.Point {
 		return training.Point{Step: m.Step, At: time.UnixMilli(int64(m.At)).UTC()}
 	}
-	return training.Progress{First: point(points[0]), Last: point(last)}, nil
+	slices.Sort(noNumbers)
+	return training.Progress{First: point(points[0]), Last: point(last), NoNumbers: noNumbers}, nil
 }
 
 func (t trainingRuns) Upload(ctx context.Context, p project.Name, run, dir, under string) error {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 const backupsPath = "/api/v1/backups"
@@ -52,7 +54,7 @@ func (a *app) backup() *cobra.Command {
 				a.say("The server makes backup %s: falaj backup list", args[0])
 				return nil
 			}
-			a.say("Backed up %s files and %s objects, %s bytes: %s, of %s, sequence %s", b.Text("files"), b.Text("objects"), b.Text("bytes"), b.Text("name"), b.Text("of"), b.Text("sequence"))
+			a.say("Backed up %s files and %s objects, %s: %s, of %s, sequence %s", first(b.Text("files"), "0"), first(b.Text("objects"), "0"), sized(b.Text("bytes")), b.Text("name"), b.Text("of"), b.Text("sequence"))
 			a.say("Its digest, for falaj restore --digest: %s", b.Text("digest"))
 			return nil
 		},
@@ -72,7 +74,14 @@ func (a *app) backup() *cobra.Command {
 			}); err != nil {
 				return err
 			}
-			return a.print(all, []column{{"NAME", "name"}, {"STATE", "state"}, {"OF", "of"}, {"SEQUENCE", "sequence"}, {"BYTES", "bytes"}, {"ERROR", "error"}})
+			if a.output == "table" {
+				for _, b := range all {
+					if n := b.Text("bytes"); n != "" {
+						b["size"] = sized(n)
+					}
+				}
+			}
+			return a.print(all, []column{{"NAME", "name"}, {"STATE", "state"}, {"OF", "of"}, {"SEQUENCE", "sequence"}, {"SIZE", "size"}, {"ERROR", "error"}})
 		},
 	}, &cobra.Command{
 		Use: "stop NAME", Short: "Stop the making of a backup", Example: "  falaj backup stop 2026-11-23", Args: cobra.ExactArgs(1),
@@ -89,6 +98,15 @@ func (a *app) backup() *cobra.Command {
 		},
 	})
 	return cmd
+}
+
+// sized is a number of bytes for people.
+func sized(bytes string) string {
+	n, err := strconv.ParseInt(first(bytes, "0"), 10, 64)
+	if err != nil {
+		return bytes + " bytes"
+	}
+	return resource.Bytes(n).Words()
 }
 
 // awaitBackup asks until it is made, and says how far it is.
@@ -109,7 +127,7 @@ func (a *app) awaitBackup(ctx context.Context, c *client.Client, name string) (b
 		}
 		if time.Since(told) > 2*time.Second {
 			told = time.Now()
-			a.note("%s files, %s objects, %s bytes", first(b.Text("files"), "0"), first(b.Text("objects"), "0"), first(b.Text("bytes"), "0"))
+			a.note("%s files, %s objects, %s", first(b.Text("files"), "0"), first(b.Text("objects"), "0"), sized(b.Text("bytes")))
 		}
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
 			return b, err

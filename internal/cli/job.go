@@ -57,6 +57,9 @@ func (a *app) job() *cobra.Command {
 			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "jobs", args[0], "cancel"); err != nil {
 				return err
 			}
+			if state := o.Text("state"); state == "running" || state == "queued" { // until its program has saved and left
+				return a.sayOr(o, "job %s is being stopped; `falaj job wait %s` returns when it has ended", args[0], args[0])
+			}
 			return a.sayOr(o, "job %s: %s", args[0], o.Text("state"))
 		},
 	}
@@ -366,7 +369,11 @@ func (a *app) sayJob(j shownJob) {
 	for _, t := range j.Tries {
 		waited, ran := "-", "-"
 		if !t.Started.IsZero() {
-			waited = t.Started.Sub(t.Made).Round(time.Millisecond).String()
+			since := t.Made
+			if t.Number == 1 { // the wait for its environment is before there is an attempt
+				since = j.Submitted
+			}
+			waited = t.Started.Sub(since).Round(time.Millisecond).String()
 			if !t.Ended.IsZero() {
 				ran = t.Ended.Sub(t.Started).Round(time.Millisecond).String()
 			}

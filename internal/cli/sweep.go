@@ -75,6 +75,9 @@ func (a *app) sweepSaid(o client.Object) error {
 		return nil
 	}
 	a.say("trials: %s", strings.Join(said, ", "))
+	for _, f := range objectsAt(o, "failures") {
+		a.say("  %s failed, such as trial %s (%s): %s", f.Text("trials"), f.Text("trial"), first(f.Text("job"), "no job"), plain(f.Text("reason")))
+	}
 	best := objectsAt(o, "best")
 	if len(best) == 0 {
 		if _, some := counts["complete"]; some {
@@ -229,7 +232,7 @@ func (b *sweepBar) show(o client.Object) {
 	counts, _ := o["counts"].(map[string]any)
 	ended := int64(0)
 	for state, n := range counts {
-		if v, err := strconv.ParseInt(fmt.Sprint(n), 10, 64); err == nil && state != "running" {
+		if v, err := strconv.ParseInt(fmt.Sprint(n), 10, 64); err == nil && state != "running" && state != "queued" && state != "waiting" {
 			ended += v
 		}
 	}

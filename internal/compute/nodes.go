@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -226,29 +227,42 @@ func (s *Service) current(p Pool, qs []Quarantine, rentals []Rental) Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.Trouble = s.trouble[p.Name]
+	switch why := s.closedBecause(p); {
+	case why != "":
+		p.State = "closed: " + why
+	case p.Trouble != "":
+		p.State = "open; " + p.Trouble
+	default:
+		p.State = "open"
+	}
 	return p
+}
+
+// closedBecause says why nothing is placed in a pool; empty when it is open.
+func (s *Service) closedBecause(p Pool) string {
+	why := cmp.Or(p.NotOpen(), p.Hardware.unsupported(s.now()))
+	switch _, configured := s.cfg.Engines[p.Engine]; {
+	case why != "":
+		return why
+	case !configured:
+		return "its engine " + p.Engine + " is not configured"
+	case len(p.Nodes) == 0:
+		return p.Trouble
+	}
+	return ""
 }
 
 // scheduled is a pool as the scheduler sees it.
 func (s *Service) scheduled(p Pool) scheduler.Pool {
 	out := scheduler.Pool{
 		Name: string(p.Name), Zone: string(p.Zone), Isolation: p.Isolation, Delegated: p.Mode == Delegated,
-		PricePerHour: p.Price().Rate().At(s.now()), Closed: p.NotOpen(), Remote: p.Remote, Levels: p.Topology, Ahead: p.Ahead,
+		PricePerHour: p.Price().Rate().At(s.now()), Closed: s.closedBecause(p), Remote: p.Remote, Levels: p.Topology, Ahead: p.Ahead,
 	}
 	if p.MachineZone != p.Zone {
 		out.MachineZone = string(p.MachineZone)
 	}
-	if out.Closed == "" {
-		out.Closed = p.Hardware.unsupported(s.now())
-	}
-	e, ok := s.cfg.Engines[p.Engine]
+	e := s.cfg.Engines[p.Engine]
 	out.Alike = e.Alike != nil && e.Alike(p.Options)
-	if !ok && out.Closed == "" {
-		out.Closed = "its engine " + p.Engine + " is not configured"
-	}
-	if len(p.Nodes) == 0 && p.Trouble != "" && out.Closed == "" {
-		out.Closed = p.Trouble
-	}
 	for _, n := range p.Nodes {
 		out.Nodes = append(out.Nodes, scheduler.Node{
 			Name: n.Name, Amount: n.Room(), Closed: n.closed(), Where: p.where(n.Node), Closes: n.Closes, Leave: n.Maintenance != "",

@@ -223,6 +223,7 @@ type Pool struct {
 	MachineZone residency.Zone `json:"machine_zone,omitempty"`
 	Misplaced   string         `json:"misplaced,omitempty"`
 
+	State    string          `json:"state"`             // open, or closed and why
 	Remote   bool            `json:"remote"`            // runs work on other machines than the server's
 	Trouble  string          `json:"trouble,omitempty"` // why the engine could not tell its nodes last time
 	Support  string          `json:"support,omitempty"` // what people should know of its hardware

@@ -118,7 +118,7 @@ func (b *Budget) take(s *Share, n int64) (freed <-chan struct{}, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s.n+n > b.most/2 {
-		return nil, fault.New(fault.TooLarge, "the request needs more than %s of memory, half of %s", resource.Bytes(b.most/2), Setting).
+		return nil, fault.New(fault.TooLarge, "the request needs more than %s of memory, half of %s", resource.Bytes(b.most/2).Words(), Setting).
 			WithHint("Ask for less, in several requests, or raise %s.", Setting)
 	}
 	if b.used+n > b.most || b.by[s.who]+n > b.most/2 {
@@ -129,7 +129,7 @@ func (b *Budget) take(s *Share, n int64) (freed <-chan struct{}, err error) {
 }
 
 func (b *Budget) full() error {
-	return fault.New(fault.Exhausted, "the requests under way use the memory for requests, %s (%s)", resource.Bytes(b.most), Setting).
+	return fault.New(fault.Exhausted, "the requests under way use the memory for requests, %s (%s)", resource.Bytes(b.most).Words(), Setting).
 		WithHint("Try again in a moment.").WithRetry(time.Second)
 }
 

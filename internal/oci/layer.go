@@ -262,7 +262,7 @@ func (u *unpacker) empty(fd int, dir string) error {
 
 func (u *unpacker) write(parent int, base string, h *tar.Header, content io.Reader) error {
 	if h.Size < 0 || h.Size > u.maxBytes-u.bytes {
-		return fault.New(fault.TooLarge, "the unpacked image has more than %s", resource.Bytes(u.maxBytes))
+		return fault.New(fault.TooLarge, "the unpacked image has more than %s", resource.Bytes(u.maxBytes).Words())
 	}
 	fd, err := unix.Openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {

@@ -120,7 +120,7 @@ func (s *Store) fetch(ctx context.Context, ref string) (v1.Image, string, error)
 		size += max(l.Size, 0)
 	}
 	if resource.Bytes(size) > s.c.MaxBytes {
-		return nil, "", fault.New(fault.TooLarge, "image %s has %s of layers; at most %s", ref, resource.Bytes(size), s.c.MaxBytes)
+		return nil, "", fault.New(fault.TooLarge, "image %s has %s of layers; at most %s", ref, resource.Bytes(size).Words(), s.c.MaxBytes.Words())
 	}
 	c, err := img.ConfigFile()
 	if err != nil {

@@ -99,6 +99,19 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10)
 }
 
+// Words is the amount for people: "17 bytes", "1.4 GiB".
+func (b Bytes) Words() string {
+	if b > -KiB && b < KiB {
+		return strconv.FormatInt(int64(b), 10) + " bytes"
+	}
+	for _, u := range byteUnits[:4] {
+		if b >= u.size || b <= -u.size {
+			return strings.TrimSuffix(strconv.FormatFloat(float64(b)/float64(u.size), 'f', 1, 64), ".0") + " " + u.suffix
+		}
+	}
+	return ""
+}
+
 // ParseBytes reads "4GiB", "4Gi", "500MB" or a plain number of bytes.
 func ParseBytes(s string) (Bytes, error) {
 	for _, u := range byteUnits {

@@ -76,3 +76,15 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
+
+func TestBytesInWords(t *testing.T) {
+	t.Parallel()
+	for b, want := range map[resource.Bytes]string{
+		0: "0 bytes", 1023: "1023 bytes", resource.KiB: "1 KiB", 1500: "1.5 KiB", 3 * resource.MiB: "3 MiB",
+		resource.GiB + resource.GiB/4: "1.2 GiB", 5 * resource.TiB: "5 TiB", -2 * resource.MiB: "-2 MiB", -3: "-3 bytes",
+	} {
+		if got := b.Words(); got != want {
+			t.Errorf("%d: %q, want %q", int64(b), got, want)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/compute"
@@ -147,6 +148,12 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	}
 
 	e.at = w.EndedAt
+	diverged := ""
+	if e.class == Done && a.Run != "" {
+		if p, err := s.cfg.Runs.Progress(ctx, j.Project, a.Run); err == nil {
+			diverged = divergence(p.NoNumbers)
+		}
+	}
 	m, ran := s.measured(ctx, j, a, w, members, e.class)
 
 	// 4. Record it; a job that runs again gets its next attempt in the same
@@ -164,6 +171,9 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 			a.Machine, a.Zone = w.Machine, w.Zone
 		}
 		a.Evidence, a.Lines, a.Hint, a.Blamed, a.Members = e.evidence, e.lines, e.hint, e.blamed, members
+		if diverged != "" && !slices.Contains(a.Notes, diverged) {
+			a.Notes = append(a.Notes, diverged)
+		}
 		if err := s.blame(ctx, tx, a); err != nil {
 			return err
 		}
@@ -559,4 +569,17 @@ func (s *Service) clear(ctx context.Context, j Job, d dirs) error {
 		err = errors.Join(err, s.cfg.Checkpoints.Release(ctx, string(j.ID)))
 	}
 	return fault.Wrap(err, "clearing the attempt's directory")
+}
+
+// divergence says of a job that succeeded that metrics ended as no numbers; empty when none
+// did.
+func divergence(metrics []string) string {
+	const shown = 3
+	switch n := len(metrics); {
+	case n == 0:
+		return ""
+	case n > shown:
+		metrics = append(slices.Clone(metrics[:shown]), fmt.Sprintf("%d more", n-shown))
+	}
+	return "it succeeded, but the last value of " + strings.Join(metrics, ", ") + " is NaN or infinite: the training may have diverged; look at the inputs, the learning rate and the precision"
 }

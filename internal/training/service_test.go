@@ -703,3 +703,26 @@ func TestListPages(t *testing.T) {
 		t.Fatalf("%v, %v", jobs, err)
 	}
 }
+
+// TestDivergenceIsSaid: a job that succeeds with NaN to the end says so.
+func TestDivergenceIsSaid(t *testing.T) {
+	w := newWorld(t)
+	w.fake.Behave(func(*enginetest.Process) enginetest.Exit { return enginetest.Exit{} })
+	for want, metrics := range map[string][]string{
+		"": nil,
+		"the last value of loss is NaN or infinite":            {"loss"},
+		"the last value of a, b, c, 2 more is NaN or infinite": {"a", "b", "c", "d", "e"},
+	} {
+		w.runs.mu.Lock()
+		w.runs.progress = training.Progress{NoNumbers: metrics}
+		w.runs.mu.Unlock()
+		j := w.ended(t, w.submit(t, training.Spec{}).ID)
+		d, err := w.Describe(alice(t.Context()), nyc, j.ID)
+		if err != nil || j.State != training.Succeeded || len(d.Tries) != 1 {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		if notes := strings.Join(d.Tries[0].Notes, "\n"); want == "" && notes != "" || !strings.Contains(notes, want) {
+			t.Errorf("%v: notes %q, want %q", metrics, notes, want)
+		}
+	}
+}

@@ -19,6 +19,8 @@ import (
 // Progress of a run, as its metrics tell.
 type Progress struct {
 	First, Last Point
+	// NoNumbers are the metrics whose latest value is NaN or infinite, by name.
+	NoNumbers []string
 }
 
 // Point is the newest step of a run's metrics at some time.

@@ -68,7 +68,7 @@ func TestLongSweep(t *testing.T) {
 		}
 	}
 	r.read = 0
-	if one := w.one("long"); one.Counts[trial.Complete] != 2505 || len(one.Best) != 1 || one.Counts[trial.Running] != 1 || r.read != 1 {
+	if one := w.one("long"); one.Counts[trial.Complete] != 2505 || len(one.Best) != 1 || one.Counts[sweep.Queued] != 1 || one.Counts[trial.Running] != 0 || r.read != 1 {
 		t.Errorf("%+v, after %d trials", one, r.read)
 	}
 	r.read = 0

@@ -515,6 +515,7 @@ func (s *Service) change(ctx context.Context, p project.Name, name string, do fu
 
 // One gives a sweep and how far it is. Needs sweep.read.
 func (s *Service) One(ctx context.Context, p project.Name, name string) (out Summary, err error) {
+	var open []Task
 	out.Sweep, err = s.see(ctx, p, name, func(ctx context.Context, tx *store.Tx, w Sweep) error {
 		n, err := s.cfg.Studies.Store.Counts(ctx, tx, p, w.Study)
 		if err != nil {
@@ -528,10 +529,54 @@ func (s *Service) One(ctx context.Context, p project.Name, name string) (out Sum
 				out.Counts[states[state]] = n
 			}
 		}
+		if out.Counts[trial.Failed] > 0 {
+			trials, err := s.cfg.Studies.Store.Trials(ctx, tx, p, w.Study, 0, nil, failuresRead)
+			if err != nil {
+				return err
+			}
+			shown, err := s.shown(ctx, tx, w, trials)
+			if err != nil {
+				return err
+			}
+			out.Failures = failuresOf(shown, failuresShown)
+		}
+		if out.Counts[trial.Running] > 0 {
+			if open, err = s.cfg.Store.Tasks(ctx, tx, p, w.Study, true); err != nil {
+				return err
+			}
+		}
 		out.Best, err = s.best(ctx, tx, w)
 		return err
 	})
-	return out, err
+	if err != nil {
+		return out, err
+	}
+	for _, t := range open[:min(len(open), maxAsked)] {
+		if s.queued(ctx, p, t.Job) && out.Counts[trial.Running] > 0 {
+			out.Counts[trial.Running]--
+			out.Counts[Queued]++
+		}
+	}
+	if out.Counts[trial.Running] == 0 {
+		delete(out.Counts, trial.Running)
+	}
+	return out, nil
+}
+
+// What a summary reads of trials, at most: to say why some failed, and which jobs wait.
+const (
+	failuresRead  = 100
+	failuresShown = 3
+	maxAsked      = 200
+)
+
+// queued reports whether the job of a trial waits. Who may see the trial may know.
+func (s *Service) queued(ctx context.Context, p project.Name, job training.JobID) bool {
+	if job == "" {
+		return false
+	}
+	j, err := s.cfg.Jobs.One(identity.With(ctx, identity.Loop("sweeps")), p, job)
+	return err == nil && j.State == training.Queued
 }
 
 // List gives a page of sweeps in the order in which they were made, after one, without
@@ -617,9 +662,15 @@ func (s *Service) Trials(ctx context.Context, p project.Name, name string, from,
 		found, err = s.shown(ctx, tx, w, trials)
 		return err
 	})
+	asked := 0
 	for i := range found {
 		if !reports {
 			found[i].Reports = nil
+		}
+		if found[i].State == trial.Running && asked < maxAsked {
+			if asked++; s.queued(ctx, p, training.JobID(found[i].Job)) {
+				found[i].State = Queued
+			}
 		}
 	}
 	return found, next, err

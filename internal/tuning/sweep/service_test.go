@@ -457,7 +457,8 @@ func TestFailures(t *testing.T) {
 			if len(all) != 5 || all[0].State != trial.Failed || all[0].Reason != c.reason {
 				t.Errorf("%d trials, the first %+v", len(all), all[0])
 			}
-			if got := w.one("s"); got.State != sweep.Failed || got.Reason != "the first 5 trials failed" {
+			if got := w.one("s"); got.State != sweep.Failed || got.Reason != "the first 5 trials failed" ||
+				!slices.Equal(got.Failures, []sweep.Failure{{Reason: c.reason, Trials: 5, Trial: 0, Job: all[0].Job}}) {
 				t.Errorf("%+v", got)
 			}
 			if _, err := w.Resume(w.alice(), demo, "s", 3); err != nil {

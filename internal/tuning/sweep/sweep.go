@@ -375,7 +375,7 @@ type Task struct {
 // Shown is a trial as people see it.
 type Shown struct {
 	Number  int          `json:"number" doc:"In the sweep, from 0"`
-	State   trial.State  `json:"state" enum:"waiting,running,complete,stopped,failed" doc:"waiting for a client of Optuna's; running also while its job waits; stopped by a rule, pruned in Optuna's words; failed has no result"`
+	State   trial.State  `json:"state" enum:"waiting,queued,running,complete,stopped,failed" doc:"waiting for a client of Optuna's; queued while its job waits; stopped by a rule, pruned in Optuna's words; failed has no result"`
 	Params  space.Params `json:"params"`
 	Values  []Number     `json:"values,omitempty" doc:"One for each objective, of a complete trial"`
 	Job     string       `json:"job,omitempty" doc:"That runs it; none of those that a client of Optuna's added"`
@@ -388,8 +388,12 @@ type Shown struct {
 	Infeasible bool           `json:"infeasible,omitempty" doc:"It violates a constraint, and so is never the best"`
 }
 
-// Waiting is shown of a trial that a client has put in the queue for others.
-const Waiting trial.State = "waiting"
+// States that are shown and are none of a trial's own: Waiting of one that a client has put
+// in the queue for others, Queued of one whose job waits.
+const (
+	Waiting trial.State = "waiting"
+	Queued  trial.State = "queued"
+)
 
 // Report is a value on the way.
 type Report struct {
@@ -437,9 +441,36 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	return json.Marshal(float64(n))
 }
 
+// Failure is a reason for which trials failed.
+type Failure struct {
+	Reason string `json:"reason"`
+	Trials int    `json:"trials" doc:"How many of them"`
+	Trial  int    `json:"trial" doc:"The first of them"`
+	Job    string `json:"job,omitempty" doc:"That ran it"`
+}
+
+// failuresOf groups failed trials by their reason.
+func failuresOf(trials []Shown, most int) []Failure {
+	var all []Failure
+	for _, t := range trials {
+		if t.State != trial.Failed || t.Reason == "" {
+			continue
+		}
+		if i := slices.IndexFunc(all, func(f Failure) bool { return f.Reason == t.Reason }); i >= 0 {
+			all[i].Trials++
+			continue
+		}
+		all = append(all, Failure{Reason: t.Reason, Trials: 1, Trial: t.Number, Job: t.Job})
+	}
+	slices.SortStableFunc(all, func(a, b Failure) int { return b.Trials - a.Trials })
+	return all[:min(len(all), most)]
+}
+
 // Summary is how far a sweep is.
 type Summary struct {
 	Sweep
 	Counts map[trial.State]int `json:"counts" doc:"Trials by state"`
-	Best   []Shown             `json:"best,omitempty" doc:"The best complete trial that is feasible; with several objectives those that none surpasses in all"`
+	// Failures are why trials failed, the most frequent reasons first.
+	Failures []Failure `json:"failures,omitempty" doc:"Why trials failed: the three most frequent reasons among the first hundred trials"`
+	Best     []Shown   `json:"best,omitempty" doc:"The best complete trial that is feasible; with several objectives those that none surpasses in all"`
 }

@@ -38,7 +38,7 @@ func (a *agent) ended(x tree.Exit, oom *oomWatch) protocol.End {
 		e.Reason, e.Message = "out_of_memory", "the kernel killed one of its processes for want of memory"
 	case h == nil && killed && a.order.Memory > 0 && e.PeakRSS > a.order.Memory/100*95:
 		e.Reason = "out_of_memory"
-		e.Message = fmt.Sprintf("it was killed with %s of %s resident", resource.Bytes(e.PeakRSS), resource.Bytes(a.order.Memory))
+		e.Message = fmt.Sprintf("it was killed with %s of %s resident", resource.Bytes(e.PeakRSS).Words(), resource.Bytes(a.order.Memory).Words())
 	case h != nil:
 		e.Reason, e.Message = h.reason, h.why
 	}
