@@ -5,7 +5,9 @@ SHELL := /bin/bash
 
 TAGS    := duckdb_arrow
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -s -w -X main.version=$(VERSION)
+COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
+BUILT   := $(shell git log -1 --format=%cI 2>/dev/null)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.built=$(BUILT)
 export GOFLAGS   := -tags=$(TAGS) -buildvcs=false -trimpath
 export GOTOOLCHAIN := local
 

@@ -110,6 +110,8 @@ type Error struct {
 	Kind   string `json:"kind"` // invalid, unauthenticated, permission_denied, not_found, conflict …
 	Detail string `json:"detail"`
 	Hint   string `json:"hint"`
+	// Version is the server's, where it said so.
+	Version string `json:"-"`
 }
 
 func (e *Error) Error() string { return e.Detail }
@@ -233,7 +235,7 @@ func (c *Client) Send(ctx context.Context, method, path string, body any, header
 
 func refusal(resp *http.Response) error {
 	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	e := &Error{Status: resp.StatusCode}
+	e := &Error{Status: resp.StatusCode, Version: resp.Header.Get("Falaj-Version")}
 	var oip struct {
 		Error   string `json:"error"`   // Open Inference Protocol
 		Message string `json:"message"` // MLflow

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"net/url"
 	"time"
@@ -13,26 +14,43 @@ import (
 type Label struct {
 	ID     string     `json:"id"`               // the answer's
 	Value  *float64   `json:"value,omitempty"`  // false is 0, true 1
-	Values []float64  `json:"values,omitempty"` // one for each row of the request
+	Values []float64  `json:"values,omitempty"` // one for each row of the request; NaN of a row whose label is not known
 	At     *time.Time `json:"at,omitempty"`     // when it became known; nil: now
 	// Class is a class as text, in place of Value; Classes are those of the rows of a
-	// request, in place of Values.
+	// request, in place of Values, empty of a row whose label is not known.
 	Class   string   `json:"-"`
 	Classes []string `json:"-"`
 }
 
-// MarshalJSON writes classes where the API takes values.
+// MarshalJSON writes classes where the API takes values, and null for rows without a label.
 func (l Label) MarshalJSON() ([]byte, error) {
-	type plain Label
-	if l.Class == "" && l.Classes == nil {
-		return json.Marshal(plain(l))
-	}
-	return json.Marshal(struct {
+	out := struct {
 		ID     string     `json:"id"`
-		Value  string     `json:"value,omitempty"`
-		Values []string   `json:"values,omitempty"`
+		Value  any        `json:"value,omitempty"`
+		Values []any      `json:"values,omitempty"`
 		At     *time.Time `json:"at,omitempty"`
-	}{l.ID, l.Class, l.Classes, l.At})
+	}{ID: l.ID, At: l.At}
+	switch {
+	case l.Class != "":
+		out.Value = l.Class
+	case l.Value != nil:
+		out.Value = *l.Value
+	}
+	for _, v := range l.Values {
+		if math.IsNaN(v) {
+			out.Values = append(out.Values, nil)
+		} else {
+			out.Values = append(out.Values, v)
+		}
+	}
+	for _, class := range l.Classes {
+		if class == "" {
+			out.Values = append(out.Values, nil)
+		} else {
+			out.Values = append(out.Values, class)
+		}
+	}
+	return json.Marshal(out)
 }
 
 // Labelled says what became of labels.

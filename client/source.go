@@ -101,11 +101,37 @@ func Pack(dir string, w io.Writer) ([]Packed, error) {
 		packed = append(packed, f)
 		size += f.Size
 		if len(packed) > maxPackedFiles || size > maxPackedBytes {
-			return fmt.Errorf("%s has more than %d files or %d bytes; name in .falajignore what the job does not need, and give it data by name", dir, maxPackedFiles, maxPackedBytes)
+			return tooMuch(dir, packed)
 		}
 		return err
 	})
 	return packed, errors.Join(err, t.Close(), gz.Close())
+}
+
+// tooMuch says that a directory is no source, and where most of it is.
+func tooMuch(dir string, packed []Packed) error {
+	limit, weight := fmt.Sprintf("%d files", maxPackedFiles), func(Packed) int64 { return 1 }
+	if len(packed) <= maxPackedFiles {
+		limit, weight = fmt.Sprintf("%d bytes", maxPackedBytes), func(f Packed) int64 { return f.Size }
+	}
+	all, below := int64(0), map[string]int64{}
+	for _, f := range packed {
+		all += weight(f)
+		for d := path.Dir(f.Name); d != "."; d = path.Dir(d) {
+			below[d] += weight(f)
+		}
+	}
+	most := "" // the deepest directory that has more than half
+	for d, n := range below {
+		if 2*n > all && len(d) > len(most) {
+			most = d
+		}
+	}
+	if most == "" {
+		return fmt.Errorf("%s has more than %s, the most of a source; list in %s what the job does not need, and give it data as datasets", dir, limit, filepath.Join(dir, ".falajignore"))
+	}
+	return fmt.Errorf("%s has more than %s, the most of a source, and most are in %s; if the job does not need them, write the line /%s/ into %s; if it does, import them as a dataset, or pack them into one file, such as a .tar or .parquet",
+		dir, limit, filepath.Join(dir, most), most, filepath.Join(dir, ".falajignore"))
 }
 
 // packFile writes one file; of its mode only whether it may be executed is kept.

@@ -16,7 +16,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox/harden"
 )
 
-var version = "dev" // set by the linker
+// What the linker sets: the version, the commit and its time.
+var version, commit, built = "dev", "", ""
 
 func main() { os.Exit(run()) }
 
@@ -25,7 +26,7 @@ func run() int {
 	defer stop()
 	hardened := slices.Contains(os.Environ(), harden.Marker)
 	_ = os.Unsetenv(harden.Name) // what the server starts is not started anew
-	w := cli.World{Args: os.Args[1:], Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Version: version}
+	w := cli.World{Args: os.Args[1:], Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Version: version, Commit: commit, Built: built}
 	w.Up = func(ctx context.Context, file string, flags map[string]any, keep func(server, token, ca string) error) error {
 		cfg, err := app.LoadConfig(file, w.Env, flags)
 		if err != nil {

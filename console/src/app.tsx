@@ -1,7 +1,7 @@
 // The pages and their addresses.
 import { useQueryClient } from '@tanstack/react-query';
 import { useEffect } from 'react';
-import { Redirect, Route, Router, Switch, useLocation } from 'wouter';
+import { Link, Route, Router, Switch, useLocation } from 'wouter';
 import { get, inProject, type Run } from './api/client';
 import { useProjects } from './api/queries';
 import { useToken } from './api/session';
@@ -35,7 +35,8 @@ export function App() {
     <Router base="/console">
       <Switch>
         <Route path="/p/:project/*?">{({ project }) => <InProject key={project} project={project} />}</Route>
-        <Route><FirstProject /></Route>
+        <Route path="/"><FirstProject /></Route>
+        <Route><NotFound /></Route>
       </Switch>
     </Router>
   );
@@ -106,8 +107,18 @@ function InProject({ project }: { project: string }) {
         <Route path="/p/:project/lineage/:thing">{({ thing }) => <LineagePage key={thing} project={project} thing={decodeURIComponent(thing)} />}</Route>
         <Route path="/p/:project/models"><ModelsPage project={project} /></Route>
         <Route path="/p/:project/audit"><AuditPage project={project} /></Route>
-        <Route path="/p/:project/*"><Redirect to={pathOf(project)} replace /></Route>
+        <Route path="/p/:project/*"><NotFound project={project} /></Route>
       </Switch>
     </Frame>
+  );
+}
+
+/** An address that no page has. */
+function NotFound({ project }: { project?: string }) {
+  const [at] = useLocation();
+  return (
+    <Empty title="Page not found">
+      The console has no page {at}. <Link href={project ? pathOf(project) : '/'}>{project ? `Overview of ${project}` : 'Projects'}</Link>
+    </Empty>
   );
 }

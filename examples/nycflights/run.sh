@@ -204,7 +204,7 @@ $falaj audit list --outcome refused --limit 5 | indent
 step "Done"
 cat <<TEXT
     Made       project nyc, 5 datasets, 3 feature views, training sets, an environment,
-               jobs, signed models, a deployment that looks after itself, with $($falaj version)
+               jobs, signed models, a deployment that looks after itself, with $($falaj version | head -1)
     Time       $((SECONDS - began)) s
 TEXT
 if [ -n "${EXIT:-}" ]; then

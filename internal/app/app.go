@@ -159,14 +159,8 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	}
 	requests := a.requestBudget(memory)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), auditGauges{a.sequencer.Status, a.cfg.Audit.Checkpoints != ""}, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "falaj_objects_damaged_total", Help: "Reads that came upon a stored object that is not what was written."}, a.damage.Count), predictionGauges{a.predictions}, servingGauges{a.serving.Measured}, scalingGauges{a.serving.Scaled}, remoteGauges{a.remotes}, shareGauges{}, requestGauges(requests))
-	registry.MustRegister(&a.stores)
-	if a.certificate != nil {
-		registry.MustRegister(a.certificate)
-	}
-	if a.features != nil {
-		registry.MustRegister(featureGauges{a.features}, streamGauges{a.features})
-	}
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(a.collectors(requests)...)
 	if len(a.followed) > 0 {
 		a.group.Add(a.followFiles())
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
+	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/serving/gateway/gatewaysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
@@ -137,7 +138,7 @@ func answersWith(ctx context.Context, tx *store.Tx, p project.Name, by string) (
 	if !ok {
 		return nil, nil
 	}
-	name, number := splitModel(model)
+	name, number, _ := registry.SplitRef(model)
 	n, err := strconv.Atoi(number)
 	if err != nil {
 		return nil, nil //nolint:nilerr // it is another model's record

@@ -137,6 +137,7 @@ type Config struct {
 	Environments struct {
 		UV      string   `koanf:"uv" doc:"The uv binary; empty is beside falaj or on the PATH"`
 		Index   string   `koanf:"index" doc:"Package index URL; empty is what lib/package-index.json says"`
+		Indexes []string `koanf:"indexes" doc:"Further package indexes that environments may name, as name=URL, such as torch-cpu=https://download.pytorch.org/whl/cpu; builds that name one may reach its host"`
 		Hosts   []string `koanf:"hosts" doc:"host:port that environment builds may reach; empty is what lib/package-index.json says"`
 		CA      string   `koanf:"ca" doc:"PEM bundle that environment builds trust; empty is the system's"`
 		Timeout duration `koanf:"timeout" doc:"Longest build"`
@@ -437,6 +438,9 @@ func (c Config) Validate() error {
 	}
 	if err := environment.CheckIndex(c.Environments.Index); err != nil {
 		return fault.Wrap(err, "environments.index")
+	}
+	if _, err := packageIndexes(c.Environments.Indexes); err != nil {
+		return fault.Wrap(err, "environments.indexes")
 	}
 	for name, v := range map[string]string{"environments.timeout": c.Environments.Timeout, "limits.sql_time": c.Limits.SQLTime, "serving.load_timeout": c.Serving.LoadTime} {
 		if d, err := time.ParseDuration(v); err != nil || d <= 0 {

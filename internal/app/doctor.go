@@ -103,12 +103,32 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 	say(err == nil, "python3 for environments", "Install Python 3.10 or newer.")
 	_, err = os.Stat(cfg.ortPath())
 	say(err == nil, "ONNX Runtime library", "Run `make deps`, or set FALAJ_ORT_LIB. Only serving needs it.")
+	locales, err := exec.CommandContext(context.Background(), "locale", "-a").Output()
+	out = append(out, localeFinding(string(locales), err)...)
 
 	usable = true
 	for _, f := range out {
 		usable = usable && f.mark != "✗"
 	}
 	return render(out), usable
+}
+
+// localeFinding says whether models that normalise text load here: ONNX Runtime wants the
+// locale that the file names, which is en_US.UTF-8 where skl2onnx wrote it. locales is what
+// `locale -a` says; a machine without that program is not judged.
+func localeFinding(locales string, err error) []finding {
+	if err != nil {
+		return nil
+	}
+	for name := range strings.FieldsSeq(locales) {
+		if name == "en_US.utf8" || strings.EqualFold(name, "en_US.UTF-8") {
+			return []finding{{"✓", "locale en_US.UTF-8 for models of text", ""}}
+		}
+	}
+	return []finding{{
+		"!", "the machine has no locale en_US.UTF-8: ONNX models that normalise text, such as a TfidfVectorizer of scikit-learn, do not load",
+		"On Debian: apt-get install locales, then localedef -i en_US -f UTF-8 en_US.UTF-8. Only serving such models needs it.",
+	}}
 }
 
 // hardening says of what a server deprives itself: the one that has the data directory,

@@ -45,6 +45,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/httpapi"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
@@ -207,6 +208,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		return fault.Wrap(err, "lib/package-index.json")
 	}
 	timeout, _ := time.ParseDuration(a.cfg.Environments.Timeout) // validated
+	indexes, _ := packageIndexes(a.cfg.Environments.Indexes)     // validated
 	kinds := map[string]string{}
 	for name, e := range engines {
 		kinds[name] = e.Kind
@@ -214,7 +216,7 @@ func (a *App) openCompute(ctx context.Context) error {
 	a.environments = environment.New(environment.Config{
 		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authority, Compute: a.compute,
 		Dir: filepath.Join(a.cfg.Data, "environments"), Cache: filepath.Join(a.cfg.Data, "cache", "uv"), Path: a.world.Path,
-		UV: a.cfg.uvPath(), Index: index.Index, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
+		UV: a.cfg.uvPath(), Index: index.Index, Indexes: indexes, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
 		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Images: a.images, Containers: containers, Kinds: kinds, Log: a.log,
 	})
 	a.onClose(a.environments.Close)
@@ -240,6 +242,26 @@ func (a *App) packageIndex() (index struct {
 		index.Hosts = a.cfg.Environments.Hosts
 	}
 	return index
+}
+
+// packageIndexes reads the indexes that environments may name: name=URL each. Error:
+// fault.Invalid.
+func packageIndexes(list []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, entry := range list {
+		name, url, _ := strings.Cut(entry, "=")
+		if err := id.CheckName("index name", name); err != nil {
+			return nil, fault.New(fault.Invalid, "%w", err).WithHint("Write each index as name=URL, such as torch-cpu=https://download.pytorch.org/whl/cpu.")
+		}
+		if _, twice := out[name]; twice {
+			return nil, fault.New(fault.Invalid, "index %s is there twice", name)
+		}
+		if err := environment.CheckIndex(url); err != nil || url == "" {
+			return nil, fault.New(fault.Invalid, "index %s has no URL that can be used", name).WithHint("Write it as name=URL, http or https, without credentials.")
+		}
+		out[name] = url
+	}
+	return out, nil
 }
 
 func (a *App) openDatasets(ctx context.Context) error {

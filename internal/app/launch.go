@@ -38,6 +38,13 @@ func Child(mode string, args, environ []string, version string, in io.Reader, ou
 		}
 		_, err = out.Write(append(b, '\n'))
 		return err
+	case "metrics-reference":
+		page, err := MetricsReference()
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(out, page)
+		return err
 	case "config-reference":
 		_, err := io.WriteString(out, configReference())
 		return err

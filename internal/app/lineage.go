@@ -137,11 +137,17 @@ func (l *lines) Object(ctx context.Context, kind openlineage.Kind, name string) 
 
 // model finds "delay@3", "delay@champion" or the newest "delay".
 func (l *lines) model(ctx context.Context, name string) (registry.Version, error) {
-	name, version, given := strings.Cut(name, "@")
+	base, version, given := registry.SplitRef(name)
 	if !given {
 		version = "latest"
 	}
-	return l.registry.Version(ctx, l.p, name, version)
+	v, err := l.registry.Version(ctx, l.p, base, version)
+	if given && fault.Is(err, fault.NotFound) { // a name may have an @ of its own
+		if whole, e := l.registry.Version(ctx, l.p, name, "latest"); e == nil {
+			return whole, nil
+		}
+	}
+	return v, err
 }
 
 // Step implements openlineage.Objects.

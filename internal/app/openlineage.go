@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
 )
@@ -157,7 +158,7 @@ func ended(start openlineage.Event, how openlineage.Type, at time.Time, why stri
 
 // input is a version of a dataset that was read, "weather@3".
 func input(p project.Name, ref string) openlineage.Dataset {
-	name, version, _ := strings.Cut(ref, "@")
+	name, version, _ := registry.SplitRef(ref) // of models, too
 	d := openlineage.Dataset{Namespace: openlineage.Namespace(p), Name: name}
 	if version != "" {
 		d.Facets = d.Facets.WithVersion(version)

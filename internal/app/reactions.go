@@ -19,6 +19,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
+	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/rollout"
@@ -284,7 +285,7 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 	return &intent{
 		Act: serving.Act{Deployment: began.Deployment, At: at, Reason: why, Evidence: evidence},
 		do: func(ctx context.Context) (string, string, error) {
-			model, version, registered := strings.Cut(j.Model, "@")
+			model, version, registered := registry.SplitRef(j.Model)
 			switch {
 			case j.State != training.Succeeded:
 				return "", "", fault.New(fault.Conflict, "job %s %s: %s", j.Job, j.State, j.Reason).WithHint("See falaj job logs %s.", j.Job)

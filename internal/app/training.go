@@ -111,7 +111,7 @@ func (d trainingData) Permitted(ctx context.Context, p project.Name, by training
 	}
 	ctx = identity.With(ctx, who)
 	if in.Model() != "" {
-		name, number := splitModel(in.Model())
+		name, number, _ := registry.SplitRef(in.Model())
 		return d.registry.MayReadFiles(ctx, p, name, number)
 	}
 	return d.authz.Allow(ctx, dataset.ActionQuery, policy.Object{
@@ -133,7 +133,7 @@ func submitter(p project.Name, account string) identity.Principal {
 
 // exportModel writes the files of a model version, each checked against its signature.
 func (d trainingData) exportModel(ctx context.Context, p project.Name, in training.Input, pool compute.Pool, dir string) error {
-	name, number := splitModel(in.Model())
+	name, number, _ := registry.SplitRef(in.Model())
 	m, err := d.registry.OpenVerified(ctx, p, name, number)
 	if err != nil {
 		return err
@@ -175,12 +175,6 @@ func writeModelFile(ctx context.Context, root *os.Root, m *registry.Verified, na
 	}
 	_, err = io.Copy(out, in)
 	return errors.Join(err, out.Close())
-}
-
-// splitModel takes "delay@3" apart.
-func splitModel(ref string) (name, version string) {
-	i := strings.LastIndexByte(ref, '@')
-	return ref[:max(i, 0)], ref[i+1:]
 }
 
 func (d trainingData) Export(ctx context.Context, p project.Name, in training.Input, pool compute.Pool, dir string) error {
@@ -322,7 +316,7 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, e
 	var seen []tracking.DatasetInput
 	for _, in := range s.Inputs {
 		if model := in.Model(); model != "" { // what it was trained on is in what is made of it
-			name, number := splitModel(model)
+			name, number, _ := registry.SplitRef(model)
 			v, err := t.registry.Version(ctx, s.Project, name, number)
 			if err != nil {
 				return "", err

@@ -45,6 +45,8 @@ type World struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 	Version string
+	// Commit and Built are those of this program; empty where the build did not say.
+	Commit, Built string
 
 	// Up runs the server until ctx ends; flags are configuration keys. It calls
 	// keep with the first-run token.
@@ -107,6 +109,9 @@ func Run(ctx context.Context, w World) int {
 		fmt.Fprintf(said, "  → %s\n", hint)
 	} else if _, refused := errors.AsType[*client.Error](err); code == 2 && cmd != nil && !refused { // of a manifest the help says nothing
 		fmt.Fprintf(said, "  → See `%s --help`.\n", cmd.CommandPath())
+	}
+	if refused, ok := errors.AsType[*client.Error](err); ok && refused.Version != "" && refused.Version != w.Version {
+		fmt.Fprintf(said, "  → The server is Falaj %s and this command is %s: one of them may not know what the other does.\n", refused.Version, w.Version)
 	}
 	return code
 }

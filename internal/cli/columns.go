@@ -25,6 +25,7 @@ type columnProfile struct {
 	Nulls     int64    `json:"nulls"`
 	NaNs      int64    `json:"nans,omitempty"`
 	Distinct  int64    `json:"distinct"`
+	Estimated bool     `json:"distinct_estimated,omitempty"`
 	Min       string   `json:"min,omitempty"`
 	Max       string   `json:"max,omitempty"`
 	Mean      *float64 `json:"mean,omitempty"`
@@ -84,7 +85,7 @@ func (p versionProfile) String() string {
 	for _, c := range p.Columns {
 		fmt.Fprintf(&b, "\n%s  %s\n  %s\n", plain(c.Column), c.Type, c.facts())
 		if h := c.Histogram; h != nil && len(h.Edges) > 1 {
-			fmt.Fprintf(&b, "  %s %s %s\n", h.Edges[0], heights(h.Shares), h.Edges[len(h.Edges)-1])
+			fmt.Fprintf(&b, "  %s %s %s\n", outer("≤ ", h.Edges[0], c.Min), heights(h.Shares), outer("> ", h.Edges[len(h.Edges)-1], c.Max))
 		}
 		for _, v := range c.Top {
 			name := plain(v.Value)
@@ -97,9 +98,22 @@ func (p versionProfile) String() string {
 	return b.String()
 }
 
+// outer is the edge of an outermost bin, with a mark where the bin also has what lies
+// beyond it.
+func outer(mark, edge, extreme string) string {
+	if edge == extreme {
+		mark = ""
+	}
+	return mark + plain(edge)
+}
+
 // facts are a column's statistics in a line.
 func (c columnProfile) facts() string {
-	facts := []string{fmt.Sprintf("%d values", c.Count), fmt.Sprintf("%d distinct", c.Distinct)}
+	about := ""
+	if c.Estimated {
+		about = "about "
+	}
+	facts := []string{fmt.Sprintf("%d values", c.Count), fmt.Sprintf("%s%d distinct", about, c.Distinct)}
 	if c.Nulls > 0 {
 		facts = append(facts, fmt.Sprintf("%d null", c.Nulls))
 	}

@@ -17,7 +17,7 @@ func TestProfileIsDrawn(t *testing.T) {
 	answer := `{"version":"w@3","rows":100,"quarantined":2,"sampled":10,"columns":[
 		{"column":"temp","type":"float64","count":99,"nulls":1,"distinct":40,"min":"-3","max":"40.5","mean":12.25,"std":4,
 			"quantiles":[{"share":0.5,"value":"12"}],"histogram":{"edges":["0","10","20","30"],"shares":[0.1,0.8,0.1]}},
-		{"column":"origin","type":"string","count":100,"nulls":0,"distinct":2,"top":[{"value":"EWR\u001b[2J","share":0.75},{"value":"` + strings.Repeat("ü", 40) + `","share":0.001}]}]}`
+		{"column":"origin","type":"string","count":100,"nulls":0,"distinct":2000,"distinct_estimated":true,"top":[{"value":"EWR\u001b[2J","share":0.75},{"value":"` + strings.Repeat("ü", 40) + `","share":0.001}]}]}`
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }))
 	defer server.Close()
 	run := func(line string) string {
@@ -28,8 +28,8 @@ func TestProfileIsDrawn(t *testing.T) {
 		return out.String()
 	}
 	want := "w@3: 100 rows, 2 in quarantine; histograms and frequent values of 10\n" +
-		"\ntemp  float64\n  99 values, 40 distinct, 1 null, -3 to 40.5, mean 12.25 ± 4\n  0 ▁█▁ 30\n" +
-		"\norigin  string\n  100 values, 2 distinct\n" +
+		"\ntemp  float64\n  99 values, 40 distinct, 1 null, -3 to 40.5, mean 12.25 ± 4\n  ≤ 0 ▁█▁ > 30\n" +
+		"\norigin  string\n  100 values, about 2000 distinct\n" +
 		"  EWR\\x1b[2J                   ██████████████████        75.0 %\n" +
 		"  " + strings.Repeat("ü", 27) + "… ▏                          0.1 %\n"
 	if got := run("dataset profile w -p nyc"); got != want {

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -192,23 +191,32 @@ func (a *app) datasetSuite() *cobra.Command {
 	return cmd
 }
 
-// whyRejected is the reason with the first value that failed, which the reason of
-// sealed data leaves out.
+// whyRejected is the reason with the first value that failed each expectation, which the
+// reason of sealed data leaves out.
 func whyRejected(v client.Object) string {
 	reason := v.Text("reason")
-	verdicts := objectsAt(v, "expectations")
-	i := slices.IndexFunc(verdicts, func(o client.Object) bool { return o.Text("passed") != "true" })
-	if i < 0 {
+	var values, placed []string
+	failed := 0
+	for _, verdict := range objectsAt(v, "expectations") {
+		if verdict.Text("passed") == "true" {
+			continue
+		}
+		failed++
+		examples := objectsAt(verdict, "examples")
+		if len(examples) == 0 || examples[0]["value"] == nil {
+			continue
+		}
+		if value := strconv.Quote(examples[0].Text("value")); !strings.Contains(reason, ": "+value) {
+			values, placed = append(values, value), append(placed, "row "+examples[0].Text("row")+": "+value)
+		}
+	}
+	switch {
+	case len(values) == 0:
 		return reason
+	case failed == 1:
+		return reason + ": " + values[0]
 	}
-	examples := objectsAt(verdicts[i], "examples")
-	if len(examples) == 0 || examples[0]["value"] == nil {
-		return reason
-	}
-	if value := strconv.Quote(examples[0].Text("value")); !strings.HasSuffix(reason, value) {
-		reason += ": " + value
-	}
-	return reason
+	return reason + " (" + strings.Join(placed, ", ") + ")"
 }
 
 // note is for people, beside the answer: it goes to stderr.
@@ -226,28 +234,45 @@ func standing(v client.Object) string {
 func (a *app) datasetQuery() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
-		Use:     "query SQL",
-		Short:   "Run SQL over datasets and print the rows",
-		Long:    "Runs DuckDB SQL in a sandbox. A table is a dataset's latest accepted version, or \"name@3\".",
+		Use:   "query SQL",
+		Short: "Run SQL over datasets and print the rows",
+		Long: "Runs DuckDB SQL in a sandbox. A table is a dataset's latest accepted version, or \"name@3\". A table shows the\n" +
+			"first 100 rows, -o json and -o yaml all of them up to 10000, and fails where there are more; with --limit the\n" +
+			"rest is left out. Standard error says whenever rows are left out.",
 		Example: "  falaj dataset query 'SELECT origin, count(*) FROM flights GROUP BY 1' --project nyc",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			cut := a.output == "table" || cmd.Flags().Changed("limit")
+			if !cut {
+				limit = maxQueryRows
+			}
 			var out rows
 			if err := a.call(cmd, http.MethodPost, map[string]any{"sql": args[0], "limit": limit}, &out, "query"); err != nil {
 				return err
 			}
+			if out.Truncated && !cut {
+				return fault.New(fault.TooLarge, "the query gives more than %d rows", maxQueryRows).
+					WithHint("Ask for fewer by the SQL, take the first ones by --limit, or write them all into a dataset by its transform.")
+			}
+			if out.Truncated {
+				a.note("these are the first %d rows; there are more: --limit, at most %d", len(out.Rows), maxQueryRows)
+			}
 			return a.printRows(out)
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 100, "most rows to print, at most 10000")
+	cmd.Flags().IntVar(&limit, "limit", 100, "most rows to print, at most 10000; -o json and -o yaml print all without it")
 	return cmd
 }
 
 // rows is a table as the API sends it.
 type rows struct {
-	Columns []string            `json:"columns"`
-	Rows    [][]json.RawMessage `json:"rows"`
+	Columns   []string            `json:"columns"`
+	Rows      [][]json.RawMessage `json:"rows"`
+	Truncated bool                `json:"truncated"`
 }
+
+// maxQueryRows is the most rows that the server answers a query with.
+const maxQueryRows = 10_000
 
 func (a *app) printRows(r rows) error {
 	objects := make([]client.Object, len(r.Rows))

@@ -68,25 +68,22 @@ func (a *app) awaitEnvironment(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	for {
-		var o client.Object // the server holds the request until it is built or 30 s pass
-		if err := a.await(cmd.Context(), of.client, of.one(name)+"?wait=30s", &o); err != nil {
-			return err
-		}
-		switch o.Text("state") {
-		case "ready":
-			what := "Python " + o.Text("python") + ", " + o.Text("packages") + " packages"
-			if image := o.Text("image"); image != "" {
-				what = image
-			} else if o.Text("python") == "" {
-				what = "site modules"
-			}
-			return a.sayOr(o, "%s is ready: %s, %s", name, what, o.Text("digest"))
-		case "failed":
-			return fault.New(fault.Internal, "%s cannot be built: %s", name, o.Text("reason")).
-				WithHint("%s", first(o.Text("hint"), "See `falaj env logs "+name+"`."))
-		}
+	o, err := a.awaitPhases(cmd.Context(), of.client, of.one(name), "ready", "failed")
+	if err != nil {
+		return err
 	}
+	if o.Text("state") == "failed" {
+		return fault.New(fault.Internal, "%s cannot be built: %s", name, o.Text("reason")).
+			WithHint("%s", first(o.Text("hint"), "See `falaj env logs "+name+"`."))
+	}
+	what := "Python " + o.Text("python") + ", " + o.Text("packages") + " packages"
+	if image := o.Text("image"); image != "" {
+		what = image
+	} else if o.Text("python") == "" {
+		what = "site modules"
+	}
+	delete(o, "phase")
+	return a.sayOr(o, "%s is ready: %s, %s", name, what, o.Text("digest"))
 }
 
 func (a *app) envShow() *cobra.Command {

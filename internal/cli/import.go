@@ -10,6 +10,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/falaj-ml/falaj/internal/cli/mlflow"
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 func (a *app) importing() *cobra.Command {
@@ -23,6 +24,7 @@ func (a *app) importMLflow() *cobra.Command {
 		opts  mlflow.Options
 		with  mlflow.Access
 		since string
+		skip  bool
 	)
 	c := &cobra.Command{
 		Use:   "mlflow SOURCE",
@@ -34,7 +36,8 @@ func (a *app) importMLflow() *cobra.Command {
 			"and what was logged here since stays.\n\n" +
 			"A server is asked with FALAJ_IMPORT_TOKEN, or FALAJ_IMPORT_USERNAME and\n" +
 			"FALAJ_IMPORT_PASSWORD. Artifacts of a server come through it; of a database, from the\n" +
-			"directories that --artifacts names. The report says what came, what was skipped and why.",
+			"directories that --artifacts names. The report says what came, what was left out and why;\n" +
+			"where something was left out, the exit code is 1.",
 		Example: "  falaj import mlflow http://mlflow.example.org:5000 -p nyc --dry-run\n" +
 			"  falaj import mlflow mlflow.db --artifacts ./mlartifacts -p nyc\n" +
 			"  PGPASSWORD=… falaj import mlflow postgresql://mlflow@db/mlflow -p nyc --experiment 'delay-*' --since 2026-01-01 -o json",
@@ -67,6 +70,10 @@ func (a *app) importMLflow() *cobra.Command {
 					err = unprinted
 				}
 			}
+			if err == nil && report.SkippedCount > 0 && !skip {
+				err = fault.New(fault.Unsupported, "not everything came: the report says what was left out (%d) and why", report.SkippedCount).
+					WithHint("Where that is right, pass --skip-unsupported: then the exit code is 0.")
+			}
 			return err
 		},
 	}
@@ -76,6 +83,7 @@ func (a *app) importMLflow() *cobra.Command {
 	f.BoolVar(&opts.DryRun, "dry-run", false, "say what would come, and bring nothing")
 	f.StringArrayVar(&with.Artifacts, "artifacts", nil, "directory with artifacts, for a database: of mlflow server's --artifacts-destination, or one that holds artifact locations; repeatable")
 	f.BoolVar(&opts.NoArtifacts, "no-artifacts", false, "bring no artifacts; model versions then need them to be here")
+	f.BoolVar(&skip, "skip-unsupported", false, "exit code 0 although something was left out")
 	f.StringVar(&with.Workspace, "workspace", "", "workspace of MLflow (default the one named default)")
 	_ = c.MarkFlagDirname("artifacts")
 	c.MarkFlagsMutuallyExclusive("artifacts", "no-artifacts")

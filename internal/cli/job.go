@@ -71,27 +71,21 @@ func (a *app) job() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for {
-				var o client.Object // the server holds the request until the job ends or 30 s pass
-				if err := a.await(cmd.Context(), c, path+"?wait=30s", &o); err != nil {
+			o, err := a.ended(cmd, c, path)
+			if err != nil {
+				return err
+			}
+			state := o.Text("state")
+			if state == "succeeded" {
+				return a.sayOr(o, "%s succeeded", args[0])
+			}
+			if a.output != "table" {
+				if err := a.printOne(o); err != nil {
 					return err
 				}
-				state := o.Text("state")
-				switch state {
-				case "succeeded":
-					return a.sayOr(o, "%s succeeded", args[0])
-				case "failed", "cancelled":
-				default:
-					continue
-				}
-				if a.output != "table" {
-					if err := a.printOne(o); err != nil {
-						return err
-					}
-				}
-				return fault.New(fault.Internal, "%s %s: %s", args[0], state, o.Text("reason")).
-					WithHint("See `falaj job describe %s`.", args[0])
 			}
+			return fault.New(fault.Internal, "%s %s: %s", args[0], state, o.Text("reason")).
+				WithHint("See `falaj job describe %s`.", args[0])
 		},
 	}
 	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobAdvise(), a.jobProfile(), a.jobResize(), a.jobMove(), a.jobLogs(), a.redact(), why, cancel, wait)
@@ -586,10 +580,8 @@ func (a *app) jobSubmit() *cobra.Command {
 					if err := a.snapshot(cmd, source, revision, list, j.Spec); err != nil {
 						return err
 					}
-				} else if dir, ok := j.Spec["source"].(string); ok && isDirectory(dir) {
-					if j.Spec["source"], err = a.sourceBeside(cmd, file, dir); err != nil {
-						return fmt.Errorf("%s: job %s: %w", file, j.Name, err)
-					}
+				} else if err := a.packSource(cmd, file, j, false); err != nil {
+					return err
 				}
 				if err := a.submit(cmd, map[string]any{"name": j.Name, "spec": j.Spec}); err != nil {
 					if len(jobs) > 1 {
@@ -638,6 +630,21 @@ func (a *app) jobManifests(cmd *cobra.Command, file string) ([]jobManifest, erro
 		}
 	}
 	return read.Items, nil
+}
+
+// packSource puts the digest of the directory that a job names as its source in its place;
+// it is uploaded unless the job is only tried.
+func (a *app) packSource(cmd *cobra.Command, file string, j jobManifest, dryRun bool) error {
+	dir, ok := j.Spec["source"].(string)
+	if !ok || !isDirectory(dir) {
+		return nil
+	}
+	digest, err := a.sourceBeside(cmd, file, dir, dryRun)
+	if err != nil {
+		return fmt.Errorf("%s: job %s: %w", file, j.Name, err)
+	}
+	j.Spec["source"] = digest
+	return nil
 }
 
 // jobManifest reads a file of one, and takes its project where no other is named.
@@ -759,7 +766,7 @@ func (a *app) snapshot(cmd *cobra.Command, dir, revision string, list bool, spec
 		return usage("%v", err)
 	}
 	if len(files) == 0 {
-		return usage("%s has no files that would go into the snapshot", dir)
+		return usage("%v", noFiles(dir))
 	}
 	if list {
 		for _, f := range files {
@@ -773,6 +780,10 @@ func (a *app) snapshot(cmd *cobra.Command, dir, revision string, list bool, spec
 	spec["source"] = s.Digest
 	a.note("source %s: %d files, %d bytes", s.Digest, s.Files, s.Size)
 	return nil
+}
+
+func noFiles(dir string) error {
+	return fmt.Errorf("%s has no files that would go into the snapshot", dir)
 }
 
 // packRevision packs a directory as git has it at a revision.

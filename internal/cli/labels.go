@@ -168,6 +168,10 @@ func readJSONLabels(r io.Reader) func() (client.Label, error) {
 				l.Value = &v
 			}
 			for _, x := range line.Values {
+				if x == nil {
+					l.Values = append(l.Values, math.NaN())
+					continue
+				}
 				v, err := labelValue(x)
 				if err != nil {
 					return l, fault.Wrap(err, "line %d", number)

@@ -27,6 +27,7 @@ func TestReadLabels(t *testing.T) {
 		{name: "csv", in: "id,value,at\na,1,noon\n", refused: "line 2"},
 		{name: "csv", in: "id,value\na,1,2\n", refused: "wrong number of fields"},
 		{name: "jsonl", in: "{\"id\":\"a\",\"value\":true}\n\n{\"id\":\"b\",\"values\":[1,false],\"at\":\"2013-05-01T12:00:00Z\"}\n", want: "a=1 b=[1 0]@12"},
+		{name: "jsonl", in: "{\"id\":\"a\",\"values\":[null,1]}\n{\"id\":\"b\",\"classes\":[\"cat\",null]}\n", want: "a=[NaN 1] b=[cat ]"},
 		{name: "jsonl", in: "{\"id\":\"a\",\"value\":{}}", refused: "line 1"},
 		{name: "jsonl", in: "\n{", refused: "line 2"},
 	} {

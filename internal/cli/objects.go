@@ -44,7 +44,7 @@ var kinds = map[string]kind{
 	"gateways":         {path: "gateways", columns: []column{{"NAME", "name"}, {"ZONE", "spec.zone"}, {"DEPLOYMENTS", "spec.deployments"}, {"LAST SEEN", "seen.at"}, {"VERSION", "seen.version"}, {"WAITING", "seen.waiting"}, {"CREATED", "created_at"}}, manifest: "Gateway"},
 	"model-policies":   {path: "model-policies", columns: []column{{"NAME", "name"}, {"CONTENT", "spec.content"}, {"APPROVALS", "spec.promotion.approvals"}, {"GATES", "spec.promotion.gates"}, {"REVISION", "revision"}, {"UPDATED", "updated_at"}}, manifest: "ModelPolicy"},
 	"monitors":         {path: "monitors", columns: []column{{"NAME", "name"}, {"DEPLOYMENT", "deployment"}, {"STATE", "state"}, {"SINCE", "since"}, {"VERSION", "version"}, {"WATERMARK", "watermark"}, {"REASON", "reason"}}, manifest: "Monitor"},
-	"tokens":           {path: "/api/v1/tokens", columns: []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
+	"tokens":           {path: "/api/v1/tokens", columns: []column{{"ID", "id"}, {"NAME", "name"}, {"KIND", "kind"}, {"PROJECT", "project"}, {"STATE", "state"}, {"EXPIRES", "expires_at"}, {"LAST USED", "last_used_at"}}},
 	"widenings":        {path: "widenings", columns: []column{{"ID", "id"}, {"OBJECT", "name"}, {"FROM", "from"}, {"TO", "to"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
 	"zone-widenings":   {path: "/api/v1/widenings", columns: []column{{"ID", "id"}, {"ZONE", "name"}, {"FROM", "from_law"}, {"TO", "to_law"}, {"STATE", "state"}, {"REASON", "reason"}, {"EXPIRES", "expires_at"}}},
 	"accounts":         {path: "/api/v1/accounts", columns: []column{{"ID", "id"}, {"KIND", "kind"}, {"NAME", "name"}, {"PROJECT", "project"}, {"CREATED", "created_at"}}},
@@ -161,7 +161,7 @@ func (c collection) one(name string) string {
 	return path
 }
 
-const wideHelp = "for members, accounts and budgets: those of the whole installation, instead of a project's; for tokens: your own"
+const wideHelp = "for members, accounts and budgets: those of the whole installation, instead of a project's; for tokens: your own (see also falaj token list)"
 
 func completeKinds(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -197,10 +197,13 @@ func (a *app) apply() *cobra.Command {
 				if b, err = a.withSecrets(b, f); err != nil {
 					return err
 				}
-				if b, err = a.withSources(cmd, b, f); err != nil {
+				if b, err = a.withSources(cmd, b, f, dryRun); err != nil {
 					return fmt.Errorf("%s: %w", f, err)
 				}
+				shown := a.phases()
+				shown.showAfter(slow, fmt.Sprintf("applying %s: the server has not answered yet", f))
 				applied, err := c.Apply(cmd.Context(), project, b, dryRun)
+				shown.end()
 				all = append(all, applied...)
 				if err != nil {
 					return fmt.Errorf("%s: %w", f, err)
@@ -216,6 +219,9 @@ func (a *app) apply() *cobra.Command {
 				}
 				if r.ID != "" {
 					line += " (" + r.ID + ")"
+				}
+				if dryRun && r.Result != "unchanged" {
+					r.Result = "would be " + r.Result
 				}
 				a.say("%s %s", line, r.Result)
 				for _, w := range r.Warnings {
@@ -264,6 +270,9 @@ func (a *app) get() *cobra.Command {
 			}
 			objects := []client.Object{}
 			if len(args) == 2 && slices.Contains(listedOnly, of.name) {
+				if of.name == "tokens" {
+					of.list.Set("ended", "true") // the one that was asked for, whatever became of it
+				}
 				if objects, err = of.among(cmd.Context(), args[1]); err != nil {
 					return err
 				}

@@ -42,6 +42,9 @@ func (a *app) plan() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := a.packSource(cmd, file, m, true); err != nil {
+				return err
+			}
 			body := map[string]any{"name": m.Name, "spec": m.Spec}
 			if a.output != "table" {
 				var o client.Object

@@ -152,11 +152,7 @@ func (a *app) drawSteps(cmd *cobra.Command, c *client.Client, path string) {
 
 // ended waits for the end of a job.
 func (a *app) ended(cmd *cobra.Command, c *client.Client, path string) (o client.Object, err error) {
-	for o.Text("state") != "succeeded" && o.Text("state") != "failed" && o.Text("state") != "cancelled" {
-		o = client.Object{} // the server holds the request until the job ends or 30 s pass
-		if err := a.await(cmd.Context(), c, path+"?wait=30s", &o); err != nil {
-			return nil, err
-		}
-	}
-	return o, nil
+	o, err = a.awaitPhases(cmd.Context(), c, path, "succeeded", "failed", "cancelled")
+	delete(o, "phase")
+	return o, err
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -83,13 +84,23 @@ func (a *app) runShow() *cobra.Command {
 }
 
 func (a *app) runCompare() *cobra.Command {
-	var file string
+	var file, job string
 	var all bool
 	cmd := &cobra.Command{
 		Use: "compare RUN RUN…", Short: "Say in what runs differ, and what they measured; with --html draw their curves and parallel coordinates",
-		Example: "  falaj run compare run_01J… run_01K… -p nyc\n  falaj run compare $(falaj run list --experiment delay -o json -p nyc | jq -r '.[].id') --html runs.html -p nyc",
-		Args:    cobra.MinimumNArgs(2),
+		Long:    "Each attempt of a job has a run of its own: --job names those of all its attempts, so that a curve\nthat goes on after an interruption is seen as one.",
+		Example: "  falaj run compare run_01J… run_01K… -p nyc\n  falaj run compare --job job_01J… --html curve.html -p nyc\n  falaj run compare $(falaj run list --experiment delay -o json -p nyc | jq -r '.[].id') --html runs.html -p nyc",
+		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if job != "" {
+				attempts, err := a.attemptRuns(cmd, job)
+				if err != nil {
+					return err
+				}
+				args = append(attempts, args...)
+			} else if len(args) < 2 {
+				return usage("%d runs are named; name two or more, or a job with --job", len(args))
+			}
 			runs := make([]client.Object, len(args))
 			for i, id := range args {
 				if err := a.call(cmd, http.MethodGet, nil, &runs[i], "runs", id); err != nil {
@@ -110,7 +121,35 @@ func (a *app) runCompare() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&file, "html", "", "also draw them as a page, into this file; - is standard output, and nothing else is printed")
 	cmd.Flags().BoolVar(&all, "all", false, "also the parameters that are the same")
+	cmd.Flags().StringVar(&job, "job", "", "the runs of this job's attempts, the first attempt first")
 	return cmd
+}
+
+// attemptRuns are the runs of a job's attempts, in order.
+func (a *app) attemptRuns(cmd *cobra.Command, job string) ([]string, error) {
+	path, err := a.inProjectPath("runs")
+	if err != nil {
+		return nil, err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return nil, err
+	}
+	query := url.Values{"page_size": {"1000"}, "filter": {"tags.`falaj.job` = '" + strings.ReplaceAll(job, "'", "''") + "'"}}
+	var page struct {
+		Items []client.Object `json:"items"`
+	}
+	if err := c.Do(cmd.Context(), http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, o := range slices.Backward(page.Items) { // the newest is the first of a list
+		ids = append(ids, o.Text("id"))
+	}
+	if len(ids) == 0 {
+		return nil, fault.New(fault.NotFound, "no run of job %s is there", job).WithHint("Give the job's ID, such as job_01J…: falaj get jobs.")
+	}
+	return ids, nil
 }
 
 // beside prints runs as columns.

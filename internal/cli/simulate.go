@@ -165,6 +165,9 @@ func (a *app) simulateLive(cmd *cobra.Command, l LiveArgs, submit []string) erro
 		named := a.project
 		for _, j := range jobs {
 			a.project = first(named, j.Project)
+			if err := a.packSource(cmd, file, j, true); err != nil {
+				return err
+			}
 			var proposal json.RawMessage
 			if err := a.call(cmd, http.MethodPost, map[string]any{"name": j.Name, "spec": j.Spec}, &proposal, "jobs", "simulate"); err != nil {
 				return err

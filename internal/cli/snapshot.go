@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/internal/yamldoc"
 )
 
@@ -18,8 +21,9 @@ var sourceAt = map[string][]string{"Job": {"spec", "source"}, "Sweep": {"spec", 
 
 // withSources packs and uploads the directories that manifests of jobs and sweeps
 // name as their source, beside the manifest, and puts their digests there, because the
-// server reads no files of its users. All else is sent as it stands.
-func (a *app) withSources(cmd *cobra.Command, manifests []byte, from string) ([]byte, error) {
+// server reads no files of its users. A dry run packs them and uploads nothing. All else is
+// sent as it stands.
+func (a *app) withSources(cmd *cobra.Command, manifests []byte, from string, dryRun bool) ([]byte, error) {
 	if !bytes.Contains(manifests, []byte("source")) {
 		return manifests, nil
 	}
@@ -37,7 +41,7 @@ func (a *app) withSources(cmd *cobra.Command, manifests []byte, from string) ([]
 			continue
 		}
 		a.project = first(named, wordAt(nodes[0], "project"))
-		digest, err := a.sourceBeside(cmd, from, dir.Value)
+		digest, err := a.sourceBeside(cmd, from, dir.Value, dryRun)
 		if err != nil {
 			return nil, fmt.Errorf("%s %s: %w", strings.ToLower(kind), name, err)
 		}
@@ -108,13 +112,25 @@ func putAt(document string, word *yamldoc.Node, with string) string {
 	return ""
 }
 
-// sourceBeside uploads a directory that a manifest names, and gives its digest.
-func (a *app) sourceBeside(cmd *cobra.Command, manifest, dir string) (string, error) {
+// sourceBeside uploads a directory that a manifest names, unless it is a dry run, and gives
+// its digest.
+func (a *app) sourceBeside(cmd *cobra.Command, manifest, dir string, dryRun bool) (string, error) {
 	if !filepath.IsAbs(dir) && manifest != "-" {
 		dir = filepath.Join(filepath.Dir(manifest), dir)
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return "", usage("its source %q is neither a directory beside the manifest nor the digest of an uploaded archive", dir)
+	}
+	if dryRun {
+		h := sha256.New()
+		files, err := client.Pack(dir, h)
+		if err == nil && len(files) == 0 {
+			err = noFiles(dir)
+		}
+		if err != nil {
+			return "", usage("%v", err)
+		}
+		return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 	}
 	spec := map[string]any{}
 	if err := a.snapshot(cmd, dir, "", false, spec); err != nil {

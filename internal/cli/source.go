@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,7 +78,7 @@ func (a *app) waitIngestion(cmd *cobra.Command, run client.Object) error {
 	if a.terminal() {
 		wait = "1s"
 	}
-	began := time.Now()
+	began, shown := time.Now(), a.phases()
 	for {
 		switch state := run.Text("state"); state {
 		case "succeeded", "failed", "cancelled":
@@ -93,7 +94,9 @@ func (a *app) waitIngestion(cmd *cobra.Command, run client.Object) error {
 			}
 			return err
 		default:
-			if a.terminal() {
+			if !a.terminal() {
+				shown.show(strings.TrimSpace(run.Text("source") + ": " + state + " " + run.Text("error")))
+			} else {
 				fmt.Fprintf(a.screen, "\r\x1b[K%s", plain(fmt.Sprintf("%s: %s, %s rows, %s %s", run.Text("source"), state, run.Text("rows"), time.Since(began).Round(time.Second), run.Text("error"))))
 			}
 		}

@@ -77,6 +77,10 @@ func (a *app) sweepSaid(o client.Object) error {
 	a.say("trials: %s", strings.Join(said, ", "))
 	best := objectsAt(o, "best")
 	if len(best) == 0 {
+		if _, some := counts["complete"]; some {
+			a.say("No complete trial is feasible.")
+			return nil
+		}
 		a.say("No trial is complete yet.")
 		return nil
 	}
@@ -196,16 +200,19 @@ func (a *app) sweepWait() *cobra.Command {
 	}
 }
 
-// sweepBar is a progress bar of trials, where there is a terminal.
+// sweepBar is a progress bar of trials on a terminal, and elsewhere a line whenever more of
+// them have ended.
 type sweepBar struct {
-	bars *mpb.Progress
-	bar  *mpb.Bar
-	best string
+	lines *phases
+	bars  *mpb.Progress
+	bar   *mpb.Bar
+	best  string
 }
 
 func (a *app) sweepBar(name string) *sweepBar {
 	b := &sweepBar{}
 	if !a.terminal() {
+		b.lines = a.phases()
 		return b
 	}
 	b.bars = mpb.New(mpb.WithOutput(a.screen), mpb.WithWidth(60))
@@ -216,7 +223,7 @@ func (a *app) sweepBar(name string) *sweepBar {
 }
 
 func (b *sweepBar) show(o client.Object) {
-	if b.bar == nil {
+	if b.bar == nil && b.lines == nil {
 		return
 	}
 	counts, _ := o["counts"].(map[string]any)
@@ -225,6 +232,10 @@ func (b *sweepBar) show(o client.Object) {
 		if v, err := strconv.ParseInt(fmt.Sprint(n), 10, 64); err == nil && state != "running" {
 			ended += v
 		}
+	}
+	if b.lines != nil {
+		b.lines.show(fmt.Sprintf("%s: %d of %s trials have ended", o.Text("state"), ended, first(o.Text("spec.budget.trials"), "any number of")))
+		return
 	}
 	total, _ := strconv.ParseInt(o.Text("spec.budget.trials"), 10, 64)
 	b.bar.SetTotal(max(total, ended+1), false) // a bar that is full is gone

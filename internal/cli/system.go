@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -243,8 +244,15 @@ func (a *app) login() *cobra.Command {
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Example: "  falaj version\n  falaj version -o json",
 		RunE: func(*cobra.Command, []string) error {
-			return a.sayOr(map[string]string{"version": a.Version}, "falaj %s", a.Version)
+			platform := runtime.GOOS + "/" + runtime.GOARCH
+			said := "falaj " + a.Version
+			if a.Commit != "" {
+				said += fmt.Sprintf("\ncommit %s of %s", a.Commit, a.Built)
+			}
+			return a.sayOr(map[string]string{"version": a.Version, "commit": a.Commit, "built": a.Built, "go": runtime.Version(), "platform": platform},
+				"%s\n%s, %s", said, runtime.Version(), platform)
 		},
 	}
 }

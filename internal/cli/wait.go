@@ -5,9 +5,14 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -20,6 +25,9 @@ const patience = time.Minute
 // held is longer than the server holds a request that waits, so that one that
 // nobody will ever answer ends.
 const held = 90 * time.Second
+
+// slow is after how long a command says what it waits for that has no phases.
+const slow = 2 * time.Second
 
 // away reports whether the server is not there now: no connection, or whoever
 // stands before it says so.
@@ -63,6 +71,79 @@ func (a *app) await(ctx context.Context, c *client.Client, path string, out any)
 		defer cancel()
 		return c.Do(ctx, http.MethodGet, path, nil, out)
 	})
+}
+
+// awaitPhases asks until the state of what path names is one of ended, and shows on the
+// way what the server says that it is at.
+func (a *app) awaitPhases(ctx context.Context, c *client.Client, path string, ended ...string) (client.Object, error) {
+	shown := a.phases()
+	defer shown.end()
+	for phase := "-"; ; { // the server holds the request until the phase changes or 30 s pass
+		var o client.Object
+		if err := a.await(ctx, c, path+"?"+url.Values{"wait": {"30s"}, "phase": {phase}}.Encode(), &o); err != nil {
+			return nil, err
+		}
+		if slices.Contains(ended, o.Text("state")) {
+			return o, nil
+		}
+		phase = first(o.Text("phase"), "-")
+		shown.show(first(o.Text("phase"), o.Text("state")))
+	}
+}
+
+// phases shows on standard error what a command waits for: on a terminal in one line
+// with the time that it took so far, elsewhere a line for each that is another than the
+// last.
+type phases struct {
+	a *app
+
+	mu   sync.Mutex
+	last string
+	over bool
+	bars *mpb.Progress
+	bar  *mpb.Bar
+}
+
+func (a *app) phases() *phases { return &phases{a: a} }
+
+func (p *phases) show(words string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over || words == p.last {
+		return
+	}
+	p.last = words
+	switch {
+	case !p.a.terminal():
+		p.a.note("%s", plain(words))
+	case p.bar == nil:
+		p.bars = mpb.New(mpb.WithOutput(p.a.screen))
+		p.bar = p.bars.AddSpinner(0, mpb.BarWidth(1), mpb.AppendDecorators(
+			decor.Elapsed(decor.ET_STYLE_GO), decor.Any(func(decor.Statistics) string { return " " + plain(p.words()) })))
+	}
+}
+
+func (p *phases) words() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
+}
+
+// showAfter shows words if the command still waits by then.
+func (p *phases) showAfter(d time.Duration, words string) {
+	time.AfterFunc(d, func() { p.show(words) })
+}
+
+// end clears the line. It may be called twice.
+func (p *phases) end() {
+	p.mu.Lock()
+	bars, bar := p.bars, p.bar
+	p.over, p.bar = true, nil
+	p.mu.Unlock()
+	if bar != nil {
+		bar.Abort(true)
+		bars.Wait()
+	}
 }
 
 // follow copies text that grows to w. path opens it at an offset; what broke off

@@ -81,6 +81,93 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// TestWaitsSayTheirPhase: on a pipe each phase that the server names is a line on standard
+// error, once, and the request names the phase that was seen.
+func TestWaitsSayTheirPhase(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args    []string
+		answers []string // state and phase
+		out     string
+		said    string
+	}{
+		"environment": {
+			args:    []string{"env", "wait", "py"},
+			answers: []string{"locking|locking its requirements", "building|installing 3 packages", "building|installing 3 packages", "ready|ready"},
+			out:     "py is ready: Python 3.11.7, 3 packages, sha256:1\n", said: "locking its requirements\ninstalling 3 packages\n",
+		},
+		"job": {
+			args:    []string{"job", "wait", "job_1"},
+			answers: []string{"queued|pool home is full", "running|running on pool home", "succeeded|succeeded"},
+			out:     "job_1 succeeded\n", said: "pool home is full\nrunning on pool home\n",
+		},
+		"server without phases": {
+			args:    []string{"job", "wait", "job_1"},
+			answers: []string{"queued|", "queued|", "succeeded|"},
+			out:     "job_1 succeeded\n", said: "queued\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asked := 0
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				seen := "-"
+				if asked > 0 {
+					_, last, _ := strings.Cut(c.answers[asked-1], "|")
+					seen = first(last, "-")
+				}
+				if q := r.URL.Query(); q.Get("phase") != seen || q.Get("wait") == "" {
+					t.Errorf("request %d: %s, want phase %q", asked, r.URL, seen)
+				}
+				state, phase, _ := strings.Cut(c.answers[asked], "|")
+				asked++
+				_ = json.NewEncoder(w).Encode(map[string]any{"state": state, "phase": phase, "python": "3.11.7", "packages": 3, "digest": "sha256:1"})
+			}))
+			defer server.Close()
+			var out, said bytes.Buffer
+			code := Run(t.Context(), World{Args: append(c.args, "-p", "nyc", "--server", server.URL), Env: []string{"FALAJ_TOKEN=x"}, Stdout: &out, Stderr: &said})
+			if code != 0 || out.String() != c.out || said.String() != c.said || asked != len(c.answers) {
+				t.Errorf("exit code %d after %d requests\n%s\nsaid\n%s", code, asked, out.String(), said.String())
+			}
+		})
+	}
+}
+
+// TestRowsAreNotLeftOutInSilence: a table says that there are more rows, and what programs
+// read has all rows or is an error, unless a limit was asked for.
+func TestRowsAreNotLeftOutInSilence(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]struct {
+		code  int
+		limit string
+		said  string
+	}{
+		"":                   {0, "100", "there are more: --limit, at most 10000"},
+		"-o json":            {2, "10000", "the query gives more than 10000 rows"},
+		"-o yaml":            {2, "10000", "the query gives more than 10000 rows"},
+		"-o json --limit 1":  {0, "1", "there are more"},
+		"-o table --limit 1": {0, "1", "there are more"},
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var body struct{ Limit json.Number }
+				if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Limit.String() != want.limit {
+					t.Errorf("limit %s, %v", body.Limit, err)
+				}
+				_, _ = io.WriteString(w, `{"columns":["a"],"rows":[[1]],"truncated":true}`)
+			}))
+			defer server.Close()
+			var out, said bytes.Buffer
+			line := append([]string{"dataset", "query", "SELECT 1", "-p", "nyc", "--server", server.URL}, strings.Fields(args)...)
+			code := Run(t.Context(), World{Args: line, Env: []string{"FALAJ_TOKEN=x"}, Stdout: &out, Stderr: &said})
+			if code != want.code || !strings.Contains(said.String(), want.said) || (code == 0) != (out.Len() > 0) {
+				t.Errorf("exit code %d\n%s\n%s", code, out.String(), said.String())
+			}
+		})
+	}
+}
+
 // flaky answers a log in pieces, each on a connection that breaks before its
 // end, and breaks every other request off unanswered.
 type flaky struct {

@@ -405,21 +405,26 @@ func (a *app) auditAccept() *cobra.Command {
 func (a *app) tokens() *cobra.Command {
 	cmd := &cobra.Command{Use: "token", Aliases: []string{"tokens"}, Short: "Make, list and revoke access tokens"}
 	var name, user, expires string
-	var everywhere bool
+	var everywhere, wide bool
 	var scopes []string
 	create := &cobra.Command{
 		Use: "create", Short: "Make a token for a service or a person; it is shown once",
-		Long:    "The account gets the role in the project, and the token is bound to the project, as MLflow's clients need it.\nWith --all-projects a person's token works in each project where the person has a role.",
-		Example: "  falaj token create --name ci --role engineer -p nyc\n  falaj token create --user alice --role admin -p nyc\n  falaj token create -p nyc", Args: cobra.NoArgs,
+		Long:    "The account gets the role in the project, and the token is bound to the project, as MLflow's clients need it.\nWith --all-projects a person's token works in each project where the person has a role. With --installation\nthe service account is in no project, and the role is the installation's; narrow its token by --scope.",
+		Example: "  falaj token create --name ci --role engineer -p nyc\n  falaj token create --installation --name prometheus --role auditor --scope system.read --expires 8760h\n  falaj token create --user alice --role admin -p nyc\n  falaj token create -p nyc", Args: cobra.NoArgs,
 	}
 	role := create.Flags().String("role", "engineer", "role in the project: viewer engineer deployer admin auditor")
 	create.Flags().StringVar(&name, "name", "", "service account of the project to make it for; made when it does not exist")
 	create.Flags().StringVar(&user, "user", "", "person to make it for instead; made when it does not exist")
 	create.Flags().StringVar(&expires, "expires", "2160h", "lifetime")
 	create.Flags().BoolVar(&everywhere, "all-projects", false, "do not bind a person's token to the project")
+	create.Flags().BoolVar(&wide, "installation", false, "make a service account of the installation, in no project")
 	create.Flags().StringArrayVar(&scopes, "scope", nil, "narrow to an action such as model.read; may be given more than once")
 	create.RunE = func(cmd *cobra.Command, _ []string) error {
-		project, err := a.inProject()
+		project := ""
+		var err error
+		if !wide {
+			project, err = a.inProject()
+		}
 		if err != nil {
 			return err
 		}
@@ -427,7 +432,7 @@ func (a *app) tokens() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		body := map[string]any{"project": project, "name": name, "user": user, "role": *role, "expires_in": expires, "all_projects": everywhere}
+		body := map[string]any{"project": project, "installation": wide, "name": name, "user": user, "role": *role, "expires_in": expires, "all_projects": everywhere}
 		if name == "" && user == "" {
 			delete(body, "role") // one's own token
 		}
@@ -463,6 +468,37 @@ func (a *app) tokens() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.AddCommand(create, revoke)
+	var ended, ownOnly bool
+	var of, service string
+	list := &cobra.Command{
+		Use: "list", Short: "List tokens: a project's, your own, or those of a person or a service", Args: cobra.NoArgs,
+		Long: "Lists the tokens that work and are bound to the project, or with --own your own. With --user or --name only those\n" +
+			"of one account; without a project an administrator of the installation sees all of them. --ended also lists tokens\n" +
+			"that were revoked or have expired, those of attempts of jobs that have ended among them.",
+		Example: "  falaj token list -p nyc\n  falaj token list --user alice --installation\n  falaj token list --ended -p nyc",
+	}
+	list.Flags().BoolVar(&ended, "ended", false, "also those that were revoked or have expired")
+	list.Flags().BoolVar(&ownOnly, "own", false, "your own, whichever project they are bound to")
+	list.Flags().BoolVar(&wide, "installation", false, "of all projects; needs --user or --name")
+	list.Flags().StringVar(&of, "user", "", "only this person's")
+	list.Flags().StringVar(&service, "name", "", "only this service account's")
+	list.RunE = func(cmd *cobra.Command, _ []string) error {
+		q := a.narrowed(wide || ownOnly)
+		switch {
+		case of != "" && service != "", ownOnly && (of != "" || service != "" || wide):
+			return usage("give one of --own, --user and --name")
+		case wide && of == "" && service == "":
+			return usage("--installation needs --user or --name; --own lists your own")
+		case of != "":
+			q.Set("account", "user/"+of)
+		case service != "":
+			q.Set("account", "service/"+service)
+		}
+		if ended {
+			q.Set("ended", "true")
+		}
+		return a.printAll(cmd, kinds["tokens"].path, q, kinds["tokens"].columns)
+	}
+	cmd.AddCommand(create, list, revoke)
 	return cmd
 }

@@ -1,6 +1,7 @@
 package compute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -230,6 +231,7 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 		spec = *w.Spec
 	}
 	spec.ID, spec.Project, spec.Resources = string(w.ID), string(w.Project), w.Request
+	spec.Name, spec.User = cmp.Or(spec.Name, w.Label), cmp.Or(spec.User, w.User)
 	spec.Isolation, spec.Timeout, spec.Grace = string(w.Isolation), w.Timeout, w.Grace
 	spec.Workers, spec.Nodes, spec.Options = max(w.Placed, 1), w.Nodes, options(p, spec.Options)
 	for _, r := range w.Roles {
@@ -504,10 +506,20 @@ func (w Workload) ended(st engine.Status) engine.Status {
 	return st
 }
 
+// endedAt is when a workload ended: as its engine says, which is earlier than when this
+// process heard of it where one of them was away meanwhile. A clock that was set makes no
+// end before the start, nor one that is yet to come.
+func (w Workload) endedAt(st engine.Status, now time.Time) time.Time {
+	if st.Ended.IsZero() || st.Ended.Before(w.StartedAt) || st.Ended.After(now) {
+		return now
+	}
+	return st.Ended
+}
+
 // endIn is end within a transaction.
 func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine.Status, failure error) error {
 	st = w.ended(st)
-	w.State, w.EndedAt, w.Status = Ended, s.now().UTC(), st
+	w.State, w.EndedAt, w.Status = Ended, w.endedAt(st, s.now()).UTC(), st
 	if failure != nil {
 		w.Failure, w.Hint = fault.KindOf(failure).String(), fault.HintOf(failure)
 	}

@@ -43,3 +43,23 @@ func TestEnded(t *testing.T) {
 		}
 	}
 }
+
+// TestEndedAt: a workload ended when its engine says, however late that is heard of, unless a
+// clock was set.
+func TestEndedAt(t *testing.T) {
+	t.Parallel()
+	started := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+	now := started.Add(2 * time.Hour) // after an outage of most of it
+	for name, c := range map[string]struct{ said, want time.Time }{
+		"during the outage":     {started.Add(10 * time.Minute), started.Add(10 * time.Minute)},
+		"now":                   {now, now},
+		"not known":             {time.Time{}, now},
+		"before it started":     {started.Add(-time.Second), now},
+		"in the future":         {now.Add(time.Second), now},
+		"as soon as it started": {started, started},
+	} {
+		if got := (Workload{StartedAt: started}).endedAt(engine.Status{Ended: c.said}, now); !got.Equal(c.want) {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}

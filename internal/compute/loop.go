@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -165,6 +166,9 @@ func (s *Service) loop(ctx context.Context) {
 			glanced = began
 		}
 		next, err := s.RunOnce(ctx)
+		if ctx.Err() == nil {
+			lifecycle.Note("scheduling", err)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return

@@ -36,6 +36,20 @@ type PoolNode struct {
 	Closes      time.Time `json:"closes_at,omitzero"`
 }
 
+// Condition is a word for whether the node takes work: ready, down, quarantined or
+// maintenance.
+func (n PoolNode) Condition() string {
+	switch {
+	case n.Quarantine != nil:
+		return "quarantined"
+	case n.Down != "":
+		return "down"
+	case n.Maintenance != "":
+		return "maintenance"
+	}
+	return "ready"
+}
+
 // closed says in words why the node takes no work; empty when it does.
 func (n PoolNode) closed() string {
 	switch {

@@ -860,6 +860,23 @@ func (s *Service) Waits(wid WorkloadID) (of []Reason, possible bool) {
 	return reasons(wait.Reasons), !waits || wait.Possible || s.bursts.ever(wid)
 }
 
+// Waiting counts the workloads that waited in the last cycle by the code of the first
+// reason, of some thousand at most; nothing where another process schedules.
+func (s *Service) Waiting() map[scheduler.Code]int {
+	s.deciding.Lock()
+	defer s.deciding.Unlock()
+	if s.state == nil {
+		return nil
+	}
+	return s.state.WaitCodes(maxWaiting)
+}
+
+// maxWaiting is how many waits are explained for the metrics: cycles wait meanwhile.
+const maxWaiting = 2000
+
+// Schedules reports whether this process schedules, of several that share a database.
+func (s *Service) Schedules() bool { return !s.others() || s.lease.Load() != nil }
+
 // Growth is how many workers more a running workload could have where it is, by
 // the last cycle.
 func (s *Service) Growth(wid WorkloadID) int {

@@ -210,6 +210,35 @@ func TestExpectations(t *testing.T) {
 	}
 }
 
+// TestEveryFailureIsNamed: the reason has all expectations that fail, up to ten, and how
+// many more there are.
+func TestEveryFailureIsNamed(t *testing.T) {
+	h := datasettest.New(t, nil)
+	failing := func(n int) (list []dataset.Expectation) {
+		for i := range n {
+			list = append(list, dataset.Expectation{Check: dataset.Between, Column: "a", Min: 100.0 + float64(i)})
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		expectations []dataset.Expectation
+		want         string
+	}{
+		"one": {failing(1), `between(a, 100, …) fails for 2 of 2 rows, first at row 1, column "a": "1"`},
+		"two and one that holds": {
+			[]dataset.Expectation{{Check: dataset.NotNull, Column: "b"}, {Check: dataset.RowCount, Min: 2.0}, {Check: dataset.Unique, Columns: []string{"c"}}},
+			`not_null(b) fails for 1 of 2 rows, first at row 2, column "b": "null"; unique(c) fails for 1 of 2 rows, first at row 2, column "c": "x"`,
+		},
+		"twelve": {failing(12), "; and 2 more expectations fail"},
+	} {
+		h.Declare(t, "d", dataset.Spec{Protection: dataset.Open, Expectations: c.expectations})
+		v, err := imports(t, h, "d", "a,b,c\n1,y,x\n2,,x\n")
+		if err != nil || v.State != dataset.Rejected || !strings.HasSuffix(v.Reason, c.want) || name != "twelve" && v.Reason != c.want {
+			t.Errorf("%s: %s %q, %v", name, v.State, v.Reason, err)
+		}
+	}
+}
+
 // Numbers of a manifest are compared as they are written: not as the float64 that
 // JSON makes of them.
 func TestWholeNumbersAreExact(t *testing.T) {

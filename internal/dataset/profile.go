@@ -307,6 +307,7 @@ func (s *Service) Profile(ctx context.Context, r OpenRequest) (Profile, error) {
 		c := ColumnProfile{Statistics: Statistics{Column: f.Name}, Type: f.Type}
 		if i < len(v.Statistics) {
 			c.Statistics = v.Statistics[i]
+			c.Estimated = c.Distinct > fewMost // versions of earlier releases do not say it
 		}
 		if col := p.Columns[f.Name]; col != nil {
 			c.draw(col)

@@ -58,7 +58,13 @@ func TestProfile(t *testing.T) {
 	if got := by["name"]; got.Nulls != 247 || len(got.Top) != 2 || got.Top[0].Value != "badr" || math.Abs(got.Top[0].Share-495.0/743) > 1e-9 || got.Histogram != nil {
 		t.Errorf("name: %+v", got)
 	}
+	if n := by["n"]; n.Distinct != 3 || n.Estimated {
+		t.Errorf("n: %d different values, estimated %t", n.Distinct, n.Estimated)
+	}
 	x := by["x"]
+	if x.Distinct < 900 || x.Distinct > 990 || !x.Estimated {
+		t.Errorf("x: %d different values, estimated %t", x.Distinct, x.Estimated)
+	}
 	if x.Min != "0" || x.Max != "98.9" || x.Top != nil {
 		t.Errorf("x: %s to %s, top %v", x.Min, x.Max, x.Top)
 	}

@@ -324,6 +324,8 @@ type Table struct {
 	Columns []Column `json:"-"`
 	Names   []string `json:"columns"`
 	Rows    [][]any  `json:"rows"`
+	// Truncated says that there are more rows than the limit let in.
+	Truncated bool `json:"truncated,omitempty" doc:"There are more rows than the limit let in"`
 }
 
 // maxPreview bounds a preview.
@@ -362,8 +364,9 @@ func Collect(ctx context.Context, rows array.RecordReader, limit int, most resou
 		t.Columns = append(t.Columns, Column{Name: f.Name, Type: f.Type})
 	}
 	size, held := resource.Bytes(0), resource.Bytes(0)
-	for len(t.Rows) < limit && rows.Next() {
+	for !t.Truncated && rows.Next() {
 		rec := rows.RecordBatch()
+		t.Truncated = int(rec.NumRows()) > limit-len(t.Rows)
 		for i := range min(int(rec.NumRows()), limit-len(t.Rows)) {
 			for c := range schema {
 				size += sizeOfCell(rec.Column(c), i)

@@ -111,6 +111,42 @@ func (t *Transform) refs() (map[string]Ref, error) {
 	return refs, nil
 }
 
+// CheckTransform has DuckDB read the SQL of a transformation that is new or another than
+// the dataset's, over the columns of its tables and no rows. Where a table has no version
+// yet, or may not be read, it says why nothing was checked. Needs dataset.import. Errors:
+// fault.Invalid, as Derive.
+func (s *Service) CheckTransform(ctx context.Context, p project.Name, name string, spec Spec) (unchecked string, err error) {
+	was, err := s.allowed(ctx, ActionImport, p, name)
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return "", err
+	}
+	if err := spec.Validate(); err != nil {
+		return "", err
+	}
+	t := spec.Transform
+	if t == nil || err == nil && sameJSON(t, was.Spec.Transform) {
+		return "", nil
+	}
+	q := QueryRequest{Project: p, SQL: t.SQL, TimeZone: t.TimeZone, Purpose: "transformation"}
+	if q.Inputs, err = t.refs(); err != nil {
+		return "", err
+	}
+	plan, err := s.bind(ctx, q)
+	if err == nil {
+		err = t.zoned(plan.local)
+	}
+	switch {
+	case err == nil:
+		return "", nil
+	case fault.Is(err, fault.Invalid), fault.Is(err, fault.TooLarge):
+		return "", fault.Wrap(err, "spec.transform.sql")
+	case ctx.Err() != nil:
+		return "", err
+	}
+	told, _ := fault.Brief(err)
+	return "spec.transform.sql was not checked: " + told, nil
+}
+
 // zoned refuses times without a zone where none is named: they say no instant.
 func (t *Transform) zoned(local []string) error {
 	if len(local) == 0 || t.TimeZone != "" {

@@ -304,10 +304,22 @@ func judge(w draft, v Version) (State, string) {
 	if w.redacts != nil { // what was accepted stays so
 		return Accepted, ""
 	}
+	var failed []string
+	more := 0
 	for _, r := range v.Expectations {
-		if !r.Passed {
-			return Rejected, r.text(v.Protection == Open)
+		switch {
+		case r.Passed:
+		case len(failed) < maxReasons:
+			failed = append(failed, r.text(v.Protection == Open))
+		default:
+			more++
 		}
+	}
+	if more > 0 {
+		failed = append(failed, fmt.Sprintf("and %d more expectations fail", more))
+	}
+	if len(failed) > 0 {
+		return Rejected, strings.Join(failed, "; ")
 	}
 	if v.Rows == 0 && v.Quarantined > 0 {
 		return Rejected, fmt.Sprintf("all %d rows are in quarantine", v.Quarantined)

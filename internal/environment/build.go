@@ -97,6 +97,10 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 	if err != nil {
 		return engine.Spec{}, err
 	}
+	more, err := s.indexes(e.Spec)
+	if err != nil {
+		return engine.Spec{}, err
+	}
 	staging := s.staging(e.ID)
 	work, venv := filepath.Join(staging, "work"), filepath.Join(staging, "venv")
 	cache, role := s.cfg.Cache, engine.Shared
@@ -134,7 +138,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 		env["SSL_CERT_FILE"], env["REQUESTS_CA_BUNDLE"] = copied, copied
 	}
 	spec := engine.Spec{
-		Env: env, Dir: work, Network: engine.Network{Allow: s.reachable(ctx)},
+		Env: env, Dir: work, Network: engine.Network{Allow: s.reachable(ctx, more)},
 		Mounts: append([]engine.Mount{{Path: work, Writable: true}, {Path: venv, Writable: true}, {Path: cache, Writable: true, Role: role}}, e.Interpreter.mounts()...),
 	}
 	if !system(uv) && !strings.HasPrefix(uv, e.Interpreter.Prefix+"/") {
@@ -153,7 +157,10 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 		spec.Command = append([]string{
 			uv, "pip", "compile", in, "--output-file", filepath.Join(work, "lock.txt"), "--quiet",
 			"--generate-hashes", "--no-header", "--no-annotate", "--python", e.Interpreter.Path,
-		}, s.options(e)...)
+		}, s.options(e, more)...)
+		if len(more) > 0 || e.Spec.TorchBackend != "" {
+			spec.Command = append(spec.Command, "--emit-index-annotation")
+		}
 		if e.Spec.SitePackages {
 			if err := standIns(root, e.Interpreter.Site); err != nil {
 				return spec, fault.Wrap(err, "writing what the interpreter has")
@@ -175,23 +182,33 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 			how = []string{uv, "pip", "install", "--no-deps", "--requirements", filepath.Join(work, "lock.txt")}
 		}
 		how = append(how, "--require-hashes", "--compile-bytecode", "--python", filepath.Join(venv, "bin", "python"))
-		spec.Command = slices.Concat(how, s.options(e))
+		spec.Command = slices.Concat(how, s.options(e, more))
 	default:
 		return spec, fault.New(fault.Internal, "environment %s has no step %q", e.ID, step)
 	}
 	return spec, nil
 }
 
-// reachable is what builds may reach: the configured hosts, wherever their names
-// lead now. The engine lets names lead to public addresses only, because jobs
+// reachable is what builds may reach: the configured hosts and those of the indexes that
+// the environment names, wherever their names lead now. The engine lets names lead to public addresses only, because jobs
 // choose names; these are the operator's, and the index of a closed network has
 // a private address. Addresses of this machine and of its link (the metadata
 // services of clouds) are never meant by a name.
-func (s *Service) reachable(ctx context.Context) []string {
+func (s *Service) reachable(ctx context.Context, indexes []string) []string {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	allow := slices.Clone(s.cfg.Hosts)
-	for _, hp := range s.cfg.Hosts {
+	hosts := slices.Clone(s.cfg.Hosts)
+	for _, index := range indexes {
+		if u, err := url.Parse(index); err == nil {
+			port := u.Port()
+			if port == "" {
+				port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+			}
+			hosts = append(hosts, net.JoinHostPort(u.Hostname(), port))
+		}
+	}
+	allow := slices.Clone(hosts)
+	for _, hp := range hosts {
 		host, port, err := net.SplitHostPort(hp)
 		if err != nil || strings.Contains(host, "*") {
 			continue
@@ -229,14 +246,22 @@ func CheckIndex(index string) error {
 	return nil
 }
 
-// options are those of every uv command that resolves or installs.
-func (s *Service) options(e Environment) []string {
+// options are those of every uv command that resolves or installs. Of several indexes the
+// first that has a package decides (uv's first-index), so that nobody who may publish on
+// a later one can put a newer version in its place.
+func (s *Service) options(e Environment, indexes []string) []string {
 	var o []string
 	if !e.Spec.AllowSource {
 		o = append(o, "--only-binary", ":all:")
 	}
 	if s.cfg.Index != "" {
 		o = append(o, "--default-index", s.cfg.Index)
+	}
+	for _, index := range indexes {
+		o = append(o, "--index", index)
+	}
+	if e.Spec.TorchBackend != "" {
+		o = append(o, "--torch-backend", e.Spec.TorchBackend)
 	}
 	return o
 }

@@ -117,6 +117,9 @@ type Spec struct {
 	// AllowSource lets source distributions be built, which runs their code in
 	// the build's sandbox.
 	AllowSource bool `json:"allow_source,omitempty" doc:"Also install packages that have no wheel, by building them; their build scripts run in the sandbox"`
+	// Indexes and TorchBackend say where packages come from, beside the installation's index.
+	Indexes      []string `json:"indexes,omitempty" doc:"Names of package indexes of the configuration (environments.indexes) that are asked before the installation's own, in order; a package that one of them has comes from it"`
+	TorchBackend string   `json:"torch_backend,omitempty" doc:"Builds of PyTorch's packages, from PyTorch's own index: cpu, or such as cu126 or rocm6.4; default those of the package index"`
 	// SitePackages lets an environment stand on what comes with the interpreter.
 	SitePackages bool `json:"site_packages,omitempty" doc:"Stand on the packages that come with the interpreter, as they are; of several interpreters, the one that brings most of the requirements, and of equals the machine's own below /usr"`
 
@@ -130,6 +133,7 @@ const (
 	maxText         = 256 << 10
 	maxLock         = 16 << 20
 	maxModules      = 50
+	maxIndexes      = 10
 )
 
 // Kind of the environment that the specification makes.
@@ -146,7 +150,7 @@ func (s Spec) Kind() Kind {
 // Validate refuses what cannot be an environment. Error: fault.Invalid.
 func (s Spec) Validate() error {
 	if s.Kind() != PythonKind {
-		if s.Image != "" && len(s.Modules) > 0 || len(s.Requirements) > 0 || s.RequirementsText != "" || s.AllowSource || s.SitePackages {
+		if s.Image != "" && len(s.Modules) > 0 || len(s.Requirements) > 0 || s.RequirementsText != "" || s.AllowSource || s.SitePackages || len(s.Indexes) > 0 || s.TorchBackend != "" {
 			return fault.New(fault.Invalid, "an environment is a Python with requirements, or an image, or modules").
 				WithHint("Leave the others out, or make an environment of each.")
 		}
@@ -163,6 +167,18 @@ func (s Spec) Validate() error {
 	}
 	if s.RequirementsText != "" && len(s.Requirements) > 0 {
 		return fault.New(fault.Invalid, "requirements and requirements_text exclude each other")
+	}
+	if len(s.Indexes) > maxIndexes {
+		return fault.New(fault.Invalid, "there are %d indexes, at most %d are allowed", len(s.Indexes), maxIndexes)
+	}
+	for i, name := range s.Indexes {
+		if slices.Contains(s.Indexes[:i], name) {
+			return fault.New(fault.Invalid, "index %.80q is named twice", name)
+		}
+	}
+	if s.TorchBackend != "" && !backendRE.MatchString(s.TorchBackend) {
+		return fault.New(fault.Invalid, "torch_backend %.40q is no build of PyTorch", s.TorchBackend).
+			WithHint("Write cpu, or CUDA or ROCm with a version, such as cu126 or rocm6.4. The build is part of the lock, so that it is not looked for on each machine.")
 	}
 	_, err := s.lines()
 	return err
@@ -186,6 +202,8 @@ type Package struct {
 	Version string   `json:"version"`
 	Hashes  []string `json:"hashes"`         // "sha256:<hex>" of every file that may be installed
 	From    string   `json:"from,omitempty"` // "interpreter" for what comes with it; empty for the index
+	// Index is the URL of the index that it is from, in an environment of several.
+	Index string `json:"index,omitempty"`
 }
 
 // Environment is a specification under a name, and how far it is.

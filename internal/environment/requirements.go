@@ -22,6 +22,7 @@ var (
 		`(?:;[A-Za-z0-9_.<>=!~'"()\s+*,-]*)?$`)
 	// As `module avail` writes them.
 	moduleRE  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+/-]{0,199}$`)
+	backendRE = regexp.MustCompile(`^(?:cpu|xpu|cu[0-9]{2,3}|rocm[0-9](?:\.[0-9]{1,2}){1,2})$`)
 	hashRE    = regexp.MustCompile(`^--hash=(?:sha256:[0-9A-Fa-f]{64}|sha384:[0-9A-Fa-f]{96}|sha512:[0-9A-Fa-f]{128})$`)
 	lockedRE  = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9.+!_-]+)\s*(?:;.*)?$`)
 	exactRE   = regexp.MustCompile(`^[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?\s*\(?\s*={2,3}\s*[A-Za-z0-9.+!_-]+\s*\)?\s*(?:;.*)?$`)
@@ -105,7 +106,7 @@ func insteadOf(line string) string {
 	case is("-e", "--editable"):
 		return "Code of your own goes with each job as its source; what is a package goes onto the index."
 	case is("-i", "--index-url", "--extra-index-url", "--default-index", "--index"), is("-f", "--find-links", "--no-index", "--trusted-host"):
-		return "All environments have the index of the installation's configuration (environments.index), which may be a mirror of several: leave the option out, or ask the operator to add what it has."
+		return "Name an index of the installation's configuration in indexes: of the environment, such as indexes: [torch-cpu]; the operator adds it to environments.indexes. For CPU builds of PyTorch, torch_backend: cpu."
 	case is("", "--no-binary"):
 		return "Set allow_source: true to build packages that have no wheel."
 	case is("", "--only-binary", "--prefer-binary"):
@@ -185,12 +186,15 @@ func withHashes(lock, name string, hashes []string) string {
 				b.WriteString("\n")
 			}
 		}
-		if !inside {
+		if !inside || strings.HasPrefix(text, annotation) {
 			b.WriteString(line)
 		}
 	}
 	return b.String()
 }
+
+// annotation begins the line in which uv says from which index a package is.
+const annotation = "# from "
 
 // few is the first of some hashes, in words.
 func few(hashes []string) string {
@@ -212,6 +216,8 @@ func parseLock(text string) ([]Package, error) {
 		line = strings.TrimSuffix(strings.TrimSpace(line), "\\")
 		line = strings.TrimSpace(line)
 		switch {
+		case strings.HasPrefix(line, annotation) && len(packages) > 0:
+			packages[len(packages)-1].Index = strings.TrimPrefix(line, annotation)
 		case line == "" || strings.HasPrefix(line, "#"):
 		case strings.HasPrefix(line, "--hash="):
 			if len(packages) == 0 || !hashRE.MatchString(line) {
@@ -246,7 +252,7 @@ func contentDigest(python, platform, lock string, site map[string]string) Digest
 // specDigest names a specification and all that decides what it means here,
 // besides time: an index may have newer packages tomorrow, and then the same
 // specification still means what was locked first.
-func specDigest(s Spec, in Interpreter, index string) (string, error) {
+func specDigest(s Spec, in Interpreter, index string, more []string) (string, error) {
 	if s.Kind() != PythonKind {
 		return sum(append([]string{"falaj environment specification 2", s.Image, s.Python}, s.Modules...)...), nil
 	}
@@ -266,6 +272,9 @@ func specDigest(s Spec, in Interpreter, index string) (string, error) {
 	parts := []string{"falaj environment specification 1", in.Version, in.Platform, string(b), source, index}
 	if s.SitePackages {
 		parts = append(parts, strings.Join(siteList(in.Site), "\n"))
+	}
+	if len(more) > 0 || s.TorchBackend != "" {
+		parts = append(parts, "indexes "+strings.Join(more, " "), "torch backend "+s.TorchBackend)
 	}
 	return sum(parts...), nil
 }

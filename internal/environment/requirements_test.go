@@ -79,6 +79,22 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// TestIndexOfPackage: the lock says from which index a package is, also where its hashes
+// are narrowed.
+func TestIndexOfPackage(t *testing.T) {
+	h := func(digit string) string { return "sha256:" + strings.Repeat(digit, 64) }
+	lock := "torch==2.5.1+cpu \\\n    --hash=" + h("a") + " \\\n    --hash=" + h("b") + "\n    # from https://mirror/cpu\nsix==1.0 \\\n    --hash=" + h("c") + "\n    # from https://mirror/simple\n"
+	lock, err := narrowed(lock, map[string][]string{"torch": {h("b")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parseLock(lock)
+	want := []Package{{Name: "torch", Version: "2.5.1+cpu", Hashes: []string{h("b")}, Index: "https://mirror/cpu"}, {Name: "six", Version: "1.0", Hashes: []string{h("c")}, Index: "https://mirror/simple"}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
+	}
+}
+
 // TestHashes: of a package whose requirement lists hashes the lock has those alone, and
 // one that no file has is an error.
 func TestHashes(t *testing.T) {
@@ -184,7 +200,7 @@ func TestDigests(t *testing.T) {
 	in := Interpreter{Version: "3.11.7", Platform: "cpython-linux-x86_64"}
 	base := Spec{Requirements: []string{"a", "b>=1"}}
 	digest := func(s Spec, in Interpreter, index string) string {
-		d, err := specDigest(s, in, index)
+		d, err := specDigest(s, in, index, s.Indexes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +220,8 @@ func TestDigests(t *testing.T) {
 	if got := digest(marked, in, ""); got != want {
 		t.Error("a byte order mark makes another specification")
 	}
-	for i, got := range []string{digest(base, other, ""), digest(base, in, "https://mirror"), digest(source, in, ""), digest(Spec{Requirements: []string{"a b>=1"[:1]}}, in, "")} {
+	for i, got := range []string{digest(base, other, ""), digest(base, in, "https://mirror"), digest(source, in, ""), digest(Spec{Requirements: []string{"a b>=1"[:1]}}, in, ""),
+		digest(Spec{Requirements: base.Requirements, Indexes: []string{"https://mirror"}}, in, ""), digest(Spec{Requirements: base.Requirements, TorchBackend: "cpu"}, in, "")} {
 		if got == want {
 			t.Errorf("difference %d does not count", i)
 		}

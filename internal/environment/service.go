@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,6 +37,8 @@ type Compute interface {
 	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
 	Pools(ctx context.Context) ([]compute.Pool, error)
+	// Waits says why a step waits for a node; nothing when it runs.
+	Waits(id compute.WorkloadID) (of []compute.Reason, possible bool)
 }
 
 // Config is what the service needs.
@@ -54,6 +58,8 @@ type Config struct {
 	Python []string
 	// Index is the package index; empty is uv's default.
 	Index string
+	// Indexes are further package indexes, by the name that environments ask for them by.
+	Indexes map[string]string
 	// Hosts lists host:port that builds may reach: the index and where its
 	// files are. Without any, no environment that has packages can be built.
 	Hosts []string
@@ -261,9 +267,40 @@ func (s *Service) describe(ctx context.Context, spec Spec) (Environment, error) 
 	case ImageKind:
 		e.State, e.Step, e.ReadyAt = Ready, "", e.CreatedAt
 	}
-	e.SpecDigest, err = specDigest(spec, e.Interpreter, s.cfg.Index)
+	more, err := s.indexes(spec)
+	if err != nil {
+		return e, err
+	}
+	e.SpecDigest, err = specDigest(spec, e.Interpreter, s.cfg.Index, more)
 	return e, err
 }
+
+// indexes are the URLs of what a specification names, in order. What the builds of this
+// installation may not reach is refused at once: they would fail minutes later.
+func (s *Service) indexes(spec Spec) ([]string, error) {
+	var urls []string
+	for _, name := range spec.Indexes {
+		at, ok := s.cfg.Indexes[name]
+		if !ok {
+			known := strings.Join(slices.Sorted(maps.Keys(s.cfg.Indexes)), ", ")
+			hint := "There are: " + known + "."
+			if known == "" {
+				hint = "There are none."
+			}
+			return nil, fault.New(fault.Invalid, "the installation has no package index %.80q", name).
+				WithHint("%s The operator adds one to environments.indexes in the configuration, and the hosts of its files to environments.hosts.", hint)
+		}
+		urls = append(urls, at)
+	}
+	if spec.TorchBackend != "" && !slices.Contains(s.cfg.Hosts, torchHost) {
+		return nil, fault.New(fault.Invalid, "torch_backend: builds of this installation may not reach PyTorch's index, %s", torchHost).
+			WithHint("The operator adds %s to environments.hosts, with where its files are (download-r2.pytorch.org:443), or a mirror of it to environments.indexes, which an environment names in indexes.", torchHost)
+	}
+	return urls, nil
+}
+
+// torchHost is where uv finds the builds of torch_backend.
+const torchHost = "download.pytorch.org:443"
 
 // interpreterFor finds the Python of a specification: of the version or path
 // that it names, the newest, or the machine's python3 where it names none. With
@@ -525,6 +562,65 @@ func (s *Service) Await(ctx context.Context, p project.Name, ref string) error {
 		}
 	}
 }
+
+// Phase says in words how far an environment is. Needs environment.read.
+func (s *Service) Phase(ctx context.Context, p project.Name, ref string) (string, error) {
+	name, digest, _ := strings.Cut(ref, "@")
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return "", err
+	}
+	e, err := s.named(ctx, p, name, Digest(digest))
+	if err != nil {
+		return "", err
+	}
+	of, _ := s.cfg.Compute.Waits(e.workload())
+	return e.phase(of), nil
+}
+
+// phase says how far the environment is, and why its current step waits, if it does.
+func (e Environment) phase(waits []compute.Reason) string {
+	var words string
+	switch {
+	case e.State == Ready || e.State == Failed:
+		return string(e.State)
+	case e.Step == stepLock:
+		words = "locking its requirements: choosing versions, with hashes"
+	case e.Step == stepCreate:
+		words = "building: creating the Python environment"
+	default:
+		words = fmt.Sprintf("building: downloading and installing %d packages", e.Packages)
+	}
+	if e.Reason != "" {
+		words += "; " + e.Reason
+	}
+	if len(waits) > 0 {
+		words += "; it waits for a node: " + waits[0].Text
+	}
+	return words
+}
+
+// PhaseAfter returns when the phase is another than seen, when the environment is
+// neither being locked nor built, or when ctx ends. Needs environment.read.
+func (s *Service) PhaseAfter(ctx context.Context, p project.Name, ref, seen string) (string, error) {
+	tick := time.NewTicker(phaseEvery)
+	defer tick.Stop()
+	for {
+		changed := s.watch()
+		phase, err := s.Phase(ctx, p, ref)
+		if err != nil || phase != seen || phase == string(Ready) || phase == string(Failed) {
+			return phase, err
+		}
+		select {
+		case <-changed:
+		case <-tick.C: // the scheduler's reasons change without an event of ours
+		case <-ctx.Done():
+			return phase, nil
+		}
+	}
+}
+
+// phaseEvery is how often the reasons of the scheduler are read again for a caller that waits.
+const phaseEvery = 2 * time.Second
 
 func (s *Service) watch() <-chan struct{} {
 	s.mu.Lock()

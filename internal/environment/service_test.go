@@ -432,6 +432,69 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
+// TestIndexes: an environment names indexes of the configuration, which its builds alone
+// may reach beside the installation's; what is not configured is refused at once.
+func TestIndexes(t *testing.T) {
+	u, fake := &uv{fail: map[string]string{}}, enginetest.NewFake()
+	fake.Behave(u.run)
+	w := newWorld(t, fake, func(c *environment.Config) {
+		pretend(t)(c)
+		c.Index, c.Hosts = "https://index.example/simple", []string{"index.example:443", "download.pytorch.org:443"}
+		c.Indexes = map[string]string{"torch-cpu": "https://mirror.example/cpu", "own": "http://own.example:8080/simple"}
+	})
+	if e := w.built(t, "plain", environment.Spec{Requirements: []string{"six"}}); e.State != environment.Ready {
+		t.Fatalf("%+v", e)
+	}
+	if e := w.built(t, "several", environment.Spec{Requirements: []string{"torch"}, Indexes: []string{"torch-cpu", "own"}}); e.State != environment.Ready {
+		t.Fatalf("%+v", e)
+	}
+	if e := w.built(t, "torch", environment.Spec{Requirements: []string{"torch==2.5"}, TorchBackend: "cpu"}); e.State != environment.Ready {
+		t.Fatalf("%+v", e)
+	}
+	const own = "--only-binary :all: --default-index https://index.example/simple"
+	want := map[string]string{ // what the commands of an environment have, and what its builds may reach
+		"plain":   own + " |download.pytorch.org:443 index.example:443",
+		"several": own + " --index https://mirror.example/cpu --index http://own.example:8080/simple |download.pytorch.org:443 index.example:443 mirror.example:443 own.example:8080",
+		"torch":   own + " --torch-backend cpu |download.pytorch.org:443 index.example:443",
+	}
+	seen := map[string]bool{}
+	for _, s := range u.specs {
+		command := strings.Join(s.Command, " ")
+		at := strings.Index(command, "--only-binary")
+		if at < 0 {
+			continue
+		}
+		options, annotated := strings.CutSuffix(command[at:], " --emit-index-annotation")
+		got := options + " |" + strings.Join(s.Network.Allow, " ")
+		for name, w := range want {
+			if got == w {
+				seen[name] = true
+				if compiles := strings.Contains(command, " compile "); annotated != (compiles && name != "plain") {
+					t.Errorf("%s: %s", name, command)
+				}
+			}
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("of %d commands %v are as they should be", len(u.specs), seen)
+	}
+	for text, spec := range map[string]environment.Spec{
+		`no package index "torch"`:    {Requirements: []string{"torch"}, Indexes: []string{"torch"}},
+		"is named twice":              {Requirements: []string{"torch"}, Indexes: []string{"own", "own"}},
+		"is no build of PyTorch":      {Requirements: []string{"torch"}, TorchBackend: "auto"},
+		"a Python with requirements":  {Image: "r.example/x:1", TorchBackend: "cpu"},
+		"a Python with  requirements": {Modules: []string{"cuda/12"}, Indexes: []string{"own"}},
+	} {
+		if _, _, err := w.Apply(t.Context(), nyc, "x", spec); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), strings.ReplaceAll(text, "  ", " ")) {
+			t.Errorf("%v, want %q", err, text)
+		}
+	}
+	closed := newWorld(t, fake, pretend(t))
+	if _, _, err := closed.Apply(t.Context(), nyc, "x", environment.Spec{Requirements: []string{"torch"}, TorchBackend: "cpu"}); !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "environments.hosts") {
+		t.Errorf("PyTorch's index cannot be reached: %v", err)
+	}
+}
+
 func TestSourceBuildsHaveTheirOwnCache(t *testing.T) {
 	w, u, _ := fakeWorld(t)
 	if e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}, AllowSource: true}); e.State != environment.Ready {
@@ -641,6 +704,8 @@ func TestWithUV(t *testing.T) {
 	})
 	index := httptest.NewServer(mux)
 	t.Cleanup(index.Close)
+	other := httptest.NewServer(mux)
+	t.Cleanup(other.Close)
 	worker := sandboxtest.Worker(t)
 	driver, err := local.New(local.Config{Dir: filepath.Join(t.TempDir(), "engine"), Worker: worker, Level: sandbox.Sandbox})
 	if err != nil {
@@ -648,10 +713,15 @@ func TestWithUV(t *testing.T) {
 	}
 	t.Cleanup(func() { driver.Close() })
 	w := newWorld(t, driver, func(c *environment.Config) {
+		c.Indexes = map[string]string{"other": other.URL + "/simple"}
 		c.Path, c.Index, c.Hosts = dirs, index.URL+"/simple", []string{strings.TrimPrefix(index.URL, "http://")}
 	})
 
-	e := w.built(t, "py", environment.Spec{Requirements: []string{"falaj-probe"}})
+	e := w.built(t, "other", environment.Spec{Requirements: []string{"falaj-probe"}, Indexes: []string{"other"}})
+	if e.State != environment.Ready || len(e.SBOM) != 1 || e.SBOM[0].Index != other.URL+"/simple" {
+		t.Fatalf("from another index: %+v", e)
+	}
+	e = w.built(t, "py", environment.Spec{Requirements: []string{"falaj-probe"}})
 	if e.State != environment.Ready || len(e.SBOM) != 1 || e.SBOM[0].Hashes[0] != "sha256:"+hex.EncodeToString(sum[:]) {
 		t.Fatalf("%+v", e)
 	}

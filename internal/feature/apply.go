@@ -84,6 +84,7 @@ func (s *Service) ApplyBundle(ctx context.Context, r ApplyRequest, spec BundleSp
 		return Bundle{}, "", err
 	}
 	b := Bundle{Header: Header{Name: r.Name}, BundleSpec: spec}
+	var made *computed
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		b.Selected, b.Used = nil, nil
 		asked, err := s.pick(ctx, tx, r.Project, spec.Features)
@@ -105,11 +106,18 @@ func (s *Service) ApplyBundle(ctx context.Context, r ApplyRequest, spec BundleSp
 				b.Used = append(b.Used, f)
 			}
 		}
-		_, err = compile(b, all)
+		made, err = compile(b, all)
 		return err
 	})
 	if err != nil {
 		return Bundle{}, "", asInvalid(err)
+	}
+	if err := made.unit(); err != nil { // stored ones stay as they are
+		planned := r
+		planned.DryRun = true
+		if _, change, planErr := s.apply(ctx, BundleKind, planned, bundleBody{b.BundleSpec, b.Selected, b.Used}); planErr != nil || change != project.Unchanged {
+			return Bundle{}, "", err
+		}
 	}
 	d, change, err := s.apply(ctx, BundleKind, r, bundleBody{b.BundleSpec, b.Selected, b.Used})
 	b.Header = d.Header

@@ -173,6 +173,21 @@ func compile(b Bundle, views []picked) (*computed, error) {
 	return c, nil
 }
 
+// unit refuses an expression that makes a number of a duration without a unit. Error:
+// fault.Invalid.
+func (c *computed) unit() error {
+	if c == nil {
+		return nil
+	}
+	for i, f := range c.fields {
+		if f.program.CountsNanoseconds() {
+			return bad(fmt.Sprintf("computed[%d].expression", i), "int() of a duration has no unit: it counts nanoseconds").
+				WithHint("Name the unit: d.getSeconds(), d.getMinutes(), d.getHours() or d.getMilliseconds(), each of the whole duration.")
+		}
+	}
+	return nil
+}
+
 // variablesOf are the features as expressions name them: weather__temp, and temp
 // where only one view has it. short and full have their names in the order of the
 // plan.

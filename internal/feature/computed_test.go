@@ -181,6 +181,9 @@ func TestComputedRefuses(t *testing.T) {
 		"spec.computed[0].expression: line 1, column 1: undeclared reference to 'x'": func(s *feature.BundleSpec) { s.Computed[0].Expression = "x" },
 		"It can name temp, weather__temp, humid, weather__humid, delay, note.":       func(s *feature.BundleSpec) { s.Computed[0].Expression = "late" },
 		"spec.computed[0].expression: its value is float64, not int64":               func(s *feature.BundleSpec) { s.Computed[0].Type = "int64" },
+		"spec.computed[0].expression: int() of a duration has no unit": func(s *feature.BundleSpec) {
+			s.Computed[0].Expression = "double(int(duration('90m')))"
+		},
 		"spec.computed[0].type":                                    func(s *feature.BundleSpec) { s.Computed[0].Type = "int33" },
 		"spec.request[0].type":                                     func(s *feature.BundleSpec) { s.Request[0].Type = "" },
 		`spec.request[0].name: "in" cannot be named`:               func(s *feature.BundleSpec) { s.Request[0].Name = "in" },

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -150,11 +151,18 @@ func (s *Server) appliers() map[string]applier {
 			return name, b.BudgetSpec, err
 		}},
 		"Dataset": {gate: "dataset.import", apply: decodedAt(func(ctx context.Context, p, name string, spec dataset.Spec, dry bool, revision int64) (applied, error) {
+			unchecked, err := s.Datasets.CheckTransform(ctx, project.Name(p), name, spec)
+			if err != nil {
+				return applied{}, err
+			}
 			d, change, err := s.Datasets.Apply(ctx, dataset.ApplyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry, IfRevision: revision})
 			if err != nil {
 				return applied{}, err
 			}
 			warnings, err := s.Datasets.Elsewhere(ctx, project.Name(p), spec)
+			if unchecked != "" {
+				warnings = append(warnings, unchecked)
+			}
 			return applied{Result: string(change), ID: string(d.ID), Warnings: warnings}, err
 		}), show: func(ctx context.Context, p, name string) (string, any, error) {
 			d, err := s.Datasets.One(ctx, project.Name(p), name)
@@ -220,6 +228,9 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	done := make([]applied, 0, len(docs))
 	for i, d := range docs {
 		a, err := s.applyOne(r, kinds[d.Kind], d, effects[i], dryRun)
+		if dryRun {
+			a, err = foreseen(done, d, a, err)
+		}
 		if err != nil {
 			err = fault.Wrap(err, "%s %s (line %d)", d.Kind, d.Name, d.Line)
 			if len(done) > 0 {
@@ -235,6 +246,29 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 		done = append(done, a)
 	}
 	answer(w, http.StatusOK, items[applied]{Items: done})
+}
+
+// foreseen is what a dry run says of a document: without the identifier of what it does
+// not make. One that needs what an earlier document of the request would create is checked
+// as far as that goes, and says so.
+func foreseen(done []applied, d manifest.Document, a applied, err error) (applied, error) {
+	if a.Result != string(project.Unchanged) {
+		a.ID = ""
+	}
+	if !fault.Is(err, fault.NotFound) {
+		return a, err
+	}
+	for _, earlier := range done {
+		in := earlier.Kind == "Project" && earlier.Name == a.Project
+		if earlier.Result == string(project.Created) && (in || (earlier.Project == "" || earlier.Project == a.Project) && d.Mentions(earlier.Name)) {
+			told, _ := fault.Brief(err)
+			return applied{
+				Kind: d.Kind, Name: d.Name, Project: a.Project, Result: string(project.Created),
+				Warnings: []string{fmt.Sprintf("not checked against %s %s, which does not exist before this file is applied (%s)", strings.ToLower(earlier.Kind), earlier.Name, told)},
+			}, nil
+		}
+	}
+	return a, err
 }
 
 // mayApply refuses, before the body is read, a caller whose token is bound to a project in
@@ -289,7 +323,7 @@ func (s *Server) applyOne(r *http.Request, k applier, d manifest.Document, do ef
 	}
 	if !k.installation { // installation-wide kinds: the service asks, knowing the object
 		if err := s.gate(r.Context(), k.gate, in); err != nil {
-			return applied{}, err
+			return applied{Project: in}, err
 		}
 	}
 	a, err := do(r.Context(), in, dryRun)

@@ -212,7 +212,7 @@ func (s *Server) query(ctx context.Context, in *struct {
 	Body struct {
 		SQL    string            `json:"sql" doc:"One SELECT in DuckDB's dialect; a table is a dataset of that name, or \"name@3\""`
 		Inputs map[string]string `json:"inputs,omitempty" doc:"Datasets by table name, when they differ"`
-		Limit  int               `json:"limit,omitempty" minimum:"0" maximum:"10000" doc:"Most rows; 0 is 100"`
+		Limit  int               `json:"limit,omitempty" minimum:"0" maximum:"10000" doc:"Most rows; 0 is 100. The answer says truncated where there are more"`
 	}
 },
 ) (*body[dataset.Table], error) {

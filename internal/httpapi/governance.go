@@ -273,10 +273,14 @@ func (s *Server) deleteSecret(ctx context.Context, in *secretPath) (*none, error
 
 func (s *Server) listTokens(ctx context.Context, in *struct {
 	Page
-	Project string `query:"project" maxLength:"63" doc:"Tokens bound to this project; empty: your own"`
+	Project string `query:"project" maxLength:"63" doc:"Tokens bound to this project; empty, without account: your own"`
+	Account string `query:"account" maxLength:"128" doc:"Tokens of this account only: user/NAME, service/NAME or an id. Without a project an administrator of the installation may ask"`
+	Ended   bool   `query:"ended" doc:"Also tokens that were revoked or have expired, such as those of attempts of jobs that have ended"`
 },
 ) (*body[items[account.Token]], error) {
-	return listed(s.Accounts.Tokens(ctx, account.Filter{Project: project.Name(in.Project), Own: in.Project == "", PageSize: in.Size, PageToken: in.Token}))
+	return listed(s.Accounts.Tokens(ctx, account.Filter{
+		Project: project.Name(in.Project), Own: in.Project == "" && in.Account == "", Account: in.Account, Ended: in.Ended, PageSize: in.Size, PageToken: in.Token,
+	}))
 }
 
 // tokenRequest makes a token and, when it names a service or a user, the account
@@ -288,6 +292,8 @@ type tokenRequest struct {
 	Role      string   `json:"role,omitempty" doc:"Role that the account gets in the project"`
 	Scopes    []string `json:"scopes,omitempty" maxItems:"64" doc:"Narrow the token to actions such as run.write or dataset.query:weather"`
 	ExpiresIn string   `json:"expires_in,omitempty" doc:"Lifetime, such as 2160h; default 90 days"`
+
+	Installation bool `json:"installation,omitempty" doc:"With name: a service account of the installation, which is in no project; the role is held there. Such as one that reads /metrics: role auditor, scopes [system.read]"`
 
 	AllProjects bool `json:"all_projects,omitempty" doc:"Of a person: bind the token to no project, so that it works wherever the person has a role"`
 }
@@ -313,10 +319,13 @@ func (s *Server) createToken(ctx context.Context, in *struct{ Body tokenRequest 
 	case r.User != "":
 		e.Token.For, e.Token.Label = "user/"+r.User, r.User
 	case r.Name != "":
-		if r.Project == "" {
-			return nil, fault.New(fault.Invalid, "a service account belongs to a project").WithHint("Name the project.")
+		if (r.Project == "") != r.Installation {
+			return nil, fault.New(fault.Invalid, "a service account belongs to a project or to the installation: name one").WithHint("Name the project, or set installation.")
 		}
 		e.Token.For = "service/" + r.Name
+	}
+	if r.Installation && r.Name == "" {
+		return nil, fault.New(fault.Invalid, "installation is for a service account, which name names")
 	}
 	if r.AllProjects {
 		if r.User == "" {
@@ -326,7 +335,7 @@ func (s *Server) createToken(ctx context.Context, in *struct{ Body tokenRequest 
 	}
 	if e.Token.For != "" {
 		e.Token.Create, e.Role = true, project.Role(r.Role)
-		if r.Role != "" && r.Project == "" {
+		if r.Role != "" && r.Project == "" && !r.Installation {
 			return nil, fault.New(fault.Invalid, "a role is held in a project").WithHint("Name the project, or leave the role out.")
 		}
 	}

@@ -3,6 +3,8 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"math"
+	"slices"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
@@ -21,7 +23,7 @@ func (s *Server) labelRoutes(p string) {
 type LabelBody struct {
 	ID     string `json:"id" maxLength:"256" doc:"The answer's id"`
 	Value  any    `json:"value,omitempty" doc:"What turned out to be true: a number, true or false, or a class as text"`
-	Values []any  `json:"values,omitempty" doc:"The same for each row of a request with several"`
+	Values []any  `json:"values,omitempty" doc:"The same for each row of a request with several; null of a row whose label is not known"`
 	At     string `json:"at,omitempty" doc:"When it became known, RFC 3339; empty: now"`
 }
 
@@ -38,9 +40,19 @@ func (b LabelBody) label(i int) (label.Label, error) {
 	case b.Value != nil:
 		values = []any{b.Value}
 	}
+	texts := slices.ContainsFunc(values, func(v any) bool { _, text := v.(string); return text })
 	for n, v := range values {
 		switch v := v.(type) {
+		case nil:
+			if texts {
+				l.Texts = append(l.Texts, "")
+			} else {
+				l.Values = append(l.Values, math.NaN())
+			}
 		case string:
+			if v == "" {
+				return l, fault.New(fault.Invalid, "labels[%d].values[%d]: the class is empty", i, n).WithHint("Send null for a row whose label is not known.")
+			}
 			l.Texts = append(l.Texts, v)
 		case json.Number:
 			x, err := v.Float64()

@@ -56,6 +56,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
+// Measures are the metrics of the edge, for their description.
+func Measures() []prometheus.Collector {
+	m := newMetrics(prometheus.NewRegistry())
+	return []prometheus.Collector{m.requests, m.seconds}
+}
+
 // of finds the series of an outcome.
 func (m *metrics) of(o outcome) series {
 	if s, ok := (*m.found.Load())[o]; ok {

@@ -24,7 +24,7 @@ func grows(pattern string) bool {
 	method, route, _ := strings.Cut(pattern, " ")
 	switch method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:
-		return !oip.Calls(route) && (!optuna.Ours(route) || optuna.Keeps(route)) && !slices.Contains(growthless, path.Base(route))
+		return !oip.Calls(route) && !oip.Scores(route) && (!optuna.Ours(route) || optuna.Keeps(route)) && !slices.Contains(growthless, path.Base(route))
 	}
 	return false
 }

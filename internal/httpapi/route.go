@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
+	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/jsondoc"
 )
 
@@ -180,7 +181,8 @@ func (s *Server) describe(op huma.Operation, m media, refusal string, problem *h
 	}
 	for part := range strings.SplitSeq(op.Path, "/") {
 		if name, ok := strings.CutPrefix(part, "{"); ok {
-			op.Parameters = append(op.Parameters, &huma.Param{Name: strings.Trim(name, "{}."), In: "path", Required: true, Schema: text})
+			name, _, _ = strings.Cut(name, "}")
+			op.Parameters = append(op.Parameters, &huma.Param{Name: strings.Trim(name, "."), In: "path", Required: true, Schema: text})
 		}
 	}
 	op.Parameters = append(op.Parameters, params...)
@@ -206,7 +208,8 @@ func (s *Server) inference(method, path, action, summary string, h http.HandlerF
 	if method == http.MethodPost {
 		m.takes = "application/json"
 	}
-	op := operation(method, path, policy.Action(action), summary)
+	op := operation(method, oip.Documented(path), policy.Action(action), summary)
+	op.DefaultStatus = http.StatusOK
 	s.describe(op, m, "application/json", &huma.Schema{Type: "object", Properties: map[string]*huma.Schema{"error": text}, Required: []string{"error"}})
 }
 
@@ -301,7 +304,7 @@ func (s *Server) refuse(ctx huma.Context, err error) {
 
 func operationID(method, path string) string {
 	path = strings.TrimPrefix(strings.TrimPrefix(path, "/api/v1/"), "/")
-	path = strings.NewReplacer("{", "", "}", "", "/", "-", ".", "-").Replace(path)
+	path = strings.NewReplacer("{", "", "}", "", "/", "-", ".", "-", ":", "-").Replace(path)
 	return strings.ToLower(method) + "-" + path
 }
 

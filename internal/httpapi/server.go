@@ -283,6 +283,9 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			s.fail(w, r, err)
 			return
 		}
+		if s.cfg.Version != "" {
+			w.Header().Set("Falaj-Version", s.cfg.Version) // for clients of another version, and for nobody else
+		}
 		if purpose := r.Header.Get(purposeHeader); purpose != "" {
 			r = r.WithContext(feature.WithPurpose(r.Context(), purpose))
 		}

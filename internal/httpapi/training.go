@@ -165,8 +165,9 @@ func (s *Server) planJob(ctx context.Context, in *struct {
 
 func (s *Server) oneJob(ctx context.Context, in *struct {
 	InJob
-	Wait string `query:"wait" doc:"Answer when the job has ended or after this time, such as 30s; at most 1m"`
-	View string `query:"view" enum:"basic,full" default:"basic" doc:"full adds the attempts and why"`
+	Wait  string `query:"wait" doc:"Answer when the job has ended or after this time, such as 30s; at most 1m"`
+	Phase string `query:"phase" maxLength:"4096" doc:"With wait and the basic view: answer as soon as the phase is another than this one, and say it. - is none yet"`
+	View  string `query:"view" enum:"basic,full" default:"basic" doc:"full adds the attempts and why"`
 },
 ) (*body[any], error) {
 	p, id := project.Name(in.Project), training.JobID(in.Job)
@@ -174,6 +175,13 @@ func (s *Server) oneJob(ctx context.Context, in *struct {
 		d, err := time.ParseDuration(in.Wait)
 		if err != nil || d < 0 {
 			return nil, fault.New(fault.Invalid, "wait: %q is not a duration such as 30s", in.Wait)
+		}
+		if in.Phase != "" && in.View != "full" {
+			j, phase, err := s.Training.PhaseAfter(ctx, p, id, in.Phase, min(d, maxWait))
+			return one[any](struct {
+				training.Job
+				Phase string `json:"phase"`
+			}{j, phase}, err)
 		}
 		if _, err := s.Training.Wait(ctx, p, id, min(d, maxWait)); err != nil {
 			return nil, err
@@ -391,11 +399,12 @@ func (s *Server) listEnvironments(ctx context.Context, in *struct {
 
 func (s *Server) oneEnvironment(ctx context.Context, in *struct {
 	InProject
-	Name string `path:"name" maxLength:"63" doc:"Environment"`
-	Wait string `query:"wait" doc:"Answer when it is built or cannot be, or after this time, such as 30s; at most 1m"`
+	Name  string `path:"name" maxLength:"63" doc:"Environment"`
+	Wait  string `query:"wait" doc:"Answer when it is built or cannot be, or after this time, such as 30s; at most 1m"`
+	Phase string `query:"phase" maxLength:"4096" doc:"With wait: answer as soon as the phase is another than this one, and say it. - is none yet"`
 },
-) (*tagged[environment.Environment], error) {
-	p := project.Name(in.Project)
+) (*tagged[phasedEnvironment], error) {
+	p, phase := project.Name(in.Project), ""
 	if in.Wait != "" {
 		d, err := time.ParseDuration(in.Wait)
 		if err != nil || d < 0 {
@@ -403,12 +412,23 @@ func (s *Server) oneEnvironment(ctx context.Context, in *struct {
 		}
 		waiting, cancel := context.WithTimeout(ctx, min(d, maxWait))
 		defer cancel()
-		if err := s.Environments.Await(waiting, p, in.Name); err != nil && waiting.Err() == nil && !fault.Is(err, fault.Invalid) {
+		if in.Phase != "" {
+			phase, err = s.Environments.PhaseAfter(waiting, p, in.Name, in.Phase)
+		} else {
+			err = s.Environments.Await(waiting, p, in.Name)
+		}
+		if err != nil && waiting.Err() == nil && !fault.Is(err, fault.Invalid) {
 			return nil, err
 		}
 	}
 	e, err := s.Environments.One(ctx, p, in.Name)
-	return revised(e, e.Revision, err)
+	return revised(phasedEnvironment{e, phase}, e.Revision, err)
+}
+
+// phasedEnvironment is an environment and, for who waits for it, its phase.
+type phasedEnvironment struct {
+	environment.Environment
+	Phase string `json:"phase,omitempty" doc:"What its build is at and why it waits, in words; in answers to requests with phase"`
 }
 
 func (s *Server) environmentLogs(w http.ResponseWriter, r *http.Request) {

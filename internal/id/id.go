@@ -6,6 +6,8 @@ package id
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"io"
 	"regexp"
 	"strings"
@@ -55,7 +57,21 @@ func Check(prefix, s string) error {
 	return nil
 }
 
-var nameRE = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?$`)
+// Made is when an identifier was made, to the millisecond; zero for what is none.
+func Made(s string) time.Time {
+	_, rest, _ := strings.Cut(s, "_")
+	u, err := ulid.ParseStrict(rest)
+	if err != nil {
+		return time.Time{}
+	}
+	return ulid.Time(u.Time()).UTC()
+}
+
+var (
+	nameRE      = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?$`)
+	mixedNameRE = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	notNameRE   = regexp.MustCompile(`[^a-z0-9_]+`)
+)
 
 // CheckName refuses a name that an object may not have: names are 1 to 63
 // characters of a-z, 0-9, '-' and '_', and begin and end with a letter or digit.
@@ -64,8 +80,86 @@ func CheckName(what, s string) error {
 	if nameRE.MatchString(s) {
 		return nil
 	}
+	hint := "Use 1 to 63 characters of a-z, 0-9, '-' and '_', beginning and ending with a letter or digit"
+	if like := Name(s); like != "" {
+		hint += ", such as " + like
+	}
+	return fault.New(fault.Invalid, "%s %q is not a name", what, clip(s)).WithHint("%s.", hint)
+}
+
+// CheckMixedName is CheckName for objects whose names come from elsewhere, such as models
+// and deployments: letters may be capitals, and dots may stand between other characters.
+// Names that differ only in case are different names. In paths, use FileName.
+func CheckMixedName(what, s string) error {
+	if mixedNameRE.MatchString(s) && !strings.Contains(s, "..") {
+		return nil
+	}
 	return fault.New(fault.Invalid, "%s %q is not a name", what, clip(s)).
-		WithHint("Use 1 to 63 characters of a-z, 0-9, '-' and '_', beginning and ending with a letter or digit.")
+		WithHint("Use 1 to 63 letters, digits, '-', '_' and single dots, beginning and ending with a letter or digit.")
+}
+
+// Name is the name nearest to a text that CheckName takes; empty when the text has no
+// ASCII letter or digit.
+func Name(text string) string {
+	name := strings.Trim(notNameRE.ReplaceAllString(strings.ToLower(text), "-"), "-_")
+	return strings.TrimRight(name[:min(len(name), 63)], "-_")
+}
+
+// Derived is the name of a thing that belongs to one with a mixed name: the name and the
+// suffix where CheckName takes that, else the name nearest to it with a digest, so that
+// what two names derive are two things.
+func Derived(name, suffix string) string {
+	if nameRE.MatchString(name + suffix) {
+		return name + suffix
+	}
+	digest := sha256.Sum256([]byte(name))
+	suffix = "-" + hex.EncodeToString(digest[:4]) + suffix
+	like := Name(name)
+	return strings.TrimRight(like[:min(len(like), 63-len(suffix))], "-_") + suffix
+}
+
+// FileName is a mixed name as the name of a file or directory: each capital is written as
+// '!' and the small letter, as Go's module cache does, because some disks do not tell
+// capitals from small letters. A name of CheckName is its own file name.
+func FileName(name string) string {
+	var b strings.Builder
+	for _, c := range []byte(name) {
+		if c >= 'A' && c <= 'Z' {
+			b.WriteByte('!')
+			c += 'a' - 'A'
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}
+
+// FromFileName is the name that FileName wrote; ok is false for any other text.
+func FromFileName(file string) (name string, ok bool) {
+	var b strings.Builder
+	for i := 0; i < len(file); i++ {
+		c := file[i]
+		if c == '!' {
+			if i++; i == len(file) || file[i] < 'a' || file[i] > 'z' {
+				return "", false
+			}
+			c = file[i] - ('a' - 'A')
+		}
+		b.WriteByte(c)
+	}
+	name = b.String()
+	return name, FileName(name) == file
+}
+
+var versionRE = regexp.MustCompile(`@[0-9]+$`)
+
+// CutVersion takes the version off a name such as "weather@3". Only a number after the last @
+// is one: the name of a registered model may have an @ of its own.
+func CutVersion(name string) (base string, versioned bool) {
+	at := versionRE.FindStringIndex(name)
+	if at == nil {
+		return name, false
+	}
+	return name[:at[0]], true
 }
 
 func clip(s string) string {

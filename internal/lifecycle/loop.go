@@ -41,8 +41,23 @@ type Loop struct {
 type Status struct {
 	Runs     int       // completed
 	Failures int       // in a row, up to now
+	Failed   int       // since the start
 	Err      error     // of the last run
 	Ended    time.Time // of the last run; zero before the first
+	Worked   time.Time // when one last ended without an error
+}
+
+// after is the status after another run.
+func (s Status) after(err error, at time.Time) Status {
+	s.Runs++
+	s.Err, s.Ended = err, at
+	if err != nil {
+		s.Failures++
+		s.Failed++
+		return s
+	}
+	s.Failures, s.Worked = 0, at
+	return s
 }
 
 // Start begins to run; ctx's values reach Run, its end does not.
@@ -54,6 +69,7 @@ func (l *Loop) Start(ctx context.Context) error {
 	}
 	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	l.done = make(chan struct{})
+	watched.add(l)
 	go l.loop(ctx, l.wakes(), l.done)
 	return nil
 }
@@ -109,6 +125,7 @@ func (l *Loop) wakes() chan struct{} {
 
 func (l *Loop) loop(ctx context.Context, wake <-chan struct{}, done chan<- struct{}) {
 	defer close(done)
+	defer watched.remove(l)
 	var b Backoff
 	for {
 		err := l.RunOnce(ctx)
@@ -160,13 +177,7 @@ func (l *Loop) RunOnce(ctx context.Context) error {
 	err := Recover(func() error { return l.Run(ctx) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.status.Runs++
-	l.status.Err, l.status.Ended = err, time.Now()
-	if err == nil {
-		l.status.Failures = 0
-	} else {
-		l.status.Failures++
-	}
+	l.status = l.status.after(err, time.Now())
 	return err
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/monitoring/classifier"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/sketch"
@@ -265,13 +266,13 @@ func (s *Service) begin(ctx context.Context, m Monitor, w Window, watched Watche
 	rows := s.windowRows(ctx, m, w, columns)
 	defer rows.Release()
 	if c.Dataset, err = s.Classifiers.Keep(ctx, KeptWindow{
-		Project: m.Project, Deployment: m.Deployment, Model: watched.Model, Version: w.Version, Dataset: m.Name + "-window", Rows: rows,
+		Project: m.Project, Deployment: m.Deployment, Model: watched.Model, Version: w.Version, Dataset: id.Derived(m.Name, "-window"), Rows: rows,
 		Window: windowWords(m, w),
 	}); err != nil {
 		return err
 	}
 	c.Job, err = s.Classifiers.Begin(ctx, ClassifierJob{
-		Project: m.Project, Name: m.Name + "-domain", Environment: c.Environment, Script: classifier.Script, Argument: argument,
+		Project: m.Project, Name: id.Derived(m.Name, "-domain"), Environment: c.Environment, Script: classifier.Script, Argument: argument,
 		Data: map[string]string{classifier.BaselineData: origin.Ref, classifier.WindowData: c.Dataset},
 	})
 	return err

@@ -205,8 +205,11 @@ func shown(spec PerformanceSpec, metrics []performance.Metric) []Metric {
 }
 
 // rowOf is a labelled row of a prediction, as its task takes it; ok is false of a row
-// that was erased.
+// that has no label or was erased.
 func rowOf(spec PerformanceSpec, watched Watched, p label.Pair, i int) (row labelledRow, ok bool) {
+	if !p.Labelled(i) {
+		return row, false
+	}
 	r := p.Record
 	row = labelledRow{At: r.At.UnixMicro(), Score: math.NaN(), Label: math.NaN(), P: math.NaN(), Task: taskOf(spec, string(r.Task))}
 	n := max(len(p.Labels), len(p.Texts))

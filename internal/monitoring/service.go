@@ -129,7 +129,7 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 	}
 	explicit := spec.Baseline == baselineTraining
 	spec = spec.WithDefaults(name)
-	if err := errors.Join(id.CheckName("monitor name", name), spec.Validate()); err != nil {
+	if err := errors.Join(id.CheckMixedName("monitor name", name), spec.Validate()); err != nil {
 		return Monitor{}, "", err
 	}
 	watched, err := s.Deployments.Watched(ctx, p, spec.Deployment)

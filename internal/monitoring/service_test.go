@@ -573,6 +573,9 @@ func TestMonitorOfADeployment(t *testing.T) {
 	if _, change, err := s.Apply(ctx, "nyc", "delay", monitoring.Spec{Lateness: "3h"}, true); err != nil || change != project.Updated {
 		t.Error(change, err)
 	}
+	if m, change, err := s.Apply(ctx, "nyc", "ResNet50.v2", monitoring.Spec{Deployment: "delay"}, true); err != nil || change != project.Created || m.Name != "ResNet50.v2" {
+		t.Errorf("a name with capitals and a dot: %+v %v %v", m, change, err)
+	}
 	if m, change, err := s.Apply(ctx, "nyc", "delay", monitoring.Spec{Lateness: "3h"}, false); err != nil || change != project.Updated || m.Automatic {
 		t.Error(change, err)
 	}

@@ -41,19 +41,22 @@ package registry
 
 import (
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/registry/scan"
 	"github.com/falaj-ml/falaj/internal/tracking"
 )
 
 // Limits.
 const (
-	MaxName          = 255
+	MaxName          = 256 // characters
 	MaxTagValue      = 100_000
 	MaxDescription   = 100_000
 	MaxAlias         = 255
@@ -149,6 +152,16 @@ type Version struct {
 // String is "delay@3".
 func (v Version) String() string { return v.Model + "@" + itoa(v.Number) }
 
+// SplitRef takes "delay@3" or "delay@champion" apart; given is false where no version is
+// named. A model's name may have an @ of its own, so the last one counts.
+func SplitRef(ref string) (name, version string, given bool) {
+	i := strings.LastIndexByte(ref, '@')
+	if i < 0 {
+		return ref, "", false
+	}
+	return ref[:i], ref[i+1:], true
+}
+
 // File is one file of a version.
 type File struct {
 	Path   string // relative, "model.onnx"
@@ -156,28 +169,52 @@ type File struct {
 	Digest string // "sha256:<hex>"
 }
 
-// nameRE is the grammar of model names: what MLflow's users write, and nothing
-// that means something in a path or a URI.
-var nameRE = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9 ._+-]{0,253}[A-Za-z0-9_+-])?$`)
-
-// CheckName refuses what a registered model may not be called.
+// CheckName refuses what a registered model may not be called: what MLflow refuses, and
+// beyond that control characters, which no database or terminal takes as they are, and names
+// that end like a version, which would say two things.
 func CheckName(name string) error {
-	if name == "" {
+	_, versioned := id.CutVersion(name)
+	switch {
+	case strings.TrimSpace(name) == "":
 		return fault.New(fault.Invalid, "Missing value for required parameter 'name'.")
-	}
-	if strings.ContainsAny(name, "/:") {
+	case strings.ContainsAny(name, "/:"):
 		return fault.New(fault.Invalid, "Invalid model name '%s'. Names cannot contain '/' or ':'.", clip(name))
+	case name == "." || strings.HasPrefix(name, ".."):
+		return fault.New(fault.Invalid, "Invalid value %s for parameter 'name' supplied: Names may be treated as files in certain cases, and must not resolve to other names when treated as such. This name would resolve to '%s'", strconv.QuoteToASCII(clip(name)), clip(name))
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return fault.New(fault.Invalid, "Invalid model name %s.", strconv.QuoteToASCII(clip(name))).WithHint("Use UTF-8 text without control characters.")
+	case versioned:
+		return fault.New(fault.Invalid, "Invalid model name '%s'. A name that ends in @ and a number reads as a version of another model.", clip(name)).
+			WithHint("End it with something else.")
 	}
-	if !nameRE.MatchString(name) || strings.Contains(name, "..") {
-		return fault.New(fault.Invalid, "Invalid model name '%s'.", clip(name)).
-			WithHint("Use 1 to 255 letters, digits, spaces and . _ + -, beginning with a letter or digit.")
+	return checkText("name", name, MaxName)
+}
+
+// idPrefix begins a model's identifier where an address has that instead of the name. No name
+// has a colon.
+const idPrefix = "id:"
+
+// Address is where MLflow's clients read the version's files. A name that a URL would read as
+// something else is not in it, but the model's identifier.
+func (v Version) Address() string {
+	model := v.Model
+	if strings.ContainsAny(model, `%?#;\`) {
+		model = idPrefix + string(v.ModelID)
 	}
-	return nil
+	return "mlflow-artifacts:/registry/" + model + "/" + itoa(v.Number)
+}
+
+// CheckAddress refuses what names no model in an address of files.
+func CheckAddress(model string) error {
+	if given, ok := strings.CutPrefix(model, idPrefix); ok {
+		return id.Check("mdl", given)
+	}
+	return CheckName(model)
 }
 
 var (
-	aliasRE         = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
-	reservedAliasRE = regexp.MustCompile(`^[vV][0-9]+$`)
+	aliasRE         = regexp.MustCompile(`^[\p{L}\p{N}_-]+$`)
+	reservedAliasRE = regexp.MustCompile(`^[vV]\p{Nd}+$`)
 )
 
 func checkAlias(alias string) error {
@@ -186,7 +223,7 @@ func checkAlias(alias string) error {
 		return fault.New(fault.Invalid, "Registered model alias name cannot be empty.")
 	case !aliasRE.MatchString(alias):
 		return fault.New(fault.Invalid, "Invalid alias name: '%s'. Names may only contain alphanumerics, underscores (_), and dashes (-).", clip(alias))
-	case len(alias) > MaxAlias:
+	case utf8.RuneCountInString(alias) > MaxAlias:
 		return fault.New(fault.Invalid, "'Registered model alias name' exceeds the maximum length of %d characters", MaxAlias)
 	case strings.EqualFold(alias, "latest"):
 		return fault.New(fault.Invalid, "'latest' alias name (case insensitive) is reserved.")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tink-crypto/tink-go/v2/tink"
 
@@ -488,8 +489,12 @@ func (s *Service) DeleteAlias(ctx context.Context, p project.Name, name, alias s
 }
 
 // Version gives one version. A version number is decimal digits; anything else
-// is an alias, "latest" the highest ready version.
+// is an alias, "latest" the highest ready version. The name may be what Address has.
 func (s *Service) Version(ctx context.Context, p project.Name, name, ref string) (Version, error) {
+	name, err := s.named(ctx, p, name)
+	if err != nil {
+		return Version{}, err
+	}
 	if err := s.allow(ctx, ActionRead, p, name); err != nil {
 		return Version{}, err
 	}
@@ -501,6 +506,49 @@ func (s *Service) Version(ctx context.Context, p project.Name, name, ref string)
 		return Version{}, err
 	}
 	return s.shown(ctx, v)
+}
+
+// named is the name of a model that may be given by its identifier.
+func (s *Service) named(ctx context.Context, p project.Name, name string) (string, error) {
+	given, ok := strings.CutPrefix(name, idPrefix)
+	if !ok {
+		return name, nil
+	}
+	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
+		return "", err
+	}
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		name, err = s.store.ModelName(ctx, tx, p, ModelID(given))
+		return err
+	})
+	return name, err
+}
+
+// ByAlias gives the version that an alias points at, also where the alias is a number.
+func (s *Service) ByAlias(ctx context.Context, p project.Name, name, alias string) (Version, error) {
+	if err := s.allow(ctx, ActionRead, p, name); err != nil {
+		return Version{}, err
+	}
+	if err := CheckName(name); err != nil {
+		return Version{}, err
+	}
+	ref := alias
+	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		m, err := s.store.Model(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		if n := m.aliased(alias); n != 0 {
+			ref = itoa(n)
+		} else if !strings.EqualFold(alias, "latest") {
+			return fault.New(fault.NotFound, "Registered model alias %s not found.", clip(alias))
+		}
+		return nil
+	})
+	if err != nil {
+		return Version{}, err
+	}
+	return s.Version(ctx, p, name, ref)
 }
 
 func (s *Service) resolve(ctx context.Context, p project.Name, name, ref string) (Version, error) {
@@ -812,7 +860,11 @@ func (s *Service) Transition(ctx context.Context, p project.Name, name string, n
 			}
 		}
 		v.Stage = stage
-		return nil
+		m, err := s.store.Model(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
+		return s.touch(ctx, tx, m, v.Updated)
 	})
 }
 
@@ -823,16 +875,19 @@ func (s *Service) DeleteVersion(ctx context.Context, p project.Name, name string
 		if v.State == Pending {
 			return v.stillPending()
 		}
+		m, err := s.store.Model(ctx, tx, p, name)
+		if err != nil {
+			return err
+		}
 		if slices.Contains(v.Aliases, champion) {
-			m, err := s.store.Model(ctx, tx, p, name)
-			if err != nil {
-				return err
-			}
 			if err := s.keepsChampion(ctx, tx, m); err != nil {
 				return err
 			}
 		}
 		if err := s.deleteVersion(ctx, tx, *v); err != nil {
+			return err
+		}
+		if err := s.touch(ctx, tx, m, v.Updated); err != nil {
 			return err
 		}
 		v.State = Deleted
@@ -1086,7 +1141,10 @@ func (s *Service) allow(ctx context.Context, action policy.Action, p project.Nam
 		return fault.New(fault.PermissionDenied, "no project is named").
 			WithHint("Use a token that is bound to one project.")
 	}
-	return s.authz.Allow(ctx, action, policy.Object{Project: string(p), Kind: "model", Name: clip(name)})
+	if utf8.RuneCountInString(name) > MaxName { // no model's
+		name = clip(name)
+	}
+	return s.authz.Allow(ctx, action, policy.Object{Project: string(p), Kind: "model", Name: name})
 }
 
 func (s *Service) audit(ctx context.Context, tx *store.Tx, action policy.Action, p project.Name, object string, detail map[string]any) error {

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -584,17 +585,118 @@ func itoa(n int) string {
 
 func TestNames(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	for _, name := range []string{"", "..", "a/b", "a:b", "../x", ".hidden", "a..b", "a\x00", "a\nb", "-x", " x", "x ", "x.", "%2e%2e", "ü", "a;b", "a'b", strings.Repeat("x", 256)} {
+	for _, name := range []string{"", " ", "\t", ".", "..", "..x", "a/b", "a:b", "../x", "id:x", "a\x00", "a\nb", "a\x1b[31m", "\xff", "delay@3", "a@b@12", strings.Repeat("x", 257), strings.Repeat("ü", 257)} {
 		wantKind(t, errOf(w.CreateModel(ctx, proj, name, "", nil)), fault.Invalid, "")
 		wantKind(t, errOf(w.Model(ctx, proj, name)), fault.Invalid, "")
 	}
-	for _, name := range []string{"delay", "Flight Delay v2", "sk-learn_reg.model", strings.Repeat("x", 255)} {
+	source := "runs:/" + string(w.logged(t, tracking.Origin{}, onnx).ID) + "/model"
+	// What MLflow's server takes is taken, found again, and has versions with files.
+	for _, name := range []string{
+		"delay", "Flight Delay v2", "sk-learn_reg.model", "نموذج التأخر", "Modèle de retard", "遅延モデル", "delay (v2)", "_candidate", "team@delay", "@", "a@", "R&D delay", "delay [test]",
+		".hidden", "a..b", "-x", " x", "x ", "x.", "%2e%2e", "100%", "a#b?c", `a\b`, "a;b", "it's", `"x"`, strings.Repeat("x", 256), strings.Repeat("ü", 256),
+	} {
 		if _, err := w.CreateModel(ctx, proj, name, "", nil); err != nil {
 			t.Error(name, err)
+			continue
+		}
+		v, err := w.CreateVersion(ctx, proj, name, registry.VersionSpec{Source: source})
+		if err != nil {
+			t.Error(name, err)
+			continue
+		}
+		found, _, err := w.SearchVersions(ctx, proj, registry.Search{Filter: "name = '" + strings.ReplaceAll(name, "'", "''") + "'", Max: 10})
+		if err != nil || len(found) != 1 || found[0].Model != name {
+			t.Errorf("%s: the search found %v %v", name, found, err)
+		}
+		if base, number, given := registry.SplitRef(v.String()); base != name || number != "1" || !given {
+			t.Errorf("%s became %q, %q of %s", name, base, number, v)
+		}
+		if err := w.SetAlias(ctx, proj, name, "gewählt_البطل-1", 1); err != nil {
+			t.Error(name, err)
+		}
+		// A copy by number, by alias and by the address of the files.
+		for _, source := range []string{"models:/" + name + "/1", "models:/" + name + "@gewählt_البطل-1", v.Address()} {
+			src, err := registry.ParseSource(source, "", "")
+			if err != nil {
+				t.Error(source, err)
+				continue
+			}
+			ref := src.Alias
+			if ref == "" {
+				ref = itoa(src.Version)
+			}
+			got, err := w.Version(ctx, proj, src.Model, ref)
+			if err != nil || got.String() != v.String() {
+				t.Errorf("%s is %s, %v, want %s", source, got, err, v)
+			}
+		}
+		if address := v.Address(); strings.ContainsAny(address, "%?#;\\") {
+			t.Errorf("%s has its files at %s", name, address)
 		}
 	}
 	wantKind(t, errOf(w.CreateModel(ctx, proj, "delay", "", nil)), fault.Conflict, "Registered Model (name=delay) already exists")
 	wantKind(t, errOf(w.CreateModel(ctx, proj, "p", "", []tracking.Pair{{Key: "mlflow.prompt.is_prompt", Value: "true"}})), fault.Unsupported, "prompts")
+}
+
+// TestVersionsMoveTheirModel: a model was last updated when a version of it was made, moved to
+// a stage, or deleted, as MLflow has it.
+func TestVersionsMoveTheirModel(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	v := w.registered(t)
+	updated := func(what string, want time.Time) {
+		t.Helper()
+		m, err := w.Model(ctx, proj, "delay")
+		if err != nil || !m.Updated.Equal(want) {
+			t.Errorf("%s: the model was updated at %s, its version at %s (%v)", what, m.Updated, want, err)
+		}
+	}
+	updated("created", v.Created)
+	v, err := w.Transition(ctx, proj, "delay", 1, registry.StageStaging, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	updated("moved", v.Updated)
+	if _, err := w.DescribeVersion(ctx, proj, "delay", 1, "this changes the version alone"); err != nil {
+		t.Fatal(err)
+	}
+	updated("described", v.Updated)
+	if err := w.DeleteVersion(ctx, proj, "delay", 1); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := w.Model(ctx, proj, "delay"); err != nil || !m.Updated.After(v.Updated) {
+		t.Errorf("deleted: the model was updated at %s, before at %s (%v)", m.Updated, v.Updated, err)
+	}
+}
+
+// TestVersionsInOrder: what is equal in what it is ordered by comes by name, then by number,
+// the highest first, as MLflow has it.
+func TestVersionsInOrder(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	source := "runs:/" + string(w.logged(t, tracking.Origin{}, onnx).ID) + "/model"
+	for _, name := range []string{"c", "a", "b", "a"} {
+		if _, err := w.CreateModel(ctx, proj, name, "", nil); err != nil && !fault.Is(err, fault.Conflict) {
+			t.Fatal(err)
+		}
+		if _, err := w.CreateVersion(ctx, proj, name, registry.VersionSpec{Source: source}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct{ by, want string }{
+		{"", "a@2 b@1 a@1 c@1"}, {"version_number ASC", "a@1 b@1 c@1 a@2"}, {"version_number DESC", "a@2 a@1 b@1 c@1"}, {"name DESC", "c@1 b@1 a@2 a@1"}, {"name ASC", "a@2 a@1 b@1 c@1"},
+	} {
+		in := registry.Search{Max: 10}
+		if tt.by != "" {
+			in.OrderBy = []string{tt.by}
+		}
+		found, _, err := w.SearchVersions(ctx, proj, in)
+		var names []string
+		for _, v := range found {
+			names = append(names, v.String())
+		}
+		if got := strings.Join(names, " "); err != nil || got != tt.want {
+			t.Errorf("by %q: %s (%v), want %s", tt.by, got, err, tt.want)
+		}
+	}
 }
 
 // TestInUse: what something runs is neither deleted nor renamed, and the files
@@ -633,7 +735,7 @@ func TestAliasesStagesTagsSearch(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	w.registered(t)
 	w.registered(t)
-	for _, alias := range []string{"", "latest", "LATEST", "v1", "V22", "a b", "a/b", "../x", strings.Repeat("x", 256)} {
+	for _, alias := range []string{"", "latest", "LATEST", "v1", "V22", "v٢", "a b", "a/b", "../x", "a@b", strings.Repeat("x", 256), strings.Repeat("ü", 256)} {
 		wantKind(t, w.SetAlias(ctx, proj, "delay", alias, 1), fault.Invalid, "")
 	}
 	wantKind(t, w.SetAlias(ctx, proj, "delay", "champion", 9), fault.NotFound, "Model Version (name=delay, version=9) not found")
@@ -642,6 +744,13 @@ func TestAliasesStagesTagsSearch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := w.SetAlias(ctx, proj, "delay", "1", 2); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := w.ByAlias(ctx, proj, "delay", "1"); err != nil || v.Number != 2 {
+		t.Errorf("the alias 1 is of %s, %v", v, err)
+	}
+	wantKind(t, errOf(w.ByAlias(ctx, proj, "delay", "2")), fault.NotFound, "Registered model alias 2 not found.")
 	v, err := w.Version(ctx, proj, "delay", "champion")
 	if err != nil || v.Number != 2 {
 		t.Fatalf("champion %v %v", v, err)

@@ -14,14 +14,14 @@ import (
 type Source struct {
 	Place   tracking.Place
 	Path    string // within the place; empty is all of it
-	Model   string // another registered model
+	Model   string // another registered model, by its name or as in the address of its files
 	Version int    // its version, or
 	Alias   string // its alias
 }
 
 var (
 	runsRE      = regexp.MustCompile(`^runs:/+([A-Za-z0-9_-]+)(?:/(.+))?$`)
-	modelsRE    = regexp.MustCompile(`^models:/+([^/@]+)(?:/([^/@]+)|@([^/@]+))?$`)
+	modelsRE    = regexp.MustCompile(`^models:/+(?:([^/]+)/([^/]+)|([^/]+)@([^/@]+)|([^/@]+))$`) // a name may have an @ of its own
 	artifactsRE = regexp.MustCompile(`^mlflow-artifacts:/([^/].*)$`)
 	pathRunRE   = regexp.MustCompile(`^[0-9]+/(run_[A-Za-z0-9]+|[0-9a-f]{32})/artifacts(?:/(.+))?$`)
 	pathModelRE = regexp.MustCompile(`^[0-9]+/models/(m_[A-Za-z0-9]+|m-[0-9a-f]{32})/artifacts(?:/(.+))?$`)
@@ -36,7 +36,8 @@ var (
 //	mlflow-artifacts:/registry/NAME/VERSION
 //
 // No host, query, fragment, percent-encoding, dot segment, file name, other
-// scheme, or relative path: each has been a way into a server. run and model are
+// scheme, or relative path: each has been a way into a server. Only the name of a
+// registered model may have any of these characters, which is looked up as it is. run and model are
 // what the request says beside it; where given they must agree. Error:
 // fault.Invalid.
 func ParseSource(source string, run tracking.RunID, model tracking.LoggedModelID) (Source, error) {
@@ -47,13 +48,12 @@ func ParseSource(source string, run tracking.RunID, model tracking.LoggedModelID
 	if source == "" {
 		return Source{}, fault.New(fault.Invalid, "Missing value for required parameter 'source'.")
 	}
-	if len(source) > MaxSource || strings.ContainsAny(source, "#?%\\\x00") {
+	m := modelsRE.FindStringSubmatch(source)
+	if len(source) > MaxSource || m == nil && strings.ContainsAny(source, "#?%\\\x00") {
 		return refuse("It is too long or has one of # ? % \\.")
 	}
 	var src Source
-	if m := runsRE.FindStringSubmatch(source); m != nil {
-		src.Place.Run, src.Path = tracking.RunID(m[1]), m[2]
-	} else if m := modelsRE.FindStringSubmatch(source); m != nil {
+	if m != nil {
 		switch {
 		case m[2] != "":
 			n, err := strconv.Atoi(m[2])
@@ -61,11 +61,13 @@ func ParseSource(source string, run tracking.RunID, model tracking.LoggedModelID
 				return refuse("A version is a number.")
 			}
 			src.Model, src.Version = m[1], n
-		case m[3] != "":
-			src.Model, src.Alias = m[1], m[3]
+		case m[4] != "":
+			src.Model, src.Alias = m[3], m[4]
 		default:
-			src.Place.Model = tracking.LoggedModelID(m[1])
+			src.Place.Model = tracking.LoggedModelID(m[5])
 		}
+	} else if m := runsRE.FindStringSubmatch(source); m != nil {
+		src.Place.Run, src.Path = tracking.RunID(m[1]), m[2]
 	} else if m := artifactsRE.FindStringSubmatch(source); m != nil {
 		if r := pathRunRE.FindStringSubmatch(m[1]); r != nil {
 			src.Place.Run, src.Path = tracking.RunID(r[1]), r[2]
@@ -85,7 +87,7 @@ func ParseSource(source string, run tracking.RunID, model tracking.LoggedModelID
 	}
 	switch {
 	case src.Model != "":
-		if err := CheckName(src.Model); err != nil {
+		if err := CheckAddress(src.Model); err != nil {
 			return refuse(err.Error())
 		}
 	case src.Place.Run != "":

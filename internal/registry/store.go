@@ -41,6 +41,8 @@ type Store interface {
 	PutModel(ctx context.Context, tx *store.Tx, m Model) error
 	// Model gives a model with tags and aliases.
 	Model(ctx context.Context, tx *store.Tx, p project.Name, name string) (Model, error)
+	// ModelName is what the model with an identifier is called now.
+	ModelName(ctx context.Context, tx *store.Tx, p project.Name, id ModelID) (string, error)
 	SearchModels(ctx context.Context, tx *store.Tx, p project.Name, q Query) ([]Model, error)
 	// DeleteModel removes the model, its tags and aliases; its versions stay as
 	// records.

@@ -117,6 +117,11 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 		if v.Number, err = s.number(ctx, tx, m, spec.imported); err != nil {
 			return err
 		}
+		if spec.imported == nil {
+			if err := s.touch(ctx, tx, m, v.Updated); err != nil {
+				return err
+			}
+		}
 		if err := s.store.PutVersion(ctx, tx, v); err != nil {
 			return err
 		}
@@ -146,6 +151,13 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 		return Version{}, fault.Wrap(err, "registering %s", v)
 	}
 	return s.reread(ctx, v)
+}
+
+// touch says that a model was last updated when a version of it was made, moved to another
+// stage, or deleted.
+func (s *Service) touch(ctx context.Context, tx *store.Tx, m Model, at time.Time) error {
+	m.Updated = at
+	return s.store.PutModel(ctx, tx, m)
 }
 
 func (s *Service) reread(ctx context.Context, v Version) (Version, error) {

@@ -20,6 +20,20 @@ func (s *State) Why(id ID) (Wait, bool) {
 	return s.why(w), true
 }
 
+// WaitCodes counts the works that wait by the code of the first reason, of so many at most.
+func (s *State) WaitCodes(most int) map[Code]int {
+	counts := map[Code]int{}
+	for _, w := range s.waiting {
+		if most--; most < 0 {
+			break
+		}
+		if wait := s.waits(w); len(wait.Reasons) > 0 {
+			counts[wait.Reasons[0].Code]++
+		}
+	}
+	return counts
+}
+
 func (s *State) why(w *waiter) Wait {
 	wait := s.waits(w)
 	if r, late := w.late(s.now); late {

@@ -356,25 +356,25 @@ func (s *Service) sleeping(r *Request) (Description, bool) {
 	return d, true
 }
 
-// sleepingInputs are those of a version that is asleep, for who may ask it. What
+// sleepingTakes is Takes of a version that is asleep. What
 // nothing is known of is loaded.
-func (s *Service) sleepingInputs(ctx context.Context, r *Request) ([]models.Spec, error) {
+func (s *Service) sleepingTakes(ctx context.Context, r *Request) (Takes, error) {
 	t := (*s.tables.Load())[key{r.Project, r.Name}]
 	if t == nil {
-		return nil, unknown(r.Name, r.Version)
+		return Takes{}, unknown(r.Name, r.Version)
 	}
 	if err := s.Authz.Allow(ctx, actionInfer, t.object(t.asked(r.Version))); err != nil {
-		return nil, err
+		return Takes{}, err
 	}
 	if x := t.sleeper(r.Version); x != nil {
-		return x.meta.Inputs, nil
+		return t.takes(x), nil
 	}
-	_, x, _, err := s.wake(ctx, r, 1, 0)
+	t, x, _, err := s.wake(ctx, r, 1, 0)
 	if err != nil {
-		return nil, err
+		return Takes{}, err
 	}
 	defer x.leave()
-	return x.meta.Inputs, nil
+	return t.takes(x), nil
 }
 
 // rousedFor enters the stable version of a deployment, for what is compared with it; one

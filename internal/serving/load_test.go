@@ -187,8 +187,8 @@ func TestReason(t *testing.T) {
 	}
 }
 
-// TestInputs: who may ask a model may know what it takes.
-func TestInputs(t *testing.T) {
+// TestTakes: who may ask a model may know what it takes.
+func TestTakes(t *testing.T) {
 	w := newWorld()
 	s, _ := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
 	if _, _, err := s.Apply(t.Context(), "nyc", "d", serving.Spec{Model: "delay", Version: "1"}, false); err != nil {
@@ -198,14 +198,14 @@ func TestInputs(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.denied["deployment.read"] = true
-	if in, err := s.Inputs(t.Context(), "nyc", "d", ""); err != nil || len(in) != 1 || in[0].Name != "X" {
+	if in, err := s.Takes(t.Context(), "nyc", "d", ""); err != nil || len(in.Inputs) != 1 || in.Inputs[0].Name != "X" || in.Columns != nil {
 		t.Errorf("%v %v", in, err)
 	}
-	if _, err := s.Inputs(t.Context(), "nyc", "nothing", ""); !fault.Is(err, fault.NotFound) {
+	if _, err := s.Takes(t.Context(), "nyc", "nothing", ""); !fault.Is(err, fault.NotFound) {
 		t.Error(err)
 	}
 	w.denied["deployment.infer"] = true
-	if _, err := s.Inputs(t.Context(), "nyc", "d", ""); !fault.Is(err, fault.PermissionDenied) {
+	if _, err := s.Takes(t.Context(), "nyc", "d", ""); !fault.Is(err, fault.PermissionDenied) {
 		t.Error(err)
 	}
 }

@@ -217,7 +217,7 @@ func TestScaleToZero(t *testing.T) {
 		if d, err := p.Metadata(ctx, "nyc", "d", "1"); err != nil || d.Platform != "numbered" {
 			t.Errorf("%+v, %v", d, err)
 		}
-		if in, err := p.Inputs(ctx, "nyc", "d", ""); err != nil || len(in) != 1 {
+		if in, err := p.Takes(ctx, "nyc", "d", ""); err != nil || len(in.Inputs) != 1 {
 			t.Errorf("%+v, %v", in, err)
 		}
 		if s, err := p.Statistics(ctx, "nyc", "d", ""); err != nil || len(s) != 1 || s[0].Success.Count%3 != 0 || s[0].Success.Count == 0 {

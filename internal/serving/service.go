@@ -584,12 +584,34 @@ func (s *Service) Metadata(ctx context.Context, project, name, version string) (
 	return d, nil
 }
 
-// Inputs are those of the model behind a deployment's name, for who may ask it.
-func (s *Service) Inputs(ctx context.Context, project, name, version string) ([]models.Spec, error) {
+// Takes is what requests of a deployment may bring.
+type Takes struct {
+	Inputs []models.Spec // of the model
+	// Columns may come in place of the model's input that features fill: their keys, and the
+	// values of the request. nil of a deployment without features.
+	Columns []string
+}
+
+// takes is what requests of a version may bring.
+func (t *table) takes(x *target) Takes {
+	out := Takes{Inputs: x.meta.Inputs}
+	if f := t.features; f != nil {
+		out.Columns = slices.Concat(f.keys, f.values)
+		for _, name := range f.requests {
+			if !slices.Contains(out.Columns, name) {
+				out.Columns = append(out.Columns, name)
+			}
+		}
+	}
+	return out
+}
+
+// Takes is what requests of a deployment may bring, for who may ask it.
+func (s *Service) Takes(ctx context.Context, project, name, version string) (Takes, error) {
 	r := &Request{Project: project, Name: name, Version: version}
-	_, x, _, err := s.pick(r)
+	t, x, _, err := s.pick(r)
 	if errors.Is(err, errAsleep) {
-		return s.sleepingInputs(ctx, r)
+		return s.sleepingTakes(ctx, r)
 	}
 	asked := object(project, name)
 	if x != nil {
@@ -597,12 +619,12 @@ func (s *Service) Inputs(ctx context.Context, project, name, version string) ([]
 		asked.Classification, asked.Residency = x.model.Classification, x.model.Residency
 	}
 	if err := s.Authz.Allow(ctx, actionInfer, asked); err != nil {
-		return nil, err
+		return Takes{}, err
 	}
 	if err != nil {
-		return nil, err
+		return Takes{}, err
 	}
-	return x.meta.Inputs, nil
+	return t.takes(x), nil
 }
 
 // Description is what a deployment's model says about itself.

@@ -448,3 +448,27 @@ func TestReplaceUnderLoad(t *testing.T) {
 	close(done)
 	wg.Wait()
 }
+
+// TestNamesWithCapitals: names that differ only in case are two deployments, with answers
+// of their own.
+func TestNamesWithCapitals(t *testing.T) {
+	w := newWorld()
+	w.models["ResNet50.v2/champion"] = serving.Model{Name: "ResNet50.v2", Version: 7, Digest: "sha256:r", File: runtimetest.FakeModel}
+	s, _ := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
+	for name, spec := range map[string]serving.Spec{"ResNet50.v2": {Model: "ResNet50.v2"}, "resnet50.v2": {Model: "delay"}} {
+		if d, _, err := s.Apply(t.Context(), "nyc", name, spec, false); err != nil || d.State != serving.Ready || d.Name != name {
+			t.Fatalf("deploying %s: %+v, %v", name, d, err)
+		}
+	}
+	for name, version := range map[string]int64{"ResNet50.v2": 7, "resnet50.v2": 1} {
+		if _, d, err := infer(t.Context(), s, "nyc", name, "", ask, nil); err != nil || d.Version != version {
+			t.Errorf("%s was answered by version %d, %v", name, d.Version, err)
+		}
+	}
+	if _, _, err := infer(t.Context(), s, "nyc", "RESNET50.V2", "", ask, nil); err == nil {
+		t.Error("a third writing of the name is answered")
+	}
+	if _, _, err := s.Apply(t.Context(), "nyc", "resnet50..v2", serving.Spec{Model: "delay"}, false); !fault.Is(err, fault.Invalid) {
+		t.Errorf("two dots: %v", err)
+	}
+}

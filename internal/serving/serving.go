@@ -191,7 +191,7 @@ func (d Deployment) Uses(version int64) bool {
 	return false
 }
 
-func validName(name string) error { return id.CheckName("deployment name", name) }
+func validName(name string) error { return id.CheckMixedName("deployment name", name) }
 
 // Model is a verified model version, as the registry hands it over.
 type Model struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,9 +45,11 @@ const (
 )
 
 // CheckPath refuses an artifact path that is not plainly a relative one: no
-// empty, "." or ".." part, no leading slash, back slash, drive letter, URI
-// characters '#' and '?', control characters, or any of these percent-encoded,
-// however often. The empty path is the root, which only listings take.
+// empty, "." or ".." part, no leading slash, back slash, or drive ("C:/x"), no '#', which
+// clients take for the end of a path, and no characters that control a terminal or the
+// direction of text. Percent-encoded, however often, it may not leave its directory; else a
+// '%' is a character as any other, as in "loss%step%23.png". The empty path is the root,
+// which only listings take.
 func CheckPath(p string) error {
 	refuse := func(why string) error {
 		return fault.New(fault.Invalid, "Invalid path. %q %s", clip(p), why).
@@ -58,16 +61,27 @@ func CheckPath(p string) error {
 	if !utf8.ValidString(p) {
 		return refuse("is not valid UTF-8")
 	}
-	for s := p; ; {
-		if why := badPath(s); why != "" {
-			return refuse(why)
-		}
-		decoded := DecodePercent(s)
-		if decoded == s {
-			return nil
-		}
-		s = decoded
+	if why := badPath(p); why != "" {
+		return refuse(why)
 	}
+	for s, decoded := p, DecodePercent(p); decoded != s; s, decoded = decoded, DecodePercent(decoded) {
+		if leaves(decoded) {
+			return refuse("leaves its directory when it is decoded")
+		}
+	}
+	return nil
+}
+
+// driveRE begins a path that is absolute on Windows. "k:5" is a name like any other.
+var driveRE = regexp.MustCompile(`^[A-Za-z]:[/\\]`)
+
+// leaves reports whether a decoded path leads out of the directory that it is joined with,
+// on a client of any kind.
+func leaves(p string) bool {
+	p = strings.ReplaceAll(p, `\`, "/")
+	return strings.HasPrefix(p, "/") || driveRE.MatchString(p) || slices.ContainsFunc(strings.Split(p, "/"), func(part string) bool {
+		return part == "." || part == ".."
+	})
 }
 
 // DecodePercent decodes each percent-encoded byte once and leaves a '%' that
@@ -94,11 +108,12 @@ func badPath(s string) string {
 	if s == "" {
 		return ""
 	}
-	if strings.ContainsAny(s, `\#?`) {
-		return `has one of \ # ?`
+	if strings.ContainsAny(s, `\#`) {
+		return `has one of \ #`
 	}
 	if strings.ContainsFunc(s, func(r rune) bool {
-		return unicode.IsControl(r) || r == utf8.RuneError || unicode.Is(unicode.Bidi_Control, r)
+		mark := r == '\u200e' || r == '\u200f' || r == '\u061c' // which right-to-left names have
+		return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) && !mark
 	}) {
 		return "has control characters"
 	}
@@ -106,8 +121,8 @@ func badPath(s string) string {
 	if len(parts) > MaxDepth {
 		return "is more than 32 directories deep"
 	}
-	if first := parts[0]; len(first) >= 2 && first[1] == ':' {
-		return "begins with a drive letter"
+	if driveRE.MatchString(s) {
+		return "begins with a drive"
 	}
 	for _, part := range parts {
 		switch {

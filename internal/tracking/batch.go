@@ -82,7 +82,8 @@ func (b Batch) validateItems() error {
 	return nil
 }
 
-// Log logs a batch into an active run. A parameter that was logged with another
+// Log logs a batch into an active run. A value that is too long is cut; its end and the audit
+// log say so. A parameter that was logged with another
 // value is fault.Invalid, and nothing of the batch is kept.
 func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) error {
 	known, err := s.run(ctx, p, run, ActionWrite)
@@ -93,6 +94,9 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 	if err != nil {
 		return err
 	}
+	var cutParams, cutTags []string
+	b.Params, cutParams = cutPairs(b.Params, MaxParamValue)
+	b.Tags, cutTags = cutPairs(b.Tags, MaxTagValue)
 	if err := b.validate(); err != nil {
 		return err
 	}
@@ -132,9 +136,9 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 				}
 			}
 		}
-		return s.audit(ctx, tx, p, "run "+string(run), map[string]any{
-			"act": "log", "metrics": len(b.Metrics), "params": len(params), "tags": len(tags),
-		})
+		detail := map[string]any{"act": "log", "metrics": len(b.Metrics), "params": len(params), "tags": len(tags)}
+		noteCut(detail, cutParams, cutTags)
+		return s.audit(ctx, tx, p, "run "+string(run), detail)
 	})
 }
 

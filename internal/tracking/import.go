@@ -514,7 +514,10 @@ func (i *importing) data(ctx context.Context, tx *store.Tx, r ImportedRun, o *Im
 			return err
 		}
 	}
-	if tags := i.pairs(o, "tag", r.Tags, "", maxModels); len(tags) > 0 { // one tag lists models, and is longer than others
+	lists := func(t Pair) bool { return t.Key == tagModels } // a list of models is longer than other tags
+	tags := i.pairs(o, "tag", slices.DeleteFunc(slices.Clone(r.Tags), lists), "", MaxTagValue)
+	tags = append(tags, i.pairs(o, "tag", slices.DeleteFunc(slices.Clone(r.Tags), func(t Pair) bool { return !lists(t) }), "", maxModels)...)
+	if len(tags) > 0 {
 		if err := i.s.store.PutTags(ctx, tx, r.Run, tags); err != nil {
 			return err
 		}
@@ -555,10 +558,14 @@ func (i *importing) data(ctx context.Context, tx *store.Tx, r ImportedRun, o *Im
 	return i.s.store.PutModelLinks(ctx, tx, r.ID, links)
 }
 
-// pairs are those that may be logged; the others are told of.
+// pairs are those that may be logged; what is cut or left out of them is told of.
 func (i *importing) pairs(o *ImportOutcome, what string, in []Pair, called string, limit int) []Pair {
 	out := make([]Pair, 0, len(in))
-	for _, p := range latestPairs(in) {
+	in, cut := cutPairs(latestPairs(in), limit)
+	for _, key := range cut {
+		o.lose(fmt.Errorf("%s %s: its value was cut to %d characters", what, clip(key), limit))
+	}
+	for _, p := range in {
 		if err := p.validate(what+" ", called, limit); err != nil {
 			o.lose(fmt.Errorf("%s %s: %w", what, clip(p.Key), err))
 			continue

@@ -2,6 +2,10 @@ package tracking
 
 import (
 	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -56,6 +60,9 @@ func (s *Service) CreateLoggedModel(ctx context.Context, p project.Name, spec Lo
 	if err := checkText("model_type", spec.Type, MaxLoggedModelName); err != nil {
 		return LoggedModel{}, err
 	}
+	var cutParams, cutTags []string
+	spec.Params, cutParams = cutPairs(spec.Params, MaxLoggedModelParam)
+	spec.Tags, cutTags = cutPairs(spec.Tags, MaxTagValue)
 	if err := checkModelPairs(spec.Params, spec.Tags); err != nil {
 		return LoggedModel{}, err
 	}
@@ -95,7 +102,9 @@ func (s *Service) CreateLoggedModel(ctx context.Context, p project.Name, spec Lo
 		if err := s.putModelPairs(ctx, tx, m.ID, m.Params, m.Tags); err != nil {
 			return err
 		}
-		return s.audit(ctx, tx, p, "logged model "+string(m.ID), map[string]any{"act": "create", "name": m.Name, "residency": m.Residency.String()})
+		detail := map[string]any{"act": "create", "name": m.Name, "residency": m.Residency.String()}
+		noteCut(detail, cutParams, cutTags)
+		return s.audit(ctx, tx, p, "logged model "+string(m.ID), detail)
 	})
 	return m, err
 }
@@ -127,7 +136,7 @@ func (s *Service) FinalizeLoggedModel(ctx context.Context, p project.Name, model
 	if status != ModelReady && status != ModelFailed {
 		return LoggedModel{}, fault.New(fault.Invalid, "Invalid model status: '%s'. Expected statuses are LOGGED_MODEL_READY and LOGGED_MODEL_UPLOAD_FAILED.", clip(string(status)))
 	}
-	return s.changeModel(ctx, p, model, "finalize", func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
+	return s.changeModel(ctx, p, model, "finalize", nil, func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
 		m.Status = status
 		if status == ModelReady {
 			return publish(ctx, tx, p, EventLoggedModelReady, LoggedModelEvent{Model: m.ID, Run: m.Run})
@@ -139,7 +148,7 @@ func (s *Service) FinalizeLoggedModel(ctx context.Context, p project.Name, model
 // DeleteLoggedModel marks a logged model deleted. One that is already is no error, as
 // in MLflow: clients repeat what they had no answer to.
 func (s *Service) DeleteLoggedModel(ctx context.Context, p project.Name, model LoggedModelID) error {
-	_, err := s.changeModel(ctx, p, model, "delete", func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
+	_, err := s.changeModel(ctx, p, model, "delete", nil, func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
 		m.Stage = Deleted
 		return publish(ctx, tx, p, EventLoggedModelDeleted, LoggedModelEvent{Model: m.ID, Run: m.Run})
 	})
@@ -158,17 +167,58 @@ func (s *Service) DeleteLoggedModel(ctx context.Context, p project.Name, model L
 
 // SetLoggedModelTags sets tags and gives the model with its data.
 func (s *Service) SetLoggedModelTags(ctx context.Context, p project.Name, model LoggedModelID, tags []Pair) (LoggedModel, error) {
+	tags, cut := cutPairs(tags, MaxTagValue)
 	if err := checkModelPairs(nil, tags); err != nil {
 		return LoggedModel{}, err
 	}
-	return s.changeModel(ctx, p, model, "tag", func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
+	return s.changeModel(ctx, p, model, "tag", cut, func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
 		return s.putModelPairs(ctx, tx, m.ID, nil, latestPairs(tags))
 	})
 }
 
+// tagVersions is where MLflow's clients look for the versions that a logged model became.
+const tagVersions = "mlflow.modelVersions"
+
+// NoteVersion adds a version of a registered model to those that a logged model became.
+func (s *Service) NoteVersion(ctx context.Context, p project.Name, model LoggedModelID, name string, number int) error {
+	_, err := s.changeModel(ctx, p, model, "note_version", nil, func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
+		known := []LoggedModel{*m}
+		if err := s.store.FillLoggedModels(ctx, tx, known); err != nil {
+			return err
+		}
+		type version struct {
+			Name    string `json:"name"`
+			Version int    `json:"version"`
+		}
+		var versions []version
+		for _, t := range known[0].Tags {
+			if t.Key == tagVersions {
+				_ = json.Unmarshal([]byte(t.Value), &versions) // a list that a client broke begins anew
+			}
+		}
+		if v := (version{name, number}); !slices.Contains(versions, v) {
+			versions = append(versions, v)
+		}
+		for ; ; versions = versions[1:] { // the oldest make room
+			parts := make([]string, len(versions))
+			for i, v := range versions {
+				text, err := json.Marshal(v.Name)
+				if err != nil {
+					return err
+				}
+				parts[i] = `{"name": ` + string(text) + `, "version": ` + itoa(v.Version) + "}" // as Python writes it
+			}
+			if list := "[" + strings.Join(parts, ", ") + "]"; utf8.RuneCountInString(list) <= MaxTagValue {
+				return s.store.PutLoggedModelTags(ctx, tx, m.ID, []Pair{{tagVersions, list}})
+			}
+		}
+	})
+	return err
+}
+
 // DeleteLoggedModelTag removes a tag.
 func (s *Service) DeleteLoggedModelTag(ctx context.Context, p project.Name, model LoggedModelID, key string) error {
-	_, err := s.changeModel(ctx, p, model, "untag", func(ctx context.Context, tx *store.Tx, _ *LoggedModel) error {
+	_, err := s.changeModel(ctx, p, model, "untag", nil, func(ctx context.Context, tx *store.Tx, _ *LoggedModel) error {
 		had, err := s.store.DeleteLoggedModelTag(ctx, tx, model, key)
 		if err == nil && !had {
 			err = fault.New(fault.NotFound, "No tag with key '%s' found for model with ID '%s'.", clip(key), model)
@@ -178,13 +228,25 @@ func (s *Service) DeleteLoggedModelTag(ctx context.Context, p project.Name, mode
 	return err
 }
 
-// LogLoggedModelParams adds params to a logged model.
+// LogLoggedModelParams adds params to a logged model. One that is there with another value is
+// fault.Invalid, and nothing is kept.
 func (s *Service) LogLoggedModelParams(ctx context.Context, p project.Name, model LoggedModelID, params []Pair) error {
+	params, cut := cutPairs(latestPairs(params), MaxLoggedModelParam)
 	if err := checkModelPairs(params, nil); err != nil {
 		return err
 	}
-	_, err := s.changeModel(ctx, p, model, "params", func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
-		return s.putModelPairs(ctx, tx, m.ID, latestPairs(params), nil)
+	_, err := s.changeModel(ctx, p, model, "params", cut, func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
+		known := []LoggedModel{*m}
+		if err := s.store.FillLoggedModels(ctx, tx, known); err != nil {
+			return err
+		}
+		for _, had := range known[0].Params {
+			if i := slices.IndexFunc(params, func(p Pair) bool { return p.Key == had.Key }); i >= 0 && params[i].Value != had.Value {
+				return fault.New(fault.Invalid, "Changing param values is not allowed. Param with key='%s' was already logged for model ID='%s'.", clip(had.Key), model).
+					WithHint("Log it under another key, or create another logged model.")
+			}
+		}
+		return s.putModelPairs(ctx, tx, m.ID, params, nil)
 	})
 	return err
 }
@@ -246,7 +308,8 @@ func (s *Service) SearchLoggedModels(ctx context.Context, p project.Name, in Sea
 	return out, next, s.noteRead(ctx, p, "logged models found by a search", worst)
 }
 
-func (s *Service) changeModel(ctx context.Context, p project.Name, model LoggedModelID, act string, change func(context.Context, *store.Tx, *LoggedModel) error) (LoggedModel, error) {
+// changeModel changes an active model; cut are the keys whose values were too long.
+func (s *Service) changeModel(ctx context.Context, p project.Name, model LoggedModelID, act string, cut []string, change func(context.Context, *store.Tx, *LoggedModel) error) (LoggedModel, error) {
 	if _, err := s.loggedModel(ctx, p, model, ActionWrite); err != nil {
 		return LoggedModel{}, err
 	}
@@ -268,7 +331,9 @@ func (s *Service) changeModel(ctx context.Context, p project.Name, model LoggedM
 			return err
 		}
 		m = rows[0]
-		return s.audit(ctx, tx, p, "logged model "+string(model), map[string]any{"act": act, "status": string(m.Status)})
+		detail := map[string]any{"act": act, "status": string(m.Status)}
+		noteCut(detail, cut)
+		return s.audit(ctx, tx, p, "logged model "+string(model), detail)
 	})
 	if err != nil {
 		return m, err

@@ -83,7 +83,7 @@ func (s *Service) CreateRun(ctx context.Context, p project.Name, spec RunSpec, o
 	if err := checkText("run_name", name, MaxRunName); err != nil {
 		return Run{}, err
 	}
-	tags = latestPairs(append(tags, Pair{tagRunName, name}))
+	tags, cut := cutPairs(latestPairs(append(tags, Pair{tagRunName, name})), MaxTagValue)
 	if err := checkPairs("tags", tags, MaxTagValue); err != nil {
 		return Run{}, err
 	}
@@ -127,7 +127,9 @@ func (s *Service) CreateRun(ctx context.Context, p project.Name, spec RunSpec, o
 		if err := s.store.PutTags(ctx, tx, r, tags); err != nil {
 			return err
 		}
-		if err := s.audit(ctx, tx, p, "run "+string(r.ID), map[string]any{"act": "create", "experiment": e.Name, "residency": r.Residency.String()}); err != nil {
+		detail := map[string]any{"act": "create", "experiment": e.Name, "residency": r.Residency.String()}
+		noteCut(detail, cut)
+		if err := s.audit(ctx, tx, p, "run "+string(r.ID), detail); err != nil {
 			return err
 		}
 		return publish(ctx, tx, p, EventRunCreated, r.event())

@@ -102,12 +102,13 @@ type Search struct {
 	Filter      string
 	OrderBy     []string
 	Datasets    []DatasetInput // logged models only: metrics on these data sets
+	OrderOn     []DatasetInput // logged models only: of each clause of OrderBy, on which data set; may be empty
 	Max         int            // results per page, at least 1
 	Page        string         // token of an earlier answer
 }
 
 func (s Search) query(g search.Grammar, limit int) (Query, error) {
-	q := Query{Experiments: s.Experiments, View: s.View, Datasets: s.Datasets}
+	q := Query{Experiments: s.Experiments, View: s.View, Datasets: s.Datasets, OrderOn: s.OrderOn}
 	if q.View == "" {
 		q.View = ViewActive
 	}
@@ -320,8 +321,8 @@ func (s *Service) DatasetSummaries(ctx context.Context, p project.Name, experime
 	if len(experiments) == 0 {
 		return nil, fault.New(fault.Invalid, "SearchDatasets request must specify at least one experiment_id.")
 	}
-	if len(experiments) > 20 {
-		return nil, fault.New(fault.Invalid, "SearchDatasets request cannot specify more than 20 experiment_ids. Received %d experiment_ids.", len(experiments))
+	if len(experiments) > MaxDatasetExperiments {
+		return nil, fault.New(fault.Invalid, "SearchDatasets request cannot specify more than %d experiment_ids. Received %d experiment_ids.", MaxDatasetExperiments, len(experiments))
 	}
 	var out []DatasetSummary
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -377,7 +378,7 @@ func (s *Service) nameFree(ctx context.Context, tx *store.Tx, p project.Name, na
 	case err != nil:
 		return err
 	case other.Stage == Deleted:
-		return fault.New(fault.Conflict, "Experiment '%s' already exists in deleted state.", clip(name)).
+		return fault.New(fault.Conflict, "Experiment(name=%s) already exists. It is in deleted state.", clip(name)).
 			WithHint("Restore it, choose another name, or remove it for ever with falaj run prune.")
 	}
 	return fault.New(fault.Conflict, "Experiment(name=%s) already exists.", clip(name))

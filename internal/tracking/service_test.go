@@ -2,6 +2,7 @@ package tracking_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -280,7 +282,6 @@ func TestBatchLimits(t *testing.T) {
 		{"tags", tracking.Batch{Tags: pairs(101)}, "at most 100 tags"},
 		{"all", tracking.Batch{Metrics: metrics(950), Params: pairs(51)}, "at most 1000 metrics, params, and tags"},
 		{"key", tracking.Batch{Params: []tracking.Pair{{long + "é", "v"}}}, "exceeds the maximum length of 250"},
-		{"value", tracking.Batch{Params: []tracking.Pair{{"k", strings.Repeat("x", 6001)}}}, "exceeds the maximum length of 6000"},
 		{"characters", tracking.Batch{Tags: []tracking.Pair{{"a;b", "v"}}}, "Names may only contain alphanumerics"},
 		{"traversal", tracking.Batch{Params: []tracking.Pair{{"../x", "v"}}}, "must not resolve to other names"},
 		{"absolute", tracking.Batch{Metrics: []tracking.Metric{{Key: "/x"}}}, "must not resolve to other names"},
@@ -297,8 +298,144 @@ func TestBatchLimits(t *testing.T) {
 	}
 }
 
-// TestLatestMetric compares the stored latest value with a model over random
-// batches.
+// TestLongValues: what is longer than MLflow keeps is cut as its server does, the end says so,
+// what came along is kept, and the audit log names the keys.
+func TestLongValues(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	text := func(n int) string { return strings.Repeat("aé字", n/3) + strings.Repeat("z", n%3) }
+	cut := func(n, limit int) string {
+		end := fmt.Sprintf("…[cut from %d]", n)
+		return string([]rune(text(n))[:limit-utf8.RuneCountInString(end)]) + end
+	}
+	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{Tags: []tracking.Pair{{"argv", text(8001)}}}, tracking.RunOptions{}))(t)
+	long := tracking.Batch{
+		Params: []tracking.Pair{{"whole", text(6000)}, {"long", text(6001)}, {"longer", text(700_000)}, {"lr", "0.1"}},
+		Tags:   []tracking.Pair{{"whole", text(8000)}, {"long", text(9000)}},
+	}
+	for range 2 { // the same once more is no change
+		if err := w.Log(ctx, proj, r.ID, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := must(w.Run(ctx, proj, r.ID))(t)
+	params := []tracking.Pair{{"long", cut(6001, 6000)}, {"longer", cut(700_000, 6000)}, {"lr", "0.1"}, {"whole", text(6000)}}
+	if diff := cmp.Diff(params, got.Params); diff != "" {
+		t.Error(diff)
+	}
+	for _, tag := range got.Tags {
+		want := map[string]string{"argv": cut(8001, 8000), "whole": text(8000), "long": cut(9000, 8000), "mlflow.runName": r.Name}[tag.Key]
+		if tag.Value != want {
+			t.Errorf("tag %s has %d characters", tag.Key, utf8.RuneCountInString(tag.Value))
+		}
+	}
+	m := must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Params: long.Params[1:2], Tags: long.Tags[1:]}))(t).ID
+	if err := w.LogLoggedModelParams(ctx, proj, m, long.Params[1:3]); err != nil {
+		t.Fatal(err)
+	}
+	model := must(w.SetLoggedModelTags(ctx, proj, m, []tracking.Pair{{"argv", text(8001)}}))(t)
+	if !slices.Equal(model.Params, params[:2]) || !slices.Equal(model.Tags, []tracking.Pair{{"argv", cut(8001, 8000)}, {"long", cut(9000, 8000)}}) {
+		t.Errorf("the logged model has %d params and %d tags, not as cut", len(model.Params), len(model.Tags))
+	}
+	var noted []string
+	for _, row := range auditRows(t, w) {
+		var entry struct{ Detail struct{ Cut []string } }
+		if err := json.Unmarshal([]byte(row), &entry); err != nil {
+			t.Fatal(err)
+		}
+		noted = append(noted, entry.Detail.Cut...)
+	}
+	if want := []string{"argv", "long", "longer", "long", "long", "longer", "long", "long", "long", "long", "longer", "argv"}; !slices.Equal(noted, want) {
+		t.Errorf("the audit log says that %v were cut, want %v", noted, want)
+	}
+}
+
+// TestInputsInOrder: data sets and models come in the order in which they were logged, one by
+// one or at once; one that is logged again keeps its place.
+func TestInputsInOrder(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	var models []tracking.LoggedModelID
+	for range 4 {
+		models = append(models, must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{}))(t).ID)
+	}
+	slices.Reverse(models)
+	var datasets []tracking.DatasetInput
+	for _, name := range []string{"train", "holdout", "again", "zeta", "extra"} {
+		datasets = append(datasets, tracking.DatasetInput{Name: name, Digest: "d", SourceType: "local", Source: "x"})
+	}
+	single := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t).ID
+	for i := range datasets {
+		if err := w.LogInputs(ctx, proj, single, datasets[i:i+1], nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range models {
+		if err := w.LogInputs(ctx, proj, single, datasets[:2], []tracking.LoggedModelID{m}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	batch := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t).ID
+	if err := w.LogInputs(ctx, proj, batch, datasets, models); err != nil {
+		t.Fatal(err)
+	}
+	found, _, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range append(found, must(w.Run(ctx, proj, single))(t), must(w.Run(ctx, proj, batch))(t)) {
+		var names []string
+		for _, in := range r.Inputs {
+			names = append(names, in.Name)
+		}
+		var linked []tracking.LoggedModelID
+		for _, l := range r.Models {
+			linked = append(linked, l.Model)
+		}
+		if !slices.Equal(names, []string{"train", "holdout", "again", "zeta", "extra"}) || !slices.Equal(linked, models) {
+			t.Errorf("run %s has data sets %v and models %v, logged were %v", r.ID, names, linked, models)
+		}
+	}
+}
+
+// TestOrderOnDataset: each clause orders by the newest value on its own data set.
+func TestOrderOnDataset(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	for name, on := range map[string][3]float64{"a": {1, 9, 3}, "b": {2, 8, 2}, "c": {3, 8, 1}} {
+		m := must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: name}))(t).ID
+		err := w.Log(ctx, proj, r.ID, tracking.Batch{Metrics: []tracking.Metric{
+			{Key: "acc", Value: on[0], At: 1, Model: m, DatasetName: "train", DatasetDigest: "1"},
+			{Key: "acc", Value: on[1], At: 2, Model: m, DatasetName: "test", DatasetDigest: "1"},
+			{Key: "acc", Value: 50 - on[2], At: 3, Step: 7, Model: m, DatasetName: "test", DatasetDigest: "2"}, // older, with a larger step
+			{Key: "acc", Value: on[2], At: 4, Step: 1, Model: m, DatasetName: "test", DatasetDigest: "2"},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		by   []string
+		on   []tracking.DatasetInput
+		want string
+	}{
+		{[]string{"metrics.acc"}, nil, "cba"},
+		{[]string{"metrics.acc"}, []tracking.DatasetInput{{Name: "train"}}, "abc"},
+		{[]string{"metrics.acc DESC"}, []tracking.DatasetInput{{Name: "train"}}, "cba"},
+		{[]string{"metrics.acc"}, []tracking.DatasetInput{{Name: "test"}}, "cba"},
+		{[]string{"metrics.acc DESC", "metrics.acc"}, []tracking.DatasetInput{{Name: "test", Digest: "1"}, {Name: "test", Digest: "2"}}, "acb"},
+		{[]string{"metrics.acc DESC", "metrics.acc DESC"}, []tracking.DatasetInput{{Name: "test", Digest: "1"}, {Name: "test", Digest: "2"}}, "abc"},
+		{[]string{"metrics.acc", "name DESC"}, []tracking.DatasetInput{{Name: "none"}}, "cba"},
+	} {
+		found, _, err := w.SearchLoggedModels(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 10, OrderBy: tt.by, OrderOn: tt.on})
+		got := ""
+		for _, m := range found {
+			got += m.Name
+		}
+		if err != nil || got != tt.want {
+			t.Errorf("%v on %v: %s (%v), want %s", tt.by, tt.on, got, err, tt.want)
+		}
+	}
+}
+
 // TestWriters: what several write into one run at the same time is all there, but for a
 // param that each gives another value: one has it, and the others' batches are refused whole.
 func TestWriters(t *testing.T) {
@@ -348,6 +485,8 @@ func TestWriters(t *testing.T) {
 	}
 }
 
+// TestLatestMetric compares the stored latest value with a model over random
+// batches.
 func TestLatestMetric(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	rapid.Check(t, func(rt *rapid.T) {
@@ -423,6 +562,12 @@ func TestSearchRuns(t *testing.T) {
 		}
 	}
 	none := must(w.CreateRun(ctx, proj, tracking.RunSpec{Name: "f", Start: 1}, tracking.RunOptions{}))(t)
+	many := strings.Repeat("'0123456789abcdef0123456789abcdef',", 10_000)
+	if b, _, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Filter: "run_name = 'b'", Max: 1}); err != nil || len(b) != 1 {
+		t.Fatal(b, err)
+	} else if end := tracking.Millis(2000); errOf(w.UpdateRun(ctx, proj, b[0].ID, tracking.RunUpdate{End: &end})) != nil {
+		t.Fatal("the end of b")
+	}
 	if err := w.DeleteRun(ctx, proj, must(w.CreateRun(ctx, proj, tracking.RunSpec{Name: "gone"}, tracking.RunOptions{}))(t).ID); err != nil {
 		t.Fatal(err)
 	}
@@ -432,6 +577,11 @@ func TestSearchRuns(t *testing.T) {
 	}{
 		{"", "", "edcbaf"},
 		{"", "start_time ASC", "fabcde"},
+		{"", "end_time", "bedcaf"},
+		{"", "end_time DESC", "bedcaf"},
+		{"end_time < 1e15", "", "b"},
+		{"end_time != 5", "", "b"},
+		{"end_time = 0", "", ""},
 		{"", "metrics.`val auc` DESC", "dbaecf"},
 		{"", "metrics.\"val auc\"", "eabdcf"},
 		{"", "params.model ASC, ", "!Could not be parsed"},
@@ -450,6 +600,8 @@ func TestSearchRuns(t *testing.T) {
 		{"start_time >= 1003", "", "ed"},
 		{"run_id IN ('" + string(none.ID) + "', 'x')", "", "f"},
 		{"run_id NOT IN ('" + string(none.ID) + "')", "", "edcba"},
+		{"run_id IN (" + many + "'" + string(none.ID) + "')", "", "f"},
+		{"run_id NOT IN (" + many + "'" + string(none.ID) + "')", "", "edcba"},
 		{"dataset.name = 'weather' AND datasets.context = 'training'", "", "a"},
 		{"attribute.artifact_uri LIKE '%" + string(none.ID) + "%'", "", "f"},
 		{"tags.`mlflow.runName` = 'd'", "", "d"},
@@ -465,7 +617,7 @@ func TestSearchRuns(t *testing.T) {
 		{"", "metrics.a,metrics.a", "!Invalid ordering key"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.filter+"|"+tt.order, func(t *testing.T) {
+		t.Run(tt.filter[:min(len(tt.filter), 80)]+"|"+tt.order, func(t *testing.T) {
 			in := tracking.Search{Experiments: []tracking.ExperimentID{0}, Filter: tt.filter, Max: 100}
 			if tt.order != "" {
 				in.OrderBy = []string{tt.order}
@@ -542,7 +694,16 @@ func TestLoggedModels(t *testing.T) {
 	if len(got.Metrics) != 1 || len(got.Params) != 1 || len(got.Tags) != 1 || got.Status != tracking.ModelReady {
 		t.Fatalf("logged model %+v", got)
 	}
-	for filter, want := range map[string]int{"metrics.auc > 0.7": 1, "metrics.auc > 0.9": 0, "name = 'delay' AND params.depth = '3'": 1, "creation_time > 0": 1, "source_run_id = '" + string(r.ID) + "'": 1} {
+	// What is there is there once more without an error; another value is refused, with all of the request.
+	if err := w.LogLoggedModelParams(ctx, proj, m.ID, []tracking.Pair{{"depth", "3"}, {"eta", "0.1"}}); err != nil {
+		t.Fatal(err)
+	}
+	err = w.LogLoggedModelParams(ctx, proj, m.ID, []tracking.Pair{{"new", "1"}, {"depth", "4"}})
+	wantKind(t, err, fault.Invalid, "Changing param values is not allowed. Param with key='depth' was already logged")
+	if p := must(w.LoggedModel(ctx, proj, m.ID))(t).Params; !slices.Equal(p, []tracking.Pair{{"depth", "3"}, {"eta", "0.1"}}) {
+		t.Errorf("params %v", p)
+	}
+	for filter, want := range map[string]int{"tags.t IN ('1', '2')": 1, "tags.t NOT IN ('1')": 0, "params.depth IN ('3',) AND params.eta NOT IN ('1')": 1, "metrics.auc > 0.7": 1, "metrics.auc > 0.9": 0, "name = 'delay' AND params.depth = '3'": 1, "creation_time > 0": 1, "source_run_id = '" + string(r.ID) + "'": 1} {
 		found, _, err := w.SearchLoggedModels(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Filter: filter, Max: 5, OrderBy: []string{"metrics.auc DESC", "creation_timestamp"}, Datasets: []tracking.DatasetInput{{Name: "may"}}})
 		if err != nil || len(found) != want {
 			t.Errorf("%s: %d (%v), want %d", filter, len(found), err, want)
@@ -666,9 +827,35 @@ func TestBrokenUploadLeavesNothing(t *testing.T) {
 
 // badPaths is the attack list on artifact paths.
 var badPaths = []string{
-	"../x", "a/../../x", "a/..", "..", ".", "./a", "a/./b", "a//b", "/etc/passwd", "//x", "a/", `..\x`, `a\b`, "C:/x", "c:x",
-	"%2e%2e/x", "%2e%2e%2fx", "%252e%252e%252fx", "%25252e%25252e/x", "a/%2e%2e/b", "..%2fx", "%2fetc/passwd", "%5c..", "%2e%2e/x/100%", "%252e%252e/%zz", "a%00b",
-	"a#b", "a?b", "a%23/../b", "a\x00b", "a\nb", "a\x7fb", "a\u202eb", "\xff", strings.Repeat("a/", 40) + "b", strings.Repeat("x", 256), strings.Repeat("x/", 600),
+	"../x", "a/../../x", "a/..", "..", ".", "./a", "a/./b", "a//b", "/etc/passwd", "//x", "a/", `..\x`, `a\b`, "C:/x", `C:\x`, "c:/", "%43:/x", "C%3a%5cx",
+	"%2e%2e/x", "%2e%2e%2fx", "%252e%252e%252fx", "%25252e%25252e/x", "a/%2e%2e/b", "..%2fx", "%2fetc/passwd", "%5c..", "a%5c..%5cb", "%2e%2e/x/100%", "%252e%252e/%zz",
+	"a#b", "a%23/../b", "a\x00b", "a\nb", "a\x7fb", "a\u202eb", "\xff", strings.Repeat("a/", 40) + "b", strings.Repeat("x", 256), strings.Repeat("x/", 600),
+}
+
+// TestPlainPaths: names that MLflow's server takes are kept as they are. The images are as
+// clients of 2.10 to 3.10 name them, KEY%step%N%timestamp%MS%UUID; a part of such a name may
+// look like an encoded character.
+func TestPlainPaths(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	place := tracking.Place{Run: r.ID}
+	paths := []string{
+		"t:10.txt", "k:5/fold.txt", "folds/k:5.txt", "c:x", "ab:cd", ":", "what?.txt", "100%", "a%20b", "a%00b", "a%2", "عرض\u200f.png", "a&b=c+d;e@f!", "~", "a b/c  d", "...", "..a",
+		"images/loss%step%23%timestamp%1753000000000%c9e1f5a0-1.png", "images/loss%step%0%timestamp%1753000000000%5c9e1f5a-1.png",
+		"images/loss%step%1%timestamp%1753000000000%2f9e1f5a-1.png", "images/loss%step%2%timestamp%1753000000000%009e1f5a-1.png", "images/loss%step%3%timestamp%1753000000000%2e9e1f5a-1.png",
+	}
+	for _, p := range paths {
+		must(w.PutArtifact(ctx, proj, place, p, strings.NewReader(p)))(t)
+	}
+	files := must(w.Files(ctx, proj, place, ""))(t)
+	if len(files) != len(paths) {
+		t.Errorf("%d files of %d", len(files), len(paths))
+	}
+	for _, f := range files {
+		if !slices.Contains(paths, f.Path) {
+			t.Errorf("nothing was stored as %q", f.Path)
+		}
+	}
 }
 
 func TestPathAttacks(t *testing.T) {

@@ -18,8 +18,11 @@ type Query struct {
 	// Datasets narrows metrics of logged models to those measured on one of
 	// these (digest "" is any).
 	Datasets []DatasetInput
-	Limit    int // at most this many
-	Offset   int
+	// OrderOn are the data sets of Order's clauses: a metric of logged models is ordered by
+	// its value on that one; the zero value is any.
+	OrderOn []DatasetInput
+	Limit   int // at most this many
+	Offset  int
 }
 
 // Store is what tracking needs of a database. Methods run in the caller's

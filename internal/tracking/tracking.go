@@ -32,6 +32,7 @@ import (
 	"math"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,6 +69,8 @@ const (
 	MaxLoggedModelParam = 6000
 	MaxSearchResults    = 50_000
 	MaxHistory          = 25_000
+
+	MaxDatasetExperiments = 20 // whose data sets are searched at once
 )
 
 // RunID names a run: "run_01J…", or, of one that came from another MLflow server,
@@ -361,6 +364,35 @@ func checkMillis(what string, at Millis) error {
 		return fault.New(fault.Invalid, "Invalid value %d for parameter '%s' supplied: it must be a nonnegative number of milliseconds before the year 10000.", at, what)
 	}
 	return nil
+}
+
+// cutPairs cuts values that are longer than limit, as MLflow's server does: a program that logs
+// its whole configuration goes on. The end of what was cut says so. Keys are those that were.
+func cutPairs(pairs []Pair, limit int) (_ []Pair, keys []string) {
+	for i, p := range pairs {
+		if len(p.Value) <= limit {
+			continue
+		}
+		n := utf8.RuneCountInString(p.Value)
+		if n <= limit {
+			continue
+		}
+		if keys == nil {
+			pairs = slices.Clone(pairs) // the caller's stay
+		}
+		end := "…[cut from " + itoa(n) + "]"
+		runes := []rune(p.Value)[:limit-utf8.RuneCountInString(end)]
+		pairs[i].Value = string(runes) + end
+		keys = append(keys, p.Key)
+	}
+	return pairs, keys
+}
+
+// noteCut adds the keys of what was cut to the detail of an audit entry.
+func noteCut(detail map[string]any, keys ...[]string) {
+	if cut := slices.Concat(keys...); len(cut) > 0 {
+		detail["cut"] = cut
+	}
 }
 
 func checkPairs(what string, pairs []Pair, limit int) error {

@@ -127,6 +127,7 @@ type end struct {
 	evidence     []string
 	lines        []diagnosis.Line
 	blamed       []string
+	at           time.Time // zero is now
 }
 
 // judge says how an attempt ended. saved is true when it left a checkpoint that

@@ -146,6 +146,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		s.log.WarnContext(ctx, "checkpoints of an ended attempt are not kept yet", slog.String("job", string(j.ID)), slog.Any("error", err))
 	}
 
+	e.at = w.EndedAt
 	m, ran := s.measured(ctx, j, a, w, members, e.class)
 
 	// 4. Record it; a job that runs again gets its next attempt in the same
@@ -187,7 +188,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		case e.class == Done:
 			return s.endJob(ctx, tx, &j, Succeeded, e)
 		case j.Stop != "":
-			return s.endJob(ctx, tx, &j, Cancelled, end{class: Unwanted, reason: j.Stop})
+			return s.endJob(ctx, tx, &j, Cancelled, end{class: Unwanted, reason: j.Stop, at: e.at})
 		case !again:
 			return s.endJob(ctx, tx, &j, Failed, e)
 		}

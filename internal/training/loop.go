@@ -13,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
@@ -66,6 +67,9 @@ func (s *Service) loop(ctx context.Context) {
 		case <-timer.C:
 		}
 		err := s.RunOnce(ctx)
+		if ctx.Err() == nil {
+			lifecycle.Note("queued jobs", err)
+		}
 		if err == nil || ctx.Err() != nil {
 			told = ""
 			continue

@@ -107,6 +107,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	}
 	ctx = asLoop(ctx, j, a.ID)
 	d := s.dirs(j.ID, a.ID)
+	defer s.prepares(a.ID, "")
 
 	// 1. The environment, still there and fit for this pool.
 	var env environment.Usable
@@ -118,6 +119,11 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 		if err := s.cfg.Environments.Check(env, p); err != nil {
 			return engine.Spec{}, err
 		}
+		what := "bringing environment " + j.Spec.Environment + " to it"
+		if env.Image != "" {
+			what = "pulling image " + env.Image
+		}
+		s.prepares(a.ID, what)
 		if err := s.cfg.Environments.Fetch(ctx, env, p); err != nil {
 			return engine.Spec{}, err
 		}
@@ -127,6 +133,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	if err := s.inputsPermitted(ctx, j); err != nil {
 		return engine.Spec{}, err
 	}
+	s.prepares(a.ID, "writing its inputs")
 	notes, err := s.furnish(ctx, j, d, p)
 	if err != nil {
 		return engine.Spec{}, err
@@ -202,7 +209,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 		mounts = append(mounts, engine.Mount{Path: d.data})
 	}
 	return engine.Spec{
-		Command: command, Env: variables(j, a, d, env, p, workers, run, token, prepared.Resumes), Dir: d.work,
+		Name: j.Name, Command: command, Env: variables(j, a, d, env, p, workers, run, token, prepared.Resumes), Dir: d.work,
 		Mounts:  slices.Concat(mounts, tables, env.Mounts),
 		Disk:    j.Spec.Disk,
 		Network: engine.Network{API: true, Allow: j.Spec.Network}, Secrets: len(j.Spec.Secrets) > 0,
@@ -212,6 +219,23 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 			Grace: int(time.Duration(j.Spec.Grace).Seconds()), Roles: roles,
 		},
 	}, nil
+}
+
+// prepares notes for Why what the preparation of an attempt is at; empty forgets it.
+func (s *Service) prepares(a AttemptID, step string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if step == "" {
+		delete(s.steps, a)
+		return
+	}
+	s.steps[a] = step
+}
+
+func (s *Service) stepOf(a AttemptID) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.steps[a]
 }
 
 // tables are the directories of the tables that a job reads and writes.
@@ -429,6 +453,8 @@ func searchPath(env environment.Usable) string {
 func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool, workers int, run, token, resumes string) map[string]string {
 	v := map[string]string{
 		"PATH": searchPath(env), "HOME": d.scratch, "TMPDIR": d.scratch, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1",
+		// Its links would lead to where the job reaches the server, which nobody else does.
+		"MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 	}
 	if len(j.Spec.Roles) == 0 {
 		maps.Copy(v, j.Spec.threads(j.Spec.Resources))

@@ -80,6 +80,8 @@ type Environments interface {
 	Use(ctx context.Context, p project.Name, ref string) (environment.Usable, error)
 	// Await returns when the environment is built or cannot be.
 	Await(ctx context.Context, p project.Name, ref string) error
+	// Phase says in words how far the environment is.
+	Phase(ctx context.Context, p project.Name, ref string) (string, error)
 	// Admit refuses an environment that none of the pools can run, of all where
 	// none is named, and says why of each.
 	Admit(ctx context.Context, p project.Name, ref string, pools []string) error
@@ -315,9 +317,11 @@ type Service struct {
 	meters  meters
 
 	mu       sync.Mutex
-	awaiting map[JobID]bool   // jobs whose environment somebody awaits
-	stuck    map[JobID]string // why those without an attempt got none in the last round
-	hopeful  map[JobID]string // what jobs that may grow wait for
+	awaiting map[JobID]bool       // jobs whose environment somebody awaits
+	stuck    map[JobID]string     // why those without an attempt got none in the last round
+	hopeful  map[JobID]string     // what jobs that may grow wait for
+	ended    map[State]int64      // jobs, since the start
+	steps    map[AttemptID]string // what attempts that are being prepared are at
 	watchers map[JobID]*watchers
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
@@ -354,7 +358,7 @@ func New(cfg Config) *Service {
 	}
 	return &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, wake: make(chan struct{}, 1),
-		awaiting: map[JobID]bool{}, hopeful: map[JobID]string{}, watchers: map[JobID]*watchers{},
+		awaiting: map[JobID]bool{}, hopeful: map[JobID]string{}, steps: map[AttemptID]string{}, ended: map[State]int64{}, watchers: map[JobID]*watchers{},
 	}
 }
 
@@ -468,6 +472,15 @@ func (s *Service) mayQueue(ctx context.Context, tx *store.Tx, p project.Name, wh
 	return nil
 }
 
+// CheckSource refuses a source archive that nobody has uploaded. It asks no permission.
+func (s *Service) CheckSource(ctx context.Context, p project.Name, digest string) error {
+	r, err := s.cfg.Sources.Open(ctx, p, digest)
+	if err != nil {
+		return fault.Wrap(err, "finding the source archive")
+	}
+	return r.Close()
+}
+
 // jobRetry is the Retry-After of a job that was refused.
 const jobRetry = time.Minute
 
@@ -490,12 +503,10 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	if err := s.checkSecrets(ctx, p, spec); err != nil {
 		return Job{}, "", err
 	}
-	if spec.Source != "" {
-		r, err := s.cfg.Sources.Open(ctx, p, spec.Source)
-		if err != nil {
-			return Job{}, "", fault.Wrap(err, "finding the source archive")
+	if spec.Source != "" && !how.dryRun { // a dry run or a plan uploads none
+		if err := s.CheckSource(ctx, p, spec.Source); err != nil {
+			return Job{}, "", err
 		}
-		r.Close()
 	}
 	j := Job{
 		ID: how.id, Project: p, Name: name, Spec: spec, State: Queued,
@@ -910,6 +921,18 @@ func (s *Service) Wait(ctx context.Context, p project.Name, jid JobID, atMost ti
 	}
 }
 
+// Counts are the jobs of all projects that have not ended, and how many ended in each state
+// since the server started. It asks no permission: it is for the metrics.
+func (s *Service) Counts(ctx context.Context) (alive []Count, ended map[State]int64, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		alive, err = s.cfg.Store.Counts(ctx, tx)
+		return err
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return alive, maps.Clone(s.ended), err
+}
+
 // Cancel asks a job to end: at once where nothing runs, otherwise by SIGTERM,
 // its grace period and SIGKILL. Needs job.cancel. Cancelling again is no
 // change. Errors: fault.NotFound; fault.Conflict when it has ended otherwise.
@@ -960,7 +983,15 @@ func (s *Service) endJob(ctx context.Context, tx *store.Tx, j *Job, state State,
 	if !j.State.CanBecome(state) {
 		return fault.New(fault.Internal, "job %s cannot become %s from %s", j.ID, state, j.State)
 	}
-	j.State, j.Class, j.Reason, j.Hint, j.EndedAt, j.Attempt = state, e.class, e.reason, e.hint, s.now().UTC(), ""
+	j.State, j.Class, j.Reason, j.Hint, j.EndedAt, j.Attempt = state, e.class, e.reason, e.hint, e.at.UTC(), ""
+	if e.at.IsZero() {
+		j.EndedAt = s.now().UTC()
+	}
+	tx.OnCommit(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.ended[state]++
+	})
 	err := audit.Append(ctx, tx, audit.Entry{
 		Project: string(j.Project), Action: "job.end", Object: "job " + string(j.ID),
 		Detail: map[string]any{"state": state, "class": e.class, "run": j.Run, "model": j.Model},
@@ -1004,7 +1035,7 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 			why = append(why, j.Hint)
 		}
 	case j.Attempt == "":
-		why = append(why, s.whyNotBegun(j))
+		why = append(why, s.whyNotBegun(ctx, j))
 	}
 	for _, a := range attempts {
 		switch {
@@ -1012,6 +1043,9 @@ func (s *Service) Why(ctx context.Context, p project.Name, jid JobID) ([]string,
 			now, err := s.cfg.Compute.Why(ctx, compute.WorkloadID(a.ID))
 			if err != nil {
 				return nil, err
+			}
+			if step := s.stepOf(a.ID); step != "" && len(now) > 0 {
+				now[0] += ": " + step
 			}
 			if whole {
 				now = append(now, s.inTheWay(ctx, a)...)
@@ -1058,7 +1092,7 @@ func (s *Service) inTheWay(ctx context.Context, a Attempt) []string {
 }
 
 // whyNotBegun says why a queued job has no attempt yet.
-func (s *Service) whyNotBegun(j Job) string {
+func (s *Service) whyNotBegun(ctx context.Context, j Job) string {
 	s.mu.Lock()
 	trouble := s.stuck[j.ID]
 	s.mu.Unlock()
@@ -1068,8 +1102,57 @@ func (s *Service) whyNotBegun(j Job) string {
 	case j.Spec.Environment == "":
 		return "its first attempt is being made"
 	}
-	return "environment " + j.Spec.Environment + " is being built"
+	words := "environment " + j.Spec.Environment + " is being built"
+	ctx = identity.With(ctx, identity.Loop("training")) // whoever may see the job may know why it waits
+	if phase, err := s.cfg.Environments.Phase(ctx, j.Project, j.Spec.Environment); err == nil && phase != string(environment.Ready) && phase != string(environment.Failed) {
+		words = "environment " + j.Spec.Environment + " is " + phase
+	}
+	return words
 }
+
+// Phase says in words how far a job is: the first of Why, or its state once it has
+// ended. Needs job.read.
+func (s *Service) Phase(ctx context.Context, p project.Name, jid JobID) (Job, string, error) {
+	j, err := s.One(ctx, p, jid)
+	if err != nil || j.State.Ended() {
+		return j, string(j.State), err
+	}
+	why, err := s.Why(ctx, p, jid)
+	if err != nil || len(why) == 0 {
+		return j, string(j.State), err
+	}
+	return j, why[0], nil
+}
+
+// PhaseAfter returns when the phase is another than seen, when the job has ended, or
+// after a time. Needs job.read.
+func (s *Service) PhaseAfter(ctx context.Context, p project.Name, jid JobID, seen string, atMost time.Duration) (Job, string, error) {
+	timer, tick := time.NewTimer(atMost), time.NewTicker(phaseEvery)
+	defer timer.Stop()
+	defer tick.Stop()
+	for {
+		changed, leave := s.watch(jid)
+		j, phase, err := s.Phase(ctx, p, jid)
+		if err != nil || j.State.Ended() || phase != seen {
+			leave()
+			return j, phase, err
+		}
+		select {
+		case <-changed:
+		case <-tick.C: // the scheduler's reasons change without an event of the job
+		case <-timer.C:
+			leave()
+			return j, phase, nil
+		case <-ctx.Done():
+			leave()
+			return j, phase, ctx.Err()
+		}
+		leave()
+	}
+}
+
+// phaseEvery is how often the reasons of the scheduler are read again for a caller that waits.
+const phaseEvery = 2 * time.Second
 
 // Logs reads the output of a job's attempt from a byte offset; number 0 is the
 // last attempt. With follow it goes on until the attempt ends. Needs job.logs;

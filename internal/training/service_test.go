@@ -65,6 +65,9 @@ func TestAJobReadsAModel(t *testing.T) {
 	if _, dataset := env["FALAJ_DATASET_OLD_MODEL"]; dataset || env["FALAJ_MODEL_OLD_MODEL"] != "delay@3" || env["FALAJ_DATA_OLD_MODEL"] == "" {
 		t.Errorf("%v", env)
 	}
+	if env["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] != "true" { // a link would lead into the job
+		t.Errorf("MLflow prints links: %v", env)
+	}
 	again, err := w.Repeat(alice(t.Context()), nyc, j.ID)
 	if err != nil || again.Spec.Data["old-model"] != "models:/delay/3" {
 		t.Errorf("%+v %v", again, err)
@@ -436,12 +439,22 @@ func TestAJobWaitsForItsEnvironment(t *testing.T) {
 	ctx := alice(t.Context())
 	w.envs.usable.State, w.envs.usable.Digest = environment.Building, ""
 	j := w.submit(t, training.Spec{Environment: "py", Script: "x"})
-	if why, err := w.Why(ctx, nyc, j.ID); err != nil || why[0] != "environment py is being built" {
+	if why, err := w.Why(ctx, nyc, j.ID); err != nil || why[0] != "environment py is building: downloading and installing 3 packages" {
 		t.Fatalf("why %q, %v", why, err)
+	}
+	seen := "environment py is building: downloading and installing 3 packages"
+	if now, phase, err := w.PhaseAfter(ctx, nyc, j.ID, "-", time.Minute); err != nil || phase != seen || now.State != training.Queued {
+		t.Fatalf("phase %q of a job that is %s, %v", phase, now.State, err)
+	}
+	if _, phase, err := w.PhaseAfter(ctx, nyc, j.ID, seen, 0); err != nil || phase != seen {
+		t.Fatalf("the same phase: %q, %v", phase, err)
 	}
 	cancelled := w.submit(t, training.Spec{Environment: "py", Script: "y"})
 	if c, err := w.Cancel(ctx, nyc, cancelled.ID); err != nil || c.State != training.Cancelled {
 		t.Fatalf("%+v, %v", c, err)
+	}
+	if _, phase, err := w.PhaseAfter(ctx, nyc, cancelled.ID, "cancelled", time.Minute); err != nil || phase != "cancelled" {
+		t.Fatalf("phase of one that has ended: %q, %v", phase, err)
 	}
 	w.envs.become(environment.Ready, nil)
 	w.fake.Finish(w.started(t), enginetest.Exit{})

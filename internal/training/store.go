@@ -18,6 +18,14 @@ type Filter struct {
 	Before JobID  // only older ones; the page token
 }
 
+// Count is how many jobs of a project are in a state, and the oldest of them.
+type Count struct {
+	Project project.Name
+	State   State
+	Jobs    int
+	Oldest  JobID
+}
+
 // Store is what this package needs from a database. Single objects that do not
 // exist are fault.NotFound; an update of a row that somebody else changed is
 // fault.Conflict, and raises the revision otherwise.
@@ -31,6 +39,8 @@ type Store interface {
 	// CountAlive counts the jobs of a project that have not ended, and those of them
 	// that a principal submitted.
 	CountAlive(ctx context.Context, tx *store.Tx, p project.Name, submitter string) (all, own int, err error)
+	// Counts are the jobs of all projects that have not ended, by project and state.
+	Counts(ctx context.Context, tx *store.Tx) ([]Count, error)
 	// Unstarted lists jobs that are queued and have no attempt under way.
 	Unstarted(ctx context.Context, tx *store.Tx) ([]Job, error)
 	// Underway lists the jobs of all projects that run.

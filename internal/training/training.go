@@ -216,7 +216,7 @@ func (s Spec) Validate() error {
 		return fault.New(fault.Invalid, "experiment has %d bytes, at most 500 are allowed", len(s.Experiment))
 	}
 	if s.Register != "" {
-		if err := id.CheckName("register", s.Register); err != nil {
+		if err := id.CheckMixedName("register", s.Register); err != nil {
 			return err
 		}
 	}

@@ -241,6 +241,15 @@ func (e *environments) Check(environment.Usable, compute.Pool) error { return ni
 
 func (e *environments) Fetch(context.Context, environment.Usable, compute.Pool) error { return nil }
 
+func (e *environments) Phase(context.Context, project.Name, string) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.usable.State == environment.Ready {
+		return "ready", nil
+	}
+	return "building: downloading and installing 3 packages", nil
+}
+
 func (e *environments) Await(ctx context.Context, _ project.Name, _ string) error {
 	for {
 		e.mu.Lock()

@@ -42,6 +42,8 @@ type Store interface {
 	// Heads are the trials in a state, by ID, without parameters, attributes and
 	// intermediate values; at most limit of those greater than after.
 	Heads(ctx context.Context, tx *store.Tx, p project.Name, study StudyID, state State, after TrialID, limit int) ([]Trial, error)
+	// Constrained are the system attributes in which complete trials have their constraints.
+	Constrained(ctx context.Context, tx *store.Tx, p project.Name, study StudyID) (map[TrialID]Attributes, error)
 	// Counts are how many trials are in each state.
 	Counts(ctx context.Context, tx *store.Tx, p project.Name, study StudyID) (map[State]int, error)
 

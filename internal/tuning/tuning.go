@@ -9,6 +9,8 @@ package tuning
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -63,6 +65,40 @@ const (
 // Attributes are JSON texts by key, kept as they came: Python writes NaN, which Go's
 // JSON does not read.
 type Attributes map[string]string
+
+// Feasible reports whether a trial whose system attributes these are satisfies all of its
+// constraints, as Optuna has them: a list under "constraints", or a number under
+// "constraints:NAME" for each. What is above zero violates it, and so does what is no number.
+func (a Attributes) Feasible() bool {
+	satisfied := func(text string) bool {
+		x, err := strconv.ParseFloat(strings.TrimSpace(text), 64) // Python writes NaN and Infinity as Go reads them
+		return err == nil && x <= 0
+	}
+	for key, value := range a {
+		if strings.HasPrefix(key, Constraints+":") && !satisfied(value) {
+			return false
+		}
+	}
+	list := strings.TrimSpace(a[Constraints])
+	if list == "" || list == "null" {
+		return true
+	}
+	list, opened := strings.CutPrefix(list, "[")
+	list, closed := strings.CutSuffix(list, "]")
+	if !opened || !closed {
+		return false
+	}
+	for text := range strings.SplitSeq(list, ",") {
+		if !satisfied(text) && strings.TrimSpace(list) != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// Constraints is the system attribute in which Optuna keeps a trial's constraints, or with a
+// colon begins one for each.
+const Constraints = "constraints"
 
 // Study is a search for good parameters.
 type Study struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/test/live"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write docs/reference/config.md")
+var rewrite = flag.Bool("rewrite", false, "write the tables of docs/reference that the binary knows")
 
 const root = "../.."
 
@@ -72,26 +72,28 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestConfigReference: the table of docs/reference/config.md is the binary's.
+// TestConfigReference: the tables of docs/reference that the binary knows are the binary's.
 func TestConfigReference(t *testing.T) {
 	const marker = "<!-- Below: make generate -->\n\n"
-	path := filepath.Join(root, "docs/reference/config.md")
-	out, err := exec.CommandContext(t.Context(), live.Build(t).Falaj, "child", "config-reference").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, old, ok := strings.Cut(read(t, path), marker)
-	if !ok {
-		t.Fatalf("%s has no line %q", path, marker)
-	}
-	if *rewrite {
-		if err := os.WriteFile(path, []byte(head+marker+string(out)), 0o600); err != nil {
+	for _, page := range []string{"config", "metrics"} {
+		path := filepath.Join(root, "docs/reference", page+".md")
+		out, err := exec.CommandContext(t.Context(), live.Build(t).Falaj, "child", page+"-reference").Output()
+		if err != nil {
 			t.Fatal(err)
 		}
-		return
-	}
-	if diff := cmp.Diff(old, string(out)); diff != "" {
-		t.Errorf("%s is stale; run make generate\n%s", path, diff)
+		head, old, ok := strings.Cut(read(t, path), marker)
+		if !ok {
+			t.Fatalf("%s has no line %q", path, marker)
+		}
+		if *rewrite {
+			if err := os.WriteFile(path, []byte(head+marker+string(out)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if diff := cmp.Diff(old, string(out)); diff != "" {
+			t.Errorf("%s is stale; run make generate\n%s", path, diff)
+		}
 	}
 }
 

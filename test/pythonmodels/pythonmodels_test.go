@@ -417,6 +417,25 @@ func lite(w *world) {
 		}
 	}
 	w.Run(0, "delete", "deployment", "line")
+	b, err = os.ReadFile("testdata/pool.tflite") // of any sizes, of which those of the output are not in the file
+	w.Must(err)
+	w.register("pool", "", map[string]string{"model.tflite": string(b)})
+	w.Apply(`{api_version: falaj/v1, kind: Deployment, name: pool, project: PROJECT, spec: {model: pool, version: "1", runtime: {python: {environment: lite}}}}`)
+	for _, c := range []struct {
+		rows, height int
+		want         string
+	}{{2, 3, "[1.5 3.5 7.5 9.5]"}, {1, 2, "[1.5]"}, {3, 2, "[1.5 5.5 9.5]"}} {
+		x := make([]float32, c.rows*c.height*2)
+		for i := range x {
+			x[i] = float32(i)
+		}
+		a, err := w.Infer(w.C, "pool", nil, live.Tensor("x", "FP32", x, c.rows, c.height, 2, 1))
+		w.Must(err)
+		if got := fmt.Sprint(a.Outputs[0].Data); got != c.want {
+			t.Errorf("%d rows of %d are answered by %s, want %s", c.rows, c.height, got, c.want)
+		}
+	}
+	w.Run(0, "delete", "deployment", "pool")
 }
 
 // refused: what cannot be deployed says why, and what to do.

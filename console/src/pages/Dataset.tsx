@@ -4,6 +4,7 @@ import { Link } from 'wouter';
 import type { ColumnProfile, DatasetProfile, Verdict, Version } from '../api/client';
 import { useDatasetProfile, useVersion, useVersions } from '../api/queries';
 import { lineageOf, pathOf } from '../frame/places';
+import { scaleOf } from '../parts/drift';
 import { count, number, percent } from '../parts/format';
 import { Failed, Panel, StateBadge, Tag, Wait } from '../parts/State';
 import { Time } from '../parts/Time';
@@ -102,7 +103,7 @@ export function Columns({ project, version: v, names, title = 'Columns', of }: {
 
 function Column({ column: c, profile: p }: { column: ColumnProfile; profile: DatasetProfile }) {
   const facts = [
-    `${count(c.distinct)} distinct`,
+    `${c.distinct_estimated ? 'about ' : ''}${count(c.distinct)} distinct`,
     c.nulls > 0 && `${percent(c.nulls / Math.max(1, p.rows), 1)} null`,
     !!c.nans && `${count(c.nans)} NaN`,
     c.mean != null && c.std != null && `mean ${number(c.mean, 4)} ± ${number(c.std, 3)}`,
@@ -119,20 +120,22 @@ function Column({ column: c, profile: p }: { column: ColumnProfile; profile: Dat
 /** Long times are told without what all have: a midnight, the zone. */
 const short = (text: string | undefined) => (text ?? '').replace(/T00:00:00Z$/, '').replace(/T(\d\d:\d\d):\d\d(\.\d+)?Z$/, ' $1').replace(/^(-?\d+\.\d{4})\d+$/, '$1');
 
-/** A histogram of one column; each bar has its bounds and share as its title. */
+/** A histogram of one column; each bar has its bounds and share as its title. The outermost bars also have what lies beyond the edges, which are the 1st and the 99th percentile. */
 function Heights({ column: c }: { column: ColumnProfile }) {
   const { edges, shares } = c.histogram!;
   const most = Math.max(...(shares ?? []), 1e-9);
+  const scale = scaleOf(edges ?? [], c.min, c.max);
+  const last = (shares?.length ?? 0) - 1;
   return (
     <figure className="histogram small" aria-label={`Shares of the values of ${c.column} from ${short(c.min)} to ${short(c.max)}`}>
       <div className="bars">
         {shares?.map((s, i) => (
-          <div key={i} className="pair" title={`${short(edges?.[i])} … ${short(edges?.[i + 1])}\n${percent(s, 1)}`}>
+          <div key={i} className="pair" title={`${short(i === 0 ? (c.min ?? edges?.[i]) : edges?.[i])} … ${short(i === last ? (c.max ?? edges?.[i + 1]) : edges?.[i + 1])}\n${percent(s, 1)}`}>
             <span className="now" style={{ height: `${(s / most) * 100}%` }} />
           </div>
         ))}
       </div>
-      <div className="scale num"><span title="least">{short(c.min)}</span><span title="greatest">{short(c.max)}</span></div>
+      <div className="scale num"><span title={`least ${short(c.min)}`}>{scale.from.mark}{short(scale.from.edge)}</span><span title={`greatest ${short(c.max)}`}>{scale.to.mark}{short(scale.to.edge)}</span></div>
     </figure>
   );
 }

@@ -93,6 +93,15 @@ export function bars(baseline: Summary | undefined, window: Summary | undefined,
   return { labels, baseline: of(baseline), window: of(window) };
 }
 
+/** What stands at the ends of a histogram's axis: its outermost edges, marked where the outermost bars also have what lies beyond them. */
+export function scaleOf(edges: readonly string[], min?: string, max?: string) {
+  const [from, to] = [edges[0], edges.at(-1)];
+  return {
+    from: { edge: from, mark: min !== undefined && min !== from ? '≤ ' : '' },
+    to: { edge: to, mark: max !== undefined && max !== to ? '> ' : '' },
+  };
+}
+
 /** Shares of one histogram on the edges of another, spread evenly within its bars; what lies outside goes to the outermost. */
 export function rebin(h: { edges: number[]; shares: number[] }, edges: readonly number[]): number[] {
   const out = new Array<number>(edges.length - 1).fill(0);

@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { Parser } from '../api/sse';
 import { stale } from '../api/live';
 import type { Feature, Window } from '../api/monitoring';
-import { bars, mainly, rebin, rowsOf, scoreName, since, step, strength } from './drift';
+import { bars, mainly, rebin, rowsOf, scaleOf, scoreName, since, step, strength } from './drift';
 import { boxes, flame } from './flame';
 import { leftOut, stateOf } from './gateway';
 import { ago, bytes, count, ms, number, percent, signed, span, time } from './format';
@@ -203,4 +203,14 @@ describe('gateways', () => {
     [leftOut(g({ left_out: [{ deployment: 'a', reason: 'it may be in DE only' }] })), 'a: it may be in DE only'],
     [leftOut(g()), ''],
   ])('%j is %j', (got, want) => expect(got).toEqual(want));
+});
+
+describe('the axis of a histogram', () => {
+  const ends = (min?: string, max?: string) => {
+    const { from, to } = scaleOf(['1', '2', '3'], min, max);
+    return [from.mark + from.edge, to.mark + to.edge];
+  };
+  test('has the edges of its bars', () => expect(ends('1', '3')).toEqual(['1', '3']));
+  test('marks bars that also have what lies beyond', () => expect(ends('-100', '900')).toEqual(['≤ 1', '> 3']));
+  test('marks nothing that is not known', () => expect(ends()).toEqual(['1', '3']));
 });

@@ -227,6 +227,15 @@ func (d *database) has(tables ...string) bool {
 	return !slices.ContainsFunc(tables, func(t string) bool { return d.columns[t] == nil })
 }
 
+// logged orders rows of a table as they were inserted, as far as the database knows: MLflow
+// keeps no other order of a run's inputs.
+func (d *database) logged(table string) string {
+	if d.postgres {
+		return table + ".ctid"
+	}
+	return table + ".rowid"
+}
+
 // inWorkspace is a condition on a table that may have workspaces.
 func (d *database) inWorkspace(table string) (string, []any) {
 	if !d.columns[table]["workspace"] {
@@ -366,7 +375,7 @@ func (d *database) fill(ctx context.Context, runs []Run) error {
 	}
 	step := d.column("inputs", "step", "0")
 	err = d.each(ctx, "SELECT source_id, destination_id, source_type, "+step+` FROM inputs WHERE source_type IN ('RUN_INPUT', 'RUN_OUTPUT') AND source_id IN (?)
-		AND destination_type IN ('MODEL_INPUT', 'MODEL_OUTPUT') ORDER BY source_id, destination_id, source_type`, []any{ids}, func(r []any) error {
+		AND destination_type IN ('MODEL_INPUT', 'MODEL_OUTPUT') ORDER BY source_id, `+d.logged("inputs")+", destination_id, source_type", []any{ids}, func(r []any) error {
 		run := at[text(r[0])]
 		if run == nil {
 			return errFold
@@ -389,7 +398,7 @@ func (d *database) fill(ctx context.Context, runs []Run) error {
 	var inputs []string
 	err = d.each(ctx, `SELECT i.destination_id, i.input_uuid, d.name, d.digest, d.dataset_source_type, d.dataset_source, d.dataset_schema, d.dataset_profile
 		FROM inputs i JOIN datasets d ON d.dataset_uuid = i.source_id WHERE i.source_type = 'DATASET' AND i.destination_type = 'RUN' AND i.destination_id IN (?)
-		ORDER BY i.destination_id, d.name, d.digest`, []any{ids}, func(r []any) error {
+		ORDER BY i.destination_id, `+d.logged("i")+", d.name, d.digest", []any{ids}, func(r []any) error {
 		run := at[text(r[0])]
 		if run == nil {
 			return errFold
@@ -577,6 +586,28 @@ func (d *database) fillModels(ctx context.Context, models []Model) error {
 		})
 		return nil
 	})
+}
+
+// LeftOut implements Source.
+func (d *database) LeftOut(ctx context.Context) (map[string]int64, error) {
+	out := map[string]int64{}
+	for _, k := range leftOut {
+		if !d.has(k.table) {
+			continue
+		}
+		where, args := d.inWorkspace(k.table)
+		if d.columns[k.table]["deleted_timestamp"] {
+			where += " AND deleted_timestamp IS NULL"
+		}
+		err := d.each(ctx, "SELECT COUNT(*) FROM "+k.table+" WHERE "+where, args, func(r []any) (err error) {
+			out[k.kind], err = integer(r[0])
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // Registered implements Source.

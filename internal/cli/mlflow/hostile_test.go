@@ -153,6 +153,7 @@ func (*heavy) Close() error                                             { return
 func (h *heavy) Experiments(context.Context) ([]Experiment, error)      { return h.experiments, nil }
 func (*heavy) Count(context.Context) (int64, error)                     { return 0, nil }
 func (*heavy) Registered(context.Context, func(Registered) error) error { return nil }
+func (*heavy) LeftOut(context.Context) (map[string]int64, error)        { return nil, nil }
 func (*heavy) Models(context.Context, []int64, func([]Model) error) error {
 	return nil
 }

@@ -139,13 +139,28 @@ func Import(ctx context.Context, source Source, target Target, opts Options) (Re
 	}
 	start := time.Now()
 	var err error
-	for _, step := range []func(context.Context) error{i.bringExperiments, i.bringModels, i.bringRuns, i.bringFiles, i.bringRegistry} {
+	for _, step := range []func(context.Context) error{i.bringExperiments, i.bringModels, i.bringRuns, i.bringFiles, i.bringRegistry, i.listLeftOut} {
 		if err = step(ctx); err != nil {
 			break
 		}
 	}
 	i.report.Seconds = time.Since(start).Seconds()
 	return i.report, err
+}
+
+// listLeftOut lists what of the source no import brings. An import of a part leaves out much
+// more, which was asked for.
+func (i *importer) listLeftOut(ctx context.Context) error {
+	if len(i.opts.Experiments) > 0 || !i.opts.Since.IsZero() {
+		return nil
+	}
+	counts, err := i.source.LeftOut(ctx)
+	for _, k := range leftOut {
+		if n := counts[k.kind]; n > 0 {
+			i.skip(k.kind, strconv.FormatInt(n, 10), errors.New(k.why))
+		}
+	}
+	return err
 }
 
 func (i *importer) skip(kind, id string, why error) {
@@ -866,6 +881,7 @@ func (i *importer) bringRegistry(ctx context.Context) error {
 		v Version
 	}
 	var again []late
+	came := map[string]bool{} // versions by number and alias, "delay@3"
 	uris := i.byURI()
 	done := int64(0)
 	err := i.source.Registered(ctx, func(m Registered) error {
@@ -896,19 +912,19 @@ func (i *importer) bringRegistry(ctx context.Context) error {
 				i.skip("model_version", name, err)
 				continue
 			}
-			if source != v.Source {
-				i.differs("model_version", name, "its source is %s here, and was %s", source, v.Source)
-				v.Source = source
-			}
 			if versionSource.MatchString(source) && len(again) < maxNotes {
 				again = append(again, late{m, v})
 				continue
 			}
-			result, err := i.register(ctx, m, v)
+			result, err := i.register(ctx, m, i.from(name, v, source))
 			if err != nil {
 				return err
 			}
 			i.report.Versions.add(result)
+			came[name] = result != "refused"
+			for _, alias := range v.Aliases {
+				came[m.Name+"@"+alias] = came[name]
+			}
 			done++
 			i.opts.Progress("model versions", done, 0)
 		}
@@ -918,11 +934,38 @@ func (i *importer) bringRegistry(ctx context.Context) error {
 		if err != nil {
 			break
 		}
+		name := l.m.Name + "@" + strconv.Itoa(l.v.Number)
+		if !came[origin(l.v.Source)] { // as when it was deleted there: the copy's files are still where they were
+			files := l.v
+			files.Source = ""
+			if source, elsewhere := i.sourceOf(files, uris); elsewhere == nil {
+				l.v = i.from(name, l.v, source)
+			}
+		}
 		var result string
 		result, err = i.register(ctx, l.m, l.v)
 		i.report.Versions.add(result)
+		came[name] = result != "refused"
 	}
 	return err
+}
+
+// from is a version with the source that it has here.
+func (i *importer) from(name string, v Version, source string) Version {
+	if source != v.Source {
+		i.differs("model_version", name, "its source is %s here, and was %s", source, v.Source)
+		v.Source = source
+	}
+	return v
+}
+
+// origin is the version that another was copied from, "delay@3", by its source.
+func origin(source string) string {
+	m := versionSource.FindStringSubmatch(source)
+	if m == nil {
+		return ""
+	}
+	return m[1] + "@" + m[2][1:]
 }
 
 // byURI are the places that came, by where their artifacts are at the source.
@@ -936,7 +979,7 @@ func (i *importer) byURI() map[string]Place {
 
 var (
 	ownSource     = regexp.MustCompile(`^(runs:/+[0-9a-zA-Z_]+(/.*)?|models:/+m-[0-9a-f]{32}|models:/+m_[0-9A-Z]{26})$`)
-	versionSource = regexp.MustCompile(`^models:/+[^/]+(/[0-9]+|@.+)$`)
+	versionSource = regexp.MustCompile(`^models:/+([^/]+?)(/[0-9]+|@[^@/]+)$`)
 	proxied       = regexp.MustCompile(`^mlflow-artifacts:/+[0-9]+/([0-9a-f]{32}|run_[0-9A-Z]{26}|models/m-[0-9a-f]{32})/artifacts(/.*)?$`)
 )
 

@@ -187,6 +187,14 @@ type Version struct {
 	Storage string `json:"-"` // where its files are, if not at Source
 }
 
+// leftOut are the kinds that are not brought, and why.
+var leftOut = []struct{ kind, table, why string }{
+	{"traces", "trace_info", "traces of language models are not kept here: send OpenTelemetry to a collector"},
+	{"evaluation_datasets", "evaluation_datasets", "evaluation datasets are not kept here: import their rows as a Falaj dataset"},
+	{"scorers", "scorers", "scorers are not kept here"},
+	{"webhooks", "webhooks", "their secrets cannot be read: create them anew"},
+}
+
 // Place is what has artifacts: a run or a logged model.
 type Place struct {
 	Run, Model string // one of them
@@ -219,6 +227,8 @@ type Source interface {
 	// then it does those that it can, at least the first, and says how many.
 	History(ctx context.Context, runs []Run) (int, error)
 	Registered(ctx context.Context, yield func(Registered) error) error
+	// LeftOut counts what the source has of kinds that are not brought, by kind.
+	LeftOut(ctx context.Context) (map[string]int64, error)
 	// List yields the files of a place. What cannot be reached is fault.Unavailable, and
 	// a path that is none is told to refused.
 	List(ctx context.Context, p Place, yield func(File) error, refused func(path string, err error)) error

@@ -576,6 +576,33 @@ func statusName(s string) string {
 	return s
 }
 
+// LeftOut implements Source. Older servers have none of these kinds, and say so.
+func (s *server) LeftOut(ctx context.Context) (map[string]int64, error) {
+	out := map[string]int64{}
+	var at pages
+	for {
+		var page struct {
+			Webhooks []struct{} `json:"webhooks"`
+			Next     string     `json:"next_page_token"`
+		}
+		query := url.Values{"max_results": {"100"}}
+		if at.token != "" {
+			query.Set("page_token", at.token)
+		}
+		err := s.ask(ctx, http.MethodGet, api+"webhooks", query, nil, &page)
+		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.PermissionDenied) || lacks(err) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		out["webhooks"] += int64(len(page.Webhooks))
+		if more, err := at.next(page.Next, "webhooks", maxPages); err != nil || !more {
+			return out, err
+		}
+	}
+}
+
 // Registered implements Source.
 func (s *server) Registered(ctx context.Context, yield func(Registered) error) error {
 	type modelOut struct {
@@ -659,7 +686,7 @@ func (s *server) versions(ctx context.Context, model string) ([]Version, error) 
 		for _, v := range page.Versions {
 			out = append(out, Version{
 				Number: int(v.Version), Source: v.Source, Run: v.Run, RunLink: v.RunLink, Description: v.Description, Stage: v.Stage, Status: v.Status,
-				Created: int64(v.Created), Updated: int64(v.Updated), Tags: pairs(v.Tags),
+				Created: int64(v.Created), Updated: int64(v.Updated), Tags: pairs(v.Tags), Storage: s.storage(ctx, model, int(v.Version), v.Source),
 			})
 		}
 		if more, err := at.next(page.Next, "versions of model "+clip(model), maxPages); err != nil || !more {
@@ -667,6 +694,21 @@ func (s *server) versions(ctx context.Context, model string) ([]Version, error) 
 			return out, err
 		}
 	}
+}
+
+// storage is where a copy of another version has its files, whatever became of the other;
+// empty where the server does not say.
+func (s *server) storage(ctx context.Context, model string, number int, source string) string {
+	if !versionSource.MatchString(source) {
+		return ""
+	}
+	var at struct {
+		URI string `json:"artifact_uri"`
+	}
+	if err := s.ask(ctx, http.MethodGet, api+"model-versions/get-download-uri", url.Values{"name": {model}, "version": {strconv.Itoa(number)}}, nil, &at); err != nil {
+		return ""
+	}
+	return at.URI
 }
 
 // List implements Source. The server fetches what lies elsewhere.

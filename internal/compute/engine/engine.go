@@ -26,8 +26,10 @@ import (
 
 // Spec is a workload as an engine sees it.
 type Spec struct {
-	ID        string            // "att_01J…", "bld_01J…"; names the workload on the engine
-	Project   string            // for accounting and separation
+	ID        string // "att_01J…", "bld_01J…"; names the workload on the engine
+	Project   string // for accounting and separation
+	Name      string // what people call it, and User who asked for it: for the engine's own lists
+	User      string
 	Command   []string          // argv; no shell
 	Env       map[string]string // complete; nothing is inherited
 	Dir       string            // working directory; must be inside a writable or read-only mount

@@ -354,6 +354,23 @@ func (s *Service) List(ctx context.Context, p project.Name, page dataset.Page) (
 	return list, next, err
 }
 
+// Scheduled lists the sources of all projects that have a schedule, with their last run. It
+// asks no permission: it is for the metrics.
+func (s *Service) Scheduled(ctx context.Context, limit int) (list []Source, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if list, err = s.cfg.Store.Scheduled(ctx, tx, limit); err != nil {
+			return err
+		}
+		for i := range list {
+			if err := s.dress(ctx, tx, &list[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
 func pageSize(p dataset.Page) int {
 	if p.Size <= 0 {
 		return 100

@@ -261,3 +261,39 @@ func TestDeriveOfWhatIsDeletedMeanwhile(t *testing.T) {
 		t.Errorf("it is there again: %v", err)
 	}
 }
+
+// TestTransformsAreChecked: SQL that cannot run is refused before it is kept, and where a
+// table is not there yet, that is said. What is kept already is not read again.
+func TestTransformsAreChecked(t *testing.T) {
+	h, _ := deriving(t, dataset.DuckDB)
+	ctx := datasettest.Context(t)
+	for sql, want := range map[string]struct {
+		refused bool
+		said    string
+	}{
+		byOrigin: {},
+		"SELECT delay FROM flights f JOIN weather w ON f.origin = w.origin": {},
+		"SELEC delay FROM flights":              {true, "spec.transform.sql"},
+		"SELECT dealy FROM flights":             {true, "dealy"},
+		"SELECT sum(origin) FROM flights":       {true, "sum"},
+		"SELECT now()::TIMESTAMP FROM flights":  {true, "have no zone"},
+		"SELECT a FROM absent":                  {false, "spec.transform.sql was not checked: "},
+		"SELECT a FROM absent WHERE":            {true, "spec.transform.sql"},
+		`SELECT delay FROM "flights@9"`:         {false, "spec.transform.sql was not checked: "},
+		"SELECT * FROM read_csv('/etc/passwd')": {true, "read_csv"},
+	} {
+		unchecked, err := h.CheckTransform(ctx, project, "worst", dataset.Spec{Transform: &dataset.Transform{SQL: sql}})
+		got := unchecked
+		if err != nil {
+			got = err.Error()
+		}
+		if (err != nil) != want.refused || err != nil && !fault.Is(err, fault.Invalid) || !strings.Contains(got, want.said) || want.said == "" && got != "" {
+			t.Errorf("%s: %q, %v; want %q", sql, unchecked, err, want.said)
+		}
+	}
+	broken := &dataset.Transform{SQL: "SELECT gone FROM flights"} // a column that was there when it was declared
+	h.Declare(t, "old", dataset.Spec{Transform: broken})
+	if unchecked, err := h.CheckTransform(ctx, project, "old", dataset.Spec{Transform: broken}); err != nil || unchecked != "" {
+		t.Errorf("what is kept: %q, %v", unchecked, err)
+	}
+}

@@ -305,6 +305,11 @@ func TestLargeAnswer(t *testing.T) {
 	if table, err := collect(ctx, wide, 20); err != nil || len(table.Rows) != 20 {
 		t.Errorf("20 of them: %d, %v", len(table.Rows), err)
 	}
+	for sql, want := range map[string]bool{"SELECT 1 FROM range(19)": false, "SELECT 1 FROM range(20)": false, "SELECT 1 FROM range(21)": true, "SELECT 1 FROM range(50000)": true} {
+		if table, err := collect(ctx, sql, 20); err != nil || table.Truncated != want || len(table.Rows) > 20 {
+			t.Errorf("%s: %d rows, truncated %t, %v", sql, len(table.Rows), table.Truncated, err)
+		}
+	}
 	for sql, want := range map[string]string{
 		"SELECT repeat('\x01', 200000) AS a":                        "limits.answer", // six characters of JSON for each
 		"SELECT list_transform(range(100000), x -> x)":              "limits.answer",

@@ -47,6 +47,7 @@ import (
 	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/env"
 	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
@@ -90,6 +91,7 @@ type Program struct {
 	places  map[string]int // of the variables that it uses
 	uses    []int
 	cost    int
+	nanos   bool
 }
 
 // Error is what is wrong with an expression, and where: line and column from 1.
@@ -208,6 +210,7 @@ func (c *checked) program(result value.Type) (*Program, error) {
 	p := &Program{program: program, result: result, places: map[string]int{}, cost: int(bound.Max)}
 	for _, r := range c.tree.NativeRep().ReferenceMap() {
 		at := slices.IndexFunc(c.variables, func(v Variable) bool { return v.Name == r.Name })
+		p.nanos = p.nanos || slices.Contains(r.OverloadIDs, overloads.DurationToInt)
 		if at >= 0 && len(r.OverloadIDs) == 0 {
 			p.places[r.Name] = c.variables[at].Place
 			p.uses = append(p.uses, c.variables[at].Place)
@@ -227,6 +230,10 @@ func (p *Program) Uses() []int { return p.uses }
 // Cost is what it may cost at most to compute it once, in units of CEL's model. Who
 // computes it for many rows bounds their sum.
 func (p *Program) Cost() int { return p.cost }
+
+// CountsNanoseconds reports whether the expression has int(x) of a duration, whose unit
+// nothing says: CEL's are nanoseconds.
+func (p *Program) CountsNanoseconds() bool { return p.nanos }
 
 // Eval computes the value for a row, which has a value at each variable's place.
 func (p *Program) Eval(row []value.Value) (value.Value, Outcome) {

@@ -3,6 +3,8 @@ package identity
 import (
 	"slices"
 	"strings"
+
+	"github.com/falaj-ml/falaj/internal/id"
 )
 
 // Narrowed reports whether the token does less than its principal's roles
@@ -53,6 +55,6 @@ func (p Principal) Objects(action string) (names []string, every bool) {
 }
 
 func base(object string) string {
-	b, _, _ := strings.Cut(object, "@")
+	b, _ := id.CutVersion(object)
 	return b
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/id"
@@ -90,7 +92,23 @@ func (s GrantSpec) Validate(in Name) error {
 	if err := id.CheckName("object kind", kind); err != nil {
 		return err
 	}
-	return id.CheckName("object name", name)
+	return checkObjectName(name)
+}
+
+// maxObjectName bounds the name of an object, in characters: registered models have the longest.
+const maxObjectName = 256
+
+// checkObjectName refuses what is no name of any kind of object. The kinds have stricter
+// rules; a grant may also name an object that does not exist yet.
+func checkObjectName(name string) error {
+	_, versioned := id.CutVersion(name)
+	bad := func(r rune) bool { return unicode.IsControl(r) || strings.ContainsRune("/:", r) }
+	if !versioned && utf8.ValidString(name) && utf8.RuneCountInString(name) <= maxObjectName && !strings.ContainsFunc(name, bad) &&
+		strings.TrimSpace(name) != "" && name != "." && !strings.HasPrefix(name, "..") {
+		return nil
+	}
+	return fault.New(fault.Invalid, "object name %.80q is not a name", name).
+		WithHint("Write the name as the object has it, without a version: dataset/weather, model/ResNet50.")
 }
 
 // Names reports whether the grant is limited to this object; every version of
@@ -99,6 +117,6 @@ func (g Grant) Names(kind, name string) bool {
 	if g.Object == "" || kind == "" || name == "" {
 		return false
 	}
-	base, _, _ := strings.Cut(name, "@")
+	base, _ := id.CutVersion(name)
 	return g.Object == kind+"/"+base
 }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/agnivade/levenshtein"
 	"go.yaml.in/yaml/v3"
@@ -126,6 +127,23 @@ func (d Document) JSON(spec any) (json.RawMessage, error) {
 		return json.RawMessage("{}"), nil
 	}
 	return decode(d.spec, spec, "spec", nil)
+}
+
+// Mentions reports whether a text of the spec has the name as a word, as points, points@2
+// and SELECT a FROM points have points.
+func (d Document) Mentions(name string) bool { return mentions(d.spec, name) }
+
+func mentions(n *yamldoc.Node, name string) bool {
+	if n == nil {
+		return false
+	}
+	part := func(r rune) bool {
+		return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '-' || r == '_' || r == '.'
+	}
+	if n.Kind == yaml.ScalarNode {
+		return slices.Contains(strings.FieldsFunc(n.Value, func(r rune) bool { return !part(r) }), name)
+	}
+	return slices.ContainsFunc(n.Content, func(n *yamldoc.Node) bool { return mentions(n, name) })
 }
 
 // decode checks names and shape against the type first, where lines are known,

@@ -1,13 +1,17 @@
 package mlflow
 
 import (
+	"bufio"
+	"errors"
 	"io"
 	"mime"
 	"net/http"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/registry"
@@ -26,7 +30,7 @@ type proxied struct {
 var (
 	proxiedRunRE   = regexp.MustCompile(`^([0-9]{1,18})/(run_[0-9A-Z]{26}|[0-9a-f]{32})/artifacts(?:/(.*))?$`)
 	proxiedModelRE = regexp.MustCompile(`^([0-9]{1,18})/models/(m_[0-9A-Z]{26}|m-[0-9a-f]{32})/artifacts(?:/(.*))?$`)
-	proxiedVerRE   = regexp.MustCompile(`^registry/([^/]{1,255})/([0-9]{1,9})(?:/(.*))?$`)
+	proxiedVerRE   = regexp.MustCompile(`^registry/([^/]+)/([0-9]{1,9})(?:/(.*))?$`)
 )
 
 func parseProxied(p string) (proxied, error) {
@@ -41,7 +45,7 @@ func parseProxied(p string) (proxied, error) {
 			return out, err
 		}
 		out.model, out.version, out.path = m[1], n, m[3]
-		if err := registry.CheckName(out.model); err != nil {
+		if err := registry.CheckAddress(out.model); err != nil {
 			return out, err
 		}
 	} else {
@@ -69,9 +73,15 @@ func (a *API) entries(c *call, p proxied) ([]tracking.Entry, error) {
 	return tracking.Children(plain, p.path), nil
 }
 
+// listed is a directory to list without the parts that say "here": clients download all of a
+// run as ".".
+func listed(dir string) string {
+	return strings.Join(slices.DeleteFunc(strings.Split(dir, "/"), func(part string) bool { return part == "." }), "/")
+}
+
 // serveProxyList lists a directory below mlflow-artifacts, by bare names.
 func serveProxyList(a *API, c *call) (any, error) {
-	p, err := parseProxied(strings.Trim(c.r.URL.Query().Get("path"), "/"))
+	p, err := parseProxied(listed(strings.Trim(c.r.URL.Query().Get("path"), "/")))
 	if err != nil {
 		return nil, err
 	}
@@ -97,40 +107,85 @@ func serveProxyGet(a *API, c *call) (any, error) {
 
 func (a *API) download(c *call, p proxied) (any, error) {
 	var (
-		body io.ReadCloser
-		size int64
-		err  error
+		body   io.ReadCloser
+		size   int64
+		digest string
+		err    error
 	)
 	if p.model != "" {
 		var f registry.File
 		body, f, err = a.registry.OpenFile(c.r.Context(), c.project, p.model, strconv.Itoa(p.version), p.path)
-		size = f.Size
+		size, digest = f.Size, f.Digest
 	} else {
 		var f tracking.File
 		body, f, err = a.tracking.OpenArtifact(c.r.Context(), c.project, p.place, p.path)
-		size = f.Size
+		size, digest = f.Size, f.Digest
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
+	content := &forward{body: bufio.NewReader(body), size: size}
+	if _, err := content.body.Peek(1); err != nil && !errors.Is(err, io.EOF) { // such as a damaged file, and there is time to say so
+		return nil, err
+	}
+	if strings.Contains(c.r.Header.Get("Range"), ",") { // several parts in any order would each be read up to anew
+		c.r.Header.Del("Range")
+	}
 	h := c.w.Header()
 	h.Set("Content-Type", "application/octet-stream") // never anything a browser would run
 	h.Set("Content-Disposition", disposition(path.Base(p.path)))
-	h.Set("Content-Length", strconv.FormatInt(size, 10))
 	h.Set("Content-Security-Policy", "sandbox")
-	n, err := io.Copy(c.w, body)
-	if err != nil && n == 0 { // such as a damaged file, and there is time to say so
-		for _, name := range []string{"Content-Disposition", "Content-Length", "Content-Security-Policy"} {
-			h.Del(name)
-		}
-		return nil, err
-	}
-	if err != nil {
+	h.Set("ETag", strconv.Quote(digest))
+	http.ServeContent(c.w, c.r, "", time.Time{}, content) // ranges, and whether the client has it already
+	if err := content.err; err != nil && !errors.Is(err, io.EOF) {
 		_ = a.ended(c.r, err)
 		panic(http.ErrAbortHandler) // a part was sent: the client must not take it for the whole
 	}
 	return done{}, nil
+}
+
+// forward lets http.ServeContent choose a part of a file that is read from its beginning only:
+// a seek leaves out what is before the place, and none goes back behind what was read.
+type forward struct {
+	body *bufio.Reader
+	size int64
+	read int64 // of body
+	at   int64 // where the next read begins
+	err  error // how reading ended
+}
+
+// Seek implements io.Seeker.
+func (f *forward) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += f.at
+	case io.SeekEnd:
+		offset += f.size
+	}
+	if offset < f.read {
+		return 0, errors.New("the place was read already")
+	}
+	f.at = offset
+	return offset, nil
+}
+
+// Read implements io.Reader.
+func (f *forward) Read(p []byte) (n int, err error) {
+	if f.err != nil {
+		return 0, f.err
+	}
+	if f.at > f.read {
+		n, err := io.CopyN(io.Discard, f.body, f.at-f.read)
+		f.read += n
+		if f.err = err; err != nil {
+			return 0, err
+		}
+	}
+	n, f.err = f.body.Read(p)
+	f.read += int64(n)
+	f.at = f.read
+	return n, f.err
 }
 
 func disposition(name string) string {
@@ -194,7 +249,7 @@ func serveModelDirectories(a *API, c *call, q *struct {
 }
 
 func (a *API) listing(c *call, place tracking.Place, dir, root string) (any, error) {
-	entries, err := a.tracking.ListArtifacts(c.r.Context(), c.project, place, strings.TrimSuffix(dir, "/"))
+	entries, err := a.tracking.ListArtifacts(c.r.Context(), c.project, place, listed(strings.TrimSuffix(dir, "/")))
 	if err != nil {
 		return nil, err
 	}
@@ -259,6 +314,9 @@ func serveUploadArtifact(a *API, c *call) (any, error) {
 	}
 	file, err := queryValue(q, "path")
 	if err != nil {
+		return nil, err
+	}
+	if err := tracking.CheckPath(file); err != nil {
 		return nil, err
 	}
 	if c.r.ContentLength == 0 {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -27,7 +28,7 @@ import (
 //	mlflow:"path"              from the route's wildcard of that name
 //
 // As in proto2 JSON, integers and floats may be strings ("5", "NaN"), integers
-// may have a zero fraction, null is absent, and unknown fields are ignored.
+// may have a zero fraction or an exponent (1e+05), null is absent, and unknown fields are ignored.
 func decodeRequest(r *http.Request, q any) error {
 	body := map[string]any{}
 	fromQuery := r.Method == http.MethodGet
@@ -289,6 +290,9 @@ func decodeValue(raw any, v reflect.Value, where string, fromQuery bool) error {
 	return nil
 }
 
+// exponentRE is a decimal number as JSON has it, which a client may have put into a text.
+var exponentRE = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
+
 func toInt(raw any) (int64, bool) {
 	var text string
 	switch v := raw.(type) {
@@ -302,11 +306,11 @@ func toInt(raw any) (int64, bool) {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return n, true
 	}
-	if _, isNumber := raw.(json.Number); !isNumber {
+	if !exponentRE.MatchString(text) { // R writes 100000 as "1e+05"
 		return 0, false
 	}
 	x, err := strconv.ParseFloat(text, 64)
-	if err != nil || x != math.Trunc(x) || math.Abs(x) >= 1<<63 {
+	if err != nil || x != math.Trunc(x) || math.Abs(x) >= 1<<53 { // from there on a float is not exact
 		return 0, false
 	}
 	return int64(x), true

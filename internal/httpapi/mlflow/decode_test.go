@@ -9,6 +9,26 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
+// TestIntegers: an integer may be a text, as R's client sends it, and is exact or refused.
+func TestIntegers(t *testing.T) {
+	for text, want := range map[string]int64{
+		"5": 5, "-7": -7, `"5"`: 5, `"1e+05"`: 100_000, "1e+05": 100_000, `"1.5E1"`: 15, "8.0": 8, `"9223372036854775807"`: 1<<63 - 1, `"1700000000000"`: 1_700_000_000_000, "9007199254740991.0": 1<<53 - 1,
+	} {
+		q := new(logMetric)
+		body := `{"run_id":"r","key":"k","value":1,"timestamp":1,"step":` + text + `}`
+		if err := decodeRequest(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)), q); err != nil || q.Step != want {
+			t.Errorf("%s: %d %v, want %d", text, q.Step, err, want)
+		}
+	}
+	for _, text := range []string{"8.5", `"8.5"`, `"1e-1"`, `"x"`, `""`, `" 5"`, `"5 "`, `"0x10"`, `"1e400"`, `"1e30"`, "9007199254740993.0", "9007199254740992.0", `"Infinity"`, "true", "[]", `"1_000"`, `"+5e0"`} {
+		q := new(logMetric)
+		body := `{"run_id":"r","key":"k","value":1,"timestamp":1,"step":` + text + `}`
+		if err := decodeRequest(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)), q); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %d %v", text, q.Step, err)
+		}
+	}
+}
+
 // FuzzDecode feeds bodies to the decoder with the richest messages: it must
 // refuse with fault.Invalid or decode, never panic.
 func FuzzDecode(f *testing.F) {
@@ -60,7 +80,7 @@ func FuzzProxied(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if (got.model != "") == (got.place.ID() != "") || strings.Contains("/"+got.path+"/", "/../") || strings.ContainsAny(got.path+got.model, "\\\x00#?") {
+		if (got.model != "") == (got.place.ID() != "") || strings.Contains("/"+got.path+"/", "/../") || strings.ContainsAny(got.path, "\\\x00#") || strings.ContainsAny(got.model, "/\x00") {
 			t.Fatalf("%q became %+v", p, got)
 		}
 	})

@@ -22,8 +22,8 @@ func ours(p string) bool {
 func Ours(p string) bool { return ours(p) }
 
 // Guard answers 400 to a request for one of our routes whose path is not plain:
-// dot segments, empty segments, back slashes or control characters, as they are
-// or percent-encoded, however often. A mux would redirect or clean some of
+// empty segments, back slashes or NUL, as they are or percent-encoded, and dot segments,
+// however often encoded. A mux would redirect or clean some of
 // these; here the request ends, before anything is looked up. Other requests
 // pass untouched.
 func Guard(next http.Handler) http.Handler {
@@ -45,8 +45,9 @@ func touchesUs(p string) bool { return ours(p) || ours(path.Clean(p)) }
 const maxNesting = 8
 
 func plain(p string) bool {
-	for range maxNesting {
-		if !plainOnce(p) {
+	for n := range maxNesting {
+		// Encoded twice and more, it is a name that has a percent sign, such as "loss%5c.png".
+		if n < 2 && (strings.ContainsAny(p, "\\\x00") || strings.Contains(p, "//")) || dotted(p) {
 			return false
 		}
 		decoded := tracking.DecodePercent(p)
@@ -58,14 +59,11 @@ func plain(p string) bool {
 	return false
 }
 
-func plainOnce(p string) bool {
-	if strings.ContainsAny(p, "\\\x00") || strings.Contains(p, "//") {
-		return false
-	}
-	for segment := range strings.SplitSeq(p, "/") {
+func dotted(p string) bool {
+	for segment := range strings.SplitSeq(strings.ReplaceAll(p, `\`, "/"), "/") {
 		if segment == "." || segment == ".." {
-			return false
+			return true
 		}
 	}
-	return true
+	return false
 }

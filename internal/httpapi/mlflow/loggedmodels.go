@@ -111,6 +111,7 @@ func serveSearchModels(a *API, c *call, q *searchModels) (any, error) {
 			clause += " DESC"
 		}
 		in.OrderBy = append(in.OrderBy, clause)
+		in.OrderOn = append(in.OrderOn, tracking.DatasetInput{Name: o.DatasetName, Digest: o.DatasetDigest})
 	}
 	if len(ids) == 0 {
 		return empty{}, nil

@@ -2,6 +2,7 @@ package mlflow_test
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -188,7 +189,7 @@ func TestPathAttacks(t *testing.T) {
 	before := len(trackingtest.Objects(t, w.dir, "projects"))
 	for _, path := range []string{
 		own + "../../../x", own + "%2e%2e/%2e%2e/x", own + "%2e%2e%2f%2e%2e%2fx", own + "%252e%252e%252fx", own + "a/../secret.txt", own + "./x", own + "a//b", own + "..%5cx",
-		own + "a%5c..%5cx", own + "%2fetc/passwd", own + "C:/x", own + "c%3a/x", own + "a%00b", own + "a%0ab", own + "a%23b", own + "a%3fb",
+		own + "a%5c..%5cx", own + "%2fetc/passwd", own + "C:/x", own + "c%3a/x", own + "C%3a%5cx", own + "a%00b", own + "a%0ab", own + "a%23b", own + "%2543%253a%255cx",
 		base + "../../../../etc/passwd", base + "%2e%2e/etc/passwd", base + "/etc/passwd", "/api/2.0/mlflow-artifacts/../mlflow-artifacts/artifacts/x",
 		"/x/../api/2.0/mlflow/runs/get", "/api/2.0/mlflow/runs/../runs/get", "/api/2.0/mlflow//runs/get", "/api/2.0/mlflow/logged-models/%2e%2e%2fx",
 		base + "registry/..%2f..%2fx/1/model", base + "registry/%2e%2e/1/x",
@@ -226,6 +227,108 @@ func TestPathAttacks(t *testing.T) {
 	}
 	if after := len(trackingtest.Objects(t, w.dir, "projects")); after != before {
 		t.Errorf("%d objects were written", after-before)
+	}
+}
+
+// TestRanges: a part of an artifact is what was asked for, as from MLflow's server; several
+// parts at once are answered with the whole.
+func TestRanges(t *testing.T) {
+	w := open(t)
+	ctx := identity.With(t.Context(), tokens["alice"])
+	run := string(w.run(t).ID)
+	own := "/api/2.0/mlflow-artifacts/artifacts/0/" + run + "/artifacts/"
+	for name, body := range map[string]string{"model/digits.txt": "0123456789", "model/empty": ""} {
+		if status, answer := w.do(t, "alice", http.MethodPut, own+name, body); status != 200 {
+			t.Fatal(status, answer)
+		}
+	}
+	if _, err := w.registry.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.registry.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + run + "/model"}); err != nil {
+		t.Fatal(err)
+	}
+	etag := ""
+	for _, tt := range []struct {
+		file, header, value string
+		status              int
+		body, part          string
+	}{
+		{"digits.txt", "Range", "bytes=2-4", 206, "234", "bytes 2-4/10"},
+		{"digits.txt", "Range", "bytes=-3", 206, "789", "bytes 7-9/10"},
+		{"digits.txt", "Range", "bytes=8-", 206, "89", "bytes 8-9/10"},
+		{"digits.txt", "Range", "bytes=0-100", 206, "0123456789", "bytes 0-9/10"},
+		{"digits.txt", "Range", "bytes=10-", 416, "", "bytes */10"},
+		{"digits.txt", "Range", "bytes=0-1,3-4", 200, "0123456789", ""},
+		{"digits.txt", "If-None-Match", "etag", 304, "", ""},
+		{"digits.txt", "If-None-Match", `"other"`, 200, "0123456789", ""},
+		{"empty", "Range", "bytes=0-", 200, "", ""},
+	} {
+		for _, path := range []string{own + "model/", "/api/2.0/mlflow-artifacts/artifacts/registry/delay/1/"} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+path+tt.file, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Authorization", "Bearer alice")
+			r.Header.Set(tt.header, strings.ReplaceAll(tt.value, "etag", etag))
+			resp, err := http.DefaultTransport.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != tt.status || resp.StatusCode != 416 && string(b) != tt.body || resp.Header.Get("Content-Range") != tt.part {
+				t.Errorf("%s%s with %s: %s: %d %q, of %q", path, tt.file, tt.header, tt.value, resp.StatusCode, b, resp.Header.Get("Content-Range"))
+			}
+			if tt.file == "digits.txt" {
+				etag = resp.Header.Get("ETag")
+			}
+		}
+	}
+	// "." is the root, as clients ask for all that a run has.
+	for _, path := range []string{"/api/2.0/mlflow-artifacts/artifacts?path=0/" + run + "/artifacts/.", "/api/2.0/mlflow/artifacts/list?run_id=" + run + "&path=."} {
+		if status, answer := w.do(t, "alice", http.MethodGet, path, ""); status != 200 || !strings.Contains(answer, `"model"`) {
+			t.Errorf("%s: %d %s", path, status, answer)
+		}
+	}
+	// A bad path is said before that there is no data.
+	if status, answer := w.do(t, "alice", http.MethodPost, "/ajax-api/2.0/mlflow/upload-artifact?run_uuid="+run+"&path=../x", ""); status != 400 || !strings.Contains(answer, "Invalid path") {
+		t.Errorf("%d %s", status, answer)
+	}
+	if status, answer := w.do(t, "alice", http.MethodPost, "/ajax-api/2.0/mlflow/experiments/search-datasets", `{"experiment_ids":[`+strings.Repeat(`"id_1",`, 20)+`"id_1"]}`); status != 400 || !strings.Contains(answer, "cannot specify more than 20 experiment_ids. Received 21") {
+		t.Errorf("%d %s", status, answer)
+	}
+}
+
+// TestVersionsOfLoggedModel: a logged model lists the versions that it became, where MLflow's clients look.
+func TestVersionsOfLoggedModel(t *testing.T) {
+	w := open(t)
+	ctx := identity.With(t.Context(), tokens["alice"])
+	m, err := w.tracking.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, answer := w.do(t, "alice", http.MethodPut, "/api/2.0/mlflow-artifacts/artifacts/0/models/"+string(m.ID)+"/artifacts/MLmodel", "flavors: {}"); status != 200 {
+		t.Fatal(status, answer)
+	}
+	if _, err := w.tracking.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"delay", `نموذج "1"`} {
+		if _, err := w.registry.CreateModel(ctx, proj, name, "", nil); err != nil {
+			t.Fatal(err)
+		}
+		body, err := json.Marshal(map[string]string{"name": name, "source": "models:/" + string(m.ID), "model_id": string(m.ID)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, answer := w.do(t, "alice", http.MethodPost, "/api/2.0/mlflow/model-versions/create", string(body)); status != 200 {
+			t.Fatal(status, answer)
+		}
+	}
+	got, err := w.tracking.LoggedModel(ctx, proj, m.ID)
+	if want := `[{"name": "delay", "version": 1}, {"name": "نموذج \"1\"", "version": 1}]`; err != nil || len(got.Tags) != 1 || got.Tags[0] != (tracking.Pair{Key: "mlflow.modelVersions", Value: want}) {
+		t.Errorf("%v %v, want %s", got.Tags, err, want)
 	}
 }
 

@@ -96,10 +96,7 @@ func serveByAlias(a *API, c *call, q *registeredQuery) (any, error) {
 	if q.Alias == "" {
 		return nil, missing("alias")
 	}
-	if _, err := strconv.Atoi(q.Alias); err == nil {
-		return nil, noAlias(q.Alias)
-	}
-	v, err := a.registry.Version(c.r.Context(), c.project, q.Name, q.Alias)
+	v, err := a.registry.ByAlias(c.r.Context(), c.project, q.Name, q.Alias)
 	if fault.Is(err, fault.NotFound) && strings.HasPrefix(err.Error(), "Registered model alias") {
 		err = noAlias(q.Alias)
 	}
@@ -170,6 +167,13 @@ func serveCreateVersion(a *API, c *call, q *struct {
 		Source: q.Source, Run: tracking.RunID(q.RunID), LoggedModel: tracking.LoggedModelID(q.ModelID),
 		RunLink: q.RunLink, Description: q.Description, Tags: pairsIn(q.Tags),
 	})
+	if err == nil && q.ModelID != "" {
+		// The version is there, whether or not its caller may also write to the logged model.
+		err = a.tracking.NoteVersion(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), v.Model, v.Number)
+		if fault.Is(err, fault.PermissionDenied) || fault.Is(err, fault.NotFound) {
+			err = nil
+		}
+	}
 	return versionAnswer{versionOut(v)}, err
 }
 
@@ -250,5 +254,5 @@ func serveDownloadURI(a *API, c *call, q *versionQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]string{"artifact_uri": "mlflow-artifacts:/registry/" + v.Model + "/" + strconv.Itoa(v.Number)}, nil
+	return map[string]string{"artifact_uri": v.Address()}, nil
 }

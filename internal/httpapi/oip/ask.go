@@ -256,7 +256,7 @@ func ranked(t runtime.Tensor) (int, ranking, error) {
 		case runtime.FP16:
 			return rank(widened(data, half))
 		case runtime.BF16:
-			return rank(widened(data, func(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }))
+			return rank(widened(data, bfloat))
 		}
 		return rank(data)
 	case []int16:
@@ -305,6 +305,9 @@ func widened(in []uint16, one func(uint16) float32) []float32 {
 	}
 	return out
 }
+
+// bfloat is a number of 16 bits with the exponent of single precision.
+func bfloat(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
 // half is an IEEE 754 binary16.
 func half(b uint16) float32 {

@@ -562,8 +562,8 @@ func (asker) Metadata(context.Context, string, string, string) (serving.Descript
 	return serving.Description{}, fault.New(fault.PermissionDenied, "no deployment.read")
 }
 
-func (a asker) Inputs(ctx context.Context, project, name, version string) ([]runtime.Spec, error) {
-	return a.oneModel.Inputs(ctx, project, name, version)
+func (a asker) Takes(ctx context.Context, project, name, version string) (serving.Takes, error) {
+	return a.oneModel.Takes(ctx, project, name, version)
 }
 
 // TestRawNeedsInfer: who may ask a model may ask it in bytes alone.

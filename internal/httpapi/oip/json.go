@@ -173,7 +173,7 @@ func (s *scanner) input() (t runtime.Tensor, size int64) {
 			if data = s.pos; seen&6 == 6 { // datatype and shape are known
 				s.elements(&t)
 			} else {
-				s.skip()
+				s.pass() // it is read once they are
 			}
 		default:
 			s.other(&others, key)

@@ -12,6 +12,8 @@
 //     repository.go: Triton's other extensions. openapi.go: a document of each model.
 //   - frames.go: bodies of gRPC. held.go: what all bodies hold of memory.
 //   - body.go: bodies of HTTP, compression. scan.go, json.go: JSON.
+//   - scoring.go: MLflow's scoring protocol, and version 1 of KServe's and TensorFlow
+//     Serving's, in front of the same inference.
 //
 // # Guarantees
 //
@@ -20,7 +22,8 @@
 // promises is compared with what was sent before memory is taken.
 //
 // Sources: the Open Inference Protocol's specification/protocol/inference_rest.md,
-// Triton's docs/protocol.
+// Triton's docs/protocol; MLflow's docs/classic-ml/deployment/deploy-model-locally; KServe's
+// V1 protocol; TensorFlow Serving's tensorflow_serving/g3doc/api_rest.md.
 package oip
 
 import (
@@ -47,8 +50,8 @@ type Serving interface {
 	// one that would.
 	Answers(ctx context.Context, project, name, version string) (away, err error)
 	Infer(ctx context.Context, r serving.Request) (serving.Answer, error)
-	// Inputs are those of a model, for who may ask it.
-	Inputs(ctx context.Context, project, name, version string) ([]runtime.Spec, error)
+	// Takes is what requests of a deployment may bring, for who may ask it.
+	Takes(ctx context.Context, project, name, version string) (serving.Takes, error)
 	// Statistics are those of a deployment's versions in memory; of one when it is named.
 	Statistics(ctx context.Context, project, name, version string) ([]serving.Statistics, error)
 	// Ready reports whether all of a project's models answer; of no project, "",
@@ -100,6 +103,7 @@ func (a *API) Register(handle func(method, path, action, summary string, h http.
 		handle(get, "/v2/models/{model}"+v+"/openapi.json", read, "A model's OpenAPI document: its tensors and an example", a.describe)
 		handle(post, "/v2/models/{model}"+v+"/infer", infer, "Ask a model for predictions", a.infer)
 	}
+	a.registerScoring(handle)
 	handle(get, "/v2/models/stats", read, "What the project's models did since the server started", a.stats)
 	handle(post, "/v2/repository/index", read, "The deployments of the token's project and their states", a.repositoryIndex)
 	handle(post, "/v2/repository/models/{model}/load", apply, "Load a deployment again that did not load", a.repositoryLoad)
@@ -170,8 +174,10 @@ func Refuse(w http.ResponseWriter, status int, err error) {
 	write(w, status, map[string]string{"error": text})
 }
 
-// Ours says whether a path is one of this protocol's.
-func Ours(path string) bool { return path == "/v2" || strings.HasPrefix(path, "/v2/") }
+// Ours says whether a path is one of this package's protocols.
+func Ours(path string) bool {
+	return path == "/v2" || strings.HasPrefix(path, "/v2/") || Scores(path)
+}
 
 // extensions of Triton's that are there.
 var extensions = []string{"binary_tensor_data", "classification", "model_configuration", "model_repository", "parameters", "schedule_policy", "statistics", "trace", "logging"}
@@ -327,10 +333,11 @@ func (a *API) read(r *http.Request, project string, s *share) (q *ask, err error
 // bare makes a request of nothing but the bytes of a model's only input: one row
 // of it, or as many as there are bytes for.
 func (a *API) bare(ctx context.Context, body []byte, project, name, version string) (*ask, error) {
-	inputs, err := a.Serving.Inputs(ctx, project, name, version)
+	takes, err := a.Serving.Takes(ctx, project, name, version)
 	if err != nil {
 		return nil, err
 	}
+	inputs := takes.Inputs
 	refuse := func(format string, args ...any) (*ask, error) {
 		return nil, fault.New(fault.Invalid, "a request of raw bytes alone: "+format, args...).
 			WithHint("Send JSON that describes the tensors, and its length in " + headLength + ".")

@@ -26,7 +26,10 @@ import (
 )
 
 // oneModel is the model delay, and a project whose model does not load.
-type oneModel struct{ session runtime.Session }
+type oneModel struct {
+	session runtime.Session
+	columns []string // of its features, if it has any
+}
 
 func (m oneModel) Metadata(_ context.Context, _, name, _ string) (serving.Description, error) {
 	if name != "delay" {
@@ -62,9 +65,9 @@ func (m oneModel) Infer(ctx context.Context, r serving.Request) (serving.Answer,
 	return answer, err
 }
 
-func (m oneModel) Inputs(ctx context.Context, project, name, version string) ([]runtime.Spec, error) {
+func (m oneModel) Takes(ctx context.Context, project, name, version string) (serving.Takes, error) {
 	d, err := m.Metadata(ctx, project, name, version)
-	return d.Inputs, err
+	return serving.Takes{Inputs: d.Inputs, Columns: m.columns}, err
 }
 
 func (oneModel) List(_ context.Context, _, after string, _ int) ([]serving.Deployment, error) {
@@ -138,7 +141,7 @@ func edge(t *testing.T) *API {
 		t.Fatal(err)
 	}
 	return &API{
-		Serving: oneModel{s}, Version: "test", Ended: func(_ *http.Request, err error) error { return err },
+		Serving: oneModel{session: s}, Version: "test", Ended: func(_ *http.Request, err error) error { return err },
 		Project: func(r *http.Request) (string, error) {
 			switch p := r.Header.Get("Falaj-Project"); p {
 			case "":

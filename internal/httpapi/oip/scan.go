@@ -204,6 +204,34 @@ func (s *scanner) skip() {
 	}
 }
 
+// pass passes over any value, among which may be the words for numbers that are none, as
+// Python's json writes them. What the names of objects are is not looked at.
+func (s *scanner) pass() {
+	switch s.next() {
+	case '"':
+		s.quoted()
+	case '{':
+		for ok := s.open('{', '}'); ok; ok = s.more('}') {
+			s.key()
+			s.pass()
+		}
+	case '[':
+		for ok := s.open('[', ']'); ok; ok = s.more(']') {
+			s.pass()
+		}
+	case 't', 'f', 'n', 'N', 'I':
+		if !s.literal("true") && !s.literal("false") && !s.literal("null") && !s.literal("NaN") && !s.literal("Infinity") {
+			s.want("a value")
+		}
+	case '-':
+		if !s.literal("-Infinity") {
+			s.number()
+		}
+	default:
+		s.number()
+	}
+}
+
 // other passes over a member that the protocol has no word for, and that is there once.
 func (s *scanner) other(seen *map[string]bool, key []byte) {
 	if (*seen)[string(key)] {

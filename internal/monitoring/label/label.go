@@ -32,6 +32,7 @@ package label
 
 import (
 	"math"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -50,13 +51,18 @@ const (
 // Label says what turned out to be true for a prediction.
 type Label struct {
 	ID     string    // of the prediction
-	Values []float64 // one for each of its rows; false is 0, true 1
-	Texts  []string  // the class of each row, in place of Values
+	Values []float64 // one for each of its rows; false is 0, true 1, NaN a row without a label
+	Texts  []string  // the class of each row, in place of Values; empty for a row without a label
 	At     time.Time // when it became known, on the clock of the records; zero: now
 }
 
-// rows is how many rows of the prediction it says something about.
+// rows is how many rows the prediction has, by the label.
 func (l Label) rows() int { return len(l.Values) + len(l.Texts) }
+
+// says reports whether any row has a label.
+func (l Label) says() bool {
+	return slices.ContainsFunc(l.Values, func(v float64) bool { return !math.IsNaN(v) }) || slices.ContainsFunc(l.Texts, func(t string) bool { return t != "" })
+}
 
 // Status is what became of a label.
 type Status string
@@ -145,8 +151,8 @@ func validate(labels []Label) error {
 		case l.ID == "" || len(l.ID) > maxID || !utf8.ValidString(l.ID):
 			return fault.New(fault.Invalid, "labels[%d]: the id has %d bytes", i, len(l.ID)).
 				WithHint("It is the id of the answer: text of 1 to %d bytes.", maxID)
-		case l.rows() == 0:
-			return fault.New(fault.Invalid, "labels[%d]: there is no value", i).WithHint("Give value, or values with one for each row of the request.")
+		case !l.says():
+			return fault.New(fault.Invalid, "labels[%d]: there is no value", i).WithHint("Give value, or values with one for each row of the request, null where it is not known.")
 		case len(l.Values) > 0 && len(l.Texts) > 0:
 			return fault.New(fault.Invalid, "labels[%d]: its values are numbers and texts", i).WithHint("Write all classes of a prediction as text, or all values as numbers.")
 		}
@@ -154,12 +160,12 @@ func validate(labels []Label) error {
 			return fault.New(fault.TooLarge, "more than %d values", maxValues).WithHint("Send them in several requests.")
 		}
 		for n, v := range l.Values {
-			if math.IsNaN(v) || math.IsInf(v, 0) {
-				return fault.New(fault.Invalid, "labels[%d].values[%d]: %v is not a label", i, n, v).WithHint("Leave out what is not known yet.")
+			if math.IsInf(v, 0) {
+				return fault.New(fault.Invalid, "labels[%d].values[%d]: %v is not a label", i, n, v).WithHint("Send null for a row whose label is not known.")
 			}
 		}
 		for n, v := range l.Texts {
-			if v == "" || len(v) > maxText || !utf8.ValidString(v) {
+			if len(v) > maxText || !utf8.ValidString(v) {
 				return fault.New(fault.Invalid, "labels[%d].values[%d]: %.60q is no class", i, n, v).WithHint("A class is a text of 1 to %d bytes.", maxText)
 			}
 		}

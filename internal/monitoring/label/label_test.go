@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
@@ -195,6 +196,7 @@ func TestLabels(t *testing.T) {
 			w.predict(n, nil)
 		}
 		w.predict(5, func(r *prediction.Record) { r.Rows, r.Scores = 2, []float64{.1, .2} })
+		w.predict(8, func(r *prediction.Record) { r.Rows, r.Scores = 2, []float64{.1, .2} })
 		w.predict(0, func(r *prediction.Record) { r.Version = 9 })                 // an ID again: the first counts
 		w.predict(1, func(r *prediction.Record) { r.Version, r.Shadow = 2, true }) // a shadow
 
@@ -205,7 +207,12 @@ func TestLabels(t *testing.T) {
 		if got := statuses(w.add(one(0, 1), one(0, 0), one(7, 1), one(7, 0))); got != "duplicate contradicts duplicate contradicts" {
 			t.Errorf("again: %s", got)
 		}
-		if got, _ := w.pairs(0); fmt.Sprint(got) != "[prd_000000=[1] prd_000001=[0]]" {
+		part := label.Label{ID: "prd_000008", Values: []float64{math.NaN(), 1}}
+		other := label.Label{ID: "prd_000008", Values: []float64{0, 1}}
+		if got := statuses(w.add(part, part, other)); got != "accepted duplicate contradicts" {
+			t.Errorf("of one row of two: %s", got)
+		}
+		if got, _ := w.pairs(0); fmt.Sprint(got) != "[prd_000000=[1] prd_000001=[0] prd_000008=[NaN 1]]" {
 			t.Errorf("pairs %v", got)
 		}
 		_, next := w.pairs(0)
@@ -224,7 +231,7 @@ func TestLabels(t *testing.T) {
 			t.Errorf("later pairs %v", got)
 		}
 		c, err := w.service.Counts(t.Context(), "nyc", "delay")
-		if want := (label.Counts{Joined: 4, Duplicates: 3, Contradicts: 3, WrongRows: 1}); err != nil || c != want {
+		if want := (label.Counts{Joined: 5, Duplicates: 4, Contradicts: 4, WrongRows: 1}); err != nil || c != want {
 			t.Errorf("counts %+v, want %+v, %v", c, want, err)
 		}
 		if got := statuses(w.add(one(3, 1))); got != "accepted" {

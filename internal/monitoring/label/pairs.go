@@ -3,6 +3,7 @@ package label
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
@@ -19,10 +20,18 @@ const page = 1000
 type Pair struct {
 	Seq        int64 // its place; Pairs goes on after it
 	Record     *prediction.Record
-	Labels     []float64 // one for each of Record.Rows
-	Texts      []string  // the class of each row, in place of Labels
+	Labels     []float64 // one for each of Record.Rows; NaN of a row without a label
+	Texts      []string  // the class of each row, in place of Labels; empty of a row without a label
 	LabelledAt time.Time // on the clock of the records
 	Received   time.Time // of the label
+}
+
+// Labelled reports whether a row has a label.
+func (p Pair) Labelled(row int) bool {
+	if p.Texts != nil {
+		return p.Texts[row] != ""
+	}
+	return !math.IsNaN(p.Labels[row])
 }
 
 // Pairs calls visit for each pair of a deployment after a seq, in the order in

@@ -173,7 +173,8 @@ type truth struct {
 func (t truth) rows() int { return len(t.numbers) + len(t.texts) }
 
 func (t truth) equal(o truth) bool {
-	return slices.Equal(t.numbers, o.numbers) && slices.Equal(t.texts, o.texts)
+	same := func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) } // NaN is no label
+	return slices.EqualFunc(t.numbers, o.numbers, same) && slices.Equal(t.texts, o.texts)
 }
 
 // insert keeps those of the labels that are new, in the caller's transaction.

@@ -261,7 +261,7 @@ func (t *tally) pair(r Rollout, p Pair) {
 	s.Groups = added(s.Groups, one.Groups)
 }
 
-// lossOf is the mean loss of a labelled request's rows. Of an answer of several classes
+// lossOf is the mean loss of a request's labelled rows. Of an answer of several classes
 // only the error is known: whether the class is the right one. Its score is the
 // probability of one class, which a label of another says nothing about.
 func lossOf(spec rollout.Spec, p Pair) (mean float64, ok bool) {
@@ -272,14 +272,17 @@ func lossOf(spec rollout.Spec, p Pair) (mean float64, ok bool) {
 			classes[i] = ClassOf(v)
 		}
 	}
-	sum := 0.0
+	sum, rows := 0.0, 0
 	switch {
 	case classes != nil:
 		if spec.Metric != rollout.Error || len(p.Record.Predicted) != len(classes) || len(classes) == 0 {
 			return 0, false
 		}
 		for i, c := range classes {
-			if p.Record.Predicted[i] != c {
+			if !p.Labelled(i) {
+				continue
+			}
+			if rows++; p.Record.Predicted[i] != c {
 				sum++
 			}
 		}
@@ -287,6 +290,10 @@ func lossOf(spec rollout.Spec, p Pair) (mean float64, ok bool) {
 		return 0, false
 	default:
 		for i, label := range p.Labels {
+			if !p.Labelled(i) {
+				continue
+			}
+			rows++
 			loss, err := spec.Loss(p.Record.Scores[i], label)
 			if err != nil {
 				return 0, false
@@ -294,7 +301,7 @@ func lossOf(spec rollout.Spec, p Pair) (mean float64, ok bool) {
 			sum += loss
 		}
 	}
-	return sum / float64(max(len(classes), len(p.Labels))), true
+	return sum / float64(max(rows, 1)), rows > 0
 }
 
 // ClassOf is what a class that labels give as a number is called: 2 is "2".

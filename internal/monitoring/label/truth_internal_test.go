@@ -86,6 +86,9 @@ func TestLossOfClasses(t *testing.T) {
 		"text for a number":               {rollout.SquaredError, Pair{Record: of(prediction.Regression), Texts: []string{"a", "b"}}, 0, false},
 		"a binary answer":                 {rollout.Error, Pair{Record: of(prediction.Binary), Labels: []float64{1, 1}}, 0.5, true},
 		"a label outside of 0 and 1":      {rollout.Brier, Pair{Record: of(prediction.Binary), Labels: []float64{1, 2}}, 0, false},
+		"one row of two":                  {rollout.Error, Pair{Record: of(prediction.Binary), Labels: []float64{math.NaN(), 1}}, 1, true},
+		"one class of two":                {rollout.Error, Pair{Record: of(prediction.Multiclass, "cat", "dog"), Texts: []string{"cat", ""}}, 0, true},
+		"one class of two by number":      {rollout.Error, Pair{Record: of(prediction.Multiclass, "2", "0"), Labels: []float64{1, math.NaN()}}, 1, true},
 		"an answer whose task is unknown": {rollout.Error, Pair{Record: of(""), Labels: []float64{0, 1}}, 1, true},
 	} {
 		loss, ok := lossOf(rollout.Spec{Metric: test.metric}, test.pair)

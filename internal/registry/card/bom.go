@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
+
+	"github.com/falaj-ml/falaj/internal/registry"
 )
 
 // spdx are the licences that are written by their identifier; others by name, as the
@@ -86,7 +88,7 @@ func BOM(f Facts) ([]byte, error) {
 		data = append(data, cdx.MLDatasetChoice{ComponentData: &cdx.ComponentData{Type: cdx.ComponentDataTypeDataset, Name: "evaluation data", Description: c.EvaluationData}})
 	}
 	for _, p := range c.Parents {
-		name, version, _ := strings.Cut(p, "@")
+		name, version, _ := registry.SplitRef(p)
 		add(model, cdx.Component{BOMRef: "parent:" + p, Type: cdx.ComponentTypeMachineLearningModel, Name: name, Version: version})
 	}
 	for _, v := range c.FeatureViews {

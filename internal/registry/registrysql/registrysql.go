@@ -74,6 +74,13 @@ func (s Store) Model(ctx context.Context, tx *store.Tx, p project.Name, name str
 	return s.filled(ctx, tx, row)
 }
 
+// ModelName implements registry.Store.
+func (Store) ModelName(ctx context.Context, tx *store.Tx, p project.Name, id registry.ModelID) (string, error) {
+	var name string
+	err := tx.NewRaw("SELECT name FROM registry_model WHERE project = ? AND id = ?", string(p), string(id)).Scan(ctx, &name)
+	return name, store.NotFound(err, "Registered Model with id=%s not found", id)
+}
+
 func (Store) filled(ctx context.Context, tx *store.Tx, row modelRow) (registry.Model, error) {
 	m := row.model()
 	if err := tx.NewRaw("SELECT key, value FROM registry_model_tag WHERE model = ? ORDER BY key", row.ID).Scan(ctx, &m.Tags); err != nil {

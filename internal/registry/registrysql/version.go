@@ -184,7 +184,10 @@ func (s Store) SearchVersions(ctx context.Context, tx *store.Tx, p project.Name,
 		sel = sel.OrderExpr(direction(o, versionColumns))
 	}
 	var rows []versionRow
-	if err := sel.OrderExpr("t.updated DESC, t.model_name, t.number DESC").Limit(q.Limit).Offset(q.Offset).Scan(ctx, &rows); err != nil {
+	if len(q.Order) == 0 {
+		sel = sel.OrderExpr("t.updated DESC")
+	}
+	if err := sel.OrderExpr("t.model_name, t.number DESC").Limit(q.Limit).Offset(q.Offset).Scan(ctx, &rows); err != nil {
 		return nil, err
 	}
 	return s.filledVersions(ctx, tx, rows)

@@ -65,7 +65,7 @@ func (s Spec) Validate() error {
 		return fault.New(fault.Invalid, "a gateway names up to %d deployments, and has a description of up to %d bytes", maxDeployments, maxText)
 	}
 	for i, name := range s.Deployments {
-		if err := id.CheckName("deployment name", name); err != nil {
+		if err := id.CheckMixedName("deployment name", name); err != nil {
 			return fault.Wrap(err, "spec.deployments")
 		}
 		if slices.Contains(s.Deployments[:i], name) {

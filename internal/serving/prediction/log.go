@@ -144,13 +144,13 @@ func (l *Log) of(p Place) (*journal, error) {
 	if j != nil {
 		return j, nil
 	}
-	if err := errors.Join(id.CheckName("project", p.Project), id.CheckName("deployment name", p.Deployment)); err != nil {
+	if err := errors.Join(id.CheckName("project", p.Project), id.CheckMixedName("deployment name", p.Deployment)); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if j = l.journal[p]; j == nil {
-		j = &journal{log: l, place: p, dir: filepath.Join(l.cfg.Dir, p.Project, p.Deployment)}
+		j = &journal{log: l, place: p, dir: filepath.Join(l.cfg.Dir, p.Project, id.FileName(p.Deployment))}
 		l.journal[p] = j
 	}
 	return j, nil
@@ -185,8 +185,8 @@ func (l *Log) Places() ([]Place, error) {
 			return nil, err
 		}
 		for _, n := range names {
-			if n.IsDir() {
-				out = append(out, Place{Project: p.Name(), Deployment: n.Name()})
+			if name, ok := id.FromFileName(n.Name()); ok && n.IsDir() {
+				out = append(out, Place{Project: p.Name(), Deployment: name})
 			}
 		}
 	}

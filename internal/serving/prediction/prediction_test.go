@@ -764,3 +764,29 @@ func FuzzDecodeRecords(f *testing.F) {
 		}
 	})
 }
+
+// TestNamesWithCapitals: the logs of deployments whose names differ only in case are two, on
+// every disk, and are found again.
+func TestNamesWithCapitals(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir, newClock())
+	for i, name := range []string{"Delay", "delay", "ResNet50.v2"} {
+		if err := l.Append(t.Context(), flightsOf(name, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, dir, newClock())
+	defer l.Close()
+	want := []prediction.Place{{Project: "nyc", Deployment: "Delay"}, {Project: "nyc", Deployment: "ResNet50.v2"}, {Project: "nyc", Deployment: "delay"}}
+	if got, err := l.Places(); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("places %v, %v, want %v", got, err, want)
+	}
+	for i, name := range []string{"Delay", "delay", "ResNet50.v2"} {
+		if got, _ := ids(t, l, name, prediction.Cursor{}); len(got) != 1 || got[0] != flightsOf(name, i).ID {
+			t.Errorf("the log of %s has %v", name, got)
+		}
+	}
+}

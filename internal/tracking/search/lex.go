@@ -25,6 +25,11 @@ type token struct {
 	parts []string
 }
 
+// isText reports whether a token is a text, in single or in double quotes.
+func (t token) isText() bool {
+	return t.kind == tokenText || t.kind == tokenQuoted && strings.HasPrefix(t.raw, `"`)
+}
+
 func lex(s string) ([]token, error) {
 	var out []token
 	begin := 0
@@ -226,16 +231,18 @@ func (p *parser) list() ([]string, error) {
 	}
 	for {
 		t := p.next()
-		if t.kind != tokenText {
+		if !t.isText() {
 			return nil, bad
 		}
 		out = append(out, t.text)
-		switch t := p.next(); {
-		case t.kind == tokenPunct && t.text == ")":
-			return out, nil
-		case t.kind == tokenPunct && t.text == ",":
-		default:
+		if t := p.peek(); t.kind == tokenPunct && t.text == "," {
+			p.next()
+		} else if t.text != ")" {
 			return nil, bad
+		}
+		if t := p.peek(); t.kind == tokenPunct && t.text == ")" { // also after a comma: ('a',) is a tuple of Python
+			p.next()
+			return out, nil
 		}
 	}
 }

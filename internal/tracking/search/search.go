@@ -5,7 +5,7 @@
 //	identifier := [entity "."] key          no entity means an attribute
 //	key        := bare | `in back ticks` | "in double quotes"
 //	op         := = != > >= < <= LIKE ILIKE IN "NOT IN"
-//	value      := number | 'text' | "text" | ('text', …)
+//	value      := number | 'text' | "text" | ('text', …) | ("text", …)
 //
 // There is no OR, no NOT and no nesting. A Grammar says what one kind of search
 // allows; Parse and ParseOrder give checked conditions with canonical names;
@@ -23,9 +23,10 @@ import (
 
 // Bounds of what is parsed, so that one request costs little.
 const (
-	MaxFilter      = 16 << 10 // bytes of a filter
-	MaxComparisons = 64       // comparisons in a filter, values in a list are bounded by MaxFilter
-	MaxOrders      = 16       // order_by clauses
+	MaxFilter      = 512 << 10 // bytes of a filter; SQLite takes statements of 1,000,000
+	MaxComparisons = 64        // comparisons in a filter, values in a list are bounded by MaxFilter
+	MaxOrder       = 16 << 10  // bytes of an order_by clause
+	MaxOrders      = 16        // order_by clauses
 )
 
 // Entity is what an identifier names.
@@ -159,7 +160,7 @@ func (g Grammar) ParseOrder(clauses []string) ([]Order, error) {
 	var out []Order
 	for _, clause := range clauses {
 		bad := fault.New(fault.Invalid, "Invalid order_by clause '%s'. Could not be parsed.", clip(clause))
-		if len(clause) > MaxFilter {
+		if len(clause) > MaxOrder {
 			return nil, bad
 		}
 		tokens, err := lex(clause)
@@ -199,7 +200,8 @@ func (g Grammar) ParseOrder(clauses []string) ([]Order, error) {
 			}
 			o.Key = col.Name
 		}
-		if slices.ContainsFunc(out, func(x Order) bool { return x.Entity == o.Entity && x.Key == o.Key }) {
+		// Of logged models a metric may be named once for each data set that it was measured on.
+		if g.Of != LoggedModels && slices.ContainsFunc(out, func(x Order) bool { return x.Entity == o.Entity && x.Key == o.Key }) {
 			return nil, fault.New(fault.Invalid, "`order_by` contains duplicate fields: %s", clip(strings.Join(clauses, ", ")))
 		}
 		out = append(out, o)
@@ -275,7 +277,7 @@ func (g Grammar) value(p *parser, c *Comparison, key string, col Column) (err er
 			return fault.New(fault.Invalid, "Expected numeric value type for metric. Found %s", clip(p.rest()))
 		case c.Entity == Attribute && col.Numeric:
 			return fault.New(fault.Invalid, "Expected numeric value type for numeric attribute: %s. Found %s", clip(key), clip(p.rest()))
-		case c.Entity == Param || c.Entity == Tag:
+		case (c.Entity == Param || c.Entity == Tag) && g.Of != LoggedModels:
 			return fault.New(fault.Invalid, "Expected a quoted string value for %s (e.g. 'my-value'). Got value %s", c.Entity, clip(p.rest()))
 		case c.Entity == Attribute && !col.List:
 			return fault.New(fault.Invalid, "Only ['%s'] attributes support comparison with a list of quoted string values.",
@@ -297,7 +299,7 @@ func (g Grammar) value(p *parser, c *Comparison, key string, col Column) (err er
 		return fault.New(fault.Invalid, "Expected numeric value type for numeric attribute: %s. Found %s", clip(key), clip(v.raw))
 	}
 	switch {
-	case v.kind == tokenText || v.kind == tokenQuoted && strings.HasPrefix(v.raw, `"`):
+	case v.isText():
 		c.Text = v.text
 		return nil
 	case v.kind == tokenName || v.kind == tokenQuoted:
@@ -336,6 +338,9 @@ func (g Grammar) comparable(c Comparison, col Column) error {
 		allowed, said = numericOps, numericOps
 	case Param, Tag:
 		allowed, said = textOps, textOps
+		if g.Of == LoggedModels {
+			allowed = listOps
+		}
 		if g.Nulls {
 			said = nullOps
 		}

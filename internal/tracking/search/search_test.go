@@ -36,6 +36,8 @@ func TestParse(t *testing.T) {
 		{"params.`a b``c` LIKE '%x_' and Tags.x = 'y'", nil},
 		{"params.`a b``c` LIKE '%x_' aNd tags.x ilike ''", []Comparison{{Entity: Param, Key: "a b`c", Op: Like, Text: "%x_"}, {Entity: Tag, Key: "x", Op: ILike}}},
 		{"name not in ( 'a' ,'b' )", []Comparison{{Entity: Attribute, Key: "name", Op: NotIn, List: []string{"a", "b"}}}},
+		{`name IN ("it's", 'b')`, []Comparison{{Entity: Attribute, Key: "name", Op: In, List: []string{"it's", "b"}}}},
+		{"name IN ('a',) AND name = 'b'", []Comparison{{Entity: Attribute, Key: "name", Op: In, List: []string{"a"}}, {Entity: Attribute, Key: "name", Op: Equal, Text: "b"}}}, // a tuple of Python
 		{"dataset.context IN ('train')", []Comparison{{Entity: Dataset, Key: "context", Op: In, List: []string{"train"}}}},
 		{"params.x IS NULL AND tag.y is not null", []Comparison{{Entity: Param, Key: "x", Op: IsNull}, {Entity: Tag, Key: "y", Op: IsNotNull}}},
 	}
@@ -57,7 +59,7 @@ func TestParse(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"name", "name =", "= 'x'", "name = x", "name = 'x' name = 'y'", "name = 'x' OR name = 'y'", "(name = 'x')", "NOT name = 'x'", "name = 'x", "name = 'x' AND", "AND",
-		"name IN ()", "name IN ('a',)", "name IN ('a' 'b')", "name IN (\"a\")", "name IN 'a'", "name IN (1)", "metrics.a = 'x'", "metrics.a IN (1)", "metrics.a LIKE 'x'", "metrics.a = 1.2.3",
+		"name IN ()", "name IN (,)", "name IN ('a',,)", "name IN ('a'", "name IN ('a',", "name IN ('a' 'b')", "name IN (`a`)", "name IN (a)", "name IN 'a'", "name IN (1)", "metrics.a = 'x'", "metrics.a IN (1)", "metrics.a LIKE 'x'", "metrics.a = 1.2.3",
 		"params.a > 'x'", "params.a = 5", "name NOT LIKE 'x'", "name IS 'x'", "other = 'x'", "foo.bar = 'x'", "dataset.source = 'x'", "name ! 'x'", "name == 'x'", "metrics. > 1", ".a = 'x'",
 		"name = 'x'; DROP TABLE t", "start_time = '5'", "metrics.a > 1e999", strings.Repeat("name = 'x' AND ", 70) + "name = 'x'", strings.Repeat("x", MaxFilter+1),
 	} {

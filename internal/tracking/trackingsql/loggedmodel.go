@@ -97,11 +97,23 @@ func (Store) SearchLoggedModels(ctx context.Context, tx *store.Tx, p project.Nam
 		}
 	}
 	sel := tx.NewSelect().Model((*modelRow)(nil)).Where(c.String(), c.args...)
-	for _, o := range q.Order {
+	for i, o := range q.Order {
 		switch o.Entity {
 		case search.Metric:
-			column := "(SELECT x.rank FROM tracking_model_metric x WHERE x.model = t.id AND x.key = ?" + on + " ORDER BY x.step DESC, x.at DESC, x.rank DESC LIMIT 1)"
-			args := append([]any{o.Key}, onArgs...)
+			// The newest value on the data set that the clause names, whatever q.Datasets has.
+			var measured tracking.DatasetInput
+			if i < len(q.OrderOn) {
+				measured = q.OrderOn[i]
+			}
+			column := "(SELECT x.rank FROM tracking_model_metric x WHERE x.model = t.id AND x.key = ?"
+			args := []any{o.Key}
+			if measured.Name != "" {
+				column, args = column+" AND x.dataset_name = ?", append(args, measured.Name)
+			}
+			if measured.Digest != "" {
+				column, args = column+" AND x.dataset_digest = ?", append(args, measured.Digest)
+			}
+			column += " ORDER BY x.at DESC, x.step DESC, x.run LIMIT 1)"
 			sel = sel.OrderExpr(direction(column, o.Desc), append(args, args...)...)
 		case search.Param, search.Tag:
 			table := "tracking_model_tag"

@@ -151,7 +151,7 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 		var inputs []inputRow
 		if err := tx.NewRaw(`SELECT i.run, i.name, i.digest, i.tags, d.source_type, d.source, d.schema_text, d.profile FROM tracking_input i
 			JOIN tracking_dataset d ON d.project = i.project AND d.experiment = i.experiment AND d.name = i.name AND d.digest = i.digest
-			WHERE i.run IN (?) ORDER BY i.run, i.name, i.digest`, store.Texts(ids)).Scan(ctx, &inputs); err != nil {
+			WHERE i.run IN (?) ORDER BY i.run, i.position, i.name, i.digest`, store.Texts(ids)).Scan(ctx, &inputs); err != nil {
 			return err
 		}
 		for _, in := range inputs {
@@ -162,7 +162,7 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 			at[in.Run].Inputs = append(at[in.Run].Inputs, d)
 		}
 		var links []linkRow
-		if err := tx.NewRaw("SELECT run, model, output, step FROM tracking_model_link WHERE run IN (?) ORDER BY run, model, output", store.Texts(ids)).Scan(ctx, &links); err != nil {
+		if err := tx.NewRaw("SELECT run, model, output, step FROM tracking_model_link WHERE run IN (?) ORDER BY run, position, model, output", store.Texts(ids)).Scan(ctx, &links); err != nil {
 			return err
 		}
 		for _, l := range links {
@@ -287,9 +287,10 @@ func (Store) PutInputs(ctx context.Context, tx *store.Tx, run tracking.Run, inpu
 				dataContext = t.Value
 			}
 		}
-		_, err = tx.NewRaw(`INSERT INTO tracking_input (run, name, digest, context, tags, project, experiment) VALUES (?, ?, ?, ?, ?, ?, ?)
+		_, err = tx.NewRaw(`INSERT INTO tracking_input (run, position, name, digest, context, tags, project, experiment)
+			VALUES (?, (SELECT COALESCE(MAX(i.position), 0) + 1 FROM tracking_input i WHERE i.run = ?), ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (run, name, digest) DO NOTHING`,
-			string(run.ID), in.Name, in.Digest, dataContext, toJSON(pairsJSON(in.Tags)), string(run.Project), int64(run.Experiment)).Exec(ctx)
+			string(run.ID), string(run.ID), in.Name, in.Digest, dataContext, toJSON(pairsJSON(in.Tags)), string(run.Project), int64(run.Experiment)).Exec(ctx)
 		if err != nil {
 			return err
 		}
@@ -300,8 +301,9 @@ func (Store) PutInputs(ctx context.Context, tx *store.Tx, run tracking.Run, inpu
 // PutModelLinks implements tracking.Store.
 func (Store) PutModelLinks(ctx context.Context, tx *store.Tx, run tracking.RunID, links []tracking.ModelLink) error {
 	for _, l := range links {
-		_, err := tx.NewRaw(`INSERT INTO tracking_model_link (run, model, output, step) VALUES (?, ?, ?, ?)
-			ON CONFLICT (run, model, output) DO UPDATE SET step = excluded.step`, string(run), string(l.Model), l.Output, l.Step).Exec(ctx)
+		_, err := tx.NewRaw(`INSERT INTO tracking_model_link (run, position, model, output, step)
+			VALUES (?, (SELECT COALESCE(MAX(i.position), 0) + 1 FROM tracking_model_link i WHERE i.run = ?), ?, ?, ?)
+			ON CONFLICT (run, model, output) DO UPDATE SET step = excluded.step`, string(run), string(run), string(l.Model), l.Output, l.Step).Exec(ctx)
 		if err != nil {
 			return err
 		}

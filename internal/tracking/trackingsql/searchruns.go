@@ -17,7 +17,7 @@ import (
 
 var runColumns = map[string]string{
 	"run_id": "t.id", "run_name": "t.name", "status": "t.status", "user_id": "t.user_name",
-	"start_time": "t.started", "end_time": "t.ended",
+	"start_time": "t.started", "end_time": "NULLIF(t.ended, 0)", // a running run has no end
 	"artifact_uri": "('mlflow-artifacts:/' || CAST(t.experiment AS TEXT) || '/' || t.id || '/artifacts')",
 }
 
@@ -226,7 +226,11 @@ func (f *runSearch) where(run string) (c condition) {
 // a metric, and those with a param or tag before those without.
 func ordered(sel *bun.SelectQuery, order []search.Order) *bun.SelectQuery {
 	for i, o := range order {
-		if o.Entity == search.Attribute { // never NULL
+		if o.Entity == search.Attribute {
+			if o.Key == "end_time" { // the only one that a run may not have
+				sel = sel.OrderExpr(direction(runColumns[o.Key], o.Desc))
+				continue
+			}
 			sel = sel.OrderExpr(runColumns[o.Key] + way(o))
 			continue
 		}

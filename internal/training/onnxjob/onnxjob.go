@@ -6,12 +6,12 @@ package onnxjob
 import (
 	"context"
 	_ "embed"
-	"regexp"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
 )
 
 //go:embed rows.py
@@ -31,13 +31,8 @@ func Reference(model, version string) string {
 	return "models:/" + model + "@" + version
 }
 
-var notName = regexp.MustCompile(`[^a-z0-9]+`)
-
 // Name is that of a job that does something with a thing of that name.
-func Name(does, of string) string {
-	name := strings.Trim(notName.ReplaceAllString(does+"-"+of, "-"), "-")
-	return strings.TrimRight(name[:min(len(name), 63)], "-")
-}
+func Name(does, of string) string { return id.Name(strings.ReplaceAll(does+"-"+of, "_", "-")) }
 
 // Models inspects what a job is to load.
 type Models interface {

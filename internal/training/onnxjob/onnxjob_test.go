@@ -13,7 +13,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: %s", version, got)
 		}
 	}
-	for of, want := range map[string]string{"delay_2": "predict-delay-2", "Été!": "predict-t", strings.Repeat("x", 54) + "-yyy": "predict-" + strings.Repeat("x", 54)} {
+	for of, want := range map[string]string{"delay_2": "predict-delay-2", "Été!": "predict-t", "ResNet50.v2": "predict-resnet50-v2", strings.Repeat("x", 54) + "-yyy": "predict-" + strings.Repeat("x", 54)} {
 		got := Name("predict", of)
 		if got != want || id.CheckName("job", got) != nil {
 			t.Errorf("%s: %s", of, got)

@@ -35,6 +35,9 @@ func TestJob(t *testing.T) {
 	if err := spec.Validate(); err != nil {
 		t.Error(err)
 	}
+	if name, spec, err = (Request{Data: "flights"}).Job("ResNet50.v2", "3"); err != nil || name != "optimize-resnet50-v2" || spec.Register != "ResNet50.v2" || spec.Data["model"] != "models:/ResNet50.v2/3" || spec.Validate() != nil {
+		t.Errorf("%s %+v %v", name, spec, err)
+	}
 	if _, spec, err = (Request{Data: "flights", DryRun: true}).Job("delay", "champion"); err != nil || spec.Register != "" || spec.Data["model"] != "models:/delay@champion" {
 		t.Errorf("%+v %v", spec, err)
 	}

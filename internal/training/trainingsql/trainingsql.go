@@ -181,6 +181,21 @@ func (Store) CountAlive(ctx context.Context, tx *store.Tx, p project.Name, submi
 	return all, own, err
 }
 
+// Counts counts the jobs that have not ended.
+func (Store) Counts(ctx context.Context, tx *store.Tx) ([]training.Count, error) {
+	var rows []struct {
+		Project, State, Oldest string
+		N                      int
+	}
+	err := tx.NewSelect().Model((*jobRow)(nil)).ColumnExpr("project, state, MIN(id) AS oldest, COUNT(*) AS n").
+		Where("state IN (?, ?)", string(training.Queued), string(training.Running)).GroupExpr("project, state").OrderExpr("project, state").Scan(ctx, &rows)
+	counts := make([]training.Count, len(rows))
+	for i, r := range rows {
+		counts[i] = training.Count{Project: project.Name(r.Project), State: training.State(r.State), Jobs: r.N, Oldest: training.JobID(r.Oldest)}
+	}
+	return counts, err
+}
+
 // Alive lists the jobs that have not ended, oldest first.
 func (Store) Alive(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
 	var rows []jobRow

@@ -85,23 +85,28 @@ func history(s Sweep, done []trial.Trial) (figures []Figure, err error) {
 		var all, best plotter.XYs
 		least := math.Inf(1)
 		for _, t := range done {
-			if l := o.Direction.Loss(t.Values[i]); l < least {
+			if l := o.Direction.Loss(t.Values[i]); l < least && !t.Infeasible {
 				least = l
 			}
 			all = append(all, plotter.XY{X: float64(t.Number), Y: t.Values[i]})
-			best = append(best, plotter.XY{X: float64(t.Number), Y: value(o.Direction, least)})
+			if !math.IsInf(least, 1) { // none is feasible yet
+				best = append(best, plotter.XY{X: float64(t.Number), Y: value(o.Direction, least)})
+			}
 		}
 		dots, err := plotter.NewScatter(tail(all, mostTrials))
 		if err != nil {
 			return nil, err
 		}
 		dots.GlyphStyle = draw.GlyphStyle{Color: point, Radius: 3, Shape: draw.CircleGlyph{}}
-		line, err := plotter.NewLine(tail(best, mostTrials))
-		if err != nil {
-			return nil, err
+		p.Add(dots)
+		if len(best) > 0 {
+			line, err := plotter.NewLine(tail(best, mostTrials))
+			if err != nil {
+				return nil, err
+			}
+			line.StepStyle, line.Color, line.Width = plotter.PostStep, good, 2
+			p.Add(line)
 		}
-		line.StepStyle, line.Color, line.Width = plotter.PostStep, good, 2
-		p.Add(dots, line)
 		picture, err := svg(p, width, height, "history of "+o.Metric)
 		if err != nil {
 			return nil, err

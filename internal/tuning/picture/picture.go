@@ -17,6 +17,7 @@ import (
 	"html/template"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/falaj-ml/falaj/internal/tuning/importance"
 	"github.com/falaj-ml/falaj/internal/tuning/space"
@@ -135,7 +136,7 @@ func Figures(s Sweep) (all []Figure, err error) {
 func (s Sweep) best(done []trial.Trial) []trial.Trial {
 	all := trial.Front(done, s.directions())
 	if len(s.Objectives) == 1 {
-		all = byLoss(done, s.Objectives[0].Direction)
+		all = byLoss(slices.DeleteFunc(slices.Clone(done), func(t trial.Trial) bool { return t.Infeasible }), s.Objectives[0].Direction)
 		all = all[:min(len(all), 5)]
 	}
 	return all[:min(len(all), mostRows)]

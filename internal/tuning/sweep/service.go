@@ -58,7 +58,10 @@ type Authorizer interface {
 
 // Jobs run trials. *training.Service is one.
 type Jobs interface {
-	// Plan says what Submit would make, and refuses what that would.
+	// CheckSource refuses a source archive that nobody has uploaded.
+	CheckSource(ctx context.Context, p project.Name, digest string) error
+	// Plan says what Submit would make, and refuses what that would but for a source archive
+	// that is not uploaded.
 	Plan(ctx context.Context, p project.Name, name string, spec training.Spec) (training.Job, project.Change, error)
 	SubmitTrial(ctx context.Context, p project.Name, name string, spec training.Spec, job training.JobID) (training.Job, error)
 	One(ctx context.Context, p project.Name, job training.JobID) (training.Job, error)
@@ -229,6 +232,11 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 	planned, _, err := s.cfg.Jobs.Plan(ctx, p, jobName, job)
 	if err != nil {
 		return w, "", fault.Wrap(err, "sweep %s: its jobs", name)
+	}
+	if job.Source != "" && !dryRun {
+		if err := s.cfg.Jobs.CheckSource(ctx, p, job.Source); err != nil {
+			return w, "", fault.Wrap(err, "sweep %s: its jobs", name)
+		}
 	}
 	pinned := planned.Pinned()
 	asked.Data, asked.Environment, asked.Residency, asked.Classification = pinned.Data, pinned.Environment, planned.Residency, planned.Classification
@@ -673,6 +681,10 @@ func (s *Service) shown(ctx context.Context, tx *store.Tx, w Sweep, trials []tun
 
 // best are the best trials, without what they logged on the way.
 func (s *Service) best(ctx context.Context, tx *store.Tx, w Sweep) (best []Shown, err error) {
+	constraints, err := s.cfg.Studies.Store.Constrained(ctx, tx, w.Project, w.Study)
+	if err != nil {
+		return nil, err
+	}
 	var complete []trial.Trial
 	ids := map[int]tuning.TrialID{}
 	for after := tuning.TrialID(0); ; {
@@ -683,7 +695,7 @@ func (s *Service) best(ctx context.Context, tx *store.Tx, w Sweep) (best []Shown
 		for _, t := range some {
 			after = t.ID
 			ids[int(t.Number)] = t.ID
-			complete = append(complete, trial.Trial{Number: int(t.Number), State: trial.Complete, Values: t.Values})
+			complete = append(complete, trial.Trial{Number: int(t.Number), State: trial.Complete, Values: t.Values, Infeasible: !constraints[t.ID].Feasible()})
 		}
 		if len(some) < page {
 			break
@@ -791,7 +803,7 @@ func (l lens) value(p space.Parameter, of tuning.Param) (any, bool) {
 // seen is a trial as samplers and rules see it. Parameters that the sweep does not have,
 // of trials that a client of Optuna's added, are left out.
 func (l lens) seen(t tuning.Trial) trial.Trial {
-	out := trial.Trial{Number: int(t.Number), State: states[t.State], Params: space.Params{}, Values: t.Values, Started: t.Started}
+	out := trial.Trial{Number: int(t.Number), State: states[t.State], Params: space.Params{}, Values: t.Values, Started: t.Started, Infeasible: !t.System.Feasible()}
 	for _, p := range l.Spec.Parameters {
 		if of, ok := t.Params[p.Name]; ok {
 			if v, ok := l.value(p, of); ok {
@@ -810,7 +822,7 @@ func (l lens) show(t tuning.Trial, task Task) Shown {
 	as := l.seen(t)
 	out := Shown{
 		Number: as.Number, State: as.State, Params: as.Params, Job: string(task.Job), Reason: task.Reason,
-		Started: t.Started, Ended: t.Completed, Attributes: said(t.User),
+		Started: t.Started, Ended: t.Completed, Attributes: said(t.User), Infeasible: as.Infeasible,
 	}
 	if t.State == tuning.Waiting {
 		out.State = Waiting
@@ -852,7 +864,7 @@ func foremost(front []trial.Trial, objectives int) (numbers []int) {
 func plain(trials []Shown) []trial.Trial {
 	out := make([]trial.Trial, len(trials))
 	for i, t := range trials {
-		out[i] = trial.Trial{Number: t.Number, State: t.State, Params: t.Params, Started: t.Started}
+		out[i] = trial.Trial{Number: t.Number, State: t.State, Params: t.Params, Started: t.Started, Infeasible: t.Infeasible}
 		for _, v := range t.Values {
 			out[i].Values = append(out[i].Values, float64(v))
 		}

@@ -135,6 +135,8 @@ type jobs struct {
 	invalid error                       // of plans
 }
 
+func (j *jobs) CheckSource(context.Context, project.Name, string) error { return nil }
+
 func (j *jobs) Plan(_ context.Context, p project.Name, name string, spec training.Spec) (training.Job, project.Change, error) {
 	j.plans++
 	inputs := []training.Input{}
@@ -933,13 +935,18 @@ func TestStudies(t *testing.T) {
 				return err
 			}
 			d := tuning.Distribution(`{"name": "FloatDistribution", "attributes": {"step": null, "low": 0.0, "high": 9.0, "log": false}}`)
-			for i := range 3 {
+			for i := range 4 {
 				one, _, err := w.cfg.Studies.CreateTrial(ctx, tx, demo, id, nil, "")
 				if err != nil {
 					return err
 				}
 				if err := w.cfg.Studies.SetParam(ctx, tx, demo, one, "x", tuning.Param{Value: float64(i), Distribution: d}); err != nil {
 					return err
+				}
+				if of, ok := map[int][2]string{2: {"constraints", "[-1.0, 0.0]"}, 3: {"constraints:size", "0.5"}}[i]; ok { // the highest violates one
+					if err := w.cfg.Studies.SetTrialAttribute(ctx, tx, demo, one, tuning.System, of[0], of[1]); err != nil {
+						return err
+					}
 				}
 				if _, _, err := w.cfg.Studies.SetState(ctx, tx, demo, one, tuning.Complete, []float64{float64(i)}, ""); err != nil {
 					return err

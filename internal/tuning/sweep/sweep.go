@@ -385,6 +385,7 @@ type Shown struct {
 	Reports []Report     `json:"reports,omitempty" doc:"What it logged of the watched metric"`
 
 	Attributes map[string]any `json:"attributes,omitempty" doc:"Those that a client of Optuna's set"`
+	Infeasible bool           `json:"infeasible,omitempty" doc:"It violates a constraint, and so is never the best"`
 }
 
 // Waiting is shown of a trial that a client has put in the queue for others.
@@ -440,5 +441,5 @@ func (n Number) MarshalJSON() ([]byte, error) {
 type Summary struct {
 	Sweep
 	Counts map[trial.State]int `json:"counts" doc:"Trials by state"`
-	Best   []Shown             `json:"best,omitempty" doc:"The best complete trial; with several objectives those that none surpasses in all"`
+	Best   []Shown             `json:"best,omitempty" doc:"The best complete trial that is feasible; with several objectives those that none surpasses in all"`
 }

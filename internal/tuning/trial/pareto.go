@@ -22,12 +22,12 @@ func Dominates(a, b []float64) bool {
 }
 
 // Front are the complete trials that no other dominates, by number. One with a value
-// that is NaN is not among them.
+// that is NaN, or that violates a constraint, is not among them.
 func Front(trials []Trial, directions []Direction) []Trial {
 	var out []Trial
 	var losses [][]float64
 	for _, t := range trials {
-		if l, ok := t.Losses(directions); ok && !slices.ContainsFunc(t.Values, math.IsNaN) {
+		if l, ok := t.Losses(directions); ok && !t.Infeasible && !slices.ContainsFunc(t.Values, math.IsNaN) {
 			out, losses = append(out, t), append(losses, l)
 		}
 	}

@@ -57,6 +57,8 @@ type Trial struct {
 	Values  []float64 // of a complete one, one for each objective
 	Reports []Report  // a step once, in any order
 	Started time.Time
+	// Infeasible says that it violates a constraint, and so is never the best.
+	Infeasible bool
 }
 
 // Last is the report of the highest step.

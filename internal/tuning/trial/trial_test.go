@@ -79,8 +79,10 @@ func TestFront(t *testing.T) {
 	}
 	running := done(9, 100, 0)
 	running.State = trial.Running
+	infeasible := done(7, 100, 0)
+	infeasible.Infeasible = true
 	got := trial.Front([]trial.Trial{
-		running, done(5, 3, 1), done(4, 3, 1), done(0, 1, 1), done(1, 3, 3), done(2, 4, math.NaN()), done(3, 5, 9), done(6, 9),
+		running, infeasible, done(5, 3, 1), done(4, 3, 1), done(0, 1, 1), done(1, 3, 3), done(2, 4, math.NaN()), done(3, 5, 9), done(6, 9),
 	}, []trial.Direction{trial.Maximize, trial.Minimize})
 	var numbers []int
 	for _, f := range got {

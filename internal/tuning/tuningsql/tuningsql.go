@@ -315,6 +315,24 @@ func (Store) Heads(ctx context.Context, tx *store.Tx, p project.Name, study tuni
 	return out, nil
 }
 
+// Constrained implements tuning.Store.
+func (Store) Constrained(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID) (map[tuning.TrialID]tuning.Attributes, error) {
+	var rows []attributeRow
+	err := tx.NewRaw(`SELECT a.trial AS owner, a.scope, a.key, a.value FROM tuning_trial t JOIN tuning_trial_attribute a ON a.project = t.project AND a.trial = t.id
+		WHERE t.project = ? AND t.study = ? AND t.state = ? AND a.scope = ? AND (a.key = ? OR a.key LIKE ?)`,
+		string(p), int64(study), string(tuning.Complete), string(tuning.System), tuning.Constraints, tuning.Constraints+":%").Scan(ctx, &rows)
+	out := map[tuning.TrialID]tuning.Attributes{}
+	for _, r := range rows {
+		of := out[tuning.TrialID(r.Owner)]
+		if of == nil {
+			of = tuning.Attributes{}
+			out[tuning.TrialID(r.Owner)] = of
+		}
+		of[r.Key] = r.Value
+	}
+	return out, err
+}
+
 // Counts implements tuning.Store.
 func (Store) Counts(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID) (map[tuning.State]int, error) {
 	var rows []struct {

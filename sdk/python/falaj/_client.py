@@ -55,6 +55,8 @@ class Rows:
 
     columns: tuple[str, ...]
     rows: list[list[Any]]
+    truncated: bool = False
+    """There are more rows than were asked for."""
 
     def dicts(self) -> list[dict[str, Any]]:
         """Each row by column name."""
@@ -172,16 +174,23 @@ class Client:
             raise Error("invalid", "which project?", "Set FALAJ_PROJECT, or give Client a project.")
         return f"/api/v1/projects/{_quote(self.project)}{path}"
 
-    def query(self, sql: str, inputs: Mapping[str, str] | None = None, *, limit: int = MAX_ROWS) -> Rows:
+    def query(self, sql: str, inputs: Mapping[str, str] | None = None, *, limit: int | None = None) -> Rows:
         """Run one SELECT in DuckDB's dialect; a table is a dataset, or "name@3".
 
-        ``inputs`` names datasets by table name when they differ. Gives at most
-        ``limit`` rows, which may be at most MAX_ROWS.
+        ``inputs`` names datasets by table name when they differ. Gives all rows, and
+        raises an Error of kind too_large where there are more than MAX_ROWS. With
+        ``limit`` it gives the first ones; ``truncated`` says that there are more.
         """
-        body: dict[str, Any] = {"sql": sql, "limit": limit}
+        body: dict[str, Any] = {"sql": sql, "limit": MAX_ROWS if limit is None else limit}
         if inputs:
             body["inputs"] = dict(inputs)
-        return _rows(self.request("POST", self._in_project("/query"), body))
+        found = _rows(self.request("POST", self._in_project("/query"), body))
+        if found.truncated and limit is None:
+            raise Error(
+                "too_large", f"the query gives more than {MAX_ROWS} rows",
+                "Ask for fewer by the SQL, or take the first ones by limit=.",
+            )
+        return found
 
     def preview(self, dataset: str, rows: int = 20) -> Rows:
         """The first rows of a version ("weather@1") or of the newest accepted one."""
@@ -238,7 +247,7 @@ class Client:
         """Say what turned out to be true for predictions, by their ids.
 
         A value is a number, true or false, or a class as text; for an answer of
-        several rows a list, with a value for each. ``at`` is when it became known, now when
+        several rows a list, with a value for each, None or NaN where it is not known. ``at`` is when it became known, now when
         left out. Sending a label again changes nothing.
         """
         path, known = self._in_project(f"/deployments/{_quote(deployment)}/labels"), _instant("at", at)
@@ -249,6 +258,8 @@ class Client:
                 if hasattr(value, "tolist"):
                     value = value.tolist()
                 one = isinstance(value, str) or not isinstance(value, Sequence)
+                if not one:
+                    value = [None if v != v else v for v in value]  # NaN is not itself
                 batch.append({"id": id, "value" if one else "values": value, **({"at": known} if known else {})})
             for result in self.request("POST", path, {"labels": batch})["results"]:
                 out.statuses[result["id"]] = result["status"]
@@ -401,7 +412,7 @@ def _rows(answer: Any) -> Rows:
         if odd and all(isinstance(row[c], (int, float)) or row[c] is None or row[c] in _ODD for row in rows):
             for row in odd:
                 row[c] = _ODD[row[c]]
-    return Rows(tuple(answer["columns"]), rows)
+    return Rows(tuple(answer["columns"]), rows, bool(answer.get("truncated")))
 
 
 def _flatten(name: str, value: Any) -> tuple[list[int], list[Any]]:

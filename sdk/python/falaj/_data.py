@@ -84,8 +84,9 @@ class Data:
     def _query(self) -> Rows:
         client = self._client or Client()
         table = sql_name(self.name)
-        found = client.query(f"SELECT * FROM {table}")
-        if len(found) == MAX_ROWS and (n := client.query(f"SELECT count(*) FROM {table}").rows[0][0]) > MAX_ROWS:
+        found = client.query(f"SELECT * FROM {table}", limit=MAX_ROWS)
+        if found.truncated:
+            n = client.query(f"SELECT count(*) FROM {table}").rows[0][0]
             raise Error(
                 "too_large", f"{self.name} has {n} rows; outside of a job at most {MAX_ROWS} are read",
                 "Ask for a part with Client().query(sql), or read it in a job.",

@@ -104,6 +104,14 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(found.rows[2][1], -math.inf)
         self.assertEqual([row["s"] for row in found.dicts()], ["NaN", "x", None])
 
+    def test_rows_are_not_cut_in_silence(self) -> None:
+        self.server.answers["POST /api/v1/projects/nyc/query"] = (200, {"columns": ["n"], "rows": [[1]], "truncated": True})
+        with self.assertRaises(falaj.Error) as caught:
+            self.client.query("SELECT 1")
+        self.assertEqual(caught.exception.kind, "too_large")
+        self.assertEqual(self.server.asked[0].json()["limit"], 10_000)
+        self.assertTrue(self.client.query("SELECT 1", limit=1).truncated)
+
     def test_names_are_quoted(self) -> None:
         with self.assertRaises(falaj.Error):
             self.client.preview("../x?y")
@@ -176,6 +184,8 @@ class ClientTest(unittest.TestCase):
             {"id": "a", "value": True, "at": "2013-07-04T20:00:00Z"}, {"id": "b", "values": [1, 0.5], "at": "2013-07-04T20:00:00Z"},
         ]})
         self.assertEqual((said.statuses, said.counts), ({"a": "duplicate", "b": "accepted"}, {"duplicate": 1, "accepted": 1}))
+        self.client.label("delay", {"a": [True, None, math.nan], "b": ["cat", None]})
+        self.assertEqual(self.server.asked.pop().json(), {"labels": [{"id": "a", "values": [True, None, None]}, {"id": "b", "values": ["cat", None]}]})
         said = self.client.label("delay", {str(i): i for i in range(5001)})
         self.assertEqual([len(a.json()["labels"]) for a in self.server.asked[1:]], [5000, 1])
         self.assertEqual((said.counts, self.client.label("delay", {}).counts), ({"accepted": 5001}, {}))

@@ -90,7 +90,7 @@ class OutsideTest(unittest.TestCase):
             body = asked.json()
             if "count(*)" in body["sql"]:
                 return 200, {"columns": ["n"], "rows": [[rows]]}
-            return 200, {"columns": ["a"], "rows": [[i] for i in range(min(rows, body["limit"]))]}
+            return 200, {"columns": ["a"], "rows": [[i] for i in range(min(rows, body["limit"]))], "truncated": rows > body["limit"]}
 
         self.server.answers["POST /api/v1/projects/nyc/query"] = answer
 

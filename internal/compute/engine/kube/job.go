@@ -43,9 +43,21 @@ func (l *Launcher) of(launch remote.Launch, version, kind string, spec object) *
 	spec["metadata"] = object{
 		"name": name(launch.ID), "namespace": l.namespace,
 		"labels":      l.labels(launch.ID),
-		"annotations": object{projectAnnotation: launch.Spec.Project},
+		"annotations": annotations(launch.Spec),
 	}
 	return &unstructured.Unstructured{Object: spec}
+}
+
+// annotations say whose launch it is, for people who list pods.
+func annotations(s engine.Spec) object {
+	a := object{projectAnnotation: s.Project}
+	if s.Name != "" {
+		a[nameAnnotation] = s.Name
+	}
+	if s.User != "" {
+		a[userAnnotation] = s.User
+	}
+	return a
 }
 
 func (l *Launcher) labels(id string) object {
@@ -101,7 +113,7 @@ func (l *Launcher) job(launch remote.Launch, o options, part engine.Role, first 
 		}},
 		"suspend": o.queue != "",
 		"template": object{
-			"metadata": object{"labels": labels, "annotations": object{projectAnnotation: launch.Spec.Project}},
+			"metadata": object{"labels": labels, "annotations": annotations(launch.Spec)},
 			"spec":     pod,
 		},
 	}})

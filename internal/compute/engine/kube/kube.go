@@ -80,6 +80,8 @@ const (
 	installationLabel = "falaj.dev/installation"
 	launchLabel       = "falaj.dev/launch"
 	projectAnnotation = "falaj.dev/project"
+	nameAnnotation    = "falaj.dev/job"
+	userAnnotation    = "falaj.dev/user"
 	indexLabel        = "batch.kubernetes.io/job-completion-index"
 	firstLabel        = "falaj.dev/first-worker" // of a pod's Job, where that is not 0
 )

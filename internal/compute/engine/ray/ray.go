@@ -145,7 +145,7 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 		return fault.Wrap(err, "sending the agent's package to Ray")
 	}
 	err = l.call(ctx, http.MethodPost, "/api/jobs/", submission{
-		Entrypoint: o.python + " gang.py", ID: launch.ID, Metadata: map[string]string{metaKey: l.mark(), "project": launch.Spec.Project},
+		Entrypoint: o.python + " gang.py", ID: launch.ID, Metadata: map[string]string{metaKey: l.mark(), "project": launch.Spec.Project, "job": launch.Spec.Name, "user": launch.Spec.User},
 		Environment: environment{WorkingDir: "gcs://" + name},
 	}, nil)
 	if err == nil {

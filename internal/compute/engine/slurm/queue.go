@@ -40,6 +40,7 @@ type job struct {
 	Submitted time.Time
 	Name      string
 
+	Launch       string // that it is, by its name
 	Installation string // of the Falaj that made it; empty for others' jobs
 	Said         string // what its script or step said when it failed
 }
@@ -82,10 +83,13 @@ func parseQueue(out, mark string) []job {
 		cpus, _ := strconv.Atoi(f[3])
 		j := job{
 			ID: id, State: f[1], Partition: f[2], CPUs: max(cpus, 0), Start: epoch(f[4]), End: epoch(f[5]), User: f[6], Reason: f[7],
-			NodeList: f[8], Submitted: epoch(f[9]), Name: parts[i+1],
+			NodeList: f[8], Submitted: epoch(f[9]), Name: parts[i+1], Launch: launchOf(parts[i+1]),
 		}
 		if rest, ok := strings.CutPrefix(f[10], "falaj:"); ok {
 			j.Installation, j.Said, _ = strings.Cut(strings.Join(strings.FieldsFunc(rest, control), " "), " ")
+			if whose, said, ok := strings.Cut(j.Said, "]"); ok && strings.HasPrefix(whose, "[") {
+				j.Said = strings.TrimSpace(said)
+			}
 		}
 		jobs = append(jobs, j)
 	}

@@ -40,7 +40,7 @@ func (l *Launcher) batch(launch remote.Launch) (args []string, script string, er
 	// sbatch has an environment of a few variables (command.go). Without them, Slurm
 	// would log the user in for each job to find some, which takes a second.
 	args = append([]string{
-		"--parsable", "--no-requeue", "--export=ALL", "--job-name=" + launch.ID, "--comment=" + l.comment(),
+		"--parsable", "--no-requeue", "--export=ALL", "--job-name=" + jobName(launch), "--comment=" + l.comment(launch),
 		"--chdir=/", "--input=/dev/null", "--output=/dev/null", "--error=/dev/null",
 	}, size...)
 	args = append(args, limits(launch)...)
@@ -66,7 +66,39 @@ func (l *Launcher) batch(launch remote.Launch) (args []string, script string, er
 	return args, script, err
 }
 
-func (l *Launcher) comment() string { return "falaj:" + l.installation }
+// jobName is what Slurm's lists show: what people call the launch, and its id, by which it
+// is found again.
+func jobName(launch remote.Launch) string {
+	if name := word(launch.Spec.Name); name != "" {
+		return name + "." + launch.ID
+	}
+	return launch.ID
+}
+
+// launchOf is the id in a job's name.
+func launchOf(jobName string) string { return jobName[strings.LastIndexByte(jobName, '.')+1:] }
+
+// comment says whose job it is: "falaj:INSTALLATION [project user]". What its script says when it
+// fails comes after it.
+func (l *Launcher) comment(launch remote.Launch) string {
+	whose := strings.TrimSpace(word(launch.Spec.Project) + " " + word(launch.Spec.User))
+	if whose == "" {
+		return "falaj:" + l.installation
+	}
+	return "falaj:" + l.installation + " [" + whose + "]"
+}
+
+// word is a name as Slurm's names and comments and the script may have it.
+func word(name string) string {
+	const most = 63
+	clean := strings.Map(func(r rune) rune {
+		if r < 0x80 && (r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("._@-", r)) {
+			return r
+		}
+		return '_'
+	}, name)
+	return clean[:min(len(clean), most)]
+}
 
 // sizes are the arguments that say what each worker has, of the job and of its
 // step: a task for each worker. They differ in that a step asks for GPUs without
@@ -161,7 +193,7 @@ func (l *Launcher) script(launch remote.Launch, step []string) (string, error) {
 	if l.c.Conf != "" {
 		fmt.Fprintf(&b, "export SLURM_CONF=%s\n", quote(l.c.Conf))
 	}
-	fmt.Fprintf(&b, opening, l.comment())
+	fmt.Fprintf(&b, opening, l.comment(launch))
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if !variableRE.MatchString(name) || strings.ContainsRune(env[name], 0) {
 			return "", fault.New(fault.Invalid, "variable %.100q of the agent cannot be in a script", name)

@@ -18,6 +18,7 @@
 package slurm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -72,6 +73,8 @@ type record struct {
 	timer *time.Timer
 
 	User string `json:"user"`
+	// Name is the job's; empty is the launch's id, as earlier releases have it.
+	Name string `json:"name,omitempty"`
 	// Alone is a launch without a step: its script is signalled.
 	Alone bool             `json:"alone,omitempty"`
 	Job   int              `json:"job,omitempty"`  // 0 until sbatch has answered
@@ -167,13 +170,13 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 	if r.Job != 0 || r.Last != nil {
 		return nil
 	}
-	r.Alone = alone(launch)
+	r.Alone, r.Name = alone(launch), jobName(launch)
 	// On disk first: afterwards a job of this name is looked for.
 	if err := l.save(launch.ID, r); err != nil {
 		return err
 	}
 	if !first {
-		if r.Job, err = l.search(ctx, launch.ID, r.User); err != nil {
+		if r.Job, err = l.search(ctx, launch.ID, r); err != nil {
 			return err
 		}
 	}
@@ -238,13 +241,13 @@ func (l *Launcher) save(id string, r *record) error {
 
 // search looks for a job that was submitted by a server that died before it had
 // the answer. Only a job of the right user counts: others can choose its name.
-func (l *Launcher) search(ctx context.Context, id, user string) (int, error) {
-	jobs, err := l.queue(ctx, "--name="+id)
+func (l *Launcher) search(ctx context.Context, id string, r *record) (int, error) {
+	jobs, err := l.queue(ctx, "--name="+cmp.Or(r.Name, id))
 	if err != nil {
 		return 0, err
 	}
 	for _, j := range jobs {
-		if j.Name == id && j.Installation == l.installation && j.User == userName(user) {
+		if j.Launch == id && j.Installation == l.installation && j.User == userName(r.User) {
 			return j.ID, nil
 		}
 	}
@@ -265,7 +268,7 @@ func (l *Launcher) Observe(ctx context.Context, ids []string) (map[string]remote
 		r.mu.Lock()
 		if r.Last == nil && r.Job == 0 {
 			// Submitting did not end well; only the queue knows whether it began.
-			if job, err := l.search(ctx, id, r.User); err != nil {
+			if job, err := l.search(ctx, id, r); err != nil {
 				r.mu.Unlock()
 				return nil, err
 			} else if job != 0 {
@@ -342,7 +345,7 @@ func (l *Launcher) Stop(ctx context.Context, id string, grace time.Duration) err
 		return nil
 	}
 	if r.Job == 0 {
-		job, err := l.search(ctx, id, r.User)
+		job, err := l.search(ctx, id, r)
 		if err != nil || job == 0 {
 			return err
 		}
@@ -431,11 +434,11 @@ func (l *Launcher) List(ctx context.Context) ([]string, error) {
 	for _, j := range jobs {
 		runs[j.ID] = !j.ending()
 		_, forgotten := l.forgotten[j.ID]
-		if forgotten || j.Installation != l.installation || !runs[j.ID] || !idRE.MatchString(j.Name) || ids[j.Name] != nil {
+		if forgotten || j.Installation != l.installation || !runs[j.ID] || !idRE.MatchString(j.Launch) || ids[j.Launch] != nil {
 			continue
 		}
-		r := &record{User: j.User, Job: j.ID}
-		ids[j.Name], l.records[j.Name] = r, r
+		r := &record{User: j.User, Name: j.Name, Job: j.ID}
+		ids[j.Launch], l.records[j.Launch] = r, r
 	}
 	for job, id := range l.forgotten {
 		if !runs[job] && l.remove(id) == nil {

@@ -26,16 +26,36 @@ func line(fields ...string) string {
 	return mark + strings.Join(fields[:queueFields], "|") + mark + fields[queueFields] + mark + "\n"
 }
 
+// TestNames: Slurm's lists say what a job is and whose; what names are made of does no harm
+// in a script.
+func TestNames(t *testing.T) {
+	l := newLauncher(t, Config{})
+	for _, c := range []struct{ job, project, user, name, comment string }{
+		{"train", "nyc", "alice", "train.att_1", " [nyc alice]"},
+		{"", "", "", "att_1", ""},
+		{"x'; $(id) \n%", "nyc", "al ice]|", "x____id____.att_1", " [nyc al_ice__]"},
+	} {
+		launch := remote.Launch{ID: "att_1", Workers: 1, Spec: engine.Spec{Project: c.project, Name: c.job, User: c.user}}
+		name, comment := jobName(launch), l.comment(launch)
+		if c.job != "x'; $(id) \n%" && name != c.name || launchOf(name) != "att_1" || comment != "falaj:"+l.installation+c.comment {
+			t.Errorf("%+v: %q, %q", c, name, comment)
+		}
+		if strings.ContainsAny(name+comment, "'\"$%\n|") {
+			t.Errorf("%q %q", name, comment)
+		}
+	}
+}
+
 func TestQueue(t *testing.T) {
-	out := line("7", "RUNNING", "batch", "4", "1790000000", "N/A", "daemon", "None", "n[1-2]", "1789999990", "falaj:abc", "att_1") +
-		line("8", "FAILED", "batch", "4", "1790000000", "1790000100", "daemon", "NonZeroExitCode", "n1", "1789999990", "falaj:abc not started: no module command", "att_2") +
+	out := line("7", "RUNNING", "batch", "4", "1790000000", "N/A", "daemon", "None", "n[1-2]", "1789999990", "falaj:abc [nyc alice]", "train.att_1") +
+		line("8", "FAILED", "batch", "4", "1790000000", "1790000100", "daemon", "NonZeroExitCode", "n1", "1789999990", "falaj:abc [nyc al] not started: no module command", "att_2") +
 		line("9_[1-100]", "PENDING", "batch,high", "1", "N/A", "N/A", "eve", "Resources", "", "1789999990", "(null)", "a|b|att_1") +
 		line("x", "RUNNING", "", "", "", "", "", "", "", "", "", "") + "squeue: a warning\n"
 	jobs := parseQueue("a warning\n"+out, mark)
 	if len(jobs) != 3 {
 		t.Fatalf("%+v", jobs)
 	}
-	if j := jobs[0]; j.ID != 7 || j.Installation != "abc" || j.Name != "att_1" || j.Said != "" || j.CPUs != 4 || !j.Start.Equal(time.Unix(1790000000, 0)) || !j.End.IsZero() {
+	if j := jobs[0]; j.ID != 7 || j.Installation != "abc" || j.Launch != "att_1" || j.Said != "" || j.CPUs != 4 || !j.Start.Equal(time.Unix(1790000000, 0)) || !j.End.IsZero() {
 		t.Errorf("%+v", j)
 	}
 	if o := jobs[1].observed(false); o.Reason != engine.NotStarted || o.Message != "Slurm job 8 could not start: no module command" {

@@ -66,6 +66,29 @@ type Token struct {
 	LastUsedAt time.Time `json:"last_used_at,omitzero"`
 	RevokedAt  time.Time `json:"revoked_at,omitzero"`
 	RevokedBy  string    `json:"revoked_by,omitempty"`
+	// State is set in lists: whether the token works.
+	State TokenState `json:"state,omitempty"`
+}
+
+// TokenState says whether a token works.
+type TokenState string
+
+// The states.
+const (
+	StateLive    TokenState = "live"
+	StateRevoked TokenState = "revoked"
+	StateExpired TokenState = "expired"
+)
+
+// StateAt is the state at the instant.
+func (t Token) StateAt(at time.Time) TokenState {
+	switch {
+	case t.Live(at):
+		return StateLive
+	case !t.RevokedAt.IsZero():
+		return StateRevoked
+	}
+	return StateExpired
 }
 
 // Live reports whether the token works at the instant.
@@ -103,6 +126,8 @@ type AttemptSpec struct {
 type Filter struct {
 	Project   project.Name // bound to it; empty: of every project, which needs the role in the installation
 	Own       bool         // the caller's own; Project is then ignored
+	Account   string       // only this account's, named as for Resolve
+	Ended     bool         // also those that were revoked or have expired
 	PageSize  int          // 0 is 100, at most 1000
 	PageToken string       // from the page before
 }

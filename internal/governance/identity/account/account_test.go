@@ -443,7 +443,25 @@ func TestTokensAreListedAndEndedByWhoMay(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	own, _, err = w.Accounts.Tokens(asVera, account.Filter{Own: true})
+	if live, _, err := w.Accounts.Tokens(asVera, account.Filter{Own: true}); err != nil || len(live) != 2 || live[0].ID != ids[1] || live[0].State != account.StateLive {
+		t.Errorf("what works: %+v, %v", live, err)
+	}
+	if hers, _, err := w.Accounts.Tokens(w.AsAdmin(t.Context()), account.Filter{Account: "user/vera", Ended: true}); err != nil || len(hers) != 3 || hers[0].State != account.StateRevoked {
+		t.Errorf("an administrator sees of vera %+v, %v", hers, err)
+	}
+	if hers, _, err := w.Accounts.Tokens(asOtto, account.Filter{Project: "flights", Account: "user/vera"}); err != nil || len(hers) != 2 {
+		t.Errorf("the project's auditor sees of vera %+v, %v", hers, err)
+	}
+	if none, _, err := w.Accounts.Tokens(asOtto, account.Filter{Project: "flights", Account: "user/otto"}); err != nil || len(none) != 0 {
+		t.Errorf("otto has none, %+v, %v", none, err)
+	}
+	if _, _, err := w.Accounts.Tokens(asOtto, account.Filter{Account: "user/vera"}); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("a project's auditor sees all tokens of vera: %v", err)
+	}
+	if _, _, err := w.Accounts.Tokens(w.AsAdmin(t.Context()), account.Filter{Account: "user/nobody"}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("tokens of nobody: %v", err)
+	}
+	own, _, err = w.Accounts.Tokens(asVera, account.Filter{Own: true, Ended: true})
 	if err != nil || own[0].RevokedAt.IsZero() || own[0].RevokedBy != vera.ID || !own[1].RevokedAt.IsZero() {
 		t.Errorf("%+v, %v", own, err)
 	}
@@ -649,7 +667,7 @@ func TestUpkeepPrunesOldAttemptTokens(t *testing.T) {
 	if err := w.Accounts.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	left, _, err := w.Accounts.Tokens(w.AsAdmin(t.Context()), account.Filter{Project: "flights"})
+	left, _, err := w.Accounts.Tokens(w.AsAdmin(t.Context()), account.Filter{Project: "flights", Ended: true})
 	if err != nil || len(left) != 2 || left[0].Principal != "att_2" || left[1].Principal != "att_3" {
 		t.Errorf("%+v, %v", left, err)
 	}
@@ -686,7 +704,7 @@ func TestUpkeepPrunesEndedTokens(t *testing.T) {
 		if err := w.Accounts.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		left, _, err := w.Accounts.Tokens(admin, account.Filter{Project: "flights"})
+		left, _, err := w.Accounts.Tokens(admin, account.Filter{Project: "flights", Ended: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -700,8 +700,9 @@ func (s *Service) issue(ctx context.Context, tx *store.Tx, t Token, ttl time.Dur
 	return t, secret, event.Publish(ctx, tx, string(t.Project), TokenCreated, t.event())
 }
 
-// Tokens lists tokens by id; next is the page token of the following page. One's
-// own need no role, others need token.read.
+// Tokens lists tokens by id, those that work unless told; next is the page token of the
+// following page. One's own need no role, others need token.read: in the project that they
+// are bound to, or in the installation. Error: fault.NotFound for an account.
 func (s *Service) Tokens(ctx context.Context, f Filter) (tokens []Token, next string, err error) {
 	p := identity.From(ctx)
 	object := policy.Object{Project: string(f.Project), Kind: "token"}
@@ -714,21 +715,48 @@ func (s *Service) Tokens(ctx context.Context, f Filter) (tokens []Token, next st
 	if err := s.cfg.Authorizer.Allow(ctx, "token.read", object); err != nil {
 		return nil, "", err
 	}
+	if f.Account != "" {
+		a, err := s.resolve(ctx, f.Project, f.Account)
+		if err != nil {
+			return nil, "", err
+		}
+		if f.Own && a.ID != p.ID {
+			return nil, "", fault.New(fault.Invalid, "%s is not your account", f.Account)
+		}
+		sel.Principal = a.ID
+	}
 	size := f.PageSize
 	if size <= 0 {
 		size = 100
 	}
 	size = min(size, maxPage)
 	sel.Limit = size + 1
+	now := s.clock.now()
+	if !f.Ended {
+		sel.Live = now
+	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		tokens, err = s.cfg.Store.Tokens(ctx, tx, sel)
 		return err
 	})
+	for i := range tokens {
+		tokens[i].State = tokens[i].StateAt(now)
+	}
 	if len(tokens) > size {
 		tokens = tokens[:size]
 		next = tokens[size-1].ID
 	}
 	return tokens, next, err
+}
+
+// NextExpiry is when the next token of a service account expires; zero where there is none.
+// It asks no permission: it is for the metrics.
+func (s *Service) NextExpiry(ctx context.Context) (at time.Time, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		at, err = s.cfg.Store.NextExpiry(ctx, tx, ServiceToken, s.clock.now())
+		return err
+	})
+	return at, err
 }
 
 // RevokeToken ends a token; ending one that has ended changes nothing. Everybody

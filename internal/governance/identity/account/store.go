@@ -30,6 +30,8 @@ type Store interface {
 	TokenByHash(ctx context.Context, tx *store.Tx, hash []byte) (t Token, clock time.Time, err error)
 	Tokens(ctx context.Context, tx *store.Tx, sel Selection) ([]Token, error)
 	CountLive(ctx context.Context, tx *store.Tx, principal string, at time.Time) (int, error)
+	// NextExpiry is when the next live token of a kind expires; zero where there is none.
+	NextExpiry(ctx context.Context, tx *store.Tx, kind Kind, now time.Time) (time.Time, error)
 	// Revoke ends the live tokens of the selection and gives them back.
 	Revoke(ctx context.Context, tx *store.Tx, sel Selection, by string, at time.Time) ([]Token, error)
 	// Used raises the last use of a token.
@@ -49,9 +51,10 @@ type Selection struct {
 	Principal string
 	Project   project.Name
 	Kind      Kind
-	Children  []string // made by one of these tokens, for the same principal
-	After     string   // only ids above it, in order
-	Limit     int      // 0 is no limit
+	Children  []string  // made by one of these tokens, for the same principal
+	Live      time.Time // only those that work then; zero is all
+	After     string    // only ids above it, in order
+	Limit     int       // 0 is no limit
 }
 
 // Grants is what accounts need of projects; projectsql.Store has it.

@@ -202,7 +202,20 @@ func (Store) Tokens(ctx context.Context, tx *store.Tx, sel account.Selection) ([
 	for _, c := range conditions(sel) {
 		q.Where(c.expr, c.value)
 	}
+	if !sel.Live.IsZero() {
+		q.Where("t.revoked_at = 0 AND t.expires_at > ?", store.At(sel.Live))
+	}
 	return tokens(rows, q.Scan(ctx))
+}
+
+// NextExpiry implements account.Store.
+func (Store) NextExpiry(ctx context.Context, tx *store.Tx, kind account.Kind, now time.Time) (time.Time, error) {
+	var rows []tokenRow
+	err := tx.NewSelect().Model(&rows).Where("t.kind = ? AND t.revoked_at = 0 AND t.expires_at > ?", kind, store.At(now)).Order("expires_at").Limit(1).Scan(ctx)
+	if err != nil || len(rows) == 0 {
+		return time.Time{}, err
+	}
+	return rows[0].ExpiresAt.Time(), nil
 }
 
 // CountLive implements account.Store.

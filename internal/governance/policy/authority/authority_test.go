@@ -168,6 +168,11 @@ func TestRefusalSaysWhatToDo(t *testing.T) {
 	}}); err != nil {
 		t.Fatal(err)
 	}
+	if _, _, err := w.Authority.ApplyPolicy(w.AsAdmin(t.Context()), authority.PolicyRequest{Project: "flights", Name: "sum", Spec: authority.Spec{
+		Cedar: `forbid (principal, action == Action::"feature.apply", resource) when { 9223372036854775807 + 1 > 0 };`,
+	}}); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		name   string
 		p      identity.Principal
@@ -177,6 +182,8 @@ func TestRefusalSaysWhatToDo(t *testing.T) {
 		want   string
 		hint   string
 	}{
+		{"a policy that fails", w.Admin, "feature.apply", policy.Object{Project: "flights", Kind: "feature_view", Name: "delay"}, fault.PermissionDenied, "policy sum#1 could not be evaluated", "No role lifts it. `falaj describe policy sum -p flights`"},
+		{"a job", identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: "flights", Name: "job"}, "dataset.import", weather, fault.PermissionDenied, "", "service account's token as a secret"},
 		{"role", viewer, "dataset.import", weather, fault.PermissionDenied, "user alice (" + viewer.ID + ") may not dataset.import on dataset weather@1 in project flights: it takes the role engineer or admin in project flights", "An admin of project flights can apply a Grant."},
 		{"installation", viewer, "zone.apply", policy.Object{Kind: "zone", Name: "DE"}, fault.PermissionDenied, "user alice (" + viewer.ID + ") may not zone.apply on zone DE: it takes the role admin in the installation", "An admin of the installation can grant a role."},
 		{"hidden", stranger, "dataset.import", weather, fault.NotFound, "project flights does not exist", ""},

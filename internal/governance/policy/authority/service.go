@@ -253,7 +253,7 @@ func (s *Service) decide(ctx context.Context, q question, v verdict, grants, sub
 	for _, failed := range diagnostic.Errors {
 		if rules.find(failed.PolicyID).Effect() == cedar.Forbid {
 			s.cfg.Log.WarnContext(ctx, "a forbid could not be evaluated and refuses", slog.String("policy", string(failed.PolicyID)), slog.String("error", failed.Message))
-			v.allowed, v.because = false, "policy "+string(failed.PolicyID)+" could not be evaluated"
+			v.allowed, v.because, v.forbids = false, "policy "+string(failed.PolicyID)+" could not be evaluated", []rule{rules.find(failed.PolicyID)}
 			return v
 		}
 	}
@@ -503,12 +503,12 @@ func (v verdict) refusal(p identity.Principal, action policy.Action, object poli
 		where = " in project " + clip(object.Project)
 	}
 	return fault.New(fault.PermissionDenied, "%s may not %s on %s%s: %s", p, action, object, where, v.because).
-		WithHint("%s", v.hint(action, object))
+		WithHint("%s", v.hint(p, action, object))
 }
 
 // hint says what would allow a refused request. No role lifts a forbid, so of several
 // reasons the first forbid decides, a project's own before all.
-func (v verdict) hint(action policy.Action, object policy.Object) string {
+func (v verdict) hint(p identity.Principal, action policy.Action, object policy.Object) string {
 	in := "project " + clip(object.Project)
 	if object.Project == "" || v.def.Installation {
 		in = "the installation"
@@ -517,6 +517,9 @@ func (v verdict) hint(action policy.Action, object policy.Object) string {
 		if name, number, _ := strings.Cut(string(r.id), "#"); number != "" {
 			return fmt.Sprintf("No role lifts it. `falaj describe policy %s -p %s` shows the policy, which an admin of %s can change.", name, clip(object.Project), in)
 		}
+	}
+	if p.Kind == identity.Attempt { // which no grant can name
+		return "A job's token may do what its own work takes. For more, give the job a service account's token as a secret (spec.secrets)."
 	}
 	for _, r := range v.forbids {
 		switch r.id {

@@ -77,6 +77,10 @@ func TestTooNew(t *testing.T) {
 	if !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "opset_version") {
 		t.Errorf("%v, %q", err, fault.HintOf(err))
 	}
+	err = unrunnable("1.32.0", errors.New("Exception during initialization: Failed to construct locale with name:en_US.UTF-8:locale::facet::_S_create_c_locale name not valid"))
+	if !strings.Contains(fault.HintOf(err), "localedef") {
+		t.Errorf("a locale that is missing: %s", fault.HintOf(err))
+	}
 }
 
 // TestDataElsewhere puts a tensor with data in another file wherever a model can

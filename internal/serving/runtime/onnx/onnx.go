@@ -157,11 +157,17 @@ func (r *Runtime) wait(ctx context.Context, of content, m *shared, limit time.Du
 // newer than the library.
 func unrunnable(version string, why error) error {
 	err := fault.New(fault.Invalid, "not a model that ONNX Runtime %s can run: %w", version, why)
+	if localeRE.MatchString(why.Error()) {
+		return err.WithHint("The machine lacks the locale that the model names for its texts: on Debian, apt-get install locales, then localedef -i en_US -f UTF-8 en_US.UTF-8. `falaj doctor` says whether it is there.")
+	}
 	if tooNewRE.MatchString(why.Error()) {
 		return err.WithHint("Export it for an older operator set (opset_version=17 of torch.onnx.export, target_opset of skl2onnx), or convert it: onnx.version_converter.convert_version(model, 17), with model.ir_version = 10.")
 	}
 	return err
 }
+
+// localeRE is what the library says when the machine has no such locale.
+var localeRE = regexp.MustCompile(`(?i)failed to construct locale`)
 
 // tooNewRE is what the library says of the version of a file's format, and of operators.
 var tooNewRE = regexp.MustCompile(`(?i)unsupported model IR version|is under development and support for this is limited|only \*?guarantees\*? support for models stamped|Opset \d+ is .*not supported|maximum (?:supported )?opset`)

@@ -519,6 +519,12 @@ def unpickled(file, how):
         return importlib.import_module("pickle" if how == "pickle" else "cloudpickle").load(f)
 
 
+def signature_of(d):
+    """The shape of a tensor as its details have it: -1 varies."""
+    shape = d.get("shape_signature")
+    return [int(n) for n in (d["shape"] if shape is None or len(shape) == 0 else shape)]
+
+
 class Lite:
     """model.tflite, by TensorFlow Lite under whichever of its names the environment has it."""
 
@@ -534,19 +540,28 @@ class Lite:
         else:
             raise Refused("invalid", "the environment has no TensorFlow Lite", "Add ai-edge-litert to its requirements.")
         self.lite = module.Interpreter(model_path=os.path.join(path, "model.tflite"), num_threads=int(os.environ.get("OMP_NUM_THREADS", "1")))
-        self.lite.allocate_tensors()
         self.into = {d["name"]: d for d in self.lite.get_input_details()}
         self.outof = {d["name"]: d for d in self.lite.get_output_details()}
         self.shapes = {name: list(d["shape"]) for name, d in self.into.items()}
+        open_ended = any(n < 0 for d in self.into.values() for n in signature_of(d))
+        try:
+            self.lite.allocate_tensors()
+        except (RuntimeError, ValueError):
+            if not open_ended:
+                raise
+            self.shapes = {}  # the file has ones where sizes vary, which need not fit together
         specs = declared_in(path)
-        self.inputs, self.outputs = specs or ([self.port(d) for d in self.into.values()], [self.port(d) for d in self.outof.values()])
+        self.inputs, self.outputs = specs or ([self.port(d) for d in self.into.values()], [self.port(d, open_ended) for d in self.outof.values()])
 
-    def port(self, d):
+    def port(self, d, open_ended=False):
+        """The spec of a tensor. An output of which the file does not say what varies varies with what the inputs do."""
         kind = datatype_of(d["dtype"])
         if kind is None:
             raise Refused("unsupported", "tensor %.100s of the model is of %s" % (d["name"], d["dtype"]))
-        shape = d.get("shape_signature")
-        return Spec(d["name"], kind, [int(n) for n in (d["shape"] if shape is None or len(shape) == 0 else shape)])
+        shape = signature_of(d)
+        if open_ended and not any(n < 0 for n in shape):
+            shape = [-1] * len(shape) if shape else None
+        return Spec(d["name"], kind, shape)
 
     def run(self, inputs, wanted):
         changed = [name for name, value in inputs.items() if list(value.shape) != self.shapes.get(name)]

@@ -1,0 +1,312 @@
+package app
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/falaj-ml/falaj/internal/backup"
+	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training"
+)
+
+// stateGauges are the state of the installation as Prometheus series. What the database
+// says is read when somebody asks and it is older than stateAge, within stateTime; a
+// database that does not answer leaves what was read last, and its age says so.
+type stateGauges struct {
+	a *App
+
+	reading sync.Mutex // held while it is read
+	mu      sync.Mutex
+	last    state
+}
+
+const (
+	stateAge   = 10 * time.Second
+	stateTime  = 3 * time.Second
+	maxSources = 1000
+)
+
+// state is what was read of the database.
+type state struct {
+	at, tried time.Time
+	took      time.Duration // of a read of the database that finds nothing
+
+	jobs    []training.Count
+	ended   map[training.State]int64
+	pools   []compute.Pool
+	queues  []compute.Queue
+	budgets []compute.Budget
+	sources []ingestion.Source
+	backups []backup.Backup
+	expiry  time.Time
+}
+
+var (
+	buildInfo = prometheus.NewDesc("falaj_build_info", "1; the labels say which release of Falaj runs, and which release of Go built it.", []string{"version", "go_version"}, nil)
+	stateRead = prometheus.NewDesc("falaj_state_read_timestamp_seconds", "When the series of jobs, queues, pools, budgets, sources and tokens were last read from the database.", nil, nil)
+
+	jobsNow     = prometheus.NewDesc("falaj_jobs", "Jobs that have not ended, by state.", []string{"project", "state"}, nil)
+	jobsOldest  = prometheus.NewDesc("falaj_job_oldest_seconds", "Time since the oldest job that has not ended was submitted, by state; of queued ones how long it has waited.", []string{"project", "state"}, nil)
+	jobsEnded   = prometheus.NewDesc("falaj_jobs_ended_total", "Jobs that ended since the server started, by state.", []string{"state"}, nil)
+	jobsWaiting = prometheus.NewDesc("falaj_workloads_waiting", "Workloads that wait to be placed, by the code of the reason, as in falaj job why -o json; of two thousand at most.", []string{"reason"}, nil)
+
+	queueRunning = prometheus.NewDesc("falaj_queue_running", "Workloads of the queue, and of those below it, that have their place.", []string{"queue"}, nil)
+	queueWaiting = prometheus.NewDesc("falaj_queue_waiting", "Workloads of the queue, and of those below it, that wait.", []string{"queue"}, nil)
+	queueUsed    = prometheus.NewDesc("falaj_queue_used", "Resources that the queue uses, with those below it: cores, bytes, bytes a second of memory_bandwidth, and counts of accelerators.", []string{"queue", "resource"}, nil)
+	queueQuota   = prometheus.NewDesc("falaj_queue_quota", "Resources that are the queue's own, in the same units; absent where it has no limit.", []string{"queue", "resource"}, nil)
+
+	poolOpen     = prometheus.NewDesc("falaj_pool_open", "1 while the pool takes work, 0 while it is closed or misplaced.", []string{"pool", "engine"}, nil)
+	poolUp       = prometheus.NewDesc("falaj_pool_engine_up", "1 while the pool's engine tells its nodes, 0 while it does not.", []string{"pool", "engine"}, nil)
+	poolRunning  = prometheus.NewDesc("falaj_pool_running", "Workloads that have their place in the pool.", []string{"pool"}, nil)
+	poolCapacity = prometheus.NewDesc("falaj_pool_capacity", "Resources of all nodes of the pool: cores, bytes, bytes a second of memory_bandwidth, and counts of accelerators.", []string{"pool", "resource"}, nil)
+	poolUsed     = prometheus.NewDesc("falaj_pool_used", "Resources of the pool that what runs holds, in the same units.", []string{"pool", "resource"}, nil)
+	poolNodes    = prometheus.NewDesc("falaj_pool_nodes", "Nodes of the pool by state: ready, down, quarantined or maintenance.", []string{"pool", "state"}, nil)
+
+	budgetLimit = prometheus.NewDesc("falaj_budget_limit", "What the project may spend in a month, in the currency.", []string{"project", "currency"}, nil)
+	budgetSpent = prometheus.NewDesc("falaj_budget_spent", "What the project has spent this month, in the currency.", []string{"project", "currency"}, nil)
+
+	sourceOK   = prometheus.NewDesc("falaj_source_ok", "1 while the last run of a source that has a schedule succeeded, 0 while it failed; absent before the first.", []string{"project", "source"}, nil)
+	sourceLate = prometheus.NewDesc("falaj_source_overdue_seconds", "How long ago a run of the source was due by its schedule that has not begun; 0 while none is.", []string{"project", "source"}, nil)
+
+	backupLast  = prometheus.NewDesc("falaj_backup_last_success_timestamp_seconds", "Of which moment the newest whole backup in backup.dir is; absent where there is none.", nil, nil)
+	tokenExpiry = prometheus.NewDesc("falaj_service_token_next_expiry_timestamp_seconds", "When the next token of a service account expires; absent where there is none.", nil, nil)
+
+	diskSize  = prometheus.NewDesc("falaj_disk_size_bytes", "Size of the file system of the data directory.", nil, nil)
+	diskFree  = prometheus.NewDesc("falaj_disk_free_bytes", "Bytes that are free on the file system of the data directory.", nil, nil)
+	diskFiles = prometheus.NewDesc("falaj_disk_free_files", "Inodes that are free on the file system of the data directory; absent where it makes them as they are needed.", nil, nil)
+
+	storeLatency = prometheus.NewDesc("falaj_database_latency_seconds", "Time that the last read took for which the database had to find nothing.", nil, nil)
+	storeWaiting = prometheus.NewDesc("falaj_database_waiting_writes", "Transactions that wait for their turn to write.", nil, nil)
+	leads        = prometheus.NewDesc("falaj_leader", "1 while this process is the one that schedules, of several that share a database.", []string{"of"}, nil)
+
+	loopFailing = prometheus.NewDesc("falaj_loop_failing_runs", "Runs of a background loop that failed in a row, up to now; 0 while it works.", []string{"loop"}, nil)
+	loopFailed  = prometheus.NewDesc("falaj_loop_failures_total", "Runs of a background loop that failed since the server started.", []string{"loop"}, nil)
+	loopWorked  = prometheus.NewDesc("falaj_loop_last_success_timestamp_seconds", "When a run of a background loop last succeeded; absent before the first.", []string{"loop"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (g *stateGauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		buildInfo, stateRead, jobsNow, jobsOldest, jobsEnded, jobsWaiting, queueRunning, queueWaiting, queueUsed, queueQuota,
+		poolOpen, poolUp, poolRunning, poolCapacity, poolUsed, poolNodes, budgetLimit, budgetSpent, sourceOK, sourceLate, backupLast, tokenExpiry,
+		diskSize, diskFree, diskFiles, storeLatency, storeWaiting, leads, loopFailing, loopFailed, loopWorked,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (g *stateGauges) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	instant := func(d *prometheus.Desc, at time.Time, labels ...string) {
+		if !at.IsZero() {
+			gauge(d, float64(at.UnixMilli())/1000, labels...)
+		}
+	}
+	gauge(buildInfo, 1, g.a.world.Version, runtime.Version())
+	g.machine(gauge)
+	for _, l := range lifecycle.Measured() {
+		gauge(loopFailing, float64(l.Failures), l.Name)
+		ch <- prometheus.MustNewConstMetric(loopFailed, prometheus.CounterValue, float64(l.Failed), l.Name)
+		instant(loopWorked, l.Worked, l.Name)
+	}
+	if g.a.compute == nil { // a gateway has none of the rest
+		return
+	}
+	gauge(leads, one(g.a.compute.Schedules()), "scheduling")
+	for code, n := range g.a.compute.Waiting() {
+		gauge(jobsWaiting, float64(n), string(code))
+	}
+	s := g.read()
+	gauge(storeWaiting, float64(g.a.db.Waiting()))
+	if s.at.IsZero() {
+		return
+	}
+	instant(stateRead, s.at)
+	gauge(storeLatency, s.took.Seconds())
+	for state, n := range s.ended {
+		ch <- prometheus.MustNewConstMetric(jobsEnded, prometheus.CounterValue, float64(n), string(state))
+	}
+	s.emit(gauge, instant)
+}
+
+func one(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// machine is what is known without the database.
+func (g *stateGauges) machine(gauge func(*prometheus.Desc, float64, ...string)) {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(g.a.cfg.Data, &disk); err != nil {
+		return
+	}
+	gauge(diskSize, float64(disk.Blocks)*float64(disk.Bsize))
+	gauge(diskFree, float64(disk.Bavail)*float64(disk.Bsize))
+	if disk.Files > 0 {
+		gauge(diskFiles, float64(disk.Ffree))
+	}
+}
+
+// read is the state, not older than stateAge where the database answers.
+func (g *stateGauges) read() state {
+	g.reading.Lock()
+	defer g.reading.Unlock()
+	g.mu.Lock()
+	last := g.last
+	g.mu.Unlock()
+	if time.Since(last.tried) < stateAge {
+		return last
+	}
+	ctx, cancel := context.WithTimeout(identity.With(context.Background(), identity.Loop("metrics")), stateTime)
+	defer cancel()
+	now, err := g.look(ctx)
+	if err != nil {
+		now = last
+	}
+	now.tried = time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.last = now
+	return now
+}
+
+// look reads the state.
+func (g *stateGauges) look(ctx context.Context) (s state, err error) {
+	began := time.Now()
+	if err := g.a.db.View(ctx, func(context.Context, *store.Tx) error { return nil }); err != nil {
+		return s, err
+	}
+	s.took = time.Since(began)
+	if s.jobs, s.ended, err = g.a.training.Counts(ctx); err != nil {
+		return s, err
+	}
+	if s.pools, err = g.a.compute.Pools(ctx); err != nil {
+		return s, err
+	}
+	if s.queues, err = g.a.compute.Queues(ctx); err != nil {
+		return s, err
+	}
+	if s.budgets, err = g.a.compute.Budgets(ctx, ""); err != nil {
+		return s, err
+	}
+	if s.sources, err = g.a.ingestion.Scheduled(ctx, maxSources); err != nil {
+		return s, err
+	}
+	if s.expiry, err = g.a.accounts.NextExpiry(ctx); err != nil {
+		return s, err
+	}
+	if g.a.cfg.Backup.Dir != "" {
+		if s.backups, err = g.a.backups.List(ctx); err != nil {
+			return s, err
+		}
+	}
+	s.at = time.Now()
+	return s, nil
+}
+
+// emit gives what was read as series.
+func (s state) emit(gauge func(*prometheus.Desc, float64, ...string), instant func(*prometheus.Desc, time.Time, ...string)) {
+	for _, c := range s.jobs {
+		gauge(jobsNow, float64(c.Jobs), string(c.Project), string(c.State))
+		if made := id.Made(string(c.Oldest)); !made.IsZero() {
+			gauge(jobsOldest, max(0, s.at.Sub(made).Seconds()), string(c.Project), string(c.State))
+		}
+	}
+	amounts := func(d *prometheus.Desc, name string, parts map[string]float64) {
+		for resource, v := range parts {
+			gauge(d, v, name, resource)
+		}
+	}
+	for _, q := range s.queues {
+		gauge(queueRunning, float64(q.Running), q.Name)
+		gauge(queueWaiting, float64(q.Waiting), q.Name)
+		amounts(queueUsed, q.Name, amountsOf(q.Used))
+		amounts(queueQuota, q.Name, limitsOf(q.Quota))
+	}
+	for _, p := range s.pools {
+		name := string(p.Name)
+		gauge(poolOpen, one(p.Closed == "" && p.Misplaced == ""), name, p.Engine)
+		gauge(poolUp, one(p.Trouble == ""), name, p.Engine)
+		gauge(poolRunning, float64(p.Running), name)
+		amounts(poolCapacity, name, amountsOf(p.Capacity))
+		amounts(poolUsed, name, amountsOf(p.Used))
+		nodes := map[string]int{"ready": 0, "down": 0, "quarantined": 0, "maintenance": 0}
+		for _, n := range p.Nodes {
+			nodes[n.Condition()]++
+		}
+		for condition, n := range nodes {
+			gauge(poolNodes, float64(n), name, condition)
+		}
+	}
+	for _, b := range s.budgets {
+		gauge(budgetLimit, b.Amount, string(b.Project), b.Currency)
+		gauge(budgetSpent, b.Spent, string(b.Project), b.Currency)
+	}
+	for _, src := range s.sources {
+		labels := []string{string(src.Project), src.Name}
+		if src.Last != nil && src.Last.State.Ended() {
+			gauge(sourceOK, one(src.Last.State == ingestion.Succeeded), labels...)
+		}
+		late := 0.0
+		if !src.NextAt.IsZero() {
+			late = max(0, s.at.Sub(src.NextAt).Seconds())
+		}
+		gauge(sourceLate, late, labels...)
+	}
+	var newest time.Time
+	for _, b := range s.backups {
+		if b.State == backup.Whole && b.Of.After(newest) {
+			newest = b.Of
+		}
+	}
+	instant(backupLast, newest)
+	instant(tokenExpiry, s.expiry)
+}
+
+// amountsOf are the parts of an amount that are not zero, in cores, bytes and counts.
+func amountsOf(a resource.Amount) map[string]float64 {
+	parts := map[string]float64{"cpu": a.CPU.Cores(), "memory": float64(a.Memory), "memory_bandwidth": float64(a.MemoryBandwidth)}
+	for name, n := range a.Accelerators {
+		parts[name] = float64(n)
+	}
+	for name, v := range parts {
+		if v == 0 && name != "cpu" && name != "memory" {
+			delete(parts, name)
+		}
+	}
+	return parts
+}
+
+// limitsOf are the parts of a limit that are set, of which 0 allows none.
+func limitsOf(l resource.Limit) map[string]float64 {
+	parts := map[string]float64{}
+	if l.CPU != nil {
+		parts["cpu"] = l.CPU.Cores()
+	}
+	if l.Memory != nil {
+		parts["memory"] = float64(*l.Memory)
+	}
+	if l.MemoryBandwidth != nil {
+		parts["memory_bandwidth"] = float64(*l.MemoryBandwidth)
+	}
+	for name, n := range l.Accelerators {
+		parts[name] = float64(n)
+	}
+	return parts
+}
