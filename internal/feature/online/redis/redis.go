@@ -141,7 +141,7 @@ func Look(ctx context.Context, cfg Config) (version string, err error) {
 	defer cancel()
 	info, err := client.Do(ctx, client.B().Info().Section("server").Build()).ToString()
 	if err != nil {
-		return "", nil //nolint:nilerr // it need not tell
+		return "", nil // it need not tell
 	}
 	for line := range strings.Lines(info) {
 		if v, ok := strings.CutPrefix(line, "redis_version:"); ok {
