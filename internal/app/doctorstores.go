@@ -96,7 +96,7 @@ func passwordFinding(cfg Config, of string) []finding {
 	if !slices.Contains(cfg.passwordsInURLs(), of) {
 		return nil
 	}
-	return []finding{{"!", of + ".url has a password in it", fmt.Sprintf(passwordHint, of)}}
+	return []finding{{"!", of + ".url has a password in it", fmt.Sprintf(moveHint, of)}}
 }
 
 // enginesFindings is what the doctor says of the trust between the nodes of engines and
