@@ -294,7 +294,7 @@ type trainingRuns struct {
 	registry *registry.Service
 }
 
-func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, error) {
+func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (run, experiment string, err error) {
 	e, err := t.tracking.ExperimentNamed(ctx, s.Project, s.Experiment)
 	if fault.Is(err, fault.NotFound) {
 		e, err = t.tracking.CreateExperiment(ctx, s.Project, s.Experiment, nil)
@@ -303,11 +303,11 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, e
 		}
 	}
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	made, err := t.tracking.AttemptRun(ctx, s.Project, string(s.Attempt))
 	if err == nil || !fault.Is(err, fault.NotFound) {
-		return string(made.ID), err
+		return string(made.ID), strconv.FormatInt(int64(made.Experiment), 10), err
 	}
 	origin := tracking.Origin{
 		Job: string(s.Job), Attempt: string(s.Attempt), Environment: string(s.Environment),
@@ -319,7 +319,7 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, e
 			name, number, _ := registry.SplitRef(model)
 			v, err := t.registry.Version(ctx, s.Project, name, number)
 			if err != nil {
-				return "", err
+				return "", "", err
 			}
 			if in.Name == s.TrainedOn {
 				origin.TrainedOn = v.TrainedOn
@@ -335,7 +335,7 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, e
 		origin.Datasets = append(origin.Datasets, missing(origin.Datasets, []string{ref})...)
 		views, err := t.views(ctx, s.Project, ref)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
 		origin.FeatureViews = append(origin.FeatureViews, missing(origin.FeatureViews, views)...)
 		name, _, _ := strings.Cut(ref, "@")
@@ -346,28 +346,28 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (string, e
 			Tags: []tracking.Pair{{Key: "mlflow.data.context", Value: in.Name}},
 		})
 	}
-	run, err := t.tracking.CreateRun(ctx, s.Project, tracking.RunSpec{
+	begun, err := t.tracking.CreateRun(ctx, s.Project, tracking.RunSpec{
 		Experiment: e.ID, Name: s.Name, User: s.By.Name,
 		Tags: []tracking.Pair{{Key: attemptTag, Value: string(s.Attempt)}, {Key: "falaj.job", Value: string(s.Job)}},
 	}, tracking.RunOptions{Origin: origin})
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	if len(s.Params) > 0 {
 		var b tracking.Batch
 		for _, k := range slices.Sorted(maps.Keys(s.Params)) {
 			b.Params = append(b.Params, tracking.Pair{Key: k, Value: s.Params[k]})
 		}
-		if err := t.tracking.Log(ctx, s.Project, run.ID, b); err != nil {
-			return "", err
+		if err := t.tracking.Log(ctx, s.Project, begun.ID, b); err != nil {
+			return "", "", err
 		}
 	}
 	if len(seen) > 0 {
-		if err := t.tracking.LogInputs(ctx, s.Project, run.ID, seen, nil); err != nil {
-			return "", err
+		if err := t.tracking.LogInputs(ctx, s.Project, begun.ID, seen, nil); err != nil {
+			return "", "", err
 		}
 	}
-	return string(run.ID), nil
+	return string(begun.ID), strconv.FormatInt(int64(begun.Experiment), 10), nil
 }
 
 // missing are those of more that are not in has.

@@ -99,7 +99,7 @@ func (a *app) runCompare() *cobra.Command {
 				}
 				args = append(attempts, args...)
 			} else if len(args) < 2 {
-				return usage("%d runs are named; name two or more, or a job with --job", len(args))
+				return usage("name two or more runs, or a job with --job")
 			}
 			runs := make([]client.Object, len(args))
 			for i, id := range args {

@@ -426,11 +426,11 @@ func TestOrderOnDataset(t *testing.T) {
 		{[]string{"metrics.acc", "name DESC"}, []tracking.DatasetInput{{Name: "none"}}, "cba"},
 	} {
 		found, _, err := w.SearchLoggedModels(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 10, OrderBy: tt.by, OrderOn: tt.on})
-		got := ""
+		var names []string
 		for _, m := range found {
-			got += m.Name
+			names = append(names, m.Name)
 		}
-		if err != nil || got != tt.want {
+		if got := strings.Join(names, ""); err != nil || got != tt.want {
 			t.Errorf("%v on %v: %s (%v), want %s", tt.by, tt.on, got, err, tt.want)
 		}
 	}

@@ -161,7 +161,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	workers := max(w.Placed, 1)
 
 	// 3. The run and the token.
-	run, err := s.cfg.Runs.Create(ctx, RunSpec{
+	run, experimentID, err := s.cfg.Runs.Create(ctx, RunSpec{
 		Project: j.Project, Experiment: experiment(j), Name: runName(j, a), Job: j.ID, Attempt: a.ID, Number: a.Number, By: j.By,
 		Inputs: j.Inputs, TrainedOn: j.TrainedOn(), Environment: j.EnvDigest, Residency: j.Residency, Classification: j.Classification, Params: j.Spec.declared(workers),
 	})
@@ -209,7 +209,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 		mounts = append(mounts, engine.Mount{Path: d.data})
 	}
 	return engine.Spec{
-		Name: j.Name, Command: command, Env: variables(j, a, d, env, p, workers, run, token, prepared.Resumes), Dir: d.work,
+		Name: j.Name, Command: command, Env: variables(j, a, d, env, p, workers, run, experimentID, token, prepared.Resumes), Dir: d.work,
 		Mounts:  slices.Concat(mounts, tables, env.Mounts),
 		Disk:    j.Spec.Disk,
 		Network: engine.Network{API: true, Allow: j.Spec.Network}, Secrets: len(j.Spec.Secrets) > 0,
@@ -450,7 +450,7 @@ func searchPath(env environment.Usable) string {
 
 // variables is the whole environment of the process. The engine adds where the
 // API is: FALAJ_URL and MLFLOW_TRACKING_URI.
-func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool, workers int, run, token, resumes string) map[string]string {
+func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool, workers int, run, experimentID, token, resumes string) map[string]string {
 	v := map[string]string{
 		"PATH": searchPath(env), "HOME": d.scratch, "TMPDIR": d.scratch, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1",
 		// Its links would lead to where the job reaches the server, which nobody else does.
@@ -465,6 +465,11 @@ func variables(j Job, a Attempt, d dirs, env environment.Usable, p compute.Pool,
 	maps.Copy(v, env.Env)
 	maps.Copy(v, p.Env)
 	maps.Copy(v, j.Spec.Env)
+	if v["MLFLOW_EXPERIMENT_ID"] == "" && v["MLFLOW_EXPERIMENT_NAME"] == "" {
+		// MLflow goes on with MLFLOW_RUN_ID once; the next run of the program, such as that of an evaluation
+		// after the training, is one of the same experiment. mlflow.set_experiment replaces the number.
+		v["MLFLOW_EXPERIMENT_ID"] = experimentID
+	}
 	maps.Copy(v, map[string]string{
 		"FALAJ_TOKEN": token, "FALAJ_PROJECT": string(j.Project), "FALAJ_JOB": string(j.ID), "FALAJ_ATTEMPT": string(a.ID),
 		"FALAJ_OUTPUT_DIR": d.output, "FALAJ_CHECKPOINT_DIR": d.checkpoints, "FALAJ_SCRATCH_DIR": d.scratch,

@@ -136,8 +136,9 @@ type RunSpec struct {
 
 // Runs keeps what attempts say about themselves.
 type Runs interface {
-	// Create makes the run of an attempt, or finds the one it made before.
-	Create(ctx context.Context, spec RunSpec) (run string, err error)
+	// Create makes the run of an attempt, or finds the one it made before; experiment is the
+	// number that MLflow's clients know the run's by.
+	Create(ctx context.Context, spec RunSpec) (run, experiment string, err error)
 	// Finish ends a run: FINISHED, FAILED or KILLED. Repeating it is no change.
 	Finish(ctx context.Context, p project.Name, run, status string, ended time.Time) error
 	// Progress tells the first and the last step that a run's metrics have, and

@@ -68,6 +68,9 @@ func TestAJobReadsAModel(t *testing.T) {
 	if env["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] != "true" { // a link would lead into the job
 		t.Errorf("MLflow prints links: %v", env)
 	}
+	if env["MLFLOW_EXPERIMENT_ID"] != "7" { // further runs of the program belong to that of its first
+		t.Errorf("the experiment is %q", env["MLFLOW_EXPERIMENT_ID"])
+	}
 	again, err := w.Repeat(alice(t.Context()), nyc, j.ID)
 	if err != nil || again.Spec.Data["old-model"] != "models:/delay/3" {
 		t.Errorf("%+v %v", again, err)

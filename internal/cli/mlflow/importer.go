@@ -151,7 +151,7 @@ func Import(ctx context.Context, source Source, target Target, opts Options) (Re
 // listLeftOut lists what of the source no import brings. An import of a part leaves out much
 // more, which was asked for.
 func (i *importer) listLeftOut(ctx context.Context) error {
-	if len(i.opts.Experiments) > 0 || !i.opts.Since.IsZero() {
+	if i.part() {
 		return nil
 	}
 	counts, err := i.source.LeftOut(ctx)
@@ -162,6 +162,9 @@ func (i *importer) listLeftOut(ctx context.Context) error {
 	}
 	return err
 }
+
+// part reports whether a part of the source was asked for.
+func (i *importer) part() bool { return len(i.opts.Experiments) > 0 || !i.opts.Since.IsZero() }
 
 func (i *importer) skip(kind, id string, why error) {
 	i.mu.Lock()
@@ -903,10 +906,11 @@ func (i *importer) bringRegistry(ctx context.Context) error {
 		for _, v := range m.Versions {
 			name := m.Name + "@" + strconv.Itoa(v.Number)
 			v.Tags = i.valid("model_version", name, v.Tags)
-			source, err := i.sourceOf(v, uris)
-			if err == nil && len(i.opts.Experiments) > 0 && i.runs[v.Run].Run == "" {
-				err = errors.New("its run is of another experiment")
+			if i.part() && v.Run != "" && i.runs[v.Run].Run == "" || len(i.opts.Experiments) > 0 && v.Run == "" {
+				i.report.Versions.Skipped++ // its run is not of the part that was asked for
+				continue
 			}
+			source, err := i.sourceOf(v, uris)
 			if err != nil {
 				i.report.Versions.Skipped++
 				i.skip("model_version", name, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
@@ -256,5 +257,63 @@ func TestTooOld(t *testing.T) {
 		if got := i.tooOld(c.run); got != c.want {
 			t.Errorf("%+v: %t", c.run, got)
 		}
+	}
+}
+
+// copies is a source whose registry has copies of versions, some of which are gone there.
+type copies struct {
+	heavy
+	models []Registered
+}
+
+func (c *copies) Registered(_ context.Context, yield func(Registered) error) error {
+	for _, m := range c.models {
+		if err := yield(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestCopiesOfDeleted: a version that was copied from another comes as such where the other
+// came, by number or alias, and with its own files where the other was deleted.
+func TestCopiesOfDeleted(t *testing.T) {
+	run := strings.Repeat("a", 32)
+	var sent []string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			Model  struct{ Name string }
+			Source string
+		}
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			t.Error(err)
+		}
+		if in.Source != "" {
+			sent = append(sent, in.Model.Name+" of "+in.Source)
+		}
+		_, _ = io.WriteString(w, `{"result":"created"}`)
+	}))
+	defer s.Close()
+	c, err := client.New(s.URL, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := "mlflow-artifacts:/1/" + run + "/artifacts/model"
+	source := &copies{models: []Registered{
+		{Name: "a", Versions: []Version{
+			{Number: 1, Source: "models:/team@x/2", Storage: kept},
+			{Number: 2, Source: "models:/gone/1", Storage: kept},
+			{Number: 3, Source: "models:/team@x@best", Storage: kept},
+			{Number: 4, Source: "models:/a/2", Storage: kept}, // a copy of a copy
+		}},
+		{Name: "team@x", Versions: []Version{{Number: 2, Source: kept, Aliases: []string{"best"}}}},
+	}}
+	i := &importer{source: source, opts: Options{Progress: func(string, int64, int64) {}}, target: Target{Client: c, Project: "p"}, runs: map[string]Place{run: {Run: run, URI: "mlflow-artifacts:/1/" + run + "/artifacts"}}}
+	if err := i.bringRegistry(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"team@x of " + kept, "a of models:/team@x/2", "a of " + kept, "a of models:/team@x@best", "a of models:/a/2"}
+	if !slices.Equal(sent, want) || i.report.SkippedCount != 0 || i.report.DifferencesCount != 1 {
+		t.Errorf("sent %q, want %q; skipped %v, not as it was %v", sent, want, i.report.Skipped, i.report.Differences)
 	}
 }

@@ -277,7 +277,7 @@ func TestRanges(t *testing.T) {
 			}
 			b, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
-			if resp.StatusCode != tt.status || resp.StatusCode != 416 && string(b) != tt.body || resp.Header.Get("Content-Range") != tt.part {
+			if resp.StatusCode != tt.status || tt.body != string(b) && tt.part != "bytes */10" || resp.Header.Get("Content-Range") != tt.part {
 				t.Errorf("%s%s with %s: %s: %d %q, of %q", path, tt.file, tt.header, tt.value, resp.StatusCode, b, resp.Header.Get("Content-Range"))
 			}
 			if tt.file == "digits.txt" {
