@@ -153,11 +153,17 @@ func (c *certificate) Collect(out chan<- prometheus.Metric) {
 
 // CheckFiles says what is wrong with the files that a configuration names.
 func (c Config) CheckFiles() error {
-	var wrong []error
 	if c.TLS.Cert != "" {
-		_, err := loadCertificate(c.TLS.Cert, c.TLS.Key, time.Now())
-		wrong = append(wrong, err)
+		if _, err := loadCertificate(c.TLS.Cert, c.TLS.Key, time.Now()); err != nil {
+			return err
+		}
 	}
+	return c.checkCredentials()
+}
+
+// checkCredentials says what is wrong with the files of authorities and passwords.
+func (c Config) checkCredentials() error {
+	var wrong []error
 	for _, name := range slices.Sorted(maps.Keys(c.authorities())) {
 		_, err := filewatch.Authorities(c.authorities()[name])
 		wrong = append(wrong, fault.Wrap(err, "%s", name))

@@ -549,12 +549,12 @@ func (c Config) passwordsInURLs() []string {
 	return names
 }
 
-const passwordHint = "Put it into a file that only the server may read, and name that by %s.password_file: it is read again when it changes. A later release refuses a password in a URL."
+const moveHint = "Put it into a file that only the server may read, and name that by %s.password_file: it is read again when it changes. A later release refuses a password in a URL."
 
 // warnOfURLs logs what of the configuration a later release refuses.
 func (a *App) warnOfURLs(ctx context.Context) {
 	for _, name := range a.cfg.passwordsInURLs() {
-		a.log.WarnContext(ctx, "the configuration has a password in a URL", slog.String("setting", name+".url"), slog.String("hint", fmt.Sprintf(passwordHint, name)))
+		a.log.WarnContext(ctx, "the configuration has a password in a URL", slog.String("setting", name+".url"), slog.String("hint", fmt.Sprintf(moveHint, name)))
 	}
 }
 

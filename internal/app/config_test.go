@@ -91,10 +91,8 @@ func TestShow(t *testing.T) {
 		"postgres://falaj:geheim%zz@db/falaj": "(no URL)",
 		"/srv/data":                           "/srv/data",
 	} {
-		c, err := LoadConfig("", nil, map[string]any{"store.url": url})
-		if err != nil {
-			t.Fatal(err)
-		}
+		var c Config // also one that is refused is shown in errors
+		c.Store.URL = url
 		if got := (field{value: url}).text(); got != want || strings.Contains(c.Show(), "geheim") {
 			t.Errorf("%s is shown as %s", url, got)
 		}

@@ -38,7 +38,7 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		return render([]finding{{"✗", "configuration: " + err.Error(), fault.HintOf(err)}}), false
 	}
 	var out []finding
-	if err := cfg.CheckFiles(); err != nil {
+	if err := cfg.checkCredentials(); err != nil {
 		out = append(out, finding{"✗", "configuration: " + err.Error(), fault.HintOf(err)})
 	}
 	say := func(ok bool, text, todo string) {

@@ -46,7 +46,7 @@ func databaseFindings(ctx context.Context, cfg Config) []finding {
 	}
 	is, err := store.Look(ctx, of)
 	if err != nil {
-		return []finding{{"✗", "PostgreSQL: " + err.Error(), fault.HintOf(err)}}
+		return append([]finding{{"✗", "PostgreSQL: " + err.Error(), fault.HintOf(err)}}, passwordFinding(cfg, "store")...)
 	}
 	out := []finding{{"✓", fmt.Sprintf("PostgreSQL %s: database %s, encoding %s, locale %s, which the user %s may change", is.Version, is.Database, is.Encoding, is.Locale, is.User), ""}}
 	switch {
@@ -86,7 +86,7 @@ func onlineFindings(ctx context.Context, cfg Config) []finding {
 	}
 	version, err := redis.Look(ctx, of)
 	if err != nil {
-		return []finding{{"✗", "Redis: " + err.Error(), fault.HintOf(err)}}
+		return append([]finding{{"✗", "Redis: " + err.Error(), fault.HintOf(err)}}, passwordFinding(cfg, "online")...)
 	}
 	return append([]finding{{"✓", strings.TrimSpace("Redis " + version), ""}}, passwordFinding(cfg, "online")...)
 }
@@ -96,7 +96,7 @@ func passwordFinding(cfg Config, of string) []finding {
 	if !slices.Contains(cfg.passwordsInURLs(), of) {
 		return nil
 	}
-	return []finding{{"!", of + ".url has a password in it", fmt.Sprintf(passwordHint, of)}}
+	return []finding{{"!", of + ".url has a password in it", fmt.Sprintf(moveHint, of)}}
 }
 
 // enginesFindings is what the doctor says of the trust between the nodes of engines and

@@ -31,7 +31,7 @@ type logins struct {
 }
 
 // all lists the contexts, the current one first.
-func (l logins) all() []credentials {
+func (l *logins) all() []credentials {
 	if l.Server == "" && l.Token == "" {
 		return l.Others
 	}
@@ -39,7 +39,7 @@ func (l logins) all() []credentials {
 }
 
 // find is the context of a name.
-func (l logins) find(name string) (credentials, error) {
+func (l *logins) find(name string) (credentials, error) {
 	var names []string
 	for _, c := range l.all() {
 		if c.Name == name {
@@ -92,10 +92,10 @@ func (a *app) credentialsPath() string {
 	return filepath.Join(dir, "falaj", "credentials.json")
 }
 
-func (a *app) logins() logins {
-	var l logins
+func (a *app) logins() *logins {
+	l := &logins{}
 	if b, err := os.ReadFile(a.credentialsPath()); err == nil {
-		_ = json.Unmarshal(b, &l) // a broken file is as good as none; login writes a new one
+		_ = json.Unmarshal(b, l) // a broken file is as good as none; login writes a new one
 	}
 	if l.Name == "" && l.Server != "" {
 		l.Name = contextName(l.Server)
@@ -103,7 +103,7 @@ func (a *app) logins() logins {
 	return l
 }
 
-func (a *app) store(l logins) error {
+func (a *app) store(l *logins) error {
 	path := a.credentialsPath()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

@@ -21,6 +21,7 @@ type desk struct {
 }
 
 func newDesk(t *testing.T) *desk {
+	t.Helper()
 	home := t.TempDir()
 	return &desk{t: t, home: home, env: []string{"HOME=" + home}}
 }
@@ -52,6 +53,7 @@ func (d *desk) current() (server, token string) {
 
 // whoever answers every request with the token that it came with.
 func whoever(t *testing.T) (url string, asked *[]string) {
+	t.Helper()
 	asked = &[]string{}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		*asked = append(*asked, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -71,7 +72,8 @@ func opening(err error) error {
 		return fault.Wrap(err, "open database")
 	}
 	kind, hint := kindOf(err)
-	return fault.Wrap(&fault.Error{Kind: kind, Message: err.Error(), Hint: hint, Err: err}, "open database")
+	text := strings.Join(strings.Fields(err.Error()), " ") // it has a line for each address
+	return fault.Wrap(&fault.Error{Kind: kind, Message: text, Hint: hint, Err: err}, "open database")
 }
 
 func kindOf(err error) (fault.Kind, string) {

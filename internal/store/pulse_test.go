@@ -31,6 +31,7 @@ func (h *heart) query(ctx context.Context) error { return h.ping(ctx) }
 
 // beating runs a pulse in a bubble of time.
 func beating(t *testing.T, test func(t *testing.T, h *heart, p *pulse)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var h heart
 		p := newPulse(h.ping, slog.New(slog.DiscardHandler))
@@ -47,6 +48,7 @@ func beating(t *testing.T, test func(t *testing.T, h *heart, p *pulse)) {
 // later fails at once, and all goes on when it answers again.
 func TestPulseBoundsAHang(t *testing.T) {
 	beating(t, func(t *testing.T, h *heart, p *pulse) {
+		t.Helper()
 		if err := p.through(t.Context(), h.query); err != nil || p.outage() != nil {
 			t.Fatalf("while it is there: %v", err)
 		}
@@ -74,6 +76,7 @@ func TestPulseBoundsAHang(t *testing.T) {
 // TestPulseSurvivesARestart: transactions wait for a server that comes back soon.
 func TestPulseSurvivesARestart(t *testing.T) {
 	beating(t, func(t *testing.T, h *heart, p *pulse) {
+		t.Helper()
 		h.refuses.Store(true)
 		time.AfterFunc(2*time.Second, func() { h.refuses.Store(false) })
 		if err := p.through(t.Context(), h.query); err != nil {
@@ -91,6 +94,7 @@ func TestPulseSurvivesARestart(t *testing.T) {
 // was lost is never repeated.
 func TestPulseLeavesOtherErrors(t *testing.T) {
 	beating(t, func(t *testing.T, _ *heart, p *pulse) {
+		t.Helper()
 		for _, want := range []error{
 			fault.New(fault.Conflict, "it is there"),
 			&fault.Error{Kind: fault.Unavailable, Message: "in doubt", Err: inDoubtError{syscall.ECONNRESET}},

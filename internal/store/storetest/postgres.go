@@ -122,13 +122,17 @@ func (s *Server) processes() []int {
 	if err != nil {
 		s.tb.Fatal(err)
 	}
-	first, _, _ := strings.Cut(string(text), "\n")
-	children, err := os.ReadFile("/proc/" + first + "/task/" + first + "/children")
+	line, _, _ := strings.Cut(string(text), "\n")
+	first, err := strconv.Atoi(line)
 	if err != nil {
 		s.tb.Fatal(err)
 	}
-	var pids []int
-	for _, field := range append([]string{first}, strings.Fields(string(children))...) {
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", first, first))
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	pids := []int{first}
+	for field := range strings.FieldsSeq(string(children)) {
 		pid, err := strconv.Atoi(field)
 		if err != nil {
 			s.tb.Fatal(err)

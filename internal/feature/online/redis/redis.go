@@ -141,7 +141,7 @@ func Look(ctx context.Context, cfg Config) (version string, err error) {
 	defer cancel()
 	info, err := client.Do(ctx, client.B().Info().Section("server").Build()).ToString()
 	if err != nil {
-		return "", nil //nolint:nilerr // it need not tell
+		return "", nil // it need not tell
 	}
 	for line := range strings.Lines(info) {
 		if v, ok := strings.CutPrefix(line, "redis_version:"); ok {
@@ -203,10 +203,14 @@ func located(options rueidis.ClientOption, err error) error {
 	return &fault.Error{Kind: fault.Unavailable, Message: text, Hint: fault.HintOf(err), Err: err}
 }
 
-// Ask asks once whether the server is there, and for no longer than ctx. Error:
+// Ask asks whether the server is there, and for no longer than ctx. Error:
 // fault.Unavailable.
 func (d *DB) Ask(ctx context.Context) error {
-	return away(d.client.Do(ctx, d.client.B().Ping().Build()).Error())
+	err := d.client.Do(ctx, d.client.B().Ping().Build()).Error()
+	if err != nil && ctx.Err() == nil { // the connection may have been closed while nobody used it
+		err = d.client.Do(ctx, d.client.B().Ping().Build()).Error()
+	}
+	return away(err)
 }
 
 // Expect says which store, by its ID, is written and read from now on; any other is

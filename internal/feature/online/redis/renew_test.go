@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -96,7 +97,7 @@ func TestPrivateAuthorityAndNewPassword(t *testing.T) {
 	}
 	password.Store("two")
 	if err := again(); err != nil {
-		t.Errorf("with the new password: %v", err)
+		t.Errorf("with the new password: %v (%v)", err, errors.Unwrap(err))
 	}
 	if _, err := Open(t.Context(), Config{URL: at, Roots: with.Roots, Password: func() string { return "one" }}); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.HintOf(err), "online.password_file") {
 		t.Errorf("with the former password: %v (%s)", err, fault.HintOf(err))
