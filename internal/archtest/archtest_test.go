@@ -137,7 +137,7 @@ func TestCLIUsesClientOnly(t *testing.T) {
 			continue
 		}
 		for _, i := range ours(p.Imports) {
-			if i != "client" && i != "internal/fault" && i != "internal/yamldoc" && !strings.HasPrefix(i, "internal/cli") {
+			if i != "client" && i != "internal/fault" && i != "internal/resource" && i != "internal/yamldoc" && !strings.HasPrefix(i, "internal/cli") {
 				t.Errorf("%s imports %s: the command line reaches a server through client only", p.Path, i)
 			}
 		}
