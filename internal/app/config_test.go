@@ -114,13 +114,17 @@ func TestLists(t *testing.T) {
 		if _, list := f.value.([]string); !list {
 			continue
 		}
-		c, err := LoadConfig("", []string{f.variable() + "=10.0.0.1,10.0.0.2"}, nil)
+		want := []string{"10.0.0.1", "10.0.0.2"}
+		if f.key == "environments.indexes" {
+			want = []string{"a=https://10.0.0.1/simple", "b=https://10.0.0.2/simple"}
+		}
+		c, err := LoadConfig("", []string{f.variable() + "=" + strings.Join(want, ",")}, nil)
 		if err != nil {
 			t.Errorf("%s: %v", f.variable(), err)
 		}
 		for _, got := range fields(c) {
-			if got.key == f.key && !slices.Equal(got.value.([]string), []string{"10.0.0.1", "10.0.0.2"}) {
-				t.Errorf("%s=10.0.0.1,10.0.0.2 is %q", f.variable(), got.value)
+			if got.key == f.key && !slices.Equal(got.value.([]string), want) {
+				t.Errorf("%s of %q is %q", f.variable(), want, got.value)
 			}
 		}
 	}

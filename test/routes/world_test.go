@@ -138,7 +138,7 @@ func open(t *testing.T) *world {
 	w.param = map[string]string{
 		"projects/project": flights, "namespaces/project": flights, "tables/table": "plain", "views/view": "absent", "datasets/name": "weather", "datasets/ref": "weather@1", "entities/ref": "origin", "feature-views/ref": "temperature",
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
-		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "gateways/name": "absent", "model-policies/name": "absent", "files/file": "model.onnx", "models/model": "absent", "pools/name": "shut", "zones/zone": "home", "budgets/project": "flights", "queues/name": "lab",
+		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "gateways/name": "absent", "model-policies/name": "absent", "files/file": "model.onnx", "models/model": "absent", "models/call": "absent:predict", "versions/call": "1:predict", "endpoints/model": "absent", "pools/name": "shut", "zones/zone": "home", "budgets/project": "flights", "queues/name": "lab",
 		"nodes/node": "absent", "checkpoints/name": "absent", "workloads/workload": "absent", "mounts/mount": "0",
 		"policies/name": "idle", "secrets/name": "sesame", "erasures/id": "absent", "sources/name": "well", "accounts/ref": "service%2Fguest", "backups/name": "nightly",
 		"manifests/kind": "Dataset", "/name": "weather", "monitors/name": "absent", "sweeps/name": "absent", "runs/run": "absent", "windows/window": "1-0", "webhook-secrets/name": "absent",
@@ -294,7 +294,7 @@ func (w *world) scopedAway(a policy.Action) caller {
 func (w *world) having(route httpapi.Route) caller {
 	d, ok := policy.Lookup(route.Action)
 	_, foreign := foreignRoutes[route.Method+" "+route.Path]
-	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/") || oip.Calls(route.Path) || flight.Ours(route.Path) || rpc.Ours(route.Path) || optuna.Ours(route.Path) || feast.Ours(route.Path) || route.Action == "lineage.report" || d.Common
+	inProject := strings.Contains(route.Path, "{project}") || foreign || strings.HasPrefix(route.Path, "/v2/") || oip.Scores(route.Path) || oip.Calls(route.Path) || flight.Ours(route.Path) || rpc.Ours(route.Path) || optuna.Ours(route.Path) || feast.Ours(route.Path) || route.Action == "lineage.report" || d.Common
 	if !ok || d.Installation || !inProject {
 		return w.admin
 	}
