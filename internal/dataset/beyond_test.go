@@ -256,7 +256,7 @@ func TestDriftIsFound(t *testing.T) {
 		}
 	}
 	v, err := h.Version(datasettest.Context(t), project, ref(t, "d@3"))
-	if err != nil || !strings.HasPrefix(v.Reason, "drift(x, psi) fails: psi is ") || !strings.HasSuffix(v.Reason, "drift from 0.25 on, against d@2") {
+	if err != nil || !strings.HasPrefix(v.Reason, "drift(x, psi) fails: psi is ") || !strings.Contains(v.Reason, "drift from 0.25 on, against d@2; drift(x, ks) fails: ks has p = ") {
 		t.Errorf("%q, %v", v.Reason, err)
 	}
 	typed := spec

@@ -165,7 +165,7 @@ import os
 x = bytearray(b"x") * 80_000_000
 os.kill(os.getpid(), 9)  # as the kernel does
 `}
-	if st := w.run(s); st.Reason != engine.OutOfMemory || !strings.Contains(st.Message, "of 64MiB") {
+	if st := w.run(s); st.Reason != engine.OutOfMemory || !strings.Contains(st.Message, "of 64 MiB") {
 		t.Errorf("%+v", st)
 	}
 }
