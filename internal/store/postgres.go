@@ -300,8 +300,9 @@ func (p *postgresDB) update(ctx context.Context, lane string, fn func(ctx contex
 func (p *postgresDB) attempt(ctx context.Context, fn func(ctx context.Context, tx bun.Tx) error) error {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxTxTime)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() {
-		if errors.Is(context.Cause(ctx), errAway) {
+	caller := ctx // ctx becomes another below
+	defer context.AfterFunc(caller, func() {
+		if errors.Is(context.Cause(caller), errAway) {
 			cancel()
 		}
 	})()
