@@ -63,6 +63,7 @@ func TestScoring(t *testing.T) {
 		"query":                {"/invocations?deployment=delay", "application/json", `{"inputs": [[0, 0], [4, 3]]}`, 200, both},
 		"csv":                  {mlflow, "text/csv", "a,b\n0,0\n4,3\n", 200, both},
 		"csv of Windows":       {mlflow, "text/csv; charset=utf-8", "\ufeff\"a\",\"b\"\r\n0, 0.0\r\n4,3\r\n", 200, both},
+		"deep":                 {mlflow, "", `{"inputs": ` + strings.Repeat("[", 70_000), 400, `{"error":"the request nests deeper than 64"}`},
 		"unknown":              {"/endpoints/nothing/invocations", "", `{"inputs": [[0, 0]]}`, 404, `{"error":"unknown model: \"nothing\" is not deployed"}`},
 		"other verb":           {"/v1/models/delay:explain", "", `{"inputs": [[0, 0]]}`, 404, `{"error":"\"delay:explain\" is no call of a model. Ask NAME:predict."}`},
 		"no rows":              {v1, "", `{"instances": []}`, 400, `{"error":"the request has no rows"}`},
