@@ -22,8 +22,8 @@ import (
 var runColumns = []column{{"ID", "id"}, {"NAME", "name"}, {"STATUS", "status"}, {"STARTED", "started_at"}, {"OWNER", "owner"}, {"JOB", "job"}, {"METRICS", "metrics"}}
 
 func (a *app) run() *cobra.Command {
-	cmd := &cobra.Command{Use: "run", Aliases: []string{"runs"}, Short: "List, show and compare runs; remove deleted ones for ever"}
-	cmd.AddCommand(a.runList(), a.runShow(), a.runCompare(), a.runPrune())
+	cmd := &cobra.Command{Use: "run", Aliases: []string{"runs"}, Short: "List, show and compare runs, fetch their files; remove deleted ones for ever"}
+	cmd.AddCommand(a.runList(), a.runShow(), a.runFiles(), a.runDownload(), a.runCompare(), a.runPrune())
 	return cmd
 }
 

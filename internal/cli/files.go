@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
+)
+
+// runFile is a file or directory among the artifacts of a run.
+type runFile struct {
+	Path      string `json:"path"` // from the root of the run's artifacts, "plots/loss.png"
+	Directory bool   `json:"is_dir"`
+	Size      int64  `json:"file_size"` // bytes
+}
+
+// maxRunFiles bounds what one command lists or fetches.
+const maxRunFiles = 100_000
+
+func (a *app) runFiles() *cobra.Command {
+	return &cobra.Command{
+		Use: "files RUN [PATH]", Short: "List the files that a run logged (artifacts), in all directories or below one",
+		Example: "  falaj run files run_01J… -p nyc\n  falaj run files run_01J… plots -p nyc -o json", Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := a.artifactsOf(args[0])
+			if err != nil {
+				return err
+			}
+			files, err := r.below(cmd.Context(), optional(args, 1))
+			if err != nil {
+				return err
+			}
+			items := make([]client.Object, len(files))
+			for i, f := range files {
+				items[i] = client.Object{"path": f.Path, "bytes": f.Size, "size": resource.Bytes(f.Size).Words()}
+			}
+			return a.print(items, []column{{"PATH", "path"}, {"SIZE", "size"}})
+		},
+	}
+}
+
+func (a *app) runDownload() *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use: "download RUN [PATH]", Short: "Fetch a file or a directory that a run logged, or all of them",
+		Long: "Fetches files that a run logged into a directory, under their own paths. A file that is there already\n" +
+			"is not replaced: the command ends before it fetches anything.",
+		Example: "  falaj run download run_01J… model -p nyc --to ./from-run\n  falaj run download run_01J… plots/loss.png -p nyc", Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := a.artifactsOf(args[0])
+			if err != nil {
+				return err
+			}
+			files, err := r.below(cmd.Context(), optional(args, 1))
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(to, 0o755); err != nil { //nolint:gosec // as the user's umask has it
+				return err
+			}
+			root, err := os.OpenRoot(to)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = root.Close() }()
+			for _, f := range files {
+				if _, err := root.Lstat(filepath.FromSlash(f.Path)); !errors.Is(err, fs.ErrNotExist) {
+					if err != nil {
+						return err
+					}
+					return fault.New(fault.Conflict, "%s is already there", filepath.Join(to, f.Path)).WithHint("Name another directory with --to, or move it.")
+				}
+			}
+			for _, f := range files {
+				if err := r.fetch(cmd.Context(), root, f); err != nil {
+					return err
+				}
+				a.note("%s  %s", filepath.Join(to, f.Path), resource.Bytes(f.Size).Words())
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", ".", "directory to put them into; it is made")
+	_ = cmd.MarkFlagDirname("to")
+	return cmd
+}
+
+func optional(args []string, i int) string {
+	if i < len(args) {
+		return args[i]
+	}
+	return ""
+}
+
+// artifacts are those of one run.
+type artifacts struct {
+	c      *client.Client
+	header http.Header
+	run    string
+}
+
+func (a *app) artifactsOf(run string) (*artifacts, error) {
+	p, err := a.inProject()
+	if err != nil {
+		return nil, err
+	}
+	c, err := a.connect()
+	return &artifacts{c: c, header: http.Header{"Falaj-Project": {p}}, run: run}, err
+}
+
+// below lists the files at and below a path: a file itself, or those of a directory.
+func (r *artifacts) below(ctx context.Context, at string) (files []runFile, err error) {
+	for next := []string{at}; len(next) > 0; next = next[1:] {
+		entries, err := r.list(ctx, next[0])
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if e.Directory {
+				next = append(next, e.Path)
+			} else {
+				files = append(files, e)
+			}
+		}
+		if len(files) > maxRunFiles {
+			return nil, fault.New(fault.TooLarge, "the run has more than %d files there", maxRunFiles).WithHint("Name a directory of it.")
+		}
+	}
+	if len(files) > 0 || at == "" {
+		return files, nil
+	}
+	// A file is an entry of its directory.
+	parent := path.Dir(at)
+	if parent == "." {
+		parent = ""
+	}
+	entries, err := r.list(ctx, parent)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.Path == at && !e.Directory {
+			return []runFile{e}, nil
+		}
+	}
+	return nil, fault.New(fault.NotFound, "run %s has no file and no directory %q", r.run, at).WithHint("See `falaj run files %s`.", r.run)
+}
+
+func (r *artifacts) list(ctx context.Context, dir string) ([]runFile, error) {
+	query := url.Values{"run_id": {r.run}}
+	if dir != "" {
+		query.Set("path", dir)
+	}
+	resp, err := r.c.Send(ctx, http.MethodGet, "/api/2.0/mlflow/artifacts/list?"+query.Encode(), nil, r.header)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var page struct {
+		Files []runFile `json:"files"`
+	}
+	err = client.Decode(resp.Body, &page)
+	return page.Files, err
+}
+
+// fetch writes a file below root, whole or not at all.
+func (r *artifacts) fetch(ctx context.Context, root *os.Root, f runFile) (err error) {
+	name := filepath.FromSlash(f.Path)
+	if dir := filepath.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	query := url.Values{"run_id": {r.run}, "path": {f.Path}}
+	resp, err := r.c.Send(ctx, http.MethodGet, "/get-artifact?"+query.Encode(), nil, r.header)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	part := name + ".part"
+	out, err := root.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = root.Remove(part)
+		}
+	}()
+	n, err := io.Copy(out, resp.Body)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return fmt.Errorf("fetching %s: %w", f.Path, err)
+	}
+	if n != f.Size {
+		return fault.New(fault.Unavailable, "%s broke off after %d of %d bytes", f.Path, n, f.Size).WithHint("Try again.")
+	}
+	return root.Rename(part, name)
+}
