@@ -186,7 +186,7 @@ func (a *app) root() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&a.server, "server", "", "URL of the server (FALAJ_URL; default what login or up on this machine stored)")
 	f.StringVar(&a.token, "token", "", "access token (FALAJ_TOKEN; default the stored one); prefer the variable, arguments are visible to others")
-	f.StringVar(&a.context, "context", "", "context to use instead of the current one (FALAJ_CONTEXT); see `falaj context`")
+	f.StringVar(&a.context, "context", "", "context to use instead of the current one (FALAJ_CONTEXT); see \"falaj context\"")
 	f.StringVarP(&a.project, "project", "p", "", "project (FALAJ_PROJECT)")
 	f.StringVarP(&a.output, "output", "o", "table", "output format: table, json, yaml or, of get, manifest")
 	f.StringVar(&a.ca, "ca", "", "PEM file of a certificate authority to trust")

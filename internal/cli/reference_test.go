@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write docs/reference/cli.md")
@@ -79,4 +80,24 @@ func reference(b *strings.Builder, c *cobra.Command, level int) {
 	for _, sub := range c.Commands() {
 		reference(b, sub, level+1)
 	}
+}
+
+// TestFlagsNameTheirValues: in a flag's help, backquotes stand around the name of its value,
+// which is one word.
+func TestFlagsNameTheirValues(t *testing.T) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, set := range []*pflag.FlagSet{c.LocalFlags(), c.PersistentFlags()} {
+			set.VisitAll(func(f *pflag.Flag) {
+				if name, _ := pflag.UnquoteUsage(f); strings.ContainsAny(name, " \n") {
+					t.Errorf("%s --%s takes a %q", c.CommandPath(), f.Name, name)
+				}
+			})
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	a := &app{}
+	walk(a.root())
 }
