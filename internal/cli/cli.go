@@ -274,8 +274,10 @@ func first(values ...string) string {
 // connect makes the client from flags, environment and what login stored.
 func (a *app) connect() (*client.Client, error) {
 	stored := a.stored()
-	server := first(a.server, a.env("FALAJ_URL"), stored.Server, "http://127.0.0.1:7070")
-	token := first(a.token, a.env("FALAJ_TOKEN"))
+	server, token := first(a.server, a.env("FALAJ_URL"), stored.Server, "http://127.0.0.1:7070"), first(a.token, a.env("FALAJ_TOKEN"))
+	if a.context != "" { // what a command names itself comes before what the environment names for all
+		server, token = first(a.server, stored.Server), a.token
+	}
 	if token == "" && (server == stored.Server || stored.Server == "") {
 		token = stored.Token // a stored token goes to the server that it is for, and to no other
 	}

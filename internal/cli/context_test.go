@@ -127,6 +127,7 @@ func TestContexts(t *testing.T) {
 		{[]string{"--context", "test"}, "FALAJ_CONTEXT=prod", false},
 		{[]string{"--server", prod}, "", true},
 		{nil, "FALAJ_URL=" + prod, true},
+		{[]string{"--context", "test"}, "FALAJ_URL=" + prod, false},
 	} {
 		*askedProd, *askedTest = nil, nil
 		with := *d

@@ -324,7 +324,10 @@ func (p *postgresDB) attempt(ctx context.Context, fn func(ctx context.Context, t
 	done = true
 	err = tx.Commit()
 	var refused *pgconn.PgError
-	if err == nil || errors.As(err, &refused) || errors.Is(err, pgx.ErrTxCommitRollback) {
+	// A refusal says that nothing was committed, but for those of a connection that is lost,
+	// which a pooler makes, and 40003 (statement_completion_unknown).
+	known := errors.As(err, &refused) && !lostConnection(err) && refused.Code != "40003"
+	if err == nil || known || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return err
 	}
 	return (&fault.Error{Kind: fault.Unavailable, Message: "the connection to the database broke during the commit, which may have taken place", Err: inDoubtError{err}}).

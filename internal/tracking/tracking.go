@@ -370,7 +370,7 @@ func checkMillis(what string, at Millis) error {
 // its whole configuration goes on. The end of what was cut says so. Keys are those that were.
 func cutPairs(pairs []Pair, limit int) (_ []Pair, keys []string) {
 	for i, p := range pairs {
-		if len(p.Value) <= limit {
+		if len(p.Value) <= limit || p.Key == tagModels || !utf8.ValidString(p.Value) { // a list would be no list any more; what is no text is refused
 			continue
 		}
 		n := utf8.RuneCountInString(p.Value)

@@ -294,7 +294,9 @@ func (s *Service) keys(ctx context.Context, project, owner string) (*scopeKeys, 
 	if fault.Is(err, fault.NotFound) {
 		k, err = s.make(ctx, at)
 	}
-	if err != nil && ok && s.cfg.DB.Bridges(c.read) {
+	if fault.Is(err, fault.Gone) { // destroyed by another process: an outage must not bring it back
+		s.forget(project, owner)
+	} else if err != nil && ok && s.cfg.DB.Bridges(c.read) {
 		return c.keys, nil
 	}
 	if err != nil {

@@ -656,6 +656,9 @@ func (f *frame) csv(body []byte) ([]runtime.Tensor, error) {
 	if !utf8.Valid(body) {
 		return nil, fault.New(fault.Invalid, "the request is not UTF-8")
 	}
+	if most := widest(body); most > maxColumns { // before each of them costs memory
+		return nil, fault.New(fault.TooLarge, "the rows have more than %d columns", maxColumns)
+	}
 	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(body, []byte("\ufeff"))))
 	r.ReuseRecord = true
 	header, err := r.Read()
@@ -700,6 +703,24 @@ func (f *frame) csv(body []byte) ([]runtime.Tensor, error) {
 			return nil, err
 		}
 	}
+}
+
+// widest is how many fields the longest record of a CSV text has.
+func widest(text []byte) (most int) {
+	fields, quoted := 1, false
+	for _, c := range text {
+		switch {
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == ',':
+			fields++
+			most = max(most, fields)
+		case c == '\n':
+			fields = 1
+		}
+	}
+	return max(most, fields)
 }
 
 // csvValue is a number or a truth of CSV as JSON; anything else is a text there, which the

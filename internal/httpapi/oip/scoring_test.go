@@ -235,6 +235,12 @@ func TestFramesAreBounded(t *testing.T) {
 		if _, _, err := f.json([]byte(`{"dataframe_split":{"data":[],"columns":[1` + strings.Repeat(",1", maxColumns) + `]}}`)); !fault.Is(err, fault.TooLarge) {
 			t.Errorf("too many columns: %v", err)
 		}
+		wide := strings.Repeat(",", maxColumns)
+		for _, body := range []string{wide, "age\n" + wide, "\"a\nb\"" + wide} {
+			if _, err := f.csv([]byte(body)); !fault.Is(err, fault.TooLarge) {
+				t.Errorf("too many columns of CSV: %v", err)
+			}
+		}
 	}
 }
 
@@ -362,4 +368,12 @@ func FuzzScoring(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestWidest(t *testing.T) {
+	for text, want := range map[string]int{"": 1, "a,b\n1,2,3\nx": 3, `"a,b,c,d",e`: 2, "\"a\n,,,\",b\nc": 2, `"a""b,",c`: 2} {
+		if got := widest([]byte(text)); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -108,7 +109,11 @@ func (r *Roster) Known(ctx context.Context, name project.Name) error {
 		mayGo = tx.Writes()
 		return r.Exists(ctx, tx, name)
 	})
-	if err != nil && ok && r.db.Bridges(former) {
+	if fault.Is(err, fault.NotFound) { // an outage must not bring it back
+		r.mu.Lock()
+		delete(r.there, name)
+		r.mu.Unlock()
+	} else if err != nil && ok && r.db.Bridges(former) {
 		return nil
 	}
 	if err != nil || mayGo {
