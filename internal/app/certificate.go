@@ -26,7 +26,7 @@ const (
 )
 
 // certificate is the server's own. It is read again when its files change and at SIGHUP;
-// one that cannot be used is told of, and the former one goes on.
+// one that cannot be used is reported, and the previous one stays in use.
 type certificate struct {
 	path string
 	log  *slog.Logger

@@ -127,7 +127,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	look(true)
 	a.reread(context.Background())
 	uses("second")
-	if !strings.Contains(log.String(), "the former one goes on") {
+	if !strings.Contains(log.String(), "the previous one stays in use") {
 		t.Errorf("SIGHUP with a bad file says: %s", &log)
 	}
 	putCertificate(t, dir, "third", from, may.AddDate(0, 0, 2))

@@ -132,7 +132,7 @@ func (a *App) refresh(ctx context.Context, all bool) error {
 		again, err := f.file.Refresh(all)
 		switch {
 		case err != nil:
-			failed = append(failed, fault.Wrap(err, "%s: the new file is not used, and the former one goes on", f.name))
+			failed = append(failed, fault.Wrap(err, "%s: the new file cannot be used, and the previous one stays in use", f.name))
 		case again:
 			a.log.InfoContext(ctx, "a file was read again", slog.String("setting", f.name))
 		}

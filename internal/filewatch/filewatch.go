@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 )
 
 // File is the value that files have. Make it with Open; safe for concurrent use.
@@ -17,10 +18,17 @@ type File[T any] struct {
 	read  func() (T, error)
 	paths []string
 
-	mu    sync.Mutex
-	stamp string // of the files that were read last
-	value T
+	mu      sync.Mutex
+	stamp   string // of the files that were read last
+	value   T
+	failure error     // of the last read; nil when it succeeded
+	failed  string    // stamp of the files that it read
+	tried   time.Time // when
 }
+
+// pause is how long files that could not be used, and have not changed since, are not read
+// again: a value is asked for at every connection.
+const pause = time.Second
 
 // Open reads the files by read, which is called again when one of paths is another file
 // or another version of it.
@@ -47,7 +55,7 @@ func (f *File[T]) Changed() bool {
 }
 
 // Refresh reads the files again if they changed, or always when it is forced. After an
-// error the former value stays, and the next call reads them again.
+// error the former value stays; the files are read again when they change, or after a pause.
 func (f *File[T]) Refresh(force bool) (again bool, err error) {
 	_, again, err = f.refresh(force)
 	return again, err
@@ -60,7 +68,11 @@ func (f *File[T]) refresh(force bool) (value T, again bool, err error) {
 	if stamp == f.stamp && !force {
 		return f.value, false, nil
 	}
+	if f.failure != nil && stamp == f.failed && !force && time.Since(f.tried) < pause {
+		return f.value, false, f.failure
+	}
 	next, err := f.read()
+	f.failure, f.failed, f.tried = err, stamp, time.Now()
 	if err != nil {
 		return f.value, false, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/registry"
 )
 
@@ -54,5 +55,28 @@ func TestListsAreWhatMayBeRead(t *testing.T) {
 	}
 	if latest, err := s.LatestVersions(ctx, proj, "delay", nil); err != nil || len(latest) != 0 {
 		t.Errorf("the latest: %+v, %v", latest, err)
+	}
+}
+
+// TestAddressUnderANarrowGrant: whoever may read one model reads it by its address, too, and
+// hears of no other whether it is there.
+func TestAddressUnderANarrowGrant(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	v := w.registered(t)
+	secret, err := w.CreateModel(ctx, proj, "secret", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := w.cfg
+	c.Authz = closedTo{c.Authz, map[string]bool{"secret": true, "": true}} // of the collection nothing
+	s := registry.New(c)
+	if got, err := s.Version(ctx, proj, "id:"+string(v.ModelID), "1"); err != nil || got.String() != v.String() {
+		t.Errorf("its own: %s, %v", got, err)
+	}
+	there := errOf(s.Version(ctx, proj, "id:"+string(secret.ID), "1"))
+	wantKind(t, there, fault.PermissionDenied, "")
+	absent := errOf(s.Version(ctx, proj, "id:"+id.New("mdl"), "1"))
+	if absent == nil || there.Error() != absent.Error() {
+		t.Errorf("one that is there: %v; one that is not: %v", there, absent)
 	}
 }

@@ -514,13 +514,17 @@ func (s *Service) named(ctx context.Context, p project.Name, name string) (strin
 	if !ok {
 		return name, nil
 	}
-	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
-		return "", err
-	}
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		name, err = s.store.ModelName(ctx, tx, p, ModelID(given))
 		return err
 	})
+	if err == nil && s.allow(ctx, ActionRead, p, name) == nil {
+		return name, nil
+	}
+	// Whoever may not read the model does not hear whether it is there.
+	if denied := s.allow(ctx, ActionRead, p, ""); denied != nil {
+		return "", denied
+	}
 	return name, err
 }
 

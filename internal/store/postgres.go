@@ -323,11 +323,7 @@ func (p *postgresDB) attempt(ctx context.Context, fn func(ctx context.Context, t
 	}
 	done = true
 	err = tx.Commit()
-	var refused *pgconn.PgError
-	// A refusal says that nothing was committed, but for those of a connection that is lost,
-	// which a pooler makes, and 40003 (statement_completion_unknown).
-	known := errors.As(err, &refused) && !lostConnection(err) && refused.Code != "40003"
-	if err == nil || known || errors.Is(err, pgx.ErrTxCommitRollback) {
+	if !inDoubt(err) {
 		return err
 	}
 	return (&fault.Error{Kind: fault.Unavailable, Message: "the connection to the database broke during the commit, which may have taken place", Err: inDoubtError{err}}).
@@ -349,6 +345,17 @@ func (p *postgresDB) glance(ctx context.Context, fn func(ctx context.Context, db
 }
 
 func (p *postgresDB) outage() error { return p.pulse.outage() }
+
+// inDoubt reports whether a commit with this error may have taken place. A refusal says that
+// it did not, but for those of a connection that is lost, which a pooler makes, and 40003
+// (statement_completion_unknown).
+func inDoubt(err error) bool {
+	if err == nil || errors.Is(err, pgx.ErrTxCommitRollback) {
+		return false
+	}
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return !ok || lostConnection(err) || refused.Code == "40003"
+}
 
 // inDoubtError is of a commit whose answer was lost.
 type inDoubtError struct{ error }

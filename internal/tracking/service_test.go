@@ -328,6 +328,14 @@ func TestLongValues(t *testing.T) {
 			t.Errorf("tag %s has %d characters", tag.Key, utf8.RuneCountInString(tag.Value))
 		}
 	}
+	for name, tag := range map[string]tracking.Pair{ // the first would be no list any more, the second is no text
+		"a list of models": {"mlflow.log-model.history", "[" + strings.Repeat(" ", 8000) + "]"},
+		"no UTF-8":         {"argv", strings.Repeat("a", 8001) + "\xff"},
+	} {
+		if err := w.Log(ctx, proj, r.ID, tracking.Batch{Tags: []tracking.Pair{tag}}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	m := must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Params: long.Params[1:2], Tags: long.Tags[1:]}))(t).ID
 	if err := w.LogLoggedModelParams(ctx, proj, m, long.Params[1:3]); err != nil {
 		t.Fatal(err)
