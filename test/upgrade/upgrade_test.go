@@ -58,7 +58,7 @@ func TestUpgrade(t *testing.T) {
 	p.Again()
 	var log client.Object
 	p.Must(p.C.Do(t.Context(), http.MethodGet, "/api/v1/audit?action=store.upgrade", nil, &log))
-	if said := log.Text("items"); strings.Count(said, `"action"`) != 1 || !strings.Contains(said, "gateway 1 to 2") {
+	if said := log.Text("items"); strings.Count(said, "action:store.upgrade") != 1 || !strings.Contains(said, "gateway 1 to 2") {
 		t.Errorf("on record is %s", said)
 	}
 	p.Must(s.Stop())
