@@ -235,6 +235,7 @@ func TestScaleToZero(t *testing.T) {
 			t.Errorf("%d loads that nobody asked for", n)
 		}
 	}
+	p.Settled() // a load is counted behind the answers that waited for it
 	if _, holds := p.Scaled(); len(holds) != 1 || holds[0].Colds.Count != 2 || holds[0].Held != 0 {
 		t.Errorf("%+v", holds)
 	}
