@@ -34,7 +34,8 @@ type Run struct {
 	Root   string // of the repository
 	Dir    string // temporary, on the disk of the repository
 	Rounds int
-	Quick  bool // one short round, whose numbers mean nothing
+	Quick  bool     // one short round, whose numbers mean nothing
+	Parts  []string // of steps that have parts: only those whose name has one of these; empty is all
 	Log    io.Writer
 	Result Result
 
@@ -91,10 +92,17 @@ func Measure(ctx context.Context, area string, args []string, stdout, stderr io.
 	quick := flags.Bool("quick", false, "one short round, to see that it works; the numbers mean nothing")
 	only := flags.String("only", "", "do only the steps whose name has this; the result is printed and written nowhere")
 	keep := flags.Bool("keep", false, "with -only: put the rows of these steps into the file, beside what other runs measured of the others")
+	parts := flags.String("parts", "", "of a step that has parts, such as the attacks of safety, do only those whose name has one of these, separated by commas; the result is printed and written nowhere")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if *parts != "" && *keep {
+		return errors.New("with -parts a step is not measured whole: leave out -keep")
+	}
 	r := &Run{Rounds: max(*rounds, 1), Quick: *quick, Log: stderr}
+	if *parts != "" {
+		r.Parts = strings.Split(*parts, ",")
+	}
 	if r.Quick {
 		r.Rounds = 1
 	}
@@ -134,7 +142,7 @@ func Measure(ctx context.Context, area string, args []string, stdout, stderr io.
 	if before != nil {
 		r.Result = joined(all, done, *before, r.Result)
 	}
-	if err := r.write(area, *out, *only == "" || *keep); err != nil {
+	if err := r.write(area, *out, *only == "" && *parts == "" || *keep); err != nil {
 		return err
 	}
 	return Print(stdout, r.Result)
@@ -226,6 +234,11 @@ func (r *Run) write(area, out string, all bool) error {
 		return err
 	}
 	return putTable(filepath.Join(r.Root, "bench", "README.md"), area, r.Result)
+}
+
+// Does reports whether a part of a step is to be measured.
+func (r *Run) Does(part string) bool {
+	return len(r.Parts) == 0 || slices.ContainsFunc(r.Parts, func(p string) bool { return strings.Contains(part, p) })
 }
 
 // Say tells how far the run is.

@@ -83,6 +83,9 @@ func (b *bench) attacks(ctx context.Context) error {
 		all, span = []attack{all[0], all[len(all)-1]}, 300*time.Millisecond
 	}
 	for _, a := range all {
+		if !b.Does(a.name) {
+			continue
+		}
 		b.Say("%s", a.name)
 		if err := b.under(ctx, a, s, span); err != nil {
 			return fmt.Errorf("%s: %w", a.name, err)

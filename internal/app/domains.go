@@ -13,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/blob/fileblob"
+	"github.com/falaj-ml/falaj/internal/blob/quota"
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
@@ -95,6 +96,7 @@ type parts struct {
 	secrets   *secrets.Service
 	erasures  *privacy.Service
 	deletions deletions
+	stored    *quota.Accounts
 	objects   *backup.Held
 	tables    *backup.Held // files of open datasets
 	backups   *backups
@@ -135,7 +137,7 @@ type parts struct {
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
-		Projects: p.projects, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Requests: p.requests, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Deletions: p.deletions, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
+		Projects: p.projects, Stored: p.stored, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Requests: p.requests, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Deletions: p.deletions, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Tuning: p.tuning, Sweeps: p.sweeps, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.places, Webhooks: p.webhooks,
 	}
@@ -338,7 +340,7 @@ func (a *App) openFiles() error {
 		return fault.Wrap(err, "tables.dir")
 	}
 	a.onClose(tables.Close)
-	a.tables = backup.Hold(tables)
+	a.tables = backup.Hold(a.stored.Over(tables))
 	a.files = &dataset.BlobFiles{
 		Store: a.blobs, Driver: a.objects, Tables: a.tables,
 		Locate: func(k blob.Key) string { return "file://" + filepath.Join(dir, string(k)) },

@@ -7,6 +7,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/blob/quota"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
@@ -123,7 +124,11 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	if err != nil {
 		return fault.Wrap(err, "open the object store")
 	}
-	a.objects = backup.Hold(objects)
+	a.stored = quota.New(func(ctx context.Context, name string) (quota.Limit, error) {
+		q, err := a.projects.Quota(ctx, project.Name(name))
+		return quota.Limit{Bytes: int64(q.Bytes), Objects: q.Objects}, err
+	})
+	a.objects = backup.Hold(a.stored.Over(objects))
 	a.blobs = blob.New(a.objects, a.keys)
 	a.damage = &damageLog{journal: journal, log: a.log, told: map[blob.Key]time.Time{}}
 	a.blobs.OnDamaged(a.damage.tell)

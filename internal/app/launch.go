@@ -71,7 +71,7 @@ func (a *App) launcher() child.Launcher {
 
 // Launch implements child.Launcher.
 func (l launcher) Launch(ctx context.Context, mode string, o child.LaunchOptions) (child.Process, error) {
-	policy := l.policy(sandbox.Limits{Memory: o.Memory, Processes: 256, Wall: max(o.CPU, time.Minute) * 4})
+	policy := l.policy(sandbox.Limits{Memory: o.Memory, Processes: 256, Wall: max(o.CPU, time.Minute) * 4, Yields: true})
 	if o.Scratch != "" {
 		policy.Mounts = append(policy.Mounts, sandbox.Mount{Path: o.Scratch, Writable: true})
 	}

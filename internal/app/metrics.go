@@ -22,6 +22,7 @@ func (a *App) collectors(requests *membudget.Budget) []prometheus.Collector {
 		auditGauges{a.sequencer.Status, a.cfg.Audit.Checkpoints != ""},
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "falaj_objects_damaged_total", Help: "Reads that came upon a stored object that is not what was written."}, a.damage.Count),
 		&a.stores,
+		storedGauges{a.stored},
 		predictionGauges{a.predictions},
 		servingGauges{a.serving.Measured},
 		scalingGauges{a.serving.Scaled},

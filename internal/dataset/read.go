@@ -21,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/membudget"
 	"github.com/falaj-ml/falaj/internal/resource"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // OpenRequest asks for rows.
@@ -326,7 +327,12 @@ type Table struct {
 	Rows    [][]any  `json:"rows"`
 	// Truncated says that there are more rows than the limit let in.
 	Truncated bool `json:"truncated,omitempty" doc:"There are more rows than the limit let in"`
+
+	size resource.Bytes
 }
+
+// Size is about how many bytes of JSON the rows have.
+func (t Table) Size() int64 { return int64(t.size) }
 
 // maxPreview bounds a preview.
 const maxPreview = 1000
@@ -364,23 +370,29 @@ func Collect(ctx context.Context, rows array.RecordReader, limit int, most resou
 		t.Columns = append(t.Columns, Column{Name: f.Name, Type: f.Type})
 	}
 	size, held := resource.Bytes(0), resource.Bytes(0)
+	turn := share.TurnOf(ctx)
+	defer turn.End()
 	for !t.Truncated && rows.Next() {
 		rec := rows.RecordBatch()
 		t.Truncated = int(rec.NumRows()) > limit-len(t.Rows)
 		for i := range min(int(rec.NumRows()), limit-len(t.Rows)) {
 			for c := range schema {
-				size += sizeOfCell(rec.Column(c), i)
+				size += sizeOfCell(rec.Column(c), i, most)
 			}
 			if size > most {
 				return Table{}, fault.New(fault.TooLarge, "the answer has more than %s, the limit of limits.answer, after %d rows", most, len(t.Rows)).
 					WithHint("Ask for fewer rows or columns, or read the rows by Arrow Flight, which streams them.")
 			}
 			if size-held >= heldStep {
+				turn.End() // room may be waited for
 				// The values, and their JSON while it is written.
 				if err := membudget.Take(ctx, int64(3*(size-held))); err != nil {
 					return Table{}, err
 				}
 				held = size
+				if err := turn.Begin(ctx); err != nil {
+					return Table{}, err
+				}
 			}
 			row := make([]any, len(schema))
 			for c := range schema {
@@ -388,7 +400,9 @@ func Collect(ctx context.Context, rows array.RecordReader, limit int, most resou
 			}
 			t.Rows = append(t.Rows, row)
 		}
+		turn.End() // the next rows are waited for
 	}
+	t.size = size
 	if err := rows.Err(); err != nil {
 		return Table{}, err
 	}
@@ -401,14 +415,18 @@ const DefaultAnswer = 32 * resource.MiB
 // heldStep is how much of an answer is held of a request's memory at a time.
 const heldStep = 256 * resource.KiB
 
-// sizeOfCell is about what a cell takes, in memory or as JSON, whichever is more.
-func sizeOfCell(a arrow.Array, i int) resource.Bytes {
+// sizeOfCell is about what a cell takes, in memory or as JSON, whichever is more; of one
+// that has more than most bytes only that.
+func sizeOfCell(a arrow.Array, i int, most resource.Bytes) resource.Bytes {
 	const scalar = 24
 	if a.IsNull(i) {
 		return scalar
 	}
 	if s, ok := a.(*array.String); ok {
 		size := scalar
+		if n := resource.Bytes(len(s.Value(i))); n > most { // it is not worth counting
+			return n
+		}
 		for _, c := range []byte(s.Value(i)) {
 			if size++; c < ' ' || c == '<' || c == '>' || c == '&' { // six characters of JSON
 				size += 5
@@ -419,7 +437,7 @@ func sizeOfCell(a arrow.Array, i int) resource.Bytes {
 	size := resource.Bytes(scalar)
 	if elements, from, to := elementsOf(a, i); elements != nil {
 		for j := from; j < to; j++ {
-			size += sizeOfCell(elements, j)
+			size += sizeOfCell(elements, j, most)
 		}
 	}
 	return size

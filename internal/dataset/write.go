@@ -23,6 +23,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -218,6 +219,10 @@ func (s *Service) seal(ctx context.Context, v Version) (table.Seal, error) {
 	return table.Seal{Key: key, Name: string(v.ID)}, nil
 }
 
+// heavyCells is the least batch of rows that is checked and measured in turn: about a
+// millisecond of a processor.
+const heavyCells = 1 << 16
+
 // fill reads the rows to their end into data files, judging them on the way.
 func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (err error) {
 	defer func() { // the reader is the caller's, and may be of anything
@@ -236,9 +241,16 @@ func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal
 	defer out.abort()
 	aside := &quarantine{dataWriter: dataWriter{s: s, ctx: ctx, v: v, seal: seal, set: v.aside(), files: &v.Quarantine}}
 	defer aside.abort()
+	turn := share.NewTurn(identity.Share(ctx, w.project))
+	defer turn.End()
 	for w.rows.Next() {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if next := w.rows.RecordBatch(); next.NumRows()*next.NumCols() >= heavyCells {
+			if err := turn.Begin(ctx); err != nil {
+				return err
+			}
 		}
 		first := check.read + 1
 		rec, err := table.Normalize(w.rows.RecordBatch(), v.Schema, first)
@@ -253,7 +265,11 @@ func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal
 				return err
 			}
 			if len(goes) > 0 {
+				turn.End() // writing waits for the disk, or for a bucket
 				stays, err := aside.take(rec, goes, row, check.reasons)
+				if err == nil {
+					err = turn.Begin(ctx)
+				}
 				if err != nil {
 					return err
 				}
@@ -269,6 +285,7 @@ func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal
 				return err
 			}
 			v.Rows += rec.NumRows()
+			turn.End()
 			return out.write(rec)
 		}()
 		if err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/httpapi/manifest"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // applied is what became of one document.
@@ -225,6 +226,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	share.TurnOf(r.Context()).End() // all are decoded
 	done := make([]applied, 0, len(docs))
 	for i, d := range docs {
 		a, err := s.applyOne(r, kinds[d.Kind], d, effects[i], dryRun)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/falaj-ml/falaj/internal/backup"
+	"github.com/falaj-ml/falaj/internal/blob/quota"
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
@@ -59,6 +60,7 @@ type Deletions interface {
 // Domains are the services that the edge translates for.
 type Domains struct {
 	Projects      *tenancy.Service
+	Stored        *quota.Accounts
 	Policies      *authority.Service
 	Accounts      *account.Service
 	Zones         *border.Service

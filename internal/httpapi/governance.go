@@ -75,6 +75,33 @@ func (s *Server) oneProject(ctx context.Context, in *InProject) (*tagged[project
 	return revised(p, p.Revision, err)
 }
 
+// projectUsage is what a project stores.
+type projectUsage struct {
+	Quota   project.Quota `json:"quota,omitzero" doc:"How much it may store; what is missing has no limit"`
+	Bytes   int64         `json:"bytes" doc:"Stored bytes, as they are on the disk or in the bucket"`
+	Objects int64         `json:"objects" doc:"Stored files"`
+	Kinds   []storedKind  `json:"kinds"`
+}
+
+type storedKind struct {
+	Kind    string `json:"kind" doc:"artifacts, checkpoints, datasets, models or sources"`
+	Bytes   int64  `json:"bytes"`
+	Objects int64  `json:"objects"`
+}
+
+func (s *Server) projectUsage(ctx context.Context, in *InProject) (*body[projectUsage], error) {
+	p, err := s.Projects.One(ctx, project.Name(in.Project))
+	if err != nil {
+		return nil, err
+	}
+	sum, kinds, err := s.Stored.Used(ctx, in.Project)
+	out := projectUsage{Quota: p.Quota, Bytes: sum.Bytes, Objects: sum.Objects, Kinds: make([]storedKind, len(kinds))}
+	for i, k := range kinds {
+		out.Kinds[i] = storedKind(k)
+	}
+	return one(out, err)
+}
+
 func (s *Server) deleteProject(ctx context.Context, in *InProject) (*none, error) {
 	return &none{}, s.Projects.Delete(ctx, project.Name(in.Project))
 }

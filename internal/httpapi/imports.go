@@ -13,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/jsondoc"
 	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/tracking"
 )
 
@@ -170,7 +171,9 @@ type importOutcome struct {
 
 func (s *Server) importBatch(w http.ResponseWriter, r *http.Request) {
 	var in importBatch
-	if err := jsondoc.DecodeFrom(r.Body, &in, jsondoc.Known); err != nil {
+	err := jsondoc.DecodeFrom(r.Body, &in, jsondoc.Known)
+	share.TurnOf(r.Context()).End()
+	if err != nil {
 		if fault.KindOf(err) == fault.Internal {
 			err = fault.New(fault.Invalid, "the batch is not JSON of the form that is expected: %w", err)
 		}

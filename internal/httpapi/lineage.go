@@ -14,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/membudget"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // reportPath is where OpenLineage's clients post to; they cannot name a project.
@@ -81,6 +82,9 @@ func unpacked(r *http.Request, limit int64) ([]byte, error) {
 	}
 	if err == nil && int64(len(b)) > limit {
 		err = fault.New(fault.TooLarge, "the body has more than %d bytes", limit)
+	}
+	if err == nil && len(b) >= share.Heavy/4 {
+		err = share.TurnOf(r.Context()).Begin(r.Context()) // what is compressed is small before
 	}
 	return b, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/internal/membudget"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // Memory that bodies take, in bytes for a byte.
@@ -29,7 +30,7 @@ func formOf(r *http.Request) *membudget.Form {
 	case rpc.Ours(r.URL.Path), optuna.Ours(r.URL.Path):
 		form = membudget.Binary(perProtobuf)
 	case handsBack(r.URL.Path), logs(r), decompresses(r) && r.Header.Get("Content-Encoding") != "": // what is decompressed is weighed there
-		form = membudget.Binary(perRecord)
+		form = membudget.Copied(perRecord)
 	case r.URL.Path == "/api/v1/apply", r.URL.Path == "/api/v1/jobs/read":
 		form = membudget.YAML
 	}
@@ -61,6 +62,7 @@ type heldWriter struct {
 	server  *Server
 	request *http.Request
 	share   *membudget.Share
+	turn    *share.Turn // ends when the answer is written
 
 	status    int // that is to be written; 0: none, or it is
 	committed bool
@@ -91,6 +93,7 @@ func (w *heldWriter) commit() {
 }
 
 func (w *heldWriter) Write(b []byte) (int, error) {
+	w.turn.End()
 	if w.refused {
 		return len(b), nil
 	}
@@ -126,6 +129,7 @@ func (w *heldWriter) reads() bool {
 
 // FlushError is what http.ResponseController calls.
 func (w *heldWriter) FlushError() error {
+	w.turn.End()
 	w.commit()
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // The headers of requests that must take effect at most once.
@@ -99,6 +100,7 @@ func (s *Server) once(w http.ResponseWriter, r *http.Request, act http.HandlerFu
 		s.fail(w, r, err)
 		return
 	}
+	share.TurnOf(r.Context()).End() // its turn at this key may come later
 	defer s.turns.take(r.Context(), scope+"\x00"+key)()
 	ctx, claim, err := s.db.Once(r.Context(), scope, key, same)
 	if err != nil {
@@ -121,10 +123,10 @@ func (s *Server) once(w http.ResponseWriter, r *http.Request, act http.HandlerFu
 		return
 	}
 	// It goes on when the client is gone: the answer is for the repetition.
-	again := r.WithContext(context.WithoutCancel(ctx))
-	again.Body = io.NopCloser(bytes.NewReader(sent))
+	repeated := r.WithContext(context.WithoutCancel(ctx))
+	repeated.Body = again(r, bytes.NewReader(sent))
 	got := &recorder{header: http.Header{}}
-	act(got, again)
+	act(got, repeated)
 	answer := kept{Status: max(got.status, http.StatusOK), Header: got.header, Body: got.body.Bytes()}
 	b, err := json.Marshal(answer)
 	if err == nil {

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -19,13 +20,21 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/jsondoc"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // bodies is how operations read and write JSON. huma decodes a body twice: into an interface,
 // which it compares with the schema and whose numbers are float64, and into the operation's
 // struct, whose interfaces keep numbers as they are written.
 var bodies = huma.Format{
-	Marshal: huma.DefaultJSONFormat.Marshal,
+	Marshal: func(w io.Writer, v any) error {
+		if large, ok := v.(interface{ Size() int64 }); ok && large.Size() >= share.Heavy {
+			if held, ok := w.(*heldWriter); ok { // whose turn ends with the first byte
+				_ = held.turn.Begin(held.request.Context()) // an answer that is there goes out in any case
+			}
+		}
+		return huma.DefaultJSONFormat.Marshal(w, v)
+	},
 	Unmarshal: func(text []byte, into any) error {
 		if _, compared := into.(*any); compared {
 			return jsondoc.Decode(text, into, jsondoc.Floats)
@@ -142,6 +151,7 @@ func route[I, O any](s *Server, method, path string, action policy.Action, summa
 	}
 	s.declare(Route{Method: method, Path: path, Action: action})
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
+		share.TurnOf(ctx).End() // the body is decoded
 		out, err := handle(ctx, in)
 		if err != nil {
 			return nil, problemOf(s.endedCall(ctx, path, err))

@@ -146,6 +146,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "GET", p, "project.read", "A project", s.oneProject)
 	s.raw("GET", p+"/events", "project.read", "What happens from now on, or after Last-Event-ID, as server-sent events", media{gives: "text/event-stream"}, s.events,
 		&huma.Param{Name: "Last-Event-ID", In: "header", Schema: text, Description: "Id of the last event seen; 0-0 is before the oldest kept"})
+	route(s, "GET", p+"/usage", "project.read", "What a project stores, by kind, beside its quota", s.projectUsage)
 	route(s, "DELETE", p, "project.delete", "Delete an empty project", s.deleteProject)
 	route(s, "GET", p+"/members", "member.read", "List who has which role", s.listMembers)
 	route(s, "DELETE", p+"/members/{name}", "member.revoke", "Take a role away", s.revokeMember)

@@ -9,6 +9,7 @@
 //   - headers.go has the headers of every answer.
 //   - problem.go is the one translation of errors (RFC 9457).
 //   - once.go: requests that take effect at most once; events.go: the watch;
+//     turn.go: processors for heavy work;
 //     room.go: what is refused on a disk that is nearly full; memory.go: the memory
 //     of requests; pace.go: slow readers; slowbody.go: slow senders.
 //   - mlflow/, oip/, iceberg/, feast/ and optuna/ speak other people's protocols and
@@ -297,7 +298,12 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		}
 		memory := s.memory.Share(principal.ID)
 		defer memory.Free()
-		r = r.WithContext(membudget.With(r.Context(), memory))
+		ctx, turn := membudget.With(r.Context(), memory), turnOf(r)
+		if turn != nil {
+			ctx = share.WithTurn(ctx, turn)
+			defer turn.End()
+		}
+		r = r.WithContext(ctx)
 		limit, form := s.cfg.MaxBody, formOf(r)
 		control := *http.NewResponseController(w)
 		least, grace, upload := true, slowGrace, false
@@ -344,12 +350,15 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		unread := b.ReadCloser
 		r.Body = b
 		if form != nil {
-			r.Body = membudget.NewMeter(r.Context(), b, memory, *form)
+			m := membudget.NewMeter(r.Context(), b, memory, *form)
+			if r.Body = m; turn != nil && !form.Copied() {
+				r.Body = newTurning(r, m, turn)
+			}
 		}
 		if sw, ok := w.(*statusWriter); ok {
 			defer func() { sw.route = r.Pattern }()
 		}
-		held := &heldWriter{ResponseWriter: w, server: s, request: r, share: memory}
+		held := &heldWriter{ResponseWriter: w, server: s, request: r, share: memory, turn: turn}
 		next.ServeHTTP(held, r)
 		if held.commit(); held.sent >= http.StatusBadRequest {
 			drain(r, unread, control)

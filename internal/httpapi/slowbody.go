@@ -7,13 +7,10 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/governance/identity"
-	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/share"
 )
 
@@ -83,12 +80,7 @@ func (s *Server) bounded(w http.ResponseWriter, r *http.Request, limit int64, co
 
 // takes lets the body wait for a slot of an upload.
 func (b *intake) takes(uploads *share.Pool, r *http.Request) {
-	in := identity.From(r.Context()).Project
-	if rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/projects/"); ok {
-		name, _, _ := strings.Cut(rest, "/")
-		in = project.Name(name)
-	}
-	b.upload, b.owner = uploads, identity.Share(r.Context(), in)
+	b.upload, b.owner = uploads, shareOf(r)
 }
 
 func (b *intake) Read(p []byte) (int, error) {

@@ -22,6 +22,7 @@ const (
 type Form struct {
 	json, yaml bool
 	factor     int64 // bytes of memory for a byte that is neither
+	copied     bool
 }
 
 // Forms of bodies.
@@ -33,6 +34,13 @@ var (
 // Binary is a body of which a byte takes factor bytes of memory.
 func Binary(factor int64) Form { return Form{factor: factor} }
 
+// Copied is a body that is kept, and not decoded as a whole; a byte takes factor bytes of
+// memory.
+func Copied(factor int64) Form { return Form{factor: factor, copied: true} }
+
+// Copied reports whether the body is not decoded as a whole.
+func (f Form) Copied() bool { return f.copied }
+
 // Meter is a body that is weighed while it is read: each piece is taken of the share
 // before the reader gets it. Its errors are those of Take, and fault.TooLarge where JSON
 // nests deeper than MaxDepth.
@@ -42,6 +50,7 @@ type Meter struct {
 	share *Share
 	form  Form
 	scan  scanner
+	total int64
 	err   error
 }
 
@@ -57,6 +66,7 @@ func (m *Meter) Read(p []byte) (int, error) {
 	n, err := m.ReadCloser.Read(p)
 	if n > 0 {
 		weight, werr := m.scan.weigh(p[:n], m.form)
+		m.total += weight
 		if werr == nil {
 			werr = m.share.Take(m.ctx, weight)
 		}
@@ -67,6 +77,9 @@ func (m *Meter) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// Weight is what the body takes so far, in bytes.
+func (m *Meter) Weight() int64 { return m.total }
 
 // Close does nothing: the server reads the rest of a refused body, and closes it.
 func (m *Meter) Close() error { return nil }

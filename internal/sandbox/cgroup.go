@@ -63,6 +63,10 @@ func newCgroups(p Policy) *cgroups {
 			g.unapplied = append(g.unapplied, "memory by cgroup (each process is bounded by RLIMIT_DATA instead): "+err.Error())
 		}
 	}
+	if h := hierarchies()["cpu"]; l.Yields && h.v2 && g.memory {
+		// In a group of its own that has a weight its niceness would count for nothing.
+		_, _ = g.apply("cpu", name, nil, []limitFile{{name: "cpu.weight", value: "33", optional: true}})
+	}
 	if l.CPU > 0 {
 		const period = 100_000
 		quota := strconv.FormatInt(max(int64(l.CPU)*period/1000, 1000), 10)
@@ -82,6 +86,9 @@ func newCgroups(p Policy) *cgroups {
 	}
 	return g
 }
+
+// niceness is that of what yields: a third of the weight of others.
+const niceness = 5
 
 // groupPrefix begins the name of every group that this package makes.
 const groupPrefix = "falaj-"

@@ -344,6 +344,9 @@ func (c *Cmd) spec() wire.Spec {
 		OpenFiles: 65536, Processes: 4096, FileSize: int64(l.FileSize),
 		Tmp: int64(defaultTmp),
 	}
+	if l.Yields {
+		s.Nice = niceness
+	}
 	if s.Dir == "" {
 		s.Dir = "/tmp"
 	}

@@ -99,6 +99,9 @@ type Limits struct {
 	FileSize  resource.Bytes `json:"file_size,omitempty"`  // of one file [no limit]
 	Tmp       resource.Bytes `json:"tmp,omitempty"`        // of /tmp and of /dev/shm, in memory [half of Memory, 1 GiB without]
 	Wall      time.Duration  `json:"wall,omitempty"`       // then it is killed [no limit]
+	// Yields says that the program does bulk work: what answers single requests gets
+	// the processors before it (nice 5, and a third of a group's weight).
+	Yields bool `json:"yields,omitempty"`
 }
 
 // Forward is a loopback port inside whose connections go to a unix socket

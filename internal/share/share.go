@@ -7,6 +7,7 @@
 //     between the principals, that wait.
 //   - connections.go: Connections bounds the open connections of all listeners below
 //     the limit on open files.
+//   - turn.go: Turn is a processor for heavy work, of which one is always left free.
 //   - rate.go: Limiter is a rate per key, such as an address, in bounded memory.
 //   - usage.go: what is in use, waits and was refused, by the name of the limit.
 //

@@ -390,6 +390,32 @@ func (d *Driver) Written(_ context.Context, key blob.Key) (time.Time, error) {
 	return info.ModTime(), nil
 }
 
+// Size implements blob.Sized.
+func (d *Driver) Size(_ context.Context, key blob.Key) (int64, error) {
+	info, err := d.root.Lstat(string(key) + d.suffix)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && info.IsDir() {
+		return 0, fault.New(fault.NotFound, "there is no object %s", key)
+	}
+	if err != nil {
+		return 0, describe(err, "look at")
+	}
+	return info.Size(), nil
+}
+
+// Sizes implements blob.Sized.
+func (d *Driver) Sizes(ctx context.Context, prefix blob.Key, yield func(blob.Key, int64) error) error {
+	return d.List(ctx, prefix, func(key blob.Key) error {
+		size, err := d.Size(ctx, key)
+		if fault.Is(err, fault.NotFound) { // deleted meanwhile
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return yield(key, size)
+	})
+}
+
 // Delete removes an object and the directories it leaves empty.
 func (d *Driver) Delete(_ context.Context, key blob.Key) error {
 	name := string(key) + d.suffix

@@ -445,8 +445,31 @@ func (d *Driver) Delete(ctx context.Context, key blob.Key) error {
 	return nil
 }
 
+// Size implements blob.Sized.
+func (d *Driver) Size(ctx context.Context, key blob.Key) (size int64, err error) {
+	ctx, cancel := limit(ctx, 0)
+	defer cancel()
+	err = again(ctx, func() error {
+		info, err := d.c.StatObject(ctx, d.cfg.Bucket, d.name(key), minio.StatObjectOptions{})
+		size = info.Size
+		return err
+	})
+	if absent(err) {
+		return 0, fault.New(fault.NotFound, "there is no object %s", key)
+	}
+	if err != nil {
+		return 0, d.explain(ctx, err, "ask for the size")
+	}
+	return size, nil
+}
+
 // List yields keys in byte order. See blob.Driver.
 func (d *Driver) List(ctx context.Context, prefix blob.Key, yield func(blob.Key) error) error {
+	return d.Sizes(ctx, prefix, func(key blob.Key, _ int64) error { return yield(key) })
+}
+
+// Sizes implements blob.Sized.
+func (d *Driver) Sizes(ctx context.Context, prefix blob.Key, yield func(blob.Key, int64) error) error {
 	ended, stop := context.WithCancel(ctx) // ends the listing when it is not read to its end
 	defer stop()
 	for info := range d.c.ListObjectsIter(ended, d.cfg.Bucket, minio.ListObjectsOptions{Prefix: d.prefix + string(prefix), Recursive: true}) {
@@ -457,7 +480,7 @@ func (d *Driver) List(ctx context.Context, prefix blob.Key, yield func(blob.Key)
 		if !ours || blob.CheckKey(blob.Key(key)) != nil {
 			continue
 		}
-		if err := yield(blob.Key(key)); err != nil {
+		if err := yield(blob.Key(key), info.Size); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -100,6 +101,7 @@ func (s *Service) Take(ctx context.Context, p project.Name, body []byte) (Taken,
 		return Taken{}, err
 	}
 	e, left, err := Parse(body)
+	share.TurnOf(ctx).End() // of a large event, at a processor
 	if err != nil {
 		return Taken{}, err
 	}

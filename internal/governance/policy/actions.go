@@ -39,6 +39,7 @@ var (
 var actions = []Definition{
 	{Action: "project.read", Doc: "see a project and its settings", Roles: everyone, Attempt: true},
 	{Action: "project.create", Doc: "make a project", Roles: admins, Installation: true},
+	{Action: "project.quota", Doc: "change how much a project may store", Roles: admins, Installation: true},
 	{Action: "project.update", Doc: "change a project's settings and policies", Roles: admins},
 	{Action: "project.delete", Doc: "delete an empty project", Roles: admins},
 

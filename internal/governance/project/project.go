@@ -10,7 +10,7 @@
 //     the roster that policy asks for roles. projectsql/ stores both.
 //
 // This package holds only the words, so that everything else in governance can
-// speak them; it imports residency and nothing above.
+// speak them; it imports residency and resource and nothing above.
 package project
 
 import (
@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // Name is a project's name, unique in the installation. Names obey
@@ -39,6 +40,7 @@ type Project struct {
 	Residency residency.Label `json:"residency"`
 	// Classification is that of what is imported without one.
 	Classification Classification `json:"classification"`
+	Quota          Quota          `json:"quota,omitzero"`
 	CreatedAt      time.Time      `json:"created_at"`
 	CreatedBy      string         `json:"created_by"` // principal id
 	UpdatedAt      time.Time      `json:"updated_at"`
@@ -51,6 +53,14 @@ type Spec struct {
 	Description    string          `json:"description,omitempty" yaml:"description" doc:"What the project is for, at most 2000 characters"`
 	Residency      residency.Label `json:"residency,omitempty" yaml:"residency" doc:"Zones of imported data that names none; default home"`
 	Classification Classification  `json:"classification,omitempty" yaml:"classification" doc:"Class of imported data that names none: public, internal, confidential or restricted; default internal"`
+	Quota          Quota           `json:"quota,omitzero" yaml:"quota" doc:"How much the project may store; an administrator of the installation sets it"`
+}
+
+// Quota is how much a project may store: files of datasets, artifacts, models, checkpoints,
+// sources and logs of jobs that have ended, as they are stored. What is 0 has no limit.
+type Quota struct {
+	Bytes   resource.Bytes `json:"bytes,omitempty" yaml:"bytes" doc:"Stored bytes, such as 500GiB; default no limit"`
+	Objects int64          `json:"objects,omitempty" yaml:"objects" doc:"Stored files; default no limit"`
 }
 
 // Validate refuses what no project may be. Error: fault.Invalid.
@@ -60,6 +70,9 @@ func (s Spec) Validate() error {
 	}
 	if len(s.Description) > 2000 {
 		return fault.New(fault.Invalid, "description has %d bytes, at most 2000 are allowed", len(s.Description))
+	}
+	if s.Quota.Bytes < 0 || s.Quota.Objects < 0 {
+		return fault.New(fault.Invalid, "quota: bytes and objects are numbers from 1").WithHint("Leave out what has no limit.")
 	}
 	if err := s.Residency.Validate(); err != nil {
 		return err
@@ -81,7 +94,7 @@ func (s Spec) Complete() Spec {
 
 // Spec is the manifest that would make the project as it is.
 func (p Project) Spec() Spec {
-	return Spec{DisplayName: p.DisplayName, Description: p.Description, Residency: p.Residency, Classification: p.Classification}
+	return Spec{DisplayName: p.DisplayName, Description: p.Description, Residency: p.Residency, Classification: p.Classification, Quota: p.Quota}
 }
 
 // Classification says how much harm a leak would do.

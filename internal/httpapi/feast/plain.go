@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"unicode/utf8"
+
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // buffers are for bodies of requests and answers.
@@ -31,6 +33,7 @@ func release(b *bytes.Buffer) {
 func (in *readRequest) receive(r *http.Request) error {
 	body := buffer()
 	defer release(body)
+	defer share.TurnOf(r.Context()).End()
 	if _, err := body.ReadFrom(r.Body); err != nil {
 		return refused(err)
 	}

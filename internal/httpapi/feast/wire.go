@@ -16,11 +16,15 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/jsondoc"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // decode reads a request. Unknown fields are refused: what they ask for would not
 // be done. Errors are fault.Invalid, or of the body's limit.
-func decode(r *http.Request, into any) error { return decodeFrom(r.Body, into) }
+func decode(r *http.Request, into any) error {
+	defer share.TurnOf(r.Context()).End()
+	return decodeFrom(r.Body, into)
+}
 
 func decodeFrom(body io.Reader, into any) error {
 	return refused(jsondoc.DecodeFrom(body, into, jsondoc.Known))

@@ -13,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/jsondoc"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 func (a *API) config(*http.Request) (any, error) {
@@ -91,7 +92,9 @@ func (a *API) table(r *http.Request) (any, error) {
 func decoded[Q any](f func(a *API, r *http.Request, q Q) (any, error)) func(*API, *http.Request) (any, error) {
 	return func(a *API, r *http.Request) (any, error) {
 		var q Q
-		if err := jsondoc.DecodeFrom(r.Body, &q); err != nil {
+		err := jsondoc.DecodeFrom(r.Body, &q)
+		share.TurnOf(r.Context()).End()
+		if err != nil {
 			if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 				return nil, tooLarge
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/jsondoc"
 	"github.com/falaj-ml/falaj/internal/membudget"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // decodeRequest fills q, a pointer to a struct, from the query of a GET and the
@@ -49,6 +50,7 @@ func decodeRequest(r *http.Request, q any) error {
 			return err
 		}
 	}
+	defer share.TurnOf(r.Context()).End() // what follows asks the database
 	v := reflect.ValueOf(q).Elem()
 	if err := decodeStruct(body, v, "", fromQuery); err != nil {
 		return err
@@ -83,8 +85,15 @@ func parseBody(ctx context.Context, b []byte) (map[string]any, error) {
 		return nil, fault.New(fault.Invalid, "the request's body is not JSON: %w", err)
 	}
 	if s, ok := v.(string); ok {
+		turn := share.TurnOf(ctx)
+		turn.End() // room may be waited for
 		if err := membudget.CheckJSON(ctx, []byte(s)); err != nil {
 			return nil, err
+		}
+		if len(s) >= share.Heavy/4 {
+			if err := turn.Begin(ctx); err != nil {
+				return nil, err
+			}
 		}
 		v = nil
 		if err := jsondoc.Decode([]byte(s), &v); err != nil {

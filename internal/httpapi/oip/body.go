@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +29,10 @@ const (
 	trusted = 1 << 20
 	start   = 16 << 10
 )
+
+// copied is how many bytes are moved at a time: the runtime, and with it everybody, may have
+// to wait for the end of that.
+const copied = 256 << 10
 
 // headLength is the header that says how long the JSON before binary tensors is.
 const headLength = "Inference-Header-Content-Length"
@@ -58,7 +63,8 @@ func headOf(r *http.Request) (int, error) {
 }
 
 // receive reads the body of a request, decompressed, of at most so many bytes. What
-// follows the first head bytes begins where numbers of eight bytes may.
+// follows the first head bytes begins where numbers of eight bytes may. The turn of a large
+// one is held then.
 func receive(r *http.Request, head, most int, s *share) ([]byte, error) {
 	kind, err := single(r, "Content-Encoding")
 	if err != nil {
@@ -70,7 +76,9 @@ func receive(r *http.Request, head, most int, s *share) ([]byte, error) {
 	gap := -max(head, 0) & 7
 	var out []byte
 	if kind == coding.Identity {
-		out, err = readAll(r.Body, r.ContentLength, gap, most, s)
+		if out, err = readAll(r.Body, r.ContentLength, gap, most, s); err == nil {
+			err = s.begin(len(out))
+		}
 	} else {
 		out, err = inflate(kind, r.Body, gap, most, s)
 	}
@@ -83,12 +91,39 @@ func receive(r *http.Request, head, most int, s *share) ([]byte, error) {
 // source remembers how reading ended.
 type source struct {
 	io.Reader
-	err error
+	err   error
+	whole bool // all of it is in memory
 }
 
 func (s *source) Read(p []byte) (n int, err error) {
 	n, s.err = s.Reader.Read(p)
 	return n, s.err
+}
+
+// unpacking is what is decompressed. Once it is large, it goes on in turn, and what is still
+// compressed is read before: nobody holds a processor while a client sends.
+type unpacking struct {
+	plain io.Reader
+	from  *source
+	share *share
+	most  int
+	n     int
+}
+
+func (u *unpacking) Read(p []byte) (int, error) {
+	if u.n >= heavy && !u.from.whole {
+		rest, err := readAll(u.from.Reader, -1, 0, u.most, u.share)
+		if err == nil {
+			err = u.share.begin(u.n)
+		}
+		if err != nil {
+			return 0, err
+		}
+		u.from.Reader, u.from.whole = bytes.NewReader(rest), true
+	}
+	n, err := u.plain.Read(p)
+	u.n += n
+	return n, err
 }
 
 // inflate reads what is compressed, to behind a gap.
@@ -98,7 +133,7 @@ func inflate(kind string, r io.Reader, gap, most int, s *share) ([]byte, error) 
 	var out []byte
 	if err == nil {
 		defer done()
-		out, err = readAll(plain, -1, gap, most, s)
+		out, err = readAll(&unpacking{plain: plain, from: from, share: s, most: most}, -1, gap, most, s)
 	}
 	switch {
 	case err == nil || fault.KindOf(err) != fault.Internal:
@@ -153,8 +188,10 @@ func readAll(r io.Reader, size int64, gap, most int, s *share) ([]byte, error) {
 			if err := s.take(room - cap(out)); err != nil {
 				return nil, err
 			}
-			grown := make([]byte, len(out), room)
-			copy(grown, out)
+			grown := make([]byte, 0, room)
+			for rest := range slices.Chunk(out, copied) {
+				grown = append(grown, rest...)
+			}
 			out = grown
 		}
 		n, err := r.Read(out[len(out):cap(out)])

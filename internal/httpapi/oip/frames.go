@@ -156,7 +156,9 @@ func (f *frames) next() ([]byte, error) {
 			_, err = io.Copy(io.Discard, from) // what is behind it
 		}
 	} else {
-		b, err = readAll(from, size, header, f.most, f.share)
+		if b, err = readAll(from, size, header, f.most, f.share); err == nil {
+			err = f.share.begin(len(b))
+		}
 	}
 	switch {
 	case fault.Is(err, fault.TooLarge):
@@ -205,6 +207,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 // Errors: fault.Invalid, fault.Exhausted, fault.Unavailable.
 func (p *payload) into(m proto.Message, s *share) error {
 	defer p.Free()
+	defer s.turn.End()
 	b := p.ReadOnlyData()
 	w := &weight{}
 	if err := w.add(b, m.ProtoReflect().Descriptor()); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/membudget"
+	turns "github.com/falaj-ml/falaj/internal/share"
 )
 
 // maxHeld bounds the bodies of all requests that are read or answered at a time, in
@@ -31,11 +32,26 @@ type share struct {
 	of     *held
 	who    identity.Principal
 	memory *membudget.Share // of the server's budget for all requests
+	ctx    context.Context  //nolint:containedctx // of the one request, or stream
+	turn   *turns.Turn      // at a processor; nil: the request is small
 	n      int64            // under of.mu
 }
 
+// heavy is the least body that is decoded, and the least answer that is encoded, in turn, in
+// bytes.
+const heavy = turns.Heavy / 4
+
+// begin takes the turn of a body of so many bytes, or of an answer, at a processor; the body
+// is here as a whole. Who has decoded it calls turn.End. Errors: fault.Exhausted, the context's.
+func (s *share) begin(size int) error {
+	if size < heavy {
+		return nil
+	}
+	return s.turn.Begin(s.ctx)
+}
+
 func (h *held) share(ctx context.Context) *share {
-	return &share{of: h, who: identity.From(ctx), memory: membudget.From(ctx)}
+	return &share{of: h, who: identity.From(ctx), memory: membudget.From(ctx), ctx: ctx, turn: turns.TurnOf(ctx)}
 }
 
 // take holds more; what it refuses it does not hold. Errors: fault.Exhausted,

@@ -292,6 +292,23 @@ func (a *ask) encode(dst []byte, version, id string, outputs []runtime.Tensor) (
 	return append(dst, "]}"...), raw, nil
 }
 
+// perElement is about how many bytes of JSON an element of a tensor has.
+const perElement = 8
+
+// textOf is about how many bytes of JSON the elements of tensors have, the texts among them
+// counted as numbers.
+func textOf(all []runtime.Tensor) int {
+	n := 0
+	for _, t := range all {
+		elements := perElement
+		for _, d := range t.Shape {
+			elements *= int(d)
+		}
+		n += elements
+	}
+	return n
+}
+
 // values writes the elements of a tensor.
 func values(dst []byte, t runtime.Tensor) ([]byte, error) {
 	if t.Datatype == runtime.FP16 || t.Datatype == runtime.BF16 {

@@ -267,6 +267,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request) error {
 	s := a.held.share(r.Context())
 	defer s.free()
 	q, err := a.read(r, project, s)
+	s.turn.End()
 	if err != nil {
 		return err
 	}
@@ -276,6 +277,9 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request) error {
 	}
 	outputs, err := q.shaped(r.Context(), got.Outputs)
 	if err != nil {
+		return err
+	}
+	if err := s.begin(textOf(got.Outputs)); err != nil {
 		return err
 	}
 	buffer := heads.Get().(*[]byte)

@@ -114,11 +114,15 @@ func (a *API) score(w http.ResponseWriter, r *http.Request) error {
 	} else {
 		q.Inputs, q.ID, err = f.json(body)
 	}
+	s.turn.End()
 	if err != nil {
 		return err
 	}
 	got, err := a.Serving.Infer(r.Context(), q)
 	if err != nil {
+		return err
+	}
+	if err := s.begin(textOf(got.Outputs)); err != nil {
 		return err
 	}
 	buffer := heads.Get().(*[]byte)

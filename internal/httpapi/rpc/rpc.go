@@ -30,6 +30,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc/onlinev1"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 // Prefix begins the path of every call.
@@ -103,6 +104,7 @@ func Receive(r *http.Request, m proto.Message) error {
 	case b[0] != 0:
 		return fault.New(fault.Unsupported, "the message is compressed").WithHint("Send it plain.")
 	}
+	defer share.TurnOf(r.Context()).End()
 	if err := proto.Unmarshal(b[header:], m); err != nil {
 		return fault.New(fault.Invalid, "the message is not a %s: %v", m.ProtoReflect().Descriptor().FullName(), err)
 	}

@@ -115,6 +115,11 @@ func joinLimits(spec *wire.Spec) (step string, err error) {
 			return "joining the cgroup", err
 		}
 	}
+	if spec.Nice > 0 { // of this thread, from which the program inherits it
+		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, spec.Nice); err != nil {
+			return "lowering the priority", err
+		}
+	}
 	if len(spec.CPUs) > 0 {
 		if err := setAffinity(spec.CPUs); err != nil {
 			return "choosing processor cores", err

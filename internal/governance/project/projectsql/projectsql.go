@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -40,6 +41,8 @@ type projectRow struct {
 	Description    string
 	Residency      string // JSON
 	Classification string
+	QuotaBytes     int64
+	QuotaObjects   int64
 	CreatedAt      store.Time
 	CreatedBy      string
 	UpdatedAt      store.Time
@@ -50,7 +53,7 @@ func newRow(p project.Project) (*projectRow, error) {
 	zones, err := json.Marshal(p.Residency)
 	return &projectRow{
 		Name: string(p.Name), DisplayName: p.DisplayName, Description: p.Description, Residency: string(zones),
-		Classification: string(p.Classification), CreatedAt: store.At(p.CreatedAt), CreatedBy: p.CreatedBy,
+		Classification: string(p.Classification), QuotaBytes: int64(p.Quota.Bytes), QuotaObjects: p.Quota.Objects, CreatedAt: store.At(p.CreatedAt), CreatedBy: p.CreatedBy,
 		UpdatedAt: store.At(p.UpdatedAt), Revision: p.Revision,
 	}, err
 }
@@ -58,7 +61,7 @@ func newRow(p project.Project) (*projectRow, error) {
 func (r projectRow) project() (project.Project, error) {
 	p := project.Project{
 		Name: project.Name(r.Name), DisplayName: r.DisplayName, Description: r.Description,
-		Classification: project.Classification(r.Classification), CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
+		Classification: project.Classification(r.Classification), Quota: project.Quota{Bytes: resource.Bytes(r.QuotaBytes), Objects: r.QuotaObjects}, CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
 		UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
 	}
 	return p, json.Unmarshal([]byte(r.Residency), &p.Residency)

@@ -85,6 +85,8 @@ type Request struct {
 	// does not look.
 	IfRevision int64
 	DryRun     bool // say what would happen, change nothing
+
+	quota bool // it may be changed
 }
 
 // Apply makes the project as the manifest says. Making one needs project.create
@@ -95,7 +97,8 @@ func (s *Service) Apply(ctx context.Context, r Request) (project.Project, projec
 		return project.Project{}, "", err
 	}
 	object := policy.Object{Project: string(r.Name), Kind: "project", Name: string(r.Name)}
-	create := fault.Is(s.exists(ctx, r.Name), fault.NotFound)
+	now, err := s.now(ctx, r.Name)
+	create := fault.Is(err, fault.NotFound)
 	if !create {
 		err := s.cfg.Authorizer.Allow(ctx, "project.update", object)
 		// Who may not know of the project hears what they would hear of any name.
@@ -112,6 +115,14 @@ func (s *Service) Apply(ctx context.Context, r Request) (project.Project, projec
 	}
 	if err := r.Spec.Validate(); err != nil {
 		return project.Project{}, "", err
+	}
+	if !create && r.Spec.Quota != now.Quota {
+		// A project's own administrators keep within it.
+		err := s.cfg.Authorizer.Allow(ctx, "project.quota", policy.Object{Kind: "project", Name: string(r.Name)})
+		if err != nil {
+			return project.Project{}, "", fault.Wrap(err, "spec.quota differs from that of project %s", r.Name)
+		}
+		r.quota = true
 	}
 	r.Spec = r.Spec.Complete()
 
@@ -144,14 +155,13 @@ func (s *Service) Apply(ctx context.Context, r Request) (project.Project, projec
 			action, name = "project.create", ProjectCreated
 		}
 		err = audit.Append(ctx, tx, audit.Entry{Project: string(p.Name), Action: action, Object: "project " + string(p.Name), Detail: map[string]any{
-			"residency": p.Residency.Zones(), "classification": p.Classification, "revision": p.Revision,
+			"residency": p.Residency.Zones(), "classification": p.Classification, "quota": p.Quota, "revision": p.Revision,
 		}})
 		if err != nil {
 			return err
 		}
 		return event.Publish(ctx, tx, string(p.Name), name, p)
 	}
-	var err error
 	if r.DryRun {
 		err = s.cfg.DB.View(ctx, apply)
 	} else {
@@ -163,11 +173,23 @@ func (s *Service) Apply(ctx context.Context, r Request) (project.Project, projec
 	return p, change, nil
 }
 
-func (s *Service) exists(ctx context.Context, name project.Name) error {
-	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		_, err := s.cfg.Store.One(ctx, tx, name)
+// now is a project as it is. Error: fault.NotFound.
+func (s *Service) now(ctx context.Context, name project.Name) (p project.Project, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		p, err = s.cfg.Store.One(ctx, tx, name)
 		return err
 	})
+	return p, err
+}
+
+// Quota is how much a project may store, for who stores it; of a project that is no more
+// there is no limit.
+func (s *Service) Quota(ctx context.Context, name project.Name) (project.Quota, error) {
+	p, err := s.now(ctx, name)
+	if fault.Is(err, fault.NotFound) {
+		return project.Quota{}, nil
+	}
+	return p.Quota, err
 }
 
 // plan is the project as it will be, and what that changes.
@@ -188,7 +210,7 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r Request) (project.Pr
 		}
 		return project.Project{
 			Name: r.Name, DisplayName: r.Spec.DisplayName, Description: r.Spec.Description, Residency: r.Spec.Residency,
-			Classification: r.Spec.Classification, CreatedAt: now, CreatedBy: identity.From(ctx).ID, UpdatedAt: now, Revision: 1,
+			Classification: r.Spec.Classification, Quota: r.Spec.Quota, CreatedAt: now, CreatedBy: identity.From(ctx).ID, UpdatedAt: now, Revision: 1,
 		}, project.Created, nil
 	}
 	if err != nil {
@@ -199,7 +221,10 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r Request) (project.Pr
 			WithHint("Read it again and apply your change to what it is now.")
 	}
 	was := p.Spec()
-	if was.DisplayName == r.Spec.DisplayName && was.Description == r.Spec.Description &&
+	if was.Quota != r.Spec.Quota && !r.quota {
+		return p, "", fault.New(fault.Conflict, "the quota of project %s was changed meanwhile", p.Name).WithHint("Read it again and apply your change to what it is now.")
+	}
+	if was.Quota == r.Spec.Quota && was.DisplayName == r.Spec.DisplayName && was.Description == r.Spec.Description &&
 		was.Classification == r.Spec.Classification && was.Residency.Same(r.Spec.Residency) {
 		return p, project.Unchanged, nil
 	}
@@ -208,6 +233,7 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r Request) (project.Pr
 			WithHint("Lowering a classification takes two people and a reason: POST /api/v1/projects/%s/widenings with kind project.", p.Name)
 	}
 	p.DisplayName, p.Description, p.Residency, p.Classification = r.Spec.DisplayName, r.Spec.Description, r.Spec.Residency, r.Spec.Classification
+	p.Quota = r.Spec.Quota
 	p.UpdatedAt = now
 	p.Revision++
 	return p, project.Updated, nil

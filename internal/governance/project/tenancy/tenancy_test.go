@@ -547,3 +547,44 @@ func TestEnrolIsAllOrNothing(t *testing.T) {
 		t.Errorf("%d accounts and grants, want %d", n, before+4)
 	}
 }
+
+// TestQuota: the installation's administrators change how much a project may store, its own
+// do not, and a manifest that leaves the quota as it is takes no more than before.
+func TestQuota(t *testing.T) {
+	w := policytest.Open(t)
+	admin := w.AsAdmin(t.Context())
+	quota := project.Quota{Bytes: 1 << 30, Objects: 1000}
+	r := tenancy.Request{Name: "flights", Spec: project.Spec{DisplayName: "a", Quota: quota}}
+	if p, _, err := w.Tenancy.Apply(admin, r); err != nil || p.Quota != quota {
+		t.Fatalf("%+v, %v", p.Quota, err)
+	}
+	if p, err := w.Tenancy.One(admin, "flights"); err != nil || p.Spec().Quota != quota {
+		t.Errorf("%+v, %v", p, err)
+	}
+	own := identity.With(t.Context(), w.User(t, "own", "flights", project.Admin))
+	for _, c := range []struct {
+		name string
+		as   context.Context
+		spec project.Spec
+		kind fault.Kind
+		want project.Quota
+	}{
+		{"its admin changes another field", own, project.Spec{DisplayName: "b", Quota: quota}, 0, quota},
+		{"its admin raises it", own, project.Spec{DisplayName: "b", Quota: project.Quota{Bytes: 1 << 40, Objects: 1000}}, fault.PermissionDenied, quota},
+		{"its admin leaves it out", own, project.Spec{DisplayName: "b"}, fault.PermissionDenied, quota},
+		{"less than nothing", admin, project.Spec{Quota: project.Quota{Objects: -1}}, fault.Invalid, quota},
+		{"the installation's admin takes it away", admin, project.Spec{DisplayName: "b"}, 0, project.Quota{}},
+		{"its admin sets one", own, project.Spec{DisplayName: "b", Quota: quota}, fault.PermissionDenied, project.Quota{}},
+	} {
+		_, _, err := w.Tenancy.Apply(c.as, tenancy.Request{Name: "flights", Spec: c.spec})
+		if c.kind == 0 && err != nil || c.kind != 0 && !fault.Is(err, c.kind) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if got, err := w.Tenancy.Quota(t.Context(), "flights"); err != nil || got != c.want {
+			t.Errorf("after %s: %+v, %v, want %+v", c.name, got, err, c.want)
+		}
+	}
+	if got, err := w.Tenancy.Quota(t.Context(), "none"); err != nil || got != (project.Quota{}) {
+		t.Errorf("of a project that does not exist: %+v, %v", got, err)
+	}
+}

@@ -83,6 +83,7 @@ type Spec struct {
 	Processes int64 `json:"processes"`
 	FileSize  int64 `json:"file_size"`
 	Data      int64 `json:"data"` // RLIMIT_DATA, where no cgroup bounds memory
+	Nice      int   `json:"nice,omitempty"`
 
 	// Image makes it a container: an OCI runtime makes the namespaces and the
 	// root, and HostRoot is what root of the container is outside.
