@@ -33,6 +33,10 @@ build: deps console ## build bin/falaj and bin/falaj-worker
 build-arm64: console ## build bin/arm64/ for 64-bit ARM, such as a gateway's machine; needs Debian's cross compiler
 	@LDFLAGS="$(LDFLAGS)" scripts/arm64.sh
 
+.PHONY: release
+release: ## build what is published into dist/, from a commit without changes; KEY=file signs, ARCHES="amd64"
+	@VERSION=$(VERSION) LDFLAGS="$(LDFLAGS)" scripts/release.sh
+
 .PHONY: demo
 demo: build ## run the main job on real data; EXIT=1 stops the server at the end
 	@scripts/demo-data.sh
