@@ -90,8 +90,10 @@ for arch in "${arches[@]}"; do
 	install -m 644 LICENSE README.md CHANGELOG.md docs/guides/*.md docs/reference/*.md "$stage/doc/"
 	sbom=("-version" "$version" "-epoch" "$SOURCE_DATE_EPOCH" -lock console/package-lock.json
 		-component "pkg:pypi/uv@$UV" -component "pkg:pypi/onnxruntime@$ORT")
-	GOOS=linux GOARCH=$arch CGO_ENABLED=1 "$bin/cyclonedx-gomod" app -json -std -noserial -notimestamp -licenses -assert-licenses \
-		-main cmd/falaj -output ".tmp/release/modules-$arch.json" . 2>".tmp/release/modules-$arch.log" ||
+	# What the program itself says it was built from. Licences are what the tool detects in
+	# the modules' files, as evidence.
+	"$bin/cyclonedx-gomod" bin -json -std -noserial -notimestamp -licenses -version "v$version" \
+		-output ".tmp/release/modules-$arch.json" "$from/falaj" 2>".tmp/release/modules-$arch.log" ||
 		die "$(tail -n 5 ".tmp/release/modules-$arch.log")"
 	"$bin/release" sbom "${sbom[@]}" -modules ".tmp/release/modules-$arch.json" -out "$stage/doc/sbom.cdx.json"
 	cp "$stage/doc/sbom.cdx.json" "$dist.new/$name.cdx.json"
@@ -118,7 +120,8 @@ if [ ${#images[@]} -gt 0 ]; then
 	tar --sort=name --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r-w --mtime="@$SOURCE_DATE_EPOCH" -C .tmp/release/image -cf "$dist.new/falaj-$version-image.oci.tar" .
 fi
 
-(cd "$dist.new" && sha256sum -- * >SHA256SUMS.new && mv SHA256SUMS.new SHA256SUMS)
+(cd "$dist.new" && sha256sum -- *) >.tmp/release/SHA256SUMS
+mv .tmp/release/SHA256SUMS "$dist.new/"
 if [ -n "${KEY:-}" ]; then
 	openssl dgst -sha256 -sign "$KEY" "$dist.new/SHA256SUMS" | base64 -w0 >"$dist.new/SHA256SUMS.sig"
 	openssl pkey -in "$KEY" -pubout -out "$dist.new/falaj.pub"
