@@ -21,11 +21,11 @@ dev) die "This is no git clone. A release has the version of a tag, and the comm
 esac
 [ -z "${KEY:-}" ] || [ -r "$KEY" ] || die "KEY=$KEY cannot be read."
 version=${VERSION#v}
+[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+ ]] || version=0.0.0-g$version # a commit before the first tag
 commit=$(git rev-parse HEAD)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
-date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
-dist=dist/$VERSION
+dist=dist/v$version
 rm -rf "$dist.new"
 mkdir -p "$dist.new" .tmp/release
 
@@ -97,10 +97,12 @@ for arch in "${arches[@]}"; do
 		die "$(tail -n 5 ".tmp/release/modules-$arch.log")"
 	"$bin/release" sbom "${sbom[@]}" -modules ".tmp/release/modules-$arch.json" -out "$stage/doc/sbom.cdx.json"
 	cp "$stage/doc/sbom.cdx.json" "$dist.new/$name.cdx.json"
+	install -m 644 deploy/systemd/falaj.service deploy/packages/falaj.yaml deploy/kubernetes/rbac.yaml "$stage/deploy/"
+	find "$stage" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 	for format in deb rpm; do
-		STAGE=$stage ARCH=$arch VERSION=$version DATE=$date "$bin/nfpm" package --packager $format --config deploy/packages/nfpm.yaml --target "$dist.new/" >/dev/null
+		STAGE=$stage ARCH=$arch VERSION=$version "$bin/nfpm" package --packager $format --config deploy/packages/nfpm.yaml --target "$dist.new/" >.tmp/release/nfpm.log ||
+			die "$(cat .tmp/release/nfpm.log)"
 	done
-	cp -r deploy/systemd deploy/kubernetes deploy/packages/falaj.yaml "$stage/deploy/"
 	tar --sort=name --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r-w --mtime="@$SOURCE_DATE_EPOCH" -C .tmp/release -c "$name" |
 		gzip -n >"$dist.new/$name.tar.gz"
 	if [ "${IMAGE:-1}" != 0 ]; then
