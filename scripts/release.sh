@@ -60,8 +60,8 @@ base() {
 			install -d -m 700 -o 10001 -g 10001 "$1/var/lib/falaj"
 			rm -rf "$1/etc/hostname" "$1/etc/resolv.conf" "$1"/usr/share/man/* "$1"/usr/share/locale/* "$1"/usr/share/info/* "$1"/var/log/* "$1"/boot
 			find "$1/usr/share/doc" -type f ! -name copyright -delete' \
-		bookworm "$tar.new"
-	mv "$tar.new" "$tar"
+		bookworm "${tar%.tar}.new.tar" >".tmp/release/base-$1.log" || die "$(tail -n 5 ".tmp/release/base-$1.log")"
+	mv "${tar%.tar}.new.tar" "$tar"
 	tar -xOf "$tar" --wildcards './var/lib/dpkg/status.d/*' |
 		awk '/^Package:/ {p=$2} /^Version:/ {v=$2} /^Architecture:/ {a=$2} p && v && a {print p, v, a; p=v=a=""}' |
 		sort >".tmp/release/base-$1.txt"
