@@ -48,11 +48,11 @@ base() {
 	retry mmdebstrap --quiet --variant=extract --architectures="$1" \
 		--include=base-files,base-passwd,ca-certificates,libc6,libstdc++6,netbase,python3,python3-venv,tzdata,util-linux \
 		--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
-		--customize-hook='for d in "$1"/var/cache/apt/archives/*.deb; do
+		--extract-hook='for d in "$1"/var/cache/apt/archives/*.deb; do
 			mkdir -p "$1/var/lib/dpkg/status.d"
 			dpkg-deb -f "$d" >"$1/var/lib/dpkg/status.d/$(dpkg-deb -f "$d" Package)"
 		done' \
-		--customize-hook='cp "$1/usr/share/base-passwd/passwd.master" "$1/etc/passwd"
+		--extract-hook='cp "$1/usr/share/base-passwd/passwd.master" "$1/etc/passwd"
 			cp "$1/usr/share/base-passwd/group.master" "$1/etc/group"
 			echo "falaj:x:10001:10001::/var/lib/falaj:/usr/sbin/nologin" >>"$1/etc/passwd"
 			echo "falaj:x:10001:" >>"$1/etc/group"
@@ -60,7 +60,7 @@ base() {
 			install -d -m 700 -o 10001 -g 10001 "$1/var/lib/falaj"
 			rm -rf "$1/etc/hostname" "$1/etc/resolv.conf" "$1"/usr/share/man/* "$1"/usr/share/locale/* "$1"/usr/share/info/* "$1"/var/log/* "$1"/boot
 			find "$1/usr/share/doc" -type f ! -name copyright -delete' \
-		bookworm "${tar%.tar}.new.tar" >".tmp/release/base-$1.log" || die "$(tail -n 5 ".tmp/release/base-$1.log")"
+		bookworm "${tar%.tar}.new.tar" >".tmp/release/base-$1.log" 2>&1 || die "$(tail -n 5 ".tmp/release/base-$1.log")"
 	mv "${tar%.tar}.new.tar" "$tar"
 	tar -xOf "$tar" --wildcards './var/lib/dpkg/status.d/*' |
 		awk '/^Package:/ {p=$2} /^Version:/ {v=$2} /^Architecture:/ {a=$2} p && v && a {print p, v, a; p=v=a=""}' |
