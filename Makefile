@@ -54,6 +54,13 @@ engines-all: deps ## also Spark and a Kubernetes, built from source, of `make te
 test: build lint ## lint, architecture, unit, conformance, engines and scripts
 	@scripts/test.sh
 
+.PHONY: check
+check: .tmp/bin/golangci-lint ## build, vet, lint and test one area, as fast as can be; PKG=./internal/feature/...
+	@[ -n "$(PKG)" ] || { echo "Which area? make check PKG=./internal/feature/..." >&2; exit 1; }
+	@go build $(PKG)
+	@.tmp/bin/golangci-lint run $(PKG)
+	@go test -short -vet=off -shuffle=on $(PKG)
+
 .PHONY: test-short
 test-short: ## unit tests only, without the race detector
 	@go test -short ./...

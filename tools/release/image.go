@@ -86,7 +86,8 @@ func imageOf(arch, base, folder string, at time.Time, labels map[string]string) 
 	}
 	file = file.DeepCopy()
 	file.OS, file.Architecture, file.Created = "linux", arch, v1.Time{Time: at}
-	// As deploy/image/Containerfile says it, with the reasons.
+	// The user is a number, so that Kubernetes sees that it is not root (runAsNonRoot). The
+	// configuration is mounted at /etc/falaj.yaml, with data: /var/lib/falaj.
 	file.Config = v1.Config{
 		User:         "10001:10001",
 		Env:          []string{"PATH=/opt/falaj/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/var/lib/falaj"},
