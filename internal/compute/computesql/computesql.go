@@ -362,15 +362,26 @@ func (Store) Held(ctx context.Context, tx *store.Tx, handles []engine.Handle) (m
 	return held, nil
 }
 
-// Forgettable implements compute.Store.
+// Forgettable implements compute.Store. Each of its two questions reads an index up to
+// what is not due: no workload that is still kept is read.
 func (Store) Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, without []compute.PoolName, limit int) ([]compute.Workload, error) {
-	var rows []workloadRow
-	q := tx.NewSelect().Model(&rows).Where("settled = ? AND handle <> ''", true).
-		Where("ended < ? OR kind = ? AND ended < ?", store.At(t), string(compute.Replica), store.At(replicas)).OrderExpr("ended").Limit(limit)
-	if len(without) > 0 {
-		q = q.Where("pool NOT IN (?)", bun.List(without))
+	ask := func(limit int, where string, args ...any) (rows []workloadRow, err error) {
+		q := tx.NewSelect().Model(&rows).Where("settled = ? AND handle <> ''", true).Where(where, args...).OrderExpr("ended").Limit(limit)
+		if len(without) > 0 {
+			q = q.Where("pool NOT IN (?)", bun.List(without))
+		}
+		return rows, q.Scan(ctx)
 	}
-	if err := q.Scan(ctx); err != nil {
+	rows, err := ask(limit, "ended < ?", store.At(t))
+	if err != nil || len(rows) == limit {
+		return workloadsOr(rows, err)
+	}
+	brief, err := ask(limit-len(rows), "kind = ? AND ended >= ? AND ended < ?", string(compute.Replica), store.At(t), store.At(replicas))
+	return workloadsOr(append(rows, brief...), err)
+}
+
+func workloadsOr(rows []workloadRow, err error) ([]compute.Workload, error) {
+	if err != nil {
 		return nil, err
 	}
 	return workloads(rows)
