@@ -176,11 +176,15 @@ type Config struct {
 	} `koanf:"gateway"`
 
 	Retention struct {
-		Outputs     duration `koanf:"outputs" doc:"How long the output, the log and the directory of an ended job are kept, such as 7d"`
-		Events      duration `koanf:"events" doc:"How long events are kept for listeners that come back, such as 30d; those that a reaction has not seen stay"`
-		Tokens      duration `koanf:"tokens" doc:"How long a token is listed after it was revoked or expired, such as 90d; 0 is for ever"`
-		Windows     duration `koanf:"windows" doc:"How long the windows of monitors are kept, such as 400d"`
-		DeletedRuns duration `koanf:"deleted_runs" doc:"How long after they were deleted runs, logged models and experiments can be restored, such as 90d; then they are pruned. 0 prunes nothing unasked"`
+		Outputs          duration `koanf:"outputs" doc:"How long the output, the log and the directory of an ended job are kept, such as 7d"`
+		Events           duration `koanf:"events" doc:"How long events are kept for listeners that come back, such as 30d; those that a reaction has not seen stay"`
+		Tokens           duration `koanf:"tokens" doc:"How long a token is listed after it was revoked or expired, such as 90d; 0 is for ever"`
+		Windows          duration `koanf:"windows" doc:"How long the windows of monitors are kept, such as 400d"`
+		Jobs             duration `koanf:"jobs" doc:"How long jobs are kept once they have ended, and builds, queries and replicas, such as 400d; 0 is for ever. Of jobs that something cites, such as a run with results or a model, the record stays"`
+		Requests         duration `koanf:"requests" doc:"How long requests that took two people are listed, such as 400d; 0 is for ever. The audit log has who requested and decided what"`
+		Ingestions       duration `koanf:"ingestions" doc:"How long runs of sources are listed, such as 400d; 0 is for ever. The newest of each source stays"`
+		Materialisations duration `koanf:"materialisations" doc:"How long materialisations are listed, such as 400d, and at least as long as predictions; 0 is for ever. The newest of each view stays"`
+		DeletedRuns      duration `koanf:"deleted_runs" doc:"How long after they were deleted runs, logged models and experiments can be restored, such as 90d; then they are pruned. 0 prunes nothing unasked"`
 	} `koanf:"retention"`
 
 	Predictions struct {
@@ -280,7 +284,8 @@ func defaults() map[string]any {
 		"gateway.zone":         "home",
 		"gateway.alone":        "0",
 		"gateway.every":        "10s",
-		"retention.outputs":    "7d", "retention.events": "30d", "retention.tokens": "90d", "retention.windows": "400d", "retention.deleted_runs": "0",
+		"retention.outputs":    "7d", "retention.events": "30d", "retention.tokens": "90d", "retention.windows": "400d", "retention.jobs": "400d",
+		"retention.requests": "400d", "retention.ingestions": "400d", "retention.materialisations": "400d", "retention.deleted_runs": "0",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB", "lineage.openlineage.zone": "home",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.answer": "32MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB", "limits.garbage": "32MiB",
 		"limits.sql_statements": 4, "limits.imports": 4, "limits.connections": 0, "limits.body_rate": "4KiB", "limits.accounts": 10_000, "limits.tokens": 100, "limits.queued_jobs": 10_000,
@@ -457,7 +462,9 @@ func (c Config) Validate() error {
 	}{
 		"outputs": {c.Retention.Outputs, 10 * time.Minute, false}, "events": {c.Retention.Events, time.Hour, false},
 		"tokens": {c.Retention.Tokens, time.Hour, true}, "windows": {c.Retention.Windows, 24 * time.Hour, false},
-		"deleted_runs": {c.Retention.DeletedRuns, time.Hour, true},
+		"deleted_runs": {c.Retention.DeletedRuns, time.Hour, true}, "jobs": {c.Retention.Jobs, 24 * time.Hour, true},
+		"requests": {c.Retention.Requests, 30 * 24 * time.Hour, true}, "ingestions": {c.Retention.Ingestions, 24 * time.Hour, true},
+		"materialisations": {c.Retention.Materialisations, 24 * time.Hour, true},
 	} {
 		d, err := resource.ParseDuration(r.value)
 		if err == nil && (d >= r.least || d == 0 && r.forever) {

@@ -130,4 +130,3 @@ func (s *Service) forgetRecords(ctx context.Context) error {
 	}
 	return nil
 }
-

@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
+	"strings"
 
 	"github.com/uptrace/bun"
 
@@ -34,11 +35,16 @@ type jobRow struct {
 	Submitter string `bun:"submitter"`
 	Body      string `bun:"body"`
 	Revision  int64  `bun:"revision"`
+
+	Due     store.Time `bun:"due"`
+	Resumes string     `bun:"resumes"`
 }
 
 func jobRowOf(j training.Job) (jobRow, error) {
 	body, err := json.Marshal(j)
+	resumes, _, _ := strings.Cut(j.Spec.Resume, "/")
 	return jobRow{
+		Due: store.At(j.EndedAt), Resumes: resumes,
 		ID: string(j.ID), Project: string(j.Project), Name: j.Name, Digest: j.Digest, State: string(j.State),
 		Waiting: j.State == training.Queued && j.Attempt == "", Submitter: j.By.ID, Body: string(body), Revision: j.Revision,
 	}, err
@@ -94,7 +100,7 @@ func (Store) Job(ctx context.Context, tx *store.Tx, id training.JobID) (training
 	var r jobRow
 	err := tx.NewSelect().Model(&r).Where("id = ?", string(id)).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return training.Job{}, fault.New(fault.NotFound, "there is no job %.64q", string(id)).WithHint("See `falaj get jobs`.")
+		return training.Job{}, fault.New(fault.NotFound, "there is no job %.64q", string(id)).WithHint("See `falaj get jobs`. Of jobs that are no longer kept, `falaj audit list` has the submission and the end.")
 	}
 	if err != nil {
 		return training.Job{}, err
@@ -109,7 +115,7 @@ func (Store) UpdateJob(ctx context.Context, tx *store.Tx, j training.Job) error 
 		return err
 	}
 	r.Revision++
-	res, err := tx.NewUpdate().Model(&r).Column("state", "waiting", "body", "revision").
+	res, err := tx.NewUpdate().Model(&r).Column("state", "waiting", "body", "due", "revision").
 		Where("id = ? AND revision = ?", r.ID, j.Revision).Exec(ctx)
 	return changed(res, err, "job "+r.ID)
 }
