@@ -30,6 +30,9 @@ const (
 	Replica    Kind = "replica" // of a served model; in place its process is the server's own
 )
 
+// Kinds are all of them; replicas, which are forgotten first, come last.
+var Kinds = []Kind{JobAttempt, Build, Query, Replica}
+
 // State of a workload.
 type State string
 

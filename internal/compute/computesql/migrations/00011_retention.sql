@@ -19,7 +19,13 @@ CREATE TABLE compute_usage_day (
 );
 CREATE INDEX compute_usage_day_day ON compute_usage_day (day);
 
--- Replicas are forgotten before the others: those that engines still hold, by kind.
-CREATE INDEX compute_workload_held_kind ON compute_workload (kind, ended) WHERE handle <> '';
+-- What engines still hold, by kind: replicas are forgotten before the others.
+DROP INDEX compute_workload_held;
+CREATE INDEX compute_workload_held ON compute_workload (kind, ended) WHERE handle <> '';
 -- What goes by its own age; attempts go with their jobs.
 CREATE INDEX compute_workload_over ON compute_workload (ended) WHERE settled AND handle = '' AND kind <> 'job';
+
+-- One index of the workloads that are not settled: two of all were written at each change.
+DROP INDEX compute_workload_unsettled;
+DROP INDEX compute_workload_state;
+CREATE INDEX compute_workload_open ON compute_workload (state) WHERE NOT settled;
