@@ -137,6 +137,14 @@ func (f *runSearch) index(cmp search.Comparison) (l lookup, ok bool) {
 	case search.Attribute:
 		l.attribute(cmp, f.sqlite)
 		l.narrow(cmp, f.q.View)
+		if cmp.Key != "start_time" {
+			break
+		}
+		for _, other := range f.q.Where { // from one time to another
+			if other.Entity == cmp.Entity && other.Key == cmp.Key && other.Op != search.NotEqual {
+				l.attribute(other, f.sqlite)
+			}
+		}
 	default:
 		return l, false
 	}
@@ -295,8 +303,19 @@ func (f *runSearch) sorted(ctx context.Context, tx *store.Tx, and string, args [
 	if and != "" {
 		c.and(and, args...)
 	}
-	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr("tracking_run t").Where(c.String(), c.args...)
+	table := "tracking_run t"
+	if f.named() {
+		table += " INDEXED BY tracking_run_name"
+	}
+	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr(table).Where(c.String(), c.args...)
 	return scanRuns(ctx, ordered(sel, f.q.Order), limit, offset)
+}
+
+// named reports whether the index of names has the runs in their order. SQLite would take
+// that of starts, and sort all runs: it does not see that a page is enough.
+func (f *runSearch) named() bool {
+	return f.sqlite && f.rare == 0 && len(f.q.Experiments) == 1 && (f.q.View == tracking.ViewActive || f.q.View == tracking.ViewDeleted) &&
+		len(f.q.Order) > 0 && f.q.Order[0].Entity == search.Attribute && f.q.Order[0].Key == "run_name"
 }
 
 func scanRuns(ctx context.Context, sel *bun.SelectQuery, limit, offset int) ([]tracking.Run, error) {
