@@ -176,11 +176,15 @@ type Config struct {
 	} `koanf:"gateway"`
 
 	Retention struct {
-		Outputs     duration `koanf:"outputs" doc:"Retention of the output, log and directory of an ended job, such as 7d"`
-		Events      duration `koanf:"events" doc:"Retention of events for subscribers that catch up, such as 30d; events that a reaction has not processed are kept"`
-		Tokens      duration `koanf:"tokens" doc:"How long revoked and expired tokens stay listed, such as 90d; 0 means for ever"`
-		Windows     duration `koanf:"windows" doc:"Retention of monitoring windows, such as 400d"`
-		DeletedRuns duration `koanf:"deleted_runs" doc:"How long deleted runs, logged models and experiments can be restored, such as 90d, before they are pruned; 0 disables automatic pruning"`
+		Outputs          duration `koanf:"outputs" doc:"Retention of the output, log and directory of an ended job, such as 7d"`
+		Events           duration `koanf:"events" doc:"Retention of events for subscribers that catch up, such as 30d; events that a reaction has not processed are kept"`
+		Tokens           duration `koanf:"tokens" doc:"How long revoked and expired tokens stay listed, such as 90d; 0 means for ever"`
+		Windows          duration `koanf:"windows" doc:"Retention of monitoring windows, such as 400d"`
+		Jobs             duration `koanf:"jobs" doc:"Retention of ended jobs, builds, queries and replicas, such as 400d; 0 means for ever. The record of a job that is cited, such as by a run with results or a model, is kept"`
+		Requests         duration `koanf:"requests" doc:"Retention of decided two-person requests, such as 400d; 0 means for ever. The audit log keeps who requested and decided what"`
+		Ingestions       duration `koanf:"ingestions" doc:"Retention of ingestion runs, such as 400d; 0 means for ever. The newest run of each source is kept"`
+		Materialisations duration `koanf:"materialisations" doc:"Retention of materialisations, such as 400d, at least that of predictions; 0 means for ever. The newest of each view is kept"`
+		DeletedRuns      duration `koanf:"deleted_runs" doc:"How long deleted runs, logged models and experiments can be restored, such as 90d, before they are pruned; 0 disables automatic pruning"`
 	} `koanf:"retention"`
 
 	Predictions struct {
@@ -280,7 +284,8 @@ func defaults() map[string]any {
 		"gateway.zone":         "home",
 		"gateway.alone":        "0",
 		"gateway.every":        "10s",
-		"retention.outputs":    "7d", "retention.events": "30d", "retention.tokens": "90d", "retention.windows": "400d", "retention.deleted_runs": "0",
+		"retention.outputs":    "7d", "retention.events": "30d", "retention.tokens": "90d", "retention.windows": "400d", "retention.jobs": "400d",
+		"retention.requests": "400d", "retention.ingestions": "400d", "retention.materialisations": "400d", "retention.deleted_runs": "0",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB", "lineage.openlineage.zone": "home",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.answer": "32MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB", "limits.garbage": "32MiB",
 		"limits.sql_statements": 4, "limits.imports": 4, "limits.connections": 0, "limits.body_rate": "4KiB", "limits.accounts": 10_000, "limits.tokens": 100, "limits.queued_jobs": 10_000,
@@ -457,7 +462,9 @@ func (c Config) Validate() error {
 	}{
 		"outputs": {c.Retention.Outputs, 10 * time.Minute, false}, "events": {c.Retention.Events, time.Hour, false},
 		"tokens": {c.Retention.Tokens, time.Hour, true}, "windows": {c.Retention.Windows, 24 * time.Hour, false},
-		"deleted_runs": {c.Retention.DeletedRuns, time.Hour, true},
+		"deleted_runs": {c.Retention.DeletedRuns, time.Hour, true}, "jobs": {c.Retention.Jobs, 24 * time.Hour, true},
+		"requests": {c.Retention.Requests, 30 * 24 * time.Hour, true}, "ingestions": {c.Retention.Ingestions, 24 * time.Hour, true},
+		"materialisations": {c.Retention.Materialisations, 24 * time.Hour, true},
 	} {
 		d, err := resource.ParseDuration(r.value)
 		if err == nil && (d >= r.least || d == 0 && r.forever) {

@@ -196,7 +196,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Engines: engines, Log: a.log,
 		Zone: a.cfg.zone(), Machine: machineName(),
 		Policy: scheduler.Policy(a.cfg.Scheduler.Policy), Holder: a.cfg.Data, Currency: a.cfg.Cost.Currency,
-		Retention: kept(a.cfg.Retention.Outputs),
+		Retention: kept(a.cfg.Retention.Outputs), Records: kept(a.cfg.Retention.Jobs),
 		Project: func(ctx context.Context, tx *store.Tx, p project.Name) error {
 			_, err := projectsql.Store{}.One(ctx, tx, p)
 			return err
@@ -412,6 +412,7 @@ func (a *App) openTraining(ctx context.Context) error {
 		Models: trainingModels{a.tracking, a.registry}, Rows: trainingRows{a.datasets}, Tokens: trainingTokens{a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: runLogs{a.tracking},
 		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.workerPath(), Measure: a.measure, MaxOutput: bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
+		Keep: kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking, a.compute},
 		MostDisk: resource.Bytes(bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,
 	})
 	a.optimize = optimize.New(optimize.Config{Jobs: a.training, Environments: a.environments, Models: jobModels{a.registry}, Artifacts: runFiles{a.tracking}})

@@ -149,7 +149,11 @@ var citations = []dataset.Citations{featuresql.Store{}, ingestionsql.Store{}, mo
 func (a *App) housekeeping(ctx context.Context) error {
 	daily := &lifecycle.Loop{Name: "housekeeping", Every: 24 * time.Hour, Timeout: time.Hour, Logger: a.log, Run: func(ctx context.Context) error {
 		ctx = identity.With(ctx, identity.Loop("housekeeping"))
-		trimmed := event.Trim(ctx, a.db, time.Now().Add(-kept(a.cfg.Retention.Events)))
+		trimmed := errors.Join(
+			event.Trim(ctx, a.db, time.Now().Add(-kept(a.cfg.Retention.Events))),
+			a.training.Forget(ctx), // first: what its jobs named may go then
+			forgetHistory(ctx, a.db, a.cfg, time.Now()),
+		)
 		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)
 			_, models := a.registry.Sweep(ctx, p)

@@ -22,7 +22,7 @@ var covered = map[string]string{
 	"audit_checkpoint": "- hashes", "audit_erasure": "- requests", "audit_hash": "- hashes", "audit_journal": "- where it is", "audit_key": "- keys",
 	"audit_leaf":     "- who did what; keys that were read are salted digests; users go by falaj audit erase",
 	"compute_budget": "- money", "compute_pool": "- machines", "compute_price": "- money", "compute_quarantine": "- machines", "compute_queue": "- quotas",
-	"compute_queue_default": "- quotas", "compute_queue_past": "- quotas", "compute_rental": "- machines", "compute_usage": "- hours", "compute_wish": "- machines",
+	"compute_queue_default": "- quotas", "compute_queue_past": "- quotas", "compute_rental": "- machines", "compute_usage": "- hours", "compute_usage_day": "- hours", "compute_wish": "- machines",
 	"compute_workload": "- sizes and states; a job's script is in training_job",
 	"dataset_dataset":  inNotes, "dataset_parent": "- lineage", "dataset_persons": "datasets", "dataset_staging": "datasets", "dataset_version": "datasets",
 	"environment_environment": "- packages",

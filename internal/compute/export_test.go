@@ -48,3 +48,6 @@ func (s *Service) Told() int {
 	defer s.mu.Unlock()
 	return len(s.idle) + len(s.paces)
 }
+
+// ForgetRecords removes the records of builds, queries and replicas that are due.
+func (s *Service) ForgetRecords(ctx context.Context) error { return s.forgetRecords(ctx) }

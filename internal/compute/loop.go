@@ -658,7 +658,7 @@ func (s *Service) sweeping(ctx context.Context) {
 		whole := n%int(forgetEvery/sweepEvery) == 0
 		err := errors.Join(s.sweep(ctx, whole), s.CheckBudgets(ctx), s.keepPast(ctx))
 		if whole && ctx.Err() == nil {
-			err = errors.Join(err, s.forget(ctx))
+			err = errors.Join(err, s.forget(ctx), s.forgetRecords(ctx))
 			s.anew()
 		}
 		if err != nil && ctx.Err() == nil {

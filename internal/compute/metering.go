@@ -160,6 +160,9 @@ func (s *Service) metered(ctx context.Context, tx *store.Tx, l ledger, p project
 	if err := s.cfg.Store.EachUsage(ctx, tx, p, from, until, each); err != nil {
 		return fault.Wrap(err, "reading what was used")
 	}
+	if err := s.cfg.Store.EachUsageDay(ctx, tx, p, from, until, func(d UsageDay) { each(d.usage()) }); err != nil {
+		return fault.Wrap(err, "reading what was used by day")
+	}
 	active, err := s.cfg.Store.Active(ctx, tx)
 	if err != nil {
 		return err

@@ -29,6 +29,8 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("Preempt", TestPreempt)
 	t.Run("TwoSchedulers", TestTwoSchedulers)
 	t.Run("CostReport", TestCostReport)
+	t.Run("SumsStayRight", TestSumsStayRight)
+	t.Run("RecordsAreForgotten", TestRecordsAreForgotten)
 	t.Run("Budget", TestBudget)
 	t.Run("Gang", TestGang)
 	t.Run("InPlace", TestInPlace)

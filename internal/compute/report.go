@@ -56,7 +56,7 @@ func CostKeys() []string { return slices.Sorted(maps.Keys(costKeys)) }
 
 // CostRow is a sum of what was used.
 type CostRow struct {
-	Key          string             `json:"key" doc:"Empty for what has none"`
+	Key          string             `json:"key" doc:"Empty for what has none, and by job for those whose records are gone"`
 	Workloads    int                `json:"workloads"`
 	Running      int                `json:"running" doc:"Of them, those that still run; they count until now"`
 	NodeHours    float64            `json:"node_hours" doc:"By the share of a node that was asked for"`
@@ -67,7 +67,11 @@ type CostRow struct {
 }
 
 func (r *CostRow) add(u Usage) {
-	r.Workloads++
+	if u.Sum {
+		r.Workloads += u.Workloads
+	} else {
+		r.Workloads++
+	}
 	if u.Running {
 		r.Running++
 	}
@@ -152,7 +156,9 @@ func (s *Service) CostReport(ctx context.Context, q CostQuery) (CostReport, erro
 			u = u.within(q.Since, q.Until)
 			used[u.Pool] += u.NodeHours
 			if u.Currency != "" && u.Currency != s.cfg.Currency {
-				r.LeftOut++
+				var left CostRow
+				left.add(u)
+				r.LeftOut += left.Workloads
 				return
 			}
 			r.Total.add(u)

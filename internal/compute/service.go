@@ -88,6 +88,9 @@ type Config struct {
 	// Retention is how long an engine keeps traces and logs of what has
 	// ended, but for replicas; the default is seven days.
 	Retention time.Duration
+	// Records is how long the records of builds, queries and replicas are kept once they
+	// have ended; 0 is for ever. Their owners keep those of attempts.
+	Records time.Duration
 	// PrepareTimeout bounds an owner's Prepare, and how long an engine that does
 	// not answer is asked to start a workload; the default is an hour.
 	PrepareTimeout time.Duration

@@ -49,10 +49,15 @@ type Store interface {
 	// Held gives those of the handles that workloads have.
 	Held(ctx context.Context, tx *store.Tx, handles []engine.Handle) (map[engine.Handle]Held, error)
 	// Forgettable lists settled workloads with a handle that ended before t; replicas:
-	// before another time. Those of some pools are left out.
+	// before another time, which is not earlier. Those of some pools are left out.
 	Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, without []PoolName, limit int) ([]Workload, error)
 	// Forgotten records that engines hold nothing of settled workloads any more.
 	Forgotten(ctx context.Context, tx *store.Tx, ids []WorkloadID) error
+	// Over lists settled workloads that ended before t and of which engines hold nothing any
+	// more, without attempts of jobs, the longest ended first.
+	Over(ctx context.Context, tx *store.Tx, t time.Time, limit int) ([]WorkloadID, error)
+	// DeleteWorkloads removes those of ids that are settled and of which engines hold nothing.
+	DeleteWorkloads(ctx context.Context, tx *store.Tx, ids []WorkloadID) error
 
 	// Quarantines lists those that are not over at a time.
 	Quarantines(ctx context.Context, tx *store.Tx, now time.Time) ([]Quarantine, error)
@@ -72,8 +77,14 @@ type Store interface {
 	// EachUsage gives what ran between two instants, in any order; an empty project
 	// is all of them.
 	EachUsage(ctx context.Context, tx *store.Tx, p project.Name, from, until time.Time, each func(Usage)) error
+	// TakeUsage removes what workloads used that are not there any more, and gives it.
+	TakeUsage(ctx context.Context, tx *store.Tx, ids []WorkloadID) ([]Usage, error)
+	// AddUsageDay adds to the sum of a day; EachUsageDay gives the days that overlap the
+	// time between two instants.
+	AddUsageDay(ctx context.Context, tx *store.Tx, d UsageDay) error
+	EachUsageDay(ctx context.Context, tx *store.Tx, p project.Name, from, until time.Time, each func(UsageDay)) error
 	// Spent adds the cost, in a currency, of what a project began at or after an
-	// instant and has ended.
+	// instant, the beginning of a day in UTC, and has ended.
 	Spent(ctx context.Context, tx *store.Tx, p project.Name, currency string, since time.Time) (float64, error)
 	// SpentBy adds that of what has ended by label, for those labels that had any.
 	SpentBy(ctx context.Context, tx *store.Tx, p project.Name, currency string, labels []string) (map[string]float64, error)

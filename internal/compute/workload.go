@@ -30,6 +30,9 @@ const (
 	Replica    Kind = "replica" // of a served model; in place its process is the server's own
 )
 
+// Kinds are all of them; replicas, which are forgotten first, come last.
+var Kinds = []Kind{JobAttempt, Build, Query, Replica}
+
 // State of a workload.
 type State string
 
@@ -332,6 +335,10 @@ type Usage struct {
 	// Cost is that of the pool's nodes, by the prices of the time, for its share.
 	Cost     float64 `json:"cost"`
 	Currency string  `json:"currency"`
+
+	// Sum says that this is a day of Workloads whose records are gone; no list has it.
+	Sum       bool `json:"-"`
+	Workloads int  `json:"-"`
 }
 
 // Resizer is an owner of workloads that can go on with another number of workers.

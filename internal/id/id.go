@@ -67,6 +67,16 @@ func Made(s string) time.Time {
 	return ulid.Time(u.Time()).UTC()
 }
 
+// First is before every identifier with the prefix that is made at a time or later, and after
+// those that were made in the milliseconds before. A time before 1970 is 1970.
+func First(prefix string, at time.Time) string {
+	var u ulid.ULID
+	if ms := at.UnixMilli(); ms > 0 {
+		_ = u.SetTime(min(uint64(ms), ulid.MaxTime())) // it is not too late
+	}
+	return prefix + "_" + u.String()
+}
+
 var (
 	nameRE      = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?$`)
 	mixedNameRE = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)

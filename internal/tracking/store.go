@@ -151,6 +151,9 @@ type ImportStore interface {
 // their experiment, logged models by themselves, or whose experiment is. What came by an
 // import counts from then. Runs of jobs that have not ended are left alone.
 type PruneStore interface {
+	// OfJobs are the runs of jobs; MarkRun marks one, which has ended.
+	OfJobs(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) ([]OfJob, error)
+	MarkRun(ctx context.Context, tx *store.Tx, run RunID, at store.Time) error
 	// MarkedRuns are some, by id.
 	MarkedRuns(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]Marked, error)
 	// MarkedModels are some, by id.

@@ -302,9 +302,13 @@ type Config struct {
 	// measures this machine, once; both may be empty.
 	Worker   string
 	Measure  func(ctx context.Context) error
-	LogFiles LogFiles         // of attempts; nil: none are redacted
-	Log      *slog.Logger     // nil discards
-	Now      func() time.Time // nil is time.Now
+	LogFiles LogFiles // of attempts; nil: none are redacted
+	// Keep is how long jobs are kept once they have ended; 0 is for ever. Traces are what
+	// else is kept of them; nil keeps all.
+	Keep   time.Duration
+	Traces Traces
+	Log    *slog.Logger     // nil discards
+	Now    func() time.Time // nil is time.Now
 }
 
 // Service is the only way to jobs. Safe for concurrent use.
@@ -844,7 +848,7 @@ func (s *Service) one(ctx context.Context, p project.Name, jid JobID, action pol
 	}
 	j, err := s.job(ctx, jid)
 	if err == nil && j.Project != p {
-		err = fault.New(fault.NotFound, "there is no job %.64q", string(jid)).WithHint("See `falaj get jobs`.")
+		err = fault.New(fault.NotFound, "there is no job %.64q", string(jid)).WithHint("See `falaj get jobs`. Of jobs that are no longer kept, `falaj audit list` has the submission and the end.")
 	}
 	if err != nil {
 		return Job{}, err
@@ -1196,7 +1200,7 @@ func (s *Service) Logs(ctx context.Context, p project.Name, jid JobID, number in
 		switch {
 		case i >= 0:
 			r, err := s.cfg.Compute.Logs(ctx, compute.WorkloadID(attempts[i].ID), offset, follow)
-			if fault.Is(err, fault.Gone) {
+			if fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) { // the record of the workload goes before the attempt's
 				return nil, fault.New(fault.Gone, "the output of job %s is no longer kept here", jid).
 					WithHint("It is an artifact of run %s, below logs/.", attempts[i].Run)
 			}

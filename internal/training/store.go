@@ -2,6 +2,7 @@ package training
 
 import (
 	"context"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -45,6 +46,20 @@ type Store interface {
 	Unstarted(ctx context.Context, tx *store.Tx) ([]Job, error)
 	// Underway lists the jobs of all projects that run.
 	Underway(ctx context.Context, tx *store.Tx) ([]Job, error)
+
+	// Due lists jobs of all projects whose retention is counted from before an instant, the
+	// longest ended first; Postpone has it counted from another one.
+	Due(ctx context.Context, tx *store.Tx, before time.Time, limit int) ([]Job, error)
+	Postpone(ctx context.Context, tx *store.Tx, ids []JobID, to time.Time) error
+	// ResumedBy gives, for those of the jobs from whose checkpoints others go on, one of these;
+	// WithCheckpoints those that have checkpoints.
+	ResumedBy(ctx context.Context, tx *store.Tx, ids []JobID) (map[JobID]JobID, error)
+	WithCheckpoints(ctx context.Context, tx *store.Tx, ids []JobID) ([]JobID, error)
+	AttemptsOf(ctx context.Context, tx *store.Tx, ids []JobID) ([]AttemptID, error)
+	// TrimJobs removes the profiles of jobs, DeleteJobs all that there is of jobs without
+	// checkpoints.
+	TrimJobs(ctx context.Context, tx *store.Tx, ids []JobID) error
+	DeleteJobs(ctx context.Context, tx *store.Tx, ids []JobID) error
 
 	InsertAttempt(ctx context.Context, tx *store.Tx, a Attempt) error
 	Attempt(ctx context.Context, tx *store.Tx, id AttemptID) (Attempt, error)

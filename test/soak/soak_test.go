@@ -1,5 +1,6 @@
-// Package soak runs a real server under a mixed load: jobs that succeed, fail and are
-// cancelled, runs, tokens that are made and revoked, imports. It measures what the server
+// Package soak runs a real server under a mixed load: jobs that succeed, fail, are
+// cancelled and are preempted, runs, tokens that are made and revoked, imports, pushes to a
+// feature view, predictions. It measures what the server
 // holds now and then, fits a line through each figure over the units of work, and fails
 // when one grows that no retention explains (docs/reference/retention.md).
 //
@@ -8,6 +9,7 @@ package soak
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -65,6 +67,9 @@ type world struct {
 	tracker    *client.Client
 	experiment string
 	units      int
+	rounds     int
+	payload    int // bytes of what clients sent to be kept
+	preempted  int
 }
 
 func TestNothingGrowsWithoutARetention(t *testing.T) {
@@ -96,19 +101,39 @@ func TestNothingGrowsWithoutARetention(t *testing.T) {
 	w.report(t, measured)
 }
 
+// manifests are what the load needs. Of the queue's quota there is enough for one job.
+const manifests = `
+{api_version: falaj/v1, kind: Project, name: PROJECT}
+---
+{api_version: falaj/v1, kind: Queue, name: narrow, spec: {quota: {cpu: 50m}}}
+---
+{api_version: falaj/v1, kind: Dataset, name: small, project: PROJECT, spec: {keep: {versions: 3}}}
+---
+{api_version: falaj/v1, kind: Dataset, name: seen, project: PROJECT, spec: {keep: {versions: 3}, columns: [{name: k, type: string}, {name: at, type: timestamp}, {name: n, type: int64}]}}
+---
+{api_version: falaj/v1, kind: Entity, name: k, project: PROJECT, spec: {}}
+---
+{api_version: falaj/v1, kind: FeatureView, name: seen, project: PROJECT, spec: {source: {dataset: seen, stream: {push: {}}}, entities: [k], timestamp: at, features: [{name: n, type: int64}]}}
+`
+
 func (w *world) prepare(t *testing.T) {
 	t.Helper()
-	if _, err := w.admin.Apply(t.Context(), "", []byte("{api_version: falaj/v1, kind: Project, name: soak}\n---\n{api_version: falaj/v1, kind: Dataset, name: small, project: soak, spec: {keep: {versions: 3}}}\n"), false); err != nil {
-		t.Fatal(err)
-	}
+	p := &live.Project{Server: w.s, T: t, C: w.admin, Name: project}
+	p.Apply(manifests)
 	w.tracker = w.s.ClientWith(t, w.token(t, "tracker", "engineer").Text("secret"))
 	var o client.Object
 	w.do(t, w.tracker, http.MethodPost, mlflow+"/experiments/create", map[string]any{"name": "soak"}, &o)
 	w.experiment = o.Text("experiment_id")
+	p.Register("delay", p.Logistic())
+	p.Apply("{api_version: falaj/v1, kind: Deployment, name: delay, project: PROJECT, spec: {model: delay}}")
+	p.Loaded()
 }
 
 func (w *world) do(t *testing.T, c *client.Client, method, path string, in, out any) {
 	t.Helper()
+	if body, err := json.Marshal(in); err == nil && in != nil {
+		w.payload += len(body)
+	}
 	if err := c.Do(t.Context(), method, path, in, out); err != nil {
 		t.Fatalf("%s %s: %v", method, path, err)
 	}
@@ -148,19 +173,60 @@ func (w *world) round(t *testing.T) {
 	w.do(t, w.tracker, http.MethodPost, mlflow+"/runs/delete", map[string]any{"run_id": run}, nil)
 	made := w.token(t, fmt.Sprint("t-", w.units), "viewer")
 	w.do(t, w.admin, http.MethodDelete, "/api/v1/tokens/"+made.Text("id"), nil, nil)
-	if w.units%4 == 0 {
-		if _, err := w.admin.Import(t.Context(), project, "small", "small.csv", strings.NewReader(fmt.Sprintf("a,b\n%d,x\n", w.units))); err != nil {
+	var events []map[string]any
+	for n := range 20 {
+		events = append(events, map[string]any{"k": fmt.Sprint("k", n), "at": time.Now().UTC().Format(time.RFC3339Nano), "n": w.units})
+	}
+	w.do(t, w.admin, http.MethodPost, base+"/feature-views/seen/push", map[string]any{"events": events}, nil)
+	for n := range 5 {
+		w.do(t, w.tracker, http.MethodPost, "/v2/models/delay/infer", map[string]any{"inputs": []any{live.Tensor("X", "FP32", []float64{float64(n), 3}, 1, 2)}}, nil)
+	}
+	w.units += len(ids) + 2 + 2
+	if w.rounds%4 == 0 {
+		text := fmt.Sprintf("a,b\n%d,x\n", w.units)
+		w.payload += len(text)
+		if _, err := w.admin.Import(t.Context(), project, "small", "small.csv", strings.NewReader(text)); err != nil {
 			t.Fatal(err)
 		}
+		w.preempt(t)
+		w.units += 3
 	}
+	w.rounds++
 	for _, job := range ids {
 		w.ended(t, job)
 	}
-	w.units += len(ids) + 2
+}
+
+// preempt has a job leave for one of a higher priority, and run again.
+func (w *world) preempt(t *testing.T) {
+	t.Helper()
+	submit := func(name string, priority int, command ...string) string {
+		var o client.Object
+		w.do(t, w.admin, http.MethodPost, base+"/jobs", map[string]any{"name": name, "spec": map[string]any{
+			"command": command, "env": map[string]string{"MARK": w.s.Mark}, "grace": "1s", "queue": "narrow", "priority": priority,
+			"resources": map[string]any{"cpu": "0.05", "memory": "32MiB"},
+		}}, &o)
+		return o.Text("id")
+	}
+	low := submit("low", 0, "/bin/sleep", "3600")
+	w.until(t, low, func(o client.Object) bool { return o.Text("state") == "running" })
+	w.ended(t, submit("urgent", 10, "/bin/true"))
+	o := w.until(t, low, func(o client.Object) bool { return o.Text("state") == "running" })
+	if o.Text("attempts") != "1" {
+		w.preempted++
+	}
+	w.do(t, w.admin, http.MethodPost, base+"/jobs/"+low+"/cancel", map[string]any{}, nil)
+	w.ended(t, low)
 }
 
 // ended waits until a job has.
 func (w *world) ended(t *testing.T, job string) {
+	t.Helper()
+	w.until(t, job, func(o client.Object) bool { return o.Text("state") != "queued" && o.Text("state") != "running" })
+}
+
+// until waits until a job is so.
+func (w *world) until(t *testing.T, job string, so func(client.Object) bool) client.Object {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), live.Wait)
 	defer cancel()
@@ -171,8 +237,8 @@ func (w *world) ended(t *testing.T, job string) {
 		if err := w.admin.Do(ctx, http.MethodGet, base+"/jobs/"+job, nil, &o); err != nil {
 			t.Fatal(err)
 		}
-		if state := o.Text("state"); state != "queued" && state != "running" {
-			return
+		if so(o) {
+			return o
 		}
 		select {
 		case <-ctx.Done():
@@ -205,7 +271,11 @@ func (w *world) report(t *testing.T, measured [][]float64) {
 			t.Errorf("%s grow by %.3f with each unit of work, at most %g are explained", f.name, by, f.most)
 		}
 	}
-	t.Logf("%d units of work in %s\n%s", w.units, *lasts, text.String())
+	fmt.Fprintf(&text, "\n%d units of work in %s, with %d bytes that clients sent to be kept; %d jobs were preempted.\n", w.units, *lasts, w.payload, w.preempted)
+	t.Logf("%s", text.String())
+	if w.preempted == 0 {
+		t.Error("no job was preempted")
+	}
 	if w.units < 20 {
 		t.Errorf("only %d units of work were done: the test tests nothing", w.units)
 	}

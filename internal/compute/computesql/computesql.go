@@ -306,7 +306,7 @@ func (Store) UpdateWorkload(ctx context.Context, tx *store.Tx, w compute.Workloa
 // Unsettled lists what is not over yet, in order of submission.
 func (Store) Unsettled(ctx context.Context, tx *store.Tx) ([]compute.Workload, error) {
 	var rows []workloadRow
-	if err := tx.NewSelect().Model(&rows).Where("settled = ?", false).OrderExpr("submitted, id").Scan(ctx); err != nil {
+	if err := tx.NewSelect().Model(&rows).Where("NOT settled").OrderExpr("submitted, id").Scan(ctx); err != nil {
 		return nil, err
 	}
 	return workloads(rows)
@@ -316,7 +316,7 @@ func (Store) Unsettled(ctx context.Context, tx *store.Tx) ([]compute.Workload, e
 func (Store) Active(ctx context.Context, tx *store.Tx) ([]compute.Workload, error) {
 	var rows []workloadRow
 	err := tx.NewSelect().Model(&rows).
-		Where("settled = ? AND state IN (?, ?)", false, string(compute.Placed), string(compute.Running)).OrderExpr("submitted, id").Scan(ctx)
+		Where("NOT settled AND state IN (?, ?)", string(compute.Placed), string(compute.Running)).OrderExpr("submitted, id").Scan(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -362,18 +362,27 @@ func (Store) Held(ctx context.Context, tx *store.Tx, handles []engine.Handle) (m
 	return held, nil
 }
 
-// Forgettable implements compute.Store.
+// Forgettable implements compute.Store. For each kind an index is read up to what is not
+// due: no workload that is still kept is read.
 func (Store) Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, without []compute.PoolName, limit int) ([]compute.Workload, error) {
-	var rows []workloadRow
-	q := tx.NewSelect().Model(&rows).Where("settled = ? AND handle <> ''", true).
-		Where("ended < ? OR kind = ? AND ended < ?", store.At(t), string(compute.Replica), store.At(replicas)).OrderExpr("ended").Limit(limit)
-	if len(without) > 0 {
-		q = q.Where("pool NOT IN (?)", bun.List(without))
+	var all []workloadRow
+	for _, kind := range compute.Kinds {
+		if kind == compute.Replica {
+			t = replicas
+		}
+		var rows []workloadRow
+		q := tx.NewSelect().Model(&rows).Where("settled AND handle <> '' AND kind = ? AND ended < ?", string(kind), store.At(t)).OrderExpr("ended").Limit(limit - len(all))
+		if len(without) > 0 {
+			q = q.Where("pool NOT IN (?)", bun.List(without))
+		}
+		if err := q.Scan(ctx); err != nil {
+			return nil, err
+		}
+		if all = append(all, rows...); len(all) == limit {
+			break
+		}
 	}
-	if err := q.Scan(ctx); err != nil {
-		return nil, err
-	}
-	return workloads(rows)
+	return workloads(all)
 }
 
 // Forgotten implements compute.Store.

@@ -123,10 +123,15 @@ func (Store) EachUsage(ctx context.Context, tx *store.Tx, p project.Name, from, 
 
 // Spent adds the cost of what a project began since an instant and has ended.
 func (Store) Spent(ctx context.Context, tx *store.Tx, p project.Name, currency string, since time.Time) (float64, error) {
-	var sum float64
+	var sum, days float64
 	err := tx.NewSelect().Table("compute_usage").ColumnExpr("COALESCE(SUM(cost), 0.0)").
 		Where("project = ?", string(p)).Where("started >= ?", store.At(since)).Where("currency IN (?, '')", currency).Scan(ctx, &sum)
-	return sum, err
+	if err != nil {
+		return 0, err
+	}
+	err = tx.NewSelect().Table("compute_usage_day").ColumnExpr("COALESCE(SUM(cost), 0.0)").
+		Where("project = ?", string(p)).Where("day >= ?", store.At(since)).Where("currency IN (?, '')", currency).Scan(ctx, &days)
+	return sum + days, err
 }
 
 // SpentBy implements compute.Store.

@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -263,6 +264,21 @@ func (Store) OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]feature.R
 		return nil, err
 	}
 	return runs(rows)
+}
+
+// ForgetRuns removes some materialisations that were asked for before a time and have
+// ended, but for the newest of each view version and the newest that succeeded, and says how many.
+func (Store) ForgetRuns(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error) {
+	var ids []string
+	const ofView = "SELECT MAX(n.id) FROM feature_run AS n WHERE n.project = r.project AND n.view_name = r.view_name AND n.version = r.version"
+	err := tx.NewSelect().Model((*runRow)(nil)).Column("id").Where("r.id < ? AND r.state NOT IN ?", id.First("fmr", before), bun.Tuple(open)).
+		Where("r.id < ("+ofView+") AND r.id <> COALESCE(("+ofView+" AND n.state = ?), '')", string(feature.Succeeded)).
+		OrderExpr("r.id").Limit(limit).Scan(ctx, &ids)
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	_, err = tx.NewDelete().Model((*runRow)(nil)).Where("r.id IN (?)", store.Texts(ids)).Exec(ctx)
+	return len(ids), err
 }
 
 type onlineRow struct {

@@ -228,7 +228,13 @@ func (Store) Key(ctx context.Context, tx *store.Tx, p project.Name) (registry.Ke
 
 // FromRun reports whether a version came from a run.
 func (Store) FromRun(ctx context.Context, tx *store.Tx, p project.Name, run string) (bool, error) {
-	return tx.NewSelect().Table("registry_version").Where("project = ? AND run = ?", p, run).Exists(ctx)
+	return tx.NewSelect().Table("registry_version").Where("run <> '' AND project = ? AND run = ?", p, run).Exists(ctx)
+}
+
+// OfJobs gives those of a project's jobs from which versions of models came.
+func (Store) OfJobs(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) (of []string, err error) {
+	err = tx.NewSelect().Table("registry_version").ColumnExpr("DISTINCT job").Where("job <> '' AND job IN (?)", store.Texts(jobs)).Where("project = ?", p).Scan(ctx, &of)
+	return of, err
 }
 
 // Mentions gives the texts of model versions that have a word in them.

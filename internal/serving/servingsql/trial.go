@@ -233,3 +233,10 @@ func (Store) Switch(ctx context.Context, tx *store.Tx, project, deployment strin
 	}
 	return serving.Switch{Project: r.Project, Deployment: r.Deployment, On: r.Automatic, Reason: r.Reason, By: r.Who, At: r.ChangedAt.Time()}, err
 }
+
+// Submitted gives those of a project's jobs that automatic acts submitted.
+func (Store) Submitted(ctx context.Context, tx *store.Tx, p string, jobs []string) (of []string, err error) {
+	err = tx.NewSelect().Table("serving_act").ColumnExpr("DISTINCT result").
+		Where("project = ? AND kind = ? AND result <> '' AND result IN (?)", p, string(serving.ActRetrain), store.Texts(jobs)).Scan(ctx, &of)
+	return of, err
+}

@@ -113,8 +113,9 @@ type lookup struct {
 	condition
 }
 
-// index says how an index finds what a comparison does; false: none does. Attributes
-// have one for the start only; the others cost a look at the runs, not at their values.
+// index says how an index finds what a comparison does; false: none does. Of attributes
+// the start, the name and a status that is not FINISHED have one; the others cost a look
+// at the runs, not at their values.
 func (f *runSearch) index(cmp search.Comparison) (l lookup, ok bool) {
 	if cmp.Op == search.NotEqual || cmp.Op == search.NotIn || cmp.Op == search.IsNull {
 		return l, false
@@ -135,6 +136,15 @@ func (f *runSearch) index(cmp search.Comparison) (l lookup, ok bool) {
 		l.value(cmp, f.sqlite)
 	case search.Attribute:
 		l.attribute(cmp, f.sqlite)
+		l.narrow(cmp, f.q.View)
+		if cmp.Key != "start_time" {
+			break
+		}
+		for _, other := range f.q.Where { // from one time to another
+			if other.Entity == cmp.Entity && other.Key == cmp.Key && other.Op != search.NotEqual {
+				l.attribute(other, f.sqlite)
+			}
+		}
 	default:
 		return l, false
 	}
@@ -152,7 +162,7 @@ func (l *lookup) value(cmp search.Comparison, sqlite bool) {
 		}
 	case search.Like, search.ILike:
 		if cmp.Op == search.Like {
-			l.prefix(head(cmp.Text[:strings.IndexAny(cmp.Text+"%", "%_")]))
+			l.prefix("x.head", head(fixed(cmp.Text)))
 		}
 		part, args := search.Where(cmp, "CASE WHEN LENGTH(x.head) < ? THEN x.head ELSE x.value END", false, sqlite)
 		l.and(part, append([]any{headLength}, args...)...)
@@ -160,17 +170,20 @@ func (l *lookup) value(cmp search.Comparison, sqlite bool) {
 	}
 }
 
-// prefix narrows heads to those that begin so, as far as there is a text that comes
-// after them all.
-func (l *lookup) prefix(prefix string) {
+// fixed is what a pattern begins with, up to the first sign that stands for others.
+func fixed(pattern string) string { return pattern[:strings.IndexAny(pattern+"%", "%_")] }
+
+// prefix narrows texts to those that begin so, as far as there is one that comes after
+// them all.
+func (c *condition) prefix(column, prefix string) {
 	if prefix == "" {
 		return
 	}
-	l.and("x.head >= ?", prefix)
+	c.and(column+" >= ?", prefix)
 	last, n := utf8.DecodeLastRuneInString(prefix)
 	for last++; last <= utf8.MaxRune; last++ {
 		if utf8.ValidRune(last) {
-			l.and("x.head < ?", prefix[:len(prefix)-n]+string(last))
+			c.and(column+" < ?", prefix[:len(prefix)-n]+string(last))
 			return
 		}
 	}
@@ -181,6 +194,20 @@ func (c *condition) attribute(cmp search.Comparison, sqlite bool) {
 	numeric := cmp.Key == "start_time" || cmp.Key == "end_time"
 	part, args := search.Where(cmp, runColumns[cmp.Key], numeric, sqlite)
 	c.and(part, args...)
+}
+
+// narrow adds what follows from a comparison of an attribute, for its index, which has the
+// stage before it.
+func (l *lookup) narrow(cmp search.Comparison, view tracking.View) {
+	if l.view(view); view == tracking.ViewAll {
+		l.and("t.stage IN (?, ?)", string(tracking.Active), string(tracking.Deleted))
+	}
+	switch {
+	case cmp.Key == "status" && cmp.Op == search.Equal && cmp.Text != string(tracking.Finished):
+		l.and("t.status <> 'FINISHED'") // the condition of the index
+	case cmp.Key == "run_name" && cmp.Op == search.Like:
+		l.prefix("t.name", fixed(cmp.Text))
+	}
 }
 
 // orders reports whether the runs are ordered by the metric that is compared.
@@ -276,8 +303,19 @@ func (f *runSearch) sorted(ctx context.Context, tx *store.Tx, and string, args [
 	if and != "" {
 		c.and(and, args...)
 	}
-	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr("tracking_run t").Where(c.String(), c.args...)
+	table := "tracking_run t"
+	if f.named() {
+		table += " INDEXED BY tracking_run_name"
+	}
+	sel := tx.NewSelect().ColumnExpr("t.*").TableExpr(table).Where(c.String(), c.args...)
 	return scanRuns(ctx, ordered(sel, f.q.Order), limit, offset)
+}
+
+// named reports whether the index of names has the runs in their order. SQLite would take
+// that of starts, and sort all runs: it does not see that a page is enough.
+func (f *runSearch) named() bool {
+	return f.sqlite && f.rare == 0 && len(f.q.Experiments) == 1 && (f.q.View == tracking.ViewActive || f.q.View == tracking.ViewDeleted) &&
+		len(f.q.Order) > 0 && f.q.Order[0].Entity == search.Attribute && f.q.Order[0].Key == "run_name"
 }
 
 func scanRuns(ctx context.Context, sel *bun.SelectQuery, limit, offset int) ([]tracking.Run, error) {

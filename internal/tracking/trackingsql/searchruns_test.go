@@ -35,8 +35,9 @@ func TestSearchRunsIsSorting(t *testing.T) {
 				for n := range 120 {
 					r := tracking.Run{
 						ID: tracking.RunID(fmt.Sprintf("%032x", n*7919%120)), Project: "p", Experiment: tracking.ExperimentID(n%5/4 + 1), Status: tracking.Finished,
-						Start: tracking.Millis(n % 4), Stage: tracking.Active, Created: time.UnixMilli(1),
+						Start: tracking.Millis(n % 4), Name: texts[n*13%len(texts)], Stage: tracking.Active, Created: time.UnixMilli(1),
 					}
+					r.Status = []tracking.RunStatus{tracking.Finished, tracking.Finished, tracking.Failed, tracking.Running}[n*3%4]
 					if n%11 == 0 {
 						r.Stage = tracking.Deleted
 					}
@@ -70,10 +71,19 @@ func TestSearchRunsIsSorting(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func(n int) { few = n }(few)
+			statuses := []string{"FINISHED", "FAILED", "RUNNING", "KILLED", "FIN%", "%ED"}
 			pairs := []search.Comparison{{Entity: search.Tag, Key: "t"}, {Entity: search.Param, Key: "p"}, {Entity: search.Param, Key: "absent"}}
 			metric := rapid.SampledFrom([]string{"a", "b", "absent"})
 			comparison := rapid.Custom(func(t *rapid.T) search.Comparison {
-				switch rapid.IntRange(0, 5).Draw(t, "which") {
+				switch rapid.IntRange(0, 7).Draw(t, "which") {
+				case 6:
+					op := rapid.SampledFrom([]search.Op{search.Equal, search.NotEqual, search.Like, search.ILike}).Draw(t, "operator")
+					return search.Comparison{Entity: search.Attribute, Key: "status", Op: op, Text: rapid.SampledFrom(statuses).Draw(t, "status")}
+				case 7:
+					c := search.Comparison{Entity: search.Attribute, Key: "run_name", Text: rapid.SampledFrom(texts).Draw(t, "name")}
+					c.Op = rapid.SampledFrom([]search.Op{search.Equal, search.NotEqual, search.Like, search.ILike}).Draw(t, "operator")
+					c.Text += rapid.SampledFrom([]string{"", "%", "_"}).Draw(t, "after")
+					return c
 				case 0, 1, 2:
 					c := rapid.SampledFrom(pairs).Draw(t, "pair")
 					c.Op = rapid.SampledFrom([]search.Op{search.Equal, search.NotEqual, search.Like, search.ILike, search.IsNull, search.IsNotNull}).Draw(t, "operator")
@@ -93,7 +103,7 @@ func TestSearchRunsIsSorting(t *testing.T) {
 				o := search.Order{Entity: search.Metric, Key: metric.Draw(t, "by"), Desc: rapid.Bool().Draw(t, "descending")}
 				switch rapid.IntRange(0, 5).Draw(t, "which") {
 				case 0:
-					o.Entity, o.Key = search.Attribute, "start_time"
+					o.Entity, o.Key = search.Attribute, rapid.SampledFrom([]string{"start_time", "run_name", "status"}).Draw(t, "attribute")
 				case 1, 2:
 					by := rapid.SampledFrom(pairs).Draw(t, "pair")
 					o.Entity, o.Key = by.Entity, by.Key

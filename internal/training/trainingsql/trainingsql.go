@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
+	"strings"
 
 	"github.com/uptrace/bun"
 
@@ -34,11 +35,20 @@ type jobRow struct {
 	Submitter string `bun:"submitter"`
 	Body      string `bun:"body"`
 	Revision  int64  `bun:"revision"`
+
+	Due     store.Time `bun:"due"`
+	Resumes string     `bun:"resumes"`
 }
 
 func jobRowOf(j training.Job) (jobRow, error) {
 	body, err := json.Marshal(j)
+	resumes, _, _ := strings.Cut(j.Spec.Resume, "/")
+	due := store.Time(0) // of what has not ended; the condition of an index
+	if j.State.Ended() {
+		due = max(store.At(j.EndedAt), 1)
+	}
 	return jobRow{
+		Due: due, Resumes: resumes,
 		ID: string(j.ID), Project: string(j.Project), Name: j.Name, Digest: j.Digest, State: string(j.State),
 		Waiting: j.State == training.Queued && j.Attempt == "", Submitter: j.By.ID, Body: string(body), Revision: j.Revision,
 	}, err
@@ -94,7 +104,7 @@ func (Store) Job(ctx context.Context, tx *store.Tx, id training.JobID) (training
 	var r jobRow
 	err := tx.NewSelect().Model(&r).Where("id = ?", string(id)).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return training.Job{}, fault.New(fault.NotFound, "there is no job %.64q", string(id)).WithHint("See `falaj get jobs`.")
+		return training.Job{}, fault.New(fault.NotFound, "there is no job %.64q", string(id)).WithHint("See `falaj get jobs`. Of jobs that are no longer kept, `falaj audit list` has the submission and the end.")
 	}
 	if err != nil {
 		return training.Job{}, err
@@ -109,7 +119,7 @@ func (Store) UpdateJob(ctx context.Context, tx *store.Tx, j training.Job) error 
 		return err
 	}
 	r.Revision++
-	res, err := tx.NewUpdate().Model(&r).Column("state", "waiting", "body", "revision").
+	res, err := tx.NewUpdate().Model(&r).Column("state", "waiting", "body", "due", "revision").
 		Where("id = ? AND revision = ?", r.ID, j.Revision).Exec(ctx)
 	return changed(res, err, "job "+r.ID)
 }
@@ -120,6 +130,12 @@ func (Store) Jobs(ctx context.Context, tx *store.Tx, p project.Name, f training.
 	q := tx.NewSelect().Model(&rows).Where("project = ?", string(p)).OrderExpr("id DESC").Limit(f.Limit)
 	if f.State != "" {
 		q = q.Where("state = ?", string(f.State))
+		if f.State.Ended() {
+			q = q.Where("due > 0")
+		} else { // few of all that there are
+			q = q.Where("id IN (?)", tx.NewSelect().Model((*jobRow)(nil)).Column("id").
+				Where("due = 0 AND state = ? AND waiting IN (?, ?) AND project = ?", string(f.State), false, true, string(p)))
+		}
 	}
 	if f.Name != "" {
 		q = q.Where("name = ?", f.Name)
@@ -149,7 +165,7 @@ func (Store) LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest s
 // Unstarted lists queued jobs without an attempt, oldest first.
 func (Store) Unstarted(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
 	var rows []jobRow
-	if err := tx.NewSelect().Model(&rows).Where("waiting = ?", true).OrderExpr("id").Scan(ctx); err != nil {
+	if err := tx.NewSelect().Model(&rows).Where("due = 0 AND state = ? AND waiting IN (?)", string(training.Queued), true).OrderExpr("id").Scan(ctx); err != nil {
 		return nil, err
 	}
 	return jobs(rows)
@@ -158,7 +174,7 @@ func (Store) Unstarted(ctx context.Context, tx *store.Tx) ([]training.Job, error
 // Underway lists the jobs that run, oldest first.
 func (Store) Underway(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
 	var rows []jobRow
-	if err := tx.NewSelect().Model(&rows).Where("state = ?", string(training.Running)).OrderExpr("id").Scan(ctx); err != nil {
+	if err := tx.NewSelect().Model(&rows).Where("due = 0 AND state = ?", string(training.Running)).OrderExpr("id").Scan(ctx); err != nil {
 		return nil, err
 	}
 	return jobs(rows)
@@ -171,7 +187,7 @@ func (Store) CountAlive(ctx context.Context, tx *store.Tx, p project.Name, submi
 		N         int
 	}
 	err = tx.NewSelect().Model((*jobRow)(nil)).ColumnExpr("submitter, COUNT(*) AS n").
-		Where("project = ? AND state IN (?, ?)", p, string(training.Queued), string(training.Running)).GroupExpr("submitter").Scan(ctx, &rows)
+		Where("due = 0 AND state IN (?, ?) AND waiting IN (?, ?) AND project = ?", string(training.Queued), string(training.Running), false, true, p).GroupExpr("submitter").Scan(ctx, &rows)
 	for _, r := range rows {
 		all += r.N
 		if r.Submitter == submitter {
@@ -188,7 +204,7 @@ func (Store) Counts(ctx context.Context, tx *store.Tx) ([]training.Count, error)
 		N                      int
 	}
 	err := tx.NewSelect().Model((*jobRow)(nil)).ColumnExpr("project, state, MIN(id) AS oldest, COUNT(*) AS n").
-		Where("state IN (?, ?)", string(training.Queued), string(training.Running)).GroupExpr("project, state").OrderExpr("project, state").Scan(ctx, &rows)
+		Where("due = 0 AND state IN (?, ?)", string(training.Queued), string(training.Running)).GroupExpr("project, state").OrderExpr("project, state").Scan(ctx, &rows)
 	counts := make([]training.Count, len(rows))
 	for i, r := range rows {
 		counts[i] = training.Count{Project: project.Name(r.Project), State: training.State(r.State), Jobs: r.N, Oldest: training.JobID(r.Oldest)}
@@ -199,7 +215,7 @@ func (Store) Counts(ctx context.Context, tx *store.Tx) ([]training.Count, error)
 // Alive lists the jobs that have not ended, oldest first.
 func (Store) Alive(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
 	var rows []jobRow
-	if err := tx.NewSelect().Model(&rows).Where("state IN (?, ?)", string(training.Queued), string(training.Running)).OrderExpr("id").Scan(ctx); err != nil {
+	if err := tx.NewSelect().Model(&rows).Where("due = 0 AND state IN (?, ?)", string(training.Queued), string(training.Running)).OrderExpr("id").Scan(ctx); err != nil {
 		return nil, err
 	}
 	return jobs(rows)

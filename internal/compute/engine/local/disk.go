@@ -232,13 +232,7 @@ func (d *Driver) note(p *pressure) {
 func (d *Driver) running() []*workload {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var all []*workload
-	for _, w := range d.workloads {
-		if !w.over() {
-			all = append(all, w)
-		}
-	}
-	return all
+	return d.notOver()
 }
 
 // recorded is what a workload's shim last measured.

@@ -31,10 +31,10 @@ func (rack) Sample(uuid string) (machine.Sample, bool) {
 }
 
 func simulated(live ...*workload) *Driver {
-	d := &Driver{c: Config{Accelerators: rack{}}, workloads: map[engine.Handle]*workload{}}
+	d := &Driver{c: Config{Accelerators: rack{}}, workloads: map[engine.Handle]*workload{}, open: map[engine.Handle]*workload{}}
 	for _, w := range live {
 		w.done = make(chan struct{})
-		d.workloads[w.handle] = w
+		d.hold(w)
 	}
 	return d
 }

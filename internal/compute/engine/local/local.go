@@ -118,6 +118,7 @@ type Driver struct {
 
 	mu        sync.Mutex
 	workloads map[engine.Handle]*workload
+	open      map[engine.Handle]*workload // of these, those that were not seen to have ended: of others there may be a million
 	starting  map[engine.Handle]*birth
 	closed    bool
 	stopped   chan struct{} // closed with it
@@ -160,7 +161,7 @@ func New(c Config) (*Driver, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "making the directory of workloads")
 	}
-	d := &Driver{c: c, workloads: map[engine.Handle]*workload{}, starting: map[engine.Handle]*birth{}, room: make(chan struct{}, 2*runtime.NumCPU()), stopped: make(chan struct{})}
+	d := &Driver{c: c, workloads: map[engine.Handle]*workload{}, open: map[engine.Handle]*workload{}, starting: map[engine.Handle]*birth{}, room: make(chan struct{}, 2*runtime.NumCPU()), stopped: make(chan struct{})}
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err == nil {
 		for i := range 1024 {
@@ -215,7 +216,7 @@ func New(c Config) (*Driver, error) {
 			c.Log.Warn("a workload's directory cannot be read; the workload is unknown until its process has ended", slog.String("id", e.Name()), slog.Any("err", err))
 			w = d.unreadable(e.Name(), err)
 		}
-		d.workloads[w.handle] = w
+		d.hold(w)
 		d.attach(w)
 	}
 	go d.watchPressure()
@@ -336,7 +337,7 @@ func (d *Driver) born(b *birth, well bool) {
 	d.mu.Lock()
 	delete(d.starting, b.handle)
 	if well {
-		d.workloads[b.handle] = b.workload
+		d.hold(b.workload)
 	}
 	d.mu.Unlock()
 	close(b.over)
@@ -509,16 +510,28 @@ func (d *Driver) pickUID() int {
 func (d *Driver) live() []*workload {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var live []*workload
-	for _, w := range d.workloads {
-		if !w.over() {
-			live = append(live, w)
-		}
-	}
+	live := d.notOver()
 	for _, b := range d.starting {
 		live = append(live, b.workload)
 	}
 	return live
+}
+
+// hold takes a workload in. The caller holds mu, or nobody else has the driver yet.
+func (d *Driver) hold(w *workload) {
+	d.workloads[w.handle], d.open[w.handle] = w, w
+}
+
+// notOver are the workloads of which something runs. The caller holds mu.
+func (d *Driver) notOver() (all []*workload) {
+	for h, w := range d.open {
+		if w.over() {
+			delete(d.open, h)
+			continue
+		}
+		all = append(all, w)
+	}
+	return all
 }
 
 // acceleratorDevices are the device files of the accelerators asked for. Which
@@ -669,6 +682,7 @@ func (d *Driver) Forget(_ context.Context, h engine.Handle) error {
 	}
 	d.mu.Lock()
 	delete(d.workloads, h)
+	delete(d.open, h)
 	d.mu.Unlock()
 	d.tail.forget(w.dir)
 	return fault.Wrap(os.RemoveAll(w.dir), "removing the traces of %s", h)

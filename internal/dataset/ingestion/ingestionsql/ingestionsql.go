@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/source"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -242,6 +243,22 @@ func (Store) Runs(ctx context.Context, tx *store.Tx, p project.Name, name string
 		q = q.Where("id < ?", before)
 	}
 	return runsOf(rows, q.Scan(ctx))
+}
+
+// ForgetRuns removes some runs that were asked for before a time and have ended and been
+// cleaned up, but for the newest of each source and the newest that succeeded, and says
+// how many.
+func (Store) ForgetRuns(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error) {
+	var ids []string
+	const ofSource = "SELECT MAX(n.id) FROM ingestion_run AS n WHERE n.project = t.project AND n.source = t.source"
+	err := tx.NewSelect().Model((*runRow)(nil)).Column("id").Where("t.id < ? AND t.done", id.First("ing", before)).
+		Where("t.id < ("+ofSource+") AND t.id <> COALESCE(("+ofSource+" AND n.state = ?), '')", string(ingestion.Succeeded)).
+		OrderExpr("t.id").Limit(limit).Scan(ctx, &ids)
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	_, err = tx.NewDelete().Model((*runRow)(nil)).Where("t.id IN (?)", store.Texts(ids)).Exec(ctx)
+	return len(ids), err
 }
 
 // OpenRuns implements ingestion.Store.

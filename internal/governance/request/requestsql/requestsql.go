@@ -13,6 +13,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/request"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -108,6 +109,19 @@ func (Store) List(ctx context.Context, tx *store.Tx, project string, all bool, s
 		return nil, err
 	}
 	return requests(rows)
+}
+
+// Forget removes some requests that were made before a time and are decided, and says how
+// many.
+func (Store) Forget(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error) {
+	var ids []string
+	err := tx.NewSelect().Model((*row)(nil)).Column("id").Where("id < ? AND state NOT IN (?, ?)", id.First("req", before), string(request.Requested), string(request.Approved)).
+		OrderExpr("id").Limit(limit).Scan(ctx, &ids)
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	_, err = tx.NewDelete().Model((*row)(nil)).Where("id IN (?)", store.Texts(ids)).Exec(ctx)
+	return len(ids), err
 }
 
 // Overdue implements request.Store.

@@ -1,0 +1,46 @@
+package trackingsql
+
+import (
+	"context"
+
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking"
+)
+
+// logged is whether anybody logged something to a run r of a job: all but what Falaj itself
+// put there when it made the run and stored the log.
+const logged = `EXISTS (SELECT 1 FROM tracking_metric_latest m WHERE m.run = r.id)
+	OR EXISTS (SELECT 1 FROM tracking_model m WHERE m.run = r.id AND m.run <> '')
+	OR EXISTS (SELECT 1 FROM tracking_model_link l WHERE l.run = r.id)
+	OR EXISTS (SELECT 1 FROM tracking_param p WHERE p.run = r.id AND p.key NOT LIKE 'falaj.%')
+	OR EXISTS (SELECT 1 FROM tracking_tag t WHERE t.run = r.id AND t.key NOT LIKE 'falaj.%' AND t.key NOT IN ('mlflow.runName', 'mlflow.user'))
+	OR EXISTS (SELECT 1 FROM tracking_artifact a WHERE a.owner = r.id AND a.path NOT LIKE 'logs/%')`
+
+// OfJobs implements tracking.Store.
+func (Store) OfJobs(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) ([]tracking.OfJob, error) {
+	var out []tracking.OfJob
+	err := chunks(jobs, func(jobs []string) error {
+		var rows []struct {
+			ID, Job, Name string
+			Experiment    int64
+			Logged        bool
+		}
+		err := tx.NewRaw("SELECT r.id, r.job, r.name, r.experiment, ("+logged+") AS logged FROM tracking_run r WHERE r.job <> '' AND r.job IN (?) AND r.project = ? ORDER BY r.id",
+			store.Texts(jobs), string(p)).Scan(ctx, &rows)
+		for _, r := range rows {
+			out = append(out, tracking.OfJob{
+				Job: r.Job, Logged: r.Logged,
+				Marked: tracking.Marked{Place: tracking.Place{Run: tracking.RunID(r.ID)}, Name: r.Name, Experiment: tracking.ExperimentID(r.Experiment)},
+			})
+		}
+		return err
+	})
+	return out, err
+}
+
+// MarkRun implements tracking.Store.
+func (Store) MarkRun(ctx context.Context, tx *store.Tx, run tracking.RunID, at store.Time) error {
+	_, err := exists(ctx, tx, "UPDATE tracking_run SET stage = 'deleted', status = CASE WHEN status IN ('RUNNING', 'SCHEDULED') THEN 'KILLED' ELSE status END, deleted = ? WHERE id = ?", at, string(run))
+	return err
+}
