@@ -269,7 +269,7 @@ func (s *scanner) listsObjects() bool {
 
 // begin takes the names of the columns.
 func (f *frame) begin(names []string) error {
-	f.matrix = f.takes.Columns == nil && len(f.takes.Inputs) == 1 && !slices.Contains(names, f.takes.Inputs[0].Name)
+	f.matrix = f.takes.Columns == nil && len(f.takes.Inputs) == 1 && !slices.ContainsFunc(names, func(name string) bool { return f.spec(name) != nil })
 	most := MaxTensors
 	if f.matrix {
 		most = maxColumns
@@ -303,7 +303,7 @@ func (f *frame) known(name string) error {
 		return nil
 	}
 	names := slices.Clone(f.takes.Columns)
-	for _, in := range f.takes.Inputs {
+	for _, in := range slices.Concat(f.takes.Inputs, f.takes.Optional) {
 		names = append(names, in.Name)
 	}
 	const shown = 20
@@ -316,12 +316,8 @@ func (f *frame) known(name string) error {
 
 // spec is the input of the model with a name; nil when there is none.
 func (f *frame) spec(name string) *runtime.Spec {
-	for i := range f.takes.Inputs {
-		if f.takes.Inputs[i].Name == name {
-			return &f.takes.Inputs[i]
-		}
-	}
-	return nil
+	m := runtime.Metadata{Inputs: f.takes.Inputs, Optional: f.takes.Optional}
+	return m.Input(name)
 }
 
 // step is how much memory a frame holds at a time.

@@ -89,7 +89,7 @@ func (w *writer) load(model []byte, o runtime.Options) {
 func (w *writer) loaded(m runtime.Metadata) {
 	w.kind(kindLoaded)
 	w.text(m.Platform)
-	for _, specs := range [][]runtime.Spec{m.Inputs, m.Outputs} {
+	for _, specs := range [][]runtime.Spec{m.Inputs, m.Outputs, m.Optional} {
 		w.number(uint64(len(specs)))
 		for _, s := range specs {
 			w.spec(s)
@@ -326,6 +326,9 @@ func (r *reader) loaded() (m runtime.Metadata, err error) {
 		if m.Outputs, err = r.specs(); err != nil {
 			return m, err
 		}
+		if m.Optional, err = r.specs(); err != nil {
+			return m, err
+		}
 		return m, m.Validate()
 	case kindFault:
 		if _, err := r.number(0); err != nil {
@@ -344,6 +347,9 @@ func (r *reader) specs() ([]runtime.Spec, error) {
 	n, err := r.number(runtime.MaxPorts)
 	if err != nil {
 		return nil, err
+	}
+	if n == 0 {
+		return nil, nil
 	}
 	out := make([]runtime.Spec, n)
 	for i := range out {

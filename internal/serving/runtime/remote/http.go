@@ -165,16 +165,29 @@ func (p *pages) metadata(ctx context.Context, m model) (runtime.Metadata, []stri
 	if err != nil {
 		return runtime.Metadata{}, nil, err
 	}
-	var told struct {
+	var says struct {
 		Platform string            `json:"platform"`
 		Versions []string          `json:"versions"`
-		Inputs   few[runtime.Spec] `json:"inputs"`
+		Inputs   few[told]         `json:"inputs"`
 		Outputs  few[runtime.Spec] `json:"outputs"`
 	}
-	if json.Unmarshal(b, &told) != nil { // a Spec has the protocol's names but for their case
+	if json.Unmarshal(b, &says) != nil { // a Spec has the protocol's names but for their case
 		return runtime.Metadata{}, nil, &failure{Garbled}
 	}
-	return believable(runtime.Metadata{Platform: told.Platform, Inputs: told.Inputs, Outputs: told.Outputs}, told.Versions)
+	meta := runtime.Metadata{Platform: says.Platform, Outputs: says.Outputs}
+	for _, in := range says.Inputs {
+		if in.Parameters["optional"] != true { // nothing is asked that has a default there
+			meta.Inputs = append(meta.Inputs, in.Spec)
+		}
+	}
+	return believable(meta, says.Versions)
+}
+
+// told is an input as a server describes it.
+type told struct {
+	runtime.Spec
+
+	Parameters map[string]any `json:"parameters"`
 }
 
 func (p *pages) maxRows(ctx context.Context, m model) (int, error) {
