@@ -483,16 +483,17 @@ func TestOptionalInputs(t *testing.T) {
 			},
 		}
 	}
+	x := []chain.InputSpec{{Name: "X", Datatype: runtime.FP32, Shape: []int64{-1}}}
 	compute := func(name string) []chain.StepSpec {
-		return []chain.StepSpec{{Compute: map[string]string{name: "double(X) + 1.0"}}}
+		return []chain.StepSpec{{Compute: map[string]string{name: "X + 1.0"}}}
 	}
 	for name, c := range map[string]struct {
 		spec chain.Spec
 		want float64
 	}{
-		"its default":  {chain.Spec{Before: compute("other")}, 100},
-		"made before":  {chain.Spec{Before: compute("shift")}, 5},
-		"of a request": {chain.Spec{Inputs: []chain.InputSpec{{Name: "shift", Datatype: runtime.FP64, Shape: []int64{-1}}}, Before: compute("other")}, 7},
+		"its default":  {chain.Spec{Inputs: x, Before: compute("other")}, 100},
+		"made before":  {chain.Spec{Inputs: x, Before: compute("shift")}, 5},
+		"of a request": {chain.Spec{Inputs: append(slices.Clip(x), chain.InputSpec{Name: "shift", Datatype: runtime.FP64, Shape: []int64{-1}}), Before: compute("other")}, 7},
 	} {
 		s := made(t, c.spec, shifting())
 		in := []runtime.Tensor{{Name: "X", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{4}}}
