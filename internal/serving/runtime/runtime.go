@@ -105,6 +105,7 @@ type Spec struct {
 	Name     string
 	Datatype Datatype
 	Shape    []int64
+	Binary   bool // BYTES that are no text, where the model says so
 }
 
 // Accepts refuses a tensor that does not match the spec, in words.

@@ -53,6 +53,14 @@ func (w *writer) bytes(b []byte) {
 
 func (w *writer) kind(k byte) { w.bytes([]byte{k}) }
 
+func (w *writer) truth(v bool) {
+	if v {
+		w.number(1)
+		return
+	}
+	w.number(0)
+}
+
 func (w *writer) number(v uint64) {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], v)
@@ -101,6 +109,7 @@ func (w *writer) loaded(m runtime.Metadata) {
 func (w *writer) spec(s runtime.Spec) {
 	w.text(s.Name)
 	w.datatype(s.Datatype)
+	w.truth(s.Binary)
 	if s.Shape == nil {
 		w.number(0)
 		return
@@ -360,6 +369,11 @@ func (r *reader) specs() ([]runtime.Spec, error) {
 		if s.Datatype, err = r.datatype(); err != nil {
 			return nil, err
 		}
+		binary, err := r.number(1)
+		if err != nil {
+			return nil, err
+		}
+		s.Binary = binary == 1
 		rank, err := r.number(runtime.MaxRank + 1)
 		if err != nil {
 			return nil, err

@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -255,6 +256,7 @@ type (
 	parameters struct {
 		Size   *int `json:"binary_data_size,omitempty"`
 		Binary bool `json:"binary_data,omitempty"`
+		Type   any  `json:"content_type,omitempty"` // base64: that of BYTES
 	}
 )
 
@@ -310,7 +312,7 @@ func parse(b []byte, split int) (answer, error) {
 				return a, &failure{Garbled}
 			}
 			rest = rest[*size:]
-		} else if list(&t, o.Data) != nil {
+		} else if list(&t, o.Data) != nil || o.Parameters.Type == "base64" && !unwrap(t.Data) {
 			return a, &failure{Garbled}
 		}
 		a.outputs = append(a.outputs, t)
@@ -319,6 +321,19 @@ func parse(b []byte, split int) (answer, error) {
 		return a, &failure{Garbled}
 	}
 	return a, nil
+}
+
+// unwrap makes bytes of texts in base64; false where they are none.
+func unwrap(data any) bool {
+	texts, ok := data.([]string)
+	for i, text := range texts {
+		b, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return false
+		}
+		texts[i] = string(b)
+	}
+	return ok
 }
 
 // list reads a tensor's data from JSON, flat or nested.
