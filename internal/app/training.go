@@ -533,7 +533,7 @@ func (m trainingModels) Save(ctx context.Context, s training.ModelSpec) (string,
 	}
 	// The client may have registered this attempt's model itself, or a former try did.
 	made, _, err := m.registry.SearchVersions(ctx, s.Project, registry.Search{
-		Filter: "name = '" + s.Register + "' AND run_id = '" + s.Run + "'", Max: 100,
+		Filter: registry.Named(s.Register) + " AND run_id = '" + s.Run + "'", Max: 100,
 	})
 	if err != nil {
 		return "", err
@@ -569,7 +569,7 @@ func (m trainingModels) logged(ctx context.Context, s training.ModelSpec, run tr
 		}
 	}
 	if logged.ID == "" {
-		name := s.Register
+		name := tracking.LoggedModelName(s.Register)
 		if name == "" {
 			name = "model"
 		}
