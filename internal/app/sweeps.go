@@ -63,27 +63,25 @@ func (r sweepRuns) Stamp(ctx context.Context, _ project.Name, run, metric string
 	return stamp, err
 }
 
-func (r sweepRuns) Points(ctx context.Context, _ project.Name, job training.JobID, run, metric string, limit int) (points []sweep.Point, n int, err error) {
-	runs := []string{run}
+func (r sweepRuns) Points(ctx context.Context, p project.Name, job training.JobID, run, metric string, limit int) (points []sweep.Point, n int, err error) {
+	attempts, err := r.attempts(ctx, p, job, run)
+	if err != nil {
+		return nil, 0, err
+	}
+	runs, since := []string{run}, tracking.Millis(0)
 	if job != "" {
-		var attempts []training.Attempt
-		err := r.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			attempts, err = trainingsql.Store{}.Attempts(ctx, tx, job)
-			return err
-		})
-		if err != nil {
-			return nil, 0, err
-		}
 		runs = nil
-		for _, a := range attempts { // in their order
-			if a.Run != "" {
+		for _, a := range attempts { // in their order; they share a run, but where it was deleted
+			if a.Run != "" && !slices.Contains(runs, a.Run) {
 				runs = append(runs, a.Run)
 			}
 		}
+	} else if n := len(attempts); n > 1 { // the newest alone, whose run has those of others
+		since = tracking.Millis(attempts[n-1].Made.UnixMilli())
 	}
 	at := map[int64]float64{}
 	for _, one := range runs {
-		read, err := r.history(ctx, one, metric, 0, at)
+		read, err := r.history(ctx, one, metric, 0, since, at)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -96,7 +94,7 @@ func (r sweepRuns) Points(ctx context.Context, _ project.Name, job training.JobI
 
 func (r sweepRuns) After(ctx context.Context, _ project.Name, run, metric string, n, limit int) (points []sweep.Point, next int, err error) {
 	at := map[int64]float64{}
-	read, err := r.history(ctx, run, metric, n, at)
+	read, err := r.history(ctx, run, metric, n, 0, at)
 	return sorted(at, limit), n + read, err
 }
 
@@ -108,9 +106,28 @@ func sorted(at map[int64]float64, limit int) (points []sweep.Point) {
 	return points
 }
 
-// history adds what a run logged of a metric from a value on, of each step the last, and
-// gives how many values that were.
-func (r sweepRuns) history(ctx context.Context, run, metric string, from int, into map[int64]float64) (read int, err error) {
+// attempts are those of a job, or of the job that a run is of.
+func (r sweepRuns) attempts(ctx context.Context, p project.Name, job training.JobID, run string) (all []training.Attempt, err error) {
+	err = r.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if job == "" {
+			of, err := trackingsql.Store{}.Run(ctx, tx, p, tracking.RunID(run))
+			if fault.Is(err, fault.NotFound) || err == nil && of.Job == "" {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			job = training.JobID(of.Job)
+		}
+		all, err = trainingsql.Store{}.Attempts(ctx, tx, job)
+		return err
+	})
+	return all, err
+}
+
+// history adds what a run logged of a metric from a value and a time on, of each step the
+// last, and gives how many values were read.
+func (r sweepRuns) history(ctx context.Context, run, metric string, from int, since tracking.Millis, into map[int64]float64) (read int, err error) {
 	for {
 		var part []tracking.Metric
 		err := r.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -121,7 +138,9 @@ func (r sweepRuns) history(ctx context.Context, run, metric string, from int, in
 			return read, err
 		}
 		for _, m := range part { // by time
-			into[m.Step] = m.Value
+			if m.At >= since {
+				into[m.Step] = m.Value
+			}
 		}
 		if read += len(part); len(part) < tracking.MaxHistory {
 			return read, nil

@@ -310,6 +310,9 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (run, expe
 	if err == nil || !fault.Is(err, fault.NotFound) {
 		return string(made.ID), strconv.FormatInt(int64(made.Experiment), 10), err
 	}
+	if run, ok, err := t.proceed(ctx, s); err != nil || ok {
+		return string(run.ID), strconv.FormatInt(int64(run.Experiment), 10), err
+	}
 	origin := tracking.Origin{
 		Job: string(s.Job), Attempt: string(s.Attempt), Environment: string(s.Environment),
 		Residency: s.Residency, Classification: string(s.Classification),
@@ -354,14 +357,8 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (run, expe
 	if err != nil {
 		return "", "", err
 	}
-	if len(s.Params) > 0 {
-		var b tracking.Batch
-		for _, k := range slices.Sorted(maps.Keys(s.Params)) {
-			b.Params = append(b.Params, tracking.Pair{Key: k, Value: s.Params[k]})
-		}
-		if err := t.tracking.Log(ctx, s.Project, begun.ID, b); err != nil {
-			return "", "", err
-		}
+	if err := t.declare(ctx, s, begun.ID); err != nil {
+		return "", "", err
 	}
 	if len(seen) > 0 {
 		if err := t.tracking.LogInputs(ctx, s.Project, begun.ID, seen, nil); err != nil {
@@ -369,6 +366,46 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (run, expe
 		}
 	}
 	return string(begun.ID), strconv.FormatInt(int64(begun.Experiment), 10), nil
+}
+
+// proceed gives the attempt the run of the attempts before it, so that a job has one curve. ok
+// is false where there is none: it was deleted, or what this attempt makes has another label.
+func (t trainingRuns) proceed(ctx context.Context, s training.RunSpec) (run tracking.Run, ok bool, err error) {
+	if s.Continues == "" {
+		return run, false, nil
+	}
+	run, err = t.tracking.Run(ctx, s.Project, tracking.RunID(s.Continues))
+	if fault.Is(err, fault.NotFound) {
+		return run, false, nil
+	}
+	if err != nil {
+		return run, false, err
+	}
+	if run.Job != string(s.Job) || run.Classification != string(s.Classification) || !run.Residency.Same(s.Residency) {
+		return run, false, nil
+	}
+	run, err = t.tracking.Continue(ctx, s.Project, run.ID, string(s.Attempt), []tracking.Pair{
+		{Key: attemptTag, Value: string(s.Attempt)}, {Key: tracking.AttemptsTag, Value: strconv.Itoa(s.Number)},
+	})
+	if fault.Is(err, fault.NotFound) {
+		return run, false, nil
+	}
+	if err == nil {
+		err = t.declare(ctx, s, run.ID)
+	}
+	return run, err == nil, err
+}
+
+// declare logs what the job declares of itself.
+func (t trainingRuns) declare(ctx context.Context, s training.RunSpec, run tracking.RunID) error {
+	if len(s.Params) == 0 {
+		return nil
+	}
+	var b tracking.Batch
+	for _, k := range slices.Sorted(maps.Keys(s.Params)) {
+		b.Params = append(b.Params, tracking.Pair{Key: k, Value: s.Params[k]})
+	}
+	return t.tracking.Log(ctx, s.Project, run, b)
 }
 
 // missing are those of more that are not in has.
@@ -399,7 +436,7 @@ func (t trainingRuns) Finish(ctx context.Context, p project.Name, run, status st
 }
 
 // Progress follows the metric whose newest point is the last.
-func (t trainingRuns) Progress(ctx context.Context, p project.Name, id string) (training.Progress, error) {
+func (t trainingRuns) Progress(ctx context.Context, p project.Name, id string, since time.Time) (training.Progress, error) {
 	// Steps and times say nothing of the data; who asks may see the job.
 	ctx = identity.With(ctx, identity.Loop("progress"))
 	run, err := t.tracking.Run(ctx, p, tracking.RunID(id))
@@ -419,15 +456,24 @@ func (t trainingRuns) Progress(ctx context.Context, p project.Name, id string) (
 	if last.Key == "" {
 		return training.Progress{}, nil
 	}
-	points, _, err := t.tracking.History(ctx, p, tracking.RunID(id), last.Key, 1, "")
-	if err != nil || len(points) == 0 {
-		return training.Progress{}, err
+	var first tracking.Metric
+	if since.IsZero() {
+		points, _, err := t.tracking.History(ctx, p, tracking.RunID(id), last.Key, 1, "")
+		if err != nil || len(points) == 0 {
+			return training.Progress{}, err
+		}
+		first = points[0]
+	} else { // the latest of a metric is that of its largest step, which an earlier attempt may have reached
+		var ok bool
+		if first, last, ok, err = t.tracking.Span(ctx, p, tracking.RunID(id), tracking.Millis(since.UnixMilli())); err != nil || !ok {
+			return training.Progress{}, err
+		}
 	}
 	point := func(m tracking.Metric) training.Point {
 		return training.Point{Step: m.Step, At: time.UnixMilli(int64(m.At)).UTC()}
 	}
 	slices.Sort(noNumbers)
-	return training.Progress{First: point(points[0]), Last: point(last), NoNumbers: noNumbers}, nil
+	return training.Progress{First: point(first), Last: point(last), NoNumbers: noNumbers}, nil
 }
 
 func (t trainingRuns) Upload(ctx context.Context, p project.Name, run, dir, under string) error {
@@ -533,7 +579,7 @@ func (m trainingModels) Save(ctx context.Context, s training.ModelSpec) (string,
 	}
 	// The client may have registered this attempt's model itself, or a former try did.
 	made, _, err := m.registry.SearchVersions(ctx, s.Project, registry.Search{
-		Filter: "name = '" + s.Register + "' AND run_id = '" + s.Run + "'", Max: 100,
+		Filter: registry.Named(s.Register) + " AND run_id = '" + s.Run + "'", Max: 100,
 	})
 	if err != nil {
 		return "", err
@@ -569,7 +615,7 @@ func (m trainingModels) logged(ctx context.Context, s training.ModelSpec, run tr
 		}
 	}
 	if logged.ID == "" {
-		name := s.Register
+		name := tracking.LoggedModelName(s.Register)
 		if name == "" {
 			name = "model"
 		}

@@ -88,7 +88,7 @@ func (a *app) runCompare() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use: "compare RUN RUN…", Short: "Say in what runs differ, and what they measured; with --html draw their curves and parallel coordinates",
-		Long:    "Each attempt of a job has a run of its own: --job names those of all its attempts, so that a curve\nthat goes on after an interruption is seen as one.",
+		Long:    "A job has one run, into which all its attempts log; --job names it. Attempts that began before Falaj did so, and\nthose after somebody deleted the run, have runs of their own, and --job names them all.",
 		Example: "  falaj run compare run_01J… run_01K… -p nyc\n  falaj run compare --job job_01J… --html curve.html -p nyc\n  falaj run compare $(falaj run list --experiment delay -o json -p nyc | jq -r '.[].id') --html runs.html -p nyc",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -121,11 +121,11 @@ func (a *app) runCompare() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&file, "html", "", "also draw them as a page, into this file; - is standard output, and nothing else is printed")
 	cmd.Flags().BoolVar(&all, "all", false, "also the parameters that are the same")
-	cmd.Flags().StringVar(&job, "job", "", "the runs of this job's attempts, the first attempt first")
+	cmd.Flags().StringVar(&job, "job", "", "the run of this job, or its runs, the first first")
 	return cmd
 }
 
-// attemptRuns are the runs of a job's attempts, in order.
+// attemptRuns are the runs of a job's attempts, in order; mostly one.
 func (a *app) attemptRuns(cmd *cobra.Command, job string) ([]string, error) {
 	path, err := a.inProjectPath("runs")
 	if err != nil {

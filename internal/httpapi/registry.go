@@ -191,7 +191,7 @@ func (s *Server) listModelVersions(ctx context.Context, in *struct {
 		return nil, err
 	}
 	q := search(in.Page)
-	q.Filter = "name = '" + strings.ReplaceAll(in.Name, "'", "''") + "'"
+	q.Filter = registry.Named(in.Name)
 	q.OrderBy = []string{"version_number DESC"}
 	versions, next, err := s.Registry.SearchVersions(ctx, project.Name(in.Project), q)
 	views := make([]modelVersionView, len(versions))

@@ -10,9 +10,12 @@ import (
 	"encoding/hex"
 	"io"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/oklog/ulid/v2"
 
@@ -106,6 +109,32 @@ func CheckMixedName(what, s string) error {
 	}
 	return fault.New(fault.Invalid, "%s %q is not a name", what, clip(s)).
 		WithHint("Use 1 to 63 letters, digits, '-', '_' and single dots, beginning and ending with a letter or digit.")
+}
+
+// MaxModelName bounds the name of a registered model, in characters.
+const MaxModelName = 256
+
+// CheckModelName refuses what a registered model may not be called: what MLflow refuses, and
+// beyond that control characters, which no database or terminal takes as they are, and names
+// that end like a version, which would say two things.
+func CheckModelName(name string) error {
+	_, versioned := CutVersion(name)
+	switch {
+	case strings.TrimSpace(name) == "":
+		return fault.New(fault.Invalid, "Missing value for required parameter 'name'.")
+	case strings.ContainsAny(name, "/:"):
+		return fault.New(fault.Invalid, "Invalid model name '%s'. Names cannot contain '/' or ':'.", clip(name))
+	case name == "." || strings.HasPrefix(name, ".."):
+		return fault.New(fault.Invalid, "Invalid value %s for parameter 'name' supplied: Names may be treated as files in certain cases, and must not resolve to other names when treated as such. This name would resolve to '%s'", strconv.QuoteToASCII(clip(name)), clip(name))
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return fault.New(fault.Invalid, "Invalid model name %s.", strconv.QuoteToASCII(clip(name))).WithHint("Use UTF-8 text without control characters.")
+	case versioned:
+		return fault.New(fault.Invalid, "Invalid model name '%s'. A name that ends in @ and a number reads as a version of another model.", clip(name)).
+			WithHint("End it with something else.")
+	case utf8.RuneCountInString(name) > MaxModelName:
+		return fault.New(fault.Invalid, "'name' exceeds the maximum length of %d characters", MaxModelName)
+	}
+	return nil
 }
 
 // Name is the name nearest to a text that CheckName takes; empty when the text has no

@@ -128,3 +128,17 @@ func TestCutVersion(t *testing.T) {
 		}
 	}
 }
+
+// TestModelNames: what MLflow takes is taken, and says what is not.
+func TestModelNames(t *testing.T) {
+	for _, name := range []string{"delay", "my model", "c++", "نموذج التأخر", "délai (v2)", "a%20b", "R&D #1?", "team@delay", "_x", `it's "so"`, strings.Repeat("é", id.MaxModelName)} {
+		if err := id.CheckModelName(name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", " ", "a/b", "a:b", ".", "..", "..x", "a\x00", "a\nb", "\xff", "delay@3", strings.Repeat("é", id.MaxModelName+1)} {
+		if err := id.CheckModelName(name); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%q passed: %v", name, err)
+		}
+	}
+}

@@ -12,7 +12,7 @@ import (
 // functions without end, tensors whose data are not what they say, attributes that an
 // operator would divide by or that do not fit its weights. Error: fault.Invalid.
 func (m *Model) Check() error {
-	w := &walk{functions: map[identifier]*Function{}, sizes: map[*Function]*extent{}}
+	w := &walk{defaults: m.Defaults(), functions: map[identifier]*Function{}, sizes: map[*Function]*extent{}}
 	for domain, version := range m.opsets {
 		if version < 1 {
 			return invalid("the model imports version %d of the operators of domain %q; versions begin at 1", version, domain)
@@ -87,6 +87,7 @@ func clip(s string) string {
 
 // walk goes through a model once, with every function expanded.
 type walk struct {
+	defaults  map[string]bool // see Model.Defaults
 	functions map[identifier]*Function
 	sizes     map[*Function]*extent
 }
@@ -201,6 +202,9 @@ func (w *walk) graph(g *Graph, s *scope) error {
 	for _, t := range g.initializers {
 		if err := t.check(); err != nil {
 			return s.wrong(fmt.Sprintf("tensor %q", clip(t.name)), err)
+		}
+		if s.outer == nil && s.function == nil && w.defaults[t.name] {
+			continue // a request may give another value: the input says what is known of it
 		}
 		s.values[t.name] = t.value()
 	}

@@ -353,11 +353,13 @@ func TestAccepted(t *testing.T) {
 		"an unknown operator":     Model(of("Soon", 1, ints("strides", 0)), in("a", 1), out("y")),
 		"an unknown domain":       Model(domain(of("Conv", 1, ints("strides", 0)), "org.example"), in("a", 1), out("y")),
 		"an unknown shape":        Model(of("LSTM", 3, Number("hidden_size", 5)), Part(GraphNode, Op("Soon", []string{"a"}, []string{"b"})), in("a", -1, -1, -1), weight("c", 1, 20, 5), out("y")),
-		"a weight as an input":    Model(of("Conv", 2), in("a", 1, 4, 8, 8), in("b", 2, 4, 3, 3), weight("b", 2, 4, 3, 3), out("y")),
-		"a tensor of nothing":     Model(identity, Part(GraphInitializer, Tensor("a", Floats, nil, 0)), out("y")),
-		"four bits":               Model(identity, Part(GraphInitializer, Tensor("a", 22, make([]byte, 2), 3)), out("y")),
-		"a tree":                  Model(ml(of("TreeEnsembleRegressor", 1, trees("")...)), in("a", 1, 2), out("y")),
-		"a sparse weight":         Model(identity, Part(GraphSparseInitializer, Part(1, Tensor("a", Floats, make([]byte, 4), 1)), Part(2, Tensor("", Integers, []byte{3, 0, 0, 0, 0, 0, 0, 0}, 1)), Count(3, 4)), out("y")),
+		// The default says nothing of what a request gives.
+		"a default":            Model(of("Tile", 2), in("a", 2), Part(GraphInput, Port("b", Integers, 1)), Part(GraphInitializer, Tensor("b", Integers, bytes.Repeat([]byte{255}, 8), 1)), out("y")),
+		"a weight as an input": Model(of("Conv", 2), in("a", 1, 4, 8, 8), in("b", 2, 4, 3, 3), weight("b", 2, 4, 3, 3), out("y")),
+		"a tensor of nothing":  Model(identity, Part(GraphInitializer, Tensor("a", Floats, nil, 0)), out("y")),
+		"four bits":            Model(identity, Part(GraphInitializer, Tensor("a", 22, make([]byte, 2), 3)), out("y")),
+		"a tree":               Model(ml(of("TreeEnsembleRegressor", 1, trees("")...)), in("a", 1, 2), out("y")),
+		"a sparse weight":      Model(identity, Part(GraphSparseInitializer, Part(1, Tensor("a", Floats, make([]byte, 4), 1)), Part(2, Tensor("", Integers, []byte{3, 0, 0, 0, 0, 0, 0, 0}, 1)), Count(3, 4)), out("y")),
 	} {
 		if err := onnxfile.Check(model); err != nil {
 			t.Errorf("%s: %v", name, err)

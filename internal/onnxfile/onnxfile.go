@@ -85,6 +85,27 @@ func (g *Graph) Weights() map[string]bool {
 	return names
 }
 
+// overridable is the version of the format from which on an input that has an initial value
+// may be given another one. Before, each weight had to be listed as an input, and was constant.
+const overridable = 4
+
+// Defaults are the inputs that have an initial value in place of which another may be given.
+func (m *Model) Defaults() map[string]bool {
+	names := map[string]bool{}
+	if m.version < overridable {
+		return names
+	}
+	for _, t := range m.Graph.initializers {
+		names[t.name] = false
+	}
+	for _, p := range m.Graph.Inputs {
+		if _, ok := names[p.Name]; ok {
+			names[p.Name] = p.Kind == Dense
+		}
+	}
+	return names
+}
+
 // Port is an input or output of a graph.
 type Port struct {
 	Name    string

@@ -41,10 +41,8 @@ package registry
 
 import (
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -56,7 +54,7 @@ import (
 
 // Limits.
 const (
-	MaxName          = 256 // characters
+	MaxName          = id.MaxModelName // characters
 	MaxTagValue      = 100_000
 	MaxDescription   = 100_000
 	MaxAlias         = 255
@@ -169,26 +167,11 @@ type File struct {
 	Digest string // "sha256:<hex>"
 }
 
-// CheckName refuses what a registered model may not be called: what MLflow refuses, and
-// beyond that control characters, which no database or terminal takes as they are, and names
-// that end like a version, which would say two things.
-func CheckName(name string) error {
-	_, versioned := id.CutVersion(name)
-	switch {
-	case strings.TrimSpace(name) == "":
-		return fault.New(fault.Invalid, "Missing value for required parameter 'name'.")
-	case strings.ContainsAny(name, "/:"):
-		return fault.New(fault.Invalid, "Invalid model name '%s'. Names cannot contain '/' or ':'.", clip(name))
-	case name == "." || strings.HasPrefix(name, ".."):
-		return fault.New(fault.Invalid, "Invalid value %s for parameter 'name' supplied: Names may be treated as files in certain cases, and must not resolve to other names when treated as such. This name would resolve to '%s'", strconv.QuoteToASCII(clip(name)), clip(name))
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
-		return fault.New(fault.Invalid, "Invalid model name %s.", strconv.QuoteToASCII(clip(name))).WithHint("Use UTF-8 text without control characters.")
-	case versioned:
-		return fault.New(fault.Invalid, "Invalid model name '%s'. A name that ends in @ and a number reads as a version of another model.", clip(name)).
-			WithHint("End it with something else.")
-	}
-	return checkText("name", name, MaxName)
-}
+// CheckName refuses what a registered model may not be called: see id.CheckModelName.
+func CheckName(name string) error { return id.CheckModelName(name) }
+
+// Named is the filter of a search for what has exactly this name.
+func Named(name string) string { return "name = '" + strings.ReplaceAll(name, "'", "''") + "'" }
 
 // idPrefix begins a model's identifier where an address has that instead of the name. No name
 // has a colon.

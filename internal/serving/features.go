@@ -204,7 +204,7 @@ func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime
 	for i, t := range r.Inputs {
 		isKey, isColumn := slices.Contains(c.keys, t.Name), slices.Contains(c.requests, t.Name)
 		isValue := slices.Contains(c.values, t.Name)
-		isModel := slices.ContainsFunc(meta.Inputs, func(in runtime.Spec) bool { return in.Name == t.Name })
+		isModel := meta.Input(t.Name) != nil
 		if slices.ContainsFunc(r.Inputs[:i], func(o runtime.Tensor) bool { return o.Name == t.Name }) {
 			return out, fault.New(fault.Invalid, "input %q is given twice", t.Name)
 		}

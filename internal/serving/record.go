@@ -416,7 +416,7 @@ func numbered(input string, width int) []string {
 // inputNames are those of the inputs whose width does not vary, made once.
 func inputNames(m runtime.Metadata) map[string][]string {
 	names := map[string][]string{}
-	for _, in := range m.Inputs {
+	for _, in := range append(slices.Clip(m.Inputs), m.Optional...) {
 		width := int64(1)
 		for _, n := range in.Shape[min(1, len(in.Shape)):] {
 			if n < 1 || n > maxRecorded || width > maxRecorded {

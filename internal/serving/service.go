@@ -586,7 +586,8 @@ func (s *Service) Metadata(ctx context.Context, project, name, version string) (
 
 // Takes is what requests of a deployment may bring.
 type Takes struct {
-	Inputs []models.Spec // of the model
+	Inputs   []models.Spec // of the model
+	Optional []models.Spec // those that have a default in the model
 	// Columns may come in place of the model's input that features fill: their keys, and the
 	// values of the request. nil of a deployment without features.
 	Columns []string
@@ -594,7 +595,7 @@ type Takes struct {
 
 // takes is what requests of a version may bring.
 func (t *table) takes(x *target) Takes {
-	out := Takes{Inputs: x.meta.Inputs}
+	out := Takes{Inputs: x.meta.Inputs, Optional: x.meta.Optional}
 	if f := t.features; f != nil {
 		out.Columns = slices.Concat(f.keys, f.values)
 		for _, name := range f.requests {

@@ -231,7 +231,7 @@ func (c *call) also(x *target, wanted []string) []string {
 // nil when that is not known, because a step failed.
 func (c *call) saw(x *target, outputs []models.Tensor) []models.Tensor {
 	if x.chain == nil {
-		return c.filled.inputs
+		return ofRows(x.meta, c.filled.inputs, c.filled.rows)
 	}
 	own := x.chain.Model().Inputs
 	out := make([]models.Tensor, 0, len(own))
@@ -247,4 +247,16 @@ func (c *call) saw(x *target, outputs []models.Tensor) []models.Tensor {
 		return nil
 	}
 	return out
+}
+
+// ofRows are the inputs of a model without those of the optional ones that have no row for
+// each of the request's: they are of no column.
+func ofRows(m models.Metadata, inputs []models.Tensor, rows int) []models.Tensor {
+	if len(inputs) <= len(m.Inputs) {
+		return inputs
+	}
+	return slices.DeleteFunc(slices.Clone(inputs), func(t models.Tensor) bool {
+		optional := slices.ContainsFunc(m.Optional, func(s models.Spec) bool { return s.Name == t.Name })
+		return optional && (len(t.Shape) == 0 || t.Shape[0] != int64(rows))
+	})
 }

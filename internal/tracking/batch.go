@@ -7,9 +7,11 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking/search"
@@ -159,7 +161,7 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, r Run, params []P
 	for _, p := range existing {
 		have[p.Key] = p.Value
 	}
-	var fresh []Pair
+	var fresh, anew []Pair
 	var changed []string
 	for _, p := range params {
 		old, ok := have[p.Key]
@@ -169,6 +171,8 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, r Run, params []P
 		switch {
 		case !ok:
 			fresh = append(fresh, p)
+		case old != p.Value && s.mayChange(ctx, r):
+			anew = append(anew, p)
 		case old != p.Value && one:
 			return fault.New(fault.Invalid, "Changing param values is not allowed. Param with key='%s' was already logged with value='%s' for run ID='%s'. Attempted logging new value '%s'.", p.Key, clip(old), run, clip(p.Value))
 		case old != p.Value:
@@ -178,10 +182,48 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, r Run, params []P
 	if len(changed) > 0 {
 		return fault.New(fault.Invalid, "Changing param values is not allowed. Params were already logged='[%s]' for run ID='%s'.", strings.Join(changed[:min(len(changed), 5)], ", "), run)
 	}
+	if len(anew) > 0 {
+		if err := s.changeParams(ctx, tx, r, anew, have); err != nil {
+			return err
+		}
+	}
 	if len(fresh) == 0 {
 		return nil
 	}
 	return s.store.InsertParams(ctx, tx, r, fresh)
+}
+
+// mayChange reports whether the principal is the attempt that a run belongs to, or Falaj.
+func (s *Service) mayChange(ctx context.Context, r Run) bool {
+	who := identity.From(ctx)
+	return r.Attempt != "" && (who.Kind == identity.System || who.Kind == identity.Attempt && who.ID == r.Attempt)
+}
+
+// changeParams changes params that an earlier attempt of the run's job logged, such as the
+// directory of its checkpoints. Each attempt may change one once; a tag keeps the value that
+// it had. An attempt that changes what it logged itself is refused, as elsewhere.
+func (s *Service) changeParams(ctx context.Context, tx *store.Tx, r Run, params []Pair, have map[string]string) error {
+	rows := []Run{r}
+	if err := s.store.FillRuns(ctx, tx, rows); err != nil {
+		return err
+	}
+	tags := make(map[string]string, len(rows[0].Tags))
+	for _, t := range rows[0].Tags {
+		tags[t.Key] = t.Value
+	}
+	attempts, _ := strconv.Atoi(tags[AttemptsTag]) // 0: it has had one
+	var before []Pair
+	for _, p := range params {
+		key := "falaj.attempt." + itoa(attempts-1) + ".param." + p.Key
+		if _, changed := tags[key]; attempts < 2 || changed || len(key) > MaxKey {
+			return fault.New(fault.Invalid, "Changing param values is not allowed. Param with key='%s' was already logged with value='%s' for run ID='%s'. Attempted logging new value '%s'.", p.Key, clip(have[p.Key]), r.ID, clip(p.Value))
+		}
+		before = append(before, Pair{Key: key, Value: have[p.Key]})
+	}
+	if err := s.store.PutTags(ctx, tx, r, before); err != nil {
+		return err
+	}
+	return s.store.PutParams(ctx, tx, r, params)
 }
 
 func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, r Run, metrics []Metric) error {
@@ -356,6 +398,45 @@ func (s *Service) RecordModel(ctx context.Context, p project.Name, run RunID, mo
 		return s.store.PutTags(ctx, tx, *r, []Pair{{tagModels, string(b)}})
 	})
 	return err
+}
+
+// maxSpanned is of how many metrics a span is looked for.
+const maxSpanned = 256
+
+// Span gives the first and the last point since a time of the metric that was logged last;
+// ok is false when there is none.
+func (s *Service) Span(ctx context.Context, p project.Name, run RunID, since Millis) (first, last Metric, ok bool, err error) {
+	r, err := s.run(ctx, p, run, ActionRead)
+	if err == nil {
+		err = s.mayRead(ctx, p, "run", string(run), r.Owner, r.Origin)
+	}
+	if err != nil {
+		return first, last, false, err
+	}
+	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		rows := []Run{r}
+		if err := s.store.FillRuns(ctx, tx, rows); err != nil {
+			return err
+		}
+		for _, m := range rows[0].Metrics[:min(len(rows[0].Metrics), maxSpanned)] {
+			found, err := s.store.PointSince(ctx, tx, run, m.Key, since, true)
+			if err != nil {
+				return err
+			}
+			if found != nil && (!ok || found.At > last.At || found.At == last.At && found.Step > last.Step) {
+				last, ok = *found, true
+			}
+		}
+		if !ok {
+			return nil
+		}
+		found, err := s.store.PointSince(ctx, tx, run, last.Key, since, false)
+		if found != nil {
+			first = *found
+		}
+		return err
+	})
+	return first, last, ok, err
 }
 
 // History gives a page of a metric's points by time, step and value, and the

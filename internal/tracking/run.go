@@ -192,6 +192,24 @@ func (s *Service) AttemptRun(ctx context.Context, p project.Name, attempt string
 	return r, s.allowLabelled(ctx, ActionRead, p, "run", string(r.ID), r.Owner, r.Origin)
 }
 
+// AttemptsTag says how many attempts of its job a run has had; it is there from the second on.
+const AttemptsTag = "falaj.attempts"
+
+// Continue gives a job's run to the job's next attempt: that attempt writes into it, and the
+// one before it no longer does. Error: fault.NotFound for a run that was deleted.
+func (s *Service) Continue(ctx context.Context, p project.Name, run RunID, attempt string, tags []Pair) (Run, error) {
+	if who := identity.From(ctx); who.Kind == identity.Attempt {
+		return Run{}, fault.New(fault.PermissionDenied, "%s may not give a run away", who)
+	}
+	return s.changeRun(ctx, p, run, "continue", func(ctx context.Context, tx *store.Tx, r *Run) error {
+		if r.Stage == Deleted {
+			return fault.New(fault.NotFound, "run %s is deleted", run)
+		}
+		r.Attempt, r.Status, r.End = attempt, Running, 0
+		return s.store.PutTags(ctx, tx, *r, tags)
+	})
+}
+
 // SearchRuns gives a page of runs with their data, newest first unless ordered
 // otherwise, and the token of the next page.
 func (s *Service) SearchRuns(ctx context.Context, p project.Name, in Search) ([]Run, string, error) {

@@ -71,7 +71,8 @@ type RunStore interface {
 
 	Params(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]Pair, error)
 	InsertParams(ctx context.Context, tx *store.Tx, run Run, params []Pair) error
-	// PutParams inserts params or changes their values, which only an import does.
+	// PutParams inserts params or changes their values, which imports do, and the attempts
+	// of a job that share a run.
 	PutParams(ctx context.Context, tx *store.Tx, run Run, params []Pair) error
 	PutTags(ctx context.Context, tx *store.Tx, run Run, tags []Pair) error
 	DeleteTag(ctx context.Context, tx *store.Tx, run RunID, key string) (bool, error)
@@ -82,6 +83,8 @@ type RunStore interface {
 	PutLatestMetrics(ctx context.Context, tx *store.Tx, run Run, metrics []Metric) error
 	// History gives points by time, step and value.
 	History(ctx context.Context, tx *store.Tx, run RunID, key string, offset, limit int) ([]Metric, error)
+	// PointSince gives a metric's first point since a time, or its newest; nil when it has none.
+	PointSince(ctx context.Context, tx *store.Tx, run RunID, key string, since Millis, newest bool) (*Metric, error)
 	PutInputs(ctx context.Context, tx *store.Tx, run Run, inputs []DatasetInput) error
 	PutModelLinks(ctx context.Context, tx *store.Tx, run RunID, links []ModelLink) error
 }

@@ -84,6 +84,15 @@ type Attempt struct {
 	Revision int64     `json:"-"`
 }
 
+// since is the time from which on what its run says is of this attempt; zero for the first,
+// whose run has nothing of others.
+func (a Attempt) since() time.Time {
+	if a.Number <= 1 {
+		return time.Time{}
+	}
+	return a.Made
+}
+
 // Class of an attempt's end decides whether the job runs again.
 type Class = diagnosis.Class
 

@@ -73,7 +73,7 @@ func (s *Service) pace(ctx context.Context, j Job, m Measurement) error {
 	}
 	restart := time.Duration(0)
 	if a.Run != "" {
-		p, err := s.cfg.Runs.Progress(asLoop(ctx, j, a.ID), j.Project, a.Run)
+		p, err := s.cfg.Runs.Progress(asLoop(ctx, j, a.ID), j.Project, a.Run, a.since())
 		if err != nil {
 			return err
 		}

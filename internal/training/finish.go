@@ -150,7 +150,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	e.at = w.EndedAt
 	diverged := ""
 	if e.class == Done && a.Run != "" {
-		if p, err := s.cfg.Runs.Progress(ctx, j.Project, a.Run); err == nil {
+		if p, err := s.cfg.Runs.Progress(ctx, j.Project, a.Run, a.since()); err == nil {
 			diverged = divergence(p.NoNumbers)
 		}
 	}

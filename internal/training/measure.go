@@ -469,7 +469,7 @@ func (s *Service) measured(ctx context.Context, j Job, a Attempt, w compute.Work
 // complete adds the pace, and what profilers saw.
 func (s *Service) complete(ctx context.Context, j Job, a Attempt, m *Measurement) {
 	if a.Run != "" {
-		if p, err := s.cfg.Runs.Progress(ctx, j.Project, a.Run); err == nil {
+		if p, err := s.cfg.Runs.Progress(ctx, j.Project, a.Run, a.since()); err == nil {
 			m.PerStep = finite(p.pace())
 		}
 	}

@@ -162,7 +162,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 
 	// 3. The run and the token.
 	run, experimentID, err := s.cfg.Runs.Create(ctx, RunSpec{
-		Project: j.Project, Experiment: experiment(j), Name: runName(j, a), Job: j.ID, Attempt: a.ID, Number: a.Number, By: j.By,
+		Project: j.Project, Experiment: experiment(j), Name: runName(j, a), Job: j.ID, Attempt: a.ID, Number: a.Number, Continues: j.Run, By: j.By,
 		Inputs: j.Inputs, TrainedOn: j.TrainedOn(), Environment: j.EnvDigest, Residency: j.Residency, Classification: j.Classification, Params: j.Spec.declared(workers),
 	})
 	if err != nil {

@@ -97,7 +97,7 @@ func (s *Service) Remaining(ctx context.Context, ids []compute.WorkloadID) (map[
 	}
 	for wid, a := range runs {
 		j := jobs[wid]
-		run, err := s.cfg.Runs.Progress(ctx, j.Project, a.Run)
+		run, err := s.cfg.Runs.Progress(ctx, j.Project, a.Run, a.since())
 		if err != nil {
 			continue // a run that cannot be read tells nothing
 		}

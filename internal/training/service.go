@@ -125,6 +125,7 @@ type RunSpec struct {
 	Job            JobID
 	Attempt        AttemptID
 	Number         int
+	Continues      string // the run of the job's attempts before it, if they had one
 	By             Actor
 	Inputs         []Input
 	TrainedOn      string // the name of the input that it trains on; empty is not known
@@ -136,14 +137,15 @@ type RunSpec struct {
 
 // Runs keeps what attempts say about themselves.
 type Runs interface {
-	// Create makes the run of an attempt, or finds the one it made before; experiment is the
-	// number that MLflow's clients know the run's by.
+	// Create makes the run of an attempt, or finds the one it made before: that of the job's
+	// attempts before it, which it continues, unless that was deleted or has another label.
+	// experiment is the number that MLflow's clients know the run's by.
 	Create(ctx context.Context, spec RunSpec) (run, experiment string, err error)
 	// Finish ends a run: FINISHED, FAILED or KILLED. Repeating it is no change.
 	Finish(ctx context.Context, p project.Name, run, status string, ended time.Time) error
-	// Progress tells the first and the last step that a run's metrics have, and
-	// when each was told; zero without metrics.
-	Progress(ctx context.Context, p project.Name, run string) (Progress, error)
+	// Progress tells the first and the last step that a run's metrics have since a time, and
+	// when each was told; zero without metrics. The zero time is the run's beginning.
+	Progress(ctx context.Context, p project.Name, run string, since time.Time) (Progress, error)
 	// Upload stores the files below dir as artifacts of the run below a path;
 	// what is there already is replaced.
 	Upload(ctx context.Context, p project.Name, run, dir, under string) error

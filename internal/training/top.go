@@ -57,7 +57,7 @@ func (s *Service) Top(ctx context.Context, p project.Name, jid JobID) (Top, erro
 	if a.Run == "" {
 		return t, nil
 	}
-	run, err := s.cfg.Runs.Progress(ctx, p, a.Run)
+	run, err := s.cfg.Runs.Progress(ctx, p, a.Run, a.since())
 	if fault.Is(err, fault.PermissionDenied) {
 		return t, nil // who may read jobs and no runs sees no pace
 	}

@@ -216,8 +216,8 @@ func (s Spec) Validate() error {
 		return fault.New(fault.Invalid, "experiment has %d bytes, at most 500 are allowed", len(s.Experiment))
 	}
 	if s.Register != "" {
-		if err := id.CheckMixedName("register", s.Register); err != nil {
-			return err
+		if err := id.CheckModelName(s.Register); err != nil {
+			return fault.Wrap(err, "register")
 		}
 	}
 	if s.Into != "" {

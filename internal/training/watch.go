@@ -32,7 +32,8 @@ type Point struct {
 // signs of life of one attempt, and when each last changed.
 type life struct {
 	attempt AttemptID
-	read    int64 // bytes of its log
+	since   time.Time // of its points in the run that it shares with attempts before it
+	read    int64     // bytes of its log
 	step    Point
 	saved   map[string]stamp
 	kept    map[string]stamp // as saved, of those who may grow
@@ -104,6 +105,9 @@ func (s *Service) look(ctx context.Context, lives map[JobID]*life) error {
 		l := lives[j.ID]
 		if l == nil || l.attempt != j.Attempt {
 			l = &life{attempt: j.Attempt, alive: s.now(), looked: s.now(), what: map[string]time.Time{}}
+			if j.Attempts > 1 {
+				l.since = s.now()
+			}
 			lives[j.ID] = l
 		}
 		var err error
@@ -167,7 +171,7 @@ func (s *Service) sign(ctx context.Context, j Job, l *life) error {
 	if j.Run == "" || now.Sub(l.alive) < time.Duration(j.Spec.Progress)/2 {
 		return nil
 	}
-	p, err := s.cfg.Runs.Progress(asLoop(ctx, j, l.attempt), j.Project, j.Run)
+	p, err := s.cfg.Runs.Progress(asLoop(ctx, j, l.attempt), j.Project, j.Run, l.since)
 	if err != nil {
 		return err
 	}

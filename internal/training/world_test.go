@@ -144,7 +144,7 @@ func (r *runs) Finish(_ context.Context, _ project.Name, run, status string, _ t
 	return nil
 }
 
-func (r *runs) Progress(context.Context, project.Name, string) (training.Progress, error) {
+func (r *runs) Progress(context.Context, project.Name, string, time.Time) (training.Progress, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.progress, nil

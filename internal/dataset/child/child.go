@@ -64,6 +64,7 @@ type wireFault struct {
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
 	Data    string `json:"data,omitempty"`
+	Full    bool   `json:"full,omitempty"` // a disk had no room: see fault.Full
 }
 
 // Writer writes frames. Not safe for concurrent use.
@@ -116,7 +117,7 @@ func (w *Writer) Header(v any) error {
 // Fault tells the other side why there is nothing more. The conversation is over.
 func (w *Writer) Fault(err error) error {
 	msg, data := err.Error(), fault.DataOf(err)
-	b, jerr := json.Marshal(wireFault{Kind: fault.KindOf(err).String(), Message: msg[:min(len(msg), 64<<10)], Hint: fault.HintOf(err), Data: data[:min(len(data), 4<<10)]})
+	b, jerr := json.Marshal(wireFault{Kind: fault.KindOf(err).String(), Message: msg[:min(len(msg), 64<<10)], Hint: fault.HintOf(err), Data: data[:min(len(data), 4<<10)], Full: fault.Full(err)})
 	if jerr != nil {
 		return jerr
 	}
@@ -186,7 +187,11 @@ func (r *Reader) fault(n int) error {
 	default:
 		k = fault.Internal
 	}
-	return &fault.Error{Kind: k, Message: f.Message, Hint: f.Hint, Data: f.Data}
+	said := &fault.Error{Kind: k, Message: f.Message, Hint: f.Hint, Data: f.Data}
+	if f.Full {
+		said.Err = fault.ErrFull
+	}
+	return said
 }
 
 // Header reads a JSON document into v, or the other side's fault.

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,6 +95,26 @@ func TestFaultKinds(t *testing.T) {
 		err := NewReader(&pipe).Header(new(string))
 		if fault.KindOf(err) != want || err.Error() != "what" || fault.HintOf(err) != "do" {
 			t.Errorf("%v: %v (%v)", kind, err, fault.KindOf(err))
+		}
+	}
+}
+
+// TestFullDisk: a child's disk without room is one here; what a quota does not allow is not.
+func TestFullDisk(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		full bool
+	}{
+		{fault.New(fault.Exhausted, "the disk").WithCause(fault.ErrFull), true},
+		{fmt.Errorf("write part.parquet: %w", syscall.ENOSPC), true},
+		{fault.Wrap(syscall.EDQUOT, "write"), true},
+		{fault.New(fault.Exhausted, "limits.sql_disk"), false},
+		{fault.New(fault.Invalid, "no such column").WithCause(fault.ErrFull), false},
+	} {
+		var pipe bytes.Buffer
+		_ = NewWriter(&pipe).Fault(c.err)
+		if err := NewReader(&pipe).Header(new(string)); fault.Full(err) != c.full || err.Error() != c.err.Error() {
+			t.Errorf("%v: %v", c.err, err)
 		}
 	}
 }

@@ -322,8 +322,8 @@ func explain(err error) error {
 		return err
 	}
 	msg := strings.TrimSpace(d.Msg)
-	if strings.Contains(msg, syscall.ENOSPC.Error()) || strings.Contains(msg, "No space left on device") {
-		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithHint("The disk of the data directory has no room: free space, or files, then try again.")
+	if full(msg) {
+		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithCause(fault.ErrFull).WithHint("The disk of the data directory has no room: free space, or files, then try again.")
 	}
 	switch d.Type {
 	case duckdb.ErrorTypeOutOfMemory:
@@ -339,6 +339,13 @@ func explain(err error) error {
 		lines := slices.DeleteFunc(strings.Split(msg, "\n"), func(l string) bool { return strings.HasPrefix(l, "Candidate bindings:") })
 		return fault.New(fault.Invalid, "%s", strings.Join(lines, "\n"))
 	}
+}
+
+// full reports whether DuckDB's words are of a disk without room: of the operating system's
+// errors it keeps the text alone. What limits.sql_disk allows is no such error.
+func full(msg string) bool {
+	msg = strings.ToLower(msg)
+	return strings.Contains(msg, syscall.ENOSPC.Error()) || strings.Contains(msg, syscall.EDQUOT.Error())
 }
 
 func firstLine(s string) string {

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
+	"encoding/base64"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -35,6 +37,7 @@ type ask struct {
 // wanted is how an output is to be answered.
 type wanted struct {
 	binary  *bool // nil: as the request says
+	base64  bool  // of JSON: BYTES are base64, also where they are text
 	classes int   // the best of each row, instead of the tensor; 0: the tensor
 }
 
@@ -99,6 +102,57 @@ func noSharedMemory(tensor, parameter string) error {
 	return nil
 }
 
+// contentType is the parameter of a tensor by which MLServer's and KServe's clients say how
+// its values are written; of its values base64Type has a meaning for BYTES.
+const (
+	contentType = "content_type"
+	base64Type  = "base64"
+)
+
+// inputParameter takes one of an input. encoded: its BYTES are base64.
+func inputParameter(t *runtime.Tensor, name string, v any, encoded *bool) error {
+	if name == contentType {
+		kind, ok := v.(string)
+		if !ok && v != nil {
+			return fault.New(fault.Invalid, "input %q: content_type is not text: %s", t.Name, brief(v))
+		}
+		*encoded = kind == base64Type
+	}
+	return noSharedMemory(t.Name, name)
+}
+
+// fromBase64 makes bytes of an input whose elements are base64.
+func fromBase64(t *runtime.Tensor) error {
+	texts, ok := t.Data.([]string)
+	if !ok {
+		return fault.New(fault.Invalid, "input %q: content_type base64 is of BYTES, and the input is %s", t.Name, t.Datatype)
+	}
+	for i, text := range texts {
+		b, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return fault.New(fault.Invalid, "input %q: element %d is no base64", t.Name, i).
+				WithHint("Encode it by the standard alphabet, with padding (base64.b64encode in Python), or leave content_type out where it is text.")
+		}
+		texts[i] = words(b)
+	}
+	return nil
+}
+
+// inBase64 is a tensor of JSON whose elements are base64: where they were asked for so, or
+// are no text, for which JSON has no other form.
+func inBase64(t runtime.Tensor, asked bool) (runtime.Tensor, bool) {
+	texts, ok := t.Data.([]string)
+	if !ok || !asked && !slices.ContainsFunc(texts, func(s string) bool { return !utf8.ValidString(s) }) {
+		return t, false
+	}
+	out := make([]string, len(texts))
+	for i, text := range texts {
+		out[i] = base64.StdEncoding.EncodeToString([]byte(text))
+	}
+	t.Data = out
+	return t, true
+}
+
 // output asks for one.
 func (a *ask) output(name string) error {
 	if len(a.Outputs) == MaxTensors {
@@ -134,6 +188,12 @@ func (w *wanted) parameter(name string, v any) error {
 			return fault.New(fault.Invalid, "binary_data of an output is %s: not true or false", brief(v))
 		}
 		w.binary = &b
+	case contentType:
+		kind, ok := v.(string)
+		if !ok && v != nil {
+			return fault.New(fault.Invalid, "content_type of an output is not text: %s", brief(v))
+		}
+		w.base64 = kind == base64Type
 	case "classification":
 		n, ok := whole(v)
 		if !ok || n < 1 || n > maxClasses {

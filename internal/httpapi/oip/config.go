@@ -45,9 +45,10 @@ func configOf(d serving.Description) *inference.ModelConfig {
 	kind := func(s spec) inference.DataType {
 		return inference.DataType(inference.DataType_value[typeName(s.Datatype)])
 	}
-	for _, s := range specs(d.Inputs) {
-		dims, reshape := dims(s, d.Batched)
-		out.Input = append(out.Input, &inference.ModelInput{Name: s.Name, DataType: kind(s), Dims: dims, Reshape: reshape})
+	for _, s := range inputsOf(d.Metadata) {
+		optional := s.Parameters != nil
+		dims, reshape := dims(s, d.Batched && !optional) // which is not batched
+		out.Input = append(out.Input, &inference.ModelInput{Name: s.Name, DataType: kind(s), Dims: dims, Reshape: reshape, Optional: optional})
 	}
 	for _, s := range specs(d.Outputs) {
 		dims, reshape := dims(s, d.Batched)
@@ -92,6 +93,9 @@ func (a *API) config(w http.ResponseWriter, r *http.Request) {
 	inputs, outputs := make([]map[string]any, len(c.GetInput())), make([]map[string]any, len(c.GetOutput()))
 	for i, t := range c.GetInput() {
 		inputs[i] = tensor(t.GetName(), t.GetDataType(), t.GetDims(), t.GetReshape())
+		if t.GetOptional() {
+			inputs[i]["optional"] = true
+		}
 	}
 	for i, t := range c.GetOutput() {
 		outputs[i] = tensor(t.GetName(), t.GetDataType(), t.GetDims(), t.GetReshape())

@@ -411,11 +411,16 @@ func (a *API) callMetadata(ctx context.Context, m *inference.ModelMetadataReques
 		out := make([]*inference.ModelMetadataResponse_TensorMetadata, len(in))
 		for i, s := range in {
 			out[i] = &inference.ModelMetadataResponse_TensorMetadata{Name: s.Name, Datatype: string(s.Datatype), Shape: s.Shape}
+			if s.Parameters != nil {
+				out[i].Parameters = map[string]*inference.InferParameter{
+					"optional": {ParameterChoice: &inference.InferParameter_BoolParam{BoolParam: s.Parameters.Optional}},
+				}
+			}
 		}
 		return out
 	}
 	return &inference.ModelMetadataResponse{
-		Name: d.Name, Versions: versions(d), Platform: d.Platform, Inputs: tensors(specs(d.Inputs)), Outputs: tensors(specs(d.Outputs)),
+		Name: d.Name, Versions: versions(d), Platform: d.Platform, Inputs: tensors(inputsOf(d.Metadata)), Outputs: tensors(specs(d.Outputs)),
 	}, nil
 }
 

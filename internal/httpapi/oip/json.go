@@ -60,6 +60,11 @@ func decode(body []byte, head int) (*ask, error) {
 		if err := inference.FromRaw(&a.Inputs[in.index], rest[:in.size:in.size]); err != nil {
 			return nil, err
 		}
+		if in.encoded {
+			if err := fromBase64(&a.Inputs[in.index]); err != nil {
+				return nil, err
+			}
+		}
 		rest = rest[in.size:]
 	}
 	if len(rest) > 0 {
@@ -84,8 +89,9 @@ func decoding(json []byte) (*ask, *scanner) {
 
 // rawInput is an input whose bytes follow the JSON.
 type rawInput struct {
-	index int
-	size  int64
+	index   int
+	size    int64
+	encoded bool // in base64
 }
 
 // maybe is a string, or nothing.
@@ -126,17 +132,17 @@ func (s *scanner) inputs(a *ask) (raw []rawInput) {
 			s.err = fault.New(fault.TooLarge, "a request may have %d inputs and %d outputs", MaxTensors, MaxTensors)
 			return nil
 		}
-		t, size := s.input()
+		t, size, encoded := s.input()
 		if size >= 0 {
-			raw = append(raw, rawInput{len(a.Inputs), size})
+			raw = append(raw, rawInput{len(a.Inputs), size, encoded})
 		}
 		a.Inputs = append(a.Inputs, t)
 	}
 	return raw
 }
 
-// input reads one; size is that of its bytes after the JSON, or -1.
-func (s *scanner) input() (t runtime.Tensor, size int64) {
+// input reads one; size is that of its bytes after the JSON, which may be in base64, or -1.
+func (s *scanner) input() (t runtime.Tensor, size int64, encoded bool) {
 	size = -1
 	data := -1 // where it is
 	var seen uint
@@ -158,7 +164,7 @@ func (s *scanner) input() (t runtime.Tensor, size int64) {
 			s.first(&seen, 3, "the parameters of an input")
 			s.parameters(func(name string, v any) error {
 				if name != "binary_data_size" {
-					return noSharedMemory(t.Name, name)
+					return inputParameter(&t, name, v, &encoded)
 				}
 				n, ok := whole(v)
 				if !ok {
@@ -180,7 +186,7 @@ func (s *scanner) input() (t runtime.Tensor, size int64) {
 		}
 	}
 	if s.err != nil {
-		return t, size
+		return t, size, encoded
 	}
 	_, err := inference.Check(t)
 	switch {
@@ -201,7 +207,10 @@ func (s *scanner) input() (t runtime.Tensor, size int64) {
 		again.elements(&t)
 		s.err = again.err
 	}
-	return t, size
+	if encoded && s.err == nil && size < 0 {
+		s.err = fromBase64(&t)
+	}
+	return t, size, encoded
 }
 
 // datatype avoids making a string of each that is sent.
@@ -283,7 +292,12 @@ func (a *ask) encode(dst []byte, version, id string, outputs []runtime.Tensor) (
 			dst = append(dst, "}}"...)
 			continue
 		}
-		dst = append(dst, `],"data":[`...)
+		t, encoded := inBase64(t, i < len(a.outputs) && a.outputs[i].base64)
+		if encoded {
+			dst = append(dst, `],"parameters":{"content_type":"base64"},"data":[`...)
+		} else {
+			dst = append(dst, `],"data":[`...)
+		}
 		if dst, err = values(dst, t); err != nil {
 			return nil, nil, err
 		}
@@ -309,7 +323,11 @@ func textOf(all []runtime.Tensor) int {
 	return n
 }
 
-// values writes the elements of a tensor.
+// wrapped is base64, which version 1 of KServe's and TensorFlow Serving's protocol writes as
+// {"b64": "…"}.
+type wrapped string
+
+// values writes the elements of a tensor, of which those of BYTES are UTF-8.
 func values(dst []byte, t runtime.Tensor) ([]byte, error) {
 	if t.Datatype == runtime.FP16 || t.Datatype == runtime.BF16 {
 		return nil, fault.New(fault.Invalid, "output %q: %s has no JSON form", t.Name, t.Datatype).WithHint("Ask for it as binary data.")
@@ -338,12 +356,9 @@ func values(dst []byte, t runtime.Tensor) ([]byte, error) {
 	case []float64:
 		return decimals(dst, t.Name, data, 64)
 	case []string:
-		for i, v := range data {
-			if !utf8.ValidString(v) { // JSON would have other bytes
-				return nil, fault.New(fault.Invalid, "output %q: element %d is not UTF-8 and has no JSON form", t.Name, i).WithHint("Ask for it as binary data.")
-			}
-		}
 		return list(dst, data, quote), nil
+	case []wrapped:
+		return list(dst, data, func(b []byte, v wrapped) []byte { return append(append(append(b, `{"b64":"`...), v...), `"}`...) }), nil
 	}
 	return nil, fault.New(fault.Internal, "output %q holds %T", t.Name, t.Data)
 }

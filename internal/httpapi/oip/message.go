@@ -37,7 +37,8 @@ func fromMessage(m *inference.ModelInferRequest) (*ask, error) {
 		if t.Shape == nil {
 			t.Shape = []int64{}
 		}
-		err := parameters(in.GetParameters(), func(name string, _ any) error { return noSharedMemory(t.Name, name) })
+		encoded := false
+		err := parameters(in.GetParameters(), func(name string, v any) error { return inputParameter(&t, name, v, &encoded) })
 		switch {
 		case err != nil:
 		case len(raw) == 0:
@@ -46,6 +47,9 @@ func fromMessage(m *inference.ModelInferRequest) (*ask, error) {
 			err = fault.New(fault.Invalid, "input %q has contents beside raw_input_contents", t.Name)
 		default:
 			err = inference.FromRaw(&t, raw[i])
+		}
+		if err == nil && encoded {
+			err = fromBase64(&t)
 		}
 		if err != nil {
 			return nil, err

@@ -207,15 +207,30 @@ type spec struct {
 	Name     string           `json:"name"`
 	Datatype runtime.Datatype `json:"datatype"`
 	Shape    []int64          `json:"shape"`
+	// Parameters say what the protocol has no word for.
+	Parameters *specParameters `json:"parameters,omitempty"`
+}
+
+type specParameters struct {
+	Optional bool `json:"optional"` // the model has a default: a request may leave the input out
 }
 
 func specs(in []runtime.Spec) []spec {
 	out := make([]spec, len(in))
 	for i, s := range in {
-		out[i] = spec(s)
+		out[i] = spec{Name: s.Name, Datatype: s.Datatype, Shape: s.Shape}
 		if s.Shape == nil { // any; the protocol has no word for it
 			out[i].Shape = []int64{}
 		}
+	}
+	return out
+}
+
+// inputsOf are a model's inputs, the optional ones after the others.
+func inputsOf(m runtime.Metadata) []spec {
+	out := specs(append(slices.Clip(m.Inputs), m.Optional...))
+	for i := range out[len(m.Inputs):] {
+		out[len(m.Inputs)+i].Parameters = &specParameters{Optional: true}
 	}
 	return out
 }
@@ -227,7 +242,7 @@ func (a *API) metadata(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	write(w, http.StatusOK, map[string]any{
-		"name": d.Name, "versions": versions(d), "platform": d.Platform, "inputs": specs(d.Inputs), "outputs": specs(d.Outputs),
+		"name": d.Name, "versions": versions(d), "platform": d.Platform, "inputs": inputsOf(d.Metadata), "outputs": specs(d.Outputs),
 	})
 }
 

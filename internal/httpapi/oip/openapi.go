@@ -59,7 +59,7 @@ func document(d serving.Description, path string) object {
 					"properties": object{
 						"id":         object{"type": "string", "description": "Comes back with the answer"},
 						"parameters": object{"type": "object"},
-						"inputs":     tensors(d.Inputs, true),
+						"inputs":     tensors(d.Inputs, d.Optional, true),
 						"outputs": object{"type": "array", "description": "Those wanted; left out: all", "items": object{
 							"type": "object", "required": []string{"name"},
 							"properties": object{"name": object{"enum": namesOf(d.Outputs)}, "parameters": object{"type": "object"}},
@@ -70,7 +70,7 @@ func document(d serving.Description, path string) object {
 					"type": "object", "required": []string{"model_name", "model_version", "outputs"},
 					"properties": object{
 						"model_name": object{"const": d.Name}, "model_version": object{"type": "string"}, "id": object{"type": "string"},
-						"outputs": tensors(d.Outputs, false),
+						"outputs": tensors(d.Outputs, nil, false),
 					},
 				},
 				"Error": object{"type": "object", "required": []string{"error"}, "properties": object{"error": object{"type": "string"}}},
@@ -89,10 +89,10 @@ func namesOf(specs []runtime.Spec) []string {
 	return out
 }
 
-// tensors is the schema of a list of them; whole: each must be there.
-func tensors(specs []runtime.Spec, whole bool) object {
-	each := make([]object, len(specs))
-	for i, s := range specs {
+// tensors is the schema of a list of them; whole: each must be there, but for the optional ones.
+func tensors(specs, optional []runtime.Spec, whole bool) object {
+	each := make([]object, len(specs)+len(optional))
+	for i, s := range slices.Concat(specs, optional) {
 		shape := object{"type": "array", "items": object{"type": "integer", "minimum": 0}}
 		if s.Shape != nil {
 			dims := make([]object, len(s.Shape))
@@ -113,7 +113,7 @@ func tensors(specs []runtime.Spec, whole bool) object {
 	}
 	out := object{"type": "array", "items": object{"oneOf": each}}
 	if whole {
-		out["minItems"], out["maxItems"] = len(specs), len(specs)
+		out["minItems"], out["maxItems"] = len(specs), len(each)
 	}
 	return out
 }

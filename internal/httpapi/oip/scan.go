@@ -1,6 +1,7 @@
 package oip
 
 import (
+	"encoding/base64"
 	"errors"
 	"math"
 	"strconv"
@@ -25,6 +26,9 @@ type scanner struct {
 	pos   int
 	depth int
 	err   error
+
+	wraps   bool // BYTES may be {"b64": "…"}
+	encoded bool // BYTES are base64
 }
 
 func (s *scanner) fail(format string, args ...any) {
@@ -399,10 +403,12 @@ func fill[T any](s *scanner, t *runtime.Tensor, dims []int64, out []T, one func(
 		if len(dims) > 1 {
 			out = fill(s, t, dims[1:], out, one)
 		} else {
-			switch s.next() {
+			switch c := s.next(); c {
 			case '[', '{', ']', ',', 0:
-				s.misshapen(t)
-				return nil
+				if c != '{' || !s.wraps || t.Datatype != runtime.Bytes {
+					s.misshapen(t)
+					return nil
+				}
 			}
 			at := s.pos
 			out = append(out, one(s))
@@ -469,10 +475,29 @@ func (s *scanner) boolean() bool {
 }
 
 func (s *scanner) string() string {
+	wrapped := s.next() == '{'
+	if wrapped {
+		if !s.open('{', '}') || string(s.key()) != wrapKey {
+			s.err = refusal(`not a string, nor bytes as {"b64": "…"}`)
+			return ""
+		}
+	}
 	if s.next() != '"' && s.err == nil {
 		s.err = refusal("not a string")
 	}
-	return s.text()
+	text := s.quoted()
+	if wrapped && s.err == nil && s.more('}') {
+		s.err = refusal(`not a string, nor bytes as {"b64": "…"}`)
+	}
+	if s.err != nil || !wrapped && !s.encoded {
+		return string(text)
+	}
+	out := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
+	n, err := base64.StdEncoding.Decode(out, text)
+	if err != nil {
+		s.err = refusal("not base64")
+	}
+	return words(out[:n])
 }
 
 // figures is the token of a number, and nothing else.

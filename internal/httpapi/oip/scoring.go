@@ -33,6 +33,9 @@ const (
 	inputsField    = "inputs"
 )
 
+// wrapKey is the name in an object that is bytes in base64: {"b64": "…"}.
+const wrapKey = "b64"
+
 // maxColumns bounds the columns of a table that is one tensor.
 const maxColumns = 1 << 16
 
@@ -108,7 +111,7 @@ func (a *API) score(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f := frame{takes: takes, hold: s.take}
+	f := frame{takes: takes, mlflow: !strings.HasPrefix(r.URL.Path, "/v1/"), hold: s.take}
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "text/csv" {
 		q.Inputs, err = f.csv(body)
 	} else {
@@ -173,8 +176,9 @@ func (a *API) called(r *http.Request, project string) (name, version string, err
 
 // frame makes tensors of the rows of a request.
 type frame struct {
-	takes serving.Takes
-	hold  func(bytes int) error // of memory, before it is taken
+	takes  serving.Takes
+	mlflow bool                  // the protocol is MLflow's, in which what is no text is base64
+	hold   func(bytes int) error // of memory, before it is taken
 
 	names  []string
 	at     map[string]int
@@ -231,11 +235,11 @@ func (f *frame) json(body []byte) (inputs []runtime.Tensor, id string, err error
 	switch {
 	case field == splitField:
 		inputs, err = f.split(d)
-	case field == inputsField && d.next() == '{':
+	case field == inputsField && d.next() == '{' && !f.isWrapped(d):
 		inputs, err = f.columns(d)
-	case field != inputsField && d.next() != '[':
+	case field != inputsField && d.next() != '[': // inputs may be one value
 		err = fault.New(fault.Invalid, "%s is not a list", field)
-	case field == recordsField || d.listsObjects():
+	case field == recordsField || d.listsObjects() && !f.listsWrapped(d):
 		inputs, err = f.records(d, field)
 	default:
 		inputs, err = f.whole(data, field)
@@ -271,9 +275,26 @@ func (s *scanner) listsObjects() bool {
 	return s.next() == '{'
 }
 
+// isWrapped reports whether an object begins that is bytes, as {"b64": "…"}, and no row.
+func (f *frame) isWrapped(s *scanner) bool {
+	at := s.pos
+	defer func() { s.pos = at }()
+	d := scanner{buf: s.buf, pos: at}
+	if !d.open('{', '}') || string(d.key()) != wrapKey || f.spec(wrapKey) != nil || slices.Contains(f.takes.Columns, wrapKey) {
+		return false
+	}
+	return d.next() == '"'
+}
+
+// listsWrapped reports whether an array begins whose first element is bytes.
+func (f *frame) listsWrapped(s *scanner) bool {
+	d := &scanner{buf: s.buf, pos: s.pos}
+	return d.open('[', ']') && f.isWrapped(d)
+}
+
 // begin takes the names of the columns.
 func (f *frame) begin(names []string) error {
-	f.matrix = f.takes.Columns == nil && len(f.takes.Inputs) == 1 && !slices.Contains(names, f.takes.Inputs[0].Name)
+	f.matrix = f.takes.Columns == nil && len(f.takes.Inputs) == 1 && !slices.ContainsFunc(names, func(name string) bool { return f.spec(name) != nil })
 	most := MaxTensors
 	if f.matrix {
 		most = maxColumns
@@ -307,7 +328,7 @@ func (f *frame) known(name string) error {
 		return nil
 	}
 	names := slices.Clone(f.takes.Columns)
-	for _, in := range f.takes.Inputs {
+	for _, in := range slices.Concat(f.takes.Inputs, f.takes.Optional) {
 		names = append(names, in.Name)
 	}
 	const shown = 20
@@ -320,12 +341,8 @@ func (f *frame) known(name string) error {
 
 // spec is the input of the model with a name; nil when there is none.
 func (f *frame) spec(name string) *runtime.Spec {
-	for i := range f.takes.Inputs {
-		if f.takes.Inputs[i].Name == name {
-			return &f.takes.Inputs[i]
-		}
-	}
-	return nil
+	m := runtime.Metadata{Inputs: f.takes.Inputs, Optional: f.takes.Optional}
+	return m.Input(name)
 }
 
 // step is how much memory a frame holds at a time.
@@ -590,6 +607,7 @@ func (f *frame) tensor(name string, data []byte) (t runtime.Tensor, err error) {
 	var want []int64
 	if in := f.spec(name); in != nil {
 		t.Datatype, want = in.Datatype, in.Shape
+		s.wraps, s.encoded = true, f.mlflow && in.Binary
 	} else if t.Datatype, err = datatypeOf(s.buf); err != nil {
 		return t, fault.Wrap(err, "column %q", name)
 	}
@@ -682,7 +700,9 @@ func (f *frame) csv(body []byte) ([]runtime.Tensor, error) {
 		if in == nil {
 			return nil, fault.New(fault.Invalid, "column %q: CSV does not say whether it is text or a number", name).WithHint("Send the rows as JSON, such as in %s.", splitField)
 		}
-		texts[i] = in.Datatype == runtime.Bytes
+		if texts[i] = in.Datatype == runtime.Bytes; in.Binary {
+			return nil, fault.New(fault.Invalid, "column %q is binary, for which CSV has no form", name).WithHint("Send the rows as JSON, such as in %s, with its values in base64.", splitField)
+		}
 	}
 	values := make([][]byte, len(names))
 	for {
@@ -757,7 +777,7 @@ func predictions(dst []byte, outputs []runtime.Tensor) ([]byte, error) {
 	dst = append(dst, `{"predictions":`...)
 	var err error
 	if len(outputs) == 1 {
-		if dst, err = nest(dst, wide(outputs[0])); err != nil {
+		if dst, err = nest(dst, formOf(outputs[0])); err != nil {
 			return nil, noForm(err)
 		}
 		return append(dst, '}'), nil
@@ -767,7 +787,7 @@ func predictions(dst []byte, outputs []runtime.Tensor) ([]byte, error) {
 		if len(t.Shape) == 0 || t.Shape[0] != outputs[0].Shape[0] {
 			return nil, noForm(fault.New(fault.Invalid, "outputs %q and %q have no rows in common", outputs[0].Name, t.Name))
 		}
-		wides[i] = wide(t)
+		wides[i] = formOf(t)
 	}
 	dst = append(dst, '[')
 	if len(outputs) > 0 {
@@ -824,6 +844,20 @@ func part(t runtime.Tensor, i int64) runtime.Tensor {
 	n := all.Len() / int(t.Shape[0])
 	at := int(i) * n
 	return runtime.Tensor{Name: t.Name, Datatype: t.Datatype, Shape: t.Shape[1:], Data: all.Slice(at, at+n).Interface()}
+}
+
+// formOf is a tensor in the form that its elements have in JSON.
+func formOf(t runtime.Tensor) runtime.Tensor {
+	if t, ok := inBase64(t, false); ok {
+		texts := t.Data.([]string)
+		out := make([]wrapped, len(texts))
+		for i, text := range texts {
+			out[i] = wrapped(text)
+		}
+		t.Data = out
+		return t
+	}
+	return wide(t)
 }
 
 // wide is a tensor of half precision in single precision, which has the same values.

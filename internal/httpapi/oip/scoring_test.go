@@ -194,7 +194,10 @@ func TestFrames(t *testing.T) {
 		`{"dataframe_records":[{}]}`:                                                   "have no columns",
 		`{"dataframe_records":[{"count":1},{"count":1.5}]}`:                            `input "count": element 1 is "1.5": not a whole number of 64 bits`,
 		`{"dataframe_records":[{"city":"x"},{"city":null}]}`:                           `input "city": element 1 is null`,
-		`{"dataframe_records":[{"city":"x"},{"city":{"b64":"AA=="}}]}`:                 `input "city"`,
+		`{"dataframe_records":[{"city":"x"},{"city":{"b64":"AA="}}]}`:                  `input "city": element 1 is "{\"b64\":\"AA=\"}": not base64`,
+		`{"dataframe_records":[{"city":"x"},{"city":{"b65":"AA=="}}]}`:                 `not a string, nor bytes as {"b64"`,
+		`{"dataframe_records":[{"city":"x"},{"city":{"b64":"","b64":""}}]}`:            `not a string, nor bytes as {"b64"`,
+		`{"dataframe_records":[{"age":1},{"age":{"b64":"AA=="}}]}`:                     `input "age": data does not have shape`,
 		`{"inputs":` + strings.Repeat("[", 60) + strings.Repeat("]", 60) + `}`:         "the model has 4 inputs",
 		`{"inputs":{"age":` + strings.Repeat("[", 60) + strings.Repeat("]", 60) + `}}`: "a tensor may have 32 dimensions",
 		`{"inputs":{"age":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + `}}`: "nests deeper than 64",
@@ -250,14 +253,17 @@ func TestPredictions(t *testing.T) {
 		return runtime.Tensor{Name: name, Datatype: d, Shape: append([]int64{}, shape...), Data: data}
 	}
 	for want, outputs := range map[string][]runtime.Tensor{
-		`{"predictions":[1,2]}`:                                    {tensor("y", runtime.Int64, []int64{1, 2}, 2)},
-		`{"predictions":[[1],[null]]}`:                             {tensor("y", runtime.FP64, []float64{1, math.NaN()}, 2, 1)},
-		`{"predictions":[[[1,2]],[[3,4]]]}`:                        {tensor("y", runtime.Uint8, []uint8{1, 2, 3, 4}, 2, 1, 2)},
-		`{"predictions":[[],[]]}`:                                  {tensor("y", runtime.Uint8, []uint8{}, 2, 0)},
-		`{"predictions":[]}`:                                       {tensor("y", runtime.Uint8, []uint8{}, 0, 2)},
-		`{"predictions":1.5}`:                                      {tensor("y", runtime.FP16, []uint16{0x3e00})},
-		`{"predictions":["a","\"b"]}`:                              {tensor("y", runtime.Bytes, []string{"a", `"b`}, 2)},
-		`{"predictions":[{"y":1,"z":[true]},{"y":2,"z":[false]}]}`: {tensor("y", runtime.BF16, []uint16{0x3f80, 0x4000}, 2), tensor("z", runtime.Bool, []bool{true, false}, 2, 1)},
+		`{"predictions":[1,2]}`:             {tensor("y", runtime.Int64, []int64{1, 2}, 2)},
+		`{"predictions":[[1],[null]]}`:      {tensor("y", runtime.FP64, []float64{1, math.NaN()}, 2, 1)},
+		`{"predictions":[[[1,2]],[[3,4]]]}`: {tensor("y", runtime.Uint8, []uint8{1, 2, 3, 4}, 2, 1, 2)},
+		`{"predictions":[[],[]]}`:           {tensor("y", runtime.Uint8, []uint8{}, 2, 0)},
+		`{"predictions":[]}`:                {tensor("y", runtime.Uint8, []uint8{}, 0, 2)},
+		`{"predictions":1.5}`:               {tensor("y", runtime.FP16, []uint16{0x3e00})},
+		`{"predictions":["a","\"b"]}`:       {tensor("y", runtime.Bytes, []string{"a", `"b`}, 2)},
+		// One that is no text, and all of its output are base64.
+		`{"predictions":[[{"b64":"YQ=="}],[{"b64":"/w=="}]]}`:                         {tensor("y", runtime.Bytes, []string{"a", "\xff"}, 2, 1)},
+		`{"predictions":[{"y":{"b64":"YQ=="},"z":"a"},{"y":{"b64":"/w=="},"z":"b"}]}`: {tensor("y", runtime.Bytes, []string{"a", "\xff"}, 2), tensor("z", runtime.Bytes, []string{"a", "b"}, 2)},
+		`{"predictions":[{"y":1,"z":[true]},{"y":2,"z":[false]}]}`:                    {tensor("y", runtime.BF16, []uint16{0x3f80, 0x4000}, 2), tensor("z", runtime.Bool, []bool{true, false}, 2, 1)},
 	} {
 		if got, err := predictions(nil, outputs); err != nil || string(got) != want {
 			t.Errorf("%s, %v, want %s", got, err, want)
@@ -266,7 +272,6 @@ func TestPredictions(t *testing.T) {
 	for want, outputs := range map[string][]runtime.Tensor{
 		"is an infinity":         {tensor("y", runtime.FP32, []float32{float32(math.Inf(1))}, 1)},
 		"have no rows in common": {tensor("y", runtime.FP32, []float32{1, 2}, 2), tensor("z", runtime.FP32, []float32{1})},
-		"is not UTF-8":           {tensor("y", runtime.Bytes, []string{"\xff"}, 1)},
 	} {
 		if _, err := predictions(nil, outputs); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) || !strings.Contains(fault.HintOf(err), "/v2/models/NAME/infer") {
 			t.Errorf("%v (%s), want %q", err, fault.HintOf(err), want)
@@ -333,7 +338,7 @@ func TestFramesRoundTrip(t *testing.T) {
 func FuzzScoring(f *testing.F) {
 	for _, s := range []string{
 		`{"dataframe_split":{"columns":["age","city"],"data":[[1,"x"],[null,""]]}}`, `{"dataframe_records":[{"age":1},{}]}`, `{"instances":[[1,2],[3,4]]}`,
-		`{"inputs":{"X":[[NaN,-Infinity]]}}`, `{"instances":[{"X":[1,2]}],"params":{}}`, `{"inputs":{"age":[[[]]]}}`, "age,city\n1,x\n", "\"a\nb\",c\n,\n",
+		`{"inputs":{"X":[[NaN,-Infinity]]}}`, `{"dataframe_records":[{"city":{"b64":"/w=="}}]}`, `{"instances":[{"X":[1,2]}],"params":{}}`, `{"inputs":{"age":[[[]]]}}`, "age,city\n1,x\n", "\"a\nb\",c\n,\n",
 	} {
 		f.Add([]byte(s), false)
 		f.Add([]byte(s), true)
@@ -375,5 +380,49 @@ func TestWidest(t *testing.T) {
 		if got := widest([]byte(text)); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}
+	}
+}
+
+// TestBytes: what is no text comes in base64, by version 1 of KServe's protocol as {"b64": …},
+// and by MLflow's as the text of a binary column.
+func TestBytes(t *testing.T) {
+	image := input("image", runtime.Bytes, -1)
+	one := serving.Takes{Inputs: []runtime.Spec{image}}
+	image.Binary = true
+	binary := serving.Takes{Inputs: []runtime.Spec{image}}
+	for name, c := range map[string]struct {
+		takes  serving.Takes
+		mlflow bool
+		body   string
+		want   []string // nil: refused
+	}{
+		"instances":             {one, false, `{"instances":[{"b64":"/9j/"},{"b64":""}]}`, []string{"\xff\xd8\xff", ""}},
+		"by name":               {one, false, `{"instances":[{"image":{"b64":"/9j/"}},{"image":"text"}]}`, []string{"\xff\xd8\xff", "text"}},
+		"one value":             {one, false, `{"inputs":{"b64":"/9j/"}}`, []string{"\xff\xd8\xff"}},
+		"columns":               {one, false, `{"inputs":{"image":[{"b64":"/9j/"}]}}`, []string{"\xff\xd8\xff"}},
+		"records":               {one, true, `{"dataframe_records":[{"image":{"b64":"/9j/"}}]}`, []string{"\xff\xd8\xff"}},
+		"split":                 {one, true, `{"dataframe_split":{"columns":["image"],"data":[[{"b64":"/9j/"}],["t"]]}}`, []string{"\xff\xd8\xff", "t"}},
+		"a text of MLflow's":    {one, true, `{"dataframe_split":{"columns":["image"],"data":[["/9j/"]]}}`, []string{"/9j/"}},
+		"a binary column":       {binary, true, `{"dataframe_split":{"columns":["image"],"data":[["/9j/"],["AA==\n"]]}}`, []string{"\xff\xd8\xff", "\x00"}},
+		"its objects":           {binary, true, `{"dataframe_records":[{"image":{"b64":"/9j/"}}]}`, []string{"\xff\xd8\xff"}},
+		"that is no base64":     {binary, true, `{"dataframe_records":[{"image":"a cat"}]}`, nil},
+		"elsewhere it is text":  {binary, false, `{"instances":[{"image":"/9j/"}]}`, []string{"/9j/"}},
+		"null in it":            {binary, true, `{"dataframe_records":[{"image":null}]}`, nil},
+		"an input of that name": {serving.Takes{Inputs: []runtime.Spec{input("b64", runtime.Bytes, -1)}}, false, `{"instances":[{"b64":"/9j/"}]}`, []string{"/9j/"}},
+	} {
+		f := frame{takes: c.takes, mlflow: c.mlflow, hold: func(int) error { return nil }}
+		in, _, err := f.json([]byte(c.body))
+		switch {
+		case c.want == nil:
+			if !fault.Is(err, fault.Invalid) {
+				t.Errorf("%s: %+v, %v", name, in, err)
+			}
+		case err != nil || len(in) != 1 || !slices.Equal(in[0].Data.([]string), c.want):
+			t.Errorf("%s: %+v, %v", name, in, err)
+		}
+	}
+	f := frame{takes: binary, mlflow: true, hold: func(int) error { return nil }}
+	if _, err := f.csv([]byte("image\n/9j/\n")); !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "base64") {
+		t.Errorf("CSV: %v", err)
 	}
 }

@@ -2,10 +2,12 @@ package oip
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,6 +143,47 @@ func TestConfig(t *testing.T) {
 		`"platform":"onnxruntime_onnx","version_policy":{"specific":{"versions":[3]}}}` + "\n"
 	if _, body := get(t, api, "/v2/models/d/config"); body != json {
 		t.Error(cmp.Diff(json, body))
+	}
+}
+
+// TestOptionalInputs: each description says which inputs a request may leave out.
+func TestOptionalInputs(t *testing.T) {
+	d := serving.Description{
+		Name: "d", Versions: []int64{3}, Batched: true,
+		Metadata: runtime.Metadata{
+			Platform: "onnxruntime_onnx",
+			Inputs:   []runtime.Spec{{Name: "x", Datatype: runtime.FP32, Shape: []int64{-1}}},
+			Optional: []runtime.Spec{{Name: "scale", Datatype: runtime.FP32, Shape: []int64{1}}},
+			Outputs:  []runtime.Spec{{Name: "y", Datatype: runtime.FP32, Shape: []int64{-1}}},
+		},
+	}
+	api := edge(t)
+	api.Serving = described{api.Serving.(oneModel), d}
+	for path, want := range map[string]string{
+		"/v2/models/d":        `"inputs":[{"name":"x","datatype":"FP32","shape":[-1]},{"name":"scale","datatype":"FP32","shape":[1],"parameters":{"optional":true}}]`,
+		"/v2/models/d/config": `"input":[{"data_type":"TYPE_FP32","dims":[1],"name":"x","reshape":{"shape":[]}},{"data_type":"TYPE_FP32","dims":[1],"name":"scale","optional":true}]`,
+	} {
+		if _, body := get(t, api, path); !strings.Contains(body, want) {
+			t.Errorf("%s: %s", path, body)
+		}
+	}
+	doc := document(d, "/v2/models/d")
+	if b, err := json.Marshal(doc); err != nil || !strings.Contains(string(b), `"maxItems":2,"minItems":1`) {
+		t.Errorf("%s %v", b, err)
+	}
+	m, err := api.callMetadata(context.WithValue(t.Context(), callKey{}, call{project: "nyc"}), &inference.ModelMetadataRequest{Name: "d"})
+	if err != nil || len(m.GetInputs()) != 2 || m.GetInputs()[0].GetParameters() != nil || !m.GetInputs()[1].GetParameters()["optional"].GetBoolParam() {
+		t.Error(m, err)
+	}
+	f := frame{takes: serving.Takes{Inputs: d.Inputs, Optional: d.Optional}, hold: func(int) error { return nil }}
+	in, _, err := f.json([]byte(`{"inputs": {"x": [1, 2], "scale": [3]}}`))
+	if err != nil || len(in) != 2 || in[1].Name != "scale" || in[1].Datatype != runtime.FP32 || d.Check(in) != nil {
+		t.Errorf("%+v %v", in, err)
+	}
+	// A column that is called as an optional input is no column of the matrix x.
+	f = frame{takes: f.takes, hold: f.hold}
+	if in, _, err := f.json([]byte(`{"dataframe_split": {"columns": ["a", "scale"], "data": [[1, 2]]}}`)); err == nil || !strings.Contains(err.Error(), `the deployment takes no column "a"`) {
+		t.Errorf("%+v %v", in, err)
 	}
 }
 

@@ -129,6 +129,74 @@ func TestBinary(t *testing.T) {
 	}
 }
 
+// TestBase64: by the parameter of MLServer's and KServe's clients BYTES are base64, in JSON, as
+// raw bytes and by gRPC; what JSON has no other form for is answered so, and says it.
+func TestBase64(t *testing.T) {
+	const typed = `"parameters":{"content_type":"base64"}`
+	given := func(datatype, parameters, data string) string {
+		return `{"inputs":[{"name":"x","shape":[2],"datatype":"` + datatype + `",` + parameters + data + `}]}`
+	}
+	for name, c := range map[string]struct {
+		head, raw string
+		want      []string
+		says      string
+	}{
+		"parameters first": {given("BYTES", typed+",", `"data":["/9j/",""]`), "", []string{"\xff\xd8\xff", ""}, ""},
+		"data first":       {`{"inputs":[{"data":["/9j/",""],` + typed + `,"name":"x","datatype":"BYTES","shape":[2]}]}`, "", []string{"\xff\xd8\xff", ""}, ""},
+		"another type":     {given("BYTES", `"parameters":{"content_type":"str"},`, `"data":["/9j/",""]`), "", []string{"/9j/", ""}, ""},
+		"raw":              {given("BYTES", `"parameters":{"binary_data_size":12,"content_type":"base64"}`, ""), "\x04\x00\x00\x00/9j/\x00\x00\x00\x00", []string{"\xff\xd8\xff", ""}, ""},
+		"no base64":        {given("BYTES", typed+",", `"data":["","a cat"]`), "", nil, `input "x": element 1 is no base64`},
+		"numbers":          {given("INT64", typed+",", `"data":[1,2]`), "", nil, `content_type base64 is of BYTES, and the input is INT64`},
+		"no text":          {given("BYTES", `"parameters":{"content_type":7},`, `"data":["",""]`), "", nil, `content_type is not text: 7`},
+		"null":             {given("BYTES", typed+",", `"data":["",null]`), "", nil, `input "x": element 1 is null`},
+	} {
+		a, err := decode([]byte(c.head+c.raw), len(c.head))
+		if c.says != "" {
+			if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.says) || name == "null" && !strings.Contains(fault.HintOf(err), "a text of your own in BYTES") {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if err != nil || !slices.Equal(a.Inputs[0].Data.([]string), c.want) {
+			t.Errorf("%s: %+v, %v", name, a, err)
+		}
+	}
+	text := &inference.InferParameter{ParameterChoice: &inference.InferParameter_StringParam{StringParam: "base64"}}
+	m := &inference.ModelInferRequest{Inputs: []*inference.ModelInferRequest_InferInputTensor{{
+		Name: "x", Datatype: "BYTES", Shape: []int64{1}, Parameters: map[string]*inference.InferParameter{"content_type": text},
+		Contents: &inference.InferTensorContents{BytesContents: [][]byte{[]byte("/9j/")}},
+	}}}
+	if a, err := fromMessage(m); err != nil || !slices.Equal(a.Inputs[0].Data.([]string), []string{"\xff\xd8\xff"}) {
+		t.Errorf("gRPC: %+v, %v", a, err)
+	}
+	m.Inputs[0].Contents, m.RawInputContents = nil, [][]byte{[]byte("\x04\x00\x00\x00/9j/")}
+	if a, err := fromMessage(m); err != nil || !slices.Equal(a.Inputs[0].Data.([]string), []string{"\xff\xd8\xff"}) {
+		t.Errorf("raw gRPC: %+v, %v", a, err)
+	}
+
+	out := []runtime.Tensor{
+		{Name: "y", Datatype: runtime.Bytes, Shape: []int64{2}, Data: []string{"a", "\xff"}},
+		{Name: "z", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{"a"}},
+	}
+	for asked, want := range map[string]string{
+		``: `[{"name":"y","datatype":"BYTES","shape":[2],"parameters":{"content_type":"base64"},"data":["YQ==","/w=="]},{"name":"z","datatype":"BYTES","shape":[1],"data":["a"]}]`,
+		`,"outputs":[{"name":"y"},{"name":"z","parameters":{"content_type":"base64"}}]`: `[{"name":"y","datatype":"BYTES","shape":[2],"parameters":{"content_type":"base64"},"data":["YQ==","/w=="]},{"name":"z","datatype":"BYTES","shape":[1],"parameters":{"content_type":"base64"},"data":["YQ=="]}]`,
+	} {
+		body := []byte(`{"inputs":[{"name":"x","shape":[1],"datatype":"BYTES","data":["a"]}]` + asked + `}`)
+		a, err := decode(body, len(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, _, err := a.encode(nil, "3", "", out)
+		if err != nil || string(head) != `{"model_name":"","model_version":"3","outputs":`+want+`}` {
+			t.Errorf("%s %v", head, err)
+		}
+	}
+	if data := out[0].Data.([]string); data[1] != "\xff" {
+		t.Errorf("the answer that is logged became %q", data)
+	}
+}
+
 // TestParameters: what a request asks beside its tensors.
 func TestParameters(t *testing.T) {
 	const in = `"inputs":[{"data":[[1]],"shape":[1,1],"datatype":"INT8","name":"X","other":{"a":[null]}}]}`

@@ -324,9 +324,10 @@ func (q *Queue) requestOf(ctx context.Context, r Request, now time.Time) *reques
 	if w.Timeout == 0 {
 		w.Timeout = q.o.Timeout
 	}
-	w.Inputs = inOrder(r.Inputs, q.meta.Inputs)
+	w.Inputs = inOrder(r.Inputs, q.meta)
 	w.rows, w.bytes = measure(w.Inputs)
-	if w.joins = w.rows > 0 && w.rows <= q.o.MaxRows && !q.single; w.joins {
+	// An optional input is one for all rows of a run, so a request that has one has no company.
+	if w.joins = w.rows > 0 && w.rows <= q.o.MaxRows && !q.single && len(w.Inputs) == len(q.meta.Inputs); w.joins {
 		w.shape = shapeOf(w.Inputs, w.Outputs)
 	} else {
 		w.rows = max(1, q.Rows(w.Inputs))
@@ -795,6 +796,9 @@ func (q *Queue) Rows(in []runtime.Tensor) int {
 	rows := int64(-1)
 	for _, t := range in {
 		i := slices.IndexFunc(q.meta.Inputs, func(s runtime.Spec) bool { return s.Name == t.Name })
+		if i < 0 && slices.ContainsFunc(q.meta.Optional, func(s runtime.Spec) bool { return s.Name == t.Name }) {
+			continue // it has what the model says, not a row for each of the request
+		}
 		if len(t.Shape) > 0 && (i < 0 || !q.single && !settled(q.meta.Inputs[i])) {
 			rows = max(rows, t.Shape[0])
 		}

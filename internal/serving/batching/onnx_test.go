@@ -228,3 +228,42 @@ func BenchmarkConcurrent(b *testing.B) {
 		})
 	}
 }
+
+// TestOptionalInputs: requests that give an input which has a default are answered with it,
+// beside those that do not give it, and run alone.
+func TestOptionalInputs(t *testing.T) {
+	model, err := os.ReadFile("../runtime/onnx/testdata/optional.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := loaded(t, model)
+	q := batching.New(batching.NewCores(1), s, batching.Options{}, batching.Verdict{May: batching.Yes}, func(batching.Run) {})
+	var all sync.WaitGroup
+	for g := range 16 {
+		all.Go(func() {
+			for i := range 50 {
+				x, scale := float32(g*50+i), float32(2)
+				in := []runtime.Tensor{{Name: "x", Datatype: runtime.FP32, Shape: []int64{2}, Data: []float32{x, -x}}}
+				if i%3 == 0 {
+					scale = float32(g)
+					in = slices.Insert(in, i/3%2, runtime.Tensor{Name: "scale", Datatype: runtime.FP32, Shape: []int64{}, Data: []float32{scale}})
+				}
+				if i%5 == 0 { // of a dimension that is not that of the rows
+					in = append(in, runtime.Tensor{Name: "shift", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{1}})
+				}
+				if rows := q.Rows(in); rows != 2 {
+					t.Errorf("%d rows", rows)
+				}
+				a, err := q.Infer(t.Context(), batching.Request{Inputs: in, Outputs: []string{"y"}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if got, want := a.Outputs[0].Data.([]float32), []float32{x*scale + 1, 1 - x*scale}; !slices.Equal(got, want) {
+					t.Errorf("%v times %v: %v, want %v", x, scale, got, want)
+				}
+			}
+		})
+	}
+	all.Wait()
+}

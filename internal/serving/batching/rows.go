@@ -81,18 +81,20 @@ func arrayOf(data any) array {
 
 // inOrder are the inputs as the model lists them, so that those of requests that
 // are alike stand at the same places.
-func inOrder(in []runtime.Tensor, specs []runtime.Spec) []runtime.Tensor {
-	ordered := len(in) == len(specs)
+func inOrder(in []runtime.Tensor, m runtime.Metadata) []runtime.Tensor {
+	ordered := len(in) == len(m.Inputs)
 	for i := 0; ordered && i < len(in); i++ {
-		ordered = in[i].Name == specs[i].Name
+		ordered = in[i].Name == m.Inputs[i].Name
 	}
 	if ordered {
 		return in
 	}
 	out := make([]runtime.Tensor, 0, len(in))
-	for _, s := range specs {
-		if i := slices.IndexFunc(in, func(t runtime.Tensor) bool { return t.Name == s.Name }); i >= 0 {
-			out = append(out, in[i])
+	for _, specs := range [...][]runtime.Spec{m.Inputs, m.Optional} {
+		for _, s := range specs {
+			if i := slices.IndexFunc(in, func(t runtime.Tensor) bool { return t.Name == s.Name }); i >= 0 {
+				out = append(out, in[i])
+			}
 		}
 	}
 	return out

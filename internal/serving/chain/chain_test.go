@@ -338,7 +338,7 @@ func TestColumnsOfATensor(t *testing.T) {
 		t.Errorf("outputs %s", got)
 	}
 	after := made(t, chain.Spec{After: []chain.StepSpec{{Compute: map[string]string{"late": "p[1] > 0.5"}}}}, linear())
-	if got := fmt.Sprint(after.Visible()); got != "{test [{X FP32 [-1 3]}] [{class INT64 [-1]} {p FP32 [-1 2]} {late BOOL [-1]}]}" {
+	if got := fmt.Sprint(after.Visible()); got != "{test [{X FP32 [-1 3]}] [{class INT64 [-1]} {p FP32 [-1 2]} {late BOOL [-1]}] []}" {
 		t.Errorf("it says %s", got)
 	}
 }
@@ -462,6 +462,47 @@ func TestRowsInAnyOrder(t *testing.T) {
 		}
 		if len(said) != 1 {
 			t.Errorf("%s rows: %v", what, said)
+		}
+	}
+}
+
+// TestOptionalInputs: an input of a model that has a default is what something before the
+// model makes of that name, or what the step says, and else the default.
+func TestOptionalInputs(t *testing.T) {
+	shifting := func() *model {
+		return &model{
+			meta: runtime.Metadata{
+				Platform: "test", Inputs: []runtime.Spec{of("X", runtime.FP32, -1)}, Optional: []runtime.Spec{of("shift", runtime.FP64, -1)}, Outputs: []runtime.Spec{of("y", runtime.FP64, -1)},
+			},
+			answer: func(_ context.Context, in []runtime.Tensor) ([]runtime.Tensor, error) {
+				y := 100.0
+				if len(in) == 2 {
+					y = in[1].Data.([]float64)[0]
+				}
+				return []runtime.Tensor{{Name: "y", Datatype: runtime.FP64, Shape: []int64{1}, Data: []float64{y}}}, nil
+			},
+		}
+	}
+	x := []chain.InputSpec{{Name: "X", Datatype: runtime.FP32, Shape: []int64{-1}}}
+	compute := func(name string) []chain.StepSpec {
+		return []chain.StepSpec{{Compute: map[string]string{name: "X + 1.0"}}}
+	}
+	for name, c := range map[string]struct {
+		spec chain.Spec
+		want float64
+	}{
+		"its default":  {chain.Spec{Inputs: x, Before: compute("other")}, 100},
+		"made before":  {chain.Spec{Inputs: x, Before: compute("shift")}, 5},
+		"of a request": {chain.Spec{Inputs: append(slices.Clip(x), chain.InputSpec{Name: "shift", Datatype: runtime.FP64, Shape: []int64{-1}}), Before: compute("other")}, 7},
+	} {
+		s := made(t, c.spec, shifting())
+		in := []runtime.Tensor{{Name: "X", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{4}}}
+		if len(s.Metadata().Inputs) == 2 {
+			in = append(in, runtime.Tensor{Name: "shift", Datatype: runtime.FP64, Shape: []int64{1}, Data: []float64{7}})
+		}
+		out, err := s.Infer(t.Context(), in, []string{"y"})
+		if err != nil || out[0].Data.([]float64)[0] != c.want || len(s.Metadata().Optional) != 0 {
+			t.Errorf("%s: %+v %v", name, out, err)
 		}
 	}
 }

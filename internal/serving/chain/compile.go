@@ -152,16 +152,20 @@ func (a *arrangement) model(what string, session runtime.Session, s StepSpec) (*
 	meta := session.Metadata()
 	m := &modelStep{session: session}
 	for theirs := range s.Inputs {
-		if !slices.ContainsFunc(meta.Inputs, func(in runtime.Spec) bool { return in.Name == theirs }) {
-			return nil, fault.New(fault.Invalid, "%s has no input %q", what, theirs).WithHint("It has %s.", listed(meta.Inputs))
+		if meta.Input(theirs) == nil {
+			return nil, fault.New(fault.Invalid, "%s has no input %q", what, theirs).WithHint("It has %s.", listed(append(slices.Clip(meta.Inputs), meta.Optional...)))
 		}
 	}
-	for _, in := range meta.Inputs {
+	for i, in := range append(slices.Clip(meta.Inputs), meta.Optional...) {
 		name := in.Name
-		if given, ok := s.Inputs[in.Name]; ok {
+		given, called := s.Inputs[in.Name]
+		if called {
 			name = given
 		}
 		c, there := a.find(name)
+		if i >= len(meta.Inputs) && !there && !called {
+			continue // it has its default: nothing before the model makes another
+		}
 		switch {
 		case there && c.at >= 0:
 			return nil, fault.New(fault.Invalid, "%q is a column, and input %q of %s a tensor", name, in.Name, what).WithHint("Put it into one by a step `tensor`.")

@@ -1242,6 +1242,7 @@ type ModelInput struct {
 	DataType      DataType               `protobuf:"varint,2,opt,name=data_type,json=dataType,proto3,enum=inference.DataType" json:"data_type,omitempty"`
 	Dims          []int64                `protobuf:"varint,4,rep,packed,name=dims,proto3" json:"dims,omitempty"`
 	Reshape       *ModelTensorReshape    `protobuf:"bytes,5,opt,name=reshape,proto3" json:"reshape,omitempty"`
+	Optional      bool                   `protobuf:"varint,8,opt,name=optional,proto3" json:"optional,omitempty"` // a request may leave it out
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1302,6 +1303,13 @@ func (x *ModelInput) GetReshape() *ModelTensorReshape {
 		return x.Reshape
 	}
 	return nil
+}
+
+func (x *ModelInput) GetOptional() bool {
+	if x != nil {
+		return x.Optional
+	}
+	return false
 }
 
 type ModelOutput struct {
@@ -3392,10 +3400,11 @@ func (x *LogSettingsResponse) GetSettings() map[string]*LogSettingsResponse_Sett
 }
 
 type ModelMetadataResponse_TensorMetadata struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Datatype      string                 `protobuf:"bytes,2,opt,name=datatype,proto3" json:"datatype,omitempty"`
-	Shape         []int64                `protobuf:"varint,3,rep,packed,name=shape,proto3" json:"shape,omitempty"` // -1 varies
+	state         protoimpl.MessageState     `protogen:"open.v1"`
+	Name          string                     `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Datatype      string                     `protobuf:"bytes,2,opt,name=datatype,proto3" json:"datatype,omitempty"`
+	Shape         []int64                    `protobuf:"varint,3,rep,packed,name=shape,proto3" json:"shape,omitempty"`                                                                             // -1 varies
+	Parameters    map[string]*InferParameter `protobuf:"bytes,4,rep,name=parameters,proto3" json:"parameters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // optional: true of an input that has a default in the model
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3451,6 +3460,13 @@ func (x *ModelMetadataResponse_TensorMetadata) GetShape() []int64 {
 	return nil
 }
 
+func (x *ModelMetadataResponse_TensorMetadata) GetParameters() map[string]*InferParameter {
+	if x != nil {
+		return x.Parameters
+	}
+	return nil
+}
+
 type ModelInferRequest_InferInputTensor struct {
 	state         protoimpl.MessageState     `protogen:"open.v1"`
 	Name          string                     `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3464,7 +3480,7 @@ type ModelInferRequest_InferInputTensor struct {
 
 func (x *ModelInferRequest_InferInputTensor) Reset() {
 	*x = ModelInferRequest_InferInputTensor{}
-	mi := &file_inference_service_proto_msgTypes[56]
+	mi := &file_inference_service_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3476,7 +3492,7 @@ func (x *ModelInferRequest_InferInputTensor) String() string {
 func (*ModelInferRequest_InferInputTensor) ProtoMessage() {}
 
 func (x *ModelInferRequest_InferInputTensor) ProtoReflect() protoreflect.Message {
-	mi := &file_inference_service_proto_msgTypes[56]
+	mi := &file_inference_service_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3537,7 +3553,7 @@ type ModelInferRequest_InferRequestedOutputTensor struct {
 
 func (x *ModelInferRequest_InferRequestedOutputTensor) Reset() {
 	*x = ModelInferRequest_InferRequestedOutputTensor{}
-	mi := &file_inference_service_proto_msgTypes[57]
+	mi := &file_inference_service_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3549,7 +3565,7 @@ func (x *ModelInferRequest_InferRequestedOutputTensor) String() string {
 func (*ModelInferRequest_InferRequestedOutputTensor) ProtoMessage() {}
 
 func (x *ModelInferRequest_InferRequestedOutputTensor) ProtoReflect() protoreflect.Message {
-	mi := &file_inference_service_proto_msgTypes[57]
+	mi := &file_inference_service_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3592,7 +3608,7 @@ type ModelInferResponse_InferOutputTensor struct {
 
 func (x *ModelInferResponse_InferOutputTensor) Reset() {
 	*x = ModelInferResponse_InferOutputTensor{}
-	mi := &file_inference_service_proto_msgTypes[61]
+	mi := &file_inference_service_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3604,7 +3620,7 @@ func (x *ModelInferResponse_InferOutputTensor) String() string {
 func (*ModelInferResponse_InferOutputTensor) ProtoMessage() {}
 
 func (x *ModelInferResponse_InferOutputTensor) ProtoReflect() protoreflect.Message {
-	mi := &file_inference_service_proto_msgTypes[61]
+	mi := &file_inference_service_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3664,7 +3680,7 @@ type ModelVersionPolicy_Specific struct {
 
 func (x *ModelVersionPolicy_Specific) Reset() {
 	*x = ModelVersionPolicy_Specific{}
-	mi := &file_inference_service_proto_msgTypes[64]
+	mi := &file_inference_service_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3676,7 +3692,7 @@ func (x *ModelVersionPolicy_Specific) String() string {
 func (*ModelVersionPolicy_Specific) ProtoMessage() {}
 
 func (x *ModelVersionPolicy_Specific) ProtoReflect() protoreflect.Message {
-	mi := &file_inference_service_proto_msgTypes[64]
+	mi := &file_inference_service_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3711,7 +3727,7 @@ type RepositoryIndexResponse_ModelIndex struct {
 
 func (x *RepositoryIndexResponse_ModelIndex) Reset() {
 	*x = RepositoryIndexResponse_ModelIndex{}
-	mi := &file_inference_service_proto_msgTypes[66]
+	mi := &file_inference_service_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3723,7 +3739,7 @@ func (x *RepositoryIndexResponse_ModelIndex) String() string {
 func (*RepositoryIndexResponse_ModelIndex) ProtoMessage() {}
 
 func (x *RepositoryIndexResponse_ModelIndex) ProtoReflect() protoreflect.Message {
-	mi := &file_inference_service_proto_msgTypes[66]
+	mi := &file_inference_service_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3776,7 +3792,7 @@ type TraceSettingRequest_SettingValue struct {
 
 func (x *TraceSettingRequest_SettingValue) Reset() {
 	*x = TraceSettingRequest_SettingValue{}
-	mi := &file_inference_service_proto_msgTypes[69]
+	mi := &file_inference_service_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3788,7 +3804,7 @@ func (x *TraceSettingRequest_SettingValue) String() string {
 func (*TraceSettingRequest_SettingValue) ProtoMessage() {}
 
 func (x *TraceSettingRequest_SettingValue) ProtoReflect() protoreflect.Message {
-	mi := &file_inference_service_proto_msgTypes[69]
+	mi := &file_inference_service_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3820,7 +3836,7 @@ type TraceSettingResponse_SettingValue struct {
 
 func (x *TraceSettingResponse_SettingValue) Reset() {
 	*x = TraceSettingResponse_SettingValue{}
-	mi := &file_inference_service_proto_msgTypes[71]
+	mi := &file_inference_service_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3832,7 +3848,7 @@ func (x *TraceSettingResponse_SettingValue) String() string {
 func (*TraceSettingResponse_SettingValue) ProtoMessage() {}
 
 func (x *TraceSettingResponse_SettingValue) ProtoReflect() protoreflect.Message {
-	mi := &file_inference_service_proto_msgTypes[71]
+	mi := &file_inference_service_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3869,7 +3885,7 @@ type LogSettingsRequest_SettingValue struct {
 
 func (x *LogSettingsRequest_SettingValue) Reset() {
 	*x = LogSettingsRequest_SettingValue{}
-	mi := &file_inference_service_proto_msgTypes[73]
+	mi := &file_inference_service_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3881,7 +3897,7 @@ func (x *LogSettingsRequest_SettingValue) String() string {
 func (*LogSettingsRequest_SettingValue) ProtoMessage() {}
 
 func (x *LogSettingsRequest_SettingValue) ProtoReflect() protoreflect.Message {
-	mi := &file_inference_service_proto_msgTypes[73]
+	mi := &file_inference_service_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3970,7 +3986,7 @@ type LogSettingsResponse_SettingValue struct {
 
 func (x *LogSettingsResponse_SettingValue) Reset() {
 	*x = LogSettingsResponse_SettingValue{}
-	mi := &file_inference_service_proto_msgTypes[75]
+	mi := &file_inference_service_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3982,7 +3998,7 @@ func (x *LogSettingsResponse_SettingValue) String() string {
 func (*LogSettingsResponse_SettingValue) ProtoMessage() {}
 
 func (x *LogSettingsResponse_SettingValue) ProtoReflect() protoreflect.Message {
-	mi := &file_inference_service_proto_msgTypes[75]
+	mi := &file_inference_service_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4082,17 +4098,23 @@ const file_inference_service_proto_rawDesc = "" +
 	"extensions\"D\n" +
 	"\x14ModelMetadataRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\xcf\x02\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\x8b\x04\n" +
 	"\x15ModelMetadataResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bversions\x18\x02 \x03(\tR\bversions\x12\x1a\n" +
 	"\bplatform\x18\x03 \x01(\tR\bplatform\x12G\n" +
 	"\x06inputs\x18\x04 \x03(\v2/.inference.ModelMetadataResponse.TensorMetadataR\x06inputs\x12I\n" +
-	"\aoutputs\x18\x05 \x03(\v2/.inference.ModelMetadataResponse.TensorMetadataR\aoutputs\x1aV\n" +
+	"\aoutputs\x18\x05 \x03(\v2/.inference.ModelMetadataResponse.TensorMetadataR\aoutputs\x1a\x91\x02\n" +
 	"\x0eTensorMetadata\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bdatatype\x18\x02 \x01(\tR\bdatatype\x12\x14\n" +
-	"\x05shape\x18\x03 \x03(\x03R\x05shape\"\xd7\x01\n" +
+	"\x05shape\x18\x03 \x03(\x03R\x05shape\x12_\n" +
+	"\n" +
+	"parameters\x18\x04 \x03(\v2?.inference.ModelMetadataResponse.TensorMetadata.ParametersEntryR\n" +
+	"parameters\x1aX\n" +
+	"\x0fParametersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
+	"\x05value\x18\x02 \x01(\v2\x19.inference.InferParameterR\x05value:\x028\x01\"\xd7\x01\n" +
 	"\x0eInferParameter\x12\x1f\n" +
 	"\n" +
 	"bool_param\x18\x01 \x01(\bH\x00R\tboolParam\x12!\n" +
@@ -4177,13 +4199,14 @@ const file_inference_service_proto_rawDesc = "" +
 	"\x13ModelConfigResponse\x12.\n" +
 	"\x06config\x18\x01 \x01(\v2\x16.inference.ModelConfigR\x06config\"*\n" +
 	"\x12ModelTensorReshape\x12\x14\n" +
-	"\x05shape\x18\x01 \x03(\x03R\x05shape\"\x9f\x01\n" +
+	"\x05shape\x18\x01 \x03(\x03R\x05shape\"\xbb\x01\n" +
 	"\n" +
 	"ModelInput\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\tdata_type\x18\x02 \x01(\x0e2\x13.inference.DataTypeR\bdataType\x12\x12\n" +
 	"\x04dims\x18\x04 \x03(\x03R\x04dims\x127\n" +
-	"\areshape\x18\x05 \x01(\v2\x1d.inference.ModelTensorReshapeR\areshape\"\xa0\x01\n" +
+	"\areshape\x18\x05 \x01(\v2\x1d.inference.ModelTensorReshapeR\areshape\x12\x1a\n" +
+	"\boptional\x18\b \x01(\bR\boptional\"\xa0\x01\n" +
 	"\vModelOutput\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\tdata_type\x18\x02 \x01(\x0e2\x13.inference.DataTypeR\bdataType\x12\x12\n" +
@@ -4438,103 +4461,104 @@ func file_inference_service_proto_rawDescGZIP() []byte {
 }
 
 var file_inference_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_inference_service_proto_msgTypes = make([]protoimpl.MessageInfo, 77)
+var file_inference_service_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
 var file_inference_service_proto_goTypes = []any{
-	(DataType)(0),                                        // 0: inference.DataType
-	(ModelQueuePolicy_TimeoutAction)(0),                  // 1: inference.ModelQueuePolicy.TimeoutAction
-	(*ServerLiveRequest)(nil),                            // 2: inference.ServerLiveRequest
-	(*ServerLiveResponse)(nil),                           // 3: inference.ServerLiveResponse
-	(*ServerReadyRequest)(nil),                           // 4: inference.ServerReadyRequest
-	(*ServerReadyResponse)(nil),                          // 5: inference.ServerReadyResponse
-	(*ModelReadyRequest)(nil),                            // 6: inference.ModelReadyRequest
-	(*ModelReadyResponse)(nil),                           // 7: inference.ModelReadyResponse
-	(*ServerMetadataRequest)(nil),                        // 8: inference.ServerMetadataRequest
-	(*ServerMetadataResponse)(nil),                       // 9: inference.ServerMetadataResponse
-	(*ModelMetadataRequest)(nil),                         // 10: inference.ModelMetadataRequest
-	(*ModelMetadataResponse)(nil),                        // 11: inference.ModelMetadataResponse
-	(*InferParameter)(nil),                               // 12: inference.InferParameter
-	(*InferTensorContents)(nil),                          // 13: inference.InferTensorContents
-	(*ModelInferRequest)(nil),                            // 14: inference.ModelInferRequest
-	(*ModelInferResponse)(nil),                           // 15: inference.ModelInferResponse
-	(*ModelStreamInferResponse)(nil),                     // 16: inference.ModelStreamInferResponse
-	(*ModelConfigRequest)(nil),                           // 17: inference.ModelConfigRequest
-	(*ModelConfigResponse)(nil),                          // 18: inference.ModelConfigResponse
-	(*ModelTensorReshape)(nil),                           // 19: inference.ModelTensorReshape
-	(*ModelInput)(nil),                                   // 20: inference.ModelInput
-	(*ModelOutput)(nil),                                  // 21: inference.ModelOutput
-	(*ModelVersionPolicy)(nil),                           // 22: inference.ModelVersionPolicy
-	(*ModelQueuePolicy)(nil),                             // 23: inference.ModelQueuePolicy
-	(*ModelDynamicBatching)(nil),                         // 24: inference.ModelDynamicBatching
-	(*ModelConfig)(nil),                                  // 25: inference.ModelConfig
-	(*ModelStatisticsRequest)(nil),                       // 26: inference.ModelStatisticsRequest
-	(*StatisticDuration)(nil),                            // 27: inference.StatisticDuration
-	(*InferStatistics)(nil),                              // 28: inference.InferStatistics
-	(*InferResponseStatistics)(nil),                      // 29: inference.InferResponseStatistics
-	(*InferBatchStatistics)(nil),                         // 30: inference.InferBatchStatistics
-	(*MemoryUsage)(nil),                                  // 31: inference.MemoryUsage
-	(*ModelStatistics)(nil),                              // 32: inference.ModelStatistics
-	(*ModelStatisticsResponse)(nil),                      // 33: inference.ModelStatisticsResponse
-	(*ModelRepositoryParameter)(nil),                     // 34: inference.ModelRepositoryParameter
-	(*RepositoryIndexRequest)(nil),                       // 35: inference.RepositoryIndexRequest
-	(*RepositoryIndexResponse)(nil),                      // 36: inference.RepositoryIndexResponse
-	(*RepositoryModelLoadRequest)(nil),                   // 37: inference.RepositoryModelLoadRequest
-	(*RepositoryModelLoadResponse)(nil),                  // 38: inference.RepositoryModelLoadResponse
-	(*RepositoryModelUnloadRequest)(nil),                 // 39: inference.RepositoryModelUnloadRequest
-	(*RepositoryModelUnloadResponse)(nil),                // 40: inference.RepositoryModelUnloadResponse
-	(*SystemSharedMemoryStatusRequest)(nil),              // 41: inference.SystemSharedMemoryStatusRequest
-	(*SystemSharedMemoryStatusResponse)(nil),             // 42: inference.SystemSharedMemoryStatusResponse
-	(*SystemSharedMemoryRegisterRequest)(nil),            // 43: inference.SystemSharedMemoryRegisterRequest
-	(*SystemSharedMemoryRegisterResponse)(nil),           // 44: inference.SystemSharedMemoryRegisterResponse
-	(*SystemSharedMemoryUnregisterRequest)(nil),          // 45: inference.SystemSharedMemoryUnregisterRequest
-	(*SystemSharedMemoryUnregisterResponse)(nil),         // 46: inference.SystemSharedMemoryUnregisterResponse
-	(*CudaSharedMemoryStatusRequest)(nil),                // 47: inference.CudaSharedMemoryStatusRequest
-	(*CudaSharedMemoryStatusResponse)(nil),               // 48: inference.CudaSharedMemoryStatusResponse
-	(*CudaSharedMemoryRegisterRequest)(nil),              // 49: inference.CudaSharedMemoryRegisterRequest
-	(*CudaSharedMemoryRegisterResponse)(nil),             // 50: inference.CudaSharedMemoryRegisterResponse
-	(*CudaSharedMemoryUnregisterRequest)(nil),            // 51: inference.CudaSharedMemoryUnregisterRequest
-	(*CudaSharedMemoryUnregisterResponse)(nil),           // 52: inference.CudaSharedMemoryUnregisterResponse
-	(*TraceSettingRequest)(nil),                          // 53: inference.TraceSettingRequest
-	(*TraceSettingResponse)(nil),                         // 54: inference.TraceSettingResponse
-	(*LogSettingsRequest)(nil),                           // 55: inference.LogSettingsRequest
-	(*LogSettingsResponse)(nil),                          // 56: inference.LogSettingsResponse
-	(*ModelMetadataResponse_TensorMetadata)(nil),         // 57: inference.ModelMetadataResponse.TensorMetadata
-	(*ModelInferRequest_InferInputTensor)(nil),           // 58: inference.ModelInferRequest.InferInputTensor
-	(*ModelInferRequest_InferRequestedOutputTensor)(nil), // 59: inference.ModelInferRequest.InferRequestedOutputTensor
-	nil, // 60: inference.ModelInferRequest.ParametersEntry
-	nil, // 61: inference.ModelInferRequest.InferInputTensor.ParametersEntry
-	nil, // 62: inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry
-	(*ModelInferResponse_InferOutputTensor)(nil), // 63: inference.ModelInferResponse.InferOutputTensor
-	nil,                                 // 64: inference.ModelInferResponse.ParametersEntry
-	nil,                                 // 65: inference.ModelInferResponse.InferOutputTensor.ParametersEntry
-	(*ModelVersionPolicy_Specific)(nil), // 66: inference.ModelVersionPolicy.Specific
-	nil,                                 // 67: inference.ModelStatistics.ResponseStatsEntry
-	(*RepositoryIndexResponse_ModelIndex)(nil), // 68: inference.RepositoryIndexResponse.ModelIndex
-	nil,                                      // 69: inference.RepositoryModelLoadRequest.ParametersEntry
-	nil,                                      // 70: inference.RepositoryModelUnloadRequest.ParametersEntry
-	(*TraceSettingRequest_SettingValue)(nil), // 71: inference.TraceSettingRequest.SettingValue
-	nil,                                      // 72: inference.TraceSettingRequest.SettingsEntry
-	(*TraceSettingResponse_SettingValue)(nil), // 73: inference.TraceSettingResponse.SettingValue
-	nil,                                      // 74: inference.TraceSettingResponse.SettingsEntry
-	(*LogSettingsRequest_SettingValue)(nil),  // 75: inference.LogSettingsRequest.SettingValue
-	nil,                                      // 76: inference.LogSettingsRequest.SettingsEntry
-	(*LogSettingsResponse_SettingValue)(nil), // 77: inference.LogSettingsResponse.SettingValue
-	nil,                                      // 78: inference.LogSettingsResponse.SettingsEntry
+	(DataType)(0),                                // 0: inference.DataType
+	(ModelQueuePolicy_TimeoutAction)(0),          // 1: inference.ModelQueuePolicy.TimeoutAction
+	(*ServerLiveRequest)(nil),                    // 2: inference.ServerLiveRequest
+	(*ServerLiveResponse)(nil),                   // 3: inference.ServerLiveResponse
+	(*ServerReadyRequest)(nil),                   // 4: inference.ServerReadyRequest
+	(*ServerReadyResponse)(nil),                  // 5: inference.ServerReadyResponse
+	(*ModelReadyRequest)(nil),                    // 6: inference.ModelReadyRequest
+	(*ModelReadyResponse)(nil),                   // 7: inference.ModelReadyResponse
+	(*ServerMetadataRequest)(nil),                // 8: inference.ServerMetadataRequest
+	(*ServerMetadataResponse)(nil),               // 9: inference.ServerMetadataResponse
+	(*ModelMetadataRequest)(nil),                 // 10: inference.ModelMetadataRequest
+	(*ModelMetadataResponse)(nil),                // 11: inference.ModelMetadataResponse
+	(*InferParameter)(nil),                       // 12: inference.InferParameter
+	(*InferTensorContents)(nil),                  // 13: inference.InferTensorContents
+	(*ModelInferRequest)(nil),                    // 14: inference.ModelInferRequest
+	(*ModelInferResponse)(nil),                   // 15: inference.ModelInferResponse
+	(*ModelStreamInferResponse)(nil),             // 16: inference.ModelStreamInferResponse
+	(*ModelConfigRequest)(nil),                   // 17: inference.ModelConfigRequest
+	(*ModelConfigResponse)(nil),                  // 18: inference.ModelConfigResponse
+	(*ModelTensorReshape)(nil),                   // 19: inference.ModelTensorReshape
+	(*ModelInput)(nil),                           // 20: inference.ModelInput
+	(*ModelOutput)(nil),                          // 21: inference.ModelOutput
+	(*ModelVersionPolicy)(nil),                   // 22: inference.ModelVersionPolicy
+	(*ModelQueuePolicy)(nil),                     // 23: inference.ModelQueuePolicy
+	(*ModelDynamicBatching)(nil),                 // 24: inference.ModelDynamicBatching
+	(*ModelConfig)(nil),                          // 25: inference.ModelConfig
+	(*ModelStatisticsRequest)(nil),               // 26: inference.ModelStatisticsRequest
+	(*StatisticDuration)(nil),                    // 27: inference.StatisticDuration
+	(*InferStatistics)(nil),                      // 28: inference.InferStatistics
+	(*InferResponseStatistics)(nil),              // 29: inference.InferResponseStatistics
+	(*InferBatchStatistics)(nil),                 // 30: inference.InferBatchStatistics
+	(*MemoryUsage)(nil),                          // 31: inference.MemoryUsage
+	(*ModelStatistics)(nil),                      // 32: inference.ModelStatistics
+	(*ModelStatisticsResponse)(nil),              // 33: inference.ModelStatisticsResponse
+	(*ModelRepositoryParameter)(nil),             // 34: inference.ModelRepositoryParameter
+	(*RepositoryIndexRequest)(nil),               // 35: inference.RepositoryIndexRequest
+	(*RepositoryIndexResponse)(nil),              // 36: inference.RepositoryIndexResponse
+	(*RepositoryModelLoadRequest)(nil),           // 37: inference.RepositoryModelLoadRequest
+	(*RepositoryModelLoadResponse)(nil),          // 38: inference.RepositoryModelLoadResponse
+	(*RepositoryModelUnloadRequest)(nil),         // 39: inference.RepositoryModelUnloadRequest
+	(*RepositoryModelUnloadResponse)(nil),        // 40: inference.RepositoryModelUnloadResponse
+	(*SystemSharedMemoryStatusRequest)(nil),      // 41: inference.SystemSharedMemoryStatusRequest
+	(*SystemSharedMemoryStatusResponse)(nil),     // 42: inference.SystemSharedMemoryStatusResponse
+	(*SystemSharedMemoryRegisterRequest)(nil),    // 43: inference.SystemSharedMemoryRegisterRequest
+	(*SystemSharedMemoryRegisterResponse)(nil),   // 44: inference.SystemSharedMemoryRegisterResponse
+	(*SystemSharedMemoryUnregisterRequest)(nil),  // 45: inference.SystemSharedMemoryUnregisterRequest
+	(*SystemSharedMemoryUnregisterResponse)(nil), // 46: inference.SystemSharedMemoryUnregisterResponse
+	(*CudaSharedMemoryStatusRequest)(nil),        // 47: inference.CudaSharedMemoryStatusRequest
+	(*CudaSharedMemoryStatusResponse)(nil),       // 48: inference.CudaSharedMemoryStatusResponse
+	(*CudaSharedMemoryRegisterRequest)(nil),      // 49: inference.CudaSharedMemoryRegisterRequest
+	(*CudaSharedMemoryRegisterResponse)(nil),     // 50: inference.CudaSharedMemoryRegisterResponse
+	(*CudaSharedMemoryUnregisterRequest)(nil),    // 51: inference.CudaSharedMemoryUnregisterRequest
+	(*CudaSharedMemoryUnregisterResponse)(nil),   // 52: inference.CudaSharedMemoryUnregisterResponse
+	(*TraceSettingRequest)(nil),                  // 53: inference.TraceSettingRequest
+	(*TraceSettingResponse)(nil),                 // 54: inference.TraceSettingResponse
+	(*LogSettingsRequest)(nil),                   // 55: inference.LogSettingsRequest
+	(*LogSettingsResponse)(nil),                  // 56: inference.LogSettingsResponse
+	(*ModelMetadataResponse_TensorMetadata)(nil), // 57: inference.ModelMetadataResponse.TensorMetadata
+	nil, // 58: inference.ModelMetadataResponse.TensorMetadata.ParametersEntry
+	(*ModelInferRequest_InferInputTensor)(nil),           // 59: inference.ModelInferRequest.InferInputTensor
+	(*ModelInferRequest_InferRequestedOutputTensor)(nil), // 60: inference.ModelInferRequest.InferRequestedOutputTensor
+	nil, // 61: inference.ModelInferRequest.ParametersEntry
+	nil, // 62: inference.ModelInferRequest.InferInputTensor.ParametersEntry
+	nil, // 63: inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry
+	(*ModelInferResponse_InferOutputTensor)(nil), // 64: inference.ModelInferResponse.InferOutputTensor
+	nil,                                 // 65: inference.ModelInferResponse.ParametersEntry
+	nil,                                 // 66: inference.ModelInferResponse.InferOutputTensor.ParametersEntry
+	(*ModelVersionPolicy_Specific)(nil), // 67: inference.ModelVersionPolicy.Specific
+	nil,                                 // 68: inference.ModelStatistics.ResponseStatsEntry
+	(*RepositoryIndexResponse_ModelIndex)(nil), // 69: inference.RepositoryIndexResponse.ModelIndex
+	nil,                                      // 70: inference.RepositoryModelLoadRequest.ParametersEntry
+	nil,                                      // 71: inference.RepositoryModelUnloadRequest.ParametersEntry
+	(*TraceSettingRequest_SettingValue)(nil), // 72: inference.TraceSettingRequest.SettingValue
+	nil,                                      // 73: inference.TraceSettingRequest.SettingsEntry
+	(*TraceSettingResponse_SettingValue)(nil), // 74: inference.TraceSettingResponse.SettingValue
+	nil,                                      // 75: inference.TraceSettingResponse.SettingsEntry
+	(*LogSettingsRequest_SettingValue)(nil),  // 76: inference.LogSettingsRequest.SettingValue
+	nil,                                      // 77: inference.LogSettingsRequest.SettingsEntry
+	(*LogSettingsResponse_SettingValue)(nil), // 78: inference.LogSettingsResponse.SettingValue
+	nil,                                      // 79: inference.LogSettingsResponse.SettingsEntry
 }
 var file_inference_service_proto_depIdxs = []int32{
 	57, // 0: inference.ModelMetadataResponse.inputs:type_name -> inference.ModelMetadataResponse.TensorMetadata
 	57, // 1: inference.ModelMetadataResponse.outputs:type_name -> inference.ModelMetadataResponse.TensorMetadata
-	60, // 2: inference.ModelInferRequest.parameters:type_name -> inference.ModelInferRequest.ParametersEntry
-	58, // 3: inference.ModelInferRequest.inputs:type_name -> inference.ModelInferRequest.InferInputTensor
-	59, // 4: inference.ModelInferRequest.outputs:type_name -> inference.ModelInferRequest.InferRequestedOutputTensor
-	64, // 5: inference.ModelInferResponse.parameters:type_name -> inference.ModelInferResponse.ParametersEntry
-	63, // 6: inference.ModelInferResponse.outputs:type_name -> inference.ModelInferResponse.InferOutputTensor
+	61, // 2: inference.ModelInferRequest.parameters:type_name -> inference.ModelInferRequest.ParametersEntry
+	59, // 3: inference.ModelInferRequest.inputs:type_name -> inference.ModelInferRequest.InferInputTensor
+	60, // 4: inference.ModelInferRequest.outputs:type_name -> inference.ModelInferRequest.InferRequestedOutputTensor
+	65, // 5: inference.ModelInferResponse.parameters:type_name -> inference.ModelInferResponse.ParametersEntry
+	64, // 6: inference.ModelInferResponse.outputs:type_name -> inference.ModelInferResponse.InferOutputTensor
 	15, // 7: inference.ModelStreamInferResponse.infer_response:type_name -> inference.ModelInferResponse
 	25, // 8: inference.ModelConfigResponse.config:type_name -> inference.ModelConfig
 	0,  // 9: inference.ModelInput.data_type:type_name -> inference.DataType
 	19, // 10: inference.ModelInput.reshape:type_name -> inference.ModelTensorReshape
 	0,  // 11: inference.ModelOutput.data_type:type_name -> inference.DataType
 	19, // 12: inference.ModelOutput.reshape:type_name -> inference.ModelTensorReshape
-	66, // 13: inference.ModelVersionPolicy.specific:type_name -> inference.ModelVersionPolicy.Specific
+	67, // 13: inference.ModelVersionPolicy.specific:type_name -> inference.ModelVersionPolicy.Specific
 	1,  // 14: inference.ModelQueuePolicy.timeout_action:type_name -> inference.ModelQueuePolicy.TimeoutAction
 	23, // 15: inference.ModelDynamicBatching.default_queue_policy:type_name -> inference.ModelQueuePolicy
 	22, // 16: inference.ModelConfig.version_policy:type_name -> inference.ModelVersionPolicy
@@ -4561,77 +4585,79 @@ var file_inference_service_proto_depIdxs = []int32{
 	28, // 37: inference.ModelStatistics.inference_stats:type_name -> inference.InferStatistics
 	30, // 38: inference.ModelStatistics.batch_stats:type_name -> inference.InferBatchStatistics
 	31, // 39: inference.ModelStatistics.memory_usage:type_name -> inference.MemoryUsage
-	67, // 40: inference.ModelStatistics.response_stats:type_name -> inference.ModelStatistics.ResponseStatsEntry
+	68, // 40: inference.ModelStatistics.response_stats:type_name -> inference.ModelStatistics.ResponseStatsEntry
 	32, // 41: inference.ModelStatisticsResponse.model_stats:type_name -> inference.ModelStatistics
-	68, // 42: inference.RepositoryIndexResponse.models:type_name -> inference.RepositoryIndexResponse.ModelIndex
-	69, // 43: inference.RepositoryModelLoadRequest.parameters:type_name -> inference.RepositoryModelLoadRequest.ParametersEntry
-	70, // 44: inference.RepositoryModelUnloadRequest.parameters:type_name -> inference.RepositoryModelUnloadRequest.ParametersEntry
-	72, // 45: inference.TraceSettingRequest.settings:type_name -> inference.TraceSettingRequest.SettingsEntry
-	74, // 46: inference.TraceSettingResponse.settings:type_name -> inference.TraceSettingResponse.SettingsEntry
-	76, // 47: inference.LogSettingsRequest.settings:type_name -> inference.LogSettingsRequest.SettingsEntry
-	78, // 48: inference.LogSettingsResponse.settings:type_name -> inference.LogSettingsResponse.SettingsEntry
-	61, // 49: inference.ModelInferRequest.InferInputTensor.parameters:type_name -> inference.ModelInferRequest.InferInputTensor.ParametersEntry
-	13, // 50: inference.ModelInferRequest.InferInputTensor.contents:type_name -> inference.InferTensorContents
-	62, // 51: inference.ModelInferRequest.InferRequestedOutputTensor.parameters:type_name -> inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry
-	12, // 52: inference.ModelInferRequest.ParametersEntry.value:type_name -> inference.InferParameter
-	12, // 53: inference.ModelInferRequest.InferInputTensor.ParametersEntry.value:type_name -> inference.InferParameter
-	12, // 54: inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
-	65, // 55: inference.ModelInferResponse.InferOutputTensor.parameters:type_name -> inference.ModelInferResponse.InferOutputTensor.ParametersEntry
-	13, // 56: inference.ModelInferResponse.InferOutputTensor.contents:type_name -> inference.InferTensorContents
-	12, // 57: inference.ModelInferResponse.ParametersEntry.value:type_name -> inference.InferParameter
-	12, // 58: inference.ModelInferResponse.InferOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
-	29, // 59: inference.ModelStatistics.ResponseStatsEntry.value:type_name -> inference.InferResponseStatistics
-	34, // 60: inference.RepositoryModelLoadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
-	34, // 61: inference.RepositoryModelUnloadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
-	71, // 62: inference.TraceSettingRequest.SettingsEntry.value:type_name -> inference.TraceSettingRequest.SettingValue
-	73, // 63: inference.TraceSettingResponse.SettingsEntry.value:type_name -> inference.TraceSettingResponse.SettingValue
-	75, // 64: inference.LogSettingsRequest.SettingsEntry.value:type_name -> inference.LogSettingsRequest.SettingValue
-	77, // 65: inference.LogSettingsResponse.SettingsEntry.value:type_name -> inference.LogSettingsResponse.SettingValue
-	2,  // 66: inference.GRPCInferenceService.ServerLive:input_type -> inference.ServerLiveRequest
-	4,  // 67: inference.GRPCInferenceService.ServerReady:input_type -> inference.ServerReadyRequest
-	6,  // 68: inference.GRPCInferenceService.ModelReady:input_type -> inference.ModelReadyRequest
-	8,  // 69: inference.GRPCInferenceService.ServerMetadata:input_type -> inference.ServerMetadataRequest
-	10, // 70: inference.GRPCInferenceService.ModelMetadata:input_type -> inference.ModelMetadataRequest
-	14, // 71: inference.GRPCInferenceService.ModelInfer:input_type -> inference.ModelInferRequest
-	14, // 72: inference.GRPCInferenceService.ModelStreamInfer:input_type -> inference.ModelInferRequest
-	17, // 73: inference.GRPCInferenceService.ModelConfig:input_type -> inference.ModelConfigRequest
-	26, // 74: inference.GRPCInferenceService.ModelStatistics:input_type -> inference.ModelStatisticsRequest
-	35, // 75: inference.GRPCInferenceService.RepositoryIndex:input_type -> inference.RepositoryIndexRequest
-	37, // 76: inference.GRPCInferenceService.RepositoryModelLoad:input_type -> inference.RepositoryModelLoadRequest
-	39, // 77: inference.GRPCInferenceService.RepositoryModelUnload:input_type -> inference.RepositoryModelUnloadRequest
-	41, // 78: inference.GRPCInferenceService.SystemSharedMemoryStatus:input_type -> inference.SystemSharedMemoryStatusRequest
-	43, // 79: inference.GRPCInferenceService.SystemSharedMemoryRegister:input_type -> inference.SystemSharedMemoryRegisterRequest
-	45, // 80: inference.GRPCInferenceService.SystemSharedMemoryUnregister:input_type -> inference.SystemSharedMemoryUnregisterRequest
-	47, // 81: inference.GRPCInferenceService.CudaSharedMemoryStatus:input_type -> inference.CudaSharedMemoryStatusRequest
-	49, // 82: inference.GRPCInferenceService.CudaSharedMemoryRegister:input_type -> inference.CudaSharedMemoryRegisterRequest
-	51, // 83: inference.GRPCInferenceService.CudaSharedMemoryUnregister:input_type -> inference.CudaSharedMemoryUnregisterRequest
-	53, // 84: inference.GRPCInferenceService.TraceSetting:input_type -> inference.TraceSettingRequest
-	55, // 85: inference.GRPCInferenceService.LogSettings:input_type -> inference.LogSettingsRequest
-	3,  // 86: inference.GRPCInferenceService.ServerLive:output_type -> inference.ServerLiveResponse
-	5,  // 87: inference.GRPCInferenceService.ServerReady:output_type -> inference.ServerReadyResponse
-	7,  // 88: inference.GRPCInferenceService.ModelReady:output_type -> inference.ModelReadyResponse
-	9,  // 89: inference.GRPCInferenceService.ServerMetadata:output_type -> inference.ServerMetadataResponse
-	11, // 90: inference.GRPCInferenceService.ModelMetadata:output_type -> inference.ModelMetadataResponse
-	15, // 91: inference.GRPCInferenceService.ModelInfer:output_type -> inference.ModelInferResponse
-	16, // 92: inference.GRPCInferenceService.ModelStreamInfer:output_type -> inference.ModelStreamInferResponse
-	18, // 93: inference.GRPCInferenceService.ModelConfig:output_type -> inference.ModelConfigResponse
-	33, // 94: inference.GRPCInferenceService.ModelStatistics:output_type -> inference.ModelStatisticsResponse
-	36, // 95: inference.GRPCInferenceService.RepositoryIndex:output_type -> inference.RepositoryIndexResponse
-	38, // 96: inference.GRPCInferenceService.RepositoryModelLoad:output_type -> inference.RepositoryModelLoadResponse
-	40, // 97: inference.GRPCInferenceService.RepositoryModelUnload:output_type -> inference.RepositoryModelUnloadResponse
-	42, // 98: inference.GRPCInferenceService.SystemSharedMemoryStatus:output_type -> inference.SystemSharedMemoryStatusResponse
-	44, // 99: inference.GRPCInferenceService.SystemSharedMemoryRegister:output_type -> inference.SystemSharedMemoryRegisterResponse
-	46, // 100: inference.GRPCInferenceService.SystemSharedMemoryUnregister:output_type -> inference.SystemSharedMemoryUnregisterResponse
-	48, // 101: inference.GRPCInferenceService.CudaSharedMemoryStatus:output_type -> inference.CudaSharedMemoryStatusResponse
-	50, // 102: inference.GRPCInferenceService.CudaSharedMemoryRegister:output_type -> inference.CudaSharedMemoryRegisterResponse
-	52, // 103: inference.GRPCInferenceService.CudaSharedMemoryUnregister:output_type -> inference.CudaSharedMemoryUnregisterResponse
-	54, // 104: inference.GRPCInferenceService.TraceSetting:output_type -> inference.TraceSettingResponse
-	56, // 105: inference.GRPCInferenceService.LogSettings:output_type -> inference.LogSettingsResponse
-	86, // [86:106] is the sub-list for method output_type
-	66, // [66:86] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	69, // 42: inference.RepositoryIndexResponse.models:type_name -> inference.RepositoryIndexResponse.ModelIndex
+	70, // 43: inference.RepositoryModelLoadRequest.parameters:type_name -> inference.RepositoryModelLoadRequest.ParametersEntry
+	71, // 44: inference.RepositoryModelUnloadRequest.parameters:type_name -> inference.RepositoryModelUnloadRequest.ParametersEntry
+	73, // 45: inference.TraceSettingRequest.settings:type_name -> inference.TraceSettingRequest.SettingsEntry
+	75, // 46: inference.TraceSettingResponse.settings:type_name -> inference.TraceSettingResponse.SettingsEntry
+	77, // 47: inference.LogSettingsRequest.settings:type_name -> inference.LogSettingsRequest.SettingsEntry
+	79, // 48: inference.LogSettingsResponse.settings:type_name -> inference.LogSettingsResponse.SettingsEntry
+	58, // 49: inference.ModelMetadataResponse.TensorMetadata.parameters:type_name -> inference.ModelMetadataResponse.TensorMetadata.ParametersEntry
+	12, // 50: inference.ModelMetadataResponse.TensorMetadata.ParametersEntry.value:type_name -> inference.InferParameter
+	62, // 51: inference.ModelInferRequest.InferInputTensor.parameters:type_name -> inference.ModelInferRequest.InferInputTensor.ParametersEntry
+	13, // 52: inference.ModelInferRequest.InferInputTensor.contents:type_name -> inference.InferTensorContents
+	63, // 53: inference.ModelInferRequest.InferRequestedOutputTensor.parameters:type_name -> inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry
+	12, // 54: inference.ModelInferRequest.ParametersEntry.value:type_name -> inference.InferParameter
+	12, // 55: inference.ModelInferRequest.InferInputTensor.ParametersEntry.value:type_name -> inference.InferParameter
+	12, // 56: inference.ModelInferRequest.InferRequestedOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
+	66, // 57: inference.ModelInferResponse.InferOutputTensor.parameters:type_name -> inference.ModelInferResponse.InferOutputTensor.ParametersEntry
+	13, // 58: inference.ModelInferResponse.InferOutputTensor.contents:type_name -> inference.InferTensorContents
+	12, // 59: inference.ModelInferResponse.ParametersEntry.value:type_name -> inference.InferParameter
+	12, // 60: inference.ModelInferResponse.InferOutputTensor.ParametersEntry.value:type_name -> inference.InferParameter
+	29, // 61: inference.ModelStatistics.ResponseStatsEntry.value:type_name -> inference.InferResponseStatistics
+	34, // 62: inference.RepositoryModelLoadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
+	34, // 63: inference.RepositoryModelUnloadRequest.ParametersEntry.value:type_name -> inference.ModelRepositoryParameter
+	72, // 64: inference.TraceSettingRequest.SettingsEntry.value:type_name -> inference.TraceSettingRequest.SettingValue
+	74, // 65: inference.TraceSettingResponse.SettingsEntry.value:type_name -> inference.TraceSettingResponse.SettingValue
+	76, // 66: inference.LogSettingsRequest.SettingsEntry.value:type_name -> inference.LogSettingsRequest.SettingValue
+	78, // 67: inference.LogSettingsResponse.SettingsEntry.value:type_name -> inference.LogSettingsResponse.SettingValue
+	2,  // 68: inference.GRPCInferenceService.ServerLive:input_type -> inference.ServerLiveRequest
+	4,  // 69: inference.GRPCInferenceService.ServerReady:input_type -> inference.ServerReadyRequest
+	6,  // 70: inference.GRPCInferenceService.ModelReady:input_type -> inference.ModelReadyRequest
+	8,  // 71: inference.GRPCInferenceService.ServerMetadata:input_type -> inference.ServerMetadataRequest
+	10, // 72: inference.GRPCInferenceService.ModelMetadata:input_type -> inference.ModelMetadataRequest
+	14, // 73: inference.GRPCInferenceService.ModelInfer:input_type -> inference.ModelInferRequest
+	14, // 74: inference.GRPCInferenceService.ModelStreamInfer:input_type -> inference.ModelInferRequest
+	17, // 75: inference.GRPCInferenceService.ModelConfig:input_type -> inference.ModelConfigRequest
+	26, // 76: inference.GRPCInferenceService.ModelStatistics:input_type -> inference.ModelStatisticsRequest
+	35, // 77: inference.GRPCInferenceService.RepositoryIndex:input_type -> inference.RepositoryIndexRequest
+	37, // 78: inference.GRPCInferenceService.RepositoryModelLoad:input_type -> inference.RepositoryModelLoadRequest
+	39, // 79: inference.GRPCInferenceService.RepositoryModelUnload:input_type -> inference.RepositoryModelUnloadRequest
+	41, // 80: inference.GRPCInferenceService.SystemSharedMemoryStatus:input_type -> inference.SystemSharedMemoryStatusRequest
+	43, // 81: inference.GRPCInferenceService.SystemSharedMemoryRegister:input_type -> inference.SystemSharedMemoryRegisterRequest
+	45, // 82: inference.GRPCInferenceService.SystemSharedMemoryUnregister:input_type -> inference.SystemSharedMemoryUnregisterRequest
+	47, // 83: inference.GRPCInferenceService.CudaSharedMemoryStatus:input_type -> inference.CudaSharedMemoryStatusRequest
+	49, // 84: inference.GRPCInferenceService.CudaSharedMemoryRegister:input_type -> inference.CudaSharedMemoryRegisterRequest
+	51, // 85: inference.GRPCInferenceService.CudaSharedMemoryUnregister:input_type -> inference.CudaSharedMemoryUnregisterRequest
+	53, // 86: inference.GRPCInferenceService.TraceSetting:input_type -> inference.TraceSettingRequest
+	55, // 87: inference.GRPCInferenceService.LogSettings:input_type -> inference.LogSettingsRequest
+	3,  // 88: inference.GRPCInferenceService.ServerLive:output_type -> inference.ServerLiveResponse
+	5,  // 89: inference.GRPCInferenceService.ServerReady:output_type -> inference.ServerReadyResponse
+	7,  // 90: inference.GRPCInferenceService.ModelReady:output_type -> inference.ModelReadyResponse
+	9,  // 91: inference.GRPCInferenceService.ServerMetadata:output_type -> inference.ServerMetadataResponse
+	11, // 92: inference.GRPCInferenceService.ModelMetadata:output_type -> inference.ModelMetadataResponse
+	15, // 93: inference.GRPCInferenceService.ModelInfer:output_type -> inference.ModelInferResponse
+	16, // 94: inference.GRPCInferenceService.ModelStreamInfer:output_type -> inference.ModelStreamInferResponse
+	18, // 95: inference.GRPCInferenceService.ModelConfig:output_type -> inference.ModelConfigResponse
+	33, // 96: inference.GRPCInferenceService.ModelStatistics:output_type -> inference.ModelStatisticsResponse
+	36, // 97: inference.GRPCInferenceService.RepositoryIndex:output_type -> inference.RepositoryIndexResponse
+	38, // 98: inference.GRPCInferenceService.RepositoryModelLoad:output_type -> inference.RepositoryModelLoadResponse
+	40, // 99: inference.GRPCInferenceService.RepositoryModelUnload:output_type -> inference.RepositoryModelUnloadResponse
+	42, // 100: inference.GRPCInferenceService.SystemSharedMemoryStatus:output_type -> inference.SystemSharedMemoryStatusResponse
+	44, // 101: inference.GRPCInferenceService.SystemSharedMemoryRegister:output_type -> inference.SystemSharedMemoryRegisterResponse
+	46, // 102: inference.GRPCInferenceService.SystemSharedMemoryUnregister:output_type -> inference.SystemSharedMemoryUnregisterResponse
+	48, // 103: inference.GRPCInferenceService.CudaSharedMemoryStatus:output_type -> inference.CudaSharedMemoryStatusResponse
+	50, // 104: inference.GRPCInferenceService.CudaSharedMemoryRegister:output_type -> inference.CudaSharedMemoryRegisterResponse
+	52, // 105: inference.GRPCInferenceService.CudaSharedMemoryUnregister:output_type -> inference.CudaSharedMemoryUnregisterResponse
+	54, // 106: inference.GRPCInferenceService.TraceSetting:output_type -> inference.TraceSettingResponse
+	56, // 107: inference.GRPCInferenceService.LogSettings:output_type -> inference.LogSettingsResponse
+	88, // [88:108] is the sub-list for method output_type
+	68, // [68:88] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_inference_service_proto_init() }
@@ -4655,12 +4681,12 @@ func file_inference_service_proto_init() {
 		(*ModelRepositoryParameter_StringParam)(nil),
 		(*ModelRepositoryParameter_BytesParam)(nil),
 	}
-	file_inference_service_proto_msgTypes[73].OneofWrappers = []any{
+	file_inference_service_proto_msgTypes[74].OneofWrappers = []any{
 		(*LogSettingsRequest_SettingValue_BoolParam)(nil),
 		(*LogSettingsRequest_SettingValue_Uint32Param)(nil),
 		(*LogSettingsRequest_SettingValue_StringParam)(nil),
 	}
-	file_inference_service_proto_msgTypes[75].OneofWrappers = []any{
+	file_inference_service_proto_msgTypes[76].OneofWrappers = []any{
 		(*LogSettingsResponse_SettingValue_BoolParam)(nil),
 		(*LogSettingsResponse_SettingValue_Uint32Param)(nil),
 		(*LogSettingsResponse_SettingValue_StringParam)(nil),
@@ -4671,7 +4697,7 @@ func file_inference_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_inference_service_proto_rawDesc), len(file_inference_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   77,
+			NumMessages:   78,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

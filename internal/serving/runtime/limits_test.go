@@ -1,6 +1,7 @@
 package runtime_test
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,6 +45,30 @@ func TestLimits(t *testing.T) {
 	} {
 		err := c.m.Validate()
 		if c.says == "" && err != nil || c.says != "" && (!fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestOptionalStandsIn: what one model takes as optional, the one in its place takes so, too.
+func TestOptionalStandsIn(t *testing.T) {
+	spec := func(name string, shape ...int64) Spec { return Spec{Name: name, Datatype: FP32, Shape: shape} }
+	m := Metadata{Inputs: []Spec{spec("x", -1)}, Optional: []Spec{spec("scale")}, Outputs: []Spec{spec("y", -1)}}
+	without := Metadata{Inputs: m.Inputs, Outputs: m.Outputs}
+	other := m
+	other.Optional = []Spec{spec("scale", 1)}
+	needs := Metadata{Inputs: append(slices.Clip(m.Inputs), m.Optional...), Outputs: m.Outputs}
+	for name, c := range map[string]struct {
+		m, of Metadata
+		says  string // empty: it does
+	}{
+		"the same":                {m, m, ""},
+		"more that is optional":   {m, without, ""},
+		"less that is optional":   {without, m, `it has no optional input "scale"`},
+		"another shape":           {other, m, `it has no optional input "scale"`},
+		"optional there, not now": {needs, m, "it has 2 inputs, and not 1"},
+	} {
+		if err := c.m.StandsIn(c.of); c.says == "" && err != nil || c.says != "" && (!fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

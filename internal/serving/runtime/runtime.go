@@ -105,6 +105,7 @@ type Spec struct {
 	Name     string
 	Datatype Datatype
 	Shape    []int64
+	Binary   bool // BYTES that are no text, where the model says so
 }
 
 // Accepts refuses a tensor that does not match the spec, in words.
@@ -141,15 +142,45 @@ func TooLong() error {
 // Metadata is what a loaded model says about itself.
 type Metadata struct {
 	Platform string // "onnxruntime_onnx"
-	Inputs   []Spec
+	Inputs   []Spec // each request has them
 	Outputs  []Spec
+	// Optional are the inputs that have a default in the model, which a request may leave out.
+	// A request that has one runs alone: the rows of others have the default.
+	Optional []Spec
+}
+
+// Input is the input with a name, optional or not; nil when there is none.
+func (m Metadata) Input(name string) *Spec {
+	for _, specs := range [...][]Spec{m.Inputs, m.Optional} {
+		for i := range specs {
+			if specs[i].Name == name {
+				return &specs[i]
+			}
+		}
+	}
+	return nil
+}
+
+// Offer takes the inputs that have a default and that a request may have beside those that
+// it must have. None of them is offered where there are too many of them all, as of a model
+// that lists its weights among its inputs, and none that is too large.
+func (m *Metadata) Offer(defaults []Spec) {
+	m.Optional = nil
+	if len(m.Inputs)+len(defaults) > MaxPorts {
+		return
+	}
+	for _, s := range defaults {
+		if left(append(slices.Clip(m.Inputs), s)) >= 0 && validate("input", []Spec{s}) == nil {
+			m.Optional = append(m.Optional, s)
+		}
+	}
 }
 
 // Validate refuses what no model may say about itself.
 func (m Metadata) Validate() error {
 	switch {
-	case len(m.Inputs) > MaxPorts || len(m.Outputs) > MaxPorts:
-		return fault.New(fault.Invalid, "the model has %d inputs and %d outputs: a model, and a request, may have %d of each", len(m.Inputs), len(m.Outputs), MaxPorts).
+	case len(m.Inputs)+len(m.Optional) > MaxPorts || len(m.Outputs) > MaxPorts:
+		return fault.New(fault.Invalid, "the model has %d inputs and %d outputs: a model, and a request, may have %d of each", len(m.Inputs)+len(m.Optional), len(m.Outputs), MaxPorts).
 			WithHint("Export it with one input of many columns instead of one for each column.")
 	case len(m.Inputs) == 0:
 		return fault.New(fault.Invalid, "the model has no inputs: it answers the same always, and a request without inputs is refused").
@@ -157,7 +188,7 @@ func (m Metadata) Validate() error {
 	case len(m.Outputs) == 0:
 		return fault.New(fault.Invalid, "the model has no outputs: there is nothing to ask it for")
 	}
-	if err := validate("input", m.Inputs); err != nil {
+	if err := validate("input", append(slices.Clip(m.Inputs), m.Optional...)); err != nil {
 		return err
 	}
 	if err := validate("output", m.Outputs); err != nil {
@@ -169,8 +200,20 @@ func (m Metadata) Validate() error {
 // fits refuses a model whose inputs, where their shape is fixed, are more than a request
 // may have.
 func (m Metadata) fits() error {
+	for i, s := range m.Inputs {
+		if left(m.Inputs[:i+1]) < 0 {
+			return fault.New(fault.Invalid, "the inputs of the model have more than %d MiB, which is what a request may have: input %.100q has the shape %v", MaxRequest>>20, s.Name, s.Shape).
+				WithHint("Export the model with a smaller batch, or with a dimension that varies.")
+		}
+	}
+	return nil
+}
+
+// left is how many bytes a request may have beside inputs of these specs, where their shape
+// is fixed; below 0: it may not have them.
+func left(specs []Spec) int64 {
 	left := int64(MaxRequest)
-	for _, s := range m.Inputs {
+	for _, s := range specs {
 		n := int64(1)
 		for _, d := range s.Shape {
 			if d >= 0 && n > 0 {
@@ -181,11 +224,10 @@ func (m Metadata) fits() error {
 			}
 		}
 		if left -= n * elementSize(s.Datatype); left < 0 {
-			return fault.New(fault.Invalid, "the inputs of the model have more than %d MiB, which is what a request may have: input %.100q has the shape %v", MaxRequest>>20, s.Name, s.Shape).
-				WithHint("Export the model with a smaller batch, or with a dimension that varies.")
+			break
 		}
 	}
-	return nil
+	return left
 }
 
 // elementSize is the least that an element takes in a request, in bytes.
@@ -225,12 +267,12 @@ func validate(role string, specs []Spec) error {
 	return nil
 }
 
-// Check refuses inputs that are not exactly the model's.
+// Check refuses inputs that are not exactly the model's; optional ones may be missing.
 func (m Metadata) Check(inputs []Tensor) error {
 	for _, spec := range m.Inputs {
 		i := slices.IndexFunc(inputs, func(t Tensor) bool { return t.Name == spec.Name })
 		if i < 0 {
-			return fault.New(fault.Invalid, "input %q is missing; the model wants %s", spec.Name, names(m.Inputs)).
+			return fault.New(fault.Invalid, "input %q is missing; the model wants %s", spec.Name, m.wants()).
 				WithHint("Each request has each input. Instead of leaving out a column that may be missing, send NaN, or in BYTES a text of your own, of which a predict.py beside the model makes None.")
 		}
 		if err := spec.Accepts(inputs[i]); err != nil {
@@ -239,13 +281,27 @@ func (m Metadata) Check(inputs []Tensor) error {
 	}
 	for i, t := range inputs {
 		if !slices.ContainsFunc(m.Inputs, func(s Spec) bool { return s.Name == t.Name }) {
-			return fault.New(fault.Invalid, "the model has no input %q; it wants %s", t.Name, names(m.Inputs))
+			o := slices.IndexFunc(m.Optional, func(s Spec) bool { return s.Name == t.Name })
+			if o < 0 {
+				return fault.New(fault.Invalid, "the model has no input %q; it wants %s", t.Name, m.wants())
+			}
+			if err := m.Optional[o].Accepts(t); err != nil {
+				return err
+			}
 		}
 		if slices.ContainsFunc(inputs[:i], func(o Tensor) bool { return o.Name == t.Name }) {
 			return fault.New(fault.Invalid, "input %q is given twice", t.Name)
 		}
 	}
 	return nil
+}
+
+// wants lists the inputs in words.
+func (m Metadata) wants() string {
+	if len(m.Optional) == 0 {
+		return names(m.Inputs)
+	}
+	return names(m.Inputs) + ", and may be given " + names(m.Optional)
 }
 
 // StandsIn refuses to take the place of another model when there are inputs that
@@ -259,6 +315,12 @@ func (m Metadata) StandsIn(other Metadata) error {
 		i := slices.IndexFunc(m.Inputs, func(s Spec) bool { return s.Name == theirs.Name })
 		if i < 0 || !m.Inputs[i].covers(theirs) {
 			return fault.New(fault.Invalid, "it has no input %.100q (%s %v)", theirs.Name, theirs.Datatype, theirs.Shape)
+		}
+	}
+	for _, theirs := range other.Optional {
+		i := slices.IndexFunc(m.Optional, func(s Spec) bool { return s.Name == theirs.Name })
+		if i < 0 || !m.Optional[i].covers(theirs) {
+			return fault.New(fault.Invalid, "it has no optional input %.100q (%s %v)", theirs.Name, theirs.Datatype, theirs.Shape)
 		}
 	}
 	for _, theirs := range other.Outputs {

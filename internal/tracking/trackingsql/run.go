@@ -52,7 +52,7 @@ func rowOf(r tracking.Run) runRow {
 func (Store) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
 	row := rowOf(r)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
-		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Set("deleted = EXCLUDED.deleted").Exec(store.Later(ctx))
+		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Set("deleted = EXCLUDED.deleted").Set("attempt = EXCLUDED.attempt").Exec(store.Later(ctx))
 	return err
 }
 
@@ -270,6 +270,22 @@ func (Store) History(ctx context.Context, tx *store.Tx, run tracking.RunID, key 
 		out[i] = r.metric()
 	}
 	return out, err
+}
+
+// PointSince implements tracking.Store: the primary key is in the order of time.
+func (Store) PointSince(ctx context.Context, tx *store.Tx, run tracking.RunID, key string, since tracking.Millis, newest bool) (*tracking.Metric, error) {
+	order := "at, step"
+	if newest {
+		order = "at DESC, step DESC"
+	}
+	var rows []metricRow
+	err := tx.NewRaw(`SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric
+		WHERE run = ? AND key = ? AND at >= ? ORDER BY `+order+` LIMIT 1`, string(run), key, int64(since)).Scan(ctx, &rows)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	m := rows[0].metric()
+	return &m, nil
 }
 
 // PutInputs implements tracking.Store.

@@ -164,8 +164,8 @@ func (r Request) Job(model, version string) (name string, spec training.Spec, er
 	if r, err = r.complete(); err != nil {
 		return "", spec, err
 	}
-	if err := id.CheckMixedName("model", model); err != nil {
-		return "", spec, fault.New(fault.Invalid, "a job cannot register a version of it: %w", err).WithHint("Register the version under a name of 1 to 63 letters, digits, dots, - and _ first.")
+	if err := id.CheckModelName(model); err != nil {
+		return "", spec, err
 	}
 	b, err := json.Marshal(told{
 		Label: r.Label, Metric: r.Metric, MaxLoss: r.MaxLoss, Speedup: r.Speedup, Try: r.Try, Choose: r.Choose, DryRun: r.DryRun, Columns: maps.Clone(r.Columns),

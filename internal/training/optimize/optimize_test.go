@@ -13,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/training"
 )
 
@@ -36,6 +37,9 @@ func TestJob(t *testing.T) {
 		t.Error(err)
 	}
 	if name, spec, err = (Request{Data: "flights"}).Job("ResNet50.v2", "3"); err != nil || name != "optimize-resnet50-v2" || spec.Register != "ResNet50.v2" || spec.Data["model"] != "models:/ResNet50.v2/3" || spec.Validate() != nil {
+		t.Errorf("%s %+v %v", name, spec, err)
+	}
+	if name, spec, err = (Request{Data: "flights"}).Job("نموذج + 2", "3"); err != nil || id.CheckName("job", name) != nil || spec.Register != "نموذج + 2" || spec.Data["model"] != "models:/نموذج + 2/3" || spec.Validate() != nil {
 		t.Errorf("%s %+v %v", name, spec, err)
 	}
 	if _, spec, err = (Request{Data: "flights", DryRun: true}).Job("delay", "champion"); err != nil || spec.Register != "" || spec.Data["model"] != "models:/delay@champion" {
@@ -65,7 +69,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %v", says, err)
 		}
 	}
-	if _, _, err := (Request{Data: "d"}).Job("My Model", "1"); !fault.Is(err, fault.Invalid) || fault.HintOf(err) == "" {
+	if _, _, err := (Request{Data: "d"}).Job("a/b", "1"); !fault.Is(err, fault.Invalid) {
 		t.Error(err)
 	}
 }

@@ -11,6 +11,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -217,7 +218,8 @@ class Client:
         the keys of a deployment with features, those of the values: text,
         whole numbers, or numbers. A key has one value for each row:
         ``{"origin": ["JFK"], "distance": [1020]}``. None and NaN are missing
-        values; a missing value comes back as None.
+        values; a missing value comes back as None. Texts may be ``bytes``, such
+        as an image; an output that is no text comes back as ``bytes``.
 
         ``id`` names the answer for labels; one is made when it is empty.
         ``as_of`` asks with the features of a past time, which takes the
@@ -229,7 +231,11 @@ class Client:
         tensors = []
         for name, value in inputs.items():
             shape, flat = _flatten(name, value)
-            tensors.append({"name": name, "shape": shape, "datatype": declared.get(name) or _datatype(name, flat), "data": flat})
+            tensor = {"name": name, "shape": shape, "datatype": declared.get(name) or _datatype(name, flat), "data": flat}
+            if any(isinstance(v, bytes) for v in flat):
+                tensor["data"] = [b64encode(v.encode() if isinstance(v, str) else v).decode() if isinstance(v, (str, bytes)) else v for v in flat]
+                tensor["parameters"] = {"content_type": "base64"}
+            tensors.append(tensor)
         body: dict[str, Any] = {"inputs": tensors}
         if wanted := [{"name": name} for name in outputs]:
             body["outputs"] = wanted
@@ -239,7 +245,7 @@ class Client:
         if parameters := {k: v for k, v in parameters.items() if v}:
             body["parameters"] = parameters
         answer = self.request("POST", model + "/infer", body)
-        found = Prediction((o["name"], _nest(o["data"], o["shape"])) for o in answer["outputs"])
+        found = Prediction((o["name"], _nest(_elements(o), o["shape"])) for o in answer["outputs"])
         found.id, found.version = answer.get("id", ""), answer.get("model_version", "")
         return found
 
@@ -346,7 +352,7 @@ def _datatype(name: str, flat: Sequence[Any]) -> str:
     """The datatype of an input that the model does not declare: a key, or a
     column that features are beside."""
     kinds = {type(v) for v in flat if v is not None}
-    if kinds == {str} and None not in flat:
+    if kinds and kinds <= {str, bytes} and None not in flat:
         return "BYTES"
     if kinds == {bool} and None not in flat:
         return "BOOL"
@@ -430,6 +436,14 @@ def _flatten(name: str, value: Any) -> tuple[list[int], list[Any]]:
     if not shape:
         raise Error("invalid", f"input {name!r} is not a list", "Write [[…]]: one row for each thing to ask about.")
     return shape, [None if isinstance(v, float) and math.isnan(v) else v for v in level]
+
+
+def _elements(output: Mapping[str, Any]) -> list[Any]:
+    """The elements of an output: bytes where the answer has them in base64."""
+    data: list[Any] = output["data"]
+    if output.get("parameters", {}).get("content_type") == "base64":
+        return [b64decode(v) for v in data]
+    return data
 
 
 def _nest(data: list[Any], shape: Sequence[int]) -> list[Any]:

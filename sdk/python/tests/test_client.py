@@ -136,6 +136,16 @@ class ClientTest(unittest.TestCase):
             "outputs": [{"name": "p"}, {"name": "label"}],
         })
 
+    def test_predict_bytes(self) -> None:
+        self.server.answers["GET /v2/models/delay"] = (200, {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [-1]}]})
+        self.server.answers["POST /v2/models/delay/infer"] = (200, {"outputs": [
+            {"name": "mask", "datatype": "BYTES", "shape": [2], "parameters": {"content_type": "base64"}, "data": ["/9j/", ""]},
+        ]})
+        self.assertEqual(self.client.predict("delay", {"image": [b"\xff\xd8\xff", "text"]}), {"mask": [b"\xff\xd8\xff", b""]})
+        self.assertEqual(self.server.asked[1].json()["inputs"], [
+            {"name": "image", "shape": [2], "datatype": "BYTES", "data": ["/9j/", "dGV4dA=="], "parameters": {"content_type": "base64"}},
+        ])
+
     def test_predict_arrays(self) -> None:
         class Array:
             def tolist(self) -> list[list[float]]:

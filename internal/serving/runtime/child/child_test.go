@@ -100,7 +100,7 @@ func TestConformance(t *testing.T) {
 		t.Run("fake, "+way, func(t *testing.T) { runtimetest.Run(t, apart("fake"), runtimetest.FakeModels) })
 		t.Run("onnx, "+way, func(t *testing.T) {
 			runtimetest.Run(t, apart(library(t)), runtimetest.Models{
-				Logistic: file(t, "logistic.onnx"), Echo: file(t, "echo.onnx"), Total: file(t, "total.onnx"),
+				Logistic: file(t, "logistic.onnx"), Echo: file(t, "echo.onnx"), Total: file(t, "total.onnx"), Optional: file(t, "optional.onnx"),
 			})
 		})
 	}

@@ -53,6 +53,14 @@ func (w *writer) bytes(b []byte) {
 
 func (w *writer) kind(k byte) { w.bytes([]byte{k}) }
 
+func (w *writer) truth(v bool) {
+	if v {
+		w.number(1)
+		return
+	}
+	w.number(0)
+}
+
 func (w *writer) number(v uint64) {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], v)
@@ -89,7 +97,7 @@ func (w *writer) load(model []byte, o runtime.Options) {
 func (w *writer) loaded(m runtime.Metadata) {
 	w.kind(kindLoaded)
 	w.text(m.Platform)
-	for _, specs := range [][]runtime.Spec{m.Inputs, m.Outputs} {
+	for _, specs := range [][]runtime.Spec{m.Inputs, m.Outputs, m.Optional} {
 		w.number(uint64(len(specs)))
 		for _, s := range specs {
 			w.spec(s)
@@ -101,6 +109,7 @@ func (w *writer) loaded(m runtime.Metadata) {
 func (w *writer) spec(s runtime.Spec) {
 	w.text(s.Name)
 	w.datatype(s.Datatype)
+	w.truth(s.Binary)
 	if s.Shape == nil {
 		w.number(0)
 		return
@@ -326,6 +335,9 @@ func (r *reader) loaded() (m runtime.Metadata, err error) {
 		if m.Outputs, err = r.specs(); err != nil {
 			return m, err
 		}
+		if m.Optional, err = r.specs(); err != nil {
+			return m, err
+		}
 		return m, m.Validate()
 	case kindFault:
 		if _, err := r.number(0); err != nil {
@@ -345,6 +357,9 @@ func (r *reader) specs() ([]runtime.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	if n == 0 {
+		return nil, nil
+	}
 	out := make([]runtime.Spec, n)
 	for i := range out {
 		s := &out[i]
@@ -354,6 +369,11 @@ func (r *reader) specs() ([]runtime.Spec, error) {
 		if s.Datatype, err = r.datatype(); err != nil {
 			return nil, err
 		}
+		binary, err := r.number(1)
+		if err != nil {
+			return nil, err
+		}
+		s.Binary = binary == 1
 		rank, err := r.number(runtime.MaxRank + 1)
 		if err != nil {
 			return nil, err

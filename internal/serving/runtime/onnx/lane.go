@@ -36,7 +36,7 @@ func (s *session) Lane(p *lane.Place) (lane.Answerer, error) {
 		return nil, err
 	}
 	l := (*C.lane)(C.calloc(1, C.sizeof_lane))
-	outputs := s.model.names[len(s.model.inputs):]
+	outputs := s.model.names[s.model.most:]
 	names := (**C.char)(C.calloc(C.size_t(len(outputs)+1), C.size_t(unsafe.Sizeof(uintptr(0)))))
 	a := &answerer{session: s, call: c, lane: l, names: unsafe.Slice(names, len(outputs))}
 	copy(a.names, outputs)
@@ -79,7 +79,7 @@ func (a *answerer) Answer() (id uint64, out []serving.Tensor, err error, ok bool
 			}
 		}
 	}
-	out, err = s.answer(a.call, a.call.given(), wanted, outputs)
+	out, err = s.answer(a.call, a.call.bytes(), wanted, outputs)
 	return id, out, err, true
 }
 

@@ -89,9 +89,10 @@ func readable(message string) string {
 // native is a session of the library.
 type native struct {
 	session *C.OrtSession
-	names   []*C.char
-	inputs  []serving.Spec
-	outputs []serving.Spec
+	names   []*C.char // of the inputs, the optional ones and the outputs
+	inputs  int       // that each run has
+	most    int       // that a run may have
+	outputs int
 
 	mu   sync.Mutex
 	idle []*call
@@ -126,11 +127,11 @@ func loadNative(file []byte, meta serving.Metadata, s settings) (*native, *failu
 		keys[i], values[i] = C.CString(k), C.CString(v)
 		i++
 	}
-	m := &native{inputs: meta.Inputs, outputs: meta.Outputs}
+	m := &native{inputs: len(meta.Inputs), most: len(meta.Inputs) + len(meta.Optional), outputs: len(meta.Outputs)}
 	if f := C.ort_load(unsafe.Pointer(unsafe.SliceData(file)), C.size_t(len(file)), &how, &m.session); f.message != nil { //nolint:gocritic // dupSubExpr in what cgo makes of it
 		return nil, failed(f)
 	}
-	for _, s := range slices.Concat(meta.Inputs, meta.Outputs) {
+	for _, s := range slices.Concat(meta.Inputs, meta.Optional, meta.Outputs) {
 		m.names = append(m.names, C.CString(s.Name))
 	}
 	return m, nil
@@ -151,8 +152,9 @@ func (m *native) unload() {
 type call struct {
 	c       *C.call
 	pins    runtime.Pinner
-	filled  int // bytes of given_small
-	inputs  []C.tensor
+	filled  int        // bytes of given_small
+	given   int        // inputs of each run
+	inputs  []C.tensor // optional ones after the others
 	outputs []C.tensor
 	names   []*C.char // of the outputs wanted
 	shrinks bool      // its runs give back what the arena does not need
@@ -169,14 +171,14 @@ func (m *native) begin() (*call, error) {
 		return c, nil
 	}
 	m.mu.Unlock()
-	in, out := len(m.inputs), len(m.outputs)
-	c := &call{c: C.ort_new_call(C.size_t(in), C.size_t(out))}
+	c := &call{c: C.ort_new_call(C.size_t(m.most), C.size_t(m.outputs)), given: m.inputs}
 	if c.c == nil {
 		return nil, fault.New(fault.Exhausted, "no memory to run the model")
 	}
-	c.inputs, c.outputs = unsafe.Slice(c.c.input, in), unsafe.Slice(c.c.output, out)
-	c.names = unsafe.Slice(c.c.output_names, out)
-	copy(unsafe.Slice(c.c.input_names, in), m.names[:in])
+	c.inputs, c.outputs = unsafe.Slice(c.c.input, m.most), unsafe.Slice(c.c.output, m.outputs)
+	c.names = unsafe.Slice(c.c.output_names, m.outputs)
+	c.c.inputs = C.size_t(m.inputs)
+	copy(unsafe.Slice(c.c.input_names, m.most), m.names[:m.inputs])
 	return c, nil
 }
 
@@ -193,15 +195,16 @@ func (c *call) empty() {
 		C.ort_release(c.c)
 	}
 	for i := range c.inputs {
-		c.inputs[i].data, c.inputs[i].at = nil, nil
+		c.inputs[i].data, c.inputs[i].at, c.inputs[i].size = nil, nil, 0
 	}
+	c.c.inputs = C.size_t(c.given)
 	c.filled, c.c.released = 0, 0
 	c.pins.Unpin()
 }
 
 func (m *native) run(c *call, wanted []int) *failure {
 	for i, w := range wanted {
-		c.names[i] = m.names[len(m.inputs)+w]
+		c.names[i] = m.names[m.most+w]
 	}
 	c.c.wanted = C.size_t(len(wanted))
 	f := C.ort_run(m.session, c.c)
@@ -227,6 +230,14 @@ func (c *call) shrink(on bool) {
 
 func (c *call) terminate() { C.ort_terminate(c.c) }
 func (c *call) resume()    { C.ort_resume(c.c) }
+
+// also gives the run an optional input, by its position among the model's names.
+func (c *call) also(m *native, name int, t serving.Tensor) error {
+	i := int(c.c.inputs)
+	unsafe.Slice(c.c.input_names, m.most)[i] = m.names[name]
+	c.c.inputs++ // what is given is released with the others, whatever follows
+	return c.give(i, t)
+}
 
 // nothing is where the elements of empty tensors are.
 var nothing [8]byte
@@ -318,8 +329,8 @@ func (c *call) words(to *C.tensor, data []string) int {
 	return len(data)
 }
 
-// given is how many bytes of numbers the inputs have, and of strings.
-func (c *call) given() (n int64) {
+// bytes is how many bytes of numbers the inputs have, and of strings.
+func (c *call) bytes() (n int64) {
 	for i := range c.inputs {
 		n += int64(c.inputs[i].size)
 	}

@@ -40,12 +40,16 @@ func read(model []byte) (*onnxfile.Model, serving.Metadata, error) {
 	if err != nil {
 		return nil, meta, err
 	}
-	weights := m.Graph.Weights()
+	var optional []serving.Spec
+	weights, defaults := m.Graph.Weights(), m.Defaults()
 	for _, in := range m.Graph.Inputs {
-		if weights[in.Name] { // as exporters wrote before IR version 4
+		s, err := spec("input", in)
+		if weights[in.Name] {
+			if defaults[in.Name] && err == nil {
+				optional = append(optional, s)
+			}
 			continue
 		}
-		s, err := spec("input", in)
 		if err != nil {
 			return nil, meta, err
 		}
@@ -58,6 +62,7 @@ func read(model []byte) (*onnxfile.Model, serving.Metadata, error) {
 		}
 		meta.Outputs = append(meta.Outputs, s)
 	}
+	meta.Offer(optional)
 	return m, meta, meta.Validate()
 }
 

@@ -3,6 +3,7 @@ package onnx
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -215,6 +216,56 @@ func TestInspect(t *testing.T) {
 	}) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
+}
+
+// TestDefaults: which inputs a request may leave out, and that no more are offered than a
+// request may have.
+func TestDefaults(t *testing.T) {
+	names := func(model []byte) string {
+		meta, err := Signature(model)
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprint(namesOf(meta.Inputs), namesOf(meta.Optional))
+	}
+	version := func(n uint64) []byte {
+		return slices.Concat(count(1, n), part(modelGraph, optionalGraph...), part(8, count(2, 17)))
+	}
+	weights := func(n int, dims ...uint64) []byte { // as PyTorch exports with keep_initializers_as_inputs
+		graph := [][]byte{part(1, op("Identity", []string{"x"}, []string{"y"})), part(graphInput, port("x", float32s, 1)), part(graphOutput, port("y", float32s, 1))}
+		for i := range n {
+			w := fmt.Sprintf("w%d", i)
+			shape := make([]int64, len(dims))
+			for d := range dims {
+				shape[d] = int64(dims[d])
+			}
+			graph = append(graph, part(graphInput, port(w, float32s, shape...)), part(graphInitializer, tensorFile(w, float32s, make([]byte, 4*dims[0]), dims...)))
+		}
+		return modelOf(graph...)
+	}
+	for name, c := range map[string]struct {
+		model []byte
+		want  string
+	}{
+		"since version 4":   {version(4), "[x] [scale shift tag]"},
+		"before":            {version(3), "[x] []"},
+		"as many as fit":    {weights(serving.MaxPorts-1, 1), fmt.Sprint("[x] ", namesOf(series(serving.MaxPorts-1)))},
+		"one too many":      {weights(serving.MaxPorts, 1), "[x] []"},
+		"too large for one": {weights(1, serving.MaxRequest/4), "[x] []"},
+		"large":             {weights(1, serving.MaxRequest/4-1), "[x] [w0]"},
+	} {
+		if got := names(c.model); got != c.want {
+			t.Errorf("%s: %.200s, want %.200s", name, got, c.want)
+		}
+	}
+}
+
+func series(n int) []serving.Spec {
+	out := make([]serving.Spec, n)
+	for i := range out {
+		out[i].Name = fmt.Sprintf("w%d", i)
+	}
+	return out
 }
 
 // FuzzInspect: whatever else a file holds, a tensor with its data elsewhere is

@@ -282,7 +282,12 @@ func (s *session) Infer(ctx context.Context, inputs []serving.Tensor, outputs []
 			return nil, err
 		}
 	}
-	size := c.given()
+	if len(inputs) > len(s.meta.Inputs) {
+		if err := s.optional(c, inputs); err != nil {
+			return nil, err
+		}
+	}
+	size := c.bytes()
 	c.shrink(s.runtime.tight.Swap(false) || s.unusual(size))
 	if err := s.run(ctx, c, wanted); err != nil {
 		if fault.Is(err, fault.Exhausted) {
@@ -291,6 +296,20 @@ func (s *session) Infer(ctx context.Context, inputs []serving.Tensor, outputs []
 		return nil, err
 	}
 	return s.answer(c, size, wanted, outputs)
+}
+
+// optional gives a run the inputs that have a default in the model, after the others.
+func (s *session) optional(c *call, inputs []serving.Tensor) error {
+	for i, spec := range s.meta.Optional {
+		j := slices.IndexFunc(inputs, func(t serving.Tensor) bool { return t.Name == spec.Name })
+		if j < 0 {
+			continue
+		}
+		if err := c.also(s.model, len(s.meta.Inputs)+i, inputs[j]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // answer takes the outputs of a run whose inputs had so many bytes.

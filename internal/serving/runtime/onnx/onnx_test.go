@@ -55,7 +55,7 @@ func TestWithoutALibrary(t *testing.T) {
 
 func TestRuntime(t *testing.T) {
 	rt := New(library(t))
-	for name, m := range map[string][]byte{"echo.onnx": echo, "total.onnx": total, "divide.onnx": divide} { // files for who tests another runtime
+	for name, m := range map[string][]byte{"echo.onnx": echo, "total.onnx": total, "divide.onnx": divide, "optional.onnx": optional} { // files for who tests another runtime
 		if *rewrite {
 			if err := os.WriteFile("testdata/"+name, m, 0o600); err != nil {
 				t.Fatal(err)
@@ -65,7 +65,7 @@ func TestRuntime(t *testing.T) {
 			t.Errorf("testdata/%s is another model: run this test with -rewrite", name)
 		}
 	}
-	runtimetest.Run(t, rt, runtimetest.Models{Logistic: model(t, "logistic.onnx"), Echo: echo, Total: total})
+	runtimetest.Run(t, rt, runtimetest.Models{Logistic: model(t, "logistic.onnx"), Echo: echo, Total: total, Optional: optional})
 	t.Run("maps are refused with advice", func(t *testing.T) {
 		_, err := rt.Load(t.Context(), model(t, "zipmap.onnx"), serving.Options{})
 		if !fault.Is(err, fault.Unsupported) || !strings.Contains(fault.HintOf(err), "zipmap") {

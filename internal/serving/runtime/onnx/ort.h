@@ -134,7 +134,7 @@ typedef struct {
 // All that one run needs. It is made once and used again and again.
 typedef struct {
 	OrtRunOptions *options;
-	size_t inputs, outputs; // as many as the model has
+	size_t inputs, outputs; // of inputs as many as the run has, of outputs as the model
 	const char **input_names, **output_names;
 	tensor *input, *output; // outputs: those wanted, in order
 	size_t wanted;

@@ -102,3 +102,20 @@ var divide = modelOf(
 	part(1, op("Div", []string{"x", "y"}, []string{"z"})),
 	part(11, port("x", int64s, -1)), part(11, port("y", int64s, -1)), part(12, port("z", int64s, -1)),
 )
+
+// optional is runtimetest's; w is an initializer and no input.
+var optional = modelOf(optionalGraph...)
+
+var optionalGraph = [][]byte{
+	part(1, op("Mul", []string{"x", "scale"}, []string{"scaled"})),
+	part(1, op("Mul", []string{"scaled", "w"}, []string{"same"})),
+	part(1, op("Add", []string{"same", "shift"}, []string{"y"})),
+	part(1, op("Identity", []string{"tag"}, []string{"is"})),
+	part(graphInput, port("scale", float32s)), part(graphInput, port("x", float32s, -1)),
+	part(graphInput, port("shift", float32s, 1)), part(graphInput, port("tag", stringsT, 1)),
+	part(graphInitializer, tensorFile("scale", float32s, []byte{0, 0, 0, 64})),
+	part(graphInitializer, tensorFile("shift", float32s, []byte{0, 0, 128, 63}, 1)),
+	part(graphInitializer, tensorFile("w", float32s, []byte{0, 0, 128, 63}, 1)),
+	part(graphInitializer, count(1, 1), count(2, stringsT), word(tensorName, "tag"), word(6, "none")),
+	part(graphOutput, port("y", float32s, -1)), part(graphOutput, port("is", stringsT, -1)),
+}

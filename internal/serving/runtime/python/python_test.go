@@ -525,6 +525,8 @@ func TestEstimators(t *testing.T) {
 		"bare":    {[]runtime.Tensor{x}, map[string]any{"label": want.Words, "probabilities": slices.Concat(want.Wordsof...)}},
 		"line":    {[]runtime.Tensor{x}, map[string]any{"variable": want.Line}},
 		"dated":   {[]runtime.Tensor{dates("1970-01-01", "2026-02-03 10:30", "2026-09-10T00:00:00.123456789Z", "1677-09-22T00:00:00")}, map[string]any{"variable": want.Seasons}},
+		"binary":  {[]runtime.Tensor{{Name: "image", Datatype: runtime.Bytes, Shape: []int64{3}, Data: []string{"\xff\xd8\xff", "", "a"}}}, map[string]any{"variable": []float64{1, 0, 0}}},
+		"string":  {[]runtime.Tensor{{Name: "image", Datatype: runtime.Bytes, Shape: []int64{2}, Data: []string{"abc", ""}}}, map[string]any{"variable": []float64{1, 0}}},
 		"plane":   {[]runtime.Tensor{x}, map[string]any{"variable": slices.Concat(want.Plane...)}},
 		"named":   {[]runtime.Tensor{x}, map[string]any{"east": columnOf(want.Plane, 0), "north": columnOf(want.Plane, 1)}},
 		"renamed": {[]runtime.Tensor{x}, map[string]any{"late": want.Label, "probabilities": slices.Concat(want.Probabilities...)}},
@@ -564,6 +566,14 @@ func TestEstimators(t *testing.T) {
 				}
 				if _, err := s.Infer(t.Context(), []runtime.Tensor{dates("NaT")}, names); err != nil {
 					t.Errorf("a missing date: %v", err)
+				}
+			} else if kind := s.Metadata().Inputs[0]; kind.Datatype == runtime.Bytes {
+				if kind.Binary != (name == "binary") {
+					t.Errorf("%+v", kind)
+				}
+				bytes := []runtime.Tensor{{Name: "image", Datatype: runtime.Bytes, Shape: []int64{2}, Data: []string{"a", "\xff"}}}
+				if _, err := s.Infer(t.Context(), bytes, names); (err == nil) != kind.Binary || err != nil && !strings.Contains(fault.Told(err), `input image, element 1 is not UTF-8`) {
+					t.Errorf("bytes: %v", err)
 				}
 			} else if len(c.inputs) == 1 {
 				if out, err := s.Infer(t.Context(), none, names); err != nil || out[0].Shape[0] != 0 {

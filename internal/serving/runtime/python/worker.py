@@ -42,8 +42,8 @@ class Refused(Exception):
 class Spec:
     """An input or output. -1 is a dimension that varies; no shape, None, is any number of them."""
 
-    def __init__(self, name, datatype, shape):
-        self.name, self.datatype, self.shape = name, datatype, shape
+    def __init__(self, name, datatype, shape, binary=False):
+        self.name, self.datatype, self.shape, self.binary = name, datatype, shape, binary
 
 
 def dtype_of(datatype):
@@ -168,11 +168,12 @@ class Writer:
     def loaded(self, platform, inputs, outputs):
         self.file.write(b"M")
         self.text(platform)
-        for specs in (inputs, outputs):
+        for specs in (inputs, outputs, ()):  # no model of Python has optional inputs
             self.number(len(specs))
             for s in specs:
                 self.text(s.name)
                 self.datatype(s.datatype)
+                self.number(int(s.binary))
                 if s.shape is None:
                     self.number(0)
                     continue
@@ -409,7 +410,7 @@ class Estimator:
             raise ValueError("column %s is a %s" % (name, p["type"]))
         if p["type"] == "datetime":
             self.dates.add(name)
-        return Spec(name, of[p["type"]], [-1])
+        return Spec(name, of[p["type"]], [-1], p["type"] == "binary")
 
     def gives(self):
         """Classifiers give label and probabilities, others variable, as skl2onnx has it."""
@@ -434,7 +435,7 @@ class Estimator:
         """What predict takes: an array of one tensor, a table of columns."""
         values = [inputs[s.name] for s in self.inputs]
         names = [s.name for s in self.inputs]
-        values = [v if v.dtype != object else dates(n, texts(v)) if n in self.dates else texts(v) for n, v in zip(names, values)]
+        values = [v if v.dtype != object or s.binary else dates(s.name, texts(s.name, v)) if s.name in self.dates else texts(s.name, v) for s, v in zip(self.inputs, values)]
         if len(values) == 1 and (values[0].ndim != 1 or self.inputs[0].shape is None or len(self.inputs[0].shape) > 1):
             x = values[0]
             if self.columns is None or x.ndim != 2 or x.shape[1] != len(self.columns):
@@ -476,9 +477,14 @@ def zeros(s):
     return value if s.datatype != "BYTES" else np.full(value.shape, b"", object)
 
 
-def texts(value):
+def texts(name, value):
     out = np.empty(value.size, object)
-    out[:] = [w.decode("utf-8", "replace") if isinstance(w, bytes) else w for w in value.flat]
+    for i, w in enumerate(value.flat):
+        try:
+            out[i] = w.decode("utf-8") if isinstance(w, bytes) else w
+        except UnicodeDecodeError:
+            raise Refused("invalid", "input %.100s, element %d is not UTF-8, and the column is text" % (name, i),
+                          "Log the model with a signature in which the column is binary, or put a predict.py beside MLmodel, which gets bytes.")
     return out.reshape(value.shape)
 
 

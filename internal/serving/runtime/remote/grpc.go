@@ -183,6 +183,9 @@ func (c *calls) metadata(ctx context.Context, m model) (runtime.Metadata, []stri
 	specs := func(in []*inference.ModelMetadataResponse_TensorMetadata) []runtime.Spec {
 		var specs []runtime.Spec
 		for _, t := range in {
+			if t.GetParameters()["optional"].GetBoolParam() {
+				continue // nothing is asked that has a default there
+			}
 			specs = append(specs, runtime.Spec{Name: t.GetName(), Datatype: runtime.Datatype(t.GetDatatype()), Shape: t.GetShape()})
 		}
 		return specs

@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -165,16 +166,29 @@ func (p *pages) metadata(ctx context.Context, m model) (runtime.Metadata, []stri
 	if err != nil {
 		return runtime.Metadata{}, nil, err
 	}
-	var told struct {
+	var says struct {
 		Platform string            `json:"platform"`
 		Versions []string          `json:"versions"`
-		Inputs   few[runtime.Spec] `json:"inputs"`
+		Inputs   few[told]         `json:"inputs"`
 		Outputs  few[runtime.Spec] `json:"outputs"`
 	}
-	if json.Unmarshal(b, &told) != nil { // a Spec has the protocol's names but for their case
+	if json.Unmarshal(b, &says) != nil { // a Spec has the protocol's names but for their case
 		return runtime.Metadata{}, nil, &failure{Garbled}
 	}
-	return believable(runtime.Metadata{Platform: told.Platform, Inputs: told.Inputs, Outputs: told.Outputs}, told.Versions)
+	meta := runtime.Metadata{Platform: says.Platform, Outputs: says.Outputs}
+	for _, in := range says.Inputs {
+		if in.Parameters["optional"] != true { // nothing is asked that has a default there
+			meta.Inputs = append(meta.Inputs, in.Spec)
+		}
+	}
+	return believable(meta, says.Versions)
+}
+
+// told is an input as a server describes it.
+type told struct {
+	runtime.Spec
+
+	Parameters map[string]any `json:"parameters"`
 }
 
 func (p *pages) maxRows(ctx context.Context, m model) (int, error) {
@@ -242,6 +256,7 @@ type (
 	parameters struct {
 		Size   *int `json:"binary_data_size,omitempty"`
 		Binary bool `json:"binary_data,omitempty"`
+		Type   any  `json:"content_type,omitempty"` // base64: that of BYTES
 	}
 )
 
@@ -297,7 +312,7 @@ func parse(b []byte, split int) (answer, error) {
 				return a, &failure{Garbled}
 			}
 			rest = rest[*size:]
-		} else if list(&t, o.Data) != nil {
+		} else if list(&t, o.Data) != nil || o.Parameters.Type == "base64" && !unwrap(t.Data) {
 			return a, &failure{Garbled}
 		}
 		a.outputs = append(a.outputs, t)
@@ -306,6 +321,19 @@ func parse(b []byte, split int) (answer, error) {
 		return a, &failure{Garbled}
 	}
 	return a, nil
+}
+
+// unwrap makes bytes of texts in base64; false where they are none.
+func unwrap(data any) bool {
+	texts, ok := data.([]string)
+	for i, text := range texts {
+		b, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return false
+		}
+		texts[i] = string(b)
+	}
+	return ok
 }
 
 // list reads a tensor's data from JSON, flat or nested.

@@ -128,6 +128,7 @@ func (r *Runtime) Load(ctx context.Context, file []byte, o runtime.Options) (run
 	if err != nil {
 		return nil, err
 	}
+	want.Optional = nil // the protocol does not say whether a server takes them
 	on := r.servers[o.Remote.Server]
 	if on == nil {
 		return nil, fault.New(fault.Invalid, "there is no remote %q", o.Remote.Server)

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -731,5 +732,24 @@ func TestComesBack(t *testing.T) {
 	all.Wait()
 	if s.Away() != nil || s.breaker.now() != Closed {
 		t.Errorf("state %d, away: %v", s.breaker.now(), s.Away())
+	}
+}
+
+// TestBase64: an output that a server writes in base64 is what it means.
+func TestBase64(t *testing.T) {
+	head := `{"outputs":[{"name":"y","datatype":"BYTES","shape":[2],"parameters":{"content_type":%s},"data":["/9j/",""]}]}`
+	for content, want := range map[string][]string{`"base64"`: {"\xff\xd8\xff", ""}, `"str"`: {"/9j/", ""}, `7`: {"/9j/", ""}} {
+		a, err := parse(fmt.Appendf(nil, head, content), -1)
+		if err != nil || !slices.Equal(a.outputs[0].Data.([]string), want) {
+			t.Errorf("%s: %+v, %v", content, a, err)
+		}
+	}
+	for _, bad := range []string{
+		`{"outputs":[{"name":"y","datatype":"BYTES","shape":[1],"parameters":{"content_type":"base64"},"data":["a cat"]}]}`,
+		`{"outputs":[{"name":"y","datatype":"INT64","shape":[1],"parameters":{"content_type":"base64"},"data":[1]}]}`,
+	} {
+		if _, err := parse([]byte(bad), -1); err == nil {
+			t.Errorf("%s passed", bad)
+		}
 	}
 }

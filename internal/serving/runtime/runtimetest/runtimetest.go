@@ -37,6 +37,10 @@ type Models struct {
 	// Total takes x [-1] FP32 and scale [] FP32 and gives total [] FP32, the sum
 	// of x times scale, and twice [-1] FP32, each of x doubled.
 	Total []byte
+	// Optional takes x [-1] FP32 and, where they are given, scale [] FP32, else 2, shift [1] FP32,
+	// else 1, and tag [1] BYTES, else "none". It gives y [-1] FP32, x times scale and shift, and
+	// is [1] BYTES, the tag. nil: the runtime has no optional inputs.
+	Optional []byte
 }
 
 // Run checks a runtime.
@@ -196,6 +200,12 @@ func Run(t *testing.T, rt runtime.Runtime, models Models) {
 			}
 		}
 	})
+	t.Run("optional inputs", func(t *testing.T) {
+		if models.Optional == nil {
+			t.Skip("the runtime has none")
+		}
+		optional(t, loadOf(t, models.Optional))
+	})
 	t.Run("unknown output", func(t *testing.T) {
 		if _, err := load(t).Infer(t.Context(), input(1, 1), []string{"nothing"}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("got %v", err)
@@ -211,6 +221,65 @@ func Run(t *testing.T, rt runtime.Runtime, models Models) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+// optional asks the model Optional with each set of its optional inputs, one after the other
+// and at the same time: none sees what another was given.
+func optional(t *testing.T, s runtime.Session) {
+	t.Helper()
+	m := s.Metadata()
+	if len(m.Inputs) != 1 || len(m.Optional) != 3 || m.Validate() != nil {
+		t.Fatalf("metadata %+v", m)
+	}
+	ask := func(set int, x float32) {
+		scale, shift, tag := float32(2), float32(1), "none"
+		in := []runtime.Tensor{{Name: "x", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{x}}}
+		if set&1 != 0 {
+			tag = "tag " + strconv.Itoa(int(x))
+			in = slices.Insert(in, 0, runtime.Tensor{Name: "tag", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{tag}})
+		}
+		if set&2 != 0 {
+			shift = x + 3
+			in = append(in, runtime.Tensor{Name: "shift", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{shift}})
+		}
+		if set&4 != 0 {
+			scale = x + 5
+			in = append(in, runtime.Tensor{Name: "scale", Datatype: runtime.FP32, Shape: []int64{}, Data: []float32{scale}})
+		}
+		if err := m.Check(in); err != nil {
+			t.Error(err)
+		}
+		out, err := s.Infer(t.Context(), in, []string{"is", "y"})
+		if err != nil {
+			t.Errorf("set %d: %v", set, err)
+			return
+		}
+		if got := out[1].Data.([]float32); !slices.Equal(got, []float32{x*scale + shift}) || !slices.Equal(out[0].Data.([]string), []string{tag}) {
+			t.Errorf("set %d of %v: %v %v, want %v and %q", set, x, got, out[0].Data, x*scale+shift, tag)
+		}
+	}
+	for set := range 8 {
+		ask(set, float32(set))
+		ask(0, 1)
+	}
+	var all sync.WaitGroup
+	for i := range 64 {
+		all.Go(func() { ask(i%8, float32(i)) })
+	}
+	all.Wait()
+	for name, in := range map[string]runtime.Tensor{
+		"another datatype": {Name: "scale", Datatype: runtime.FP64, Shape: []int64{}, Data: []float64{1}},
+		"another shape":    {Name: "shift", Datatype: runtime.FP32, Shape: []int64{2}, Data: []float32{1, 2}},
+		"a constant":       {Name: "w", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{1}},
+	} {
+		x := runtime.Tensor{Name: "x", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{1}}
+		if err := m.Check([]runtime.Tensor{x, in}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := m.Check([]runtime.Tensor{{Name: "scale", Datatype: runtime.FP32, Shape: []int64{}, Data: []float32{1}}}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("without x: %v", err)
 	}
 }
 

@@ -93,6 +93,14 @@ as_numbers = FunctionTransformer(np.asarray, kw_args={"dtype": "int64"})
 days = np.array(["1970-01-01", "2026-02-03T10:30", "2026-09-10T00:00:00.123456789", "1677-09-22"], "datetime64[ns]").reshape(-1, 1)
 season = make_pipeline(as_dates, as_numbers, LinearRegression()).fit(days, [1.0, 2.0, 4.0, 9.0])
 write("dated", season, dated)
+# A column of bytes, and one of text: what is predicted is whether it is one of two.
+known = FunctionTransformer(np.isin, kw_args={"test_elements": [b"\xff\xd8\xff", b"abc"]})
+finder = make_pipeline(FunctionTransformer(np.asarray, kw_args={"dtype": "S16"}), known, LinearRegression())
+finder.fit(np.array([[b"abc"], [b"a"]], object), [1.0, 0.0])
+for kind in ("binary", "string"):
+    write(kind, finder, """signature:
+  inputs: '[{"type": "%s", "name": "image", "required": true}]'
+""" % kind)
 write("escaped", line, 'metadata:\n  note: "\\q"\n')
 write("improbable", line, outputs=[("variable", "FP64", [-1]), ("probabilities", "FP64", [-1, 2])])
 json.dump({
