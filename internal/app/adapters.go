@@ -42,12 +42,8 @@ func (f featureData) Resolve(ctx context.Context, p project.Name, ref string) (f
 	if err != nil {
 		return feature.DatasetVersion{}, err
 	}
-	switch v.State {
-	case dataset.Rejected:
-		return feature.DatasetVersion{}, fault.New(fault.Conflict, "%s is rejected: %s", v.Ref(), v.Reason).WithHint("Import corrected data.")
-	case dataset.Deleted:
-		return feature.DatasetVersion{}, fault.New(fault.Gone, "%s was deleted", v.Ref())
-	case dataset.Accepted:
+	if err := v.Usable(); err != nil {
+		return feature.DatasetVersion{}, err
 	}
 	return factsOf(v), nil
 }

@@ -64,9 +64,8 @@ func (d trainingData) Resolve(ctx context.Context, p project.Name, ref string) (
 	if err != nil {
 		return training.Input{}, err
 	}
-	if v.State == dataset.Rejected {
-		return training.Input{}, fault.New(fault.Conflict, "%s is rejected: %s", v.Ref(), v.Reason).
-			WithHint("Import corrected data; a rejected version is kept for looking at, not for training.")
+	if err := v.Usable(); err != nil {
+		return training.Input{}, err
 	}
 	if err := d.authz.Allow(ctx, dataset.ActionQuery, policy.Object{
 		Project: string(p), Kind: "dataset", Name: v.Ref().String(), Classification: string(v.Classification), Residency: v.Residency,

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -259,6 +260,21 @@ func (b *sweepBar) close() {
 	b.bar = nil
 }
 
+// fileNameOf makes a name of somebody else's, such as a study's, a file in the working directory:
+// the name of a study may hold a path that leads elsewhere.
+func fileNameOf(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if r == '/' || r == '\\' || r == ':' || unicode.IsControl(r) {
+			return '_'
+		}
+		return r
+	}, name)
+	if strings.HasPrefix(name, ".") || strings.HasPrefix(name, "-") {
+		name = "_" + name
+	}
+	return strings.ToValidUTF8(name[:min(len(name), 200)], "") // file systems take 255 bytes
+}
+
 func (a *app) sweepPlot() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
@@ -267,7 +283,7 @@ func (a *app) sweepPlot() *cobra.Command {
 		Example: "  falaj sweep plot mlp --html mlp.html -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if file == "" {
-				file = args[0] + ".html"
+				file = fileNameOf(args[0]) + ".html"
 			}
 			if err := a.download(cmd, file, nil, "sweeps", args[0], "report"); err != nil || file == "-" {
 				return err
@@ -276,7 +292,7 @@ func (a *app) sweepPlot() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&file, "html", "", "file to write, or - for standard output; default NAME.html")
+	cmd.Flags().StringVar(&file, "html", "", "file to write, or - for standard output; default NAME.html, with _ for / and the like")
 	return cmd
 }
 

@@ -134,12 +134,8 @@ func (s *Service) parents(ctx context.Context, p project.Name, refs []Ref) ([]Ve
 		if err != nil {
 			return nil, fault.Wrap(err, "parent %s", ref)
 		}
-		switch v.State {
-		case Rejected:
-			return nil, fault.Wrap(rejected(v), "parent %s", ref)
-		case Deleted:
-			return nil, fault.Wrap(gone(v), "parent %s", ref)
-		case Accepted:
+		if err := v.Usable(); err != nil {
+			return nil, fault.Wrap(err, "parent %s", ref)
 		}
 		if !slices.ContainsFunc(vs, func(o Version) bool { return o.ID == v.ID }) {
 			vs = append(vs, v)

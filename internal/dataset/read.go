@@ -109,14 +109,8 @@ func (s *Service) within(ctx context.Context, v Version) error {
 
 // fits refuses a version that cannot give what is asked. look takes a rejected one.
 func (r OpenRequest) fits(v Version, look bool) error {
-	switch v.State {
-	case Deleted:
-		return gone(v)
-	case Rejected:
-		if !look {
-			return rejected(v)
-		}
-	case Accepted:
+	if err := v.Usable(); err != nil && (!look || v.State != Rejected) {
+		return err
 	}
 	if r.Digest != "" && r.Digest != v.ContentDigest {
 		return fault.New(fault.Conflict, "%s has the digest %s, not %s", v.Ref(), v.ContentDigest, r.Digest).

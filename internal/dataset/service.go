@@ -317,6 +317,19 @@ func rejected(v Version) error {
 		WithHint("Correct the data and import it again, or change the expectation.")
 }
 
+// Usable refuses a version whose rows nothing can be made of. Errors: fault.Gone for a deleted
+// one, fault.Conflict for a rejected one.
+func (v Version) Usable() error {
+	switch v.State {
+	case Deleted:
+		return gone(v)
+	case Rejected:
+		return rejected(v)
+	case Accepted:
+	}
+	return nil
+}
+
 // One gives a dataset. Needs dataset.read.
 func (s *Service) One(ctx context.Context, p project.Name, name string) (Dataset, error) {
 	return s.allowed(ctx, ActionRead, p, name)

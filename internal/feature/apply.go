@@ -372,6 +372,10 @@ func (v View) check(schema *arrow.Schema) error {
 	}
 	for _, k := range v.Keys {
 		if err := need("entities", k.Name, k.Type); err != nil {
+			if at := schema.FieldIndices(k.Name); len(at) == 1 { // the type is the entity's, not written in the view
+				err = bad("entities", "join key %q is %s in entity %s, and the source's column is %s", clip(k.Name), k.Type, k.Entity, schema.Field(at[0]).Type).
+					WithHint("Set spec.type of the Entity (string when left out), or CAST the column in SQL.")
+			}
 			return err
 		}
 		if k.Name == v.Timestamp || v.feature(k.Name) >= 0 {
@@ -459,7 +463,7 @@ func (s *Service) find(ctx context.Context, tx *store.Tx, p project.Name, k Kind
 		var ok bool
 		if r.version, ok = aliases[r.alias]; !ok {
 			if len(aliases) == 0 {
-				return Definition{}, fault.New(fault.NotFound, "there is no feature %s %q in project %s", k, r.name, p)
+				return Definition{}, fault.New(fault.NotFound, "there is no feature %s %q in project %s", k, r.name, p).WithHint("%s", k.hint())
 			}
 			return Definition{}, fault.New(fault.NotFound, "feature %s %q has no alias %q", k, r.name, r.alias).
 				WithHint("Its aliases are %s.", strings.Join(slices.Sorted(maps.Keys(aliases)), ", "))
@@ -467,7 +471,7 @@ func (s *Service) find(ctx context.Context, tx *store.Tx, p project.Name, k Kind
 	}
 	d, err := s.cfg.Store.Definition(ctx, tx, p, k, r.name, r.version)
 	if fault.Is(err, fault.NotFound) {
-		return Definition{}, fault.New(fault.NotFound, "there is no feature %s %s@%d in project %s", k, r.name, r.version, p)
+		return Definition{}, fault.New(fault.NotFound, "there is no feature %s %s@%d in project %s", k, r.name, r.version, p).WithHint("%s", k.hint())
 	}
 	return d, err
 }
@@ -589,7 +593,7 @@ func (s *Service) Versions(ctx context.Context, p project.Name, k Kind, name str
 			return err
 		}
 		if len(ds) == 0 && below == 0 { // what there is has a version
-			return fault.New(fault.NotFound, "there is no feature %s %q in project %s", k, name, p)
+			return fault.New(fault.NotFound, "there is no feature %s %q in project %s", k, name, p).WithHint("%s", k.hint())
 		}
 		aliases, err := s.cfg.Store.Aliases(ctx, tx, p, k, name)
 		for _, d := range ds {

@@ -71,6 +71,19 @@ const (
 	BundleKind Kind = "service"
 )
 
+// hint says where to look for a definition that is not there.
+func (k Kind) hint() string {
+	listed, manifest := "entities", "Entity"
+	switch k {
+	case EntityKind:
+	case ViewKind:
+		listed, manifest = "feature-views", "FeatureView"
+	case BundleKind:
+		listed, manifest = "feature-services", "FeatureService"
+	}
+	return "`falaj get " + listed + "` lists what there is; apply a manifest of kind " + manifest + " to make one."
+}
+
 // objectKind is the kind of policy objects and of key scopes.
 const objectKind = "feature"
 

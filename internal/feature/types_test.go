@@ -168,7 +168,7 @@ func TestTypesRefused(t *testing.T) {
 		{"product", value.Int64}, {"time", value.Timestamp}, {"stock", value.Int64}, {"price", value.Float64}, {"tags", value.ListOf(value.Int64, 9)}, {"embedding", value.ListOf(value.Float64, 9)},
 	}, nil})
 	for words, change := range map[string]func(*feature.ViewSpec){
-		`spec.entities: column "product" is int64, not int32`:                func(s *feature.ViewSpec) { s.Source.Dataset = "wide" },
+		`spec.entities: join key "product" is int32 in entity product@1, and the source's column is int64`: func(s *feature.ViewSpec) { s.Source.Dataset = "wide" },
 		`column "stock" is int32, not float32`:                               func(s *feature.ViewSpec) { s.Features[0].Type = "float32" },
 		`column "price" is float32, not int32`:                               func(s *feature.ViewSpec) { s.Features[1].Type = "int32" },
 		`not list<int64>(2)`:                                                 func(s *feature.ViewSpec) { s.Features[2].Type = "list<int64>(2)" },

@@ -355,7 +355,7 @@ func (s *Service) RenameModel(ctx context.Context, p project.Name, name, to stri
 				return err
 			}
 		}
-		m.Name = to
+		m.Name, m.Updated = to, s.now()
 		return nil
 	})
 }
@@ -366,7 +366,7 @@ func (s *Service) DescribeModel(ctx context.Context, p project.Name, name, descr
 		return Model{}, err
 	}
 	return s.changeModel(ctx, ActionWrite, p, name, map[string]any{"act": "describe"}, func(_ context.Context, _ *store.Tx, m *Model) error {
-		m.Description = description
+		m.Description, m.Updated = description, s.now()
 		return nil
 	})
 }
@@ -787,7 +787,7 @@ func (s *Service) DescribeVersion(ctx context.Context, p project.Name, name stri
 		return Version{}, err
 	}
 	return s.changeVersion(ctx, ActionWrite, p, name, number, map[string]any{"act": "describe"}, func(_ context.Context, _ *store.Tx, v *Version) error {
-		v.Description = description
+		v.Description, v.Updated = description, s.now()
 		return nil
 	})
 }
@@ -863,7 +863,7 @@ func (s *Service) Transition(ctx context.Context, p project.Name, name string, n
 				}
 			}
 		}
-		v.Stage = stage
+		v.Stage, v.Updated = stage, s.now()
 		m, err := s.store.Model(ctx, tx, p, name)
 		if err != nil {
 			return err
@@ -891,6 +891,7 @@ func (s *Service) DeleteVersion(ctx context.Context, p project.Name, name string
 		if err := s.deleteVersion(ctx, tx, *v); err != nil {
 			return err
 		}
+		v.Updated = s.now()
 		if err := s.touch(ctx, tx, m, v.Updated); err != nil {
 			return err
 		}
@@ -944,6 +945,8 @@ func (s *Service) deleteVersion(ctx context.Context, tx *store.Tx, v Version) er
 	return publish(ctx, tx, v.Project, EventVersionDeleted, v.event())
 }
 
+// changeModel changes a model in one audited transaction. A change of what the model says of itself
+// sets Updated; tags and aliases do not, as on MLflow's server, whose lists are in that order.
 func (s *Service) changeModel(ctx context.Context, action policy.Action, p project.Name, name string, detail map[string]any, change func(context.Context, *store.Tx, *Model) error) (Model, error) {
 	if err := s.allow(ctx, action, p, name); err != nil {
 		return Model{}, err
@@ -960,7 +963,6 @@ func (s *Service) changeModel(ctx context.Context, action policy.Action, p proje
 		if err := s.madeBy(ctx, tx, m); err != nil {
 			return err
 		}
-		m.Updated = s.now()
 		if err := change(ctx, tx, &m); err != nil {
 			return err
 		}
@@ -1000,6 +1002,7 @@ func (s *Service) madeBy(ctx context.Context, tx *store.Tx, m Model) error {
 		WithHint("A job registers versions; have a person or a service rename, tag, promote or delete the model.")
 }
 
+// changeVersion does the same for a version; tags do not set Updated.
 func (s *Service) changeVersion(ctx context.Context, action policy.Action, p project.Name, name string, number int, detail map[string]any, change func(context.Context, *store.Tx, *Version) error) (Version, error) {
 	if err := s.allow(ctx, action, p, name); err != nil {
 		return Version{}, err
@@ -1020,7 +1023,6 @@ func (s *Service) changeVersion(ctx context.Context, action policy.Action, p pro
 		if v, err = s.liveVersion(ctx, tx, p, name, number); err != nil {
 			return err
 		}
-		v.Updated = s.now()
 		if err := change(ctx, tx, &v); err != nil {
 			return err
 		}
@@ -1069,11 +1071,7 @@ func (s *Service) Point(ctx context.Context, tx *store.Tx, p project.Name, name,
 			return err
 		}
 	}
-	m.Updated = s.now()
 	if err := s.point(ctx, tx, p, &m, alias, number, true); err != nil {
-		return err
-	}
-	if err := s.store.PutModel(ctx, tx, m); err != nil {
 		return err
 	}
 	detail := map[string]any{"act": "alias", "alias": alias, "version": number}

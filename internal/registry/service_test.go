@@ -639,7 +639,7 @@ func TestNames(t *testing.T) {
 }
 
 // TestVersionsMoveTheirModel: a model was last updated when a version of it was made, moved to
-// a stage, or deleted, as MLflow has it.
+// a stage, or deleted; tags and aliases do not count, as MLflow has it.
 func TestVersionsMoveTheirModel(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	v := w.registered(t)
@@ -660,6 +660,29 @@ func TestVersionsMoveTheirModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	updated("described", v.Updated)
+	before, _ := w.Version(ctx, proj, "delay", "1")
+	for what, err := range map[string]error{
+		"version's tag": w.SetVersionTag(ctx, proj, "delay", 1, tracking.Pair{Key: "k", Value: "v"}), "no version's tag": w.DeleteVersionTag(ctx, proj, "delay", 1, "k"),
+		"tag": w.SetModelTag(ctx, proj, "delay", tracking.Pair{Key: "k", Value: "v"}), "no tag": w.DeleteModelTag(ctx, proj, "delay", "k"),
+		"alias": w.SetAlias(ctx, proj, "delay", "a", 1), "no alias": w.DeleteAlias(ctx, proj, "delay", "a"),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	updated("tagged and aliased", v.Updated)
+	if after, err := w.Version(ctx, proj, "delay", "1"); err != nil || !after.Updated.Equal(before.Updated) {
+		t.Errorf("tagged and aliased: the version was updated at %s, before at %s (%v)", after.Updated, before.Updated, err)
+	}
+	if m, err := w.DescribeModel(ctx, proj, "delay", "this changes the model"); err != nil || !m.Updated.After(v.Updated) {
+		t.Errorf("described: the model was updated at %s, before at %s (%v)", m.Updated, v.Updated, err)
+	}
+	if m, err := w.RenameModel(ctx, proj, "delay", "delay2"); err != nil || !m.Updated.After(v.Updated) {
+		t.Errorf("renamed: the model was updated at %s, before at %s (%v)", m.Updated, v.Updated, err)
+	}
+	if _, err := w.RenameModel(ctx, proj, "delay2", "delay"); err != nil {
+		t.Fatal(err)
+	}
 	if err := w.DeleteVersion(ctx, proj, "delay", 1); err != nil {
 		t.Fatal(err)
 	}

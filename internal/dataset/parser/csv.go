@@ -424,6 +424,9 @@ func (b *batcher) add(cells []string, row, line int64) error {
 			if b.columns[i].strict {
 				return f.WithHint("The type was inferred from the first rows. Correct the value, or declare the column's type in the dataset's spec.")
 			}
+			if t := b.schema.Field(i).Type.ID(); t == arrow.DATE32 || t == arrow.TIMESTAMP {
+				return f.WithHint("%s", "Dates and times are read as ISO 8601 writes them. Declare type string for the column, and convert it in SQL: strptime(x, '%d.%m.%Y').")
+			}
 			return f.WithHint("Correct the value, or declare another type for the column.")
 		}
 		b.bytes += len(c)

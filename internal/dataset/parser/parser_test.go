@@ -395,3 +395,13 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestOtherDates: a date as people write it, in a column declared as one, is refused with the way to keep it.
+func TestOtherDates(t *testing.T) {
+	for typ, cell := range map[table.Type]string{table.Date: "24.06.2025", table.Timestamp: "24/06/2025 10:00"} {
+		_, err := Parse(strings.NewReader("a\n"+cell+"\n"), Request{Columns: []Column{{"a", typ}}}, &lines{})
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "strptime(x, '%d.%m.%Y')") {
+			t.Errorf("%s: %v, %q", cell, err, fault.HintOf(err))
+		}
+	}
+}

@@ -30,6 +30,13 @@ type Name string
 // Validate refuses what is no project's name; the empty Name too.
 func (n Name) Validate() error { return id.CheckName("project name", string(n)) }
 
+// Unknown is the answer about a project that is not there, and, in the same words, to those who
+// may not know that it is.
+func Unknown(name string) error {
+	return fault.New(fault.NotFound, "project %s does not exist", name).
+		WithHint("`falaj get projects` lists those that you may see; a manifest of kind Project makes one.")
+}
+
 // Project is a tenant.
 type Project struct {
 	Name        Name   `json:"name"`

@@ -496,7 +496,7 @@ func (v verdict) refusal(p identity.Principal, action policy.Action, object poli
 	case p.Kind == "" || p.ID == "":
 		return fault.New(fault.Unauthenticated, "nobody is signed in").WithHint("Send a token; \"falaj login\" stores one.")
 	case !v.known:
-		return fault.New(fault.NotFound, "project %s does not exist", clip(object.Project))
+		return project.Unknown(clip(object.Project))
 	}
 	where := ""
 	if object.Project != "" && object.String() != "project "+object.Project {

@@ -27,7 +27,7 @@ func (Labels) Relabel(context.Context, *store.Tx, project.Name, string, residenc
 // Class implements border.Classes.
 func (l Labels) Class(ctx context.Context, tx *store.Tx, in project.Name, name string) (project.Classification, error) {
 	if name != string(in) {
-		return "", fault.New(fault.NotFound, "project %s does not exist", name)
+		return "", project.Unknown(name)
 	}
 	p, err := l.Store.One(ctx, tx, in)
 	return p.Classification, err

@@ -252,8 +252,7 @@ func (s *Service) One(ctx context.Context, name project.Name) (p project.Project
 		return err
 	})
 	if fault.Is(err, fault.NotFound) {
-		// The words of policy's answer to those who may not know.
-		err = fault.New(fault.NotFound, "project %s does not exist", name)
+		err = project.Unknown(string(name))
 	}
 	return p, err
 }
