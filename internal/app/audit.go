@@ -126,13 +126,13 @@ type auditGauges struct {
 }
 
 var (
-	auditOK          = prometheus.NewDesc("falaj_audit_ok", "1 while the audit log is extended, 0 while it is not; changes are refused when it was tampered with.", nil, nil)
-	auditEntries     = prometheus.NewDesc("falaj_audit_entries", "Entries in the audit log.", nil, nil)
-	auditFolded      = prometheus.NewDesc("falaj_audit_last_success_timestamp_seconds", "When the audit log was last up to date.", nil, nil)
-	auditSecondOK    = prometheus.NewDesc("falaj_audit_second_place_ok", "1 while the second place takes checkpoints, 0 while it does not; absent where there is none, which is where audit.checkpoints is not set.", nil, nil)
-	auditSwept       = prometheus.NewDesc("falaj_audit_verified_timestamp_seconds", "When every entry of the audit log was last verified.", nil, nil)
-	auditSweepTook   = prometheus.NewDesc("falaj_audit_verification_seconds", "Time that the last verification of every entry of the audit log took.", nil, nil)
-	auditSecondPlace = prometheus.NewDesc("falaj_audit_second_place_entries", "Entries of the audit log that the newest checkpoint in the second place signs.", nil, nil)
+	auditOK          = prometheus.NewDesc("falaj_audit_ok", "1 if the audit log accepts entries, 0 otherwise; after tampering, changes are refused.", nil, nil)
+	auditEntries     = prometheus.NewDesc("falaj_audit_entries", "Number of entries in the audit log.", nil, nil)
+	auditFolded      = prometheus.NewDesc("falaj_audit_last_success_timestamp_seconds", "Time at which the audit log was last up to date.", nil, nil)
+	auditSecondOK    = prometheus.NewDesc("falaj_audit_second_place_ok", "1 if the second copy of the checkpoints can be written, 0 otherwise; absent if audit.checkpoints is not set.", nil, nil)
+	auditSwept       = prometheus.NewDesc("falaj_audit_verified_timestamp_seconds", "Time of the last verification of the whole audit log.", nil, nil)
+	auditSweepTook   = prometheus.NewDesc("falaj_audit_verification_seconds", "Duration of the last verification of the whole audit log.", nil, nil)
+	auditSecondPlace = prometheus.NewDesc("falaj_audit_second_place_entries", "Number of audit log entries signed by the newest checkpoint in the second copy.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -141,7 +141,7 @@ func (a *App) tellExpiring(ctx context.Context, subject string, end time.Time) {
 }
 
 // certificateEnd is when the certificate ends, as a Prometheus series.
-var certificateEnd = prometheus.NewDesc("falaj_tls_certificate_end_timestamp_seconds", "When the server's certificate, or the first of its chain, ends.", nil, nil)
+var certificateEnd = prometheus.NewDesc("falaj_tls_certificate_end_timestamp_seconds", "Expiry of the server's certificate, or the earliest expiry in its chain.", nil, nil)
 
 // Describe implements prometheus.Collector.
 func (c *certificate) Describe(out chan<- *prometheus.Desc) { out <- certificateEnd }

@@ -11,12 +11,12 @@ import (
 type featureGauges struct{ features *feature.Service }
 
 var (
-	featureCompared   = prometheus.NewDesc("falaj_feature_compared_values", "Online values of a view that were compared with what they were made from, in the last check.", []string{"project", "view"}, nil)
-	featureMismatches = prometheus.NewDesc("falaj_feature_mismatched_values", "Of these, values that differ.", []string{"project", "view"}, nil)
-	featureMoved      = prometheus.NewDesc("falaj_feature_moved_rows_total", "Versions of online rows that were moved to another subkey.", nil, nil)
-	featureSwept      = prometheus.NewDesc("falaj_feature_swept_rows_total", "Versions of online rows that were removed because they answer nobody any more.", nil, nil)
-	featureDropped    = prometheus.NewDesc("falaj_feature_dropped_tables_total", "Tables of online rows that were removed whole: of a generation that is replaced, or an orphan that no record names.", []string{"of"}, nil)
-	featureCheckedAt  = prometheus.NewDesc("falaj_feature_last_check_timestamp_seconds", "When a view was compared last.", []string{"project", "view"}, nil)
+	featureCompared   = prometheus.NewDesc("falaj_feature_compared_values", "Number of online values of a view compared with their source in the last check.", []string{"project", "view"}, nil)
+	featureMismatches = prometheus.NewDesc("falaj_feature_mismatched_values", "Number of compared online values that differ from their source.", []string{"project", "view"}, nil)
+	featureMoved      = prometheus.NewDesc("falaj_feature_moved_rows_total", "Number of versions of online rows moved to another subkey by compaction.", nil, nil)
+	featureSwept      = prometheus.NewDesc("falaj_feature_swept_rows_total", "Number of expired versions of online rows removed.", nil, nil)
+	featureDropped    = prometheus.NewDesc("falaj_feature_dropped_tables_total", "Number of tables of online rows dropped: those of a replaced generation, or orphans without a record.", []string{"of"}, nil)
+	featureCheckedAt  = prometheus.NewDesc("falaj_feature_last_check_timestamp_seconds", "Time of the last check of a view.", []string{"project", "view"}, nil)
 )
 
 // Describe implements prometheus.Collector.

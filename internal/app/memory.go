@@ -44,7 +44,7 @@ func memoryLimit() resource.Bytes { return machine.MemoryLimit("/") }
 // requestGauges are the use of the budget, and its size.
 func requestGauges(b *membudget.Budget) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "falaj_request_memory_bytes", Help: "Memory that is held for the bodies, decoded forms and answers of requests.",
+		Name: "falaj_request_memory_bytes", Help: "Memory reserved for request bodies, decoded requests and responses.",
 		ConstLabels: prometheus.Labels{"limit": strconv.FormatInt(b.Most(), 10)},
 	}, func() float64 { return float64(b.Used()) })
 }

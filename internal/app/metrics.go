@@ -20,7 +20,7 @@ func (a *App) collectors(requests *membudget.Budget) []prometheus.Collector {
 	all := []prometheus.Collector{
 		&stateGauges{a: a},
 		auditGauges{a.sequencer.Status, a.cfg.Audit.Checkpoints != ""},
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "falaj_objects_damaged_total", Help: "Reads that came upon a stored object that is not what was written."}, a.damage.Count),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "falaj_objects_damaged_total", Help: "Number of reads of stored objects that failed verification."}, a.damage.Count),
 		&a.stores,
 		storedGauges{a.stored},
 		predictionGauges{a.predictions},

@@ -195,8 +195,8 @@ func (t trials) Began(ctx context.Context, project, rollout string, at time.Time
 type predictionGauges struct{ log *prediction.Log }
 
 var (
-	predictionsKept = prometheus.NewDesc("falaj_predictions_logged_total", "Predictions that were written to the log since the server started.", nil, nil)
-	predictionsLost = prometheus.NewDesc("falaj_predictions_lost_total", "Predictions that could not be written to the log since the server started.", nil, nil)
+	predictionsKept = prometheus.NewDesc("falaj_predictions_logged_total", "Number of predictions written to the log since the server started.", nil, nil)
+	predictionsLost = prometheus.NewDesc("falaj_predictions_lost_total", "Number of predictions that could not be written to the log since the server started.", nil, nil)
 )
 
 func (g predictionGauges) Describe(ch chan<- *prometheus.Desc) {

@@ -10,8 +10,8 @@ import (
 type remoteGauges struct{ remotes *remote.Runtime }
 
 var (
-	remoteBreaker  = prometheus.NewDesc("falaj_serving_remote_breaker", "Whether a remote's model is asked: 0 closed, it is; 1 half-open, one request at a time; 2 open, it is not.", []string{"remote", "model", "version"}, nil)
-	remoteFailures = prometheus.NewDesc("falaj_serving_remote_failures_total", "Requests and looks that failed at a remote, by reason.", []string{"remote", "reason"}, nil)
+	remoteBreaker  = prometheus.NewDesc("falaj_serving_remote_breaker", "State of the circuit breaker of a remote's model: 0 closed, requests are sent; 1 half-open, one request at a time; 2 open, no requests are sent.", []string{"remote", "model", "version"}, nil)
+	remoteFailures = prometheus.NewDesc("falaj_serving_remote_failures_total", "Number of failed requests and health checks of a remote, by reason.", []string{"remote", "reason"}, nil)
 )
 
 // Describe implements prometheus.Collector.

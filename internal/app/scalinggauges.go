@@ -14,11 +14,11 @@ type scalingGauges struct {
 }
 
 var (
-	scalingWanted  = prometheus.NewDesc("falaj_serving_replicas_wanted", "Replicas that a version should have; 0: it is loaded when it is asked for.", servingLabels, nil)
-	scalingRunning = prometheus.NewDesc("falaj_serving_replicas_running", "Replicas of a version that answer.", servingLabels, nil)
-	scalingHeld    = prometheus.NewDesc("falaj_serving_held_requests", "Requests that wait while the model that they ask for is loaded.", servingLabels[:2], nil)
-	scalingColds   = prometheus.NewDesc("falaj_serving_cold_starts_total", "Times that a model was loaded because it was asked for.", servingLabels[:2], nil)
-	scalingSeconds = prometheus.NewDesc("falaj_serving_cold_start_seconds_total", "Time that took, of all.", servingLabels[:2], nil)
+	scalingWanted  = prometheus.NewDesc("falaj_serving_replicas_wanted", "Desired number of replicas of a version; 0 if it is scaled to zero.", servingLabels, nil)
+	scalingRunning = prometheus.NewDesc("falaj_serving_replicas_running", "Number of ready replicas of a version.", servingLabels, nil)
+	scalingHeld    = prometheus.NewDesc("falaj_serving_held_requests", "Number of requests in the activation queue, waiting for a cold start.", servingLabels[:2], nil)
+	scalingColds   = prometheus.NewDesc("falaj_serving_cold_starts_total", "Number of cold starts.", servingLabels[:2], nil)
+	scalingSeconds = prometheus.NewDesc("falaj_serving_cold_start_seconds_total", "Total duration of cold starts.", servingLabels[:2], nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -14,12 +14,12 @@ type servingGauges struct{ measured func() []serving.Measured }
 
 var (
 	servingLabels   = []string{"project", "deployment", "version"}
-	servingFailures = prometheus.NewDesc("falaj_serving_failures_total", "Requests that failed, by the kind of the error.", append([]string{"reason"}, servingLabels...), nil)
-	servingSeconds  = prometheus.NewDesc("falaj_serving_request_seconds", "Time to answer a request, features and waiting among it, failures too.", servingLabels, nil)
-	servingWaits    = prometheus.NewDesc("falaj_serving_queue_seconds", "Time that answered requests waited for a batch and a core.", servingLabels, nil)
-	servingWaiting  = prometheus.NewDesc("falaj_serving_waiting_rows", "Rows that wait for the model.", servingLabels, nil)
-	servingModel    = prometheus.NewDesc("falaj_serving_model_seconds_total", "Time in the model, of all runs.", servingLabels, nil)
-	servingSizes    = prometheus.NewDesc("falaj_serving_batch_rows", "Rows of a run of the model.", servingLabels, nil)
+	servingFailures = prometheus.NewDesc("falaj_serving_failures_total", "Number of failed requests, by kind of error.", append([]string{"reason"}, servingLabels...), nil)
+	servingSeconds  = prometheus.NewDesc("falaj_serving_request_seconds", "Request latency, including feature lookup, queueing and failed requests.", servingLabels, nil)
+	servingWaits    = prometheus.NewDesc("falaj_serving_queue_seconds", "Time successful requests waited for a batch and a CPU core.", servingLabels, nil)
+	servingWaiting  = prometheus.NewDesc("falaj_serving_waiting_rows", "Number of rows waiting for the model.", servingLabels, nil)
+	servingModel    = prometheus.NewDesc("falaj_serving_model_seconds_total", "Total inference time of the model.", servingLabels, nil)
+	servingSizes    = prometheus.NewDesc("falaj_serving_batch_rows", "Rows per inference run, that is, the batch size.", servingLabels, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -11,11 +11,11 @@ import (
 type shareGauges struct{}
 
 var (
-	shareSlots   = prometheus.NewDesc("falaj_share_slots", "What there is of a shared resource at a time; 0 for rates and counts.", []string{"limit"}, nil)
-	shareHeld    = prometheus.NewDesc("falaj_share_used", "What of a shared resource is in use.", []string{"limit"}, nil)
-	shareWaiting = prometheus.NewDesc("falaj_share_waiting", "Requests that wait for a shared resource.", []string{"limit"}, nil)
-	shareGranted = prometheus.NewDesc("falaj_share_granted_total", "Times that a shared resource was given.", []string{"limit"}, nil)
-	shareRefused = prometheus.NewDesc("falaj_share_refused_total", "Refusals because a share was used up; of connections also those closed for new ones.", []string{"limit"}, nil)
+	shareSlots   = prometheus.NewDesc("falaj_share_slots", "Capacity of a shared resource; 0 for rates and counts.", []string{"limit"}, nil)
+	shareHeld    = prometheus.NewDesc("falaj_share_used", "Amount of a shared resource in use.", []string{"limit"}, nil)
+	shareWaiting = prometheus.NewDesc("falaj_share_waiting", "Number of requests waiting for a shared resource.", []string{"limit"}, nil)
+	shareGranted = prometheus.NewDesc("falaj_share_granted_total", "Number of grants of a shared resource.", []string{"limit"}, nil)
+	shareRefused = prometheus.NewDesc("falaj_share_refused_total", "Number of refusals because a share was exhausted; for connections, including those closed in favour of new ones.", []string{"limit"}, nil)
 )
 
 // Describe implements prometheus.Collector.

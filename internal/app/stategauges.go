@@ -54,46 +54,46 @@ type state struct {
 }
 
 var (
-	buildInfo = prometheus.NewDesc("falaj_build_info", "1; the labels say which release of Falaj runs, and which release of Go built it.", []string{"version", "go_version"}, nil)
-	stateRead = prometheus.NewDesc("falaj_state_read_timestamp_seconds", "When the series of jobs, queues, pools, budgets, sources and tokens were last read from the database.", nil, nil)
+	buildInfo = prometheus.NewDesc("falaj_build_info", "Always 1; the labels are the versions of Falaj and of the Go compiler.", []string{"version", "go_version"}, nil)
+	stateRead = prometheus.NewDesc("falaj_state_read_timestamp_seconds", "Time at which the series of jobs, queues, pools, budgets, sources and tokens were last read from the database.", nil, nil)
 
-	jobsNow     = prometheus.NewDesc("falaj_jobs", "Jobs that have not ended, by state.", []string{"project", "state"}, nil)
-	jobsOldest  = prometheus.NewDesc("falaj_job_oldest_seconds", "Time since the oldest job that has not ended was submitted, by state; of queued ones how long it has waited.", []string{"project", "state"}, nil)
-	jobsEnded   = prometheus.NewDesc("falaj_jobs_ended_total", "Jobs that ended since the server started, by state.", []string{"state"}, nil)
-	jobsWaiting = prometheus.NewDesc("falaj_workloads_waiting", "Workloads that wait to be placed, by the code of the reason, as in falaj job why -o json; of two thousand at most.", []string{"reason"}, nil)
+	jobsNow     = prometheus.NewDesc("falaj_jobs", "Number of unfinished jobs, by state.", []string{"project", "state"}, nil)
+	jobsOldest  = prometheus.NewDesc("falaj_job_oldest_seconds", "Age of the oldest unfinished job since submission, by state; for queued jobs, the longest wait.", []string{"project", "state"}, nil)
+	jobsEnded   = prometheus.NewDesc("falaj_jobs_ended_total", "Number of jobs finished since the server started, by state.", []string{"state"}, nil)
+	jobsWaiting = prometheus.NewDesc("falaj_workloads_waiting", "Number of pending workloads, by the code of their wait reason, as in falaj job why -o json; at most 2000 are counted.", []string{"reason"}, nil)
 
-	queueRunning = prometheus.NewDesc("falaj_queue_running", "Workloads of the queue, and of those below it, that have their place.", []string{"queue"}, nil)
-	queueWaiting = prometheus.NewDesc("falaj_queue_waiting", "Workloads of the queue, and of those below it, that wait.", []string{"queue"}, nil)
-	queueUsed    = prometheus.NewDesc("falaj_queue_used", "Resources that the queue uses, with those below it: cores, bytes, bytes a second of memory_bandwidth, and counts of accelerators.", []string{"queue", "resource"}, nil)
-	queueQuota   = prometheus.NewDesc("falaj_queue_quota", "Resources that are the queue's own, in the same units; absent where it has no limit.", []string{"queue", "resource"}, nil)
+	queueRunning = prometheus.NewDesc("falaj_queue_running", "Number of placed workloads of the queue and its child queues.", []string{"queue"}, nil)
+	queueWaiting = prometheus.NewDesc("falaj_queue_waiting", "Number of pending workloads of the queue and its child queues.", []string{"queue"}, nil)
+	queueUsed    = prometheus.NewDesc("falaj_queue_used", "Resources used by the queue and its child queues: cores, bytes, bytes a second of memory_bandwidth, and counts of accelerators.", []string{"queue", "resource"}, nil)
+	queueQuota   = prometheus.NewDesc("falaj_queue_quota", "Quota of the queue, in the same units as falaj_queue_used; absent without a limit.", []string{"queue", "resource"}, nil)
 
-	poolOpen     = prometheus.NewDesc("falaj_pool_open", "1 while the pool takes work, 0 while it is closed, misplaced, or its engine is not configured.", []string{"pool", "engine"}, nil)
-	poolUp       = prometheus.NewDesc("falaj_pool_engine_up", "1 while the pool's engine tells its nodes, 0 while it does not.", []string{"pool", "engine"}, nil)
-	poolRunning  = prometheus.NewDesc("falaj_pool_running", "Workloads that have their place in the pool.", []string{"pool"}, nil)
-	poolCapacity = prometheus.NewDesc("falaj_pool_capacity", "Resources of all nodes of the pool: cores, bytes, bytes a second of memory_bandwidth, and counts of accelerators.", []string{"pool", "resource"}, nil)
-	poolUsed     = prometheus.NewDesc("falaj_pool_used", "Resources of the pool that what runs holds, in the same units.", []string{"pool", "resource"}, nil)
-	poolNodes    = prometheus.NewDesc("falaj_pool_nodes", "Nodes of the pool by state: ready, down, quarantined or maintenance.", []string{"pool", "state"}, nil)
+	poolOpen     = prometheus.NewDesc("falaj_pool_open", "1 if the pool accepts workloads, 0 if it is closed, misplaced, or its engine is not configured.", []string{"pool", "engine"}, nil)
+	poolUp       = prometheus.NewDesc("falaj_pool_engine_up", "1 if the pool's engine reports its nodes, 0 otherwise.", []string{"pool", "engine"}, nil)
+	poolRunning  = prometheus.NewDesc("falaj_pool_running", "Number of workloads placed in the pool.", []string{"pool"}, nil)
+	poolCapacity = prometheus.NewDesc("falaj_pool_capacity", "Capacity of all nodes of the pool: cores, bytes, bytes a second of memory_bandwidth, and counts of accelerators.", []string{"pool", "resource"}, nil)
+	poolUsed     = prometheus.NewDesc("falaj_pool_used", "Resources of the pool allocated to workloads, in the same units as falaj_pool_capacity.", []string{"pool", "resource"}, nil)
+	poolNodes    = prometheus.NewDesc("falaj_pool_nodes", "Number of nodes of the pool, by state: ready, down, quarantined or maintenance.", []string{"pool", "state"}, nil)
 
-	budgetLimit = prometheus.NewDesc("falaj_budget_limit", "What the project may spend in a month, in the currency.", []string{"project", "currency"}, nil)
-	budgetSpent = prometheus.NewDesc("falaj_budget_spent", "What the project has spent this month, in the currency.", []string{"project", "currency"}, nil)
+	budgetLimit = prometheus.NewDesc("falaj_budget_limit", "Monthly budget of the project, in the currency.", []string{"project", "currency"}, nil)
+	budgetSpent = prometheus.NewDesc("falaj_budget_spent", "Cost of the project this month, in the currency.", []string{"project", "currency"}, nil)
 
-	sourceOK   = prometheus.NewDesc("falaj_source_ok", "1 while the last run of a source that has a schedule succeeded, 0 while it failed; absent before the first.", []string{"project", "source"}, nil)
-	sourceLate = prometheus.NewDesc("falaj_source_overdue_seconds", "How long ago a run of the source was due by its schedule that has not begun; 0 while none is.", []string{"project", "source"}, nil)
+	sourceOK   = prometheus.NewDesc("falaj_source_ok", "1 if the last run of a scheduled source succeeded, 0 if it failed; absent before the first run.", []string{"project", "source"}, nil)
+	sourceLate = prometheus.NewDesc("falaj_source_overdue_seconds", "Delay of the overdue scheduled run of a source; 0 if none is overdue.", []string{"project", "source"}, nil)
 
-	backupLast  = prometheus.NewDesc("falaj_backup_last_success_timestamp_seconds", "Of which moment the newest whole backup in backup.dir is; absent where there is none.", nil, nil)
-	tokenExpiry = prometheus.NewDesc("falaj_service_token_next_expiry_timestamp_seconds", "When the next token of a service account expires; absent where there is none.", nil, nil)
+	backupLast  = prometheus.NewDesc("falaj_backup_last_success_timestamp_seconds", "Snapshot time of the newest complete backup in backup.dir; absent without a backup.", nil, nil)
+	tokenExpiry = prometheus.NewDesc("falaj_service_token_next_expiry_timestamp_seconds", "Earliest expiry of the service account tokens; absent without such a token.", nil, nil)
 
 	diskSize  = prometheus.NewDesc("falaj_disk_size_bytes", "Size of the file system of the data directory.", nil, nil)
-	diskFree  = prometheus.NewDesc("falaj_disk_free_bytes", "Bytes that are free on the file system of the data directory.", nil, nil)
-	diskFiles = prometheus.NewDesc("falaj_disk_free_files", "Inodes that are free on the file system of the data directory; absent where it makes them as they are needed.", nil, nil)
+	diskFree  = prometheus.NewDesc("falaj_disk_free_bytes", "Free space on the file system of the data directory.", nil, nil)
+	diskFiles = prometheus.NewDesc("falaj_disk_free_files", "Number of free inodes on the file system of the data directory; absent if the file system allocates inodes dynamically.", nil, nil)
 
-	storeLatency = prometheus.NewDesc("falaj_database_latency_seconds", "Time that the last read took for which the database had to find nothing.", nil, nil)
-	storeWaiting = prometheus.NewDesc("falaj_database_waiting_writes", "Transactions that wait for their turn to write.", nil, nil)
-	leads        = prometheus.NewDesc("falaj_leader", "1 while this process is the one that schedules, of several that share a database.", []string{"of"}, nil)
+	storeLatency = prometheus.NewDesc("falaj_database_latency_seconds", "Latency of the last database read, measured with a query that matches no rows.", nil, nil)
+	storeWaiting = prometheus.NewDesc("falaj_database_waiting_writes", "Number of write transactions waiting for the database.", nil, nil)
+	leads        = prometheus.NewDesc("falaj_leader", "1 if this process is the leader among the processes that share the database.", []string{"of"}, nil)
 
-	loopFailing = prometheus.NewDesc("falaj_loop_failing_runs", "Runs of a background loop that failed in a row, up to now; 0 while it works.", []string{"loop"}, nil)
-	loopFailed  = prometheus.NewDesc("falaj_loop_failures_total", "Runs of a background loop that failed since the server started.", []string{"loop"}, nil)
-	loopWorked  = prometheus.NewDesc("falaj_loop_last_success_timestamp_seconds", "When a run of a background loop last succeeded; absent before the first.", []string{"loop"}, nil)
+	loopFailing = prometheus.NewDesc("falaj_loop_failing_runs", "Number of consecutive failed runs of a background loop; 0 after a success.", []string{"loop"}, nil)
+	loopFailed  = prometheus.NewDesc("falaj_loop_failures_total", "Number of failed runs of a background loop since the server started.", []string{"loop"}, nil)
+	loopWorked  = prometheus.NewDesc("falaj_loop_last_success_timestamp_seconds", "Time of the last successful run of a background loop; absent before the first.", []string{"loop"}, nil)
 )
 
 // Describe implements prometheus.Collector.

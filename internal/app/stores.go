@@ -71,7 +71,7 @@ func (s *stores) ready() error {
 	return fault.New(fault.Unavailable, "away: %s", strings.Join(names, ", "))
 }
 
-var storeUp = prometheus.NewDesc("falaj_store_up", "1 while a store answers, 0 while it does not: database, online store (Redis) and object store (a bucket).", []string{"store"}, nil)
+var storeUp = prometheus.NewDesc("falaj_store_up", "1 if a store is reachable, 0 otherwise: database, online store (Redis) and object store (a bucket).", []string{"store"}, nil)
 
 // Describe implements prometheus.Collector.
 func (s *stores) Describe(out chan<- *prometheus.Desc) { out <- storeUp }

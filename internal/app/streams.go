@@ -27,11 +27,11 @@ type streamGauges struct{ features *feature.Service }
 
 var (
 	streamLabels  = []string{"project", "dataset"}
-	streamEvents  = prometheus.NewDesc("falaj_stream_events_total", "Events that were accepted since the beginning.", streamLabels, nil)
-	streamBytes   = prometheus.NewDesc("falaj_stream_log_bytes", "Bytes of events that are not yet online or in the dataset.", streamLabels, nil)
-	streamWaiting = prometheus.NewDesc("falaj_stream_waiting_records", "Pushes that the view which is furthest behind does not have online.", streamLabels, nil)
-	streamUncut   = prometheus.NewDesc("falaj_stream_uncut_records", "Pushes that are in no version of the dataset.", streamLabels, nil)
-	streamStuck   = prometheus.NewDesc("falaj_stream_stuck", "1 when the stream does not go on; falaj feature stream says why.", streamLabels, nil)
+	streamEvents  = prometheus.NewDesc("falaj_stream_events_total", "Number of events accepted by the stream.", streamLabels, nil)
+	streamBytes   = prometheus.NewDesc("falaj_stream_log_bytes", "Size of the events not yet in the online store or the dataset.", streamLabels, nil)
+	streamWaiting = prometheus.NewDesc("falaj_stream_waiting_records", "Number of pushes not yet in the online store, for the view with the largest lag.", streamLabels, nil)
+	streamUncut   = prometheus.NewDesc("falaj_stream_uncut_records", "Number of pushes not yet in a version of the dataset.", streamLabels, nil)
+	streamStuck   = prometheus.NewDesc("falaj_stream_stuck", "1 if the stream is stuck, 0 otherwise; falaj feature stream shows the reason.", streamLabels, nil)
 )
 
 func (g streamGauges) Describe(ch chan<- *prometheus.Desc) {

@@ -13,9 +13,9 @@ import (
 
 func (a *app) jobAdvise() *cobra.Command {
 	return &cobra.Command{
-		Use: "advise JOB", Short: "Say what a job used, what would have done, and what it would take elsewhere", Args: cobra.ExactArgs(1),
-		Long: "Goes by what was measured of the job's last attempt, of its family, and of like jobs. Time and price are\n" +
-			"relative to where it ran; a range holds the truth with 95 %. Nothing is started by it.",
+		Use: "advise JOB", Short: "Show a job's resource use and right-sizing recommendations", Args: cobra.ExactArgs(1),
+		Long: "The recommendations are based on measurements of the job's last attempt, its family and similar jobs. Time\n" +
+			"and price are relative to where the job ran; ranges are 95 % confidence intervals. The command starts no job.",
 		Example: "  falaj job advise job_01J… -p nyc\n  falaj job advise job_01J… -p nyc -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, project, err := a.in()

@@ -13,7 +13,7 @@ import (
 func (a *app) alerts() *cobra.Command {
 	var state string
 	cmd := &cobra.Command{
-		Use: "alerts", Short: "List what was told to webhooks and commands, newest first",
+		Use: "alerts", Short: "List alerts and their delivery to webhooks and commands, newest first",
 		Example: "  falaj monitor alerts -p nyc\n  falaj monitor alerts --state dead -p nyc", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{}
@@ -37,13 +37,13 @@ func (a *app) alerts() *cobra.Command {
 			}, "alerts")
 		},
 	}
-	cmd.Flags().StringVar(&state, "state", "", "only those in this state: queued, delivered or dead")
+	cmd.Flags().StringVar(&state, "state", "", "only alerts in this state: queued, delivered or dead")
 	return cmd
 }
 
 func (a *app) redeliver() *cobra.Command {
 	return &cobra.Command{
-		Use: "redeliver ID", Short: "Try an alert again that was given up", Example: "  falaj monitor redeliver dlv_01J9Z6 -p nyc", Args: cobra.ExactArgs(1),
+		Use: "redeliver ID", Short: "Redeliver an alert whose retries are exhausted", Example: "  falaj monitor redeliver dlv_01J9Z6 -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.call(cmd, http.MethodPost, nil, nil, "alerts", args[0], "redeliver"); err != nil {
 				return err
@@ -59,7 +59,7 @@ func (a *app) webhookSecret() *cobra.Command {
 	cmd := &cobra.Command{Use: "secret", Aliases: []string{"secrets"}, Short: "Manage the secrets that sign webhooks"}
 	var generate bool
 	set := &cobra.Command{
-		Use: "set NAME", Short: "Set a secret: from standard input, or --generate one that is shown once",
+		Use: "set NAME", Short: "Set a secret from standard input, or generate one with --generate",
 		Example: "  falaj monitor secret set pager --generate -p nyc\n  falaj monitor secret set pager -p nyc < secret.txt", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			value := ""
@@ -86,9 +86,9 @@ func (a *app) webhookSecret() *cobra.Command {
 			return nil
 		},
 	}
-	set.Flags().BoolVar(&generate, "generate", false, "make a secret and print it, this once")
+	set.Flags().BoolVar(&generate, "generate", false, "generate a secret and print it once")
 	cmd.AddCommand(set, &cobra.Command{
-		Use: "list", Short: "List secrets by name, never their values", Example: "  falaj monitor secret list -p nyc", Args: cobra.NoArgs,
+		Use: "list", Short: "List the names of secrets; values are never printed", Example: "  falaj monitor secret list -p nyc", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.list(cmd, []column{{"NAME", "name"}, {"CREATED", "created_at"}}, "webhook-secrets")
 		},

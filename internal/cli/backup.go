@@ -19,19 +19,19 @@ const backupsPath = "/api/v1/backups"
 func (a *app) backup() *cobra.Command {
 	cmd := a.offline(&cobra.Command{
 		Use:   "backup DIR",
-		Short: "Copy metadata, online features and objects into a directory",
-		Long: "Everything is of one moment: the metadata, the online features, the logs and the objects, also those in a\n" +
-			"bucket. With DIR, the installation of a server that is stopped: the directory is made, or empty, and is whole\n" +
-			"when the command says so. A server that runs is asked by `falaj backup make NAME`. A backup that was\n" +
-			"interrupted cannot be restored, and is made anew by the same command. It has the master key, if no\n" +
-			"passphrase seals it: keep it as you keep that.",
+		Short: "Create and list backups",
+		Long: "A backup is a consistent snapshot of the metadata, the online features, the logs and the objects, including\n" +
+			"objects in a bucket. With DIR, the command backs up the installation of a stopped server: DIR is created, or must\n" +
+			"be empty, and is complete when the command succeeds. `falaj backup make NAME` backs up a running server. An\n" +
+			"interrupted backup cannot be restored; run the same command again. A backup contains the master key. Unless a\n" +
+			"passphrase seals the key, protect the backup as you protect the key.",
 		Example: "  falaj backup make 2026-11-23\n  falaj backup /mnt/backup/2026-11-23 --config /etc/falaj.yaml",
 	}, a.Backup)
 	var begin bool
 	mk := &cobra.Command{
-		Use: "make NAME", Short: "Have the running server make a backup of itself",
-		Long: "Into the directory NAME below `backup.dir` of its configuration. Everything that was acknowledged up to the\n" +
-			"moment that the backup is of is in it; the server goes on meanwhile.",
+		Use: "make NAME", Short: "Create a backup of the running server",
+		Long: "The backup is written to the directory NAME below `backup.dir` of the server's configuration. It contains every\n" +
+			"write acknowledged before its snapshot; the server keeps serving meanwhile.",
 		Example: "  falaj backup make 2026-11-23\n  falaj backup make nightly-17 --no-wait", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
@@ -59,9 +59,9 @@ func (a *app) backup() *cobra.Command {
 			return nil
 		},
 	}
-	mk.Flags().BoolVar(&begin, "no-wait", false, "return when it is begun, not when it is done")
+	mk.Flags().BoolVar(&begin, "no-wait", false, "return once the backup has started, without waiting for it to finish")
 	cmd.AddCommand(mk, &cobra.Command{
-		Use: "list", Short: "List the backups that the server has made of itself", Example: "  falaj backup list", Args: cobra.NoArgs,
+		Use: "list", Short: "List the backups of the server", Example: "  falaj backup list", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -84,7 +84,7 @@ func (a *app) backup() *cobra.Command {
 			return a.print(all, []column{{"NAME", "name"}, {"STATE", "state"}, {"OF", "of"}, {"SEQUENCE", "sequence"}, {"SIZE", "size"}, {"ERROR", "error"}})
 		},
 	}, &cobra.Command{
-		Use: "stop NAME", Short: "Stop the making of a backup", Example: "  falaj backup stop 2026-11-23", Args: cobra.ExactArgs(1),
+		Use: "stop NAME", Short: "Stop a running backup", Example: "  falaj backup stop 2026-11-23", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -140,16 +140,16 @@ func (a *app) restore() *cobra.Command {
 	var digest string
 	cmd := a.offline(&cobra.Command{
 		Use:   "restore DIR",
-		Short: "Put a backup back, and compare every byte with its digest",
-		Long: "Into an empty data directory, whose objects go where the configuration says: into the data directory, or\n" +
-			"a bucket. An erasure ledger that is there stays, so that persons who were erased since are erased again\n" +
-			"when the server starts. One that was interrupted is run again; no server starts before. The bucket of the\n" +
-			"installation that was backed up is refused: its server may be running.",
+		Short: "Restore a backup and verify every byte against its digest",
+		Long: "Restores into an empty data directory. Objects are restored to where the configuration stores them: the data\n" +
+			"directory or a bucket. An existing erasure ledger is kept, so that persons erased after the backup are erased\n" +
+			"again when the server starts. Run an interrupted restore again; the server refuses to start until it completes.\n" +
+			"The bucket of the backed-up installation is refused, because its server may still be running.",
 		Example: "  falaj restore /mnt/backup/2026-11-23 --config /etc/falaj.yaml",
 	}, func(ctx context.Context, file string, flags map[string]any, dir string) (string, error) {
 		return a.Restore(ctx, file, flags, dir, digest, takeBucket)
 	})
-	cmd.Flags().BoolVar(&takeBucket, "take-bucket", false, "take the bucket of the installation that was backed up, whose server is gone for good")
-	cmd.Flags().StringVar(&digest, "digest", "", "refuse a backup with another digest than the one that was printed when it was made")
+	cmd.Flags().BoolVar(&takeBucket, "take-bucket", false, "restore into the bucket of the backed-up installation, whose server is permanently stopped")
+	cmd.Flags().StringVar(&digest, "digest", "", "required digest, as printed when the backup was made; any other backup is refused")
 	return cmd
 }

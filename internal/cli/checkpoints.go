@@ -21,14 +21,14 @@ var checkpointColumns = []column{
 // checkpoints are the commands about the kept checkpoints of jobs.
 func (a *app) checkpoints() []*cobra.Command {
 	list := &cobra.Command{
-		Use: "checkpoints JOB", Short: "List a job's kept checkpoints and why each is kept", Example: "  falaj job checkpoints job_01J… -p nyc", Args: cobra.ExactArgs(1),
+		Use: "checkpoints JOB", Short: "List a job's retained checkpoints and the reason each is retained", Example: "  falaj job checkpoints job_01J… -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.list(cmd, checkpointColumns, "jobs", args[0], "checkpoints")
 		},
 	}
-	one := &cobra.Command{Use: "checkpoint", Short: "Fetch and delete kept checkpoints"}
+	one := &cobra.Command{Use: "checkpoint", Short: "Download and delete retained checkpoints"}
 	one.AddCommand(&cobra.Command{
-		Use: "get JOB NAME DIR", Short: "Write a checkpoint into a new directory; NAME may be its identifier",
+		Use: "get JOB NAME DIR", Short: "Download a checkpoint into a new directory",
 		Example: "  falaj job checkpoint get job_01J… step-100 ./step-100 -p nyc", Args: cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, project, err := a.in()
@@ -45,7 +45,7 @@ func (a *app) checkpoints() []*cobra.Command {
 	})
 	var yes bool
 	remove := &cobra.Command{
-		Use: "delete JOB NAME", Short: "Delete a kept checkpoint; NAME may be its identifier",
+		Use: "delete JOB NAME", Short: "Delete a retained checkpoint",
 		Example: "  falaj job checkpoint delete job_01J… step-100 -p nyc", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, project, err := a.in()
@@ -59,7 +59,7 @@ func (a *app) checkpoints() []*cobra.Command {
 			return nil
 		},
 	}
-	remove.Flags().BoolVar(&yes, "yes", false, "delete it also when another job resumes from it")
+	remove.Flags().BoolVar(&yes, "yes", false, "delete the checkpoint even if another job resumes from it")
 	one.AddCommand(remove)
 	return []*cobra.Command{list, one}
 }

@@ -35,9 +35,9 @@ type shownClassifier struct {
 func (a *app) monitorClassify() *cobra.Command {
 	var window, env string
 	cmd := &cobra.Command{
-		Use: "classify NAME", Short: "Train a domain classifier: can a model tell a window's rows from the baseline's?",
-		Long: "Makes a dataset version of a window's rows and begins a sandboxed job that learns to tell them\n" +
-			"from the baseline's. How well it can is shown by `falaj monitor show NAME` when the job has ended.",
+		Use: "classify NAME", Short: "Train a domain classifier between a window and the baseline",
+		Long: "Creates a dataset version from the rows of a window and starts a sandboxed job that trains a model to\n" +
+			"distinguish them from the baseline. `falaj monitor show NAME` shows its score when the job has finished.",
 		Example: "  falaj monitor classify delay --environment sklearn -p nyc\n  falaj monitor classify delay --window 1-1372636800000000r -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			body := map[string]string{}
@@ -69,8 +69,8 @@ func (a *app) monitorClassify() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&window, "window", "", "the window's id; the newest of the version judged last when left out")
-	cmd.Flags().StringVar(&env, "environment", "", "environment with scikit-learn and pyarrow; spec.drift.classifier.environment when left out")
+	cmd.Flags().StringVar(&window, "window", "", "ID of the window (default the newest window of the version evaluated last)")
+	cmd.Flags().StringVar(&env, "environment", "", "environment with scikit-learn and pyarrow (default spec.drift.classifier.environment)")
 	return cmd
 }
 

@@ -18,7 +18,7 @@
 //   - output.go: tables, JSON, YAML, progress bars. visible.go: control characters in them.
 //
 // Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not permitted, 4 not found,
-// 5 conflict, 6 no answer.
+// 5 conflict, 6 unavailable.
 package cli
 
 import (
@@ -163,7 +163,7 @@ func (a *app) root() *cobra.Command {
 		Long: "Falaj runs the machine-learning life cycle and can prove what it did: data to features,\n" +
 			"features to training, models to production. `falaj up` starts a server; the other\n" +
 			"commands talk to one. Control characters in names, logs and errors are shown as escapes\n" +
-			"such as \\x1b; logs and files that go to a pipe or a file stay byte for byte.",
+			"such as \\x1b; logs and files written to a pipe or a file are unchanged.",
 		Example:       "  falaj up --data ./data\n  falaj apply -f project.yaml\n  falaj dataset import weather weather.csv --project nyc\n  falaj job why job_01J…",
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -184,11 +184,11 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	f := root.PersistentFlags()
-	f.StringVar(&a.server, "server", "", "URL of the server (FALAJ_URL; default what login or up on this machine stored)")
-	f.StringVar(&a.token, "token", "", "access token (FALAJ_TOKEN; default the stored one); prefer the variable, arguments are visible to others")
-	f.StringVar(&a.context, "context", "", "context to use instead of the current one (FALAJ_CONTEXT); see \"falaj context\"")
+	f.StringVar(&a.server, "server", "", "URL of the server (FALAJ_URL; default the current context)")
+	f.StringVar(&a.token, "token", "", "access token (FALAJ_TOKEN; default the stored token); prefer the variable, because arguments are visible to other users")
+	f.StringVar(&a.context, "context", "", "context to use (FALAJ_CONTEXT; default the current context); see \"falaj context\"")
 	f.StringVarP(&a.project, "project", "p", "", "project (FALAJ_PROJECT)")
-	f.StringVarP(&a.output, "output", "o", "table", "output format: table, json, yaml or, of get, manifest")
+	f.StringVarP(&a.output, "output", "o", "table", "output format: table, json, yaml or, for get, manifest")
 	f.StringVar(&a.ca, "ca", "", "PEM file of a certificate authority to trust")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	root.AddGroup(&cobra.Group{ID: "system", Title: "The server:"}, &cobra.Group{ID: "object", Title: "Objects:"}, &cobra.Group{ID: "action", Title: "Actions:"})
@@ -295,7 +295,7 @@ func (a *app) connect() (*client.Client, error) {
 // chosen is the project that was named: by flag, by environment, at login; may be empty.
 func (a *app) chosen() string { return first(a.project, a.env("FALAJ_PROJECT"), a.stored().Project) }
 
-const allProjects = "all projects, also where one was named by FALAJ_PROJECT or at login"
+const allProjects = "all projects, ignoring the project of FALAJ_PROJECT or the context"
 
 // narrowed limits what is the installation's to the project that was named, unless wide.
 func (a *app) narrowed(wide bool) url.Values {

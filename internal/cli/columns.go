@@ -47,9 +47,9 @@ type columnProfile struct {
 func (a *app) datasetProfile() *cobra.Command {
 	return &cobra.Command{
 		Use:   "profile NAME[@VERSION]",
-		Short: "Show what a version's columns look like",
-		Long: "Prints the statistics of each column with its histogram, and its frequent values with their shares. Of many\n" +
-			"rows, histograms and frequent values are of a sample. Reads of classified data are journaled.",
+		Short: "Show statistics of a version's columns",
+		Long: "Prints statistics, a histogram and the most frequent values with their shares for each column. For large\n" +
+			"datasets, histograms and frequent values are computed from a sample. Reads of classified data are journaled.",
 		Example: "  falaj dataset profile weather@1 -p nyc\n  falaj dataset profile weather -o json -p nyc",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -163,9 +163,9 @@ func (a *app) keep(server, token, ca string) error {
 
 func (a *app) contexts() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "context", Aliases: []string{"contexts"}, Short: "Choose between the servers that this user is logged in to",
-		Long: "`falaj login` and the first `falaj up` of a server store a context: the server, the token, the authority\n" +
-			"and the project. One of them is current; --context or FALAJ_CONTEXT names another for one command.",
+		Use: "context", Aliases: []string{"contexts"}, Short: "Switch between the servers you are logged in to",
+		Long: "`falaj login` and the first `falaj up` of a server store a context: the server, the token, the certificate\n" +
+			"authority and the project. One context is current; --context or FALAJ_CONTEXT selects another for one command.",
 	}
 	cmd.AddCommand(a.contextList(), a.contextUse(), a.contextDelete())
 	return cmd
@@ -173,7 +173,7 @@ func (a *app) contexts() *cobra.Command {
 
 func (a *app) contextList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the contexts", Args: cobra.NoArgs, Example: "  falaj context list",
+		Use: "list", Short: "List contexts", Args: cobra.NoArgs, Example: "  falaj context list",
 		RunE: func(*cobra.Command, []string) error {
 			l := a.logins()
 			all := l.all()
@@ -193,7 +193,7 @@ func (a *app) contextList() *cobra.Command {
 
 func (a *app) contextUse() *cobra.Command {
 	return &cobra.Command{
-		Use: "use NAME", Short: "Make a context the current one", Args: cobra.ExactArgs(1), Example: "  falaj context use falaj.example:7070",
+		Use: "use NAME", Short: "Set the current context", Args: cobra.ExactArgs(1), Example: "  falaj context use falaj.example:7070",
 		ValidArgsFunction: a.completeContext,
 		RunE: func(_ *cobra.Command, args []string) error {
 			l := a.logins()
@@ -212,7 +212,7 @@ func (a *app) contextUse() *cobra.Command {
 
 func (a *app) contextDelete() *cobra.Command {
 	return &cobra.Command{
-		Use: "delete NAME", Short: "Forget a context; its token stays valid", Args: cobra.ExactArgs(1), Example: "  falaj context delete 127.0.0.1:7171",
+		Use: "delete NAME", Short: "Delete a context; its token stays valid", Args: cobra.ExactArgs(1), Example: "  falaj context delete 127.0.0.1:7171",
 		ValidArgsFunction: a.completeContext,
 		RunE: func(_ *cobra.Command, args []string) error {
 			l := a.logins()

@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) cost() *cobra.Command {
-	cmd := &cobra.Command{Use: "cost", Short: "See what was used and what it cost, where the month ends, and whether owning pays"}
+	cmd := &cobra.Command{Use: "cost", Short: "Show usage and cost, forecasts to month end, and total cost of ownership"}
 	cmd.AddCommand(a.costReport(), a.costForecast(), a.costCompare())
 	return cmd
 }
@@ -28,7 +28,7 @@ type costScope struct {
 }
 
 func (s *costScope) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.since, "since", "30d", "how far back: such as 30d or 12h, a date, or a time (RFC 3339)")
+	cmd.Flags().StringVar(&s.since, "since", "30d", "start of the period: an age such as 30d or 12h, a date, or a time (RFC 3339)")
 	cmd.Flags().BoolVar(&s.wide, "installation", false, allProjects)
 }
 
@@ -101,9 +101,9 @@ func (a *app) costReport() *cobra.Command {
 	var by string
 	var limit int
 	cmd := &cobra.Command{
-		Use: "report", Short: "Sum what was used and what it cost, by project, user, queue, pool, job, model or day", Args: cobra.NoArgs,
-		Long: "What runs counts until now. NODE-HOURS are by the share of a node that was asked for; KWH is estimated from the\n" +
-			"power of the nodes. For the whole installation the unused hours of each pool are shown as money, too.",
+		Use: "report", Short: "Show usage and cost by project, user, queue, pool, job, model or day", Args: cobra.NoArgs,
+		Long: "Running jobs are counted up to now. NODE-HOURS are computed from the requested share of a node; KWH is estimated\n" +
+			"from the power of the nodes. For the whole installation, the cost of each pool's idle hours is shown as well.",
 		Example: "  falaj cost report --project nyc --by job --since 7d\n  falaj cost report --installation --by pool -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q, err := a.costQuery(scope)
@@ -156,7 +156,7 @@ func (a *app) costReport() *cobra.Command {
 	}
 	scope.flags(cmd)
 	cmd.Flags().StringVar(&by, "by", "project", "project, user, queue, pool, job, model or day")
-	cmd.Flags().IntVar(&limit, "limit", 100, "most rows; the others are added up")
+	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of rows; the others are summed into one")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{"project", "user", "queue", "pool", "job", "model", "day"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -164,10 +164,10 @@ func (a *app) costReport() *cobra.Command {
 func (a *app) costForecast() *cobra.Command {
 	var scope costScope
 	cmd := &cobra.Command{
-		Use: "forecast", Short: "Say where the month ends, and when budgets are used up", Args: cobra.NoArgs,
-		Long: "The days to come are taken to be like the whole days since --since: what is spent, and the mean of those days for\n" +
-			"each day left; until a day is whole nothing is foreseen. The interval holds the month's total with 95 % if days vary\n" +
-			"by themselves. Months are in UTC.",
+		Use: "forecast", Short: "Forecast cost to month end and when budgets run out", Args: cobra.NoArgs,
+		Long: "The forecast is the cost so far plus, for each remaining day, the mean of the whole days since --since; before the\n" +
+			"first whole day there is no forecast. The range is the 95 % prediction interval of the month's total if days vary\n" +
+			"independently. Months are in UTC.",
 		Example: "  falaj cost forecast --project nyc\n  falaj cost forecast --installation --since 14d -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q, err := a.costQuery(scope)
@@ -251,10 +251,10 @@ func (a *app) costCompare() *cobra.Command {
 	var nodes int
 	var speed, egress float64
 	cmd := &cobra.Command{
-		Use: "compare", Short: "Compare owning with renting for what was measured, with the break-even", Args: cobra.NoArgs,
-		Long: "--own is a pool whose manifest has cost.owned, --rented one with cost.rented or price_per_hour; it may be closed and\n" +
-			"hold only prices. What ran on either since --since, or since there was anything to measure, is taken for a month.\n" +
-			"The formulae are in docs/guides/cost.md.",
+		Use: "compare", Short: "Compare the total cost of owned and rented nodes, with the break-even", Args: cobra.NoArgs,
+		Long: "--own is a pool whose manifest has cost.owned, --rented a pool with cost.rented or price_per_hour; it may be closed\n" +
+			"and hold only prices. The work that ran on both pools since --since, or since the first measurement, is scaled to a\n" +
+			"month. The formulae are in docs/guides/cost.md.",
 		Example: "  falaj cost compare --own home --rented cloud --project nyc\n  falaj cost compare --own home --rented cloud --job job_01J… --speed 1.5 --html break-even.html",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if own == "" || rented == "" {
@@ -288,13 +288,13 @@ func (a *app) costCompare() *cobra.Command {
 	}
 	scope.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&own, "own", "", "pool of own nodes")
+	f.StringVar(&own, "own", "", "pool of owned nodes")
 	f.StringVar(&rented, "rented", "", "pool of rented nodes")
-	f.StringVar(&job, "job", "", "only what this job used")
-	f.IntVar(&nodes, "nodes", 0, "nodes that would be owned (default those of the pool, or as many as it takes)")
-	f.Float64Var(&speed, "speed", 0, "how many own nodes a rented one does the work of (default 1)")
-	f.Float64Var(&egress, "egress", 0, "GiB a month that would leave the provider")
-	f.StringVar(&html, "html", "", "also write the break-even chart as a page that needs nothing else")
+	f.StringVar(&job, "job", "", "only the usage of this job")
+	f.IntVar(&nodes, "nodes", 0, "number of owned nodes (default those of the pool, or as many as the work needs)")
+	f.Float64Var(&speed, "speed", 0, "speed of a rented node relative to an owned one (default 1)")
+	f.Float64Var(&egress, "egress", 0, "egress from the provider, in GiB a month")
+	f.StringVar(&html, "html", "", "also write the break-even chart to this file, as a self-contained HTML page")
 	return cmd
 }
 

@@ -47,11 +47,11 @@ var versionColumns = []column{
 }
 
 func (a *app) dataset() *cobra.Command {
-	cmd := &cobra.Command{Use: "dataset", Aliases: []string{"datasets"}, Short: "Import, look at and query datasets"}
+	cmd := &cobra.Command{Use: "dataset", Aliases: []string{"datasets"}, Short: "Import, inspect and query datasets"}
 	cmd.AddCommand(a.datasetImport(), a.datasetDerive(), a.datasetSuite(), a.datasetQuery(), a.datasetVersions(), a.datasetPreview(), a.datasetProfile(), a.datasetQuarantine(), a.datasetLineage(), a.datasetDescendants(), a.datasetRelabel(),
 		a.datasetIngest(), a.datasetSources(), a.datasetIngestions(), a.datasetCancel(),
-		a.datasetDecide("approve", "Approve that data may be in more zones, as another person asked"),
-		a.datasetDecide("reject", "Reject that, or withdraw what you asked for"))
+		a.datasetDecide("approve", "Approve another person's request to widen residency or lower the classification"),
+		a.datasetDecide("reject", "Reject a widening request, or withdraw your own"))
 	return cmd
 }
 
@@ -59,8 +59,8 @@ func (a *app) datasetImport() *cobra.Command {
 	return &cobra.Command{
 		Use:   "import NAME FILE",
 		Short: "Import a CSV (also .gz) or Parquet file as a new immutable version",
-		Long: "Uploads the file. The server checks it against the dataset's schema and expectations; a version\n" +
-			"that fails is kept, marked rejected, and nothing can train on it (exit code 1).",
+		Long: "Uploads the file. The server validates it against the dataset's schema and expectations; a version\n" +
+			"that fails is stored as rejected, and cannot be used for training (exit code 1).",
 		Example: "  falaj dataset import weather weather.csv --project nyc",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -124,9 +124,9 @@ func (a *app) noteReturned(v client.Object, ref string) {
 func (a *app) datasetDerive() *cobra.Command {
 	return &cobra.Command{
 		Use:   "derive NAME",
-		Short: "Make a version by the dataset's transformation",
-		Long: "Runs the SQL of the manifest's spec.transform over the newest versions of its tables: at once by DuckDB, or,\n" +
-			"with engine: spark, in a job, whose id is printed.",
+		Short: "Create a version by running the dataset's transformation",
+		Long: "Runs the SQL of spec.transform over the latest versions of its tables: synchronously in DuckDB, or, with\n" +
+			"engine: spark, in a job whose ID is printed.",
 		Example: "  falaj dataset derive daily -p nyc",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -158,9 +158,9 @@ func (a *app) datasetSuite() *cobra.Command {
 	var skip bool
 	cmd := &cobra.Command{
 		Use:   "suite FILE",
-		Short: "Print the expectations of a Great Expectations suite for a Dataset's manifest",
-		Long: "Reads the JSON of a suite (releases 0.x and 1.x) and prints the expectations that mean the same, to stand\n" +
-			"under spec of a Dataset. What cannot be said is listed with the reason, and nothing is printed (exit code 1).",
+		Short: "Convert a Great Expectations suite into expectations of a Dataset manifest",
+		Long: "Reads the JSON of a suite (releases 0.x and 1.x) and prints the equivalent expectations, for spec of a Dataset\n" +
+			"manifest. Unsupported expectations are listed with the reason, and nothing is printed (exit code 1).",
 		Example: "  falaj dataset suite gx/expectations/orders.json\n  falaj dataset suite orders.json --skip-unsupported",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -187,7 +187,7 @@ func (a *app) datasetSuite() *cobra.Command {
 			return a.printOne(map[string]any{"expectations": append([]suite.Expectation{}, taken...)})
 		},
 	}
-	cmd.Flags().BoolVar(&skip, "skip-unsupported", false, "print the others, exit code 0")
+	cmd.Flags().BoolVar(&skip, "skip-unsupported", false, "print the supported expectations, and exit with code 0")
 	return cmd
 }
 
@@ -235,10 +235,10 @@ func (a *app) datasetQuery() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "query SQL",
-		Short: "Run SQL over datasets and print the rows",
-		Long: "Runs DuckDB SQL in a sandbox. A table is a dataset's latest accepted version, or \"name@3\". A table shows the\n" +
-			"first 100 rows, -o json and -o yaml all of them up to 10000, and fails where there are more; with --limit the\n" +
-			"rest is left out. Standard error says whenever rows are left out.",
+		Short: "Query datasets with SQL",
+		Long: "Runs DuckDB SQL in a sandbox. A table is a dataset's latest accepted version, or \"name@3\". The table output\n" +
+			"shows the first 100 rows. -o json and -o yaml print all rows up to 10000 and fail if there are more, unless\n" +
+			"--limit truncates the result. Truncation is reported on standard error.",
 		Example: "  falaj dataset query 'SELECT origin, count(*) FROM flights GROUP BY 1' --project nyc",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -260,7 +260,7 @@ func (a *app) datasetQuery() *cobra.Command {
 			return a.printRows(out)
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 100, "most rows to print, at most 10000; -o json and -o yaml print all without it")
+	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of rows, up to 10000; without it -o json and -o yaml print all rows")
 	return cmd
 }
 
@@ -339,7 +339,7 @@ func (a *app) printAll(cmd *cobra.Command, path string, query url.Values, column
 
 func (a *app) datasetPreview() *cobra.Command {
 	return &cobra.Command{
-		Use: "preview NAME[@VERSION]", Short: "Print the first rows", Example: "  falaj dataset preview weather@1 -p nyc", Args: cobra.ExactArgs(1),
+		Use: "preview NAME[@VERSION]", Short: "Show the first rows of a version", Example: "  falaj dataset preview weather@1 -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var out rows
 			if err := a.call(cmd, http.MethodGet, nil, &out, "datasets", args[0], "preview"); err != nil {
@@ -352,7 +352,7 @@ func (a *app) datasetPreview() *cobra.Command {
 
 func (a *app) datasetLineage() *cobra.Command {
 	return &cobra.Command{
-		Use: "lineage NAME[@VERSION]", Short: "Show what a version was made from", Example: "  falaj dataset lineage delays@1 -p nyc", Args: cobra.ExactArgs(1),
+		Use: "lineage NAME[@VERSION]", Short: "Show the upstream lineage of a version", Example: "  falaj dataset lineage delays@1 -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var node map[string]any
 			if err := a.call(cmd, http.MethodGet, nil, &node, "datasets", args[0], "lineage"); err != nil {
@@ -369,7 +369,7 @@ func (a *app) datasetLineage() *cobra.Command {
 
 func (a *app) datasetDescendants() *cobra.Command {
 	return &cobra.Command{
-		Use: "descendants NAME[@VERSION]", Short: "List the versions that were made from a version", Example: "  falaj dataset descendants weather@1 -p nyc", Args: cobra.ExactArgs(1),
+		Use: "descendants NAME[@VERSION]", Short: "List the downstream versions of a version", Example: "  falaj dataset descendants weather@1 -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.list(cmd, versionColumns, "datasets", args[0], "descendants")
 		},
@@ -377,7 +377,7 @@ func (a *app) datasetDescendants() *cobra.Command {
 }
 
 func (a *app) feature() *cobra.Command {
-	cmd := &cobra.Command{Use: "feature", Aliases: []string{"features"}, Short: "Materialise, push, read and verify features; make training sets"}
+	cmd := &cobra.Command{Use: "feature", Aliases: []string{"features"}, Short: "Materialise, push, read and verify features; create training sets"}
 	cmd.AddCommand(a.featureMaterialise(), a.featureRuns(), a.featureCancel(), a.featureFreshness(), a.featureClear(), a.featureOnline(),
 		a.featureTrainingSet(), a.featureVerify(), a.featureVersions(), a.featureDiff(), a.featurePromote(), a.featurePush(), a.featureStream(), a.featureDead())
 	return cmd
@@ -397,8 +397,8 @@ func (a *app) featureRuns() *cobra.Command {
 
 func (a *app) featureCancel() *cobra.Command {
 	return &cobra.Command{
-		Use: "cancel RUN", Short: "End a materialisation", Example: "  falaj feature cancel fmr_01J… -p nyc", Args: cobra.ExactArgs(1),
-		Long: "Ends a materialisation. What it has added to the rows online stays; rows that were to take their\nplace are removed.",
+		Use: "cancel RUN", Short: "Cancel a materialisation", Example: "  falaj feature cancel fmr_01J… -p nyc", Args: cobra.ExactArgs(1),
+		Long: "Rows already added to the online store stay; rows of an unfinished replacement are removed.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object
 			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "feature-runs", args[0], "cancel"); err != nil {
@@ -416,7 +416,7 @@ func (a *app) featureCancel() *cobra.Command {
 func (a *app) featureFreshness() *cobra.Command {
 	columns := []column{{"VIEW", "view"}, {"VERSION", "version"}, {"UP TO", "watermark"}, {"NEWEST EVENT", "newest_event"}, {"RESIDENCY", "residency"}}
 	return &cobra.Command{
-		Use: "freshness [VIEW]", Short: "Show up to when views are online, and what their rows were made from",
+		Use: "freshness [VIEW]", Short: "Show the freshness of views in the online store and the source of their rows",
 		Example: "  falaj feature freshness -p nyc\n  falaj feature freshness weather -p nyc", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -467,8 +467,8 @@ func (a *app) featureVersions() *cobra.Command {
 func (a *app) featurePromote() *cobra.Command {
 	var service bool
 	cmd := &cobra.Command{
-		Use: "promote NAME@VERSION ALIAS", Short: "Give a version an alias, such as prod",
-		Long:    "Afterwards NAME@ALIAS means the version, wherever a view or a feature service is named.",
+		Use: "promote NAME@VERSION ALIAS", Short: "Set an alias, such as prod, to a version",
+		Long:    "NAME@ALIAS then refers to this version wherever a view or a feature service is named.",
 		Example: "  falaj feature promote weather@2 prod -p nyc", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object
@@ -489,7 +489,7 @@ func (a *app) featurePromote() *cobra.Command {
 func (a *app) featureMaterialise() *cobra.Command {
 	var until string
 	cmd := &cobra.Command{
-		Use: "materialise VIEW", Aliases: []string{"materialize"}, Short: "Bring a view's values into the online store",
+		Use: "materialise VIEW", Aliases: []string{"materialize"}, Short: "Materialise a view into the online store",
 		Example: "  falaj feature materialise weather --until 2013-05-01T00:00:00Z -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if until == "" {
@@ -517,7 +517,7 @@ func (a *app) featureMaterialise() *cobra.Command {
 			}
 		},
 	}
-	cmd.Flags().StringVar(&until, "until", "", "event time up to which values are brought (RFC 3339; default now)")
+	cmd.Flags().StringVar(&until, "until", "", "event time up to which values are materialised (RFC 3339; default now)")
 	return cmd
 }
 
@@ -525,7 +525,7 @@ func (a *app) featureOnline() *cobra.Command {
 	var entities, features []string
 	var service, asOf, purpose string
 	cmd := &cobra.Command{
-		Use: "online", Short: "Read features as a model would get them now",
+		Use: "online", Short: "Read the current features of entities from the online store",
 		Example: "  falaj feature online --entity origin=JFK --feature weather:temp -p nyc", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			row := map[string]any{}
@@ -556,15 +556,15 @@ func (a *app) featureOnline() *cobra.Command {
 			return a.printOne(o)
 		},
 	}
-	cmd.Flags().StringArrayVar(&entities, "entity", nil, "join key and value, key=value, or a value of the request; may be given more than once")
-	cmd.Flags().StringArrayVar(&features, "feature", nil, "view:feature; may be given more than once")
+	cmd.Flags().StringArrayVar(&entities, "entity", nil, "join key or request value, as key=value; repeatable")
+	cmd.Flags().StringArrayVar(&features, "feature", nil, "view:feature; repeatable")
 	cmd.Flags().StringVar(&service, "service", "", "feature service")
-	cmd.Flags().StringVar(&asOf, "as-of", "", "replay history at this time (RFC 3339; needs feature.history)")
+	cmd.Flags().StringVar(&asOf, "as-of", "", "read features as of this time, from history (RFC 3339; requires the permission feature.history)")
 	cmd.Flags().StringVar(&purpose, "purpose", "", purposeUsage)
 	return cmd
 }
 
-const purposeUsage = "what the features are read for, where their views name purposes"
+const purposeUsage = "purpose of the read; required if the views declare purposes"
 
 func (a *app) featureTrainingSet() *cobra.Command {
 	var spine, timeZone, timestamp, service, purpose string
@@ -572,8 +572,9 @@ func (a *app) featureTrainingSet() *cobra.Command {
 	labels := []string{}
 	var fullNames bool
 	cmd := &cobra.Command{
-		Use: "training-set NAME", Short: "Join features to rows as they were at each row's time",
-		Long:    "Makes a dataset version from a spine (SQL with the entity keys, a timestamp and the label) and\nfeatures, with only values known at each row's timestamp.",
+		Use: "training-set NAME", Short: "Create a training set by a point-in-time join",
+		Long: "Creates a dataset version from a spine (SQL that returns the entity keys, the event timestamp and the label\n" +
+			"columns) and features, using only values known at each row's timestamp.",
 		Example: "  falaj feature training-set delays --spine 'SELECT …' --timestamp departs --service delay_features -p nyc",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -610,13 +611,13 @@ func (a *app) featureTrainingSet() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&spine, "spine", "", "SQL of the rows, or @file")
-	cmd.Flags().StringVar(&timestamp, "timestamp", "", "the spine's timestamp column")
-	cmd.Flags().StringVar(&timeZone, "time-zone", "", "zone of the spine's times that have none, such as America/New_York")
-	cmd.Flags().StringArrayVar(&labels, "label", labels, "a label column of the spine; may be given more than once")
+	cmd.Flags().StringVar(&spine, "spine", "", "SQL of the spine, or @FILE")
+	cmd.Flags().StringVar(&timestamp, "timestamp", "", "event timestamp column of the spine")
+	cmd.Flags().StringVar(&timeZone, "time-zone", "", "time zone of spine timestamps without one, such as America/New_York")
+	cmd.Flags().StringArrayVar(&labels, "label", labels, "label column of the spine; repeatable")
 	cmd.Flags().BoolVar(&fullNames, "full-names", false, "name feature columns view__feature")
 	cmd.Flags().StringVar(&service, "service", "", "feature service")
-	cmd.Flags().StringArrayVar(&features, "feature", nil, "view:feature; may be given more than once")
+	cmd.Flags().StringArrayVar(&features, "feature", nil, "view:feature; repeatable")
 	cmd.Flags().StringVar(&purpose, "purpose", "", purposeUsage)
 	return cmd
 }
@@ -626,10 +627,10 @@ func (a *app) featureVerify() *cobra.Command {
 	var sample int
 	var seed uint64
 	cmd := &cobra.Command{
-		Use: "verify [TRAINING_SET]", Short: "Prove that training and serving saw the same values",
-		Long: "With a training set, compares its rows with what the online store answers as of their time. With\n" +
-			"--deployment, recomputes what the model saw in a sample of answers, and says of each difference\n" +
-			"why. Exit code 1 when values differ.",
+		Use: "verify [TRAINING_SET]", Short: "Verify that training and serving used the same feature values",
+		Long: "With a training set, compares its rows with the online store's values as of their timestamps. With\n" +
+			"--deployment, recomputes the features of a sample of predictions and reports the cause of each difference.\n" +
+			"Exit code 1 when values differ.",
 		Example: "  falaj feature verify delays@1 -p nyc\n  falaj feature verify --deployment delay --sample 5000 -p nyc", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (deployment == "") == (len(args) == 0) {
@@ -655,9 +656,9 @@ func (a *app) featureVerify() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&deployment, "deployment", "", "compare answers of this deployment")
-	cmd.Flags().IntVar(&sample, "sample", 1000, "requests compared, with --deployment")
-	cmd.Flags().Uint64Var(&seed, "seed", 0, "of the choice: the same seed chooses the same requests")
+	cmd.Flags().StringVar(&deployment, "deployment", "", "verify predictions of this deployment")
+	cmd.Flags().IntVar(&sample, "sample", 1000, "number of requests to compare, with --deployment")
+	cmd.Flags().Uint64Var(&seed, "seed", 0, "seed of the sample; the same seed selects the same requests")
 	return cmd
 }
 
@@ -666,10 +667,10 @@ func (a *app) datasetRelabel() *cobra.Command {
 	var reason, class string
 	cmd := &cobra.Command{
 		Use:   "relabel NAME[@VERSION] --zones ZONES --classification CLASS --reason TEXT",
-		Short: "Change where a version may be, and how sensitive a dataset or version is",
+		Short: "Change the residency and classification of a dataset or version",
 		Long: "Fewer zones and a stricter classification take effect at once. More zones, or a lower classification,\n" +
-			"take a second person: the answer is a request, which another admin of the project approves. Without a\n" +
-			"version, the classification is that of versions to come. What was derived before keeps its own label.",
+			"require approval: the command creates a request, which another admin of the project approves. Without a\n" +
+			"version, the classification applies to future versions. Existing derived versions keep their labels.",
 		Example: "  falaj dataset relabel weather@1 --zones home,DE --reason \"public data, contract 17\" -p nyc\n  falaj get widenings -p nyc\n  falaj dataset approve wid_01J… -p nyc",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -700,9 +701,9 @@ func (a *app) datasetRelabel() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringSliceVar(&zones, "zones", nil, "all zones where it may be from then on")
+	cmd.Flags().StringSliceVar(&zones, "zones", nil, "zones in which the data may reside")
 	cmd.Flags().StringVar(&class, "classification", "", "public, internal, confidential or restricted")
-	cmd.Flags().StringVar(&reason, "reason", "", "why; kept in the audit log")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, recorded in the audit log")
 	return cmd
 }
 

@@ -27,10 +27,10 @@ func (a *app) in() (c *client.Client, project string, err error) {
 func (a *app) deployStatus() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status NAME",
-		Short: "Say what answers, how it fares, what is tried, and what was done automatically and why",
-		Long: "Requests, failures and latencies are counted since the server started; latencies are at most an\n" +
-			"eighth too high. Acts are what the server did by itself, with the reason; the evidence is in\n" +
-			"-o json and in the audit log.",
+		Short: "Show the stable version, running rollouts, request statistics and automatic actions of a deployment",
+		Long: "Requests, failures and latencies are counted since the server started; latencies are overestimated by at\n" +
+			"most an eighth. Automatic actions are listed with their reasons; -o json and the audit log contain the\n" +
+			"evidence.",
 		Example: "  falaj deploy status delay -p nyc\n  falaj deploy status delay -p nyc -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -56,9 +56,9 @@ func (a *app) deployStatus() *cobra.Command {
 func (a *app) deployUsage() *cobra.Command {
 	return &cobra.Command{
 		Use:   "usage NAME",
-		Short: "Say what was used of the quota in the current period, and by whom",
-		Long: "The quota is spec.limits.quota of the Deployment. It is counted in the database, over all\n" +
-			"servers, and begins anew at midnight or on the first of the month, in UTC.",
+		Short: "Show the use of a deployment's quota in the current period, by client",
+		Long: "The quota is spec.limits.quota of the Deployment. It is counted in the database, across all servers, and is\n" +
+			"reset at midnight or on the first of the month, in UTC.",
 		Example: "  falaj deploy usage delay -p nyc\n  falaj deploy usage delay -p nyc -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -177,9 +177,9 @@ func (a *app) deployCanary() *cobra.Command {
 	var weight int
 	cmd := &cobra.Command{
 		Use:   "canary NAME",
-		Short: "Try a version on a share of the requests, or move the share",
-		Long: "The version is verified and loaded first; one that does not load changes nothing. Without\n" +
-			"--version the share of the version that is tried moves, and its evidence is gathered anew.",
+		Short: "Start a canary, or change the weight of the running one",
+		Long: "The version is verified and loaded first; if it does not load, nothing changes. Without --version, the\n" +
+			"weight of the running canary changes and its evidence is collected again from the start.",
 		Example: "  falaj deploy canary delay --version 3 --weight 20 -p nyc\n  falaj deploy canary delay --weight 50 -p nyc",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -201,18 +201,19 @@ func (a *app) deployCanary() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&version, "version", "", "version number or alias to try")
-	cmd.Flags().IntVar(&weight, "weight", 0, "percent of the requests, 1 to 99; default the manifest's")
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().StringVar(&version, "version", "", "version number or alias of the canary")
+	cmd.Flags().IntVar(&weight, "weight", 0, "percentage of requests, 1 to 99 (default that of the manifest)")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, recorded in the audit log")
 	return cmd
 }
 
 func (a *app) deployPromote() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use:     "promote NAME",
-		Short:   "Make the version that is tried the one that answers",
-		Long:    "The alias that the manifest follows, such as champion, moves with it: applying the manifest again\nchanges nothing.",
+		Use:   "promote NAME",
+		Short: "Promote the canary to the stable version",
+		Long: "The alias that the manifest follows, such as champion, moves to the promoted version, so that applying the\n" +
+			"manifest again changes nothing.",
 		Example: "  falaj deploy promote delay -p nyc --reason 'looked at it'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -231,7 +232,7 @@ func (a *app) deployPromote() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, recorded in the audit log")
 	return cmd
 }
 
@@ -239,10 +240,9 @@ func (a *app) deployRollback() *cobra.Command {
 	var reason string
 	var to int64
 	cmd := &cobra.Command{
-		Use:   "rollback NAME",
-		Short: "End what is tried or, when nothing is, go back to the version before",
-		Long: "The version to go back to is verified and loaded first; if it no longer loads, what answers goes on\n" +
-			"answering.",
+		Use:     "rollback NAME",
+		Short:   "Abort the running rollout, or roll back to the previous version",
+		Long:    "The target version is verified and loaded first; if it does not load, the current version keeps serving.",
 		Example: "  falaj deploy rollback delay -p nyc\n  falaj deploy rollback delay --to 1 -p nyc --reason 'wrong labels'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -261,8 +261,8 @@ func (a *app) deployRollback() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().Int64Var(&to, "to", 0, "version number to answer with")
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().Int64Var(&to, "to", 0, "version number to roll back to")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, recorded in the audit log")
 	return cmd
 }
 
@@ -271,7 +271,7 @@ func (a *app) deployShadow() *cobra.Command {
 	var off bool
 	cmd := &cobra.Command{
 		Use:     "shadow NAME",
-		Short:   "Show the requests to another version, too; its answers go nowhere",
+		Short:   "Mirror requests to a shadow version, or stop mirroring",
 		Example: "  falaj deploy shadow delay --version 4 -p nyc\n  falaj deploy shadow delay --off -p nyc",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -296,8 +296,8 @@ func (a *app) deployShadow() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&version, "version", "", "version number or alias")
-	cmd.Flags().BoolVar(&off, "off", false, "stop it")
+	cmd.Flags().StringVar(&version, "version", "", "version number or alias of the shadow")
+	cmd.Flags().BoolVar(&off, "off", false, "stop mirroring")
 	return cmd
 }
 
@@ -305,10 +305,9 @@ func (a *app) deployAutomation() *cobra.Command {
 	var reason string
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "automation NAME on|off",
-		Short: "Turn what the server does by itself on or off: retrain, try, promote, roll back",
-		Long: "Off means: nothing automatic begins from now on. What is tried goes on being tried; roll it back if it\n" +
-			"must not.",
+		Use:     "automation NAME on|off",
+		Short:   "Enable or disable automation of a deployment: retraining, canaries, promotion, rollback",
+		Long:    "off prevents new automatic actions. A running canary continues; abort it with `falaj deploy rollback`.",
 		Example: "  falaj deploy automation delay off -p nyc --reason 'holiday'\n  falaj deploy automation --all off -p nyc",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -334,7 +333,7 @@ func (a *app) deployAutomation() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
-	cmd.Flags().BoolVar(&all, "all", false, "of the whole project")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, recorded in the audit log")
+	cmd.Flags().BoolVar(&all, "all", false, "all deployments of the project")
 	return cmd
 }

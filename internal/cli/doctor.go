@@ -52,10 +52,11 @@ func (f *findings) add(format string, args ...any) { *f = append(*f, fmt.Sprintf
 
 func (a *app) poolDoctor() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor POOL", Short: "Run two workers on a pool that measure their nodes and each other; exit code 1 if something is wrong", Args: cobra.ExactArgs(1),
-		Long: "A small job of the project runs on the pool: its workers find each other as those of every job do, sum numbers together,\n" +
-			"measure the way between them, the scratch disk and the way to Falaj, and tell what their nodes are. It needs nothing on\n" +
-			"the nodes. On a pool of one machine it measures that machine.",
+		Use: "doctor POOL", Short: "Check a pool by running a two-worker diagnostic job", Args: cobra.ExactArgs(1),
+		Long: "Runs a small job of the project on the pool. Its workers discover each other like those of any job, run a sum\n" +
+			"across workers, measure the network between them, the scratch disk and the connection to Falaj, and report the\n" +
+			"properties of their nodes. The nodes need no additional software. On a pool of one machine the job measures that\n" +
+			"machine. Exit code 1 if a check fails.",
 		Example: "  falaj pool doctor home -p nyc\n  falaj pool doctor hpc -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()

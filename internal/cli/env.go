@@ -42,9 +42,9 @@ func (a *app) environmentOf(cmd *cobra.Command, method string, query url.Values,
 
 func (a *app) envBuild() *cobra.Command {
 	return &cobra.Command{
-		Use: "build NAME", Short: "Lock and build an environment anew, and wait for it", Args: cobra.ExactArgs(1),
-		Long: "The newest versions that the requirements allow are locked, and an image's tag is pinned where it points now.\n" +
-			"Jobs that name the environment get the new content; NAME@DIGEST stays what it was.",
+		Use: "build NAME", Short: "Rebuild an environment with the newest allowed versions", Args: cobra.ExactArgs(1),
+		Long: "Locks the newest versions that the requirements allow, pins the image's tag to its current digest, and waits for\n" +
+			"the build. Jobs that name the environment use the new content; NAME@DIGEST keeps referring to the previous one.",
 		Example: "  falaj env build sklearn -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object
@@ -58,7 +58,7 @@ func (a *app) envBuild() *cobra.Command {
 
 func (a *app) envWait() *cobra.Command {
 	return &cobra.Command{
-		Use: "wait NAME", Short: "Wait until an environment is built; exit code 1 if it cannot be", Example: "  falaj env wait sklearn -p nyc", Args: cobra.ExactArgs(1),
+		Use: "wait NAME", Short: "Wait until an environment is built; exit code 1 if the build fails", Example: "  falaj env wait sklearn -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.awaitEnvironment(cmd, args[0]) },
 	}
 }
@@ -89,7 +89,7 @@ func (a *app) awaitEnvironment(cmd *cobra.Command, name string) error {
 func (a *app) envShow() *cobra.Command {
 	var sbom bool
 	cmd := &cobra.Command{
-		Use: "show NAME", Short: "Show an environment, with --sbom its bill of materials as CycloneDX", Args: cobra.ExactArgs(1),
+		Use: "show NAME", Short: "Show an environment or, with --sbom, its software bill of materials (CycloneDX)", Args: cobra.ExactArgs(1),
 		Example: "  falaj env show sklearn -p nyc\n  falaj env show sklearn --sbom -p nyc > sklearn.cdx.json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if sbom {
@@ -102,7 +102,7 @@ func (a *app) envShow() *cobra.Command {
 			return a.printOne(o)
 		},
 	}
-	cmd.Flags().BoolVar(&sbom, "sbom", false, "print the bill of materials as CycloneDX 1.5 JSON")
+	cmd.Flags().BoolVar(&sbom, "sbom", false, "print the SBOM as CycloneDX 1.5 JSON")
 	return cmd
 }
 
@@ -117,9 +117,10 @@ type shownFit struct {
 
 func (a *app) envCheck() *cobra.Command {
 	return &cobra.Command{
-		Use: "check NAME", Short: "Say which pools an environment fits, and why not; exit code 1 if none", Args: cobra.ExactArgs(1),
-		Long: "Compares what the environment needs (Python, C library, CUDA and cuDNN, vector instructions, engine) with what\n" +
-			"the nodes of every pool have told, before anything queues. A job that no pool fits is refused with the same words.",
+		Use: "check NAME", Short: "Check which pools an environment is compatible with; exit code 1 if none", Args: cobra.ExactArgs(1),
+		Long: "Compares the requirements of the environment (Python, C library, CUDA and cuDNN, vector instructions, engine) with\n" +
+			"the properties reported by the nodes of every pool, before a job is queued. A job that fits no pool is refused with\n" +
+			"the same reasons.",
 		Example: "  falaj env check torch -p nyc\n  falaj env check torch@sha256:… -o json -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var answer json.RawMessage
@@ -210,8 +211,8 @@ func (a *app) printFits(n shownNeeds, pools []shownFit) error {
 
 func (a *app) envDiff() *cobra.Command {
 	return &cobra.Command{
-		Use: "diff A B", Short: "Show what differs between two environments", Args: cobra.ExactArgs(2),
-		Long: "Each is a name or NAME@DIGEST: with a digest, what the name once was.", Example: "  falaj env diff torch torch-nightly -p nyc\n  falaj env diff torch@sha256:… torch -p nyc",
+		Use: "diff A B", Short: "Compare two environments", Args: cobra.ExactArgs(2),
+		Long: "Each argument is NAME, the current content, or NAME@DIGEST, a previous content.", Example: "  falaj env diff torch torch-nightly -p nyc\n  falaj env diff torch@sha256:… torch -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var d struct {
 				Same    bool            `json:"same"`
@@ -242,10 +243,9 @@ func (a *app) envPrune() *cobra.Command {
 	var older string
 	var dry bool
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Remove the files of environments and the images that nobody uses", Args: cobra.NoArgs,
-		Long: "What a job that has not ended uses and what was asked for lately stays. Applying an environment again builds it\n" +
-			"again; an image is pulled again when a job needs it.\n" +
-			"Needs an admin of the installation.",
+		Use: "prune", Short: "Remove unused environment files and images", Args: cobra.NoArgs,
+		Long: "Environments used by unfinished jobs or requested recently are kept. Applying an environment again rebuilds it; an\n" +
+			"image is pulled again when a job needs it. Requires the role admin in the installation.",
 		Example: "  falaj env prune --dry-run\n  falaj env prune --older 168h",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect()
@@ -261,7 +261,7 @@ func (a *app) envPrune() *cobra.Command {
 			return a.printWhole(pruned.Items, []column{{"DIGEST", "digest"}, {"SIZE", "size"}, {"LAST USED", "used_at"}, {"NAMES", "names"}, {"IMAGE", "image"}})
 		},
 	}
-	cmd.Flags().StringVar(&older, "older", "720h", "only what nobody asked for within this time; at least 1h")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would go")
+	cmd.Flags().StringVar(&older, "older", "720h", "only environments not requested for this long; at least 1h")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only print what would be removed")
 	return cmd
 }

@@ -20,15 +20,14 @@ func (a *app) erase() *cobra.Command {
 	var dry, begin bool
 	var reason, deadline string
 	cmd := &cobra.Command{
-		Use: "erase ENTITY KEY...", Short: "Erase a person from every place that is searched, or say where it is",
-		Long: "Removes the rows of a person: from every version of every dataset (a version without them takes the\n" +
-			"place of each), training sets included, from streams, the online store and the log of predictions; flags\n" +
-			"the models that were trained on them; and erases again when a restored backup brings the person back.\n" +
-			"KEY is the value of each join key of the entity, in their order; - reads them from standard input, a\n" +
-			"line each, which keeps them out of the shell's history. Asking twice does no harm.\n" +
-			"The state is done when every place was searched; done_in_part when the certificate names places that\n" +
-			"were not, each with the reason and the tool for it; not_found when nobody by the key was ever seen.\n" +
-			"`falaj erase certificate ID` writes the certificate, which names the person by a pseudonym only. See\n" +
+		Use: "erase ENTITY KEY...", Short: "Erase a person's data, or search for it with --dry-run",
+		Long: "Removes a person's rows from every version of every dataset, including training sets (each affected version is\n" +
+			"replaced by one without them), from streams, the online store and the prediction log; flags the models trained on\n" +
+			"them; and erases them again after a backup that contains them is restored. KEY is the value of each join key of the\n" +
+			"entity, in order; - reads the values from standard input, one per line, which keeps them out of the shell's history.\n" +
+			"The command is idempotent. The state is done when every location was searched; done_in_part when the certificate\n" +
+			"names locations that were not, each with the reason and the tool for it; not_found when no data with the key was\n" +
+			"ever recorded. `falaj erase certificate ID` writes the certificate, which names the person only by a pseudonym. See\n" +
 			"docs/guides/erasure.md.",
 		Example: "  falaj erase customer 4711 --dry-run -p shop\n  falaj erase customer 4711 --reason 'request 2026-17' -p shop\n  pass show request-17 | falaj erase customer - --reason 'request 2026-17' -p shop",
 		Args:    cobra.MinimumNArgs(2),
@@ -67,10 +66,10 @@ func (a *app) erase() *cobra.Command {
 				WithHint("Check the key, and the order of the join keys of entity %s.", plain(e.Text("entity")))
 		},
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "say where the person is, and change nothing")
-	cmd.Flags().BoolVar(&begin, "no-wait", false, "return when it is on record, not when it is done")
-	cmd.Flags().StringVar(&reason, "reason", "", "why; kept for ever, so without the person's name")
-	cmd.Flags().StringVar(&deadline, "deadline", "", "the last day on which it has to be done; 30 days from now when left out")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "report where the person's data is, and change nothing")
+	cmd.Flags().BoolVar(&begin, "no-wait", false, "return once the erasure is recorded, without waiting for it to finish")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, kept permanently; must not name the person")
+	cmd.Flags().StringVar(&deadline, "deadline", "", "due date, such as 2026-12-31 (default in 30 days)")
 	cmd.AddCommand(
 		&cobra.Command{
 			Use: "list", Short: "List erasures, newest first", Example: "  falaj erase list -p shop", Args: cobra.NoArgs,
@@ -80,8 +79,8 @@ func (a *app) erase() *cobra.Command {
 		},
 		&cobra.Command{
 			Use: "certificate ID", Short: "Write the certificate of an erasure to standard output",
-			Long: "Writes the certificate: JSON in one line, without a line break at its end. The SHA-256 of these bytes is in\n" +
-				"the audit log, in detail.certificate of the entry erasure.apply at the erasure's end.",
+			Long: "Writes the certificate as JSON in one line, without a trailing line break. The SHA-256 of these bytes is in the\n" +
+				"audit log, in detail.certificate of the erasure.apply entry that ends the erasure.",
 			Example: "  falaj erase certificate ers_01J… -p shop > certificate.json\n  sha256sum certificate.json", Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				path, err := a.inProjectPath("erasures", args[0], "certificate")
@@ -134,11 +133,11 @@ func (a *app) redact() *cobra.Command {
 	var reason string
 	var dry bool
 	cmd := &cobra.Command{
-		Use: "redact JOB", Short: "Find texts in a job's script and logs, or replace them by asterisks",
-		Long: "Replaces texts by asterisks: in the job's script, command, parameters and environment variables, in what\n" +
-			"its attempts quote, and in its logs, which remain as artifacts of its runs. The job has to have ended. What\n" +
-			"ran keeps its digests. --text - reads the texts from standard input, a line each. It needs the permission\n" +
-			"erasure.apply, and is audited without the texts.",
+		Use: "redact JOB", Short: "Redact texts in a job's script and logs",
+		Long: "Replaces texts by asterisks in the job's script, command, parameters and environment variables, in the output\n" +
+			"quoted by its attempts, and in its logs, which are kept as artifacts of its runs. The job must have finished. The\n" +
+			"recorded digests stay unchanged. --text - reads the texts from standard input, one per line. Requires the permission\n" +
+			"erasure.apply; the audit log records the action without the texts.",
 		Example: "  falaj job redact job_01J… --text 4711 --dry-run -p shop\n  pass show request-17 | falaj job redact job_01J… --text - --reason 'request 2026-17' -p shop", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(texts) == 0 {
@@ -158,9 +157,9 @@ func (a *app) redact() *cobra.Command {
 			return a.print(found.Items, []column{{"PLACE", "place"}, {"COUNT", "count"}})
 		},
 	}
-	cmd.Flags().StringArrayVar(&texts, "text", nil, "what is replaced; may be given more than once; - reads standard input")
-	cmd.Flags().StringVar(&reason, "reason", "", "why; kept for ever, so without the texts")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "say where the texts are, and change nothing")
+	cmd.Flags().StringArrayVar(&texts, "text", nil, "text to redact; - reads standard input; repeatable")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, kept permanently; must not contain the texts")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "report where the texts occur, and change nothing")
 	return cmd
 }
 

@@ -18,9 +18,9 @@ import (
 
 func (a *app) featureDiff() *cobra.Command {
 	return &cobra.Command{
-		Use: "diff A B", Short: "Show what differs between two versions of a feature view or service", Args: cobra.ExactArgs(2),
-		Long: "Each is NAME, which is its newest version, NAME@VERSION or NAME@ALIAS. Everything that was applied is\n" +
-			"compared, not by whom and when.",
+		Use: "diff A B", Short: "Compare two versions of a feature view or service", Args: cobra.ExactArgs(2),
+		Long: "Each argument is NAME, the newest version, or NAME@VERSION or NAME@ALIAS. The applied specifications are compared,\n" +
+			"not their authors and times.",
 		Example: "  falaj feature diff weather@1 weather -p nyc\n  falaj feature diff delay@prod delay@3 -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kind := "feature-views"

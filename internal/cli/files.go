@@ -31,7 +31,7 @@ const maxRunFiles = 100_000
 
 func (a *app) runFiles() *cobra.Command {
 	return &cobra.Command{
-		Use: "files RUN [PATH]", Short: "List the files that a run logged (artifacts), in all directories or below one",
+		Use: "files RUN [PATH]", Short: "List the artifacts of a run, all or below a path",
 		Example: "  falaj run files run_01J… -p nyc\n  falaj run files run_01J… plots -p nyc -o json", Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := a.artifactsOf(args[0])
@@ -54,9 +54,9 @@ func (a *app) runFiles() *cobra.Command {
 func (a *app) runDownload() *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
-		Use: "download RUN [PATH]", Short: "Fetch a file or a directory that a run logged, or all of them",
-		Long: "Fetches files that a run logged into a directory, under their own paths. A file that is there already\n" +
-			"is not replaced: the command ends before it fetches anything.",
+		Use: "download RUN [PATH]", Short: "Download artifacts of a run: a file, a directory or all",
+		Long: "Downloads artifacts into a directory, under their own paths. Existing files are never overwritten: if one\n" +
+			"exists, the command fails before the first download.",
 		Example: "  falaj run download run_01J… model -p nyc --to ./from-run\n  falaj run download run_01J… plots/loss.png -p nyc", Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := a.artifactsOf(args[0])
@@ -92,7 +92,7 @@ func (a *app) runDownload() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&to, "to", ".", "directory to put them into; it is made")
+	cmd.Flags().StringVar(&to, "to", ".", "target directory, created if missing")
 	_ = cmd.MarkFlagDirname("to")
 	return cmd
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) importing() *cobra.Command {
-	c := &cobra.Command{Use: "import", Short: "Bring over what another system has"}
+	c := &cobra.Command{Use: "import", Short: "Import data from other systems"}
 	c.AddCommand(a.importMLflow())
 	return c
 }
@@ -28,16 +28,16 @@ func (a *app) importMLflow() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "mlflow SOURCE",
-		Short: "Bring experiments, runs, artifacts and registered models from an MLflow server or its database",
-		Long: "SOURCE is the address of an MLflow server, or the database of one, which is much faster:\n" +
-			"a SQLite file, sqlite:///FILE, or postgresql://USER@HOST/DATABASE (the password from\n" +
-			"PGPASSWORD). Runs and logged models keep their identifiers. It may be stopped and started\n" +
-			"again at any moment, and repeated: what has not changed at the source is left as it is,\n" +
-			"and what was logged here since stays.\n\n" +
-			"A server is asked with FALAJ_IMPORT_TOKEN, or FALAJ_IMPORT_USERNAME and\n" +
-			"FALAJ_IMPORT_PASSWORD. Artifacts of a server come through it; of a database, from the\n" +
-			"directories that --artifacts names. The report says what came, what was left out and why;\n" +
-			"where something was left out, the exit code is 1.",
+		Short: "Import experiments, runs, artifacts and registered models from MLflow",
+		Long: "SOURCE is the URL of an MLflow server or, much faster, its database: a SQLite file, sqlite:///FILE, or\n" +
+			"postgresql://USER@HOST/DATABASE (the password from PGPASSWORD). Runs and logged models keep their\n" +
+			"identifiers. The import can be interrupted, resumed and repeated: unchanged objects are skipped, and\n" +
+			"data logged here since the last import is kept.\n" +
+			"\n" +
+			"Credentials for a server are read from FALAJ_IMPORT_TOKEN, or from FALAJ_IMPORT_USERNAME and\n" +
+			"FALAJ_IMPORT_PASSWORD. With a server, artifacts are downloaded through it; with a database, they are\n" +
+			"read from the directories given by --artifacts. The report lists the imported and skipped objects with\n" +
+			"reasons; the exit code is 1 if an object was skipped.",
 		Example: "  falaj import mlflow http://mlflow.example.org:5000 -p nyc --dry-run\n" +
 			"  falaj import mlflow mlflow.db --artifacts ./mlartifacts -p nyc\n" +
 			"  PGPASSWORD=… falaj import mlflow postgresql://mlflow@db/mlflow -p nyc --experiment 'delay-*' --since 2026-01-01 -o json",
@@ -78,13 +78,13 @@ func (a *app) importMLflow() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringArrayVar(&opts.Experiments, "experiment", nil, "only experiments of this name, which may have * and ?; repeatable")
-	f.StringVar(&since, "since", "", "only runs that began or ended from then on, or still run: a date, 2026-01-31T08:00:00Z, or an age such as 720h")
-	f.BoolVar(&opts.DryRun, "dry-run", false, "say what would come, and bring nothing")
-	f.StringArrayVar(&with.Artifacts, "artifacts", nil, "directory with artifacts, for a database: of mlflow server's --artifacts-destination, or one that holds artifact locations; repeatable")
-	f.BoolVar(&opts.NoArtifacts, "no-artifacts", false, "bring no artifacts; model versions then need them to be here")
-	f.BoolVar(&skip, "skip-unsupported", false, "exit code 0 although something was left out")
-	f.StringVar(&with.Workspace, "workspace", "", "workspace of MLflow (default the one named default)")
+	f.StringArrayVar(&opts.Experiments, "experiment", nil, "only experiments that match this name, with wildcards * and ?; repeatable")
+	f.StringVar(&since, "since", "", "only runs that started or ended since, or still run: a date, a time such as 2026-01-31T08:00:00Z, or an age such as 720h")
+	f.BoolVar(&opts.DryRun, "dry-run", false, "report what would be imported, and change nothing")
+	f.StringArrayVar(&with.Artifacts, "artifacts", nil, "artifact directory, for a database: the --artifacts-destination of the MLflow server, or a directory that contains artifact locations; repeatable")
+	f.BoolVar(&opts.NoArtifacts, "no-artifacts", false, "import no artifacts; model versions are imported only if their artifacts already exist here")
+	f.BoolVar(&skip, "skip-unsupported", false, "exit with code 0 even if objects were skipped")
+	f.StringVar(&with.Workspace, "workspace", "", "MLflow workspace (default the workspace named default)")
 	_ = c.MarkFlagDirname("artifacts")
 	c.MarkFlagsMutuallyExclusive("artifacts", "no-artifacts")
 	for _, flag := range []string{"experiment", "since", "workspace"} {

@@ -29,9 +29,9 @@ import (
 )
 
 func (a *app) job() *cobra.Command {
-	cmd := &cobra.Command{Use: "job", Aliases: []string{"jobs"}, Short: "Submit, follow, explain, resize, move and cancel jobs"}
+	cmd := &cobra.Command{Use: "job", Aliases: []string{"jobs"}, Short: "Submit, inspect, resize, move and cancel jobs"}
 	why := &cobra.Command{
-		Use: "why JOB", Short: "Say in words why a job is where it is", Example: "  falaj job why job_01J… -p nyc", Args: cobra.ExactArgs(1),
+		Use: "why JOB", Short: "Explain a job's state: wait reasons or placement", Example: "  falaj job why job_01J… -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object
 			if err := a.call(cmd, http.MethodGet, nil, &o, "jobs", args[0], "why"); err != nil {
@@ -51,7 +51,7 @@ func (a *app) job() *cobra.Command {
 		},
 	}
 	cancel := &cobra.Command{
-		Use: "cancel JOB", Short: "Stop a job: SIGTERM, a grace period, SIGKILL", Example: "  falaj job cancel job_01J… -p nyc", Args: cobra.ExactArgs(1),
+		Use: "cancel JOB", Short: "Cancel a job: SIGTERM, a grace period, SIGKILL", Example: "  falaj job cancel job_01J… -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object
 			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "jobs", args[0], "cancel"); err != nil {
@@ -64,7 +64,7 @@ func (a *app) job() *cobra.Command {
 		},
 	}
 	wait := &cobra.Command{
-		Use: "wait JOB", Short: "Wait until a job has ended; exit code 1 unless it succeeded", Example: "  falaj job wait job_01J… -p nyc", Args: cobra.ExactArgs(1),
+		Use: "wait JOB", Short: "Wait until a job has finished; exit code 1 unless it succeeded", Example: "  falaj job wait job_01J… -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path, err := a.inProjectPath("jobs", args[0])
 			if err != nil {
@@ -101,8 +101,8 @@ func (a *app) jobLogs() *cobra.Command {
 	var worker, attempt int
 	cmd := &cobra.Command{
 		Use: "logs JOB", Short: "Print a job's output", Args: cobra.ExactArgs(1),
-		Long: "The lines of several workers come as they were written, each with its worker: [1] step 3 ….\n" +
-			"A terminal gets control characters as escapes such as \\x1b; a pipe or a file gets every byte.",
+		Long: "Lines of multiple workers are interleaved in the order written, each prefixed by its worker: [1] step 3 ….\n" +
+			"On a terminal, control characters are shown as escapes such as \\x1b; a pipe or a file receives every byte.",
 		Example: "  falaj job logs job_01J… --follow -p nyc\n  falaj job logs job_01J… --worker 1 --attempt 2 -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, err := a.collection("jobs", false)
@@ -153,9 +153,9 @@ func (a *app) jobLogs() *cobra.Command {
 			return errors.Join(copied(w), w.Close(), <-done)
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job ends")
-	cmd.Flags().IntVar(&worker, "worker", -1, "only this worker of several, from 0")
-	cmd.Flags().IntVar(&attempt, "attempt", 0, "number of the attempt; the newest if left out")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "stream new lines until the job finishes")
+	cmd.Flags().IntVar(&worker, "worker", -1, "only lines of this worker, counted from 0")
+	cmd.Flags().IntVar(&attempt, "attempt", 0, "number of the attempt (default the newest)")
 	return cmd
 }
 
@@ -192,9 +192,9 @@ func onlyWorker(w io.Writer, r io.Reader, worker int) error {
 
 func (a *app) jobResize() *cobra.Command {
 	return &cobra.Command{
-		Use: "resize JOB WORKERS", Short: "Go on with another number of workers", Args: cobra.ExactArgs(2),
-		Long: "What runs is asked to save (SIGTERM and the job's grace); the next attempt goes on from there with\n" +
-			"the new number, or, for 2-4, with as many as there is room for.",
+		Use: "resize JOB WORKERS", Short: "Change the number of workers of a job", Args: cobra.ExactArgs(2),
+		Long: "The running attempt is asked to save a checkpoint (SIGTERM and the job's grace period). The next attempt resumes\n" +
+			"from it with the new number of workers or, for a range such as 2-4, with as many as fit.",
 		Example: "  falaj job resize job_01J… 4 -p nyc\n  falaj job resize job_01J… 2-4 -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			least, most, isRange := strings.Cut(args[1], "-")
@@ -221,9 +221,9 @@ func (a *app) jobResize() *cobra.Command {
 
 func (a *app) jobMove() *cobra.Command {
 	return &cobra.Command{
-		Use: "move JOB POOL…", Short: "Go on in another pool, of whatever engine", Args: cobra.MinimumNArgs(2),
-		Long: "What runs is asked to save (SIGTERM and the job's grace); the next attempt goes on from there in one of\n" +
-			"the pools named. What the job demands (isolation, environment, residency) holds there too.",
+		Use: "move JOB POOL…", Short: "Move a job to another pool, on any engine", Args: cobra.MinimumNArgs(2),
+		Long: "The running attempt is asked to save a checkpoint (SIGTERM and the job's grace period). The next attempt resumes\n" +
+			"from it in one of the named pools. The job's requirements (isolation, environment, residency) still apply.",
 		Example: "  falaj job move job_01J… hpc -p nyc\n  falaj job move job_01J… hpc cluster -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object
@@ -270,7 +270,7 @@ type shownJob struct {
 
 func (a *app) jobDescribe() *cobra.Command {
 	return &cobra.Command{
-		Use: "describe JOB", Short: "Say what happened to a job: evidence, decisive lines, what to do", Args: cobra.ExactArgs(1),
+		Use: "describe JOB", Short: "Show a job's history and diagnosis: evidence, decisive log lines, remedies", Args: cobra.ExactArgs(1),
 		Example: "  falaj job describe job_01J… -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, err := a.collection("jobs", false)
@@ -443,7 +443,7 @@ type shownWorker struct {
 func (a *app) jobTop() *cobra.Command {
 	var every time.Duration
 	cmd := &cobra.Command{
-		Use: "top JOB", Short: "Show what a job's workers use now, its pace and the time left", Args: cobra.ExactArgs(1),
+		Use: "top JOB", Short: "Show the current resource use of a job's workers, its progress and the time left", Args: cobra.ExactArgs(1),
 		Example: "  falaj job top job_01J… -p nyc\n  falaj job top job_01J… --every 2s -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for {
@@ -471,7 +471,7 @@ func (a *app) jobTop() *cobra.Command {
 			}
 		},
 	}
-	cmd.Flags().DurationVar(&every, "every", 0, "again each such time, until the job ends; not before a second")
+	cmd.Flags().DurationVar(&every, "every", 0, "refresh interval, at least 1s; repeats until the job finishes")
 	return cmd
 }
 
@@ -554,11 +554,11 @@ func (a *app) jobSubmit() *cobra.Command {
 	var pools []string
 	var list bool
 	cmd := &cobra.Command{
-		Use: "submit [-f FILE | --from JOB]", Short: "Submit a job, with its code as a snapshot", Args: cobra.NoArgs,
-		Long: "Takes manifests of jobs and prints an ID each. --source packs a directory (what .gitignore and .falajignore name is\n" +
-			"left out) and names it by its digest; with --git it is the directory as it was at a revision. --from\n" +
-			"repeats a job: the same specification, inputs, source and environment, each by digest. --pool says\n" +
-			"where it may run, instead of what the manifest says.",
+		Use: "submit [-f FILE | --from JOB]", Short: "Submit a job with a snapshot of its code", Args: cobra.NoArgs,
+		Long: "Submits the jobs of a manifest and prints the ID of each. --source packs a directory, without files matched by\n" +
+			".gitignore and .falajignore, and identifies it by its digest; with --git, as of a revision. --from repeats a job\n" +
+			"with the same specification, inputs, source and environment, each pinned by digest. --pool restricts the pools,\n" +
+			"overriding the manifest.",
 		Example: "  falaj job submit -f job.yaml --source . -p nyc\n  falaj job submit -f job.yaml --source . --git v1.2 --pool hpc -p nyc\n  falaj job submit --from job_01J… -p nyc",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (file == "") == (from == "") {
@@ -601,11 +601,11 @@ func (a *app) jobSubmit() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&file, "file", "f", "", "manifest of the job or jobs, or - for standard input")
+	f.StringVarP(&file, "file", "f", "", "manifest of one or more jobs, or - for standard input")
 	f.StringVar(&source, "source", "", "directory with the job's code")
-	f.StringVar(&revision, "git", "", "the directory as it was at this git revision")
-	f.StringVar(&from, "from", "", "repeat this job")
-	f.StringSliceVar(&pools, "pool", nil, "run only here; may be given more than once")
+	f.StringVar(&revision, "git", "", "use the directory as of this git revision")
+	f.StringVar(&from, "from", "", "job to repeat")
+	f.StringSliceVar(&pools, "pool", nil, "pool the job may run in; repeatable")
 	f.BoolVar(&list, "list", false, "list the files of the snapshot")
 	return cmd
 }
@@ -673,8 +673,8 @@ func (a *app) jobRun() *cobra.Command {
 	var processes int
 	var list bool
 	cmd := &cobra.Command{
-		Use: "run [FLAGS] FILE.py [ARGS...]", Short: "Submit a Python file with the directory around it", Args: cobra.MinimumNArgs(1),
-		Long:    "The directory of the file becomes the job's source (see submit); what follows the file are its arguments.",
+		Use: "run [FLAGS] FILE.py [ARGS...]", Short: "Submit a Python file and its directory as a job", Args: cobra.MinimumNArgs(1),
+		Long:    "The directory of the file becomes the job's source (see submit); arguments after the file are passed to it.",
 		Example: "  falaj job run --env torch --workers 2 --framework torchrun train.py --steps 100 -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, script := filepath.Split(args[0])
@@ -721,13 +721,13 @@ func (a *app) jobRun() *cobra.Command {
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.StringVar(&environment, "env", "", "environment")
-	f.StringVar(&framework, "framework", "", "how processes find each other: plain, torchrun …")
-	f.StringVar(&name, "name", "", "name of the job; default the file's")
+	f.StringVar(&framework, "framework", "", "launcher of the processes: plain, torchrun …")
+	f.StringVar(&name, "name", "", "name of the job (default that of the file)")
 	f.StringVar(&workers, "workers", "", "number of workers, such as 4 or 2-4")
-	f.IntVar(&processes, "processes", 0, "processes of each worker")
-	f.StringVar(&cpu, "cpu", "", "cores of each worker")
-	f.StringVar(&memory, "memory", "", "memory of each worker")
-	f.StringToStringVar(&data, "data", nil, "input, such as train=flights@3; may be given more than once")
+	f.IntVar(&processes, "processes", 0, "number of processes per worker")
+	f.StringVar(&cpu, "cpu", "", "CPU cores per worker")
+	f.StringVar(&memory, "memory", "", "memory per worker, such as 8GiB")
+	f.StringToStringVar(&data, "data", nil, "input dataset, such as train=flights@3; repeatable")
 	f.BoolVar(&list, "list", false, "list the files of the snapshot")
 	_ = cmd.MarkFlagRequired("env")
 	return cmd

@@ -11,9 +11,9 @@ import (
 
 // key shows and destroys the keys of a project.
 func (a *app) key() *cobra.Command {
-	cmd := &cobra.Command{Use: "key", Aliases: []string{"keys"}, Short: "List the keys that seal a project's data, and destroy them"}
+	cmd := &cobra.Command{Use: "key", Aliases: []string{"keys"}, Short: "List and destroy the encryption keys of a project"}
 	list := &cobra.Command{
-		Use: "list", Short: "List which keys exist, never the keys", Example: "  falaj key list -p nyc", Args: cobra.NoArgs,
+		Use: "list", Short: "List the keys; key material is never printed", Example: "  falaj key list -p nyc", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			path, c, err := a.keyPath()
 			if err != nil {
@@ -32,11 +32,11 @@ func (a *app) key() *cobra.Command {
 	var confirm string
 	var all bool
 	destroy := &cobra.Command{
-		Use: "destroy [OWNER]", Short: "Destroy a key for ever, and with it all that it sealed",
-		Long: "Erases what the key sealed: this installation cannot read it again, nor can a copy of the encrypted\n" +
-			"objects be read. A backup of the database still has the key, sealed by the master key: who holds both\n" +
-			"can read on until the backup is destroyed too. OWNER is as `falaj key list` shows it; --all is every\n" +
-			"key of the project. Say what you mean twice: --confirm repeats the owner, or the project's name for all.",
+		Use: "destroy [OWNER]", Short: "Destroy a key permanently (crypto-shredding)",
+		Long: "Makes all data sealed by the key unreadable for this installation, including copies of the encrypted objects. A\n" +
+			"backup of the database still contains the key, sealed by the master key: both together can decrypt the data\n" +
+			"until the backup is destroyed too. OWNER is the owner shown by `falaj key list`; --all selects every key of the\n" +
+			"project. Confirm with --confirm: the owner, or the project's name with --all.",
 		Example: "  falaj key destroy dataset/weather --confirm dataset/weather -p nyc\n  falaj key destroy --all --confirm nyc -p nyc",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,7 +59,7 @@ func (a *app) key() *cobra.Command {
 			return nil
 		},
 	}
-	destroy.Flags().StringVar(&confirm, "confirm", "", "the owner once more, or the project's name with --all")
+	destroy.Flags().StringVar(&confirm, "confirm", "", "confirmation: the owner, or the project's name with --all")
 	destroy.Flags().BoolVar(&all, "all", false, "every key of the project")
 	cmd.AddCommand(list, destroy, a.reseal())
 	return cmd
@@ -71,10 +71,10 @@ func (a *app) reseal() *cobra.Command {
 	var to string
 	var bare bool
 	cmd := &cobra.Command{
-		Use: "reseal", Short: "Seal the master key by another passphrase",
-		Long: "For the operator of the machine, while the server is stopped. The passphrase that seals the key now is\n" +
-			"the configured one. Start the server with the new file afterwards. Copies of the old master.key still\n" +
-			"open with the old passphrase.",
+		Use: "reseal", Short: "Reseal the master key with a new passphrase",
+		Long: "Run on the server's machine while the server is stopped. The configured passphrase must open the current key.\n" +
+			"Start the server with the new passphrase file afterwards. Copies of the old master.key can still be opened with\n" +
+			"the old passphrase.",
 		Example: "  falaj key reseal --data ./data --key-passphrase-file old.txt --to new.txt", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (to == "") != bare {
@@ -96,7 +96,7 @@ func (a *app) reseal() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&to, "to", "", "file of the new passphrase")
-	cmd.Flags().BoolVar(&bare, "bare", false, "leave the key unsealed, in a file that only the server's user may read")
+	cmd.Flags().BoolVar(&bare, "bare", false, "store the key without a passphrase, in a file readable only by the server's user")
 	c.register(cmd.Flags())
 	return cmd
 }

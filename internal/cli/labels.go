@@ -26,12 +26,12 @@ const labelBatch = 5000
 func (a *app) deployLabel() *cobra.Command {
 	return &cobra.Command{
 		Use:   "label NAME FILE",
-		Short: "Say what turned out to be true for predictions",
-		Long: "FILE ends in .csv, with a header and the columns id, value and optionally at, or in .jsonl, with\n" +
-			"lines {\"id\": …, \"value\": …, \"at\": …}; \"values\" is a list for a request with several rows. id is the\n" +
-			"answer's, value a number or true or false, at the time when it became known (RFC 3339). Labels that are\n" +
-			"classes have a column class in place of value, or \"class\" and \"classes\". - reads lines of JSON from\n" +
-			"standard input. Sending a file again changes nothing.",
+		Short: "Send labels (ground truth) for predictions",
+		Long: "FILE is CSV (.csv) with a header and the columns id, value and optionally at, or JSON lines (.jsonl) with\n" +
+			"lines {\"id\": …, \"value\": …, \"at\": …}; for a request with several rows, \"values\" is a list. id is the ID of the\n" +
+			"prediction, value a number, true or false, and at the time the label became known (RFC 3339). For class labels,\n" +
+			"use a column class instead of value, or \"class\" and \"classes\". - reads JSON lines from standard input. Sending a\n" +
+			"file again changes nothing.",
 		Example: "  falaj deploy label delay outcomes.csv -p nyc", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, project, err := a.in()

@@ -50,10 +50,10 @@ func (a *app) lineage() *cobra.Command {
 	var up, down, columns bool
 	var depth int
 	cmd := &cobra.Command{
-		Use: "lineage NAME[@VERSION]", Short: "Show what a dataset, feature, job, model or deployment was made of and what was made of it, also outside Falaj", Args: cobra.ExactArgs(1),
-		Long: "Follows a dataset both ways: over Falaj's own versions, features, jobs, models and deployments,\n" +
-			"and over the jobs and datasets that others told of by OpenLineage. With --kind it begins at\n" +
-			"another object, with --namespace at what others told of.",
+		Use: "lineage NAME[@VERSION]", Short: "Show upstream and downstream lineage of an object, including external OpenLineage datasets", Args: cobra.ExactArgs(1),
+		Long: "Follows a dataset upstream and downstream across Falaj's versions, features, jobs, models and deployments, and\n" +
+			"across jobs and datasets reported through OpenLineage. --kind starts from an object of another kind,\n" +
+			"--namespace from an object reported through OpenLineage.",
 		Example: "  falaj lineage delay@3 --kind model -p nyc\n  falaj lineage delays@1 -p nyc\n  falaj lineage delays --columns --up -p nyc\n  falaj lineage db.public.orders --namespace postgres://host:5432 -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := url.Values{"direction": {"both"}}
@@ -98,12 +98,12 @@ func (a *app) lineage() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&namespace, "namespace", "", "OpenLineage's namespace of something that others told of")
-	f.StringVar(&kind, "kind", "dataset", "what NAME is: dataset, feature_view, feature_service, job, model or deployment; with --namespace, dataset or job")
-	f.BoolVar(&up, "up", false, "only what it was made of")
-	f.BoolVar(&down, "down", false, "only what was made of it")
-	f.BoolVar(&columns, "columns", false, "also what the columns are made of, where that is known")
-	f.IntVar(&depth, "depth", 0, "steps; 20 when left out")
+	f.StringVar(&namespace, "namespace", "", "OpenLineage namespace of an externally reported object")
+	f.StringVar(&kind, "kind", "dataset", "kind of NAME: dataset, feature_view, feature_service, job, model or deployment; with --namespace, dataset or job")
+	f.BoolVar(&up, "up", false, "only upstream lineage")
+	f.BoolVar(&down, "down", false, "only downstream lineage")
+	f.BoolVar(&columns, "columns", false, "include column-level lineage where it is known")
+	f.IntVar(&depth, "depth", 0, "maximum number of steps (default 20)")
 	return cmd
 }
 

@@ -17,10 +17,10 @@ import (
 func (a *app) modelVerify() *cobra.Command {
 	var signature, publicKey string
 	cmd := &cobra.Command{
-		Use: "verify NAME VERSION", Short: "Check a version's files against its signature", Args: cobra.ExactArgs(2),
-		Long: "Checks that each file of the version is what was signed when it was registered. With --signature and\n" +
-			"--public-key the files are also compared with a signature that was made elsewhere by OpenSSF model\n" +
-			"signing, such as by `model_signing sign key`.",
+		Use: "verify NAME VERSION", Short: "Verify the signature of a model version", Args: cobra.ExactArgs(2),
+		Long: "Verifies every file of the version against the signature made when it was registered. With --signature and\n" +
+			"--public-key, the files are also verified against an external OpenSSF model signature, such as one made by\n" +
+			"`model_signing sign key`.",
 		Example: "  falaj model verify delay 1 -p nyc\n  falaj model verify delay 1 --signature model.sig --public-key vendor.pub -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			body := map[string]any{}
@@ -41,17 +41,18 @@ func (a *app) modelVerify() *cobra.Command {
 			return a.printOne(o)
 		},
 	}
-	cmd.Flags().StringVar(&signature, "signature", "", "file with a signature that was made elsewhere: a sigstore bundle")
-	cmd.Flags().StringVar(&publicKey, "public-key", "", "file with the PEM of the key that it must be by")
+	cmd.Flags().StringVar(&signature, "signature", "", "file with an external signature: a sigstore bundle")
+	cmd.Flags().StringVar(&publicKey, "public-key", "", "PEM file with the public key of the signer")
 	cmd.MarkFlagsRequiredTogether("signature", "public-key")
 	return cmd
 }
 
 func (a *app) modelExport() *cobra.Command {
 	return &cobra.Command{
-		Use: "export NAME VERSION DIR", Short: "Write a version's files, its signature and the public key into a new directory",
-		Long: "The directory has the files below model/, the signature model.sig and the public key key.pub. The\n" +
-			"reference implementation of OpenSSF model signing verifies them without Falaj:\n\n" +
+		Use: "export NAME VERSION DIR", Short: "Export a version's files, signature and public key into a new directory",
+		Long: "The directory contains the files below model/, the signature model.sig and the public key key.pub. The\n" +
+			"reference implementation of OpenSSF model signing verifies them without Falaj:\n" +
+			"\n" +
 			"  model_signing verify key --signature DIR/model.sig --public_key DIR/key.pub DIR/model",
 		Example: "  falaj model export delay champion ./delay -p nyc", Args: cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -84,9 +85,9 @@ type modelContents struct {
 
 func (a *app) modelContent() *cobra.Command {
 	return &cobra.Command{
-		Use: "content NAME VERSION", Short: "Say what a version's files are by their bytes, and what loading them may do", Args: cobra.ExactArgs(2),
-		Long: "Finds pickles, also in archives and behind arrays, and what they import; Lambda layers of Keras; machine\n" +
-			"code; and archives that attack who unpacks them. Levels, the least first: data, known, unknown, code, danger.",
+		Use: "content NAME VERSION", Short: "Inspect the contents of a version's files and the risk of loading them", Args: cobra.ExactArgs(2),
+		Long: "Detects pickles, also in archives and behind arrays, and their imports; Keras Lambda layers; machine code; and\n" +
+			"malicious archives. Risk levels, from low to high: data, known, unknown, code, danger.",
 		Example: "  falaj model content delay 1 -p nyc\n  falaj model content delay champion -o json -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return asked(a, cmd, http.MethodGet, nil, []string{"models", args[0], "versions", args[1], "content"}, func(c modelContents) {
@@ -157,7 +158,7 @@ func (a *app) sayClearance(c clearance) {
 // modelApprovals are the commands about who approves of a version.
 func (a *app) modelApprovals() []*cobra.Command {
 	show := &cobra.Command{
-		Use: "approvals NAME VERSION", Short: "Say who approved or rejected a version, and what it still needs before it may be promoted",
+		Use: "approvals NAME VERSION", Short: "List a version's approvals and rejections, and the requirements for promotion it does not meet yet",
 		Example: "  falaj model approvals delay 3 -p nyc", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return asked(a, cmd, http.MethodGet, nil, []string{"models", args[0], "versions", args[1], "approvals"}, a.sayClearance)
@@ -167,20 +168,20 @@ func (a *app) modelApprovals() []*cobra.Command {
 		var comment, digest string
 		cmd := &cobra.Command{
 			Use: use + " NAME VERSION", Short: short,
-			Long: "A verdict never changes, and is about the version as it is: its digest is part of it, and what the metrics\n" +
-				"are that the policy's gates ask for. Who thinks otherwise later gives another one; the last of each person counts, as long as the person has the right\n" +
-				"model.approve. Nobody approves of a version that they or their job made.",
+			Long: "A verdict is immutable and applies to the exact version: it records the digest and the metrics that the policy's\n" +
+				"gates require. To change your mind, record another verdict; the last verdict of each person counts, as long as\n" +
+				"that person has the permission model.approve. You cannot approve a version that you or one of your jobs created.",
 			Example: "  falaj model " + use + " delay 3 --comment 'checked on the winter of 2024' -p nyc", Args: cobra.ExactArgs(2),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return asked(a, cmd, http.MethodPost, map[string]any{"verdict": verdict, "comment": comment, "digest": digest}, []string{"models", args[0], "versions", args[1], "approvals"}, a.sayClearance)
 			},
 		}
-		cmd.Flags().StringVar(&comment, "comment", "", "why, for people")
-		cmd.Flags().StringVar(&digest, "digest", "", "of the version that was looked at; another one is refused")
+		cmd.Flags().StringVar(&comment, "comment", "", "comment, recorded with the verdict")
+		cmd.Flags().StringVar(&digest, "digest", "", "digest of the reviewed version; a different digest is refused")
 		return cmd
 	}
 	return []*cobra.Command{
-		show, judge("approve", "approved", "Approve a version that somebody else made"), judge("reject", "rejected", "Reject a version: it is not promoted while that stands"),
+		show, judge("approve", "approved", "Approve a version created by another person"), judge("reject", "rejected", "Reject a version and block its promotion"),
 	}
 }
 
@@ -207,9 +208,9 @@ func asked[T any](a *app, cmd *cobra.Command, method string, body any, parts []s
 
 func (a *app) modelBOM() *cobra.Command {
 	return &cobra.Command{
-		Use: "bom NAME VERSION", Short: "Print a version's bill of materials, CycloneDX 1.6", Args: cobra.ExactArgs(2),
-		Long: "The model with its card, each file with its digest and what loading it may do, the datasets it was trained\n" +
-			"on with their zones, features, and the packages of the environment, as far as you may see them.",
+		Use: "bom NAME VERSION", Short: "Print a version's bill of materials (ML-BOM, CycloneDX 1.6)", Args: cobra.ExactArgs(2),
+		Long: "Contains the model and its card, each file with its digest and risk level, the training datasets with their\n" +
+			"zones, the features, and the packages of the environment, as far as you have permission to see them.",
 		Example: "  falaj model bom delay champion -p nyc > delay.cdx.json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.fetched(cmd, "models", args[0], "versions", args[1], "bom")
@@ -219,8 +220,8 @@ func (a *app) modelBOM() *cobra.Command {
 
 func (a *app) modelCard() *cobra.Command {
 	return &cobra.Command{
-		Use: "card NAME VERSION", Short: "Print a version's model card, as Markdown or with -o json", Args: cobra.ExactArgs(2),
-		Long: "What Falaj knows of the version, and what people said in its tags or the model's: license,\n" +
+		Use: "card NAME VERSION", Short: "Print a version's model card as Markdown or, with -o json, as JSON", Args: cobra.ExactArgs(2),
+		Long: "Combines recorded facts about the version with the tags of the version or the model: license,\n" +
 			"card.intended_use, card.out_of_scope, card.factors, card.evaluation_data, card.ethical_considerations and card.caveats.",
 		Example: "  falaj model card delay champion -p nyc > README.md\n  falaj model card delay 3 -o json -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {

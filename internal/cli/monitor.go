@@ -18,7 +18,7 @@ import (
 )
 
 func (a *app) monitor() *cobra.Command {
-	cmd := &cobra.Command{Use: "monitor", Aliases: []string{"monitors"}, Short: "See how deployments do: drift and performance"}
+	cmd := &cobra.Command{Use: "monitor", Aliases: []string{"monitors"}, Short: "Show drift and performance of deployments"}
 	cmd.AddCommand(&cobra.Command{
 		Use: "list", Short: "List monitors with their state", Example: "  falaj monitor list -p nyc", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,7 +56,7 @@ func (a *app) monitorWindows() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&version, "version", 0, "only windows of this model version")
-	cmd.Flags().IntVar(&limit, "limit", 50, "how many")
+	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of windows")
 	return cmd
 }
 
@@ -135,7 +135,7 @@ type shownFeature struct {
 func (a *app) monitorShow() *cobra.Command {
 	var version, limit int
 	cmd := &cobra.Command{
-		Use: "show NAME", Short: "Draw what a monitor found: each input over the windows, and the performance",
+		Use: "show NAME", Short: "Show the drift of each input and the performance over the windows",
 		Example: "  falaj monitor show delay -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var m client.Object
@@ -165,8 +165,8 @@ func (a *app) monitorShow() *cobra.Command {
 			return a.draw(m, windows)
 		},
 	}
-	cmd.Flags().IntVar(&version, "version", 0, "draw windows of this model version; the one judged last when left out")
-	cmd.Flags().IntVar(&limit, "limit", 30, "how many windows")
+	cmd.Flags().IntVar(&version, "version", 0, "model version (default the version evaluated last)")
+	cmd.Flags().IntVar(&limit, "limit", 30, "maximum number of windows")
 	return cmd
 }
 

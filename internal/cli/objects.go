@@ -161,7 +161,7 @@ func (c collection) one(name string) string {
 	return path
 }
 
-const wideHelp = "for members, accounts and budgets: those of the whole installation, instead of a project's; for tokens: your own (see also falaj token list)"
+const wideHelp = "members, accounts or budgets of the installation instead of the project; for tokens, your own (see also falaj token list)"
 
 func completeKinds(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -174,9 +174,13 @@ func (a *app) apply() *cobra.Command {
 	var files []string
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use:     "apply -f FILE",
-		Short:   "Create or change objects as manifests describe them",
-		Long:    "Sends manifests: YAML documents {api_version: falaj/v1, kind, name, project, spec}. Applying the\nsame again changes nothing, a Secret excepted, which is set anew. The values of a Secret may come from\nfiles ({file: PATH}, beside the manifest) or from standard input ({stdin: true}); one line break at the\nend of those is not part of the value. A job or sweep may name a directory beside the manifest as its\nsource: it is packed and uploaded first, as job submit --source does, also for a dry run.",
+		Use:   "apply -f FILE",
+		Short: "Create or update objects from manifests",
+		Long: "A manifest is a YAML document {api_version: falaj/v1, kind, name, project, spec}. Applying an unchanged manifest\n" +
+			"changes nothing, except that a Secret is always set again. Values of a Secret may be read from files ({file: PATH},\n" +
+			"relative to the manifest) or from standard input ({stdin: true}); one trailing line break is removed. A job or sweep\n" +
+			"may name a directory next to the manifest as its source: it is packed and uploaded first, as by job submit --source,\n" +
+			"also with --dry-run.",
 		Example: "  falaj apply -f examples/nycflights/project.yaml\n  falaj apply -f job.yaml --dry-run\n  falaj apply -f sweep.yaml -p nyc\n  cat *.yaml | falaj apply -f -\n  pass show shop-db | falaj apply -f secret.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -231,8 +235,8 @@ func (a *app) apply() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "manifest file, or - for standard input; may be given more than once")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check, say what would be created or updated, and change nothing")
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "manifest file, or - for standard input; repeatable")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "validate the manifests, print what would be created or updated, and change nothing")
 	return cmd
 }
 
@@ -257,9 +261,11 @@ func (a *app) read(file string) ([]byte, error) {
 func (a *app) get() *cobra.Command {
 	var wide bool
 	cmd := &cobra.Command{
-		Use:               "get KIND [NAME]",
-		Short:             "List objects, or show one",
-		Long:              "Lists objects, or shows one. With -o manifest objects are printed as the manifests that would make\nthem, which `falaj apply -f -` takes; applied where they came from, they change nothing. -o yaml adds to\neach what else is known of it as its status, which apply does not read. The values of a secret are never\nprinted: its manifest keeps them as they are.",
+		Use:   "get KIND [NAME]",
+		Short: "List objects of a kind, or show one",
+		Long: "-o manifest prints objects as manifests for `falaj apply -f -`; applying them to the same server changes nothing.\n" +
+			"-o yaml adds the status of each object, which apply ignores. Secret values are never printed: the manifest of a\n" +
+			"Secret keeps its values unchanged when applied.",
 		Example:           "  falaj get jobs --project nyc\n  falaj get dataset weather -o yaml\n  falaj get feature-views -o manifest > views.yaml\n  falaj get queue batch -o yaml | falaj apply -f -",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.completeObject,
@@ -361,7 +367,7 @@ func (c collection) named(o client.Object) string {
 func (a *app) describe() *cobra.Command {
 	return &cobra.Command{
 		Use:               "describe KIND NAME",
-		Short:             "Show everything about an object, lineage included",
+		Short:             "Show an object in detail, including its lineage",
 		Example:           "  falaj describe model delay --project nyc\n  falaj describe job job_01J…",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: a.completeObject,
@@ -435,10 +441,10 @@ func (a *app) delete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete KIND NAME",
 		Short: "Delete an object",
-		Long: "Deletes an object. What runs, models, training sets, monitors or deployments cite is deleted only with\n" +
-			"--yes; the refusal names them. A dataset that a deployment in use depends on takes --force and a\n" +
-			"--reason, which the audit log keeps. Of a cited dataset version the digest, the lineage and, for\n" +
-			"erasures only, sealed pseudonyms of the persons in it stay.",
+		Long: "An object referenced by running jobs, models, training sets, monitors or deployments is deleted only with --yes;\n" +
+			"the refusal lists the references. A dataset used by an active deployment also requires --force and a --reason,\n" +
+			"which is recorded in the audit log. The digest and lineage of a referenced dataset version are kept and, for\n" +
+			"erasures only, sealed pseudonyms of the persons in it.",
 		Example:           "  falaj delete deployment delay --project nyc\n  falaj delete dataset orders@3 --yes\n  falaj delete account user/alice",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: a.completeObject,
@@ -473,9 +479,9 @@ func (a *app) delete() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&wide, "installation", false, wideHelp)
-	cmd.Flags().BoolVar(&yes, "yes", false, "delete it also when something cites it")
-	cmd.Flags().BoolVar(&force, "force", false, "of a dataset: also while a deployment in use depends on it; needs --reason")
-	cmd.Flags().StringVar(&reason, "reason", "", "of a dataset: why; kept in the audit log")
+	cmd.Flags().BoolVar(&yes, "yes", false, "delete the object even if others reference it")
+	cmd.Flags().BoolVar(&force, "force", false, "delete a dataset even if an active deployment depends on it; requires --reason")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason for deleting a dataset, recorded in the audit log")
 	return cmd
 }
 

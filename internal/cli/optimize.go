@@ -58,13 +58,13 @@ func (a *app) modelOptimize() *cobra.Command {
 	var dryRun, detach bool
 	cmd := &cobra.Command{
 		Use:   "optimize NAME@VERSION",
-		Short: "Make smaller and faster variants of a model by a job, measure them, and register the best",
-		Long: "The job makes variants of the ONNX model: operators fused, weights in 8 bits (int8-dynamic, int8-static\n" +
-			"and int8-static-all by calibration), 16 bits (fp16), hidden units pruned, a small student distilled. It\n" +
-			"measures each beside the model in turns, and judges it by rows of the dataset that neither calibrated nor\n" +
-			"taught. The fastest that loses no more than --max-loss becomes a new version with its lineage. Without\n" +
-			"--label answers are compared with those of the model as it is. Exit code 1 when every faster variant loses\n" +
-			"more; when none is faster, none is made, and the exit code is 0.",
+		Short: "Optimise a model: create faster variants, measure them and register the best",
+		Long: "A job creates variants of the ONNX model: fused operators, 8-bit weights (int8-dynamic; int8-static and\n" +
+			"int8-static-all with calibration), 16-bit weights (fp16), pruned hidden units, a distilled student model. It\n" +
+			"measures each variant alternately with the original and evaluates it on dataset rows used neither for\n" +
+			"calibration nor for distillation. The fastest variant that loses at most --max-loss becomes a new version with\n" +
+			"its lineage. Without --label, predictions are compared with those of the original model. The exit code is 1 if\n" +
+			"every faster variant loses more, and 0 without a new version if no variant is faster.",
 		Example: "  falaj model optimize delay@3 --data flights --label late --max-loss 0.01 -p nyc\n" +
 			"  falaj model optimize delay@champion --data flights --label late --columns minute_of_day,weekday,distance --try int8-dynamic,pruned -p nyc\n" +
 			"  falaj model optimize digits@1 --data images --shape image=1,28,28 --dry-run -o json -p vision",
@@ -109,23 +109,23 @@ func (a *app) modelOptimize() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&data, "data", "", "dataset to judge, calibrate and teach by, with or without @version")
-	f.StringVar(&label, "label", "", "column of the right answers; without it the model's own answers are right")
-	f.StringVar(&metric, "metric", "", "accuracy, auc, rmse, agreement or r2; default what fits")
-	f.Float64Var(&maxLoss, "max-loss", 0.01, "how much of the metric may be lost, in points; of rmse, by which part it may grow")
-	f.Float64Var(&speedup, "min-speedup", 1.05, "how many times as fast a version must be")
-	f.StringSliceVar(&try, "try", nil, "candidates, such as fused,int8-dynamic,pruned; default all")
-	f.StringVar(&choose, "choose", "", "the candidate to register, if it loses no more than is allowed; default the fastest that does")
-	f.BoolVar(&dryRun, "dry-run", false, "measure, and register none")
-	f.StringArrayVar(&columns, "columns", nil, "columns of an input in the model's order: a,b,c or INPUT=a,b,c")
-	f.StringArrayVar(&shapes, "shape", nil, "what a row of an input is: INPUT=3,224,224")
-	f.IntVar(&threads, "threads", 1, "threads of a run, as the deployment has them")
-	f.IntSliceVar(&batches, "batch", []int{1, 32}, "rows of a request to measure; the first decides")
-	f.IntVar(&rows, "rows", 4096, "rows of the sample")
-	f.IntVar(&rounds, "rounds", 10, "rounds of measuring")
-	f.StringVar(&environment, "env", "optimize", "environment of the job; optimize is declared where it is missing")
-	f.StringSliceVar(&pools, "pool", nil, "pools that the job may run in; default any that may")
-	f.BoolVar(&detach, "detach", false, "print the job and do not wait")
+	f.StringVar(&data, "data", "", "dataset for evaluation, calibration and distillation, with or without @version")
+	f.StringVar(&label, "label", "", "label column; without it, the predictions of the original model are the reference")
+	f.StringVar(&metric, "metric", "", "accuracy, auc, rmse, agreement or r2 (default chosen by the outputs)")
+	f.Float64Var(&maxLoss, "max-loss", 0.01, "maximum loss of the metric, absolute; for rmse, the maximum relative increase")
+	f.Float64Var(&speedup, "min-speedup", 1.05, "minimum speed-up factor of a registered variant")
+	f.StringSliceVar(&try, "try", nil, "candidates, such as fused,int8-dynamic,pruned (default all)")
+	f.StringVar(&choose, "choose", "", "candidate to register if its loss is within --max-loss (default the fastest)")
+	f.BoolVar(&dryRun, "dry-run", false, "measure only, and register nothing")
+	f.StringArrayVar(&columns, "columns", nil, "columns of an input in the order of the model: a,b,c or INPUT=a,b,c")
+	f.StringArrayVar(&shapes, "shape", nil, "shape of one row of an input: INPUT=3,224,224")
+	f.IntVar(&threads, "threads", 1, "threads per inference run, as in the deployment")
+	f.IntSliceVar(&batches, "batch", []int{1, 32}, "batch sizes to measure; the first selects the fastest variant")
+	f.IntVar(&rows, "rows", 4096, "sample size, in rows")
+	f.IntVar(&rounds, "rounds", 10, "number of measurement rounds")
+	f.StringVar(&environment, "env", "optimize", "environment of the job; optimize is created if missing")
+	f.StringSliceVar(&pools, "pool", nil, "pools the job may run in (default all eligible)")
+	f.BoolVar(&detach, "detach", false, "print the job and return without waiting")
 	_ = cmd.MarkFlagRequired("data")
 	return cmd
 }

@@ -30,9 +30,9 @@ type shownPlan struct {
 func (a *app) plan() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use: "plan -f FILE", Short: "Say where a job would run now, or why it would wait, and until when", Args: cobra.NoArgs,
-		Long: "Takes the manifest of one Job and changes nothing. Of each pool that may take it, ROOM BY is when there is room\n" +
-			"at the latest, by the time-outs of what runs there and were nobody before it.",
+		Use: "plan -f FILE", Short: "Show where a job would run, or its wait reasons and expected start", Args: cobra.NoArgs,
+		Long: "Plans the manifest of one Job without submitting it. For each eligible pool, ROOM BY is the latest time at which\n" +
+			"the job fits, based on the time-outs of the running jobs and assuming no other job is queued before it.",
 		Example: "  falaj plan -f job.yaml -p nyc\n  falaj plan -f job.yaml -p nyc -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {

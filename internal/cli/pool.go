@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) pool() *cobra.Command {
-	cmd := &cobra.Command{Use: "pool", Aliases: []string{"pools"}, Short: "Look at pools, their nodes and what runs on them"}
+	cmd := &cobra.Command{Use: "pool", Aliases: []string{"pools"}, Short: "Show and check pools and their nodes"}
 	cmd.AddCommand(a.poolList(), a.poolDescribe(), a.poolRelease(), a.poolDoctor())
 	return cmd
 }
@@ -41,8 +41,8 @@ func (a *app) poolList() *cobra.Command {
 
 func (a *app) poolRelease() *cobra.Command {
 	return &cobra.Command{
-		Use: "release POOL NODE", Short: "Let work on a node again that is in quarantine", Args: cobra.ExactArgs(2),
-		Long:    "A node on which attempts were lost or hung takes no work for a while. Release it once it is mended.",
+		Use: "release POOL NODE", Short: "Release a quarantined node", Args: cobra.ExactArgs(2),
+		Long:    "A node on which attempts were lost or hung is quarantined for some time. Release it once it is repaired.",
 		Example: "  falaj pool release hpc node-17",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
@@ -119,7 +119,7 @@ type shownPool struct {
 
 func (a *app) poolDescribe() *cobra.Command {
 	return &cobra.Command{
-		Use: "describe POOL", Aliases: []string{"status"}, Short: "Show a pool: what it promises, its nodes and why some take no work", Args: cobra.ExactArgs(1),
+		Use: "describe POOL", Aliases: []string{"status"}, Short: "Show a pool: its guarantees, its nodes and why nodes are unschedulable", Args: cobra.ExactArgs(1),
 		Example: "  falaj pool describe home",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			of, err := a.collection("pools", false)

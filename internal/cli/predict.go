@@ -19,12 +19,12 @@ func (a *app) predict() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use:   "predict --deployment NAME --dataset NAME[@VERSION] --into NAME",
-		Short: "Answer the rows of a dataset with a deployed model by a job, into a version of another dataset",
-		Long: "The version that is stable in the deployment now and the version of the dataset are pinned, and the job is\n" +
-			"queued. It reads the rows a batch at a time; what it leaves has the same rows in the same order: the columns\n" +
-			"that are kept, and one for each output of the model, a list where a row has several numbers. The new version\n" +
-			"has the zones, the classification and the lineage of the rows and of the model. With --wait the exit code is\n" +
-			"1 unless it was made. One request is answered at once by `falaj deploy predict`.",
+		Short: "Run batch predictions over a dataset with a deployed model",
+		Long: "Submits a job that runs the deployment's stable version over a dataset version, both pinned now, and writes a\n" +
+			"version of another dataset. Rows are read in batches. The output has the same rows in the same order: the kept\n" +
+			"columns, and one column per output of the model, a list if a row has several numbers. The new version inherits\n" +
+			"the zones, the classification and the lineage of the rows and the model. With --wait, the exit code is 1 unless\n" +
+			"the version was created. For a single request, use `falaj deploy predict`.",
 		Example: "  falaj predict --deployment delay --dataset flights --into flights-scored --wait -p nyc\n" +
 			"  falaj predict --deployment delay --dataset flights@3 --into late --keep flight,day --prefix predicted_ -p nyc\n" +
 			"  falaj predict --deployment delay --dataset flights --into late --columns minute_of_day,weekday,distance -o json -p nyc",
@@ -57,19 +57,19 @@ func (a *app) predict() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&deployment, "deployment", "", "deployment whose stable version answers")
-	f.StringVar(&p.Dataset, "dataset", "", "dataset or training set to answer, with or without @version")
-	f.StringVar(&p.Into, "into", "", "another dataset, which gets a version of the rows with the answers; made where it is missing")
-	f.StringSliceVar(&p.Keep, "keep", nil, "columns to keep beside the answers; default all")
-	f.StringVar(&p.Prefix, "prefix", "", "what stands before the names of the model's outputs")
-	f.StringArrayVar(&columns, "columns", nil, "columns of an input in the model's order: a,b,c or INPUT=a,b,c")
-	f.StringArrayVar(&shapes, "shape", nil, "what a row of an input is: INPUT=3,224,224")
-	f.StringVar(&p.Nulls, "nulls", "refuse", "what a null is to an input of fractions: refuse fails the job, nan answers as for a request's null")
-	f.IntVar(&p.BatchRows, "batch-rows", 4096, "rows that are read and run at once")
-	f.IntVar(&p.Threads, "threads", 0, "threads of a run; default as the deployment has them")
-	f.StringVar(&p.Env, "env", "score", "environment of the job; score is declared where it is missing")
-	f.StringSliceVar(&p.Pools, "pool", nil, "pools that the job may run in; default any that may")
-	f.BoolVar(&wait, "wait", false, "wait until the job has ended")
+	f.StringVar(&deployment, "deployment", "", "deployment whose stable version predicts")
+	f.StringVar(&p.Dataset, "dataset", "", "input dataset or training set, with or without @version")
+	f.StringVar(&p.Into, "into", "", "output dataset, created if missing")
+	f.StringSliceVar(&p.Keep, "keep", nil, "input columns to keep in the output (default all)")
+	f.StringVar(&p.Prefix, "prefix", "", "prefix of the output column names")
+	f.StringArrayVar(&columns, "columns", nil, "columns of an input in the order of the model: a,b,c or INPUT=a,b,c")
+	f.StringArrayVar(&shapes, "shape", nil, "shape of one row of an input: INPUT=3,224,224")
+	f.StringVar(&p.Nulls, "nulls", "refuse", "handling of nulls in floating-point inputs: refuse fails the job, nan passes NaN as for a null in a request")
+	f.IntVar(&p.BatchRows, "batch-rows", 4096, "rows per batch")
+	f.IntVar(&p.Threads, "threads", 0, "threads per inference run (default as in the deployment)")
+	f.StringVar(&p.Env, "env", "score", "environment of the job; score is created if missing")
+	f.StringSliceVar(&p.Pools, "pool", nil, "pools the job may run in (default all eligible)")
+	f.BoolVar(&wait, "wait", false, "wait until the job has finished")
 	for _, name := range []string{"deployment", "dataset", "into"} {
 		_ = cmd.MarkFlagRequired(name)
 	}

@@ -35,12 +35,12 @@ func (a *app) jobProfile() *cobra.Command {
 	var worker, seconds int
 	var tool string
 	cmd := &cobra.Command{
-		Use: "profile JOB", Short: "Look for a while at what a running job does, without stopping it", Args: cobra.ExactArgs(1),
-		Long: "Says how a worker spends its time: computing, moving data, talking with other workers, waiting; and\n" +
-			"in which functions. What the tool wrote is an artifact of the run; the summary stays with the job.\n" +
-			"py-spy comes from the job's environment, or its node. torch is the program's own torch.profiler:\n" +
-			"the program calls falaj.step() after each step. nsys is NVIDIA Nsight Systems, where the program\n" +
-			"was started under nsys launch.",
+		Use: "profile JOB", Short: "Profile a running job", Args: cobra.ExactArgs(1),
+		Long: "Reports how a worker spends its time (computing, moving data, communicating with other workers, waiting) and in\n" +
+			"which functions. The job is not interrupted. The tool's output is stored as an artifact of the run; the summary\n" +
+			"stays with the job. py-spy comes from the job's environment or its node. torch uses torch.profiler in the program,\n" +
+			"which must call falaj.step() after each step. nsys is NVIDIA Nsight Systems; the program must have been started\n" +
+			"under nsys launch.",
 		Example: "  falaj job profile job_01J… -p nyc\n  falaj job profile job_01J… --worker 1 --seconds 10 --tool torch -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			look := map[string]any{"worker": worker, "seconds": seconds, "tool": tool}
@@ -72,8 +72,8 @@ func (a *app) jobProfile() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().IntVar(&worker, "worker", 0, "which worker of several, from 0")
-	cmd.Flags().IntVar(&seconds, "seconds", 30, "for how long, at most 300")
+	cmd.Flags().IntVar(&worker, "worker", 0, "worker to profile, counted from 0")
+	cmd.Flags().IntVar(&seconds, "seconds", 30, "duration in seconds, at most 300")
 	cmd.Flags().StringVar(&tool, "tool", "py-spy", "py-spy, torch or nsys")
 	return cmd
 }

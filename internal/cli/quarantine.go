@@ -38,9 +38,9 @@ func (a *app) datasetQuarantine() *cobra.Command {
 	var from, n int64
 	cmd := &cobra.Command{
 		Use:   "quarantine NAME[@VERSION]",
-		Short: "Print the rows that expectations left out of a version, and why",
-		Long: "Prints where each row was read, the expectations that it breaks, and its values. --file writes all of them,\n" +
-			"as CSV or, to a name that ends in .jsonl, as JSON lines. Reads of classified data are journaled.",
+		Short: "Show the quarantined rows of a version and the expectations they violate",
+		Long: "Prints the source position, the violated expectations and the values of each row. --file writes all of them, as CSV\n" +
+			"or, if the name ends in .jsonl, as JSON lines. Reads of classified data are journaled.",
 		Example: "  falaj dataset quarantine orders@3 -p shop\n  falaj dataset quarantine orders@3 --file broken.csv -p shop",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,9 +74,9 @@ func (a *app) datasetQuarantine() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().Int64Var(&from, "from", 0, "rows to leave out, from the first")
-	cmd.Flags().Int64Var(&n, "rows", 20, "rows to print, at most 1000")
-	cmd.Flags().StringVar(&file, "file", "", "write all rows to this new file instead")
+	cmd.Flags().Int64Var(&from, "from", 0, "number of rows to skip")
+	cmd.Flags().Int64Var(&n, "rows", 20, "number of rows to print, at most 1000")
+	cmd.Flags().StringVar(&file, "file", "", "write all rows to this new file instead of printing them")
 	return cmd
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) queue() *cobra.Command {
-	cmd := &cobra.Command{Use: "queue", Aliases: []string{"queues"}, Short: "Look at queues: quotas, shares and who waits"}
+	cmd := &cobra.Command{Use: "queue", Aliases: []string{"queues"}, Short: "Show queues: quotas, shares and pending jobs"}
 	cmd.AddCommand(a.queueStatus(), a.queueDelete())
 	return cmd
 }
@@ -29,9 +29,10 @@ type shownQueue struct {
 
 func (a *app) queueStatus() *cobra.Command {
 	return &cobra.Command{
-		Use: "status [QUEUE]", Short: "Show what queues have, use, borrow and lend, and who waits", Args: cobra.MaximumNArgs(1),
-		Long: "Queues are shown with those below them. SHARE is of all pools, of the resource of which the queue uses most, over its\n" +
-			"weight: the fair policy serves the least first. LEFT is what a queue may still use of what is limited, borrowed too.",
+		Use: "status [QUEUE]", Short: "Show quota, use, borrowing and pending jobs of queues", Args: cobra.MaximumNArgs(1),
+		Long: "A queue is shown with its child queues. SHARE is the queue's dominant share: its use of the resource it uses most,\n" +
+			"relative to all pools, divided by its weight; the fair policy serves the lowest share first. LEFT is the remaining\n" +
+			"capacity of the limited resources, including what can be borrowed.",
 		Example: "  falaj queue status\n  falaj queue status research -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
@@ -105,7 +106,7 @@ func (a *app) sayQueues(queues []shownQueue, only []string) error {
 
 func (a *app) queueDelete() *cobra.Command {
 	return &cobra.Command{
-		Use: "delete QUEUE", Short: "Delete a queue in which nothing is", Args: cobra.ExactArgs(1), Example: "  falaj queue delete research",
+		Use: "delete QUEUE", Short: "Delete an empty queue", Args: cobra.ExactArgs(1), Example: "  falaj queue delete research",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {

@@ -14,17 +14,17 @@ var requestColumns = []column{{"ID", "id"}, {"STATE", "state"}, {"PROJECT", "pro
 // request is about acts that take two people.
 func (a *app) request() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "request", Short: "Acts that take two people: what waits for approval, approve, reject",
-		Long: "Some acts take two people, where there is another person with the right: to ask for less in a model\n" +
-			"policy, to permit more in a policy of a project, to open restricted data to yourself, to destroy a key and\n" +
-			"to erase a person. Whoever asks for one gets the ID of a request. Another person approves it: one who had\n" +
-			"the right for approvals.role_age before the request, and whose account, role and token were not made by\n" +
-			"who requested it. The server then carries it out. Requests expire after 7 days.",
+		Use: "request", Short: "Show, approve and reject requests for two-person approval",
+		Long: "Some actions require the approval of a second person, if another person with the permission exists: weakening a\n" +
+			"model policy, relaxing a policy of a project, granting yourself access to restricted data, destroying a key and\n" +
+			"erasing a person. The command returns the ID of a request. The approver must have had the permission for\n" +
+			"approvals.role_age before the request, and their account, role and token must not have been created by the\n" +
+			"requester. The server then performs the action. Requests expire after 7 days.",
 	}
 	var state string
 	var wide bool
 	list := &cobra.Command{
-		Use: "list", Short: "List requests, newest first: of the project, or without one of the whole installation", Args: cobra.NoArgs,
+		Use: "list", Short: "List requests of the project or, without a project, of the installation, newest first", Args: cobra.NoArgs,
 		Example: "  falaj request list\n  falaj request list -p shop --state requested",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q := a.narrowed(wide)
@@ -34,13 +34,13 @@ func (a *app) request() *cobra.Command {
 			return a.printAll(cmd, "/api/v1/requests", q, requestColumns)
 		},
 	}
-	list.Flags().StringVar(&state, "state", "", "only those in this state: requested, approved, done, failed, rejected, withdrawn or expired")
+	list.Flags().StringVar(&state, "state", "", "only requests in this state: requested, approved, done, failed, rejected, withdrawn or expired")
 	list.Flags().BoolVar(&wide, "installation", false, allProjects)
 	cmd.AddCommand(
 		list,
-		a.requestAct(http.MethodGet, "show", "", "Show a request", "Says what would change, who requested it, and which right its approver needs."),
-		a.requestAct(http.MethodPost, "approve", "/approve", "Carry out what another person requested", "It is carried out at once, with the rights of who requested it."),
-		a.requestAct(http.MethodPost, "reject", "/reject", "Reject a request, or withdraw your own", "The request has no effect then."),
+		a.requestAct(http.MethodGet, "show", "", "Show a request", "Shows the change, the requester and the permission that the approver needs."),
+		a.requestAct(http.MethodPost, "approve", "/approve", "Approve a request of another person", "The action is performed at once, with the permissions of the requester."),
+		a.requestAct(http.MethodPost, "reject", "/reject", "Reject a request, or withdraw your own", "A rejected request has no effect."),
 	)
 	return cmd
 }

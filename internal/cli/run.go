@@ -22,7 +22,7 @@ import (
 var runColumns = []column{{"ID", "id"}, {"NAME", "name"}, {"STATUS", "status"}, {"STARTED", "started_at"}, {"OWNER", "owner"}, {"JOB", "job"}, {"METRICS", "metrics"}}
 
 func (a *app) run() *cobra.Command {
-	cmd := &cobra.Command{Use: "run", Aliases: []string{"runs"}, Short: "List, show and compare runs, fetch their files; remove deleted ones for ever"}
+	cmd := &cobra.Command{Use: "run", Aliases: []string{"runs"}, Short: "List, show, compare, download and prune runs"}
 	cmd.AddCommand(a.runList(), a.runShow(), a.runFiles(), a.runDownload(), a.runCompare(), a.runPrune())
 	return cmd
 }
@@ -65,8 +65,8 @@ func (a *app) runList() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&experiment, "experiment", "", "only runs of this experiment")
-	cmd.Flags().StringVar(&filter, "filter", "", "only runs that this holds of, in MLflow's grammar")
-	cmd.Flags().IntVar(&limit, "limit", 100, "how many")
+	cmd.Flags().StringVar(&filter, "filter", "", "only runs that match this expression, in MLflow's filter syntax")
+	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of runs")
 	return cmd
 }
 
@@ -87,8 +87,9 @@ func (a *app) runCompare() *cobra.Command {
 	var file, job string
 	var all bool
 	cmd := &cobra.Command{
-		Use: "compare RUN RUN…", Short: "Say in what runs differ, and what they measured; with --html draw their curves and parallel coordinates",
-		Long:    "A job has one run, into which all its attempts log; --job names it. Attempts that began before Falaj did so, and\nthose after somebody deleted the run, have runs of their own, and --job names them all.",
+		Use: "compare RUN RUN…", Short: "Compare the parameters and metrics of runs",
+		Long: "--html also plots the metrics and parallel coordinates. All attempts of a job log into one run, which --job names.\n" +
+			"If the run was deleted meanwhile, or for jobs of earlier versions, attempts have runs of their own, and --job selects all of them.",
 		Example: "  falaj run compare run_01J… run_01K… -p nyc\n  falaj run compare --job job_01J… --html curve.html -p nyc\n  falaj run compare $(falaj run list --experiment delay -o json -p nyc | jq -r '.[].id') --html runs.html -p nyc",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -119,9 +120,9 @@ func (a *app) runCompare() *cobra.Command {
 			return a.beside(runs, all)
 		},
 	}
-	cmd.Flags().StringVar(&file, "html", "", "also draw them as a page, into this file; - is standard output, and nothing else is printed")
-	cmd.Flags().BoolVar(&all, "all", false, "also the parameters that are the same")
-	cmd.Flags().StringVar(&job, "job", "", "the run of this job, or its runs, the first first")
+	cmd.Flags().StringVar(&file, "html", "", "also write plots to this HTML file; - writes only the plots, to standard output")
+	cmd.Flags().BoolVar(&all, "all", false, "include parameters with equal values")
+	cmd.Flags().StringVar(&job, "job", "", "compare the run of this job, or the runs of its attempts, in order")
 	return cmd
 }
 
@@ -229,10 +230,10 @@ func (a *app) runPrune() *cobra.Command {
 	var older string
 	var dry bool
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Remove deleted runs, logged models and experiments for ever, with their files", Args: cobra.NoArgs,
-		Long: "What MLflow's clients delete can be restored, and an experiment keeps its name, until this removes it, with what was\n" +
-			"logged and with artifacts. Versions of registered models have files of their own and stay. It can be cut off and\n" +
-			"begun again. Needs an admin of the project.",
+		Use: "prune", Short: "Permanently remove deleted runs, logged models and experiments, with their artifacts", Args: cobra.NoArgs,
+		Long: "Runs and experiments deleted by MLflow clients can be restored, and a deleted experiment keeps its name, until they\n" +
+			"are pruned with everything they logged. Registered model versions have their own files and are kept. An interrupted\n" +
+			"prune can be run again. Requires the role admin in the project.",
 		Example: "  falaj run prune --dry-run -p nyc\n  falaj run prune --older 168h -p nyc",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			type pruned struct {
@@ -277,7 +278,7 @@ func (a *app) runPrune() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&older, "older", "720h", "only what was deleted at least so long ago; 0s is all")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would go")
+	cmd.Flags().StringVar(&older, "older", "720h", "only objects deleted at least this long ago; 0s selects all")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only print what would be removed")
 	return cmd
 }

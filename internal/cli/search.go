@@ -13,9 +13,9 @@ import (
 func (a *app) search() *cobra.Command {
 	return &cobra.Command{
 		Use: "search WORD…", Short: "Find objects by name, owner, tag, column or lineage", Args: cobra.MinimumNArgs(1),
-		Long: "Finds what has all of the words: in its name, description, owner, tags, columns, or in what it\n" +
-			"was made from. A word may say where to look: name:, kind:, owner:, tag:, column:, description:\n" +
-			"or from:. Only what you may see is found.",
+		Long: "Finds objects that match all words in their name, description, owner, tags, columns or upstream lineage. A\n" +
+			"prefix restricts a word to one field: name:, kind:, owner:, tag:, column:, description: or from:. Only objects\n" +
+			"you have permission to see are found.",
 		Example: "  falaj search delay -p nyc\n  falaj search column:temp kind:feature_view -p nyc\n  falaj search from:weather owner:alice -p nyc -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for i, word := range args {

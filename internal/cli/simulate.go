@@ -59,18 +59,20 @@ func (a *app) simulate() *cobra.Command {
 	var submit []string
 	var l LiveArgs
 	cmd := &cobra.Command{
-		Use: "simulate", Short: "Play workloads of training jobs on a cluster under a scheduling policy, in virtual time", Args: cobra.NoArgs,
-		Long: "Without --from-live no server is needed. A workload is a CSV file of jobs (name, time, application, num_replicas, batch_size, and\n" +
-			"perhaps deadline); the profiles are a folder for each application with what was measured of it. A policy knows\n" +
-			"only what a scheduler can see. Policies: fifo, tiresias (two queues by attained service), goodput (learns how\n" +
-			"jobs scale, and on which type of GPU, and resizes them). The same seed gives the same figures. Job completion\n" +
-			"times (JCT) are in seconds.\n\n" +
-			"--cluster takes a YAML file with several types of GPU, their prices, and times at which nodes are down.\n" +
-			"--smallest looks for the least number of nodes with which enough jobs are done by their deadline.\n\n" +
-			"--from-live asks the server who runs and waits, and plays that in the live scheduler: when each begins and ends\n" +
-			"as things are, and with more or fewer nodes, another policy (fifo, fair, tiresias or goodput) or jobs that are not submitted. How\n" +
-			"long works run is known by their pace, or by the last of their name, or only by their time-out: it is said of\n" +
-			"each. Names of projects that you may not read are hidden.",
+		Use: "simulate", Short: "Simulate training workloads on a cluster under a scheduling policy, in virtual time", Args: cobra.NoArgs,
+		Long: "Without --from-live, no server is needed. A workload is a CSV file of jobs (name, time, application, num_replicas,\n" +
+			"batch_size and optionally deadline); the profiles are a directory per application with its measurements. A policy\n" +
+			"uses only information available to a scheduler. Policies: fifo, tiresias (two queues by attained service), goodput\n" +
+			"(learns how jobs scale on each type of GPU, and resizes them). Results are deterministic for a seed. Job completion\n" +
+			"times (JCT) are in seconds.\n" +
+			"\n" +
+			"--cluster takes a YAML file with several types of GPU, their prices and outages of nodes.\n" +
+			"--smallest finds the smallest number of nodes with which enough jobs meet their deadline.\n" +
+			"\n" +
+			"--from-live loads the running and pending jobs of the server and simulates them in its scheduler: their start and\n" +
+			"end times with the current setup, and with more or fewer nodes, another policy (fifo, fair, tiresias or goodput) or\n" +
+			"additional jobs. Remaining run times are estimated from the progress of a job, from the last job of the same name,\n" +
+			"or from its time-out; the source of each estimate is reported. Names of projects you cannot read are hidden.",
 		Example: "  falaj simulate --workload jobs.csv --profiles traces --policy goodput\n" +
 			"  falaj simulate --workload a.csv --workload b.csv --profiles traces --policy goodput --compare tiresias -o json\n" +
 			"  falaj simulate --workload jobs.csv --profiles traces --nodes 8 --rigid 0.5 --load 1.5 --html out.html\n" +
@@ -105,30 +107,30 @@ func (a *app) simulate() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&args.Workloads, "workload", nil, "CSV file of jobs; may be repeated")
-	f.StringVar(&args.Profiles, "profiles", "", "directory with a folder of measurements for each application")
+	f.StringArrayVar(&args.Workloads, "workload", nil, "CSV file of jobs; repeatable")
+	f.StringVar(&args.Profiles, "profiles", "", "directory with one subdirectory of measurements per application")
 	f.StringVar(&args.Cluster, "cluster", "", "YAML file of a cluster with several types of GPU")
 	f.StringVar(&args.Policy, "policy", "goodput", "fifo, tiresias or goodput; with --from-live also fair")
-	f.StringVar(&args.Compare, "compare", "", "also run this policy, and give ratios with 95 % confidence intervals")
-	f.IntVar(&args.Nodes, "nodes", 16, "nodes of the cluster")
-	f.IntVar(&args.GPUs, "gpus-per-node", 4, "GPUs of each node")
-	f.DurationVar(&args.Interval, "interval", time.Minute, "time from plan to plan")
-	f.Uint64Var(&args.Seed, "seed", 1, "seed of all draws")
-	f.Float64Var(&args.Rigid, "rigid", 0, "share of the jobs that keep the replicas and batch that their user asks for")
-	f.Float64Var(&args.Load, "load", 1, "submit the jobs so many times as fast")
-	f.DurationVar(&args.Deadline, "deadline", 0, "a job is late so long after its submission, unless the workload gives its own deadline")
-	f.StringVar(&args.HTML, "html", "", "write utilisation, queue and placements as a page that needs nothing else")
-	f.BoolVar(&args.Smallest, "smallest", false, "look for the least number of nodes with which enough jobs are in time")
-	f.StringVar(&args.Group, "group", "", "with --smallest and --cluster: the type whose nodes are counted")
-	f.Float64Var(&args.Meet, "meet", 1, "with --smallest: share of the jobs with a deadline that may not be late")
-	f.IntVar(&args.MostNodes, "max-nodes", 64, "with --smallest: most nodes to try")
-	f.BoolVar(&args.Every, "every", false, "with --smallest: try every number of nodes, and do not rely on more being better")
-	f.BoolVar(&live, "from-live", false, "play what the server runs and what waits there")
-	f.StringToIntVar(&l.Add, "add-nodes", nil, "with --from-live: POOL=N, so many nodes more, like its first; may be repeated")
-	f.StringToIntVar(&l.Remove, "remove-nodes", nil, "with --from-live: POOL=N, so many nodes fewer; may be repeated")
-	f.StringArrayVar(&submit, "submit", nil, "with --from-live: manifest of a job that is not submitted; may be repeated")
-	f.DurationVar(&l.Takes, "assume", time.Hour, "with --from-live: how long a work runs of which nothing is known; given, it also wins over time-outs")
-	f.DurationVar(&l.Leave, "leave", 30*time.Second, "with --from-live: how long one that is preempted takes to save and leave, at most its grace")
+	f.StringVar(&args.Compare, "compare", "", "also run this policy, and report ratios with 95 % confidence intervals")
+	f.IntVar(&args.Nodes, "nodes", 16, "number of nodes")
+	f.IntVar(&args.GPUs, "gpus-per-node", 4, "GPUs per node")
+	f.DurationVar(&args.Interval, "interval", time.Minute, "scheduling interval")
+	f.Uint64Var(&args.Seed, "seed", 1, "random seed")
+	f.Float64Var(&args.Rigid, "rigid", 0, "fraction of the jobs that keep their requested replicas and batch size")
+	f.Float64Var(&args.Load, "load", 1, "factor on the submission rate")
+	f.DurationVar(&args.Deadline, "deadline", 0, "deadline after submission, for jobs without a deadline in the workload")
+	f.StringVar(&args.HTML, "html", "", "write utilisation, queue and placements to this file, as a self-contained HTML page")
+	f.BoolVar(&args.Smallest, "smallest", false, "find the smallest number of nodes with which enough jobs meet their deadline")
+	f.StringVar(&args.Group, "group", "", "with --smallest and --cluster: node type to minimise")
+	f.Float64Var(&args.Meet, "meet", 1, "with --smallest: fraction of the jobs with a deadline that must meet it")
+	f.IntVar(&args.MostNodes, "max-nodes", 64, "with --smallest: maximum number of nodes")
+	f.BoolVar(&args.Every, "every", false, "with --smallest: try every number of nodes, without assuming that more nodes are better")
+	f.BoolVar(&live, "from-live", false, "simulate the running and pending jobs of the server")
+	f.StringToIntVar(&l.Add, "add-nodes", nil, "with --from-live: POOL=N adds N nodes like the pool's first; repeatable")
+	f.StringToIntVar(&l.Remove, "remove-nodes", nil, "with --from-live: POOL=N removes N nodes; repeatable")
+	f.StringArrayVar(&submit, "submit", nil, "with --from-live: manifest of an additional job, which is not submitted; repeatable")
+	f.DurationVar(&l.Takes, "assume", time.Hour, "with --from-live: run time of jobs without an estimate; if set, it also replaces time-outs")
+	f.DurationVar(&l.Leave, "leave", 30*time.Second, "with --from-live: time a preempted job takes to save and stop, at most its grace period")
 	_ = cmd.RegisterFlagCompletionFunc("policy", cobra.FixedCompletions([]string{"fifo", "tiresias", "goodput", "fair"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -42,10 +42,10 @@ var ingestionColumns = []column{
 func (a *app) datasetIngest() *cobra.Command {
 	var anew, background bool
 	cmd := &cobra.Command{
-		Use: "ingest SOURCE", Short: "Bring what a source has now into its dataset, and wait for it",
-		Long: "Starts a run of the source (or of the source of the dataset of that name), or joins the one under\n" +
-			"way, and waits until it has ended. The run goes on when this command is stopped. Exit code 1 when\n" +
-			"it failed, or when the version was rejected.",
+		Use: "ingest SOURCE", Short: "Ingest the current data of a source into its dataset",
+		Long: "Starts an ingestion of the source (or of the source of the dataset of that name), or joins the running one, and waits\n" +
+			"until it finishes. Stopping the command does not cancel the ingestion. Exit code 1 when it failed, or when the\n" +
+			"version was rejected.",
 		Example: "  falaj dataset ingest orders -p shop\n  falaj dataset ingest orders --anew -p shop",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,8 +59,8 @@ func (a *app) datasetIngest() *cobra.Command {
 			return a.waitIngestion(cmd, run)
 		},
 	}
-	cmd.Flags().BoolVar(&anew, "anew", false, "read the source from the beginning, whatever was read before")
-	cmd.Flags().BoolVar(&background, "background", false, "do not wait")
+	cmd.Flags().BoolVar(&anew, "anew", false, "read the source from the beginning, ignoring the stored position")
+	cmd.Flags().BoolVar(&background, "background", false, "return without waiting")
 	return cmd
 }
 
@@ -109,14 +109,14 @@ func (a *app) waitIngestion(cmd *cobra.Command, run client.Object) error {
 
 func (a *app) datasetSources() *cobra.Command {
 	return &cobra.Command{
-		Use: "sources", Short: "List the sources that datasets are ingested from", Example: "  falaj dataset sources -p shop", Args: cobra.NoArgs,
+		Use: "sources", Short: "List the sources of datasets", Example: "  falaj dataset sources -p shop", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.list(cmd, sourceColumns, "sources") },
 	}
 }
 
 func (a *app) datasetIngestions() *cobra.Command {
 	return &cobra.Command{
-		Use: "ingestions SOURCE", Short: "List a source's runs, newest first", Example: "  falaj dataset ingestions orders -p shop", Args: cobra.ExactArgs(1),
+		Use: "ingestions SOURCE", Short: "List the ingestions of a source, newest first", Example: "  falaj dataset ingestions orders -p shop", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.list(cmd, ingestionColumns, "sources", args[0], "runs")
 		},
@@ -125,7 +125,7 @@ func (a *app) datasetIngestions() *cobra.Command {
 
 func (a *app) datasetCancel() *cobra.Command {
 	return &cobra.Command{
-		Use: "cancel RUN", Short: "End an ingestion; the dataset stays as it is", Example: "  falaj dataset cancel ing_01J… -p shop", Args: cobra.ExactArgs(1),
+		Use: "cancel RUN", Short: "Cancel an ingestion; the dataset is unchanged", Example: "  falaj dataset cancel ing_01J… -p shop", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object
 			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "ingestions", args[0], "cancel"); err != nil {

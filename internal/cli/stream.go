@@ -25,11 +25,10 @@ func (a *app) featurePush() *cobra.Command {
 	var id string
 	var keep bool
 	cmd := &cobra.Command{
-		Use: "push VIEW FILE", Short: "Bring events of the stream that a view follows",
-		Long: "FILE has a JSON object on each line, with the columns of the view's dataset; - reads standard\n" +
-			"input. What was pushed is synced, and counts once online and in the dataset. With --id, events\n" +
-			"whose id came within the last day are passed over, so that a file can be pushed again. While the\n" +
-			"log is full, it waits up to a minute.",
+		Use: "push VIEW FILE", Short: "Push events to the stream of a view",
+		Long: "FILE is JSON lines with the columns of the view's dataset; - reads standard input. Accepted events are durable, and\n" +
+			"are applied exactly once to the online store and the dataset. With --id, events whose ID was accepted within the\n" +
+			"last day are skipped, so that a file can be pushed again. If the log is full, the command waits up to a minute.",
 		Example: "  falaj feature push spending purchases.jsonl --id purchase -p shop", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, done, err := a.labelFile(args[1])
@@ -64,8 +63,8 @@ func (a *app) featurePush() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&id, "id", "", "column that identifies an event")
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep what is no event as a dead letter, instead of refusing")
+	cmd.Flags().StringVar(&id, "id", "", "column with the ID of an event")
+	cmd.Flags().BoolVar(&keep, "keep", false, "store invalid events as dead letters instead of refusing the push")
 	return cmd
 }
 
@@ -134,7 +133,7 @@ func (p *pusher) flush() error {
 
 func (a *app) featureStream() *cobra.Command {
 	return &cobra.Command{
-		Use: "stream VIEW", Short: "Show how far a view and its dataset are behind the events of their stream",
+		Use: "stream VIEW", Short: "Show the lag of a view and its dataset behind their stream",
 		Example: "  falaj feature stream spending -p shop", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object
@@ -166,10 +165,10 @@ func (a *app) featureDead() *cobra.Command {
 	var replay, drop bool
 	var purpose string
 	cmd := &cobra.Command{
-		Use: "dead VIEW [LETTER…]", Short: "List the messages of a view's stream that are no events; replay or drop them",
-		Long: "Lists messages that were kept because they are no events, and why. --replay tries them again, after\n" +
-			"the dataset was declared anew or the time that was in the future has come; --drop removes them:\n" +
-			"those that are named, or all.",
+		Use: "dead VIEW [LETTER…]", Short: "List, replay or drop the dead letters of a view's stream",
+		Long: "Dead letters are messages that could not be processed as events; each is listed with the reason. --replay processes\n" +
+			"them again, for instance after the dataset's schema was changed or a timestamp is no longer in the future; --drop\n" +
+			"removes them. Both apply to the named dead letters, or to all.",
 		Example: "  falaj feature dead spending -p shop\n  falaj feature dead spending --replay -p shop", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			body := map[string]any{}
@@ -208,8 +207,8 @@ func (a *app) featureDead() *cobra.Command {
 			return a.listOf(cmd, query, []column{{"LETTER", "id"}, {"AT", "at"}, {"FROM", "from"}, {"REASON", "reason"}, {"BODY", "body"}}, "feature-views", args[0], "dead")
 		},
 	}
-	cmd.Flags().BoolVar(&replay, "replay", false, "try them again")
-	cmd.Flags().BoolVar(&drop, "drop", false, "remove them")
-	cmd.Flags().StringVar(&purpose, "purpose", "", "what they are read for, where the view names purposes")
+	cmd.Flags().BoolVar(&replay, "replay", false, "process the dead letters again")
+	cmd.Flags().BoolVar(&drop, "drop", false, "remove the dead letters")
+	cmd.Flags().StringVar(&purpose, "purpose", "", "purpose of the read; required if the view declares purposes")
 	return cmd
 }

@@ -27,8 +27,9 @@ const maxPage = 64 << 20
 
 func (a *app) sweep() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "sweep", Aliases: []string{"sweeps"}, Short: "Search for hyper-parameters: see, stop, resume and draw sweeps; be Optuna's storage",
-		Long: "A sweep is made by a manifest of kind Sweep: falaj apply -f sweep.yaml. Each of its trials is a job.\nStudies that Optuna's clients keep here are sweeps, too.",
+		Use: "sweep", Aliases: []string{"sweeps"}, Short: "Manage hyper-parameter sweeps, and serve as Optuna storage",
+		Long: "Create a sweep with a manifest of kind Sweep: falaj apply -f sweep.yaml. Each trial is a job.\n" +
+			"Studies that Optuna clients store in Falaj are sweeps, too.",
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use: "list", Short: "List sweeps with their state", Example: "  falaj sweep list -p nyc", Args: cobra.NoArgs,
@@ -41,7 +42,7 @@ func (a *app) sweep() *cobra.Command {
 
 func (a *app) sweepShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show NAME", Short: "Say how far a sweep is, and its best trials",
+		Use: "show NAME", Short: "Show the progress and the best trials of a sweep",
 		Example: "  falaj sweep show mlp -p nyc\n  falaj sweep show mlp -o json -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object
@@ -122,7 +123,7 @@ func (a *app) tried(sweep client.Object, trials []client.Object) error {
 
 func (a *app) sweepTrials() *cobra.Command {
 	return &cobra.Command{
-		Use: "trials NAME", Short: "List the trials of a sweep: what each tried, and what came of it",
+		Use: "trials NAME", Short: "List the trials of a sweep with their parameters and results",
 		Example: "  falaj sweep trials mlp -p nyc\n  falaj sweep trials mlp -o json -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object
@@ -155,7 +156,7 @@ func (a *app) sweepTrials() *cobra.Command {
 
 func (a *app) sweepWait() *cobra.Command {
 	return &cobra.Command{
-		Use: "wait NAME", Short: "Wait until a sweep has ended, with a progress bar on terminals; exit code 1 unless it is complete",
+		Use: "wait NAME", Short: "Wait until a sweep has finished; exit code 1 unless it completed",
 		Example: "  falaj apply -f sweep.yaml -p nyc && falaj sweep wait mlp -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path, err := a.inProjectPath("sweeps", args[0])
@@ -278,8 +279,8 @@ func fileNameOf(name string) string {
 func (a *app) sweepPlot() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use: "plot NAME", Short: "Draw a sweep as a page: history, values on the way, parallel coordinates, importance, contours",
-		Long:    "The page is one file of HTML that needs nothing else and runs no scripts.",
+		Use: "plot NAME", Short: "Plot a sweep: history, intermediate values, parallel coordinates, importance, contours",
+		Long:    "The plot is one self-contained HTML file without scripts.",
 		Example: "  falaj sweep plot mlp --html mlp.html -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if file == "" {
@@ -292,13 +293,13 @@ func (a *app) sweepPlot() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&file, "html", "", "file to write, or - for standard output; default NAME.html, with _ for / and the like")
+	cmd.Flags().StringVar(&file, "html", "", "file to write, or - for standard output (default NAME.html, with _ instead of /)")
 	return cmd
 }
 
 func (a *app) sweepStop() *cobra.Command {
 	return &cobra.Command{
-		Use: "stop NAME", Short: "End a sweep: its running trials are stopped, and no more begin", Example: "  falaj sweep stop mlp -p nyc", Args: cobra.ExactArgs(1),
+		Use: "stop NAME", Short: "Stop a sweep and its running trials", Example: "  falaj sweep stop mlp -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object
 			if err := a.call(cmd, http.MethodPost, map[string]any{}, &o, "sweeps", args[0], "stop"); err != nil {
@@ -312,8 +313,8 @@ func (a *app) sweepStop() *cobra.Command {
 func (a *app) sweepResume() *cobra.Command {
 	var trials int
 	cmd := &cobra.Command{
-		Use: "resume NAME", Short: "Go on with a sweep that has ended",
-		Long:    "Its trials are learnt from. A sweep whose budget is spent needs more of it: --trials, or another budget in its manifest.",
+		Use: "resume NAME", Short: "Resume a finished sweep",
+		Long:    "The sampler learns from the existing trials. If the budget is used up, extend it with --trials or in the manifest.",
 		Example: "  falaj sweep resume mlp --trials 20 -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if trials < 0 {
@@ -326,7 +327,7 @@ func (a *app) sweepResume() *cobra.Command {
 			return a.sayOr(o, "sweep %s: %s", args[0], o.Text("state"))
 		},
 	}
-	cmd.Flags().IntVar(&trials, "trials", 0, "how many trials more")
+	cmd.Flags().IntVar(&trials, "trials", 0, "number of additional trials")
 	return cmd
 }
 
@@ -335,11 +336,10 @@ func (a *app) sweepStorage() *cobra.Command {
 	var listen string
 	var patience time.Duration
 	cmd := &cobra.Command{
-		Use: "storage", Short: "Be the gRPC storage of Optuna's studies on this machine, until stopped",
-		Long: "Optuna's GrpcStorageProxy knows a host and a port, and neither tokens nor TLS. This\n" +
-			"process listens on this machine only, adds your token, the project and TLS, and sends\n" +
-			"calls again while the server is away. Whoever can connect to it here reads and writes\n" +
-			"the project's sweeps as you; it lets nothing else through.",
+		Use: "storage", Short: "Serve as gRPC storage for Optuna studies on this machine, until stopped",
+		Long: "Optuna's GrpcStorageProxy supports a host and a port, but neither tokens nor TLS. This command listens on this\n" +
+			"machine only, adds your token, the project and TLS, and retries calls while the server is unavailable. Any local\n" +
+			"process that connects reads and writes the project's sweeps with your permissions; other calls are refused.",
 		Example: "  falaj sweep storage -p nyc &\n" +
 			"  python -c 'import optuna; s = optuna.storages.GrpcStorageProxy(host=\"127.0.0.1\", port=13000); optuna.create_study(storage=s, study_name=\"delay\")'",
 		Args: cobra.NoArgs,
@@ -365,8 +365,8 @@ func (a *app) sweepStorage() *cobra.Command {
 			return a.forward(cmd.Context(), cmd.OutOrStdout(), listen, c.Storage(p, patience))
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:13000", "address of this machine to listen on; port 0 is any free one")
-	cmd.Flags().DurationVar(&patience, "patience", 5*time.Minute, "how long to go on asking while the server is away")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:13000", "local address to listen on; port 0 selects a free port")
+	cmd.Flags().DurationVar(&patience, "patience", 5*time.Minute, "how long to retry while the server is unavailable")
 	return cmd
 }
 

@@ -18,14 +18,14 @@ import (
 
 // configFlags are the configuration keys that have a flag of their own.
 var configFlags = []struct{ flag, key, help string }{
-	{"data", "data", "directory of everything that Falaj keeps"},
+	{"data", "data", "data directory"},
 	{"http", "http", "address of the HTTP listener (default 127.0.0.1:7070)"},
 	{"grpc", "grpc", "address of the gRPC listener (default 127.0.0.1:7071)"},
 	{"flight", "flight", "address of the Arrow Flight listener (default 127.0.0.1:7072)"},
 	{"store", "store.url", "sqlite:///path or postgres://… (default SQLite in the data directory)"},
-	{"isolation", "isolation", "least isolation of user code: sandbox, or process where the kernel forbids sandboxes"},
-	{"key-passphrase-file", "keys.passphrase_file", "file whose content seals the master key"},
-	{"tls-cert", "tls.cert", "PEM certificate chain, needed off loopback"},
+	{"isolation", "isolation", "minimum isolation of user code: sandbox, or process if the kernel does not support sandboxes"},
+	{"key-passphrase-file", "keys.passphrase_file", "file with the passphrase that seals the master key"},
+	{"tls-cert", "tls.cert", "PEM certificate chain, required for listeners off loopback"},
 	{"tls-key", "tls.key", "PEM private key"},
 	{"log-level", "log.level", "debug, info, warn or error"},
 	{"log-format", "log.format", "text or json"},
@@ -68,10 +68,10 @@ func (a *app) up() *cobra.Command {
 	var c configArgs
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Start the server with everything embedded",
-		Long: "Starts Falaj in the foreground. On first start it makes the data directory, the master key\n" +
-			"and an admin token, which is printed once and stored for this user's command line: as the current\n" +
-			"context, or beside the login of another server (`falaj context`).",
+		Short: "Start the server with all components embedded",
+		Long: "Starts Falaj in the foreground. The first start creates the data directory, the master key and an admin\n" +
+			"token, which is printed once and stored for this user's command line: as the current context, or next to the\n" +
+			"login of another server (`falaj context`).",
 		Example: "  falaj up --data ./data\n  falaj up --config /etc/falaj.yaml --store 'postgres://falaj@db/falaj?sslmode=verify-full'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -91,10 +91,10 @@ func (a *app) recoverAdmin() *cobra.Command {
 	var c configArgs
 	cmd := &cobra.Command{
 		Use:   "recover-admin",
-		Short: "Make a new token for the first administrator, while the server is stopped",
-		Long: "For the operator of the machine, who has the data directory: the token of the user admin was lost or\n" +
-			"has expired, and no other admin of the installation can make one. Former first-run tokens end. The new\n" +
-			"one is printed once; `falaj login` stores it.",
+		Short: "Create a new token for the first administrator, while the server is stopped",
+		Long: "Run on the server's machine if the token of the user admin is lost or expired and no other administrator can\n" +
+			"create one. Requires access to the data directory. Previous first-run tokens are revoked. The new token is printed\n" +
+			"once; `falaj login` stores it.",
 		Example: "  falaj recover-admin --data ./data\n  falaj recover-admin --config /etc/falaj.yaml > token.txt",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -141,7 +141,7 @@ func (a *app) doctor() *cobra.Command {
 	var c configArgs
 	cmd := &cobra.Command{
 		Use:     "doctor",
-		Short:   "Check this machine and configuration, and say what to do",
+		Short:   "Check this machine and the configuration, with remedies",
 		Example: "  falaj doctor --data ./data",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -163,7 +163,7 @@ func (a *app) doctor() *cobra.Command {
 
 func (a *app) config() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Show and check the configuration"}
-	for _, sub := range []struct{ use, short string }{{"check", "Load the configuration and say what is wrong with it"}, {"show", "Show every key, the value in force and its meaning"}} {
+	for _, sub := range []struct{ use, short string }{{"check", "Validate the configuration"}, {"show", "Show every configuration key with its effective value and meaning"}} {
 		var c configArgs
 		show := sub.use == "show"
 		one := &cobra.Command{
@@ -194,9 +194,11 @@ func (a *app) config() *cobra.Command {
 
 func (a *app) login() *cobra.Command {
 	return &cobra.Command{
-		Use:     "login",
-		Short:   "Store an access token for this user",
-		Long:    "Checks a token against the server and stores it in the user's configuration directory (mode 0600),\nas the current context; --context gives it a name. The contexts of other servers stay.\nThe token is read from standard input or FALAJ_TOKEN, never from an argument.",
+		Use:   "login",
+		Short: "Store an access token for this user",
+		Long: "Verifies a token with the server and stores it in the user's configuration directory (mode 0600), as the current\n" +
+			"context; --context names the context. Contexts of other servers are kept. The token is read from standard input or\n" +
+			"FALAJ_TOKEN, never from an argument.",
 		Example: "  falaj login --server https://falaj.example:7070 --project nyc < token.txt",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

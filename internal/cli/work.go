@@ -39,14 +39,14 @@ func (a *app) stream(cmd *cobra.Command, w io.Writer, query string, parts ...str
 }
 
 func (a *app) model() *cobra.Command {
-	cmd := &cobra.Command{Use: "model", Aliases: []string{"models"}, Short: "Versions, aliases and signatures of models"}
+	cmd := &cobra.Command{Use: "model", Aliases: []string{"models"}, Short: "Manage model versions, aliases, approvals and signatures"}
 	cmd.AddCommand(&cobra.Command{
 		Use: "versions NAME", Short: "List a model's versions", Example: "  falaj model versions delay -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.list(cmd, []column{{"MODEL", "name"}, {"VERSION", "version"}, {"STATE", "state"}, {"ALIASES", "aliases"}, {"SIGNED", "signed"}, {"CONTENT", "content"}, {"RUN", "run_id"}, {"DIGEST", "digest"}, {"CREATED", "created_at"}}, "models", args[0], "versions")
 		},
 	}, &cobra.Command{
-		Use: "alias NAME ALIAS VERSION", Short: "Point an alias such as champion at a version", Example: "  falaj model alias delay champion 2 -p nyc", Args: cobra.ExactArgs(3),
+		Use: "alias NAME ALIAS VERSION", Short: "Set an alias, such as champion, to a version", Example: "  falaj model alias delay champion 2 -p nyc", Args: cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.call(cmd, http.MethodPut, map[string]any{"version": args[2]}, nil, "models", args[0], "aliases", args[1]); err != nil {
 				return err
@@ -62,10 +62,10 @@ func (a *app) model() *cobra.Command {
 }
 
 func (a *app) deploy() *cobra.Command {
-	cmd := &cobra.Command{Use: "deploy", Aliases: []string{"deployment"}, Short: "Ask deployed models; try, promote and roll back their versions"}
+	cmd := &cobra.Command{Use: "deploy", Aliases: []string{"deployment"}, Short: "Query deployed models; manage canaries, promotion, rollback and automation"}
 	var file string
 	predict := &cobra.Command{
-		Use: "predict NAME", Short: "Send an Open Inference Protocol request and print the answer",
+		Use: "predict NAME", Short: "Send an Open Inference Protocol request and print the response",
 		Example: "  falaj deploy predict delay -f request.json", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := a.read(file)
@@ -107,7 +107,7 @@ func (a *app) auditList() *cobra.Command {
 	filter := map[string]*string{}
 	limit, wide := 50, false
 	cmd := &cobra.Command{
-		Use: "list", Short: "List audited acts, newest first", Example: "  falaj audit list --outcome refused\n  falaj audit list -p nyc --action job.submit -o json", Args: cobra.NoArgs,
+		Use: "list", Short: "List audit log entries, newest first", Example: "  falaj audit list --outcome refused\n  falaj audit list -p nyc --action job.submit -o json", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -139,16 +139,16 @@ func (a *app) auditList() *cobra.Command {
 		},
 	}
 	for _, f := range [][2]string{
-		{"actor", "only acts of this account, by id or name"},
+		{"actor", "only entries of this account, by ID or name"},
 		{"action", "only this action, such as job.submit"},
-		{"object", "only acts on exactly this object, such as 'dataset weather@1'"},
+		{"object", "only entries of exactly this object, such as 'dataset weather@1'"},
 		{"outcome", "only this outcome: done or refused"},
-		{"since", "only acts at or after this time (RFC 3339)"},
-		{"until", "only acts before this time (RFC 3339)"},
+		{"since", "only entries at or after this time (RFC 3339)"},
+		{"until", "only entries before this time (RFC 3339)"},
 	} {
 		filter[f[0]] = cmd.Flags().String(f[0], "", f[1])
 	}
-	cmd.Flags().IntVar(&limit, "limit", 50, "most entries to print")
+	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of entries")
 	cmd.Flags().BoolVar(&wide, "installation", false, allProjects)
 	return cmd
 }
@@ -179,9 +179,9 @@ func (a *app) auditExport() *cobra.Command {
 	var file string
 	var wide bool
 	cmd := &cobra.Command{
-		Use: "export", Short: "Write the log, or a project's entries of it, with proofs to a file",
-		Long: "With a project only its entries are written, each with a proof that it is in the signed log.\n" +
-			"`falaj audit verify` verifies both kinds offline.",
+		Use: "export", Short: "Export the audit log, or a project's entries, with proofs",
+		Long: "With a project, only its entries are exported, each with a proof of inclusion in the signed log.\n" +
+			"`falaj audit verify` verifies both kinds of export offline.",
 		Example: "  falaj audit export -f audit.jsonl\n  falaj audit export -p nyc -f nyc.jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.connect()
@@ -218,9 +218,9 @@ func (a *app) auditExport() *cobra.Command {
 func (a *app) auditVerify() *cobra.Command {
 	var key, checkpoints string
 	cmd := &cobra.Command{
-		Use: "verify FILE", Short: "Check an export offline: every entry, every checkpoint",
-		Long: "Needs no server. With --key (the log's public key, from a place you trust) and --checkpoints (the\n" +
-			"second place of the checkpoints) also a log that was rewritten as a whole is found.",
+		Use: "verify FILE", Short: "Verify every entry and checkpoint of an export, offline",
+		Long: "Requires no server. With --key (the log's public key, from a trusted source) and --checkpoints (the second copy\n" +
+			"of the checkpoints), a log that was rewritten as a whole is detected, too.",
 		Example: "  falaj audit verify audit.jsonl\n  falaj audit verify audit.jsonl --checkpoints /mnt/other/checkpoints", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r := a.Stdin
@@ -250,20 +250,19 @@ func (a *app) auditVerify() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&key, "key", "", "the log's public key")
-	cmd.Flags().StringVar(&checkpoints, "checkpoints", "", "file of checkpoints kept in a second place")
+	cmd.Flags().StringVar(&checkpoints, "checkpoints", "", "file with the second copy of the checkpoints")
 	return cmd
 }
 
 func (a *app) auditErase() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use: "erase INDEX...", Short: "Request to erase what entries say; another person approves it",
-		Long: "For the erasure of a person's data. Another administrator approves the request within 7 days. Then the\n" +
-			"content of the entries is removed, also from the database's files. Commitment, time, actor, action and\n" +
-			"outcome stay, named by the entry of the erasure, so that the log verifies as before. Entries about\n" +
-			"policies, approvals, roles, tokens, keys, zones, erasures and the log itself cannot be erased. INDEX is\n" +
-			"as `falaj audit list` shows it. The reason names no person. Exports and backups made before are not\n" +
-			"reached.",
+		Use: "erase INDEX...", Short: "Request the erasure of the content of audit log entries",
+		Long: "For the erasure of a person's data. Another administrator approves the request within 7 days. The content of the\n" +
+			"entries is then removed, also from the database files. Commitment, time, actor, action and outcome are kept and\n" +
+			"referenced by the entry of the erasure, so that the log still verifies. Entries about policies, approvals, roles,\n" +
+			"tokens, keys, zones, erasures and the log itself cannot be erased. INDEX is the index shown by `falaj audit list`.\n" +
+			"The reason must not name the person. Existing exports and backups are not changed.",
 		Example: "  falaj audit list --actor bob -o json\n  falaj audit erase 118 121 --reason 'request 2026-17 of the subject'", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if reason == "" {
@@ -291,13 +290,13 @@ func (a *app) auditErase() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why; kept in the audit log")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, recorded in the audit log")
 	return cmd
 }
 
 func (a *app) auditErasures() *cobra.Command {
 	return &cobra.Command{
-		Use: "erasures", Short: "List requests to erase entries, newest first", Example: "  falaj audit erasures", Args: cobra.NoArgs,
+		Use: "erasures", Short: "List requests to erase audit log entries, newest first", Example: "  falaj audit erasures", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.printAll(cmd, "/api/v1/audit/erasures", nil, []column{{"ID", "id"}, {"STATE", "state"}, {"REQUESTED BY", "requested_by_name"}, {"REQUESTED", "requested_at"}, {"DECIDED BY", "decided_by_name"}, {"REASON", "reason"}})
 		},
@@ -306,10 +305,10 @@ func (a *app) auditErasures() *cobra.Command {
 
 // auditDecide is the command that approves or rejects a request to erase entries.
 func (a *app) auditDecide(verb string) *cobra.Command {
-	short, long := "Reject a request to erase entries, or withdraw your own", "The request has no effect then."
+	short, long := "Reject a request to erase audit log entries, or withdraw your own", "A rejected request has no effect."
 	if verb == "approve" {
-		short = "Erase the entries that another person requested to erase"
-		long = "The approver is another person than the one who made the request, with the role admin in the installation."
+		short = "Approve a request to erase audit log entries"
+		long = "The entries are erased at once. The approver must not be the requester, and needs the role admin in the installation."
 	}
 	return &cobra.Command{
 		Use: verb + " ID", Short: short, Long: long, Example: "  falaj audit erasures\n  falaj audit " + verb + " aer_01M7Z9YKWD1PV5STVPTQWGHWA5", Args: cobra.ExactArgs(1),
@@ -338,10 +337,10 @@ func (a *app) auditDecide(verb string) *cobra.Command {
 func (a *app) auditWhoRead() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use: "who-read ENTITY VALUE...", Short: "List who read the features of a person",
-		Long: "Lists the reads of features that asked for the entity with these values of its join keys, in their order.\n" +
-			"The log has a digest of each key that was read, under a key of the project; only this question finds it.\n" +
-			"The question is an audited act itself, with the digest and the reason, which names no person.",
+		Use: "who-read ENTITY VALUE...", Short: "List reads of an entity's features",
+		Long: "Lists feature reads of the entity with these values of its join keys, in order. The log stores only a digest of\n" +
+			"each key, computed with a key of the project; this command is the only way to find reads by key. The query is\n" +
+			"audited itself, with the digest and the reason, neither of which names the person.",
 		Example: "  falaj audit who-read customer 4711 -p shop --reason 'request 2026-18 of the subject'", Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if reason == "" {
@@ -363,7 +362,7 @@ func (a *app) auditWhoRead() *cobra.Command {
 			return a.print(auditEntries(objects), auditColumns)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why; kept in the audit log")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, recorded in the audit log")
 	return cmd
 }
 
@@ -371,11 +370,11 @@ func (a *app) auditAccept() *cobra.Command {
 	var c configArgs
 	var reason string
 	cmd := &cobra.Command{
-		Use: "accept-rollback", Short: "Go on with a log that is not the one that was signed; the reason becomes part of it",
-		Long: "For the operator of the machine, while the server is stopped. After a restore from a backup the log is\n" +
-			"older than the checkpoints in the second place; and somebody may have changed it in the database. The\n" +
-			"server then refuses every change, and to start, until somebody says why. The finding and the reason\n" +
-			"stay in the log, and the checkpoint that was given up is named in the next one.",
+		Use: "accept-rollback", Short: "Accept an audit log that does not match its signed checkpoints",
+		Long: "Run on the server's machine while the server is stopped. After a restore from a backup, or after tampering with the\n" +
+			"database, the log does not match the checkpoints in the second location. The server then refuses every change, and\n" +
+			"refuses to start, until the mismatch is accepted with a reason. The finding and the reason become part of the log,\n" +
+			"and the next checkpoint names the abandoned one.",
 		Example: "  falaj audit accept-rollback --data ./data --reason 'restored the backup of 12 May'", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if reason == "" {
@@ -397,28 +396,31 @@ func (a *app) auditAccept() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why the log is older than its checkpoints")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason why the log does not match its checkpoints")
 	c.register(cmd.Flags())
 	return cmd
 }
 
 func (a *app) tokens() *cobra.Command {
-	cmd := &cobra.Command{Use: "token", Aliases: []string{"tokens"}, Short: "Make, list and revoke access tokens"}
+	cmd := &cobra.Command{Use: "token", Aliases: []string{"tokens"}, Short: "Create, list and revoke access tokens"}
 	var name, user, expires string
 	var everywhere, wide bool
 	var scopes []string
 	create := &cobra.Command{
-		Use: "create", Short: "Make a token for a service or a person; it is shown once",
-		Long:    "The account gets the role in the project, and the token is bound to the project, as MLflow's clients need it.\nWith --all-projects a person's token works in each project where the person has a role. With --installation\nthe service account is in no project, and the role is the installation's; narrow its token by --scope.",
+		Use: "create", Short: "Create an access token, which is printed once",
+		Long: "The account gets the role in the project, and the token is bound to the project, as MLflow clients require.\n" +
+			"With --all-projects, a person's token works in every project in which the person has a role. With --installation,\n" +
+			"the service account belongs to no project, and the role applies to the installation; restrict its token with\n" +
+			"--scope.",
 		Example: "  falaj token create --name ci --role engineer -p nyc\n  falaj token create --installation --name prometheus --role auditor --scope system.read --expires 8760h\n  falaj token create --user alice --role admin -p nyc\n  falaj token create -p nyc", Args: cobra.NoArgs,
 	}
-	role := create.Flags().String("role", "engineer", "role in the project: viewer engineer deployer admin auditor")
-	create.Flags().StringVar(&name, "name", "", "service account of the project to make it for; made when it does not exist")
-	create.Flags().StringVar(&user, "user", "", "person to make it for instead; made when it does not exist")
+	role := create.Flags().String("role", "engineer", "role in the project: viewer, engineer, deployer, admin or auditor")
+	create.Flags().StringVar(&name, "name", "", "service account of the project, created if missing")
+	create.Flags().StringVar(&user, "user", "", "user instead of a service account, created if missing")
 	create.Flags().StringVar(&expires, "expires", "2160h", "lifetime")
 	create.Flags().BoolVar(&everywhere, "all-projects", false, "do not bind a person's token to the project")
-	create.Flags().BoolVar(&wide, "installation", false, "make a service account of the installation, in no project")
-	create.Flags().StringArrayVar(&scopes, "scope", nil, "narrow to an action such as model.read; may be given more than once")
+	create.Flags().BoolVar(&wide, "installation", false, "create a service account of the installation, in no project")
+	create.Flags().StringArrayVar(&scopes, "scope", nil, "restrict the token to an action such as model.read; repeatable")
 	create.RunE = func(cmd *cobra.Command, _ []string) error {
 		project := ""
 		var err error
@@ -471,17 +473,17 @@ func (a *app) tokens() *cobra.Command {
 	var ended, ownOnly bool
 	var of, service string
 	list := &cobra.Command{
-		Use: "list", Short: "List tokens: a project's, your own, or those of a person or a service", Args: cobra.NoArgs,
-		Long: "Lists the tokens that work and are bound to the project, or with --own your own. With --user or --name only those\n" +
-			"of one account; without a project an administrator of the installation sees all of them. --ended also lists tokens\n" +
-			"that were revoked or have expired, those of attempts of jobs that have ended among them.",
+		Use: "list", Short: "List tokens of the project, of an account, or your own", Args: cobra.NoArgs,
+		Long: "Lists active tokens bound to the project, or with --own your own. --user or --name selects one account; without a\n" +
+			"project, an administrator of the installation sees all its tokens. --ended includes revoked and expired tokens,\n" +
+			"among them those of finished job attempts.",
 		Example: "  falaj token list -p nyc\n  falaj token list --user alice --installation\n  falaj token list --ended -p nyc",
 	}
-	list.Flags().BoolVar(&ended, "ended", false, "also those that were revoked or have expired")
-	list.Flags().BoolVar(&ownOnly, "own", false, "your own, whichever project they are bound to")
-	list.Flags().BoolVar(&wide, "installation", false, "of all projects; needs --user or --name")
-	list.Flags().StringVar(&of, "user", "", "only this person's")
-	list.Flags().StringVar(&service, "name", "", "only this service account's")
+	list.Flags().BoolVar(&ended, "ended", false, "include revoked and expired tokens")
+	list.Flags().BoolVar(&ownOnly, "own", false, "your own tokens, of any project")
+	list.Flags().BoolVar(&wide, "installation", false, "tokens of all projects; requires --user or --name")
+	list.Flags().StringVar(&of, "user", "", "only tokens of this user")
+	list.Flags().StringVar(&service, "name", "", "only tokens of this service account")
 	list.RunE = func(cmd *cobra.Command, _ []string) error {
 		q := a.narrowed(wide || ownOnly)
 		switch {

@@ -10,9 +10,9 @@ import (
 )
 
 func (a *app) zone() *cobra.Command {
-	cmd := &cobra.Command{Use: "zone", Aliases: []string{"zones"}, Short: "Change the law of a zone, by two people"}
+	cmd := &cobra.Command{Use: "zone", Aliases: []string{"zones"}, Short: "Change the jurisdiction, provider or trust of a zone"}
 	cmd.AddCommand(a.zoneChange(),
-		a.zoneDecide("approve", "Approve the law of a zone that another person asked for"),
+		a.zoneDecide("approve", "Approve another person's zone change"),
 		a.zoneDecide("reject", "Reject a zone change, or withdraw your own"))
 	return cmd
 }
@@ -20,10 +20,10 @@ func (a *app) zone() *cobra.Command {
 func (a *app) zoneChange() *cobra.Command {
 	var jurisdiction, provider, trust, reason string
 	cmd := &cobra.Command{
-		Use: "change ZONE --jurisdiction CODE --reason TEXT", Short: "Change whose law holds in a zone, and who runs its machines", Args: cobra.ExactArgs(1),
-		Long: "More trust, and what was not said before, take effect at once. Another jurisdiction or provider, or less\n" +
-			"trust, puts all data that may be in the zone under another law, so it takes a second person: the answer\n" +
-			"is a request, which another admin of the installation approves.",
+		Use: "change ZONE --jurisdiction CODE --reason TEXT", Short: "Change the jurisdiction, provider or trust of a zone", Args: cobra.ExactArgs(1),
+		Long: "Higher trust, and values that were unset, take effect at once. Another jurisdiction or provider, or lower trust,\n" +
+			"changes the law that applies to all data in the zone and requires approval: the command creates a request, which\n" +
+			"another admin of the installation approves.",
 		Example: "  falaj zone change IE --jurisdiction UK --reason \"the data centre moves to Belfast\"\n  falaj get zone-widenings\n  falaj zone approve wid_01J…",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
@@ -51,10 +51,10 @@ func (a *app) zoneChange() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&jurisdiction, "jurisdiction", "", "whose law holds there from then on, such as AE or DE")
-	cmd.Flags().StringVar(&provider, "provider", "", "who runs the machines from then on")
+	cmd.Flags().StringVar(&jurisdiction, "jurisdiction", "", "jurisdiction of the zone, such as AE or DE")
+	cmd.Flags().StringVar(&provider, "provider", "", "provider of the zone's machines")
 	cmd.Flags().StringVar(&trust, "trust", "", "shared, dedicated or owned")
-	cmd.Flags().StringVar(&reason, "reason", "", "why; kept in the audit log")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, recorded in the audit log")
 	return cmd
 }
 

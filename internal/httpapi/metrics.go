@@ -44,10 +44,10 @@ type series struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "falaj_http_requests_total", Help: "HTTP requests by route and status; 499 is a client that went away before it was answered.",
+			Name: "falaj_http_requests_total", Help: "Number of HTTP requests by route and status; 499 means that the client disconnected before the response.",
 		}, []string{"route", "status"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "falaj_http_request_seconds", Help: "Time to answer by route.",
+			Name: "falaj_http_request_seconds", Help: "Latency of HTTP requests by route.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
 		}, []string{"route"}),
 	}

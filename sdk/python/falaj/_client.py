@@ -250,7 +250,7 @@ class Client:
         return found
 
     def label(self, deployment: str, labels: Mapping[str, Any], *, at: datetime | str | None = None) -> Labelled:
-        """Say what turned out to be true for predictions, by their ids.
+        """Send labels (ground truth) for predictions, by their IDs.
 
         A value is a number, true or false, or a class as text; for an answer of
         several rows a list, with a value for each, None or NaN where it is not known. ``at`` is when it became known, now when
