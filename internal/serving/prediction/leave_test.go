@@ -67,3 +67,31 @@ func TestDroppedDeploymentsLeaveNothing(t *testing.T) {
 		t.Errorf("%d were lost", l.Lost())
 	}
 }
+
+// TestDropBesideOthers: deployments of one project come and go side by side, and each
+// record is written: none meets a directory that another's end removes.
+func TestDropBesideOthers(t *testing.T) {
+	l := open(t, t.TempDir(), newClock())
+	defer l.Close()
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			name := fmt.Sprint("d-", w)
+			for i := range 50 {
+				if err := l.Append(t.Context(), flightsOf(name, i)); err != nil {
+					t.Error(err)
+				}
+				if s, err := l.Stats(t.Context(), "nyc", name); err != nil || s.Records != 1 {
+					t.Errorf("%d records, %v", s.Records, err)
+				}
+				if err := l.Drop("nyc", name); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if l.Lost() != 0 {
+		t.Errorf("%d were lost", l.Lost())
+	}
+}

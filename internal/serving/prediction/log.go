@@ -59,6 +59,10 @@ type Log struct {
 	trimmed time.Time
 	// Of journals that left.
 	lost, appended int64
+
+	// dirs is held while a deployment's directory is made, and while that of a project
+	// without deployments is removed.
+	dirs sync.Mutex
 }
 
 // Open opens the log in a directory, which it makes. What a crash cut short is

@@ -130,13 +130,13 @@ func (l *Log) Drop(project, deployment string) error {
 		_ = j.active.f.Close()
 	}
 	j.active, j.retired, j.segments = nil, nil, nil
-	l.leave(j)
 	err = os.RemoveAll(j.dir)
+	l.leave(j) // after its files: the journal that follows it writes to the same directory
 	// The project's directory goes with its last deployment.
-	if e := os.Remove(filepath.Dir(j.dir)); e != nil && !errors.Is(e, fs.ErrNotExist) && err == nil {
-		if left, re := os.ReadDir(filepath.Dir(j.dir)); re == nil && len(left) == 0 {
-			err = e
-		}
+	l.dirs.Lock()
+	defer l.dirs.Unlock()
+	if e := os.Remove(filepath.Dir(j.dir)); e != nil && !errors.Is(e, fs.ErrNotExist) && !errors.Is(e, fs.ErrExist) { // or it is not empty
+		err = errors.Join(err, e)
 	}
 	return fault.Wrap(err, "dropping the predictions of %s", deployment)
 }

@@ -238,7 +238,10 @@ func (j *journal) ready(ctx context.Context, now time.Time) error {
 	if j.active != nil {
 		return nil
 	}
-	if err := os.MkdirAll(j.dir, 0o700); err != nil {
+	j.log.dirs.Lock()
+	err := os.MkdirAll(j.dir, 0o700)
+	j.log.dirs.Unlock()
+	if err != nil {
 		return err
 	}
 	// Numbers follow the clock, so that a deployment of the same name, made after
