@@ -87,7 +87,7 @@ func newCgroups(p Policy) *cgroups {
 	return g
 }
 
-// niceness is that of what yields: a third of the weight of others.
+// niceness is how much nicer what yields is than its caller: a third of the weight.
 const niceness = 5
 
 // groupPrefix begins the name of every group that this package makes.

@@ -100,7 +100,7 @@ type Limits struct {
 	Tmp       resource.Bytes `json:"tmp,omitempty"`        // of /tmp and of /dev/shm, in memory [half of Memory, 1 GiB without]
 	Wall      time.Duration  `json:"wall,omitempty"`       // then it is killed [no limit]
 	// Yields says that the program does bulk work: what answers single requests gets
-	// the processors before it (nice 5, and a third of a group's weight).
+	// the processors before it (5 nicer than the caller, and a third of a group's weight).
 	Yields bool `json:"yields,omitempty"`
 }
 

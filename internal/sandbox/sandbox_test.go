@@ -6,8 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/sandbox"
@@ -43,6 +46,24 @@ func TestCommand(t *testing.T) {
 				t.Errorf("no usage: %+v", o)
 			}
 		})
+	}
+}
+
+// TestYields: bulk work is nicer than its caller, everything else is not.
+func TestYields(t *testing.T) {
+	t.Parallel()
+	worker := sandboxtest.Worker(t)
+	own, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 less the niceness
+	check(t, err)
+	for _, level := range []sandbox.Level{sandbox.Process, sandbox.Sandbox} {
+		for yields, want := range map[bool]int{false: 20 - own, true: min(19, 20-own+5)} {
+			cmd, err := sandbox.Command(t.Context(), worker, sandbox.Policy{Level: level, Limits: sandbox.Limits{Yields: yields}}, "cut", "-d ", "-f19", "/proc/self/stat")
+			check(t, err)
+			out, err := cmd.Output()
+			if got := strings.TrimSpace(string(out)); err != nil || got != strconv.Itoa(want) {
+				t.Errorf("%s, yields %v: niceness %s, want %d; %v", level, yields, got, want, err)
+			}
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package oip
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -33,6 +34,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/inference"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	turns "github.com/falaj-ml/falaj/internal/share"
 )
 
 // counter is a body that counts what was read of it.
@@ -749,4 +751,58 @@ func FuzzFrames(f *testing.F) {
 			t.Errorf("%d bytes remain", s.of.all)
 		}
 	})
+}
+
+// TestNoProcessorForASlowSender: of a compressed body that becomes large, the rest is read
+// before its turn begins; and the turn of a body in one piece is held until it is decoded.
+func TestNoProcessorForASlowSender(t *testing.T) {
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	plain := bytes.Repeat([]byte("0,"), 4*heavy)
+	for piece := range slices.Chunk(plain, 1<<16) {
+		if _, err := z.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	taken := func() int64 {
+		for _, u := range turns.Measured() {
+			if u.Name == "heavy_work" {
+				return u.Held
+			}
+		}
+		return 0
+	}
+	turn := turns.NewTurn(turns.Owner{Project: "p"})
+	ctx := turns.WithTurn(t.Context(), turn)
+	in, out := io.Pipe()
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/v2/models/x/infer", in)
+	r.Header.Set("Content-Encoding", "gzip")
+	half := packed.Len() / 2
+	var while int64
+	go func() {
+		_, _ = out.Write(packed.Bytes()[:half]) // is large by then
+		while = taken()
+		_, err := out.Write(packed.Bytes()[half:])
+		_ = out.CloseWithError(err)
+	}()
+	s := new(held).share(ctx)
+	defer s.free()
+	got, err := receive(r, -1, MaxBody, s)
+	if err != nil || !bytes.Equal(got, plain) {
+		t.Fatalf("%d bytes of %d: %v", len(got), len(plain), err)
+	}
+	if while != 0 || taken() != 1 {
+		t.Errorf("%d processors were held while the body came, %d when it is decompressed", while, taken())
+	}
+	turn.End()
+	small := httptest.NewRequestWithContext(ctx, http.MethodPost, "/v2/models/x/infer", bytes.NewReader(plain[:1000]))
+	if _, err := receive(small, -1, MaxBody, s); err != nil || taken() != 0 {
+		t.Errorf("a small body: %v; %d processors are held", err, taken())
+	}
 }

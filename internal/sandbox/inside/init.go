@@ -116,7 +116,11 @@ func joinLimits(spec *wire.Spec) (step string, err error) {
 		}
 	}
 	if spec.Nice > 0 { // of this thread, from which the program inherits it
-		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, spec.Nice); err != nil {
+		now, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 less the niceness
+		if err == nil {
+			err = unix.Setpriority(unix.PRIO_PROCESS, 0, min(19, 20-now+spec.Nice))
+		}
+		if err != nil {
 			return "lowering the priority", err
 		}
 	}

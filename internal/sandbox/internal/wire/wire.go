@@ -82,8 +82,8 @@ type Spec struct {
 	OpenFiles int64 `json:"open_files"`
 	Processes int64 `json:"processes"`
 	FileSize  int64 `json:"file_size"`
-	Data      int64 `json:"data"` // RLIMIT_DATA, where no cgroup bounds memory
-	Nice      int   `json:"nice,omitempty"`
+	Data      int64 `json:"data"`           // RLIMIT_DATA, where no cgroup bounds memory
+	Nice      int   `json:"nice,omitempty"` // added to the caller's niceness
 
 	// Image makes it a container: an OCI runtime makes the namespaces and the
 	// root, and HostRoot is what root of the container is outside.
