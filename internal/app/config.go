@@ -180,10 +180,10 @@ type Config struct {
 		Events           duration `koanf:"events" doc:"Retention of events for subscribers that catch up, such as 30d; events that a reaction has not processed are kept"`
 		Tokens           duration `koanf:"tokens" doc:"How long revoked and expired tokens stay listed, such as 90d; 0 means for ever"`
 		Windows          duration `koanf:"windows" doc:"Retention of monitoring windows, such as 400d"`
-		Jobs             duration `koanf:"jobs" doc:"Retention of ended jobs, builds, queries and replicas, such as 400d; 0 means for ever. The record of a job that is cited, such as by a run with results or a model, is kept"`
-		Requests         duration `koanf:"requests" doc:"Retention of decided two-person requests, such as 400d; 0 means for ever. The audit log keeps who requested and decided what"`
+		Jobs             duration `koanf:"jobs" doc:"Retention of ended jobs, builds, queries and replicas, such as 400d; 0 means for ever. The record of a job that something cites, such as a run with results or a model, is kept"`
+		Requests         duration `koanf:"requests" doc:"Retention of decided requests for approval, such as 400d; 0 means for ever. The audit log records who requested and who decided"`
 		Ingestions       duration `koanf:"ingestions" doc:"Retention of ingestion runs, such as 400d; 0 means for ever. The newest run of each source is kept"`
-		Materialisations duration `koanf:"materialisations" doc:"Retention of materialisations, such as 400d, at least that of predictions; 0 means for ever. The newest of each view is kept"`
+		Materialisations duration `koanf:"materialisations" doc:"Retention of materialisation runs, such as 400d, and at least predictions.retention; 0 means for ever. The newest run of each view is kept"`
 		DeletedRuns      duration `koanf:"deleted_runs" doc:"How long deleted runs, logged models and experiments can be restored, such as 90d, before they are pruned; 0 disables automatic pruning"`
 	} `koanf:"retention"`
 

@@ -50,6 +50,7 @@ func TestJobsAreForgottenByPostgreSQL(t *testing.T) { jobsAreForgotten(t, storet
 // jobsAreForgotten: a job that ended before the retention goes with all that there is of it,
 // unless something names it; then its record stays, and its attempts.
 func jobsAreForgotten(t *testing.T, open storetest.Open) {
+	t.Helper()
 	db := open(t, migrations...)
 	tracks := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}}})
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
@@ -216,6 +217,7 @@ func TestHistoryIsForgotten(t *testing.T) { historyIsForgotten(t, storetest.SQLi
 func TestHistoryIsForgottenByPostgreSQL(t *testing.T) { historyIsForgotten(t, storetest.PostgreSQL) }
 
 func historyIsForgotten(t *testing.T, open storetest.Open) {
+	t.Helper()
 	db := open(t, migrations...)
 	now := time.Now()
 	var cfg Config
@@ -230,8 +232,14 @@ func historyIsForgotten(t *testing.T, open storetest.Open) {
 			state request.State
 			stays bool
 		}{
-			{61, request.Done, false}, {61, request.Failed, false}, {61, request.Rejected, false}, {70, request.Withdrawn, false}, {70, request.Expired, false},
-			{61, request.Requested, true}, {61, request.Approved, true}, {59, request.Done, true},
+			{61, request.Done, false},
+			{61, request.Failed, false},
+			{61, request.Rejected, false},
+			{70, request.Withdrawn, false},
+			{70, request.Expired, false},
+			{61, request.Requested, true},
+			{61, request.Approved, true},
+			{59, request.Done, true},
 		} {
 			r := request.Request{ID: made("req", c.days, i), State: c.state}
 			want[r.ID] = c.stays
@@ -246,8 +254,14 @@ func historyIsForgotten(t *testing.T, open storetest.Open) {
 			clean  bool
 			stays  bool
 		}{
-			{30, "a", ingestion.Succeeded, true, false}, {20, "a", ingestion.Succeeded, true, true}, {15, "a", ingestion.Failed, true, false}, {11, "a", ingestion.Failed, true, true},
-			{30, "b", ingestion.Failed, true, false}, {20, "b", ingestion.Failed, false, true}, {1, "b", ingestion.Succeeded, true, true}, {12, "c", ingestion.Queued, false, true},
+			{30, "a", ingestion.Succeeded, true, false},
+			{20, "a", ingestion.Succeeded, true, true},
+			{15, "a", ingestion.Failed, true, false},
+			{11, "a", ingestion.Failed, true, true},
+			{30, "b", ingestion.Failed, true, false},
+			{20, "b", ingestion.Failed, false, true},
+			{1, "b", ingestion.Succeeded, true, true},
+			{12, "c", ingestion.Queued, false, true},
 		} {
 			r := ingestion.Run{ID: ingestion.RunID(made("ing", c.days, i)), Project: "p", Source: c.source, State: c.state, Clean: c.clean}
 			want[string(r.ID)] = c.stays
@@ -261,8 +275,14 @@ func historyIsForgotten(t *testing.T, open storetest.Open) {
 			state   feature.State
 			stays   bool
 		}{
-			{30, 1, feature.Succeeded, false}, {20, 1, feature.Succeeded, true}, {15, 1, feature.Failed, false}, {11, 1, feature.Failed, true},
-			{30, 2, feature.Succeeded, true}, {40, 3, feature.Failed, false}, {30, 3, feature.Running, true}, {5, 3, feature.Failed, true},
+			{30, 1, feature.Succeeded, false},
+			{20, 1, feature.Succeeded, true},
+			{15, 1, feature.Failed, false},
+			{11, 1, feature.Failed, true},
+			{30, 2, feature.Succeeded, true},
+			{40, 3, feature.Failed, false},
+			{30, 3, feature.Running, true},
+			{5, 3, feature.Failed, true},
 		} {
 			r := feature.Run{ID: feature.RunID(made("fmr", c.days, i)), Project: "p", View: "v", Version: c.version, State: c.state}
 			want[string(r.ID)] = c.stays

@@ -37,11 +37,28 @@ func TestEveryTableHasARetention(t *testing.T) {
 		t.Fatal("the page has no section Tables")
 	}
 	var named []string
-	word := regexp.MustCompile("`([a-z_]+)`")
+	word, setting := regexp.MustCompile("`([a-z_]+)`"), regexp.MustCompile("`((?:retention|predictions|online)\\.[a-z_]+)`")
 	for line := range strings.Lines(section) {
 		first, _, _ := strings.Cut(strings.TrimPrefix(line, "|"), "|")
 		for _, m := range word.FindAllStringSubmatch(first, -1) {
 			named = append(named, m[1])
+		}
+		if !word.MatchString(first) {
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "|\n "), "|")
+		if len(cells) != 6 || slices.ContainsFunc(cells, func(c string) bool { return strings.TrimSpace(c) == "" }) {
+			t.Errorf("the row does not say what, how many bytes, how long, who deletes and what proof stays: %s", line)
+			continue
+		}
+		howLong := strings.TrimSpace(cells[3])
+		if strings.HasPrefix(howLong, "for ever") && !strings.Contains(howLong, ":") {
+			t.Errorf("the row does not say why for ever: %s", line)
+		}
+		for _, m := range setting.FindAllStringSubmatch(howLong, -1) {
+			if _, known := defaults()[m[1]]; !known {
+				t.Errorf("the row names %s, which is no setting: %s", m[1], line)
+			}
 		}
 	}
 	slices.Sort(named)

@@ -32,7 +32,7 @@ type DayKey struct {
 }
 
 // usage is the day as reports count it: evenly used from midnight to midnight.
-func (d UsageDay) usage() Usage {
+func (d *UsageDay) usage() Usage {
 	return Usage{
 		Project: d.Project, Kind: d.Kind, User: d.User, Queue: d.Queue, Model: d.Model, Pool: d.Pool, Currency: d.Currency,
 		Started: d.Day, Ended: d.Day.Add(day), Wall: day, Sum: true, Workloads: d.Workloads,

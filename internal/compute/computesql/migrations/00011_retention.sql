@@ -21,7 +21,7 @@ CREATE INDEX compute_usage_day_day ON compute_usage_day (day);
 
 -- What engines still hold, by kind: replicas are forgotten before the others.
 DROP INDEX compute_workload_held;
-CREATE INDEX compute_workload_held ON compute_workload (kind, ended) WHERE handle <> '';
+CREATE INDEX compute_workload_held ON compute_workload (kind, ended) WHERE settled AND handle <> '';
 -- What goes by its own age; attempts go with their jobs.
 CREATE INDEX compute_workload_over ON compute_workload (ended) WHERE settled AND handle = '' AND kind <> 'job';
 

@@ -1,7 +1,7 @@
 package local
 
 import (
-	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
@@ -12,7 +12,7 @@ import (
 func TestEndedWorkloadsAreLookedAtOnce(t *testing.T) {
 	d := &Driver{workloads: map[engine.Handle]*workload{}, open: map[engine.Handle]*workload{}, starting: map[engine.Handle]*birth{}}
 	for n := range 10 {
-		w := &workload{handle: engine.Handle(fmt.Sprint(n)), done: make(chan struct{})}
+		w := &workload{handle: engine.Handle(strconv.Itoa(n)), done: make(chan struct{})}
 		d.hold(w)
 		if n > 0 {
 			close(w.done)
