@@ -208,3 +208,124 @@ func (r *artifacts) fetch(ctx context.Context, root *os.Root, f runFile) (err er
 	}
 	return root.Rename(part, name)
 }
+
+// jobFiles lists what a running job has written below its output directory.
+func (a *app) jobFiles() *cobra.Command {
+	return &cobra.Command{
+		Use: "files JOB [PATH]", Short: "List what a running job has written below its output directory so far",
+		Long: "Lists files before the job ends, such as TensorBoard's events, images and logs. Afterwards they are artifacts of\n" +
+			"its run: see \"falaj run files\".",
+		Example: "  falaj job files job_01J… -p nyc\n  falaj job files job_01J… plots -p nyc -o json", Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := a.written(cmd, args)
+			if err != nil {
+				return err
+			}
+			for i, f := range found.Items {
+				n, _ := f["bytes"].(float64)
+				found.Items[i]["size"] = resource.Bytes(n).Words()
+			}
+			if err := a.print(found.Items, []column{{"PATH", "path"}, {"SIZE", "size"}, {"CHANGED", "changed_at"}}); err != nil {
+				return err
+			}
+			if found.More {
+				a.note("there are more; name a directory")
+			}
+			return nil
+		},
+	}
+}
+
+// writtenFiles is the answer of the server.
+type writtenFiles struct {
+	Items []client.Object `json:"items"`
+	More  bool            `json:"more"`
+}
+
+func (a *app) written(cmd *cobra.Command, args []string) (found writtenFiles, err error) {
+	base, err := a.inProjectPath("jobs", args[0], "files")
+	if err != nil {
+		return found, err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return found, err
+	}
+	if len(args) > 1 {
+		base += "?" + url.Values{"path": {args[1]}}.Encode()
+	}
+	return found, c.Do(cmd.Context(), http.MethodGet, base, nil, &found)
+}
+
+// jobDownload fetches what a running job has written.
+func (a *app) jobDownload() *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use: "download JOB [PATH]", Short: "Fetch a file or a directory that a running job has written, or all of them, as they are now",
+		Long: "Fetches files below the job's output directory under their own paths. A file that is there already is not\n" +
+			"replaced: the command ends before it fetches anything. After the job's end see \"falaj run download\".",
+		Example: "  falaj job download job_01J… tensorboard -p nyc --to ./events", Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := a.written(cmd, args)
+			if err != nil {
+				return err
+			}
+			if found.More {
+				return fault.New(fault.TooLarge, "the job has written more files there than are listed").WithHint("Name a directory of it.")
+			}
+			if err := os.MkdirAll(to, 0o755); err != nil { //nolint:gosec // as the user's umask has it
+				return err
+			}
+			root, err := os.OpenRoot(to)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = root.Close() }()
+			for _, f := range found.Items {
+				if _, err := root.Lstat(filepath.FromSlash(f.Text("path"))); !errors.Is(err, fs.ErrNotExist) {
+					if err != nil {
+						return err
+					}
+					return fault.New(fault.Conflict, "%s is already there", filepath.Join(to, f.Text("path"))).WithHint("Name another directory with --to, or move it.")
+				}
+			}
+			for _, f := range found.Items {
+				n, err := a.fetchWritten(cmd, args[0], root, f.Text("path"))
+				if err != nil {
+					return err
+				}
+				a.note("%s  %s", filepath.Join(to, f.Text("path")), resource.Bytes(n).Words())
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", ".", "directory to put them into; it is made")
+	_ = cmd.MarkFlagDirname("to")
+	return cmd
+}
+
+func (a *app) fetchWritten(cmd *cobra.Command, job string, root *os.Root, name string) (n int64, err error) {
+	base, err := a.inProjectPath("jobs", job, "files", "content")
+	if err != nil {
+		return 0, err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return 0, err
+	}
+	resp, err := c.Send(cmd.Context(), http.MethodGet, base+"?"+url.Values{"path": {name}}.Encode(), nil, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	local := filepath.FromSlash(name)
+	if err := root.MkdirAll(filepath.Dir(local), 0o755); err != nil {
+		return 0, err
+	}
+	f, err := root.OpenFile(local, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return 0, err
+	}
+	n, err = io.Copy(f, resp.Body)
+	return n, errors.Join(err, f.Close())
+}

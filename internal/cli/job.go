@@ -91,7 +91,7 @@ func (a *app) job() *cobra.Command {
 				WithHint("See `falaj job describe %s`.", args[0])
 		},
 	}
-	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobAdvise(), a.jobProfile(), a.jobResize(), a.jobMove(), a.jobLogs(), a.redact(), why, cancel, wait)
+	cmd.AddCommand(a.jobSubmit(), a.jobRun(), a.jobDescribe(), a.jobTop(), a.jobAdvise(), a.jobProfile(), a.jobResize(), a.jobMove(), a.jobLogs(), a.jobFiles(), a.jobDownload(), a.redact(), why, cancel, wait)
 	cmd.AddCommand(a.checkpoints()...)
 	return cmd
 }

@@ -46,6 +46,9 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "GET", p+"/jobs/{job}/why", "job.read", "Why a job is where it is, in words", s.whyJob)
 	s.raw("GET", p+"/jobs/{job}/logs", "job.logs", "A job's output", media{gives: "text/plain"}, s.jobLogs,
 		query("attempt", "Number of the attempt; the newest if left out"), query("offset", "Bytes to leave out"), query("follow", "true: go on until the attempt ends"))
+	route(s, "GET", p+"/jobs/{job}/files", "job.logs", "List what the attempt of a job that runs has written below its output directory", s.jobFiles)
+	s.raw("GET", p+"/jobs/{job}/files/content", "job.logs", "A file that the attempt of a job that runs has written, as it is now", media{gives: "application/octet-stream"}, s.jobFile,
+		query("path", "Path below the output directory"))
 	s.raw("POST", p+"/sources", "job.submit", "Upload a source archive (tar.gz) for jobs", media{takes: "application/gzip", gives: "application/json"}, s.uploadSource)
 }
 
@@ -291,6 +294,36 @@ func (s *Server) jobLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	logs, err := open(r.Context(), false)
 	s.stream(w, r, logs, err)
+}
+
+type jobFilesInput struct {
+	Project string `path:"project"`
+	Job     string `path:"job"`
+	Path    string `query:"path" maxLength:"4096" doc:"A file or directory below the output directory; all of it if left out"`
+}
+
+func (s *Server) jobFiles(ctx context.Context, in *jobFilesInput) (*body[training.Output], error) {
+	out, err := s.Training.OutputFiles(ctx, project.Name(in.Project), training.JobID(in.Job), in.Path)
+	return &body[training.Output]{Body: out}, err
+}
+
+func (s *Server) jobFile(w http.ResponseWriter, r *http.Request) {
+	from, err := s.Training.OpenOutput(r.Context(), project.Name(r.PathValue("project")), training.JobID(r.PathValue("job")), r.URL.Query().Get("path"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer func() { _ = from.Close() }()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	counted := &firstByte{ResponseWriter: w}
+	if _, err := io.Copy(counted, from); err != nil {
+		if !counted.written {
+			s.fail(w, r, err)
+			return
+		}
+		s.logInternal(r.Context(), r.URL.Path, err)
+		panic(http.ErrAbortHandler)
+	}
 }
 
 // follow streams text until it ends, or the caller may no longer read it: that is

@@ -238,11 +238,18 @@ class _Counted(IterableDataset):  # type: ignore[misc]
         return self._rows.counted()
 
 
+PRELOAD = ["__main__", "numpy", "torch", "torch.utils.data", "torch.multiprocessing", "pyarrow", "pyarrow.flight", "falaj._torch"]
+"""Modules of the process that workers are forked from."""
+
+
 def _forkserver() -> Any:
     """The context of workers: forked from a process that read nothing yet, and has
-    imported what they need."""
+    imported what they need. That process does not have this one's sys.path before
+    Python 3.12.8, and passes in silence over what it cannot import: so what takes long is
+    named by itself, and not only by what imports it here. Otherwise each worker of each
+    epoch would import it anew, which takes longer than most epochs."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "falaj._torch", "pyarrow.flight"])
+    context.set_forkserver_preload(PRELOAD)
     return context
 
 

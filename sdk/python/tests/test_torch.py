@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+import sys
 import unittest
 import warnings
 from collections.abc import Iterable
@@ -16,6 +17,24 @@ import falaj
 from tests.test_dataset import ROWS, Server, put, started
 
 HAVE_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "pyarrow", "numpy"))
+
+
+def imported(answers: Any) -> None:
+    answers.put([name for name in ("torch", "torch.utils.data", "pyarrow.flight", "numpy") if name in sys.modules])
+
+
+@unittest.skipUnless(HAVE_TORCH, "torch is not installed beside pyarrow")
+class WorkersTest(unittest.TestCase):
+    def test_workers_begin_with_what_takes_long(self) -> None:
+        """A worker imports neither torch nor pyarrow itself, wherever this package is."""
+        from falaj._torch import _forkserver
+
+        context = _forkserver()
+        answers = context.SimpleQueue()
+        worker = context.Process(target=imported, args=(answers,))
+        worker.start()
+        self.assertEqual(answers.get(), ["torch", "torch.utils.data", "pyarrow.flight", "numpy"])
+        worker.join()
 
 
 @unittest.skipUnless(HAVE_TORCH, "torch is not installed beside pyarrow: make engines, and .tmp/venv/sdk-torch/bin/python")
