@@ -33,6 +33,10 @@ build: deps console ## build bin/falaj and bin/falaj-worker
 build-arm64: console ## build bin/arm64/ for 64-bit ARM, such as a gateway's machine; needs Debian's cross compiler
 	@LDFLAGS="$(LDFLAGS)" scripts/arm64.sh
 
+.PHONY: release
+release: ## build what is published into dist/, from a commit without changes; KEY=file signs, ARCHES="amd64"
+	@VERSION=$(VERSION) LDFLAGS="$(LDFLAGS)" scripts/release.sh
+
 .PHONY: demo
 demo: build ## run the main job on real data; EXIT=1 stops the server at the end
 	@scripts/demo-data.sh
@@ -49,6 +53,13 @@ engines-all: deps ## also Spark and a Kubernetes, built from source, of `make te
 .PHONY: test
 test: build lint ## lint, architecture, unit, conformance, engines and scripts
 	@scripts/test.sh
+
+.PHONY: check
+check: .tmp/bin/golangci-lint ## build, vet, lint and test one area, as fast as can be; PKG=./internal/feature/...
+	@[ -n "$(PKG)" ] || { echo "Which area? make check PKG=./internal/feature/..." >&2; exit 1; }
+	@go build $(PKG)
+	@.tmp/bin/golangci-lint run $(PKG)
+	@go test -short -vet=off -shuffle=on $(PKG)
 
 .PHONY: test-short
 test-short: ## unit tests only, without the race detector

@@ -11,6 +11,7 @@ link=()
 ! command -v mold >/dev/null || link=(-ldflags=-extldflags=-fuse-ld=mold)
 flags=("${link[@]}" -vet=off -shuffle=on -count=1 -timeout 15m)
 go test "${flags[@]}" -race -p 3 $(go list ./... | grep -vE '/(test|bench)/')
+(cd tools/release && GOFLAGS=-buildvcs=false go test -vet=off -count=1 .)
 # These drive the built binaries, which have no race detector: it would see the driver only.
 go test "${flags[@]}" -p 4 $(go list ./bench/... ./test/... | grep -v /test/engines)
 # Of the suites on real engines those that fit here; `make test-engines` runs all.

@@ -34,204 +34,204 @@ import (
 // Config is everything that can be set. Sources, later ones win: defaults, the
 // file, FALAJ_* environment variables (FALAJ_TLS_CERT sets tls.cert), flags.
 type Config struct {
-	Data        string   `koanf:"data" doc:"Directory of everything that Falaj keeps"`
+	Data        string   `koanf:"data" doc:"Data directory"`
 	HTTP        string   `koanf:"http" doc:"Address of the HTTP listener"`
 	GRPC        string   `koanf:"grpc" doc:"Address of the gRPC listener"`
 	Flight      string   `koanf:"flight" doc:"Address of the Arrow Flight listener"`
-	HTTPProxies []string `koanf:"http_proxies" doc:"Reverse proxies (IP addresses, or networks such as 10.0.0.0/8) whose X-Forwarded-For is trusted for the client's address in the audit log; empty trusts none"`
-	HTTPHosts   []string `koanf:"http_hosts" doc:"Host names under which clients reach the HTTP listener, beside localhost"`
+	HTTPProxies []string `koanf:"http_proxies" doc:"Reverse proxies (IP addresses, or networks such as 10.0.0.0/8) whose X-Forwarded-For is trusted for the client address in the audit log; empty trusts none"`
+	HTTPHosts   []string `koanf:"http_hosts" doc:"Host names under which clients reach the HTTP listener, besides localhost"`
 
-	EncryptedDisk bool `koanf:"encrypted_disk" doc:"The data directory is on an encrypted disk, such as LUKS: SQL over sealed tables may put there in the clear, for a while, what its memory cannot hold"`
+	EncryptedDisk bool `koanf:"encrypted_disk" doc:"Set when the data directory is on an encrypted disk, such as LUKS. SQL over sealed tables may then spill to it in plain text"`
 
 	TLS struct {
-		Cert string `koanf:"cert" doc:"PEM certificate chain; needed off loopback"`
+		Cert string `koanf:"cert" doc:"PEM certificate chain; required for listeners off loopback"`
 		Key  string `koanf:"key" doc:"PEM private key"`
 	} `koanf:"tls"`
 
 	Store struct {
-		URL          string `koanf:"url" doc:"sqlite:///path or postgres://user@host/database; empty is SQLite in the data directory. Another host needs TLS: ?sslmode=verify-full"`
-		PasswordFile string `koanf:"password_file" doc:"File that holds the password of PostgreSQL; it is read again when it changes"`
+		URL          string `koanf:"url" doc:"Database: sqlite:///path or postgres://user@host/database. Empty: SQLite in the data directory. A remote host requires TLS: ?sslmode=verify-full"`
+		PasswordFile string `koanf:"password_file" doc:"File with the PostgreSQL password; reloaded when it changes"`
 	} `koanf:"store"`
 
 	Blob struct {
 		S3 struct {
-			Endpoint    string `koanf:"endpoint" doc:"Where the objects are kept in a bucket: https://host[:port] of what speaks S3; empty is in the data directory"`
-			Bucket      string `koanf:"bucket" doc:"Its bucket, which keeps no older versions"`
-			Prefix      string `koanf:"prefix" doc:"What the names in it begin with; installations that share a bucket have different ones"`
-			Region      string `koanf:"region" doc:"The bucket's region; empty is what the endpoint's name says, else us-east-1"`
-			Zone        string `koanf:"zone" doc:"The zone that the bucket is in: home, because every object may be there"`
-			Credentials string `koanf:"credentials" doc:"File with the lines access_key = … and secret_key = …; it is read again when it changes"`
-			CA          string `koanf:"ca" doc:"PEM bundle that is trusted for the endpoint; empty is the system's"`
+			Endpoint    string `koanf:"endpoint" doc:"S3 endpoint for object storage, as https://host[:port]. Empty: files in the data directory"`
+			Bucket      string `koanf:"bucket" doc:"Bucket for objects. Object versioning must be off"`
+			Prefix      string `koanf:"prefix" doc:"Prefix of object names; must differ between installations that share a bucket"`
+			Region      string `koanf:"region" doc:"Bucket region. Empty: taken from the endpoint's name, else us-east-1"`
+			Zone        string `koanf:"zone" doc:"Zone of the bucket. Must be home, because any object may be stored in it"`
+			Credentials string `koanf:"credentials" doc:"File with the lines access_key = … and secret_key = …; reloaded when it changes"`
+			CA          string `koanf:"ca" doc:"PEM bundle of trusted authorities for the endpoint. Empty: the system's"`
 		} `koanf:"s3"`
 	} `koanf:"blob"`
 
 	Tables struct {
-		Dir string `koanf:"dir" doc:"Directory of the files of open datasets, where other engines read them; empty is tables in the data directory"`
+		Dir string `koanf:"dir" doc:"Directory for the files of open datasets, readable by other engines. Empty: tables/ in the data directory"`
 	} `koanf:"tables"`
 
 	Online struct {
-		URL          string   `koanf:"url" doc:"Store of online features: redis://…, rediss://… with TLS, or unix:///path; empty is in the data directory"`
-		PasswordFile string   `koanf:"password_file" doc:"File that holds the password of Redis; it is read again when it changes"`
-		CA           string   `koanf:"ca" doc:"PEM bundle that is trusted for Redis; empty is the system's"`
-		Prefix       string   `koanf:"prefix" doc:"What the keys in it begin with; installations that share a server have different ones"`
-		Acknowledged string   `koanf:"acknowledged" doc:"What Redis must have done with a write that is acknowledged: synced (appendonly yes, appendfsync always), or in-memory, of which a loss of power takes the last along"`
-		Verify       duration `koanf:"verify" doc:"How often some of each view's online rows are compared with what they were made from; 0 never does"`
-		Rotate       duration `koanf:"rotate" doc:"Age at which the subkey of a view's rows in the data directory is followed by the next, such as 90d; 0 never is"`
-		History      duration `koanf:"history" doc:"How long reads as of a past time go back, such as 30d: rows in the data directory that answer no later one are removed; 0 keeps all"`
-		VerifyRows   int64    `koanf:"verify_rows" doc:"Rows of a view's source; one with more is not compared"`
-		Layout       string   `koanf:"layout" doc:"feast keeps copies of public and internal features in Feast's layout of Redis, too, in the clear, where an unmodified Feast SDK reads them; falaj keeps none"`
+		URL          string   `koanf:"url" doc:"Online store: redis://…, rediss://… with TLS, or unix:///path. Empty: Pebble in the data directory"`
+		PasswordFile string   `koanf:"password_file" doc:"File with the Redis password; reloaded when it changes"`
+		CA           string   `koanf:"ca" doc:"PEM bundle of trusted authorities for Redis. Empty: the system's"`
+		Prefix       string   `koanf:"prefix" doc:"Prefix of keys in Redis; must differ between installations that share a server"`
+		Acknowledged string   `koanf:"acknowledged" doc:"Durability required of Redis before a write is acknowledged: synced (appendonly yes, appendfsync always) or in-memory, where a power loss may lose the latest writes"`
+		Verify       duration `koanf:"verify" doc:"Interval for comparing a sample of online rows of each view with their source; 0 disables it"`
+		Rotate       duration `koanf:"rotate" doc:"Age at which the encryption subkey of the online rows of a view is rotated, such as 90d; 0 disables rotation"`
+		History      duration `koanf:"history" doc:"How far back point-in-time online reads reach, such as 30d; older row versions in the data directory are removed. 0 keeps all"`
+		VerifyRows   int64    `koanf:"verify_rows" doc:"Maximum rows of a source that is compared; larger views are skipped"`
+		Layout       string   `koanf:"layout" doc:"Set to feast to also keep unencrypted copies of public and internal features in Feast's Redis layout, for unmodified Feast SDKs; falaj keeps no copies"`
 	} `koanf:"online"`
 
 	Keys struct {
-		PassphraseFile string `koanf:"passphrase_file" doc:"File whose content seals the master key"`
+		PassphraseFile string `koanf:"passphrase_file" doc:"File with the passphrase that seals the master key"`
 	} `koanf:"keys"`
 
 	Audit struct {
-		Checkpoints string   `koanf:"checkpoints" doc:"Second place for audit checkpoints: a file, best on another disk; empty is in the data directory"`
-		Alert       string   `koanf:"alert" doc:"URL that receives a CloudEvent by POST when the audit log is not what was signed, or the server's certificate ends soon; empty: these are events, metrics and in the server's log only"`
-		Verify      duration `koanf:"verify" doc:"How long a verification of every entry of the audit log in the background may take, such as 1h"`
+		Checkpoints string   `koanf:"checkpoints" doc:"File for a second copy of audit checkpoints, preferably on another disk. Empty: a file in the data directory"`
+		Alert       string   `koanf:"alert" doc:"URL that receives a CloudEvent by POST when audit verification fails or the server certificate is about to expire. Empty: only events, metrics and the server log"`
+		Verify      duration `koanf:"verify" doc:"Period of the background verification, such as 1h: every entry of the audit log is verified once in it"`
 	} `koanf:"audit"`
 
 	Approvals struct {
-		RoleAge duration `koanf:"role_age" doc:"How long before a request the second of two people must have had their role, such as 24h; roles given on the installation's first day count at once"`
+		RoleAge duration `koanf:"role_age" doc:"Minimum age of the role of the second person in a two-person approval, such as 24h. Roles granted on the first day of the installation count immediately"`
 	} `koanf:"approvals"`
 
 	Erasures struct {
-		Ledger string `koanf:"ledger" doc:"File of the erasure ledger, best on another disk and not in the backups of the data directory: by it persons who were erased are erased again after a restore; empty is in the data directory"`
+		Ledger string `koanf:"ledger" doc:"Erasure ledger, preferably on another disk and outside backups of the data directory: after a restore it is used to repeat erasures. Empty: a file in the data directory"`
 	} `koanf:"erasures"`
 
 	Backup struct {
-		Dir string `koanf:"dir" doc:"Directory in which a running server makes its backups, best on another disk; empty makes none"`
+		Dir string `koanf:"dir" doc:"Directory for online backups, preferably on another disk. Empty disables them"`
 	} `koanf:"backup"`
 
 	Worker struct {
-		Path string `koanf:"path" doc:"The falaj-worker binary; empty is beside falaj"`
+		Path string `koanf:"path" doc:"Path of the falaj-worker binary. Empty: beside falaj"`
 	} `koanf:"worker"`
 
-	Isolation string `koanf:"isolation" doc:"Least isolation of user code on the home pool: sandbox, or process where the kernel forbids sandboxes"`
+	Isolation string `koanf:"isolation" doc:"Minimum isolation of user code on the home pool: sandbox, or process where the kernel forbids sandboxes"`
 
-	Engines map[string]EngineConfig `koanf:"engines" doc:"Engines beside local, by name: kind (slurm, kube or ray), url and more; in the file only"`
+	Engines map[string]EngineConfig `koanf:"engines" doc:"Engines besides local, by name: kind (slurm, kube or ray), url and more; configuration file only"`
 
 	Scheduler struct {
-		Policy string `koanf:"policy" doc:"Who comes first: fifo, by priority, then the earlier; fair, of the queue that has least of its share; tiresias, who had less than 16 accelerator-hours; or goodput, as fifo, and elastic jobs get as many workers as pay"`
+		Policy string `koanf:"policy" doc:"Scheduling policy: fifo (priority, then submission time); fair (the queue with the lowest share of its quota first); tiresias (jobs with less than 16 accelerator-hours first); goodput (as fifo; elastic jobs get the number of workers that maximises goodput)"`
 	} `koanf:"scheduler"`
 
 	Cost struct {
-		Currency string `koanf:"currency" doc:"What all amounts of money are in, as ISO 4217 names it; nothing is converted"`
+		Currency string `koanf:"currency" doc:"Currency of all amounts, as an ISO 4217 code; amounts are never converted"`
 	} `koanf:"cost"`
 
 	Jobs struct {
-		Network []string `koanf:"network" doc:"host:port that jobs may ask to reach; empty is none"`
+		Network []string `koanf:"network" doc:"Egress allow-list of jobs, as host:port: destinations that a job may request. Empty allows none"`
 		Disk    struct {
-			Scratch      size  `koanf:"scratch" doc:"What a job keeps at most in its working directory and FALAJ_SCRATCH_DIR, unless its spec.disk says otherwise"`
-			Output       size  `koanf:"output" doc:"What a job keeps at most in FALAJ_OUTPUT_DIR, unless its spec.disk says otherwise"`
-			Checkpoints  size  `koanf:"checkpoints" doc:"What a job keeps at most in FALAJ_CHECKPOINT_DIR, unless its spec.disk says otherwise"`
-			Files        int64 `koanf:"files" doc:"Files and directories that a job keeps at most in all of these, unless its spec.disk says otherwise"`
-			Logs         size  `koanf:"logs" doc:"What is kept of the output of a job's attempt: its beginning and its end"`
-			Project      size  `koanf:"project" doc:"What the running jobs of a project keep on the server's disk together, and the most that spec.disk may ask for; 0 is no limit"`
-			ProjectFiles int64 `koanf:"project_files" doc:"Files and directories that the running jobs of a project keep together, and the most that spec.disk may ask for; 0 is no limit"`
+			Scratch      size  `koanf:"scratch" doc:"Default limit of a job's working directory and FALAJ_SCRATCH_DIR; override with spec.disk"`
+			Output       size  `koanf:"output" doc:"Default limit of FALAJ_OUTPUT_DIR; override with spec.disk"`
+			Checkpoints  size  `koanf:"checkpoints" doc:"Default limit of FALAJ_CHECKPOINT_DIR; override with spec.disk"`
+			Files        int64 `koanf:"files" doc:"Default limit of files and directories in all of these together; override with spec.disk"`
+			Logs         size  `koanf:"logs" doc:"Maximum size of the stored log of a job attempt; the beginning and the end are kept"`
+			Project      size  `koanf:"project" doc:"Disk limit of all running jobs of a project together, and maximum of spec.disk; 0 means no limit"`
+			ProjectFiles int64 `koanf:"project_files" doc:"Limit of files and directories of all running jobs of a project together, and maximum of spec.disk; 0 means no limit"`
 		} `koanf:"disk"`
-		GrowAfter duration `koanf:"grow_after" doc:"How long a job with workers {min, max} has run, and its pool has had room, before it goes on with more workers; 0 never does"`
+		GrowAfter duration `koanf:"grow_after" doc:"How long an elastic job (workers {min, max}) must have run, and free capacity must have lasted, before it is scaled up; 0 disables scaling up"`
 	} `koanf:"jobs"`
 
 	Environments struct {
-		UV      string   `koanf:"uv" doc:"The uv binary; empty is beside falaj or on the PATH"`
-		Index   string   `koanf:"index" doc:"Package index URL; empty is what lib/package-index.json says"`
-		Indexes []string `koanf:"indexes" doc:"Further package indexes that environments may name, as name=URL, such as torch-cpu=https://download.pytorch.org/whl/cpu; builds that name one may reach its host"`
-		Hosts   []string `koanf:"hosts" doc:"host:port that environment builds may reach; empty is what lib/package-index.json says"`
-		CA      string   `koanf:"ca" doc:"PEM bundle that environment builds trust; empty is the system's"`
-		Timeout duration `koanf:"timeout" doc:"Longest build"`
+		UV      string   `koanf:"uv" doc:"Path of the uv binary. Empty: beside falaj, or on the PATH"`
+		Index   string   `koanf:"index" doc:"Package index URL. Empty: from lib/package-index.json"`
+		Indexes []string `koanf:"indexes" doc:"Additional package indexes that environments may name, as name=URL, such as torch-cpu=https://download.pytorch.org/whl/cpu. Builds that name an index may connect to its host"`
+		Hosts   []string `koanf:"hosts" doc:"Egress allow-list of environment builds, as host:port. Empty: from lib/package-index.json"`
+		CA      string   `koanf:"ca" doc:"PEM bundle of trusted authorities for environment builds. Empty: the system's"`
+		Timeout duration `koanf:"timeout" doc:"Maximum duration of a build"`
 
-		Interpreters []string `koanf:"interpreters" doc:"Pythons that environments may be built on, besides those on the PATH: absolute paths"`
+		Interpreters []string `koanf:"interpreters" doc:"Absolute paths of additional Python interpreters for environments, besides those on the PATH"`
 	} `koanf:"environments"`
 
 	Images struct {
-		Registries []string `koanf:"registries" doc:"host or host:port of the registries that OCI images may come from; empty is none"`
-		Insecure   []string `koanf:"insecure" doc:"Those of them that speak plain HTTP"`
-		CA         string   `koanf:"ca" doc:"PEM bundle that is trusted for registries beside the system's"`
-		Auth       string   `koanf:"auth" doc:"Credentials of registries, in the format of Docker's config.json"`
-		MaxBytes   size     `koanf:"max_bytes" doc:"Largest unpacked image"`
+		Registries []string `koanf:"registries" doc:"Registries that OCI images may be pulled from, as host or host:port. Empty allows none"`
+		Insecure   []string `koanf:"insecure" doc:"Registries of this list that use plain HTTP"`
+		CA         string   `koanf:"ca" doc:"PEM bundle of trusted authorities for registries, in addition to the system's"`
+		Auth       string   `koanf:"auth" doc:"Registry credentials, in the format of Docker's config.json"`
+		MaxBytes   size     `koanf:"max_bytes" doc:"Maximum size of an unpacked image"`
 	} `koanf:"images"`
 
 	Serving struct {
-		ORT      string   `koanf:"ort_lib" doc:"ONNX Runtime library; empty is lib/ beside the binary"`
-		Memory   size     `koanf:"memory" doc:"What runs of models in the server's process may take together, beside the models; a run beyond fails. Empty is half of the machine's memory"`
-		Process  size     `koanf:"process_memory" doc:"The most that the process of one model may have, whatever its manifest asks; empty is what manifests ask, or by the model's size"`
-		LoadTime duration `koanf:"load_timeout" doc:"How long it may take to read a model, and to load it"`
+		ORT      string   `koanf:"ort_lib" doc:"Path of the ONNX Runtime library. Empty: lib/ beside the binary"`
+		Memory   size     `koanf:"memory" doc:"Memory limit of all inference runs in the server's process together, in addition to the models; a run beyond it fails. Empty: half of the machine's memory"`
+		Process  size     `koanf:"process_memory" doc:"Maximum memory of a model process, whatever its manifest requests. Empty: as the manifest requests, else derived from the model size"`
+		LoadTime duration `koanf:"load_timeout" doc:"Maximum time to read and load a model"`
 		// InProcess is empty by default: then no model runs in the server's process.
-		InProcess []InProcessConfig `koanf:"in_process" doc:"Models that may run in the server's process: a list of entries, each with project, model or signer (key_id of the version), or several of them; in the file only. Such a model can read the server's memory and end the server. Empty: every model has a process of its own"`
+		InProcess []InProcessConfig `koanf:"in_process" doc:"Models that may run in the server's process: a list of entries, each with project, model or signer (key_id of the version), or several of them; configuration file only. Such a model can read the server's memory and crash the server. Empty: every model runs in its own process"`
 
-		Remotes map[string]RemoteConfig `koanf:"remotes" doc:"Servers that run models for this one, by name: url, protocol (oip-grpc or oip-http), zone and more; in the file only"`
+		Remotes map[string]RemoteConfig `koanf:"remotes" doc:"Remote inference servers, by name: url, protocol (oip-grpc or oip-http), zone and more; configuration file only"`
 	} `koanf:"serving"`
 
 	Gateway struct {
-		Upstream  string   `koanf:"upstream" doc:"https://host:port of the server whose gateway this one is: it answers with that server's models, and has nothing else; empty: it is none"`
-		Name      string   `koanf:"name" doc:"What the gateway is called there"`
-		Project   string   `koanf:"project" doc:"Project whose deployments it answers for"`
-		Zone      string   `koanf:"zone" doc:"Zone in which the gateway stands, as its manifest there says"`
-		TokenFile string   `koanf:"token_file" doc:"File with a token of that server with the scope gateway.pull; read for each request"`
-		CA        string   `koanf:"ca" doc:"PEM bundle that is trusted for that server; empty is the system's"`
-		Every     duration `koanf:"every" doc:"How often the gateway asks what it should serve, and hands back what it answered"`
-		Alone     duration `koanf:"alone" doc:"How long it goes on answering without having heard of that server, such as 30d; 0 is for ever"`
+		Upstream  string   `koanf:"upstream" doc:"https://host:port of the upstream server. The gateway serves that server's deployments and nothing else. Empty: this server is no gateway"`
+		Name      string   `koanf:"name" doc:"Name of the gateway on the upstream server"`
+		Project   string   `koanf:"project" doc:"Project whose deployments the gateway serves"`
+		Zone      string   `koanf:"zone" doc:"Zone of the gateway, as in its manifest on the upstream server"`
+		TokenFile string   `koanf:"token_file" doc:"File with a token of the upstream server with the scope gateway.pull; read for each request"`
+		CA        string   `koanf:"ca" doc:"PEM bundle of trusted authorities for the upstream server. Empty: the system's"`
+		Every     duration `koanf:"every" doc:"Interval at which the gateway synchronises with its upstream server: configuration, models, and predictions to hand over"`
+		Alone     duration `koanf:"alone" doc:"How long the gateway keeps serving after losing contact with its server, such as 30d; 0 means for ever"`
 	} `koanf:"gateway"`
 
 	Retention struct {
-		Outputs     duration `koanf:"outputs" doc:"How long the output, the log and the directory of an ended job are kept, such as 7d"`
-		Events      duration `koanf:"events" doc:"How long events are kept for listeners that come back, such as 30d; those that a reaction has not seen stay"`
-		Tokens      duration `koanf:"tokens" doc:"How long a token is listed after it was revoked or expired, such as 90d; 0 is for ever"`
-		Windows     duration `koanf:"windows" doc:"How long the windows of monitors are kept, such as 400d"`
-		DeletedRuns duration `koanf:"deleted_runs" doc:"How long after they were deleted runs, logged models and experiments can be restored, such as 90d; then they are pruned. 0 prunes nothing unasked"`
+		Outputs     duration `koanf:"outputs" doc:"Retention of the output, log and directory of an ended job, such as 7d"`
+		Events      duration `koanf:"events" doc:"Retention of events for subscribers that catch up, such as 30d; events that a reaction has not processed are kept"`
+		Tokens      duration `koanf:"tokens" doc:"How long revoked and expired tokens stay listed, such as 90d; 0 means for ever"`
+		Windows     duration `koanf:"windows" doc:"Retention of monitoring windows, such as 400d"`
+		DeletedRuns duration `koanf:"deleted_runs" doc:"How long deleted runs, logged models and experiments can be restored, such as 90d, before they are pruned; 0 disables automatic pruning"`
 	} `koanf:"retention"`
 
 	Predictions struct {
-		Retention duration `koanf:"retention" doc:"How long predictions are kept after they were made, such as 90d; 0 is for ever"`
-		MaxBytes  size     `koanf:"max_bytes" doc:"Space that the log of predictions may take; the oldest go first"`
+		Retention duration `koanf:"retention" doc:"Retention of logged predictions, such as 90d; 0 means for ever"`
+		MaxBytes  size     `koanf:"max_bytes" doc:"Maximum size of the prediction log; the oldest predictions are removed first"`
 	} `koanf:"predictions"`
 
 	Alerts struct {
-		Hosts    []string `koanf:"hosts" doc:"host or host:port that webhooks may reach wherever they are, also by plain HTTP; others must be public and https"`
-		Commands string   `koanf:"commands" doc:"Directory of the programs that alerts may run; empty is none"`
+		Hosts    []string `koanf:"hosts" doc:"Webhook hosts that may be on private networks or use plain HTTP, as host or host:port; all others must be public and use https"`
+		Commands string   `koanf:"commands" doc:"Directory of the programs that alerts may run. Empty allows none"`
 	} `koanf:"alerts"`
 
 	Sources struct {
-		Hosts     []string `koanf:"hosts" doc:"host or host:port that datasets may be ingested from; empty is none"`
-		Files     []string `koanf:"files" doc:"Directories whose files datasets may be ingested from; empty is none"`
-		ChunkRows int      `koanf:"chunk_rows" doc:"Rows after which an ingestion that is interrupted need not begin again"`
+		Hosts     []string `koanf:"hosts" doc:"Hosts that datasets may be ingested from, as host or host:port. Empty allows none"`
+		Files     []string `koanf:"files" doc:"Directories whose files datasets may be ingested from. Empty allows none"`
+		ChunkRows int      `koanf:"chunk_rows" doc:"Rows per committed chunk of an ingestion; an interrupted ingestion resumes after the last chunk"`
 	} `koanf:"sources"`
 
 	Lineage struct {
 		OpenLineage struct {
-			URL       string `koanf:"url" doc:"Endpoint that is told of Falaj's own runs as OpenLineage events, such as https://marquez.example/api/v1/lineage; empty tells nobody"`
-			TokenFile string `koanf:"token_file" doc:"File with the bearer token for it; empty sends none"`
-			Zone      string `koanf:"zone" doc:"Zone in which it stands: it is told only of data that may be there"`
+			URL       string `koanf:"url" doc:"OpenLineage endpoint that receives Falaj's run events, such as https://marquez.example/api/v1/lineage. Empty disables it"`
+			TokenFile string `koanf:"token_file" doc:"File with the bearer token for the OpenLineage endpoint. Empty sends none"`
+			Zone      string `koanf:"zone" doc:"Zone of the OpenLineage endpoint: it receives only events about data that may be in that zone"`
 		} `koanf:"openlineage"`
 	} `koanf:"lineage"`
 
 	Limits struct {
-		Upload     size     `koanf:"upload" doc:"Largest uploaded file"`
-		Body       size     `koanf:"body" doc:"Largest JSON body"`
-		Requests   size     `koanf:"requests" doc:"Memory for the bodies, the decoded forms and the answers of all requests together; half of it for one principal. A request beyond it waits for 2s and is then refused. Empty is a sixteenth of the memory of the machine or cgroup, from 256MiB to 768MiB"`
-		Answer     size     `koanf:"answer" doc:"Largest answer of rows as one JSON document, such as of an SQL query or a preview; a larger one is refused. Arrow Flight streams rows without this limit"`
-		Checkpoint size     `koanf:"checkpoint" doc:"Largest checkpoint of a job that is kept"`
-		Free       size     `koanf:"free" doc:"Free disk space below which the server does not start and accepts nothing new; 0 keeps no reserve"`
-		FreeFiles  int64    `koanf:"free_files" doc:"Free inodes of that disk below which the server does not start and accepts nothing new; 0 keeps no reserve"`
-		Garbage    size     `koanf:"garbage" doc:"Memory that the server may fill anew before it looks for what it needs no more; more of it costs less CPU. It may be as much as there is in use in any case. 0, or GOGC in the environment, leaves it to Go"`
-		SQLMemory  size     `koanf:"sql_memory" doc:"Memory of one SQL query"`
-		SQLDisk    size     `koanf:"sql_disk" doc:"Space in the data directory for what one SQL query cannot hold in memory; queries over sealed tables get it only with encrypted_disk"`
-		SQLTime    duration `koanf:"sql_time" doc:"Longest SQL query"`
+		Upload     size     `koanf:"upload" doc:"Maximum size of an uploaded file"`
+		Body       size     `koanf:"body" doc:"Maximum size of a JSON body"`
+		Requests   size     `koanf:"requests" doc:"Memory limit of all requests together: bodies, decoded values and responses; one principal may use half. A request beyond it waits for 2s, then gets 429. Empty: a sixteenth of the memory of the machine or cgroup, from 256MiB to 768MiB"`
+		Answer     size     `koanf:"answer" doc:"Maximum size of rows in one JSON response, such as an SQL query or a preview. Arrow Flight streams rows without this limit"`
+		Checkpoint size     `koanf:"checkpoint" doc:"Maximum size of a job checkpoint that is stored"`
+		Free       size     `koanf:"free" doc:"Free disk space below which the server refuses to start and rejects writes; 0 disables the reserve"`
+		FreeFiles  int64    `koanf:"free_files" doc:"Free inodes below which the server refuses to start and rejects writes; 0 disables the reserve"`
+		Garbage    size     `koanf:"garbage" doc:"Heap that may be allocated between garbage collections, at least as much as is live; more costs less CPU. 0, or GOGC in the environment, uses the Go default"`
+		SQLMemory  size     `koanf:"sql_memory" doc:"Memory limit of an SQL query"`
+		SQLDisk    size     `koanf:"sql_disk" doc:"Spill space of an SQL query in the data directory; queries over sealed tables spill only with encrypted_disk"`
+		SQLTime    duration `koanf:"sql_time" doc:"Maximum duration of an SQL query"`
 
-		Statements  int  `koanf:"sql_statements" doc:"SQL statements at a time, of all projects; a project has at most three quarters of them, a principal half"`
-		Imports     int  `koanf:"imports" doc:"Imports of dataset versions at a time, of all projects; shared as limits.sql_statements"`
-		Connections int  `koanf:"connections" doc:"Open connections of all listeners; 0 is half of the files that the server may open, at most 16384. More than half of the files cannot be had"`
-		BodyRate    size `koanf:"body_rate" doc:"Bytes a second that the body of a request must bring, on the average beyond the first 20 s; 0 lets it take its time"`
-		Accounts    int  `koanf:"accounts" doc:"Accounts: users of the installation, and service accounts of one project each have so many"`
-		Tokens      int  `koanf:"tokens" doc:"Live tokens of one account"`
-		QueuedJobs  int  `koanf:"queued_jobs" doc:"Jobs of one project that have not ended; one principal has at most half of them"`
+		Statements  int  `koanf:"sql_statements" doc:"Concurrent SQL statements of all projects; one project may use three quarters, one principal half"`
+		Imports     int  `koanf:"imports" doc:"Concurrent imports of dataset versions of all projects; shared like limits.sql_statements"`
+		Connections int  `koanf:"connections" doc:"Open connections of all listeners; 0 means half of the open-file limit, at most 16384. Half of the open-file limit is the maximum"`
+		BodyRate    size `koanf:"body_rate" doc:"Minimum average rate of a request body after the first 20 s, in bytes per second; slower bodies get 408. 0 disables the check"`
+		Accounts    int  `koanf:"accounts" doc:"Maximum number of user accounts of the installation, and of service accounts of each project"`
+		Tokens      int  `koanf:"tokens" doc:"Maximum number of active tokens of an account"`
+		QueuedJobs  int  `koanf:"queued_jobs" doc:"Maximum number of pending and running jobs of a project; one principal may have half"`
 	} `koanf:"limits"`
 
 	Log struct {
-		Level  string `koanf:"level" doc:"debug, info, warn or error"`
-		Format string `koanf:"format" doc:"text or json. With json every line is an object, and the first administrator's token is in the file admin-token of the data directory"`
+		Level  string `koanf:"level" doc:"Log level: debug, info, warn or error"`
+		Format string `koanf:"format" doc:"Log format: text or json. With json every line is an object, and the first administrator token is written to the file admin-token in the data directory"`
 	} `koanf:"log"`
 }
 

@@ -1,8 +1,9 @@
-// Package deploy checks what installs the server: the unit of systemd and the image.
+// Package deploy checks what installs the server: the unit of systemd and the packages.
 package deploy
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/falaj-ml/falaj/internal/repotest"
 )
@@ -109,21 +112,46 @@ func missing(t *testing.T, what string) {
 	t.Skip(what)
 }
 
-// TestImage: the image runs as a user that is named by a number, and holds nothing but what
-// `make build` made.
-func TestImage(t *testing.T) {
-	_, text := read(t, "deploy/image/Containerfile")
-	user := ""
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		switch {
-		case len(f) == 2 && f[0] == "USER":
-			user = f[1]
-		case len(f) > 0 && f[0] == "ADD":
-			t.Errorf("%s: what is downloaded is not what was built", line)
+// TestPackages: the packages hold what the unit starts, keep a changed configuration, and
+// none of their scripts deletes anything.
+func TestPackages(t *testing.T) {
+	_, text := read(t, "deploy/packages/nfpm.yaml")
+	var packages struct {
+		Contents []struct {
+			Dst  string `yaml:"dst"`
+			Type string `yaml:"type"`
+		} `yaml:"contents"`
+		Scripts map[string]string `yaml:"scripts"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &packages); err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]string{}
+	for _, c := range packages.Contents {
+		kinds[c.Dst] = c.Type
+	}
+	want := map[string]string{
+		"/opt/falaj/bin/": "tree", "/opt/falaj/lib/": "tree", "/opt/falaj/doc/": "tree", "/usr/bin/falaj": "symlink",
+		"/usr/lib/systemd/system/falaj.service": "", "/etc/falaj.yaml": "config|noreplace",
+	}
+	if !maps.Equal(kinds, want) {
+		t.Errorf("the packages hold %v, not %v", kinds, want)
+	}
+	if len(packages.Scripts) != 3 {
+		t.Errorf("%d scripts", len(packages.Scripts))
+	}
+	for _, name := range packages.Scripts {
+		file, text := read(t, name)
+		if regexp.MustCompile(`\b(rm|userdel|groupdel|purge)\b`).MatchString(text) {
+			t.Errorf("%s deletes something", name)
+		}
+		if out, err := exec.CommandContext(t.Context(), "sh", "-n", file).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}
-	if !regexp.MustCompile(`^[1-9][0-9]*:[1-9][0-9]*$`).MatchString(user) {
-		t.Errorf("the user is %q, which is no number or root", user)
+	file, _ := read(t, "deploy/packages/falaj.yaml")
+	falaj := filepath.Join(filepath.Dir(file), "../../bin/falaj")
+	if out, err := exec.CommandContext(t.Context(), falaj, "config", "show", "--config", file).CombinedOutput(); err != nil || !strings.Contains(string(out), "/var/lib/falaj") {
+		t.Errorf("the configuration of the packages: %v\n%s", err, out)
 	}
 }

@@ -4,6 +4,7 @@
 package docs
 
 import (
+	"debug/buildinfo"
 	"flag"
 	"io/fs"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/mod/modfile"
 
 	"github.com/falaj-ml/falaj/test/live"
 )
@@ -146,5 +148,52 @@ func TestCommands(t *testing.T) {
 	}
 	if seen < 50 {
 		t.Errorf("only %d commands were seen", seen)
+	}
+}
+
+// TestDependencies: docs/reference/dependencies.md has each module that go.mod names
+// itself, and says which of them are in no program.
+func TestDependencies(t *testing.T) {
+	file, err := modfile.Parse("go.mod", []byte(read(t, filepath.Join(root, "go.mod"))), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shipped := map[string]bool{}
+	for _, program := range []string{"bin/falaj", "bin/falaj-worker"} {
+		info, err := buildinfo.ReadFile(filepath.Join(root, program))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range info.Deps {
+			shipped[d.Path] = true
+		}
+	}
+	rows := map[string][]string{}
+	for line := range strings.Lines(read(t, filepath.Join(root, "docs/reference/dependencies.md"))) {
+		if cells := strings.Split(line, "|"); len(cells) == 6 && strings.Contains(cells[1], "/") {
+			rows[strings.TrimSpace(cells[1])] = cells[2:5]
+		}
+	}
+	for _, r := range file.Require {
+		if r.Indirect {
+			continue
+		}
+		cells, ok := rows[r.Mod.Path]
+		delete(rows, r.Mod.Path)
+		if !ok {
+			t.Errorf("%s has no row: what for, licence, what would replace it", r.Mod.Path)
+			continue
+		}
+		for _, c := range cells {
+			if strings.TrimSpace(c) == "" {
+				t.Errorf("%s has an empty cell", r.Mod.Path)
+			}
+		}
+		if !strings.HasSuffix(strings.TrimSpace(cells[0]), "in tests") && !shipped[r.Mod.Path] {
+			t.Errorf("%s is in no program, and the page does not say that it is for tests", r.Mod.Path)
+		}
+	}
+	for path := range rows {
+		t.Errorf("%s has a row and is not in go.mod's direct list", path)
 	}
 }
