@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/sandboxtest"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/diagnosis"
 )
 
 func sandboxed(t *testing.T) *world {
@@ -77,6 +78,15 @@ func TestNoRoomForOutput(t *testing.T) {
 				t.Errorf("%+v", j)
 			}
 		})
+	}
+}
+
+// TestScriptWithoutInterpreter: torchrun itself takes a script alone; here the command names Python.
+func TestScriptWithoutInterpreter(t *testing.T) {
+	w := sandboxed(t)
+	j := w.ended(t, w.submit(t, training.Spec{Command: []string{"ddp.py", "--steps", "3"}}).ID)
+	if j.Class != diagnosis.UserError || !strings.Contains(j.Hint, "command: [python, ddp.py]") {
+		t.Errorf("%s %q, hint %q", j.Class, j.Reason, j.Hint)
 	}
 }
 

@@ -581,5 +581,5 @@ func divergence(metrics []string) string {
 	case n > shown:
 		metrics = append(slices.Clone(metrics[:shown]), fmt.Sprintf("%d more", n-shown))
 	}
-	return "it succeeded, but the last value of " + strings.Join(metrics, ", ") + " is NaN or infinite: the training may have diverged; look at the inputs, the learning rate and the precision"
+	return "it succeeded, but the last value of " + strings.Join(metrics, ", ") + " is NaN or infinite: the training may have diverged; inspect the inputs, the learning rate and the precision"
 }

@@ -404,8 +404,11 @@ func command(spec Spec, env environment.Usable, d dirs, elsewhere bool) ([]strin
 	if elsewhere {
 		return append([]string{"/usr/bin/env", name}, spec.Command[1:]...), nil
 	}
-	return nil, fault.New(fault.Invalid, "program %.80q is neither in the environment nor on the machine", name).
-		WithHint("Add the package that has it to the environment, or give its path.")
+	f := fault.New(fault.Invalid, "program %.80q is neither in the environment nor on the machine", name)
+	if strings.HasSuffix(name, ".py") { // torchrun itself takes a script without its interpreter
+		return nil, f.WithHint("Name the interpreter before the script: command: [python, %.80s].", name)
+	}
+	return nil, f.WithHint("Add the package that has it to the environment, or give its path.")
 }
 
 func isPython(name string) bool { return strings.HasPrefix(name, "python") }

@@ -98,7 +98,7 @@ func (Store) One(ctx context.Context, tx *store.Tx, project, name string) (servi
 	var r row
 	err := tx.NewRaw("SELECT "+columns+" FROM serving_deployment WHERE project = ? AND name = ?", project, name).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
-		return serving.Deployment{}, fault.New(fault.NotFound, "no deployment %q", name)
+		return serving.Deployment{}, fault.New(fault.NotFound, "no deployment %q", name).WithHint("`falaj get deployments` lists what there is.")
 	}
 	if err != nil {
 		return serving.Deployment{}, err
@@ -157,7 +157,7 @@ func (Store) Delete(ctx context.Context, tx *store.Tx, project, name string) err
 		return err
 	}
 	if n, err := res.RowsAffected(); err == nil && n == 0 {
-		return fault.New(fault.NotFound, "no deployment %q", name)
+		return fault.New(fault.NotFound, "no deployment %q", name).WithHint("`falaj get deployments` lists what there is.")
 	}
 	return nil
 }

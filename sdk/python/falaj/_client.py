@@ -50,6 +50,16 @@ class Error(Exception):
         return f"{self.detail} → {self.hint}" if self.hint else self.detail
 
 
+def missing(package: str, error: ImportError, hint: str) -> Error:
+    """What an import that failed means: the package is not there, or it is and does not work with the others."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package:
+        return Error("unsupported", f"{package} is not installed", hint)
+    return Error(
+        "unsupported", f"{package} is installed and cannot be imported: {error}",
+        "Require versions that work together, such as pyarrow<21 beside NumPy 1.",
+    )
+
+
 @dataclass(frozen=True)
 class Rows:
     """Rows of a query. Timestamps and dates are text (RFC 3339)."""

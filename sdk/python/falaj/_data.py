@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._client import MAX_ROWS, Client, Error, Rows, sql_name
+from ._client import MAX_ROWS, Client, Error, Rows, missing, sql_name
 
 if TYPE_CHECKING:
     import pandas
@@ -42,10 +42,7 @@ class Data:
             import pyarrow
             import pyarrow.parquet
         except ImportError as e:
-            raise Error(
-                "unsupported", "pyarrow is not installed",
-                "Add pyarrow to the environment's requirements, or use `paths` or `rows()`.",
-            ) from e
+            raise missing("pyarrow", e, "Add pyarrow to the environment's requirements, or use `paths` or `rows()`.") from e
         if self._directory is None:
             found = self._query()
             columns = zip(*found.rows) if found.rows else [() for _ in found.columns]
@@ -63,10 +60,7 @@ class Data:
         try:
             import pandas
         except ImportError as e:
-            raise Error(
-                "unsupported", "pandas is not installed",
-                "Add pandas to the environment's requirements, or use `read()` or `rows()`.",
-            ) from e
+            raise missing("pandas", e, "Add pandas to the environment's requirements, or use `read()` or `rows()`.") from e
         if self._directory is None:
             found = self._query()
             return pandas.DataFrame(found.rows, columns=list(found.columns))

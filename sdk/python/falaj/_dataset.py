@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._client import Client, Error
+from ._client import Client, Error, missing
 from ._flight import PATIENCE, Connection, arrow, stream
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Dataset:
         try:
             import pandas  # noqa: F401
         except ImportError as e:
-            raise Error("unsupported", "pandas is not installed", "pip install 'falaj[pandas]', or use to_arrow().") from e
+            raise missing("pandas", e, "pip install 'falaj[pandas]', or use to_arrow().") from e
         frame: pandas.DataFrame = self.to_arrow(columns).to_pandas(**options)
         return frame
 
@@ -85,7 +85,7 @@ class Dataset:
         try:
             import polars
         except ImportError as e:
-            raise Error("unsupported", "polars is not installed", "pip install 'falaj[polars]', or use to_arrow().") from e
+            raise missing("polars", e, "pip install 'falaj[polars]', or use to_arrow().") from e
         frame = polars.from_arrow(self.to_arrow(columns))
         assert isinstance(frame, polars.DataFrame)
         return frame
@@ -110,7 +110,7 @@ class Dataset:
         try:
             import torch  # noqa: F401
         except ImportError as e:
-            raise Error("unsupported", "torch is not installed", "pip install 'falaj[torch]', or use batches().") from e
+            raise missing("torch", e, "pip install 'falaj[torch]', or use batches().") from e
         from ._torch import TorchRows
 
         return TorchRows(self, columns, batch_size, rank, world_size, shuffle, seed, even, fill)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._client import LOOPBACK, Client, Error
+from ._client import LOOPBACK, Client, Error, missing
 
 if TYPE_CHECKING:
     import pyarrow
@@ -33,7 +33,7 @@ def arrow() -> Any:
         import pyarrow
         import pyarrow.flight
     except ImportError as e:
-        raise Error("unsupported", "pyarrow is not installed", "pip install 'falaj[arrow]', or pyarrow; in a job add it to the environment.") from e
+        raise missing("pyarrow", e, "pip install 'falaj[arrow]', or pyarrow; in a job add it to the environment.") from e
     return pyarrow
 
 

@@ -6,7 +6,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pathlib
 import pickle
+import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -41,6 +44,20 @@ def put(client: falaj.Client, name: str, spec: dict[str, object], content: str) 
 
 
 class WithoutTest(unittest.TestCase):
+    def test_pyarrow_that_does_not_fit(self) -> None:
+        # pyarrow names no NumPy that it needs, so a resolver may choose one that the interpreter's does not fit.
+        with tempfile.TemporaryDirectory() as d:
+            package = pathlib.Path(d, "pyarrow")
+            package.mkdir()
+            (package / "__init__.py").write_text('raise ImportError("pyarrow requires NumPy 2.0 or newer, found 1.24.2")')
+            with mock.patch.dict("sys.modules"), mock.patch.object(sys, "path", [d, *sys.path]), self.assertRaises(falaj.Error) as caught:
+                for name in [m for m in sys.modules if m.partition(".")[0] == "pyarrow"]:
+                    del sys.modules[name]
+                falaj.dataset("weather", falaj.Client("http://127.0.0.1:1", "t", "p"))
+        self.assertEqual(caught.exception.kind, "unsupported")
+        self.assertIn("found 1.24.2", caught.exception.detail)
+        self.assertIn("versions that work together", caught.exception.hint)
+
     def test_without_pyarrow(self) -> None:
         with mock.patch.dict("sys.modules", {"pyarrow": None}), self.assertRaises(falaj.Error) as caught:
             falaj.dataset("weather", falaj.Client("http://127.0.0.1:1", "t", "p"))

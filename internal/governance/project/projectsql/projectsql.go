@@ -282,9 +282,16 @@ func grants(rows []grantRow) []project.Grant {
 
 func found(err error, what, name string) error {
 	if errors.Is(err, sql.ErrNoRows) {
-		return fault.New(fault.NotFound, "%s %s does not exist", what, name)
+		return absent(what, name)
 	}
 	return err
+}
+
+func absent(what, name string) error {
+	if what == "project" {
+		return project.Unknown(name)
+	}
+	return fault.New(fault.NotFound, "%s %s does not exist", what, name).WithHint("`falaj get members` lists what there is.")
 }
 
 func touched(res sql.Result, err error, what, name string) error {
@@ -292,7 +299,7 @@ func touched(res sql.Result, err error, what, name string) error {
 		return err
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return errors.Join(err, fault.New(fault.NotFound, "%s %s does not exist", what, name))
+		return errors.Join(err, absent(what, name))
 	}
 	return nil
 }
