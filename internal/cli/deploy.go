@@ -214,7 +214,7 @@ func (a *app) deployPromote() *cobra.Command {
 		Short: "Promote the canary to the stable version",
 		Long: "The alias that the manifest follows, such as champion, moves to the promoted version, so that applying the\n" +
 			"manifest again changes nothing.",
-		Example: "  falaj deploy promote delay -p nyc --reason 'looked at it'",
+		Example: "  falaj deploy promote delay -p nyc --reason 'reviewed'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, project, err := a.in()

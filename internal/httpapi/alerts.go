@@ -9,11 +9,11 @@ import (
 // alertRoutes are those of what monitors tell: deliveries, and the secrets that
 // sign them.
 func (s *Server) alertRoutes(p string) {
-	route(s, "GET", p+"/alerts", "monitor.read", "List what was told to webhooks and commands, newest first", s.listAlerts)
-	route(s, "POST", p+"/alerts/{id}/redeliver", "monitor.apply", "Try an alert again that was given up", s.redeliverAlert)
-	route(s, "GET", p+"/webhook-secrets", "monitor.read", "List the secrets that sign webhooks by name, never their values", s.listWebhookSecrets)
-	route(s, "POST", p+"/webhook-secrets", "monitor.apply", "Set a secret that signs webhooks, or make one that is shown once", s.setWebhookSecret)
-	route(s, "DELETE", p+"/webhook-secrets/{name}", "monitor.apply", "Delete a secret that signs webhooks", s.deleteWebhookSecret)
+	route(s, "GET", p+"/alerts", "monitor.read", "List alerts and their delivery to webhooks and commands, newest first", s.listAlerts)
+	route(s, "POST", p+"/alerts/{id}/redeliver", "monitor.apply", "Redeliver an alert whose retries are exhausted", s.redeliverAlert)
+	route(s, "GET", p+"/webhook-secrets", "monitor.read", "List the names of webhook signing secrets", s.listWebhookSecrets)
+	route(s, "POST", p+"/webhook-secrets", "monitor.apply", "Set a webhook signing secret, or generate one that is returned once", s.setWebhookSecret)
+	route(s, "DELETE", p+"/webhook-secrets/{name}", "monitor.apply", "Delete a webhook signing secret", s.deleteWebhookSecret)
 }
 
 func (s *Server) listAlerts(ctx context.Context, in *struct {

@@ -10,9 +10,9 @@ import (
 )
 
 func (s *Server) checkpointRoutes(p string) {
-	route(s, "GET", p+"/jobs/{job}/checkpoints", "job.read", "List the kept checkpoints of a job, and why each is kept", s.listCheckpoints)
-	s.raw("GET", p+"/jobs/{job}/checkpoints/{name}/archive", "checkpoint.read", "A kept checkpoint as a tar archive", media{gives: "application/x-tar"}, s.checkpointArchive)
-	route(s, "DELETE", p+"/jobs/{job}/checkpoints/{name}", "checkpoint.delete", "Delete a kept checkpoint", s.deleteCheckpoint)
+	route(s, "GET", p+"/jobs/{job}/checkpoints", "job.read", "List the retained checkpoints of a job and the reason each is retained", s.listCheckpoints)
+	s.raw("GET", p+"/jobs/{job}/checkpoints/{name}/archive", "checkpoint.read", "Download a retained checkpoint as a tar archive", media{gives: "application/x-tar"}, s.checkpointArchive)
+	route(s, "DELETE", p+"/jobs/{job}/checkpoints/{name}", "checkpoint.delete", "Delete a retained checkpoint", s.deleteCheckpoint)
 }
 
 func (s *Server) listCheckpoints(ctx context.Context, in *InJob) (*body[items[checkpoint.Record]], error) {

@@ -13,13 +13,13 @@ import (
 )
 
 func (s *Server) environmentRoutes(p string) {
-	route(s, "POST", p+"/environments/{name}/build", "environment.apply", "Lock and build an environment anew, with the newest versions that it allows", s.buildEnvironment)
-	route(s, "GET", p+"/environments/{name}/check", "environment.read", "Which pools an environment fits, and why not", s.checkEnvironment)
-	route(s, "GET", p+"/environments/{name}/diff", "environment.read", "What differs between two environments", s.diffEnvironments)
-	s.raw("GET", p+"/environments/{name}/sbom", "environment.read", "An environment's bill of materials, CycloneDX 1.5",
+	route(s, "POST", p+"/environments/{name}/build", "environment.apply", "Rebuild an environment with the newest allowed versions", s.buildEnvironment)
+	route(s, "GET", p+"/environments/{name}/check", "environment.read", "Check which pools an environment is compatible with", s.checkEnvironment)
+	route(s, "GET", p+"/environments/{name}/diff", "environment.read", "Compare two environments", s.diffEnvironments)
+	s.raw("GET", p+"/environments/{name}/sbom", "environment.read", "Get an environment's SBOM (CycloneDX 1.5)",
 		media{gives: "application/vnd.cyclonedx+json"}, s.environmentMaterials)
-	route(s, "POST", p+"/doctor", "job.submit", "Start a job that looks around on a pool: two workers that measure their nodes and what lies between them", s.startDoctor)
-	route(s, "POST", "/api/v1/environments/prune", "environment.prune", "Remove the files of environments that nobody uses", s.pruneEnvironments)
+	route(s, "POST", p+"/doctor", "job.submit", "Start a two-worker diagnostic job on a pool", s.startDoctor)
+	route(s, "POST", "/api/v1/environments/prune", "environment.prune", "Remove unused environment files and images", s.pruneEnvironments)
 }
 
 // InEnvironment is the path of an environment.

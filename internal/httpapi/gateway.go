@@ -40,12 +40,12 @@ func atGateway(pattern string) bool {
 
 // gatewayRoutes are how servers elsewhere come to a project's models.
 func (s *Server) gatewayRoutes(p string) {
-	route(s, "GET", p+"/gateways", gateway.ActionRead, "List gateways, and what they said last", s.listGateways)
-	route(s, "GET", p+"/gateways/{name}", gateway.ActionRead, "A gateway, and what it said last", s.oneGateway)
-	route(s, "DELETE", p+"/gateways/{name}", gateway.ActionApply, "End a gateway: it hears so when it comes next, and serves nothing any more", s.deleteGateway)
-	route(s, "POST", p+"/gateways/{name}/sync", gateway.ActionPull, "Say what a gateway holds, and hear what it should hold", s.syncGateway)
-	s.raw("GET", p+"/gateways/{name}/models/{model}/versions/{version}/files/{file}", gateway.ActionPull, "A file of a version that a gateway should hold", media{gives: "application/octet-stream"}, s.gatewayFile)
-	s.raw("POST", p+"/gateways/{name}/hand-over", gateway.ActionPull, "Take a batch of a gateway's predictions over, and say how far its log was taken over", media{takes: "application/octet-stream", gives: "application/json"}, s.gatewayPredictions,
+	route(s, "GET", p+"/gateways", gateway.ActionRead, "List gateways and their last reported status", s.listGateways)
+	route(s, "GET", p+"/gateways/{name}", gateway.ActionRead, "Get a gateway and its last reported status", s.oneGateway)
+	route(s, "DELETE", p+"/gateways/{name}", gateway.ActionApply, "Delete a gateway; it stops serving at its next sync", s.deleteGateway)
+	route(s, "POST", p+"/gateways/{name}/sync", gateway.ActionPull, "Report a gateway's current state and get its desired state", s.syncGateway)
+	s.raw("GET", p+"/gateways/{name}/models/{model}/versions/{version}/files/{file}", gateway.ActionPull, "Download a file of a model version assigned to a gateway", media{gives: "application/octet-stream"}, s.gatewayFile)
+	s.raw("POST", p+"/gateways/{name}/hand-over", gateway.ActionPull, "Upload a batch of a gateway's predictions; returns the position reached in its log", media{takes: "application/octet-stream", gives: "application/json"}, s.gatewayPredictions,
 		query("deployment", "Whose predictions they are"), query("id", "Its id"), query("instance", "Of the gateway's log"), query("clock", "The gateway's, RFC 3339"), query("from", "Position after which the batch begins"), query("to", "Position at which it ends"))
 }
 

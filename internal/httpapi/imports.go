@@ -21,12 +21,12 @@ import (
 // 50,000 points.
 
 func (s *Server) importRoutes(p string) {
-	s.raw("POST", p+"/imports/mlflow", "run.import", "Keep a batch of what an MLflow server has: experiments, logged models, runs with their history; repeating it changes nothing",
+	s.raw("POST", p+"/imports/mlflow", "run.import", "Import a batch from an MLflow server: experiments, logged models, runs with their history; idempotent",
 		media{takes: "application/json", gives: "application/json"}, s.importBatch)
-	route(s, "POST", p+"/imports/mlflow/seen", "run.import", "With which digests runs and logged models of an MLflow server came", s.importSeen)
-	route(s, "POST", p+"/imports/mlflow/version", "run.import", "Register a model version of an MLflow server with its number, times, tags, aliases and stage; its files were imported before", s.importModelVersion)
-	route(s, "GET", p+"/imports/mlflow/files", "run.import", "List the files of a run or a logged model", s.importedFiles)
-	s.raw("PUT", p+"/imports/mlflow/file", "run.import", "Store a file of an imported run or logged model, also of a deleted one",
+	route(s, "POST", p+"/imports/mlflow/seen", "run.import", "List the digests of imported runs and logged models", s.importSeen)
+	route(s, "POST", p+"/imports/mlflow/version", "run.import", "Register an imported model version with its number, times, tags, aliases and stage; its files must be imported first", s.importModelVersion)
+	route(s, "GET", p+"/imports/mlflow/files", "run.import", "List the files of an imported run or logged model", s.importedFiles)
+	s.raw("PUT", p+"/imports/mlflow/file", "run.import", "Upload a file of an imported run or logged model, including deleted ones",
 		media{takes: "application/octet-stream", gives: "application/json"}, s.importFile,
 		query("run_id", "The run, or"), query("model_id", "the logged model"), query("path", "The file's path in it"))
 }

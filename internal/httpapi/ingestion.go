@@ -12,13 +12,13 @@ import (
 
 // ingestionRoutes are those of sources and their runs, below p.
 func (s *Server) ingestionRoutes(p string) {
-	route(s, "GET", p+"/sources", "source.read", "List the sources that datasets are ingested from", s.listSources)
-	route(s, "GET", p+"/sources/{name}", "source.read", "A source, with its last run", s.oneSource)
+	route(s, "GET", p+"/sources", "source.read", "List the sources of datasets", s.listSources)
+	route(s, "GET", p+"/sources/{name}", "source.read", "Get a source and its last run", s.oneSource)
 	route(s, "DELETE", p+"/sources/{name}", "source.delete", "Delete a source; the dataset stays", s.deleteSource)
-	route(s, "GET", p+"/sources/{name}/runs", "source.read", "List a source's runs, newest first", s.listIngestions)
-	route(s, "POST", p+"/sources/{name}/runs", "source.run", "Ingest what the source has now; answers with the run under way if there is one", s.ingest)
-	route(s, "GET", p+"/ingestions/{run}", "source.read", "A run; with wait, when it has ended", s.oneIngestion)
-	route(s, "POST", p+"/ingestions/{run}/cancel", "source.run", "End a run; the dataset stays as it is", s.cancelIngestion)
+	route(s, "GET", p+"/sources/{name}/runs", "source.read", "List the ingestions of a source, newest first", s.listIngestions)
+	route(s, "POST", p+"/sources/{name}/runs", "source.run", "Start an ingestion, or return the running one", s.ingest)
+	route(s, "GET", p+"/ingestions/{run}", "source.read", "Get an ingestion; with wait, when it has finished", s.oneIngestion)
+	route(s, "POST", p+"/ingestions/{run}/cancel", "source.run", "Cancel an ingestion; the dataset is unchanged", s.cancelIngestion)
 }
 
 // sourceKinds are the manifests of sources.

@@ -13,10 +13,10 @@ import (
 )
 
 func (s *Server) labelRoutes(p string) {
-	route(s, "POST", p+"/deployments/{name}/labels", "label.write", "Say what turned out to be true for predictions", s.addLabels)
-	route(s, "GET", p+"/deployments/{name}/labels", "deployment.read", "How many labels a deployment has had, and what became of them", s.countLabels)
-	route(s, "GET", p+"/deployments/{name}/rollout", "deployment.read", "How the newest rollout goes: what was seen of both versions, and what follows from it", s.rolloutProgress)
-	route(s, "POST", p+"/deployments/{name}/verify", "feature.history", "Recompute what the model saw in a sample of answers, and compare", s.verifyAnswers)
+	route(s, "POST", p+"/deployments/{name}/labels", "label.write", "Add labels (ground truth) to predictions", s.addLabels)
+	route(s, "GET", p+"/deployments/{name}/labels", "deployment.read", "Count the labels of a deployment by outcome", s.countLabels)
+	route(s, "GET", p+"/deployments/{name}/rollout", "deployment.read", "Get the progress of the newest rollout: evidence for both versions and the decision", s.rolloutProgress)
+	route(s, "POST", p+"/deployments/{name}/verify", "feature.history", "Verify the features of a sample of predictions by recomputing them", s.verifyAnswers)
 }
 
 // LabelBody is a label as it comes.

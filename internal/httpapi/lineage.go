@@ -25,11 +25,11 @@ func (s *Server) lineageRoutes(p string) {
 	const action = openlineage.ActionReport
 	s.declare(Route{Method: http.MethodPost, Path: reportPath, Action: action})
 	s.mux.HandleFunc("POST "+reportPath, s.reportLineage)
-	op := operation(http.MethodPost, reportPath, action, "Take an OpenLineage event into the token's project")
+	op := operation(http.MethodPost, reportPath, action, "Receive an OpenLineage event for the token's project")
 	op.DefaultStatus = http.StatusCreated
 	s.describe(op, media{takes: "application/json", gives: "application/json"}, "application/problem+json", s.problemSchema())
 
-	route(s, "GET", p+"/lineage", "dataset.read", "What a dataset, feature, job, model or deployment was made of and what was made of it, also outside Falaj", s.lineage)
+	route(s, "GET", p+"/lineage", "dataset.read", "Get upstream and downstream lineage of an object, including external OpenLineage datasets", s.lineage)
 }
 
 // reportLineage takes an event, plain or by gzip. The permission is asked before the

@@ -21,9 +21,9 @@ import (
 // modelCardRoutes are what is written down of a version.
 func (s *Server) modelCardRoutes(p string) {
 	v := p + "/models/{name}/versions/{version}"
-	route(s, "GET", v+"/card", "model.read", "A version's model card, as far as the caller may see what is in it", s.modelCard)
-	s.raw("GET", v+"/card.md", "model.read", "A version's model card as Markdown", media{gives: "text/markdown"}, s.modelCardText)
-	s.raw("GET", v+"/bom", "model.read", "A version's bill of materials, CycloneDX 1.6", media{gives: "application/vnd.cyclonedx+json"}, s.modelBOM)
+	route(s, "GET", v+"/card", "model.read", "Get a version's model card, limited to what the caller can read", s.modelCard)
+	s.raw("GET", v+"/card.md", "model.read", "Get a version's model card as Markdown", media{gives: "text/markdown"}, s.modelCardText)
+	s.raw("GET", v+"/bom", "model.read", "Get a version's bill of materials (ML-BOM, CycloneDX 1.6)", media{gives: "application/vnd.cyclonedx+json"}, s.modelBOM)
 }
 
 func (s *Server) modelCard(ctx context.Context, in *InVersion) (*body[card.Card], error) {

@@ -13,15 +13,15 @@ import (
 // modelRoutes are about one version of a model, for those who have to trust it.
 func (s *Server) modelRoutes(p string) {
 	v := p + "/models/{name}/versions/{version}"
-	route(s, "POST", v+"/verify", "model.read", "Check a version's files against its signature, or against one that was made elsewhere", s.verifyModel)
-	route(s, "GET", v+"/content", "model.read", "What a version's files are by their bytes, and what loading them may do", s.modelContent)
-	route(s, "GET", v+"/approvals", "model.read", "Who approved or rejected a version, and what it needs before it may be promoted", s.modelClearance)
+	route(s, "POST", v+"/verify", "model.read", "Verify a version's files against its signature or an external one", s.verifyModel)
+	route(s, "GET", v+"/content", "model.read", "Inspect the contents of a version's files and the risk of loading them", s.modelContent)
+	route(s, "GET", v+"/approvals", "model.read", "List a version's approvals and rejections, and its unmet requirements for promotion", s.modelClearance)
 	route(s, "POST", v+"/approvals", registry.ActionApprove, "Approve or reject a version", s.judgeModel)
-	route(s, "GET", p+"/model-policies", "model.read", "List what is asked of models", s.listModelPolicies)
-	route(s, "GET", p+"/model-policies/{name}", "model.read", "What is asked of a model, or by the name default of all others", s.oneModelPolicy)
-	route(s, "DELETE", p+"/model-policies/{name}", registry.ActionGovern, "Ask nothing of a model any more but what default does", s.deleteModelPolicy)
+	route(s, "GET", p+"/model-policies", "model.read", "List model policies", s.listModelPolicies)
+	route(s, "GET", p+"/model-policies/{name}", "model.read", "Get the policy of a model; default applies to models without one", s.oneModelPolicy)
+	route(s, "DELETE", p+"/model-policies/{name}", registry.ActionGovern, "Delete the policy of a model; default then applies", s.deleteModelPolicy)
 	s.modelCardRoutes(p)
-	s.raw("GET", v+"/archive", "model.read", "A version's files, its signature and the public key as a tar archive, for verifiers elsewhere", media{gives: "application/x-tar"}, s.modelArchive)
+	s.raw("GET", v+"/archive", "model.read", "Export a version's files, signature and public key as a tar archive", media{gives: "application/x-tar"}, s.modelArchive)
 }
 
 // InVersion is the path of everything about a version of a model.

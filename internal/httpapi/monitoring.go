@@ -12,12 +12,12 @@ import (
 
 func (s *Server) monitoringRoutes(p string) {
 	route(s, "GET", p+"/monitors", monitoring.ActionRead, "List monitors", s.listMonitors)
-	route(s, "GET", p+"/monitors/{name}", monitoring.ActionRead, "A monitor, and what it found of the version that answers", s.oneMonitor)
-	route(s, "DELETE", p+"/monitors/{name}", monitoring.ActionApply, "End a monitor and forget what it found", s.deleteMonitor)
+	route(s, "GET", p+"/monitors/{name}", monitoring.ActionRead, "Get a monitor and its results for the stable version", s.oneMonitor)
+	route(s, "DELETE", p+"/monitors/{name}", monitoring.ActionApply, "Delete a monitor and its results", s.deleteMonitor)
 	route(s, "GET", p+"/monitors/{name}/windows", monitoring.ActionRead, "List a monitor's windows, newest end first", s.listWindows)
-	route(s, "GET", p+"/monitors/{name}/windows/{window}", monitoring.ActionRead, "A window with summaries of its inputs and scores", s.oneWindow)
-	route(s, "GET", p+"/monitors/{name}/baseline", monitoring.ActionRead, "What a version's windows are compared with", s.oneBaseline)
-	route(s, "POST", p+"/monitors/{name}/classify", monitoring.ActionSubmit, "Train a domain classifier: can a model tell a window's rows from the baseline's?", s.classifyWindow)
+	route(s, "GET", p+"/monitors/{name}/windows/{window}", monitoring.ActionRead, "Get a window with summaries of its inputs and drift scores", s.oneWindow)
+	route(s, "GET", p+"/monitors/{name}/baseline", monitoring.ActionRead, "Get the baseline of a version", s.oneBaseline)
+	route(s, "POST", p+"/monitors/{name}/classify", monitoring.ActionSubmit, "Train a domain classifier between a window and the baseline", s.classifyWindow)
 }
 
 func (s *Server) monitoringKinds() map[string]applier {

@@ -18,11 +18,11 @@ import (
 
 func (s *Server) registryRoutes(p string) {
 	route(s, "GET", p+"/models", "model.read", "List registered models", s.listModels)
-	route(s, "GET", p+"/models/{name}", "model.read", "A registered model", s.oneModel)
+	route(s, "GET", p+"/models/{name}", "model.read", "Get a registered model", s.oneModel)
 	route(s, "GET", p+"/models/{name}/versions", "model.read", "List a model's versions, newest first", s.listModelVersions)
 	s.modelRoutes(p)
-	route(s, "POST", p+"/models/{name}/versions/{version}/optimize", "job.submit", "Submit a job that makes smaller and faster variants of a version, measures them, and registers the best", s.optimizeModel)
-	route(s, "PUT", p+"/models/{name}/aliases/{alias}", "model.promote", "Point an alias at a version", s.setAlias)
+	route(s, "POST", p+"/models/{name}/versions/{version}/optimize", "job.submit", "Submit a job that optimises a version: creates faster variants, measures them and registers the best", s.optimizeModel)
+	route(s, "PUT", p+"/models/{name}/aliases/{alias}", "model.promote", "Set an alias to a version", s.setAlias)
 }
 
 type modelView struct {

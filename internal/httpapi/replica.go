@@ -21,7 +21,7 @@ type Replicas interface {
 }
 
 func (s *Server) replicaRoutes(p string) {
-	s.raw("GET", p+"/workloads/{workload}/replica", "workload.work", "For replicas of served models: upgrade the connection, over which the model comes and is asked", media{gives: "application/octet-stream"}, s.replica)
+	s.raw("GET", p+"/workloads/{workload}/replica", "workload.work", "For remote replicas: upgrade the connection that transfers the model and its requests", media{gives: "application/octet-stream"}, s.replica)
 }
 
 // replica hands the connection of a replica to who waits for it. Only its own token

@@ -204,9 +204,9 @@ func (s *Server) describe(op huma.Operation, m media, refusal string, problem *h
 
 func needs(action policy.Action) string {
 	if action == "" {
-		return "Needs a token; each object's permission is asked."
+		return "Requires a token; permissions are checked per object."
 	}
-	return "Needs the permission `" + string(action) + "`."
+	return "Requires the permission `" + string(action) + "`."
 }
 
 // inference adds a route of the Open Inference Protocol, whose errors have that

@@ -19,11 +19,11 @@ import (
 )
 
 func (s *Server) runRoutes(p string) {
-	route(s, "GET", p+"/runs", tracking.ActionRead, "List runs, newest first, with their parameters and the latest of each metric", s.trackedRuns)
-	route(s, "GET", p+"/runs/{run}", tracking.ActionRead, "A run", s.trackedRun)
-	route(s, "GET", p+"/runs/figures", tracking.ActionRead, "Curves and parallel coordinates of runs by themselves, as SVG", s.runsFigures)
-	route(s, "POST", p+"/runs/prune", tracking.ActionPrune, "Remove deleted runs, logged models and experiments for ever, with their files", s.pruneRuns)
-	s.raw("GET", p+"/runs/report", tracking.ActionRead, "Runs beside each other, as a page that needs nothing else: a table, curves, parallel coordinates",
+	route(s, "GET", p+"/runs", tracking.ActionRead, "List runs with their parameters and latest metrics, newest first", s.trackedRuns)
+	route(s, "GET", p+"/runs/{run}", tracking.ActionRead, "Get a run", s.trackedRun)
+	route(s, "GET", p+"/runs/figures", tracking.ActionRead, "Get metric curves and parallel coordinates of runs as SVG", s.runsFigures)
+	route(s, "POST", p+"/runs/prune", tracking.ActionPrune, "Permanently remove deleted runs, logged models and experiments, with their artifacts", s.pruneRuns)
+	s.raw("GET", p+"/runs/report", tracking.ActionRead, "Get a comparison of runs as a self-contained HTML page: table, curves, parallel coordinates",
 		media{gives: "text/html"}, s.runsReport, query("run", "Id of a run; repeat it for each, up to 50"))
 }
 

@@ -60,14 +60,14 @@ func (s *Server) predict(ctx context.Context, in *struct {
 
 // rolloutRoutes are how versions are tried, promoted and rolled back.
 func (s *Server) rolloutRoutes(p string) {
-	route(s, "GET", p+"/deployments/{name}/status", "deployment.read", "What a deployment does, how its versions fare, and what was done automatically and why", s.deploymentStatus)
-	route(s, "GET", p+"/deployments/{name}/usage", "deployment.read", "What was used of a deployment's quota in the current period, and by whom", s.deploymentUsage)
-	route(s, "POST", p+"/deployments/{name}/canary", "deployment.rollout", "Try a version on a share of the requests, or move the share", s.canary)
-	route(s, "POST", p+"/deployments/{name}/promote", "deployment.rollout", "Make the version that is tried the one that answers", s.promote)
-	route(s, "POST", p+"/deployments/{name}/rollback", "deployment.rollout", "End what is tried, or go back to an earlier version", s.rollback)
-	route(s, "POST", p+"/deployments/{name}/shadow", "deployment.rollout", "Show the requests to another version, too, or stop that", s.shadow)
-	route(s, "POST", p+"/deployments/{name}/automation", "deployment.rollout", "Turn automatic acts of a deployment on or off", s.automation)
-	route(s, "POST", p+"/automation", "deployment.rollout", "Turn automatic acts of a whole project on or off", s.projectAutomation)
+	route(s, "GET", p+"/deployments/{name}/status", "deployment.read", "Get the status of a deployment: versions, rollouts, request statistics and automatic actions", s.deploymentStatus)
+	route(s, "GET", p+"/deployments/{name}/usage", "deployment.read", "Get the use of a deployment's quota in the current period, by client", s.deploymentUsage)
+	route(s, "POST", p+"/deployments/{name}/canary", "deployment.rollout", "Start a canary, or change the weight of the running one", s.canary)
+	route(s, "POST", p+"/deployments/{name}/promote", "deployment.rollout", "Promote the canary to the stable version", s.promote)
+	route(s, "POST", p+"/deployments/{name}/rollback", "deployment.rollout", "Abort the running rollout, or roll back to an earlier version", s.rollback)
+	route(s, "POST", p+"/deployments/{name}/shadow", "deployment.rollout", "Mirror requests to a shadow version, or stop mirroring", s.shadow)
+	route(s, "POST", p+"/deployments/{name}/automation", "deployment.rollout", "Enable or disable automation of a deployment", s.automation)
+	route(s, "POST", p+"/automation", "deployment.rollout", "Enable or disable automation of all deployments of a project", s.projectAutomation)
 }
 
 func (s *Server) deploymentStatus(ctx context.Context, in *InDeployment) (*body[serving.Status], error) {

@@ -15,13 +15,13 @@ import (
 
 func (s *Server) sweepRoutes(p string) {
 	route(s, "GET", p+"/sweeps", sweep.ActionRead, "List sweeps", s.listSweeps)
-	route(s, "GET", p+"/sweeps/{name}", sweep.ActionRead, "A sweep, how many trials it has, and the best", s.oneSweep)
-	route(s, "DELETE", p+"/sweeps/{name}", sweep.ActionDelete, "Delete a sweep that has ended; its jobs and runs stay", s.deleteSweep)
+	route(s, "GET", p+"/sweeps/{name}", sweep.ActionRead, "Get a sweep with its number of trials and the best ones", s.oneSweep)
+	route(s, "DELETE", p+"/sweeps/{name}", sweep.ActionDelete, "Delete a finished sweep; its jobs and runs are kept", s.deleteSweep)
 	route(s, "GET", p+"/sweeps/{name}/trials", sweep.ActionRead, "List the trials of a sweep", s.listTrials)
-	route(s, "POST", p+"/sweeps/{name}/stop", sweep.ActionApply, "End a sweep and its trials", s.stopSweep)
-	route(s, "POST", p+"/sweeps/{name}/resume", sweep.ActionApply, "Go on with a sweep that has ended", s.resumeSweep)
-	route(s, "GET", p+"/sweeps/{name}/figures", sweep.ActionRead, "Pictures of a sweep by themselves, as SVG", s.sweepFigures)
-	s.raw("GET", p+"/sweeps/{name}/report", sweep.ActionRead, "Pictures of a sweep, as a page that needs nothing else: history, intermediate values, parallel coordinates, importance, contours", media{gives: "text/html"}, s.sweepReport)
+	route(s, "POST", p+"/sweeps/{name}/stop", sweep.ActionApply, "Stop a sweep and its running trials", s.stopSweep)
+	route(s, "POST", p+"/sweeps/{name}/resume", sweep.ActionApply, "Resume a finished sweep", s.resumeSweep)
+	route(s, "GET", p+"/sweeps/{name}/figures", sweep.ActionRead, "Get plots of a sweep as SVG", s.sweepFigures)
+	s.raw("GET", p+"/sweeps/{name}/report", sweep.ActionRead, "Get plots of a sweep as a self-contained HTML page: history, intermediate values, parallel coordinates, importance, contours", media{gives: "text/html"}, s.sweepReport)
 }
 
 func (s *Server) sweepKinds() map[string]applier {

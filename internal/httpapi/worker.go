@@ -21,18 +21,18 @@ func (s *Server) workerRoutes(p string) {
 		method, path, summary string
 		m                     media
 	}{
-		{"POST", "/join", "Join the gang; the answer says what to run, or who is waited for", said},
-		{"POST", "/beat", "Be there; the answer has the news", said},
-		{"POST", "/log", "Add to the output", media{takes: "application/octet-stream", gives: "application/json"}},
-		{"POST", "/profile", "Say what was seen of it", said},
-		{"POST", "/end", "Tell how it ended", said},
-		{"GET", "/mounts/{mount}", "Fetch a mount", media{gives: tar}},
-		{"POST", "/mounts/{mount}/manifest", "Say what is about to be sent; the answer says what of it is needed", said},
-		{"PUT", "/mounts/{mount}/tree", "Send a checkpoint, or the output", media{takes: tar, gives: "application/json"}},
+		{"POST", "/join", "Join the gang; returns what to run, or the workers still missing", said},
+		{"POST", "/beat", "Send a heartbeat; returns pending instructions", said},
+		{"POST", "/log", "Append to the logs", media{takes: "application/octet-stream", gives: "application/json"}},
+		{"POST", "/profile", "Upload a profile", said},
+		{"POST", "/end", "Report the outcome", said},
+		{"GET", "/mounts/{mount}", "Download a mount", media{gives: tar}},
+		{"POST", "/mounts/{mount}/manifest", "Announce the files of an upload; returns the files that are needed", said},
+		{"PUT", "/mounts/{mount}/tree", "Upload a checkpoint or the output", media{takes: tar, gives: "application/json"}},
 	} {
 		s.raw(r.method, p+r.path, "workload.work", "For agents: "+r.summary, r.m, s.work)
 	}
-	s.raw("GET", p+"/secrets", "workload.work", "For agents: Fetch the secrets of the job", media{gives: "application/json"}, s.jobSecrets)
+	s.raw("GET", p+"/secrets", "workload.work", "For agents: Get the secrets of the job", media{gives: "application/json"}, s.jobSecrets)
 }
 
 // jobSecrets answers a worker that is about to start the program of a job.

@@ -101,11 +101,11 @@ func (a *API) Register(handle func(method, path string, action policy.Action, su
 			write(w, out.status, out.body)
 		})
 	}
-	post(readPath, feature.ActionOnline, "Read features now, as Feast's server does", a.read)
-	post(pushPath, feature.ActionPush, "Write rows of a view online, by the name of its push source, as Feast's server does", a.push)
-	post(writePath, feature.ActionPush, "Write rows of a view online, as Feast's server does", a.write)
-	post(materialisePath, feature.ActionMaterialise, "Bring the values of views online, as Feast's server does", a.materialise)
-	post(incrementalPath, feature.ActionMaterialise, "Bring the newest values of views online, as Feast's server does", a.incremental)
+	post(readPath, feature.ActionOnline, "Read features from the online store (Feast protocol)", a.read)
+	post(pushPath, feature.ActionPush, "Write rows of a view to the online store, by the name of its push source (Feast protocol)", a.push)
+	post(writePath, feature.ActionPush, "Write rows of a view to the online store (Feast protocol)", a.write)
+	post(materialisePath, feature.ActionMaterialise, "Materialise views into the online store (Feast protocol)", a.materialise)
+	post(incrementalPath, feature.ActionMaterialise, "Materialise the newest values of views into the online store (Feast protocol)", a.incremental)
 }
 
 // answer is what a handler says: 200 and null, as Feast's server, when it is zero.

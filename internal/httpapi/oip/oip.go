@@ -90,36 +90,36 @@ type API struct {
 // project; Gate is asked for it before a body is read. Empty: a known caller.
 func (a *API) Register(handle func(method, path, action, summary string, h http.HandlerFunc)) {
 	get, post := http.MethodGet, http.MethodPost
-	handle(get, "/v2", "", "The server", a.server)
-	handle(get, "/v2/health/live", "", "The server is there", func(w http.ResponseWriter, _ *http.Request) {
+	handle(get, "/v2", "", "Get the server metadata", a.server)
+	handle(get, "/v2/health/live", "", "Check that the server is live", func(w http.ResponseWriter, _ *http.Request) {
 		write(w, http.StatusOK, map[string]any{"live": true})
 	})
-	handle(get, "/v2/health/ready", "", "All models of the token's project can answer", a.ready)
+	handle(get, "/v2/health/ready", "", "Check that all models of the token's project are ready", a.ready)
 	for _, v := range []string{"", "/versions/{version}"} {
-		handle(get, "/v2/models/{model}"+v, read, "A model's inputs and outputs", a.metadata)
-		handle(get, "/v2/models/{model}"+v+"/ready", read, "A model can answer", a.modelReady)
-		handle(get, "/v2/models/{model}"+v+"/config", read, "A model's configuration, in Triton's words", a.config)
-		handle(get, "/v2/models/{model}"+v+"/stats", read, "What a model's versions did since the server started", a.stats)
-		handle(get, "/v2/models/{model}"+v+"/openapi.json", read, "A model's OpenAPI document: its tensors and an example", a.describe)
-		handle(post, "/v2/models/{model}"+v+"/infer", infer, "Ask a model for predictions", a.infer)
+		handle(get, "/v2/models/{model}"+v, read, "Get the metadata of a model: its inputs and outputs", a.metadata)
+		handle(get, "/v2/models/{model}"+v+"/ready", read, "Check that a model is ready", a.modelReady)
+		handle(get, "/v2/models/{model}"+v+"/config", read, "Get a model's configuration (Triton protocol)", a.config)
+		handle(get, "/v2/models/{model}"+v+"/stats", read, "Get statistics of a model's versions since the server started", a.stats)
+		handle(get, "/v2/models/{model}"+v+"/openapi.json", read, "Get a model's OpenAPI document: its tensors and an example", a.describe)
+		handle(post, "/v2/models/{model}"+v+"/infer", infer, "Request predictions from a model", a.infer)
 	}
 	a.registerScoring(handle)
-	handle(get, "/v2/models/stats", read, "What the project's models did since the server started", a.stats)
-	handle(post, "/v2/repository/index", read, "The deployments of the token's project and their states", a.repositoryIndex)
-	handle(post, "/v2/repository/models/{model}/load", apply, "Load a deployment again that did not load", a.repositoryLoad)
-	handle(post, "/v2/repository/models/{model}/unload", apply, "Refused: a deployment ends with its manifest", a.repositoryUnload)
+	handle(get, "/v2/models/stats", read, "Get statistics of the project's models since the server started", a.stats)
+	handle(post, "/v2/repository/index", read, "List the deployments of the token's project and their states", a.repositoryIndex)
+	handle(post, "/v2/repository/models/{model}/load", apply, "Reload a deployment that failed to load", a.repositoryLoad)
+	handle(post, "/v2/repository/models/{model}/unload", apply, "Unsupported: delete the deployment instead", a.repositoryUnload)
 	for _, kind := range []string{"/v2/systemsharedmemory", "/v2/cudasharedmemory"} {
 		for _, path := range []string{"/status", "/region/{name}/status"} {
-			handle(get, kind+path, infer, "Refused: there is no shared memory", a.noRegions)
+			handle(get, kind+path, infer, "Unsupported: shared memory is not available", a.noRegions)
 		}
 		for _, path := range []string{"/unregister", "/region/{name}/register", "/region/{name}/unregister"} {
-			handle(post, kind+path, infer, "Refused: there is no shared memory", a.noRegions)
+			handle(post, kind+path, infer, "Unsupported: shared memory is not available", a.noRegions)
 		}
 	}
 	for _, method := range []string{get, post} {
-		handle(method, "/v2/trace/setting", read, "Triton's settings of traces; they cannot be changed", a.settings(traceSettings))
-		handle(method, "/v2/models/{model}/trace/setting", read, "Triton's settings of traces; they cannot be changed", a.settings(traceSettings))
-		handle(method, "/v2/logging", read, "Triton's settings of logs; they cannot be changed", a.settings(logSettings))
+		handle(method, "/v2/trace/setting", read, "Get the trace settings (Triton protocol); they are read-only", a.settings(traceSettings))
+		handle(method, "/v2/models/{model}/trace/setting", read, "Get the trace settings (Triton protocol); they are read-only", a.settings(traceSettings))
+		handle(method, "/v2/logging", read, "Get the log settings (Triton protocol); they are read-only", a.settings(logSettings))
 	}
 }
 

@@ -40,10 +40,10 @@ func document(d serving.Description, path string) object {
 		"info":     object{"title": "Model " + d.Name, "version": versions(d)[0], "description": "By the Open Inference Protocol, version 2."},
 		"security": []object{{"token": []string{}}},
 		"paths": object{
-			path:            get("The model's tensors"),
-			path + "/ready": get("It can answer"),
+			path:            get("Get the model's metadata"),
+			path + "/ready": get("Check that the model is ready"),
 			path + "/infer": object{"post": object{
-				"summary":     "Ask the model for predictions",
+				"summary":     "Request predictions",
 				"requestBody": object{"required": true, "content": object{"application/json": ask, "application/octet-stream": object{}}},
 				"responses": object{
 					"200":     object{"description": "The predictions", "content": object{"application/json": object{"schema": ref("Answer")}, "application/octet-stream": object{}}},

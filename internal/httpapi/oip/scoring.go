@@ -40,12 +40,12 @@ const wrapKey = "b64"
 const maxColumns = 1 << 16
 
 func (a *API) registerScoring(handle func(method, path, action, summary string, h http.HandlerFunc)) {
-	handle(http.MethodGet, "/v1/models", read, "The deployments of the token's project, as KServe lists models", a.models)
-	handle(http.MethodGet, "/v1/models/{model}", read, "A model can answer", a.modelReady)
-	handle(http.MethodPost, "/v1/models/{call}", infer, "Ask a model for predictions, by version 1 of KServe's and TensorFlow Serving's protocol", a.predict)
-	handle(http.MethodPost, "/v1/models/{model}/versions/{call}", infer, "Ask a version of a model for predictions, by version 1 of KServe's and TensorFlow Serving's protocol", a.predict)
-	handle(http.MethodPost, "/endpoints/{model}/invocations", infer, "Ask a deployment for predictions, by the scoring protocol of MLflow", a.predict)
-	handle(http.MethodPost, "/invocations", infer, "Ask the deployment that the query names (deployment=NAME), or the only one of the project, by the scoring protocol of MLflow", a.predict)
+	handle(http.MethodGet, "/v1/models", read, "List the deployments of the token's project (KServe V1 protocol)", a.models)
+	handle(http.MethodGet, "/v1/models/{model}", read, "Check that a model is ready", a.modelReady)
+	handle(http.MethodPost, "/v1/models/{call}", infer, "Request predictions from a model (KServe V1 and TensorFlow Serving protocol)", a.predict)
+	handle(http.MethodPost, "/v1/models/{model}/versions/{call}", infer, "Request predictions from a version of a model (KServe V1 and TensorFlow Serving protocol)", a.predict)
+	handle(http.MethodPost, "/endpoints/{model}/invocations", infer, "Request predictions from a deployment (MLflow scoring protocol)", a.predict)
+	handle(http.MethodPost, "/invocations", infer, "Request predictions from the deployment named by the query (deployment=NAME), or the only one of the project (MLflow scoring protocol)", a.predict)
 }
 
 // Scores reports whether a path is one of the scoring protocols.
