@@ -1,9 +1,9 @@
 package cli
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -56,14 +56,14 @@ func (a *app) projectUsage() *cobra.Command {
 			all.Kind = "all"
 			rows := make([]client.Object, 0, len(all.Kinds)+2)
 			for _, u := range append(all.Kinds, all.usedStorage) {
-				rows = append(rows, client.Object{"kind": u.Kind, "bytes": resource.Bytes(u.Bytes).Words(), "files": fmt.Sprint(u.Objects)})
+				rows = append(rows, client.Object{"kind": u.Kind, "bytes": resource.Bytes(u.Bytes).Words(), "files": strconv.FormatInt(u.Objects, 10)})
 			}
 			quota := client.Object{"kind": "quota", "bytes": "no limit", "files": "no limit"}
 			if all.Quota.Bytes > 0 {
 				quota["bytes"] = all.Quota.Bytes.Words()
 			}
 			if all.Quota.Objects > 0 {
-				quota["files"] = fmt.Sprint(all.Quota.Objects)
+				quota["files"] = strconv.FormatInt(all.Quota.Objects, 10)
 			}
 			return a.print(append(rows, quota), []column{{"KIND", "kind"}, {"STORED", "bytes"}, {"FILES", "files"}})
 		},

@@ -47,11 +47,11 @@ func used(t *testing.T, a *quota.Accounts, project string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := fmt.Sprintf("%d/%d", sum.Bytes, sum.Objects)
+	out := []string{fmt.Sprintf("%d/%d", sum.Bytes, sum.Objects)}
 	for _, k := range kinds {
-		out += fmt.Sprintf(" %s %d/%d", k.Kind, k.Bytes, k.Objects)
+		out = append(out, fmt.Sprintf("%s %d/%d", k.Kind, k.Bytes, k.Objects))
 	}
-	return out
+	return strings.Join(out, " ")
 }
 
 func TestSuite(t *testing.T) {
