@@ -57,7 +57,7 @@ var figures = []figure{
 	{"control groups", 0.01, 0, (*world).groups},
 	{"files", 8, 0, (*world).files},                          // of jobs, until retention.outputs
 	{"memory in bytes", 64 << 10, 48 << 20, (*world).memory}, // 1 KB a job
-	{"written in bytes", 640 << 10, 0, (*world).written},       // to the disk, by the server
+	{"written in bytes", 640 << 10, 0, (*world).written},     // to the disk, by the server
 	{"data directory in bytes", 64 << 10, 0, (*world).size},  // 25 KB a job, with its row
 }
 
