@@ -161,19 +161,19 @@ func (m Metadata) Input(name string) *Spec {
 	return nil
 }
 
-// Offer takes the inputs that have a default and that a request may have beside those that
-// it must have. None of them is offered where there are too many of them all, as of a model
-// that lists its weights among its inputs, and none that is too large.
-func (m *Metadata) Offer(defaults []Spec) {
-	m.Optional = nil
+// Offer gives those inputs, out of those that have a default, that a request may have beside
+// the ones that it must have. None is offered where there are too many of them all, as of a
+// model that lists its weights among its inputs, and none that is too large.
+func (m Metadata) Offer(defaults []Spec) (offered []Spec) {
 	if len(m.Inputs)+len(defaults) > MaxPorts {
-		return
+		return nil
 	}
 	for _, s := range defaults {
 		if left(append(slices.Clip(m.Inputs), s)) >= 0 && validate("input", []Spec{s}) == nil {
-			m.Optional = append(m.Optional, s)
+			offered = append(offered, s)
 		}
 	}
+	return offered
 }
 
 // Validate refuses what no model may say about itself.

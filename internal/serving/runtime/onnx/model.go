@@ -62,7 +62,7 @@ func read(model []byte) (*onnxfile.Model, serving.Metadata, error) {
 		}
 		meta.Outputs = append(meta.Outputs, s)
 	}
-	meta.Offer(optional)
+	meta.Optional = meta.Offer(optional)
 	return m, meta, meta.Validate()
 }
 
