@@ -7,9 +7,9 @@ import (
 	"net/url"
 )
 
-// Advice is what a job used, what would have done, and what it would take
-// elsewhere. Sentence says it in words, or why there will be nothing; it is empty
-// while nothing is known.
+// Advice is a job's resource use with right-sizing recommendations. Sentence
+// summarises it, or explains why there is no recommendation; it is empty while
+// nothing is known.
 type Advice struct {
 	Job      string          `json:"job"`
 	Family   string          `json:"family"`
@@ -59,8 +59,8 @@ type Trial struct {
 	Runs    float64 `json:"runs"`
 }
 
-// JobAdvice says what a job used, what would have done, and what it would take
-// elsewhere. Nothing is started by it.
+// JobAdvice returns a job's resource use and right-sizing recommendations. It starts
+// no job.
 func (c *Client) JobAdvice(ctx context.Context, project, job string) (a Advice, err error) {
 	err = c.Do(ctx, http.MethodGet, "/api/v1/projects/"+url.PathEscape(project)+"/jobs/"+url.PathEscape(job)+"/advice", nil, &a)
 	return a, err

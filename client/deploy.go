@@ -17,37 +17,37 @@ func (c *Client) DeploymentStatus(ctx context.Context, project, name string) (Ob
 	return o, c.Do(ctx, http.MethodGet, deployment(project, name, "status"), nil, &o)
 }
 
-// DeploymentUsage tells what was used of a deployment's quota in the current
-// period, and by whom.
+// DeploymentUsage returns the use of a deployment's quota in the current period, by
+// client.
 func (c *Client) DeploymentUsage(ctx context.Context, project, name string) (Object, error) {
 	var o Object
 	return o, c.Do(ctx, http.MethodGet, deployment(project, name, "usage"), nil, &o)
 }
 
-// Canary tries a version (a number or an alias) on a share of a deployment's
-// requests, in percent; 0 is the manifest's. An empty version moves the share of
-// the one that is tried. The answer is the rollout.
+// Canary starts a canary with a version (a number or an alias). The weight is a
+// percentage of the requests; 0 is that of the manifest. An empty version changes the
+// weight of the running canary. The answer is the rollout.
 func (c *Client) Canary(ctx context.Context, project, name, version string, weight int, reason string) (Object, error) {
 	var o Object
 	return o, c.Do(ctx, http.MethodPost, deployment(project, name, "canary"), map[string]any{"version": version, "weight": weight, "reason": reason}, &o)
 }
 
-// Promote makes the version that is tried the one that answers. The answer is
-// the rollout.
+// Promote promotes the canary to the stable version. The answer is the
+// rollout.
 func (c *Client) Promote(ctx context.Context, project, name, reason string) (Object, error) {
 	var o Object
 	return o, c.Do(ctx, http.MethodPost, deployment(project, name, "promote"), map[string]any{"reason": reason}, &o)
 }
 
-// Rollback ends what is tried or, when nothing is, goes back to the version
-// before; to names another one. The answer is the deployment.
+// Rollback aborts the running rollout or, without one, rolls back to the previous
+// version; to names another one. The answer is the deployment.
 func (c *Client) Rollback(ctx context.Context, project, name string, to int64, reason string) (Object, error) {
 	var o Object
 	return o, c.Do(ctx, http.MethodPost, deployment(project, name, "rollback"), map[string]any{"to": to, "reason": reason}, &o)
 }
 
-// Shadow shows a deployment's requests to another version, too, whose answers
-// go nowhere; an empty version stops that. The answer is the deployment.
+// Shadow mirrors a deployment's requests to a shadow version; an empty version
+// stops mirroring. The answer is the deployment.
 func (c *Client) Shadow(ctx context.Context, project, name, version string) (Object, error) {
 	var o Object
 	return o, c.Do(ctx, http.MethodPost, deployment(project, name, "shadow"), map[string]any{"version": version}, &o)

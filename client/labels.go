@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Label says what turned out to be true for a prediction. Exactly one of Value
-// and Values is set.
+// Label is the ground truth for a prediction. Exactly one of Value and Values is
+// set.
 type Label struct {
 	ID     string     `json:"id"`               // the answer's
 	Value  *float64   `json:"value,omitempty"`  // false is 0, true 1

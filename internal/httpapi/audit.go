@@ -17,7 +17,7 @@ type auditView struct {
 	Time      time.Time `json:"time"`
 	Erased    bool      `json:"erased,omitempty" doc:"What the entry said was erased; project, actor, action and outcome remain"`
 	ErasedBy  int64     `json:"erased_by,omitempty" doc:"Index of the entry of the erasure"`
-	Damaged   string    `json:"damaged,omitempty" doc:"What of the entry is not what was signed; its text is not shown"`
+	Damaged   string    `json:"damaged,omitempty" doc:"Part of the entry that does not match the signed one; its text is not shown"`
 	ActorName string    `json:"actor_name"`
 	audit.Entry
 }
@@ -64,7 +64,7 @@ type auditPage struct {
 	Items        []auditView `json:"items"`
 	Next         string      `json:"next_page_token,omitempty" doc:"Ask with it as page_token for the next page; empty at the end"`
 	Truncated    bool        `json:"truncated" doc:"More entries match than this page shows"`
-	StaleSince   time.Time   `json:"stale_since,omitzero" doc:"What was done since then may be missing; absent when nothing is"`
+	StaleSince   time.Time   `json:"stale_since,omitzero" doc:"Entries after this time may be missing; absent if the list is complete"`
 	StaleBecause string      `json:"stale_because,omitempty" doc:"Why the log could not be extended"`
 }
 

@@ -67,7 +67,7 @@ func (s *Server) costCompare(ctx context.Context, in *struct {
 }
 
 func (s *Server) listBudgets(ctx context.Context, in *struct {
-	Project string `query:"project" maxLength:"63" doc:"Only the budget of this project; empty: all, for who may see the costs of the installation"`
+	Project string `query:"project" maxLength:"63" doc:"Only the budget of this project; empty: all, which requires permission to read the costs of the installation"`
 },
 ) (*body[items[compute.Budget]], error) {
 	budgets, err := s.Compute.Budgets(ctx, project.Name(in.Project))

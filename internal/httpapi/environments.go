@@ -65,8 +65,8 @@ func (s *Server) environmentMaterials(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) pruneEnvironments(ctx context.Context, in *struct {
 	Body struct {
-		Older string `json:"older,omitempty" doc:"Only what nobody asked for within this time, such as 720h, the default; at least 1h"`
-		Dry   bool   `json:"dry,omitempty" doc:"Only say what would go"`
+		Older string `json:"older,omitempty" doc:"Only environments not requested for this long, such as 720h, the default; at least 1h"`
+		Dry   bool   `json:"dry,omitempty" doc:"Only report what would be removed"`
 	}
 },
 ) (*body[items[environment.Pruned]], error) {

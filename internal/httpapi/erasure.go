@@ -11,9 +11,9 @@ func (s *Server) erase(ctx context.Context, in *struct {
 	InProject
 	Body struct {
 		Entity   string   `json:"entity" maxLength:"63" doc:"Entity that the person is one of"`
-		Keys     []string `json:"keys" minItems:"1" maxItems:"16" doc:"Values of its join keys, in their order, as text; in no log and no answer"`
-		Reason   string   `json:"reason" minLength:"1" maxLength:"2000" doc:"Why, and what the request is called elsewhere; kept for ever, so without the person's name"`
-		Deadline string   `json:"deadline,omitempty" maxLength:"64" doc:"RFC 3339: when it has to be done; 30 days from now when left out"`
+		Keys     []string `json:"keys" minItems:"1" maxItems:"16" doc:"Values of its join keys, in order, as text; never logged or returned"`
+		Reason   string   `json:"reason" minLength:"1" maxLength:"2000" doc:"Reason, with the reference of the request; kept permanently, so it must not name the person"`
+		Deadline string   `json:"deadline,omitempty" maxLength:"64" doc:"Due time (RFC 3339); in 30 days by default"`
 	}
 },
 ) (*body[privacy.Erasure], error) {
@@ -38,7 +38,7 @@ func (s *Server) findPerson(ctx context.Context, in *struct {
 	InProject
 	Body struct {
 		Entity string   `json:"entity" maxLength:"63" doc:"Entity that the person is one of"`
-		Keys   []string `json:"keys" minItems:"1" maxItems:"16" doc:"Values of its join keys, in their order, as text; in no log and no answer"`
+		Keys   []string `json:"keys" minItems:"1" maxItems:"16" doc:"Values of its join keys, in order, as text; never logged or returned"`
 	}
 },
 ) (*body[whereabouts], error) {

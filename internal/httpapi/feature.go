@@ -332,7 +332,7 @@ func (s *Server) pushEvents(ctx context.Context, in *struct {
 	Body struct {
 		Events []json.RawMessage `json:"events" maxItems:"10000" doc:"Events, each an object with the columns of the view's dataset"`
 		IDs    []string          `json:"ids,omitempty" maxItems:"10000" doc:"An id for each event: one that came within the last day is passed over, so that a push can be repeated"`
-		Keep   bool              `json:"keep,omitempty" doc:"Keep what is no event as a dead letter, instead of refusing all"`
+		Keep   bool              `json:"keep,omitempty" doc:"Store invalid events as dead letters instead of refusing the request"`
 		Wait   string            `json:"wait,omitempty" doc:"Answer when reads find the events, or after this time, such as 2s; at most 1m"`
 	}
 },

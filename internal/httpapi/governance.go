@@ -380,7 +380,7 @@ func (s *Server) revokeToken(ctx context.Context, in *struct {
 // keyView is a line of the key inventory.
 type keyView struct {
 	ID         keys.ID    `json:"id"`
-	Owner      string     `json:"owner" doc:"What it seals, such as dataset/weather; empty: the keys of all owners in the project"`
+	Owner      string     `json:"owner" doc:"Owner of the key, such as dataset/weather; empty: the keys of all owners in the project"`
 	Algorithms string     `json:"algorithms"`
 	State      keys.State `json:"state"`
 	CreatedAt  time.Time  `json:"created_at"`

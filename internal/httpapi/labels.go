@@ -22,7 +22,7 @@ func (s *Server) labelRoutes(p string) {
 // LabelBody is a label as it comes.
 type LabelBody struct {
 	ID     string `json:"id" maxLength:"256" doc:"The answer's id"`
-	Value  any    `json:"value,omitempty" doc:"What turned out to be true: a number, true or false, or a class as text"`
+	Value  any    `json:"value,omitempty" doc:"The true value: a number, true or false, or a class as text"`
 	Values []any  `json:"values,omitempty" doc:"The same for each row of a request with several; null of a row whose label is not known"`
 	At     string `json:"at,omitempty" doc:"When it became known, RFC 3339; empty: now"`
 }

@@ -92,10 +92,10 @@ func unpacked(r *http.Request, limit int64) ([]byte, error) {
 func (s *Server) lineage(ctx context.Context, in *struct {
 	InProject
 	Dataset   string `query:"dataset" maxLength:"90" doc:"A dataset of Falaj's: name, or name@version"`
-	Kind      string `query:"kind" enum:"dataset,job,feature_view,feature_service,model,deployment" default:"dataset" doc:"What is named by name"`
-	Namespace string `query:"namespace" maxLength:"2048" doc:"OpenLineage's namespace of a dataset or job that others told of; a job without one is Falaj's"`
+	Kind      string `query:"kind" enum:"dataset,job,feature_view,feature_service,model,deployment" default:"dataset" doc:"Kind of the object called name"`
+	Namespace string `query:"namespace" maxLength:"2048" doc:"OpenLineage namespace of an externally reported dataset or job; a job without one is Falaj's"`
 	Name      string `query:"name" maxLength:"2048" doc:"Its name, such as delay@3 of a model or feature view; the newest version when none is named"`
-	Direction string `query:"direction" enum:"both,up,down" default:"both" doc:"up: what it was made of; down: what was made of it"`
+	Direction string `query:"direction" enum:"both,up,down" default:"both" doc:"up: upstream lineage; down: downstream lineage"`
 	Depth     int    `query:"depth" minimum:"0" maximum:"50" doc:"Steps; 0 is 20"`
 },
 ) (*body[openlineage.Graph], error) {

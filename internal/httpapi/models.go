@@ -88,7 +88,7 @@ func (s *Server) judgeModel(ctx context.Context, in *struct {
 	InVersion
 	Body struct {
 		Verdict registry.Verdict `json:"verdict" enum:"approved,rejected"`
-		Digest  string           `json:"digest,omitempty" maxLength:"71" doc:"Of the version that was looked at; another one is refused"`
+		Digest  string           `json:"digest,omitempty" maxLength:"71" doc:"Digest of the reviewed version; a different digest is refused"`
 		Comment string           `json:"comment,omitempty" maxLength:"2000" doc:"Why, for people"`
 	}
 },

@@ -100,7 +100,7 @@ func (s *Server) oneWindow(ctx context.Context, in *struct {
 
 func (s *Server) oneBaseline(ctx context.Context, in *struct {
 	InMonitor
-	Version int64 `query:"version" minimum:"0" doc:"Model version; 0 is the one that was judged last"`
+	Version int64 `query:"version" minimum:"0" doc:"Model version; 0 is the version evaluated last"`
 },
 ) (*body[monitoring.Baseline], error) {
 	return one(s.Monitoring.Baseline(ctx, in.Project, in.Name, in.Version))

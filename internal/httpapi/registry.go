@@ -53,7 +53,7 @@ type modelVersionView struct {
 	Environment    string          `json:"environment,omitempty"`
 	Residency      residency.Label `json:"residency"`
 	Classification string          `json:"classification"`
-	Content        scan.Level      `json:"content,omitempty" enum:"data,known,unknown,code,danger" doc:"What loading its files may do; empty: nobody looked yet"`
+	Content        scan.Level      `json:"content,omitempty" enum:"data,known,unknown,code,danger" doc:"Risk level of loading its files; empty if they were not scanned yet"`
 	CreatedAt      time.Time       `json:"created_at"`
 }
 

@@ -69,7 +69,7 @@ func one[T any](v T, err error) (*body[T], error) { return &body[T]{v}, err }
 
 // tagged is an answer whose ETag is the object's revision.
 type tagged[T any] struct {
-	ETag string `header:"ETag" doc:"The revision; manifests of projects and datasets are applied to it alone when it comes back as If-Match"`
+	ETag string `header:"ETag" doc:"The revision; sent as If-Match, a manifest of a project or dataset is applied only to this revision"`
 	Body T
 }
 

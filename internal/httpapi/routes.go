@@ -98,7 +98,7 @@ func New(o Options, d Domains) *Server {
 	s.raw("GET", "/metrics", "system.read", "Get metrics in the Prometheus text format", media{gives: "text/plain"}, promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}).ServeHTTP)
 	s.raw("GET", "/api/openapi.json", "", "Get this OpenAPI document", media{gives: "application/json"}, s.openAPI)
 	s.raw("POST", "/api/v1/apply", "", "Apply manifests; permissions are checked per object", media{takes: "application/yaml", gives: "application/json"}, s.apply,
-		query("project", "Project of the manifests that name none"), query("dry_run", "true: check, say what would be created or updated, and change nothing"),
+		query("project", "Project of the manifests that name none"), query("dry_run", "true: validate, report what would be created or updated, and change nothing"),
 		&huma.Param{Name: "If-Match", In: "header", Schema: text, Description: "ETag of the project or dataset in the one manifest; if it has changed since, the answer is 409 and nothing happens"})
 	route(s, "GET", "/api/v1/manifests/{kind}/{name}", "", "Get the manifest of an object; applying it unchanged changes nothing", s.oneManifest)
 	route(s, "GET", "/api/v1/whoami", "", "Get the principal of the token", s.whoami)

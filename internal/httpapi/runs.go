@@ -38,7 +38,7 @@ type runView struct {
 	StartedAt  time.Time               `json:"started_at,omitzero"`
 	EndedAt    time.Time               `json:"ended_at,omitzero"`
 	Job        string                  `json:"job,omitempty"`
-	Datasets   []string                `json:"datasets,omitempty" doc:"What it was handed"`
+	Datasets   []string                `json:"datasets,omitempty" doc:"Input datasets"`
 	Params     map[string]string       `json:"params"`
 	Metrics    map[string]sweep.Number `json:"metrics" doc:"The latest of each"`
 	Residency  residency.Label         `json:"residency"`
@@ -163,8 +163,8 @@ type prunedRuns struct {
 func (s *Server) pruneRuns(ctx context.Context, in *struct {
 	InProject
 	Body struct {
-		Older string `json:"older,omitempty" doc:"Only what was deleted at least so long ago: 720h, the default; 0s is all"`
-		Dry   bool   `json:"dry,omitempty" doc:"Only say what would go"`
+		Older string `json:"older,omitempty" doc:"Only objects deleted at least this long ago: 720h, the default; 0s selects all"`
+		Dry   bool   `json:"dry,omitempty" doc:"Only report what would be removed"`
 	}
 },
 ) (*body[prunedRuns], error) {

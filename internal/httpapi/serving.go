@@ -81,7 +81,7 @@ func (s *Server) deploymentUsage(ctx context.Context, in *InDeployment) (*body[s
 func (s *Server) canary(ctx context.Context, in *struct {
 	InDeployment
 	Body struct {
-		Version string `json:"version,omitempty" maxLength:"256" doc:"Number or alias of the version to try; empty moves the share of the one that is tried"`
+		Version string `json:"version,omitempty" maxLength:"256" doc:"Number or alias of the canary version; empty changes the weight of the running canary"`
 		Weight  int    `json:"weight,omitempty" doc:"Percent of the requests, 1 to 99; 0 is the manifest's"`
 		Reason  string `json:"reason,omitempty" maxLength:"512" doc:"Why, for the record"`
 	}
@@ -107,7 +107,7 @@ func (s *Server) promote(ctx context.Context, in *struct {
 func (s *Server) rollback(ctx context.Context, in *struct {
 	InDeployment
 	Body struct {
-		To      int64  `json:"to,omitempty" minimum:"0" doc:"Version to answer with; 0 ends what is tried or, when nothing is, is the version before"`
+		To      int64  `json:"to,omitempty" minimum:"0" doc:"Version to roll back to; 0 aborts the running rollout or, without one, selects the previous version"`
 		Rollout string `json:"rollout,omitempty" maxLength:"64" doc:"What this rollout did is undone"`
 		Reason  string `json:"reason,omitempty" maxLength:"4096" doc:"Why, for the record"`
 	}

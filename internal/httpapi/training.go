@@ -45,9 +45,9 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "POST", p+"/jobs/{job}/profiles", "job.profile", "Profile a worker of a running job; returns when the profile is complete", s.profileJob)
 	route(s, "GET", p+"/jobs/{job}/why", "job.read", "Explain a job's state: wait reasons or placement", s.whyJob)
 	s.raw("GET", p+"/jobs/{job}/logs", "job.logs", "Get a job's logs", media{gives: "text/plain"}, s.jobLogs,
-		query("attempt", "Number of the attempt; the newest if left out"), query("offset", "Bytes to leave out"), query("follow", "true: go on until the attempt ends"))
-	route(s, "GET", p+"/jobs/{job}/files", "job.logs", "List what the attempt of a job that runs has written below its output directory", s.jobFiles)
-	s.raw("GET", p+"/jobs/{job}/files/content", "job.logs", "A file that the attempt of a job that runs has written, as it is now", media{gives: "application/octet-stream"}, s.jobFile,
+		query("attempt", "Number of the attempt; the newest by default"), query("offset", "Bytes to leave out"), query("follow", "true: stream until the attempt ends"))
+	route(s, "GET", p+"/jobs/{job}/files", "job.logs", "List the output files of a running job", s.jobFiles)
+	s.raw("GET", p+"/jobs/{job}/files/content", "job.logs", "Get an output file of a running job, as it is now", media{gives: "application/octet-stream"}, s.jobFile,
 		query("path", "Path below the output directory"))
 	s.raw("POST", p+"/sources", "job.submit", "Upload a source archive (tar.gz) for jobs", media{takes: "application/gzip", gives: "application/json"}, s.uploadSource)
 }
@@ -205,9 +205,9 @@ func (s *Server) cancelJob(ctx context.Context, in *InJob) (*body[training.Job],
 func (s *Server) redactJob(ctx context.Context, in *struct {
 	InJob
 	Body struct {
-		Texts  []string `json:"texts" minItems:"1" maxItems:"100" doc:"What is replaced by asterisks; in no log and no answer"`
-		Reason string   `json:"reason,omitempty" maxLength:"2000" doc:"Why; kept for ever, so without the texts"`
-		DryRun bool     `json:"dry_run,omitempty" doc:"Only say where they are"`
+		Texts  []string `json:"texts" minItems:"1" maxItems:"100" doc:"Texts to replace by asterisks; never logged or returned"`
+		Reason string   `json:"reason,omitempty" maxLength:"2000" doc:"Reason; kept permanently, so it must not contain the texts"`
+		DryRun bool     `json:"dry_run,omitempty" doc:"Only report where the texts occur"`
 	}
 },
 ) (*body[items[training.Redacted]], error) {
@@ -228,7 +228,7 @@ func (s *Server) resizeJob(ctx context.Context, in *struct {
 func (s *Server) moveJob(ctx context.Context, in *struct {
 	InJob
 	Body struct {
-		Pools []string `json:"pools" doc:"Where it goes on, of whatever engine"`
+		Pools []string `json:"pools" doc:"Pools to move the job to, on any engine"`
 	}
 },
 ) (*body[training.Job], error) {
@@ -461,7 +461,7 @@ func (s *Server) oneEnvironment(ctx context.Context, in *struct {
 // phasedEnvironment is an environment and, for who waits for it, its phase.
 type phasedEnvironment struct {
 	environment.Environment
-	Phase string `json:"phase,omitempty" doc:"What its build is at and why it waits, in words; in answers to requests with phase"`
+	Phase string `json:"phase,omitempty" doc:"Progress of the build and its wait reason; only in responses to requests with phase"`
 }
 
 func (s *Server) environmentLogs(w http.ResponseWriter, r *http.Request) {

@@ -35,7 +35,7 @@ type Approval struct {
 	Principal string    `json:"principal"`
 	Name      string    `json:"name,omitempty"`
 	Verdict   Verdict   `json:"verdict" enum:"approved,rejected"`
-	Digest    string    `json:"digest" doc:"Of the version that was looked at"`
+	Digest    string    `json:"digest" doc:"Of the reviewed version"`
 	Comment   string    `json:"comment,omitempty"`
 	At        time.Time `json:"at"`
 	// Measured is what the gates' metrics were; "" is a metric that there was none of.

@@ -283,24 +283,24 @@ class Client:
         return out
 
     def deployment_status(self, deployment: str) -> dict[str, Any]:
-        """What a deployment does: its ``versions`` with requests, failures and
-        latencies, ``rollout`` when a version is tried, ``history``, the ``acts``
-        that were done automatically, each with its reason, and ``automation``.
+        """The status of a deployment: its ``versions`` with requests, failures and
+        latencies, the running ``rollout``, ``history``, the automatic ``acts``,
+        each with its reason, and ``automation``.
         """
         status: dict[str, Any] = self.request("GET", self._in_project(f"/deployments/{_quote(deployment)}/status"))
         return status
 
     def rollout(self, deployment: str) -> dict[str, Any]:
-        """How the newest rollout goes: what was seen of both versions, and the
+        """The progress of the newest rollout: the evidence for both versions, and the
         ``decision`` with its ``outcome`` and ``reason``.
         """
         progress: dict[str, Any] = self.request("GET", self._in_project(f"/deployments/{_quote(deployment)}/rollout"))
         return progress
 
     def advice(self, job: str) -> dict[str, Any]:
-        """What a job used, what would have done, and what it would take elsewhere.
+        """A job's resource use and right-sizing recommendations.
 
-        ``sentence`` says it in words and is missing when nothing is known.
+        ``sentence`` summarises them and is missing when nothing is known.
         ``options`` has places with ``time`` and ``price`` relative to where the job
         ran, and how each is ``known``; ``explore`` what is worth trying. Nothing is
         started by it.
