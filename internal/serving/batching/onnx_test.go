@@ -52,25 +52,30 @@ func TestONNX(t *testing.T) {
 	}
 	var most atomic.Int64
 	q := batching.New(batching.NewCores(1), s, batching.Options{}, v, func(r batching.Run) { most.Store(max(most.Load(), int64(r.Rows))) })
-	var all sync.WaitGroup
-	for g := range 16 {
-		all.Go(func() {
-			for i := range 50 {
-				x := float32(g*50+i) / 200
-				a, err := q.Infer(t.Context(), batching.Request{
-					Inputs: []runtime.Tensor{{Name: "X", Datatype: runtime.FP32, Shape: []int64{1, 2}, Data: []float32{x, 1}}}, Outputs: []string{"probabilities", "label"},
-				})
-				if err != nil {
-					t.Error(err)
-					return
+	round := func() {
+		var all sync.WaitGroup
+		for g := range 16 {
+			all.Go(func() {
+				for i := range 50 {
+					x := float32(g*50+i) / 200
+					a, err := q.Infer(t.Context(), batching.Request{
+						Inputs: []runtime.Tensor{{Name: "X", Datatype: runtime.FP32, Shape: []int64{1, 2}, Data: []float32{x, 1}}}, Outputs: []string{"probabilities", "label"},
+					})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if got := float64(a.Outputs[0].Data.([]float32)[1]); math.Abs(got-runtimetest.Logistic(x, 1)) > 1e-5 || len(a.Outputs[1].Data.([]int64)) != 1 {
+						t.Errorf("%v: %+v", x, a.Outputs)
+					}
 				}
-				if got := float64(a.Outputs[0].Data.([]float32)[1]); math.Abs(got-runtimetest.Logistic(x, 1)) > 1e-5 || len(a.Outputs[1].Data.([]int64)) != 1 {
-					t.Errorf("%v: %+v", x, a.Outputs)
-				}
-			}
-		})
+			})
+		}
+		all.Wait()
 	}
-	all.Wait()
+	for n := 0; n == 0 || n < 50 && most.Load() < 2; n++ { // a busy machine may run one goroutine at a time
+		round()
+	}
 	if most.Load() < 2 {
 		t.Error("nothing ran together")
 	}
