@@ -91,11 +91,11 @@ fetch_node() {
 }
 
 # build NAME MODULE PACKAGE VERSION-FLAGS: one program of tools/MODULE into $bin,
-# unless it is of this go.sum.
+# unless it is of these sources.
 build() {
 	local name=$1 stamp
 	shift
-	stamp=$(cat "tools/$1/go.mod" "tools/$1/go.sum" | sha256sum | cut -d' ' -f1)
+	stamp=$(find "tools/$1" -type f ! -name '*_test.go' | LC_ALL=C sort | xargs cat | sha256sum | cut -d' ' -f1)
 	[ "$(cat "$bin/$name.stamp" 2>/dev/null)" = "$stamp" ] && [ -x "$bin/$name" ] && return
 	say "$name (minutes, once)"
 	(cd "tools/$1" && go build -mod=readonly -buildvcs=false -trimpath -ldflags "-s -w $3" -o "$bin/$name.new" "$2")

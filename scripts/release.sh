@@ -13,12 +13,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 export LC_ALL=C TZ=UTC
+export CI=true # a build without the console is no release
 
 read -r -a arches <<<"${ARCHES:-amd64 arm64}"
-case "$VERSION" in
-*-dirty) die "The tree has changes. Commit them first: a release is built from a commit." ;;
-dev) die "This is no git clone. A release has the version of a tag, and the commit's time." ;;
-esac
+[ "$VERSION" != dev ] || die "This is no git clone. A release has the version of a tag, and the commit's time."
+changed=$(git status --porcelain --untracked-files=all)
+[ -z "$changed" ] || die "A release is built from a commit. Commit or remove these first:
+$changed"
 [ -z "${KEY:-}" ] || [ -r "$KEY" ] || die "KEY=$KEY cannot be read."
 version=${VERSION#v}
 [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+ ]] || version=0.0.0-g$version # a commit before the first tag
@@ -67,16 +68,29 @@ base() {
 		sort >".tmp/release/base-$1.txt"
 }
 
+# What others built is taken out of the wheels again, whose digests are checked: what lies
+# in bin/ and lib/ may be anything. runtimes ARCH DIRECTORY
+runtimes() {
+	local machine=x86_64
+	[ "$1" = amd64 ] || machine=aarch64
+	fetch scripts/uv.txt --platform "manylinux2014_$machine" --python-version 3.12
+	fetch scripts/onnxruntime.txt --platform "manylinux_2_28_$machine" --platform "manylinux_2_27_$machine" --python-version 3.12
+	unpack ".tmp/wheels/uv-$UV-"*"$machine"*.whl "uv-$UV.data/scripts/uv" "$2/bin/uv"
+	unpack ".tmp/wheels/onnxruntime-$ORT-"*cp312*"$machine"*.whl "onnxruntime/capi/libonnxruntime.so.$ORT" "$2/lib/libonnxruntime.so"
+	chmod 755 "$2/bin/uv"
+	chmod 644 "$2/lib/libonnxruntime.so"
+}
+
 images=()
 for arch in "${arches[@]}"; do
 	case "$arch" in
 	amd64)
 		make --no-print-directory build
-		from=bin ort=lib/libonnxruntime.so
+		from=bin
 		;;
 	arm64)
 		make --no-print-directory build-arm64
-		from=bin/arm64 ort=bin/arm64/lib/libonnxruntime.so
+		from=bin/arm64
 		;;
 	*) die "ARCHES may name amd64 and arm64, not $arch." ;;
 	esac
@@ -85,8 +99,8 @@ for arch in "${arches[@]}"; do
 	stage=.tmp/release/$name
 	rm -rf "$stage"
 	mkdir -p "$stage"/{bin,lib,doc,deploy}
-	install -m 755 "$from/falaj" "$from/falaj-worker" "$from/uv" "$stage/bin/"
-	install -m 644 "$ort" "$stage/lib/libonnxruntime.so"
+	install -m 755 "$from/falaj" "$from/falaj-worker" "$stage/bin/"
+	runtimes "$arch" "$stage"
 	install -m 644 LICENSE README.md CHANGELOG.md docs/guides/*.md docs/reference/*.md "$stage/doc/"
 	sbom=("-version" "$version" "-epoch" "$SOURCE_DATE_EPOCH" -lock console/package-lock.json
 		-component "pkg:pypi/uv@$UV" -component "pkg:pypi/onnxruntime@$ORT")
