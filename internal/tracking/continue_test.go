@@ -104,12 +104,13 @@ func TestLatestOfAttempt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	latest := func() (out string) {
+	latest := func() string {
 		t.Helper()
+		var out strings.Builder
 		for _, m := range must(w.Run(loop, proj, run.ID))(t).Metrics {
-			out += fmt.Sprintf("%s %v at step %d of attempt %d\n", m.Key, m.Value, m.Step, m.Attempt)
+			fmt.Fprintf(&out, "%s %v at step %d of attempt %d\n", m.Key, m.Value, m.Step, m.Attempt)
 		}
-		return out
+		return out.String()
 	}
 	log("att_1", "accuracy", 9, 1009, 0.9)
 	log("att_1", "loss", 100, 1100, math.NaN())
