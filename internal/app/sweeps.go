@@ -54,11 +54,20 @@ type sweepRuns struct{ db *store.DB }
 
 func (r sweepRuns) Stamp(ctx context.Context, _ project.Name, run, metric string) (stamp string, err error) {
 	err = r.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		// The newest point tells of steps that are logged again, the latest one of a program
+		// whose clock is behind that of the attempt before it.
 		latest, err := trackingsql.Store{}.LatestMetrics(ctx, tx, tracking.RunID(run), []string{metric})
-		for _, m := range latest {
-			stamp = fmt.Sprint(m.Step, " ", m.At, " ", m.Value)
+		if err != nil {
+			return err
 		}
-		return err
+		newest, err := trackingsql.Store{}.PointSince(ctx, tx, tracking.RunID(run), metric, 0, true)
+		if err != nil || newest == nil {
+			return err
+		}
+		for _, m := range append(latest, *newest) {
+			stamp += fmt.Sprintln(m.Attempt, m.Step, m.At, m.Value)
+		}
+		return nil
 	})
 	return stamp, err
 }

@@ -34,7 +34,7 @@ import (
 
 // attemptTag marks the logged model of an attempt, so that a crash between
 // making and recording it makes no second one.
-const attemptTag = "falaj.attempt"
+const attemptTag = tracking.AttemptTag
 
 // trainingData answers training's questions about data from datasets, and about models
 // from the registry.
@@ -352,7 +352,7 @@ func (t trainingRuns) Create(ctx context.Context, s training.RunSpec) (run, expe
 	begun, err := t.tracking.CreateRun(ctx, s.Project, tracking.RunSpec{
 		Experiment: e.ID, Name: s.Name, User: s.By.Name,
 		Tags: []tracking.Pair{{Key: attemptTag, Value: string(s.Attempt)}, {Key: "falaj.job", Value: string(s.Job)}},
-	}, tracking.RunOptions{Origin: origin})
+	}, tracking.RunOptions{Origin: origin, AttemptNumber: s.Number})
 	if err != nil {
 		return "", "", err
 	}
@@ -383,9 +383,7 @@ func (t trainingRuns) proceed(ctx context.Context, s training.RunSpec) (run trac
 	if run.Job != string(s.Job) || run.Classification != string(s.Classification) || !run.Residency.Same(s.Residency) {
 		return run, false, nil
 	}
-	run, err = t.tracking.Continue(ctx, s.Project, run.ID, string(s.Attempt), []tracking.Pair{
-		{Key: attemptTag, Value: string(s.Attempt)}, {Key: tracking.AttemptsTag, Value: strconv.Itoa(s.Number)},
-	})
+	run, err = t.tracking.Continue(ctx, s.Project, run.ID, string(s.Attempt), s.Number)
 	if fault.Is(err, fault.NotFound) {
 		return run, false, nil
 	}
@@ -445,7 +443,7 @@ func (t trainingRuns) Progress(ctx context.Context, p project.Name, id string, s
 	var last tracking.Metric
 	var noNumbers []string
 	for _, m := range run.Metrics {
-		if v := float64(m.Value); math.IsNaN(v) || math.IsInf(v, 0) {
+		if v := float64(m.Value); m.Attempt == run.AttemptNumber && (math.IsNaN(v) || math.IsInf(v, 0)) {
 			noNumbers = append(noNumbers, m.Key)
 		}
 		if m.At > last.At || m.At == last.At && m.Step > last.Step {
@@ -462,7 +460,7 @@ func (t trainingRuns) Progress(ctx context.Context, p project.Name, id string, s
 			return training.Progress{}, err
 		}
 		first = points[0]
-	} else { // the latest of a metric is that of its largest step, which an earlier attempt may have reached
+	} else { // without the points of earlier attempts
 		var ok bool
 		if first, last, ok, err = t.tracking.Span(ctx, p, tracking.RunID(id), tracking.Millis(since.UnixMilli())); err != nil || !ok {
 			return training.Progress{}, err

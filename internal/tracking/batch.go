@@ -3,12 +3,14 @@ package tracking
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -102,6 +104,9 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 	if err := b.validate(); err != nil {
 		return err
 	}
+	if err := mayTag(ctx, b.Tags); err != nil {
+		return err
+	}
 	if len(b.Metrics)+len(b.Params)+len(b.Tags) == 0 {
 		return nil
 	}
@@ -157,22 +162,28 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, r Run, params []P
 	if err != nil {
 		return err
 	}
-	have := make(map[string]string, len(existing))
+	have := make(map[string]LoggedParam, len(existing))
 	for _, p := range existing {
-		have[p.Key] = p.Value
+		have[p.Key] = p
 	}
-	var fresh, anew []Pair
+	var fresh, anew, before []Pair
 	var changed []string
 	for _, p := range params {
-		old, ok := have[p.Key]
+		known, ok := have[p.Key]
+		old := known.Value
 		if ok && r.Withheld {
 			return fault.New(fault.PermissionDenied, "param %s of run %s was logged already, and its value takes what reading the run's data takes", clip(p.Key), run)
 		}
 		switch {
 		case !ok:
 			fresh = append(fresh, p)
-		case old != p.Value && s.mayChange(ctx, r):
+		case known.Attempt < r.AttemptNumber && ofAttempt(ctx, r):
+			// An earlier attempt logged it: this one may give it another value, such as the
+			// directory of its checkpoints. From then on the param is its own.
 			anew = append(anew, p)
+			if old != p.Value {
+				before = append(before, Pair{Key: earlierTag(known), Value: old})
+			}
 		case old != p.Value && one:
 			return fault.New(fault.Invalid, "Changing param values is not allowed. Param with key='%s' was already logged with value='%s' for run ID='%s'. Attempted logging new value '%s'.", p.Key, clip(old), run, clip(p.Value))
 		case old != p.Value:
@@ -182,8 +193,13 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, r Run, params []P
 	if len(changed) > 0 {
 		return fault.New(fault.Invalid, "Changing param values is not allowed. Params were already logged='[%s]' for run ID='%s'.", strings.Join(changed[:min(len(changed), 5)], ", "), run)
 	}
+	if len(before) > 0 {
+		if err := s.store.PutTags(ctx, tx, r, before); err != nil {
+			return err
+		}
+	}
 	if len(anew) > 0 {
-		if err := s.changeParams(ctx, tx, r, anew, have); err != nil {
+		if err := s.store.PutParams(ctx, tx, r, anew); err != nil {
 			return err
 		}
 	}
@@ -193,37 +209,21 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, r Run, params []P
 	return s.store.InsertParams(ctx, tx, r, fresh)
 }
 
-// mayChange reports whether the principal is the attempt that a run belongs to, or Falaj.
-func (s *Service) mayChange(ctx context.Context, r Run) bool {
+// ofAttempt reports whether the principal is the attempt that a run belongs to, or Falaj.
+func ofAttempt(ctx context.Context, r Run) bool {
 	who := identity.From(ctx)
 	return r.Attempt != "" && (who.Kind == identity.System || who.Kind == identity.Attempt && who.ID == r.Attempt)
 }
 
-// changeParams changes params that an earlier attempt of the run's job logged, such as the
-// directory of its checkpoints. Each attempt may change one once; a tag keeps the value that
-// it had. An attempt that changes what it logged itself is refused, as elsewhere.
-func (s *Service) changeParams(ctx context.Context, tx *store.Tx, r Run, params []Pair, have map[string]string) error {
-	rows := []Run{r}
-	if err := s.store.FillRuns(ctx, tx, rows); err != nil {
-		return err
+// earlierTag is the tag that keeps the value of a param that a later attempt changed. A key
+// that would make it too long is cut, and its digest tells it from others.
+func earlierTag(p LoggedParam) string {
+	tag := attemptTags + itoa(max(p.Attempt, 1)) + ".param." + p.Key
+	if utf8.RuneCountInString(tag) <= MaxKey {
+		return tag
 	}
-	tags := make(map[string]string, len(rows[0].Tags))
-	for _, t := range rows[0].Tags {
-		tags[t.Key] = t.Value
-	}
-	attempts, _ := strconv.Atoi(tags[AttemptsTag]) // 0: it has had one
-	var before []Pair
-	for _, p := range params {
-		key := "falaj.attempt." + itoa(attempts-1) + ".param." + p.Key
-		if _, changed := tags[key]; attempts < 2 || changed || len(key) > MaxKey {
-			return fault.New(fault.Invalid, "Changing param values is not allowed. Param with key='%s' was already logged with value='%s' for run ID='%s'. Attempted logging new value '%s'.", p.Key, clip(have[p.Key]), r.ID, clip(p.Value))
-		}
-		before = append(before, Pair{Key: key, Value: have[p.Key]})
-	}
-	if err := s.store.PutTags(ctx, tx, r, before); err != nil {
-		return err
-	}
-	return s.store.PutParams(ctx, tx, r, params)
+	end := fmt.Sprintf(".%x", sha256.Sum256([]byte(p.Key)))[:17]
+	return string([]rune(tag)[:MaxKey-len(end)]) + end
 }
 
 func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, r Run, metrics []Metric) error {
@@ -267,8 +267,8 @@ func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, r Run, metrics [
 	return s.store.PutModelMetrics(ctx, tx, run, ofModels)
 }
 
-// laterThan says whether a replaces b as the latest of a key: by step, then
-// time, then value; NaN counts as 0, as MLflow keeps it.
+// laterThan says whether a replaces b, of the same attempt, as the latest of a key: by step,
+// then time, then value; NaN counts as 0, as MLflow keeps it.
 func laterThan(a, b Metric) bool {
 	if c := cmp.Compare(a.Step, b.Step); c != 0 {
 		return c > 0
@@ -287,6 +287,9 @@ func laterThan(a, b Metric) bool {
 
 // DeleteTag removes a tag of an active run.
 func (s *Service) DeleteTag(ctx context.Context, p project.Name, run RunID, key string) error {
+	if err := mayTag(ctx, []Pair{{Key: key}}); err != nil {
+		return err
+	}
 	_, err := s.changeRun(ctx, p, run, "untag", func(ctx context.Context, tx *store.Tx, r *Run) error {
 		if err := r.mustBeActive(); err != nil {
 			return err

@@ -26,7 +26,7 @@ import (
 const tagWithheld = "falaj.withheld"
 
 // openTags are the tags that say what a run is and not what it read.
-var openTags = []string{tagRunName, "mlflow.user", "mlflow.parentRunId", "mlflow.source.type", "falaj.job", "falaj.attempt"}
+var openTags = []string{tagRunName, "mlflow.user", "mlflow.parentRunId", "mlflow.source.type", "falaj.job", AttemptTag}
 
 // measure matches metrics that say how good a model is.
 var measure = regexp.MustCompile(`^(?i:(?:(?:train|training|val|valid|validation|test|eval|evaluation|cv|best|mean|final)[_/. -])*` +

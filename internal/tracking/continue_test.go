@@ -1,8 +1,12 @@
 package tracking_test
 
 import (
+	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -14,7 +18,7 @@ import (
 // newest, and may change once what an earlier one logged as a param.
 func TestContinue(t *testing.T) {
 	w, loop := open(t), identity.With(t.Context(), identity.Loop("training"))
-	run := must(w.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1", Residency: residency.Of("home")}}))(t)
+	run := must(w.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1", Residency: residency.Of("home")}, AttemptNumber: 1}))(t)
 	point := func(step int64, at tracking.Millis, value float64) tracking.Batch {
 		return tracking.Batch{Metrics: []tracking.Metric{{Key: "loss", Value: value, At: at, Step: step}}}
 	}
@@ -36,8 +40,8 @@ func TestContinue(t *testing.T) {
 	failed, end := tracking.Failed, tracking.Millis(1010)
 	must(w.UpdateRun(loop, proj, run.ID, tracking.RunUpdate{Status: &failed, End: &end}))(t)
 
-	wantKind(t, errOf(w.Continue(first, proj, run.ID, "att_1", nil)), fault.PermissionDenied, "may not give a run away")
-	got := must(w.Continue(loop, proj, run.ID, "att_2", []tracking.Pair{{Key: tracking.AttemptsTag, Value: "2"}}))(t)
+	wantKind(t, errOf(w.Continue(first, proj, run.ID, "att_1", 2)), fault.PermissionDenied, "may not give a run away")
+	got := must(w.Continue(loop, proj, run.ID, "att_2", 2))(t)
 	if got.Status != tracking.Running || got.End != 0 || got.Attempt != "att_2" {
 		t.Errorf("%+v", got)
 	}
@@ -86,5 +90,120 @@ func TestContinue(t *testing.T) {
 	if err := w.DeleteRun(loop, proj, run.ID); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, errOf(w.Continue(loop, proj, run.ID, "att_3", nil)), fault.NotFound, "is deleted")
+	wantKind(t, errOf(w.Continue(loop, proj, run.ID, "att_3", 3)), fault.NotFound, "is deleted")
+}
+
+// TestLatestOfAttempt: the latest value of a metric is of the newest attempt that logged it,
+// and of its points that of the largest step, as MLflow has it.
+func TestLatestOfAttempt(t *testing.T) {
+	w, loop := open(t), identity.With(t.Context(), identity.Loop("training"))
+	run := must(w.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1}))(t)
+	log := func(attempt string, key string, step int64, at tracking.Millis, value float64) {
+		t.Helper()
+		if err := w.Log(as(t, attempt), proj, run.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: key, Value: value, At: at, Step: step}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	latest := func() string {
+		t.Helper()
+		var out strings.Builder
+		for _, m := range must(w.Run(loop, proj, run.ID))(t).Metrics {
+			fmt.Fprintf(&out, "%s %v at step %d of attempt %d\n", m.Key, m.Value, m.Step, m.Attempt)
+		}
+		return out.String()
+	}
+	log("att_1", "accuracy", 9, 1009, 0.9)
+	log("att_1", "loss", 100, 1100, math.NaN())
+	log("att_1", "loss", 50, 2000, 1)
+	if got, want := latest(), "accuracy 0.9 at step 9 of attempt 1\nloss NaN at step 100 of attempt 1\n"; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	must(w.Continue(loop, proj, run.ID, "att_2", 2))(t)
+	log("att_2", "loss", 20, 1050, 3) // whose clock is behind
+	log("att_2", "loss", 30, 1060, 2)
+	log("att_2", "loss", 25, 3000, 4)
+	if got, want := latest(), "accuracy 0.9 at step 9 of attempt 1\nloss 2 at step 30 of attempt 2\n"; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	found, _, err := w.SearchRuns(loop, proj, tracking.Search{Experiments: []tracking.ExperimentID{run.Experiment}, Filter: "metrics.loss < 3", Max: 10})
+	if err != nil || len(found) != 1 {
+		t.Errorf("%d runs are found by the value, %v", len(found), err)
+	}
+}
+
+// TestParamsOfAttempts: an attempt may give a param of an earlier one another value once, and
+// none that it logged itself; whether it may is not decided by what it can write.
+func TestParamsOfAttempts(t *testing.T) {
+	w, loop := open(t), identity.With(t.Context(), identity.Loop("training"))
+	run := must(w.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1}))(t)
+	long, longer := strings.Repeat("k", tracking.MaxKey-1)+"é", strings.Repeat("k", tracking.MaxKey)
+	log := func(attempt string, key, value string) error {
+		t.Helper()
+		return w.Log(as(t, attempt), proj, run.ID, tracking.Batch{Params: []tracking.Pair{{Key: key, Value: value}}})
+	}
+	const refused = "Changing param values is not allowed"
+	for _, step := range []struct{ attempt, key, value, want string }{
+		{"att_1", "dir", "/a", ""},
+		{"att_1", "dir", "/b", refused},
+		{"att_1", long, "1", ""},
+		{"att_1", longer, "1", ""},
+		{attempt: "att_2"},
+		{"att_2", "dir", "/b", ""},
+		{"att_2", "dir", "/c", refused},
+		{"att_2", "fresh", "1", ""},
+		{"att_2", "fresh", "1", ""},
+		{"att_2", "fresh", "2", refused},
+		{"att_2", long, "2", ""},
+		{"att_2", longer, "2", ""},
+		{attempt: "att_3"},
+		{"att_3", "dir", "/b", ""}, // now it is its own
+		{"att_3", "dir", "/c", refused},
+		{"att_3", "fresh", "2", ""},
+		{attempt: "att_4"},
+		{"att_4", "dir", "/d", ""},
+	} {
+		if step.key == "" {
+			must(w.Continue(loop, proj, run.ID, step.attempt, int(step.attempt[4]-'0')))(t)
+			continue
+		}
+		err := log(step.attempt, step.key, step.value)
+		if step.want == "" && err != nil {
+			t.Errorf("%+v: %v", step, err)
+		}
+		if step.want != "" {
+			wantKind(t, err, fault.Invalid, step.want)
+		}
+	}
+	var tags []string
+	for _, p := range must(w.Run(loop, proj, run.ID))(t).Tags {
+		if n := utf8.RuneCountInString(p.Key); n > tracking.MaxKey {
+			t.Errorf("a tag of %d characters", n)
+		}
+		if strings.HasPrefix(p.Key, "falaj.attempt") {
+			tags = append(tags, p.Key[:min(len(p.Key), 25)]+"="+p.Value)
+		}
+	}
+	want := []string{
+		"falaj.attempt=att_4", "falaj.attempt.1.param.dir=/a", "falaj.attempt.1.param.kkk=1", "falaj.attempt.1.param.kkk=1",
+		"falaj.attempt.2.param.fre=1", "falaj.attempt.3.param.dir=/b", "falaj.attempts=4",
+	}
+	if !slices.Equal(tags, want) {
+		t.Errorf("got  %v\nwant %v", tags, want)
+	}
+}
+
+// TestAttemptTags: the tags that tell of a run's attempts are set by Falaj, and by no attempt.
+func TestAttemptTags(t *testing.T) {
+	w, loop := open(t), identity.With(t.Context(), identity.Loop("training"))
+	run := must(w.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1}))(t)
+	first := as(t, "att_1")
+	for _, key := range []string{"falaj.attempt", "falaj.attempts", "falaj.attempt.1.param.dir"} {
+		tag := []tracking.Pair{{Key: key, Value: "2"}}
+		wantKind(t, w.Log(first, proj, run.ID, tracking.Batch{Tags: tag}), fault.PermissionDenied, key)
+		wantKind(t, errOf(w.CreateRun(first, proj, tracking.RunSpec{Tags: tag}, tracking.RunOptions{})), fault.PermissionDenied, key)
+		wantKind(t, w.DeleteTag(first, proj, run.ID, key), fault.PermissionDenied, key)
+	}
+	if err := w.Log(first, proj, run.ID, tracking.Batch{Tags: []tracking.Pair{{Key: "falaj.attempted", Value: "2"}}}); err != nil {
+		t.Error(err)
+	}
 }

@@ -3,6 +3,7 @@ package tracking
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -55,8 +56,9 @@ type RunSpec struct {
 
 // RunOptions are for callers inside Falaj; the zero value is what clients get.
 type RunOptions struct {
-	Origin Origin
-	Status RunStatus // empty is RUNNING
+	Origin        Origin
+	AttemptNumber int       // of the attempt in Origin
+	Status        RunStatus // empty is RUNNING
 }
 
 // CreateRun starts a run. A job attempt's run inherits the origin of the run
@@ -87,6 +89,9 @@ func (s *Service) CreateRun(ctx context.Context, p project.Name, spec RunSpec, o
 	if err := checkPairs("tags", tags, MaxTagValue); err != nil {
 		return Run{}, err
 	}
+	if err := mayTag(ctx, tags); err != nil {
+		return Run{}, err
+	}
 	if err := checkMillis("start_time", spec.Start); err != nil {
 		return Run{}, err
 	}
@@ -105,7 +110,7 @@ func (s *Service) CreateRun(ctx context.Context, p project.Name, spec RunSpec, o
 	r := Run{
 		Project: p, ID: RunID(id.New("run")), Experiment: spec.Experiment, Name: name, User: spec.User,
 		Owner: identity.From(ctx).Owner(), Status: opts.Status, Start: spec.Start, Stage: Active, Created: s.now(),
-		Origin: origin, Tags: tags,
+		Origin: origin, AttemptNumber: opts.AttemptNumber, Tags: tags,
 	}
 	if r.Status == "" {
 		r.Status = Running
@@ -192,12 +197,32 @@ func (s *Service) AttemptRun(ctx context.Context, p project.Name, attempt string
 	return r, s.allowLabelled(ctx, ActionRead, p, "run", string(r.ID), r.Owner, r.Origin)
 }
 
-// AttemptsTag says how many attempts of its job a run has had; it is there from the second on.
-const AttemptsTag = "falaj.attempts"
+// Tags of a job's run, which Falaj sets. They are for people and searches: nothing is decided
+// by them.
+const (
+	AttemptTag  = "falaj.attempt"  // the attempt that logs into it
+	AttemptsTag = "falaj.attempts" // how many attempts the job has had; from the second on
+
+	attemptTags = AttemptTag + "." // what earlier attempts logged
+)
+
+// mayTag refuses tags that an attempt would write and that Falaj sets.
+func mayTag(ctx context.Context, tags []Pair) error {
+	who := identity.From(ctx)
+	if who.Kind != identity.Attempt {
+		return nil
+	}
+	for _, t := range tags {
+		if t.Key == AttemptTag || t.Key == AttemptsTag || strings.HasPrefix(t.Key, attemptTags) {
+			return fault.New(fault.PermissionDenied, "%s may not change the tag %s, which Falaj sets", who, clip(t.Key)).WithHint("Give the tag another name.")
+		}
+	}
+	return nil
+}
 
 // Continue gives a job's run to the job's next attempt: that attempt writes into it, and the
 // one before it no longer does. Error: fault.NotFound for a run that was deleted.
-func (s *Service) Continue(ctx context.Context, p project.Name, run RunID, attempt string, tags []Pair) (Run, error) {
+func (s *Service) Continue(ctx context.Context, p project.Name, run RunID, attempt string, number int) (Run, error) {
 	if who := identity.From(ctx); who.Kind == identity.Attempt {
 		return Run{}, fault.New(fault.PermissionDenied, "%s may not give a run away", who)
 	}
@@ -205,8 +230,8 @@ func (s *Service) Continue(ctx context.Context, p project.Name, run RunID, attem
 		if r.Stage == Deleted {
 			return fault.New(fault.NotFound, "run %s is deleted", run)
 		}
-		r.Attempt, r.Status, r.End = attempt, Running, 0
-		return s.store.PutTags(ctx, tx, *r, tags)
+		r.Attempt, r.AttemptNumber, r.Status, r.End = attempt, number, Running, 0
+		return s.store.PutTags(ctx, tx, *r, []Pair{{AttemptTag, attempt}, {AttemptsTag, itoa(number)}})
 	})
 }
 

@@ -46,6 +46,9 @@ func TestPostgreSQL(t *testing.T) {
 	t.Run("logged models", TestLoggedModels)
 	t.Run("artifacts", TestArtifacts)
 	t.Run("attempts", TestAttemptsKeepLabels)
+	t.Run("continue", TestContinue)
+	t.Run("latest of an attempt", TestLatestOfAttempt)
+	t.Run("params of attempts", TestParamsOfAttempts)
 	t.Run("import", TestImport)
 	t.Run("import refuses", TestImportRefuses)
 	t.Run("import models", TestImportModels)
@@ -76,6 +79,8 @@ func open(tb testing.TB) *world {
 			"vera":  {proj: {tracking.ActionRead}},
 			"att_1": {proj: {"*"}},
 			"att_2": {proj: {"*"}},
+			"att_3": {proj: {"*"}},
+			"att_4": {proj: {"*"}},
 		},
 	})
 	return w

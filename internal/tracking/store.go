@@ -69,7 +69,9 @@ type RunStore interface {
 	// FillRuns adds params, tags, latest metrics, inputs and models.
 	FillRuns(ctx context.Context, tx *store.Tx, runs []Run) error
 
-	Params(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]Pair, error)
+	Params(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]LoggedParam, error)
+	// InsertParams inserts params, which are of the run's attempt, as are those of PutParams
+	// and the points of PutLatestMetrics.
 	InsertParams(ctx context.Context, tx *store.Tx, run Run, params []Pair) error
 	// PutParams inserts params or changes their values, which imports do, and the attempts
 	// of a job that share a run.
@@ -79,7 +81,8 @@ type RunStore interface {
 	// InsertMetrics appends points that are not there yet.
 	InsertMetrics(ctx context.Context, tx *store.Tx, run RunID, metrics []Metric) error
 	// PutLatestMetrics keeps points as the latest of their keys, each key once, unless
-	// the latest of now is as late: by step, then time, then value; NaN counts as 0.
+	// the latest of now is as late: by attempt of the job, then step, time and value; NaN
+	// counts as 0.
 	PutLatestMetrics(ctx context.Context, tx *store.Tx, run Run, metrics []Metric) error
 	// History gives points by time, step and value.
 	History(ctx context.Context, tx *store.Tx, run RunID, key string, offset, limit int) ([]Metric, error)

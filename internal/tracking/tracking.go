@@ -188,6 +188,7 @@ type Run struct {
 	Created    time.Time
 	Deleted    time.Time // zero while it is not
 	Origin
+	AttemptNumber int // of the attempt in Origin, from 1 on; 0 of a run that training did not make
 
 	// Data is filled where a method says so.
 	Params  []Pair   // by key
@@ -209,6 +210,13 @@ type Metric struct {
 	DatasetName   string        // on which data; may be empty
 	DatasetDigest string
 	Run           RunID // filled when read
+	Attempt       int   // number of the job's attempt that logged it; filled where the latest of a run are read
+}
+
+// LoggedParam is a param of a run, with the number of the job's attempt that logged it last.
+type LoggedParam struct {
+	Pair
+	Attempt int
 }
 
 // DatasetInput is a data set that a client says a run used. It is a claim for

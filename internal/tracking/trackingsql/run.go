@@ -27,6 +27,7 @@ type runRow struct {
 	Stage         string
 	Created       store.Time
 	Deleted       store.Time `bun:",nullzero"`
+	AttemptNumber int
 	OriginColumns
 }
 
@@ -37,6 +38,7 @@ func (r runRow) run() (tracking.Run, error) {
 		Name: r.Name, User: r.UserName, Owner: r.Owner, Status: tracking.RunStatus(r.Status),
 		Start: tracking.Millis(r.Started), End: tracking.Millis(r.Ended), Stage: tracking.Stage(r.Stage),
 		Created: r.Created.Time(), Deleted: r.Deleted.Time(), Origin: origin,
+		AttemptNumber: r.AttemptNumber,
 	}, err
 }
 
@@ -45,6 +47,7 @@ func rowOf(r tracking.Run) runRow {
 		ID: string(r.ID), Project: string(r.Project), Experiment: int64(r.Experiment), Name: r.Name, UserName: r.User,
 		Owner: r.Owner, Status: string(r.Status), Started: int64(r.Start), Ended: int64(r.End), Stage: string(r.Stage),
 		Created: store.At(r.Created), Deleted: store.At(r.Deleted), OriginColumns: originRow(r.Origin),
+		AttemptNumber: r.AttemptNumber,
 	}
 }
 
@@ -52,7 +55,7 @@ func rowOf(r tracking.Run) runRow {
 func (Store) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
 	row := rowOf(r)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
-		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Set("deleted = EXCLUDED.deleted").Set("attempt = EXCLUDED.attempt").Exec(store.Later(ctx))
+		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Set("deleted = EXCLUDED.deleted").Set("attempt = EXCLUDED.attempt").Set("attempt_number = EXCLUDED.attempt_number").Exec(store.Later(ctx))
 	return err
 }
 
@@ -95,12 +98,13 @@ type metricRow struct {
 	Model         string
 	DatasetName   string
 	DatasetDigest string
+	AttemptNumber int // of the latest alone
 }
 
 func (r metricRow) metric() tracking.Metric {
 	return tracking.Metric{
 		Key: r.Key, Value: float64(r.Value), At: tracking.Millis(r.At), Step: r.Step, Model: tracking.LoggedModelID(r.Model),
-		DatasetName: r.DatasetName, DatasetDigest: r.DatasetDigest, Run: tracking.RunID(r.Run),
+		DatasetName: r.DatasetName, DatasetDigest: r.DatasetDigest, Run: tracking.RunID(r.Run), Attempt: r.AttemptNumber,
 	}
 }
 
@@ -138,10 +142,10 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 		var m metricRow
 		metrics := make([]tracking.Metric, 0, 4*len(ids))
 		err := each(ctx, tx, func(rows *sql.Rows) error {
-			err := rows.Scan(&m.Run, &m.Key, &m.At, &m.Step, &m.Value, &m.Model, &m.DatasetName, &m.DatasetDigest)
+			err := rows.Scan(&m.Run, &m.Key, &m.At, &m.Step, &m.Value, &m.Model, &m.DatasetName, &m.DatasetDigest, &m.AttemptNumber)
 			metrics = append(metrics, m.metric())
 			return err
-		}, "SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run IN (?) ORDER BY run, key", store.Texts(ids))
+		}, "SELECT run, key, at, step, value, model, dataset_name, dataset_digest, attempt_number FROM tracking_metric_latest WHERE run IN (?) ORDER BY run, key", store.Texts(ids))
 		if err != nil {
 			return err
 		}
@@ -173,35 +177,45 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 }
 
 // Params implements tracking.Store.
-func (Store) Params(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.Pair, error) {
-	var out []tracking.Pair
-	err := tx.NewRaw("SELECT key, value FROM tracking_param WHERE run = ? AND key IN (?)", string(run), store.Texts(keys)).Scan(ctx, &out)
+func (Store) Params(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.LoggedParam, error) {
+	var out []tracking.LoggedParam
+	err := each(ctx, tx, func(rows *sql.Rows) error {
+		var p tracking.LoggedParam
+		err := rows.Scan(&p.Key, &p.Value, &p.Attempt)
+		out = append(out, p)
+		return err
+	}, "SELECT key, value, attempt_number FROM tracking_param WHERE run = ? AND key IN (?)", string(run), store.Texts(keys))
 	return out, err
 }
 
 // InsertParams implements tracking.Store.
 func (Store) InsertParams(ctx context.Context, tx *store.Tx, run tracking.Run, params []tracking.Pair) error {
-	return putValues(ctx, tx, "tracking_param", "", run, params)
+	return insertParams(ctx, tx, "", run, params)
 }
 
 // PutParams implements tracking.Store.
 func (Store) PutParams(ctx context.Context, tx *store.Tx, run tracking.Run, params []tracking.Pair) error {
-	return putValues(ctx, tx, "tracking_param", anew, run, params)
+	return insertParams(ctx, tx, anew+", attempt_number = excluded.attempt_number", run, params)
 }
 
 // PutTags implements tracking.Store.
 func (Store) PutTags(ctx context.Context, tx *store.Tx, run tracking.Run, tags []tracking.Pair) error {
-	return putValues(ctx, tx, "tracking_tag", anew, run, tags)
+	return tx.InsertRows(ctx, "INSERT INTO tracking_tag (project, experiment, run, key, value, head) VALUES", anew, 6, len(tags), func(args []any, i int) []any {
+		return valueOf(args, run, &tags[i])
+	})
 }
 
 // anew replaces the value of a key that is there.
 const anew = "ON CONFLICT (run, key) DO UPDATE SET value = excluded.value, head = excluded.head"
 
-func putValues(ctx context.Context, tx *store.Tx, table, then string, run tracking.Run, pairs []tracking.Pair) error {
-	return tx.InsertRows(ctx, "INSERT INTO "+table+" (project, experiment, run, key, value, head) VALUES", then, 6, len(pairs), func(args []any, i int) []any {
-		p := &pairs[i]
-		return append(args, string(run.Project), int64(run.Experiment), string(run.ID), p.Key, p.Value, head(p.Value))
+func insertParams(ctx context.Context, tx *store.Tx, then string, run tracking.Run, params []tracking.Pair) error {
+	return tx.InsertRows(ctx, "INSERT INTO tracking_param (project, experiment, run, key, value, head, attempt_number) VALUES", then, 7, len(params), func(args []any, i int) []any {
+		return append(valueOf(args, run, &params[i]), int64(run.AttemptNumber))
 	})
+}
+
+func valueOf(args []any, run tracking.Run, p *tracking.Pair) []any {
+	return append(args, string(run.Project), int64(run.Experiment), string(run.ID), p.Key, p.Value, head(p.Value))
 }
 
 // headLength is how many characters of a value its index has.
@@ -238,7 +252,7 @@ func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 	var out []tracking.Metric
 	err := chunks(keys, func(keys []string) error {
 		var rows []metricRow
-		err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric_latest WHERE run = ? AND key IN (?)", string(run), store.Texts(keys)).Scan(ctx, &rows)
+		err := tx.NewRaw("SELECT run, key, at, step, value, model, dataset_name, dataset_digest, attempt_number FROM tracking_metric_latest WHERE run = ? AND key IN (?)", string(run), store.Texts(keys)).Scan(ctx, &rows)
 		for _, r := range rows {
 			out = append(out, r.metric())
 		}
@@ -249,14 +263,14 @@ func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 
 // PutLatestMetrics implements tracking.Store.
 func (Store) PutLatestMetrics(ctx context.Context, tx *store.Tx, run tracking.Run, metrics []tracking.Metric) error {
-	return tx.InsertRows(ctx, "INSERT INTO tracking_metric_latest (project, experiment, run, key, at, step, value, rank, model, dataset_name, dataset_digest) VALUES",
-		`ON CONFLICT (run, key) DO UPDATE SET at = excluded.at, step = excluded.step,
+	return tx.InsertRows(ctx, "INSERT INTO tracking_metric_latest (project, experiment, run, key, at, step, value, rank, model, dataset_name, dataset_digest, attempt_number) VALUES",
+		`ON CONFLICT (run, key) DO UPDATE SET at = excluded.at, step = excluded.step, attempt_number = excluded.attempt_number,
 			value = excluded.value, rank = excluded.rank, model = excluded.model, dataset_name = excluded.dataset_name, dataset_digest = excluded.dataset_digest
-			WHERE (excluded.step, excluded.at, CASE WHEN excluded.rank IS NULL THEN 0 ELSE excluded.value END) >
-				(tracking_metric_latest.step, tracking_metric_latest.at, CASE WHEN tracking_metric_latest.rank IS NULL THEN 0 ELSE tracking_metric_latest.value END)`, 11, len(metrics),
+			WHERE (excluded.attempt_number, excluded.step, excluded.at, CASE WHEN excluded.rank IS NULL THEN 0 ELSE excluded.value END) >
+				(tracking_metric_latest.attempt_number, tracking_metric_latest.step, tracking_metric_latest.at, CASE WHEN tracking_metric_latest.rank IS NULL THEN 0 ELSE tracking_metric_latest.value END)`, 12, len(metrics),
 		func(args []any, i int) []any {
 			m := &metrics[i]
-			return append(args, string(run.Project), int64(run.Experiment), string(run.ID), m.Key, int64(m.At), m.Step, store.Float(m.Value), rank(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest)
+			return append(args, string(run.Project), int64(run.Experiment), string(run.ID), m.Key, int64(m.At), m.Step, store.Float(m.Value), rank(m.Value), string(m.Model), m.DatasetName, m.DatasetDigest, int64(run.AttemptNumber))
 		})
 }
 

@@ -195,8 +195,15 @@ func TestOfBefore(t *testing.T) {
 						return err
 					}
 				}
-				if err := errors.Join((Store{}).InsertMetrics(ctx, tx, "r", points), (Store{}).PutLatestMetrics(ctx, tx, r, points[1:])); err != nil {
+				if err := (Store{}).InsertMetrics(ctx, tx, "r", points); err != nil {
 					return err
+				}
+				for _, m := range points[1:] {
+					_, err := tx.NewRaw(`INSERT INTO tracking_metric_latest (project, experiment, run, key, at, step, value, rank, model, dataset_name, dataset_digest)
+						VALUES ('p', 7, 'r', ?, ?, ?, ?, ?, '', ?, '')`, m.Key, int64(m.At), m.Step, store.Float(m.Value), rank(m.Value), m.DatasetName).Exec(ctx)
+					if err != nil {
+						return err
+					}
 				}
 				for _, table := range []string{"tracking_param", "tracking_tag"} {
 					if _, err := tx.NewRaw("INSERT INTO "+table+" (run, key, value) VALUES ('r', 'k', ?), ('gone', 'k', 'x')", long).Exec(ctx); err != nil {

@@ -474,8 +474,11 @@ func (s *Service) look(ctx context.Context, w Sweep, t Task) (n news, err error)
 		return n, err
 	}
 	n.heard = s.heard[t.Job]
-	if n.heard.run != n.job.Run { // another attempt, or another process of ours
-		n.heard = heard{run: n.job.Run, at: s.now()}
+	if n.heard.run != n.job.Run || n.heard.attempt != n.job.Attempt { // another attempt, or another process of ours
+		n.heard = heard{run: n.job.Run, attempt: n.job.Attempt, at: s.now()}
+	}
+	if n.job.State != training.Running { // it cannot report until it runs
+		n.heard.at = s.now()
 	}
 	stamp, err := s.cfg.Runs.Stamp(ctx, w.Project, n.job.Run, w.Spec.Watch)
 	if err != nil {

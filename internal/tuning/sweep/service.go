@@ -150,8 +150,9 @@ type rest struct {
 // heard is what was read of a trial's job.
 type heard struct {
 	run, stamp string
-	values     int       // of the watched metric, that were read
-	at         time.Time // when it began or reported last, as far as this process knows
+	attempt    training.AttemptID // an attempt before it may have logged into the same run
+	values     int                // of the watched metric, that were read
+	at         time.Time          // when it began or reported last, as far as this process knows
 }
 
 // New makes a service. Its RunOnce is to be called again and again.

@@ -245,17 +245,22 @@ func (j *jobs) running() (all []*training.Job) {
 
 func (j *jobs) start(one *training.Job) {
 	if one.Run == "" {
-		one.State, one.Run, one.StartedAt = training.Running, "run-"+string(one.ID), j.now()
+		one.State, one.Run, one.Attempt, one.StartedAt = training.Running, "run-"+string(one.ID), "att-1", j.now()
 		j.points[one.Run] = map[string][]sweep.Point{}
 		j.runs[one.ID] = append(j.runs[one.ID], one.Run)
 	}
 }
 
-// preempt has a job wait for another attempt, whose run is another one.
-func (j *jobs) preempt(one *training.Job) { one.State = training.Queued }
+// preempt has a job wait for another attempt.
+func (j *jobs) preempt(one *training.Job) { one.State, one.Attempt = training.Queued, "" }
 
-func (j *jobs) again(one *training.Job) {
-	one.State, one.Run = training.Running, fmt.Sprint(one.Run, "+")
+// again begins that attempt, which continues the run, or has another where that was deleted.
+func (j *jobs) again(one *training.Job, deleted bool) {
+	one.State, one.Attempt = training.Running, "att-2"
+	if !deleted {
+		return
+	}
+	one.Run += "+"
 	j.points[one.Run] = map[string][]sweep.Point{}
 	j.runs[one.ID] = append(j.runs[one.ID], one.Run)
 }
@@ -996,6 +1001,13 @@ func TestStudies(t *testing.T) {
 // TestPreempted: a trial whose job waits for its next attempt is not silent, and what its
 // earlier attempts logged counts.
 func TestPreempted(t *testing.T) {
+	for name, deleted := range map[string]bool{"one run": false, "its run was deleted": true} {
+		t.Run(name, func(t *testing.T) { testPreempted(t, deleted) })
+	}
+}
+
+func testPreempted(t *testing.T, deleted bool) {
+	t.Helper()
 	w := newWorld(t, storetest.SQLite(t, tuningsql.Migrations))
 	s := spec()
 	s.Stop = stop.Rule{ReportWithin: compute.Duration(time.Minute)}
@@ -1012,7 +1024,11 @@ func TestPreempted(t *testing.T) {
 	for range 12 { // two minutes
 		w.round()
 	}
-	w.jobs.again(one)
+	one.Attempt = "att-2"
+	for range 12 { // its environment is built
+		w.round()
+	}
+	w.jobs.again(one, deleted)
 	for range 5 {
 		w.round()
 	}
