@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -140,6 +141,31 @@ func TestJobDownload(t *testing.T) {
 		})
 		if code != c.code || !strings.Contains(out.String(), c.says) || strings.Join(left, " ") != c.left || err != nil {
 			t.Errorf("%q: %d: %s; left %v (%v)", path, code, out.String(), left, err)
+		}
+	}
+}
+
+// TestAuditExport: an export is whole, or is not there.
+func TestAuditExport(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "{}\n")
+		if r.URL.Query().Get("project") == "cut" {
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	defer server.Close()
+	for project, want := range map[string]struct {
+		code int
+		left string
+	}{"whole": {0, "{}\n"}, "cut": {6, ""}} {
+		file := filepath.Join(t.TempDir(), "audit.jsonl")
+		var out strings.Builder
+		code := Run(t.Context(), World{Args: []string{"audit", "export", "-f", file, "-p", project, "--server", server.URL}, Env: []string{"FALAJ_TOKEN=x"}, Stdout: &out, Stderr: &out})
+		left, err := os.ReadFile(file)
+		if code != want.code || string(left) != want.left || want.left == "" && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %d: %s; left %q, %v", project, code, out.String(), left, err)
 		}
 	}
 }
