@@ -32,7 +32,6 @@ func TestShellWord(t *testing.T) {
 		if got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
-		//nolint:gosec // G204: that is what is tried
 		if out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", "printf %s "+got).Output(); err != nil || string(out) != text {
 			t.Errorf("%q: a shell reads %q, %v", text, out, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,8 +36,8 @@ func TestListing(t *testing.T) {
 		more    bool
 	}{
 		"none":                 {entries: 0},
-		"as many as may be":    {entries: 300, entry: func(i int) string { return fmt.Sprint(i) }, files: 300},
-		"one more":             {entries: 301, entry: func(i int) string { return fmt.Sprint(i) }, files: 300, more: true},
+		"as many as may be":    {entries: 300, entry: strconv.Itoa, files: 300},
+		"one more":             {entries: 301, entry: strconv.Itoa, files: 300, more: true},
 		"and more directories": {dirs: "d", entries: 300, entry: func(i int) string { return fmt.Sprintf("d/%d", i) }, files: 300},
 		"too many entries":     {entries: 601, entry: func(i int) string { return fmt.Sprintf("%d/", i) }, more: true},
 		"a long path": {dirs: deep, entries: 2, entry: func(i int) string {
