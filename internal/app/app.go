@@ -366,7 +366,7 @@ func (a *App) hand(ctx context.Context, url, secret string) error {
 		return nil
 	}
 	return fault.New(fault.Unavailable, "the first administrator's token could be neither shown (%w) nor stored (%w), and is lost", printed, kept).
-		WithHint("Make another one: \"falaj recover-admin --data %s\".", a.cfg.Data)
+		WithHint("Make another one: `falaj recover-admin --data %s`.", fault.ShellWord(a.cfg.Data))
 }
 
 // show prints the first-run token. A log that programs read and keep has the name of a file

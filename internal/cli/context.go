@@ -47,7 +47,7 @@ func (l *logins) find(name string) (credentials, error) {
 		}
 		names = append(names, c.Name)
 	}
-	hint := "Make one with `falaj login --context " + name + "`."
+	hint := "Make one with `falaj login --context " + fault.ShellWord(name) + "`."
 	if len(names) > 0 {
 		hint = "There are " + strings.Join(names, ", ") + ". " + hint
 	}

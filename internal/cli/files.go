@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -67,22 +68,15 @@ func (a *app) runDownload() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := os.MkdirAll(to, 0o755); err != nil { //nolint:gosec // as the user's umask has it
-				return err
+			paths := make([]string, len(files))
+			for i, f := range files {
+				paths[i] = f.Path
 			}
-			root, err := os.OpenRoot(to)
+			root, err := target(to, paths)
 			if err != nil {
 				return err
 			}
 			defer func() { _ = root.Close() }()
-			for _, f := range files {
-				if _, err := root.Lstat(filepath.FromSlash(f.Path)); !errors.Is(err, fs.ErrNotExist) {
-					if err != nil {
-						return err
-					}
-					return fault.New(fault.Conflict, "%s is already there", filepath.Join(to, f.Path)).WithHint("Name another directory with --to, or move it.")
-				}
-			}
 			for _, f := range files {
 				if err := r.fetch(cmd.Context(), root, f); err != nil {
 					return err
@@ -176,37 +170,64 @@ func (r *artifacts) list(ctx context.Context, dir string) ([]runFile, error) {
 }
 
 // fetch writes a file below root, whole or not at all.
-func (r *artifacts) fetch(ctx context.Context, root *os.Root, f runFile) (err error) {
-	name := filepath.FromSlash(f.Path)
-	if dir := filepath.Dir(name); dir != "." {
-		if err := root.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-	}
+func (r *artifacts) fetch(ctx context.Context, root *os.Root, f runFile) error {
 	query := url.Values{"run_id": {r.run}, "path": {f.Path}}
 	resp, err := r.c.Send(ctx, http.MethodGet, "/get-artifact?"+query.Encode(), nil, r.header)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
+	_, err = keep(root, f.Path, resp.Body, f.Size)
+	return err
+}
+
+// anySize is the size of a file that may have any.
+const anySize = -1
+
+// target makes the directory that files are put into.
+func target(to string, paths []string) (*os.Root, error) {
+	if err := os.MkdirAll(to, 0o755); err != nil { //nolint:gosec // as the user's umask has it
+		return nil, err
+	}
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range paths {
+		if _, err := root.Lstat(filepath.FromSlash(p)); !errors.Is(err, fs.ErrNotExist) {
+			if err == nil {
+				err = fault.New(fault.Conflict, "%s is already there", filepath.Join(to, p)).WithHint("Name another directory with --to, or move it.")
+			}
+			return nil, errors.Join(err, root.Close())
+		}
+	}
+	return root, nil
+}
+
+// keep writes a file below root, whole or not at all.
+func keep(root *os.Root, at string, from io.Reader, size int64) (n int64, err error) {
+	name := filepath.FromSlash(at)
+	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return 0, err
+	}
 	part := name + ".part"
 	out, err := root.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() {
 		if err != nil {
 			_ = root.Remove(part)
 		}
 	}()
-	n, err := io.Copy(out, resp.Body)
+	n, err = io.Copy(out, from)
 	if err = errors.Join(err, out.Close()); err != nil {
-		return fmt.Errorf("fetching %s: %w", f.Path, err)
+		return n, fmt.Errorf("fetching %s: %w", at, err)
 	}
-	if n != f.Size {
-		return fault.New(fault.Unavailable, "%s broke off after %d of %d bytes", f.Path, n, f.Size).WithHint("Try again.")
+	if size != anySize && n != size {
+		return n, fault.New(fault.Unavailable, "%s broke off after %d of %d bytes", at, n, size).WithHint("Try again.")
 	}
-	return root.Rename(part, name)
+	return n, root.Rename(part, name)
 }
 
 // jobFiles lists what a running job has written below its output directory.
@@ -222,7 +243,10 @@ func (a *app) jobFiles() *cobra.Command {
 				return err
 			}
 			for i, f := range found.Items {
-				n, _ := f["bytes"].(float64)
+				n, err := strconv.ParseInt(f.Text("bytes"), 10, 64)
+				if err != nil {
+					return fmt.Errorf("the size of %s: %w", f.Text("path"), err)
+				}
 				found.Items[i]["size"] = resource.Bytes(n).Words()
 			}
 			if err := a.print(found.Items, []column{{"PATH", "path"}, {"SIZE", "size"}, {"CHANGED", "changed_at"}}); err != nil {
@@ -263,7 +287,8 @@ func (a *app) jobDownload() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "download JOB [PATH]", Short: "Fetch a file or a directory that a running job has written, or all of them, as they are now",
 		Long: "Fetches files below the job's output directory under their own paths. A file that is there already is not\n" +
-			"replaced: the command ends before it fetches anything. After the job's end see \"falaj run download\".",
+			"replaced: the command ends before it fetches anything. A file that the job removes meanwhile is left out, with a\n" +
+			"note. After the job's end see \"falaj run download\".",
 		Example: "  falaj job download job_01J… tensorboard -p nyc --to ./events", Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := a.written(cmd, args)
@@ -273,28 +298,25 @@ func (a *app) jobDownload() *cobra.Command {
 			if found.More {
 				return fault.New(fault.TooLarge, "the job has written more files there than are listed").WithHint("Name a directory of it.")
 			}
-			if err := os.MkdirAll(to, 0o755); err != nil { //nolint:gosec // as the user's umask has it
-				return err
+			paths := make([]string, len(found.Items))
+			for i, f := range found.Items {
+				paths[i] = f.Text("path")
 			}
-			root, err := os.OpenRoot(to)
+			root, err := target(to, paths)
 			if err != nil {
 				return err
 			}
 			defer func() { _ = root.Close() }()
-			for _, f := range found.Items {
-				if _, err := root.Lstat(filepath.FromSlash(f.Text("path"))); !errors.Is(err, fs.ErrNotExist) {
-					if err != nil {
-						return err
-					}
-					return fault.New(fault.Conflict, "%s is already there", filepath.Join(to, f.Text("path"))).WithHint("Name another directory with --to, or move it.")
+			for _, p := range paths {
+				n, err := a.fetchWritten(cmd, args[0], root, p)
+				if e, ok := errors.AsType[*client.Error](err); ok && e.Kind == fault.NotFound.String() {
+					a.note("%s  not fetched, it was listed before: %s", filepath.Join(to, p), e.Detail)
+					continue
 				}
-			}
-			for _, f := range found.Items {
-				n, err := a.fetchWritten(cmd, args[0], root, f.Text("path"))
 				if err != nil {
 					return err
 				}
-				a.note("%s  %s", filepath.Join(to, f.Text("path")), resource.Bytes(n).Words())
+				a.note("%s  %s", filepath.Join(to, p), resource.Bytes(n).Words())
 			}
 			return nil
 		},
@@ -318,14 +340,5 @@ func (a *app) fetchWritten(cmd *cobra.Command, job string, root *os.Root, name s
 		return 0, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	local := filepath.FromSlash(name)
-	if err := root.MkdirAll(filepath.Dir(local), 0o755); err != nil {
-		return 0, err
-	}
-	f, err := root.OpenFile(local, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if err != nil {
-		return 0, err
-	}
-	n, err = io.Copy(f, resp.Body)
-	return n, errors.Join(err, f.Close())
+	return keep(root, name, resp.Body, anySize)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -197,16 +198,18 @@ func (a *app) auditExport() *cobra.Command {
 				return err
 			}
 			defer resp.Body.Close()
-			w := a.raw()
-			if file != "-" {
-				f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-				if err != nil {
-					return usage("%v", err)
-				}
-				defer f.Close()
-				w = f
+			if file == "-" {
+				_, err = io.Copy(a.raw(), resp.Body)
+				return err
 			}
-			_, err = io.Copy(w, resp.Body)
+			f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+			if err != nil {
+				return usage("%v", err)
+			}
+			_, err = io.Copy(f, resp.Body)
+			if err = errors.Join(err, f.Close()); err != nil {
+				_ = os.Remove(file) // half an export is none
+			}
 			return err
 		},
 	}

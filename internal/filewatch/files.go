@@ -45,7 +45,7 @@ func ReadPrivate(path string) (string, error) {
 		return "", err
 	}
 	if info.Mode().Perm()&0o007 != 0 {
-		return "", fault.New(fault.Invalid, "everybody may read %s (mode %04o)", path, info.Mode().Perm()).WithHint("Run: chmod 0400 %s", path)
+		return "", fault.New(fault.Invalid, "everybody may read %s (mode %04o)", path, info.Mode().Perm()).WithHint("Run: chmod 0400 %s", fault.ShellWord(path))
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxFile))
 	if err != nil {

@@ -87,7 +87,7 @@ func clip(s string) string {
 
 // walk goes through a model once, with every function expanded.
 type walk struct {
-	defaults  map[string]bool // see Model.Defaults
+	defaults  map[string]int64 // see Model.Defaults
 	functions map[identifier]*Function
 	sizes     map[*Function]*extent
 }
@@ -203,7 +203,7 @@ func (w *walk) graph(g *Graph, s *scope) error {
 		if err := t.check(); err != nil {
 			return s.wrong(fmt.Sprintf("tensor %q", clip(t.name)), err)
 		}
-		if s.outer == nil && s.function == nil && w.defaults[t.name] {
+		if _, is := w.defaults[t.name]; is && s.outer == nil && s.function == nil {
 			continue // a request may give another value: the input says what is known of it
 		}
 		s.values[t.name] = t.value()

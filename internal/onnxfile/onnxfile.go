@@ -89,21 +89,27 @@ func (g *Graph) Weights() map[string]bool {
 // may be given another one. Before, each weight had to be listed as an input, and was constant.
 const overridable = 4
 
-// Defaults are the inputs that have an initial value in place of which another may be given.
-func (m *Model) Defaults() map[string]bool {
-	names := map[string]bool{}
+// Defaults are the inputs that have an initial value in place of which another may be given,
+// with the number of elements of that value.
+func (m *Model) Defaults() map[string]int64 {
 	if m.version < overridable {
-		return names
+		return nil
 	}
-	for _, t := range m.Graph.initializers {
-		names[t.name] = false
-	}
+	dense := make(map[string]bool, len(m.Graph.Inputs))
 	for _, p := range m.Graph.Inputs {
-		if _, ok := names[p.Name]; ok {
-			names[p.Name] = p.Kind == Dense
+		dense[p.Name] = p.Kind == Dense
+	}
+	elements := map[string]int64{}
+	for _, t := range m.Graph.initializers {
+		if dense[t.name] {
+			n, ok := product(t.dims)
+			if !ok {
+				n = MaxElements // Check refuses it
+			}
+			elements[t.name] = n
 		}
 	}
-	return names
+	return elements
 }
 
 // Port is an input or output of a graph.

@@ -177,17 +177,10 @@ func (s *Service) Cleared(ctx context.Context, tx *store.Tx, p project.Name, nam
 	if err != nil || c.Cleared {
 		return err
 	}
+	model := fault.ShellWord(v.Model)
 	err = fault.New(fault.Conflict, "model %s %s yet: %s", v, what, strings.Join(c.Missing, "; ")).
-		WithHint("Policy %s asks for this. `falaj model approvals %s %d` shows what is missing; people other than its authors approve by `falaj model approve %s %d`.", c.Policy, quoted(v.Model), v.Number, quoted(v.Model), v.Number)
+		WithHint("Policy %s asks for this. `falaj model approvals %s %d` shows what is missing; people other than its authors approve by `falaj model approve %s %d`.", c.Policy, model, v.Number, model, v.Number)
 	return audit.Refuse(err, audit.Entry{Project: string(p), Action: string(ActionPromote), Object: "model " + v.String()})
-}
-
-// quoted is a model's name as a shell takes it.
-func quoted(name string) string {
-	if strings.Contains(name, " ") {
-		return "'" + name + "'"
-	}
-	return name
 }
 
 func orDefault(list []string, otherwise string) []string {

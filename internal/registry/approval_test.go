@@ -162,6 +162,23 @@ func (w *world) cleared(t *testing.T, number int, alias string, traffic bool) er
 	})
 }
 
+// TestApprovalHint: a command to paste has the model's name as one word.
+func TestApprovalHint(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	w.registered(t)
+	name := "x'y $(id);id"
+	if _, err := w.RenameModel(ctx, proj, "delay", name); err != nil {
+		t.Fatal(err)
+	}
+	w.govern(t, registry.DefaultPolicy, registry.Promotion{Approvals: 2})
+	err := w.SetAlias(ctx, proj, name, "champion", 1)
+	for _, command := range []string{`falaj model approvals 'x'\''y $(id);id' 1`, `falaj model approve 'x'\''y $(id);id' 1`} {
+		if !strings.Contains(fault.HintOf(err), "`"+command+"`") {
+			t.Errorf("%v: hint %q, want %s", err, fault.HintOf(err), command)
+		}
+	}
+}
+
 // TestGates: conditions on the run's metrics, also against the champion's.
 func TestGates(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")

@@ -172,7 +172,7 @@ func (s *Service) Delete(ctx context.Context, p project.Name, id StudyID) error 
 	return s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		if s.driven != nil {
 			if driven, err := s.driven(ctx, tx, study); err != nil || driven {
-				return errors.Join(err, fault.New(fault.Conflict, "%q is a sweep of Falaj's", clip(study.Name)).WithHint("falaj sweep stop %[1]s; falaj delete sweep %[1]s", clip(study.Name)))
+				return errors.Join(err, fault.New(fault.Conflict, "%q is a sweep of Falaj's", clip(study.Name)).WithHint("falaj sweep stop %[1]s; falaj delete sweep %[1]s", fault.ShellWord(clip(study.Name))))
 			}
 		}
 		n, err := s.store.TrialCount(ctx, tx, p, id)

@@ -143,7 +143,7 @@ func (w *walk) root(ctx context.Context, kind Kind, n Name) (*Node, error) {
 	})
 	if fault.Is(err, fault.NotFound) {
 		return nil, fault.New(fault.NotFound, "nobody told of a %s %q in %q", kind, clip(n.Name), clip(n.Namespace)).
-			WithHint("Look for it: falaj search %q.", clip(n.Name))
+			WithHint("Look for it: falaj search %s.", fault.ShellWord(clip(n.Name)))
 	}
 	if err != nil {
 		return nil, err

@@ -75,7 +75,7 @@ func ReadPassphrase(path string) ([]byte, error) {
 	}
 	if info.Mode().Perm()&0o007 != 0 {
 		return nil, fault.New(fault.Invalid, "everybody may read the passphrase file %s (mode %04o)", path, info.Mode().Perm()).
-			WithHint("Run: chmod 0400 %s", path)
+			WithHint("Run: chmod 0400 %s", fault.ShellWord(path))
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxPassphrase+2))
 	if err != nil {
@@ -225,7 +225,7 @@ func decodeMaster(f *os.File, path string) (masterFile, error) {
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		return masterFile{}, fault.New(fault.Invalid, "others may read the master key %s (mode %04o)", path, info.Mode().Perm()).
-			WithHint("Find out who read it, then run: chmod 0600 %s", path)
+			WithHint("Find out who read it, then run: chmod 0600 %s", fault.ShellWord(path))
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxMasterFile+1))
 	if err != nil {

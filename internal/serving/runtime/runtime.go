@@ -130,6 +130,7 @@ const (
 	MaxPorts   = 1024      // inputs, and outputs
 	MaxName    = 1024      // bytes of the name of one
 	MaxRank    = 32        // dimensions
+	MaxDefault = 1024      // elements of a default; a larger one is a weight
 	MaxRequest = 64 << 20  // bytes of a request
 	MaxAnswer  = 512 << 20 // bytes of all outputs of a run
 )
@@ -162,10 +163,12 @@ func (m Metadata) Input(name string) *Spec {
 }
 
 // Offer gives those inputs, out of those that have a default, that a request may have beside
-// the ones that it must have. None is offered where there are too many of them all, as of a
-// model that lists its weights among its inputs, and none that is too large.
-func (m Metadata) Offer(defaults []Spec) (offered []Spec) {
-	if len(m.Inputs)+len(defaults) > MaxPorts {
+// the ones that it must have. largest is the number of elements of the largest default. None is
+// offered of a model that lists its weights among its inputs: of one with too many inputs, or
+// with a default of more than MaxDefault. Weights are no part of what a model takes: they differ
+// from version to version. No input is offered that is larger than a request.
+func (m Metadata) Offer(defaults []Spec, largest int64) (offered []Spec) {
+	if len(m.Inputs)+len(defaults) > MaxPorts || largest > MaxDefault {
 		return nil
 	}
 	for _, s := range defaults {
@@ -305,8 +308,10 @@ func (m Metadata) wants() string {
 }
 
 // StandsIn refuses to take the place of another model when there are inputs that
-// the other takes and this one does not, or outputs that only the other gives. What it
-// says has words of the other alone, and few.
+// each request to the other has and this one does not take, or outputs that only the other
+// gives. Optional inputs are not compared: small weights can be among them, and a request that
+// has one is refused by a version that does not take it. A chain that names one is refused when
+// it is compiled. What it says has words of the other alone, and few.
 func (m Metadata) StandsIn(other Metadata) error {
 	if len(m.Inputs) != len(other.Inputs) {
 		return fault.New(fault.Invalid, "it has %d inputs, and not %d", len(m.Inputs), len(other.Inputs))
@@ -315,12 +320,6 @@ func (m Metadata) StandsIn(other Metadata) error {
 		i := slices.IndexFunc(m.Inputs, func(s Spec) bool { return s.Name == theirs.Name })
 		if i < 0 || !m.Inputs[i].covers(theirs) {
 			return fault.New(fault.Invalid, "it has no input %.100q (%s %v)", theirs.Name, theirs.Datatype, theirs.Shape)
-		}
-	}
-	for _, theirs := range other.Optional {
-		i := slices.IndexFunc(m.Optional, func(s Spec) bool { return s.Name == theirs.Name })
-		if i < 0 || !m.Optional[i].covers(theirs) {
-			return fault.New(fault.Invalid, "it has no optional input %.100q (%s %v)", theirs.Name, theirs.Datatype, theirs.Shape)
 		}
 	}
 	for _, theirs := range other.Outputs {

@@ -515,7 +515,7 @@ func (v verdict) hint(p identity.Principal, action policy.Action, object policy.
 	}
 	for _, r := range v.forbids {
 		if name, number, _ := strings.Cut(string(r.id), "#"); number != "" {
-			return fmt.Sprintf("No role lifts it. `falaj describe policy %s -p %s` shows the policy, which an admin of %s can change.", name, clip(object.Project), in)
+			return fmt.Sprintf("No role lifts it. `falaj describe policy %s -p %s` shows the policy, which an admin of %s can change.", fault.ShellWord(name), fault.ShellWord(clip(object.Project)), in)
 		}
 	}
 	if p.Kind == identity.Attempt { // which no grant can name
@@ -525,7 +525,7 @@ func (v verdict) hint(p identity.Principal, action policy.Action, object policy.
 		switch r.id {
 		case "bound":
 			if object.Project != "" {
-				return fmt.Sprintf("Use a token that is bound to project %s or to none: `falaj token create -p %s` makes one.", clip(object.Project), clip(object.Project))
+				return fmt.Sprintf("Use a token that is bound to project %s or to none: `falaj token create -p %s` makes one.", clip(object.Project), fault.ShellWord(clip(object.Project)))
 			}
 			return "Use a token that is bound to no project: `falaj token create --user NAME --all-projects` makes one for a person."
 		case "scopes":

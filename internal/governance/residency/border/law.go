@@ -105,7 +105,7 @@ func command(z residency.Zone, to, was residency.Law) string {
 		{"--jurisdiction", to.Jurisdiction, was.Jurisdiction}, {"--provider", to.Provider, was.Provider}, {"--trust", string(to.Trust), string(was.Trust)},
 	} {
 		if f[1] != f[2] {
-			words = append(words, f[0], "'"+strings.ReplaceAll(f[1], "'", `'\\''`)+"'")
+			words = append(words, f[0], fault.ShellWord(f[1]))
 		}
 	}
 	return strings.Join(append(words, "--reason 'WHY'"), " ")

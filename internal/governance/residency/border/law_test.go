@@ -43,10 +43,11 @@ func TestLawByManifest(t *testing.T) {
 		"described":                    {was, residency.ZoneSpec{Description: "in Frankfurt"}, was.Law(), ""},
 		"more trust":                   {was, residency.ZoneSpec{Trust: residency.Owned}, residency.Law{Jurisdiction: "DE", Provider: "example", Trust: residency.Owned}, ""},
 		"said for the first time":      {residency.ZoneSpec{}, was, was.Law(), ""},
-		"another jurisdiction":         {was, residency.ZoneSpec{Jurisdiction: "US"}, was.Law(), "falaj zone change DE --jurisdiction 'US' --reason 'WHY'"},
-		"another provider":             {was, residency.ZoneSpec{Provider: "elsewhere"}, was.Law(), "falaj zone change DE --provider 'elsewhere' --reason 'WHY'"},
-		"less trust":                   {was, residency.ZoneSpec{Trust: residency.Shared}, was.Law(), "falaj zone change DE --trust 'shared' --reason 'WHY'"},
-		"more trust under another law": {was, residency.ZoneSpec{Jurisdiction: "US", Trust: residency.Owned}, was.Law(), "falaj zone change DE --jurisdiction 'US' --trust 'owned' --reason 'WHY'"},
+		"another jurisdiction":         {was, residency.ZoneSpec{Jurisdiction: "US"}, was.Law(), "falaj zone change DE --jurisdiction US --reason 'WHY'"},
+		"another provider":             {was, residency.ZoneSpec{Provider: "elsewhere"}, was.Law(), "falaj zone change DE --provider elsewhere --reason 'WHY'"},
+		"a provider of any text":       {was, residency.ZoneSpec{Provider: "it's;id"}, was.Law(), `falaj zone change DE --provider 'it'\''s;id' --reason 'WHY'`},
+		"less trust":                   {was, residency.ZoneSpec{Trust: residency.Shared}, was.Law(), "falaj zone change DE --trust shared --reason 'WHY'"},
+		"more trust under another law": {was, residency.ZoneSpec{Jurisdiction: "US", Trust: residency.Owned}, was.Law(), "falaj zone change DE --jurisdiction US --trust owned --reason 'WHY'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := policytest.Open(t)

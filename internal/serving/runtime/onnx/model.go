@@ -41,12 +41,16 @@ func read(model []byte) (*onnxfile.Model, serving.Metadata, error) {
 		return nil, meta, err
 	}
 	var optional []serving.Spec
+	var largest int64
 	weights, defaults := m.Graph.Weights(), m.Defaults()
 	for _, in := range m.Graph.Inputs {
 		s, err := spec("input", in)
 		if weights[in.Name] {
-			if defaults[in.Name] && err == nil {
-				optional = append(optional, s)
+			if n, is := defaults[in.Name]; is {
+				largest = max(largest, n)
+				if err == nil {
+					optional = append(optional, s)
+				}
 			}
 			continue
 		}
@@ -62,7 +66,7 @@ func read(model []byte) (*onnxfile.Model, serving.Metadata, error) {
 		}
 		meta.Outputs = append(meta.Outputs, s)
 	}
-	meta.Optional = meta.Offer(optional)
+	meta.Optional = meta.Offer(optional, largest)
 	return m, meta, meta.Validate()
 }
 

@@ -235,11 +235,12 @@ func TestDefaults(t *testing.T) {
 		graph := [][]byte{part(1, op("Identity", []string{"x"}, []string{"y"})), part(graphInput, port("x", float32s, 1)), part(graphOutput, port("y", float32s, 1))}
 		for i := range n {
 			w := fmt.Sprintf("w%d", i)
-			shape := make([]int64, len(dims))
+			shape, elements := make([]int64, len(dims)), uint64(1)
 			for d := range dims {
 				shape[d] = int64(dims[d])
+				elements *= dims[d]
 			}
-			graph = append(graph, part(graphInput, port(w, float32s, shape...)), part(graphInitializer, tensorFile(w, float32s, make([]byte, 4*dims[0]), dims...)))
+			graph = append(graph, part(graphInput, port(w, float32s, shape...)), part(graphInitializer, tensorFile(w, float32s, make([]byte, 4*elements), dims...)))
 		}
 		return modelOf(graph...)
 	}
@@ -251,8 +252,11 @@ func TestDefaults(t *testing.T) {
 		"before":            {version(3), "[x] []"},
 		"as many as fit":    {weights(serving.MaxPorts-1, 1), fmt.Sprint("[x] ", namesOf(series(serving.MaxPorts-1)))},
 		"one too many":      {weights(serving.MaxPorts, 1), "[x] []"},
-		"too large for one": {weights(1, serving.MaxRequest/4), "[x] []"},
-		"large":             {weights(1, serving.MaxRequest/4-1), "[x] [w0]"},
+		"small":             {weights(2, serving.MaxDefault), "[x] [w0 w1]"},
+		"of two dimensions": {weights(1, serving.MaxDefault/2, 2), "[x] [w0]"},
+		"a weight":          {weights(1, serving.MaxDefault+1), "[x] []"},
+		"a weight of two":   {weights(1, serving.MaxDefault/2, 3), "[x] []"},
+		"a weight beside":   {slices.Concat(weights(2, 1), part(modelGraph, part(graphInput, port("w", float32s, serving.MaxDefault+1)), part(graphInitializer, tensorFile("w", float32s, make([]byte, 4*(serving.MaxDefault+1)), serving.MaxDefault+1)))), "[x] []"},
 	} {
 		if got := names(c.model); got != c.want {
 			t.Errorf("%s: %.200s, want %.200s", name, got, c.want)
