@@ -76,8 +76,10 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 				return
 			}
 			control := http.NewResponseController(w)
-			c.body = &frames{body: r.Body, kind: r.Header.Get("Grpc-Encoding"), most: MaxBody, share: a.held.share(r.Context()), closed: make(chan struct{}), working: make(chan struct{}, 1)}
-			defer c.body.share.free()
+			share := a.held.share(r.Context())
+			share.turn = share.turn.Another() // that of the request ends with each answer of a stream
+			c.body = &frames{body: r.Body, kind: r.Header.Get("Grpc-Encoding"), most: MaxBody, share: share, closed: make(chan struct{}), working: make(chan struct{}, 1)}
+			defer share.free()
 			ctx, cancel := context.WithCancel(context.WithValue(r.Context(), callKey{}, c))
 			// A call that its client gave up is over for grpc while its handler still works:
 			// until that returns, what it holds and its place in the connection are taken.

@@ -43,11 +43,14 @@ const heavy = turns.Heavy / 4
 
 // begin takes the turn of a body of so many bytes, or of an answer, at a processor; the body
 // is here as a whole. Who has decoded it calls turn.End. Errors: fault.Exhausted, the context's.
-func (s *share) begin(size int) error {
+func (s *share) begin(size int) error { return s.beginOn(s.turn, size) }
+
+// beginOn is begin with a turn of the caller's.
+func (s *share) beginOn(turn *turns.Turn, size int) error {
 	if size < heavy {
 		return nil
 	}
-	return s.turn.Begin(s.ctx)
+	return turn.Begin(s.ctx)
 }
 
 func (h *held) share(ctx context.Context) *share {
