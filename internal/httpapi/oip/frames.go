@@ -207,9 +207,8 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 // Errors: fault.Invalid, fault.Exhausted, fault.Unavailable.
 func (p *payload) into(m proto.Message, s *share) error {
 	defer p.Free()
-	// Of its own: the next message of a stream may be decompressed at the same time.
-	turn := s.turn.Another()
-	if err := s.beginOn(turn, p.Len()); err != nil {
+	turn, err := s.beside(p.Len()) // the next message may be decompressed meanwhile
+	if err != nil {
 		return err
 	}
 	defer turn.End()

@@ -76,10 +76,8 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 				return
 			}
 			control := http.NewResponseController(w)
-			share := a.held.share(r.Context())
-			share.turn = share.turn.Another() // that of the request ends with each answer of a stream
-			c.body = &frames{body: r.Body, kind: r.Header.Get("Grpc-Encoding"), most: MaxBody, share: share, closed: make(chan struct{}), working: make(chan struct{}, 1)}
-			defer share.free()
+			c.body = &frames{body: r.Body, kind: r.Header.Get("Grpc-Encoding"), most: MaxBody, share: a.held.share(r.Context()), closed: make(chan struct{}), working: make(chan struct{}, 1)}
+			defer c.body.share.free()
 			ctx, cancel := context.WithCancel(context.WithValue(r.Context(), callKey{}, c))
 			// A call that its client gave up is over for grpc while its handler still works:
 			// until that returns, what it holds and its place in the connection are taken.
@@ -88,6 +86,7 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 			switch {
 			case Streams(path):
 				c.body.wanted, c.body.deadline = make(chan struct{}, 1), control.SetReadDeadline
+				c.body.share.turn = c.body.share.turn.Another() // that of the request ends with each answer
 				_ = control.SetReadDeadline(time.Time{})
 			case slices.Contains(reflections, path):
 				c.body.wanted, c.body.most = everything, maxQuestion

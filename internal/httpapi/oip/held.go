@@ -43,14 +43,21 @@ const heavy = turns.Heavy / 4
 
 // begin takes the turn of a body of so many bytes, or of an answer, at a processor; the body
 // is here as a whole. Who has decoded it calls turn.End. Errors: fault.Exhausted, the context's.
-func (s *share) begin(size int) error { return s.beginOn(s.turn, size) }
-
-// beginOn is begin with a turn of the caller's.
-func (s *share) beginOn(turn *turns.Turn, size int) error {
+func (s *share) begin(size int) error {
 	if size < heavy {
 		return nil
 	}
-	return turn.Begin(s.ctx)
+	return s.turn.Begin(s.ctx)
+}
+
+// beside is begin with a turn of its own, for work beside that at another message of a stream:
+// nil for a small one. End it.
+func (s *share) beside(size int) (*turns.Turn, error) {
+	if size < heavy {
+		return nil, nil
+	}
+	turn := s.turn.Another()
+	return turn, turn.Begin(s.ctx)
 }
 
 func (h *held) share(ctx context.Context) *share {
