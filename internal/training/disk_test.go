@@ -64,8 +64,10 @@ func TestNoRoomForOutput(t *testing.T) {
 			w.runs.refuse = fault.New(fault.Exhausted, "storing an object: %w", syscall.ENOSPC)
 		}, class: training.Unstored, reason: "no space left on device"},
 		"the quota": {refuse: quotaUsed, class: training.Unstored, reason: "project nyc has a quota"},
-		"the quota, and it failed": {refuse: quotaUsed, exit: enginetest.Exit{Code: 3}, class: training.UserError,
-			reason: "its output was not stored: storing the output: project nyc has a quota"},
+		"the quota, and it failed": {
+			refuse: quotaUsed, exit: enginetest.Exit{Code: 3}, class: training.UserError,
+			reason: "its output was not stored: storing the output: project nyc has a quota",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -398,7 +398,7 @@ func TestChangesDuringACount(t *testing.T) {
 				_, _ = w.Write(make([]byte, 50))
 				_, _ = w.Write(make([]byte, 1))
 				synctest.Wait()
-				time.Sleep(2 * time.Hour)
+				<-time.After(2 * time.Hour)
 				change()
 				synctest.Wait()
 				var ends error
