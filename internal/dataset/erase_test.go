@@ -14,6 +14,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/blob/blobtest"
+	"github.com/falaj-ml/falaj/internal/blob/quota"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -375,5 +378,39 @@ func TestManyRedactions(t *testing.T) {
 	}
 	if got := rowTexts(t, h, "orders"); !slices.Equal(got, []string{"amal7"}) {
 		t.Errorf("without orders@8 it means %v", got)
+	}
+}
+
+// TestErasureAtTheQuota: a project that may store nothing more is redacted, and its tables
+// say where they are, all the same.
+func TestErasureAtTheQuota(t *testing.T) {
+	for _, protection := range []dataset.Protection{dataset.Sealed, dataset.Open} {
+		t.Run(string(protection), func(t *testing.T) {
+			var limit quota.Limit
+			accounts := quota.New(func(context.Context, string) (quota.Limit, error) { return limit, nil })
+			objects, at := accounts.Over(&blobtest.Memory{}), "here"
+			files := &dataset.BlobFiles{
+				Store: blob.New(objects, blobtest.NewSealer()), Driver: objects, Tables: accounts.Over(&blobtest.Memory{}),
+				Locate: func(k blob.Key) string { return "file:///" + at + "/" + string(k) },
+			}
+			h := datasettest.New(t, func(c *dataset.Config) { c.Files = files })
+			spec := dataset.Spec{Protection: protection}
+			v := h.Put(t, "orders", spec, bought(0, 30))
+			want := others(rowTexts(t, h, v.Ref().String()))
+			limit = quota.Limit{Bytes: 1, Objects: 1}
+			if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "more", Rows: someRows(t, 1)}); !fault.Full(err) {
+				t.Errorf("a version of rows: %v", err)
+			}
+			if got := redact(t, h, carla("orders")); !slices.Equal(got, []string{"orders@1 10 orders@2"}) {
+				t.Errorf("redacted %v", got)
+			}
+			if diff := gocmp.Diff(want, rowTexts(t, h, "orders@2")); diff != "" {
+				t.Errorf("- expected + found:\n%s", diff)
+			}
+			at = "elsewhere"
+			if err := h.Relocate(t.Context(), project); err != nil {
+				t.Errorf("relocated: %v", err)
+			}
+		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 
+	"github.com/falaj-ml/falaj/internal/blob/quota"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -19,7 +20,8 @@ import (
 // engines follow these. Rows, digests and lineage stay as they are. Call it before the
 // catalog answers. It may be called again after a crash.
 func (s *Service) Relocate(ctx context.Context, p project.Name) error {
-	ctx = identity.With(ctx, identity.Loop("dataset-recovery"))
+	// A server whose project is at its quota starts all the same: only then is room made.
+	ctx = identity.With(quota.Exempt(ctx), identity.Loop("dataset-recovery"))
 	return s.eachDataset(ctx, p, func(d Dataset) error {
 		moved, err := s.elsewhere(ctx, d)
 		if err == nil && moved {

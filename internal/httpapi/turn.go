@@ -55,7 +55,8 @@ func newTurning(r *http.Request, body *membudget.Meter, turn *share.Turn) *turni
 	return &turning{body, r, turn, body.Weight}
 }
 
-// again is the body of a request whose body was read, for another reader of it.
+// again is the body of a request whose body was read, for another reader of it; whoever
+// reads it waits for a processor as long as the context of r lets it.
 func again(r *http.Request, whole io.Reader) io.ReadCloser {
 	b := io.NopCloser(whole)
 	if t, ok := r.Body.(*turning); ok {

@@ -1,13 +1,16 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/test/heavy"
 )
@@ -107,5 +110,31 @@ func TestARepeatedRequestTakesItsTurnAgain(t *testing.T) {
 	}
 	if after := heavyWork(t); after.Granted != before.Granted+2 || after.Held != 0 {
 		t.Errorf("%+v, before %+v", after, before)
+	}
+}
+
+// TestARepeatedRequestOutlivesItsClient: a heavy request with an Idempotency-Key is carried out
+// when its client leaves while it waits for its turn.
+func TestARepeatedRequestOutlivesItsClient(t *testing.T) {
+	w := open(t)
+	ctx, leave := context.WithCancel(identity.With(t.Context(), w.Admin))
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/api/v1/things", strings.NewReader("a large body"))
+	r.Header.Set(idempotencyKey, "k")
+	r.Header.Set("Authorization", "Bearer "+w.Secret)
+	turn := share.NewTurn(shareOf(r))
+	r = r.WithContext(share.WithTurn(ctx, turn))
+	r.Body = &turning{r.Body, r, turn, func() int64 { return share.Heavy }}
+	acted := false
+	w.server.once(httptest.NewRecorder(), r, func(out http.ResponseWriter, r *http.Request) {
+		leave()
+		b, err := io.ReadAll(r.Body)
+		if err != nil || string(b) != "a large body" || heavyWork(t).Held != 1 {
+			t.Errorf("%q, %v, with %d processors", b, err, heavyWork(t).Held)
+		}
+		share.TurnOf(r.Context()).End()
+		acted = true
+	})
+	if held := heavyWork(t).Held; !acted || held != 0 {
+		t.Errorf("acted: %v; %d processors are held at the end", acted, held)
 	}
 }

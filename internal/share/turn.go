@@ -26,28 +26,55 @@ var processors = sync.OnceValue(func() *Pool {
 type Turn struct {
 	owner Owner
 
-	mu      sync.Mutex
-	release func() // nil: it is not held
+	mu        sync.Mutex
+	release   func()        // nil: it is not held
+	beginning chan struct{} // closed when who waits for a processor does no more; nil: nobody does
 }
 
 // NewTurn makes a turn, which is not taken yet.
 func NewTurn(o Owner) *Turn { return &Turn{owner: o} }
 
-// Begin waits for a processor, unless the turn is held already. Errors: those of Pool.Take.
+// Another is a turn of its own, for work that goes on beside that of t.
+func (t *Turn) Another() *Turn {
+	if t == nil {
+		return nil
+	}
+	return NewTurn(t.owner)
+}
+
+// Begin waits for a processor, unless the turn is held already. End meanwhile ends nothing:
+// whoever begins ends. Errors: those of Pool.Take.
 func (t *Turn) Begin(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.release != nil {
-		return nil
+	for {
+		t.mu.Lock()
+		if t.release != nil {
+			t.mu.Unlock()
+			return nil
+		}
+		other := t.beginning
+		if other == nil {
+			mine := make(chan struct{})
+			t.beginning = mine
+			t.mu.Unlock()
+			release, err := processors().Take(ctx, t.owner) // without mu: End waits for nobody
+			t.mu.Lock()
+			if t.beginning = nil; err == nil {
+				t.release = release
+			}
+			t.mu.Unlock()
+			close(mine)
+			return err
+		}
+		t.mu.Unlock()
+		select { // two begin at once: a second processor would never come to one with a share of one
+		case <-other:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
-	release, err := processors().Take(ctx, t.owner)
-	if err == nil {
-		t.release = release
-	}
-	return err
 }
 
 // End gives the processor back, if it is held; Begin may follow.

@@ -37,6 +37,51 @@ func TestTurn(t *testing.T) {
 	none.End()
 }
 
+// TestEndWaitsForNobody: while a turn waits for a processor, End returns at once; and what
+// two have begun at once is one turn.
+func TestEndWaitsForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var held []*Turn
+		for range processors().l.Slots {
+			turn := NewTurn(Owner{string(rune('a' + len(held))), ""})
+			if err := turn.Begin(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, turn)
+		}
+		turn := NewTurn(Owner{"late", ""})
+		begun := make(chan error, 2)
+		for range cap(begun) {
+			go func() { begun <- turn.Begin(context.Background()) }()
+		}
+		synctest.Wait()
+		turn.End()
+		if len(begun) != 0 {
+			t.Fatal("there is no processor, and the turn began")
+		}
+		for _, other := range held {
+			other.End()
+		}
+		for range cap(begun) {
+			if err := <-begun; err != nil {
+				t.Error(err)
+			}
+		}
+		if n := processors().Held(); n != 1 {
+			t.Errorf("%d processors are held, want 1", n)
+		}
+		another := turn.Another()
+		turn.End()
+		if err := another.Begin(context.Background()); err != nil || turn.release != nil || another.release == nil {
+			t.Errorf("another turn: %v", err)
+		}
+		another.End()
+		if n := processors().Held(); n != 0 || (*Turn)(nil).Another() != nil {
+			t.Errorf("%d processors are held at the end", n)
+		}
+	})
+}
+
 // TestOneProcessorIsLeftFree: never as many turns as processors are held, and who waits
 // leaves nothing behind when it gives up.
 func TestOneProcessorIsLeftFree(t *testing.T) {

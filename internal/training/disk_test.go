@@ -43,42 +43,57 @@ func TestOutOfDisk(t *testing.T) {
 }
 
 // TestNoRoomForOutput: an output that the disk has no room for fails the job, once, and is
-// gone; so does a disk that is full when some of it is stored.
+// gone; so does a store that is full when some of it is stored: a disk, a bucket, or the
+// project's quota of them.
 func TestNoRoomForOutput(t *testing.T) {
-	for name, refuse := range map[string]func(w *world){
-		"before": func(w *world) {
+	for name, c := range map[string]struct {
+		refuse func(w *world)
+		exit   enginetest.Exit
+		class  diagnosis.Class
+		reason string
+	}{
+		"before": {refuse: func(w *world) {
 			w.cfg.Room = func(bytes, files int64) error {
 				if bytes < 1<<40 || files != 1 {
 					t.Errorf("asked for %d bytes in %d files", bytes, files)
 				}
 				return fault.New(fault.Exhausted, "the disk has less: %w", syscall.ENOSPC)
 			}
-		},
-		"meanwhile": func(w *world) {
+		}, class: training.Unstored, reason: "no space left on device"},
+		"meanwhile": {refuse: func(w *world) {
 			w.runs.refuse = fault.New(fault.Exhausted, "storing an object: %w", syscall.ENOSPC)
+		}, class: training.Unstored, reason: "no space left on device"},
+		"the quota": {refuse: quotaUsed, class: training.Unstored, reason: "project nyc has a quota"},
+		"the quota, and it failed": {
+			refuse: quotaUsed, exit: enginetest.Exit{Code: 3}, class: training.UserError,
+			reason: "its output was not stored: storing the output: project nyc has a quota",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.stop()
-			refuse(w)
+			c.refuse(w)
 			w.cfg.MaxOutput = 1 << 50
 			w.start(t)
 			var failed error
 			w.fake.Behave(func(p *enginetest.Process) enginetest.Exit {
 				hole := filepath.Join(p.Spec.Env["FALAJ_OUTPUT_DIR"], "hole")
 				failed = errors.Join(os.WriteFile(hole, nil, 0o600), os.Truncate(hole, 1<<40))
-				return enginetest.Exit{}
+				return c.exit
 			})
 			j := w.ended(t, w.submit(t, training.Spec{}).ID)
 			if failed != nil {
 				t.Fatal(failed)
 			}
-			if j.State != training.Failed || j.Class != training.Unstored || j.Attempts != 1 || !strings.Contains(j.Reason, "no space left on device") {
+			if j.State != training.Failed || j.Class != c.class || j.Attempts != 1 || !strings.Contains(j.Reason, c.reason) {
 				t.Errorf("%+v", j)
 			}
 		})
 	}
+}
+
+func quotaUsed(w *world) {
+	w.runs.refuse = fault.New(fault.Exhausted, "project nyc has a quota of 1 GiB, and stores 1 GiB").WithCause(fault.ErrFull)
 }
 
 // TestScriptWithoutInterpreter: torchrun itself takes a script alone; here the command names Python.

@@ -127,7 +127,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	if a.Run != "" {
 		made, err = s.collect(ctx, j, a, d, e, again)
 		switch {
-		case final(err) || fault.NoSpace(err): // what has no room now is not tried for ever, at the cost of all others
+		case final(err) || fault.Full(err): // neither a full disk nor a project at its quota keeps the attempt from ending
 			if e.class == Done {
 				e, again = end{class: Unstored, reason: err.Error(), hint: fault.HintOf(err)}, false
 			} else { // why it failed matters more than what it left
@@ -264,8 +264,8 @@ func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, 
 	if err == nil && full {
 		err = s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.logs, "logs")
 	}
-	if fault.NoSpace(err) { // its end is known without
-		s.log.WarnContext(ctx, "the log of an attempt has no room on the disk and is not stored", slog.String("attempt", string(a.ID)))
+	if fault.Full(err) { // its end is known without
+		s.log.WarnContext(ctx, "the store has no room for the log of an attempt, which is not stored", slog.String("attempt", string(a.ID)))
 	} else if err != nil {
 		return made, fault.Wrap(err, "storing the log")
 	}

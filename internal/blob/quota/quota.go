@@ -13,10 +13,14 @@
 // are counted when a project is first asked for; from then on each change is counted
 // by itself. So a process that was killed has lost nothing: the next one counts anew.
 //
+// Counting a large bucket takes minutes. It waits for no client and ends with none. Only the
+// writes of a project with a quota wait for it, and only until the first count of a process.
+//
 // # What the caller owes
 //
 // Every change of the store goes through the driver that Over gives. What other programs, and
-// other servers of the installation, change in the store is counted within an hour.
+// other servers of the installation, change in the store is counted at the first change or
+// question after an hour.
 package quota
 
 import (
@@ -65,14 +69,16 @@ func New(limit func(ctx context.Context, project string) (Limit, error)) *Accoun
 
 // account is what one project stores.
 type account struct {
-	loading sync.Mutex // held while the store is counted
-	loaded  time.Time  // when that began; zero: never. Under loading
+	project string
+	drivers []*Driver
 
-	mu     sync.Mutex
-	active int // operations under way
-	kinds  map[string]*Used
-	sum    Used
-	moving map[place]*turn // objects that are changed
+	mu       sync.Mutex
+	loaded   time.Time // when the count began that kinds continues; zero: never counted
+	tried    time.Time // when the last count began
+	counting *count    // nil: none is under way
+	kinds    byKind
+	sum      Used
+	moving   map[place]*turn // objects that are changed
 }
 
 // place is an object: a driver and a key.
@@ -83,14 +89,33 @@ type place struct {
 
 // turn is for who changes one object: one at a time.
 type turn struct {
-	sync.Mutex
-	waiting int
+	taken   chan struct{} // one place: of who changes it
+	waiting int           // and who changes it
+
+	// Of who changes it, under the account's mu.
+	begun          bool  // and the rest is known
+	before         Used  // what was stored, with its kind
+	bytes, objects int64 // counted since
+}
+
+// count is a listing of what a project stores. It goes on beside changes: whoever changes an
+// object takes it over, with the size that it had before, so that an object counts once, and
+// the listing passes it by. Under the account's mu, but for done and err.
+type count struct {
+	began   time.Time
+	at      int      // number of the driver that is listed
+	last    blob.Key // of the last object that was listed there
+	changed map[place]bool
+	kinds   byKind
+	done    chan struct{} // closed at its end
+	err     error         // after done
 }
 
 // Driver counts what goes through it. It implements blob.Driver.
 type Driver struct {
 	blob.Driver
-	of *Accounts
+	of     *Accounts
+	number int // in the order in which they are counted
 }
 
 var _ blob.Driver = (*Driver)(nil)
@@ -99,22 +124,28 @@ var _ blob.Driver = (*Driver)(nil)
 func (a *Accounts) Over(d blob.Driver) *Driver {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	over := &Driver{Driver: d, of: a}
+	over := &Driver{Driver: d, of: a, number: len(a.drivers)}
 	a.drivers = append(a.drivers, over)
 	return over
 }
 
-// fresh is how long a count is believed, if nothing is under way then.
-const fresh = time.Hour
+const (
+	// fresh is how long a count is believed; then the store is counted anew, and the old count
+	// continues to hold until that ends.
+	fresh = time.Hour
+	// countTime is the longest time of a count: tens of millions of objects of a bucket.
+	countTime = time.Hour
+	// pause is the least time between counts that fail.
+	pause = time.Minute
+)
 
 // Used is what a project stores, by kind in alphabetical order, and their sum. It counts the
-// store the first time.
+// store the first time, and waits for that as long as ctx lets it.
 func (a *Accounts) Used(ctx context.Context, project string) (sum Used, kinds []Used, err error) {
-	acc, err := a.account(ctx, project)
-	if err != nil {
+	acc := a.account(ctx, project)
+	if err := acc.counted(ctx); err != nil {
 		return Used{}, nil, err
 	}
-	defer acc.leave()
 	sum, kinds = acc.used()
 	return sum, kinds, nil
 }
@@ -125,6 +156,9 @@ func (a *Accounts) Each(yield func(project string, kinds []Used)) {
 	counted := maps.Clone(a.all)
 	a.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(counted)) {
+		if !counted[name].known() {
+			continue
+		}
 		if _, kinds := counted[name].used(); len(kinds) > 0 {
 			yield(name, kinds)
 		}
@@ -143,60 +177,128 @@ func (acc *account) used() (sum Used, kinds []Used) {
 	return acc.sum, kinds
 }
 
-// account is that of a project, counted. Nothing of the project changes before it is. Call
-// leave when the operation has ended.
-func (a *Accounts) account(ctx context.Context, project string) (*account, error) {
+// account is that of a project. If its count is too old, a new one begins.
+func (a *Accounts) account(ctx context.Context, project string) *account {
 	a.mu.Lock()
-	acc, drivers := a.all[project], a.drivers
+	defer a.mu.Unlock()
+	acc := a.all[project]
 	if acc == nil {
-		acc = &account{kinds: map[string]*Used{}, moving: map[place]*turn{}}
+		acc = &account{project: project, drivers: a.drivers, kinds: byKind{}, moving: map[place]*turn{}}
 		a.all[project] = acc
 	}
-	a.mu.Unlock()
-	acc.loading.Lock()
-	defer acc.loading.Unlock()
 	acc.mu.Lock()
-	known := !acc.loaded.IsZero() && (acc.active > 0 || time.Since(acc.loaded) < fresh)
-	if known {
-		acc.active++
+	defer acc.mu.Unlock()
+	if now := time.Now(); now.Sub(acc.loaded) >= fresh && now.Sub(acc.tried) >= pause {
+		acc.begin(ctx, now)
 	}
+	return acc
+}
+
+// counted waits until what is stored was counted once. A count that failed is made again.
+func (acc *account) counted(ctx context.Context) error {
+	acc.mu.Lock()
+	if !acc.loaded.IsZero() {
+		acc.mu.Unlock()
+		return nil
+	}
+	acc.begin(ctx, time.Now())
+	c := acc.counting
 	acc.mu.Unlock()
-	if known {
-		return acc, nil
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+		return fault.New(fault.Timeout, "what project %s stores is still being counted: %w", acc.project, context.Cause(ctx)).
+			WithHint("Try again in a minute: counting goes on meanwhile.")
 	}
-	began, found := time.Now(), map[string]*Used{}
-	for _, d := range drivers {
-		err := blob.Sizes(ctx, d.Driver, blob.Key("projects/"+project+"/"), func(key blob.Key, size int64) error {
+}
+
+// begin counts beside what goes on, if that is not under way. Under mu.
+func (acc *account) begin(ctx context.Context, now time.Time) {
+	if acc.counting != nil {
+		return
+	}
+	c := &count{began: now, changed: map[place]bool{}, kinds: byKind{}, done: make(chan struct{})}
+	acc.tried, acc.counting = now, c
+	for p, t := range acc.moving {
+		if t.begun {
+			c.takeOver(p, t)
+		}
+	}
+	// Whoever asked first may leave: the count is for all.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTime)
+	go func() {
+		defer cancel()
+		err := acc.list(ctx, c)
+		acc.mu.Lock()
+		defer acc.mu.Unlock()
+		if acc.counting, c.err = nil, err; err == nil {
+			acc.loaded, acc.kinds, acc.sum = c.began, c.kinds, c.kinds.sum()
+		}
+		close(c.done)
+	}()
+}
+
+// list goes through the drivers, whose listings are in the order of the keys.
+func (acc *account) list(ctx context.Context, c *count) error {
+	for _, d := range acc.drivers {
+		acc.mu.Lock()
+		c.at, c.last = d.number, ""
+		acc.mu.Unlock()
+		err := blob.Sizes(ctx, d.Driver, blob.Key("projects/"+acc.project+"/"), func(key blob.Key, size int64) error {
 			_, kind, _ := owner(key)
-			u := found[kind]
-			if u == nil {
-				u = &Used{Kind: kind}
-				found[kind] = u
+			acc.mu.Lock()
+			defer acc.mu.Unlock()
+			c.last = key
+			if !c.changed[place{d, key}] {
+				c.kinds.add(kind, size, 1)
 			}
-			u.Bytes += size
-			u.Objects++
 			return nil
 		})
 		if err != nil {
-			return nil, fault.Wrap(err, "count what project %s stores", project)
+			return fault.Wrap(err, "count what project %s stores", acc.project)
 		}
 	}
-	acc.mu.Lock()
-	defer acc.mu.Unlock()
-	acc.kinds, acc.sum = found, Used{}
-	for _, u := range found {
-		acc.sum.Bytes += u.Bytes
-		acc.sum.Objects += u.Objects
-	}
-	acc.loaded = began
-	acc.active++
-	return acc, nil
+	return nil
 }
 
-func (acc *account) leave() {
+// passed reports whether the listing is behind an object, or leaves it to who changes it.
+func (c *count) passed(p place) bool {
+	return c.changed[p] || p.on.number < c.at || p.on.number == c.at && p.key <= c.last
+}
+
+// takeOver has an object count by who changes it.
+func (c *count) takeOver(p place, t *turn) {
+	c.changed[p] = true
+	c.kinds.add(t.before.Kind, t.before.Bytes+t.bytes, t.before.Objects+t.objects)
+}
+
+// byKind is what is stored of each kind.
+type byKind map[string]*Used
+
+func (b byKind) add(kind string, bytes, objects int64) {
+	u := b[kind]
+	if u == nil {
+		u = &Used{Kind: kind}
+		b[kind] = u
+	}
+	u.Bytes += bytes
+	u.Objects += objects
+}
+
+func (b byKind) sum() (sum Used) {
+	for _, u := range b {
+		sum.Bytes += u.Bytes
+		sum.Objects += u.Objects
+	}
+	return sum
+}
+
+// known reports whether what is stored was counted once.
+func (acc *account) known() bool {
 	acc.mu.Lock()
 	defer acc.mu.Unlock()
-	acc.active--
+	return !acc.loaded.IsZero()
 }
 
 // owner is the project and the kind of a key; ok is false for a key of no project.
@@ -207,44 +309,72 @@ func owner(key blob.Key) (project, kind string, ok bool) {
 	return project, kind, ok && found && deeper && project != ""
 }
 
-// add counts; over says that the quota would be passed, and nothing was counted then.
-func (acc *account) add(kind string, bytes, objects int64, l Limit) (over bool) {
+// add counts what the turn's holder changed; over says that the quota would be passed, and
+// nothing was counted then.
+func (acc *account) add(t *turn, bytes, objects int64, l Limit) (over bool) {
 	acc.mu.Lock()
 	defer acc.mu.Unlock()
 	if bytes > 0 && l.Bytes > 0 && acc.sum.Bytes+bytes > l.Bytes || objects > 0 && l.Objects > 0 && acc.sum.Objects+objects > l.Objects {
 		return true
 	}
-	u := acc.kinds[kind]
-	if u == nil {
-		u = &Used{Kind: kind}
-		acc.kinds[kind] = u
-	}
-	u.Bytes += bytes
-	u.Objects += objects
+	acc.kinds.add(t.before.Kind, bytes, objects)
 	acc.sum.Bytes += bytes
 	acc.sum.Objects += objects
+	t.bytes += bytes
+	t.objects += objects
+	if c := acc.counting; c != nil {
+		c.kinds.add(t.before.Kind, bytes, objects)
+	}
 	return false
 }
 
-// take waits until nobody else changes the object.
-func (acc *account) take(p place) (done func()) {
+// change waits until nobody else changes the object, and finds what is stored of it. Call
+// done when it is changed.
+func (acc *account) change(ctx context.Context, p place, kind string) (t *turn, done func(), err error) {
 	acc.mu.Lock()
-	t := acc.moving[p]
+	t = acc.moving[p]
 	if t == nil {
-		t = &turn{}
+		t = &turn{taken: make(chan struct{}, 1)}
 		acc.moving[p] = t
 	}
 	t.waiting++
 	acc.mu.Unlock()
-	t.Lock()
-	return func() {
-		t.Unlock()
-		acc.mu.Lock()
-		defer acc.mu.Unlock()
+	leave := func() { // under mu
 		if t.waiting--; t.waiting == 0 {
 			delete(acc.moving, p)
 		}
 	}
+	select {
+	case t.taken <- struct{}{}:
+	case <-ctx.Done():
+		acc.mu.Lock()
+		defer acc.mu.Unlock()
+		leave()
+		return nil, nil, fault.New(fault.Timeout, "another change of the same object of project %s has not ended: %w", acc.project, context.Cause(ctx)).
+			WithHint("Try again when it has.")
+	}
+	done = func() {
+		acc.mu.Lock()
+		defer acc.mu.Unlock()
+		t.begun = false
+		<-t.taken
+		leave()
+	}
+	size, there, err := blob.SizeOf(ctx, p.on.Driver, p.key)
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	acc.mu.Lock()
+	defer acc.mu.Unlock()
+	t.begun, t.before, t.bytes, t.objects = true, Used{Kind: kind}, 0, 0
+	if there {
+		t.before.Bytes, t.before.Objects = size, 1
+	}
+	if c := acc.counting; c != nil && !c.passed(p) {
+		c.takeOver(p, t)
+	}
+	return t, done, nil
 }
 
 // full is the refusal.
@@ -259,6 +389,23 @@ func full(project string, l Limit, acc *account) error {
 		WithCause(fault.ErrFull)
 }
 
+type exemptKey struct{}
+
+// Exempt marks what an erasure, a redaction or the relocation of a table writes: it counts,
+// and no quota refuses it. An erasure deletes what it replaces only afterwards, and a server
+// that cannot tell where its tables are does not start. Nothing else may be marked.
+func Exempt(ctx context.Context) context.Context {
+	return context.WithValue(ctx, exemptKey{}, true)
+}
+
+// limited is the quota that holds for a write.
+func (a *Accounts) limited(ctx context.Context, project string) (Limit, error) {
+	if exempt, _ := ctx.Value(exemptKey{}).(bool); exempt {
+		return Limit{}, nil
+	}
+	return a.limit(ctx, project)
+}
+
 // Put implements blob.Driver. Errors: also fault.Exhausted with fault.ErrFull beyond the
 // quota; nothing is stored then.
 func (d *Driver) Put(ctx context.Context, key blob.Key, body io.Reader) error {
@@ -266,48 +413,45 @@ func (d *Driver) Put(ctx context.Context, key blob.Key, body io.Reader) error {
 	if !ok {
 		return d.Driver.Put(ctx, key, body)
 	}
-	limit, err := d.of.limit(ctx, project)
+	limit, err := d.of.limited(ctx, project)
 	if err != nil {
 		return err
 	}
-	acc, err := d.of.account(ctx, project)
-	if err != nil {
-		return err
-	}
-	defer acc.leave()
-	defer acc.take(place{d, key})()
-	before, there, err := blob.SizeOf(ctx, d.Driver, key)
-	if err != nil {
-		return err
-	}
-	own := limit
-	if there && own.Bytes > 0 {
-		own.Bytes += before // it is replaced
-	}
-	counted := &counted{Reader: body, acc: acc, kind: kind, limit: own, full: func() error { return full(project, limit, acc) }}
-	if !there {
-		if acc.add(kind, 0, 1, own) {
-			return counted.full()
+	acc := d.of.account(ctx, project)
+	if limit != (Limit{}) {
+		if err := acc.counted(ctx); err != nil {
+			return err
 		}
-		counted.objects = 1
+	}
+	t, done, err := acc.change(ctx, place{d, key}, kind)
+	if err != nil {
+		return err
+	}
+	defer done()
+	own := limit
+	if own.Bytes > 0 {
+		own.Bytes += t.before.Bytes // it is replaced
+	}
+	counted := &counted{Reader: body, acc: acc, turn: t, limit: own, full: func() error { return full(project, limit, acc) }}
+	if t.before.Objects == 0 && acc.add(t, 0, 1, own) {
+		return counted.full()
 	}
 	if err := d.Driver.Put(ctx, key, counted); err != nil {
-		acc.add(kind, -counted.bytes, -counted.objects, Limit{})
+		acc.add(t, -t.bytes, -t.objects, Limit{})
 		return err
 	}
-	acc.add(kind, -before, 0, Limit{})
+	acc.add(t, -t.before.Bytes, 0, Limit{})
 	return nil
 }
 
 // counted is a body whose bytes count while they are read.
 type counted struct {
 	io.Reader
-	acc            *account
-	kind           string
-	limit          Limit
-	full           func() error
-	bytes, objects int64
-	err            error
+	acc   *account
+	turn  *turn
+	limit Limit
+	full  func() error
+	err   error
 }
 
 func (c *counted) Read(p []byte) (int, error) {
@@ -315,12 +459,9 @@ func (c *counted) Read(p []byte) (int, error) {
 		return 0, c.err
 	}
 	n, err := c.Reader.Read(p)
-	if n > 0 {
-		if c.acc.add(c.kind, int64(n), 0, c.limit) {
-			c.err = c.full()
-			return 0, c.err
-		}
-		c.bytes += int64(n)
+	if n > 0 && c.acc.add(c.turn, int64(n), 0, c.limit) {
+		c.err = c.full()
+		return 0, c.err
 	}
 	return n, err
 }
@@ -331,20 +472,16 @@ func (d *Driver) Delete(ctx context.Context, key blob.Key) error {
 	if !ok {
 		return d.Driver.Delete(ctx, key)
 	}
-	acc, err := d.of.account(ctx, project)
+	acc := d.of.account(ctx, project)
+	t, done, err := acc.change(ctx, place{d, key}, kind)
 	if err != nil {
 		return err
 	}
-	defer acc.leave()
-	defer acc.take(place{d, key})()
-	size, there, err := blob.SizeOf(ctx, d.Driver, key)
-	if err != nil {
+	defer done()
+	if err := d.Driver.Delete(ctx, key); err != nil {
 		return err
 	}
-	if err := d.Driver.Delete(ctx, key); err != nil || !there {
-		return err
-	}
-	acc.add(kind, -size, -1, Limit{})
+	acc.add(t, -t.before.Bytes, -t.before.Objects, Limit{})
 	return nil
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
@@ -227,4 +229,245 @@ func TestCountedAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// listed is a driver whose listing a test goes along with.
+type listed struct {
+	*blobtest.Memory
+	begin func(ctx context.Context) error // of a listing
+	at    func(key blob.Key)              // before each object
+}
+
+func (l *listed) Sizes(ctx context.Context, prefix blob.Key, yield func(key blob.Key, stored int64) error) error {
+	if l.begin != nil {
+		if err := l.begin(ctx); err != nil {
+			return err
+		}
+	}
+	return l.List(ctx, prefix, func(key blob.Key) error {
+		size, there, err := blob.SizeOf(ctx, l.Memory, key)
+		if err != nil || !there {
+			return err
+		}
+		if l.at != nil {
+			l.at(key)
+		}
+		return yield(key, size)
+	})
+}
+
+func (l *listed) Size(ctx context.Context, key blob.Key) (int64, error) {
+	o, err := l.Open(ctx, key)
+	if err != nil {
+		return 0, err
+	}
+	return o.Size(), o.Close()
+}
+
+// TestNoClientEndsACount: a count outlives who asked first, is one for all who wait, and
+// nothing of a project without a quota waits for it.
+func TestNoClientEndsACount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := &blobtest.Memory{}
+		for i := range 3 {
+			if err := memory.Put(t.Context(), blob.Key(fmt.Sprint("projects/p/models/", i)), strings.NewReader("12345")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		listings, goOn := 0, make(chan struct{})
+		of := &limits{of: map[string]quota.Limit{}}
+		a := quota.New(of.get)
+		d := a.Over(&listed{Memory: memory, begin: func(ctx context.Context) error {
+			listings++
+			select {
+			case <-goOn:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}})
+		// Without a quota.
+		if err := errors.Join(put(t, d, "projects/p/models/3", 10), put(t, d, "projects/p/models/2", 1), d.Delete(t.Context(), "projects/p/models/0")); err != nil {
+			t.Fatal(err)
+		}
+		a.Each(func(project string, kinds []quota.Used) { t.Errorf("half of a count is told: %s %v", project, kinds) })
+		// With one, a write waits, as long as its client does.
+		of.mu.Lock()
+		of.of["p"] = quota.Limit{Bytes: 20}
+		of.mu.Unlock()
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := d.Put(short, "projects/p/models/4", strings.NewReader("1")); !fault.Is(err, fault.Timeout) || fault.HintOf(err) == "" {
+			t.Errorf("its client gave up: %v", err)
+		}
+		if err := d.Delete(t.Context(), "projects/p/models/1"); err != nil {
+			t.Error(err)
+		}
+		errs := make([]error, 2)
+		var all sync.WaitGroup
+		for i := range errs {
+			all.Go(func() { errs[i] = put(t, d, fmt.Sprint("projects/p/artifacts/", i), 7) })
+		}
+		close(goOn)
+		all.Wait()
+		if full := errors.Join(errs...); !fault.Full(full) || errs[0] != nil && errs[1] != nil {
+			t.Errorf("two of 7 bytes where 9 are left: %v", errs)
+		}
+		if got := used(t, a, "p"); got != "18/3 artifacts 7/1 models 11/2" || listings != 1 {
+			t.Errorf("%s after %d listings", got, listings)
+		}
+	})
+}
+
+// TestFailedCounts: of a project with a quota a count that failed is made again, of others not
+// at each write.
+func TestFailedCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		listings, broken := 0, errors.New("the bucket does not answer")
+		of := quotas("p", quota.Limit{})
+		a := quota.New(of.get)
+		d := a.Over(&listed{Memory: &blobtest.Memory{}, begin: func(context.Context) error {
+			listings++
+			return broken
+		}})
+		for i := range 10 {
+			if err := put(t, d, fmt.Sprint("projects/p/models/", i), 1); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if listings != 1 {
+			t.Errorf("%d listings", listings)
+		}
+		of.mu.Lock()
+		of.of["p"] = quota.Limit{Bytes: 11}
+		of.mu.Unlock()
+		if err := put(t, d, "projects/p/models/x", 1); !errors.Is(err, broken) {
+			t.Errorf("a quota without a count: %v", err)
+		}
+		broken = nil
+		if err := put(t, d, "projects/p/models/x", 1); err != nil {
+			t.Error(err)
+		}
+		if err := put(t, d, "projects/p/models/y", 1); !fault.Full(err) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestChangesDuringACount: objects are written, replaced and deleted at any moment of a
+// count, the first one and one after an hour, and are counted as they are stored at the end.
+func TestChangesDuringACount(t *testing.T) {
+	for seed := range uint64(200) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 3))
+			a := quota.New(quotas("p", quota.Limit{}).get)
+			stores := []*listed{{Memory: &blobtest.Memory{}}, {Memory: &blobtest.Memory{}}}
+			drivers := []*quota.Driver{a.Over(stores[0]), a.Over(stores[1])}
+			key := func() blob.Key {
+				return blob.Key(fmt.Sprint("projects/p/", []string{"artifacts", "models"}[r.IntN(2)], "/", r.IntN(8)))
+			}
+			for range 12 { // there before
+				if err := stores[r.IntN(2)].Put(t.Context(), key(), bytes.NewReader(make([]byte, r.IntN(100)))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			change := func() {
+				d, k := drivers[r.IntN(2)], key()
+				if r.IntN(3) == 0 {
+					if err := d.Delete(t.Context(), k); err != nil {
+						t.Error(err)
+					}
+				} else if err := put(t, d, string(k), r.IntN(100)); err != nil {
+					t.Error(err)
+				}
+			}
+			for range 2 {
+				for _, s := range stores {
+					s.at = func(blob.Key) {
+						for range r.IntN(3) {
+							change()
+						}
+					}
+				}
+				// One is being written when the count begins, and is whole or given up after it.
+				body, w := io.Pipe()
+				written := make(chan error, 1)
+				goesOn := blob.Key(fmt.Sprint("projects/p/models/slow", r.IntN(2)))
+				go func() { written <- drivers[0].Put(context.Background(), goesOn, body) }()
+				_, _ = w.Write(make([]byte, 50))
+				_, _ = w.Write(make([]byte, 1))
+				synctest.Wait()
+				<-time.After(2 * time.Hour)
+				change()
+				synctest.Wait()
+				var ends error
+				if r.IntN(2) == 0 {
+					ends = errors.New("the client left")
+				}
+				_ = w.CloseWithError(ends)
+				if err := <-written; !errors.Is(err, ends) {
+					t.Error(err)
+				}
+				for _, s := range stores {
+					s.at = nil // the other account lists them
+				}
+				want := quota.New(quotas("p", quota.Limit{}).get)
+				want.Over(stores[0].Memory)
+				want.Over(stores[1].Memory)
+				if got, want := used(t, a, "p"), used(t, want, "p"); got != want {
+					t.Fatalf("seed %d: counted %s, stored %s", seed, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestExempt: what an erasure writes counts and is not refused; what others write is.
+func TestExempt(t *testing.T) {
+	a := quota.New(quotas("p", quota.Limit{Bytes: 100, Objects: 1}).get)
+	d := a.Over(&blobtest.Memory{})
+	if err := put(t, d, "projects/p/datasets/1", 100); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Put(quota.Exempt(t.Context()), "projects/p/datasets/2", bytes.NewReader(make([]byte, 90))); err != nil {
+		t.Fatal(err)
+	}
+	if got := used(t, a, "p"); got != "190/2 datasets 190/2" {
+		t.Errorf("beside the old one: %s", got)
+	}
+	if err := put(t, d, "projects/p/datasets/3", 1); !fault.Full(err) {
+		t.Errorf("another write: %v", err)
+	}
+	if err := d.Delete(t.Context(), "projects/p/datasets/1"); err != nil {
+		t.Fatal(err)
+	}
+	if got := used(t, a, "p"); got != "90/1 datasets 90/1" {
+		t.Errorf("at the end: %s", got)
+	}
+}
+
+// TestWhoWaitsForAnObjectMayGiveUp: a write that takes long keeps the next one of its object
+// no longer than that one's client waits.
+func TestWhoWaitsForAnObjectMayGiveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := quota.New(quotas("p", quota.Limit{}).get)
+		d := a.Over(&blobtest.Memory{})
+		body, w := io.Pipe()
+		first := make(chan error)
+		go func() { first <- d.Put(context.Background(), "projects/p/models/m", body) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := d.Delete(ctx, "projects/p/models/m"); !fault.Is(err, fault.Timeout) {
+			t.Errorf("%v", err)
+		}
+		_ = w.Close()
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+		if got := used(t, a, "p"); got != "0/1 models 0/1" {
+			t.Error(got)
+		}
+	})
 }

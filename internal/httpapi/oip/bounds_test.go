@@ -753,6 +753,102 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
+// heavyWork is the usage of processors.
+func heavyWork() turns.Usage {
+	for _, u := range turns.Measured() {
+		if u.Name == "heavy_work" {
+			return u
+		}
+	}
+	return turns.Usage{}
+}
+
+// TestNoProcessorBetweenMessages: a large message of a stream takes a processor while it is
+// decompressed and while it is decoded, and holds none while it waits in between for the
+// answer to the one before it, nor while the model works at it.
+func TestNoProcessorBetweenMessages(t *testing.T) {
+	b, err := proto.Marshal(asking(make([]byte, 4*heavy), "label"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed, err := compress("gzip", [][]byte{b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, body := range map[string][]byte{"": b, "gzip": packed} {
+		message := append(binary.BigEndian.AppendUint32([]byte{byte(min(len(kind), 1))}, uint32(len(body))), body...)
+		s := new(held).share(turns.WithTurn(t.Context(), turns.NewTurn(turns.Owner{Project: "p"})))
+		f := &frames{body: io.NopCloser(bytes.NewReader(message)), kind: kind, most: MaxBody, share: s, wanted: everything, closed: make(chan struct{})}
+		before := heavyWork()
+		got, err := f.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		inflated := heavyWork()
+		if took := inflated.Granted - before.Granted; took != int64(len(kind)/4) || inflated.Held != 0 {
+			t.Errorf("%q: %d turns to have the message, %d held then", kind, took, inflated.Held)
+		}
+		p := &payload{Buffer: mem.SliceBuffer(got[header:])}
+		if err := p.into(&inference.ModelInferRequest{}, s); err != nil {
+			t.Fatal(err)
+		}
+		if decoded := heavyWork(); decoded.Granted != inflated.Granted+1 || decoded.Held != 0 {
+			t.Errorf("%q: %d turns to decode it, %d held then", kind, decoded.Granted-inflated.Granted, decoded.Held)
+		}
+	}
+
+	// The whole stream: the second message has come while the first one is inferred.
+	var read atomic.Int64
+	api := edge(t)
+	sent := int64(2 * (header + len(b)))
+	came := make(chan struct{})
+	api.Serving = watched{api.Serving.(oneModel), func() {
+		<-came
+		if n := heavyWork().Held; n != 0 {
+			t.Errorf("%d processors are held while the model works", n)
+		}
+	}}
+	conn := dialTo(t, api, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.Body = told{counter{r.Body, &read}, &read, sent, came}
+			h.ServeHTTP(w, r.WithContext(turns.WithTurn(r.Context(), turns.NewTurn(turns.Owner{Project: "p"}))))
+		})
+	})
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+service+"/ModelStreamInfer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := stream.SendMsg(asking(make([]byte, 4*heavy), "label")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := stream.RecvMsg(&inference.ModelStreamInferResponse{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// told closes a channel when so much of a body was read.
+type told struct {
+	io.ReadCloser
+	n    *atomic.Int64
+	much int64
+	came chan struct{}
+}
+
+func (b told) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if at := b.n.Load(); at >= b.much && at-int64(n) < b.much {
+		close(b.came)
+	}
+	return n, err
+}
+
 // TestNoProcessorForASlowSender: of a compressed body that becomes large, the rest is read
 // before its turn begins; and the turn of a body in one piece is held until it is decoded.
 func TestNoProcessorForASlowSender(t *testing.T) {
@@ -770,14 +866,7 @@ func TestNoProcessorForASlowSender(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	taken := func() int64 {
-		for _, u := range turns.Measured() {
-			if u.Name == "heavy_work" {
-				return u.Held
-			}
-		}
-		return 0
-	}
+	taken := func() int64 { return heavyWork().Held }
 	turn := turns.NewTurn(turns.Owner{Project: "p"})
 	ctx := turns.WithTurn(t.Context(), turn)
 	in, out := io.Pipe()

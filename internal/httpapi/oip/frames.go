@@ -152,13 +152,13 @@ func (f *frames) next() ([]byte, error) {
 	var b []byte
 	if squeezed := head[0] == 1 && (f.kind == "gzip" || f.kind == "deflate"); squeezed {
 		head[0] = 0
-		if b, err = inflate(f.kind, from, header, f.most, f.share); err == nil {
+		b, err = inflate(f.kind, from, header, f.most, f.share)
+		f.share.turn.End() // who wants the message may still work at the one before it
+		if err == nil {
 			_, err = io.Copy(io.Discard, from) // what is behind it
 		}
 	} else {
-		if b, err = readAll(from, size, header, f.most, f.share); err == nil {
-			err = f.share.begin(len(b))
-		}
+		b, err = readAll(from, size, header, f.most, f.share)
 	}
 	switch {
 	case fault.Is(err, fault.TooLarge):
@@ -207,7 +207,11 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 // Errors: fault.Invalid, fault.Exhausted, fault.Unavailable.
 func (p *payload) into(m proto.Message, s *share) error {
 	defer p.Free()
-	defer s.turn.End()
+	turn, err := s.beside(p.Len()) // the next message may be decompressed meanwhile
+	if err != nil {
+		return err
+	}
+	defer turn.End()
 	b := p.ReadOnlyData()
 	w := &weight{}
 	if err := w.add(b, m.ProtoReflect().Descriptor()); err != nil {

@@ -86,6 +86,7 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 			switch {
 			case Streams(path):
 				c.body.wanted, c.body.deadline = make(chan struct{}, 1), control.SetReadDeadline
+				c.body.share.turn = c.body.share.turn.Another() // that of the request ends with each answer
 				_ = control.SetReadDeadline(time.Time{})
 			case slices.Contains(reflections, path):
 				c.body.wanted, c.body.most = everything, maxQuestion

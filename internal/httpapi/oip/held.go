@@ -50,6 +50,16 @@ func (s *share) begin(size int) error {
 	return s.turn.Begin(s.ctx)
 }
 
+// beside is begin with a turn of its own, for work beside that at another message of a stream:
+// nil for a small one. End it.
+func (s *share) beside(size int) (*turns.Turn, error) {
+	if size < heavy {
+		return nil, nil
+	}
+	turn := s.turn.Another()
+	return turn, turn.Begin(s.ctx)
+}
+
 func (h *held) share(ctx context.Context) *share {
 	return &share{of: h, who: identity.From(ctx), memory: membudget.From(ctx), ctx: ctx, turn: turns.TurnOf(ctx)}
 }
