@@ -178,15 +178,16 @@ func TestUsageOfManyIsAddedUp(t *testing.T) {
 		Workload: "att_last", Project: "p", Kind: compute.JobAttempt, Pool: compute.Home, Currency: "AED", Cost: 7,
 		Started: ended.Add(-time.Hour), Ended: ended, Wall: time.Hour,
 	}
-	ids := make([]compute.WorkloadID, 1200)
-	for i := range ids {
-		ids[i] = compute.WorkloadID(fmt.Sprint("att_", i))
+	var ids []compute.WorkloadID
+	for i := range 1200 {
+		ids = append(ids, compute.WorkloadID(fmt.Sprint("att_", i)))
 	}
+	ids = append(ids, u.Workload)
 	if err := w.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
 		if err := (computesql.Store{}).InsertUsage(ctx, tx, u); err != nil {
 			return err
 		}
-		return w.ForgetIn(ctx, tx, append(ids, u.Workload))
+		return w.ForgetIn(ctx, tx, ids)
 	}); err != nil {
 		t.Fatal(err)
 	}
