@@ -260,7 +260,7 @@ type unreadable struct {
 }
 
 func (u unreadable) Citing(ctx context.Context, tx *store.Tx, p project.Name, jobs []training.JobID) (map[training.JobID]string, error) {
-	if slices.Contains(jobs, u.job) {
+	if u.job == "all" || slices.Contains(jobs, u.job) {
 		return nil, errors.New("it cannot be read")
 	}
 	return u.jobTraces.Citing(ctx, tx, p, jobs)
@@ -310,6 +310,15 @@ func TestOneJobThatCannotBeForgotten(t *testing.T) {
 	now = now.Add(25 * time.Hour)
 	if err := forget(); err == nil || !strings.Contains(err.Error(), "job_0003") || left() != 1 {
 		t.Fatalf("a day later: %v; %d jobs are left", err, left())
+	}
+}
+
+// TestNoJobCanBeForgotten: it ends with the errors of one batch.
+func TestNoJobCanBeForgotten(t *testing.T) {
+	now := time.Now()
+	forget, left := forgetful(t, 120, func() time.Time { return now }, "all")
+	if err := forget(); err == nil || strings.Count(err.Error(), "it cannot be read") != 50 || left() != 120 {
+		t.Fatalf("%v; %d jobs are left", err, left())
 	}
 }
 

@@ -47,7 +47,7 @@ const (
 // singly in the audit log, which has the submission and the end of each.
 //
 // A job that cannot be forgotten holds up no other: it is tried again a day later, and its
-// error comes back with those of others.
+// error comes back with those of others. Where as many fail as a batch has, it ends: more would.
 func (s *Service) Forget(ctx context.Context) error {
 	if s.cfg.Keep == 0 || s.cfg.Traces == nil {
 		return nil
@@ -70,7 +70,7 @@ func (s *Service) Forget(ctx context.Context) error {
 		if err != nil {
 			return errors.Join(append(failed, fault.Wrap(err, "forgetting ended jobs"))...)
 		}
-		if len(due) < forgetBatch || !s.now().Before(until) {
+		if len(due) < forgetBatch || len(failed) >= forgetBatch || !s.now().Before(until) {
 			break
 		}
 	}
