@@ -176,7 +176,7 @@ type Config struct {
 	} `koanf:"gateway"`
 
 	Retention struct {
-		Outputs          duration `koanf:"outputs" doc:"Retention of the output, log and directory of an ended job, such as 7d"`
+		Outputs          duration `koanf:"outputs" doc:"Retention of the output, log and directory of an ended job, such as 7d, and at most retention.jobs"`
 		Events           duration `koanf:"events" doc:"Retention of events for subscribers that catch up, such as 30d; events that a reaction has not processed are kept"`
 		Tokens           duration `koanf:"tokens" doc:"How long revoked and expired tokens stay listed, such as 90d; 0 means for ever"`
 		Windows          duration `koanf:"windows" doc:"Retention of monitoring windows, such as 400d"`
@@ -474,6 +474,10 @@ func (c Config) Validate() error {
 			return fault.New(fault.Invalid, "retention.%s: %q is neither 0 nor a duration of at least %s", name, r.value, r.least)
 		}
 		return fault.New(fault.Invalid, "retention.%s: %q is not a duration of at least %s", name, r.value, r.least)
+	}
+	if outputs, jobs := kept(c.Retention.Outputs), kept(c.Retention.Jobs); jobs > 0 && outputs > jobs {
+		return fault.New(fault.Invalid, "retention.outputs: the outputs of a job are kept for %s, longer than its record, which retention.jobs keeps for %s", c.Retention.Outputs, c.Retention.Jobs).
+			WithHint("Set retention.outputs to at most retention.jobs.")
 	}
 	if _, err := resource.ParseDuration(c.Predictions.Retention); err != nil {
 		return fault.Wrap(err, "predictions.retention")

@@ -152,7 +152,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 		trimmed := errors.Join(
 			event.Trim(ctx, a.db, time.Now().Add(-kept(a.cfg.Retention.Events))),
 			a.training.Forget(ctx), // first: what its jobs named may go then
-			forgetHistory(ctx, a.db, a.cfg, time.Now()),
+			forgetHistory(ctx, a.db, a.cfg, time.Now),
 		)
 		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)

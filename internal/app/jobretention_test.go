@@ -2,7 +2,9 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/feature/featuresql"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/request"
 	"github.com/falaj-ml/falaj/internal/governance/request/requestsql"
 	"github.com/falaj-ml/falaj/internal/id"
@@ -41,6 +44,7 @@ type aJob struct {
 	resume string
 	with   func(j *training.Job)
 	gone   bool
+	held   func(w *compute.Workload) // its engine is not done with it
 }
 
 func TestJobsAreForgotten(t *testing.T) { jobsAreForgotten(t, storetest.SQLite) }
@@ -76,6 +80,13 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 			must(tracks.Log(ctx, "p", tracking.RunID(j.Run), b))
 		}
 	}
+	file := func(path string) func(j *training.Job) {
+		return func(j *training.Job) {
+			write(func(ctx context.Context, tx *store.Tx) error {
+				return trackingsql.Store{}.PutArtifact(ctx, tx, "p", tracking.Place{Run: tracking.RunID(j.Run)}.ID(), tracking.Stored{File: tracking.File{Path: path}, Object: j.Run + path})
+			})
+		}
+	}
 	cases := []aJob{
 		{name: "nothing", ago: old, gone: true},
 		{name: "its declared parameter", ago: old, gone: true, with: log(nil, tracking.Batch{Params: []tracking.Pair{{Key: "falaj.param.lr", Value: "1"}}})},
@@ -84,6 +95,17 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 		{name: "metric", ago: old, with: log([]tracking.Metric{{Key: "loss", Value: 1, At: 1}}, tracking.Batch{})},
 		{name: "parameter", ago: old, with: log(nil, tracking.Batch{Params: []tracking.Pair{{Key: "lr", Value: "1"}}})},
 		{name: "note", ago: old, with: log(nil, tracking.Batch{Tags: []tracking.Pair{{Key: "mlflow.note.content", Value: "good"}}})},
+		{name: "note in capitals", ago: old, with: log(nil, tracking.Batch{Tags: []tracking.Pair{{Key: "FALAJ.note", Value: "good"}}})},
+		{name: "its log", ago: old, gone: true, with: file("logs/attempt-12.log")},
+		{name: "file", ago: old, with: file("roc.png")},
+		{name: "file beside its log", ago: old, with: file("logs/tensorboard.events")},
+		{name: "file like its log", ago: old, with: file("logs/attempt-1-mine.log")},
+		{name: "file like its log in capitals", ago: old, with: file("LOGS/attempt-1.log")},
+		{name: "file without a number", ago: old, with: file("logs/attempt-.log")},
+		{name: "file of a suffix", ago: old, with: file("logs/attempt-1.log.gz")},
+		{name: "held", ago: old, held: func(w *compute.Workload) { w.Handle = "h" }},
+		{name: "unsettled", ago: old, held: func(w *compute.Workload) { w.Settled = false }},
+		{name: "held model", ago: old, held: func(w *compute.Workload) { w.Handle = "h" }, with: func(j *training.Job) { j.Model = "delay@2" }},
 		{name: "logged model", ago: old, with: func(j *training.Job) {
 			_, err := tracks.CreateLoggedModel(ctx, "p", tracking.LoggedModelSpec{Experiment: 0, Name: "m", Run: tracking.RunID(j.Run)})
 			must(err)
@@ -139,6 +161,9 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 				return err
 			}
 			w := compute.Workload{ID: compute.WorkloadID(attempt), Project: "p", Kind: compute.JobAttempt, Label: string(j.ID), State: compute.Ended, Settled: true, EndedAt: j.EndedAt}
+			if c.held != nil {
+				c.held(&w)
+			}
 			if err := (computesql.Store{}).InsertWorkload(ctx, tx, w); err != nil {
 				return err
 			}
@@ -181,7 +206,7 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 			switch {
 			case gone(c.name, c.gone):
 				want = "job 0, attempts 0, run 0, usage 0, workload 0, profiles 0"
-			case c.ago < old:
+			case c.ago < old || c.held != nil:
 				want = "job 1, attempts 1, run 1, usage 1, workload 1, profiles 1"
 			}
 			if got != want {
@@ -200,13 +225,148 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 	// What was kept is looked at again in a month, when nothing may resume from it any more.
 	must(jobs.Forget(ctx))
 	check(func(_ string, gone bool) bool { return gone })
-	now = now.Add(30*24*time.Hour + time.Second)
+	// What an engine held is looked at again in a day.
+	write(func(ctx context.Context, tx *store.Tx) error {
+		_, err := tx.NewRaw("UPDATE compute_workload SET settled = ?, handle = ''", true).Exec(ctx)
+		return err
+	})
+	heldLeft := func() string {
+		return fmt.Sprint(rows("SELECT COUNT(*) FROM training_job WHERE id IN ('job_held', 'job_unsettled')"), " jobs, ",
+			rows("SELECT COUNT(*) FROM compute_workload w JOIN training_attempt a ON a.id = w.id WHERE a.job IN ('job_held', 'job_unsettled', 'job_held-model')"), " workloads")
+	}
+	must(jobs.Forget(ctx))
+	if got := heldLeft(); got != "2 jobs, 3 workloads" {
+		t.Errorf("before the day is over there are %s", got)
+	}
+	now = now.Add(24*time.Hour + time.Second)
+	must(jobs.Forget(ctx))
+	if got := heldLeft(); got != "0 jobs, 0 workloads" {
+		t.Errorf("a day after the engine let go there are %s", got)
+	}
+	now = now.Add(29 * 24 * time.Hour)
 	must(jobs.Forget(ctx))
 	if n := rows("SELECT COUNT(*) FROM training_job WHERE id = 'job_resumed-from'"); n != 0 {
 		t.Error("nothing resumes from it any more, and it is there")
 	}
 	if n := rows("SELECT COUNT(*) FROM training_job WHERE id = 'job_metric'"); n != 1 {
 		t.Error("the job of a run with results is gone")
+	}
+}
+
+// unreadable cannot say of one job what cites it.
+type unreadable struct {
+	jobTraces
+	job training.JobID
+}
+
+func (u unreadable) Citing(ctx context.Context, tx *store.Tx, p project.Name, jobs []training.JobID) (map[training.JobID]string, error) {
+	if u.job == "all" || slices.Contains(jobs, u.job) {
+		return nil, errors.New("it cannot be read")
+	}
+	return u.jobTraces.Citing(ctx, tx, p, jobs)
+}
+
+// forgetful is a service of jobs that ended long ago, none of which has attempts.
+func forgetful(t *testing.T, n int, clock func() time.Time, bad training.JobID) (forget func() error, left func() int) {
+	t.Helper()
+	db := storetest.SQLite(t, migrations...)
+	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
+	tracks := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}}})
+	traces := unreadable{jobTraces{tracks, compute.New(compute.Config{DB: db, Store: computesql.Store{}})}, bad}
+	jobs := training.New(training.Config{DB: db, Store: trainingsql.Store{}, Keep: 30 * 24 * time.Hour, Traces: traces, Now: clock})
+	ended := clock().Add(-31 * 24 * time.Hour)
+	if err := db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		for i := range n {
+			j := training.Job{ID: training.JobID(fmt.Sprintf("job_%04d", i)), Project: "p", State: training.Succeeded, EndedAt: ended.Add(time.Duration(i))}
+			if err := (trainingsql.Store{}).InsertJob(ctx, tx, j); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return func() error { return jobs.Forget(ctx) }, func() (n int) {
+		t.Helper()
+		if err := db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+			return tx.NewRaw("SELECT COUNT(*) FROM training_job").Scan(ctx, &n)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+}
+
+// TestOneJobThatCannotBeForgotten holds up no other, and is tried again a day later.
+func TestOneJobThatCannotBeForgotten(t *testing.T) {
+	now := time.Now()
+	forget, left := forgetful(t, 120, func() time.Time { return now }, "job_0003")
+	if err := forget(); err == nil || !strings.Contains(err.Error(), "job_0003") || left() != 1 {
+		t.Fatalf("%v; %d jobs are left", err, left())
+	}
+	if err := forget(); err != nil || left() != 1 {
+		t.Fatalf("at once: %v; %d jobs are left", err, left())
+	}
+	now = now.Add(25 * time.Hour)
+	if err := forget(); err == nil || !strings.Contains(err.Error(), "job_0003") || left() != 1 {
+		t.Fatalf("a day later: %v; %d jobs are left", err, left())
+	}
+}
+
+// TestNoJobCanBeForgotten: it ends with the errors of one batch.
+func TestNoJobCanBeForgotten(t *testing.T) {
+	now := time.Now()
+	forget, left := forgetful(t, 120, func() time.Time { return now }, "all")
+	if err := forget(); err == nil || strings.Count(err.Error(), "it cannot be read") != 50 || left() != 120 {
+		t.Fatalf("%v; %d jobs are left", err, left())
+	}
+}
+
+// TestABacklogIsForgottenInParts: housekeeping goes on to its other tasks after some minutes.
+func TestABacklogIsForgottenInParts(t *testing.T) {
+	now := time.Now()
+	forget, left := forgetful(t, 120, func() time.Time {
+		now = now.Add(11 * time.Minute)
+		return now
+	}, "")
+	for _, want := range []int{70, 20, 0, 0} {
+		if err := forget(); err != nil || left() != want {
+			t.Fatalf("%v; %d jobs are left, want %d", err, left(), want)
+		}
+	}
+	db := storetest.SQLite(t, migrations...)
+	var cfg Config
+	cfg.Retention.Requests, cfg.Retention.Ingestions = "60d", "10d"
+	if err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+		for i := range historyBatch + 10 {
+			then := now.AddDate(0, 0, -70).Add(time.Duration(i) * time.Second)
+			if err := (requestsql.Store{}).Put(ctx, tx, request.Request{ID: id.First("req", then), State: request.Done}); err != nil {
+				return err
+			}
+			if err := (ingestionsql.Store{}).InsertRun(ctx, tx, ingestion.Run{ID: ingestion.RunID(id.First("ing", then)), Project: "p", Source: "s", State: ingestion.Failed, Clean: true}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"10 requests, 10 ingestions", "0 requests, 1 ingestions"} { // the newest stays
+		if err := forgetHistory(t.Context(), db, cfg, func() time.Time {
+			now = now.Add(11 * time.Minute)
+			return now
+		}); err != nil {
+			t.Fatal(err)
+		}
+		var requests, ingestions int
+		if err := db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+			return errors.Join(tx.NewRaw("SELECT COUNT(*) FROM request").Scan(ctx, &requests), tx.NewRaw("SELECT COUNT(*) FROM ingestion_run").Scan(ctx, &ingestions))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%d requests, %d ingestions", requests, ingestions); got != want {
+			t.Errorf("%s are left, want %s", got, want)
+		}
 	}
 }
 
@@ -277,6 +437,11 @@ func historyIsForgotten(t *testing.T, open storetest.Open) {
 		}{
 			{30, 1, feature.Succeeded, false},
 			{20, 1, feature.Succeeded, true},
+			{40, 4, feature.Succeeded, false},
+			{30, 4, feature.Succeeded, true}, // it was online when the retention began
+			{20, 4, feature.Failed, false},
+			{11, 4, feature.Succeeded, true}, // it ended later, a day after it was asked for
+			{2, 4, feature.Succeeded, true},
 			{15, 1, feature.Failed, false},
 			{11, 1, feature.Failed, true},
 			{30, 2, feature.Succeeded, true},
@@ -284,7 +449,7 @@ func historyIsForgotten(t *testing.T, open storetest.Open) {
 			{30, 3, feature.Running, true},
 			{5, 3, feature.Failed, true},
 		} {
-			r := feature.Run{ID: feature.RunID(made("fmr", c.days, i)), Project: "p", View: "v", Version: c.version, State: c.state}
+			r := feature.Run{ID: feature.RunID(made("fmr", c.days, i)), Project: "p", View: "v", Version: c.version, State: c.state, EndedAt: now.AddDate(0, 0, -c.days).Add(25 * time.Hour)}
 			want[string(r.ID)] = c.stays
 			if err := (featuresql.Store{}).InsertRun(ctx, tx, r); err != nil {
 				return err
@@ -296,7 +461,7 @@ func historyIsForgotten(t *testing.T, open storetest.Open) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := forgetHistory(t.Context(), db, cfg, now); err != nil {
+		if err := forgetHistory(t.Context(), db, cfg, func() time.Time { return now }); err != nil {
 			t.Fatal(err)
 		}
 		for name, stays := range want {

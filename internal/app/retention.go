@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
@@ -20,13 +21,17 @@ import (
 	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
 )
 
-// history is what is recorded of acts that are over, and of which nothing else needs more
-// than the newest. remove removes some that are older than a time.
-var history = []struct {
+// kindOfHistory is what is recorded of acts of one kind. remove removes some that are older
+// than a time.
+type kindOfHistory struct {
 	what   string
 	keep   func(Config) time.Duration // 0 is for ever
 	remove func(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error)
-}{
+}
+
+// history is what is recorded of acts that are over, and of which nothing else needs more
+// than the newest.
+var history = []kindOfHistory{
 	{"requests", func(c Config) time.Duration { return kept(c.Retention.Requests) }, requestsql.Store{}.Forget},
 	{"ingestions", func(c Config) time.Duration { return kept(c.Retention.Ingestions) }, ingestionsql.Store{}.ForgetRuns},
 	{"materialisations", materialisations, featuresql.Store{}.ForgetRuns},
@@ -44,12 +49,20 @@ func materialisations(c Config) time.Duration {
 // historyBatch bounds the records of a transaction, for which other writes wait.
 const historyBatch = 500
 
-// forgetHistory removes what is older than its retention, a batch at a time.
-func forgetHistory(ctx context.Context, db *store.DB, cfg Config, now time.Time) error {
+// historyFor bounds the batches of a call: what is left over goes with the next.
+const historyFor = 10 * time.Minute
+
+// forgetHistory removes what is older than its retention, a batch of each kind in turn, for
+// some minutes.
+func forgetHistory(ctx context.Context, db *store.DB, cfg Config, clock func() time.Time) error {
 	var failed []error
-	for _, h := range history {
-		keep := h.keep(cfg)
-		for n := historyBatch; keep > 0 && n == historyBatch && ctx.Err() == nil; {
+	now := clock()
+	for left := slices.Clone(history); len(left) > 0 && ctx.Err() == nil; {
+		left = slices.DeleteFunc(left, func(h kindOfHistory) bool {
+			keep, n := h.keep(cfg), 0
+			if keep == 0 {
+				return true
+			}
 			err := db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) (err error) {
 				if n, err = h.remove(ctx, tx, now.Add(-keep), historyBatch); err != nil || n == 0 {
 					return err
@@ -58,8 +71,11 @@ func forgetHistory(ctx context.Context, db *store.DB, cfg Config, now time.Time)
 			})
 			if err != nil {
 				failed = append(failed, fault.Wrap(err, "forgetting %s", h.what))
-				break
 			}
+			return err != nil || n < historyBatch
+		})
+		if !clock().Before(now.Add(historyFor)) {
+			break
 		}
 	}
 	return errors.Join(append(failed, ctx.Err())...)
@@ -104,6 +120,16 @@ func (t jobTraces) Citing(ctx context.Context, tx *store.Tx, p project.Name, job
 		}
 	}
 	return cited, nil
+}
+
+// Held implements training.Traces.
+func (t jobTraces) Held(ctx context.Context, tx *store.Tx, attempts []training.AttemptID) ([]training.AttemptID, error) {
+	ids, err := t.compute.HeldIn(ctx, tx, workloadsOf(attempts))
+	held := make([]training.AttemptID, len(ids))
+	for i, id := range ids {
+		held[i] = training.AttemptID(id)
+	}
+	return held, err
 }
 
 // Trim implements training.Traces.

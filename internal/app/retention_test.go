@@ -87,12 +87,12 @@ func TestEveryTableHasARetention(t *testing.T) {
 // TestRetentionIsValidated: what would delete everything is refused.
 func TestRetentionIsValidated(t *testing.T) {
 	for key, values := range map[string]map[string]bool{
-		"outputs":          {"7d": true, "10m": true, "0": false, "1m": false, "-1d": false, "soon": false},
+		"outputs":          {"7d": true, "400d": true, "401d": false, "10m": true, "0": false, "1m": false, "-1d": false, "soon": false},
 		"events":           {"1h": true, "0": false, "59m": false},
 		"tokens":           {"0": true, "1h": true, "1m": false, "-1h": false},
 		"windows":          {"24h": true, "0": false, "1h": false},
 		"deleted_runs":     {"0": true, "90d": true, "1s": false},
-		"jobs":             {"0": true, "1d": true, "23h": false},
+		"jobs":             {"0": true, "7d": true, "6d": false, "23h": false}, // no shorter than outputs
 		"requests":         {"0": true, "30d": true, "7d": false},
 		"ingestions":       {"0": true, "24h": true, "1h": false},
 		"materialisations": {"0": true, "24h": true, "1h": false},
@@ -105,6 +105,11 @@ func TestRetentionIsValidated(t *testing.T) {
 			if err != nil && !strings.Contains(err.Error(), "retention."+key) {
 				t.Errorf("retention.%s: %s: the error does not name it: %v", key, value, err)
 			}
+		}
+	}
+	for _, jobs := range []string{"0", "1d"} {
+		if _, err := LoadConfig("", []string{"FALAJ_RETENTION_JOBS=" + jobs, "FALAJ_RETENTION_OUTPUTS=1d"}, nil); err != nil {
+			t.Errorf("outputs for a day, jobs for %s: %v", jobs, err)
 		}
 	}
 }

@@ -51,3 +51,11 @@ func (s *Service) Told() int {
 
 // ForgetRecords removes the records of builds, queries and replicas that are due.
 func (s *Service) ForgetRecords(ctx context.Context) error { return s.forgetRecords(ctx) }
+
+// SetRecordsBatch makes batches small and few enough for a test, until it ends.
+func SetRecordsBatch(tb testing.TB, records, batches int) {
+	tb.Helper()
+	was, were := recordsBatch, recordsBatches
+	recordsBatch, recordsBatches = records, batches
+	tb.Cleanup(func() { recordsBatch, recordsBatches = was, were })
+}

@@ -170,6 +170,71 @@ func TestRecordsAreForgotten(t *testing.T) {
 	}
 }
 
+// TestUsageOfManyIsAddedUp: that of the last of many, the first of which used nothing, too.
+func TestUsageOfManyIsAddedUp(t *testing.T) {
+	w, c := costWorld(t, compute.PoolSpec{PricePerHour: 10})
+	ended := c.now().UTC().Truncate(24 * time.Hour).Add(-time.Hour)
+	u := compute.Usage{
+		Workload: "att_last", Project: "p", Kind: compute.JobAttempt, Pool: compute.Home, Currency: "AED", Cost: 7,
+		Started: ended.Add(-time.Hour), Ended: ended, Wall: time.Hour,
+	}
+	var ids []compute.WorkloadID
+	for i := range 1200 {
+		ids = append(ids, compute.WorkloadID(fmt.Sprint("att_", i)))
+	}
+	ids = append(ids, u.Workload)
+	if err := w.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+		if err := (computesql.Store{}).InsertUsage(ctx, tx, u); err != nil {
+			return err
+		}
+		return w.ForgetIn(ctx, tx, ids)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	left, err := w.Usage(t.Context(), "p", time.Time{}, 10)
+	if total := w.report(t, compute.CostQuery{Since: ended.Add(-48 * time.Hour)}).Total; err != nil || len(left) != 0 || total.Cost != 7 || total.Workloads != 1 {
+		t.Errorf("%d lines are left, %v; in all %+v", len(left), err, total)
+	}
+}
+
+// TestRecordsAreForgottenInParts: a pass ends after some batches, and the next goes on.
+func TestRecordsAreForgottenInParts(t *testing.T) {
+	w, c := costWorld(t, compute.PoolSpec{PricePerHour: 10})
+	compute.SetRecordsBatch(t, 2, 3)
+	w.cfg.Records = 48 * time.Hour
+	w.restart(t)
+	var ids []compute.WorkloadID
+	for i := range 15 {
+		ids = append(ids, compute.WorkloadID(fmt.Sprint("bld_", i)))
+	}
+	if err := w.db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
+		for i, id := range ids {
+			x := compute.Workload{ID: id, Project: "p", Kind: compute.Build, State: compute.Ended, Settled: true, EndedAt: c.now().Add(-72 * time.Hour).Add(time.Duration(i) * time.Minute)}
+			if err := (computesql.Store{}).InsertWorkload(ctx, tx, x); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{9, 3, 0, 0} {
+		if err := w.ForgetRecords(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var left []compute.Workload
+		if err := w.db.View(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
+			left, err = computesql.Store{}.Workloads(ctx, tx, ids)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if len(left) != want {
+			t.Fatalf("%d records are left, want %d", len(left), want)
+		}
+	}
+}
+
 // TestForgettingReadsWhatIsDue: of a hundred thousand workloads that are kept, none is read.
 func TestForgettingReadsWhatIsDue(t *testing.T) {
 	db := database(t, computesql.Migrations)

@@ -2,6 +2,7 @@ package training
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -18,6 +19,9 @@ type Traces interface {
 	// Citing says of those of a project's jobs that something else names what does, such as
 	// "run 5f…": their records stay.
 	Citing(ctx context.Context, tx *store.Tx, p project.Name, jobs []JobID) (map[JobID]string, error)
+	// Held gives those of attempts that are not over for their engine: it still holds something
+	// of them, or has not told all of their end. Trim and Forget would leave that for ever.
+	Held(ctx context.Context, tx *store.Tx, attempts []AttemptID) ([]AttemptID, error)
 	// Trim removes what only the running of attempts needed.
 	Trim(ctx context.Context, tx *store.Tx, attempts []AttemptID) error
 	// Forget removes all that is left of attempts, and the runs of jobs on which nobody logged
@@ -27,46 +31,113 @@ type Traces interface {
 
 const (
 	// forgetBatch bounds the jobs of a transaction, for which other writes wait.
-	forgetBatch = 200
-	// again is after how long a job is looked at again that something cited.
+	forgetBatch = 50
+	// forgetFor bounds the batches of a call: what is left over goes with the next.
+	forgetFor = 10 * time.Minute
+	// againAfter is after how long a job is looked at again that something cited; soonAfter
+	// one that an engine still held, or that could not be forgotten.
 	againAfter = 30 * 24 * time.Hour
+	soonAfter  = 24 * time.Hour
 )
 
-// Forget removes jobs that ended before the retention, a batch at a time. Of a job that
-// something cites (a run with results, a model, a dataset, a sweep, a checkpoint, a job that
-// goes on from it) the record and its attempts stay: its specification, its inputs with
+// Forget removes jobs that ended before the retention, a batch at a time, for some minutes. Of
+// a job that something cites (a run with results, a model, a dataset, a sweep, a checkpoint, a
+// job that goes on from it) the record and its attempts stay: its specification, its inputs with
 // their digests, its environment, where it ran and how it ended. What goes is not named
 // singly in the audit log, which has the submission and the end of each.
+//
+// A job that cannot be forgotten holds up no other: it is tried again a day later, and its
+// error comes back with those of others. Where as many fail as a batch has, it ends: more would.
 func (s *Service) Forget(ctx context.Context) error {
 	if s.cfg.Keep == 0 || s.cfg.Traces == nil {
 		return nil
 	}
 	ctx = identity.With(ctx, identity.Loop("retention of jobs"))
-	for ctx.Err() == nil {
-		n := 0
-		err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-			due, err := s.cfg.Store.Due(ctx, tx, s.now().Add(-s.cfg.Keep), forgetBatch)
-			if n = len(due); err != nil || n == 0 {
+	var failed []error
+	for until := s.now().Add(forgetFor); ctx.Err() == nil; {
+		var due []Job
+		err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) (err error) {
+			if due, err = s.due(ctx, tx); err != nil || len(due) == 0 {
 				return err
 			}
 			return s.forget(ctx, tx, due)
 		})
-		if err != nil {
-			return fault.Wrap(err, "forgetting ended jobs")
+		if err != nil && ctx.Err() == nil && len(due) > 0 {
+			var singly []error
+			singly, err = s.forgetSingly(ctx, due, until)
+			failed = append(failed, singly...)
 		}
-		if n < forgetBatch {
-			return nil
+		if err != nil {
+			return errors.Join(append(failed, fault.Wrap(err, "forgetting ended jobs"))...)
+		}
+		if len(due) < forgetBatch || len(failed) >= forgetBatch || !s.now().Before(until) {
+			break
 		}
 	}
-	return ctx.Err()
+	return errors.Join(append(failed, ctx.Err())...)
+}
+
+func (s *Service) due(ctx context.Context, tx *store.Tx) ([]Job, error) {
+	return s.cfg.Store.Due(ctx, tx, s.now().Add(-s.cfg.Keep), forgetBatch)
+}
+
+// forgetSingly forgets each job in a transaction of its own until a time, and postpones those
+// that fail.
+func (s *Service) forgetSingly(ctx context.Context, due []Job, until time.Time) (failed []error, err error) {
+	for i, j := range due {
+		if i > 0 && !s.now().Before(until) {
+			return failed, nil
+		}
+		one := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.forget(ctx, tx, []Job{j}) })
+		if one == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return failed, ctx.Err()
+		}
+		failed = append(failed, fault.Wrap(one, "forgetting job %s, which is tried again in a day", j.ID))
+		if err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.postpone(ctx, tx, []JobID{j.ID}, soonAfter) }); err != nil {
+			return failed, err
+		}
+	}
+	return failed, nil
+}
+
+// postpone has jobs looked at again after a time.
+func (s *Service) postpone(ctx context.Context, tx *store.Tx, ids []JobID, after time.Duration) error {
+	return s.cfg.Store.Postpone(ctx, tx, ids, s.now().Add(after-s.cfg.Keep))
+}
+
+// over are those of jobs of which no engine holds anything; the others are postponed.
+func (s *Service) over(ctx context.Context, tx *store.Tx, due []Job, attempts map[JobID][]AttemptID) ([]Job, error) {
+	held, err := s.cfg.Traces.Held(ctx, tx, ofAll(idsOf(due), attempts))
+	if err != nil || len(held) == 0 {
+		return due, err
+	}
+	var over []Job
+	var later []JobID
+	for _, j := range due {
+		if slices.ContainsFunc(attempts[j.ID], func(a AttemptID) bool { return slices.Contains(held, a) }) {
+			later = append(later, j.ID)
+			continue
+		}
+		over = append(over, j)
+	}
+	return over, s.postpone(ctx, tx, later, soonAfter)
 }
 
 // forget removes those of jobs that nothing cites, and trims the others.
 func (s *Service) forget(ctx context.Context, tx *store.Tx, due []Job) error {
-	ids := make([]JobID, len(due))
+	attempts, err := s.cfg.Store.AttemptsOf(ctx, tx, idsOf(due))
+	if err != nil {
+		return err
+	}
+	if due, err = s.over(ctx, tx, due, attempts); err != nil {
+		return err
+	}
+	ids := idsOf(due)
 	of := map[project.Name][]JobID{}
-	for i, j := range due {
-		ids[i] = j.ID
+	for _, j := range due {
 		of[j.Project] = append(of[j.Project], j.ID)
 	}
 	resumed, err := s.cfg.Store.ResumedBy(ctx, tx, ids)
@@ -96,39 +167,33 @@ func (s *Service) forget(ctx context.Context, tx *store.Tx, due []Job) error {
 		}
 		gone[j.Project] = append(gone[j.Project], j.ID)
 	}
-	if err := s.trim(ctx, tx, kept); err != nil {
+	if err := s.trim(ctx, tx, kept, attempts); err != nil {
 		return err
 	}
 	for _, p := range slices.Sorted(maps.Keys(gone)) {
-		if err := s.remove(ctx, tx, p, gone[p]); err != nil {
+		if err := s.remove(ctx, tx, p, gone[p], attempts); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Service) trim(ctx context.Context, tx *store.Tx, ids []JobID) error {
+func (s *Service) trim(ctx context.Context, tx *store.Tx, ids []JobID, attempts map[JobID][]AttemptID) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	attempts, err := s.cfg.Store.AttemptsOf(ctx, tx, ids)
-	if err == nil {
-		err = s.cfg.Traces.Trim(ctx, tx, attempts)
-	}
+	err := s.cfg.Traces.Trim(ctx, tx, ofAll(ids, attempts))
 	if err == nil {
 		err = s.cfg.Store.TrimJobs(ctx, tx, ids)
 	}
 	if err != nil {
 		return err
 	}
-	return s.cfg.Store.Postpone(ctx, tx, ids, s.now().Add(againAfter-s.cfg.Keep))
+	return s.postpone(ctx, tx, ids, againAfter)
 }
 
-func (s *Service) remove(ctx context.Context, tx *store.Tx, p project.Name, ids []JobID) error {
-	attempts, err := s.cfg.Store.AttemptsOf(ctx, tx, ids)
-	if err == nil {
-		err = s.cfg.Traces.Forget(ctx, tx, p, ids, attempts)
-	}
+func (s *Service) remove(ctx context.Context, tx *store.Tx, p project.Name, ids []JobID, attempts map[JobID][]AttemptID) error {
+	err := s.cfg.Traces.Forget(ctx, tx, p, ids, ofAll(ids, attempts))
 	if err == nil {
 		err = s.cfg.Store.DeleteJobs(ctx, tx, ids)
 	}
@@ -140,4 +205,20 @@ func (s *Service) remove(ctx context.Context, tx *store.Tx, p project.Name, ids 
 		Project: string(p), Action: "job.forget", Object: "jobs",
 		Detail: map[string]any{"jobs": len(ids), "first": ids[0], "last": ids[len(ids)-1], "kept_for": s.cfg.Keep.String()},
 	})
+}
+
+func idsOf(jobs []Job) []JobID {
+	ids := make([]JobID, len(jobs))
+	for i, j := range jobs {
+		ids[i] = j.ID
+	}
+	return ids
+}
+
+// ofAll are the attempts of some of the jobs.
+func ofAll(ids []JobID, attempts map[JobID][]AttemptID) (all []AttemptID) {
+	for _, id := range ids {
+		all = append(all, attempts[id]...)
+	}
+	return all
 }

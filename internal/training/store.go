@@ -55,7 +55,7 @@ type Store interface {
 	// WithCheckpoints those that have checkpoints.
 	ResumedBy(ctx context.Context, tx *store.Tx, ids []JobID) (map[JobID]JobID, error)
 	WithCheckpoints(ctx context.Context, tx *store.Tx, ids []JobID) ([]JobID, error)
-	AttemptsOf(ctx context.Context, tx *store.Tx, ids []JobID) ([]AttemptID, error)
+	AttemptsOf(ctx context.Context, tx *store.Tx, ids []JobID) (map[JobID][]AttemptID, error)
 	// TrimJobs removes the profiles of jobs, DeleteJobs all that there is of jobs without
 	// checkpoints.
 	TrimJobs(ctx context.Context, tx *store.Tx, ids []JobID) error

@@ -45,8 +45,11 @@ func (Store) TakeUsage(ctx context.Context, tx *store.Tx, ids []compute.Workload
 		// What an engine still holds stays, with what it used.
 		err := tx.NewSelect().Model(&rows).Where("workload IN (?)", bun.List(chunk)).
 			Where("NOT EXISTS (SELECT 1 FROM compute_workload w WHERE w.id = workload)").OrderExpr("workload").Scan(ctx)
-		if err != nil || len(rows) == 0 {
-			return all, err
+		if err != nil {
+			return nil, err
+		}
+		if len(rows) == 0 {
+			continue // the next chunk may have some
 		}
 		gone := make([]string, len(rows))
 		for i, r := range rows {

@@ -266,13 +266,19 @@ func (Store) OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]feature.R
 	return runs(rows)
 }
 
-// ForgetRuns removes some materialisations that were asked for before a time and have
-// ended, but for the newest of each view version and the newest that succeeded, and says how many.
+// ForgetRuns removes some materialisations that had ended before a time, and says how many. Of
+// each view version the newest stays, the newest that succeeded, and of those from before the
+// time the newest that succeeded: later answers are verified by what was online then.
 func (Store) ForgetRuns(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error) {
 	var ids []string
-	const ofView = "SELECT MAX(n.id) FROM feature_run AS n WHERE n.project = r.project AND n.view_name = r.view_name AND n.version = r.version"
-	err := tx.NewSelect().Model((*runRow)(nil)).Column("id").Where("r.id < ? AND r.state NOT IN ?", id.First("fmr", before), bun.Tuple(open)).
-		Where("r.id < ("+ofView+") AND r.id <> COALESCE(("+ofView+" AND n.state = ?), '')", string(feature.Succeeded)).
+	const (
+		ofView = "SELECT MAX(n.id) FROM feature_run AS n WHERE n.project = r.project AND n.view_name = r.view_name AND n.version = r.version"
+		good   = ofView + " AND n.state = ?"
+	)
+	first, at, succeeded := id.First("fmr", before), store.At(before), string(feature.Succeeded) // an ID has the time of its making
+	err := tx.NewSelect().Model((*runRow)(nil)).Column("id").Where("r.id < ? AND r.ended_at < ? AND r.state NOT IN ?", first, at, bun.Tuple(open)).
+		Where("r.id < ("+ofView+") AND r.id <> COALESCE(("+good+"), '')", succeeded).
+		Where("r.id <> COALESCE(("+good+" AND n.id < ? AND n.ended_at < ?), '')", succeeded, first, at).
 		OrderExpr("r.id").Limit(limit).Scan(ctx, &ids)
 	if err != nil || len(ids) == 0 {
 		return 0, err

@@ -8,14 +8,19 @@ import (
 	"github.com/falaj-ml/falaj/internal/tracking"
 )
 
+// number is what stands for the number in the path of an attempt's log.
+const number = "REPLACE(REPLACE(a.path, 'logs/attempt-', ''), '.log', '')"
+
 // logged is whether anybody logged something to a run r of a job: all but what Falaj itself
-// put there when it made the run and stored the log.
+// put there when it made the run and stored the log of each attempt, logs/attempt-1.log. LIKE
+// is not used: in SQLite it does not tell small letters from capitals.
 const logged = `EXISTS (SELECT 1 FROM tracking_metric_latest m WHERE m.run = r.id)
 	OR EXISTS (SELECT 1 FROM tracking_model m WHERE m.run = r.id AND m.run <> '')
 	OR EXISTS (SELECT 1 FROM tracking_model_link l WHERE l.run = r.id)
-	OR EXISTS (SELECT 1 FROM tracking_param p WHERE p.run = r.id AND p.key NOT LIKE 'falaj.%')
-	OR EXISTS (SELECT 1 FROM tracking_tag t WHERE t.run = r.id AND t.key NOT LIKE 'falaj.%' AND t.key NOT IN ('mlflow.runName', 'mlflow.user'))
-	OR EXISTS (SELECT 1 FROM tracking_artifact a WHERE a.owner = r.id AND a.path NOT LIKE 'logs/%')`
+	OR EXISTS (SELECT 1 FROM tracking_param p WHERE p.run = r.id AND SUBSTR(p.key, 1, 6) <> 'falaj.')
+	OR EXISTS (SELECT 1 FROM tracking_tag t WHERE t.run = r.id AND SUBSTR(t.key, 1, 6) <> 'falaj.' AND t.key NOT IN ('mlflow.runName', 'mlflow.user'))
+	OR EXISTS (SELECT 1 FROM tracking_artifact a WHERE a.owner = r.id AND NOT
+		(a.path = 'logs/attempt-' || ` + number + ` || '.log' AND ` + number + ` <> '' AND LTRIM(` + number + `, '0123456789') = ''))`
 
 // OfJobs implements tracking.Store.
 func (Store) OfJobs(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) ([]tracking.OfJob, error) {

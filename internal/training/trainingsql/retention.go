@@ -55,14 +55,17 @@ func (Store) WithCheckpoints(ctx context.Context, tx *store.Tx, ids []training.J
 }
 
 // AttemptsOf implements training.Store.
-func (Store) AttemptsOf(ctx context.Context, tx *store.Tx, ids []training.JobID) (attempts []training.AttemptID, err error) {
-	err = inParts(ids, func(part []training.JobID) error {
-		var some []training.AttemptID
-		err := tx.NewSelect().Model((*attemptRow)(nil)).Column("id").Where("job IN (?)", bun.List(part)).OrderExpr("id").Scan(ctx, &some)
-		attempts = append(attempts, some...)
+func (Store) AttemptsOf(ctx context.Context, tx *store.Tx, ids []training.JobID) (map[training.JobID][]training.AttemptID, error) {
+	of := map[training.JobID][]training.AttemptID{}
+	err := inParts(ids, func(part []training.JobID) error {
+		var rows []struct{ ID, Job string }
+		err := tx.NewSelect().Table("training_attempt").Column("id", "job").Where("job IN (?)", bun.List(part)).OrderExpr("id").Scan(ctx, &rows)
+		for _, r := range rows {
+			of[training.JobID(r.Job)] = append(of[training.JobID(r.Job)], training.AttemptID(r.ID))
+		}
 		return err
 	})
-	return attempts, err
+	return of, err
 }
 
 // TrimJobs implements training.Store.
