@@ -181,7 +181,7 @@ type Config struct {
 		Tokens           duration `koanf:"tokens" doc:"How long revoked and expired tokens stay listed, such as 90d; 0 means for ever"`
 		Windows          duration `koanf:"windows" doc:"Retention of monitoring windows, such as 400d"`
 		Jobs             duration `koanf:"jobs" doc:"Retention of ended jobs, builds, queries and replicas, such as 400d; 0 means for ever. The record of a job that something cites, such as a run with results or a model, is kept"`
-		Requests         duration `koanf:"requests" doc:"Retention of decided requests for approval, such as 400d; 0 means for ever. The audit log records who requested and who decided"`
+		Requests         duration `koanf:"requests" doc:"Retention of decided requests for approval, such as 400d; 0 means for ever. The audit log records requester and approver"`
 		Ingestions       duration `koanf:"ingestions" doc:"Retention of ingestion runs, such as 400d; 0 means for ever. The newest run of each source is kept"`
 		Materialisations duration `koanf:"materialisations" doc:"Retention of materialisation runs, such as 400d, and at least predictions.retention; 0 means for ever. The newest run of each view is kept"`
 		DeletedRuns      duration `koanf:"deleted_runs" doc:"How long deleted runs, logged models and experiments can be restored, such as 90d, before they are pruned; 0 disables automatic pruning"`

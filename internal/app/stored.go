@@ -10,7 +10,7 @@ import (
 type storedGauges struct{ accounts *quota.Accounts }
 
 var (
-	storedBytes   = prometheus.NewDesc("falaj_project_stored_bytes", "Bytes that the project stores, by kind; absent until they are counted, which begins when the project first stores or deletes something, or is asked for, since the server started.", []string{"project", "kind"}, nil)
+	storedBytes   = prometheus.NewDesc("falaj_project_stored_bytes", "Bytes stored by the project, by kind. Absent until the first count after a server start, which a write, a delete or a read of the usage starts.", []string{"project", "kind"}, nil)
 	storedObjects = prometheus.NewDesc("falaj_project_stored_objects", "Files that the project stores, by kind; absent as falaj_project_stored_bytes is.", []string{"project", "kind"}, nil)
 )
 

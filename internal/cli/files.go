@@ -285,10 +285,10 @@ func (a *app) written(cmd *cobra.Command, args []string) (found writtenFiles, er
 func (a *app) jobDownload() *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
-		Use: "download JOB [PATH]", Short: "Fetch a file or a directory that a running job has written, or all of them, as they are now",
-		Long: "Fetches files below the job's output directory under their own paths. A file that is there already is not\n" +
-			"replaced: the command ends before it fetches anything. A file that the job removes meanwhile is left out, with a\n" +
-			"note. After the job's end see \"falaj run download\".",
+		Use: "download JOB [PATH]", Short: "Download output files of a running job, as they are now",
+		Long: "Downloads files of the job's output directory under their own paths. If a target file exists, the command fails\n" +
+			"before it downloads anything. A file that the job removes during the download is skipped, with a note. After the\n" +
+			"job's end, see \"falaj run download\".",
 		Example: "  falaj job download job_01J… tensorboard -p nyc --to ./events", Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := a.written(cmd, args)

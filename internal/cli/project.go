@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) projects() *cobra.Command {
-	cmd := &cobra.Command{Use: "project", Aliases: []string{"projects"}, Short: "Look at projects: what they store, and their quota"}
+	cmd := &cobra.Command{Use: "project", Aliases: []string{"projects"}, Short: "Show projects: stored bytes and quota"}
 	cmd.AddCommand(a.projectUsage())
 	return cmd
 }
