@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"strings"
 	"maps"
 	"slices"
 	"time"
@@ -64,9 +65,11 @@ func (r sweepRuns) Stamp(ctx context.Context, _ project.Name, run, metric string
 		if err != nil || newest == nil {
 			return err
 		}
+		var b strings.Builder // anew in each try of the transaction
 		for _, m := range append(latest, *newest) {
-			stamp += fmt.Sprintln(m.Attempt, m.Step, m.At, m.Value)
+			_, _ = fmt.Fprintln(&b, m.Attempt, m.Step, m.At, m.Value)
 		}
+		stamp = b.String()
 		return nil
 	})
 	return stamp, err
