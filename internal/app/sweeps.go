@@ -3,9 +3,9 @@ package app
 import (
 	"context"
 	"fmt"
-	"strings"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
