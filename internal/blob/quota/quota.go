@@ -209,7 +209,7 @@ func (acc *account) counted(ctx context.Context) error {
 		return c.err
 	case <-ctx.Done():
 		return fault.New(fault.Timeout, "what project %s stores is still being counted: %w", acc.project, context.Cause(ctx)).
-			WithHint("Try again in a minute: counting goes on meanwhile.")
+			WithHint("Try again in a minute. The count continues in the background.")
 	}
 }
 
