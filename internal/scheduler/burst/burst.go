@@ -214,10 +214,11 @@ type decision struct {
 type pool struct {
 	Pool
 	rows  []row
-	rows0 int             // of nodes that are there or come, before those wished now
-	wish  Wish            // so far
-	found []vacancy       // of the last search, for the next
-	kept  map[string]bool // nodes that somebody needs; the empty name is all of a delegated pool
+	nodes []resource.Amount // of a delegated pool, those that are there or come
+	rows0 int               // of nodes that are there or come, before those wished now
+	wish  Wish              // so far
+	found []vacancy         // of the last search, for the next
+	kept  map[string]bool   // nodes that somebody needs; the empty name is all of a delegated pool
 }
 
 // rented is how many nodes there are or will be, those that leave among them.

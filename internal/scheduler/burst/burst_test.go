@@ -111,9 +111,27 @@ func TestRule(t *testing.T) {
 		"roles, home soon":      {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running[0].Deadline = now.Add(5 * time.Minute) }, 0, "", "home, which has room for it in 5m0s"},
 		"roles, home too small": {func(w *World) { w.Waiting[0] = roles(0, 3, 2); w.Running = nil }, 2, "cloud", "no other pool can take it"},
 		"roles, node too small": {func(w *World) { w.Waiting[0] = roles(100, 2, 5) }, 0, "", "a node of cloud is too small for a worker of role r1: 5 cpu wanted, 4 free"},
-		"roles, too many":       {func(w *World) { w.Waiting[0] = roles(100, 3, 3, 3, 3, 3) }, 0, "", "5 nodes of cloud would be needed and 4 more may be rented"},
-		"roles, alike pool":     {func(w *World) { w.Waiting[0] = roles(100, 4, 1); w.Pools[1].Alike = true }, 0, "", "no elastic pool may take it"},
-		"alike pool":            {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Alike = true }, 1, "cloud", "gets 1 node of cloud"},
+		// 4 times 3 cpu are 12, and no node of 4 has room for two of them.
+		"delegated, too many": {func(w *World) {
+			w.Waiting[0].Pools, w.Waiting[0].Workers, w.Waiting[0].Request = []string{"cloud"}, 4, amount(3)
+			w.Pools[1].Delegated, w.Pools[1].Elastic.Max = true, 3
+			for _, n := range []string{"c1", "c2"} {
+				rented(&w.Pools[1], Node{Name: n, Coming: true, Ready: now})
+			}
+		}, 0, "", "2 nodes of cloud would be needed and 1 more may be rented"},
+		"delegated home too small": {func(w *World) {
+			w.Waiting[0].Workers, w.Waiting[0].Request, w.Running = 4, amount(3), nil
+			w.Pools[0].Delegated = true
+			w.Pools[0].Nodes = []scheduler.Node{{Name: "n1", Amount: node}, {Name: "n2", Amount: node}, {Name: "n3", Amount: node}}
+		}, 4, "cloud", "no other pool can take it"},
+		"roles, delegated home too small": {func(w *World) {
+			w.Waiting[0], w.Running = roles(0, 3, 3, 3, 3), nil
+			w.Pools[0].Delegated = true
+			w.Pools[0].Nodes = []scheduler.Node{{Name: "n1", Amount: node}, {Name: "n2", Amount: node}, {Name: "n3", Amount: node}}
+		}, 4, "cloud", "no other pool can take it"},
+		"roles, too many":   {func(w *World) { w.Waiting[0] = roles(100, 3, 3, 3, 3, 3) }, 0, "", "5 nodes of cloud would be needed and 4 more may be rented"},
+		"roles, alike pool": {func(w *World) { w.Waiting[0] = roles(100, 4, 1); w.Pools[1].Alike = true }, 0, "", "no elastic pool may take it"},
+		"alike pool":        {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Alike = true }, 1, "cloud", "gets 1 node of cloud"},
 		"roles on their way": {func(w *World) {
 			w.Waiting[0] = roles(0, 4, 1, 1)
 			for _, n := range []string{"c1", "c2"} {

@@ -39,6 +39,8 @@ func newPool(p Pool, w World) *pool {
 		if total = total.Plus(n.Amount); !p.Delegated {
 			index[n.Name] = len(out.rows)
 			out.rows = append(out.rows, row{name: n.Name, has: n.Amount, free: n.Amount})
+		} else {
+			out.nodes = append(out.nodes, n.Amount)
 		}
 	}
 	if p.Delegated {
@@ -85,6 +87,7 @@ func newPool(p Pool, w World) *pool {
 func (p *pool) come(name string, ready time.Time) {
 	e := ending{at: ready, amount: p.Elastic.Node, guess: true}
 	if p.Delegated {
+		p.nodes = append(p.nodes, p.Elastic.Node)
 		p.rows[0].has = p.rows[0].has.Plus(p.Elastic.Node)
 		p.rows[0].ends = append(p.rows[0].ends, e)
 		p.rows[0].sort()
@@ -146,6 +149,9 @@ type vacancy struct {
 // for all of them; false when it is not known to have it ever. Nodes up to the row
 // before are looked at.
 func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, bool) {
+	if !p.whole(w, workers, 0) {
+		return start{}, false
+	}
 	if len(w.Roles) > 0 {
 		return p.earliestOfRoles(w, p.rows[:min(before, len(p.rows))], now)
 	}
@@ -189,6 +195,33 @@ func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, boo
 		}
 	}
 	return out, false
+}
+
+// whole reports that each of some workers of a work, of a gang with roles each of all,
+// has room on one node when nothing else runs, with some more nodes than there are.
+// Only a delegated pool is asked: its row is the sum of its nodes, and its engine
+// splits no worker.
+func (p *pool) whole(w *Work, workers, more int) bool {
+	if !p.Delegated {
+		return true
+	}
+	kinds := w.kinds
+	if len(kinds) == 0 {
+		kinds = []scheduler.Role{{Request: w.Request, Workers: workers}}
+	}
+	for _, k := range kinds {
+		n := 0
+		for _, node := range p.nodes {
+			n += k.Request.Count(node, k.Workers)
+		}
+		if more > 0 {
+			n += more * k.Request.Count(p.Elastic.Node, k.Workers)
+		}
+		if n < k.Workers {
+			return false
+		}
+	}
+	return true
 }
 
 // take gives a work its forecast place: nobody behind it gets that before it has

@@ -134,7 +134,7 @@ func (p *pool) forRoles(w *Work, ready time.Time) int {
 			all = append(all, p.Elastic.Node)
 		}
 		_, fits := w.pack(p, all)
-		return fits
+		return fits && p.whole(w, 0, n+1)
 	})
 }
 

@@ -133,7 +133,7 @@ func permitted(w *Work, p *pool) bool {
 // elsewhere reports that a pool that is always there is large enough for a work.
 func (d *decision) elsewhere(w *Work) bool {
 	for _, p := range d.pools {
-		if p.Elastic != nil || !permitted(w, p) {
+		if p.Elastic != nil || !permitted(w, p) || !p.whole(w, w.least(), 0) {
 			continue
 		}
 		if len(w.Roles) > 0 {
