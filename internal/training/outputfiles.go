@@ -288,9 +288,25 @@ func (s *Service) outputOf(ctx context.Context, p project.Name, jid JobID) (a At
 				WithHint("Log what you want to see before with mlflow.log_artifact: it is an artifact of run %s at once.", a.Run)
 		}
 	}
-	root, err = os.OpenRoot(s.dirs(jid, a.ID).output)
+	root, err = s.openOutput(jid, a.ID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return a, nil, fault.New(fault.NotFound, "job %s has not written anything yet", jid).WithHint("`falaj job why %s` says what it is at.", jid)
 	}
 	return a, root, err
+}
+
+// openOutput opens the output directory of an attempt. It is in a directory of the server's; a
+// link out of that in its place, which a job without a sandbox can make, is not followed.
+func (s *Service) openOutput(jid JobID, a AttemptID) (*os.Root, error) {
+	at := s.dirs(jid, a).output
+	above, err := os.OpenRoot(filepath.Dir(at))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = above.Close() }()
+	root, err := above.OpenRoot(filepath.Base(at))
+	if err != nil && absent(above, err) {
+		err = fs.ErrNotExist
+	}
+	return root, err
 }
