@@ -418,8 +418,8 @@ func (a *App) openTraining(ctx context.Context) error {
 	a.optimize = optimize.New(optimize.Config{Jobs: a.training, Environments: a.environments, Models: jobModels{a.registry}, Artifacts: runFiles{a.tracking}})
 	a.scores = score.New(score.Config{Jobs: a.training, Environments: a.environments, Deployments: stableVersions{a}, Models: jobModels{a.registry}})
 	a.secrets.Register(a.training.SecretUsers)
-	a.compute.Own(compute.JobAttempt, a.training)
-	a.compute.Own(compute.Build, a.environments)
+	a.compute.RegisterOwner(compute.JobAttempt, a.training)
+	a.compute.RegisterOwner(compute.Build, a.environments)
 	a.environments.Hold(a.heldEnvironments)
 	sweeper := &lifecycle.Loop{Name: "environments", Every: time.Hour, Run: a.environments.Sweep, Logger: a.log}
 	a.group.Add(sweeper.Service())

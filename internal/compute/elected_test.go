@@ -20,7 +20,7 @@ func TestTwoSchedulers(t *testing.T) {
 	cfg := w.cfg
 	cfg.Holder = "other"
 	other := compute.New(cfg)
-	other.Own(compute.JobAttempt, w.owner)
+	other.RegisterOwner(compute.JobAttempt, w.owner)
 	other.SetLease(300 * time.Millisecond)
 	t.Cleanup(other.Stop)
 

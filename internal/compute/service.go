@@ -126,22 +126,22 @@ type Service struct {
 
 	// lease makes this the process that schedules; nil when no other can, or
 	// another does.
-	lease    atomic.Pointer[store.Lease]
-	carrying sync.WaitGroup // the carriers
+	lease       atomic.Pointer[store.Lease]
+	reconciling sync.WaitGroup // the goroutines of the reconcilers
 
-	mu       sync.Mutex
-	usedUp   map[project.Name]barred  // of which nothing new starts, by the last cycle that read everything
-	idle     map[WorkloadID]time.Time // since when their owners know that their accelerators are idle
-	paces    map[WorkloadID]pace      // of those whose owners told it
-	touched  map[WorkloadID]bool      // changed since the last cycle
-	moved    bool                     // pools or quotas changed since
-	cycled   chan struct{}            // closed at the end of the next cycle
-	carriers map[WorkloadID]*carrier
-	watchers map[WorkloadID]*watcher
-	trouble  map[PoolName]string // why an engine could not tell a pool's nodes
-	bursts   bursts
-	cancel   context.CancelFunc // of the running loop
-	running  sync.WaitGroup
+	mu          sync.Mutex
+	usedUp      map[project.Name]barred  // of which nothing new starts, by the last cycle that read everything
+	idle        map[WorkloadID]time.Time // since when their owners know that their accelerators are idle
+	paces       map[WorkloadID]pace      // of those whose owners told it
+	touched     map[WorkloadID]bool      // changed since the last cycle
+	moved       bool                     // pools or quotas changed since
+	cycled      chan struct{}            // closed at the end of the next cycle
+	reconcilers map[WorkloadID]*reconciler
+	watchers    map[WorkloadID]*watcher
+	trouble     map[PoolName]string // why an engine could not tell a pool's nodes
+	bursts      bursts
+	cancel      context.CancelFunc // of the running loop
+	running     sync.WaitGroup
 
 	// overdue is how long past its time-out and grace a workload may run before
 	// compute stops it, should the engine not have done so.
@@ -149,7 +149,7 @@ type Service struct {
 	leaseTime time.Duration
 }
 
-// New makes the service. Owners follow with Own before Start.
+// New makes the service. Owners follow with RegisterOwner before Start.
 func New(cfg Config) *Service {
 	if cfg.Currency == "" {
 		cfg.Currency = "AED"
@@ -170,7 +170,7 @@ func New(cfg Config) *Service {
 	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, owners: map[Kind]Owner{}, wake: make(chan struct{}, 1),
 		starts: map[string]*sync.RWMutex{}, touched: map[WorkloadID]bool{}, again: map[WorkloadID]time.Time{}, idle: map[WorkloadID]time.Time{}, paces: map[WorkloadID]pace{}, cycled: make(chan struct{}),
-		carriers: map[WorkloadID]*carrier{}, watchers: map[WorkloadID]*watcher{}, trouble: map[PoolName]string{}, overdue: time.Minute, leaseTime: leaseTime,
+		reconcilers: map[WorkloadID]*reconciler{}, watchers: map[WorkloadID]*watcher{}, trouble: map[PoolName]string{}, overdue: time.Minute, leaseTime: leaseTime,
 	}
 	for name := range cfg.Engines {
 		s.starts[name] = &sync.RWMutex{}
@@ -178,8 +178,8 @@ func New(cfg Config) *Service {
 	return s
 }
 
-// Own makes o the owner of a kind of workload. Call it before Start.
-func (s *Service) Own(kind Kind, o Owner) { s.owners[kind] = o }
+// RegisterOwner makes o the owner of a kind of workload. Call it before Start.
+func (s *Service) RegisterOwner(kind Kind, o Owner) { s.owners[kind] = o }
 
 // ApplyPool makes a pool or changes it, and says which. Only what changed is
 // written; applying the same again is no change. Needs pool.apply. Errors:
@@ -747,7 +747,7 @@ func (s *Service) Cancel(ctx context.Context, tx *store.Tx, wid WorkloadID, reas
 		return err
 	}
 	tx.OnCommit(func() {
-		s.poke(wid)
+		s.wakeReconciler(wid)
 		s.touch(wid)
 	})
 	return nil
@@ -827,10 +827,10 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 		return []string{"about to be scheduled"}, ctx.Err()
 	}
 	s.mu.Lock()
-	carrier := s.carriers[wid]
+	r := s.reconcilers[wid]
 	s.mu.Unlock()
-	if carrier != nil {
-		if trouble := carrier.trouble.Load(); trouble != nil {
+	if r != nil {
+		if trouble := r.trouble.Load(); trouble != nil {
 			w.Passed = append([]string{*trouble}, w.Passed...)
 		}
 	}
