@@ -302,8 +302,8 @@ type news struct {
 
 	idle   map[WorkloadID]time.Time
 	paces  map[WorkloadID]pace
-	usedUp map[project.Name]barred // of which nothing new starts
-	narrow func(*scheduler.Work)   // to the pools that it may use now
+	usedUp map[project.Name]barred   // of which nothing new starts
+	narrow func(*scheduler.Workload) // to the pools that it may use now
 }
 
 // look reads what changed since the last cycle; at first that is everything.
@@ -409,8 +409,8 @@ func (s *Service) look(ctx context.Context) (news, error) {
 }
 
 // work is the workload as the scheduler sees it.
-func (w Workload) work() scheduler.Work {
-	work := scheduler.Work{
+func (w Workload) work() scheduler.Workload {
+	work := scheduler.Workload{
 		ID: scheduler.ID(w.ID), Label: w.Label, Project: string(w.Project), Request: w.Request, Isolation: w.Isolation,
 		Pools: w.Pools, Priority: w.Priority, Submitted: w.Submitted, NotBefore: w.NotBefore,
 		Workers: w.Workers, MaxWorkers: w.MaxWorkers, Roles: w.Roles, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Preemptible: w.Preemptible, Served: w.Served,
@@ -453,7 +453,7 @@ func (n *news) add(w Workload) {
 		n.delta.Submitted = append(n.delta.Submitted, work)
 	case Placed, Running:
 		r := scheduler.Running{
-			Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes, Started: w.StartedAt, Saved: w.SavedAt, Leaving: w.Stop != "", Idle: n.idle[w.ID],
+			Workload: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes, Started: w.StartedAt, Saved: w.SavedAt, Leaving: w.Stop != "", Idle: n.idle[w.ID],
 		}
 		if r.Started.IsZero() {
 			r.Started = w.PlacedAt
@@ -479,7 +479,7 @@ func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (
 		placed = placed[:0]
 		pools := map[PoolName]Pool{}
 		for _, pl := range placements {
-			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(pl.Work))
+			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(pl.Workload))
 			if err != nil {
 				return err
 			}
@@ -532,7 +532,7 @@ func (s *Service) preempt(ctx context.Context, all []scheduler.Preemption) error
 			return err
 		}
 		for _, p := range all {
-			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(p.Work))
+			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(p.Workload))
 			if err != nil {
 				return err
 			}
@@ -570,14 +570,14 @@ func (s *Service) resize(ctx context.Context, all []scheduler.Resize) error {
 			return err
 		}
 		for _, r := range all {
-			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(r.Work))
+			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(r.Workload))
 			if err != nil {
 				return err
 			}
 			owner, can := s.owners[w.Kind].(Resizer)
 			bounded := w.Workers <= r.Workers && r.Workers <= w.MaxWorkers // still: see Bound
 			if !can || w.Stop != "" || w.State != Running || !bounded {
-				tx.OnCommit(func() { s.touch(WorkloadID(r.Work)) }) // it does not leave
+				tx.OnCommit(func() { s.touch(WorkloadID(r.Workload)) }) // it does not leave
 				continue
 			}
 			if err := s.Cancel(ctx, tx, w.ID, resized+r.Why); err != nil {

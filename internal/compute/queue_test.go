@@ -271,7 +271,7 @@ func TestReadAnew(t *testing.T) {
 	w.submit(t, compute.Request{ID: "att_1", Label: "job_1", Queue: "bank"})
 	odd := compute.Request{ID: "att_2", Kind: compute.JobAttempt, Project: "p", Label: "job_2", Queue: "bank", Amount: cores(3)}
 	w.submit(t, odd)
-	if _, err := w.Try(t.Context(), odd); !fault.Is(err, fault.Unavailable) {
+	if _, err := w.DryRun(t.Context(), odd); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("before the first cycle: %v", err)
 	}
 	over, cancel := context.WithCancel(t.Context())
@@ -302,7 +302,7 @@ func TestReadAnew(t *testing.T) {
 		if of, possible := w.Waits("att_2"); len(of) == 0 || possible {
 			t.Errorf("it waits for %v, possible: %v", of, possible)
 		}
-		if got, err := w.Try(t.Context(), odd); err != nil || got.Runs || got.Possible {
+		if got, err := w.DryRun(t.Context(), odd); err != nil || got.Runs || got.Possible {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}

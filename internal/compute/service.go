@@ -562,17 +562,17 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 
 // Outlook is what a workload would get now.
 type Outlook struct {
-	Runs     bool     `json:"runs" doc:"It would start at once"`
-	Pool     PoolName `json:"pool,omitempty" doc:"Where, when it would"`
-	Workers  int      `json:"workers,omitempty"`
-	Nodes    []string `json:"nodes,omitempty" doc:"Of each worker; none where the engine picks"`
-	Possible bool     `json:"possible" doc:"Some pool could run it as the pools are now"`
-	Reasons  []Reason `json:"reasons" doc:"Why it would wait, or why pools are passed by"`
-	Rooms    []Room   `json:"rooms" doc:"The pools that may take it, cheapest first"`
+	Runs     bool           `json:"runs" doc:"It would start at once"`
+	Pool     PoolName       `json:"pool,omitempty" doc:"Where, when it would"`
+	Workers  int            `json:"workers,omitempty"`
+	Nodes    []string       `json:"nodes,omitempty" doc:"Of each worker; none where the engine picks"`
+	Possible bool           `json:"possible" doc:"Some pool could run it as the pools are now"`
+	Reasons  []Reason       `json:"reasons" doc:"Why it would wait, or why pools are passed by"`
+	Pools    []PoolForecast `json:"rooms" doc:"The pools that may take it, cheapest first"`
 }
 
-// Room is what a pool has for a workload.
-type Room struct {
+// PoolForecast is what a pool could give a workload.
+type PoolForecast struct {
 	Pool         PoolName  `json:"pool"`
 	Workers      int       `json:"workers" doc:"That have room now, beside what is kept for others"`
 	At           time.Time `json:"at,omitzero" doc:"When there is room at the latest, by the grace of those that leave for it, or by the time-outs of what runs and were nobody before it; absent is unknown"`
@@ -595,9 +595,9 @@ func reasons(of []scheduler.Reason) []Reason {
 	return out
 }
 
-// Try says what a workload would get now, and takes nothing. The caller has asked
+// DryRun says what a workload would get now, and takes nothing. The caller has asked
 // whether it may. Error: fault.Unavailable before the first cycle.
-func (s *Service) Try(ctx context.Context, r Request) (Outlook, error) {
+func (s *Service) DryRun(ctx context.Context, r Request) (Outlook, error) {
 	work, err := s.Propose(ctx, r)
 	if err != nil {
 		return Outlook{}, err
@@ -616,16 +616,16 @@ func (s *Service) Try(ctx context.Context, r Request) (Outlook, error) {
 	world.Now = next.delta.Now
 	next.hold(&work, r.Kind)
 	elastic := s.bursts.apart(&work)
-	got := scheduler.Foresee(world, work)
-	f := Outlook{Possible: got.Wait.Possible, Reasons: reasons(got.Wait.Reasons), Rooms: []Room{}}
+	got := scheduler.DryRun(world, work)
+	f := Outlook{Possible: got.Wait.Possible, Reasons: reasons(got.Wait.Reasons), Pools: []PoolForecast{}}
 	if p := got.Place; p != nil {
 		f.Runs, f.Possible, f.Pool, f.Workers, f.Nodes, f.Reasons = true, true, PoolName(p.Pool), p.Workers, p.Nodes, reasons(p.Passed)
 	}
 	if !f.Runs {
 		f.Reasons = append(f.Reasons, elastic...)
 	}
-	for _, room := range got.Rooms {
-		f.Rooms = append(f.Rooms, Room{Pool: PoolName(room.Pool), Workers: room.Workers, At: room.At.UTC(), PricePerHour: room.Price})
+	for _, room := range got.Pools {
+		f.Pools = append(f.Pools, PoolForecast{Pool: PoolName(room.Pool), Workers: room.Workers, At: room.At.UTC(), PricePerHour: room.Price})
 	}
 	return f, nil
 }
@@ -662,7 +662,7 @@ func (s *Service) Idle(wid WorkloadID, since time.Time) {
 	}
 }
 
-// pace is how fast a workload is with some workers: see scheduler.Work. It holds as
+// pace is how fast a workload is with some workers: see scheduler.Workload. It holds as
 // long as least is the least that the workload may have.
 type pace struct {
 	least   int

@@ -48,8 +48,8 @@ type Compute interface {
 	CheckPools(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) error
 	// CheckQueue refuses a queue that is not there, or not for the project.
 	CheckQueue(ctx context.Context, p project.Name, name string) error
-	// Try says what a workload would get now, and takes nothing.
-	Try(ctx context.Context, r compute.Request) (compute.Outlook, error)
+	// DryRun says what a workload would get now, and takes nothing.
+	DryRun(ctx context.Context, r compute.Request) (compute.Outlook, error)
 	// Pace is told how fast a workload is with each number of workers, from the least
 	// on, and what a restart costs it.
 	Pace(id compute.WorkloadID, least int, speed []float64, restart time.Duration)
@@ -421,7 +421,7 @@ func (s *Service) Outlook(ctx context.Context, p project.Name, name string, spec
 	if err != nil {
 		return compute.Outlook{}, err
 	}
-	return s.cfg.Compute.Try(ctx, r)
+	return s.cfg.Compute.DryRun(ctx, r)
 }
 
 // submission is how a job is submitted.
