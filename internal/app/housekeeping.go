@@ -43,7 +43,7 @@ var contents = []tenancy.Contents{
 	}),
 	holds("feature definitions", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
 		n := 0
-		for _, kind := range []feature.Kind{feature.EntityKind, feature.ViewKind, feature.BundleKind} {
+		for _, kind := range []feature.Kind{feature.EntityKind, feature.ViewKind, feature.ServiceKind} {
 			ds, err := featuresql.Store{}.Latest(ctx, tx, p, kind, "", 1)
 			if err != nil {
 				return 0, err
