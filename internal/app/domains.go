@@ -282,7 +282,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 			}
 			return by, err
 		},
-		Confined: a.confined, CouldRead: a.couldRead, Steps: sparkSteps{a},
+		Confined: a.confined, JobInputs: a.jobInputs, Steps: sparkSteps{a},
 		Deleted: func(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
 			if a.features == nil {
 				return nil // it is being opened

@@ -269,12 +269,12 @@ func TestProtected(t *testing.T) {
 		}
 		w.data.put("history", readAll(t, h))
 		expect(t, mine(w.data.show(t, "history")), c.set)
-		if err := h.Still(w.ctx); err != nil {
+		if err := h.Reauthorize(w.ctx); err != nil {
 			t.Error(err)
 		}
 		if len(c.sees) > 0 { // the right is taken away while it is read
 			s.objects = nil
-			refused(t, h.Still(w.ctx), fault.PermissionDenied, "may not be seen in clear any more")
+			refused(t, h.Reauthorize(w.ctx), fault.PermissionDenied, "may not be seen in clear any more")
 		}
 		h.Release()
 	}

@@ -1560,11 +1560,11 @@ func TestHistoryAsksAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Release()
-	if err := h.Still(w.ctx); err != nil {
+	if err := h.Reauthorize(w.ctx); err != nil {
 		t.Error(err)
 	}
 	w.data.closed = "weather@1"
-	refused(t, h.Still(w.ctx), fault.PermissionDenied, "dataset.query")
+	refused(t, h.Reauthorize(w.ctx), fault.PermissionDenied, "dataset.query")
 }
 
 // What a training set would be refused for is known before it is made.

@@ -67,7 +67,7 @@ func (w wide) Standing(_ context.Context, _ project.Name, ref string) (string, e
 	return ref, nil
 }
 
-func (w wide) Still(context.Context, project.Name, string) error { return nil }
+func (w wide) Reauthorize(context.Context, project.Name, string) error { return nil }
 
 func (w wide) Open(_ context.Context, _ project.Name, ref string, columns []string) (array.RecordReader, error) {
 	v, _, err := w.version(ref)
