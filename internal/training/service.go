@@ -48,8 +48,8 @@ type Compute interface {
 	CheckPools(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) error
 	// CheckQueue refuses a queue that is not there, or not for the project.
 	CheckQueue(ctx context.Context, p project.Name, name string) error
-	// Try says what a workload would get now, and takes nothing.
-	Try(ctx context.Context, r compute.Request) (compute.Outlook, error)
+	// DryRun says what a workload would get now, and takes nothing.
+	DryRun(ctx context.Context, r compute.Request) (compute.Outlook, error)
 	// Pace is told how fast a workload is with each number of workers, from the least
 	// on, and what a restart costs it.
 	Pace(id compute.WorkloadID, least int, speed []float64, restart time.Duration)
@@ -67,8 +67,8 @@ type Compute interface {
 	Members(ctx context.Context, id compute.WorkloadID) ([]engine.Member, error)
 	// Profile looks for a while at what a worker does.
 	Profile(ctx context.Context, id compute.WorkloadID, r profiler.Request) (profiler.Result, error)
-	// Offers lists all pools as they are, and the currency of their prices.
-	Offers(ctx context.Context) ([]compute.Pool, string, error)
+	// PricedPools lists all pools as they are, and the currency of their prices.
+	PricedPools(ctx context.Context) ([]compute.Pool, string, error)
 	// Blame keeps work away from a node until a time.
 	Blame(ctx context.Context, tx *store.Tx, pool compute.PoolName, node, reason string, until time.Time) error
 }
@@ -334,7 +334,7 @@ type Service struct {
 	running  sync.WaitGroup
 }
 
-// New makes the service. compute learns of it with Own(compute.JobAttempt, s).
+// New makes the service. compute learns of it with RegisterOwner(compute.JobAttempt, s).
 func New(cfg Config) *Service {
 	if cfg.Isolation == "" {
 		cfg.Isolation = scheduler.Sandbox
@@ -421,7 +421,7 @@ func (s *Service) Outlook(ctx context.Context, p project.Name, name string, spec
 	if err != nil {
 		return compute.Outlook{}, err
 	}
-	return s.cfg.Compute.Try(ctx, r)
+	return s.cfg.Compute.DryRun(ctx, r)
 }
 
 // submission is how a job is submitted.
@@ -735,7 +735,7 @@ func (s *Service) checkTables(ctx context.Context, spec Spec) error {
 	if len(spec.Tables) == 0 {
 		return nil
 	}
-	pools, _, err := s.cfg.Compute.Offers(ctx)
+	pools, _, err := s.cfg.Compute.PricedPools(ctx)
 	if err != nil {
 		return err
 	}

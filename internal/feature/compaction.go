@@ -13,7 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Tidying has three parts, each of which may be cut short at any line and goes on in the
+// Compaction has three parts, each of which may be cut short at any line and goes on in the
 // next round; reads and writes go on meanwhile.
 //
 // Rows are written under subkeys of the view's key. When a subkey has its age, the
@@ -23,15 +23,15 @@ import (
 //
 //	(subkey n) ── Rotate ──▶ (n+1, former n) ── nothing is under n ──▶ (n+1)
 //
-// Rows that answer no read of the last Tidy.History or later are removed. In the round
+// Rows that answer no read of the last Compaction.History or later are removed. In the round
 // before the first one goes the view's record says so: reads of an older time are refused,
 // and those that were admitted have ended by then.
 //
 // Tables that no record names for a day, such as those of a view whose key was destroyed,
 // are dropped.
 
-// Tidy says how the online store is kept tidy.
-type Tidy struct {
+// Compaction says how online rows move to new subkeys and expire.
+type Compaction struct {
 	// Rotate is the age at which a view's subkey is followed by the next; 0: never.
 	Rotate time.Duration
 	// History is how long reads as of a past time go back; 0: for ever, and no row is
@@ -41,34 +41,34 @@ type Tidy struct {
 	Rate int
 }
 
-const tidyPause = time.Hour
+const compactionInterval = time.Hour
 
-func (t Tidy) withDefaults() Tidy {
+func (t Compaction) withDefaults() Compaction {
 	if t.Rate <= 0 {
 		t.Rate = 20_000
 	}
 	return t
 }
 
-// Tidied counts what was done since the process began.
-type Tidied struct {
+// CompactionStats counts what was done since the process began.
+type CompactionStats struct {
 	Moved   int64 // versions of rows that are under another subkey now
 	Swept   int64 // versions of rows that answered nobody
 	Dropped int64 // tables of generations that are read no more
 	Orphans int64 // tables that no record named
 }
 
-type tidied struct{ moved, swept, dropped, orphans atomic.Int64 }
+type compactionCounters struct{ moved, swept, dropped, orphans atomic.Int64 }
 
-// Tidied counts what was done since the process began.
-func (s *Service) Tidied() Tidied {
-	return Tidied{Moved: s.tidied.moved.Load(), Swept: s.tidied.swept.Load(), Dropped: s.tidied.dropped.Load(), Orphans: s.tidied.orphans.Load()}
+// CompactionStats counts what was done since the process began.
+func (s *Service) CompactionStats() CompactionStats {
+	return CompactionStats{Moved: s.compacted.moved.Load(), Swept: s.compacted.swept.Load(), Dropped: s.compacted.dropped.Load(), Orphans: s.compacted.orphans.Load()}
 }
 
-// TidyOnce goes through the online store once; the background loop calls it, and tests
-// do. A view that cannot be tidied holds up no other.
-func (s *Service) TidyOnce(ctx context.Context) error {
-	if !s.cfg.Online.Tidies() {
+// CompactOnce goes through the online store once; the background loop calls it, and tests
+// do. A view that cannot be compacted holds up no other.
+func (s *Service) CompactOnce(ctx context.Context) error {
+	if !s.cfg.Online.Compacts() {
 		return nil
 	}
 	var all []Online
@@ -86,7 +86,7 @@ func (s *Service) TidyOnce(ctx context.Context) error {
 				return ctx.Err()
 			}
 			if err != nil && !fault.Is(err, fault.Gone) { // of a destroyed key there are orphans
-				failed = append(failed, fault.Wrap(err, "tidying the online rows of %s in project %s", o.ref(), o.Project))
+				failed = append(failed, fault.Wrap(err, "compacting the online rows of %s in project %s", o.ref(), o.Project))
 			}
 		}
 	}
@@ -95,7 +95,7 @@ func (s *Service) TidyOnce(ctx context.Context) error {
 
 // pause keeps to the rate.
 func (s *Service) pause(ctx context.Context, step online.Step) error {
-	wait := time.Duration(step.Looked) * time.Second / time.Duration(s.cfg.Tidy.Rate)
+	wait := time.Duration(step.Looked) * time.Second / time.Duration(s.cfg.Compaction.Rate)
 	if wait < time.Millisecond {
 		return ctx.Err()
 	}
@@ -122,7 +122,7 @@ func (s *Service) rotate(ctx context.Context, o Online) error {
 			now.RotatedAt = store.At(s.now()).Time()
 			return nil
 		})
-	case s.cfg.Tidy.Rotate <= 0 || age < s.cfg.Tidy.Rotate:
+	case s.cfg.Compaction.Rotate <= 0 || age < s.cfg.Compaction.Rotate:
 		return nil
 	}
 	return s.change(ctx, o, func(ctx context.Context, tx *store.Tx, now *Online) error {
@@ -170,7 +170,7 @@ func (s *Service) moveRows(ctx context.Context, o Online) error {
 			if err != nil {
 				return err
 			}
-			s.tidied.moved.Add(int64(step.Changed))
+			s.compacted.moved.Add(int64(step.Changed))
 			left = left || stays || step.Looked > 0
 			if err := s.pause(ctx, step); err != nil {
 				return err
@@ -193,7 +193,7 @@ func (s *Service) moveRows(ctx context.Context, o Online) error {
 // sweepRows removes a view's rows that answer no time whose history was kept in the
 // round before, and says what is kept from now on.
 func (s *Service) sweepRows(ctx context.Context, o Online) error {
-	if s.cfg.Tidy.History <= 0 {
+	if s.cfg.Compaction.History <= 0 {
 		return nil
 	}
 	var v View
@@ -208,13 +208,13 @@ func (s *Service) sweepRows(ctx context.Context, o Online) error {
 	}
 	removed := int64(0)
 	for _, table := range o.tables() {
-		for at, done := (online.Mark{}), o.Swept.IsZero(); !done; {
-			step, err := s.cfg.Online.Sweep(ctx, table, v.uselessBefore(o.Swept), at)
+		for at, done := (online.Mark{}), o.HistorySince.IsZero(); !done; {
+			step, err := s.cfg.Online.Sweep(ctx, table, v.expiryRule(o.HistorySince), at)
 			if err != nil {
 				return err
 			}
 			removed += int64(step.Changed)
-			s.tidied.swept.Add(int64(step.Changed))
+			s.compacted.swept.Add(int64(step.Changed))
 			if err := s.pause(ctx, step); err != nil {
 				return err
 			}
@@ -225,23 +225,23 @@ func (s *Service) sweepRows(ctx context.Context, o Online) error {
 		s.log.InfoContext(ctx, "online rows that answer nobody were removed", slog.String("project", string(o.Project)), slog.String("view", o.ref()), slog.Int64("rows", removed))
 	}
 	// Of the next round.
-	since := store.At(s.now().Add(-s.cfg.Tidy.History)).Time()
+	since := store.At(s.now().Add(-s.cfg.Compaction.History)).Time()
 	return s.cfg.DB.Update(ctx, string(o.Project), func(ctx context.Context, tx *store.Tx) error {
 		now, err := s.cfg.Store.Online(ctx, tx, o.Project, o.View, o.Version)
-		if err != nil || !now.Swept.Before(since) {
+		if err != nil || !now.HistorySince.Before(since) {
 			if fault.Is(err, fault.NotFound) {
 				err = nil
 			}
 			return err
 		}
-		now.Swept = since
+		now.HistorySince = since
 		tx.OnCommit(s.plans.forget)
 		return s.cfg.Store.PutOnline(ctx, tx, now)
 	})
 }
 
-// uselessBefore is which of the view's rows answer no read as of a time or later.
-func (v View) uselessBefore(since time.Time) online.Rule {
+// expiryRule says which of the view's rows answer no read as of a time or later.
+func (v View) expiryRule(since time.Time) online.Rule {
 	r := online.Rule{Since: since.UnixMicro(), Keep: v.ttl().Microseconds(), Expires: v.ttl() > 0}
 	if p := v.windows(); p != nil {
 		r.Keep, r.Windows = max(r.Keep, p.Reach()), true
@@ -263,7 +263,7 @@ func (s *Service) sweepOrphans(ctx context.Context) error {
 		if err := s.cfg.Online.DropOrphan(ctx, t); err != nil {
 			return fault.Wrap(err, "dropping online rows that no record names")
 		}
-		s.tidied.orphans.Add(1)
+		s.compacted.orphans.Add(1)
 	}
 	return nil
 }

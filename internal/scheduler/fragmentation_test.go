@@ -33,7 +33,7 @@ func TestMix(t *testing.T) {
 		for n := range rapid.IntRange(2, 6).Draw(t, "nodes") {
 			p.Nodes = append(p.Nodes, Node{Name: fmt.Sprint("n", n), Amount: draw("node", 32, 8)})
 		}
-		w := world{pools: map[string]Pool{"home": p}, waiting: map[ID]Work{}, running: map[ID]Running{}}
+		w := world{pools: map[string]Pool{"home": p}, waiting: map[ID]Workload{}, running: map[ID]Running{}}
 		s, now := &State{}, start
 		for step := range rapid.IntRange(1, 5).Draw(t, "steps") {
 			now = now.Add(time.Minute)
@@ -42,7 +42,7 @@ func TestMix(t *testing.T) {
 				d.Pools = []Pool{p}
 			}
 			for n := range rapid.IntRange(1, 6).Draw(t, "submitted") {
-				k := Work{
+				k := Workload{
 					ID: ID(fmt.Sprintf("w%d_%d", step, n)), Residency: []string{"home"}, Isolation: Sandbox, Request: draw("request", 8, 4), Submitted: now,
 					Workers: max(rapid.IntRange(-3, 2).Draw(t, "workers"), 0), Timeout: time.Minute,
 				}

@@ -8,13 +8,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// Part names rows of a version by their places, so that whoever stopped reading
-// goes on where it was. The zero Part is all rows.
+// Shard names rows of a version by their positions, so that a reader that stopped
+// resumes where it was. The zero Shard is all rows.
 //
 // The shards of a version are its rows in order, cut into Count runs that differ
 // by at most one row: shard i of n has the rows from ⌊rows·i/n⌋ to ⌊rows·(i+1)/n⌋.
 // Clients may count on this rule.
-type Part struct {
+type Shard struct {
 	Index, Count int64 // shard Index (from 0) of Count; Count 0 is one shard of all rows
 	Skip         int64 // rows of the shard to leave out, from its beginning
 	Take         int64 // rows to give after them; 0 gives the rest
@@ -24,7 +24,7 @@ type Part struct {
 const MaxShards = 1 << 16
 
 // Validate refuses what names no rows of any version. Error: fault.Invalid.
-func (p Part) Validate() error {
+func (p Shard) Validate() error {
 	switch {
 	case p.Count < 0 || p.Count > MaxShards:
 		return fault.New(fault.Invalid, "%d shards are not between 1 and %d", p.Count, MaxShards)
@@ -36,10 +36,10 @@ func (p Part) Validate() error {
 	return nil
 }
 
-// Of is the first row of the part and the one after its last, of so many rows.
-func (p Part) Of(rows int64) (from, to int64) {
+// Rows is the first row of the shard and the one after its last, of so many rows.
+func (p Shard) Rows(rows int64) (from, to int64) {
 	n := max(p.Count, 1)
-	from, to = cut(rows, p.Index, n), cut(rows, p.Index+1, n)
+	from, to = shardStart(rows, p.Index, n), shardStart(rows, p.Index+1, n)
 	from += min(p.Skip, to-from)
 	if p.Take > 0 {
 		to = from + min(p.Take, to-from)
@@ -47,8 +47,8 @@ func (p Part) Of(rows int64) (from, to int64) {
 	return from, to
 }
 
-// cut is ⌊rows·i/n⌋, without going over the range of the product.
-func cut(rows, i, n int64) int64 { return rows/n*i + rows%n*i/n }
+// shardStart is ⌊rows·i/n⌋, without going over the range of the product.
+func shardStart(rows, i, n int64) int64 { return rows/n*i + rows%n*i/n }
 
 // Plan is what Open would read.
 type Plan struct {
@@ -72,14 +72,14 @@ func (s *Service) Plan(ctx context.Context, r OpenRequest) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	from, to := r.Part.Of(v.Rows)
+	from, to := r.Shard.Rows(v.Rows)
 	return Plan{Version: v, Schema: part.Arrow(), From: from, To: to}, nil
 }
 
-// Still passes a read that goes on through the doors again: who reads may have
+// Reauthorize checks again that a read in progress is permitted: who reads may have
 // lost the permission, and the data may no longer be where it is going. It
 // journals nothing. Errors as Open.
-func (s *Service) Still(ctx context.Context, r OpenRequest) error {
+func (s *Service) Reauthorize(ctx context.Context, r OpenRequest) error {
 	v, err := s.find(ctx, ActionQuery, r.Project, r.Ref)
 	if err != nil {
 		return err

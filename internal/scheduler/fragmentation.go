@@ -14,7 +14,7 @@ import (
 // accelerators is of one kind, with the mean of what they ask for besides. Finer
 // kinds are no better, and under churn worse (docs/adr/0023).
 
-// maxTypical bounds the kinds in a pool's mix.
+// maxTypical bounds the kinds that a pool keeps.
 const maxTypical = 32
 
 // demand is the workers that ask for the same accelerators.
@@ -25,8 +25,8 @@ type demand struct {
 	besides [accelerators]int64 // what they ask for besides, in sum
 }
 
-// demand adds n workers of a work to what is typical, sign times.
-func (s *State) demand(w *Work, n int, sign int64) {
+// countDemand adds n workers of a work to what is typical, sign times.
+func (s *State) countDemand(w *Workload, n int, sign int64) {
 	for _, r := range w.Parts(n) {
 		if len(r.Request.Accelerators) == 0 {
 			continue
@@ -62,24 +62,24 @@ func (s *State) demand(w *Work, n int, sign int64) {
 type typical struct {
 	at     []int
 	per    []float64
-	weight float64 // the accelerators of one, times its part of the mix
+	weight float64 // the accelerators of one, times its part of all
 }
 
-// mix gives each pool the demands for what one of its rows has, the most frequent
+// setTypicalDemands gives each pool the demands for what one of its rows has, the most frequent
 // of them.
-func (s *State) mix() {
+func (s *State) setTypicalDemands() {
 	all := slices.SortedFunc(maps.Values(s.demands), func(a, b *demand) int { return cmp.Or(cmp.Compare(b.n, a.n), cmp.Compare(a.key, b.key)) })
 	for _, p := range s.order {
-		p.mix = p.mix[:0]
+		p.typical = p.typical[:0]
 		total := 0.0
 		for _, d := range all {
-			if len(p.mix) < maxTypical && p.fits(d) {
-				p.mix = append(p.mix, d.typical())
+			if len(p.typical) < maxTypical && p.fits(d) {
+				p.typical = append(p.typical, d.typical())
 				total += float64(d.n)
 			}
 		}
-		for i := range p.mix {
-			p.mix[i].weight /= total
+		for i := range p.typical {
+			p.typical[i].weight /= total
 		}
 		for i := range p.worth {
 			p.worth[i] = math.NaN()
@@ -122,8 +122,8 @@ func (p *pool) usable(free, request vector, n int64) float64 {
 		left = append(left, float64(max(x-n*request.part(i), 0)))
 	}
 	p.left = left
-	for i := range p.mix {
-		t := &p.mix[i]
+	for i := range p.typical {
+		t := &p.typical[i]
 		times := math.Inf(1)
 		for j, at := range t.at {
 			times = min(times, left[at]*t.per[j])
@@ -154,7 +154,7 @@ func (p *pool) merit(k *known, i int, request vector, n int) merit {
 		return m
 	}
 	m.bare = !k.accelerated && !slices.ContainsFunc(p.free[i][accelerators:], func(n int64) bool { return n > 0 })
-	if len(p.mix) > 0 && !m.bare {
+	if len(p.typical) > 0 && !m.bare {
 		if math.IsNaN(p.worth[i]) {
 			p.worth[i] = p.usable(p.free[i], nil, 0)
 		}

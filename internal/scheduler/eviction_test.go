@@ -11,16 +11,16 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// TestSheds: workers of services stop for one of higher priority when any choice of them
+// TestEvictWorkers: workers of services stop for one of higher priority when any choice of them
 // makes room for it, under every policy: no more than must, none of the least, and it
 // begins when they have stopped. A gang may be told that nobody can help where another
 // choice of nodes would have; all choices are tried here.
-func TestSheds(t *testing.T) {
+func TestEvictWorkers(t *testing.T) {
 	often(t)
 	rapid.Check(t, func(t *rapid.T) {
 		cores := func(n int) resource.Amount { return resource.Amount{CPU: resource.Cores(int64(n))} }
-		work := func(id string, cpu int) Work {
-			return Work{ID: ID(id), Queue: "q", Residency: []string{"home"}, Isolation: Sandbox, Request: cores(cpu), Submitted: start}
+		work := func(id string, cpu int) Workload {
+			return Workload{ID: ID(id), Queue: "q", Residency: []string{"home"}, Isolation: Sandbox, Request: cores(cpu), Submitted: start}
 		}
 		p := Pool{Name: "home", Zone: "home", Isolation: Sandbox}
 		free := map[string]int{}
@@ -35,7 +35,7 @@ func TestSheds(t *testing.T) {
 		spare := make([]int, rapid.IntRange(1, 3).Draw(t, "services"))
 		for n := range spare {
 			w := work(fmt.Sprint("s", n), rapid.IntRange(1, 2).Draw(t, "request"))
-			w.Sheds = true
+			w.EvictableWorkers = true
 			r := Running{Pool: "home", Started: start}
 			for k := range rapid.IntRange(1, 5).Draw(t, "replicas") {
 				node := p.Nodes[rapid.IntRange(0, len(p.Nodes)-1).Draw(t, "node")].Name
@@ -50,12 +50,12 @@ func TestSheds(t *testing.T) {
 			}
 			w.Workers = rapid.IntRange(1, r.Placed).Draw(t, "least")
 			w.MaxWorkers, spare[n] = r.Placed, r.Placed-w.Workers
-			r.Work = w
+			r.Workload = w
 			d.Started = append(d.Started, r)
 		}
 		large := work("large", rapid.IntRange(1, 5).Draw(t, "large"))
 		large.Workers, large.Priority = rapid.IntRange(1, 2).Draw(t, "gang"), rapid.IntRange(0, 1).Draw(t, "priority")
-		d.Submitted = []Work{large}
+		d.Submitted = []Workload{large}
 
 		// All choices: how many of each service stop on each node.
 		need := int(large.Request.CPU / resource.Cores(1))
@@ -103,16 +103,16 @@ func TestSheds(t *testing.T) {
 		next := Delta{Now: d.Now.Add(time.Minute)}
 		for i, r := range d.Started {
 			for _, rs := range plan.Resize {
-				if rs.Work == r.ID {
-					for _, n := range rs.Shed {
-						r.Shed = append(r.Shed, Shed{Worker: n, Since: d.Now, For: rs.For})
+				if rs.Workload == r.ID {
+					for _, n := range rs.Evict {
+						r.Evicted = append(r.Evicted, Eviction{Worker: n, Since: d.Now, For: rs.For})
 					}
 				}
 			}
-			if len(r.Shed) == 0 {
+			if len(r.Evicted) == 0 {
 				continue
 			}
-			n := len(r.Shed)
+			n := len(r.Evicted)
 			if last == nil {
 				n--
 				last = &d.Started[i]

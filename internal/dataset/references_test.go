@@ -276,16 +276,16 @@ func TestDriftIsFound(t *testing.T) {
 	}
 }
 
-// A version from before there were pictures is compared by its rows.
-func TestDriftWithoutAPicture(t *testing.T) {
+// A version from before there were sketches is compared by its rows.
+func TestDriftWithoutSketches(t *testing.T) {
 	h := datasettest.New(t, nil)
 	spec := dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Drift, Column: "x"}}}
 	h.Put(t, "d", spec, normal(1, 500, 0, 0.5))
-	pictures := slices.DeleteFunc(h.Files.List(t), func(k string) bool { return !strings.HasSuffix(k, "picture.json") })
-	if len(pictures) != 1 {
-		t.Fatalf("pictures %q", pictures)
+	sketches := slices.DeleteFunc(h.Files.List(t), func(k string) bool { return !strings.HasSuffix(k, "picture.json") })
+	if len(sketches) != 1 {
+		t.Fatalf("sketches %q", sketches)
 	}
-	if err := h.Files.Remove(context.Background(), pictures[0]); err != nil {
+	if err := h.Files.Remove(context.Background(), sketches[0]); err != nil {
 		t.Fatal(err)
 	}
 	v, err := imports(t, h, "d", normal(2, 500, 3, 0.5))
@@ -330,7 +330,7 @@ func TestStaleDatasetsAreTold(t *testing.T) {
 	h := datasettest.New(t, func(cfg *dataset.Config) { cfg.Now = func() time.Time { return now } })
 	tell := func(want ...string) {
 		t.Helper()
-		n, err := h.TellStale(datasettest.Context(t), project)
+		n, err := h.PublishStale(datasettest.Context(t), project)
 		if err != nil || n != len(want) {
 			t.Fatalf("told of %d, want %v: %v", n, want, err)
 		}

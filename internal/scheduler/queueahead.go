@@ -2,11 +2,11 @@ package scheduler
 
 import "time"
 
-// ahead hands a work that found no room to the engine of a pool all the same, to wait
+// queueAhead hands a work that found no room to the engine of a pool all the same, to wait
 // in the engine's own queue: so a node does not idle between two works. Where nodes are
 // kept for somebody, and while others leave for one, nobody is ahead. Nor is a gang on
 // named nodes: it would wait for the last of them.
-func (s *State) ahead(w *waiter, most int, plan *Plan) bool {
+func (s *State) queueAhead(w *waiter, most int, plan *Plan) bool {
 	if w.known.kinds != nil || w.known.within != "" {
 		return false
 	}
@@ -19,7 +19,7 @@ func (s *State) ahead(w *waiter, most int, plan *Plan) bool {
 		if p.Ahead == 0 || p.kept != nil || most > 1 && !p.Delegated {
 			continue
 		}
-		if rows := p.behind(w, most, s.now); rows != nil {
+		if rows := p.shortestQueue(w, most, s.now); rows != nil {
 			s.place(w, p, rows, plan)
 			return true
 		}
@@ -27,19 +27,19 @@ func (s *State) ahead(w *waiter, most int, plan *Plan) bool {
 	return false
 }
 
-// behind finds the row with the shortest line that has room for one more, or, in a
+// shortestQueue finds the row with the shortest line that has room for one more, or, in a
 // delegated pool, for least to most.
-func (p *pool) behind(w *waiter, most int, now time.Time) []int {
+func (p *pool) shortestQueue(w *waiter, most int, now time.Time) []int {
 	best, n := -1, 0
 	for i := range p.rows {
-		if !p.open[i] || best >= 0 && p.load[i] >= p.load[best] || p.closes(&w.Work, i, now) {
+		if !p.open[i] || best >= 0 && p.load[i] >= p.load[best] || p.closes(&w.Workload, i, now) {
 			continue
 		}
-		p.handed = append(p.handed[:0], p.free[i]...)
+		p.queueScratch = append(p.queueScratch[:0], p.free[i]...)
 		for d, has := range p.has[i] {
-			p.handed[d] += int64(p.Ahead * float64(has))
+			p.queueScratch[d] += int64(p.Ahead * float64(has))
 		}
-		if c := w.known.request.count(p.handed, min(most, w.known.request.count(p.has[i], most))); c >= w.least() {
+		if c := w.known.request.count(p.queueScratch, min(most, w.known.request.count(p.has[i], most))); c >= w.least() {
 			best, n = i, c
 		}
 	}

@@ -23,11 +23,11 @@ func TestShards(t *testing.T) {
 		count := rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, dataset.MaxShards)).Draw(t, "count")
 		next, least, most := int64(0), rows, int64(0)
 		for i := range count {
-			p := dataset.Part{Index: i, Count: count}
+			p := dataset.Shard{Index: i, Count: count}
 			if err := p.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			from, to := p.Of(rows)
+			from, to := p.Rows(rows)
 			if from != next || to < from {
 				t.Fatalf("shard %d of %d of %d rows is %d to %d, after %d", i, count, rows, from, to, next)
 			}
@@ -37,7 +37,7 @@ func TestShards(t *testing.T) {
 			t.Fatalf("%d shards of %d rows end at %d and have %d to %d rows", count, rows, next, least, most)
 		}
 	})
-	for _, p := range []dataset.Part{{Count: -1}, {Count: dataset.MaxShards + 1}, {Index: 1}, {Index: 2, Count: 2}, {Index: -1, Count: 2}, {Skip: -1}, {Take: -1}} {
+	for _, p := range []dataset.Shard{{Count: -1}, {Count: dataset.MaxShards + 1}, {Index: 1}, {Index: 2, Count: 2}, {Index: -1, Count: 2}, {Skip: -1}, {Take: -1}} {
 		if err := p.Validate(); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%+v: %v", p, err)
 		}
@@ -92,14 +92,14 @@ func TestPartsOfAVersion(t *testing.T) {
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		name := rapid.SampledFrom([]string{"sealed", "open", "empty"}).Draw(rt, "dataset")
-		p := dataset.Part{
+		p := dataset.Shard{
 			Count: rapid.Int64Range(0, 6).Draw(rt, "count"),
 			Skip:  rapid.Int64Range(0, 20).Draw(rt, "skip"), Take: rapid.Int64Range(0, 20).Draw(rt, "take"),
 		}
 		if p.Count > 0 {
 			p.Index = rapid.Int64Range(0, p.Count-1).Draw(rt, "index")
 		}
-		r := dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: name}, Part: p, Digest: v[name].ContentDigest}
+		r := dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: name}, Shard: p, Digest: v[name].ContentDigest}
 		plan, err := h.Plan(datasettest.Context(t), r)
 		if err != nil {
 			rt.Fatal(err)
@@ -123,6 +123,6 @@ func TestPartsOfAVersion(t *testing.T) {
 	})
 	_, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: "open"}, Digest: "sha256:other"})
 	wantFault(t, err, fault.Conflict, "sha256:other")
-	_, err = h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: "open"}, Part: dataset.Part{Index: 1}})
+	_, err = h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: "open"}, Shard: dataset.Shard{Index: 1}})
 	wantFault(t, err, fault.Invalid, "no shard 1 of 1")
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Unknown warns of accelerators, of a queue or a job, that no pool has: of a queue
+// WarnUnknownAccelerators warns of accelerators, of a queue or a job, that no pool has: of a queue
 // they limit nothing, and a job waits for them. It is no error, because a pool may
 // come later.
-func (s *Service) Unknown(ctx context.Context, of ...resource.Amount) []string {
-	have := s.accelerators(ctx, "")
+func (s *Service) WarnUnknownAccelerators(ctx context.Context, of ...resource.Amount) []string {
+	have := s.knownAccelerators(ctx, "")
 	var out []string
-	for _, name := range named(of) {
+	for _, name := range acceleratorNames(of) {
 		if slices.Contains(have, name) {
 			continue
 		}
@@ -31,12 +31,12 @@ func (s *Service) Unknown(ctx context.Context, of ...resource.Amount) []string {
 	return out
 }
 
-// UnknownIn is Unknown of a pool, which may be the first that has an accelerator: it
+// WarnUnknownPoolAccelerators is WarnUnknownAccelerators for a pool, which may be the first that has an accelerator: it
 // warns only of a name that is nearly one that other pools have, or that there are.
 // Names with digits are models and slices, near each other by nature.
-func (s *Service) UnknownIn(ctx context.Context, pool PoolName, spec PoolSpec) []string {
+func (s *Service) WarnUnknownPoolAccelerators(ctx context.Context, pool PoolName, spec PoolSpec) []string {
 	digits := func(name string) bool { return strings.ContainsAny(name, "0123456789") }
-	have := s.accelerators(ctx, pool)
+	have := s.knownAccelerators(ctx, pool)
 	common := slices.DeleteFunc(append(slices.Clone(have), "nvidia.com/gpu", "amd.com/gpu"), digits)
 	var amounts []resource.Amount
 	for _, n := range spec.Nodes {
@@ -46,7 +46,7 @@ func (s *Service) UnknownIn(ctx context.Context, pool PoolName, spec PoolSpec) [
 		amounts = append(amounts, resource.Amount{Accelerators: spec.Elastic.Node.Accelerators})
 	}
 	var out []string
-	for _, name := range named(amounts) {
+	for _, name := range acceleratorNames(amounts) {
 		if digits(name) || slices.Contains(have, name) || slices.Contains(common, name) {
 			continue
 		}
@@ -57,8 +57,8 @@ func (s *Service) UnknownIn(ctx context.Context, pool PoolName, spec PoolSpec) [
 	return out
 }
 
-// named are the accelerators that amounts name.
-func named(of []resource.Amount) []string {
+// acceleratorNames are the accelerators that amounts name.
+func acceleratorNames(of []resource.Amount) []string {
 	all := map[string]bool{}
 	for _, a := range of {
 		for name := range a.Accelerators {
@@ -68,8 +68,8 @@ func named(of []resource.Amount) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// accelerators are those that pools have, or would rent, but for one pool.
-func (s *Service) accelerators(ctx context.Context, but PoolName) []string {
+// knownAccelerators are those that pools have, or would rent, but for one pool.
+func (s *Service) knownAccelerators(ctx context.Context, but PoolName) []string {
 	var have []resource.Amount
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		pools, _, err := s.all(ctx, tx)
@@ -87,5 +87,5 @@ func (s *Service) accelerators(ctx context.Context, but PoolName) []string {
 	if err != nil {
 		s.log.WarnContext(ctx, "accelerators of pools are not known", slog.Any("error", err))
 	}
-	return named(have)
+	return acceleratorNames(have)
 }

@@ -41,7 +41,7 @@ func TestAnotherStore(t *testing.T) {
 	w.driver.write, w.driver.rows, w.driver.Driver = nil, 0, &onlinetest.Memory{}
 	is := func(id, former string, forget bool) []string {
 		t.Helper()
-		views, err := w.StoreIs(w.ctx, id, former, forget)
+		views, err := w.SetOnlineStore(w.ctx, id, former, forget)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,10 +87,10 @@ func TestOwnStore(t *testing.T) {
 		renew bool
 		want  string
 	}{{"a", false, "a"}, {"b", false, "a"}, {"c", true, "c"}, {"c", true, "c"}, {"d", false, "c"}} {
-		if got, err := feature.OwnStore(w.ctx, w.db, featuresql.Store{}, c.given, c.renew); err != nil || got != c.want {
+		if got, err := feature.ClaimOnlineStore(w.ctx, w.db, featuresql.Store{}, c.given, c.renew); err != nil || got != c.want {
 			t.Errorf("%+v: %s, %v", c, got, err)
 		}
-		if _, err := w.StoreIs(w.ctx, c.given, "", false); err != nil {
+		if _, err := w.SetOnlineStore(w.ctx, c.given, "", false); err != nil {
 			t.Error(err)
 		}
 	}

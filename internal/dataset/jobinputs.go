@@ -12,8 +12,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Reading is what a job could read, whether it did or not: what it makes is made of that.
-type Reading struct {
+// JobInputs is what a job could read, whether it did or not: what it makes is made of that.
+type JobInputs struct {
 	Versions []Ref
 	// Beside is what is no dataset, such as a model: its labels count as those of versions do.
 	Beside []Labelled
@@ -28,27 +28,27 @@ type Reading struct {
 	Since time.Time
 }
 
-// couldRead is what the job of an attempt could read: what it makes is made of that, however
+// jobInputs is what the job of an attempt could read: what it makes is made of that, however
 // it sends it. Of others it is nothing.
-func (s *Service) couldRead(ctx context.Context) ([]Reading, error) {
+func (s *Service) jobInputs(ctx context.Context) ([]JobInputs, error) {
 	who := identity.From(ctx)
 	if who.Kind != identity.Attempt {
 		return nil, nil
 	}
-	if s.cfg.CouldRead == nil {
+	if s.cfg.JobInputs == nil {
 		return nil, fault.New(fault.Internal, "nobody tells what %s could read, so what it writes has no lineage", who)
 	}
-	rs, err := s.cfg.CouldRead(ctx, who.ID)
+	rs, err := s.cfg.JobInputs(ctx, who.ID)
 	return rs, fault.Wrap(err, "what %s could read", who)
 }
 
-// reads are the versions that were read, perhaps. A version that was deleted since
+// inputVersions are the versions that were read, perhaps. A version that was deleted since
 // is one of them. It asks for no permission: who read them had it. Errors: fault.Gone
 // for one that a person was erased from; fault.Conflict for a rejected one.
-func (s *Service) reads(ctx context.Context, tx *store.Tx, p project.Name, rs []Reading) (vs []Version, err error) {
+func (s *Service) inputVersions(ctx context.Context, tx *store.Tx, p project.Name, rs []JobInputs) (vs []Version, err error) {
 	for _, r := range rs {
 		for _, ref := range r.Versions {
-			v, err := s.ever(ctx, tx, p, ref)
+			v, err := s.versionEvenDeleted(ctx, tx, p, ref)
 			switch {
 			case err != nil:
 			case v.State == Rejected:
@@ -62,7 +62,7 @@ func (s *Service) reads(ctx context.Context, tx *store.Tx, p project.Name, rs []
 			vs = append(vs, v)
 		}
 		for _, t := range r.Tables {
-			of, err := s.tableReads(ctx, tx, p, t, r)
+			of, err := s.tableVersions(ctx, tx, p, t, r)
 			if err != nil {
 				return nil, err
 			}
@@ -72,13 +72,13 @@ func (s *Service) reads(ctx context.Context, tx *store.Tx, p project.Name, rs []
 	slices.SortFunc(vs, func(a, b Version) int { return compareRefs(a.Ref(), b.Ref()) })
 	vs = slices.CompactFunc(vs, func(a, b Version) bool { return a.ID == b.ID })
 	if len(vs) > maxParents {
-		return nil, manyRead()
+		return nil, tooManyInputs()
 	}
 	return vs, nil
 }
 
-// ever finds a version, also of a dataset that was deleted.
-func (s *Service) ever(ctx context.Context, tx *store.Tx, p project.Name, ref Ref) (Version, error) {
+// versionEvenDeleted finds a version, also of a dataset that was deleted.
+func (s *Service) versionEvenDeleted(ctx context.Context, tx *store.Tx, p project.Name, ref Ref) (Version, error) {
 	d, err := s.cfg.Store.Dataset(ctx, tx, p, ref.Name)
 	if err != nil {
 		return Version{}, err
@@ -86,9 +86,9 @@ func (s *Service) ever(ctx context.Context, tx *store.Tx, p project.Name, ref Re
 	return s.cfg.Store.Version(ctx, tx, d.ID, ref.Number)
 }
 
-// tableReads are the versions of a table that were read, perhaps, without those that
+// tableVersions are the versions of a table that were read, perhaps, without those that
 // others of them were made of: the lineage leads there.
-func (s *Service) tableReads(ctx context.Context, tx *store.Tx, p project.Name, table Ref, r Reading) (vs []Version, err error) {
+func (s *Service) tableVersions(ctx context.Context, tx *store.Tx, p project.Name, table Ref, r JobInputs) (vs []Version, err error) {
 	d, err := s.cfg.Store.Dataset(ctx, tx, p, table.Name)
 	if fault.Is(err, fault.NotFound) {
 		return nil, nil // it never was
@@ -106,7 +106,7 @@ func (s *Service) tableReads(ctx context.Context, tx *store.Tx, p project.Name, 
 		for _, v := range page {
 			below = v.Number
 			switch {
-			case v.State == Rejected || !r.sees(v):
+			case v.State == Rejected || !r.includes(v):
 				continue
 			case v.State == Deleted && v.RedactedBy > 0: // see unerased
 				continue
@@ -120,24 +120,24 @@ func (s *Service) tableReads(ctx context.Context, tx *store.Tx, p project.Name, 
 		}
 		// What a version was made of has a lower number, but for redactions: most of a page goes at once.
 		if vs = slices.DeleteFunc(vs, func(v Version) bool { return made[v.ID] }); len(vs) > maxParents {
-			return nil, manyRead()
+			return nil, tooManyInputs()
 		}
 	}
 	return vs, nil
 }
 
-func manyRead() error {
+func tooManyInputs() error {
 	return fault.New(fault.Invalid, "over %d versions could be read, more than a version has parents", maxParents).
 		WithHint("Keep fewer versions of the tables (spec.keep), or read what is needed as data of the job.")
 }
 
-// sees reports whether a version of a table may be where it could be read.
-func (r Reading) sees(v Version) bool { return r.Zones == nil || r.Zones.Within(v.Residency) }
+// includes reports whether a version of a table may be where it could be read.
+func (r JobInputs) includes(v Version) bool { return r.Zones == nil || r.Zones.Within(v.Residency) }
 
-// unerased refuses what was read, perhaps, of a table from which a person was erased
+// requireNotErased refuses what was read, perhaps, of a table from which a person was erased
 // meanwhile, whatever became of the version that had the person. Like unredacted, it is
 // asked in the transaction in which rows become a version. Error: fault.Gone.
-func (s *Service) unerased(ctx context.Context, tx *store.Tx, p project.Name, rs []Reading) error {
+func (s *Service) requireNotErased(ctx context.Context, tx *store.Tx, p project.Name, rs []JobInputs) error {
 	for _, r := range rs {
 		for _, table := range r.Tables {
 			d, err := s.cfg.Store.Dataset(ctx, tx, p, table.Name)
@@ -159,7 +159,7 @@ func (s *Service) unerased(ctx context.Context, tx *store.Tx, p project.Name, rs
 						more = false
 						break
 					}
-					if v.Redacts == 0 || !v.Created.After(r.Since) || !r.sees(v) {
+					if v.Redacts == 0 || !v.Created.After(r.Since) || !r.includes(v) {
 						continue
 					}
 					was, err := s.cfg.Store.Version(ctx, tx, d.ID, v.Redacts)
@@ -174,11 +174,11 @@ func (s *Service) unerased(ctx context.Context, tx *store.Tx, p project.Name, rs
 	return nil
 }
 
-// withRead adds what was read, perhaps, to other parents, and what of it is no dataset to
+// withJobInputs adds what was read, perhaps, to other parents, and what of it is no dataset to
 // what is beside them.
-func (s *Service) withRead(ctx context.Context, p project.Name, parents []Version, beside []Labelled, rs []Reading) ([]Version, []Labelled, error) {
+func (s *Service) withJobInputs(ctx context.Context, p project.Name, parents []Version, beside []Labelled, rs []JobInputs) ([]Version, []Labelled, error) {
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		more, err := s.reads(ctx, tx, p, rs)
+		more, err := s.inputVersions(ctx, tx, p, rs)
 		parents = slices.Concat(parents, more)
 		return err
 	})

@@ -22,16 +22,16 @@ import (
 const day = 24 * time.Hour
 
 // tidy puts the world on a store whose rows can be gone through, in small steps.
-func (w *world) tidy(driver online.Driver, tidy feature.Tidy) {
+func (w *world) tidy(driver online.Driver, tidy feature.Compaction) {
 	w.t.Helper()
 	w.online = online.New(driver, w.keys, online.Options{Now: func() time.Time { return w.now }, Step: 2})
 	tidy.Rate = 1 << 30
-	w.configure(func(cfg *feature.Config) { cfg.Tidy = tidy })
+	w.configure(func(cfg *feature.Config) { cfg.Compaction = tidy })
 }
 
 func (w *world) tidyOnce() {
 	w.t.Helper()
-	if err := w.TidyOnce(w.ctx); err != nil {
+	if err := w.CompactOnce(w.ctx); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -54,7 +54,7 @@ func TestSubkeys(t *testing.T) {
 	w.data.put("weather", weatherRows())
 	w.view("weather", weatherSpec)
 	driver := &onlinetest.Memory{}
-	rotate := feature.Tidy{Rotate: 90 * day}
+	rotate := feature.Compaction{Rotate: 90 * day}
 	w.tidy(driver, rotate)
 	w.mustMaterialise("purchases", w.now)
 	w.mustMaterialise("weather", at(24))
@@ -89,7 +89,7 @@ func TestSubkeys(t *testing.T) {
 	}
 	want = ask()
 	w.tidyOnce()
-	if n := w.Tidied().Moved; n != 0 {
+	if n := w.CompactionStats().Moved; n != 0 {
 		t.Errorf("%d rows are moved while reads may not know of it", n)
 	}
 	w.now = w.now.Add(2 * time.Minute)
@@ -105,7 +105,7 @@ func TestSubkeys(t *testing.T) {
 			}
 			return nil
 		}}, rotate)
-		_ = w.TidyOnce(w.ctx) // interrupted
+		_ = w.CompactOnce(w.ctx) // interrupted
 		if diff := cmp.Diff(want, ask()); diff != "" {
 			t.Fatalf("in round %d (-want +got):\n%s", rounds, diff)
 		}
@@ -132,8 +132,8 @@ func TestSubkeys(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Hour)
 	w.tidyOnce()
-	if left, err = driver.Tables(t.Context(), online.TableKey{}, 100); err != nil || len(left) != 1 || w.Tidied().Orphans != 2 {
-		t.Errorf("%d tables are left of a destroyed key, error %v, %+v", len(left), err, w.Tidied())
+	if left, err = driver.Tables(t.Context(), online.TableKey{}, 100); err != nil || len(left) != 1 || w.CompactionStats().Orphans != 2 {
+		t.Errorf("%d tables are left of a destroyed key, error %v, %+v", len(left), err, w.CompactionStats())
 	}
 	if got := w.ask(at(4), []string{"purchases:spent"}, origin("EWR")...); got[0] == "NULL/NOT_FOUND" {
 		t.Error("the rows of another view went, too")
@@ -170,7 +170,7 @@ func (i interrupted) Replace(ctx context.Context, changes []online.Change) (int,
 // A materialisation writes under one subkey from its beginning to its end.
 func TestSubkeyWaitsForMaterialisations(t *testing.T) {
 	w := weather(t)
-	w.tidy(&onlinetest.Memory{}, feature.Tidy{Rotate: 90 * day})
+	w.tidy(&onlinetest.Memory{}, feature.Compaction{Rotate: 90 * day})
 	w.mustMaterialise("weather", at(24))
 	w.now = w.now.Add(91 * day)
 	if _, err := w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather", Until: at(48)}); err != nil {
@@ -213,7 +213,7 @@ func (p *pausing) Write(ctx context.Context, versions []online.Version) error {
 func TestPushDuringChangeOfSubkey(t *testing.T) {
 	w := weather(t)
 	driver := &pausing{Memory: &onlinetest.Memory{}}
-	w.tidy(driver, feature.Tidy{Rotate: 90 * day})
+	w.tidy(driver, feature.Compaction{Rotate: 90 * day})
 	if err := w.push(pushed(2, "EWR", 12)); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestPushDuringChangeOfSubkey(t *testing.T) {
 func TestSubkeyOfOlderReleases(t *testing.T) {
 	w := weather(t)
 	driver := &onlinetest.Memory{}
-	w.tidy(driver, feature.Tidy{Rotate: 90 * day})
+	w.tidy(driver, feature.Compaction{Rotate: 90 * day})
 	w.mustMaterialise("weather", at(24))
 	now := w.table("weather")
 	if err := w.online.Drop(w.ctx, now); err != nil {
@@ -249,7 +249,7 @@ func TestSubkeyOfOlderReleases(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.data.put("weather", weatherRows())
-	w.tidy(driver, feature.Tidy{Rotate: 90 * day})
+	w.tidy(driver, feature.Compaction{Rotate: 90 * day})
 	w.mustMaterialise("weather", at(25))
 	want := w.temps(1, 8)
 	expect(t, want, []string{"11/PRESENT", "18/PRESENT"})
@@ -285,7 +285,7 @@ func TestHistory(t *testing.T) {
 	w.view("forever", forever)
 	w.data.put("flights", table{spineCols, [][]value.Value{{str("EWR"), ts(1.5), value.OfBool(true)}}})
 	driver := &onlinetest.Memory{}
-	w.tidy(driver, feature.Tidy{})
+	w.tidy(driver, feature.Compaction{})
 	w.mustMaterialise("weather", at(24))
 	w.mustMaterialise("forever", at(24))
 	set, err := w.MakeTrainingSet(w.ctx, feature.TrainingSetRequest{Project: nyc, Name: "delays", Spine: feature.Source{Dataset: "flights"}, Timestamp: "departs", Selection: feature.Selection{Features: []string{"weather"}}})
@@ -300,18 +300,18 @@ func TestHistory(t *testing.T) {
 		return w.ask(at(hours), []string{"weather:temp", "forever:humid"}, origin("EWR", "JFK", "LGA")...)
 	}
 	w.tidyOnce()
-	if n := w.Tidied().Swept; n != 0 {
+	if n := w.CompactionStats().Swept; n != 0 {
 		t.Errorf("%d rows are removed though all history is kept", n)
 	}
 	want := [][]string{ask(8), ask(9), ask(10), ask(11)}
-	w.tidy(driver, feature.Tidy{History: 2 * time.Hour})
+	w.tidy(driver, feature.Compaction{History: 2 * time.Hour})
 	w.tidyOnce()
-	if n := w.Tidied().Swept; n != 0 {
+	if n := w.CompactionStats().Swept; n != 0 {
 		t.Errorf("%d rows are removed at once: reads of before may want them", n)
 	}
 	w.tidyOnce()
 	// Of weather those of 0, 1 and 1 o'clock, of forever that of EWR at 0 and at 1.
-	if n := w.Tidied().Swept; n != 5 {
+	if n := w.CompactionStats().Swept; n != 5 {
 		t.Errorf("%d rows are removed, want 5", n)
 	}
 	for i, hours := range []float64{8, 9, 10, 11} {
@@ -351,7 +351,7 @@ func TestHistory(t *testing.T) {
 func TestHistoryOfWindows(t *testing.T) {
 	w := shop(t)
 	driver := &onlinetest.Memory{}
-	w.tidy(driver, feature.Tidy{})
+	w.tidy(driver, feature.Compaction{})
 	w.mustMaterialise("purchases", w.now)
 	ask := func() (out [][]string) {
 		for _, hours := range []float64{4, 4.5, 5, 5.5, 6, 6.9, 7, 8} {
@@ -361,14 +361,14 @@ func TestHistoryOfWindows(t *testing.T) {
 	}
 	want := ask()
 	w.now = at(8)
-	w.tidy(driver, feature.Tidy{History: 4 * time.Hour})
+	w.tidy(driver, feature.Compaction{History: 4 * time.Hour})
 	w.tidyOnce()
 	w.tidyOnce()
 	expect(t, ask(), want)
 	w.now = at(8 + 24)
 	w.tidyOnce()
 	w.tidyOnce()
-	if w.Tidied().Swept == 0 {
+	if w.CompactionStats().Swept == 0 {
 		t.Error("nothing is removed")
 	}
 	left, err := driver.Tables(t.Context(), online.TableKey{}, 10)
@@ -397,7 +397,7 @@ func TestHistoryGoesDuringReads(t *testing.T) {
 	w := weather(t)
 	w.data.put("flights", table{spineCols, [][]value.Value{{str("EWR"), ts(1.5), value.OfBool(true)}}})
 	driver := &scanning{Memory: &onlinetest.Memory{}}
-	w.tidy(driver, feature.Tidy{History: 2 * time.Hour})
+	w.tidy(driver, feature.Compaction{History: 2 * time.Hour})
 	w.mustMaterialise("weather", at(24))
 	for _, hours := range []float64{8.25, 8.75} {
 		if err := w.push(pushed(hours, "EWR", hours)); err != nil {

@@ -33,9 +33,9 @@ type Mark struct {
 // IsZero reports whether the mark is the beginning.
 func (m Mark) IsZero() bool { return m == Mark{} }
 
-// Tidies reports whether the store can be gone through; if not, Move, Sweep and Orphans
+// Compacts reports whether the store can be gone through; if not, Move, Sweep and Orphans
 // fail.
-func (s *Store) Tidies() bool {
+func (s *Store) Compacts() bool {
 	_, ok := s.driver.(Walked)
 	return ok
 }

@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// Forecast is what would become of a work that nobody submitted yet.
+// Forecast is what would become of a workload that is not submitted yet.
 type Forecast struct {
-	Place *Placement // that it would get; nil when it would wait
-	Wait  Wait       // why, when it would
-	Leave []ID       // who would be told to leave for it, or leaves already
-	Rooms []Room     // the pools that may take it, cheapest first
+	Place *Placement     // that it would get; nil when it would wait
+	Wait  Wait           // why, when it would
+	Leave []ID           // who would be told to leave for it, or leaves already
+	Pools []PoolForecast // the pools that may take it, cheapest first
 }
 
-// Room is what a pool has for a work.
-type Room struct {
+// PoolForecast is what a pool could give a workload.
+type PoolForecast struct {
 	Pool    string
 	Workers int       // that have room now, beside what is kept for others, of those that it would get
 	At      time.Time // when the least of them have it at the latest, by the grace of those that leave for it, or by the time-outs of what runs and were nobody before it; zero is unknown
 	Price   float64   // of an hour, all workers
 }
 
-// Try tells what the next step would give a work, were nothing else to change: see Foresee.
-func (s *State) Try(work Work) Forecast { return Foresee(s.World(), work) }
+// DryRun tells what the next step would give a workload, were nothing else to change.
+func (s *State) DryRun(work Workload) Forecast { return DryRun(s.World(), work) }
 
-// Foresee tells what a step gives a work that is submitted to a world. It is that step: the
+// DryRun tells what a step gives a work that is submitted to a world. It is that step: the
 // same function decides, on a state of its own.
-func Foresee(world Delta, work Work) Forecast {
+func DryRun(world Delta, work Workload) Forecast {
 	var f Forecast
 	if len(world.Pools) == 0 {
 		f.Wait = Wait{Reasons: []Reason{{Step: "admit", Code: NoSuch, Text: "there are no pools"}}}
@@ -34,9 +34,9 @@ func Foresee(world Delta, work Work) Forecast {
 	}
 	world.Submitted = append(slices.Clip(world.Submitted), work)
 	s, plan := Decide(world)
-	if i := slices.IndexFunc(plan.Place, func(p Placement) bool { return p.Work == work.ID }); i >= 0 {
+	if i := slices.IndexFunc(plan.Place, func(p Placement) bool { return p.Workload == work.ID }); i >= 0 {
 		f.Place = &plan.Place[i]
-		f.Rooms = s.rooms(&waiter{Work: work}, f.Place)
+		f.Pools = s.poolForecasts(&waiter{Workload: work}, f.Place)
 		return f
 	}
 	w := s.waiting[work.ID]
@@ -47,12 +47,12 @@ func Foresee(world Delta, work Work) Forecast {
 	for _, r := range w.preempts {
 		f.Leave = append(f.Leave, r.ID)
 	}
-	f.Rooms = s.rooms(w, nil)
+	f.Pools = s.poolForecasts(w, nil)
 	return f
 }
 
-// rooms are what the pools have for a work that a step placed, or has wait.
-func (s *State) rooms(w *waiter, at *Placement) (out []Room) {
+// poolForecasts are what the pools have for a work that a step placed, or has wait.
+func (s *State) poolForecasts(w *waiter, at *Placement) (out []PoolForecast) {
 	most := 0
 	if at != nil {
 		s.remove(w.ID)
@@ -67,7 +67,7 @@ func (s *State) rooms(w *waiter, at *Placement) (out []Room) {
 	}
 	k := s.know(w)
 	for _, p := range k.pools {
-		room := Room{Pool: p.Name, Price: price(&w.Work, p, w.least())}
+		room := PoolForecast{Pool: p.Name, Price: price(&w.Workload, p, w.least())}
 		n := 0
 		if at != nil && at.Pool == p.Name {
 			n = at.Workers
@@ -76,7 +76,7 @@ func (s *State) rooms(w *waiter, at *Placement) (out []Room) {
 		}
 		switch {
 		case n > 0:
-			room.Workers, room.At, room.Price = n, s.now, price(&w.Work, p, n)
+			room.Workers, room.At, room.Price = n, s.now, price(&w.Workload, p, n)
 		case w.into == p && len(w.preempts) > 0:
 			room.At = w.vacated()
 		default:

@@ -16,8 +16,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// maxCuts bounds how often a cut is tried that others get in the way of.
-const maxCuts = 3
+// maxSnapshotTries bounds how often a snapshot is tried that others get in the way of.
+const maxSnapshotTries = 3
 
 // newest is the newest accepted version of a stream's dataset; the first one has no
 // rows.
@@ -41,23 +41,23 @@ func (s *Service) newest(ctx context.Context, p project.Name, dataset string) (D
 	})
 }
 
-// cut makes a version of the dataset that has all events which the log has now. When
+// snapshotStream makes a version of the dataset that has all events which the log has now. When
 // it has them already, nothing happens.
-func (s *Service) cut(ctx context.Context, p project.Name, dataset string) error {
-	free, err := s.cutting.Take(ctx, share.Owner{Project: string(p)})
+func (s *Service) snapshotStream(ctx context.Context, p project.Name, dataset string) error {
+	free, err := s.snapshotting.Take(ctx, share.Owner{Project: string(p)})
 	if err != nil {
 		return err
 	}
 	defer free()
-	for range maxCuts {
-		if err = s.cutOnce(system(ctx), p, dataset); !fault.Is(err, fault.Conflict) {
+	for range maxSnapshotTries {
+		if err = s.trySnapshot(system(ctx), p, dataset); !fault.Is(err, fault.Conflict) {
 			break
 		}
 	}
 	return fault.Wrap(err, "bringing events into dataset %s", dataset)
 }
 
-func (s *Service) cutOnce(ctx context.Context, p project.Name, dataset string) error {
+func (s *Service) trySnapshot(ctx context.Context, p project.Name, dataset string) error {
 	base, err := s.newest(ctx, p, dataset)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (s *Service) cutOnce(ctx context.Context, p project.Name, dataset string) e
 	if fault.Is(err, fault.NotFound) {
 		return nil
 	}
-	if err != nil || st.Head == st.Cut {
+	if err != nil || st.Head == st.SnapshotSeq {
 		return err
 	}
 	l, err := s.openLog(ctx, View{Header: Header{Project: p}, ViewSpec: ViewSpec{Source: Source{Dataset: dataset}}})
@@ -82,27 +82,27 @@ func (s *Service) cutOnce(ctx context.Context, p project.Name, dataset string) e
 		return err
 	}
 	defer before.Release()
-	rows := &appended{ctx: ctx, s: s, l: l, schema: both(before.Schema(), l.schema), base: before, at: st.Cut, until: st.Head}
+	rows := &appended{ctx: ctx, s: s, l: l, schema: mergeSchemas(before.Schema(), l.schema), base: before, at: st.SnapshotSeq, until: st.Head}
 	rows.refs.Add(1)
 	defer rows.Release()
 	_, err = s.cfg.Data.Append(ctx, Appended{
 		Project: p, Dataset: dataset, Base: base.Ref, Rows: rows,
-		Text: fmt.Sprintf("events of its stream: records %d to %d on top of %s", st.Cut+1, st.Head, base.Ref),
+		Text: fmt.Sprintf("events of its stream: records %d to %d on top of %s", st.SnapshotSeq+1, st.Head, base.Ref),
 		Then: func(ctx context.Context, tx *store.Tx, v DatasetVersion) error {
 			now, err := s.cfg.Store.Stream(ctx, tx, p, dataset)
 			if err != nil {
 				return err
 			}
-			if now.Cut != st.Cut {
+			if now.SnapshotSeq != st.SnapshotSeq {
 				return fault.New(fault.Conflict, "somebody else has brought the events in")
 			}
-			now.Cut, now.Version, now.CutAt = st.Head, v.Ref, store.At(s.now()).Time()
+			now.SnapshotSeq, now.Version, now.SnapshotAt = st.Head, v.Ref, store.At(s.now()).Time()
 			if err := s.cfg.Store.PutStream(ctx, tx, now); err != nil {
 				return err
 			}
 			return audit.Append(ctx, tx, audit.Entry{
 				Project: string(p), Action: string(ActionPush), Object: "dataset " + v.Ref,
-				Detail: map[string]any{"records_from": st.Cut + 1, "records_to": st.Head},
+				Detail: map[string]any{"records_from": st.SnapshotSeq + 1, "records_to": st.Head},
 			})
 		},
 	})
@@ -117,7 +117,7 @@ func (s *Service) position(ctx context.Context, tx *store.Tx, p project.Name, da
 		return 0, nil
 	}
 	if err != nil || st.Version == "" || st.Version == version {
-		return st.Cut, err
+		return st.SnapshotSeq, err
 	}
 	_, last, err := SplitRef(st.Version)
 	if err != nil {
@@ -127,11 +127,11 @@ func (s *Service) position(ctx context.Context, tx *store.Tx, p project.Name, da
 	if err == nil && number < last {
 		return 0, fault.New(fault.Conflict, "%s has become older than %s meanwhile", version, st.Version).WithHint("Try again.")
 	}
-	return st.Cut, err // others made a newer one, behind which the events will be
+	return st.SnapshotSeq, err // others made a newer one, behind which the events will be
 }
 
-// both is a schema and the columns that another one has more.
-func both(a, b *arrow.Schema) *arrow.Schema {
+// mergeSchemas is a schema and the columns that another one has more.
+func mergeSchemas(a, b *arrow.Schema) *arrow.Schema {
 	fields := append([]arrow.Field(nil), a.Fields()...)
 	for _, f := range b.Fields() {
 		if len(a.FieldIndices(f.Name)) == 0 {

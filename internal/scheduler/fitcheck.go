@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// gauge says whether a pool has room for the least that a work needs, while others are
+// fitCheck says whether a pool has room for the least that a work needs, while others are
 // taken away to see and put back. It looks again only at rows where somebody was, for a
 // large gang may need thousands to leave.
-type gauge struct {
+type fitCheck struct {
 	pool *pool
 	w    *waiter
 	now  time.Time
 	mine bool // what is kept is not for others
 
-	kinds []kind  // of workers; without roles there is one
-	sets  [][]int // of rows that workers may be on together
-	set   []int   // of each row; nil where there is one
-	count [][]int // of each kind, for how many of its workers each row has room
-	sum   [][]int // of each kind, for how many each set has
-	short []int   // of each set, how many kinds have not room for all
-	room  int     // sets in which none is short
+	kinds   []kind  // of workers; without roles there is one
+	sets    [][]int // of rows that workers may be on together
+	set     []int   // of each row; nil where there is one
+	count   [][]int // of each kind, for how many of its workers each row has room
+	sum     [][]int // of each kind, for how many each set has
+	short   []int   // of each set, how many kinds have not room for all
+	fitting int     // sets in which none is short
 
 	// With roles: whether they have that room together as well.
 	free   []vector
@@ -29,10 +29,10 @@ type gauge struct {
 	stale  bool   // that may be otherwise now
 }
 
-// gauge looks at all rows, but for a single worker that is known to have room on none.
-func (p *pool) gauge(w *waiter, now time.Time, full bool) *gauge {
+// newFitCheck looks at all rows, but for a single worker that is known to have room on none.
+func (p *pool) newFitCheck(w *waiter, now time.Time, full bool) *fitCheck {
 	k := w.known
-	g := &gauge{pool: p, w: w, now: now, mine: p.kept == nil || p.kept.owner == w, kinds: k.kinds, sets: p.within(k), stale: true}
+	g := &fitCheck{pool: p, w: w, now: now, mine: p.kept == nil || p.kept.owner == w, kinds: k.kinds, sets: p.within(k), stale: true}
 	if g.kinds == nil {
 		g.kinds = []kind{{request: k.request, workers: w.least()}}
 	}
@@ -51,7 +51,7 @@ func (p *pool) gauge(w *waiter, now time.Time, full bool) *gauge {
 	for range g.kinds {
 		g.sum = append(g.sum, make([]int, len(g.sets)))
 	}
-	g.count = p.gauged(len(g.kinds))
+	g.count = p.fitCounts(len(g.kinds))
 	if k.kinds != nil {
 		g.free, g.packed = make([]vector, p.rows), make([]bool, p.rows)
 	}
@@ -59,40 +59,40 @@ func (p *pool) gauge(w *waiter, now time.Time, full bool) *gauge {
 		return g
 	}
 	for i := range p.rows {
-		g.look(i)
+		g.recount(i)
 	}
 	return g
 }
 
-// gauged is a number for each row and kind, until the next gauge of the pool.
-func (p *pool) gauged(kinds int) [][]int {
-	for len(p.gauging) < kinds {
-		p.gauging = append(p.gauging, make([]int, p.rows))
+// fitCounts is a number for each row and kind, until the next fitCheck of the pool.
+func (p *pool) fitCounts(kinds int) [][]int {
+	for len(p.fitScratch) < kinds {
+		p.fitScratch = append(p.fitScratch, make([]int, p.rows))
 	}
-	out := p.gauging[:kinds]
+	out := p.fitScratch[:kinds]
 	for _, counts := range out {
 		clear(counts)
 	}
 	return out
 }
 
-// put takes in that a work's rows have more or less free.
-func (g *gauge) put(r *run) {
+// update takes in that a work's rows have more or less free.
+func (g *fitCheck) update(r *run) {
 	if r.pool != g.pool {
 		return
 	}
 	for i := range r.on() {
-		g.look(i)
+		g.recount(i)
 	}
 }
 
-// look counts anew for how many workers a row has room.
-func (g *gauge) look(i int) {
+// recount counts anew for how many workers a row has room.
+func (g *fitCheck) recount(i int) {
 	p, set := g.pool, 0
 	if g.set != nil {
 		set = g.set[i]
 	}
-	open := p.open[i] && !p.closes(&g.w.Work, i, g.now)
+	open := p.open[i] && !p.closes(&g.w.Workload, i, g.now)
 	var beside vector
 	if p.kept != nil && !g.mine {
 		beside = p.kept.beside[i]
@@ -120,11 +120,11 @@ func (g *gauge) look(i int) {
 		switch has := g.sum[k][set] >= kd.workers; {
 		case has && !had:
 			if g.short[set]--; g.short[set] == 0 {
-				g.room++
+				g.fitting++
 			}
 		case had && !has:
 			if g.short[set]++; g.short[set] == 1 {
-				g.room--
+				g.fitting--
 			}
 		}
 	}
@@ -134,11 +134,11 @@ func (g *gauge) look(i int) {
 	}
 }
 
-// enough reports that there is room.
-func (g *gauge) enough() bool {
+// fits reports that there is room.
+func (g *fitCheck) fits() bool {
 	switch {
-	case g.free == nil || g.room == 0:
-		return g.room > 0
+	case g.free == nil || g.fitting == 0:
+		return g.fitting > 0
 	case !g.stale:
 		return g.holds
 	}
@@ -162,9 +162,9 @@ func (g *gauge) enough() bool {
 	return g.holds
 }
 
-// holds reports that a pool would have room for w were so much free, of each kind of
+// wouldFit reports that a pool would have room for w were so much free, of each kind of
 // its workers by itself.
-func (p *pool) holds(w *waiter, free []vector, now time.Time) bool {
+func (p *pool) wouldFit(w *waiter, free []vector, now time.Time) bool {
 	kinds := w.known.kinds
 	if kinds == nil {
 		kinds = []kind{{request: w.known.request, workers: w.least()}}
@@ -176,7 +176,7 @@ func (p *pool) holds(w *waiter, free []vector, now time.Time) bool {
 				most = min(most, w.PerNode)
 			}
 			for _, i := range rows {
-				if free[i] == nil || p.closes(&w.Work, i, now) {
+				if free[i] == nil || p.closes(&w.Workload, i, now) {
 					continue
 				}
 				if left -= k.request.count(free[i], most); left <= 0 {

@@ -17,15 +17,15 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// SealedLetter is a dead letter as it is stored.
-type SealedLetter struct {
+// SealedDeadLetter is a dead letter as it is stored.
+type SealedDeadLetter struct {
 	ID     string // "fdl_01J…"
 	At     time.Time
 	Sealed []byte
 }
 
-// Letter is a message that is no event.
-type Letter struct {
+// DeadLetter is a message that is no event.
+type DeadLetter struct {
 	ID     string    `json:"id"`
 	At     time.Time `json:"at"`
 	Reason string    `json:"reason"`         // why it is none
@@ -36,7 +36,7 @@ type Letter struct {
 }
 
 // bytes are the message as it came.
-func (l Letter) bytes() []byte {
+func (l DeadLetter) bytes() []byte {
 	if l.Raw != nil {
 		return l.Raw
 	}
@@ -44,29 +44,29 @@ func (l Letter) bytes() []byte {
 }
 
 const (
-	maxDead   = 10_000    // letters of a stream
-	maxLetter = 256 << 10 // bytes of a letter
+	maxDeadLetters     = 10_000    // letters of a stream
+	maxDeadLetterBytes = 256 << 10 // bytes of a letter
 	// replayPage is how many are in memory when all are replayed.
 	replayPage = 64
 )
 
-// bury keeps messages that are no events, or their new reasons.
-func (s *Service) bury(ctx context.Context, tx *store.Tx, l *eventLog, in entry, reasons map[int]string, now time.Time) (int, error) {
+// keepDeadLetters keeps messages that are no events, or their new reasons.
+func (s *Service) keepDeadLetters(ctx context.Context, tx *store.Tx, l *eventLog, in entry, reasons map[int]string, now time.Time) (int, error) {
 	if len(reasons) == 0 {
 		return 0, nil
 	}
-	have, err := s.cfg.Store.CountDead(ctx, tx, l.project, l.dataset)
+	have, err := s.cfg.Store.CountDeadLetters(ctx, tx, l.project, l.dataset)
 	if err != nil {
 		return 0, err
 	}
-	if len(in.replayed) == 0 && have+len(reasons) > maxDead {
-		return 0, fault.New(fault.Exhausted, "there are %d dead letters of dataset %s, and %d more are over the limit of %d", have, l.dataset, len(reasons), maxDead).
-			WithHint("Look at them, and replay or drop them: falaj feature dead %s.", l.view.Name)
+	if len(in.replayed) == 0 && have+len(reasons) > maxDeadLetters {
+		return 0, fault.New(fault.Exhausted, "there are %d dead letters of dataset %s, and %d more are over the limit of %d", have, l.dataset, len(reasons), maxDeadLetters).
+			WithHint("Look at them, and replay or drop them: falaj feature dead-letters %s.", l.view.Name)
 	}
 	for _, i := range slices.Sorted(maps.Keys(reasons)) {
-		d := Letter{Reason: reasons[i], Body: string(in.raw(i))}
-		if len(d.Body) > maxLetter {
-			d.Body, d.Reason = d.Body[:maxLetter], d.Reason+"; the message is longer than what is kept of it"
+		d := DeadLetter{Reason: reasons[i], Body: string(in.raw(i))}
+		if len(d.Body) > maxDeadLetterBytes {
+			d.Body, d.Reason = d.Body[:maxDeadLetterBytes], d.Reason+"; the message is longer than what is kept of it"
 		}
 		if !utf8.ValidString(d.Body) {
 			d.Raw = []byte(d.Body)
@@ -78,14 +78,14 @@ func (s *Service) bury(ctx context.Context, tx *store.Tx, l *eventLog, in entry,
 		if len(in.replayed) > 0 {
 			name = in.replayed[i]
 		}
-		if err := s.putLetter(ctx, tx, l, name, now, d); err != nil {
+		if err := s.putDeadLetter(ctx, tx, l, name, now, d); err != nil {
 			return 0, err
 		}
 	}
 	return len(reasons), nil
 }
 
-func (s *Service) putLetter(ctx context.Context, tx *store.Tx, l *eventLog, id string, at time.Time, d Letter) error {
+func (s *Service) putDeadLetter(ctx context.Context, tx *store.Tx, l *eventLog, id string, at time.Time, d DeadLetter) error {
 	b, err := json.Marshal(d)
 	if err != nil {
 		return err
@@ -94,15 +94,15 @@ func (s *Service) putLetter(ctx context.Context, tx *store.Tx, l *eventLog, id s
 	if err != nil {
 		return err
 	}
-	return s.cfg.Store.PutDead(ctx, tx, l.project, l.dataset, SealedLetter{ID: id, At: at, Sealed: sealed})
+	return s.cfg.Store.PutDeadLetter(ctx, tx, l.project, l.dataset, SealedDeadLetter{ID: id, At: at, Sealed: sealed})
 }
 
-func (l *eventLog) letter(d SealedLetter) (Letter, error) {
+func (l *eventLog) openDeadLetter(d SealedDeadLetter) (DeadLetter, error) {
 	b, err := l.open("letter "+d.ID, d.Sealed)
 	if err != nil {
-		return Letter{}, err
+		return DeadLetter{}, err
 	}
-	var out Letter
+	var out DeadLetter
 	err = json.Unmarshal(b, &out)
 	out.ID, out.At = d.ID, d.At
 	return out, err
@@ -112,8 +112,8 @@ func (l *eventLog) letter(d SealedLetter) (Letter, error) {
 // after an id. They have the data that was sent: it needs feature.history and, of a
 // view with protected features, feature.clear, it is for a purpose, and it is journaled
 // as every read of such data.
-func (s *Service) DeadLetters(ctx context.Context, p project.Name, ref, after string, limit int) ([]Letter, error) {
-	v, l, err := s.letters(ctx, ActionHistory, p, ref)
+func (s *Service) DeadLetters(ctx context.Context, p project.Name, ref, after string, limit int) ([]DeadLetter, error) {
+	v, l, err := s.authorizeDeadLetters(ctx, ActionHistory, p, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (s *Service) DeadLetters(ctx context.Context, p project.Name, ref, after st
 			return nil, err
 		}
 	}
-	out, err := s.dead(ctx, l, after, pageSize(limit))
+	out, err := s.deadLetters(ctx, l, after, pageSize(limit))
 	if err != nil {
 		return nil, err
 	}
@@ -147,8 +147,8 @@ func (s *Service) DeadLetters(ctx context.Context, p project.Name, ref, after st
 	}), "record the read of the dead letters of %s", v.Ref())
 }
 
-// letters passes the doors of a view's dead letters.
-func (s *Service) letters(ctx context.Context, action policy.Action, p project.Name, ref string) (View, *eventLog, error) {
+// authorizeDeadLetters passes the doors of a view's dead letters.
+func (s *Service) authorizeDeadLetters(ctx context.Context, action policy.Action, p project.Name, ref string) (View, *eventLog, error) {
 	if err := s.allow(ctx, action, p, ref); err != nil {
 		return View{}, nil, err
 	}
@@ -165,18 +165,18 @@ func (s *Service) letters(ctx context.Context, action policy.Action, p project.N
 	})
 }
 
-func (s *Service) dead(ctx context.Context, l *eventLog, after string, limit int) ([]Letter, error) {
-	var sealed []SealedLetter
+func (s *Service) deadLetters(ctx context.Context, l *eventLog, after string, limit int) ([]DeadLetter, error) {
+	var sealed []SealedDeadLetter
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		sealed, err = s.cfg.Store.Dead(ctx, tx, l.project, l.dataset, after, limit)
+		sealed, err = s.cfg.Store.DeadLetters(ctx, tx, l.project, l.dataset, after, limit)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Letter, len(sealed))
+	out := make([]DeadLetter, len(sealed))
 	for i, d := range sealed {
-		if out[i], err = l.letter(d); err != nil {
+		if out[i], err = l.openDeadLetter(d); err != nil {
 			return nil, err
 		}
 	}
@@ -185,17 +185,17 @@ func (s *Service) dead(ctx context.Context, l *eventLog, after string, limit int
 
 // Replayed says what became of dead letters.
 type Replayed struct {
-	Accepted int `json:"accepted"` // events now
-	Dead     int `json:"dead"`     // still none, for the reason of now
+	Accepted  int `json:"accepted"` // events now
+	StillDead int `json:"dead"`     // still none, for the reason of now
 }
 
-// ReplayDead tries dead letters again, all when none is named: after their dataset
+// ReplayDeadLetters tries dead letters again, all when none is named: after their dataset
 // was declared anew, or the time that was in the future has come. Those that are
 // events now are accepted; the others stay. Needs feature.push. Error: fault.NotFound
 // for a letter that is not there.
-func (s *Service) ReplayDead(ctx context.Context, p project.Name, ref string, ids []string) (Replayed, error) {
+func (s *Service) ReplayDeadLetters(ctx context.Context, p project.Name, ref string, ids []string) (Replayed, error) {
 	var out Replayed
-	_, l, err := s.letters(ctx, ActionPush, p, ref)
+	_, l, err := s.authorizeDeadLetters(ctx, ActionPush, p, ref)
 	if err != nil {
 		return out, err
 	}
@@ -204,14 +204,14 @@ func (s *Service) ReplayDead(ctx context.Context, p project.Name, ref string, id
 	}
 	found := 0
 	for after, more := "", true; more; {
-		page, err := s.dead(ctx, l, after, replayPage)
+		page, err := s.deadLetters(ctx, l, after, replayPage)
 		if err != nil {
 			return out, err
 		}
 		if more = len(page) == replayPage; len(page) > 0 {
 			after = page[len(page)-1].ID
 		}
-		page = slices.DeleteFunc(page, func(d Letter) bool { return len(ids) > 0 && !slices.Contains(ids, d.ID) })
+		page = slices.DeleteFunc(page, func(d DeadLetter) bool { return len(ids) > 0 && !slices.Contains(ids, d.ID) })
 		if found += len(page); len(page) == 0 {
 			continue
 		}
@@ -228,7 +228,7 @@ func (s *Service) ReplayDead(ctx context.Context, p project.Name, ref string, id
 		if err != nil {
 			return out, err
 		}
-		out.Accepted, out.Dead = out.Accepted+accepted, out.Dead+dead
+		out.Accepted, out.StillDead = out.Accepted+accepted, out.StillDead+dead
 	}
 	if found < len(ids) {
 		return out, fault.New(fault.NotFound, "%d of the %d dead letters are not there", len(ids)-found, len(ids))
@@ -236,10 +236,10 @@ func (s *Service) ReplayDead(ctx context.Context, p project.Name, ref string, id
 	return out, nil
 }
 
-// DropDead removes dead letters, all when none is named, and says how many. Needs
+// DropDeadLetters removes dead letters, all when none is named, and says how many. Needs
 // feature.push.
-func (s *Service) DropDead(ctx context.Context, p project.Name, ref string, ids []string) (int, error) {
-	v, l, err := s.letters(ctx, ActionPush, p, ref)
+func (s *Service) DropDeadLetters(ctx context.Context, p project.Name, ref string, ids []string) (int, error) {
+	v, l, err := s.authorizeDeadLetters(ctx, ActionPush, p, ref)
 	if err != nil {
 		return 0, err
 	}
@@ -248,12 +248,12 @@ func (s *Service) DropDead(ctx context.Context, p project.Name, ref string, ids 
 		dropped = 0
 		if len(ids) == 0 {
 			var err error
-			if dropped, err = s.cfg.Store.DropDead(ctx, tx, p, l.dataset); err != nil {
+			if dropped, err = s.cfg.Store.DropDeadLetters(ctx, tx, p, l.dataset); err != nil {
 				return err
 			}
 		}
 		for _, id := range ids {
-			there, err := s.cfg.Store.DeleteDead(ctx, tx, p, l.dataset, id)
+			there, err := s.cfg.Store.DeleteDeadLetter(ctx, tx, p, l.dataset, id)
 			if err != nil {
 				return err
 			}

@@ -41,7 +41,7 @@ func parentsOf(v dataset.Version) (refs []string) {
 
 // What a job makes has as parents all that it could read: its data, every version of its
 // tables but those that others were made of, and what came by a checkpoint.
-func TestWhatAJobCouldRead(t *testing.T) {
+func TestJobInputs(t *testing.T) {
 	h := datasettest.New(t, func(c *dataset.Config) { c.Guard = &anywhere{} })
 	ctx := datasettest.Context(t)
 	open := dataset.Spec{Protection: dataset.Open, Residency: residency.Of("home", "AE")}
@@ -55,14 +55,14 @@ func TestWhatAJobCouldRead(t *testing.T) {
 	narrow := open
 	narrow.Residency = residency.Of("home")
 	h.Put(t, "late", narrow, "a\n4\n") // late@4, which what the job makes may not be where
-	own := dataset.Reading{Versions: []dataset.Ref{ref(t, "given@1")}, Tables: []dataset.Ref{ref(t, "late@2"), {Name: "nowhere"}}, Zones: residency.Of("home", "AE")}
+	own := dataset.JobInputs{Versions: []dataset.Ref{ref(t, "given@1")}, Tables: []dataset.Ref{ref(t, "late@2"), {Name: "nowhere"}}, Zones: residency.Of("home", "AE")}
 	for name, c := range map[string]struct {
-		read []dataset.Reading
+		read []dataset.JobInputs
 		want []string
 	}{
-		"data and a table":     {[]dataset.Reading{own}, []string{"given@1", "late@1", "late@3"}},
-		"by a checkpoint, too": {[]dataset.Reading{own, {Versions: []dataset.Ref{ref(t, "before@1"), ref(t, "given@1")}}}, []string{"before@1", "given@1", "late@1", "late@3"}},
-		"wherever they may be": {[]dataset.Reading{{Tables: own.Tables}}, []string{"late@1", "late@3", "late@4"}},
+		"data and a table":     {[]dataset.JobInputs{own}, []string{"given@1", "late@1", "late@3"}},
+		"by a checkpoint, too": {[]dataset.JobInputs{own, {Versions: []dataset.Ref{ref(t, "before@1"), ref(t, "given@1")}}}, []string{"before@1", "given@1", "late@1", "late@3"}},
+		"wherever they may be": {[]dataset.JobInputs{{Tables: own.Tables}}, []string{"late@1", "late@3", "late@4"}},
 		"nothing":              {nil, nil},
 	} {
 		v, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = c.read }))
@@ -79,7 +79,7 @@ func TestWhatAJobCouldRead(t *testing.T) {
 	}
 	// An attempt that sends rows itself makes them of the same.
 	attempt := datasettest.New(t, nil)
-	attempt.Reads = []dataset.Reading{{Tables: []dataset.Ref{ref(t, "late@1")}}, {Versions: []dataset.Ref{ref(t, "before@1")}}}
+	attempt.Reads = []dataset.JobInputs{{Tables: []dataset.Ref{ref(t, "late@1")}}, {Versions: []dataset.Ref{ref(t, "before@1")}}}
 	attempt.Put(t, "before", dataset.Spec{}, "a\n1\n")
 	attempt.Put(t, "late", dataset.Spec{Protection: dataset.Open}, "a\n1\n")
 	attempt.Put(t, "late", dataset.Spec{Protection: dataset.Open}, "a\n2\n")
@@ -95,13 +95,13 @@ func TestWhatAJobCouldRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	v, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.Reading{own} }))
+	v, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.JobInputs{own} }))
 	if diff := gocmp.Diff([]string{"given@1", "late@1", "late@3"}, parentsOf(v)); err != nil || diff != "" {
 		t.Errorf("of what was deleted since: %v (-want +got):\n%s", err, diff)
 	}
 	after := own
 	after.Since = time.Now()
-	v, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.Reading{after} }))
+	v, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.JobInputs{after} }))
 	if diff := gocmp.Diff([]string{"given@1", "late@2"}, parentsOf(v)); err != nil || diff != "" {
 		t.Errorf("of a job that began after that: %v (-want +got):\n%s", err, diff)
 	}
@@ -109,7 +109,7 @@ func TestWhatAJobCouldRead(t *testing.T) {
 	if v, err := imports(t, h, "late", "a\n1\n"); err != nil || v.State != dataset.Rejected {
 		t.Fatal(v.State, err)
 	}
-	_, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.Reading{{Versions: []dataset.Ref{ref(t, "late@5")}}} }))
+	_, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.JobInputs{{Versions: []dataset.Ref{ref(t, "late@5")}}} }))
 	wantFault(t, err, fault.Conflict, "late@5 is rejected")
 }
 
@@ -154,8 +154,8 @@ func TestManyVersionsCouldBeRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	of := func(name string) []dataset.Reading {
-		return []dataset.Reading{{Tables: []dataset.Ref{{Name: name, Number: 2500}}}}
+	of := func(name string) []dataset.JobInputs {
+		return []dataset.JobInputs{{Tables: []dataset.Ref{{Name: name, Number: 2500}}}}
 	}
 	v, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = of("appended") }))
 	if diff := gocmp.Diff([]string{"appended@2500"}, parentsOf(v)); err != nil || diff != "" {
@@ -170,7 +170,7 @@ func TestManyVersionsCouldBeRead(t *testing.T) {
 
 // The rows of a person are found in what a job could have made of them, and nothing is
 // made of a table from which a person was erased after the job began.
-func TestErasureAndWhatAJobCouldRead(t *testing.T) {
+func TestErasureFromJobInputs(t *testing.T) {
 	h := datasettest.New(t, nil)
 	ctx := datasettest.Context(t)
 	h.Put(t, "orders", dataset.Spec{Protection: dataset.Open}, bought(0, 9))
@@ -178,7 +178,7 @@ func TestErasureAndWhatAJobCouldRead(t *testing.T) {
 	h.Put(t, "copied", dataset.Spec{}, bought(0, 6))
 	left := func(since time.Time) dataset.Left {
 		return kept(t, func(l *dataset.Left) {
-			l.Read = []dataset.Reading{{Tables: []dataset.Ref{ref(t, "orders@2")}, Since: since}}
+			l.Read = []dataset.JobInputs{{Tables: []dataset.Ref{ref(t, "orders@2")}, Since: since}}
 			l.Open = func(ctx context.Context) (array.RecordReader, error) {
 				return h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "copied@1")})
 			}
@@ -238,7 +238,7 @@ func TestErasureAndWhatAnAttemptSends(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.Put(t, "outs", open, "buyer,n\namal,1\n")
-			h.Reads = []dataset.Reading{{Tables: []dataset.Ref{ref(t, "orders@3"), ref(t, "outs@1")}, Since: time.Now()}}
+			h.Reads = []dataset.JobInputs{{Tables: []dataset.Ref{ref(t, "orders@3"), ref(t, "outs@1")}, Since: time.Now()}}
 			as := identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{"dataset.query:orders", "dataset.query:outs", "dataset.import:outs"}})
 			erase := func() { redact(t, h, carla("orders")) }
 			if !meanwhile {

@@ -11,9 +11,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// OwnStore gives the name by which this installation claims its online store, and makes
+// ClaimOnlineStore gives the name by which this installation claims its online store, and makes
 // the given one that name where there is none, or renew says so.
-func OwnStore(ctx context.Context, db *store.DB, in Store, name string, renew bool) (owner string, err error) {
+func ClaimOnlineStore(ctx context.Context, db *store.DB, in Store, name string, renew bool) (owner string, err error) {
 	err = db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		o, err := in.OnlineStore(ctx, tx)
 		if err != nil && !fault.Is(err, fault.NotFound) {
@@ -28,11 +28,11 @@ func OwnStore(ctx context.Context, db *store.DB, in Store, name string, renew bo
 	return owner, err
 }
 
-// StoreIs says which online store there is, by its ID. Where another one was on record
+// SetOnlineStore says which online store there is, by its ID. Where another one was on record
 // (former, when none is), or forget says that the records are of another time than the
 // store, all views are forgotten: they answer as views that were never materialised, and
 // materialisations under way begin again. It returns the views by project, as "weather@3".
-func (s *Service) StoreIs(ctx context.Context, id, former string, forget bool) (views map[project.Name][]string, err error) {
+func (s *Service) SetOnlineStore(ctx context.Context, id, former string, forget bool) (views map[project.Name][]string, err error) {
 	var o OnlineStore
 	read := func(ctx context.Context, tx *store.Tx) error {
 		if o, err = s.cfg.Store.OnlineStore(ctx, tx); err != nil && !fault.Is(err, fault.NotFound) {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// A work that sheds gives up workers above its least, one by one and in place: replicas of
+// Workers above the least of a workload with EvictableWorkers are evicted one by one and in place: replicas of
 // a service, which lose nothing when there are fewer. Its least is never touched.
 
-// Shed is a worker that was told to stop, while the others go on.
-type Shed struct {
+// Eviction is a worker that was told to stop, while the others go on.
+type Eviction struct {
 	Worker int       // which of them, as in Running.Nodes
 	Since  time.Time // zero is now
 	For    ID        // who gets its place
@@ -19,28 +19,28 @@ type Shed struct {
 
 // surplus is how many of its workers a running work gives up to others, as it is now.
 func (r *run) surplus() int {
-	if !r.Sheds || r.Preemptible || r.Leaving || len(r.Roles) > 0 {
+	if !r.EvictableWorkers || r.Preemptible || r.Leaving || len(r.Roles) > 0 {
 		return 0
 	}
-	return max(r.placed()-r.least()-len(r.Shed), 0)
+	return max(r.placed()-r.least()-len(r.Evicted), 0)
 }
 
-// parts are its workers, each by itself, but for those told to stop. No more than the
+// evictableWorkers are its workers, each by itself, but for those told to stop. No more than the
 // surplus may go.
-func (s *State) parts(r *run) (out []*run) {
+func (s *State) evictableWorkers(r *run) (out []*run) {
 	for n := range r.placed() {
-		if !slices.ContainsFunc(r.Shed, func(d Shed) bool { return d.Worker == n }) {
-			out = append(out, s.part(r, n))
+		if !slices.ContainsFunc(r.Evicted, func(d Eviction) bool { return d.Worker == n }) {
+			out = append(out, s.singleWorker(r, n))
 		}
 	}
 	return out
 }
 
-// part is one of its workers by itself.
-func (s *State) part(r *run, n int) *run {
+// singleWorker is one of its workers by itself.
+func (s *State) singleWorker(r *run, n int) *run {
 	one := &run{Running: r.Running, request: r.request, total: r.request, queue: r.queue, ceilings: r.ceilings, pool: r.pool, whole: r, worker: n}
 	one.ID, one.Label = ID(fmt.Sprintf("%s#%d", r.ID, n)), workersOf(r, 1)
-	one.Placed, one.Nodes, one.Shed = 1, nil, nil
+	one.Placed, one.Nodes, one.Evicted = 1, nil, nil
 	if n < len(r.Nodes) {
 		one.Nodes = r.Nodes[n : n+1]
 	}
@@ -55,28 +55,28 @@ func workersOf(r *run, n int) string {
 	return fmt.Sprintf("%d workers of %s", n, r.label())
 }
 
-// shedding takes in which workers of a work that starts were told to stop.
-func (s *State) shedding(r *run) {
-	told := r.Shed
-	r.Shed = nil
-	if !r.Sheds || r.Leaving || len(r.Roles) > 0 {
+// restoreEvictions takes in which workers of a work that starts were told to stop.
+func (s *State) restoreEvictions(r *run) {
+	told := r.Evicted
+	r.Evicted = nil
+	if !r.EvictableWorkers || r.Leaving || len(r.Roles) > 0 {
 		return
 	}
 	for _, d := range told {
-		if d.Worker < 0 || d.Worker >= r.placed() || slices.ContainsFunc(r.Shed, func(o Shed) bool { return o.Worker == d.Worker }) {
+		if d.Worker < 0 || d.Worker >= r.placed() || slices.ContainsFunc(r.Evicted, func(o Eviction) bool { return o.Worker == d.Worker }) {
 			continue
 		}
 		if d.Since.IsZero() {
 			d.Since = s.now
 		}
-		r.Shed = append(r.Shed, d)
-		s.told(s.part(r, d.Worker), d)
+		r.Evicted = append(r.Evicted, d)
+		s.recordEviction(s.singleWorker(r, d.Worker), d)
 	}
 }
 
-// told takes in that a part has been told to stop: its pool knows it, and the rest, by
+// recordEviction takes in that a part has been told to stop: its pool knows it, and the rest, by
 // themselves, for they leave at other times.
-func (s *State) told(one *run, d Shed) {
+func (s *State) recordEviction(one *run, d Eviction) {
 	r := one.whole
 	one.Leaving, one.LeavingSince, one.LeavingFor = true, d.Since, d.For
 	r.going = append(r.going, one)
@@ -101,36 +101,36 @@ func (s *State) told(one *run, d Shed) {
 	r.pool.enter(one)
 }
 
-// shed has a part stop for w.
-func (s *State) shed(one *run, w *waiter, why string, plan *Plan) {
-	r, d := one.whole, Shed{Worker: one.worker, Since: s.now, For: w.ID}
-	r.Shed = append(r.Shed, d)
-	s.told(one, d)
-	i := slices.IndexFunc(plan.Resize, func(rs Resize) bool { return rs.Work == r.ID && rs.For == w.ID })
+// evictWorker has a part stop for w.
+func (s *State) evictWorker(one *run, w *waiter, why string, plan *Plan) {
+	r, d := one.whole, Eviction{Worker: one.worker, Since: s.now, For: w.ID}
+	r.Evicted = append(r.Evicted, d)
+	s.recordEviction(one, d)
+	i := slices.IndexFunc(plan.Resize, func(rs Resize) bool { return rs.Workload == r.ID && rs.For == w.ID })
 	if i < 0 {
-		i, plan.Resize = len(plan.Resize), append(plan.Resize, Resize{Work: r.ID, For: w.ID, Why: why})
+		i, plan.Resize = len(plan.Resize), append(plan.Resize, Resize{Workload: r.ID, For: w.ID, Why: why})
 	}
 	to := &plan.Resize[i]
-	to.Workers, to.Shed = r.placed()-len(r.Shed), append(to.Shed, one.worker)
-	slices.Sort(to.Shed)
+	to.Workers, to.Evict = r.placed()-len(r.Evicted), append(to.Evict, one.worker)
+	slices.Sort(to.Evict)
 }
 
-// leaveFor says who gets the place of one that leaves.
-func (r *run) leaveFor(id ID) {
+// setLeavingFor says who gets the place of one that leaves.
+func (r *run) setLeavingFor(id ID) {
 	r.LeavingFor = id
 	if r.whole == nil {
 		return
 	}
-	for i := range r.whole.Shed {
-		if d := &r.whole.Shed[i]; d.Worker == r.worker {
+	for i := range r.whole.Evicted {
+		if d := &r.whole.Evicted[i]; d.Worker == r.worker {
 			d.For = id
 		}
 	}
 }
 
-// useful orders workers that others may have, of like ones, by what their row would hold
+// byFreedCapacity orders workers that others may have, of like ones, by what their row would hold
 // of w had all left it who may: those first that stand where w has most room then.
-func (s *State) useful(w *waiter, victims []*run) func(a, b *run) int {
+func (s *State) byFreedCapacity(w *waiter, victims []*run) func(a, b *run) int {
 	type row struct {
 		pool *pool
 		i    int
@@ -159,7 +159,7 @@ func (s *State) useful(w *waiter, victims []*run) func(a, b *run) int {
 	each, room := w.known.each(), map[row]int{}
 	for at, v := range free {
 		p := at.pool
-		if !p.open[at.i] || p.closes(&w.Work, at.i, s.now) {
+		if !p.open[at.i] || p.closes(&w.Workload, at.i, s.now) {
 			continue
 		}
 		room[at] = each.count(v, w.perNode())

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	followPause = time.Second      // between looks for events of other processes
-	followTime  = 30 * time.Minute // of a look
+	streamInterval = time.Second      // between looks for events of other processes
+	streamTimeout  = 30 * time.Minute // of a look
 )
 
 type streamName struct {
@@ -34,28 +34,28 @@ type streamName struct {
 	dataset string
 }
 
-// following is what this process knows of a stream that it follows.
-type following struct {
-	log     Stream           // as it was when it was last looked at
-	views   map[string]int64 // where views are, by ref
-	trouble string           // why it does not go on; empty when it does
-	starved string           // why its source gives nothing; empty when it does
-	cutNext time.Time        // not before
+// streamProgress is what this process knows of a stream that it follows.
+type streamProgress struct {
+	log          Stream           // as it was when it was last looked at
+	views        map[string]int64 // where views are, by ref
+	trouble      string           // why it does not go on; empty when it does
+	starved      string           // why its source gives nothing; empty when it does
+	nextSnapshot time.Time        // not before
 }
 
-// FollowOnce folds what the logs have into the views that are online, cuts what is
-// due, reads the sources, and trims; the background loop calls it, and tests do.
+// ProcessStreamsOnce applies what the logs have to the views that are online, makes the dataset
+// versions that are due, reads the sources, and trims; the background loop calls it, and tests do.
 // While another process does it, nothing happens.
-func (s *Service) FollowOnce(ctx context.Context) error {
-	err := s.still(ctx, s.followAll)
+func (s *Service) ProcessStreamsOnce(ctx context.Context) error {
+	err := s.withStreamLease(ctx, s.processStreams)
 	if errors.Is(err, errElsewhere) {
 		return nil
 	}
 	return err
 }
 
-// still runs fn while no other process follows streams.
-func (s *Service) still(ctx context.Context, fn func(ctx context.Context) error) error {
+// withStreamLease runs fn while no other process follows streams.
+func (s *Service) withStreamLease(ctx context.Context, fn func(ctx context.Context) error) error {
 	if !s.cfg.DB.Shared() {
 		return fn(ctx)
 	}
@@ -69,11 +69,13 @@ func (s *Service) still(ctx context.Context, fn func(ctx context.Context) error)
 	return lease.Keep(ctx, fn)
 }
 
-// occupyFold keeps this process from folding into a view's online rows; release is nil
+// reserveApply keeps this process from applying events to a view's online rows; release is nil
 // while it does.
-func (s *Service) occupyFold(v View) (release func()) { return s.occupy(v.Project, v.Ref()+" folding") }
+func (s *Service) reserveApply(v View) (release func()) {
+	return s.occupy(v.Project, v.Ref()+" folding")
+}
 
-func (s *Service) followAll(ctx context.Context) error {
+func (s *Service) processStreams(ctx context.Context) error {
 	var all []Stream
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		all, err = s.cfg.Store.Streams(ctx, tx)
@@ -87,16 +89,16 @@ func (s *Service) followAll(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		err := s.followStream(ctx, st)
-		s.note(st, err)
+		err := s.processStream(ctx, st)
+		s.recordOutcome(st, err)
 		failed = append(failed, fault.Wrap(err, "the stream of dataset %s in project %s", st.Dataset, st.Project))
 	}
 	return errors.Join(failed...)
 }
 
-// telling makes a loop of a round whose streams fail on their own: what is wrong with
+// logOnChange makes a loop of a round whose streams fail on their own: what is wrong with
 // one is logged when it changes, and slows down no other.
-func (s *Service) telling(round func(ctx context.Context) error) func(ctx context.Context) error {
+func (s *Service) logOnChange(round func(ctx context.Context) error) func(ctx context.Context) error {
 	var told string
 	return func(ctx context.Context) error {
 		text := ""
@@ -111,31 +113,31 @@ func (s *Service) telling(round func(ctx context.Context) error) func(ctx contex
 	}
 }
 
-// note remembers why a stream does not go on, and wakes who waits for it.
-func (s *Service) note(st Stream, err error) {
+// recordOutcome remembers why a stream does not go on, and wakes who waits for it.
+func (s *Service) recordOutcome(st Stream, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.stream(st)
 	if f.trouble = ""; err != nil {
 		f.trouble = err.Error()
 	}
-	close(s.folded)
-	s.folded = make(chan struct{})
+	close(s.applied)
+	s.applied = make(chan struct{})
 }
 
 // stream is what is known of a stream; s.mu is held.
-func (s *Service) stream(st Stream) *following {
+func (s *Service) stream(st Stream) *streamProgress {
 	name := streamName{st.Project, st.Dataset}
 	f := s.streams[name]
 	if f == nil {
-		f = &following{views: map[string]int64{}}
+		f = &streamProgress{views: map[string]int64{}}
 		s.streams[name] = f
 	}
 	return f
 }
 
-// followed are the view versions that are online and follow a dataset's events.
-func (s *Service) followed(ctx context.Context, st Stream) (views []View, online []Online, runs []Run, err error) {
+// streamViews are the view versions that are online and follow a dataset's events.
+func (s *Service) streamViews(ctx context.Context, st Stream) (views []View, online []Online, runs []Run, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		views, online, runs = nil, nil, nil
 		all, err := s.cfg.Store.Onlines(ctx, tx, st.Project)
@@ -180,18 +182,18 @@ func (s *Service) versionOf(ctx context.Context, tx *store.Tx, st Stream, name s
 	return &v, nil
 }
 
-// followStream does what is to do for one stream: one view that cannot go on holds
+// processStream does what is to do for one stream: one view that cannot go on holds
 // up no other.
-func (s *Service) followStream(ctx context.Context, st Stream) error {
-	views, onlines, runs, err := s.followed(ctx, st)
+func (s *Service) processStream(ctx context.Context, st Stream) error {
+	views, onlines, runs, err := s.streamViews(ctx, st)
 	if err != nil {
 		return err
 	}
 	var failed []error
-	keep := st.Cut // what no view needs any more
+	keep := st.SnapshotSeq // what no view needs any more
 	at := map[string]int64{}
 	for i, v := range views {
-		position, found, err := s.foldView(ctx, v, onlines[i].table())
+		position, found, err := s.applyToView(ctx, v, onlines[i].table())
 		switch {
 		case fault.Is(err, fault.Gone): // its key was destroyed: nobody reads it
 			continue
@@ -200,7 +202,7 @@ func (s *Service) followStream(ctx context.Context, st Stream) error {
 		case !found:
 			continue // it is being materialised, or its run failed
 		case position < st.Head: // it goes on when the others had their turn
-			s.follower.Wake()
+			s.streamProcessor.Wake()
 		}
 		at[v.Ref()] = position
 		keep = min(keep, position)
@@ -211,13 +213,13 @@ func (s *Service) followStream(ctx context.Context, st Stream) error {
 	s.mu.Lock()
 	f := s.stream(st)
 	f.log, f.views = st, at
-	due := !s.now().Before(f.cutNext)
+	due := !s.now().Before(f.nextSnapshot)
 	s.mu.Unlock()
-	if due && st.Head > st.Cut && (st.Bytes > s.cfg.StreamBytes/4 || s.now().Sub(st.CutAt) >= s.cfg.CutTime) {
-		if err := s.cut(ctx, st.Project, st.Dataset); err != nil {
+	if due && st.Head > st.SnapshotSeq && (st.Bytes > s.cfg.StreamBytes/4 || s.now().Sub(st.SnapshotAt) >= s.cfg.SnapshotInterval) {
+		if err := s.snapshotStream(ctx, st.Project, st.Dataset); err != nil {
 			failed = append(failed, err)
 			s.mu.Lock()
-			f.cutNext = s.now().Add(time.Minute)
+			f.nextSnapshot = s.now().Add(time.Minute)
 			s.mu.Unlock()
 		}
 	}
@@ -227,14 +229,14 @@ func (s *Service) followStream(ctx context.Context, st Stream) error {
 	return errors.Join(failed...)
 }
 
-// foldView folds unless a person's rows are being removed from the view.
-func (s *Service) foldView(ctx context.Context, v View, table online.Table) (position int64, found bool, err error) {
-	release := s.occupyFold(v)
+// applyToView applies events unless a person's rows are being removed from the view.
+func (s *Service) applyToView(ctx context.Context, v View, table online.Table) (position int64, found bool, err error) {
+	release := s.reserveApply(v)
 	if release == nil {
 		return 0, true, fault.New(fault.Unavailable, "rows of a person are being removed")
 	}
 	defer release()
-	return s.fold(ctx, v, table, foldPages)
+	return s.applyEvents(ctx, v, table, applyPages)
 }
 
 // trim removes records that are in the dataset and in every view.
@@ -256,10 +258,10 @@ func (s *Service) trim(ctx context.Context, st Stream, until int64) error {
 	})
 }
 
-// fold brings a table from where it is towards the head of the log, by so many pages.
-// found is false when nothing says where it is: it is not filled yet. Two must not fold
+// applyEvents brings a table from where it is towards the head of the log, by so many pages.
+// found is false when nothing says where it is: it is not filled yet. Two must not write
 // one table.
-func (s *Service) fold(ctx context.Context, v View, table online.Table, pages int) (position int64, found bool, err error) {
+func (s *Service) applyEvents(ctx context.Context, v View, table online.Table, pages int) (position int64, found bool, err error) {
 	position, found, err = s.cfg.Online.Position(ctx, table)
 	if err != nil || !found {
 		return position, found, err
@@ -274,17 +276,17 @@ func (s *Service) fold(ctx context.Context, v View, table online.Table, pages in
 			if l, err = s.openLog(ctx, v); err != nil {
 				return position, true, err
 			}
-			if err := s.tighten(ctx, l); err != nil {
+			if err := s.tightenLabels(ctx, l); err != nil {
 				return position, true, err
 			}
 		}
-		rows, err := s.foldRecords(ctx, l, table, records)
+		rows, err := s.rowsToWrite(ctx, l, table, records)
 		if err != nil {
 			return position, true, err
 		}
 		next := records[len(records)-1].Seq
-		// Before the place moves on: what is not copied now is not folded again.
-		if err := s.foldCopies(ctx, v, table, rows); err != nil {
+		// Before the place moves on: what is not copied now is not applied again.
+		if err := s.copyApplied(ctx, v, table, rows); err != nil {
 			return position, true, err
 		}
 		if err := s.cfg.Online.WriteUpTo(ctx, table, rows, position, next); err != nil {
@@ -295,8 +297,8 @@ func (s *Service) fold(ctx context.Context, v View, table online.Table, pages in
 	return position, true, nil
 }
 
-// tighten gives the online rows of a view the labels of the events that come.
-func (s *Service) tighten(ctx context.Context, l *eventLog) error {
+// tightenLabels gives the online rows of a view the labels of the events that come.
+func (s *Service) tightenLabels(ctx context.Context, l *eventLog) error {
 	v := l.view
 	var o Online
 	changed := func(ctx context.Context, tx *store.Tx) (bool, error) {
@@ -355,9 +357,9 @@ func (s *Service) records(ctx context.Context, v View, after int64) (records []R
 	return records, err
 }
 
-// foldRecords makes the rows to write for records. They are read as a backfill reads
+// rowsToWrite makes the rows to write for records. They are read as a backfill reads
 // the dataset, so that both see the same rows.
-func (s *Service) foldRecords(ctx context.Context, l *eventLog, table online.Table, records []Record) ([]online.Row, error) {
+func (s *Service) rowsToWrite(ctx context.Context, l *eventLog, table online.Table, records []Record) ([]online.Row, error) {
 	v := l.view
 	view := s.offline(v, nil, nil)
 	view.Open = func(context.Context) (array.RecordReader, error) { return l.reader(records) }
@@ -370,7 +372,7 @@ func (s *Service) foldRecords(ctx context.Context, l *eventLog, table online.Tab
 	if err != nil {
 		return nil, err
 	}
-	f := folder{ctx: ctx, view: v, reader: reader}
+	f := rowBuilder{ctx: ctx, view: v, reader: reader}
 	if p := v.windows(); p != nil {
 		f.windows = true
 		for _, in := range p.Inputs() {
@@ -413,8 +415,8 @@ func (l *eventLog) reader(records []Record) (array.RecordReader, error) {
 	return array.NewRecordReader(l.schema, batches)
 }
 
-// folder collects the rows of an entity, and what becomes of them.
-type folder struct {
+// rowBuilder collects the rows of an entity, and what becomes of them.
+type rowBuilder struct {
 	ctx    context.Context //nolint:containedctx // of one batch
 	view   View
 	reader *online.Reader
@@ -427,7 +429,7 @@ type folder struct {
 	rows    []online.Row
 }
 
-func (f *folder) add(r offline.Row) error {
+func (f *rowBuilder) add(r offline.Row) error {
 	if !f.windows {
 		return f.newer(online.Row{Key: bytes.Clone(r.Key), Event: r.Event, Created: r.Created, Packed: bytes.Clone(r.Packed)})
 	}
@@ -444,7 +446,7 @@ func (f *folder) add(r offline.Row) error {
 
 // newer takes a row unless the one that is there of the same times has the greater
 // bytes: the order in which events came does not matter.
-func (f *folder) newer(r online.Row) error {
+func (f *rowBuilder) newer(r online.Row) error {
 	keep := true
 	err := f.reader.Span(f.ctx, r.Key, r.Event, r.Event, func(_, created int64, packed []byte) (bool, error) {
 		if created == r.Created {
@@ -458,22 +460,22 @@ func (f *folder) newer(r online.Row) error {
 	return err
 }
 
-func (f *folder) flush() error {
+func (f *rowBuilder) flush() error {
 	if len(f.events) == 0 {
 		return nil
 	}
-	rows, err := Fold(f.ctx, f.view, f.reader, f.key, f.events)
+	rows, err := AggregateEvents(f.ctx, f.view, f.reader, f.key, f.events)
 	f.rows, f.events = append(f.rows, rows...), f.events[:0]
 	return err
 }
 
-// awaitFolded waits until reads of a view find what the log had at a position.
-func (s *Service) awaitFolded(ctx context.Context, v View, position int64, wait time.Duration) bool {
+// awaitApplied waits until reads of a view find what the log had at a position.
+func (s *Service) awaitApplied(ctx context.Context, v View, position int64, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
 		s.mu.Lock()
-		folded := s.folded
+		applied := s.applied
 		f := s.streams[streamName{v.Project, v.Source.Dataset}]
 		there := f != nil && f.views[v.Ref()] >= position && position > 0
 		s.mu.Unlock()
@@ -485,7 +487,7 @@ func (s *Service) awaitFolded(ctx context.Context, v View, position int64, wait 
 			return false
 		case <-timer.C:
 			return false
-		case <-folded:
+		case <-applied:
 		}
 	}
 }
@@ -523,12 +525,12 @@ type StreamStatus struct {
 	// online.
 	Position int64 `json:"position"`
 	// Behind is how long the oldest event that reads do not find has waited.
-	Behind  time.Duration `json:"behind_ns,omitempty"`
-	Waiting int64         `json:"waiting"`           // records that the view does not have
-	Uncut   int64         `json:"uncut"`             // records that the dataset does not have
-	Dead    int           `json:"dead"`              // letters
-	Limit   int64         `json:"limit_bytes"`       // of the log: it takes no more beyond
-	Trouble string        `json:"trouble,omitempty"` // why it does not go on
+	Behind          time.Duration `json:"behind_ns,omitempty"`
+	Waiting         int64         `json:"waiting"`           // records that the view does not have
+	PendingSnapshot int64         `json:"uncut"`             // records that the dataset does not have
+	DeadLetters     int           `json:"dead"`              // letters
+	Limit           int64         `json:"limit_bytes"`       // of the log: it takes no more beyond
+	Trouble         string        `json:"trouble,omitempty"` // why it does not go on
 }
 
 // StreamStatus tells how far a view is behind the events. Needs feature.read.
@@ -554,7 +556,7 @@ func (s *Service) statusOf(ctx context.Context, v View) (StreamStatus, error) {
 		if err != nil {
 			return err
 		}
-		if out.Dead, err = s.cfg.Store.CountDead(ctx, tx, v.Project, v.Source.Dataset); err != nil {
+		if out.DeadLetters, err = s.cfg.Store.CountDeadLetters(ctx, tx, v.Project, v.Source.Dataset); err != nil {
 			return err
 		}
 		if o, err = s.cfg.Store.Online(ctx, tx, v.Project, v.Name, v.Version); fault.Is(err, fault.NotFound) {
@@ -565,7 +567,7 @@ func (s *Service) statusOf(ctx context.Context, v View) (StreamStatus, error) {
 	if err != nil {
 		return out, err
 	}
-	out.Uncut = out.Head - out.Cut
+	out.PendingSnapshot = out.Head - out.SnapshotSeq
 	s.mu.Lock()
 	out.Trouble = cmp.Or(s.stream(out.Stream).trouble, s.stream(out.Stream).starved)
 	s.mu.Unlock()

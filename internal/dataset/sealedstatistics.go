@@ -8,19 +8,19 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 )
 
-// values is what a version tells of the values in its rows. Of a sealed version
+// sealedStatistics is what a version tells of the values in its rows. Of a sealed version
 // the database has it under the dataset's key only.
-type values struct {
+type sealedStatistics struct {
 	Statistics   []Statistics `json:"statistics,omitempty"`
 	Expectations []Verdict    `json:"expectations,omitempty"`
 }
 
-// conceal seals what a version tells of its values, for the database.
-func (s *Service) conceal(ctx context.Context, v *Version) error {
+// sealStatistics seals what a version tells of its values, for the database.
+func (s *Service) sealStatistics(ctx context.Context, v *Version) error {
 	if v.Protection == Open {
 		return nil
 	}
-	plain, err := json.Marshal(values{v.Statistics, v.Expectations})
+	plain, err := json.Marshal(sealedStatistics{v.Statistics, v.Expectations})
 	if err != nil {
 		return err
 	}
@@ -28,13 +28,13 @@ func (s *Service) conceal(ctx context.Context, v *Version) error {
 	if err != nil {
 		return fault.Wrap(err, "the key of %s", v.Dataset)
 	}
-	v.Values, err = key.Encrypt(plain, []byte(v.ID))
+	v.SealedStatistics, err = key.Encrypt(plain, []byte(v.ID))
 	return err
 }
 
-// reveal gives versions from the database what they tell of their values. With
+// openStatistics gives versions from the database what they tell of their values. With
 // the key that is gone.
-func (s *Service) reveal(ctx context.Context, vs ...*Version) error {
+func (s *Service) openStatistics(ctx context.Context, vs ...*Version) error {
 	for _, v := range vs {
 		may := true
 		if v.Classification.Journalled() {
@@ -52,7 +52,7 @@ func (s *Service) reveal(ctx context.Context, vs ...*Version) error {
 			}
 			continue
 		}
-		if len(v.Values) == 0 {
+		if len(v.SealedStatistics) == 0 {
 			continue
 		}
 		key, err := s.cfg.Keys.AEAD(ctx, string(v.Project), owner(v.Dataset))
@@ -62,11 +62,11 @@ func (s *Service) reveal(ctx context.Context, vs ...*Version) error {
 		if err != nil {
 			return fault.Wrap(err, "the key of %s", v.Ref())
 		}
-		plain, err := key.Decrypt(v.Values, []byte(v.ID))
+		plain, err := key.Decrypt(v.SealedStatistics, []byte(v.ID))
 		if err != nil {
 			return fault.Wrap(err, "what %s tells of its values does not open", v.Ref())
 		}
-		var is values
+		var is sealedStatistics
 		if err := json.Unmarshal(plain, &is); err != nil {
 			return fault.Wrap(err, "what %s tells of its values", v.Ref())
 		}

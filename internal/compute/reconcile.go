@@ -20,20 +20,20 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// carrier brings one workload from placed to settled. It reads the row, does
+// reconciler brings one workload from placed to settled. It reads the row, does
 // what that state asks for, and reads again, so it may begin at any state.
-type carrier struct {
-	poke    chan struct{} // the row changed; holds one
-	started chan struct{} // closed once the workload is past its start
-	once    sync.Once
-	denied  map[engine.Denial]bool
-	seen    int                    // denials of the engine looked at
-	trouble atomic.Pointer[string] // why the last try failed, and when the next is; nil when it did not
+type reconciler struct {
+	wake        chan struct{} // the row changed; holds one
+	started     chan struct{} // closed once the workload is past its start
+	once        sync.Once
+	denied      map[engine.Denial]bool
+	seenDenials int                    // denials of the engine looked at
+	trouble     atomic.Pointer[string] // why the last try failed, and when the next is; nil when it did not
 }
 
-func (c *carrier) past() { c.once.Do(func() { close(c.started) }) }
+func (c *reconciler) markStarted() { c.once.Do(func() { close(c.started) }) }
 
-// The waits of a carrier.
+// The waits of a reconciler.
 const (
 	firstRetry  = 100 * time.Millisecond
 	lastRetry   = time.Minute
@@ -43,40 +43,40 @@ const (
 	maxDenials = 200
 )
 
-// take carries a workload unless somebody does already.
-func (s *Service) take(ctx context.Context, wid WorkloadID) {
+// startReconciler starts the reconciler of a workload unless one runs already.
+func (s *Service) startReconciler(ctx context.Context, wid WorkloadID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.carriers[wid] != nil {
+	if s.reconcilers[wid] != nil {
 		return
 	}
-	c := &carrier{poke: make(chan struct{}, 1), started: make(chan struct{}), denied: map[engine.Denial]bool{}}
-	s.carriers[wid] = c
-	s.carrying.Go(func() {
-		s.carry(ctx, wid, c)
-		c.past()
+	c := &reconciler{wake: make(chan struct{}, 1), started: make(chan struct{}), denied: map[engine.Denial]bool{}}
+	s.reconcilers[wid] = c
+	s.reconciling.Go(func() {
+		s.reconcile(ctx, wid, c)
+		c.markStarted()
 		s.mu.Lock()
-		delete(s.carriers, wid)
+		delete(s.reconcilers, wid)
 		s.mu.Unlock()
 		s.touch(wid) // it may have been queued again meanwhile
 	})
 }
 
-func (s *Service) poke(wid WorkloadID) {
+func (s *Service) wakeReconciler(wid WorkloadID) {
 	s.notify(wid)
 	s.mu.Lock()
-	c := s.carriers[wid]
+	c := s.reconcilers[wid]
 	s.mu.Unlock()
 	if c == nil {
 		return
 	}
 	select {
-	case c.poke <- struct{}{}:
+	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (s *Service) carry(ctx context.Context, wid WorkloadID, c *carrier) {
+func (s *Service) reconcile(ctx context.Context, wid WorkloadID, c *reconciler) {
 	retry := firstRetry
 	for {
 		w, err := s.Workload(ctx, wid)
@@ -87,10 +87,10 @@ func (s *Service) carry(ctx context.Context, wid WorkloadID, c *carrier) {
 			case w.State == Placed:
 				err = s.start(ctx, w, c)
 			case w.State == Running:
-				c.past()
-				err = s.attend(ctx, w, c)
+				c.markStarted()
+				err = s.awaitEnd(ctx, w, c)
 			default:
-				c.past()
+				c.markStarted()
 				err = s.settle(ctx, w)
 			}
 		}
@@ -104,10 +104,10 @@ func (s *Service) carry(ctx context.Context, wid WorkloadID, c *carrier) {
 		}
 		words := fmt.Sprintf("the last try failed: %v; the next is at %s", err, s.now().UTC().Add(retry).Format(time.RFC3339))
 		c.trouble.Store(&words)
-		s.log.ErrorContext(ctx, "carrying a workload failed; trying again", slog.String("workload", string(wid)), slog.Duration("after", retry), slog.Any("error", err))
+		s.log.ErrorContext(ctx, "reconciling a workload failed; trying again", slog.String("workload", string(wid)), slog.Duration("after", retry), slog.Any("error", err))
 		select {
 		case <-time.After(retry):
-		case <-c.poke:
+		case <-c.wake:
 		case <-ctx.Done():
 			return
 		}
@@ -115,8 +115,8 @@ func (s *Service) carry(ctx context.Context, wid WorkloadID, c *carrier) {
 	}
 }
 
-// start takes a placed workload through the door and has the engine run it.
-func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
+// start checks once more that the workload may run in its pool and has the engine start it.
+func (s *Service) start(ctx context.Context, w Workload, c *reconciler) error {
 	if w.Stop != "" {
 		if e, err := s.engineOf(ctx, w.Pool); err == nil {
 			if err := withdraw(ctx, s.driverOf(w, e), w); err != nil {
@@ -140,7 +140,7 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 				return err
 			}
 		}
-		return s.turnBack(ctx, w, why)
+		return s.requeue(ctx, w, why)
 	}
 	// The door: the pool may have changed since the plan.
 	if p.Misplaced != "" {
@@ -158,7 +158,7 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 		return turnBack(fault.New(fault.Unavailable, "engine %s is not configured", p.Engine))
 	}
 	spec, err := s.prepare(ctx, w, p, c)
-	if errors.Is(err, errUnwanted) || ctx.Err() != nil {
+	if errors.Is(err, errStopRequested) || ctx.Err() != nil {
 		return nil // the row says what to do
 	}
 	if err != nil {
@@ -173,7 +173,7 @@ func (s *Service) start(ctx context.Context, w Workload, c *carrier) error {
 		return err
 	}
 	if engine.Refused(err) {
-		return s.turnBack(ctx, w, err)
+		return s.requeue(ctx, w, err)
 	}
 	if err != nil {
 		return s.end(ctx, w, engine.Status{State: engine.Ended, Reason: engine.NotStarted, ExitCode: -1, Message: err.Error()}, err)
@@ -195,11 +195,11 @@ func (s *Service) driverOf(w Workload, e Engine) engine.Driver {
 	return e.Driver
 }
 
-var errUnwanted = errors.New("the workload is to stop")
+var errStopRequested = errors.New("the workload is to stop")
 
 // prepare asks the owner what to run, and gives up when the workload is
 // cancelled meanwhile.
-func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (engine.Spec, error) {
+func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *reconciler) (engine.Spec, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.PrepareTimeout,
 		fault.New(fault.Timeout, "preparing took longer than %s", s.cfg.PrepareTimeout))
 	defer cancel()
@@ -208,12 +208,12 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 	go func() {
 		for {
 			select {
-			case <-c.poke:
+			case <-c.wake:
 			case <-ctx.Done():
 				return
 			}
 			if now, err := s.Workload(ctx, w.ID); err == nil && now.Stop != "" {
-				unwanted(errUnwanted)
+				unwanted(errStopRequested)
 				return
 			}
 		}
@@ -233,7 +233,7 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 	spec.ID, spec.Project, spec.Resources = string(w.ID), string(w.Project), w.Request
 	spec.Name, spec.User = cmp.Or(spec.Name, w.Label), cmp.Or(spec.User, w.User)
 	spec.Isolation, spec.Timeout, spec.Grace = string(w.Isolation), w.Timeout, w.Grace
-	spec.Workers, spec.Nodes, spec.Options = max(w.Placed, 1), w.Nodes, options(p, spec.Options)
+	spec.Workers, spec.Nodes, spec.Options = max(w.Placed, 1), w.Nodes, engineOptions(p, spec.Options)
 	for _, r := range w.Roles {
 		spec.Roles = append(spec.Roles, engine.Role{Name: r.Name, Workers: r.Workers, Resources: r.Request})
 	}
@@ -243,9 +243,9 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *carrier) (
 	return spec, nil
 }
 
-// options are the pool's for its engine, and over them the workload's own. Where
+// engineOptions are the pool's for its engine, and over them the workload's own. Where
 // the engine picks the nodes, those in quarantine are named as "exclude".
-func options(p Pool, own map[string]string) map[string]string {
+func engineOptions(p Pool, own map[string]string) map[string]string {
 	out := maps.Clone(p.Options)
 	if out == nil {
 		out = map[string]string{}
@@ -282,9 +282,9 @@ func withdraw(ctx context.Context, d engine.Driver, w Workload) error {
 	return fault.Wrap(err, "ending what an earlier process started of %s", w.ID)
 }
 
-// turnBack queues a placed workload again and logs why. A pool whose engine refused it is
+// requeue queues a placed workload again and logs why. A pool whose engine refused it is
 // left alone for a while.
-func (s *Service) turnBack(ctx context.Context, w Workload, why error) error {
+func (s *Service) requeue(ctx context.Context, w Workload, why error) error {
 	s.cfg.Log.WarnContext(ctx, "a placed workload is queued again", slog.String("workload", string(w.ID)), slog.String("why", why.Error()))
 	return s.change(ctx, w.ID, Queued, func(ctx context.Context, tx *store.Tx, w *Workload) error {
 		if engine.Refused(why) {
@@ -295,8 +295,8 @@ func (s *Service) turnBack(ctx context.Context, w Workload, why error) error {
 	})
 }
 
-// attend watches a running workload until it has ended.
-func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
+// awaitEnd watches a running workload until it has ended.
+func (s *Service) awaitEnd(ctx context.Context, w Workload, c *reconciler) error {
 	e, err := s.engineOf(ctx, w.Pool)
 	if errors.Is(err, errUnconfigured) && w.Stop != "" { // nobody can stop it, nor wait for it
 		return s.end(ctx, w, engine.Status{State: engine.Lost, Message: err.Error()}, nil)
@@ -351,7 +351,7 @@ func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
 			if r.err != nil {
 				return r.err
 			}
-			if err := s.refused(ctx, e.Driver, w, c); err != nil {
+			if err := s.recordDenials(ctx, e.Driver, w, c); err != nil {
 				return err
 			}
 			if late {
@@ -359,7 +359,7 @@ func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
 			}
 			w.Machine = s.ranOn(ctx, e.Driver, w)
 			return s.end(ctx, w, r.status, nil)
-		case <-c.poke:
+		case <-c.wake:
 			now, err := s.Workload(ctx, w.ID)
 			if err != nil {
 				return err
@@ -368,14 +368,14 @@ func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
 				stop()
 			}
 		case <-overdue.C:
-			if left := s.left(ctx, e.Driver, w); left > 0 {
+			if left := s.remainingTime(ctx, e.Driver, w); left > 0 {
 				overdue.Reset(left)
 				continue
 			}
 			late = true
 			stop()
 		case <-look:
-			if err := s.refused(ctx, e.Driver, w, c); err != nil {
+			if err := s.recordDenials(ctx, e.Driver, w, c); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -384,10 +384,10 @@ func (s *Service) attend(ctx context.Context, w Workload, c *carrier) error {
 	}
 }
 
-// left is how long a workload may go on before compute stops it: its time-out
+// remainingTime is how long a workload may go on before compute stops it: its time-out
 // counts from when the engine really started it, which may be long after the
 // engine took it.
-func (s *Service) left(ctx context.Context, d engine.Driver, w Workload) time.Duration {
+func (s *Service) remainingTime(ctx context.Context, d engine.Driver, w Workload) time.Duration {
 	all := w.Timeout + w.Grace + s.overdue
 	st, err := d.Status(ctx, w.Handle)
 	switch {
@@ -417,14 +417,14 @@ func (s *Service) stop(ctx context.Context, d engine.Driver, w Workload) {
 	}
 }
 
-// refused writes what the workload tried and may not into the journal: each
+// recordDenials writes what the workload tried and may not into the journal: each
 // different attempt once.
-func (s *Service) refused(ctx context.Context, d engine.Driver, w Workload, c *carrier) error {
+func (s *Service) recordDenials(ctx context.Context, d engine.Driver, w Workload, c *reconciler) error {
 	power, ok := d.(engine.Denials)
 	if !ok {
 		return nil
 	}
-	denials, err := power.Denials(ctx, w.Handle, c.seen)
+	denials, err := power.Denials(ctx, w.Handle, c.seenDenials)
 	if fault.Is(err, fault.NotFound) {
 		return nil
 	}
@@ -451,7 +451,7 @@ func (s *Service) refused(ctx context.Context, d engine.Driver, w Workload, c *c
 		c.denied[key] = true
 		written++
 	}
-	c.seen += len(denials)
+	c.seenDenials += len(denials)
 	if written > 0 {
 		return s.amend(ctx, w.ID, func(w *Workload) { w.Denials += written })
 	}
@@ -540,7 +540,7 @@ func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine
 	if err := publish(ctx, tx, EventWorkloadEnded, w.event()); err != nil {
 		return err
 	}
-	// Who was cancelled in the queue has no carrier yet: the next cycle, which
+	// Who was cancelled in the queue has no reconciler yet: the next cycle, which
 	// save asks for, finds one for settling it.
 	return s.save(ctx, tx, &w)
 }
