@@ -30,6 +30,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/worker/outputdir"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
 	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
@@ -67,6 +68,10 @@ type Compute interface {
 	Members(ctx context.Context, id compute.WorkloadID) ([]engine.Member, error)
 	// Profile looks for a while at what a worker does.
 	Profile(ctx context.Context, id compute.WorkloadID, r profiler.Request) (profiler.Result, error)
+	// ListOutput lists what the workers have written on the nodes of an engine; OpenOutput
+	// opens a file of it, of at most most bytes.
+	ListOutput(ctx context.Context, id compute.WorkloadID, below string) (outputdir.Listing, error)
+	OpenOutput(ctx context.Context, id compute.WorkloadID, path string, most int64) (io.ReadCloser, error)
 	// PricedPools lists all pools as they are, and the currency of their prices.
 	PricedPools(ctx context.Context) ([]compute.Pool, string, error)
 	// Blame keeps work away from a node until a time.
