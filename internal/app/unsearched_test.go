@@ -19,7 +19,7 @@ import (
 // holds nothing of persons' rows, why: "-" and the reason.
 var covered = map[string]string{
 	"alert_delivery": "- what alerts say: counts and scores", "alert_secret": "- secrets",
-	"audit_checkpoint": "- hashes", "audit_erasure": "- requests", "audit_hash": "- hashes", "audit_journal": "- where it is", "audit_key": "- keys",
+	"audit_checkpoint": "- hashes", "audit_erasure": "- requests", "audit_hash": "- hashes", "audit_journal": "- where it is", "audit_key": "- keys", "audit_segment": "- where archived entries are, and whose acts and projects: as audit_leaf",
 	"audit_leaf":     "- who did what; keys that were read are salted digests; users go by falaj audit erase",
 	"compute_budget": "- money", "compute_pool": "- machines", "compute_price": "- money", "compute_quarantine": "- machines", "compute_queue": "- quotas",
 	"compute_queue_default": "- quotas", "compute_queue_past": "- quotas", "compute_rental": "- machines", "compute_usage": "- hours", "compute_usage_day": "- hours", "compute_wish": "- machines",
