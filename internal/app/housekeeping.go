@@ -154,13 +154,14 @@ func (a *App) housekeeping(ctx context.Context) error {
 			a.training.Forget(ctx), // first: what its jobs named may go then
 			forgetHistory(ctx, a.db, a.cfg, time.Now),
 		)
-		pruning := lifecycle.NewPass(time.Now)
+		pruning := lifecycle.NewPass(time.Now) // of runs and source archives, of all projects
 		return errors.Join(trimmed, a.archiveAudit(ctx), eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)
 			_, models := a.registry.Sweep(ctx, p)
 			_, versions := a.datasets.Expire(ctx, p)
 			_, tables := a.datasets.Sweep(ctx, p)
-			return errors.Join(a.pruneRuns(ctx, p, pruning), runs, models, versions, tables, a.checkpoints.CollectProject(ctx, p))
+			_, sources := a.training.SweepSources(ctx, p, pruning)
+			return errors.Join(a.pruneRuns(ctx, p, pruning), sources, runs, models, versions, tables, a.checkpoints.CollectProject(ctx, p))
 		}))
 	}}
 	a.group.Add(daily.Service())

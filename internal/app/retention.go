@@ -120,6 +120,11 @@ func (t jobTraces) Citing(ctx context.Context, tx *store.Tx, p project.Name, job
 	return cited, nil
 }
 
+// Sources implements training.Traces.
+func (jobTraces) Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) ([]string, error) {
+	return tuningsql.Sweeps{}.Naming(ctx, tx, p, digests)
+}
+
 // Held implements training.Traces.
 func (t jobTraces) Held(ctx context.Context, tx *store.Tx, attempts []training.AttemptID) ([]training.AttemptID, error) {
 	ids, err := t.compute.HeldIn(ctx, tx, workloadsOf(attempts))

@@ -20,6 +20,8 @@ type Traces interface {
 	// Citing says of those of a project's jobs that something else names what does, such as
 	// "run 5f…": their records stay.
 	Citing(ctx context.Context, tx *store.Tx, p project.Name, jobs []JobID) (map[JobID]string, error)
+	// Sources gives those of source archives that something beside jobs names.
+	Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) ([]string, error)
 	// Held gives those of attempts that are not over for their engine: it still holds something
 	// of them, or has not told all of their end. Trim and Forget would leave that for ever.
 	Held(ctx context.Context, tx *store.Tx, attempts []AttemptID) ([]AttemptID, error)
