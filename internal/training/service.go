@@ -212,6 +212,10 @@ type Sources interface {
 	Save(ctx context.Context, p project.Name, digest string, archive io.Reader) error
 	// Open's error is fault.NotFound when there is none.
 	Open(ctx context.Context, p project.Name, digest string) (io.ReadCloser, error)
+	// List gives the digests of those of a project.
+	List(ctx context.Context, p project.Name, yield func(digest string) error) error
+	// Delete removes one; what is not there is no error.
+	Delete(ctx context.Context, p project.Name, digest string) error
 }
 
 // Checkpoints keeps the checkpoints of jobs, which lie in one directory per job
@@ -327,6 +331,9 @@ type Service struct {
 
 	watched atomic.Int64 // running attempts that are looked at, at least
 	meters  meters
+
+	uploads   sync.Mutex // held while archives are removed
+	uploading map[sourceOf]int
 
 	mu       sync.Mutex
 	awaiting map[JobID]bool       // jobs whose environment somebody awaits
@@ -606,6 +613,11 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		}
 		if err := s.cfg.Store.InsertJob(ctx, tx, j); err != nil {
 			return err
+		}
+		if spec.Source != "" {
+			if err := s.cfg.Store.UseSource(ctx, tx, p, spec.Source, j.SubmittedAt); err != nil {
+				return err
+			}
 		}
 		err := audit.Append(ctx, tx, audit.Entry{
 			Project: string(p), Action: string(ActionSubmit), Object: "job " + string(j.ID),
