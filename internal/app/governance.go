@@ -126,8 +126,13 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}
 	a.stored = quota.New(func(ctx context.Context, name string) (quota.Limit, error) {
 		q, err := a.projects.Quota(ctx, project.Name(name))
-		return quota.Limit{Bytes: int64(q.Bytes), Objects: q.Objects}, err
+		return storageLimit(q), err
 	})
+	reached := &lifecycle.Loop{Name: "reached storage quotas", Logger: a.log, Run: func(ctx context.Context) error {
+		return a.stored.Tell(ctx, a.quotaReached)
+	}}
+	a.stored.OnReached(reached.Wake)
+	a.group.Add(reached.Service())
 	a.objects = backup.Hold(a.stored.Over(objects))
 	a.blobs = blob.New(a.objects, a.keys)
 	a.damage = &damageLog{journal: journal, log: a.log, told: map[blob.Key]time.Time{}}

@@ -83,7 +83,7 @@ type written interface {
 type here struct{ dir string }
 
 func (h here) list(ctx context.Context, below string) (outputdir.Listing, error) {
-	root, err := os.OpenRoot(h.dir)
+	root, err := outputdir.OpenDir(h.dir)
 	if err != nil {
 		return outputdir.Listing{}, err
 	}
@@ -92,7 +92,7 @@ func (h here) list(ctx context.Context, below string) (outputdir.Listing, error)
 }
 
 func (h here) open(_ context.Context, name string, most int64) (io.ReadCloser, error) {
-	root, err := os.OpenRoot(h.dir)
+	root, err := outputdir.OpenDir(h.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (s *Service) outputOf(ctx context.Context, p project.Name, jid JobID) (a At
 		}
 	}
 	dir := s.dirs(jid, a.ID).output
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return a, j, nil, fault.New(fault.NotFound, "job %s has not written anything yet", jid).WithHint("`falaj job why %s` says what it is at.", jid)
 	}
 	return a, j, here{dir}, nil

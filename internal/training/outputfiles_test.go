@@ -111,7 +111,7 @@ func TestOutputFiles(t *testing.T) {
 		return enginetest.Exit{}
 	})
 	j := w.submit(t, training.Spec{})
-	<-written
+	out := <-written
 	ctx := alice(t.Context())
 	list := func(below string) (string, error) {
 		out, err := w.OutputFiles(ctx, nyc, j.ID, below)
@@ -164,6 +164,21 @@ func TestOutputFiles(t *testing.T) {
 		if got, err := read(path); !fault.Is(err, kind) || fault.HintOf(err) == "" {
 			t.Errorf("%q: %q, %v", path, got, err)
 		}
+	}
+	// The directory itself is swapped, as a job without a sandbox can.
+	elsewhere := t.TempDir()
+	write(filepath.Join(elsewhere, "secret"), "secret")
+	if err := errors.Join(os.Rename(out, out+".aside"), os.Symlink(elsewhere, out)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := list(""); !fault.Is(err, fault.NotFound) {
+		t.Errorf("of a directory that was swapped: %s, %v", got, err)
+	}
+	if got, err := read("secret"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("of a directory that was swapped: %q, %v", got, err)
+	}
+	if err := errors.Join(os.Remove(out), os.Rename(out+".aside", out)); err != nil {
+		t.Fatal(err)
 	}
 	close(end)
 	j = w.ended(t, j.ID)

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"sync"
 
@@ -78,7 +77,7 @@ func (a *agent) found(ctx context.Context, w protocol.Wanted, found *protocol.Fo
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(a.places[i].here)
+	root, err := outputdir.OpenDir(a.places[i].here)
 	if err != nil {
 		return err
 	}

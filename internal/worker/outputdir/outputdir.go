@@ -62,6 +62,21 @@ func Clean(p string) (string, error) {
 	return p, nil
 }
 
+// OpenDir opens an output directory, which is in a directory of Falaj's. A link out of that in
+// its place, which a job without a sandbox can make, is not followed: fault.NotFound.
+func OpenDir(dir string) (*os.Root, error) {
+	above, err := os.OpenRoot(filepath.Dir(dir))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = above.Close() }()
+	root, err := above.OpenRoot(filepath.Base(dir))
+	if err != nil {
+		err = unread(above, filepath.Base(dir), err)
+	}
+	return root, err
+}
+
 // List lists the plain files at and below a path that Clean gave. Errors: fault.NotFound;
 // fault.Conflict where modes forbid it.
 func List(ctx context.Context, root *os.Root, below string) (Listing, error) {
