@@ -568,7 +568,7 @@ func TestRolloutsOfSleepers(t *testing.T) {
 	p.ask(t, "", "")
 	p.Drain()
 	p.rest(t)
-	if err := second(p.Promote(ctx, "nyc", "d", serving.Ending{})); err != nil {
+	if err := second(p.Promote(ctx, "nyc", "d", serving.RolloutEnd{})); err != nil {
 		t.Fatal(err)
 	}
 	if p.ask(t, "", "") != 2 {
@@ -576,7 +576,7 @@ func TestRolloutsOfSleepers(t *testing.T) {
 	}
 	p.Drain()
 	p.rest(t)
-	if err := second(p.Rollback(ctx, "nyc", "d", serving.Ending{})); err != nil {
+	if err := second(p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{})); err != nil {
 		t.Fatal(err)
 	}
 	if p.ask(t, "", "") != 1 {
@@ -661,7 +661,7 @@ func TestComparedWithTheStable(t *testing.T) {
 	started := make(chan error, 1)
 	try := func(version string, meanwhile func()) error {
 		go func() {
-			started <- second(p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: version, Weight: 50}))
+			started <- second(p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: version, Weight: 50}))
 		}()
 		<-r.began // the candidate: what is asleep was loaded before
 		meanwhile()
