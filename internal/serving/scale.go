@@ -193,7 +193,7 @@ func (s *Service) scale(ctx context.Context, now time.Time) error {
 			continue
 		}
 		if s.sample(k, t, now) {
-			s.sleep(ctx, k, t)
+			s.scaleToZero(ctx, k, t)
 			continue
 		}
 		for _, x := range t.targets() {
@@ -286,9 +286,9 @@ func (s *Service) wanted(k key, version int64) int {
 	return 1
 }
 
-// sleep takes a deployment's models out of memory, if nobody has asked meanwhile.
+// scaleToZero takes a deployment's models out of memory, if nobody has asked meanwhile.
 // Whoever has entered finishes on them.
-func (s *Service) sleep(ctx context.Context, k key, t *table) {
+func (s *Service) scaleToZero(ctx context.Context, k key, t *table) {
 	s.settling.Lock()
 	defer s.settling.Unlock()
 	all := *s.tables.Load()
@@ -377,16 +377,16 @@ type Scaling struct {
 	Wanted, Running     int // replicas
 }
 
-// Holding is who waits for a deployment that is loaded because it was asked for, and how
-// often and how long it was.
-type Holding struct {
+// ColdStarts are the requests that wait for a deployment to load, and how often and how long
+// it loaded for some.
+type ColdStarts struct {
 	Project, Deployment string
-	Held                int // requests, now
-	Colds               Spent
+	Waiting             int // requests, now
+	Loads               Spent
 }
 
 // Scaled is how the deployments scale that say how.
-func (s *Service) Scaled() (versions []Scaling, holds []Holding) {
+func (s *Service) Scaled() (versions []Scaling, holds []ColdStarts) {
 	for k, t := range *s.tables.Load() {
 		if t.deployment.Spec.Scale == nil {
 			continue
@@ -401,12 +401,12 @@ func (s *Service) Scaled() (versions []Scaling, holds []Holding) {
 			}
 			versions = append(versions, Scaling{k.project, k.name, w.version, x.Wanted, x.Replicas})
 		}
-		h := Holding{Project: k.project, Deployment: k.name}
+		h := ColdStarts{Project: k.project, Deployment: k.name}
 		s.scaler.mu.Lock()
 		if c := s.scaler.all[k]; c != nil {
-			h.Colds = c.coldStarts
+			h.Loads = c.coldStarts
 			if c.coldStart != nil {
-				h.Held = c.coldStart.requests
+				h.Waiting = c.coldStart.requests
 			}
 		}
 		s.scaler.mu.Unlock()

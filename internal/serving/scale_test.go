@@ -158,7 +158,7 @@ func (p *pond) later(ctx context.Context, r serving.Request) <-chan error {
 func (p *pond) waiting(t *testing.T, n int) {
 	t.Helper()
 	for {
-		if _, holds := p.Scaled(); len(holds) == 1 && holds[0].Held == n {
+		if _, holds := p.Scaled(); len(holds) == 1 && holds[0].Waiting == n {
 			return
 		}
 		if t.Context().Err() != nil {
@@ -236,7 +236,7 @@ func TestScaleToZero(t *testing.T) {
 		}
 	}
 	p.Settled() // a load is counted behind the answers that waited for it
-	if _, holds := p.Scaled(); len(holds) != 1 || holds[0].Colds.Count != 2 || holds[0].Held != 0 {
+	if _, holds := p.Scaled(); len(holds) != 1 || holds[0].Loads.Count != 2 || holds[0].Waiting != 0 {
 		t.Errorf("%+v", holds)
 	}
 }
