@@ -165,9 +165,9 @@ func TestPlaceRefused(t *testing.T) {
 }
 
 func TestScalingGauges(t *testing.T) {
-	page := metricsOf(t, scalingGauges{func() ([]serving.Scaling, []serving.Holding) {
+	page := metricsOf(t, scalingGauges{func() ([]serving.Scaling, []serving.ColdStarts) {
 		return []serving.Scaling{{Project: "nyc", Deployment: "delay", Version: 3, Wanted: 4, Running: 2}},
-			[]serving.Holding{{Project: "nyc", Deployment: "delay", Held: 7, Colds: serving.Spent{Count: 2, Time: 3 * time.Second}}}
+			[]serving.ColdStarts{{Project: "nyc", Deployment: "delay", Waiting: 7, Loads: serving.Spent{Count: 2, Time: 3 * time.Second}}}
 	}})
 	for _, line := range []string{
 		`falaj_serving_replicas_wanted{deployment="delay",project="nyc",version="3"} 4`,
