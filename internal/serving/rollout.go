@@ -44,8 +44,8 @@ type Rollout struct {
 	Evidence  json.RawMessage `json:"evidence,omitempty"`
 }
 
-// Ending is why a rollout ends.
-type Ending struct {
+// RolloutEnd is why a rollout ends.
+type RolloutEnd struct {
 	// Rollout makes it this one's end: it is an error if another one runs, and
 	// none if this one has ended that way already. Empty is whatever runs.
 	Rollout RolloutID
@@ -58,46 +58,46 @@ type Ending struct {
 	Evidence json.RawMessage // at most 64 KiB
 }
 
-// ActID identifies an act: "act_01J…".
-type ActID string
+// AutoActionID identifies an act: "act_01J…".
+type AutoActionID string
 
-// ActKind is what was done automatically.
-type ActKind string
+// AutoActionKind is what was done automatically.
+type AutoActionKind string
 
 // The kinds of acts.
 const (
-	ActRetrain  ActKind = "retrain"
-	ActCanary   ActKind = "canary"
-	ActPromote  ActKind = "promote"
-	ActRollback ActKind = "rollback"
+	AutoRetrain  AutoActionKind = "retrain"
+	AutoCanary   AutoActionKind = "canary"
+	AutoPromote  AutoActionKind = "promote"
+	AutoRollback AutoActionKind = "rollback"
 )
 
-// ActOutcome is what became of an act.
-type ActOutcome string
+// AutoActionOutcome is what became of an act.
+type AutoActionOutcome string
 
 // The outcomes of an act.
 const (
-	ActClaimed ActOutcome = "claimed" // it is being done
-	ActDone    ActOutcome = "done"
-	ActFailed  ActOutcome = "failed"
-	ActSkipped ActOutcome = "skipped" // it was not to be done
+	AutoActionClaimed AutoActionOutcome = "claimed" // it is being done
+	AutoActionDone    AutoActionOutcome = "done"
+	AutoActionFailed  AutoActionOutcome = "failed"
+	AutoActionSkipped AutoActionOutcome = "skipped" // it was not to be done
 )
 
-// Act is something that was done to a deployment without a person, and why.
-type Act struct {
-	ID         ActID   `json:"id"`
-	Project    string  `json:"project"`
-	Deployment string  `json:"deployment"`
-	Kind       ActKind `json:"kind"`
+// AutoAction is something that was done to a deployment without a person, and why.
+type AutoAction struct {
+	ID         AutoActionID   `json:"id"`
+	Project    string         `json:"project"`
+	Deployment string         `json:"deployment"`
+	Kind       AutoActionKind `json:"kind"`
 	// Cause is what led to it: an event's position, a rollout. A deployment has
 	// one act of a kind for a cause.
-	Cause    string          `json:"cause"`
-	At       time.Time       `json:"at"`   // on the clock of records
-	Made     time.Time       `json:"made"` // on the wall's
-	Outcome  ActOutcome      `json:"outcome"`
-	Reason   string          `json:"reason,omitempty"`
-	Evidence json.RawMessage `json:"evidence,omitempty"`
-	Result   string          `json:"result,omitempty"` // a job, a version, a rollout
+	Cause    string            `json:"cause"`
+	At       time.Time         `json:"at"`   // on the clock of records
+	Made     time.Time         `json:"made"` // on the wall's
+	Outcome  AutoActionOutcome `json:"outcome"`
+	Reason   string            `json:"reason,omitempty"`
+	Evidence json.RawMessage   `json:"evidence,omitempty"`
+	Result   string            `json:"result,omitempty"` // a job, a version, a rollout
 }
 
 // Automation is whether automatic acts happen.

@@ -11,9 +11,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/share"
 )
 
-// Away is a Place on another machine, where a process waits for its model.
-type Away interface {
-	Place
+// RemoteReplica is a Reservation on another machine, where a process waits for its model.
+type RemoteReplica interface {
+	Reservation
 	Pool() string
 	Zone() residency.Zone
 	// Load gives the process the model, which was verified. Its session is away for
@@ -21,12 +21,12 @@ type Away interface {
 	Load(ctx context.Context, model []byte, o runtime.Options) (runtime.Session, error)
 }
 
-// steady is how long a replica elsewhere has answered that was no failure when it went.
-const steady = time.Minute
+// steadyAfter is how long a replica elsewhere has answered that was no failure when it went.
+const steadyAfter = time.Minute
 
-// sendAway loads one more replica on another machine. It goes where its model may be,
+// addRemote loads one more replica on another machine. It goes where its model may be,
 // and the features that are looked up for it.
-func (s *Service) sendAway(ctx context.Context, spec Spec, want Placing, o runtime.Options, waits func(string)) (runtime.Session, Place, error) {
+func (s *Service) addRemote(ctx context.Context, spec Spec, want ReplicaRequest, o runtime.Options, waits func(string)) (runtime.Session, Reservation, error) {
 	switch {
 	case s.Capacity == nil:
 		return nil, nil, fault.New(fault.Unsupported, "this server gives replicas no places on pools").
@@ -44,17 +44,17 @@ func (s *Service) sendAway(ctx context.Context, spec Spec, want Placing, o runti
 			return nil, nil, err
 		}
 	}
-	place, err := s.Capacity.Place(ctx, want, waits)
+	place, err := s.Capacity.Reserve(ctx, want, waits)
 	if err != nil {
 		return nil, nil, err
 	}
-	there, ok := place.(Away)
+	there, ok := place.(RemoteReplica)
 	if !ok {
 		place.Release()
 		return nil, nil, fault.New(fault.Internal, "a replica for pools %v was given a place here", want.Pools)
 	}
 	waits("another one is loaded on pool " + there.Pool())
-	session, err := keeping(ctx, there, func(ctx context.Context) (runtime.Session, error) { return s.loadAway(ctx, want.Project, there, o) })
+	session, err := keeping(ctx, there, func(ctx context.Context) (runtime.Session, error) { return s.loadRemote(ctx, want.Project, there, o) })
 	if err != nil {
 		place.Release()
 		return nil, nil, err
@@ -62,9 +62,9 @@ func (s *Service) sendAway(ctx context.Context, spec Spec, want Placing, o runti
 	return session, place, nil
 }
 
-// loadAway reads a version once more, verified, and hands it over. It takes a place of
+// loadRemote reads a version once more, verified, and hands it over. It takes a place of
 // the loader.
-func (s *Service) loadAway(ctx context.Context, project string, there Away, o runtime.Options) (runtime.Session, error) {
+func (s *Service) loadRemote(ctx context.Context, project string, there RemoteReplica, o runtime.Options) (runtime.Session, error) {
 	free, err := s.loads.Take(ctx, share.Owner{Project: project})
 	if err != nil {
 		return nil, err
@@ -77,13 +77,13 @@ func (s *Service) loadAway(ctx context.Context, project string, there Away, o ru
 	return there.Load(ctx, file, o)
 }
 
-// Elsewhere implements runtime.Spread.
-func (p *replicas) Elsewhere() (n int) {
+// RemoteRuns implements runtime.Spread.
+func (p *replicas) RemoteRuns() (n int) {
 	if !p.spread {
 		return 0
 	}
 	for _, r := range *p.all.Load() {
-		if r.away == nil || runtime.Away(r.session) != nil {
+		if r.remote == nil || runtime.Unavailable(r.session) != nil {
 			continue
 		}
 		if one, ok := r.session.(runtime.Narrow); ok {
@@ -95,8 +95,8 @@ func (p *replicas) Elsewhere() (n int) {
 	return n
 }
 
-// InferElsewhere implements runtime.Spread.
-func (p *replicas) InferElsewhere(ctx context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
+// InferRemote implements runtime.Spread.
+func (p *replicas) InferRemote(ctx context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
 	return p.infer(ctx, true, inputs, outputs)
 }
 
@@ -107,27 +107,27 @@ func (p *replicas) pools() map[string]int {
 	}
 	on := map[string]int{}
 	for _, r := range *p.all.Load() {
-		if r.away != nil && runtime.Away(r.session) == nil {
-			on[r.away.Pool()]++
+		if r.remote != nil && runtime.Unavailable(r.session) == nil {
+			on[r.remote.Pool()]++
 		}
 	}
 	return on
 }
 
-// parted takes into account that a replica elsewhere went away by itself: one that goes
+// remoteLost takes into account that a replica elsewhere went away by itself: one that goes
 // soon after it came is not replaced at once. Under mu.
-func (p *replicas) parted(r *replica, now time.Time) {
-	if r.away == nil || p.closed {
+func (p *replicas) remoteLost(r *replica, now time.Time) {
+	if r.remote == nil || p.closed {
 		return
 	}
 	p.losses++
-	if now.Sub(r.since) > steady {
+	if now.Sub(r.since) > steadyAfter {
 		p.losses = 0
 	}
 	if p.losses > 0 {
 		p.retry = now.Add(min(maxPause, time.Second<<min(p.losses, 9)))
 	}
-	p.reason = fmt.Sprintf("one on pool %s has ended, and is replaced", r.away.Pool())
+	p.reason = fmt.Sprintf("one on pool %s has ended, and is replaced", r.remote.Pool())
 	p.grow(now)
 }
 
@@ -137,7 +137,7 @@ func (p *replicas) fence(label residency.Label) {
 	defer p.mu.Unlock()
 	p.label = residency.Of(label.Zones()...)
 	for _, r := range *p.all.Load() {
-		if r.away != nil && !p.label.Allows(r.away.Zone()) {
+		if r.remote != nil && !p.label.Allows(r.remote.Zone()) {
 			p.without(r)
 		}
 	}

@@ -15,17 +15,17 @@ import (
 )
 
 var (
-	// errAsleep is what pick says of a version that is loaded when it is asked for.
-	errAsleep = fault.New(fault.Unavailable, "the model is not in memory: nobody had asked for it")
-	// errFailed is in the chain of what requests hear for a version that did not load.
-	errFailed = errors.New("it did not load")
+	// errScaledToZero is returned by pick for a version that is loaded on the first request.
+	errScaledToZero = fault.New(fault.Unavailable, "the model is not in memory: nobody had asked for it")
+	// errLoadFailed is in the chain of the error that requests get for a version that did not load.
+	errLoadFailed = errors.New("it did not load")
 
 	errStopping = fault.New(fault.Unavailable, "the server stops")
 )
 
-// hold is the requests of a deployment that wait while its models are loaded. Under
-// scaler.mu, but for done.
-type hold struct {
+// coldStart holds a deployment's requests while its models load. Guarded by scaler.mu,
+// except done.
+type coldStart struct {
 	done     chan struct{} // closed when they should look again
 	err      error         // why nothing was loaded, as far as that is not in the state; set before
 	requests int
@@ -33,29 +33,29 @@ type hold struct {
 	bytes    int64
 }
 
-// What a hold has room for: as much as the queue that its requests would wait in. One
+// The limits of a cold start: as much as the queue that its requests would wait in. One
 // request may always wait.
 const (
-	defaultQueue = 4096 // rows
-	maxHeldBytes = 256 << 20
+	defaultQueue      = 4096 // rows
+	maxColdStartBytes = 256 << 20
 )
 
-// holdRetry is after how long somebody who found no room may ask again.
-const holdRetry = time.Second
+// coldStartRetry is the Retry-After of requests rejected because the cold-start queue is full.
+const coldStartRetry = time.Second
 
-// held lets an inference wait until its version is in memory, and lets it enter. A
-// request is held after it was looked at and counted against its limits, and may
-// nothing afterwards that was forbidden meanwhile. Errors: missing, if that is not
-// that the model is asleep; those of Infer.
-func (s *Service) held(ctx context.Context, r *Request, received time.Time, missing error) (*table, *target, bool, error) {
+// awaitColdStart holds an inference until its version is loaded, and lets it enter. The
+// request is already validated and counted against its limits. It is authorised again
+// after the wait, because grants may have changed. Errors: missing, unless it is
+// errScaledToZero; those of Infer.
+func (s *Service) awaitColdStart(ctx context.Context, r *Request, received time.Time, missing error) (*table, *target, bool, error) {
 	t := (*s.tables.Load())[key{r.Project, r.Name}]
 	switch {
-	case t == nil || !t.deployment.Spec.sleeps():
+	case t == nil || !t.deployment.Spec.scalesToZero():
 		return nil, nil, false, missing
-	case !errors.Is(missing, errAsleep):
+	case !errors.Is(missing, errScaledToZero):
 		return nil, nil, false, s.explained(ctx, r, missing)
 	}
-	w := t.asked(r.Version)
+	w := t.wantedVersion(r.Version)
 	if err := s.Authz.Allow(ctx, actionInfer, t.object(w)); err != nil {
 		return nil, nil, false, err
 	}
@@ -63,14 +63,14 @@ func (s *Service) held(ctx context.Context, r *Request, received time.Time, miss
 		return nil, nil, false, err
 	}
 	rows := mostRows(r.Inputs)
-	if x := t.sleeper(r.Version); x != nil { // what its rows are is known
+	if x := t.scaledToZeroTarget(r.Version); x != nil { // what its rows are is known
 		rows = x.queue.Rows(r.Inputs)
 	}
 	err := s.limits.take(ctx, &t.deployment, rows, received)
 	if err == nil {
 		var x *target
 		var random bool
-		if t, x, random, err = s.wake(ctx, r, rows, batching.Bytes(r.Inputs)); err == nil {
+		if t, x, random, err = s.pickLoaded(ctx, r, rows, batching.Bytes(r.Inputs)); err == nil {
 			asked := object(r.Project, r.Name)
 			asked.Classification, asked.Residency = x.model.Classification, x.model.Residency
 			if err := s.Authz.Allow(ctx, actionInfer, asked); err != nil {
@@ -88,20 +88,20 @@ func (s *Service) held(ctx context.Context, r *Request, received time.Time, miss
 	return nil, nil, false, err
 }
 
-// wake is pick that waits for a version that is asleep, while it is loaded: as long as
+// pickLoaded is pick that waits while a version that is scaled to zero loads: as long as
 // the request may wait for its model, and as a model may take to load.
-func (s *Service) wake(ctx context.Context, r *Request, rows int, bytes int64) (*table, *target, bool, error) {
+func (s *Service) pickLoaded(ctx context.Context, r *Request, rows int, bytes int64) (*table, *target, bool, error) {
 	k := key{r.Project, r.Name}
 	var late <-chan time.Time
 	for failed := error(nil); ; {
 		t, x, random, err := s.pick(r)
-		if !errors.Is(err, errAsleep) {
+		if !errors.Is(err, errScaledToZero) {
 			return t, x, random, err
 		}
 		if failed != nil {
 			return nil, nil, false, failed
 		}
-		h, limit, err := s.join(k, r, rows, bytes)
+		h, limit, err := s.joinColdStart(k, r, rows, bytes)
 		if err != nil {
 			return nil, nil, false, err
 		}
@@ -114,7 +114,7 @@ func (s *Service) wake(ctx context.Context, r *Request, rows int, bytes int64) (
 		case <-h.done:
 		case <-late:
 			err := fault.New(fault.Unavailable, "model %q was not in memory, and is still loading after %s", r.Name, limit).
-				WithHint("Try again in a moment, or allow a longer time-out.").WithRetry(holdRetry)
+				WithHint("Try again in a moment, or allow a longer time-out.").WithRetry(coldStartRetry)
 			if r.Timeout > 0 {
 				err.Err = batching.ErrHurried
 			}
@@ -122,7 +122,7 @@ func (s *Service) wake(ctx context.Context, r *Request, rows int, bytes int64) (
 		case <-ctx.Done():
 			failed = fault.New(fault.Timeout, "model %q was not in memory, and loaded until the request's time was up", r.Name)
 		}
-		s.part(h, rows, bytes)
+		s.leaveColdStart(h, rows, bytes)
 		if failed != nil || errors.Is(h.err, errStopping) {
 			return nil, nil, false, cmp.Or(failed, h.err)
 		}
@@ -130,9 +130,9 @@ func (s *Service) wake(ctx context.Context, r *Request, rows int, bytes int64) (
 	}
 }
 
-// join makes a request wait, and sees to it that its model is loaded. limit is how
-// long it may wait.
-func (s *Service) join(k key, r *Request, rows int, bytes int64) (_ *hold, limit time.Duration, _ error) {
+// joinColdStart adds a request to the cold start of its deployment, and begins one if there
+// is none. limit is how long the request may wait.
+func (s *Service) joinColdStart(k key, r *Request, rows int, bytes int64) (_ *coldStart, limit time.Duration, _ error) {
 	t := (*s.tables.Load())[k]
 	if t == nil {
 		return nil, 0, unknown(r.Name, r.Version)
@@ -149,15 +149,15 @@ func (s *Service) join(k key, r *Request, rows int, bytes int64) (_ *hold, limit
 		return nil, 0, errStopping
 	}
 	c := z.of(k, t.deployment.ID)
-	h := c.hold
+	h := c.coldStart
 	if h == nil {
-		h = &hold{done: make(chan struct{})}
-		c.hold = h
-		z.waking.Go(func() { s.rouse(k, h) })
+		h = &coldStart{done: make(chan struct{})}
+		c.coldStart = h
+		z.loading.Go(func() { s.loadForColdStart(k, h) })
 	}
-	if h.requests > 0 && (h.rows+rows > cmp.Or(o.MaxWaiting, defaultQueue) || h.bytes+bytes > maxHeldBytes) {
+	if h.requests > 0 && (h.rows+rows > cmp.Or(o.MaxWaiting, defaultQueue) || h.bytes+bytes > maxColdStartBytes) {
 		return nil, 0, fault.New(fault.Unavailable, "model %q is loading, and has no place for another request: %d wait, with %d rows", k.name, h.requests, h.rows).
-			WithHint("Try again in a moment, or ask for batching.queue to be raised.").WithRetry(holdRetry)
+			WithHint("Try again in a moment, or ask for batching.queue to be raised.").WithRetry(coldStartRetry)
 	}
 	h.requests++
 	h.rows += rows
@@ -165,8 +165,8 @@ func (s *Service) join(k key, r *Request, rows int, bytes int64) (_ *hold, limit
 	return h, limit, nil
 }
 
-// part ends a request's wait.
-func (s *Service) part(h *hold, rows int, bytes int64) {
+// leaveColdStart ends a request's wait.
+func (s *Service) leaveColdStart(h *coldStart, rows int, bytes int64) {
 	s.scaler.mu.Lock()
 	defer s.scaler.mu.Unlock()
 	h.requests--
@@ -174,65 +174,65 @@ func (s *Service) part(h *hold, rows int, bytes int64) {
 	h.bytes -= bytes
 }
 
-// rouse loads what a deployment wants, for those who are held.
-func (s *Service) rouse(k key, h *hold) {
+// loadForColdStart loads what a deployment wants, for the requests that wait.
+func (s *Service) loadForColdStart(k key, h *coldStart) {
 	ctx, began := identity.With(s.scaler.life, identity.Loop("model loader")), time.Now()
 	d, err := s.look(ctx, k.project, k.name)
 	if err == nil {
 		err = s.bring(ctx, k, d, demanded)
 	}
 	if err == nil {
-		s.scaler.cold(k, d.ID, time.Since(began))
+		s.scaler.countColdStart(k, d.ID, time.Since(began))
 	} else {
 		s.Log.WarnContext(ctx, "model not loaded for who asks", slog.String("deployment", k.name), slog.String("error", err.Error()))
 		err = fault.New(fault.Unavailable, "model %q is not ready: it could not be loaded at the moment", k.name).
-			WithHint("Try again in a moment. The deployment's state, or the server's log, says why.").WithRetry(holdRetry)
+			WithHint("Try again in a moment. The deployment's state, or the server's log, says why.").WithRetry(coldStartRetry)
 	}
-	s.scaler.release(k, h, err)
+	s.scaler.endColdStart(k, h, err)
 }
 
-// cold counts a load that requests were held for.
-func (z *scaler) cold(k key, id ID, took time.Duration) {
+// countColdStart counts a load that requests waited for.
+func (z *scaler) countColdStart(k key, id ID, took time.Duration) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	c := z.of(k, id)
-	c.colds.Count++
-	c.colds.Time += took
+	c.coldStarts.Count++
+	c.coldStarts.Time += took
 }
 
-// release has those who are held look again. h is nil for whatever hold there is.
-func (z *scaler) release(k key, h *hold, err error) {
+// endColdStart lets the requests that wait pick again. h is nil for whatever cold start there is.
+func (z *scaler) endColdStart(k key, h *coldStart, err error) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	c := z.all[k]
-	if c == nil || c.hold == nil || h != nil && c.hold != h {
+	if c == nil || c.coldStart == nil || h != nil && c.coldStart != h {
 		return // they were told
 	}
 	if err != nil && z.closed { // which is why it could not be loaded
 		err = errStopping
 	}
-	c.hold.err = err
-	close(c.hold.done)
-	c.hold = nil
+	c.coldStart.err = err
+	close(c.coldStart.done)
+	c.coldStart = nil
 }
 
-// forget drops what is known of a deployment that is gone. Who is held for it looks
-// again, and finds nothing.
+// forget drops what is known of a deployment that is gone. Requests that wait for it
+// pick again, and find nothing.
 func (z *scaler) forget(k key) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if c := z.all[k]; c != nil && c.hold != nil {
-		close(c.hold.done)
+	if c := z.all[k]; c != nil && c.coldStart != nil {
+		close(c.coldStart.done)
 	}
 	delete(z.all, k)
 }
 
-// Stopping tells those who are held that the server stops; nobody is held any more.
+// Stopping ends the cold starts, because the server stops; there are no more.
 // Versions that are in memory answer until Close.
 func (s *Service) Stopping() { s.scaler.close() }
 
-// close ends all loads for who asks, and tells those who are held. The caller waits
-// for waking. It may be called twice.
+// close ends all loads and rejects the requests that wait. The caller waits
+// for loading. It may be called twice.
 func (z *scaler) close() {
 	z.mu.Lock()
 	z.closed = true
@@ -243,12 +243,12 @@ func (z *scaler) close() {
 	z.mu.Unlock()
 	z.end()
 	for _, k := range held {
-		z.release(k, nil, errStopping)
+		z.endColdStart(k, nil, errStopping)
 	}
 }
 
-// asked is the version that a request means: that which it names, or the stable one.
-func (t *table) asked(version string) wanting {
+// wantedVersion is the version that a request means: that which it names, or the stable one.
+func (t *table) wantedVersion(version string) wanting {
 	for _, w := range t.wanted {
 		if version != "" && versionText(w.version) == version {
 			return w
@@ -270,15 +270,15 @@ func (t *table) object(w wanting) policy.Object {
 	return o
 }
 
-// explained adds why a version did not load to the error of a request that was held
+// explained adds why a version did not load to the error of a request that waited
 // for it, for who may read the deployment's state.
 func (s *Service) explained(ctx context.Context, r *Request, err error) error {
 	k := key{r.Project, r.Name}
 	t := (*s.tables.Load())[k]
-	if t == nil || !errors.Is(err, errFailed) {
+	if t == nil || !errors.Is(err, errLoadFailed) {
 		return err
 	}
-	w := t.asked(r.Version)
+	w := t.wantedVersion(r.Version)
 	f, failed := s.failure(k, w)
 	if !failed || s.Authz.Allow(ctx, actionRead, object(r.Project, r.Name)) != nil {
 		return err
@@ -286,17 +286,17 @@ func (s *Service) explained(ctx context.Context, r *Request, err error) error {
 	return fault.New(fault.Unavailable, "model %q is not ready: version %d could not be loaded: %s", r.Name, w.version, f.reason).WithRetry(fault.RetryOf(err))
 }
 
-// sleeper is a version that was in memory and left because nobody asked for it: what
-// it said about itself is known. nil when it is not.
-func (t *table) sleeper(version string) *target {
-	if !t.asleep() {
+// scaledToZeroTarget is a version that was loaded and then scaled to zero: its
+// metadata is known. nil when it is not.
+func (t *table) scaledToZeroTarget(version string) *target {
+	if !t.scaledToZero() {
 		return nil
 	}
-	w := t.asked(version)
+	w := t.wantedVersion(version)
 	if version != "" && versionText(w.version) != version {
 		return nil
 	}
-	for _, x := range t.slept {
+	for _, x := range t.unloaded {
 		if x.is(w) {
 			return x
 		}
@@ -312,14 +312,14 @@ func (s *Service) Answers(ctx context.Context, project, name, version string) (a
 		return nil, err
 	}
 	_, x, _, err := s.pick(&Request{Project: project, Name: name, Version: version})
-	if errors.Is(err, errAsleep) {
+	if errors.Is(err, errScaledToZero) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer x.leave()
-	return x.away(), nil
+	return x.unavailable(), nil
 }
 
 // mostRows is how many rows inputs have of which nothing else is known: the largest
@@ -334,11 +334,11 @@ func mostRows(inputs []models.Tensor) int {
 	return int(min(rows, models.MaxElements))
 }
 
-// sleeping describes a version that is asleep, by what it said when it was awake;
+// describeUnloaded describes a version that is scaled to zero, by what it said when it was loaded;
 // false when nothing is known.
-func (s *Service) sleeping(r *Request) (Description, bool) {
+func (s *Service) describeUnloaded(r *Request) (Description, bool) {
 	t := (*s.tables.Load())[key{r.Project, r.Name}]
-	x := t.sleeper(r.Version)
+	x := t.scaledToZeroTarget(r.Version)
 	if x == nil {
 		return Description{}, false
 	}
@@ -356,20 +356,20 @@ func (s *Service) sleeping(r *Request) (Description, bool) {
 	return d, true
 }
 
-// sleepingTakes is Takes of a version that is asleep. What
+// takesOfUnloaded is Takes of a version that is scaled to zero. What
 // nothing is known of is loaded.
-func (s *Service) sleepingTakes(ctx context.Context, r *Request) (Takes, error) {
+func (s *Service) takesOfUnloaded(ctx context.Context, r *Request) (Takes, error) {
 	t := (*s.tables.Load())[key{r.Project, r.Name}]
 	if t == nil {
 		return Takes{}, unknown(r.Name, r.Version)
 	}
-	if err := s.Authz.Allow(ctx, actionInfer, t.object(t.asked(r.Version))); err != nil {
+	if err := s.Authz.Allow(ctx, actionInfer, t.object(t.wantedVersion(r.Version))); err != nil {
 		return Takes{}, err
 	}
-	if x := t.sleeper(r.Version); x != nil {
+	if x := t.scaledToZeroTarget(r.Version); x != nil {
 		return t.takes(x), nil
 	}
-	t, x, _, err := s.wake(ctx, r, 1, 0)
+	t, x, _, err := s.pickLoaded(ctx, r, 1, 0)
 	if err != nil {
 		return Takes{}, err
 	}
@@ -377,11 +377,11 @@ func (s *Service) sleepingTakes(ctx context.Context, r *Request) (Takes, error) 
 	return t.takes(x), nil
 }
 
-// rousedFor enters the stable version of a deployment, for what is compared with it; one
-// that is asleep is loaded, and stays until the caller leaves it. nil of one that does not
+// enterStable enters the stable version of a deployment, for what is compared with it; one
+// that is scaled to zero is loaded, and stays until the caller leaves it. nil of one that does not
 // load, or did not load before.
-func (s *Service) rousedFor(ctx context.Context, d Deployment) *target {
-	_, x, _, err := s.wake(ctx, &Request{Project: d.Project, Name: d.Name, Version: versionText(d.Version)}, 1, 0)
+func (s *Service) enterStable(ctx context.Context, d Deployment) *target {
+	_, x, _, err := s.pickLoaded(ctx, &Request{Project: d.Project, Name: d.Name, Version: versionText(d.Version)}, 1, 0)
 	if err != nil {
 		return nil
 	}

@@ -22,39 +22,39 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 )
 
-// Outside is what a signature that was made elsewhere says of a version's files.
-type Outside struct {
+// ExternalSignature is what a signature that was made elsewhere says of a version's files.
+type ExternalSignature struct {
 	KeyID    string   `json:"key_id" doc:"Hex SHA-256 of the public key's PEM"`
 	Name     string   `json:"name" doc:"What the signer called the model"`
 	Digest   string   `json:"digest" doc:"Over the digests of what was signed"`
 	Unsigned []string `json:"unsigned,omitempty" doc:"Files that the signer left out on purpose (ignore_paths), and that may be anything"`
 }
 
-// CheckOutside checks a signature made by another implementation of OpenSSF model
+// VerifyExternalSignature checks a signature made by another implementation of OpenSSF model
 // signing, with a key, against files: the signature is the key's, each signed file is
 // here with that digest, and each file here was signed or is below a path that the
 // signer ignored. Errors: fault.Invalid for something that is no public key;
 // fault.Conflict that says what does not match; fault.Unsupported for a signature that
 // hashes in another way than SHA-256 of whole files.
-func CheckOutside(bundle []byte, publicKey string, files []File) (Outside, error) {
+func VerifyExternalSignature(bundle []byte, publicKey string, files []File) (ExternalSignature, error) {
 	public, err := parsePublic(publicKey)
 	if err != nil {
-		return Outside{}, err
+		return ExternalSignature{}, err
 	}
 	id, _, err := publicPEM(public)
 	if err != nil {
-		return Outside{}, err
+		return ExternalSignature{}, err
 	}
-	st, err := openOutside(bundle, id, public)
+	st, err := openExternalBundle(bundle, id, public)
 	if err != nil {
-		return Outside{}, err
+		return ExternalSignature{}, err
 	}
 	how := st.Predicate.Serialization
 	if how.Method != "files" || how.HashType != "sha256" {
-		return Outside{}, fault.New(fault.Unsupported, "the signature hashes %s by %s", clip(how.Method), clip(how.HashType)).
+		return ExternalSignature{}, fault.New(fault.Unsupported, "the signature hashes %s by %s", clip(how.Method), clip(how.HashType)).
 			WithHint("Sign whole files by sha256, as `model_signing sign key` does when nothing else is asked.")
 	}
-	out := Outside{KeyID: id, Name: st.Subject[0].Name, Digest: "sha256:" + st.Subject[0].Digest["sha256"]}
+	out := ExternalSignature{KeyID: id, Name: st.Subject[0].Name, Digest: "sha256:" + st.Subject[0].Digest["sha256"]}
 	signed := make(map[string]string, len(st.Predicate.Resources))
 	list := make([]File, 0, len(st.Predicate.Resources))
 	for _, r := range st.Predicate.Resources {
@@ -91,14 +91,14 @@ func CheckOutside(bundle []byte, publicKey string, files []File) (Outside, error
 	return out, nil
 }
 
-// CheckOutside checks a version against a signature that was made elsewhere, as the
+// VerifyExternalSignature checks a version against a signature that was made elsewhere, as the
 // function does, after its files were found to be what this registry signed.
-func (s *Service) CheckOutside(ctx context.Context, p project.Name, name, ref string, bundle []byte, publicKey string) (Version, Outside, error) {
+func (s *Service) VerifyExternalSignature(ctx context.Context, p project.Name, name, ref string, bundle []byte, publicKey string) (Version, ExternalSignature, error) {
 	v, err := s.OpenVerified(ctx, p, name, ref)
 	if err != nil {
-		return Version{}, Outside{}, err
+		return Version{}, ExternalSignature{}, err
 	}
-	out, err := CheckOutside(bundle, publicKey, v.Files())
+	out, err := VerifyExternalSignature(bundle, publicKey, v.Files())
 	return v.Version, out, fault.Wrap(err, "model %s", v.Version)
 }
 
@@ -147,9 +147,9 @@ func hashOf(c elliptic.Curve, b []byte) []byte {
 	return nil
 }
 
-// openOutside is openBundle for keys that are not ours. The tool's first releases
+// openExternalBundle is openBundle for keys that are not ours. The tool's first releases
 // named no key; then the signature alone says whose it is.
-func openOutside(bundle []byte, keyID string, public *ecdsa.PublicKey) (statement, error) {
+func openExternalBundle(bundle []byte, keyID string, public *ecdsa.PublicKey) (statement, error) {
 	return checkBundle(bundle, public, func(hint string) bool { return hint == keyID || hint == "" }, "another key than the one given")
 }
 

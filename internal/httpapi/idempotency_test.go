@@ -67,8 +67,8 @@ func TestOnceConcurrently(t *testing.T) {
 	if made := w.tokensOf(t, "ci"); first != 1 || made != 1 {
 		t.Errorf("%d answers were first ones, %d tokens were made", first, made)
 	}
-	if len(w.server.turns.taken) != 0 {
-		t.Errorf("%d turns were never ended", len(w.server.turns.taken))
+	if len(w.server.idempotency.taken) != 0 {
+		t.Errorf("%d turns were never ended", len(w.server.idempotency.taken))
 	}
 }
 
@@ -206,7 +206,7 @@ func TestOnceMarks(t *testing.T) {
 		t.Fatal(len(kept), err)
 	}
 	for token, same := range map[string]bool{w.Secret: true, "": false, "another": false} {
-		guess, err := mark(token, "POST", path, "", body)
+		guess, err := requestDigest(token, "POST", path, "", body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +253,7 @@ func (w *world) acting(ctx context.Context, act http.HandlerFunc) *httptest.Resp
 	r.Header.Set(idempotencyKey, "k")
 	r.Header.Set("Authorization", "Bearer "+w.Secret)
 	got := httptest.NewRecorder()
-	w.server.once(got, r, act)
+	w.server.idempotent(got, r, act)
 	return got
 }
 

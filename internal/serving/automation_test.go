@@ -20,56 +20,56 @@ func lifeOfActs(t *testing.T, p *pond) {
 	ctx := t.Context()
 	p.apply(t, serving.Spec{Model: "m"})
 	summer := time.Date(2013, 7, 1, 0, 0, 0, 0, time.UTC)
-	claim := func(kind serving.ActKind, cause string, at time.Time) (serving.Act, bool) {
+	claim := func(kind serving.AutoActionKind, cause string, at time.Time) (serving.AutoAction, bool) {
 		t.Helper()
-		a, ok, err := p.Claim(ctx, serving.Act{
+		a, ok, err := p.ClaimAction(ctx, serving.AutoAction{
 			Project: "nyc", Deployment: "d", Kind: kind, Cause: cause, At: at, Reason: "temp drifted", Evidence: json.RawMessage(`{"psi":0.4}`),
-		}, serving.Cooldowns{kind: 24 * time.Hour, serving.ActRollback: time.Hour})
+		}, serving.Cooldowns{kind: 24 * time.Hour, serving.AutoRollback: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return a, ok
 	}
-	first, ok := claim(serving.ActRetrain, "1-7", summer)
-	if !ok || first.Outcome != serving.ActClaimed || first.ID == "" || string(first.Evidence) != `{"psi":0.4}` {
+	first, ok := claim(serving.AutoRetrain, "1-7", summer)
+	if !ok || first.Outcome != serving.AutoActionClaimed || first.ID == "" || string(first.Evidence) != `{"psi":0.4}` {
 		t.Fatalf("%+v %v", first, ok)
 	}
 	p.reopen() // killed in the middle of the act
-	open, err := p.Claimed(ctx)
+	open, err := p.ClaimedActions(ctx)
 	if err != nil || len(open) != 1 || open[0].ID != first.ID || open[0].Cause != "1-7" {
 		t.Fatalf("%+v %v", open, err)
 	}
-	if again, ok := claim(serving.ActRetrain, "1-7", summer); ok || again.ID != first.ID {
+	if again, ok := claim(serving.AutoRetrain, "1-7", summer); ok || again.ID != first.ID {
 		t.Errorf("the same cause again: %+v %v", again, ok)
 	}
 	for range 2 { // the second changes nothing
-		if err := p.Conclude(ctx, first.ID, serving.ActDone, "", "job_1"); err != nil {
+		if err := p.ConcludeAction(ctx, first.ID, serving.AutoActionDone, "", "job_1"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := p.Conclude(ctx, first.ID, serving.ActFailed, "no", ""); !fault.Is(err, fault.Conflict) {
+	if err := p.ConcludeAction(ctx, first.ID, serving.AutoActionFailed, "no", ""); !fault.Is(err, fault.Conflict) {
 		t.Errorf("concluded otherwise: %v", err)
 	}
-	if err := p.Conclude(ctx, "act_x", serving.ActDone, "", ""); !fault.Is(err, fault.NotFound) {
+	if err := p.ConcludeAction(ctx, "act_x", serving.AutoActionDone, "", ""); !fault.Is(err, fault.NotFound) {
 		t.Errorf("%v", err)
 	}
-	if err := p.Conclude(ctx, first.ID, serving.ActClaimed, "", ""); !fault.Is(err, fault.Invalid) {
+	if err := p.ConcludeAction(ctx, first.ID, serving.AutoActionClaimed, "", ""); !fault.Is(err, fault.Invalid) {
 		t.Errorf("%v", err)
 	}
 
 	// The cool-down is on the clock of records, in both directions, and of one kind.
 	for cause, at := range map[string]time.Time{"later": summer.Add(23 * time.Hour), "earlier": summer.Add(-23 * time.Hour)} {
-		if a, ok := claim(serving.ActRetrain, cause, at); ok || a.Outcome != serving.ActSkipped || !strings.Contains(a.Reason, "2013-07-01") {
+		if a, ok := claim(serving.AutoRetrain, cause, at); ok || a.Outcome != serving.AutoActionSkipped || !strings.Contains(a.Reason, "2013-07-01") {
 			t.Errorf("%s, in the cool-down: %+v %v", cause, a, ok)
 		}
 	}
-	if a, ok := claim(serving.ActCanary, "later", summer.Add(time.Hour)); !ok {
+	if a, ok := claim(serving.AutoCanary, "later", summer.Add(time.Hour)); !ok {
 		t.Errorf("another kind: %+v", a)
 	}
-	if a, ok := claim(serving.ActRetrain, "next day", summer.Add(25*time.Hour)); !ok { // what was skipped cools nothing down
+	if a, ok := claim(serving.AutoRetrain, "next day", summer.Add(25*time.Hour)); !ok { // what was skipped cools nothing down
 		t.Errorf("after the cool-down: %+v", a)
 	}
-	if a, ok := claim(serving.ActRetrain, "later", summer.AddDate(0, 1, 0)); ok || a.Outcome != serving.ActSkipped {
+	if a, ok := claim(serving.AutoRetrain, "later", summer.AddDate(0, 1, 0)); ok || a.Outcome != serving.AutoActionSkipped {
 		t.Errorf("what was skipped once is claimed for the same cause: %+v", a)
 	}
 
@@ -77,7 +77,7 @@ func lifeOfActs(t *testing.T, p *pond) {
 	if _, err := p.SetAutomation(ctx, "nyc", "d", false, "holiday"); err != nil {
 		t.Fatal(err)
 	}
-	if a, ok := claim(serving.ActPromote, "a", summer); ok || !strings.Contains(a.Reason, "holiday") {
+	if a, ok := claim(serving.AutoPromote, "a", summer); ok || !strings.Contains(a.Reason, "holiday") {
 		t.Errorf("switched off: %+v %v", a, ok)
 	}
 	if _, err := p.SetAutomation(ctx, "nyc", "d", true, ""); err != nil {
@@ -86,7 +86,7 @@ func lifeOfActs(t *testing.T, p *pond) {
 	if _, err := p.SetAutomation(ctx, "nyc", "", false, "audit"); err != nil {
 		t.Fatal(err)
 	}
-	if a, ok := claim(serving.ActPromote, "b", summer); ok || !strings.Contains(a.Reason, "whole project") {
+	if a, ok := claim(serving.AutoPromote, "b", summer); ok || !strings.Contains(a.Reason, "whole project") {
 		t.Errorf("the project switched off: %+v %v", a, ok)
 	}
 	if st := p.status(t); st.Automation.On || !strings.Contains(st.Automation.Reason, "audit") || len(st.Acts) != 7 || st.Acts[0].Cause != "b" {
@@ -95,40 +95,40 @@ func lifeOfActs(t *testing.T, p *pond) {
 	if _, err := p.SetAutomation(ctx, "nyc", "", true, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := claim(serving.ActPromote, "c", summer); !ok {
+	if _, ok := claim(serving.AutoPromote, "c", summer); !ok {
 		t.Error("switched on again, and nothing happens")
 	}
-	if a, ok := claim(serving.ActPromote, "c", summer); ok || a.Outcome != serving.ActClaimed {
+	if a, ok := claim(serving.AutoPromote, "c", summer); ok || a.Outcome != serving.AutoActionClaimed {
 		t.Errorf("it was claimed before: %+v %v", a, ok)
 	}
 	off := false
 	p.apply(t, serving.Spec{Model: "m", Automation: &off})
 	for range 2 { // what had begun is not gone on with
-		if a, ok := claim(serving.ActPromote, "c", summer); ok || a.Outcome != serving.ActSkipped || !strings.Contains(a.Reason, "automation: false; it had begun") {
+		if a, ok := claim(serving.AutoPromote, "c", summer); ok || a.Outcome != serving.AutoActionSkipped || !strings.Contains(a.Reason, "automation: false; it had begun") {
 			t.Errorf("it was claimed, and automation is off since: %+v %v", a, ok)
 		}
 	}
-	if a, ok := claim(serving.ActRollback, "d", summer); ok || !strings.Contains(a.Reason, "manifest") {
+	if a, ok := claim(serving.AutoRollback, "d", summer); ok || !strings.Contains(a.Reason, "manifest") {
 		t.Errorf("the manifest says no: %+v %v", a, ok)
 	}
 	if _, err := p.SetAutomation(ctx, "nyc", "d", true, ""); !fault.Is(err, fault.Conflict) {
 		t.Errorf("%v", err)
 	}
-	for name, a := range map[string]serving.Act{
-		"kind": {Project: "nyc", Deployment: "d", Kind: "dance", Cause: "x"}, "cause": {Project: "nyc", Deployment: "d", Kind: serving.ActCanary},
-		"evidence": {Project: "nyc", Deployment: "d", Kind: serving.ActCanary, Cause: "x", Evidence: json.RawMessage("{")},
+	for name, a := range map[string]serving.AutoAction{
+		"kind": {Project: "nyc", Deployment: "d", Kind: "dance", Cause: "x"}, "cause": {Project: "nyc", Deployment: "d", Kind: serving.AutoCanary},
+		"evidence": {Project: "nyc", Deployment: "d", Kind: serving.AutoCanary, Cause: "x", Evidence: json.RawMessage("{")},
 	} {
-		if _, _, err := p.Claim(ctx, a, nil); !fault.Is(err, fault.Invalid) {
+		if _, _, err := p.ClaimAction(ctx, a, nil); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, _, err := p.Claim(ctx, serving.Act{Project: "nyc", Deployment: "no", Kind: serving.ActCanary, Cause: "x"}, nil); !fault.Is(err, fault.NotFound) {
+	if _, _, err := p.ClaimAction(ctx, serving.AutoAction{Project: "nyc", Deployment: "no", Kind: serving.AutoCanary, Cause: "x"}, nil); !fault.Is(err, fault.NotFound) {
 		t.Errorf("%v", err)
 	}
 	if err := p.Delete(ctx, "nyc", "d"); err != nil {
 		t.Fatal(err)
 	}
-	if open, err := p.Claimed(ctx); err != nil || len(open) != 0 {
+	if open, err := p.ClaimedActions(ctx); err != nil || len(open) != 0 {
 		t.Errorf("acts of a deployment that is gone: %+v %v", open, err)
 	}
 }
@@ -143,7 +143,7 @@ func claimedOnce(t *testing.T, p *pond) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			_, ok, err := p.Claim(t.Context(), serving.Act{Project: "nyc", Deployment: "d", Kind: serving.ActRetrain, Cause: "1-7", At: time.Now()}, serving.Cooldowns{serving.ActRetrain: time.Hour})
+			_, ok, err := p.ClaimAction(t.Context(), serving.AutoAction{Project: "nyc", Deployment: "d", Kind: serving.AutoRetrain, Cause: "1-7", At: time.Now()}, serving.Cooldowns{serving.AutoRetrain: time.Hour})
 			if err != nil {
 				t.Error(err)
 			}
@@ -164,18 +164,18 @@ func TestCooldownsOfOtherKinds(t *testing.T) {
 	p.apply(t, serving.Spec{Model: "m"})
 	summer := time.Date(2013, 7, 1, 0, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
-		kind  serving.ActKind
+		kind  serving.AutoActionKind
 		cause string
 		after time.Duration
 		cool  serving.Cooldowns
 		ok    bool
 	}{
-		{serving.ActRollback, "1", 0, nil, true},
-		{serving.ActRollback, "2", time.Minute, nil, true},
-		{serving.ActCanary, "3", 59 * time.Minute, serving.Cooldowns{serving.ActRollback: time.Hour}, false},
-		{serving.ActCanary, "4", 62 * time.Minute, serving.Cooldowns{serving.ActRollback: time.Hour}, true},
+		{serving.AutoRollback, "1", 0, nil, true},
+		{serving.AutoRollback, "2", time.Minute, nil, true},
+		{serving.AutoCanary, "3", 59 * time.Minute, serving.Cooldowns{serving.AutoRollback: time.Hour}, false},
+		{serving.AutoCanary, "4", 62 * time.Minute, serving.Cooldowns{serving.AutoRollback: time.Hour}, true},
 	} {
-		a, ok, err := p.Claim(t.Context(), serving.Act{Project: "nyc", Deployment: "d", Kind: c.kind, Cause: c.cause, At: summer.Add(c.after)}, c.cool)
+		a, ok, err := p.ClaimAction(t.Context(), serving.AutoAction{Project: "nyc", Deployment: "d", Kind: c.kind, Cause: c.cause, At: summer.Add(c.after)}, c.cool)
 		if err != nil || ok != c.ok {
 			t.Errorf("%s after %s: %v %+v %v", c.kind, c.after, ok, a, err)
 		}

@@ -13,13 +13,13 @@ const (
 	writePiece = 64 << 10
 )
 
-// paced gives every write its own deadline: an answer may be large and slow, and
+// withWriteTimeout gives every write its own deadline: an answer may be large and slow, and
 // a handler may think for long, but a reader that takes nothing is cut off and
 // holds no goroutine and no file.
-func (s *Server) paced(next http.Handler) http.Handler {
+func (s *Server) withWriteTimeout(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Of the answer before on this connection there is no deadline: net/http takes it away.
-		p := &pacer{ResponseWriter: w, patience: s.cfg.WriteTime, stays: r.ProtoMajor < 2}
+		p := &timeoutWriter{ResponseWriter: w, timeout: s.cfg.WriteTime, stays: r.ProtoMajor < 2}
 		if p.connection, _ = w.(deadliner); p.connection == nil {
 			p.connection = http.NewResponseController(w)
 		}
@@ -28,13 +28,13 @@ func (s *Server) paced(next http.Handler) http.Handler {
 	})
 }
 
-// pacer limits the time of each write. In HTTP/1 a deadline matters to writes alone, so it
+// timeoutWriter limits the time of each write. In HTTP/1 a deadline matters to writes alone, so it
 // may stay when one is done, and serves the next if enough of it is left. In HTTP/2 there is
 // none between writes: it would end a request that is still at work.
-type pacer struct {
+type timeoutWriter struct {
 	http.ResponseWriter
 	connection deadliner
-	patience   time.Duration
+	timeout    time.Duration
 	stays      bool
 	end        time.Time // the deadline
 }
@@ -45,24 +45,24 @@ type deadliner interface {
 	SetWriteDeadline(at time.Time) error
 }
 
-func (p *pacer) limit() {
-	if now := time.Now(); p.end.Sub(now) < p.patience-p.patience/8 {
-		p.set(now.Add(p.patience))
+func (p *timeoutWriter) limit() {
+	if now := time.Now(); p.end.Sub(now) < p.timeout-p.timeout/8 {
+		p.set(now.Add(p.timeout))
 	}
 }
 
-func (p *pacer) resume() {
+func (p *timeoutWriter) resume() {
 	if !p.stays {
 		p.set(time.Time{})
 	}
 }
 
-func (p *pacer) set(end time.Time) {
+func (p *timeoutWriter) set(end time.Time) {
 	p.end = end
 	_ = p.connection.SetWriteDeadline(end)
 }
 
-func (p *pacer) Write(b []byte) (int, error) {
+func (p *timeoutWriter) Write(b []byte) (int, error) {
 	defer p.resume()
 	for n := 0; ; {
 		p.limit()
@@ -75,11 +75,11 @@ func (p *pacer) Write(b []byte) (int, error) {
 }
 
 // FlushError is what http.ResponseController calls.
-func (p *pacer) FlushError() error {
+func (p *timeoutWriter) FlushError() error {
 	defer p.resume()
 	p.limit()
 	return http.NewResponseController(p.ResponseWriter).Flush()
 }
 
 // Unwrap lets http.ResponseController reach the connection.
-func (p *pacer) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+func (p *timeoutWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }

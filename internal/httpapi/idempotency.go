@@ -27,17 +27,17 @@ const (
 	replayedHeader = "Idempotency-Replayed" // "true" on an answer given before
 )
 
-// turns lets requests with the same key act one after the other in this process:
+// keyLocks lets requests with the same key act one after the other in this process:
 // a repetition that comes while the first still acts waits for its answer. Over
 // several processes db.Once answers it with a conflict.
-type turns struct {
+type keyLocks struct {
 	mu    sync.Mutex
 	taken map[string]chan struct{} // closed when the turn ends
 }
 
 // take waits for the turn of a key, no longer than maxWait: who waited in vain
 // hears the conflict from db.Once. Call what it returns to end the turn.
-func (t *turns) take(ctx context.Context, key string) (end func()) {
+func (t *keyLocks) take(ctx context.Context, key string) (end func()) {
 	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	for {
@@ -66,18 +66,18 @@ func (t *turns) take(ctx context.Context, key string) (end func()) {
 	}
 }
 
-// kept is an answer as it is stored for those who repeat the request.
-type kept struct {
+// storedAnswer is an answer as it is stored for repetitions of the request.
+type storedAnswer struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header"`
 	Body   []byte      `json:"body"`
 }
 
-// once acts; for a POST with an Idempotency-Key at most once in 24 hours for this
+// idempotent acts; for a POST with an Idempotency-Key at most once in 24 hours for this
 // token, and a repetition gets the first answer. The route's permission was asked
 // before, so who lost it gets no old answer either. A request that changed
 // nothing may be repeated and is acted on again.
-func (s *Server) once(w http.ResponseWriter, r *http.Request, act http.HandlerFunc) {
+func (s *Server) idempotent(w http.ResponseWriter, r *http.Request, act http.HandlerFunc) {
 	key := r.Header.Get(idempotencyKey)
 	if r.Method != http.MethodPost || key == "" {
 		act(w, r)
@@ -95,13 +95,13 @@ func (s *Server) once(w http.ResponseWriter, r *http.Request, act http.HandlerFu
 	}
 	who := identity.From(r.Context())
 	scope := who.ID + " " + who.Token + " " + string(who.Project)
-	same, err := mark(bearer(r), r.Method, r.URL.RequestURI(), r.Header.Get("If-Match"), string(sent))
+	same, err := requestDigest(bearer(r), r.Method, r.URL.RequestURI(), r.Header.Get("If-Match"), string(sent))
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	share.TurnOf(r.Context()).End() // its turn at this key may come later
-	defer s.turns.take(r.Context(), scope+"\x00"+key)()
+	defer s.idempotency.take(r.Context(), scope+"\x00"+key)()
 	ctx, claim, err := s.db.Once(r.Context(), scope, key, same)
 	if err != nil {
 		s.fail(w, r, err)
@@ -127,7 +127,7 @@ func (s *Server) once(w http.ResponseWriter, r *http.Request, act http.HandlerFu
 	repeated.Body = again(repeated, bytes.NewReader(sent)) // whose turn nobody gives up, either
 	got := &recorder{header: http.Header{}}
 	act(got, repeated)
-	answer := kept{Status: max(got.status, http.StatusOK), Header: got.header, Body: got.body.Bytes()}
+	answer := storedAnswer{Status: max(got.status, http.StatusOK), Header: got.header, Body: got.body.Bytes()}
 	b, err := json.Marshal(answer)
 	if err == nil {
 		nonce := make([]byte, seal.NonceSize())
@@ -140,16 +140,16 @@ func (s *Server) once(w http.ResponseWriter, r *http.Request, act http.HandlerFu
 	answer.write(w)
 }
 
-func (a kept) write(w http.ResponseWriter) {
+func (a storedAnswer) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.Header)
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(a.Body) // the client went away: nobody to tell
 }
 
-// mark tells a request from others. It is kept, and what a request says may be few
+// requestDigest tells a request from others. It is kept, and what a request says may be few
 // words that can be guessed, such as a person's key: so it is keyed by the bearer
 // token, of which we keep only a digest.
-func mark(bearer string, request ...string) ([]byte, error) {
+func requestDigest(bearer string, request ...string) ([]byte, error) {
 	key, err := hkdf.Key(sha256.New, []byte(bearer), nil, "falaj kept request", sha256.Size)
 	if err != nil {
 		return nil, err
@@ -178,15 +178,15 @@ func answerSeal(bearer string) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-func unseal(seal cipher.AEAD, b []byte) (kept, error) {
+func unseal(seal cipher.AEAD, b []byte) (storedAnswer, error) {
 	if len(b) < seal.NonceSize() {
-		return kept{}, fault.New(fault.Internal, "a kept answer of %d bytes", len(b))
+		return storedAnswer{}, fault.New(fault.Internal, "a kept answer of %d bytes", len(b))
 	}
 	open, err := seal.Open(nil, b[:seal.NonceSize()], b[seal.NonceSize():], nil)
 	if err != nil {
-		return kept{}, fault.Wrap(err, "a kept answer")
+		return storedAnswer{}, fault.Wrap(err, "a kept answer")
 	}
-	answer := kept{Header: http.Header{}}
+	answer := storedAnswer{Header: http.Header{}}
 	return answer, fault.Wrap(json.Unmarshal(open, &answer), "a kept answer")
 }
 

@@ -123,22 +123,22 @@ type actRow struct {
 
 const actColumns = "id, project, deployment, kind, cause, act_at, made, outcome, reason, evidence, result"
 
-func rowOf(a serving.Act) actRow {
+func rowOf(a serving.AutoAction) actRow {
 	return actRow{
 		ID: string(a.ID), Project: a.Project, Deployment: a.Deployment, Kind: string(a.Kind), Cause: a.Cause, At: store.At(a.At),
 		Made: store.At(a.Made), Outcome: string(a.Outcome), Reason: a.Reason, Evidence: string(a.Evidence), Result: a.Result,
 	}
 }
 
-func (r actRow) act() serving.Act {
-	return serving.Act{
-		ID: serving.ActID(r.ID), Project: r.Project, Deployment: r.Deployment, Kind: serving.ActKind(r.Kind), Cause: r.Cause, At: r.At.Time(),
-		Made: r.Made.Time(), Outcome: serving.ActOutcome(r.Outcome), Reason: r.Reason, Evidence: raw(r.Evidence), Result: r.Result,
+func (r actRow) act() serving.AutoAction {
+	return serving.AutoAction{
+		ID: serving.AutoActionID(r.ID), Project: r.Project, Deployment: r.Deployment, Kind: serving.AutoActionKind(r.Kind), Cause: r.Cause, At: r.At.Time(),
+		Made: r.Made.Time(), Outcome: serving.AutoActionOutcome(r.Outcome), Reason: r.Reason, Evidence: raw(r.Evidence), Result: r.Result,
 	}
 }
 
-// InsertAct implements serving.Store.
-func (Store) InsertAct(ctx context.Context, tx *store.Tx, a serving.Act) error {
+// InsertAction implements serving.Store.
+func (Store) InsertAction(ctx context.Context, tx *store.Tx, a serving.AutoAction) error {
 	row := rowOf(a)
 	_, err := tx.NewInsert().Model(&row).ModelTableExpr("serving_act").Exec(ctx)
 	if store.IsUnique(err) {
@@ -147,61 +147,61 @@ func (Store) InsertAct(ctx context.Context, tx *store.Tx, a serving.Act) error {
 	return err
 }
 
-// UpdateAct implements serving.Store.
-func (Store) UpdateAct(ctx context.Context, tx *store.Tx, a serving.Act) error {
+// UpdateAction implements serving.Store.
+func (Store) UpdateAction(ctx context.Context, tx *store.Tx, a serving.AutoAction) error {
 	_, err := tx.NewRaw("UPDATE serving_act SET outcome = ?, reason = ?, result = ? WHERE id = ?", string(a.Outcome), a.Reason, a.Result, string(a.ID)).Exec(ctx)
 	return err
 }
 
-func oneAct(ctx context.Context, tx *store.Tx, where string, args ...any) (serving.Act, error) {
+func oneAct(ctx context.Context, tx *store.Tx, where string, args ...any) (serving.AutoAction, error) {
 	var r actRow
 	err := tx.NewRaw("SELECT "+actColumns+" FROM serving_act WHERE "+where+" LIMIT 1", args...).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
-		return serving.Act{}, fault.New(fault.NotFound, "no such act")
+		return serving.AutoAction{}, fault.New(fault.NotFound, "no such act")
 	}
 	return r.act(), err
 }
 
-// Act implements serving.Store.
-func (Store) Act(ctx context.Context, tx *store.Tx, id serving.ActID) (serving.Act, error) {
+// Action implements serving.Store.
+func (Store) Action(ctx context.Context, tx *store.Tx, id serving.AutoActionID) (serving.AutoAction, error) {
 	return oneAct(ctx, tx, "id = ?", string(id))
 }
 
-// ActFor implements serving.Store.
-func (Store) ActFor(ctx context.Context, tx *store.Tx, project, deployment string, kind serving.ActKind, cause string) (serving.Act, error) {
+// ActionFor implements serving.Store.
+func (Store) ActionFor(ctx context.Context, tx *store.Tx, project, deployment string, kind serving.AutoActionKind, cause string) (serving.AutoAction, error) {
 	return oneAct(ctx, tx, "project = ? AND deployment = ? AND kind = ? AND cause = ?", project, deployment, string(kind), cause)
 }
 
-// ActWith implements serving.Store.
-func (Store) ActWith(ctx context.Context, tx *store.Tx, project string, kind serving.ActKind, result string) (serving.Act, error) {
+// ActionWithResult implements serving.Store.
+func (Store) ActionWithResult(ctx context.Context, tx *store.Tx, project string, kind serving.AutoActionKind, result string) (serving.AutoAction, error) {
 	return oneAct(ctx, tx, "project = ? AND kind = ? AND result = ? ORDER BY id", project, string(kind), result)
 }
 
-// ActWithin implements serving.Store.
-func (Store) ActWithin(ctx context.Context, tx *store.Tx, project, deployment string, kind serving.ActKind, from, until time.Time) (serving.Act, error) {
+// ActionWithin implements serving.Store.
+func (Store) ActionWithin(ctx context.Context, tx *store.Tx, project, deployment string, kind serving.AutoActionKind, from, until time.Time) (serving.AutoAction, error) {
 	return oneAct(ctx, tx, "project = ? AND deployment = ? AND kind = ? AND act_at > ? AND act_at < ? AND outcome IN ('claimed', 'done') ORDER BY act_at DESC",
 		project, deployment, string(kind), store.At(from), store.At(until))
 }
 
-func acts(ctx context.Context, tx *store.Tx, where string, args ...any) ([]serving.Act, error) {
+func acts(ctx context.Context, tx *store.Tx, where string, args ...any) ([]serving.AutoAction, error) {
 	var rows []actRow
 	if err := tx.NewRaw("SELECT "+actColumns+" FROM serving_act "+where, args...).Scan(ctx, &rows); err != nil {
 		return nil, err
 	}
-	out := make([]serving.Act, len(rows))
+	out := make([]serving.AutoAction, len(rows))
 	for i, r := range rows {
 		out[i] = r.act()
 	}
 	return out, nil
 }
 
-// Acts implements serving.Store.
-func (Store) Acts(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]serving.Act, error) {
+// Actions implements serving.Store.
+func (Store) Actions(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]serving.AutoAction, error) {
 	return acts(ctx, tx, "WHERE project = ? AND deployment = ? ORDER BY id DESC LIMIT ?", project, deployment, limit)
 }
 
-// Claimed implements serving.Store.
-func (Store) Claimed(ctx context.Context, tx *store.Tx) ([]serving.Act, error) {
+// ClaimedActions implements serving.Store.
+func (Store) ClaimedActions(ctx context.Context, tx *store.Tx) ([]serving.AutoAction, error) {
 	return acts(ctx, tx, "WHERE outcome = 'claimed' ORDER BY id")
 }
 
@@ -237,6 +237,6 @@ func (Store) Switch(ctx context.Context, tx *store.Tx, project, deployment strin
 // Submitted gives those of a project's jobs that automatic acts submitted.
 func (Store) Submitted(ctx context.Context, tx *store.Tx, p string, jobs []string) (of []string, err error) {
 	err = tx.NewSelect().Table("serving_act").ColumnExpr("DISTINCT result").
-		Where("project = ? AND kind = ? AND result <> '' AND result IN (?)", p, string(serving.ActRetrain), store.Texts(jobs)).Scan(ctx, &of)
+		Where("project = ? AND kind = ? AND result <> '' AND result IN (?)", p, string(serving.AutoRetrain), store.Texts(jobs)).Scan(ctx, &of)
 	return of, err
 }

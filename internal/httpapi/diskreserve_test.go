@@ -23,7 +23,7 @@ func full(t *testing.T, w *world) *Server {
 	return New(Options{
 		Auth: w.Accounts, Authz: w.Authority, DB: w.DB, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Ready: func() error { return nil }, Console: http.NotFoundHandler(),
-		Room: func() error { return fault.New(fault.Exhausted, "the disk is full").WithCause(fault.ErrFull) },
+		CheckDiskReserve: func() error { return fault.New(fault.Exhausted, "the disk is full").WithCause(fault.ErrFull) },
 	}, w.server.Domains)
 }
 
@@ -44,11 +44,11 @@ func TestNoRoom(t *testing.T) {
 	}
 	grown := 0
 	for _, r := range s.Routes() {
-		if !grows(r.Method + " " + r.Path) {
+		if !growsDisk(r.Method + " " + r.Path) {
 			continue
 		}
 		grown++
-		for _, word := range append([]string{"x"}, growthless...) {
+		for _, word := range append([]string{"x"}, keepsNothing...) {
 			path := r.Path
 			for _, wildcard := range []string{"{project}", "{path...}", "{rest...}", "{name}", "{ref}", "{id}", "{model_id}", "{job}"} {
 				path = strings.ReplaceAll(path, wildcard, word)
@@ -70,7 +70,7 @@ func TestNoRoom(t *testing.T) {
 func TestGrowthless(t *testing.T) {
 	var got []string
 	for _, r := range edge(t, Domains{}).Routes() {
-		if r.Method != http.MethodGet && r.Method != http.MethodDelete && r.Method != "" && !strings.HasPrefix(r.Path, "/ajax-api/") && !grows(r.Method+" "+r.Path) {
+		if r.Method != http.MethodGet && r.Method != http.MethodDelete && r.Method != "" && !strings.HasPrefix(r.Path, "/ajax-api/") && !growsDisk(r.Method+" "+r.Path) {
 			got = append(got, r.Method+" "+r.Path)
 		}
 	}
@@ -161,17 +161,17 @@ func TestGrowthless(t *testing.T) {
 // TestRoomWhileReading: a file that began with room ends when there is none.
 func TestRoomWhileReading(t *testing.T) {
 	asked := 0
-	s := &Server{log: slog.New(slog.DiscardHandler), room: func() error {
+	s := &Server{log: slog.New(slog.DiscardHandler), checkDiskReserve: func() error {
 		if asked++; asked > 3 {
 			return fault.New(fault.Exhausted, "the disk is full")
 		}
 		return nil
 	}}
 	for path, want := range map[string]int64{
-		"/api/2.0/mlflow-artifacts/artifacts/0/r/artifacts/x": 3 * roomEvery,
-		"/api/v1/projects/flights/datasets/x/versions":        3 * roomEvery,
-		flight.Prefix + "DoPut":                               3 * roomEvery,
-		"/api/v1/apply":                                       5 * roomEvery,
+		"/api/2.0/mlflow-artifacts/artifacts/0/r/artifacts/x": 3 * reserveEvery,
+		"/api/v1/projects/flights/datasets/x/versions":        3 * reserveEvery,
+		flight.Prefix + "DoPut":                               3 * reserveEvery,
+		"/api/v1/apply":                                       5 * reserveEvery,
 	} {
 		asked = 0
 		method := http.MethodPost
@@ -180,9 +180,9 @@ func TestRoomWhileReading(t *testing.T) {
 		}
 		var read int64
 		var err error
-		handle := s.roomy(func(_ http.ResponseWriter, r *http.Request) { read, err = io.Copy(io.Discard, r.Body) })
-		handle(httptest.NewRecorder(), httptest.NewRequest(method, path, bytes.NewReader(make([]byte, 5*roomEvery))))
-		if read < want || read > want+1<<20 || fault.Is(err, fault.Exhausted) != (want < 5*roomEvery) {
+		handle := s.requireDiskReserve(func(_ http.ResponseWriter, r *http.Request) { read, err = io.Copy(io.Discard, r.Body) })
+		handle(httptest.NewRecorder(), httptest.NewRequest(method, path, bytes.NewReader(make([]byte, 5*reserveEvery))))
+		if read < want || read > want+1<<20 || fault.Is(err, fault.Exhausted) != (want < 5*reserveEvery) {
 			t.Errorf("%s: %d bytes were read, then %v", path, read, err)
 		}
 	}

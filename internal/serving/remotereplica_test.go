@@ -34,7 +34,7 @@ func (p *awayPlace) Load(context.Context, []byte, runtime.Options) (runtime.Sess
 func newSpread(zones ...residency.Zone) (*replicas, *[]*mortal, *[]*awayPlace) {
 	var mu sync.Mutex
 	all, places := []*mortal{{}}, []*awayPlace{nil}
-	p := newReplicas(all[0], func(context.Context, func(string)) (runtime.Session, Place, error) {
+	p := newReplicas(all[0], func(context.Context, func(string)) (runtime.Session, Reservation, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		m := &mortal{}
@@ -51,13 +51,13 @@ func newSpread(zones ...residency.Zone) (*replicas, *[]*mortal, *[]*awayPlace) {
 func TestAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, all, places := newSpread("home")
-		if p.Elsewhere() != 0 {
-			t.Errorf("%d runs elsewhere", p.Elsewhere())
+		if p.RemoteRuns() != 0 {
+			t.Errorf("%d runs elsewhere", p.RemoteRuns())
 		}
 		p.resize(3)
 		synctest.Wait()
-		if p.Elsewhere() != 2 || p.pools()["far"] != 2 {
-			t.Fatalf("%d runs elsewhere, %v", p.Elsewhere(), p.pools())
+		if p.RemoteRuns() != 2 || p.pools()["far"] != 2 {
+			t.Fatalf("%d runs elsewhere, %v", p.RemoteRuns(), p.pools())
 		}
 		ask := func(infer func(context.Context, []runtime.Tensor, []string) ([]runtime.Tensor, error)) {
 			t.Helper()
@@ -67,7 +67,7 @@ func TestAway(t *testing.T) {
 		}
 		for range 10 {
 			ask(p.Infer)
-			ask(p.InferElsewhere)
+			ask(p.InferRemote)
 		}
 		here, one, two := (*all)[0].served.Load(), (*all)[1].served.Load(), (*all)[2].served.Load()
 		if here != 10 || one+two != 10 || one != two {
@@ -78,8 +78,8 @@ func TestAway(t *testing.T) {
 		(*all)[0].away.Store(false)
 		(*all)[1].away.Store(true)
 		(*all)[2].away.Store(true)
-		ask(p.InferElsewhere) // by the one here
-		if p.Elsewhere() != 0 {
+		ask(p.InferRemote) // by the one here
+		if p.RemoteRuns() != 0 {
 			t.Error("those that are away take runs")
 		}
 		(*all)[2].away.Store(false)
@@ -96,7 +96,7 @@ func TestAway(t *testing.T) {
 		}
 		p.resize(1)
 		synctest.Wait()
-		if (*all)[0].closed.Load() != 0 || p.Elsewhere() != 0 {
+		if (*all)[0].closed.Load() != 0 || p.RemoteRuns() != 0 {
 			t.Error("the one here did not stay")
 		}
 		_ = p.Close()
@@ -111,15 +111,15 @@ func TestFence(t *testing.T) {
 		p.resize(3) // one in DE, one at home
 		synctest.Wait()
 		p.fence(residency.Of("home", "DE"))
-		if p.Elsewhere() != 2 {
-			t.Fatalf("%d", p.Elsewhere())
+		if p.RemoteRuns() != 2 {
+			t.Fatalf("%d", p.RemoteRuns())
 		}
 		p.fence(residency.Of("home"))
-		if p.Elsewhere() != 1 {
-			t.Errorf("%d runs elsewhere", p.Elsewhere())
+		if p.RemoteRuns() != 1 {
+			t.Errorf("%d runs elsewhere", p.RemoteRuns())
 		}
 		for range 4 {
-			if _, err := p.InferElsewhere(t.Context(), runtimetest.TokensOf(1, 1, 1), []string{"same"}); err != nil {
+			if _, err := p.InferRemote(t.Context(), runtimetest.TokensOf(1, 1, 1), []string{"same"}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -129,8 +129,8 @@ func TestFence(t *testing.T) {
 		p.resize(3)
 		synctest.Wait()
 		for _, r := range *p.all.Load() {
-			if r.away != nil && r.away.Zone() != "home" {
-				t.Errorf("one came to %s", r.away.Zone())
+			if r.remote != nil && r.remote.Zone() != "home" {
+				t.Errorf("one came to %s", r.remote.Zone())
 			}
 		}
 		_ = p.Close()
@@ -170,7 +170,9 @@ type (
 	slow  struct{ left chan struct{} }
 )
 
-func (r roomy) Place(context.Context, Placing, func(string)) (Place, error) { return <-r.places, nil }
+func (r roomy) Reserve(context.Context, ReplicaRequest, func(string)) (Reservation, error) {
+	return <-r.places, nil
+}
 
 func (s slow) Load(ctx context.Context, _ []byte, _ runtime.Options) (runtime.Session, error) {
 	<-ctx.Done()

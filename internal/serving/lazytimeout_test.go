@@ -30,7 +30,7 @@ func TestWithin(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				parent, end := context.WithCancel(context.WithValue(t.Context(), contextKey{}, "value"))
 				defer end()
-				ctx := newWithin(parent, time.Now(), limit)
+				ctx := withLazyTimeout(parent, time.Now(), limit)
 				defer ctx.cancel()
 				if at, ok := ctx.Deadline(); !ok || !at.Equal(time.Now().Add(limit)) {
 					t.Errorf("it ends at %s, %t", at, ok)
@@ -67,7 +67,7 @@ func TestWithin(t *testing.T) {
 	sooner, cancel := context.WithDeadline(t.Context(), time.Now().Add(limit/2))
 	defer cancel()
 	want, _ := sooner.Deadline()
-	if at, _ := newWithin(sooner, time.Now(), limit).Deadline(); !at.Equal(want) {
+	if at, _ := withLazyTimeout(sooner, time.Now(), limit).Deadline(); !at.Equal(want) {
 		t.Errorf("it ends at %s, and what it is within at %s", at, want)
 	}
 }

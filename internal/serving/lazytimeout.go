@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// within is a context that ends after a time, as context.WithTimeout's does. Its timer is
+// lazyTimeout is a context that ends after a time, as context.WithTimeout's does. Its timer is
 // made by the first who waits for its end: a request that runs at once, as most do, needs
 // none. Who asks for Err alone is told by the clock.
-type within struct {
+type lazyTimeout struct {
 	context.Context // what it is within
 	end             time.Time
 
@@ -18,9 +18,9 @@ type within struct {
 	stop  context.CancelFunc
 }
 
-// newWithin makes one. It ends with cancel at the latest, which must be called.
-func newWithin(ctx context.Context, from time.Time, limit time.Duration) *within {
-	return &within{Context: ctx, end: from.Add(limit)}
+// withLazyTimeout makes one. It ends with cancel at the latest, which must be called.
+func withLazyTimeout(ctx context.Context, from time.Time, limit time.Duration) *lazyTimeout {
+	return &lazyTimeout{Context: ctx, end: from.Add(limit)}
 }
 
 // ended is a context that is over.
@@ -30,7 +30,7 @@ var ended = func() context.Context {
 	return ctx
 }()
 
-func (w *within) cancel() {
+func (w *lazyTimeout) cancel() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stop != nil {
@@ -41,17 +41,17 @@ func (w *within) cancel() {
 	}
 }
 
-func (w *within) Deadline() (time.Time, bool) {
+func (w *lazyTimeout) Deadline() (time.Time, bool) {
 	if sooner, ok := w.Context.Deadline(); ok && sooner.Before(w.end) {
 		return sooner, true
 	}
 	return w.end, true
 }
 
-func (w *within) Done() <-chan struct{} { return w.wait().Done() }
+func (w *lazyTimeout) Done() <-chan struct{} { return w.wait().Done() }
 
 // wait is a context with a timer.
-func (w *within) wait() context.Context {
+func (w *lazyTimeout) wait() context.Context {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.timed == nil {
@@ -60,7 +60,7 @@ func (w *within) wait() context.Context {
 	return w.timed
 }
 
-func (w *within) Err() error {
+func (w *lazyTimeout) Err() error {
 	w.mu.Lock()
 	timed := w.timed
 	w.mu.Unlock()
@@ -72,7 +72,7 @@ func (w *within) Err() error {
 
 // Value lets contexts that are made of this one end with the timed one, where there is
 // one, without a goroutine for each.
-func (w *within) Value(key any) any {
+func (w *lazyTimeout) Value(key any) any {
 	w.mu.Lock()
 	timed := w.timed
 	w.mu.Unlock()
