@@ -64,12 +64,12 @@ func (f featureData) Open(ctx context.Context, p project.Name, ref string, colum
 	return f.datasets.Open(ctx, dataset.OpenRequest{Project: p, Ref: r, Columns: columns, Purpose: "features"})
 }
 
-func (f featureData) Still(ctx context.Context, p project.Name, ref string) error {
+func (f featureData) Reauthorize(ctx context.Context, p project.Name, ref string) error {
 	r, err := dataset.ParseRef(ref)
 	if err != nil {
 		return err
 	}
-	return f.datasets.Still(ctx, dataset.OpenRequest{Project: p, Ref: r})
+	return f.datasets.Reauthorize(ctx, dataset.OpenRequest{Project: p, Ref: r})
 }
 
 func (f featureData) Query(ctx context.Context, p project.Name, sql string, inputs map[string]string, local feature.Local) (feature.Rows, error) {

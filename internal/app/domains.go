@@ -282,7 +282,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 			}
 			return by, err
 		},
-		Confined: a.confined, CouldRead: a.couldRead, Steps: sparkSteps{a},
+		Confined: a.confined, JobInputs: a.jobInputs, Steps: sparkSteps{a},
 		Deleted: func(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
 			if a.features == nil {
 				return nil // it is being opened
@@ -364,8 +364,8 @@ func (a *App) openFeatures(ctx context.Context) error {
 		DB: a.db, Store: featuresql.Store{}, Data: featureData{a.datasets}, Online: online.New(db, a.keys, online.Options{}), Keys: a.keys, Sources: featureSources{a.ingestion},
 		Authorizer: a.authority, Permits: a.authority, Guard: a.guard, Zone: a.cfg.zone(), Journal: a.journal,
 		Join: offline.Options{Dir: tmp, Pool: offline.NewPool(1 << 30)}, Log: a.log,
-		Watch: feature.Watch{Every: every, Rows: a.cfg.Online.VerifyRows},
-		Tidy:  feature.Tidy{Rotate: rotate, History: history},
+		Watch:      feature.Watch{Every: every, Rows: a.cfg.Online.VerifyRows},
+		Compaction: feature.Compaction{Rotate: rotate, History: history},
 	})
 	if a.cfg.Online.URL != "" { // whatever the layout is: what was copied before goes
 		a.group.Add(a.features.Copying())
@@ -376,7 +376,7 @@ func (a *App) openFeatures(ctx context.Context) error {
 		a.group.Add(a.features.Watching())
 	}
 	a.group.Add(a.features.Streams())
-	a.group.Add(a.features.Tidying())
+	a.group.Add(a.features.Compacting())
 	a.group.Add(a.features.Feeds())
 	_, err = a.sameOnline(ctx, which)
 	return err
@@ -418,8 +418,8 @@ func (a *App) openTraining(ctx context.Context) error {
 	a.optimize = optimize.New(optimize.Config{Jobs: a.training, Environments: a.environments, Models: jobModels{a.registry}, Artifacts: runFiles{a.tracking}})
 	a.scores = score.New(score.Config{Jobs: a.training, Environments: a.environments, Deployments: stableVersions{a}, Models: jobModels{a.registry}})
 	a.secrets.Register(a.training.SecretUsers)
-	a.compute.Own(compute.JobAttempt, a.training)
-	a.compute.Own(compute.Build, a.environments)
+	a.compute.RegisterOwner(compute.JobAttempt, a.training)
+	a.compute.RegisterOwner(compute.Build, a.environments)
 	a.environments.Hold(a.heldEnvironments)
 	sweeper := &lifecycle.Loop{Name: "environments", Every: time.Hour, Run: a.environments.Sweep, Logger: a.log}
 	a.group.Add(sweeper.Service())

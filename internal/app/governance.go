@@ -139,7 +139,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}
 	sweep, _ := time.ParseDuration(a.cfg.Audit.Verify) // validated
 	if a.sequencer, err = audit.Open(ctx, audit.Config{
-		DB: a.db, Store: auditsql.Store{}, Sealer: a.keys, JournalDir: filepath.Join(a.cfg.Data, "journal"),
+		DB: a.db, Store: auditsql.Store{}, Sealer: a.keys, Objects: auditObjects{a.blobs}, JournalDir: filepath.Join(a.cfg.Data, "journal"),
 		Witness: audit.NewCheckpointFile(second), Logger: a.log, Sweep: sweep, Finding: a.tampered(ctx, journal),
 	}); err != nil {
 		return fault.Wrap(err, "open the audit log")
@@ -148,7 +148,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		a.sequencer.Stop()
 		return nil
 	}})
-	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Store: auditsql.Store{}, Log: a.sequencer, Journal: journal, Reads: a.journal, SecondPerson: a.secondEraser, Authorize: func(ctx context.Context, action, project string) error {
+	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Log: a.sequencer, Journal: journal, Reads: a.journal, SecondPerson: a.secondEraser, Authorize: func(ctx context.Context, action, project string) error {
 		return a.authority.Allow(ctx, policy.Action(action), policy.Object{Project: project, Kind: "audit"})
 	}})
 	upkeep := &lifecycle.Loop{Name: "token upkeep", Every: time.Minute, Run: a.accounts.Flush, Logger: a.log}

@@ -327,7 +327,7 @@ func (a *App) openPlaces() serving.Capacity {
 			return a.apart.Link(ctx, conn, model, o, cores)
 		},
 	}
-	a.compute.Own(compute.Replica, p)
+	a.compute.RegisterOwner(compute.Replica, p)
 	a.places = p
 	a.group.Add(lifecycle.Service{Name: "places of replicas", Start: p.endEarlier, Stop: p.Close})
 	return p

@@ -50,7 +50,7 @@ func newPlaces(t *testing.T) *places {
 		t.Fatal(err)
 	}
 	p := &places{compute: c, db: db, log: slog.New(slog.DiscardHandler), all: map[string]*place{}}
-	c.Own(compute.Replica, p)
+	c.RegisterOwner(compute.Replica, p)
 	c.Start(t.Context())
 	t.Cleanup(c.Stop)
 	return p

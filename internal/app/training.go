@@ -275,8 +275,8 @@ func (a *App) confined(ctx context.Context, attempt string) (residency.Label, er
 	return j.Residency, err
 }
 
-// couldRead is what an attempt's job could read, and the jobs before it.
-func (a *App) couldRead(ctx context.Context, attempt string) ([]dataset.Reading, error) {
+// jobInputs is what an attempt's job could read, and the jobs before it.
+func (a *App) jobInputs(ctx context.Context, attempt string) ([]dataset.JobInputs, error) {
 	j, err := a.jobOf(ctx, attempt)
 	if err != nil {
 		return nil, err
@@ -285,7 +285,7 @@ func (a *App) couldRead(ctx context.Context, attempt string) ([]dataset.Reading,
 	if err != nil {
 		return nil, err
 	}
-	return readings(j, earlier)
+	return jobInputsOf(j, earlier)
 }
 
 // trainingRuns keeps the runs of attempts in tracking.

@@ -105,7 +105,7 @@ type Service struct {
 	sites  map[string]site // by the interpreter's path
 }
 
-// New makes the service. compute learns of it with Own(compute.Build, s).
+// New makes the service. compute learns of it with RegisterOwner(compute.Build, s).
 func New(cfg Config) *Service {
 	if len(cfg.Pools) == 0 {
 		cfg.Pools = []string{string(compute.Home)}

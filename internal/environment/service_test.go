@@ -99,7 +99,7 @@ func (w *world) start(t *testing.T) {
 	w.compute = compute.New(w.ccfg)
 	w.cfg.Compute = w.compute
 	w.Service = environment.New(w.cfg)
-	w.compute.Own(compute.Build, w.Service)
+	w.compute.RegisterOwner(compute.Build, w.Service)
 	if err := w.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ var specs = map[string]reflect.Type{
 	"Zone":   reflect.TypeFor[residency.ZoneSpec](), "Pool": reflect.TypeFor[compute.PoolSpec](), "Queue": reflect.TypeFor[compute.QueueSpec](),
 	"Budget":  reflect.TypeFor[compute.BudgetSpec](),
 	"Dataset": reflect.TypeFor[dataset.Spec](), "Entity": reflect.TypeFor[feature.EntitySpec](),
-	"FeatureView": reflect.TypeFor[feature.ViewSpec](), "FeatureService": reflect.TypeFor[feature.BundleSpec](),
+	"FeatureView": reflect.TypeFor[feature.ViewSpec](), "FeatureService": reflect.TypeFor[feature.ServiceSpec](),
 	"Environment": reflect.TypeFor[environment.Spec](), "Job": reflect.TypeFor[training.Spec](), "Deployment": reflect.TypeFor[serving.Spec](),
 	"ModelPolicy": reflect.TypeFor[registry.PolicySpec](), "Sweep": reflect.TypeFor[sweep.Spec](),
 	"Gateway": reflect.TypeFor[gateway.Spec](), "Monitor": reflect.TypeFor[monitoring.Spec](),

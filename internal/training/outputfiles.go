@@ -141,7 +141,7 @@ func (s *Service) outputOf(ctx context.Context, p project.Name, jid JobID) (a At
 	if err != nil {
 		return a, j, nil, err
 	}
-	pools, _, err := s.cfg.Compute.Offers(ctx)
+	pools, _, err := s.cfg.Compute.PricedPools(ctx)
 	if err != nil {
 		return a, j, nil, err
 	}

@@ -49,8 +49,8 @@ type Compute interface {
 	CheckPools(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) error
 	// CheckQueue refuses a queue that is not there, or not for the project.
 	CheckQueue(ctx context.Context, p project.Name, name string) error
-	// Try says what a workload would get now, and takes nothing.
-	Try(ctx context.Context, r compute.Request) (compute.Outlook, error)
+	// DryRun says what a workload would get now, and takes nothing.
+	DryRun(ctx context.Context, r compute.Request) (compute.Outlook, error)
 	// Pace is told how fast a workload is with each number of workers, from the least
 	// on, and what a restart costs it.
 	Pace(id compute.WorkloadID, least int, speed []float64, restart time.Duration)
@@ -72,8 +72,8 @@ type Compute interface {
 	// opens a file of it, of at most most bytes.
 	ListOutput(ctx context.Context, id compute.WorkloadID, below string) (outputdir.Listing, error)
 	OpenOutput(ctx context.Context, id compute.WorkloadID, path string, most int64) (io.ReadCloser, error)
-	// Offers lists all pools as they are, and the currency of their prices.
-	Offers(ctx context.Context) ([]compute.Pool, string, error)
+	// PricedPools lists all pools as they are, and the currency of their prices.
+	PricedPools(ctx context.Context) ([]compute.Pool, string, error)
 	// Blame keeps work away from a node until a time.
 	Blame(ctx context.Context, tx *store.Tx, pool compute.PoolName, node, reason string, until time.Time) error
 }
@@ -212,6 +212,10 @@ type Sources interface {
 	Save(ctx context.Context, p project.Name, digest string, archive io.Reader) error
 	// Open's error is fault.NotFound when there is none.
 	Open(ctx context.Context, p project.Name, digest string) (io.ReadCloser, error)
+	// List gives the digests of those of a project.
+	List(ctx context.Context, p project.Name, yield func(digest string) error) error
+	// Delete removes one; what is not there is no error.
+	Delete(ctx context.Context, p project.Name, digest string) error
 }
 
 // Checkpoints keeps the checkpoints of jobs, which lie in one directory per job
@@ -328,6 +332,9 @@ type Service struct {
 	watched atomic.Int64 // running attempts that are looked at, at least
 	meters  meters
 
+	uploads   sync.Mutex // held while archives are removed
+	uploading map[sourceOf]int
+
 	mu       sync.Mutex
 	awaiting map[JobID]bool       // jobs whose environment somebody awaits
 	stuck    map[JobID]string     // why those without an attempt got none in the last round
@@ -339,7 +346,7 @@ type Service struct {
 	running  sync.WaitGroup
 }
 
-// New makes the service. compute learns of it with Own(compute.JobAttempt, s).
+// New makes the service. compute learns of it with RegisterOwner(compute.JobAttempt, s).
 func New(cfg Config) *Service {
 	if cfg.Isolation == "" {
 		cfg.Isolation = scheduler.Sandbox
@@ -426,7 +433,7 @@ func (s *Service) Outlook(ctx context.Context, p project.Name, name string, spec
 	if err != nil {
 		return compute.Outlook{}, err
 	}
-	return s.cfg.Compute.Try(ctx, r)
+	return s.cfg.Compute.DryRun(ctx, r)
 }
 
 // submission is how a job is submitted.
@@ -607,6 +614,11 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		if err := s.cfg.Store.InsertJob(ctx, tx, j); err != nil {
 			return err
 		}
+		if spec.Source != "" {
+			if err := s.cfg.Store.UseSource(ctx, tx, p, spec.Source, j.SubmittedAt); err != nil {
+				return err
+			}
+		}
 		err := audit.Append(ctx, tx, audit.Entry{
 			Project: string(p), Action: string(ActionSubmit), Object: "job " + string(j.ID),
 			Detail: map[string]any{"name": name, "digest": j.Digest, "inputs": refs(j.Inputs), "tables": spec.Tables, "into": spec.Into, "environment": spec.Environment, "residency": j.Residency.String()},
@@ -740,7 +752,7 @@ func (s *Service) checkTables(ctx context.Context, spec Spec) error {
 	if len(spec.Tables) == 0 {
 		return nil
 	}
-	pools, _, err := s.cfg.Compute.Offers(ctx)
+	pools, _, err := s.cfg.Compute.PricedPools(ctx)
 	if err != nil {
 		return err
 	}

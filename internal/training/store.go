@@ -34,6 +34,22 @@ type Store interface {
 	InsertJob(ctx context.Context, tx *store.Tx, j Job) error
 	Job(ctx context.Context, tx *store.Tx, id JobID) (Job, error)
 	UpdateJob(ctx context.Context, tx *store.Tx, j Job) error
+
+	// UseSource notes that a job names a source archive. Error: fault.NotFound while that is
+	// being removed.
+	UseSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, at time.Time) error
+	// KeepSource notes that a source archive is uploaded, also one that was being removed.
+	KeepSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, at time.Time) error
+	// FoundSources notes those of source archives that are not on record, as used at a time.
+	FoundSources(ctx context.Context, tx *store.Tx, p project.Name, digests []string, at time.Time) error
+	// UnusedSources gives source archives that no job names, that were used before a time or
+	// are being removed, and whose digests come after one, in order.
+	UnusedSources(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]string, error)
+	// RemoveSource marks one of them as being removed, and reports whether it still was one.
+	RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (bool, error)
+	// DropSource ends the record of one that was removed.
+	DropSource(ctx context.Context, tx *store.Tx, p project.Name, digest string) error
+
 	Jobs(ctx context.Context, tx *store.Tx, p project.Name, f Filter) ([]Job, error)
 	// LastJob is the newest job with a digest in a project.
 	LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest string) (Job, error)

@@ -43,10 +43,10 @@ func oldJobsGetTheirEnd(t *testing.T, url string) {
 	jobs := []training.Job{
 		{ID: "job_ended", State: training.Succeeded, EndedAt: ended},
 		{ID: "job_reason", State: training.Failed, EndedAt: ended, Reason: "it said \x00\x00, \\\x00 and \\u0000 and \"ended_at\":\"never\"", Spec: training.Spec{Resume: "job_ended/step-1"}},
-		{ID: "job_names", State: training.Cancelled, EndedAt: ended, Spec: training.Spec{Env: map[string]string{"ended_at": "soon", "resume": "\x00"}}},
-		{ID: "job_zone", State: training.Succeeded, EndedAt: ended.In(time.FixedZone("", 4*60*60)), Spec: training.Spec{Resume: "job_ended"}},
+		{ID: "job_names", State: training.Cancelled, EndedAt: ended, Spec: training.Spec{Env: map[string]string{"ended_at": "soon", "resume": "\x00", "source": "sha256:ef"}}},
+		{ID: "job_zone", State: training.Succeeded, EndedAt: ended.In(time.FixedZone("", 4*60*60)), Spec: training.Spec{Resume: "job_ended", Source: "sha256:ab"}},
 		{ID: "job_no-end", State: training.Cancelled},
-		{ID: "job_running", State: training.Running, Reason: "\x00", Spec: training.Spec{Resume: "job_reason/a/b"}},
+		{ID: "job_running", State: training.Running, Reason: "\x00", Spec: training.Spec{Resume: "job_reason/a/b", Source: "sha256:cd"}},
 	}
 	db := open(store.Migrations{Name: "training", FS: older})
 	err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
@@ -55,7 +55,7 @@ func oldJobsGetTheirEnd(t *testing.T, url string) {
 			if err != nil {
 				return err
 			}
-			if _, err := tx.NewInsert().Model(&r).ExcludeColumn("due", "resumes").Exec(ctx); err != nil {
+			if _, err := tx.NewInsert().Model(&r).ExcludeColumn("due", "resumes", "source").Exec(ctx); err != nil {
 				return err
 			}
 		}
