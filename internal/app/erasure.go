@@ -31,7 +31,7 @@ func (a *App) openErasures(ctx context.Context) error {
 	}
 	a.deletions = deletions{a}
 	a.erasures = privacy.New(privacy.Config{
-		DB: a.db, Store: privacysql.Store{}, Authorizer: a.authority, TwoPeople: a.requests, Sealer: a.keys, Ledger: ledger, Key: a.keys.Lasting("erased persons"), Log: a.log,
+		DB: a.db, Store: privacysql.Store{}, Authorizer: a.authorizer, TwoPeople: a.requests, Sealer: a.keys, Ledger: ledger, Key: a.keys.Lasting("erased persons"), Log: a.log,
 		Canonical: func(ctx context.Context, p, entity string, values []string) ([]string, error) {
 			return a.features.Identify(ctx, project.Name(p), entity, values)
 		},

@@ -361,7 +361,7 @@ func (s *Service) open(ctx context.Context, d Deployment, version string, h *hea
 // remote, there; environment is that of a Python model. It takes the files out of the
 // model.
 func (s *Service) session(ctx context.Context, project, name string, spec Spec, m *Model, died func(models.Death) bool) (session models.Session, environment string, err error) {
-	if err := s.Guard.Pass(ctx, residency.Passage{
+	if err := s.Guard.Pass(ctx, residency.Transfer{
 		Project: project, What: "model " + m.Name, Label: m.Residency, Where: "this server", Zone: s.Zone, Machine: s.Machine, Action: string(actionApply),
 	}); err != nil {
 		return nil, "", err

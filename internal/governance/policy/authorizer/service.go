@@ -1,4 +1,4 @@
-// Package authority answers policy's question with Cedar.
+// Package authorizer answers policy's question with Cedar.
 //
 // # Map
 //
@@ -16,7 +16,7 @@
 // returns. Who has no role in a project cannot tell it from one that does not
 // exist. Changed roles and policies count at once in this process and within
 // 5 s in others. Safe for concurrent use.
-package authority
+package authorizer
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package authority
+package authorizer
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package authority_test
+package authorizer_test
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policysql"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policytest"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -163,12 +163,12 @@ func TestRefusalSaysWhatToDo(t *testing.T) {
 	narrow := viewer
 	narrow.Scopes = []string{"model.read"}
 	weather := policy.Object{Project: "flights", Kind: "dataset", Name: "weather@1", Classification: "internal"}
-	if _, _, err := w.Authority.ApplyPolicy(w.AsAdmin(t.Context()), authority.PolicyRequest{Project: "flights", Name: "season", Spec: authority.Spec{
+	if _, _, err := w.Authority.ApplyPolicy(w.AsAdmin(t.Context()), authorizer.PolicyRequest{Project: "flights", Name: "season", Spec: authorizer.Spec{
 		Cedar: `@because("nothing is deleted in the season") forbid (principal, action == Action::"dataset.delete", resource);`,
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := w.Authority.ApplyPolicy(w.AsAdmin(t.Context()), authority.PolicyRequest{Project: "flights", Name: "sum", Spec: authority.Spec{
+	if _, _, err := w.Authority.ApplyPolicy(w.AsAdmin(t.Context()), authorizer.PolicyRequest{Project: "flights", Name: "sum", Spec: authorizer.Spec{
 		Cedar: `forbid (principal, action == Action::"feature.apply", resource) when { 9223372036854775807 + 1 > 0 };`,
 	}}); err != nil {
 		t.Fatal(err)
@@ -401,22 +401,22 @@ func TestProjectPolicies(t *testing.T) {
 		t.Fatal("an engineer cannot submit")
 	}
 
-	if _, change, err := w.Authority.ApplyPolicy(admin, authority.PolicyRequest{Project: "flights", Name: "night", Spec: authority.Spec{Cedar: nightPolicy}, DryRun: true}); err != nil || change != project.Created {
+	if _, change, err := w.Authority.ApplyPolicy(admin, authorizer.PolicyRequest{Project: "flights", Name: "night", Spec: authorizer.Spec{Cedar: nightPolicy}, DryRun: true}); err != nil || change != project.Created {
 		t.Fatal(change, err)
 	}
-	if _, _, err := w.Authority.ApplyPolicy(admin, authority.PolicyRequest{Project: "absent", Name: "night", Spec: authority.Spec{Cedar: nightPolicy}}); !fault.Is(err, fault.NotFound) {
+	if _, _, err := w.Authority.ApplyPolicy(admin, authorizer.PolicyRequest{Project: "absent", Name: "night", Spec: authorizer.Spec{Cedar: nightPolicy}}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a policy of a project that is not there: %v", err)
 	}
 	if !permits(eve, "job.submit", job) {
 		t.Error("a dry run has an effect")
 	}
-	if _, _, err := w.Authority.ApplyPolicy(identity.With(t.Context(), eve), authority.PolicyRequest{Project: "flights", Name: "night", Spec: authority.Spec{Cedar: nightPolicy}}); !fault.Is(err, fault.PermissionDenied) {
+	if _, _, err := w.Authority.ApplyPolicy(identity.With(t.Context(), eve), authorizer.PolicyRequest{Project: "flights", Name: "night", Spec: authorizer.Spec{Cedar: nightPolicy}}); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("an engineer changes policies: %v", err)
 	}
-	if _, change, err := w.Authority.ApplyPolicy(admin, authority.PolicyRequest{Project: "flights", Name: "night", Spec: authority.Spec{Cedar: nightPolicy}}); err != nil || change != project.Created {
+	if _, change, err := w.Authority.ApplyPolicy(admin, authorizer.PolicyRequest{Project: "flights", Name: "night", Spec: authorizer.Spec{Cedar: nightPolicy}}); err != nil || change != project.Created {
 		t.Fatal(change, err)
 	}
-	if _, change, err := w.Authority.ApplyPolicy(admin, authority.PolicyRequest{Project: "flights", Name: "night", Spec: authority.Spec{Cedar: nightPolicy}}); err != nil || change != project.Unchanged {
+	if _, change, err := w.Authority.ApplyPolicy(admin, authorizer.PolicyRequest{Project: "flights", Name: "night", Spec: authorizer.Spec{Cedar: nightPolicy}}); err != nil || change != project.Unchanged {
 		t.Fatal(change, err)
 	}
 	w.Journal.Take()
@@ -482,7 +482,7 @@ func TestBadProjectPolicies(t *testing.T) {
 		{"many", strings.Repeat(`permit (principal, action == Action::"job.submit", resource);`, 51), "51 statements"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, _, err := w.Authority.ApplyPolicy(w.AsAdmin(t.Context()), authority.PolicyRequest{Project: "flights", Name: "bad", Spec: authority.Spec{Cedar: tt.text}})
+			_, _, err := w.Authority.ApplyPolicy(w.AsAdmin(t.Context()), authorizer.PolicyRequest{Project: "flights", Name: "bad", Spec: authorizer.Spec{Cedar: tt.text}})
 			if !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error()+fault.HintOf(err), tt.want) {
 				t.Errorf("%v: %v (%s)", fault.KindOf(err), err, fault.HintOf(err))
 			}
@@ -495,7 +495,7 @@ func TestPoliciesGoWithTheirProject(t *testing.T) {
 	w.Project(t, "flights")
 	admin := w.AsAdmin(t.Context())
 	text := `forbid (principal, action == Action::"job.submit", resource);`
-	if _, _, err := w.Authority.ApplyPolicy(admin, authority.PolicyRequest{Project: "flights", Name: "freeze", Spec: authority.Spec{Cedar: text}}); err != nil {
+	if _, _, err := w.Authority.ApplyPolicy(admin, authorizer.PolicyRequest{Project: "flights", Name: "freeze", Spec: authorizer.Spec{Cedar: text}}); err != nil {
 		t.Fatal(err)
 	}
 	object := policy.Object{Project: "flights", Kind: "job", Name: "job_1"}
@@ -521,7 +521,7 @@ func TestPoliciesGoWithTheirProject(t *testing.T) {
 }
 
 // TestRememberedAnswers: whatever was asked before and has changed since, an answer is
-// that of an authority that remembers none.
+// that of an authorizer that remembers none.
 func TestRememberedAnswers(t *testing.T) {
 	w := policytest.Open(t)
 	admin := w.AsAdmin(t.Context())
@@ -558,7 +558,7 @@ func TestRememberedAnswers(t *testing.T) {
 					o.Classification = rapid.SampledFrom([]string{"", "public", "confidential", "restricted"}).Draw(rt, "class")
 					o.Residency = rapid.SampledFrom([]residency.Label{nil, residency.Of("DE"), residency.Of("DE", "home")}).Draw(rt, "zones")
 				}
-				fresh, err := authority.New(authority.Config{DB: w.DB, Store: policysql.Store{}, Roster: w.Roster, Journal: w.Journal})
+				fresh, err := authorizer.New(authorizer.Config{DB: w.DB, Store: policysql.Store{}, Roster: w.Roster, Journal: w.Journal})
 				if err != nil {
 					rt.Fatal(err)
 				}
@@ -581,7 +581,7 @@ func TestRememberedAnswers(t *testing.T) {
 				ignore(w.Tenancy.Revoke(admin, in(), rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "grant")), fault.NotFound)
 			},
 			"policy": func(rt *rapid.T) {
-				_, _, err := w.Authority.ApplyPolicy(admin, authority.PolicyRequest{Project: in(), Name: "own", Spec: authority.Spec{Cedar: rapid.SampledFrom(policies).Draw(rt, "policy")}})
+				_, _, err := w.Authority.ApplyPolicy(admin, authorizer.PolicyRequest{Project: in(), Name: "own", Spec: authorizer.Spec{Cedar: rapid.SampledFrom(policies).Draw(rt, "policy")}})
 				ignore(err)
 			},
 			"no policy": func(rt *rapid.T) {
