@@ -170,8 +170,8 @@ func newLive(nodes []scheduler.Node) *live {
 
 func (l *live) place(n int, request resource.Amount) bool {
 	l.now = l.now.Add(time.Second)
-	w := scheduler.Work{ID: scheduler.ID(strconv.Itoa(n)), Residency: []string{"home"}, Isolation: scheduler.Sandbox, Submitted: l.now, Request: request}
-	plan := l.state.Step(scheduler.Delta{Now: l.now, Removed: l.gone, Submitted: []scheduler.Work{w}})
+	w := scheduler.Workload{ID: scheduler.ID(strconv.Itoa(n)), Residency: []string{"home"}, Isolation: scheduler.Sandbox, Submitted: l.now, Request: request}
+	plan := l.state.Step(scheduler.Delta{Now: l.now, Removed: l.gone, Submitted: []scheduler.Workload{w}})
 	l.gone = l.gone[:0]
 	if len(plan.Place) == 0 {
 		l.end(n)

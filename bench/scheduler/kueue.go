@@ -54,7 +54,7 @@ type arrival struct {
 	at     time.Duration
 	cohort int
 	takes  time.Duration
-	work   scheduler.Work
+	work   scheduler.Workload
 }
 
 // kueue plays the inputs of Kueue's test in virtual time, and holds the time until
@@ -86,7 +86,7 @@ func (g generator) arrivals() []arrival {
 			for k, class := range g.classes {
 				for n := range class.count {
 					at := time.Duration(n+1) * class.every
-					all = append(all, arrival{at, c, class.takes, scheduler.Work{
+					all = append(all, arrival{at, c, class.takes, scheduler.Workload{
 						ID: scheduler.ID(fmt.Sprintf("%02d.%03d.%d.%03d", c, q, k, n)), Queue: fmt.Sprintf("%d.%d", c, q), Residency: []string{"home"},
 						Isolation: scheduler.Sandbox, Priority: class.priority, Submitted: schedulertest.Began.Add(at), Request: resource.Amount{CPU: resource.Cores(int64(class.request))},
 					}})

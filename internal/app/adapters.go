@@ -64,12 +64,12 @@ func (f featureData) Open(ctx context.Context, p project.Name, ref string, colum
 	return f.datasets.Open(ctx, dataset.OpenRequest{Project: p, Ref: r, Columns: columns, Purpose: "features"})
 }
 
-func (f featureData) Still(ctx context.Context, p project.Name, ref string) error {
+func (f featureData) Reauthorize(ctx context.Context, p project.Name, ref string) error {
 	r, err := dataset.ParseRef(ref)
 	if err != nil {
 		return err
 	}
-	return f.datasets.Still(ctx, dataset.OpenRequest{Project: p, Ref: r})
+	return f.datasets.Reauthorize(ctx, dataset.OpenRequest{Project: p, Ref: r})
 }
 
 func (f featureData) Query(ctx context.Context, p project.Name, sql string, inputs map[string]string, local feature.Local) (feature.Rows, error) {
@@ -229,8 +229,8 @@ type servingModels struct {
 	training *training.Service
 }
 
-func (m servingModels) Still(ctx context.Context, tx *store.Tx, p, model string, version int64) error {
-	return m.registry.Still(ctx, tx, project.Name(p), model, int(version))
+func (m servingModels) RequireVersion(ctx context.Context, tx *store.Tx, p, model string, version int64) error {
+	return m.registry.RequireVersion(ctx, tx, project.Name(p), model, int(version))
 }
 
 func (m servingModels) Cleared(ctx context.Context, tx *store.Tx, p, model string, version int64, alias string) error {

@@ -41,7 +41,7 @@ func (g featureGauges) Collect(out chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, n int64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 	}
-	t := g.features.Tidied()
+	t := g.features.CompactionStats()
 	count(featureMoved, t.Moved)
 	count(featureSwept, t.Swept)
 	count(featureDropped, t.Dropped, "generation")

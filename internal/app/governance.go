@@ -23,7 +23,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/keys/keyssql"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policysql"
 	"github.com/falaj-ml/falaj/internal/governance/privacy/privacysql"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -84,11 +84,11 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	})
 
 	a.roster = tenancy.NewRoster(a.db, projectsql.Store{})
-	if a.authority, err = authority.New(authority.Config{DB: a.db, Store: policysql.Store{}, Roster: a.roster, Journal: a.journal, Class: a.classOfSource, Log: a.log}); err != nil {
+	if a.authorizer, err = authorizer.New(authorizer.Config{DB: a.db, Store: policysql.Store{}, Roster: a.roster, Journal: a.journal, Class: a.classOfSource, Log: a.log}); err != nil {
 		return err
 	}
 	if a.accounts, err = account.New(account.Config{
-		DB: a.db, Store: identitysql.Store{}, Grants: projectsql.Store{}, Authorizer: a.authority, OnMembers: a.roster.Forget,
+		DB: a.db, Store: identitysql.Store{}, Grants: projectsql.Store{}, Authorizer: a.authorizer, OnMembers: a.roster.Forget,
 		MaxTokens: a.cfg.Limits.Tokens, MaxAccounts: a.cfg.Limits.Accounts, Journal: a.journal,
 		KeepEnded: kept(a.cfg.Retention.Tokens),
 	}); err != nil {
@@ -96,16 +96,16 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}
 	age, _ := resource.ParseDuration(a.cfg.Approvals.RoleAge) // validated
 	a.requests = request.New(request.Config{
-		DB: a.db, Store: requestsql.Store{}, Grants: projectsql.Store{}, Accounts: identitysql.Store{}, Authorizer: a.authority, RoleAge: age, Log: a.log,
+		DB: a.db, Store: requestsql.Store{}, Grants: projectsql.Store{}, Accounts: identitysql.Store{}, Authorizer: a.authorizer, RoleAge: age, Log: a.log,
 	})
-	a.authority.TakeTwoPeople(a.requests)
+	a.authorizer.TakeTwoPeople(a.requests)
 	approved := &lifecycle.Loop{Name: "approved requests", Every: time.Minute, Run: a.requests.Recover, Logger: a.log}
 	a.group.Add(approved.Service())
-	a.zones = border.New(border.Config{DB: a.db, Store: residencysql.Store{}, Authorizer: a.authority, Second: a.requests.Second})
+	a.zones = border.New(border.Config{DB: a.db, Store: residencysql.Store{}, Authorizer: a.authorizer, Second: a.requests.Second})
 	a.guard = border.NewGuard(a.journal)
 	a.projects = tenancy.New(tenancy.Config{
-		DB: a.db, Store: projectsql.Store{}, Roster: a.roster, Authorizer: a.authority, Accounts: a.accounts, Zones: a.zones, TwoPeople: a.requests,
-		Contents: []tenancy.Contents{a.authority, a.requests},
+		DB: a.db, Store: projectsql.Store{}, Roster: a.roster, Authorizer: a.authorizer, Accounts: a.accounts, Zones: a.zones, TwoPeople: a.requests,
+		Contents: []tenancy.Contents{a.authorizer, a.requests},
 	})
 
 	var passphrase []byte
@@ -115,19 +115,24 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		}
 	}
 	if a.keys, err = keys.Open(ctx, keys.Config{
-		DB: a.db, Store: keyssql.Store{}, Authorizer: a.authority, TwoPeople: a.requests, MasterFile: filepath.Join(a.cfg.Data, "master.key"), Passphrase: passphrase,
+		DB: a.db, Store: keyssql.Store{}, Authorizer: a.authorizer, TwoPeople: a.requests, MasterFile: filepath.Join(a.cfg.Data, "master.key"), Passphrase: passphrase,
 	}); err != nil {
 		return err
 	}
-	a.secrets = secrets.New(secrets.Config{DB: a.db, Store: secretssql.Store{}, Authorizer: a.authority, Sealer: a.keys})
+	a.secrets = secrets.New(secrets.Config{DB: a.db, Store: secretssql.Store{}, Authorizer: a.authorizer, Sealer: a.keys})
 	objects, err := a.openObjects(ctx)
 	if err != nil {
 		return fault.Wrap(err, "open the object store")
 	}
 	a.stored = quota.New(func(ctx context.Context, name string) (quota.Limit, error) {
 		q, err := a.projects.Quota(ctx, project.Name(name))
-		return quota.Limit{Bytes: int64(q.Bytes), Objects: q.Objects}, err
+		return storageLimit(q), err
 	})
+	reached := &lifecycle.Loop{Name: "reached storage quotas", Logger: a.log, Run: func(ctx context.Context) error {
+		return a.stored.Tell(ctx, a.quotaReached)
+	}}
+	a.stored.OnReached(reached.Wake)
+	a.group.Add(reached.Service())
 	a.objects = backup.Hold(a.stored.Over(objects))
 	a.blobs = blob.New(a.objects, a.keys)
 	a.damage = &damageLog{journal: journal, log: a.log, told: map[blob.Key]time.Time{}}
@@ -149,7 +154,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		return nil
 	}})
 	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Log: a.sequencer, Journal: journal, Reads: a.journal, SecondPerson: a.secondEraser, Authorize: func(ctx context.Context, action, project string) error {
-		return a.authority.Allow(ctx, policy.Action(action), policy.Object{Project: project, Kind: "audit"})
+		return a.authorizer.Allow(ctx, policy.Action(action), policy.Object{Project: project, Kind: "audit"})
 	}})
 	upkeep := &lifecycle.Loop{Name: "token upkeep", Every: time.Minute, Run: a.accounts.Flush, Logger: a.log}
 	a.group.Add(upkeep.Service())

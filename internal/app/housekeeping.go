@@ -43,7 +43,7 @@ var contents = []tenancy.Contents{
 	}),
 	holds("feature definitions", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
 		n := 0
-		for _, kind := range []feature.Kind{feature.EntityKind, feature.ViewKind, feature.BundleKind} {
+		for _, kind := range []feature.Kind{feature.EntityKind, feature.ViewKind, feature.ServiceKind} {
 			ds, err := featuresql.Store{}.Latest(ctx, tx, p, kind, "", 1)
 			if err != nil {
 				return 0, err
@@ -168,7 +168,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 	a.group.Add((&lifecycle.Loop{Name: "dataset-freshness", Every: time.Minute, Timeout: time.Minute, Logger: a.log, Run: func(ctx context.Context) error {
 		ctx = identity.With(ctx, identity.Loop("dataset-freshness"))
 		return eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
-			_, err := a.datasets.TellStale(ctx, p)
+			_, err := a.datasets.PublishStale(ctx, p)
 			return err
 		})
 	}}).Service())

@@ -30,7 +30,7 @@ type lines struct {
 
 	may         map[policy.Action]bool
 	views       []feature.View
-	bundles     []feature.Bundle
+	bundles     []feature.ServiceDefinition
 	jobs        []training.Job
 	models      []registry.Version
 	deployments []serving.Deployment
@@ -93,7 +93,7 @@ func (l *lines) list(ctx context.Context) (err error) {
 		return len(l.views), err
 	})
 	ask(readFeature, func() (n int, err error) {
-		l.bundles, err = l.features.Bundles(ctx, l.p, "", maxLines)
+		l.bundles, err = l.features.ServiceDefinitions(ctx, l.p, "", maxLines)
 		return len(l.bundles), err
 	})
 	ask(readJob, func() (n int, err error) {
@@ -118,9 +118,9 @@ func (l *lines) Object(ctx context.Context, kind openlineage.Kind, name string) 
 	case openlineage.ViewKind:
 		v, err := l.features.View(ctx, l.p, name)
 		return viewObject(v), err
-	case openlineage.BundleKind:
-		b, err := l.features.Bundle(ctx, l.p, name)
-		return bundleObject(b), err
+	case openlineage.ServiceKind:
+		b, err := l.features.ServiceDefinition(ctx, l.p, name)
+		return serviceObject(b), err
 	case openlineage.JobKind:
 		j, err := l.training.One(ctx, l.p, training.JobID(name))
 		return jobObject(j), err
@@ -169,9 +169,9 @@ func (l *lines) Step(ctx context.Context, kind openlineage.Kind, name string, up
 		err = s.sources(ctx, name)
 	case kind == openlineage.ViewKind:
 		err = s.users(ctx, name)
-	case kind == openlineage.BundleKind && up:
+	case kind == openlineage.ServiceKind && up:
 		err = s.selected(ctx, name)
-	case kind == openlineage.BundleKind:
+	case kind == openlineage.ServiceKind:
 		err = s.servedBy(ctx, name)
 	case kind == openlineage.JobKind && up:
 		err = s.inputs(ctx, name)
@@ -254,11 +254,11 @@ func (s *stepper) joined(ctx context.Context, t feature.TrainingSet) error {
 	}
 	var bundle openlineage.Object
 	if t.Service != "" {
-		b, err := s.features.Bundle(ctx, s.p, t.Service)
+		b, err := s.features.ServiceDefinition(ctx, s.p, t.Service)
 		if err != nil {
 			return err
 		}
-		bundle = bundleObject(b)
+		bundle = serviceObject(b)
 	}
 	set := openlineage.Object{Kind: openlineage.DatasetKind, Name: t.Dataset, Columns: openlineage.Columns{}}
 	for _, c := range t.Computed {
@@ -470,25 +470,25 @@ func (s *stepper) users(ctx context.Context, ref string) error {
 		s.out.Follow = append(s.out.Follow, datasetObject(t.Dataset))
 	}
 	for _, name := range slices.Sorted(maps.Keys(services)) {
-		b, err := s.features.Bundle(ctx, s.p, name)
+		b, err := s.features.ServiceDefinition(ctx, s.p, name)
 		if unseen(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		s.to(of, bundleObject(b))
+		s.to(of, serviceObject(b))
 	}
 	return nil
 }
 
 // selects reports whether a service has features of a view version, or uses them.
-func selects(b feature.Bundle, view string) bool {
+func selects(b feature.ServiceDefinition, view string) bool {
 	return slices.ContainsFunc(slices.Concat(b.Selected, b.Used), func(f string) bool { return strings.HasPrefix(f, view+":") })
 }
 
 // viewsOf are the versions of the views that a service has features of.
-func viewsOf(b feature.Bundle) []string {
+func viewsOf(b feature.ServiceDefinition) []string {
 	seen := map[string]bool{}
 	for _, f := range slices.Concat(b.Selected, b.Used) {
 		view, _, _ := strings.Cut(f, ":")
@@ -499,7 +499,7 @@ func viewsOf(b feature.Bundle) []string {
 
 // selected are the views of a service.
 func (s *stepper) selected(ctx context.Context, ref string) error {
-	b, err := s.features.Bundle(ctx, s.p, ref)
+	b, err := s.features.ServiceDefinition(ctx, s.p, ref)
 	if err != nil {
 		return err
 	}
@@ -508,18 +508,18 @@ func (s *stepper) selected(ctx context.Context, ref string) error {
 		if err != nil {
 			return err
 		}
-		s.from(viewObject(v), bundleObject(b))
+		s.from(viewObject(v), serviceObject(b))
 	}
 	return nil
 }
 
 // servedBy are the training sets and deployments of a service.
 func (s *stepper) servedBy(ctx context.Context, ref string) error {
-	b, err := s.features.Bundle(ctx, s.p, ref)
+	b, err := s.features.ServiceDefinition(ctx, s.p, ref)
 	if err != nil {
 		return err
 	}
-	of := bundleObject(b)
+	of := serviceObject(b)
 	for _, view := range viewsOf(b)[:1] { // a training set of it is one of each of its views
 		l, err := s.features.Lineage(ctx, s.p, view)
 		if err != nil {
@@ -696,9 +696,9 @@ func (s *stepper) serves(ctx context.Context, name string) error {
 	if may, err = s.permitted(ctx, readFeature); err != nil || !may || d.FeatureSet == nil {
 		return err
 	}
-	b, err := s.features.Bundle(ctx, s.p, d.FeatureSet.Ref)
+	b, err := s.features.ServiceDefinition(ctx, s.p, d.FeatureSet.Ref)
 	if err == nil {
-		s.from(bundleObject(b), of)
+		s.from(serviceObject(b), of)
 	}
 	return err
 }
@@ -715,9 +715,9 @@ func viewObject(v feature.View) openlineage.Object {
 	return o
 }
 
-// bundleObject names the features of a service as a deployment does: "weather:temp".
-func bundleObject(b feature.Bundle) openlineage.Object {
-	o := openlineage.Object{Kind: openlineage.BundleKind, Name: b.Ref(), Digest: b.Digest, Columns: openlineage.Columns{}}
+// serviceObject names the features of a service as a deployment does: "weather:temp".
+func serviceObject(b feature.ServiceDefinition) openlineage.Object {
+	o := openlineage.Object{Kind: openlineage.ServiceKind, Name: b.Ref(), Digest: b.Digest, Columns: openlineage.Columns{}}
 	for _, f := range b.Selected {
 		view, name, _ := strings.Cut(f, ":")
 		bare, _, _ := strings.Cut(view, "@")
@@ -744,7 +744,7 @@ func deploymentObject(d serving.Deployment) openlineage.Object {
 		return o
 	}
 	o.Columns = openlineage.Columns{}
-	bundle := openlineage.Object{Kind: openlineage.BundleKind, Name: d.FeatureSet.Ref}
+	bundle := openlineage.Object{Kind: openlineage.ServiceKind, Name: d.FeatureSet.Ref}
 	for _, c := range d.Spec.Features.Columns {
 		o.Fields = append(o.Fields, openlineage.Field{Name: c})
 		o.Columns[c] = []openlineage.Source{fieldOf(bundle, c)}

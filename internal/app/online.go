@@ -111,7 +111,7 @@ func (a *App) onlineOwner(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return feature.OwnStore(ctx, a.db, featuresql.Store{}, cmp.Or(name, id.New("onl")), what == restored)
+	return feature.ClaimOnlineStore(ctx, a.db, featuresql.Store{}, cmp.Or(name, id.New("onl")), what == restored)
 }
 
 // sameOnline compares the store of online features with the one it was before. What
@@ -129,7 +129,7 @@ func (a *App) sameOnline(ctx context.Context, which func(context.Context) (strin
 	if what == restored {
 		former, forget = embedded, id != embedded
 	}
-	views, err := a.features.StoreIs(identity.With(ctx, identity.Loop("online-store")), id, former, forget)
+	views, err := a.features.SetOnlineStore(identity.With(ctx, identity.Loop("online-store")), id, former, forget)
 	if err != nil {
 		return "", fault.Wrap(err, "comparing the online store with the former one")
 	}

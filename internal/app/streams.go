@@ -52,7 +52,7 @@ func (g streamGauges) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(streamEvents, prometheus.CounterValue, float64(s.Events), string(s.Project), s.Dataset)
 		gauge(streamBytes, float64(s.Bytes))
 		gauge(streamWaiting, float64(s.Waiting))
-		gauge(streamUncut, float64(s.Head-s.Cut))
+		gauge(streamUncut, float64(s.Head-s.SnapshotSeq))
 		gauge(streamStuck, stuck)
 	}
 }

@@ -47,7 +47,7 @@ type trainingData struct {
 }
 
 func (a *App) trainingData() trainingData {
-	return trainingData{a.datasets, a.registry, a.authority, a.guard}
+	return trainingData{a.datasets, a.registry, a.authorizer, a.guard}
 }
 
 // modelScheme begins the reference of a model.
@@ -142,7 +142,7 @@ func (d trainingData) exportModel(ctx context.Context, p project.Name, in traini
 	if m.Version.Digest != in.Digest {
 		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, m.Version.Digest)
 	}
-	err = d.guard.Pass(ctx, residency.Passage{
+	err = d.guard.Pass(ctx, residency.Transfer{
 		Project: string(p), What: in.Ref, Label: m.Version.Residency, Where: "pool " + string(pool.Name), Zone: pool.MachineZone, Action: string(registry.ActionRead),
 	})
 	if err != nil {
@@ -275,8 +275,8 @@ func (a *App) confined(ctx context.Context, attempt string) (residency.Label, er
 	return j.Residency, err
 }
 
-// couldRead is what an attempt's job could read, and the jobs before it.
-func (a *App) couldRead(ctx context.Context, attempt string) ([]dataset.Reading, error) {
+// jobInputs is what an attempt's job could read, and the jobs before it.
+func (a *App) jobInputs(ctx context.Context, attempt string) ([]dataset.JobInputs, error) {
 	j, err := a.jobOf(ctx, attempt)
 	if err != nil {
 		return nil, err
@@ -285,7 +285,7 @@ func (a *App) couldRead(ctx context.Context, attempt string) ([]dataset.Reading,
 	if err != nil {
 		return nil, err
 	}
-	return readings(j, earlier)
+	return jobInputsOf(j, earlier)
 }
 
 // trainingRuns keeps the runs of attempts in tracking.

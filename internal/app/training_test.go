@@ -67,7 +67,7 @@ func TestPlaceHasWhatTheAttemptMayRead(t *testing.T) {
 	place := func(name string) (mounts []engine.Mount) {
 		t.Helper()
 		var err error
-		if h.Reads, err = readings(j, nil); err != nil {
+		if h.Reads, err = jobInputsOf(j, nil); err != nil {
 			t.Fatal(err)
 		}
 		mounts, err = tables.Place(t.Context(), j, "att_1", name)

@@ -126,11 +126,11 @@ func ranBy(j training.Job) (*dataset.Ran, error) {
 	return ran, nil
 }
 
-// readings are what a job could read, and the jobs from whose checkpoints it goes on.
-func readings(j training.Job, earlier []training.Job) ([]dataset.Reading, error) {
-	var rs []dataset.Reading
+// jobInputsOf are what a job could read, and the jobs from whose checkpoints it goes on.
+func jobInputsOf(j training.Job, earlier []training.Job) ([]dataset.JobInputs, error) {
+	var rs []dataset.JobInputs
 	for _, of := range append([]training.Job{j}, earlier...) {
-		r := dataset.Reading{Zones: residency.Of(of.Residency.Zones()...), Since: cmp.Or(of.StartedAt, of.SubmittedAt)}
+		r := dataset.JobInputs{Zones: residency.Of(of.Residency.Zones()...), Since: cmp.Or(of.StartedAt, of.SubmittedAt)}
 		for _, in := range of.Inputs {
 			if in.Model() != "" { // what is made with it is made of what it was trained on, too
 				r.Beside = append(r.Beside, dataset.Labelled{Name: in.Ref, Residency: in.Residency, Classification: in.Classification})
@@ -189,7 +189,7 @@ func withModels(j training.Job) string {
 type trainingRows struct{ datasets *dataset.Service }
 
 func (t trainingRows) Check(ctx context.Context, s training.RowsSpec) error {
-	read, err := readings(s.Job, s.Earlier)
+	read, err := jobInputsOf(s.Job, s.Earlier)
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (t trainingRows) save(ctx context.Context, s training.RowsSpec) (string, er
 	}
 	j := s.Job
 	l := dataset.Left{Project: j.Project, Dataset: j.Spec.Into, Job: string(j.ID), Asked: j.SubmittedAt, Bytes: bytes}
-	if l.Read, err = readings(j, s.Earlier); err != nil {
+	if l.Read, err = jobInputsOf(j, s.Earlier); err != nil {
 		return "", err
 	}
 	if l.Step, err = ranBy(j); err != nil {

@@ -50,11 +50,11 @@ func TestRanBy(t *testing.T) {
 // before it could.
 func TestReadings(t *testing.T) {
 	at := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC)
-	got, err := readings(training.Job{
+	got, err := jobInputsOf(training.Job{
 		Inputs: []training.Input{{Name: "a", Ref: "dataset weather@3"}, {Name: "m", Ref: "model delay@1", Datasets: []string{"flights@4", "a file"}}}, Tables: []training.Input{{Name: "late", Ref: "dataset late@2"}},
 		Spec: training.Spec{Tables: []string{"late", "fresh"}}, SubmittedAt: at, StartedAt: at.Add(time.Hour),
 	}, []training.Job{{Inputs: []training.Input{{Ref: "dataset staff@1"}}, SubmittedAt: at, Residency: residency.Of("AE", "home")}})
-	want := []dataset.Reading{
+	want := []dataset.JobInputs{
 		{Versions: []dataset.Ref{{Name: "weather", Number: 3}, {Name: "flights", Number: 4}}, Beside: []dataset.Labelled{{Name: "model delay@1"}}, Tables: []dataset.Ref{{Name: "late", Number: 2}, {Name: "fresh"}}, Zones: residency.Of("home"), Since: at.Add(time.Hour)},
 		{Versions: []dataset.Ref{{Name: "staff", Number: 1}}, Zones: residency.Of("AE", "home"), Since: at},
 	}
@@ -62,10 +62,10 @@ func TestReadings(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	// What is made with a model is as confined as it, and made of what it was trained on.
-	got, err = readings(training.Job{Inputs: []training.Input{{
+	got, err = jobInputsOf(training.Job{Inputs: []training.Input{{
 		Ref: "model m@1", Residency: residency.Of("home"), Classification: project.Confidential, Datasets: []string{"learn@3", "file:///else"},
 	}}, SubmittedAt: at}, nil)
-	want = []dataset.Reading{{
+	want = []dataset.JobInputs{{
 		Versions: []dataset.Ref{{Name: "learn", Number: 3}}, Zones: residency.Of("home"), Since: at,
 		Beside: []dataset.Labelled{{Name: "model m@1", Residency: residency.Of("home"), Classification: project.Confidential}},
 	}}
@@ -75,7 +75,7 @@ func TestReadings(t *testing.T) {
 }
 
 // An attempt could read what its job could, whether that goes on from a checkpoint or not.
-func TestCouldRead(t *testing.T) {
+func TestJobInputs(t *testing.T) {
 	at := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC)
 	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{trainingsql.Migrations}})
 	if err != nil {
@@ -103,13 +103,13 @@ func TestCouldRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	home := residency.Of("home")
-	staff := dataset.Reading{Versions: []dataset.Ref{{Name: "staff", Number: 1}}, Zones: home, Since: at}
-	for attempt, want := range map[string][]dataset.Reading{
+	staff := dataset.JobInputs{Versions: []dataset.Ref{{Name: "staff", Number: 1}}, Zones: home, Since: at}
+	for attempt, want := range map[string][]dataset.JobInputs{
 		"att_1": {staff},
 		"att_2": {{Tables: []dataset.Ref{{Name: "orders", Number: 1}}, Zones: home, Since: at}},
 		"att_3": {{Zones: home, Since: at}, staff},
 	} {
-		got, err := a.couldRead(t.Context(), attempt)
+		got, err := a.jobInputs(t.Context(), attempt)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", attempt, err, diff)
 		}

@@ -379,7 +379,7 @@ func (a *app) datasetDescendants() *cobra.Command {
 func (a *app) feature() *cobra.Command {
 	cmd := &cobra.Command{Use: "feature", Aliases: []string{"features"}, Short: "Materialise, push, read and verify features; create training sets"}
 	cmd.AddCommand(a.featureMaterialise(), a.featureRuns(), a.featureCancel(), a.featureFreshness(), a.featureClear(), a.featureOnline(),
-		a.featureTrainingSet(), a.featureVerify(), a.featureVersions(), a.featureDiff(), a.featurePromote(), a.featurePush(), a.featureStream(), a.featureDead())
+		a.featureTrainingSet(), a.featureVerify(), a.featureVersions(), a.featureDiff(), a.featurePromote(), a.featurePush(), a.featureStream(), a.featureDeadLetters(), a.featureDead())
 	return cmd
 }
 

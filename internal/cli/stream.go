@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,7 +59,7 @@ func (a *app) featurePush() *cobra.Command {
 				a.say("%d were there already", p.duplicates)
 			}
 			if p.dead > 0 {
-				a.say("%d are no events: falaj feature dead %s", p.dead, args[0])
+				a.say("%d are no events: falaj feature dead-letters %s", p.dead, args[0])
 			}
 			return nil
 		},
@@ -151,7 +152,7 @@ func (a *app) featureStream() *cobra.Command {
 			}
 			a.say("dataset %s is %s pushes behind; the newest version with events is %s", o.Text("dataset"), o.Text("uncut"), o.Text("version"))
 			if n := o.Text("dead"); n != "0" {
-				a.say("%s dead letters: falaj feature dead %s", n, args[0])
+				a.say("%s dead letters: falaj feature dead-letters %s", n, args[0])
 			}
 			if why := o.Text("trouble"); why != "" {
 				a.say("it does not go on: %s", plain(why))
@@ -161,15 +162,22 @@ func (a *app) featureStream() *cobra.Command {
 	}
 }
 
+// featureDead is the former name of dead-letters. It is hidden, and goes with the version after 0.1.0.
 func (a *app) featureDead() *cobra.Command {
+	cmd := a.featureDeadLetters()
+	cmd.Use, cmd.Hidden = strings.Replace(cmd.Use, "dead-letters", "dead", 1), true
+	return cmd
+}
+
+func (a *app) featureDeadLetters() *cobra.Command {
 	var replay, drop bool
 	var purpose string
 	cmd := &cobra.Command{
-		Use: "dead VIEW [LETTER…]", Short: "List, replay or drop the dead letters of a view's stream",
+		Use: "dead-letters VIEW [LETTER…]", Short: "List, replay or drop the dead letters of a view's stream",
 		Long: "Dead letters are messages that could not be processed as events; each is listed with the reason. --replay processes\n" +
 			"them again, for instance after the dataset's schema was changed or a timestamp is no longer in the future; --drop\n" +
 			"removes them. Both apply to the named dead letters, or to all.",
-		Example: "  falaj feature dead spending -p shop\n  falaj feature dead spending --replay -p shop", Args: cobra.MinimumNArgs(1),
+		Example: "  falaj feature dead-letters spending -p shop\n  falaj feature dead-letters spending --replay -p shop", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			body := map[string]any{}
 			if len(args) > 1 {

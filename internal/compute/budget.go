@@ -304,7 +304,7 @@ func usedUp(all []Budget, now time.Time) map[project.Name]barred {
 
 // hold keeps a job that has not started until the next month when the budget of
 // its project is used up.
-func (n *news) hold(w *scheduler.Work, kind Kind) {
+func (n *news) hold(w *scheduler.Workload, kind Kind) {
 	if b := n.usedUp[project.Name(w.Project)]; kind == JobAttempt && b.until.After(n.delta.Now) && b.until.After(w.NotBefore) {
 		w.NotBefore, w.Because = b.until, b.why
 	}
@@ -390,7 +390,7 @@ func (s *Service) stopProject(ctx context.Context, b Budget) error {
 		all = nil
 		for _, w := range active {
 			if w.Project == b.Project && w.Kind == JobAttempt && w.Stop == "" {
-				all = append(all, scheduler.Preemption{Work: scheduler.ID(w.ID), Why: b.UsedUp})
+				all = append(all, scheduler.Preemption{Workload: scheduler.ID(w.ID), Why: b.UsedUp})
 			}
 		}
 		return err

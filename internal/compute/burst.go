@@ -498,7 +498,7 @@ func (w *situation) world() burst.World {
 		out.Pools = append(out.Pools, b)
 	}
 	for _, x := range w.queued {
-		b := burst.Work{Work: x.work(), Duration: x.Timeout, DelayCost: w.delay(x), GiB: float64(x.Data) / float64(resource.GiB)}
+		b := burst.Work{Workload: x.work(), Duration: x.Timeout, DelayCost: w.delay(x), GiB: float64(x.Data) / float64(resource.GiB)}
 		if x.Expected > 0 {
 			b.Duration = x.Expected
 		}
@@ -692,7 +692,7 @@ func (w *situation) taken() (out []scheduler.Preemption) {
 		}
 		for _, r := range w.rentals {
 			if r.Pool == x.Pool && !r.Leaving.IsZero() && slices.Contains(x.Nodes, r.Node) && !x.PlacedAt.Before(r.Opened) && x.PlacedAt.Before(r.Leaving) {
-				out = append(out, scheduler.Preemption{Work: scheduler.ID(x.ID), Why: fmt.Sprintf("node %s of pool %s leaves: %s", r.Node, r.Pool, r.Why)})
+				out = append(out, scheduler.Preemption{Workload: scheduler.ID(x.ID), Why: fmt.Sprintf("node %s of pool %s leaves: %s", r.Node, r.Pool, r.Why)})
 				break
 			}
 		}
@@ -954,8 +954,8 @@ func (b *bursts) nothing() bool {
 // that others rent are not for who would not rent them. A work that can go nowhere
 // else keeps all that it names. One where its data may not be stays, for the scheduler to
 // refuse it and say so.
-func (b *bursts) narrow() func(*scheduler.Work) {
-	return func(w *scheduler.Work) {
+func (b *bursts) narrow() func(*scheduler.Workload) {
+	return func(w *scheduler.Workload) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if len(b.elastic) == 0 {
@@ -977,7 +977,7 @@ func (b *bursts) narrow() func(*scheduler.Work) {
 }
 
 // apart is narrow for a work that nobody submitted, and says which pools it left out.
-func (b *bursts) apart(w *scheduler.Work) (out []Reason) {
+func (b *bursts) apart(w *scheduler.Workload) (out []Reason) {
 	named := w.Pools
 	if b.narrow()(w); len(named) == 0 {
 		b.mu.Lock()

@@ -201,7 +201,7 @@ func TestBurst(t *testing.T) {
 	}
 
 	// What is only planned is told of it.
-	out, err := h.Try(t.Context(), compute.Request{ID: "att_plan", Kind: compute.JobAttempt, Amount: cores(2)})
+	out, err := h.DryRun(t.Context(), compute.Request{ID: "att_plan", Kind: compute.JobAttempt, Amount: cores(2)})
 	if err != nil || out.Runs || !slices.ContainsFunc(out.Reasons, func(r compute.Reason) bool { return r.Pool == "cloud" && strings.Contains(r.Text, "is elastic") }) {
 		t.Errorf("%+v, %v", out, err)
 	}

@@ -10,8 +10,9 @@
 //   - workload.go: Workload, its states and transitions, Request, Owner.
 //   - service.go: pools, Submit, Cancel, Wait, Why, Logs, Usage.
 //   - loop.go: the scheduling cycle, recovery after a restart, orphans.
-//   - carry.go: one goroutine carries one placed workload to its end.
-//   - metering.go: prices, and what was used. report.go: what that cost, where the
+//   - reconcile.go: one goroutine per placed workload brings it to its end.
+//   - metering.go, prices.go: prices, and what was used. accelerators.go: warnings
+//     about accelerators that no pool has. report.go: what that cost, where the
 //     month ends, own against rented. budget.go: what projects may spend. cost/ is
 //     the arithmetic.
 //   - store.go: what a database must offer; computesql/ is that database.

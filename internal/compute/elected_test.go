@@ -20,7 +20,7 @@ func TestTwoSchedulers(t *testing.T) {
 	cfg := w.cfg
 	cfg.Holder = "other"
 	other := compute.New(cfg)
-	other.Own(compute.JobAttempt, w.owner)
+	other.RegisterOwner(compute.JobAttempt, w.owner)
 	other.SetLease(300 * time.Millisecond)
 	t.Cleanup(other.Stop)
 
@@ -58,7 +58,7 @@ func TestTwoSchedulers(t *testing.T) {
 	// Neither tells what it found when it was elected.
 	for _, s := range []*compute.Service{w.Service, other} {
 		for end := time.Now().Add(time.Minute); ; {
-			_, err := s.Try(t.Context(), compute.Request{ID: "att_3", Kind: compute.JobAttempt, Project: "p", Amount: cores(1)})
+			_, err := s.DryRun(t.Context(), compute.Request{ID: "att_3", Kind: compute.JobAttempt, Project: "p", Amount: cores(1)})
 			if fault.Is(err, fault.Unavailable) {
 				break
 			}

@@ -166,7 +166,7 @@ func (w *world) restart(tb testing.TB) {
 		w.Stop()
 	}
 	w.Service = compute.New(w.cfg)
-	w.Own(compute.JobAttempt, w.owner)
+	w.RegisterOwner(compute.JobAttempt, w.owner)
 	tb.Cleanup(w.Stop)
 }
 

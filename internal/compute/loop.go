@@ -85,7 +85,7 @@ func (s *Service) Stop() {
 		cancel()
 	}
 	s.running.Wait()
-	s.carrying.Wait()
+	s.reconciling.Wait()
 }
 
 // Where several processes share a database, one of them schedules: leaseTime is
@@ -146,14 +146,14 @@ func (s *Service) fence(ctx context.Context, tx *store.Tx) error {
 	return nil
 }
 
-// loop schedules until ctx is done, and ends with its carriers.
+// loop schedules until ctx is done, and ends with its reconcilers.
 func (s *Service) loop(ctx context.Context) {
 	var looks sync.WaitGroup
 	recovered := sync.OnceFunc(func() {
 		looks.Go(func() { s.sweeping(ctx) })
 		looks.Go(func() { s.bursting(ctx) })
 	})
-	defer s.carrying.Wait()
+	defer s.reconciling.Wait()
 	defer looks.Wait()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -198,8 +198,8 @@ func (s *Service) loop(ctx context.Context) {
 	}
 }
 
-// RunOnce is one cycle: what changed, decide, record the placements, carry what
-// has a place. It returns how long nothing is to be done unless something
+// RunOnce is one cycle: what changed, decide, record the placements, start a
+// reconciler for what has a place. It returns how long nothing is to be done unless something
 // changes.
 func (s *Service) RunOnce(ctx context.Context) (next time.Duration, err error) {
 	s.cycle.Lock()
@@ -233,10 +233,10 @@ func (s *Service) RunOnce(ctx context.Context) (next time.Duration, err error) {
 		if err != nil {
 			return 0, err
 		}
-		changed.carry = append(changed.carry, placed...)
+		changed.reconcile = append(changed.reconcile, placed...)
 	}
-	for _, wid := range changed.carry {
-		s.take(ctx, wid)
+	for _, wid := range changed.reconcile {
+		s.startReconciler(ctx, wid)
 	}
 	if err := s.preempt(ctx, plan.Preempt); err != nil {
 		return 0, err
@@ -296,14 +296,14 @@ func (s *Service) endCycle() {
 
 // news is what a cycle finds changed.
 type news struct {
-	delta scheduler.Delta
-	carry []WorkloadID // that somebody must carry on
-	next  time.Time    // when a quarantine or a refusal ends; zero is never
+	delta     scheduler.Delta
+	reconcile []WorkloadID // that need a reconciler
+	next      time.Time    // when a quarantine or a refusal ends; zero is never
 
 	idle   map[WorkloadID]time.Time
 	paces  map[WorkloadID]pace
-	usedUp map[project.Name]barred // of which nothing new starts
-	narrow func(*scheduler.Work)   // to the pools that it may use now
+	usedUp map[project.Name]barred   // of which nothing new starts
+	narrow func(*scheduler.Workload) // to the pools that it may use now
 }
 
 // look reads what changed since the last cycle; at first that is everything.
@@ -409,8 +409,8 @@ func (s *Service) look(ctx context.Context) (news, error) {
 }
 
 // work is the workload as the scheduler sees it.
-func (w Workload) work() scheduler.Work {
-	work := scheduler.Work{
+func (w Workload) work() scheduler.Workload {
+	work := scheduler.Workload{
 		ID: scheduler.ID(w.ID), Label: w.Label, Project: string(w.Project), Request: w.Request, Isolation: w.Isolation,
 		Pools: w.Pools, Priority: w.Priority, Submitted: w.Submitted, NotBefore: w.NotBefore,
 		Workers: w.Workers, MaxWorkers: w.MaxWorkers, Roles: w.Roles, InPlace: w.InPlace, Queue: w.Queue, User: w.User, Preemptible: w.Preemptible, Served: w.Served,
@@ -435,7 +435,7 @@ func (w Workload) keepsPlace() bool {
 // add takes in a workload as it is now.
 func (n *news) add(w Workload) {
 	if w.State != Queued && !w.Settled {
-		n.carry = append(n.carry, w.ID)
+		n.reconcile = append(n.reconcile, w.ID)
 	}
 	work := w.work()
 	if p, known := n.paces[w.ID]; known && p.least == w.Workers {
@@ -453,7 +453,7 @@ func (n *news) add(w Workload) {
 		n.delta.Submitted = append(n.delta.Submitted, work)
 	case Placed, Running:
 		r := scheduler.Running{
-			Work: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes, Started: w.StartedAt, Saved: w.SavedAt, Leaving: w.Stop != "", Idle: n.idle[w.ID],
+			Workload: work, Pool: string(w.Pool), Placed: w.Placed, Nodes: w.Nodes, Started: w.StartedAt, Saved: w.SavedAt, Leaving: w.Stop != "", Idle: n.idle[w.ID],
 		}
 		if r.Started.IsZero() {
 			r.Started = w.PlacedAt
@@ -479,7 +479,7 @@ func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (
 		placed = placed[:0]
 		pools := map[PoolName]Pool{}
 		for _, pl := range placements {
-			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(pl.Work))
+			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(pl.Workload))
 			if err != nil {
 				return err
 			}
@@ -532,7 +532,7 @@ func (s *Service) preempt(ctx context.Context, all []scheduler.Preemption) error
 			return err
 		}
 		for _, p := range all {
-			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(p.Work))
+			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(p.Workload))
 			if err != nil {
 				return err
 			}
@@ -570,14 +570,14 @@ func (s *Service) resize(ctx context.Context, all []scheduler.Resize) error {
 			return err
 		}
 		for _, r := range all {
-			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(r.Work))
+			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(r.Workload))
 			if err != nil {
 				return err
 			}
 			owner, can := s.owners[w.Kind].(Resizer)
 			bounded := w.Workers <= r.Workers && r.Workers <= w.MaxWorkers // still: see Bound
 			if !can || w.Stop != "" || w.State != Running || !bounded {
-				tx.OnCommit(func() { s.touch(WorkloadID(r.Work)) }) // it does not leave
+				tx.OnCommit(func() { s.touch(WorkloadID(r.Workload)) }) // it does not leave
 				continue
 			}
 			if err := s.Cancel(ctx, tx, w.ID, resized+r.Why); err != nil {
@@ -640,8 +640,8 @@ func (s *Service) note(ctx context.Context, tx *store.Tx, w Workload, action str
 // started again, and then from time to time.
 func (s *Service) sweeping(ctx context.Context) {
 	s.mu.Lock()
-	recovered := make([]*carrier, 0, len(s.carriers))
-	for _, c := range s.carriers {
+	recovered := make([]*reconciler, 0, len(s.reconcilers))
+	for _, c := range s.reconcilers {
 		recovered = append(recovered, c)
 	}
 	s.mu.Unlock()

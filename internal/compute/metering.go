@@ -122,7 +122,7 @@ func (w Workload) served() float64 {
 		return w.Served
 	}
 	from, to := w.ran(w.EndedAt)
-	r := scheduler.Running{Work: w.work(), Placed: w.Placed, Started: from}
+	r := scheduler.Running{Workload: w.work(), Placed: w.Placed, Started: from}
 	return r.Attained(to)
 }
 

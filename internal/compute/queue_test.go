@@ -114,16 +114,16 @@ func TestUnknownAccelerators(t *testing.T) {
 	}
 	limits := compute.QueueSpec{Quota: resource.LimitOf(asks("gpu")), PerUser: resource.LimitOf(asks("gpus")), Lend: &resource.Amount{Accelerators: map[string]int64{"a100": 1}}}
 	for want, got := range map[string][]string{
-		`no pool has the accelerator "a100"|no pool has the accelerator "gpus"; did you mean "gpu"?`: w.Unknown(t.Context(), limits.Amounts()...),
-		"": w.Unknown(t.Context(), asks("gpu", "nvidia.com/mig-1g.5gb"), cores(1)),
-		`no other pool has the accelerator "nvdia.com/gpu"; did you mean "nvidia.com/gpu"?`: w.UnknownIn(t.Context(), "new", gpu("nvdia.com/gpu")),
+		`no pool has the accelerator "a100"|no pool has the accelerator "gpus"; did you mean "gpu"?`: w.WarnUnknownAccelerators(t.Context(), limits.Amounts()...),
+		"": w.WarnUnknownAccelerators(t.Context(), asks("gpu", "nvidia.com/mig-1g.5gb"), cores(1)),
+		`no other pool has the accelerator "nvdia.com/gpu"; did you mean "nvidia.com/gpu"?`: w.WarnUnknownPoolAccelerators(t.Context(), "new", gpu("nvdia.com/gpu")),
 	} {
 		if text := strings.Join(got, "|"); text != want {
 			t.Errorf("%q, want %q", text, want)
 		}
 	}
 	for _, first := range []string{"nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "example.org/tpu", "gpu"} {
-		if got := w.UnknownIn(t.Context(), "new", gpu(first)); len(got) > 0 {
+		if got := w.WarnUnknownPoolAccelerators(t.Context(), "new", gpu(first)); len(got) > 0 {
 			t.Errorf("the first pool with %s: %q", first, got)
 		}
 	}
@@ -201,7 +201,7 @@ func TestPreempt(t *testing.T) {
 // and may be preempted if its queue says so.
 func TestDefaultQueue(t *testing.T) {
 	w := newWorld(t)
-	w.Own(compute.Build, w.owner)
+	w.RegisterOwner(compute.Build, w.owner)
 	yes := true
 	w.queue(t, "all", compute.QueueSpec{Default: true, Preemptible: &yes})
 	w.queue(t, "fraud", compute.QueueSpec{Default: true, Projects: []project.Name{"q", "r"}})
@@ -271,7 +271,7 @@ func TestReadAnew(t *testing.T) {
 	w.submit(t, compute.Request{ID: "att_1", Label: "job_1", Queue: "bank"})
 	odd := compute.Request{ID: "att_2", Kind: compute.JobAttempt, Project: "p", Label: "job_2", Queue: "bank", Amount: cores(3)}
 	w.submit(t, odd)
-	if _, err := w.Try(t.Context(), odd); !fault.Is(err, fault.Unavailable) {
+	if _, err := w.DryRun(t.Context(), odd); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("before the first cycle: %v", err)
 	}
 	over, cancel := context.WithCancel(t.Context())
@@ -302,7 +302,7 @@ func TestReadAnew(t *testing.T) {
 		if of, possible := w.Waits("att_2"); len(of) == 0 || possible {
 			t.Errorf("it waits for %v, possible: %v", of, possible)
 		}
-		if got, err := w.Try(t.Context(), odd); err != nil || got.Runs || got.Possible {
+		if got, err := w.DryRun(t.Context(), odd); err != nil || got.Runs || got.Possible {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}

@@ -227,7 +227,7 @@ func (s *Service) Spent(ctx context.Context, p project.Name, labels []string) (s
 // Free are those of the named pools, or of all, that a workload with this need of isolation
 // and this label may run in and that cost nothing, over a week from now.
 func (s *Service) Free(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) ([]PoolName, error) {
-	pools, _, err := s.Offers(ctx)
+	pools, _, err := s.PricedPools(ctx)
 	now := s.now()
 	var free []PoolName
 	for _, p := range pools {

@@ -30,7 +30,7 @@ func (r *runner) Driver(compute.Workload) engine.Driver { return r.own }
 func TestRunner(t *testing.T) {
 	w := newWorld(t)
 	r := &runner{own: enginetest.NewFake()}
-	w.Own(compute.Replica, r)
+	w.RegisterOwner(compute.Replica, r)
 	w.Start(t.Context())
 	both := resource.Amount{CPU: resource.Cores(2), Memory: resource.GiB}
 	w.submit(t, compute.Request{ID: "rep_1", Kind: compute.Replica, Label: "a replica", Amount: both, Preemptible: true})
@@ -64,7 +64,7 @@ func TestRunner(t *testing.T) {
 	}
 	w.restart(t)
 	next := &runner{own: enginetest.NewFake()} // knows nothing
-	w.Own(compute.Replica, next)
+	w.RegisterOwner(compute.Replica, next)
 	w.Start(t.Context())
 	if got := w.wait(t, "rep_2"); got.Status.State != engine.Lost || !strings.Contains(got.Outcome(), "lost") {
 		t.Errorf("%+v", got)
@@ -100,7 +100,7 @@ func TestForget(t *testing.T) {
 		c.Retention = 24 * time.Hour
 		c.Now = func() time.Time { return now.Add(time.Duration(clock.Add(tick.Load()))) }
 	})
-	w.Own(compute.Replica, w.owner)
+	w.RegisterOwner(compute.Replica, w.owner)
 	w.Start(t.Context())
 	one := resource.Amount{CPU: resource.Cores(1), Memory: resource.GiB}
 	w.submit(t, compute.Request{ID: "rep_1", Kind: compute.Replica, Label: "a replica", Amount: one})

@@ -28,6 +28,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/outputdir"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
@@ -126,22 +127,22 @@ type Service struct {
 
 	// lease makes this the process that schedules; nil when no other can, or
 	// another does.
-	lease    atomic.Pointer[store.Lease]
-	carrying sync.WaitGroup // the carriers
+	lease       atomic.Pointer[store.Lease]
+	reconciling sync.WaitGroup // the goroutines of the reconcilers
 
-	mu       sync.Mutex
-	usedUp   map[project.Name]barred  // of which nothing new starts, by the last cycle that read everything
-	idle     map[WorkloadID]time.Time // since when their owners know that their accelerators are idle
-	paces    map[WorkloadID]pace      // of those whose owners told it
-	touched  map[WorkloadID]bool      // changed since the last cycle
-	moved    bool                     // pools or quotas changed since
-	cycled   chan struct{}            // closed at the end of the next cycle
-	carriers map[WorkloadID]*carrier
-	watchers map[WorkloadID]*watcher
-	trouble  map[PoolName]string // why an engine could not tell a pool's nodes
-	bursts   bursts
-	cancel   context.CancelFunc // of the running loop
-	running  sync.WaitGroup
+	mu          sync.Mutex
+	usedUp      map[project.Name]barred  // of which nothing new starts, by the last cycle that read everything
+	idle        map[WorkloadID]time.Time // since when their owners know that their accelerators are idle
+	paces       map[WorkloadID]pace      // of those whose owners told it
+	touched     map[WorkloadID]bool      // changed since the last cycle
+	moved       bool                     // pools or quotas changed since
+	cycled      chan struct{}            // closed at the end of the next cycle
+	reconcilers map[WorkloadID]*reconciler
+	watchers    map[WorkloadID]*watcher
+	trouble     map[PoolName]string // why an engine could not tell a pool's nodes
+	bursts      bursts
+	cancel      context.CancelFunc // of the running loop
+	running     sync.WaitGroup
 
 	// overdue is how long past its time-out and grace a workload may run before
 	// compute stops it, should the engine not have done so.
@@ -149,7 +150,7 @@ type Service struct {
 	leaseTime time.Duration
 }
 
-// New makes the service. Owners follow with Own before Start.
+// New makes the service. Owners follow with RegisterOwner before Start.
 func New(cfg Config) *Service {
 	if cfg.Currency == "" {
 		cfg.Currency = "AED"
@@ -170,7 +171,7 @@ func New(cfg Config) *Service {
 	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, owners: map[Kind]Owner{}, wake: make(chan struct{}, 1),
 		starts: map[string]*sync.RWMutex{}, touched: map[WorkloadID]bool{}, again: map[WorkloadID]time.Time{}, idle: map[WorkloadID]time.Time{}, paces: map[WorkloadID]pace{}, cycled: make(chan struct{}),
-		carriers: map[WorkloadID]*carrier{}, watchers: map[WorkloadID]*watcher{}, trouble: map[PoolName]string{}, overdue: time.Minute, leaseTime: leaseTime,
+		reconcilers: map[WorkloadID]*reconciler{}, watchers: map[WorkloadID]*watcher{}, trouble: map[PoolName]string{}, overdue: time.Minute, leaseTime: leaseTime,
 	}
 	for name := range cfg.Engines {
 		s.starts[name] = &sync.RWMutex{}
@@ -178,8 +179,8 @@ func New(cfg Config) *Service {
 	return s
 }
 
-// Own makes o the owner of a kind of workload. Call it before Start.
-func (s *Service) Own(kind Kind, o Owner) { s.owners[kind] = o }
+// RegisterOwner makes o the owner of a kind of workload. Call it before Start.
+func (s *Service) RegisterOwner(kind Kind, o Owner) { s.owners[kind] = o }
 
 // ApplyPool makes a pool or changes it, and says which. Only what changed is
 // written; applying the same again is no change. Needs pool.apply. Errors:
@@ -562,17 +563,17 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 
 // Outlook is what a workload would get now.
 type Outlook struct {
-	Runs     bool     `json:"runs" doc:"It would start at once"`
-	Pool     PoolName `json:"pool,omitempty" doc:"Where, when it would"`
-	Workers  int      `json:"workers,omitempty"`
-	Nodes    []string `json:"nodes,omitempty" doc:"Of each worker; none where the engine picks"`
-	Possible bool     `json:"possible" doc:"Some pool could run it as the pools are now"`
-	Reasons  []Reason `json:"reasons" doc:"Why it would wait, or why pools are passed by"`
-	Rooms    []Room   `json:"rooms" doc:"The pools that may take it, cheapest first"`
+	Runs     bool           `json:"runs" doc:"It would start at once"`
+	Pool     PoolName       `json:"pool,omitempty" doc:"Where, when it would"`
+	Workers  int            `json:"workers,omitempty"`
+	Nodes    []string       `json:"nodes,omitempty" doc:"Of each worker; none where the engine picks"`
+	Possible bool           `json:"possible" doc:"Some pool could run it as the pools are now"`
+	Reasons  []Reason       `json:"reasons" doc:"Why it would wait, or why pools are passed by"`
+	Pools    []PoolForecast `json:"rooms" doc:"The pools that may take it, cheapest first"`
 }
 
-// Room is what a pool has for a workload.
-type Room struct {
+// PoolForecast is what a pool could give a workload.
+type PoolForecast struct {
 	Pool         PoolName  `json:"pool"`
 	Workers      int       `json:"workers" doc:"That have room now, beside what is kept for others"`
 	At           time.Time `json:"at,omitzero" doc:"When there is room at the latest, by the grace of those that leave for it, or by the time-outs of what runs and were nobody before it; absent is unknown"`
@@ -595,9 +596,9 @@ func reasons(of []scheduler.Reason) []Reason {
 	return out
 }
 
-// Try says what a workload would get now, and takes nothing. The caller has asked
+// DryRun says what a workload would get now, and takes nothing. The caller has asked
 // whether it may. Error: fault.Unavailable before the first cycle.
-func (s *Service) Try(ctx context.Context, r Request) (Outlook, error) {
+func (s *Service) DryRun(ctx context.Context, r Request) (Outlook, error) {
 	work, err := s.Propose(ctx, r)
 	if err != nil {
 		return Outlook{}, err
@@ -616,16 +617,16 @@ func (s *Service) Try(ctx context.Context, r Request) (Outlook, error) {
 	world.Now = next.delta.Now
 	next.hold(&work, r.Kind)
 	elastic := s.bursts.apart(&work)
-	got := scheduler.Foresee(world, work)
-	f := Outlook{Possible: got.Wait.Possible, Reasons: reasons(got.Wait.Reasons), Rooms: []Room{}}
+	got := scheduler.DryRun(world, work)
+	f := Outlook{Possible: got.Wait.Possible, Reasons: reasons(got.Wait.Reasons), Pools: []PoolForecast{}}
 	if p := got.Place; p != nil {
 		f.Runs, f.Possible, f.Pool, f.Workers, f.Nodes, f.Reasons = true, true, PoolName(p.Pool), p.Workers, p.Nodes, reasons(p.Passed)
 	}
 	if !f.Runs {
 		f.Reasons = append(f.Reasons, elastic...)
 	}
-	for _, room := range got.Rooms {
-		f.Rooms = append(f.Rooms, Room{Pool: PoolName(room.Pool), Workers: room.Workers, At: room.At.UTC(), PricePerHour: room.Price})
+	for _, room := range got.Pools {
+		f.Pools = append(f.Pools, PoolForecast{Pool: PoolName(room.Pool), Workers: room.Workers, At: room.At.UTC(), PricePerHour: room.Price})
 	}
 	return f, nil
 }
@@ -662,7 +663,7 @@ func (s *Service) Idle(wid WorkloadID, since time.Time) {
 	}
 }
 
-// pace is how fast a workload is with some workers: see scheduler.Work. It holds as
+// pace is how fast a workload is with some workers: see scheduler.Workload. It holds as
 // long as least is the least that the workload may have.
 type pace struct {
 	least   int
@@ -747,7 +748,7 @@ func (s *Service) Cancel(ctx context.Context, tx *store.Tx, wid WorkloadID, reas
 		return err
 	}
 	tx.OnCommit(func() {
-		s.poke(wid)
+		s.wakeReconciler(wid)
 		s.touch(wid)
 	})
 	return nil
@@ -827,10 +828,10 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 		return []string{"about to be scheduled"}, ctx.Err()
 	}
 	s.mu.Lock()
-	carrier := s.carriers[wid]
+	r := s.reconcilers[wid]
 	s.mu.Unlock()
-	if carrier != nil {
-		if trouble := carrier.trouble.Load(); trouble != nil {
+	if r != nil {
+		if trouble := r.trouble.Load(); trouble != nil {
 			w.Passed = append([]string{*trouble}, w.Passed...)
 		}
 	}
@@ -952,6 +953,48 @@ func (s *Service) Profile(ctx context.Context, wid WorkloadID, r profiler.Reques
 		return profiler.Result{}, fault.New(fault.Unsupported, "the engine of pool %s cannot look at workers", w.Pool)
 	}
 	return power.Profile(ctx, w.Handle, r)
+}
+
+// outputs is the power of a workload's engine to read what its workers have written.
+func (s *Service) outputs(ctx context.Context, wid WorkloadID) (engine.OutputFiles, engine.Handle, error) {
+	w, err := s.Workload(ctx, wid)
+	if err != nil {
+		return nil, "", err
+	}
+	if w.Handle == "" {
+		return nil, "", fault.New(fault.Conflict, "workload %s has not been started", wid)
+	}
+	e, err := s.engineOf(ctx, w.Pool)
+	if err != nil {
+		return nil, "", err
+	}
+	power, ok := e.Driver.(engine.OutputFiles)
+	if !ok {
+		return nil, "", fault.New(fault.Unsupported, "the files of workload %s are on the nodes of pool %s until it ends", wid, w.Pool).
+			WithHint("Log what you want to see before with mlflow.log_artifact: it is an artifact of the run at once.")
+	}
+	return power, w.Handle, nil
+}
+
+// ListOutput lists what the workers of a running workload have written below their output
+// directories on the nodes of its engine, at and below a path. Errors: fault.NotFound;
+// fault.Conflict when it does not run; fault.Timeout; fault.Unsupported.
+func (s *Service) ListOutput(ctx context.Context, wid WorkloadID, below string) (outputdir.Listing, error) {
+	power, h, err := s.outputs(ctx, wid)
+	if err != nil {
+		return outputdir.Listing{}, err
+	}
+	return power.ListOutput(ctx, h, below)
+}
+
+// OpenOutput opens a file that ListOutput lists, of at most most bytes: as long as it is
+// now. It must be closed. Errors as of ListOutput; fault.TooLarge.
+func (s *Service) OpenOutput(ctx context.Context, wid WorkloadID, path string, most int64) (io.ReadCloser, error) {
+	power, h, err := s.outputs(ctx, wid)
+	if err != nil {
+		return nil, err
+	}
+	return power.OpenOutput(ctx, h, path, most)
 }
 
 // Members gives what is known of each worker of a workload, in order; nothing

@@ -121,7 +121,7 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 	}
 	for i := range d.Started {
 		d.Started[i].LeavingSince = leaving[d.Started[i].ID]
-		masks.hide(&d.Started[i].Work)
+		masks.hide(&d.Started[i].Workload)
 	}
 	// 3. How long still.
 	left, err := v.Left(ctx, ids)
@@ -167,7 +167,7 @@ func (m *masks) name(ctx context.Context, p project.Name) (string, error) {
 
 // hide renames what the caller may not read, once name was asked. Labels are
 // identifiers, which everybody who waits sees in reasons.
-func (m *masks) hide(w *scheduler.Work) {
+func (m *masks) hide(w *scheduler.Workload) {
 	name := m.names[project.Name(w.Project)]
 	if name == w.Project {
 		return
@@ -206,13 +206,13 @@ func (m *masks) quotas(ctx context.Context, of map[string]resource.Limit) (map[s
 
 // Propose is a workload as the scheduler would see it, were it submitted. The caller
 // has asked whether it may.
-func (s *Service) Propose(ctx context.Context, r Request) (scheduler.Work, error) {
+func (s *Service) Propose(ctx context.Context, r Request) (scheduler.Workload, error) {
 	if err := r.Validate(); err != nil {
-		return scheduler.Work{}, err
+		return scheduler.Workload{}, err
 	}
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error { return s.assign(ctx, tx, &r) })
 	if err != nil {
-		return scheduler.Work{}, err
+		return scheduler.Workload{}, err
 	}
 	w := Workload{
 		ID: r.ID, Project: r.Project, Label: r.Label, Request: r.Amount, Isolation: r.Isolation, Workers: max(r.Workers, 1),

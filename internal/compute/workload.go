@@ -97,7 +97,7 @@ type Workload struct {
 	Expected       time.Duration  // how long it runs, with what is uncertain of that; 0 is unknown
 	DelayCost      float64        // of an hour in which it waits; 0 is what its queue or project says
 	Data           resource.Bytes // that it needs where it runs
-	// Speed, Restart and Target are for goodput: see scheduler.Work.
+	// Speed, Restart and Target are for goodput: see scheduler.Workload.
 	Speed   []float64
 	Restart time.Duration
 	Target  int
@@ -281,13 +281,13 @@ func (r Request) Validate() error {
 
 // Amount is what all workers that have their place, or wait for it, have together.
 func (w Workload) Amount() resource.Amount {
-	work := scheduler.Work{Request: w.Request, Roles: w.Roles}
+	work := scheduler.Workload{Request: w.Request, Roles: w.Roles}
 	return work.Amount(max(w.Placed, 1))
 }
 
 // Of is what a worker has.
 func (w Workload) Of(index int) resource.Amount {
-	work := scheduler.Work{Request: w.Request, Roles: w.Roles}
+	work := scheduler.Workload{Request: w.Request, Roles: w.Roles}
 	return work.Of(index)
 }
 
@@ -304,7 +304,7 @@ func (w Workload) role(index int) string {
 
 // Largest is the most of each part that a worker has.
 func (w Workload) Largest() resource.Amount {
-	work := scheduler.Work{Request: w.Request, Roles: w.Roles}
+	work := scheduler.Workload{Request: w.Request, Roles: w.Roles}
 	return work.Largest()
 }
 

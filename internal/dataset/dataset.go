@@ -14,8 +14,10 @@
 //     a crash (recover.go). labels.go lends labels to the service of residency.
 //   - write.go is the one path by which a version comes to be; digest.go,
 //     statistics.go and expectation.go look at the rows as they pass, and
-//     quarantine.go keeps those that expectations left out. beyond.go judges what
-//     no single row tells; profile.go draws what a version looks like.
+//     quarantine.go keeps those that expectations left out. references.go, freshness.go and
+//     drift.go judge what no single row tells; profile.go keeps sketches of the columns.
+//   - shard.go: which rows of a version are read. jobinputs.go: what a job could read, which
+//     its outputs are derived from. sealedstatistics.go seals statistics and verdicts.
 //   - catalog.go and external.go are open datasets as tables of other engines.
 //   - child/ is the pipe to the processes that parse users' files and run SQL;
 //     parser/ and sqlworker/ are those processes; table/ is Parquet and Iceberg;
@@ -227,7 +229,7 @@ func (s Spec) Validate() error {
 	if err := s.Transform.Validate(); err != nil {
 		return err
 	}
-	if err := within(s.Fresh); err != nil {
+	if err := checkAge(s.Fresh); err != nil {
 		return fault.Wrap(err, "spec.fresh")
 	}
 	switch s.Protection {
@@ -336,9 +338,9 @@ type Version struct {
 	Created        time.Time       `json:"created_at"`
 	CreatedBy      string          `json:"created_by"`
 
-	// Values is Statistics and Expectations under the dataset's key: what the
+	// SealedStatistics is Statistics and Expectations under the dataset's key: what the
 	// database keeps of them; nil for open data.
-	Values []byte `json:"-"`
+	SealedStatistics []byte `json:"-"`
 
 	// Redacts is the number of the version that this one stands for, without the rows
 	// of a person; RedactedBy, of a deleted version, is the number of that.

@@ -191,7 +191,7 @@ func (s *Service) deleteAll(ctx context.Context, was Dataset, how grave) (out []
 
 // bury makes a version a gravestone and puts its files on their way out.
 func (s *Service) bury(ctx context.Context, tx *store.Tx, v Version, how grave) (Staging, error) {
-	v.State, v.Reason, v.Files, v.Quarantine, v.Values, v.Statistics, v.Expectations, v.ManifestList, v.Bytes = Deleted, "", nil, nil, nil, nil, nil, "", 0
+	v.State, v.Reason, v.Files, v.Quarantine, v.SealedStatistics, v.Statistics, v.Expectations, v.ManifestList, v.Bytes = Deleted, "", nil, nil, nil, nil, nil, "", 0
 	v.DeletedAt, v.DeletedBy = s.cfg.Now().UTC(), createdBy(identity.From(ctx))
 	if t, ok := how.tombs[v.ID]; ok {
 		v.Tombstone = &t

@@ -33,8 +33,8 @@ type CreateRequest struct {
 	Description string
 	Progress    func(rows int64) // may be nil
 
-	read  []Reading // parents, too, for which nobody is asked
-	asked time.Time // a dataset that was deleted since is not made again; zero makes it
+	read  []JobInputs // parents, too, for which nobody is asked
+	asked time.Time   // a dataset that was deleted since is not made again; zero makes it
 	then  func(ctx context.Context, tx *store.Tx, v Version) error
 }
 
@@ -85,12 +85,12 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 	if err != nil {
 		return Version{}, err
 	}
-	read, err := s.couldRead(ctx)
+	read, err := s.jobInputs(ctx)
 	if err != nil {
 		return Version{}, err
 	}
 	read = slices.Concat(read, r.read)
-	parents, beside, err := s.withRead(ctx, r.Project, parents, r.Beside, read)
+	parents, beside, err := s.withJobInputs(ctx, r.Project, parents, r.Beside, read)
 	if err != nil {
 		return Version{}, err
 	}

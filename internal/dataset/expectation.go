@@ -141,7 +141,7 @@ func (e Expectation) String() string {
 	case Fresh:
 		b.WriteString(", " + e.Within)
 	case Drift:
-		b.WriteString(", " + string(e.drift()))
+		b.WriteString(", " + string(e.driftMethod()))
 	case Between, Length:
 		fmt.Fprintf(&b, ", %s%s, %s%s", strictText(e.StrictMin, ">"), boundText(e.Min), strictText(e.StrictMax, "<"), boundText(e.Max))
 	case Matches:
@@ -219,7 +219,7 @@ func (e Expectation) Validate() error {
 	if err := e.validateOtherwise(bad); err != nil {
 		return err
 	}
-	if err := e.validateBeyond(bad); err != nil {
+	if err := e.validateContextual(bad); err != nil {
 		return err
 	}
 	if hasBounds := e.Check != Drift && (e.Min != nil || e.Max != nil); hasBounds != (e.Check == Between || e.Check == Length || e.Check == RowCount) {
@@ -415,10 +415,10 @@ func newChecker(es []Expectation, s Schema, now time.Time, hide, sifts bool, key
 			k.holds, err = lengthOf(s[k.cols[0]].Type, e.Min, e.Max)
 		case Fresh:
 			if !sifts { // the version stands for one of another time
-				k.note = notAgain
+				k.note = notJudgedAgain
 				break
 			}
-			k.now, err = nowOf(s[k.cols[0]].Type, now)
+			k.now, err = columnTime(s[k.cols[0]].Type, now)
 			k.newest, k.days = math.MinInt64, s[k.cols[0]].Type == table.Date
 		case NotNull, HasColumn, RowCount, Refers, Drift:
 		}
@@ -518,9 +518,9 @@ func (c *checker) add(rec arrow.RecordBatch, row func(i int) int64) error {
 	c.rows += rec.NumRows()
 	for _, k := range c.checks {
 		switch {
-		case k.problem != "" || k.note == notAgain:
+		case k.problem != "" || k.note == notJudgedAgain:
 		case k.e.Check == Fresh:
-			k.fresh(rec, row)
+			k.observeFreshness(rec, row)
 		case !k.e.Check.ofRows() || c.sifts && k.e.Otherwise == Quarantine:
 		case k.e.Check == Unique:
 			if err := c.unique(k, rec, row); err != nil {
@@ -635,7 +635,7 @@ func (j joined) text(i int) string {
 func (c *checker) results() []Verdict {
 	out := make([]Verdict, len(c.checks))
 	for i, k := range c.checks {
-		if k.e.Check == Fresh && k.note != notAgain {
+		if k.e.Check == Fresh && k.note != notJudgedAgain {
 			k.judgeFresh()
 		}
 		r := Verdict{Expectation: k.e, Checked: k.checked, Failed: k.failed, Problem: k.problem, Against: k.against, Note: k.note, Examples: k.examples}

@@ -318,11 +318,11 @@ type derived struct {
 // derivedFrom is the draft of what came from outside: as confined as the versions
 // whose files it took over, and as all that an attempt could read.
 func (s *Service) derivedFrom(ctx context.Context, d Dataset, cited []Version) (derived, error) {
-	read, err := s.couldRead(ctx)
+	read, err := s.jobInputs(ctx)
 	if err != nil {
 		return derived{}, err
 	}
-	parents, beside, err := s.withRead(ctx, d.Project, cited, nil, read)
+	parents, beside, err := s.withJobInputs(ctx, d.Project, cited, nil, read)
 	if err != nil {
 		return derived{}, err
 	}

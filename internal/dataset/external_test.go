@@ -333,7 +333,7 @@ func TestCommitOfAnAttempt(t *testing.T) {
 	h.Put(t, "staff", dataset.Spec{Residency: residency.Of("home")}, "a\n7\n")
 	h.Put(t, "pay", dataset.Spec{Classification: dataset.Confidential}, "a\n7\n")
 	as := func(input string) context.Context {
-		h.Reads = []dataset.Reading{{Versions: []dataset.Ref{ref(t, input)}, Tables: []dataset.Ref{ref(t, "t@1")}}}
+		h.Reads = []dataset.JobInputs{{Versions: []dataset.Ref{ref(t, input)}, Tables: []dataset.Ref{ref(t, "t@1")}}}
 		return identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{"dataset.query:" + input, "dataset.import:t", "dataset.query:t"}})
 	}
 	id, _ := e.current()
@@ -358,7 +358,7 @@ func TestAnAttemptLaundersNothing(t *testing.T) {
 	h.Put(t, "staff", dataset.Spec{Residency: residency.Of("home")}, "a\n7\n")
 	h.Put(t, "pay", dataset.Spec{Classification: dataset.Confidential}, "a\n70\n") // the same content would keep its class
 	as := func(input string) context.Context {
-		h.Reads = []dataset.Reading{{Versions: []dataset.Ref{ref(t, input)}, Tables: []dataset.Ref{ref(t, "t@1")}}}
+		h.Reads = []dataset.JobInputs{{Versions: []dataset.Ref{ref(t, input)}, Tables: []dataset.Ref{ref(t, "t@1")}}}
 		return identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{
 			"dataset.query:" + input, "dataset.read:" + input, "dataset.import:t", "dataset.query:t", "dataset.read:t",
 		}})
@@ -393,7 +393,7 @@ func TestAnAttemptLaundersNothing(t *testing.T) {
 		_, err = send(model(dataset.Confidential))
 		wantFault(t, err, fault.Invalid, "confidential data cannot be open")
 	}
-	untold := datasettest.New(t, func(c *dataset.Config) { c.CouldRead = nil })
+	untold := datasettest.New(t, func(c *dataset.Config) { c.JobInputs = nil })
 	untold.Put(t, "t", open, "a\n1\n")
 	_, err = untold.Import(as("t@1"), dataset.ImportRequest{Project: project, Name: "t", Filename: "t.csv", Body: strings.NewReader("a\n7\n")})
 	wantFault(t, err, fault.Internal, "no lineage")

@@ -151,5 +151,5 @@ func (s *Service) Descendants(ctx context.Context, p project.Name, ref Ref) (vs 
 	if err != nil {
 		return nil, err
 	}
-	return vs, s.reveal(ctx, pointers(vs)...)
+	return vs, s.openStatistics(ctx, pointers(vs)...)
 }

@@ -20,36 +20,36 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// A picture of a version is a sketch of each column, made of all rows up to a
+// The sketches of a version are one of each column, made of all rows up to a
 // number, and of a uniform sample beyond. It is kept as a file of the version,
 // sealed as the dataset's other files are: it has values of the rows. Drift is
 // judged by it, and Profile shows it.
 
-// Bounds of what pictures are made of.
+// Bounds of what sketches are made of.
 const (
-	maxPictureCells = 1 << 18 // over all columns
-	maxPictureRows  = 1 << 16
-	maxPictureBytes = 256 << 20 // of the file, read back
-	topValues       = 10
-	emptyText       = "(empty)" // stands for the text "", which a sketch counts as missing
+	maxSketchCells = 1 << 18 // over all columns
+	maxSketchRows  = 1 << 16
+	maxSketchBytes = 256 << 20 // of the file, read back
+	topValues      = 10
+	emptyText      = "(empty)" // stands for the text "", which a sketch counts as missing
 )
 
-const pictureFile = "picture.json"
+const sketchesFile = "picture.json"
 
-// picture is the file.
-type picture struct {
+// columnSketches is the file.
+type columnSketches struct {
 	Rows    int64                     `json:"rows"` // that it was made of
 	Columns map[string]*sketch.Column `json:"-"`
 }
 
-type pictureJSON struct {
+type columnSketchesJSON struct {
 	Rows    int64             `json:"rows"`
 	Columns map[string][]byte `json:"columns"`
 }
 
 // MarshalJSON writes sketches in their binary form.
-func (p picture) MarshalJSON() ([]byte, error) {
-	out := pictureJSON{p.Rows, map[string][]byte{}}
+func (p columnSketches) MarshalJSON() ([]byte, error) {
+	out := columnSketchesJSON{p.Rows, map[string][]byte{}}
 	for name, c := range p.Columns {
 		b, err := c.MarshalBinary()
 		if err != nil {
@@ -61,8 +61,8 @@ func (p picture) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.
-func (p *picture) UnmarshalJSON(b []byte) error {
-	var in pictureJSON
+func (p *columnSketches) UnmarshalJSON(b []byte) error {
+	var in columnSketchesJSON
 	if err := json.Unmarshal(b, &in); err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ type sampled struct {
 }
 
 func newSampler(s Schema) *sampler {
-	return &sampler{schema: s, most: min(maxPictureRows, int64(maxPictureCells/max(len(s), 1))), cols: make([]sampled, len(s))}
+	return &sampler{schema: s, most: min(maxSketchRows, int64(maxSketchCells/max(len(s), 1))), cols: make([]sampled, len(s))}
 }
 
 func numeric(t Type) bool {
@@ -142,8 +142,8 @@ func (c *sampled) put(at int64, a arrow.Array, i int, number bool) {
 	}
 }
 
-func (s *sampler) picture() picture {
-	p := picture{Rows: min(s.seen, s.most), Columns: map[string]*sketch.Column{}}
+func (s *sampler) sketches() columnSketches {
+	p := columnSketches{Rows: min(s.seen, s.most), Columns: map[string]*sketch.Column{}}
 	for i, f := range s.schema {
 		c := sketch.NewCategorical(0)
 		if numeric(f.Type) {
@@ -160,38 +160,38 @@ func (s *sampler) picture() picture {
 	return p
 }
 
-// keepPicture writes the picture of a version beside its files.
-func (s *Service) keepPicture(ctx context.Context, v Version, p picture) error {
-	return put(ctx, s.cfg.Files, v.file(pictureFile, Enveloped), func(w io.Writer) error { return json.NewEncoder(w).Encode(p) })
+// keepSketches writes the sketches of a version beside its files.
+func (s *Service) keepSketches(ctx context.Context, v Version, p columnSketches) error {
+	return put(ctx, s.cfg.Files, v.file(sketchesFile, Enveloped), func(w io.Writer) error { return json.NewEncoder(w).Encode(p) })
 }
 
-// pictureOf gives the picture of a version; of one that was made without, it is drawn
+// sketchesOf gives the sketches of a version; of one that was made without, they are made
 // of the rows. The caller has passed the doors.
-func (s *Service) pictureOf(ctx context.Context, v Version) (picture, error) {
-	p, err := s.keptPicture(ctx, v)
+func (s *Service) sketchesOf(ctx context.Context, v Version) (columnSketches, error) {
+	p, err := s.keptSketches(ctx, v)
 	if fault.Is(err, fault.NotFound) {
 		return s.draw(ctx, v)
 	}
 	return p, err
 }
 
-// keptPicture reads the picture that is kept. Error: fault.NotFound when the version
+// keptSketches reads the sketches that are kept. Error: fault.NotFound when the version
 // was made without.
-func (s *Service) keptPicture(ctx context.Context, v Version) (picture, error) {
-	var p picture
-	f, err := s.cfg.Files.Open(ctx, v.file(pictureFile, Enveloped))
+func (s *Service) keptSketches(ctx context.Context, v Version) (columnSketches, error) {
+	var p columnSketches
+	f, err := s.cfg.Files.Open(ctx, v.file(sketchesFile, Enveloped))
 	if err != nil {
 		return p, err
 	}
 	defer func() { _ = f.Close() }()
-	if f.Size() > maxPictureBytes {
-		return p, fault.New(fault.TooLarge, "the picture of %s has %d bytes", v.Ref(), f.Size())
+	if f.Size() > maxSketchBytes {
+		return p, fault.New(fault.TooLarge, "the sketches of %s have %d bytes", v.Ref(), f.Size())
 	}
-	return p, fault.Wrap(json.NewDecoder(io.NewSectionReader(f, 0, f.Size())).Decode(&p), "the picture of %s", v.Ref())
+	return p, fault.Wrap(json.NewDecoder(io.NewSectionReader(f, 0, f.Size())).Decode(&p), "the sketches of %s", v.Ref())
 }
 
-// draw makes the picture of a version's rows.
-func (s *Service) draw(ctx context.Context, v Version) (p picture, err error) {
+// draw makes the sketches of a version's rows.
+func (s *Service) draw(ctx context.Context, v Version) (p columnSketches, err error) {
 	rows, err := s.read(ctx, v, OpenRequest{})
 	if err != nil {
 		return p, err
@@ -204,18 +204,18 @@ func (s *Service) draw(ctx context.Context, v Version) (p picture, err error) {
 			return p, err
 		}
 	}
-	return sample.picture(), rows.Err()
+	return sample.sketches(), rows.Err()
 }
 
-// redraw makes the picture that a version was made without, once, and keeps it: it
+// redraw makes the sketches that a version was made without, once, and keeps it: it
 // reads all rows, so it takes the place and the time of a query.
-func (s *Service) redraw(ctx context.Context, v Version) (picture, error) {
+func (s *Service) redraw(ctx context.Context, v Version) (columnSketches, error) {
 	free, err := s.queries.Take(ctx, identity.Share(ctx, v.Project))
 	if err != nil {
-		return picture{}, err
+		return columnSketches{}, err
 	}
 	defer free()
-	p, err := s.keptPicture(ctx, v) // by somebody who had the place before
+	p, err := s.keptSketches(ctx, v) // by somebody who had the place before
 	if !fault.Is(err, fault.NotFound) {
 		return p, err
 	}
@@ -224,16 +224,16 @@ func (s *Service) redraw(ctx context.Context, v Version) (picture, error) {
 	if p, err = s.draw(limited, v); err != nil {
 		if ctx.Err() == nil && limited.Err() != nil {
 			return p, fault.New(fault.TooLarge, "drawing the columns of %s takes longer than %s", v.Ref(), s.limits.QueryTime).
-				WithHint("The version was made without a picture. Import it again, or raise limits.sql_time.")
+				WithHint("The version was made without sketches of its columns. Import it again, or raise limits.sql_time.")
 		}
 		return p, err
 	}
-	err = s.keepPicture(ctx, v, p)
+	err = s.keepSketches(ctx, v, p)
 	if err == nil {
 		err = s.unlessDeleted(ctx, v)
 	}
 	if err != nil {
-		s.cfg.Log.WarnContext(ctx, "a picture was not kept, and is drawn again", slog.String("version", v.Ref().String()), slog.Any("error", err))
+		s.cfg.Log.WarnContext(ctx, "the sketches of a version were not kept, and are made again", slog.String("version", v.Ref().String()), slog.Any("error", err))
 	}
 	return p, nil
 }
@@ -295,7 +295,7 @@ func (s *Service) Profile(ctx context.Context, r OpenRequest) (Profile, error) {
 	if err != nil {
 		return Profile{}, err
 	}
-	p, err := s.keptPicture(ctx, v)
+	p, err := s.keptSketches(ctx, v)
 	if fault.Is(err, fault.NotFound) {
 		p, err = s.redraw(ctx, v)
 	}

@@ -115,13 +115,13 @@ func TestProfileOfASample(t *testing.T) {
 			break
 		}
 	}
-	// Of a version without a picture one is made of its rows, which come in other batches.
+	// Of a version without sketches some are made of its rows, which come in other batches.
 	i := slices.IndexFunc(h.Files.List(t), func(k string) bool { return strings.HasSuffix(k, "picture.json") })
 	if err := h.Files.Remove(t.Context(), h.Files.List(t)[i]); err != nil {
 		t.Fatal(err)
 	}
 	if _, again := profileOf(t, h, "d"); fmt.Sprint(again["x"].Histogram) != fmt.Sprint(by["x"].Histogram) {
-		t.Error("the same rows have another picture")
+		t.Error("the same rows have other sketches")
 	}
 }
 
@@ -147,7 +147,7 @@ func TestLongTexts(t *testing.T) {
 	}
 }
 
-// A version that was made without a picture gets one when somebody asks, once, by few
+// A version that was made without sketches gets them when somebody asks, once, by few
 // at a time.
 func TestProfileIsDrawnOnce(t *testing.T) {
 	h := datasettest.New(t, func(c *dataset.Config) { c.Limits = dataset.Limits{Queries: 1, QueueTime: 1} })

@@ -198,7 +198,7 @@ func (s *Service) Quarantined(ctx context.Context, r OpenRequest, from int64, n 
 	if n <= 0 {
 		n = 20
 	}
-	r.aside, r.Part, r.Columns = true, Part{}, nil
+	r.aside, r.Shard, r.Columns = true, Shard{}, nil
 	v, err := s.admit(ctx, r, true)
 	if err != nil {
 		return AsideTable{}, err

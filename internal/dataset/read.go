@@ -29,7 +29,7 @@ type OpenRequest struct {
 	Project project.Name
 	Ref     Ref
 	Columns []string // in the order wanted; none for all
-	Part    Part     // which rows; the zero Part is all
+	Shard   Shard    // which rows; the zero Shard is all
 	// Digest refuses a version with another content; empty takes any.
 	Digest string
 	// Where the rows go, for the residency door; this server when both are empty.
@@ -83,7 +83,7 @@ func (s *Service) fits(ctx context.Context, v Version, r OpenRequest, look bool)
 	if where == "" && zone == "" {
 		where, zone = "this server", s.cfg.Zone
 	}
-	return s.cfg.Guard.Pass(ctx, residency.Passage{
+	return s.cfg.Guard.Pass(ctx, residency.Transfer{
 		Project: string(r.Project), What: "dataset " + v.Ref().String(), Label: v.Residency, Where: where, Zone: zone, Action: string(ActionQuery),
 	})
 }
@@ -116,7 +116,7 @@ func (r OpenRequest) fits(v Version, look bool) error {
 		return fault.New(fault.Conflict, "%s has the digest %s, not %s", v.Ref(), v.ContentDigest, r.Digest).
 			WithHint("It is another version than the one that was asked about; ask about it again.")
 	}
-	if err := r.Part.Validate(); err != nil {
+	if err := r.Shard.Validate(); err != nil {
 		return err
 	}
 	_, err := v.Schema.Select(r.Columns)
@@ -135,8 +135,8 @@ func (s *Service) journal(ctx context.Context, v Version, r OpenRequest) error {
 	if len(r.Columns) > 0 {
 		detail["columns"] = r.Columns
 	}
-	if r.Part != (Part{}) {
-		from, to := r.Part.Of(v.Rows)
+	if r.Shard != (Shard{}) {
+		from, to := r.Shard.Rows(v.Rows)
 		detail["rows"] = []int64{from, to}
 	}
 	if r.Where != "" {
@@ -208,7 +208,7 @@ func (s rowset) pieces(from, to int64) []piece {
 
 // read opens a version that was admitted.
 func (s *Service) read(ctx context.Context, v Version, q OpenRequest) (*Reader, error) {
-	from, to := q.Part.Of(v.Rows)
+	from, to := q.Shard.Rows(v.Rows)
 	return s.readSet(ctx, v, v.kept(), q.Columns, from, to)
 }
 

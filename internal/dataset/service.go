@@ -42,7 +42,7 @@ type Authorizer interface {
 
 // Guard is the residency door.
 type Guard interface {
-	Pass(ctx context.Context, p residency.Passage) error
+	Pass(ctx context.Context, p residency.Transfer) error
 }
 
 // Keys gives the 32-byte keys that seal data files, and what seals the rest.
@@ -126,9 +126,9 @@ type Config struct {
 	// Confined says where what an attempt makes may be: it reads no version of
 	// others that may be in fewer zones. nil lets it.
 	Confined func(ctx context.Context, attempt string) (residency.Label, error)
-	// CouldRead says what the job of an attempt could read, and what the jobs could from
+	// JobInputs says what the job of an attempt could read, and what the jobs could from
 	// whose checkpoints it goes on. Without it attempts write nothing.
-	CouldRead func(ctx context.Context, attempt string) ([]Reading, error)
+	JobInputs func(ctx context.Context, attempt string) ([]JobInputs, error)
 	// Deleted runs in the transaction in which a dataset is deleted; may be nil.
 	Deleted func(ctx context.Context, tx *store.Tx, p project.Name, name string) error
 	// Steps runs transformations on Spark; nil runs none.
@@ -366,7 +366,7 @@ func (s *Service) find(ctx context.Context, action policy.Action, p project.Name
 	object := policy.Object{Project: string(p), Kind: objectKind, Name: ref.String()}
 	switch {
 	case err == nil:
-		err = s.reveal(ctx, &v)
+		err = s.openStatistics(ctx, &v)
 		object = s.object(d, &v)
 	case d.ID != "":
 		object = s.object(d, nil)
@@ -457,5 +457,5 @@ func (s *Service) Versions(ctx context.Context, p project.Name, name string, pag
 		vs = vs[:page.size()]
 		next = strconv.FormatInt(vs[len(vs)-1].Number, 10)
 	}
-	return vs, next, s.reveal(ctx, pointers(vs)...)
+	return vs, next, s.openStatistics(ctx, pointers(vs)...)
 }

@@ -308,7 +308,7 @@ type Left struct {
 	// Open begins to read the rows, which are released when ctx has ended at the latest.
 	Open   func(ctx context.Context) (array.RecordReader, error)
 	Bytes  int64                                                    // of the files that they are in
-	Read   []Reading                                                // what the job could read
+	Read   []JobInputs                                              // what the job could read
 	Beside []Labelled                                               // what else it could
 	Step   *Ran                                                     // nil for another job
 	With   string                                                   // what is no dataset and it had, for the lineage: "with model delay@3"
@@ -394,7 +394,7 @@ func (r *rationed) Err() error { return r.err }
 // Receives refuses a dataset that the caller may not write, or may not have judged, and
 // what nothing can be made of any more. Needs dataset.import, and dataset.query on what
 // the expectations read; a dataset that is not there is made.
-func (s *Service) Receives(ctx context.Context, p project.Name, name string, read []Reading) error {
+func (s *Service) Receives(ctx context.Context, p project.Name, name string, read []JobInputs) error {
 	if _, err := s.allowed(ctx, ActionImport, p, name); err == nil {
 		if err := s.MayJudge(ctx, p, name); err != nil {
 			return err
@@ -403,10 +403,10 @@ func (s *Service) Receives(ctx context.Context, p project.Name, name string, rea
 		return err
 	}
 	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		if _, err := s.reads(ctx, tx, p, read); err != nil {
+		if _, err := s.inputVersions(ctx, tx, p, read); err != nil {
 			return err
 		}
-		return s.unerased(ctx, tx, p, read)
+		return s.requireNotErased(ctx, tx, p, read)
 	})
 }
 

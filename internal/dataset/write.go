@@ -36,10 +36,10 @@ type draft struct {
 	classification Classification
 
 	rows     array.RecordReader
-	snapshot int64     // its ID where another engine wrote it; 0 for none
-	onto     *onto     // nil follows whatever is there
-	base     int64     // version of the dataset that the rows continue; 0 for none
-	read     []Reading // what a job could read that made the rows; nil for none
+	snapshot int64       // its ID where another engine wrote it; 0 for none
+	onto     *onto       // nil follows whatever is there
+	base     int64       // version of the dataset that the rows continue; 0 for none
+	read     []JobInputs // what a job could read that made the rows; nil for none
 	// lineage is asked for when the rows have been read to their end.
 	lineage func() (Lineage, error)
 	// progress hears of the rows written so far; may be nil.
@@ -233,7 +233,7 @@ func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal
 	hide := w.classification.Journalled()
 	digest, stats := newContentDigest(v.Schema), newProfiler(v.Schema, hide)
 	check := newChecker(w.spec.Expectations, v.Schema, s.cfg.Now(), hide, w.redacts == nil, s.limits.UniqueKeys)
-	if err := s.refer(ctx, w, *v, check); err != nil {
+	if err := s.loadReferences(ctx, w, *v, check); err != nil {
 		return err
 	}
 	sample := newSampler(v.Schema)
@@ -304,16 +304,16 @@ func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal
 	if err := aside.finish(v, w.aside); err != nil {
 		return err
 	}
-	seen := sample.picture()
-	if err := s.keepPicture(ctx, *v, seen); err != nil {
+	seen := sample.sketches()
+	if err := s.keepSketches(ctx, *v, seen); err != nil {
 		return err
 	}
-	if err := s.drifted(ctx, w, check, seen); err != nil {
+	if err := s.judgeDrift(ctx, w, check, seen); err != nil {
 		return err
 	}
 	v.ContentDigest, v.Statistics, v.Expectations = digest.sum(), stats.statistics(), check.results()
 	v.State, v.Reason = judge(w, *v)
-	return s.conceal(ctx, v)
+	return s.sealStatistics(ctx, v)
 }
 
 // judge is the state that a version has by its verdicts, and why.
@@ -446,7 +446,7 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 			if d.Accepted > 0 {
 				twin.Current = Ref{Name: d.Name, Number: d.Accepted}.String()
 			}
-			if err := s.reveal(ctx, &twin); err != nil || w.then == nil {
+			if err := s.openStatistics(ctx, &twin); err != nil || w.then == nil {
 				return twin, err
 			}
 			err := s.cfg.DB.Update(ctx, string(v.Project), func(ctx context.Context, tx *store.Tx) error { return w.then(ctx, tx, twin) })
@@ -483,7 +483,7 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 			if err := s.unredacted(ctx, tx, now, w.base, v); err != nil {
 				return err
 			}
-			if err := s.unerased(ctx, tx, v.Project, w.read); err != nil {
+			if err := s.requireNotErased(ctx, tx, v.Project, w.read); err != nil {
 				return err
 			}
 			if err := s.inTurn(ctx, tx, now, v); err != nil {

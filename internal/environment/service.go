@@ -105,7 +105,7 @@ type Service struct {
 	sites  map[string]site // by the interpreter's path
 }
 
-// New makes the service. compute learns of it with Own(compute.Build, s).
+// New makes the service. compute learns of it with RegisterOwner(compute.Build, s).
 func New(cfg Config) *Service {
 	if len(cfg.Pools) == 0 {
 		cfg.Pools = []string{string(compute.Home)}
@@ -587,6 +587,8 @@ func (e Environment) phase(waits []compute.Reason) string {
 		words = "locking its requirements: choosing versions, with hashes"
 	case e.Step == stepCreate:
 		words = "building: creating the Python environment"
+	case e.Step == stepCompile:
+		words = "building: compiling its packages to bytecode"
 	default:
 		words = fmt.Sprintf("building: downloading and installing %d packages", e.Packages)
 	}

@@ -135,7 +135,7 @@ func (s *Service) VerifyAnswers(ctx context.Context, r VerifyAnswersRequest) (An
 	if err != nil {
 		return AnswersReport{}, err
 	}
-	report := AnswersReport{Service: pl.bundle, Views: pl.refs(), Answers: len(r.Answers), Agreement: 1, Causes: map[Cause]int{}}
+	report := AnswersReport{Service: pl.service, Views: pl.refs(), Answers: len(r.Answers), Agreement: 1, Causes: map[Cause]int{}}
 	used := make([]bool, len(r.Columns))
 	for i, v := range pl.views {
 		c := comparison{s: s, r: &r, v: v.view, online: pl.online[i], report: &report, shown: sees}
@@ -164,7 +164,7 @@ func (s *Service) VerifyAnswers(ctx context.Context, r VerifyAnswersRequest) (An
 		}
 	}
 	if at := slices.Index(used, false); at >= 0 {
-		return AnswersReport{}, fault.New(fault.Invalid, "feature service %s has no feature %q", pl.bundle, clip(r.Columns[at].Feature))
+		return AnswersReport{}, fault.New(fault.Invalid, "feature service %s has no feature %q", pl.service, clip(r.Columns[at].Feature))
 	}
 	if err := s.journalHistory(ctx, r.Project, pl, purpose, sees); err != nil {
 		return AnswersReport{}, err
@@ -174,7 +174,7 @@ func (s *Service) VerifyAnswers(ctx context.Context, r VerifyAnswersRequest) (An
 	}
 	return report, s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
 		return audit.Append(ctx, tx, audit.Entry{
-			Project: string(r.Project), Action: string(ActionHistory), Object: objectKind + " service " + pl.bundle,
+			Project: string(r.Project), Action: string(ActionHistory), Object: objectKind + " service " + pl.service,
 			Detail: map[string]any{
 				"verified_answers": report.Answers, "views": report.Views, "values": report.Values, "mismatches": report.Mismatches, "causes": report.Causes,
 			},

@@ -43,7 +43,7 @@ func (w *world) answered(origin string, defaults map[string]float64, hours ...fl
 func served(t *testing.T) *world {
 	t.Helper()
 	w := weather(t)
-	if _, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "delay"}, feature.BundleSpec{Features: []string{"weather:temp", "weather:humid"}}); err != nil {
+	if _, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "delay"}, feature.ServiceSpec{Features: []string{"weather:temp", "weather:humid"}}); err != nil {
 		t.Fatal(err)
 	}
 	w.mustMaterialise("weather", at(100))
@@ -150,7 +150,7 @@ func TestCausesOfDisagreement(t *testing.T) {
 
 func TestAnswersBeforeMaterialisation(t *testing.T) {
 	w := weather(t)
-	if _, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "delay"}, feature.BundleSpec{Features: []string{"weather:temp", "weather:humid"}}); err != nil {
+	if _, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "delay"}, feature.ServiceSpec{Features: []string{"weather:temp", "weather:humid"}}); err != nil {
 		t.Fatal(err)
 	}
 	w.mustMaterialise("weather", at(5))

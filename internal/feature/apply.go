@@ -72,18 +72,18 @@ func (s *Service) ApplyView(ctx context.Context, r ApplyRequest, spec ViewSpec) 
 	return v, change, err
 }
 
-// ApplyBundle keeps a feature service. Views without a version become the
+// ApplyServiceDefinition keeps a feature service. Views without a version become the
 // versions that are current now, so a service never changes under a model; apply
 // it again to follow. Needs feature.apply. Errors: fault.Invalid for a view or
 // feature that is not there.
-func (s *Service) ApplyBundle(ctx context.Context, r ApplyRequest, spec BundleSpec) (Bundle, project.Change, error) {
-	if err := s.mayApply(ctx, BundleKind, r); err != nil {
-		return Bundle{}, "", err
+func (s *Service) ApplyServiceDefinition(ctx context.Context, r ApplyRequest, spec ServiceSpec) (ServiceDefinition, project.Change, error) {
+	if err := s.mayApply(ctx, ServiceKind, r); err != nil {
+		return ServiceDefinition{}, "", err
 	}
 	if err := spec.Validate(); err != nil {
-		return Bundle{}, "", err
+		return ServiceDefinition{}, "", err
 	}
-	b := Bundle{Header: Header{Name: r.Name}, BundleSpec: spec}
+	b := ServiceDefinition{Header: Header{Name: r.Name}, ServiceSpec: spec}
 	var made *computed
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		b.Selected, b.Used = nil, nil
@@ -110,16 +110,16 @@ func (s *Service) ApplyBundle(ctx context.Context, r ApplyRequest, spec BundleSp
 		return err
 	})
 	if err != nil {
-		return Bundle{}, "", asInvalid(err)
+		return ServiceDefinition{}, "", asInvalid(err)
 	}
 	if err := made.unit(); err != nil { // stored ones stay as they are
 		planned := r
 		planned.DryRun = true
-		if _, change, planErr := s.apply(ctx, BundleKind, planned, bundleBody{b.BundleSpec, b.Selected, b.Used}); planErr != nil || change != project.Unchanged {
-			return Bundle{}, "", err
+		if _, change, planErr := s.apply(ctx, ServiceKind, planned, serviceBody{b.ServiceSpec, b.Selected, b.Used}); planErr != nil || change != project.Unchanged {
+			return ServiceDefinition{}, "", err
 		}
 	}
-	d, change, err := s.apply(ctx, BundleKind, r, bundleBody{b.BundleSpec, b.Selected, b.Used})
+	d, change, err := s.apply(ctx, ServiceKind, r, serviceBody{b.ServiceSpec, b.Selected, b.Used})
 	b.Header = d.Header
 	return b, change, err
 }
@@ -130,8 +130,8 @@ type (
 		ViewSpec
 		Keys []Key `json:"keys"`
 	}
-	bundleBody struct {
-		BundleSpec
+	serviceBody struct {
+		ServiceSpec
 		Selected []string `json:"selected"`
 		Used     []string `json:"used,omitempty"`
 	}
@@ -487,10 +487,10 @@ func (d Definition) view() (View, error) {
 	return View{Header: d.Header, ViewSpec: b.complete(), Keys: b.Keys}, fault.Wrap(err, "reading feature view %s", d.Ref())
 }
 
-func (d Definition) bundle() (Bundle, error) {
-	var b bundleBody
+func (d Definition) service() (ServiceDefinition, error) {
+	var b serviceBody
 	err := json.Unmarshal(d.Body, &b)
-	return Bundle{Header: d.Header, BundleSpec: b.BundleSpec, Selected: b.Selected, Used: b.Used}, fault.Wrap(err, "reading feature service %s", d.Ref())
+	return ServiceDefinition{Header: d.Header, ServiceSpec: b.ServiceSpec, Selected: b.Selected, Used: b.Used}, fault.Wrap(err, "reading feature service %s", d.Ref())
 }
 
 // Entity finds an entity by ref. Needs feature.read.
@@ -503,9 +503,9 @@ func (s *Service) View(ctx context.Context, p project.Name, ref string) (View, e
 	return get(ctx, s, p, ViewKind, ref, Definition.view)
 }
 
-// Bundle finds a feature service by ref. Needs feature.read.
-func (s *Service) Bundle(ctx context.Context, p project.Name, ref string) (Bundle, error) {
-	return get(ctx, s, p, BundleKind, ref, Definition.bundle)
+// ServiceDefinition finds a feature service by ref. Needs feature.read.
+func (s *Service) ServiceDefinition(ctx context.Context, p project.Name, ref string) (ServiceDefinition, error) {
+	return get(ctx, s, p, ServiceKind, ref, Definition.service)
 }
 
 func get[T any](ctx context.Context, s *Service, p project.Name, k Kind, ref string, decode func(Definition) (T, error)) (T, error) {
@@ -545,9 +545,9 @@ func (s *Service) Views(ctx context.Context, p project.Name, after string, limit
 	return list(ctx, s, p, ViewKind, after, limit, Definition.view)
 }
 
-// Bundles lists the latest versions by name, after a name. Needs feature.read.
-func (s *Service) Bundles(ctx context.Context, p project.Name, after string, limit int) ([]Bundle, error) {
-	return list(ctx, s, p, BundleKind, after, limit, Definition.bundle)
+// ServiceDefinitions lists the latest versions by name, after a name. Needs feature.read.
+func (s *Service) ServiceDefinitions(ctx context.Context, p project.Name, after string, limit int) ([]ServiceDefinition, error) {
+	return list(ctx, s, p, ServiceKind, after, limit, Definition.service)
 }
 
 func list[T any](ctx context.Context, s *Service, p project.Name, k Kind, after string, limit int, decode func(Definition) (T, error)) ([]T, error) {

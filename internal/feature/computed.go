@@ -57,7 +57,7 @@ type computedField struct {
 	program    *expr.Program
 }
 
-func (s BundleSpec) validateComputed() error {
+func (s ServiceSpec) validateComputed() error {
 	if len(s.Computed) == 0 {
 		switch {
 		case len(s.Inputs) > 0:
@@ -118,7 +118,7 @@ func featuresOf(views []picked) []string {
 
 // compile makes the expressions of a service ready, over its features and inputs.
 // It is nil when there are none. Error: fault.Invalid.
-func compile(b Bundle, views []picked) (*computed, error) {
+func compile(b ServiceDefinition, views []picked) (*computed, error) {
 	if len(b.Computed) == 0 {
 		return nil, nil //nolint:nilnil // nothing is computed
 	}
@@ -227,7 +227,7 @@ type compiledCache struct {
 
 const maxCompiled = 1000
 
-func (c *compiledCache) get(b Bundle, views []picked) (*computed, error) {
+func (c *compiledCache) get(b ServiceDefinition, views []picked) (*computed, error) {
 	if len(b.Computed) == 0 {
 		return nil, nil //nolint:nilnil // nothing is computed
 	}

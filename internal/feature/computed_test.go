@@ -24,9 +24,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
-func (w *world) service(name string, spec feature.BundleSpec) feature.Bundle {
+func (w *world) service(name string, spec feature.ServiceSpec) feature.ServiceDefinition {
 	w.t.Helper()
-	b, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: name}, spec)
+	b, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: name}, spec)
 	if err != nil {
 		w.t.Fatal(err, fault.HintOf(err))
 	}
@@ -34,7 +34,7 @@ func (w *world) service(name string, spec feature.BundleSpec) feature.Bundle {
 }
 
 // felt computes from a feature, from one that is only used, and from the request.
-var felt = feature.BundleSpec{
+var felt = feature.ServiceSpec{
 	Features: []string{"weather:temp"}, Inputs: []string{"weather:humid"},
 	Request: []feature.RequestSpec{{Name: "delay", Type: "int64"}, {Name: "note", Type: "string"}},
 	Computed: []feature.ComputedSpec{
@@ -176,39 +176,39 @@ func TestComputedRefuses(t *testing.T) {
 	spec := weatherSpec
 	spec.Source.Dataset = "other"
 	w.view("other", spec)
-	for words, change := range map[string]func(*feature.BundleSpec){
-		"spec.inputs: nothing is computed":                                           func(s *feature.BundleSpec) { s.Computed = nil },
-		"spec.computed[0].expression: line 1, column 1: undeclared reference to 'x'": func(s *feature.BundleSpec) { s.Computed[0].Expression = "x" },
-		"It can name temp, weather__temp, humid, weather__humid, delay, note.":       func(s *feature.BundleSpec) { s.Computed[0].Expression = "late" },
-		"spec.computed[0].expression: its value is float64, not int64":               func(s *feature.BundleSpec) { s.Computed[0].Type = "int64" },
-		"spec.computed[0].expression: int() of a duration has no unit": func(s *feature.BundleSpec) {
+	for words, change := range map[string]func(*feature.ServiceSpec){
+		"spec.inputs: nothing is computed":                                           func(s *feature.ServiceSpec) { s.Computed = nil },
+		"spec.computed[0].expression: line 1, column 1: undeclared reference to 'x'": func(s *feature.ServiceSpec) { s.Computed[0].Expression = "x" },
+		"It can name temp, weather__temp, humid, weather__humid, delay, note.":       func(s *feature.ServiceSpec) { s.Computed[0].Expression = "late" },
+		"spec.computed[0].expression: its value is float64, not int64":               func(s *feature.ServiceSpec) { s.Computed[0].Type = "int64" },
+		"spec.computed[0].expression: int() of a duration has no unit": func(s *feature.ServiceSpec) {
 			s.Computed[0].Expression = "double(int(duration('90m')))"
 		},
-		"spec.computed[0].type":                                    func(s *feature.BundleSpec) { s.Computed[0].Type = "int33" },
-		"spec.request[0].type":                                     func(s *feature.BundleSpec) { s.Request[0].Type = "" },
-		`spec.request[0].name: "in" cannot be named`:               func(s *feature.BundleSpec) { s.Request[0].Name = "in" },
-		`spec.request[0].name: "temp" is a feature`:                func(s *feature.BundleSpec) { s.Request[0].Name = "temp" },
-		`spec.request[0].name: "weather__temp" is a feature`:       func(s *feature.BundleSpec) { s.Request[0].Name = "weather__temp" },
-		`spec.computed[1].name: "weather__temp" is a feature`:      func(s *feature.BundleSpec) { s.Computed[1].Name = "weather__temp" },
-		`"origin" is a join key of weather@1, which is string`:     func(s *feature.BundleSpec) { s.Request[0].Name = "origin" },
-		`spec.computed: "felt" is there twice`:                     func(s *feature.BundleSpec) { s.Computed[1].Name = "felt" },
-		`spec.computed: "delay" is there twice`:                    func(s *feature.BundleSpec) { s.Computed[1].Name = "delay" },
-		`spec.computed[1].name: "temp" is a feature or a join key`: func(s *feature.BundleSpec) { s.Computed[1].Name = "temp" },
-		`spec.computed[1].name: "a:b" holds`:                       func(s *feature.BundleSpec) { s.Computed[1].Name = "a:b" },
-		"is asked for twice":                                       func(s *feature.BundleSpec) { s.Inputs = []string{"weather:temp"} },
-		"undeclared reference to 'temp'":                           func(s *feature.BundleSpec) { s.Inputs = append(s.Inputs, "other:temp") },
+		"spec.computed[0].type":                                    func(s *feature.ServiceSpec) { s.Computed[0].Type = "int33" },
+		"spec.request[0].type":                                     func(s *feature.ServiceSpec) { s.Request[0].Type = "" },
+		`spec.request[0].name: "in" cannot be named`:               func(s *feature.ServiceSpec) { s.Request[0].Name = "in" },
+		`spec.request[0].name: "temp" is a feature`:                func(s *feature.ServiceSpec) { s.Request[0].Name = "temp" },
+		`spec.request[0].name: "weather__temp" is a feature`:       func(s *feature.ServiceSpec) { s.Request[0].Name = "weather__temp" },
+		`spec.computed[1].name: "weather__temp" is a feature`:      func(s *feature.ServiceSpec) { s.Computed[1].Name = "weather__temp" },
+		`"origin" is a join key of weather@1, which is string`:     func(s *feature.ServiceSpec) { s.Request[0].Name = "origin" },
+		`spec.computed: "felt" is there twice`:                     func(s *feature.ServiceSpec) { s.Computed[1].Name = "felt" },
+		`spec.computed: "delay" is there twice`:                    func(s *feature.ServiceSpec) { s.Computed[1].Name = "delay" },
+		`spec.computed[1].name: "temp" is a feature or a join key`: func(s *feature.ServiceSpec) { s.Computed[1].Name = "temp" },
+		`spec.computed[1].name: "a:b" holds`:                       func(s *feature.ServiceSpec) { s.Computed[1].Name = "a:b" },
+		"is asked for twice":                                       func(s *feature.ServiceSpec) { s.Inputs = []string{"weather:temp"} },
+		"undeclared reference to 'temp'":                           func(s *feature.ServiceSpec) { s.Inputs = append(s.Inputs, "other:temp") },
 	} {
 		s := felt
 		s.Inputs = append([]string(nil), felt.Inputs...)
 		s.Request = append([]feature.RequestSpec(nil), felt.Request...)
 		s.Computed = append([]feature.ComputedSpec(nil), felt.Computed...)
 		change(&s)
-		_, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "delay"}, s)
+		_, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "delay"}, s)
 		refused(t, err, fault.Invalid, words)
 	}
 	// Nor is it one by the name that it has where names are in full.
 	w.view("a__b", feature.ViewSpec{Source: weatherSpec.Source, Entities: weatherSpec.Entities, Timestamp: "time", Features: []feature.FieldSpec{{Name: "temp", Type: "float64"}}})
-	_, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "a"}, feature.BundleSpec{
+	_, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "a"}, feature.ServiceSpec{
 		Features: []string{"a__b:temp"}, Computed: []feature.ComputedSpec{{Name: "b__temp", Type: "float64", Expression: "temp + 1.0"}},
 	})
 	refused(t, err, fault.Invalid, `spec.computed[0].name: "b__temp" is a feature or a join key`)
@@ -231,7 +231,7 @@ func TestComputedIsBounded(t *testing.T) {
 	long := []feature.ComputedSpec{
 		{Name: "t0", Type: "string", Expression: "'" + strings.Repeat("a", 4000) + "'"}, {Name: "t1", Type: "string", Expression: "t0 + t0 + t0 + t0"},
 	}
-	w.service("texts", feature.BundleSpec{Features: []string{"weather:temp"}, Computed: long})
+	w.service("texts", feature.ServiceSpec{Features: []string{"weather:temp"}, Computed: long})
 	ask := func(service string, entities int) error {
 		_, err := w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Service: service}, Entities: slices.Repeat(origin("EWR"), entities)})
 		return err
@@ -285,7 +285,7 @@ func TestComputedIsBounded(t *testing.T) {
 	for n := range 20 {
 		long = append(long, feature.ComputedSpec{Name: fmt.Sprintf("found%d", n), Type: "bool", Expression: "t1 + t1 + t1 + t1 + t1 + t1 == t0"})
 	}
-	w.service("slow", feature.BundleSpec{Features: []string{"weather:temp"}, Computed: long})
+	w.service("slow", feature.ServiceSpec{Features: []string{"weather:temp"}, Computed: long})
 	if err := ask("slow", 1); err != nil {
 		t.Error(err)
 	}
@@ -298,7 +298,7 @@ func TestComputedIsTheSame(t *testing.T) {
 	db := storetest.SQLite(t, featuresql.Migrations)
 	round := 0
 	types := []string{"int64", "float64", "string", "bool", "timestamp"}
-	spec := feature.BundleSpec{
+	spec := feature.ServiceSpec{
 		Features: []string{"v:vint64", "v:vstring"}, Inputs: []string{"v:vfloat64", "v:vbool", "v:vtimestamp"},
 		Computed: []feature.ComputedSpec{
 			{Name: "ratio", Type: "int64", Expression: "vint64 / rint64"},
@@ -464,7 +464,7 @@ func TestComputedReadIsARead(t *testing.T) {
 	plain := weatherSpec
 	plain.Source.Dataset = "plain"
 	w.view("plain", plain)
-	w.service("delay", feature.BundleSpec{
+	w.service("delay", feature.ServiceSpec{
 		Features: []string{"plain:humid"}, Inputs: []string{"weather:temp"}, Computed: []feature.ComputedSpec{{Name: "warm", Type: "bool", Expression: "temp > 12.0"}},
 	})
 	w.mustMaterialise("weather", w.now)
@@ -502,8 +502,8 @@ func BenchmarkComputed(b *testing.B) {
 	w.entity("route", "int64")
 	w.view("wide", spec)
 	w.mustMaterialise("wide", w.now)
-	w.service("plain", feature.BundleSpec{Features: []string{"wide"}})
-	computed := feature.BundleSpec{Features: []string{"wide"}, Request: []feature.RequestSpec{{Name: "x", Type: "float64"}}}
+	w.service("plain", feature.ServiceSpec{Features: []string{"wide"}})
+	computed := feature.ServiceSpec{Features: []string{"wide"}, Request: []feature.RequestSpec{{Name: "x", Type: "float64"}}}
 	for f := range 10 {
 		computed.Computed = append(computed.Computed, feature.ComputedSpec{Name: fmt.Sprintf("c%d", f), Type: "float64", Expression: fmt.Sprintf("f%d * 1.8 + x / 2.0", f)})
 	}

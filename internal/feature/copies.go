@@ -18,7 +18,7 @@ import (
 // has none, and a feature that not every reader sees is NULL. Of a view the version latest
 // is copied; one with aggregations is not, because its rows are not its features.
 //
-// What may no longer be there goes with the next write, and by TidyCopies: when a version
+// What may no longer be there goes with the next write, and by RemoveStaleCopies: when a version
 // takes the place of another, a view becomes of stricter data, or the store is configured
 // to keep no copies any more.
 
@@ -70,9 +70,9 @@ func (s *Service) copies(ctx context.Context, p project.Name, view string, versi
 	return s.cfg.Online.Copy(ctx, table, shape, rows)
 }
 
-// foldCopies is copies of what a stream brought, which may be of stricter data than
+// copyApplied copies what a stream brought, which may be of stricter data than
 // what was there.
-func (s *Service) foldCopies(ctx context.Context, v View, table online.Table, rows []online.Row) error {
+func (s *Service) copyApplied(ctx context.Context, v View, table online.Table, rows []online.Row) error {
 	if !s.cfg.Online.Copies() {
 		return nil
 	}
@@ -102,10 +102,10 @@ func (s *Service) recopy(ctx context.Context, g Stale) error {
 
 const copiesPause = time.Minute
 
-// TidyCopies removes the copies that may not be there any more, and sees to it that no
+// RemoveStaleCopies removes the copies that may not be there any more, and sees to it that no
 // file has what was removed; the background loop calls it, and tests do. A view whose
 // copies cannot be removed holds up no other.
-func (s *Service) TidyCopies(ctx context.Context) error {
+func (s *Service) RemoveStaleCopies(ctx context.Context) error {
 	views, err := s.cfg.Online.CopiedViews(ctx)
 	if err != nil {
 		return err

@@ -71,7 +71,7 @@ func TestCopies(t *testing.T) {
 	w.configure(func(*feature.Config) {})
 	tidy := func() {
 		t.Helper()
-		if err := w.TidyCopies(w.ctx); err != nil {
+		if err := w.RemoveStaleCopies(w.ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -254,7 +254,7 @@ func TestCopiesOfTheVersionBefore(t *testing.T) {
 			w.data.put("staff", table{staffCols, [][]value.Value{{str("EWR"), ts(2), str("canary")}}})
 			if how == "when it is written" {
 				w.mustMaterialise("staff", w.now)
-			} else if err := w.TidyCopies(w.ctx); err != nil {
+			} else if err := w.RemoveStaleCopies(w.ctx); err != nil {
 				t.Fatal(err)
 			}
 			if got := r.shown(t); strings.Contains(got, "canary") {
@@ -298,7 +298,7 @@ func TestCopiesOfAPersonWithoutRows(t *testing.T) {
 	w.mustMaterialise("staff", time.Time{})
 	push("EWR", "canary")
 	d.fail = true
-	if err := w.FollowOnce(w.ctx); !errors.Is(err, errGone) {
+	if err := w.ProcessStreamsOnce(w.ctx); !errors.Is(err, errGone) {
 		t.Fatalf("it went on: %v", err)
 	}
 	d.fail = false
@@ -332,7 +332,7 @@ func TestCopiesOfAPersonWithoutRows(t *testing.T) {
 // Who configures no copies any more has none, and destroyed keys take along what is left.
 func TestCopiesOfBefore(t *testing.T) {
 	for how, remove := range map[string]func(w *world) error{
-		"by the loop":             func(w *world) error { return w.TidyCopies(w.ctx) },
+		"by the loop":             func(w *world) error { return w.RemoveStaleCopies(w.ctx) },
 		"when a key is destroyed": func(w *world) error { return w.KeyDestroyed(w.ctx, nyc, "") },
 	} {
 		t.Run(how, func(t *testing.T) {

@@ -24,8 +24,8 @@ type Data interface {
 	// Open reads columns of a version, all when there are none. The caller
 	// releases the rows.
 	Open(ctx context.Context, p project.Name, ref string, columns []string) (array.RecordReader, error)
-	// Still asks whether the caller may go on reading a version. It journals nothing.
-	Still(ctx context.Context, p project.Name, ref string) error
+	// Reauthorize asks whether the caller may go on reading a version. It journals nothing.
+	Reauthorize(ctx context.Context, p project.Name, ref string) error
 	// Query runs SQL in the sandboxed child over inputs (table → ref). With nil
 	// inputs the tables that the SQL names are datasets of the same name. The
 	// caller releases the rows, whose times are instants.

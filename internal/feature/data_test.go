@@ -324,7 +324,7 @@ func typeOf(t arrow.DataType) value.Type {
 	panic(t)
 }
 
-func (d *data) Still(_ context.Context, _ project.Name, ref string) error {
+func (d *data) Reauthorize(_ context.Context, _ project.Name, ref string) error {
 	if ref == d.closed {
 		return fault.New(fault.PermissionDenied, "dataset.query on %s is not allowed", ref)
 	}

@@ -27,7 +27,7 @@ func (s *Service) pin(ctx context.Context, p project.Name, src Source) ([]Input,
 		if _, err := s.newest(ctx, p, src.Dataset); err != nil {
 			return nil, err
 		}
-		if err := s.cut(ctx, p, src.Dataset); err != nil {
+		if err := s.snapshotStream(ctx, p, src.Dataset); err != nil {
 			return nil, err
 		}
 	}

@@ -3,18 +3,18 @@
 //
 // # Map
 //
-//   - feature.go: Entity, View and Bundle (the manifest kind FeatureService),
+//   - feature.go: Entity, View and ServiceDefinition (the manifest kind FeatureService),
 //     their specs and what these must satisfy; ref.go: names of versions and
 //     features.
 //   - Service (service.go) is the only way in. apply.go keeps definitions,
 //     selection.go resolves what a caller asks for, training.go makes training
 //     sets, materialise.go and push.go fill the online store, read.go answers from it,
-//     verify.go proves that both agree, tidy.go moves rows to new subkeys and removes
-//     those that answer nobody, moved.go begins in another online store,
+//     verify.go proves that both agree, compaction.go moves rows to new subkeys and removes
+//     expired ones, onlinestore.go begins in another online store,
 //     evaluate.go reads the rows of a view,
 //     lineage.go says what came from what.
-//   - stream.go is the log of a dataset's events, fold.go brings them online, cut.go
-//     into the dataset, dead.go keeps what is no event, feed.go reads sources.
+//   - stream.go is the log of a dataset's events, streamapply.go brings them online, streamsnapshot.go
+//     into the dataset, deadletter.go keeps what is no event, feed.go reads sources.
 //   - computed.go has the features of a service that are computed when they are
 //     asked for; expr/ has their expressions.
 //   - govern.go checks what a read is for, and hides from readers what they may
@@ -64,11 +64,11 @@ import (
 // Kind of definition.
 type Kind string
 
-// The kinds. BundleKind is the manifest kind FeatureService.
+// The kinds. ServiceKind is the manifest kind FeatureService.
 const (
-	EntityKind Kind = "entity"
-	ViewKind   Kind = "view"
-	BundleKind Kind = "service"
+	EntityKind  Kind = "entity"
+	ViewKind    Kind = "view"
+	ServiceKind Kind = "service"
 )
 
 // hint says where to look for a definition that is not there.
@@ -78,7 +78,7 @@ func (k Kind) hint() string {
 	case EntityKind:
 	case ViewKind:
 		listed, manifest = "feature-views", "FeatureView"
-	case BundleKind:
+	case ServiceKind:
 		listed, manifest = "feature-services", "FeatureService"
 	}
 	return "`falaj get " + listed + "` lists what there is; apply a manifest of kind " + manifest + " to make one."
@@ -128,8 +128,8 @@ type FieldSpec struct {
 	Protect     Protection `json:"protect,omitempty" doc:"How readers without feature.clear see it: mask is null, pseudonym another text in place of a string that cannot be guessed" enum:"mask,pseudonym"`
 }
 
-// BundleSpec is the manifest of kind FeatureService: the features of a model.
-type BundleSpec struct {
+// ServiceSpec is the manifest of kind FeatureService: the features of a model.
+type ServiceSpec struct {
 	Description string            `json:"description,omitempty" doc:"What the features are for"`
 	Features    []string          `json:"features" doc:"Features such as weather:temp, weather@2:humid, or weather for all of a view; a view without a version means its newest when this is applied"`
 	Inputs      []string          `json:"inputs,omitempty" doc:"More features, in the same words, that only the expressions of computed use"`
@@ -189,11 +189,11 @@ type Key struct {
 	Type   value.Type `json:"type"`
 }
 
-// Bundle is a version of a feature service. Selected and Used have its features
+// ServiceDefinition is a version of a feature service. Selected and Used have its features
 // and inputs with the versions of their views.
-type Bundle struct {
+type ServiceDefinition struct {
 	Header
-	BundleSpec
+	ServiceSpec
 	Selected []string `json:"selected"` // "weather@2:temp"
 	Used     []string `json:"used,omitempty"`
 }
@@ -304,7 +304,7 @@ func checkFeature(field, name, description string) error {
 }
 
 // Validate refuses what no feature service may be. Error: fault.Invalid.
-func (s BundleSpec) Validate() error {
+func (s ServiceSpec) Validate() error {
 	if err := checkText(s.Description, s.Tags); err != nil {
 		return err
 	}
@@ -488,5 +488,5 @@ func clip(s string) string {
 }
 
 func checkName(k Kind, name string) error {
-	return id.CheckName(map[Kind]string{EntityKind: "entity name", ViewKind: "feature view name", BundleKind: "feature service name"}[k], name)
+	return id.CheckName(map[Kind]string{EntityKind: "entity name", ViewKind: "feature view name", ServiceKind: "feature service name"}[k], name)
 }

@@ -46,7 +46,7 @@ const forgetPage = 16
 
 // ForgetEvents removes a person's events of the log of a dataset, by the columns that
 // have the join keys, in their order, and the dead letters that name the person; where
-// only Is knows who that is, also those that cannot be read. What was folded or cut
+// only Is knows who that is, also those that cannot be read. What was applied or is in a version
 // before is online and in the dataset, and has to be removed there, after this. A log
 // whose key was destroyed is dropped: nobody reads it. With dry it only counts.
 func (s *Service) ForgetEvents(ctx context.Context, action policy.Action, p Person, dataset string, columns []string, dry bool) (Forgotten, error) {
@@ -129,7 +129,7 @@ func (s *Service) DropEvents(ctx context.Context, tx *store.Tx, action policy.Ac
 	if _, err := s.cfg.Store.TrimRecords(ctx, tx, p, dataset, st.Head); err != nil {
 		return err
 	}
-	letters, err := s.cfg.Store.DropDead(ctx, tx, p, dataset)
+	letters, err := s.cfg.Store.DropDeadLetters(ctx, tx, p, dataset)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (s *Service) DropEvents(ctx context.Context, tx *store.Tx, action policy.Ac
 	if records == 0 && letters == 0 && st.Version == "" {
 		return nil // it had none
 	}
-	st.First, st.Cut, st.Bytes, st.Version = st.Head+1, st.Head, 0, ""
+	st.First, st.SnapshotSeq, st.Bytes, st.Version = st.Head+1, st.Head, 0, ""
 	if err := s.cfg.Store.PutStream(ctx, tx, st); err != nil {
 		return err
 	}
@@ -184,13 +184,13 @@ func (f *forgetter) records(ctx context.Context, tx *store.Tx, st *Stream) (more
 }
 
 func (f *forgetter) letters(ctx context.Context, tx *store.Tx, _ *Stream) (more bool, err error) {
-	page, err := f.s.cfg.Store.Dead(ctx, tx, f.l.project, f.l.dataset, f.letter, forgetPage)
+	page, err := f.s.cfg.Store.DeadLetters(ctx, tx, f.l.project, f.l.dataset, f.letter, forgetPage)
 	if err != nil {
 		return false, err
 	}
 	for _, d := range page {
 		f.nextLetter = d.ID
-		letter, err := f.l.letter(d)
+		letter, err := f.l.openDeadLetter(d)
 		if err != nil {
 			return false, err
 		}
@@ -201,7 +201,7 @@ func (f *forgetter) letters(ctx context.Context, tx *store.Tx, _ *Stream) (more 
 		if f.dry {
 			continue
 		}
-		if _, err := f.s.cfg.Store.DeleteDead(ctx, tx, f.l.project, f.l.dataset, d.ID); err != nil {
+		if _, err := f.s.cfg.Store.DeleteDeadLetter(ctx, tx, f.l.project, f.l.dataset, d.ID); err != nil {
 			return false, err
 		}
 	}

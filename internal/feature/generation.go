@@ -257,7 +257,7 @@ func (s *Service) remove(ctx context.Context, g Stale) error {
 	if err != nil && !fault.Is(err, fault.Gone) {
 		return err
 	}
-	s.tidied.dropped.Add(1)
+	s.compacted.dropped.Add(1)
 	return s.cfg.DB.Update(ctx, string(g.Project), func(ctx context.Context, tx *store.Tx) error {
 		return s.cfg.Store.DeleteStale(ctx, tx, g)
 	})

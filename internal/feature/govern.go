@@ -92,7 +92,7 @@ func (s *Service) forPurpose(ctx context.Context, action policy.Action, p projec
 		}), "record the refusal to read %s", object), audit.OnRecord(err))
 	}
 	if pl.purpose != "" && purpose != pl.purpose {
-		return "", refuse("service "+pl.bundle, "Read through a service for that purpose.", "feature service %s is for %s, and this read is for %s", pl.bundle, pl.purpose, clip(purpose))
+		return "", refuse("service "+pl.service, "Read through a service for that purpose.", "feature service %s is for %s, and this read is for %s", pl.service, pl.purpose, clip(purpose))
 	}
 	for _, v := range pl.views {
 		switch allowed := v.view.Purpose; {

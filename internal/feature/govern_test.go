@@ -145,9 +145,9 @@ func TestPurposeIsAskedOnEachRead(t *testing.T) {
 
 func TestPurposeOfAService(t *testing.T) {
 	w, _ := patients(t)
-	spec := feature.BundleSpec{Features: []string{"patients:ward"}, Purpose: "marketing"}
+	spec := feature.ServiceSpec{Features: []string{"patients:ward"}, Purpose: "marketing"}
 	apply := func() error {
-		_, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "stay"}, spec)
+		_, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "stay"}, spec)
 		return err
 	}
 	refused(t, apply(), fault.Invalid, "spec.purpose: feature view patients@1 is read for care, research only")
@@ -214,7 +214,7 @@ func TestProtectionRefuses(t *testing.T) {
 // sets and in rows that are joined for him.
 func TestProtected(t *testing.T) {
 	w, s := patients(t)
-	w.service("stay", feature.BundleSpec{
+	w.service("stay", feature.ServiceSpec{
 		Features: []string{"patients:ward", "patients:illness", "patients:age"}, Purpose: "care",
 		Computed: []feature.ComputedSpec{
 			{Name: "old", Type: "bool", Expression: "age > 35"}, {Name: "older", Type: "bool", Expression: "old || false"}, {Name: "east", Type: "bool", Expression: "ward == 'east'"},
@@ -269,12 +269,12 @@ func TestProtected(t *testing.T) {
 		}
 		w.data.put("history", readAll(t, h))
 		expect(t, mine(w.data.show(t, "history")), c.set)
-		if err := h.Still(w.ctx); err != nil {
+		if err := h.Reauthorize(w.ctx); err != nil {
 			t.Error(err)
 		}
 		if len(c.sees) > 0 { // the right is taken away while it is read
 			s.objects = nil
-			refused(t, h.Still(w.ctx), fault.PermissionDenied, "may not be seen in clear any more")
+			refused(t, h.Reauthorize(w.ctx), fault.PermissionDenied, "may not be seen in clear any more")
 		}
 		h.Release()
 	}
@@ -336,7 +336,7 @@ func TestVerifyIsARead(t *testing.T) {
 	}
 
 	// So is a comparison of what a model was given.
-	w.service("stay", feature.BundleSpec{Features: []string{"patients:age"}, Purpose: "care"})
+	w.service("stay", feature.ServiceSpec{Features: []string{"patients:age"}, Purpose: "care"})
 	for _, sees := range [][]string{nil, {age}} {
 		s.objects = sees
 		w.gates.entries = nil
@@ -408,7 +408,7 @@ func mine(lines []string) (out []string) {
 // A model sees what it was deployed to see; who deploys it is asked.
 func TestModelsSeeInClear(t *testing.T) {
 	w, _ := patients(t)
-	w.service("stay", feature.BundleSpec{Features: []string{"patients:age"}, Purpose: "care"})
+	w.service("stay", feature.ServiceSpec{Features: []string{"patients:age"}, Purpose: "care"})
 	got, err := w.Lookup(w.ctx, feature.LookupRequest{Project: nyc, Service: "stay", Rows: 1, AsOf: at(1), Keys: []feature.KeyColumn{{Name: "patient", Texts: []string{"a"}}}})
 	if err != nil || got.Columns[0].Values[0] != 30 || got.Columns[0].Statuses[0] != online.Present {
 		t.Errorf("answer %+v, %v", got, err)

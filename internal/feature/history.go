@@ -138,16 +138,16 @@ func (h *History) read(inputs []InputRef) {
 	}
 }
 
-// Still asks whether the caller may go on reading the result: the features, and the
+// Reauthorize asks whether the caller may go on reading the result: the features, and the
 // data that they are made of.
-func (h *History) Still(ctx context.Context) error {
+func (h *History) Reauthorize(ctx context.Context) error {
 	for _, o := range h.objects {
 		if err := h.s.cfg.Authorizer.Allow(ctx, ActionHistory, o); err != nil {
 			return err
 		}
 	}
 	for _, ref := range h.inputs {
-		if err := h.s.cfg.Data.Still(ctx, h.project, ref); err != nil {
+		if err := h.s.cfg.Data.Reauthorize(ctx, h.project, ref); err != nil {
 			return err
 		}
 	}

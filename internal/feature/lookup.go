@@ -40,7 +40,7 @@ func (s *Service) Shape(ctx context.Context, p project.Name, service string) (Sh
 		return Shape{}, err
 	}
 	out := Shape{
-		Service: pl.bundle, Features: make([]string, len(pl.names)), Types: make([]value.Type, len(pl.names)), Classification: project.Public, JoinKeys: pl.joinKeys(),
+		Service: pl.service, Features: make([]string, len(pl.names)), Types: make([]value.Type, len(pl.names)), Classification: project.Public, JoinKeys: pl.joinKeys(),
 	}
 	for n, v := range pl.views {
 		if len(v.view.Purpose) > 0 && pl.purpose == "" {
@@ -241,7 +241,7 @@ func (s *Service) computeNumbers(ctx context.Context, pl *plan, r LookupRequest,
 	for _, q := range pl.computed.request {
 		i := slices.IndexFunc(r.Keys, func(c KeyColumn) bool { return c.Name == q.name })
 		if i < 0 || len(r.Keys[i].Texts)+len(r.Keys[i].Ints)+len(r.Keys[i].Floats) != r.Rows {
-			return nil, fault.New(fault.Invalid, "the value %q of the request, of which feature service %s computes, does not have %d rows", q.name, pl.bundle, r.Rows)
+			return nil, fault.New(fault.Invalid, "the value %q of the request, of which feature service %s computes, does not have %d rows", q.name, pl.service, r.Rows)
 		}
 		for row := range r.Rows {
 			x, err := r.Keys[i].value(q.typ, row)

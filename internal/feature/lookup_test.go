@@ -37,7 +37,7 @@ func mixed(tb testing.TB, w *world) *world {
 		Source: feature.Source{Dataset: "counts"}, Entities: []string{"route"}, Timestamp: "time",
 		Features: []feature.FieldSpec{{Name: "n", Type: "int64"}, {Name: "busy", Type: "bool"}},
 	})
-	if _, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "all"}, feature.BundleSpec{Features: []string{"counts:busy", "weather:temp", "counts:n", "weather:humid"}}); err != nil {
+	if _, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "all"}, feature.ServiceSpec{Features: []string{"counts:busy", "weather:temp", "counts:n", "weather:humid"}}); err != nil {
 		tb.Fatal(err)
 	}
 	w.mustMaterialise("weather", w.now)
@@ -150,7 +150,7 @@ func TestLookupIsJournaledFirst(t *testing.T) {
 	w.data.put("weather", weatherRows(), func(v *version) { v.Classification = project.Confidential })
 	w.entity("origin", "string")
 	w.view("weather", weatherSpec)
-	if _, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "all"}, feature.BundleSpec{Features: []string{"weather"}}); err != nil {
+	if _, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "all"}, feature.ServiceSpec{Features: []string{"weather"}}); err != nil {
 		t.Fatal(err)
 	}
 	w.mustMaterialise("weather", w.now)
@@ -167,7 +167,7 @@ func TestLookupIsJournaledFirst(t *testing.T) {
 type open struct{}
 
 func (open) Allow(context.Context, policy.Action, policy.Object) error { return nil }
-func (open) Pass(context.Context, residency.Passage) error             { return nil }
+func (open) Pass(context.Context, residency.Transfer) error            { return nil }
 
 // newOpenWorld is a world on Pebble whose doors are open.
 func newOpenWorld(b *testing.B) *world {

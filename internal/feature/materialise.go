@@ -415,7 +415,7 @@ func (s *Service) attempt(ctx context.Context, r *Run) error {
 
 // catchUp gives the rows that a run has written their place in the stream, and
 // brings them to where those are that they replace: until the run has ended, nobody
-// else folds into them.
+// else applies events to them.
 func (s *Service) catchUp(ctx context.Context, v View, r *Run) error {
 	_, found, err := s.cfg.Online.Look(ctx, r.table())
 	if err != nil {
@@ -436,7 +436,7 @@ func (s *Service) catchUp(ctx context.Context, v View, r *Run) error {
 	if o.Generation == r.Generation {
 		return nil // the first rows of the view: it is followed from now on
 	}
-	_, _, err = s.fold(ctx, v, r.table(), math.MaxInt)
+	_, _, err = s.applyEvents(ctx, v, r.table(), math.MaxInt)
 	return err
 }
 
@@ -476,7 +476,7 @@ func (s *Service) claim(ctx context.Context, r *Run) (View, error) {
 			}
 			// What an earlier attempt without a generation wrote does not count.
 			r.Rows, r.Chain, r.Newest = 0, "", time.Time{}
-			// Rows that a stream has folded into are not written over.
+			// Rows to which a stream has applied events are not written over.
 			if r.Generation = o.Generation; missing || !sameInputs(o.Inputs, r.Inputs) || v.Source.Stream != nil {
 				r.Generation = newGeneration()
 			}

@@ -115,7 +115,7 @@ func (s *Service) keysIn(ctx context.Context, p Person, v View, o Online, at []i
 	if all = len(inputs) > 0; all { // else nobody knows, or all rows were pushed
 		from = append(from, s.evaluate(v.Project, v.Source, inputs, columns))
 	}
-	if v.Source.Stream != nil { // what was folded since
+	if v.Source.Stream != nil { // what was applied since
 		from = append(from, func(ctx context.Context) (array.RecordReader, error) { return s.soFar(ctx, v, columns) })
 	}
 	seen := map[string]bool{}
@@ -176,7 +176,7 @@ func (s *Service) soFar(ctx context.Context, v View, columns []string) (array.Re
 	if err != nil {
 		return nil, err
 	}
-	rows := &appended{ctx: ctx, s: s, l: l, schema: before.Schema(), base: before, at: st.Cut, until: st.Head}
+	rows := &appended{ctx: ctx, s: s, l: l, schema: before.Schema(), base: before, at: st.SnapshotSeq, until: st.Head}
 	rows.refs.Add(1)
 	return &closing{RecordReader: rows, also: before}, nil
 }
@@ -388,7 +388,7 @@ func (s *Service) ForgetOnline(ctx context.Context, p Person, keys PersonKeys, t
 		return err
 	}
 	err = s.alone(ctx, func(ctx context.Context) error {
-		return s.still(ctx, func(ctx context.Context) error {
+		return s.withStreamLease(ctx, func(ctx context.Context) error {
 			if err := s.abandonBegun(ctx, p.Project); err != nil {
 				return err
 			}
@@ -417,12 +417,12 @@ func (s *Service) forget(ctx context.Context, p Person, v View, its ViewKeys, na
 		return fault.New(fault.Unavailable, "%s is being materialised", v.Ref()).WithHint("It is stopped, and this tried again.")
 	}
 	defer release()
-	// What a fold has read before the person's events went would be written afterwards.
-	folding := s.occupyFold(v)
-	if folding == nil {
+	// What applying events has read before the person's events went would be written afterwards.
+	applying := s.reserveApply(v)
+	if applying == nil {
 		return fault.New(fault.Unavailable, "events are being brought into %s", v.Ref()).WithHint("It is tried again.")
 	}
-	defer folding()
+	defer applying()
 	if err := s.finish(ctx, v); err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ func TestPush(t *testing.T) {
 func TestPushIntoAnotherStore(t *testing.T) {
 	w := weather(t)
 	w.driver.write = func() error {
-		_, err := w.StoreIs(w.ctx, "second", "first", false)
+		_, err := w.SetOnlineStore(w.ctx, "second", "first", false)
 		return err
 	}
 	refused(t, w.push(pushed(2, "EWR", 12)), fault.Conflict, "Push them again")

@@ -129,7 +129,7 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 			return OnlineAnswer{}, err
 		}
 	}
-	answer := OnlineAnswer{AsOf: at, Views: pl.refs(), Service: pl.bundle, JoinKeys: pl.joinKeys()}
+	answer := OnlineAnswer{AsOf: at, Views: pl.refs(), Service: pl.service, JoinKeys: pl.joinKeys()}
 	if answer.Columns, err = s.readAll(ctx, pl, keys, requested, at); err != nil {
 		return OnlineAnswer{}, err
 	}
@@ -148,7 +148,7 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 // remembers refuses a past time of which rows were removed.
 func (pl *plan) remembers(at time.Time) error {
 	for i, v := range pl.views {
-		if swept := pl.online[i].Swept; at.Before(swept) {
+		if swept := pl.online[i].HistorySince; at.Before(swept) {
 			return fault.New(fault.Gone, "what feature view %s answered before %s was removed", v.view.Ref(), swept.Format(time.RFC3339)).
 				WithHint("Rows that answer no later time are kept as long as online.history says. Make a training set for older times.")
 		}
@@ -159,7 +159,7 @@ func (pl *plan) remembers(at time.Time) error {
 // bounded refuses a read of too many values, or of what takes too long to compute.
 func (pl *plan) bounded(entities int) error {
 	if c := pl.computed; c != nil && c.cost*entities > maxSteps {
-		return fault.New(fault.TooLarge, "feature service %s may take %d steps for an entity, and %d entities are over the limit of %d steps", pl.bundle, c.cost, entities, maxSteps).
+		return fault.New(fault.TooLarge, "feature service %s may take %d steps for an entity, and %d entities are over the limit of %d steps", pl.service, c.cost, entities, maxSteps).
 			WithHint("Ask in several requests, of at most %d entities.", maxSteps/c.cost)
 	}
 	if n := pl.read + len(pl.names) - pl.visible; n*entities > maxCells {

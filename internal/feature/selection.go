@@ -119,11 +119,11 @@ func (s *Service) pick(ctx context.Context, tx *store.Tx, p project.Name, featur
 
 // plan is a resolved selection, with what the online store holds of its views.
 type plan struct {
-	views  []picked
-	online []Online // beside views; the zero Online where there is none
-	names  []string // output columns, in the order asked for, then those computed
-	types  []string // beside names
-	bundle string   // "delay@2", or empty
+	views   []picked
+	online  []Online // beside views; the zero Online where there is none
+	names   []string // output columns, in the order asked for, then those computed
+	types   []string // beside names
+	service string   // "delay@2", or empty
 
 	// Of the features that are read from views, the first visible ones are in names;
 	// the others are read for computed, which is nil when nothing is.
@@ -143,17 +143,17 @@ func (s *Service) resolve(ctx context.Context, p project.Name, sel Selection) (*
 		pl := &plan{}
 		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 			*pl = plan{}
-			features, bundle := sel.Features, Bundle{}
+			features, bundle := sel.Features, ServiceDefinition{}
 			if sel.Service != "" {
-				d, err := s.find(ctx, tx, p, BundleKind, sel.Service)
+				d, err := s.find(ctx, tx, p, ServiceKind, sel.Service)
 				if err != nil {
 					return err
 				}
-				b, err := d.bundle()
+				b, err := d.service()
 				if err != nil {
 					return err
 				}
-				features, pl.bundle = b.Selected, d.Ref()
+				features, pl.service = b.Selected, d.Ref()
 				bundle = b
 			}
 			var err error

@@ -36,7 +36,7 @@ type Authorizer interface {
 
 // Guard is the residency door.
 type Guard interface {
-	Pass(ctx context.Context, p residency.Passage) error
+	Pass(ctx context.Context, p residency.Transfer) error
 }
 
 // Config is what a Service needs.
@@ -58,14 +58,14 @@ type Config struct {
 	// StreamBytes is how many bytes of events a log may be ahead of the online store
 	// and the dataset: 256 MiB when 0.
 	StreamBytes int64
-	// CutTime is how long events wait until they are in a version of their dataset,
+	// SnapshotInterval is how long events wait until they are in a version of their dataset,
 	// unless somebody asks before: an hour when 0.
-	CutTime time.Duration
+	SnapshotInterval time.Duration
 	// AttemptTime is the limit of one attempt at a materialisation, after which it
 	// goes on in another one: 6 hours when 0.
 	AttemptTime time.Duration
 	Watch       Watch
-	Tidy        Tidy
+	Compaction  Compaction
 	Log         *slog.Logger     // slog.Default() when nil
 	Now         func() time.Time // time.Now when nil
 }
@@ -82,21 +82,21 @@ type Service struct {
 	// compiled are the expressions of feature services.
 	compiled compiledCache
 	loop     *lifecycle.Loop // runs materialisations
-	// follower folds events into online rows, and cuts them into dataset versions.
-	follower *lifecycle.Loop
-	copying  *lifecycle.Loop // removes copies that may not be there
-	feeder   *lifecycle.Loop // brings messages of sources into the logs
-	cutting  *share.Pool     // one version is cut at a time
-	watcher  *lifecycle.Loop
-	tidier   *lifecycle.Loop
-	tidied   tidied
+	// streamProcessor applies events to online rows, and snapshots them as dataset versions.
+	streamProcessor *lifecycle.Loop
+	copying         *lifecycle.Loop // removes copies that may not be there
+	feeder          *lifecycle.Loop // brings messages of sources into the logs
+	snapshotting    *share.Pool     // one version is made at a time
+	watcher         *lifecycle.Loop
+	compactor       *lifecycle.Loop
+	compacted       compactionCounters
 
 	mu      sync.Mutex
 	ended   chan struct{}                // closed and replaced when a run ends
 	busy    map[string]bool              // view versions whose online rows are being changed
 	cancels map[RunID]context.CancelFunc // of attempts under way
-	streams map[streamName]*following
-	folded  chan struct{}                 // closed and replaced when events were folded
+	streams map[streamName]*streamProgress
+	applied chan struct{}                 // closed and replaced when events were applied
 	checks  map[string]Check              // the last of each view version; see Online.watch
 	orphans map[online.TableKey]time.Time // tables that no record names, since when
 }
@@ -113,16 +113,16 @@ func New(cfg Config) *Service {
 	if cfg.StreamBytes <= 0 {
 		cfg.StreamBytes = defaultLog
 	}
-	if cfg.CutTime <= 0 {
-		cfg.CutTime = defaultCutTime
+	if cfg.SnapshotInterval <= 0 {
+		cfg.SnapshotInterval = defaultSnapshotInterval
 	}
 	if cfg.AttemptTime <= 0 {
 		cfg.AttemptTime = 6 * time.Hour
 	}
-	cfg.Watch, cfg.Tidy = cfg.Watch.withDefaults(), cfg.Tidy.withDefaults()
+	cfg.Watch, cfg.Compaction = cfg.Watch.withDefaults(), cfg.Compaction.withDefaults()
 	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, ended: make(chan struct{}), busy: map[string]bool{}, cancels: map[RunID]context.CancelFunc{},
-		streams: map[streamName]*following{}, folded: make(chan struct{}), cutting: share.New(share.Limits{Name: "event_versions", What: "versions of events being made", Slots: 1, Queue: 1 << 14}),
+		streams: map[streamName]*streamProgress{}, applied: make(chan struct{}), snapshotting: share.New(share.Limits{Name: "event_versions", What: "versions of events being made", Slots: 1, Queue: 1 << 14}),
 		checks: map[string]Check{},
 	}
 	if s.log == nil {
@@ -137,25 +137,27 @@ func New(cfg Config) *Service {
 		Timeout: openRuns * cfg.AttemptTime, // each attempt has its own limit
 		Run:     func(ctx context.Context) error { return s.RunOnce(identity.With(ctx, identity.Loop("feature"))) },
 	}
-	s.follower = &lifecycle.Loop{
-		Name: "feature streams", Every: followPause, Logger: s.log, Timeout: followTime,
-		Run: s.telling(s.FollowOnce),
+	s.streamProcessor = &lifecycle.Loop{
+		Name: "feature streams", Every: streamInterval, Logger: s.log, Timeout: streamTimeout,
+		Run: s.logOnChange(s.ProcessStreamsOnce),
 	}
 	s.watcher = &lifecycle.Loop{
 		Name: "feature verification", Every: min(cfg.Watch.Every, time.Minute), Logger: s.log, Timeout: 24 * time.Hour, // each check has its own limit
 		Run: func(ctx context.Context) error { return s.WatchOnce(identity.With(ctx, identity.Loop("feature"))) },
 	}
-	s.tidier = &lifecycle.Loop{
-		Name: "feature tidying", Every: tidyPause, Logger: s.log, Timeout: 7 * 24 * time.Hour, // steps are small, and begin again
-		Run: func(ctx context.Context) error { return s.TidyOnce(identity.With(ctx, identity.Loop("feature"))) },
+	s.compactor = &lifecycle.Loop{
+		Name: "feature tidying", Every: compactionInterval, Logger: s.log, Timeout: 7 * 24 * time.Hour, // steps are small, and begin again
+		Run: func(ctx context.Context) error { return s.CompactOnce(identity.With(ctx, identity.Loop("feature"))) },
 	}
 	s.copying = &lifecycle.Loop{
 		Name: "feature copies", Every: copiesPause, Logger: s.log, Timeout: time.Hour, // what was removed stays so
-		Run: func(ctx context.Context) error { return s.TidyCopies(identity.With(ctx, identity.Loop("feature"))) },
+		Run: func(ctx context.Context) error {
+			return s.RemoveStaleCopies(identity.With(ctx, identity.Loop("feature")))
+		},
 	}
 	s.feeder = &lifecycle.Loop{
 		Name: "feature sources", Every: feedPause, Logger: s.log, Timeout: feedTime,
-		Run: s.telling(s.FeedOnce),
+		Run: s.logOnChange(s.FeedOnce),
 	}
 	return s
 }
@@ -164,9 +166,9 @@ func New(cfg Config) *Service {
 // says; it is for Every above zero.
 func (s *Service) Watching() lifecycle.Service { return s.watcher.Service() }
 
-// Tidying moves online rows to new subkeys and removes those that answer nobody, as
-// Config.Tidy says.
-func (s *Service) Tidying() lifecycle.Service { return s.tidier.Service() }
+// Compacting moves online rows to new subkeys and removes those that answer nobody, as
+// Config.Compaction says.
+func (s *Service) Compacting() lifecycle.Service { return s.compactor.Service() }
 
 // Copying removes copies that may not be there any more; it is for an online store that
 // may have some, whether it is configured to make them or not.
@@ -176,8 +178,8 @@ func (s *Service) Copying() lifecycle.Service { return s.copying.Service() }
 // unfinished.
 func (s *Service) Background() lifecycle.Service { return s.loop.Service() }
 
-// Streams folds and cuts what the logs of events hold.
-func (s *Service) Streams() lifecycle.Service { return s.follower.Service() }
+// Streams applies what the logs of events hold to online rows, and makes dataset versions of it.
+func (s *Service) Streams() lifecycle.Service { return s.streamProcessor.Service() }
 
 // Feeds brings the messages of sources into the logs.
 func (s *Service) Feeds() lifecycle.Service { return s.feeder.Service() }
@@ -188,7 +190,7 @@ func (s *Service) allow(ctx context.Context, action policy.Action, p project.Nam
 
 // pass is the residency door of the online store.
 func (s *Service) pass(ctx context.Context, action policy.Action, p project.Name, view string, label residency.Label) error {
-	return s.cfg.Guard.Pass(ctx, residency.Passage{
+	return s.cfg.Guard.Pass(ctx, residency.Transfer{
 		Project: string(p), What: "feature view " + view, Label: label,
 		Where: "the online store", Zone: s.cfg.Zone, Action: string(action),
 	})

@@ -38,7 +38,7 @@ type gates struct {
 	mu      sync.Mutex
 	refuse  map[policy.Action]bool
 	asked   []string
-	zones   []residency.Passage
+	zones   []residency.Transfer
 	entries []audit.Entry
 	broken  error // of the journal
 }
@@ -53,7 +53,7 @@ func (g *gates) Allow(_ context.Context, a policy.Action, o policy.Object) error
 	return nil
 }
 
-func (g *gates) Pass(_ context.Context, p residency.Passage) error {
+func (g *gates) Pass(_ context.Context, p residency.Transfer) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.zones = append(g.zones, p)
@@ -407,7 +407,7 @@ func TestApplyRefuses(t *testing.T) {
 	_, _, err := w.ApplyEntity(w.ctx, feature.ApplyRequest{Project: nyc, Name: "x"}, feature.EntitySpec{Type: "float64"})
 	refused(t, err, fault.Invalid, "does not identify")
 	for _, f := range []string{"weather:none", "none:temp", "weather:", "weather@0:temp", ""} {
-		_, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "s"}, feature.BundleSpec{Features: []string{f}})
+		_, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "s"}, feature.ServiceSpec{Features: []string{f}})
 		refused(t, err, fault.Invalid)
 	}
 	if views, err := w.Views(w.ctx, nyc, "", 0); err != nil || len(views) != 1 {
@@ -430,7 +430,7 @@ func TestNothingHappensWithoutPermission(t *testing.T) {
 				return err
 			},
 			"service": func() error {
-				_, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "x"}, feature.BundleSpec{Features: []string{"weather"}})
+				_, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "x"}, feature.ServiceSpec{Features: []string{"weather"}})
 				return err
 			},
 			"promote": func() error { _, err := w.Promote(w.ctx, nyc, feature.ViewKind, "weather", "prod"); return err },
@@ -538,8 +538,8 @@ func TestTrainingSetKnowsOnlyThePast(t *testing.T) {
 
 func TestServiceKeepsItsVersions(t *testing.T) {
 	w := weather(t)
-	apply := func() (feature.Bundle, project.Change) {
-		b, change, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "delay"}, feature.BundleSpec{Features: []string{"weather:humid", "weather:temp"}})
+	apply := func() (feature.ServiceDefinition, project.Change) {
+		b, change, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "delay"}, feature.ServiceSpec{Features: []string{"weather:humid", "weather:temp"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1560,11 +1560,11 @@ func TestHistoryAsksAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Release()
-	if err := h.Still(w.ctx); err != nil {
+	if err := h.Reauthorize(w.ctx); err != nil {
 		t.Error(err)
 	}
 	w.data.closed = "weather@1"
-	refused(t, h.Still(w.ctx), fault.PermissionDenied, "dataset.query")
+	refused(t, h.Reauthorize(w.ctx), fault.PermissionDenied, "dataset.query")
 }
 
 // What a training set would be refused for is known before it is made.

@@ -71,14 +71,14 @@ type Store interface {
 	Seen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, hashes []string) ([]string, error)
 	PutSeen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, hashes []string, at time.Time) error
 	ForgetSeen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, before time.Time) error
-	// PutDead keeps a dead letter, replacing one of its ID.
-	PutDead(ctx context.Context, tx *store.Tx, p project.Name, dataset string, l SealedLetter) error
-	// Dead lists dead letters by ID, after one.
-	Dead(ctx context.Context, tx *store.Tx, p project.Name, dataset, after string, limit int) ([]SealedLetter, error)
-	CountDead(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error)
-	DeleteDead(ctx context.Context, tx *store.Tx, p project.Name, dataset, id string) (bool, error)
-	// DropDead removes all dead letters and says how many.
-	DropDead(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error)
+	// PutDeadLetter keeps a dead letter, replacing one of its ID.
+	PutDeadLetter(ctx context.Context, tx *store.Tx, p project.Name, dataset string, l SealedDeadLetter) error
+	// DeadLetters lists dead letters by ID, after one.
+	DeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset, after string, limit int) ([]SealedDeadLetter, error)
+	CountDeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error)
+	DeleteDeadLetter(ctx context.Context, tx *store.Tx, p project.Name, dataset, id string) (bool, error)
+	// DropDeadLetters removes all dead letters and says how many.
+	DropDeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error)
 
 	// PutTrainingSet keeps the record of a dataset version, replacing one.
 	PutTrainingSet(ctx context.Context, tx *store.Tx, t TrainingSet) error
@@ -122,8 +122,8 @@ type Online struct {
 	Subkey    int       `json:"-"`
 	Former    int       `json:"-"`
 	RotatedAt time.Time `json:"-"`
-	// Swept is the time before which history may be gone; zero when all of it is there.
-	Swept time.Time `json:"-"`
+	// HistorySince is the time before which history may be gone; zero when all of it is there.
+	HistorySince time.Time `json:"-"`
 }
 
 // OnlineStore says where online rows are.

@@ -33,9 +33,9 @@ import (
 
 // A dataset that views follow as a stream has a log of events beside its versions.
 // An event is acknowledged when the log has it, synced. From the log it goes two
-// ways, both exactly once: follow.go folds it into the online rows of the views,
-// which hold how far they have come; cut.go appends it to the dataset as a new
-// version, in whose transaction the log notes that. What both have is trimmed.
+// ways, both exactly once: streamapply.go applies it to the online rows of the views,
+// which hold how far they have come; streamsnapshot.go appends it to the dataset as a
+// new version, in whose transaction the log notes that. What both have is trimmed.
 
 // StreamSpec makes a view follow the events of its dataset.
 type StreamSpec struct {
@@ -59,17 +59,17 @@ func (s Source) validateStream(field string) error {
 }
 
 // Stream is the log of a dataset's events, a record for each push. It has the
-// records First … Head; those up to Cut are also in versions of the dataset.
+// records First … Head; those up to SnapshotSeq are also in versions of the dataset.
 type Stream struct {
-	Project project.Name `json:"project"`
-	Dataset string       `json:"dataset"`
-	First   int64        `json:"first"`
-	Head    int64        `json:"head"`
-	Cut     int64        `json:"cut"`
-	Version string       `json:"version,omitempty"` // "clicks@3", made by the last cut
-	CutAt   time.Time    `json:"cut_at,omitzero"`
-	Bytes   int64        `json:"bytes"`  // of the records that are kept
-	Events  int64        `json:"events"` // accepted since the beginning
+	Project     project.Name `json:"project"`
+	Dataset     string       `json:"dataset"`
+	First       int64        `json:"first"`
+	Head        int64        `json:"head"`
+	SnapshotSeq int64        `json:"cut"`
+	Version     string       `json:"version,omitempty"` // "clicks@3", made by the last snapshot
+	SnapshotAt  time.Time    `json:"cut_at,omitzero"`
+	Bytes       int64        `json:"bytes"`  // of the records that are kept
+	Events      int64        `json:"events"` // accepted since the beginning
 	// Offsets is how far each log was read, a position of package source, by what
 	// Sources.Check calls it: so a source that becomes another is read from its
 	// beginning. They change with the records that were read.
@@ -105,15 +105,15 @@ type Record struct {
 
 // Limits of a log.
 const (
-	maxEvents      = 10_000         // of a push
-	recordEvents   = 1000           // of a record
-	maxEventID     = 200            // bytes
-	maxEvent       = 256 << 10      // bytes, about
-	seenAge        = 24 * time.Hour // how long ids of events are remembered
-	pageRecords    = 8              // read at a time
-	foldPages      = 64             // folded before another stream has its turn
-	defaultLog     = 256 << 20      // bytes of the records of a stream
-	defaultCutTime = time.Hour
+	maxEvents               = 10_000         // of a push
+	recordEvents            = 1000           // of a record
+	maxEventID              = 200            // bytes
+	maxEvent                = 256 << 10      // bytes, about
+	seenAge                 = 24 * time.Hour // how long ids of events are remembered
+	pageRecords             = 8              // read at a time
+	applyPages              = 64             // applied before another stream has its turn
+	defaultLog              = 256 << 20      // bytes of the records of a stream
+	defaultSnapshotInterval = time.Hour
 )
 
 // Event is one event: its columns as JSON decodes them (with or without numbers kept
@@ -193,7 +193,7 @@ func (s *Service) PushEvents(ctx context.Context, r EventsRequest) (EventsAnswer
 	if out.Accepted, out.Duplicates, out.Dead, out.Position, err = s.accept(ctx, l, in); err != nil || r.Wait <= 0 {
 		return out, fault.Wrap(err, "pushing to %s", v.Ref())
 	}
-	out.Visible = s.awaitFolded(ctx, v, out.Position, r.Wait)
+	out.Visible = s.awaitApplied(ctx, v, out.Position, r.Wait)
 	return out, nil
 }
 
@@ -228,7 +228,7 @@ type eventLog struct {
 	lists   []listColumn         // what views make of them
 }
 
-// system is who cuts and folds.
+// system is the principal that applies events and makes versions of them.
 func system(ctx context.Context) context.Context {
 	return identity.With(ctx, identity.Loop("feature"))
 }
@@ -278,7 +278,7 @@ func (s *Service) mayPush(ctx context.Context, l *eventLog) error {
 	}); err != nil {
 		return err
 	}
-	return s.cfg.Guard.Pass(ctx, residency.Passage{
+	return s.cfg.Guard.Pass(ctx, residency.Transfer{
 		Project: string(l.project), What: "dataset " + l.dataset, Label: l.newest.Residency,
 		Where: "the log of its events", Zone: s.cfg.Zone, Action: string(ActionPush),
 	})
@@ -375,7 +375,7 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 		now := store.At(s.now()).Time()
 		st, err := s.cfg.Store.Stream(ctx, tx, l.project, l.dataset)
 		if fault.Is(err, fault.NotFound) {
-			st, err = Stream{Project: l.project, Dataset: l.dataset, First: 1, CutAt: now}, nil
+			st, err = Stream{Project: l.project, Dataset: l.dataset, First: 1, SnapshotAt: now}, nil
 		}
 		if err != nil {
 			return err
@@ -407,7 +407,7 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 			if reasons[i] != "" {
 				continue // it stays one
 			}
-			there, err := s.cfg.Store.DeleteDead(ctx, tx, l.project, l.dataset, id)
+			there, err := s.cfg.Store.DeleteDeadLetter(ctx, tx, l.project, l.dataset, id)
 			if err != nil {
 				return err
 			}
@@ -415,14 +415,14 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 				return fault.New(fault.Conflict, "dead letter %s was replayed or dropped meanwhile", id)
 			}
 		}
-		if dead, err = s.bury(ctx, tx, l, in, reasons, now); err != nil {
+		if dead, err = s.keepDeadLetters(ctx, tx, l, in, reasons, now); err != nil {
 			return err
 		}
 		position = st.Head
 		if err := s.cfg.Store.PutStream(ctx, tx, st); err != nil {
 			return err
 		}
-		tx.OnCommit(s.follower.Wake)
+		tx.OnCommit(s.streamProcessor.Wake)
 		return audit.Append(ctx, tx, audit.Entry{
 			Project: string(l.project), Action: string(in.action), Object: "dataset " + l.dataset,
 			Detail: map[string]any{"events": accepted, "duplicates": duplicates, "dead": dead, "position": position},
@@ -547,15 +547,15 @@ type listColumn struct {
 	typ  value.Type
 }
 
-// listColumns are those of the view that is pushed to, and of all that events are folded
-// into, or will be when they are filled: an event that one of them cannot take would hold it
+// listColumns are those of the view that is pushed to, and of all that events are applied
+// to, or will be when they are filled: an event that one of them cannot take would hold it
 // up for ever.
 func (s *Service) listColumns(ctx context.Context, l *eventLog) ([]listColumn, error) {
 	if !slices.ContainsFunc(l.schema.Fields(), func(f arrow.Field) bool { return f.Type.ID() == arrow.LIST }) {
 		return nil, nil
 	}
 	st := Stream{Project: l.project, Dataset: l.dataset}
-	views, _, runs, err := s.followed(ctx, st)
+	views, _, runs, err := s.streamViews(ctx, st)
 	if err != nil {
 		return nil, err
 	}
@@ -588,7 +588,7 @@ func (s *Service) listColumns(ctx context.Context, l *eventLog) ([]listColumn, e
 	return out, nil
 }
 
-// encode makes the rows of a record, in Arrow's format: what folds and what cuts
+// encode makes the rows of a record, in Arrow's format: the online rows and the dataset
 // read them as every other batch of rows. An event without a created time became
 // known now.
 func (l *eventLog) encode(events []Event, which []int, now time.Time) ([]byte, error) {

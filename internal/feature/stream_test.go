@@ -64,7 +64,7 @@ func (w *world) mustPush(events ...feature.Event) {
 
 func (w *world) follow() {
 	w.t.Helper()
-	if err := w.FollowOnce(w.ctx); err != nil {
+	if err := w.ProcessStreamsOnce(w.ctx); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -106,7 +106,7 @@ func TestStream(t *testing.T) {
 		t.Errorf("%+v %v", report, err)
 	}
 	st, err := w.StreamStatus(w.ctx, nyc, "spending")
-	if err != nil || st.Waiting != 0 || st.Uncut != 0 || st.Bytes != 0 || st.Events != 6 || st.Trouble != "" {
+	if err != nil || st.Waiting != 0 || st.PendingSnapshot != 0 || st.Bytes != 0 || st.Events != 6 || st.Trouble != "" {
 		t.Errorf("%+v %v", st, err)
 	}
 }
@@ -208,7 +208,7 @@ func TestTwoServersFold(t *testing.T) {
 		}
 	}
 	failed := make(chan error)
-	go func() { failed <- first.FollowOnce(w.ctx) }()
+	go func() { failed <- first.ProcessStreamsOnce(w.ctx) }()
 	<-held // it has made its rows, and not written them
 	w.mustPush(purchase("EWR", 1, 2), purchase("EWR", 1.5, 4))
 	w.follow()
@@ -216,7 +216,7 @@ func TestTwoServersFold(t *testing.T) {
 	close(release)
 	refused(t, <-failed, fault.Conflict, "another server")
 	expect(t, w.spent(2), "7/PRESENT | 3/PRESENT")
-	if err := first.FollowOnce(w.ctx); err != nil { // it goes on from where the table is
+	if err := first.ProcessStreamsOnce(w.ctx); err != nil { // it goes on from where the table is
 		t.Error(err)
 	}
 	w.mustPush(purchase("EWR", 1, 8))
@@ -291,7 +291,7 @@ func killStreams(t *testing.T, seed uint64, rounds int, open func(tb testing.TB)
 			whole.own, _ = broken.Driver.(online.Fenced)
 			w.online = online.New(whole, w.keys, online.Options{Now: func() time.Time { return w.now }})
 		}
-		restart := func() { w.configure(func(c *feature.Config) { c.CutTime = time.Nanosecond }) }
+		restart := func() { w.configure(func(c *feature.Config) { c.SnapshotInterval = time.Nanosecond }) }
 		restart()
 		w.data.declared[ds] = purchaseCols
 		w.entity("origin", "string")
@@ -328,14 +328,14 @@ func killStreams(t *testing.T, seed uint64, rounds int, open func(tb testing.TB)
 				}
 			case "fold":
 				die()
-				_ = w.FollowOnce(w.ctx)
+				_ = w.ProcessStreamsOnce(w.ctx)
 			case "materialise":
 				die()
 				_, _ = w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: name})
 				_ = w.RunOnce(w.ctx)
 			case "cut":
 				w.data.appending = func() error { return errGone }
-				_ = w.FollowOnce(w.ctx)
+				_ = w.ProcessStreamsOnce(w.ctx)
 				w.data.appending = nil
 			}
 			broken.left = -1
@@ -353,7 +353,7 @@ func killStreams(t *testing.T, seed uint64, rounds int, open func(tb testing.TB)
 		if f.Last == nil || f.Last.State != feature.Succeeded {
 			w.mustMaterialise(name, time.Time{})
 		}
-		if err := w.FollowOnce(w.ctx); err != nil {
+		if err := w.ProcessStreamsOnce(w.ctx); err != nil {
 			t.Fatal(err)
 		}
 		spine := table{cols: []col{{"origin", value.String}, {"at", value.Timestamp}}}
@@ -373,7 +373,7 @@ func killStreams(t *testing.T, seed uint64, rounds int, open func(tb testing.TB)
 			t.Fatalf("%d events were acknowledged, the dataset has %d", pushed, rows)
 		}
 		st, err := w.StreamStatus(w.ctx, nyc, name)
-		if err != nil || st.Events != int64(pushed) || st.Waiting != 0 || st.Uncut != 0 {
+		if err != nil || st.Events != int64(pushed) || st.Waiting != 0 || st.PendingSnapshot != 0 {
 			t.Fatalf("%d events: %+v %v", pushed, st, err)
 		}
 	}
@@ -397,7 +397,7 @@ func TestEventsRefused(t *testing.T) {
 	_, err := w.pushEvents(good)
 	refused(t, err, fault.PermissionDenied)
 	delete(w.gates.refuse, feature.ActionPush)
-	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Events != 0 || st.Dead != 0 {
+	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Events != 0 || st.DeadLetters != 0 {
 		t.Errorf("%+v %v", st, err)
 	}
 	w.view("still", func() feature.ViewSpec { s := spending; s.Source.Stream = nil; return s }())
@@ -419,7 +419,7 @@ func TestStreamBackPressure(t *testing.T) {
 			break
 		}
 		accepted++
-		if err := w.FollowOnce(w.ctx); !fault.Is(err, fault.Unavailable) {
+		if err := w.ProcessStreamsOnce(w.ctx); !fault.Is(err, fault.Unavailable) {
 			t.Fatal(err)
 		}
 	}
@@ -449,7 +449,7 @@ func TestDeadLetters(t *testing.T) {
 	if err != nil || a.Accepted != 1 || a.Dead != 2 {
 		t.Fatalf("%+v %v", a, err)
 	}
-	list := func(want ...string) []feature.Letter {
+	list := func(want ...string) []feature.DeadLetter {
 		t.Helper()
 		dead, err := w.DeadLetters(w.ctx, nyc, "spending", "", 0)
 		if err != nil {
@@ -465,18 +465,18 @@ func TestDeadLetters(t *testing.T) {
 	much := `column "amount": "much" is not a float64`
 	list("the time is in the future: 2013-05-01T01:00:00Z", much)
 	w.now = w.now.Add(time.Hour)
-	if r, err := w.ReplayDead(w.ctx, nyc, "spending", nil); err != nil || r.Accepted != 1 || r.Dead != 1 {
+	if r, err := w.ReplayDeadLetters(w.ctx, nyc, "spending", nil); err != nil || r.Accepted != 1 || r.StillDead != 1 {
 		t.Errorf("%+v %v", r, err)
 	}
 	left := list(much)
-	if _, err := w.ReplayDead(w.ctx, nyc, "spending", []string{"fdl_none"}); !fault.Is(err, fault.NotFound) {
+	if _, err := w.ReplayDeadLetters(w.ctx, nyc, "spending", []string{"fdl_none"}); !fault.Is(err, fault.NotFound) {
 		t.Error(err)
 	}
-	if n, err := w.DropDead(w.ctx, nyc, "spending", []string{left[0].ID}); err != nil || n != 1 {
+	if n, err := w.DropDeadLetters(w.ctx, nyc, "spending", []string{left[0].ID}); err != nil || n != 1 {
 		t.Error(n, err)
 	}
 	list()
-	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Events != 2 || st.Dead != 0 {
+	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Events != 2 || st.DeadLetters != 0 {
 		t.Errorf("%+v %v", st, err)
 	}
 }
@@ -529,14 +529,14 @@ func TestForgetUnreadableEvents(t *testing.T) {
 	if err := w.db.View(w.ctx, func(ctx context.Context, tx *store.Tx) error {
 		s := featuresql.Store{}
 		st, err := s.Stream(ctx, tx, nyc, "purchases")
-		if err != nil || st.Head != before.Head || st.First != st.Head+1 || st.Cut != st.Head || st.Bytes != 0 {
+		if err != nil || st.Head != before.Head || st.First != st.Head+1 || st.SnapshotSeq != st.Head || st.Bytes != 0 {
 			t.Errorf("%+v %v", st, err)
 		}
 		records, err := s.Records(ctx, tx, nyc, "purchases", 0, st.Head, 10)
 		if err != nil || len(records) != 0 {
 			t.Errorf("%d records are left, error %v", len(records), err)
 		}
-		n, err := s.CountDead(ctx, tx, nyc, "purchases")
+		n, err := s.CountDeadLetters(ctx, tx, nyc, "purchases")
 		if n != 0 {
 			t.Errorf("%d dead letters are left", n)
 		}

@@ -162,7 +162,7 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 // planTrainingSet asks for permission and finds out, before anything is read,
 // what the training set will be made of.
 func (s *Service) planTrainingSet(ctx context.Context, r TrainingSetRequest, pl *plan) (TrainingSet, []offline.View, error) {
-	t := TrainingSet{Project: r.Project, Spine: r.Spine, Timestamp: r.Timestamp, Labels: r.Labels, Service: pl.bundle}
+	t := TrainingSet{Project: r.Project, Spine: r.Spine, Timestamp: r.Timestamp, Labels: r.Labels, Service: pl.service}
 	used, views, objects, err := s.planViews(ctx, r.Project, pl)
 	if err != nil {
 		return t, nil, err
@@ -274,7 +274,7 @@ func checkSpine(schema *arrow.Schema, r TrainingSetRequest, pl *plan) error {
 	}
 	if pl.computed != nil {
 		for _, q := range pl.computed.request {
-			if err := need("a value of the request of feature service "+pl.bundle, q.name, q.typ); err != nil {
+			if err := need("a value of the request of feature service "+pl.service, q.name, q.typ); err != nil {
 				return err
 			}
 		}

@@ -295,7 +295,7 @@ func aggregate(s *feature.ViewSpec) {
 func TestComputedTypes(t *testing.T) {
 	w := products(t)
 	w.mustMaterialise("products", w.now)
-	w.service("shop", feature.BundleSpec{
+	w.service("shop", feature.ServiceSpec{
 		Features: []string{"products:stock"}, Inputs: []string{"products:price", "products:tags", "products:embedding"},
 		Request: []feature.RequestSpec{{Name: "wanted", Type: "list<string>(3)"}},
 		Computed: []feature.ComputedSpec{
@@ -322,7 +322,7 @@ func TestComputedTypes(t *testing.T) {
 func TestFloat32OfText(t *testing.T) {
 	w := products(t)
 	w.mustMaterialise("products", w.now)
-	w.service("near", feature.BundleSpec{
+	w.service("near", feature.ServiceSpec{
 		Features: []string{"products:stock"}, Request: []feature.RequestSpec{{Name: "x", Type: "float32"}},
 		Computed: []feature.ComputedSpec{{Name: "same", Type: "float32", Expression: "x"}},
 	})

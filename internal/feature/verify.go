@@ -233,7 +233,7 @@ func (s *Service) unchanged(ctx context.Context, p project.Name, pl *plan, oldes
 			if o.Generation != pl.online[i].Generation {
 				return fault.New(fault.Conflict, "the online rows of feature view %s were replaced during the verification", v.view.Ref()).WithHint("Verify again.")
 			}
-			if oldest.Before(o.Swept) {
+			if oldest.Before(o.HistorySince) {
 				return fault.New(fault.Conflict, "online rows of feature view %s grew too old during the verification (online.history)", v.view.Ref()).WithHint("Verify again.")
 			}
 		}

@@ -218,10 +218,10 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 	if err != nil {
 		return c, err
 	}
-	asked := slices.DeleteFunc(kept.asked(o.Watermark), func(q question) bool { return q.at.Before(o.Swept) })
+	asked := slices.DeleteFunc(kept.asked(o.Watermark), func(q question) bool { return q.at.Before(o.HistorySince) })
 	if len(asked) == 0 {
 		c.Skipped = "there are no rows to compare"
-		if o.Watermark.Before(o.Swept) {
+		if o.Watermark.Before(o.HistorySince) {
 			c.Skipped = "what it answered at its watermark was removed: see online.history"
 		}
 		if kept.lost {

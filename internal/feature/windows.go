@@ -220,18 +220,18 @@ func (s *Service) windowed(ctx context.Context, v picked, table online.Table, ke
 	return nil
 }
 
-// Fold gives the rows to write to the online store so that events of an entity
+// AggregateEvents gives the rows to write to the online store so that events of an entity
 // count in a view with aggregations, which is how events come one by one: reader is
 // of the view's table, key value.AppendKey of the join keys, and each event has the
 // values of the view's Inputs. The caller writes the rows in one batch, with the
-// position of its source, before it folds again for the entity, and keeps others
-// away meanwhile: an event that is folded twice counts twice.
-func Fold(ctx context.Context, v View, reader *online.Reader, key []byte, events []window.Row) ([]online.Row, error) {
+// position of its source, before it aggregates again for the entity, and keeps others
+// away meanwhile: an event that is aggregated twice counts twice.
+func AggregateEvents(ctx context.Context, v View, reader *online.Reader, key []byte, events []window.Row) ([]online.Row, error) {
 	p := v.windows()
 	if p == nil {
 		return nil, fault.New(fault.Invalid, "feature view %s has no aggregations", v.Ref())
 	}
-	changed, err := p.Fold(ctx, records{reader, key}, events)
+	changed, err := p.Aggregate(ctx, records{reader, key}, events)
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,7 @@ func TestWindowsOnline(t *testing.T) {
 		"NULL/NOT_FOUND | NULL/NOT_FOUND | NULL/NOT_FOUND",
 	})
 	// For a model: numbers, by the same path.
-	if _, _, err := w.ApplyBundle(w.ctx, feature.ApplyRequest{Project: nyc, Name: "spending"}, feature.BundleSpec{Features: []string{"purchases:bought", "purchases:spent"}}); err != nil {
+	if _, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "spending"}, feature.ServiceSpec{Features: []string{"purchases:bought", "purchases:spent"}}); err != nil {
 		t.Fatal(err)
 	}
 	a, err := w.Lookup(w.ctx, feature.LookupRequest{Project: nyc, Service: "spending", Rows: 2, Keys: []feature.KeyColumn{{Name: "origin", Texts: []string{"EWR", "LGA"}}}, AsOf: at(2)})
@@ -234,7 +234,7 @@ func TestWindowsTrainAsTheyServe(t *testing.T) {
 			if err != nil {
 				rt.Fatal(err)
 			}
-			changed, err := feature.Fold(w.ctx, v, reader, value.AppendKey(nil, row[0]), []window.Row{e})
+			changed, err := feature.AggregateEvents(w.ctx, v, reader, value.AppendKey(nil, row[0]), []window.Row{e})
 			if err != nil {
 				rt.Fatal(err)
 			}

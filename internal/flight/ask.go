@@ -25,7 +25,7 @@ type ask struct {
 	Take    int64    `json:"take,omitempty"` // rows after them; 0 is the rest
 }
 
-// shard is part index of count equal parts; see dataset.Part.
+// shard is part index of count equal parts; see dataset.Shard.
 type shard struct {
 	Index int64 `json:"index"`
 	Count int64 `json:"count"`
@@ -79,11 +79,11 @@ func (a ask) request(p project.Name) (dataset.OpenRequest, error) {
 	if err != nil {
 		return dataset.OpenRequest{}, err
 	}
-	r := dataset.OpenRequest{Project: p, Ref: ref, Digest: a.Digest, Columns: a.Columns, Part: dataset.Part{Skip: a.Skip, Take: a.Take}, Purpose: "flight"}
+	r := dataset.OpenRequest{Project: p, Ref: ref, Digest: a.Digest, Columns: a.Columns, Shard: dataset.Shard{Skip: a.Skip, Take: a.Take}, Purpose: "flight"}
 	if a.Shard != nil {
-		r.Part.Index, r.Part.Count = a.Shard.Index, a.Shard.Count
+		r.Shard.Index, r.Shard.Count = a.Shard.Index, a.Shard.Count
 	}
-	return r, r.Part.Validate()
+	return r, r.Shard.Validate()
 }
 
 func (a ask) encode() []byte {

@@ -41,8 +41,8 @@ type Commands interface {
 // Rows is an answer. Release it.
 type Rows interface {
 	array.RecordReader
-	// Still asks whether the caller may go on reading.
-	Still(ctx context.Context) error
+	// Reauthorize asks whether the caller may go on reading.
+	Reauthorize(ctx context.Context) error
 }
 
 // MaxUpload bounds the body of DoExchange and DoPut, in bytes.
@@ -148,7 +148,7 @@ func (s *Server) answer(ctx context.Context, out *frames, rows Rows) error {
 			if err != nil {
 				return err
 			}
-			if err := rows.Still(identity.With(ctx, who)); err != nil {
+			if err := rows.Reauthorize(identity.With(ctx, who)); err != nil {
 				return err
 			}
 			due = time.Now().Add(s.cfg.Recheck)

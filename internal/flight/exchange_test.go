@@ -239,7 +239,7 @@ type numberedRows struct {
 	still func() error
 }
 
-func (r numberedRows) Still(context.Context) error { return r.still() }
+func (r numberedRows) Reauthorize(context.Context) error { return r.still() }
 
 // A right that is taken away ends an exchange, and a defect tells nothing.
 func TestExchangeEndsWithTheRight(t *testing.T) {

@@ -15,7 +15,7 @@
 // # Guarantees
 //
 // A ticket names a version by number and digest, its columns, a shard and a place
-// in it (dataset.Part), and nothing else: whoever has one still needs a token that
+// in it (dataset.Shard), and nothing else: whoever has one still needs a token that
 // may read, which is asked on each call and again while a stream goes on. Equal
 // tickets give equal rows in equal order, so a stream that broke after n rows goes
 // on with n added to "skip", also on another server.

@@ -41,7 +41,7 @@ func (s *Server) DoGet(t *flight.Ticket, to flight.FlightService_DoGetServer) er
 			return err
 		}
 		if !time.Now().Before(due) {
-			if err := s.still(ctx, r); err != nil {
+			if err := s.reauthorize(ctx, r); err != nil {
 				return err
 			}
 			due = time.Now().Add(s.cfg.Recheck)
@@ -56,14 +56,14 @@ func (s *Server) DoGet(t *flight.Ticket, to flight.FlightService_DoGetServer) er
 	return out.Close() // sends the schema of a stream without rows
 }
 
-// still asks whether the stream's token, its role and the data's label allow it
+// reauthorize asks whether the stream's token, its role and the data's label allow it
 // to go on.
-func (s *Server) still(ctx context.Context, r dataset.OpenRequest) error {
+func (s *Server) reauthorize(ctx context.Context, r dataset.OpenRequest) error {
 	who, err := again(ctx)
 	if err != nil {
 		return err
 	}
-	return s.datasets.Still(identity.With(ctx, who), r)
+	return s.datasets.Reauthorize(identity.With(ctx, who), r)
 }
 
 // send writes a batch in messages that every client takes: those of gRPC refuse

@@ -121,7 +121,7 @@ func (s *Server) appliers() map[string]applier {
 			if err != nil {
 				return applied{}, err
 			}
-			return applied{Result: string(change), Warnings: s.Compute.UnknownIn(ctx, compute.PoolName(name), spec)}, nil
+			return applied{Result: string(change), Warnings: s.Compute.WarnUnknownPoolAccelerators(ctx, compute.PoolName(name), spec)}, nil
 		}), show: func(ctx context.Context, _, name string) (string, any, error) {
 			p, err := s.Compute.Pool(ctx, compute.PoolName(name))
 			return name, p.Spec(), err
@@ -135,7 +135,7 @@ func (s *Server) appliers() map[string]applier {
 			if err != nil {
 				return applied{}, err
 			}
-			return applied{Result: string(change), Warnings: s.Compute.Unknown(ctx, spec.Amounts()...)}, nil
+			return applied{Result: string(change), Warnings: s.Compute.WarnUnknownAccelerators(ctx, spec.Amounts()...)}, nil
 		}), show: func(ctx context.Context, _, name string) (string, any, error) {
 			q, err := s.Compute.Queue(ctx, name)
 			return name, q.QueueSpec, err

@@ -62,12 +62,12 @@ func (s *Server) featureKinds() map[string]applier {
 			v, err := s.Features.View(ctx, project.Name(p), ref)
 			return v.Name, v.ViewSpec, err
 		}},
-		"FeatureService": {gate: "feature.apply", apply: decoded(func(ctx context.Context, p, name string, spec feature.BundleSpec, dry bool) (applied, error) {
-			b, change, err := s.Features.ApplyBundle(ctx, request(p, name, dry), spec)
+		"FeatureService": {gate: "feature.apply", apply: decoded(func(ctx context.Context, p, name string, spec feature.ServiceSpec, dry bool) (applied, error) {
+			b, change, err := s.Features.ApplyServiceDefinition(ctx, request(p, name, dry), spec)
 			return applied{Result: string(change), Version: int64(b.Version)}, err
 		}), show: func(ctx context.Context, p, ref string) (string, any, error) {
-			b, err := s.Features.Bundle(ctx, project.Name(p), ref)
-			return b.Name, b.BundleSpec, err
+			b, err := s.Features.ServiceDefinition(ctx, project.Name(p), ref)
+			return b.Name, b.ServiceSpec, err
 		}},
 	}
 }
@@ -105,10 +105,10 @@ func (s *Server) listViews(ctx context.Context, in *InPage) (*body[items[feature
 	}, func(v feature.View) string { return v.Name })
 }
 
-func (s *Server) listBundles(ctx context.Context, in *InPage) (*body[items[feature.Bundle]], error) {
-	return named(in.Page, func(after string, limit int) ([]feature.Bundle, error) {
-		return s.Features.Bundles(ctx, project.Name(in.Project), after, limit)
-	}, func(b feature.Bundle) string { return b.Name })
+func (s *Server) listBundles(ctx context.Context, in *InPage) (*body[items[feature.ServiceDefinition]], error) {
+	return named(in.Page, func(after string, limit int) ([]feature.ServiceDefinition, error) {
+		return s.Features.ServiceDefinitions(ctx, project.Name(in.Project), after, limit)
+	}, func(b feature.ServiceDefinition) string { return b.Name })
 }
 
 func (s *Server) oneEntity(ctx context.Context, in *InRef) (*body[feature.Entity], error) {
@@ -119,8 +119,8 @@ func (s *Server) oneView(ctx context.Context, in *InRef) (*body[feature.View], e
 	return one(s.Features.View(ctx, project.Name(in.Project), in.Ref))
 }
 
-func (s *Server) oneBundle(ctx context.Context, in *InRef) (*body[feature.Bundle], error) {
-	return one(s.Features.Bundle(ctx, project.Name(in.Project), in.Ref))
+func (s *Server) oneBundle(ctx context.Context, in *InRef) (*body[feature.ServiceDefinition], error) {
+	return one(s.Features.ServiceDefinition(ctx, project.Name(in.Project), in.Ref))
 }
 
 // materialise starts bringing values and, with wait, answers when that ended.
@@ -218,7 +218,7 @@ func (s *Server) viewVersions(ctx context.Context, in *InRefPage) (*body[items[f
 }
 
 func (s *Server) bundleVersions(ctx context.Context, in *InRefPage) (*body[items[feature.Listed]], error) {
-	return s.definitions(ctx, feature.BundleKind, in)
+	return s.definitions(ctx, feature.ServiceKind, in)
 }
 
 func (s *Server) definitions(ctx context.Context, k feature.Kind, in *InRefPage) (*body[items[feature.Listed]], error) {
@@ -248,7 +248,7 @@ func (s *Server) promoteView(ctx context.Context, in *InPromotion) (*body[featur
 }
 
 func (s *Server) promoteBundle(ctx context.Context, in *InPromotion) (*body[feature.Header], error) {
-	return one(s.Features.Promote(ctx, project.Name(in.Project), feature.BundleKind, in.Ref, in.Body.Alias))
+	return one(s.Features.Promote(ctx, project.Name(in.Project), feature.ServiceKind, in.Ref, in.Body.Alias))
 }
 
 func (s *Server) online(ctx context.Context, in *struct {
@@ -356,13 +356,13 @@ func (s *Server) deadLetters(ctx context.Context, in *struct {
 	InRefPage
 	Purpose string `query:"purpose" maxLength:"63" doc:"What they are read for, where the view names purposes; or the header Falaj-Purpose"`
 },
-) (*body[items[feature.Letter]], error) {
+) (*body[items[feature.DeadLetter]], error) {
 	if in.Purpose != "" {
 		ctx = feature.WithPurpose(ctx, in.Purpose)
 	}
-	return named(in.Page, func(after string, limit int) ([]feature.Letter, error) {
+	return named(in.Page, func(after string, limit int) ([]feature.DeadLetter, error) {
 		return s.Features.DeadLetters(ctx, project.Name(in.Project), in.Ref, after, limit)
-	}, func(l feature.Letter) string { return l.ID })
+	}, func(l feature.DeadLetter) string { return l.ID })
 }
 
 // InLetters names dead letters.
@@ -374,7 +374,7 @@ type InLetters struct {
 }
 
 func (s *Server) replayDead(ctx context.Context, in *InLetters) (*body[feature.Replayed], error) {
-	return one(s.Features.ReplayDead(ctx, project.Name(in.Project), in.Ref, in.Body.IDs))
+	return one(s.Features.ReplayDeadLetters(ctx, project.Name(in.Project), in.Ref, in.Body.IDs))
 }
 
 // Dropped says how many dead letters were removed.
@@ -383,6 +383,6 @@ type Dropped struct {
 }
 
 func (s *Server) dropDead(ctx context.Context, in *InLetters) (*body[Dropped], error) {
-	n, err := s.Features.DropDead(ctx, project.Name(in.Project), in.Ref, in.Body.IDs)
+	n, err := s.Features.DropDeadLetters(ctx, project.Name(in.Project), in.Ref, in.Body.IDs)
 	return one(Dropped{n}, err)
 }

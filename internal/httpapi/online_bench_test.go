@@ -67,7 +67,7 @@ func (w wide) Standing(_ context.Context, _ project.Name, ref string) (string, e
 	return ref, nil
 }
 
-func (w wide) Still(context.Context, project.Name, string) error { return nil }
+func (w wide) Reauthorize(context.Context, project.Name, string) error { return nil }
 
 func (w wide) Open(_ context.Context, _ project.Name, ref string, columns []string) (array.RecordReader, error) {
 	v, _, err := w.version(ref)
@@ -162,14 +162,14 @@ func newOnlineWorld(b *testing.B) *onlineWorld {
 	}
 	view("wide50", 50)
 	view("wide250", 250)
-	five := feature.BundleSpec{}
+	five := feature.ServiceSpec{}
 	for i := range 5 {
 		name := fmt.Sprintf("part%d", i)
 		view(name, 10)
 		five.Features = append(five.Features, name)
 	}
-	for name, spec := range map[string]feature.BundleSpec{"five": five, "one": {Features: []string{"wide50"}}} {
-		_, _, err := features.ApplyBundle(ctx, apply(name), spec)
+	for name, spec := range map[string]feature.ServiceSpec{"five": five, "one": {Features: []string{"wide50"}}} {
+		_, _, err := features.ApplyServiceDefinition(ctx, apply(name), spec)
 		must(b, err)
 	}
 	return w

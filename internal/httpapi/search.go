@@ -395,7 +395,7 @@ func (s *Server) searchViews(ctx context.Context, p project.Name, after string, 
 }
 
 func (s *Server) searchBundles(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, err := s.Features.Bundles(ctx, p, after, limit)
+	all, err := s.Features.ServiceDefinitions(ctx, p, after, limit)
 	out := make([]thing, len(all))
 	for i, b := range all {
 		out[i] = thing{hit: hit{Name: b.Name, Description: b.Description}, after: b.Name, owner: b.CreatedBy, texts: append(labelled(b.Tags), froms(b.Selected...)...)}

@@ -28,7 +28,7 @@ func BenchmarkFull(b *testing.B) {
 
 // BenchmarkDelta is a cycle in which ten works end and ten others come.
 func BenchmarkDelta(b *testing.B) {
-	delta(b, func(w scheduler.Work) scheduler.Work { return w })
+	delta(b, func(w scheduler.Workload) scheduler.Workload { return w })
 }
 
 // BenchmarkRoles is that where all gangs have roles.
@@ -37,7 +37,7 @@ func BenchmarkRoles(b *testing.B) { delta(b, schedulertest.Roles) }
 // BenchmarkPreempt is that where works have priorities.
 func BenchmarkPreempt(b *testing.B) {
 	n := 0
-	delta(b, func(w scheduler.Work) scheduler.Work {
+	delta(b, func(w scheduler.Workload) scheduler.Workload {
 		n++
 		w.Priority = n * 7 % 5
 		return w
@@ -47,10 +47,10 @@ func BenchmarkPreempt(b *testing.B) {
 // BenchmarkReclaim is that where queues have half of the accelerators that they use, or
 // half as many again.
 func BenchmarkReclaim(b *testing.B) {
-	delta(b, func(w scheduler.Work) scheduler.Work { return w }, schedulertest.Quotas)
+	delta(b, func(w scheduler.Workload) scheduler.Workload { return w }, schedulertest.Quotas)
 }
 
-func delta(b *testing.B, as func(scheduler.Work) scheduler.Work, edits ...func(*scheduler.Delta)) {
+func delta(b *testing.B, as func(scheduler.Workload) scheduler.Workload, edits ...func(*scheduler.Delta)) {
 	b.Helper()
 	for _, size := range sizes {
 		nodes, works := size[0], size[1]
@@ -96,7 +96,7 @@ func BenchmarkLarge(b *testing.B) {
 				if gang.Timeout = 0; roles {
 					gang = schedulertest.Roles(gang)
 				}
-				if next := s.Step(scheduler.Delta{Now: world.Now, Submitted: []scheduler.Work{gang}}); len(next.Place)+len(next.Preempt) > 0 {
+				if next := s.Step(scheduler.Delta{Now: world.Now, Submitted: []scheduler.Workload{gang}}); len(next.Place)+len(next.Preempt) > 0 {
 					b.Fatalf("%d get a place and %d leave", len(next.Place), len(next.Preempt))
 				}
 				if why, _ := s.Why("gang"); !why.Possible {

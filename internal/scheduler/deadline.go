@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// ahead is how much earlier than the others of its line an urgent work counts as
+// urgentLead is how much earlier than the others of its line an urgent work counts as
 // submitted: more than any priority is worth, and still a bound on how long those
 // others wait for urgent ones.
-const ahead = 24 * time.Hour
+const urgentLead = 24 * time.Hour
 
 // urgentFrom is when a work must come first to be done by its deadline: it begins
 // what is expected of it before, and a margin for what nobody knows, a quarter of
 // that and a minute. Of works that were submitted in time, who has least slack
 // becomes urgent first. Of which nothing is expected has until half its time.
-func (w *Work) urgentFrom() time.Time {
+func (w *Workload) urgentFrom() time.Time {
 	from := w.Due.Add(-w.Expected - w.Expected/4 - time.Minute)
 	if w.Expected == 0 {
 		from = w.Submitted.Add(w.Due.Sub(w.Submitted) / 2)
@@ -27,10 +27,10 @@ func (w *Work) urgentFrom() time.Time {
 
 // hopeless is from when on it would have to be twice as fast as is expected: then
 // it hurries no more, and holds nobody up who can still be in time.
-func (w *Work) hopeless() time.Time { return w.Due.Add(-w.Expected / 2) }
+func (w *Workload) hopeless() time.Time { return w.Due.Add(-w.Expected / 2) }
 
 // urgent reports that it must come first now.
-func (w *Work) urgent(now time.Time) bool {
+func (w *Workload) urgent(now time.Time) bool {
 	return !w.Due.IsZero() && now.Before(w.hopeless()) && !now.Before(w.urgentFrom())
 }
 
@@ -38,7 +38,7 @@ func (w *Work) urgent(now time.Time) bool {
 func (s *State) standing(w *waiter) time.Time {
 	switch {
 	case w.hurries:
-		return w.urgentFrom().Add(-ahead)
+		return w.urgentFrom().Add(-urgentLead)
 	case s.policy == Fifo || s.policy == Goodput:
 		return w.Submitted
 	}
@@ -51,16 +51,16 @@ func (s *State) standing(w *waiter) time.Time {
 
 // hasten finds those that became urgent, or no longer are, and gives them back to
 // be lined up again.
-func (s *State) hasten() (changed []Work) {
+func (s *State) hasten() (changed []Workload) {
 	if s.turn.After(s.now) {
 		return nil
 	}
 	for id := range s.dated {
 		w := s.waiting[id]
 		if now := w.urgent(s.now); now != w.hurries {
-			s.lineOf(&w.Work).stale = true
-			s.waiting[id] = &waiter{Work: w.Work, known: w.known, age: w.age, hurries: now}
-			changed = append(changed, w.Work)
+			s.lineOf(&w.Workload).stale = true
+			s.waiting[id] = &waiter{Workload: w.Workload, known: w.known, age: w.age, hurries: now}
+			changed = append(changed, w.Workload)
 		}
 	}
 	s.turn = time.Time{}
@@ -85,7 +85,7 @@ func (s *State) nextTurn() time.Time {
 
 // late says that a deadline cannot be met any more; false when it can, as far as
 // is known.
-func (w *Work) late(now time.Time) (Reason, bool) {
+func (w *Workload) late(now time.Time) (Reason, bool) {
 	if w.Due.IsZero() || !now.Add(w.Expected).After(w.Due) {
 		return Reason{}, false
 	}

@@ -17,7 +17,7 @@ func deep(t *testing.T, policy Policy, n int) *State {
 		Pools: []Pool{{Name: "home", Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "n1", Amount: cores(8)}}}},
 	}
 	for i := range n {
-		d.Submitted = append(d.Submitted, Work{
+		d.Submitted = append(d.Submitted, Workload{
 			ID: ID(fmt.Sprintf("w%05d", i)), Queue: "deep", Residency: []string{"home"}, Isolation: Sandbox, Request: cores(1), Priority: 10,
 			Submitted: start.Add(time.Duration(i) * time.Millisecond),
 		})
@@ -34,9 +34,9 @@ func deep(t *testing.T, policy Policy, n int) *State {
 func TestBehindMany(t *testing.T) {
 	for _, policy := range Policies {
 		s := deep(t, policy, 10_000)
-		w := Work{ID: "mine", Queue: "other", Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: resource.Cores(2)}, Submitted: start.Add(time.Minute)}
-		plan := s.Step(Delta{Now: start.Add(time.Minute), Submitted: []Work{w}})
-		if len(plan.Place) != 1 || plan.Place[0].Work != "mine" {
+		w := Workload{ID: "mine", Queue: "other", Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: resource.Cores(2)}, Submitted: start.Add(time.Minute)}
+		plan := s.Step(Delta{Now: start.Add(time.Minute), Submitted: []Workload{w}})
+		if len(plan.Place) != 1 || plan.Place[0].Workload != "mine" {
 			t.Errorf("%s: %+v", policy, plan.Place)
 		}
 	}

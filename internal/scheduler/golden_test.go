@@ -43,7 +43,7 @@ func TestDecisions(t *testing.T) {
 				s, plan := Decide(d)
 				texts := []string{render(s, plan)}
 				for _, w := range tries {
-					texts = append(texts, forecast(w.ID, s.Try(w)))
+					texts = append(texts, forecast(w.ID, s.DryRun(w)))
 				}
 				fmt.Fprintf(&out, "%s\n----\n%s\n\n\n", world, strings.TrimRight(strings.Join(texts, ""), "\n"))
 			}
@@ -68,20 +68,20 @@ func render(s *State, p Plan) string {
 		if where == "" && pl.Workers > 1 {
 			where = fmt.Sprintf("with %d workers", pl.Workers)
 		}
-		fmt.Fprintln(&out, strings.TrimRight(fmt.Sprintf("place %s in %s %s", pl.Work, pl.Pool, where), " "))
+		fmt.Fprintln(&out, strings.TrimRight(fmt.Sprintf("place %s in %s %s", pl.Workload, pl.Pool, where), " "))
 		for _, r := range pl.Passed {
 			fmt.Fprintf(&out, "  %s: %s\n", r.Step, r.Text)
 		}
 	}
 	for _, pr := range p.Preempt {
-		fmt.Fprintf(&out, "%s %s for %s: %s\n", map[bool]string{true: "end", false: "preempt"}[pr.Ends], pr.Work, pr.For, pr.Why)
+		fmt.Fprintf(&out, "%s %s for %s: %s\n", map[bool]string{true: "end", false: "preempt"}[pr.Ends], pr.Workload, pr.For, pr.Why)
 	}
 	for _, rs := range p.Resize {
-		if len(rs.Shed) > 0 {
-			fmt.Fprintf(&out, "shed %v of %s, which goes on with %d, for %s: %s\n", rs.Shed, rs.Work, rs.Workers, rs.For, rs.Why)
+		if len(rs.Evict) > 0 {
+			fmt.Fprintf(&out, "evict %v of %s, which goes on with %d, for %s: %s\n", rs.Evict, rs.Workload, rs.Workers, rs.For, rs.Why)
 			continue
 		}
-		fmt.Fprintf(&out, "resize %s to %d for %s: %s\n", rs.Work, rs.Workers, rs.For, rs.Why)
+		fmt.Fprintf(&out, "resize %s to %d for %s: %s\n", rs.Workload, rs.Workers, rs.For, rs.Why)
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.waiting)) {
 		wait, _ := s.Why(id)
@@ -115,7 +115,7 @@ func forecast(id ID, f Forecast) string {
 	} else {
 		fmt.Fprintf(&out, "%s would wait: %s\n", id, f.Wait)
 	}
-	for _, r := range f.Rooms {
+	for _, r := range f.Pools {
 		at := "at a time that nobody knows"
 		if !r.At.IsZero() {
 			at = "by " + r.At.Format(time.RFC3339)
@@ -127,7 +127,7 @@ func forecast(id ID, f Forecast) string {
 
 // parseWorld reads lines "pool NAME k=v…", "work ID k=v…", "running ID k=v…",
 // "quota PROJECT k=v…". Works are submitted a second apart in file order.
-func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
+func parseWorld(t *testing.T, world string) (d Delta, tries []Workload) {
 	t.Helper()
 	d = Delta{Now: start.Add(time.Hour), Quotas: map[string]resource.Limit{}}
 	for i, line := range strings.Split(world, "\n") {
@@ -150,7 +150,7 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 			}
 			return d.Now.Add(s)
 		}
-		w := Work{
+		w := Workload{
 			ID: ID(f[1]), Project: cmpOr(kv["project"], "p"), Request: amount(t, line, kv),
 			Residency: strings.Split(cmpOr(kv["zones"], "home"), ","), Isolation: Isolation(cmpOr(kv["isolation"], "sandbox")),
 			Submitted: start.Add(time.Duration(i) * time.Second), NotBefore: after("after"),
@@ -159,7 +159,7 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 		w.Workers, _ = strconv.Atoi(kv["workers"])
 		w.MaxWorkers, _ = strconv.Atoi(kv["most"])
 		w.Roles = roles(t, line, kv["roles"])
-		w.InPlace, w.Sheds = kv["inplace"] != "", kv["sheds"] != ""
+		w.InPlace, w.EvictableWorkers = kv["inplace"] != "", kv["evictable"] != ""
 		w.User, w.Queue, w.Preemptible = kv["user"], kv["queue"], kv["preemptible"] != ""
 		w.Timeout = after("timeout").Sub(d.Now)
 		if kv["timeout"] == "" {
@@ -206,12 +206,12 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Work) {
 			d.Submitted = append(d.Submitted, w)
 		case "running":
 			r := Running{
-				Work: w, Pool: kv["pool"], Placed: placed(kv, w), Nodes: strings.FieldsFunc(kv["node"], func(r rune) bool { return r == ',' }), Deadline: after("deadline"),
+				Workload: w, Pool: kv["pool"], Placed: placed(kv, w), Nodes: strings.FieldsFunc(kv["node"], func(r rune) bool { return r == ',' }), Deadline: after("deadline"),
 				Started: after("started"), Saved: after("saved"), Idle: after("idle"), Leaving: kv["leaving"] != "", LeavingSince: after("since"),
 			}
-			for text := range strings.FieldsFuncSeq(kv["shed"], func(r rune) bool { return r == ',' }) {
+			for text := range strings.FieldsFuncSeq(kv["evicted"], func(r rune) bool { return r == ',' }) {
 				n, _ := strconv.Atoi(text)
-				r.Shed = append(r.Shed, Shed{Worker: n, Since: after("since")})
+				r.Evicted = append(r.Evicted, Eviction{Worker: n, Since: after("since")})
 			}
 			d.Started = append(d.Started, r)
 		case "quota":
@@ -259,7 +259,7 @@ func roles(t *testing.T, line, text string) (out []Role) {
 	return out
 }
 
-func placed(kv map[string]string, w Work) int {
+func placed(kv map[string]string, w Workload) int {
 	if n, err := strconv.Atoi(kv["placed"]); err == nil {
 		return n
 	}

@@ -14,14 +14,14 @@ func (s *State) Growth(id ID) int {
 
 // growth are the rows of the workers more that r could have.
 func (s *State) growth(r *run) []int {
-	if r.pool == nil || r.Leaving || len(r.Shed) > 0 || r.together() != "" || r.PerNode > 0 || len(r.Roles) > 0 {
+	if r.pool == nil || r.Leaving || len(r.Evicted) > 0 || r.together() != "" || r.PerNode > 0 || len(r.Roles) > 0 {
 		return nil
 	}
 	p, more := r.pool, r.most()-r.placed()
 	if p.Delegated || p.Closed != "" || more <= 0 || p.kept != nil || s.awaited(r) {
 		return nil
 	}
-	as := &waiter{Work: r.Work, age: s.age, known: &known{shape: &shape{request: r.request, total: r.request, accelerated: true}, queue: r.queue, ceilings: r.ceilings}}
+	as := &waiter{Workload: r.Workload, age: s.age, known: &known{shape: &shape{request: r.request, total: r.request, accelerated: true}, queue: r.queue, ceilings: r.ceilings}}
 	as.Workers, as.MaxWorkers = 1, more
 	if more = s.allowed(as); more == 0 {
 		return nil

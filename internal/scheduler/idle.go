@@ -9,7 +9,7 @@ import (
 // accelerators; false is never.
 func (r *run) reclaimed() (time.Time, bool) {
 	can := r.Preemptible || r.queue.IdleEnd
-	if r.Sheds && !r.Preemptible {
+	if r.EvictableWorkers && !r.Preemptible {
 		can = r.whole != nil || r.surplus() > 0
 	}
 	if r.Idle.IsZero() || r.queue.IdleReclaim <= 0 || r.Leaving || !can {
@@ -66,7 +66,7 @@ func (s *State) Idle(id ID) string {
 	what := "saves and leaves"
 	switch {
 	case r.Preemptible:
-	case r.Sheds:
+	case r.EvictableWorkers:
 		what = fmt.Sprintf("gives up %d of its workers", r.surplus())
 	default:
 		what = "is ended"

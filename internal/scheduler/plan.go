@@ -17,8 +17,8 @@ type Plan struct {
 
 // Placement gives a work its place: all of its workers in one pool.
 type Placement struct {
-	Work ID
-	Pool string
+	Workload ID
+	Pool     string
 	// Workers is between the work's least and most. Nodes has one name for each
 	// of them, and is empty in a delegated pool.
 	Workers int
@@ -30,19 +30,19 @@ type Placement struct {
 // Preemption takes the place of a running work for one that waits, or from a node
 // in maintenance.
 type Preemption struct {
-	Work, For ID     // For is empty for maintenance
-	Why       string // "job_2 has priority 5 in queue research, this has 0"
-	Ends      bool   // it is not preemptible: it ends for good
+	Workload, For ID     // For is empty for maintenance
+	Why           string // "job_2 has priority 5 in queue research, this has 0"
+	Ends          bool   // it is not preemptible: it ends for good
 }
 
 // Resize has a running work restart with another number of workers: its owner submits
-// it again, with that Target. With Shed it does not restart: those workers stop, and the
+// it again, with that Target. With Evict it does not restart: those workers stop, and the
 // others go on.
 type Resize struct {
-	Work, For ID // For is who gets what it gives up; empty when it gets more
-	Workers   int
-	Shed      []int // which of its workers, as in Running.Nodes
-	Why       string
+	Workload, For ID // For is who gets what it gives up; empty when it gets more
+	Workers       int
+	Evict         []int // which of its workers, as in Running.Nodes
+	Why           string
 }
 
 // Wait says why a work has no place.

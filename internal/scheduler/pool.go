@@ -29,12 +29,12 @@ type pool struct {
 	accelerators bool   // it has some
 	windows      bool   // some of its nodes will close
 
-	mix      []typical       // of this step
-	left     []float64       // of one sum, kept for the next
-	handed   vector          // the same: see behind
-	counting []int           // see counted
-	gauging  [][]int         // see gauged
-	demands  map[string]bool // by key: see fits
+	typical      []typical       // of this step
+	left         []float64       // of one sum, kept for the next
+	queueScratch vector          // the same: see behind
+	counting     []int           // see counted
+	fitScratch   [][]int         // see fitCounts
+	demands      map[string]bool // by key: see fits
 
 	// Of the last step.
 	kept   *reservation
@@ -150,7 +150,7 @@ func (p *pool) weigh(i int) {
 
 // counts is how many of w's workers a row has room for now, at most most.
 func (p *pool) counts(w *waiter, i int, now time.Time, brief bool, most int) int {
-	if !p.open[i] || p.closes(&w.Work, i, now) {
+	if !p.open[i] || p.closes(&w.Workload, i, now) {
 		return 0
 	}
 	if w.PerNode > 0 {
@@ -165,7 +165,7 @@ func (p *pool) counts(w *waiter, i int, now time.Time, brief bool, most int) int
 
 // closes reports that a row closes before a work that starts now has ended, and it
 // is not one that saves and leaves.
-func (p *pool) closes(w *Work, i int, now time.Time) bool {
+func (p *pool) closes(w *Workload, i int, now time.Time) bool {
 	if !p.windows || p.Delegated || w.Preemptible {
 		return false
 	}
@@ -182,7 +182,7 @@ func (p *pool) shut(w *waiter, now time.Time) bool {
 	if w.known.kinds != nil {
 		has := make([]vector, p.rows)
 		for i := range has {
-			if p.open[i] && !p.closes(&w.Work, i, now) {
+			if p.open[i] && !p.closes(&w.Workload, i, now) {
 				has[i] = p.has[i]
 			}
 		}
@@ -190,7 +190,7 @@ func (p *pool) shut(w *waiter, now time.Time) bool {
 	}
 	counts := make([]int, p.rows)
 	for i := range counts {
-		if p.open[i] && !p.closes(&w.Work, i, now) {
+		if p.open[i] && !p.closes(&w.Workload, i, now) {
 			counts[i] = w.known.request.count(p.has[i], w.perNode())
 		}
 	}
@@ -199,7 +199,7 @@ func (p *pool) shut(w *waiter, now time.Time) bool {
 
 // brief reports that a work that starts now has ended before the one for whom
 // nodes are kept gets them.
-func (p *pool) brief(w *Work, now time.Time) bool {
+func (p *pool) brief(w *Workload, now time.Time) bool {
 	return p.kept != nil && !p.kept.at.IsZero() && w.Timeout > 0 && !now.Add(w.Timeout).After(p.kept.at)
 }
 
@@ -209,7 +209,7 @@ func (p *pool) brief(w *Work, now time.Time) bool {
 // as it can, that stand as close together as they can. What asks for no accelerator
 // goes where none is left, if it can.
 func (p *pool) room(w *waiter, most int, now time.Time) []int {
-	k, brief := w.known, p.brief(&w.Work, now)
+	k, brief := w.known, p.brief(&w.Workload, now)
 	if k.kinds != nil {
 		return p.roomForRoles(w, now, brief)
 	}
@@ -279,7 +279,7 @@ func (p *pool) nodes(rows []int) []string {
 }
 
 // price is what an hour of n workers costs in a pool; of a gang with roles, all.
-func price(w *Work, p *pool, n int) float64 {
+func price(w *Workload, p *pool, n int) float64 {
 	if len(p.Nodes) == 0 {
 		return p.PricePerHour * float64(n)
 	}

@@ -40,7 +40,7 @@ type found struct {
 	moves   int
 }
 
-func (w *waiter) try() try {
+func (w *waiter) attemptKind() try {
 	k := w.known
 	out := try{queue: k.queue, shape: k.shape, priority: w.Priority, second: w.second()}
 	copy(out.ceilings[:], k.ceilings)
@@ -70,8 +70,8 @@ func (r *run) leaves(now time.Time) bool {
 // Most who have a right to more find that enough leave already, or that nothing could help:
 // both are asked first, and once of each kind.
 func (s *State) preempt(w *waiter, plan *Plan) {
-	kind := w.try()
-	was, known := s.tries[kind]
+	kind := w.attemptKind()
+	was, known := s.attempts[kind]
 	switch {
 	case was.vain:
 		return
@@ -84,16 +84,16 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 	if e := s.awaits(w); e != nil {
 		for _, r := range e.leaving {
 			if s.waiting[r.LeavingFor] == nil {
-				r.leaveFor(w.ID)
+				r.setLeavingFor(w.ID)
 			}
 		}
 		w.preempts, w.into = e.leaving, e.pool
-		s.tries[kind] = found{leaving: e.leaving, into: e.pool, moves: s.moves}
+		s.attempts[kind] = found{leaving: e.leaving, into: e.pool, moves: s.moves}
 		return
 	}
 	best := s.dislodge(w, kind, plan)
 	if best == nil {
-		s.tries[kind] = found{vain: true}
+		s.attempts[kind] = found{vain: true}
 		return
 	}
 	causes := make([]string, len(best.victims)) // before the first is told to: then others are protected
@@ -102,10 +102,10 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 	}
 	for i, r := range best.victims {
 		if r.whole != nil {
-			s.shed(r, w, causes[i], plan)
+			s.evictWorker(r, w, causes[i], plan)
 			continue
 		}
-		plan.Preempt = append(plan.Preempt, Preemption{Work: r.ID, For: w.ID, Why: causes[i], Ends: !r.Preemptible})
+		plan.Preempt = append(plan.Preempt, Preemption{Workload: r.ID, For: w.ID, Why: causes[i], Ends: !r.Preemptible})
 		s.tell(r, w.ID)
 	}
 	w.preempts, w.into = slices.Concat(best.leaving, best.victims), best.pool
@@ -314,13 +314,13 @@ type stoppable struct {
 	from   *queue // its own, at hand: all are looked at often
 	second bool
 	lost   float64
-	sheds  bool
+	evicts bool
 }
 
 // stoppable orders one by who loses least; those that give up workers lose nothing.
 func (s *State) stoppable(r *run) stoppable {
 	if r.surplus() > 0 {
-		return stoppable{run: r, from: r.queue, sheds: true}
+		return stoppable{run: r, from: r.queue, evicts: true}
 	}
 	return stoppable{run: r, from: r.queue, second: s.second(r), lost: s.lost(r)}
 }
@@ -334,7 +334,7 @@ func (a stoppable) compare(b stoppable) int {
 	case a.lost != b.lost:
 		return cmp.Compare(a.lost, b.lost)
 	}
-	return cmp.Or(cmp.Compare(btoi(b.sheds), btoi(a.sheds)), cmp.Compare(a.ID, b.ID))
+	return cmp.Or(cmp.Compare(btoi(b.evicts), btoi(a.evicts)), cmp.Compare(a.ID, b.ID))
 }
 
 // reaches reports that a running work that is told to stop can be expected to: one that
@@ -405,7 +405,7 @@ func (s *State) hopes(of *queue) map[*pool][]vector {
 // hopeful reports that some pool would have room for w had all left who might.
 func (s *State) hopeful(w *waiter, of *queue) bool {
 	hopes := s.hopes(of)
-	return slices.ContainsFunc(w.known.pools, func(p *pool) bool { return p.holds(w, hopes[p], s.now) })
+	return slices.ContainsFunc(w.known.pools, func(p *pool) bool { return p.wouldFit(w, hopes[p], s.now) })
 }
 
 // candidates are those that w may preempt: who leaves accelerators idle first, then who
@@ -414,7 +414,7 @@ func (s *State) candidates(w *waiter, of *queue, plan *Plan) (victims []*run) {
 	add := func(r *run) {
 		switch {
 		case r.surplus() > 0:
-			victims = append(victims, slices.DeleteFunc(s.parts(r), func(one *run) bool { return s.may(w, one) == "" })...)
+			victims = append(victims, slices.DeleteFunc(s.evictableWorkers(r), func(one *run) bool { return s.may(w, one) == "" })...)
 		case s.may(w, r) != "":
 			victims = append(victims, r)
 		case s.policy == Tiresias && !w.second():
@@ -447,7 +447,7 @@ func (s *State) candidates(w *waiter, of *queue, plan *Plan) (victims []*run) {
 	}
 
 	// Of workers that may go as well as each other, those first that stand where they help.
-	useful := s.useful(w, victims)
+	useful := s.byFreedCapacity(w, victims)
 	for from := 0; useful != nil && from < len(victims); {
 		to := from + 1
 		for ; to < len(victims) && to != busy && victims[from].whole != nil && victims[to].whole != nil && victims[from].Priority == victims[to].Priority; to++ {
@@ -501,17 +501,17 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 		return nil
 	}
 	e := &eviction{pool: p, priority: math.MinInt}
-	room, at := p.gauge(w, s.now, !limited), stake{s: s, w: w}
+	room, at := p.newFitCheck(w, s.now, !limited), stake{s: s, w: w}
 	put := func(r *run, n int64) {
 		s.hold(r, n)
 		r.queue.account(r.total, n)
-		room.put(r)
+		room.update(r)
 	}
 	leave := func(r *run, n int64) {
 		put(r, n)
 		at.leaves(r, int(-n))
 	}
-	enough := func() bool { return s.allowed(w) >= w.least() && room.enough() && at.upheld() }
+	enough := func() bool { return s.allowed(w) >= w.least() && room.fits() && at.upheld() }
 	defer func() {
 		for _, r := range e.leaving {
 			put(r, 1)
@@ -547,7 +547,7 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 	// 2. Others, until there is room.
 	scattered := false // they are enough, but not on rows where that helps
 	take := func(all []*run, may func(*run) bool) bool {
-		some := map[*run]int{} // of those that shed
+		some := map[*run]int{} // of those whose workers are evicted one by one
 		for _, r := range all {
 			if !may(r) { // its queue may have no more than its own now
 				continue
@@ -727,7 +727,7 @@ func (s *State) rowwise(w *waiter, p *pool, victims []*run, take func([]*run, fu
 		for _, r := range at.runs {
 			free = free.plus(r.has(i), 1)
 		}
-		if p.open[i] && !p.closes(&w.Work, i, s.now) {
+		if p.open[i] && !p.closes(&w.Workload, i, s.now) {
 			at.room = each.count(free, w.perNode())
 			room += at.room
 		}

@@ -26,14 +26,14 @@ func TestTriesAreFair(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		world.Pools = append(world.Pools, Pool{Name: name, Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "n1", Amount: cores(400)}}})
 	}
-	work := func(id, queue, pool string, n int64) Work {
-		return Work{
+	work := func(id, queue, pool string, n int64) Workload {
+		return Workload{
 			ID: ID(id), Queue: queue, Pools: []string{pool}, Request: cores(n), Residency: []string{"home"}, Isolation: Sandbox,
 			Preemptible: true, Submitted: start.Add(time.Duration(len(world.Submitted)) * time.Second),
 		}
 	}
 	for queue, pool := range map[string]string{"new": "a", "old": "b"} {
-		world.Started = append(world.Started, Running{Work: work("of "+queue, queue, pool, 400), Pool: pool, Nodes: []string{"n1"}, Started: start})
+		world.Started = append(world.Started, Running{Workload: work("of "+queue, queue, pool, 400), Pool: pool, Nodes: []string{"n1"}, Started: start})
 	}
 	for n := range int64(300) {
 		world.Submitted = append(world.Submitted, work(fmt.Sprintf("many%03d", n), "many", "a", 100+n))
@@ -51,7 +51,7 @@ func TestTriesAreFair(t *testing.T) {
 			t.Fatalf("step %d: from nothing\n%s\nand not\n%s", step, render(whole, anew), render(s, plan))
 		}
 		if len(plan.Preempt) > 0 {
-			if p := plan.Preempt[0]; p.Work != "of old" || p.For != "mine" {
+			if p := plan.Preempt[0]; p.Workload != "of old" || p.For != "mine" {
 				t.Fatalf("%+v", plan.Preempt)
 			}
 			if step == 0 {

@@ -180,7 +180,7 @@ func drawQueues(t *rapid.T) []Queue {
 	return queues
 }
 
-func drawWork(t *rapid.T, id ID, now time.Time) Work {
+func drawWork(t *rapid.T, id ID, now time.Time) Workload {
 	var due time.Time
 	if rarely(t, "deadline", 5) {
 		due = now.Add(time.Duration(rapid.IntRange(-1, 8).Draw(t, "due")) * time.Minute)
@@ -190,7 +190,7 @@ func drawWork(t *rapid.T, id ID, now time.Time) Work {
 	for n := range max(rapid.IntRange(-2, 6).Draw(t, "speeds"), 0) {
 		speed = append(speed, 1+float64(n)*rapid.SampledFrom([]float64{0.1, 0.5, 1}).Draw(t, "speed"))
 	}
-	return Work{
+	return Workload{
 		Speed: speed, Target: max(rapid.IntRange(-3, 3).Draw(t, "target"), 0),
 		Roles:  drawRoles(t),
 		Pools:  mostly(t, "pools", 12, nil, []string{"pool0"}, []string{"pool1", "pool2"}),
@@ -199,7 +199,7 @@ func drawWork(t *rapid.T, id ID, now time.Time) Work {
 		Project: rapid.SampledFrom([]string{"p", "q"}).Draw(t, "project"),
 		User:    rapid.SampledFrom([]string{"alia", "omar"}).Draw(t, "user"), Queue: mostly(t, "queue", 6, fmt.Sprint("q", rapid.IntRange(0, 3).Draw(t, "which queue")), "", "q4"),
 		Timeout:     time.Duration(rapid.IntRange(0, 4).Draw(t, "timeout")) * time.Minute,
-		Preemptible: !rarely(t, "stays", 3), Sheds: rapid.Bool().Draw(t, "sheds"),
+		Preemptible: !rarely(t, "stays", 3), EvictableWorkers: rapid.Bool().Draw(t, "evictable"),
 		Request:   drawAmount(t, "request", 2),
 		Residency: zones[:rapid.IntRange(1, 3).Draw(t, "zones")],
 		Isolation: mostly(t, "wanted isolation", 8, Sandbox, None, None, Container, Dedicated),
@@ -241,7 +241,7 @@ func TestPromises(t *testing.T) {
 	often(t)
 	rapid.Check(t, func(t *rapid.T) {
 		now := start
-		w := world{pools: map[string]Pool{}, waiting: map[ID]Work{}, running: map[ID]Running{}}
+		w := world{pools: map[string]Pool{}, waiting: map[ID]Workload{}, running: map[ID]Running{}}
 		s := &State{}
 		w.policy = rapid.SampledFrom(Policies).Draw(t, "policy")
 		never := map[ID]bool{}
@@ -280,8 +280,8 @@ func TestPromises(t *testing.T) {
 				delete(w.running, id)
 				delete(w.waiting, id)
 				if runs && r.Leaving && r.Preemptible { // it has saved, and waits again
-					d.Submitted = append(d.Submitted, r.Work)
-					w.waiting[id] = r.Work
+					d.Submitted = append(d.Submitted, r.Workload)
+					w.waiting[id] = r.Workload
 					continue
 				}
 				d.Removed = append(d.Removed, id)
@@ -304,8 +304,8 @@ func TestPromises(t *testing.T) {
 				}
 			}
 			for _, id := range slices.Sorted(maps.Keys(w.running)) {
-				if r := w.running[id]; len(r.Shed) > 0 && rapid.Bool().Draw(t, "have stopped") {
-					w.running[id] = stopped(r, rapid.IntRange(1, len(r.Shed)).Draw(t, "so many"))
+				if r := w.running[id]; len(r.Evicted) > 0 && rapid.Bool().Draw(t, "have stopped") {
+					w.running[id] = stopped(r, rapid.IntRange(1, len(r.Evicted)).Draw(t, "so many"))
 					d.Started = append(d.Started, w.running[id])
 				}
 			}
@@ -336,27 +336,27 @@ func TestPromises(t *testing.T) {
 				}
 			}
 		}
-		foreseen(t, s, drawWork(t, "proposed", now), now)
+		dryRunHolds(t, s, drawWork(t, "proposed", now), now)
 	})
 }
 
-// foreseen checks that what is said of a work is what becomes of it in the next step.
-func foreseen(t *rapid.T, s *State, w Work, now time.Time) {
-	f := s.Try(w)
-	plan := s.Step(Delta{Now: now, Submitted: []Work{w}})
-	i := slices.IndexFunc(plan.Place, func(p Placement) bool { return p.Work == w.ID })
+// dryRunHolds checks that what is said of a work is what becomes of it in the next step.
+func dryRunHolds(t *rapid.T, s *State, w Workload, now time.Time) {
+	f := s.DryRun(w)
+	plan := s.Step(Delta{Now: now, Submitted: []Workload{w}})
+	i := slices.IndexFunc(plan.Place, func(p Placement) bool { return p.Workload == w.ID })
 	if (i >= 0) != (f.Place != nil) || i >= 0 && fmt.Sprint(plan.Place[i]) != fmt.Sprint(*f.Place) {
-		t.Fatalf("it was foreseen to get %+v, and gets of %+v", f.Place, plan.Place)
+		t.Fatalf("the dry run gave it %+v, and gets of %+v", f.Place, plan.Place)
 	}
 	if i >= 0 {
 		return
 	}
 	if wait, _ := s.Why(w.ID); wait.String() != f.Wait.String() || wait.Possible != f.Wait.Possible {
-		t.Fatalf("foreseen: %+v\nit waits: %+v", f.Wait, wait)
+		t.Fatalf("dry run: %+v\nit waits: %+v", f.Wait, wait)
 	}
 	for _, p := range plan.Preempt {
-		if p.For == w.ID && !slices.Contains(f.Leave, p.Work) {
-			t.Fatalf("%s leaves for it, foreseen were %v", p.Work, f.Leave)
+		if p.For == w.ID && !slices.Contains(f.Leave, p.Workload) {
+			t.Fatalf("%s leaves for it, the dry run said %v", p.Workload, f.Leave)
 		}
 	}
 }
@@ -364,16 +364,16 @@ func foreseen(t *rapid.T, s *State, w Work, now time.Time) {
 // stopped is what runs once the first n that were told to stop have.
 func stopped(r Running, n int) Running {
 	var nodes []string
-	var told []Shed
+	var told []Eviction
 	for i := range r.Placed {
-		at := slices.IndexFunc(r.Shed, func(s Shed) bool { return s.Worker == i })
+		at := slices.IndexFunc(r.Evicted, func(s Eviction) bool { return s.Worker == i })
 		if at >= 0 && at < n {
 			continue
 		}
 		if at >= 0 {
-			again := r.Shed[at]
+			again := r.Evicted[at]
 			again.Worker = i
-			for _, gone := range r.Shed[:n] {
+			for _, gone := range r.Evicted[:n] {
 				again.Worker -= btoi(gone.Worker < i)
 			}
 			told = append(told, again)
@@ -382,14 +382,14 @@ func stopped(r Running, n int) Running {
 			nodes = append(nodes, r.Nodes[i])
 		}
 	}
-	r.Placed, r.Nodes, r.Shed = r.Placed-n, nodes, told
+	r.Placed, r.Nodes, r.Evicted = r.Placed-n, nodes, told
 	return r
 }
 
 // world is the plain model that plans are checked against.
 type world struct {
 	pools   map[string]Pool
-	waiting map[ID]Work
+	waiting map[ID]Workload
 	running map[ID]Running
 	queues  []Queue
 	quotas  map[string]resource.Limit
@@ -430,9 +430,9 @@ func (w *world) delta(now time.Time) Delta {
 func (w *world) check(t *rapid.T, s *State, plan Plan, before Delta) {
 	now, policy := before.Now, w.policy
 	for _, pl := range plan.Place {
-		k, ok := w.waiting[pl.Work]
-		if _, waits := s.Why(pl.Work); !ok || waits {
-			t.Fatalf("%s placed twice, or placed and waiting", pl.Work)
+		k, ok := w.waiting[pl.Workload]
+		if _, waits := s.Why(pl.Workload); !ok || waits {
+			t.Fatalf("%s placed twice, or placed and waiting", pl.Workload)
 		}
 		p := w.pools[pl.Pool]
 		switch {
@@ -457,70 +457,70 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, before Delta) {
 			}
 		}
 		w.stands(t, k, p, pl.Nodes, now)
-		delete(w.waiting, pl.Work)
-		r := Running{Work: k, Pool: pl.Pool, Placed: pl.Workers, Nodes: pl.Nodes, Started: now}
+		delete(w.waiting, pl.Workload)
+		r := Running{Workload: k, Pool: pl.Pool, Placed: pl.Workers, Nodes: pl.Nodes, Started: now}
 		if k.Timeout > 0 {
 			r.Deadline = now.Add(k.Timeout)
 		}
 		w.limits(t, r, now)
-		w.running[pl.Work] = r
+		w.running[pl.Workload] = r
 		w.holds(t, p, pl)
 	}
 	w.strict(t, s, plan, before)
 	for _, pr := range plan.Preempt {
-		r, ok := w.running[pr.Work]
+		r, ok := w.running[pr.Workload]
 		by, waits := w.waiting[pr.For]
 		leave := slices.ContainsFunc(w.pools[r.Pool].Nodes, func(n Node) bool { return n.Leave && slices.Contains(r.Nodes, n.Name) })
 		switch {
 		case pr.For == "" && ok && leave && r.Preemptible && !r.Leaving && pr.Why != "":
 		case !ok || !waits || pr.Why == "":
-			t.Fatalf("%s is preempted for %s: running %t, waits %t, because %q", pr.Work, pr.For, ok, waits, pr.Why)
+			t.Fatalf("%s is preempted for %s: running %t, waits %t, because %q", pr.Workload, pr.For, ok, waits, pr.Why)
 		case pr.Ends == r.Preemptible:
-			t.Fatalf("%s ends for good: %t, and is preemptible: %t", pr.Work, pr.Ends, r.Preemptible)
-		case r.Sheds && !r.Preemptible:
-			t.Fatalf("%s keeps its least: %+v", pr.Work, r)
-		case !r.Preemptible && !w.idles(r, by, now) || r.Leaving || !r.Started.Before(now) || r.Started.Add(w.queue(r.Work).MinRuntime).After(now):
-			t.Fatalf("%s may not be preempted: %+v", pr.Work, r)
+			t.Fatalf("%s ends for good: %t, and is preemptible: %t", pr.Workload, pr.Ends, r.Preemptible)
+		case r.EvictableWorkers && !r.Preemptible:
+			t.Fatalf("%s keeps its least: %+v", pr.Workload, r)
+		case !r.Preemptible && !w.idles(r, by, now) || r.Leaving || !r.Started.Before(now) || r.Started.Add(w.queue(r.Workload).MinRuntime).After(now):
+			t.Fatalf("%s may not be preempted: %+v", pr.Workload, r)
 		case w.idles(r, by, now):
 		case w.queue(by).Patient:
 			t.Fatalf("nobody leaves for %s: %+v", pr.For, w.queue(by))
 		case policy == Tiresias && r.Queue == by.Queue && by.Served < 16*3600 && much(r, now):
 		case policy == Tiresias && r.Queue == by.Queue && by.Served >= 16*3600 && !much(r, now):
-			t.Fatalf("%s had more than %s", pr.For, pr.Work)
+			t.Fatalf("%s had more than %s", pr.For, pr.Workload)
 		case r.Queue == by.Queue && r.Priority >= by.Priority:
-			t.Fatalf("%s has no lower priority than %s", pr.Work, pr.For)
+			t.Fatalf("%s has no lower priority than %s", pr.Workload, pr.For)
 		}
 		r.Leaving, r.LeavingSince, r.LeavingFor = true, now, pr.For
-		w.running[pr.Work] = r
+		w.running[pr.Workload] = r
 	}
 	for _, rs := range plan.Resize {
-		r, ok := w.running[rs.Work]
+		r, ok := w.running[rs.Workload]
 		by, waits := w.waiting[rs.For]
-		if len(rs.Shed) > 0 {
+		if len(rs.Evict) > 0 {
 			told := map[int]bool{}
-			for _, n := range rs.Shed {
-				r.Shed = append(r.Shed, Shed{Worker: n, Since: now, For: rs.For})
+			for _, n := range rs.Evict {
+				r.Evicted = append(r.Evicted, Eviction{Worker: n, Since: now, For: rs.For})
 			}
-			for _, s := range r.Shed {
+			for _, s := range r.Evicted {
 				told[s.Worker] = true
 				if s.Worker < 0 || s.Worker >= r.Placed {
 					t.Fatalf("%+v of %d workers", rs, r.Placed)
 				}
 			}
 			switch {
-			case !ok || !waits || rs.Why == "" || !r.Sheds || r.Preemptible || r.Leaving || len(r.Roles) > 0:
+			case !ok || !waits || rs.Why == "" || !r.EvictableWorkers || r.Preemptible || r.Leaving || len(r.Roles) > 0:
 				t.Fatalf("%+v may not be: %+v", rs, r)
-			case len(told) != len(r.Shed) || rs.Workers != r.Placed-len(told) || rs.Workers < r.least():
+			case len(told) != len(r.Evicted) || rs.Workers != r.Placed-len(told) || rs.Workers < r.least():
 				t.Fatalf("%+v leaves %d of %d to %d workers", rs, r.Placed-len(told), r.least(), r.most())
-			case !r.Started.Before(now) || r.Started.Add(w.queue(r.Work).MinRuntime).After(now):
-				t.Fatalf("%s runs since %s only", rs.Work, r.Started)
+			case !r.Started.Before(now) || r.Started.Add(w.queue(r.Workload).MinRuntime).After(now):
+				t.Fatalf("%s runs since %s only", rs.Workload, r.Started)
 			case w.idles(r, by, now):
 			case w.queue(by).Patient:
 				t.Fatalf("nobody leaves for %s: %+v", rs.For, w.queue(by))
 			case r.Queue == by.Queue && r.Priority >= by.Priority:
-				t.Fatalf("%s has no lower priority than %s", rs.Work, rs.For)
+				t.Fatalf("%s has no lower priority than %s", rs.Workload, rs.For)
 			}
-			w.running[rs.Work] = r
+			w.running[rs.Workload] = r
 			continue
 		}
 		switch {
@@ -534,7 +534,7 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, before Delta) {
 			t.Fatalf("%+v after %s", rs, now.Sub(r.Started))
 		}
 		r.Leaving, r.LeavingSince, r.LeavingFor = true, now, rs.For
-		w.running[rs.Work] = r
+		w.running[rs.Workload] = r
 	}
 	for id := range w.waiting {
 		wait, ok := s.Why(id)
@@ -565,9 +565,9 @@ func (w *world) holds(t *rapid.T, p Pool, pl Placement) {
 				used = used.Plus(held(r, p, n.Name))
 			}
 		}
-		starts := w.running[pl.Work]
+		starts := w.running[pl.Workload]
 		if may := handed(p, n.Amount); !within(held(starts, p, n.Name), used, may) {
-			t.Fatalf("node %s/%s holds %+v of %+v with %s", p.Name, n.Name, used, may, pl.Work)
+			t.Fatalf("node %s/%s holds %+v of %+v with %s", p.Name, n.Name, used, may, pl.Workload)
 		}
 	}
 }
@@ -584,7 +584,7 @@ func within(asked, used, most resource.Amount) bool {
 
 // queue is that of a work; the zero Queue, whose works have nobody leave for them, where
 // it is not known.
-func (w *world) queue(k Work) Queue {
+func (w *world) queue(k Workload) Queue {
 	if i := slices.IndexFunc(w.queues, func(q Queue) bool { return q.Name == k.Queue }); i >= 0 {
 		return w.queues[i]
 	}
@@ -597,7 +597,7 @@ func (w *world) limits(t *rapid.T, starts Running, now time.Time) {
 	without := newReference(w.delta(now))
 	with := newReference(w.delta(now))
 	with.add(starts)
-	of := with.queue(starts.Work)
+	of := with.queue(starts.Workload)
 	for part, x := range parts(starts.amount()) {
 		if x <= 0 || !with.named(of, part) {
 			continue
@@ -634,7 +634,7 @@ func (w *world) limits(t *rapid.T, starts Running, now time.Time) {
 			both = both.Plus(h.amount)
 		}
 	}
-	q := w.queue(starts.Work)
+	q := w.queue(starts.Workload)
 	for _, l := range []struct {
 		who  string
 		used resource.Amount
@@ -653,7 +653,7 @@ func (w *world) limits(t *rapid.T, starts Running, now time.Time) {
 func (w *world) strict(t *rapid.T, s *State, plan Plan, before Delta) {
 	r := newReference(before)
 	for _, pl := range plan.Place {
-		k := w.running[pl.Work].Work
+		k := w.running[pl.Workload].Workload
 		if w.queue(k).Order != Strict {
 			continue
 		}
@@ -669,12 +669,12 @@ func (w *world) strict(t *rapid.T, s *State, plan Plan, before Delta) {
 
 // idles reports that a running work has to give back accelerators that another asks
 // for.
-func (w *world) idles(r Running, by Work, now time.Time) bool {
+func (w *world) idles(r Running, by Workload, now time.Time) bool {
 	i := slices.IndexFunc(w.queues, func(q Queue) bool { return q.Name == r.Queue })
 	if i < 0 || r.Idle.IsZero() || w.queues[i].IdleReclaim == 0 || r.Idle.Add(w.queues[i].IdleReclaim).After(now) {
 		return false
 	}
-	return (r.Preemptible || r.Sheds || w.queues[i].IdleEnd) && r.amount().Accelerators["nvidia.com/gpu"] > 0 && by.Amount(by.least()).Accelerators["nvidia.com/gpu"] > 0
+	return (r.Preemptible || r.EvictableWorkers || w.queues[i].IdleEnd) && r.amount().Accelerators["nvidia.com/gpu"] > 0 && by.Amount(by.least()).Accelerators["nvidia.com/gpu"] > 0
 }
 
 // much reports that a running work had 16 accelerator-hours, or core-hours of what
@@ -692,7 +692,7 @@ func much(r Running, now time.Time) bool {
 }
 
 // stands checks where the workers of a gang are.
-func (w *world) stands(t *rapid.T, k Work, p Pool, nodes []string, now time.Time) {
+func (w *world) stands(t *rapid.T, k Workload, p Pool, nodes []string, now time.Time) {
 	racks, on := map[string]bool{}, map[string]int{}
 	for _, name := range nodes {
 		node := p.Nodes[slices.IndexFunc(p.Nodes, func(n Node) bool { return n.Name == name })]
@@ -711,7 +711,7 @@ func (w *world) stands(t *rapid.T, k Work, p Pool, nodes []string, now time.Time
 }
 
 // free is for how many workers a pool has room now, at most the least.
-func (w *world) free(k Work, p Pool, now time.Time) int {
+func (w *world) free(k Workload, p Pool, now time.Time) int {
 	counts, left := map[string]int{}, map[string]resource.Amount{}
 	for _, node := range spots(p) {
 		if node.Closed != "" || closing(k, p, node, now) {
@@ -737,7 +737,7 @@ func (w *world) free(k Work, p Pool, now time.Time) int {
 func placements(p Plan) string {
 	var out strings.Builder
 	for _, pl := range p.Place {
-		fmt.Fprintf(&out, "%s in %s, %d workers on %v\n", pl.Work, pl.Pool, pl.Workers, pl.Nodes)
+		fmt.Fprintf(&out, "%s in %s, %d workers on %v\n", pl.Workload, pl.Pool, pl.Workers, pl.Nodes)
 	}
 	return out.String()
 }
@@ -764,7 +764,7 @@ func TestNobodyStarves(t *testing.T) {
 		for minute := range 60 {
 			for n := range 2 {
 				x := sizes[(2*minute+n)%len(sizes)]
-				w := Work{
+				w := Workload{
 					ID: ID(fmt.Sprintf("w%03d_%d", minute, n)), Queue: []string{"a", "b"}[x%2], Residency: []string{"home"}, Isolation: Sandbox,
 					Request: resource.Amount{CPU: resource.Cores(int64(1 + x%4))}, Workers: 1 + x%3, Submitted: now,
 				}
@@ -782,10 +782,10 @@ func TestNobodyStarves(t *testing.T) {
 			for _, pl := range plan.Place {
 				waiting--
 				takes := time.Duration(1+sizes[waiting%len(sizes)]%6) * time.Minute
-				if limit := s.running[pl.Work].Timeout; limit > 0 {
+				if limit := s.running[pl.Workload].Timeout; limit > 0 {
 					takes = min(takes, limit)
 				}
-				lives[pl.Work].ends = now.Add(takes)
+				lives[pl.Workload].ends = now.Add(takes)
 			}
 			now = now.Add(time.Minute)
 			d = Delta{Now: now}
@@ -813,8 +813,8 @@ func TestUnknownEnds(t *testing.T) {
 		for n := range rapid.IntRange(1, 4).Draw(t, "nodes") {
 			p.Nodes = append(p.Nodes, Node{Name: fmt.Sprint("n", n), Amount: resource.Amount{CPU: resource.Cores(8)}})
 		}
-		work := func(id string, cores int) Work {
-			return Work{ID: ID(id), Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: resource.Cores(int64(cores))}, Submitted: start}
+		work := func(id string, cores int) Workload {
+			return Workload{ID: ID(id), Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: resource.Cores(int64(cores))}, Submitted: start}
 		}
 		large := work("large", rapid.IntRange(3, 8).Draw(t, "cores"))
 		large.Workers = rapid.IntRange(1, len(p.Nodes)).Draw(t, "workers")
@@ -837,7 +837,7 @@ func TestUnknownEnds(t *testing.T) {
 				d.Submitted = append(d.Submitted, large)
 			}
 			for _, pl := range s.Step(d).Place {
-				ends[pl.Work] = minute + rapid.IntRange(1, long).Draw(t, "takes")
+				ends[pl.Workload] = minute + rapid.IntRange(1, long).Draw(t, "takes")
 			}
 			if why, waits := s.Why("large"); waits && minute > 1+2*long {
 				t.Fatalf("it waits since minute 1 in minute %d: %s", minute, why)
@@ -876,10 +876,10 @@ func TestRolesAlike(t *testing.T) {
 		alike := w
 		first := rapid.IntRange(1, w.Workers-1).Draw(t, "first role")
 		alike.Roles, alike.Request = []Role{{"a", first, w.Request}, {"b", w.Workers - first, w.Request}}, resource.Amount{}
-		d.Submitted = []Work{w}
+		d.Submitted = []Workload{w}
 		s, want := Decide(d)
 		why, _ := s.Why(w.ID)
-		d.Submitted = []Work{alike}
+		d.Submitted = []Workload{alike}
 		s, got := Decide(d)
 		if because, _ := s.Why(w.ID); placements(got) != placements(want) || because.Possible != why.Possible || len(because.Reasons) != len(why.Reasons) {
 			t.Fatalf("with roles:\n%s%+v\nwithout:\n%s%+v", placements(got), because, placements(want), why)
@@ -892,8 +892,8 @@ func TestRolesAlike(t *testing.T) {
 func TestTurns(t *testing.T) {
 	for _, policy := range Policies {
 		t.Run(string(policy), func(t *testing.T) {
-			work := func(id, queue string, priority int) Work {
-				return Work{
+			work := func(id, queue string, priority int) Workload {
+				return Workload{
 					ID: ID(id), Queue: queue, Residency: []string{"home"}, Isolation: Sandbox, Request: resource.Amount{CPU: resource.Cores(2)},
 					Priority: priority, Submitted: start, Preemptible: true, Grace: time.Second,
 				}
@@ -910,26 +910,26 @@ func TestTurns(t *testing.T) {
 			}
 			world := d
 			now, preempted, mine := start, 0, 0
-			d = Delta{Submitted: []Work{work("a0", "research", 0), work("a1", "research", 0), work("a2", "research", 0)}}
+			d = Delta{Submitted: []Workload{work("a0", "research", 0), work("a1", "research", 0), work("a2", "research", 0)}}
 			leaves := map[ID]time.Time{}
 			for range 30 {
 				now = now.Add(time.Second)
 				d.Now = now
 				plan := s.Step(d)
 				for _, pl := range plan.Place {
-					if pl.Work[0] == 'a' {
+					if pl.Workload[0] == 'a' {
 						mine++
 					}
 				}
 				preempted += len(plan.Preempt)
 				for _, p := range plan.Preempt {
-					leaves[p.Work] = now.Add(4 * time.Second)
+					leaves[p.Workload] = now.Add(4 * time.Second)
 				}
 				// The world is read anew each time: what only the state knew is in Turns.
 				d = Delta{Policy: policy, Pools: world.Pools, Queues: world.Queues, Turns: s.Turns(), History: s.History()}
 				for id, r := range s.running {
 					if at, ok := leaves[id]; ok && !at.After(now) { // it has saved and waits again
-						d.Submitted = append(d.Submitted, r.Work)
+						d.Submitted = append(d.Submitted, r.Workload)
 						delete(leaves, id)
 						continue
 					}
@@ -938,7 +938,7 @@ func TestTurns(t *testing.T) {
 					d.Started = append(d.Started, again)
 				}
 				for _, w := range s.waiting {
-					d.Submitted = append(d.Submitted, w.Work)
+					d.Submitted = append(d.Submitted, w.Workload)
 				}
 				s = &State{}
 			}

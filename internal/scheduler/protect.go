@@ -169,7 +169,7 @@ func (q *queue) holds(r *run, deeper bool) bool {
 }
 
 // goes reports that a running work may be told to leave, or to give up workers.
-func (r *run) goes() bool { return r.Preemptible || r.Sheds }
+func (r *run) goes() bool { return r.Preemptible || r.EvictableWorkers }
 
 // stays is what a running work has without its workers that were told to stop.
 func (r *run) stays() vector {

@@ -26,8 +26,8 @@ func gpuPool(nodes ...int) Pool {
 }
 
 // gpuGang is of workers with so many accelerators each.
-func gpuGang(id, queue string, each, least, most int) Work {
-	return Work{
+func gpuGang(id, queue string, each, least, most int) Workload {
+	return Workload{
 		ID: ID(id), Project: "p", Queue: queue, Request: gpus(each), Workers: least, MaxWorkers: most, Residency: []string{"home"},
 		Isolation: Sandbox, Preemptible: true, Grace: 2 * time.Second, Submitted: start,
 	}
@@ -50,8 +50,8 @@ type lab struct {
 	left    map[string]int // how often each work left, by its first name
 	names   map[ID]string
 	leaves  map[ID]time.Time
-	pending []Work // have left, and are not in line yet
-	anew    bool   // reads the world anew in every cycle
+	pending []Workload // have left, and are not in line yet
+	anew    bool       // reads the world anew in every cycle
 	takes   func(cycle int, id ID) time.Duration
 }
 
@@ -65,7 +65,7 @@ func newLab(policy Policy, pools []Pool, queues []Queue) *lab {
 }
 
 // run goes on for some cycles of a second, and gives how many preemptions there were in each.
-func (l *lab) run(cycles int, works ...Work) (preempted []int) {
+func (l *lab) run(cycles int, works ...Workload) (preempted []int) {
 	for _, w := range works {
 		l.names[w.ID] = string(w.ID)
 		w.Submitted = l.now
@@ -79,7 +79,7 @@ func (l *lab) run(cycles int, works ...Work) (preempted []int) {
 			if l.leaves[id].After(l.now) {
 				continue
 			}
-			w := l.state.running[id].Work
+			w := l.state.running[id].Workload
 			again := w
 			again.ID, again.Submitted = ID(fmt.Sprintf("%s+%d", l.names[id], l.left[l.names[id]])), l.now
 			l.names[again.ID] = l.names[id]
@@ -96,8 +96,8 @@ func (l *lab) run(cycles int, works ...Work) (preempted []int) {
 		}
 		plan := l.state.Step(d)
 		for _, p := range plan.Preempt {
-			l.left[l.names[p.Work]]++
-			l.leaves[p.Work] = l.now.Add(l.takes(n, p.Work))
+			l.left[l.names[p.Workload]]++
+			l.leaves[p.Workload] = l.now.Add(l.takes(n, p.Workload))
 		}
 		preempted = append(preempted, len(plan.Preempt))
 	}
@@ -184,7 +184,7 @@ func TestReclaimOnFragments(t *testing.T) {
 		for n := range 4 * nodes { // in turn on one node and the other, by when they began
 			w := gpuGang(fmt.Sprintf("a%02d", n), "a", 1, 1, 1)
 			l.names[w.ID] = string(w.ID)
-			d.Started = append(d.Started, Running{Work: w, Pool: "sim", Nodes: []string{fmt.Sprint("n", n%nodes)}, Started: start.Add(-time.Hour + time.Duration(n)*time.Minute)})
+			d.Started = append(d.Started, Running{Workload: w, Pool: "sim", Nodes: []string{fmt.Sprint("n", n%nodes)}, Started: start.Add(-time.Hour + time.Duration(n)*time.Minute)})
 		}
 		l.state.Step(d)
 		left := sum(l.run(10, gpuGang("b", "b", 4, 1, 1)))
@@ -211,7 +211,7 @@ func TestQuotaOfWhoCannotLeave(t *testing.T) {
 // queue's quota only when it is within it as well.
 func TestOverQuotaHasNobodyWithinLeave(t *testing.T) {
 	queues := []Queue{quotaQueue("lab", "", -1), quotaQueue("a", "lab", 4), quotaQueue("b", "lab", 4)}
-	high := func(n int) Work { w := gpuGang("high", "a", 1, n, n); w.Priority = 9; return w }
+	high := func(n int) Workload { w := gpuGang("high", "a", 1, n, n); w.Priority = 9; return w }
 	for most, leave := range map[int]int{4: 4, 6: 0} {
 		l := newLab(Fifo, []Pool{gpuPool(6)}, queues)
 		for n := range 4 {

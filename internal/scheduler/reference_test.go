@@ -31,7 +31,7 @@ func refer(d Delta, plan Plan, sizes map[ID]int) (result referred) {
 		for n > 0 && !r.within(*w, n, false) {
 			n--
 		}
-		if n >= w.least() && r.Policy == Goodput && w.elastic() && !w.Sheds {
+		if n >= w.least() && r.Policy == Goodput && w.elastic() && !w.EvictableWorkers {
 			n = min(n, max(w.least(), cmp.Or(w.Target, sizes[w.ID])))
 		}
 		if n >= w.least() && slices.Contains(d.Turns, w.ID) {
@@ -50,7 +50,7 @@ func refer(d Delta, plan Plan, sizes map[ID]int) (result referred) {
 		}
 		placed := false
 		place := func(p Pool, nodes []string) {
-			run := Running{Work: *w, Pool: p.Name, Placed: len(nodes), Started: d.Now}
+			run := Running{Workload: *w, Pool: p.Name, Placed: len(nodes), Started: d.Now}
 			if w.Timeout > 0 {
 				run.Deadline = d.Now.Add(w.Timeout)
 			}
@@ -68,7 +68,7 @@ func refer(d Delta, plan Plan, sizes map[ID]int) (result referred) {
 			fmt.Fprintf(&out, "%s in %s, %d workers on %v\n", w.ID, p.Name, len(nodes), run.Nodes)
 			placed = true
 		}
-		for turn, find := range []func(Work, Pool, int) []string{r.room, r.ahead} {
+		for turn, find := range []func(Workload, Pool, int) []string{r.room, r.queueAhead} {
 			if turn > 0 && !placed {
 				if wrong := r.leave(plan, w.ID); wrong != "" && result.wrong == "" {
 					result.wrong = wrong
@@ -94,7 +94,7 @@ func refer(d Delta, plan Plan, sizes map[ID]int) (result referred) {
 	}
 	for _, p := range plan.Preempt {
 		if !r.asked[p.For] {
-			result.wrong = cmp.Or(result.wrong, fmt.Sprintf("%s is told to leave for %s, which may not have that", p.Work, p.For))
+			result.wrong = cmp.Or(result.wrong, fmt.Sprintf("%s is told to leave for %s, which may not have that", p.Workload, p.For))
 		}
 	}
 	result.placed, result.never = out.String(), never
@@ -121,7 +121,7 @@ func newReference(d Delta) *reference {
 	}
 	for _, run := range d.Started {
 		for n := range max(run.Placed, 1) {
-			r.typical = append(r.typical, asks(run.Work, n))
+			r.typical = append(r.typical, asks(run.Workload, n))
 		}
 	}
 	r.Started = nil
@@ -135,7 +135,7 @@ func newReference(d Delta) *reference {
 func (r *reference) add(run Running) {
 	r.whole = append(r.whole, run)
 	r.Started = append(r.Started, apart([]Running{run})...)
-	r.holders = append(r.holders, holder{queue: r.queue(run.Work), project: run.Project, user: run.User, amount: run.amount(), real: true})
+	r.holders = append(r.holders, holder{queue: r.queue(run.Workload), project: run.Project, user: run.User, amount: run.amount(), real: true})
 }
 
 // leave takes in whom the plan tells to leave for a work, for maintenance when it is empty,
@@ -145,23 +145,23 @@ func (r *reference) leave(plan Plan, id ID) (wrong string) {
 	for i := range r.whole {
 		run := &r.whole[i]
 		for _, p := range plan.Preempt {
-			if p.Work == run.ID && p.For == id {
+			if p.Workload == run.ID && p.For == id {
 				run.Leaving, run.LeavingSince, run.LeavingFor = true, r.Now, id
 				who = append(who, run.ID)
 			}
 		}
 		for _, rs := range plan.Resize {
-			if rs.Work == run.ID && rs.For == id && len(rs.Shed) > 0 {
-				run.Shed = slices.Clone(run.Shed)
-				for _, n := range rs.Shed {
-					run.Shed = append(run.Shed, Shed{Worker: n, Since: r.Now, For: id})
+			if rs.Workload == run.ID && rs.For == id && len(rs.Evict) > 0 {
+				run.Evicted = slices.Clone(run.Evicted)
+				for _, n := range rs.Evict {
+					run.Evicted = append(run.Evicted, Eviction{Worker: n, Since: r.Now, For: id})
 				}
 				who = append(who, run.ID)
 			}
 		}
 	}
 	r.Started, r.asked[id] = apart(r.whole), true
-	i := slices.IndexFunc(r.Submitted, func(w Work) bool { return w.ID == id })
+	i := slices.IndexFunc(r.Submitted, func(w Workload) bool { return w.ID == id })
 	if i < 0 {
 		return ""
 	}
@@ -176,8 +176,8 @@ func (r *reference) leave(plan Plan, id ID) (wrong string) {
 // may reports that a work may have one leave that runs in another queue, as far as use
 // says, were all gone who leave: its queue has borrowed, while the other has what is its own,
 // or a smaller share; or it had enough. Within one queue anybody may.
-func (r *reference) may(w Work, run Running) bool {
-	q, from := r.queue(w), r.queue(run.Work)
+func (r *reference) may(w Workload, run Running) bool {
+	q, from := r.queue(w), r.queue(run.Workload)
 	world := world{queues: r.Queues}
 	if q == from || world.idles(run, w, r.Now) {
 		return true
@@ -189,7 +189,7 @@ func (r *reference) may(w Work, run Running) bool {
 	without.holders = slices.Clone(r.holders)
 	for _, gone := range r.Started {
 		if gone.Leaving {
-			without.holders = append(without.holders, holder{queue: r.queue(gone.Work), amount: gone.amount().Times(-1), real: true})
+			without.holders = append(without.holders, holder{queue: r.queue(gone.Workload), amount: gone.amount().Times(-1), real: true})
 		}
 	}
 	// The ways of both queues down from the lowest that is above both.
@@ -244,7 +244,7 @@ func (r *reference) inQuota(q string, more resource.Amount) string {
 
 // owned is how many workers one gets for which others left: no more than its least beyond
 // the quota that it is within.
-func (r *reference) owned(w Work, most int) int {
+func (r *reference) owned(w Workload, most int) int {
 	q := r.queue(w)
 	path := r.path(q)
 	if len(path) == 1 || len(w.Roles) > 0 || !r.limited(q) {
@@ -281,12 +281,12 @@ func apart(all []Running) (out []Running) {
 			if n < len(run.Nodes) {
 				one.Nodes = []string{run.Nodes[n]}
 			}
-			told := slices.IndexFunc(run.Shed, func(s Shed) bool { return s.Worker == n })
-			if told < 0 || !run.Sheds || run.Leaving || len(run.Roles) > 0 {
+			told := slices.IndexFunc(run.Evicted, func(s Eviction) bool { return s.Worker == n })
+			if told < 0 || !run.EvictableWorkers || run.Leaving || len(run.Roles) > 0 {
 				rest.Placed, rest.Nodes = rest.Placed+1, append(rest.Nodes, one.Nodes...)
 				continue
 			}
-			one.Leaving, one.LeavingSince = true, run.Shed[told].Since
+			one.Leaving, one.LeavingSince = true, run.Evicted[told].Since
 			out = append(out, one)
 		}
 		if rest.Placed > 0 {
@@ -322,7 +322,7 @@ type nodesKept struct {
 	beside map[string]resource.Amount
 }
 
-func (r *reference) queue(w Work) string {
+func (r *reference) queue(w Workload) string {
 	if _, ok := r.queues[w.Queue]; ok {
 		return w.Queue
 	}
@@ -338,8 +338,8 @@ func (r *reference) parent(q string) string {
 }
 
 // next is the work to look at.
-func (r *reference) next() *Work {
-	var best *Work
+func (r *reference) next() *Workload {
+	var best *Workload
 	for i := range r.Submitted { // whose turn it is already
 		w := &r.Submitted[i]
 		if slices.Contains(r.Turns, w.ID) && !r.seen[w.ID] && (best == nil || r.inLine(*w, *best) < 0) {
@@ -358,7 +358,7 @@ func (r *reference) next() *Work {
 	return best
 }
 
-func (r *reference) before(a, b Work) bool {
+func (r *reference) before(a, b Workload) bool {
 	if r.Policy != Fair {
 		return r.inLine(a, b) < 0
 	}
@@ -378,7 +378,7 @@ func (r *reference) before(a, b Work) bool {
 	return r.inLine(a, b) < 0
 }
 
-func (r *reference) inLine(a, b Work) int {
+func (r *reference) inLine(a, b Workload) int {
 	x, y := r.counts(a), r.counts(b)
 	if r.Policy != Fair && r.Policy != Tiresias {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), x.Compare(y), cmp.Compare(a.ID, b.ID))
@@ -387,7 +387,7 @@ func (r *reference) inLine(a, b Work) int {
 }
 
 // counts is when a work counts as submitted.
-func (r *reference) counts(w Work) time.Time {
+func (r *reference) counts(w Workload) time.Time {
 	start := w.Due.Add(-w.Expected*5/4 - time.Minute)
 	if w.Expected == 0 {
 		start = w.Submitted.Add(w.Due.Sub(w.Submitted) / 2)
@@ -463,7 +463,7 @@ func (r *reference) share(q string) float64 {
 	return most
 }
 
-func (r *reference) permitted(w Work) []Pool {
+func (r *reference) permitted(w Workload) []Pool {
 	var out []Pool
 	for _, p := range r.Pools {
 		counts := map[string]int{}
@@ -519,7 +519,7 @@ func (p Pool) anyOpenNode() bool {
 
 // within reports that n more workers are within all limits; with empty, were
 // nothing used.
-func (r *reference) within(w Work, n int, empty bool) bool {
+func (r *reference) within(w Workload, n int, empty bool) bool {
 	want := w.Amount(n)
 	if n == 0 {
 		return true
@@ -555,7 +555,7 @@ func (r *reference) within(w Work, n int, empty bool) bool {
 	return true
 }
 
-func (r *reference) ceilings(w Work) map[string]resource.Limit {
+func (r *reference) ceilings(w Workload) map[string]resource.Limit {
 	q := r.queue(w)
 	out := map[string]resource.Limit{}
 	if most, ok := r.Quotas[w.Project]; ok {
@@ -647,7 +647,7 @@ func (r *reference) mine(q, part string, empty bool) int64 {
 }
 
 // hold keeps limits for a work that waits.
-func (r *reference) hold(w Work) {
+func (r *reference) hold(w Workload) {
 	q, want := r.queue(w), w.Amount(w.least())
 	if !r.first[q] {
 		r.first[q] = true
@@ -723,7 +723,7 @@ func on(run Running, p Pool, node string) int {
 }
 
 // asks is what the n-th worker asks for.
-func asks(w Work, n int) resource.Amount {
+func asks(w Workload, n int) resource.Amount {
 	var all []resource.Amount
 	for _, r := range w.Roles {
 		for range r.Workers {
@@ -740,7 +740,7 @@ func asks(w Work, n int) resource.Amount {
 func held(run Running, p Pool, node string) (sum resource.Amount) {
 	for n := range max(run.Placed, 1) {
 		if p.Delegated || n < len(run.Nodes) && run.Nodes[n] == node {
-			sum = sum.Plus(asks(run.Work, n))
+			sum = sum.Plus(asks(run.Workload, n))
 		}
 	}
 	return sum
@@ -754,7 +754,7 @@ type domain struct {
 }
 
 // sets are the domains of which w may use any one.
-func sets(w Work, p Pool) (out []domain) {
+func sets(w Workload, p Pool) (out []domain) {
 	all, racks := domain{kind: 2}, map[string]int{}
 	for _, n := range spots(p) {
 		all.nodes = append(all.nodes, n.Name)
@@ -783,7 +783,7 @@ func sets(w Work, p Pool) (out []domain) {
 }
 
 // roomiest is how many workers find room together.
-func roomiest(w Work, p Pool, counts map[string]int) int {
+func roomiest(w Workload, p Pool, counts map[string]int) int {
 	most := 0
 	for _, d := range sets(w, p) {
 		most = max(most, d.sum(counts))
@@ -799,13 +799,13 @@ func (d domain) sum(counts map[string]int) (n int) {
 }
 
 // closing reports that a node closes before w has ended.
-func closing(w Work, p Pool, n Node, now time.Time) bool {
+func closing(w Workload, p Pool, n Node, now time.Time) bool {
 	return !p.Delegated && !n.Closes.IsZero() && !w.Preemptible && (w.Timeout == 0 || n.Closes.Before(now.Add(w.Timeout)))
 }
 
 // shut reports that w has no room in the pool even were it empty, because its nodes
 // close.
-func (r *reference) shut(w Work, p Pool) bool {
+func (r *reference) shut(w Workload, p Pool) bool {
 	if len(w.Roles) > 0 {
 		return r.packed(w, p, func(n Node) (resource.Amount, bool) { return n.Amount, n.Closed == "" && !closing(w, p, n, r.Now) }) < w.least()
 	}
@@ -828,8 +828,8 @@ func (r *reference) free(p Pool, n Node) resource.Amount {
 	return free
 }
 
-// ahead is for nodes on which w waits in the engine's own queue.
-func (r *reference) ahead(w Work, p Pool, most int) (out []string) {
+// queueAhead is for nodes on which w waits in the engine's own queue.
+func (r *reference) queueAhead(w Workload, p Pool, most int) (out []string) {
 	for _, run := range r.Started {
 		if run.Leaving && !r.Now.After(run.LeavingSince.Add(run.Grace+stuck)) {
 			return nil
@@ -857,7 +857,7 @@ func handed(p Pool, has resource.Amount) resource.Amount {
 	return has
 }
 
-func (r *reference) brief(w Work, p Pool) bool {
+func (r *reference) brief(w Workload, p Pool) bool {
 	k := r.kept[p.Name]
 	return k != nil && !k.at.IsZero() && w.Timeout > 0 && !r.Now.Add(w.Timeout).After(k.at)
 }
@@ -929,7 +929,7 @@ func (r *reference) loss(p Pool, free, taken resource.Amount) float64 {
 }
 
 // accelerated reports that some worker asks for an accelerator.
-func accelerated(w Work) bool { return hasAccelerator(w.Amount(1)) }
+func accelerated(w Workload) bool { return hasAccelerator(w.Amount(1)) }
 
 func hasAccelerator(a resource.Amount) bool {
 	for _, n := range a.Accelerators {
@@ -941,7 +941,7 @@ func hasAccelerator(a resource.Amount) bool {
 }
 
 // room names a node for each worker, at most most.
-func (r *reference) room(w Work, p Pool, most int) []string {
+func (r *reference) room(w Workload, p Pool, most int) []string {
 	type spot struct {
 		i, n int
 		load float64
@@ -1028,7 +1028,7 @@ func (r *reference) room(w Work, p Pool, most int) []string {
 }
 
 // keep keeps the nodes on which w will have room soonest.
-func (r *reference) keep(w Work, p Pool) {
+func (r *reference) keep(w Workload, p Pool) {
 	if len(w.Roles) > 0 {
 		r.keepForRoles(w, p)
 		return
@@ -1137,7 +1137,7 @@ func (r *reference) end(run Running) (time.Time, bool) {
 // that ask for the same together; each time where most have room, the last ones
 // where least too many have. It gives the nodes in the order of workers, how many
 // have one, and for how many of the first there was room.
-func (r *reference) pack(w Work, p Pool, names []string, has func(Node) (resource.Amount, bool), fuller bool) (nodes []string, n, spare int) {
+func (r *reference) pack(w Workload, p Pool, names []string, has func(Node) (resource.Amount, bool), fuller bool) (nodes []string, n, spare int) {
 	var total resource.Amount
 	for _, p := range r.Pools {
 		for _, n := range p.Nodes {
@@ -1218,7 +1218,7 @@ func (r *reference) pack(w Work, p Pool, names []string, has func(Node) (resourc
 }
 
 // packed is how many workers of a gang with roles find room together.
-func (r *reference) packed(w Work, p Pool, has func(Node) (resource.Amount, bool)) int {
+func (r *reference) packed(w Workload, p Pool, has func(Node) (resource.Amount, bool)) int {
 	most := 0
 	for _, d := range sets(w, p) {
 		if w.together() == "" && d.kind < 2 || w.together() == "rack" && d.kind != 1 {
@@ -1231,7 +1231,7 @@ func (r *reference) packed(w Work, p Pool, has func(Node) (resource.Amount, bool
 }
 
 // roomForRoles names a node for each worker of a gang with roles.
-func (r *reference) roomForRoles(w Work, p Pool) []string {
+func (r *reference) roomForRoles(w Workload, p Pool) []string {
 	has := func(n Node) (resource.Amount, bool) {
 		free := r.free(p, n)
 		if k := r.kept[p.Name]; k != nil && !r.brief(w, p) {
@@ -1246,7 +1246,7 @@ func (r *reference) roomForRoles(w Work, p Pool) []string {
 	return r.closest(w, p, has)
 }
 
-func (r *reference) closest(w Work, p Pool, has func(Node) (resource.Amount, bool)) []string {
+func (r *reference) closest(w Workload, p Pool, has func(Node) (resource.Amount, bool)) []string {
 	if r.packed(w, p, has) < w.least() {
 		return nil
 	}
@@ -1276,7 +1276,7 @@ func (r *reference) closest(w Work, p Pool, has func(Node) (resource.Amount, boo
 
 // keepForRoles keeps the nodes on which a gang with roles has room once the first
 // of those that run have left; how many must is found by halving.
-func (r *reference) keepForRoles(w Work, p Pool) {
+func (r *reference) keepForRoles(w Workload, p Pool) {
 	var runs []Running
 	for _, run := range r.Started {
 		if run.Pool == p.Name {

@@ -154,7 +154,7 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 	var free vector
 	for i := range p.rows {
 		most := 0
-		if p.open[i] && !p.closes(&w.Work, i, s.now) {
+		if p.open[i] && !p.closes(&w.Workload, i, s.now) {
 			most = k.request.count(p.has[i], w.perNode())
 		}
 		if most == 0 {

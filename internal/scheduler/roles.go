@@ -19,7 +19,7 @@ type Role struct {
 }
 
 // inRoles is how many workers the roles have.
-func (w *Work) inRoles() (n int) {
+func (w *Workload) inRoles() (n int) {
 	for _, r := range w.Roles {
 		n += r.Workers
 	}
@@ -27,7 +27,7 @@ func (w *Work) inRoles() (n int) {
 }
 
 // Parts are the roles of a gang of n workers; without roles there is one, of all.
-func (w *Work) Parts(n int) []Role {
+func (w *Workload) Parts(n int) []Role {
 	if len(w.Roles) > 0 {
 		return w.Roles
 	}
@@ -35,7 +35,7 @@ func (w *Work) Parts(n int) []Role {
 }
 
 // Amount is what n workers ask for together; of a gang with roles, all of them.
-func (w *Work) Amount(n int) resource.Amount {
+func (w *Workload) Amount(n int) resource.Amount {
 	if len(w.Roles) == 0 {
 		return w.Request.Times(n)
 	}
@@ -47,7 +47,7 @@ func (w *Work) Amount(n int) resource.Amount {
 }
 
 // Largest is the most of each part that a worker asks for.
-func (w *Work) Largest() resource.Amount {
+func (w *Workload) Largest() resource.Amount {
 	if len(w.Roles) == 0 {
 		return w.Request
 	}
@@ -63,7 +63,7 @@ func (w *Work) Largest() resource.Amount {
 }
 
 // Share is how many nodes such as one n workers take, by the largest part of each.
-func (w *Work) Share(node resource.Amount, n int) float64 {
+func (w *Workload) Share(node resource.Amount, n int) float64 {
 	if len(w.Roles) == 0 {
 		return Share(w.Request, node) * float64(n)
 	}
@@ -75,7 +75,7 @@ func (w *Work) Share(node resource.Amount, n int) float64 {
 }
 
 // Of is what the n-th worker asks for.
-func (w *Work) Of(n int) resource.Amount {
+func (w *Workload) Of(n int) resource.Amount {
 	for _, r := range w.Roles {
 		if n < r.Workers {
 			return r.Request
@@ -101,12 +101,12 @@ func rolesInWords(roles []Role) string {
 type kind struct {
 	request vector
 	workers int
-	roles   []int // of Work.Roles, in order
+	roles   []int // of Workload.Roles, in order
 }
 
 // kinds are in the order in which they are placed: what asks for accelerators
 // first, then what asks for the larger share of all pools.
-func (s *State) kinds(w *Work) []kind {
+func (s *State) kinds(w *Workload) []kind {
 	var out []kind
 	for n, r := range w.Roles {
 		v, _ := s.names.vector(r.Request)
@@ -137,7 +137,7 @@ func (s *State) kinds(w *Work) []kind {
 
 // asked is what each of n workers asks for, where all ask for the same, and what
 // all ask for together.
-func (s *State) asked(w *Work, n int) (each, total vector) {
+func (s *State) asked(w *Workload, n int) (each, total vector) {
 	if len(w.Roles) > 0 {
 		total = make(vector, s.names.width())
 		for _, r := range w.Roles {
@@ -212,7 +212,7 @@ func (s *State) allowedRoles(w *waiter) int {
 
 // now is what w may have of a row now; with brief also of what is kept for others.
 func (p *pool) now(w *waiter, i int, now time.Time, brief bool) vector {
-	if !p.open[i] || p.closes(&w.Work, i, now) {
+	if !p.open[i] || p.closes(&w.Workload, i, now) {
 		return nil
 	}
 	if p.kept == nil || brief || p.kept.beside[i] == nil {
@@ -397,7 +397,7 @@ func (s *State) vacateForRoles(p *pool, w *waiter) *reservation {
 	slices.SortFunc(runs, leaver.compare)
 	free, gone := make([]vector, p.rows), 0
 	for i := range free {
-		if p.open[i] && !p.closes(&w.Work, i, s.now) {
+		if p.open[i] && !p.closes(&w.Workload, i, s.now) {
 			free[i] = slices.Clone(p.free[i])
 		}
 	}
@@ -455,7 +455,7 @@ func (r *run) leave(rows []vector, n int64) {
 
 // tooSmall says in words why a gang with roles has no room in a pool, however
 // empty; empty when it has.
-func (s *State) tooSmall(w *Work, p *pool, of *shape) string {
+func (s *State) tooSmall(w *Workload, p *pool, of *shape) string {
 	free := make([]vector, p.rows)
 	for i := range free {
 		if p.open[i] {
@@ -488,7 +488,7 @@ func (s *State) tooSmall(w *Work, p *pool, of *shape) string {
 			return why
 		}
 	}
-	n := p.packed(&waiter{Work: *w, known: &known{shape: of}}, free)
+	n := p.packed(&waiter{Workload: *w, known: &known{shape: of}}, free)
 	if n == w.least() {
 		return ""
 	}
@@ -502,7 +502,7 @@ func (s *State) tooSmall(w *Work, p *pool, of *shape) string {
 // roleTooLarge says of a delegated pool, whose engine fills the nodes one by one, that they
 // hold fewer workers than roles of one request have; empty when they hold them. Whether
 // roles of different requests fit beside each other is the engine's to find.
-func (s *State) roleTooLarge(w *Work, p *pool) string {
+func (s *State) roleTooLarge(w *Workload, p *pool) string {
 	for i, r := range w.Roles {
 		alike := func(o Role) bool { return o.Request.Equal(r.Request) }
 		if slices.ContainsFunc(w.Roles[:i], alike) {

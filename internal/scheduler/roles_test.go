@@ -14,7 +14,7 @@ func TestLargeEnoughWhateverRuns(t *testing.T) {
 	amount := func(cpu, gpus int64) resource.Amount {
 		return resource.Amount{CPU: resource.Cores(cpu), Accelerators: map[string]int64{"gpu": gpus}}
 	}
-	work := Work{Residency: []string{"home"}, Isolation: Sandbox, Submitted: start}
+	work := Workload{Residency: []string{"home"}, Isolation: Sandbox, Submitted: start}
 	gang, x := work, work
 	gang.ID, gang.Workers = "gang", 2
 	gang.Roles = []Role{{Name: "chief", Workers: 1, Request: amount(8, 1)}, {Name: "ps", Workers: 1, Request: resource.Amount{CPU: resource.Cores(60)}}}
@@ -23,8 +23,8 @@ func TestLargeEnoughWhateverRuns(t *testing.T) {
 	plan := s.Step(Delta{
 		Now:       start,
 		Pools:     []Pool{{Name: "home", Zone: "home", Isolation: Sandbox, Nodes: []Node{{Name: "a", Amount: amount(8, 1)}, {Name: "b", Amount: amount(64, 1)}}}},
-		Started:   []Running{{Work: x, Pool: "home", Placed: 1, Nodes: []string{"b"}, Started: start}},
-		Submitted: []Work{gang},
+		Started:   []Running{{Workload: x, Pool: "home", Placed: 1, Nodes: []string{"b"}, Started: start}},
+		Submitted: []Workload{gang},
 	})
 	if why, waits := s.Why("gang"); len(plan.Place) > 0 || !waits || !why.Possible {
 		t.Errorf("%+v, %+v", plan, why)

@@ -4,19 +4,20 @@
 //
 // # Map
 //
-//   - Pool, Node, Queue and Work are what it knows of the world, Delta is what
+//   - Pool, Node, Queue and Workload are what it knows of the world, Delta is what
 //     changed.
 //   - State holds the world with the caches that make a step cheap (state.go,
 //     pool.go, queue.go; vector.go has amounts as bare numbers). roles.go has
 //     what is otherwise for gangs whose workers differ.
 //   - State.Step is the cycle: apply the delta, then go along the line and give
 //     each its place (step.go), take places back from others for it (preempt.go,
-//     shed.go, gauge.go) or keep nodes for it (reserve.go). Decide is a step from nothing, the full
+//     eviction.go, fitcheck.go), queue it ahead at an engine (queueahead.go) or keep nodes for it (reserve.go). Decide is a step from nothing, the full
 //     recompute that every incremental step must equal.
 //   - Where in a pool: close together (topology.go), where others lose least
-//     (mix.go), not into maintenance (maintenance.go).
+//     (fragmentation.go), not into maintenance (maintenance.go).
 //   - Whose turn it is: queue.go, deadline.go, tiresias.go. Who has too much: idle.go
 //     and, under Goodput, sizes.go.
+//   - dryrun.go: what a workload that is not submitted would get.
 //   - Plan is the answer: placements and preemptions in order (plan.go).
 //     State.Why explains in words, when asked, why a work still waits (why.go).
 //
@@ -149,8 +150,8 @@ func (p Pool) Forbids(residency []string) string {
 	return ""
 }
 
-// Work is something that wants to run once.
-type Work struct {
+// Workload is something that wants to run once.
+type Workload struct {
 	ID        ID
 	Label     string // what people call it, for reasons: "job_01J…"; the ID if empty
 	Project   string
@@ -185,9 +186,9 @@ type Work struct {
 	InPlace bool // wants the files of the server: no remote pool
 	// Preemptible works save what they did and wait again when they are stopped.
 	Preemptible bool
-	// Sheds are works that give up workers above their least to others that may have
+	// EvictableWorkers marks workloads that give up workers above their least to others that may have
 	// them, one by one, while the rest go on: replicas of a service. They keep the least.
-	Sheds bool `json:",omitempty"`
+	EvictableWorkers bool `json:"Sheds,omitempty"`
 	// Served is the service that it attained before it was submitted: see Attained.
 	Served float64
 	// Under Goodput: how fast least workers are, one more, and so on, in terms of
@@ -200,14 +201,14 @@ type Work struct {
 }
 
 // least and most are the bounds of the gang's size.
-func (w *Work) least() int {
+func (w *Workload) least() int {
 	if len(w.Roles) > 0 {
 		return w.inRoles()
 	}
 	return max(w.Workers, 1)
 }
 
-func (w *Work) most() int {
+func (w *Workload) most() int {
 	if len(w.Roles) > 0 {
 		return w.inRoles()
 	}
@@ -215,7 +216,7 @@ func (w *Work) most() int {
 }
 
 // perNode is how many of the least one node may have.
-func (w *Work) perNode() int {
+func (w *Workload) perNode() int {
 	if w.PerNode > 0 {
 		return min(w.PerNode, w.least())
 	}
@@ -223,14 +224,14 @@ func (w *Work) perNode() int {
 }
 
 // together is Within of a gang; of a single worker there is nothing to say.
-func (w *Work) together() string {
+func (w *Workload) together() string {
 	if w.most() == 1 {
 		return ""
 	}
 	return w.Within
 }
 
-func (w *Work) label() string {
+func (w *Workload) label() string {
 	if w.Label != "" {
 		return w.Label
 	}
@@ -239,7 +240,7 @@ func (w *Work) label() string {
 
 // Running is a work that has its place.
 type Running struct {
-	Work
+	Workload
 	Pool     string
 	Placed   int       // how many workers; 0 is one
 	Nodes    []string  // one for each worker, role by role; empty in a delegated pool
@@ -251,9 +252,9 @@ type Running struct {
 	// LeavingSince is when the state first saw that; zero is now.
 	LeavingSince time.Time
 	LeavingFor   ID // who gets its place
-	// Shed are those of its workers that were told to stop while the others go on, as
+	// Evicted are those of its workers that were told to stop while the others go on, as
 	// plans said, until they have.
-	Shed []Shed `json:",omitempty"`
+	Evicted []Eviction `json:"Shed,omitempty"`
 }
 
 // amount is what all workers together hold.
@@ -274,7 +275,7 @@ type Delta struct {
 	Turns   []ID
 	// Quotas are what a project may use at once. Nil leaves them as they are.
 	Quotas    map[string]resource.Limit
-	Submitted []Work
+	Submitted []Workload
 	Started   []Running // placed by somebody, found running after a restart
 	Removed   []ID      // ended or cancelled, waiting or running
 }

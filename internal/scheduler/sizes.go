@@ -25,11 +25,11 @@ const (
 )
 
 // elastic reports that a work may have another number of workers.
-func (w *Work) elastic() bool { return len(w.Roles) == 0 && w.most() > w.least() }
+func (w *Workload) elastic() bool { return len(w.Roles) == 0 && w.most() > w.least() }
 
 // speeds are those of least workers and more, in terms of least. What nothing is
 // known of is not tried: who gives no speeds gets the least.
-func (w *Work) speeds() []float64 {
+func (w *Workload) speeds() []float64 {
 	if n := min(len(w.Speed), w.most()-w.least()+1); n > 0 {
 		return w.Speed[:n]
 	}
@@ -37,7 +37,7 @@ func (w *Work) speeds() []float64 {
 }
 
 // speed is that of n workers.
-func (w *Work) speed(n int) float64 {
+func (w *Workload) speed(n int) float64 {
 	all := w.speeds()
 	return all[min(max(n-w.least(), 0), len(all)-1)]
 }
@@ -83,7 +83,7 @@ func (s *State) device(p *pool, part int) string { return p.Name + "\x00" + s.na
 // sized is how many workers, of those that it may have, a work gets when it starts.
 func (s *State) sized(w *waiter, most int) int {
 	switch {
-	case s.policy != Goodput || !w.elastic() || w.Sheds:
+	case s.policy != Goodput || !w.elastic() || w.EvictableWorkers:
 		return most
 	case w.Target > 0:
 		return min(most, max(w.Target, w.least()))
@@ -108,7 +108,7 @@ func (s *State) sizesByPlan() map[ID]int {
 	var jobs []goodput.Job
 	var ids []ID
 	used := map[string]bool{}
-	add := func(w *Work, request, total vector, j goodput.Job, devices ...string) {
+	add := func(w *Workload, request, total vector, j goodput.Job, devices ...string) {
 		speeds := []float64{1}
 		switch j.Min, j.Each = 1, int(total[unit(total)]); {
 		case w.elastic() && (j.Started || w.Target == 0):
@@ -132,7 +132,7 @@ func (s *State) sizesByPlan() map[ID]int {
 		}
 		changes[id] = true
 		d := s.device(r.pool, unit(r.request))
-		add(&r.Work, r.request, r.total, goodput.Job{
+		add(&r.Workload, r.request, r.total, goodput.Job{
 			Placement: goodput.Placement{{GPUs: r.placed()}}, Device: d, Started: true,
 			Age: s.now.Sub(r.Started).Seconds(), Service: r.Attained(s.now), Restart: s.restarts(r).Seconds(),
 		}, d)
@@ -146,7 +146,7 @@ func (s *State) sizesByPlan() map[ID]int {
 		for _, p := range k.pools {
 			on = append(on, s.device(p, unit(k.total)))
 		}
-		add(&w.Work, k.request, k.total, goodput.Job{Placement: goodput.Placement{{}}, Age: max(s.now.Sub(w.Submitted), 0).Seconds(), Service: w.Served}, on...)
+		add(&w.Workload, k.request, k.total, goodput.Job{Placement: goodput.Placement{{}}, Age: max(s.now.Sub(w.Submitted), 0).Seconds(), Service: w.Served}, on...)
 	}
 	var nodes []goodput.Node
 	for _, p := range s.order {
@@ -218,8 +218,8 @@ func (s *State) resize(plan *Plan) {
 			continue
 		}
 		// Nobody else may grow into the same.
-		t := &run{Running: Running{Work: r.Work, Placed: n - r.placed()}, request: r.request, rows: rows[:n-r.placed()], queue: r.queue, ceilings: r.ceilings, pool: r.pool}
-		_, t.total = s.asked(&r.Work, t.Placed)
+		t := &run{Running: Running{Workload: r.Workload, Placed: n - r.placed()}, request: r.request, rows: rows[:n-r.placed()], queue: r.queue, ceilings: r.ceilings, pool: r.pool}
+		_, t.total = s.asked(&r.Workload, t.Placed)
 		s.hold(t, 1)
 		t.queue.use(t.total, 1)
 		taken = append(taken, t)
@@ -234,7 +234,7 @@ func (s *State) resize(plan *Plan) {
 
 // change has a work restart with n workers.
 func (s *State) change(r *run, n int, by ID, why string, plan *Plan) {
-	plan.Resize = append(plan.Resize, Resize{Work: r.ID, For: by, Workers: n, Why: why})
+	plan.Resize = append(plan.Resize, Resize{Workload: r.ID, For: by, Workers: n, Why: why})
 	s.tell(r, by)
 }
 
@@ -310,7 +310,7 @@ func (s *State) beside(p *pool, w *waiter, others []*run) bool {
 		if len(rows) < n {
 			return false
 		}
-		r := &run{Running: Running{Work: w.Work, Placed: n}, pool: p, rows: rows}
+		r := &run{Running: Running{Workload: w.Workload, Placed: n}, pool: p, rows: rows}
 		for k := range rows {
 			r.requests = append(r.requests, w.known.of(k))
 		}
@@ -322,7 +322,7 @@ func (s *State) beside(p *pool, w *waiter, others []*run) bool {
 		return false
 	}
 	for _, r := range others {
-		back := &waiter{Work: r.Work}
+		back := &waiter{Workload: r.Workload}
 		s.know(back)
 		if !place(back, s.sizeOf(r)) {
 			return false

@@ -24,11 +24,11 @@ func TestSizesDoNotThrash(t *testing.T) {
 			p.Nodes = append(p.Nodes, Node{Name: fmt.Sprint("n", n), Amount: resource.Amount{Accelerators: map[string]int64{gpu: 4}}})
 		}
 		world := Delta{Policy: Goodput, Pools: []Pool{p}}
-		waiting, running := map[ID]Work{}, map[ID]Running{}
+		waiting, running := map[ID]Workload{}, map[ID]Running{}
 		target, resized := map[ID]Resize{}, map[string][]time.Time{}
 		s, grew, shrank := &State{}, 0, 0
 		number := 0
-		come := func(w Work) {
+		come := func(w Workload) {
 			number++
 			w.ID = ID(fmt.Sprintf("%s/%04d", w.Label, number))
 			waiting[w.ID] = w
@@ -36,7 +36,7 @@ func TestSizesDoNotThrash(t *testing.T) {
 		for minute := range 120 {
 			now := start.Add(time.Duration(minute) * time.Minute)
 			if rapid.IntRange(0, 14).Draw(t, "comes") == 0 {
-				w := Work{
+				w := Workload{
 					Label: fmt.Sprint("job", minute), Residency: []string{"home"}, Isolation: Sandbox, Submitted: now, Preemptible: true,
 					Request: resource.Amount{Accelerators: map[string]int64{gpu: 1}}, Workers: rapid.IntRange(1, 3).Draw(t, "least"),
 				}
@@ -55,7 +55,7 @@ func TestSizesDoNotThrash(t *testing.T) {
 				switch {
 				case goes:
 					delete(target, id)
-					next := r.Work
+					next := r.Workload
 					next.Target = rs.Workers
 					come(next)
 					fallthrough
@@ -79,15 +79,15 @@ func TestSizesDoNotThrash(t *testing.T) {
 			next, plan := Decide(d)
 			s = next
 			for _, pl := range plan.Place {
-				w := waiting[pl.Work]
-				delete(waiting, pl.Work)
+				w := waiting[pl.Workload]
+				delete(waiting, pl.Workload)
 				if pl.Workers < w.least() || pl.Workers > w.most() || w.Target > 0 && pl.Workers > w.Target {
 					t.Fatalf("%s has %d workers of %d to %d, and a target of %d", w.ID, pl.Workers, w.least(), w.most(), w.Target)
 				}
-				running[pl.Work] = Running{Work: w, Pool: pl.Pool, Placed: pl.Workers, Nodes: pl.Nodes, Started: now}
+				running[pl.Workload] = Running{Workload: w, Pool: pl.Pool, Placed: pl.Workers, Nodes: pl.Nodes, Started: now}
 			}
 			for _, rs := range plan.Resize {
-				r := running[rs.Work]
+				r := running[rs.Workload]
 				if rs.Workers > r.Placed {
 					grew++
 				} else {
@@ -95,7 +95,7 @@ func TestSizesDoNotThrash(t *testing.T) {
 				}
 				resized[r.Label] = append(resized[r.Label], now)
 				r.Leaving, r.LeavingSince, r.LeavingFor = true, now, rs.For
-				running[rs.Work], target[rs.Work] = r, rs
+				running[rs.Workload], target[rs.Workload] = r, rs
 			}
 			on := map[string]int64{}
 			for _, r := range running {

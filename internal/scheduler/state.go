@@ -37,18 +37,18 @@ type State struct {
 	turns []ID // for whom others leave, or the last step kept nodes
 
 	// Of a step.
-	current *queue                        // whose line is looked at
-	keeping []*queue                      // that keep quota for their first
-	tries   map[try]found                 // at preemption
-	vain    int                           // of them that were dear
-	moves   int                           // grows when what was found of tries may be otherwise
-	going   goers                         // see goers
-	hope    map[*queue]map[*pool][]vector // see hopes
-	stops   map[*queue][]stoppable        // see stoppables
-	seen    int                           // works looked at
-	step    int                           // the number of this one
-	longest time.Duration                 // that a work may take that has ended before nodes are needed that are kept
-	sizes   map[ID]int                    // see wanted; nil until somebody asks
+	current  *queue                        // whose line is looked at
+	keeping  []*queue                      // that keep quota for their first
+	attempts map[try]found                 // at preemption
+	vain     int                           // of them that were dear
+	moves    int                           // grows when what was found of tries may be otherwise
+	going    goers                         // see goers
+	hope     map[*queue]map[*pool][]vector // see hopes
+	stops    map[*queue][]stoppable        // see stoppables
+	seen     int                           // works looked at
+	step     int                           // the number of this one
+	longest  time.Duration                 // that a work may take that has ended before nodes are needed that are kept
+	sizes    map[ID]int                    // see wanted; nil until somebody asks
 }
 
 // waiter is a work in line. A step looks at all of them: what it looks at comes first.
@@ -64,7 +64,7 @@ type waiter struct {
 	into     *pool  // where they make room
 	short    vector // the part of its request for which others must leave
 
-	Work
+	Workload
 }
 
 // run is a work that has its place.
@@ -80,7 +80,7 @@ type run struct {
 	nodes    float64  // that it takes up, once asked for: see lost
 	away     bool     // to see what is protected without it
 
-	// Of one that sheds: its workers that were told to stop. Of each of them: the work, and
+	// Of one with evictable workers: those that were told to stop. Of each of them: the work, and
 	// which of its workers it is.
 	going  []*run
 	whole  *run
@@ -105,7 +105,7 @@ type shape struct {
 	kinds       []kind   // of workers, with roles, in the order in which they are placed
 	total       vector   // of the least gang
 	accelerated bool     // it asks for accelerators
-	within      string   // see Work
+	within      string   // see Workload
 	pools       []*pool  // that may take it, cheapest first
 	refused     []Reason // why the others may not
 	windows     bool     // in one of pools nodes will close
@@ -159,10 +159,10 @@ func (s *State) apply(d Delta) {
 	}
 	for i := range d.Submitted {
 		if s.running[d.Submitted[i].ID] == nil {
-			w := &waiter{Work: d.Submitted[i]}
+			w := &waiter{Workload: d.Submitted[i]}
 			s.leave(w.ID) // it may be there twice
 			s.waiting[w.ID] = w
-			s.demand(&w.Work, w.least(), 1)
+			s.countDemand(&w.Workload, w.least(), 1)
 			if !w.Due.IsZero() {
 				s.dated[w.ID], s.turn = true, time.Time{}
 			}
@@ -228,9 +228,9 @@ func (s *State) remake(d Delta) {
 	works := slices.Collect(maps.Values(s.waiting))
 	slices.SortFunc(works, s.rank)
 	for _, w := range works {
-		l := s.lineOf(&w.Work)
+		l := s.lineOf(&w.Workload)
 		l.works = append(l.works, w)
-		s.demand(&w.Work, w.least(), 1)
+		s.countDemand(&w.Workload, w.least(), 1)
 	}
 }
 
@@ -308,7 +308,7 @@ func named(all map[string]bool) names {
 }
 
 // lineOf is where a work waits: in one line for all, or in that of its queue.
-func (s *State) lineOf(w *Work) *line {
+func (s *State) lineOf(w *Workload) *line {
 	if s.policy != Fair {
 		return &s.top.line
 	}
@@ -317,7 +317,7 @@ func (s *State) lineOf(w *Work) *line {
 
 // queueOf is the queue of a work; one that names none, or one that is gone,
 // belongs to that of all.
-func (s *State) queueOf(w *Work) *queue {
+func (s *State) queueOf(w *Workload) *queue {
 	if q := s.queues[w.Queue]; q != nil {
 		return q
 	}
@@ -325,11 +325,11 @@ func (s *State) queueOf(w *Work) *queue {
 }
 
 // reline puts works into their lines.
-func (s *State) reline(submitted []Work) {
+func (s *State) reline(submitted []Workload) {
 	added := map[*line][]*waiter{}
 	for i := range submitted {
 		if w := s.waiting[submitted[i].ID]; w != nil {
-			l := s.lineOf(&w.Work)
+			l := s.lineOf(&w.Workload)
 			added[l] = append(added[l], w)
 		}
 	}
@@ -377,7 +377,7 @@ func (s *State) remove(id ID) {
 		return
 	}
 	delete(s.running, id)
-	s.demand(&r.Work, r.placed(), -1)
+	s.countDemand(&r.Workload, r.placed(), -1)
 	delete(s.idle, id)
 	delete(r.queue.runs, id)
 	r.queue.ranked = false
@@ -395,12 +395,12 @@ func (s *State) remove(id ID) {
 func (s *State) leave(id ID) {
 	if w := s.waiting[id]; w != nil {
 		delete(s.waiting, id)
-		s.demand(&w.Work, w.least(), -1)
+		s.countDemand(&w.Workload, w.least(), -1)
 		if s.dated[id] {
 			delete(s.dated, id)
 			s.turn = time.Time{}
 		}
-		s.lineOf(&w.Work).stale = true
+		s.lineOf(&w.Workload).stale = true
 	}
 }
 
@@ -412,19 +412,19 @@ func (s *State) start(r *run) {
 	if !r.Idle.IsZero() {
 		s.idle[r.ID] = true
 	}
-	s.demand(&r.Work, r.placed(), 1)
+	s.countDemand(&r.Workload, r.placed(), 1)
 	if r.Leaving {
 		s.leaving[r.ID] = r
 		if r.LeavingSince.IsZero() {
 			r.LeavingSince = s.now
 		}
 	}
-	r.request, r.total = s.asked(&r.Work, r.placed())
-	r.queue = s.queueOf(&r.Work)
+	r.request, r.total = s.asked(&r.Workload, r.placed())
+	r.queue = s.queueOf(&r.Workload)
 	r.queue.runs[r.ID] = r
 	r.queue.ranked = false
 	r.queue.unprotect()
-	r.ceilings = s.ceilings(&r.Work, r.queue)
+	r.ceilings = s.ceilings(&r.Workload, r.queue)
 	r.pool, r.going, r.nodes = s.pools[r.Pool], nil, 0
 	s.locate(r)
 	if r.pool != nil {
@@ -432,7 +432,7 @@ func (s *State) start(r *run) {
 	}
 	s.hold(r, 1)
 	r.queue.account(r.total, 1)
-	s.shedding(r)
+	s.restoreEvictions(r)
 }
 
 // locate finds the rows of a running work's nodes.
@@ -467,7 +467,7 @@ func (s *State) hold(r *run, n int64) {
 }
 
 // ceilings are the limits on a work's project and user.
-func (s *State) ceilings(w *Work, q *queue) []*ceiling {
+func (s *State) ceilings(w *Workload, q *queue) []*ceiling {
 	var out []*ceiling
 	limit := func(key, who string, most resource.Limit) {
 		c := s.limits[key]
@@ -494,14 +494,14 @@ func (s *State) know(w *waiter) *known {
 	if w.known != nil && w.age == s.age {
 		return w.known
 	}
-	q := s.queueOf(&w.Work)
-	w.age, w.known = s.age, &known{shape: s.shapeOf(&w.Work), queue: q, ceilings: s.ceilings(&w.Work, q)}
+	q := s.queueOf(&w.Workload)
+	w.age, w.known = s.age, &known{shape: s.shapeOf(&w.Workload), queue: q, ceilings: s.ceilings(&w.Workload, q)}
 	w.known.never = s.never(w)
 	return w.known
 }
 
 // shapeOf finds what pools think of a work, once for all that ask for the same.
-func (s *State) shapeOf(w *Work) *shape {
+func (s *State) shapeOf(w *Workload) *shape {
 	key := shapeKey(w)
 	if known := s.shapes[key]; known != nil {
 		return known
@@ -533,7 +533,7 @@ func (s *State) shapeOf(w *Work) *shape {
 	return out
 }
 
-func shapeKey(w *Work) string {
+func shapeKey(w *Workload) string {
 	b := make([]byte, 0, 128)
 	number := func(n int64) { b = append(strconv.AppendInt(b, n, 36), ' ') }
 	number(int64(w.least()))

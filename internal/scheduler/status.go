@@ -28,7 +28,7 @@ func (s *State) Queues() []QueueStatus {
 		}
 	}
 	for _, w := range s.waiting {
-		for q := s.queueOf(&w.Work); q != nil; q = q.up {
+		for q := s.queueOf(&w.Workload); q != nil; q = q.up {
 			waiting[q]++
 		}
 	}

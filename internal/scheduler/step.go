@@ -98,7 +98,7 @@ func (s *State) consider(w *waiter, plan *Plan) {
 	s.preempt(w, plan)
 
 	// 6. Hand it to an engine that has it wait itself.
-	if allowed && s.ahead(w, most, plan) {
+	if allowed && s.queueAhead(w, most, plan) {
 		return
 	}
 
@@ -132,7 +132,7 @@ func (s *State) clear(plan *Plan) {
 				continue
 			}
 			n := p.Nodes[r.rows[i]]
-			plan.Preempt = append(plan.Preempt, Preemption{Work: id, Why: fmt.Sprintf("node %s takes nothing: %s", n.Name, n.Closed)})
+			plan.Preempt = append(plan.Preempt, Preemption{Workload: id, Why: fmt.Sprintf("node %s takes nothing: %s", n.Name, n.Closed)})
 			s.tell(r, "")
 		}
 	}
@@ -143,7 +143,7 @@ func (s *State) begin() {
 	s.sizes, s.longest = nil, 0
 	s.step++
 	s.stops, s.hope, s.going = map[*queue][]stoppable{}, map[*queue]map[*pool][]vector{}, goers{}
-	s.tries, s.vain, s.moves = map[try]found{}, 0, 0
+	s.attempts, s.vain, s.moves = map[try]found{}, 0, 0
 	s.keeping, s.seen = s.keeping[:0], 0
 	for _, p := range s.order {
 		p.kept, p.misfit = nil, nil
@@ -154,7 +154,7 @@ func (s *State) begin() {
 	for _, c := range s.limits {
 		c.held, c.first = nil, nil
 	}
-	s.mix()
+	s.setTypicalDemands()
 	s.top.line.begin(s)
 	for _, q := range s.queues {
 		q.line.begin(s)
@@ -236,11 +236,11 @@ func (s *State) fit(w *waiter, most int, plan *Plan) bool {
 
 // place gives a work rows of a pool, one for each worker.
 func (s *State) place(w *waiter, p *pool, rows []int, plan *Plan) {
-	r := &run{Running: Running{Work: w.Work, Pool: p.Name, Placed: len(rows), Nodes: p.nodes(rows), Started: s.now}}
+	r := &run{Running: Running{Workload: w.Workload, Pool: p.Name, Placed: len(rows), Nodes: p.nodes(rows), Started: s.now}}
 	if w.Timeout > 0 {
 		r.Deadline = s.now.Add(w.Timeout)
 	}
-	lasts := p.kept != nil && !p.brief(&w.Work, s.now)
+	lasts := p.kept != nil && !p.brief(&w.Workload, s.now)
 	s.start(r)
 	if lasts {
 		for n, i := range rows {
@@ -250,7 +250,7 @@ func (s *State) place(w *waiter, p *pool, rows []int, plan *Plan) {
 		}
 	}
 	s.current = nil // shares have changed
-	plan.Place = append(plan.Place, Placement{Work: w.ID, Pool: p.Name, Workers: len(rows), Nodes: r.Nodes, Passed: w.known.refused})
+	plan.Place = append(plan.Place, Placement{Workload: w.ID, Pool: p.Name, Workers: len(rows), Nodes: r.Nodes, Passed: w.known.refused})
 }
 
 // keep keeps of the limits what a work needs from those behind it, if nobody

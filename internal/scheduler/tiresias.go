@@ -33,7 +33,7 @@ func width(a resource.Amount) float64 {
 }
 
 // second reports that a work that waits does so in the second queue.
-func (w *Work) second() bool { return w.Served >= enough }
+func (w *Workload) second() bool { return w.Served >= enough }
 
 // served is the service that counts of what it had before.
 func (r *Running) served() float64 {
@@ -71,7 +71,7 @@ func (r *Running) second(now time.Time) bool {
 }
 
 // service says how much a work had, in words.
-func (w *Work) service(seconds float64) string {
+func (w *Workload) service(seconds float64) string {
 	what := "core"
 	for _, n := range w.Amount(w.least()).Accelerators {
 		if n > 0 {

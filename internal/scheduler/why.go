@@ -52,7 +52,7 @@ func (s *State) waits(w *waiter) Wait {
 	}
 	switch {
 	case len(k.pools) == 0:
-		return Wait{Reasons: s.impossible(&w.Work, k.shape)}
+		return Wait{Reasons: s.impossible(&w.Workload, k.shape)}
 	case k.never != "":
 		return one(false, "admit", OverQuota, k.never)
 	case w.NotBefore.After(s.now):
@@ -209,7 +209,7 @@ func (s *State) lacks(want, have vector, where string) string {
 
 // refusal says why a pool that a work asks for may not take it however empty it
 // is; true when it may.
-func (s *State) refusal(w *Work, p *pool, of *shape) (Reason, bool) {
+func (s *State) refusal(w *Workload, p *pool, of *shape) (Reason, bool) {
 	no := func(code Code, format string, args ...any) (Reason, bool) {
 		return Reason{Step: "admit", Code: code, Pool: p.Name, Text: fmt.Sprintf(format, args...)}, false
 	}
@@ -310,7 +310,7 @@ func (p *pool) closedNodes() string {
 }
 
 // gang is "4 workers of 2 cpu wanted".
-func gang(w *Work) string {
+func gang(w *Workload) string {
 	text := fmt.Sprintf("%d workers of %s wanted", w.least(), w.Request)
 	if len(w.Roles) > 0 {
 		text = rolesInWords(w.Roles) + " wanted"
@@ -335,7 +335,7 @@ func words(lacks []string, where string) string {
 
 // impossible explains a work that no pool may take; an accelerator that nobody
 // has is said once rather than per pool.
-func (s *State) impossible(w *Work, shape *shape) []Reason {
+func (s *State) impossible(w *Workload, shape *shape) []Reason {
 	if len(s.pools) == 0 {
 		return []Reason{{Step: "admit", Code: NoSuch, Text: "there are no pools"}}
 	}
@@ -408,7 +408,7 @@ func (s *State) full(w *waiter, p *pool) Reason {
 	var text string
 	if w.least() > 1 || len(w.Roles) > 0 {
 		n := p.bare(w, s.now, true)
-		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Work), n, p.Name)
+		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Workload), n, p.Name)
 		if len(w.Roles) > 0 && n >= w.least() { // they fit otherwise into less room
 			text += sinceThen
 		}
@@ -418,7 +418,7 @@ func (s *State) full(w *waiter, p *pool) Reason {
 			if !p.open[i] {
 				continue
 			}
-			if p.closes(&w.Work, i, s.now) {
+			if p.closes(&w.Workload, i, s.now) {
 				continue
 			}
 			if l := w.Request.Lacks(s.names.amount(p.free[i])); lacks == nil || len(l) < len(lacks) {

@@ -19,12 +19,12 @@ func (s *State) World() Delta {
 		}
 	}
 	for _, w := range s.waiting {
-		d.Submitted = append(d.Submitted, w.Work)
+		d.Submitted = append(d.Submitted, w.Workload)
 	}
-	slices.SortFunc(d.Submitted, func(a, b Work) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(d.Submitted, func(a, b Workload) int { return cmp.Compare(a.ID, b.ID) })
 	for _, r := range s.running {
 		again := r.Running
-		again.Shed = slices.Clone(r.Shed)
+		again.Evicted = slices.Clone(r.Evicted)
 		d.Started = append(d.Started, again)
 	}
 	slices.SortFunc(d.Started, func(a, b Running) int { return cmp.Compare(a.ID, b.ID) })

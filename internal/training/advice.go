@@ -55,7 +55,7 @@ func (s *Service) Advice(ctx context.Context, p project.Name, jid JobID) (Advice
 		return Advice{}, err
 	}
 	out := Advice{Job: j.ID, Name: j.Name, State: j.State, Family: j.family(), Answer: sizing.Answer{Options: []sizing.Option{}}}
-	pools, currency, err := s.cfg.Compute.Offers(ctx)
+	pools, currency, err := s.cfg.Compute.PricedPools(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -328,7 +328,7 @@ func adapted(ask resource.Amount, n compute.Node) (resource.Amount, bool) {
 // priced is a node of a pool with its price, for so many workers.
 func priced(p compute.Pool, n compute.Node, ask resource.Amount, workers int, now time.Time) sizing.Place {
 	d := device(p, n, ask)
-	out := sizing.Place{Pool: string(p.Name), Device: d, Workers: workers, Hourly: finite(float64(workers) * p.Hourly(ask, n, now))}
+	out := sizing.Place{Pool: string(p.Name), Device: d, Workers: workers, Hourly: finite(float64(workers) * p.HourlyCost(ask, n, now))}
 	if whole(ask) > 0 {
 		out.Memory = sizing.PublishedMemory(d)
 		if b, err := resource.ParseBytes(n.Labels[machine.LabelGPUMemory]); err == nil && sane(b) > 0 {

@@ -409,7 +409,7 @@ func (s *Service) measurement(ctx context.Context, j Job) (a Attempt, m Measurem
 	if err != nil || found || a.Pool == "" {
 		return a, m, err
 	}
-	pools, _, err := s.cfg.Compute.Offers(ctx)
+	pools, _, err := s.cfg.Compute.PricedPools(ctx)
 	i := slices.IndexFunc(pools, func(p compute.Pool) bool { return p.Name == a.Pool })
 	if err != nil || i < 0 {
 		return a, newMeasurement(j, a, compute.Pool{Name: a.Pool}), err

@@ -89,7 +89,7 @@ func (s *Service) holds(ctx context.Context, j Job, to Workers) error {
 	j.Workers = to
 	r := j.request()
 	r.ID = compute.WorkloadID(j.ID)
-	f, err := s.cfg.Compute.Try(ctx, r)
+	f, err := s.cfg.Compute.DryRun(ctx, r)
 	switch {
 	case fault.Is(err, fault.Unavailable):
 		return nil

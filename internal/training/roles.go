@@ -124,7 +124,7 @@ func (s Spec) asked() []scheduler.Role {
 
 // largest is the most of each part that a worker asks for.
 func (s Spec) largest() resource.Amount {
-	w := scheduler.Work{Request: s.Resources, Roles: s.asked()}
+	w := scheduler.Workload{Request: s.Resources, Roles: s.asked()}
 	return w.Largest()
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/worker/outputdir"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
 	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
@@ -48,8 +49,8 @@ type Compute interface {
 	CheckPools(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) error
 	// CheckQueue refuses a queue that is not there, or not for the project.
 	CheckQueue(ctx context.Context, p project.Name, name string) error
-	// Try says what a workload would get now, and takes nothing.
-	Try(ctx context.Context, r compute.Request) (compute.Outlook, error)
+	// DryRun says what a workload would get now, and takes nothing.
+	DryRun(ctx context.Context, r compute.Request) (compute.Outlook, error)
 	// Pace is told how fast a workload is with each number of workers, from the least
 	// on, and what a restart costs it.
 	Pace(id compute.WorkloadID, least int, speed []float64, restart time.Duration)
@@ -67,8 +68,12 @@ type Compute interface {
 	Members(ctx context.Context, id compute.WorkloadID) ([]engine.Member, error)
 	// Profile looks for a while at what a worker does.
 	Profile(ctx context.Context, id compute.WorkloadID, r profiler.Request) (profiler.Result, error)
-	// Offers lists all pools as they are, and the currency of their prices.
-	Offers(ctx context.Context) ([]compute.Pool, string, error)
+	// ListOutput lists what the workers have written on the nodes of an engine; OpenOutput
+	// opens a file of it, of at most most bytes.
+	ListOutput(ctx context.Context, id compute.WorkloadID, below string) (outputdir.Listing, error)
+	OpenOutput(ctx context.Context, id compute.WorkloadID, path string, most int64) (io.ReadCloser, error)
+	// PricedPools lists all pools as they are, and the currency of their prices.
+	PricedPools(ctx context.Context) ([]compute.Pool, string, error)
 	// Blame keeps work away from a node until a time.
 	Blame(ctx context.Context, tx *store.Tx, pool compute.PoolName, node, reason string, until time.Time) error
 }
@@ -341,7 +346,7 @@ type Service struct {
 	running  sync.WaitGroup
 }
 
-// New makes the service. compute learns of it with Own(compute.JobAttempt, s).
+// New makes the service. compute learns of it with RegisterOwner(compute.JobAttempt, s).
 func New(cfg Config) *Service {
 	if cfg.Isolation == "" {
 		cfg.Isolation = scheduler.Sandbox
@@ -428,7 +433,7 @@ func (s *Service) Outlook(ctx context.Context, p project.Name, name string, spec
 	if err != nil {
 		return compute.Outlook{}, err
 	}
-	return s.cfg.Compute.Try(ctx, r)
+	return s.cfg.Compute.DryRun(ctx, r)
 }
 
 // submission is how a job is submitted.
@@ -747,7 +752,7 @@ func (s *Service) checkTables(ctx context.Context, spec Spec) error {
 	if len(spec.Tables) == 0 {
 		return nil
 	}
-	pools, _, err := s.cfg.Compute.Offers(ctx)
+	pools, _, err := s.cfg.Compute.PricedPools(ctx)
 	if err != nil {
 		return err
 	}

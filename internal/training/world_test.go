@@ -399,7 +399,7 @@ func (w *world) start(tb testing.TB) {
 	w.compute = compute.New(w.ccfg)
 	w.cfg.Compute = w.compute
 	w.Service = training.New(w.cfg)
-	w.compute.Own(compute.JobAttempt, w.Service)
+	w.compute.RegisterOwner(compute.JobAttempt, w.Service)
 	if err := w.Start(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}

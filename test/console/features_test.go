@@ -33,9 +33,9 @@ func featureAnswers(p string, answer func(path string, of func(r *http.Request) 
 	answer(p+"/feature-views/{ref}/lineage", fixed(feature.Lineage{View: "weather@2", TrainingSets: []feature.TrainingSet{{
 		Dataset: "orders@3", Views: []feature.UsedView{{View: "weather@2", Features: []feature.UsedFeature{{Feature: "temp", Column: "price"}, {Feature: "station", Column: "country"}}}},
 	}}}))
-	answer(p+"/feature-services/{ref}", fixed(feature.Bundle{
+	answer(p+"/feature-services/{ref}", fixed(feature.ServiceDefinition{
 		Header: feature.Header{Project: "nyc", Name: "delay", Version: 2, CreatedAt: ago(-3*day, 0), CreatedBy: "usr_1"},
-		BundleSpec: feature.BundleSpec{
+		ServiceSpec: feature.ServiceSpec{
 			Description: "What the delay model reads", Purpose: "operations", Request: []feature.RequestSpec{{Name: "distance", Type: "float64"}},
 			Computed: []feature.ComputedSpec{{Name: "felt", Type: "float64", Expression: "temp - 0.4 * weather__wind"}},
 		},
@@ -122,7 +122,7 @@ func delayLineage() openlineage.Graph {
 		node(openlineage.ViewKind, "weather@2", fields("temp", "wind", "station"), openlineage.Columns{
 			"temp": append(of("weather", "DIRECT", "TRANSFORMATION", "temp"), of("weather", "INDIRECT", "JOIN", "origin", "observed_at")...), "wind": of("weather", "DIRECT", "IDENTITY", "wind_speed"),
 		}),
-		node(openlineage.BundleKind, "delay@2", fields("weather:temp", "weather:wind", "felt"), openlineage.Columns{"weather:temp": own("temp", "feature_view weather@2"), "weather:wind": own("wind", "feature_view weather@2")}),
+		node(openlineage.ServiceKind, "delay@2", fields("weather:temp", "weather:wind", "felt"), openlineage.Columns{"weather:temp": own("temp", "feature_view weather@2"), "weather:wind": own("wind", "feature_view weather@2")}),
 		node(openlineage.DatasetKind, "delays@1", fields("carrier", "distance", "weather__temp", "weather__wind", "late"), openlineage.Columns{
 			"carrier": of("flights", "DIRECT", "IDENTITY", "carrier"), "distance": of("flights", "DIRECT", "IDENTITY", "distance"), "late": of("flights", "DIRECT", "TRANSFORMATION", "arr_delay"),
 			"weather__temp": append(own("weather:temp", "feature_service delay@2"), of("weather", "DIRECT", "TRANSFORMATION", "temp")...), "weather__wind": own("weather:wind", "feature_service delay@2"),

@@ -159,11 +159,11 @@ type versionDoc struct {
 }
 
 func rowOf(v dataset.Version) (versionRow, error) {
-	if len(v.Values) > 0 {
+	if len(v.SealedStatistics) > 0 {
 		v.Statistics, v.Expectations = nil, nil
 	}
 	doc, err := json.Marshal(versionDoc{
-		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations, Values: v.Values,
+		Reason: v.Reason, Schema: v.Schema, Bytes: v.Bytes, Statistics: v.Statistics, Expectations: v.Expectations, Values: v.SealedStatistics,
 		Residency: v.Residency, Lineage: v.Lineage, Files: v.Files, Quarantined: v.Quarantined, Quarantine: v.Quarantine, Room: v.Room, ManifestList: v.ManifestList, Snapshot: v.Snapshot,
 		Redacts: v.Redacts, RedactedBy: v.RedactedBy, Order: v.Order, DeletedAt: v.DeletedAt, DeletedBy: v.DeletedBy, Tombstone: v.Tombstone, Returned: v.Returned,
 	})
@@ -185,7 +185,7 @@ func (r versionRow) version() (dataset.Version, error) {
 	}
 	return dataset.Version{
 		ID: r.ID, Project: r.Project, Dataset: r.Name, DatasetID: r.DatasetID, Number: r.Number, State: r.State, Reason: d.Reason,
-		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations, Values: d.Values,
+		Schema: d.Schema, Rows: r.RowCount, Bytes: d.Bytes, ContentDigest: r.Digest, Statistics: d.Statistics, Expectations: d.Expectations, SealedStatistics: d.Values,
 		Classification: r.Classification, Residency: d.Residency, Protection: r.Protection, Lineage: d.Lineage,
 		Created: r.Created.Time(), CreatedBy: r.CreatedBy, Files: d.Files, Quarantined: d.Quarantined, Quarantine: d.Quarantine, Room: d.Room, ManifestList: d.ManifestList, Snapshot: d.Snapshot, Fingerprint: r.Fingerprint,
 		Redacts: d.Redacts, RedactedBy: d.RedactedBy, Order: d.Order, DeletedAt: d.DeletedAt, DeletedBy: d.DeletedBy, Tombstone: d.Tombstone, Returned: d.Returned,

@@ -91,7 +91,7 @@ type Harness struct {
 	Policy  *Policy
 	Journal *Journal
 	Config  dataset.Config
-	Reads   []dataset.Reading // what attempts could read
+	Reads   []dataset.JobInputs // what attempts could read
 }
 
 // New makes a harness in a temporary directory. change may alter the
@@ -131,7 +131,7 @@ func On(db *store.DB, dir string, change func(*dataset.Config)) (*Harness, error
 	h.Config = dataset.Config{
 		DB: db, Store: datasetsql.Store{}, Files: h.Files, Keys: Keys{}, Authorizer: h.Policy, Guard: Guard{}, Journal: h.Journal,
 		Launcher: Launcher{}, Instance: "test",
-		CouldRead: func(context.Context, string) ([]dataset.Reading, error) { return h.Reads, nil },
+		JobInputs: func(context.Context, string) ([]dataset.JobInputs, error) { return h.Reads, nil },
 	}
 	if change != nil {
 		change(&h.Config)
@@ -192,7 +192,7 @@ func (k Keys) AEAD(ctx context.Context, project, owner string) (tink.AEAD, error
 type Guard struct{}
 
 // Pass implements dataset.Guard.
-func (Guard) Pass(_ context.Context, p residency.Passage) error {
+func (Guard) Pass(_ context.Context, p residency.Transfer) error {
 	return residency.Check(p.What, p.Label, p.Where, p.Zone)
 }
 

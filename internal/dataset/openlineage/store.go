@@ -62,7 +62,7 @@ const (
 	JobKind        Kind = "job"
 	DatasetKind    Kind = "dataset"
 	ViewKind       Kind = "feature_view"
-	BundleKind     Kind = "feature_service"
+	ServiceKind    Kind = "feature_service"
 	ModelKind      Kind = "model"
 	DeploymentKind Kind = "deployment"
 )

@@ -120,7 +120,7 @@ func TestDerive(t *testing.T) {
 		Open: func(context.Context) (array.RecordReader, error) {
 			return h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})
 		},
-		Read: []dataset.Reading{{Versions: []dataset.Ref{want.Tables["flights"], want.Tables["weather@1"]}}},
+		Read: []dataset.JobInputs{{Versions: []dataset.Ref{want.Tables["flights"], want.Tables["weather@1"]}}},
 	}
 	kept, err := h.Keep(datasettest.Context(t), left)
 	if err != nil || !kept.Unchanged || kept.ID != v.ID {

@@ -312,7 +312,7 @@ func (r onlineRow) online() (feature.Online, error) {
 		Project: project.Name(r.Project), View: r.ViewName, Version: r.Version, Classification: project.Classification(r.Classification),
 		Watermark: r.Watermark.Time(), Newest: r.Newest.Time(), UpdatedAt: r.UpdatedAt.Time(),
 		Generation: feature.Generation(r.Generation), Pushed: feature.Generation(r.Pushed),
-		Subkey: r.Subkey, Former: r.Former, RotatedAt: r.RotatedAt.Time(), Swept: r.Swept.Time(),
+		Subkey: r.Subkey, Former: r.Former, RotatedAt: r.RotatedAt.Time(), HistorySince: r.Swept.Time(),
 	}
 	err := errors.Join(json.Unmarshal([]byte(r.Residency), &o.Residency), json.Unmarshal([]byte(r.Inputs), &o.Inputs))
 	return o, fault.Wrap(err, "reading the online state of %s@%d", r.ViewName, r.Version)
@@ -333,7 +333,7 @@ func (Store) PutOnline(ctx context.Context, tx *store.Tx, o feature.Online) erro
 		Project: string(o.Project), ViewName: o.View, Version: o.Version, Residency: encode(o.Residency), Classification: string(o.Classification),
 		Watermark: store.At(o.Watermark), Newest: store.At(o.Newest), UpdatedAt: store.At(o.UpdatedAt),
 		Generation: string(o.Generation), Inputs: encode(o.Inputs), Pushed: string(o.Pushed),
-		Subkey: o.Subkey, Former: o.Former, RotatedAt: store.At(o.RotatedAt), Swept: store.At(o.Swept),
+		Subkey: o.Subkey, Former: o.Former, RotatedAt: store.At(o.RotatedAt), Swept: store.At(o.HistorySince),
 	}).On("CONFLICT (project, view_name, version) DO UPDATE").
 		Set("residency = EXCLUDED.residency").Set("classification = EXCLUDED.classification").Set("watermark = EXCLUDED.watermark").
 		Set("newest = EXCLUDED.newest").Set("updated_at = EXCLUDED.updated_at").

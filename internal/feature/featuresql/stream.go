@@ -30,8 +30,8 @@ type streamRow struct {
 
 func (r streamRow) stream() (feature.Stream, error) {
 	s := feature.Stream{
-		Project: project.Name(r.Project), Dataset: r.Dataset, First: r.First, Head: r.Head, Cut: r.Cut, Version: r.Version,
-		CutAt: r.CutAt.Time(), Bytes: r.Bytes, Events: r.Events,
+		Project: project.Name(r.Project), Dataset: r.Dataset, First: r.First, Head: r.Head, SnapshotSeq: r.Cut, Version: r.Version,
+		SnapshotAt: r.CutAt.Time(), Bytes: r.Bytes, Events: r.Events,
 	}
 	return s, fault.Wrap(json.Unmarshal([]byte(r.Offsets), &s.Offsets), "reading the stream of %s", r.Dataset)
 }
@@ -64,8 +64,8 @@ func (Store) Streams(ctx context.Context, tx *store.Tx) ([]feature.Stream, error
 // PutStream implements feature.Store.
 func (Store) PutStream(ctx context.Context, tx *store.Tx, s feature.Stream) error {
 	_, err := tx.NewInsert().Model(&streamRow{
-		Project: string(s.Project), Dataset: s.Dataset, First: s.First, Head: s.Head, Cut: s.Cut, Version: s.Version,
-		CutAt: store.At(s.CutAt), Bytes: s.Bytes, Events: s.Events, Offsets: encode(s.Offsets),
+		Project: string(s.Project), Dataset: s.Dataset, First: s.First, Head: s.Head, Cut: s.SnapshotSeq, Version: s.Version,
+		CutAt: store.At(s.SnapshotAt), Bytes: s.Bytes, Events: s.Events, Offsets: encode(s.Offsets),
 	}).On("CONFLICT (project, dataset) DO UPDATE").
 		Set("first = EXCLUDED.first").Set("head = EXCLUDED.head").Set("cut = EXCLUDED.cut").Set("version = EXCLUDED.version").
 		Set("cut_at = EXCLUDED.cut_at").Set("bytes = EXCLUDED.bytes").Set("events = EXCLUDED.events").Set("offsets = EXCLUDED.offsets").Exec(ctx)
@@ -165,32 +165,32 @@ type deadRow struct {
 	Sealed  []byte
 }
 
-// PutDead implements feature.Store.
-func (Store) PutDead(ctx context.Context, tx *store.Tx, p project.Name, dataset string, l feature.SealedLetter) error {
+// PutDeadLetter implements feature.Store.
+func (Store) PutDeadLetter(ctx context.Context, tx *store.Tx, p project.Name, dataset string, l feature.SealedDeadLetter) error {
 	_, err := tx.NewInsert().Model(&deadRow{ID: l.ID, Project: string(p), Dataset: dataset, At: store.At(l.At), Sealed: l.Sealed}).
 		On("CONFLICT (id) DO UPDATE").Set("sealed = EXCLUDED.sealed").Exec(ctx)
 	return err
 }
 
-// Dead implements feature.Store.
-func (Store) Dead(ctx context.Context, tx *store.Tx, p project.Name, dataset, after string, limit int) ([]feature.SealedLetter, error) {
+// DeadLetters implements feature.Store.
+func (Store) DeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset, after string, limit int) ([]feature.SealedDeadLetter, error) {
 	var rows []deadRow
 	err := tx.NewSelect().Model(&rows).Where("d.project = ? AND d.dataset = ? AND d.id > ?", string(p), dataset, after).OrderExpr("d.id").Limit(limit).Scan(ctx)
-	out := make([]feature.SealedLetter, len(rows))
+	out := make([]feature.SealedDeadLetter, len(rows))
 	for i, r := range rows {
-		out[i] = feature.SealedLetter{ID: r.ID, At: r.At.Time(), Sealed: r.Sealed}
+		out[i] = feature.SealedDeadLetter{ID: r.ID, At: r.At.Time(), Sealed: r.Sealed}
 	}
 	return out, err
 }
 
-// CountDead implements feature.Store.
-func (Store) CountDead(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (n int, err error) {
+// CountDeadLetters implements feature.Store.
+func (Store) CountDeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (n int, err error) {
 	err = tx.NewRaw("SELECT COUNT(*) FROM feature_stream_dead WHERE project = ? AND dataset = ?", string(p), dataset).Scan(ctx, &n)
 	return n, err
 }
 
-// DeleteDead implements feature.Store.
-func (Store) DeleteDead(ctx context.Context, tx *store.Tx, p project.Name, dataset, id string) (bool, error) {
+// DeleteDeadLetter implements feature.Store.
+func (Store) DeleteDeadLetter(ctx context.Context, tx *store.Tx, p project.Name, dataset, id string) (bool, error) {
 	res, err := tx.NewRaw("DELETE FROM feature_stream_dead WHERE project = ? AND dataset = ? AND id = ?", string(p), dataset, id).Exec(ctx)
 	if err != nil {
 		return false, err
@@ -199,8 +199,8 @@ func (Store) DeleteDead(ctx context.Context, tx *store.Tx, p project.Name, datas
 	return n > 0, err
 }
 
-// DropDead implements feature.Store.
-func (Store) DropDead(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error) {
+// DropDeadLetters implements feature.Store.
+func (Store) DropDeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error) {
 	res, err := tx.NewRaw("DELETE FROM feature_stream_dead WHERE project = ? AND dataset = ?", string(p), dataset).Exec(ctx)
 	if err != nil {
 		return 0, err

@@ -11,7 +11,7 @@
 //   - Driver (driver.go) is what differs between databases: versions of opaque
 //     rows in order of their stamps. onlinetest is its suite; pebble is the
 //     embedded driver, redis another server.
-//   - seal.go makes the opaque form of rows, tidy.go moves rows from one subkey to
+//   - seal.go makes the opaque form of rows, compaction.go moves rows from one subkey to
 //     the next and removes those that answer nobody any more.
 //
 // # The rule

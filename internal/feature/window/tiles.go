@@ -151,11 +151,11 @@ type Records interface {
 	Span(ctx context.Context, level int, from, to int64, visit func(event, created int64, state []byte) (more bool, err error)) error
 }
 
-// Fold adds events, in any order, to the records of an entity and returns those
+// Aggregate adds events, in any order, to the records of an entity and returns those
 // that have changed, ordered by level and time. The caller writes them, all or
 // none, before anybody else folds or tiles into the same entity; an event that is
-// folded twice counts twice.
-func (p *Plan) Fold(ctx context.Context, have Records, rows []Row) ([]Record, error) {
+// aggregated twice counts twice.
+func (p *Plan) Aggregate(ctx context.Context, have Records, rows []Row) ([]Record, error) {
 	type key struct {
 		level          int
 		event, created int64

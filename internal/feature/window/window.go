@@ -10,7 +10,7 @@
 //     column and function, in exact.go (sums), distinct.go, top.go and buckets.go
 //     (quantiles), its binary form in codec.go.
 //   - Tree (tree.go) holds the events of one entity in memory: training sets.
-//   - Tiler, Reader and Plan.Fold (tiles.go) keep them in a store as points and
+//   - Tiler, Reader and Plan.Aggregate (tiles.go) keep them in a store as points and
 //     tiles of several widths: backfill, online reads, and rows that come one by
 //     one.
 //

@@ -245,7 +245,7 @@ func folded(tb testing.TB, p *Plan, rows []Row, some int) shelf {
 	tb.Helper()
 	s := shelf{}
 	for batch := range slices.Chunk(rows, some) {
-		records, err := p.Fold(tb.Context(), s, batch)
+		records, err := p.Aggregate(tb.Context(), s, batch)
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -534,7 +534,7 @@ func TestManyEvents(t *testing.T) {
 		stream := &sortedShelf{}
 		if !*millions { // a fold looks up and writes each record
 			for batch := range slices.Chunk(rows, 100) {
-				records, err := p.Fold(t.Context(), stream, batch)
+				records, err := p.Aggregate(t.Context(), stream, batch)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -42,7 +42,7 @@ type OfflineDatasets interface {
 	Version(ctx context.Context, p project.Name, ref dataset.Ref) (dataset.Version, error)
 	One(ctx context.Context, p project.Name, name string) (dataset.Dataset, error)
 	Query(ctx context.Context, r dataset.QueryRequest) (*dataset.Result, error)
-	Still(ctx context.Context, r dataset.OpenRequest) error
+	Reauthorize(ctx context.Context, r dataset.OpenRequest) error
 	Create(ctx context.Context, r dataset.CreateRequest) (dataset.Version, error)
 }
 
@@ -227,16 +227,16 @@ func (o *Offline) pull(ctx context.Context, p project.Name, c command) (flight.R
 		return nil, err
 	}
 	return pulled{rows, func(ctx context.Context) error {
-		return o.Datasets.Still(ctx, dataset.OpenRequest{Project: p, Ref: ref, Columns: nil, Purpose: "feast"})
+		return o.Datasets.Reauthorize(ctx, dataset.OpenRequest{Project: p, Ref: ref, Columns: nil, Purpose: "feast"})
 	}}, nil
 }
 
 type pulled struct {
 	array.RecordReader
-	still func(context.Context) error
+	reauthorize func(context.Context) error
 }
 
-func (p pulled) Still(ctx context.Context) error { return p.still(ctx) }
+func (p pulled) Reauthorize(ctx context.Context) error { return p.reauthorize(ctx) }
 
 // dataset is the version that a data source of Feast's is: the newest of the
 // dataset of that name.

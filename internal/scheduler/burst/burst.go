@@ -110,7 +110,7 @@ type Node struct {
 
 // Work is one that waits.
 type Work struct {
-	scheduler.Work
+	scheduler.Workload
 	Duration  time.Duration // expected; 0 is unknown
 	Saves     time.Duration // between its checkpoints; 0 is never
 	DelayCost float64       // of an hour of waiting

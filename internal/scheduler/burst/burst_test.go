@@ -37,7 +37,7 @@ func cloud() Pool {
 
 func work(id string, workers int, delay float64) Work {
 	return Work{
-		Work: scheduler.Work{
+		Workload: scheduler.Workload{
 			ID: scheduler.ID(id), Project: "p", Request: amount(4), Residency: []string{"AE"}, Isolation: scheduler.Sandbox, Workers: workers, Submitted: now,
 		},
 		Duration: time.Hour, DelayCost: delay,
@@ -57,7 +57,7 @@ func roles(delay float64, cores ...float64) Work {
 // until runs on home until a time.
 func until(deadline time.Time) scheduler.Running {
 	return scheduler.Running{
-		Work: scheduler.Work{ID: "r", Request: amount(4)}, Pool: "home", Placed: 1, Nodes: []string{"n1"}, Started: now.Add(-24 * time.Hour), Deadline: deadline,
+		Workload: scheduler.Workload{ID: "r", Request: amount(4)}, Pool: "home", Placed: 1, Nodes: []string{"n1"}, Started: now.Add(-24 * time.Hour), Deadline: deadline,
 	}
 }
 
@@ -104,7 +104,7 @@ func TestRule(t *testing.T) {
 		"roles beside others": {func(w *World) {
 			w.Waiting[0] = roles(100, 4, 1, 1, 1, 1)
 			rented(&w.Pools[1], Node{Name: "c1", Busy: true})
-			w.Running = append(w.Running, scheduler.Running{Work: scheduler.Work{ID: "r1", Request: amount(1)}, Pool: "cloud", Placed: 1, Nodes: []string{"c1"}, Started: now, Deadline: now.Add(9 * time.Hour)})
+			w.Running = append(w.Running, scheduler.Running{Workload: scheduler.Workload{ID: "r1", Request: amount(1)}, Pool: "cloud", Placed: 1, Nodes: []string{"c1"}, Started: now, Deadline: now.Add(9 * time.Hour)})
 		}, 2, "cloud", "gets 2 nodes of cloud"},
 		"roles, spread":         {func(w *World) { w.Waiting[0] = roles(100, 4, 1, 1); w.Waiting[0].PerNode = 1 }, 3, "cloud", "gets 3 nodes of cloud"},
 		"roles, home has room":  {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running = nil }, 0, "", "home has room"},

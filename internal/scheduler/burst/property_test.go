@@ -86,7 +86,7 @@ func drawWorld(t *rapid.T) World {
 			if busy := p.Elastic != nil && slices.ContainsFunc(p.Elastic.Rented, func(r Node) bool { return r.Name == n.Name && r.Busy }); !busy && (p.Elastic != nil || rapid.Bool().Draw(t, "empty")) {
 				continue
 			}
-			r := scheduler.Running{Work: scheduler.Work{ID: scheduler.ID(p.Name + n.Name), Request: n.Amount}, Pool: p.Name, Placed: 1, Nodes: []string{n.Name}}
+			r := scheduler.Running{Workload: scheduler.Workload{ID: scheduler.ID(p.Name + n.Name), Request: n.Amount}, Pool: p.Name, Placed: 1, Nodes: []string{n.Name}}
 			if rapid.Bool().Draw(t, "deadline") {
 				r.Deadline = now.Add(minutes("until", 300))
 			}
@@ -98,7 +98,7 @@ func drawWorld(t *rapid.T) World {
 	}
 	for i := range rapid.IntRange(0, 6).Draw(t, "waiting") {
 		x := Work{
-			Work: scheduler.Work{
+			Workload: scheduler.Workload{
 				ID: scheduler.ID(fmt.Sprint("w", i)), Project: rapid.SampledFrom([]string{"p", "q"}).Draw(t, "project"), Request: some("request", 6), Residency: []string{"AE"},
 				Isolation: isolation(), Workers: rapid.IntRange(0, 4).Draw(t, "workers"), Submitted: now,
 			},
@@ -251,7 +251,7 @@ func hold(w World, p Pool, nodes int, x Work) bool {
 		d.Pools = append(d.Pools, other.Pool)
 	}
 	x.Pools = []string{p.Name}
-	d.Submitted = []scheduler.Work{x.Work}
+	d.Submitted = []scheduler.Workload{x.Workload}
 	_, plan := scheduler.Decide(d)
 	return len(plan.Place) > 0
 }
@@ -269,7 +269,7 @@ func fits(w World, x Work) bool {
 		return false
 	}
 	x.Pools = own
-	d.Submitted = []scheduler.Work{x.Work}
+	d.Submitted = []scheduler.Workload{x.Workload}
 	_, plan := scheduler.Decide(d)
 	return len(plan.Place) > 0
 }
@@ -401,14 +401,14 @@ func place(w *World, plan Plan) {
 			named = all
 		}
 		if x.Pools = slices.DeleteFunc(slices.Clone(named), func(p string) bool { return !slices.Contains(may, p) }); len(x.Pools) > 0 && x.Barred == "" {
-			d.Submitted = append(d.Submitted, x.Work)
+			d.Submitted = append(d.Submitted, x.Workload)
 		}
 	}
 	_, placed := scheduler.Decide(d)
 	for _, pl := range placed.Place {
-		x := works[pl.Work]
-		w.Running = append(w.Running, scheduler.Running{Work: x.Work, Pool: pl.Pool, Placed: pl.Workers, Nodes: pl.Nodes, Started: w.Now.Add(-100 * time.Hour), Deadline: w.Now.Add(100 * time.Hour)})
-		delete(works, pl.Work)
+		x := works[pl.Workload]
+		w.Running = append(w.Running, scheduler.Running{Workload: x.Workload, Pool: pl.Pool, Placed: pl.Workers, Nodes: pl.Nodes, Started: w.Now.Add(-100 * time.Hour), Deadline: w.Now.Add(100 * time.Hour)})
+		delete(works, pl.Workload)
 	}
 	left := slices.Sorted(maps.Keys(works))
 	w.Waiting = slices.DeleteFunc(slices.Clone(w.Waiting), func(x Work) bool { return !slices.Contains(left, x.ID) })

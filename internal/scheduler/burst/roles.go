@@ -13,7 +13,7 @@ import (
 )
 
 // Gangs with roles are counted as the scheduler places them, so that what is rented
-// for one is what it gets: see scheduler.Work.Roles. Here is what of the forecast and
+// for one is what it gets: see scheduler.Workload.Roles. Here is what of the forecast and
 // the rule differs for them.
 
 // kinds are the workers of a gang with roles, those that ask for the same together, in

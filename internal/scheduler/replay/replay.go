@@ -17,7 +17,7 @@ type World struct {
 	Start scheduler.Delta
 	// Later are works that come after Start.Now, in the order in which they do; each
 	// comes when it is submitted.
-	Later []scheduler.Work
+	Later []scheduler.Workload
 	// Takes is how long a work runs from when it gets its place; of one that runs at
 	// the start, from then on. Less than nothing is nothing. A work with a time-out
 	// does not run longer.
@@ -35,7 +35,7 @@ type World struct {
 // Fate is what became of a work.
 type Fate struct {
 	ID        scheduler.ID
-	Work      scheduler.Work
+	Work      scheduler.Workload
 	Spans     []Span // when it ran; the first that began before the start has From before it
 	End       time.Time
 	Preempted int
@@ -77,7 +77,7 @@ type kind int
 const (
 	ends   kind = iota // it is done
 	leaves             // it has saved and goes back to the line
-	sheds              // some of its workers have stopped, and the others go on
+	evicts             // some of its workers have stopped, and the others go on
 	looks              // the scheduler asked for a step
 )
 
@@ -106,7 +106,7 @@ func (e *events) Pop() any {
 
 // work is a work on its way.
 type work struct {
-	scheduler.Work
+	scheduler.Workload
 	fate  Fate
 	left  time.Duration
 	since time.Time // when it got its place, or the play began
@@ -115,7 +115,7 @@ type work struct {
 	turn            int
 	runs            bool
 	gone            bool // it does not come back when it leaves
-	shed            []scheduler.Shed
+	evicted         []scheduler.Eviction
 }
 
 // player is a play under way.
@@ -136,15 +136,15 @@ func Play(ctx context.Context, w World) (Played, error) {
 	delta := w.Start
 	delta.Pools = p.maintain(now)
 	for _, r := range w.Start.Started {
-		k := p.add(r.Work)
+		k := p.add(r.Workload)
 		k.gone = w.Gone[r.ID]
 		p.begin(k, Span{From: r.Started, Pool: r.Pool, Workers: max(r.Placed, 1), Nodes: r.Nodes}, now, r.Deadline)
-		if k.shed = slices.Clone(r.Shed); r.Leaving {
+		if k.evicted = slices.Clone(r.Evicted); r.Leaving {
 			p.tell(k, leaves, now)
 		}
-		for i := range k.shed {
-			k.shed[i].Since = now
-			p.tell(k, sheds, now)
+		for i := range k.evicted {
+			k.evicted[i].Since = now
+			p.tell(k, evicts, now)
 		}
 	}
 	for _, s := range slices.Concat(w.Start.Submitted, w.Later) {
@@ -176,20 +176,20 @@ func Play(ctx context.Context, w World) (Played, error) {
 		plan := p.state.Step(delta)
 		out.Steps++
 		for _, at := range plan.Place {
-			k := p.works[at.Work]
+			k := p.works[at.Workload]
 			p.begin(k, Span{From: now, Pool: at.Pool, Workers: at.Workers, Nodes: at.Nodes}, now, time.Time{})
 		}
 		for _, e := range plan.Preempt {
-			k := p.works[e.Work]
+			k := p.works[e.Workload]
 			k.gone = k.gone || e.Ends
 			p.tell(k, leaves, now)
 		}
 		for _, rs := range plan.Resize {
-			k := p.works[rs.Work]
-			for _, n := range rs.Shed {
-				k.shed = append(k.shed, scheduler.Shed{Worker: n, Since: now, For: rs.For})
+			k := p.works[rs.Workload]
+			for _, n := range rs.Evict {
+				k.evicted = append(k.evicted, scheduler.Eviction{Worker: n, Since: now, For: rs.For})
 			}
-			p.tell(k, sheds, now)
+			p.tell(k, evicts, now)
 		}
 		if plan.Wake.After(now) {
 			heap.Push(&p.queue, event{at: plan.Wake, kind: looks})
@@ -213,8 +213,8 @@ func Play(ctx context.Context, w World) (Played, error) {
 	}
 }
 
-func (p *player) add(w scheduler.Work) *work {
-	k := &work{Work: w, fate: Fate{ID: w.ID, Work: w}, left: max(p.world.Takes[w.ID], 0)}
+func (p *player) add(w scheduler.Workload) *work {
+	k := &work{Workload: w, fate: Fate{ID: w.ID, Work: w}, left: max(p.world.Takes[w.ID], 0)}
 	p.works[w.ID] = k
 	p.order = append(p.order, k)
 	return k
@@ -247,7 +247,7 @@ func (p *player) maintain(now time.Time) []scheduler.Pool {
 
 // begin gives a work its place, and foresees its end.
 func (p *player) begin(k *work, at Span, now, deadline time.Time) {
-	k.runs, k.since, k.began, k.shed = true, now, at.From, nil
+	k.runs, k.since, k.began, k.evicted = true, now, at.From, nil
 	k.turn++
 	if at.From.IsZero() {
 		at.From = now
@@ -290,7 +290,7 @@ func (p *player) happen(e event, delta *scheduler.Delta) bool {
 		return false
 	}
 	k := p.works[e.id]
-	if e.kind == sheds {
+	if e.kind == evicts {
 		p.stop(k, e.at, delta)
 		return false
 	}
@@ -303,10 +303,10 @@ func (p *player) happen(e event, delta *scheduler.Delta) bool {
 	}
 	k.left = max(k.left-e.at.Sub(k.since), 0)
 	span := k.fate.Spans[len(k.fate.Spans)-1]
-	ran := scheduler.Running{Work: k.Work, Placed: span.Workers, Started: span.From}
+	ran := scheduler.Running{Workload: k.Workload, Placed: span.Workers, Started: span.From}
 	k.Served, k.Submitted = ran.Attained(e.at), e.at
 	k.fate.Preempted++
-	delta.Submitted = append(delta.Submitted, k.Work)
+	delta.Submitted = append(delta.Submitted, k.Workload)
 	return false
 }
 
@@ -314,14 +314,14 @@ func (p *player) happen(e event, delta *scheduler.Delta) bool {
 func (p *player) stop(k *work, now time.Time, delta *scheduler.Delta) {
 	last := &k.fate.Spans[len(k.fate.Spans)-1]
 	next := Span{From: now, Pool: last.Pool}
-	var rest []scheduler.Shed
+	var rest []scheduler.Eviction
 	for n := range last.Workers {
-		i := slices.IndexFunc(k.shed, func(s scheduler.Shed) bool { return s.Worker == n })
-		if i >= 0 && !k.shed[i].Since.Add(p.takes(k)).After(now) {
+		i := slices.IndexFunc(k.evicted, func(s scheduler.Eviction) bool { return s.Worker == n })
+		if i >= 0 && !k.evicted[i].Since.Add(p.takes(k)).After(now) {
 			continue
 		}
 		if i >= 0 {
-			told := k.shed[i]
+			told := k.evicted[i]
 			told.Worker = next.Workers
 			rest = append(rest, told)
 		}
@@ -333,9 +333,9 @@ func (p *player) stop(k *work, now time.Time, delta *scheduler.Delta) {
 	if next.Workers == last.Workers { // with others already
 		return
 	}
-	last.To, k.shed = now, rest
+	last.To, k.evicted = now, rest
 	k.fate.Spans = append(k.fate.Spans, next)
-	r := scheduler.Running{Work: k.Work, Pool: next.Pool, Placed: next.Workers, Nodes: next.Nodes, Started: k.began, Deadline: k.deadline, Shed: rest}
+	r := scheduler.Running{Workload: k.Workload, Pool: next.Pool, Placed: next.Workers, Nodes: next.Nodes, Started: k.began, Deadline: k.deadline, Evicted: rest}
 	delta.Started = append(delta.Started, r)
 }
 

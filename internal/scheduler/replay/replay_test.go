@@ -31,8 +31,8 @@ func pool(name string, nodes int, each int64) scheduler.Pool {
 	return p
 }
 
-func asks(id string, n int64, edit ...func(*scheduler.Work)) scheduler.Work {
-	w := scheduler.Work{
+func asks(id string, n int64, edit ...func(*scheduler.Workload)) scheduler.Workload {
+	w := scheduler.Workload{
 		ID: scheduler.ID(id), Label: "job_" + id, Project: "p", Request: cores(n), Residency: []string{"home"}, Isolation: scheduler.Sandbox,
 		Submitted: noon, Preemptible: true, Grace: 30 * time.Second,
 	}
@@ -73,10 +73,10 @@ func TestPlay(t *testing.T) {
 	w := World{
 		Start: scheduler.Delta{
 			Now: noon, Pools: []scheduler.Pool{pool("a", 1, 2)},
-			Started:   []scheduler.Running{{Work: asks("a", 2), Pool: "a", Placed: 1, Nodes: []string{"a-0"}, Started: noon.Add(-time.Minute)}},
-			Submitted: []scheduler.Work{asks("b", 1), asks("c", 1, func(w *scheduler.Work) { w.Timeout = time.Minute }), asks("e", 9)},
+			Started:   []scheduler.Running{{Workload: asks("a", 2), Pool: "a", Placed: 1, Nodes: []string{"a-0"}, Started: noon.Add(-time.Minute)}},
+			Submitted: []scheduler.Workload{asks("b", 1), asks("c", 1, func(w *scheduler.Workload) { w.Timeout = time.Minute }), asks("e", 9)},
 		},
-		Later: []scheduler.Work{asks("d", 2, func(w *scheduler.Work) { w.Submitted = noon.Add(11 * time.Minute) })},
+		Later: []scheduler.Workload{asks("d", 2, func(w *scheduler.Workload) { w.Submitted = noon.Add(11 * time.Minute) })},
 		Takes: map[scheduler.ID]time.Duration{"a": 10 * time.Minute, "b": 5 * time.Minute, "c": time.Hour, "d": time.Minute},
 	}
 	got := tell(play(t, w))
@@ -92,12 +92,12 @@ d 15m0s-16m0s on a-0`
 
 // TestPlayPreempts: who must leave saves, leaves and comes back for the rest.
 func TestPlayPreempts(t *testing.T) {
-	in := func(w *scheduler.Work) { w.Queue = "q" }
+	in := func(w *scheduler.Workload) { w.Queue = "q" }
 	w := World{
 		Start: scheduler.Delta{
 			Now: noon, Pools: []scheduler.Pool{pool("a", 1, 1)}, Queues: []scheduler.Queue{{Name: "q"}},
-			Started:   []scheduler.Running{{Work: asks("low", 1, in), Pool: "a", Placed: 1, Nodes: []string{"a-0"}, Started: noon.Add(-time.Hour)}},
-			Submitted: []scheduler.Work{asks("high", 1, in, func(w *scheduler.Work) { w.Priority = 5 })},
+			Started:   []scheduler.Running{{Workload: asks("low", 1, in), Pool: "a", Placed: 1, Nodes: []string{"a-0"}, Started: noon.Add(-time.Hour)}},
+			Submitted: []scheduler.Workload{asks("high", 1, in, func(w *scheduler.Workload) { w.Priority = 5 })},
 		},
 		Takes: map[scheduler.ID]time.Duration{"low": 10 * time.Minute, "high": 5 * time.Minute}, Leave: 10 * time.Second,
 	}
@@ -115,23 +115,23 @@ high 10s-5m10s on a-0`
 	}
 }
 
-// TestPlaySheds: a service goes on with fewer replicas, in place, as soon as those have
+// TestPlayEvictions: a service goes on with fewer replicas, in place, as soon as those have
 // stopped; its least stays.
-func TestPlaySheds(t *testing.T) {
-	in := func(w *scheduler.Work) { w.Queue = "q" }
-	service := asks("svc", 1, in, func(w *scheduler.Work) {
-		w.Preemptible, w.Sheds, w.Workers, w.MaxWorkers = false, true, 1, 3
+func TestPlayEvictions(t *testing.T) {
+	in := func(w *scheduler.Workload) { w.Queue = "q" }
+	service := asks("svc", 1, in, func(w *scheduler.Workload) {
+		w.Preemptible, w.EvictableWorkers, w.Workers, w.MaxWorkers = false, true, 1, 3
 	})
-	above := func(w *scheduler.Work) { w.Queue, w.Priority = "q", 5 }
+	above := func(w *scheduler.Workload) { w.Queue, w.Priority = "q", 5 }
 	w := World{
 		Start: scheduler.Delta{
 			Now: noon, Pools: []scheduler.Pool{pool("a", 3, 1)}, Queues: []scheduler.Queue{{Name: "q"}},
-			Started:   []scheduler.Running{{Work: service, Pool: "a", Placed: 3, Nodes: []string{"a-0", "a-1", "a-2"}, Started: noon.Add(-time.Hour)}},
-			Submitted: []scheduler.Work{asks("x", 1, above)},
+			Started:   []scheduler.Running{{Workload: service, Pool: "a", Placed: 3, Nodes: []string{"a-0", "a-1", "a-2"}, Started: noon.Add(-time.Hour)}},
+			Submitted: []scheduler.Workload{asks("x", 1, above)},
 		},
-		Later: []scheduler.Work{
-			asks("y", 1, above, func(w *scheduler.Work) { w.Submitted = noon.Add(5 * time.Second) }),
-			asks("z", 1, above, func(w *scheduler.Work) { w.Submitted = noon.Add(20 * time.Second) }),
+		Later: []scheduler.Workload{
+			asks("y", 1, above, func(w *scheduler.Workload) { w.Submitted = noon.Add(5 * time.Second) }),
+			asks("z", 1, above, func(w *scheduler.Workload) { w.Submitted = noon.Add(20 * time.Second) }),
 		},
 		Takes: map[scheduler.ID]time.Duration{"svc": time.Hour, "x": time.Minute, "y": time.Hour, "z": time.Minute}, Leave: 10 * time.Second,
 	}
@@ -145,7 +145,7 @@ z 1m10s-2m10s on a-0`
 }
 
 func TestPlayRefuses(t *testing.T) {
-	w := World{Start: scheduler.Delta{Now: noon, Submitted: []scheduler.Work{asks("a", 1), asks("a", 1)}}}
+	w := World{Start: scheduler.Delta{Now: noon, Submitted: []scheduler.Workload{asks("a", 1), asks("a", 1)}}}
 	if _, err := Play(t.Context(), w); !fault.Is(err, fault.Invalid) {
 		t.Error(err)
 	}
@@ -169,7 +169,7 @@ func drawn(t *rapid.T) World {
 	n := rapid.IntRange(0, 40).Draw(t, "works")
 	at := noon
 	for i := range n {
-		work := asks(fmt.Sprintf("w%02d", i), rapid.Int64Range(1, 6).Draw(t, "asks"), func(w *scheduler.Work) {
+		work := asks(fmt.Sprintf("w%02d", i), rapid.Int64Range(1, 6).Draw(t, "asks"), func(w *scheduler.Workload) {
 			w.Queue = rapid.SampledFrom([]string{"", "q0", "q1", "q2"}).Draw(t, "queue")
 			w.Priority = rapid.IntRange(0, 3).Draw(t, "priority")
 			w.Workers = rapid.IntRange(1, 3).Draw(t, "workers")
@@ -211,7 +211,7 @@ func TestPlayHolds(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(p, again) {
 			t.Fatalf("two plays differ: %v", err)
 		}
-		works := map[scheduler.ID]scheduler.Work{}
+		works := map[scheduler.ID]scheduler.Workload{}
 		for _, work := range slices.Concat(w.Start.Submitted, w.Later) {
 			works[work.ID] = work
 		}
@@ -307,18 +307,18 @@ func TestSnapshotRoundTrip(t *testing.T) {
 // TestAssumptions: what is known wins; then what its owner says, its time-out, and
 // at last what is assumed.
 func TestAssumptions(t *testing.T) {
-	hour := func(w *scheduler.Work) { w.Timeout = time.Hour }
+	hour := func(w *scheduler.Workload) { w.Timeout = time.Hour }
 	started := noon.Add(-10 * time.Minute)
 	start := scheduler.Delta{
 		Now: noon, Pools: []scheduler.Pool{pool("a", 1, 1)},
 		Started: []scheduler.Running{
-			{Work: asks("pace", 1), Started: started},
-			{Work: asks("pace-timeout", 1, hour), Started: started, Deadline: started.Add(time.Hour)},
-			{Work: asks("timeout", 1, hour), Started: started, Deadline: started.Add(time.Hour)},
-			{Work: asks("nothing", 1), Started: started},
-			{Work: asks("long ago", 1), Started: noon.Add(-100 * time.Hour)},
+			{Workload: asks("pace", 1), Started: started},
+			{Workload: asks("pace-timeout", 1, hour), Started: started, Deadline: started.Add(time.Hour)},
+			{Workload: asks("timeout", 1, hour), Started: started, Deadline: started.Add(time.Hour)},
+			{Workload: asks("nothing", 1), Started: started},
+			{Workload: asks("long ago", 1), Started: noon.Add(-100 * time.Hour)},
 		},
-		Submitted: []scheduler.Work{asks("expected", 1, hour, func(w *scheduler.Work) { w.Expected = 20 * time.Minute }), asks("waits", 1, hour), asks("waits, nothing", 1)},
+		Submitted: []scheduler.Workload{asks("expected", 1, hour, func(w *scheduler.Workload) { w.Expected = 20 * time.Minute }), asks("waits", 1, hour), asks("waits, nothing", 1)},
 	}
 	s := Snapshot{Works: []About{{ID: "pace", Left: new(90.0), Basis: Pace}, {ID: "pace-timeout", Left: new(9e9), Basis: History}}}
 	for _, c := range []struct {
@@ -342,7 +342,7 @@ func TestAssumptions(t *testing.T) {
 func TestResize(t *testing.T) {
 	w := World{Start: scheduler.Delta{
 		Now: noon, Pools: []scheduler.Pool{pool("a", 3, 2), {Name: "empty"}},
-		Started: []scheduler.Running{{Work: asks("r", 2), Pool: "a", Placed: 1, Nodes: []string{"a-2"}, Started: noon}},
+		Started: []scheduler.Running{{Workload: asks("r", 2), Pool: "a", Placed: 1, Nodes: []string{"a-2"}, Started: noon}},
 	}}
 	open := func(w World) string {
 		var out []string
@@ -384,7 +384,7 @@ func TestResize(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	start := scheduler.Delta{
 		Now: noon, Pools: []scheduler.Pool{pool("a", 1, 1)},
-		Submitted: []scheduler.Work{asks("x", 1), asks("y", 1, func(w *scheduler.Work) { w.Label = "<script>" }), asks("z", 7)},
+		Submitted: []scheduler.Workload{asks("x", 1), asks("y", 1, func(w *scheduler.Workload) { w.Label = "<script>" }), asks("z", 7)},
 	}
 	w, about := Snapshot{}.World(start, Assumptions{Takes: time.Hour})
 	more, err := w.Resize("a", 1)
@@ -420,7 +420,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func FuzzSnapshot(f *testing.F) {
-	b, _ := json.Marshal(Snapshot{At: noon, Scheduler: scheduler.Delta{Now: noon, Pools: []scheduler.Pool{pool("a", 1, 1)}, Submitted: []scheduler.Work{asks("x", 1)}}})
+	b, _ := json.Marshal(Snapshot{At: noon, Scheduler: scheduler.Delta{Now: noon, Pools: []scheduler.Pool{pool("a", 1, 1)}, Submitted: []scheduler.Workload{asks("x", 1)}}})
 	f.Add(string(b))
 	f.Fuzz(func(t *testing.T, text string) {
 		s, start, err := Read([]byte(text))
@@ -439,12 +439,12 @@ func FuzzSnapshot(f *testing.F) {
 // TestMaintenance: what saves leaves its node when a window begins, and goes on when it
 // is over; what would not end before begins after it.
 func TestMaintenance(t *testing.T) {
-	rigid := func(w *scheduler.Work) { w.Preemptible, w.Timeout = false, 15*time.Minute }
+	rigid := func(w *scheduler.Workload) { w.Preemptible, w.Timeout = false, 15*time.Minute }
 	w := World{
 		Start: scheduler.Delta{
 			Now: noon, Pools: []scheduler.Pool{pool("a", 2, 2)},
-			Started:   []scheduler.Running{{Work: asks("a", 2), Pool: "a", Placed: 1, Nodes: []string{"a-0"}, Started: noon}},
-			Submitted: []scheduler.Work{asks("b", 2, rigid), asks("c", 2, rigid)},
+			Started:   []scheduler.Running{{Workload: asks("a", 2), Pool: "a", Placed: 1, Nodes: []string{"a-0"}, Started: noon}},
+			Submitted: []scheduler.Workload{asks("b", 2, rigid), asks("c", 2, rigid)},
 		},
 		Takes: map[scheduler.ID]time.Duration{"a": 20 * time.Minute, "b": 5 * time.Minute, "c": 5 * time.Minute},
 		Leave: time.Minute,

@@ -21,7 +21,7 @@ type Snapshot struct {
 // Proposal is a work that is not submitted.
 type Proposal struct {
 	About About `json:"about"`
-	// Work is a scheduler.Work. It is not part of what the API promises.
+	// Work is a scheduler.Workload. It is not part of what the API promises.
 	Work any `json:"work" doc:"What the scheduler would see, for falaj simulate of the same version; its fields may change"`
 }
 
@@ -78,13 +78,13 @@ func Read(b []byte) (Snapshot, scheduler.Delta, error) {
 }
 
 // ReadProposal decodes a work that is not submitted.
-func ReadProposal(b []byte) (About, scheduler.Work, error) {
+func ReadProposal(b []byte) (About, scheduler.Workload, error) {
 	var p struct {
-		About About          `json:"about"`
-		Work  scheduler.Work `json:"work"`
+		About About              `json:"about"`
+		Work  scheduler.Workload `json:"work"`
 	}
 	if err := json.Unmarshal(b, &p); err != nil || p.Work.ID == "" { //nolint:musttag // as above
-		return About{}, scheduler.Work{}, fault.New(fault.Invalid, "what the server tells of a job is not understood").
+		return About{}, scheduler.Workload{}, fault.New(fault.Invalid, "what the server tells of a job is not understood").
 			WithHint("Server and command line should have the same version.")
 	}
 	return p.About, p.Work, nil
@@ -98,7 +98,7 @@ func (s Snapshot) World(start scheduler.Delta, a Assumptions) (World, []About) {
 		about[x.ID] = x
 	}
 	var all []About
-	add := func(work scheduler.Work, state string, ran time.Duration, deadline time.Time) {
+	add := func(work scheduler.Workload, state string, ran time.Duration, deadline time.Time) {
 		x := a.fill(about[work.ID], work, ran)
 		x.State = state
 		w.Gone[work.ID] = x.Gone
@@ -120,7 +120,7 @@ func (s Snapshot) World(start scheduler.Delta, a Assumptions) (World, []About) {
 		if r.Leaving {
 			state = "leaving"
 		}
-		add(r.Work, state, ran, r.Deadline)
+		add(r.Workload, state, ran, r.Deadline)
 	}
 	for _, work := range start.Submitted {
 		add(work, "waiting", 0, time.Time{})
@@ -136,7 +136,7 @@ func seconds(s float64) time.Duration {
 }
 
 // fill says how long a work that ran for a while still runs.
-func (a Assumptions) fill(x About, w scheduler.Work, ran time.Duration) About {
+func (a Assumptions) fill(x About, w scheduler.Workload, ran time.Duration) About {
 	x.ID, x.Label, x.Project, x.Queue = w.ID, w.Label, w.Project, w.Queue
 	if x.Label == "" {
 		x.Label = string(w.ID)

@@ -66,7 +66,7 @@ func (w World) Resize(pool string, n int) (World, error) {
 }
 
 // Propose is the world with a work that was not submitted, from the start on.
-func (w World) Propose(x About, work scheduler.Work, a Assumptions) (About, World) {
+func (w World) Propose(x About, work scheduler.Workload, a Assumptions) (About, World) {
 	work.Submitted = w.Start.Now
 	w.Start.Submitted = append(slices.Clip(w.Start.Submitted), work)
 	w.Takes = maps.Clone(w.Takes)

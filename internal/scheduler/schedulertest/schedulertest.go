@@ -58,7 +58,7 @@ type Running struct {
 	running []scheduler.ID // the oldest first
 	next    int            // of those that come
 	// As makes works other than they are; nil leaves them.
-	As func(scheduler.Work) scheduler.Work
+	As func(scheduler.Workload) scheduler.Workload
 }
 
 // Run goes on from a first plan.
@@ -97,13 +97,13 @@ func (r *Running) Next() scheduler.Delta {
 // Done takes in what a plan placed.
 func (r *Running) Done(plan scheduler.Plan) {
 	for _, p := range plan.Place {
-		r.running = append(r.running, p.Work)
+		r.running = append(r.running, p.Workload)
 	}
 }
 
 // Work is the n-th.
-func Work(n int) scheduler.Work {
-	w := scheduler.Work{
+func Work(n int) scheduler.Workload {
+	w := scheduler.Workload{
 		ID: scheduler.ID(fmt.Sprintf("%09d", n)), Queue: fmt.Sprint("q", n*31%100), Residency: []string{"home"}, Isolation: scheduler.Sandbox,
 		Submitted: Began.Add(time.Duration(n) * time.Millisecond), Timeout: time.Duration(1+n*11%48) * time.Hour, Preemptible: n%2 == 0,
 		Request: resource.Amount{
@@ -119,7 +119,7 @@ func Work(n int) scheduler.Work {
 
 // Roles makes a gang with roles of every work that is a gang: a chief and parameter servers
 // beside its workers.
-func Roles(w scheduler.Work) scheduler.Work {
+func Roles(w scheduler.Workload) scheduler.Workload {
 	if w.Workers < 2 {
 		return w
 	}
