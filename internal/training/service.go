@@ -908,9 +908,59 @@ func (s *Service) List(ctx context.Context, p project.Name, f Filter) (jobs []Jo
 		jobs = jobs[:limit]
 		next = jobs[limit-1].ID
 	}
+	jobs, err = s.listed(ctx, jobs)
+	return jobs, next, err
+}
+
+// maxLines bounds the jobs that a call of Find inspects.
+const maxLines = 2000
+
+// Find gives those jobs of a project, newest first, of which may says that they may be what is
+// looked for: limit of them at most. It gives how many it inspected, and the job before which
+// to resume, empty at the end. Only jobs that it gives are read. Needs job.read.
+func (s *Service) Find(ctx context.Context, p project.Name, before JobID, limit int, may func(Line) (bool, error)) (jobs []Job, seen int, next JobID, err error) {
+	if err := s.allow(ctx, ActionRead, Job{Project: p}); err != nil {
+		return nil, 0, "", err
+	}
+	var lines []Line
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		lines, err = s.cfg.Store.Lines(ctx, tx, p, before, maxLines+1)
+		return err
+	})
+	if err != nil {
+		return nil, 0, "", err
+	}
+	var ids []JobID
+	for seen < min(len(lines), maxLines) && len(ids) < limit {
+		l := lines[seen]
+		ok, err := may(l)
+		if err != nil {
+			return nil, 0, "", err
+		}
+		if ok {
+			ids = append(ids, l.ID)
+		}
+		seen++
+	}
+	if seen < len(lines) {
+		next = lines[seen-1].ID
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		jobs, err = s.cfg.Store.JobsAt(ctx, tx, ids)
+		return err
+	})
+	if err != nil {
+		return nil, 0, "", err
+	}
+	jobs, err = s.listed(ctx, jobs)
+	return jobs, seen, next, err
+}
+
+// listed are those of jobs that the caller may see, as the caller may see them.
+func (s *Service) listed(ctx context.Context, jobs []Job) (_ []Job, err error) {
 	for i := range jobs {
 		if jobs[i], err = s.shown(ctx, jobs[i]); err != nil {
-			return nil, "", err
+			return nil, err
 		}
 	}
 	// Listed is what One would show.
@@ -920,7 +970,7 @@ func (s *Service) List(ctx context.Context, p project.Name, f Filter) (jobs []Jo
 			err = e
 		}
 		return e != nil
-	}), next, err
+	}), err
 }
 
 // Wait gives a job once it has ended, or as it is when the time is up. Needs
