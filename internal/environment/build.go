@@ -166,7 +166,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 			uv, "pip", "compile", in, "--output-file", filepath.Join(work, "lock.txt"), "--quiet",
 			"--generate-hashes", "--no-header", "--no-annotate", "--python", e.Interpreter.Path,
 		}, s.options(e, more)...)
-		if len(more) > 0 || e.Spec.TorchBackend != "" {
+		if len(more) > 0 || e.backend() != "" {
 			spec.Command = append(spec.Command, "--emit-index-annotation")
 		}
 		if e.Spec.SitePackages {
@@ -273,8 +273,8 @@ func (s *Service) options(e Environment, indexes []string) []string {
 	for _, index := range indexes {
 		o = append(o, "--index", index)
 	}
-	if e.Spec.TorchBackend != "" {
-		o = append(o, "--torch-backend", e.Spec.TorchBackend)
+	if backend := e.backend(); backend != "" {
+		o = append(o, "--torch-backend", backend)
 	}
 	return o
 }
@@ -480,7 +480,7 @@ func (s *Service) ready(ctx context.Context, e Environment) error {
 	if e.Glibc, err = glibcOf(s.path(e.Digest)); err != nil {
 		return fault.Wrap(err, "reading what the wheels of environment %s need", e.Name)
 	}
-	e.State, e.ReadyAt = Ready, s.now().UTC()
+	e.State, e.ReadyAt, e.Hint = Ready, s.now().UTC(), s.idleCUDA(ctx, e)
 	return s.advance(ctx, e, EnvironmentReady)
 }
 

@@ -38,6 +38,8 @@ import (
 const (
 	maxRecord  = 64 << 20 // bytes of the list of a package's files
 	maxRecords = 500_000  // files of one package
+	// unfinishedPackages begins the name of a directory in which packages are put together.
+	unfinishedPackages = ".new-"
 	// downloadsFor is how long what was fetched stays for a build that is tried again.
 	downloadsFor = 24 * time.Hour
 )
@@ -250,7 +252,7 @@ func (s *Service) keep(ctx context.Context, e Environment, venv string) {
 		failed(err)
 		return
 	}
-	fresh := filepath.Join(s.packagesDir(), ".new-"+string(e.ID))
+	fresh := filepath.Join(s.packagesDir(), unfinishedPackages+string(e.ID))
 	defer func() { failed(archive.Remove(fresh)) }()
 	kept := map[string]string{} // where it is to be, by where it is
 	for _, p := range packages {
@@ -452,7 +454,10 @@ func (s *Service) sweepPackages(ctx context.Context) error {
 	}
 	for _, e := range entries {
 		dir := filepath.Join(s.packagesDir(), e.Name())
-		used, err := shared(dir)
+		used, err := false, error(nil)
+		if !strings.HasPrefix(e.Name(), unfinishedPackages) {
+			used, err = shared(dir)
+		}
 		if err == nil && !used {
 			err = archive.Remove(dir)
 		}

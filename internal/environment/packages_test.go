@@ -124,6 +124,16 @@ func TestSharedPackages(t *testing.T) {
 		t.Errorf("%d bytes are free without more, and %d packages are kept", p.Size, kept())
 	}
 	inSite(t, less, "six/__init__.py")
+	cut := filepath.Join(w.cfg.Dir, ".packages", ".new-env_1", "six") // what a crash left
+	if err := os.MkdirAll(cut, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(filepath.Join(filepath.Dir(less.Bin), "lib", "python3.11", "site-packages", "six", "__init__.py"), filepath.Join(cut, "x.py")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Sweep(t.Context()); err != nil || kept() != 1 {
+		t.Errorf("%d are kept, %v", kept(), err)
+	}
 	age(less)
 	prune()
 	if n := kept(); n != 0 {

@@ -531,7 +531,7 @@ func TestIndexes(t *testing.T) {
 	for text, spec := range map[string]environment.Spec{
 		`no package index "torch"`:    {Requirements: []string{"torch"}, Indexes: []string{"torch"}},
 		"is named twice":              {Requirements: []string{"torch"}, Indexes: []string{"own", "own"}},
-		"is no build of PyTorch":      {Requirements: []string{"torch"}, TorchBackend: "auto"},
+		"is no build of PyTorch":      {Requirements: []string{"torch"}, TorchBackend: "gpu"},
 		"a Python with requirements":  {Image: "r.example/x:1", TorchBackend: "cpu"},
 		"a Python with  requirements": {Modules: []string{"cuda/12"}, Indexes: []string{"own"}},
 	} {
@@ -541,6 +541,54 @@ func TestIndexes(t *testing.T) {
 	}
 	closed := newWorld(t, fake, pretend(t))
 	if _, _, err := closed.Apply(t.Context(), nyc, "x", environment.Spec{Requirements: []string{"torch"}, TorchBackend: "cpu"}); !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "environments.hosts") {
+		t.Errorf("PyTorch's index cannot be reached: %v", err)
+	}
+}
+
+// TestTorchBackendAuto: where no pool has a GPU, auto means builds for CPUs, and a CUDA that
+// was locked all the same is said to be of no use. A GPU that comes is a change.
+func TestTorchBackendAuto(t *testing.T) {
+	u, fake := &uv{fail: map[string]string{}}, enginetest.NewFake()
+	fake.Behave(u.run)
+	w := newWorld(t, fake, func(c *environment.Config) {
+		pretend(t)(c)
+		c.Hosts = append(c.Hosts, "download.pytorch.org:443")
+	})
+	spec := environment.Spec{Requirements: []string{"torch"}, TorchBackend: "auto"}
+	e := w.built(t, "auto", spec)
+	if e.State != environment.Ready || e.TorchBackend != "cpu" || e.Spec.TorchBackend != "auto" || e.Hint != "" {
+		t.Fatalf("%+v", e)
+	}
+	with := func() (n int) {
+		for _, s := range u.specs {
+			if i := slices.Index(s.Command, "--torch-backend"); i >= 0 && s.Command[i+1] == "cpu" {
+				n++
+			}
+		}
+		return n
+	}
+	if n := with(); n != 2 { // lock and install
+		t.Errorf("%d commands ask for builds for CPUs", n)
+	}
+	if _, c, err := w.Apply(t.Context(), nyc, "auto", spec); err != nil || c != project.Unchanged {
+		t.Errorf("applied again: %v, %v", c, err)
+	}
+	cuda := w.built(t, "cuda", environment.Spec{Requirements: []string{"torch", "nvidia-cuda-runtime-cu12"}})
+	if cuda.State != environment.Ready || !strings.Contains(cuda.Hint, "no pool has a GPU") || !strings.Contains(cuda.Hint, "torch_backend: cpu") {
+		t.Errorf("%+v", cuda)
+	}
+	w.compute.Stop()
+	w.ccfg.Engines["k8s"] = compute.Engine{Driver: enginetest.NewFake(), Isolation: scheduler.Container, Remote: true, Kind: "kube"}
+	w.start(t)
+	gpu := compute.Node{Name: "gpu-1", CPU: 4000, Memory: 1 << 30, Accelerators: map[string]int64{"nvidia.com/gpu": 1}}
+	if _, _, err := w.compute.ApplyPool(t.Context(), "k8s", compute.PoolSpec{Engine: "k8s", Nodes: []compute.Node{gpu}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, c, err := w.Plan(t.Context(), nyc, "auto", spec); err != nil || c != project.Updated {
+		t.Errorf("with a GPU: %v, %v", c, err)
+	}
+	closed := newWorld(t, fake, pretend(t))
+	if _, _, err := closed.Apply(t.Context(), nyc, "x", spec); !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "environments.hosts") {
 		t.Errorf("PyTorch's index cannot be reached: %v", err)
 	}
 }
