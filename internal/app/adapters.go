@@ -229,8 +229,8 @@ type servingModels struct {
 	training *training.Service
 }
 
-func (m servingModels) Still(ctx context.Context, tx *store.Tx, p, model string, version int64) error {
-	return m.registry.Still(ctx, tx, project.Name(p), model, int(version))
+func (m servingModels) RequireVersion(ctx context.Context, tx *store.Tx, p, model string, version int64) error {
+	return m.registry.RequireVersion(ctx, tx, project.Name(p), model, int(version))
 }
 
 func (m servingModels) Cleared(ctx context.Context, tx *store.Tx, p, model string, version int64, alias string) error {

@@ -71,7 +71,7 @@ type there struct {
 	start   sync.Once
 }
 
-var _ serving.Away = (*there)(nil)
+var _ serving.RemoteReplica = (*there)(nil)
 
 func newThere() *there { return &there{conn: make(chan net.Conn, 1), began: make(chan struct{})} }
 
@@ -82,7 +82,7 @@ const (
 )
 
 // await waits until the replica has called.
-func (p *places) await(ctx context.Context, r serving.Placing, wid compute.WorkloadID, pl *place, waits func(string)) (serving.Place, error) {
+func (p *places) await(ctx context.Context, r serving.ReplicaRequest, wid compute.WorkloadID, pl *place, waits func(string)) (serving.Reservation, error) {
 	t := pl.there
 	t.place, t.cores, t.link, t.log = pl, r.Threads, p.afar.link, p.log
 	t.end = sync.OnceFunc(func() { p.withdraw(context.WithoutCancel(ctx), r.Project, wid) })

@@ -167,8 +167,8 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	a.edge = httpapi.New(httpapi.Options{
 		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), Proxies: a.cfg.proxies(), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Answer: bytes(a.cfg.Limits.Answer), Tree: bytes(a.cfg.Limits.Checkpoint), LeastRate: cmp.Or(bytes(a.cfg.Limits.BodyRate), -1), Version: w.Version},
 		Memory: requests,
-		Auth:   a.accounts, Authz: a.authority, Journal: a.journal, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(), Follows: a.cfg.Gateway.Upstream,
-		Room: a.cfg.checkFree,
+		Auth:   a.accounts, Authz: a.authorizer, Journal: a.journal, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(), Follows: a.cfg.Gateway.Upstream,
+		CheckDiskReserve: a.cfg.checkFree,
 		Ready: func() error {
 			if !a.ready.Load() {
 				return fault.New(fault.Unavailable, "starting")

@@ -81,7 +81,7 @@ func (a *App) recordNotes(ctx context.Context) error {
 }
 
 func (b *backups) allow(ctx context.Context, action policy.Action, name string) error {
-	return b.a.authority.Allow(ctx, action, policy.Object{Kind: "backup", Name: name})
+	return b.a.authorizer.Allow(ctx, action, policy.Object{Kind: "backup", Name: name})
 }
 
 // dir is where the backup of a name is.

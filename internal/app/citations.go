@@ -109,7 +109,7 @@ type deletions struct{ a *App }
 // Allow refuses to delete what something cites, unless the request says that it may go.
 // Who may not delete it is not told what does: that is refused by its domain.
 func (d deletions) Allow(ctx context.Context, p project.Name, kind, name string, r deletion.Request) error {
-	may, err := d.a.authority.Permits(ctx, citing[kind].action, policy.Object{Project: string(p), Kind: kind, Name: name})
+	may, err := d.a.authorizer.Permits(ctx, citing[kind].action, policy.Object{Project: string(p), Kind: kind, Name: name})
 	if err != nil || !may {
 		return err
 	}

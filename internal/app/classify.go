@@ -42,7 +42,7 @@ type classifiers struct{ *App }
 var _ monitoring.Classifiers = classifiers{}
 
 func (c classifiers) Check(ctx context.Context, p, baseline, env string) error {
-	if _, err := (trainingData{datasets: c.datasets, authz: c.authority}).Resolve(ctx, project.Name(p), baseline); err != nil {
+	if _, err := (trainingData{datasets: c.datasets, authz: c.authorizer}).Resolve(ctx, project.Name(p), baseline); err != nil {
 		return err
 	}
 	_, err := c.environments.Use(ctx, project.Name(p), env)

@@ -37,7 +37,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/privacy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
@@ -82,29 +82,29 @@ import (
 type parts struct {
 	api late
 
-	db        *store.DB
-	journal   audit.Journal
-	reads     *audit.FileJournal // the same
-	roster    *tenancy.Roster
-	authority *authority.Service
-	accounts  *account.Service
-	zones     *border.Service
-	requests  *request.Service
-	guard     *border.Guard
-	projects  *tenancy.Service
-	keys      *keys.Service
-	secrets   *secrets.Service
-	erasures  *privacy.Service
-	deletions deletions
-	stored    *quota.Accounts
-	reached   reachedCounts
-	objects   *backup.Held
-	tables    *backup.Held // files of open datasets
-	backups   *backups
-	blobs     *blob.Store
-	sequencer *audit.Sequencer
-	damage    *damageLog
-	auditLog  *audit.Service
+	db         *store.DB
+	journal    audit.Journal
+	reads      *audit.FileJournal // the same
+	roster     *tenancy.Roster
+	authorizer *authorizer.Service
+	accounts   *account.Service
+	zones      *border.Service
+	requests   *request.Service
+	guard      *border.Guard
+	projects   *tenancy.Service
+	keys       *keys.Service
+	secrets    *secrets.Service
+	erasures   *privacy.Service
+	deletions  deletions
+	stored     *quota.Accounts
+	reached    reachedCounts
+	objects    *backup.Held
+	tables     *backup.Held // files of open datasets
+	backups    *backups
+	blobs      *blob.Store
+	sequencer  *audit.Sequencer
+	damage     *damageLog
+	auditLog   *audit.Service
 
 	images        *oci.Store
 	compute       *compute.Service
@@ -138,7 +138,7 @@ type parts struct {
 
 func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
-		Projects: p.projects, Stored: p.stored, Policies: p.authority, Accounts: p.accounts, Zones: p.zones, Requests: p.requests, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Deletions: p.deletions, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
+		Projects: p.projects, Stored: p.stored, Policies: p.authorizer, Accounts: p.accounts, Zones: p.zones, Requests: p.requests, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Deletions: p.deletions, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Tuning: p.tuning, Sweeps: p.sweeps, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
 		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.places, Webhooks: p.webhooks,
 	}
@@ -194,7 +194,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		Kind:         "local", Driver: driver, Isolation: scheduler.Isolation(level.String()), Machine: amount, Labels: facts.Labels(), Check: driver.Check,
 	}
 	a.compute = compute.New(compute.Config{
-		DB: a.db, Store: computesql.Store{}, Authorizer: a.authority, Guard: a.guard, Journal: a.journal, Engines: engines, Log: a.log,
+		DB: a.db, Store: computesql.Store{}, Authorizer: a.authorizer, Guard: a.guard, Journal: a.journal, Engines: engines, Log: a.log,
 		Zone: a.cfg.zone(), Machine: machineName(),
 		Policy: scheduler.Policy(a.cfg.Scheduler.Policy), Holder: a.cfg.Data, Currency: a.cfg.Cost.Currency,
 		Retention: kept(a.cfg.Retention.Outputs), Records: kept(a.cfg.Retention.Jobs),
@@ -217,7 +217,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		kinds[name] = e.Kind
 	}
 	a.environments = environment.New(environment.Config{
-		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authority, Compute: a.compute,
+		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authorizer, Compute: a.compute,
 		Dir: filepath.Join(a.cfg.Data, "environments"), Cache: filepath.Join(a.cfg.Data, "cache", "uv"), Path: a.world.Path,
 		UV: a.cfg.uvPath(), Index: index.Index, Indexes: indexes, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
 		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Images: a.images, Containers: containers, Kinds: kinds, Log: a.log,
@@ -274,7 +274,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 	}
 	a.datasets = dataset.New(dataset.Config{
 		DB: a.db, Store: datasetsql.Store{}, Files: a.files, Keys: a.keys,
-		Authorizer: a.authority, Guard: a.guard, Zones: a.zones, Zone: a.cfg.zone(), Journal: a.journal, Launcher: a.launcher(), Log: a.log,
+		Authorizer: a.authorizer, Guard: a.guard, Zones: a.zones, Zone: a.cfg.zone(), Journal: a.journal, Launcher: a.launcher(), Log: a.log,
 		Citations: citations, Answers: answersWith, Pseudonyms: pseudonyms{a},
 		Readers: func(ctx context.Context, tx *store.Tx, p project.Name, name string) (by []string, err error) {
 			views, err := a.features.Readers(ctx, tx, p, name)
@@ -363,7 +363,7 @@ func (a *App) openFeatures(ctx context.Context) error {
 	history, _ := resource.ParseDuration(a.cfg.Online.History) // validated
 	a.features = feature.New(feature.Config{
 		DB: a.db, Store: featuresql.Store{}, Data: featureData{a.datasets}, Online: online.New(db, a.keys, online.Options{}), Keys: a.keys, Sources: featureSources{a.ingestion},
-		Authorizer: a.authority, Permits: a.authority, Guard: a.guard, Zone: a.cfg.zone(), Journal: a.journal,
+		Authorizer: a.authorizer, Permits: a.authorizer, Guard: a.guard, Zone: a.cfg.zone(), Journal: a.journal,
 		Join: offline.Options{Dir: tmp, Pool: offline.NewPool(1 << 30)}, Log: a.log,
 		Watch:      feature.Watch{Every: every, Rows: a.cfg.Online.VerifyRows},
 		Compaction: feature.Compaction{Rotate: rotate, History: history},
@@ -384,11 +384,11 @@ func (a *App) openFeatures(ctx context.Context) error {
 }
 
 func (a *App) openTracking(context.Context) error {
-	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authority, Journal: a.journal, Artifacts: a.blobs, Cited: runCited})
-	a.tuning = tuning.New(tuning.Config{DB: a.db, Store: tuningsql.Store{}, Authz: a.authority, Journal: a.journal, Origins: a.tracking, Driven: driven})
+	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authorizer, Journal: a.journal, Artifacts: a.blobs, Cited: runCited})
+	a.tuning = tuning.New(tuning.Config{DB: a.db, Store: tuningsql.Store{}, Authz: a.authorizer, Journal: a.journal, Origins: a.tracking, Driven: driven})
 	a.registry = registry.New(registry.Config{
-		DB: a.db, Store: registrysql.Store{}, Authz: a.authority, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
-		Users: modelUsers, Authors: modelAuthors, May: a.authority.Permits, Second: a.requests.Second, TwoPeople: a.requests, Erased: a.erasedFrom, Told: func(ctx context.Context, tx *store.Tx, c registry.Change) error { return a.webhooks.Told(ctx, tx, c) }, // they are open before anybody asks
+		DB: a.db, Store: registrysql.Store{}, Authz: a.authorizer, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
+		Users: modelUsers, Authors: modelAuthors, May: a.authorizer.Permits, Second: a.requests.Second, TwoPeople: a.requests, Erased: a.erasedFrom, Told: func(ctx context.Context, tx *store.Tx, c registry.Change) error { return a.webhooks.Told(ctx, tx, c) }, // they are open before anybody asks
 	})
 	return nil
 }
@@ -399,7 +399,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	}
 	dir := filepath.Join(a.cfg.Data, "training")
 	a.checkpoints = checkpoint.New(checkpoint.Config{
-		DB: a.db, Store: trainingsql.Checkpoints{}, Authorizer: a.authority, Journal: a.journal, Blobs: a.blobs,
+		DB: a.db, Store: trainingsql.Checkpoints{}, Authorizer: a.authorizer, Journal: a.journal, Blobs: a.blobs,
 		Dir: filepath.Join(dir, "checkpoints"), MaxBytes: bytes(a.cfg.Limits.Checkpoint), Room: a.storeRoom(), Log: a.log,
 		Saved: func(ctx context.Context, tx *store.Tx, attempt string, at time.Time) error {
 			return a.compute.Saved(ctx, tx, compute.WorkloadID(attempt), at)
@@ -408,7 +408,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	a.group.Add(lifecycle.Service{Name: "checkpoints", Start: a.checkpoints.Start, Stop: stopper(a.checkpoints.Stop)})
 	growAfter, _ := time.ParseDuration(a.cfg.Jobs.GrowAfter) // validated
 	a.training = training.New(training.Config{
-		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authority, Journal: a.journal, Compute: a.compute,
+		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authorizer, Journal: a.journal, Compute: a.compute,
 		Environments: a.environments, Data: a.trainingData(), Tables: trainingTables{a.trainingData(), a.cfg.tablesDir()}, Runs: trainingRuns{a.tracking, a.features, a.registry},
 		Models: trainingModels{a.tracking, a.registry}, Rows: trainingRows{a.datasets}, Tokens: trainingTokens{a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: runLogs{a.tracking},
 		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
@@ -480,7 +480,7 @@ func (a *App) startServing(c serving.Config) error {
 		return err
 	}
 	a.remotes, a.apart = runtimes.remote, runtimes.apart
-	c.DB, c.Store, c.Authz, c.Journal, c.Guard, c.Predictions, c.Log = a.db, servingsql.Store{}, a.authority, a.journal, a.guard, a.predictions, a.log
+	c.DB, c.Store, c.Authz, c.Journal, c.Guard, c.Predictions, c.Log = a.db, servingsql.Store{}, a.authorizer, a.journal, a.guard, a.predictions, a.log
 	c.Zone, c.Machine = a.cfg.zone(), machineName()
 	c.Runtime, c.Remotes, c.InProcess = runtimes, a.cfg.servingRemotes(), a.cfg.inProcess()
 	c.LoadTime, _ = time.ParseDuration(a.cfg.Serving.LoadTime) // validated

@@ -164,7 +164,7 @@ func (a *App) mirrorProject(ctx context.Context, w gateway.Wanted) error {
 func (a *App) openGateways(context.Context) error {
 	persons := erasedPredictions{a.predictions, a.features}
 	a.gateways = gateway.New(gateway.Config{
-		DB: a.db, Store: gatewaysql.Store{}, Deployments: servingsql.Store{}, Authz: a.authority, Guard: a.guard, Zones: a.zones,
+		DB: a.db, Store: gatewaysql.Store{}, Deployments: servingsql.Store{}, Authz: a.authorizer, Guard: a.guard, Zones: a.zones,
 		Models: gatewayModels{a.registry}, Log: a.predictions, Logger: a.log,
 		Project: func(ctx context.Context, name string) (residency.Label, string, error) {
 			p, err := a.projects.One(identity.With(ctx, identity.Loop("gateways")), project.Name(name))

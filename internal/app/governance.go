@@ -23,7 +23,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/keys/keyssql"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policysql"
 	"github.com/falaj-ml/falaj/internal/governance/privacy/privacysql"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -84,11 +84,11 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	})
 
 	a.roster = tenancy.NewRoster(a.db, projectsql.Store{})
-	if a.authority, err = authority.New(authority.Config{DB: a.db, Store: policysql.Store{}, Roster: a.roster, Journal: a.journal, Class: a.classOfSource, Log: a.log}); err != nil {
+	if a.authorizer, err = authorizer.New(authorizer.Config{DB: a.db, Store: policysql.Store{}, Roster: a.roster, Journal: a.journal, Class: a.classOfSource, Log: a.log}); err != nil {
 		return err
 	}
 	if a.accounts, err = account.New(account.Config{
-		DB: a.db, Store: identitysql.Store{}, Grants: projectsql.Store{}, Authorizer: a.authority, OnMembers: a.roster.Forget,
+		DB: a.db, Store: identitysql.Store{}, Grants: projectsql.Store{}, Authorizer: a.authorizer, OnMembers: a.roster.Forget,
 		MaxTokens: a.cfg.Limits.Tokens, MaxAccounts: a.cfg.Limits.Accounts, Journal: a.journal,
 		KeepEnded: kept(a.cfg.Retention.Tokens),
 	}); err != nil {
@@ -96,16 +96,16 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}
 	age, _ := resource.ParseDuration(a.cfg.Approvals.RoleAge) // validated
 	a.requests = request.New(request.Config{
-		DB: a.db, Store: requestsql.Store{}, Grants: projectsql.Store{}, Accounts: identitysql.Store{}, Authorizer: a.authority, RoleAge: age, Log: a.log,
+		DB: a.db, Store: requestsql.Store{}, Grants: projectsql.Store{}, Accounts: identitysql.Store{}, Authorizer: a.authorizer, RoleAge: age, Log: a.log,
 	})
-	a.authority.TakeTwoPeople(a.requests)
+	a.authorizer.TakeTwoPeople(a.requests)
 	approved := &lifecycle.Loop{Name: "approved requests", Every: time.Minute, Run: a.requests.Recover, Logger: a.log}
 	a.group.Add(approved.Service())
-	a.zones = border.New(border.Config{DB: a.db, Store: residencysql.Store{}, Authorizer: a.authority, Second: a.requests.Second})
+	a.zones = border.New(border.Config{DB: a.db, Store: residencysql.Store{}, Authorizer: a.authorizer, Second: a.requests.Second})
 	a.guard = border.NewGuard(a.journal)
 	a.projects = tenancy.New(tenancy.Config{
-		DB: a.db, Store: projectsql.Store{}, Roster: a.roster, Authorizer: a.authority, Accounts: a.accounts, Zones: a.zones, TwoPeople: a.requests,
-		Contents: []tenancy.Contents{a.authority, a.requests},
+		DB: a.db, Store: projectsql.Store{}, Roster: a.roster, Authorizer: a.authorizer, Accounts: a.accounts, Zones: a.zones, TwoPeople: a.requests,
+		Contents: []tenancy.Contents{a.authorizer, a.requests},
 	})
 
 	var passphrase []byte
@@ -115,11 +115,11 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		}
 	}
 	if a.keys, err = keys.Open(ctx, keys.Config{
-		DB: a.db, Store: keyssql.Store{}, Authorizer: a.authority, TwoPeople: a.requests, MasterFile: filepath.Join(a.cfg.Data, "master.key"), Passphrase: passphrase,
+		DB: a.db, Store: keyssql.Store{}, Authorizer: a.authorizer, TwoPeople: a.requests, MasterFile: filepath.Join(a.cfg.Data, "master.key"), Passphrase: passphrase,
 	}); err != nil {
 		return err
 	}
-	a.secrets = secrets.New(secrets.Config{DB: a.db, Store: secretssql.Store{}, Authorizer: a.authority, Sealer: a.keys})
+	a.secrets = secrets.New(secrets.Config{DB: a.db, Store: secretssql.Store{}, Authorizer: a.authorizer, Sealer: a.keys})
 	objects, err := a.openObjects(ctx)
 	if err != nil {
 		return fault.Wrap(err, "open the object store")
@@ -144,7 +144,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}
 	sweep, _ := time.ParseDuration(a.cfg.Audit.Verify) // validated
 	if a.sequencer, err = audit.Open(ctx, audit.Config{
-		DB: a.db, Store: auditsql.Store{}, Sealer: a.keys, JournalDir: filepath.Join(a.cfg.Data, "journal"),
+		DB: a.db, Store: auditsql.Store{}, Sealer: a.keys, Objects: auditObjects{a.blobs}, JournalDir: filepath.Join(a.cfg.Data, "journal"),
 		Witness: audit.NewCheckpointFile(second), Logger: a.log, Sweep: sweep, Finding: a.tampered(ctx, journal),
 	}); err != nil {
 		return fault.Wrap(err, "open the audit log")
@@ -153,8 +153,8 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		a.sequencer.Stop()
 		return nil
 	}})
-	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Store: auditsql.Store{}, Log: a.sequencer, Journal: journal, Reads: a.journal, SecondPerson: a.secondEraser, Authorize: func(ctx context.Context, action, project string) error {
-		return a.authority.Allow(ctx, policy.Action(action), policy.Object{Project: project, Kind: "audit"})
+	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Log: a.sequencer, Journal: journal, Reads: a.journal, SecondPerson: a.secondEraser, Authorize: func(ctx context.Context, action, project string) error {
+		return a.authorizer.Allow(ctx, policy.Action(action), policy.Object{Project: project, Kind: "audit"})
 	}})
 	upkeep := &lifecycle.Loop{Name: "token upkeep", Every: time.Minute, Run: a.accounts.Flush, Logger: a.log}
 	a.group.Add(upkeep.Service())

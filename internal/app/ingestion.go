@@ -35,7 +35,7 @@ func sourceDrivers(l child.Launcher) map[string]source.Driver {
 
 func (a *App) openIngestion(context.Context) error {
 	a.ingestion = ingestion.New(ingestion.Config{
-		DB: a.db, Store: ingestionsql.Store{}, Authorizer: a.authority, Datasets: a.datasets, Files: a.files,
+		DB: a.db, Store: ingestionsql.Store{}, Authorizer: a.authorizer, Datasets: a.datasets, Files: a.files,
 		Secrets: a.secrets, Ring: a.keys, Drivers: sourceDrivers(a.launcher()), Access: source.Access{Hosts: a.cfg.Sources.Hosts, Files: a.cfg.Sources.Files}, Zones: a.zones, Log: a.log,
 		Parser:    ingestion.ParserOf(a.datasets),
 		ChunkRows: int64(a.cfg.Sources.ChunkRows),

@@ -122,7 +122,7 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 		}},
 		{name: "automatic act", ago: old, with: func(j *training.Job) {
 			write(func(ctx context.Context, tx *store.Tx) error {
-				return servingsql.Store{}.InsertAct(ctx, tx, serving.Act{ID: "act_1", Project: "p", Deployment: "d", Kind: serving.ActRetrain, Cause: "c", Outcome: serving.ActDone, Result: string(j.ID)})
+				return servingsql.Store{}.InsertAction(ctx, tx, serving.AutoAction{ID: "act_1", Project: "p", Deployment: "d", Kind: serving.AutoRetrain, Cause: "c", Outcome: serving.AutoActionDone, Result: string(j.ID)})
 			})
 		}},
 		{name: "checkpoint", ago: old, with: func(j *training.Job) {

@@ -59,7 +59,7 @@ func (l *lines) permitted(ctx context.Context, action policy.Action) (bool, erro
 		return may, nil
 	}
 	kind, _, _ := strings.Cut(string(action), ".")
-	may, err := l.authority.Permits(ctx, action, policy.Object{Project: string(l.p), Kind: kind})
+	may, err := l.authorizer.Permits(ctx, action, policy.Object{Project: string(l.p), Kind: kind})
 	l.may[action] = may
 	return may, err
 }

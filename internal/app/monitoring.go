@@ -49,11 +49,11 @@ func (a *App) openAlerts(context.Context) error {
 		}
 	}
 	a.alerts = alert.New(alert.Config{
-		DB: a.db, Store: alertsql.Store{}, Authz: a.authority, Sealer: a.keys, Guard: a.guard, Allow: a.cfg.Alerts.Hosts, Log: a.log,
+		DB: a.db, Store: alertsql.Store{}, Authz: a.authorizer, Sealer: a.keys, Guard: a.guard, Allow: a.cfg.Alerts.Hosts, Log: a.log,
 		Commands: alert.Commands{Dir: commands, Worker: a.cfg.workerPath(), Level: level, Owner: a.groupsOwner},
 	})
 	a.group.Add(a.alerts.Loop().Service())
-	a.webhooks = webhook.New(webhook.Config{DB: a.db, Store: webhooksql.Store{}, Authz: a.authority, Sealer: a.keys, Alerts: a.alerts})
+	a.webhooks = webhook.New(webhook.Config{DB: a.db, Store: webhooksql.Store{}, Authz: a.authorizer, Sealer: a.keys, Alerts: a.alerts})
 	a.projects.Register(projectAlerts{a.alerts, a.webhooks})
 	return nil
 }
@@ -62,7 +62,7 @@ func (a *App) openAlerts(context.Context) error {
 // alerts are open before it.
 func (a *App) openMonitoring(context.Context) error {
 	a.monitoring = monitoring.New(monitoring.Config{
-		DB: a.db, Store: monitoringsql.Store{}, Authz: a.authority, Journal: a.journal, Sealer: a.keys,
+		DB: a.db, Store: monitoringsql.Store{}, Authz: a.authorizer, Journal: a.journal, Sealer: a.keys,
 		Predictions: a.predictions, Labels: a.labels, Alerts: a.alerts,
 		Deployments: watchedDeployments{labelled{a.db, a.features}}, Sources: &baselineSources{App: a}, Classifiers: classifiers{a}, Log: a.log,
 		Keep: kept(a.cfg.Retention.Windows),

@@ -28,7 +28,7 @@ const tellLineage = "openlineage"
 // events, so what happened is told even if the server dies before, in order.
 func (a *App) openLineage(ctx context.Context) error {
 	a.lineage = openlineage.New(openlineage.Config{
-		DB: a.db, Store: openlineagesql.Store{}, Authorizer: a.authority, Datasets: a.datasets, Tables: a.cfg.tablesDir(), Objects: a.lines,
+		DB: a.db, Store: openlineagesql.Store{}, Authorizer: a.authorizer, Datasets: a.datasets, Tables: a.cfg.tablesDir(), Objects: a.lines,
 	})
 	a.projects.Register(projectLineage{a.lineage})
 	to := a.cfg.Lineage.OpenLineage
@@ -79,7 +79,7 @@ func (t teller) tell(ctx context.Context, e event.Event) error {
 	case len(out.events) == 0:
 		return nil
 	}
-	err = t.guard.Pass(ctx, residency.Passage{
+	err = t.guard.Pass(ctx, residency.Transfer{
 		Project: e.Project, What: out.what, Label: out.label, Where: "the receiver of lineage", Zone: t.zone, Action: string(openlineage.ActionReport),
 	})
 	if fault.Is(err, fault.PermissionDenied) {

@@ -54,12 +54,12 @@ type place struct {
 }
 
 var (
-	_ serving.Capacity = (*places)(nil)
-	_ serving.Place    = (*place)(nil)
-	_ compute.Owner    = (*places)(nil)
-	_ compute.Runner   = (*places)(nil)
-	_ engine.Driver    = (*places)(nil)
-	_ httpapi.Replicas = (*places)(nil)
+	_ serving.Capacity    = (*places)(nil)
+	_ serving.Reservation = (*place)(nil)
+	_ compute.Owner       = (*places)(nil)
+	_ compute.Runner      = (*places)(nil)
+	_ engine.Driver       = (*places)(nil)
+	_ httpapi.Replicas    = (*places)(nil)
 )
 
 // How often it is asked why a replica waits, and how long its runs may take to end
@@ -69,8 +69,8 @@ const (
 	replicaGrace = 40 * time.Second
 )
 
-// Place implements serving.Capacity.
-func (p *places) Place(ctx context.Context, r serving.Placing, waits func(string)) (serving.Place, error) {
+// Reserve implements serving.Capacity.
+func (p *places) Reserve(ctx context.Context, r serving.ReplicaRequest, waits func(string)) (serving.Reservation, error) {
 	wid := compute.WorkloadID(id.New("rep"))
 	pl := &place{placed: make(chan struct{}), lost: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{})}
 	request := compute.Request{Pools: []string{string(compute.Home)}, InPlace: true, Isolation: scheduler.None}

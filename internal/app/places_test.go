@@ -71,22 +71,22 @@ func (p *places) used(t *testing.T) resource.Amount {
 func TestPlaces(t *testing.T) {
 	p := newPlaces(t)
 	none := func(why string) { t.Errorf("it waits: %s", why) }
-	one := serving.Placing{Project: "nyc", Deployment: "delay", Threads: 1, Memory: resource.GiB}
-	first, err := p.Place(t.Context(), one, none)
+	one := serving.ReplicaRequest{Project: "nyc", Deployment: "delay", Threads: 1, Memory: resource.GiB}
+	first, err := p.Reserve(t.Context(), one, none)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if u := p.used(t); u.CPU != resource.Cores(1) || u.Memory != resource.GiB {
 		t.Errorf("used %+v", u)
 	}
-	two := serving.Placing{Project: "nyc", Deployment: "wide", Threads: 2, Size: 1 << 20}
+	two := serving.ReplicaRequest{Project: "nyc", Deployment: "wide", Threads: 2, Size: 1 << 20}
 	ctx, leave := context.WithCancel(t.Context())
 	waits := make(chan string, 100)
 	got := make(chan error, 1)
-	var second serving.Place
+	var second serving.Reservation
 	go func() {
 		var err error
-		second, err = p.Place(ctx, two, func(why string) { waits <- why })
+		second, err = p.Reserve(ctx, two, func(why string) { waits <- why })
 		got <- err
 	}()
 	if why := <-waits; !strings.Contains(why, "2 cpu wanted, 1 free on home; held by a replica of deployment delay") {
@@ -98,7 +98,7 @@ func TestPlaces(t *testing.T) {
 	}
 	go func() {
 		var err error
-		second, err = p.Place(t.Context(), two, func(string) {})
+		second, err = p.Reserve(t.Context(), two, func(string) {})
 		got <- err
 	}()
 	first.Release()
@@ -135,7 +135,7 @@ func TestPlaceRefused(t *testing.T) {
 	p := newPlaces(t)
 	got := make(chan error, 1)
 	go func() {
-		_, err := p.Place(t.Context(), serving.Placing{Project: "nyc", Deployment: "huge", Threads: 64, Memory: resource.GiB}, func(string) {})
+		_, err := p.Reserve(t.Context(), serving.ReplicaRequest{Project: "nyc", Deployment: "huge", Threads: 64, Memory: resource.GiB}, func(string) {})
 		got <- err
 	}()
 	var wid string
@@ -165,9 +165,9 @@ func TestPlaceRefused(t *testing.T) {
 }
 
 func TestScalingGauges(t *testing.T) {
-	page := metricsOf(t, scalingGauges{func() ([]serving.Scaling, []serving.Holding) {
+	page := metricsOf(t, scalingGauges{func() ([]serving.Scaling, []serving.ColdStarts) {
 		return []serving.Scaling{{Project: "nyc", Deployment: "delay", Version: 3, Wanted: 4, Running: 2}},
-			[]serving.Holding{{Project: "nyc", Deployment: "delay", Held: 7, Colds: serving.Spent{Count: 2, Time: 3 * time.Second}}}
+			[]serving.ColdStarts{{Project: "nyc", Deployment: "delay", Waiting: 7, Loads: serving.Spent{Count: 2, Time: 3 * time.Second}}}
 	}})
 	for _, line := range []string{
 		`falaj_serving_replicas_wanted{deployment="delay",project="nyc",version="3"} 4`,
@@ -207,7 +207,7 @@ func TestCalledTooLate(t *testing.T) {
 			} else {
 				cancel()
 			}
-			got, err := p.await(ctx, serving.Placing{Project: "nyc", Threads: 1}, "rep_1", pl, func(string) {})
+			got, err := p.await(ctx, serving.ReplicaRequest{Project: "nyc", Threads: 1}, "rep_1", pl, func(string) {})
 			if err == nil {
 				got.Release()
 			}

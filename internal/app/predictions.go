@@ -74,10 +74,10 @@ func (a *App) erasedEntities(ctx context.Context, p string) ([]prediction.Person
 func (a *App) openLabels(context.Context) error {
 	keep, _ := resource.ParseDuration(a.cfg.Predictions.Retention) // validated; 0 is for ever
 	a.labels = label.New(label.Config{
-		DB: a.db, Store: labelsql.Store{}, Authorizer: a.authority, Sealer: a.keys, Predictions: a.predictions, Deployments: labelled{a.db, a.features}, Keep: keep, Logger: a.log,
+		DB: a.db, Store: labelsql.Store{}, Authorizer: a.authorizer, Sealer: a.keys, Predictions: a.predictions, Deployments: labelled{a.db, a.features}, Keep: keep, Logger: a.log,
 	})
 	a.verifications = verification.New(verification.Config{
-		Authorizer: a.authority, Predictions: a.predictions, Features: a.features, Deployments: labelled{a.db, a.features},
+		Authorizer: a.authorizer, Predictions: a.predictions, Features: a.features, Deployments: labelled{a.db, a.features},
 	})
 	judge := label.NewJudge(a.labels, trials{a.serving})
 	settler := &lifecycle.Loop{Name: "labels that wait", Every: 5 * time.Second, Logger: a.log, Run: func(ctx context.Context) error {

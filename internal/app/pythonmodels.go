@@ -132,7 +132,7 @@ func (a *App) servedEnvironments(r runtimes) environment.Holder {
 			held = append(held, environment.Digest(digest))
 		}
 		ctx = identity.With(ctx, identity.Loop("environments of models"))
-		asleep, err := dormantEnvironments(a.serving.Dormant(),
+		asleep, err := dormantEnvironments(a.serving.Unloaded(),
 			func(p, name string) (string, error) {
 				e, err := a.environments.One(ctx, project.Name(p), name)
 				return string(e.Digest), err
@@ -148,7 +148,7 @@ func (a *App) servedEnvironments(r runtimes) environment.Holder {
 // dormantEnvironments are the environments of versions that are not in memory. newest is
 // the digest that a name has, and made that of the environment which made a version. What
 // is gone holds nothing.
-func dormantEnvironments(all []serving.Dormant, newest func(project, name string) (string, error), made func(project, model string, version int64) (string, error)) (held []environment.Digest, err error) {
+func dormantEnvironments(all []serving.Unloaded, newest func(project, name string) (string, error), made func(project, model string, version int64) (string, error)) (held []environment.Digest, err error) {
 	for _, d := range all {
 		name, digest, _ := strings.Cut(d.Environment, "@")
 		switch {

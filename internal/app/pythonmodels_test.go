@@ -24,7 +24,7 @@ func TestDormantEnvironments(t *testing.T) {
 		}
 		return "made-" + model, nil
 	}
-	got, err := dormantEnvironments([]serving.Dormant{
+	got, err := dormantEnvironments([]serving.Unloaded{
 		{Model: "a", Version: 1, Environment: "e@pinned"},
 		{Model: "b", Version: 1, Environment: "e"},
 		{Model: "c", Version: 1, Environment: "gone"},
@@ -36,7 +36,7 @@ func TestDormantEnvironments(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	broken := func(string, string) (string, error) { return "", fault.New(fault.Unavailable, "no database") }
-	if _, err := dormantEnvironments([]serving.Dormant{{Environment: "e"}}, broken, made); err == nil {
+	if _, err := dormantEnvironments([]serving.Unloaded{{Environment: "e"}}, broken, made); err == nil {
 		t.Error("what is not known is pruned")
 	}
 }

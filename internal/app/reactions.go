@@ -32,14 +32,14 @@ import (
 // automation that is off (`falaj deploy automation`) stops them all. A cool-down
 // is on the clock of the records that led to the event; cool says what it holds up.
 var reactions = []reaction{
-	{act: serving.ActRetrain, on: []string{monitoring.EventDrifted, monitoring.EventDegraded}, plan: (*App).retrain}, // cool-down: the monitor's, 30 days
-	{act: serving.ActCanary, on: []string{training.JobFinished}, plan: (*App).tryVersion, cooldown: time.Hour},
-	{act: serving.ActPromote, on: []string{label.EventConcluded}, plan: (*App).promote, cooldown: 6 * time.Hour},
-	{act: serving.ActRollback, on: []string{label.EventConcluded}, plan: (*App).rollBack, cooldown: 6 * time.Hour},
+	{act: serving.AutoRetrain, on: []string{monitoring.EventDrifted, monitoring.EventDegraded}, plan: (*App).retrain}, // cool-down: the monitor's, 30 days
+	{act: serving.AutoCanary, on: []string{training.JobFinished}, plan: (*App).tryVersion, cooldown: time.Hour},
+	{act: serving.AutoPromote, on: []string{label.EventConcluded}, plan: (*App).promote, cooldown: 6 * time.Hour},
+	{act: serving.AutoRollback, on: []string{label.EventConcluded}, plan: (*App).rollBack, cooldown: 6 * time.Hour},
 }
 
 type reaction struct {
-	act serving.ActKind
+	act serving.AutoActionKind
 	on  []string
 	// plan says what the event asks for; nil when it asks for nothing. It changes
 	// nothing: do does, and may be called again after a crash.
@@ -49,7 +49,7 @@ type reaction struct {
 
 // intent is an act that is about to be claimed.
 type intent struct {
-	serving.Act
+	serving.AutoAction
 	cooldown time.Duration // instead of the reaction's
 	do       func(ctx context.Context) (reason, result string, err error)
 }
@@ -70,7 +70,7 @@ func (a *App) openReactions(context.Context) error {
 // An error brings the event again, so only what may pass is one.
 func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 	ctx = identity.With(ctx, identity.Loop("reaction "+string(r.act)))
-	var act serving.Act
+	var act serving.AutoAction
 	var in *intent
 	err := safely(func() (err error) {
 		act, in, err = a.claim(ctx, r, e)
@@ -81,7 +81,7 @@ func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 			slog.String("position", e.Position.String()), slog.String("error", err.Error()))
 		return nil
 	}
-	if err != nil || in == nil || act.Outcome != serving.ActClaimed {
+	if err != nil || in == nil || act.Outcome != serving.AutoActionClaimed {
 		return err
 	}
 	var reason, result string
@@ -91,11 +91,11 @@ func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 	})
 	switch {
 	case err == nil:
-		return a.serving.Conclude(ctx, act.ID, serving.ActDone, reason, result)
+		return a.serving.ConcludeAction(ctx, act.ID, serving.AutoActionDone, reason, result)
 	case errors.Is(ctx.Err(), context.Canceled): // the server stops
 		return err
 	case ctx.Err() == nil && passing(err) && time.Since(act.Made) < serving.Patience:
-		a.serving.Hindered(ctx, act, err)
+		a.serving.NoteHindrance(ctx, act, err)
 		return err
 	}
 	// What took all of its time would take it again, while the acts of others wait.
@@ -109,23 +109,23 @@ func (a *App) react(ctx context.Context, r reaction, e event.Event) error {
 	if hint := fault.HintOf(err); hint != "" {
 		reason += ". " + hint
 	}
-	return a.serving.Conclude(ctx, act.ID, serving.ActFailed, reason+"; it had begun because: "+act.Why(), "")
+	return a.serving.ConcludeAction(ctx, act.ID, serving.AutoActionFailed, reason+"; it had begun because: "+act.Why(), "")
 }
 
 // claim says what the event asks for and records that it is being done; a nil
 // intent asks for nothing.
-func (a *App) claim(ctx context.Context, r reaction, e event.Event) (serving.Act, *intent, error) {
+func (a *App) claim(ctx context.Context, r reaction, e event.Event) (serving.AutoAction, *intent, error) {
 	in, err := r.plan(a, ctx, e)
 	if err != nil || in == nil {
-		return serving.Act{}, nil, err
+		return serving.AutoAction{}, nil, err
 	}
 	in.Project, in.Kind, in.Cause = e.Project, r.act, e.Name+" "+e.Position.String()
 	if in.cooldown == 0 {
 		in.cooldown = r.cooldown
 	}
-	act, _, err := a.serving.Claim(ctx, in.Act, cool(r.act, in.cooldown))
+	act, _, err := a.serving.ClaimAction(ctx, in.AutoAction, cool(r.act, in.cooldown))
 	if fault.Is(err, fault.NotFound) {
-		return serving.Act{}, nil, nil // the deployment is gone
+		return serving.AutoAction{}, nil, nil // the deployment is gone
 	}
 	return act, in, err
 }
@@ -133,17 +133,17 @@ func (a *App) claim(ctx context.Context, r reaction, e event.Event) (serving.Act
 // cool is what an act is kept away from. A promotion or roll-back is never held
 // up itself: what is worse does not wait, and there is one for each rollout. Its
 // cool-down holds up the next trial.
-func cool(kind serving.ActKind, own time.Duration) serving.Cooldowns {
+func cool(kind serving.AutoActionKind, own time.Duration) serving.Cooldowns {
 	switch kind {
-	case serving.ActPromote, serving.ActRollback:
+	case serving.AutoPromote, serving.AutoRollback:
 		return nil
-	case serving.ActRetrain:
+	case serving.AutoRetrain:
 		return serving.Cooldowns{kind: own}
-	case serving.ActCanary:
+	case serving.AutoCanary:
 	}
 	all := serving.Cooldowns{kind: own}
 	for _, r := range reactions {
-		if r.act == serving.ActPromote || r.act == serving.ActRollback {
+		if r.act == serving.AutoPromote || r.act == serving.AutoRollback {
 			all[r.act] = r.cooldown
 		}
 	}
@@ -194,7 +194,7 @@ func (a *App) retrain(ctx context.Context, e event.Event) (*intent, error) {
 	spec := *m.Spec.Retrain
 	cooldown, _ := resource.ParseDuration(spec.Cooldown) // validated
 	return &intent{
-		Act: serving.Act{Deployment: f.Deployment, At: f.At, Reason: f.Reason, Evidence: e.Body}, cooldown: cooldown,
+		AutoAction: serving.AutoAction{Deployment: f.Deployment, At: f.At, Reason: f.Reason, Evidence: e.Body}, cooldown: cooldown,
 		do: func(ctx context.Context) (string, string, error) {
 			ctx = identity.With(ctx, m.By)
 			p := project.Name(e.Project)
@@ -263,7 +263,7 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 	if err := e.Decode(&j); err != nil {
 		return nil, err
 	}
-	began, err := a.serving.ActWith(ctx, e.Project, serving.ActRetrain, string(j.Job))
+	began, err := a.serving.ActionWithResult(ctx, e.Project, serving.AutoRetrain, string(j.Job))
 	if fault.Is(err, fault.NotFound) {
 		return nil, a.beginning(ctx, e.Project)
 	}
@@ -283,7 +283,7 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 		return nil, err
 	}
 	return &intent{
-		Act: serving.Act{Deployment: began.Deployment, At: at, Reason: why, Evidence: evidence},
+		AutoAction: serving.AutoAction{Deployment: began.Deployment, At: at, Reason: why, Evidence: evidence},
 		do: func(ctx context.Context) (string, string, error) {
 			model, version, registered := registry.SplitRef(j.Model)
 			switch {
@@ -309,7 +309,7 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 			}
 			ctx = identity.With(ctx, m.By)
 			cause := string(began.ID)
-			r, err := a.serving.StartRollout(ctx, e.Project, began.Deployment, serving.Trying{Version: version, Cause: cause})
+			r, err := a.serving.StartRollout(ctx, e.Project, began.Deployment, serving.RolloutRequest{Version: version, Cause: cause})
 			if fault.Is(err, fault.Conflict) { // perhaps begun before a crash
 				all, lerr := a.serving.Rollouts(ctx, e.Project, began.Deployment)
 				if i := slices.IndexFunc(all, func(r serving.Rollout) bool { return r.Cause == cause }); lerr == nil && i >= 0 {
@@ -327,7 +327,7 @@ func (a *App) tryVersion(ctx context.Context, e event.Event) (*intent, error) {
 // triedAt is now, on the clock of the records that led to a retraining. Its window ended
 // before: a rollout that ended after the window, and hours before the job, would seem to
 // have ended just now, and its cool-down would keep the new version from ever being tried.
-func (a *App) triedAt(ctx context.Context, p string, began serving.Act) (time.Time, error) {
+func (a *App) triedAt(ctx context.Context, p string, began serving.AutoAction) (time.Time, error) {
 	var f monitoring.Finding
 	if !json.Valid(began.Evidence) { // the act says so when it is done
 		return began.At, nil
@@ -361,12 +361,12 @@ func nowOf(f monitoring.Finding, seen monitoring.Status, found, wall time.Time) 
 // beginning refuses for now to say that nobody asked for a job, while a
 // retraining of the project has been claimed and does not know its job yet.
 func (a *App) beginning(ctx context.Context, p string) error {
-	open, err := a.serving.Claimed(ctx)
+	open, err := a.serving.ClaimedActions(ctx)
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(open, func(act serving.Act) bool {
-		return act.Project == p && act.Kind == serving.ActRetrain && time.Since(act.Made) < serving.Patience
+	if slices.ContainsFunc(open, func(act serving.AutoAction) bool {
+		return act.Project == p && act.Kind == serving.AutoRetrain && time.Since(act.Made) < serving.Patience
 	}) {
 		return fault.New(fault.Unavailable, "a retraining is being begun, and the job may be its own")
 	}
@@ -374,14 +374,14 @@ func (a *App) beginning(ctx context.Context, p string) error {
 }
 
 func (a *App) promote(_ context.Context, e event.Event) (*intent, error) {
-	return a.conclude(e, rollout.Promote, func(ctx context.Context, name string, end serving.Ending) (string, error) {
+	return a.conclude(e, rollout.Promote, func(ctx context.Context, name string, end serving.RolloutEnd) (string, error) {
 		r, err := a.serving.Promote(ctx, e.Project, name, end)
 		return fmt.Sprintf("version %d", r.Candidate), err
 	})
 }
 
 func (a *App) rollBack(_ context.Context, e event.Event) (*intent, error) {
-	return a.conclude(e, rollout.Rollback, func(ctx context.Context, name string, end serving.Ending) (string, error) {
+	return a.conclude(e, rollout.Rollback, func(ctx context.Context, name string, end serving.RolloutEnd) (string, error) {
 		end.Unless = serving.Promoted // by a person, meanwhile
 		d, err := a.serving.Rollback(ctx, e.Project, name, end)
 		return fmt.Sprintf("version %d", d.Version), err
@@ -389,15 +389,15 @@ func (a *App) rollBack(_ context.Context, e event.Event) (*intent, error) {
 }
 
 // conclude ends the rollout that was decided.
-func (a *App) conclude(e event.Event, outcome rollout.Outcome, end func(context.Context, string, serving.Ending) (string, error)) (*intent, error) {
+func (a *App) conclude(e event.Event, outcome rollout.Outcome, end func(context.Context, string, serving.RolloutEnd) (string, error)) (*intent, error) {
 	var c label.Concluded
 	if err := e.Decode(&c); err != nil || c.Outcome != outcome {
 		return nil, err
 	}
 	return &intent{
-		Act: serving.Act{Deployment: c.Deployment, At: c.At, Reason: c.Reason, Evidence: c.Evidence},
+		AutoAction: serving.AutoAction{Deployment: c.Deployment, At: c.At, Reason: c.Reason, Evidence: c.Evidence},
 		do: func(ctx context.Context) (string, string, error) {
-			result, err := end(ctx, c.Deployment, serving.Ending{Rollout: serving.RolloutID(c.Rollout), Reason: c.Reason, Evidence: c.Evidence})
+			result, err := end(ctx, c.Deployment, serving.RolloutEnd{Rollout: serving.RolloutID(c.Rollout), Reason: c.Reason, Evidence: c.Evidence})
 			return c.Reason, result, err
 		},
 	}, nil

@@ -10,7 +10,7 @@ import (
 
 // scalingGauges say how deployments scale whose manifests say how.
 type scalingGauges struct {
-	scaled func() ([]serving.Scaling, []serving.Holding)
+	scaled func() ([]serving.Scaling, []serving.ColdStarts)
 }
 
 var (
@@ -38,8 +38,8 @@ func (g scalingGauges) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, h := range holds {
 		labels := []string{h.Project, h.Deployment}
-		ch <- prometheus.MustNewConstMetric(scalingHeld, prometheus.GaugeValue, float64(h.Held), labels...)
-		ch <- prometheus.MustNewConstMetric(scalingColds, prometheus.CounterValue, float64(h.Colds.Count), labels...)
-		ch <- prometheus.MustNewConstMetric(scalingSeconds, prometheus.CounterValue, h.Colds.Time.Seconds(), labels...)
+		ch <- prometheus.MustNewConstMetric(scalingHeld, prometheus.GaugeValue, float64(h.Waiting), labels...)
+		ch <- prometheus.MustNewConstMetric(scalingColds, prometheus.CounterValue, float64(h.Loads.Count), labels...)
+		ch <- prometheus.MustNewConstMetric(scalingSeconds, prometheus.CounterValue, h.Loads.Time.Seconds(), labels...)
 	}
 }

@@ -26,7 +26,7 @@ import (
 func (a *App) openSweeps(context.Context) error {
 	a.sweeps = sweep.New(sweep.Config{
 		DB: a.db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: time.Now},
-		Authorizer: a.authority, Journal: a.journal, Origins: a.tracking, Jobs: a.training, Runs: sweepRuns{a.db}, Costs: sweepCosts{a.compute}, Log: a.log,
+		Authorizer: a.authorizer, Journal: a.journal, Origins: a.tracking, Jobs: a.training, Runs: sweepRuns{a.db}, Costs: sweepCosts{a.compute}, Log: a.log,
 	})
 	loop := &lifecycle.Loop{Name: "sweeps", Every: 300 * time.Millisecond, Run: a.sweeps.RunOnce, Logger: a.log}
 	a.group.Add(lifecycle.Service{Name: "sweeps", Stop: a.sweeps.Release})

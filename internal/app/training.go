@@ -47,7 +47,7 @@ type trainingData struct {
 }
 
 func (a *App) trainingData() trainingData {
-	return trainingData{a.datasets, a.registry, a.authority, a.guard}
+	return trainingData{a.datasets, a.registry, a.authorizer, a.guard}
 }
 
 // modelScheme begins the reference of a model.
@@ -142,7 +142,7 @@ func (d trainingData) exportModel(ctx context.Context, p project.Name, in traini
 	if m.Version.Digest != in.Digest {
 		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, m.Version.Digest)
 	}
-	err = d.guard.Pass(ctx, residency.Passage{
+	err = d.guard.Pass(ctx, residency.Transfer{
 		Project: string(p), What: in.Ref, Label: m.Version.Residency, Where: "pool " + string(pool.Name), Zone: pool.MachineZone, Action: string(registry.ActionRead),
 	})
 	if err != nil {

@@ -147,7 +147,7 @@ func (s *Service) start(ctx context.Context, w Workload, c *reconciler) error {
 		return turnBack(fault.New(fault.Conflict, "pool %s: %s", p.Name, p.Misplaced))
 	}
 	for _, z := range p.Zones() {
-		if err := s.cfg.Guard.Pass(identity.With(ctx, identity.Loop("compute")), residency.Passage{
+		if err := s.cfg.Guard.Pass(identity.With(ctx, identity.Loop("compute")), residency.Transfer{
 			Project: string(w.Project), What: "the data of " + w.Label, Label: w.Residency, Where: "pool " + string(p.Name), Zone: z, Machine: w.Machine,
 			Action: "workload.place",
 		}); err != nil {

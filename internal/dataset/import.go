@@ -90,7 +90,7 @@ func (s *Service) settle(ctx context.Context, w draft) error {
 		return fault.New(fault.Invalid, "%s data cannot be open: reads by other engines would not be journaled", w.classification).
 			WithHint("Apply the dataset with protection: sealed.")
 	}
-	return s.cfg.Guard.Pass(ctx, residency.Passage{
+	return s.cfg.Guard.Pass(ctx, residency.Transfer{
 		Project: string(w.project), What: "dataset " + w.name, Label: w.residency, Where: "this server", Zone: s.cfg.Zone, Action: string(ActionImport),
 	})
 }

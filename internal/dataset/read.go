@@ -83,7 +83,7 @@ func (s *Service) fits(ctx context.Context, v Version, r OpenRequest, look bool)
 	if where == "" && zone == "" {
 		where, zone = "this server", s.cfg.Zone
 	}
-	return s.cfg.Guard.Pass(ctx, residency.Passage{
+	return s.cfg.Guard.Pass(ctx, residency.Transfer{
 		Project: string(r.Project), What: "dataset " + v.Ref().String(), Label: v.Residency, Where: where, Zone: zone, Action: string(ActionQuery),
 	})
 }

@@ -606,9 +606,9 @@ func TestLabelsBesideTheParents(t *testing.T) {
 	wantFault(t, err, fault.PermissionDenied, "dataset a@1 (AE, DE)", "model delay@3 (home)")
 }
 
-type anywhere struct{ last residency.Passage }
+type anywhere struct{ last residency.Transfer }
 
-func (a *anywhere) Pass(_ context.Context, p residency.Passage) error { a.last = p; return nil }
+func (a *anywhere) Pass(_ context.Context, p residency.Transfer) error { a.last = p; return nil }
 
 func TestApply(t *testing.T) {
 	h := datasettest.New(t, nil)

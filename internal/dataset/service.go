@@ -42,7 +42,7 @@ type Authorizer interface {
 
 // Guard is the residency door.
 type Guard interface {
-	Pass(ctx context.Context, p residency.Passage) error
+	Pass(ctx context.Context, p residency.Transfer) error
 }
 
 // Keys gives the 32-byte keys that seal data files, and what seals the rest.

@@ -167,7 +167,7 @@ func TestLookupIsJournaledFirst(t *testing.T) {
 type open struct{}
 
 func (open) Allow(context.Context, policy.Action, policy.Object) error { return nil }
-func (open) Pass(context.Context, residency.Passage) error             { return nil }
+func (open) Pass(context.Context, residency.Transfer) error            { return nil }
 
 // newOpenWorld is a world on Pebble whose doors are open.
 func newOpenWorld(b *testing.B) *world {

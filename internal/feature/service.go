@@ -36,7 +36,7 @@ type Authorizer interface {
 
 // Guard is the residency door.
 type Guard interface {
-	Pass(ctx context.Context, p residency.Passage) error
+	Pass(ctx context.Context, p residency.Transfer) error
 }
 
 // Config is what a Service needs.
@@ -190,7 +190,7 @@ func (s *Service) allow(ctx context.Context, action policy.Action, p project.Nam
 
 // pass is the residency door of the online store.
 func (s *Service) pass(ctx context.Context, action policy.Action, p project.Name, view string, label residency.Label) error {
-	return s.cfg.Guard.Pass(ctx, residency.Passage{
+	return s.cfg.Guard.Pass(ctx, residency.Transfer{
 		Project: string(p), What: "feature view " + view, Label: label,
 		Where: "the online store", Zone: s.cfg.Zone, Action: string(action),
 	})

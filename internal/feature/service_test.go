@@ -38,7 +38,7 @@ type gates struct {
 	mu      sync.Mutex
 	refuse  map[policy.Action]bool
 	asked   []string
-	zones   []residency.Passage
+	zones   []residency.Transfer
 	entries []audit.Entry
 	broken  error // of the journal
 }
@@ -53,7 +53,7 @@ func (g *gates) Allow(_ context.Context, a policy.Action, o policy.Object) error
 	return nil
 }
 
-func (g *gates) Pass(_ context.Context, p residency.Passage) error {
+func (g *gates) Pass(_ context.Context, p residency.Transfer) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.zones = append(g.zones, p)

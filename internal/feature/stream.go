@@ -278,7 +278,7 @@ func (s *Service) mayPush(ctx context.Context, l *eventLog) error {
 	}); err != nil {
 		return err
 	}
-	return s.cfg.Guard.Pass(ctx, residency.Passage{
+	return s.cfg.Guard.Pass(ctx, residency.Transfer{
 		Project: string(l.project), What: "dataset " + l.dataset, Label: l.newest.Residency,
 		Where: "the log of its events", Zone: s.cfg.Zone, Action: string(ActionPush),
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/privacy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
@@ -61,7 +61,7 @@ type Deletions interface {
 type Domains struct {
 	Projects      *tenancy.Service
 	Stored        *quota.Accounts
-	Policies      *authority.Service
+	Policies      *authorizer.Service
 	Accounts      *account.Service
 	Zones         *border.Service
 	Requests      *request.Service

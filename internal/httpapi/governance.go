@@ -11,7 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
@@ -162,8 +162,8 @@ func (s *Server) governanceKinds() map[string]applier {
 			secret, err := s.Secrets.One(ctx, p, name)
 			return name, secret.Spec(), err
 		}},
-		"Policy": {gate: "project.update", apply: decoded(func(ctx context.Context, p, name string, spec authority.Spec, dry bool) (applied, error) {
-			_, change, err := s.Policies.ApplyPolicy(ctx, authority.PolicyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
+		"Policy": {gate: "project.update", apply: decoded(func(ctx context.Context, p, name string, spec authorizer.Spec, dry bool) (applied, error) {
+			_, change, err := s.Policies.ApplyPolicy(ctx, authorizer.PolicyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry})
 			return applied{Result: string(change)}, err
 		}), show: func(ctx context.Context, p, name string) (string, any, error) {
 			own, err := s.Policies.Policy(ctx, project.Name(p), name)
@@ -247,7 +247,7 @@ func (s *Server) revokeOverseer(ctx context.Context, in *struct {
 	return &none{}, s.Projects.Revoke(ctx, "", in.Name)
 }
 
-func (s *Server) listPolicies(ctx context.Context, in *InProject) (*body[items[authority.Policy]], error) {
+func (s *Server) listPolicies(ctx context.Context, in *InProject) (*body[items[authorizer.Policy]], error) {
 	list, err := s.Policies.Policies(ctx, project.Name(in.Project))
 	return listed(list, "", err)
 }
@@ -258,7 +258,7 @@ type policyPath struct {
 	Name string `path:"name" maxLength:"63" doc:"Name of the policy"`
 }
 
-func (s *Server) onePolicy(ctx context.Context, in *policyPath) (*tagged[authority.Policy], error) {
+func (s *Server) onePolicy(ctx context.Context, in *policyPath) (*tagged[authorizer.Policy], error) {
 	p, err := s.Policies.Policy(ctx, project.Name(in.Project), in.Name)
 	return revised(p, p.Revision, err)
 }

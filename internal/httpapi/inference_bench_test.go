@@ -43,7 +43,7 @@ func (m oneModel) OpenVerified(context.Context, string, string, string) (serving
 	return serving.Model{Name: "logistic", Version: 1, Digest: "sha256:1", Classification: "internal", File: m}, nil
 }
 
-func (oneModel) Still(context.Context, *store.Tx, string, string, int64) error { return nil }
+func (oneModel) RequireVersion(context.Context, *store.Tx, string, string, int64) error { return nil }
 
 func (oneModel) Cleared(context.Context, *store.Tx, string, string, int64, string) error { return nil }
 

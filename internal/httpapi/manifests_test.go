@@ -16,7 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/feature"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
@@ -31,7 +31,7 @@ import (
 
 // specs are what the kinds of manifests are decoded into.
 var specs = map[string]reflect.Type{
-	"Project": reflect.TypeFor[project.Spec](), "Grant": reflect.TypeFor[project.GrantSpec](), "Policy": reflect.TypeFor[authority.Spec](),
+	"Project": reflect.TypeFor[project.Spec](), "Grant": reflect.TypeFor[project.GrantSpec](), "Policy": reflect.TypeFor[authorizer.Spec](),
 	"Source": reflect.TypeFor[ingestion.Spec](),
 	"Secret": reflect.TypeFor[secrets.Spec](),
 	"Zone":   reflect.TypeFor[residency.ZoneSpec](), "Pool": reflect.TypeFor[compute.PoolSpec](), "Queue": reflect.TypeFor[compute.QueueSpec](),

@@ -33,7 +33,7 @@ type InVersion struct {
 
 type verifiedView struct {
 	modelVersionView
-	Outside *registry.Outside `json:"outside,omitempty" doc:"What the signature that was made elsewhere says"`
+	Outside *registry.ExternalSignature `json:"outside,omitempty" doc:"What the signature that was made elsewhere says"`
 }
 
 func (s *Server) verifyModel(ctx context.Context, in *struct {
@@ -52,7 +52,7 @@ func (s *Server) verifyModel(ctx context.Context, in *struct {
 	if in.Body.Signature == "" || in.Body.PublicKey == "" {
 		return nil, fault.New(fault.Invalid, "a signature that was made elsewhere is checked against a public key: both are needed")
 	}
-	v, outside, err := s.Registry.CheckOutside(ctx, p, in.Name, in.Version, []byte(in.Body.Signature), in.Body.PublicKey)
+	v, outside, err := s.Registry.VerifyExternalSignature(ctx, p, in.Name, in.Version, []byte(in.Body.Signature), in.Body.PublicKey)
 	return one(verifiedView{modelVersionOf(v), &outside}, err)
 }
 

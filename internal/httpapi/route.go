@@ -142,7 +142,7 @@ func route[I, O any](s *Server, method, path string, action policy.Action, summa
 			next(ctx)
 			return
 		}
-		s.once(w, r, func(w http.ResponseWriter, r *http.Request) {
+		s.idempotent(w, r, func(w http.ResponseWriter, r *http.Request) {
 			next(humago.NewContext(ctx.Operation(), r, w))
 		})
 	}}
@@ -170,7 +170,7 @@ func (s *Server) raw(method, path string, action policy.Action, summary string, 
 			s.fail(w, r, err)
 			return
 		}
-		s.once(w, r, handle)
+		s.idempotent(w, r, handle)
 	})
 	if method == http.MethodPost && m.takes == "application/yaml" { // uploads take no key
 		params = append(params, onceParam)
@@ -272,12 +272,12 @@ func (s *Server) Routes() []Route {
 	return out
 }
 
-// mux remembers its patterns, and puts roomy before routes that grow.
+// mux remembers its patterns, and puts requireDiskReserve before routes that grow the disk.
 type mux struct {
 	*http.ServeMux
-	patterns []string
-	follower bool                                    // there are the routes of a gateway only
-	roomy    func(http.HandlerFunc) http.HandlerFunc // nil: there is always room
+	patterns           []string
+	follower           bool                                    // there are the routes of a gateway only
+	requireDiskReserve func(http.HandlerFunc) http.HandlerFunc // nil: there is always room
 }
 
 // HandleFunc adds a route. It is the only way in: Handle of the ServeMux is not
@@ -287,8 +287,8 @@ func (m *mux) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Reque
 		return
 	}
 	m.patterns = append(m.patterns, pattern)
-	if m.roomy != nil && grows(pattern) {
-		h = m.roomy(h)
+	if m.requireDiskReserve != nil && growsDisk(pattern) {
+		h = m.requireDiskReserve(h)
 	}
 	m.ServeMux.HandleFunc(pattern, h)
 }

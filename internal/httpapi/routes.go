@@ -32,16 +32,16 @@ const APIVersion = "v1"
 // Options is what New needs beside the domains.
 type Options struct {
 	Config
-	Auth     Authenticator
-	Authz    Authorizer
-	DB       *store.DB     // keeps answers for those who repeat a request; has the events
-	Journal  audit.Journal // refusals; nil records none
-	Log      *slog.Logger
-	Registry *prometheus.Registry
-	Ready    func() error      // nil when the server can work
-	Room     func() error      // nil when there is space for new things; may be nil
-	Memory   *membudget.Budget // what requests may take of the memory; nil bounds nothing
-	Console  http.Handler      // the console's static files
+	Auth             Authenticator
+	Authz            Authorizer
+	DB               *store.DB     // keeps answers for those who repeat a request; has the events
+	Journal          audit.Journal // refusals; nil records none
+	Log              *slog.Logger
+	Registry         *prometheus.Registry
+	Ready            func() error      // nil when the server can work
+	CheckDiskReserve func() error      // nil when there is space for new things; may be nil
+	Memory           *membudget.Budget // what requests may take of the memory; nil bounds nothing
+	Console          http.Handler      // the console's static files
 	// Follows is the server whose gateway this one is: then it has the routes of
 	// gateway.go, and no others. Empty: it is none.
 	Follows string
@@ -75,11 +75,11 @@ func New(o Options, d Domains) *Server {
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	s := &Server{
 		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, journal: o.Journal, log: o.Log,
-		db: o.DB, central: o.Follows, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, room: o.Room, memory: o.Memory,
+		db: o.DB, central: o.Follows, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, checkDiskReserve: o.CheckDiskReserve, memory: o.Memory,
 		watches: newStreams("event_streams", "streams of events"), follows: newStreams("log_streams", "logs that are followed"), uploading: newUploads(),
 	}
-	if s.room != nil {
-		mux.roomy = s.roomy
+	if s.checkDiskReserve != nil {
+		mux.requireDiskReserve = s.requireDiskReserve
 	}
 
 	// Open to everybody.

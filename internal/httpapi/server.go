@@ -8,10 +8,10 @@
 //     set headers → authenticate → bound the size → project permission → decode → act.
 //   - headers.go has the headers of every answer.
 //   - problem.go is the one translation of errors (RFC 9457).
-//   - once.go: requests that take effect at most once; events.go: the watch;
+//   - idempotency.go: requests that take effect at most once; events.go: the watch;
 //     turn.go: processors for heavy work;
-//     room.go: what is refused on a disk that is nearly full; memory.go: the memory
-//     of requests; pace.go: slow readers; slowbody.go: slow senders.
+//     diskreserve.go: what is refused on a disk that is nearly full; memory.go: the memory
+//     of requests; writetimeout.go: slow readers; slowbody.go: slow senders.
 //   - mlflow/, oip/, iceberg/, feast/ and optuna/ speak other people's protocols and
 //     match their texts; flight.go leads to Arrow Flight, grpc.go to rpc/, optuna/ and
 //     the calls of oip/.
@@ -102,25 +102,25 @@ const rowsTime = 10 * time.Minute
 // Server is the HTTP edge. Make it with New.
 type Server struct {
 	Domains
-	cfg     Config
-	auth    Authenticator
-	authz   Authorizer
-	db      *store.DB
-	journal audit.Journal
-	log     *slog.Logger
-	metrics *metrics
-	mux     *mux
-	api     huma.API
-	handler http.Handler
-	room    func() error
-	memory  *membudget.Budget
-	central string // the server whose gateway this one is
+	cfg              Config
+	auth             Authenticator
+	authz            Authorizer
+	db               *store.DB
+	journal          audit.Journal
+	log              *slog.Logger
+	metrics          *metrics
+	mux              *mux
+	api              huma.API
+	handler          http.Handler
+	checkDiskReserve func() error
+	memory           *membudget.Budget
+	central          string // the server whose gateway this one is
 
-	declared  map[string]Route // by method and path
-	turns     turns
-	watches   *share.Pool // streams of events
-	follows   *share.Pool // logs that are followed
-	uploading *share.Pool
+	declared    map[string]Route // by method and path
+	idempotency keyLocks
+	watches     *share.Pool // streams of events
+	follows     *share.Pool // logs that are followed
+	uploading   *share.Pool
 }
 
 // ServeHTTP implements http.Handler.
@@ -129,7 +129,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.S
 // guard is the chain before every handler, outermost first.
 func (s *Server) guard(mux http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
-	return hardened(s.paced(s.measured(s.recovered(s.hostChecked(crossOrigin.Handler(s.authenticated(mlflow.Guard(mux))))))))
+	return hardened(s.withWriteTimeout(s.measured(s.recovered(s.hostChecked(crossOrigin.Handler(s.authenticated(mlflow.Guard(mux))))))))
 }
 
 func (s *Server) recovered(next http.Handler) http.Handler {

@@ -88,9 +88,9 @@ func (s *Server) canary(ctx context.Context, in *struct {
 },
 ) (*body[serving.Rollout], error) {
 	if in.Body.Version == "" {
-		return one(s.Serving.Reweigh(ctx, in.Project, in.Name, in.Body.Weight))
+		return one(s.Serving.SetWeight(ctx, in.Project, in.Name, in.Body.Weight))
 	}
-	return one(s.Serving.StartRollout(ctx, in.Project, in.Name, serving.Trying{Version: in.Body.Version, Weight: in.Body.Weight, Cause: in.Body.Reason}))
+	return one(s.Serving.StartRollout(ctx, in.Project, in.Name, serving.RolloutRequest{Version: in.Body.Version, Weight: in.Body.Weight, Cause: in.Body.Reason}))
 }
 
 func (s *Server) promote(ctx context.Context, in *struct {
@@ -101,7 +101,7 @@ func (s *Server) promote(ctx context.Context, in *struct {
 	}
 },
 ) (*body[serving.Rollout], error) {
-	return one(s.Serving.Promote(ctx, in.Project, in.Name, serving.Ending{Rollout: serving.RolloutID(in.Body.Rollout), Reason: in.Body.Reason}))
+	return one(s.Serving.Promote(ctx, in.Project, in.Name, serving.RolloutEnd{Rollout: serving.RolloutID(in.Body.Rollout), Reason: in.Body.Reason}))
 }
 
 func (s *Server) rollback(ctx context.Context, in *struct {
@@ -113,7 +113,7 @@ func (s *Server) rollback(ctx context.Context, in *struct {
 	}
 },
 ) (*body[serving.Deployment], error) {
-	return one(s.Serving.Rollback(ctx, in.Project, in.Name, serving.Ending{Rollout: serving.RolloutID(in.Body.Rollout), To: in.Body.To, Reason: in.Body.Reason}))
+	return one(s.Serving.Rollback(ctx, in.Project, in.Name, serving.RolloutEnd{Rollout: serving.RolloutID(in.Body.Rollout), To: in.Body.To, Reason: in.Body.Reason}))
 }
 
 func (s *Server) shadow(ctx context.Context, in *struct {

@@ -125,7 +125,7 @@ func TestARepeatedRequestOutlivesItsClient(t *testing.T) {
 	r = r.WithContext(share.WithTurn(ctx, turn))
 	r.Body = &turning{r.Body, r, turn, func() int64 { return share.Heavy }}
 	acted := false
-	w.server.once(httptest.NewRecorder(), r, func(out http.ResponseWriter, r *http.Request) {
+	w.server.idempotent(httptest.NewRecorder(), r, func(out http.ResponseWriter, r *http.Request) {
 		leave()
 		b, err := io.ReadAll(r.Body)
 		if err != nil || string(b) != "a large body" || heavyWork(t).Held != 1 {

@@ -93,7 +93,7 @@ func (s *Service) signedByOther(ctx context.Context, v Version, files []Stored, 
 	}
 	var last error
 	for _, key := range asked.Signers {
-		out, err := CheckOutside(bundle, key, list)
+		out, err := VerifyExternalSignature(bundle, key, list)
 		if err == nil && len(out.Unsigned) > 0 {
 			err = fault.New(fault.Conflict, "file %s was left out of the signature", out.Unsigned[0])
 		}

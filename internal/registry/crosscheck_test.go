@@ -142,9 +142,9 @@ func TestModelSigningTool(t *testing.T) {
 	}
 }
 
-// TestOutside: what the reference implementation signs we verify, on each of its
+// TestVerifyExternalSignature: what the reference implementation signs we verify, on each of its
 // curves, and refuse what was changed.
-func TestOutside(t *testing.T) {
+func TestVerifyExternalSignature(t *testing.T) {
 	run := tool(t)
 	for _, curve := range []elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()} {
 		t.Run(curve.Params().Name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestOutside(t *testing.T) {
 				if _, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"}); err != nil {
 					t.Fatal(err)
 				}
-				_, out, err := w.CheckOutside(ctx, proj, "delay", "latest", bundle, key)
+				_, out, err := w.VerifyExternalSignature(ctx, proj, "delay", "latest", bundle, key)
 				if err == nil && strings.Join(out.Unsigned, " ") != ".gitattributes cache/tmp" {
 					t.Errorf("unsigned are %q", out.Unsigned)
 				}
@@ -193,10 +193,10 @@ func TestOutside(t *testing.T) {
 				t.Fatal(err)
 			}
 			another := newKey(t, curve, filepath.Join(dir, "other.pem"))
-			wantKind(t, errOf(registry.CheckOutside(bundle, another, files)), fault.Conflict, "another key")
-			wantKind(t, errOf(registry.CheckOutside(bundle, "key", files)), fault.Invalid, "PEM")
+			wantKind(t, errOf(registry.VerifyExternalSignature(bundle, another, files)), fault.Conflict, "another key")
+			wantKind(t, errOf(registry.VerifyExternalSignature(bundle, "key", files)), fault.Invalid, "PEM")
 			for _, field := range []string{"payload", "sig"} {
-				wantKind(t, errOf(registry.CheckOutside(tampered(t, bundle, field), key, files)), fault.Conflict, "does not match what it signs")
+				wantKind(t, errOf(registry.VerifyExternalSignature(tampered(t, bundle, field), key, files)), fault.Conflict, "does not match what it signs")
 			}
 		})
 	}

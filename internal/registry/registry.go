@@ -10,7 +10,7 @@
 //   - source.go: which sources are accepted. Everything else is refused when it
 //     is written, not when it is read.
 //   - signature.go: OpenSSF model signing v1.0. key.go: the project's key.
-//   - outside.go: signatures that other implementations of it made.
+//   - externalsignature.go: signatures that other implementations of it made.
 //   - content.go: what a version's files are, by scan/; what is refused.
 //   - policy.go: what is asked of models. approval.go, gate.go: what stands between
 //     a version and its promotion.

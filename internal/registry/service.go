@@ -1041,9 +1041,9 @@ func (s *Service) changeVersion(ctx context.Context, action policy.Action, p pro
 	return s.shown(ctx, v)
 }
 
-// Still refuses a version that is not there any more, in the transaction of who
+// RequireVersion refuses a version that is not there any more, in the transaction of who
 // is about to use it. The caller has authorised itself. Error: fault.NotFound.
-func (s *Service) Still(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) error {
+func (s *Service) RequireVersion(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) error {
 	_, err := s.liveVersion(ctx, tx, p, name, number)
 	return err
 }

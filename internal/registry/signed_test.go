@@ -77,7 +77,7 @@ func TestCertificates(t *testing.T) {
 	}
 	of := regexp.MustCompile(`"publicKey":\{[^}]*\}`)
 	for _, material := range []string{`"certificate":{"rawBytes":"AAAA"}`, `"x509CertificateChain":{"certificates":[{"rawBytes":"AAAA"}]}`} {
-		_, _, err := w.CheckOutside(ctx, proj, "delay", "1", of.ReplaceAll(bundle, []byte(material)), key)
+		_, _, err := w.VerifyExternalSignature(ctx, proj, "delay", "1", of.ReplaceAll(bundle, []byte(material)), key)
 		wantKind(t, err, fault.Conflict, "was made with a certificate")
 	}
 }
@@ -132,11 +132,11 @@ func FuzzOpenSigned(f *testing.F) {
 	})
 }
 
-func FuzzCheckOutside(f *testing.F) {
+func FuzzVerifyExternalSignature(f *testing.F) {
 	const key = "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEGfBCZKQF0Hkdc2bS3ZtHKoWv3gLr\nk4bYw2Kp9d5Oe0JbWl0eV5QO2dTg6m3vYQfF2Lk1p8wHkz0nGd0r4v1hUA==\n-----END PUBLIC KEY-----\n"
 	f.Add([]byte(`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json"}`), key, "model.onnx")
 	f.Fuzz(func(t *testing.T, bundle []byte, key, path string) {
-		if out, err := registry.CheckOutside(bundle, key, []registry.File{{Path: path, Digest: "sha256:00"}}); err == nil {
+		if out, err := registry.VerifyExternalSignature(bundle, key, []registry.File{{Path: path, Digest: "sha256:00"}}); err == nil {
 			t.Errorf("%+v", out)
 		}
 	})

@@ -11,7 +11,7 @@ const (
 	EventAutomationChanged = "deployment.automation" // body Switch
 	EventRolloutStarted    = "rollout.started"       // body Rollout
 	EventRolloutEnded      = "rollout.ended"         // body Rollout
-	EventActed             = "deployment.acted"      // body Act: claimed, or concluded
+	EventAutoAction        = "deployment.acted"      // body AutoAction: claimed, or concluded
 )
 
 // SetAside tells which version of a deployment is not started again, because its

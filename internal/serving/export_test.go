@@ -12,7 +12,7 @@ func (s *Service) Drain() { s.shadows.all.Wait() }
 func (s *Service) ScaleAt(ctx context.Context, now time.Time) error { return s.scale(ctx, now) }
 
 // Settled waits until versions that were set aside have been dealt with.
-func (s *Service) Settled() { s.scaler.waking.Wait() }
+func (s *Service) Settled() { s.scaler.loading.Wait() }
 
 // Hasten has the loader try again at once what did not load.
 func (s *Service) Hasten() {

@@ -112,9 +112,9 @@ func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 	if err := s.Authz.Allow(ctx, actionInfer, asked); err != nil {
 		return Answer{}, err
 	}
-	woken := missing != nil
-	if woken {
-		if t, x, random, missing = s.held(ctx, &r, received, missing); missing != nil {
+	coldStarted := missing != nil
+	if coldStarted {
+		if t, x, random, missing = s.awaitColdStart(ctx, &r, received, missing); missing != nil {
 			return Answer{}, missing
 		}
 		defer x.leave()
@@ -128,7 +128,7 @@ func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 			return Answer{}, err
 		}
 	}
-	if !woken { // who was held was counted before
+	if !coldStarted { // a request of a cold start was counted before
 		if err := s.limits.take(ctx, &t.deployment, x.queue.Rows(r.Inputs), received); err != nil {
 			x.tally.refused(err)
 			return Answer{}, err
@@ -146,11 +146,11 @@ func (s *Service) Infer(ctx context.Context, r Request) (Answer, error) {
 			c.bucket = bucket(t.deployment.ID, key) + 1
 		}
 	}
-	if woken { // its time was for the model's load; the rest begins now
+	if coldStarted { // its time was for the model's load; the rest begins now
 		c.began = time.Now()
 	}
 	asks := ctx
-	in := newWithin(ctx, c.began, s.Timeout)
+	in := withLazyTimeout(ctx, c.began, s.Timeout)
 	defer in.cancel()
 	ctx = in
 	err := c.run(ctx)
@@ -177,7 +177,7 @@ type call struct {
 	table    *table
 	target   *target
 	received time.Time
-	began    time.Time // as received, or when the model was there that it was held for
+	began    time.Time // as received, or when the model that it waited for was loaded
 	rollout  RolloutID // empty unless the version was chosen at random
 	bucket   uint32    // 1 + that of the key that chose it; 0 without one
 	filled   filled
@@ -386,7 +386,7 @@ func (s *Service) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.scaler.waking.Wait()
+		s.scaler.loading.Wait()
 		s.shadows.all.Wait()
 		s.settling.Lock()
 		old := *s.tables.Swap(&map[key]*table{})

@@ -159,8 +159,8 @@ func reasonOf(err error) error {
 // Adopt makes a deployment what somebody else decided. The stable version is loaded
 // first, where it is not in memory, and only then commit writes the row: an error of
 // either leaves all as it was. A trial that does not load is left for later; then the
-// error says so, and the rest was done. What is asleep and was adopted before, as it is
-// now, is known to load, and sleeps on.
+// error says so, and the rest was done. What is scaled to zero and was adopted before, as it is
+// now, is known to load, and stays so.
 func (s *Service) Adopt(ctx context.Context, d Deployment, commit func(context.Context) error) error {
 	k := key{d.Project, d.Name}
 	turn, _ := s.turns.LoadOrStore(k, &sync.Mutex{})
@@ -173,7 +173,7 @@ func (s *Service) Adopt(ctx context.Context, d Deployment, commit func(context.C
 		if have.holding(w) != nil {
 			continue
 		}
-		if have.asleep() && d.Spec.sleeps() && slices.Contains(have.wanted, w) {
+		if have.scaledToZero() && d.Spec.scalesToZero() && slices.Contains(have.wanted, w) {
 			if _, failed := s.failure(k, w); !failed {
 				continue
 			}
@@ -213,7 +213,7 @@ type urge int
 // The urges.
 const (
 	routine  urge = iota // the loader's round: not what rests, nor what failed lately
-	demanded             // a request is held for it: not what failed lately
+	demanded             // a cold start needs it: not what failed lately
 	forced               // somebody said so
 )
 
@@ -383,12 +383,12 @@ func (s *Service) settle(ctx context.Context, k key, fresh ...*target) error {
 		return nil
 	}
 	if len(now.targets()) == 0 && old != nil && old.deployment.ID == row.ID {
-		now.slept = old.slept
+		now.unloaded = old.unloaded
 	}
 	next[k] = now
 	s.tables.Store(&next)
 	if now.stable != nil {
-		s.scaler.release(k, nil, nil)
+		s.scaler.endColdStart(k, nil, nil)
 	}
 	used := map[*target]bool{}
 	for _, t := range now.targets() {
@@ -491,9 +491,9 @@ func (s *Service) Ready(project string) bool {
 // is asked for.
 func (s *Service) answers(k key, t *table) bool {
 	if t.stable == nil {
-		return errors.Is(s.notReady(k, t, ""), errAsleep)
+		return errors.Is(s.notReady(k, t, ""), errScaledToZero)
 	}
-	return t.stable.away() == nil
+	return t.stable.unavailable() == nil
 }
 
 // replace makes a table the newest of its name. Under settling.

@@ -62,7 +62,7 @@ func (s watchedSession) Close() error {
 	return nil
 }
 
-func (s watchedSession) Away() error {
+func (s watchedSession) Unavailable() error {
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
 	return s.r.away

@@ -112,7 +112,7 @@ func (s *Service) absent(ctx context.Context, project string, spec Spec, version
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Guard.Pass(ctx, residency.Passage{ // the alias may have moved since
+	if err := s.Guard.Pass(ctx, residency.Transfer{ // the alias may have moved since
 		Project: project, What: "model " + m.Name, Label: m.Residency, Where: "this server", Zone: s.Zone, Machine: s.Machine, Action: string(actionApply),
 	}); err != nil {
 		return nil, err

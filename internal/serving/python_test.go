@@ -208,10 +208,10 @@ func TestDormant(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	is := func(want ...serving.Dormant) {
+	is := func(want ...serving.Unloaded) {
 		t.Helper()
-		got := s.Dormant()
-		slices.SortFunc(got, func(a, b serving.Dormant) int { return int(a.Version - b.Version) })
+		got := s.Unloaded()
+		slices.SortFunc(got, func(a, b serving.Unloaded) int { return int(a.Version - b.Version) })
 		for i := range want {
 			want[i].Project, want[i].Model = "nyc", "snake"
 		}
@@ -225,12 +225,12 @@ func TestDormant(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	is(serving.Dormant{Version: 1, Environment: "own@sha256:1", Known: true}, serving.Dormant{Version: 2, Environment: "named"}, serving.Dormant{Version: 3, Known: true})
+	is(serving.Unloaded{Version: 1, Environment: "own@sha256:1", Known: true}, serving.Unloaded{Version: 2, Environment: "named"}, serving.Unloaded{Version: 3, Known: true})
 	c := s.Config
 	c.Runtime = n
 	s = serving.New(c)
 	if err := s.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	is(serving.Dormant{Version: 1}, serving.Dormant{Version: 2, Environment: "named"}, serving.Dormant{Version: 3})
+	is(serving.Unloaded{Version: 1}, serving.Unloaded{Version: 2, Environment: "named"}, serving.Unloaded{Version: 3})
 }

@@ -98,7 +98,7 @@ func (s *Service) crossed(ctx context.Context, project string, spec Spec, action
 	if err != nil {
 		return err
 	}
-	return s.Guard.Pass(ctx, residency.Passage{
+	return s.Guard.Pass(ctx, residency.Transfer{
 		Project: project, What: what, Label: label, Where: "remote " + spec.remote().Name, Zone: r.Zone, Action: string(action),
 	})
 }

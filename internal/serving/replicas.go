@@ -24,7 +24,7 @@ import (
 // How many there should be is said by resize; more are loaded beside what runs, one
 // after the other, and fewer take no more runs and are closed when theirs have ended.
 // One of them, the first as long as it is there, needs no place: others may take all
-// places away, and one is left. Where the others are on other machines (away.go), it
+// places away, and one is left. Where the others are on other machines (remotereplica.go), it
 // stays as long as the session.
 type replicas struct {
 	meta runtime.Metadata
@@ -54,13 +54,13 @@ type replicas struct {
 
 // opener loads one more replica, in a place of its own; nil: it needs none. waits hears
 // what it waits for.
-type opener func(ctx context.Context, waits func(why string)) (runtime.Session, Place, error)
+type opener func(ctx context.Context, waits func(why string)) (runtime.Session, Reservation, error)
 
 // replica is one of them. It is used by the pool, and by each run.
 type replica struct {
 	session runtime.Session
-	place   Place // nil: it needs none; under the pool's mu until the last use has ended
-	away    Away  // the place, when it is on another machine; nil
+	place   Reservation   // nil: it needs none; under the pool's mu until the last use has ended
+	remote  RemoteReplica // the place, when it is on another machine; nil
 	since   time.Time
 	uses    atomic.Int64
 	gone    chan struct{} // closed when the session is
@@ -81,10 +81,10 @@ func newReplicas(first runtime.Session, open opener, told func(error)) *replicas
 }
 
 // replica makes one of a session. Under mu, or before anybody knows of p.
-func (p *replicas) replica(s runtime.Session, place Place) *replica {
+func (p *replicas) replica(s runtime.Session, place Reservation) *replica {
 	p.works.Add(1)
 	r := &replica{session: s, place: place, since: time.Now(), gone: make(chan struct{}), closed: p.works.Done}
-	r.away, _ = place.(Away)
+	r.remote, _ = place.(RemoteReplica)
 	r.uses.Store(1)
 	return r
 }
@@ -118,7 +118,7 @@ func (r *replica) leave() {
 // Runs implements runtime.Narrow: those of all that are here; 0 when they take as many as come.
 func (p *replicas) Runs() (n int) {
 	for _, r := range *p.all.Load() {
-		if r.away != nil {
+		if r.remote != nil {
 			continue
 		}
 		if one, ok := r.session.(runtime.Narrow); ok {
@@ -168,10 +168,10 @@ func (p *replicas) enter(away bool) *replica {
 		count, least, fewest := 0, 0, int64(0)
 		for _, r := range all {
 			bad := 0
-			if runtime.Away(r.session) != nil {
+			if runtime.Unavailable(r.session) != nil {
 				bad = 2
 			}
-			if (r.away != nil) != away {
+			if (r.remote != nil) != away {
 				bad++
 			}
 			n := r.uses.Load()
@@ -194,9 +194,9 @@ func (p *replicas) enter(away bool) *replica {
 }
 
 // Away implements runtime.Restarting.
-func (p *replicas) Away() (err error) {
+func (p *replicas) Unavailable() (err error) {
 	for _, r := range *p.all.Load() {
-		if err = runtime.Away(r.session); err == nil {
+		if err = runtime.Unavailable(r.session); err == nil {
 			return nil
 		}
 	}
@@ -228,7 +228,7 @@ func (p *replicas) size() (running int, loads bool, grown time.Time) {
 // ready is how many answer.
 func (p *replicas) ready() (n int) {
 	for _, r := range *p.all.Load() {
-		if runtime.Away(r.session) == nil {
+		if runtime.Unavailable(r.session) == nil {
 			n++
 		}
 	}
@@ -269,8 +269,8 @@ func (p *replicas) shrink() {
 		var fewest int64
 		var away bool
 		for i, r := range all {
-			gone, n := runtime.Away(r.session) != nil, r.uses.Load()
-			if p.spread && r.away == nil {
+			gone, n := runtime.Unavailable(r.session) != nil, r.uses.Load()
+			if p.spread && r.remote == nil {
 				continue // the one that is here stays
 			}
 			if worst < 0 || gone && !away || gone == away && n <= fewest {
@@ -333,7 +333,7 @@ func (p *replicas) waits(why string) {
 }
 
 // came takes a replica that was loaded, or keeps why not.
-func (p *replicas) came(ctx context.Context, s runtime.Session, place Place, err error) {
+func (p *replicas) came(ctx context.Context, s runtime.Session, place Reservation, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.loads = nil
@@ -341,7 +341,7 @@ func (p *replicas) came(ctx context.Context, s runtime.Session, place Place, err
 		p.replica(s, place).leave()
 		err = fault.New(fault.Conflict, "it says that it is another model than the first one")
 	}
-	if a, ok := place.(Away); ok && err == nil && p.label != nil && !p.label.Allows(a.Zone()) {
+	if a, ok := place.(RemoteReplica); ok && err == nil && p.label != nil && !p.label.Allows(a.Zone()) {
 		p.replica(s, place).leave()
 		err = fault.New(fault.PermissionDenied, "the features may not be in zone %s any more", a.Zone())
 	}
@@ -377,15 +377,15 @@ func (p *replicas) heed(r *replica, lost <-chan struct{}) {
 		defer p.mu.Unlock()
 		if r.place != nil && slices.Contains(*p.all.Load(), r) { // else it needs none any more, or was let go
 			p.without(r)
-			p.parted(r, time.Now())
+			p.remoteLost(r, time.Now())
 		}
 	case <-r.gone:
 	}
 }
 
-// Placing is a replica for which there should be room, beyond the first one of its
+// ReplicaRequest is a replica for which capacity is asked, beyond the first one of its
 // version.
-type Placing struct {
+type ReplicaRequest struct {
 	Project, Deployment string
 	Version             int64
 	Threads             int            // of a run
@@ -396,16 +396,16 @@ type Placing struct {
 	Pools               []string // one of these; none: on this machine
 }
 
-// Capacity gives replicas their place among all else that runs, on this machine or on
-// those of pools: then it is an Away.
+// Capacity reserves what replicas need among all else that runs, on this machine or on
+// those of pools: then it is a RemoteReplica.
 type Capacity interface {
-	// Place waits until there is room, and keeps it until Release; waits hears why
+	// Reserve waits until there is room, and keeps it until Release; waits hears why
 	// there is none yet. Error: why there will be none.
-	Place(ctx context.Context, p Placing, waits func(why string)) (Place, error)
+	Reserve(ctx context.Context, p ReplicaRequest, waits func(why string)) (Reservation, error)
 }
 
-// Place is room for a replica.
-type Place interface {
+// Reservation is capacity reserved for a replica.
+type Reservation interface {
 	Lost() <-chan struct{} // closed when others need the room: the replica is to end
 	Release()              // it has ended; may be called twice
 }
@@ -417,19 +417,19 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 		return first
 	}
 	processes := processesOf(spec)
-	want := Placing{
+	want := ReplicaRequest{
 		Project: project, Deployment: name, Version: m.Version, Threads: processes * max(1, o.Threads), Memory: resource.Bytes(processes) * o.Memory, Size: processes * bytesOf(m, o),
 		Residency: m.Residency, Classification: m.Classification,
 	}
-	open := func(ctx context.Context, waits func(string)) (runtime.Session, Place, error) {
+	open := func(ctx context.Context, waits func(string)) (runtime.Session, Reservation, error) {
 		if len(spec.pools()) > 0 {
-			return s.sendAway(ctx, spec, want, o, waits)
+			return s.addRemote(ctx, spec, want, o, waits)
 		}
 		if s.Capacity == nil {
 			session, err := s.another(ctx, project, o)
 			return session, nil, err
 		}
-		place, err := s.Capacity.Place(ctx, want, waits)
+		place, err := s.Capacity.Reserve(ctx, want, waits)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -448,7 +448,7 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 }
 
 // keeping loads a replica unless its place is taken meanwhile.
-func keeping(ctx context.Context, place Place, load func(context.Context) (runtime.Session, error)) (runtime.Session, error) {
+func keeping(ctx context.Context, place Reservation, load func(context.Context) (runtime.Session, error)) (runtime.Session, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	taken := fault.New(fault.Conflict, "others needed its place before it was loaded")

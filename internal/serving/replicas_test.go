@@ -24,7 +24,7 @@ type mortal struct {
 	hold   chan struct{}
 }
 
-func (m *mortal) Away() error {
+func (m *mortal) Unavailable() error {
 	if m.away.Load() {
 		return fault.New(fault.Unavailable, "its process ended")
 	}
@@ -35,7 +35,7 @@ func (m *mortal) Infer(ctx context.Context, in []runtime.Tensor, out []string) (
 	m.runs.Add(1)
 	defer m.runs.Add(-1)
 	m.served.Add(1)
-	if err := m.Away(); err != nil {
+	if err := m.Unavailable(); err != nil {
 		return nil, err
 	}
 	if m.hold != nil {
@@ -73,7 +73,7 @@ func (p *testPlace) take()                 { p.once.Do(func() { close(p.lost) })
 
 func newHerd() *herd {
 	h := &herd{all: []*mortal{{}}, lost: []*testPlace{nil}}
-	h.replicas = newReplicas(h.all[0], func(context.Context, func(string)) (runtime.Session, Place, error) {
+	h.replicas = newReplicas(h.all[0], func(context.Context, func(string)) (runtime.Session, Reservation, error) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.opens++
@@ -180,13 +180,13 @@ func TestReplicaLost(t *testing.T) {
 				t.Errorf("one of three is away: %v", err)
 			}
 		}
-		if h.Away() != nil || h.ready() != 2 || h.all[0].served.Load() != 0 {
-			t.Errorf("%v, %d answer, and who is away was asked %d times", h.Away(), h.ready(), h.all[0].served.Load())
+		if h.Unavailable() != nil || h.ready() != 2 || h.all[0].served.Load() != 0 {
+			t.Errorf("%v, %d answer, and who is away was asked %d times", h.Unavailable(), h.ready(), h.all[0].served.Load())
 		}
 		h.all[1].away.Store(true)
 		h.all[2].away.Store(true)
-		if err := h.ask(t, 1); !fault.Is(err, fault.Unavailable) || h.Away() == nil {
-			t.Errorf("all are away: %v, %v", err, h.Away())
+		if err := h.ask(t, 1); !fault.Is(err, fault.Unavailable) || h.Unavailable() == nil {
+			t.Errorf("all are away: %v, %v", err, h.Unavailable())
 		}
 		h.all[2].away.Store(false)
 		h.resize(1)
@@ -264,7 +264,7 @@ func TestReplicaDoesNotCome(t *testing.T) {
 // waited for when it is not wanted any more, or the deployment ends.
 func TestReplicaWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		open := func(ctx context.Context, waits func(string)) (runtime.Session, Place, error) {
+		open := func(ctx context.Context, waits func(string)) (runtime.Session, Reservation, error) {
 			waits("it waits for a place")
 			<-ctx.Done()
 			return nil, nil, ctx.Err()
@@ -383,7 +383,7 @@ func TestReplicaOfAnotherModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := &otherModel{}
 		var told error
-		p := newReplicas(&mortal{}, func(context.Context, func(string)) (runtime.Session, Place, error) { return other, nil, nil }, func(err error) {
+		p := newReplicas(&mortal{}, func(context.Context, func(string)) (runtime.Session, Reservation, error) { return other, nil, nil }, func(err error) {
 			told = err
 		})
 		p.resize(2)
@@ -411,7 +411,7 @@ func (slim) Runs() int { return 1 }
 func TestReplicasRuns(t *testing.T) {
 	for want, first := range map[int]runtime.Session{0: &mortal{}, 1: slim{&mortal{}}} {
 		more := make(chan runtime.Session, 1)
-		p := newReplicas(first, func(context.Context, func(string)) (runtime.Session, Place, error) { return <-more, nil, nil }, nil)
+		p := newReplicas(first, func(context.Context, func(string)) (runtime.Session, Reservation, error) { return <-more, nil, nil }, nil)
 		if got := p.Runs(); got != want {
 			t.Errorf("one takes %d, want %d", got, want)
 		}

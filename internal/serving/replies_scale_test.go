@@ -68,7 +68,7 @@ func (h *herd) kill(r *rand.Rand, some bool) {
 	}
 }
 
-func (s *herdSession) Away() error {
+func (s *herdSession) Unavailable() error {
 	if s.dead.Load() {
 		return fault.New(fault.Unavailable, "the process ended")
 	}
@@ -118,7 +118,7 @@ type room struct {
 	once sync.Once
 }
 
-func (m *rooms) Place(ctx context.Context, _ serving.Placing, waits func(string)) (serving.Place, error) {
+func (m *rooms) Reserve(ctx context.Context, _ serving.ReplicaRequest, waits func(string)) (serving.Reservation, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.r.IntN(5) == 0 {
@@ -263,11 +263,11 @@ func TestRepliesWhileScaling(t *testing.T) {
 			h.fails.Store(false)
 			may(p.RunOnce(ctx))
 		case 4:
-			may(second(p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: strconv.Itoa(2 + r.IntN(6)), Weight: 40})))
+			may(second(p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.Itoa(2 + r.IntN(6)), Weight: 40})))
 		case 5:
-			may(second(p.Promote(ctx, "nyc", "d", serving.Ending{})))
+			may(second(p.Promote(ctx, "nyc", "d", serving.RolloutEnd{})))
 		case 6:
-			may(second(p.Rollback(ctx, "nyc", "d", serving.Ending{})))
+			may(second(p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{})))
 		case 7:
 			may(second(p.Shadow(ctx, "nyc", "d", strconv.Itoa(8+r.IntN(2)))))
 			may(p.Load(ctx, "nyc", "d"))

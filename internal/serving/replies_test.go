@@ -158,15 +158,15 @@ func repliesWhileVersionsChange(t *testing.T, spec serving.Spec, mark int64, inp
 	for i := range 6 {
 		_, err := p.Shadow(ctx, "nyc", "d", "9")
 		must(err)
-		_, err = p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: strconv.Itoa(2 + i%6), Weight: 40})
+		_, err = p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.Itoa(2 + i%6), Weight: 40})
 		must(err)
 		rt.dead.Store(true)
-		must(second(p.Reweigh(ctx, "nyc", "d", 70)))
+		must(second(p.SetWeight(ctx, "nyc", "d", 70)))
 		rt.dead.Store(false)
 		if i%2 == 0 {
-			must(second(p.Rollback(ctx, "nyc", "d", serving.Ending{})))
+			must(second(p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{})))
 		} else {
-			must(second(p.Promote(ctx, "nyc", "d", serving.Ending{})))
+			must(second(p.Promote(ctx, "nyc", "d", serving.RolloutEnd{})))
 		}
 		stats, err := p.Statistics(ctx, "nyc", "d", "")
 		must(err)

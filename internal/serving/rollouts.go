@@ -19,8 +19,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Trying is a candidate to be tried on a share of a deployment's requests.
-type Trying struct {
+// RolloutRequest is a candidate to be tried on a share of a deployment's requests.
+type RolloutRequest struct {
 	Version string // number or alias of the candidate
 	Weight  int    // percent, 1 to 99; 0 is the manifest's
 	Cause   string // why, in words or an event's position
@@ -65,7 +65,7 @@ func (s *Service) audited(ctx context.Context, tx *store.Tx, project, name, reas
 }
 
 // end closes a rollout in the caller's transaction.
-func (s *Service) end(ctx context.Context, tx *store.Tx, r Rollout, state RolloutState, e Ending) error {
+func (s *Service) end(ctx context.Context, tx *store.Tx, r Rollout, state RolloutState, e RolloutEnd) error {
 	r.State, r.Reason, r.Evidence = state, clip(e.Reason, maxReason), e.Evidence
 	if r.Ended.IsZero() {
 		r.Ended = time.Now().UTC()
@@ -85,7 +85,7 @@ func (s *Service) end(ctx context.Context, tx *store.Tx, r Rollout, state Rollou
 // requests. The version is verified and loaded before anything changes. Errors:
 // fault.Conflict when a rollout runs already, the version is stable already, or
 // its files do not match the signature; fault.NotFound; fault.Invalid.
-func (s *Service) StartRollout(ctx context.Context, project, name string, try Trying) (Rollout, error) {
+func (s *Service) StartRollout(ctx context.Context, project, name string, try RolloutRequest) (Rollout, error) {
 	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
 		return Rollout{}, err
 	}
@@ -99,7 +99,7 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Tr
 	if err != nil {
 		return Rollout{}, err
 	}
-	stable := s.rousedFor(ctx, d)
+	stable := s.enterStable(ctx, d)
 	if stable != nil {
 		defer stable.leave()
 	}
@@ -133,7 +133,7 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Tr
 		case version == shadow.Version:
 			now.Trials = now.without(Shadow) // it shows itself now
 		}
-		if err := s.Models.Still(ctx, tx, project, now.Model, t.model.Version); err != nil {
+		if err := s.Models.RequireVersion(ctx, tx, project, now.Model, t.model.Version); err != nil {
 			return err
 		}
 		if err := s.Models.Cleared(ctx, tx, project, now.Model, t.model.Version, ""); err != nil {
@@ -204,10 +204,10 @@ func (s *Service) begin(ctx context.Context, tx *store.Tx, r Rollout) error {
 	return event.Publish(ctx, tx, r.Project, EventRolloutStarted, r)
 }
 
-// Reweigh moves the share of the version that is being tried. What was observed
+// SetWeight moves the share of the version that is being tried. What was observed
 // under the old share is not evidence under the new one: the rollout ends as
 // cancelled, and another one begins with the same versions.
-func (s *Service) Reweigh(ctx context.Context, project, name string, weight int) (Rollout, error) {
+func (s *Service) SetWeight(ctx context.Context, project, name string, weight int) (Rollout, error) {
 	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
 		return Rollout{}, err
 	}
@@ -237,7 +237,7 @@ func (s *Service) Reweigh(ctx context.Context, project, name string, weight int)
 				return err
 			}
 		}
-		if err := s.end(ctx, tx, run, Cancelled, Ending{Reason: "its weight was moved to " + strconv.Itoa(weight) + " %"}); err != nil {
+		if err := s.end(ctx, tx, run, Cancelled, RolloutEnd{Reason: "its weight was moved to " + strconv.Itoa(weight) + " %"}); err != nil {
 			return err
 		}
 		r = run
@@ -262,7 +262,7 @@ func (s *Service) Reweigh(ctx context.Context, project, name string, weight int)
 // fault.Conflict when no rollout, or another one, runs, or its version does not
 // load: what answers goes on answering; fault.PermissionDenied,
 // also without model.promote when an alias moves.
-func (s *Service) Promote(ctx context.Context, project, name string, e Ending) (Rollout, error) {
+func (s *Service) Promote(ctx context.Context, project, name string, e RolloutEnd) (Rollout, error) {
 	if err := s.mayEnd(ctx, project, name, e); err != nil {
 		return Rollout{}, err
 	}
@@ -283,7 +283,7 @@ func (s *Service) Promote(ctx context.Context, project, name string, e Ending) (
 		if r.State != Running || !ok {
 			return fault.New(fault.Conflict, "rollout %s has ended: it is %s", r.ID, r.State)
 		}
-		if err := s.Models.Still(ctx, tx, project, d.Model, canary.Version); err != nil {
+		if err := s.Models.RequireVersion(ctx, tx, project, d.Model, canary.Version); err != nil {
 			return err
 		}
 		if err := s.Models.Cleared(ctx, tx, project, d.Model, canary.Version, d.Spec.alias()); err != nil {
@@ -341,7 +341,7 @@ func notLoaded(err error, hint, format string, args ...any) error {
 }
 
 // mayEnd asks for the permission to end a rollout, and checks the ending.
-func (s *Service) mayEnd(ctx context.Context, project, name string, e Ending) error {
+func (s *Service) mayEnd(ctx context.Context, project, name string, e RolloutEnd) error {
 	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
 		return err
 	}
@@ -357,7 +357,7 @@ func (s *Service) mayEnd(ctx context.Context, project, name string, e Ending) er
 
 // asked is the rollout that an ending is about: the one named, or the one that
 // runs.
-func (s *Service) asked(ctx context.Context, tx *store.Tx, d Deployment, e Ending) (Rollout, error) {
+func (s *Service) asked(ctx context.Context, tx *store.Tx, d Deployment, e RolloutEnd) (Rollout, error) {
 	if e.Rollout == "" {
 		r, err := s.running(ctx, tx, d.Project, d.Name)
 		if err == nil && r.ID == "" {
@@ -400,7 +400,7 @@ func (s *Service) stabilise(ctx context.Context, tx *store.Tx, d Deployment, t T
 // verified and loaded before anything changes. Errors: fault.Conflict when there
 // is nothing to go back to, or the version no longer loads: what answers goes on
 // answering.
-func (s *Service) Rollback(ctx context.Context, project, name string, e Ending) (Deployment, error) {
+func (s *Service) Rollback(ctx context.Context, project, name string, e RolloutEnd) (Deployment, error) {
 	if err := s.mayEnd(ctx, project, name, e); err != nil {
 		return Deployment{}, err
 	}
@@ -451,7 +451,7 @@ type goal struct {
 	done   bool      // it has happened
 }
 
-func (s *Service) goal(ctx context.Context, d Deployment, e Ending) (g goal, err error) {
+func (s *Service) goal(ctx context.Context, d Deployment, e RolloutEnd) (g goal, err error) {
 	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		g = goal{to: e.To}
 		runs, err := s.Store.Rollouts(ctx, tx, d.Project, d.Name, maxHistory)
@@ -507,7 +507,7 @@ func (s *Service) goal(ctx context.Context, d Deployment, e Ending) (g goal, err
 }
 
 // goBack writes a rollback down. t is nil when the stable version stays.
-func (s *Service) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g goal, t *target, e Ending) error {
+func (s *Service) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g goal, t *target, e RolloutEnd) error {
 	if g.done {
 		return nil
 	}
@@ -549,7 +549,7 @@ func (s *Service) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g
 	}); err != nil {
 		return err
 	}
-	if err := s.Models.Still(ctx, tx, d.Project, d.Model, t.model.Version); err != nil {
+	if err := s.Models.RequireVersion(ctx, tx, d.Project, d.Model, t.model.Version); err != nil {
 		return err
 	}
 	if !stood { // it is no way back: the version was never let through here
@@ -597,7 +597,7 @@ func (s *Service) Shadow(ctx context.Context, project, name, version string) (De
 			if now.Version == shown.Version || len(now.Trials) > 0 && now.Trials[0].Version == shown.Version {
 				return fault.New(fault.Conflict, "version %d answers requests already", shown.Version)
 			}
-			if err := s.Models.Still(ctx, tx, project, now.Model, shown.Version); err != nil {
+			if err := s.Models.RequireVersion(ctx, tx, project, now.Model, shown.Version); err != nil {
 				return err
 			}
 			now.Trials = now.with(Trial{

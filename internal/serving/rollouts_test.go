@@ -157,7 +157,7 @@ func (p *pond) ask(t *testing.T, version, routeKey string) int64 {
 
 func (p *pond) start(t *testing.T, version string, weight int) serving.Rollout {
 	t.Helper()
-	r, err := p.StartRollout(t.Context(), "nyc", "d", serving.Trying{Version: version, Weight: weight, Cause: "test"})
+	r, err := p.StartRollout(t.Context(), "nyc", "d", serving.RolloutRequest{Version: version, Weight: weight, Cause: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func lifeOfARollout(t *testing.T, p *pond) {
 	if p.ask(t, "1", "") != 1 || p.ask(t, "2", "") != 2 {
 		t.Error("an explicit version was not answered by it")
 	}
-	if _, err := p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: "3"}); !fault.Is(err, fault.Conflict) {
+	if _, err := p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: "3"}); !fault.Is(err, fault.Conflict) {
 		t.Errorf("two at once: %v", err)
 	}
 	st := p.status(t)
@@ -224,7 +224,7 @@ func lifeOfARollout(t *testing.T, p *pond) {
 	}
 
 	// Another share is another rollout; a greater one keeps the candidate's keys.
-	moved, err := p.Reweigh(ctx, "nyc", "d", 60)
+	moved, err := p.SetWeight(ctx, "nyc", "d", 60)
 	if err != nil || moved.ID == r.ID || moved.Weight != 60 || moved.Spec.Weight != 60 {
 		t.Fatalf("%+v %v", moved, err)
 	}
@@ -233,17 +233,17 @@ func lifeOfARollout(t *testing.T, p *pond) {
 			t.Errorf("key %s lost the candidate as its share grew", k)
 		}
 	}
-	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{Rollout: r.ID}); !fault.Is(err, fault.Conflict) {
+	if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{Rollout: r.ID}); !fault.Is(err, fault.Conflict) {
 		t.Errorf("promoted a rollout that has ended: %v", err)
 	}
-	done, err := p.Promote(ctx, "nyc", "d", serving.Ending{Rollout: moved.ID, Reason: "better", Evidence: json.RawMessage(`{"p":1}`)})
+	done, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{Rollout: moved.ID, Reason: "better", Evidence: json.RawMessage(`{"p":1}`)})
 	if err != nil || done.State != serving.Promoted || done.Reason != "better" || string(done.Evidence) != `{"p":1}` {
 		t.Fatalf("%+v %v", done, err)
 	}
 	if p.world.pointed != "champion=2" {
 		t.Errorf("the alias was moved to %q", p.world.pointed)
 	}
-	if again, err := p.Promote(ctx, "nyc", "d", serving.Ending{Rollout: moved.ID}); err != nil || again.State != serving.Promoted {
+	if again, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{Rollout: moved.ID}); err != nil || again.State != serving.Promoted {
 		t.Errorf("promoted again: %+v %v", again, err)
 	}
 	if m := p.mix(t); m[2] != 500 {
@@ -255,14 +255,14 @@ func lifeOfARollout(t *testing.T, p *pond) {
 	}
 
 	// And back, by undoing what that rollout did.
-	d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{Rollout: moved.ID, Reason: "worse after all"})
+	d, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{Rollout: moved.ID, Reason: "worse after all"})
 	if err != nil || d.Version != 1 || p.world.pointed != "champion=1" {
 		t.Fatalf("%+v %v", d, err)
 	}
-	if d, err = p.Rollback(ctx, "nyc", "d", serving.Ending{Rollout: moved.ID}); err != nil || d.Version != 1 {
+	if d, err = p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{Rollout: moved.ID}); err != nil || d.Version != 1 {
 		t.Errorf("rolled back again: %+v %v", d, err)
 	}
-	if _, err := p.Rollback(ctx, "nyc", "d", serving.Ending{}); !fault.Is(err, fault.Conflict) {
+	if _, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, fault.Conflict) {
 		t.Errorf("back to nothing: %v", err)
 	}
 	if m := p.mix(t); m[1] != 500 {
@@ -293,7 +293,7 @@ func rollbackOfACandidate(t *testing.T, p *pond) {
 	if err != nil || len(running) != 1 || running[0].ID != r.ID || !running[0].StartedAt.Equal(at.Add(-2*time.Hour)) {
 		t.Fatalf("%+v %v", running, err)
 	}
-	d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{Rollout: r.ID, State: serving.Inconclusive, Reason: "no labels"})
+	d, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{Rollout: r.ID, State: serving.Inconclusive, Reason: "no labels"})
 	if err != nil || d.Version != 1 || len(d.Targets) != 1 {
 		t.Fatalf("%+v %v", d, err)
 	}
@@ -306,11 +306,11 @@ func rollbackOfACandidate(t *testing.T, p *pond) {
 	}
 	// A pinned version moves with a promotion.
 	p.start(t, "3", 50)
-	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); err != nil {
+	if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); err != nil {
 		t.Fatal(err)
 	}
 	// What decided before that to roll it back does not undo what a person did.
-	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{Rollout: p.status(t).History[0].ID, Unless: serving.Promoted}); !fault.Is(err, fault.Conflict) {
+	if d, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{Rollout: p.status(t).History[0].ID, Unless: serving.Promoted}); !fault.Is(err, fault.Conflict) {
 		t.Errorf("back to %d: %v", d.Version, err)
 	}
 	if d, err := p.One(ctx, "nyc", "d"); err != nil || d.Spec.Version != "3" || p.world.pointed != "" {
@@ -322,10 +322,10 @@ func rollbackOfACandidate(t *testing.T, p *pond) {
 	if h := p.status(t).History; h[0].State != serving.Cancelled || !strings.Contains(h[0].Reason, "version 5") {
 		t.Errorf("%+v", h[0])
 	}
-	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{}); err != nil || d.Version != 3 {
+	if d, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{}); err != nil || d.Version != 3 {
 		t.Errorf("back to %d: %v", d.Version, err)
 	}
-	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{}); err != nil || d.Version != 1 {
+	if d, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{}); err != nil || d.Version != 1 {
 		t.Errorf("further back to %d: %v", d.Version, err)
 	}
 }
@@ -338,26 +338,26 @@ func TestRefusedRollouts(t *testing.T) {
 	p.world.models["m/3"] = serving.Model{Name: "m", Version: 3, Digest: "sha256:3", File: []byte("garbage")}
 	p.world.models["m/4"] = serving.Model{Name: "m", Version: 4, Digest: "sha256:4"} // tampered with
 	for version, kind := range map[string]fault.Kind{"1": fault.Conflict, "3": fault.Invalid, "4": fault.Conflict, "77": fault.NotFound, "": fault.Invalid} {
-		if _, err := p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: version}); !fault.Is(err, kind) {
+		if _, err := p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: version}); !fault.Is(err, kind) {
 			t.Errorf("version %q: %v", version, err)
 		}
 	}
 	for _, weight := range []int{-1, 100} {
-		if _, err := p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: "2", Weight: weight}); !fault.Is(err, fault.Invalid) {
+		if _, err := p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: "2", Weight: weight}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%d %%: %v", weight, err)
 		}
 	}
 	p.world.gone = 2
-	if _, err := p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: "2"}); !fault.Is(err, fault.NotFound) {
+	if _, err := p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: "2"}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("deleted while it was loaded: %v", err)
 	}
 	p.world.gone = 0
 	for name, err := range map[string]error{
-		"promote":  second(p.Promote(ctx, "nyc", "d", serving.Ending{})),
-		"reweigh":  second(p.Reweigh(ctx, "nyc", "d", 10)),
-		"rollback": second(p.Rollback(ctx, "nyc", "d", serving.Ending{})),
-		"evidence": second(p.Rollback(ctx, "nyc", "d", serving.Ending{Evidence: json.RawMessage("{")})),
-		"rollout":  second(p.Rollback(ctx, "nyc", "d", serving.Ending{Rollout: "rol_x"})),
+		"promote":  second(p.Promote(ctx, "nyc", "d", serving.RolloutEnd{})),
+		"reweigh":  second(p.SetWeight(ctx, "nyc", "d", 10)),
+		"rollback": second(p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{})),
+		"evidence": second(p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{Evidence: json.RawMessage("{")})),
+		"rollout":  second(p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{Rollout: "rol_x"})),
 	} {
 		if err == nil {
 			t.Errorf("%s with nothing to do", name)
@@ -369,12 +369,12 @@ func TestRefusedRollouts(t *testing.T) {
 
 	// Back to what no longer loads: what answers goes on answering.
 	p.start(t, "2", 50)
-	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); err != nil {
+	if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); err != nil {
 		t.Fatal(err)
 	}
 	one := p.world.models["m/1"]
 	p.world.models["m/1"] = serving.Model{Name: "m", Version: 1, Digest: "sha256:1", File: []byte("damaged")}
-	if _, err := p.Rollback(ctx, "nyc", "d", serving.Ending{}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "version 1 no longer loads, and version 2 goes on answering") {
+	if _, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "version 1 no longer loads, and version 2 goes on answering") {
 		t.Errorf("%v", err)
 	}
 	if p.ask(t, "", "") != 2 {
@@ -385,15 +385,15 @@ func TestRefusedRollouts(t *testing.T) {
 		t.Errorf("the version to go back to is not in use: %+v %v", d, err)
 	}
 	p.world.models["m/1"] = one
-	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{}); err != nil || d.Version != 1 {
+	if d, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{}); err != nil || d.Version != 1 {
 		t.Errorf("%+v %v", d, err)
 	}
 
 	p.world.denied["deployment.rollout"] = true
 	for name, err := range map[string]error{
-		"start": second(p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: "2"})), "promote": second(p.Promote(ctx, "nyc", "d", serving.Ending{})),
-		"rollback": second(p.Rollback(ctx, "nyc", "d", serving.Ending{})), "shadow": second(p.Shadow(ctx, "nyc", "d", "2")),
-		"reweigh": second(p.Reweigh(ctx, "nyc", "d", 5)), "automation": second(p.SetAutomation(ctx, "nyc", "d", false, "")),
+		"start": second(p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: "2"})), "promote": second(p.Promote(ctx, "nyc", "d", serving.RolloutEnd{})),
+		"rollback": second(p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{})), "shadow": second(p.Shadow(ctx, "nyc", "d", "2")),
+		"reweigh": second(p.SetWeight(ctx, "nyc", "d", 5)), "automation": second(p.SetAutomation(ctx, "nyc", "d", false, "")),
 		"began": p.Began(ctx, "nyc", "rol_x", time.Now()),
 	} {
 		if !fault.Is(err, fault.PermissionDenied) {
@@ -404,7 +404,7 @@ func TestRefusedRollouts(t *testing.T) {
 	p.world.denied["model.promote"] = true
 	p.apply(t, serving.Spec{Model: "m"})
 	p.start(t, "2", 50)
-	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); !fault.Is(err, fault.PermissionDenied) {
+	if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("an alias was moved without permission: %v", err)
 	}
 }
@@ -437,7 +437,7 @@ func TestCanaryThatDoesNotLoad(t *testing.T) {
 	if !p.Ready("nyc") || !p.Ready("") {
 		t.Error("a canary makes the project unready")
 	}
-	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "version 1 goes on answering") {
+	if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "version 1 goes on answering") {
 		t.Errorf("what does not load was promoted: %v", err)
 	}
 	p.world.models["m/2"] = two
@@ -449,7 +449,7 @@ func TestCanaryThatDoesNotLoad(t *testing.T) {
 		t.Errorf("%v", m)
 	}
 	p.reopen() // nothing is in memory
-	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); err != nil {
+	if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); err != nil {
 		t.Error(err)
 	}
 	if m := p.mix(t); m[2] != 500 {
@@ -521,11 +521,11 @@ func TestNothingLostOrMixed(t *testing.T) {
 		candidate := stable%8 + 1
 		_, err := p.Shadow(ctx, "nyc", "d", "9")
 		must(err)
-		_, err = p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: strconv.FormatInt(candidate, 10), Weight: 5})
+		_, err = p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.FormatInt(candidate, 10), Weight: 5})
 		must(err)
 		kept := map[string]bool{}
 		for _, weight := range []int{20, 50, 90} {
-			_, err := p.Reweigh(ctx, "nyc", "d", weight)
+			_, err := p.SetWeight(ctx, "nyc", "d", weight)
 			must(err)
 			for k := range 50 {
 				key := "key " + strconv.Itoa(k)
@@ -537,11 +537,11 @@ func TestNothingLostOrMixed(t *testing.T) {
 			}
 		}
 		if i%3 == 2 {
-			_, err := p.Rollback(ctx, "nyc", "d", serving.Ending{})
+			_, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{})
 			must(err)
 			continue
 		}
-		_, err = p.Promote(ctx, "nyc", "d", serving.Ending{})
+		_, err = p.Promote(ctx, "nyc", "d", serving.RolloutEnd{})
 		must(err)
 		if stable = candidate; p.ask(t, "", "any") != stable {
 			t.Errorf("version %d was promoted and does not answer", stable)
@@ -589,11 +589,11 @@ func TestUndoneWhileTrying(t *testing.T) {
 	ctx := t.Context()
 	p.apply(t, serving.Spec{Model: "m", Version: "1"})
 	first := p.start(t, "2", 50)
-	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); err != nil {
+	if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); err != nil {
 		t.Fatal(err)
 	}
 	p.start(t, "3", 50)
-	d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{Rollout: first.ID, Reason: "labels say so"})
+	d, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{Rollout: first.ID, Reason: "labels say so"})
 	if err != nil || d.Version != 1 || len(d.Targets) != 1 {
 		t.Fatalf("%+v %v", d, err)
 	}
@@ -607,7 +607,7 @@ func TestUndoneWhileTrying(t *testing.T) {
 	}
 	// To another version, past what is tried.
 	p.start(t, "4", 50)
-	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{To: 5}); err != nil || d.Version != 5 || len(d.Targets) != 1 {
+	if d, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{To: 5}); err != nil || d.Version != 5 || len(d.Targets) != 1 {
 		t.Errorf("%+v %v", d, err)
 	}
 }
@@ -625,7 +625,7 @@ func TestWayBackIsOfWhatStood(t *testing.T) {
 		p.world.uncleared = version
 	}
 	hold(3)
-	if _, err := p.Rollback(ctx, "nyc", "d", serving.Ending{To: 3}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "m@3 may not answer requests yet") {
+	if _, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{To: 3}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "m@3 may not answer requests yet") {
 		t.Errorf("a version that was never let through answers by a rollback: %v", err)
 	}
 	if m := p.mix(t); m[2] != 500 {
@@ -635,20 +635,20 @@ func TestWayBackIsOfWhatStood(t *testing.T) {
 	hold(0)
 	p.start(t, "3", 50)
 	hold(3)
-	if _, err := p.Reweigh(ctx, "nyc", "d", 60); !fault.Is(err, fault.Conflict) {
+	if _, err := p.SetWeight(ctx, "nyc", "d", 60); !fault.Is(err, fault.Conflict) {
 		t.Errorf("a version that is held back gets more requests: %v", err)
 	}
-	if r, err := p.Reweigh(ctx, "nyc", "d", 10); err != nil || r.Weight != 10 {
+	if r, err := p.SetWeight(ctx, "nyc", "d", 10); err != nil || r.Weight != 10 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	hold(1)
-	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{To: 1}); err != nil || d.Version != 1 {
+	if d, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{To: 1}); err != nil || d.Version != 1 {
 		t.Errorf("%+v, %v", d, err)
 	}
 	// What was undone was of another model, which had a version of this number.
 	p.apply(t, serving.Spec{Model: "m", Version: "4"})
 	first := p.start(t, "5", 50)
-	if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); err != nil {
+	if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, v := range []int64{4, 5} {
@@ -656,7 +656,7 @@ func TestWayBackIsOfWhatStood(t *testing.T) {
 	}
 	p.apply(t, serving.Spec{Model: "n", Version: "5"})
 	hold(4)
-	if d, err := p.Rollback(ctx, "nyc", "d", serving.Ending{Rollout: first.ID}); !fault.Is(err, fault.Conflict) {
+	if d, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{Rollout: first.ID}); !fault.Is(err, fault.Conflict) {
 		t.Errorf("%+v, %v", d, err)
 	}
 }

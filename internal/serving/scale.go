@@ -58,8 +58,8 @@ func (p *ScaleSpec) limits() autoscale.Limits {
 	return l
 }
 
-// sleeps reports whether the deployment may have no model in memory.
-func (s Spec) sleeps() bool { return s.Scale != nil && s.Scale.Min != nil && *s.Scale.Min == 0 }
+// scalesToZero reports whether the deployment may have no model in memory.
+func (s Spec) scalesToZero() bool { return s.Scale != nil && s.Scale.Min != nil && *s.Scale.Min == 0 }
 
 // replicated reports whether versions have replicas, each a process.
 func (s Spec) replicated() bool { return s.Scale != nil && s.Scale.limits().Max > 1 }
@@ -137,20 +137,20 @@ func checkPools(pools []string) error {
 type scaler struct {
 	mu     sync.Mutex
 	all    map[key]*scaled
-	closed bool // nobody is held any more
+	closed bool // no cold start begins any more
 
-	life   context.Context // of loads for who asks
-	end    context.CancelFunc
-	waking sync.WaitGroup // those loads; added to under mu while not closed
+	life    context.Context // of loads for who asks
+	end     context.CancelFunc
+	loading sync.WaitGroup // those loads; added to under mu while not closed
 }
 
 // scaled is one of them. Under scaler.mu.
 type scaled struct {
-	id       ID
-	asked    time.Time // last, as far as was seen; or when it was loaded
-	versions map[int64]*scaledVersion
-	hold     *hold // those who wait while it is loaded; nil when nobody does
-	colds    Spent // loads that requests were held for
+	id         ID
+	asked      time.Time // last, as far as was seen; or when it was loaded
+	versions   map[int64]*scaledVersion
+	coldStart  *coldStart // those who wait while it is loaded; nil when nobody does
+	coldStarts Spent      // loads that requests waited for
 }
 
 // scaledVersion is what was seen of a version, and decided.
@@ -173,18 +173,18 @@ func (z *scaler) begin() {
 func (z *scaler) of(k key, id ID) *scaled {
 	c := z.all[k]
 	if c == nil || c.id != id {
-		var waiting *hold
+		var waiting *coldStart
 		if c != nil {
-			waiting = c.hold // they ask for the name
+			waiting = c.coldStart // they ask for the name
 		}
-		c = &scaled{id: id, versions: map[int64]*scaledVersion{}, hold: waiting}
+		c = &scaled{id: id, versions: map[int64]*scaledVersion{}, coldStart: waiting}
 		z.all[k] = c
 	}
 	return c
 }
 
 // ScaleOnce looks at each deployment that says how it scales, and makes more or
-// fewer replicas, or puts it to sleep. It is to be called once a second.
+// fewer replicas, or scales it to zero. It is to be called once a second.
 func (s *Service) ScaleOnce(ctx context.Context) error { return s.scale(ctx, time.Now()) }
 
 func (s *Service) scale(ctx context.Context, now time.Time) error {
@@ -193,7 +193,7 @@ func (s *Service) scale(ctx context.Context, now time.Time) error {
 			continue
 		}
 		if s.sample(k, t, now) {
-			s.sleep(ctx, k, t)
+			s.scaleToZero(ctx, k, t)
 			continue
 		}
 		for _, x := range t.targets() {
@@ -212,7 +212,7 @@ func (s *Service) sample(k key, t *table, now time.Time) (idle bool) {
 	defer s.scaler.mu.Unlock()
 	c := s.scaler.of(k, t.deployment.ID)
 	targets := t.targets()
-	busy := c.hold != nil
+	busy := c.coldStart != nil
 	kept := map[int64]bool{}
 	for _, x := range targets {
 		v := c.versions[x.model.Version]
@@ -286,9 +286,9 @@ func (s *Service) wanted(k key, version int64) int {
 	return 1
 }
 
-// sleep takes a deployment's models out of memory, if nobody has asked meanwhile.
+// scaleToZero takes a deployment's models out of memory, if nobody has asked meanwhile.
 // Whoever has entered finishes on them.
-func (s *Service) sleep(ctx context.Context, k key, t *table) {
+func (s *Service) scaleToZero(ctx context.Context, k key, t *table) {
 	s.settling.Lock()
 	defer s.settling.Unlock()
 	all := *s.tables.Load()
@@ -301,23 +301,23 @@ func (s *Service) sleep(ctx context.Context, k key, t *table) {
 		}
 	}
 	asleep := *t
-	asleep.stable, asleep.canary, asleep.shadow, asleep.share, asleep.slept = nil, nil, nil, 0, t.targets()
+	asleep.stable, asleep.canary, asleep.shadow, asleep.share, asleep.unloaded = nil, nil, nil, 0, t.targets()
 	s.replace(k, &asleep)
 	leave(t.targets())
 	s.Log.InfoContext(ctx, "nobody asks: models left the memory", slog.String("deployment", k.name))
 }
 
-// asleep reports whether nothing of a deployment is in memory because nobody asked
+// scaledToZero reports whether nothing of a deployment is in memory because nobody asked
 // for it.
-func (t *table) asleep() bool {
-	return t != nil && t.deployment.Spec.sleeps() && t.stable == nil && t.canary == nil && t.shadow == nil
+func (t *table) scaledToZero() bool {
+	return t != nil && t.deployment.Spec.scalesToZero() && t.stable == nil && t.canary == nil && t.shadow == nil
 }
 
 // resting reports whether the loader leaves a deployment alone: nobody asked for
 // it, or all that was asked was loaded and has left again. One that could not be
 // loaded for who asked is tried again.
 func (s *Service) resting(k key, t *table, d Deployment) bool {
-	if !d.Spec.sleeps() || t == nil || t.deployment.ID != d.ID || len(t.targets()) > 0 {
+	if !d.Spec.scalesToZero() || t == nil || t.deployment.ID != d.ID || len(t.targets()) > 0 {
 		return false
 	}
 	for _, w := range d.wants() {
@@ -338,7 +338,7 @@ func (t *tally) seen() (requests, answered int64, queued time.Duration) {
 // whether the version is loaded when it is asked for.
 func (s *Service) scaleState(k key, t *table, w wanting, loaded *target, x *Target) (asleep bool) {
 	if loaded == nil {
-		if t != nil && t.deployment.Spec.sleeps() && x.State == Loading && (w.role == Stable || t.asleep()) {
+		if t != nil && t.deployment.Spec.scalesToZero() && x.State == Loading && (w.role == Stable || t.scaledToZero()) {
 			x.State = Ready // it answers whoever asks
 			x.Scaling = "nobody asks; it is loaded for who does"
 			return true
@@ -377,16 +377,16 @@ type Scaling struct {
 	Wanted, Running     int // replicas
 }
 
-// Holding is who waits for a deployment that is loaded because it was asked for, and how
-// often and how long it was.
-type Holding struct {
+// ColdStarts are the requests that wait for a deployment to load, and how often and how long
+// it loaded for some.
+type ColdStarts struct {
 	Project, Deployment string
-	Held                int // requests, now
-	Colds               Spent
+	Waiting             int // requests, now
+	Loads               Spent
 }
 
 // Scaled is how the deployments scale that say how.
-func (s *Service) Scaled() (versions []Scaling, holds []Holding) {
+func (s *Service) Scaled() (versions []Scaling, holds []ColdStarts) {
 	for k, t := range *s.tables.Load() {
 		if t.deployment.Spec.Scale == nil {
 			continue
@@ -394,19 +394,19 @@ func (s *Service) Scaled() (versions []Scaling, holds []Holding) {
 		for _, w := range t.wanted {
 			var x Target
 			if loaded := t.holding(w); loaded != nil {
-				if loaded.away() == nil {
+				if loaded.unavailable() == nil {
 					x.State = Ready
 				}
 				s.scaleState(k, t, w, loaded, &x)
 			}
 			versions = append(versions, Scaling{k.project, k.name, w.version, x.Wanted, x.Replicas})
 		}
-		h := Holding{Project: k.project, Deployment: k.name}
+		h := ColdStarts{Project: k.project, Deployment: k.name}
 		s.scaler.mu.Lock()
 		if c := s.scaler.all[k]; c != nil {
-			h.Colds = c.colds
-			if c.hold != nil {
-				h.Held = c.hold.requests
+			h.Loads = c.coldStarts
+			if c.coldStart != nil {
+				h.Waiting = c.coldStart.requests
 			}
 		}
 		s.scaler.mu.Unlock()

@@ -158,7 +158,7 @@ func (p *pond) later(ctx context.Context, r serving.Request) <-chan error {
 func (p *pond) waiting(t *testing.T, n int) {
 	t.Helper()
 	for {
-		if _, holds := p.Scaled(); len(holds) == 1 && holds[0].Held == n {
+		if _, holds := p.Scaled(); len(holds) == 1 && holds[0].Waiting == n {
 			return
 		}
 		if t.Context().Err() != nil {
@@ -236,7 +236,7 @@ func TestScaleToZero(t *testing.T) {
 		}
 	}
 	p.Settled() // a load is counted behind the answers that waited for it
-	if _, holds := p.Scaled(); len(holds) != 1 || holds[0].Colds.Count != 2 || holds[0].Held != 0 {
+	if _, holds := p.Scaled(); len(holds) != 1 || holds[0].Loads.Count != 2 || holds[0].Waiting != 0 {
 		t.Errorf("%+v", holds)
 	}
 }
@@ -568,7 +568,7 @@ func TestRolloutsOfSleepers(t *testing.T) {
 	p.ask(t, "", "")
 	p.Drain()
 	p.rest(t)
-	if err := second(p.Promote(ctx, "nyc", "d", serving.Ending{})); err != nil {
+	if err := second(p.Promote(ctx, "nyc", "d", serving.RolloutEnd{})); err != nil {
 		t.Fatal(err)
 	}
 	if p.ask(t, "", "") != 2 {
@@ -576,7 +576,7 @@ func TestRolloutsOfSleepers(t *testing.T) {
 	}
 	p.Drain()
 	p.rest(t)
-	if err := second(p.Rollback(ctx, "nyc", "d", serving.Ending{})); err != nil {
+	if err := second(p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{})); err != nil {
 		t.Fatal(err)
 	}
 	if p.ask(t, "", "") != 1 {
@@ -661,7 +661,7 @@ func TestComparedWithTheStable(t *testing.T) {
 	started := make(chan error, 1)
 	try := func(version string, meanwhile func()) error {
 		go func() {
-			started <- second(p.StartRollout(ctx, "nyc", "d", serving.Trying{Version: version, Weight: 50}))
+			started <- second(p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: version, Weight: 50}))
 		}()
 		<-r.began // the candidate: what is asleep was loaded before
 		meanwhile()

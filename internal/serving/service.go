@@ -209,7 +209,7 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 		if changed = another || !old.Spec.same(spec) || !old.FeatureSet.same(set); !changed {
 			return nil
 		}
-		if err := s.Models.Still(ctx, tx, project, d.Model, d.Version); err != nil {
+		if err := s.Models.RequireVersion(ctx, tx, project, d.Model, d.Version); err != nil {
 			return err
 		}
 		if old.Model != d.Model || old.Version != d.Version {
@@ -218,7 +218,7 @@ func (s *Service) Apply(ctx context.Context, project, name string, spec Spec, dr
 			}
 		}
 		for _, step := range d.Steps {
-			if err := s.Models.Still(ctx, tx, project, step.Model, step.Version); err != nil {
+			if err := s.Models.RequireVersion(ctx, tx, project, step.Model, step.Version); err != nil {
 				return fault.Wrap(err, "spec.%s", step.Step)
 			}
 			if slices.ContainsFunc(old.Steps, func(o StepModel) bool { return o.Model == step.Model && o.Version == step.Version }) {
@@ -287,7 +287,7 @@ func (s *Service) succeed(ctx context.Context, tx *store.Tx, old Deployment, d *
 	}
 	if run.ID != "" {
 		reason := "version " + versionText(d.Version) + " of " + d.Model + " was deployed"
-		if err := s.end(ctx, tx, run, Cancelled, Ending{Reason: reason}); err != nil {
+		if err := s.end(ctx, tx, run, Cancelled, RolloutEnd{Reason: reason}); err != nil {
 			return err
 		}
 	}
@@ -361,7 +361,7 @@ func (s *Service) open(ctx context.Context, d Deployment, version string, h *hea
 // remote, there; environment is that of a Python model. It takes the files out of the
 // model.
 func (s *Service) session(ctx context.Context, project, name string, spec Spec, m *Model, died func(models.Death) bool) (session models.Session, environment string, err error) {
-	if err := s.Guard.Pass(ctx, residency.Passage{
+	if err := s.Guard.Pass(ctx, residency.Transfer{
 		Project: project, What: "model " + m.Name, Label: m.Residency, Where: "this server", Zone: s.Zone, Machine: s.Machine, Action: string(actionApply),
 	}); err != nil {
 		return nil, "", err
@@ -449,7 +449,7 @@ func (s *Service) withState(d Deployment) Deployment {
 			x.State, x.Reason = Failed, health.aside
 		} else if loaded != nil {
 			x.State, x.Reason = Ready, ""
-			if err := loaded.away(); err != nil {
+			if err := loaded.unavailable(); err != nil {
 				x.State, x.Reason = Failed, err.Error()
 			}
 		}
@@ -560,17 +560,17 @@ func (s *Service) Metadata(ctx context.Context, project, name, version string) (
 	}
 	r := &Request{Project: project, Name: name, Version: version}
 	t, x, _, err := s.pick(r)
-	if errors.Is(err, errAsleep) {
-		if d, ok := s.sleeping(r); ok {
+	if errors.Is(err, errScaledToZero) {
+		if d, ok := s.describeUnloaded(r); ok {
 			return d, nil
 		}
-		t, x, _, err = s.wake(ctx, r, 1, 0)
+		t, x, _, err = s.pickLoaded(ctx, r, 1, 0)
 	}
 	if err != nil {
 		return Description{}, err
 	}
 	defer x.leave()
-	d := Description{Metadata: x.meta, Name: name, Away: x.away(), Queue: x.queue.Options()}
+	d := Description{Metadata: x.meta, Name: name, Away: x.unavailable(), Queue: x.queue.Options()}
 	d.Batched, _ = x.batches()
 	if version != "" {
 		d.Versions = []int64{x.model.Version}
@@ -611,8 +611,8 @@ func (t *table) takes(x *target) Takes {
 func (s *Service) Takes(ctx context.Context, project, name, version string) (Takes, error) {
 	r := &Request{Project: project, Name: name, Version: version}
 	t, x, _, err := s.pick(r)
-	if errors.Is(err, errAsleep) {
-		return s.sleepingTakes(ctx, r)
+	if errors.Is(err, errScaledToZero) {
+		return s.takesOfUnloaded(ctx, r)
 	}
 	asked := object(project, name)
 	if x != nil {

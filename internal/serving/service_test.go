@@ -43,7 +43,7 @@ func (w *world) OpenVerified(_ context.Context, _, model, version string) (servi
 	return m, nil
 }
 
-func (w *world) Still(_ context.Context, _ *store.Tx, _, model string, version int64) error {
+func (w *world) RequireVersion(_ context.Context, _ *store.Tx, _, model string, version int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.gone == version {
@@ -68,7 +68,7 @@ func (w *world) Allow(_ context.Context, a policy.Action, _ policy.Object) error
 	return nil
 }
 
-func (w *world) Pass(_ context.Context, p residency.Passage) error {
+func (w *world) Pass(_ context.Context, p residency.Transfer) error {
 	return residency.Check(p.What, p.Label, p.Where, p.Zone)
 }
 
@@ -139,7 +139,7 @@ func TestLifeOfADeployment(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, true); !fault.Is(err, fault.Conflict) {
 		t.Errorf("a dry run of a version that is not cleared: %v", err)
 	}
-	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.Trying{Version: "2"}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "may not answer requests yet") {
+	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2"}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "may not answer requests yet") {
 		t.Errorf("a version that is not cleared is tried: %v", err)
 	}
 	if _, err := s.Shadow(ctx, "nyc", "delay", "2"); err != nil {

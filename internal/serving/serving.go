@@ -13,11 +13,11 @@
 //     what is remembered of an answer.
 //   - chain/ puts steps before and after a model, so that they answer as one; steps.go
 //     says which models are steps, and what they may be joined with.
-//   - trial.go: Rollout, Act and Automation; rollouts.go begins and ends rollouts,
-//     acts.go says what was done automatically and why. rollout/ decides, purely.
+//   - rollout.go: Rollout, AutoAction and Automation; rollouts.go begins and ends rollouts,
+//     automation.go says what was done automatically and why, status.go how a deployment is. rollout/ decides, purely.
 //   - scale.go: how many replicas a version has, and when it has none; autoscale/
-//     decides, purely. replicas.go is several of a version; hold.go holds requests
-//     while what they ask for is loaded.
+//     decides, purely. replicas.go is several of a version, remotereplica.go one on
+//     another machine; coldstart.go holds requests while their model loads.
 //   - batching/ is how requests wait for a model and share its runs;
 //     statistics.go counts them. limit.go bounds how many come in a
 //     second, quota.go in a day or a month.

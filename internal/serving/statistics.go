@@ -63,7 +63,7 @@ func (s *Service) Statistics(ctx context.Context, project, name, version string)
 			out = append(out, x.tally.statistics(x.model.Version))
 		}
 	}
-	if t.asleep() {
+	if t.scaledToZero() {
 		for _, w := range t.wanted {
 			if version == "" || versionText(w.version) == version {
 				out = append(out, s.tallyOf(k, w.version).statistics(w.version))
@@ -104,7 +104,7 @@ func (s *Service) Measured() []Measured {
 			x.tally.measure(&m)
 			out = append(out, m)
 		}
-		if t.asleep() { // counters do not go away
+		if t.scaledToZero() { // counters do not go away
 			for _, w := range t.wanted {
 				n := s.tallyOf(k, w.version)
 				m := Measured{

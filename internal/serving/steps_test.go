@@ -157,7 +157,7 @@ func TestStepsOfARollout(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", stepped(), false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.Trying{Version: "2", Weight: 50}); err != nil {
+	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2", Weight: 50}); err != nil {
 		t.Fatal(err)
 	}
 	r := flights([]float64{50}, "AA")
@@ -166,7 +166,7 @@ func TestStepsOfARollout(t *testing.T) {
 	if err != nil || a.Version != 2 || a.Outputs[0].Data.([]string)[0] != "late" || n.last(t).Version != 2 {
 		t.Errorf("%+v %v", a, err)
 	}
-	if _, err := s.Promote(ctx, "nyc", "delay", serving.Ending{}); err != nil {
+	if _, err := s.Promote(ctx, "nyc", "delay", serving.RolloutEnd{}); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := s.One(ctx, "nyc", "delay"); err != nil || d.Version != 2 || d.State != serving.Ready || len(d.Steps) != 1 {
@@ -247,7 +247,7 @@ func TestOtherStepsEndATrial(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", stepped(), false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.Trying{Version: "2", Weight: 50}); err != nil {
+	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2", Weight: 50}); err != nil {
 		t.Fatal(err)
 	}
 	w.words("champion", 2)
@@ -258,7 +258,7 @@ func TestOtherStepsEndATrial(t *testing.T) {
 	if err != nil || !changed || d.Classification != "restricted" || len(d.Targets) != 1 {
 		t.Fatalf("%+v, %v, %v", d, changed, err)
 	}
-	if _, err := s.Promote(ctx, "nyc", "delay", serving.Ending{}); !fault.Is(err, fault.Conflict) {
+	if _, err := s.Promote(ctx, "nyc", "delay", serving.RolloutEnd{}); !fault.Is(err, fault.Conflict) {
 		t.Errorf("it is promoted all the same: %v", err)
 	}
 	if d, err = s.One(ctx, "nyc", "delay"); err != nil || d.Version != 1 || d.Classification != "restricted" {

@@ -29,19 +29,19 @@ type Store interface {
 	// Running lists the rollouts of all projects that run.
 	Running(ctx context.Context, tx *store.Tx) ([]Rollout, error)
 
-	InsertAct(ctx context.Context, tx *store.Tx, a Act) error // fault.Conflict when there is one of the kind for the cause
-	UpdateAct(ctx context.Context, tx *store.Tx, a Act) error // outcome, reason and result
-	Act(ctx context.Context, tx *store.Tx, id ActID) (Act, error)
-	ActFor(ctx context.Context, tx *store.Tx, project, deployment string, kind ActKind, cause string) (Act, error)
-	// ActWith finds the act of a kind in a project that had a result.
-	ActWith(ctx context.Context, tx *store.Tx, project string, kind ActKind, result string) (Act, error)
-	// ActWithin finds an act of a kind that is being done, or was, with a time after from
+	InsertAction(ctx context.Context, tx *store.Tx, a AutoAction) error // fault.Conflict when there is one of the kind for the cause
+	UpdateAction(ctx context.Context, tx *store.Tx, a AutoAction) error // outcome, reason and result
+	Action(ctx context.Context, tx *store.Tx, id AutoActionID) (AutoAction, error)
+	ActionFor(ctx context.Context, tx *store.Tx, project, deployment string, kind AutoActionKind, cause string) (AutoAction, error)
+	// ActionWithResult finds the act of a kind in a project that had a result.
+	ActionWithResult(ctx context.Context, tx *store.Tx, project string, kind AutoActionKind, result string) (AutoAction, error)
+	// ActionWithin finds an act of a kind that is being done, or was, with a time after from
 	// and before until.
-	ActWithin(ctx context.Context, tx *store.Tx, project, deployment string, kind ActKind, from, until time.Time) (Act, error)
-	// Acts lists a deployment's, newest first.
-	Acts(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]Act, error)
-	// Claimed lists the acts of all projects that are claimed, oldest first.
-	Claimed(ctx context.Context, tx *store.Tx) ([]Act, error)
+	ActionWithin(ctx context.Context, tx *store.Tx, project, deployment string, kind AutoActionKind, from, until time.Time) (AutoAction, error)
+	// Actions lists a deployment's, newest first.
+	Actions(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]AutoAction, error)
+	// ClaimedActions lists the acts of all projects that are claimed, oldest first.
+	ClaimedActions(ctx context.Context, tx *store.Tx) ([]AutoAction, error)
 
 	// AddUsage adds to what callers used in a period; the answer is what they used in
 	// all, in the same order.
@@ -67,9 +67,9 @@ type Authorizer interface {
 // bytes returned. Errors: fault.NotFound; fault.Conflict when a file was changed.
 type Models interface {
 	OpenVerified(ctx context.Context, project, model, version string) (Model, error)
-	// Still refuses a version that is no longer there, in the transaction that
+	// RequireVersion refuses a version that is no longer there, in the transaction that
 	// deploys it. Error: fault.NotFound.
-	Still(ctx context.Context, tx *store.Tx, project, model string, version int64) error
+	RequireVersion(ctx context.Context, tx *store.Tx, project, model string, version int64) error
 	// Cleared refuses a version that its model's policy does not yet let answer, or be
 	// what an alias names, in the transaction that would make it so. Error:
 	// fault.Conflict that says what is missing.

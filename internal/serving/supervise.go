@@ -192,7 +192,7 @@ func (s *Service) background(f func(ctx context.Context)) {
 	s.scaler.mu.Lock()
 	defer s.scaler.mu.Unlock()
 	if !s.scaler.closed {
-		s.scaler.waking.Go(func() { f(identity.With(s.scaler.life, identity.Loop("model supervisor"))) })
+		s.scaler.loading.Go(func() { f(identity.With(s.scaler.life, identity.Loop("model supervisor"))) })
 	}
 }
 
@@ -284,7 +284,7 @@ func (s *Service) bringBack(ctx context.Context, of supervised) error {
 			return nil
 		}
 		return s.actedBack(ctx, d, h.cause(role), role, reason, func() (string, error) {
-			_, err := s.Rollback(ctx, of.project, of.name, Ending{Rollout: run.ID, Reason: reason})
+			_, err := s.Rollback(ctx, of.project, of.name, RolloutEnd{Rollout: run.ID, Reason: reason})
 			return string(run.ID), err
 		})
 	case Stable:
@@ -342,7 +342,7 @@ func (s *Service) endOne(ctx context.Context, d Deployment, w wanting, f failure
 	}
 	reason := clip("version "+versionText(w.version)+" could not be loaded for "+trialTime.String()+", so that the rollout could not be decided: "+f.reason, maxReason)
 	return s.actedBack(ctx, d, "not loaded: "+string(run.ID), Canary, reason, func() (string, error) {
-		_, err := s.Rollback(ctx, d.Project, d.Name, Ending{Rollout: run.ID, Reason: reason})
+		_, err := s.Rollback(ctx, d.Project, d.Name, RolloutEnd{Rollout: run.ID, Reason: reason})
 		return string(run.ID), err
 	})
 }
@@ -356,30 +356,30 @@ func (h *health) cause(role Role) string {
 // rollout is ended even where automation is off: its version answers nothing any more.
 // Error: what may pass.
 func (s *Service) actedBack(ctx context.Context, d Deployment, cause string, role Role, reason string, do func() (result string, err error)) error {
-	act, _, err := s.Claim(ctx, Act{
-		Project: d.Project, Deployment: d.Name, Kind: ActRollback, Reason: reason, Cause: clip(cause, maxCause),
+	act, _, err := s.ClaimAction(ctx, AutoAction{
+		Project: d.Project, Deployment: d.Name, Kind: AutoRollback, Reason: reason, Cause: clip(cause, maxCause),
 	}, nil)
 	if err != nil {
 		return err
 	}
-	if act.Outcome != ActClaimed && role == Stable {
+	if act.Outcome != AutoActionClaimed && role == Stable {
 		return nil
 	}
 	result, err := do()
 	switch {
-	case passing(err) && (act.Outcome != ActClaimed || time.Since(act.Made) < Patience):
-		s.Hindered(ctx, act, err)
+	case passing(err) && (act.Outcome != AutoActionClaimed || time.Since(act.Made) < Patience):
+		s.NoteHindrance(ctx, act, err)
 		return err
-	case act.Outcome != ActClaimed:
+	case act.Outcome != AutoActionClaimed:
 		return nil
 	case err == nil:
-		return s.Conclude(ctx, act.ID, ActDone, "", result)
+		return s.ConcludeAction(ctx, act.ID, AutoActionDone, "", result)
 	}
 	why := reason + ": " + err.Error()
 	if hint := fault.HintOf(err); hint != "" {
 		why += ". " + hint
 	}
-	return s.Conclude(ctx, act.ID, ActFailed, why, "")
+	return s.ConcludeAction(ctx, act.ID, AutoActionFailed, why, "")
 }
 
 // passing reports whether an error may be gone when the same is tried again.
@@ -395,7 +395,7 @@ func (s *Service) lastGood(ctx context.Context, d Deployment, reason string) (re
 		if v == d.Version {
 			continue
 		}
-		if _, err = s.Rollback(ctx, d.Project, d.Name, Ending{To: v, Reason: reason}); err == nil {
+		if _, err = s.Rollback(ctx, d.Project, d.Name, RolloutEnd{To: v, Reason: reason}); err == nil {
 			return versionText(v), nil
 		}
 		if ctx.Err() != nil {

@@ -176,7 +176,7 @@ func TestLastGood(t *testing.T) {
 	if st.Deployment.Version != 2 || st.Deployment.State != serving.Ready || p.ask(t, "", "") != 2 {
 		t.Errorf("version %d is %s: %s", st.Deployment.Version, st.Deployment.State, st.Deployment.Reason)
 	}
-	if len(st.Acts) != 1 || st.Acts[0].Kind != serving.ActRollback || st.Acts[0].Outcome != serving.ActDone || st.Acts[0].Result != "2" ||
+	if len(st.Acts) != 1 || st.Acts[0].Kind != serving.AutoRollback || st.Acts[0].Outcome != serving.AutoActionDone || st.Acts[0].Result != "2" ||
 		!strings.Contains(st.Acts[0].Reason, "version 4 was set aside") || !strings.Contains(st.Acts[0].Reason, "SIGFPE") {
 		t.Errorf("acts: %+v", st.Acts)
 	}
@@ -189,10 +189,10 @@ func TestLastGoodWithAutomationOff(t *testing.T) {
 	p.apply(t, serving.Spec{Model: "m", Version: "2", Automation: &off})
 	p.killThrice(t, m, "2")
 	st := p.status(t)
-	if st.Deployment.Version != 2 || st.Deployment.State != serving.Failed || len(st.Acts) != 1 || st.Acts[0].Outcome != serving.ActSkipped {
+	if st.Deployment.Version != 2 || st.Deployment.State != serving.Failed || len(st.Acts) != 1 || st.Acts[0].Outcome != serving.AutoActionSkipped {
 		t.Errorf("version %d is %s; acts %+v", st.Deployment.Version, st.Deployment.State, st.Acts)
 	}
-	if _, err := p.Rollback(t.Context(), "nyc", "d", serving.Ending{Reason: "a person"}); err != nil {
+	if _, err := p.Rollback(t.Context(), "nyc", "d", serving.RolloutEnd{Reason: "a person"}); err != nil {
 		t.Fatal(err)
 	}
 	if p.ask(t, "", "") != 1 {
@@ -340,8 +340,8 @@ func (f *fullDisk) PutRollout(ctx context.Context, tx *store.Tx, r serving.Rollo
 	return errors.Join(f.err(), f.Store.PutRollout(ctx, tx, r))
 }
 
-func (f *fullDisk) UpdateAct(ctx context.Context, tx *store.Tx, a serving.Act) error {
-	return errors.Join(f.err(), f.Store.UpdateAct(ctx, tx, a))
+func (f *fullDisk) UpdateAct(ctx context.Context, tx *store.Tx, a serving.AutoAction) error {
+	return errors.Join(f.err(), f.Store.UpdateAction(ctx, tx, a))
 }
 
 // TestFullDisk: what cannot be written down is not deployed, and leaves no process; a
@@ -361,7 +361,7 @@ func TestFullDisk(t *testing.T) {
 			return err
 		},
 		"canary": func() error {
-			_, err := p.StartRollout(t.Context(), "nyc", "d", serving.Trying{Version: "3"})
+			_, err := p.StartRollout(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "3"})
 			return err
 		},
 		"shadow": func() error {
@@ -369,7 +369,7 @@ func TestFullDisk(t *testing.T) {
 			return err
 		},
 		"rollback": func() error {
-			_, err := p.Rollback(t.Context(), "nyc", "d", serving.Ending{})
+			_, err := p.Rollback(t.Context(), "nyc", "d", serving.RolloutEnd{})
 			return err
 		},
 	} {
@@ -401,7 +401,7 @@ func TestFullDisk(t *testing.T) {
 		t.Error(err)
 	}
 	st := p.status(t)
-	if st.Deployment.Version != 1 || p.ask(t, "", "") != 1 || len(st.Acts) != 1 || st.Acts[0].Outcome != serving.ActDone {
+	if st.Deployment.Version != 1 || p.ask(t, "", "") != 1 || len(st.Acts) != 1 || st.Acts[0].Outcome != serving.AutoActionDone {
 		t.Errorf("version %d, acts %+v", st.Deployment.Version, st.Acts)
 	}
 }

@@ -33,7 +33,7 @@ type table struct {
 	features   *columns  // nil: requests carry the model's own inputs
 	sticky     string    // request column that decides the bucket
 	wanted     []wanting // every version that should be in memory
-	slept      []*target // closed, because nobody asked; for what they said of themselves
+	unloaded   []*target // closed, because nobody asked; for what they said of themselves
 }
 
 // wanting is a version that a deployment should have in memory.
@@ -131,8 +131,8 @@ func namesOf(all []runtime.Spec) []string {
 	return names
 }
 
-// away is why the version does not answer at the moment; nil when it does.
-func (t *target) away() error { return runtime.Away(t.session) }
+// unavailable is why the version does not answer at the moment; nil when it does.
+func (t *target) unavailable() error { return runtime.Unavailable(t.session) }
 
 // maxTry bounds how long it takes to find out whether a model may be batched, which is no
 // longer than it may take to load.
@@ -278,17 +278,17 @@ func (s *Service) notReady(k key, t *table, version string) error {
 		if s.supervisor.read(w.supervised(k)).aside != "" {
 			err := fault.New(fault.Unavailable, "model %q is not ready: version %d was set aside, because its process died %d times", k.name, w.version, maxDeaths).
 				WithHint("The deployment's state says why, to who may read it.")
-			err.Err = errFailed
+			err.Err = errLoadFailed
 			return err
 		}
 		f, failed := s.failure(k, w)
-		if sleeps := t.deployment.Spec.sleeps(); sleeps && (!failed || time.Now().After(f.retry)) {
-			return errAsleep
+		if sleeps := t.deployment.Spec.scalesToZero(); sleeps && (!failed || time.Now().After(f.retry)) {
+			return errScaledToZero
 		}
 		if failed && !f.waits { // what it was is not for everybody who may ask
 			err := fault.New(fault.Unavailable, "model %q is not ready: version %d could not be loaded", k.name, w.version).
 				WithHint("The deployment's state says why, to who may read it.").WithRetry(time.Until(f.retry))
-			err.Err = errFailed
+			err.Err = errLoadFailed
 			return err
 		}
 		return starting(k.name)

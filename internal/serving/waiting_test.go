@@ -53,7 +53,7 @@ func TestUnloadedRolloutEnds(t *testing.T) {
 				!strings.Contains(st.History[0].Reason, "version 2 could not be loaded for 1h0m0s") || !strings.Contains(st.History[0].Reason, "not a model") {
 				t.Errorf("%+v", st.History)
 			}
-			if len(st.Waiting) != 0 || len(st.Acts) != 1 || st.Acts[0].Kind != serving.ActRollback {
+			if len(st.Waiting) != 0 || len(st.Acts) != 1 || st.Acts[0].Kind != serving.AutoRollback {
 				t.Errorf("acts %+v, waiting %q", st.Acts, st.Waiting)
 			}
 			if m := p.mix(t); m[1] != 500 {
@@ -128,15 +128,15 @@ func TestWhatPassesIsNoConflict(t *testing.T) {
 			p.start(t, "2", 50)
 			p.Service = serving.New(c) // nothing is in memory
 			f.err = test.err
-			if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); !fault.Is(err, test.kind) || !strings.Contains(err.Error(), "version 1 goes on answering") {
+			if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, test.kind) || !strings.Contains(err.Error(), "version 1 goes on answering") {
 				t.Errorf("promote: %v, want %s", err, test.kind)
 			}
 			f.err = nil
-			if _, err := p.Promote(ctx, "nyc", "d", serving.Ending{}); err != nil {
+			if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); err != nil {
 				t.Fatal(err)
 			}
 			f.err = test.err
-			if _, err := p.Rollback(ctx, "nyc", "d", serving.Ending{}); !fault.Is(err, test.kind) || !strings.Contains(err.Error(), "version 2 goes on answering") {
+			if _, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, test.kind) || !strings.Contains(err.Error(), "version 2 goes on answering") {
 				t.Errorf("roll back: %v, want %s", err, test.kind)
 			}
 		})
@@ -150,17 +150,17 @@ func TestWaitingForActs(t *testing.T) {
 	ctx := t.Context()
 	p.apply(t, serving.Spec{Model: "m"})
 	p.start(t, "2", 50)
-	claim := func(kind serving.ActKind, cause string, cool serving.Cooldowns) serving.Act {
+	claim := func(kind serving.AutoActionKind, cause string, cool serving.Cooldowns) serving.AutoAction {
 		t.Helper()
-		a, _, err := p.Claim(ctx, serving.Act{Project: "nyc", Deployment: "d", Kind: kind, Cause: cause, Reason: "brier is better"}, cool)
+		a, _, err := p.ClaimAction(ctx, serving.AutoAction{Project: "nyc", Deployment: "d", Kind: kind, Cause: cause, Reason: "brier is better"}, cool)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return a
 	}
-	act := claim(serving.ActPromote, "1-1", nil)
+	act := claim(serving.AutoPromote, "1-1", nil)
 	for _, cause := range []string{"the disk is slow", "the store is away", "the store is away"} {
-		p.Hindered(ctx, act, fault.New(fault.Unavailable, "%s", cause))
+		p.NoteHindrance(ctx, act, fault.New(fault.Unavailable, "%s", cause))
 		st := p.status(t)
 		if !waits(st, "automatic promote of d is under way", "15m0s", "brier is better", "it is tried again, because: "+cause) || len(st.Waiting) != 1 {
 			t.Errorf("%q", st.Waiting)
@@ -174,10 +174,10 @@ func TestWaitingForActs(t *testing.T) {
 		waits(other, "brier") {
 		t.Errorf("%q, %v", other.Waiting, err)
 	}
-	if again := claim(serving.ActPromote, "1-1", nil); again.Why() != "brier is better" || again.ID != act.ID {
+	if again := claim(serving.AutoPromote, "1-1", nil); again.Why() != "brier is better" || again.ID != act.ID {
 		t.Errorf("%+v", again)
 	}
-	if err := p.Conclude(ctx, act.ID, serving.ActFailed, "", ""); err != nil {
+	if err := p.ConcludeAction(ctx, act.ID, serving.AutoActionFailed, "", ""); err != nil {
 		t.Fatal(err)
 	}
 	st := p.status(t)
@@ -187,11 +187,11 @@ func TestWaitingForActs(t *testing.T) {
 	if !waits(st, "automatic promote was failed, and is not tried again", "falaj deploy promote d", "brier is better") {
 		t.Errorf("%q", st.Waiting)
 	}
-	p.Hindered(ctx, act, fault.New(fault.Unavailable, "too late")) // it has ended
+	p.NoteHindrance(ctx, act, fault.New(fault.Unavailable, "too late")) // it has ended
 	if st := p.status(t); st.Acts[0].Reason != "brier is better" {
 		t.Errorf("%+v", st.Acts[0])
 	}
-	if _, err := p.Rollback(ctx, "nyc", "d", serving.Ending{}); err != nil {
+	if _, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{}); err != nil {
 		t.Fatal(err)
 	}
 	if st := p.status(t); len(st.Waiting) != 0 {
@@ -199,9 +199,9 @@ func TestWaitingForActs(t *testing.T) {
 	}
 
 	// An act that is not to be done says what asked for it.
-	claim(serving.ActCanary, "2-1", nil)
-	skipped := claim(serving.ActCanary, "2-2", serving.Cooldowns{serving.ActCanary: time.Hour})
-	if skipped.Outcome != serving.ActSkipped || !strings.Contains(skipped.Reason, "the last canary was at") || !strings.HasSuffix(skipped.Reason, "it was asked for because: brier is better") {
+	claim(serving.AutoCanary, "2-1", nil)
+	skipped := claim(serving.AutoCanary, "2-2", serving.Cooldowns{serving.AutoCanary: time.Hour})
+	if skipped.Outcome != serving.AutoActionSkipped || !strings.Contains(skipped.Reason, "the last canary was at") || !strings.HasSuffix(skipped.Reason, "it was asked for because: brier is better") {
 		t.Errorf("%+v", skipped)
 	}
 }

@@ -200,10 +200,10 @@ func status() serving.Status {
 		},
 	}
 	s.Rollout = &s.History[0]
-	s.Acts = []serving.Act{
-		{ID: "act_3", Kind: serving.ActCanary, Cause: "job_4", At: begin.AddDate(0, 0, 210), Made: ago(0, -41), Outcome: serving.ActDone, Reason: "train-delay made version 4 of delay.", Result: "rol_2", Evidence: evidence(object{"job": "job_4", "auc": 0.741})},
-		{ID: "act_2", Kind: serving.ActRetrain, Cause: "event 1-2", At: begin.AddDate(0, 0, 210), Made: ago(0, -55), Outcome: serving.ActDone, Reason: "4 of 13 inputs drifted in the week of 29 July, since 10 June.", Result: "job_4", Evidence: evidence(object{"share": 0.31})},
-		{ID: "act_1", Kind: serving.ActRetrain, Cause: "event 1-1", At: begin.AddDate(0, 0, 203), Made: ago(-day, 0), Outcome: serving.ActSkipped, Reason: "The last retraining was 7 days ago; the cool-down is 30 days."},
+	s.Acts = []serving.AutoAction{
+		{ID: "act_3", Kind: serving.AutoCanary, Cause: "job_4", At: begin.AddDate(0, 0, 210), Made: ago(0, -41), Outcome: serving.AutoActionDone, Reason: "train-delay made version 4 of delay.", Result: "rol_2", Evidence: evidence(object{"job": "job_4", "auc": 0.741})},
+		{ID: "act_2", Kind: serving.AutoRetrain, Cause: "event 1-2", At: begin.AddDate(0, 0, 210), Made: ago(0, -55), Outcome: serving.AutoActionDone, Reason: "4 of 13 inputs drifted in the week of 29 July, since 10 June.", Result: "job_4", Evidence: evidence(object{"share": 0.31})},
+		{ID: "act_1", Kind: serving.AutoRetrain, Cause: "event 1-1", At: begin.AddDate(0, 0, 203), Made: ago(-day, 0), Outcome: serving.AutoActionSkipped, Reason: "The last retraining was 7 days ago; the cool-down is 30 days."},
 	}
 	return s
 }

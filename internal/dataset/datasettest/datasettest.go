@@ -192,7 +192,7 @@ func (k Keys) AEAD(ctx context.Context, project, owner string) (tink.AEAD, error
 type Guard struct{}
 
 // Pass implements dataset.Guard.
-func (Guard) Pass(_ context.Context, p residency.Passage) error {
+func (Guard) Pass(_ context.Context, p residency.Transfer) error {
 	return residency.Check(p.What, p.Label, p.Where, p.Zone)
 }
 

@@ -283,7 +283,7 @@ func TestDoors(t *testing.T) {
 // open is a residency door that lets everything through.
 type open struct{}
 
-func (open) Pass(context.Context, residency.Passage) error { return nil }
+func (open) Pass(context.Context, residency.Transfer) error { return nil }
 
 // TestLargeAnswer: an answer is bounded by its bytes, what is read of it at a time too, and
 // both are held of the memory of the request that asked.

@@ -6,7 +6,7 @@
 //   - policy.go: the question that every domain asks (Authorizer).
 //   - actions.go: the one list of all actions with the roles that have each.
 //   - table.go: that list as docs/reference/permissions.md.
-//   - authority/ answers the question with Cedar; policysql/ stores the
+//   - authorizer/ answers the question with Cedar; policysql/ stores the
 //     policies that projects add.
 //
 // # Guarantees

@@ -10,7 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/keys/keyssql"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policytest"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
@@ -42,7 +42,7 @@ func TestTwoPeople(t *testing.T) {
 	w.now = time.Now() // after they have their roles
 	rules := func(text string) func(context.Context) error {
 		return func(ctx context.Context) error {
-			_, _, err := w.Authority.ApplyPolicy(ctx, authority.PolicyRequest{Project: "north", Name: "mine", Spec: authority.Spec{Cedar: text}})
+			_, _, err := w.Authority.ApplyPolicy(ctx, authorizer.PolicyRequest{Project: "north", Name: "mine", Spec: authorizer.Spec{Cedar: text}})
 			return err
 		}
 	}

@@ -137,9 +137,9 @@ type Place struct {
 	Revision  int64     `json:"revision"`
 }
 
-// Passage is something about to be in a zone: data opened, work placed, a model
+// Transfer is something about to be in a zone: data opened, work placed, a model
 // deployed.
-type Passage struct {
+type Transfer struct {
 	Project string
 	What    string // "dataset weather@1"
 	Label   Label
@@ -152,5 +152,5 @@ type Passage struct {
 // Guard is the one check at every door. A refusal is fault.PermissionDenied and
 // already in the audit journal when Pass returns.
 type Guard interface {
-	Pass(ctx context.Context, p Passage) error
+	Pass(ctx context.Context, p Transfer) error
 }

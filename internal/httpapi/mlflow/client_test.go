@@ -101,7 +101,7 @@ func openOn(t *testing.T, database storetest.Open) *world {
 // everywhere lets all go.
 type everywhere struct{}
 
-func (everywhere) Pass(context.Context, residency.Passage) error { return nil }
+func (everywhere) Pass(context.Context, residency.Transfer) error { return nil }
 
 // python is the interpreter of an environment with a client, or skips.
 func python(t *testing.T, environment string) string {

@@ -54,7 +54,7 @@ func (w *world) Allow(_ context.Context, a policy.Action, _ policy.Object) error
 	return nil
 }
 
-func (w *world) Pass(_ context.Context, p residency.Passage) error {
+func (w *world) Pass(_ context.Context, p residency.Transfer) error {
 	return residency.Check(p.What, p.Label, p.Where, p.Zone)
 }
 

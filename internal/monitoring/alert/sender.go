@@ -361,7 +361,7 @@ func (s *Sender) deliver(ctx context.Context, r Row) (status int, err error) {
 	if err != nil {
 		return 0, refusal{err}
 	}
-	if err := s.cfg.Guard.Pass(ctx, residency.Passage{
+	if err := s.cfg.Guard.Pass(ctx, residency.Transfer{
 		Project: r.Project, What: "alert " + r.Type + " of " + r.Source, Label: r.Label, Where: where, Zone: zone, Action: "monitor.apply",
 	}); err != nil {
 		if fault.Is(err, fault.PermissionDenied) {

@@ -49,7 +49,7 @@ func (w *world) Allow(_ context.Context, action policy.Action, o policy.Object) 
 }
 
 // Pass holds as the server's guard does: the zone must be in the label.
-func (w *world) Pass(_ context.Context, p residency.Passage) error {
+func (w *world) Pass(_ context.Context, p residency.Transfer) error {
 	return residency.Check(p.What, p.Label, p.Where, p.Zone)
 }
 

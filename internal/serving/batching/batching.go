@@ -281,7 +281,7 @@ func (q *Queue) Infer(ctx context.Context, r Request) (Answer, error) {
 // run has the model answer, on cores that were taken here, or elsewhere.
 func (q *Queue) run(ctx context.Context, away bool, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
 	if away {
-		return q.spread.InferElsewhere(ctx, inputs, outputs)
+		return q.spread.InferRemote(ctx, inputs, outputs)
 	}
 	return q.session.Infer(ctx, inputs, outputs)
 }
@@ -665,7 +665,7 @@ func (q *Queue) side() int {
 		n = min(n, runs)
 	}
 	if q.spread != nil {
-		n += q.spread.Elsewhere()
+		n += q.spread.RemoteRuns()
 	}
 	return n
 }
@@ -680,7 +680,7 @@ func (q *Queue) takes() int {
 }
 
 // elsewhere reports whether the model takes another run on another machine now.
-func (q *Queue) elsewhere() bool { return q.spread != nil && q.away < q.spread.Elsewhere() }
+func (q *Queue) elsewhere() bool { return q.spread != nil && q.away < q.spread.RemoteRuns() }
 
 // room reports whether the model takes another run here now. When it does not, the end of
 // one dispatches.

@@ -20,7 +20,7 @@ type spread struct {
 	here, away int
 }
 
-func (s *spread) Elsewhere() int { return s.elsewhere }
+func (s *spread) RemoteRuns() int { return s.elsewhere }
 
 func (s *spread) count(n *int, by int) {
 	s.mu.Lock()
@@ -35,7 +35,7 @@ func (s *spread) Infer(ctx context.Context, in []runtime.Tensor, out []string) (
 	return s.Tokens.Infer(ctx, in, out)
 }
 
-func (s *spread) InferElsewhere(ctx context.Context, in []runtime.Tensor, out []string) ([]runtime.Tensor, error) {
+func (s *spread) InferRemote(ctx context.Context, in []runtime.Tensor, out []string) ([]runtime.Tensor, error) {
 	s.count(&s.away, 1)
 	<-s.gate
 	defer s.count(&s.away, -1)

@@ -126,9 +126,9 @@ func (s *Session) MaxRows() int {
 }
 
 // Away implements runtime.Restarting.
-func (s *Session) Away() error {
+func (s *Session) Unavailable() error {
 	for _, m := range s.models {
-		if err := runtime.Away(m); err != nil {
+		if err := runtime.Unavailable(m); err != nil {
 			return err
 		}
 	}

@@ -434,7 +434,7 @@ func (s *Service) File(ctx context.Context, p, name, model, version, file string
 	if !needed {
 		return nil, 0, fault.New(fault.NotFound, "no deployment of gateway %s needs version %d of that model", name, number)
 	}
-	if err := s.Guard.Pass(ctx, residency.Passage{
+	if err := s.Guard.Pass(ctx, residency.Transfer{
 		Project: p, What: "model " + model, Label: label, Where: "gateway " + name, Zone: g.Spec.Zone, Action: string(ActionPull),
 	}); err != nil {
 		return nil, 0, err

@@ -36,7 +36,7 @@ type world struct {
 	log     *prediction.Log
 	fails   func() bool // whether appending a record fails now
 	erased  []gateway.Erased
-	refused []residency.Passage
+	refused []residency.Transfer
 	denied  policy.Action
 	closed  string // the gateway that nobody may read
 	busy    bool
@@ -55,7 +55,7 @@ func (w *world) Allow(_ context.Context, a policy.Action, o policy.Object) error
 	return nil
 }
 
-func (w *world) Pass(_ context.Context, p residency.Passage) error {
+func (w *world) Pass(_ context.Context, p residency.Transfer) error {
 	err := residency.Check(p.What, p.Label, p.Where, p.Zone)
 	if err != nil {
 		w.refused = append(w.refused, p)

@@ -436,10 +436,10 @@ type Narrow interface {
 // those that all models share here. Infer runs here.
 type Spread interface {
 	Session
-	// Elsewhere is how many runs there may be there at a time, now.
-	Elsewhere() int
-	// InferElsewhere is Infer there; here, should there be nobody any more.
-	InferElsewhere(ctx context.Context, inputs []Tensor, outputs []string) ([]Tensor, error)
+	// RemoteRuns is how many runs the other machines take at a time, now.
+	RemoteRuns() int
+	// InferRemote is Infer on one of them; here when none is left.
+	InferRemote(ctx context.Context, inputs []Tensor, outputs []string) ([]Tensor, error)
 }
 
 // ErrEnded is in the chain of the error of a run that its process did not survive,
@@ -473,17 +473,17 @@ type Session interface {
 	Close() error
 }
 
-// Restarting is a Session whose model may be away for a while.
+// Restarting is a Session whose model may be unavailable for a while.
 type Restarting interface {
 	Session
-	// Away is why it does not answer at the moment; nil when it does.
-	Away() error
+	// Unavailable is why it does not answer at the moment; nil when it does.
+	Unavailable() error
 }
 
-// Away is why a session does not answer at the moment; nil when it does.
-func Away(s Session) error {
+// Unavailable is why a session does not answer at the moment; nil when it does.
+func Unavailable(s Session) error {
 	if r, ok := s.(Restarting); ok {
-		return r.Away()
+		return r.Unavailable()
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/identity/identitysql"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policytest"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
@@ -941,7 +941,7 @@ func TestEndsAreOnRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := `forbid (principal, action == Action::"job.submit", resource);`
-	if _, _, err := w.Authority.ApplyPolicy(admin, authority.PolicyRequest{Project: "flights", Name: "gate", Spec: authority.Spec{Cedar: text}}); err != nil {
+	if _, _, err := w.Authority.ApplyPolicy(admin, authorizer.PolicyRequest{Project: "flights", Name: "gate", Spec: authorizer.Spec{Cedar: text}}); err != nil {
 		t.Fatal(err)
 	}
 	done := func() map[string]int {

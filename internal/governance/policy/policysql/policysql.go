@@ -10,7 +10,7 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -21,10 +21,10 @@ var files embed.FS
 // Migrations is the schema.
 var Migrations = store.Embedded("policy", files)
 
-// Store implements authority.Store. The zero Store is ready.
+// Store implements authorizer.Store. The zero Store is ready.
 type Store struct{}
 
-var _ authority.Store = Store{}
+var _ authorizer.Store = Store{}
 
 type row struct {
 	bun.BaseModel `bun:"table:policy_policy"`
@@ -38,15 +38,15 @@ type row struct {
 	Revision    int64
 }
 
-func (r row) policy() authority.Policy {
-	return authority.Policy{
-		Project: project.Name(r.Project), Name: r.Name, Spec: authority.Spec{Description: r.Description, Cedar: r.Cedar},
+func (r row) policy() authorizer.Policy {
+	return authorizer.Policy{
+		Project: project.Name(r.Project), Name: r.Name, Spec: authorizer.Spec{Description: r.Description, Cedar: r.Cedar},
 		UpdatedAt: r.UpdatedAt.Time(), UpdatedBy: r.UpdatedBy, Revision: r.Revision,
 	}
 }
 
-// Put implements authority.Store.
-func (Store) Put(ctx context.Context, tx *store.Tx, p authority.Policy) error {
+// Put implements authorizer.Store.
+func (Store) Put(ctx context.Context, tx *store.Tx, p authorizer.Policy) error {
 	_, err := tx.NewInsert().Model(&row{
 		Project: string(p.Project), Name: p.Name, Description: p.Description, Cedar: p.Cedar,
 		UpdatedAt: store.At(p.UpdatedAt), UpdatedBy: p.UpdatedBy, Revision: p.Revision,
@@ -56,8 +56,8 @@ func (Store) Put(ctx context.Context, tx *store.Tx, p authority.Policy) error {
 	return err
 }
 
-// One implements authority.Store.
-func (Store) One(ctx context.Context, tx *store.Tx, in project.Name, name string) (authority.Policy, error) {
+// One implements authorizer.Store.
+func (Store) One(ctx context.Context, tx *store.Tx, in project.Name, name string) (authorizer.Policy, error) {
 	var r row
 	err := tx.NewSelect().Model(&r).Where("project = ? AND name = ?", in, name).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -66,20 +66,20 @@ func (Store) One(ctx context.Context, tx *store.Tx, in project.Name, name string
 	return r.policy(), err
 }
 
-// List implements authority.Store.
-func (Store) List(ctx context.Context, tx *store.Tx, in project.Name) ([]authority.Policy, error) {
+// List implements authorizer.Store.
+func (Store) List(ctx context.Context, tx *store.Tx, in project.Name) ([]authorizer.Policy, error) {
 	var rows []row
 	if err := tx.NewSelect().Model(&rows).Where("project = ?", in).Order("name").Scan(ctx); err != nil {
 		return nil, err
 	}
-	list := make([]authority.Policy, len(rows))
+	list := make([]authorizer.Policy, len(rows))
 	for i, r := range rows {
 		list[i] = r.policy()
 	}
 	return list, nil
 }
 
-// Delete implements authority.Store.
+// Delete implements authorizer.Store.
 func (Store) Delete(ctx context.Context, tx *store.Tx, in project.Name, name string) error {
 	_, err := tx.NewDelete().Model((*row)(nil)).Where("project = ? AND name = ?", in, name).Exec(ctx)
 	return err

@@ -14,7 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/identity/identitysql"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policysql"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
@@ -75,7 +75,7 @@ type World struct {
 	DB        *store.DB
 	Journal   *Journal
 	Roster    *tenancy.Roster
-	Authority *authority.Service
+	Authority *authorizer.Service
 	Accounts  *account.Service
 	Tenancy   *tenancy.Service
 	Border    *border.Service
@@ -111,7 +111,7 @@ func OpenOn(tb testing.TB, db *store.DB, change ...func(*account.Config)) *World
 	w := &World{DB: db, Journal: &Journal{}}
 	w.Roster = tenancy.NewRoster(db, projectsql.Store{})
 	var err error
-	w.Authority, err = authority.New(authority.Config{DB: db, Store: policysql.Store{}, Roster: w.Roster, Journal: w.Journal})
+	w.Authority, err = authorizer.New(authorizer.Config{DB: db, Store: policysql.Store{}, Roster: w.Roster, Journal: w.Journal})
 	if err != nil {
 		tb.Fatal(err)
 	}

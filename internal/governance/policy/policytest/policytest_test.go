@@ -11,7 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
-	"github.com/falaj-ml/falaj/internal/governance/policy/authority"
+	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policytest"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
@@ -121,7 +121,7 @@ func TestBothDatabases(t *testing.T) {
 			// Policies.
 			for _, who := range []string{"nobody", "ann"} {
 				text := `forbid (principal, action == Action::"job.submit", resource) unless { principal.name == "` + who + `" };`
-				_, _, err := w.Authority.ApplyPolicy(admin, authority.PolicyRequest{Project: "flights", Name: "gate", Spec: authority.Spec{Cedar: text}})
+				_, _, err := w.Authority.ApplyPolicy(admin, authorizer.PolicyRequest{Project: "flights", Name: "gate", Spec: authorizer.Spec{Cedar: text}})
 				check(err)
 			}
 			if list, err := w.Authority.Policies(admin, "flights"); err != nil || len(list) != 1 || list[0].Revision != 2 {

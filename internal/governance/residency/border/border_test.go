@@ -374,7 +374,7 @@ func TestOneApprovalWins(t *testing.T) {
 
 func TestGuard(t *testing.T) {
 	w := policytest.Open(t)
-	p := residency.Passage{Project: "flights", What: "dataset weather@1", Label: residency.Of("home"), Where: "pool cloud", Zone: "DE", Action: "job.submit"}
+	p := residency.Transfer{Project: "flights", What: "dataset weather@1", Label: residency.Of("home"), Where: "pool cloud", Zone: "DE", Action: "job.submit"}
 	ctx, hangUp := context.WithCancel(identity.With(t.Context(), w.Admin))
 	hangUp()
 	err := w.Guard.Pass(ctx, p)

@@ -26,7 +26,7 @@ func NewGuard(j audit.Journal) *Guard { return &Guard{journal: j} }
 // Pass lets through what may be in the zone. Errors: fault.PermissionDenied, on
 // record when Pass returns; fault.Unavailable when it could not be recorded,
 // which is a refusal, too.
-func (g *Guard) Pass(ctx context.Context, p residency.Passage) error {
+func (g *Guard) Pass(ctx context.Context, p residency.Transfer) error {
 	refusal := residency.Check(p.What, p.Label, p.Where, p.Zone)
 	if refusal == nil {
 		return nil

@@ -88,8 +88,10 @@ func (m Models) read(ctx context.Context, ref blob.Ref) (b []byte, digest string
 	return b, r.Info().Digest, err
 }
 
-// Still implements serving.Models: nothing is deployed at a gateway.
-func (Models) Still(context.Context, *store.Tx, string, string, int64) error { return errFollows() }
+// RequireVersion implements serving.Models: nothing is deployed at a gateway.
+func (Models) RequireVersion(context.Context, *store.Tx, string, string, int64) error {
+	return errFollows()
+}
 
 // Cleared implements serving.Models: nothing is deployed at a gateway.
 func (Models) Cleared(context.Context, *store.Tx, string, string, int64, string) error {

@@ -175,8 +175,8 @@ func (s *session) Close() error {
 	return nil
 }
 
-// Away implements runtime.Restarting.
-func (s *session) Away() error {
+// Unavailable implements runtime.Restarting.
+func (s *session) Unavailable() error {
 	if p := s.now(); p != nil && !p.ending() {
 		return nil
 	}

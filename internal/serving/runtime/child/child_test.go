@@ -494,24 +494,24 @@ func TestAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := runtime.Away(s); err != nil {
+	if err := runtime.Unavailable(s); err != nil {
 		t.Error(err)
 	}
 	if err := asks(t, s, 13); !fault.Is(err, fault.Unavailable) {
 		t.Error(err)
 	}
-	if err := runtime.Away(s); !fault.Is(err, fault.Unavailable) {
+	if err := runtime.Unavailable(s); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("it is there: %v", err)
 	}
 	recovers(t, s)
-	if err := runtime.Away(s); err != nil {
+	if err := runtime.Unavailable(s); err != nil {
 		t.Error(err)
 	}
 	r.Close()
 	if reads != 2 {
 		t.Errorf("%d reads", reads)
 	}
-	if err := runtime.Away(s); err == nil {
+	if err := runtime.Unavailable(s); err == nil {
 		t.Error("it is there after the end")
 	}
 }

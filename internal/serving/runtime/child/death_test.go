@@ -222,7 +222,7 @@ func TestAside(t *testing.T) {
 	if err := asks(t, s, 1); !fault.Is(err, fault.Unavailable) {
 		t.Error(err)
 	}
-	if err := runtime.Away(s); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "not started again") || !strings.Contains(err.Error(), "SIGSEGV") {
+	if err := runtime.Unavailable(s); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "not started again") || !strings.Contains(err.Error(), "SIGSEGV") {
 		t.Errorf("the state: %v", err)
 	}
 	if err := s.Close(); err != nil {

@@ -175,7 +175,7 @@ func TestScribbler(t *testing.T) {
 				t.Fatal(err)
 			}
 			ends++
-			for runtime.Away(s) != nil && t.Context().Err() == nil {
+			for runtime.Unavailable(s) != nil && t.Context().Err() == nil {
 				select {
 				case <-t.Context().Done():
 				case <-time.After(10 * time.Millisecond):

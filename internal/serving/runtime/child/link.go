@@ -101,8 +101,8 @@ func (l *Linked) Same(m runtime.Metadata) bool { return reflect.DeepEqual(l.p.me
 // Runs is how many runs it takes at a time.
 func (l *Linked) Runs() int { return cap(l.slots) }
 
-// Away implements runtime.Restarting.
-func (l *Linked) Away() error {
+// Unavailable implements runtime.Restarting.
+func (l *Linked) Unavailable() error {
 	if l.p.ending() {
 		return parted()
 	}

@@ -94,7 +94,7 @@ func TestLinkBroken(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	<-l.Gone()
-	if l.Away() == nil {
+	if l.Unavailable() == nil {
 		t.Error("it answers")
 	}
 	if _, err := l.Infer(t.Context(), one(1), []string{"x"}); !fault.Is(err, fault.Unavailable) {
@@ -121,7 +121,7 @@ func TestLinkLeaves(t *testing.T) {
 	tell()
 	<-l.Leaving()
 	out, err := l.Infer(t.Context(), one(7), []string{"x"})
-	if err != nil || out[0].Data.([]int64)[0] != 7 || l.Away() != nil {
+	if err != nil || out[0].Data.([]int64)[0] != 7 || l.Unavailable() != nil {
 		t.Errorf("%v, %v", out, err)
 	}
 	if err := l.Close(); err != nil {

@@ -169,10 +169,10 @@ func (s *session) Metadata() runtime.Metadata { return s.meta }
 // Runs implements runtime.Narrow.
 func (s *session) Runs() int { return len(s.all) }
 
-// Away implements runtime.Restarting: one that answers is enough.
-func (s *session) Away() (err error) {
+// Unavailable implements runtime.Restarting: one that answers is enough.
+func (s *session) Unavailable() (err error) {
 	for _, one := range s.all {
-		if err = runtime.Away(one); err == nil {
+		if err = runtime.Unavailable(one); err == nil {
 			return nil
 		}
 	}
@@ -222,11 +222,11 @@ func (s *session) take(ctx context.Context) (runtime.Session, error) {
 			}
 			passed, again = nil, nil
 		case one := <-s.idle:
-			if runtime.Away(one) == nil {
+			if runtime.Unavailable(one) == nil {
 				return one, nil
 			}
 			passed = append(passed, one)
-			if err := s.Away(); err != nil {
+			if err := s.Unavailable(); err != nil {
 				return nil, err
 			}
 		case <-ctx.Done():

@@ -404,7 +404,7 @@ func TestProcesses(t *testing.T) {
 	if lost > 1 { // the one that was with the process that was killed, perhaps
 		t.Errorf("%d requests were lost with one process", lost)
 	}
-	if err := runtime.Away(s); err != nil {
+	if err := runtime.Unavailable(s); err != nil {
 		t.Error(err)
 	}
 }

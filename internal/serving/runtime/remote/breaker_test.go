@@ -181,8 +181,8 @@ func TestRecovery(t *testing.T) {
 			_, err := s.Infer(t.Context(), one, []string{"label"})
 			return err
 		}
-		if err := ask(); err != nil || s.Away() != nil {
-			t.Fatal(err, s.Away())
+		if err := ask(); err != nil || s.Unavailable() != nil {
+			t.Fatal(err, s.Unavailable())
 		}
 		w.set(Unreachable, Unreachable)
 		for range maxFailed {
@@ -194,7 +194,7 @@ func TestRecovery(t *testing.T) {
 		if err := ask(); !fault.Is(err, fault.Unavailable) || w.asked != asked {
 			t.Errorf("%v, and the server was asked %d times more", err, w.asked-asked)
 		}
-		if err := s.Away(); err == nil || !strings.Contains(err.Error(), "the remote far does not answer for the model: it cannot be reached") {
+		if err := s.Unavailable(); err == nil || !strings.Contains(err.Error(), "the remote far does not answer for the model: it cannot be reached") {
 			t.Errorf("away: %v", err)
 		}
 		<-time.After(time.Minute)
@@ -205,7 +205,7 @@ func TestRecovery(t *testing.T) {
 		w.set("", "")
 		<-time.After(2 * lastPause)
 		synctest.Wait()
-		if err := s.Away(); err != nil || s.breaker.now() != HalfOpen {
+		if err := s.Unavailable(); err != nil || s.breaker.now() != HalfOpen {
 			t.Fatalf("state %d, away: %v", s.breaker.now(), err)
 		}
 		if err := ask(); err != nil || s.breaker.now() != Closed {
@@ -318,7 +318,7 @@ func TestAnotherModelComesBack(t *testing.T) {
 		w.mu.Unlock()
 		<-time.After(time.Minute)
 		synctest.Wait()
-		if err := s.Away(); err == nil || !strings.Contains(err.Error(), "not the one that was registered") {
+		if err := s.Unavailable(); err == nil || !strings.Contains(err.Error(), "not the one that was registered") {
 			t.Errorf("away: %v", err)
 		}
 		_ = s.Close()

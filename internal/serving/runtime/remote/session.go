@@ -47,8 +47,8 @@ func (s *session) Close() error {
 	return nil
 }
 
-// Away implements runtime.Distant.
-func (s *session) Away() error {
+// Unavailable implements runtime.Distant.
+func (s *session) Unavailable() error {
 	state, why, _ := s.breaker.reason()
 	if state != Open {
 		return nil

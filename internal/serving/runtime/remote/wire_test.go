@@ -542,8 +542,8 @@ func TestToken(t *testing.T) {
 				_, err := s.Infer(t.Context(), one, []string{"label"})
 				all.WriteString(err.Error() + fault.HintOf(err))
 			}
-			if s.Away() == nil || strings.Contains(all.String()+log.String(), "s3cr3t") || !strings.Contains(log.String(), "denied") {
-				t.Errorf("away %v; told %s; logged %s", s.Away(), all.String(), log.String())
+			if s.Unavailable() == nil || strings.Contains(all.String()+log.String(), "s3cr3t") || !strings.Contains(log.String(), "denied") {
+				t.Errorf("away %v; told %s; logged %s", s.Unavailable(), all.String(), log.String())
 			}
 			f.mu.Lock()
 			if len(f.tokens) == 0 || slices.ContainsFunc(f.tokens, func(got string) bool { return got != "Bearer s3cr3t" }) {
@@ -719,7 +719,7 @@ func TestComesBack(t *testing.T) {
 	until(&good)
 	server.Stop()
 	until(&bad)
-	if s.Away() == nil {
+	if s.Unavailable() == nil {
 		t.Error("it is there, though it is not")
 	}
 	again, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
@@ -730,8 +730,8 @@ func TestComesBack(t *testing.T) {
 	until(&good)
 	close(done)
 	all.Wait()
-	if s.Away() != nil || s.breaker.now() != Closed {
-		t.Errorf("state %d, away: %v", s.breaker.now(), s.Away())
+	if s.Unavailable() != nil || s.breaker.now() != Closed {
+		t.Errorf("state %d, away: %v", s.breaker.now(), s.Unavailable())
 	}
 }
 

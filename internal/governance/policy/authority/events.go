@@ -1,7 +1,0 @@
-package authority
-
-// The events.
-const (
-	PolicyApplied = "policy.applied" // body: Policy
-	PolicyDeleted = "policy.deleted" // body: Policy
-)

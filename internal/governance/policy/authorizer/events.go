@@ -1,0 +1,7 @@
+package authorizer
+
+// The events.
+const (
+	PolicyApplied = "policy.applied" // body: Policy
+	PolicyDeleted = "policy.deleted" // body: Policy
+)

@@ -1,0 +1,389 @@
+package serving
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/serving/batching"
+	models "github.com/falaj-ml/falaj/internal/serving/runtime"
+)
+
+var (
+	// errScaledToZero is returned by pick for a version that is loaded on the first request.
+	errScaledToZero = fault.New(fault.Unavailable, "the model is not in memory: nobody had asked for it")
+	// errLoadFailed is in the chain of the error that requests get for a version that did not load.
+	errLoadFailed = errors.New("it did not load")
+
+	errStopping = fault.New(fault.Unavailable, "the server stops")
+)
+
+// coldStart holds a deployment's requests while its models load. Guarded by scaler.mu,
+// except done.
+type coldStart struct {
+	done     chan struct{} // closed when they should look again
+	err      error         // why nothing was loaded, as far as that is not in the state; set before
+	requests int
+	rows     int
+	bytes    int64
+}
+
+// The limits of a cold start: as much as the queue that its requests would wait in. One
+// request may always wait.
+const (
+	defaultQueue      = 4096 // rows
+	maxColdStartBytes = 256 << 20
+)
+
+// coldStartRetry is the Retry-After of requests rejected because the cold-start queue is full.
+const coldStartRetry = time.Second
+
+// awaitColdStart holds an inference until its version is loaded, and lets it enter. The
+// request is already validated and counted against its limits. It is authorised again
+// after the wait, because grants may have changed. Errors: missing, unless it is
+// errScaledToZero; those of Infer.
+func (s *Service) awaitColdStart(ctx context.Context, r *Request, received time.Time, missing error) (*table, *target, bool, error) {
+	t := (*s.tables.Load())[key{r.Project, r.Name}]
+	switch {
+	case t == nil || !t.deployment.Spec.scalesToZero():
+		return nil, nil, false, missing
+	case !errors.Is(missing, errScaledToZero):
+		return nil, nil, false, s.explained(ctx, r, missing)
+	}
+	w := t.wantedVersion(r.Version)
+	if err := s.Authz.Allow(ctx, actionInfer, t.object(w)); err != nil {
+		return nil, nil, false, err
+	}
+	if err := r.validate(received); err != nil {
+		return nil, nil, false, err
+	}
+	rows := mostRows(r.Inputs)
+	if x := t.scaledToZeroTarget(r.Version); x != nil { // what its rows are is known
+		rows = x.queue.Rows(r.Inputs)
+	}
+	err := s.limits.take(ctx, &t.deployment, rows, received)
+	if err == nil {
+		var x *target
+		var random bool
+		if t, x, random, err = s.pickLoaded(ctx, r, rows, batching.Bytes(r.Inputs)); err == nil {
+			asked := object(r.Project, r.Name)
+			asked.Classification, asked.Residency = x.model.Classification, x.model.Residency
+			if err := s.Authz.Allow(ctx, actionInfer, asked); err != nil {
+				x.leave()
+				return nil, nil, false, err
+			}
+			if r.Timeout > 0 { // the wait was for the model
+				r.Timeout = max(time.Microsecond, r.Timeout-time.Since(received))
+			}
+			return t, x, random, nil
+		}
+		err = s.explained(ctx, r, err)
+	}
+	s.tallyOf(key{r.Project, r.Name}, w.version).refused(err)
+	return nil, nil, false, err
+}
+
+// pickLoaded is pick that waits while a version that is scaled to zero loads: as long as
+// the request may wait for its model, and as a model may take to load.
+func (s *Service) pickLoaded(ctx context.Context, r *Request, rows int, bytes int64) (*table, *target, bool, error) {
+	k := key{r.Project, r.Name}
+	var late <-chan time.Time
+	for failed := error(nil); ; {
+		t, x, random, err := s.pick(r)
+		if !errors.Is(err, errScaledToZero) {
+			return t, x, random, err
+		}
+		if failed != nil {
+			return nil, nil, false, failed
+		}
+		h, limit, err := s.joinColdStart(k, r, rows, bytes)
+		if err != nil {
+			return nil, nil, false, err
+		}
+		if late == nil {
+			timer := time.NewTimer(limit)
+			defer timer.Stop()
+			late = timer.C
+		}
+		select {
+		case <-h.done:
+		case <-late:
+			err := fault.New(fault.Unavailable, "model %q was not in memory, and is still loading after %s", r.Name, limit).
+				WithHint("Try again in a moment, or allow a longer time-out.").WithRetry(coldStartRetry)
+			if r.Timeout > 0 {
+				err.Err = batching.ErrHurried
+			}
+			failed = err
+		case <-ctx.Done():
+			failed = fault.New(fault.Timeout, "model %q was not in memory, and loaded until the request's time was up", r.Name)
+		}
+		s.leaveColdStart(h, rows, bytes)
+		if failed != nil || errors.Is(h.err, errStopping) {
+			return nil, nil, false, cmp.Or(failed, h.err)
+		}
+		failed = h.err
+	}
+}
+
+// joinColdStart adds a request to the cold start of its deployment, and begins one if there
+// is none. limit is how long the request may wait.
+func (s *Service) joinColdStart(k key, r *Request, rows int, bytes int64) (_ *coldStart, limit time.Duration, _ error) {
+	t := (*s.tables.Load())[k]
+	if t == nil {
+		return nil, 0, unknown(r.Name, r.Version)
+	}
+	o := t.deployment.Spec.Batching.options(0)
+	limit = s.LoadTime
+	if own := cmp.Or(r.Timeout, o.Timeout); own > 0 {
+		limit = min(limit, own)
+	}
+	z := &s.scaler
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.closed {
+		return nil, 0, errStopping
+	}
+	c := z.of(k, t.deployment.ID)
+	h := c.coldStart
+	if h == nil {
+		h = &coldStart{done: make(chan struct{})}
+		c.coldStart = h
+		z.loading.Go(func() { s.loadForColdStart(k, h) })
+	}
+	if h.requests > 0 && (h.rows+rows > cmp.Or(o.MaxWaiting, defaultQueue) || h.bytes+bytes > maxColdStartBytes) {
+		return nil, 0, fault.New(fault.Unavailable, "model %q is loading, and has no place for another request: %d wait, with %d rows", k.name, h.requests, h.rows).
+			WithHint("Try again in a moment, or ask for batching.queue to be raised.").WithRetry(coldStartRetry)
+	}
+	h.requests++
+	h.rows += rows
+	h.bytes += bytes
+	return h, limit, nil
+}
+
+// leaveColdStart ends a request's wait.
+func (s *Service) leaveColdStart(h *coldStart, rows int, bytes int64) {
+	s.scaler.mu.Lock()
+	defer s.scaler.mu.Unlock()
+	h.requests--
+	h.rows -= rows
+	h.bytes -= bytes
+}
+
+// loadForColdStart loads what a deployment wants, for the requests that wait.
+func (s *Service) loadForColdStart(k key, h *coldStart) {
+	ctx, began := identity.With(s.scaler.life, identity.Loop("model loader")), time.Now()
+	d, err := s.look(ctx, k.project, k.name)
+	if err == nil {
+		err = s.bring(ctx, k, d, demanded)
+	}
+	if err == nil {
+		s.scaler.countColdStart(k, d.ID, time.Since(began))
+	} else {
+		s.Log.WarnContext(ctx, "model not loaded for who asks", slog.String("deployment", k.name), slog.String("error", err.Error()))
+		err = fault.New(fault.Unavailable, "model %q is not ready: it could not be loaded at the moment", k.name).
+			WithHint("Try again in a moment. The deployment's state, or the server's log, says why.").WithRetry(coldStartRetry)
+	}
+	s.scaler.endColdStart(k, h, err)
+}
+
+// countColdStart counts a load that requests waited for.
+func (z *scaler) countColdStart(k key, id ID, took time.Duration) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	c := z.of(k, id)
+	c.coldStarts.Count++
+	c.coldStarts.Time += took
+}
+
+// endColdStart lets the requests that wait pick again. h is nil for whatever cold start there is.
+func (z *scaler) endColdStart(k key, h *coldStart, err error) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	c := z.all[k]
+	if c == nil || c.coldStart == nil || h != nil && c.coldStart != h {
+		return // they were told
+	}
+	if err != nil && z.closed { // which is why it could not be loaded
+		err = errStopping
+	}
+	c.coldStart.err = err
+	close(c.coldStart.done)
+	c.coldStart = nil
+}
+
+// forget drops what is known of a deployment that is gone. Requests that wait for it
+// pick again, and find nothing.
+func (z *scaler) forget(k key) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if c := z.all[k]; c != nil && c.coldStart != nil {
+		close(c.coldStart.done)
+	}
+	delete(z.all, k)
+}
+
+// Stopping ends the cold starts, because the server stops; there are no more.
+// Versions that are in memory answer until Close.
+func (s *Service) Stopping() { s.scaler.close() }
+
+// close ends all loads and rejects the requests that wait. The caller waits
+// for loading. It may be called twice.
+func (z *scaler) close() {
+	z.mu.Lock()
+	z.closed = true
+	held := make([]key, 0, len(z.all))
+	for k := range z.all {
+		held = append(held, k)
+	}
+	z.mu.Unlock()
+	z.end()
+	for _, k := range held {
+		z.endColdStart(k, nil, errStopping)
+	}
+}
+
+// wantedVersion is the version that a request means: that which it names, or the stable one.
+func (t *table) wantedVersion(version string) wanting {
+	for _, w := range t.wanted {
+		if version != "" && versionText(w.version) == version {
+			return w
+		}
+	}
+	return t.wanted[0]
+}
+
+// object is what a request for a version that is not in memory asks for.
+func (t *table) object(w wanting) policy.Object {
+	d := &t.deployment
+	o := object(d.Project, d.Name)
+	o.Classification, o.Residency = d.Classification, d.Residency
+	for _, trial := range d.Trials {
+		if trial.Role == w.role {
+			o.Classification, o.Residency = trial.Classification, trial.Residency
+		}
+	}
+	return o
+}
+
+// explained adds why a version did not load to the error of a request that waited
+// for it, for who may read the deployment's state.
+func (s *Service) explained(ctx context.Context, r *Request, err error) error {
+	k := key{r.Project, r.Name}
+	t := (*s.tables.Load())[k]
+	if t == nil || !errors.Is(err, errLoadFailed) {
+		return err
+	}
+	w := t.wantedVersion(r.Version)
+	f, failed := s.failure(k, w)
+	if !failed || s.Authz.Allow(ctx, actionRead, object(r.Project, r.Name)) != nil {
+		return err
+	}
+	return fault.New(fault.Unavailable, "model %q is not ready: version %d could not be loaded: %s", r.Name, w.version, f.reason).WithRetry(fault.RetryOf(err))
+}
+
+// scaledToZeroTarget is a version that was loaded and then scaled to zero: its
+// metadata is known. nil when it is not.
+func (t *table) scaledToZeroTarget(version string) *target {
+	if !t.scaledToZero() {
+		return nil
+	}
+	w := t.wantedVersion(version)
+	if version != "" && versionText(w.version) != version {
+		return nil
+	}
+	for _, x := range t.unloaded {
+		if x.is(w) {
+			return x
+		}
+	}
+	return nil
+}
+
+// Answers says why a version would not answer at the moment, without loading it; nil
+// of one that would, and of one that is loaded when it is asked for. Errors:
+// fault.NotFound, fault.Unavailable (not loaded), fault.PermissionDenied.
+func (s *Service) Answers(ctx context.Context, project, name, version string) (away, err error) {
+	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
+		return nil, err
+	}
+	_, x, _, err := s.pick(&Request{Project: project, Name: name, Version: version})
+	if errors.Is(err, errScaledToZero) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer x.leave()
+	return x.unavailable(), nil
+}
+
+// mostRows is how many rows inputs have of which nothing else is known: the largest
+// first dimension, and at least one.
+func mostRows(inputs []models.Tensor) int {
+	rows := int64(1)
+	for i := range inputs {
+		if shape := inputs[i].Shape; len(shape) > 0 {
+			rows = max(rows, shape[0])
+		}
+	}
+	return int(min(rows, models.MaxElements))
+}
+
+// describeUnloaded describes a version that is scaled to zero, by what it said when it was loaded;
+// false when nothing is known.
+func (s *Service) describeUnloaded(r *Request) (Description, bool) {
+	t := (*s.tables.Load())[key{r.Project, r.Name}]
+	x := t.scaledToZeroTarget(r.Version)
+	if x == nil {
+		return Description{}, false
+	}
+	d := Description{Metadata: x.meta, Name: r.Name, Queue: x.queue.Options()}
+	d.Batched, _ = x.batches()
+	if r.Version != "" {
+		d.Versions = []int64{x.model.Version}
+		return d, true
+	}
+	for _, w := range t.wanted {
+		if w.role != Shadow {
+			d.Versions = append(d.Versions, w.version)
+		}
+	}
+	return d, true
+}
+
+// takesOfUnloaded is Takes of a version that is scaled to zero. What
+// nothing is known of is loaded.
+func (s *Service) takesOfUnloaded(ctx context.Context, r *Request) (Takes, error) {
+	t := (*s.tables.Load())[key{r.Project, r.Name}]
+	if t == nil {
+		return Takes{}, unknown(r.Name, r.Version)
+	}
+	if err := s.Authz.Allow(ctx, actionInfer, t.object(t.wantedVersion(r.Version))); err != nil {
+		return Takes{}, err
+	}
+	if x := t.scaledToZeroTarget(r.Version); x != nil {
+		return t.takes(x), nil
+	}
+	t, x, _, err := s.pickLoaded(ctx, r, 1, 0)
+	if err != nil {
+		return Takes{}, err
+	}
+	defer x.leave()
+	return t.takes(x), nil
+}
+
+// enterStable enters the stable version of a deployment, for what is compared with it; one
+// that is scaled to zero is loaded, and stays until the caller leaves it. nil of one that does not
+// load, or did not load before.
+func (s *Service) enterStable(ctx context.Context, d Deployment) *target {
+	_, x, _, err := s.pickLoaded(ctx, &Request{Project: d.Project, Name: d.Name, Version: versionText(d.Version)}, 1, 0)
+	if err != nil {
+		return nil
+	}
+	return x
+}
