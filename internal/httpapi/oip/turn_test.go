@@ -51,6 +51,7 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	text := runtime.Tensor{Name: "label", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{strings.Repeat("x", heavy)}}
 	call := func(path string, options ...grpc.CallOption) func(t *testing.T, conn *grpc.ClientConn, _ http.Handler) error {
 		return func(t *testing.T, conn *grpc.ClientConn, _ http.Handler) error {
+			t.Helper()
 			if path == "ModelInfer" {
 				return conn.Invoke(t.Context(), CallPrefix+path, asking([]byte(twoLabels)), &inference.ModelInferResponse{}, options...)
 			}
@@ -73,6 +74,7 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	}
 	post := func(path, body string) func(t *testing.T, _ *grpc.ClientConn, h http.Handler) error {
 		return func(t *testing.T, _ *grpc.ClientConn, h http.Handler) error {
+			t.Helper()
 			got := httptest.NewRecorder()
 			h.ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body)))
 			if got.Code != http.StatusOK {
