@@ -3,6 +3,7 @@ package harness
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -87,6 +88,12 @@ func tableOf(b *strings.Builder, rows []Row) {
 		case r.Aim == nil:
 		case r.Aim.Value != nil:
 			goal = sign + show(r.Aim.Value)
+		case r.Aim.Ratio != nil && *r.Aim.Ratio < 1: // it may be worse, by so much
+			part := *r.Aim.Ratio
+			if r.Better == Lower {
+				part = math.Round(100/part) / 100
+			}
+			goal = sign + show(&part) + " × the peer's"
 		case r.Aim.Ratio != nil:
 			goal = show(r.Aim.Ratio) + " × better"
 		}

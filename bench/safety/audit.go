@@ -145,7 +145,7 @@ func (b *bench) verification(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	svc := audit.New(audit.ServiceConfig{DB: db, Store: auditsql.Store{}, Log: log, Authorize: func(context.Context, string, string) error { return nil }})
+	svc := audit.New(audit.ServiceConfig{DB: db, Log: log, Authorize: func(context.Context, string, string) error { return nil }})
 	export := filepath.Join(dir, "export.jsonl")
 	out, err := os.Create(export)
 	if err != nil {

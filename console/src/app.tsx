@@ -2,11 +2,11 @@
 import { useQueryClient } from '@tanstack/react-query';
 import { useEffect } from 'react';
 import { Link, Route, Router, Switch, useLocation } from 'wouter';
-import { get, inProject, type Run } from './api/client';
+import { get, inProject } from './api/client';
 import { useProjects } from './api/queries';
 import { useToken } from './api/session';
 import { Frame } from './frame/Frame';
-import { linkedRun, pathOf } from './frame/places';
+import { linked, partOf, pathOf, placeOf } from './frame/places';
 import { Login } from './frame/Login';
 import { lastProject } from './frame/settings';
 import { AuditPage, DatasetsPage, FeaturesPage, ModelsPage } from './pages/Lists';
@@ -34,7 +34,7 @@ export function App() {
   return (
     <Router base="/console">
       <Switch>
-        <Route path="/p/:project/*?">{({ project }) => <InProject key={project} project={project} />}</Route>
+        <Route path="/p/:project/*?">{({ project }) => <InProject key={project} project={partOf(project)} />}</Route>
         <Route path="/"><FirstProject /></Route>
         <Route><NotFound /></Route>
       </Switch>
@@ -51,14 +51,14 @@ function FirstProject() {
   const names = [...new Set([name, ...projects.rows.map((p) => p.name)])].slice(0, 100).join(' ');
   useEffect(() => {
     if (!name) return;
-    const run = linkedRun(window.location.hash);
-    if (!run) {
-      go(pathOf(name, ...(run === undefined ? [] : ['runs'])), { replace: true });
+    const to = linked(window.location.hash);
+    if (!to || to.kind === 'runs') {
+      go(pathOf(name, ...(to ? ['runs'] : [])), { replace: true });
       return;
     }
     const gone = new AbortController();
-    void projectOf(run, names.split(' '), gone.signal).then((found) => {
-      if (!gone.signal.aborted) go(pathOf(found ?? name, 'runs', run), { replace: true }); // whose page says that there is none
+    void projectOf(`${to.kind}s`, to.name, names.split(' '), gone.signal).then((found) => {
+      if (!gone.signal.aborted) go(placeOf(found ?? name, to.kind, to.name) ?? '/', { replace: true }); // whose page says that there is none
     });
     return () => gone.abort();
   }, [name, names, go]);
@@ -71,12 +71,12 @@ function FirstProject() {
   );
 }
 
-/** The project of a run: links of MLflow's clients do not say it. */
-async function projectOf(run: string, projects: readonly string[], signal: AbortSignal) {
+/** The project of an object: links of MLflow's clients do not say it. */
+async function projectOf(section: string, name: string, projects: readonly string[], signal: AbortSignal) {
   for (const p of projects) {
     if (signal.aborted) return;
     try {
-      await get<Run>(inProject(p, 'runs', run), signal);
+      await get<unknown>(inProject(p, section, name), signal);
       return p;
     } catch {
       // it is another's, or the next request fails as well
@@ -90,21 +90,21 @@ function InProject({ project }: { project: string }) {
       <Switch>
         <Route path="/p/:project"><OverviewPage project={project} /></Route>
         <Route path="/p/:project/deployments"><DeploymentsPage project={project} /></Route>
-        <Route path="/p/:project/deployments/:name">{({ name }) => <DeploymentPage key={name} project={project} name={name} />}</Route>
+        <Route path="/p/:project/deployments/:name">{({ name }) => <DeploymentPage key={name} project={project} name={partOf(name)} />}</Route>
         <Route path="/p/:project/gateways"><GatewaysPage project={project} /></Route>
         <Route path="/p/:project/monitoring"><MonitoringPage project={project} /></Route>
         <Route path="/p/:project/jobs"><JobsPage project={project} /></Route>
-        <Route path="/p/:project/jobs/:id">{({ id }) => <JobPage key={id} project={project} id={id} />}</Route>
+        <Route path="/p/:project/jobs/:id">{({ id }) => <JobPage key={id} project={project} id={partOf(id)} />}</Route>
         <Route path="/p/:project/runs"><RunsPage project={project} /></Route>
-        <Route path="/p/:project/runs/:ids">{({ ids }) => <RunPage key={ids} project={project} ids={decodeURIComponent(ids).split(',')} />}</Route>
+        <Route path="/p/:project/runs/:ids">{({ ids }) => <RunPage key={ids} project={project} ids={partOf(ids).split(',')} />}</Route>
         <Route path="/p/:project/sweeps"><SweepsPage project={project} /></Route>
-        <Route path="/p/:project/sweeps/:name">{({ name }) => <SweepPage key={name} project={project} name={decodeURIComponent(name)} />}</Route>
+        <Route path="/p/:project/sweeps/:name">{({ name }) => <SweepPage key={name} project={project} name={partOf(name)} />}</Route>
         <Route path="/p/:project/datasets"><DatasetsPage project={project} /></Route>
-        <Route path="/p/:project/datasets/:ref">{({ ref }) => <DatasetPage project={project} reference={decodeURIComponent(ref)} />}</Route>
+        <Route path="/p/:project/datasets/:ref">{({ ref }) => <DatasetPage project={project} reference={partOf(ref)} />}</Route>
         <Route path="/p/:project/features"><FeaturesPage project={project} /></Route>
-        <Route path="/p/:project/features/:ref">{({ ref }) => <FeatureViewPage project={project} reference={decodeURIComponent(ref)} />}</Route>
-        <Route path="/p/:project/services/:ref">{({ ref }) => <FeatureServicePage project={project} reference={decodeURIComponent(ref)} />}</Route>
-        <Route path="/p/:project/lineage/:thing">{({ thing }) => <LineagePage key={thing} project={project} thing={decodeURIComponent(thing)} />}</Route>
+        <Route path="/p/:project/features/:ref">{({ ref }) => <FeatureViewPage project={project} reference={partOf(ref)} />}</Route>
+        <Route path="/p/:project/services/:ref">{({ ref }) => <FeatureServicePage project={project} reference={partOf(ref)} />}</Route>
+        <Route path="/p/:project/lineage/:thing">{({ thing }) => <LineagePage key={thing} project={project} thing={partOf(thing)} />}</Route>
         <Route path="/p/:project/models"><ModelsPage project={project} /></Route>
         <Route path="/p/:project/audit"><AuditPage project={project} /></Route>
         <Route path="/p/:project/*"><NotFound project={project} /></Route>
@@ -118,7 +118,7 @@ function NotFound({ project }: { project?: string }) {
   const [at] = useLocation();
   return (
     <Empty title="Page not found">
-      The console has no page {at}. <Link href={project ? pathOf(project) : '/'}>{project ? `Overview of ${project}` : 'Projects'}</Link>
+      The console has no page {partOf(at)}. <Link href={project ? pathOf(project) : '/'}>{project ? `Overview of ${project}` : 'Projects'}</Link>
     </Empty>
   );
 }

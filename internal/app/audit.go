@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -36,6 +37,38 @@ func auditReady(s audit.Status, now time.Time) error {
 		return fault.New(fault.Unavailable, "the audit log has not been extended since %s", s.Folded.UTC().Format(time.RFC3339))
 	}
 	return nil
+}
+
+// auditObjects keeps archived audit entries, sealed by a key of the installation. It
+// implements audit.Objects.
+type auditObjects struct{ blobs *blob.Store }
+
+func (auditObjects) ref(key string) blob.Ref {
+	return blob.Ref{Owner: "audit-archive", Key: blob.Key(key)}
+}
+
+func (o auditObjects) Put(ctx context.Context, key string, b []byte) error {
+	_, err := o.blobs.Put(ctx, o.ref(key), strings.NewReader(string(b)))
+	return err
+}
+
+func (o auditObjects) Get(ctx context.Context, key string, limit int64) (b []byte, err error) {
+	r, err := o.blobs.Open(ctx, o.ref(key))
+	if err == nil {
+		defer func() { _ = r.Close() }()
+		if r.Info().Size > limit {
+			return nil, fault.New(fault.Invalid, "object %s has %d bytes: %w", key, r.Info().Size, audit.ErrObjectDamaged)
+		}
+		b, err = io.ReadAll(r)
+	}
+	if errors.Is(err, blob.ErrDamaged) {
+		err = fmt.Errorf("%w: %w", audit.ErrObjectDamaged, err)
+	}
+	return b, err
+}
+
+func (o auditObjects) Delete(ctx context.Context, key string) error {
+	return o.blobs.Delete(ctx, o.ref(key))
 }
 
 // AuditTampered is published when the audit log is not what was signed.

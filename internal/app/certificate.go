@@ -42,7 +42,12 @@ type certificate struct {
 // loadCertificate reads a certificate chain and its key. Error: fault.Invalid for what no
 // client would take, which is also one that has ended.
 func loadCertificate(cert, key string, now time.Time) (*tls.Certificate, error) {
-	c, err := tls.LoadX509KeyPair(cert, key)
+	chain, err := filewatch.Read(cert)
+	private, keyErr := filewatch.Read(key)
+	var c tls.Certificate
+	if err = errors.Join(err, keyErr); err == nil {
+		c, err = tls.X509KeyPair(chain, private)
+	}
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "tls.cert and tls.key: %w", err).
 			WithHint("Both are PEM files that the server may read, and the key is that of the first certificate in the chain.")

@@ -184,6 +184,7 @@ type Config struct {
 		Requests         duration `koanf:"requests" doc:"Retention of decided requests for approval, such as 400d; 0 means for ever. The audit log records requester and approver"`
 		Ingestions       duration `koanf:"ingestions" doc:"Retention of ingestion runs, such as 400d; 0 means for ever. The newest run of each source is kept"`
 		Materialisations duration `koanf:"materialisations" doc:"Retention of materialisation runs, such as 400d, and at least predictions.retention; 0 means for ever. The newest run of each view is kept"`
+		Audit            duration `koanf:"audit" doc:"How long audit entries stay in the database, such as 400d, before they move into the object store, from which they are read like all others; 0 means for ever. Audit entries are never deleted"`
 		DeletedRuns      duration `koanf:"deleted_runs" doc:"How long deleted runs, logged models and experiments can be restored, such as 90d, before they are pruned; 0 disables automatic pruning"`
 	} `koanf:"retention"`
 
@@ -285,7 +286,7 @@ func defaults() map[string]any {
 		"gateway.alone":        "0",
 		"gateway.every":        "10s",
 		"retention.outputs":    "7d", "retention.events": "30d", "retention.tokens": "90d", "retention.windows": "400d", "retention.jobs": "400d",
-		"retention.requests": "400d", "retention.ingestions": "400d", "retention.materialisations": "400d", "retention.deleted_runs": "0",
+		"retention.requests": "400d", "retention.ingestions": "400d", "retention.materialisations": "400d", "retention.audit": "400d", "retention.deleted_runs": "0",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB", "lineage.openlineage.zone": "home",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.answer": "32MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB", "limits.garbage": "32MiB",
 		"limits.sql_statements": 4, "limits.imports": 4, "limits.connections": 0, "limits.body_rate": "4KiB", "limits.accounts": 10_000, "limits.tokens": 100, "limits.queued_jobs": 10_000,
@@ -464,7 +465,7 @@ func (c Config) Validate() error {
 		"tokens": {c.Retention.Tokens, time.Hour, true}, "windows": {c.Retention.Windows, 24 * time.Hour, false},
 		"deleted_runs": {c.Retention.DeletedRuns, time.Hour, true}, "jobs": {c.Retention.Jobs, 24 * time.Hour, true},
 		"requests": {c.Retention.Requests, 30 * 24 * time.Hour, true}, "ingestions": {c.Retention.Ingestions, 24 * time.Hour, true},
-		"materialisations": {c.Retention.Materialisations, 24 * time.Hour, true},
+		"materialisations": {c.Retention.Materialisations, 24 * time.Hour, true}, "audit": {c.Retention.Audit, 24 * time.Hour, true},
 	} {
 		d, err := resource.ParseDuration(r.value)
 		if err == nil && (d >= r.least || d == 0 && r.forever) {

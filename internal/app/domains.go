@@ -97,6 +97,7 @@ type parts struct {
 	erasures   *privacy.Service
 	deletions  deletions
 	stored     *quota.Accounts
+	reached    reachedCounts
 	objects    *backup.Held
 	tables     *backup.Held // files of open datasets
 	backups    *backups

@@ -4,7 +4,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -125,7 +124,7 @@ func (a *App) reach(name string, e EngineConfig) (at string, ca func() string, e
 		return at, ca, nil
 	}
 	if e.CA != "" {
-		f, err := filewatch.Open(func() (string, error) { b, err := os.ReadFile(e.CA); return string(b), err }, e.CA)
+		f, err := filewatch.Open(func() (string, error) { b, err := filewatch.Read(e.CA); return string(b), err }, e.CA)
 		if err != nil {
 			return "", ca, fault.New(fault.Invalid, "ca: %w", err)
 		}
@@ -143,7 +142,7 @@ func (a *App) reach(name string, e EngineConfig) (at string, ca func() string, e
 
 // ownAuthority is the file of a certificate that signed itself; empty of others.
 func ownAuthority(path string) string {
-	b, err := os.ReadFile(path)
+	b, err := filewatch.Read(path)
 	if err != nil {
 		return ""
 	}

@@ -188,21 +188,42 @@ func (e erasedDatasets) Find(ctx context.Context, s privacy.Subject) (privacy.Fo
 			Tool: "falaj apply -f ENTITY.yaml, then falaj erase again",
 		}}}, nil
 	}
-	held, unsearched, err := e.datasets.Persons(ctx, person)
+	found, err := e.datasets.Persons(ctx, person)
 	if err != nil {
 		return privacy.Found{}, err
 	}
 	var f privacy.Found
-	for _, ref := range unsearched {
+	for _, name := range found.Undeclared {
+		f.Unsearched = append(f.Unsearched, undeclared(name, person))
+	}
+	for _, ref := range found.Blind {
 		f.Unsearched = append(f.Unsearched, privacy.Unsearched{
 			Kind: e.Kind(), Name: ref, Reason: "it was made of rows of persons and has no column that says whose a row is",
 			Tool: "falaj delete dataset " + ref + ", and make it again",
 		})
 	}
-	for _, h := range held {
+	for _, h := range found.Held {
 		f.Places = append(f.Places, heldPlace(h))
 	}
 	return f, e.departed(ctx, person, &f)
+}
+
+// inUndeclared is the kind of datasets of which nobody says whose their rows are. It is
+// not that of participants: what was made of them counts as made of no person's rows, for a
+// column id may be of anything.
+const inUndeclared = "undeclared datasets"
+
+// undeclared names such a dataset, with what to do about it.
+func undeclared(name string, person dataset.Person) privacy.Unsearched {
+	columns := "the column " + person.Keys[0]
+	if len(person.Keys) > 1 {
+		columns = "the columns " + strings.Join(person.Keys, ", ")
+	}
+	return privacy.Unsearched{
+		Kind: inUndeclared, Name: name,
+		Reason: "not searched, because no feature view of " + person.Entity + " reads it and its specification does not say whether its rows are of one; it has " + columns,
+		Tool:   "set spec.entities." + person.Entity + " of dataset " + name + ": which column has each join key, or {} when no row is of one; falaj apply -f, then falaj erase again",
+	}
 }
 
 // departed adds the versions that were deleted with rows of the person in them. Those of

@@ -108,7 +108,7 @@ func TestVersionsThatModelsName(t *testing.T) {
 	}
 	e := erasedDatasets{datasets: h.Service}
 	got, err := e.named(datasettest.Context(t), datasettest.Project, privacy.Found{
-		Places: []privacy.Place{{Kind: "datasets", Name: "clicks@2"}, {Kind: "predictions", Name: "churn"}}, Unsearched: []privacy.Unsearched{{Kind: "datasets", Name: "sums@4"}, {Name: "something else"}, {Kind: "artifacts", Name: "run"}},
+		Places: []privacy.Place{{Kind: "datasets", Name: "clicks@2"}, {Kind: "predictions", Name: "churn"}}, Unsearched: []privacy.Unsearched{{Kind: "datasets", Name: "sums@4"}, {Name: "something else"}, {Kind: "artifacts", Name: "run"}, undeclared("people", dataset.Person{Entity: "customer", Keys: []string{"buyer"}})},
 		Deleted: []privacy.Place{{Kind: "datasets", Name: "gone@1"}},
 	})
 	slices.Sort(got)
@@ -181,6 +181,18 @@ func TestSecondLookThatFails(t *testing.T) {
 		keys.err = fault.New(fault.Unavailable, "it is away")
 		if f, err := e.Find(ctx, s); !fault.Is(err, fault.Unavailable) {
 			t.Errorf("found %+v, %v", f, err)
+		}
+	}
+}
+
+// TestUndeclared: a dataset of which nobody says whose its rows are is named, with what to
+// do about it.
+func TestUndeclared(t *testing.T) {
+	t.Parallel()
+	for want, keys := range map[string][]string{"it has the column buyer": {"buyer"}, "it has the columns street, house": {"street", "house"}} {
+		u := undeclared("people", dataset.Person{Entity: "customer", Keys: keys})
+		if u.Kind == (erasedDatasets{}).Kind() || u.Name != "people" || u.Seen || !strings.HasPrefix(u.Reason, "not searched, because ") || !strings.HasSuffix(u.Reason, want) || !strings.Contains(u.Tool, "spec.entities.customer") {
+			t.Errorf("%+v", u)
 		}
 	}
 }

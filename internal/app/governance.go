@@ -126,8 +126,13 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}
 	a.stored = quota.New(func(ctx context.Context, name string) (quota.Limit, error) {
 		q, err := a.projects.Quota(ctx, project.Name(name))
-		return quota.Limit{Bytes: int64(q.Bytes), Objects: q.Objects}, err
+		return storageLimit(q), err
 	})
+	reached := &lifecycle.Loop{Name: "reached storage quotas", Logger: a.log, Run: func(ctx context.Context) error {
+		return a.stored.Tell(ctx, a.quotaReached)
+	}}
+	a.stored.OnReached(reached.Wake)
+	a.group.Add(reached.Service())
 	a.objects = backup.Hold(a.stored.Over(objects))
 	a.blobs = blob.New(a.objects, a.keys)
 	a.damage = &damageLog{journal: journal, log: a.log, told: map[blob.Key]time.Time{}}
@@ -139,7 +144,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}
 	sweep, _ := time.ParseDuration(a.cfg.Audit.Verify) // validated
 	if a.sequencer, err = audit.Open(ctx, audit.Config{
-		DB: a.db, Store: auditsql.Store{}, Sealer: a.keys, JournalDir: filepath.Join(a.cfg.Data, "journal"),
+		DB: a.db, Store: auditsql.Store{}, Sealer: a.keys, Objects: auditObjects{a.blobs}, JournalDir: filepath.Join(a.cfg.Data, "journal"),
 		Witness: audit.NewCheckpointFile(second), Logger: a.log, Sweep: sweep, Finding: a.tampered(ctx, journal),
 	}); err != nil {
 		return fault.Wrap(err, "open the audit log")
@@ -148,7 +153,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		a.sequencer.Stop()
 		return nil
 	}})
-	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Store: auditsql.Store{}, Log: a.sequencer, Journal: journal, Reads: a.journal, SecondPerson: a.secondEraser, Authorize: func(ctx context.Context, action, project string) error {
+	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Log: a.sequencer, Journal: journal, Reads: a.journal, SecondPerson: a.secondEraser, Authorize: func(ctx context.Context, action, project string) error {
 		return a.authorizer.Allow(ctx, policy.Action(action), policy.Object{Project: project, Kind: "audit"})
 	}})
 	upkeep := &lifecycle.Loop{Name: "token upkeep", Every: time.Minute, Run: a.accounts.Flush, Logger: a.log}

@@ -154,12 +154,14 @@ func (a *App) housekeeping(ctx context.Context) error {
 			a.training.Forget(ctx), // first: what its jobs named may go then
 			forgetHistory(ctx, a.db, a.cfg, time.Now),
 		)
-		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
+		pruning := lifecycle.NewPass(time.Now) // of runs and source archives, of all projects
+		return errors.Join(trimmed, a.archiveAudit(ctx), eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)
 			_, models := a.registry.Sweep(ctx, p)
 			_, versions := a.datasets.Expire(ctx, p)
 			_, tables := a.datasets.Sweep(ctx, p)
-			return errors.Join(a.pruneRuns(ctx, p), runs, models, versions, tables, a.checkpoints.CollectProject(ctx, p))
+			_, sources := a.training.SweepSources(ctx, p, pruning)
+			return errors.Join(a.pruneRuns(ctx, p, pruning), sources, runs, models, versions, tables, a.checkpoints.CollectProject(ctx, p))
 		}))
 	}}
 	a.group.Add(daily.Service())
@@ -173,16 +175,27 @@ func (a *App) housekeeping(ctx context.Context) error {
 	return a.watchClock(ctx)
 }
 
-// pruneRuns removes for ever what was deleted long ago.
-func (a *App) pruneRuns(ctx context.Context, p project.Name) error {
+// pruneRuns removes for ever what was deleted long ago. When the pass is over, each further
+// project has one call, which is short, so that none waits for the others for ever.
+func (a *App) pruneRuns(ctx context.Context, p project.Name, pass lifecycle.Pass) error {
 	older := kept(a.cfg.Retention.DeletedRuns)
-	for older > 0 && ctx.Err() == nil {
-		out, err := a.tracking.Prune(ctx, p, older, false)
-		if err != nil || !out.More {
-			return err
-		}
+	if older == 0 {
+		return nil
 	}
-	return ctx.Err()
+	return pass.Repeat(ctx, func(ctx context.Context) (bool, error) {
+		out, err := a.tracking.Prune(ctx, p, older, false)
+		return out.More, err
+	})
+}
+
+// archiveAudit moves old audit entries out of the database into the object store.
+func (a *App) archiveAudit(ctx context.Context) error {
+	keep := kept(a.cfg.Retention.Audit)
+	if keep == 0 {
+		return nil
+	}
+	_, err := a.sequencer.Archive(ctx, time.Now().Add(-keep), lifecycle.NewPass(time.Now))
+	return err
 }
 
 // watchClock tells when the wall clock goes back.

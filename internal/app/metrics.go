@@ -22,7 +22,7 @@ func (a *App) collectors(requests *membudget.Budget) []prometheus.Collector {
 		auditGauges{a.sequencer.Status, a.cfg.Audit.Checkpoints != ""},
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "falaj_objects_damaged_total", Help: "Number of reads of stored objects that failed verification."}, a.damage.Count),
 		&a.stores,
-		storedGauges{a.stored},
+		storedGauges{a.stored, &a.reached},
 		predictionGauges{a.predictions},
 		servingGauges{a.serving.Measured},
 		scalingGauges{a.serving.Scaled},

@@ -13,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/request/requestsql"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -49,14 +50,11 @@ func materialisations(c Config) time.Duration {
 // historyBatch bounds the records of a transaction, for which other writes wait.
 const historyBatch = 500
 
-// historyFor bounds the batches of a call: what is left over goes with the next.
-const historyFor = 10 * time.Minute
-
 // forgetHistory removes what is older than its retention, a batch of each kind in turn, for
 // some minutes.
 func forgetHistory(ctx context.Context, db *store.DB, cfg Config, clock func() time.Time) error {
 	var failed []error
-	now := clock()
+	now, pass := clock(), lifecycle.NewPass(clock)
 	for left := slices.Clone(history); len(left) > 0 && ctx.Err() == nil; {
 		left = slices.DeleteFunc(left, func(h kindOfHistory) bool {
 			keep, n := h.keep(cfg), 0
@@ -74,7 +72,7 @@ func forgetHistory(ctx context.Context, db *store.DB, cfg Config, clock func() t
 			}
 			return err != nil || n < historyBatch
 		})
-		if !clock().Before(now.Add(historyFor)) {
+		if pass.Over() {
 			break
 		}
 	}
@@ -120,6 +118,11 @@ func (t jobTraces) Citing(ctx context.Context, tx *store.Tx, p project.Name, job
 		}
 	}
 	return cited, nil
+}
+
+// Sources implements training.Traces.
+func (jobTraces) Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) ([]string, error) {
+	return tuningsql.Sweeps{}.Naming(ctx, tx, p, digests)
 }
 
 // Held implements training.Traces.

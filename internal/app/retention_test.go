@@ -96,6 +96,7 @@ func TestRetentionIsValidated(t *testing.T) {
 		"requests":         {"0": true, "30d": true, "7d": false},
 		"ingestions":       {"0": true, "24h": true, "1h": false},
 		"materialisations": {"0": true, "24h": true, "1h": false},
+		"audit":            {"0": true, "24h": true, "1h": false},
 	} {
 		for value, good := range values {
 			_, err := LoadConfig("", []string{"FALAJ_RETENTION_" + strings.ToUpper(key) + "=" + value}, nil)

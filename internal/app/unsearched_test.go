@@ -19,7 +19,7 @@ import (
 // holds nothing of persons' rows, why: "-" and the reason.
 var covered = map[string]string{
 	"alert_delivery": "- what alerts say: counts and scores", "alert_secret": "- secrets",
-	"audit_checkpoint": "- hashes", "audit_erasure": "- requests", "audit_hash": "- hashes", "audit_journal": "- where it is", "audit_key": "- keys",
+	"audit_checkpoint": "- hashes", "audit_erasure": "- requests", "audit_hash": "- hashes", "audit_journal": "- where it is", "audit_key": "- keys", "audit_segment": "- where archived entries are, and whose acts and projects: as audit_leaf",
 	"audit_leaf":     "- who did what; keys that were read are salted digests; users go by falaj audit erase",
 	"compute_budget": "- money", "compute_pool": "- machines", "compute_price": "- money", "compute_quarantine": "- machines", "compute_queue": "- quotas",
 	"compute_queue_default": "- quotas", "compute_queue_past": "- quotas", "compute_rental": "- machines", "compute_usage": "- hours", "compute_usage_day": "- hours", "compute_wish": "- machines",
@@ -51,7 +51,7 @@ var covered = map[string]string{
 	"tracking_model_link": "- names", "tracking_model_metric": "- numbers of runs", "tracking_model_param": inParams, "tracking_model_tag": inNotes, "tracking_param": inParams,
 	"tracking_pruned": "- names", "tracking_run": inNotes, "tracking_tag": inNotes, "tracking_upload": inArtifacts, "tracking_upload_part": inArtifacts,
 	"training_attempt": inLogs, "training_checkpoint": inCheckpoints, "training_checkpoint_chunk": inCheckpoints, "training_checkpoint_seen": inCheckpoints, "training_job": inScripts,
-	"training_measurement": "- times", "training_profile": "- names of functions", "training_slow_node": "- machines",
+	"training_measurement": "- times", "training_profile": "- names of functions", "training_slow_node": "- machines", "training_source": "- digests of archives",
 	"tuning_distribution": inParams, "tuning_intermediate": "- numbers of runs", "tuning_param": "- numbers; what may be tried is in tuning_distribution", "tuning_sequence": "- numbers",
 	"tuning_study": inNotes, "tuning_study_attribute": inNotes, "tuning_sweep": inParams, "tuning_task": "- names", "tuning_trial": "- numbers of runs", "tuning_trial_attribute": inNotes,
 	"webhook": "- addresses",

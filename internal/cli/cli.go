@@ -83,6 +83,8 @@ type app struct {
 	server, token, project, output string
 	ca, context                    string
 
+	unreadable bool // the file of contexts, and that was said
+
 	out    io.Writer // standard output itself; see raw
 	screen io.Writer // standard error itself, on which progress is drawn; texts of others go through plain
 }

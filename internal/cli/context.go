@@ -2,11 +2,15 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -92,10 +96,45 @@ func (a *app) credentialsPath() string {
 	return filepath.Join(dir, "falaj", "credentials.json")
 }
 
+// maxCredentials bounds the file of contexts, in bytes.
+const maxCredentials = 4 << 20
+
+// readPrivate reads the file of contexts, which has tokens. One that others may read is made
+// private. Error: fault.Invalid for what is no plain file of the user, or is too large: what
+// another user wrote may name another server for a token.
+func (a *app) readPrivate(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe in its place is not waited for
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	owner, known := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.Mode().IsRegular() || info.Size() > maxCredentials:
+		return nil, fault.New(fault.Invalid, "%s is no file of contexts", path).WithHint("Remove it, and log in again: falaj login")
+	case known && os.Geteuid() != 0 && owner.Uid != 0 && int(owner.Uid) != os.Geteuid():
+		return nil, fault.New(fault.Invalid, "%s belongs to another user (%d)", path, owner.Uid).WithHint("Remove it, and log in again: falaj login")
+	case info.Mode().Perm()&0o077 != 0:
+		if err := f.Chmod(0o600); err != nil {
+			return nil, fault.New(fault.Invalid, "others may read the tokens in %s (mode %04o): %w", path, info.Mode().Perm(), err).WithHint("Run: chmod 0600 %s", fault.ShellWord(path))
+		}
+		a.note("others could read the tokens in %s (mode %04o); it is private now", path, info.Mode().Perm())
+	}
+	return io.ReadAll(io.LimitReader(f, maxCredentials))
+}
+
 func (a *app) logins() *logins {
 	l := &logins{}
-	if b, err := os.ReadFile(a.credentialsPath()); err == nil {
+	b, err := a.readPrivate(a.credentialsPath())
+	if err == nil {
 		_ = json.Unmarshal(b, l) // a broken file is as good as none; login writes a new one
+	} else if !errors.Is(err, fs.ErrNotExist) && !a.unreadable {
+		a.unreadable = true // it is read several times
+		a.note("contexts are not used: %v. %s", err, fault.HintOf(err))
 	}
 	if l.Name == "" && l.Server != "" {
 		l.Name = contextName(l.Server)
@@ -112,11 +151,17 @@ func (a *app) store(l *logins) error {
 	if err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+	// A file of its own: one of a known name could be a link that somebody made before.
+	tmp, err := os.CreateTemp(filepath.Dir(path), "credentials-*.tmp") // for the user alone
+	if err != nil {
 		return err
 	}
-	return os.Rename(tmp, path)
+	defer func() { _ = os.Remove(tmp.Name()) }()
+	_, err = tmp.Write(b)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
 }
 
 // stored is the context of a command: the named one, that of the named server, or the

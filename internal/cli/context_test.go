@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -161,5 +163,77 @@ func TestContexts(t *testing.T) {
 	}
 	if server, token := d.current(); server != prod || token != "tok_prod" {
 		t.Errorf("%s as %s", server, token)
+	}
+}
+
+// TestPrivateContexts: the file with the tokens is for its user alone, is written past a link that
+// somebody made, and what is no plain file is neither waited for nor used.
+func TestPrivateContexts(t *testing.T) {
+	path := func(d *desk) string { return filepath.Join(d.home, ".config", "falaj", "credentials.json") }
+	url, asked := whoever(t)
+	login := func(t *testing.T) *desk {
+		t.Helper()
+		d := newDesk(t)
+		if err := os.MkdirAll(filepath.Dir(path(d)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		b, err := json.Marshal(credentials{Name: "it", Server: url, Token: "flj_1"})
+		if err == nil {
+			err = os.WriteFile(path(d), b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+
+	t.Run("readable by others", func(t *testing.T) {
+		d := login(t)
+		if err := os.Chmod(path(d), 0o664); err != nil {
+			t.Fatal(err)
+		}
+		code, said := d.run("", nil, "get", "projects")
+		if info, err := os.Stat(path(d)); err != nil || info.Mode().Perm() != 0o600 || code != 0 || strings.Count(said, "it is private now") != 1 {
+			t.Errorf("exit code %d, mode %v, %v: %s", code, info.Mode(), err, said)
+		}
+	})
+	t.Run("a link in the way", func(t *testing.T) {
+		d := login(t)
+		planted := filepath.Join(t.TempDir(), "planted")
+		if err := os.Symlink(planted, path(d)+".tmp"); err != nil {
+			t.Fatal(err)
+		}
+		if code, said := d.run("", nil, "context", "use", "it"); code != 0 {
+			t.Fatal(code, said)
+		}
+		info, err := os.Lstat(path(d))
+		if err != nil || info.Mode() != 0o600 {
+			t.Errorf("%v, %v", info, err)
+		}
+		if _, err := os.Lstat(planted); !os.IsNotExist(err) {
+			t.Errorf("it was followed: %v", err)
+		}
+		if left, err := os.ReadDir(filepath.Dir(path(d))); err != nil || len(left) != 2 {
+			t.Errorf("%v, %v", left, err)
+		}
+	})
+	for name, replace := range map[string]func(path string) error{
+		"a pipe":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"a huge file": func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<40))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := login(t)
+			before := len(*asked)
+			if err := errors.Join(os.Remove(path(d)), replace(path(d))); err != nil {
+				t.Fatal(err)
+			}
+			code, said := d.run("", nil, "get", "projects")
+			if code == 0 || strings.Count(said, "is no file of contexts") != 1 || len(*asked) != before {
+				t.Errorf("exit code %d: %s", code, said)
+			}
+		})
 	}
 }

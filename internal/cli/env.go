@@ -83,7 +83,13 @@ func (a *app) awaitEnvironment(cmd *cobra.Command, name string) error {
 		what = "site modules"
 	}
 	delete(o, "phase")
-	return a.sayOr(o, "%s is ready: %s, %s", name, what, o.Text("digest"))
+	if err := a.sayOr(o, "%s is ready: %s, %s", name, what, o.Text("digest")); err != nil {
+		return err
+	}
+	if hint := o.Text("hint"); hint != "" && a.output == "table" {
+		a.say("  → %s", hint)
+	}
+	return nil
 }
 
 func (a *app) envShow() *cobra.Command {

@@ -12,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -116,6 +117,7 @@ func (a *app) artifactsOf(run string) (*artifacts, error) {
 
 // below lists the files at and below a path: a file itself, or those of a directory.
 func (r *artifacts) below(ctx context.Context, at string) (files []runFile, err error) {
+	dirs := 0 // a server may list them without end
 	for next := []string{at}; len(next) > 0; next = next[1:] {
 		entries, err := r.list(ctx, next[0])
 		if err != nil {
@@ -123,13 +125,17 @@ func (r *artifacts) below(ctx context.Context, at string) (files []runFile, err 
 		}
 		for _, e := range entries {
 			if e.Directory {
+				if dir := next[0]; dir != "" && !strings.HasPrefix(e.Path, dir+"/") {
+					return nil, fault.New(fault.Unavailable, "the server lists the directory %q in %q", e.Path, dir).WithHint("Is it a server of Falaj?")
+				}
 				next = append(next, e.Path)
+				dirs++
 			} else {
 				files = append(files, e)
 			}
 		}
-		if len(files) > maxRunFiles {
-			return nil, fault.New(fault.TooLarge, "the run has more than %d files there", maxRunFiles).WithHint("Name a directory of it.")
+		if len(files)+dirs > maxRunFiles {
+			return nil, fault.New(fault.TooLarge, "the run has more than %d files and directories there", maxRunFiles).WithHint("Name a directory of it.")
 		}
 	}
 	if len(files) > 0 || at == "" {
@@ -220,9 +226,15 @@ func keep(root *os.Root, at string, from io.Reader, size int64) (n int64, err er
 			_ = root.Remove(part)
 		}
 	}()
+	if size != anySize {
+		from = io.LimitReader(from, size+1) // however much more comes
+	}
 	n, err = io.Copy(out, from)
 	if err = errors.Join(err, out.Close()); err != nil {
 		return n, fmt.Errorf("fetching %s: %w", at, err)
+	}
+	if size != anySize && n > size {
+		return n, fault.New(fault.Unavailable, "%s has more than the %d bytes that were listed", at, size).WithHint("Try again: it may have been replaced meanwhile.")
 	}
 	if size != anySize && n != size {
 		return n, fault.New(fault.Unavailable, "%s broke off after %d of %d bytes", at, n, size).WithHint("Try again.")

@@ -26,6 +26,9 @@ func TestRunDownload(t *testing.T) {
 			"/api/2.0/mlflow/artifacts/list plots": `{"files":[{"path":"plots/b.txt","is_dir":false,"file_size":4}]}`,
 			"/api/2.0/mlflow/artifacts/list cut":   `{"files":[{"path":"cut/c.txt","is_dir":false,"file_size":9}]}`,
 			"/api/2.0/mlflow/artifacts/list evil":  `{"files":[{"path":"../evil.txt","is_dir":false,"file_size":1}]}`,
+			"/api/2.0/mlflow/artifacts/list loop":  `{"files":[{"path":"loop","is_dir":true}]}`,
+			"/api/2.0/mlflow/artifacts/list more":  `{"files":[{"path":"more/d.txt","is_dir":false,"file_size":3}]}`,
+			"/get-artifact more/d.txt":             "longer",
 			"/get-artifact a.txt":                  "hello",
 			"/get-artifact plots/b.txt":            "plot",
 			"/get-artifact cut/c.txt":              "short",
@@ -59,7 +62,7 @@ func TestRunDownload(t *testing.T) {
 	if code, said := run(one, "plots/b.txt"); code != 0 {
 		t.Errorf("one file: %d: %s", code, said)
 	}
-	for path, want := range map[string]string{"cut": "broke off after 5 of 9 bytes", "evil": "escapes", "absent": "no directory"} {
+	for path, want := range map[string]string{"cut": "broke off after 5 of 9 bytes", "evil": "escapes", "loop": `lists the directory "loop" in "loop"`, "more": "has more than the 3 bytes", "absent": "no directory"} {
 		dir := filepath.Join(t.TempDir(), "in", "here")
 		code, said := run(dir, path)
 		left, err := filepath.Glob(filepath.Join(dir, "*", "*"))

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -27,9 +29,9 @@ func (a *app) projectUsage() *cobra.Command {
 	return &cobra.Command{
 		Use: "usage [PROJECT]", Short: "Show what a project stores, by kind, and its quota", Args: cobra.MaximumNArgs(1),
 		Long: "Files of datasets, artifacts, models, checkpoints, sources and logs of jobs that have ended count, as they are stored.\n" +
-			"The quota is spec.quota of the project's manifest.",
+			"The quota is spec.quota of the project's manifest; spec.quota.kinds limits single kinds.",
 		Example: "  falaj project usage flights\n  falaj project usage flights -o json",
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(command *cobra.Command, args []string) error {
 			c, project, err := a.connection(args)
 			if err != nil {
 				return err
@@ -37,37 +39,63 @@ func (a *app) projectUsage() *cobra.Command {
 			path := "/api/v1/projects/" + url.PathEscape(project) + "/usage"
 			if a.output != "table" {
 				var o client.Object
-				if err := c.Do(cmd.Context(), http.MethodGet, path, nil, &o); err != nil {
+				if err := c.Do(command.Context(), http.MethodGet, path, nil, &o); err != nil {
 					return err
 				}
 				return a.printOne(o)
 			}
 			var all struct {
 				Quota struct {
-					Bytes   resource.Bytes
-					Objects int64
+					storageQuota
+					Kinds map[string]storageQuota
 				}
 				usedStorage
 				Kinds []usedStorage
 			}
-			if err := c.Do(cmd.Context(), http.MethodGet, path, nil, &all); err != nil {
+			if err := c.Do(command.Context(), http.MethodGet, path, nil, &all); err != nil {
 				return err
 			}
+			for kind := range all.Quota.Kinds {
+				if !slices.ContainsFunc(all.Kinds, func(u usedStorage) bool { return u.Kind == kind }) {
+					all.Kinds = append(all.Kinds, usedStorage{Kind: kind})
+				}
+			}
+			slices.SortFunc(all.Kinds, func(a, b usedStorage) int { return cmp.Compare(a.Kind, b.Kind) })
 			all.Kind = "all"
 			rows := make([]client.Object, 0, len(all.Kinds)+2)
 			for _, u := range append(all.Kinds, all.usedStorage) {
-				rows = append(rows, client.Object{"kind": u.Kind, "bytes": resource.Bytes(u.Bytes).Words(), "files": strconv.FormatInt(u.Objects, 10)})
+				row := client.Object{"kind": u.Kind, "bytes": resource.Bytes(u.Bytes).Words(), "files": strconv.FormatInt(u.Objects, 10)}
+				if of, ok := all.Quota.Kinds[u.Kind]; ok {
+					row["byte_quota"], row["file_quota"] = of.words()
+				}
+				rows = append(rows, row)
 			}
-			quota := client.Object{"kind": "quota", "bytes": "no limit", "files": "no limit"}
-			if all.Quota.Bytes > 0 {
-				quota["bytes"] = all.Quota.Bytes.Words()
+			quota := client.Object{"kind": "quota"}
+			quota["bytes"], quota["files"] = all.Quota.words()
+			columns := []column{{"KIND", "kind"}, {"STORED", "bytes"}, {"FILES", "files"}}
+			if len(all.Quota.Kinds) > 0 {
+				columns = append(columns, column{"QUOTA", "byte_quota"}, column{"FILE QUOTA", "file_quota"})
 			}
-			if all.Quota.Objects > 0 {
-				quota["files"] = strconv.FormatInt(all.Quota.Objects, 10)
-			}
-			return a.print(append(rows, quota), []column{{"KIND", "kind"}, {"STORED", "bytes"}, {"FILES", "files"}})
+			return a.print(append(rows, quota), columns)
 		},
 	}
+}
+
+// storageQuota is a quota, of a project or of a kind.
+type storageQuota struct {
+	Bytes   resource.Bytes
+	Objects int64
+}
+
+func (q storageQuota) words() (bytes, files string) {
+	bytes, files = "no limit", "no limit"
+	if q.Bytes > 0 {
+		bytes = q.Bytes.Words()
+	}
+	if q.Objects > 0 {
+		files = strconv.FormatInt(q.Objects, 10)
+	}
+	return bytes, files
 }
 
 // connection is to the server, for the project that an argument names, or else the flag.

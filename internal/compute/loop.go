@@ -802,13 +802,13 @@ const briefly = 10 * time.Minute
 // forgotten in one transaction.
 var forgetBatch = 1000
 
-// forget removes the traces of what ended before the retention: all of it, however much
-// that is, a batch at a time.
+// forget removes the traces of what ended before the retention, a batch at a time, until
+// none is left or the pass is over.
 func (s *Service) forget(ctx context.Context) error {
 	var errs []error
 	var silent []PoolName // whose engines do not answer, or are not configured any more
 	failed := map[WorkloadID]bool{}
-	for ctx.Err() == nil {
+	for pass := lifecycle.NewPass(s.now); ctx.Err() == nil; {
 		var old []Workload
 		limit := len(failed) + forgetBatch
 		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -843,7 +843,7 @@ func (s *Service) forget(ctx context.Context) error {
 		if err := s.forgotten(ctx, done); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		if len(old) < limit || len(failed) >= forgetBatch {
+		if len(old) < limit || len(failed) >= forgetBatch || pass.Over() {
 			break
 		}
 	}

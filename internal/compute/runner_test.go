@@ -91,14 +91,14 @@ func (w *world) await(t *testing.T, id compute.WorkloadID, s compute.State) (got
 }
 
 // TestForget: an engine keeps the traces of what has ended for a while; those of replicas
-// not as long.
+// not as long. A pass ends in time, and the next removes what is left.
 func TestForget(t *testing.T) {
 	compute.SetForgetBatch(t, 1) // all that is old goes in one round, however small a batch is
 	now := time.Now()
-	var clock atomic.Int64
+	var clock, tick atomic.Int64 // tick passes each time that the clock is read
 	w := newWorld(t, func(c *compute.Config) {
 		c.Retention = 24 * time.Hour
-		c.Now = func() time.Time { return now.Add(time.Duration(clock.Load())) }
+		c.Now = func() time.Time { return now.Add(time.Duration(clock.Add(tick.Load()))) }
 	})
 	w.RegisterOwner(compute.Replica, w.owner)
 	w.Start(t.Context())
@@ -117,16 +117,18 @@ func TestForget(t *testing.T) {
 	end("rep_1")
 	end("att_2")
 	for _, c := range []struct {
-		after time.Duration
-		held  int
-	}{{time.Minute, 3}, {time.Hour, 2}, {25 * time.Hour, 0}} {
+		after, tick time.Duration
+		held        int
+	}{{time.Minute, 0, 3}, {time.Hour, 0, 2}, {25 * time.Hour, 11 * time.Minute, 1}, {30 * time.Hour, 0, 0}} {
 		clock.Store(int64(c.after))
+		tick.Store(int64(c.tick))
 		if err := w.Forget(t.Context()); err != nil {
 			t.Error(err)
 		}
 		if held, err := w.engine.List(t.Context()); err != nil || len(held) != c.held {
 			t.Errorf("after %s the engine has %v, %v", c.after, held, err)
 		}
+		tick.Store(0)
 	}
 	if _, err := w.Logs(t.Context(), "rep_1", 0, false); !fault.Is(err, fault.Gone) || !strings.Contains(err.Error(), "10m") {
 		t.Errorf("its log: %v", err)

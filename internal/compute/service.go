@@ -28,6 +28,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/worker/outputdir"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
@@ -952,6 +953,48 @@ func (s *Service) Profile(ctx context.Context, wid WorkloadID, r profiler.Reques
 		return profiler.Result{}, fault.New(fault.Unsupported, "the engine of pool %s cannot look at workers", w.Pool)
 	}
 	return power.Profile(ctx, w.Handle, r)
+}
+
+// outputs is the power of a workload's engine to read what its workers have written.
+func (s *Service) outputs(ctx context.Context, wid WorkloadID) (engine.OutputFiles, engine.Handle, error) {
+	w, err := s.Workload(ctx, wid)
+	if err != nil {
+		return nil, "", err
+	}
+	if w.Handle == "" {
+		return nil, "", fault.New(fault.Conflict, "workload %s has not been started", wid)
+	}
+	e, err := s.engineOf(ctx, w.Pool)
+	if err != nil {
+		return nil, "", err
+	}
+	power, ok := e.Driver.(engine.OutputFiles)
+	if !ok {
+		return nil, "", fault.New(fault.Unsupported, "the files of workload %s are on the nodes of pool %s until it ends", wid, w.Pool).
+			WithHint("Log what you want to see before with mlflow.log_artifact: it is an artifact of the run at once.")
+	}
+	return power, w.Handle, nil
+}
+
+// ListOutput lists what the workers of a running workload have written below their output
+// directories on the nodes of its engine, at and below a path. Errors: fault.NotFound;
+// fault.Conflict when it does not run; fault.Timeout; fault.Unsupported.
+func (s *Service) ListOutput(ctx context.Context, wid WorkloadID, below string) (outputdir.Listing, error) {
+	power, h, err := s.outputs(ctx, wid)
+	if err != nil {
+		return outputdir.Listing{}, err
+	}
+	return power.ListOutput(ctx, h, below)
+}
+
+// OpenOutput opens a file that ListOutput lists, of at most most bytes: as long as it is
+// now. It must be closed. Errors as of ListOutput; fault.TooLarge.
+func (s *Service) OpenOutput(ctx context.Context, wid WorkloadID, path string, most int64) (io.ReadCloser, error) {
+	power, h, err := s.outputs(ctx, wid)
+	if err != nil {
+		return nil, err
+	}
+	return power.OpenOutput(ctx, h, path, most)
 }
 
 // Members gives what is known of each worker of a workload, in order; nothing

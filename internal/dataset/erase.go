@@ -79,16 +79,32 @@ func (s *Service) Telling(ctx context.Context, p Person) (map[string][]string, e
 	})
 }
 
-// Persons lists the versions that have rows of a person, and those that were made
-// of the person's rows, perhaps, and have no column that tells. It asks for no
-// permission: who erases may not be somebody who reads. Classified reads are
-// journaled.
-func (s *Service) Persons(ctx context.Context, p Person) (held []Held, unsearched []string, err error) {
+// Searched is where a person was looked for in a project's datasets.
+type Searched struct {
+	Held []Held // versions that have rows of the person
+	// Blind are versions that were made of the person's rows, perhaps, and have no column
+	// that tells.
+	Blind []string
+	// Undeclared are datasets that were not searched: they have columns that are called
+	// like the join keys, and nothing says whether their rows are of the entity.
+	Undeclared []string
+}
+
+// Persons looks for a person. It asks for no permission: who erases may not be somebody
+// who reads. Classified reads are journaled.
+func (s *Service) Persons(ctx context.Context, p Person) (found Searched, err error) {
 	err = s.eachHeld(ctx, p, func(h Held, _ tells) error {
-		held = append(held, h)
+		found.Held = append(found.Held, h)
 		return nil
-	}, func(v Version) { unsearched = append(unsearched, v.Ref().String()) })
-	return held, unsearched, err
+	}, func(v Version, by mapped) {
+		switch {
+		case by.blind:
+			found.Blind = append(found.Blind, v.Ref().String())
+		case !slices.Contains(found.Undeclared, v.Dataset):
+			found.Undeclared = append(found.Undeclared, v.Dataset)
+		}
+	})
+	return found, err
 }
 
 // tells are columns by which a row is known to be somebody's, each set in the order of
@@ -136,7 +152,7 @@ func (s *Service) Redact(ctx context.Context, p Person, done func(Held) error) e
 			h.Redacted = v.Ref().String()
 		}
 		return tell(h)
-	}, func(Version) {}); err != nil || !some {
+	}, func(Version, mapped) {}); err != nil || !some {
 		return err
 	}
 	// Of the statistics, once for all: it may write the whole table anew.
@@ -171,7 +187,7 @@ func (s *Service) redactedBefore(ctx context.Context, p Person, done func(Held) 
 
 // eachHeld visits the versions that have rows of the person, each dataset's oldest
 // first, with the columns that tell.
-func (s *Service) eachHeld(ctx context.Context, p Person, visit func(h Held, by tells) error, blind func(Version)) error {
+func (s *Service) eachHeld(ctx context.Context, p Person, visit func(h Held, by tells) error, unsearched func(Version, mapped)) error {
 	m := mapper{s: s, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}
 	return s.eachDataset(ctx, p.Project, func(d Dataset) error {
 		return s.eachVersion(ctx, d, func(v Version) error {
@@ -182,8 +198,8 @@ func (s *Service) eachHeld(ctx context.Context, p Person, visit func(h Held, by 
 			switch {
 			case err != nil:
 				return err
-			case by.blind:
-				blind(v)
+			case by.blind || by.undeclared:
+				unsearched(v, by)
 				return nil
 			case by.columns == nil:
 				return nil
@@ -254,8 +270,9 @@ func (s *Service) eachVersion(ctx context.Context, d Dataset, visit func(Version
 
 // mapped says which columns of a version tell whose a row is.
 type mapped struct {
-	columns tells // nil: nobody's, or not known
-	blind   bool  // it comes from rows of persons and has no such columns
+	columns    tells // nil: nobody's, or not known
+	blind      bool  // it comes from rows of persons and has no such columns
+	undeclared bool  // it has such columns, and nothing says what they are
 }
 
 // mapper finds that out, once for each version.
@@ -315,13 +332,15 @@ func (m *mapper) of(ctx context.Context, v Version, spec Spec) (mapped, error) {
 			ways = append(ways, v.Lineage.Columns.renamed(parent.Ref, was)...)
 		}
 	}
+	has := func(way []string) bool {
+		return !slices.ContainsFunc(way, func(name string) bool { _, ok := v.Schema.Column(name); return !ok })
+	}
 	if !from {
-		return mapped{}, nil
+		return mapped{undeclared: has(by)}, nil
 	}
 	var out mapped
 	for _, way := range append(tells{by}, ways...) {
-		there := !slices.ContainsFunc(way, func(name string) bool { _, ok := v.Schema.Column(name); return !ok })
-		if there && !slices.ContainsFunc(out.columns, func(had []string) bool { return slices.Equal(had, way) }) && len(out.columns) < maxTells {
+		if has(way) && !slices.ContainsFunc(out.columns, func(had []string) bool { return slices.Equal(had, way) }) && len(out.columns) < maxTells {
 			out.columns = append(out.columns, way)
 		}
 	}

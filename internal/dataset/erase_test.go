@@ -120,9 +120,9 @@ func TestRedaction(t *testing.T) {
 				t.Fatal("the search finds nothing where there is something")
 			}
 
-			held, unsearched, err := h.Persons(datasettest.Context(t), carla("orders"))
-			if err != nil || len(held) != 3 || len(unsearched) != 0 {
-				t.Fatalf("held %v, unsearched %v, error %v", held, unsearched, err)
+			found, err := h.Persons(datasettest.Context(t), carla("orders"))
+			if err != nil || len(found.Held) != 3 || len(found.Blind) != 0 || !slices.Equal(found.Undeclared, []string{"people"}) {
+				t.Fatalf("%+v, error %v", found, err)
 			}
 			want := []string{"orders@1 10 orders@5", "orders@2 10 orders@6", "orders@3 10 orders@7"}
 			if got := redact(t, h, carla("orders")); !slices.Equal(got, want) {
@@ -211,9 +211,9 @@ func TestWhoseRowsTheseAre(t *testing.T) {
 	derive("learn", "buyer")
 	derive("numbers", "n")
 
-	_, unsearched, err := h.Persons(datasettest.Context(t), carla("orders"))
-	if err != nil || !slices.Equal(unsearched, []string{"numbers@1"}) {
-		t.Errorf("unsearched %v, error %v", unsearched, err)
+	found, err := h.Persons(datasettest.Context(t), carla("orders"))
+	if err != nil || !slices.Equal(found.Blind, []string{"numbers@1"}) || len(found.Undeclared) != 0 {
+		t.Errorf("%+v, error %v", found, err)
 	}
 	want := []string{"learn@1 1 learn@2", "orders@1 1 orders@4", "orders@2 1 orders@5", "orders@3 1 ", "visits@1 1 visits@2"}
 	if got := redact(t, h, carla("orders")); !slices.Equal(got, want) {
@@ -316,9 +316,9 @@ func TestARedactedVersionIsBeingRead(t *testing.T) {
 		if !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.HintOf(err), "orders@") {
 			t.Errorf("write %d: %v (%s)", i, err, fault.HintOf(err))
 		}
-		held, unsearched, err := h.Persons(ctx, carla("orders"))
-		if err != nil || len(held)+len(unsearched) > 0 {
-			t.Errorf("write %d: held %v, unsearched %v, error %v", i, held, unsearched, err)
+		found, err := h.Persons(ctx, carla("orders"))
+		if err != nil || len(found.Held)+len(found.Blind) > 0 {
+			t.Errorf("write %d: %+v, error %v", i, found, err)
 		}
 	}
 }

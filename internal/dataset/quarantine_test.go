@@ -237,7 +237,8 @@ func TestQuarantineIsRedacted(t *testing.T) {
 		if v, err := imports(t, h, "orders", "id,buyer,n\n1,carla,-1\n"); err != nil || v.State != dataset.Rejected {
 			t.Fatalf("%v, %v", v.Ref(), err)
 		}
-		held, _, err := h.Persons(datasettest.Context(t), carla("orders"))
+		found, err := h.Persons(datasettest.Context(t), carla("orders"))
+		held := found.Held
 		if err != nil || len(held) != 3 || held[0].Rows != 2 || held[1].Rows != 2 || held[2].Rows != 1 {
 			t.Errorf("held %v, error %v", held, err)
 		}

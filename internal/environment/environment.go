@@ -16,7 +16,9 @@
 //   - compare.go: what differs between two environments, and the bill of
 //     materials as CycloneDX.
 //   - prune.go: what nobody uses any more is removed.
-//   - build.go: the two workloads, lock and install, and what follows each.
+//   - build.go: the workloads of a build (lock, create, install, compile), and what follows each.
+//   - torch.go: which builds of PyTorch the pools need.
+//   - packages.go: the files of a package that environments share, by hard links.
 //   - store.go: what a database must offer; environmentsql/ is that database.
 //
 // # Guarantees
@@ -26,12 +28,15 @@
 // built in a staging directory and appears under its digest by one rename; from
 // then on it is read-only and used by every job that asks for the same content.
 //
-// Nothing of a package runs during a build: only wheels are installed, so the
-// wheel cache that builds share is written by uv alone and never by what it
-// fetches. Where a specification allows source distributions, whose build
-// scripts do run, the build gets a cache of its own that is thrown away. Builds
-// are sandboxed workloads that reach the configured index hosts and nothing
-// else.
+// Nothing of a package runs during a build: only wheels are installed, and their
+// bytecode is compiled by an interpreter that runs none of their .pth files. So the
+// wheel cache that builds share is written by uv alone, and what uv installs of a
+// locked package is the same for every environment, which then share its files: the
+// server links them, read-only, after the sandbox of the build has ended. Where a
+// specification allows source distributions, whose build scripts do run, the build gets
+// a cache of its own that is thrown away, its packages are given to nobody, and its
+// digest is of its project alone. Builds are sandboxed workloads that reach the
+// configured index hosts and nothing else.
 package environment
 
 import (
@@ -119,7 +124,7 @@ type Spec struct {
 	AllowSource bool `json:"allow_source,omitempty" doc:"Also install packages that have no wheel, by building them; their build scripts run in the sandbox"`
 	// Indexes and TorchBackend say where packages come from, beside the installation's index.
 	Indexes      []string `json:"indexes,omitempty" doc:"Names of package indexes of the configuration (environments.indexes) that are asked before the installation's own, in order; a package that one of them has comes from it"`
-	TorchBackend string   `json:"torch_backend,omitempty" doc:"Builds of PyTorch's packages, from PyTorch's own index: cpu, or such as cu126 or rocm6.4; default those of the package index"`
+	TorchBackend string   `json:"torch_backend,omitempty" doc:"Builds of PyTorch's packages, from PyTorch's own index: cpu, or such as cu126 or rocm6.4; auto is cpu where no pool has a GPU, decided when it is applied; default those of the package index"`
 	// SitePackages lets an environment stand on what comes with the interpreter.
 	SitePackages bool `json:"site_packages,omitempty" doc:"Stand on the packages that come with the interpreter, as they are; of several interpreters, the one that brings most of the requirements, and of equals the machine's own below /usr"`
 
@@ -176,9 +181,9 @@ func (s Spec) Validate() error {
 			return fault.New(fault.Invalid, "index %.80q is named twice", name)
 		}
 	}
-	if s.TorchBackend != "" && !backendRE.MatchString(s.TorchBackend) {
+	if s.TorchBackend != "" && s.TorchBackend != autoBackend && !backendRE.MatchString(s.TorchBackend) {
 		return fault.New(fault.Invalid, "torch_backend %.40q is no build of PyTorch", s.TorchBackend).
-			WithHint("Write cpu, or CUDA or ROCm with a version, such as cu126 or rocm6.4. The build is part of the lock, so that it is not looked for on each machine.")
+			WithHint("Write cpu, or CUDA or ROCm with a version, such as cu126 or rocm6.4, or auto: cpu where no pool has a GPU. The build is part of the lock, so that it is not looked for on each machine.")
 	}
 	_, err := s.lines()
 	return err
@@ -217,12 +222,14 @@ type Environment struct {
 	Platform string       `json:"platform"`
 	Digest   Digest       `json:"digest,omitempty"` // once locked
 	Packages int          `json:"packages"`
-	SBOM     []Package    `json:"sbom,omitempty"`   // of One, not of List
-	Glibc    string       `json:"glibc,omitempty"`  // the least that its wheels run with
-	Image    string       `json:"image,omitempty"`  // pinned: "registry/name@sha256:…"
-	Reason   string       `json:"reason,omitempty"` // why it failed, or begins again
-	Hint     string       `json:"hint,omitempty"`
-	Retries  int          `json:"retries,omitempty"` // of what its build is at: it was cut off, or no index answered
+	SBOM     []Package    `json:"sbom,omitempty"`  // of One, not of List
+	Glibc    string       `json:"glibc,omitempty"` // the least that its wheels run with
+	// TorchBackend is what auto meant when it was applied; empty is the package index's.
+	TorchBackend string `json:"torch_backend,omitempty"`
+	Image        string `json:"image,omitempty"`  // pinned: "registry/name@sha256:…"
+	Reason       string `json:"reason,omitempty"` // why it failed, or begins again
+	Hint         string `json:"hint,omitempty"`
+	Retries      int    `json:"retries,omitempty"` // of what its build is at: it was cut off, or no index answered
 	// Machine is where its last step was built, and Zone where that machine is.
 	Machine   string         `json:"machine,omitempty"`
 	Zone      residency.Zone `json:"zone,omitempty"`
@@ -236,6 +243,14 @@ type Environment struct {
 	Lock        string      `json:"-"`
 	Interpreter Interpreter `json:"-"`
 	Step        Step        `json:"-"` // the workload under way
+}
+
+// backend is of which build the packages of PyTorch are; empty is the package index's.
+func (e Environment) backend() string {
+	if e.Spec.TorchBackend == autoBackend {
+		return e.TorchBackend
+	}
+	return e.Spec.TorchBackend
 }
 
 // Usable is what somebody who runs in an environment needs of it.

@@ -165,6 +165,9 @@ func (e Environment) needs() Needs {
 	return n
 }
 
+// torch reports whether it is PyTorch that uses the CUDA.
+func (n Needs) torch() bool { return strings.HasPrefix(n.Framework, "torch ") }
+
 // facts are what a node has told of itself.
 type facts struct {
 	arch, glibc, driver, compute string
@@ -311,7 +314,11 @@ func (n Needs) on(f facts, remote bool) (refused, unknown, notes []string) {
 	switch {
 	case n.CUDA == "":
 	case f.gpus == 0:
-		notes = append(notes, fmt.Sprintf("it has no GPU, and the CUDA %s of %s lies idle there", n.CUDA, n.By))
+		note := fmt.Sprintf("it has no GPU, and the CUDA %s of %s lies idle there", n.CUDA, n.By)
+		if n.Kind == PythonKind && n.torch() {
+			note += "; torch_backend: cpu, or auto, locks builds without it"
+		}
+		notes = append(notes, note)
 	default:
 		n.cuda(f, refuse, missing)
 	}

@@ -121,7 +121,7 @@ func TestFit(t *testing.T) {
 			}},
 		},
 		"no GPU at all": {cu12, pool(node("n1", 0, "arch", "x86_64")), "slurm", Fit{
-			Fits: true, Notes: []string{"it has no GPU, and the CUDA 12.4 of nvidia-cuda-runtime-cu12 12.4.127 lies idle there"},
+			Fits: true, Notes: []string{"it has no GPU, and the CUDA 12.4 of nvidia-cuda-runtime-cu12 12.4.127 lies idle there; torch_backend: cpu, or auto, locks builds without it"},
 		}},
 		"torch for the CPU": {python("torch==2.5.1+cpu"), pool(gpu("1", "1.0")), "slurm", Fit{Fits: true}},
 		"an unknown CUDA": {python("nvidia-cuda-runtime==14.2.1"), pool(gpu("700", "12.0")), "slurm", Fit{

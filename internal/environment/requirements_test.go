@@ -228,7 +228,7 @@ func TestDigests(t *testing.T) {
 			t.Errorf("difference %d does not count", i)
 		}
 	}
-	if contentDigest("a", "b", "c", nil) == contentDigest("a", "bc", "", nil) {
+	if contentDigest(Environment{Python: "a", Platform: "b", Lock: "c"}) == contentDigest(Environment{Python: "a", Platform: "bc"}) {
 		t.Error("parts run together")
 	}
 }

@@ -271,6 +271,16 @@ func (s *Service) describe(ctx context.Context, spec Spec) (Environment, error) 
 	if err != nil {
 		return e, err
 	}
+	if spec.TorchBackend == autoBackend {
+		if e.TorchBackend, err = s.chooseBackend(ctx); err != nil {
+			return e, err
+		}
+	}
+	if e.backend() != "" && !slices.Contains(s.cfg.Hosts, torchHost) {
+		return e, fault.New(fault.Invalid, "torch_backend: builds of this installation may not reach PyTorch's index, %s", torchHost).
+			WithHint("The operator adds %s to environments.hosts, with where its files are (download-r2.pytorch.org:443), or a mirror of it to environments.indexes, which an environment names in indexes.", torchHost)
+	}
+	spec.TorchBackend = e.backend() // of what is meant, so that another meaning is a change
 	e.SpecDigest, err = specDigest(spec, e.Interpreter, s.cfg.Index, more)
 	return e, err
 }
@@ -292,15 +302,8 @@ func (s *Service) indexes(spec Spec) ([]string, error) {
 		}
 		urls = append(urls, at)
 	}
-	if spec.TorchBackend != "" && !slices.Contains(s.cfg.Hosts, torchHost) {
-		return nil, fault.New(fault.Invalid, "torch_backend: builds of this installation may not reach PyTorch's index, %s", torchHost).
-			WithHint("The operator adds %s to environments.hosts, with where its files are (download-r2.pytorch.org:443), or a mirror of it to environments.indexes, which an environment names in indexes.", torchHost)
-	}
 	return urls, nil
 }
-
-// torchHost is where uv finds the builds of torch_backend.
-const torchHost = "download.pytorch.org:443"
 
 // interpreterFor finds the Python of a specification: of the version or path
 // that it names, the newest, or the machine's python3 where it names none. With
@@ -587,6 +590,8 @@ func (e Environment) phase(waits []compute.Reason) string {
 		words = "locking its requirements: choosing versions, with hashes"
 	case e.Step == stepCreate:
 		words = "building: creating the Python environment"
+	case e.Step == stepCompile:
+		words = "building: compiling its packages to bytecode"
 	default:
 		words = fmt.Sprintf("building: downloading and installing %d packages", e.Packages)
 	}

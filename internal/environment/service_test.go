@@ -8,8 +8,10 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -120,7 +122,7 @@ func (w *world) built(t *testing.T, name string, spec environment.Spec) environm
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, step := range []string{"lock", "create", "install"} { // and its traces are cleared
+	for _, step := range []string{"lock", "create", "install", "compile"} { // and its traces are cleared
 		if _, err := w.compute.Wait(ctx, compute.WorkloadID(string(e.ID)+"-"+step)); err != nil && !fault.Is(err, fault.NotFound) {
 			t.Fatal(err)
 		}
@@ -160,17 +162,21 @@ func pretend(t *testing.T) func(*environment.Config) {
 
 // uv plays the part of uv in a fake engine.
 type uv struct {
-	mu    sync.Mutex
-	ran   []string
-	specs []engine.Spec
-	fail  map[string]string // by subcommand: what it prints before it fails
+	mu     sync.Mutex
+	ran    []string
+	specs  []engine.Spec
+	synced []string          // packages that were installed
+	fail   map[string]string // by subcommand: what it prints before it fails
 }
 
 func (u *uv) run(p *enginetest.Process) enginetest.Exit {
 	cmd := p.Spec.Command
 	what := cmd[1]
-	if what == "pip" {
+	switch what {
+	case "pip":
 		what = cmd[2]
+	case "-I": // Python, of which nothing but the compiler runs
+		what = "bytecode"
 	}
 	u.mu.Lock()
 	u.ran = append(u.ran, what)
@@ -204,14 +210,58 @@ func (u *uv) run(p *enginetest.Process) enginetest.Exit {
 			err = os.Symlink(cmd[slices.Index(cmd, "--python")+1], filepath.Join(dir, "bin", "python"))
 		}
 	case "sync":
-		bin := filepath.Dir(cmd[slices.Index(cmd, "--python")+1])
-		err = os.WriteFile(filepath.Join(filepath.Dir(bin), "installed"), []byte("x"), 0o600)
+		venv := filepath.Dir(filepath.Dir(cmd[slices.Index(cmd, "--python")+1]))
+		b, e := os.ReadFile(cmd[3])
+		err = errors.Join(e, os.WriteFile(filepath.Join(venv, "installed"), []byte("x"), 0o600))
+		for line := range strings.Lines(string(b)) {
+			if name, version, ok := strings.Cut(line, "=="); ok && err == nil {
+				u.mu.Lock()
+				u.synced = append(u.synced, name)
+				u.mu.Unlock()
+				err = installed(venv, name, strings.Fields(version)[0])
+			}
+		}
+	case "bytecode":
+		err = filepath.WalkDir(cmd[5], func(path string, e fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".py" {
+				return err
+			}
+			cache := filepath.Join(filepath.Dir(path), "__pycache__")
+			name := strings.TrimSuffix(e.Name(), ".py") + ".cpython-311.pyc"
+			return errors.Join(os.MkdirAll(cache, 0o700), os.WriteFile(filepath.Join(cache, name), []byte("code"), 0o600))
+		})
 	}
 	if err != nil {
 		fmt.Fprintln(p.Log, err)
 		return enginetest.Exit{Code: 2}
 	}
 	return enginetest.Exit{}
+}
+
+// installed leaves a package as uv does. Those called clash-… have a file in common, of
+// different contents, and odd has a file that is not as its RECORD says.
+func installed(venv, name, version string) error {
+	files := map[string]string{name + "/__init__.py": "name = '" + name + "'\n", "../../../bin/" + name: "#!/bin/sh\n"}
+	if strings.HasPrefix(name, "clash-") {
+		files["common.py"] = name
+	}
+	info := strings.ReplaceAll(name, "-", "_") + "-" + version + ".dist-info/"
+	record := info + "RECORD,,\n"
+	for file, content := range files {
+		sum := sha256.Sum256([]byte(content))
+		record += fmt.Sprintf("%s,sha256=%s,%d\n", file, base64.RawURLEncoding.EncodeToString(sum[:]), len(content))
+	}
+	files[info+"RECORD"] = record
+	if name == "odd" {
+		files["odd/__init__.py"] = "something else"
+	}
+	for file, content := range files {
+		path := filepath.Join(venv, "lib", "python3.11", "site-packages", file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func fakeWorld(t *testing.T) (*world, *uv, *enginetest.Fake) {
@@ -228,11 +278,11 @@ func TestBuiltOnce(t *testing.T) {
 	if e.State != environment.Ready || e.Packages != 2 || e.Python != "3.11.7" || e.SBOM[0].Name != "numpy" || len(e.SBOM[0].Hashes) != 1 {
 		t.Fatalf("%+v", e)
 	}
-	if got := strings.Join(u.ran, " "); got != "compile venv sync" {
+	if got := strings.Join(u.ran, " "); got != "compile venv sync bytecode" {
 		t.Fatalf("ran %s", got)
 	}
 	for _, s := range u.specs {
-		if wants := s.Command[1] != "venv"; (len(s.Network.Allow) > 0) != wants || s.Network.API {
+		if wants := s.Command[1] == "pip"; (len(s.Network.Allow) > 0) != wants || s.Network.API {
 			t.Errorf("%v reaches %+v", s.Command, s.Network)
 		}
 		if s.Command[1] == "pip" && (!slices.Contains(s.Command, "--only-binary") || s.Env["UV_CACHE_DIR"] != w.cfg.Cache || s.Env["UV_LINK_MODE"] != "copy") {
@@ -374,9 +424,9 @@ func TestCutOff(t *testing.T) {
 		want  environment.State
 		ran   string
 	}{
-		"lock":       {"compile", gone, exited, 2, environment.Ready, "3 compile, 1 venv, 1 sync"},
-		"install":    {"sync", gone, exited, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync"},
-		"killed":     {"sync", "", enginetest.Exit{Signal: syscall.SIGKILL}, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync"},
+		"lock":       {"compile", gone, exited, 2, environment.Ready, "3 compile, 1 venv, 1 sync, 1 bytecode"},
+		"install":    {"sync", gone, exited, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync, 1 bytecode"},
+		"killed":     {"sync", "", enginetest.Exit{Signal: syscall.SIGKILL}, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync, 1 bytecode"},
 		"for ever":   {"compile", gone, exited, 100, environment.Failed, "4 compile"},
 		"user error": {"compile", "error: nope was not found in the package registry", exited, 100, environment.Failed, "1 compile"},
 		"memory":     {"sync", "", enginetest.Exit{OutOfMemory: true}, 100, environment.Failed, "1 compile, 1 venv, 1 sync"},
@@ -481,7 +531,7 @@ func TestIndexes(t *testing.T) {
 	for text, spec := range map[string]environment.Spec{
 		`no package index "torch"`:    {Requirements: []string{"torch"}, Indexes: []string{"torch"}},
 		"is named twice":              {Requirements: []string{"torch"}, Indexes: []string{"own", "own"}},
-		"is no build of PyTorch":      {Requirements: []string{"torch"}, TorchBackend: "auto"},
+		"is no build of PyTorch":      {Requirements: []string{"torch"}, TorchBackend: "gpu"},
 		"a Python with requirements":  {Image: "r.example/x:1", TorchBackend: "cpu"},
 		"a Python with  requirements": {Modules: []string{"cuda/12"}, Indexes: []string{"own"}},
 	} {
@@ -495,12 +545,63 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
+// TestTorchBackendAuto: where no pool has a GPU, auto means builds for CPUs, and a CUDA that
+// was locked all the same is said to be of no use. A GPU that comes is a change.
+func TestTorchBackendAuto(t *testing.T) {
+	u, fake := &uv{fail: map[string]string{}}, enginetest.NewFake()
+	fake.Behave(u.run)
+	w := newWorld(t, fake, func(c *environment.Config) {
+		pretend(t)(c)
+		c.Hosts = append(c.Hosts, "download.pytorch.org:443")
+	})
+	spec := environment.Spec{Requirements: []string{"torch"}, TorchBackend: "auto"}
+	e := w.built(t, "auto", spec)
+	if e.State != environment.Ready || e.TorchBackend != "cpu" || e.Spec.TorchBackend != "auto" || e.Hint != "" {
+		t.Fatalf("%+v", e)
+	}
+	with := func() (n int) {
+		for _, s := range u.specs {
+			if i := slices.Index(s.Command, "--torch-backend"); i >= 0 && s.Command[i+1] == "cpu" {
+				n++
+			}
+		}
+		return n
+	}
+	if n := with(); n != 2 { // lock and install
+		t.Errorf("%d commands ask for builds for CPUs", n)
+	}
+	if _, c, err := w.Apply(t.Context(), nyc, "auto", spec); err != nil || c != project.Unchanged {
+		t.Errorf("applied again: %v, %v", c, err)
+	}
+	cuda := w.built(t, "cuda", environment.Spec{Requirements: []string{"torch", "nvidia-cuda-runtime-cu12"}})
+	if cuda.State != environment.Ready || !strings.Contains(cuda.Hint, "no pool has a GPU") || !strings.Contains(cuda.Hint, "torch_backend: cpu") {
+		t.Errorf("%+v", cuda)
+	}
+	w.compute.Stop()
+	w.ccfg.Engines["k8s"] = compute.Engine{Driver: enginetest.NewFake(), Isolation: scheduler.Container, Remote: true, Kind: "kube"}
+	w.start(t)
+	gpu := compute.Node{Name: "gpu-1", CPU: 4000, Memory: 1 << 30, Accelerators: map[string]int64{"nvidia.com/gpu": 1}}
+	if _, _, err := w.compute.ApplyPool(t.Context(), "k8s", compute.PoolSpec{Engine: "k8s", Nodes: []compute.Node{gpu}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, c, err := w.Plan(t.Context(), nyc, "auto", spec); err != nil || c != project.Updated {
+		t.Errorf("with a GPU: %v, %v", c, err)
+	}
+	closed := newWorld(t, fake, pretend(t))
+	if _, _, err := closed.Apply(t.Context(), nyc, "x", spec); !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "environments.hosts") {
+		t.Errorf("PyTorch's index cannot be reached: %v", err)
+	}
+}
+
 func TestSourceBuildsHaveTheirOwnCache(t *testing.T) {
 	w, u, _ := fakeWorld(t)
 	if e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}, AllowSource: true}); e.State != environment.Ready {
 		t.Fatalf("%+v", e)
 	}
 	for _, s := range u.specs {
+		if slices.Contains(s.Command, "-S") {
+			continue
+		}
 		if slices.Contains(s.Command, "--only-binary") || strings.HasPrefix(s.Env["UV_CACHE_DIR"], w.cfg.Cache) ||
 			slices.ContainsFunc(s.Mounts, func(m engine.Mount) bool { return m.Path == w.cfg.Cache }) {
 			t.Errorf("%v with %v and %v", s.Command, s.Env, s.Mounts)
@@ -572,7 +673,7 @@ func TestRestartInTheMiddle(t *testing.T) {
 	if e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}}); e.State != environment.Ready {
 		t.Fatalf("%+v", e)
 	}
-	if got := strings.Join(u.ran, " "); got != "compile venv sync" {
+	if got := strings.Join(u.ran, " "); got != "compile venv sync bytecode" {
 		t.Fatalf("ran %s", got)
 	}
 }
@@ -655,6 +756,7 @@ func wheel(t *testing.T) []byte {
 	t.Helper()
 	files := [][2]string{
 		{"falaj_probe.py", "ANSWER = 42\n"},
+		{"falaj_probe.pth", "import os; 'UV_CACHE_DIR' in os.environ and open(os.path.join(os.environ['UV_CACHE_DIR'], 'ran'), 'w')\n"},
 		{"falaj_probe-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: falaj-probe\nVersion: 1.0\n"},
 		{"falaj_probe-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
 	}
@@ -735,6 +837,18 @@ func TestWithUV(t *testing.T) {
 	}
 	if err := w.Check(use, compute.Pool{Engine: "local"}); err != nil {
 		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(w.cfg.Cache, "ran")); !os.IsNotExist(err) {
+		t.Errorf("code of a package ran while it was installed: %v", err)
+	}
+	first, err := w.Use(t.Context(), nyc, "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"falaj_probe.py", "__pycache__/falaj_probe.*.pyc", "falaj_probe-1.0.dist-info/RECORD"} {
+		if !sameFile(t, first, use, file) {
+			t.Errorf("%s is there twice", file)
+		}
 	}
 
 	testSite(t, w)

@@ -21,13 +21,18 @@ package event
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
 const stream = "event"
+
+// trimPage is how many events Trim reads and deletes at a time.
+const trimPage = 1000
 
 // Event is something that happened, named in the past tense
 // ("job.finished"). Body is the domain's own struct as JSON.
@@ -58,34 +63,19 @@ func of(r store.Record) Event {
 }
 
 // Trim deletes the events from before a time, as far as every subscription that
-// ever ran has seen them. A subscription that is gone for good keeps them until
+// ever ran has seen them, until the pass is over. A subscription that is gone for good keeps them until
 // Unsubscribe.
 func Trim(ctx context.Context, db *store.DB, before time.Time) error {
-	var end store.Position
-	for {
-		records, next, err := db.ReadStream(ctx, stream, end, page)
-		if err != nil {
-			return err
-		}
-		old := 0
-		for old < len(records) && records[old].Time.Time().Before(before) {
-			end = records[old].Position
-			old++
-		}
-		if old < len(records) || len(records) == 0 {
-			break
-		}
-		end = next
-	}
-	if end == (store.Position{}) {
-		return nil
-	}
-	end.Seq++ // TrimStream's bound is exclusive
+	return trim(ctx, db, before, lifecycle.NewPass(time.Now))
+}
+
+func trim(ctx context.Context, db *store.DB, before time.Time, pass lifecycle.Pass) error {
+	seen := store.Position{Tx: math.MaxUint64}
 	err := db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		cursors, err := tx.Cursors(ctx, cursorPrefix)
 		for _, c := range cursors {
-			if c.Seq++; c.Compare(end) < 0 {
-				end = c
+			if c.Compare(seen) < 0 {
+				seen = c
 			}
 		}
 		return err
@@ -93,5 +83,25 @@ func Trim(ctx context.Context, db *store.DB, before time.Time) error {
 	if err != nil {
 		return err
 	}
-	return db.TrimStream(ctx, stream, end)
+	for from := (store.Position{}); ; {
+		records, next, err := db.ReadStream(ctx, stream, from, trimPage)
+		if err != nil || len(records) == 0 {
+			return err
+		}
+		end, old := from, 0
+		for old < len(records) && records[old].Time.Time().Before(before) && records[old].Position.Compare(seen) <= 0 {
+			end = records[old].Position
+			old++
+		}
+		if old > 0 {
+			end.Seq++ // TrimStream's bound is exclusive
+			if err := db.TrimStream(ctx, stream, end); err != nil {
+				return err
+			}
+		}
+		if old < len(records) || pass.Over() {
+			return nil
+		}
+		from = next
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/falaj-ml/falaj/internal/event"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
@@ -364,6 +365,8 @@ func TestTrim(t *testing.T) {
 		for left() < len(names) { // PostgreSQL's watermark may lag for a moment
 			<-db.Changed("event")
 		}
+		now := time.Now()
+		over := lifecycle.NewPass(func() time.Time { now = now.Add(time.Hour); return now })
 		if err := event.Trim(ctx, db, time.Now().Add(-time.Hour)); err != nil || left() != 230 {
 			t.Errorf("nothing is old: %d left, %v", left(), err)
 		}
@@ -384,6 +387,19 @@ func TestTrim(t *testing.T) {
 		}
 		if err := event.Trim(ctx, db, time.Now().Add(time.Hour)); err != nil || left() != 0 {
 			t.Errorf("nobody needs them: %d left, %v", left(), err)
+		}
+		var many []string
+		for i := range 1100 {
+			many = append(many, fmt.Sprintf("e.%d", i))
+		}
+		publish(t, db, "", many...)
+		for left() < 1000 {
+			<-db.Changed("event")
+		}
+		for _, want := range []int{100, 0} { // a pass that is over removes one page
+			if err := event.TrimIn(ctx, db, time.Now().Add(time.Hour), over); err != nil || left() != want {
+				t.Errorf("a pass: %d left, %v", left(), err)
+			}
 		}
 	})
 }

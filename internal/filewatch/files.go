@@ -4,14 +4,47 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 const maxFile = 4 << 20 // bytes of a file of certificates or a secret
+
+// Read reads a file of at most 4 MiB. It waits for nothing: whoever asks for a value, such as
+// each new connection, would wait with it when somebody put a pipe in the file's place.
+// Error: fault.Invalid for what is no plain file, is larger, or cannot be read.
+func Read(path string) ([]byte, error) {
+	b, _, err := read(path)
+	return b, err
+}
+
+func read(path string) ([]byte, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fault.New(fault.Invalid, "%w", err)
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, fault.New(fault.Invalid, "%w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, fault.New(fault.Invalid, "%s is no plain file", path).WithHint("Put a file there, or a link to one.")
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, nil, fault.New(fault.Invalid, "%w", err)
+	}
+	if len(b) > maxFile {
+		return nil, nil, fault.New(fault.Invalid, "%s has more than %d bytes", path, maxFile).WithHint("It is not a file of certificates or credentials.")
+	}
+	return b, info, nil
+}
 
 // Secret follows a file that holds one secret, such as a password; a line break at its end
 // is not part of it. Error: fault.Invalid for a file that is empty or that everybody may
@@ -35,21 +68,12 @@ func readSecret(path string) (string, error) {
 // ReadPrivate reads a file of secrets. Error: fault.Invalid for one that everybody may
 // read, or that cannot be read.
 func ReadPrivate(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", fault.New(fault.Invalid, "%w", err)
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
+	b, info, err := read(path)
 	if err != nil {
 		return "", err
 	}
 	if info.Mode().Perm()&0o007 != 0 {
 		return "", fault.New(fault.Invalid, "everybody may read %s (mode %04o)", path, info.Mode().Perm()).WithHint("Run: chmod 0400 %s", fault.ShellWord(path))
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxFile))
-	if err != nil {
-		return "", fault.New(fault.Invalid, "%w", err)
 	}
 	return string(b), nil
 }
@@ -61,14 +85,9 @@ func Authorities(path string) (*File[*x509.CertPool], error) {
 }
 
 func readAuthorities(path string, now time.Time) (*x509.CertPool, error) {
-	f, err := os.Open(path)
+	text, err := Read(path)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "%w", err)
-	}
-	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile))
-	if err != nil {
-		return nil, fault.New(fault.Invalid, "%w", err)
+		return nil, err
 	}
 	pool, found, last := x509.NewCertPool(), 0, time.Time{}
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {

@@ -1,16 +1,19 @@
 package filewatch
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,5 +90,63 @@ func TestAuthorities(t *testing.T) {
 		if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 			t.Errorf("%s: %v, want %q", name, err, tt.err)
 		}
+	}
+}
+
+// TestWhatIsNoPlainFile: a pipe in the place of a file is not waited for, nor is a directory,
+// a device or half of a large file taken for its contents; the value before stays.
+func TestWhatIsNoPlainFile(t *testing.T) {
+	for name, replace := range map[string]func(path string) error{
+		"a pipe": func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a link to a pipe": func(path string) error {
+			return errors.Join(syscall.Mkfifo(path+".pipe", 0o600), os.Symlink(path+".pipe", path))
+		},
+		"a directory":   func(path string) error { return os.Mkdir(path, 0o700) },
+		"a device":      func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a broken link": func(path string) error { return os.Symlink(path+".none", path) },
+		"a huge file": func(path string) error {
+			return errors.Join(os.WriteFile(path, []byte("other"), 0o600), os.Truncate(path, 1<<40))
+		},
+		"one byte too many": func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("x"), maxFile+1), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "secret")
+			if err := os.WriteFile(path, []byte("first"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			f, err := Secret(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(os.Remove(path), replace(path)); err != nil {
+				t.Fatal(err)
+			}
+			if again, err := f.Refresh(true); again || !fault.Is(err, fault.Invalid) || f.Value() != "first" {
+				t.Errorf("%v, %v, %q", again, err, f.Value())
+			}
+			if _, err := Authorities(path); !fault.Is(err, fault.Invalid) {
+				t.Errorf("authorities: %v", err)
+			}
+		})
+	}
+}
+
+// TestSameTimeAndSize: a file that was put in the place of another is read, although it has
+// the time and the size of the one before.
+func TestSameTimeAndSize(t *testing.T) {
+	path, at := filepath.Join(t.TempDir(), "secret"), time.Unix(1, 0)
+	put := func(text string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Chtimes(path+".new", at, at), os.Rename(path+".new", path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("first")
+	f, err := Secret(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if put("other"); f.Value() != "other" {
+		t.Errorf("%q", f.Value())
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -88,7 +89,11 @@ func stampOf(paths []string) string {
 		if err != nil {
 			return stamp + path + ": " + err.Error()
 		}
-		stamp += fmt.Sprintf("%s %d %d\n", path, info.ModTime().UnixNano(), info.Size())
+		stamp += fmt.Sprintf("%s %d %d", path, info.ModTime().UnixNano(), info.Size())
+		if s, ok := info.Sys().(*syscall.Stat_t); ok { // another file may have the time and the size of the one before it
+			stamp += fmt.Sprintf(" %d %d %d", s.Dev, s.Ino, s.Ctim.Nano())
+		}
+		stamp += "\n"
 	}
 	return stamp
 }

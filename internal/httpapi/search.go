@@ -26,7 +26,8 @@ import (
 
 // Search reads the lists of the domains and looks for the words in what comes: a
 // project has thousands of definitions, not millions, and so there is no index that
-// could lag behind, or know what its reader may not.
+// could lag behind, or know what its reader may not. Jobs, which are many and large, are
+// looked for in lines out of an index of the database, and only those that match are read.
 const (
 	searchScan  = 5000 // objects that one answer looks at; then it gives a token to go on
 	searchPage  = 200  // of them that are read at a time
@@ -66,26 +67,39 @@ type kindOfThings struct {
 	name   string // of the kind
 	action policy.Action
 	policy string // kind of the policy's objects
-	// list gives things after a place, and the place to go on; empty at the end.
-	list func(ctx context.Context, p project.Name, after string, limit int) (things []thing, next string, err error)
+	// list gives things after a place, limit at most, how many were inspected for them, and
+	// the place to go on; empty at the end.
+	list func(ctx context.Context, f *finder, after string, limit int) (things []thing, seen int, next string, err error)
+}
+
+// whole is a list that gives all things that there are, whatever is looked for.
+func whole(list func(ctx context.Context, p project.Name, after string, limit int) (things []thing, next string, err error)) func(context.Context, *finder, string, int) ([]thing, int, string, error) {
+	return func(ctx context.Context, f *finder, after string, limit int) ([]thing, int, string, error) {
+		things, next, err := list(ctx, f.p, after, limit)
+		seen := len(things)
+		if seen == 0 { // a page of which nothing may be seen was inspected, too
+			seen = limit
+		}
+		return things, seen, next, err
+	}
 }
 
 // searched is every kind, in the order of the answer.
 func (s *Server) searched() []kindOfThings {
 	return []kindOfThings{
-		{"dataset", dataset.ActionRead, "dataset", s.searchDatasets},
-		{"feature_view", feature.ActionRead, "feature", s.searchViews},
-		{"feature_service", feature.ActionRead, "feature", s.searchBundles},
-		{"entity", feature.ActionRead, "feature", s.searchEntities},
-		{"model", "model.read", "model", s.searchModels},
-		{"deployment", "deployment.read", "deployment", s.searchDeployments},
-		{"monitor", "monitor.read", "monitor", s.searchMonitors},
-		{"source", "source.read", "source", s.searchSources},
+		{"dataset", dataset.ActionRead, "dataset", whole(s.searchDatasets)},
+		{"feature_view", feature.ActionRead, "feature", whole(s.searchViews)},
+		{"feature_service", feature.ActionRead, "feature", whole(s.searchBundles)},
+		{"entity", feature.ActionRead, "feature", whole(s.searchEntities)},
+		{"model", "model.read", "model", whole(s.searchModels)},
+		{"deployment", "deployment.read", "deployment", whole(s.searchDeployments)},
+		{"monitor", "monitor.read", "monitor", whole(s.searchMonitors)},
+		{"source", "source.read", "source", whole(s.searchSources)},
 		{"job", "job.read", "job", s.searchJobs},
-		{"environment", "environment.read", "environment", s.searchEnvironments},
-		{"experiment", "run.read", "experiment", s.searchExperiments},
-		{"sweep", sweep.ActionRead, "sweep", s.searchSweeps},
-		{"lineage", dataset.ActionRead, "dataset", s.searchLineage},
+		{"environment", "environment.read", "environment", whole(s.searchEnvironments)},
+		{"experiment", "run.read", "experiment", whole(s.searchExperiments)},
+		{"sweep", sweep.ActionRead, "sweep", whole(s.searchSweeps)},
+		{"lineage", dataset.ActionRead, "dataset", whole(s.searchLineage)},
 	}
 }
 
@@ -212,7 +226,7 @@ func (f *finder) run(ctx context.Context, at cursor) (next string, err error) {
 		f.may = true
 		for {
 			limit := min(searchPage, f.size-len(f.hits)+searchPage/10)
-			things, next, err := k.list(ctx, f.p, at.After, limit)
+			things, seen, next, err := k.list(ctx, f, at.After, limit)
 			if fault.Is(err, fault.PermissionDenied) {
 				break
 			}
@@ -231,10 +245,7 @@ func (f *finder) run(ctx context.Context, at cursor) (next string, err error) {
 			if at.After = next; next == "" {
 				break
 			}
-			if len(things) == 0 { // a page of which nothing may be seen was looked at, too
-				f.left -= limit
-			}
-			if f.done() {
+			if f.left -= seen - len(things); f.done() {
 				return at.token()
 			}
 		}
@@ -258,11 +269,7 @@ func (f *finder) look(ctx context.Context, k kindOfThings, t thing) (err error) 
 	if t.Owner, err = f.ownerOf(ctx, t.owner); err != nil {
 		return err
 	}
-	texts := append(slices.Clone(t.texts), match{"name", t.Name}, match{"description", t.Description})
-	if t.owner != "" {
-		texts = append(texts, match{"owner", t.Owner}, match{"owner", t.owner})
-	}
-	texts = slices.DeleteFunc(texts, func(m match) bool { return m.Value == "" })
+	texts := t.all()
 	if t.more != nil && slices.ContainsFunc(f.words, func(w word) bool { return w.field == "from" }) {
 		more, err := t.more()
 		if err != nil && !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.PermissionDenied) {
@@ -288,6 +295,15 @@ func (f *finder) look(ctx context.Context, k kindOfThings, t thing) (err error) 
 	}
 	f.hits = append(f.hits, t.hit)
 	return nil
+}
+
+// all are the texts of a thing, without those that cost another question.
+func (t thing) all() []match {
+	texts := append(slices.Clone(t.texts), match{"name", t.Name}, match{"description", t.Description})
+	if t.owner != "" {
+		texts = append(texts, match{"owner", t.Owner}, match{"owner", t.owner})
+	}
+	return slices.DeleteFunc(texts, func(m match) bool { return m.Value == "" })
 }
 
 // ownerOf is the name of an owner, or its id where the caller may not know or it has none.
@@ -452,8 +468,17 @@ func (s *Server) searchSources(ctx context.Context, p project.Name, after string
 	return out, next, err
 }
 
-func (s *Server) searchJobs(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, next, err := s.Training.List(ctx, p, training.Filter{Limit: limit, Before: training.JobID(after)})
+func (s *Server) searchJobs(ctx context.Context, f *finder, after string, limit int) ([]thing, int, string, error) {
+	all, seen, next, err := s.Training.Find(ctx, f.p, training.JobID(after), limit, func(l training.Line) (bool, error) {
+		t := thing{hit: hit{Name: string(l.ID), Description: l.Name}, owner: l.Submitter, texts: append(froms(l.Inputs...), match{"name", l.Name})}
+		var err error
+		if t.Owner, err = f.ownerOf(ctx, t.owner); err != nil {
+			return false, err
+		}
+		// A ref is longer than the name that is looked in; look compares with that.
+		_, found := t.matches(f.words, "job", t.all())
+		return found || l.More, nil
+	})
 	out := make([]thing, len(all))
 	for i, j := range all {
 		t := thing{hit: hit{Name: string(j.ID), Description: j.Name}, after: string(j.ID), owner: j.By.ID, texts: []match{{"name", j.Name}}}
@@ -462,7 +487,7 @@ func (s *Server) searchJobs(ctx context.Context, p project.Name, after string, l
 		}
 		out[i] = t
 	}
-	return out, string(next), err
+	return out, seen, string(next), err
 }
 
 func (s *Server) searchEnvironments(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {

@@ -25,6 +25,8 @@ func (s *Server) workerRoutes(p string) {
 		{"POST", "/beat", "Send a heartbeat; returns pending instructions", said},
 		{"POST", "/log", "Append to the logs", media{takes: "application/octet-stream", gives: "application/json"}},
 		{"POST", "/profile", "Upload a profile", said},
+		{"POST", "/output", "List files of the output, or report an error", said},
+		{"PUT", "/output", "Upload a file of the output", media{takes: "application/octet-stream", gives: "application/json"}},
 		{"POST", "/end", "Report the outcome", said},
 		{"GET", "/mounts/{mount}", "Download a mount", media{gives: tar}},
 		{"POST", "/mounts/{mount}/manifest", "Announce the files of an upload; returns the files that are needed", said},
@@ -89,13 +91,18 @@ func speaksFor(r *http.Request, workload string) error {
 	return nil
 }
 
-// worked reports a request of an agent that may be large: a tree, or the manifest
-// of one or a profile, which are JSON.
+// worked reports a request of an agent that may be large: a tree or a file of the output,
+// or the manifest of a tree, a profile or a list of the output, which are JSON.
 func worked(r *http.Request) (tree, large bool) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/projects/")
 	parts := strings.Split(rest, "/")
-	if ok && len(parts) == 5 && parts[1] == "workloads" && parts[3] == "worker" && parts[4] == "profile" {
-		return false, r.Method == http.MethodPost
+	if ok && len(parts) == 5 && parts[1] == "workloads" && parts[3] == "worker" {
+		switch parts[4] {
+		case "profile":
+			return false, r.Method == http.MethodPost
+		case "output":
+			return r.Method == http.MethodPut, r.Method == http.MethodPost
+		}
 	}
 	if !ok || len(parts) != 7 || parts[1] != "workloads" || parts[3] != "worker" || parts[4] != "mounts" {
 		return false, false

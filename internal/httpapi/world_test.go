@@ -34,7 +34,7 @@ type world struct {
 	url    string
 }
 
-func open(t *testing.T) *world {
+func open(t testing.TB) *world {
 	t.Helper()
 	db := storetest.SQLite(t, append(policytest.Migrations(), datasetsql.Migrations, keyssql.Migrations)...)
 	w := &world{World: policytest.OpenOn(t, db)}

@@ -64,7 +64,7 @@ func (s *Service) Score(ctx context.Context, project, name string, version int64
 		return nil, fault.New(fault.Invalid, "which output of version %d is the score?", version).WithHint("Name it in the Deployment's spec.prediction.output.")
 	}
 	// A queue beside that of requests: these are none, and are not counted.
-	queue := batching.New(s.coresOf(t.how), t.session, batching.Options{MaxRows: 1, Threads: t.how.batching.Threads, Timeout: scorePatience}, batching.Verdict{}, nil)
+	queue := batching.New(s.coresOf(t.how), t.session, batching.Options{MaxRows: 1, Threads: t.how.batching.Threads, Timeout: scorePatience, Project: project}, batching.Verdict{}, nil)
 	scores := make([]float64, 0, len(rows.Values))
 	for chunk := range slices.Chunk(rows.Values, scoreBatch) {
 		got, err := s.scoresOf(ctx, c, t, queue, chunk)

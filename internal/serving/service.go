@@ -336,7 +336,7 @@ func (s *Service) open(ctx context.Context, d Deployment, version string, h *hea
 		}
 		session = steps
 	}
-	t, err := s.newTarget(ctx, m, d.how(), session, s.tallyOf(key{project, name}, m.Version))
+	t, err := s.newTarget(ctx, project, m, d.how(), session, s.tallyOf(key{project, name}, m.Version))
 	if err != nil {
 		return nil, err
 	}

@@ -99,7 +99,7 @@ type target struct {
 
 // newTarget makes a target of a session, which it owns. It tries whether the model
 // may be batched. Error: fault.Unavailable when the service is closed.
-func (s *Service) newTarget(ctx context.Context, m Model, how how, session runtime.Session, tally *tally) (*target, error) {
+func (s *Service) newTarget(ctx context.Context, project string, m Model, how how, session runtime.Session, tally *tally) (*target, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -112,6 +112,7 @@ func (s *Service) newTarget(ctx context.Context, m Model, how how, session runti
 	t.outputs = namesOf(t.meta.Outputs)
 	var verdict batching.Verdict
 	options, cores := bounded(how.batching, session), s.coresOf(how)
+	options.Project = project
 	if options.MaxRows != 1 {
 		ctx, cancel := context.WithTimeout(ctx, min(maxTry, s.LoadTime))
 		defer cancel()

@@ -15,6 +15,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/blob/quota"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -139,11 +140,12 @@ func badPath(s string) string {
 // and synced, when PutArtifact returns. Errors: fault.TooLarge,
 // fault.Conflict when a directory has the path or a file is in the way.
 func (s *Service) PutArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader) (File, error) {
-	return s.putArtifact(ctx, p, place, name, body, ActionWrite)
+	return s.putArtifact(ctx, p, place, name, body, ActionWrite, nil)
 }
 
-// putArtifact stores a file; an import may store it in what is deleted.
-func (s *Service) putArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader, action policy.Action) (File, error) {
+// putArtifact stores a file; an import may store it in what is deleted. parts are what the file
+// is made of, and the caller deletes afterwards.
+func (s *Service) putArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader, action policy.Action, parts []Part) (File, error) {
 	if err := s.artifactPlace(ctx, p, place, action, false); err != nil {
 		return File{}, err
 	}
@@ -155,7 +157,17 @@ func (s *Service) putArtifact(ctx context.Context, p project.Name, place Place, 
 		return File{}, err
 	}
 	ref := blob.Ref{Project: string(p), Owner: artifactKeys, Key: artifactPrefix(p) + blob.Key(place.ID()+"/"+id.New("art"))}
-	info, err := s.artifacts.Put(ctx, ref, body, blob.WithLimit(s.maxFile))
+	replacing := quota.Replacing(ctx, func(ctx context.Context) (objects []blob.Key, err error) {
+		old, err := s.current(ctx, place, name)
+		if old != "" {
+			objects = append(objects, old)
+		}
+		for _, part := range parts {
+			objects = append(objects, blob.Key(part.Object))
+		}
+		return objects, err
+	})
+	info, err := s.artifacts.Put(replacing, ref, body, blob.WithLimit(s.maxFile))
 	if err != nil {
 		return File{}, fault.Wrap(err, "storing artifact %s of %s", name, place)
 	}
@@ -189,6 +201,19 @@ func (s *Service) putArtifact(ctx context.Context, p project.Name, place Place, 
 		s.drop(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(replaced)})
 	}
 	return stored.File, nil
+}
+
+// current is the object of the file at a path; empty when there is none.
+func (s *Service) current(ctx context.Context, place Place, name string) (object blob.Key, err error) {
+	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		stored, err := s.store.Artifact(ctx, tx, place.ID(), name)
+		object = blob.Key(stored.Object)
+		return err
+	})
+	if fault.Is(err, fault.NotFound) {
+		return "", nil
+	}
+	return object, err
 }
 
 // ofJob reports whether what is written comes out of a job: by its attempt's own

@@ -214,7 +214,7 @@ func (s *Service) ImportArtifact(ctx context.Context, p project.Name, place Plac
 	if err != nil {
 		return File{}, err
 	}
-	return s.putArtifact(ctx, p, place, name, body, ActionImport)
+	return s.putArtifact(ctx, p, place, name, body, ActionImport, nil)
 }
 
 // importing is the import of one batch, in its transaction.

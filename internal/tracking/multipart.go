@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/blob/quota"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
@@ -99,7 +100,16 @@ func (s *Service) PutPart(ctx context.Context, p project.Name, upload UploadID, 
 		return "", fault.New(fault.Invalid, "upload %s has parts 1 to %d, not %d", upload, u.Parts, number)
 	}
 	ref := s.partRef(p, blob.Key(u.Place.ID()+"/"+id.New("art")))
-	info, err := s.artifacts.Put(ctx, ref, body, blob.WithLimit(s.maxFile))
+	replacing := quota.Replacing(ctx, func(ctx context.Context) (objects []blob.Key, err error) {
+		parts, err := s.parts(ctx, upload)
+		for _, old := range parts {
+			if old.Number == number {
+				objects = append(objects, blob.Key(old.Object))
+			}
+		}
+		return objects, err
+	})
+	info, err := s.artifacts.Put(replacing, ref, body, blob.WithLimit(s.maxFile))
 	if err != nil {
 		return "", fault.Wrap(err, "storing part %d of upload %s", number, upload)
 	}
@@ -149,18 +159,14 @@ func (s *Service) FinishUpload(ctx context.Context, p project.Name, place Place,
 	if u.Done {
 		return nil
 	}
-	var parts []Part
-	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		parts, err = s.store.Parts(ctx, tx, upload)
-		return err
-	})
+	parts, err := s.parts(ctx, upload)
 	if err != nil {
 		return err
 	}
 	if err := u.complete(parts, named); err != nil {
 		return err
 	}
-	if _, err := s.PutArtifact(ctx, p, place, name, &partsReader{ctx: ctx, s: s, p: p, parts: parts}); err != nil {
+	if _, err := s.putArtifact(ctx, p, place, name, &partsReader{ctx: ctx, s: s, p: p, parts: parts}, ActionWrite, parts); err != nil {
 		return err
 	}
 	u.Done = true
@@ -257,6 +263,15 @@ func (s *Service) upload(ctx context.Context, p project.Name, upload UploadID) (
 		return Upload{}, err
 	}
 	return u, s.artifactPlace(ctx, p, u.Place, ActionWrite, false)
+}
+
+// parts are those of an upload that are stored.
+func (s *Service) parts(ctx context.Context, upload UploadID) (parts []Part, err error) {
+	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		parts, err = s.store.Parts(ctx, tx, upload)
+		return err
+	})
+	return parts, err
 }
 
 func (s *Service) partRef(p project.Name, key blob.Key) blob.Ref {

@@ -1,6 +1,7 @@
 package training_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -9,10 +10,79 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/worker/outputdir"
 )
+
+// filing is an engine whose workers are on other machines.
+type filing struct {
+	*enginetest.Fake
+	listing outputdir.Listing
+	err     error
+	most    int64
+}
+
+func (f *filing) ListOutput(_ context.Context, _ engine.Handle, below string) (outputdir.Listing, error) {
+	if below != "." {
+		return outputdir.Listing{}, fault.New(fault.NotFound, "nothing at %s", below)
+	}
+	return f.listing, f.err
+}
+
+func (f *filing) OpenOutput(_ context.Context, _ engine.Handle, path string, most int64) (io.ReadCloser, error) {
+	f.most = most
+	return io.NopCloser(strings.NewReader("content of " + path)), f.err
+}
+
+// TestOutputFilesElsewhere: the files of a job on other machines come from its engine, with
+// the words and the limits of those that are here.
+func TestOutputFilesElsewhere(t *testing.T) {
+	e := &filing{Fake: enginetest.NewFake(), listing: outputdir.Listing{Files: []outputdir.OutputFile{{Path: "events/tfevents.1", Size: 3}}, More: true}}
+	w := newWorld(t, e)
+	w.fake = e.Fake
+	w.stop()
+	far := w.ccfg.Engines["local"]
+	far.Remote = true
+	w.ccfg.Engines["local"] = far
+	w.start(t)
+	j := w.submit(t, training.Spec{Disk: engine.Disk{Output: 1000}})
+	h := w.started(t)
+	ctx := alice(t.Context())
+	out, err := w.OutputFiles(ctx, nyc, j.ID, "/")
+	for fault.Is(err, fault.Conflict) && ctx.Err() == nil { // it is started, and not on record yet
+		out, err = w.OutputFiles(ctx, nyc, j.ID, "/")
+	}
+	if err != nil || len(out.Files) != 1 || out.Files[0].Path != "events/tfevents.1" || !out.More || out.Number != 1 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	if _, err := w.OutputFiles(ctx, nyc, j.ID, "none"); !fault.Is(err, fault.NotFound) || !strings.Contains(fault.HintOf(err), "falaj job files") {
+		t.Errorf("%v", err)
+	}
+	r, err := w.OpenOutput(ctx, nyc, j.ID, "../events//a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(r); err != nil || string(b) != "content of events/a" || e.most != 1000 {
+		t.Errorf("%q of at most %d, %v", b, e.most, err)
+	}
+	e.err = fault.New(fault.Timeout, "no answer")
+	if _, err := w.OutputFiles(ctx, nyc, j.ID, ""); !fault.Is(err, fault.Timeout) {
+		t.Errorf("%v", err)
+	}
+	w.auth.deny[training.ActionLogs] = true
+	if _, err := w.OpenOutput(ctx, nyc, j.ID, "a"); !fault.Is(err, fault.PermissionDenied) {
+		t.Errorf("%v", err)
+	}
+	w.auth.deny[training.ActionLogs] = false
+	e.Finish(h, enginetest.Exit{})
+	w.ended(t, j.ID)
+	if _, err := w.OpenOutput(ctx, nyc, j.ID, "a"); !fault.Is(err, fault.Gone) {
+		t.Errorf("%v", err)
+	}
+}
 
 // TestOutputFiles: what a job has written can be listed and read while it runs; what is no
 // plain file of it cannot, and nobody waits for a pipe.
@@ -41,7 +111,7 @@ func TestOutputFiles(t *testing.T) {
 		return enginetest.Exit{}
 	})
 	j := w.submit(t, training.Spec{})
-	<-written
+	out := <-written
 	ctx := alice(t.Context())
 	list := func(below string) (string, error) {
 		out, err := w.OutputFiles(ctx, nyc, j.ID, below)
@@ -94,6 +164,21 @@ func TestOutputFiles(t *testing.T) {
 		if got, err := read(path); !fault.Is(err, kind) || fault.HintOf(err) == "" {
 			t.Errorf("%q: %q, %v", path, got, err)
 		}
+	}
+	// The directory itself is swapped, as a job without a sandbox can.
+	elsewhere := t.TempDir()
+	write(filepath.Join(elsewhere, "secret"), "secret")
+	if err := errors.Join(os.Rename(out, out+".aside"), os.Symlink(elsewhere, out)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := list(""); !fault.Is(err, fault.NotFound) {
+		t.Errorf("of a directory that was swapped: %s, %v", got, err)
+	}
+	if got, err := read("secret"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("of a directory that was swapped: %q, %v", got, err)
+	}
+	if err := errors.Join(os.Remove(out), os.Rename(out+".aside", out)); err != nil {
+		t.Fatal(err)
 	}
 	close(end)
 	j = w.ended(t, j.ID)

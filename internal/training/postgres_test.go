@@ -31,4 +31,6 @@ func TestPostgreSQL(t *testing.T) { //nolint:tparallel // one after the other, o
 	t.Run("MeasurementsAreKept", TestMeasurementsAreKept)
 	t.Run("Measurement", TestMeasurement)
 	t.Run("SlowNode", TestSlowNode)
+	t.Run("SourceArchivesGo", TestSourceArchivesGo)
+	t.Run("SourceArchivesOfAKilledServer", TestSourceArchivesOfAKilledServer)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -19,6 +20,8 @@ type Traces interface {
 	// Citing says of those of a project's jobs that something else names what does, such as
 	// "run 5f…": their records stay.
 	Citing(ctx context.Context, tx *store.Tx, p project.Name, jobs []JobID) (map[JobID]string, error)
+	// Sources gives those of source archives that something beside jobs names.
+	Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) ([]string, error)
 	// Held gives those of attempts that are not over for their engine: it still holds something
 	// of them, or has not told all of their end. Trim and Forget would leave that for ever.
 	Held(ctx context.Context, tx *store.Tx, attempts []AttemptID) ([]AttemptID, error)
@@ -32,8 +35,6 @@ type Traces interface {
 const (
 	// forgetBatch bounds the jobs of a transaction, for which other writes wait.
 	forgetBatch = 50
-	// forgetFor bounds the batches of a call: what is left over goes with the next.
-	forgetFor = 10 * time.Minute
 	// againAfter is after how long a job is looked at again that something cited; soonAfter
 	// one that an engine still held, or that could not be forgotten.
 	againAfter = 30 * 24 * time.Hour
@@ -54,7 +55,7 @@ func (s *Service) Forget(ctx context.Context) error {
 	}
 	ctx = identity.With(ctx, identity.Loop("retention of jobs"))
 	var failed []error
-	for until := s.now().Add(forgetFor); ctx.Err() == nil; {
+	for pass := lifecycle.NewPass(s.now); ctx.Err() == nil; {
 		var due []Job
 		err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) (err error) {
 			if due, err = s.due(ctx, tx); err != nil || len(due) == 0 {
@@ -64,13 +65,13 @@ func (s *Service) Forget(ctx context.Context) error {
 		})
 		if err != nil && ctx.Err() == nil && len(due) > 0 {
 			var singly []error
-			singly, err = s.forgetSingly(ctx, due, until)
+			singly, err = s.forgetSingly(ctx, due, pass)
 			failed = append(failed, singly...)
 		}
 		if err != nil {
 			return errors.Join(append(failed, fault.Wrap(err, "forgetting ended jobs"))...)
 		}
-		if len(due) < forgetBatch || len(failed) >= forgetBatch || !s.now().Before(until) {
+		if len(due) < forgetBatch || len(failed) >= forgetBatch || pass.Over() {
 			break
 		}
 	}
@@ -81,11 +82,11 @@ func (s *Service) due(ctx context.Context, tx *store.Tx) ([]Job, error) {
 	return s.cfg.Store.Due(ctx, tx, s.now().Add(-s.cfg.Keep), forgetBatch)
 }
 
-// forgetSingly forgets each job in a transaction of its own until a time, and postpones those
+// forgetSingly forgets each job in a transaction of its own until the pass is over, and postpones those
 // that fail.
-func (s *Service) forgetSingly(ctx context.Context, due []Job, until time.Time) (failed []error, err error) {
+func (s *Service) forgetSingly(ctx context.Context, due []Job, pass lifecycle.Pass) (failed []error, err error) {
 	for i, j := range due {
-		if i > 0 && !s.now().Before(until) {
+		if i > 0 && pass.Over() {
 			return failed, nil
 		}
 		one := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.forget(ctx, tx, []Job{j}) })

@@ -30,6 +30,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/worker/outputdir"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
 	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
@@ -67,6 +68,10 @@ type Compute interface {
 	Members(ctx context.Context, id compute.WorkloadID) ([]engine.Member, error)
 	// Profile looks for a while at what a worker does.
 	Profile(ctx context.Context, id compute.WorkloadID, r profiler.Request) (profiler.Result, error)
+	// ListOutput lists what the workers have written on the nodes of an engine; OpenOutput
+	// opens a file of it, of at most most bytes.
+	ListOutput(ctx context.Context, id compute.WorkloadID, below string) (outputdir.Listing, error)
+	OpenOutput(ctx context.Context, id compute.WorkloadID, path string, most int64) (io.ReadCloser, error)
 	// PricedPools lists all pools as they are, and the currency of their prices.
 	PricedPools(ctx context.Context) ([]compute.Pool, string, error)
 	// Blame keeps work away from a node until a time.
@@ -207,6 +212,10 @@ type Sources interface {
 	Save(ctx context.Context, p project.Name, digest string, archive io.Reader) error
 	// Open's error is fault.NotFound when there is none.
 	Open(ctx context.Context, p project.Name, digest string) (io.ReadCloser, error)
+	// List gives the digests of those of a project.
+	List(ctx context.Context, p project.Name, yield func(digest string) error) error
+	// Delete removes one; what is not there is no error.
+	Delete(ctx context.Context, p project.Name, digest string) error
 }
 
 // Checkpoints keeps the checkpoints of jobs, which lie in one directory per job
@@ -322,6 +331,9 @@ type Service struct {
 
 	watched atomic.Int64 // running attempts that are looked at, at least
 	meters  meters
+
+	uploads   sync.Mutex // held while archives are removed
+	uploading map[sourceOf]int
 
 	mu       sync.Mutex
 	awaiting map[JobID]bool       // jobs whose environment somebody awaits
@@ -601,6 +613,11 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 		}
 		if err := s.cfg.Store.InsertJob(ctx, tx, j); err != nil {
 			return err
+		}
+		if spec.Source != "" {
+			if err := s.cfg.Store.UseSource(ctx, tx, p, spec.Source, j.SubmittedAt); err != nil {
+				return err
+			}
 		}
 		err := audit.Append(ctx, tx, audit.Entry{
 			Project: string(p), Action: string(ActionSubmit), Object: "job " + string(j.ID),
@@ -891,9 +908,59 @@ func (s *Service) List(ctx context.Context, p project.Name, f Filter) (jobs []Jo
 		jobs = jobs[:limit]
 		next = jobs[limit-1].ID
 	}
+	jobs, err = s.listed(ctx, jobs)
+	return jobs, next, err
+}
+
+// maxLines bounds the jobs that a call of Find inspects.
+const maxLines = 2000
+
+// Find gives those jobs of a project, newest first, of which may says that they may be what is
+// looked for: limit of them at most. It gives how many it inspected, and the job before which
+// to resume, empty at the end. Only jobs that it gives are read. Needs job.read.
+func (s *Service) Find(ctx context.Context, p project.Name, before JobID, limit int, may func(Line) (bool, error)) (jobs []Job, seen int, next JobID, err error) {
+	if err := s.allow(ctx, ActionRead, Job{Project: p}); err != nil {
+		return nil, 0, "", err
+	}
+	var lines []Line
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		lines, err = s.cfg.Store.Lines(ctx, tx, p, before, maxLines+1)
+		return err
+	})
+	if err != nil {
+		return nil, 0, "", err
+	}
+	var ids []JobID
+	for seen < min(len(lines), maxLines) && len(ids) < limit {
+		l := lines[seen]
+		ok, err := may(l)
+		if err != nil {
+			return nil, 0, "", err
+		}
+		if ok {
+			ids = append(ids, l.ID)
+		}
+		seen++
+	}
+	if seen < len(lines) {
+		next = lines[seen-1].ID
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		jobs, err = s.cfg.Store.JobsAt(ctx, tx, ids)
+		return err
+	})
+	if err != nil {
+		return nil, 0, "", err
+	}
+	jobs, err = s.listed(ctx, jobs)
+	return jobs, seen, next, err
+}
+
+// listed are those of jobs that the caller may see, as the caller may see them.
+func (s *Service) listed(ctx context.Context, jobs []Job) (_ []Job, err error) {
 	for i := range jobs {
 		if jobs[i], err = s.shown(ctx, jobs[i]); err != nil {
-			return nil, "", err
+			return nil, err
 		}
 	}
 	// Listed is what One would show.
@@ -903,7 +970,7 @@ func (s *Service) List(ctx context.Context, p project.Name, f Filter) (jobs []Jo
 			err = e
 		}
 		return e != nil
-	}), next, err
+	}), err
 }
 
 // Wait gives a job once it has ended, or as it is when the time is up. Needs

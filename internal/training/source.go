@@ -73,6 +73,11 @@ func (s *Service) UploadSource(ctx context.Context, p project.Name, archive io.R
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return Source{}, err
 	}
+	done, err := s.upload(ctx, p, src.Digest)
+	if err != nil {
+		return src, fault.Wrap(err, "keeping a source archive")
+	}
+	defer done()
 	if err := s.cfg.Sources.Save(ctx, p, src.Digest, f); err != nil {
 		return src, fault.Wrap(err, "keeping a source archive")
 	}
@@ -184,7 +189,7 @@ var _ Sources = BlobSources{}
 func (b BlobSources) ref(p project.Name, digest string) blob.Ref {
 	return blob.Ref{
 		Project: string(p), Owner: "sources",
-		Key: blob.Key("projects/" + string(p) + "/sources/" + strings.ReplaceAll(digest, ":", "-")),
+		Key: sourcePrefix(p) + blob.Key(strings.ReplaceAll(digest, ":", "-")),
 	}
 }
 

@@ -19,6 +19,15 @@ type Filter struct {
 	Before JobID  // only older ones; the page token
 }
 
+// Line is what a search reads of a job.
+type Line struct {
+	ID        JobID
+	Name      string
+	Submitter string   // id
+	Inputs    []string // refs, as Input has them
+	More      bool     // it has inputs that are not in Inputs
+}
+
 // Count is how many jobs of a project are in a state, and the oldest of them.
 type Count struct {
 	Project project.Name
@@ -34,6 +43,27 @@ type Store interface {
 	InsertJob(ctx context.Context, tx *store.Tx, j Job) error
 	Job(ctx context.Context, tx *store.Tx, id JobID) (Job, error)
 	UpdateJob(ctx context.Context, tx *store.Tx, j Job) error
+	// Lines gives of the jobs of a project, newest first and older than before (empty: all),
+	// what a search reads.
+	Lines(ctx context.Context, tx *store.Tx, p project.Name, before JobID, limit int) ([]Line, error)
+	// JobsAt gives those of jobs that are there, newest first.
+	JobsAt(ctx context.Context, tx *store.Tx, ids []JobID) ([]Job, error)
+
+	// UseSource notes that a job names a source archive. Error: fault.NotFound while that is
+	// being removed.
+	UseSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, at time.Time) error
+	// KeepSource notes that a source archive is uploaded, also one that was being removed.
+	KeepSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, at time.Time) error
+	// FoundSources notes those of source archives that are not on record, as used at a time.
+	FoundSources(ctx context.Context, tx *store.Tx, p project.Name, digests []string, at time.Time) error
+	// UnusedSources gives source archives that no job names, that were used before a time or
+	// are being removed, and whose digests come after one, in order.
+	UnusedSources(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]string, error)
+	// RemoveSource marks one of them as being removed, and reports whether it still was one.
+	RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (bool, error)
+	// DropSource ends the record of one that was removed.
+	DropSource(ctx context.Context, tx *store.Tx, p project.Name, digest string) error
+
 	Jobs(ctx context.Context, tx *store.Tx, p project.Name, f Filter) ([]Job, error)
 	// LastJob is the newest job with a digest in a project.
 	LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest string) (Job, error)

@@ -6,8 +6,10 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -281,6 +283,8 @@ func (e *environments) become(state environment.State, err error) {
 type sources struct {
 	mu sync.Mutex
 	m  map[string][]byte
+
+	deleting func() error // comes before a deletion
 }
 
 func (s *sources) Save(_ context.Context, p project.Name, digest string, r io.Reader) error {
@@ -299,6 +303,32 @@ func (s *sources) Open(_ context.Context, p project.Name, digest string) (io.Rea
 		return nil, fault.New(fault.NotFound, "there is no source %s", digest)
 	}
 	return io.NopCloser(bytes.NewReader(b)), nil
+}
+
+func (s *sources) List(_ context.Context, p project.Name, yield func(digest string) error) error {
+	s.mu.Lock()
+	keys := slices.Sorted(maps.Keys(s.m))
+	s.mu.Unlock()
+	for _, k := range keys {
+		if digest, ok := strings.CutPrefix(k, string(p)); ok {
+			if err := yield(digest); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *sources) Delete(_ context.Context, p project.Name, digest string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deleting != nil {
+		if err := s.deleting(); err != nil {
+			return err
+		}
+	}
+	delete(s.m, string(p)+digest)
+	return nil
 }
 
 type world struct {

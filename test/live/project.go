@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -172,17 +173,23 @@ func (p *Project) Materialise(view string) {
 // Source uploads a file of a job; it gives its digest.
 func (p *Project) Source(name string, content []byte) string {
 	p.T.Helper()
+	digest, err := p.TrySource(name, content)
+	p.Must(err)
+	return digest
+}
+
+// TrySource is Source, which may be refused.
+func (p *Project) TrySource(name string, content []byte) (digest string, err error) {
+	p.T.Helper()
 	var b bytes.Buffer
 	gz := gzip.NewWriter(&b)
 	w := tar.NewWriter(gz)
 	p.Must(w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content))}))
-	_, err := w.Write(content)
-	p.Must(err)
-	p.Must(w.Close())
-	p.Must(gz.Close())
+	_, err = w.Write(content)
+	p.Must(errors.Join(err, w.Close(), gz.Close()))
 	var o client.Object
-	p.Must(p.C.Do(p.T.Context(), http.MethodPost, p.Path("sources"), &b, &o))
-	return o.Text("digest")
+	err = p.C.Do(p.T.Context(), http.MethodPost, p.Path("sources"), &b, &o)
+	return o.Text("digest"), err
 }
 
 // Logistic is an ONNX file: X [N, 2] to label and probabilities.

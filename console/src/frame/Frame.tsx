@@ -11,7 +11,7 @@ import { session } from '../api/session';
 import { Icon, Mark, type IconName } from '../parts/Icon';
 import { Help } from './Help';
 import { useKeys } from './keys';
-import { kindName, pathOf } from './places';
+import { kindName, partsOf, pathOf } from './places';
 import { Search } from './Search';
 import { lastProject, setZone, useZone } from './settings';
 
@@ -51,10 +51,10 @@ export function Frame({ project, children }: { project: string; children: ReactN
   useFollow(project);
   useEffect(() => lastProject.keep(project), [project]);
 
-  const [, , , section = '', object] = location.split('/');
+  const { section, object } = partsOf(location);
   const page = within[section] ?? pages.find((p) => p.path === section);
   useEffect(() => {
-    document.title = [object && decodeURIComponent(object), page?.name, project, 'Falaj'].filter(Boolean).join(' · ');
+    document.title = [object, page?.name, project, 'Falaj'].filter(Boolean).join(' · ');
   }, [object, page, project]);
 
   const nextScheme = colorScheme === 'auto' ? 'light' : colorScheme === 'light' ? 'dark' : 'auto';
@@ -103,7 +103,7 @@ export function Frame({ project, children }: { project: string; children: ReactN
               <>
                 {section === 'lineage' ? <span>Lineage</span> : <Link href={pathOf(project, page?.path ?? '')}>{page?.name}</Link>}
                 <span aria-hidden="true">/</span>
-                <h1 title={decodeURIComponent(object)}>{decodeURIComponent(object).replace(/^[a-z]+_[a-z]+(?= )/, kindName).replace(/^.*,.*$/, (all) => `${all.split(',').length} beside each other`)}</h1>
+                <h1 title={object}>{object.replace(/^[a-z]+_[a-z]+(?= )/, kindName).replace(/^.*,.*$/, (all) => `${all.split(',').length} beside each other`)}</h1>
               </>
             ) : (
               <h1>{page?.name ?? 'Not found'}</h1>

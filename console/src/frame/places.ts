@@ -1,10 +1,33 @@
 // Where objects have their pages, and what their kinds are called. Pure.
 export const pathOf = (project: string, ...parts: string[]) => ['/p', project, ...parts].map((p, i) => (i === 0 ? p : encodeURIComponent(p))).join('/').replace(/\/$/, '');
 
-/** What the links name that MLflow's clients print, `/#/experiments/1/runs/…`: a run, or "" for all. Undefined: it is no such link. */
-export function linkedRun(hash: string): string | undefined {
-  const parts = /^#\/experiments\/\d+(?:\/runs\/([\w-]{1,100}))?(?:[/?]|$)/.exec(hash);
-  return parts ? (parts[1] ?? '') : undefined;
+/** What a part of an address says, the reverse of pathOf; one that is not encoded well is taken as it is. */
+export function partOf(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+/** The project, the section and the object that an address below /console names. */
+export function partsOf(path: string): { project?: string; section: string; object: string } {
+  const [, , project, section = '', object = ''] = path.replace(/[?#].*$/s, '').split('/');
+  return { project: project && partOf(project), section: partOf(section), object: partOf(object) };
+}
+
+/** What a link in the form of MLflow's names: runs are all of them, without a name. */
+export type Linked = { kind: 'run' | 'model' | 'job'; name: string } | { kind: 'runs' };
+
+/**
+ * Links that MLflow's clients print and people keep: `/#/experiments/1/runs/…`, `/#/models/NAME/versions/1`, and `/#/jobs/…`.
+ * Undefined: it is no such link.
+ */
+export function linked(hash: string): Linked | undefined {
+  const run = /^#\/experiments\/\d+(?:\/runs\/([\w-]{1,100}))?(?:[/?]|$)/.exec(hash);
+  if (run) return run[1] ? { kind: 'run', name: run[1] } : { kind: 'runs' };
+  const object = /^#\/(model|job)s\/([^/?#]{1,1000})(?:[/?]|$)/.exec(hash);
+  return object ? { kind: object[1] as 'model' | 'job', name: partOf(object[2]!) } : undefined;
 }
 
 const names: Record<string, [one: string, many: string]> = {
@@ -45,6 +68,8 @@ export function placeOf(project: string, kind: string, name: string): string | u
       return pathOf(project, 'deployments', name);
     case 'monitor':
       return pathOf(project, 'monitoring');
+    case 'run':
+      return pathOf(project, 'runs', name);
     case 'job':
       return pathOf(project, 'jobs', name);
     case 'sweep':

@@ -3,13 +3,17 @@
 // # Map
 //
 //   - Accounts has what every project stores, by kind; Over puts it over a driver.
-//   - Limit is a project's quota, which the caller looks up for each object.
+//   - Limit is a project's quota, of all it stores and of single kinds, which the caller looks
+//     up for each object. Replacing says that an object is stored instead of others.
+//   - Reached tells of a quota at which something was refused: reached.go.
 //
 // # Guarantees
 //
 // An object counts with its stored bytes from when they are written until it is deleted, in
 // the project that its key names ("projects/P/KIND/…"); what fails counts nothing. Two objects
-// that are written at once share what is left: the sum is never beyond the quota. Objects
+// that are written at once share what is left: the sum is never beyond the quota, but by what
+// an object replaces, until that is deleted. Where the quota was lowered below what is stored,
+// an object may still be replaced by one that is not larger. Objects
 // are counted when a project is first asked for; from then on each change is counted
 // by itself. So a process that was killed has lost nothing: the next one counts anew.
 //
@@ -44,7 +48,14 @@ import (
 type Limit struct {
 	Bytes   int64
 	Objects int64
+	Kinds   map[string]Amount // of one kind, beside the sum
 }
+
+// Amount is of bytes and objects.
+type Amount struct{ Bytes, Objects int64 }
+
+// none reports whether nothing is limited.
+func (l Limit) none() bool { return l.Bytes <= 0 && l.Objects <= 0 && len(l.Kinds) == 0 }
 
 // Used is what is stored.
 type Used struct {
@@ -55,7 +66,8 @@ type Used struct {
 
 // Accounts are those of all projects. Safe for concurrent use.
 type Accounts struct {
-	limit func(ctx context.Context, project string) (Limit, error)
+	limit   func(ctx context.Context, project string) (Limit, error)
+	reached reachedQuotas
 
 	mu      sync.Mutex
 	drivers []*Driver
@@ -72,13 +84,18 @@ type account struct {
 	project string
 	drivers []*Driver
 
-	mu       sync.Mutex
-	loaded   time.Time // when the count began that kinds continues; zero: never counted
-	tried    time.Time // when the last count began
-	counting *count    // nil: none is under way
-	kinds    byKind
-	sum      Used
-	moving   map[place]*turn // objects that are changed
+	mu        sync.Mutex
+	loaded    time.Time // when the count began that kinds continues; zero: never counted
+	tried     time.Time // when the last count began
+	counting  *count    // nil: none is under way
+	kinds     byKind
+	sum       Used
+	limit     Limit // of the last write
+	of        *Accounts
+	moving    map[place]*turn    // objects that are changed
+	claims    map[place]*claim   // objects that others are stored instead of
+	unsettled byKind             // what is being written, as far as it counts already
+	told      map[string]crossed // quotas whose refusal was told of, by kind
 }
 
 // place is an object: a driver and a key.
@@ -93,9 +110,19 @@ type turn struct {
 	waiting int           // and who changes it
 
 	// Of who changes it, under the account's mu.
-	begun          bool  // and the rest is known
-	before         Used  // what was stored, with its kind
-	bytes, objects int64 // counted since
+	begun          bool   // and the rest is known
+	before         Used   // what was stored, with its kind
+	instead        Amount // what it replaces: before, and what it claimed
+	bytes, objects int64  // counted since
+}
+
+// claim is of an object that is replaced by one at another place. While it is there, the other
+// one may be as large, in addition to the quota. One replaces it: of several at once, each
+// would be allowed as much.
+type claim struct {
+	to   place
+	by   *turn // nil: the other one is stored
+	size int64
 }
 
 // count is a listing of what a project stores. It goes on beside changes: whoever changes an
@@ -150,17 +177,23 @@ func (a *Accounts) Used(ctx context.Context, project string) (sum Used, kinds []
 	return sum, kinds, nil
 }
 
-// Each gives what each project stores that was counted already, by name.
-func (a *Accounts) Each(yield func(project string, kinds []Used)) {
+// Each gives what each project stores that was counted already, by name, and the quota of its
+// last write.
+func (a *Accounts) Each(yield func(project string, kinds []Used, limit Limit)) {
 	a.mu.Lock()
 	counted := maps.Clone(a.all)
 	a.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(counted)) {
-		if !counted[name].known() {
+		acc := counted[name]
+		if !acc.known() {
 			continue
 		}
-		if _, kinds := counted[name].used(); len(kinds) > 0 {
-			yield(name, kinds)
+		_, kinds := acc.used()
+		acc.mu.Lock()
+		limit := acc.limit
+		acc.mu.Unlock()
+		if len(kinds) > 0 || !limit.none() {
+			yield(name, kinds, limit)
 		}
 	}
 }
@@ -183,7 +216,10 @@ func (a *Accounts) account(ctx context.Context, project string) *account {
 	defer a.mu.Unlock()
 	acc := a.all[project]
 	if acc == nil {
-		acc = &account{project: project, drivers: a.drivers, kinds: byKind{}, moving: map[place]*turn{}}
+		acc = &account{
+			of: a, project: project, drivers: a.drivers, kinds: byKind{}, unsettled: byKind{},
+			moving: map[place]*turn{}, claims: map[place]*claim{}, told: map[string]crossed{},
+		}
 		a.all[project] = acc
 	}
 	acc.mu.Lock()
@@ -276,6 +312,14 @@ func (c *count) takeOver(p place, t *turn) {
 // byKind is what is stored of each kind.
 type byKind map[string]*Used
 
+// of is what is stored of a kind.
+func (b byKind) of(kind string) Used {
+	if u := b[kind]; u != nil {
+		return *u
+	}
+	return Used{Kind: kind}
+}
+
 func (b byKind) add(kind string, bytes, objects int64) {
 	u := b[kind]
 	if u == nil {
@@ -309,23 +353,109 @@ func owner(key blob.Key) (project, kind string, ok bool) {
 	return project, kind, ok && found && deeper && project != ""
 }
 
-// add counts what the turn's holder changed; over says that the quota would be passed, and
-// nothing was counted then.
-func (acc *account) add(t *turn, bytes, objects int64, l Limit) (over bool) {
+// add counts what the turn's holder changed; passed is a quota that would be passed, and nothing
+// was counted then.
+func (acc *account) add(t *turn, bytes, objects int64, l Limit) (passed *over) {
 	acc.mu.Lock()
 	defer acc.mu.Unlock()
-	if bytes > 0 && l.Bytes > 0 && acc.sum.Bytes+bytes > l.Bytes || objects > 0 && l.Objects > 0 && acc.sum.Objects+objects > l.Objects {
-		return true
+	kind := t.before.Kind
+	passes := func(most Amount, stored Used) bool {
+		return bytes > 0 && most.Bytes > 0 && stored.Bytes+bytes > most.Bytes+t.instead.Bytes && t.bytes+bytes > t.instead.Bytes ||
+			objects > 0 && most.Objects > 0 && stored.Objects+objects > most.Objects+t.instead.Objects && t.objects+objects > t.instead.Objects
 	}
-	acc.kinds.add(t.before.Kind, bytes, objects)
+	for _, q := range []struct {
+		kind   string
+		most   Amount
+		stored Used
+	}{{"", Amount{l.Bytes, l.Objects}, acc.sum}, {kind, l.Kinds[kind], acc.kinds.of(kind)}} {
+		if passes(q.most, q.stored) {
+			// What is given up with this refusal is not stored.
+			q.stored.Bytes -= t.bytes
+			q.stored.Objects -= t.objects
+			return &over{project: acc.project, kind: q.kind, most: q.most, stored: q.stored}
+		}
+	}
+	acc.kinds.add(kind, bytes, objects)
+	acc.unsettled.add(kind, bytes, objects)
 	acc.sum.Bytes += bytes
 	acc.sum.Objects += objects
 	t.bytes += bytes
 	t.objects += objects
 	if c := acc.counting; c != nil {
-		c.kinds.add(t.before.Kind, bytes, objects)
+		c.kinds.add(kind, bytes, objects)
 	}
-	return false
+	return nil
+}
+
+// claim lets the turn's holder store, beyond the quota, as much as the objects have that its
+// object replaces. Those of another kind, those that are being changed, and those that
+// another object replaces already count nothing.
+func (acc *account) claim(ctx context.Context, t *turn, to place, keys []blob.Key) error {
+	for _, key := range keys {
+		p := place{to.on, key}
+		if project, kind, ok := owner(key); !ok || project != acc.project || kind != t.before.Kind {
+			continue
+		}
+		c := &claim{to: to, by: t}
+		acc.mu.Lock()
+		free := acc.claims[p] == nil && acc.moving[p] == nil
+		if free {
+			acc.claims[p] = c
+		}
+		acc.mu.Unlock()
+		if !free {
+			continue
+		}
+		size, there, err := blob.SizeOf(ctx, p.on.Driver, p.key)
+		acc.mu.Lock()
+		switch {
+		case acc.claims[p] != c: // deleted meanwhile
+		case err != nil || !there:
+			delete(acc.claims, p)
+		default:
+			c.size = size
+			t.instead.Bytes += size
+			t.instead.Objects++
+		}
+		acc.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settled ends the right to more of who replaced objects: its object is stored. What it
+// replaces is replaced by nothing else, until one of them is deleted. Or it failed, and they
+// may be replaced by others.
+func (acc *account) settled(to place, stored bool) {
+	acc.mu.Lock()
+	defer acc.mu.Unlock()
+	for p, c := range acc.claims {
+		if c.to != to {
+			continue
+		}
+		if c.by = nil; !stored {
+			delete(acc.claims, p)
+		}
+	}
+}
+
+// unclaim ends the claim of an object that is deleted, and those of what was stored instead of
+// others. Under mu.
+func (acc *account) unclaim(p place) {
+	if c := acc.claims[p]; c != nil {
+		if c.by != nil && c.size > 0 {
+			c.by.instead.Bytes -= c.size
+			c.by.instead.Objects--
+		}
+		delete(acc.claims, p)
+	}
+	for old, c := range acc.claims {
+		if c.to == p {
+			delete(acc.claims, old)
+		}
+	}
 }
 
 // change waits until nobody else changes the object, and finds what is stored of it. Call
@@ -357,6 +487,10 @@ func (acc *account) change(ctx context.Context, p place, kind string) (t *turn, 
 		acc.mu.Lock()
 		defer acc.mu.Unlock()
 		t.begun = false
+		acc.unsettled.add(kind, -t.bytes, -t.objects)
+		t.bytes, t.objects = 0, 0
+		acc.moved("")
+		acc.moved(kind)
 		<-t.taken
 		leave()
 	}
@@ -371,21 +505,32 @@ func (acc *account) change(ctx context.Context, p place, kind string) (t *turn, 
 	if there {
 		t.before.Bytes, t.before.Objects = size, 1
 	}
+	t.instead = Amount{t.before.Bytes, t.before.Objects}
 	if c := acc.counting; c != nil && !c.passed(p) {
 		c.takeOver(p, t)
 	}
 	return t, done, nil
 }
 
-// full is the refusal.
-func full(project string, l Limit, acc *account) error {
-	sum, _ := acc.used()
-	why := "of " + resource.Bytes(l.Bytes).Words() + ", and stores " + resource.Bytes(sum.Bytes).Words()
-	if l.Objects > 0 && (l.Bytes == 0 || sum.Objects >= l.Objects) {
-		why = fmt.Sprintf("of %d objects, and stores %d", l.Objects, sum.Objects)
+// over is a quota that a write would pass.
+type over struct {
+	project, kind string // kind "" is all that the project stores
+	most          Amount
+	stored        Used // without the write
+}
+
+// refusal is the error of the write.
+func (o *over) refusal() error {
+	of, field := "", "spec.quota"
+	if o.kind != "" {
+		of, field = " for "+o.kind, "spec.quota.kinds."+o.kind
 	}
-	return share.Refused("stored_objects", fmt.Sprintf("project %s has a quota %s", project, why),
-		fmt.Sprintf("Delete what is no longer needed, or have spec.quota of the project raised. `falaj project usage %s` shows what it stores.", project), 0).
+	why := fmt.Sprintf("of %s%s, and stores %s", resource.Bytes(o.most.Bytes).Words(), of, resource.Bytes(o.stored.Bytes).Words())
+	if o.most.Objects > 0 && (o.most.Bytes == 0 || o.stored.Objects >= o.most.Objects) {
+		why = fmt.Sprintf("of %d objects%s, and stores %d", o.most.Objects, of, o.stored.Objects)
+	}
+	return share.Refused("stored_objects", fmt.Sprintf("project %s has a quota %s", o.project, why),
+		fmt.Sprintf("Delete what is no longer needed, or have %s of the project raised. `falaj project usage %s` shows what it stores.", field, o.project), 0).
 		WithCause(fault.ErrFull)
 }
 
@@ -398,12 +543,13 @@ func Exempt(ctx context.Context) context.Context {
 	return context.WithValue(ctx, exemptKey{}, true)
 }
 
-// limited is the quota that holds for a write.
-func (a *Accounts) limited(ctx context.Context, project string) (Limit, error) {
-	if exempt, _ := ctx.Value(exemptKey{}).(bool); exempt {
-		return Limit{}, nil
-	}
-	return a.limit(ctx, project)
+type replacingKey struct{}
+
+// Replacing marks the write of an object that is stored instead of others of its project and
+// kind, which the caller deletes once it is stored. It may be as large as they are, also at
+// the quota. Of several writes at once one has that right. others is asked at the quota only.
+func Replacing(ctx context.Context, others func(ctx context.Context) ([]blob.Key, error)) context.Context {
+	return context.WithValue(ctx, replacingKey{}, others)
 }
 
 // Put implements blob.Driver. Errors: also fault.Exhausted with fault.ErrFull beyond the
@@ -413,30 +559,39 @@ func (d *Driver) Put(ctx context.Context, key blob.Key, body io.Reader) error {
 	if !ok {
 		return d.Driver.Put(ctx, key, body)
 	}
-	limit, err := d.of.limited(ctx, project)
+	own, err := d.of.limit(ctx, project)
 	if err != nil {
 		return err
 	}
+	limit := own
+	if exempt, _ := ctx.Value(exemptKey{}).(bool); exempt {
+		limit = Limit{}
+	}
 	acc := d.of.account(ctx, project)
-	if limit != (Limit{}) {
+	acc.mu.Lock()
+	acc.limit = own
+	acc.mu.Unlock()
+	if !limit.none() {
 		if err := acc.counted(ctx); err != nil {
 			return err
 		}
 	}
-	t, done, err := acc.change(ctx, place{d, key}, kind)
+	at := place{d, key}
+	t, done, err := acc.change(ctx, at, kind)
 	if err != nil {
 		return err
 	}
 	defer done()
-	own := limit
-	if own.Bytes > 0 {
-		own.Bytes += t.before.Bytes // it is replaced
+	w := &write{ctx: ctx, acc: acc, turn: t, at: at, limit: limit}
+	w.others, _ = ctx.Value(replacingKey{}).(func(context.Context) ([]blob.Key, error))
+	if t.before.Objects == 0 {
+		if err := w.add(0, 1); err != nil {
+			return err
+		}
 	}
-	counted := &counted{Reader: body, acc: acc, turn: t, limit: own, full: func() error { return full(project, limit, acc) }}
-	if t.before.Objects == 0 && acc.add(t, 0, 1, own) {
-		return counted.full()
-	}
-	if err := d.Driver.Put(ctx, key, counted); err != nil {
+	err = d.Driver.Put(ctx, key, &counted{Reader: body, write: w})
+	acc.settled(at, err == nil)
+	if err != nil {
 		acc.add(t, -t.bytes, -t.objects, Limit{})
 		return err
 	}
@@ -444,13 +599,40 @@ func (d *Driver) Put(ctx context.Context, key blob.Key, body io.Reader) error {
 	return nil
 }
 
+// write is one object that is written.
+type write struct {
+	ctx    context.Context //nolint:containedctx // of one Put
+	acc    *account
+	turn   *turn
+	at     place
+	limit  Limit
+	others func(context.Context) ([]blob.Key, error) // which it replaces; nil: none, or they were claimed
+}
+
+// add counts what is written. Error: the refusal.
+func (w *write) add(bytes, objects int64) error {
+	over := w.acc.add(w.turn, bytes, objects, w.limit)
+	if over != nil && w.others != nil {
+		keys, err := w.others(w.ctx)
+		if w.others = nil; err != nil {
+			return err
+		}
+		if err := w.acc.claim(w.ctx, w.turn, w.at, keys); err != nil {
+			return err
+		}
+		over = w.acc.add(w.turn, bytes, objects, w.limit)
+	}
+	if over == nil {
+		return nil
+	}
+	w.acc.refused(over)
+	return over.refusal()
+}
+
 // counted is a body whose bytes count while they are read.
 type counted struct {
 	io.Reader
-	acc   *account
-	turn  *turn
-	limit Limit
-	full  func() error
+	write *write
 	err   error
 }
 
@@ -459,9 +641,10 @@ func (c *counted) Read(p []byte) (int, error) {
 		return 0, c.err
 	}
 	n, err := c.Reader.Read(p)
-	if n > 0 && c.acc.add(c.turn, int64(n), 0, c.limit) {
-		c.err = c.full()
-		return 0, c.err
+	if n > 0 {
+		if c.err = c.write.add(int64(n), 0); c.err != nil {
+			return 0, c.err
+		}
 	}
 	return n, err
 }
@@ -481,6 +664,9 @@ func (d *Driver) Delete(ctx context.Context, key blob.Key) error {
 	if err := d.Driver.Delete(ctx, key); err != nil {
 		return err
 	}
+	acc.mu.Lock()
+	acc.unclaim(place{d, key})
+	acc.mu.Unlock()
 	acc.add(t, -t.before.Bytes, -t.before.Objects, Limit{})
 	return nil
 }

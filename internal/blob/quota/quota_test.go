@@ -290,7 +290,7 @@ func TestNoClientEndsACount(t *testing.T) {
 		if err := errors.Join(put(t, d, "projects/p/models/3", 10), put(t, d, "projects/p/models/2", 1), d.Delete(t.Context(), "projects/p/models/0")); err != nil {
 			t.Fatal(err)
 		}
-		a.Each(func(project string, kinds []quota.Used) {
+		a.Each(func(project string, kinds []quota.Used, _ quota.Limit) {
 			t.Errorf("an unfinished count is reported: %s %v", project, kinds)
 		})
 		// With one, a write waits, as long as its client does.

@@ -21,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
+	"github.com/falaj-ml/falaj/internal/worker/outputdir"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
@@ -331,6 +332,16 @@ type Members interface {
 // tool is missing or forbidden.
 type Profiler interface {
 	Profile(ctx context.Context, h Handle, r profiler.Request) (profiler.Result, error)
+}
+
+// OutputFiles is an optional power of a driver whose workers run on other machines: what
+// they have written below the mount of role Output while they run. Of a path that several
+// workers have, the first one's file counts. Errors besides the driver's: fault.NotFound;
+// fault.Conflict when nothing runs yet, or any more; fault.Timeout when an agent does not
+// answer; fault.TooLarge of a file of more than most bytes.
+type OutputFiles interface {
+	ListOutput(ctx context.Context, h Handle, below string) (outputdir.Listing, error)
+	OpenOutput(ctx context.Context, h Handle, path string, most int64) (io.ReadCloser, error)
 }
 
 // Explainer is an optional power: why a workload that is Pending on its engine

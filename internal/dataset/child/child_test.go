@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
@@ -296,4 +297,43 @@ type broken struct{}
 
 func (broken) Launch(ctx context.Context, _ string, _ LaunchOptions) (Process, error) {
 	return Plain{exec.CommandContext(ctx, "/does/not/exist")}, nil
+}
+
+// unstartable is a process that cannot be confined.
+type unstartable struct{ Plain }
+
+func (unstartable) Start() error { return errors.New("no namespaces") }
+
+type launchUnstartable struct{}
+
+func (launchUnstartable) Launch(ctx context.Context, _ string, _ LaunchOptions) (Process, error) {
+	return unstartable{Plain{exec.CommandContext(ctx, "/bin/true")}}, nil
+}
+
+// TestAProcessThatDoesNotStartLeavesNothingOpen counts the pipes, which nobody collects
+// meanwhile.
+func TestAProcessThatDoesNotStartLeavesNothingOpen(t *testing.T) { //nolint:paralleltest // It counts the descriptors of all tests.
+	pipes := func() (n int) {
+		t.Helper()
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range all {
+			if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasPrefix(to, "pipe:") {
+				n++
+			}
+		}
+		return n
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection closes files that nobody has
+	before := pipes()
+	for range 20 {
+		if _, err := Start(t.Context(), launchUnstartable{}, "parser", LaunchOptions{}); err == nil {
+			t.Fatal("it started")
+		}
+	}
+	if after := pipes(); after != before {
+		t.Errorf("%d pipes are open, %d were before", after, before)
+	}
 }

@@ -73,33 +73,37 @@ func Start(ctx context.Context, l Launcher, mode string, opts LaunchOptions) (*S
 	}
 	cmd := proc.Command()
 	s := &Session{mode: mode, proc: proc, cancel: cancel, waited: make(chan struct{})}
-	fail := func(err error) (*Session, error) {
+	fail := func(err error, opened ...*os.File) (*Session, error) {
 		cancel()
+		for _, f := range opened {
+			_ = f.Close()
+		}
 		return nil, fault.Wrap(err, "starting the %s process", mode)
 	}
-	if s.stdin, err = cmd.StdinPipe(); err != nil {
-		return fail(err)
-	}
-	// An own pipe instead of StdoutPipe: Wait must not close it under a reader.
-	outR, outW, err := os.Pipe()
+	// Own pipes: Wait must not close stdout under a reader, and those of the command stay
+	// open when the process could not be confined, so that it was never started.
+	inR, inW, err := os.Pipe()
 	if err != nil {
 		return fail(err)
 	}
-	cmd.Stdout = outW
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		return fail(err, inR, inW)
+	}
+	s.stdin, cmd.Stdin, cmd.Stdout = inW, inR, outW
 	cmd.Stderr = &s.stderr
 	if cmd.WaitDelay == 0 {
 		cmd.WaitDelay = 5 * time.Second
 	}
-	err = proc.Start()
-	_ = outW.Close()
-	if err != nil {
-		_ = outR.Close()
-		return fail(err)
+	if err := proc.Start(); err != nil {
+		return fail(err, inR, inW, outR, outW)
 	}
+	_, _ = inR.Close(), outW.Close()
 	s.In, s.Out = NewWriter(s.stdin), NewReader(outR)
 	go func() {
 		defer close(s.waited)
 		s.err = proc.Wait()
+		_ = s.stdin.Close() // a write to it ends, as to a pipe of the command
 	}()
 	context.AfterFunc(ctx, func() { _ = outR.SetReadDeadline(time.Unix(1, 0)) })
 	go func() { // the read end lives until the session is closed and the child is gone

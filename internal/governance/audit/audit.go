@@ -13,6 +13,8 @@
 //   - merkle.go, checkpoint.go: commitments, tree, signed notes, and the second
 //     place that exposes a rolled-back or forked log; of both the database and that
 //     place, an hour keeps one checkpoint.
+//   - archive.go, archivecodec.go: old entries leave the database for the object store, and
+//     are read and proven as before.
 //   - service.go: List, Export, Erase. verify.go: Verify, which needs no server.
 //   - store.go says what this needs from a database; auditsql implements it.
 //
@@ -23,7 +25,8 @@
 // second the sequencer gives each entry an index, a random salt and a leaf
 // HMAC-SHA-256(salt, entry), extends the RFC 6962 tree, and signs its root. The
 // entry is then in the log's table, and gone from stream and journal. Erasing
-// salt and entry leaves the leaf: the tree stays verifiable and tells nothing.
+// salt and entry leaves the leaf: the tree stays verifiable and tells nothing. An old
+// entry is in a segment in the object store; its hashes stay in the database.
 //
 // # Guarantees
 //

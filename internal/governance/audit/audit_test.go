@@ -30,6 +30,7 @@ type place struct {
 	db       *store.DB
 	ring     *keys.Service
 	witness  audit.Witness
+	objects  audit.Objects      // nil: no entries are archived
 	denied   string             // action that the authorizer refuses
 	recorder *audit.FileJournal // the last that was opened
 }
@@ -85,7 +86,7 @@ func (p *place) journalDir() string { return filepath.Join(p.dir, "journal") }
 
 func (p *place) openLog(ctx context.Context) (*audit.Sequencer, error) {
 	return audit.Open(ctx, audit.Config{
-		DB: p.db, Store: auditsql.Store{}, Sealer: p.ring, JournalDir: p.journalDir(), Witness: p.witness, Interval: time.Millisecond, Now: p.now,
+		DB: p.db, Store: auditsql.Store{}, Sealer: p.ring, JournalDir: p.journalDir(), Witness: p.witness, Interval: time.Millisecond, Now: p.now, Objects: p.objects,
 	})
 }
 
@@ -111,7 +112,7 @@ func (p *place) journal(t *testing.T) *audit.FileJournal {
 
 func (p *place) service(log *audit.Sequencer) *audit.Service {
 	cfg := audit.ServiceConfig{
-		DB: p.db, Store: auditsql.Store{}, Log: log,
+		DB: p.db, Log: log,
 		Authorize: func(_ context.Context, action, project string) error {
 			if action == p.denied {
 				return fault.New(fault.PermissionDenied, "no %s of %q", action, project)

@@ -136,8 +136,8 @@ func (s *Service) now() time.Time { return s.cfg.Log.cfg.Now().UTC().Truncate(ti
 // there, are erased already, cannot be erased, or are not what was signed.
 func (s *Service) erasable(ctx context.Context, indexes []int64) ([]Leaf, error) {
 	var leaves []Leaf
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		leaves, err = s.cfg.Store.LeavesAt(ctx, tx, indexes)
+	err := s.cfg.Log.view(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		leaves, err = s.store.LeavesAt(ctx, tx, indexes)
 		return err
 	})
 	if err != nil {
@@ -200,7 +200,7 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 	}
 	var e EntryErasure
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if e, err = s.cfg.Store.Erasure(ctx, tx, erasure); err != nil || !approve || e.State != ErasureRequested {
+		if e, err = s.store.Erasure(ctx, tx, erasure); err != nil || !approve || e.State != ErasureRequested {
 			return err
 		}
 		return s.second(ctx, tx, e)
@@ -223,10 +223,13 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 		if leaves, err = s.erasable(ctx, e.Indexes); err != nil {
 			return EntryErasure{}, err
 		}
+		if err := s.cfg.Log.recallAll(ctx, e.Indexes); err != nil {
+			return EntryErasure{}, err
+		}
 	}
 	expired := false
-	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-		if e, err = s.cfg.Store.Erasure(ctx, tx, erasure); err != nil {
+	err = s.cfg.Log.update(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if e, err = s.store.Erasure(ctx, tx, erasure); err != nil {
 			return err
 		}
 		now := s.now()
@@ -256,7 +259,15 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 	if err == nil && expired {
 		err = fault.New(fault.Conflict, "erasure %s of audit entries expired at %s", e.ID, e.ExpiresAt.Format("2006-01-02 15:04 MST")).WithHint("Request it again.")
 	}
-	// fault.Unavailable: erased, and its old bytes are still in the database's files.
+	if approve && err == nil {
+		// The server goes on trying each day.
+		if gone := s.cfg.Log.collect(ctx); gone != nil {
+			err = fault.New(fault.Unavailable, "it is done, but the old bytes are still in the object store: %w", gone).
+				WithHint("The server tries again each day. Check the object store.")
+		}
+	}
+	// fault.Unavailable: erased, and its old bytes are still in the database's files or in
+	// the object store.
 	if err != nil && !fault.Is(err, fault.Unavailable) {
 		return EntryErasure{}, err
 	}
@@ -273,7 +284,7 @@ func (s *Service) second(ctx context.Context, tx *store.Tx, e EntryErasure) erro
 // erase blanks leaves that were proven, and appends the entries that name them: one for
 // each project and 100 entries.
 func (s *Service) erase(ctx context.Context, tx *store.Tx, e *EntryErasure, leaves []Leaf) error {
-	now, err := s.cfg.Store.LeavesAt(ctx, tx, e.Indexes)
+	now, err := s.store.LeavesAt(ctx, tx, e.Indexes)
 	if err != nil {
 		return err
 	}
@@ -291,7 +302,7 @@ func (s *Service) erase(ctx context.Context, tx *store.Tx, e *EntryErasure, leav
 			Index: l.Index, Leaf: l.Commitment, Time: formatTime(l.At.Time()), Action: r.Entry.Action, Outcome: r.Entry.Outcome, Project: r.Entry.Project,
 			Actor: identity.Principal{Kind: r.Entry.Actor.Kind, ID: r.Entry.Actor.ID, Name: r.Entry.Actor.Name},
 		}
-		if err := s.cfg.Store.PutContent(ctx, tx, l.blank(one)); err != nil {
+		if err := s.store.PutContent(ctx, tx, l.blank(one)); err != nil {
 			return fault.Wrap(err, "erase audit entry %d", l.Index)
 		}
 		if _, ok := byProject[one.Project]; !ok {
@@ -310,12 +321,12 @@ func (s *Service) erase(ctx context.Context, tx *store.Tx, e *EntryErasure, leav
 		}
 	}
 	e.Erased = len(leaves)
-	return s.cfg.Store.PutErasure(ctx, tx, *e)
+	return s.store.PutErasure(ctx, tx, *e)
 }
 
 // putErasure writes a request's state, to the log too.
 func (s *Service) putErasure(ctx context.Context, tx *store.Tx, e EntryErasure) error {
-	if err := s.cfg.Store.PutErasure(ctx, tx, e); err != nil {
+	if err := s.store.PutErasure(ctx, tx, e); err != nil {
 		return err
 	}
 	return Append(ctx, tx, Entry{
@@ -357,7 +368,7 @@ func (s *Service) Erasures(ctx context.Context, pageToken string) (list []EntryE
 		}
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		list, err = s.cfg.Store.Erasures(ctx, tx, pageToken, defaultPage+1)
+		list, err = s.store.Erasures(ctx, tx, pageToken, defaultPage+1)
 		return err
 	})
 	if len(list) > defaultPage {

@@ -161,7 +161,7 @@ func (s *Service) last(ctx context.Context) (c Checkpoint, note []byte, err erro
 	var signed SignedCheckpoint
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error
-		signed, err = s.cfg.Store.LastCheckpoint(ctx, tx)
+		signed, err = s.store.LastCheckpoint(ctx, tx)
 		return err
 	})
 	if fault.Is(err, fault.NotFound) {
@@ -180,12 +180,12 @@ func (s *Service) last(ctx context.Context) (c Checkpoint, note []byte, err erro
 func (s *Service) exportPage(ctx context.Context, out *exporter, from, to, size int64) error {
 	var leaves []Leaf
 	var checkpoints []SignedCheckpoint
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err := s.cfg.Log.view(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error
-		if leaves, err = s.cfg.Store.Leaves(ctx, tx, from, to); err != nil {
+		if leaves, err = s.store.Leaves(ctx, tx, from, to); err != nil {
 			return err
 		}
-		checkpoints, err = s.cfg.Store.Checkpoints(ctx, tx, from, min(to, size-1))
+		checkpoints, err = s.store.Checkpoints(ctx, tx, from, min(to, size-1))
 		return err
 	})
 	if err != nil {

@@ -112,8 +112,9 @@ func (s *Service) exportProject(ctx context.Context, project string, w io.Writer
 	}
 	for before := last.Size; ; {
 		var leaves []Leaf
-		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			leaves, err = s.cfg.Store.Find(ctx, tx, Filter{Project: project}, before, exportPage)
+		var next int64
+		err := s.cfg.Log.view(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			leaves, next, err = s.store.Find(ctx, tx, Filter{Project: project}, before, exportPage)
 			return err
 		})
 		if err != nil {
@@ -122,16 +123,15 @@ func (s *Service) exportProject(ctx context.Context, project string, w io.Writer
 		if err := write(leaves); err != nil {
 			return err
 		}
-		if len(leaves) < exportPage {
+		if before = next; before == 0 {
 			break
 		}
-		before = leaves[len(leaves)-1].Index
 	}
 	maps.DeleteFunc(elsewhere, func(index int64, _ bool) bool { return own[index] })
 	for part := range slices.Chunk(slices.Sorted(maps.Keys(elsewhere)), exportPage) {
 		var leaves []Leaf
-		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			leaves, err = s.cfg.Store.LeavesAt(ctx, tx, part)
+		err := s.cfg.Log.view(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			leaves, err = s.store.LeavesAt(ctx, tx, part)
 			return err
 		})
 		if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 
@@ -109,44 +108,15 @@ func (s *Sequencer) learnErasures(ctx context.Context) error {
 	e.mu.Unlock()
 	fresh := map[int64]Erased{}
 	size := upto
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		clear(fresh)
-		var err error
-		if size, err = s.cfg.Store.Size(ctx, tx); err != nil {
-			return err
-		}
-		for _, action := range []string{ActionErase, actionAccept} {
-			for before := int64(math.MaxInt64); ; {
-				leaves, err := s.cfg.Store.Find(ctx, tx, Filter{Action: action, Outcome: Done}, before, exportPage)
-				if err != nil {
-					return err
-				}
-				more := len(leaves) == exportPage
-				leaves = slices.DeleteFunc(leaves, func(l Leaf) bool { return l.Index < upto || l.Record == nil })
-				problems, _, err := s.inspect(ctx, tx, leaves)
-				if err != nil {
-					return err
-				}
-				bad := map[int64]bool{}
-				for _, p := range problems {
-					bad[p.Index] = true
-				}
-				for _, l := range leaves {
-					if bad[l.Index] {
-						continue // it says nothing that can be believed
-					}
-					for _, one := range erasedIn(l.Index, l.Record) {
-						fresh[one.Index] = one
-					}
-				}
-				if !more || len(leaves) == 0 {
-					break
-				}
-				before = leaves[len(leaves)-1].Index
-			}
-		}
-		return nil
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		size, err = s.cfg.Store.Size(ctx, tx)
+		return err
 	})
+	for _, action := range []string{ActionErase, actionAccept} {
+		for before := size; before > upto && err == nil; {
+			before, err = s.learnFrom(ctx, Filter{Action: action, Outcome: Done}, before, upto, fresh)
+		}
+	}
 	if err != nil {
 		return fault.Wrap(err, "read the erasures of the audit log")
 	}
@@ -158,6 +128,33 @@ func (s *Sequencer) learnErasures(ctx context.Context) error {
 	maps.Copy(e.known, fresh)
 	e.upto = max(e.upto, size)
 	return nil
+}
+
+// learnFrom adds what a page of entries of erasures names, and gives where the next begins.
+func (s *Sequencer) learnFrom(ctx context.Context, f Filter, before, upto int64, fresh map[int64]Erased) (next int64, err error) {
+	var leaves []Leaf
+	bad := map[int64]bool{} // these say nothing that can be believed
+	err = s.view(ctx, func(ctx context.Context, tx *store.Tx) error {
+		clear(bad)
+		if leaves, next, err = s.cfg.Store.Find(ctx, tx, f, before, exportPage); err != nil {
+			return err
+		}
+		leaves = slices.DeleteFunc(leaves, func(l Leaf) bool { return l.Index < upto || l.Record == nil })
+		problems, _, err := s.inspect(ctx, tx, leaves)
+		for _, p := range problems {
+			bad[p.Index] = true
+		}
+		return err
+	})
+	for _, l := range leaves {
+		if bad[l.Index] {
+			continue
+		}
+		for _, one := range erasedIn(l.Index, l.Record) {
+			fresh[one.Index] = one
+		}
+	}
+	return next, err
 }
 
 // prove inspects leaves that a reader is about to get, outside of the transaction that

@@ -74,6 +74,7 @@ type Config struct {
 	DB         *store.DB
 	Store      Store
 	Sealer     Sealer
+	Objects    Objects       // for archived entries; nil: none are archived
 	JournalDir string        // of all FileJournals of this host; may be empty
 	Witness    Witness       // the second place for checkpoints; nil: none, which Status says
 	Interval   time.Duration // between rounds of the loop; default 500 ms, at most 1 s
@@ -107,6 +108,8 @@ type Sequencer struct {
 	proven    tlog.Tree  // under round: the newest that was signed, as far as is known here
 	broken    error      // under round: why nothing may be changed until Accept; nil when all is well
 	accepting bool       // under round: a person has seen what is wrong with what was signed
+
+	archive *archive // the store, too; nil without objects
 
 	trunk  trunk
 	erased erasures
@@ -160,6 +163,10 @@ func Open(ctx context.Context, cfg Config) (*Sequencer, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Sequencer{cfg: cfg}
+	if cfg.Objects != nil {
+		s.archive = &archive{Store: cfg.Store, objects: cfg.Objects}
+		s.cfg.Store = s.archive
+	}
 	key, err := s.loadKey(ctx)
 	if err != nil {
 		return nil, fault.Wrap(err, "open the audit log's key")
@@ -382,6 +389,7 @@ func (s *Sequencer) Accept(ctx context.Context, reason string) (accepted bool, e
 	s.erased.known, s.erased.upto = nil, 0
 	s.erased.mu.Unlock()
 	s.cfg.DB.Refuse(stream, nil)
+	ctx = insideTransactions(ctx) // the server does not run
 	defer func() {
 		s.accepting = false
 		if err != nil {

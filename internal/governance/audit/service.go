@@ -31,8 +31,7 @@ type Authorizer func(ctx context.Context, action, project string) error
 // ServiceConfig says what the service stands on.
 type ServiceConfig struct {
 	DB        *store.DB
-	Store     Store
-	Log       *Sequencer
+	Log       *Sequencer // its store is the service's
 	Authorize Authorizer
 	// Journal is this process's, for Erase; nil where there is none. Other
 	// processes' keep what they recorded until their file is full.
@@ -48,11 +47,12 @@ type ServiceConfig struct {
 
 // Service lists, exports and erases. Safe for concurrent use.
 type Service struct {
-	cfg ServiceConfig
+	cfg   ServiceConfig
+	store Store
 }
 
 // New makes the service.
-func New(cfg ServiceConfig) *Service { return &Service{cfg: cfg} }
+func New(cfg ServiceConfig) *Service { return &Service{cfg: cfg, store: cfg.Log.cfg.Store} }
 
 // Filter narrows a list; zero fields match everything.
 type Filter struct {
@@ -64,6 +64,12 @@ type Filter struct {
 	Since   time.Time // included
 	Until   time.Time // excluded
 	Text    string    // anywhere in the record, upper or lower case alike
+}
+
+// JSONText is Text as a record, which is JSON, writes it.
+func (f Filter) JSONText() string {
+	b, _ := json.Marshal(f.Text) // strings always encode
+	return string(b[1 : len(b)-1])
 }
 
 const (
@@ -99,7 +105,7 @@ type Record struct {
 }
 
 // List gives entries, the newest first, and the token of the next page (empty at
-// the end). Needs audit.read on the filter's project, or on the installation.
+// the end); a page may be short, or empty, though there are more. Needs audit.read on the filter's project, or on the installation.
 // What is still to be folded is folded first, so the list has what was done
 // before; where that is not possible, Stale says so. Each entry is proven against the
 // signed tree; one that is not what was signed comes without its text, as Damaged, and
@@ -125,19 +131,9 @@ func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken st
 	if pageToken == "" {
 		_ = s.fold() // a log that cannot be extended can be read; Stale tells
 	}
-	var leaves []Leaf
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		var err error
-		leaves, err = s.cfg.Store.Find(ctx, tx, f, before, pageSize+1)
-		return err
-	})
+	leaves, next, err := s.find(ctx, f, before, pageSize)
 	if err != nil {
 		return nil, "", fault.Wrap(err, "list the audit log")
-	}
-	next := ""
-	if len(leaves) > pageSize {
-		leaves = leaves[:pageSize]
-		next = pageTokenOf(leaves[pageSize-1].Index)
 	}
 	list, err := s.records(ctx, leaves)
 	if err != nil {
@@ -147,6 +143,19 @@ func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken st
 		s.gapless(leaves, before)
 	}
 	return list, next, nil
+}
+
+// find searches a page, and gives the token of the next.
+func (s *Service) find(ctx context.Context, f Filter, before int64, limit int) (leaves []Leaf, token string, err error) {
+	var next int64
+	err = s.cfg.Log.view(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		leaves, next, err = s.store.Find(ctx, tx, f, before, limit)
+		return err
+	})
+	if next > 0 {
+		token = pageTokenOf(next)
+	}
+	return leaves, token, err
 }
 
 // noteRead records who reads a page of the log, and with what filter; a text that was
@@ -287,26 +296,16 @@ func (s *Service) WhoRead(ctx context.Context, project, entity, digest, reason, 
 		return nil, "", fault.New(fault.Invalid, "the question who read a person needs a reason of at most %d bytes", maxReason)
 	}
 	_ = s.fold()
-	var leaves []Leaf
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		var err error
-		leaves, err = s.cfg.Store.Find(ctx, tx, Filter{Project: project, Action: "feature.*", Text: digest}, before, defaultPage+1)
-		return err
-	})
+	leaves, next, err := s.find(ctx, Filter{Project: project, Action: "feature.*", Text: digest}, before, defaultPage)
 	if err != nil {
 		return nil, "", fault.Wrap(err, "search the audit log")
 	}
 	if err := s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
 		return Append(ctx, tx, Entry{
-			Project: project, Action: ActionReads, Object: "entity " + entity, Reason: reason, Detail: map[string]any{"key_digest": digest, "found": min(len(leaves), defaultPage)},
+			Project: project, Action: ActionReads, Object: "entity " + entity, Reason: reason, Detail: map[string]any{"key_digest": digest, "found": len(leaves)},
 		})
 	}); err != nil {
 		return nil, "", fault.Wrap(err, "record the question")
-	}
-	next := ""
-	if len(leaves) > defaultPage {
-		leaves = leaves[:defaultPage]
-		next = pageTokenOf(leaves[defaultPage-1].Index)
 	}
 	list, err := s.records(ctx, leaves)
 	return list, next, fault.Wrap(err, "read the audit log")

@@ -44,18 +44,37 @@ type LogKey struct {
 // Store is what the log needs from a database. All methods run in the caller's
 // transaction.
 type Store interface {
-	// Size is the number of leaves.
+	// Size is the number of leaves, archived ones included.
 	Size(ctx context.Context, tx *store.Tx) (int64, error)
 	AddLeaves(ctx context.Context, tx *store.Tx, leaves []Leaf) error
 	// Leaves gives those with from ≤ index < to.
 	Leaves(ctx context.Context, tx *store.Tx, from, to int64) ([]Leaf, error)
-	// Find gives leaves that match, the newest first, with index < before.
-	Find(ctx context.Context, tx *store.Tx, f Filter, before int64, limit int) ([]Leaf, error)
+	// Find gives leaves that match, the newest first, with index < before. The search
+	// resumes with those before next, also when fewer than limit were found; 0 is the end.
+	Find(ctx context.Context, tx *store.Tx, f Filter, before int64, limit int) (found []Leaf, next int64, err error)
 	// LeavesAt gives those of these indexes that are there, in the order of their index.
 	LeavesAt(ctx context.Context, tx *store.Tx, indexes []int64) ([]Leaf, error)
 	// PutContent replaces salt, record and filter columns of the leaf with that index.
 	// The transaction is scrubbed (Tx.Scrub).
 	PutContent(ctx context.Context, tx *store.Tx, l Leaf) error
+
+	// First is the lowest index of a leaf that is in the database, and 0 without one.
+	First(ctx context.Context, tx *store.Tx) (int64, error)
+	// RemoveLeaves removes those with from ≤ index < to, and gives their number.
+	RemoveLeaves(ctx context.Context, tx *store.Tx, from, to int64) (int64, error)
+
+	// AddSegment inserts a segment.
+	AddSegment(ctx context.Context, tx *store.Tx, s ArchiveSegment) error
+	// SetSegment replaces all of a segment but object and time, if its state is this one.
+	// Error: fault.Conflict otherwise.
+	SetSegment(ctx context.Context, tx *store.Tx, s ArchiveSegment, was SegmentState) error
+	// Segments gives those with archived entries in from ≤ index < to, the newest first.
+	Segments(ctx context.Context, tx *store.Tx, from, to int64, limit int) ([]ArchiveSegment, error)
+	// StaleSegments gives those that were dropped, and those that have been written since
+	// before a time.
+	StaleSegments(ctx context.Context, tx *store.Tx, before store.Time, limit int) ([]ArchiveSegment, error)
+	// RemoveSegment removes the segment of an object.
+	RemoveSegment(ctx context.Context, tx *store.Tx, object string) error
 
 	// Hashes are the tree's stored hashes in the numbering of tlog.
 	AddHashes(ctx context.Context, tx *store.Tx, first int64, hashes []tlog.Hash) error

@@ -100,7 +100,7 @@ func (s *Sequencer) signedSize(ctx context.Context) (size int64, err error) {
 func (s *Sequencer) verifyTile(ctx context.Context, from, to int64) error {
 	var problems []Problem
 	var blank []Leaf
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err := s.view(ctx, func(ctx context.Context, tx *store.Tx) error {
 		problems, blank = nil, nil
 		v, err := s.verified(ctx, tx, to)
 		if err != nil {

@@ -14,6 +14,7 @@
 package project
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -68,6 +69,50 @@ type Spec struct {
 type Quota struct {
 	Bytes   resource.Bytes `json:"bytes,omitempty" yaml:"bytes" doc:"Stored bytes, such as 500GiB; default no limit"`
 	Objects int64          `json:"objects,omitempty" yaml:"objects" doc:"Stored files; default no limit"`
+	Kinds   KindQuotas     `json:"kinds,omitzero" yaml:"kinds" doc:"Limits of one kind of files, within those of all"`
+}
+
+// KindQuotas are limits of single kinds: the third part of the keys of what is stored.
+type KindQuotas struct {
+	Artifacts   Amount `json:"artifacts,omitzero" yaml:"artifacts" doc:"Artifacts of runs: outputs, unfinished uploads, and logs of jobs that have ended"`
+	Checkpoints Amount `json:"checkpoints,omitzero" yaml:"checkpoints" doc:"Checkpoints of jobs"`
+	Datasets    Amount `json:"datasets,omitzero" yaml:"datasets" doc:"Versions of datasets: imports, transformations, training sets, batch predictions"`
+	Models      Amount `json:"models,omitzero" yaml:"models" doc:"Registered versions of models"`
+	Sources     Amount `json:"sources,omitzero" yaml:"sources" doc:"Source archives of jobs"`
+}
+
+// ByKind are the limits with the names of their kinds, without those that limit nothing.
+func (k KindQuotas) ByKind() map[string]Amount {
+	all := map[string]Amount{"artifacts": k.Artifacts, "checkpoints": k.Checkpoints, "datasets": k.Datasets, "models": k.Models, "sources": k.Sources}
+	maps.DeleteFunc(all, func(_ string, a Amount) bool { return a == (Amount{}) })
+	return all
+}
+
+// Amount is of stored bytes and files; what is 0 has no limit.
+type Amount struct {
+	Bytes   resource.Bytes `json:"bytes,omitempty" yaml:"bytes" doc:"Stored bytes, such as 50GiB; default no limit"`
+	Objects int64          `json:"objects,omitempty" yaml:"objects" doc:"Stored files; default no limit"`
+}
+
+func (a Amount) validate(field string) error {
+	if a.Bytes < 0 || a.Objects < 0 {
+		return fault.New(fault.Invalid, "%s: bytes and objects are numbers from 1", field).WithHint("Leave out what has no limit.")
+	}
+	return nil
+}
+
+// validate names the first kind, in alphabetical order, that has a wrong limit.
+func (q Quota) validate() error {
+	if err := (Amount{q.Bytes, q.Objects}).validate("quota"); err != nil {
+		return err
+	}
+	kinds := q.Kinds.ByKind()
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		if err := kinds[kind].validate("quota.kinds." + kind); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Validate refuses what no project may be. Error: fault.Invalid.
@@ -78,8 +123,8 @@ func (s Spec) Validate() error {
 	if len(s.Description) > 2000 {
 		return fault.New(fault.Invalid, "description has %d bytes, at most 2000 are allowed", len(s.Description))
 	}
-	if s.Quota.Bytes < 0 || s.Quota.Objects < 0 {
-		return fault.New(fault.Invalid, "quota: bytes and objects are numbers from 1").WithHint("Leave out what has no limit.")
+	if err := s.Quota.validate(); err != nil {
+		return err
 	}
 	if err := s.Residency.Validate(); err != nil {
 		return err

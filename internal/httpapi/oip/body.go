@@ -277,10 +277,11 @@ var (
 	typeBytes = []string{"application/octet-stream"}
 )
 
-// send writes an answer: JSON, and what follows it, for which there may be room behind it.
+// send writes an answer, and ends its turn before: JSON, and what follows it, for which there
+// may be room behind it.
 // When not all of it was written, net/http may still read what it was given. Nothing was
 // written after an error.
-func send(w http.ResponseWriter, r *http.Request, head []byte, raw [][]byte) (whole bool, err error) {
+func send(w http.ResponseWriter, r *http.Request, s *share, head []byte, raw [][]byte) (whole bool, err error) {
 	h := w.Header()
 	if len(raw) == 0 {
 		h["Content-Type"] = typeJSON
@@ -307,6 +308,7 @@ func send(w http.ResponseWriter, r *http.Request, head []byte, raw [][]byte) (wh
 		raw, size = nil, len(head)
 	}
 	h["Content-Length"] = []string{strconv.Itoa(size)}
+	s.encoded()
 	_, err = w.Write(head) //nolint:gosec // never a page
 	for _, b := range raw {
 		if err == nil {

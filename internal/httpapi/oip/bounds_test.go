@@ -551,7 +551,7 @@ func (gone) Write([]byte) (int, error) { return 0, net.ErrClosed }
 func TestHeadsOfBrokenAnswers(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	for want, w := range map[bool]http.ResponseWriter{true: httptest.NewRecorder(), false: gone{httptest.NewRecorder()}} {
-		if whole, err := send(w, r, []byte("{}"), nil); whole != want || err != nil {
+		if whole, err := send(w, r, new(held).share(r.Context()), []byte("{}"), nil); whole != want || err != nil {
 			t.Errorf("%t %v, want %t", whole, err, want)
 		}
 	}

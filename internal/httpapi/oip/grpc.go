@@ -77,7 +77,8 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 			}
 			control := http.NewResponseController(w)
 			c.body = &frames{body: r.Body, kind: r.Header.Get("Grpc-Encoding"), most: MaxBody, share: a.held.share(r.Context()), closed: make(chan struct{}), working: make(chan struct{}, 1)}
-			defer c.body.share.free()
+			c.body.share.in = c.project
+			defer c.body.share.done()
 			ctx, cancel := context.WithCancel(context.WithValue(r.Context(), callKey{}, c))
 			// A call that its client gave up is over for grpc while its handler still works:
 			// until that returns, what it holds and its place in the connection are taken.
@@ -94,7 +95,11 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 			r = r.WithContext(ctx)
 			r.URL = &url.URL{Path: path} // what the gate was asked for is what is called
 			r.Body = c.body
-			server.ServeHTTP(flusher{w, control}, r)
+			writer := flusher{w, control, c.body.share.encoded}
+			if Streams(path) {
+				writer.encoded = func() {} // the answer after the one that is written may have a turn
+			}
+			server.ServeHTTP(writer, r)
 		})
 	}
 	for _, c := range a.calls() {
@@ -146,13 +151,27 @@ func (a *API) call(r *http.Request, action string) (call, error) {
 }
 
 // flusher is a writer that grpc takes: it asks for http.Flusher, which writers
-// around writers lose.
+// around writers lose. encoded is called before anything is written.
 type flusher struct {
 	http.ResponseWriter
 	control *http.ResponseController
+	encoded func()
 }
 
-func (f flusher) Flush() { _ = f.control.Flush() }
+func (f flusher) Flush() {
+	f.encoded()
+	_ = f.control.Flush()
+}
+
+func (f flusher) WriteHeader(status int) {
+	f.encoded()
+	f.ResponseWriter.WriteHeader(status)
+}
+
+func (f flusher) Write(b []byte) (int, error) {
+	f.encoded()
+	return f.ResponseWriter.Write(b)
+}
 
 // method is a call of one message and one answer.
 type method struct {
@@ -265,7 +284,7 @@ var (
 	errNoUnload = fault.New(fault.Unsupported, "a deployment answers as long as its manifest is there").WithHint("`falaj delete deployment NAME` ends it.")
 )
 
-// callInfer answers one request.
+// callInfer answers one request. The turn of a large answer is held when it returns.
 func (a *API) callInfer(ctx context.Context, m *inference.ModelInferRequest) (*inference.ModelInferResponse, error) {
 	q, err := fromMessage(m)
 	if err != nil {
@@ -278,6 +297,9 @@ func (a *API) callInfer(ctx context.Context, m *inference.ModelInferRequest) (*i
 	}
 	got, err := a.Serving.Infer(ctx, q.Request)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.body.share.encoding(got.Outputs); err != nil {
 		return nil, err
 	}
 	outputs, err := q.shaped(ctx, got.Outputs)
@@ -336,8 +358,19 @@ func (a *API) stream(s grpc.ServerStream) error {
 				return err
 			}
 			size := got.Len()
-			answer := a.answerOf(s.Context(), &got.payload)
+			var answer any = a.answerOf(s.Context(), &got.payload)
 			c.body.share.give(size + got.more)
+			if c.body.share.taken {
+				// It is encoded and compressed in its turn, and sent after that: sending waits for
+				// a client that still reads the answer before it.
+				whole := &grpc.PreparedMsg{}
+				err := whole.Encode(s, answer)
+				c.body.share.encoded()
+				if err != nil {
+					return err
+				}
+				answer = whole
+			}
 			if err := s.SendMsg(answer); err != nil {
 				return err
 			}

@@ -8,7 +8,9 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/membudget"
+	"github.com/falaj-ml/falaj/internal/serving/runtime"
 	turns "github.com/falaj-ml/falaj/internal/share"
 )
 
@@ -34,6 +36,9 @@ type share struct {
 	memory *membudget.Share // of the server's budget for all requests
 	ctx    context.Context  //nolint:containedctx // of the one request, or stream
 	turn   *turns.Turn      // at a processor; nil: the request is small
+	in     string           // project, once it is known
+	answer *turns.Turn      // at a processor, to encode a large answer; nil: none was so far
+	taken  bool             // answer, until encoded
 	n      int64            // under of.mu
 }
 
@@ -41,13 +46,40 @@ type share struct {
 // bytes.
 const heavy = turns.Heavy / 4
 
-// begin takes the turn of a body of so many bytes, or of an answer, at a processor; the body
-// is here as a whole. Who has decoded it calls turn.End. Errors: fault.Exhausted, the context's.
+// begin takes the turn of a body of so many bytes at a processor; the body is here as a whole.
+// Who has decoded it calls turn.End. Errors: fault.Exhausted, the context's.
 func (s *share) begin(size int) error {
 	if size < heavy {
 		return nil
 	}
 	return s.turn.Begin(s.ctx)
+}
+
+// encoding takes the turn of an answer at a processor, also of a small request, before any of
+// it is made. Call encoded before its first byte is written: its reader may be slow. Errors:
+// those of begin.
+func (s *share) encoding(outputs []runtime.Tensor) error {
+	if textOf(outputs) < heavy {
+		return nil
+	}
+	if s.answer == nil {
+		s.answer = turns.NewTurn(identity.Share(s.ctx, project.Name(s.in)))
+	}
+	err := s.answer.Begin(s.ctx)
+	s.taken = err == nil
+	return err
+}
+
+// encoded ends the turn of the answer, if there is one.
+func (s *share) encoded() {
+	s.answer.End()
+	s.taken = false
+}
+
+// done gives back all that the request holds.
+func (s *share) done() {
+	s.encoded()
+	s.free()
 }
 
 // beside is begin with a turn of its own, for work beside that at another message of a stream:

@@ -309,14 +309,19 @@ func (a *ask) encode(dst []byte, version, id string, outputs []runtime.Tensor) (
 // perElement is about how many bytes of JSON an element of a tensor has.
 const perElement = 8
 
-// textOf is about how many bytes of JSON the elements of tensors have, the texts among them
-// counted as numbers.
+// textOf is about how many bytes of JSON the elements of tensors have, and at least those of
+// the texts among them.
 func textOf(all []runtime.Tensor) int {
 	n := 0
 	for _, t := range all {
 		elements := perElement
 		for _, d := range t.Shape {
 			elements *= int(d)
+		}
+		if texts, ok := t.Data.([]string); ok {
+			for _, text := range texts {
+				elements += len(text)
+			}
 		}
 		n += elements
 	}

@@ -280,7 +280,8 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s := a.held.share(r.Context())
-	defer s.free()
+	s.in = project
+	defer s.done()
 	q, err := a.read(r, project, s)
 	s.turn.End()
 	if err != nil {
@@ -290,11 +291,11 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	outputs, err := q.shaped(r.Context(), got.Outputs)
-	if err != nil {
+	if err := s.encoding(got.Outputs); err != nil {
 		return err
 	}
-	if err := s.begin(textOf(got.Outputs)); err != nil {
+	outputs, err := q.shaped(r.Context(), got.Outputs)
+	if err != nil {
 		return err
 	}
 	buffer := heads.Get().(*[]byte)
@@ -306,7 +307,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request) error {
 	if n := sizeOf(raw); n <= joined {
 		head = slices.Grow(head, n)
 	}
-	whole, err := send(w, r, head, raw)
+	whole, err := send(w, r, s, head, raw)
 	if whole && cap(head) <= trusted { // a large one is not worth keeping
 		*buffer = head
 		heads.Put(buffer)

@@ -106,7 +106,8 @@ func (a *API) score(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s := a.held.share(r.Context())
-	defer s.free()
+	s.in = project
+	defer s.done()
 	body, err := receive(r, -1, MaxBody, s)
 	if err != nil {
 		return err
@@ -125,7 +126,7 @@ func (a *API) score(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.begin(textOf(got.Outputs)); err != nil {
+	if err := s.encoding(got.Outputs); err != nil {
 		return err
 	}
 	buffer := heads.Get().(*[]byte)
@@ -134,7 +135,7 @@ func (a *API) score(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s.free() // the answer is made; who reads it slowly holds no more than that
-	whole, err := send(w, r, head, nil)
+	whole, err := send(w, r, s, head, nil)
 	if whole && cap(head) <= trusted {
 		*buffer = head
 		heads.Put(buffer)

@@ -145,7 +145,7 @@ func (a *API) Register(handle func(path string, action policy.Action, h http.Han
 			c := call{API: a, project: project.Name(p), request: r.Header.Get("Idempotency-Key")}
 			answer, err := m.do(c, ctx, r)
 			if err == nil {
-				err = rpc.Send(w, answer)
+				err = rpc.Send(ctx, w, answer)
 			}
 			if err == nil {
 				return

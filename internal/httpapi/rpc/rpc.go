@@ -77,7 +77,7 @@ func Read(w http.ResponseWriter, r *http.Request, p project.Name, features Featu
 	if err != nil {
 		return err
 	}
-	return Send(w, out)
+	return Send(ctx, w, out)
 }
 
 // header is what comes before a message: whether it is compressed, and its length.
@@ -111,9 +111,20 @@ func Receive(r *http.Request, m proto.Message) error {
 	return nil
 }
 
-// Send writes the one message of an answer, and that all is well.
-func Send(w http.ResponseWriter, m proto.Message) error {
-	b, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, header, header+4096), m)
+// heavy is the least answer, in bytes, that is encoded in the request's turn at a processor.
+const heavy = share.Heavy / 4
+
+// Send writes the one message of an answer, and that all is well. Errors: also
+// fault.Exhausted where a large one gets no turn.
+func Send(ctx context.Context, w http.ResponseWriter, m proto.Message) error {
+	size := proto.Size(m)
+	if size >= heavy {
+		if err := share.TurnOf(ctx).Begin(ctx); err != nil {
+			return err
+		}
+	}
+	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(make([]byte, header, header+size), m)
+	share.TurnOf(ctx).End() // its reader may be slow
 	if err != nil {
 		return fault.Wrap(err, "encoding the answer")
 	}

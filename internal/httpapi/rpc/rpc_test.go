@@ -12,11 +12,13 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc/onlinev1"
+	"github.com/falaj-ml/falaj/internal/share"
 )
 
 type asked func(ctx context.Context, r feature.OnlineRequest) (feature.OnlineAnswer, error)
@@ -118,6 +120,43 @@ func TestEachStatusHasAWord(t *testing.T) {
 	for _, s := range []online.Status{online.Present, online.NullValue, online.NotFound, online.OutsideMaxAge, online.Invalid, online.Masked} {
 		if statuses[s].String() != string(s) {
 			t.Errorf("%s is %s", s, statuses[s])
+		}
+	}
+}
+
+// writing looks before anything is written.
+type writing struct {
+	http.ResponseWriter
+	before func()
+}
+
+func (w writing) Write(b []byte) (int, error) {
+	w.before()
+	return w.ResponseWriter.Write(b)
+}
+
+// TestLargeAnswersTakeATurn: a large answer is encoded in turn, and a slow reader holds no
+// processor; a small one takes none.
+func TestLargeAnswersTakeATurn(t *testing.T) {
+	work := func() (u share.Usage) {
+		for _, m := range share.Measured() {
+			if m.Name == "heavy_work" {
+				u = m
+			}
+		}
+		return u
+	}
+	ctx := share.WithTurn(t.Context(), share.NewTurn(share.Owner{Project: "p"}))
+	for size, turns := range map[int]int64{100: 0, heavy: 1} {
+		before, m := work(), wrapperspb.String(strings.Repeat("x", size))
+		got := httptest.NewRecorder()
+		err := Send(ctx, writing{got, func() {
+			if n := work().Held; n != 0 {
+				t.Errorf("%d processors are held while it is written", n)
+			}
+		}}, m)
+		if after := work(); err != nil || after.Granted-before.Granted != turns || !bytes.Equal(got.Body.Bytes(), framed(m)) {
+			t.Errorf("%d bytes: %d turns, want %d; %v", size, after.Granted-before.Granted, turns, err)
 		}
 	}
 }

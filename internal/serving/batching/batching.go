@@ -32,8 +32,9 @@
 // A session with replicas on other machines (runtime.Spread) runs there first: cores
 // here serve all models, and those there only this one.
 //
-// Between models the one goes first that used least of the cores while it wanted
-// them. A run takes as many cores as it has threads; one that needs several keeps
+// Between models the one goes first whose project used least of the cores while it wanted
+// them, and of the project's the one that did: a project with many models has the share of
+// one with a single model. A run takes as many cores as it has threads; one that needs several keeps
 // the cores that come free until it has them. Background requests run when no
 // other wants the core, and may starve.
 //
@@ -72,6 +73,7 @@ type Options struct {
 	Priorities int           // levels; requests of others are of the last one. 0 is 1
 	Timeout    time.Duration // of the wait, for requests that do not say; 0: none
 	Threads    int           // cores that a run takes; 0 is 1
+	Project    string        // whose queues take turns with those of others as one; empty: this one does alone
 	Tolerance  float64       // see Try; 0 is DefaultTolerance
 }
 
@@ -134,6 +136,7 @@ type Queue struct {
 	o       Options
 	cores   *Cores
 	weight  int       // cores of a run
+	project *project  // nil: of none
 	ran     func(Run) // counts
 	single  bool      // a request is one row, whatever its shape: so says an output
 
@@ -150,14 +153,16 @@ type Queue struct {
 	runs    uint
 	served  time.Duration // time of cores that its runs took: compared between queues, see Cores.next
 	inside  int           // runs that have not ended
-	away    int           // those of them that are elsewhere, beside inside
-	typical time.Duration // of a run, lately
-	cost    cost
-	most    int       // rows of a batch that the model's process survives, as far as is known
-	size    int       // rows of a batch at most, see cost.size
-	ended   time.Time // the last run that was measured
-	death   death
-	armed   bool // a timer will look at what waits for company
+	// expected is what those are counted with in project.running, but for those elsewhere.
+	expected time.Duration
+	away     int           // those of them that are elsewhere, beside inside
+	typical  time.Duration // of a run, lately
+	cost     cost
+	most     int       // rows of a batch that the model's process survives, as far as is known
+	size     int       // rows of a batch at most, see cost.size
+	ended    time.Time // the last run that was measured
+	death    death
+	armed    bool // a timer will look at what waits for company
 }
 
 // level is the requests of a priority that wait.
@@ -194,6 +199,7 @@ func New(c *Cores, s runtime.Session, o Options, v Verdict, ran func(Run)) *Queu
 		ran = func(Run) {}
 	}
 	q := &Queue{session: s, meta: s.Metadata(), o: o, cores: c, weight: min(o.Threads, c.all), ran: ran, levels: make([]level, o.Priorities+1), groups: map[kind]*group{}}
+	q.project = c.project(o.Project)
 	q.narrow, _ = s.(runtime.Narrow)
 	q.spread, _ = s.(runtime.Spread)
 	q.verdict, q.most, q.size = v, o.MaxRows, o.MaxRows
@@ -449,8 +455,7 @@ func over() error {
 // push puts a request into the queue.
 func (q *Queue) push(w *request) {
 	if q.count == 0 {
-		q.cores.queues = append(q.cores.queues, q)
-		q.catchUp()
+		q.cores.want(q)
 	}
 	l := &q.levels[w.level]
 	w.at = l.PushBack(w)
@@ -482,8 +487,29 @@ func (q *Queue) used() time.Duration {
 	return q.served + time.Duration(q.inside*q.weight)*q.typical
 }
 
-// catchUp lets a queue that wanted nothing for a while begin where the others are.
-func (q *Queue) catchUp() { q.served += max(0, q.cores.clock-q.used()) }
+// catchUp lets a queue that wanted nothing for a while begin where the others are, those of
+// its project if it has one.
+func (q *Queue) catchUp() {
+	clock := q.cores.clock
+	if q.project != nil {
+		clock = q.project.clock
+	}
+	q.served += max(0, clock-q.used())
+}
+
+// before reports whether a queue goes before another one, which is as urgent.
+func (q *Queue) before(other *Queue) bool {
+	share := func(q *Queue) time.Duration {
+		if q.project != nil {
+			return q.project.used()
+		}
+		return q.used()
+	}
+	if q.project != nil && q.project == other.project {
+		return q.used() < other.used()
+	}
+	return share(q) < share(other)
+}
 
 // remove takes a request out of the queue.
 func (q *Queue) remove(w *request, s state) {

@@ -992,3 +992,76 @@ func TestRuns(t *testing.T) {
 		wide.owns(replies...)
 	})
 }
+
+// TestCoresOfProjects: projects share a core by time, however many models each has, and so do
+// the models of a project; one that asked nothing for a while has saved up nothing, and a
+// project alone has all.
+func TestCoresOfProjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const run = time.Second
+		cores := batching.NewCores(1)
+		names := []string{"many", "many", "many", "many", "one", ""}
+		var models []*bench
+		for _, name := range names {
+			models = append(models, newBench(t, cores, batching.Options{MaxRows: 1, Project: name}))
+		}
+		ask := func(model int, n int64) {
+			for i := range n {
+				models[model].ask(t.Context(), i, 1)
+			}
+		}
+		had := make([]time.Duration, len(models))
+		work := func(runs int) {
+			t.Helper()
+			clear(had)
+			for range runs {
+				synctest.Wait()
+				i := -1
+				for n, m := range models {
+					select {
+					case r := <-m.model.Runs:
+						pass(run)
+						r.End(nil)
+						i = n
+					default:
+					}
+					if i >= 0 {
+						break
+					}
+				}
+				if i < 0 {
+					t.Fatal("nothing runs")
+				}
+				had[i] += run
+			}
+		}
+		ask(0, 100) // before anybody else asks
+		work(20)
+		for i := range 4 {
+			ask(i, 100)
+		}
+		ask(4, 100)
+		ask(5, 100)
+		work(120)
+		many := had[0] + had[1] + had[2] + had[3]
+		for what, is := range map[string][2]time.Duration{
+			"the project with four models": {many, 40 * run}, "that with one": {had[4], 40 * run}, "the model of none": {had[5], 40 * run},
+			"one of the four": {had[0], 10 * run}, "the last of the four": {had[3], 10 * run},
+		} {
+			if d := is[0] - is[1]; d.Abs() > 3*run {
+				t.Errorf("%s had %s, want %s", what, is[0], is[1])
+			}
+		}
+		for _, m := range models {
+			go func() {
+				for r := range m.model.Runs {
+					r.End(nil)
+				}
+			}()
+		}
+		for _, m := range models {
+			m.all.Wait()
+			close(m.model.Runs)
+		}
+	})
+}

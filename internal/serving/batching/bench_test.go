@@ -25,7 +25,7 @@ func BenchmarkIdle(b *testing.B) {
 			return err
 		},
 		"queue": func() func() error {
-			q := batching.New(batching.NewCores(2), nothing{}, batching.Options{}, batching.Verdict{May: batching.Yes}, nil)
+			q := batching.New(batching.NewCores(2), nothing{}, batching.Options{Project: "nyc"}, batching.Verdict{May: batching.Yes}, nil)
 			return func() error {
 				_, err := q.Infer(b.Context(), batching.Request{Inputs: in, Outputs: same})
 				return err

@@ -16,28 +16,58 @@ type Cores struct {
 	mu     sync.Mutex
 	free   int
 	queues []*Queue      // those in which somebody waits
-	clock  time.Duration // used of the queue that ran last
+	clock  time.Duration // used of the project, or of the queue of none, that ran last
+
+	projects map[string]*project
 }
+
+// project is what the queues of one project used of the cores together. Under Cores.mu.
+type project struct {
+	served  time.Duration // of runs that have ended
+	running time.Duration // what those that have not will typically take
+	clock   time.Duration // used of its queue that ran last
+	waiting int           // queues in which somebody waits
+}
+
+func (p *project) used() time.Duration { return p.served + p.running }
+
+// catchUp lets a project that wanted nothing for a while begin where the others are.
+func (p *project) catchUp(clock time.Duration) { p.served += max(0, clock-p.used()) }
 
 // NewCores makes n of them; at least one.
 func NewCores(n int) *Cores {
 	n = max(1, n)
-	return &Cores{all: n, free: n}
+	return &Cores{all: n, free: n, projects: map[string]*project{}}
+}
+
+// project is that of a name; nil is a queue's of none.
+func (c *Cores) project(name string) *project {
+	if name == "" {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.projects[name]
+	if p == nil {
+		p = &project{}
+		c.projects[name] = p
+	}
+	return p
 }
 
 // All is how many there are.
 func (c *Cores) All() int { return c.all }
 
 // next is the queue that may run next: of those that need not wait for company,
-// the one that used least of the cores. A queue that was empty begins where the
-// others are, so that nobody saves up.
+// the one whose project used least of the cores, and of its queues the one that did. What
+// wanted nothing begins where the others are, so that nobody saves up.
 func (c *Cores) next(now time.Time) *Queue {
 	var best *Queue
 	for _, q := range c.queues {
 		if !q.room() || !q.ripe(now) {
 			continue
 		}
-		if best == nil || q.urgent() && !best.urgent() || q.urgent() == best.urgent() && q.used() < best.used() {
+		if best == nil || q.urgent() && !best.urgent() || q.urgent() == best.urgent() && q.before(best) {
 			best = q
 		}
 	}
@@ -51,8 +81,18 @@ func (c *Cores) start(q *Queue, away bool) {
 		return
 	}
 	c.free -= q.weight
-	q.catchUp()
-	c.clock = q.used()
+	if p := q.project; p != nil {
+		p.catchUp(c.clock)
+		c.clock = p.used()
+		q.catchUp()
+		p.clock = q.used()
+		takes := time.Duration(q.weight) * q.typical
+		q.expected += takes
+		p.running += takes
+	} else {
+		q.catchUp()
+		c.clock = q.used()
+	}
 	q.inside++
 }
 
@@ -76,6 +116,12 @@ func (c *Cores) finish(q *Queue, away bool, rows int, began, ended time.Time) {
 		q.away--
 	} else {
 		c.free += q.weight
+		if p := q.project; p != nil {
+			takes := q.expected / time.Duration(q.inside) // of one of its runs; of the last one, the rest
+			q.expected -= takes
+			p.running -= takes
+			p.served += took * time.Duration(q.weight)
+		}
 		q.inside--
 		q.served += took * time.Duration(q.weight)
 	}
@@ -107,9 +153,24 @@ func (c *Cores) dispatch(now time.Time) {
 	}
 }
 
+// want adds a queue in which somebody waits.
+func (c *Cores) want(q *Queue) {
+	c.queues = append(c.queues, q)
+	if p := q.project; p != nil {
+		if p.waiting == 0 {
+			p.catchUp(c.clock)
+		}
+		p.waiting++
+	}
+	q.catchUp()
+}
+
 // forget drops a queue in which nobody waits.
 func (c *Cores) forget(q *Queue) {
 	if i := slices.Index(c.queues, q); i >= 0 {
 		c.queues = slices.Delete(c.queues, i, i+1)
+		if q.project != nil {
+			q.project.waiting--
+		}
 	}
 }

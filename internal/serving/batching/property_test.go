@@ -65,6 +65,7 @@ var loads = rapid.Custom(func(t *rapid.T) load {
 		l.Options[i] = batching.Options{
 			MaxRows: rapid.IntRange(1, 6).Draw(t, "rows of a run"), MaxDelay: seldom(millis(1, 5)).Draw(t, "delay"), MaxWaiting: rapid.SampledFrom([]int{0, 0, 3, 20}).Draw(t, "queue"),
 			Priorities: rapid.IntRange(1, 3).Draw(t, "priorities"), Timeout: seldom(millis(1, 30)).Draw(t, "time-out"), Threads: rapid.IntRange(1, 2).Draw(t, "threads"),
+			Project: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "project"),
 		}
 	}
 	l.Took = rapid.SliceOfN(millis(0, 6), 1, 8).Draw(t, "took")

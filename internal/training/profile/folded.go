@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,6 +91,7 @@ func readStacks(all, running []byte, several bool) (Summary, error) {
 	}
 	seen, ran = mainThreads(seen), mainThreads(ran)
 	helper := helpers(seen)
+	loads := loading(seen)
 	runs := map[string]int64{}
 	for _, s := range ran {
 		runs[s.process+";"+strings.Join(s.frames, ";")] += s.n
@@ -107,6 +109,17 @@ func readStacks(all, running []byte, several bool) (Summary, error) {
 		runs[key] -= int64(active)
 		name, where := frame(s.frames[len(s.frames)-1])
 		f := Function{Name: name, Where: where, Kind: kind(s.frames)}
+		if at, waits := waitsForLoader(s.frames); waits && f.Kind == Memory {
+			if len(loads) == 0 { // what they do was not seen
+				f.Name, f.Where = waitedFor, at
+				t.add(f, n, n-active)
+			}
+			for _, l := range loads {
+				f.Name, f.Where = l.name, l.where
+				t.add(f, n*l.share, (n-active)*l.share)
+			}
+			continue
+		}
 		if f.Kind != Compute {
 			t.add(f, n, n-active)
 			continue
@@ -120,6 +133,73 @@ func readStacks(all, running []byte, several bool) (Summary, error) {
 	summary, err := t.summary(0)
 	summary.Processes = len(processes)
 	return summary, err
+}
+
+// waitedFor is the name of a wait for the processes of a data loader.
+const waitedFor = "waiting for the data loader"
+
+// inLoader ends the names of what these processes do.
+const inLoader = " (in the data loader)"
+
+// waitsForLoader reports a wait of PyTorch's DataLoader for its processes, and where it
+// waits: select or poll, which is what Python does there, says nothing to anybody.
+func waitsForLoader(frames []string) (where string, yes bool) {
+	i := slices.IndexFunc(frames, func(f string) bool {
+		name, file := frame(f)
+		return strings.HasPrefix(file, "torch/utils/data/dataloader.py") && slices.Contains([]string{"_next_data", "_get_data", "_try_get_data"}, name)
+	})
+	if i < 0 || !slices.ContainsFunc(frames[i:], func(f string) bool {
+		return has(f, "(multiprocessing/", "(queue.py", "(threading.py", "(selectors.py")
+	}) || slices.ContainsFunc(frames[i:], func(f string) bool { return has(f, "multiprocessing/reductions.py") }) { // it takes what is there
+		return "", false
+	}
+	_, where = frame(frames[i])
+	return where, true
+}
+
+// loaded is what the processes of a data loader did, and for which share of their time.
+type loaded struct {
+	name, where string
+	share       float64
+}
+
+// loading says what the processes of data loaders did while they loaded: the function in
+// which they were, and where the program's own code called it. What waits for work, or to
+// hand over what it has, is left out.
+func loading(all []stack) []loaded {
+	type call struct{ name, where string }
+	did, total := map[call]float64{}, 0.0
+	for _, s := range all {
+		i := slices.IndexFunc(s.frames, func(f string) bool { return strings.HasPrefix(f, "_worker_loop (torch/utils/data/") })
+		if i < 0 {
+			continue
+		}
+		j := slices.IndexFunc(s.frames[i:], func(f string) bool { return !has(f, "(torch/utils/data/") })
+		if j < 0 || !slices.ContainsFunc(s.frames[i:], func(f string) bool { return strings.HasPrefix(f, "fetch (torch/utils/data/") }) {
+			continue
+		}
+		name, where := frame(s.frames[i+j])
+		if leaf, _ := frame(s.frames[len(s.frames)-1]); len(s.frames) > i+j+1 {
+			name = leaf + ", called by " + name
+		}
+		did[call{name + inLoader, where}] += float64(s.n)
+		total += float64(s.n)
+	}
+	var out []loaded
+	for c, n := range did {
+		out = append(out, loaded{c.name, c.where, n / total})
+	}
+	slices.SortFunc(out, func(a, b loaded) int {
+		return cmp.Or(cmp.Compare(b.share, a.share), cmp.Compare(a.name, b.name), cmp.Compare(a.where, b.where))
+	})
+	if len(out) > maxTop { // the rest is one line
+		rest := loaded{name: "other functions" + inLoader}
+		for _, l := range out[maxTop-1:] {
+			rest.share += l.share
+		}
+		out = append(out[:maxTop-1], rest)
+	}
+	return out
 }
 
 func mainThreads(all []stack) []stack {

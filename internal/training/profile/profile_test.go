@@ -25,7 +25,8 @@ import (
 var rewrite = flag.Bool("rewrite", false, "write what was seen into testdata")
 
 // TestRead holds what is said of profiles in testdata, NAME.in: all stacks with
-// those that ran, or traces; "several" in the name is a gang's, "nsys" what nsys
+// those that ran, or traces; "loader" is py-spy's of a program that waits for PyTorch's
+// DataLoader, "several" in the name is a gang's, "nsys" what nsys
 // 2022.4 made of a simulated H100's second.
 func TestRead(t *testing.T) {
 	t.Parallel()
@@ -110,6 +111,7 @@ func whole(t interface {
 func FuzzFolded(f *testing.F) {
 	f.Add([]byte("process 7:\"python a;b.py\";thread (7): MainThread;<module> (t.py:10);step (t.py:6) 87\n"), []byte("x 1\n"), true)
 	f.Add([]byte("process 1:\"a\";process 2:\"b\";thread (2): MainThread;all_reduce (torch/distributed/x.py:1) 3\n"), []byte(""), false)
+	f.Add([]byte("process 1:\"a\";thread (1): MainThread;_get_data (torch/utils/data/dataloader.py:1);get (queue.py:1) 3\nprocess 1:\"a\";process 2:\"a\";thread (2): MainThread;_worker_loop (torch/utils/data/_utils/worker.py:2);fetch (torch/utils/data/_utils/fetch.py:1);f (t.py:1) 5\n"), []byte(""), false)
 	f.Add([]byte(" 5\nprocess \nthread (a 9223372036854775807\n;;;; 1\n"), []byte("\xff\x00 1"), false)
 	f.Fuzz(func(t *testing.T, all, running []byte, several bool) {
 		s, err := readStacks(all, running, several)

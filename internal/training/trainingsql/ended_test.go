@@ -39,14 +39,18 @@ func oldJobsGetTheirEnd(t *testing.T, url string) {
 		t.Cleanup(func() { _ = db.Close() })
 		return db
 	}
+	manyInputs := make([]training.Input, 64) // more than the index takes
+	for i := range manyInputs {
+		manyInputs[i].Ref = "dataset a-long-name-of-a-dataset@1"
+	}
 	ended := time.Date(2026, 11, 2, 3, 4, 5, 0, time.UTC)
 	jobs := []training.Job{
 		{ID: "job_ended", State: training.Succeeded, EndedAt: ended},
 		{ID: "job_reason", State: training.Failed, EndedAt: ended, Reason: "it said \x00\x00, \\\x00 and \\u0000 and \"ended_at\":\"never\"", Spec: training.Spec{Resume: "job_ended/step-1"}},
-		{ID: "job_names", State: training.Cancelled, EndedAt: ended, Spec: training.Spec{Env: map[string]string{"ended_at": "soon", "resume": "\x00"}}},
-		{ID: "job_zone", State: training.Succeeded, EndedAt: ended.In(time.FixedZone("", 4*60*60)), Spec: training.Spec{Resume: "job_ended"}},
+		{ID: "job_names", State: training.Cancelled, EndedAt: ended, Spec: training.Spec{Env: map[string]string{"ended_at": "soon", "resume": "\x00", "source": "sha256:ef"}}},
+		{ID: "job_zone", State: training.Succeeded, EndedAt: ended.In(time.FixedZone("", 4*60*60)), Spec: training.Spec{Resume: "job_ended", Source: "sha256:ab"}, Inputs: []training.Input{{Ref: "dataset w@1"}, {Ref: "model m@2"}}},
 		{ID: "job_no-end", State: training.Cancelled},
-		{ID: "job_running", State: training.Running, Reason: "\x00", Spec: training.Spec{Resume: "job_reason/a/b"}},
+		{ID: "job_running", State: training.Running, Reason: "\x00", Spec: training.Spec{Resume: "job_reason/a/b", Source: "sha256:cd"}, Inputs: manyInputs},
 	}
 	db := open(store.Migrations{Name: "training", FS: older})
 	err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
@@ -55,7 +59,7 @@ func oldJobsGetTheirEnd(t *testing.T, url string) {
 			if err != nil {
 				return err
 			}
-			if _, err := tx.NewInsert().Model(&r).ExcludeColumn("due", "resumes").Exec(ctx); err != nil {
+			if _, err := tx.NewInsert().Model(&r).ExcludeColumn("due", "resumes", "source", "inputs").Exec(ctx); err != nil {
 				return err
 			}
 		}

@@ -38,6 +38,8 @@ type jobRow struct {
 
 	Due     store.Time `bun:"due"`
 	Resumes string     `bun:"resumes"`
+	Source  string     `bun:"source"`
+	Inputs  string     `bun:"inputs"`
 }
 
 func jobRowOf(j training.Job) (jobRow, error) {
@@ -48,7 +50,7 @@ func jobRowOf(j training.Job) (jobRow, error) {
 		due = max(store.At(j.EndedAt), 1)
 	}
 	return jobRow{
-		Due: due, Resumes: resumes,
+		Due: due, Resumes: resumes, Source: j.Spec.Source, Inputs: inputsOf(j.Inputs),
 		ID: string(j.ID), Project: string(j.Project), Name: j.Name, Digest: j.Digest, State: string(j.State),
 		Waiting: j.State == training.Queued && j.Attempt == "", Submitter: j.By.ID, Body: string(body), Revision: j.Revision,
 	}, err

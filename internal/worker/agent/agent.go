@@ -4,7 +4,8 @@
 //
 // Parts: client.go (talks to the server), fetch.go and venv.go (what the worker
 // needs), output.go (what it says), send.go (what it saves and leaves), usage.go
-// (what it uses), look.go (what it does, when somebody asks), proxy.go (Falaj's
+// (what it uses), look.go (what it does, when somebody asks), wanted.go (what it has written
+// so far, when somebody asks), proxy.go (Falaj's
 // API for the worker), end.go (how it ended).
 //
 // The server may be away for as long as the lease: the worker goes on, its output
@@ -518,6 +519,8 @@ func (a *agent) beat(ctx context.Context) {
 	var asked []string
 	looks := looks{take: a.look}
 	defer looks.end()
+	searches := searches{find: a.find, under: map[string]context.CancelFunc{}}
+	defer searches.end()
 	u := newUsage()
 	for next := time.NewTimer(0); ; {
 		select {
@@ -557,6 +560,7 @@ func (a *agent) beat(ctx context.Context) {
 				a.halt("stopped", told.Why, told.Grace)
 			}
 			looks.told(ctx, told.Profile)
+			searches.told(ctx, told.Wanted)
 		case !transient(err):
 			a.halt("stopped", "the server does not want it any more: "+err.Error(), a.order.Grace)
 		case a.c.away() > a.c.lease():

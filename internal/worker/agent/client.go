@@ -188,6 +188,19 @@ func (c *client) retry(ctx context.Context, f func(context.Context) error) error
 // request sends one request; the answer's body is the caller's to close. Answers
 // that say no are errors.
 func (c *client) request(ctx context.Context, method, path string, query url.Values, body io.Reader, header http.Header) (*http.Response, error) {
+	return c.send(ctx, method, path, query, body, 0, header)
+}
+
+// sized is request with a body of a known size, in bytes.
+func (c *client) sized(ctx context.Context, method, path string, query url.Values, body io.Reader, size int64) (*http.Response, error) {
+	if size == 0 {
+		body = http.NoBody
+	}
+	return c.send(ctx, method, path, query, body, size, http.Header{"Content-Type": {"application/octet-stream"}})
+}
+
+// send is request; a size of 0 is that of the body where net/http knows it.
+func (c *client) send(ctx context.Context, method, path string, query url.Values, body io.Reader, size int64, header http.Header) (*http.Response, error) {
 	u := c.base.JoinPath(path)
 	if query == nil {
 		query = url.Values{}
@@ -198,6 +211,9 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 	r, err := http.NewRequestWithContext(ctx, method, u.String(), body)
 	if err != nil {
 		return nil, err
+	}
+	if size > 0 {
+		r.ContentLength = size
 	}
 	maps.Copy(r.Header, header)
 	if c.token != "" {

@@ -9,6 +9,8 @@
 //	POST mounts/{n}/manifest        Manifest → Needed
 //	PUT  mounts/{n}/tree            a tar stream of the files that were needed
 //	POST profile                    Look, which Told.Profile asked for
+//	POST output                     Found, which Told.Wanted asked for
+//	PUT  output?id=ID               the bytes of a file, which Told.Wanted asked for
 //	GET  secrets                    secret.Set, where Order.Secrets or Gang.Secrets says so
 //	POST end                        End; repeating it is no change
 //
@@ -28,6 +30,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/worker/launch"
+	"github.com/falaj-ml/falaj/internal/worker/outputdir"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
@@ -186,6 +189,24 @@ type Told struct {
 	Asked []string `json:"asked,omitempty"`
 	// Profile is what to look at; it is asked for until it is answered.
 	Profile *profiler.Request `json:"profile,omitempty"`
+	// Wanted are parts of the output, each asked for until it is answered.
+	Wanted []Wanted `json:"wanted,omitempty"`
+}
+
+// Wanted is what somebody wants to see below the output directory while the worker runs.
+type Wanted struct {
+	ID   string `json:"id"`
+	Path string `json:"path"` // slashes; "." is the directory itself
+	// Most bytes of the file whose content is wanted; 0 wants a list of what is at and
+	// below the path.
+	Most int64 `json:"most,omitempty"`
+}
+
+// Found answers Told.Wanted with a list, or with why there is none, or no file.
+type Found struct {
+	ID      string             `json:"id"`
+	Listing *outputdir.Listing `json:"listing,omitempty"`
+	Problem *Problem           `json:"problem,omitempty"`
 }
 
 // Look answers Told.Profile.

@@ -81,6 +81,7 @@ func Run(t *testing.T, o Options) {
 		{"a record that cannot be read", (*suite).unreadable},
 		{"list and forget", (*suite).forget},
 		{"unknown handles", (*suite).unknown},
+		{"output while it runs", (*suite).output},
 		{"many at once", (*suite).parallel},
 		{"bad specs", (*suite).bad},
 		{"roles", (*suite).roles},
@@ -717,6 +718,73 @@ func (s *suite) forget() {
 	s.restart()
 	if got, err := s.d.List(s.ctx); err != nil || len(got) > 0 {
 		s.Errorf("after a restart: %q %v", got, err)
+	}
+}
+
+// output reads what a program has written while it runs, of a driver whose workers are
+// elsewhere.
+func (s *suite) output() {
+	power, ok := s.d.(engine.OutputFiles)
+	if !ok {
+		return // the server reads the directory itself
+	}
+	spec := s.spec(program{script: `cd "$OUT"; mkdir events; printf one >events/a; : >empty; ln -s /etc/passwd link; ln -s /etc dir; mkfifo pipe
+		truncate -s 2000 holes; printf b >"ü %2F#"; printf end >z; while :; do sleep 100000; done`})
+	out := filepath.Join(s.T.TempDir(), "output")
+	s.check(os.Mkdir(out, 0o700))
+	spec.Mounts = append(spec.Mounts, engine.Mount{Path: out, Writable: true, Role: engine.Output})
+	spec.Env["OUT"] = out
+	h := s.start(spec)
+	list := func(below string) (names []string, err error) {
+		l, err := power.ListOutput(s.ctx, h, below)
+		for _, f := range l.Files {
+			names = append(names, f.Path)
+		}
+		return names, err
+	}
+	var names []string
+	for !slices.Contains(names, "z") { // the last that it writes
+		var err error
+		if names, err = list("."); err != nil && !fault.Is(err, fault.Conflict) {
+			s.check(err)
+		}
+		s.check(s.ctx.Err())
+	}
+	if want := []string{"empty", "events/a", "holes", "z", "ü %2F#"}; !slices.Equal(names, want) {
+		s.Errorf("listed %q, want %q", names, want)
+	}
+	if names, err := list("events"); err != nil || !slices.Equal(names, []string{"events/a"}) {
+		s.Errorf("below events: %q, %v", names, err)
+	}
+	for _, below := range []string{"nothing", "dir/passwd"} {
+		if names, err := list(below); !fault.Is(err, fault.NotFound) {
+			s.Errorf("%s: %q, %v", below, names, err)
+		}
+	}
+	read := func(path string) (string, error) {
+		r, err := power.OpenOutput(s.ctx, h, path, 1000)
+		if err != nil {
+			return "", err
+		}
+		b, err := io.ReadAll(r)
+		return string(b), errors.Join(err, r.Close())
+	}
+	for path, want := range map[string]string{"events/a": "one", "empty": "", "ü %2F#": "b"} {
+		if got, err := read(path); err != nil || got != want {
+			s.Errorf("%s is %q, %v", path, got, err)
+		}
+	}
+	for path, kind := range map[string]fault.Kind{
+		"link": fault.NotFound, "dir/passwd": fault.NotFound, "pipe": fault.NotFound, "events": fault.NotFound, "../../../etc/passwd": fault.NotFound, "holes": fault.TooLarge,
+	} {
+		if got, err := read(path); !fault.Is(err, kind) {
+			s.Errorf("%s: %q, %v", path, got, err)
+		}
+	}
+	s.check(s.d.Stop(s.ctx, h, 0))
+	s.wait(h)
+	if names, err := list("."); !fault.Is(err, fault.Conflict) {
+		s.Errorf("after its end: %q, %v", names, err)
 	}
 }
 

@@ -75,6 +75,23 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, id, path string) err
 			return err
 		}
 		return answer(w, http.StatusOK, struct{}{})
+	case r.Method == http.MethodPost && path == "output":
+		var f protocol.Found
+		if err := decode(r, maxManifest, &f); err != nil {
+			return err
+		}
+		if err := h.output(ctx, id, s, f); err != nil {
+			return err
+		}
+		return answer(w, http.StatusOK, struct{}{})
+	case r.Method == http.MethodPut && path == "output":
+		if r.Header.Get("Content-Encoding") != "" {
+			return fault.New(fault.Invalid, "a file of the output is sent as it is, not as %.40q", r.Header.Get("Content-Encoding"))
+		}
+		if err := h.outputFile(ctx, id, s, r.URL.Query().Get("id"), r.ContentLength, r.Body); err != nil {
+			return err
+		}
+		return answer(w, http.StatusOK, struct{}{})
 	case r.Method == http.MethodPost && path == "end":
 		var e protocol.End
 		if err := decode(r, maxSaid, &e); err != nil {

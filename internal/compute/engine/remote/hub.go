@@ -339,6 +339,9 @@ func (w *work) told(index int) (t protocol.Told, news bool) {
 	if l := w.looks[index]; l != nil {
 		t.Profile, news, l.told = &l.request, news || !l.told, true
 	}
+	for _, asked := range w.wanted[index] {
+		t.Wanted, news, asked.told = append(t.Wanted, asked.request), news || !asked.told, true
+	}
 	m.asked = t.Asked
 	return t, news
 }

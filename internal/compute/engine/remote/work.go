@@ -54,6 +54,7 @@ type work struct {
 	packs    chan struct{} // taken while a mount is sent
 	named    bool          // the engine tells where its launches run
 	looks    map[int]*look // asked of members
+	wanted   map[int][]*wanted
 }
 
 // state is what survives a restart, beside the members'.
@@ -102,7 +103,7 @@ func (m *member) over() bool   { return m.End != nil || m.Lost != "" }
 
 func newWork(c *Config, spec engine.Spec) *work {
 	w := &work{
-		c: c, id: spec.ID, dir: filepath.Join(c.Dir, spec.ID), spec: spec, trees: map[string]*tree{}, looks: map[int]*look{},
+		c: c, id: spec.ID, dir: filepath.Join(c.Dir, spec.ID), spec: spec, trees: map[string]*tree{}, looks: map[int]*look{}, wanted: map[int][]*wanted{},
 		changed: make(chan struct{}), done: make(chan struct{}), turns: make(chan struct{}, maxTurns),
 	}
 	w.packs = make(chan struct{}, 2*max(spec.Workers, 1)) // one that broke off may not have been noticed yet

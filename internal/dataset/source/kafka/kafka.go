@@ -68,8 +68,11 @@ func (Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, err 
 		}
 		host, _, _ := net.SplitHostPort(address)
 		conf, err := source.TLS(o.TLS, host, r.Secret)
-		if err != nil || conf == nil {
-			return conn, err
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		if conf == nil {
+			return conn, nil
 		}
 		secure := tls.Client(conn, conf)
 		if err := secure.HandshakeContext(ctx); err != nil {

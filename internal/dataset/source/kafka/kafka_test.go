@@ -1,8 +1,11 @@
 package kafka_test
 
 import (
+	"io"
 	"net"
+	"runtime/debug"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -13,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/source/kafka"
 	"github.com/falaj-ml/falaj/internal/dataset/source/sourcetest"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/secrets"
 )
 
 const partitions = 3
@@ -104,5 +108,37 @@ func TestKafka(t *testing.T) {
 				t.Errorf("%v (%v), want %v", err, fault.KindOf(err), kind)
 			}
 		})
+	}
+}
+
+// TestAWrongCertificateLeavesNoConnection: where the secret is of no use, the connection that
+// was made is closed.
+func TestAWrongCertificateLeavesNoConnection(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	closed := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			closed <- err
+			return
+		}
+		defer c.Close()
+		_, err = io.Copy(io.Discard, c) // until the other side closes
+		closed <- err
+	}()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection closes connections that nobody has
+	_, err = kafka.Driver{}.Open(t.Context(), source.Request{
+		From:   source.From{Kafka: &source.Kafka{Brokers: []string{l.Addr().String()}, Topic: "t", TLS: source.TLSVerify}},
+		Access: source.Access{Hosts: []string{"127.0.0.1"}}, Secret: map[string]secrets.Text{"ca": secrets.NewText("no certificate")},
+	})
+	if err == nil || !strings.Contains(err.Error(), "no PEM certificate") {
+		t.Errorf("%v", err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
 	}
 }

@@ -101,7 +101,15 @@ var _ audit.Store = Store{}
 // Size is the number of leaves.
 func (Store) Size(ctx context.Context, tx *store.Tx) (int64, error) {
 	var n int64
-	err := tx.NewRaw("SELECT COALESCE(MAX(idx) + 1, 0) FROM audit_leaf").Scan(ctx, &n)
+	err := tx.NewRaw(`SELECT COALESCE(MAX(n), 0) FROM (SELECT MAX(idx) + 1 AS n FROM audit_leaf UNION ALL SELECT MAX(upto) FROM audit_segment WHERE state = ?) AS sizes`,
+		string(audit.SegmentArchived)).Scan(ctx, &n)
+	return n, err
+}
+
+// First is the lowest index of a leaf.
+func (Store) First(ctx context.Context, tx *store.Tx) (int64, error) {
+	var n int64
+	err := tx.NewRaw("SELECT COALESCE(MIN(idx), 0) FROM audit_leaf").Scan(ctx, &n)
 	return n, err
 }
 
@@ -127,9 +135,9 @@ func (Store) Leaves(ctx context.Context, tx *store.Tx, from, to int64) ([]audit.
 }
 
 // Find gives leaves that match, the newest first.
-func (Store) Find(ctx context.Context, tx *store.Tx, f audit.Filter, before int64, limit int) ([]audit.Leaf, error) {
+func (Store) Find(ctx context.Context, tx *store.Tx, f audit.Filter, before int64, limit int) (found []audit.Leaf, next int64, err error) {
 	var rows []leafRow
-	q := tx.NewSelect().Model(&rows).Where("idx < ?", before).OrderExpr("idx DESC").Limit(limit)
+	q := tx.NewSelect().Model(&rows).Where("idx < ?", before).OrderExpr("idx DESC").Limit(limit + 1)
 	if f.Project != "" {
 		q = q.Where("project = ?", f.Project)
 	}
@@ -154,15 +162,16 @@ func (Store) Find(ctx context.Context, tx *store.Tx, f audit.Filter, before int6
 		q = q.Where("at < ?", store.At(f.Until))
 	}
 	if f.Text != "" {
-		// The record is JSON, so the text is looked for as JSON writes it.
-		text, err := json.Marshal(f.Text)
-		if err != nil {
-			return nil, err
-		}
-		q = q.Where(`LOWER(record) LIKE LOWER(?) ESCAPE '!'`, "%"+likeLiteral(string(text[1:len(text)-1]))+"%")
+		q = q.Where(`LOWER(record) LIKE LOWER(?) ESCAPE '!'`, "%"+likeLiteral(f.JSONText())+"%")
 	}
-	err := q.Scan(ctx)
-	return leavesOf(rows), err
+	if err := q.Scan(ctx); err != nil {
+		return nil, 0, err
+	}
+	if len(rows) > limit {
+		rows = rows[:limit]
+		next = rows[limit-1].Idx
+	}
+	return leavesOf(rows), next, nil
 }
 
 var likeEscapes = strings.NewReplacer("!", "!!", "%", "!%", "_", "!_")
@@ -196,6 +205,104 @@ func (Store) PutContent(ctx context.Context, tx *store.Tx, l audit.Leaf) error {
 	tx.Scrub()
 	r := rowOf(l)
 	_, err := tx.NewUpdate().Model(&r).Column("salt", "record", "project", "actor_id", "actor_name", "action", "object", "outcome", "at", "source").WherePK().Exec(ctx)
+	return err
+}
+
+// RemoveLeaves removes a range of leaves.
+func (Store) RemoveLeaves(ctx context.Context, tx *store.Tx, from, to int64) (int64, error) {
+	res, err := tx.NewRaw("DELETE FROM audit_leaf WHERE idx >= ? AND idx < ?", from, to).Exec(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+type segmentRow struct {
+	bun.BaseModel `bun:"table:audit_segment"`
+
+	Object  string     `bun:"object,pk"`
+	State   string     `bun:"state"`
+	Made    store.Time `bun:"made"`
+	First   int64      `bun:"first"`
+	Upto    int64      `bun:"upto"`
+	Digest  string     `bun:"digest"`
+	Bytes   int64      `bun:"bytes"`
+	Since   store.Time `bun:"since"`
+	Until   store.Time `bun:"until"`
+	Summary string     `bun:"summary"` // JSON
+}
+
+func segmentRowOf(s audit.ArchiveSegment) (*segmentRow, error) {
+	b, err := json.Marshal(s.Names)
+	return &segmentRow{
+		Object: s.Object, State: string(s.State), Made: s.Made, First: s.First, Upto: s.Upto, Digest: s.Digest, Bytes: s.Bytes,
+		Since: s.Since, Until: s.Until, Summary: string(b),
+	}, err
+}
+
+func segmentsOf(rows []segmentRow) ([]audit.ArchiveSegment, error) {
+	list := make([]audit.ArchiveSegment, len(rows))
+	for i, r := range rows {
+		list[i] = audit.ArchiveSegment{
+			Object: r.Object, State: audit.SegmentState(r.State), Made: r.Made, First: r.First, Upto: r.Upto, Digest: r.Digest, Bytes: r.Bytes,
+			Since: r.Since, Until: r.Until,
+		}
+		if err := json.Unmarshal([]byte(r.Summary), &list[i].Names); err != nil {
+			return nil, fault.New(fault.Internal, "segment %s of the audit log: %w", r.Object, err)
+		}
+	}
+	return list, nil
+}
+
+// AddSegment inserts a segment.
+func (Store) AddSegment(ctx context.Context, tx *store.Tx, s audit.ArchiveSegment) error {
+	r, err := segmentRowOf(s)
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(r).Exec(ctx)
+	return err
+}
+
+// SetSegment replaces a segment that is in a state.
+func (Store) SetSegment(ctx context.Context, tx *store.Tx, s audit.ArchiveSegment, was audit.SegmentState) error {
+	r, err := segmentRowOf(s)
+	if err != nil {
+		return err
+	}
+	res, err := tx.NewUpdate().Model(r).ExcludeColumn("object", "made").WherePK().Where("state = ?", string(was)).Exec(ctx)
+	if err != nil {
+		return err
+	}
+	if n, err := res.RowsAffected(); err != nil || n != 1 {
+		return errors.Join(err, fault.New(fault.Conflict, "segment %s of the audit log is not %s any more", s.Object, was))
+	}
+	return nil
+}
+
+// Segments gives segments with archived entries of a range, the newest first.
+func (Store) Segments(ctx context.Context, tx *store.Tx, from, to int64, limit int) ([]audit.ArchiveSegment, error) {
+	var rows []segmentRow
+	if err := tx.NewSelect().Model(&rows).Where("state = ? AND first < ? AND upto > ?", string(audit.SegmentArchived), to, from).
+		OrderExpr("first DESC").Limit(limit).Scan(ctx); err != nil {
+		return nil, err
+	}
+	return segmentsOf(rows)
+}
+
+// StaleSegments gives segments whose objects are of no use.
+func (Store) StaleSegments(ctx context.Context, tx *store.Tx, before store.Time, limit int) ([]audit.ArchiveSegment, error) {
+	var rows []segmentRow
+	if err := tx.NewSelect().Model(&rows).Where("state = ? OR state = ? AND made < ?", string(audit.SegmentDropped), string(audit.SegmentWriting), before).
+		OrderExpr("object").Limit(limit).Scan(ctx); err != nil {
+		return nil, err
+	}
+	return segmentsOf(rows)
+}
+
+// RemoveSegment removes the segment of an object.
+func (Store) RemoveSegment(ctx context.Context, tx *store.Tx, object string) error {
+	_, err := tx.NewRaw("DELETE FROM audit_segment WHERE object = ?", object).Exec(ctx)
 	return err
 }
 

@@ -43,6 +43,7 @@ type projectRow struct {
 	Classification string
 	QuotaBytes     int64
 	QuotaObjects   int64
+	QuotaKinds     string // JSON
 	CreatedAt      store.Time
 	CreatedBy      string
 	UpdatedAt      store.Time
@@ -51,11 +52,12 @@ type projectRow struct {
 
 func newRow(p project.Project) (*projectRow, error) {
 	zones, err := json.Marshal(p.Residency)
+	kinds, kindsErr := json.Marshal(p.Quota.Kinds)
 	return &projectRow{
 		Name: string(p.Name), DisplayName: p.DisplayName, Description: p.Description, Residency: string(zones),
-		Classification: string(p.Classification), QuotaBytes: int64(p.Quota.Bytes), QuotaObjects: p.Quota.Objects, CreatedAt: store.At(p.CreatedAt), CreatedBy: p.CreatedBy,
+		Classification: string(p.Classification), QuotaBytes: int64(p.Quota.Bytes), QuotaObjects: p.Quota.Objects, QuotaKinds: string(kinds), CreatedAt: store.At(p.CreatedAt), CreatedBy: p.CreatedBy,
 		UpdatedAt: store.At(p.UpdatedAt), Revision: p.Revision,
-	}, err
+	}, errors.Join(err, kindsErr)
 }
 
 func (r projectRow) project() (project.Project, error) {
@@ -64,7 +66,7 @@ func (r projectRow) project() (project.Project, error) {
 		Classification: project.Classification(r.Classification), Quota: project.Quota{Bytes: resource.Bytes(r.QuotaBytes), Objects: r.QuotaObjects}, CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
 		UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
 	}
-	return p, json.Unmarshal([]byte(r.Residency), &p.Residency)
+	return p, errors.Join(json.Unmarshal([]byte(r.Residency), &p.Residency), json.Unmarshal([]byte(r.QuotaKinds), &p.Quota.Kinds))
 }
 
 type buriedRow struct {

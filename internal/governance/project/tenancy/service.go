@@ -192,6 +192,27 @@ func (s *Service) Quota(ctx context.Context, name project.Name) (project.Quota, 
 	return p.Quota, err
 }
 
+// ReachQuota records that something was refused at a quota of the project: QuotaReached, and an audit
+// entry. Of a project that is no more it does nothing.
+func (s *Service) ReachQuota(ctx context.Context, r ReachedQuota) error {
+	return s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
+		if _, err := s.cfg.Store.One(ctx, tx, r.Project); err != nil {
+			if fault.Is(err, fault.NotFound) {
+				return nil
+			}
+			return err
+		}
+		err := audit.Append(ctx, tx, audit.Entry{
+			Actor: identity.Loop("quota"), Project: string(r.Project), Action: QuotaReached, Object: "project " + string(r.Project),
+			Detail: map[string]any{"kind": r.Kind, "quota": r.Quota, "stored_bytes": r.StoredBytes, "stored_objects": r.StoredObjects},
+		})
+		if err != nil {
+			return err
+		}
+		return event.Publish(ctx, tx, string(r.Project), QuotaReached, r)
+	})
+}
+
 // plan is the project as it will be, and what that changes.
 func (s *Service) plan(ctx context.Context, tx *store.Tx, r Request) (project.Project, project.Change, error) {
 	now := s.cfg.Now().UTC().Truncate(time.Microsecond)

@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
@@ -553,7 +554,7 @@ func TestEnrolIsAllOrNothing(t *testing.T) {
 func TestQuota(t *testing.T) {
 	w := policytest.Open(t)
 	admin := w.AsAdmin(t.Context())
-	quota := project.Quota{Bytes: 1 << 30, Objects: 1000}
+	quota := project.Quota{Bytes: 1 << 30, Objects: 1000, Kinds: project.KindQuotas{Models: project.Amount{Bytes: 1 << 20}, Sources: project.Amount{Objects: 7}}}
 	r := tenancy.Request{Name: "flights", Spec: project.Spec{DisplayName: "a", Quota: quota}}
 	if p, _, err := w.Tenancy.Apply(admin, r); err != nil || p.Quota != quota {
 		t.Fatalf("%+v, %v", p.Quota, err)
@@ -571,6 +572,8 @@ func TestQuota(t *testing.T) {
 	}{
 		{"its admin changes another field", own, project.Spec{DisplayName: "b", Quota: quota}, 0, quota},
 		{"its admin raises it", own, project.Spec{DisplayName: "b", Quota: project.Quota{Bytes: 1 << 40, Objects: 1000}}, fault.PermissionDenied, quota},
+		{"its admin raises that of a kind", own, project.Spec{DisplayName: "b", Quota: project.Quota{Bytes: 1 << 30, Objects: 1000, Kinds: project.KindQuotas{Models: project.Amount{Bytes: 1 << 21}}}}, fault.PermissionDenied, quota},
+		{"less than nothing of a kind", admin, project.Spec{Quota: project.Quota{Kinds: project.KindQuotas{Sources: project.Amount{Bytes: -1}}}}, fault.Invalid, quota},
 		{"its admin leaves it out", own, project.Spec{DisplayName: "b"}, fault.PermissionDenied, quota},
 		{"less than nothing", admin, project.Spec{Quota: project.Quota{Objects: -1}}, fault.Invalid, quota},
 		{"the installation's admin takes it away", admin, project.Spec{DisplayName: "b"}, 0, project.Quota{}},
@@ -586,5 +589,32 @@ func TestQuota(t *testing.T) {
 	}
 	if got, err := w.Tenancy.Quota(t.Context(), "none"); err != nil || got != (project.Quota{}) {
 		t.Errorf("of a project that does not exist: %+v, %v", got, err)
+	}
+}
+
+// TestQuotaReached: it is an event and an audit entry of the project, and nothing of a project that is no more.
+func TestQuotaReached(t *testing.T) {
+	w := policytest.Open(t)
+	w.Project(t, "flights")
+	now, err := event.Now(t.Context(), w.DB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := tenancy.ReachedQuota{Project: "flights", Kind: "models", Quota: project.Amount{Bytes: 1 << 20}, StoredBytes: 1 << 19, StoredObjects: 3}
+	for _, r := range []tenancy.ReachedQuota{{Project: "gone"}, want} {
+		if err := w.Tenancy.ReachQuota(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := event.Watch(w.DB, "", now)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	e, err := all.Next(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got tenancy.ReachedQuota
+	if err := e.Decode(&got); err != nil || e.Name != tenancy.QuotaReached || e.Project != "flights" || got != want {
+		t.Errorf("%+v: %+v, %v", e, got, err)
 	}
 }

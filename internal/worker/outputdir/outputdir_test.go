@@ -1,4 +1,4 @@
-package training
+package outputdir
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 // TestListing: a listing has each plain file up to its limits, and says where it stopped.
 func TestListing(t *testing.T) {
 	t.Parallel()
-	limits := listLimits{files: 300, entries: 600, path: 100, paths: 20_000}
+	bounds := limits{files: 300, entries: 600, path: 100, paths: 20_000}
 	deep := strings.Repeat("d/", 30)
 	file := func(t *testing.T, root *os.Root, name string) {
 		t.Helper()
@@ -62,11 +62,11 @@ func TestListing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			l := listing{limits: limits, dirs: []string{"."}}
-			if err := l.walk(t.Context(), root); err != nil || len(l.files) != c.files || l.more != c.more {
-				t.Errorf("%d files, more %t, %v; want %d, %t", len(l.files), l.more, err, c.files, c.more)
+			l := listing{limits: bounds, dirs: []string{"."}}
+			if err := l.walk(t.Context(), root); err != nil || len(l.Files) != c.files || l.More != c.more {
+				t.Errorf("%d files, more %t, %v; want %d, %t", len(l.Files), l.More, err, c.files, c.more)
 			}
-			if l.walked > limits.entries+1 || l.paths > limits.paths {
+			if l.walked > bounds.entries+1 || l.paths > bounds.paths {
 				t.Errorf("%d entries, %d directories, %d bytes of paths", l.walked, len(l.dirs), l.paths)
 			}
 		})
@@ -84,18 +84,18 @@ func TestListingEnds(t *testing.T) {
 	if err := errors.Join(root.WriteFile("a", nil, 0o600), syscall.Mkfifo(filepath.Join(root.Name(), "pipe"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	l := listing{limits: outputLimits, dirs: []string{".", "gone", "pipe"}}
-	if err := l.walk(t.Context(), root); err != nil || len(l.files) != 1 || l.more {
+	l := listing{limits: standard, dirs: []string{".", "gone", "pipe"}}
+	if err := l.walk(t.Context(), root); err != nil || len(l.Files) != 1 || l.More {
 		t.Errorf("%v, %v", l, err)
 	}
-	l = listing{limits: outputLimits, dirs: []string{"gone"}}
+	l = listing{limits: standard, dirs: []string{"gone"}}
 	if err := l.walk(t.Context(), root); !absent(root, err) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	l = listing{limits: outputLimits, dirs: []string{"."}}
-	if err := l.walk(ctx, root); !errors.Is(err, context.Canceled) || len(l.files) > 0 {
+	l = listing{limits: standard, dirs: []string{"."}}
+	if err := l.walk(ctx, root); !errors.Is(err, context.Canceled) || len(l.Files) > 0 {
 		t.Errorf("%v, %v", l, err)
 	}
 }
@@ -118,7 +118,6 @@ func TestUnread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	missing := fault.New(fault.NotFound, "missing")
 	open := func(name string, flag int) error {
 		f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|flag, 0)
 		if err == nil {
@@ -142,8 +141,41 @@ func TestUnread(t *testing.T) {
 		"a disk that fails":     {&os.PathError{Op: "openat", Path: "x", Err: syscall.EIO}, fault.Internal},
 		"too many files opened": {&os.PathError{Op: "openat", Path: "x", Err: syscall.EMFILE}, fault.Internal},
 	} {
-		if got := unread(root, "x", c.err, missing); c.err == nil || got == nil || fault.KindOf(got) != c.kind || (c.kind == fault.NotFound) != errors.Is(got, missing) {
+		if got := unread(root, "x", c.err); c.err == nil || got == nil || fault.KindOf(got) != c.kind {
 			t.Errorf("%s: %v: %v", name, c.err, got)
 		}
+	}
+}
+
+// TestListingOfAnAgent: what another machine tells is checked, and merged in the order of
+// the workers.
+func TestListingOfAnAgent(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]OutputFile{
+		"leaves": {Path: "../x"}, "absolute": {Path: "/etc/passwd"}, "nothing": {Path: ""}, "all": {Path: "."}, "not clean": {Path: "a//b"},
+		"long": {Path: strings.Repeat("x", 5000)}, "no text": {Path: "\xff"}, "less than nothing": {Path: "a", Size: -1},
+	} {
+		if err := (Listing{Files: []OutputFile{f}}).Check(); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	many := Listing{Files: make([]OutputFile, MaxFiles)}
+	for i := range many.Files {
+		many.Files[i].Path = fmt.Sprintf("b%05d", i)
+	}
+	if err := many.Check(); err != nil {
+		t.Error(err)
+	}
+	first := Listing{Files: []OutputFile{{Path: "a", Size: 1}, {Path: "b00001", Size: 2}}}
+	all := first.Merge(many)
+	if len(all.Files) != MaxFiles || !all.More || all.Files[0].Size != 1 || all.Files[2] != (OutputFile{Path: "b00001", Size: 2}) {
+		t.Errorf("%d files, more %v, %+v", len(all.Files), all.More, all.Files[:3])
+	}
+	many.Files = append(many.Files, OutputFile{Path: "c"})
+	if err := many.Check(); !fault.Is(err, fault.TooLarge) {
+		t.Error(err)
+	}
+	if both := first.Merge(Listing{Files: []OutputFile{{Path: "0"}}}); both.More || len(both.Files) != 3 || both.Files[0].Path != "0" {
+		t.Errorf("%+v", both)
 	}
 }

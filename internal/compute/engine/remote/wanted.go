@@ -1,0 +1,269 @@
+package remote
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/worker/outputdir"
+	"github.com/falaj-ml/falaj/internal/worker/protocol"
+)
+
+const (
+	// maxWanted is how much of one member's output may be asked for at the same time.
+	maxWanted = 8
+	// membersAtOnce is how many members are asked at the same time.
+	membersAtOnce = 16
+	// findTime is how long an agent may take to answer: a beat, and reading directories.
+	findTime = 30 * time.Second
+)
+
+// wanted is what a member was asked of its output. It is not on disk: who asked is gone
+// with the server.
+type wanted struct {
+	request protocol.Wanted
+	told    bool
+	answer  chan found
+	gone    chan struct{} // closed when nobody wants it any more
+}
+
+// found is a member's answer.
+type found struct {
+	listing outputdir.Listing
+	file    *arriving // of a file
+	err     error
+}
+
+// arriving is a file while its agent sends it.
+type arriving struct {
+	body  io.Reader
+	size  int64 // still to come
+	close func()
+}
+
+func (a *arriving) Read(b []byte) (int, error) {
+	if a.size == 0 {
+		return 0, io.EOF
+	}
+	n, err := a.body.Read(b[:min(int64(len(b)), a.size)])
+	if a.size -= int64(n); err == io.EOF && a.size > 0 { //nolint:errorlint // io.Reader: EOF itself
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// Close lets the agent's request end.
+func (a *arriving) Close() error {
+	a.close()
+	return nil
+}
+
+// ListOutput asks the agents of all members that run.
+func (d *Driver) ListOutput(ctx context.Context, h engine.Handle, below string) (outputdir.Listing, error) {
+	w, err := d.find(h)
+	if err != nil {
+		return outputdir.Listing{}, err
+	}
+	members, err := w.running()
+	if err != nil {
+		return outputdir.Listing{}, err
+	}
+	answers := make([]found, len(members))
+	var g errgroup.Group
+	g.SetLimit(membersAtOnce)
+	for i, index := range members {
+		g.Go(func() error {
+			answers[i] = d.want(ctx, w, index, protocol.Wanted{Path: below})
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+	all, some := outputdir.Listing{}, false
+	var missing error
+	for _, a := range answers {
+		switch {
+		case a.err == nil:
+			all, some = all.Merge(a.listing), true
+		case !fault.Is(a.err, fault.NotFound):
+			return all, a.err
+		default:
+			missing = a.err
+		}
+	}
+	if !some {
+		return all, missing
+	}
+	return all, nil
+}
+
+// OpenOutput asks one member after the other.
+func (d *Driver) OpenOutput(ctx context.Context, h engine.Handle, path string, most int64) (io.ReadCloser, error) {
+	w, err := d.find(h)
+	if err != nil {
+		return nil, err
+	}
+	members, err := w.running()
+	if err != nil {
+		return nil, err
+	}
+	for _, index := range members {
+		a := d.want(ctx, w, index, protocol.Wanted{Path: path, Most: max(most, 1)})
+		if a.err == nil && a.file != nil {
+			return a.file, nil
+		}
+		if err = a.err; !fault.Is(err, fault.NotFound) {
+			return nil, err
+		}
+	}
+	return nil, err
+}
+
+// running are the members whose agents can be asked.
+func (w *work) running() ([]int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var members []int
+	for i, m := range w.members {
+		if !w.state.Begun.IsZero() && w.state.Final == nil && !m.over() {
+			members = append(members, i)
+		}
+	}
+	if len(members) == 0 {
+		return nil, fault.New(fault.Conflict, "no worker of %s runs", w.id).WithHint("Before the workers start there is nothing to see; what they left is stored when they have ended.")
+	}
+	return members, nil
+}
+
+// want asks a member and waits for its answer.
+func (d *Driver) want(ctx context.Context, w *work, index int, r protocol.Wanted) found {
+	r.ID = id.New("out")
+	asked := &wanted{request: r, answer: make(chan found), gone: make(chan struct{})}
+	w.mu.Lock()
+	if len(w.wanted[index]) >= maxWanted {
+		w.mu.Unlock()
+		return found{err: fault.New(fault.Exhausted, "%d parts of the output of worker %d of %s are read already", maxWanted, index, w.id).WithHint("Wait for them to end.")}
+	}
+	w.wanted[index] = append(w.wanted[index], asked)
+	w.notify()
+	w.mu.Unlock()
+	late := time.NewTimer(findTime)
+	defer late.Stop()
+	a := found{}
+	select {
+	case a = <-asked.answer:
+	case <-late.C:
+		a.err = fault.New(fault.Timeout, "the agent of worker %d did not answer in %s", index, findTime).
+			WithHint("An agent of an earlier release cannot; see `falaj job top` whether it is heard of.")
+	case <-w.done:
+		a.err = fault.New(fault.Conflict, "workload %s has ended meanwhile", w.id)
+	case <-d.down:
+		a.err = fault.New(fault.Unavailable, "the engine is shutting down")
+	case <-ctx.Done():
+		a.err = ctx.Err()
+	}
+	forget := sync.OnceFunc(func() {
+		close(asked.gone)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.wanted[index] = slices.DeleteFunc(w.wanted[index], func(o *wanted) bool { return o == asked })
+	})
+	if a.file == nil {
+		forget()
+		return a
+	}
+	a.file.close = forget // until then the agent is told that it is wanted
+	return a
+}
+
+// wants finds what a member was asked.
+func (h *Hub) wants(id string, s sender, request string) (*wanted, error) {
+	w, err := h.open(id, s)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, asked := range w.wanted[s.index] {
+		if asked.request.ID == request {
+			return asked, nil
+		}
+	}
+	return nil, fault.New(fault.Gone, "nobody waits for output %.80q", request)
+}
+
+// output takes a list, or why there is nothing.
+func (h *Hub) output(ctx context.Context, id string, s sender, f protocol.Found) error {
+	asked, err := h.wants(id, s, f.ID)
+	if err != nil {
+		return err
+	}
+	a := found{}
+	switch {
+	case f.Problem != nil:
+		a.err = problem(f.Problem)
+	case f.Listing == nil || asked.request.Most > 0:
+		return fault.New(fault.Invalid, "output %.80q is answered with nothing that was asked for", f.ID)
+	default:
+		if err := f.Listing.Check(); err != nil {
+			return err
+		}
+		a.listing = *f.Listing
+	}
+	return asked.give(ctx, a)
+}
+
+// outputFile takes a file, and returns when whoever asked for it has read it.
+func (h *Hub) outputFile(ctx context.Context, id string, s sender, request string, size int64, body io.Reader) error {
+	asked, err := h.wants(id, s, request)
+	switch {
+	case err != nil:
+		return err
+	case asked.request.Most == 0 || size < 0:
+		return fault.New(fault.Invalid, "output %.80q is no file of a known size", request)
+	case size > asked.request.Most:
+		return outputdir.TooLarge(asked.request.Path, size, asked.request.Most)
+	}
+	if err := asked.give(ctx, found{file: &arriving{body: body, size: size}}); err != nil {
+		return err
+	}
+	select { // the body is read until then
+	case <-asked.gone:
+		return nil
+	case <-h.d.down:
+		return fault.New(fault.Unavailable, "the engine is shutting down")
+	}
+}
+
+// give hands an answer to whoever waits for it.
+func (w *wanted) give(ctx context.Context, a found) error {
+	select {
+	case w.answer <- a:
+		return nil
+	case <-w.gone:
+		return fault.New(fault.Gone, "nobody waits for output %.80q any more", w.request.ID)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// problem is an agent's error, in bounded and plain words.
+func problem(p *protocol.Problem) error {
+	clip := func(s string) string { return plain(strings.ToValidUTF8(s[:min(len(s), maxText)], "")) }
+	e := &fault.Error{Kind: fault.ParseKind(p.Kind), Message: clip(p.Detail), Hint: clip(p.Hint)}
+	switch e.Kind {
+	case fault.NotFound, fault.Conflict, fault.TooLarge, fault.Invalid:
+	default:
+		e.Kind = fault.Unavailable
+	}
+	return e
+}
+
+var _ engine.OutputFiles = (*Driver)(nil)
