@@ -134,10 +134,10 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	if err := a.sweepCgroups(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.holdBallast(ctx); err != nil {
+	if err := a.holdDiskReserve(ctx); err != nil {
 		return nil, err
 	}
-	usual := keepGarbage(bytes(a.cfg.Limits.Garbage))
+	usual := tuneGC(bytes(a.cfg.Limits.Garbage))
 	memory := memoryLimit()
 	unlimited := limitMemory(memory)
 	a.onClose(func() error { usual(); unlimited(); return nil })
@@ -173,7 +173,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 			if !a.ready.Load() {
 				return fault.New(fault.Unavailable, "starting")
 			}
-			if err := checkRoom("the data directory", a.cfg.Data, fullDisk(a.cfg.reserve())); err != nil {
+			if err := checkSpace("the data directory", a.cfg.Data, fullDisk(a.cfg.reserve())); err != nil {
 				return err
 			}
 			if err := a.stores.ready(); err != nil {

@@ -113,7 +113,7 @@ func (b *backups) Make(ctx context.Context, name string) (backup.Backup, error) 
 	if err != nil {
 		return backup.Backup{}, err
 	}
-	if err := b.room(); err != nil {
+	if err := b.checkSpace(); err != nil {
 		return backup.Backup{}, err
 	}
 	b.mu.Lock()
@@ -135,13 +135,13 @@ func (b *backups) Make(ctx context.Context, name string) (backup.Backup, error) 
 	return b.now, nil
 }
 
-// room refuses to fill the disk of the backups: it may be the server's own.
-func (b *backups) room() error {
+// checkSpace refuses to fill the disk of the backups: it may be the server's own.
+func (b *backups) checkSpace() error {
 	dir := b.a.cfg.Backup.Dir
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fault.New(fault.Unavailable, "the directory of backups: %w", err).WithHint("Is backup.dir right, and its disk there?")
 	}
-	return checkRoom("the backups (backup.dir)", dir, b.a.cfg.reserve())
+	return checkSpace("the backups (backup.dir)", dir, b.a.cfg.reserve())
 }
 
 func (b *backups) watchRoom(cancel context.CancelCauseFunc, ended chan struct{}) {
@@ -152,7 +152,7 @@ func (b *backups) watchRoom(cancel context.CancelCauseFunc, ended chan struct{})
 		case <-ended:
 			return
 		case <-every.C:
-			if err := b.room(); err != nil {
+			if err := b.checkSpace(); err != nil {
 				cancel(err)
 				return
 			}

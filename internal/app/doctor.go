@@ -59,7 +59,7 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 	case open(info):
 		out = append(out, finding{"!", "data directory " + cfg.Data + " is open to other users", "chmod 700 " + cfg.Data + "; `falaj up` does it, too."})
 	default:
-		err := checkRoom("the data directory", dir, cfg.reserve())
+		err := checkSpace("the data directory", dir, cfg.reserve())
 		say(err == nil, "data directory "+cfg.Data, fault.HintOf(err))
 	}
 	out = append(out, upgradeFinding(context.Background(), cfg)...)
@@ -196,31 +196,35 @@ func render(findings []finding) string {
 
 // checkFree refuses to continue when the data directory's disk has less left than the
 // reserve: what is acknowledged must be kept, and refusals must be recorded.
-func (c Config) checkFree() error { return checkRoom("the data directory", c.Data, c.reserve()) }
+func (c Config) checkFree() error { return checkSpace("the data directory", c.Data, c.reserve()) }
 
 // reserve is what is left free on the disk of the data directory.
-func (c Config) reserve() room { return room{bytes: bytes(c.Limits.Free), files: c.Limits.FreeFiles} }
+func (c Config) reserve() diskSpace {
+	return diskSpace{bytes: bytes(c.Limits.Free), files: c.Limits.FreeFiles}
+}
 
-// room is space for bytes and for files.
-type room struct{ bytes, files int64 }
+// diskSpace is space for bytes and for files.
+type diskSpace struct{ bytes, files int64 }
 
-func (r room) plus(s room) room { return room{r.bytes + s.bytes, r.files + s.files} }
+func (r diskSpace) plus(s diskSpace) diskSpace {
+	return diskSpace{r.bytes + s.bytes, r.files + s.files}
+}
 
-// roomOf is what the file system of a directory has left.
-func roomOf(dir string) (room, error) {
+// freeSpace is what the file system of a directory has left.
+func freeSpace(dir string) (diskSpace, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
-		return room{}, err
+		return diskSpace{}, err
 	}
-	r := room{bytes: int64(s.Bavail) * s.Bsize, files: int64(s.Ffree)} //nolint:gosec // a disk's blocks fit
-	if s.Files == 0 {                                                  // it makes inodes as they are needed
+	r := diskSpace{bytes: int64(s.Bavail) * s.Bsize, files: int64(s.Ffree)} //nolint:gosec // a disk's blocks fit
+	if s.Files == 0 {                                                       // it makes inodes as they are needed
 		r.files = math.MaxInt64
 	}
 	return r, nil
 }
 
-func checkRoom(what, dir string, least room) error {
-	free, err := roomOf(dir)
+func checkSpace(what, dir string, least diskSpace) error {
+	free, err := freeSpace(dir)
 	if err != nil {
 		return fault.New(fault.Unavailable, "disk of %s: %w", filepath.Base(dir), err)
 	}
@@ -235,11 +239,11 @@ func checkRoom(what, dir string, least room) error {
 	return nil
 }
 
-// roomFor refuses to store what a job leaves where that would take the disk of the data
+// spaceFor refuses to store what a job leaves where that would take the disk of the data
 // directory below half of its reserve: the reserve is for what was begun, and not for one
 // job alone. Nil where objects are kept elsewhere.
-func (c Config) roomFor(bytes, files int64) error {
-	free, err := roomOf(c.Data)
+func (c Config) spaceFor(bytes, files int64) error {
+	free, err := freeSpace(c.Data)
 	if err != nil {
 		return fault.New(fault.Unavailable, "disk of the data directory: %w", err)
 	}

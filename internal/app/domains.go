@@ -127,7 +127,7 @@ type parts struct {
 	gateways      *gateway.Service
 	remotes       *remote.Runtime
 	apart         *model.Runtime   // of processes of models, here and elsewhere
-	places        httpapi.Replicas // nil: replicas have no places
+	replicas      httpapi.Replicas // nil: replicas have no places
 	predictions   *prediction.Log
 	labels        *label.Service
 	verifications *verification.Service
@@ -140,7 +140,7 @@ func (p *parts) domains() httpapi.Domains {
 	return httpapi.Domains{
 		Projects: p.projects, Stored: p.stored, Policies: p.authorizer, Accounts: p.accounts, Zones: p.zones, Requests: p.requests, Keys: p.keys, Secrets: p.secrets, Erasures: p.erasures, Deletions: p.deletions, Backups: p.backups, Audit: p.auditLog, Compute: p.compute, Environments: p.environments,
 		Datasets: p.datasets, Ingestion: p.ingestion, Lineage: p.lineage, Features: p.features, Tracking: p.tracking, Registry: p.registry, Training: p.training, Optimize: p.optimize, Scores: p.scores, Checkpoints: p.checkpoints, Tuning: p.tuning, Sweeps: p.sweeps, Serving: p.serving, Gateways: p.gateways, Labels: p.labels, Verifications: p.verifications,
-		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.places, Webhooks: p.webhooks,
+		Monitoring: p.monitoring, Alerts: p.alerts, Replicas: p.replicas, Webhooks: p.webhooks,
 	}
 }
 
@@ -450,7 +450,7 @@ func (a *App) storeRoom() func(bytes, files int64) error {
 	if a.cfg.Blob.S3.Endpoint != "" {
 		return nil
 	}
-	return a.cfg.roomFor
+	return a.cfg.spaceFor
 }
 
 func stopper(stop func()) func(context.Context) error {
@@ -462,7 +462,7 @@ func stopper(stop func()) func(context.Context) error {
 
 func (a *App) openServing(ctx context.Context) error {
 	if err := a.startServing(serving.Config{
-		Models: servingModels{a.registry, a.training}, Environments: servingEnvironments{a.environments}, Features: servingFeatures{a.features}, Capacity: a.openPlaces(),
+		Models: servingModels{a.registry, a.training}, Environments: servingEnvironments{a.environments}, Features: servingFeatures{a.features}, Capacity: a.openReplicas(),
 	}); err != nil {
 		return err
 	}

@@ -18,13 +18,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/training"
 )
 
-// maxLines bounds each list that a walk over lineage reads: the newest jobs and
+// maxLineageList bounds each list that a walk over lineage reads: the newest jobs and
 // versions of models, and the first views, services and deployments.
-const maxLines = 1000
+const maxLineageList = 1000
 
-// lines are the steps of one walk over features, jobs, models and deployments. The
+// lineageWalk has the steps of one walk over features, jobs, models and deployments. The
 // lists are read once, when the walk first comes to where they matter.
-type lines struct {
+type lineageWalk struct {
 	*App
 	p project.Name
 
@@ -39,9 +39,9 @@ type lines struct {
 	more        bool
 }
 
-// lines implements openlineage.Config.Objects.
-func (a *App) lines(p project.Name) openlineage.Objects {
-	return &lines{App: a, p: p, may: map[policy.Action]bool{}, read: map[string][]string{}}
+// lineageObjects implements openlineage.Config.Objects.
+func (a *App) lineageObjects(p project.Name) openlineage.Objects {
+	return &lineageWalk{App: a, p: p, may: map[policy.Action]bool{}, read: map[string][]string{}}
 }
 
 // The actions that a walk asks for, and the kinds of their objects.
@@ -54,7 +54,7 @@ const (
 
 // permitted asks without a record, so that a walk refuses nobody on the record for
 // what was not asked for.
-func (l *lines) permitted(ctx context.Context, action policy.Action) (bool, error) {
+func (l *lineageWalk) permitted(ctx context.Context, action policy.Action) (bool, error) {
 	if may, asked := l.may[action]; asked {
 		return may, nil
 	}
@@ -70,7 +70,7 @@ func unseen(err error) bool {
 }
 
 // list reads the lists that the caller may see.
-func (l *lines) list(ctx context.Context) (err error) {
+func (l *lineageWalk) list(ctx context.Context) (err error) {
 	if l.listed {
 		return nil
 	}
@@ -86,26 +86,26 @@ func (l *lines) list(ctx context.Context) (err error) {
 		if !unseen(rerr) {
 			err = rerr
 		}
-		l.more = l.more || n >= maxLines
+		l.more = l.more || n >= maxLineageList
 	}
 	ask(readFeature, func() (n int, err error) {
-		l.views, err = l.features.Views(ctx, l.p, "", maxLines)
+		l.views, err = l.features.Views(ctx, l.p, "", maxLineageList)
 		return len(l.views), err
 	})
 	ask(readFeature, func() (n int, err error) {
-		l.bundles, err = l.features.ServiceDefinitions(ctx, l.p, "", maxLines)
+		l.bundles, err = l.features.ServiceDefinitions(ctx, l.p, "", maxLineageList)
 		return len(l.bundles), err
 	})
 	ask(readJob, func() (n int, err error) {
-		l.jobs, _, err = l.training.List(ctx, l.p, training.Filter{Limit: maxLines})
+		l.jobs, _, err = l.training.List(ctx, l.p, training.Filter{Limit: maxLineageList})
 		return len(l.jobs), err
 	})
 	ask(readModel, func() (n int, err error) {
-		l.models, _, err = l.registry.SearchVersions(ctx, l.p, registry.Search{Max: maxLines})
+		l.models, _, err = l.registry.SearchVersions(ctx, l.p, registry.Search{Max: maxLineageList})
 		return len(l.models), err
 	})
 	ask(readDeployment, func() (n int, err error) {
-		l.deployments, err = l.serving.List(ctx, string(l.p), "", maxLines)
+		l.deployments, err = l.serving.List(ctx, string(l.p), "", maxLineageList)
 		return len(l.deployments), err
 	})
 	l.listed = err == nil
@@ -113,7 +113,7 @@ func (l *lines) list(ctx context.Context) (err error) {
 }
 
 // Object implements openlineage.Objects.
-func (l *lines) Object(ctx context.Context, kind openlineage.Kind, name string) (openlineage.Object, error) {
+func (l *lineageWalk) Object(ctx context.Context, kind openlineage.Kind, name string) (openlineage.Object, error) {
 	switch kind {
 	case openlineage.ViewKind:
 		v, err := l.features.View(ctx, l.p, name)
@@ -136,7 +136,7 @@ func (l *lines) Object(ctx context.Context, kind openlineage.Kind, name string) 
 }
 
 // model finds "delay@3", "delay@champion" or the newest "delay".
-func (l *lines) model(ctx context.Context, name string) (registry.Version, error) {
+func (l *lineageWalk) model(ctx context.Context, name string) (registry.Version, error) {
 	base, version, given := registry.SplitRef(name)
 	if !given {
 		version = "latest"
@@ -151,7 +151,7 @@ func (l *lines) model(ctx context.Context, name string) (registry.Version, error
 }
 
 // Step implements openlineage.Objects.
-func (l *lines) Step(ctx context.Context, kind openlineage.Kind, name string, up bool) (openlineage.Step, error) {
+func (l *lineageWalk) Step(ctx context.Context, kind openlineage.Kind, name string, up bool) (openlineage.Step, error) {
 	var out openlineage.Step
 	if err := l.list(ctx); err != nil {
 		return out, err
@@ -192,7 +192,7 @@ func (l *lines) Step(ctx context.Context, kind openlineage.Kind, name string, up
 
 // stepper puts one step together.
 type stepper struct {
-	*lines
+	*lineageWalk
 	out *openlineage.Step
 }
 

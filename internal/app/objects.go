@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob/s3blob"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/filewatch"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
 )
@@ -103,15 +104,7 @@ func writeHome(path, what, owner string) error {
 	if err := os.Rename(path+".new", path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return fsync.Dir(filepath.Dir(path))
 }
 
 // validateObjects looks at blob.s3, without asking the endpoint.

@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online/pebble"
 	"github.com/falaj-ml/falaj/internal/feature/online/redis"
 	"github.com/falaj-ml/falaj/internal/filewatch"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -138,7 +139,7 @@ func (a *App) sameOnline(ctx context.Context, which func(context.Context) (strin
 			slog.String("project", string(p)), slog.Any("views", refs))
 	}
 	if what != "" {
-		err = errors.Join(os.Remove(a.onlineHome()), syncDir(a.cfg.Data))
+		err = errors.Join(os.Remove(a.onlineHome()), fsync.Dir(a.cfg.Data))
 	}
 	return id, err
 }

@@ -28,7 +28,7 @@ const tellLineage = "openlineage"
 // events, so what happened is told even if the server dies before, in order.
 func (a *App) openLineage(ctx context.Context) error {
 	a.lineage = openlineage.New(openlineage.Config{
-		DB: a.db, Store: openlineagesql.Store{}, Authorizer: a.authorizer, Datasets: a.datasets, Tables: a.cfg.tablesDir(), Objects: a.lines,
+		DB: a.db, Store: openlineagesql.Store{}, Authorizer: a.authorizer, Datasets: a.datasets, Tables: a.cfg.tablesDir(), Objects: a.lineageObjects,
 	})
 	a.projects.Register(projectLineage{a.lineage})
 	to := a.cfg.Lineage.OpenLineage

@@ -56,7 +56,7 @@ var domains = []string{
 }
 
 var (
-	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "backup", "sketch", "drift", "onnxfile", "repotest", "share", "yamldoc", "membudget", "jsondoc", "outbound", "coding", "filewatch"}
+	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "backup", "sketch", "drift", "onnxfile", "repotest", "share", "yamldoc", "membudget", "jsondoc", "outbound", "coding", "filewatch", "fsync"}
 	edges      = []string{"httpapi", "flight", "cli", "console"}
 )
 
@@ -199,7 +199,7 @@ func TestNoTestCodeInProduction(t *testing.T) {
 
 // TestDriversAndTablesBelongToApp: only app chooses an implementation.
 func TestDriversAndTablesBelongToApp(t *testing.T) {
-	driver := regexp.MustCompile(`^internal/(compute/engine/(local|slurm|kube|ray)|compute/provisioner/simulated|blob/(fileblob|s3blob)|serving/runtime/(onnx|child|remote|python)|feature/online/(pebble|redis)|.*sql|dataset/sqlworker|dataset/source/(postgres|mariadb|sqlite|files|kafka|nats|s3|httpjson))$`)
+	driver := regexp.MustCompile(`^internal/(compute/engine/(local|slurm|kube|ray)|compute/provisioner/simulated|blob/(fileblob|s3blob)|serving/runtime/(onnx|child|remote|python)|feature/online/(pebble|redis)|.*sql|dataset/sqlworker|dataset/source/(postgres|mariadb|sqlite|files|kafka|nats|s3|hdfs|httpjson))$`)
 	for _, p := range load(t) {
 		if layer, _ := place(p.Path); layer == inApp || layer == inCmd || layer == outside {
 			continue

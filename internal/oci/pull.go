@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
@@ -270,7 +271,7 @@ func (s *Store) pull(ctx context.Context, ref, digest string) (Image, error) {
 		return Image{}, fault.Wrap(err, "writing image %s", ref)
 	}
 	at := s.path("images", file(digest))
-	if err := errors.Join(os.Rename(stage, at), syncDir(s.path("images"))); err != nil {
+	if err := errors.Join(os.Rename(stage, at), fsync.Dir(s.path("images"))); err != nil {
 		return Image{}, fault.Wrap(err, "writing image %s", ref)
 	}
 	i.Root = filepath.Join(at, rootDir)
@@ -344,7 +345,7 @@ func (s *Store) blob(ctx context.Context, l v1.Layer, ref string) (string, error
 	case werr != nil:
 		return "", fault.Wrap(werr, "writing a layer")
 	}
-	if err := errors.Join(os.Rename(f.Name(), at), syncDir(s.path("blobs"))); err != nil {
+	if err := errors.Join(os.Rename(f.Name(), at), fsync.Dir(s.path("blobs"))); err != nil {
 		return "", fault.Wrap(err, "writing a layer")
 	}
 	return d.String(), nil
@@ -422,14 +423,6 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 		return z.IOReadCloser(), nil
 	}
 	return io.NopCloser(br), nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // syncTree writes the whole file system that the directory is on: one call for

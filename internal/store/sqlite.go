@@ -21,6 +21,7 @@ import (
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 )
 
 // Bounds of one group: the closures that share a COMMIT, and so a sync. A group
@@ -107,7 +108,7 @@ func openSQLite(ctx context.Context, path string, cfg Config) (*sqliteDB, error)
 		s.unscrubbed, err = s.truncate(ctx)
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = fsync.Dir(filepath.Dir(path))
 	}
 	if writer.running.Store(true); err == nil {
 		_, err = writes.ExecContext(ctx, inMemory)
@@ -165,16 +166,6 @@ func createPrivate(path string) error {
 		return fault.New(fault.Unavailable, "open database: %w", err).WithHint("Check that the server may read and write the database's directory.")
 	}
 	return f.Close()
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // check refuses a place where SQLite cannot keep its promise.

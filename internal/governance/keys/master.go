@@ -19,6 +19,7 @@ import (
 	"golang.org/x/crypto/argon2"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -339,7 +340,7 @@ func writeMaster(path string, key, passphrase []byte) error {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err == nil {
-		err = syncDir(dir)
+		err = fsync.Dir(dir)
 	}
 	return err
 }
@@ -367,15 +368,6 @@ func replaceMaster(path string, old *os.File, key, passphrase []byte) error {
 		return fault.Wrap(err, "overwrite the old master key file")
 	}
 	return w.Sync()
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // derive gives 32 bytes for a named use.

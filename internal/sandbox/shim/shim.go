@@ -42,6 +42,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
@@ -217,7 +218,7 @@ func Write(dir, name string, v any) error {
 	if err := Place(dir, name, v); err != nil {
 		return err
 	}
-	return syncDir(dir)
+	return fsync.Dir(dir)
 }
 
 // Place is Write whose name survives a power loss only when something else has
@@ -249,14 +250,6 @@ func replace(dir, name string, b []byte) error {
 		_ = os.Remove(f.Name()) //nolint:gosec // The names are constants.
 	}
 	return err
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir) //nolint:gosec // The names are constants.
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Held reports whether a shim of the directory lives.

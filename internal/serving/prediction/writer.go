@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 )
 
 // maxBatch is about how many bytes of records one write takes.
@@ -372,15 +373,10 @@ func (j *journal) seal(a *active) error {
 // syncDir makes the names of new files durable; a directory that was dropped
 // meanwhile has none.
 func syncDir(dir string) error {
-	d, err := os.Open(filepath.Clean(dir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	if err := fsync.Dir(filepath.Clean(dir)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	defer func() { _ = d.Close() }()
-	return d.Sync()
+	return nil
 }
 
 func (j *journal) stats() Stats {

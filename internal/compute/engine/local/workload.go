@@ -18,6 +18,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
@@ -153,7 +154,7 @@ func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, 
 		return fault.Wrap(err, "keeping room for the order to stop %s", w.id)
 	}
 	// The shim's first status, before anything runs, syncs the directory.
-	if err := errors.Join(shim.Place(w.dir, shim.SpecFile, s), syncDir(d.c.Dir)); err != nil {
+	if err := errors.Join(shim.Place(w.dir, shim.SpecFile, s), fsync.Dir(d.c.Dir)); err != nil {
 		return fault.Wrap(err, "describing %s", w.id)
 	}
 	k, err := d.shims.run(w.dir)
@@ -372,12 +373,4 @@ func awaitFor(p shim.Process, limit time.Duration) bool {
 	t := time.AfterFunc(limit, func() { close(stop) })
 	defer t.Stop()
 	return awaitProcess(p, stop)
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

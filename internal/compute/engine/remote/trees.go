@@ -22,6 +22,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
@@ -360,7 +361,7 @@ func syncDirs(dir string) error {
 		if err != nil || !e.IsDir() {
 			return err
 		}
-		return syncDir(path)
+		return fsync.Dir(path)
 	})
 }
 
@@ -464,7 +465,7 @@ func (w *work) takeCheckpoint(c checkpoint, parts map[int]*tree) error {
 		err = nil // renamed before a crash
 	}
 	if err == nil {
-		err = syncDir(w.spec.Mounts[c.mount].Path)
+		err = fsync.Dir(w.spec.Mounts[c.mount].Path)
 	}
 	if err != nil {
 		return err

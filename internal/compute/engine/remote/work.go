@@ -12,6 +12,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
@@ -132,7 +133,7 @@ func (w *work) record() error {
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(tmp))
 	}
-	if err := syncDir(w.c.Dir); err != nil {
+	if err := fsync.Dir(w.c.Dir); err != nil {
 		return err
 	}
 	w.log, err = openLog(w.dir, len(w.members), w.c.LogLimit)
@@ -346,12 +347,4 @@ func (w *work) facts(i int) map[string]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.members[i].Join.Facts
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir) //nolint:gosec // Ours, and of checked names.
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -16,33 +16,33 @@ import (
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	free, err := roomOf(dir)
+	free, err := freeSpace(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		least room
+		least diskSpace
 		says  string
 	}{
-		"no reserve":     {room{}, ""},
-		"enough":         {room{1, 1}, ""},
-		"too few bytes":  {room{bytes: math.MaxInt64, files: 1}, "limits.free"},
-		"too few inodes": {room{bytes: 1, files: math.MaxInt64}, "limits.free_files"},
+		"no reserve":     {diskSpace{}, ""},
+		"enough":         {diskSpace{1, 1}, ""},
+		"too few bytes":  {diskSpace{bytes: math.MaxInt64, files: 1}, "limits.free"},
+		"too few inodes": {diskSpace{bytes: 1, files: math.MaxInt64}, "limits.free_files"},
 	} {
 		if name == "too few inodes" && free.files == math.MaxInt64 {
 			continue // this file system makes inodes as they are needed
 		}
-		err := checkRoom("the test", dir, c.least)
+		err := checkSpace("the test", dir, c.least)
 		if c.says == "" && err != nil || c.says != "" && (!fault.Is(err, fault.Exhausted) || !strings.Contains(fault.HintOf(err), c.says)) {
 			t.Errorf("%s: %v (%s)", name, err, fault.HintOf(err))
 		}
 	}
 	cfg := Config{Data: dir}
 	cfg.Limits.Free, cfg.Limits.FreeFiles = "1MiB", 10
-	if err := cfg.roomFor(1<<10, 1); err != nil {
+	if err := cfg.spaceFor(1<<10, 1); err != nil {
 		t.Error(err)
 	}
-	if err := cfg.roomFor(math.MaxInt64/2, 1); !fault.NoSpace(err) || !fault.Is(err, fault.Exhausted) {
+	if err := cfg.spaceFor(math.MaxInt64/2, 1); !fault.NoSpace(err) || !fault.Is(err, fault.Exhausted) {
 		t.Errorf("%v", err)
 	}
 }
@@ -50,7 +50,7 @@ func TestRoom(t *testing.T) {
 // TestBallastFiles: inodes are taken while there are enough, once, and not out of the reserve.
 func TestBallastFiles(t *testing.T) {
 	t.Parallel()
-	b := &ballast{path: filepath.Join(t.TempDir(), "ballast"), size: room{files: 20}, log: slog.New(slog.DiscardHandler)}
+	b := &diskReserve{path: filepath.Join(t.TempDir(), "ballast"), size: diskSpace{files: 20}, log: slog.New(slog.DiscardHandler)}
 	for range 2 {
 		if err := b.look(t.Context()); err != nil {
 			t.Fatal(err)
@@ -59,8 +59,8 @@ func TestBallastFiles(t *testing.T) {
 	if made, err := os.ReadDir(b.dir()); err != nil || len(made) != 20 {
 		t.Fatalf("%d files, %v", len(made), err)
 	}
-	b.least = room{files: math.MaxInt64 / 2}
-	if free, err := roomOf(b.path[:len(b.path)-len("/ballast")]); err != nil || free.files == math.MaxInt64 {
+	b.least = diskSpace{files: math.MaxInt64 / 2}
+	if free, err := freeSpace(b.path[:len(b.path)-len("/ballast")]); err != nil || free.files == math.MaxInt64 {
 		t.Skip("this file system makes inodes as they are needed")
 	}
 	if err := os.RemoveAll(b.dir()); err != nil {

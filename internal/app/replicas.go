@@ -27,39 +27,39 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// places are where replicas of served models have their place among all else that runs.
+// replicaReservations reserve what replicas of served models need among all else that runs.
 // On this machine each is a workload of compute that this process runs itself: the
 // scheduler sees it, gives it room or says why not, and may ask for the room back. On
-// other pools (afar.go) their engine runs it. What an earlier process had is no replica
+// other pools (remotereplicas.go) their engine runs it. What an earlier process had is no replica
 // any more, and ends.
-type places struct {
+type replicaReservations struct {
 	compute *compute.Service
 	db      *store.DB
 	most    resource.Bytes // that a model's process may have; 0: what it asks for
 	log     *slog.Logger
-	afar    afar
+	remote  remoteReplicas
 
 	mu   sync.Mutex
-	all  map[string]*place // by workload, until it has ended
-	none chan struct{}     // closed when there is none any more; nil while nobody waits for that
+	all  map[string]*replicaReservation // by workload, until it has ended
+	none chan struct{}                  // closed when there is none any more; nil while nobody waits for that
 }
 
-// place is one of them.
-type place struct {
+// replicaReservation is one of them.
+type replicaReservation struct {
 	placed, lost, ended, over chan struct{}
 	start, stop, release, end sync.Once
 
-	outcome string // set before over is closed
-	there   *there // nil: on this machine
+	outcome string         // set before over is closed
+	remote  *remoteReplica // nil: on this machine
 }
 
 var (
-	_ serving.Capacity    = (*places)(nil)
-	_ serving.Reservation = (*place)(nil)
-	_ compute.Owner       = (*places)(nil)
-	_ compute.Runner      = (*places)(nil)
-	_ engine.Driver       = (*places)(nil)
-	_ httpapi.Replicas    = (*places)(nil)
+	_ serving.Capacity    = (*replicaReservations)(nil)
+	_ serving.Reservation = (*replicaReservation)(nil)
+	_ compute.Owner       = (*replicaReservations)(nil)
+	_ compute.Runner      = (*replicaReservations)(nil)
+	_ engine.Driver       = (*replicaReservations)(nil)
+	_ httpapi.Replicas    = (*replicaReservations)(nil)
 )
 
 // How often it is asked why a replica waits, and how long its runs may take to end
@@ -70,13 +70,13 @@ const (
 )
 
 // Reserve implements serving.Capacity.
-func (p *places) Reserve(ctx context.Context, r serving.ReplicaRequest, waits func(string)) (serving.Reservation, error) {
+func (p *replicaReservations) Reserve(ctx context.Context, r serving.ReplicaRequest, waits func(string)) (serving.Reservation, error) {
 	wid := compute.WorkloadID(id.New("rep"))
-	pl := &place{placed: make(chan struct{}), lost: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{})}
+	pl := &replicaReservation{placed: make(chan struct{}), lost: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{})}
 	request := compute.Request{Pools: []string{string(compute.Home)}, InPlace: true, Isolation: scheduler.None}
 	if len(r.Pools) > 0 {
 		request = compute.Request{Pools: r.Pools, Isolation: scheduler.Process}
-		pl.there = newThere()
+		pl.remote = newRemoteReplica()
 	}
 	p.mu.Lock()
 	p.all[string(wid)] = pl
@@ -97,7 +97,7 @@ func (p *places) Reserve(ctx context.Context, r serving.ReplicaRequest, waits fu
 		p.forget(string(wid), "")
 		return nil, fault.Wrap(err, "ask for the place of a replica")
 	}
-	if pl.there != nil {
+	if pl.remote != nil {
 		return p.await(ctx, r, wid, pl, waits)
 	}
 	look := time.NewTicker(whyEvery)
@@ -121,7 +121,7 @@ func (p *places) Reserve(ctx context.Context, r serving.ReplicaRequest, waits fu
 }
 
 // withdraw takes a replica that is not wanted any more out of the line.
-func (p *places) withdraw(ctx context.Context, of string, wid compute.WorkloadID) {
+func (p *replicaReservations) withdraw(ctx context.Context, of string, wid compute.WorkloadID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), whyEvery)
 	defer cancel()
 	if err := p.db.Update(ctx, of, func(ctx context.Context, tx *store.Tx) error {
@@ -132,22 +132,22 @@ func (p *places) withdraw(ctx context.Context, of string, wid compute.WorkloadID
 }
 
 // lose asks for the place back.
-func (p *place) lose() { p.stop.Do(func() { close(p.lost) }) }
+func (p *replicaReservation) lose() { p.stop.Do(func() { close(p.lost) }) }
 
 // Lost implements serving.Place.
-func (p *place) Lost() <-chan struct{} { return p.lost }
+func (p *replicaReservation) Lost() <-chan struct{} { return p.lost }
 
 // Release implements serving.Place.
-func (p *place) Release() { p.release.Do(func() { close(p.ended) }) }
+func (p *replicaReservation) Release() { p.release.Do(func() { close(p.ended) }) }
 
-func (p *places) of(wid string) *place {
+func (p *replicaReservations) of(wid string) *replicaReservation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.all[wid]
 }
 
 // forget drops a place that has ended.
-func (p *places) forget(wid, outcome string) {
+func (p *replicaReservations) forget(wid, outcome string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if pl := p.all[wid]; pl != nil {
@@ -166,7 +166,7 @@ func (p *places) forget(wid, outcome string) {
 
 // Close waits until compute knows that all replicas have ended, which serving has seen
 // to. Those elsewhere end by themselves, and may not find the server any more to say so.
-func (p *places) Close(ctx context.Context) error {
+func (p *replicaReservations) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if len(p.all) == 0 {
 		p.mu.Unlock()
@@ -181,7 +181,7 @@ func (p *places) Close(ctx context.Context) error {
 	case <-none:
 		return nil
 	case <-time.After(whyEvery):
-		if p.afarOnly() {
+		if p.remoteOnly() {
 			return nil
 		}
 		return fault.New(fault.Timeout, "compute does not know yet that replicas have ended; it sees that when the server starts again")
@@ -190,12 +190,12 @@ func (p *places) Close(ctx context.Context) error {
 	}
 }
 
-// afarOnly reports whether no place is on this machine.
-func (p *places) afarOnly() bool {
+// remoteOnly reports whether no replica is on this machine.
+func (p *replicaReservations) remoteOnly() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, pl := range p.all {
-		if pl.there == nil {
+		if pl.remote == nil {
 			return false
 		}
 	}
@@ -203,15 +203,15 @@ func (p *places) afarOnly() bool {
 }
 
 // Prepare implements compute.Owner: on this machine there is nothing to prepare.
-func (p *places) Prepare(ctx context.Context, w compute.Workload, pool compute.Pool) (engine.Spec, error) {
+func (p *replicaReservations) Prepare(ctx context.Context, w compute.Workload, pool compute.Pool) (engine.Spec, error) {
 	if w.InPlace {
 		return engine.Spec{}, nil
 	}
-	return p.prepareAfar(ctx, w, pool)
+	return p.prepareRemote(ctx, w, pool)
 }
 
 // Changed implements compute.Owner.
-func (p *places) Changed(ctx context.Context, tx *store.Tx, w compute.Workload) error {
+func (p *replicaReservations) Changed(ctx context.Context, tx *store.Tx, w compute.Workload) error {
 	if w.State == compute.Ended {
 		if err := p.revoke(ctx, tx, w); err != nil {
 			return err
@@ -222,7 +222,7 @@ func (p *places) Changed(ctx context.Context, tx *store.Tx, w compute.Workload) 
 }
 
 // Finish implements compute.Owner.
-func (p *places) Finish(_ context.Context, w compute.Workload) error {
+func (p *replicaReservations) Finish(_ context.Context, w compute.Workload) error {
 	if w.InPlace {
 		return nil
 	}
@@ -230,7 +230,7 @@ func (p *places) Finish(_ context.Context, w compute.Workload) error {
 }
 
 // Driver implements compute.Runner.
-func (p *places) Driver(w compute.Workload) engine.Driver {
+func (p *replicaReservations) Driver(w compute.Workload) engine.Driver {
 	if w.InPlace {
 		return p
 	}
@@ -238,7 +238,7 @@ func (p *places) Driver(w compute.Workload) engine.Driver {
 }
 
 // Start implements engine.Driver.
-func (p *places) Start(_ context.Context, spec engine.Spec) (engine.Handle, error) {
+func (p *replicaReservations) Start(_ context.Context, spec engine.Spec) (engine.Handle, error) {
 	pl := p.of(spec.ID)
 	if pl == nil {
 		return "", fault.New(fault.Gone, "the server that wanted the replica has ended")
@@ -247,15 +247,15 @@ func (p *places) Start(_ context.Context, spec engine.Spec) (engine.Handle, erro
 	return engine.Handle(spec.ID), nil
 }
 
-func unknownPlace(h engine.Handle) error {
+func unknownReplica(h engine.Handle) error {
 	return fault.New(fault.NotFound, "no replica %s runs here", h)
 }
 
 // Status implements engine.Driver.
-func (p *places) Status(_ context.Context, h engine.Handle) (engine.Status, error) {
+func (p *replicaReservations) Status(_ context.Context, h engine.Handle) (engine.Status, error) {
 	pl := p.of(string(h))
 	if pl == nil {
-		return engine.Status{}, unknownPlace(h)
+		return engine.Status{}, unknownReplica(h)
 	}
 	select {
 	case <-pl.ended:
@@ -266,10 +266,10 @@ func (p *places) Status(_ context.Context, h engine.Handle) (engine.Status, erro
 }
 
 // Wait implements engine.Driver.
-func (p *places) Wait(ctx context.Context, h engine.Handle) (engine.Status, error) {
+func (p *replicaReservations) Wait(ctx context.Context, h engine.Handle) (engine.Status, error) {
 	pl := p.of(string(h))
 	if pl == nil {
-		return engine.Status{}, unknownPlace(h)
+		return engine.Status{}, unknownReplica(h)
 	}
 	select {
 	case <-pl.ended:
@@ -281,10 +281,10 @@ func (p *places) Wait(ctx context.Context, h engine.Handle) (engine.Status, erro
 
 // Stop implements engine.Driver. A replica takes no more runs and ends when those that it
 // has are over; each has a time.
-func (p *places) Stop(ctx context.Context, h engine.Handle, _ time.Duration) error {
+func (p *replicaReservations) Stop(ctx context.Context, h engine.Handle, _ time.Duration) error {
 	pl := p.of(string(h))
 	if pl == nil {
-		return unknownPlace(h)
+		return unknownReplica(h)
 	}
 	pl.lose()
 	select {
@@ -296,12 +296,12 @@ func (p *places) Stop(ctx context.Context, h engine.Handle, _ time.Duration) err
 }
 
 // Logs implements engine.Driver: what a model's process prints has seen rows.
-func (p *places) Logs(context.Context, engine.Handle, int64, bool) (io.ReadCloser, error) {
+func (p *replicaReservations) Logs(context.Context, engine.Handle, int64, bool) (io.ReadCloser, error) {
 	return nil, fault.New(fault.NotFound, "a replica has no log of its own")
 }
 
 // List implements engine.Driver.
-func (p *places) List(context.Context) ([]engine.Handle, error) {
+func (p *replicaReservations) List(context.Context) ([]engine.Handle, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := make([]engine.Handle, 0, len(p.all))
@@ -312,23 +312,23 @@ func (p *places) List(context.Context) ([]engine.Handle, error) {
 }
 
 // Forget implements engine.Driver: there are no traces.
-func (p *places) Forget(context.Context, engine.Handle) error { return nil }
+func (p *replicaReservations) Forget(context.Context, engine.Handle) error { return nil }
 
-// openPlaces makes the places of replicas. Where several servers share a database one of
+// openReplicas makes the reservations of replicas. Where several servers share a database one of
 // them schedules, and places of this machine are not its business: nil.
-func (a *App) openPlaces() serving.Capacity {
+func (a *App) openReplicas() serving.Capacity {
 	if a.db.Shared() {
 		return nil
 	}
-	p := &places{compute: a.compute, db: a.db, most: resource.Bytes(bytes(a.cfg.Serving.Process)), log: a.log, all: map[string]*place{}}
-	p.afar = afar{
+	p := &replicaReservations{compute: a.compute, db: a.db, most: resource.Bytes(bytes(a.cfg.Serving.Process)), log: a.log, all: map[string]*replicaReservation{}}
+	p.remote = remoteReplicas{
 		tokens: a.accounts, library: a.cfg.ortPath(), dir: filepath.Join(a.cfg.Data, "tmp", "replicas"),
 		link: func(ctx context.Context, conn net.Conn, model []byte, o runtime.Options, cores int) (*child.Linked, error) {
 			return a.apart.Link(ctx, conn, model, o, cores)
 		},
 	}
 	a.compute.RegisterOwner(compute.Replica, p)
-	a.places = p
+	a.replicas = p
 	a.group.Add(lifecycle.Service{Name: "places of replicas", Start: p.endEarlier, Stop: p.Close})
 	return p
 }

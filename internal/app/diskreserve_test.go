@@ -12,7 +12,7 @@ import (
 // TestBallast: it is taken where there is room for it beside the reserve, and
 // not where there is none.
 func TestBallast(t *testing.T) {
-	b := &ballast{path: filepath.Join(t.TempDir(), "ballast"), size: room{bytes: 1 << 20, files: 20}, log: slog.New(slog.DiscardHandler)}
+	b := &diskReserve{path: filepath.Join(t.TempDir(), "ballast"), size: diskSpace{bytes: 1 << 20, files: 20}, log: slog.New(slog.DiscardHandler)}
 	for range 2 { // a second look changes nothing
 		if err := b.look(t.Context()); err != nil {
 			t.Fatal(err)
@@ -24,7 +24,7 @@ func TestBallast(t *testing.T) {
 	if err := os.Remove(b.path); err != nil {
 		t.Fatal(err)
 	}
-	b.least = room{bytes: 1 << 61, files: 1 << 61}
+	b.least = diskSpace{bytes: 1 << 61, files: 1 << 61}
 	if err := b.look(t.Context()); err != nil {
 		t.Fatal(err)
 	}

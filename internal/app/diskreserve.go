@@ -16,40 +16,40 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// ballast is space, and are files, on the disk of the data directory that are taken so that
+// diskReserve is space, and are files, on the disk of the data directory that are taken so that
 // they can be given back. A job in place can fill that disk faster than it is
 // ended; then its end could not be recorded, and what it wrote not be removed,
 // because there is no space, or no inode, to record it in.
-type ballast struct {
+type diskReserve struct {
 	path  string // a file, and with ".files" a directory
-	size  room
-	least room // free room that is to stay beside it
+	size  diskSpace
+	least diskSpace // free room that is to stay beside it
 	log   *slog.Logger
 }
 
 const (
-	ballastSize  = 16 << 20
-	ballastFiles = 256
+	diskReserveSize  = 16 << 20
+	diskReserveFiles = 256
 )
 
 // fullDisk is the room below which a disk counts as full: the ballast is given back, and the
 // server is not ready. Without a reserve there is none.
-func fullDisk(reserve room) room {
-	return room{bytes: min(reserve.bytes, 4<<20), files: min(reserve.files, 64)}
+func fullDisk(reserve diskSpace) diskSpace {
+	return diskSpace{bytes: min(reserve.bytes, 4<<20), files: min(reserve.files, 64)}
 }
 
-// holdBallast keeps room for a full disk, unless no reserve is wanted.
-func (a *App) holdBallast(ctx context.Context) error {
+// holdDiskReserve keeps room for a full disk, unless no reserve is wanted.
+func (a *App) holdDiskReserve(ctx context.Context) error {
 	least := a.cfg.reserve()
-	if least == (room{}) {
+	if least == (diskSpace{}) {
 		return nil
 	}
-	b := &ballast{path: filepath.Join(a.cfg.Data, "ballast"), least: least, log: a.log}
+	b := &diskReserve{path: filepath.Join(a.cfg.Data, "ballast"), least: least, log: a.log}
 	if least.bytes > 0 {
-		b.size.bytes = ballastSize
+		b.size.bytes = diskReserveSize
 	}
 	if least.files > 0 {
-		b.size.files = ballastFiles
+		b.size.files = diskReserveFiles
 	}
 	loop := &lifecycle.Loop{Name: "ballast", Every: time.Second, Run: b.look, Logger: a.log}
 	a.group.Add(loop.Service())
@@ -58,8 +58,8 @@ func (a *App) holdBallast(ctx context.Context) error {
 
 // look gives the ballast back when the disk is full, and takes it again when there
 // is room.
-func (b *ballast) look(ctx context.Context) error {
-	free, err := roomOf(filepath.Dir(b.path))
+func (b *diskReserve) look(ctx context.Context) error {
+	free, err := freeSpace(filepath.Dir(b.path))
 	if err != nil {
 		return fault.Wrap(err, "disk of the data directory")
 	}
@@ -81,9 +81,9 @@ func (b *ballast) look(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-func (b *ballast) dir() string { return b.path + ".files" }
+func (b *diskReserve) dir() string { return b.path + ".files" }
 
-func (b *ballast) take() error {
+func (b *diskReserve) take() error {
 	f, err := os.OpenFile(b.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (b *ballast) take() error {
 }
 
 // takeFiles makes empty files: each takes an inode.
-func (b *ballast) takeFiles() error {
+func (b *diskReserve) takeFiles() error {
 	if err := os.MkdirAll(b.dir(), 0o700); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// afar is what replicas on other pools need. Their engine runs this binary there, in
+// remoteReplicas is what replicas on other pools need. Their engine runs this binary there, in
 // replicaMode. It calls the server with the token of its workload, which is good for
 // nothing else, and is given the model over that connection (httpapi's route
 // …/workloads/{workload}/replica). What the engine's nodes may not reach, nobody has to
@@ -38,7 +38,7 @@ import (
 //
 // A replica lives as long as its connection: whichever end goes away, the other one
 // hears of it, and the workload ends. So nothing of it is left when the server is killed.
-type afar struct {
+type remoteReplicas struct {
 	tokens  *account.Service
 	library string // ONNX Runtime
 	dir     string // where each has its scratch directory
@@ -52,9 +52,9 @@ type afar struct {
 // linker gives a process at the other end of a connection its model.
 type linker func(ctx context.Context, conn net.Conn, model []byte, o runtime.Options, cores int) (*child.Linked, error)
 
-// there is a place on a machine of another pool.
-type there struct {
-	*place
+// remoteReplica is a replica on a machine of another pool.
+type remoteReplica struct {
+	*replicaReservation
 
 	pool  string
 	zone  residency.Zone
@@ -71,9 +71,11 @@ type there struct {
 	start   sync.Once
 }
 
-var _ serving.RemoteReplica = (*there)(nil)
+var _ serving.RemoteReplica = (*remoteReplica)(nil)
 
-func newThere() *there { return &there{conn: make(chan net.Conn, 1), began: make(chan struct{})} }
+func newRemoteReplica() *remoteReplica {
+	return &remoteReplica{conn: make(chan net.Conn, 1), began: make(chan struct{})}
+}
 
 // Bounds of a replica elsewhere.
 const (
@@ -82,9 +84,9 @@ const (
 )
 
 // await waits until the replica has called.
-func (p *places) await(ctx context.Context, r serving.ReplicaRequest, wid compute.WorkloadID, pl *place, waits func(string)) (serving.Reservation, error) {
-	t := pl.there
-	t.place, t.cores, t.link, t.log = pl, r.Threads, p.afar.link, p.log
+func (p *replicaReservations) await(ctx context.Context, r serving.ReplicaRequest, wid compute.WorkloadID, pl *replicaReservation, waits func(string)) (serving.Reservation, error) {
+	t := pl.remote
+	t.replicaReservation, t.cores, t.link, t.log = pl, r.Threads, p.remote.link, p.log
 	t.end = sync.OnceFunc(func() { p.withdraw(context.WithoutCancel(ctx), r.Project, wid) })
 	look := time.NewTicker(whyEvery)
 	defer look.Stop()
@@ -97,7 +99,7 @@ func (p *places) await(ctx context.Context, r serving.ReplicaRequest, wid comput
 				t.Release()
 				return nil, fault.New(fault.Unavailable, "its connection broke before it had its model")
 			}
-			return &connected{there: t, conn: conn}, nil
+			return &connectedReplica{remoteReplica: t, conn: conn}, nil
 		case <-pl.over:
 			t.hangUp()
 			return nil, fault.New(fault.Conflict, "it got no place on pools %s, or ended: %s", strings.Join(r.Pools, ", "), pl.outcome)
@@ -124,33 +126,33 @@ func (p *places) await(ctx context.Context, r serving.ReplicaRequest, wid comput
 }
 
 // Pool implements serving.Away.
-func (t *there) Pool() string {
+func (t *remoteReplica) Pool() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pool
 }
 
 // Zone implements serving.Away.
-func (t *there) Zone() residency.Zone {
+func (t *remoteReplica) Zone() residency.Zone {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.zone
 }
 
 // Load implements serving.Away: it is not connected.
-func (t *there) Load(context.Context, []byte, runtime.Options) (runtime.Session, error) {
+func (t *remoteReplica) Load(context.Context, []byte, runtime.Options) (runtime.Session, error) {
 	return nil, fault.New(fault.Internal, "the replica has not called")
 }
 
 // Release implements serving.Place.
-func (t *there) Release() {
-	t.place.Release()
+func (t *remoteReplica) Release() {
+	t.replicaReservation.Release()
 	t.end()
 	t.hangUp()
 }
 
 // take gives the connection to who waits for it; nil: there is none after all.
-func (t *there) take(conn net.Conn) {
+func (t *remoteReplica) take(conn net.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.left {
@@ -163,7 +165,7 @@ func (t *there) take(conn net.Conn) {
 }
 
 // hangUp closes the connection of one that calls, or called, too late.
-func (t *there) hangUp() {
+func (t *remoteReplica) hangUp() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.left = true
@@ -176,14 +178,14 @@ func (t *there) hangUp() {
 	}
 }
 
-// connected is a replica that waits for its model.
-type connected struct {
-	*there
+// connectedReplica is a replica that waits for its model.
+type connectedReplica struct {
+	*remoteReplica
 	conn net.Conn
 }
 
 // Load implements serving.Away.
-func (c *connected) Load(ctx context.Context, model []byte, o runtime.Options) (runtime.Session, error) {
+func (c *connectedReplica) Load(ctx context.Context, model []byte, o runtime.Options) (runtime.Session, error) {
 	l, err := c.link(ctx, c.conn, model, o, c.cores)
 	if err != nil {
 		return nil, err
@@ -199,20 +201,20 @@ func (c *connected) Load(ctx context.Context, model []byte, o runtime.Options) (
 }
 
 // Release implements serving.Place.
-func (c *connected) Release() {
+func (c *connectedReplica) Release() {
 	_ = c.conn.Close()
-	c.there.Release()
+	c.remoteReplica.Release()
 }
 
 // Claim takes the only call that a replica has: the connection is to be given to take,
 // nil if there is none after all. Errors: fault.Gone for a replica that nobody waits
 // for, fault.Conflict for one that has called.
-func (p *places) Claim(workload string) (take func(net.Conn), err error) {
+func (p *replicaReservations) Claim(workload string) (take func(net.Conn), err error) {
 	pl := p.of(workload)
-	if pl == nil || pl.there == nil {
-		return nil, fault.New(fault.Gone, "nobody waits for replica %.80q: the server that wanted it has ended, or it is not wanted any more", workload)
+	if pl == nil || pl.remote == nil {
+		return nil, fault.New(fault.Gone, "replica %.80q is no longer needed: its server stopped, or the deployment was scaled down", workload)
 	}
-	t := pl.there
+	t := pl.remote
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.claimed {
@@ -222,20 +224,20 @@ func (p *places) Claim(workload string) (take func(net.Conn), err error) {
 	return t.take, nil
 }
 
-// prepareAfar says what a replica runs on a pool.
-func (p *places) prepareAfar(ctx context.Context, w compute.Workload, pool compute.Pool) (engine.Spec, error) {
+// prepareRemote says what a replica runs on a pool.
+func (p *replicaReservations) prepareRemote(ctx context.Context, w compute.Workload, pool compute.Pool) (engine.Spec, error) {
 	pl := p.of(string(w.ID))
-	if pl == nil || pl.there == nil {
+	if pl == nil || pl.remote == nil {
 		return engine.Spec{}, fault.New(fault.Gone, "the server that wanted the replica has ended")
 	}
-	program, err := p.afar.mounts()
+	program, err := p.remote.mounts()
 	if err != nil {
 		return engine.Spec{}, err
 	}
 	var token string
 	ctx = identity.With(ctx, identity.Loop("replicas"))
 	if err := p.db.Update(ctx, string(w.Project), func(ctx context.Context, tx *store.Tx) (err error) {
-		_, token, err = p.afar.tokens.IssueAttemptIn(ctx, tx, account.AttemptSpec{
+		_, token, err = p.remote.tokens.IssueAttemptIn(ctx, tx, account.AttemptSpec{
 			Attempt: string(w.ID), Name: string(w.ID), Project: w.Project, Scopes: []string{"workload.work"}, TTL: tokenLife,
 		})
 		return err
@@ -246,7 +248,7 @@ func (p *places) prepareAfar(ctx context.Context, w compute.Workload, pool compu
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return engine.Spec{}, err
 	}
-	t := pl.there
+	t := pl.remote
 	t.mu.Lock()
 	t.pool, t.zone = string(pool.Name), pool.MachineZone
 	t.mu.Unlock()
@@ -264,21 +266,21 @@ func (p *places) prepareAfar(ctx context.Context, w compute.Workload, pool compu
 	}, nil
 }
 
-func (p *places) scratch(wid compute.WorkloadID) string {
-	return filepath.Join(p.afar.dir, string(wid))
+func (p *replicaReservations) scratch(wid compute.WorkloadID) string {
+	return filepath.Join(p.remote.dir, string(wid))
 }
 
 // revoke ends the token of a replica elsewhere.
-func (p *places) revoke(ctx context.Context, tx *store.Tx, w compute.Workload) error {
-	if w.InPlace || p.afar.tokens == nil {
+func (p *replicaReservations) revoke(ctx context.Context, tx *store.Tx, w compute.Workload) error {
+	if w.InPlace || p.remote.tokens == nil {
 		return nil
 	}
-	return p.afar.tokens.RevokeAttemptIn(identity.With(ctx, identity.Loop("replicas")), tx, string(w.ID))
+	return p.remote.tokens.RevokeAttemptIn(identity.With(ctx, identity.Loop("replicas")), tx, string(w.ID))
 }
 
 // endEarlier ends the replicas elsewhere of an earlier process, also those that still
 // wait in line: their own end has come with their connection.
-func (p *places) endEarlier(ctx context.Context) error {
+func (p *replicaReservations) endEarlier(ctx context.Context) error {
 	ctx = identity.With(ctx, identity.Loop("replicas"))
 	return p.db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		all, err := computesql.Store{}.Unsettled(ctx, tx)
@@ -299,7 +301,7 @@ func (p *places) endEarlier(ctx context.Context) error {
 
 // mounts are what the replica runs: this binary, and the library. Nodes keep them by
 // their digests.
-func (a *afar) mounts() ([]engine.Mount, error) {
+func (a *remoteReplicas) mounts() ([]engine.Mount, error) {
 	a.once.Do(func() {
 		self, err := os.Executable()
 		if err != nil {

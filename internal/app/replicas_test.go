@@ -33,7 +33,7 @@ type noJournal struct{}
 func (noJournal) Record(context.Context, audit.Entry) error { return nil }
 
 // newPlaces are the places of a machine of two cores.
-func newPlaces(t *testing.T) *places {
+func newPlaces(t *testing.T) *replicaReservations {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{computesql.Migrations}})
 	if err != nil {
@@ -49,7 +49,7 @@ func newPlaces(t *testing.T) *places {
 	if _, err := c.EnsureHome(t.Context(), "local"); err != nil {
 		t.Fatal(err)
 	}
-	p := &places{compute: c, db: db, log: slog.New(slog.DiscardHandler), all: map[string]*place{}}
+	p := &replicaReservations{compute: c, db: db, log: slog.New(slog.DiscardHandler), all: map[string]*replicaReservation{}}
 	c.RegisterOwner(compute.Replica, p)
 	c.Start(t.Context())
 	t.Cleanup(c.Stop)
@@ -57,7 +57,7 @@ func newPlaces(t *testing.T) *places {
 }
 
 // used is what of the machine's cores is taken.
-func (p *places) used(t *testing.T) resource.Amount {
+func (p *replicaReservations) used(t *testing.T) resource.Amount {
 	t.Helper()
 	pools, err := p.compute.Pools(t.Context())
 	if err != nil || len(pools) != 1 {
@@ -188,7 +188,7 @@ func TestCalledTooLate(t *testing.T) {
 	for _, how := range []string{"ended", "unwanted"} {
 		for _, before := range []bool{false, true} {
 			p := newPlaces(t)
-			pl := &place{placed: make(chan struct{}), lost: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{}), there: newThere()}
+			pl := &replicaReservation{placed: make(chan struct{}), lost: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{}), remote: newRemoteReplica()}
 			p.all["rep_1"] = pl
 			take, err := p.Claim("rep_1")
 			if err != nil {
