@@ -987,8 +987,8 @@ func (s *Service) ListOutput(ctx context.Context, wid WorkloadID, below string) 
 	return power.ListOutput(ctx, h, below)
 }
 
-// OpenOutput opens a file that ListOutput lists, of at most most bytes: as long as it is
-// now. It must be closed. Errors as of ListOutput; fault.TooLarge.
+// OpenOutput opens a file that ListOutput lists, if it has no more than most bytes: as long
+// as it is now. It must be closed. Errors as of ListOutput; fault.TooLarge.
 func (s *Service) OpenOutput(ctx context.Context, wid WorkloadID, path string, most int64) (io.ReadCloser, error) {
 	power, h, err := s.outputs(ctx, wid)
 	if err != nil {

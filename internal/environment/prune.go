@@ -180,11 +180,11 @@ func sizeOf(dir string, names map[inode]uint64) (total resource.Bytes) {
 			return fs.SkipDir
 		}
 		info, err := e.Info()
-		if err != nil || !info.Mode().IsRegular() {
-			return nil
+		if err != nil {
+			return nil //nolint:nilerr // It is gone: it takes nothing.
 		}
 		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok {
+		if !ok || !info.Mode().IsRegular() {
 			return nil
 		}
 		file := inode{uint64(st.Dev), st.Ino} //nolint:unconvert // 32 bits on other platforms

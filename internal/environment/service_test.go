@@ -246,12 +246,13 @@ func installed(venv, name, version string) error {
 		files["common.py"] = name
 	}
 	info := strings.ReplaceAll(name, "-", "_") + "-" + version + ".dist-info/"
-	record := info + "RECORD,,\n"
+	var record strings.Builder
+	record.WriteString(info + "RECORD,,\n")
 	for file, content := range files {
 		sum := sha256.Sum256([]byte(content))
-		record += fmt.Sprintf("%s,sha256=%s,%d\n", file, base64.RawURLEncoding.EncodeToString(sum[:]), len(content))
+		fmt.Fprintf(&record, "%s,sha256=%s,%d\n", file, base64.RawURLEncoding.EncodeToString(sum[:]), len(content))
 	}
-	files[info+"RECORD"] = record
+	files[info+"RECORD"] = record.String()
 	if name == "odd" {
 		files["odd/__init__.py"] = "something else"
 	}

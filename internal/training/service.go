@@ -69,7 +69,7 @@ type Compute interface {
 	// Profile looks for a while at what a worker does.
 	Profile(ctx context.Context, id compute.WorkloadID, r profiler.Request) (profiler.Result, error)
 	// ListOutput lists what the workers have written on the nodes of an engine; OpenOutput
-	// opens a file of it, of at most most bytes.
+	// opens a file of it that has no more than most bytes.
 	ListOutput(ctx context.Context, id compute.WorkloadID, below string) (outputdir.Listing, error)
 	OpenOutput(ctx context.Context, id compute.WorkloadID, path string, most int64) (io.ReadCloser, error)
 	// PricedPools lists all pools as they are, and the currency of their prices.

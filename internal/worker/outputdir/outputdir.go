@@ -218,7 +218,7 @@ type Opened struct {
 	Size int64
 }
 
-// Open opens a plain file at a path that Clean gave, of at most most bytes. Errors:
+// Open opens a plain file at a path that Clean gave, if it has no more than most bytes. Errors:
 // fault.NotFound; fault.Conflict where modes forbid it; fault.TooLarge, as a sparse file
 // can be.
 func Open(root *os.Root, name string, most int64) (Opened, error) {

@@ -54,7 +54,7 @@ func (a *arriving) Read(b []byte) (int, error) {
 		return 0, io.EOF
 	}
 	n, err := a.body.Read(b[:min(int64(len(b)), a.size)])
-	if a.size -= int64(n); err == io.EOF && a.size > 0 { //nolint:errorlint // io.Reader: EOF itself
+	if a.size -= int64(n); err == io.EOF && a.size > 0 {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err
