@@ -149,7 +149,7 @@ func hasPrefixFold(s, prefix string) bool {
 }
 
 // archive is a Store whose old leaves are in the object store. No transaction waits for
-// that one: what a closure needs and is not at hand is its error, errAbsent, for which
+// that one: what a closure needs and is not at hand is its error, absentError, for which
 // Sequencer.view and Sequencer.update fetch it and run the closure again.
 type archive struct {
 	Store
@@ -165,10 +165,10 @@ type heldSegment struct {
 	leaves []Leaf
 }
 
-// errAbsent says that a segment has to be fetched.
-type errAbsent struct{ segment ArchiveSegment }
+// absentError says that a segment has to be fetched.
+type absentError struct{ segment ArchiveSegment }
 
-func (e *errAbsent) Error() string {
+func (e *absentError) Error() string {
 	return fmt.Sprintf("entries %d to %d of the audit log are archived", e.segment.First, e.segment.Upto-1)
 }
 
@@ -192,7 +192,7 @@ func (a *archive) read(ctx context.Context, s ArchiveSegment) ([]Leaf, error) {
 	}
 	if !ok {
 		if hand == nil || !hand.inside {
-			return nil, &errAbsent{s}
+			return nil, &absentError{s}
 		}
 		var err error
 		if h, err = a.fetch(ctx, s); err != nil {
@@ -451,7 +451,7 @@ func (s *Sequencer) withSegments(ctx context.Context, run func(ctx context.Conte
 	ctx = context.WithValue(ctx, atHandKey{}, hand)
 	for {
 		err := run(ctx)
-		absent, ok := errors.AsType[*errAbsent](err)
+		absent, ok := errors.AsType[*absentError](err)
 		if !ok {
 			return err
 		}

@@ -148,8 +148,8 @@ func (p *place) count(t *testing.T, query string) (n int64) {
 // TestArchivedEntriesReadAsBefore: every list, one entry, both exports and the verification
 // give the same before and after entries were archived.
 func TestArchivedEntriesReadAsBefore(t *testing.T) {
-	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, p *place) {
+		t.Helper()
 		objects := &memory{}
 		p.objects = objects
 		log := p.log(t)
@@ -161,9 +161,25 @@ func TestArchivedEntriesReadAsBefore(t *testing.T) {
 		runOnce(t, log)
 
 		filters := []audit.Filter{
-			{}, {Project: "wind"}, {Project: "none"}, {Actor: "alice"}, {Actor: "usr_1"}, {Actor: "mallory"},
-			{Action: "dataset.query"}, {Action: "dataset.*"}, {Action: "data.*"}, {Action: "model.*", Project: "sun"}, {Outcome: audit.Refused},
-			{Object: "thing 7"}, {Since: middle}, {Until: middle}, {Since: middle, Until: middle}, {Text: "ROLE FOR"}, {Text: "100%"}, {Text: `"Ähren_7`}, {Text: "100_"},
+			{},
+			{Project: "wind"},
+			{Project: "none"},
+			{Actor: "alice"},
+			{Actor: "usr_1"},
+			{Actor: "mallory"},
+			{Action: "dataset.query"},
+			{Action: "dataset.*"},
+			{Action: "data.*"},
+			{Action: "model.*", Project: "sun"},
+			{Outcome: audit.Refused},
+			{Object: "thing 7"},
+			{Since: middle},
+			{Until: middle},
+			{Since: middle, Until: middle},
+			{Text: "ROLE FOR"},
+			{Text: "100%"},
+			{Text: `"Ähren_7`},
+			{Text: "100_"},
 		}
 		before := make([][]audit.Record, len(filters))
 		for i, f := range filters {
@@ -242,8 +258,8 @@ func TestOnlyOldEntriesAreArchived(t *testing.T) {
 // TestArchivedEntriesAreErased: what an entry said is in no object any more, the segment is
 // archived anew with the blank, and everything verifies.
 func TestArchivedEntriesAreErased(t *testing.T) {
-	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, p *place) {
+		t.Helper()
 		objects := &memory{}
 		p.objects = objects
 		log := p.log(t)
@@ -390,7 +406,10 @@ func (p *place) must(query string) {
 func TestAChangedArchiveIsFound(t *testing.T) {
 	t.Parallel()
 	sql := func(query string) func(t *testing.T, p *place, m *memory) {
-		return func(t *testing.T, p *place, _ *memory) { p.sql(t, query) }
+		return func(t *testing.T, p *place, _ *memory) {
+			t.Helper()
+			p.sql(t, query)
+		}
 	}
 	for _, tt := range []struct {
 		name    string
@@ -603,12 +622,11 @@ func TestArchiveSizes(t *testing.T) {
 	p.varied(t, 0, 2048)
 	runOnce(t, log)
 	n := archiveAll(t, log)
-	total, most := 0, int64(0)
+	total := int64(0)
 	for _, b := range m.held {
-		total += len(b)
+		total += int64(len(b))
 	}
-	if most = int64(total) / n; most > 150 {
-		t.Errorf("%d bytes an entry", most)
+	if total/n > 150 {
+		t.Errorf("%d bytes an entry", total/n)
 	}
-	t.Logf("%d bytes an entry, of %d", most, n)
 }
