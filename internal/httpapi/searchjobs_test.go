@@ -24,7 +24,7 @@ func (w *world) manyJobs(tb testing.TB, open storetest.Open, n int, long bool, o
 	if err := db.Update(tb.Context(), "flights", func(ctx context.Context, tx *store.Tx) error {
 		for i := range n {
 			j := training.Job{
-				ID: training.JobID(fmt.Sprintf("job_%04d", i)), Project: "flights", Name: fmt.Sprintf("train-%s", []string{"delay", "Weather", "größe"}[i%3]), State: training.Succeeded,
+				ID: training.JobID(fmt.Sprintf("job_%04d", i)), Project: "flights", Name: "train-" + []string{"delay", "Weather", "größe"}[i%3], State: training.Succeeded,
 				By: training.Actor{ID: owners[i%len(owners)]}, Spec: training.Spec{Script: strings.Repeat("print('dataset delay')\n", 100)},
 				Inputs: []training.Input{{Ref: fmt.Sprintf("dataset data%d@%d", i%10, i)}, {Ref: "model base@3"}},
 			}

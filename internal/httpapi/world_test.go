@@ -34,13 +34,13 @@ type world struct {
 	url    string
 }
 
-func open(t testing.TB) *world {
-	t.Helper()
-	db := storetest.SQLite(t, append(policytest.Migrations(), datasetsql.Migrations, keyssql.Migrations)...)
-	w := &world{World: policytest.OpenOn(t, db)}
-	ring, err := keys.Open(t.Context(), keys.Config{DB: db, Store: keyssql.Store{}, Authorizer: w.Authority, MasterFile: t.TempDir() + "/master.key"})
+func open(tb testing.TB) *world {
+	tb.Helper()
+	db := storetest.SQLite(tb, append(policytest.Migrations(), datasetsql.Migrations, keyssql.Migrations)...)
+	w := &world{World: policytest.OpenOn(tb, db)}
+	ring, err := keys.Open(tb.Context(), keys.Config{DB: db, Store: keyssql.Store{}, Authorizer: w.Authority, MasterFile: tb.TempDir() + "/master.key"})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	w.server = New(Options{
 		Config: Config{Heartbeat: 20 * time.Millisecond},
@@ -51,10 +51,10 @@ func open(t testing.TB) *world {
 		Datasets: dataset.New(dataset.Config{DB: db, Store: datasetsql.Store{}, Authorizer: w.Authority, Guard: w.Guard, Journal: w.Journal, Keys: ring}),
 	})
 	listener := httptest.NewServer(w.server)
-	t.Cleanup(listener.Close)
+	tb.Cleanup(listener.Close)
 	w.url = listener.URL
-	w.Project(t, "flights")
-	w.Project(t, "other")
+	w.Project(tb, "flights")
+	w.Project(tb, "other")
 	return w
 }
 
