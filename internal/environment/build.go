@@ -19,7 +19,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -470,7 +469,7 @@ func (s *Service) place(ctx context.Context, e Environment, venv string) error {
 	if err := os.Chmod(s.path(e.Digest), 0o500); err != nil { //nolint:gosec // a directory must be searchable
 		return err
 	}
-	return fsync.Dir(s.cfg.Dir)
+	return syncDir(s.cfg.Dir)
 }
 
 func (s *Service) ready(ctx context.Context, e Environment) error {
@@ -614,6 +613,14 @@ func seal(dir string) error {
 		return err
 	}
 	return syncfs(dir)
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // readLock reads the lock file that uv wrote, and nothing that a build script

@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
@@ -285,7 +284,7 @@ func (s *Service) keep(ctx context.Context, e Environment, venv string) {
 			failed(err)
 		}
 	}
-	failed(fsync.Dir(s.packagesDir()))
+	failed(syncDir(s.packagesDir()))
 }
 
 // recordsOf finds the RECORD of each package in an environment, by canonical name.
