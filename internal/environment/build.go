@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -33,8 +35,7 @@ type Step string
 const (
 	stepLock    Step = "lock"    // uv pip compile: which versions, with hashes
 	stepCreate  Step = "create"  // uv venv: an empty environment
-	stepInstall Step = "install" // uv pip sync: exactly the locked files that no earlier build has left
-	stepCompile Step = "compile" // Python: the bytecode of what was installed
+	stepInstall Step = "install" // uv pip sync: exactly the locked files
 )
 
 // maxStepLog bounds what is kept of one step's output, in bytes.
@@ -52,8 +53,7 @@ func (e Environment) workload() compute.WorkloadID {
 }
 
 // staging is where an environment is built: work/ with what uv reads and
-// writes, venv/ that becomes the environment, cache/ of builds that run code. What is
-// beside them no build sees.
+// writes, venv/ that becomes the environment, cache/ of builds that run code.
 func (s *Service) staging(e ID) string { return filepath.Join(s.cfg.Dir, ".staging", string(e)) }
 
 func (s *Service) logFile(e ID) string { return filepath.Join(s.cfg.Dir, ".logs", string(e)+".log") }
@@ -137,17 +137,9 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 		}
 		env["SSL_CERT_FILE"], env["REQUESTS_CA_BUNDLE"] = copied, copied
 	}
-	// Each step sees what it needs: code that runs while requirements are locked leaves
-	// nothing in the environment, and compiling nothing in the cache.
-	spec := engine.Spec{Env: env, Dir: work, Mounts: append([]engine.Mount{{Path: work, Writable: true}}, e.Interpreter.mounts()...)}
-	if step != stepLock {
-		spec.Mounts = append(spec.Mounts, engine.Mount{Path: venv, Writable: true})
-	}
-	if step != stepCompile {
-		spec.Mounts = append(spec.Mounts, engine.Mount{Path: cache, Writable: true, Role: role})
-	}
-	if step == stepLock || step == stepInstall {
-		spec.Network = engine.Network{Allow: s.reachable(ctx, more)}
+	spec := engine.Spec{
+		Env: env, Dir: work, Network: engine.Network{Allow: s.reachable(ctx, more)},
+		Mounts: append([]engine.Mount{{Path: work, Writable: true}, {Path: venv, Writable: true}, {Path: cache, Writable: true, Role: role}}, e.Interpreter.mounts()...),
 	}
 	if !system(uv) && !strings.HasPrefix(uv, e.Interpreter.Prefix+"/") {
 		spec.Mounts = append(spec.Mounts, engine.Mount{Path: uv})
@@ -176,26 +168,21 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 			spec.Command = append(spec.Command, "--constraints", filepath.Join(work, "site.txt"), "--find-links", filepath.Join(work, "site"))
 		}
 	case stepCreate:
+		spec.Network = engine.Network{}
 		spec.Command = []string{uv, "venv", "--offline", "--relocatable", "--allow-existing", "--no-project", "--python", e.Interpreter.Path, venv}
 		if e.Spec.SitePackages {
 			spec.Command = slices.Insert(spec.Command, 2, "--system-site-packages")
 		}
 	case stepInstall:
-		lock, err := s.missing(e)
-		if err == nil {
-			err = root.WriteFile("lock.txt", []byte(lock), 0o600)
-		}
-		if err != nil {
+		if err := root.WriteFile("lock.txt", []byte(e.Lock), 0o600); err != nil {
 			return spec, err
 		}
 		how := []string{uv, "pip", "sync", filepath.Join(work, "lock.txt"), "--allow-empty-requirements"}
 		if e.Spec.SitePackages { // what the interpreter has is not there to be removed
 			how = []string{uv, "pip", "install", "--no-deps", "--requirements", filepath.Join(work, "lock.txt")}
 		}
-		how = append(how, "--require-hashes", "--python", filepath.Join(venv, "bin", "python"))
+		how = append(how, "--require-hashes", "--compile-bytecode", "--python", filepath.Join(venv, "bin", "python"))
 		spec.Command = slices.Concat(how, s.options(e, more))
-	case stepCompile:
-		spec.Command = []string{e.Interpreter.Path, "-I", "-S", "-c", compiler, venv, venv}
 	default:
 		return spec, fault.New(fault.Internal, "environment %s has no step %q", e.ID, step)
 	}
@@ -329,18 +316,10 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		return s.fail(ctx, e, reason, hint)
 	case step == stepLock:
 		return s.locked(ctx, e)
+	case step == stepCreate && e.Spec.SitePackages && strings.TrimSpace(e.Lock) == "":
+		return s.installed(ctx, e) // the interpreter has it all
 	case step == stepCreate:
-		lock, err := s.missing(e)
-		if err != nil {
-			return err
-		}
-		if strings.TrimSpace(lock) == "" { // the interpreter and earlier builds have it all
-			return s.installed(ctx, e)
-		}
 		e.Step = stepInstall
-		return s.advance(ctx, e, "")
-	case step == stepInstall:
-		e.Step = stepCompile
 		return s.advance(ctx, e, "")
 	default:
 		return s.installed(ctx, e)
@@ -401,7 +380,7 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 		e.SBOM = append(e.SBOM, siteSBOM(e.Interpreter.Site)...)
 	}
 	e.Packages = len(e.SBOM)
-	e.Digest = contentDigest(e)
+	e.Digest = contentDigest(e.Python, e.Platform, e.Lock, e.Interpreter.Site)
 	if s.built(e.Digest) {
 		return s.ready(ctx, e)
 	}
@@ -414,11 +393,7 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 func (s *Service) installed(ctx context.Context, e Environment) error {
 	venv := filepath.Join(s.staging(e.ID), "venv")
 	if _, err := os.Stat(venv); err == nil {
-		err := s.place(ctx, e, venv)
-		if errors.Is(err, errApart) {
-			return s.installAll(ctx, e)
-		}
-		if err != nil {
+		if err := s.place(e, venv); err != nil {
 			return fault.Wrap(err, "placing environment %s", e.Name)
 		}
 	}
@@ -428,31 +403,13 @@ func (s *Service) installed(ctx context.Context, e Environment) error {
 	return s.ready(ctx, e)
 }
 
-// installAll has uv install every package into an empty environment, because the files
-// of earlier builds do not make this one.
-func (s *Service) installAll(ctx context.Context, e Environment) error {
-	if err := os.WriteFile(s.whole(e.ID), nil, 0o600); err != nil {
-		return fault.Wrap(err, "noting that all packages are to be installed")
-	}
-	if err := archive.Remove(filepath.Join(s.staging(e.ID), "venv")); err != nil {
-		return fault.Wrap(err, "removing what was installed")
-	}
-	e.Step = stepCreate
-	e.Retries++ // no workload has run before under this name
-	return s.advance(ctx, e, "")
-}
-
-// place puts a staged environment together, seals it and moves it to where its digest
-// says, unless somebody else has done so.
-func (s *Service) place(ctx context.Context, e Environment, venv string) error {
+// place seals a staged environment and moves it to where its digest says,
+// unless somebody else has done so.
+func (s *Service) place(e Environment, venv string) error {
 	s.pruning.RLock()
 	defer s.pruning.RUnlock()
 	if s.built(e.Digest) {
 		return nil
-	}
-	if err := s.link(e, venv); err != nil {
-		s.log.WarnContext(ctx, "an environment shares no packages with others", slog.String("environment", string(e.ID)), slog.Any("error", err))
-		return errApart
 	}
 	if e.Spec.SitePackages {
 		if err := writeSite(venv, e.Interpreter.Site); err != nil {
@@ -462,7 +419,6 @@ func (s *Service) place(ctx context.Context, e Environment, venv string) error {
 	if err := seal(venv); err != nil {
 		return fault.Wrap(err, "sealing it")
 	}
-	s.keep(ctx, e, venv)
 	if err := os.Rename(venv, s.path(e.Digest)); err != nil {
 		return err
 	}
@@ -529,8 +485,8 @@ func (s *Service) clean(e Environment) error {
 	return fault.Wrap(archive.Remove(s.staging(e.ID)), "removing the staging directory")
 }
 
-// Sweep removes staging directories that no build uses any more, packages that no
-// environment has, and old downloads. It may run at any time.
+// Sweep removes staging directories that no build uses any more. It may run at
+// any time.
 func (s *Service) Sweep(ctx context.Context) error {
 	if err := archive.Remove(s.trash()); err != nil {
 		return fault.Wrap(err, "removing what was pruned")
@@ -556,7 +512,7 @@ func (s *Service) Sweep(ctx context.Context) error {
 			return fault.Wrap(err, "removing a staging directory")
 		}
 	}
-	return s.sweepPackages(ctx)
+	return nil
 }
 
 // keepLog appends a step's output to the environment's build log, and returns
@@ -603,16 +559,16 @@ func seal(dir string) error {
 		if err != nil {
 			return err
 		}
-		sealed := info.Mode().Perm()&^0o222 | 0o400
-		if sealed == info.Mode().Perm() { // also a file that other environments have
-			return nil
-		}
-		return root.Chmod(path, sealed)
+		return root.Chmod(path, info.Mode().Perm()&^0o222|0o400)
 	})
 	if err != nil {
 		return err
 	}
-	return syncfs(dir)
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
 func syncDir(dir string) error {

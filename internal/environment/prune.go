@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -49,8 +48,8 @@ type Pruned struct {
 	Digest Digest         `json:"digest"`          // of the content; of an image its own
 	Image  string         `json:"image,omitempty"` // where it is one
 	Names  []string       `json:"names,omitempty"` // "project/name" that the content has now
-	Size   resource.Bytes `json:"size"`            // that is free then: files that other environments have, too, stay
-	Used   time.Time      `json:"used_at"`         // last
+	Size   resource.Bytes `json:"size"`
+	Used   time.Time      `json:"used_at"` // last
 }
 
 var builtRE = regexp.MustCompile(`^[0-9a-f]{64}$`)
@@ -84,7 +83,6 @@ func (s *Service) Prune(ctx context.Context, age time.Duration, dry bool) ([]Pru
 		held = append(held, digests...)
 	}
 	pruned := []Pruned{}
-	named := map[inode]uint64{}
 	for _, entry := range entries {
 		if !entry.IsDir() || !builtRE.MatchString(entry.Name()) {
 			continue
@@ -93,19 +91,13 @@ func (s *Service) Prune(ctx context.Context, age time.Duration, dry bool) ([]Pru
 		if slices.Contains(held, d) {
 			continue
 		}
-		p := Pruned{Digest: d, Names: names[d]}
-		at := s.path(d)
+		p := Pruned{Digest: d, Names: names[d], Size: sizeOf(s.path(d))}
 		if p.Used, err = s.take(d, age, dry); err != nil {
 			return pruned, err
 		}
-		if p.Used.IsZero() {
-			continue
+		if !p.Used.IsZero() {
+			pruned = append(pruned, p)
 		}
-		if !dry {
-			at = s.pruned(d)
-		}
-		p.Size = sizeOf(at, named)
-		pruned = append(pruned, p)
 	}
 	images, failed := s.pruneImages(ctx, s.now().Add(-age), held, names, dry)
 	pruned = append(pruned, images...)
@@ -118,18 +110,10 @@ func (s *Service) Prune(ctx context.Context, age time.Duration, dry bool) ([]Pru
 	if err != nil {
 		return pruned, fault.Wrap(err, "recording what was pruned")
 	}
-	if err := errors.Join(failed, archive.Remove(s.trash())); err != nil {
-		return pruned, err
-	}
-	return pruned, s.sweepPackages(ctx)
+	return pruned, errors.Join(failed, archive.Remove(s.trash()))
 }
 
 func (s *Service) trash() string { return filepath.Join(s.cfg.Dir, ".pruned") }
-
-// pruned is where an environment is until its files are removed.
-func (s *Service) pruned(d Digest) string {
-	return filepath.Join(s.trash(), strings.TrimPrefix(string(d), "sha256:"))
-}
 
 // take moves an environment out of everybody's sight unless it was used within
 // age; the zero time means that it was. Whoever asks for it at the same time gets
@@ -150,10 +134,11 @@ func (s *Service) take(d Digest, age time.Duration, dry bool) (used time.Time, e
 	if err := os.MkdirAll(s.trash(), 0o700); err != nil {
 		return time.Time{}, err
 	}
+	to := filepath.Join(s.trash(), strings.TrimPrefix(string(d), "sha256:"))
 	if err := os.Chmod(s.path(d), 0o700); err != nil { //nolint:gosec // a directory about to be moved
 		return time.Time{}, err
 	}
-	return info.ModTime(), fault.Wrap(os.Rename(s.path(d), s.pruned(d)), "removing environment %s", d.Short())
+	return info.ModTime(), fault.Wrap(os.Rename(s.path(d), to), "removing environment %s", d.Short())
 }
 
 // names of the contents that names have now.
@@ -169,27 +154,12 @@ func (s *Service) names(ctx context.Context) (map[Digest][]string, error) {
 	return names, err
 }
 
-// inode is a file, whatever names it has.
-type inode struct{ device, number uint64 }
-
-// sizeOf is how much is free when an environment is gone, after those that were counted
-// with the same names before: a file is free when the only name left is of its package.
-func sizeOf(dir string, names map[inode]uint64) (total resource.Bytes) {
+func sizeOf(dir string) (total resource.Bytes) {
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return fs.SkipDir
 		}
-		info, err := e.Info()
-		if err != nil {
-			return nil //nolint:nilerr // It is gone: it takes nothing.
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || !info.Mode().IsRegular() {
-			return nil
-		}
-		file := inode{uint64(st.Dev), st.Ino} //nolint:unconvert // 32 bits on other platforms
-		names[file]++
-		if names[file]+1 >= links(info) {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
 			total += resource.Bytes(info.Size())
 		}
 		return nil

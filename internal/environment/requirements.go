@@ -193,22 +193,6 @@ func withHashes(lock, name string, hashes []string) string {
 	return b.String()
 }
 
-// onlyPackages is the part of a lock with the packages that keep is true for.
-func onlyPackages(lock string, keep func(name, version string) bool) string {
-	var b strings.Builder
-	kept := true
-	for line := range strings.Lines(lock) {
-		text := strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(line), "\\"))
-		if m := lockedRE.FindStringSubmatch(text); m != nil {
-			kept = keep(m[1], m[2])
-		}
-		if kept {
-			b.WriteString(line)
-		}
-	}
-	return b.String()
-}
-
 // annotation begins the line in which uv says from which index a package is.
 const annotation = "# from "
 
@@ -257,18 +241,12 @@ func parseLock(text string) ([]Package, error) {
 	return packages, nil
 }
 
-// contentDigest names what an environment contains, with what it stands on. Where code of
-// packages ran while it was built, the lock does not say what it contains: it is then of
-// its project alone.
-func contentDigest(e Environment) Digest {
-	parts := []string{"falaj environment 1", e.Python, e.Platform, e.Lock}
-	if e.Interpreter.Site != nil {
-		parts = []string{"falaj environment 2", e.Python, e.Platform, e.Lock, strings.Join(siteList(e.Interpreter.Site), "\n")}
+// contentDigest names what an environment contains, with what it stands on.
+func contentDigest(python, platform, lock string, site map[string]string) Digest {
+	if site == nil {
+		return Digest(sum("falaj environment 1", python, platform, lock))
 	}
-	if e.Spec.AllowSource {
-		parts = append(parts, "built from source in project "+string(e.Project))
-	}
-	return Digest(sum(parts...))
+	return Digest(sum("falaj environment 2", python, platform, lock, strings.Join(siteList(site), "\n")))
 }
 
 // specDigest names a specification and all that decides what it means here,

@@ -8,10 +8,8 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -122,7 +120,7 @@ func (w *world) built(t *testing.T, name string, spec environment.Spec) environm
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, step := range []string{"lock", "create", "install", "compile"} { // and its traces are cleared
+	for _, step := range []string{"lock", "create", "install"} { // and its traces are cleared
 		if _, err := w.compute.Wait(ctx, compute.WorkloadID(string(e.ID)+"-"+step)); err != nil && !fault.Is(err, fault.NotFound) {
 			t.Fatal(err)
 		}
@@ -162,21 +160,17 @@ func pretend(t *testing.T) func(*environment.Config) {
 
 // uv plays the part of uv in a fake engine.
 type uv struct {
-	mu     sync.Mutex
-	ran    []string
-	specs  []engine.Spec
-	synced []string          // packages that were installed
-	fail   map[string]string // by subcommand: what it prints before it fails
+	mu    sync.Mutex
+	ran   []string
+	specs []engine.Spec
+	fail  map[string]string // by subcommand: what it prints before it fails
 }
 
 func (u *uv) run(p *enginetest.Process) enginetest.Exit {
 	cmd := p.Spec.Command
 	what := cmd[1]
-	switch what {
-	case "pip":
+	if what == "pip" {
 		what = cmd[2]
-	case "-I": // Python, of which nothing but the compiler runs
-		what = "bytecode"
 	}
 	u.mu.Lock()
 	u.ran = append(u.ran, what)
@@ -210,59 +204,14 @@ func (u *uv) run(p *enginetest.Process) enginetest.Exit {
 			err = os.Symlink(cmd[slices.Index(cmd, "--python")+1], filepath.Join(dir, "bin", "python"))
 		}
 	case "sync":
-		venv := filepath.Dir(filepath.Dir(cmd[slices.Index(cmd, "--python")+1]))
-		b, e := os.ReadFile(cmd[3])
-		err = errors.Join(e, os.WriteFile(filepath.Join(venv, "installed"), []byte("x"), 0o600))
-		for line := range strings.Lines(string(b)) {
-			if name, version, ok := strings.Cut(line, "=="); ok && err == nil {
-				u.mu.Lock()
-				u.synced = append(u.synced, name)
-				u.mu.Unlock()
-				err = installed(venv, name, strings.Fields(version)[0])
-			}
-		}
-	case "bytecode":
-		err = filepath.WalkDir(cmd[5], func(path string, e fs.DirEntry, err error) error {
-			if err != nil || filepath.Ext(path) != ".py" {
-				return err
-			}
-			cache := filepath.Join(filepath.Dir(path), "__pycache__")
-			name := strings.TrimSuffix(e.Name(), ".py") + ".cpython-311.pyc"
-			return errors.Join(os.MkdirAll(cache, 0o700), os.WriteFile(filepath.Join(cache, name), []byte("code"), 0o600))
-		})
+		bin := filepath.Dir(cmd[slices.Index(cmd, "--python")+1])
+		err = os.WriteFile(filepath.Join(filepath.Dir(bin), "installed"), []byte("x"), 0o600)
 	}
 	if err != nil {
 		fmt.Fprintln(p.Log, err)
 		return enginetest.Exit{Code: 2}
 	}
 	return enginetest.Exit{}
-}
-
-// installed leaves a package as uv does. Those called clash-… have a file in common, of
-// different contents, and odd has a file that is not as its RECORD says.
-func installed(venv, name, version string) error {
-	files := map[string]string{name + "/__init__.py": "name = '" + name + "'\n", "../../../bin/" + name: "#!/bin/sh\n"}
-	if strings.HasPrefix(name, "clash-") {
-		files["common.py"] = name
-	}
-	info := strings.ReplaceAll(name, "-", "_") + "-" + version + ".dist-info/"
-	var record strings.Builder
-	record.WriteString(info + "RECORD,,\n")
-	for file, content := range files {
-		sum := sha256.Sum256([]byte(content))
-		fmt.Fprintf(&record, "%s,sha256=%s,%d\n", file, base64.RawURLEncoding.EncodeToString(sum[:]), len(content))
-	}
-	files[info+"RECORD"] = record.String()
-	if name == "odd" {
-		files["odd/__init__.py"] = "something else"
-	}
-	for file, content := range files {
-		path := filepath.Join(venv, "lib", "python3.11", "site-packages", file)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func fakeWorld(t *testing.T) (*world, *uv, *enginetest.Fake) {
@@ -279,11 +228,11 @@ func TestBuiltOnce(t *testing.T) {
 	if e.State != environment.Ready || e.Packages != 2 || e.Python != "3.11.7" || e.SBOM[0].Name != "numpy" || len(e.SBOM[0].Hashes) != 1 {
 		t.Fatalf("%+v", e)
 	}
-	if got := strings.Join(u.ran, " "); got != "compile venv sync bytecode" {
+	if got := strings.Join(u.ran, " "); got != "compile venv sync" {
 		t.Fatalf("ran %s", got)
 	}
 	for _, s := range u.specs {
-		if wants := s.Command[1] == "pip"; (len(s.Network.Allow) > 0) != wants || s.Network.API {
+		if wants := s.Command[1] != "venv"; (len(s.Network.Allow) > 0) != wants || s.Network.API {
 			t.Errorf("%v reaches %+v", s.Command, s.Network)
 		}
 		if s.Command[1] == "pip" && (!slices.Contains(s.Command, "--only-binary") || s.Env["UV_CACHE_DIR"] != w.cfg.Cache || s.Env["UV_LINK_MODE"] != "copy") {
@@ -425,9 +374,9 @@ func TestCutOff(t *testing.T) {
 		want  environment.State
 		ran   string
 	}{
-		"lock":       {"compile", gone, exited, 2, environment.Ready, "3 compile, 1 venv, 1 sync, 1 bytecode"},
-		"install":    {"sync", gone, exited, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync, 1 bytecode"},
-		"killed":     {"sync", "", enginetest.Exit{Signal: syscall.SIGKILL}, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync, 1 bytecode"},
+		"lock":       {"compile", gone, exited, 2, environment.Ready, "3 compile, 1 venv, 1 sync"},
+		"install":    {"sync", gone, exited, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync"},
+		"killed":     {"sync", "", enginetest.Exit{Signal: syscall.SIGKILL}, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync"},
 		"for ever":   {"compile", gone, exited, 100, environment.Failed, "4 compile"},
 		"user error": {"compile", "error: nope was not found in the package registry", exited, 100, environment.Failed, "1 compile"},
 		"memory":     {"sync", "", enginetest.Exit{OutOfMemory: true}, 100, environment.Failed, "1 compile, 1 venv, 1 sync"},
@@ -600,9 +549,6 @@ func TestSourceBuildsHaveTheirOwnCache(t *testing.T) {
 		t.Fatalf("%+v", e)
 	}
 	for _, s := range u.specs {
-		if slices.Contains(s.Command, "-S") {
-			continue
-		}
 		if slices.Contains(s.Command, "--only-binary") || strings.HasPrefix(s.Env["UV_CACHE_DIR"], w.cfg.Cache) ||
 			slices.ContainsFunc(s.Mounts, func(m engine.Mount) bool { return m.Path == w.cfg.Cache }) {
 			t.Errorf("%v with %v and %v", s.Command, s.Env, s.Mounts)
@@ -674,7 +620,7 @@ func TestRestartInTheMiddle(t *testing.T) {
 	if e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}}); e.State != environment.Ready {
 		t.Fatalf("%+v", e)
 	}
-	if got := strings.Join(u.ran, " "); got != "compile venv sync bytecode" {
+	if got := strings.Join(u.ran, " "); got != "compile venv sync" {
 		t.Fatalf("ran %s", got)
 	}
 }
@@ -757,7 +703,6 @@ func wheel(t *testing.T) []byte {
 	t.Helper()
 	files := [][2]string{
 		{"falaj_probe.py", "ANSWER = 42\n"},
-		{"falaj_probe.pth", "import os; 'UV_CACHE_DIR' in os.environ and open(os.path.join(os.environ['UV_CACHE_DIR'], 'ran'), 'w')\n"},
 		{"falaj_probe-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: falaj-probe\nVersion: 1.0\n"},
 		{"falaj_probe-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
 	}
@@ -838,18 +783,6 @@ func TestWithUV(t *testing.T) {
 	}
 	if err := w.Check(use, compute.Pool{Engine: "local"}); err != nil {
 		t.Error(err)
-	}
-	if _, err := os.Stat(filepath.Join(w.cfg.Cache, "ran")); !os.IsNotExist(err) {
-		t.Errorf("code of a package ran while it was installed: %v", err)
-	}
-	first, err := w.Use(t.Context(), nyc, "other")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range []string{"falaj_probe.py", "__pycache__/falaj_probe.*.pyc", "falaj_probe-1.0.dist-info/RECORD"} {
-		if !sameFile(t, first, use, file) {
-			t.Errorf("%s is there twice", file)
-		}
 	}
 
 	testSite(t, w)
