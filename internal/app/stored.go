@@ -86,19 +86,28 @@ func (g storedGauges) Collect(ch chan<- prometheus.Metric) {
 			gauge(quotaObjects, most.Objects, project, kind)
 		}
 	}
+	// A count that is there from the beginning rises at the first event, too.
+	counts := map[[2]string]float64{}
 	g.accounts.Each(func(project string, kinds []quota.Used, limit quota.Limit) {
 		for _, k := range kinds {
 			gauge(storedBytes, k.Bytes, project, k.Kind)
 			gauge(storedObjects, k.Objects, project, k.Kind)
 		}
 		limited(project, wholeProject, quota.Amount{Bytes: limit.Bytes, Objects: limit.Objects})
+		if limit.Bytes > 0 || limit.Objects > 0 {
+			counts[[2]string{project, ""}] = 0
+		}
 		for kind, most := range limit.Kinds {
 			limited(project, kind, most)
+			counts[[2]string{project, kind}] = 0
 		}
 	})
 	g.reached.mu.Lock()
 	defer g.reached.mu.Unlock()
 	for of, n := range g.reached.of {
+		counts[of] = n
+	}
+	for of, n := range counts {
 		kind := of[1]
 		if kind == "" {
 			kind = wholeProject

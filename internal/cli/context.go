@@ -118,6 +118,8 @@ func (a *app) readPrivate(path string) ([]byte, error) {
 		return nil, fault.New(fault.Invalid, "%s is no file of contexts", path).WithHint("Remove it, and log in again: falaj login")
 	case known && os.Geteuid() != 0 && owner.Uid != 0 && int(owner.Uid) != os.Geteuid():
 		return nil, fault.New(fault.Invalid, "%s belongs to another user (%d)", path, owner.Uid).WithHint("Remove it, and log in again: falaj login")
+	case info.Mode().Perm()&0o077 != 0 && known && int(owner.Uid) != os.Geteuid():
+		a.note("others may read the tokens in %s (mode %04o); its owner can change that", path, info.Mode().Perm())
 	case info.Mode().Perm()&0o077 != 0:
 		if err := f.Chmod(0o600); err != nil {
 			return nil, fault.New(fault.Invalid, "others may read the tokens in %s (mode %04o): %w", path, info.Mode().Perm(), err).WithHint("Run: chmod 0600 %s", fault.ShellWord(path))

@@ -117,7 +117,8 @@ func (a *app) artifactsOf(run string) (*artifacts, error) {
 
 // below lists the files at and below a path: a file itself, or those of a directory.
 func (r *artifacts) below(ctx context.Context, at string) (files []runFile, err error) {
-	dirs := 0 // a server may list them without end
+	at = strings.TrimPrefix(path.Clean("/"+at), "/") // as the server names it
+	dirs := 0                                        // a server may list them without end
 	for next := []string{at}; len(next) > 0; next = next[1:] {
 		entries, err := r.list(ctx, next[0])
 		if err != nil {
@@ -177,6 +178,9 @@ func (r *artifacts) list(ctx context.Context, dir string) ([]runFile, error) {
 
 // fetch writes a file below root, whole or not at all.
 func (r *artifacts) fetch(ctx context.Context, root *os.Root, f runFile) error {
+	if f.Size < 0 {
+		return fault.New(fault.Unavailable, "the server lists %q with %d bytes", f.Path, f.Size).WithHint("Is it a server of Falaj?")
+	}
 	query := url.Values{"run_id": {r.run}, "path": {f.Path}}
 	resp, err := r.c.Send(ctx, http.MethodGet, "/get-artifact?"+query.Encode(), nil, r.header)
 	if err != nil {

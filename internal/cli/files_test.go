@@ -28,7 +28,9 @@ func TestRunDownload(t *testing.T) {
 			"/api/2.0/mlflow/artifacts/list evil":  `{"files":[{"path":"../evil.txt","is_dir":false,"file_size":1}]}`,
 			"/api/2.0/mlflow/artifacts/list loop":  `{"files":[{"path":"loop","is_dir":true}]}`,
 			"/api/2.0/mlflow/artifacts/list more":  `{"files":[{"path":"more/d.txt","is_dir":false,"file_size":3}]}`,
+			"/api/2.0/mlflow/artifacts/list none":  `{"files":[{"path":"none/e.txt","is_dir":false,"file_size":-1}]}`,
 			"/get-artifact more/d.txt":             "longer",
+			"/get-artifact none/e.txt":             "without end",
 			"/get-artifact a.txt":                  "hello",
 			"/get-artifact plots/b.txt":            "plot",
 			"/get-artifact cut/c.txt":              "short",
@@ -50,6 +52,11 @@ func TestRunDownload(t *testing.T) {
 	if code, said := run(all); code != 0 {
 		t.Fatalf("%d: %s", code, said)
 	}
+	for _, same := range []string{"plots/", "./plots"} {
+		if code, said := run(filepath.Join(t.TempDir(), "same"), same); code != 0 {
+			t.Errorf("%s: %d: %s", same, code, said)
+		}
+	}
 	for name, want := range map[string]string{"a.txt": "hello", "plots/b.txt": "plot"} {
 		if b, err := os.ReadFile(filepath.Join(all, name)); err != nil || string(b) != want {
 			t.Errorf("%s: %q, %v", name, b, err)
@@ -62,7 +69,7 @@ func TestRunDownload(t *testing.T) {
 	if code, said := run(one, "plots/b.txt"); code != 0 {
 		t.Errorf("one file: %d: %s", code, said)
 	}
-	for path, want := range map[string]string{"cut": "broke off after 5 of 9 bytes", "evil": "escapes", "loop": `lists the directory "loop" in "loop"`, "more": "has more than the 3 bytes", "absent": "no directory"} {
+	for path, want := range map[string]string{"cut": "broke off after 5 of 9 bytes", "evil": "escapes", "loop": `lists the directory "loop" in "loop"`, "more": "has more than the 3 bytes", "none": "with -1 bytes", "absent": "no directory"} {
 		dir := filepath.Join(t.TempDir(), "in", "here")
 		code, said := run(dir, path)
 		left, err := filepath.Glob(filepath.Join(dir, "*", "*"))

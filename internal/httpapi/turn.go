@@ -11,7 +11,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/oip"
-	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/internal/membudget"
 	"github.com/falaj-ml/falaj/internal/share"
 )
@@ -23,7 +22,7 @@ const smallBody = 64 << 10
 // turnOf is the turn that a request may take, nil for the small ones of the hot paths:
 // predictions and online features.
 func turnOf(r *http.Request) *share.Turn {
-	hot := oip.Ours(r.URL.Path) || feast.Ours(r.URL.Path) || rpc.Ours(r.URL.Path) || path.Base(r.URL.Path) == "online"
+	hot := oip.Ours(r.URL.Path) || feast.Ours(r.URL.Path) || path.Base(r.URL.Path) == "online"
 	if hot && r.ContentLength >= 0 && r.ContentLength <= smallBody && r.Header.Get("Content-Encoding") == "" {
 		return nil
 	}

@@ -192,7 +192,7 @@ func (a *Accounts) Each(yield func(project string, kinds []Used, limit Limit)) {
 		acc.mu.Lock()
 		limit := acc.limit
 		acc.mu.Unlock()
-		if len(kinds) > 0 || !limit.none() {
+		if len(kinds) > 0 {
 			yield(name, kinds, limit)
 		}
 	}
@@ -586,6 +586,7 @@ func (d *Driver) Put(ctx context.Context, key blob.Key, body io.Reader) error {
 	w.others, _ = ctx.Value(replacingKey{}).(func(context.Context) ([]blob.Key, error))
 	if t.before.Objects == 0 {
 		if err := w.add(0, 1); err != nil {
+			acc.settled(at, false)
 			return err
 		}
 	}

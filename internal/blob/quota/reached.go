@@ -2,6 +2,7 @@ package quota
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 )
@@ -37,15 +38,17 @@ func (a *Accounts) Tell(ctx context.Context, each func(ctx context.Context, r Re
 	due := a.reached.due
 	a.reached.due = nil
 	a.reached.mu.Unlock()
-	for i, r := range due {
+	var failed []Reached // of one project: others are told all the same
+	var errs []error
+	for _, r := range due {
 		if err := each(ctx, r); err != nil {
-			a.reached.mu.Lock()
-			a.reached.due = slices.Concat(due[i:], a.reached.due)
-			a.reached.mu.Unlock()
-			return err
+			failed, errs = append(failed, r), append(errs, err)
 		}
 	}
-	return nil
+	a.reached.mu.Lock()
+	a.reached.due = slices.Concat(failed, a.reached.due)
+	a.reached.mu.Unlock()
+	return errors.Join(errs...)
 }
 
 // refused has a refusal told, unless it was.

@@ -63,7 +63,7 @@ const maxTrial = 1 << 22
 // is Untried.
 func Try(ctx context.Context, c *Cores, s runtime.Session, o Options) Verdict {
 	meta, tolerance := s.Metadata(), o.Tolerance
-	q := New(c, s, Options{MaxRows: 1, Threads: o.Threads}, Verdict{}, nil)
+	q := New(c, s, Options{MaxRows: 1, Threads: o.Threads, Project: o.Project}, Verdict{}, nil)
 	ask := func(in []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
 		a, err := q.Infer(ctx, Request{Inputs: in, Outputs: outputs})
 		return a.Outputs, err
