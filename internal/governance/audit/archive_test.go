@@ -311,6 +311,38 @@ func TestArchivedEntriesAreErased(t *testing.T) {
 	})
 }
 
+// TestAnErasureDuringALongRead: the object goes also when a read keeps the old bytes in the
+// database's files for a while.
+func TestAnErasureDuringALongRead(t *testing.T) {
+	t.Parallel()
+	p, m := newPlace(t), &memory{}
+	p.objects = m
+	log := p.log(t)
+	svc := p.service(log)
+	p.varied(t, 0, 600)
+	runOnce(t, log)
+	archiveAll(t, log)
+	runOnce(t, log)
+	e, err := svc.RequestErasure(alice(t.Context()), []int64{9}, "request 2026-19")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		var n int64
+		if err := tx.NewRaw("SELECT COUNT(*) FROM audit_leaf").Scan(ctx, &n); err != nil {
+			return err
+		}
+		done, err := svc.ApproveErasure(carol(t.Context()), e.ID)
+		wantFault(t, err, fault.Unavailable, "it is done")
+		if done.State != audit.ErasureDone || len(m.keys()) != 0 {
+			t.Errorf("%+v, objects %v", done, m.keys())
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestArchivingMayEndAnywhere: whatever fails, and wherever the server is killed, all entries
 // are there once, and the next time they are archived; objects that nobody names any more are
 // deleted after a while.

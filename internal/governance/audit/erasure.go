@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -259,11 +260,15 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 	if err == nil && expired {
 		err = fault.New(fault.Conflict, "erasure %s of audit entries expired at %s", e.ID, e.ExpiresAt.Format("2006-01-02 15:04 MST")).WithHint("Request it again.")
 	}
-	if approve && err == nil {
-		// The server goes on trying each day.
+	if approve && (err == nil || fault.Is(err, fault.Unavailable)) {
+		// Also when the old bytes are still in the database's files. The server goes on
+		// trying each day.
 		if gone := s.cfg.Log.collect(ctx); gone != nil {
-			err = fault.New(fault.Unavailable, "it is done, but the old bytes are still in the object store: %w", gone).
-				WithHint("The server tries again each day. Check the object store.")
+			said := "old bytes are still in the object store: %w"
+			if err == nil {
+				said = "it is done, but the " + said
+			}
+			err = errors.Join(err, fault.New(fault.Unavailable, said, gone).WithHint("The server tries again each day. Check the object store."))
 		}
 	}
 	// fault.Unavailable: erased, and its old bytes are still in the database's files or in
