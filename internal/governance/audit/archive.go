@@ -25,6 +25,7 @@ import (
 // checkpoints stay, so archived entries are proven as all others are. An archived segment:
 //
 //	writing ──the entries leave the database──▶ archived ──an entry changes──▶ dropped
+//	    └──it fails, or an entry changes──▶ dropped
 //
 // A segment is written, read back and compared before its entries leave the database, in
 // the transaction that makes it archived. An entry that is to change, as by an erasure,
@@ -38,7 +39,8 @@ const (
 	archiveBytes   = 4 << 20        // records of a segment, after which it takes no further tile
 	archiveTime    = 10 * time.Minute
 	archiveStale   = time.Hour // after which nobody writes a segment any more; longer than archiveTime
-	searchSegments = 8         // that one search reads; the next page resumes
+	giveUpTime     = 10 * time.Second
+	searchSegments = 8 // that one search reads; the next page resumes
 	cachedSegments = 8
 	staleSegments  = 100
 	actionArchive  = "audit.archive"
@@ -155,8 +157,9 @@ type archive struct {
 	Store
 	objects Objects
 
-	mu     sync.Mutex
-	cached []heldSegment // the last used comes last
+	mu      sync.Mutex
+	cached  []heldSegment   // the last used comes last
+	writing map[string]bool // objects that this process may still put
 }
 
 // heldSegment is the content of a segment; it is never changed.
@@ -399,8 +402,12 @@ func beyond(leaves []Leaf, from int64) (n int) {
 	return n
 }
 
-// PutContent implements Store: the entries of an archived one come back to the database.
+// PutContent implements Store: the entries of an archived one come back to the database, and
+// an object that is being written is of no use.
 func (a *archive) PutContent(ctx context.Context, tx *store.Tx, l Leaf) error {
+	if err := a.DropWriting(ctx, tx, l.Index); err != nil {
+		return err
+	}
 	s, err := a.Segments(ctx, tx, l.Index, l.Index+1, 1)
 	if err != nil {
 		return err
@@ -508,22 +515,32 @@ func (s *Sequencer) archiveNext(ctx context.Context, before store.Time) (int64, 
 	g := describe(leaves)
 	g.Object, g.State, g.Made = fmt.Sprintf("audit/%012d-%s", g.First, id.New("seg")), SegmentWriting, store.At(s.cfg.Now())
 	g.Digest, g.Bytes = digestOf(b), int64(len(b))
+	s.archive.setWriting(g.Object, true)
+	defer s.archive.setWriting(g.Object, false)
 	// On record before it is written, so that none is left that nobody knows of.
 	if err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.archive.AddSegment(ctx, tx, g) }); err != nil {
 		return 0, err
 	}
+	if err := s.putSegment(ctx, g, leaves, b); err != nil {
+		return 0, errors.Join(err, s.giveUp(ctx, g))
+	}
+	return int64(len(leaves)), nil
+}
+
+// putSegment writes the object of a segment, and takes its leaves out of the database.
+func (s *Sequencer) putSegment(ctx context.Context, g ArchiveSegment, leaves []Leaf, b []byte) error {
 	if err := s.archive.objects.Put(ctx, g.Object, b); err != nil {
-		return 0, err
+		return err
 	}
 	h, err := s.archive.load(ctx, g.Object)
 	if err != nil {
-		return 0, fault.Wrap(err, "read what was archived")
+		return fault.Wrap(err, "read what was archived")
 	}
 	if h.is.Digest != g.Digest || !slices.EqualFunc(h.leaves, leaves, equalLeaves) {
-		return 0, fault.New(fault.Internal, "the object store gave other bytes than were put into %s", g.Object).WithHint("Check the object store. The entries stay in the database.")
+		return fault.New(fault.Internal, "the object store gave other bytes than were put into %s", g.Object).WithHint("Check the object store. The entries stay in the database.")
 	}
 	g.State = SegmentArchived
-	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		now, err := s.archive.Store.Leaves(ctx, tx, g.First, g.Upto)
 		if err != nil {
 			return err
@@ -541,10 +558,49 @@ func (s *Sequencer) archiveNext(ctx context.Context, before store.Time) (int64, 
 			Actor: identity.Loop(loopPrincipal), Action: actionArchive, Object: g.entries(), Detail: map[string]any{"object": g.Object, "digest": g.Digest, "bytes": g.Bytes},
 		})
 	})
-	if err != nil {
-		return 0, err
+}
+
+// giveUp deletes the object of a segment that could not be archived. A segment that is
+// archived all the same, since a commit was in doubt, stays.
+func (s *Sequencer) giveUp(ctx context.Context, g ArchiveSegment) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpTime)
+	defer cancel()
+	g.State = SegmentDropped
+	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		if err := s.archive.SetSegment(ctx, tx, g, SegmentWriting); !fault.Is(err, fault.Conflict) {
+			return err
+		}
+		return s.archive.SetSegment(ctx, tx, g, SegmentDropped) // by an erasure
+	})
+	if fault.Is(err, fault.Conflict) {
+		return nil
 	}
-	return int64(len(leaves)), nil
+	if err != nil {
+		return err
+	}
+	if err := s.archive.objects.Delete(ctx, g.Object); err != nil {
+		return fault.Wrap(err, "delete the object of %s", g.entries())
+	}
+	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.archive.RemoveSegment(ctx, tx, g.Object) })
+}
+
+func (a *archive) setWriting(object string, writing bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !writing {
+		delete(a.writing, object)
+		return
+	}
+	if a.writing == nil {
+		a.writing = map[string]bool{}
+	}
+	a.writing[object] = true
+}
+
+func (a *archive) isWriting(object string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.writing[object]
 }
 
 // oldLeaves gives the leaves of the next segment, which are verified: whole tiles from the
@@ -624,6 +680,7 @@ func (s *Sequencer) collect(ctx context.Context) error {
 		}); err != nil {
 			return err
 		}
+		removed := 0
 		for _, g := range stale {
 			if g.State == SegmentWriting { // whoever still writes it finds it dropped
 				was := g.State
@@ -633,14 +690,19 @@ func (s *Sequencer) collect(ctx context.Context) error {
 				}
 			}
 			s.archive.forget(g.Object)
+			writing := s.archive.isWriting(g.Object)
 			if err := s.archive.objects.Delete(ctx, g.Object); err != nil {
 				return fault.Wrap(err, "delete the object of %s", g.entries())
+			}
+			if writing {
+				continue // it may come yet: who writes it deletes it, or, after a kill, the next call
 			}
 			if err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.archive.RemoveSegment(ctx, tx, g.Object) }); err != nil {
 				return err
 			}
+			removed++
 		}
-		if len(stale) < staleSegments {
+		if len(stale) < staleSegments || removed == 0 {
 			return nil
 		}
 	}

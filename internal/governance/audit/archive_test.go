@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,10 +25,16 @@ type memory struct {
 	mu       sync.Mutex
 	held     map[string][]byte
 	put, get func(key string) error
+	before   func(key string) error // as put, while others use the store
 	reads    int
 }
 
 func (m *memory) Put(_ context.Context, key string, b []byte) error {
+	if m.before != nil {
+		if err := m.before(key); err != nil {
+			return err
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.put != nil {
@@ -340,6 +347,69 @@ func TestAnErasureDuringALongRead(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestErasuresReachObjectsBeingWritten: the object of a segment that is being written, or was
+// when the server was killed, goes with an erasure, too.
+func TestErasuresReachObjectsBeingWritten(t *testing.T) {
+	t.Parallel()
+	begin := func(t *testing.T) (*place, *memory, *audit.Sequencer) {
+		t.Helper()
+		p, m := newPlace(t), &memory{}
+		p.objects = m
+		log := p.log(t)
+		p.varied(t, 0, 600)
+		runOnce(t, log)
+		return p, m, log
+	}
+	nothing := func(t *testing.T, p *place, m *memory) {
+		t.Helper()
+		if n := p.count(t, "SELECT COUNT(*) FROM audit_segment"); n != 0 || len(m.keys()) != 0 {
+			t.Errorf("%d segments, objects %v", n, m.keys())
+		}
+	}
+	t.Run("killed", func(t *testing.T) {
+		t.Parallel()
+		p, m, log := begin(t)
+		m.get = func(string) error { runtime.Goexit(); return nil }
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = log.Archive(context.Background(), far(), aPass())
+		}()
+		<-done
+		m.get = nil
+		if len(m.keys()) != 1 {
+			t.Fatalf("objects %v", m.keys())
+		}
+		eraseBoth(t, p.service(p.log(t)), []int64{9}, "request 2026-20")
+		nothing(t, p, m)
+	})
+	for _, tt := range []struct {
+		name string
+		hook func(m *memory, do func(string) error)
+	}{
+		{"before the object is read", func(m *memory, do func(string) error) { m.get = do }},
+		{"before it is written", func(m *memory, do func(string) error) { m.before = do }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p, m, log := begin(t)
+			tt.hook(m, func(string) error {
+				m.get, m.before = nil, nil
+				eraseBoth(t, p.service(log), []int64{9}, "request 2026-21")
+				return nil
+			})
+			if n, err := log.Archive(t.Context(), far(), aPass()); n != 0 || err == nil {
+				t.Errorf("archived %d, %v", n, err)
+			}
+			nothing(t, p, m)
+			runOnce(t, log)
+			if n := archiveAll(t, log); n != 512 || len(m.keys()) != 1 {
+				t.Errorf("archived %d, objects %v", n, m.keys())
+			}
+		})
 	}
 }
 

@@ -300,6 +300,13 @@ func (Store) StaleSegments(ctx context.Context, tx *store.Tx, before store.Time,
 	return segmentsOf(rows)
 }
 
+// DropWriting drops segments that are being written and have the entry of an index.
+func (Store) DropWriting(ctx context.Context, tx *store.Tx, index int64) error {
+	_, err := tx.NewRaw("UPDATE audit_segment SET state = ? WHERE state = ? AND first <= ? AND upto > ?",
+		string(audit.SegmentDropped), string(audit.SegmentWriting), index, index).Exec(ctx)
+	return err
+}
+
 // RemoveSegment removes the segment of an object.
 func (Store) RemoveSegment(ctx context.Context, tx *store.Tx, object string) error {
 	_, err := tx.NewRaw("DELETE FROM audit_segment WHERE object = ?", object).Exec(ctx)
