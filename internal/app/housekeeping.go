@@ -188,13 +188,14 @@ func (a *App) pruneRuns(ctx context.Context, p project.Name, pass lifecycle.Pass
 	})
 }
 
-// archiveAudit moves old audit entries out of the database into the object store.
+// archiveAudit moves old audit entries out of the database into the object store, and deletes
+// objects of no use, also where no entries are archived any more.
 func (a *App) archiveAudit(ctx context.Context) error {
-	keep := kept(a.cfg.Retention.Audit)
-	if keep == 0 {
-		return nil
+	var before time.Time
+	if keep := kept(a.cfg.Retention.Audit); keep > 0 {
+		before = time.Now().Add(-keep)
 	}
-	_, err := a.sequencer.Archive(ctx, time.Now().Add(-keep), lifecycle.NewPass(time.Now))
+	_, err := a.sequencer.Archive(ctx, before, lifecycle.NewPass(time.Now))
 	return err
 }
 

@@ -483,13 +483,13 @@ func insideTransactions(ctx context.Context) context.Context {
 
 // Archive moves entries that are older than a time out of the database into the object
 // store, the oldest first, until none is left or the pass is over, and deletes objects of no
-// use. Errors: Contradicted for an entry that is not what was signed, which
+// use. With the zero time it only deletes. Errors: Contradicted for an entry that is not what was signed, which
 // stays; those of the object store.
 func (s *Sequencer) Archive(ctx context.Context, before time.Time, pass lifecycle.Pass) (archived int64, err error) {
 	if s.archive == nil {
 		return 0, nil
 	}
-	if err := s.collect(ctx); err != nil {
+	if err := s.collect(ctx); err != nil || before.IsZero() {
 		return 0, err
 	}
 	err = pass.Repeat(ctx, func(ctx context.Context) (bool, error) {

@@ -413,6 +413,27 @@ func TestErasuresReachObjectsBeingWritten(t *testing.T) {
 	}
 }
 
+// TestCollectsWhereNothingIsArchived: the zero time archives nothing and deletes objects of
+// no use.
+func TestCollectsWhereNothingIsArchived(t *testing.T) {
+	t.Parallel()
+	p, m := newPlace(t), &memory{}
+	p.objects = m
+	log := p.log(t)
+	p.varied(t, 0, 300)
+	runOnce(t, log)
+	p.sql(t, "INSERT INTO audit_segment (object, state, made, first, upto, digest, bytes, since, until, summary) VALUES ('audit/old', 'dropped', 0, 0, 256, '', 0, 0, 0, '{}')")
+	if err := m.Put(t.Context(), "audit/old", []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := log.Archive(t.Context(), time.Time{}, aPass()); n != 0 || err != nil || len(m.keys()) != 0 {
+		t.Errorf("archived %d, %v, objects %v", n, err, m.keys())
+	}
+	if n := p.count(t, "SELECT COUNT(*) FROM audit_segment"); n != 0 {
+		t.Errorf("%d segments", n)
+	}
+}
+
 // TestArchivingMayEndAnywhere: whatever fails, and wherever the server is killed, all entries
 // are there once, and the next time they are archived; objects that nobody names any more are
 // deleted after a while.
