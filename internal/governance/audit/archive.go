@@ -240,6 +240,13 @@ func (a *archive) forget(object string) {
 	a.cached = slices.DeleteFunc(a.cached, func(h heldSegment) bool { return h.is.Object == object })
 }
 
+// forgetAll takes all segments out of memory.
+func (a *archive) forgetAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cached = nil
+}
+
 // fetch reads a segment of the object store. Error: Contradicted when it is not there, or
 // not what was archived.
 func (a *archive) fetch(ctx context.Context, s ArchiveSegment) (heldSegment, error) {

@@ -576,6 +576,26 @@ func TestAChangedArchiveIsFound(t *testing.T) {
 	}
 }
 
+// TestEachVerificationReadsTheObjects: an object that goes while the server runs is found by
+// the next verification, also when the segment is in memory.
+func TestEachVerificationReadsTheObjects(t *testing.T) {
+	t.Parallel()
+	p, m := newPlace(t), &memory{}
+	p.objects = m
+	log := p.log(t)
+	p.varied(t, 0, 600)
+	runOnce(t, log)
+	archiveAll(t, log)
+	runOnce(t, log)
+	if err := sweepAll(t, log, 100); err != nil {
+		t.Fatal(err)
+	}
+	clear(m.held)
+	if err := sweepAll(t, log, 100); !audit.Contradicted(err) || !strings.Contains(err.Error(), "is missing") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestAnArchiveThatIsAway: a store that does not answer is no finding.
 func TestAnArchiveThatIsAway(t *testing.T) {
 	t.Parallel()
