@@ -153,9 +153,10 @@ func (a *App) housekeeping(ctx context.Context) error {
 			event.Trim(ctx, a.db, time.Now().Add(-kept(a.cfg.Retention.Events))),
 			a.training.Forget(ctx), // first: what its jobs named may go then
 			forgetHistory(ctx, a.db, a.cfg, time.Now),
+			a.archiveAudit(ctx), // it has a pass of its own
 		)
 		pruning := lifecycle.NewPass(time.Now) // of runs and source archives, of all projects
-		return errors.Join(trimmed, a.archiveAudit(ctx), eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
+		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)
 			_, models := a.registry.Sweep(ctx, p)
 			_, versions := a.datasets.Expire(ctx, p)
