@@ -33,14 +33,17 @@ import (
 // later they are archived anew. Objects of dropped segments, and of those that stayed in
 // writing because a server was killed, are deleted.
 
+// MaxSegmentLeaves is the most entries of a segment; it has fewer if they have many bytes.
+const MaxSegmentLeaves = 8 * tileLeaves
+
 // Limits of the archive.
 const (
-	archiveLeaves  = 8 * tileLeaves // of a segment, unless they have many bytes
-	archiveBytes   = 4 << 20        // records of a segment, after which it takes no further tile
+	archiveBytes   = 4 << 20 // records of a segment, after which it takes no further tile
 	archiveTime    = 10 * time.Minute
 	archiveStale   = time.Hour // after which nobody writes a segment any more; longer than archiveTime
 	giveUpTime     = 10 * time.Second
-	searchSegments = 8 // that one search reads; the next page resumes
+	searchRecords  = 1000 // of segments, that one search looks at; the next page resumes
+	searchSegments = 8    // that one search reads; the next page resumes
 	cachedSegments = 8
 	staleSegments  = 100
 	actionArchive  = "audit.archive"
@@ -360,13 +363,14 @@ func (a *archive) Find(ctx context.Context, tx *store.Tx, f Filter, before int64
 	if err != nil {
 		return nil, 0, err
 	}
-	low, reads := next, 0 // of the entries before low nothing is known yet
+	low, reads, seen := next, 0, 0 // of the entries before low nothing is known yet
 	for to, more := before, true; more && to > low; {
 		segments, err := a.Segments(ctx, tx, low, to, 100)
 		if err != nil {
 			return nil, 0, err
 		}
 		more = len(segments) == 100
+		seen += len(segments)
 		for _, s := range segments {
 			to = s.First
 			if !s.may(f) {
@@ -389,6 +393,9 @@ func (a *archive) Find(ctx context.Context, tx *store.Tx, f Filter, before int64
 					found = append(found, l)
 				}
 			}
+		}
+		if more && seen >= searchRecords {
+			low, more = max(low, to), false
 		}
 	}
 	found = slices.DeleteFunc(found, func(l Leaf) bool { return l.Index < low })
@@ -626,7 +633,7 @@ func (s *Sequencer) oldLeaves(ctx context.Context, before store.Time) (leaves []
 		return nil, err // a whole tile is archived, or none of it
 	}
 	total := 0
-	for ; from+tileLeaves <= size && len(leaves) < archiveLeaves && total < archiveBytes; from += tileLeaves {
+	for ; from+tileLeaves <= size && len(leaves) < MaxSegmentLeaves && total < archiveBytes; from += tileLeaves {
 		var tile []Leaf
 		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 			tile, err = s.archive.Store.Leaves(ctx, tx, from, from+tileLeaves)

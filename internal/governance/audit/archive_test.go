@@ -692,6 +692,30 @@ func TestSearchesReadFewSegments(t *testing.T) {
 	}
 }
 
+// TestSearchesLookAtFewRecords: a search ends after so many records of segments, also when it
+// reads none of them, and goes on with the next page.
+func TestSearchesLookAtFewRecords(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.objects = &memory{}
+	log := p.log(t)
+	svc := p.service(log)
+	p.varied(t, 0, 1600)
+	runOnce(t, log)
+	want := listPages(t, svc, audit.Filter{Project: "wind"}, 1000)
+	p.sql(t, `INSERT INTO audit_segment (object, state, made, first, upto, digest, bytes, since, until, summary)
+		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1500)
+		SELECT 'audit/' || i, 'archived', 0, i, i + 1, '', 0, 0, 0, '{}' FROM n`)
+	first, next, err := svc.List(t.Context(), audit.Filter{Project: "wind"}, 1000, "")
+	if err != nil || next == "" || len(first) == 0 || len(first) == len(want) {
+		t.Fatalf("%d of %d entries, next %q, %v", len(first), len(want), next, err)
+	}
+	rest, next, err := svc.List(t.Context(), audit.Filter{Project: "wind"}, 1000, next)
+	if err != nil || next != "" || !reflect.DeepEqual(append(first, rest...), want) {
+		t.Errorf("%d and %d of %d entries, next %q, %v", len(first), len(rest), len(want), next, err)
+	}
+}
+
 // TestReadersDuringAnErasure: who is about to read a segment whose entries come back to the
 // database, and whose object goes, reads those.
 func TestReadersDuringAnErasure(t *testing.T) {

@@ -27,7 +27,7 @@ func someLeaves(tb testing.TB, n int) []Leaf {
 }
 
 func TestArchivedLeavesAreTheSame(t *testing.T) {
-	for _, n := range []int{1, 256, archiveLeaves} {
+	for _, n := range []int{1, 256, MaxSegmentLeaves} {
 		leaves := someLeaves(t, n)
 		b, err := encodeLeaves(leaves)
 		if err != nil {

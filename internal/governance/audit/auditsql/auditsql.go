@@ -101,7 +101,9 @@ var _ audit.Store = Store{}
 // Size is the number of leaves.
 func (Store) Size(ctx context.Context, tx *store.Tx) (int64, error) {
 	var n int64
-	err := tx.NewRaw(`SELECT COALESCE(MAX(n), 0) FROM (SELECT MAX(idx) + 1 AS n FROM audit_leaf UNION ALL SELECT MAX(upto) FROM audit_segment WHERE state = ?) AS sizes`,
+	// Archived segments do not overlap, so the last one ends last: the index gives it.
+	err := tx.NewRaw(`SELECT COALESCE(MAX(n), 0) FROM (SELECT MAX(idx) + 1 AS n FROM audit_leaf UNION ALL
+		SELECT upto FROM (SELECT upto FROM audit_segment WHERE state = ? ORDER BY first DESC LIMIT 1) AS newest) AS sizes`,
 		string(audit.SegmentArchived)).Scan(ctx, &n)
 	return n, err
 }
@@ -281,9 +283,11 @@ func (Store) SetSegment(ctx context.Context, tx *store.Tx, s audit.ArchiveSegmen
 }
 
 // Segments gives segments with archived entries of a range, the newest first.
+// No segment has more than MaxSegmentLeaves entries, so the index gives few rows.
 func (Store) Segments(ctx context.Context, tx *store.Tx, from, to int64, limit int) ([]audit.ArchiveSegment, error) {
 	var rows []segmentRow
-	if err := tx.NewSelect().Model(&rows).Where("state = ? AND first < ? AND upto > ?", string(audit.SegmentArchived), to, from).
+	if err := tx.NewSelect().Model(&rows).
+		Where("state = ? AND first < ? AND first > ? AND upto > ?", string(audit.SegmentArchived), to, from-audit.MaxSegmentLeaves, from).
 		OrderExpr("first DESC").Limit(limit).Scan(ctx); err != nil {
 		return nil, err
 	}
