@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -659,6 +660,48 @@ func (s *Sequencer) oldLeaves(ctx context.Context, before store.Time) (leaves []
 func equalLeaves(a, b Leaf) bool {
 	return a.Index == b.Index && a.At == b.At && a.Source == b.Source && a.sameColumns(b) &&
 		bytes.Equal(a.Commitment, b.Commitment) && bytes.Equal(a.Salt, b.Salt) && bytes.Equal(a.Record, b.Record) && (a.Record == nil) == (b.Record == nil)
+}
+
+// leavesAt gives the leaves of these indexes, which are in order. Each of its views reads few
+// segments, and only what is asked for stays in memory.
+func (s *Sequencer) leavesAt(ctx context.Context, indexes []int64) (all []Leaf, err error) {
+	for part := range fewTiles(indexes) {
+		var leaves []Leaf
+		err := s.view(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			leaves, err = s.cfg.Store.LeavesAt(ctx, tx, part)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range leaves { // those of a segment share its bytes
+			l.Commitment, l.Salt, l.Record = bytes.Clone(l.Commitment), bytes.Clone(l.Salt), bytes.Clone(l.Record)
+			all = append(all, l)
+		}
+	}
+	return all, nil
+}
+
+// fewTiles cuts indexes, which are in order, into parts of at most searchSegments tiles: no
+// tile is in two segments.
+func fewTiles(indexes []int64) iter.Seq[[]int64] {
+	return func(yield func([]int64) bool) {
+		from, tiles := 0, 0
+		for i, index := range indexes {
+			if i > 0 && index/tileLeaves == indexes[i-1]/tileLeaves {
+				continue
+			}
+			if tiles++; tiles > searchSegments {
+				if !yield(indexes[from:i]) {
+					return
+				}
+				from, tiles = i, 1
+			}
+		}
+		if from < len(indexes) {
+			yield(indexes[from:])
+		}
+	}
 }
 
 // recallAll puts the segments of these entries back into the database, each in a

@@ -136,11 +136,7 @@ func (s *Service) now() time.Time { return s.cfg.Log.cfg.Now().UTC().Truncate(ti
 // erasable gives the proven leaves of these indexes, and refuses those that are not
 // there, are erased already, cannot be erased, or are not what was signed.
 func (s *Service) erasable(ctx context.Context, indexes []int64) ([]Leaf, error) {
-	var leaves []Leaf
-	err := s.cfg.Log.view(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		leaves, err = s.store.LeavesAt(ctx, tx, indexes)
-		return err
-	})
+	leaves, err := s.cfg.Log.leavesAt(ctx, indexes)
 	if err != nil {
 		return nil, fault.Wrap(err, "read the audit entries")
 	}
