@@ -286,7 +286,7 @@ func defaults() map[string]any {
 		"gateway.alone":        "0",
 		"gateway.every":        "10s",
 		"retention.outputs":    "7d", "retention.events": "30d", "retention.tokens": "90d", "retention.windows": "400d", "retention.jobs": "400d",
-		"retention.requests": "400d", "retention.ingestions": "400d", "retention.materialisations": "400d", "retention.audit": "400d", "retention.deleted_runs": "0",
+		"retention.requests": "400d", "retention.ingestions": "400d", "retention.materialisations": "400d", "retention.audit": "0", "retention.deleted_runs": "0",
 		"predictions.retention": "90d", "predictions.max_bytes": "10GiB", "lineage.openlineage.zone": "home",
 		"limits.upload": "64GiB", "limits.body": "4MiB", "limits.answer": "32MiB", "limits.checkpoint": "1TiB", "limits.free": "64MiB", "limits.garbage": "32MiB",
 		"limits.sql_statements": 4, "limits.imports": 4, "limits.connections": 0, "limits.body_rate": "4KiB", "limits.accounts": 10_000, "limits.tokens": 100, "limits.queued_jobs": 10_000,

@@ -153,9 +153,10 @@ func (a *App) housekeeping(ctx context.Context) error {
 			event.Trim(ctx, a.db, time.Now().Add(-kept(a.cfg.Retention.Events))),
 			a.training.Forget(ctx), // first: what its jobs named may go then
 			forgetHistory(ctx, a.db, a.cfg, time.Now),
+			a.archiveAudit(ctx), // it has a pass of its own
 		)
 		pruning := lifecycle.NewPass(time.Now) // of runs and source archives, of all projects
-		return errors.Join(trimmed, a.archiveAudit(ctx), eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
+		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)
 			_, models := a.registry.Sweep(ctx, p)
 			_, versions := a.datasets.Expire(ctx, p)
@@ -188,13 +189,14 @@ func (a *App) pruneRuns(ctx context.Context, p project.Name, pass lifecycle.Pass
 	})
 }
 
-// archiveAudit moves old audit entries out of the database into the object store.
+// archiveAudit moves old audit entries out of the database into the object store, and deletes
+// objects of no use, also where no entries are archived any more.
 func (a *App) archiveAudit(ctx context.Context) error {
-	keep := kept(a.cfg.Retention.Audit)
-	if keep == 0 {
-		return nil
+	var before time.Time
+	if keep := kept(a.cfg.Retention.Audit); keep > 0 {
+		before = time.Now().Add(-keep)
 	}
-	_, err := a.sequencer.Archive(ctx, time.Now().Add(-keep), lifecycle.NewPass(time.Now))
+	_, err := a.sequencer.Archive(ctx, before, lifecycle.NewPass(time.Now))
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ import (
 // checkpoints stay, so archived entries are proven as all others are. An archived segment:
 //
 //	writing ──the entries leave the database──▶ archived ──an entry changes──▶ dropped
+//	    └──it fails, or an entry changes──▶ dropped
 //
 // A segment is written, read back and compared before its entries leave the database, in
 // the transaction that makes it archived. An entry that is to change, as by an erasure,
@@ -32,13 +34,17 @@ import (
 // later they are archived anew. Objects of dropped segments, and of those that stayed in
 // writing because a server was killed, are deleted.
 
+// MaxSegmentLeaves is the most entries of a segment; it has fewer if they have many bytes.
+const MaxSegmentLeaves = 8 * tileLeaves
+
 // Limits of the archive.
 const (
-	archiveLeaves  = 8 * tileLeaves // of a segment, unless they have many bytes
-	archiveBytes   = 4 << 20        // records of a segment, after which it takes no further tile
+	archiveBytes   = 4 << 20 // records of a segment, after which it takes no further tile
 	archiveTime    = 10 * time.Minute
 	archiveStale   = time.Hour // after which nobody writes a segment any more; longer than archiveTime
-	searchSegments = 8         // that one search reads; the next page resumes
+	giveUpTime     = 10 * time.Second
+	searchRecords  = 1000 // of segments, that one search looks at; the next page resumes
+	searchSegments = 8    // that one search reads; the next page resumes
 	cachedSegments = 8
 	staleSegments  = 100
 	actionArchive  = "audit.archive"
@@ -155,8 +161,9 @@ type archive struct {
 	Store
 	objects Objects
 
-	mu     sync.Mutex
-	cached []heldSegment // the last used comes last
+	mu      sync.Mutex
+	cached  []heldSegment   // the last used comes last
+	writing map[string]bool // objects that this process may still put
 }
 
 // heldSegment is the content of a segment; it is never changed.
@@ -235,6 +242,13 @@ func (a *archive) forget(object string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.cached = slices.DeleteFunc(a.cached, func(h heldSegment) bool { return h.is.Object == object })
+}
+
+// forgetAll takes all segments out of memory.
+func (a *archive) forgetAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cached = nil
 }
 
 // fetch reads a segment of the object store. Error: Contradicted when it is not there, or
@@ -350,13 +364,14 @@ func (a *archive) Find(ctx context.Context, tx *store.Tx, f Filter, before int64
 	if err != nil {
 		return nil, 0, err
 	}
-	low, reads := next, 0 // of the entries before low nothing is known yet
+	low, reads, seen := next, 0, 0 // of the entries before low nothing is known yet
 	for to, more := before, true; more && to > low; {
 		segments, err := a.Segments(ctx, tx, low, to, 100)
 		if err != nil {
 			return nil, 0, err
 		}
 		more = len(segments) == 100
+		seen += len(segments)
 		for _, s := range segments {
 			to = s.First
 			if !s.may(f) {
@@ -380,6 +395,9 @@ func (a *archive) Find(ctx context.Context, tx *store.Tx, f Filter, before int64
 				}
 			}
 		}
+		if more && seen >= searchRecords {
+			low, more = max(low, to), false
+		}
 	}
 	found = slices.DeleteFunc(found, func(l Leaf) bool { return l.Index < low })
 	slices.SortFunc(found, func(a, b Leaf) int { return cmp.Compare(b.Index, a.Index) })
@@ -399,8 +417,12 @@ func beyond(leaves []Leaf, from int64) (n int) {
 	return n
 }
 
-// PutContent implements Store: the entries of an archived one come back to the database.
+// PutContent implements Store: the entries of an archived one come back to the database, and
+// an object that is being written is of no use.
 func (a *archive) PutContent(ctx context.Context, tx *store.Tx, l Leaf) error {
+	if err := a.DropWriting(ctx, tx, l.Index); err != nil {
+		return err
+	}
 	s, err := a.Segments(ctx, tx, l.Index, l.Index+1, 1)
 	if err != nil {
 		return err
@@ -476,13 +498,13 @@ func insideTransactions(ctx context.Context) context.Context {
 
 // Archive moves entries that are older than a time out of the database into the object
 // store, the oldest first, until none is left or the pass is over, and deletes objects of no
-// use. Errors: Contradicted for an entry that is not what was signed, which
+// use. With the zero time it only deletes. Errors: Contradicted for an entry that is not what was signed, which
 // stays; those of the object store.
 func (s *Sequencer) Archive(ctx context.Context, before time.Time, pass lifecycle.Pass) (archived int64, err error) {
 	if s.archive == nil {
 		return 0, nil
 	}
-	if err := s.collect(ctx); err != nil {
+	if err := s.collect(ctx); err != nil || before.IsZero() {
 		return 0, err
 	}
 	err = pass.Repeat(ctx, func(ctx context.Context) (bool, error) {
@@ -508,22 +530,32 @@ func (s *Sequencer) archiveNext(ctx context.Context, before store.Time) (int64, 
 	g := describe(leaves)
 	g.Object, g.State, g.Made = fmt.Sprintf("audit/%012d-%s", g.First, id.New("seg")), SegmentWriting, store.At(s.cfg.Now())
 	g.Digest, g.Bytes = digestOf(b), int64(len(b))
+	s.archive.setWriting(g.Object, true)
+	defer s.archive.setWriting(g.Object, false)
 	// On record before it is written, so that none is left that nobody knows of.
 	if err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.archive.AddSegment(ctx, tx, g) }); err != nil {
 		return 0, err
 	}
+	if err := s.putSegment(ctx, g, leaves, b); err != nil {
+		return 0, errors.Join(err, s.giveUp(ctx, g))
+	}
+	return int64(len(leaves)), nil
+}
+
+// putSegment writes the object of a segment, and takes its leaves out of the database.
+func (s *Sequencer) putSegment(ctx context.Context, g ArchiveSegment, leaves []Leaf, b []byte) error {
 	if err := s.archive.objects.Put(ctx, g.Object, b); err != nil {
-		return 0, err
+		return err
 	}
 	h, err := s.archive.load(ctx, g.Object)
 	if err != nil {
-		return 0, fault.Wrap(err, "read what was archived")
+		return fault.Wrap(err, "read what was archived")
 	}
 	if h.is.Digest != g.Digest || !slices.EqualFunc(h.leaves, leaves, equalLeaves) {
-		return 0, fault.New(fault.Internal, "the object store gave other bytes than were put into %s", g.Object).WithHint("Check the object store. The entries stay in the database.")
+		return fault.New(fault.Internal, "the object store gave other bytes than were put into %s", g.Object).WithHint("Check the object store. The entries stay in the database.")
 	}
 	g.State = SegmentArchived
-	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		now, err := s.archive.Store.Leaves(ctx, tx, g.First, g.Upto)
 		if err != nil {
 			return err
@@ -541,10 +573,49 @@ func (s *Sequencer) archiveNext(ctx context.Context, before store.Time) (int64, 
 			Actor: identity.Loop(loopPrincipal), Action: actionArchive, Object: g.entries(), Detail: map[string]any{"object": g.Object, "digest": g.Digest, "bytes": g.Bytes},
 		})
 	})
-	if err != nil {
-		return 0, err
+}
+
+// giveUp deletes the object of a segment that could not be archived. A segment that is
+// archived all the same, since a commit was in doubt, stays.
+func (s *Sequencer) giveUp(ctx context.Context, g ArchiveSegment) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpTime)
+	defer cancel()
+	g.State = SegmentDropped
+	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		if err := s.archive.SetSegment(ctx, tx, g, SegmentWriting); !fault.Is(err, fault.Conflict) {
+			return err
+		}
+		return s.archive.SetSegment(ctx, tx, g, SegmentDropped) // by an erasure
+	})
+	if fault.Is(err, fault.Conflict) {
+		return nil
 	}
-	return int64(len(leaves)), nil
+	if err != nil {
+		return err
+	}
+	if err := s.archive.objects.Delete(ctx, g.Object); err != nil {
+		return fault.Wrap(err, "delete the object of %s", g.entries())
+	}
+	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.archive.RemoveSegment(ctx, tx, g.Object) })
+}
+
+func (a *archive) setWriting(object string, writing bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !writing {
+		delete(a.writing, object)
+		return
+	}
+	if a.writing == nil {
+		a.writing = map[string]bool{}
+	}
+	a.writing[object] = true
+}
+
+func (a *archive) isWriting(object string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.writing[object]
 }
 
 // oldLeaves gives the leaves of the next segment, which are verified: whole tiles from the
@@ -563,7 +634,7 @@ func (s *Sequencer) oldLeaves(ctx context.Context, before store.Time) (leaves []
 		return nil, err // a whole tile is archived, or none of it
 	}
 	total := 0
-	for ; from+tileLeaves <= size && len(leaves) < archiveLeaves && total < archiveBytes; from += tileLeaves {
+	for ; from+tileLeaves <= size && len(leaves) < MaxSegmentLeaves && total < archiveBytes; from += tileLeaves {
 		var tile []Leaf
 		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 			tile, err = s.archive.Store.Leaves(ctx, tx, from, from+tileLeaves)
@@ -589,6 +660,48 @@ func (s *Sequencer) oldLeaves(ctx context.Context, before store.Time) (leaves []
 func equalLeaves(a, b Leaf) bool {
 	return a.Index == b.Index && a.At == b.At && a.Source == b.Source && a.sameColumns(b) &&
 		bytes.Equal(a.Commitment, b.Commitment) && bytes.Equal(a.Salt, b.Salt) && bytes.Equal(a.Record, b.Record) && (a.Record == nil) == (b.Record == nil)
+}
+
+// leavesAt gives the leaves of these indexes, which are in order. Each of its views reads few
+// segments, and only what is asked for stays in memory.
+func (s *Sequencer) leavesAt(ctx context.Context, indexes []int64) (all []Leaf, err error) {
+	for part := range fewTiles(indexes) {
+		var leaves []Leaf
+		err := s.view(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			leaves, err = s.cfg.Store.LeavesAt(ctx, tx, part)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range leaves { // those of a segment share its bytes
+			l.Commitment, l.Salt, l.Record = bytes.Clone(l.Commitment), bytes.Clone(l.Salt), bytes.Clone(l.Record)
+			all = append(all, l)
+		}
+	}
+	return all, nil
+}
+
+// fewTiles cuts indexes, which are in order, into parts of at most searchSegments tiles: no
+// tile is in two segments.
+func fewTiles(indexes []int64) iter.Seq[[]int64] {
+	return func(yield func([]int64) bool) {
+		from, tiles := 0, 0
+		for i, index := range indexes {
+			if i > 0 && index/tileLeaves == indexes[i-1]/tileLeaves {
+				continue
+			}
+			if tiles++; tiles > searchSegments {
+				if !yield(indexes[from:i]) {
+					return
+				}
+				from, tiles = i, 1
+			}
+		}
+		if from < len(indexes) {
+			yield(indexes[from:])
+		}
+	}
 }
 
 // recallAll puts the segments of these entries back into the database, each in a
@@ -624,6 +737,7 @@ func (s *Sequencer) collect(ctx context.Context) error {
 		}); err != nil {
 			return err
 		}
+		removed := 0
 		for _, g := range stale {
 			if g.State == SegmentWriting { // whoever still writes it finds it dropped
 				was := g.State
@@ -633,14 +747,19 @@ func (s *Sequencer) collect(ctx context.Context) error {
 				}
 			}
 			s.archive.forget(g.Object)
+			writing := s.archive.isWriting(g.Object)
 			if err := s.archive.objects.Delete(ctx, g.Object); err != nil {
 				return fault.Wrap(err, "delete the object of %s", g.entries())
+			}
+			if writing {
+				continue // it may come yet: who writes it deletes it, or, after a kill, the next call
 			}
 			if err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.archive.RemoveSegment(ctx, tx, g.Object) }); err != nil {
 				return err
 			}
+			removed++
 		}
-		if len(stale) < staleSegments {
+		if len(stale) < staleSegments || removed == 0 {
 			return nil
 		}
 	}

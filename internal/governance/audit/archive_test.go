@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,10 +25,16 @@ type memory struct {
 	mu       sync.Mutex
 	held     map[string][]byte
 	put, get func(key string) error
+	before   func(key string) error // as put, while others use the store
 	reads    int
 }
 
 func (m *memory) Put(_ context.Context, key string, b []byte) error {
+	if m.before != nil {
+		if err := m.before(key); err != nil {
+			return err
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.put != nil {
@@ -311,6 +318,122 @@ func TestArchivedEntriesAreErased(t *testing.T) {
 	})
 }
 
+// TestAnErasureDuringALongRead: the object goes also when a read keeps the old bytes in the
+// database's files for a while.
+func TestAnErasureDuringALongRead(t *testing.T) {
+	t.Parallel()
+	p, m := newPlace(t), &memory{}
+	p.objects = m
+	log := p.log(t)
+	svc := p.service(log)
+	p.varied(t, 0, 600)
+	runOnce(t, log)
+	archiveAll(t, log)
+	runOnce(t, log)
+	e, err := svc.RequestErasure(alice(t.Context()), []int64{9}, "request 2026-19")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		var n int64
+		if err := tx.NewRaw("SELECT COUNT(*) FROM audit_leaf").Scan(ctx, &n); err != nil {
+			return err
+		}
+		done, err := svc.ApproveErasure(carol(t.Context()), e.ID)
+		wantFault(t, err, fault.Unavailable, "it is done")
+		if done.State != audit.ErasureDone || len(m.keys()) != 0 {
+			t.Errorf("%+v, objects %v", done, m.keys())
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestErasuresReachObjectsBeingWritten: the object of a segment that is being written, or was
+// when the server was killed, goes with an erasure, too.
+func TestErasuresReachObjectsBeingWritten(t *testing.T) {
+	t.Parallel()
+	begin := func(t *testing.T) (*place, *memory, *audit.Sequencer) {
+		t.Helper()
+		p, m := newPlace(t), &memory{}
+		p.objects = m
+		log := p.log(t)
+		p.varied(t, 0, 600)
+		runOnce(t, log)
+		return p, m, log
+	}
+	nothing := func(t *testing.T, p *place, m *memory) {
+		t.Helper()
+		if n := p.count(t, "SELECT COUNT(*) FROM audit_segment"); n != 0 || len(m.keys()) != 0 {
+			t.Errorf("%d segments, objects %v", n, m.keys())
+		}
+	}
+	t.Run("killed", func(t *testing.T) {
+		t.Parallel()
+		p, m, log := begin(t)
+		m.get = func(string) error { runtime.Goexit(); return nil }
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = log.Archive(context.Background(), far(), aPass())
+		}()
+		<-done
+		m.get = nil
+		if len(m.keys()) != 1 {
+			t.Fatalf("objects %v", m.keys())
+		}
+		eraseBoth(t, p.service(p.log(t)), []int64{9}, "request 2026-20")
+		nothing(t, p, m)
+	})
+	for _, tt := range []struct {
+		name string
+		hook func(m *memory, do func(string) error)
+	}{
+		{"before the object is read", func(m *memory, do func(string) error) { m.get = do }},
+		{"before it is written", func(m *memory, do func(string) error) { m.before = do }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p, m, log := begin(t)
+			tt.hook(m, func(string) error {
+				m.get, m.before = nil, nil
+				eraseBoth(t, p.service(log), []int64{9}, "request 2026-21")
+				return nil
+			})
+			if n, err := log.Archive(t.Context(), far(), aPass()); n != 0 || err == nil {
+				t.Errorf("archived %d, %v", n, err)
+			}
+			nothing(t, p, m)
+			runOnce(t, log)
+			if n := archiveAll(t, log); n != 512 || len(m.keys()) != 1 {
+				t.Errorf("archived %d, objects %v", n, m.keys())
+			}
+		})
+	}
+}
+
+// TestCollectsWhereNothingIsArchived: the zero time archives nothing and deletes objects of
+// no use.
+func TestCollectsWhereNothingIsArchived(t *testing.T) {
+	t.Parallel()
+	p, m := newPlace(t), &memory{}
+	p.objects = m
+	log := p.log(t)
+	p.varied(t, 0, 300)
+	runOnce(t, log)
+	p.sql(t, "INSERT INTO audit_segment (object, state, made, first, upto, digest, bytes, since, until, summary) VALUES ('audit/old', 'dropped', 0, 0, 256, '', 0, 0, 0, '{}')")
+	if err := m.Put(t.Context(), "audit/old", []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := log.Archive(t.Context(), time.Time{}, aPass()); n != 0 || err != nil || len(m.keys()) != 0 {
+		t.Errorf("archived %d, %v, objects %v", n, err, m.keys())
+	}
+	if n := p.count(t, "SELECT COUNT(*) FROM audit_segment"); n != 0 {
+		t.Errorf("%d segments", n)
+	}
+}
+
 // TestArchivingMayEndAnywhere: whatever fails, and wherever the server is killed, all entries
 // are there once, and the next time they are archived; objects that nobody names any more are
 // deleted after a while.
@@ -453,6 +576,26 @@ func TestAChangedArchiveIsFound(t *testing.T) {
 	}
 }
 
+// TestEachVerificationReadsTheObjects: an object that goes while the server runs is found by
+// the next verification, also when the segment is in memory.
+func TestEachVerificationReadsTheObjects(t *testing.T) {
+	t.Parallel()
+	p, m := newPlace(t), &memory{}
+	p.objects = m
+	log := p.log(t)
+	p.varied(t, 0, 600)
+	runOnce(t, log)
+	archiveAll(t, log)
+	runOnce(t, log)
+	if err := sweepAll(t, log, 100); err != nil {
+		t.Fatal(err)
+	}
+	clear(m.held)
+	if err := sweepAll(t, log, 100); !audit.Contradicted(err) || !strings.Contains(err.Error(), "is missing") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestAnArchiveThatIsAway: a store that does not answer is no finding.
 func TestAnArchiveThatIsAway(t *testing.T) {
 	t.Parallel()
@@ -546,6 +689,30 @@ func TestSearchesReadFewSegments(t *testing.T) {
 	m.reads = 0
 	if _, _, err := p.service(p.log(t)).List(t.Context(), audit.Filter{}, 100, ""); err != nil || m.reads > 1 {
 		t.Errorf("%d reads, %v", m.reads, err)
+	}
+}
+
+// TestSearchesLookAtFewRecords: a search ends after so many records of segments, also when it
+// reads none of them, and goes on with the next page.
+func TestSearchesLookAtFewRecords(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.objects = &memory{}
+	log := p.log(t)
+	svc := p.service(log)
+	p.varied(t, 0, 1600)
+	runOnce(t, log)
+	want := listPages(t, svc, audit.Filter{Project: "wind"}, 1000)
+	p.sql(t, `INSERT INTO audit_segment (object, state, made, first, upto, digest, bytes, since, until, summary)
+		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1500)
+		SELECT 'audit/' || i, 'archived', 0, i, i + 1, '', 0, 0, 0, '{}' FROM n`)
+	first, next, err := svc.List(t.Context(), audit.Filter{Project: "wind"}, 1000, "")
+	if err != nil || next == "" || len(first) == 0 || len(first) == len(want) {
+		t.Fatalf("%d of %d entries, next %q, %v", len(first), len(want), next, err)
+	}
+	rest, next, err := svc.List(t.Context(), audit.Filter{Project: "wind"}, 1000, next)
+	if err != nil || next != "" || !reflect.DeepEqual(append(first, rest...), want) {
+		t.Errorf("%d and %d of %d entries, next %q, %v", len(first), len(rest), len(want), next, err)
 	}
 }
 

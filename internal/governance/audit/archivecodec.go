@@ -73,7 +73,7 @@ func decodeLeaves(object []byte) ([]Leaf, error) {
 	}
 	d := leafDecoder{b: b}
 	n, first := d.unsigned(), d.number()
-	if d.failed || n == 0 || n > archiveLeaves || first < 0 || first > 1<<62 {
+	if d.failed || n == 0 || n > MaxSegmentLeaves || first < 0 || first > 1<<62 {
 		return nil, errNoSegment
 	}
 	leaves := make([]Leaf, n)

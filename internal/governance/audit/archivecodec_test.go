@@ -26,8 +26,33 @@ func someLeaves(tb testing.TB, n int) []Leaf {
 	return leaves
 }
 
+// TestFewTiles: parts have all indexes, in order, and few tiles each.
+func TestFewTiles(t *testing.T) {
+	t.Parallel()
+	var indexes []int64
+	for i := range int64(1000) {
+		indexes = append(indexes, i*i/7)
+	}
+	for _, n := range []int{0, 1, 50, 1000} {
+		var all []int64
+		for part := range fewTiles(indexes[:n]) {
+			tiles := map[int64]bool{}
+			for _, i := range part {
+				tiles[i/tileLeaves] = true
+			}
+			if len(tiles) > searchSegments || len(part) == 0 {
+				t.Errorf("%d indexes of %d tiles", len(part), len(tiles))
+			}
+			all = append(all, part...)
+		}
+		if !slices.Equal(all, indexes[:n]) {
+			t.Errorf("%d indexes of %d", len(all), n)
+		}
+	}
+}
+
 func TestArchivedLeavesAreTheSame(t *testing.T) {
-	for _, n := range []int{1, 256, archiveLeaves} {
+	for _, n := range []int{1, 256, MaxSegmentLeaves} {
 		leaves := someLeaves(t, n)
 		b, err := encodeLeaves(leaves)
 		if err != nil {

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -135,11 +136,7 @@ func (s *Service) now() time.Time { return s.cfg.Log.cfg.Now().UTC().Truncate(ti
 // erasable gives the proven leaves of these indexes, and refuses those that are not
 // there, are erased already, cannot be erased, or are not what was signed.
 func (s *Service) erasable(ctx context.Context, indexes []int64) ([]Leaf, error) {
-	var leaves []Leaf
-	err := s.cfg.Log.view(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		leaves, err = s.store.LeavesAt(ctx, tx, indexes)
-		return err
-	})
+	leaves, err := s.cfg.Log.leavesAt(ctx, indexes)
 	if err != nil {
 		return nil, fault.Wrap(err, "read the audit entries")
 	}
@@ -259,11 +256,15 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 	if err == nil && expired {
 		err = fault.New(fault.Conflict, "erasure %s of audit entries expired at %s", e.ID, e.ExpiresAt.Format("2006-01-02 15:04 MST")).WithHint("Request it again.")
 	}
-	if approve && err == nil {
-		// The server goes on trying each day.
+	if approve && (err == nil || fault.Is(err, fault.Unavailable)) {
+		// Also when the old bytes are still in the database's files. The server goes on
+		// trying each day.
 		if gone := s.cfg.Log.collect(ctx); gone != nil {
-			err = fault.New(fault.Unavailable, "it is done, but the old bytes are still in the object store: %w", gone).
-				WithHint("The server tries again each day. Check the object store.")
+			said := "old bytes are still in the object store: %w"
+			if err == nil {
+				said = "it is done, but the " + said
+			}
+			err = errors.Join(err, fault.New(fault.Unavailable, said, gone).WithHint("The server tries again each day. Check the object store."))
 		}
 	}
 	// fault.Unavailable: erased, and its old bytes are still in the database's files or in

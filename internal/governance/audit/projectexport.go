@@ -129,11 +129,7 @@ func (s *Service) exportProject(ctx context.Context, project string, w io.Writer
 	}
 	maps.DeleteFunc(elsewhere, func(index int64, _ bool) bool { return own[index] })
 	for part := range slices.Chunk(slices.Sorted(maps.Keys(elsewhere)), exportPage) {
-		var leaves []Leaf
-		err := s.cfg.Log.view(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			leaves, err = s.store.LeavesAt(ctx, tx, part)
-			return err
-		})
+		leaves, err := s.cfg.Log.leavesAt(ctx, part)
 		if err != nil {
 			return err
 		}

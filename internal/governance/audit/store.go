@@ -73,6 +73,8 @@ type Store interface {
 	// StaleSegments gives those that were dropped, and those that have been written since
 	// before a time.
 	StaleSegments(ctx context.Context, tx *store.Tx, before store.Time, limit int) ([]ArchiveSegment, error)
+	// DropWriting drops those being written that have the entry of an index.
+	DropWriting(ctx context.Context, tx *store.Tx, index int64) error
 	// RemoveSegment removes the segment of an object.
 	RemoveSegment(ctx context.Context, tx *store.Tx, object string) error
 

@@ -67,6 +67,9 @@ func (s *Sequencer) sweepPart(ctx context.Context, entries int64) (ended bool, e
 			return false, err
 		}
 		w.at = w.end
+		if s.archive != nil {
+			s.archive.forgetAll() // what is verified is what the object store has now
+		}
 	}
 	for n := int64(0); w.at > 0 && n < entries; {
 		from := (w.at - 1) / tileLeaves * tileLeaves

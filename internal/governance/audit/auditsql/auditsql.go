@@ -101,7 +101,9 @@ var _ audit.Store = Store{}
 // Size is the number of leaves.
 func (Store) Size(ctx context.Context, tx *store.Tx) (int64, error) {
 	var n int64
-	err := tx.NewRaw(`SELECT COALESCE(MAX(n), 0) FROM (SELECT MAX(idx) + 1 AS n FROM audit_leaf UNION ALL SELECT MAX(upto) FROM audit_segment WHERE state = ?) AS sizes`,
+	// Archived segments do not overlap, so the last one ends last: the index gives it.
+	err := tx.NewRaw(`SELECT COALESCE(MAX(n), 0) FROM (SELECT MAX(idx) + 1 AS n FROM audit_leaf UNION ALL
+		SELECT upto FROM (SELECT upto FROM audit_segment WHERE state = ? ORDER BY first DESC LIMIT 1) AS newest) AS sizes`,
 		string(audit.SegmentArchived)).Scan(ctx, &n)
 	return n, err
 }
@@ -281,9 +283,11 @@ func (Store) SetSegment(ctx context.Context, tx *store.Tx, s audit.ArchiveSegmen
 }
 
 // Segments gives segments with archived entries of a range, the newest first.
+// No segment has more than MaxSegmentLeaves entries, so the index gives few rows.
 func (Store) Segments(ctx context.Context, tx *store.Tx, from, to int64, limit int) ([]audit.ArchiveSegment, error) {
 	var rows []segmentRow
-	if err := tx.NewSelect().Model(&rows).Where("state = ? AND first < ? AND upto > ?", string(audit.SegmentArchived), to, from).
+	if err := tx.NewSelect().Model(&rows).
+		Where("state = ? AND first < ? AND first > ? AND upto > ?", string(audit.SegmentArchived), to, from-audit.MaxSegmentLeaves, from).
 		OrderExpr("first DESC").Limit(limit).Scan(ctx); err != nil {
 		return nil, err
 	}
@@ -298,6 +302,13 @@ func (Store) StaleSegments(ctx context.Context, tx *store.Tx, before store.Time,
 		return nil, err
 	}
 	return segmentsOf(rows)
+}
+
+// DropWriting drops segments that are being written and have the entry of an index.
+func (Store) DropWriting(ctx context.Context, tx *store.Tx, index int64) error {
+	_, err := tx.NewRaw("UPDATE audit_segment SET state = ? WHERE state = ? AND first <= ? AND upto > ?",
+		string(audit.SegmentDropped), string(audit.SegmentWriting), index, index).Exec(ctx)
+	return err
 }
 
 // RemoveSegment removes the segment of an object.
