@@ -306,7 +306,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		r = r.WithContext(ctx)
 		limit, form := s.cfg.MaxBody, formOf(r)
 		control := *http.NewResponseController(w)
-		least, grace, upload := true, slowGrace, false
+		least, grace, upload, untimed := true, slowGrace, false, false
 		switch {
 		case oip.Streams(r.URL.Path): // each message is bounded, and how many streams; no time, once the gate is passed
 			limit, least = math.MaxInt64, false
@@ -316,9 +316,14 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			limit, upload = s.cfg.Upload, true
 			if tree, _ := worked(r); tree {
 				limit, grace = max(limit, s.cfg.Tree), agentGrace
+				untimed = s.cfg.LeastRate > 0 && strings.HasSuffix(r.URL.Path, "/output") // it takes as long as a user reads
 			}
 			// A large file may take longer than the server's read time-out.
-			_ = control.SetReadDeadline(time.Now().Add(time.Hour))
+			until := time.Now().Add(time.Hour)
+			if untimed {
+				until = time.Time{}
+			}
+			_ = control.SetReadDeadline(until)
 		case flight.Uploads(r.URL.Path):
 			limit, grace, upload = flight.MaxUpload, rowsGrace, true
 			_ = control.SetReadDeadline(time.Now().Add(rowsTime))
@@ -360,6 +365,9 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		}
 		held := &heldWriter{ResponseWriter: w, server: s, request: r, share: memory, turn: turn}
 		next.ServeHTTP(held, r)
+		if untimed {
+			b.leave()
+		}
 		if held.commit(); held.sent >= http.StatusBadRequest {
 			drain(r, unread, control)
 		}

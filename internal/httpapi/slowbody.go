@@ -24,7 +24,7 @@ const (
 	agentGrace = 2 * time.Minute
 	rowsGrace  = time.Minute
 	// refusedGrace is how long net/http may wait for the rest of a body that nobody
-	// will read, because its request was refused.
+	// will read: its request was refused, or is over.
 	refusedGrace = 2 * time.Second
 )
 
@@ -200,6 +200,15 @@ func (b *intake) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.end()
+}
+
+// leave bounds how long net/http may wait for what nobody has read.
+func (b *intake) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.over {
+		_ = b.control.SetReadDeadline(time.Now().Add(refusedGrace))
+	}
 }
 
 func (b *intake) end() {

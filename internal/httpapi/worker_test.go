@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -70,5 +72,20 @@ func TestWorked(t *testing.T) {
 		if tree, manifest := worked(r); tree != want[0] || manifest != want[1] {
 			t.Errorf("%s: %t %t", route, tree, manifest)
 		}
+	}
+}
+
+// TestOutputTakesItsTime: a file of the output is read as long as its user takes, and what
+// nobody reads of it is not waited for.
+func TestOutputTakesItsTime(t *testing.T) {
+	w := open(t)
+	token, _ := w.member(t, "flights", "reader", project.Viewer)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/api/v1/projects/flights/workloads/att_mine/worker/output", io.MultiReader(strings.NewReader("x")))
+	r.Host = "127.0.0.1"
+	r.Header.Set("Authorization", "Bearer "+token)
+	answer := &dated{ResponseRecorder: httptest.NewRecorder()}
+	w.server.ServeHTTP(answer, r)
+	if n := len(answer.reads); answer.Code != http.StatusForbidden || n != 2 || !answer.reads[0].IsZero() || answer.reads[1].IsZero() {
+		t.Errorf("%d, read until %v", answer.Code, answer.reads)
 	}
 }

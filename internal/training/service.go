@@ -332,8 +332,9 @@ type Service struct {
 	watched atomic.Int64 // running attempts that are looked at, at least
 	meters  meters
 
-	uploads   sync.Mutex // held while archives are removed
+	uploads   sync.Mutex // of the two maps
 	uploading map[sourceOf]int
+	removing  map[sourceOf]chan struct{} // closed when the archive is removed
 
 	mu       sync.Mutex
 	awaiting map[JobID]bool       // jobs whose environment somebody awaits

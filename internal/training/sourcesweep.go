@@ -65,27 +65,31 @@ func (s *Service) SweepSources(ctx context.Context, p project.Name, pass lifecyc
 	return removed, fault.Wrap(err, "removing source archives of project %s", p)
 }
 
-// removeSources removes those of archives that nothing names. No upload of one of them comes in
-// between.
-func (s *Service) removeSources(ctx context.Context, p project.Name, digests []string, before time.Time) (int, error) {
+// removeSources removes those of archives that nothing names: first they are marked, then each
+// is deleted while no upload of it is under way.
+//
+// Of several servers on one database each sweeps, and none knows of the uploads of another.
+// An archive that is uploaded to one server while another deletes it may be gone though it is
+// on record: its jobs are refused, until it is uploaded again.
+func (s *Service) removeSources(ctx context.Context, p project.Name, digests []string, before time.Time) (n int, err error) {
 	s.uploads.Lock()
-	defer s.uploads.Unlock()
 	digests = slices.DeleteFunc(slices.Clone(digests), func(d string) bool { return s.uploading[sourceOf{p, d}] > 0 })
-	var going []string
-	err := s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		going = going[:0]
-		named := map[string]bool{}
+	s.uploads.Unlock()
+	var going, named []string
+	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		going, named = nil, nil
+		var of []string // sweeps
 		if s.cfg.Traces != nil {
-			of, err := s.cfg.Traces.Sources(ctx, tx, p, digests)
-			if err != nil {
+			var err error
+			if of, err = s.cfg.Traces.Sources(ctx, tx, p, digests); err != nil {
 				return err
 			}
-			for _, d := range of {
-				named[d] = true
+			if named, err = s.cfg.Store.GoingSources(ctx, tx, p, of); err != nil {
+				return err
 			}
 		}
 		for _, d := range digests {
-			if named[d] {
+			if slices.Contains(of, d) {
 				continue
 			}
 			ok, err := s.cfg.Store.RemoveSource(ctx, tx, p, d, before)
@@ -106,18 +110,71 @@ func (s *Service) removeSources(ctx context.Context, p project.Name, digests []s
 	if err != nil {
 		return 0, err
 	}
-	for _, d := range going {
-		if err := s.cfg.Sources.Delete(ctx, p, d); err != nil {
+	for _, d := range named {
+		if err := s.staySource(ctx, p, d); err != nil {
 			return 0, err
 		}
 	}
-	return len(going), s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		for _, d := range going {
-			if err := s.cfg.Store.DropSource(ctx, tx, p, d); err != nil {
-				return err
-			}
+	for _, d := range going {
+		removed, err := s.removeSource(ctx, p, d)
+		if err != nil {
+			return n, err
 		}
+		if removed {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// staySource keeps an archive whose removal was cut off and that a sweep names now. If the
+// archive is gone already, it is refused until it is uploaded again.
+func (s *Service) staySource(ctx context.Context, p project.Name, digest string) error {
+	err := s.CheckSource(ctx, p, digest)
+	if fault.Is(err, fault.NotFound) {
 		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		return s.cfg.Store.StaySource(ctx, tx, p, digest)
+	})
+}
+
+// removeSource deletes an archive that is marked, unless it is or was uploaded meanwhile.
+func (s *Service) removeSource(ctx context.Context, p project.Name, digest string) (bool, error) {
+	of := sourceOf{p, digest}
+	s.uploads.Lock()
+	if s.uploading[of] > 0 || s.removing[of] != nil {
+		s.uploads.Unlock()
+		return false, nil
+	}
+	if s.removing == nil {
+		s.removing = map[sourceOf]chan struct{}{}
+	}
+	gone := make(chan struct{})
+	s.removing[of] = gone
+	s.uploads.Unlock()
+	defer func() {
+		s.uploads.Lock()
+		defer s.uploads.Unlock()
+		delete(s.removing, of)
+		close(gone)
+	}()
+	var still []string
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		still, err = s.cfg.Store.GoingSources(ctx, tx, p, []string{digest})
+		return err
+	})
+	if err != nil || len(still) == 0 {
+		return false, err
+	}
+	if err := s.cfg.Sources.Delete(ctx, p, digest); err != nil {
+		return false, err
+	}
+	return true, s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		return s.cfg.Store.DropSource(ctx, tx, p, digest)
 	})
 }
 
@@ -127,10 +184,20 @@ type sourceOf struct {
 	digest  string
 }
 
-// upload notes that an archive is being uploaded, until done is called.
+// upload notes that an archive is being uploaded, until done is called. It waits while that
+// archive is removed.
 func (s *Service) upload(ctx context.Context, p project.Name, digest string) (done func(), err error) {
 	of := sourceOf{p, digest}
 	s.uploads.Lock()
+	for gone := s.removing[of]; gone != nil; gone = s.removing[of] {
+		s.uploads.Unlock()
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		s.uploads.Lock()
+	}
 	if s.uploading == nil {
 		s.uploading = map[sourceOf]int{}
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,5 +133,102 @@ func TestSourceArchivesOfAKilledServer(t *testing.T) {
 	w.submit(t, training.Spec{Source: digests[0]})
 	if n, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); n != 1 || err != nil || w.CheckSource(ctx, nyc, digests[0]) != nil || w.CheckSource(ctx, nyc, digests[1]) == nil {
 		t.Errorf("removed %d, %v", n, err)
+	}
+}
+
+// TestSourceArchivesNamedAgain: an archive whose removal was cut off stays when a sweep names
+// it meanwhile, unless it is gone already.
+func TestSourceArchivesNamedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.stop()
+	began, later, traces := time.Now(), time.Duration(0), &sweeps{}
+	w.cfg.Now = func() time.Time { return began.Add(later) }
+	w.cfg.Traces = traces
+	w.start(t)
+	ctx := alice(t.Context())
+	var digests []string
+	for _, text := range []string{"a", "b"} {
+		s, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		digests = append(digests, s.Digest)
+	}
+	later = 8 * 24 * time.Hour
+	w.sources.deleting = func() error { return errors.New("killed") }
+	if _, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err == nil {
+		t.Fatal("no error")
+	}
+	w.sources.deleting = nil
+	traces.named = digests
+	delete(w.sources.m, string(nyc)+digests[1])
+	if n, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); n != 0 || err != nil {
+		t.Errorf("removed %d, %v", n, err)
+	}
+	w.submit(t, training.Spec{Source: digests[0]})
+	w.sources.m[string(nyc)+digests[1]] = packed(t, "b") // so that its record is asked
+	if _, err := w.Submit(ctx, nyc, "train", training.Spec{Command: []string{"/bin/true"}, Source: digests[1]}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("a job with an archive that was gone: %v", err)
+	}
+	if _, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, "b"))); err != nil {
+		t.Fatal(err)
+	}
+	w.submit(t, training.Spec{Source: digests[1]})
+}
+
+// TestUploadsWhileArchivesGo: an upload waits only while its own archive is removed, and no
+// longer than its caller.
+func TestUploadsWhileArchivesGo(t *testing.T) {
+	w := newWorld(t)
+	w.stop()
+	var later atomic.Int64
+	began := time.Now()
+	w.cfg.Now = func() time.Time { return began.Add(time.Duration(later.Load())) }
+	w.start(t)
+	ctx := alice(t.Context())
+	upload := func(ctx context.Context, text string) (string, error) {
+		s, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, text)))
+		return s.Digest, err
+	}
+	digest, err := upload(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	later.Store(int64(8 * 24 * time.Hour))
+	deletes, goOn := make(chan struct{}), make(chan struct{})
+	w.sources.deleting = func() error {
+		close(deletes)
+		<-goOn
+		return nil
+	}
+	swept := make(chan error, 1)
+	go func() {
+		_, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now))
+		swept <- err
+	}()
+	<-deletes
+	if _, err := upload(ctx, "b"); err != nil {
+		t.Errorf("another archive: %v", err)
+	}
+	short, cancel := context.WithCancel(ctx)
+	waits := make(chan error, 1)
+	go func() {
+		_, err := upload(short, "a")
+		waits <- err
+	}()
+	cancel()
+	if err := <-waits; !errors.Is(err, context.Canceled) {
+		t.Errorf("the same archive: %v", err)
+	}
+	go func() {
+		_, err := upload(ctx, "a")
+		waits <- err
+	}()
+	close(goOn)
+	if err := errors.Join(<-swept, <-waits); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.CheckSource(ctx, nyc, digest); err != nil {
+		t.Errorf("what was uploaded meanwhile is gone: %v", err)
 	}
 }

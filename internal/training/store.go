@@ -61,6 +61,10 @@ type Store interface {
 	UnusedSources(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]string, error)
 	// RemoveSource marks one of them as being removed, and reports whether it still was one.
 	RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (bool, error)
+	// GoingSources gives those of source archives that are being removed, in order.
+	GoingSources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) ([]string, error)
+	// StaySource marks one of them as no longer being removed.
+	StaySource(ctx context.Context, tx *store.Tx, p project.Name, digest string) error
 	// DropSource ends the record of one that was removed.
 	DropSource(ctx context.Context, tx *store.Tx, p project.Name, digest string) error
 

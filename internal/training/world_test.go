@@ -320,13 +320,13 @@ func (s *sources) List(_ context.Context, p project.Name, yield func(digest stri
 }
 
 func (s *sources) Delete(_ context.Context, p project.Name, digest string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.deleting != nil {
 		if err := s.deleting(); err != nil {
 			return err
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.m, string(p)+digest)
 	return nil
 }

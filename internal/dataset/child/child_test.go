@@ -311,7 +311,7 @@ func (launchUnstartable) Launch(ctx context.Context, _ string, _ LaunchOptions) 
 }
 
 // TestAProcessThatDoesNotStartLeavesNothingOpen counts the pipes, which nobody collects
-// meanwhile.
+// meanwhile. Earlier tests may close theirs meanwhile.
 func TestAProcessThatDoesNotStartLeavesNothingOpen(t *testing.T) { //nolint:paralleltest // It counts the descriptors of all tests.
 	pipes := func() (n int) {
 		t.Helper()
@@ -333,7 +333,7 @@ func TestAProcessThatDoesNotStartLeavesNothingOpen(t *testing.T) { //nolint:para
 			t.Fatal("it started")
 		}
 	}
-	if after := pipes(); after != before {
+	if after := pipes(); after > before {
 		t.Errorf("%d pipes are open, %d were before", after, before)
 	}
 }

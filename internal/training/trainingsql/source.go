@@ -73,6 +73,21 @@ func (Store) RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, dig
 	return n > 0, err
 }
 
+// GoingSources gives those of archives that are going.
+func (Store) GoingSources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (going []string, err error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	err = tx.NewSelect().Model((*sourceRow)(nil)).Column("digest").Where("project = ? AND going AND digest IN (?)", string(p), bun.List(digests)).Order("digest").Scan(ctx, &going)
+	return going, err
+}
+
+// StaySource marks an archive as not going.
+func (Store) StaySource(ctx context.Context, tx *store.Tx, p project.Name, digest string) error {
+	_, err := tx.NewUpdate().Model((*sourceRow)(nil)).Set("going = FALSE").Where("s.project = ? AND s.digest = ?", string(p), digest).Exec(ctx)
+	return err
+}
+
 // DropSource forgets an archive that is gone.
 func (Store) DropSource(ctx context.Context, tx *store.Tx, p project.Name, digest string) error {
 	_, err := tx.NewDelete().Model((*sourceRow)(nil)).Where("project = ? AND digest = ? AND going", string(p), digest).Exec(ctx)

@@ -106,7 +106,11 @@ func (l Listing) Check() error {
 	if len(l.Files) > standard.files {
 		return fault.New(fault.TooLarge, "a listing has more than %d files", standard.files)
 	}
+	paths := 0
 	for _, f := range l.Files {
+		if paths += len(f.Path); paths > standard.paths {
+			return fault.New(fault.TooLarge, "the paths of a listing have more than %d bytes", standard.paths)
+		}
 		if !fs.ValidPath(f.Path) || f.Path == "." || len(f.Path) > standard.path || !utf8.ValidString(f.Path) || f.Size < 0 {
 			return fault.New(fault.Invalid, "%.200q is no file below an output directory", f.Path)
 		}
@@ -115,7 +119,7 @@ func (l Listing) Check() error {
 }
 
 // Merge adds the files of another worker; of files of one path that of the receiver stays,
-// as when the output is stored.
+// as when the output is stored. The limits are those of one listing.
 func (l Listing) Merge(other Listing) Listing {
 	out := Listing{Files: slices.Clone(l.Files), More: l.More || other.More}
 	have := make(map[string]bool, len(l.Files))
@@ -128,8 +132,13 @@ func (l Listing) Merge(other Listing) Listing {
 		}
 	}
 	slices.SortFunc(out.Files, func(a, b OutputFile) int { return strings.Compare(a.Path, b.Path) })
-	if len(out.Files) > standard.files {
-		out.Files, out.More = out.Files[:standard.files], true
+	paths := 0
+	for i, f := range out.Files {
+		if paths += len(f.Path); i == standard.files || paths > standard.paths {
+			clear(out.Files[i:]) // their paths are not kept in memory
+			out.Files, out.More = out.Files[:i], true
+			break
+		}
 	}
 	return out
 }

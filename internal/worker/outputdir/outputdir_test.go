@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -177,5 +178,27 @@ func TestListingOfAnAgent(t *testing.T) {
 	}
 	if both := first.Merge(Listing{Files: []OutputFile{{Path: "0"}}}); both.More || len(both.Files) != 3 || both.Files[0].Path != "0" {
 		t.Errorf("%+v", both)
+	}
+}
+
+// TestLongPathsOfAgents: the paths of a listing have no more bytes than List gives, however
+// many are merged.
+func TestLongPathsOfAgents(t *testing.T) {
+	t.Parallel()
+	long := func(of string, n int) (l Listing) {
+		for i := range n {
+			l.Files = append(l.Files, OutputFile{Path: fmt.Sprintf("%s%04095d", of, i)})
+		}
+		return l
+	}
+	a, b := long("a", standard.paths/4096), long("b", 1)
+	if err := a.Check(); err != nil {
+		t.Error(err)
+	}
+	if err := (Listing{Files: append(slices.Clone(a.Files), b.Files...)}).Check(); !fault.Is(err, fault.TooLarge) {
+		t.Error(err)
+	}
+	if all := b.Merge(a); !slices.Equal(all.Files, a.Files) || !all.More {
+		t.Errorf("%d files, more %t", len(all.Files), all.More)
 	}
 }

@@ -416,6 +416,9 @@ func (d *Driver) advance(w *work, now time.Time) next {
 			return next{}
 		}
 	}
+	if len(n.lose) > 0 {
+		w.notify()
+	}
 	if n.stop != nil {
 		w.state.Stop = n.stop
 		if err := w.save(); err != nil {

@@ -66,7 +66,9 @@ func (a *arriving) Close() error {
 	return nil
 }
 
-// ListOutput asks the agents of all members that run.
+// ListOutput asks the agents of all members that run. One that has no output yet, or ends
+// meanwhile, is left out where others answer. Listings of no more than membersAtOnce members
+// are in memory.
 func (d *Driver) ListOutput(ctx context.Context, h engine.Handle, below string) (outputdir.Listing, error) {
 	w, err := d.find(h)
 	if err != nil {
@@ -76,30 +78,35 @@ func (d *Driver) ListOutput(ctx context.Context, h engine.Handle, below string) 
 	if err != nil {
 		return outputdir.Listing{}, err
 	}
-	answers := make([]found, len(members))
-	var g errgroup.Group
-	g.SetLimit(membersAtOnce)
-	for i, index := range members {
-		g.Go(func() error {
-			answers[i] = d.want(ctx, w, index, protocol.Wanted{Path: below})
-			return nil
-		})
-	}
-	_ = g.Wait() // none fails
+	ctx, cancel := w.finding(ctx)
+	defer cancel()
 	all, some := outputdir.Listing{}, false
-	var missing error
-	for _, a := range answers {
-		switch {
-		case a.err == nil:
+	var why error
+	for part := range slices.Chunk(members, membersAtOnce) {
+		answers := make([]found, len(part))
+		g, asking := errgroup.WithContext(ctx)
+		for i, index := range part {
+			g.Go(func() error {
+				a := d.want(asking, w, index, protocol.Wanted{Path: below})
+				if answers[i] = a; nothing(a.err) {
+					return nil
+				}
+				return a.err
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return outputdir.Listing{}, err
+		}
+		for _, a := range answers {
+			if a.err != nil {
+				why = weightier(why, a.err)
+				continue
+			}
 			all, some = all.Merge(a.listing), true
-		case !fault.Is(a.err, fault.NotFound):
-			return all, a.err
-		default:
-			missing = a.err
 		}
 	}
 	if !some {
-		return all, missing
+		return all, why
 	}
 	return all, nil
 }
@@ -114,16 +121,38 @@ func (d *Driver) OpenOutput(ctx context.Context, h engine.Handle, path string, m
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := w.finding(ctx)
+	defer cancel() // nothing of it is needed to read the file
+	var why error
 	for _, index := range members {
 		a := d.want(ctx, w, index, protocol.Wanted{Path: path, Most: max(most, 1)})
 		if a.err == nil && a.file != nil {
 			return a.file, nil
 		}
-		if err = a.err; !fault.Is(err, fault.NotFound) {
-			return nil, err
+		if !nothing(a.err) {
+			return nil, a.err
 		}
+		why = weightier(why, a.err)
 	}
-	return nil, err
+	return nil, why
+}
+
+// finding bounds how long all members together may take to answer.
+func (w *work) finding(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, 2*findTime, fault.New(fault.Timeout, "the agents of %s did not answer in %s", w.id, 2*findTime).
+		WithHint("See `falaj job top` whether they are heard of."))
+}
+
+// nothing reports the error of a member that has nothing to give, while others may.
+func nothing(err error) bool { return fault.Is(err, fault.NotFound) || fault.Is(err, fault.Conflict) }
+
+// weightier is the error that is told of two that nothing reports: what may come later, or be
+// mended, is not missing.
+func weightier(a, b error) error {
+	if a == nil || fault.Is(a, fault.NotFound) && fault.Is(b, fault.Conflict) {
+		return b
+	}
+	return a
 }
 
 // running are the members whose agents can be asked.
@@ -154,21 +183,7 @@ func (d *Driver) want(ctx context.Context, w *work, index int, r protocol.Wanted
 	w.wanted[index] = append(w.wanted[index], asked)
 	w.notify()
 	w.mu.Unlock()
-	late := time.NewTimer(findTime)
-	defer late.Stop()
-	a := found{}
-	select {
-	case a = <-asked.answer:
-	case <-late.C:
-		a.err = fault.New(fault.Timeout, "the agent of worker %d did not answer in %s", index, findTime).
-			WithHint("An agent of an earlier release cannot; see `falaj job top` whether it is heard of.")
-	case <-w.done:
-		a.err = fault.New(fault.Conflict, "workload %s has ended meanwhile", w.id)
-	case <-d.down:
-		a.err = fault.New(fault.Unavailable, "the engine is shutting down")
-	case <-ctx.Done():
-		a.err = ctx.Err()
-	}
+	a := d.answer(ctx, w, index, asked)
 	forget := sync.OnceFunc(func() {
 		close(asked.gone)
 		w.mu.Lock()
@@ -181,6 +196,34 @@ func (d *Driver) want(ctx context.Context, w *work, index int, r protocol.Wanted
 	}
 	a.file.close = forget // until then the agent is told that it is wanted
 	return a
+}
+
+// answer waits for the answer of a member, until that or the workload is over.
+func (d *Driver) answer(ctx context.Context, w *work, index int, asked *wanted) found {
+	late := time.NewTimer(findTime)
+	defer late.Stop()
+	for {
+		w.mu.Lock()
+		changed, over := w.changed, w.members[index].over()
+		w.mu.Unlock()
+		if over {
+			return found{err: fault.New(fault.Conflict, "worker %d of %s has ended meanwhile", index, w.id)}
+		}
+		select {
+		case <-changed:
+		case a := <-asked.answer:
+			return a
+		case <-late.C:
+			return found{err: fault.New(fault.Timeout, "the agent of worker %d did not answer in %s", index, findTime).
+				WithHint("An agent of an earlier release cannot; see `falaj job top` whether it is heard of.")}
+		case <-w.done:
+			return found{err: fault.New(fault.Conflict, "workload %s has ended meanwhile", w.id)}
+		case <-d.down:
+			return found{err: fault.New(fault.Unavailable, "the engine is shutting down")}
+		case <-ctx.Done():
+			return found{err: context.Cause(ctx)}
+		}
+	}
 }
 
 // wants finds what a member was asked.
