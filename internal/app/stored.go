@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"maps"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -104,9 +105,7 @@ func (g storedGauges) Collect(ch chan<- prometheus.Metric) {
 	})
 	g.reached.mu.Lock()
 	defer g.reached.mu.Unlock()
-	for of, n := range g.reached.of {
-		counts[of] = n
-	}
+	maps.Copy(counts, g.reached.of)
 	for of, n := range counts {
 		kind := of[1]
 		if kind == "" {

@@ -340,7 +340,7 @@ func (f *fullDisk) PutRollout(ctx context.Context, tx *store.Tx, r serving.Rollo
 	return errors.Join(f.err(), f.Store.PutRollout(ctx, tx, r))
 }
 
-func (f *fullDisk) UpdateAct(ctx context.Context, tx *store.Tx, a serving.AutoAction) error {
+func (f *fullDisk) UpdateAction(ctx context.Context, tx *store.Tx, a serving.AutoAction) error {
 	return errors.Join(f.err(), f.Store.UpdateAction(ctx, tx, a))
 }
 

@@ -125,7 +125,7 @@ func (s *Session) MaxRows() int {
 	return rows
 }
 
-// Away implements runtime.Restarting.
+// Unavailable implements runtime.Restarting.
 func (s *Session) Unavailable() error {
 	for _, m := range s.models {
 		if err := runtime.Unavailable(m); err != nil {

@@ -730,7 +730,7 @@ func (s *suite) output() {
 	}
 	spec := s.spec(program{script: `cd "$OUT"; mkdir events; printf one >events/a; : >empty; ln -s /etc/passwd link; ln -s /etc dir; mkfifo pipe
 		truncate -s 2000 holes; printf b >"ü %2F#"; printf end >z; while :; do sleep 100000; done`})
-	out := filepath.Join(s.T.TempDir(), "output")
+	out := filepath.Join(s.TempDir(), "output")
 	s.check(os.Mkdir(out, 0o700))
 	spec.Mounts = append(spec.Mounts, engine.Mount{Path: out, Writable: true, Role: engine.Output})
 	spec.Env["OUT"] = out
