@@ -146,6 +146,18 @@ func (db *DB) Watermark(ctx context.Context) (Position, error) {
 	return p, classify(err)
 }
 
+// Newest is the position of a stream's newest committed entry, also of one that ReadStream
+// does not give yet because a transaction runs that is older; zero when there is none.
+func (db *DB) Newest(ctx context.Context, stream string) (p Position, err error) {
+	err = db.engine.glance(ctx, func(ctx context.Context, from bun.IDB) error {
+		return from.NewRaw(`SELECT tx, seq FROM store_stream WHERE stream = ? ORDER BY tx DESC, seq DESC LIMIT 1`, stream).Scan(ctx, &p.Tx, &p.Seq)
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		return Position{}, nil
+	}
+	return p, classify(err)
+}
+
 // Changed returns a channel that is closed once the stream may have entries that
 // were not readable when Changed was called, from this process or another one.
 // Take the channel, read, and wait on it when there was nothing.

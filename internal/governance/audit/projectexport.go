@@ -71,7 +71,7 @@ func (s *Service) ExportProject(ctx context.Context, project string, w io.Writer
 	}); err != nil {
 		return fault.Wrap(err, "record the export")
 	}
-	if err := s.fold(); err != nil {
+	if err := s.cfg.Log.catchUp(ctx); err != nil {
 		return fault.Wrap(err, "bring the audit log up to date")
 	}
 	return fault.Wrap(s.exportProject(ctx, project, w), "export the audit log of project %s", project)

@@ -6,10 +6,14 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/store"
 )
+
+// catchUpTime is how long a reader waits for the entry of an erasure.
+const catchUpTime = 10 * time.Second
 
 // erasures is which entries were erased, as entries of the log say that were proven.
 type erasures struct {
@@ -82,7 +86,7 @@ func (s *Sequencer) resolve(ctx context.Context, blank []Leaf) ([]Problem, error
 	known := s.erased.of(blank)
 	if len(known) < len(blank) {
 		// The transaction that blanked it left the erasure's entry to be folded.
-		if _, err := s.RunOnce(ctx); err != nil {
+		if err := s.catchUp(ctx); err != nil {
 			return nil, err
 		}
 		if err := s.learnErasures(ctx); err != nil {
@@ -97,6 +101,37 @@ func (s *Sequencer) resolve(ctx context.Context, blank []Leaf) ([]Problem, error
 		}
 	}
 	return problems, nil
+}
+
+// catchUp folds all rows that are committed. Those of the newest transactions are withheld
+// while an older one runs. Error: fault.Unavailable when it runs on.
+func (s *Sequencer) catchUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
+	defer cancel()
+	newest, err := s.cfg.DB.Newest(ctx, stream)
+	for err == nil {
+		changed := s.cfg.DB.Changed(stream)
+		if _, err = s.RunOnce(ctx); err != nil {
+			break
+		}
+		var at store.Position
+		if err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			at, err = tx.Cursor(ctx, rowsCursor)
+			return err
+		}); err != nil || at.Compare(newest) >= 0 {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	if err != nil && ctx.Err() != nil {
+		return fault.New(fault.Unavailable, "the newest audit entries are not in the log yet: an older transaction of the database is still running").
+			WithHint("Try again. In PostgreSQL, pg_stat_activity lists the transaction, also one of another database of the server.")
+	}
+	return err
 }
 
 // learnErasures reads the entries of erasures that came into the log since the last
