@@ -36,7 +36,14 @@ const (
 	stepLock    Step = "lock"    // uv pip compile: which versions, with hashes
 	stepCreate  Step = "create"  // uv venv: an empty environment
 	stepInstall Step = "install" // uv pip sync: exactly the locked files
+	stepCompile Step = "compile" // Python: the bytecode of what was installed
 )
+
+// compiler writes the bytecode of an environment. It runs in the interpreter alone: with
+// -S no .pth file of a package is run, as it is when uv compiles. The files never change,
+// so their bytecode need not be compared with them, and it names no directory of a build.
+const compiler = `import compileall, py_compile, sys
+compileall.compile_dir(sys.argv[1], quiet=2, stripdir=sys.argv[2], invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)`
 
 // maxStepLog bounds what is kept of one step's output, in bytes.
 const maxStepLog = 4 << 20
@@ -137,9 +144,17 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 		}
 		env["SSL_CERT_FILE"], env["REQUESTS_CA_BUNDLE"] = copied, copied
 	}
-	spec := engine.Spec{
-		Env: env, Dir: work, Network: engine.Network{Allow: s.reachable(ctx, more)},
-		Mounts: append([]engine.Mount{{Path: work, Writable: true}, {Path: venv, Writable: true}, {Path: cache, Writable: true, Role: role}}, e.Interpreter.mounts()...),
+	// Each step sees what it needs: code that runs while requirements are locked leaves
+	// nothing in the environment, and compiling nothing in the cache.
+	spec := engine.Spec{Env: env, Dir: work, Mounts: append([]engine.Mount{{Path: work, Writable: true}}, e.Interpreter.mounts()...)}
+	if step != stepLock {
+		spec.Mounts = append(spec.Mounts, engine.Mount{Path: venv, Writable: true})
+	}
+	if step != stepCompile {
+		spec.Mounts = append(spec.Mounts, engine.Mount{Path: cache, Writable: true, Role: role})
+	}
+	if step == stepLock || step == stepInstall {
+		spec.Network = engine.Network{Allow: s.reachable(ctx, more)}
 	}
 	if !system(uv) && !strings.HasPrefix(uv, e.Interpreter.Prefix+"/") {
 		spec.Mounts = append(spec.Mounts, engine.Mount{Path: uv})
@@ -168,7 +183,6 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 			spec.Command = append(spec.Command, "--constraints", filepath.Join(work, "site.txt"), "--find-links", filepath.Join(work, "site"))
 		}
 	case stepCreate:
-		spec.Network = engine.Network{}
 		spec.Command = []string{uv, "venv", "--offline", "--relocatable", "--allow-existing", "--no-project", "--python", e.Interpreter.Path, venv}
 		if e.Spec.SitePackages {
 			spec.Command = slices.Insert(spec.Command, 2, "--system-site-packages")
@@ -181,8 +195,10 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 		if e.Spec.SitePackages { // what the interpreter has is not there to be removed
 			how = []string{uv, "pip", "install", "--no-deps", "--requirements", filepath.Join(work, "lock.txt")}
 		}
-		how = append(how, "--require-hashes", "--compile-bytecode", "--python", filepath.Join(venv, "bin", "python"))
+		how = append(how, "--require-hashes", "--python", filepath.Join(venv, "bin", "python"))
 		spec.Command = slices.Concat(how, s.options(e, more))
+	case stepCompile:
+		spec.Command = []string{e.Interpreter.Path, "-I", "-S", "-c", compiler, venv, venv}
 	default:
 		return spec, fault.New(fault.Internal, "environment %s has no step %q", e.ID, step)
 	}
@@ -321,6 +337,9 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	case step == stepCreate:
 		e.Step = stepInstall
 		return s.advance(ctx, e, "")
+	case step == stepInstall:
+		e.Step = stepCompile
+		return s.advance(ctx, e, "")
 	default:
 		return s.installed(ctx, e)
 	}
@@ -336,7 +355,8 @@ func passing(end engine.Status, log string) bool {
 }
 
 // again has a step tried once more, after a pause. An installation that was cut off is
-// begun with an empty environment.
+// begun with an empty environment: uv runs its Python, and with it .pth files, before it
+// installs.
 func (s *Service) again(ctx context.Context, e Environment, reason, hint string) error {
 	if e.Step == stepInstall {
 		if err := archive.Remove(filepath.Join(s.staging(e.ID), "venv")); err != nil {
@@ -380,7 +400,7 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 		e.SBOM = append(e.SBOM, siteSBOM(e.Interpreter.Site)...)
 	}
 	e.Packages = len(e.SBOM)
-	e.Digest = contentDigest(e.Python, e.Platform, e.Lock, e.Interpreter.Site)
+	e.Digest = contentDigest(e)
 	if s.built(e.Digest) {
 		return s.ready(ctx, e)
 	}

@@ -16,7 +16,7 @@
 //   - compare.go: what differs between two environments, and the bill of
 //     materials as CycloneDX.
 //   - prune.go: what nobody uses any more is removed.
-//   - build.go: the two workloads, lock and install, and what follows each.
+//   - build.go: the workloads of a build (lock, create, install, compile), and what follows each.
 //   - torch.go: which builds of PyTorch the pools need.
 //   - store.go: what a database must offer; environmentsql/ is that database.
 //
@@ -27,12 +27,13 @@
 // built in a staging directory and appears under its digest by one rename; from
 // then on it is read-only and used by every job that asks for the same content.
 //
-// Nothing of a package runs during a build: only wheels are installed, so the
-// wheel cache that builds share is written by uv alone and never by what it
-// fetches. Where a specification allows source distributions, whose build
-// scripts do run, the build gets a cache of its own that is thrown away. Builds
-// are sandboxed workloads that reach the configured index hosts and nothing
-// else.
+// Nothing of a package runs during a build: only wheels are installed, and their
+// bytecode is compiled by an interpreter that runs none of their .pth files. So the
+// wheel cache that builds share is written by uv alone and never by what it fetches.
+// Where a specification allows source distributions, whose build scripts do run, the
+// build gets a cache of its own that is thrown away, and its digest is of its project
+// alone. Builds are sandboxed workloads that reach the configured index hosts and
+// nothing else.
 package environment
 
 import (

@@ -241,12 +241,18 @@ func parseLock(text string) ([]Package, error) {
 	return packages, nil
 }
 
-// contentDigest names what an environment contains, with what it stands on.
-func contentDigest(python, platform, lock string, site map[string]string) Digest {
-	if site == nil {
-		return Digest(sum("falaj environment 1", python, platform, lock))
+// contentDigest names what an environment contains, with what it stands on. Where code of
+// packages ran while it was built, the lock does not say what it contains: it is then of
+// its project alone.
+func contentDigest(e Environment) Digest {
+	parts := []string{"falaj environment 1", e.Python, e.Platform, e.Lock}
+	if e.Interpreter.Site != nil {
+		parts = []string{"falaj environment 2", e.Python, e.Platform, e.Lock, strings.Join(siteList(e.Interpreter.Site), "\n")}
 	}
-	return Digest(sum("falaj environment 2", python, platform, lock, strings.Join(siteList(site), "\n")))
+	if e.Spec.AllowSource {
+		parts = append(parts, "built from source in project "+string(e.Project))
+	}
+	return Digest(sum(parts...))
 }
 
 // specDigest names a specification and all that decides what it means here,

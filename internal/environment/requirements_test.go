@@ -228,8 +228,17 @@ func TestDigests(t *testing.T) {
 			t.Errorf("difference %d does not count", i)
 		}
 	}
-	if contentDigest("a", "b", "c", nil) == contentDigest("a", "bc", "", nil) {
+	if contentDigest(Environment{Python: "a", Platform: "b", Lock: "c"}) == contentDigest(Environment{Python: "a", Platform: "bc"}) {
 		t.Error("parts run together")
+	}
+	one := Environment{Python: "a", Lock: "c", Spec: Spec{AllowSource: true}, Project: "one"}
+	two := one
+	if two.Project = "two"; contentDigest(one) == contentDigest(two) {
+		t.Error("what was built from source is of every project")
+	}
+	one.Spec, two.Spec = Spec{}, Spec{}
+	if contentDigest(one) != contentDigest(two) {
+		t.Error("wheels are built once for each project")
 	}
 }
 

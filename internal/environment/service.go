@@ -590,6 +590,8 @@ func (e Environment) phase(waits []compute.Reason) string {
 		words = "locking its requirements: choosing versions, with hashes"
 	case e.Step == stepCreate:
 		words = "building: creating the Python environment"
+	case e.Step == stepCompile:
+		words = "building: compiling its packages to bytecode"
 	default:
 		words = fmt.Sprintf("building: downloading and installing %d packages", e.Packages)
 	}

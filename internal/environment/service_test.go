@@ -120,7 +120,7 @@ func (w *world) built(t *testing.T, name string, spec environment.Spec) environm
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, step := range []string{"lock", "create", "install"} { // and its traces are cleared
+	for _, step := range []string{"lock", "create", "install", "compile"} { // and its traces are cleared
 		if _, err := w.compute.Wait(ctx, compute.WorkloadID(string(e.ID)+"-"+step)); err != nil && !fault.Is(err, fault.NotFound) {
 			t.Fatal(err)
 		}
@@ -169,8 +169,11 @@ type uv struct {
 func (u *uv) run(p *enginetest.Process) enginetest.Exit {
 	cmd := p.Spec.Command
 	what := cmd[1]
-	if what == "pip" {
+	switch what {
+	case "pip":
 		what = cmd[2]
+	case "-I": // Python, of which nothing but the compiler runs
+		what = "bytecode"
 	}
 	u.mu.Lock()
 	u.ran = append(u.ran, what)
@@ -228,11 +231,17 @@ func TestBuiltOnce(t *testing.T) {
 	if e.State != environment.Ready || e.Packages != 2 || e.Python != "3.11.7" || e.SBOM[0].Name != "numpy" || len(e.SBOM[0].Hashes) != 1 {
 		t.Fatalf("%+v", e)
 	}
-	if got := strings.Join(u.ran, " "); got != "compile venv sync" {
+	if got := strings.Join(u.ran, " "); got != "compile venv sync bytecode" {
 		t.Fatalf("ran %s", got)
 	}
-	for _, s := range u.specs {
-		if wants := s.Command[1] != "venv"; (len(s.Network.Allow) > 0) != wants || s.Network.API {
+	for i, s := range u.specs {
+		sees := func(path string) bool {
+			return slices.ContainsFunc(s.Mounts, func(m engine.Mount) bool { return m.Path == path })
+		}
+		if what := u.ran[i]; sees(w.cfg.Cache) != (what != "bytecode") || sees(filepath.Join(filepath.Dir(s.Dir), "venv")) != (what != "compile") {
+			t.Errorf("%s sees %v", what, s.Mounts)
+		}
+		if wants := s.Command[1] == "pip"; (len(s.Network.Allow) > 0) != wants || s.Network.API {
 			t.Errorf("%v reaches %+v", s.Command, s.Network)
 		}
 		if s.Command[1] == "pip" && (!slices.Contains(s.Command, "--only-binary") || s.Env["UV_CACHE_DIR"] != w.cfg.Cache || s.Env["UV_LINK_MODE"] != "copy") {
@@ -374,9 +383,9 @@ func TestCutOff(t *testing.T) {
 		want  environment.State
 		ran   string
 	}{
-		"lock":       {"compile", gone, exited, 2, environment.Ready, "3 compile, 1 venv, 1 sync"},
-		"install":    {"sync", gone, exited, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync"},
-		"killed":     {"sync", "", enginetest.Exit{Signal: syscall.SIGKILL}, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync"},
+		"lock":       {"compile", gone, exited, 2, environment.Ready, "3 compile, 1 venv, 1 sync, 1 bytecode"},
+		"install":    {"sync", gone, exited, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync, 1 bytecode"},
+		"killed":     {"sync", "", enginetest.Exit{Signal: syscall.SIGKILL}, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync, 1 bytecode"},
 		"for ever":   {"compile", gone, exited, 100, environment.Failed, "4 compile"},
 		"user error": {"compile", "error: nope was not found in the package registry", exited, 100, environment.Failed, "1 compile"},
 		"memory":     {"sync", "", enginetest.Exit{OutOfMemory: true}, 100, environment.Failed, "1 compile, 1 venv, 1 sync"},
@@ -549,6 +558,9 @@ func TestSourceBuildsHaveTheirOwnCache(t *testing.T) {
 		t.Fatalf("%+v", e)
 	}
 	for _, s := range u.specs {
+		if slices.Contains(s.Command, "-S") {
+			continue
+		}
 		if slices.Contains(s.Command, "--only-binary") || strings.HasPrefix(s.Env["UV_CACHE_DIR"], w.cfg.Cache) ||
 			slices.ContainsFunc(s.Mounts, func(m engine.Mount) bool { return m.Path == w.cfg.Cache }) {
 			t.Errorf("%v with %v and %v", s.Command, s.Env, s.Mounts)
@@ -620,7 +632,7 @@ func TestRestartInTheMiddle(t *testing.T) {
 	if e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}}); e.State != environment.Ready {
 		t.Fatalf("%+v", e)
 	}
-	if got := strings.Join(u.ran, " "); got != "compile venv sync" {
+	if got := strings.Join(u.ran, " "); got != "compile venv sync bytecode" {
 		t.Fatalf("ran %s", got)
 	}
 }
@@ -703,6 +715,7 @@ func wheel(t *testing.T) []byte {
 	t.Helper()
 	files := [][2]string{
 		{"falaj_probe.py", "ANSWER = 42\n"},
+		{"falaj_probe.pth", "import os; 'UV_CACHE_DIR' in os.environ and open(os.path.join(os.environ['UV_CACHE_DIR'], 'ran'), 'w')\n"},
 		{"falaj_probe-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: falaj-probe\nVersion: 1.0\n"},
 		{"falaj_probe-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
 	}
@@ -783,6 +796,12 @@ func TestWithUV(t *testing.T) {
 	}
 	if err := w.Check(use, compute.Pool{Engine: "local"}); err != nil {
 		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(w.cfg.Cache, "ran")); !os.IsNotExist(err) {
+		t.Errorf("code of a package ran while it was installed: %v", err)
+	}
+	if found, err := filepath.Glob(filepath.Join(filepath.Dir(use.Bin), "lib", "python3*", "site-packages", "__pycache__", "falaj_probe.*.pyc")); err != nil || len(found) != 1 {
+		t.Errorf("the bytecode is %v, %v", found, err)
 	}
 
 	testSite(t, w)
