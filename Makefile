@@ -93,6 +93,7 @@ soak: build ## run a mixed load for hours, and write what grows to .tmp/soak.md;
 	@go test ./test/soak -run NothingGrows -count=1 -timeout $$(( $(HOURS) + 1 ))h -v -args -for=$(HOURS)h -table=$(CURDIR)/.tmp/soak.md
 
 .PHONY: lint
+lint: export GOFLAGS := -tags=$(TAGS) -buildvcs=false # with -trimpath cgo's cached output names the directory that filled the cache
 lint: .tmp/bin/golangci-lint ## gofmt, vet and golangci-lint
 	@.tmp/bin/golangci-lint run
 
