@@ -30,6 +30,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/usecase/erasure"
 )
 
 // World is what the server touches outside its configuration.
@@ -74,6 +75,7 @@ type App struct {
 // newApp is an App that has opened nothing.
 func newApp(cfg Config, w World) *App {
 	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
+	a.erasure = &erasure.Service{}
 	a.stores = stores{log: a.log, away: map[string]error{}, database: func() error {
 		if a.db == nil {
 			return nil

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/app/schema"
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob/s3blob"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -18,7 +19,33 @@ import (
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/usecase/backups"
 )
+
+// openBackups opens what makes backups while the server runs.
+func (a *App) openBackups(ctx context.Context) (err error) {
+	c := backups.Config{
+		DB: a.db, Authorizer: a.authorizer, Dir: a.cfg.Backup.Dir, Version: a.world.Version, Data: a.cfg.Data, Scratch: filepath.Join(a.cfg.Data, "tmp", "backup"),
+		Installation: func() (backup.Installation, error) {
+			of, err := a.installation()
+			if err != nil {
+				return of, err
+			}
+			_, of.Owner, err = readHome(filepath.Join(a.cfg.Data, backup.ObjectsHome))
+			return of, err
+		},
+		Objects: a.objects, Tables: a.tables, Reads: a.reads, Checkpoints: a.cfg.Audit.Checkpoints == "", Log: a.log,
+		Space: func() error { return checkSpace("the backups (backup.dir)", a.cfg.Backup.Dir, a.cfg.reserve()) },
+	}
+	if a.pebble != nil {
+		c.Online = a.pebble.Checkpoint
+	}
+	if a.backups, err = backups.Open(ctx, c); err != nil {
+		return err
+	}
+	a.group.Add(lifecycle.Service{Name: "backups", Stop: a.backups.Close, StopTimeout: time.Minute})
+	return nil
+}
 
 // installation is what the configuration names, but for the objects.
 func (a *App) installation() (backup.Installation, error) {
@@ -111,7 +138,7 @@ func Restore(ctx context.Context, cfg Config, w World, dir, digest string, takeB
 	if a.lock, err = lifecycle.LockDir(a.cfg.Data); err != nil {
 		return "", err
 	}
-	if err := store.NotNewer(ctx, to.DatabaseIn(dir), migrations); err != nil { // before anything is put there
+	if err := store.NotNewer(ctx, to.DatabaseIn(dir), schema.Migrations); err != nil { // before anything is put there
 		return "", fault.Wrap(err, "the backup in %s", dir)
 	}
 	owner, err := backup.Prepare(dir, to, digest)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/app/schema"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/online/redis"
 	"github.com/falaj-ml/falaj/internal/filewatch"
@@ -22,7 +23,7 @@ const doctorTime = 20 * time.Second
 
 // database is how the database is reached, for who only looks at it.
 func (c Config) database() (store.Config, error) {
-	of := store.Config{URL: c.storeURL(), Migrations: migrations}
+	of := store.Config{URL: c.storeURL(), Migrations: schema.Migrations}
 	if path := c.Store.PasswordFile; path != "" {
 		f, err := filewatch.Secret(path)
 		if err != nil {

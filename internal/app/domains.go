@@ -24,6 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
+	"github.com/falaj-ml/falaj/internal/dataset/source/files"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
 	"github.com/falaj-ml/falaj/internal/event"
@@ -43,6 +44,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/request"
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/httpapi"
@@ -76,6 +78,12 @@ import (
 	"github.com/falaj-ml/falaj/internal/tuning"
 	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
+	"github.com/falaj-ml/falaj/internal/usecase/backups"
+	"github.com/falaj-ml/falaj/internal/usecase/deletions"
+	"github.com/falaj-ml/falaj/internal/usecase/deployments"
+	"github.com/falaj-ml/falaj/internal/usecase/erasure"
+	"github.com/falaj-ml/falaj/internal/usecase/featuredata"
+	"github.com/falaj-ml/falaj/internal/usecase/jobs"
 )
 
 // parts are the services, in the order in which they are opened.
@@ -95,12 +103,13 @@ type parts struct {
 	keys       *keys.Service
 	secrets    *secrets.Service
 	erasures   *privacy.Service
-	deletions  deletions
+	erasure    *erasure.Service
+	deletions  deletions.Service
 	stored     *quota.Accounts
 	reached    reachedCounts
 	objects    *backup.Held
 	tables     *backup.Held // files of open datasets
-	backups    *backups
+	backups    *backups.Service
 	blobs      *blob.Store
 	sequencer  *audit.Sequencer
 	damage     *damageLog
@@ -147,7 +156,7 @@ func (p *parts) domains() httpapi.Domains {
 // openDomains opens the domains in the order in which data flows.
 func (a *App) openDomains(ctx context.Context) error {
 	for _, open := range []func(context.Context) error{
-		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openSweeps, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openClassifiers, a.openErasures, a.openGateways, a.openReactions, a.openLineage, a.openBackups,
+		a.openCompute, a.openDatasets, a.openIngestion, a.openFeatures, a.openTracking, a.openTraining, a.openSweeps, a.openPredictions, a.openServing, a.openLabels, a.openAlerts, a.openMonitoring, a.openErasures, a.openGateways, a.openAutomation, a.openLineage, a.openBackups,
 	} {
 		if err := open(ctx); err != nil {
 			return err
@@ -275,7 +284,10 @@ func (a *App) openDatasets(ctx context.Context) error {
 	a.datasets = dataset.New(dataset.Config{
 		DB: a.db, Store: datasetsql.Store{}, Files: a.files, Keys: a.keys,
 		Authorizer: a.authorizer, Guard: a.guard, Zones: a.zones, Zone: a.cfg.zone(), Journal: a.journal, Launcher: a.launcher(), Log: a.log,
-		Citations: citations, Answers: answersWith, Pseudonyms: pseudonyms{a},
+		Citations: citations, Pseudonyms: a.erasure.Pseudonyms(),
+		Answers: func(ctx context.Context, tx *store.Tx, p project.Name, by string) ([]string, error) {
+			return deployments.AnswersWith(ctx, a.serving, tx, p, by)
+		},
 		Readers: func(ctx context.Context, tx *store.Tx, p project.Name, name string) (by []string, err error) {
 			views, err := a.features.Readers(ctx, tx, p, name)
 			for _, v := range views {
@@ -283,7 +295,13 @@ func (a *App) openDatasets(ctx context.Context) error {
 			}
 			return by, err
 		},
-		Confined: a.confined, JobInputs: a.jobInputs, Steps: sparkSteps{a},
+		Confined: func(ctx context.Context, attempt string) (residency.Label, error) {
+			return jobs.Attempts{Training: a.training}.Residency(ctx, attempt)
+		},
+		JobInputs: func(ctx context.Context, attempt string) ([]dataset.JobInputs, error) {
+			return jobs.Attempts{Training: a.training}.Inputs(ctx, attempt)
+		},
+		Steps: lateSteps{a},
 		Deleted: func(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
 			if a.features == nil {
 				return nil // it is being opened
@@ -362,7 +380,7 @@ func (a *App) openFeatures(ctx context.Context) error {
 	rotate, _ := resource.ParseDuration(a.cfg.Online.Rotate)   // validated
 	history, _ := resource.ParseDuration(a.cfg.Online.History) // validated
 	a.features = feature.New(feature.Config{
-		DB: a.db, Store: featuresql.Store{}, Data: featureData{a.datasets}, Online: online.New(db, a.keys, online.Options{}), Keys: a.keys, Sources: featureSources{a.ingestion},
+		DB: a.db, Store: featuresql.Store{}, Data: featuredata.Data{Datasets: a.datasets}, Online: online.New(db, a.keys, online.Options{}), Keys: a.keys, Sources: featuredata.Sources{Ingestion: a.ingestion},
 		Authorizer: a.authorizer, Permits: a.authorizer, Guard: a.guard, Zone: a.cfg.zone(), Journal: a.journal,
 		Join: offline.Options{Dir: tmp, Pool: offline.NewPool(1 << 30)}, Log: a.log,
 		Watch:      feature.Watch{Every: every, Rows: a.cfg.Online.VerifyRows},
@@ -384,11 +402,20 @@ func (a *App) openFeatures(ctx context.Context) error {
 }
 
 func (a *App) openTracking(context.Context) error {
-	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authorizer, Journal: a.journal, Artifacts: a.blobs, Cited: runCited})
+	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authorizer, Journal: a.journal, Artifacts: a.blobs, Cited: func(ctx context.Context, tx *store.Tx, p project.Name, run string) (bool, error) {
+		return registrysql.Store{}.FromRun(ctx, tx, p, run)
+	}})
 	a.tuning = tuning.New(tuning.Config{DB: a.db, Store: tuningsql.Store{}, Authz: a.authorizer, Journal: a.journal, Origins: a.tracking, Driven: driven})
 	a.registry = registry.New(registry.Config{
 		DB: a.db, Store: registrysql.Store{}, Authz: a.authorizer, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
-		Users: modelUsers, Authors: modelAuthors, May: a.authorizer.Permits, Second: a.requests.Second, TwoPeople: a.requests, Erased: a.erasedFrom, Told: func(ctx context.Context, tx *store.Tx, c registry.Change) error { return a.webhooks.Told(ctx, tx, c) }, // they are open before anybody asks
+		Users: func(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error) {
+			return a.serving.UserOf(ctx, tx, string(p), model, int64(number))
+		},
+		Authors: func(ctx context.Context, tx *store.Tx, v registry.Version) ([]string, error) {
+			by, err := a.training.Submitter(ctx, tx, training.JobID(v.Job))
+			return []string{by}, err
+		},
+		May: a.authorizer.Permits, Second: a.requests.Second, TwoPeople: a.requests, Erased: a.erasure.Touching, Told: func(ctx context.Context, tx *store.Tx, c registry.Change) error { return a.webhooks.Told(ctx, tx, c) }, // they are open before anybody asks
 	})
 	return nil
 }
@@ -407,17 +434,18 @@ func (a *App) openTraining(ctx context.Context) error {
 	})
 	a.group.Add(lifecycle.Service{Name: "checkpoints", Start: a.checkpoints.Start, Stop: stopper(a.checkpoints.Stop)})
 	growAfter, _ := time.ParseDuration(a.cfg.Jobs.GrowAfter) // validated
+	data := jobs.Data{Datasets: a.datasets, Registry: a.registry, Authorizer: a.authorizer, Guard: a.guard}
 	a.training = training.New(training.Config{
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authorizer, Journal: a.journal, Compute: a.compute,
-		Environments: a.environments, Data: a.trainingData(), Tables: trainingTables{a.trainingData(), a.cfg.tablesDir()}, Runs: trainingRuns{a.tracking, a.features, a.registry},
-		Models: trainingModels{a.tracking, a.registry}, Rows: trainingRows{a.datasets}, Tokens: trainingTokens{a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: runLogs{a.tracking},
+		Environments: a.environments, Data: data, Tables: jobs.Tables{Data: data, Dir: a.cfg.tablesDir()}, Runs: jobs.Runs{Tracking: a.tracking, Features: a.features, Registry: a.registry},
+		Models: jobs.Models{Tracking: a.tracking, Registry: a.registry}, Rows: jobs.Rows{Datasets: a.datasets, Files: files.Driver{}}, Tokens: jobs.Tokens{Accounts: a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: jobs.LogFiles{Tracking: a.tracking},
 		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.workerPath(), Measure: a.measure, MaxOutput: bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
 		Keep: kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking, a.compute},
 		MostDisk: resource.Bytes(bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,
 	})
-	a.optimize = optimize.New(optimize.Config{Jobs: a.training, Environments: a.environments, Models: jobModels{a.registry}, Artifacts: runFiles{a.tracking}})
-	a.scores = score.New(score.Config{Jobs: a.training, Environments: a.environments, Deployments: stableVersions{a}, Models: jobModels{a.registry}})
+	a.optimize = optimize.New(optimize.Config{Jobs: a.training, Environments: a.environments, Models: deployments.RunnableModels{Service: a.registry}, Artifacts: jobs.Artifacts{Tracking: a.tracking}})
+	a.scores = score.New(score.Config{Jobs: a.training, Environments: a.environments, Deployments: lateStable{a}, Models: deployments.RunnableModels{Service: a.registry}})
 	a.secrets.Register(a.training.SecretUsers)
 	a.compute.RegisterOwner(compute.JobAttempt, a.training)
 	a.compute.RegisterOwner(compute.Build, a.environments)
@@ -462,7 +490,7 @@ func stopper(stop func()) func(context.Context) error {
 
 func (a *App) openServing(ctx context.Context) error {
 	if err := a.startServing(serving.Config{
-		Models: servingModels{a.registry, a.training}, Environments: servingEnvironments{a.environments}, Features: servingFeatures{a.features}, Capacity: a.openReplicas(),
+		Models: deployments.Models{Registry: a.registry, Training: a.training}, Environments: deployments.Environments{Environments: a.environments}, Features: deployments.Features{Features: a.features}, Capacity: a.openReplicas(),
 	}); err != nil {
 		return err
 	}
@@ -492,7 +520,7 @@ func (a *App) startServing(c serving.Config) error {
 	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
 	a.group.Add(loader.Service())
 	if a.environments != nil {
-		a.environments.Hold(a.servedEnvironments(runtimes))
+		a.environments.Hold(deployments.HeldEnvironments(a.serving, a.registry, a.environments, runtimes.python.Environments))
 		// What waits for an environment is loaded when it is there.
 		a.group.Add(event.Subscribe(a.db, event.Config{
 			Name: "models of environments", Names: []string{environment.EnvironmentReady}, Logger: a.log,

@@ -4,24 +4,19 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"io"
 	"net/url"
 	"os"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
-	"github.com/falaj-ml/falaj/internal/governance/privacy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
-	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -30,6 +25,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/gateway/mirror"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/usecase/deletions"
+	"github.com/falaj-ml/falaj/internal/usecase/deployments"
 )
 
 // follows reports whether this server is the gateway of another one.
@@ -162,69 +159,17 @@ func (a *App) mirrorProject(ctx context.Context, w gateway.Wanted) error {
 
 // openGateways opens the other side: what gateways elsewhere may have.
 func (a *App) openGateways(context.Context) error {
-	persons := erasedPredictions{a.predictions, a.features}
 	a.gateways = gateway.New(gateway.Config{
 		DB: a.db, Store: gatewaysql.Store{}, Deployments: servingsql.Store{}, Authz: a.authorizer, Guard: a.guard, Zones: a.zones,
-		Models: gatewayModels{a.registry}, Log: a.predictions, Logger: a.log,
+		Models: deployments.GatewayModels{Registry: a.registry}, Log: a.predictions, Logger: a.log,
 		Project: func(ctx context.Context, name string) (residency.Label, string, error) {
 			p, err := a.projects.One(identity.With(ctx, identity.Loop("gateways")), project.Name(name))
 			return p.Residency, string(p.Classification), err
 		},
-		Erased: func(ctx context.Context, name string) ([]gateway.Erased, error) {
-			gone, err := a.erasures.Gone(ctx, name)
-			if err != nil {
-				return nil, err
-			}
-			return eachErased(ctx, persons, gone)
-		},
+		Erased: a.erasure.ErasedUntil,
 	})
+	a.deletions = deletions.Service{
+		DB: a.db, Authorizer: a.authorizer, Training: a.training, Monitoring: a.monitoring, Serving: a.serving, Gateways: a.gateways,
+	}
 	return nil
-}
-
-func eachErased(ctx context.Context, persons erasedPredictions, gone []privacy.Gone) ([]gateway.Erased, error) {
-	out := make([]gateway.Erased, len(gone))
-	for i, g := range gone {
-		person, err := persons.person(identity.With(ctx, identity.Loop("gateways")), g.Subject)
-		if err != nil {
-			return nil, err
-		}
-		out[i] = gateway.Erased{Person: person, Until: g.Until}
-	}
-	return out, nil
-}
-
-// gatewayModels gives gateways signed versions.
-type gatewayModels struct{ registry *registry.Service }
-
-var _ gateway.Models = gatewayModels{}
-
-// Signed implements gateway.Models.
-func (m gatewayModels) Signed(ctx context.Context, p, model string, version int64) ([]byte, error) {
-	files, bundle, err := m.registry.SignedFor(ctx, project.Name(p), model, strconv.FormatInt(version, 10))
-	if err == nil && !slices.ContainsFunc(files, func(f registry.File) bool { return f.Path == gateway.ModelFile }) {
-		err = fault.New(fault.Unsupported, "it has no %s, and gateways run no other models", gateway.ModelFile)
-	}
-	return bundle, err
-}
-
-// Open implements gateway.Models.
-func (m gatewayModels) Open(ctx context.Context, p, model string, version int64, file string) (io.ReadCloser, int64, error) {
-	r, f, err := m.registry.OpenFile(ctx, project.Name(p), model, strconv.FormatInt(version, 10), file)
-	return r, f.Size, err
-}
-
-// MayPull implements gateway.Models. Confidential models are the deployers' to place, who
-// read no confidential data; a restricted one needs a grant, as its files do everywhere.
-func (m gatewayModels) MayPull(ctx context.Context, p, model string, version int64) error {
-	number := strconv.FormatInt(version, 10)
-	v, err := m.registry.Version(identity.With(ctx, identity.Loop("gateways")), project.Name(p), model, number)
-	if err != nil || v.Classification != string(project.Restricted) {
-		return err
-	}
-	return m.registry.MayReadFiles(ctx, project.Name(p), model, number)
-}
-
-// PublicKey implements gateway.Models.
-func (m gatewayModels) PublicKey(ctx context.Context, p string) (string, error) {
-	return m.registry.PublicKey(ctx, project.Name(p))
 }

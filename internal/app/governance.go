@@ -5,17 +5,13 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/app/schema"
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/blob/quota"
-	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
-	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
-	"github.com/falaj-ml/falaj/internal/dataset/openlineage/openlineagesql"
-	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/feature/featuresql"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/audit/auditsql"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
@@ -25,7 +21,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/policy/policysql"
-	"github.com/falaj-ml/falaj/internal/governance/privacy/privacysql"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
@@ -36,26 +31,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/governance/secrets/secretssql"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
-	"github.com/falaj-ml/falaj/internal/monitoring/alert/alertsql"
-	"github.com/falaj-ml/falaj/internal/monitoring/label/labelsql"
-	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
-	"github.com/falaj-ml/falaj/internal/monitoring/webhook/webhooksql"
-	"github.com/falaj-ml/falaj/internal/registry/registrysql"
 	"github.com/falaj-ml/falaj/internal/resource"
-	"github.com/falaj-ml/falaj/internal/serving/gateway/gatewaysql"
-	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
-	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
-	"github.com/falaj-ml/falaj/internal/training/trainingsql"
-	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
 )
-
-// migrations is the whole schema, in the order in which data flows.
-var migrations = []store.Migrations{
-	identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations, requestsql.Migrations, keyssql.Migrations, secretssql.Migrations, privacysql.Migrations, auditsql.Migrations,
-	computesql.Migrations, environmentsql.Migrations, datasetsql.Migrations, ingestionsql.Migrations, openlineagesql.Migrations, featuresql.Migrations,
-	trackingsql.Migrations, trainingsql.Migrations, tuningsql.Migrations, registrysql.Migrations, servingsql.Migrations, gatewaysql.Migrations, labelsql.Migrations, monitoringsql.Migrations, alertsql.Migrations, webhooksql.Migrations,
-}
 
 // openGovernance opens what every domain asks: the database, keys, objects, the
 // audit log, and who may do what.
@@ -64,7 +42,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.storeURL(), Password: password, Migrations: migrations, Upgrading: a.upgrading, Log: a.log}); err != nil {
+	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.storeURL(), Password: password, Migrations: schema.Migrations, Upgrading: a.upgrading, Log: a.log}); err != nil {
 		return fault.Wrap(err, "open the database")
 	}
 	a.onClose(a.db.Close)

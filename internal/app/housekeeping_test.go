@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/app/schema"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -52,7 +53,7 @@ func TestEachProject(t *testing.T) {
 
 // Each place where versions are named can be asked, and tells of its project.
 func TestCitations(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: migrations})
+	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: schema.Migrations})
 	if err != nil {
 		t.Fatal(err)
 	}

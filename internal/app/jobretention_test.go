@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/app/schema"
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
@@ -55,7 +56,7 @@ func TestJobsAreForgottenByPostgreSQL(t *testing.T) { jobsAreForgotten(t, storet
 // unless something names it; then its record stays, and its attempts.
 func jobsAreForgotten(t *testing.T, open storetest.Open) {
 	t.Helper()
-	db := open(t, migrations...)
+	db := open(t, schema.Migrations...)
 	tracks := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}}})
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
 	now := time.Now().UTC().Truncate(time.Microsecond)
@@ -145,7 +146,7 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 			j.State, j.EndedAt = training.Running, time.Time{}
 		}
 		attempt := fmt.Sprint("att_", i)
-		run, err := tracks.CreateRun(ctx, "p", tracking.RunSpec{Tags: []tracking.Pair{{Key: attemptTag, Value: attempt}, {Key: "falaj.job", Value: string(j.ID)}}},
+		run, err := tracks.CreateRun(ctx, "p", tracking.RunSpec{Tags: []tracking.Pair{{Key: tracking.AttemptTag, Value: attempt}, {Key: "falaj.job", Value: string(j.ID)}}},
 			tracking.RunOptions{Origin: tracking.Origin{Job: string(j.ID), Attempt: attempt}})
 		must(err)
 		j.Run = string(run.ID)
@@ -269,7 +270,7 @@ func (u unreadable) Citing(ctx context.Context, tx *store.Tx, p project.Name, jo
 // forgetful is a service of jobs that ended long ago, none of which has attempts.
 func forgetful(t *testing.T, n int, clock func() time.Time, bad training.JobID) (forget func() error, left func() int) {
 	t.Helper()
-	db := storetest.SQLite(t, migrations...)
+	db := storetest.SQLite(t, schema.Migrations...)
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
 	tracks := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}}})
 	traces := unreadable{jobTraces{tracks, compute.New(compute.Config{DB: db, Store: computesql.Store{}})}, bad}
@@ -334,7 +335,7 @@ func TestABacklogIsForgottenInParts(t *testing.T) {
 			t.Fatalf("%v; %d jobs are left, want %d", err, left(), want)
 		}
 	}
-	db := storetest.SQLite(t, migrations...)
+	db := storetest.SQLite(t, schema.Migrations...)
 	var cfg Config
 	cfg.Retention.Requests, cfg.Retention.Ingestions = "60d", "10d"
 	if err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
@@ -378,7 +379,7 @@ func TestHistoryIsForgottenByPostgreSQL(t *testing.T) { historyIsForgotten(t, st
 
 func historyIsForgotten(t *testing.T, open storetest.Open) {
 	t.Helper()
-	db := open(t, migrations...)
+	db := open(t, schema.Migrations...)
 	now := time.Now()
 	var cfg Config
 	cfg.Retention.Requests, cfg.Retention.Ingestions, cfg.Retention.Materialisations, cfg.Predictions.Retention = "60d", "10d", "10d", "5d"

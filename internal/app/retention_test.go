@@ -9,13 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/app/schema"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // TestEveryTableHasARetention: the page on retention names each table of the schema, once,
 // and none that is not there; and each setting of the block, with its default.
 func TestEveryTableHasARetention(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: migrations})
+	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: schema.Migrations})
 	if err != nil {
 		t.Fatal(err)
 	}

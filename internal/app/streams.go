@@ -1,26 +1,10 @@
 package app
 
 import (
-	"context"
-	"encoding/json"
-
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/feature"
-	"github.com/falaj-ml/falaj/internal/governance/project"
 )
-
-// featureSources gives feature the messages of sources.
-type featureSources struct{ ingestion *ingestion.Service }
-
-func (f featureSources) Check(ctx context.Context, p project.Name, source, dataset string) (reading string, err error) {
-	return f.ingestion.CheckMessages(ctx, p, source, dataset)
-}
-
-func (f featureSources) Messages(ctx context.Context, p project.Name, reading string, after json.RawMessage, take func([][]byte, json.RawMessage) error) error {
-	return f.ingestion.Messages(ctx, p, reading, after, take)
-}
 
 // streamGauges say how the streams go that this process follows.
 type streamGauges struct{ features *feature.Service }

@@ -64,6 +64,7 @@ const (
 	inFoundation = iota
 	inGovernance
 	inDomain
+	inUseCase
 	inEdge
 	inApp
 	inCmd
@@ -85,6 +86,8 @@ func place(path string) (layer int, top string) {
 		return inApp, top
 	case slices.Contains(edges, top):
 		return inEdge, top
+	case top == "usecase":
+		return inUseCase, top
 	case slices.Contains(domains, top):
 		return inDomain, top
 	case top == "governance":
@@ -105,7 +108,7 @@ func ours(imports []string) []string {
 	return out
 }
 
-// TestLayers: cmd → app → edges → domains → governance → foundation, and a
+// TestLayers: cmd → app → edges → use cases → domains → governance → foundation, and a
 // domain imports only domains before it. The way back is an event.
 func TestLayers(t *testing.T) {
 	for _, p := range load(t) {

@@ -589,3 +589,56 @@ func (s *Service) openSegments(ctx context.Context, m Monitor, w *Window) error 
 func segmentBound(m ID, column string) string { return "segment/" + string(m) + "/" + column }
 
 func summaryBound(m ID, k WindowKey) string { return "window/" + string(m) + "/" + k.String() }
+
+// page is how many monitors are read at a time.
+const page = 500
+
+// each visits the monitors of a project, by name.
+func (s *Service) each(ctx context.Context, tx *store.Tx, project string, visit func(Monitor) error) error {
+	for after := ""; ; {
+		some, err := s.Store.List(ctx, tx, project, after, page)
+		if err != nil {
+			return err
+		}
+		for _, m := range some {
+			after = m.Name
+			if err := visit(m); err != nil {
+				return err
+			}
+		}
+		if len(some) < page {
+			return nil
+		}
+	}
+}
+
+// Keeping names the monitors that keep distributions of columns: windows or a baseline. It
+// asks no permission.
+func (s *Service) Keeping(ctx context.Context, tx *store.Tx, project string) (names []string, err error) {
+	err = s.each(ctx, tx, project, func(m Monitor) error {
+		some, err := s.Store.Keeps(ctx, tx, m)
+		if some {
+			names = append(names, m.Name)
+		}
+		return err
+	})
+	return names, err
+}
+
+// WatchersOf names the monitors of a deployment that people made, as "monitor NAME". It asks
+// no permission.
+func (s *Service) WatchersOf(ctx context.Context, tx *store.Tx, project, deployment string) (by []string, err error) {
+	err = s.each(ctx, tx, project, func(m Monitor) error {
+		if m.Deployment == deployment && !m.Automatic {
+			by = append(by, "monitor "+m.Name)
+		}
+		return nil
+	})
+	return by, err
+}
+
+// DeploymentOf names the deployment that a monitor watches. It asks no permission.
+func (s *Service) DeploymentOf(ctx context.Context, tx *store.Tx, project, monitor string) (string, error) {
+	m, err := s.Store.One(ctx, tx, project, monitor)
+	return m.Deployment, err
+}

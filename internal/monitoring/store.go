@@ -12,6 +12,8 @@ import (
 // Store keeps monitors and what they found. One, Window, Pairs and Baseline
 // answer fault.NotFound. What is sealed is opaque to it.
 type Store interface {
+	// Keeps reports whether windows or a baseline of a monitor are kept.
+	Keeps(ctx context.Context, tx *store.Tx, m Monitor) (bool, error)
 	Put(ctx context.Context, tx *store.Tx, m Monitor) error // inserts, or replaces the project's monitor of that name; not its status
 	One(ctx context.Context, tx *store.Tx, project, name string) (Monitor, error)
 	List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]Monitor, error) // by name

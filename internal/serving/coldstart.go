@@ -177,7 +177,7 @@ func (s *Service) leaveColdStart(h *coldStart, rows int, bytes int64) {
 // loadForColdStart loads what a deployment wants, for the requests that wait.
 func (s *Service) loadForColdStart(k key, h *coldStart) {
 	ctx, began := identity.With(s.scaler.life, identity.Loop("model loader")), time.Now()
-	d, err := s.look(ctx, k.project, k.name)
+	d, err := s.Record(ctx, k.project, k.name)
 	if err == nil {
 		err = s.bring(ctx, k, d, demanded)
 	}

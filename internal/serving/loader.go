@@ -117,7 +117,7 @@ func (s *Service) Load(ctx context.Context, project, name string) error {
 	if err := s.Authz.Allow(ctx, actionApply, object(project, name)); err != nil {
 		return err
 	}
-	d, err := s.look(ctx, project, name)
+	d, err := s.Record(ctx, project, name)
 	if err != nil {
 		return err
 	}

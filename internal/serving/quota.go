@@ -315,7 +315,7 @@ func (s *Service) Usage(ctx context.Context, project, name string) (QuotaUsage, 
 	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
 		return QuotaUsage{}, err
 	}
-	d, err := s.look(ctx, project, name)
+	d, err := s.Record(ctx, project, name)
 	if err != nil {
 		return QuotaUsage{}, err
 	}

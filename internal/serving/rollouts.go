@@ -95,7 +95,7 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Ro
 	if try.Version == "" {
 		return Rollout{}, fault.New(fault.Invalid, "which version? Name the candidate")
 	}
-	d, err := s.look(ctx, project, name)
+	d, err := s.Record(ctx, project, name)
 	if err != nil {
 		return Rollout{}, err
 	}
@@ -308,7 +308,7 @@ func (s *Service) Promote(ctx context.Context, project, name string, e RolloutEn
 // candidate loads the version that is tried when it is not in memory: what does
 // not load is not promoted. The caller has its use.
 func (s *Service) candidate(ctx context.Context, project, name string) ([]*target, error) {
-	d, err := s.look(ctx, project, name)
+	d, err := s.Record(ctx, project, name)
 	if err != nil {
 		return nil, err
 	}
@@ -348,7 +348,7 @@ func (s *Service) mayEnd(ctx context.Context, project, name string, e RolloutEnd
 	if err := small(e.Evidence); err != nil {
 		return err
 	}
-	d, err := s.look(ctx, project, name)
+	d, err := s.Record(ctx, project, name)
 	if err != nil || d.Spec.alias() == "" {
 		return err
 	}
@@ -411,7 +411,7 @@ func (s *Service) Rollback(ctx context.Context, project, name string, e RolloutE
 	case Running, Promoted:
 		return Deployment{}, fault.New(fault.Invalid, "a rollback does not end as %s", e.State)
 	}
-	d, err := s.look(ctx, project, name)
+	d, err := s.Record(ctx, project, name)
 	if err != nil {
 		return Deployment{}, err
 	}
@@ -436,7 +436,7 @@ func (s *Service) Rollback(ctx context.Context, project, name string, e RolloutE
 	} else {
 		s.settleNow(ctx, key{project, name}, t)
 	}
-	if d, err = s.look(ctx, project, name); err != nil {
+	if d, err = s.Record(ctx, project, name); err != nil {
 		return d, err
 	}
 	return s.withState(d), nil
@@ -575,7 +575,7 @@ func (s *Service) Shadow(ctx context.Context, project, name, version string) (De
 	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
 		return Deployment{}, err
 	}
-	d, err := s.look(ctx, project, name)
+	d, err := s.Record(ctx, project, name)
 	if err != nil {
 		return Deployment{}, err
 	}

@@ -34,7 +34,7 @@ func (s *Service) Score(ctx context.Context, project, name string, version int64
 	if err := s.Authz.Allow(ctx, actionInfer, object(project, name)); err != nil {
 		return nil, err
 	}
-	d, err := s.look(ctx, project, name)
+	d, err := s.Record(ctx, project, name)
 	if err != nil {
 		return nil, err
 	}

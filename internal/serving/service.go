@@ -480,14 +480,33 @@ func (s *Service) One(ctx context.Context, project, name string) (d Deployment, 
 	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
 		return d, err
 	}
-	if d, err = s.look(ctx, project, name); err != nil {
+	if d, err = s.Record(ctx, project, name); err != nil {
 		return d, err
 	}
 	return s.withState(d), nil
 }
 
-// look reads a deployment's row.
-func (s *Service) look(ctx context.Context, project, name string) (d Deployment, err error) {
+// UserOf names the deployment that runs a version of a model, tries it, would roll back to it
+// or has it as a step, as "deployment NAME"; empty: none. Version 0 is any. It asks no
+// permission.
+func (s *Service) UserOf(ctx context.Context, tx *store.Tx, project, model string, version int64) (string, error) {
+	all, err := s.Store.Of(ctx, tx, project, model)
+	for _, d := range all {
+		if d.Asks(model, version) {
+			return "deployment " + d.Name, nil
+		}
+	}
+	return "", err
+}
+
+// RecordIn is Record, in a transaction.
+func (s *Service) RecordIn(ctx context.Context, tx *store.Tx, project, name string) (Deployment, error) {
+	return s.Store.One(ctx, tx, project, name)
+}
+
+// Record is a deployment as it is stored, without its state in this process. It asks no
+// permission.
+func (s *Service) Record(ctx context.Context, project, name string) (d Deployment, err error) {
 	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		d, err = s.Store.One(ctx, tx, project, name)
 		return err

@@ -13,6 +13,8 @@ import (
 
 // Store keeps deployments. What is not there is fault.NotFound.
 type Store interface {
+	// Of lists the deployments of a model, and those of which it may be a step, by name.
+	Of(ctx context.Context, tx *store.Tx, project, model string) ([]Deployment, error)
 	Put(ctx context.Context, tx *store.Tx, d Deployment) error // inserts, or replaces the project's deployment of that name
 	One(ctx context.Context, tx *store.Tx, project, name string) (Deployment, error)
 	List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]Deployment, error) // by name

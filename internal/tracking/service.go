@@ -517,3 +517,22 @@ func publish(ctx context.Context, tx *store.Tx, p project.Name, name string, bod
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
+
+// Holders lists the runs and logged models of a project that have files. It asks no permission.
+func (s *Service) Holders(ctx context.Context, tx *store.Tx, p project.Name) ([]Holder, error) {
+	return s.store.Holders(ctx, tx, p)
+}
+
+// AnyRun reports whether a project has a run, active or deleted. It asks no permission.
+func (s *Service) AnyRun(ctx context.Context, tx *store.Tx, p project.Name) (bool, error) {
+	all, err := s.store.SearchExperiments(ctx, tx, p, Query{View: ViewAll, Limit: 1000})
+	if err != nil || len(all) == 0 {
+		return false, err
+	}
+	q := Query{View: ViewAll, Limit: 1}
+	for _, e := range all {
+		q.Experiments = append(q.Experiments, e.ID)
+	}
+	runs, err := s.store.SearchRuns(ctx, tx, p, q)
+	return len(runs) > 0, err
+}

@@ -29,6 +29,8 @@ type Query struct {
 // transaction. What is not there is fault.NotFound; nothing else is decided
 // here.
 type Store interface {
+	// Holders lists the runs and logged models of a project that have files.
+	Holders(ctx context.Context, tx *store.Tx, p project.Name) ([]Holder, error)
 	ExperimentStore
 	RunStore
 	LoggedModelStore
@@ -179,4 +181,12 @@ type PruneStore interface {
 	EmptyExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, limit int) ([]Experiment, error)
 	// RemoveExperiment removes one, whose number no new one gets.
 	RemoveExperiment(ctx context.Context, tx *store.Tx, e Experiment) error
+}
+
+// Holder is a run or logged model that has files.
+type Holder struct {
+	Owner string // ID of the run or logged model
+	Job   string // that made it; empty for what a person logged
+	Files int64
+	Logs  int64 // of the files, those that hold the output of a job
 }

@@ -729,6 +729,40 @@ func (s *Service) checkInto(ctx context.Context, j Job) error {
 	return fault.Wrap(err, "into %s", j.Spec.Into)
 }
 
+// Submitter is the account that submitted a job; empty when the job is gone. It asks no
+// permission.
+func (s *Service) Submitter(ctx context.Context, tx *store.Tx, id JobID) (string, error) {
+	j, err := s.cfg.Store.Job(ctx, tx, id)
+	if fault.Is(err, fault.NotFound) {
+		return "", nil
+	}
+	return j.By.ID, err
+}
+
+// JobsIn lists jobs as List does, in a transaction. It asks no permission.
+func (s *Service) JobsIn(ctx context.Context, tx *store.Tx, p project.Name, f Filter) ([]Job, error) {
+	return s.cfg.Store.Jobs(ctx, tx, p, f)
+}
+
+// ResumingFrom names the other jobs whose specification resumes from a checkpoint JOB/NAME, as
+// "job ID". It asks no permission.
+func (s *Service) ResumingFrom(ctx context.Context, tx *store.Tx, p project.Name, checkpoint string) (by []string, err error) {
+	own, _, _ := strings.Cut(checkpoint, "/")
+	word := fmt.Sprintf("%q:%q", "resume", checkpoint)
+	err = s.cfg.Store.Mentions(ctx, tx, p, strings.TrimSuffix(word, `"`), func(who, text string) {
+		if who != "job "+own && strings.Contains(text, word) {
+			by = append(by, who)
+		}
+	})
+	return by, err
+}
+
+// JobOf is the job of an attempt. It asks no permission.
+func (s *Service) JobOf(ctx context.Context, attempt AttemptID) (Job, error) {
+	j, _, err := s.both(ctx, compute.WorkloadID(attempt))
+	return j, err
+}
+
 // Earlier are the jobs from whose checkpoints a job goes on, the last one first. It asks
 // no permission.
 func (s *Service) Earlier(ctx context.Context, j Job) (jobs []Job, err error) {

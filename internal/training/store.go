@@ -40,6 +40,8 @@ type Count struct {
 // exist are fault.NotFound; an update of a row that somebody else changed is
 // fault.Conflict, and raises the revision otherwise.
 type Store interface {
+	// Mentions gives the texts of jobs that have a word in them.
+	Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error
 	InsertJob(ctx context.Context, tx *store.Tx, j Job) error
 	Job(ctx context.Context, tx *store.Tx, id JobID) (Job, error)
 	UpdateJob(ctx context.Context, tx *store.Tx, j Job) error

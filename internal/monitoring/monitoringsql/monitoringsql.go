@@ -400,7 +400,7 @@ func (Store) DropBaselines(ctx context.Context, tx *store.Tx, project, deploymen
 	return err
 }
 
-// Keeps reports whether windows or a baseline of a monitor are kept.
+// Keeps implements monitoring.Store.
 func (Store) Keeps(ctx context.Context, tx *store.Tx, m monitoring.Monitor) (bool, error) {
 	some, err := tx.NewSelect().Table("monitoring_window").Where("monitor_id = ?", m.ID).Exists(ctx)
 	if err != nil || some {

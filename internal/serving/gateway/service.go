@@ -667,3 +667,24 @@ func (s *Service) position(ctx context.Context, g Gateway, b Batch) (at Position
 func (s *Service) put(ctx context.Context, at Position) error {
 	return s.DB.Update(context.WithoutCancel(ctx), at.Project, func(ctx context.Context, tx *store.Tx) error { return s.Store.PutPosition(ctx, tx, at) })
 }
+
+// Offering names the gateways that offer a deployment, as "gateway NAME". It asks no
+// permission.
+func (s *Service) Offering(ctx context.Context, tx *store.Tx, project, deployment string) (by []string, err error) {
+	const page = 500
+	for after := ""; ; {
+		some, err := s.Store.List(ctx, tx, project, after, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range some {
+			after = g.Name
+			if slices.Contains(g.Spec.Deployments, deployment) {
+				by = append(by, "gateway "+g.Name)
+			}
+		}
+		if len(some) < page {
+			return by, nil
+		}
+	}
+}

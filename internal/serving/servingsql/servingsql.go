@@ -116,7 +116,7 @@ func (Store) All(ctx context.Context, tx *store.Tx) ([]serving.Deployment, error
 	return scan(ctx, tx, "ORDER BY project, name")
 }
 
-// Of lists the deployments of a model, and those of which it may be a step, by name.
+// Of implements serving.Store.
 func (Store) Of(ctx context.Context, tx *store.Tx, project, model string) ([]serving.Deployment, error) {
 	return scan(ctx, tx, "WHERE project = ? AND (model = ? OR steps <> '[]') ORDER BY name", project, model)
 }

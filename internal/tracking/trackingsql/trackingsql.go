@@ -405,16 +405,8 @@ func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word st
 		WHERE i.project = t.project AND i.experiment = t.experiment AND i.name = t.name AND i.digest = t.digest), 'that was removed')`}, string(p), word, each)
 }
 
-// Holder is a run or logged model that has files.
-type Holder struct {
-	Owner string // ID of the run or logged model
-	Job   string // that made it; empty for what a person logged
-	Files int64
-	Logs  int64 // of the files, those that hold the output of a job
-}
-
 // Holders lists the runs and logged models of a project that have files, by ID.
-func (Store) Holders(ctx context.Context, tx *store.Tx, p project.Name) (all []Holder, err error) {
+func (Store) Holders(ctx context.Context, tx *store.Tx, p project.Name) (all []tracking.Holder, err error) {
 	err = tx.NewRaw(`SELECT a.owner, COALESCE(MAX(r.job), MAX(m.job), '') AS job, COUNT(*) AS files, SUM(CASE WHEN a.path LIKE 'logs/%' THEN 1 ELSE 0 END) AS logs
 		FROM tracking_artifact a LEFT JOIN tracking_run r ON r.id = a.owner LEFT JOIN tracking_model m ON m.id = a.owner
 		WHERE a.project = ? GROUP BY a.owner ORDER BY a.owner`, p).Scan(ctx, &all)

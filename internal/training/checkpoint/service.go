@@ -414,3 +414,8 @@ func (b *buffers) give(buf []byte) {
 	b.pool.Put(&buf)
 	<-b.free
 }
+
+// KeptBy lists the checkpoints of a job that are kept. It asks no permission.
+func (s *Service) KeptBy(ctx context.Context, tx *store.Tx, job string) ([]Record, error) {
+	return s.cfg.Store.Checkpoints(ctx, tx, job)
+}

@@ -296,7 +296,7 @@ func changed(res sql.Result, err error, what string) error {
 	return err
 }
 
-// Mentions gives the texts of jobs that have a word in them.
+// Mentions implements training.Store.
 func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
 	return store.Mentions(ctx, tx, store.Mention{Table: "training_job", Column: "body", By: "'job ' || id"}, string(p), word, each)
 }
