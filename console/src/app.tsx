@@ -65,7 +65,7 @@ function FirstProject() {
   if (projects.loading || name) return <Wait what="Loading projects …" />;
   if (projects.error) return <Failed error={projects.error} again={projects.again} />;
   return (
-    <Empty title="There is no project yet" command={'falaj apply -f project.yaml\n\n# project.yaml\napi_version: falaj/v1\nkind: Project\nname: nyc'}>
+    <Empty title="No projects" command={'falaj apply -f project.yaml\n\n# project.yaml\napi_version: falaj/v1\nkind: Project\nname: nyc'}>
       A project holds data, models, their members and their keys. Make one, or ask for a role in one; then reload this page.
     </Empty>
   );

@@ -148,11 +148,11 @@ func TestSearch(t *testing.T) {
 	s := pretend(t)
 	b := open(t, s.URL)
 	b.login(token)
-	b.see("What needs a look")
+	b.see("Needs attention")
 	b.do(chromedp.KeyEvent("k", chromedp.KeyModifiers(input.ModifierCtrl)))
 	b.until(`document.activeElement === document.querySelector('.search input')`)
 	b.press("temp")
-	b.see("6 found", "Feature views", "Hourly observations", "column weather__temp", "Told by others")
+	b.see("6 found", "Feature views", "Hourly observations", "column weather__temp", "External (OpenLineage)")
 	want := map[string]string{
 		"weather·dataset": "/datasets/weather", "delays": "/datasets/delays", "weather·feature_view": "/features/weather", "delay": "/lineage/model%20delay", "temperatures": "",
 		"lake.temps": "/lineage/dataset%20lake.temps?namespace=s3%3A%2F%2Flake",
@@ -186,9 +186,9 @@ func TestLineage(t *testing.T) {
 	s := pretend(t)
 	b := open(t, s.URL)
 	b.login(token)
-	b.see("What needs a look")
+	b.see("Needs attention")
 	b.do(chromedp.Navigate(s.URL + "/console/p/nyc/lineage/deployment%20delay"))
-	b.see("deployment delay", "feature view", "train-delay", "told by others")
+	b.see("deployment delay", "feature view", "train-delay", "external (OpenLineage)")
 	b.until(`document.querySelectorAll('.node').length === 11 && document.querySelectorAll('.lineage .edge').length === 12`) // one leads over the view
 	b.until(`document.querySelector('.node.root').getAttribute('aria-label') === 'deployment delay, made of 3'`)
 	b.accessible("lineage")
@@ -226,7 +226,7 @@ func TestFeatureView(t *testing.T) {
 	s := pretend(t)
 	b := open(t, s.URL)
 	b.login(token)
-	b.see("What needs a look")
+	b.see("Needs attention")
 	b.do(chromedp.Navigate(s.URL + "/console/p/nyc/features/weather"))
 	b.see("weather@2", "origin by origin", "3h", "42 min behind", "3 of 1\u2009236 differ", "prod", "/ 1.8 AS temp", "Degrees Celsius", "a pseudonym", "operations", "research", "feature.clear", "26\u2009115 rows", "3 differ, in wind", "in the last digit")
 	b.see("Feature services", "Training sets", "delays@1", "train-delay", "delay@3", "champion")
@@ -241,7 +241,7 @@ func TestFeatureView(t *testing.T) {
 	b.accessible("feature view, dark")
 	b.picture("feature-view-dark")
 	b.do(chromedp.Click(`.users section[aria-label="Feature services"] a`))
-	b.see("delay@2", "temp - 0.4 * weather__wind", "A request brings distance (float64)", "42 min behind", "as what it is computed from")
+	b.see("delay@2", "temp - 0.4 * weather__wind", "A request brings distance (float64)", "42 min behind", "as its operands")
 	b.accessible("feature service")
 	b.picture("feature-service")
 	b.press(kb.Escape)

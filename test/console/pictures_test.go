@@ -23,7 +23,7 @@ func TestPages(t *testing.T) {
 	b.accessible("login")
 	b.picture("login")
 	b.login(token)
-	b.see("What needs a look", "layla", "monitor delay")
+	b.see("Needs attention", "layla", "monitor delay")
 	b.until(`document.querySelector('.link.live') !== null`)
 	b.accessible("overview")
 	b.picture("overview")
@@ -94,7 +94,7 @@ func TestDataset(t *testing.T) {
 	s := pretend(t)
 	b := open(t, s.URL)
 	b.login(token)
-	b.see("What needs a look")
+	b.see("Needs attention")
 	b.do(chromedp.Navigate(s.URL + "/console/p/nyc/datasets/orders"))
 	b.see("orders@3", "In quarantine", "price", "by customers@7", "first at row 1\u2009204: -3.5", "drawn at random", "country", "no values")
 	b.until(`document.querySelectorAll('.column').length === 5 && document.querySelectorAll('.histogram .pair').length === 40 && document.querySelectorAll('.frequent li').length === 7`)
@@ -119,7 +119,7 @@ func TestDataset(t *testing.T) {
 func TestManyRows(t *testing.T) {
 	b := open(t, pretend(t).URL)
 	b.login(token)
-	b.see("What needs a look")
+	b.see("Needs attention")
 	b.do(chromedp.Evaluate(`performance.mark('before'); window.opened = new Promise((done) => new MutationObserver((_, o) => {
 		if (document.querySelector('table[aria-label=Jobs] tbody tr[data-index]')) { o.disconnect(); requestAnimationFrame(() => done(performance.now() - performance.getEntriesByName('before')[0].startTime)); }
 	}).observe(document.body, { childList: true, subtree: true })); history.pushState(null, '', '/console/p/nyc/jobs')`, nil))

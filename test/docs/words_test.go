@@ -56,14 +56,24 @@ func find(all []paraphrase, text string) []finding {
 	return found
 }
 
-// TestWords: the texts of the reference use the field's words. These pages have the
-// texts of the program: help, configuration, descriptions of metrics and routes.
+// quoted is code of a page: commands, outputs and messages, which have tests of their own.
+var quoted = regexp.MustCompile("(?ms)^ *```.*?^ *```|`[^`]*`")
+
+// TestWords: the texts of the reference and of the guides use the field's words. The pages cli, config and
+// metrics have the texts of the program: help, configuration, descriptions of metrics and routes.
 func TestWords(t *testing.T) {
 	all := paraphrases(t)
 	texts := map[string]string{"api/openapi.json": summaries(t, filepath.Join(root, "api/openapi.json"))}
 	for _, page := range []string{"cli", "config", "metrics"} {
 		path := "docs/reference/" + page + ".md"
 		texts[path] = read(t, filepath.Join(root, path))
+	}
+	guides, err := filepath.Glob(filepath.Join(root, "docs/guides/*.md"))
+	if err != nil || len(guides) < 40 {
+		t.Fatalf("%d guides: %v", len(guides), err)
+	}
+	for _, path := range append(guides, filepath.Join(root, "README.md"), filepath.Join(root, "docs/reference/permissions.md")) {
+		texts[path] = quoted.ReplaceAllStringFunc(read(t, path), func(s string) string { return strings.Repeat("\n", strings.Count(s, "\n")) })
 	}
 	for path, text := range texts {
 		for _, f := range find(all, text) {
@@ -128,7 +138,7 @@ func TestParaphrases(t *testing.T) {
 		"Abort the running rollout, or roll back to the previous version",
 		"The account who-read reports is shown by `falaj audit who-read`",
 		"read the source from the beginning with --anew",
-		"The latest time at which the job fits is ROOM BY",
+		"The latest time at which the job fits is FITS BY",
 		"How long a session lasts; what happens afterwards is in the guide",
 		"See https://falaj.example for details",
 		"answers the request, and returns the answer",

@@ -35,9 +35,9 @@ const within: Record<string, { path: string; name: string }> = { services: { pat
 const links = { live: 'Live', connecting: 'Connecting', away: 'No connection', refused: 'Not live' } as const;
 const linkTitles = {
   live: 'Changes are shown as they happen.',
-  connecting: 'Asking the server for its events.',
-  away: 'The server does not answer; trying again.',
-  refused: 'Your token may not follow events; pages are asked again now and then.',
+  connecting: 'Connecting to the event stream.',
+  away: 'The server is unavailable; reconnecting.',
+  refused: 'Your token has no permission for the event stream; pages are refreshed periodically.',
 } as const;
 
 export function Frame({ project, children }: { project: string; children: ReactNode }) {
@@ -75,7 +75,7 @@ export function Frame({ project, children }: { project: string; children: ReactN
   const names = projects.rows.map((p) => p.name);
   return (
     <div className="frame">
-      <a className="skip" href="#content" onClick={(e) => (e.preventDefault(), document.getElementById('content')?.focus())}>Skip to the content</a>
+      <a className="skip" href="#content" onClick={(e) => (e.preventDefault(), document.getElementById('content')?.focus())}>Skip to content</a>
       <aside>
         <Link href={pathOf(project)} className="brand"><Mark /> Falaj</Link>
         <NativeSelect
@@ -114,7 +114,7 @@ export function Frame({ project, children }: { project: string; children: ReactN
           <button type="button" className="zone" onClick={() => setZone(nextZone)} title={`Times are in ${zone === 'utc' ? 'UTC' : 'local time'}; point at one for both`}>
             {zone === 'utc' ? 'UTC' : 'Local'}
           </button>
-          <ActionIcon variant="subtle" color="gray" onClick={() => setColorScheme(nextScheme)} aria-label={`Colours: ${colorScheme === 'auto' ? 'as the system' : colorScheme}`} title="Light, dark or as the system">
+          <ActionIcon variant="subtle" color="gray" onClick={() => setColorScheme(nextScheme)} aria-label={`Colours: ${colorScheme === 'auto' ? 'as the system' : colorScheme}`} title="Light, dark or system theme">
             <Icon name={colorScheme === 'auto' ? 'system' : colorScheme === 'dark' ? 'moon' : 'sun'} />
           </ActionIcon>
           <ActionIcon variant="subtle" color="gray" onClick={() => setHelp(true)} aria-label="Keyboard help" title="Keyboard (?)">

@@ -3,8 +3,8 @@ import { useEffect, useRef } from 'react';
 
 const groups: [string, [string[], string][]][] = [
   ['Go to', [[['g', 'o'], 'Overview'], [['g', 'd'], 'Deployments'], [['g', 'w'], 'Gateways'], [['g', 'm'], 'Monitoring'], [['g', 'j'], 'Jobs'], [['g', 'x'], 'Sweeps'], [['g', 's'], 'Datasets'], [['g', 'f'], 'Features'], [['g', 'r'], 'Models'], [['g', 'a'], 'Audit']]],
-  ['Tables and pictures', [[['/'], 'Filter'], [['↑'], 'Row or cell before'], [['↓'], 'Next row or cell'], [['Enter'], 'Open'], [['Home'], 'First row'], [['End'], 'Last row']]],
-  ['Everywhere', [[['Ctrl', 'K'], 'Search the project'], [['t'], 'Light, dark or as the system'], [['u'], 'Times in UTC or local'], [['Esc'], 'Close, or back to the list'], [['?'], 'This help']]],
+  ['Tables and charts', [[['/'], 'Filter'], [['↑'], 'Previous row or cell'], [['↓'], 'Next row or cell'], [['Enter'], 'Open'], [['Home'], 'First row'], [['End'], 'Last row']]],
+  ['Everywhere', [[['Ctrl', 'K'], 'Search the project'], [['t'], 'Light, dark or system theme'], [['u'], 'UTC or local time'], [['Esc'], 'Close, or return to the list'], [['?'], 'This help']]],
 ];
 
 export function Help({ open, close }: { open: boolean; close: () => void }) {

@@ -14,7 +14,7 @@ export function Login() {
     const pasted = token.trim();
     // A header takes visible ASCII only; anything else is no token.
     if (!/^[\x21-\x7e]{8,512}$/.test(pasted)) {
-      setProblem('This is not a token. Paste it whole, without spaces or line ends.');
+      setProblem('This is not a valid token. Paste the complete token, without spaces or line breaks.');
       return;
     }
     setBusy(true);
@@ -23,7 +23,7 @@ export function Login() {
       await get<Whoami>('/api/v1/whoami', undefined, pasted);
       session.begin(pasted);
     } catch (x) {
-      setProblem(x instanceof Problem && x.status === 401 ? 'The server does not know this token, or it has ended.' : x instanceof Error ? x.message : String(x));
+      setProblem(x instanceof Problem && x.status === 401 ? 'The token is unknown, revoked or expired.' : x instanceof Error ? x.message : String(x));
       setBusy(false);
     }
   };

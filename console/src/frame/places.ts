@@ -43,7 +43,7 @@ const names: Record<string, [one: string, many: string]> = {
   environment: ['environment', 'Environments'],
   experiment: ['experiment', 'Experiments'],
   sweep: ['sweep', 'Sweeps'],
-  lineage: ['told by others', 'Told by others'],
+  lineage: ['external (OpenLineage)', 'External (OpenLineage)'],
 };
 
 export const kindName = (kind: string) => names[kind]?.[0] ?? kind.replaceAll('_', ' ');

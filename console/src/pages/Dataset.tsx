@@ -31,7 +31,7 @@ export function DatasetPage({ project, reference }: { project: string; reference
         <div><dt>Classification</dt><dd>{v.classification}, {v.protection}</dd></div>
         <div><dt>May be in</dt><dd>{v.residency?.join(', ') || 'home'}</dd></div>
         <div><dt>Made</dt><dd><Time at={v.created_at} /></dd></div>
-        <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'dataset', `${v.name}@${v.version}`)}>what it came from and feeds</Link></dd></div>
+        <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'dataset', `${v.name}@${v.version}`)}>upstream and downstream</Link></dd></div>
       </dl>
       <nav className="versions wide" aria-label="Versions">
         {versions.data?.items?.map((o) => (
@@ -49,7 +49,7 @@ export function DatasetPage({ project, reference }: { project: string; reference
 
 function Expectations({ project, version: v }: { project: string; version: Version }) {
   return (
-    <Panel title="Expectations" wide note={!!v.quarantined && <>rows in quarantine, with reasons: <code>falaj dataset quarantine {v.name}@{v.version} -p {project}</code></>}>
+    <Panel title="Expectations" wide note={!!v.quarantined && <>quarantined rows, with reasons: <code>falaj dataset quarantine {v.name}@{v.version} -p {project}</code></>}>
       <table className="plain verdicts">
         <thead><tr><th scope="col">Check</th><th scope="col">Of</th><th scope="col">Outcome</th><th scope="col" className="right">Checked</th><th scope="col" className="right">Failed</th><th scope="col">Found</th></tr></thead>
         <tbody>
@@ -88,10 +88,10 @@ export function Columns({ project, version: v, names, title = 'Columns', of }: {
   const profile = useDatasetProfile(project, `${v.name}@${v.version}`, asked);
   const p = profile.data;
   return (
-    <Panel title={title} wide note={[of, p && p.sampled < p.rows && `Histograms and frequent values are of ${count(p.sampled)} rows, drawn at random.`].filter(Boolean).join(' ') || undefined}>
+    <Panel title={title} wide note={[of, p && p.sampled < p.rows && `Histograms and frequent values are of ${count(p.sampled)} rows, a random sample.`].filter(Boolean).join(' ') || undefined}>
       {!asked && (
         <p>
-          The data is {v.classification}: looking at its values is written down. <Button size="xs" variant="default" onClick={() => setAsked(true)}>Show the columns</Button>
+          The data is {v.classification}: reads of its values are journaled. <Button size="xs" variant="default" onClick={() => setAsked(true)}>Show the columns</Button>
         </p>
       )}
       {asked && profile.isPending && <Wait what="Loading the columns …" />}

@@ -36,12 +36,12 @@ export function DeploymentPage({ project, name }: { project: string; name: strin
   return (
     <div className="detail">
       <Facts project={project} d={d} s={s} m={monitor.data ?? undefined} />
-      <Panel title="Versions" note={s && <>Requests and latency since <Time at={s.since} />{s.lost > 0 && <strong> {count(s.lost)} answers could not be remembered.</strong>}</>} wide>
+      <Panel title="Versions" note={s && <>Requests and latency since <Time at={s.since} />{s.lost > 0 && <strong> {count(s.lost)} predictions could not be logged.</strong>}</>} wide>
         {status.error ? <Failed error={status.error} again={() => void status.refetch()} /> : <Targets targets={s?.versions?.length ? s.versions : targetsOf(d)} />}
       </Panel>
       <Panel title="Rollout" note={tried && <RolloutNote r={tried} p={p} />} wide>
         {tried && (s?.rollout || p) ? <Trial r={tried} p={p} /> : (
-          <Empty title="No new version is being tried" command={`falaj deploy canary ${name} --version N --weight 20`}>
+          <Empty title="No rollout is running" command={`falaj deploy canary ${name} --version N --weight 20`}>
             A canary answers a share of the requests until labels show whether it is at least as good. Then it takes over, or it is rolled back.
           </Empty>
         )}
@@ -58,7 +58,7 @@ function Facts({ project, d, s, m }: { project: string; d: Deployment; s?: Statu
     <dl className="facts">
       <div><dt>State</dt><dd><StateBadge state={d.state} />{d.reason && <span className="dim"> {d.reason}</span>}</dd></div>
       <div><dt>Model</dt><dd>{d.model} <Tag>v{d.version}</Tag></dd></div>
-      <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'deployment', d.name)}>what it came from</Link></dd></div>
+      <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'deployment', d.name)}>upstream</Link></dd></div>
       <div>
         <dt>Monitor</dt>
         <dd>
@@ -67,7 +67,7 @@ function Facts({ project, d, s, m }: { project: string; d: Deployment; s?: Statu
         </dd>
       </div>
       <div><dt>Automation</dt><dd>{s?.automation ? (s.automation.on ? 'on' : <span title={s.automation.reason}>off <span className="dim">{s.automation.reason}</span></span>) : <span className="faint">–</span>}</dd></div>
-      <div><dt>Data may be in</dt><dd>{d.residency?.join(', ') || 'home'} <Tag>{d.classification}</Tag></dd></div>
+      <div><dt>Residency</dt><dd>{d.residency?.join(', ') || 'home'} <Tag>{d.classification}</Tag></dd></div>
       <div><dt>Changed</dt><dd><Time at={d.updated_at} /></dd></div>
     </dl>
   );
@@ -101,7 +101,7 @@ function Targets({ targets }: { targets: readonly (Target & Partial<Counted>)[] 
 }
 
 const RolloutNote = ({ r, p }: { r: Rollout; p?: Progress }) => (
-  <>{r.state !== 'running' && <><StateBadge state={r.state} /> </>}v{r.candidate} against v{r.stable}, {r.weight} % of the requests, {r.state === 'running' ? 'since' : 'from'} <Time at={r.started_at && !r.started_at.startsWith('0001') ? r.started_at : r.started} />{p?.newest && <>; judged up to <Time at={p.newest} /></>}</>
+  <>{r.state !== 'running' && <><StateBadge state={r.state} /> </>}v{r.candidate} against v{r.stable}, {r.weight} % of the requests, {r.state === 'running' ? 'since' : 'from'} <Time at={r.started_at && !r.started_at.startsWith('0001') ? r.started_at : r.started} />{p?.newest && <>; evaluated up to <Time at={p.newest} /></>}</>
 );
 
 function Trial({ r, p }: { r: Rollout; p?: Progress }) {
@@ -117,18 +117,18 @@ function Trial({ r, p }: { r: Rollout; p?: Progress }) {
         {d && points.length > 1 ? (
           <IntervalChart points={points} decision={d} metric={metric} />
         ) : (
-          <Empty title="No labels yet">The interval of the difference appears once labels of both versions have come. Send them with <code>falaj deploy label</code>.</Empty>
+          <Empty title="No labels">The confidence interval of the difference appears when both versions have labels. Send labels with <code>falaj deploy label</code>.</Empty>
         )}
-        <p className="caption dim">Difference of the mean {metric.replaceAll('_', ' ')}, candidate minus stable; below zero the candidate is better. The band holds the true difference at every look at once{d && <> with {percent(1 - d.alpha)} confidence</>}. It takes over when the whole band is below the margin, and is rolled back when the whole band is above zero.</p>
+        <p className="caption dim">Difference of the mean {metric.replaceAll('_', ' ')}, canary minus stable; below zero the canary is better. The confidence sequence contains the true difference at all times{d && <> with {percent(1 - d.alpha)} confidence</>}. The canary is promoted when the whole band is below the margin, and rolled back when the whole band is above zero.</p>
       </div>
       <dl className="stats">
-        <div className="both"><dt>{r.state === 'running' ? 'Now' : 'Why it ended'}</dt><dd>{(r.state === 'running' ? d?.reason : r.reason || d?.reason) || 'Nothing was judged yet.'}</dd></div>
+        <div className="both"><dt>{r.state === 'running' ? 'Now' : 'Why it ended'}</dt><dd>{(r.state === 'running' ? d?.reason : r.reason || d?.reason) || 'Not evaluated yet.'}</dd></div>
         {d?.comparable && <div className="both"><dt>Difference</dt><dd className="num"><strong>{signed(d.difference)}</strong> <span className="dim">{signed(d.low)} to {signed(d.high)}</span></dd></div>}
         <div><dt>Margin</dt><dd className="num">{signed(d?.margin ?? r.spec.margin ?? 0.005)}</dd></div>
         <div><dt>Labels, stable</dt><dd className="num">{labels(p?.stable?.loss?.n)}</dd></div>
         <div><dt>Labels, candidate</dt><dd className="num">{labels(p?.candidate?.loss?.n)}</dd></div>
         {p?.candidate && <div><dt>Requests, candidate</dt><dd className="num">{count(p.candidate.requests)}{p.candidate.errors > 0 && <span className="dim"> {count(p.candidate.errors)} failed</span>}</dd></div>}
-        {d && <div><dt>Split as meant</dt><dd className="num">{d.srm < 0.01 ? <StateBadge state="failed" /> : 'yes'} <span className="dim">p {number(d.srm)}</span></dd></div>}
+        {d && <div><dt>Sample ratio</dt><dd className="num">{d.srm < 0.01 ? <StateBadge state="failed" /> : 'yes'} <span className="dim">p {number(d.srm)}</span></dd></div>}
         {d && <div><dt>p of “worse by the margin”</dt><dd className="num">{number(d.p)}</dd></div>}
       </dl>
     </div>
@@ -158,10 +158,10 @@ function Drift({ project, name, monitor, windows, error, loading, versions, vers
     if (error) return <Failed error={error} />;
     if (loading) return <Wait what="Loading the monitor …" />;
     if (!monitor) {
-      return <Empty title="Nothing watches this deployment" command={`falaj apply -f monitor.yaml\n\n# monitor.yaml\napi_version: falaj/v1\nkind: Monitor\nname: ${name}`}>A monitor compares what the model sees with what it was trained on.</Empty>;
+      return <Empty title="No monitor" command={`falaj apply -f monitor.yaml\n\n# monitor.yaml\napi_version: falaj/v1\nkind: Monitor\nname: ${name}`}>A monitor compares the inputs of the model with its training set.</Empty>;
     }
     if (windows.length === 0 || !window) {
-      return <Empty title="No window is closed yet">{monitor.reason || `The first one closes when ${monitor.spec.window?.every ?? `${monitor.spec.window?.rows ?? ''} rows`} of records have come.`}</Empty>;
+      return <Empty title="No closed windows">{monitor.reason || `The first window closes when ${monitor.spec.window?.every ?? `${monitor.spec.window?.rows ?? ''} rows`} of records have arrived.`}</Empty>;
     }
     const f = find(window, feature);
     const start = since(windows, feature);
@@ -173,7 +173,7 @@ function Drift({ project, name, monitor, windows, error, loading, versions, vers
           <div className="tools">
             <NativeSelect
               size="xs" aria-label="Version" value={String(version)} onChange={(e) => setVersion(Number(e.currentTarget.value))}
-              data={[{ value: '0', label: 'the version that answered most' }, ...versions.map((v) => ({ value: String(v), label: `version ${v}` }))]}
+              data={[{ value: '0', label: 'the version with the most predictions' }, ...versions.map((v) => ({ value: String(v), label: `version ${v}` }))]}
             />
           </div>
         )}
@@ -197,7 +197,7 @@ function Drift({ project, name, monitor, windows, error, loading, versions, vers
             </div>
             <div>
               <h4>Values <span className="legend"><i className="base" /> training <i className="now" /> window</span></h4>
-              {drawn ? <Histogram bars={drawn} name={feature} /> : baseline.isPending || summaries.isPending ? <Wait what="Loading the values …" /> : <p className="dim">There is no picture of these values{baseline.data?.note ? `: ${baseline.data.note}` : '.'}</p>}
+              {drawn ? <Histogram bars={drawn} name={feature} /> : baseline.isPending || summaries.isPending ? <Wait what="Loading the values …" /> : <p className="dim">No distribution available{baseline.data?.note ? `: ${baseline.data.note}` : '.'}</p>}
               {baseline.data && <p className="caption dim">Compared with {baseline.data.source} {baseline.data.ref}, {count(baseline.data.rows)} rows.</p>}
             </div>
           </div>
@@ -229,7 +229,7 @@ function Performance({ windows }: { windows: readonly Window[] }) {
           {judged && <Segments window={judged} metric={name} />}
         </>
       ) : (
-        <Empty title="No labels yet">How good the answers were is known when labels come. Send them with <code>falaj deploy label</code>.</Empty>
+        <Empty title="No labels">Performance is computed when labels arrive. Send labels with <code>falaj deploy label</code>.</Empty>
       )}
     </Panel>
   );
@@ -268,9 +268,9 @@ function History({ project, rollouts, acts, automation, name }: { project: strin
     [rollouts, acts],
   );
   return (
-    <Panel title="History" note={automation && !automation.on ? `Nothing happens automatically: ${automation.reason ?? 'automation is off'}.` : 'Rollouts and automatic acts, newest first'} wide>
+    <Panel title="History" note={automation && !automation.on ? `Automation is disabled: ${automation.reason ?? 'automation is off'}.` : 'Rollouts and automatic acts, newest first'} wide>
       {entries.length === 0 ? (
-        <Empty title="Nothing has happened yet" command={`falaj deploy status ${name}`}>Rollouts that ended and what was done automatically are listed here with their evidence.</Empty>
+        <Empty title="No rollouts or automatic acts" command={`falaj deploy status ${name}`}>Ended rollouts and automatic acts are listed here with their evidence.</Empty>
       ) : (
         <ol className="history">
           {entries.map((e) => (
@@ -279,7 +279,7 @@ function History({ project, rollouts, acts, automation, name }: { project: strin
               <div>
                 <p><Tag>{e.kind}</Tag> <strong>{e.what}</strong> <StateBadge state={e.state} /> {e.result && <span className="num">{e.result.startsWith('job_') ? <Link href={pathOf(project, 'jobs', e.result)}>{e.result}</Link> : e.result}</span>}</p>
                 {e.reason && <p>{e.reason}</p>}
-                {(e.cause || e.clock) && <p className="dim small">{e.cause && <>Cause: {e.cause}. </>}{e.clock && <>On the clock of the records: <Time at={e.clock} />.</>}</p>}
+                {(e.cause || e.clock) && <p className="dim small">{e.cause && <>Cause: {e.cause}. </>}{e.clock && <>Event time: <Time at={e.clock} />.</>}</p>}
                 {e.evidence != null && (
                   <details>
                     <summary>Evidence</summary>

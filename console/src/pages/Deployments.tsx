@@ -52,7 +52,7 @@ export function DeploymentsPage({ project }: { project: string }) {
   return (
     <DataTable
       label="Deployments" list={{ ...deployments, rows }} columns={columns} rowKey={(d) => d.id} open={(d) => go(pathOf(project, 'deployments', d.name))}
-      empty={<Empty title="Nothing is deployed" command={manifest}>A deployment gives versions of a model a name to be asked by. Register a model first, then apply a manifest.</Empty>}
+      empty={<Empty title="No deployments" command={manifest}>A deployment serves versions of a model under a name. Register a model first, then apply a manifest.</Empty>}
     />
   );
 }

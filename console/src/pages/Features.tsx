@@ -29,7 +29,7 @@ function ViewDetail({ project, view: v }: { project: string; view: FeatureView }
         <div><dt>Online</dt><dd>{fresh.data ? <OnlineState fresh={fresh.data} /> : '…'}</dd></div>
         <div><dt>Same as its source</dt><dd>{fresh.data ? <CheckState fresh={fresh.data} /> : '…'}</dd></div>
         <div><dt>Made</dt><dd><Time at={v.created_at} /></dd></div>
-        <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'feature_view', ref)}>what it came from and feeds</Link></dd></div>
+        <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'feature_view', ref)}>upstream and downstream</Link></dd></div>
       </dl>
       <Versions project={project} kind="feature_view" section="features" name={v.name} version={v.version} />
       <Panel title="Definition" wide note={v.description}>
@@ -49,13 +49,13 @@ function ViewDetail({ project, view: v }: { project: string; view: FeatureView }
           </tbody>
         </table>
       </Panel>
-      <Panel title="Online" note="What reads find now">
+      <Panel title="Online" note="Current online values">
         {fresh.error ? <Failed error={fresh.error} again={() => void fresh.refetch()} /> : fresh.data && <OnlineFacts project={project} fresh={fresh.data} name={v.name} />}
       </Panel>
-      <Panel title="Who may see what">
+      <Panel title="Permissions">
         <Purposes purposes={v.purpose} />
-        <p>{v.features?.some((f) => f.protect) ? <>Protected features are seen as they are by those who have <code>feature.clear</code>; others see them as the table says.</> : 'No feature is protected: who may read the view sees all of it.'}</p>
-        {fresh.data?.materialised && <p>What is online is {fresh.data.classification}, and may be in {fresh.data.residency?.join(', ') || 'home'}.</p>}
+        <p>{v.features?.some((f) => f.protect) ? <>Reading protected features in clear needs <code>feature.clear</code>; other principals read masked or pseudonymised values.</> : 'No feature is protected: permission to read the view includes all features.'}</p>
+        {fresh.data?.materialised && <p>Online rows are {fresh.data.classification}, with residency {fresh.data.residency?.join(', ') || 'home'}.</p>}
       </Panel>
       <UsedBy project={project} kind="feature_view" name={ref} />
       <FeatureColumns project={project} view={v} fresh={fresh.data} />
@@ -75,7 +75,7 @@ function Seen({ protect }: { protect?: string }) {
 }
 
 function Purposes({ purposes }: { purposes?: string[] | null }) {
-  return <p>{purposes?.length ? <>Read for {purposes.map((p) => <span key={p}><Tag>{p}</Tag> </span>)}only: each read names one of these.</> : 'Read for any purpose.'}</p>;
+  return <p>{purposes?.length ? <>Read for {purposes.map((p) => <span key={p}><Tag>{p}</Tag> </span>)}only: each read must name one of these.</> : 'Read for any purpose.'}</p>;
 }
 
 const Labels = ({ tags }: { tags?: Record<string, string> }) => Object.entries(tags ?? {}).length > 0 && <p className="tags">{Object.entries(tags!).map(([k, v]) => <Tag key={k}>{k}={v}</Tag>)}</p>;
@@ -116,7 +116,7 @@ function CheckState({ fresh: f }: { fresh: Freshness }) {
 function OnlineFacts({ project, fresh: f, name }: { project: string; fresh: Freshness; name: string }) {
   const run = f.last_run;
   const c = f.check;
-  if (!f.materialised && !run) return <p className="dim">Nothing is online. <code>falaj feature materialise {name} -p {project}</code> brings it.</p>;
+  if (!f.materialised && !run) return <p className="dim">Not materialised. <code>falaj feature materialise {name} -p {project}</code> brings it.</p>;
   return (
     <dl className="stats">
       <div><dt>Everything up to</dt><dd><Time at={f.watermark} /></dd></div>
@@ -129,9 +129,9 @@ function OnlineFacts({ project, fresh: f, name }: { project: string; fresh: Fres
         </div>
       )}
       <div className="both">
-        <dt>Compared with its source</dt>
+        <dt>Verification against the source</dt>
         <dd>
-          {!c ? <span className="dim">Not since the server began; it is done after each materialisation and now and then.</span> : c.skipped ? c.skipped : (
+          {!c ? <span className="dim">Not since the server started; it runs after each materialisation and periodically.</span> : c.skipped ? c.skipped : (
             <>{count(c.values)} values of {count(c.keys)} keys <Time at={c.at} relative />: {c.mismatches ? <strong>{count(c.mismatches)} differ, in {c.features?.join(', ')}</strong> : 'none differs'}{c.rounded ? `, ${count(c.rounded)} in the last digit` : ''}</>
           )}
         </dd>
@@ -149,7 +149,7 @@ function UsedBy({ project, kind, name }: { project: string; kind: string; name: 
   const groups = following.map((k) => ({ kind: k, all: nodes.filter((n) => n.kind === k) })).filter((g) => g.all.length > 0);
   return (
     <Panel title="Used by" wide note={<Link href={lineageOf(project, kind, name)}>Lineage</Link>}>
-      {graph.error ? <Failed error={graph.error} again={() => void graph.refetch()} /> : graph.isPending ? <Wait what="Following the lineage …" /> : groups.length === 0 ? <p className="dim">Nothing uses it yet, as far as you may see.</p> : (
+      {graph.error ? <Failed error={graph.error} again={() => void graph.refetch()} /> : graph.isPending ? <Wait what="Loading the lineage …" /> : groups.length === 0 ? <p className="dim">No visible downstream objects.</p> : (
         <div className="users">
           {groups.map((g) => (
             <section key={g.kind} aria-label={kindsName(g.kind)}>
@@ -177,7 +177,7 @@ function FeatureColumns({ project, view: v, fresh }: { project: string; view: Fe
   const version = useVersion(project, name, number ? Number(number) : newest.data?.items?.[0]?.version);
   const used = set?.views?.find((u) => u.view === `${v.name}@${v.version}`)?.features ?? [];
   const names = new Map(plain ? v.features?.map((f) => [f.name, f.name]) : used.map((u) => [u.column, u.feature]));
-  if (!ref) return <Panel title="Values" wide><p className="dim">What the values look like is told of a training set that has them, and there is none yet.</p></Panel>;
+  if (!ref) return <Panel title="Values" wide><p className="dim">Distributions are shown for training sets with these features; there are none yet.</p></Panel>;
   if (version.error) return <Panel title="Values" wide><Failed error={version.error} again={() => void version.refetch()} /></Panel>;
   return version.data ? <Columns project={project} version={version.data} names={names} title="Values" of={`As they are in ${version.data.name}@${version.data.version}.`} /> : null;
 }
@@ -202,7 +202,7 @@ export function FeatureServicePage({ project, reference }: { project: string; re
         <div><dt>Features</dt><dd className="num">{count((b.selected?.length ?? 0) + (b.computed?.length ?? 0))}</dd></div>
         <div><dt>Purpose</dt><dd>{b.purpose ? <Tag>{b.purpose}</Tag> : 'any'}</dd></div>
         <div><dt>Made</dt><dd><Time at={b.created_at} /></dd></div>
-        <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'feature_service', ref)}>what it came from and feeds</Link></dd></div>
+        <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'feature_service', ref)}>upstream and downstream</Link></dd></div>
       </dl>
       <Versions project={project} kind="feature_service" section="services" name={b.name} version={b.version} />
       <Panel title="Features" wide note={b.description}>
@@ -214,12 +214,12 @@ export function FeatureServicePage({ project, reference }: { project: string; re
               const [view = '', name = ''] = f.split(':');
               return <tr key={f}><th scope="row">{name}</th><td>{fieldOf(f)?.type ?? '–'}</td><td><Link href={pathOf(project, 'features', view)}>{view}</Link></td><td><Seen protect={fieldOf(f)?.protect} /></td></tr>;
             })}
-            {b.computed?.map((c) => <tr key={c.name}><th scope="row">{c.name}</th><td>{c.type}</td><td><code>{c.expression}</code></td><td className="dim">as what it is computed from</td></tr>)}
+            {b.computed?.map((c) => <tr key={c.name}><th scope="row">{c.name}</th><td>{c.type}</td><td><code>{c.expression}</code></td><td className="dim">as its operands</td></tr>)}
           </tbody>
         </table>
         {(b.request?.length ?? 0) > 0 && <p className="caption dim">A request brings {b.request!.map((r) => `${r.name} (${r.type})`).join(', ')}.</p>}
       </Panel>
-      <Panel title="Views" wide note="What reads find now">
+      <Panel title="Views" wide note="Current online values">
         <table className="plain">
           <thead><tr><th scope="col">View</th><th scope="col">Online</th><th scope="col">Same as its source</th><th scope="col">Newest event</th><th scope="col">Read for</th></tr></thead>
           <tbody>

@@ -35,8 +35,8 @@ export function GatewaysPage({ project }: { project: string }) {
         id: 'holds', header: 'Answers for', enableSorting: false, meta: { width: '26%' },
         cell: (c) => (c.row.original.seen?.holds ?? []).map((h) => <span key={h.deployment}><Link href={pathOf(project, 'deployments', h.deployment)}>{h.deployment}</Link> v{h.version} </span>),
       }),
-      column.accessor(leftOut, { id: 'left', header: 'Is not given', enableSorting: false, meta: { width: '16%' }, cell: (c) => <span title={c.getValue()}>{c.getValue() || '–'}</span> }),
-      column.accessor((g) => g.seen?.waiting ?? 0, { id: 'waiting', header: 'Predictions wait', meta: { width: '11%', right: true }, cell: (c) => (c.getValue() ? bytes(c.getValue()) : '–') }),
+      column.accessor(leftOut, { id: 'left', header: 'Not sent', enableSorting: false, meta: { width: '16%' }, cell: (c) => <span title={c.getValue()}>{c.getValue() || '–'}</span> }),
+      column.accessor((g) => g.seen?.waiting ?? 0, { id: 'waiting', header: 'Pending predictions', meta: { width: '11%', right: true }, cell: (c) => (c.getValue() ? bytes(c.getValue()) : '–') }),
       column.accessor((g) => g.seen?.at ?? '', { id: 'seen', header: 'Seen', meta: { width: '12%' }, cell: (c) => <Time at={c.getValue()} relative /> }),
     ],
     [project],
@@ -44,7 +44,7 @@ export function GatewaysPage({ project }: { project: string }) {
   return (
     <DataTable
       label="Gateways" list={gateways} columns={columns} rowKey={(g) => g.name}
-      empty={<Empty title="There is no gateway" command={manifest}>A gateway is a Falaj elsewhere that answers with this project's models, also while it is cut off.</Empty>}
+      empty={<Empty title="No gateways" command={manifest}>A gateway is a Falaj server at another site that serves this project's models, also while it is disconnected.</Empty>}
     />
   );
 }

@@ -42,20 +42,20 @@ export function JobPage({ project, id }: { project: string; id: string }) {
         <div><dt>Submitted</dt><dd><Time at={j.submitted_at} /></dd></div>
         <div><dt>Took</dt><dd><Took job={j} /></dd></div>
         <div><dt>Run</dt><dd className="num">{j.run_id || <span className="faint">–</span>}</dd></div>
-        <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'job', j.id)}>what it came from and feeds</Link></dd></div>
+        <div><dt>Lineage</dt><dd><Link href={lineageOf(project, 'job', j.id)}>upstream and downstream</Link></dd></div>
         {j.model && <div><dt>Model</dt><dd>{j.model}</dd></div>}
         </dl>
       {!ended(j.state) && (
         <div className="act">
           <Button size="xs" variant="default" color="red" loading={cancelling === 'sent'} onClick={() => void cancel()} onBlur={() => cancelling === 'asked' && setCancelling('no')}>
-            {cancelling === 'asked' ? 'Really cancel?' : 'Cancel the job'}
+            {cancelling === 'asked' ? 'Really cancel?' : 'Cancel job'}
           </Button>
         </div>
       )}
       </div>
       {problem != null && <Failed error={problem} />}
       <Panel title="Why" wide>
-        {why.length > 0 ? <ul className="why">{why.map((w) => <li key={w}>{w}</li>)}</ul> : <p className="dim">{j.state === 'succeeded' ? 'It did what it was asked.' : 'Nothing holds it up.'}</p>}
+        {why.length > 0 ? <ul className="why">{why.map((w) => <li key={w}>{w}</li>)}</ul> : <p className="dim">{j.state === 'succeeded' ? 'The job succeeded.' : 'No wait reasons.'}</p>}
         {j.hint && <p className="dim">{j.hint}</p>}
       </Panel>
       {optimises(j) && <OptimizationPanel project={project} job={j} />}
@@ -77,7 +77,7 @@ export function JobPage({ project, id }: { project: string; id: string }) {
             </tbody>
           </table>
         ) : (
-          <p className="dim">It has not been started yet.</p>
+          <p className="dim">Not started yet.</p>
         )}
       </Panel>
       {(j.spec.roles?.length ?? 0) > 0 && <Roles project={project} job={j} />}
@@ -86,7 +86,7 @@ export function JobPage({ project, id }: { project: string; id: string }) {
         {j.inputs?.length ? (
           <ul className="why num">{j.inputs.map((i) => <li key={i.name}>{i.name} <span className="dim">{i.ref}</span></li>)}</ul>
         ) : (
-          <p className="dim">It reads no data of Falaj.</p>
+          <p className="dim">No input datasets.</p>
         )}
       </Panel>
       <Log project={project} id={id} key={`${id} ${j.attempts}`} state={j.state} />
@@ -147,13 +147,13 @@ function Log({ project, id, state }: { project: string; id: string; state: strin
   return (
     <Panel title="Log" note={<Checkbox size="xs" label="Follow" checked={tail} onChange={(e) => setTail(e.currentTarget.checked)} />} wide>
       {over instanceof Problem && nothing ? (
-        over.status === 404 ? <Empty title="There is no log yet">It appears when an attempt starts.</Empty> : <Failed error={over} />
+        over.status === 404 ? <Empty title="No log yet">The log appears when an attempt starts.</Empty> : <Failed error={over} />
       ) : waits ? (
-        <Empty title="There is no log yet">It appears when an attempt starts.</Empty>
+        <Empty title="No log yet">The log appears when an attempt starts.</Empty>
       ) : (
         <pre className="log" ref={box} tabIndex={0} aria-label="Log of the job">
           {cut && <span className="dim">… the newest {kept} lines{'\n'}</span>}
-          {nothing ? <span className="dim">{over ? 'It wrote nothing.' : 'Nothing written yet.'}</span> : lines.join('\n')}
+          {nothing ? <span className="dim">{over ? 'The log is empty.' : 'No output yet.'}</span> : lines.join('\n')}
         </pre>
       )}
     </Panel>

@@ -45,7 +45,7 @@ export function JobsPage({ project }: { project: string }) {
   return (
     <DataTable
       label="Jobs" list={jobs} columns={columns} rowKey={(j) => j.id} open={(j) => go(pathOf(project, 'jobs', j.id))}
-      empty={<Empty title="No job was submitted" command={`falaj job submit --project ${project} --name train --environment sklearn train.py`}>A job trains in a sandbox, in a pinned environment, on immutable data.</Empty>}
+      empty={<Empty title="No jobs" command={`falaj job submit --project ${project} --name train --environment sklearn train.py`}>A job trains in a sandbox, in a pinned environment, on immutable data.</Empty>}
     />
   );
 }

@@ -12,9 +12,9 @@ import { boxWidth, columnEdges, columnKey, columnOf, draw, headHeight, rowHeight
 import { Empty, Failed, Panel, StateBadge, Wait } from '../parts/State';
 
 const ways = [
-  { value: 'both', label: 'What it came from and what it feeds' },
-  { value: 'up', label: 'What it came from' },
-  { value: 'down', label: 'What it feeds' },
+  { value: 'both', label: 'Upstream and downstream' },
+  { value: 'up', label: 'Upstream' },
+  { value: 'down', label: 'Downstream' },
 ];
 
 export function LineagePage({ project, thing }: { project: string; thing: string }) {
@@ -24,7 +24,7 @@ export function LineagePage({ project, thing }: { project: string; thing: string
   const name = rest.join(' ');
   const [way, setWay] = useState<Way>('both');
   const graph = useLineage(project, kind, name, way, namespace);
-  if (graph.isPending) return <Wait what="Following the lineage …" />;
+  if (graph.isPending) return <Wait what="Loading the lineage …" />;
   if (graph.error) return <Failed error={graph.error} again={() => void graph.refetch()} />;
   return (
     <div className="detail">
@@ -59,7 +59,7 @@ function Around({ project, graph: g }: { project: string; graph: Graph }) {
     <>
       <Panel
         title="From where, and where to" wide
-        note={[g.more && 'There is more than is shown: ask for the lineage of one of these.', drawing.left > 0 && `${drawing.left} that are farther away are not drawn.`].filter(Boolean).join(' ') || 'Choose a column to see what it came from and what it feeds.'}
+        note={[g.more && 'The graph is truncated: show the lineage of one of these objects.', drawing.left > 0 && `${drawing.left} more distant objects are not drawn.`].filter(Boolean).join(' ') || 'Choose a column to see upstream and what it feeds.'}
       >
         <div className="lineage" ref={view} tabIndex={0} role="group" aria-label="Graph, from left to right">
           <div className={traced ? 'canvas traced' : 'canvas'} style={{ width: drawing.width, height: drawing.height }}>
@@ -93,7 +93,7 @@ function NodeBox({ project, box: b, root, open, toggle, known, chosen, traced, c
     <li className={`node ${n.kind}${n.id === root ? ' root' : ''}${far ? ' far' : ''}`} style={style} aria-label={`${words(n)}, made of ${made}`} aria-current={n.id === root || undefined}>
       <div className="head">
         <span className="kind">
-          {n.foreign ? `${kindName(n.kind)}, told by others` : kindName(n.kind)}
+          {n.foreign ? `${kindName(n.kind)}, external (OpenLineage)` : kindName(n.kind)}
           {n.state && n.state !== 'accepted' && <StateBadge state={n.state.toLowerCase()} />}
         </span>
         <span className="name">

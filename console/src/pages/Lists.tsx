@@ -82,7 +82,7 @@ export function ModelsPage({ project }: { project: string }) {
     ],
     [project],
   );
-  return <DataTable label="Models" list={list} columns={columns} rowKey={(m) => m.name} empty={<Empty title="No model is registered">A job whose manifest says <code>register: NAME</code> registers what it leaves in model/. MLflow clients can register, too.</Empty>} />;
+  return <DataTable label="Models" list={list} columns={columns} rowKey={(m) => m.name} empty={<Empty title="No models">A job whose manifest says <code>register: NAME</code> registers what it leaves in model/. MLflow clients can register, too.</Empty>} />;
 }
 
 /** Who did it, short; the whole is the title. */
@@ -100,11 +100,11 @@ export function AuditPage({ project }: { project: string }) {
       entry.accessor('index', { header: 'Number', meta: { width: '9%', right: true }, cell: (c) => count(c.getValue()) }),
       entry.accessor('time', { header: 'Time', meta: { width: '16%' }, cell: (c) => <Time at={c.getValue()} form="second" /> }),
       entry.accessor((e) => e.actor_name || e.actor.id, { id: 'actor', header: 'Who', meta: { width: '16%' }, cell: (c) => <Who entry={c.row.original} /> }),
-      entry.accessor('action', { header: 'Did what', meta: { width: '18%' } }),
-      entry.accessor((e) => e.object ?? '', { id: 'object', header: 'To what', meta: { width: '27%' }, cell: (c) => <span title={c.getValue()}>{c.getValue()}</span> }),
+      entry.accessor('action', { header: 'Action', meta: { width: '18%' } }),
+      entry.accessor((e) => e.object ?? '', { id: 'object', header: 'Object', meta: { width: '27%' }, cell: (c) => <span title={c.getValue()}>{c.getValue()}</span> }),
       entry.accessor('outcome', { header: 'Outcome', meta: { width: '14%' }, cell: (c) => <StateBadge state={c.getValue()} title={c.row.original.reason} /> }),
     ],
     [],
   );
-  return <DataTable label="Audit log" list={list} columns={columns} rowKey={(e) => String(e.index)} empty={<Empty title="Nothing is on record">Each change and each read of confidential data is recorded here.</Empty>} />;
+  return <DataTable label="Audit log" list={list} columns={columns} rowKey={(e) => String(e.index)} empty={<Empty title="No audit entries">Each change and each read of confidential data is recorded here.</Empty>} />;
 }

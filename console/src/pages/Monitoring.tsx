@@ -29,7 +29,7 @@ export function MonitoringPage({ project }: { project: string }) {
   return (
     <DataTable
       label="Monitors" list={monitors} columns={columns} rowKey={(m) => m.name} open={(m) => go(pathOf(project, 'deployments', m.deployment))}
-      empty={<Empty title="Nothing is watched">A monitor is made with each deployment. Deploy a model, or apply a manifest of kind Monitor.</Empty>}
+      empty={<Empty title="No monitors">A monitor is created with each deployment. Deploy a model, or apply a manifest of kind Monitor.</Empty>}
     />
   );
 }

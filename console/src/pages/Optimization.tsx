@@ -14,7 +14,7 @@ export const optimises = (j: JobDetail) => j.name.startsWith('optimize-') && (j.
 export function OptimizationPanel({ project, job }: { project: string; job: JobDetail }) {
   const q = useOptimization(project, job.id, ended(job.state));
   if (!ended(job.state)) return null;
-  if (q.isPending) return <Panel title="Candidates" wide><Wait what="Loading what was measured …" /></Panel>;
+  if (q.isPending) return <Panel title="Candidates" wide><Wait what="Loading the measurements …" /></Panel>;
   if (q.error) return q.error instanceof Problem && q.error.status === 404 ? null : <Panel title="Candidates" wide><Failed error={q.error} again={() => void q.refetch()} /></Panel>;
   const r = q.data;
   const candidates = r.candidates ?? [];
@@ -51,7 +51,7 @@ export function OptimizationPanel({ project, job }: { project: string; job: JobD
           )}
         </tbody>
       </table>
-      <p className="dim">By {r.labelled ? 'right answers' : 'the answers of the model as it was'} of {count(r.rows)} rows, {r.threads} {r.threads === 1 ? 'thread' : 'threads'}, {r.runtime}.</p>
+      <p className="dim">By {r.labelled ? 'labels' : 'the outputs of the original model'} of {count(r.rows)} rows, {r.threads} {r.threads === 1 ? 'thread' : 'threads'}, {r.runtime}.</p>
     </Panel>
   );
 }

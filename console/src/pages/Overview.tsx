@@ -62,16 +62,16 @@ export function OverviewPage({ project }: { project: string }) {
           </Link>
         ))}
       </div>
-      <Panel title="What needs a look" wide>
+      <Panel title="Needs attention" wide>
         {attention.length === 0 ? (
-          <p className="dim">Nothing: deployments answer, no monitor complains, no job waits.</p>
+          <p className="dim">No problems: deployments are ready, monitors report no drift, no jobs are pending.</p>
         ) : (
           <ul className="feed">{attention.map((a) => <li key={a.key}><StateBadge state={a.state} /><div><Link href={a.href}>{a.what}</Link> <span className="dim">{a.why}</span></div></li>)}</ul>
         )}
       </Panel>
       <Panel title="Now" note="Events since you opened this project">
         {live.events.length === 0 ? (
-          <Empty title="Quiet">What happens in {project} appears here at once.</Empty>
+          <Empty title="Quiet">Events in {project} appear here immediately.</Empty>
         ) : (
           <ul className="feed">
             {live.events.slice(0, 60).map((e) => {

@@ -29,14 +29,14 @@ export function Profiles({ project, job }: { project: string; job: JobDetail }) 
       ) : profiles.isPending ? (
         <Wait what="Loading the profiles …" />
       ) : !one ? (
-        <Empty title="Nobody has looked into it" command={runs ? `falaj job profile ${job.id} -p ${project}` : undefined}>
-          A profile says how a worker spends its time, and in which functions. {runs ? 'The job goes on meanwhile.' : 'Only a job that runs can be looked into.'}
+        <Empty title="No profiles" command={runs ? `falaj job profile ${job.id} -p ${project}` : undefined}>
+          A profile shows how a worker spends its time, by category and function. {runs ? 'The job keeps running.' : 'Only a running job can be profiled.'}
         </Empty>
       ) : (
         <>
           <table className="plain profiles">
             <thead>
-              <tr><th scope="col">When</th><th scope="col">Worker</th><th scope="col">Tool</th><th scope="col" className="shares">How it spent its time</th>{kinds.map((k) => <th key={k} scope="col" className="right"><span className={`kind ${k}`}>{k}</span></th>)}</tr>
+              <tr><th scope="col">When</th><th scope="col">Worker</th><th scope="col">Tool</th><th scope="col" className="shares">Time by category</th>{kinds.map((k) => <th key={k} scope="col" className="right"><span className={`kind ${k}`}>{k}</span></th>)}</tr>
             </thead>
             <tbody>
               {list.slice(0, all ? undefined : shown).map((p) => (

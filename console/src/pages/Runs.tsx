@@ -61,7 +61,7 @@ export function RunsPage({ project }: { project: string }) {
   return (
     <>
       <form className="ask" onSubmit={(e) => { e.preventDefault(); setFilter(text.trim()); }}>
-        <TextInput size="xs" aria-label="Runs for which this holds" placeholder="metrics.loss < 0.1 and params.lr = '0.01'" value={text} onChange={(e) => setText(e.currentTarget.value)} />
+        <TextInput size="xs" aria-label="Filter" placeholder="metrics.loss < 0.1 and params.lr = '0.01'" value={text} onChange={(e) => setText(e.currentTarget.value)} />
         <Button size="xs" variant="default" type="submit">Search</Button>
         <Button size="xs" disabled={chosen.length < 2 || chosen.length > most} onClick={() => go(pathOf(project, 'runs', chosen.join(',')))}>Compare{chosen.length > 1 && ` ${chosen.length}`}</Button>
         {chosen.length > most && <span className="dim">At most {most} can be compared.</span>}
@@ -69,8 +69,8 @@ export function RunsPage({ project }: { project: string }) {
       <DataTable
         label="Runs" list={list} columns={columns} rowKey={(r) => r.id} open={(r) => go(pathOf(project, 'runs', r.id))}
         empty={filter
-          ? <Empty title="No run is so">{filter}</Empty>
-          : <Empty title="Nothing was tracked" command={'mlflow.start_run()\nmlflow.log_metric("loss", 0.1, step=1)'}>A run holds what a training was told and what it measured. Jobs have one each; MLflow’s clients make others.</Empty>}
+          ? <Empty title="No matching runs">{filter}</Empty>
+          : <Empty title="No runs" command={'mlflow.start_run()\nmlflow.log_metric("loss", 0.1, step=1)'}>A run contains the params and metrics of a training. Each job has one; MLflow’s clients create others.</Empty>}
       />
     </>
   );
@@ -85,7 +85,7 @@ export function RunPage({ project, ids }: { project: string; ids: readonly strin
   const runs = q.data;
   return (
     <div className="detail">
-      <Panel title={runs.length === 1 ? (runs[0]?.name ?? '') : 'Runs beside each other'} wide>
+      <Panel title={runs.length === 1 ? (runs[0]?.name ?? '') : 'Compare runs'} wide>
         <Beside project={project} runs={runs} />
       </Panel>
       {figures.isPending && <Panel title="Curves" wide><Wait what="Drawing …" /></Panel>}

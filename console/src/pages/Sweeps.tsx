@@ -113,7 +113,7 @@ function Trials({ project, sweep }: { project: string; sweep: SweepSummary }) {
     ],
     [project, sweep.spec, best],
   );
-  return <Panel title="Trials" wide><DataTable label="Trials" list={list} columns={columns} rowKey={(t) => String(t.number)} empty={<p className="dim">None has begun yet.</p>} /></Panel>;
+  return <Panel title="Trials" wide><DataTable label="Trials" list={list} columns={columns} rowKey={(t) => String(t.number)} empty={<p className="dim">No trials started yet.</p>} /></Panel>;
 }
 
 function Figures({ project, sweep }: { project: string; sweep: SweepSummary }) {

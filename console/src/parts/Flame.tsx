@@ -21,8 +21,8 @@ export function Flame({ project, profile }: { project: string; profile: Profile 
   if (path === '') return null;
   return (
     <>
-      <h4>What called what <span className="legend">point at a call for its share, click it to see it closer</span></h4>
-      {stacks.error ? <Failed error={stacks.error} again={() => void stacks.refetch()} /> : !root ? <Wait what="Loading the stacks …" /> : root.n === 0 ? <p className="dim">No stack was seen.</p> : <Graph root={root} />}
+      <h4>Call stacks <span className="legend">hover over a call for its share, click to zoom</span></h4>
+      {stacks.error ? <Failed error={stacks.error} again={() => void stacks.refetch()} /> : !root ? <Wait what="Loading the stacks …" /> : root.n === 0 ? <p className="dim">No stacks were sampled.</p> : <Graph root={root} />}
     </>
   );
 }

@@ -44,7 +44,7 @@ export function Empty({ title, children, command }: { title: string; children?: 
 /** Something did not work, and what to do about it. */
 export function Failed({ error, again }: { error: unknown; again?: () => void }) {
   const p = error instanceof Problem ? error : new Problem(0, '', error instanceof Error ? error.message : String(error));
-  const title = p.status === 403 ? 'Your token may not see this' : p.status === 404 ? 'This is not there' : p.status === 0 ? 'No answer' : 'This did not work';
+  const title = p.status === 403 ? 'Permission denied' : p.status === 404 ? 'Not found' : p.status === 0 ? 'No answer' : 'Request failed';
   return (
     <div className="empty bad" role="alert">
       <h3>{title}</h3>

@@ -41,8 +41,8 @@ export function IntervalChart({ points, decision, metric }: { points: readonly P
   );
   const last = points.at(-1);
   const label = last
-    ? `Difference of ${metric}, candidate minus stable, after ${last.labels} labels: ${signed(last.difference)}, between ${signed(last.low)} and ${signed(last.high)}. The margin is ${number(decision.margin)}.`
-    : 'No labels yet.';
+    ? `Difference of ${metric}, canary minus stable, after ${last.labels} labels: ${signed(last.difference)}, between ${signed(last.low)} and ${signed(last.high)}. The margin is ${number(decision.margin)}.`
+    : 'No labels.';
   // The first intervals are wide; they may not hide the later ones.
   const shown = points.slice(Math.floor(points.length / 5));
   const [from, to] = range(...shown.flatMap((p) => [p.low, p.high]), decision.margin * 1.3, 0);

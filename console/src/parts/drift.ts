@@ -35,7 +35,7 @@ export function since(windows: readonly Window[], feature: string): string | nul
   return at;
 }
 
-/** Of windows that end at the same time, the one with most rows: that of the version that answered most. Oldest first. */
+/** Of windows that end at the same time, the one with most rows: that of the version with the most predictions. Oldest first. */
 export function mainly(windows: readonly Window[]): Window[] {
   const by = new Map<string, Window>();
   for (const w of windows) {

@@ -6,8 +6,8 @@ const quiet = 60_000; // ms
 
 /** What a gateway is, in a word, and why. */
 export function stateOf(g: Gateway, now: number): [state: string, why: string] {
-  if (!g.seen) return ['waiting', 'It has never come.'];
-  if (now - Date.parse(g.seen.at) > quiet) return ['away', 'It goes on answering with what it has.'];
+  if (!g.seen) return ['waiting', 'It has never connected.'];
+  if (now - Date.parse(g.seen.at) > quiet) return ['away', 'It keeps serving its last known versions.'];
   const ill = (g.seen.holds ?? []).find((h) => h.state !== 'ready');
   return ill ? [ill.state, ill.reason ? `${ill.deployment}: ${ill.reason}` : ill.deployment] : ['ready', ''];
 }

@@ -99,7 +99,7 @@ describe('drift', () => {
     expect(rebin({ edges: [-5, -1, 9], shares: [3, 7] }, [0, 1, 2]).reduce((a, b) => a + b)).toBeCloseTo(10);
     expect(rebin({ edges: [1, 1], shares: [4] }, [0, 1, 2])).toEqual([0, 4]);
   });
-  test('of a time, the version that answered most is shown', () => {
+  test('of a time, the version with the most predictions is shown', () => {
     const w = (version: number, to: string, rows: number) => ({ version, to, rows }) as Window;
     expect(mainly([w(3, 'a', 80), w(4, 'a', 20), w(3, 'b', 10), w(4, 'b', 90)]).map((x) => x.version)).toEqual([3, 4]);
   });
@@ -196,7 +196,7 @@ describe('gateways', () => {
     seen: seen && { at: '2026-11-27T11:59:55Z', instance: 'gwi_1', zone: 'home', waiting: 0, ...seen },
   });
   test.each([
-    [stateOf(g(), now), ['waiting', 'It has never come.']],
+    [stateOf(g(), now), ['waiting', 'It has never connected.']],
     [stateOf(g({}), now), ['ready', '']],
     [stateOf(g({ at: '2026-11-27T11:00:00Z' }), now)[0], 'away'],
     [stateOf(g({ holds: [{ deployment: 'a', version: 1, state: 'ready' }, { deployment: 'b', version: 2, state: 'failed', reason: 'no memory' }] }), now), ['failed', 'b: no memory']],

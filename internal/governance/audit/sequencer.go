@@ -260,7 +260,7 @@ func (s *Sequencer) settle(err error) error {
 		}
 		s.broken = err
 		s.cfg.DB.Refuse(stream, fault.New(fault.Unavailable, "nothing can be changed: the audit log is not the one that was signed").
-			WithHint("The server's log says what was found; `A log that was changed` in docs/guides/operate.md says what its operator can do."))
+			WithHint("The server's log says what was found; `Tampering` in docs/guides/operate.md says what its operator can do."))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

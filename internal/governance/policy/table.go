@@ -15,9 +15,9 @@ func Table() string {
 
 Generated from ` + "`internal/governance/policy/actions.go`" + ` by ` + "`go test ./internal/governance/policy -rewrite`" + `; do not edit.
 
-Everything is refused unless a role below allows it. A refused caller without any
-role in a project is told that the project does not exist. Every refusal is in
-the audit log before it is answered.
+Every action is denied unless a role below allows it. For a caller without a role in a
+project, the error says that the project does not exist. Every denial is in the audit log
+before the response is sent.
 
 | action | allows |`)
 	for _, r := range project.Roles {
@@ -36,22 +36,22 @@ the audit log before it is answered.
 		}
 	}
 	b.WriteString(`
-- **✓** the role has it in its project; an ` + "`admin`" + ` or ` + "`auditor`" + ` of the whole installation has it in every project.
+- **✓** the role has the action in its project; an ` + "`admin`" + ` or ` + "`auditor`" + ` of the installation has it in every project.
 - **own** only for objects that belong to the caller.
-- **system** only with the role in the whole installation.
-- **class** the role has it for ` + "`public`" + ` and ` + "`internal`" + ` data only. ` + "`confidential`" + ` data needs the role engineer or admin.
-- ` + "`restricted`" + ` data is read only with a grant that names the object, for admins too.
-- The class of data goes with what is made of it: artifacts, params, tags and metrics of runs, files of models,
-  logs and errors of jobs, checkpoints, statistics of columns, predictions and findings. Reading these takes what
-  reading the data takes: of restricted data a grant that names the object, or one for each restricted dataset it
-  was made of. Names, states and times stay open. A job reads no more than its submitter may at the same time.
-- **scope** an attempt's token may carry it, for one project and usually one object; an attempt has no roles.
-- Members of any project may read zones and pools.
-- A token's scopes and its project narrow its owner's roles and never widen them.
-- A project adds Cedar policies of its own, manifests of kind Policy, for the actions of datasets, features,
-  environments, jobs, runs, models, deployments and monitors, reading what exists and relabelling excepted.
-  A forbid wins over every role; no policy of a project can widen a token, open
-  restricted data or reach another project.
+- **system** only with the role in the installation.
+- **class** the role has the action for ` + "`public`" + ` and ` + "`internal`" + ` data only. ` + "`confidential`" + ` data needs the role engineer or admin.
+- ` + "`restricted`" + ` data needs a grant that names the object, also for admins.
+- Derived objects inherit the classification of their data: artifacts, params, tags and metrics of runs, files of models,
+  logs and errors of jobs, checkpoints, statistics of columns, predictions and alerts. Reading them needs the same
+  permissions as reading the data; for restricted data that is a grant that names the object, or a grant for each upstream
+  restricted dataset. Names, states and times need only the read action. A job can read only what its submitter can read at the same time.
+- **scope** the token of an attempt may have the action, for one project and usually one object; an attempt has no roles.
+- Members of every project may read zones and pools.
+- A token's scopes and its project restrict its owner's roles and never extend them.
+- Projects define their own Cedar policies, manifests of kind Policy, for the actions of datasets, features,
+  environments, jobs, runs, models, deployments and monitors, except read and relabel actions.
+  A forbid overrides every role. A policy of a project cannot extend a token, permit reading
+  restricted data or apply to another project.
 `)
 	return b.String()
 }

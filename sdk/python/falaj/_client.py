@@ -182,7 +182,7 @@ class Client:
 
     def _in_project(self, path: str) -> str:
         if not self.project:
-            raise Error("invalid", "which project?", "Set FALAJ_PROJECT, or give Client a project.")
+            raise Error("invalid", "project is required", "Set FALAJ_PROJECT, or pass project to Client.")
         return f"/api/v1/projects/{_quote(self.project)}{path}"
 
     def query(self, sql: str, inputs: Mapping[str, str] | None = None, *, limit: int | None = None) -> Rows:
@@ -198,7 +198,7 @@ class Client:
         found = _rows(self.request("POST", self._in_project("/query"), body))
         if found.truncated and limit is None:
             raise Error(
-                "too_large", f"the query gives more than {MAX_ROWS} rows",
+                "too_large", f"the query returns more than {MAX_ROWS} rows",
                 "Ask for fewer by the SQL, or take the first ones by limit=.",
             )
         return found

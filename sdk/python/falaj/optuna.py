@@ -84,7 +84,7 @@ class Storage(GrpcStorageProxy):  # type: ignore[misc]
         if not client._token:
             raise Error("unauthenticated", "there is no token", "Set FALAJ_TOKEN, or make one with `falaj token create`.")
         if not client.project:
-            raise Error("invalid", "which project?", "Set FALAJ_PROJECT, or give Client a project.")
+            raise Error("invalid", "project is required", "Set FALAJ_PROJECT, or pass project to Client.")
         self._client, self._patience = client, patience
         parts = urlsplit(client.url)
         super().__init__(host=parts.hostname or "", port=parts.port or (443 if parts.scheme == "https" else 80))
