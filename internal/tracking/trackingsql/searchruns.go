@@ -164,7 +164,9 @@ func (l *lookup) value(cmp search.Comparison, sqlite bool) {
 		if cmp.Op == search.Like {
 			l.prefix("x.head", head(fixed(cmp.Text)))
 		}
-		part, args := search.Where(cmp, "CASE WHEN LENGTH(x.head) < ? THEN x.head ELSE x.value END", false, sqlite)
+		// Only a long value is read from its row: the others are read from the index alone.
+		part, args := search.Where(cmp, "CASE WHEN LENGTH(x.head) < ? THEN x.head ELSE "+
+			"(SELECT y.value FROM "+tableOf[cmp.Entity]+" y WHERE y.run = x.run AND y.key = x.key) END", false, sqlite)
 		l.and(part, append([]any{headLength}, args...)...)
 	default: // that there is one
 	}
