@@ -35,7 +35,7 @@ var kinds = map[string]kind{
 	"entities":         {path: "entities", columns: []column{{"NAME", "name"}, {"VERSION", "version"}, {"JOIN KEYS", "join_keys"}, {"CREATED", "created_at"}}, manifest: "Entity"},
 	"feature-views":    {path: "feature-views", columns: []column{{"NAME", "name"}, {"VERSION", "version"}, {"ENTITIES", "entities"}, {"TTL", "ttl"}, {"CREATED", "created_at"}}, manifest: "FeatureView"},
 	"feature-services": {path: "feature-services", columns: []column{{"NAME", "name"}, {"VERSION", "version"}, {"FEATURES", "features"}, {"CREATED", "created_at"}}, manifest: "FeatureService"},
-	"environments":     {path: "environments", columns: []column{{"NAME", "name"}, {"STATE", "state"}, {"PYTHON", "python"}, {"PACKAGES", "packages"}, {"DIGEST", "digest"}}, manifest: "Environment"},
+	"environments":     {path: "environments", columns: []column{{"NAME", "name"}, {"STATE", "state"}, {"PYTHON", "python"}, {"PACKAGES", "packages"}, {"BYTES", "size"}, {"SHARED BYTES", "shared"}, {"DIGEST", "digest"}}, manifest: "Environment"},
 	"jobs":             {path: "jobs", columns: []column{{"ID", "id"}, {"NAME", "name"}, {"STATE", "state"}, {"POOL", "pool"}, {"ATTEMPTS", "attempts"}, {"SUBMITTED", "submitted_at"}, {"ENDED", "ended_at"}}, manifest: "Job"},
 	"runs":             {path: "runs", columns: runColumns},
 	"sweeps":           {path: "sweeps", columns: []column{{"NAME", "name"}, {"STATE", "state"}, {"ALGORITHM", "spec.search.algorithm"}, {"TRIALS", "spec.budget.trials"}, {"PARALLEL", "spec.parallel"}, {"CREATED", "created_at"}, {"ENDED", "ended_at"}, {"REASON", "reason"}}, manifest: "Sweep"},

@@ -16,11 +16,10 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -35,15 +34,16 @@ type Step string
 const (
 	stepLock    Step = "lock"    // uv pip compile: which versions, with hashes
 	stepCreate  Step = "create"  // uv venv: an empty environment
-	stepInstall Step = "install" // uv pip sync: exactly the locked files
+	stepInstall Step = "install" // uv pip install: the locked packages that the package store lacks, each alone
 	stepCompile Step = "compile" // Python: the bytecode of what was installed
 )
 
-// compiler writes the bytecode of an environment. It runs in the interpreter alone: with
+// compiler writes the bytecode below directories. It runs in the interpreter alone: with
 // -S no .pth file of a package is run, as it is when uv compiles. The files never change,
 // so their bytecode need not be compared with them, and it names no directory of a build.
 const compiler = `import compileall, py_compile, sys
-compileall.compile_dir(sys.argv[1], quiet=2, stripdir=sys.argv[2], invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)`
+for dir in sys.argv[1:]:
+    compileall.compile_dir(dir, quiet=2, force=True, stripdir=dir, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)`
 
 // maxStepLog bounds what is kept of one step's output, in bytes.
 const maxStepLog = 4 << 20
@@ -59,9 +59,13 @@ func (e Environment) workload() compute.WorkloadID {
 	return compute.WorkloadID(id)
 }
 
-// staging is where an environment is built: work/ with what uv reads and
-// writes, venv/ that becomes the environment, cache/ of builds that run code.
+// staging is where an environment is built: work/ with what uv reads and writes, venv/ as uv
+// makes it empty, packages/ that go into the package store, and environment/ that the server
+// puts together from both. A build that runs code of packages installs into venv/, which
+// becomes the environment, and has its own cache/.
 func (s *Service) staging(e ID) string { return filepath.Join(s.cfg.Dir, ".staging", string(e)) }
+
+func (s *Service) venv(e ID) string { return filepath.Join(s.staging(e), "venv") }
 
 func (s *Service) logFile(e ID) string { return filepath.Join(s.cfg.Dir, ".logs", string(e)+".log") }
 
@@ -109,7 +113,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 		return engine.Spec{}, err
 	}
 	staging := s.staging(e.ID)
-	work, venv := filepath.Join(staging, "work"), filepath.Join(staging, "venv")
+	work, venv := filepath.Join(staging, "work"), s.venv(e.ID)
 	cache, role := s.cfg.Cache, engine.Shared
 	if e.Spec.AllowSource {
 		// Build scripts of packages can write wherever their build can: not
@@ -147,8 +151,12 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 	// Each step sees what it needs: code that runs while requirements are locked leaves
 	// nothing in the environment, and compiling nothing in the cache.
 	spec := engine.Spec{Env: env, Dir: work, Mounts: append([]engine.Mount{{Path: work, Writable: true}}, e.Interpreter.mounts()...)}
+	filled := venv // what packages are installed into
+	if !e.Spec.AllowSource && (step == stepInstall || step == stepCompile) {
+		filled = s.fresh(e.ID)
+	}
 	if step != stepLock {
-		spec.Mounts = append(spec.Mounts, engine.Mount{Path: venv, Writable: true})
+		spec.Mounts = append(spec.Mounts, engine.Mount{Path: filled, Writable: true})
 	}
 	if step != stepCompile {
 		spec.Mounts = append(spec.Mounts, engine.Mount{Path: cache, Writable: true, Role: role})
@@ -188,6 +196,10 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 			spec.Command = slices.Insert(spec.Command, 2, "--system-site-packages")
 		}
 	case stepInstall:
+		if !e.Spec.AllowSource {
+			spec.Command, err = s.prepareInstall(e, root, uv, s.options(e, more))
+			return spec, err
+		}
 		if err := root.WriteFile("lock.txt", []byte(e.Lock), 0o600); err != nil {
 			return spec, err
 		}
@@ -198,7 +210,13 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 		how = append(how, "--require-hashes", "--python", filepath.Join(venv, "bin", "python"))
 		spec.Command = slices.Concat(how, s.options(e, more))
 	case stepCompile:
-		spec.Command = []string{e.Interpreter.Path, "-I", "-S", "-c", compiler, venv, venv}
+		dirs := []string{venv}
+		if !e.Spec.AllowSource {
+			if dirs, err = filepath.Glob(filepath.Join(filled, "*", packageTree)); err != nil {
+				return spec, err
+			}
+		}
+		spec.Command = append([]string{e.Interpreter.Path, "-I", "-S", "-c", compiler}, dirs...)
 	default:
 		return spec, fault.New(fault.Internal, "environment %s has no step %q", e.ID, step)
 	}
@@ -332,12 +350,12 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 		return s.fail(ctx, e, reason, hint)
 	case step == stepLock:
 		return s.locked(ctx, e)
-	case step == stepCreate && e.Spec.SitePackages && strings.TrimSpace(e.Lock) == "":
-		return s.installed(ctx, e) // the interpreter has it all
 	case step == stepCreate:
-		e.Step = stepInstall
-		return s.advance(ctx, e, "")
+		return s.created(ctx, e)
 	case step == stepInstall:
+		if err := s.purge(e); err != nil {
+			return s.unplaced(ctx, e, fault.Wrap(err, "removing bytecode that packages brought"))
+		}
 		e.Step = stepCompile
 		return s.advance(ctx, e, "")
 	default:
@@ -355,11 +373,11 @@ func passing(end engine.Status, log string) bool {
 }
 
 // again has a step tried once more, after a pause. An installation that was cut off is
-// begun with an empty environment: uv runs its Python, and with it .pth files, before it
-// installs.
+// begun with an empty environment where it ran code of packages: uv runs its Python, and with
+// it .pth files, before it installs. Otherwise Prepare makes the directories of packages anew.
 func (s *Service) again(ctx context.Context, e Environment, reason, hint string) error {
-	if e.Step == stepInstall {
-		if err := archive.Remove(filepath.Join(s.staging(e.ID), "venv")); err != nil {
+	if e.Step == stepInstall && e.Spec.AllowSource {
+		if err := archive.Remove(s.venv(e.ID)); err != nil {
 			return fault.Wrap(err, "removing what was installed")
 		}
 		e.Step = stepCreate
@@ -408,44 +426,112 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 	return s.advance(ctx, e, "")
 }
 
-// installed makes the staged environment read-only and durable, and gives it
-// its final name.
+// created goes on with what is to be installed; what earlier builds left may be all of it.
+func (s *Service) created(ctx context.Context, e Environment) error {
+	switch {
+	case !e.Spec.AllowSource:
+		missing, err := s.absent(e)
+		if err != nil {
+			return err
+		}
+		if len(missing) == 0 {
+			return s.installed(ctx, e)
+		}
+	case e.Spec.SitePackages && strings.TrimSpace(e.Lock) == "":
+		return s.installed(ctx, e) // the interpreter has it all
+	}
+	e.Step = stepInstall
+	return s.advance(ctx, e, "")
+}
+
+// installed makes the environment of what is staged and in the package store, read-only and
+// durable, and gives it its final name. What is missing is built again.
 func (s *Service) installed(ctx context.Context, e Environment) error {
-	venv := filepath.Join(s.staging(e.ID), "venv")
-	if _, err := os.Stat(venv); err == nil {
-		if err := s.place(e, venv); err != nil {
-			return fault.Wrap(err, "placing environment %s", e.Name)
+	if !s.built(e.Digest) {
+		collisions, err := s.place(ctx, e)
+		if err != nil {
+			return s.unplaced(ctx, e, err)
+		}
+		if n := len(collisions); n > 0 {
+			e.Hint = fmt.Sprintf("Several packages have different files at one path, which happens %d times; the package that is last by name counts. See `falaj env logs %s`.", n, e.Name)
 		}
 	}
 	if !s.built(e.Digest) {
-		return s.fail(ctx, e, "the built environment has no Python", "Apply it again.")
+		return s.unplaced(ctx, e, errAgain{stepCreate, "the built environment has no Python"})
 	}
 	return s.ready(ctx, e)
 }
 
-// place seals a staged environment and moves it to where its digest says,
-// unless somebody else has done so.
-func (s *Service) place(e Environment, venv string) error {
-	s.pruning.RLock()
-	defer s.pruning.RUnlock()
-	if s.built(e.Digest) {
-		return nil
+// unplaced decides what follows when a build was not put together: it goes back a step, it
+// fails, or compute finishes it again.
+func (s *Service) unplaced(ctx context.Context, e Environment, err error) error {
+	back, incomplete := errors.AsType[errAgain](err)
+	switch {
+	case incomplete && e.Retries < len(s.cfg.Pauses):
+		e.Step = back.step
+		return s.again(ctx, e, back.why, "")
+	case incomplete:
+		return s.fail(ctx, e, back.why, "Apply it again.")
+	case fault.NoSpace(err):
+		return s.fail(ctx, e, "the disk of the environments is full: "+err.Error(), "Free disk space, then apply again.")
+	case fault.Is(err, fault.Invalid), fault.Is(err, fault.TooLarge):
+		return s.fail(ctx, e, err.Error(), fault.HintOf(err))
+	}
+	return fault.Wrap(err, "placing environment %s", e.Name)
+}
+
+// place puts an environment together aside, seals it and moves it to where its digest says,
+// unless another build has done so. A directory of that name without a Python is replaced.
+// It gives the paths that several packages have, in words.
+func (s *Service) place(ctx context.Context, e Environment) (collisions []string, err error) {
+	dir := s.venv(e.ID)
+	if !e.Spec.AllowSource {
+		if err := s.adopt(e); err != nil {
+			return nil, err
+		}
+		if dir, collisions, err = s.assemble(ctx, e); err != nil {
+			return nil, err
+		}
+		if err := s.noteCollisions(e, collisions); err != nil {
+			return nil, err
+		}
+	} else if _, err := os.Lstat(filepath.Join(dir, "bin", "python")); errors.Is(err, fs.ErrNotExist) {
+		return nil, errAgain{stepCreate, "the built environment has no Python"}
 	}
 	if e.Spec.SitePackages {
-		if err := writeSite(venv, e.Interpreter.Site); err != nil {
-			return fault.Wrap(err, "writing what the interpreter has")
+		if err := writeSite(dir, e.Interpreter.Site); err != nil {
+			return nil, fault.Wrap(err, "writing what the interpreter has")
 		}
 	}
-	if err := seal(venv); err != nil {
-		return fault.Wrap(err, "sealing it")
+	if err := seal(dir); err != nil {
+		return nil, fault.Wrap(err, "sealing it")
 	}
-	if err := os.Rename(venv, s.path(e.Digest)); err != nil {
+	return collisions, s.move(e.Digest, dir)
+}
+
+// move gives a sealed environment its final name.
+func (s *Service) move(d Digest, dir string) error {
+	if err := s.rename(d, dir); err != nil {
 		return err
 	}
-	if err := os.Chmod(s.path(e.Digest), 0o500); err != nil { //nolint:gosec // a directory must be searchable
+	return fsync.Dir(s.cfg.Dir)
+}
+
+func (s *Service) rename(d Digest, dir string) error {
+	s.pruning.Lock()
+	defer s.pruning.Unlock()
+	if s.built(d) {
+		return nil
+	}
+	if _, err := os.Lstat(s.path(d)); err == nil {
+		if _, err := s.discardEnvironment(d); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(dir, s.path(d)); err != nil {
 		return err
 	}
-	return syncDir(s.cfg.Dir)
+	return os.Chmod(s.path(d), 0o500) //nolint:gosec // a directory must be searchable
 }
 
 func (s *Service) ready(ctx context.Context, e Environment) error {
@@ -456,7 +542,11 @@ func (s *Service) ready(ctx context.Context, e Environment) error {
 	if e.Glibc, err = glibcOf(s.path(e.Digest)); err != nil {
 		return fault.Wrap(err, "reading what the wheels of environment %s need", e.Name)
 	}
-	e.State, e.ReadyAt, e.Hint = Ready, s.now().UTC(), s.idleCUDA(ctx, e)
+	if e.Size, e.Shared, err = sizesOf(s.path(e.Digest)); err != nil {
+		return fault.Wrap(err, "measuring environment %s", e.Name)
+	}
+	e.State, e.ReadyAt = Ready, s.now().UTC()
+	e.Hint = strings.TrimSpace(e.Hint + " " + s.idleCUDA(ctx, e))
 	return s.advance(ctx, e, EnvironmentReady)
 }
 
@@ -505,8 +595,8 @@ func (s *Service) clean(e Environment) error {
 	return fault.Wrap(archive.Remove(s.staging(e.ID)), "removing the staging directory")
 }
 
-// Sweep removes staging directories that no build uses any more. It may run at
-// any time.
+// Sweep removes staging directories that no build uses any more, and packages that no
+// environment has. It may run at any time.
 func (s *Service) Sweep(ctx context.Context) error {
 	if err := archive.Remove(s.trash()); err != nil {
 		return fault.Wrap(err, "removing what was pruned")
@@ -532,7 +622,7 @@ func (s *Service) Sweep(ctx context.Context) error {
 			return fault.Wrap(err, "removing a staging directory")
 		}
 	}
-	return nil
+	return s.sweepPackages(ctx)
 }
 
 // keepLog appends a step's output to the environment's build log, and returns
@@ -550,17 +640,21 @@ func (s *Service) keepLog(ctx context.Context, w compute.WorkloadID, e ID, step 
 	if err != nil {
 		return "", fault.Wrap(err, "reading the build log")
 	}
+	return string(b), s.appendLog(e, fmt.Appendf(nil, "--- %s\n%s\n", step, b))
+}
+
+// appendLog appends to an environment's build log: what is finished again after a crash is
+// there twice rather than not at all.
+func (s *Service) appendLog(e ID, b []byte) error {
 	if err := os.MkdirAll(filepath.Dir(s.logFile(e)), 0o700); err != nil {
-		return "", err
+		return err
 	}
-	// Opened for appending: a step that is finished again after a crash is
-	// there twice rather than not at all.
 	f, err := os.OpenFile(s.logFile(e), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return "", err
+		return err
 	}
-	_, err = fmt.Fprintf(f, "--- %s\n%s\n", step, b)
-	return string(b), fault.Wrap(errors.Join(err, f.Close()), "keeping the build log")
+	_, err = f.Write(b)
+	return fault.Wrap(errors.Join(err, f.Close()), "keeping the build log")
 }
 
 // seal makes a tree read-only and syncs its file system, so that a rename makes
@@ -579,24 +673,15 @@ func seal(dir string) error {
 		if err != nil {
 			return err
 		}
-		return root.Chmod(path, info.Mode().Perm()&^0o222|0o400)
+		if sealed(info.Mode()) == info.Mode().Perm() { // also a file that other environments have
+			return nil
+		}
+		return root.Chmod(path, sealed(info.Mode()))
 	})
 	if err != nil {
 		return err
 	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return syncFiles(dir)
 }
 
 // readLock reads the lock file that uv wrote, and nothing that a build script

@@ -17,6 +17,7 @@
 //     materials as CycloneDX.
 //   - prune.go: what nobody uses any more is removed.
 //   - build.go: the workloads of a build (lock, create, install, compile), and what follows each.
+//   - packages.go: the package store, whose files environments share by hard links.
 //   - torch.go: which builds of PyTorch the pools need.
 //   - store.go: what a database must offer; environmentsql/ is that database.
 //
@@ -30,9 +31,12 @@
 // Nothing of a package runs during a build: only wheels are installed, and their
 // bytecode is compiled by an interpreter that runs none of their .pth files. So the
 // wheel cache that builds share is written by uv alone and never by what it fetches.
+// Each package is installed alone, into a directory that no other package is in. The server
+// seals its files in the package store and links them into environments, which thus share
+// them: read-only, and compared with their digests before each link.
 // Where a specification allows source distributions, whose build scripts do run, the
-// build gets a cache of its own that is thrown away, and its digest is of its project
-// alone. Builds are sandboxed workloads that reach the configured index hosts and
+// build gets a cache of its own that is thrown away, neither takes from the package store
+// nor gives to it, and its digest is of its project alone. Builds are sandboxed workloads that reach the configured index hosts and
 // nothing else.
 package environment
 
@@ -46,6 +50,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // The actions that this package asks for.
@@ -221,6 +226,10 @@ type Environment struct {
 	Packages int          `json:"packages"`
 	SBOM     []Package    `json:"sbom,omitempty"`  // of One, not of List
 	Glibc    string       `json:"glibc,omitempty"` // the least that its wheels run with
+	// Size is the bytes of its files once it is ready, and Shared the part of them that other
+	// environments had then, too: these bytes are on the disk once.
+	Size   resource.Bytes `json:"size,omitempty" doc:"Bytes of its files, once it is ready"`
+	Shared resource.Bytes `json:"shared,omitempty" doc:"Part of size that other environments had as well when it was built: these bytes are on the disk once"`
 	// TorchBackend is what auto meant when it was applied; empty is the package index's.
 	TorchBackend string `json:"torch_backend,omitempty"`
 	Image        string `json:"image,omitempty"`  // pinned: "registry/name@sha256:…"

@@ -25,6 +25,9 @@ type Interpreter struct {
 	Version  string `json:"version"`  // "3.11.7"
 	Prefix   string `json:"prefix"`   // where its library is
 	Platform string `json:"platform"` // "cpython-linux-x86_64"
+	// ABI is in what its extension modules differ from the usual build of its version and
+	// platform: "t" without a global lock, "d" for debugging, with "musl" that C library.
+	ABI string `json:"abi,omitempty"`
 	// Site is the packages that come with it, where an environment stands on
 	// them: version by name.
 	Site map[string]string `json:"site,omitempty"`
@@ -76,7 +79,8 @@ func newer(a, b Interpreter) int {
 const probe = `import sys,os,json,sysconfig,platform
 print(json.dumps({"path":os.path.realpath(getattr(sys,"_base_executable",None) or sys.executable),
 "version":platform.python_version(),"prefix":os.path.realpath(sys.base_prefix),
-"platform":sys.implementation.name+"-"+sysconfig.get_platform()}))`
+"platform":sys.implementation.name+"-"+sysconfig.get_platform(),
+"abi":sys.abiflags+("musl" if "musl" in (sysconfig.get_config_var("SOABI") or "") else "")}))`
 
 // Interpreters finds the Pythons of at least 3.10: those given, those in the
 // directories (PATH) with python3 itself first, then other versions installed

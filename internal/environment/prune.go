@@ -8,12 +8,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
+	"syscall"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
@@ -48,8 +49,8 @@ type Pruned struct {
 	Digest Digest         `json:"digest"`          // of the content; of an image its own
 	Image  string         `json:"image,omitempty"` // where it is one
 	Names  []string       `json:"names,omitempty"` // "project/name" that the content has now
-	Size   resource.Bytes `json:"size"`
-	Used   time.Time      `json:"used_at"` // last
+	Size   resource.Bytes `json:"size"`            // that is free then: files that other environments have, too, stay
+	Used   time.Time      `json:"used_at"`         // last
 }
 
 var builtRE = regexp.MustCompile(`^[0-9a-f]{64}$`)
@@ -83,6 +84,10 @@ func (s *Service) Prune(ctx context.Context, age time.Duration, dry bool) ([]Pru
 		held = append(held, digests...)
 	}
 	pruned := []Pruned{}
+	counted, err := s.newCount()
+	if err != nil {
+		return nil, err
+	}
 	for _, entry := range entries {
 		if !entry.IsDir() || !builtRE.MatchString(entry.Name()) {
 			continue
@@ -91,11 +96,13 @@ func (s *Service) Prune(ctx context.Context, age time.Duration, dry bool) ([]Pru
 		if slices.Contains(held, d) {
 			continue
 		}
-		p := Pruned{Digest: d, Names: names[d], Size: sizeOf(s.path(d))}
-		if p.Used, err = s.take(d, age, dry); err != nil {
+		p := Pruned{Digest: d, Names: names[d]}
+		var at string
+		if at, p.Used, err = s.take(d, age, dry); err != nil {
 			return pruned, err
 		}
 		if !p.Used.IsZero() {
+			p.Size = counted.add(at)
 			pruned = append(pruned, p)
 		}
 	}
@@ -110,35 +117,42 @@ func (s *Service) Prune(ctx context.Context, age time.Duration, dry bool) ([]Pru
 	if err != nil {
 		return pruned, fault.Wrap(err, "recording what was pruned")
 	}
-	return pruned, errors.Join(failed, archive.Remove(s.trash()))
+	return pruned, errors.Join(failed, archive.Remove(s.trash()), s.sweepPackages(ctx))
 }
 
 func (s *Service) trash() string { return filepath.Join(s.cfg.Dir, ".pruned") }
 
 // take moves an environment out of everybody's sight unless it was used within
-// age; the zero time means that it was. Whoever asks for it at the same time gets
-// it whole or finds it gone.
-func (s *Service) take(d Digest, age time.Duration, dry bool) (used time.Time, err error) {
+// age, and gives where its files are; the zero time means that it was used. Whoever asks
+// for it at the same time gets it whole or finds it gone.
+func (s *Service) take(d Digest, age time.Duration, dry bool) (at string, used time.Time, err error) {
 	s.pruning.Lock()
 	defer s.pruning.Unlock()
 	info, err := os.Stat(s.path(d))
 	if err != nil {
-		return time.Time{}, fault.Wrap(err, "looking at an environment")
+		return "", time.Time{}, fault.Wrap(err, "inspecting an environment")
 	}
 	if s.now().Sub(info.ModTime()) < age {
-		return time.Time{}, nil
+		return "", time.Time{}, nil
 	}
 	if dry {
-		return info.ModTime(), nil
+		return s.path(d), info.ModTime(), nil
 	}
+	at, err = s.discardEnvironment(d)
+	return at, info.ModTime(), err
+}
+
+// discardEnvironment moves the files of an environment to where they are deleted. The caller
+// holds pruning for writing.
+func (s *Service) discardEnvironment(d Digest) (at string, err error) {
 	if err := os.MkdirAll(s.trash(), 0o700); err != nil {
-		return time.Time{}, err
+		return "", err
 	}
-	to := filepath.Join(s.trash(), strings.TrimPrefix(string(d), "sha256:"))
 	if err := os.Chmod(s.path(d), 0o700); err != nil { //nolint:gosec // a directory about to be moved
-		return time.Time{}, err
+		return "", err
 	}
-	return info.ModTime(), fault.Wrap(os.Rename(s.path(d), to), "removing environment %s", d.Short())
+	at = filepath.Join(s.trash(), id.New("env"))
+	return at, fault.Wrap(os.Rename(s.path(d), at), "removing environment %s", d.Short())
 }
 
 // names of the contents that names have now.
@@ -154,15 +168,72 @@ func (s *Service) names(ctx context.Context) (map[Digest][]string, error) {
 	return names, err
 }
 
-func sizeOf(dir string) (total resource.Bytes) {
-	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return fs.SkipDir
+// inode is a file, whatever names it has.
+type inode struct{ device, number uint64 }
+
+func inodeOf(info fs.FileInfo) (inode, bool) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.Mode().IsRegular() {
+		return inode{}, false
+	}
+	return inode{uint64(st.Dev), st.Ino}, true //nolint:unconvert // 32 bits on other platforms
+}
+
+// count adds up what is free once environments are deleted. A file that the package store
+// has, too, goes with the last environment.
+type count struct {
+	stored map[inode]bool   // in the package store
+	names  map[inode]uint64 // of files in the environments that were added
+}
+
+func (s *Service) newCount() (count, error) {
+	c := count{stored: map[inode]bool{}, names: map[inode]uint64{}}
+	err := walkFiles(s.packagesDir(), func(file inode, _ fs.FileInfo) { c.stored[file] = true })
+	return c, fault.Wrap(err, "measuring the package store")
+}
+
+// add gives the bytes that are free without an environment and those that were added before.
+// What cannot be read is not counted.
+func (c count) add(dir string) (free resource.Bytes) {
+	_ = walkFiles(dir, func(file inode, info fs.FileInfo) {
+		c.names[file]++
+		held := c.names[file]
+		if c.stored[file] {
+			held++
 		}
-		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
-			total += resource.Bytes(info.Size())
+		if held >= links(info) {
+			free += resource.Bytes(info.Size())
 		}
-		return nil
 	})
-	return total
+	return free
+}
+
+// sizesOf gives the bytes of an environment's files, and of those that other environments
+// have, too: their names are these, its own and one in the package store.
+func sizesOf(dir string) (size, shared resource.Bytes, err error) {
+	err = walkFiles(dir, func(_ inode, info fs.FileInfo) {
+		size += resource.Bytes(info.Size())
+		if links(info) > 2 {
+			shared += resource.Bytes(info.Size())
+		}
+	})
+	return size, shared, err
+}
+
+// walkFiles calls do for each plain file below a directory, which need not exist.
+func walkFiles(dir string, do func(inode, fs.FileInfo)) error {
+	return filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			var info fs.FileInfo
+			if info, err = e.Info(); err == nil {
+				if file, ok := inodeOf(info); ok {
+					do(file, info)
+				}
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) { // deleted meanwhile
+			return nil
+		}
+		return err
+	})
 }

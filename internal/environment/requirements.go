@@ -193,6 +193,22 @@ func withHashes(lock, name string, hashes []string) string {
 	return b.String()
 }
 
+// onlyPackages is the part of a lock with the packages that keep is true for.
+func onlyPackages(lock string, keep func(name, version string) bool) string {
+	var b strings.Builder
+	kept := true
+	for line := range strings.Lines(lock) {
+		text := strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(line), "\\"))
+		if m := lockedRE.FindStringSubmatch(text); m != nil {
+			kept = keep(m[1], m[2])
+		}
+		if kept {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
 // annotation begins the line in which uv says from which index a package is.
 const annotation = "# from "
 
@@ -252,6 +268,9 @@ func contentDigest(e Environment) Digest {
 	if e.Spec.AllowSource {
 		parts = append(parts, "built from source in project "+string(e.Project))
 	}
+	if e.Interpreter.ABI != "" {
+		parts = append(parts, "ABI "+e.Interpreter.ABI)
+	}
 	return Digest(sum(parts...))
 }
 
@@ -278,6 +297,9 @@ func specDigest(s Spec, in Interpreter, index string, more []string) (string, er
 	parts := []string{"falaj environment specification 1", in.Version, in.Platform, string(b), source, index}
 	if s.SitePackages {
 		parts = append(parts, strings.Join(siteList(in.Site), "\n"))
+	}
+	if in.ABI != "" {
+		parts = append(parts, "ABI "+in.ABI)
 	}
 	if len(more) > 0 || s.TorchBackend != "" {
 		parts = append(parts, "indexes "+strings.Join(more, " "), "torch backend "+s.TorchBackend)

@@ -8,8 +8,10 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -160,10 +162,12 @@ func pretend(t *testing.T) func(*environment.Config) {
 
 // uv plays the part of uv in a fake engine.
 type uv struct {
-	mu    sync.Mutex
-	ran   []string
-	specs []engine.Spec
-	fail  map[string]string // by subcommand: what it prints before it fails
+	mu        sync.Mutex
+	ran       []string
+	specs     []engine.Spec
+	installed []string                     // packages, in the order of their installation
+	wheels    map[string]map[string]string // by package: further files, by path below an environment
+	fail      map[string]string            // by subcommand: what it prints before it fails
 }
 
 func (u *uv) run(p *enginetest.Process) enginetest.Exit {
@@ -172,8 +176,11 @@ func (u *uv) run(p *enginetest.Process) enginetest.Exit {
 	switch what {
 	case "pip":
 		what = cmd[2]
-	case "-I": // Python, of which nothing but the compiler runs
+	case "-I": // Python, which runs the installer or the compiler
 		what = "bytecode"
+		if slices.Contains(cmd, "install") {
+			what = "install"
+		}
 	}
 	u.mu.Lock()
 	u.ran = append(u.ran, what)
@@ -206,9 +213,32 @@ func (u *uv) run(p *enginetest.Process) enginetest.Exit {
 		if err == nil {
 			err = os.Symlink(cmd[slices.Index(cmd, "--python")+1], filepath.Join(dir, "bin", "python"))
 		}
+		if errors.Is(err, fs.ErrExist) { // --allow-existing
+			err = nil
+		}
 	case "sync":
-		bin := filepath.Dir(cmd[slices.Index(cmd, "--python")+1])
-		err = os.WriteFile(filepath.Join(filepath.Dir(bin), "installed"), []byte("x"), 0o600)
+		var lock []byte
+		lock, err = os.ReadFile(cmd[3])
+		venv := filepath.Dir(filepath.Dir(cmd[slices.Index(cmd, "--python")+1]))
+		for line := range strings.Lines(string(lock)) {
+			if name, _, ok := strings.Cut(line, "=="); ok && err == nil {
+				err = u.install(venv, name)
+			}
+		}
+	case "install":
+		var dirs []os.DirEntry
+		dirs, err = os.ReadDir(cmd[5])
+		for _, dir := range dirs {
+			if _, e := os.Stat(filepath.Join(cmd[6], dir.Name())); e != nil || err != nil { // its requirements
+				err = errors.Join(err, e)
+				break
+			}
+			err = u.install(filepath.Join(cmd[5], dir.Name(), "tree"), dir.Name())
+		}
+	case "bytecode":
+		for _, dir := range cmd[5:] {
+			err = errors.Join(err, compiled(dir))
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(p.Log, err)
@@ -217,9 +247,53 @@ func (u *uv) run(p *enginetest.Process) enginetest.Exit {
 	return enginetest.Exit{}
 }
 
+// install leaves a package as uv does.
+func (u *uv) install(venv, name string) error {
+	u.mu.Lock()
+	u.installed = append(u.installed, name)
+	files := maps.Clone(u.wheels[name])
+	u.mu.Unlock()
+	site := "lib/python3.11/site-packages/"
+	if files == nil {
+		files = map[string]string{}
+	}
+	files[site+name+"/__init__.py"] = "name = '" + name + "'\n"
+	files["bin/"+name] = "#!/bin/sh\necho " + name + "\n"
+	info := site + strings.ReplaceAll(name, "-", "_") + "-1.0.dist-info/"
+	files[info+"WHEEL"] = "Wheel-Version: 1.0\nTag: py3-none-any\n"
+	files[info+"RECORD"] = name + "/__init__.py,,\n"
+	for file, content := range files {
+		at := filepath.Join(venv, file)
+		err := os.MkdirAll(filepath.Dir(at), 0o700)
+		_ = os.Remove(at) // another package may have it
+		if target, isLink := strings.CutPrefix(content, "-> "); isLink {
+			err = errors.Join(err, os.Symlink(target, at))
+		} else {
+			err = errors.Join(err, os.WriteFile(at, []byte(content), 0o600))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compiled leaves bytecode as Python does.
+func compiled(dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".py" {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		cache := filepath.Join(filepath.Dir(path), "__pycache__")
+		name := strings.TrimSuffix(e.Name(), ".py") + ".cpython-311.pyc"
+		return errors.Join(err, os.MkdirAll(cache, 0o700), os.WriteFile(filepath.Join(cache, name), append([]byte("code of "), source...), 0o600))
+	})
+}
+
 func fakeWorld(t *testing.T) (*world, *uv, *enginetest.Fake) {
 	t.Helper()
-	u, fake := &uv{fail: map[string]string{}}, enginetest.NewFake()
+	u, fake := &uv{fail: map[string]string{}, wheels: map[string]map[string]string{}}, enginetest.NewFake()
 	fake.Behave(u.run)
 	return newWorld(t, fake, pretend(t)), u, fake
 }
@@ -231,20 +305,22 @@ func TestBuiltOnce(t *testing.T) {
 	if e.State != environment.Ready || e.Packages != 2 || e.Python != "3.11.7" || e.SBOM[0].Name != "numpy" || len(e.SBOM[0].Hashes) != 1 {
 		t.Fatalf("%+v", e)
 	}
-	if got := strings.Join(u.ran, " "); got != "compile venv sync bytecode" {
+	if got := strings.Join(u.ran, " "); got != "compile venv install bytecode" {
 		t.Fatalf("ran %s", got)
 	}
 	for i, s := range u.specs {
 		sees := func(path string) bool {
 			return slices.ContainsFunc(s.Mounts, func(m engine.Mount) bool { return m.Path == path })
 		}
-		if what := u.ran[i]; sees(w.cfg.Cache) != (what != "bytecode") || sees(filepath.Join(filepath.Dir(s.Dir), "venv")) != (what != "compile") {
+		what, staging := u.ran[i], filepath.Dir(s.Dir)
+		if sees(w.cfg.Cache) != (what != "bytecode") || sees(filepath.Join(staging, "venv")) != (what == "venv") ||
+			sees(filepath.Join(staging, "packages")) != (what == "install" || what == "bytecode") {
 			t.Errorf("%s sees %v", what, s.Mounts)
 		}
-		if wants := s.Command[1] == "pip"; (len(s.Network.Allow) > 0) != wants || s.Network.API {
+		if wants := what == "compile" || what == "install"; (len(s.Network.Allow) > 0) != wants || s.Network.API {
 			t.Errorf("%v reaches %+v", s.Command, s.Network)
 		}
-		if s.Command[1] == "pip" && (!slices.Contains(s.Command, "--only-binary") || s.Env["UV_CACHE_DIR"] != w.cfg.Cache || s.Env["UV_LINK_MODE"] != "copy") {
+		if slices.Contains(s.Command, "pip") && (!slices.Contains(s.Command, "--only-binary") || s.Env["UV_CACHE_DIR"] != w.cfg.Cache || s.Env["UV_LINK_MODE"] != "copy") {
 			t.Errorf("%v with %v", s.Command, s.Env)
 		}
 	}
@@ -291,7 +367,7 @@ func TestBuiltOnce(t *testing.T) {
 		t.Error(err)
 	}
 	dir := filepath.Dir(use.Bin)
-	if info, err := os.Stat(filepath.Join(dir, "installed")); err != nil || info.Mode().Perm()&0o222 != 0 {
+	if info, err := os.Stat(filepath.Join(dir, "lib", "python3.11", "site-packages", "six", "__init__.py")); err != nil || info.Mode().Perm()&0o222 != 0 {
 		t.Errorf("%v, %v", info, err)
 	}
 	if left, err := os.ReadDir(filepath.Join(w.cfg.Dir, ".staging")); err != nil || len(left) != 0 {
@@ -302,7 +378,7 @@ func TestBuiltOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if b, err := io.ReadAll(r); err != nil || !strings.Contains(string(b), "--- lock\nrunning compile") || !strings.Contains(string(b), "running sync") {
+	if b, err := io.ReadAll(r); err != nil || !strings.Contains(string(b), "--- lock\nrunning compile") || !strings.Contains(string(b), "running install") {
 		t.Errorf("log %q, %v", b, err)
 	}
 
@@ -362,7 +438,7 @@ func TestWhatCannotBeResolved(t *testing.T) {
 
 func TestInstallationThatFails(t *testing.T) {
 	w, u, _ := fakeWorld(t)
-	u.fail["sync"] = "error: No space left on device"
+	u.fail["install"] = "error: No space left on device"
 	e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}})
 	if e.State != environment.Failed || !strings.Contains(e.Reason, "No space left") || e.Digest == "" {
 		t.Fatalf("%+v", e)
@@ -383,12 +459,12 @@ func TestCutOff(t *testing.T) {
 		want  environment.State
 		ran   string
 	}{
-		"lock":       {"compile", gone, exited, 2, environment.Ready, "3 compile, 1 venv, 1 sync, 1 bytecode"},
-		"install":    {"sync", gone, exited, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync, 1 bytecode"},
-		"killed":     {"sync", "", enginetest.Exit{Signal: syscall.SIGKILL}, 1, environment.Ready, "1 compile, 1 venv, 1 sync, 1 venv, 1 sync, 1 bytecode"},
+		"lock":       {"compile", gone, exited, 2, environment.Ready, "3 compile, 1 venv, 1 install, 1 bytecode"},
+		"install":    {"install", gone, exited, 1, environment.Ready, "1 compile, 1 venv, 2 install, 1 bytecode"},
+		"killed":     {"install", "", enginetest.Exit{Signal: syscall.SIGKILL}, 1, environment.Ready, "1 compile, 1 venv, 2 install, 1 bytecode"},
 		"for ever":   {"compile", gone, exited, 100, environment.Failed, "4 compile"},
 		"user error": {"compile", "error: nope was not found in the package registry", exited, 100, environment.Failed, "1 compile"},
-		"memory":     {"sync", "", enginetest.Exit{OutOfMemory: true}, 100, environment.Failed, "1 compile, 1 venv, 1 sync"},
+		"memory":     {"install", "", enginetest.Exit{OutOfMemory: true}, 100, environment.Failed, "1 compile, 1 venv, 1 install"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u, fake := &uv{fail: map[string]string{}}, enginetest.NewFake()
@@ -401,9 +477,8 @@ func TestCutOff(t *testing.T) {
 				}
 				left--
 				u.run(p) // it had begun
-				if c.at == "sync" {
-					bin := filepath.Dir(cmd[slices.Index(cmd, "--python")+1])
-					if err := os.WriteFile(filepath.Join(filepath.Dir(bin), "half"), []byte("x"), 0o600); err != nil {
+				if c.at == "install" {
+					if err := os.WriteFile(filepath.Join(cmd[5], "six", "tree", "half"), []byte("x"), 0o600); err != nil {
 						return enginetest.Exit{Code: 9}
 					}
 				}
@@ -632,7 +707,7 @@ func TestRestartInTheMiddle(t *testing.T) {
 	if e := w.built(t, "py", environment.Spec{Requirements: []string{"six"}}); e.State != environment.Ready {
 		t.Fatalf("%+v", e)
 	}
-	if got := strings.Join(u.ran, " "); got != "compile venv sync bytecode" {
+	if got := strings.Join(u.ran, " "); got != "compile venv install bytecode" {
 		t.Fatalf("ran %s", got)
 	}
 }
@@ -803,6 +878,17 @@ func TestWithUV(t *testing.T) {
 	if found, err := filepath.Glob(filepath.Join(filepath.Dir(use.Bin), "lib", "python3*", "site-packages", "__pycache__", "falaj_probe.*.pyc")); err != nil || len(found) != 1 {
 		t.Errorf("the bytecode is %v, %v", found, err)
 	}
+
+	first, err := w.Use(t.Context(), nyc, "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"falaj_probe.py", "__pycache__/falaj_probe.*.pyc", "falaj_probe-1.0.dist-info/RECORD"} {
+		if !sameFile(t, first, use, file) {
+			t.Errorf("%s is on the disk twice", file)
+		}
+	}
+	testJobCannotWrite(t, driver, use)
 
 	testSite(t, w)
 

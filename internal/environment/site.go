@@ -228,19 +228,10 @@ func emptyWheel(stem, name, version string) ([]byte, error) {
 
 // onTop drops from a lock what the interpreter brings.
 func onTop(lock string, packages map[string]string) string {
-	var b strings.Builder
-	dropping := false
-	for line := range strings.Lines(lock) {
-		text := strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(line), "\\"))
-		if m := lockedRE.FindStringSubmatch(text); m != nil {
-			version, ok := pinned(packages[canonical(m[1])])
-			dropping = ok && version == m[2]
-		}
-		if !dropping {
-			b.WriteString(line)
-		}
-	}
-	return b.String()
+	return onlyPackages(lock, func(name, locked string) bool {
+		version, ok := pinned(packages[canonical(name)])
+		return !ok || version != locked
+	})
 }
 
 // siteList is the packages of an interpreter as lines, sorted.
