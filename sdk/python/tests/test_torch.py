@@ -95,6 +95,18 @@ class TorchTest(unittest.TestCase):
                         state = again.state_dict()
                 self.assertEqual(seen, whole)
 
+    def test_wide_rows(self) -> None:
+        """Rows of several row groups, which a file has by their bytes: each comes whole and
+        once, whoever reads the group where two workers' rows meet."""
+        rows, width = 3_000, 12_000
+        put(self.server.client, "wide", {}, "n,x\n" + "".join(f"{i},{i:05}{chr(97 + i % 26) * width}\n" for i in range(rows)))
+        wide = falaj.dataset("wide@1", self.server.client)
+        for workers, shuffle in ((0, 0), (2, 0), (0, 400), (2, 400)):
+            with self.subTest(workers=workers, shuffle=shuffle):
+                given = [(n, x) for b in wide.torch(batch_size=100, shuffle=shuffle).loader(workers) for n, x in zip(b["n"].tolist(), b["x"])]
+                self.assertEqual(sorted(n for n, _ in given), list(range(rows)))
+                self.assertEqual([n for n, x in given if x != f"{n:05}{chr(97 + n % 26) * width}"], [])
+
     def test_epochs(self) -> None:
         """Each round is an epoch with an order of its own, the same for the same seed."""
         rows = self.data.torch(["n"], 5_000, shuffle=10_000, seed=1)
