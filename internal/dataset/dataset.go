@@ -177,7 +177,7 @@ func (s Spec) Validate() error {
 	if s.Delimiter != "" {
 		r, n := utf8.DecodeRuneInString(s.Delimiter)
 		if n != len(s.Delimiter) || r == utf8.RuneError || strings.ContainsRune("\"\r\n\x00", r) {
-			return bad("delimiter", "%q is not one character that may stand between cells", s.Delimiter)
+			return bad("delimiter", "%q is not a valid delimiter: it must be a single character", s.Delimiter)
 		}
 	}
 	if len(s.NullValues) > 64 {
@@ -240,7 +240,7 @@ func (s Spec) Validate() error {
 				WithHint("Leave it sealed, or classify it as internal.")
 		}
 	default:
-		return bad("protection", "there is no protection %q", string(s.Protection)).WithHint("It is sealed or open.")
+		return bad("protection", "there is no protection %q", string(s.Protection)).WithHint("The values are sealed and open.")
 	}
 	return nil
 }

@@ -132,7 +132,7 @@ func (p *plainWriter) Write(b []byte) (int, error) { return p.pipe.Write(b) }
 
 func (p *plainWriter) Commit() error {
 	if p.end {
-		return fault.New(fault.Internal, "the file is ended already")
+		return fault.New(fault.Internal, "the file is already complete")
 	}
 	p.end = true
 	_ = p.pipe.Close()

@@ -128,7 +128,7 @@ func (s *Service) parse(ctx context.Context, r ImportRequest, w derived) (Versio
 // inTime names the end of ctx's time as what it is.
 func inTime(ctx context.Context, err error) error {
 	if fault.KindOf(err) == fault.Internal && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fault.New(fault.Timeout, "it did not finish in the time allowed").WithHint("Split the input, or raise the limit.")
+		return fault.New(fault.Timeout, "the operation exceeded its time limit").WithHint("Split the input, or raise the limit.")
 	}
 	return err
 }

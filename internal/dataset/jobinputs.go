@@ -36,10 +36,10 @@ func (s *Service) jobInputs(ctx context.Context) ([]JobInputs, error) {
 		return nil, nil
 	}
 	if s.cfg.JobInputs == nil {
-		return nil, fault.New(fault.Internal, "nobody tells what %s could read, so what it writes has no lineage", who)
+		return nil, fault.New(fault.Internal, "the inputs of %s are unknown, so its outputs would have no lineage", who)
 	}
 	rs, err := s.cfg.JobInputs(ctx, who.ID)
-	return rs, fault.Wrap(err, "what %s could read", who)
+	return rs, fault.Wrap(err, "inputs of %s", who)
 }
 
 // inputVersions are the versions that were read, perhaps. A version that was deleted since
@@ -127,8 +127,8 @@ func (s *Service) tableVersions(ctx context.Context, tx *store.Tx, p project.Nam
 }
 
 func tooManyInputs() error {
-	return fault.New(fault.Invalid, "over %d versions could be read, more than a version has parents", maxParents).
-		WithHint("Keep fewer versions of the tables (spec.keep), or read what is needed as data of the job.")
+	return fault.New(fault.Invalid, "the job could read more than %d versions, the limit of parents of a version", maxParents).
+		WithHint("Keep fewer versions of the tables (spec.keep), or list only the needed versions as data of the job.")
 }
 
 // includes reports whether a version of a table may be where it could be read.

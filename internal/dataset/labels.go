@@ -75,7 +75,7 @@ func (l Labels) version(ctx context.Context, tx *store.Tx, in project.Name, name
 		return Version{}, err
 	}
 	if ref.Number == 0 {
-		return Version{}, fault.New(fault.Invalid, "which version of %s?", name).WithHint("Each version has a label of its own: write %s@1.", name)
+		return Version{}, fault.New(fault.Invalid, "the version of %s is required", name).WithHint("Each version has its own label. Name the version, such as %s@1.", name)
 	}
 	d, err := l.Store.Dataset(ctx, tx, in, ref.Name)
 	if err != nil {

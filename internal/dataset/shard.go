@@ -27,9 +27,9 @@ const MaxShards = 1 << 16
 func (p Shard) Validate() error {
 	switch {
 	case p.Count < 0 || p.Count > MaxShards:
-		return fault.New(fault.Invalid, "%d shards are not between 1 and %d", p.Count, MaxShards)
+		return fault.New(fault.Invalid, "the number of shards is %d, and must be between 1 and %d", p.Count, MaxShards)
 	case p.Index < 0 || p.Index >= max(p.Count, 1):
-		return fault.New(fault.Invalid, "there is no shard %d of %d", p.Index, max(p.Count, 1)).WithHint("Shards count from 0.")
+		return fault.New(fault.Invalid, "there is no shard %d of %d", p.Index, max(p.Count, 1)).WithHint("Shards are numbered from 0.")
 	case p.Skip < 0 || p.Take < 0:
 		return fault.New(fault.Invalid, "rows to skip and to take cannot be negative")
 	}

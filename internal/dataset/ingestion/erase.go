@@ -52,7 +52,7 @@ func (s *Service) Reread(ctx context.Context, r Run, purpose string) error {
 		}
 		return audit.Append(ctx, tx, audit.Entry{
 			Project: string(r.Project), Action: string(ActionRun), Object: "source " + r.Source, Reason: purpose,
-			Detail: map[string]any{"run": r.ID, "phase": "what it had read was removed", "dataset": r.Dataset},
+			Detail: map[string]any{"run": r.ID, "phase": "rows read so far were removed", "dataset": r.Dataset},
 		})
 	})
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Service) stopped(ctx context.Context, run RunID) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-late.C:
-			return fault.New(fault.Unavailable, "run %s does not end", run).WithHint("It is tried again.")
+			return fault.New(fault.Unavailable, "run %s is still stopping", run).WithHint("The operation is retried automatically.")
 		case <-changed:
 		}
 	}

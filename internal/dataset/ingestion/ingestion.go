@@ -114,7 +114,7 @@ func (s Spec) Validate() error {
 	case len(s.Description) > maxDescription:
 		return fault.New(fault.Invalid, "spec.description: %d bytes are over the limit of %d", len(s.Description), maxDescription)
 	case s.Dataset == "":
-		return fault.New(fault.Invalid, "spec.dataset is needed").WithHint("Name the dataset that gets the versions.")
+		return fault.New(fault.Invalid, "spec.dataset is required").WithHint("Name the dataset that gets the versions.")
 	case len(s.Key) > maxKey:
 		return fault.New(fault.Invalid, "spec.key: %d columns are over the limit of %d", len(s.Key), maxKey)
 	case s.Rate.RowsPerSecond < 0:
@@ -123,14 +123,14 @@ func (s Spec) Validate() error {
 	switch s.Mode {
 	case source.Full, source.Incremental, source.Changes:
 	default:
-		return fault.New(fault.Invalid, "spec.mode: %q is none of full, incremental, changes", string(s.Mode))
+		return fault.New(fault.Invalid, "spec.mode: %q is not full, incremental or changes", string(s.Mode))
 	}
 	if (s.Op != "") != (s.Mode == source.Changes) {
-		return fault.New(fault.Invalid, "spec.op: it is for the mode changes, which needs it")
+		return fault.New(fault.Invalid, "spec.op: mode changes requires it, and other modes take none")
 	}
 	for i, c := range s.Key {
 		if slices.Contains(s.Key[:i], c) {
-			return fault.New(fault.Invalid, "spec.key: %q is there twice", c)
+			return fault.New(fault.Invalid, "spec.key: duplicate column %q", c)
 		}
 	}
 	if _, err := ParseSchedule(s.Schedule); err != nil {

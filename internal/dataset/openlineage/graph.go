@@ -142,8 +142,8 @@ func (w *walk) root(ctx context.Context, kind Kind, n Name) (*Node, error) {
 		return err
 	})
 	if fault.Is(err, fault.NotFound) {
-		return nil, fault.New(fault.NotFound, "nobody told of a %s %q in %q", kind, clip(n.Name), clip(n.Namespace)).
-			WithHint("Look for it: falaj search %s.", fault.ShellWord(clip(n.Name)))
+		return nil, fault.New(fault.NotFound, "no OpenLineage event names a %s %q in %q", kind, clip(n.Name), clip(n.Namespace)).
+			WithHint("Search for it: falaj search %s.", fault.ShellWord(clip(n.Name)))
 	}
 	if err != nil {
 		return nil, err

@@ -225,8 +225,8 @@ func (k keeper) thing(ctx context.Context, t Thing) error {
 			return err
 		}
 		if n >= maxThings {
-			return fault.New(fault.Exhausted, "project %s has lineage of %d jobs and datasets of others, and no more are kept", k.p, n).
-				WithHint("Names that change with each run fill it: give jobs and datasets names that stay.")
+			return fault.New(fault.Exhausted, "project %s has lineage of %d external jobs and datasets, the limit", k.p, n).
+				WithHint("Use stable names: jobs and datasets with a new name for each run exhaust the limit.")
 		}
 	case err != nil:
 		return err
@@ -275,8 +275,8 @@ func (k keeper) link(ctx context.Context, d Dataset, output bool, links *int) er
 			}
 		}
 		if *links++; *links > maxAllLinks {
-			return fault.New(fault.Exhausted, "project %s has %d links between jobs and datasets of others, and no more are kept", k.p, maxAllLinks).
-				WithHint("Names that change with each run fill it: give jobs and datasets names that stay.")
+			return fault.New(fault.Exhausted, "project %s has %d links between external jobs and datasets, the limit", k.p, maxAllLinks).
+				WithHint("Use stable names: jobs and datasets with a new name for each run exhaust the limit.")
 		}
 		err = nil
 	}
@@ -296,7 +296,7 @@ func (s *Service) Things(ctx context.Context, p project.Name, after string, limi
 	if after != "" {
 		parts := strings.Split(after, "\x00")
 		if len(parts) != 3 {
-			return nil, fault.New(fault.Invalid, "the place is not one that was given out")
+			return nil, fault.New(fault.Invalid, "the cursor is invalid")
 		}
 		at = Thing{Kind: Kind(parts[2]), Name: Name{Name: parts[0], Namespace: parts[1]}}
 	}

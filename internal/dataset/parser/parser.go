@@ -240,7 +240,7 @@ func open(in *bufio.Reader, req Request) (Format, *bufio.Reader, error) {
 		case inner == JSONLines:
 			format = inner
 		case inner != CSV:
-			return "", nil, fault.New(fault.Invalid, "the packed file holds %s, not CSV or JSON lines", inner).WithHint("Import what is inside.")
+			return "", nil, fault.New(fault.Invalid, "the compressed file contains %s, not CSV or JSON lines", inner).WithHint("Decompress the file and import its content.")
 		case req.Format == CSV:
 			format = CSV // by its content; that it is packed is no matter
 		}
@@ -251,8 +251,8 @@ func open(in *bufio.Reader, req Request) (Format, *bufio.Reader, error) {
 		}
 	}
 	if req.Format != "" && req.Format != format {
-		return "", nil, fault.New(fault.Invalid, "the file is %s by its content, not %s", format, req.Format).
-			WithHint("Leave the format out, or name the right one.")
+		return "", nil, fault.New(fault.Invalid, "the file's content is %s, not %s", format, req.Format).
+			WithHint("Omit the format, or set the correct one.")
 	}
 	switch format {
 	case CSV, CSVGzip, CSVZstd:
@@ -340,7 +340,7 @@ func detect(head []byte) (Format, error) {
 	case starts("\x28\xb5\x2f\xfd"):
 		return CSVZstd, nil
 	case starts("BZh"), starts("\xfd7zX"):
-		return "", fault.New(fault.Invalid, "the file is compressed in a way other than gzip and zstd").WithHint("Decompress it, or use gzip.")
+		return "", fault.New(fault.Invalid, "the file's compression is not gzip or zstd").WithHint("Decompress it, or use gzip.")
 	}
 	if text := plainHead(head); len(text) > 0 && (text[0] == '{' || text[0] == '[' && jsonArray(text)) {
 		return JSONLines, nil

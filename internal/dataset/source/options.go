@@ -175,7 +175,7 @@ func (f From) Validate() error {
 		}
 	}
 	if n != 1 {
-		return fault.New(fault.Invalid, "spec.from: one kind of source is needed, here are %d", n).WithHint("Kinds: %s.", strings.Join(Kinds, ", "))
+		return fault.New(fault.Invalid, "spec.from: exactly one kind of source is required, and %d are given", n).WithHint("Kinds: %s.", strings.Join(Kinds, ", "))
 	}
 	return nil
 }

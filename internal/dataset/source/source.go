@@ -69,7 +69,7 @@ func ReadPosition(p Position, into any) error {
 		return nil
 	}
 	if err := json.Unmarshal(p, into); err != nil {
-		return fault.New(fault.Internal, "the position is not one of this kind of source").WithData("%.200s", p)
+		return fault.New(fault.Internal, "the position belongs to another kind of source").WithData("%.200s", p)
 	}
 	return nil
 }
