@@ -473,7 +473,8 @@ func (s *Service) unplaced(ctx context.Context, e Environment, err error) error 
 	case incomplete:
 		return s.fail(ctx, e, back.why, "Apply it again.")
 	case fault.NoSpace(err):
-		return s.fail(ctx, e, "the disk of the environments is full: "+err.Error(), "Free disk space, then apply again.")
+		first, _, _ := strings.Cut(err.Error(), "\n") // of several files that were linked at a time
+		return s.fail(ctx, e, "the disk of the environments is full: "+first, "Free disk space, then apply again.")
 	case fault.Is(err, fault.Invalid), fault.Is(err, fault.TooLarge):
 		return s.fail(ctx, e, err.Error(), fault.HintOf(err))
 	}

@@ -785,21 +785,38 @@ func machineDirs(t *testing.T) []string {
 	return append(dirs, "/usr/local/bin", "/usr/bin", "/bin")
 }
 
-// wheel is a package with one module, as an index has it.
-func wheel(t *testing.T) []byte {
+// wheels are packages as an index has them: one with a module, and one that overwrites it.
+func wheels(t *testing.T) map[string][]byte {
 	t.Helper()
-	files := [][2]string{
-		{"falaj_probe.py", "ANSWER = 42\n"},
-		{"falaj_probe.pth", "import os; 'UV_CACHE_DIR' in os.environ and open(os.path.join(os.environ['UV_CACHE_DIR'], 'ran'), 'w')\n"},
-		{"falaj_probe-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: falaj-probe\nVersion: 1.0\n"},
-		{"falaj_probe-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
+	return map[string][]byte{
+		"falaj-probe": wheel(t, "falaj_probe", "", [][2]string{
+			{"falaj_probe.py", "ANSWER = 42\n"},
+			{"falaj_probe.pth", "import os; 'UV_CACHE_DIR' in os.environ and open(os.path.join(os.environ['UV_CACHE_DIR'], 'ran'), 'w')\n"},
+		}),
+		"falaj-zevil": wheel(t, "falaj_zevil", "../../../../../../packages/falaj-probe/tree/evil.py,,\n../../../../x,,\n", [][2]string{
+			{"falaj_probe.py", "ANSWER = 13\n"},
+			{"__pycache__/falaj_probe.cpython-311.pyc", "no bytecode"},
+			{"falaj_zevil-1.0.data/purelib/falaj_probe-1.0.dist-info/RECORD", "falaj_probe.py,,\n"},
+			{"falaj_zevil-1.0.data/data/share/falaj_zevil.txt", "data"},
+			{"falaj_zevil-1.0.data/scripts/falaj-zevil", "#!python\nimport falaj_probe; print(falaj_probe.ANSWER)\n"},
+		}),
 	}
+}
+
+func wheel(t *testing.T, name, more string, files [][2]string) []byte {
+	t.Helper()
+	info := name + "-1.0.dist-info/"
+	files = append(files,
+		[2]string{info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: 1.0\n"},
+		[2]string{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
+	)
 	var record strings.Builder
+	record.WriteString(more)
 	for _, f := range files {
 		sum := sha256.Sum256([]byte(f[1]))
 		fmt.Fprintf(&record, "%s,sha256=%s,%d\n", f[0], base64.RawURLEncoding.EncodeToString(sum[:]), len(f[1]))
 	}
-	files = append(files, [2]string{"falaj_probe-1.0.dist-info/RECORD", record.String() + "falaj_probe-1.0.dist-info/RECORD,,\n"})
+	files = append(files, [2]string{info + "RECORD", record.String() + info + "RECORD,,\n"})
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)
 	for _, f := range files {
@@ -828,16 +845,19 @@ func TestWithUV(t *testing.T) {
 	if _, err := environment.FindUV("", dirs, found); err != nil {
 		absent(t, "needs uv: make deps")
 	}
-	pkg := wheel(t)
-	sum := sha256.Sum256(pkg)
+	all := wheels(t)
+	sum := sha256.Sum256(all["falaj-probe"])
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /simple/falaj-probe/", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html")
-		fmt.Fprintf(w, `<a href="/files/falaj_probe-1.0-py3-none-any.whl#sha256=%s">falaj_probe-1.0-py3-none-any.whl</a>`, hex.EncodeToString(sum[:]))
-	})
-	mux.HandleFunc("GET /files/falaj_probe-1.0-py3-none-any.whl", func(w http.ResponseWriter, r *http.Request) {
-		http.ServeContent(w, r, "x.whl", time.Time{}, bytes.NewReader(pkg))
-	})
+	for name, pkg := range all {
+		file, sum := strings.ReplaceAll(name, "-", "_")+"-1.0-py3-none-any.whl", sha256.Sum256(pkg)
+		mux.HandleFunc("GET /simple/"+name+"/", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			fmt.Fprintf(w, `<a href="/files/%s#sha256=%s">%s</a>`, file, hex.EncodeToString(sum[:]), file)
+		})
+		mux.HandleFunc("GET /files/"+file, func(w http.ResponseWriter, r *http.Request) {
+			http.ServeContent(w, r, "x.whl", time.Time{}, bytes.NewReader(pkg))
+		})
+	}
 	index := httptest.NewServer(mux)
 	t.Cleanup(index.Close)
 	other := httptest.NewServer(mux)
@@ -853,6 +873,14 @@ func TestWithUV(t *testing.T) {
 		c.Path, c.Index, c.Hosts = dirs, index.URL+"/simple", []string{strings.TrimPrefix(index.URL, "http://")}
 	})
 
+	// The first to install the package has another one that overwrites it.
+	evil := w.ready(t, "evil", "falaj-probe", "falaj-zevil")
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(evil.Bin, "falaj-zevil")).CombinedOutput(); err != nil || string(out) != "13\n" {
+		t.Errorf("%s, %v", out, err)
+	}
+	if got := content(t, evil, "share/falaj_zevil.txt"); got != "data" {
+		t.Errorf("its data is %q", got)
+	}
 	e := w.built(t, "other", environment.Spec{Requirements: []string{"falaj-probe"}, Indexes: []string{"other"}})
 	if e.State != environment.Ready || len(e.SBOM) != 1 || e.SBOM[0].Index != other.URL+"/simple" {
 		t.Fatalf("from another index: %+v", e)
@@ -879,6 +907,9 @@ func TestWithUV(t *testing.T) {
 		t.Errorf("the bytecode is %v, %v", found, err)
 	}
 
+	if sameFile(t, evil, use, "falaj_probe.py") || !sameFile(t, evil, use, "falaj_probe-1.0.dist-info/METADATA") {
+		t.Error("the file of another package is shared, or one of its own is not")
+	}
 	first, err := w.Use(t.Context(), nyc, "other")
 	if err != nil {
 		t.Fatal(err)
