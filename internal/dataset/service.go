@@ -14,7 +14,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
-	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -394,13 +393,8 @@ func (p Page) size() int {
 // List lists the datasets that the caller may read, by name; next is the token
 // of the following page. Needs dataset.read.
 func (s *Service) List(ctx context.Context, p project.Name, page Page) (ds []Dataset, next string, err error) {
-	var only []string
-	who := identity.From(ctx)
-	names, every := who.Objects(string(ActionRead))
-	if who.Narrowed() && !every {
-		// A token that names its objects lists what it names.
-		only = append([]string{}, names...)
-	} else if err := s.cfg.Authorizer.Allow(ctx, ActionRead, policy.Object{Project: string(p), Kind: objectKind}); err != nil {
+	only, err := s.listable(ctx, p)
+	if err != nil {
 		return nil, "", err
 	}
 	after, err := base64.RawURLEncoding.DecodeString(page.Token)
@@ -421,17 +415,8 @@ func (s *Service) List(ctx context.Context, p project.Name, page Page) (ds []Dat
 	if only == nil {
 		return ds, next, nil
 	}
-	// The names come from the token alone; whether its principal may is asked of each.
-	kept := ds[:0]
-	for _, d := range ds {
-		err := s.cfg.Authorizer.Allow(ctx, ActionRead, s.object(d, nil))
-		if err == nil {
-			kept = append(kept, d)
-		} else if !fault.Is(err, fault.PermissionDenied) && !fault.Is(err, fault.NotFound) {
-			return nil, "", err
-		}
-	}
-	return kept, next, nil
+	ds, err = s.permitted(ctx, ds)
+	return ds, next, err
 }
 
 // Versions lists a dataset's versions, newest first. Needs dataset.read.

@@ -19,6 +19,10 @@ type Store interface {
 	// unless it is nil.
 	Datasets(ctx context.Context, tx *store.Tx, p project.Name, only []string, after string, limit int) ([]Dataset, error)
 
+	// Lines gives what a search reads of those; with from also of the lineage of their newest
+	// versions.
+	Lines(ctx context.Context, tx *store.Tx, p project.Name, only []string, from bool, after string, limit int) ([]store.Line, error)
+
 	InsertVersion(ctx context.Context, tx *store.Tx, v Version) error
 	// UpdateVersion keeps a version's state and what the document says.
 	UpdateVersion(ctx context.Context, tx *store.Tx, v Version) error

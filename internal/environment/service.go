@@ -440,6 +440,23 @@ func (s *Service) List(ctx context.Context, p project.Name, after string, limit 
 	return list, next, nil
 }
 
+// Find reads the newest environments, by name after a name, of which may says that they may be
+// what is looked for: limit of them at most. Needs environment.read.
+func (s *Service) Find(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (found store.Found[Environment], err error) {
+	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
+		return found, err
+	}
+	return store.Find(ctx, s.cfg.DB, store.Lookup[Environment]{
+		Lines: func(ctx context.Context, tx *store.Tx, after string, limit int) ([]store.Line, error) {
+			return s.cfg.Store.Lines(ctx, tx, p, after, limit)
+		},
+		Read: func(ctx context.Context, tx *store.Tx, names []string) ([]Environment, error) {
+			return store.Each(names, func(name string) (Environment, error) { return s.cfg.Store.Named(ctx, tx, p, name, "") })
+		},
+		Key: func(e Environment) string { return e.Name },
+	}, after, limit, may)
+}
+
 // Logs is everything that uv said while it locked and built the environment.
 // Needs environment.read.
 func (s *Service) Logs(ctx context.Context, p project.Name, name string) (io.ReadCloser, error) {

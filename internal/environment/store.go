@@ -18,6 +18,8 @@ type Store interface {
 	Named(ctx context.Context, tx *store.Tx, p project.Name, name string, d Digest) (Environment, error)
 	// List gives the newest environment of each name above after, by name.
 	List(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]Environment, error)
+	// Lines gives what a search reads of those: the names.
+	Lines(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]store.Line, error)
 	Update(ctx context.Context, tx *store.Tx, e Environment) error
 	// Newest lists the newest environment of each name of every project.
 	Newest(ctx context.Context, tx *store.Tx) ([]Environment, error)

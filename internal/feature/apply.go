@@ -493,6 +493,51 @@ func (d Definition) service() (ServiceDefinition, error) {
 	return ServiceDefinition{Header: d.Header, ServiceSpec: b.ServiceSpec, Selected: b.Selected, Used: b.Used}, fault.Wrap(err, "reading feature service %s", d.Ref())
 }
 
+// SearchFields are what a search finds a definition by, besides its name and owner.
+func (d Definition) SearchFields() ([]store.Field, error) {
+	switch d.Kind {
+	case EntityKind:
+		e, err := d.entity()
+		return append(e.SearchFields(), store.Field{Name: "description", Value: e.Description}), err
+	case ViewKind:
+		v, err := d.view()
+		return append(v.SearchFields(), store.Field{Name: "description", Value: v.Description}), err
+	case ServiceKind:
+		x, err := d.service()
+		return append(x.SearchFields(), store.Field{Name: "description", Value: x.Description}), err
+	}
+	return nil, nil
+}
+
+func tagFields(tags map[string]string) (out []store.Field) {
+	for _, k := range slices.Sorted(maps.Keys(tags)) {
+		out = append(out, store.Field{Name: "tag", Value: k + "=" + tags[k]})
+	}
+	return out
+}
+
+// SearchFields are what a search finds an entity by, besides its name, description and owner.
+func (e Entity) SearchFields() []store.Field {
+	return append(tagFields(e.Tags), store.FieldsOf("column", e.JoinKeys...)...)
+}
+
+// SearchFields are what a search finds a view by, besides its name, description and owner.
+func (v View) SearchFields() []store.Field {
+	out := tagFields(v.Tags)
+	for _, f := range v.Features {
+		out = append(out, store.Field{Name: "column", Value: f.Name})
+	}
+	for _, k := range v.Keys {
+		out = append(out, store.Field{Name: "column", Value: k.Name})
+	}
+	return append(out, store.FieldsOf("from", append(slices.Sorted(maps.Values(v.Source.Inputs)), v.Source.Dataset)...)...)
+}
+
+// SearchFields are what a search finds a service by, besides its name, description and owner.
+func (s ServiceDefinition) SearchFields() []store.Field {
+	return append(tagFields(s.Tags), store.FieldsOf("from", s.Selected...)...)
+}
+
 // Entity finds an entity by ref. Needs feature.read.
 func (s *Service) Entity(ctx context.Context, p project.Name, ref string) (Entity, error) {
 	return get(ctx, s, p, EntityKind, ref, Definition.entity)
@@ -571,6 +616,47 @@ func list[T any](ctx context.Context, s *Service, p project.Name, k Kind, after 
 		return nil
 	})
 	return out, err
+}
+
+// FindEntities reads the latest versions, by name after a name, of which may says that they
+// may be what is looked for. Needs feature.read.
+func (s *Service) FindEntities(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (store.Found[Entity], error) {
+	return find(ctx, s, p, EntityKind, after, limit, may, Definition.entity, func(e Entity) string { return e.Name })
+}
+
+// FindViews is FindEntities for feature views.
+func (s *Service) FindViews(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (store.Found[View], error) {
+	return find(ctx, s, p, ViewKind, after, limit, may, Definition.view, func(v View) string { return v.Name })
+}
+
+// FindServiceDefinitions is FindEntities for feature services.
+func (s *Service) FindServiceDefinitions(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (store.Found[ServiceDefinition], error) {
+	return find(ctx, s, p, ServiceKind, after, limit, may, Definition.service, func(d ServiceDefinition) string { return d.Name })
+}
+
+func find[T any](ctx context.Context, s *Service, p project.Name, k Kind, after string, limit int, may func(store.Line) (bool, error), decode func(Definition) (T, error), name func(T) string) (store.Found[T], error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionRead, policy.Object{Project: string(p), Kind: objectKind}); err != nil {
+		return store.Found[T]{}, err
+	}
+	return store.Find(ctx, s.cfg.DB, store.Lookup[T]{
+		Lines: func(ctx context.Context, tx *store.Tx, after string, limit int) ([]store.Line, error) {
+			return s.cfg.Store.Lines(ctx, tx, p, k, after, limit)
+		},
+		Read: func(ctx context.Context, tx *store.Tx, names []string) ([]T, error) {
+			ds, err := s.cfg.Store.LatestOf(ctx, tx, p, k, names)
+			if err != nil {
+				return nil, err
+			}
+			out := make([]T, len(ds))
+			for i, d := range ds {
+				if out[i], err = decode(d); err != nil {
+					return nil, err
+				}
+			}
+			return out, nil
+		},
+		Key: name,
+	}, after, limit, may)
 }
 
 // Listed is a version among the others.

@@ -19,6 +19,10 @@ type Store interface {
 	DefinitionByDigest(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name, digest string) (Definition, error)
 	// Latest lists the versions with the alias latest, by name after a name.
 	Latest(ctx context.Context, tx *store.Tx, p project.Name, k Kind, after string, limit int) ([]Definition, error)
+	// Lines gives what a search reads of those, by name after a name.
+	Lines(ctx context.Context, tx *store.Tx, p project.Name, k Kind, after string, limit int) ([]store.Line, error)
+	// LatestOf gives those of names, in any order.
+	LatestOf(ctx context.Context, tx *store.Tx, p project.Name, k Kind, names []string) ([]Definition, error)
 	// Definitions lists the versions of a name below one (0: all), newest first.
 	Definitions(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string, below, limit int) ([]Definition, error)
 	// LastVersion is the highest number of a name; 0 when there is none.

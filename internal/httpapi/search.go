@@ -5,29 +5,32 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
+	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/registry"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/training"
-	"github.com/falaj-ml/falaj/internal/tuning"
 	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 )
 
-// Search reads the lists of the domains and looks for the words in what comes: a
-// project has thousands of definitions, not millions, and so there is no index that
-// could lag behind, or know what its reader may not. Jobs, which are many and large, are
-// looked for in lines out of an index of the database, and only those that match are read.
+// Search reads lines out of indexes of the database: the texts that objects are found by. Only
+// those objects are read of which the line has the words, and those decide. So no index can
+// show what its reader may not see, or lag behind: a line is written with its object.
 const (
 	searchScan  = 5000 // objects that one answer looks at; then it gives a token to go on
 	searchPage  = 200  // of them that are read at a time
@@ -59,7 +62,7 @@ type thing struct {
 	owner  string // id
 	texts  []match
 	// more are texts that cost another question, asked only for "from:" words.
-	more func() ([]match, error)
+	more func(context.Context) ([]match, error)
 }
 
 // kindOfThings is a list that is searched.
@@ -69,11 +72,45 @@ type kindOfThings struct {
 	policy string // kind of the policy's objects
 	// list gives things after a place, limit at most, how many were inspected for them, and
 	// the place to go on; empty at the end.
-	list func(ctx context.Context, f *finder, after string, limit int) (things []thing, seen int, next string, err error)
+	list lister
+}
+
+// lister is a list of a kind, as kindOfThings has it.
+type lister func(ctx context.Context, f *finder, after string, limit int) (things []thing, seen int, next string, err error)
+
+// findBy is a list of the objects that find gives.
+func findBy[T any](kind string, find func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[T], error), thingOf func(f *finder, x T) thing) lister {
+	return func(ctx context.Context, f *finder, after string, limit int) ([]thing, int, string, error) {
+		found, err := find(ctx, f, after, limit, func(l store.Line) (bool, error) {
+			if l.More {
+				return true, nil
+			}
+			t := thing{hit: hit{Name: l.Key}, owner: l.Owner, texts: matchesOf(l.Fields)}
+			var err error
+			if t.Owner, err = f.ownerOf(ctx, t.owner); err != nil {
+				return false, err
+			}
+			_, all := t.matches(f.words, kind, t.all())
+			return all, nil
+		})
+		things := make([]thing, len(found.Objects))
+		for i, x := range found.Objects {
+			things[i] = thingOf(f, x)
+		}
+		return things, found.Seen, found.Next, err
+	}
+}
+
+func matchesOf(fields []store.Field) []match {
+	out := make([]match, len(fields))
+	for i, f := range fields {
+		out[i] = match{f.Name, f.Value}
+	}
+	return out
 }
 
 // whole is a list that gives all things that there are, whatever is looked for.
-func whole(list func(ctx context.Context, p project.Name, after string, limit int) (things []thing, next string, err error)) func(context.Context, *finder, string, int) ([]thing, int, string, error) {
+func whole(list func(ctx context.Context, p project.Name, after string, limit int) (things []thing, next string, err error)) lister {
 	return func(ctx context.Context, f *finder, after string, limit int) ([]thing, int, string, error) {
 		things, next, err := list(ctx, f.p, after, limit)
 		seen := len(things)
@@ -87,18 +124,18 @@ func whole(list func(ctx context.Context, p project.Name, after string, limit in
 // searched is every kind, in the order of the answer.
 func (s *Server) searched() []kindOfThings {
 	return []kindOfThings{
-		{"dataset", dataset.ActionRead, "dataset", whole(s.searchDatasets)},
-		{"feature_view", feature.ActionRead, "feature", whole(s.searchViews)},
-		{"feature_service", feature.ActionRead, "feature", whole(s.searchBundles)},
-		{"entity", feature.ActionRead, "feature", whole(s.searchEntities)},
-		{"model", "model.read", "model", whole(s.searchModels)},
-		{"deployment", "deployment.read", "deployment", whole(s.searchDeployments)},
-		{"monitor", "monitor.read", "monitor", whole(s.searchMonitors)},
-		{"source", "source.read", "source", whole(s.searchSources)},
-		{"job", "job.read", "job", s.searchJobs},
-		{"environment", "environment.read", "environment", whole(s.searchEnvironments)},
-		{"experiment", "run.read", "experiment", whole(s.searchExperiments)},
-		{"sweep", sweep.ActionRead, "sweep", whole(s.searchSweeps)},
+		{"dataset", dataset.ActionRead, "dataset", s.searchDatasets()},
+		{"feature_view", feature.ActionRead, "feature", s.searchViews()},
+		{"feature_service", feature.ActionRead, "feature", s.searchBundles()},
+		{"entity", feature.ActionRead, "feature", s.searchEntities()},
+		{"model", "model.read", "model", s.searchModels()},
+		{"deployment", "deployment.read", "deployment", s.searchDeployments()},
+		{"monitor", "monitor.read", "monitor", s.searchMonitors()},
+		{"source", "source.read", "source", s.searchSources()},
+		{"job", "job.read", "job", s.searchJobs()},
+		{"environment", "environment.read", "environment", s.searchEnvironments()},
+		{"experiment", "run.read", "experiment", s.searchExperiments()},
+		{"sweep", sweep.ActionRead, "sweep", s.searchSweeps()},
 		{"lineage", dataset.ActionRead, "dataset", whole(s.searchLineage)},
 	}
 }
@@ -270,8 +307,8 @@ func (f *finder) look(ctx context.Context, k kindOfThings, t thing) (err error) 
 		return err
 	}
 	texts := t.all()
-	if t.more != nil && slices.ContainsFunc(f.words, func(w word) bool { return w.field == "from" }) {
-		more, err := t.more()
+	if t.more != nil && f.asks("from") {
+		more, err := t.more(ctx)
 		if err != nil && !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.PermissionDenied) {
 			return err
 		}
@@ -318,115 +355,58 @@ func (f *finder) ownerOf(ctx context.Context, owner string) (string, error) {
 	return cmp.Or(f.names[owner], owner), nil
 }
 
-func labelled(tags map[string]string) []match {
-	var out []match
-	for _, k := range slices.Sorted(maps.Keys(tags)) {
-		out = append(out, match{"tag", k + "=" + tags[k]})
-	}
-	return out
+// asks reports whether the query has words of a field.
+func (f *finder) asks(field string) bool {
+	return slices.ContainsFunc(f.words, func(w word) bool { return w.field == field })
 }
 
-func pairs(tags []tracking.Pair) []match {
-	var out []match
-	for _, t := range tags {
-		if !strings.HasPrefix(t.Key, "mlflow.") {
-			out = append(out, match{"tag", t.Key + "=" + t.Value})
-		}
-	}
-	return out
-}
-
-func froms(names ...string) []match {
-	var out []match
-	for _, n := range names {
-		out = append(out, match{"from", n})
-	}
-	return out
-}
-
-func (s *Server) searchDatasets(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	token := base64.RawURLEncoding.EncodeToString([]byte(after))
-	all, token, err := s.Datasets.List(ctx, p, dataset.Page{Size: limit, Token: token})
-	if err != nil {
-		return nil, "", err
-	}
-	out := make([]thing, len(all))
-	for i, d := range all {
-		t := thing{hit: hit{Name: d.Name, Description: d.Spec.Description}, after: d.Name, owner: d.Owner, object: policy.Object{
+func (s *Server) searchDatasets() lister {
+	return findBy("dataset", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[dataset.Dataset], error) {
+		return s.Datasets.Find(ctx, f.p, f.asks("from"), after, limit, may)
+	}, func(f *finder, d dataset.Dataset) thing {
+		t := thing{hit: hit{Name: d.Name, Description: d.Spec.Description}, after: d.Name, owner: d.Owner, texts: matchesOf(d.SearchFields()), object: policy.Object{
 			Owner: d.Owner, Classification: string(d.Spec.Classification), Residency: d.Spec.Residency,
 		}}
-		for _, c := range d.Fields.Names() {
-			t.texts = append(t.texts, match{"column", c})
-		}
 		if d.Latest > 0 {
-			t.more = func() ([]match, error) {
-				v, err := s.Datasets.Version(ctx, p, dataset.Ref{Name: d.Name, Number: d.Latest})
-				var refs []string
-				for _, parent := range v.Lineage.Parents {
-					refs = append(refs, parent.Ref)
-				}
-				if src := v.Lineage.Source; src != nil {
-					refs = append(refs, src.Filename)
-				}
-				return froms(refs...), err
+			t.more = func(ctx context.Context) ([]match, error) {
+				v, err := s.Datasets.Version(ctx, f.p, dataset.Ref{Name: d.Name, Number: d.Latest})
+				return matchesOf(v.Lineage.SearchFields()), err
 			}
 		}
-		out[i] = t
-	}
-	next, err := base64.RawURLEncoding.DecodeString(token)
-	return out, string(next), err
+		return t
+	})
 }
 
-func (s *Server) searchViews(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, err := s.Features.Views(ctx, p, after, limit)
-	out := make([]thing, len(all))
-	for i, v := range all {
-		t := thing{hit: hit{Name: v.Name, Description: v.Description}, after: v.Name, owner: v.CreatedBy, texts: labelled(v.Tags)}
-		for _, f := range v.Features {
-			t.texts = append(t.texts, match{"column", f.Name})
-		}
-		for _, k := range v.Keys {
-			t.texts = append(t.texts, match{"column", k.Name})
-		}
-		t.texts = append(t.texts, froms(append(slices.Sorted(maps.Values(v.Source.Inputs)), v.Source.Dataset)...)...)
-		out[i] = t
-	}
-	return ended(out, limit, err)
+func (s *Server) searchViews() lister {
+	return findBy("feature_view", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[feature.View], error) {
+		return s.Features.FindViews(ctx, f.p, after, limit, may)
+	}, func(_ *finder, v feature.View) thing {
+		return thing{hit: hit{Name: v.Name, Description: v.Description}, after: v.Name, owner: v.CreatedBy, texts: matchesOf(v.SearchFields())}
+	})
 }
 
-func (s *Server) searchBundles(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, err := s.Features.ServiceDefinitions(ctx, p, after, limit)
-	out := make([]thing, len(all))
-	for i, b := range all {
-		out[i] = thing{hit: hit{Name: b.Name, Description: b.Description}, after: b.Name, owner: b.CreatedBy, texts: append(labelled(b.Tags), froms(b.Selected...)...)}
-	}
-	return ended(out, limit, err)
+func (s *Server) searchBundles() lister {
+	return findBy("feature_service", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[feature.ServiceDefinition], error) {
+		return s.Features.FindServiceDefinitions(ctx, f.p, after, limit, may)
+	}, func(_ *finder, b feature.ServiceDefinition) thing {
+		return thing{hit: hit{Name: b.Name, Description: b.Description}, after: b.Name, owner: b.CreatedBy, texts: matchesOf(b.SearchFields())}
+	})
 }
 
-func (s *Server) searchEntities(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, err := s.Features.Entities(ctx, p, after, limit)
-	out := make([]thing, len(all))
-	for i, e := range all {
-		t := thing{hit: hit{Name: e.Name, Description: e.Description}, after: e.Name, owner: e.CreatedBy, texts: labelled(e.Tags)}
-		for _, k := range e.JoinKeys {
-			t.texts = append(t.texts, match{"column", k})
-		}
-		out[i] = t
-	}
-	return ended(out, limit, err)
+func (s *Server) searchEntities() lister {
+	return findBy("entity", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[feature.Entity], error) {
+		return s.Features.FindEntities(ctx, f.p, after, limit, may)
+	}, func(_ *finder, e feature.Entity) thing {
+		return thing{hit: hit{Name: e.Name, Description: e.Description}, after: e.Name, owner: e.CreatedBy, texts: matchesOf(e.SearchFields())}
+	})
 }
 
-func (s *Server) searchModels(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, next, err := s.Registry.SearchModels(ctx, p, registry.Search{Max: limit, Page: after})
-	out := make([]thing, len(all))
-	for i, m := range all {
-		t := thing{hit: hit{Name: m.Name, Description: m.Description}, owner: m.Owner, texts: pairs(m.Tags)}
-		for _, v := range m.Latest {
-			t.texts = append(t.texts, froms(append(append(slices.Clone(v.Datasets), v.FeatureViews...), v.Job)...)...)
-		}
-		out[i] = t
-	}
-	return out, next, err
+func (s *Server) searchModels() lister {
+	return findBy("model", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[registry.Model], error) {
+		return s.Registry.FindModels(ctx, f.p, after, limit, may)
+	}, func(_ *finder, m registry.Model) thing {
+		return thing{hit: hit{Name: m.Name, Description: m.Description}, after: m.Name, owner: m.Owner, texts: matchesOf(m.SearchFields())}
+	})
 }
 
 // ended is a list by name with the place to go on, for lists of all that there is: none
@@ -438,93 +418,66 @@ func ended(out []thing, limit int, err error) ([]thing, string, error) {
 	return out, out[len(out)-1].after, err
 }
 
-func (s *Server) searchDeployments(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, err := s.Serving.List(ctx, string(p), after, limit)
-	out := make([]thing, len(all))
-	for i, d := range all {
-		out[i] = thing{hit: hit{Name: d.Name}, after: d.Name, texts: froms(d.Model)}
-		if d.FeatureSet != nil {
-			out[i].texts = append(out[i].texts, froms(d.Spec.Features.Service)...)
-		}
-	}
-	return ended(out, limit, err)
-}
-
-func (s *Server) searchMonitors(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, err := s.Monitoring.List(ctx, string(p), after, limit)
-	out := make([]thing, len(all))
-	for i, m := range all {
-		out[i] = thing{hit: hit{Name: m.Name}, after: m.Name, owner: m.By.ID, texts: froms(m.Deployment)}
-	}
-	return ended(out, limit, err)
-}
-
-func (s *Server) searchSources(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, next, err := s.Ingestion.List(ctx, p, dataset.Page{Size: limit, Token: after})
-	out := make([]thing, len(all))
-	for i, src := range all {
-		out[i] = thing{hit: hit{Name: src.Name, Description: src.Spec.Description}, owner: src.Owner, texts: froms(src.What, src.Spec.Dataset)}
-	}
-	return out, next, err
-}
-
-func (s *Server) searchJobs(ctx context.Context, f *finder, after string, limit int) ([]thing, int, string, error) {
-	all, seen, next, err := s.Training.Find(ctx, f.p, training.JobID(after), limit, func(l training.Line) (bool, error) {
-		t := thing{hit: hit{Name: string(l.ID), Description: l.Name}, owner: l.Submitter, texts: append(froms(l.Inputs...), match{"name", l.Name})}
-		var err error
-		if t.Owner, err = f.ownerOf(ctx, t.owner); err != nil {
-			return false, err
-		}
-		// A ref is longer than the name that is looked in; look compares with that.
-		_, found := t.matches(f.words, "job", t.all())
-		return found || l.More, nil
+func (s *Server) searchDeployments() lister {
+	return findBy("deployment", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[serving.Deployment], error) {
+		return s.Serving.Find(ctx, string(f.p), after, limit, may)
+	}, func(_ *finder, d serving.Deployment) thing {
+		return thing{hit: hit{Name: d.Name}, after: d.Name, texts: matchesOf(d.SearchFields())}
 	})
-	out := make([]thing, len(all))
-	for i, j := range all {
+}
+
+func (s *Server) searchMonitors() lister {
+	return findBy("monitor", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[monitoring.Monitor], error) {
+		return s.Monitoring.Find(ctx, string(f.p), after, limit, may)
+	}, func(_ *finder, m monitoring.Monitor) thing {
+		return thing{hit: hit{Name: m.Name}, after: m.Name, owner: m.By.ID, texts: matchesOf(m.SearchFields())}
+	})
+}
+
+func (s *Server) searchSources() lister {
+	return findBy("source", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[ingestion.Source], error) {
+		return s.Ingestion.Find(ctx, f.p, after, limit, may)
+	}, func(_ *finder, src ingestion.Source) thing {
+		return thing{hit: hit{Name: src.Name, Description: src.Spec.Description}, after: src.Name, owner: src.Owner, texts: matchesOf(src.SearchFields())}
+	})
+}
+
+func (s *Server) searchJobs() lister {
+	return findBy("job", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[training.Job], error) {
+		return s.Training.Find(ctx, f.p, after, limit, may)
+	}, func(_ *finder, j training.Job) thing {
 		t := thing{hit: hit{Name: string(j.ID), Description: j.Name}, after: string(j.ID), owner: j.By.ID, texts: []match{{"name", j.Name}}}
 		for _, in := range j.Inputs {
-			t.texts = append(t.texts, froms(in.Dataset()+in.Model())...)
+			t.texts = append(t.texts, match{"from", in.Dataset() + in.Model()})
 		}
-		out[i] = t
-	}
-	return out, seen, string(next), err
+		return t
+	})
 }
 
-func (s *Server) searchEnvironments(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, next, err := s.Environments.List(ctx, p, after, limit)
-	out := make([]thing, len(all))
-	for i, e := range all {
-		out[i] = thing{hit: hit{Name: e.Name}, after: e.Name}
-	}
-	return out, next, err
+func (s *Server) searchEnvironments() lister {
+	return findBy("environment", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[environment.Environment], error) {
+		return s.Environments.Find(ctx, f.p, after, limit, may)
+	}, func(_ *finder, e environment.Environment) thing {
+		return thing{hit: hit{Name: e.Name}, after: e.Name}
+	})
 }
 
-func (s *Server) searchExperiments(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	all, next, err := s.Tracking.SearchExperiments(ctx, p, tracking.Search{Max: limit, Page: after})
-	out := make([]thing, len(all))
-	for i, e := range all {
-		out[i] = thing{hit: hit{Name: e.Name}, texts: pairs(e.Tags)}
-	}
-	return out, next, err
+func (s *Server) searchExperiments() lister {
+	return findBy("experiment", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[tracking.Experiment], error) {
+		return s.Tracking.FindExperiments(ctx, f.p, after, limit, may)
+	}, func(_ *finder, e tracking.Experiment) thing {
+		return thing{hit: hit{Name: e.Name}, after: e.SearchKey(), texts: matchesOf(tracking.TagFields(e.Tags...))}
+	})
 }
 
-func (s *Server) searchSweeps(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	from, err := pageNumber(after)
-	if err != nil {
-		return nil, "", err
-	}
-	all, next, err := s.Sweeps.List(ctx, p, tuning.StudyID(from), limit)
-	out := make([]thing, len(all))
-	for i, w := range all {
-		out[i] = thing{hit: hit{Name: w.Name}, after: pageToken(int64(w.Study)), owner: w.By.ID, object: policy.Object{
+func (s *Server) searchSweeps() lister {
+	return findBy("sweep", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[sweep.Sweep], error) {
+		return s.Sweeps.Find(ctx, f.p, after, limit, may)
+	}, func(_ *finder, w sweep.Sweep) thing {
+		return thing{hit: hit{Name: w.Name}, after: strconv.FormatInt(int64(w.Study), 10), owner: w.By.ID, texts: matchesOf(w.SearchFields()), object: policy.Object{
 			Owner: w.By.ID, Classification: string(w.Classification), Residency: w.Residency,
 		}}
-		for _, p := range w.Spec.Parameters {
-			out[i].texts = append(out[i].texts, match{"column", p.Name})
-		}
-		out[i].texts = append(out[i].texts, froms(append(slices.Sorted(maps.Values(w.Spec.Job.Data)), w.Spec.WarmStart...)...)...)
-	}
-	return out, pageToken(int64(next)), err
+	})
 }
 
 // searchLineage are jobs and datasets that others told of. The columns of Falaj's own

@@ -332,6 +332,26 @@ func (s *Service) List(ctx context.Context, p, after string, limit int) (ms []Mo
 	return ms, err
 }
 
+// SearchFields are what a search finds a monitor by, besides its name and owner.
+func (m Monitor) SearchFields() []store.Field { return store.FieldsOf("from", m.Deployment) }
+
+// Find reads those monitors, by name after a name, of which may says that they may be what is
+// looked for: limit of them at most.
+func (s *Service) Find(ctx context.Context, p, after string, limit int, may func(store.Line) (bool, error)) (found store.Found[Monitor], err error) {
+	if err := s.Authz.Allow(ctx, ActionRead, object(p, "")); err != nil {
+		return found, err
+	}
+	return store.Find(ctx, s.DB, store.Lookup[Monitor]{
+		Lines: func(ctx context.Context, tx *store.Tx, after string, limit int) ([]store.Line, error) {
+			return s.Store.Lines(ctx, tx, p, after, limit)
+		},
+		Read: func(ctx context.Context, tx *store.Tx, names []string) ([]Monitor, error) {
+			return store.Each(names, func(name string) (Monitor, error) { return s.Store.One(ctx, tx, p, name) })
+		},
+		Key: func(m Monitor) string { return m.Name },
+	}, after, limit, may)
+}
+
 // Windows is a page of a monitor's windows, newest end first. token is empty for
 // the first page; next is empty after the last. A read of what comes of classified
 // data is recorded: a page is one read.

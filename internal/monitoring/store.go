@@ -16,7 +16,8 @@ type Store interface {
 	Keeps(ctx context.Context, tx *store.Tx, m Monitor) (bool, error)
 	Put(ctx context.Context, tx *store.Tx, m Monitor) error // inserts, or replaces the project's monitor of that name; not its status
 	One(ctx context.Context, tx *store.Tx, project, name string) (Monitor, error)
-	List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]Monitor, error) // by name
+	List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]Monitor, error)     // by name
+	Lines(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]store.Line, error) // what a search reads of those of List
 	All(ctx context.Context, tx *store.Tx) ([]Monitor, error)
 	Delete(ctx context.Context, tx *store.Tx, m Monitor) error // with all that it found
 

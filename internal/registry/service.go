@@ -322,8 +322,14 @@ func (s *Service) SearchModels(ctx context.Context, p project.Name, in Search) (
 	if err != nil {
 		return nil, "", err
 	}
+	found, err = s.shownModels(ctx, p, found)
+	return found, next, err
+}
+
+// shownModels are those of models that the caller may read, as Model would show them.
+func (s *Service) shownModels(ctx context.Context, p project.Name, found []Model) ([]Model, error) {
 	out := found[:0]
-	for _, m := range found { // listed is what Model would show
+	for _, m := range found {
 		err := s.allow(ctx, ActionRead, p, m.Name)
 		if err == nil {
 			if m.Latest, err = s.listed(ctx, p, m.Latest); err == nil {
@@ -332,10 +338,53 @@ func (s *Service) SearchModels(ctx context.Context, p project.Name, in Search) (
 			}
 		}
 		if !fault.Is(err, fault.PermissionDenied) && !fault.Is(err, fault.NotFound) {
-			return nil, "", err
+			return nil, err
 		}
 	}
-	return out, next, nil
+	return out, nil
+}
+
+// SearchFields are what a search finds a model by, besides its name, description and owner: its
+// tags, and what its latest versions came from.
+func (m Model) SearchFields() []store.Field {
+	out := tracking.TagFields(m.Tags...)
+	for _, v := range m.Latest {
+		out = append(out, v.SearchFields()...)
+	}
+	return out
+}
+
+// SearchFields are what a search finds a model by that has the version.
+func (v Version) SearchFields() []store.Field {
+	return store.FieldsOf("from", append(append(slices.Clone(v.Datasets), v.FeatureViews...), v.Job)...)
+}
+
+// FindModels reads those models that the caller may read, by name after a name, of which may
+// says that they may be what is looked for: limit of them at most. Needs model.read.
+func (s *Service) FindModels(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (found store.Found[Model], err error) {
+	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
+		return found, err
+	}
+	found, err = store.Find(ctx, s.db, store.Lookup[Model]{
+		Lines: func(ctx context.Context, tx *store.Tx, after string, limit int) ([]store.Line, error) {
+			return s.store.ModelLines(ctx, tx, p, after, limit)
+		},
+		Read: func(ctx context.Context, tx *store.Tx, names []string) ([]Model, error) {
+			models, err := s.store.ModelsOf(ctx, tx, p, names)
+			for i := range models {
+				if err == nil {
+					models[i].Latest, err = s.latest(ctx, tx, models[i].ID, nil)
+				}
+			}
+			return models, err
+		},
+		Key: func(m Model) string { return m.Name },
+	}, after, limit, may)
+	if err != nil {
+		return found, err
+	}
+	found.Objects, err = s.shownModels(ctx, p, found.Objects)
+	return found, err
 }
 
 // RenameModel gives a model another name; versions, aliases and signatures stay.

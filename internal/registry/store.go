@@ -44,6 +44,10 @@ type Store interface {
 	// ModelName is what the model with an identifier is called now.
 	ModelName(ctx context.Context, tx *store.Tx, p project.Name, id ModelID) (string, error)
 	SearchModels(ctx context.Context, tx *store.Tx, p project.Name, q Query) ([]Model, error)
+	// ModelLines gives what a search reads of models, by name after a name, and ModelsOf those
+	// of names, in any order.
+	ModelLines(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]store.Line, error)
+	ModelsOf(ctx context.Context, tx *store.Tx, p project.Name, names []string) ([]Model, error)
 	// DeleteModel removes the model, its tags and aliases; its versions stay as
 	// records.
 	DeleteModel(ctx context.Context, tx *store.Tx, id ModelID) error

@@ -545,6 +545,47 @@ func (s *Service) List(ctx context.Context, project, after string, limit int) (d
 	return ds, nil
 }
 
+// SearchFields are what a search finds a deployment by, besides its name.
+func (d Deployment) SearchFields() []store.Field {
+	out := store.FieldsOf("from", d.Model)
+	if d.FeatureSet != nil {
+		out = append(out, store.FieldsOf("from", d.Spec.Features.Service)...)
+	}
+	return out
+}
+
+// Find reads those deployments that the caller may read, by name after a name, of which may says
+// that they may be what is looked for: limit of them at most.
+func (s *Service) Find(ctx context.Context, project, after string, limit int, may func(store.Line) (bool, error)) (found store.Found[Deployment], err error) {
+	if err := s.Authz.Allow(ctx, actionRead, object(project, "")); err != nil {
+		return found, err
+	}
+	found, err = store.Find(ctx, s.DB, store.Lookup[Deployment]{
+		Lines: func(ctx context.Context, tx *store.Tx, after string, limit int) ([]store.Line, error) {
+			return s.Store.Lines(ctx, tx, project, after, limit)
+		},
+		Read: func(ctx context.Context, tx *store.Tx, names []string) ([]Deployment, error) {
+			return store.Each(names, func(name string) (Deployment, error) { return s.Store.One(ctx, tx, project, name) })
+		},
+		Key: func(d Deployment) string { return d.Name },
+	}, after, limit, may)
+	if err != nil {
+		return found, err
+	}
+	kept := found.Objects[:0]
+	for _, d := range found.Objects {
+		err := s.Authz.Allow(ctx, actionRead, object(project, d.Name))
+		switch {
+		case err == nil:
+			kept = append(kept, s.withState(d))
+		case !fault.Is(err, fault.PermissionDenied) && !fault.Is(err, fault.NotFound):
+			return found, err
+		}
+	}
+	found.Objects = kept
+	return found, nil
+}
+
 // Delete ends a deployment, with what is known of its rollouts and acts; running
 // requests finish.
 func (s *Service) Delete(ctx context.Context, project, name string) error {

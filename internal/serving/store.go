@@ -18,6 +18,8 @@ type Store interface {
 	Put(ctx context.Context, tx *store.Tx, d Deployment) error // inserts, or replaces the project's deployment of that name
 	One(ctx context.Context, tx *store.Tx, project, name string) (Deployment, error)
 	List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]Deployment, error) // by name
+	// Lines gives what a search reads of a project's deployments, by name after a name.
+	Lines(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]store.Line, error)
 	All(ctx context.Context, tx *store.Tx) ([]Deployment, error)
 	// Delete removes a deployment with its rollouts, acts, switch and usage.
 	Delete(ctx context.Context, tx *store.Tx, project, name string) error

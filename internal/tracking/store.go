@@ -50,6 +50,9 @@ type ExperimentStore interface {
 	ExperimentNamed(ctx context.Context, tx *store.Tx, p project.Name, name string) (Experiment, error)
 	// SearchExperiments gives experiments with tags.
 	SearchExperiments(ctx context.Context, tx *store.Tx, p project.Name, q Query) ([]Experiment, error)
+	// ExperimentLines gives what a search reads of active experiments in the order of
+	// SearchExperiments, after a key; Experiment.SearchKey is their key.
+	ExperimentLines(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]store.Line, error)
 	PutExperimentTags(ctx context.Context, tx *store.Tx, p project.Name, id ExperimentID, tags []Pair) error
 	// DeleteExperimentTag reports whether there was one.
 	DeleteExperimentTag(ctx context.Context, tx *store.Tx, p project.Name, id ExperimentID, key string) (bool, error)

@@ -947,48 +947,26 @@ func (s *Service) List(ctx context.Context, p project.Name, f Filter) (jobs []Jo
 	return jobs, next, err
 }
 
-// maxLines bounds the jobs that a call of Find inspects.
-const maxLines = 2000
-
-// Find gives those jobs of a project, newest first, of which may says that they may be what is
-// looked for: limit of them at most. It gives how many it inspected, and the job before which
-// to resume, empty at the end. Only jobs that it gives are read. Needs job.read.
-func (s *Service) Find(ctx context.Context, p project.Name, before JobID, limit int, may func(Line) (bool, error)) (jobs []Job, seen int, next JobID, err error) {
+// Find reads those jobs of a project, newest first, of which may says that they may be what is
+// looked for: limit of them at most. Needs job.read.
+func (s *Service) Find(ctx context.Context, p project.Name, before string, limit int, may func(store.Line) (bool, error)) (found store.Found[Job], err error) {
 	if err := s.allow(ctx, ActionRead, Job{Project: p}); err != nil {
-		return nil, 0, "", err
+		return found, err
 	}
-	var lines []Line
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		lines, err = s.cfg.Store.Lines(ctx, tx, p, before, maxLines+1)
-		return err
-	})
+	found, err = store.Find(ctx, s.cfg.DB, store.Lookup[Job]{
+		Lines: func(ctx context.Context, tx *store.Tx, before string, limit int) ([]store.Line, error) {
+			return s.cfg.Store.Lines(ctx, tx, p, JobID(before), limit)
+		},
+		Read: func(ctx context.Context, tx *store.Tx, ids []string) ([]Job, error) {
+			return s.cfg.Store.JobsAt(ctx, tx, ids)
+		},
+		Key: func(j Job) string { return string(j.ID) },
+	}, before, limit, may)
 	if err != nil {
-		return nil, 0, "", err
+		return found, err
 	}
-	var ids []JobID
-	for seen < min(len(lines), maxLines) && len(ids) < limit {
-		l := lines[seen]
-		ok, err := may(l)
-		if err != nil {
-			return nil, 0, "", err
-		}
-		if ok {
-			ids = append(ids, l.ID)
-		}
-		seen++
-	}
-	if seen < len(lines) {
-		next = lines[seen-1].ID
-	}
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		jobs, err = s.cfg.Store.JobsAt(ctx, tx, ids)
-		return err
-	})
-	if err != nil {
-		return nil, 0, "", err
-	}
-	jobs, err = s.listed(ctx, jobs)
-	return jobs, seen, next, err
+	found.Objects, err = s.listed(ctx, found.Objects)
+	return found, err
 }
 
 // listed are those of jobs that the caller may see, as the caller may see them.

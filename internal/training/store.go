@@ -19,15 +19,6 @@ type Filter struct {
 	Before JobID  // only older ones; the page token
 }
 
-// Line is what a search reads of a job.
-type Line struct {
-	ID        JobID
-	Name      string
-	Submitter string   // id
-	Inputs    []string // refs, as Input has them
-	More      bool     // it has inputs that are not in Inputs
-}
-
 // Count is how many jobs of a project are in a state, and the oldest of them.
 type Count struct {
 	Project project.Name
@@ -46,10 +37,10 @@ type Store interface {
 	Job(ctx context.Context, tx *store.Tx, id JobID) (Job, error)
 	UpdateJob(ctx context.Context, tx *store.Tx, j Job) error
 	// Lines gives of the jobs of a project, newest first and older than before (empty: all),
-	// what a search reads.
-	Lines(ctx context.Context, tx *store.Tx, p project.Name, before JobID, limit int) ([]Line, error)
+	// what a search reads: the names, the submitter and the refs of inputs, as field "from".
+	Lines(ctx context.Context, tx *store.Tx, p project.Name, before JobID, limit int) ([]store.Line, error)
 	// JobsAt gives those of jobs that are there, newest first.
-	JobsAt(ctx context.Context, tx *store.Tx, ids []JobID) ([]Job, error)
+	JobsAt(ctx context.Context, tx *store.Tx, ids []string) ([]Job, error)
 
 	// UseSource notes that a job names a source archive. Error: fault.NotFound while that is
 	// being removed.

@@ -42,6 +42,7 @@ type datasetRow struct {
 	Created       store.Time
 	Updated       store.Time
 	Deleted       bool
+	Line          string
 	Doc           string
 }
 
@@ -83,9 +84,10 @@ func (Store) PutDataset(ctx context.Context, tx *store.Tx, d dataset.Dataset) er
 	r := datasetRow{
 		ID: d.ID, Project: d.Project, Name: d.Name, Revision: d.Revision, Latest: d.Latest, Accepted: d.Accepted, Metadata: d.Metadata,
 		Owner: d.Owner, Created: store.At(d.Created), Updated: store.At(d.Updated), Deleted: d.Deleted, Doc: string(doc),
+		Line: store.JoinFields(append(d.SearchFields(), store.Field{Name: "description", Value: d.Spec.Description})),
 	}
 	q := tx.NewInsert().Model(&r).On("CONFLICT (id) DO UPDATE")
-	for _, c := range []string{"revision", "latest", "accepted", "metadata", "owner", "created", "updated", "deleted", "doc"} {
+	for _, c := range []string{"revision", "latest", "accepted", "metadata", "owner", "created", "updated", "deleted", "line", "doc"} {
 		q = q.Set("? = EXCLUDED.?", bun.Ident(c), bun.Ident(c))
 	}
 	_, err = q.Exec(ctx)
@@ -115,6 +117,26 @@ func (Store) Datasets(ctx context.Context, tx *store.Tx, p project.Name, only []
 	return out, nil
 }
 
+// Lines implements dataset.Store.
+func (Store) Lines(ctx context.Context, tx *store.Tx, p project.Name, only []string, from bool, after string, limit int) ([]store.Line, error) {
+	if only != nil && len(only) == 0 {
+		return nil, nil
+	}
+	q := tx.NewSelect().TableExpr("dataset_dataset AS t").ColumnExpr("t.name AS key, t.owner AS owner, t.line AS line").
+		Where("t.project = ? AND t.name > ?", p, after).Where("NOT t.deleted").OrderExpr("t.name").Limit(limit)
+	if only != nil {
+		q = q.Where("t.name IN (?)", bun.List(only))
+	}
+	if !from {
+		return store.ReadLines(ctx, q)
+	}
+	// Those of a dataset and of its newest version, one after the other.
+	q = q.ColumnExpr("t.id AS id, t.latest AS latest")
+	return store.ReadLines(ctx, tx.NewRaw(`SELECT b.key, b.owner, b.line FROM (
+		SELECT t.key, t.owner, t.line, 0 AS part FROM (?) t UNION ALL
+		SELECT t.key, t.owner, v.line, 1 FROM (?) t JOIN dataset_version v ON v.dataset_id = t.id AND v.number = t.latest) b ORDER BY b.key, b.part`, q, q))
+}
+
 type versionRow struct {
 	bun.BaseModel  `bun:"table:dataset_version,alias:t"`
 	ID             dataset.VersionID `bun:",pk"`
@@ -131,6 +153,7 @@ type versionRow struct {
 	Protection     dataset.Protection
 	Created        store.Time
 	CreatedBy      string
+	Line           string
 	Doc            string
 }
 
@@ -174,7 +197,7 @@ func rowOf(v dataset.Version) (versionRow, error) {
 	return versionRow{
 		SourceDigest: source, ID: v.ID, DatasetID: v.DatasetID, Project: v.Project, Name: v.Dataset, Number: v.Number, State: v.State, RowCount: v.Rows,
 		Digest: v.ContentDigest, Fingerprint: v.Fingerprint, Classification: v.Classification, Protection: v.Protection,
-		Created: store.At(v.Created), CreatedBy: v.CreatedBy, Doc: string(doc),
+		Created: store.At(v.Created), CreatedBy: v.CreatedBy, Line: store.JoinFields(v.Lineage.SearchFields()), Doc: string(doc),
 	}, err
 }
 
@@ -226,7 +249,7 @@ func (Store) UpdateVersion(ctx context.Context, tx *store.Tx, v dataset.Version)
 	if err != nil {
 		return err
 	}
-	_, err = tx.NewUpdate().Model(&r).Column("state", "classification", "doc").WherePK().Exec(ctx)
+	_, err = tx.NewUpdate().Model(&r).Column("state", "classification", "line", "doc").WherePK().Exec(ctx)
 	return err
 }
 

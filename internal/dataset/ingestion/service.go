@@ -354,6 +354,28 @@ func (s *Service) List(ctx context.Context, p project.Name, page dataset.Page) (
 	return list, next, err
 }
 
+// SearchFields are what a search finds a source by, besides its name, description and owner.
+func (s Source) SearchFields() []store.Field {
+	return store.FieldsOf("from", s.Spec.From.What(), s.Spec.Dataset)
+}
+
+// Find reads those sources, by name after a name, of which may says that they may be what is
+// looked for: limit of them at most, without their runs. Needs source.read.
+func (s *Service) Find(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (store.Found[Source], error) {
+	if err := s.cfg.Authorizer.Allow(ctx, ActionRead, object(p, "")); err != nil {
+		return store.Found[Source]{}, err
+	}
+	return store.Find(ctx, s.cfg.DB, store.Lookup[Source]{
+		Lines: func(ctx context.Context, tx *store.Tx, after string, limit int) ([]store.Line, error) {
+			return s.cfg.Store.Lines(ctx, tx, p, after, limit)
+		},
+		Read: func(ctx context.Context, tx *store.Tx, names []string) ([]Source, error) {
+			return s.cfg.Store.SourcesOf(ctx, tx, p, names)
+		},
+		Key: func(src Source) string { return src.Name },
+	}, after, limit, may)
+}
+
 // Scheduled lists the sources of all projects that have a schedule, with their last run. It
 // asks no permission: it is for the metrics.
 func (s *Service) Scheduled(ctx context.Context, limit int) (list []Source, err error) {

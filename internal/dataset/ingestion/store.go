@@ -17,6 +17,9 @@ type Store interface {
 	DeleteSource(ctx context.Context, tx *store.Tx, id ID) error
 	// Sources lists by name after a name.
 	Sources(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]Source, error)
+	// Lines gives what a search reads of those, and SourcesOf those of names, in any order.
+	Lines(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]store.Line, error)
+	SourcesOf(ctx context.Context, tx *store.Tx, p project.Name, names []string) ([]Source, error)
 	// WithSecret lists the names of the sources that name a secret.
 	WithSecret(ctx context.Context, tx *store.Tx, p project.Name, secret string) ([]string, error)
 	// Scheduled lists the sources of all projects that have a schedule.

@@ -109,6 +109,12 @@ func (Store) List(ctx context.Context, tx *store.Tx, p project.Name, after strin
 	return all(rows, err)
 }
 
+// Lines implements environment.Store.
+func (Store) Lines(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]store.Line, error) {
+	return store.ReadLines(ctx, tx.NewRaw("SELECT DISTINCT name AS key, '' AS owner, '' AS line FROM environment_environment WHERE project = ? AND name > ? ORDER BY name LIMIT ?",
+		string(p), after, limit))
+}
+
 // Images gives the contents of images by their pinned references.
 func (Store) Images(ctx context.Context, tx *store.Tx) (map[string][]environment.Digest, error) {
 	var rows []row // an image has no lock

@@ -56,6 +56,7 @@ type definitionRow struct {
 	Body      string
 	CreatedAt store.Time
 	CreatedBy string
+	Line      string
 }
 
 func (r definitionRow) definition() feature.Definition {
@@ -75,9 +76,13 @@ func definitions(rows []definitionRow) []feature.Definition {
 
 // InsertDefinition implements feature.Store.
 func (Store) InsertDefinition(ctx context.Context, tx *store.Tx, d feature.Definition) error {
-	_, err := tx.NewInsert().Model(&definitionRow{
+	fields, err := d.SearchFields()
+	if err != nil {
+		return err
+	}
+	_, err = tx.NewInsert().Model(&definitionRow{
 		Project: string(d.Project), Kind: string(d.Kind), Name: d.Name, Version: d.Version, Digest: d.Digest, Body: string(d.Body),
-		CreatedAt: store.At(d.CreatedAt), CreatedBy: d.CreatedBy,
+		CreatedAt: store.At(d.CreatedAt), CreatedBy: d.CreatedBy, Line: store.JoinFields(fields),
 	}).Exec(ctx)
 	return err
 }
@@ -102,6 +107,22 @@ func (Store) Latest(ctx context.Context, tx *store.Tx, p project.Name, k feature
 	err := tx.NewSelect().Model(&rows).
 		Join("JOIN feature_alias a ON a.project = d.project AND a.kind = d.kind AND a.name = d.name AND a.version = d.version AND a.alias = 'latest'").
 		Where("d.project = ? AND d.kind = ? AND d.name > ?", string(p), string(k), after).OrderExpr("d.name").Limit(limit).Scan(ctx)
+	return definitions(rows), err
+}
+
+// Lines implements feature.Store.
+func (Store) Lines(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, after string, limit int) ([]store.Line, error) {
+	return store.ReadLines(ctx, tx.NewRaw(`SELECT d.name AS key, d.created_by AS owner, d.line FROM feature_alias a
+		JOIN feature_definition d ON d.project = a.project AND d.kind = a.kind AND d.name = a.name AND d.version = a.version
+		WHERE a.project = ? AND a.kind = ? AND a.name > ? AND a.alias = 'latest' ORDER BY a.name LIMIT ?`, string(p), string(k), after, limit))
+}
+
+// LatestOf implements feature.Store.
+func (Store) LatestOf(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, names []string) ([]feature.Definition, error) {
+	var rows []definitionRow
+	err := tx.NewSelect().Model(&rows).
+		Join("JOIN feature_alias a ON a.project = d.project AND a.kind = d.kind AND a.name = d.name AND a.version = d.version AND a.alias = 'latest'").
+		Where("d.project = ? AND d.kind = ? AND d.name IN (?)", string(p), string(k), bun.List(names)).Scan(ctx)
 	return definitions(rows), err
 }
 

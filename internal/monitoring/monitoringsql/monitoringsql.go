@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -85,6 +86,24 @@ func (Store) One(ctx context.Context, tx *store.Tx, project, name string) (monit
 // List implements monitoring.Store.
 func (Store) List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]monitoring.Monitor, error) {
 	return monitors(ctx, tx, "WHERE m.project = ? AND m.name > ? ORDER BY m.name LIMIT ?", project, after, limit)
+}
+
+// Lines implements monitoring.Store.
+func (Store) Lines(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]store.Line, error) {
+	var rows []struct{ Name, Deployment, Author string }
+	err := tx.NewRaw("SELECT name, deployment, author FROM monitoring_monitor WHERE project = ? AND name > ? ORDER BY name LIMIT ?", project, after, limit).Scan(ctx, &rows)
+	if err != nil {
+		return nil, err
+	}
+	lines := make([]store.Line, len(rows))
+	for i, r := range rows {
+		var by identity.Principal
+		if err := json.Unmarshal([]byte(r.Author), &by); err != nil {
+			return nil, fault.Wrap(err, "monitor %s", r.Name)
+		}
+		lines[i] = store.Line{Key: r.Name, Owner: by.ID, Fields: monitoring.Monitor{Deployment: r.Deployment}.SearchFields()}
+	}
+	return lines, nil
 }
 
 // All implements monitoring.Store.

@@ -149,6 +149,53 @@ func (s Store) SearchModels(ctx context.Context, tx *store.Tx, p project.Name, q
 	if err := sel.OrderExpr("t.name").Limit(q.Limit).Offset(q.Offset).Scan(ctx, &rows); err != nil {
 		return nil, err
 	}
+	return s.models(ctx, tx, rows)
+}
+
+// ModelLines implements registry.Store: it also has the fields of versions that are not the
+// latest.
+func (Store) ModelLines(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]store.Line, error) {
+	var models []struct{ ID, Name, Owner, Description string }
+	page := tx.NewSelect().Table("registry_model").Where("project = ? AND name > ?", string(p), after).OrderExpr("name").Limit(limit)
+	if err := page.Clone().Column("id", "name", "owner", "description").Scan(ctx, &models); err != nil {
+		return nil, err
+	}
+	lines, at := make([]store.Line, len(models)), map[string]*store.Line{}
+	for i, m := range models {
+		lines[i] = store.Line{Key: m.Name, Owner: m.Owner, Fields: store.FieldsOf("description", m.Description)}
+		at[m.ID] = &lines[i]
+	}
+	var tags []struct{ Model, Key, Value string }
+	if err := tx.NewRaw("SELECT model, key, value FROM registry_model_tag WHERE model IN (SELECT id FROM (?) AS page)", page.Clone().Column("id")).Scan(ctx, &tags); err != nil {
+		return nil, err
+	}
+	for _, t := range tags {
+		if l := at[t.Model]; l != nil {
+			l.Fields = append(l.Fields, tracking.TagFields(tracking.Pair{Key: t.Key, Value: t.Value})...)
+		}
+	}
+	var versions []struct{ Model, Line string }
+	if err := tx.NewRaw("SELECT DISTINCT model, line FROM registry_version WHERE model IN (SELECT id FROM (?) AS page)", page.Clone().Column("id")).Scan(ctx, &versions); err != nil {
+		return nil, err
+	}
+	for _, v := range versions {
+		if l := at[v.Model]; l != nil {
+			l.Add(v.Line)
+		}
+	}
+	return lines, nil
+}
+
+// ModelsOf implements registry.Store.
+func (s Store) ModelsOf(ctx context.Context, tx *store.Tx, p project.Name, names []string) ([]registry.Model, error) {
+	var rows []modelRow
+	if err := tx.NewSelect().Model(&rows).Where("t.project = ? AND t.name IN (?)", string(p), bun.List(names)).Scan(ctx); err != nil {
+		return nil, err
+	}
+	return s.models(ctx, tx, rows)
+}
+
+func (s Store) models(ctx context.Context, tx *store.Tx, rows []modelRow) ([]registry.Model, error) {
 	out := make([]registry.Model, len(rows))
 	for i, row := range rows {
 		var err error

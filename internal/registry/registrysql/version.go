@@ -46,6 +46,7 @@ type versionRow struct {
 	Digest         string
 	KeyID          string
 	Content        string
+	Line           string
 }
 
 func toJSON(v any) string {
@@ -96,6 +97,7 @@ func (Store) PutVersion(ctx context.Context, tx *store.Tx, v registry.Version) e
 		Updated: store.At(v.Updated), Job: v.Job, Attempt: v.Attempt, Parents: toJSON(v.Parents), OfJob: v.OfJob, Datasets: toJSON(v.Datasets), TrainedOn: v.TrainedOn,
 		FeatureViews: toJSON(v.FeatureViews), Environment: v.Environment, Residency: toJSON(v.Residency),
 		Classification: v.Classification, Digest: v.Digest, KeyID: v.KeyID,
+		Line: store.JoinFields(v.SearchFields()),
 	}
 	if v.Content != nil {
 		row.Content = toJSON(v.Content)

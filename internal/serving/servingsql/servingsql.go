@@ -41,9 +41,10 @@ type row struct {
 	Earlier        string     `bun:"earlier"`
 	FeatureSet     string     `bun:"feature_set"`
 	Steps          string     `bun:"steps"`
+	Line           string     `bun:"line"`
 }
 
-const columns = "project, name, id, spec, model, version, digest, residency, classification, created_at, updated_at, revision, trials, earlier, feature_set, steps"
+const columns = "project, name, id, spec, model, version, digest, residency, classification, created_at, updated_at, revision, trials, earlier, feature_set, steps, line"
 
 // Put implements serving.Store.
 func (Store) Put(ctx context.Context, tx *store.Tx, d serving.Deployment) error {
@@ -84,11 +85,11 @@ func (Store) Put(ctx context.Context, tx *store.Tx, d serving.Deployment) error 
 		Project: d.Project, Name: d.Name, ID: string(d.ID), Spec: string(spec), Model: d.Model, Version: d.Version,
 		Digest: d.Digest, Residency: string(label), Classification: d.Classification,
 		CreatedAt: store.At(d.CreatedAt), UpdatedAt: store.At(d.UpdatedAt), Revision: d.Revision,
-		Trials: string(trials), Earlier: string(earlier), FeatureSet: string(set), Steps: string(steps),
+		Trials: string(trials), Earlier: string(earlier), FeatureSet: string(set), Steps: string(steps), Line: store.JoinFields(d.SearchFields()),
 	}
 	_, err = tx.NewInsert().Model(&r).ModelTableExpr("serving_deployment").
 		On("CONFLICT (project, name) DO UPDATE").
-		Set("spec = EXCLUDED.spec, model = EXCLUDED.model, version = EXCLUDED.version, digest = EXCLUDED.digest, residency = EXCLUDED.residency, classification = EXCLUDED.classification, updated_at = EXCLUDED.updated_at, revision = EXCLUDED.revision, trials = EXCLUDED.trials, earlier = EXCLUDED.earlier, feature_set = EXCLUDED.feature_set, steps = EXCLUDED.steps").
+		Set("spec = EXCLUDED.spec, model = EXCLUDED.model, version = EXCLUDED.version, digest = EXCLUDED.digest, residency = EXCLUDED.residency, classification = EXCLUDED.classification, updated_at = EXCLUDED.updated_at, revision = EXCLUDED.revision, trials = EXCLUDED.trials, earlier = EXCLUDED.earlier, feature_set = EXCLUDED.feature_set, steps = EXCLUDED.steps, line = EXCLUDED.line").
 		Exec(ctx)
 	return err
 }
@@ -109,6 +110,11 @@ func (Store) One(ctx context.Context, tx *store.Tx, project, name string) (servi
 // List implements serving.Store.
 func (Store) List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]serving.Deployment, error) {
 	return scan(ctx, tx, "WHERE project = ? AND name > ? ORDER BY name LIMIT ?", project, after, limit)
+}
+
+// Lines implements serving.Store.
+func (Store) Lines(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]store.Line, error) {
+	return store.ReadLines(ctx, tx.NewRaw("SELECT name AS key, '' AS owner, line FROM serving_deployment WHERE project = ? AND name > ? ORDER BY name LIMIT ?", project, after, limit))
 }
 
 // All implements serving.Store.

@@ -14,7 +14,9 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect"
@@ -370,6 +372,46 @@ func (s Store) SearchExperiments(ctx context.Context, tx *store.Tx, p project.Na
 		}
 	}
 	return out, nil
+}
+
+// ExperimentLines implements tracking.Store.
+func (Store) ExperimentLines(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]store.Line, error) {
+	var found []struct {
+		ID, Ms int64
+		Name   string
+	}
+	q := tx.NewSelect().Table("tracking_experiment").ColumnExpr("id, created / 1000 AS ms, name").
+		Where("project = ? AND stage = ?", string(p), string(tracking.Active)).OrderExpr("created / 1000 DESC, id").Limit(limit)
+	if after != "" {
+		ms, id, err := tracking.ParseSearchKey(after)
+		if err != nil {
+			return nil, err
+		}
+		q = q.Where("created / 1000 < ? OR created / 1000 = ? AND id > ?", ms, ms, int64(id))
+	}
+	if err := q.Scan(ctx, &found); err != nil {
+		return nil, err
+	}
+	lines, at, ids := make([]store.Line, len(found)), map[int64]*store.Line{}, make([]int64, len(found))
+	for i, e := range found {
+		lines[i] = store.Line{Key: tracking.Experiment{ID: tracking.ExperimentID(e.ID), Created: time.UnixMilli(e.Ms)}.SearchKey(), Fields: store.FieldsOf("name", e.Name)}
+		at[e.ID], ids[i] = &lines[i], e.ID
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var tags []struct {
+		Experiment int64
+		Key, Value string
+	}
+	err := tx.NewSelect().Table("tracking_experiment_tag").Column("experiment", "key", "value").
+		Where("project = ? AND experiment BETWEEN ? AND ?", string(p), slices.Min(ids), slices.Max(ids)).Scan(ctx, &tags)
+	for _, t := range tags {
+		if l := at[t.Experiment]; l != nil {
+			l.Fields = append(l.Fields, tracking.TagFields(tracking.Pair{Key: t.Key, Value: t.Value})...)
+		}
+	}
+	return lines, err
 }
 
 // PutExperimentTags implements tracking.Store.

@@ -30,7 +30,7 @@ func inputsOf(inputs []training.Input) string {
 }
 
 // Lines gives what a search reads of jobs, newest first, out of an index.
-func (Store) Lines(ctx context.Context, tx *store.Tx, p project.Name, before training.JobID, limit int) ([]training.Line, error) {
+func (Store) Lines(ctx context.Context, tx *store.Tx, p project.Name, before training.JobID, limit int) ([]store.Line, error) {
 	var rows []struct{ ID, Name, Submitter, Inputs string }
 	q := tx.NewSelect().Table("training_job").Column("id", "name", "submitter", "inputs").Where("project = ?", string(p)).OrderExpr("id DESC").Limit(limit)
 	if before != "" {
@@ -39,22 +39,18 @@ func (Store) Lines(ctx context.Context, tx *store.Tx, p project.Name, before tra
 	if err := q.Scan(ctx, &rows); err != nil {
 		return nil, err
 	}
-	lines := make([]training.Line, len(rows))
+	lines := make([]store.Line, len(rows))
 	for i, r := range rows {
-		lines[i] = training.Line{ID: training.JobID(r.ID), Name: r.Name, Submitter: r.Submitter}
-		switch r.Inputs {
-		case "":
-		case unlisted:
-			lines[i].More = true
-		default:
-			lines[i].Inputs = strings.Split(r.Inputs, "\n")
+		lines[i] = store.Line{Key: r.ID, Owner: r.Submitter, More: r.Inputs == unlisted, Fields: []store.Field{{Name: "name", Value: r.Name}, {Name: "description", Value: r.Name}}}
+		if r.Inputs != "" && !lines[i].More {
+			lines[i].Fields = append(lines[i].Fields, store.FieldsOf("from", strings.Split(r.Inputs, "\n")...)...)
 		}
 	}
 	return lines, nil
 }
 
 // JobsAt gives those jobs that are there, newest first.
-func (Store) JobsAt(ctx context.Context, tx *store.Tx, ids []training.JobID) ([]training.Job, error) {
+func (Store) JobsAt(ctx context.Context, tx *store.Tx, ids []string) ([]training.Job, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -600,10 +601,7 @@ func (s *Service) List(ctx context.Context, p project.Name, after tuning.StudyID
 			next = studies[limit-1].ID
 		}
 		for _, study := range studies {
-			w, err := s.sweep(ctx, tx, p, study.Name)
-			if fault.Is(err, fault.NotFound) {
-				w, err = foreign(study, nil), nil
-			}
+			w, err := s.ofStudy(ctx, tx, study)
 			if err != nil {
 				return err
 			}
@@ -611,7 +609,75 @@ func (s *Service) List(ctx context.Context, p project.Name, after tuning.StudyID
 		}
 		return nil
 	})
-	return slices.DeleteFunc(found, func(w Sweep) bool { return s.allow(ctx, ActionRead, w) != nil }), next, err
+	return s.listed(ctx, found), next, err
+}
+
+// listed are those of sweeps that the caller may see.
+func (s *Service) listed(ctx context.Context, found []Sweep) []Sweep {
+	return slices.DeleteFunc(found, func(w Sweep) bool { return s.allow(ctx, ActionRead, w) != nil })
+}
+
+// ofStudy is the sweep of a study, or the study as one.
+func (s *Service) ofStudy(ctx context.Context, tx *store.Tx, study tuning.Study) (Sweep, error) {
+	w, err := s.sweep(ctx, tx, study.Project, study.Name)
+	if fault.Is(err, fault.NotFound) {
+		return foreign(study, nil), nil
+	}
+	return w, err
+}
+
+// SearchFields are what a search finds a sweep by, besides its name and owner.
+func (s Sweep) SearchFields() []store.Field {
+	var out []store.Field
+	for _, p := range s.Spec.Parameters {
+		out = append(out, store.Field{Name: "column", Value: p.Name})
+	}
+	return append(out, store.FieldsOf("from", append(slices.Sorted(maps.Values(s.Spec.Job.Data)), s.Spec.WarmStart...)...)...)
+}
+
+// Find reads those sweeps and studies that the caller may see, by number after one, of which may
+// says that they may be what is looked for: limit of them at most. Needs sweep.read.
+func (s *Service) Find(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (found store.Found[Sweep], err error) {
+	if err := s.allow(ctx, ActionRead, Sweep{Project: p}); err != nil {
+		return found, err
+	}
+	found, err = store.Find(ctx, s.cfg.DB, store.Lookup[Sweep]{
+		Lines: func(ctx context.Context, tx *store.Tx, after string, limit int) ([]store.Line, error) {
+			number, err := studyNumber(after)
+			if err != nil {
+				return nil, err
+			}
+			return s.cfg.Store.Lines(ctx, tx, p, number, limit)
+		},
+		Read: func(ctx context.Context, tx *store.Tx, numbers []string) ([]Sweep, error) {
+			return store.Each(numbers, func(number string) (Sweep, error) {
+				n, err := studyNumber(number)
+				if err != nil {
+					return Sweep{}, err
+				}
+				study, err := s.cfg.Studies.Store.Study(ctx, tx, p, n)
+				if err != nil {
+					return Sweep{}, err
+				}
+				return s.ofStudy(ctx, tx, study)
+			})
+		},
+		Key: func(w Sweep) string { return strconv.FormatInt(int64(w.Study), 10) },
+	}, after, limit, may)
+	found.Objects = s.listed(ctx, found.Objects)
+	return found, err
+}
+
+// studyNumber reads the number of a study; empty is 0.
+func studyNumber(text string) (tuning.StudyID, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, fault.New(fault.Invalid, "the page token is not one that was given out")
+	}
+	return tuning.StudyID(n), nil
 }
 
 // find is a sweep by its name, or a study by its name or number.

@@ -16,6 +16,9 @@ type Store interface {
 	// somebody else has.
 	PutSweep(ctx context.Context, tx *store.Tx, s Sweep) error
 	Sweep(ctx context.Context, tx *store.Tx, p project.Name, name string) (Sweep, error)
+	// Lines gives what a search reads of a project's studies, sweeps among them, in the order of
+	// their numbers after one; the key is the number.
+	Lines(ctx context.Context, tx *store.Tx, p project.Name, after tuning.StudyID, limit int) ([]store.Line, error)
 	// UnderWay are the running ones of all projects.
 	UnderWay(ctx context.Context, tx *store.Tx) ([]Sweep, error)
 	// DeleteSweep removes it and its tasks.

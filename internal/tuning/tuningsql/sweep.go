@@ -28,6 +28,8 @@ type sweepRow struct {
 	State         string
 	Body          string
 	Revision      int64
+	Owner         string
+	Line          string
 }
 
 // body is what of a sweep no query asks for, with what the API leaves out.
@@ -43,9 +45,9 @@ func (Sweeps) PutSweep(ctx context.Context, tx *store.Tx, s sweep.Sweep) error {
 	if err != nil {
 		return err
 	}
-	row := sweepRow{Project: string(s.Project), Name: s.Name, Study: int64(s.Study), State: string(s.State), Body: string(b), Revision: s.Revision}
+	row := sweepRow{Project: string(s.Project), Name: s.Name, Study: int64(s.Study), State: string(s.State), Body: string(b), Revision: s.Revision, Owner: s.By.ID, Line: store.JoinFields(s.SearchFields())}
 	res, err := tx.NewInsert().Model(&row).On("CONFLICT (project, name) DO UPDATE").
-		Set("study = EXCLUDED.study, state = EXCLUDED.state, body = EXCLUDED.body, revision = EXCLUDED.revision").
+		Set("study = EXCLUDED.study, state = EXCLUDED.state, body = EXCLUDED.body, revision = EXCLUDED.revision, owner = EXCLUDED.owner, line = EXCLUDED.line").
 		Where("w.revision = EXCLUDED.revision - 1").Exec(ctx)
 	if err != nil {
 		return err
@@ -66,6 +68,22 @@ func (Sweeps) Sweep(ctx context.Context, tx *store.Tx, p project.Name, name stri
 		return sweep.Sweep{}, err
 	}
 	return all[0], nil
+}
+
+// Lines implements sweep.Store.
+func (Sweeps) Lines(ctx context.Context, tx *store.Tx, p project.Name, after tuning.StudyID, limit int) ([]store.Line, error) {
+	var rows []struct{ ID, Name, Owner, Line string }
+	err := tx.NewRaw(`SELECT CAST(t.id AS TEXT) AS id, t.name, COALESCE(w.owner, t.owner) AS owner, COALESCE(w.line, '') AS line FROM tuning_study t
+		LEFT JOIN tuning_sweep w ON w.project = t.project AND w.name = t.name WHERE t.project = ? AND t.id > ? ORDER BY t.id LIMIT ?`, string(p), int64(after), limit).Scan(ctx, &rows)
+	if err != nil {
+		return nil, err
+	}
+	lines := make([]store.Line, len(rows))
+	for i, r := range rows {
+		lines[i] = store.Line{Key: r.ID, Owner: r.Owner, Fields: store.FieldsOf("name", r.Name)}
+		lines[i].Add(r.Line)
+	}
+	return lines, nil
 }
 
 // UnderWay implements sweep.Store.

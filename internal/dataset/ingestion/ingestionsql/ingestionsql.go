@@ -44,6 +44,7 @@ type sourceRow struct {
 	Owner         string
 	Created       store.Time
 	Updated       store.Time
+	Line          string
 	Doc           string
 }
 
@@ -105,9 +106,10 @@ func (Store) PutSource(ctx context.Context, tx *store.Tx, s ingestion.Source) er
 	r := sourceRow{
 		ID: s.ID, Project: s.Project, Name: s.Name, Dataset: s.Spec.Dataset, Secret: s.Spec.Secret, Scheduled: s.Spec.Schedule != "",
 		Revision: s.Revision, Owner: s.Owner, Created: store.At(s.Created), Updated: store.At(s.Updated), Doc: string(doc),
+		Line: store.JoinFields(append(s.SearchFields(), store.Field{Name: "description", Value: s.Spec.Description})),
 	}
 	q := tx.NewInsert().Model(&r).On("CONFLICT (id) DO UPDATE")
-	for _, c := range []string{"dataset", "secret", "scheduled", "revision", "updated", "doc"} {
+	for _, c := range []string{"dataset", "secret", "scheduled", "revision", "updated", "line", "doc"} {
 		q = q.Set("? = EXCLUDED.?", bun.Ident(c), bun.Ident(c))
 	}
 	_, err = q.Exec(ctx)
@@ -124,6 +126,18 @@ func (Store) DeleteSource(ctx context.Context, tx *store.Tx, id ingestion.ID) er
 func (Store) Sources(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]ingestion.Source, error) {
 	var rows []sourceRow
 	err := tx.NewSelect().Model(&rows).Where("project = ? AND name > ?", p, after).OrderExpr("name").Limit(limit).Scan(ctx)
+	return sourcesOf(rows, err)
+}
+
+// Lines implements ingestion.Store.
+func (Store) Lines(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]store.Line, error) {
+	return store.ReadLines(ctx, tx.NewRaw("SELECT name AS key, owner, line FROM ingestion_source WHERE project = ? AND name > ? ORDER BY name LIMIT ?", p, after, limit))
+}
+
+// SourcesOf implements ingestion.Store.
+func (Store) SourcesOf(ctx context.Context, tx *store.Tx, p project.Name, names []string) ([]ingestion.Source, error) {
+	var rows []sourceRow
+	err := tx.NewSelect().Model(&rows).Where("project = ? AND name IN (?)", p, bun.List(names)).Scan(ctx)
 	return sourcesOf(rows, err)
 }
 
