@@ -180,7 +180,7 @@ func (f featureData) Append(ctx context.Context, r feature.Appended) (feature.Da
 					WithHint("Change the expectation of the dataset; the events are kept until then.")
 			}
 			if v.Unchanged && v.Number != base.Number {
-				return fault.New(fault.Conflict, "another version of %s was made meanwhile", v.Dataset).WithHint("Try again.")
+				return fault.New(fault.Conflict, "%s got a newer version in the meantime", v.Dataset).WithHint("Try again.")
 			}
 			return r.Then(ctx, tx, factsOf(v))
 		},
@@ -268,7 +268,7 @@ func beside(ctx context.Context, v *registry.Verified) func(location string) ([]
 	return func(location string) ([]byte, error) {
 		if !filepath.IsLocal(location) || !has(v, path.Clean(location)) {
 			return nil, fault.New(fault.Invalid, "%.100q is not among the files of the version", location).
-				WithHint("Register it beside %s, or save the model as one file: onnx.save(onnx.load(PATH), \"model.onnx\"), and save_as_external_data=False of mlflow.onnx.log_model.", modelFile)
+				WithHint("Register it next to %s, or save the model as one file: onnx.save(onnx.load(PATH), \"model.onnx\"), and save_as_external_data=False of mlflow.onnx.log_model.", modelFile)
 		}
 		return v.ReadFile(ctx, path.Clean(location), maxModel)
 	}

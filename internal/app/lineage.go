@@ -132,7 +132,7 @@ func (l *lineageWalk) Object(ctx context.Context, kind openlineage.Kind, name st
 		return deploymentObject(d), err
 	case openlineage.DatasetKind: // whose lineage begins by its ref
 	}
-	return openlineage.Object{}, fault.New(fault.Invalid, "there is no lineage of a %q", kind)
+	return openlineage.Object{}, fault.New(fault.Invalid, "kind %q has no lineage", kind)
 }
 
 // model finds "delay@3", "delay@champion" or the newest "delay".

@@ -144,8 +144,8 @@ func (l labelled) Served(ctx context.Context, project, deployment string) (verif
 	}
 	spec := d.Spec.Features
 	if spec == nil || d.FeatureSet == nil {
-		return verification.Served{}, fault.New(fault.Invalid, "deployment %q looks no features up", deployment).
-			WithHint("Give it spec.features; what a request brings itself cannot be recomputed.")
+		return verification.Served{}, fault.New(fault.Invalid, "deployment %q has no online features", deployment).
+			WithHint("Set spec.features; request-time values cannot be recomputed.")
 	}
 	out := verification.Served{Service: d.FeatureSet.Ref, Owner: prediction.OwnerOf(string(d.ID))}
 	for _, name := range spec.Columns {

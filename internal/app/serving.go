@@ -26,7 +26,7 @@ func (f servingFeatures) Describe(ctx context.Context, p, service string) (servi
 	}
 	if len(shape.Purposes) > 0 {
 		return serving.FeatureSet{}, fault.New(fault.Invalid, "feature service %s names no purpose, and its views are read for %s only", shape.Service, strings.Join(shape.Purposes, ", ")).
-			WithHint("Give the service one: `purpose: %s`.", shape.Purposes[0])
+			WithHint("Set `purpose: %s` in the service.", shape.Purposes[0])
 	}
 	if err := f.features.AllowClear(ctx, project.Name(p), shape.Service); err != nil {
 		return serving.FeatureSet{}, err
@@ -34,7 +34,7 @@ func (f servingFeatures) Describe(ctx context.Context, p, service string) (servi
 	for i, t := range shape.Types {
 		if !t.Number() {
 			return serving.FeatureSet{}, fault.New(fault.Invalid, "feature %s is a %s; a model's columns are numbers", shape.Features[i], t).
-				WithHint("Make a feature service of numbers for the model.")
+				WithHint("Use a feature service with numeric features for the model.")
 		}
 	}
 	return serving.FeatureSet{Ref: shape.Service, JoinKeys: shape.JoinKeys, Request: shape.Request, Features: shape.Features}, nil
@@ -69,18 +69,18 @@ func (s stableVersions) Stable(ctx context.Context, p project.Name, name, ref st
 // dataset that the deployment itself makes an input of.
 func stableOf(d serving.Deployment, known []naming.Column) (score.Target, error) {
 	if r := d.Spec.Runtime; r != nil && r.Remote.Name != "" {
-		return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers from the remote %s, whose model no job here can run", d.Name, r.Remote.Name).
+		return score.Target{}, fault.New(fault.Unsupported, "deployment %s uses the remote %s, whose model cannot run in a job", d.Name, r.Remote.Name).
 			WithHint("Deploy the version here, without spec.runtime.remote, under another name, or send the rows as requests.")
 	}
 	if d.Spec.Chained() {
-		return score.Target{}, fault.New(fault.Unsupported, "deployment %s has steps before or after its model, which jobs do not take", d.Name).
+		return score.Target{}, fault.New(fault.Unsupported, "deployment %s has steps before or after its model, which batch prediction does not support", d.Name).
 			WithHint("Send the rows as requests; or deploy the model without steps under another name, and prepare its columns in the dataset.")
 	}
 	said := d.Spec.Runtime != nil && d.Spec.Runtime.Python != (serving.PythonSpec{})
 	for _, t := range d.Targets {
 		if t.Role == serving.Stable && (t.Environment != "" || said) {
-			return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers with a Python model, and jobs answer rows with ONNX only", d.Name).
-				WithHint("Have a job of your own load the version (`data: {model: models:/%s/%d}`), or send the rows as requests.", d.Model, d.Version)
+			return score.Target{}, fault.New(fault.Unsupported, "deployment %s has a Python model, but batch prediction supports ONNX only", d.Name).
+				WithHint("Load the version in your own job (`data: {model: models:/%s/%d}`), or send the rows as requests.", d.Model, d.Version)
 		}
 	}
 	t := score.Target{Model: d.Model, Version: d.Version, Threads: d.Spec.Threads}

@@ -140,7 +140,7 @@ func (d trainingData) exportModel(ctx context.Context, p project.Name, in traini
 		return err
 	}
 	if m.Version.Digest != in.Digest {
-		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, m.Version.Digest)
+		return fault.New(fault.Conflict, "%s differs from the submitted one: its digest is %s", in.Ref, m.Version.Digest)
 	}
 	err = d.guard.Pass(ctx, residency.Transfer{
 		Project: string(p), What: in.Ref, Label: m.Version.Residency, Where: "pool " + string(pool.Name), Zone: pool.MachineZone, Action: string(registry.ActionRead),
@@ -190,7 +190,7 @@ func (d trainingData) Export(ctx context.Context, p project.Name, in training.In
 		Project: p, Ref: r, Purpose: "training job", Where: "pool " + string(pool.Name), Zone: pool.MachineZone,
 	}, Dir: dir})
 	if err == nil && v.ContentDigest != in.Digest {
-		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, v.ContentDigest)
+		return fault.New(fault.Conflict, "%s differs from the submitted one: its digest is %s", in.Ref, v.ContentDigest)
 	}
 	return err
 }
