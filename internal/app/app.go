@@ -125,7 +125,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 		return nil, err
 	}
 	if w.Hardening != nil {
-		a.log.WarnContext(ctx, "the server keeps privileges that it does not need; falaj doctor says which", slog.Any("error", w.Hardening))
+		a.log.WarnContext(ctx, "the server could not drop unneeded privileges; falaj doctor lists them", slog.Any("error", w.Hardening))
 	}
 	if err := backup.Unfinished(a.cfg.Data); err != nil {
 		return nil, err
@@ -253,7 +253,7 @@ func (a *App) serve(ctx context.Context) error {
 // reread reads again what the server may change while it runs.
 func (a *App) reread(ctx context.Context) {
 	if len(a.followed) == 0 {
-		a.log.InfoContext(ctx, "SIGHUP: there is no file of a certificate or a credential to read again; settings take a restart")
+		a.log.InfoContext(ctx, "SIGHUP: no certificate or credential file to reload; settings need a restart")
 		return
 	}
 	if err := a.refresh(ctx, true); err != nil {
@@ -368,7 +368,7 @@ func (a *App) hand(ctx context.Context, url, secret string) error {
 		return nil
 	}
 	return fault.New(fault.Unavailable, "the first administrator's token could be neither shown (%w) nor stored (%w), and is lost", printed, kept).
-		WithHint("Make another one: `falaj recover-admin --data %s`.", fault.ShellWord(a.cfg.Data))
+		WithHint("Create another one with `falaj recover-admin --data %s`.", fault.ShellWord(a.cfg.Data))
 }
 
 // show prints the first-run token. A log that programs read and keep has the name of a file

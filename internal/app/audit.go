@@ -32,7 +32,7 @@ const auditLag = time.Minute
 func auditReady(s audit.Status, now time.Time) error {
 	switch {
 	case audit.Contradicted(s.Err):
-		return fault.New(fault.Unavailable, "nothing can be changed: the audit log is not the one that was signed")
+		return fault.New(fault.Unavailable, "changes are rejected: the audit log does not match its signatures")
 	case s.Err != nil && now.Sub(s.Folded) > auditLag:
 		return fault.New(fault.Unavailable, "the audit log has not been extended since %s", s.Folded.UTC().Format(time.RFC3339))
 	}
@@ -147,7 +147,7 @@ func postAlert(ctx context.Context, to, name string, what map[string]any) error 
 	}
 	_ = answer.Body.Close()
 	if answer.StatusCode >= 300 {
-		return fault.New(fault.Unavailable, "the receiver answered %s", answer.Status)
+		return fault.New(fault.Unavailable, "the receiver returned %s", answer.Status)
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ type auditGauges struct {
 }
 
 var (
-	auditOK          = prometheus.NewDesc("falaj_audit_ok", "1 if the audit log accepts entries, 0 otherwise; after tampering, changes are refused.", nil, nil)
+	auditOK          = prometheus.NewDesc("falaj_audit_ok", "1 if the audit log accepts entries, 0 otherwise; after tampering, changes are rejected.", nil, nil)
 	auditEntries     = prometheus.NewDesc("falaj_audit_entries", "Number of entries in the audit log.", nil, nil)
 	auditFolded      = prometheus.NewDesc("falaj_audit_last_success_timestamp_seconds", "Time at which the audit log was last up to date.", nil, nil)
 	auditSecondOK    = prometheus.NewDesc("falaj_audit_second_place_ok", "1 if the second copy of the checkpoints can be written, 0 otherwise; absent if audit.checkpoints is not set.", nil, nil)
@@ -237,10 +237,10 @@ func VerifyAudit(export io.Reader, key string, checkpoints io.Reader) (string, e
 		}
 	}
 	if checkpoints != nil {
-		fmt.Fprintf(&b, "%d checkpoints of the second place agree, %d are newer than the export\n", r.Witnessed, r.Newer)
+		fmt.Fprintf(&b, "%d checkpoints in the second place match, %d are newer than the export\n", r.Witnessed, r.Newer)
 	}
 	if !r.KeyGiven {
-		fmt.Fprintf(&b, "signed by %s, which the export itself names: compare it with one you trust, or give --key\n", r.PublicKey)
+		fmt.Fprintf(&b, "signed by %s, according to the export: compare it with a trusted key, or set --key\n", r.PublicKey)
 	}
 	return b.String(), nil
 }

@@ -62,7 +62,7 @@ func (a *App) installation() (backup.Installation, error) {
 	rel, err := filepath.Rel(a.cfg.Data, path)
 	if !ok || err != nil || !filepath.IsLocal(rel) {
 		return backup.Installation{}, fault.New(fault.Unsupported, "the database is not in the data directory (store.url)").
-			WithHint("Back it up by its own tools, and while the server is stopped the data directory with it: the directory last.")
+			WithHint("Stop the server, back up the database with its own tools, and then the data directory.")
 	}
 	of := backup.Installation{Data: a.cfg.Data, Database: rel, Tables: a.cfg.tablesDir()}
 	of.Ledger, err = filepath.Abs(a.cfg.ledgerPath())
@@ -74,7 +74,7 @@ func (a *App) installation() (backup.Installation, error) {
 // not empty; fault.NotFound for a directory without an installation.
 func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, err error) {
 	if _, err := os.Stat(filepath.Join(cfg.Data, "master.key")); err != nil {
-		return "", fault.New(fault.NotFound, "there is no installation in %s: %w", cfg.Data, err).
+		return "", fault.New(fault.NotFound, "no installation found in %s: %w", cfg.Data, err).
 			WithHint("Name the server's data directory with --data, or its configuration with --config.")
 	}
 	a := newApp(cfg, w)
@@ -113,7 +113,7 @@ func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, 
 	}
 	said = fmt.Sprintf("Backed up %d files and %d objects, %s, into %s\nIts digest, for falaj restore --digest: %s", r.Files, r.Objects, resource.Bytes(r.Bytes).Words(), dir, r.Digest)
 	if a.cfg.Keys.PassphraseFile == "" {
-		said += "\nThe master key is in it, and no passphrase seals it: keep the backup as you keep the key."
+		said += "\nThe backup contains the master key without a passphrase: protect it like the key."
 	}
 	return said, nil
 }
@@ -160,7 +160,7 @@ func Restore(ctx context.Context, cfg Config, w World, dir, digest string, takeB
 		said += fmt.Sprintf("\nAs it was at %s, sequence %s", r.Time.Format(time.RFC3339), r.Sequence)
 	}
 	if r.Ledger {
-		said += fmt.Sprintf("\nNo erasure ledger is newer than the backup: persons who were erased since are not known, and are here again. If there is a newer copy, put it at %s before you start the server.", to.Ledger)
+		said += fmt.Sprintf("\nNo erasure ledger newer than the backup was found: persons erased since the backup are restored. If you have a newer copy, copy it to %s before you start the server.", to.Ledger)
 	}
 	return said, nil
 }

@@ -31,7 +31,7 @@ type certificate struct {
 	path string
 	log  *slog.Logger
 	now  func() time.Time
-	// soon is told, at most once a day, that the certificate ends soon.
+	// soon is told, at most once a day, that the certificate expires soon.
 	soon func(ctx context.Context, subject string, ends time.Time)
 
 	files  *filewatch.File[*tls.Certificate]
@@ -50,7 +50,7 @@ func loadCertificate(cert, key string, now time.Time) (*tls.Certificate, error) 
 	}
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "tls.cert and tls.key: %w", err).
-			WithHint("Both are PEM files that the server may read, and the key is that of the first certificate in the chain.")
+			WithHint("Both must be readable PEM files, and the key must match the first certificate of the chain.")
 	}
 	for i, der := range c.Certificate {
 		one, err := x509.ParseCertificate(der)
@@ -66,7 +66,7 @@ func loadCertificate(cert, key string, now time.Time) (*tls.Certificate, error) 
 				WithHint("Have it renewed, and put the new chain and key into the files.")
 		case now.Before(one.NotBefore):
 			return nil, fault.New(fault.Invalid, "tls.cert: the certificate of %s is valid from %s on only", one.Subject, one.NotBefore.UTC().Format(time.RFC3339)).
-				WithHint("Look at the clock of this machine.")
+				WithHint("Check the clock of this machine.")
 		}
 	}
 	return &c, nil
@@ -112,7 +112,7 @@ func (c *certificate) look(ctx context.Context) error {
 	used := c.files.Value()
 	if end := ends(used); c.now().After(end.Add(-certificateSoon)) && (c.told != used || c.now().Sub(c.toldAt) > 24*time.Hour) {
 		c.told, c.toldAt = used, c.now()
-		c.log.WarnContext(ctx, "the certificate ends soon", slog.String("file", c.path), slog.Time("ends", end))
+		c.log.WarnContext(ctx, "the certificate expires soon", slog.String("file", c.path), slog.Time("ends", end))
 		c.soon(ctx, used.Leaf.Subject.String(), end)
 	}
 	return nil
@@ -216,9 +216,9 @@ func certificateFinding(cfg Config, now time.Time) []finding {
 		return []finding{{"✗", err.Error(), fault.HintOf(err)}}
 	}
 	end := ends(c)
-	text := fmt.Sprintf("certificate of %s, ends on %s", c.Leaf.Subject, end.UTC().Format(time.RFC3339))
+	text := fmt.Sprintf("certificate of %s, expires on %s", c.Leaf.Subject, end.UTC().Format(time.RFC3339))
 	if now.After(end.Add(-certificateSoon)) {
-		return []finding{{"!", text, "Have it renewed: the server reads the new files by itself."}}
+		return []finding{{"!", text, "Renew it: the server reloads the files automatically."}}
 	}
 	return []finding{{"✓", text, ""}}
 }

@@ -141,7 +141,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	if want := []string{"CN=third 2026-05-03"}; !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
-	if !strings.Contains(log.String(), "the certificate ends soon") {
+	if !strings.Contains(log.String(), "the certificate expires soon") {
 		t.Errorf("a certificate of two days is not warned of: %s", &log)
 	}
 }

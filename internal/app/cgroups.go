@@ -49,5 +49,5 @@ func (a *App) sweepCgroups(ctx context.Context) error {
 		return nil
 	}
 	made.Bases = bases
-	return fault.Wrap(shim.Write(a.cfg.Data, cgroupsFile, made), "noting where control groups are made")
+	return fault.Wrap(shim.Write(a.cfg.Data, cgroupsFile, made), "record the cgroup path")
 }

@@ -366,7 +366,7 @@ func variables(env []string) (map[string]any, error) {
 		case ok:
 			out[key] = value
 		case !slices.Contains(notKeys, name):
-			return nil, fault.New(fault.Invalid, "environment variable %s sets nothing", name).
+			return nil, fault.New(fault.Invalid, "environment variable %s does not match any setting", name).
 				WithHint("Unset it, or run `falaj config show` for the keys.")
 		}
 	}
@@ -381,7 +381,7 @@ func (c Config) Validate() error {
 			return fault.New(fault.Invalid, "%s: %q is not host:port", name, addr)
 		}
 		if !isLoopback(host) && (c.TLS.Cert == "" || c.TLS.Key == "") {
-			return fault.New(fault.Invalid, "%s: %s is not a loopback address, and there TLS is needed", name, addr).
+			return fault.New(fault.Invalid, "%s: %s is not a loopback address, which requires TLS", name, addr).
 				WithHint("Set tls.cert and tls.key, or listen on 127.0.0.1.")
 		}
 	}
@@ -391,7 +391,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		return fault.New(fault.Invalid, "tls.cert and tls.key belong together")
+		return fault.New(fault.Invalid, "tls.cert and tls.key must be set together")
 	}
 	if a := c.Online.Acknowledged; a != synced && a != inMemory {
 		return fault.New(fault.Invalid, "online.acknowledged: %q is neither %s nor %s", a, synced, inMemory)
@@ -434,7 +434,7 @@ func (c Config) Validate() error {
 		return fault.New(fault.Invalid, "online.prefix: it has %d bytes, and needs 1 to 64", n)
 	}
 	if p := scheduler.Policy(c.Scheduler.Policy); !slices.Contains(scheduler.Policies, p) {
-		return fault.New(fault.Invalid, "scheduler.policy: %q is none of %q", c.Scheduler.Policy, scheduler.Policies)
+		return fault.New(fault.Invalid, "scheduler.policy: %q must be one of %q", c.Scheduler.Policy, scheduler.Policies)
 	}
 	if err := cost.Currency(c.Cost.Currency); err != nil {
 		return fault.Wrap(err, "cost.currency")
@@ -495,7 +495,7 @@ func (c Config) Validate() error {
 		return fault.New(fault.Invalid, "sources.chunk_rows: %d is not a number of rows", c.Sources.ChunkRows)
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
-		return fault.New(fault.Invalid, "log.level: %q is none of debug, info, warn, error", c.Log.Level)
+		return fault.New(fault.Invalid, "log.level: %q must be debug, info, warn or error", c.Log.Level)
 	}
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		return fault.New(fault.Invalid, "log.format: %q is neither text nor json", c.Log.Format)
@@ -528,9 +528,9 @@ func (c Config) validateStores() error {
 		switch {
 		case s.file == "":
 		case s.url == "" || strings.HasPrefix(s.url, "sqlite:"):
-			return fault.New(fault.Invalid, "%s.password_file: %s.url names no server that takes a password", name, name)
+			return fault.New(fault.Invalid, "%s.password_file: %s.url has no server with passwords", name, name)
 		case hasPassword(s.url):
-			return fault.New(fault.Invalid, "%s.password_file: %s.url has a password, too", name, name).WithHint("Take it out of the URL.")
+			return fault.New(fault.Invalid, "%s.password_file: %s.url has a password, too", name, name).WithHint("Remove it from the URL.")
 		}
 	}
 	if c.Online.CA != "" && !strings.HasPrefix(c.Online.URL, "rediss:") {
@@ -561,7 +561,7 @@ func (c Config) passwordsInURLs() []string {
 	return names
 }
 
-const moveHint = "Put it into a file that only the server may read, and name that by %s.password_file: it is read again when it changes. A later release refuses a password in a URL."
+const moveHint = "Move it to a file that only the server can read, and set %s.password_file; the file is reloaded when it changes. A later release rejects passwords in URLs."
 
 // warnOfURLs logs what of the configuration a later release refuses.
 func (a *App) warnOfURLs(ctx context.Context) {

@@ -77,10 +77,10 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		say(err == nil, text, fault.HintOf(err))
 	}
 	if cfg.Audit.Checkpoints == "" {
-		out = append(out, finding{"!", "audit checkpoints have no second place", "Set audit.checkpoints to a file on another disk, so that a rewritten log is found."})
+		out = append(out, finding{"!", "no second place for audit checkpoints", "Set audit.checkpoints to a file on another disk, so that a rewritten log is found."})
 	}
 	if cfg.Erasures.Ledger == "" {
-		out = append(out, finding{"!", "the erasure ledger is in the data directory", "Set erasures.ledger to a file that a restore does not bring an older one of, so that persons who were erased stay so."})
+		out = append(out, finding{"!", "the erasure ledger is in the data directory", "Set erasures.ledger to a file outside of the backup, so that a restore does not undo erasures."})
 	}
 
 	worker := cfg.workerPath()
@@ -137,7 +137,7 @@ func hardening(dir string) []finding {
 	who, todo := "a server here", "Something forbids it, such as a seccomp profile around this process."
 	state, err := harden.Try()
 	if pid := lifecycle.Owner(dir); pid != 0 {
-		who, todo = fmt.Sprintf("the server (process %d)", pid), "Restart it with `falaj up` of this version; its log says why it could not."
+		who, todo = fmt.Sprintf("the server (process %d)", pid), "Restart it with `falaj up` of this version; its log has the reason."
 		state, err = harden.Of(pid)
 	}
 	if err != nil {
@@ -150,8 +150,8 @@ func hardening(dir string) []finding {
 		return finding{"!", who + " " + bad, todo}
 	}
 	return []finding{
-		say(state.NoNewPrivileges, "starts nothing that gains privileges", "may start programs that gain privileges (set-id bits)"),
-		say(state.Filtered, "is refused system calls that it does not need", "has no system call filter"),
+		say(state.NoNewPrivileges, "child processes cannot gain privileges", "may start programs that gain privileges (set-id bits)"),
+		say(state.Filtered, "unneeded system calls are blocked", "has no system call filter"),
 		say(state.Capabilities == 0, "has no capability that it does not need", fmt.Sprintf("has capabilities that it does not need: %#x", state.Capabilities)),
 	}
 }
@@ -174,7 +174,7 @@ func masterKey(dir, passphraseFile string) (out []finding) {
 	case err != nil:
 		return append(out, finding{"✗", err.Error(), fault.HintOf(err)})
 	case sealed && passphraseFile == "":
-		return append(out, finding{"✗", "the master key is sealed, and no passphrase is configured", "Name the passphrase's file with --key-passphrase-file."})
+		return append(out, finding{"✗", "the master key is sealed, but no passphrase is configured", "Name the passphrase's file with --key-passphrase-file."})
 	case sealed:
 		return append(out, finding{"✓", "the master key is sealed", ""})
 	case passphraseFile != "":
@@ -250,7 +250,7 @@ func (c Config) spaceFor(bytes, files int64) error {
 	least := c.reserve()
 	least.bytes, least.files = least.bytes/2, least.files/2
 	if free.bytes-least.bytes < bytes || free.files-least.files < files {
-		return fault.New(fault.Exhausted, "it has %d MiB in %d files, and the server's disk has %d MiB and %d inodes left beside half of its reserve: %w",
+		return fault.New(fault.Exhausted, "it has %d MiB in %d files, but the server's disk has only %d MiB and %d inodes above half of its reserve: %w",
 			(bytes+1<<20-1)>>20, files, max(free.bytes-least.bytes, 0)>>20, max(free.files-least.files, 0), syscall.ENOSPC).
 			WithHint("Leave less, or have space freed on the server's disk. Holes of a sparse file count: they are stored as zeros.")
 	}

@@ -58,7 +58,7 @@ func databaseFindings(ctx context.Context, cfg Config) []finding {
 		out = append(out, finding{"✓", "PostgreSQL is reached by TLS, and its certificate is verified", ""})
 	}
 	if is.Conns < store.MaxConnections {
-		out = append(out, finding{"!", fmt.Sprintf("PostgreSQL takes %d connections, and a server uses up to %d", is.Conns, store.MaxConnections), "Raise max_connections in postgresql.conf."})
+		out = append(out, finding{"!", fmt.Sprintf("PostgreSQL permits %d connections, but a server uses up to %d", is.Conns, store.MaxConnections), "Raise max_connections in postgresql.conf."})
 	}
 	return append(out, passwordFinding(cfg, "store")...)
 }
@@ -133,7 +133,7 @@ func enginesFindings(cfg Config) (out []finding) {
 		}
 		if _, err := server.Leaf.Verify(x509.VerifyOptions{DNSName: u.Hostname(), Roots: roots, Intermediates: between}); err != nil {
 			out = append(out, finding{
-				"!", fmt.Sprintf("the nodes of the engine %s may not trust this server at %s: %v", name, u.Host, err),
+				"!", fmt.Sprintf("nodes of the engine %s may not trust the certificate of this server at %s: %v", name, u.Host, err),
 				fmt.Sprintf("Name the PEM file of the certificate's authority by engines.%[1]s.ca, and let engines.%[1]s.url be a name in the certificate. If a proxy stands before the server, its certificate counts.", name),
 			})
 		}

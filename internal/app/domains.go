@@ -266,7 +266,7 @@ func packageIndexes(list []string) (map[string]string, error) {
 			return nil, fault.New(fault.Invalid, "%w", err).WithHint("Write each index as name=URL, such as torch-cpu=https://download.pytorch.org/whl/cpu.")
 		}
 		if _, twice := out[name]; twice {
-			return nil, fault.New(fault.Invalid, "index %s is there twice", name)
+			return nil, fault.New(fault.Invalid, "duplicate index %s", name)
 		}
 		if err := environment.CheckIndex(url); err != nil || url == "" {
 			return nil, fault.New(fault.Invalid, "index %s has no URL that can be used", name).WithHint("Write it as name=URL, http or https, without credentials.")

@@ -51,12 +51,12 @@ func checkEngineKeys(raw map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(raw)) {
 		settings, ok := raw[name].(map[string]any)
 		if !ok {
-			return fault.New(fault.Invalid, "configuration key engines.%s is no list of settings", name).
+			return fault.New(fault.Invalid, "configuration key engines.%s must be a mapping", name).
 				WithHint("Write kind, url and so on below it.")
 		}
 		kind, _ := settings["kind"].(string)
 		if _, ok := engineKinds[kind]; !ok {
-			return fault.New(fault.Invalid, "engines.%s.kind: %.40q is none of %s%s", name, kind,
+			return fault.New(fault.Invalid, "engines.%s.kind: %.40q must be one of %s%s", name, kind,
 				strings.Join(slices.Sorted(maps.Keys(engineKinds)), ", "), nearest(kind, slices.Collect(maps.Keys(engineKinds))))
 		}
 		known := slices.Concat(everyEngine, engineKinds[kind])

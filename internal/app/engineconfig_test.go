@@ -42,11 +42,11 @@ engines:
 		t.Errorf("shown as %s", shown)
 	}
 	for name, tt := range map[string]struct{ text, want string }{
-		"kind":           {"engines: {hpc: {kind: slurn}}", `"slurn" is none of kube, ray, slurm; did you mean "slurm"?`},
+		"kind":           {"engines: {hpc: {kind: slurn}}", `"slurn" must be one of kube, ray, slurm; did you mean "slurm"?`},
 		"no kind":        {"engines: {hpc: {bin: /x}}", "engines.hpc.kind"},
 		"key":            {"engines: {hpc: {kind: slurm, usrs: {}}}", `"engines.hpc.usrs" does not exist; did you mean "users"?`},
 		"other kind's":   {"engines: {hpc: {kind: slurm, namespace: ml}}", `"engines.hpc.namespace" does not exist`},
-		"no settings":    {"engines: {hpc: slurm}", "engines.hpc is no list of settings"},
+		"no settings":    {"engines: {hpc: slurm}", "engines.hpc must be a mapping"},
 		"no map":         {"engines: 5", "engines"},
 		"name":           {"engines: {HPC!: {kind: slurm}}", "engine name"},
 		"local":          {"engines: {local: {kind: slurm}}", "always there"},

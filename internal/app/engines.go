@@ -105,7 +105,7 @@ func (a *App) launch(name, dir string, e EngineConfig) (remote.Launcher, schedul
 		})
 		return l, scheduler.None, err
 	}
-	return nil, "", fault.New(fault.Unsupported, "engine %s: kind %q is not there", name, e.Kind)
+	return nil, "", fault.New(fault.Unsupported, "engine %s: unknown kind %q", name, e.Kind)
 }
 
 // reach is where the nodes of an engine find this server, and the certificate

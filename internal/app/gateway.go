@@ -37,7 +37,7 @@ func (c Config) validateGateway() error {
 	g := c.Gateway
 	if !c.follows() {
 		if g.Name != "" || g.Project != "" || g.TokenFile != "" {
-			return fault.New(fault.Invalid, "gateway.upstream is missing").WithHint("Name the server that this one follows, or leave the other gateway settings out.")
+			return fault.New(fault.Invalid, "gateway.upstream is missing").WithHint("Set gateway.upstream, or remove the other gateway settings.")
 		}
 		return nil
 	}
@@ -66,7 +66,7 @@ func (c Config) validateGateway() error {
 	}
 	for name, set := range map[string]bool{"store.url": c.Store.URL != "", "blob.s3": c.Blob.S3.Endpoint != "", "online.url": c.Online.URL != ""} {
 		if set {
-			return fault.New(fault.Invalid, "%s: a gateway keeps everything in its data directory, so that it answers while it is cut off", name)
+			return fault.New(fault.Invalid, "%s is not supported on a gateway, which stores all data in its data directory to work offline", name)
 		}
 	}
 	return nil
@@ -85,7 +85,7 @@ func (c Config) upstream() (mirror.Server, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return s, fault.New(fault.Invalid, "gateway.ca: %s holds no PEM certificate", g.CA)
+		return s, fault.New(fault.Invalid, "gateway.ca: %s contains no PEM certificate", g.CA)
 	}
 	s.TLS = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}
 	return s, nil

@@ -48,7 +48,7 @@ func checkInProcessKeys(raw any) error {
 			}
 			if text, ok := entry[key].(string); !ok || text == "" {
 				return fault.New(fault.Invalid, "serving.in_process[%d].%s is empty, or not text", i, key).
-					WithHint("Leave the key out to permit any.")
+					WithHint("Remove the key to permit any.")
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func checkInProcessKeys(raw any) error {
 func (c Config) validateInProcess() error {
 	for i, e := range c.Serving.InProcess {
 		if e == (InProcessConfig{}) {
-			return fault.New(fault.Invalid, "serving.in_process[%d] names nothing", i).WithHint("Set project, model or signer, or remove the entry.")
+			return fault.New(fault.Invalid, "serving.in_process[%d] is empty", i).WithHint("Set project, model or signer, or remove the entry.")
 		}
 		if e.Project != "" {
 			if err := project.Name(e.Project).Validate(); err != nil {

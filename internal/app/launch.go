@@ -49,7 +49,7 @@ func Child(mode string, args, environ []string, version string, in io.Reader, ou
 		_, err := io.WriteString(out, configReference())
 		return err
 	}
-	return fault.New(fault.Invalid, "there is no mode %q", mode)
+	return fault.New(fault.Invalid, "unknown mode %q", mode)
 }
 
 // launcher confines those children: this binary, read-only, and what is scratch.

@@ -127,7 +127,7 @@ func (l Live) assumed(about []replay.About) []string {
 		}
 	}
 	out := []string{
-		"nothing else is submitted, and nothing fails",
+		"no other jobs are submitted, and no job fails",
 		"a work runs as long however many workers it gets",
 		fmt.Sprintf("who must leave for another saves within %s, loses nothing and waits again", l.Leave),
 		"nodes stay as they are but for maintenance: quarantine and rented nodes that come and go are not played",

@@ -72,8 +72,8 @@ func (r runtimes) Load(ctx context.Context, model []byte, o runtime.Options) (ru
 		return r.here.Load(ctx, model, o)
 	}
 	if r.most > 0 && o.Memory > r.most {
-		return nil, fault.New(fault.Invalid, "spec.runtime.memory is %s; a model's process may have at most %s here", o.Memory, r.most).
-			WithHint("Ask for less, or have serving.process_memory raised.")
+		return nil, fault.New(fault.Invalid, "spec.runtime.memory is %s; the maximum on this server is %s", o.Memory, r.most).
+			WithHint("Lower it, or raise serving.process_memory.")
 	}
 	if o.Memory == 0 {
 		size := len(model)

@@ -33,10 +33,10 @@ func (a *App) openObjects(ctx context.Context) (blob.Driver, error) {
 	if what == "" && exists(dir) {
 		what = "directory" // from before the file was
 	}
-	const move = "Objects move by a backup: make one with the former configuration (`falaj backup`), and restore it with the new one (`falaj restore`)."
+	const move = "To move objects, create a backup with the previous configuration (`falaj backup`), and restore it with the new one (`falaj restore`)."
 	if a.cfg.Blob.S3.Endpoint == "" {
 		if what == "bucket" || what == "claiming" {
-			return nil, fault.New(fault.Invalid, "the objects of this installation are in a bucket, and blob.s3 names none").WithHint("Set blob.s3 as it was. %s", move)
+			return nil, fault.New(fault.Invalid, "the objects of this installation are in a bucket, but blob.s3 is not set").WithHint("Set blob.s3 as it was. %s", move)
 		}
 		d, err := fileblob.Open(dir)
 		if err != nil {
@@ -46,7 +46,7 @@ func (a *App) openObjects(ctx context.Context) (blob.Driver, error) {
 		return d, nil
 	}
 	if what == "directory" {
-		return nil, fault.New(fault.Invalid, "the objects of this installation are in %s, and blob.s3 names a bucket", dir).WithHint("Leave blob.s3 out. %s", move)
+		return nil, fault.New(fault.Invalid, "the objects of this installation are in %s, and blob.s3 names a bucket", dir).WithHint("Remove blob.s3. %s", move)
 	}
 	cfg, err := a.bucket()
 	if err != nil {
@@ -120,8 +120,8 @@ func (c Config) validateObjects() error {
 		return fault.New(fault.Invalid, "credentials is needed").WithHint("Name a file with the lines access_key = … and secret_key = ….")
 	}
 	if s3.Zone != string(residency.Home) {
-		return fault.New(fault.Invalid, "zone: the bucket is in %q, and objects may be in %s only", s3.Zone, residency.Home).
-			WithHint("What carries no label may be in %s only, and it is among the objects. If the bucket is where this installation may keep data, say so: zone: %s", residency.Home, residency.Home)
+		return fault.New(fault.Invalid, "zone: the bucket is in %q, but objects must be in %s", s3.Zone, residency.Home).
+			WithHint("Data without labels must be in %s. If the bucket is in that zone, set zone: %s", residency.Home, residency.Home)
 	}
 	return s3blob.CheckConfig(s3blob.Config{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Prefix: s3.Prefix})
 }

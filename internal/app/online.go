@@ -135,7 +135,7 @@ func (a *App) sameOnline(ctx context.Context, which func(context.Context) (strin
 		return "", fault.Wrap(err, "comparing the online store with the former one")
 	}
 	for p, refs := range views {
-		a.log.WarnContext(ctx, "the online store is another one, or was emptied; materialise these views again",
+		a.log.WarnContext(ctx, "the online store was replaced or emptied; materialise these views again",
 			slog.String("project", string(p)), slog.Any("views", refs))
 	}
 	if what != "" {

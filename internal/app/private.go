@@ -31,14 +31,14 @@ func private(dir string, log *slog.Logger) error {
 		if err != nil {
 			return fault.New(fault.Invalid, "data directory: %w", err)
 		}
-		return fault.New(fault.Invalid, "%s is open to other users and holds %q, but no installation of Falaj", dir, foreign).
+		return fault.New(fault.Invalid, "%s is accessible to other users and contains %q, but no Falaj installation", dir, foreign).
 			WithHint("Choose a directory for Falaj alone with --data; if this is the one: chmod 700 %s", fault.ShellWord(dir))
 	}
 	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory
 		return fault.New(fault.Invalid, "the data directory is open to other users: %w", err).
 			WithHint("chmod 700 %s", fault.ShellWord(dir))
 	}
-	log.Warn("the data directory was open to other users; it is no longer", slog.String("dir", dir), slog.String("mode", info.Mode().Perm().String()))
+	log.Warn("the data directory was accessible to other users; the permissions were corrected", slog.String("dir", dir), slog.String("mode", info.Mode().Perm().String()))
 	return nil
 }
 

@@ -18,7 +18,7 @@ import (
 // directory without an installation.
 func RecoverAdmin(ctx context.Context, cfg Config, w World) (secret string, err error) {
 	if _, err := os.Stat(filepath.Join(cfg.Data, "master.key")); err != nil {
-		return "", fault.New(fault.NotFound, "there is no installation in %s: %w", cfg.Data, err).
+		return "", fault.New(fault.NotFound, "no installation found in %s: %w", cfg.Data, err).
 			WithHint("Name the server's data directory with --data, or its configuration with --config.")
 	}
 	a := newApp(cfg, w)

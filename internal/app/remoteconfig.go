@@ -45,7 +45,7 @@ func checkRemoteKeys(raw map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(raw)) {
 		settings, ok := raw[name].(map[string]any)
 		if !ok {
-			return fault.New(fault.Invalid, "configuration key serving.remotes.%s is no list of settings", name).
+			return fault.New(fault.Invalid, "configuration key serving.remotes.%s must be a mapping", name).
 				WithHint("Write url, protocol, zone and so on below it.")
 		}
 		for _, key := range slices.Sorted(maps.Keys(settings)) {
@@ -72,10 +72,10 @@ func (c Config) validateRemotes() error {
 				WithHint("Plain http is for this machine, at a loopback address; gRPC has no path.")
 		}
 		if !slices.Contains(remote.Protocols, remote.Protocol(r.Protocol)) {
-			return fault.New(fault.Invalid, "serving.remotes.%s.protocol: %.40q is none of %q", name, r.Protocol, remote.Protocols)
+			return fault.New(fault.Invalid, "serving.remotes.%s.protocol: %.40q must be one of %q", name, r.Protocol, remote.Protocols)
 		}
 		if r.Zone == "" {
-			return fault.New(fault.Invalid, "serving.remotes.%s.zone is missing", name).WithHint("Name the zone in which the server stands: only data that may be there goes there.")
+			return fault.New(fault.Invalid, "serving.remotes.%s.zone is missing", name).WithHint("Set the zone of the server: only data whose residency includes it is sent there.")
 		}
 		if err := residency.Zone(r.Zone).Validate(); err != nil {
 			return fault.Wrap(err, "serving.remotes.%s.zone", name)
@@ -86,10 +86,10 @@ func (c Config) validateRemotes() error {
 			}
 		}
 		if d, err := resource.ParseDuration(r.Timeout); err != nil || r.Timeout != "" && (d < 10*time.Millisecond || d > 10*time.Minute) {
-			return fault.New(fault.Invalid, "serving.remotes.%s.timeout: %.40q is no duration of 10ms to 10m", name, r.Timeout)
+			return fault.New(fault.Invalid, "serving.remotes.%s.timeout: %.40q must be a duration from 10ms to 10m", name, r.Timeout)
 		}
 		if r.Connections < 0 || r.Connections > 256 || r.Runs < 0 || r.Runs > 4096 {
-			return fault.New(fault.Invalid, "serving.remotes.%s: connections may be up to 256, and runs up to 4096", name)
+			return fault.New(fault.Invalid, "serving.remotes.%s: connections must be at most 256, and runs at most 4096", name)
 		}
 	}
 	return nil
@@ -146,7 +146,7 @@ func (c Config) servers() (map[string]remote.Server, error) {
 			}
 			roots := x509.NewCertPool()
 			if !roots.AppendCertsFromPEM(pem) {
-				return nil, fault.New(fault.Invalid, "serving.remotes.%s.ca: %s holds no PEM certificate", name, r.CA)
+				return nil, fault.New(fault.Invalid, "serving.remotes.%s.ca: %s contains no PEM certificate", name, r.CA)
 			}
 			if s.TLS == nil {
 				return nil, fault.New(fault.Invalid, "serving.remotes.%s.ca: the url is not https", name)

@@ -48,7 +48,7 @@ serving:
 	const good = `url: "https://h:1", protocol: oip-grpc, zone: home`
 	for name, tt := range map[string]struct{ text, want string }{
 		"key":           {"{t: {" + good + ", tokn: x}}", `"serving.remotes.t.tokn" does not exist`},
-		"no settings":   {"{t: x}", "serving.remotes.t is no list of settings"},
+		"no settings":   {"{t: x}", "serving.remotes.t must be a mapping"},
 		"name":          {"{T!: {" + good + "}}", "remote name"},
 		"no zone":       {`{t: {url: "https://h:1", protocol: oip-grpc}}`, "serving.remotes.t.zone is missing"},
 		"zone":          {`{t: {url: "https://h:1", protocol: oip-grpc, zone: "A E"}}`, "serving.remotes.t.zone"},
@@ -56,10 +56,10 @@ serving:
 		"in the clear":  {`{t: {url: "http://triton.example:8001", protocol: oip-grpc, zone: home}}`, "is not https://host:port"},
 		"password":      {`{t: {url: "https://a:hidden@h:1", protocol: oip-grpc, zone: home}}`, "is not https://host:port"},
 		"path of calls": {`{t: {url: "https://h:1/x", protocol: oip-grpc, zone: home}}`, "is not https://host:port"},
-		"protocol":      {`{t: {url: "https://h:1", protocol: tfserving, zone: home}}`, `protocol: "tfserving" is none of`},
+		"protocol":      {`{t: {url: "https://h:1", protocol: tfserving, zone: home}}`, `protocol: "tfserving" must be one of`},
 		"relative":      {"{t: {" + good + ", token_file: x}}", "not an absolute path"},
-		"timeout":       {"{t: {" + good + ", timeout: 1h}}", "is no duration of 10ms to 10m"},
-		"connections":   {"{t: {" + good + ", connections: 999}}", "connections may be up to"},
+		"timeout":       {"{t: {" + good + ", timeout: 1h}}", "must be a duration from 10ms to 10m"},
+		"connections":   {"{t: {" + good + ", connections: 999}}", "connections must be at most"},
 	} {
 		_, err := configured(t, "serving: {remotes: "+tt.text+"}")
 		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hidden") {
@@ -74,7 +74,7 @@ serving:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.servers(); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "holds no PEM certificate") {
+	if _, err := c.servers(); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "contains no PEM certificate") {
 		t.Errorf("a bundle of nothing: %v", err)
 	}
 }

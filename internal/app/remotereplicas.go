@@ -102,7 +102,7 @@ func (p *replicaReservations) await(ctx context.Context, r serving.ReplicaReques
 			return &connectedReplica{remoteReplica: t, conn: conn}, nil
 		case <-pl.over:
 			t.hangUp()
-			return nil, fault.New(fault.Conflict, "it got no place on pools %s, or ended: %s", strings.Join(r.Pools, ", "), pl.outcome)
+			return nil, fault.New(fault.Conflict, "it was not placed on pools %s, or ended: %s", strings.Join(r.Pools, ", "), pl.outcome)
 		case <-began:
 			timer := time.NewTimer(joinTime)
 			defer timer.Stop()
@@ -319,7 +319,7 @@ func (a *remoteReplicas) mounts() ([]engine.Mount, error) {
 			}
 			digest, err := digestOf(file)
 			if err != nil {
-				a.err = fault.Wrap(err, "read what replicas run")
+				a.err = fault.Wrap(err, "list remote replicas")
 				return
 			}
 			a.program = append(a.program, engine.Mount{Path: file, Digest: digest})

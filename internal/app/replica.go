@@ -54,7 +54,7 @@ func runReplica(args, environ []string) error {
 func call(ctx context.Context, env map[string]string) (io.ReadWriteCloser, error) {
 	base, err := url.Parse(env["FALAJ_URL"])
 	if err != nil || base.Host == "" {
-		return nil, fault.New(fault.Invalid, "FALAJ_URL is %.100q and no URL: a replica is started by its engine", env["FALAJ_URL"])
+		return nil, fault.New(fault.Invalid, "FALAJ_URL is %.100q, which is not a URL: replicas are started by their engine", env["FALAJ_URL"])
 	}
 	at := base.JoinPath("api/v1/projects", env["FALAJ_PROJECT"], "workloads", env["FALAJ_WORKLOAD"], "replica").String()
 	client := &http.Client{Transport: &http.Transport{DisableCompression: true, ResponseHeaderTimeout: 30 * time.Second}}
@@ -97,7 +97,7 @@ func callOnce(ctx context.Context, client *http.Client, at, token string) (io.Re
 	if resp.StatusCode >= http.StatusInternalServerError {
 		kind = fault.Unavailable
 	}
-	return nil, fault.New(kind, "it answered %s: %s", resp.Status, strings.ToValidUTF8(string(said), "?"))
+	return nil, fault.New(kind, "it returned %s: %s", resp.Status, strings.ToValidUTF8(string(said), "?"))
 }
 
 // silence makes what is printed go nowhere.

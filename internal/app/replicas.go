@@ -95,7 +95,7 @@ func (p *replicaReservations) Reserve(ctx context.Context, r serving.ReplicaRequ
 		return p.compute.Submit(ctx, tx, request)
 	}); err != nil {
 		p.forget(string(wid), "")
-		return nil, fault.Wrap(err, "ask for the place of a replica")
+		return nil, fault.Wrap(err, "submit the workload of a replica")
 	}
 	if pl.remote != nil {
 		return p.await(ctx, r, wid, pl, waits)
@@ -107,7 +107,7 @@ func (p *replicaReservations) Reserve(ctx context.Context, r serving.ReplicaRequ
 		case <-pl.placed:
 			return pl, nil
 		case <-pl.over:
-			return nil, fault.New(fault.Conflict, "it got no place on this machine: %s", pl.outcome)
+			return nil, fault.New(fault.Conflict, "it was not placed on this machine: %s", pl.outcome)
 		case <-look.C:
 			if why, err := p.compute.Why(ctx, wid); err == nil {
 				waits("another one waits for a place on this machine: " + strings.Join(why, "; "))
@@ -127,7 +127,7 @@ func (p *replicaReservations) withdraw(ctx context.Context, of string, wid compu
 	if err := p.db.Update(ctx, of, func(ctx context.Context, tx *store.Tx) error {
 		return p.compute.Cancel(ctx, tx, wid, "the deployment wants no more replicas")
 	}); err != nil {
-		p.log.WarnContext(ctx, "a replica that is not wanted still waits for a place", slog.String("workload", string(wid)), slog.String("error", err.Error()))
+		p.log.WarnContext(ctx, "an unneeded replica is still pending", slog.String("workload", string(wid)), slog.String("error", err.Error()))
 	}
 }
 
@@ -248,7 +248,7 @@ func (p *replicaReservations) Start(_ context.Context, spec engine.Spec) (engine
 }
 
 func unknownReplica(h engine.Handle) error {
-	return fault.New(fault.NotFound, "no replica %s runs here", h)
+	return fault.New(fault.NotFound, "replica %s is not running on this server", h)
 }
 
 // Status implements engine.Driver.
@@ -297,7 +297,7 @@ func (p *replicaReservations) Stop(ctx context.Context, h engine.Handle, _ time.
 
 // Logs implements engine.Driver: what a model's process prints has seen rows.
 func (p *replicaReservations) Logs(context.Context, engine.Handle, int64, bool) (io.ReadCloser, error) {
-	return nil, fault.New(fault.NotFound, "a replica has no log of its own")
+	return nil, fault.New(fault.NotFound, "replicas have no separate log")
 }
 
 // List implements engine.Driver.
@@ -329,6 +329,6 @@ func (a *App) openReplicas() serving.Capacity {
 	}
 	a.compute.RegisterOwner(compute.Replica, p)
 	a.replicas = p
-	a.group.Add(lifecycle.Service{Name: "places of replicas", Start: p.endEarlier, Stop: p.Close})
+	a.group.Add(lifecycle.Service{Name: "workloads of replicas", Start: p.endEarlier, Stop: p.Close})
 	return p
 }

@@ -151,7 +151,7 @@ func (s Simulation) smallest(ctx context.Context, cluster simulate.Cluster, work
 		return nil, err
 	}
 	if i := slices.IndexFunc(cluster.Groups, func(g simulate.Group) bool { return g.Type == s.Group }); i < 0 {
-		return nil, fault.New(fault.Invalid, "which type's nodes shall be counted? %q is none", s.Group).WithHint("Give --group with one of %s.", cluster)
+		return nil, fault.New(fault.Invalid, "--group: unknown type %q", s.Group).WithHint("Set --group to one of %s.", cluster)
 	}
 	atOnce := max(runtime.GOMAXPROCS(0)/len(workloads), 1)
 	err := sizing.Search(atOnce, func(nodes []int) ([]simulate.Size, error) {

@@ -41,9 +41,9 @@ func (s *stores) set(ctx context.Context, name string, err error) {
 	s.mu.Unlock()
 	switch {
 	case err != nil && former == nil:
-		s.log.WarnContext(ctx, "a store does not answer", slog.String("store", name), slog.Any("error", err), slog.Any("cause", errors.Unwrap(err)))
+		s.log.WarnContext(ctx, "a store is unavailable", slog.String("store", name), slog.Any("error", err), slog.Any("cause", errors.Unwrap(err)))
 	case err == nil && former != nil:
-		s.log.InfoContext(ctx, "a store answers again", slog.String("store", name))
+		s.log.InfoContext(ctx, "a store is available again", slog.String("store", name))
 	}
 }
 

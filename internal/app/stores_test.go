@@ -35,7 +35,7 @@ func TestStoresSayWhichIsAway(t *testing.T) {
 	if err := s.ready(); !fault.Is(err, fault.Unavailable) || err.Error() != "away: database, online store" {
 		t.Errorf("%v", err)
 	}
-	if strings.Count(log.String(), "a store does not answer") != 1 || !strings.Contains(log.String(), "10.0.0.7") {
+	if strings.Count(log.String(), "a store is unavailable") != 1 || !strings.Contains(log.String(), "10.0.0.7") {
 		t.Errorf("the log says: %s", &log)
 	}
 	registry := prometheus.NewRegistry()
@@ -53,7 +53,7 @@ func TestStoresSayWhichIsAway(t *testing.T) {
 	}
 	outage = nil
 	s.set(t.Context(), onlineStore, nil)
-	if err := s.ready(); err != nil || !strings.Contains(log.String(), "a store answers again") {
+	if err := s.ready(); err != nil || !strings.Contains(log.String(), "a store is available again") {
 		t.Errorf("%v; the log says: %s", err, &log)
 	}
 }
@@ -74,8 +74,8 @@ func TestStoresOfConfig(t *testing.T) {
 		"an authority for none":  {map[string]any{"online.url": "redis://localhost", "online.ca": "/etc/ca.pem"}, "online.ca"},
 		"two passwords":          {map[string]any{"store.url": "postgres://falaj:secret@localhost/falaj", "store.password_file": "/etc/pw"}, "store.url has a password, too"},
 		"two passwords, Redis":   {map[string]any{"online.url": "redis://:secret@localhost", "online.password_file": "/etc/pw"}, "online.url has a password, too"},
-		"a password for SQLite":  {map[string]any{"store.password_file": "/etc/pw"}, "names no server"},
-		"a password for nothing": {map[string]any{"online.password_file": "/etc/pw"}, "names no server"},
+		"a password for SQLite":  {map[string]any{"store.password_file": "/etc/pw"}, "has no server with passwords"},
+		"a password for nothing": {map[string]any{"online.password_file": "/etc/pw"}, "has no server with passwords"},
 	} {
 		_, err := LoadConfig("", nil, tt.set)
 		if (err == nil) != (tt.want == "") || err != nil && (!strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") || !fault.Is(err, fault.Invalid)) {

@@ -41,7 +41,7 @@ func (a *app) jobAdvise() *cobra.Command {
 
 func (a *app) sayOptions(d client.Advice) {
 	if d.Sentence == "" {
-		a.say("nothing is known yet: no attempt of %s was measured", d.Job)
+		a.say("no measurements yet: no attempt of %s was measured", d.Job)
 		return
 	}
 	a.say("%s", plain(d.Sentence))
@@ -62,7 +62,7 @@ func (a *app) sayOptions(d client.Advice) {
 		_ = w.Flush()
 	}
 	for _, t := range d.Explore {
-		a.say("\nWorth trying: %s in %s on %s for %.2f %s; what is expected to be saved in the next 30 days is %.2f.",
+		a.say("\nWorth trying: %s in %s on %s for %.2f %s; the expected savings in the next 30 days are %.2f.",
 			time.Duration(t.Minutes*float64(time.Minute)).Round(time.Second), plain(t.Pool), plain(t.Device), t.Cost, d.Currency, t.Saving)
 	}
 }

@@ -69,7 +69,7 @@ func (a *app) webhookSecret() *cobra.Command {
 					return err
 				}
 				if value = strings.TrimSpace(string(b)); value == "" {
-					return usage("standard input is empty; give the secret there, or --generate one")
+					return usage("standard input is empty; pass the secret there, or use --generate")
 				}
 			}
 			var made struct {

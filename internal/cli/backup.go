@@ -121,9 +121,9 @@ func (a *app) awaitBackup(ctx context.Context, c *client.Client, name string) (b
 			return b, nil
 		case "making":
 		case "interrupted":
-			return b, fault.New(fault.Unavailable, "the server was stopped before backup %s was whole", name).WithHint("Make it again: falaj backup make %s", name)
+			return b, fault.New(fault.Unavailable, "the server was stopped before backup %s was whole", name).WithHint("Run it again: falaj backup make %s", name)
 		default:
-			return b, fault.New(fault.Unavailable, "backup %s was not made: %s", name, plain(b.Text("error"))).WithHint("Nothing of it is left. Make it again: falaj backup make %s", name)
+			return b, fault.New(fault.Unavailable, "backup %s failed: %s", name, plain(b.Text("error"))).WithHint("Nothing of it is left. Run it again: falaj backup make %s", name)
 		}
 		if time.Since(told) > 2*time.Second {
 			told = time.Now()
@@ -144,12 +144,12 @@ func (a *app) restore() *cobra.Command {
 		Long: "Restores into an empty data directory. Objects are restored to where the configuration stores them: the data\n" +
 			"directory or a bucket. An existing erasure ledger is kept, so that persons erased after the backup are erased\n" +
 			"again when the server starts. Run an interrupted restore again; the server refuses to start until it completes.\n" +
-			"The bucket of the backed-up installation is refused, because its server may still be running.",
+			"The bucket of the backed-up installation is rejected, because its server may still be running.",
 		Example: "  falaj restore /mnt/backup/2026-11-23 --config /etc/falaj.yaml",
 	}, func(ctx context.Context, file string, flags map[string]any, dir string) (string, error) {
 		return a.Restore(ctx, file, flags, dir, digest, takeBucket)
 	})
 	cmd.Flags().BoolVar(&takeBucket, "take-bucket", false, "restore into the bucket of the backed-up installation, whose server is permanently stopped")
-	cmd.Flags().StringVar(&digest, "digest", "", "required digest, as printed when the backup was made; any other backup is refused")
+	cmd.Flags().StringVar(&digest, "digest", "", "required digest, as printed when the backup was made; any other backup is rejected")
 	return cmd
 }

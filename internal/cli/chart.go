@@ -23,20 +23,20 @@ type tick struct {
 }
 
 var chartPage = template.Must(template.New("").Funcs(template.FuncMap{"money": money}).Parse(`<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Own against rented</title>
+<html lang="en"><meta charset="utf-8"><title>Owned and rented nodes</title>
 <style>body{font:15px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em}text{font-size:12px;fill:#333}
 table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right}td:first-child,th:first-child{text-align:left}</style>
-<h1>Own against rented</h1><p>{{.Answer}}.</p>
+<h1>Owned and rented nodes</h1><p>{{.Answer}}.</p>
 <svg viewBox="0 0 {{.W}} {{.H}}" role="img" aria-label="Cost of a month by utilisation">
 {{range .YTicks}}<line x1="{{$.L}}" x2="{{$.R}}" y1="{{.Y}}" y2="{{.Y}}" stroke="#ddd"/><text x="{{.X}}" y="{{.Y}}" dy="4" text-anchor="end">{{.Text}}</text>
 {{end}}{{range .XTicks}}<text x="{{.X}}" y="{{.Y}}" text-anchor="middle">{{.Text}}</text>
-{{end}}<text x="{{.Mid}}" y="{{.Foot}}" text-anchor="middle">utilisation of {{.C.Nodes}} own nodes</text>
+{{end}}<text x="{{.Mid}}" y="{{.Foot}}" text-anchor="middle">utilisation of {{.C.Nodes}} owned nodes</text>
 <polyline points="{{.Own}}" fill="none" stroke="#0b6e4f" stroke-width="2"/>
 <polyline points="{{.Rented}}" fill="none" stroke="#b23a48" stroke-width="2"/>
 <line x1="{{.At}}" x2="{{.At}}" y1="{{.T}}" y2="{{.B}}" stroke="#555" stroke-dasharray="4 4"/><text x="{{.At}}" y="{{.T}}" dy="-6" text-anchor="middle">measured</text>
 {{with .Cross}}<circle cx="{{.X}}" cy="{{.Y}}" r="5"/><text x="{{.X}}" y="{{.Y}}" dx="8" dy="16">{{.Text}}</text>
 {{end}}</svg>
-<table><tr><th>A month ({{.C.Currency}})<th style="color:#0b6e4f">own: {{.C.Own}}<th style="color:#b23a48">rented: {{.C.Rented}}
+<table><tr><th>A month ({{.C.Currency}})<th style="color:#0b6e4f">owned: {{.C.Own}}<th style="color:#b23a48">rented: {{.C.Rented}}
 <tr><td>fixed<td>{{money .C.OwnFixed}}<td>-
 <tr><td>a node-hour of work<td>{{money .C.OwnEnergy}}<td>{{money .C.RentedHour}}
 <tr><td>the workload<td>{{money .C.OwnMonth}}<td>{{money .C.RentedMonth}}</table></html>

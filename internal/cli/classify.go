@@ -64,7 +64,7 @@ func (a *app) monitorClassify() *cobra.Command {
 			}
 			a.say("window %s of monitor %s, its rows are %s: %s", cell(found, "window"), plain(args[0]), cell(found, "dataset"), c.words())
 			if c.State == "running" {
-				a.say("Wait with `falaj job wait %s`; then `falaj monitor show %s` has what it found.", plain(c.Job), plain(args[0]))
+				a.say("Wait with `falaj job wait %s`; then show the result with `falaj monitor show %s`.", plain(c.Job), plain(args[0]))
 			}
 			return nil
 		},
@@ -90,7 +90,7 @@ func (c *shownClassifier) words() string {
 	if c.Drifted {
 		verdict = "DRIFTED"
 	}
-	text := fmt.Sprintf("told from %s with area %s [%s, %s], p = %s: %s, where the low end must be over %.4g",
+	text := fmt.Sprintf("against %s: ROC AUC %s [%s, %s], p = %s: %s (threshold for the lower bound: %.4g)",
 		plain(c.Baseline), number(c.AUC), number(c.Low), number(c.High), number(c.PValue), verdict, c.Threshold)
 	if c.Reason != "" {
 		text += " (" + plain(c.Reason) + ")"

@@ -113,7 +113,7 @@ func Run(ctx context.Context, w World) int {
 		fmt.Fprintf(said, "  → See `%s --help`.\n", cmd.CommandPath())
 	}
 	if refused, ok := errors.AsType[*client.Error](err); ok && refused.Version != "" && refused.Version != w.Version {
-		fmt.Fprintf(said, "  → The server is Falaj %s and this command is %s: one of them may not know what the other does.\n", refused.Version, w.Version)
+		fmt.Fprintf(said, "  → The server is Falaj %s and this command is %s: their features may differ.\n", refused.Version, w.Version)
 	}
 	return code
 }
@@ -171,7 +171,7 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { // before anything is done
 			if !slices.Contains(formats, a.output) {
-				return usage("--output is %q; it may be table, json, yaml or, of `falaj get`, manifest", a.output)
+				return usage("--output is %q; use table, json, yaml or, for `falaj get`, manifest", a.output)
 			}
 			if name := a.contextNamed(); name != "" && cmd.Name() != "login" {
 				if _, err := a.logins().find(name); err != nil {
@@ -312,7 +312,7 @@ func (a *app) narrowed(wide bool) url.Values {
 func (a *app) inProject() (string, error) {
 	p := a.chosen()
 	if p == "" {
-		return "", usage("which project? Give --project, or set FALAJ_PROJECT")
+		return "", usage("project is required: set --project or FALAJ_PROJECT")
 	}
 	return p, nil
 }

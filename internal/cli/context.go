@@ -51,7 +51,7 @@ func (l *logins) find(name string) (credentials, error) {
 		}
 		names = append(names, c.Name)
 	}
-	hint := "Make one with `falaj login --context " + fault.ShellWord(name) + "`."
+	hint := "Create one with `falaj login --context " + fault.ShellWord(name) + "`."
 	if len(names) > 0 {
 		hint = "There are " + strings.Join(names, ", ") + ". " + hint
 	}
@@ -115,7 +115,7 @@ func (a *app) readPrivate(path string) ([]byte, error) {
 	owner, known := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.Mode().IsRegular() || info.Size() > maxCredentials:
-		return nil, fault.New(fault.Invalid, "%s is no file of contexts", path).WithHint("Remove it, and log in again: falaj login")
+		return nil, fault.New(fault.Invalid, "%s is not a valid contexts file", path).WithHint("Remove it, and log in again: falaj login")
 	case known && os.Geteuid() != 0 && owner.Uid != 0 && int(owner.Uid) != os.Geteuid():
 		return nil, fault.New(fault.Invalid, "%s belongs to another user (%d)", path, owner.Uid).WithHint("Remove it, and log in again: falaj login")
 	case info.Mode().Perm()&0o077 != 0 && known && int(owner.Uid) != os.Geteuid():

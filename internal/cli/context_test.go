@@ -231,7 +231,7 @@ func TestPrivateContexts(t *testing.T) {
 				t.Fatal(err)
 			}
 			code, said := d.run("", nil, "get", "projects")
-			if code == 0 || strings.Count(said, "is no file of contexts") != 1 || len(*asked) != before {
+			if code == 0 || strings.Count(said, "is not a valid contexts file") != 1 || len(*asked) != before {
 				t.Errorf("exit code %d: %s", code, said)
 			}
 		})

@@ -149,7 +149,7 @@ func (a *app) costReport() *cobra.Command {
 				return err
 			}
 			if r.LeftOut > 0 {
-				a.say("\n%d workloads were metered in another currency and are left out.", r.LeftOut)
+				a.say("\n%d workloads were metered in another currency and are excluded.", r.LeftOut)
 			}
 			return nil
 		},
@@ -258,7 +258,7 @@ func (a *app) costCompare() *cobra.Command {
 		Example: "  falaj cost compare --own home --rented cloud --project nyc\n  falaj cost compare --own home --rented cloud --job job_01J… --speed 1.5 --html break-even.html",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if own == "" || rented == "" {
-				return usage("which pools? Give --own and --rented")
+				return usage("--own and --rented are required")
 			}
 			q, err := a.costQuery(scope)
 			if err != nil {
@@ -310,7 +310,7 @@ func (a *app) sayComparison(c comparison) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	a.say("\nutilisation of own nodes: %.1f %%", 100*c.Utilisation)
+	a.say("\nutilisation of owned nodes: %.1f %%", 100*c.Utilisation)
 	if c.BreakEven != nil {
 		a.say("break-even utilisation: %.1f %%", 100**c.BreakEven)
 	}
@@ -318,7 +318,7 @@ func (a *app) sayComparison(c comparison) error {
 		a.say("purchase earned after: %.1f months", *c.Months)
 	}
 	if c.LeftOut > 0 {
-		a.say("left out: %.1f node-hours on other pools", c.LeftOut)
+		a.say("excluded: %.1f node-hours on other pools", c.LeftOut)
 	}
 	return nil
 }

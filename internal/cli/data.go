@@ -116,7 +116,7 @@ func (a *app) noteReturned(v client.Object, ref string) {
 		m, _ := one.(map[string]any)
 		r := client.Object(m)
 		first, _, _ := strings.Cut(r.Text("erasures"), ",")
-		a.note("%s has rows of persons of entity %s who were erased before: %s. `falaj erase show %s` names the request; `falaj erase %s KEY` erases them again",
+		a.note("%s contains rows of previously erased persons of entity %s: %s. `falaj erase show %s` shows the request; `falaj erase %s KEY` erases them again",
 			ref, r.Text("entity"), r.Text("persons"), first, r.Text("entity"))
 	}
 }
@@ -182,7 +182,7 @@ func (a *app) datasetSuite() *cobra.Command {
 			}
 			if len(left) > 0 && !skip {
 				return fault.New(fault.Unsupported, "%d of %d expectations cannot be taken", len(left), len(left)+len(taken)).
-					WithHint("Change them in the suite, or leave them out by --skip-unsupported.")
+					WithHint("Change them in the suite, or skip them with --skip-unsupported.")
 			}
 			return a.printOne(map[string]any{"expectations": append([]suite.Expectation{}, taken...)})
 		},
@@ -251,11 +251,11 @@ func (a *app) datasetQuery() *cobra.Command {
 				return err
 			}
 			if out.Truncated && !cut {
-				return fault.New(fault.TooLarge, "the query gives more than %d rows", maxQueryRows).
-					WithHint("Ask for fewer by the SQL, take the first ones by --limit, or write them all into a dataset by its transform.")
+				return fault.New(fault.TooLarge, "the query returns more than %d rows", maxQueryRows).
+					WithHint("Restrict the SQL, limit the rows with --limit, or write all rows to a dataset with a transformation.")
 			}
 			if out.Truncated {
-				a.note("these are the first %d rows; there are more: --limit, at most %d", len(out.Rows), maxQueryRows)
+				a.note("showing the first %d rows; use --limit for more, at most %d", len(out.Rows), maxQueryRows)
 			}
 			return a.printRows(out)
 		},
@@ -649,7 +649,7 @@ func (a *app) featureVerify() *cobra.Command {
 			if m := o.Text("mismatches"); m != "" && m != "0" {
 				err := fault.New(fault.Internal, "%s values differ between training and serving", m)
 				if inputs, ok := o["different_inputs"].([]any); ok && len(inputs) > 0 {
-					err = err.WithHint("They were made from different data, see different_inputs: materialise the view again, or make the training set anew.")
+					err = err.WithHint("Their upstream data differ, see different_inputs: materialise the view again, or create the training set again.")
 				}
 				return err
 			}

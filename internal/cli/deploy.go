@@ -98,7 +98,7 @@ func (a *app) status(o client.Object) error {
 		a.say("automation off: %s", o.Text("automation.reason"))
 	}
 	if o.Text("rollout.id") != "" {
-		a.say("trying version %s beside %s with %s %% of the requests since %s (%s)", o.Text("rollout.candidate"), o.Text("rollout.stable"),
+		a.say("canary version %s, stable version %s, %s %% of the requests since %s (%s)", o.Text("rollout.candidate"), o.Text("rollout.stable"),
 			o.Text("rollout.weight"), cell(o, "rollout.started"), o.Text("rollout.id"))
 		if cause := o.Text("rollout.cause"); cause != "" {
 			a.say("  because: %s", cause)
@@ -109,7 +109,7 @@ func (a *app) status(o client.Object) error {
 		a.say("waiting: %v", why)
 	}
 	for _, warning := range []struct{ path, text string }{
-		{"lost", "%s answers were given and could not be remembered"}, {"unshadowed", "%s requests found the shadow busy"},
+		{"lost", "%s predictions could not be logged"}, {"unshadowed", "%s requests found the shadow busy"},
 	} {
 		if n := o.Text(warning.path); n != "" && n != "0" {
 			a.say(warning.text, n)
@@ -184,7 +184,7 @@ func (a *app) deployCanary() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if version == "" && weight == 0 {
-				return usage("what is to be tried? Give --version, or --weight to move the share of what is tried")
+				return usage("set --version to start a canary, or --weight to change the weight of the running canary")
 			}
 			c, project, err := a.in()
 			if err != nil {
@@ -197,7 +197,7 @@ func (a *app) deployCanary() *cobra.Command {
 			if a.output != "table" {
 				return a.printOne(o)
 			}
-			a.say("deployment %s tries version %s beside %s with %s %% of the requests (%s)", args[0], o.Text("candidate"), o.Text("stable"), o.Text("weight"), o.Text("id"))
+			a.say("deployment %s: canary version %s, stable version %s, %s %% of the requests (%s)", args[0], o.Text("candidate"), o.Text("stable"), o.Text("weight"), o.Text("id"))
 			return nil
 		},
 	}
@@ -228,7 +228,7 @@ func (a *app) deployPromote() *cobra.Command {
 			if a.output != "table" {
 				return a.printOne(o)
 			}
-			a.say("deployment %s answers with version %s (before: %s)", args[0], o.Text("candidate"), o.Text("stable"))
+			a.say("deployment %s: stable version %s (previous: %s)", args[0], o.Text("candidate"), o.Text("stable"))
 			return nil
 		},
 	}
@@ -257,7 +257,7 @@ func (a *app) deployRollback() *cobra.Command {
 			if a.output != "table" {
 				return a.printOne(o)
 			}
-			a.say("deployment %s answers with version %s", args[0], o.Text("version"))
+			a.say("deployment %s: stable version %s", args[0], o.Text("version"))
 			return nil
 		},
 	}
@@ -276,7 +276,7 @@ func (a *app) deployShadow() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if off == (version != "") {
-				return usage("give --version, or --off to stop it")
+				return usage("set --version, or --off to stop mirroring")
 			}
 			c, project, err := a.in()
 			if err != nil {
@@ -316,7 +316,7 @@ func (a *app) deployAutomation() *cobra.Command {
 				name = args[0]
 			}
 			if all != (len(args) == 1) || word != "on" && word != "off" {
-				return usage("give NAME and on or off, or --all and on or off")
+				return usage("set NAME and on or off, or --all and on or off")
 			}
 			c, project, err := a.in()
 			if err != nil {

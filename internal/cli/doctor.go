@@ -76,7 +76,7 @@ func (a *app) poolDoctor() *cobra.Command {
 				return err
 			}
 			id := j.Text("id")
-			a.say("%s looks around on %s", id, args[0])
+			a.say("%s tests pool %s", id, args[0])
 			path, err := a.inProjectPath("jobs", id)
 			if err != nil {
 				return err
@@ -125,7 +125,7 @@ func (a *app) poolDoctor() *cobra.Command {
 			}
 			if len(wrong) == 0 {
 				if a.output == "table" {
-					a.say("nothing is wrong with %s", args[0])
+					a.say("no problems found on %s", args[0])
 				}
 				return nil
 			}
@@ -160,7 +160,7 @@ func probesOf(log string) []probed {
 
 func (a *app) sayProbed(all []probed, wrong *findings) {
 	if len(all) < 2 {
-		wrong.add("%d of 2 workers told what they found; the job's log has the rest", len(all))
+		wrong.add("%d of 2 workers reported results; see the job's log", len(all))
 	}
 	for _, p := range all {
 		p.Node = plain(p.Node)
@@ -177,7 +177,7 @@ func (a *app) sayProbed(all []probed, wrong *findings) {
 		if p.Disk != nil {
 			a.say("  %-18s writes %s, %s free", "scratch", rate(p.Disk.Write), speed(float64(p.Disk.Free)))
 			if p.Disk.Write < 20e6 {
-				wrong.add("the scratch directory of %s writes %s: checkpoints will take long; give the pool a faster disk", p.Node, rate(p.Disk.Write))
+				wrong.add("the scratch directory of %s writes %s: checkpoints will be slow; use a faster disk for the pool", p.Node, rate(p.Disk.Write))
 			}
 			if p.Disk.Free < 2e9 {
 				wrong.add("the scratch directory of %s has %s left: free some", p.Node, speed(float64(p.Disk.Free)))
@@ -186,10 +186,10 @@ func (a *app) sayProbed(all []probed, wrong *findings) {
 		for _, o := range p.Peers {
 			a.say("  to worker %-8d %s round trip, sends %s, receives %s", o.Worker, o.RoundTrip.Round(time.Microsecond), rate(o.Send), rate(o.Receive))
 			if o.RoundTrip > 5*time.Millisecond {
-				wrong.add("a message between workers takes %s there and back: put the pool's nodes on one network", o.RoundTrip.Round(10*time.Microsecond))
+				wrong.add("the round-trip time between workers is %s: connect the pool's nodes to one network", o.RoundTrip.Round(10*time.Microsecond))
 			}
 			if min(o.Send, o.Receive) < 10e6 {
-				wrong.add("workers exchange %s: look for a slow link, or name the fast interface in the pool's env (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)", rate(min(o.Send, o.Receive)))
+				wrong.add("the bandwidth between workers is %s: check the links, or set the fast interface in the pool's env (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)", rate(min(o.Send, o.Receive)))
 			}
 		}
 		for _, w := range p.Wrong {
@@ -225,14 +225,14 @@ func (a *app) nodesInTrouble(cmd *cobra.Command, pool, job string, all []probed,
 		a.say("its hardware: %s", plain(p.Support))
 	}
 	if p.Misplaced != "" {
-		wrong.add("nothing is placed here: %s", p.Misplaced)
+		wrong.add("unschedulable: %s", p.Misplaced)
 	}
 	if p.Closed != "" {
 		wrong.add("the pool is closed: %s", p.Closed)
 	}
 	for _, n := range p.Nodes {
 		if n.Down != "" {
-			wrong.add("node %s takes no work: %s", n.Name, n.Down)
+			wrong.add("node %s is unschedulable: %s", n.Name, n.Down)
 		}
 	}
 	of, err := a.collection("jobs", false)
@@ -277,7 +277,7 @@ var hardware = []string{"arch", "cpu.model", "cpu.vector", "cpu.sockets", "cpu.c
 func (n declared) compare(is probed, accelerators bool, wrong *findings) {
 	name := plain(n.Name)
 	differs := func(said, found string) {
-		wrong.add("the pool says that node %s has %s, the node has %s: correct the node in the pool's manifest and apply it, or leave that out of it", name, plain(said), plain(found))
+		wrong.add("the pool's manifest declares %[2]s for node %[1]s, but the node has %[3]s: correct or remove the field in the manifest and apply it", name, plain(said), plain(found))
 	}
 	for _, label := range hardware {
 		if said, found := n.Labels[label], is.Facts[label]; said != "" && found != "" && said != found && aliases[said] != found {
@@ -302,7 +302,7 @@ func (n declared) compare(is probed, accelerators bool, wrong *findings) {
 		switch {
 		case !strings.HasPrefix(resource, "nvidia.com/"):
 		case count > 0 && is.GPUs == 0:
-			differs(fmt.Sprintf("%d %s", count, resource), "no GPU that an NVIDIA driver holds (install the driver if there is one)")
+			differs(fmt.Sprintf("%d %s", count, resource), "no GPU with an NVIDIA driver found (install the driver if the machine has one)")
 		case resource == "nvidia.com/gpu" && count > is.GPUs:
 			differs(fmt.Sprintf("%d %s", count, resource), strconv.FormatInt(is.GPUs, 10))
 		}

@@ -23,7 +23,7 @@ func TestProbed(t *testing.T) {
 	a.sayProbed(all, &wrong)
 	said := strings.Join(wrong, "\n")
 	for _, words := range []string{
-		"the clock of n2 is 9s ahead", "scratch directory of n2 writes", "scratch directory of n2 has", "takes 9ms there and back",
+		"the clock of n2 is 9s ahead", "scratch directory of n2 writes", "scratch directory of n2 has", "round-trip time between workers is 9ms",
 		"GLOO_SOCKET_IFNAME", "n1: no way", "n1: the workers did not sum",
 	} {
 		if !strings.Contains(said, words) {
@@ -56,11 +56,11 @@ func TestDeclared(t *testing.T) {
 		"less than it":   {`{"cpu":"500m","memory":"1536MiB"}`, node, true, nil},
 		"another name":   {`{"labels":{"arch":"amd64"}}`, node, true, nil},
 		"a job's own":    {`{"labels":{"glibc":"2.17"}}`, node, true, nil},
-		"architecture":   {`{"labels":{"arch":"aarch64"}}`, node, true, []string{"says that node n1 has arch aarch64, the node has x86_64: correct"}},
-		"cpu and memory": {`{"cpu":"4","memory":"8GiB"}`, node, true, []string{"4 cpu, the node has 2:", "8GiB memory, the node has 4GiB:"}},
-		"no driver":      {`{"accelerators":{"nvidia.com/gpu":1}}`, node, true, []string{"1 nvidia.com/gpu, the node has no GPU"}},
+		"architecture":   {`{"labels":{"arch":"aarch64"}}`, node, true, []string{"declares arch aarch64 for node n1, but the node has x86_64: correct"}},
+		"cpu and memory": {`{"cpu":"4","memory":"8GiB"}`, node, true, []string{"4 cpu for node n1, but the node has 2:", "8GiB memory for node n1, but the node has 4GiB:"}},
+		"no driver":      {`{"accelerators":{"nvidia.com/gpu":1}}`, node, true, []string{"1 nvidia.com/gpu for node n1, but the node has no GPU"}},
 		"a cluster's":    {`{"accelerators":{"nvidia.com/gpu":1}}`, node, false, nil},
-		"too few":        {`{"accelerators":{"nvidia.com/gpu":4}}`, gpus, true, []string{"4 nvidia.com/gpu, the node has 2:"}},
+		"too few":        {`{"accelerators":{"nvidia.com/gpu":4}}`, gpus, true, []string{"4 nvidia.com/gpu for node n1, but the node has 2:"}},
 		"slices":         {`{"accelerators":{"nvidia.com/mig-1g.10gb":7,"nvidia.com/gpu.shared":8,"amd.com/gpu":9}}`, gpus, true, nil},
 		"an old worker":  {`{"cpu":"4","accelerators":{"nvidia.com/gpu":4}}`, probed{}, true, nil},
 	} {

@@ -157,7 +157,7 @@ func (a *app) envCheck() *cobra.Command {
 					return fault.New(fault.Internal, "%s fits no pool: it cannot be built", args[0]).
 						WithHint("%s", first(e.Text("hint"), "See `falaj env logs "+args[0]+"`."))
 				}
-				return fault.New(fault.Internal, "%s fits no pool", args[0]).WithHint("Choose other versions for it, or add a pool that has what it needs.")
+				return fault.New(fault.Internal, "%s fits no pool", args[0]).WithHint("Choose other versions, or add a compatible pool.")
 			}
 			return nil
 		},

@@ -38,7 +38,7 @@ func (a *app) erase() *cobra.Command {
 				return a.findPerson(cmd, body)
 			}
 			if reason == "" {
-				return usage("say why, with --reason: what the request is called, without the person's name")
+				return usage("--reason is required: the reference of the request, without the person's name")
 			}
 			body["reason"] = reason
 			if deadline != "" {
@@ -62,11 +62,11 @@ func (a *app) erase() *cobra.Command {
 			if err := a.showErasure(e); err != nil || e.Text("state") != "not_found" {
 				return err
 			}
-			return fault.New(fault.NotFound, "nobody by this key was ever seen, so nothing was erased").
+			return fault.New(fault.NotFound, "the key was not found, so nothing was erased").
 				WithHint("Check the key, and the order of the join keys of entity %s.", plain(e.Text("entity")))
 		},
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "report where the person's data is, and change nothing")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "report the stores with the person's data without changing anything")
 	cmd.Flags().BoolVar(&begin, "no-wait", false, "return once the erasure is recorded, without waiting for it to finish")
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, kept permanently; must not name the person")
 	cmd.Flags().StringVar(&deadline, "deadline", "", "due date, such as 2026-12-31 (default in 30 days)")
@@ -141,10 +141,10 @@ func (a *app) redact() *cobra.Command {
 		Example: "  falaj job redact job_01J… --text 4711 --dry-run -p shop\n  pass show request-17 | falaj job redact job_01J… --text - --reason 'request 2026-17' -p shop", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(texts) == 0 {
-				return usage("say what is redacted, with --text; --text - reads standard input")
+				return usage("--text is required; --text - reads standard input")
 			}
 			if reason == "" && !dry {
-				return usage("say why, with --reason: what the request is called, without the person's name")
+				return usage("--reason is required: the reference of the request, without the person's name")
 			}
 			var found struct{ Items []client.Object }
 			body := map[string]any{"texts": a.secretLines(texts), "dry_run": dry}
@@ -159,7 +159,7 @@ func (a *app) redact() *cobra.Command {
 	}
 	cmd.Flags().StringArrayVar(&texts, "text", nil, "text to redact; - reads standard input; repeatable")
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, kept permanently; must not contain the texts")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "report where the texts occur, and change nothing")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "report where the texts occur without changing anything")
 	return cmd
 }
 
@@ -190,7 +190,7 @@ func (a *app) awaitErasure(cmd *cobra.Command, e client.Object) (client.Object, 
 		}
 		if troubled > maxTroubled {
 			return e, fault.New(fault.Unavailable, "erasure %s is not done yet: %s", e.Text("id"), plain(trouble)).
-				WithHint("The server goes on trying. Look again: falaj erase show %s.", e.Text("id"))
+				WithHint("The server keeps retrying. Check its state with falaj erase show %s.", e.Text("id"))
 		}
 		if err := pause(cmd.Context(), 200*time.Millisecond); err != nil {
 			return e, err
@@ -244,7 +244,7 @@ func (a *app) sayPlaces(e client.Object) error {
 		return err
 	}
 	if deleted := objectsIn(e, "deleted"); len(deleted) > 0 {
-		a.say("Versions with rows of the person that were deleted before:")
+		a.say("Previously deleted versions with rows of the person:")
 		for _, p := range deleted {
 			a.say("  %s  %s", plain(p.Text("name")), plain(p.Text("note")))
 		}

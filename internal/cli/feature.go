@@ -28,8 +28,8 @@ func (a *app) featureDiff() *cobra.Command {
 			if missing(err) {
 				kind = "feature-services"
 				if first, err = a.definition(cmd, kind, args[0]); missing(err) {
-					return fault.New(fault.NotFound, "there is no feature view or service %q", args[0]).
-						WithHint("Look for its versions: falaj feature versions NAME.")
+					return fault.New(fault.NotFound, "feature view or service %q not found", args[0]).
+						WithHint("List versions with falaj feature versions NAME.")
 				}
 			}
 			if err != nil {

@@ -156,7 +156,7 @@ func (r *artifacts) below(ctx context.Context, at string) (files []runFile, err 
 			return []runFile{e}, nil
 		}
 	}
-	return nil, fault.New(fault.NotFound, "run %s has no file and no directory %q", r.run, at).WithHint("See `falaj run files %s`.", r.run)
+	return nil, fault.New(fault.NotFound, "run %s has no file or directory %q", r.run, at).WithHint("See `falaj run files %s`.", r.run)
 }
 
 func (r *artifacts) list(ctx context.Context, dir string) ([]runFile, error) {
@@ -238,7 +238,7 @@ func keep(root *os.Root, at string, from io.Reader, size int64) (n int64, err er
 		return n, fmt.Errorf("fetching %s: %w", at, err)
 	}
 	if size != anySize && n > size {
-		return n, fault.New(fault.Unavailable, "%s has more than the %d bytes that were listed", at, size).WithHint("Try again: it may have been replaced meanwhile.")
+		return n, fault.New(fault.Unavailable, "%s has more than the %d bytes that were listed", at, size).WithHint("Retry: the file may have been replaced during the download.")
 	}
 	if size != anySize && n != size {
 		return n, fault.New(fault.Unavailable, "%s broke off after %d of %d bytes", at, n, size).WithHint("Try again.")
@@ -269,7 +269,7 @@ func (a *app) jobFiles() *cobra.Command {
 				return err
 			}
 			if found.More {
-				a.note("there are more; name a directory")
+				a.note("the list is truncated; set a directory")
 			}
 			return nil
 		},
@@ -337,7 +337,7 @@ func (a *app) jobDownload() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&to, "to", ".", "directory to put them into; it is made")
+	cmd.Flags().StringVar(&to, "to", ".", "target directory; created if it does not exist")
 	_ = cmd.MarkFlagDirname("to")
 	return cmd
 }

@@ -69,7 +69,7 @@ func TestRunDownload(t *testing.T) {
 	if code, said := run(one, "plots/b.txt"); code != 0 {
 		t.Errorf("one file: %d: %s", code, said)
 	}
-	for path, want := range map[string]string{"cut": "broke off after 5 of 9 bytes", "evil": "escapes", "loop": `lists the directory "loop" in "loop"`, "more": "has more than the 3 bytes", "none": "with -1 bytes", "absent": "no directory"} {
+	for path, want := range map[string]string{"cut": "broke off after 5 of 9 bytes", "evil": "escapes", "loop": `lists the directory "loop" in "loop"`, "more": "has more than the 3 bytes", "none": "with -1 bytes", "absent": "no file or directory"} {
 		dir := filepath.Join(t.TempDir(), "in", "here")
 		code, said := run(dir, path)
 		left, err := filepath.Glob(filepath.Join(dir, "*", "*"))
@@ -89,7 +89,7 @@ func TestJobFiles(t *testing.T) {
 	for path, more := range map[string]bool{"": false, "b": true} {
 		var out strings.Builder
 		code := Run(t.Context(), World{Args: []string{"job", "files", "job_1", path, "-p", "nyc", "--server", server.URL}, Env: []string{"FALAJ_TOKEN=x"}, Stdout: &out, Stderr: &out})
-		if said := strings.Join(strings.Fields(out.String()), " "); code != 0 || !strings.Contains(said, "a.txt 4 bytes 2026-01-02") || !strings.Contains(said, "b 1.5 GiB") || strings.Contains(said, "there are more") != more {
+		if said := strings.Join(strings.Fields(out.String()), " "); code != 0 || !strings.Contains(said, "a.txt 4 bytes 2026-01-02") || !strings.Contains(said, "b 1.5 GiB") || strings.Contains(said, "the list is truncated") != more {
 			t.Errorf("%q: %d: %s", path, code, said)
 		}
 	}

@@ -71,7 +71,7 @@ func (a *app) importMLflow() *cobra.Command {
 				}
 			}
 			if err == nil && report.SkippedCount > 0 && !skip {
-				err = fault.New(fault.Unsupported, "not everything came: the report says what was left out (%d) and why", report.SkippedCount).
+				err = fault.New(fault.Unsupported, "the import is incomplete: the report lists %d skipped objects with reasons", report.SkippedCount).
 					WithHint("Where that is right, pass --skip-unsupported: then the exit code is 0.")
 			}
 			return err
@@ -80,7 +80,7 @@ func (a *app) importMLflow() *cobra.Command {
 	f := c.Flags()
 	f.StringArrayVar(&opts.Experiments, "experiment", nil, "only experiments that match this name, with wildcards * and ?; repeatable")
 	f.StringVar(&since, "since", "", "only runs that started or ended since, or still run: a date, a time such as 2026-01-31T08:00:00Z, or an age such as 720h")
-	f.BoolVar(&opts.DryRun, "dry-run", false, "report what would be imported, and change nothing")
+	f.BoolVar(&opts.DryRun, "dry-run", false, "report what would be imported without changing anything")
 	f.StringArrayVar(&with.Artifacts, "artifacts", nil, "artifact directory, for a database: the --artifacts-destination of the MLflow server, or a directory that contains artifact locations; repeatable")
 	f.BoolVar(&opts.NoArtifacts, "no-artifacts", false, "import no artifacts; model versions are imported only if their artifacts already exist here")
 	f.BoolVar(&skip, "skip-unsupported", false, "exit with code 0 even if objects were skipped")
@@ -161,7 +161,7 @@ func (a *app) printReport(r mlflow.Report, failed error) error {
 	}
 	a.say("%.1f s", r.Seconds)
 	if failed != nil {
-		a.say("Run the same command again: it goes on where it stopped.")
+		a.say("Run the same command again to resume.")
 	}
 	return nil
 }

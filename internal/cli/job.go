@@ -327,7 +327,7 @@ func (a *app) sayJob(j shownJob) {
 	}
 	ended := j.State == "failed" || j.State == "succeeded" || j.State == "cancelled"
 	if ended && j.Reason != "" {
-		a.say("\nWhat happened\n  %s", plain(j.Reason))
+		a.say("\nDiagnosis\n  %s", plain(j.Reason))
 	}
 	if !ended {
 		a.say("\nWhere it is")
@@ -562,11 +562,11 @@ func (a *app) jobSubmit() *cobra.Command {
 		Example: "  falaj job submit -f job.yaml --source . -p nyc\n  falaj job submit -f job.yaml --source . --git v1.2 --pool hpc -p nyc\n  falaj job submit --from job_01J… -p nyc",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (file == "") == (from == "") {
-				return usage("what? Give either -f FILE or --from JOB")
+				return usage("set either -f FILE or --from JOB")
 			}
 			if from != "" {
 				if source != "" || revision != "" || pools != nil {
-					return usage("--from repeats a job with its own source and pools")
+					return usage("--from repeats a job with its source and pools, and does not support --source and --pool")
 				}
 				return a.submit(cmd, map[string]any{"from": from})
 			}
@@ -661,7 +661,7 @@ func (a *app) jobManifest(cmd *cobra.Command, file string) (jobManifest, error) 
 		return jobManifest{}, err
 	}
 	if len(jobs) != 1 {
-		return jobManifest{}, usage("%s has %d jobs; give one", file, len(jobs))
+		return jobManifest{}, usage("%s has %d jobs; one is supported", file, len(jobs))
 	}
 	a.project = first(a.project, jobs[0].Project)
 	return jobs[0], nil

@@ -41,7 +41,7 @@ func (a *app) key() *cobra.Command {
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) == 1) {
-				return usage("name one OWNER, or give --all")
+				return usage("set either OWNER or --all")
 			}
 			path, c, err := a.keyPath()
 			if err != nil {
@@ -78,7 +78,7 @@ func (a *app) reseal() *cobra.Command {
 		Example: "  falaj key reseal --data ./data --key-passphrase-file old.txt --to new.txt", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (to == "") != bare {
-				return usage("give the file of the new passphrase with --to, or --bare for none")
+				return usage("set --to to the file of the new passphrase, or --bare to remove it")
 			}
 			file, values, err := c.read(a, cmd.Flags())
 			if err != nil {

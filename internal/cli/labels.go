@@ -64,7 +64,7 @@ func (a *app) deployLabel() *cobra.Command {
 				n    int
 				text string
 			}{
-				{total.Duplicates, "%d were there already"},
+				{total.Duplicates, "%d already existed"},
 				{total.Contradicts, "%d contradict a label that came first, which stays"},
 				{total.Unknown, "%d are of predictions that are not known yet: they wait"},
 				{total.TooLate, "%d are of predictions that are too old"},
@@ -212,7 +212,7 @@ func readCSVLabels(r io.Reader) (func() (client.Label, error), error) {
 		l := client.Label{ID: strings.Clone(row[id])}
 		if class >= 0 {
 			if l.Class = strings.Clone(row[class]); l.Class == "" {
-				return l, fault.New(fault.Invalid, "line %d: the class is empty", line).WithHint("Leave out what is not known yet.")
+				return l, fault.New(fault.Invalid, "line %d: the class is empty", line).WithHint("Omit unknown labels.")
 			}
 		} else {
 			v, err := labelValue(row[value])
@@ -224,7 +224,7 @@ func readCSVLabels(r io.Reader) (func() (client.Label, error), error) {
 		if at >= 0 && row[at] != "" {
 			t, err := time.Parse(time.RFC3339Nano, row[at])
 			if err != nil {
-				return l, fault.New(fault.Invalid, "line %d: %q is no time such as 2013-05-01T12:00:00Z", line, row[at])
+				return l, fault.New(fault.Invalid, "line %d: %q is not a timestamp such as 2013-05-01T12:00:00Z", line, row[at])
 			}
 			l.At = &t
 		}
@@ -255,7 +255,7 @@ func labelValue(x any) (float64, error) {
 		}
 	}
 	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return 0, fault.New(fault.Invalid, "%v is neither a number nor true or false", x).WithHint("Leave out what is not known yet.")
+		return 0, fault.New(fault.Invalid, "%v is neither a number nor true or false", x).WithHint("Omit unknown labels.")
 	}
 	return v, nil
 }
@@ -278,7 +278,7 @@ func (a *app) verifyAnswers(cmd *cobra.Command, deployment string, sample int, s
 	} else {
 		a.say("%s values of %s answers compared, %s of them present: %s differ", o.Text("values"), o.Text("answers"), o.Text("present"), o.Text("mismatches"))
 		for _, line := range []struct{ path, text string }{
-			{"rounded", "%s differ in the last digits of a float32"}, {"defaulted", "%s are a default where training has nothing, too"},
+			{"rounded", "%s differ in the last digits of a float32"}, {"defaulted", "%s use a default where training has no value either"},
 		} {
 			if n := o.Text(line.path); n != "" && n != "0" {
 				a.say(line.text, n)
@@ -329,10 +329,10 @@ func (a *app) judged(cmd *cobra.Command, c *client.Client, project, name, runnin
 	case outcome == "hold":
 		a.say("  it waits for a person: falaj deploy promote %s, or falaj deploy rollback %s", name, name)
 	default:
-		a.say("  it is decided and not ended yet: the acts say why")
+		a.say("  decided but not completed: see the acts for the reason")
 	}
 	if problem := p.Text("problem"); problem != "" {
-		a.say("  it cannot be judged at the moment, and is tried again: %s", problem)
+		a.say("  evaluation failed and is retried: %s", problem)
 	}
 	row := func(which string) client.Object {
 		return client.Object{

@@ -147,7 +147,7 @@ func (a *app) drawGraph(g graph, up, down bool) {
 		way("used by:", func(i int) string { return g.Edges[i].From }, func(i int) string { return g.Edges[i].To })
 	}
 	if g.More {
-		a.say("There is more than is shown; ask for the lineage of one of these, or with --depth.")
+		a.say("The graph is truncated; show the lineage of one of these objects, or use --depth.")
 	}
 }
 

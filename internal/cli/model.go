@@ -91,7 +91,7 @@ func (a *app) modelContent() *cobra.Command {
 		Example: "  falaj model content delay 1 -p nyc\n  falaj model content delay champion -o json -p nyc",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return asked(a, cmd, http.MethodGet, nil, []string{"models", args[0], "versions", args[1], "content"}, func(c modelContents) {
-				a.say("%s: %d files looked at", c.Level, c.Files)
+				a.say("%s: %d files scanned", c.Level, c.Files)
 				for _, f := range c.Contents {
 					a.say("\n%s\n  %s, %s", plain(f.Path), f.Format, f.Level)
 					for _, why := range f.Reasons {
@@ -130,11 +130,11 @@ type clearance struct {
 func (a *app) sayClearance(c clearance) {
 	switch {
 	case c.Policy == "":
-		a.say("%s@%d: no policy asks for anything", plain(c.Model), c.Version)
+		a.say("%s@%d: no policy applies", plain(c.Model), c.Version)
 	case c.Cleared:
-		a.say("%s@%d may be promoted (policy %s, %d of %d approvals)", plain(c.Model), c.Version, plain(c.Policy), c.Given, c.Required)
+		a.say("%s@%d can be promoted (policy %s, %d of %d approvals)", plain(c.Model), c.Version, plain(c.Policy), c.Given, c.Required)
 	default:
-		a.say("%s@%d may not be promoted yet (policy %s):", plain(c.Model), c.Version, plain(c.Policy))
+		a.say("%s@%d cannot be promoted yet (policy %s):", plain(c.Model), c.Version, plain(c.Policy))
 		for _, m := range c.Missing {
 			a.say("  %s", plain(m))
 		}
@@ -177,7 +177,7 @@ func (a *app) modelApprovals() []*cobra.Command {
 			},
 		}
 		cmd.Flags().StringVar(&comment, "comment", "", "comment, recorded with the verdict")
-		cmd.Flags().StringVar(&digest, "digest", "", "digest of the reviewed version; a different digest is refused")
+		cmd.Flags().StringVar(&digest, "digest", "", "digest of the reviewed version; a different digest is rejected")
 		return cmd
 	}
 	return []*cobra.Command{

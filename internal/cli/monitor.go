@@ -67,7 +67,7 @@ func (a *app) windows(cmd *cobra.Command, name string, version, limit int) ([]cl
 		return nil, err
 	}
 	if limit < 1 || limit > 1000 {
-		return nil, usage("--limit is %d; it may be 1 to 1000", limit)
+		return nil, usage("--limit is %d; it must be 1 to 1000", limit)
 	}
 	c, err := a.connect()
 	if err != nil {
@@ -83,7 +83,7 @@ func (a *app) windows(cmd *cobra.Command, name string, version, limit int) ([]cl
 	}
 	err = c.Do(cmd.Context(), http.MethodGet, path+"?"+query.Encode(), nil, &page)
 	if err == nil && page.Next != "" {
-		a.note("these are the newest %d windows; there are more: --limit, at most 1000", len(page.Items))
+		a.note("showing the newest %d windows; use --limit for more, at most 1000", len(page.Items))
 	}
 	return page.Items, err
 }

@@ -56,9 +56,9 @@ var kinds = map[string]kind{
 
 // kept are the kinds that no request deletes, with what to do instead.
 var kept = map[string]string{
-	"environments":     "`falaj env prune` removes the files of those that nobody uses.",
-	"jobs":             "They stay on record; `falaj job cancel` ends one.",
-	"pools":            "Apply the pool with `closed: why`, and nothing starts there.",
+	"environments":     "`falaj env prune` removes the files of unused environments.",
+	"jobs":             "Jobs cannot be deleted; `falaj job cancel` cancels one.",
+	"pools":            "Close it instead: apply the pool with `closed: REASON`.",
 	"zones":            "Datasets and records name them.",
 	"runs":             "MLflow's clients delete and restore them.",
 	"models":           "Their versions stay on record; move an alias with `falaj model alias`.",
@@ -81,7 +81,7 @@ func (c collection) among(ctx context.Context, name string) (found []client.Obje
 		return nil
 	})
 	if err == nil && len(found) == 0 {
-		err = &client.Error{Status: http.StatusNotFound, Detail: fmt.Sprintf("there is no %s %q", singular(c.name), name), Hint: "See `falaj get " + c.name + "`."}
+		err = &client.Error{Status: http.StatusNotFound, Detail: fmt.Sprintf("%s %q not found", singular(c.name), name), Hint: "See `falaj get " + c.name + "`."}
 	}
 	return found, err
 }
@@ -185,7 +185,7 @@ func (a *app) apply() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {
-				return usage("which file? Give -f FILE, or -f - for standard input")
+				return usage("-f FILE is required, or -f - for standard input")
 			}
 			c, err := a.connect()
 			if err != nil {
@@ -205,7 +205,7 @@ func (a *app) apply() *cobra.Command {
 					return fmt.Errorf("%s: %w", f, err)
 				}
 				shown := a.phases()
-				shown.showAfter(slow, fmt.Sprintf("applying %s: the server has not answered yet", f))
+				shown.showAfter(slow, fmt.Sprintf("applying %s: waiting for the server", f))
 				applied, err := c.Apply(cmd.Context(), project, b, dryRun)
 				shown.end()
 				all = append(all, applied...)

@@ -139,7 +139,7 @@ func named(flags []string) (map[string][]string, error) {
 			name, list = "", f
 		}
 		if _, twice := out[name]; twice || list == "" {
-			return nil, usage("%q is empty or named twice", f)
+			return nil, usage("%q is empty or duplicate", f)
 		}
 		out[name] = strings.Split(list, ",")
 	}
@@ -157,7 +157,7 @@ func sizes(flags []string) (map[string][]int, error) {
 		for _, d := range shape {
 			n, err := strconv.Atoi(d)
 			if err != nil || input == "" {
-				return nil, usage("--shape %s=%s is no shape such as image=3,224,224", input, strings.Join(shape, ","))
+				return nil, usage("--shape %s=%s is not a shape such as image=3,224,224", input, strings.Join(shape, ","))
 			}
 			out[input] = append(out[input], n)
 		}
@@ -197,7 +197,7 @@ func (a *app) optimized(cmd *cobra.Command, job string) error {
 		}
 	}
 	if o.Text("state") == "failed" && raw.Text("reason") != "" {
-		ended = fault.New(fault.Internal, "no version is made: %s", raw.Text("reason"))
+		ended = fault.New(fault.Internal, "no version is created: %s", raw.Text("reason"))
 	}
 	if err == nil && o.Text("state") != "succeeded" {
 		return ended
@@ -279,7 +279,7 @@ func (a *app) showOptimized(r optimized) error {
 	a.say("\n%s", a.scatter(r))
 	against := "right answers"
 	if !r.Labelled {
-		against = "the model's own answers"
+		against = "the model's own outputs"
 	}
 	a.say("by %s of %d rows, %d threads", against, r.Rows, r.Threads)
 	a.say("%s", wholeCell(client.Object{"x": r.Reason}, "x"))

@@ -31,12 +31,12 @@ func (a *app) plan() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Show where a job would run, or its wait reasons and expected start", Args: cobra.NoArgs,
-		Long: "Plans the manifest of one Job without submitting it. For each eligible pool, ROOM BY is the latest time at which\n" +
+		Long: "Plans the manifest of one Job without submitting it. For each eligible pool, FITS BY is the latest time at which\n" +
 			"the job fits, based on the time-outs of the running jobs and assuming no other job is queued before it.",
 		Example: "  falaj plan -f job.yaml -p nyc\n  falaj plan -f job.yaml -p nyc -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
-				return usage("which job? Give -f FILE")
+				return usage("-f FILE is required")
 			}
 			m, err := a.jobManifest(cmd, file)
 			if err != nil {
@@ -83,7 +83,7 @@ func (a *app) sayPlan(p shownPlan) error {
 		return nil
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "POOL\tROOM NOW\tROOM BY\tPRICE/H")
+	fmt.Fprintln(t, "POOL\tFITS NOW\tFITS BY\tPRICE/H")
 	for _, r := range p.Rooms {
 		by := "unknown"
 		switch {

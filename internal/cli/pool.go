@@ -53,7 +53,7 @@ func (a *app) poolRelease() *cobra.Command {
 			if err := c.Do(cmd.Context(), http.MethodPost, path, nil, nil); err != nil {
 				return err
 			}
-			a.say("node %s of pool %s takes work again", args[1], args[0])
+			a.say("node %s of pool %s is schedulable again", args[1], args[0])
 			return nil
 		},
 	}
@@ -146,13 +146,13 @@ func (a *app) poolDescribe() *cobra.Command {
 func (p shownPool) fence() string {
 	switch {
 	case p.Isolation == "none":
-		return "jobs have one user, one network and the same files; each may read and end the others"
+		return "jobs share one user, one network and all files; each can read and kill the others"
 	case p.Isolation == "process":
-		return "what the node's users keep apart; lists of addresses that a job may reach are not enforced"
+		return "separation by the node's Unix users; network allow-lists of jobs are not enforced"
 	case p.Kind == "kube":
-		return "a pod each; lists of addresses that a job may reach hold where the cluster's network enforces NetworkPolicies"
+		return "one pod a worker; network allow-lists of jobs are enforced if the cluster's network enforces NetworkPolicies"
 	}
-	return "a job sees its own processes, files and network, and reaches the addresses of its list"
+	return "separate processes, files and network; the network allow-list of the job is enforced"
 }
 
 func (a *app) sayPool(p shownPool) error {
@@ -185,7 +185,7 @@ func (a *app) sayPool(p shownPool) error {
 	}
 	a.say("has %s", p.Capacity)
 	a.say("running: %d, on %s", p.Running, p.Used)
-	for _, line := range [][2]string{{"hardware", p.Support}, {"closed", p.Closed}, {"nothing is placed here", p.Misplaced}, {"trouble", p.Trouble}} {
+	for _, line := range [][2]string{{"hardware", p.Support}, {"closed", p.Closed}, {"unschedulable", p.Misplaced}, {"trouble", p.Trouble}} {
 		if line[1] != "" {
 			a.say("%s: %s", line[0], plain(line[1]))
 		}

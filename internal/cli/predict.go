@@ -48,11 +48,11 @@ func (a *app) predict() *cobra.Command {
 			id := job.Text("id")
 			if !wait {
 				if a.output == "table" {
-					a.note("%s answers %s into %s", inputOf(job, "model "), inputOf(job, "dataset "), p.Into)
+					a.note("%s predicts %s into %s", inputOf(job, "model "), inputOf(job, "dataset "), p.Into)
 				}
 				return a.sayOr(job, "%s", id)
 			}
-			a.note("job %s: %s answers %s into %s", id, inputOf(job, "model "), inputOf(job, "dataset "), p.Into)
+			a.note("job %s: %s predicts %s into %s", id, inputOf(job, "model "), inputOf(job, "dataset "), p.Into)
 			return a.predicted(cmd, id)
 		},
 	}
@@ -114,7 +114,7 @@ func (a *app) predicted(cmd *cobra.Command, job string) error {
 	} else if made := o.Text("dataset"); made != "" {
 		var v client.Object
 		if err = a.call(cmd, http.MethodGet, nil, &v, "datasets", made, "version"); err == nil {
-			a.say("%s: %s rows of %s, answered by %s", made, v.Text("rows"), inputOf(o, "dataset "), inputOf(o, "model "))
+			a.say("%s: %s rows of %s, predicted by %s", made, v.Text("rows"), inputOf(o, "dataset "), inputOf(o, "model "))
 		}
 	}
 	if err == nil && o.Text("state") != "succeeded" {

@@ -99,7 +99,7 @@ func (a *app) sayQueues(queues []shownQueue, only []string) error {
 		fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\t%.3f\t%d\t%d\t%s\n", strings.Repeat("  ", d), q.Name, q.Nominal.short(), q.Used.short(), q.Borrowed.short(), q.Left.short(), q.Share, q.Running, q.Waiting, first(q.First, "-"))
 	}
 	if shown == 0 && len(only) == 1 {
-		return usage("there is no queue %.64q; see `falaj queue status`", only[0])
+		return usage("queue %.64q not found; see `falaj queue status`", only[0])
 	}
 	return w.Flush()
 }

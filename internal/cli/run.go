@@ -35,7 +35,7 @@ func (a *app) runList() *cobra.Command {
 		Example: "  falaj run list --experiment delay -p nyc\n  falaj run list --filter \"metrics.loss < 0.1 and params.lr = '0.01'\" -p nyc", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 || limit > 1000 {
-				return usage("--limit is %d; it may be 1 to 1000", limit)
+				return usage("--limit is %d; it must be 1 to 1000", limit)
 			}
 			path, err := a.inProjectPath("runs")
 			if err != nil {
@@ -59,7 +59,7 @@ func (a *app) runList() *cobra.Command {
 				return err
 			}
 			if page.Next != "" {
-				a.note("these are the newest %d; there are more: --limit, at most 1000, or --filter", len(page.Items))
+				a.note("showing the newest %d; use --limit for more, at most 1000, or --filter", len(page.Items))
 			}
 			return a.print(page.Items, runColumns)
 		},
@@ -89,7 +89,7 @@ func (a *app) runCompare() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "compare RUN RUN…", Short: "Compare the parameters and metrics of runs",
 		Long: "--html also plots the metrics and parallel coordinates. All attempts of a job log into one run, which --job names.\n" +
-			"If the run was deleted meanwhile, or for jobs of earlier versions, attempts have runs of their own, and --job selects all of them.",
+			"If the job's run was deleted, or for jobs of earlier versions, each attempt has a separate run, and --job selects all of them.",
 		Example: "  falaj run compare run_01J… run_01K… -p nyc\n  falaj run compare --job job_01J… --html curve.html -p nyc\n  falaj run compare $(falaj run list --experiment delay -o json -p nyc | jq -r '.[].id') --html runs.html -p nyc",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -148,7 +148,7 @@ func (a *app) attemptRuns(cmd *cobra.Command, job string) ([]string, error) {
 		ids = append(ids, o.Text("id"))
 	}
 	if len(ids) == 0 {
-		return nil, fault.New(fault.NotFound, "no run of job %s is there", job).WithHint("Give the job's ID, such as job_01J…: falaj get jobs.")
+		return nil, fault.New(fault.NotFound, "no run of job %s is there", job).WithHint("Use the job's ID, such as job_01J…: see falaj get jobs.")
 	}
 	return ids, nil
 }
@@ -273,7 +273,7 @@ func (a *app) runPrune() *cobra.Command {
 			}
 			a.say("%s: %d experiments, %d runs, %d logged models, %d files of %d bytes", what, all.Experiments, all.Runs, all.LoggedModels, all.Files, all.Bytes)
 			if all.Kept > 0 {
-				a.note("%d stay, which you may not remove for their label", all.Kept)
+				a.note("%d were kept, because their labels do not permit you to remove them", all.Kept)
 			}
 			return err
 		},

@@ -98,7 +98,7 @@ func (a *app) fillSecret(doc map[string]any, from string) (filled bool, err erro
 		}
 		b = bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r"))
 		if len(b) == 0 || len(b) > maxSecret || !utf8.Valid(b) {
-			return false, usage("secret %v, spec.values.%s: what was read is not 1 to %d bytes of text", doc["name"], key, maxSecret)
+			return false, usage("secret %v, spec.values.%s: the value must be 1 to %d bytes of text", doc["name"], key, maxSecret)
 		}
 		values[key], filled = map[string]any{"value": string(b)}, true
 	}

@@ -322,23 +322,23 @@ func span(seconds float64) string {
 func (args *SimulateArgs) check(cmd *cobra.Command) error {
 	given := cmd.Flags().Changed
 	if i := slices.IndexFunc(onlyLive, given); i >= 0 {
-		return usage("--%s goes with --from-live", onlyLive[i])
+		return usage("--%s requires --from-live", onlyLive[i])
 	}
 	switch {
 	case len(args.Workloads) == 0:
-		return usage("which workload? Give --workload")
+		return usage("--workload is required")
 	case args.Profiles == "" && args.Cluster == "":
-		return usage("which profiles? Give --profiles")
+		return usage("--profiles is required")
 	case args.Cluster != "" && (given("nodes") || given("gpus-per-node")):
-		return usage("--cluster says how many nodes there are; --nodes and --gpus-per-node do not go with it")
+		return usage("--nodes and --gpus-per-node cannot be used with --cluster, which defines the nodes")
 	case given("deadline") && args.Deadline <= 0:
 		return usage("--deadline %s is not more than 0", args.Deadline)
 	case !args.Smallest && (given("group") || given("meet") || given("max-nodes") || given("every")):
 		return usage("--group, --meet, --max-nodes and --every go with --smallest")
 	case args.Smallest && args.Cluster != "" && args.Group == "":
-		return usage("the nodes of which type shall be counted? Give --group")
+		return usage("--group is required: the type whose nodes are varied")
 	case args.Cluster == "" && args.Group != "":
-		return usage("--group goes with --cluster")
+		return usage("--group requires --cluster")
 	}
 	return nil
 }
@@ -422,7 +422,7 @@ func (a *app) simulated(result []byte) error {
 		}
 	}
 	if hours, ok := s.Pooled["guessed_gpu_hours"].(float64); ok {
-		a.say("\n%.2f GPU-hours ran in configurations that nobody measured; steps there were taken to be as long as at the nearest measured one.", hours)
+		a.say("\n%.2f GPU-hours used unmeasured configurations, with the step time of the nearest measured one.", hours)
 	}
 	if c := s.Compared; c != nil {
 		a.say("\n%s has %s of %s's average JCT, %s of its p99 and %s of its makespan.", s.Policy, c.Avg, c.Policy, c.P99, c.Makespan)
@@ -463,11 +463,11 @@ func (a *app) sized(s summary) error {
 	}
 	how := "the search took for granted that more nodes are not worse; --every does not"
 	if z.Every {
-		how = "all sizes were tried"
+		how = "all sizes were simulated"
 	}
 	a.say("\n%d nodes%s have %g %% of the %d jobs with a deadline in time (%s):", z.Nodes, of, 100*z.Meet, z.Due, how)
 	if len(z.Anomalies) > 0 {
-		a.say("more nodes are not always better here: %v are enough, and some larger size is not.", z.Anomalies)
+		a.say("more nodes are not always better: %v nodes suffice, but a larger number does not.", z.Anomalies)
 	}
 	return nil
 }

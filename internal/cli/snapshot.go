@@ -119,7 +119,7 @@ func (a *app) sourceBeside(cmd *cobra.Command, manifest, dir string, dryRun bool
 		dir = filepath.Join(filepath.Dir(manifest), dir)
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return "", usage("its source %q is neither a directory beside the manifest nor the digest of an uploaded archive", dir)
+		return "", usage("its source %q is neither a directory relative to the manifest nor the digest of an uploaded archive", dir)
 	}
 	if dryRun {
 		h := sha256.New()

@@ -56,10 +56,10 @@ func (a *app) featurePush() *cobra.Command {
 			}
 			a.say("%d events accepted", p.accepted)
 			if p.duplicates > 0 {
-				a.say("%d were there already", p.duplicates)
+				a.say("%d already existed", p.duplicates)
 			}
 			if p.dead > 0 {
-				a.say("%d are no events: falaj feature dead-letters %s", p.dead, args[0])
+				a.say("%d dead letters: falaj feature dead-letters %s", p.dead, args[0])
 			}
 			return nil
 		},
@@ -88,7 +88,7 @@ func (p *pusher) add(line []byte) error {
 		return nil
 	}
 	if !json.Valid(line) {
-		return fault.New(fault.Invalid, "line %d is no JSON", p.sent+len(p.events)+1)
+		return fault.New(fault.Invalid, "line %d is not valid JSON", p.sent+len(p.events)+1)
 	}
 	if p.id != "" {
 		var e map[string]json.RawMessage
@@ -155,7 +155,7 @@ func (a *app) featureStream() *cobra.Command {
 				a.say("%s dead letters: falaj feature dead-letters %s", n, args[0])
 			}
 			if why := o.Text("trouble"); why != "" {
-				a.say("it does not go on: %s", plain(why))
+				a.say("blocked: %s", plain(why))
 			}
 			return nil
 		},
@@ -202,7 +202,7 @@ func (a *app) featureDeadLetters() *cobra.Command {
 			case replay && drop:
 				return usage("--replay and --drop: use one of them")
 			case replay:
-				return act("replay", "%s are events now, %s are still none", "accepted", "dead")
+				return act("replay", "%s were replayed, %s are still dead letters", "accepted", "dead")
 			case drop:
 				return act("drop", "%s dropped", "dropped")
 			case len(args) > 1:

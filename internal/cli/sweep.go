@@ -189,8 +189,8 @@ func (a *app) sweepWait() *cobra.Command {
 			}
 			bars.close()
 			if o.Text("state") == "client" {
-				return fault.New(fault.Conflict, "%s is a study of Optuna's: it has no end that could be waited for", args[0]).
-					WithHint("`falaj sweep show %s` says how far it is; it goes on for as long as its clients do.", args[0])
+				return fault.New(fault.Conflict, "%s is an Optuna study, which does not end", args[0]).
+					WithHint("`falaj sweep show %s` shows its progress; its clients control it.", args[0])
 			}
 			if a.output != "table" {
 				err = a.printOne(o)
@@ -318,7 +318,7 @@ func (a *app) sweepResume() *cobra.Command {
 		Example: "  falaj sweep resume mlp --trials 20 -p nyc", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if trials < 0 {
-				return usage("--trials is %d; it may be 0 or more", trials)
+				return usage("--trials is %d; it must be 0 or more", trials)
 			}
 			var o client.Object
 			if err := a.call(cmd, http.MethodPost, map[string]any{"trials": trials}, &o, "sweeps", args[0], "resume"); err != nil {
@@ -345,7 +345,7 @@ func (a *app) sweepStorage() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if patience < 0 || patience > time.Hour {
-				return usage("--patience is %s; it may be 0s to 1h", patience)
+				return usage("--patience is %s; it must be 0s to 1h", patience)
 			}
 			if err := loopback(listen); err != nil {
 				return err
@@ -377,10 +377,10 @@ func loopback(listen string) error {
 		return usage("--listen is %q; write it as 127.0.0.1:13000", listen)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return usage("--listen is %q, whose port is no number", listen)
+		return usage("--listen is %q; its port must be a number", listen)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return usage("--listen is %q, which others could reach and act with your token; it may be 127.0.0.1, [::1] or localhost", listen)
+		return usage("--listen is %q, but every client that connects acts on your behalf; use 127.0.0.1, [::1] or localhost", listen)
 	}
 	return nil
 }
@@ -389,13 +389,13 @@ func loopback(listen string) error {
 func (a *app) forward(ctx context.Context, out io.Writer, listen string, h http.Handler) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
 	if err != nil {
-		return usage("%s is not to be listened on: %w; choose another one by --listen", listen, err)
+		return usage("cannot listen on %s: %w; set another address with --listen", listen, err)
 	}
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Minute, Protocols: new(http.Protocols)}
 	server.Protocols.SetUnencryptedHTTP2(true) // and no HTTP/1, which web pages speak
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }()
-	_, _ = fmt.Fprintf(out, "Optuna's storage is at %s, until this process ends\n", l.Addr())
+	_, _ = fmt.Fprintf(out, "Optuna storage is listening on %s\n", l.Addr())
 	select {
 	case err := <-failed:
 		return err

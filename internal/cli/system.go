@@ -107,7 +107,7 @@ func (a *app) recoverAdmin() *cobra.Command {
 				return err
 			}
 			if _, err := fmt.Fprintln(a.Stdout, secret); err != nil {
-				return fault.New(fault.Unavailable, "the token was made and could not be printed: %w", err).WithHint("Run the command again: it makes another one.")
+				return fault.New(fault.Unavailable, "the token was created but could not be printed: %w", err).WithHint("Run the command again to create another one.")
 			}
 			fmt.Fprintln(a.Stderr, "This is shown once. Start the server and store it with `falaj login`.")
 			return nil

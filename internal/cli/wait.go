@@ -53,8 +53,8 @@ func (a *app) patiently(ctx context.Context, ask func(context.Context) error) er
 			since = time.Now()
 			a.note("falaj: %s; waiting for it, %s at most", err, patience)
 		case time.Since(since) >= patience:
-			return fault.New(fault.Unavailable, "no answer for %s, so the end is not known: %v", patience, err).
-				WithHint("What you waited for goes on without you. Look whether the server runs, and ask again.")
+			return fault.New(fault.Unavailable, "the server was unreachable for %s, so the result is unknown: %v", patience, err).
+				WithHint("The operation continues on the server. Check that the server is running, and run the command again.")
 		}
 		select {
 		case <-time.After(pause):

@@ -142,11 +142,11 @@ func TestRowsAreNotLeftOutInSilence(t *testing.T) {
 		limit string
 		said  string
 	}{
-		"":                   {0, "100", "there are more: --limit, at most 10000"},
-		"-o json":            {2, "10000", "the query gives more than 10000 rows"},
-		"-o yaml":            {2, "10000", "the query gives more than 10000 rows"},
-		"-o json --limit 1":  {0, "1", "there are more"},
-		"-o table --limit 1": {0, "1", "there are more"},
+		"":                   {0, "100", "use --limit for more, at most 10000"},
+		"-o json":            {2, "10000", "the query returns more than 10000 rows"},
+		"-o yaml":            {2, "10000", "the query returns more than 10000 rows"},
+		"-o json --limit 1":  {0, "1", "use --limit for more"},
+		"-o table --limit 1": {0, "1", "use --limit for more"},
 	} {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()

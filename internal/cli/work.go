@@ -34,7 +34,7 @@ func (a *app) stream(cmd *cobra.Command, w io.Writer, query string, parts ...str
 	_, err = io.Copy(w, resp.Body)
 	if away(err) {
 		return fault.New(fault.Unavailable, "the server broke off: this is not all").
-			WithHint("It stops, or you may no longer read this. Ask again.")
+			WithHint("The server is stopping, or your permission was revoked. Retry.")
 	}
 	return err
 }
@@ -127,7 +127,7 @@ func (a *app) auditList() *cobra.Command {
 					return err
 				}
 				if page.Since != "" && len(objects) == 0 {
-					fmt.Fprintf(a.Stderr, "falaj: what was done since %s may be missing: %s\n", page.Since, page.Because)
+					fmt.Fprintf(a.Stderr, "falaj: entries since %s may be missing: %s\n", page.Since, page.Because)
 				}
 				objects = append(objects, page.Items...)
 				if more = page.Next != "" && len(objects) < limit; more {
@@ -269,7 +269,7 @@ func (a *app) auditErase() *cobra.Command {
 		Example: "  falaj audit list --actor bob -o json\n  falaj audit erase 118 121 --reason 'request 2026-17 of the subject'", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if reason == "" {
-				return usage("say why, with --reason")
+				return usage("--reason is required")
 			}
 			indexes := make([]int64, len(args))
 			for i, arg := range args {
@@ -347,7 +347,7 @@ func (a *app) auditWhoRead() *cobra.Command {
 		Example: "  falaj audit who-read customer 4711 -p shop --reason 'request 2026-18 of the subject'", Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if reason == "" {
-				return usage("say why, with --reason")
+				return usage("--reason is required")
 			}
 			objects := []client.Object{}
 			for token, more := "", true; more; {
@@ -381,7 +381,7 @@ func (a *app) auditAccept() *cobra.Command {
 		Example: "  falaj audit accept-rollback --data ./data --reason 'restored the backup of 12 May'", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if reason == "" {
-				return usage("say why, with --reason")
+				return usage("--reason is required")
 			}
 			file, values, err := c.read(a, cmd.Flags())
 			if err != nil {
@@ -392,7 +392,7 @@ func (a *app) auditAccept() *cobra.Command {
 				return err
 			}
 			if !accepted {
-				a.say("There is nothing to accept: the log is the one that was signed. Nothing was recorded.")
+				a.say("Nothing to accept: the log matches its signatures. Nothing was recorded.")
 				return nil
 			}
 			a.say("Accepted. Start the server again.")
@@ -456,7 +456,7 @@ func (a *app) tokens() *cobra.Command {
 		if everywhere { // MLflow's clients cannot name a project
 			clients = "FALAJ_TOKEN"
 		}
-		fmt.Fprintf(a.Stderr, "This is shown once and works until %s. Give it to clients as %s.\n", cell(o, "expires_at"), clients)
+		fmt.Fprintf(a.Stderr, "The token is shown once and expires %s. Pass it to clients as %s.\n", cell(o, "expires_at"), clients)
 		return nil
 	}
 	revoke := &cobra.Command{
@@ -491,7 +491,7 @@ func (a *app) tokens() *cobra.Command {
 		q := a.narrowed(wide || ownOnly)
 		switch {
 		case of != "" && service != "", ownOnly && (of != "" || service != "" || wide):
-			return usage("give one of --own, --user and --name")
+			return usage("set one of --own, --user and --name")
 		case wide && of == "" && service == "":
 			return usage("--installation needs --user or --name; --own lists your own")
 		case of != "":

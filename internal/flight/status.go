@@ -46,7 +46,7 @@ type problem struct {
 func problemOf(err error) problem {
 	kind := fault.KindOf(err)
 	if kind == fault.Internal { // a defect's text is for our log, not for callers
-		return problem{kind.String(), "something failed inside Falaj", "Look in the server's log for this request, and report it."}
+		return problem{kind.String(), "internal error", "The server's log has the cause; please report it."}
 	}
 	told, hint := fault.Brief(err)
 	return problem{kind.String(), told, hint}

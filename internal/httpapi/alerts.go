@@ -19,7 +19,7 @@ func (s *Server) alertRoutes(p string) {
 func (s *Server) listAlerts(ctx context.Context, in *struct {
 	InProject
 	Page
-	State alert.State `query:"state" enum:"queued,delivered,dead" doc:"Only those in this state"`
+	State alert.State `query:"state" enum:"queued,delivered,dead" doc:"Filter by state"`
 },
 ) (*body[items[alert.Delivery]], error) {
 	return named(in.Page, func(after string, limit int) ([]alert.Delivery, error) {
@@ -41,13 +41,13 @@ func (s *Server) listWebhookSecrets(ctx context.Context, in *InProject) (*body[i
 }
 
 type webhookSecretRequest struct {
-	Name  string `json:"name" maxLength:"63" doc:"Name, as monitors say it"`
-	Value string `json:"value,omitempty" maxLength:"200" doc:"whsec_ and the base64 of 24 to 64 random bytes; empty makes one"`
+	Name  string `json:"name" maxLength:"63" doc:"Name, as monitors use it"`
+	Value string `json:"value,omitempty" maxLength:"200" doc:"whsec_ and the base64 of 24 to 64 random bytes; empty: generate one"`
 }
 
 type webhookSecretAnswer struct {
 	Name   string `json:"name"`
-	Secret string `json:"secret,omitempty" doc:"The secret that was made; shown once"`
+	Secret string `json:"secret,omitempty" doc:"The generated secret; shown once"`
 }
 
 func (s *Server) setWebhookSecret(ctx context.Context, in *struct {

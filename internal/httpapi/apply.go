@@ -57,7 +57,7 @@ type effect func(ctx context.Context, project string, dryRun bool) (applied, err
 func decoded[T any](f func(ctx context.Context, project, name string, spec T, dryRun bool) (applied, error)) func(manifest.Document) (effect, error) {
 	return func(d manifest.Document) (effect, error) {
 		if d.IfRevision != 0 {
-			return nil, fault.New(fault.Unsupported, "a %s is applied without If-Match", d.Kind)
+			return nil, fault.New(fault.Unsupported, "If-Match is not supported for kind %s", d.Kind)
 		}
 		return decodedAt(func(ctx context.Context, project, name string, spec T, dryRun bool, _ int64) (applied, error) {
 			return f(ctx, project, name, spec, dryRun)
@@ -90,7 +90,7 @@ func ifMatch(r *http.Request) (int64, error) {
 			return n, nil
 		}
 	}
-	return 0, fault.New(fault.Invalid, "If-Match: %.40q is not an ETag of ours", tag).WithHint("Send back the ETag header of the answer to a GET, quotes included.")
+	return 0, fault.New(fault.Invalid, "If-Match: %.40q is not an ETag of Falaj", tag).WithHint("Send the ETag header of a GET response, including its quotes.")
 }
 
 // appliers is the one list of the kinds of manifests.
@@ -211,7 +211,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	}
 	revision, err := ifMatch(r)
 	if err == nil && revision != 0 && len(docs) != 1 {
-		err = fault.New(fault.Invalid, "If-Match is for one document, here are %d", len(docs))
+		err = fault.New(fault.Invalid, "If-Match supports one document, the request has %d", len(docs))
 	}
 	if err != nil {
 		s.fail(w, r, err)
@@ -295,7 +295,7 @@ func (s *Server) mayApply(r *http.Request, kinds map[string]applier) error {
 		return err
 	}
 	slices.Sort(gates)
-	return audit.OnRecord(fault.New(fault.PermissionDenied, "%s may apply no manifest in project %s, which takes one of %s", identity.From(r.Context()), bound, strings.Join(slices.Compact(gates), ", ")).
+	return audit.OnRecord(fault.New(fault.PermissionDenied, "%s cannot apply manifests in project %s: one of these permissions is required: %s", identity.From(r.Context()), bound, strings.Join(slices.Compact(gates), ", ")).
 		WithHint("%s", fault.HintOf(err)))
 }
 
@@ -319,9 +319,9 @@ func (s *Server) applyOne(r *http.Request, k applier, d manifest.Document, do ef
 	}
 	switch {
 	case k.installation && d.Project != "":
-		return applied{}, fault.New(fault.Invalid, "a %s is not in a project", d.Kind).WithHint("Remove the line `project: %s`.", d.Project)
+		return applied{}, fault.New(fault.Invalid, "kind %s does not belong to a project", d.Kind).WithHint("Remove the line `project: %s`.", d.Project)
 	case !k.installation && in == "":
-		return applied{}, fault.New(fault.Invalid, "which project?").WithHint("Add `project:` to the manifest, or give --project.")
+		return applied{}, fault.New(fault.Invalid, "project is required").WithHint("Add `project:` to the manifest, or set --project.")
 	}
 	if !k.installation { // installation-wide kinds: the service asks, knowing the object
 		if err := s.gate(r.Context(), k.gate, in); err != nil {

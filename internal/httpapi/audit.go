@@ -15,8 +15,8 @@ import (
 type auditView struct {
 	Index     int64     `json:"index"`
 	Time      time.Time `json:"time"`
-	Erased    bool      `json:"erased,omitempty" doc:"What the entry said was erased; project, actor, action and outcome remain"`
-	ErasedBy  int64     `json:"erased_by,omitempty" doc:"Index of the entry of the erasure"`
+	Erased    bool      `json:"erased,omitempty" doc:"The entry's contents were erased; project, actor, action and outcome are kept"`
+	ErasedBy  int64     `json:"erased_by,omitempty" doc:"Index of the erasure's entry"`
 	Damaged   string    `json:"damaged,omitempty" doc:"Part of the entry that does not match the signed one; its text is not shown"`
 	ActorName string    `json:"actor_name"`
 	audit.Entry
@@ -33,13 +33,13 @@ func auditViews(records []audit.Record) []auditView {
 func (s *Server) listAudit(ctx context.Context, in *struct {
 	Page
 	Project string `query:"project" maxLength:"63"`
-	Actor   string `query:"actor" maxLength:"200" doc:"Id or name"`
-	Action  string `query:"action" maxLength:"200" doc:"dataset.import, or dataset.*"`
+	Actor   string `query:"actor" maxLength:"200" doc:"Actor by id or name"`
+	Action  string `query:"action" maxLength:"200" doc:"Action, such as dataset.import, or dataset.*"`
 	Object  string `query:"object" maxLength:"200"`
-	Outcome string `query:"outcome" doc:"done or refused"`
-	Since   string `query:"since" doc:"RFC 3339, included"`
-	Until   string `query:"until" doc:"RFC 3339, excluded"`
-	Text    string `query:"text" maxLength:"200" doc:"Anywhere in the entry"`
+	Outcome string `query:"outcome" doc:"Outcome: done or refused"`
+	Since   string `query:"since" doc:"Start time (RFC 3339), inclusive"`
+	Until   string `query:"until" doc:"End time (RFC 3339), exclusive"`
+	Text    string `query:"text" maxLength:"200" doc:"Text that an entry must contain"`
 },
 ) (*body[auditPage], error) {
 	f := audit.Filter{Project: in.Project, Actor: in.Actor, Action: in.Action, Object: in.Object, Outcome: audit.Outcome(in.Outcome), Text: in.Text}
@@ -62,16 +62,16 @@ func (s *Server) listAudit(ctx context.Context, in *struct {
 // auditPage is a page of the log, and whether it may lack something.
 type auditPage struct {
 	Items        []auditView `json:"items"`
-	Next         string      `json:"next_page_token,omitempty" doc:"Ask with it as page_token for the next page; empty at the end"`
-	Truncated    bool        `json:"truncated" doc:"More entries match than this page shows"`
+	Next         string      `json:"next_page_token,omitempty" doc:"page_token of the next page; empty on the last page"`
+	Truncated    bool        `json:"truncated" doc:"Further pages have more matching entries"`
 	StaleSince   time.Time   `json:"stale_since,omitzero" doc:"Entries after this time may be missing; absent if the list is complete"`
 	StaleBecause string      `json:"stale_because,omitempty" doc:"Why the log could not be extended"`
 }
 
 func (s *Server) eraseAudit(ctx context.Context, in *struct {
 	Body struct {
-		Indexes []int64 `json:"indexes" minItems:"1" maxItems:"1000" doc:"As the list shows them"`
-		Reason  string  `json:"reason" minLength:"1" maxLength:"2000" doc:"Why; kept in the log, so without the person's name"`
+		Indexes []int64 `json:"indexes" minItems:"1" maxItems:"1000" doc:"Indexes, as in the list"`
+		Reason  string  `json:"reason" minLength:"1" maxLength:"2000" doc:"Reason; stored in the audit log, so it must not name the person"`
 	}
 },
 ) (*body[audit.EntryErasure], error) {
@@ -79,7 +79,7 @@ func (s *Server) eraseAudit(ctx context.Context, in *struct {
 }
 
 func (s *Server) listAuditErasures(ctx context.Context, in *struct {
-	Token string `query:"page_token" maxLength:"64" doc:"next_page_token of the page before"`
+	Token string `query:"page_token" maxLength:"64" doc:"next_page_token of the previous page"`
 },
 ) (*body[items[audit.EntryErasure]], error) {
 	return listed(s.Audit.Erasures(ctx, in.Token))
@@ -101,8 +101,8 @@ func (s *Server) rejectAuditErasure(ctx context.Context, in *InAuditErasure) (*b
 // whoReadPage are the reads of a person, and whether they are all.
 type whoReadPage struct {
 	Items     []auditView `json:"items"`
-	Next      string      `json:"next_page_token,omitempty" doc:"Ask with it as page_token for the next page; empty at the end"`
-	Truncated bool        `json:"truncated" doc:"More reads match than this page shows"`
+	Next      string      `json:"next_page_token,omitempty" doc:"page_token of the next page; empty on the last page"`
+	Truncated bool        `json:"truncated" doc:"Further pages have more matching reads"`
 }
 
 // whoRead answers who read the features of a person. The person's key is in the body, so
@@ -111,9 +111,9 @@ func (s *Server) whoRead(ctx context.Context, in *struct {
 	InProject
 	Body struct {
 		Entity string   `json:"entity" minLength:"1" maxLength:"63" doc:"Entity, such as customer"`
-		Values []string `json:"values" minItems:"1" maxItems:"16" doc:"Of the entity's join keys, in their order"`
-		Reason string   `json:"reason" minLength:"1" maxLength:"2000" doc:"Why; kept in the log, so without the person's name"`
-		Token  string   `json:"page_token,omitempty" maxLength:"512" doc:"next_page_token of the page before"`
+		Values []string `json:"values" minItems:"1" maxItems:"16" doc:"Values of the entity's join keys, in order"`
+		Reason string   `json:"reason" minLength:"1" maxLength:"2000" doc:"Reason; stored in the audit log, so it must not name the person"`
+		Token  string   `json:"page_token,omitempty" maxLength:"512" doc:"next_page_token of the previous page"`
 	}
 },
 ) (*body[whoReadPage], error) {

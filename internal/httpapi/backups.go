@@ -8,7 +8,7 @@ import (
 
 func (s *Server) makeBackup(ctx context.Context, in *struct {
 	Body struct {
-		Name string `json:"name" maxLength:"63" doc:"Of its directory below backup.dir"`
+		Name string `json:"name" maxLength:"63" doc:"Name of its directory below backup.dir"`
 	}
 },
 ) (*body[backup.Backup], error) {
@@ -21,7 +21,7 @@ func (s *Server) listBackups(ctx context.Context, _ *struct{}) (*body[items[back
 }
 
 type inBackup struct {
-	Name string `path:"name" maxLength:"63" doc:"As the list shows it"`
+	Name string `path:"name" maxLength:"63" doc:"Identifier, as in the list"`
 }
 
 func (s *Server) oneBackup(ctx context.Context, in *inBackup) (*body[backup.Backup], error) {

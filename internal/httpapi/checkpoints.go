@@ -23,7 +23,7 @@ func (s *Server) listCheckpoints(ctx context.Context, in *InJob) (*body[items[ch
 func (s *Server) deleteCheckpoint(ctx context.Context, in *struct {
 	InJob
 	Deleting
-	Name string `path:"name" maxLength:"200" doc:"Name, which means the newest of it, or identifier of the checkpoint"`
+	Name string `path:"name" maxLength:"200" doc:"Name, which selects its newest checkpoint, or identifier"`
 },
 ) (*none, error) {
 	if err := s.Deletions.Allow(ctx, project.Name(in.Project), "checkpoint", in.Job+"/"+in.Name, deletion.Request{Yes: in.Yes}); err != nil {

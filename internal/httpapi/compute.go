@@ -21,7 +21,7 @@ func (s *Server) onePool(ctx context.Context, in *struct {
 
 func (s *Server) releaseNode(ctx context.Context, in *struct {
 	Name string `path:"name" maxLength:"63" doc:"Pool"`
-	Node string `path:"node" maxLength:"253" doc:"Node in quarantine"`
+	Node string `path:"node" maxLength:"253" doc:"Quarantined node"`
 },
 ) (*none, error) {
 	return &none{}, s.Compute.Release(ctx, compute.PoolName(in.Name), in.Node)

@@ -10,7 +10,7 @@ import (
 
 // CostWindow is what of time and project the questions about cost are about.
 type CostWindow struct {
-	Project string `query:"project" maxLength:"63" doc:"Only this project; empty is the installation"`
+	Project string `query:"project" maxLength:"63" doc:"Project; empty: the installation"`
 	Since   string `query:"since" doc:"RFC 3339; default 30 days before the end"`
 	Until   string `query:"until" doc:"RFC 3339; default now"`
 }
@@ -24,7 +24,7 @@ func (w CostWindow) query() (compute.CostQuery, error) {
 func (s *Server) costReport(ctx context.Context, in *struct {
 	CostWindow
 	By    string `query:"by" maxLength:"20" doc:"project, user, queue, pool, job, model or day; default project"`
-	Limit int    `query:"limit" minimum:"0" maximum:"1000" doc:"Most rows, the dearest first; 0 is 100. Days are all there"`
+	Limit int    `query:"limit" minimum:"0" maximum:"1000" doc:"Maximum number of rows, by decreasing cost; 0 means 100. Does not apply to days"`
 },
 ) (*body[compute.CostReport], error) {
 	q, err := in.query()
@@ -36,8 +36,8 @@ func (s *Server) costReport(ctx context.Context, in *struct {
 }
 
 func (s *Server) costForecast(ctx context.Context, in *struct {
-	Project string `query:"project" maxLength:"63" doc:"Only this project; empty is the installation"`
-	Since   string `query:"since" doc:"RFC 3339: from when on the rate is measured; default 30 days ago"`
+	Project string `query:"project" maxLength:"63" doc:"Project; empty: the installation"`
+	Since   string `query:"since" doc:"Start of the period for the daily mean (RFC 3339); default 30 days ago"`
 },
 ) (*body[compute.CostForecast], error) {
 	since, err := instant("since", in.Since)
@@ -51,10 +51,10 @@ func (s *Server) costCompare(ctx context.Context, in *struct {
 	CostWindow
 	Own    string  `query:"own" required:"true" maxLength:"63" doc:"Pool whose manifest has cost.owned"`
 	Rented string  `query:"rented" required:"true" maxLength:"63" doc:"Pool whose manifest has cost.rented or price_per_hour"`
-	Job    string  `query:"job" maxLength:"200" doc:"Only what this job used"`
-	Nodes  int     `query:"nodes" minimum:"0" maximum:"1000000" doc:"That would be owned; 0 is those of the pool, or as many as it takes"`
-	Speed  float64 `query:"speed" minimum:"0" doc:"How many own nodes a rented one does the work of; 0 is 1"`
-	Egress float64 `query:"egress" minimum:"0" doc:"GiB a month that would leave the provider"`
+	Job    string  `query:"job" maxLength:"200" doc:"Only the usage of this job"`
+	Nodes  int     `query:"nodes" minimum:"0" maximum:"1000000" doc:"Number of owned nodes; 0 means the pool's, or as many as needed"`
+	Speed  float64 `query:"speed" minimum:"0" doc:"Speed of a rented node relative to an owned one; 0 means 1"`
+	Egress float64 `query:"egress" minimum:"0" doc:"GiB of egress a month"`
 },
 ) (*body[compute.CostComparison], error) {
 	q, err := in.query()

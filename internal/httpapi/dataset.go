@@ -51,8 +51,8 @@ func (s *Server) oneDataset(ctx context.Context, in *struct {
 func (s *Server) deleteDataset(ctx context.Context, in *struct {
 	InProject
 	Deleting
-	Force  bool   `query:"force" doc:"Delete it also while a deployment that answers depends on it; needs a reason"`
-	Reason string `query:"reason" maxLength:"2000" doc:"Why it is deleted; kept in the audit log"`
+	Force  bool   `query:"force" doc:"Delete it even if a deployment depends on it; needs a reason"`
+	Reason string `query:"reason" maxLength:"2000" doc:"Reason of the deletion; stored in the audit log"`
 	Name   string `path:"name" maxLength:"63" doc:"Dataset, or name@version for one version"`
 },
 ) (*none, error) {
@@ -66,7 +66,7 @@ func (s *Server) deleteDataset(ctx context.Context, in *struct {
 // Deleting is how somebody deletes what others may name; exported because huma reads
 // embedded fields only of exported types.
 type Deleting struct {
-	Yes bool `query:"yes" doc:"Delete it also when something cites it; the refusal names what does"`
+	Yes bool `query:"yes" doc:"Delete it even if other objects refer to it; the error lists them"`
 }
 
 func (s *Server) listVersions(ctx context.Context, in *struct {
@@ -111,7 +111,7 @@ type InRef struct {
 
 func (s *Server) preview(ctx context.Context, in *struct {
 	InRef
-	Rows int `query:"rows" minimum:"0" maximum:"1000" doc:"Rows; 0 is 20"`
+	Rows int `query:"rows" minimum:"0" maximum:"1000" doc:"Number of rows; 0 means 20"`
 },
 ) (*body[dataset.Table], error) {
 	ref, err := dataset.ParseRef(in.Ref)
@@ -132,8 +132,8 @@ func (s *Server) profile(ctx context.Context, in *InRef) (*body[dataset.Profile]
 
 func (s *Server) quarantined(ctx context.Context, in *struct {
 	InRef
-	From int64 `query:"from" minimum:"0" doc:"Rows to leave out, from the first"`
-	Rows int   `query:"rows" minimum:"0" maximum:"1000" doc:"Rows; 0 is 20"`
+	From int64 `query:"from" minimum:"0" doc:"Number of rows to skip"`
+	Rows int   `query:"rows" minimum:"0" maximum:"1000" doc:"Number of rows; 0 means 20"`
 },
 ) (*body[dataset.AsideTable], error) {
 	ref, err := dataset.ParseRef(in.Ref)
@@ -211,8 +211,8 @@ func (s *Server) query(ctx context.Context, in *struct {
 	InProject
 	Body struct {
 		SQL    string            `json:"sql" doc:"One SELECT in DuckDB's dialect; a table is a dataset of that name, or \"name@3\""`
-		Inputs map[string]string `json:"inputs,omitempty" doc:"Datasets by table name, when they differ"`
-		Limit  int               `json:"limit,omitempty" minimum:"0" maximum:"10000" doc:"Most rows; 0 is 100. The answer says truncated where there are more"`
+		Inputs map[string]string `json:"inputs,omitempty" doc:"Datasets by table name, if the names differ"`
+		Limit  int               `json:"limit,omitempty" minimum:"0" maximum:"10000" doc:"Maximum number of rows; 0 means 100. truncated reports that there are more"`
 	}
 },
 ) (*body[dataset.Table], error) {

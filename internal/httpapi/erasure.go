@@ -10,10 +10,10 @@ import (
 func (s *Server) erase(ctx context.Context, in *struct {
 	InProject
 	Body struct {
-		Entity   string   `json:"entity" maxLength:"63" doc:"Entity that the person is one of"`
+		Entity   string   `json:"entity" maxLength:"63" doc:"Entity that represents the person"`
 		Keys     []string `json:"keys" minItems:"1" maxItems:"16" doc:"Values of its join keys, in order, as text; never logged or returned"`
 		Reason   string   `json:"reason" minLength:"1" maxLength:"2000" doc:"Reason, with the reference of the request; kept permanently, so it must not name the person"`
-		Deadline string   `json:"deadline,omitempty" maxLength:"64" doc:"Due time (RFC 3339); in 30 days by default"`
+		Deadline string   `json:"deadline,omitempty" maxLength:"64" doc:"Deadline (RFC 3339); default in 30 days"`
 	}
 },
 ) (*body[privacy.Erasure], error) {
@@ -29,15 +29,15 @@ func (s *Server) erase(ctx context.Context, in *struct {
 // whereabouts is where a person is.
 type whereabouts struct {
 	Places     []privacy.Place      `json:"places"`
-	Deleted    []privacy.Place      `json:"deleted" doc:"Versions with rows of the person that were deleted before"`
-	Unsearched []privacy.Unsearched `json:"unsearched" doc:"Places that were not searched, or where the person may remain"`
+	Deleted    []privacy.Place      `json:"deleted" doc:"Previously deleted versions that contained rows of the person"`
+	Unsearched []privacy.Unsearched `json:"unsearched" doc:"Stores that were not searched, or may still contain the person"`
 	Models     []string             `json:"models" doc:"Model versions that were trained on rows of the person"`
 }
 
 func (s *Server) findPerson(ctx context.Context, in *struct {
 	InProject
 	Body struct {
-		Entity string   `json:"entity" maxLength:"63" doc:"Entity that the person is one of"`
+		Entity string   `json:"entity" maxLength:"63" doc:"Entity that represents the person"`
 		Keys   []string `json:"keys" minItems:"1" maxItems:"16" doc:"Values of its join keys, in order, as text; never logged or returned"`
 	}
 },
@@ -52,7 +52,7 @@ func (s *Server) listErasures(ctx context.Context, in *InPage) (*body[items[priv
 
 func (s *Server) oneErasure(ctx context.Context, in *struct {
 	InProject
-	ID string `path:"id" maxLength:"64" doc:"As the list shows it"`
+	ID string `path:"id" maxLength:"64" doc:"Identifier, as in the list"`
 },
 ) (*body[privacy.Erasure], error) {
 	return one(s.Erasures.One(ctx, in.Project, privacy.ID(in.ID)))

@@ -127,9 +127,9 @@ func (s *Server) oneBundle(ctx context.Context, in *InRef) (*body[feature.Servic
 func (s *Server) materialise(ctx context.Context, in *struct {
 	InRef
 	Body struct {
-		From  string `json:"from,omitempty" doc:"Event time from which, RFC 3339; empty: from the beginning"`
-		Until string `json:"until,omitempty" doc:"Event time up to which, RFC 3339; empty: now"`
-		Wait  string `json:"wait,omitempty" doc:"Answer when it has ended or after this time, such as 30s; at most 1m"`
+		From  string `json:"from,omitempty" doc:"Start of the event time range (RFC 3339); empty: from the beginning"`
+		Until string `json:"until,omitempty" doc:"End of the event time range (RFC 3339); empty: now"`
+		Wait  string `json:"wait,omitempty" doc:"Wait until it has ended, at most this time, such as 30s; at most 1m"`
 	}
 },
 ) (*body[feature.Run], error) {
@@ -168,7 +168,7 @@ func (s *Server) waitRun(ctx context.Context, p project.Name, run feature.RunID,
 
 func (s *Server) oneRun(ctx context.Context, in *struct {
 	InRun
-	Wait string `query:"wait" doc:"Answer when it has ended or after this time, such as 30s; at most 1m"`
+	Wait string `query:"wait" doc:"Wait until it has ended, at most this time, such as 30s; at most 1m"`
 },
 ) (*body[feature.Run], error) {
 	return s.waitRun(ctx, project.Name(in.Project), feature.RunID(in.Run), in.Wait)
@@ -228,7 +228,7 @@ func (s *Server) definitions(ctx context.Context, k feature.Kind, in *InRefPage)
 		if token != "" {
 			var err error
 			if below, err = strconv.Atoi(token); err != nil || below < 1 {
-				return nil, fault.New(fault.Invalid, "page_token %.20q is not one of ours", token)
+				return nil, fault.New(fault.Invalid, "page_token %.20q is invalid", token)
 			}
 		}
 		return s.Features.Versions(ctx, project.Name(in.Project), k, name, below, limit)
@@ -255,8 +255,8 @@ func (s *Server) online(ctx context.Context, in *struct {
 	InProject
 	Body struct {
 		feature.Selection
-		Entities []map[string]any `json:"entities" maxItems:"10000" doc:"A row for each entity: join key and value"`
-		AsOf     string           `json:"as_of,omitempty" doc:"Replay what the answer was then, RFC 3339; needs feature.history"`
+		Entities []map[string]any `json:"entities" maxItems:"10000" doc:"One row for each entity: values by join key"`
+		AsOf     string           `json:"as_of,omitempty" doc:"Read features as of this time (RFC 3339); needs feature.history"`
 	}
 },
 ) (*body[feature.OnlineAnswer], error) {
@@ -274,11 +274,11 @@ func (s *Server) makeTrainingSet(ctx context.Context, in *struct {
 	InProject
 	Body struct {
 		feature.Selection
-		Name        string            `json:"name" maxLength:"63" doc:"Dataset that keeps it"`
+		Name        string            `json:"name" maxLength:"63" doc:"Dataset for the training set"`
 		Description string            `json:"description,omitempty"`
-		Spine       string            `json:"spine" doc:"SQL of the rows: entity keys, a timestamp, labels and whatever else should be kept"`
-		Inputs      map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in spine; tables are datasets of the same name when left out"`
-		TimeZone    string            `json:"time_zone,omitempty" doc:"Zone of the times in spine that have none (TIMESTAMP, not TIMESTAMPTZ), such as America/New_York or UTC; without it they are refused"`
+		Spine       string            `json:"spine" doc:"SQL of the spine: join keys, a timestamp, labels and other columns"`
+		Inputs      map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names in spine; default: datasets of the same names"`
+		TimeZone    string            `json:"time_zone,omitempty" doc:"Time zone of local timestamps in spine (TIMESTAMP, not TIMESTAMPTZ), such as America/New_York or UTC; without it they are rejected"`
 		Timestamp   string            `json:"timestamp" doc:"The spine's timestamp column"`
 		Labels      []string          `json:"labels,omitempty" doc:"The spine's label columns"`
 	}
@@ -315,9 +315,9 @@ func (s *Server) oneTrainingSet(ctx context.Context, in *InRef) (*body[feature.T
 func (s *Server) verifyTrainingSet(ctx context.Context, in *struct {
 	InRef
 	Body struct {
-		View   string `json:"view,omitempty" doc:"Only this view; empty: all that the set was joined from"`
-		Sample int    `json:"sample,omitempty" minimum:"0" maximum:"100000" doc:"Rows compared; 0 is 1000"`
-		Seed   uint64 `json:"seed,omitempty" doc:"Of the choice of rows"`
+		View   string `json:"view,omitempty" doc:"Only this view; empty: all views of the training set"`
+		Sample int    `json:"sample,omitempty" minimum:"0" maximum:"100000" doc:"Number of rows to compare; 0 means 1000"`
+		Seed   uint64 `json:"seed,omitempty" doc:"Random seed of the sample"`
 	}
 },
 ) (*body[feature.Report], error) {
@@ -331,9 +331,9 @@ func (s *Server) pushEvents(ctx context.Context, in *struct {
 	InRef
 	Body struct {
 		Events []json.RawMessage `json:"events" maxItems:"10000" doc:"Events, each an object with the columns of the view's dataset"`
-		IDs    []string          `json:"ids,omitempty" maxItems:"10000" doc:"An id for each event: one that came within the last day is passed over, so that a push can be repeated"`
-		Keep   bool              `json:"keep,omitempty" doc:"Store invalid events as dead letters instead of refusing the request"`
-		Wait   string            `json:"wait,omitempty" doc:"Answer when reads find the events, or after this time, such as 2s; at most 1m"`
+		IDs    []string          `json:"ids,omitempty" maxItems:"10000" doc:"Idempotency key of each event: an event whose id was received within the last day is skipped, so that a push can be repeated"`
+		Keep   bool              `json:"keep,omitempty" doc:"Store invalid events as dead letters instead of rejecting the request"`
+		Wait   string            `json:"wait,omitempty" doc:"Wait until online reads include the events, at most this time, such as 2s; at most 1m"`
 	}
 },
 ) (*body[feature.EventsAnswer], error) {
@@ -354,7 +354,7 @@ func (s *Server) streamStatus(ctx context.Context, in *InRef) (*body[feature.Str
 
 func (s *Server) deadLetters(ctx context.Context, in *struct {
 	InRefPage
-	Purpose string `query:"purpose" maxLength:"63" doc:"What they are read for, where the view names purposes; or the header Falaj-Purpose"`
+	Purpose string `query:"purpose" maxLength:"63" doc:"Purpose of the read, if the view requires one; or the header Falaj-Purpose"`
 },
 ) (*body[items[feature.DeadLetter]], error) {
 	if in.Purpose != "" {
@@ -369,7 +369,7 @@ func (s *Server) deadLetters(ctx context.Context, in *struct {
 type InLetters struct {
 	InRef
 	Body struct {
-		IDs []string `json:"ids,omitempty" maxItems:"1000" doc:"Dead letters; all when none is named"`
+		IDs []string `json:"ids,omitempty" maxItems:"1000" doc:"Ids of dead letters; empty: all"`
 	}
 }
 

@@ -44,7 +44,7 @@ func (s *Server) flightRoutes() {
 				err = s.gate(r.Context(), action, in)
 			}
 			if err == nil && r.ProtoMajor < 2 {
-				err = fault.New(fault.Invalid, "Arrow Flight is gRPC, which is HTTP/2")
+				err = fault.New(fault.Invalid, "Arrow Flight requires HTTP/2")
 			}
 			if err != nil {
 				s.fail(w, r, err)
@@ -55,8 +55,8 @@ func (s *Server) flightRoutes() {
 	}
 	s.declare(Route{Method: http.MethodPost, Path: flight.Prefix})
 	s.mux.HandleFunc("POST "+flight.Prefix, func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, fault.New(fault.Unsupported, "%s is not offered", path.Base(r.URL.Path)).
-			WithHint("Rows are read by DoGet and come in by DoPut; files by `falaj dataset import`."))
+		s.fail(w, r, fault.New(fault.Unsupported, "%s is not supported", path.Base(r.URL.Path)).
+			WithHint("Read rows with DoGet and write rows with DoPut; import files with `falaj dataset import`."))
 	})
 }
 
@@ -64,7 +64,7 @@ func (s *Server) flightRoutes() {
 func (s *Server) Flight() http.Handler {
 	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !flight.Ours(r.URL.Path) {
-			s.fail(w, r, fault.New(fault.Unsupported, "this listener speaks Arrow Flight").WithHint("The API is at the HTTP listener."))
+			s.fail(w, r, fault.New(fault.Unsupported, "this listener serves Arrow Flight only").WithHint("Use the HTTP listener for the API."))
 			return
 		}
 		s.mux.ServeHTTP(w, r)

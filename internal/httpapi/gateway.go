@@ -46,7 +46,7 @@ func (s *Server) gatewayRoutes(p string) {
 	route(s, "POST", p+"/gateways/{name}/sync", gateway.ActionPull, "Report a gateway's current state and get its desired state", s.syncGateway)
 	s.raw("GET", p+"/gateways/{name}/models/{model}/versions/{version}/files/{file}", gateway.ActionPull, "Download a file of a model version assigned to a gateway", media{gives: "application/octet-stream"}, s.gatewayFile)
 	s.raw("POST", p+"/gateways/{name}/hand-over", gateway.ActionPull, "Upload a batch of a gateway's predictions; returns the position reached in its log", media{takes: "application/octet-stream", gives: "application/json"}, s.gatewayPredictions,
-		query("deployment", "Whose predictions they are"), query("id", "Its id"), query("instance", "Of the gateway's log"), query("clock", "The gateway's, RFC 3339"), query("from", "Position after which the batch begins"), query("to", "Position at which it ends"))
+		query("deployment", "Deployment of the predictions"), query("id", "Its id"), query("instance", "Identifier of the gateway's log"), query("clock", "Clock of the gateway (RFC 3339)"), query("from", "Log position before the batch"), query("to", "Log position at the end of the batch"))
 }
 
 // handsBack reports whether a path takes a gateway's predictions.
@@ -152,7 +152,7 @@ func fileFrom(header string, size int64) (int64, error) {
 		return 0, nil //nolint:nilerr // who asks in another way is given the whole
 	}
 	if from >= size {
-		return 0, fault.New(fault.Invalid, "the file has %d bytes, and none from %d on", size, from)
+		return 0, fault.New(fault.Invalid, "the file has %d bytes; offset %d is beyond its end", size, from)
 	}
 	return from, nil
 }
@@ -170,7 +170,7 @@ func (s *Server) gatewayPredictions(w http.ResponseWriter, r *http.Request) {
 	var clock time.Time
 	if text := q.Get("clock"); text != "" {
 		if clock, err = time.Parse(time.RFC3339Nano, text); err != nil {
-			s.fail(w, r, fault.New(fault.Invalid, "clock: %.40q is no time such as 2026-01-02T15:04:05Z", text))
+			s.fail(w, r, fault.New(fault.Invalid, "clock: %.40q is not a timestamp such as 2026-01-02T15:04:05Z", text))
 			return
 		}
 	}

@@ -48,17 +48,17 @@ func (s *Server) OpenAPI() ([]byte, error) {
 
 func (s *Server) nothing(w http.ResponseWriter, r *http.Request) {
 	if s.central != "" {
-		s.fail(w, r, fault.New(fault.NotFound, "there is nothing at %.200s: this is a gateway, which answers requests of models", r.URL.Path).
-			WithHint("Everything else is at the server that it follows."))
+		s.fail(w, r, fault.New(fault.NotFound, "path %.200s not found: this server is a gateway, which serves predictions only", r.URL.Path).
+			WithHint("Use the gateway's upstream server for all other requests."))
 		return
 	}
-	s.fail(w, r, fault.New(fault.NotFound, "there is nothing at %.200s", r.URL.Path).WithHint("GET /api/openapi.json lists what there is."))
+	s.fail(w, r, fault.New(fault.NotFound, "path %.200s not found", r.URL.Path).WithHint("GET /api/openapi.json lists all paths."))
 }
 
 // self is who asks.
 type self struct {
 	identity.Principal
-	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"When the token does"`
+	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"When the token expires"`
 }
 
 func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[self], error) {
@@ -77,8 +77,8 @@ func (s *Server) oneProject(ctx context.Context, in *InProject) (*tagged[project
 
 // projectUsage is what a project stores.
 type projectUsage struct {
-	Quota   project.Quota `json:"quota,omitzero" doc:"How much it may store; what is missing has no limit"`
-	Bytes   int64         `json:"bytes" doc:"Stored bytes, as they are on the disk or in the bucket"`
+	Quota   project.Quota `json:"quota,omitzero" doc:"Storage quota; missing fields are unlimited"`
+	Bytes   int64         `json:"bytes" doc:"Stored bytes, on disk or in the bucket"`
 	Objects int64         `json:"objects" doc:"Stored files"`
 	Kinds   []storedKind  `json:"kinds"`
 }
@@ -196,7 +196,7 @@ func (s *Server) governanceRoutes(p string) {
 
 // accountRef names an account.
 type accountRef struct {
-	Ref     string `path:"ref" maxLength:"100" doc:"user/alice, service/ci or an account id; the slash is written %2F"`
+	Ref     string `path:"ref" maxLength:"100" doc:"user/alice, service/ci or an account id; encode the slash as %2F"`
 	Project string `query:"project" maxLength:"63" doc:"Project of a service account"`
 }
 
@@ -211,18 +211,18 @@ func (s *Server) listAccounts(ctx context.Context, in *struct {
 func (s *Server) createAccount(ctx context.Context, in *struct {
 	Body struct {
 		Project string `json:"project,omitempty" maxLength:"63" doc:"Project of the service account"`
-		Name    string `json:"name,omitempty" maxLength:"63" doc:"Service account to make"`
-		User    string `json:"user,omitempty" maxLength:"63" doc:"Person to make an account for, instead"`
+		Name    string `json:"name,omitempty" maxLength:"63" doc:"Service account to create"`
+		User    string `json:"user,omitempty" maxLength:"63" doc:"User to create an account for, instead of a service account"`
 	}
 },
 ) (*body[account.Account], error) {
 	switch b := in.Body; {
 	case (b.User == "") == (b.Name == ""):
-		return nil, fault.New(fault.Invalid, "an account is for a service (name) or for a person (user)")
+		return nil, fault.New(fault.Invalid, "set either name, for a service account, or user")
 	case b.User != "":
 		return one(s.Accounts.CreateUser(ctx, b.User))
 	case b.Project == "":
-		return nil, fault.New(fault.Invalid, "a service account belongs to a project").WithHint("Name the project.")
+		return nil, fault.New(fault.Invalid, "project is required for a service account").WithHint("Set project.")
 	default:
 		return one(s.Accounts.CreateService(ctx, project.Name(b.Project), b.Name))
 	}
@@ -301,8 +301,8 @@ func (s *Server) deleteSecret(ctx context.Context, in *secretPath) (*none, error
 func (s *Server) listTokens(ctx context.Context, in *struct {
 	Page
 	Project string `query:"project" maxLength:"63" doc:"Tokens bound to this project; empty, without account: your own"`
-	Account string `query:"account" maxLength:"128" doc:"Tokens of this account only: user/NAME, service/NAME or an id. Without a project an administrator of the installation may ask"`
-	Ended   bool   `query:"ended" doc:"Also tokens that were revoked or have expired, such as those of attempts of jobs that have ended"`
+	Account string `query:"account" maxLength:"128" doc:"Tokens of this account: user/NAME, service/NAME or an id. Without project it requires an administrator of the installation"`
+	Ended   bool   `query:"ended" doc:"Include revoked and expired tokens, such as those of ended attempts of jobs"`
 },
 ) (*body[items[account.Token]], error) {
 	return listed(s.Accounts.Tokens(ctx, account.Filter{
@@ -313,16 +313,16 @@ func (s *Server) listTokens(ctx context.Context, in *struct {
 // tokenRequest makes a token and, when it names a service or a user, the account
 // with its role: what a program or a colleague needs, in one call.
 type tokenRequest struct {
-	Project   string   `json:"project,omitempty" maxLength:"63" doc:"The project that the token is bound to, and where the role is"`
-	Name      string   `json:"name,omitempty" maxLength:"63" doc:"Service account to make the token for; made when it does not exist; empty: a token of your own"`
-	User      string   `json:"user,omitempty" maxLength:"63" doc:"Person to make the token for, instead of a service account; made when it does not exist"`
-	Role      string   `json:"role,omitempty" doc:"Role that the account gets in the project"`
-	Scopes    []string `json:"scopes,omitempty" maxItems:"64" doc:"Narrow the token to actions such as run.write or dataset.query:weather"`
+	Project   string   `json:"project,omitempty" maxLength:"63" doc:"Project of the token and of the role"`
+	Name      string   `json:"name,omitempty" maxLength:"63" doc:"Service account of the token; created if it does not exist; empty: your own account"`
+	User      string   `json:"user,omitempty" maxLength:"63" doc:"User of the token, instead of a service account; created if it does not exist"`
+	Role      string   `json:"role,omitempty" doc:"Role to grant to the account in the project"`
+	Scopes    []string `json:"scopes,omitempty" maxItems:"64" doc:"Restrict the token to actions such as run.write or dataset.query:weather"`
 	ExpiresIn string   `json:"expires_in,omitempty" doc:"Lifetime, such as 2160h; default 90 days"`
 
-	Installation bool `json:"installation,omitempty" doc:"With name: a service account of the installation, which is in no project; the role is held there. Such as one that reads /metrics: role auditor, scopes [system.read]"`
+	Installation bool `json:"installation,omitempty" doc:"With name: create a service account and grant the role in the installation instead of a project. To read /metrics, use role auditor and scopes [system.read]"`
 
-	AllProjects bool `json:"all_projects,omitempty" doc:"Of a person: bind the token to no project, so that it works wherever the person has a role"`
+	AllProjects bool `json:"all_projects,omitempty" doc:"For a user: create a token that is valid in all projects in which the user has a role"`
 }
 
 type tokenAnswer struct {
@@ -342,28 +342,28 @@ func (s *Server) createToken(ctx context.Context, in *struct{ Body tokenRequest 
 	}
 	switch {
 	case r.User != "" && r.Name != "":
-		return nil, fault.New(fault.Invalid, "a token is for a service (name) or for a person (user), not for both")
+		return nil, fault.New(fault.Invalid, "set either name, for a service account, or user, not both")
 	case r.User != "":
 		e.Token.For, e.Token.Label = "user/"+r.User, r.User
 	case r.Name != "":
 		if (r.Project == "") != r.Installation {
-			return nil, fault.New(fault.Invalid, "a service account belongs to a project or to the installation: name one").WithHint("Name the project, or set installation.")
+			return nil, fault.New(fault.Invalid, "project or installation is required for a service account").WithHint("Set project or installation.")
 		}
 		e.Token.For = "service/" + r.Name
 	}
 	if r.Installation && r.Name == "" {
-		return nil, fault.New(fault.Invalid, "installation is for a service account, which name names")
+		return nil, fault.New(fault.Invalid, "installation requires name, the service account")
 	}
 	if r.AllProjects {
 		if r.User == "" {
-			return nil, fault.New(fault.Invalid, "all_projects is for a person's token; that of a service is bound to its project")
+			return nil, fault.New(fault.Invalid, "all_projects requires user: the token of a service account is bound to its project")
 		}
 		e.Token.Project = ""
 	}
 	if e.Token.For != "" {
 		e.Token.Create, e.Role = true, project.Role(r.Role)
 		if r.Role != "" && r.Project == "" && !r.Installation {
-			return nil, fault.New(fault.Invalid, "a role is held in a project").WithHint("Name the project, or leave the role out.")
+			return nil, fault.New(fault.Invalid, "project is required with role").WithHint("Set project, or remove role.")
 		}
 	}
 	token, secret, err := s.Projects.Enrol(ctx, e)
@@ -380,7 +380,7 @@ func (s *Server) revokeToken(ctx context.Context, in *struct {
 // keyView is a line of the key inventory.
 type keyView struct {
 	ID         keys.ID    `json:"id"`
-	Owner      string     `json:"owner" doc:"Owner of the key, such as dataset/weather; empty: the keys of all owners in the project"`
+	Owner      string     `json:"owner" doc:"Owner of the key, such as dataset/weather; empty: all keys of the project"`
 	Algorithms string     `json:"algorithms"`
 	State      keys.State `json:"state"`
 	CreatedAt  time.Time  `json:"created_at"`
@@ -399,8 +399,8 @@ func (s *Server) listKeys(ctx context.Context, in *InPage) (*body[items[keyView]
 func (s *Server) destroyKey(ctx context.Context, in *struct {
 	InProject
 	Body struct {
-		Owner   string `json:"owner,omitempty" maxLength:"200" doc:"As the list shows it; empty: every key of the project"`
-		Confirm string `json:"confirm" maxLength:"200" doc:"The owner once more, or the project's name for all its keys: there is no way back"`
+		Owner   string `json:"owner,omitempty" maxLength:"200" doc:"Identifier, as in the list; empty: every key of the project"`
+		Confirm string `json:"confirm" maxLength:"200" doc:"Repeat the owner, or the project's name for all of its keys: the destruction is irreversible"`
 	}
 },
 ) (*none, error) {
@@ -411,7 +411,7 @@ func (s *Server) destroyKey(ctx context.Context, in *struct {
 	}
 	if b.Confirm != want {
 		return nil, fault.New(fault.Invalid, "confirm is %.80q, not %q", b.Confirm, want).
-			WithHint("What the key sealed can never be read again. Repeat the name to say that you mean it.")
+			WithHint("Data encrypted with the key becomes permanently unreadable. Repeat the name to confirm.")
 	}
 	return &none{}, s.Keys.Destroy(ctx, in.Project, b.Owner)
 }

@@ -68,7 +68,7 @@ func (s *Server) optunaCalls() {
 func (s *Server) noCall(prefix string) {
 	s.declare(Route{Method: http.MethodPost, Path: prefix})
 	s.mux.HandleFunc("POST "+prefix, func(w http.ResponseWriter, r *http.Request) {
-		s.failCall(w, r, fault.New(fault.Unsupported, "%s is not offered", path.Base(r.URL.Path)))
+		s.failCall(w, r, fault.New(fault.Unsupported, "%s is not supported", path.Base(r.URL.Path)))
 	})
 }
 
@@ -82,7 +82,7 @@ func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
 func (s *Server) GRPC() http.Handler {
 	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !rpc.Ours(r.URL.Path) && !oip.Calls(r.URL.Path) && !optuna.Ours(r.URL.Path) {
-			s.failCall(w, r, fault.New(fault.Unsupported, "this listener speaks gRPC: falaj.online.v1.Features, inference.GRPCInferenceService and optuna.StorageService").WithHint("The API is at the HTTP listener, Arrow Flight at its own."))
+			s.failCall(w, r, fault.New(fault.Unsupported, "this listener serves gRPC only: falaj.online.v1.Features, inference.GRPCInferenceService and optuna.StorageService").WithHint("Use the HTTP listener for the API, and the Flight listener for Arrow Flight."))
 			return
 		}
 		s.mux.ServeHTTP(w, r)

@@ -84,8 +84,8 @@ func (s *Server) idempotent(w http.ResponseWriter, r *http.Request, act http.Han
 		return
 	}
 	if uploads(r) {
-		s.fail(w, r, fault.New(fault.Unsupported, "an upload takes no %s", idempotencyKey).
-			WithHint("Leave it away: a file is known by its digest, so look whether the version is there before sending it again."))
+		s.fail(w, r, fault.New(fault.Unsupported, "uploads do not support the header %s", idempotencyKey).
+			WithHint("Remove the header: uploads are idempotent by the file's digest; check whether the version exists before you repeat the upload."))
 		return
 	}
 	sent, err := io.ReadAll(r.Body) // bounded by authenticated
@@ -135,7 +135,7 @@ func (s *Server) idempotent(w http.ResponseWriter, r *http.Request, act http.Han
 		err = claim.Keep(r.Context(), seal.Seal(nonce, nonce, b, nil))
 	}
 	if err != nil { // the effect stays guarded: a repetition gets a conflict
-		s.log.WarnContext(r.Context(), "an answer was not kept for repetitions", slog.String("path", r.URL.Path), slog.String("error", err.Error()))
+		s.log.WarnContext(r.Context(), "an idempotent response was not stored", slog.String("path", r.URL.Path), slog.String("error", err.Error()))
 	}
 	answer.write(w)
 }

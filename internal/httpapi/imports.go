@@ -28,7 +28,7 @@ func (s *Server) importRoutes(p string) {
 	route(s, "GET", p+"/imports/mlflow/files", "run.import", "List the files of an imported run or logged model", s.importedFiles)
 	s.raw("PUT", p+"/imports/mlflow/file", "run.import", "Upload a file of an imported run or logged model, including deleted ones",
 		media{takes: "application/octet-stream", gives: "application/json"}, s.importFile,
-		query("run_id", "The run, or"), query("model_id", "the logged model"), query("path", "The file's path in it"))
+		query("run_id", "Run; set either run_id or model_id"), query("model_id", "Logged model"), query("path", "Path of the file"))
 }
 
 // importUploads reports whether a request carries a file of an import.
@@ -147,7 +147,7 @@ func (n *numbers) UnmarshalJSON(b []byte) error {
 	for word := range strings.SplitSeq(text, ",") {
 		x, err := strconv.ParseFloat(strings.Trim(word, "\" \t\r\n"), 64)
 		if err != nil && !math.IsInf(x, 0) {
-			return fault.New(fault.Invalid, "%.40q is no number", word)
+			return fault.New(fault.Invalid, "%.40q is not a number", word)
 		}
 		*n = append(*n, x)
 	}
@@ -163,10 +163,10 @@ type importOutcome struct {
 	ID         string   `json:"id"`
 	Result     string   `json:"result" enum:"created,updated,unchanged,refused"`
 	Reason     string   `json:"reason,omitempty"`
-	Experiment int64    `json:"experiment_id" doc:"Of an experiment: its number here"`
-	Lost       []string `json:"lost,omitempty" doc:"What of it could not be kept, and why: the first of them"`
+	Experiment int64    `json:"experiment_id" doc:"Number of the experiment in Falaj"`
+	Lost       []string `json:"lost,omitempty" doc:"The first losses, with reasons"`
 	LostCount  int      `json:"lost_count,omitempty"`
-	Points     int      `json:"points,omitempty" doc:"Points of metrics that are there now"`
+	Points     int      `json:"points,omitempty" doc:"Number of stored metric points"`
 }
 
 func (s *Server) importBatch(w http.ResponseWriter, r *http.Request) {
@@ -175,7 +175,7 @@ func (s *Server) importBatch(w http.ResponseWriter, r *http.Request) {
 	share.TurnOf(r.Context()).End()
 	if err != nil {
 		if fault.KindOf(err) == fault.Internal {
-			err = fault.New(fault.Invalid, "the batch is not JSON of the form that is expected: %w", err)
+			err = fault.New(fault.Invalid, "the batch is not valid JSON of the expected schema: %w", err)
 		}
 		s.fail(w, r, err)
 		return
@@ -253,15 +253,15 @@ func (in importBatch) batch() (tracking.Import, error) {
 }
 
 type seen struct {
-	Runs   map[string]string `json:"runs" doc:"Digest by run; empty where not all of the run has come"`
-	Models map[string]string `json:"logged_models" doc:"Likewise of logged models"`
+	Runs   map[string]string `json:"runs" doc:"Digest by run; empty if the run is not complete"`
+	Models map[string]string `json:"logged_models" doc:"Digest by logged model"`
 }
 
 func (s *Server) importSeen(ctx context.Context, in *struct {
 	InProject
 	Body struct {
-		Runs   []string `json:"runs,omitempty" maxItems:"1000" doc:"Runs, by the ids of their server"`
-		Models []string `json:"logged_models,omitempty" maxItems:"1000" doc:"Logged models, likewise"`
+		Runs   []string `json:"runs,omitempty" maxItems:"1000" doc:"Ids of runs on the MLflow server"`
+		Models []string `json:"logged_models,omitempty" maxItems:"1000" doc:"Ids of logged models on the MLflow server"`
 	}
 },
 ) (*body[seen], error) {
@@ -289,8 +289,8 @@ func importPlace(run, model string) (tracking.Place, error) {
 
 func (s *Server) importedFiles(ctx context.Context, in *struct {
 	InProject
-	Run   string `query:"run_id" maxLength:"64" doc:"The run, or"`
-	Model string `query:"model_id" maxLength:"64" doc:"the logged model"`
+	Run   string `query:"run_id" maxLength:"64" doc:"Run; set either run_id or model_id"`
+	Model string `query:"model_id" maxLength:"64" doc:"Logged model"`
 },
 ) (*body[items[importedFile]], error) {
 	place, err := importPlace(in.Run, in.Model)
@@ -323,14 +323,14 @@ func (s *Server) importFile(w http.ResponseWriter, r *http.Request) {
 
 type importedVersion struct {
 	Model struct {
-		Name        string    `json:"name" maxLength:"256" doc:"The registered model; made if it is not there"`
+		Name        string    `json:"name" maxLength:"256" doc:"Registered model; created if it does not exist"`
 		Description string    `json:"description,omitempty"`
-		Created     int64     `json:"creation_timestamp" doc:"In milliseconds"`
+		Created     int64     `json:"creation_timestamp" doc:"Milliseconds since 1970"`
 		Updated     int64     `json:"last_updated_timestamp"`
 		Tags        keyValues `json:"tags,omitempty"`
 	} `json:"model"`
-	Version     int       `json:"version" minimum:"0" doc:"Its number; 0 keeps the model alone"`
-	Source      string    `json:"source,omitempty" doc:"Of its files here: runs:/RUN/PATH or models:/MODEL_ID"`
+	Version     int       `json:"version" minimum:"0" doc:"Version number; 0 imports only the model"`
+	Source      string    `json:"source,omitempty" doc:"Imported files: runs:/RUN/PATH or models:/MODEL_ID"`
 	Run         string    `json:"run_id,omitempty"`
 	RunLink     string    `json:"run_link,omitempty"`
 	Description string    `json:"description,omitempty"`
@@ -343,7 +343,7 @@ type importedVersion struct {
 
 type importedVersionAnswer struct {
 	Result string   `json:"result" enum:"created,unchanged"`
-	Lost   []string `json:"lost,omitempty" doc:"What could not be kept, and why: aliases and stages that may not be moved"`
+	Lost   []string `json:"lost,omitempty" doc:"Rejected aliases and stages, with reasons"`
 }
 
 func (s *Server) importModelVersion(ctx context.Context, in *struct {

@@ -37,7 +37,7 @@ func (s *Server) sourceKinds() map[string]applier {
 // sourcePath names a source.
 type sourcePath struct {
 	InProject
-	Name string `path:"name" maxLength:"63" doc:"Source, or the dataset that it fills"`
+	Name string `path:"name" maxLength:"63" doc:"Source, or its dataset"`
 }
 
 func (s *Server) listSources(ctx context.Context, in *struct {
@@ -64,7 +64,7 @@ type ingestionRun struct{ ingestion.Run }
 func (s *Server) listIngestions(ctx context.Context, in *struct {
 	InProject
 	Page
-	Name string `path:"name" maxLength:"63" doc:"Source, or the dataset that it fills"`
+	Name string `path:"name" maxLength:"63" doc:"Source, or its dataset"`
 },
 ) (*body[items[ingestionRun]], error) {
 	list, next, err := s.Ingestion.Runs(ctx, project.Name(in.Project), in.Name, dataset.Page{Size: in.Size, Token: in.Token})
@@ -77,9 +77,9 @@ func (s *Server) listIngestions(ctx context.Context, in *struct {
 
 func (s *Server) ingest(ctx context.Context, in *struct {
 	InProject
-	Name string `path:"name" maxLength:"63" doc:"Source, or the dataset that it fills"`
+	Name string `path:"name" maxLength:"63" doc:"Source, or its dataset"`
 	Body struct {
-		Anew bool `json:"anew,omitempty" doc:"From the beginning, whatever was read before"`
+		Anew bool `json:"anew,omitempty" doc:"Ingest from the start, ignoring the stored position"`
 	}
 },
 ) (*body[ingestion.Run], error) {
@@ -95,7 +95,7 @@ type ingestionPath struct {
 func (s *Server) oneIngestion(ctx context.Context, in *struct {
 	InProject
 	Run  string `path:"run" maxLength:"40" doc:"Run"`
-	Wait string `query:"wait" doc:"Answer when it has ended or after this time, such as 30s; at most 1m"`
+	Wait string `query:"wait" doc:"Wait until it has ended, at most this time, such as 30s; at most 1m"`
 },
 ) (*body[ingestion.Run], error) {
 	p, run := project.Name(in.Project), ingestion.RunID(in.Run)

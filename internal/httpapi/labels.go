@@ -21,10 +21,10 @@ func (s *Server) labelRoutes(p string) {
 
 // LabelBody is a label as it comes.
 type LabelBody struct {
-	ID     string `json:"id" maxLength:"256" doc:"The answer's id"`
+	ID     string `json:"id" maxLength:"256" doc:"Prediction ID"`
 	Value  any    `json:"value,omitempty" doc:"The true value: a number, true or false, or a class as text"`
-	Values []any  `json:"values,omitempty" doc:"The same for each row of a request with several; null of a row whose label is not known"`
-	At     string `json:"at,omitempty" doc:"When it became known, RFC 3339; empty: now"`
+	Values []any  `json:"values,omitempty" doc:"Labels by row for a request with several rows; null if a row's label is unknown"`
+	At     string `json:"at,omitempty" doc:"When the label became known (RFC 3339); empty: now"`
 }
 
 func (b LabelBody) label(i int) (label.Label, error) {
@@ -51,7 +51,7 @@ func (b LabelBody) label(i int) (label.Label, error) {
 			}
 		case string:
 			if v == "" {
-				return l, fault.New(fault.Invalid, "labels[%d].values[%d]: the class is empty", i, n).WithHint("Send null for a row whose label is not known.")
+				return l, fault.New(fault.Invalid, "labels[%d].values[%d]: the class is empty", i, n).WithHint("Send null if a row's label is unknown.")
 			}
 			l.Texts = append(l.Texts, v)
 		case json.Number:
@@ -67,7 +67,7 @@ func (b LabelBody) label(i int) (label.Label, error) {
 			}
 			l.Values = append(l.Values, x)
 		default:
-			return l, fault.New(fault.Invalid, "labels[%d].values[%d]: %v is no number, true, false or text", i, n, v)
+			return l, fault.New(fault.Invalid, "labels[%d].values[%d]: %v is not a number, true, false or text", i, n, v)
 		}
 	}
 	return l, nil
@@ -101,8 +101,8 @@ func (s *Server) rolloutProgress(ctx context.Context, in *InDeployment) (*body[l
 func (s *Server) verifyAnswers(ctx context.Context, in *struct {
 	InDeployment
 	Body struct {
-		Sample int    `json:"sample,omitempty" minimum:"0" maximum:"20000" doc:"Requests compared, chosen at random; 0 is 1,000"`
-		Seed   uint64 `json:"seed,omitempty" doc:"Of the choice: the same seed chooses the same requests of the same log"`
+		Sample int    `json:"sample,omitempty" minimum:"0" maximum:"20000" doc:"Size of the random sample of requests; 0 means 1,000"`
+		Seed   uint64 `json:"seed,omitempty" doc:"Random seed: the same seed selects the same requests from the same log"`
 	}
 },
 ) (*body[feature.AnswersReport], error) {

@@ -70,7 +70,7 @@ func unpacked(r *http.Request, limit int64) ([]byte, error) {
 	if kind == coding.Gzip {
 		z, err := gzip.NewReader(body)
 		if err != nil {
-			return nil, fault.New(fault.Invalid, "the body is not gzip, as its Content-Encoding says: %v", err)
+			return nil, fault.New(fault.Invalid, "the body is not gzip, but Content-Encoding is gzip: %v", err)
 		}
 		defer func() { _ = z.Close() }()
 		body = membudget.NewMeter(r.Context(), io.NopCloser(z), membudget.From(r.Context()), membudget.JSON)
@@ -78,7 +78,7 @@ func unpacked(r *http.Request, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(body, limit+1))
 	var corrupt flate.CorruptInputError
 	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &corrupt) {
-		err = fault.New(fault.Invalid, "the body is damaged, or cut off: %w", err).WithHint("Send it again.")
+		err = fault.New(fault.Invalid, "the body is corrupt or truncated: %w", err).WithHint("Send it again.")
 	}
 	if err == nil && int64(len(b)) > limit {
 		err = fault.New(fault.TooLarge, "the body has more than %d bytes", limit)
@@ -91,16 +91,16 @@ func unpacked(r *http.Request, limit int64) ([]byte, error) {
 
 func (s *Server) lineage(ctx context.Context, in *struct {
 	InProject
-	Dataset   string `query:"dataset" maxLength:"90" doc:"A dataset of Falaj's: name, or name@version"`
-	Kind      string `query:"kind" enum:"dataset,job,feature_view,feature_service,model,deployment" default:"dataset" doc:"Kind of the object called name"`
-	Namespace string `query:"namespace" maxLength:"2048" doc:"OpenLineage namespace of an externally reported dataset or job; a job without one is Falaj's"`
-	Name      string `query:"name" maxLength:"2048" doc:"Its name, such as delay@3 of a model or feature view; the newest version when none is named"`
+	Dataset   string `query:"dataset" maxLength:"90" doc:"Falaj dataset: name, or name@version"`
+	Kind      string `query:"kind" enum:"dataset,job,feature_view,feature_service,model,deployment" default:"dataset" doc:"Kind of the object"`
+	Namespace string `query:"namespace" maxLength:"2048" doc:"OpenLineage namespace of an external dataset or job; empty for a Falaj job"`
+	Name      string `query:"name" maxLength:"2048" doc:"Name of the object, such as delay@3 for a model or feature view; without a version the newest"`
 	Direction string `query:"direction" enum:"both,up,down" default:"both" doc:"up: upstream lineage; down: downstream lineage"`
-	Depth     int    `query:"depth" minimum:"0" maximum:"50" doc:"Steps; 0 is 20"`
+	Depth     int    `query:"depth" minimum:"0" maximum:"50" doc:"Maximum depth; 0 means 20"`
 },
 ) (*body[openlineage.Graph], error) {
 	if (in.Dataset == "") == (in.Name == "") {
-		return nil, fault.New(fault.Invalid, "lineage is asked of one thing").WithHint("Give dataset, or kind and name, with the namespace of what others told of.")
+		return nil, fault.New(fault.Invalid, "set either dataset, or kind and name").WithHint("For external datasets and jobs, also set namespace.")
 	}
 	ctx, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()

@@ -24,17 +24,17 @@ type shownManifest struct {
 // oneManifest is the manifest that would make an object as it is.
 func (s *Server) oneManifest(ctx context.Context, in *struct {
 	Kind    string `path:"kind" maxLength:"64" doc:"Kind of manifest, such as FeatureView"`
-	Name    string `path:"name" maxLength:"512" doc:"The object; a job's id"`
-	Project string `query:"project" maxLength:"63" doc:"Where it is; empty: in the installation"`
+	Name    string `path:"name" maxLength:"512" doc:"Name of the object, or id of a job"`
+	Project string `query:"project" maxLength:"63" doc:"Project of the object; empty: the installation"`
 },
 ) (*body[shownManifest], error) {
 	kinds := s.appliers()
 	k, ok := kinds[in.Kind]
 	if !ok {
 		names := slices.Sorted(maps.Keys(kinds))
-		err := fault.New(fault.NotFound, "there is no kind of manifest %.64q", in.Kind).WithHint("The kinds are %s.", strings.Join(names, ", "))
+		err := fault.New(fault.NotFound, "kind %.64q does not exist", in.Kind).WithHint("Kinds: %s.", strings.Join(names, ", "))
 		if near := resource.Nearest(in.Kind, names); near != "" {
-			err = err.WithHint("Do you mean %s?", near)
+			err = err.WithHint("Did you mean %s?", near)
 		}
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (s *Server) oneManifest(ctx context.Context, in *struct {
 	case k.installation:
 		in.Project = ""
 	case in.Project == "" && k.wide == nil:
-		return nil, fault.New(fault.Invalid, "which project?").WithHint("A %s is in a project: name it by project=.", in.Kind)
+		return nil, fault.New(fault.Invalid, "project is required").WithHint("Kind %s belongs to a project: set project.", in.Kind)
 	}
 	called, spec, err := k.show(ctx, in.Project, in.Name)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Server) showZone(ctx context.Context, _, name string) (string, any, err
 			return name, p.ZoneSpec, nil
 		}
 	}
-	return "", nil, fault.New(fault.NotFound, "there is no zone %.64q", name).WithHint("See `falaj get zones`.")
+	return "", nil, fault.New(fault.NotFound, "zone %.64q not found", name).WithHint("List zones with `falaj get zones`.")
 }
 
 // reference is how a manifest names an account; one that is gone has its id alone.
@@ -89,7 +89,7 @@ func (s *Server) showGrant(ctx context.Context, p, name string) (string, any, er
 			return name, g.Spec(reference(g.Principal, names[g.Principal])), err
 		}
 		if token = next; token == "" {
-			return "", nil, fault.New(fault.NotFound, "there is no grant %.64q", name).WithHint("See `falaj get members`.")
+			return "", nil, fault.New(fault.NotFound, "grant %.64q not found", name).WithHint("List grants with `falaj get members`.")
 		}
 	}
 }

@@ -33,14 +33,14 @@ type InVersion struct {
 
 type verifiedView struct {
 	modelVersionView
-	Outside *registry.ExternalSignature `json:"outside,omitempty" doc:"What the signature that was made elsewhere says"`
+	Outside *registry.ExternalSignature `json:"outside,omitempty" doc:"Result of verifying the external signature"`
 }
 
 func (s *Server) verifyModel(ctx context.Context, in *struct {
 	InVersion
 	Body struct {
-		Signature string `json:"signature,omitempty" doc:"A signature by OpenSSF model signing that was made elsewhere: a sigstore bundle, JSON as text"`
-		PublicKey string `json:"public_key,omitempty" maxLength:"10000" doc:"The key that it must be by, PEM"`
+		Signature string `json:"signature,omitempty" doc:"External signature by OpenSSF model signing: a sigstore bundle, JSON as text"`
+		PublicKey string `json:"public_key,omitempty" maxLength:"10000" doc:"Public key of the external signature (PEM)"`
 	}
 },
 ) (*body[verifiedView], error) {
@@ -50,7 +50,7 @@ func (s *Server) verifyModel(ctx context.Context, in *struct {
 		return one(verifiedView{modelVersionView: modelVersionOf(v)}, err)
 	}
 	if in.Body.Signature == "" || in.Body.PublicKey == "" {
-		return nil, fault.New(fault.Invalid, "a signature that was made elsewhere is checked against a public key: both are needed")
+		return nil, fault.New(fault.Invalid, "set both signature and public_key to verify an external signature")
 	}
 	v, outside, err := s.Registry.VerifyExternalSignature(ctx, p, in.Name, in.Version, []byte(in.Body.Signature), in.Body.PublicKey)
 	return one(verifiedView{modelVersionOf(v), &outside}, err)
@@ -88,8 +88,8 @@ func (s *Server) judgeModel(ctx context.Context, in *struct {
 	InVersion
 	Body struct {
 		Verdict registry.Verdict `json:"verdict" enum:"approved,rejected"`
-		Digest  string           `json:"digest,omitempty" maxLength:"71" doc:"Digest of the reviewed version; a different digest is refused"`
-		Comment string           `json:"comment,omitempty" maxLength:"2000" doc:"Why, for people"`
+		Digest  string           `json:"digest,omitempty" maxLength:"71" doc:"Digest of the reviewed version; a different digest is rejected"`
+		Comment string           `json:"comment,omitempty" maxLength:"2000" doc:"Comment of the reviewer"`
 	}
 },
 ) (*body[registry.Clearance], error) {
@@ -111,7 +111,7 @@ func (s *Server) modelPolicyKind() applier {
 // InModelPolicy is the path of a model's policy.
 type InModelPolicy struct {
 	InProject
-	Name string `path:"name" maxLength:"256" doc:"Of the model, or default"`
+	Name string `path:"name" maxLength:"256" doc:"Name of the model, or default"`
 }
 
 func (s *Server) listModelPolicies(ctx context.Context, in *InProject) (*body[items[registry.ModelPolicy]], error) {

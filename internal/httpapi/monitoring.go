@@ -67,9 +67,9 @@ func (s *Server) deleteMonitor(ctx context.Context, in *struct {
 func (s *Server) listWindows(ctx context.Context, in *struct {
 	InMonitor
 	Page
-	Version int64  `query:"version" minimum:"0" doc:"Only this model version's; 0 is all"`
-	From    string `query:"from" maxLength:"40" doc:"Only those that end after this time, on the records' clock (RFC 3339)"`
-	To      string `query:"to" maxLength:"40" doc:"Only those that end at this time or before"`
+	Version int64  `query:"version" minimum:"0" doc:"Model version; 0 means all"`
+	From    string `query:"from" maxLength:"40" doc:"Only windows that end after this event time (RFC 3339)"`
+	To      string `query:"to" maxLength:"40" doc:"Only windows that end at or before this event time"`
 },
 ) (*body[items[monitoring.Window]], error) {
 	f := monitoring.WindowFilter{Version: in.Version, Limit: in.Size}
@@ -82,7 +82,7 @@ func (s *Server) listWindows(ctx context.Context, in *struct {
 		}
 		t, err := time.Parse(time.RFC3339, q.text)
 		if err != nil {
-			return nil, fault.New(fault.Invalid, "%s is %.40q, which is not a time", q.name, q.text).WithHint("Write it as 2013-07-01T00:00:00Z.")
+			return nil, fault.New(fault.Invalid, "%s: %.40q is not a timestamp", q.name, q.text).WithHint("Write it as 2013-07-01T00:00:00Z.")
 		}
 		*q.into = t
 	}
@@ -92,7 +92,7 @@ func (s *Server) listWindows(ctx context.Context, in *struct {
 
 func (s *Server) oneWindow(ctx context.Context, in *struct {
 	InMonitor
-	Window string `path:"window" maxLength:"60" doc:"The window's id"`
+	Window string `path:"window" maxLength:"60" doc:"Id of the window"`
 },
 ) (*body[monitoring.Summaries], error) {
 	return one(s.Monitoring.Window(ctx, in.Project, in.Name, in.Window))
@@ -100,7 +100,7 @@ func (s *Server) oneWindow(ctx context.Context, in *struct {
 
 func (s *Server) oneBaseline(ctx context.Context, in *struct {
 	InMonitor
-	Version int64 `query:"version" minimum:"0" doc:"Model version; 0 is the version evaluated last"`
+	Version int64 `query:"version" minimum:"0" doc:"Model version; 0 means the version evaluated last"`
 },
 ) (*body[monitoring.Baseline], error) {
 	return one(s.Monitoring.Baseline(ctx, in.Project, in.Name, in.Version))

@@ -30,17 +30,17 @@ type Problem struct { //nolint:errname // RFC 9457's word
 	Type   string          `json:"type" doc:"about:blank, or a URI of the kind of problem"`
 	Title  string          `json:"title" doc:"Short name of the status"`
 	Status int             `json:"status" doc:"HTTP status"`
-	Kind   string          `json:"kind" doc:"What the caller can do about it: invalid, not_found, conflict …"`
-	Detail string          `json:"detail,omitempty" doc:"What happened"`
-	Hint   string          `json:"hint,omitempty" doc:"What to do next"`
-	Errors []ProblemDetail `json:"errors,omitempty" doc:"Each wrong field"`
+	Kind   string          `json:"kind" doc:"Machine-readable kind of the error: invalid, not_found, conflict …"`
+	Detail string          `json:"detail,omitempty" doc:"Error message"`
+	Hint   string          `json:"hint,omitempty" doc:"Remedy"`
+	Errors []ProblemDetail `json:"errors,omitempty" doc:"Errors by field"`
 
 	header http.Header // of the answer, beside the type
 }
 
 // ProblemDetail is one wrong field of a request.
 type ProblemDetail struct {
-	Location string `json:"location,omitempty" doc:"Where, e.g. body.spec.format"`
+	Location string `json:"location,omitempty" doc:"Location, such as body.spec.format"`
 	Message  string `json:"message"`
 }
 
@@ -114,7 +114,7 @@ func problemOf(err error) *Problem {
 	}
 	p.Title = http.StatusText(p.Status)
 	if kind == fault.Internal { // a defect's text is for our log, not for callers
-		p.Detail, p.Hint = "something failed inside Falaj", "Look in the server's log for this request, and report it."
+		p.Detail, p.Hint = "internal error", "The server's log has the cause; please report it."
 	}
 	return p
 }

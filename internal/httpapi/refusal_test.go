@@ -34,7 +34,7 @@ func TestRefusalsAreOnRecord(t *testing.T) {
 		{"another project by the header, MLflow", engineer, "GET", "/api/2.0/mlflow/experiments/get-by-name?experiment_name=x", "", []string{"Falaj-Project", "other"}, 403, "request GET /api/2.0/mlflow/experiments/get-by-name: this token is bound"},
 		{"another project by the header, inference", engineer, "GET", "/v2/models/x", "", []string{"Falaj-Project", "other"}, 403, "request GET /v2/models/x: this token is bound"},
 		{"no project, inference", loose, "GET", "/v2/models/x", "", nil, 403, "request GET /v2/models/x: this token is not bound to a project"},
-		{"no project, MLflow", loose, "GET", "/api/2.0/mlflow/experiments/get-by-name?experiment_name=x", "", nil, 403, "bound to no project"},
+		{"no project, MLflow", loose, "GET", "/api/2.0/mlflow/experiments/get-by-name?experiment_name=x", "", nil, 403, "is not bound to a project"},
 		{"no project, Feast", loose, "POST", "/get-online-features", `{}`, nil, 403, "request POST /get-online-features: this token is not bound"},
 		{"no project, Flight", loose, "POST", "/arrow.flight.protocol.FlightService/ListFlights", "", nil, 403, "ListFlights: this token is not bound"},
 		{"a manifest", engineer, "POST", "/api/v1/apply?project=flights", "api_version: falaj/v1\nkind: Zone\nname: XX\nspec: {jurisdiction: XX}\n", nil, 403, "zone.apply"},

@@ -31,9 +31,9 @@ type modelView struct {
 	Latest      int               `json:"latest_version"`
 	Aliases     []string          `json:"aliases" doc:"alias=version"`
 	CreatedAt   time.Time         `json:"created_at"`
-	Champion    *modelVersionView `json:"champion,omitempty" doc:"With view=full"`
-	Newest      *modelVersionView `json:"newest,omitempty" doc:"Instead, of a model without the alias champion"`
-	Lineage     *tree             `json:"lineage,omitempty" doc:"Of the champion, else of the newest version; with view=full"`
+	Champion    *modelVersionView `json:"champion,omitempty" doc:"Version with the alias champion; with view=full"`
+	Newest      *modelVersionView `json:"newest,omitempty" doc:"Newest version, if there is no alias champion; with view=full"`
+	Lineage     *tree             `json:"lineage,omitempty" doc:"Lineage of the champion, else of the newest version; with view=full"`
 }
 
 type modelVersionView struct {
@@ -49,7 +49,7 @@ type modelVersionView struct {
 	Job            string          `json:"job,omitempty"`
 	Datasets       []string        `json:"datasets,omitempty"`
 	FeatureViews   []string        `json:"feature_views,omitempty"`
-	Parents        []string        `json:"parents,omitempty" doc:"Model versions that it was made from"`
+	Parents        []string        `json:"parents,omitempty" doc:"Upstream model versions"`
 	Environment    string          `json:"environment,omitempty"`
 	Residency      residency.Label `json:"residency"`
 	Classification string          `json:"classification"`
@@ -159,7 +159,7 @@ func (s *Server) modelLineage(ctx context.Context, p project.Name, v registry.Ve
 		case err == nil:
 			made.Parents = append(made.Parents, treeOf(node))
 		case unseen(err) == nil: // the version is shown all the same
-			made.Parents = append(made.Parents, tree{Name: "dataset " + text, Detail: "gone, or not for you to see"})
+			made.Parents = append(made.Parents, tree{Name: "dataset " + text, Detail: "not found, or not readable"})
 		default:
 			return root, fault.Wrap(err, "lineage of dataset %s", text)
 		}

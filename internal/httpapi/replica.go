@@ -37,10 +37,10 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request, workload string
 		return err
 	}
 	if s.Replicas == nil {
-		return fault.New(fault.Unsupported, "this server has no replicas on other machines")
+		return fault.New(fault.Unsupported, "this server does not support remote replicas")
 	}
 	if r.ProtoMajor != 1 || !strings.EqualFold(r.Header.Get("Upgrade"), ReplicaProtocol) {
-		return fault.New(fault.Invalid, "this is for an HTTP/1.1 connection that is upgraded to %s", ReplicaProtocol)
+		return fault.New(fault.Invalid, "this path requires an HTTP/1.1 connection with an upgrade to %s", ReplicaProtocol)
 	}
 	take, err := s.Replicas.Claim(workload)
 	if err != nil {

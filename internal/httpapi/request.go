@@ -7,9 +7,9 @@ import (
 )
 
 func (s *Server) listRequests(ctx context.Context, in *struct {
-	Project string `query:"project" maxLength:"63" doc:"Only those of this project; empty: of the whole installation"`
-	State   string `query:"state" enum:"requested,approved,done,failed,rejected,withdrawn,expired" doc:"Only those in this state"`
-	Token   string `query:"page_token" maxLength:"64" doc:"next_page_token of the page before"`
+	Project string `query:"project" maxLength:"63" doc:"Project; empty: the installation"`
+	State   string `query:"state" enum:"requested,approved,done,failed,rejected,withdrawn,expired" doc:"Filter by state"`
+	Token   string `query:"page_token" maxLength:"64" doc:"next_page_token of the previous page"`
 },
 ) (*body[items[request.Request]], error) {
 	return listed(s.Requests.List(ctx, in.Project, request.State(in.State), in.Token))
@@ -17,7 +17,7 @@ func (s *Server) listRequests(ctx context.Context, in *struct {
 
 // InRequest is the path of an act that takes two people.
 type InRequest struct {
-	ID string `path:"id" maxLength:"64" doc:"As the list shows it"`
+	ID string `path:"id" maxLength:"64" doc:"Identifier, as in the list"`
 }
 
 func (s *Server) oneRequest(ctx context.Context, in *InRequest) (*body[request.Request], error) {

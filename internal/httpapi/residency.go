@@ -33,8 +33,8 @@ func (s *Server) changeLaw(ctx context.Context, in *struct {
 }
 
 func (s *Server) listZoneWidenings(ctx context.Context, in *struct {
-	State string `query:"state" enum:"requested,approved,rejected,withdrawn,expired" doc:"Only those in this state"`
-	Token string `query:"page_token" maxLength:"512" doc:"next_page_token of the page before"`
+	State string `query:"state" enum:"requested,approved,rejected,withdrawn,expired" doc:"Filter by state"`
+	Token string `query:"page_token" maxLength:"512" doc:"next_page_token of the previous page"`
 },
 ) (*body[items[border.Widening]], error) {
 	return listed(s.Zones.Widenings(ctx, "", border.State(in.State), in.Token))
@@ -64,8 +64,8 @@ func (s *Server) relabel(ctx context.Context, in *struct {
 
 func (s *Server) listWidenings(ctx context.Context, in *struct {
 	InProject
-	State string `query:"state" enum:"requested,approved,rejected,withdrawn,expired" doc:"Only those in this state"`
-	Token string `query:"page_token" maxLength:"512" doc:"next_page_token of the page before"`
+	State string `query:"state" enum:"requested,approved,rejected,withdrawn,expired" doc:"Filter by state"`
+	Token string `query:"page_token" maxLength:"512" doc:"next_page_token of the previous page"`
 },
 ) (*body[items[border.Widening]], error) {
 	return listed(s.Zones.Widenings(ctx, project.Name(in.Project), border.State(in.State), in.Token))

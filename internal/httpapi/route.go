@@ -48,14 +48,14 @@ type body[T any] struct{ Body T }
 
 // Page is the query of a list.
 type Page struct {
-	Size  int    `query:"page_size" minimum:"0" maximum:"1000" doc:"Objects in a page; 0 is 100"`
-	Token string `query:"page_token" maxLength:"512" doc:"next_page_token of the page before"`
+	Size  int    `query:"page_size" minimum:"0" maximum:"1000" doc:"Page size; 0 means 100"`
+	Token string `query:"page_token" maxLength:"512" doc:"next_page_token of the previous page"`
 }
 
 // items is a page of a list.
 type items[T any] struct {
 	Items []T    `json:"items"`
-	Next  string `json:"next_page_token,omitempty" doc:"Ask with it as page_token for the next page; empty at the end"`
+	Next  string `json:"next_page_token,omitempty" doc:"page_token of the next page; empty on the last page"`
 }
 
 func listed[T any](all []T, next string, err error) (*body[items[T]], error) {
@@ -69,7 +69,7 @@ func one[T any](v T, err error) (*body[T], error) { return &body[T]{v}, err }
 
 // tagged is an answer whose ETag is the object's revision.
 type tagged[T any] struct {
-	ETag string `header:"ETag" doc:"The revision; sent as If-Match, a manifest of a project or dataset is applied only to this revision"`
+	ETag string `header:"ETag" doc:"Revision of the object; send it as If-Match to apply the manifest of a project or dataset only to this revision"`
 	Body T
 }
 
@@ -98,7 +98,7 @@ func query(name, doc string) *huma.Param {
 // onceParam is the header that creating requests may have.
 var onceParam = &huma.Param{
 	Name: idempotencyKey, In: "header", Schema: text,
-	Description: "A fresh random key: a repetition of this request within 24 hours then gets this answer and changes nothing. Another request with the key is a conflict.",
+	Description: "Idempotency key, a unique random value: a retry of the request within 24 hours returns the same response and changes nothing. A different request with the same key is a conflict.",
 }
 
 // refusals are the statuses of errors that every operation may answer.
@@ -333,7 +333,7 @@ func projectOf(r *http.Request) (string, error) {
 	p := identity.From(r.Context()).Project
 	if p == "" {
 		return "", fault.New(fault.PermissionDenied, "this token is not bound to a project").
-			WithHint("Make one that is, by `falaj token create --project P`, or send the header Falaj-Project.")
+			WithHint("Create one with `falaj token create --project P`, or send the header Falaj-Project.")
 	}
 	return string(p), nil
 }

@@ -98,8 +98,8 @@ func New(o Options, d Domains) *Server {
 	s.raw("GET", "/metrics", "system.read", "Get metrics in the Prometheus text format", media{gives: "text/plain"}, promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}).ServeHTTP)
 	s.raw("GET", "/api/openapi.json", "", "Get this OpenAPI document", media{gives: "application/json"}, s.openAPI)
 	s.raw("POST", "/api/v1/apply", "", "Apply manifests; permissions are checked per object", media{takes: "application/yaml", gives: "application/json"}, s.apply,
-		query("project", "Project of the manifests that name none"), query("dry_run", "true: validate, report what would be created or updated, and change nothing"),
-		&huma.Param{Name: "If-Match", In: "header", Schema: text, Description: "ETag of the project or dataset in the one manifest; if it has changed since, the answer is 409 and nothing happens"})
+		query("project", "Project of manifests without project"), query("dry_run", "true: validate, report what would be created or updated, and change nothing"),
+		&huma.Param{Name: "If-Match", In: "header", Schema: text, Description: "ETag of the project or dataset in a single manifest; if it has changed, the request fails with 409 and changes nothing"})
 	route(s, "GET", "/api/v1/manifests/{kind}/{name}", "", "Get the manifest of an object; applying it unchanged changes nothing", s.oneManifest)
 	route(s, "GET", "/api/v1/whoami", "", "Get the principal of the token", s.whoami)
 	route(s, "GET", "/api/v1/projects", "", "List the projects you may read", s.listProjects)
@@ -145,8 +145,8 @@ func New(o Options, d Domains) *Server {
 	const p = "/api/v1/projects/{project}"
 	route(s, "GET", p, "project.read", "Get a project", s.oneProject)
 	s.raw("GET", p+"/events", "project.read", "Stream events from now on, or after Last-Event-ID, as server-sent events", media{gives: "text/event-stream"}, s.events,
-		&huma.Param{Name: "Last-Event-ID", In: "header", Schema: text, Description: "Id of the last event seen; 0-0 is before the oldest kept"})
-	route(s, "GET", p+"/usage", "project.read", "What a project stores, by kind, beside its quota", s.projectUsage)
+		&huma.Param{Name: "Last-Event-ID", In: "header", Schema: text, Description: "Id of the last received event; 0-0 starts at the oldest stored event"})
+	route(s, "GET", p+"/usage", "project.read", "Get a project's storage usage by kind, and its quota", s.projectUsage)
 	route(s, "DELETE", p, "project.delete", "Delete an empty project", s.deleteProject)
 	route(s, "GET", p+"/members", "member.read", "List members and their roles", s.listMembers)
 	route(s, "DELETE", p+"/members/{name}", "member.revoke", "Revoke a role", s.revokeMember)
@@ -158,7 +158,7 @@ func New(o Options, d Domains) *Server {
 	route(s, "DELETE", p+"/datasets/{name}", "dataset.delete", "Delete a dataset", s.deleteDataset)
 	route(s, "GET", p+"/datasets/{name}/versions", "dataset.read", "List a dataset's versions, newest first", s.listVersions)
 	s.raw("POST", p+"/datasets/{name}/versions", "dataset.import", "Import a file as a new version", media{takes: "application/octet-stream", gives: "application/json"}, s.importVersion,
-		query("filename", "The file's name; its ending says the format"))
+		query("filename", "File name; its extension determines the format"))
 	route(s, "POST", p+"/datasets/{name}/derive", "dataset.import", "Create a version by the dataset's transformation: synchronously in DuckDB, or in a Spark job", s.derive)
 	route(s, "GET", p+"/datasets/{ref}/version", "dataset.read", "Get a version in any state", s.datasetVersion)
 	route(s, "GET", p+"/datasets/{ref}/preview", "dataset.query", "Get the first rows of a version", s.preview)

@@ -24,7 +24,7 @@ func (s *Server) runRoutes(p string) {
 	route(s, "GET", p+"/runs/figures", tracking.ActionRead, "Get metric curves and parallel coordinates of runs as SVG", s.runsFigures)
 	route(s, "POST", p+"/runs/prune", tracking.ActionPrune, "Permanently remove deleted runs, logged models and experiments, with their artifacts", s.pruneRuns)
 	s.raw("GET", p+"/runs/report", tracking.ActionRead, "Get a comparison of runs as a self-contained HTML page: table, curves, parallel coordinates",
-		media{gives: "text/html"}, s.runsReport, query("run", "Id of a run; repeat it for each, up to 50"))
+		media{gives: "text/html"}, s.runsReport, query("run", "Run id; repeat it for up to 50 runs"))
 }
 
 // runView is a run as people see it.
@@ -33,14 +33,14 @@ type runView struct {
 	Name       string                  `json:"name"`
 	Experiment int64                   `json:"experiment" doc:"Number of its experiment"`
 	Status     string                  `json:"status"`
-	User       string                  `json:"user,omitempty" doc:"As the client said"`
-	Owner      string                  `json:"owner,omitempty" doc:"Whose token made it, by name where the caller may know it; of a job, who submitted it"`
+	User       string                  `json:"user,omitempty" doc:"User, as reported by the client"`
+	Owner      string                  `json:"owner,omitempty" doc:"Principal who created it, or submitted its job; a name if the caller may see it"`
 	StartedAt  time.Time               `json:"started_at,omitzero"`
 	EndedAt    time.Time               `json:"ended_at,omitzero"`
 	Job        string                  `json:"job,omitempty"`
 	Datasets   []string                `json:"datasets,omitempty" doc:"Input datasets"`
 	Params     map[string]string       `json:"params"`
-	Metrics    map[string]sweep.Number `json:"metrics" doc:"The latest of each"`
+	Metrics    map[string]sweep.Number `json:"metrics" doc:"Latest value of each metric"`
 	Residency  residency.Label         `json:"residency"`
 
 	Classification string `json:"classification"`
@@ -69,8 +69,8 @@ func viewRun(r tracking.Run) runView {
 func (s *Server) trackedRuns(ctx context.Context, in *struct {
 	InProject
 	Page
-	Experiment string `query:"experiment" maxLength:"500" doc:"Only those of this experiment"`
-	Filter     string `query:"filter" maxLength:"10000" doc:"Only those that this holds of, in MLflow's grammar: metrics.loss < 0.1 and params.lr = '0.01'"`
+	Experiment string `query:"experiment" maxLength:"500" doc:"Experiment name"`
+	Filter     string `query:"filter" maxLength:"10000" doc:"Filter in MLflow's grammar, such as metrics.loss < 0.1 and params.lr = '0.01'"`
 },
 ) (*body[items[runView]], error) {
 	p := project.Name(in.Project)
@@ -156,8 +156,8 @@ type prunedRuns struct {
 	LoggedModels int   `json:"logged_models"`
 	Files        int   `json:"files"`
 	Bytes        int64 `json:"bytes"`
-	Kept         int   `json:"kept" doc:"Runs and logged models whose label keeps the caller from removing them"`
-	More         bool  `json:"more" doc:"There is more to remove: ask again"`
+	Kept         int   `json:"kept" doc:"Runs and logged models that the caller may not remove because of their labels"`
+	More         bool  `json:"more" doc:"Whether more objects remain: repeat the request"`
 }
 
 func (s *Server) pruneRuns(ctx context.Context, in *struct {
@@ -181,7 +181,7 @@ func (s *Server) pruneRuns(ctx context.Context, in *struct {
 
 func (s *Server) runsFigures(ctx context.Context, in *struct {
 	InProject
-	Runs []string `query:"run,explode" required:"true" minItems:"1" maxItems:"50" doc:"Id of a run; repeat it for each"`
+	Runs []string `query:"run,explode" required:"true" minItems:"1" maxItems:"50" doc:"Run id; repeat it for up to 50 runs"`
 },
 ) (*body[items[picture.Figure]], error) {
 	runs, err := s.compared(ctx, project.Name(in.Project), in.Runs)
@@ -210,7 +210,7 @@ func (s *Server) compared(ctx context.Context, p project.Name, ids []string) ([]
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	if len(ids) == 0 || len(ids) > picture.MaxRuns {
-		return nil, fault.New(fault.Invalid, "%d runs are named, 1 to %d can be drawn", len(ids), picture.MaxRuns)
+		return nil, fault.New(fault.Invalid, "%d runs are selected; select 1 to %d", len(ids), picture.MaxRuns)
 	}
 	runs := make([]picture.Run, len(ids))
 	for i, id := range ids {

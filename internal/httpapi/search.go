@@ -44,8 +44,8 @@ type hit struct {
 	Kind        string  `json:"kind"`
 	Name        string  `json:"name"`
 	Description string  `json:"description,omitempty"`
-	Owner       string  `json:"owner,omitempty" doc:"Who declared it, by name where the caller may know it"`
-	Matches     []match `json:"matches" doc:"Where the words are"`
+	Owner       string  `json:"owner,omitempty" doc:"Owner; a name if the caller may see it"`
+	Matches     []match `json:"matches" doc:"Fields that match"`
 }
 
 // match is a field in which a word was found.
@@ -159,13 +159,13 @@ func wordsOf(q string) ([]word, error) {
 			w.text, rest = rest, ""
 		}
 		if w.text = strings.ToLower(w.text); w.text == "" {
-			return nil, fault.New(fault.Invalid, "q: there is nothing to look for after %q", w.field+":")
+			return nil, fault.New(fault.Invalid, "q: the search term after %q is empty", w.field+":")
 		}
 		out = append(out, w)
 	}
 	if len(out) == 0 || len(out) > searchWords {
-		return nil, fault.New(fault.Invalid, "q: it has %d words, and needs 1 to %d", len(out), searchWords).
-			WithHint("Look for words, such as temp, owner:alice, tag:team=ops, column:temp, from:weather or kind:model.")
+		return nil, fault.New(fault.Invalid, "q: %d words; use 1 to %d", len(out), searchWords).
+			WithHint("Search for words such as temp, owner:alice, tag:team=ops, column:temp, from:weather or kind:model.")
 	}
 	return out, nil
 }
@@ -204,7 +204,7 @@ type cursor struct {
 func (s *Server) search(ctx context.Context, in *struct {
 	InProject
 	Page
-	Query string `query:"q" required:"true" maxLength:"256" doc:"Words, all of which an object must have; field:word looks in one field: name, kind, owner, tag, column, description, or from, which is lineage"`
+	Query string `query:"q" required:"true" maxLength:"256" doc:"Words that must all match; field:word searches one field: name, kind, owner, tag, column, description, or from (upstream)"`
 },
 ) (*body[items[hit]], error) {
 	ctx, cancel := context.WithTimeout(ctx, searchTime)
@@ -217,7 +217,7 @@ func (s *Server) search(ctx context.Context, in *struct {
 	if in.Token != "" {
 		b, err := base64.RawURLEncoding.DecodeString(in.Token)
 		if err != nil || json.Unmarshal(b, &at) != nil || at.Kind < 0 || at.Kind >= len(s.searched()) {
-			return nil, fault.New(fault.Invalid, "the page token is not one that was given out")
+			return nil, fault.New(fault.Invalid, "page_token is invalid")
 		}
 	}
 	size := in.Size

@@ -221,7 +221,7 @@ func (s *Server) principal(r *http.Request) (identity.Principal, error) {
 // strayed is the error of an attempt's token that came from outside its sandbox.
 func strayed(p identity.Principal) error {
 	err := fault.New(fault.Unauthenticated, "the token of %s works only inside the job's sandbox", p).
-		WithHint("Let the job make the request, or submit it with token: anywhere.")
+		WithHint("Send the request from the job, or submit the job with token: anywhere.")
 	return audit.Refuse(err, audit.Entry{Actor: p, Project: string(p.Project), Action: account.ActionAuthenticate, Object: "token " + p.Token})
 }
 

@@ -82,8 +82,8 @@ func (s *Server) canary(ctx context.Context, in *struct {
 	InDeployment
 	Body struct {
 		Version string `json:"version,omitempty" maxLength:"256" doc:"Number or alias of the canary version; empty changes the weight of the running canary"`
-		Weight  int    `json:"weight,omitempty" doc:"Percent of the requests, 1 to 99; 0 is the manifest's"`
-		Reason  string `json:"reason,omitempty" maxLength:"512" doc:"Why, for the record"`
+		Weight  int    `json:"weight,omitempty" doc:"Percent of the requests, 1 to 99; 0 means the manifest's value"`
+		Reason  string `json:"reason,omitempty" maxLength:"512" doc:"Reason; stored in the audit log"`
 	}
 },
 ) (*body[serving.Rollout], error) {
@@ -96,8 +96,8 @@ func (s *Server) canary(ctx context.Context, in *struct {
 func (s *Server) promote(ctx context.Context, in *struct {
 	InDeployment
 	Body struct {
-		Rollout string `json:"rollout,omitempty" maxLength:"64" doc:"Only if this rollout is the one that runs"`
-		Reason  string `json:"reason,omitempty" maxLength:"4096" doc:"Why, for the record"`
+		Rollout string `json:"rollout,omitempty" maxLength:"64" doc:"Fails unless this rollout is running"`
+		Reason  string `json:"reason,omitempty" maxLength:"4096" doc:"Reason; stored in the audit log"`
 	}
 },
 ) (*body[serving.Rollout], error) {
@@ -108,8 +108,8 @@ func (s *Server) rollback(ctx context.Context, in *struct {
 	InDeployment
 	Body struct {
 		To      int64  `json:"to,omitempty" minimum:"0" doc:"Version to roll back to; 0 aborts the running rollout or, without one, selects the previous version"`
-		Rollout string `json:"rollout,omitempty" maxLength:"64" doc:"What this rollout did is undone"`
-		Reason  string `json:"reason,omitempty" maxLength:"4096" doc:"Why, for the record"`
+		Rollout string `json:"rollout,omitempty" maxLength:"64" doc:"Roll back this rollout"`
+		Reason  string `json:"reason,omitempty" maxLength:"4096" doc:"Reason; stored in the audit log"`
 	}
 },
 ) (*body[serving.Deployment], error) {
@@ -119,7 +119,7 @@ func (s *Server) rollback(ctx context.Context, in *struct {
 func (s *Server) shadow(ctx context.Context, in *struct {
 	InDeployment
 	Body struct {
-		Version string `json:"version,omitempty" maxLength:"256" doc:"Number or alias; empty stops it"`
+		Version string `json:"version,omitempty" maxLength:"256" doc:"Version number or alias; empty stops mirroring"`
 	}
 },
 ) (*body[serving.Deployment], error) {
@@ -128,8 +128,8 @@ func (s *Server) shadow(ctx context.Context, in *struct {
 
 // switching is the body of turning automation on or off.
 type switching struct {
-	On     bool   `json:"on" doc:"Whether automatic acts happen"`
-	Reason string `json:"reason,omitempty" maxLength:"4096" doc:"Why, for the record"`
+	On     bool   `json:"on" doc:"Whether automation is enabled"`
+	Reason string `json:"reason,omitempty" maxLength:"4096" doc:"Reason; stored in the audit log"`
 }
 
 func (s *Server) automation(ctx context.Context, in *struct {

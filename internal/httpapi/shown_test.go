@@ -32,13 +32,13 @@ func TestManifestOfAnObject(t *testing.T) {
 		says        string
 	}{
 		{viewer, "Dataset/weather?project=flights", 200, `{"api_version":"falaj/v1","kind":"Dataset","name":"weather","project":"flights","spec":{"description":"x",`},
-		{viewer, "Dataset/weather", 400, "which project?"},
+		{viewer, "Dataset/weather", 400, "project is required"},
 		{viewer, "Dataset/absent?project=flights", 404, "absent"},
 		{outsider, "Dataset/weather?project=flights", 404, "flights"},
 		{w.Secret, "Zone/home", 200, `"kind":"Zone","name":"home","spec":{`},
-		{w.Secret, "Zone/absent", 404, "there is no zone"},
-		{w.Secret, "Grant/absent?project=flights", 404, "there is no grant"},
-		{w.Secret, "Datset/weather?project=flights", 404, "Do you mean Dataset?"},
+		{w.Secret, "Zone/absent", 404, `zone \"absent\" not found`},
+		{w.Secret, "Grant/absent?project=flights", 404, `grant \"absent\" not found`},
+		{w.Secret, "Datset/weather?project=flights", 404, "Did you mean Dataset?"},
 		{w.Secret, "Project/flights?project=other", 200, `"kind":"Project","name":"flights","spec":{`},
 	} {
 		got := w.do(t, c.token, "GET", "/api/v1/manifests/"+c.path, "")

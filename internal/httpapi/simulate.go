@@ -22,7 +22,7 @@ func (s *Server) snapshot(ctx context.Context, _ *struct{}) (*body[replay.Snapsh
 func (s *Server) proposeJob(ctx context.Context, in *struct {
 	InProject
 	Body struct {
-		Name string        `json:"name,omitempty" doc:"What people call it"`
+		Name string        `json:"name,omitempty" doc:"Display name"`
 		Spec training.Spec `json:"spec"`
 	}
 },

@@ -181,7 +181,7 @@ func (b *intake) noted(n int, err error) error {
 	case b.slow:
 		return b.tooSlow()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &fault.Error{Kind: fault.Timeout, Message: "the body took longer than it may", Err: errors.Join(errSlow, err)}
+		return &fault.Error{Kind: fault.Timeout, Message: "the body exceeded the time limit", Err: errors.Join(errSlow, err)}
 	default:
 		if _, ok := errors.AsType[*http.MaxBytesError](err); !ok {
 			return fault.New(fault.Invalid, "the body ended before it was complete: %w", err)
@@ -191,7 +191,7 @@ func (b *intake) noted(n int, err error) error {
 }
 
 func (b *intake) tooSlow() error {
-	e := share.Refused("body_rate", fmt.Sprintf("the body came slower than %.0f bytes a second for %s", b.rate, b.grace), "Send it faster, or in smaller requests.", 0)
+	e := share.Refused("body_rate", fmt.Sprintf("the body was slower than %.0f bytes a second for %s", b.rate, b.grace), "Send it faster, or split it into smaller requests.", 0)
 	return &fault.Error{Kind: fault.Timeout, Message: e.Message, Hint: e.Hint, Err: errSlow}
 }
 

@@ -43,7 +43,7 @@ func (s *Server) sweepKinds() map[string]applier {
 		}), show: func(ctx context.Context, p, name string) (string, any, error) {
 			w, err := s.Sweeps.One(ctx, project.Name(p), name)
 			if err == nil && w.State == sweep.Client {
-				err = fault.New(fault.Unsupported, "sweep %s is an Optuna study, which no manifest made", w.Name)
+				err = fault.New(fault.Unsupported, "sweep %s is an Optuna study, which has no manifest", w.Name)
 			}
 			return w.Name, w.Spec, err
 		}},
@@ -81,7 +81,7 @@ func (s *Server) deleteSweep(ctx context.Context, in *InSweep) (*none, error) {
 func (s *Server) listTrials(ctx context.Context, in *struct {
 	InSweep
 	Page
-	Reports bool `query:"reports" doc:"Also what each logged of the watched metric"`
+	Reports bool `query:"reports" doc:"Include the reported values of the watched metric"`
 },
 ) (*body[items[sweep.Shown]], error) {
 	from, err := pageNumber(in.Token)
@@ -99,7 +99,7 @@ func pageNumber(token string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(token, 10, 64)
 	if err != nil || n < 0 {
-		return 0, fault.New(fault.Invalid, "page_token %.40q is not one that was given", token)
+		return 0, fault.New(fault.Invalid, "page_token %.40q is invalid", token)
 	}
 	return n, nil
 }
@@ -118,7 +118,7 @@ func (s *Server) stopSweep(ctx context.Context, in *InSweep) (*body[sweep.Sweep]
 func (s *Server) resumeSweep(ctx context.Context, in *struct {
 	InSweep
 	Body struct {
-		Trials int `json:"trials,omitempty" minimum:"0" doc:"How many trials more its budget has"`
+		Trials int `json:"trials,omitempty" minimum:"0" doc:"Number of additional trials in the budget"`
 	}
 },
 ) (*body[sweep.Sweep], error) {

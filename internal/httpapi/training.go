@@ -45,7 +45,7 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "POST", p+"/jobs/{job}/profiles", "job.profile", "Profile a worker of a running job; returns when the profile is complete", s.profileJob)
 	route(s, "GET", p+"/jobs/{job}/why", "job.read", "Explain a job's state: wait reasons or placement", s.whyJob)
 	s.raw("GET", p+"/jobs/{job}/logs", "job.logs", "Get a job's logs", media{gives: "text/plain"}, s.jobLogs,
-		query("attempt", "Number of the attempt; the newest by default"), query("offset", "Bytes to leave out"), query("follow", "true: stream until the attempt ends"))
+		query("attempt", "Number of the attempt; the newest by default"), query("offset", "Number of bytes to skip"), query("follow", "true: stream until the attempt ends"))
 	route(s, "GET", p+"/jobs/{job}/files", "job.logs", "List the output files of a running job", s.jobFiles)
 	s.raw("GET", p+"/jobs/{job}/files/content", "job.logs", "Get an output file of a running job, as it is now", media{gives: "application/octet-stream"}, s.jobFile,
 		query("path", "Path below the output directory"))
@@ -108,7 +108,7 @@ func (s *Server) listJobs(ctx context.Context, in *struct {
 func (s *Server) submitJob(ctx context.Context, in *struct {
 	InProject
 	Body struct {
-		Name string         `json:"name,omitempty" doc:"What people call it"`
+		Name string         `json:"name,omitempty" doc:"Display name"`
 		Spec *training.Spec `json:"spec,omitempty"`
 		From string         `json:"from,omitempty" maxLength:"64" doc:"Repeat this job instead: the same specification, inputs, source and environment"`
 	}
@@ -116,11 +116,11 @@ func (s *Server) submitJob(ctx context.Context, in *struct {
 ) (*body[training.Job], error) {
 	switch {
 	case in.Body.From != "" && (in.Body.Name != "" || in.Body.Spec != nil):
-		return nil, fault.New(fault.Invalid, "from repeats a job as it was; name and spec are its own")
+		return nil, fault.New(fault.Invalid, "name and spec cannot be set with from, which repeats a job unchanged")
 	case in.Body.From != "":
 		return one(s.Training.Repeat(ctx, project.Name(in.Project), training.JobID(in.Body.From)))
 	case in.Body.Spec == nil:
-		return nil, fault.New(fault.Invalid, "a job needs a spec").WithHint("Or from, with the job to repeat.")
+		return nil, fault.New(fault.Invalid, "a job needs a spec").WithHint("Set spec, or from with the job to repeat.")
 	}
 	return one(s.Training.Submit(ctx, project.Name(in.Project), in.Body.Name, *in.Body.Spec))
 }
@@ -143,7 +143,7 @@ func (s *Server) readJobs(w http.ResponseWriter, r *http.Request) {
 	jobs := make([]readJob, len(docs))
 	for i, d := range docs {
 		if d.Kind != "Job" {
-			s.fail(w, r, fault.New(fault.Invalid, "line %d: %s is of kind %s, not Job", d.Line, d.Name, d.Kind).WithHint("`falaj apply` takes all kinds."))
+			s.fail(w, r, fault.New(fault.Invalid, "line %d: %s is of kind %s, not Job", d.Line, d.Name, d.Kind).WithHint("Use `falaj apply` for other kinds."))
 			return
 		}
 		jobs[i] = readJob{Name: d.Name, Project: d.Project}
@@ -158,7 +158,7 @@ func (s *Server) readJobs(w http.ResponseWriter, r *http.Request) {
 func (s *Server) planJob(ctx context.Context, in *struct {
 	InProject
 	Body struct {
-		Name string        `json:"name,omitempty" doc:"What people call it"`
+		Name string        `json:"name,omitempty" doc:"Display name"`
 		Spec training.Spec `json:"spec"`
 	}
 },
@@ -168,9 +168,9 @@ func (s *Server) planJob(ctx context.Context, in *struct {
 
 func (s *Server) oneJob(ctx context.Context, in *struct {
 	InJob
-	Wait  string `query:"wait" doc:"Answer when the job has ended or after this time, such as 30s; at most 1m"`
-	Phase string `query:"phase" maxLength:"4096" doc:"With wait and the basic view: answer as soon as the phase is another than this one, and say it. - is none yet"`
-	View  string `query:"view" enum:"basic,full" default:"basic" doc:"full adds the attempts and why"`
+	Wait  string `query:"wait" doc:"Wait until the job has ended, at most this time, such as 30s; at most 1m"`
+	Phase string `query:"phase" maxLength:"4096" doc:"With wait and the basic view: return when the phase differs from this one; - means no phase"`
+	View  string `query:"view" enum:"basic,full" default:"basic" doc:"full adds the attempts and wait reasons"`
 },
 ) (*body[any], error) {
 	p, id := project.Name(in.Project), training.JobID(in.Job)
@@ -262,8 +262,8 @@ func (s *Server) profileJob(ctx context.Context, in *struct {
 
 type reasons struct {
 	Reasons  []string         `json:"reasons"`
-	Possible bool             `json:"possible" doc:"False for a queued job that no pool could ever take as things are"`
-	Waits    []compute.Reason `json:"waits" doc:"Of a queued job, by code"`
+	Possible bool             `json:"possible" doc:"False for a pending job that no pool can run in the current configuration"`
+	Waits    []compute.Reason `json:"waits" doc:"Wait reasons of a pending job, by code"`
 }
 
 func (s *Server) whyJob(ctx context.Context, in *InJob) (*body[reasons], error) {
@@ -281,7 +281,7 @@ func (s *Server) jobLogs(w http.ResponseWriter, r *http.Request) {
 	offset, err := number(q.Get("offset"))
 	attempt, err2 := number(q.Get("attempt"))
 	if err != nil || err2 != nil {
-		s.fail(w, r, fault.New(fault.Invalid, "offset and attempt are whole numbers from 0"))
+		s.fail(w, r, fault.New(fault.Invalid, "offset and attempt must be integers from 0"))
 		return
 	}
 	p, id := project.Name(r.PathValue("project")), training.JobID(r.PathValue("job"))
@@ -299,7 +299,7 @@ func (s *Server) jobLogs(w http.ResponseWriter, r *http.Request) {
 type jobFilesInput struct {
 	Project string `path:"project"`
 	Job     string `path:"job"`
-	Path    string `query:"path" maxLength:"4096" doc:"A file or directory below the output directory; all of it if left out"`
+	Path    string `query:"path" maxLength:"4096" doc:"A file or directory below the output directory; default: all"`
 }
 
 func (s *Server) jobFiles(ctx context.Context, in *jobFilesInput) (*body[training.Output], error) {
@@ -433,8 +433,8 @@ func (s *Server) listEnvironments(ctx context.Context, in *struct {
 func (s *Server) oneEnvironment(ctx context.Context, in *struct {
 	InProject
 	Name  string `path:"name" maxLength:"63" doc:"Environment"`
-	Wait  string `query:"wait" doc:"Answer when it is built or cannot be, or after this time, such as 30s; at most 1m"`
-	Phase string `query:"phase" maxLength:"4096" doc:"With wait: answer as soon as the phase is another than this one, and say it. - is none yet"`
+	Wait  string `query:"wait" doc:"Wait until the build has ended, at most this time, such as 30s; at most 1m"`
+	Phase string `query:"phase" maxLength:"4096" doc:"With wait: return when the phase differs from this one; - means no phase"`
 },
 ) (*tagged[phasedEnvironment], error) {
 	p, phase := project.Name(in.Project), ""

@@ -51,7 +51,7 @@ func (s *Server) jobSecrets(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(set); err != nil {
-		s.log.DebugContext(r.Context(), "a worker did not take its secrets", slog.Any("err", err))
+		s.log.DebugContext(r.Context(), "a worker did not fetch its secrets", slog.Any("err", err))
 	}
 }
 

@@ -98,10 +98,10 @@ func TestApprovals(t *testing.T) {
 	w.Must(s.Kill())
 	w.Again()
 	w.bob = w.ClientWith(t, w.tokens["bob"])
-	if out := w.Run(0, "model", "approvals", "delay", "1"); !strings.Contains(out, "may not be promoted yet (policy default)") || !strings.Contains(out, "approved by bob") {
+	if out := w.Run(0, "model", "approvals", "delay", "1"); !strings.Contains(out, "cannot be promoted yet (policy default)") || !strings.Contains(out, "approved by bob") {
 		t.Error(out)
 	}
-	if out := w.Run(0, "model", "approve", "delay", "1", "--comment", "looks right"); !strings.Contains(out, "may be promoted (policy default, 2 of 2 approvals)") {
+	if out := w.Run(0, "model", "approve", "delay", "1", "--comment", "looks right"); !strings.Contains(out, "can be promoted (policy default, 2 of 2 approvals)") {
 		t.Error(out)
 	}
 	w.Must(tag(w.bob, "1"))
@@ -153,12 +153,12 @@ func TestWrittenDown(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"model content delay 1", []string{"unknown: 1 files looked at", "model.pkl", "imports nyc.model.Delay"}},
+		{"model content delay 1", []string{"unknown: 1 files scanned", "model.pkl", "imports nyc.model.Delay"}},
 		{"model card delay 1", []string{"# delay version 1", "| auc | 0.9 |", "license: \"apache-2.0\""}},
 		{"model card delay 1 -o json", []string{`"license": "Apache-2.0"`}},
 		{"model bom delay 1", []string{`"specVersion": "1.6"`, `"machine-learning-model"`, "nyc.model.Delay", `"id": "Apache-2.0"`}},
 		{"model versions delay", []string{"CONTENT", "unknown"}},
-		{"model approvals delay 1", []string{"no policy asks for anything"}},
+		{"model approvals delay 1", []string{"no policy applies"}},
 		{"get model-policies", []string{"NAME"}},
 	} {
 		out := w.Run(0, strings.Fields(test.args)...)

@@ -191,7 +191,7 @@ func TestBackupOfARunningServer(t *testing.T) {
 	if !strings.Contains(out, "sequence ") {
 		t.Errorf("%s", out)
 	}
-	if out := p.Run(5, "backup", "make", "first"); !strings.Contains(out, "there is a backup") {
+	if out := p.Run(5, "backup", "make", "first"); !strings.Contains(out, "already exists") {
 		t.Errorf("a second time: %s", out)
 	}
 	later, _ := w.acknowledged()
@@ -217,7 +217,7 @@ func TestBackupOfARunningServer(t *testing.T) {
 	}
 	begun("stopped")
 	p.Run(0, "backup", "stop", "stopped")
-	audited(p, "backup.make", "backup stopped", `"stopped"`, "somebody stopped it")
+	audited(p, "backup.make", "backup stopped", `"stopped"`, "it was cancelled")
 	if _, err := os.Stat(filepath.Join(dir, "backups", "stopped")); err == nil {
 		t.Error("a backup that was stopped takes room")
 	}

@@ -39,7 +39,7 @@ func TestPeers(t *testing.T) {
 		)})
 		got := ended(p, job)
 		text := p.Run(0, "job", "describe", job)
-		if got.Class != "user_error" || !strings.Contains(text, "What happened\n  worker 1 ") || !strings.Contains(text, c.says) {
+		if got.Class != "user_error" || !strings.Contains(text, "Diagnosis\n  worker 1 ") || !strings.Contains(text, c.says) {
 			t.Errorf("%s: %s", name, text)
 		}
 	}

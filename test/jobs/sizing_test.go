@@ -72,7 +72,7 @@ spec: {price_per_hour: 4, env: {STEP: "0.4"}, nodes: [{name: s1, cpu: 2, memory:
 		t.Errorf("%+v", got)
 	}
 	never := submit(p, "never", map[string]any{"command": learns, "resources": map[string]string{"cpu": "900", "memory": "1GiB"}})
-	if text := p.Run(0, "job", "advise", never); !strings.Contains(text, "nothing is known yet") {
+	if text := p.Run(0, "job", "advise", never); !strings.Contains(text, "no measurements yet") {
 		t.Error(text)
 	}
 	if text := p.Run(4, "job", "advise", "job_x"); !strings.Contains(text, "there is no job") {

@@ -119,7 +119,7 @@ func TestLoopIsClosed(t *testing.T) {
 		t.Error(out)
 	}
 	if out := w.Run(0, "deploy", "label", "delay", file("all.csv", 0, requests, ids[0]+",1,\nprd_nobody,1,\n")); !strings.Contains(out, "360 labels accepted") ||
-		!strings.Contains(out, "40 were there already") || !strings.Contains(out, "1 contradict") || !strings.Contains(out, "1 are of predictions that are not known yet") {
+		!strings.Contains(out, "40 already existed") || !strings.Contains(out, "1 contradict") || !strings.Contains(out, "1 are of predictions that are not known yet") {
 		t.Error(out)
 	}
 	w.Run(2, "deploy", "label", "delay", file("wrong.csv", 0, 0, "a,perhaps,\n"))

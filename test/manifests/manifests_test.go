@@ -177,7 +177,7 @@ func kindsOf(t *testing.T, p *live.Project) []string {
 	if !ok {
 		t.Fatal(err)
 	}
-	list, ok := strings.CutPrefix(refused.Hint, "The kinds are ")
+	list, ok := strings.CutPrefix(refused.Hint, "Kinds: ")
 	if !ok {
 		t.Fatal(refused.Hint)
 	}

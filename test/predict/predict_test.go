@@ -74,7 +74,7 @@ func TestPredict(t *testing.T) {
 
 	// Each row is answered by the stable version, as a request is, in the order of the rows.
 	out := p.Run(0, "predict", "--deployment", "late", "--dataset", "flights@1", "--into", "scored", "--keep", "flight", "--batch-rows", "64", "--wait")
-	if !strings.Contains(out, "scored@1: 300 rows of dataset flights@1, answered by model late@1") {
+	if !strings.Contains(out, "scored@1: 300 rows of dataset flights@1, predicted by model late@1") {
 		t.Error(out)
 	}
 	online, err := p.Infer(p.C, "late", nil, live.Tensor("x", "FP32", flat, count, 4))
@@ -134,7 +134,7 @@ func TestPredict(t *testing.T) {
 	// Nor is one made with a model that learned of a person who was erased since.
 	p.Run(0, "erase", "customer", "ann", "--reason", "request 1")
 	out = p.Run(4, "predict", "--deployment", "late", "--dataset", "flights", "--into", "none")
-	if !strings.Contains(out, "rows cannot be made with model late@1 any more") || !strings.Contains(out, "Train it anew") {
+	if !strings.Contains(out, "rows can no longer be created with model late@1") || !strings.Contains(out, "Retrain the model") {
 		t.Error(out)
 	}
 }

@@ -116,7 +116,7 @@ func TestRollout(t *testing.T) {
 	}
 
 	// Promoted: the alias moved, and the manifest changes nothing.
-	if out := o.Run(0, "deploy", "promote", "delay"); !strings.Contains(out, "answers with version 2 (before: 1)") {
+	if out := o.Run(0, "deploy", "promote", "delay"); !strings.Contains(out, "stable version 2 (previous: 1)") {
 		t.Fatal(out)
 	}
 	if got := o.Apply(deployment)[0].Result; got != "unchanged" {
@@ -125,7 +125,7 @@ func TestRollout(t *testing.T) {
 	if a, err := ask(o, "JFK", "", noon); err != nil || a.Version != "2" {
 		t.Errorf("%+v %v", a, err)
 	}
-	if out := o.Run(0, "deploy", "rollback", "delay", "--reason", "never mind"); !strings.Contains(out, "answers with version 1") {
+	if out := o.Run(0, "deploy", "rollback", "delay", "--reason", "never mind"); !strings.Contains(out, "stable version 1") {
 		t.Fatal(out)
 	}
 	if got := o.Apply(deployment)[0].Result; got != "unchanged" {

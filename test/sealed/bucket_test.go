@@ -95,7 +95,7 @@ func TestPlantedValuesAreInNoFileOfTheBucket(t *testing.T) {
 	// Nor is it started on another place, where nothing would be found.
 	was := s.Env
 	s.Env = nil
-	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "are in a bucket, and blob.s3 names none") {
+	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "are in a bucket, but blob.s3 is not set") {
 		t.Errorf("without the bucket: %v", err)
 	}
 	s.Env = slices.Concat(was, []string{"FALAJ_BLOB_S3_PREFIX=prod/2"})

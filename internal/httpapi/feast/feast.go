@@ -151,7 +151,7 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, err error) {
 // noView is the error for a view that is not there, which may be an on-demand one of Feast's.
 func noView(err error) error {
 	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind == fault.NotFound {
-		err = f.WithHint("%s", strings.TrimSpace(f.Hint+" On-demand feature views of Feast are not known here: declare what one computes as `computed` of a FeatureService, and ask for that service by feature_service."))
+		err = f.WithHint("%s", strings.TrimSpace(f.Hint+" On-demand feature views of Feast are not supported: declare the expressions as `computed` of a FeatureService, and request it by feature_service."))
 	}
 	return classError{err, "FeatureViewNotFoundException"}
 }
@@ -175,7 +175,7 @@ func Refuse(w http.ResponseWriter, status int, err error) {
 	}
 	text := fault.Told(err)
 	if status == http.StatusInternalServerError {
-		text = "something failed inside Falaj"
+		text = "internal error"
 	} else if hint := fault.HintOf(err); hint != "" {
 		text += ". " + hint
 	}

@@ -61,7 +61,7 @@ func (a *API) incremental(r *http.Request, p project.Name) (answer, error) {
 		return answer{}, err
 	}
 	if in.Start != "" || in.Timeless {
-		return answer{}, fault.New(fault.Invalid, "start_ts and disable_event_timestamp are of /materialize: here it goes on where it ended")
+		return answer{}, fault.New(fault.Invalid, "start_ts and disable_event_timestamp require /materialize: /materialize-incremental resumes at the watermark")
 	}
 	until, err := given("end_ts", in.End)
 	if err != nil {
@@ -88,7 +88,7 @@ func (a *API) incremental(r *http.Request, p project.Name) (answer, error) {
 func given(name, text string) (time.Time, error) {
 	t, ok := instant(text)
 	if !ok {
-		return t, fault.New(fault.Invalid, "%s is no time: %.80q", name, text).WithHint("Write it as 2013-07-04T12:00:00; without a zone it is UTC.")
+		return t, fault.New(fault.Invalid, "%s is not a timestamp: %.80q", name, text).WithHint("Write it as 2013-07-04T12:00:00; without a zone it is UTC.")
 	}
 	return t, nil
 }
@@ -126,7 +126,7 @@ func (a *API) bring(r *http.Request, p project.Name, in materialiseRequest, star
 	}
 	if len(busy) > 0 {
 		return answer{http.StatusConflict, map[string]any{
-			"error": fmt.Sprintf("These feature views are being materialised: %s. Wait, or end that by ?force=true.", strings.Join(busy, ", ")), "feature_views": busy,
+			"error": fmt.Sprintf("These feature views are being materialised: %s. Wait, or cancel that with ?force=true.", strings.Join(busy, ", ")), "feature_views": busy,
 		}}, nil
 	}
 	runs := make([]feature.Run, len(refs))
@@ -147,7 +147,7 @@ func (a *API) bring(r *http.Request, p project.Name, in materialiseRequest, star
 		run, err := a.Features.WaitRun(waiting, p, run.ID)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			return answer{}, fault.New(fault.Timeout, "materialisation %s of %s goes on", run.ID, names[i]).WithHint("Ask with ?async=true, and look with `falaj feature runs %s`.", names[i])
+			return answer{}, fault.New(fault.Timeout, "materialisation %s of %s is still running", run.ID, names[i]).WithHint("Use ?async=true, and check it with `falaj feature runs %s`.", names[i])
 		case err != nil:
 			return answer{}, err
 		case run.State != feature.Succeeded:

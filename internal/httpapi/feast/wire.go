@@ -112,7 +112,7 @@ func (c *columns) list(d *json.Decoder) (list []any, err error) {
 		}
 		if c.full(list) {
 			return nil, fault.New(fault.TooLarge, "the entities of a read are more than %d, or their join keys have more than %d values", feature.MaxEntities, maxRead).
-				WithHint("Ask in several requests.")
+				WithHint("Split the request.")
 		}
 		x, err := cellOf(text)
 		if err != nil {

@@ -172,7 +172,7 @@ func respond(w http.ResponseWriter, route Route, err error) {
 	}
 	text := err.Error()
 	if p.status == http.StatusInternalServerError {
-		text = "something failed inside Falaj; its log says what"
+		text = "internal error; the server's log has the cause"
 	} else if hint := fault.HintOf(err); hint != "" {
 		text = strings.TrimSuffix(text, ".") + ". " + hint
 	}

@@ -63,20 +63,20 @@ type header struct {
 // kinds that exist. Errors are fault.Invalid.
 func Parse(file []byte, kinds []string) ([]Document, error) {
 	if len(file) > MaxBytes {
-		return nil, fault.New(fault.TooLarge, "a manifest may have %d bytes, this one has %d", MaxBytes, len(file))
+		return nil, fault.New(fault.TooLarge, "the manifest has %[2]d bytes; the maximum is %[1]d", MaxBytes, len(file))
 	}
 	if bytes.IndexByte(file, 0) >= 0 {
-		return nil, fault.New(fault.Invalid, "the manifest holds a NUL byte: is it a text file?")
+		return nil, fault.New(fault.Invalid, "the manifest contains a NUL byte; it must be a text file")
 	}
 	parsed, err := yamldoc.Documents(file)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "%s", err)
 	}
 	if len(parsed) == 0 {
-		return nil, fault.New(fault.Invalid, "the manifest has no document")
+		return nil, fault.New(fault.Invalid, "the manifest contains no document")
 	}
 	if len(parsed) > MaxDocuments {
-		return nil, fault.New(fault.TooLarge, "a manifest may have %d documents", MaxDocuments)
+		return nil, fault.New(fault.TooLarge, "the manifest has more than %d documents", MaxDocuments)
 	}
 	docs := make([]Document, 0, len(parsed))
 	for _, body := range parsed {
@@ -188,7 +188,7 @@ func (c *checker) value(n *yamldoc.Node, t reflect.Type, path string, depth int)
 	case n.Kind == yaml.AliasNode:
 		return c.value(n.Alias, t, path, depth+1)
 	case yamldoc.Tagged(n):
-		return nil, fault.New(fault.Invalid, "line %d: %s: YAML tags are not used here", lineOf(n), path)
+		return nil, fault.New(fault.Invalid, "line %d: %s: YAML tags are not supported", lineOf(n), path)
 	case yamldoc.IsNull(n):
 		return nil, nil //nolint:nilnil // YAML null is JSON null
 	case n.Kind == yaml.MappingNode:
@@ -225,7 +225,7 @@ func (c *checker) mapping(n *yamldoc.Node, t reflect.Type, path string, depth in
 			if !ok {
 				names := slices.Sorted(maps.Keys(fields))
 				return nil, fault.New(fault.Invalid, "line %d: unknown field %q%s%s", lineOf(key), name, in(path), nearest(name, names)).
-					WithHint("Fields here: %s.", strings.Join(names, ", "))
+					WithHint("Valid fields: %s.", strings.Join(names, ", "))
 			}
 			elem = ft
 		case t.Kind() == reflect.Map:
@@ -317,9 +317,9 @@ func keyOf(key *yamldoc.Node, path string) (string, error) {
 	case key.Kind != yaml.ScalarNode:
 		return "", fault.New(fault.Invalid, "line %d: %s: a key must be text", lineOf(key), path)
 	case yamldoc.Tagged(key):
-		return "", fault.New(fault.Invalid, "line %d: %s: YAML tags are not used here", lineOf(key), path)
+		return "", fault.New(fault.Invalid, "line %d: %s: YAML tags are not supported", lineOf(key), path)
 	case key.Tag == "!!merge":
-		return "", fault.New(fault.Invalid, "line %d: %s: YAML merge keys are not used here", lineOf(key), path)
+		return "", fault.New(fault.Invalid, "line %d: %s: YAML merge keys are not supported", lineOf(key), path)
 	}
 	return key.Value, nil
 }

@@ -201,7 +201,7 @@ func serveProxyPut(a *API, c *call) (any, error) {
 		return nil, err
 	}
 	if p.model != "" {
-		return nil, fault.New(fault.PermissionDenied, "the files of model version %s@%d never change", p.model, p.version).
+		return nil, fault.New(fault.PermissionDenied, "the files of model version %s@%d are immutable", p.model, p.version).
 			WithHint("Log to a run and register a new version.")
 	}
 	if _, err := a.tracking.PutArtifact(c.r.Context(), c.project, p.place, p.path, c.r.Body); err != nil {
@@ -217,7 +217,7 @@ func serveProxyDelete(a *API, c *call) (any, error) {
 		return nil, err
 	}
 	if p.model != "" {
-		return nil, fault.New(fault.PermissionDenied, "the files of model version %s@%d never change", p.model, p.version).
+		return nil, fault.New(fault.PermissionDenied, "the files of model version %s@%d are immutable", p.model, p.version).
 			WithHint("Delete the version.")
 	}
 	return empty{}, a.tracking.DeleteArtifacts(c.r.Context(), c.project, p.place, p.path)

@@ -120,8 +120,8 @@ func (a *API) serve(route Route) http.HandlerFunc {
 		if route.Action != "" {
 			who := identity.From(r.Context())
 			if who.Project == "" {
-				a.fail(c, fault.New(fault.PermissionDenied, "the token of %s is bound to no project, and MLflow cannot name one", who).
-					WithHint("Make one that is: falaj token create -p NAME."))
+				a.fail(c, fault.New(fault.PermissionDenied, "the token of %s is not bound to a project, which MLflow requires", who).
+					WithHint("Create one with `falaj token create -p NAME`."))
 				return
 			}
 			c.project = who.Project
@@ -220,7 +220,7 @@ func Refuse(w http.ResponseWriter, err error) int {
 		message += " " + hint
 	}
 	if code.status == http.StatusInternalServerError {
-		message = "something failed inside Falaj; its log says what"
+		message = "internal error; the server's log has the cause"
 	}
 	if after := fault.RetryAfter(err); after != "" {
 		w.Header().Set("Retry-After", after)

@@ -142,7 +142,7 @@ func TestPermissionFirst(t *testing.T) {
 			t.Errorf("%s %s without a token: %d %s", r.Method, path, status, answer)
 		}
 		status, answer = w.do(t, "many", r.Method, path, "canary")
-		if status != 403 || !strings.Contains(answer, "bound to no project") && r.Method != http.MethodHead {
+		if status != 403 || !strings.Contains(answer, "is not bound to a project") && r.Method != http.MethodHead {
 			t.Errorf("%s %s with a token of no project: %d %s", r.Method, path, status, answer)
 		}
 		if reads[string(r.Action)] {

@@ -35,7 +35,7 @@ func (q *multipartQuery) destination(c *call) (tracking.Place, string, error) {
 		return tracking.Place{}, "", err
 	}
 	if dir.model != "" {
-		return tracking.Place{}, "", fault.New(fault.PermissionDenied, "the files of model version %s@%d never change", dir.model, dir.version)
+		return tracking.Place{}, "", fault.New(fault.PermissionDenied, "the files of model version %s@%d are immutable", dir.model, dir.version)
 	}
 	return dir.place, path.Join(dir.path, q.Path[strings.LastIndexAny(q.Path, `/\`)+1:]), nil
 }
@@ -84,7 +84,7 @@ var partRE = regexp.MustCompile(`^/(?:ajax-)?api/2\.0/mlflow-artifacts/mpu/parts
 func servePutPart(a *API, c *call) (any, error) {
 	n, err := strconv.Atoi(c.r.PathValue("number"))
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "'%s' is no number of a part", clip(c.r.PathValue("number")))
+		return nil, fault.New(fault.Invalid, "'%s' is not a part number", clip(c.r.PathValue("number")))
 	}
 	digest, err := a.tracking.PutPart(c.r.Context(), c.project, tracking.UploadID(c.r.PathValue("upload")), n, c.r.Body)
 	if err != nil {

@@ -132,22 +132,22 @@ func api() []Route {
 // families are the parts of MLflow that are not offered, by the segment after
 // /mlflow/.
 var families = []struct{ segment, why string }{
-	{"traces", "Traces of language models are not offered: send OpenTelemetry to a collector."},
-	{"unified-traces", "Traces of language models are not offered."},
-	{"get-online-trace-details", "Traces of language models are not offered."},
-	{"get-trace-artifact", "Traces of language models are not offered."},
-	{"datasets", "Evaluation datasets are not offered: use Falaj datasets."},
-	{"scorers", "Scorers are not offered."},
-	{"issues", "Issues are not offered."},
-	{"label-schemas", "Label schemas are not offered."},
-	{"review-queues", "Review queues are not offered."},
-	{"gateway", "The gateway for language models is not offered."},
-	{"prompt-optimization", "Prompt optimization is not offered."},
-	{"workspaces", "MLflow workspaces are not offered: a token is bound to one Falaj project."},
-	{"gateway-proxy", "The gateway for language models is not offered."},
-	{"scorer", "Scorers are not offered."},
-	{"jobs", "MLflow's jobs are not offered: use Falaj jobs."},
-	{"ui-telemetry", "There is no MLflow web interface here."},
+	{"traces", "Traces of language models are not supported: send OpenTelemetry to a collector."},
+	{"unified-traces", "Traces of language models are not supported."},
+	{"get-online-trace-details", "Traces of language models are not supported."},
+	{"get-trace-artifact", "Traces of language models are not supported."},
+	{"datasets", "Evaluation datasets are not supported: use Falaj datasets."},
+	{"scorers", "Scorers are not supported."},
+	{"issues", "Issues are not supported."},
+	{"label-schemas", "Label schemas are not supported."},
+	{"review-queues", "Review queues are not supported."},
+	{"gateway", "The gateway for language models is not supported."},
+	{"prompt-optimization", "Prompt optimization is not supported."},
+	{"workspaces", "MLflow workspaces are not supported: a token is bound to one Falaj project."},
+	{"gateway-proxy", "The gateway for language models is not supported."},
+	{"scorer", "Scorers are not supported."},
+	{"jobs", "MLflow's jobs are not supported: use Falaj jobs."},
+	{"ui-telemetry", "MLflow's web interface is not supported."},
 }
 
 // Routes is every route, as patterns of http.ServeMux.
@@ -161,11 +161,11 @@ func Routes() []Route {
 		{Method: http.MethodGet, Pattern: "/model-versions/get-artifact", Action: readModel, handle: serveGetVersionArtifact},
 	}
 	out = append(out,
-		Route{Method: http.MethodPost, Pattern: "/v1/traces", Unsupported: "Traces of language models are not offered: send OpenTelemetry to a collector."},
-		Route{Method: http.MethodPost, Pattern: "/graphql", Unsupported: "There is no MLflow web interface here, and no GraphQL: use the REST API."},
+		Route{Method: http.MethodPost, Pattern: "/v1/traces", Unsupported: "Traces of language models are not supported: send OpenTelemetry to a collector."},
+		Route{Method: http.MethodPost, Pattern: "/graphql", Unsupported: "MLflow's web interface and GraphQL are not supported: use the REST API."},
 	)
 	for _, prefix := range []string{"/api/2.0", "/ajax-api/2.0"} {
-		out = append(out, Route{Method: http.MethodPost, Pattern: prefix + "/mlflow/runs/create-promptlab-run", Unsupported: "Prompts are not offered."})
+		out = append(out, Route{Method: http.MethodPost, Pattern: prefix + "/mlflow/runs/create-promptlab-run", Unsupported: "Prompts are not supported."})
 	}
 	for _, r := range api() {
 		for _, prefix := range []string{"/api/2.0", "/ajax-api/2.0"} {

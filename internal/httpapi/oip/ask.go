@@ -53,7 +53,7 @@ func (a *ask) parameter(name string, v any) error {
 			return nil
 		}
 		if err != nil || at.IsZero() {
-			return fault.New(fault.Invalid, "parameters.as_of is no time: %s", brief(v)).WithHint("Write it as 2013-07-04T12:00:00Z.")
+			return fault.New(fault.Invalid, "parameters.as_of is not a timestamp: %s", brief(v)).WithHint("Write it as 2013-07-04T12:00:00Z.")
 		}
 		a.AsOf = at.UTC()
 	case "route_key":
@@ -96,7 +96,7 @@ func whole(v any) (int64, bool) {
 func noSharedMemory(tensor, parameter string) error {
 	switch parameter {
 	case "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size":
-		return fault.New(fault.Unsupported, "%q: tensors in shared memory are not offered", tensor).
+		return fault.New(fault.Unsupported, "%q: tensors in shared memory are not supported", tensor).
 			WithHint("Send the tensor with the request, as binary data.")
 	}
 	return nil
@@ -125,13 +125,13 @@ func inputParameter(t *runtime.Tensor, name string, v any, encoded *bool) error 
 func fromBase64(t *runtime.Tensor) error {
 	texts, ok := t.Data.([]string)
 	if !ok {
-		return fault.New(fault.Invalid, "input %q: content_type base64 is of BYTES, and the input is %s", t.Name, t.Datatype)
+		return fault.New(fault.Invalid, "input %q: content_type base64 requires BYTES, but the input is %s", t.Name, t.Datatype)
 	}
 	for i, text := range texts {
 		b, err := base64.StdEncoding.DecodeString(text)
 		if err != nil {
-			return fault.New(fault.Invalid, "input %q: element %d is no base64", t.Name, i).
-				WithHint("Encode it by the standard alphabet, with padding (base64.b64encode in Python), or leave content_type out where it is text.")
+			return fault.New(fault.Invalid, "input %q: element %d is not valid base64", t.Name, i).
+				WithHint("Use the standard alphabet with padding (base64.b64encode in Python), or remove content_type if it is text.")
 		}
 		texts[i] = words(b)
 	}
@@ -165,7 +165,7 @@ func (a *ask) output(name string) error {
 		return err
 	}
 	if slices.Contains(a.Outputs, name) {
-		return fault.New(fault.Invalid, "output %q is asked for twice", name)
+		return fault.New(fault.Invalid, "duplicate output %q", name)
 	}
 	a.Outputs, a.outputs = append(a.Outputs, name), append(a.outputs, wanted{})
 	return nil
@@ -245,13 +245,13 @@ func classified(ctx context.Context, t runtime.Tensor, n int) (runtime.Tensor, e
 		columns = values / rows
 	}
 	if n = min(n, columns); n > 0 && rows > maxClassified/n {
-		return t, fault.New(fault.TooLarge, "output %q: %d classes of %d rows are more than %d", t.Name, n, rows, maxClassified).WithHint("Ask for fewer of them, or for fewer rows.")
+		return t, fault.New(fault.TooLarge, "output %q: %d classes of %d rows are more than %d", t.Name, n, rows, maxClassified).WithHint("Request fewer classes or fewer rows.")
 	}
 	out := make([]string, 0, rows*n)
 	best := ranks{text, make([]int, n)}
 	for row := range rows {
 		if ctx.Err() != nil {
-			return t, fault.New(fault.Timeout, "the time was up before output %q was classified", t.Name)
+			return t, fault.New(fault.Timeout, "the request timed out before output %q was classified", t.Name)
 		}
 		best.find(row*columns, columns)
 		for _, i := range best.at {
@@ -334,7 +334,7 @@ func ranked(t runtime.Tensor) (int, ranking, error) {
 	case []float64:
 		return rank(data)
 	}
-	return 0, ranking{}, fault.New(fault.Invalid, "output %q is %s, which has no classes", t.Name, t.Datatype).WithHint("Ask for it without classification.")
+	return 0, ranking{}, fault.New(fault.Invalid, "output %q is %s, which does not support classification", t.Name, t.Datatype).WithHint("Request it without classification.")
 }
 
 func rank[T int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | float32 | float64](data []T) (int, ranking, error) {

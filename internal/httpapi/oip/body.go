@@ -147,7 +147,7 @@ func inflate(kind string, r io.Reader, gap, most int, s *share) ([]byte, error) 
 }
 
 // errLate is told as 408.
-var errLate = fault.New(fault.Timeout, "the request did not arrive in time")
+var errLate = fault.New(fault.Timeout, "the request body timed out")
 
 // broken is why a body could not be read, without what the connection says of itself.
 func broken(err error) error {
@@ -160,9 +160,9 @@ func broken(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errLate
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return fault.New(fault.Invalid, "the request ends early")
+		return fault.New(fault.Invalid, "the request body is incomplete")
 	}
-	return fault.New(fault.Invalid, "the request cannot be read to its end")
+	return fault.New(fault.Invalid, "the request body cannot be read completely")
 }
 
 // readAll reads what has size bytes, or an unknown number of them when size is
@@ -208,7 +208,7 @@ func readAll(r io.Reader, size int64, gap, most int, s *share) ([]byte, error) {
 }
 
 func tooLarge(most int) error {
-	return fault.New(fault.TooLarge, "the request has more than %d bytes", most).WithHint("Ask in several requests.")
+	return fault.New(fault.TooLarge, "the request has more than %d bytes", most).WithHint("Split the request.")
 }
 
 // Readers and writers are large, so they are used again.
@@ -302,7 +302,7 @@ func send(w http.ResponseWriter, r *http.Request, s *share, head []byte, raw [][
 	}
 	if kind != coding.Identity {
 		if head, err = compress(kind, append([][]byte{head}, raw...)); err != nil {
-			return false, fault.Wrap(err, "compressing the answer")
+			return false, fault.Wrap(err, "compress the response")
 		}
 		h.Set("Content-Encoding", kind)
 		raw, size = nil, len(head)

@@ -270,7 +270,7 @@ func TestHeld(t *testing.T) {
 	api.held.most = 64 << 10
 	conn := dialTo(t, api, func(h http.Handler) http.Handler { return h })
 	for _, c := range []string{"", "gzip"} {
-		if _, err := invoke[inference.ModelInferResponse](t, conn, "ModelInfer", asking(make([]byte, 40<<10)), grpc.UseCompressor(c)); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "under way") {
+		if _, err := invoke[inference.ModelInferResponse](t, conn, "ModelInfer", asking(make([]byte, 40<<10)), grpc.UseCompressor(c)); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "the active requests") {
 			t.Errorf("%q: %v", c, err)
 		}
 	}
@@ -317,16 +317,16 @@ func TestBroken(t *testing.T) {
 		status  int
 		error   string
 	}{
-		"too few bytes":         {post + "Content-Length: 100\r\n\r\n{", true, 400, "the request ends early"},
-		"too few bytes of gzip": {post + "Content-Encoding: gzip\r\nContent-Length: 100\r\n\r\n\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00", true, 400, "the request ends early"},
-		"half a gzip":           {post + "Content-Encoding: gzip\r\nContent-Length: 10\r\n\r\n\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00", false, 400, "the request ends early"},
-		"half a deflate":        {post + "Content-Encoding: deflate\r\nContent-Length: 2\r\n\r\n\x78\x9c", false, 400, "the request ends early"},
+		"too few bytes":         {post + "Content-Length: 100\r\n\r\n{", true, 400, "the request body is incomplete"},
+		"too few bytes of gzip": {post + "Content-Encoding: gzip\r\nContent-Length: 100\r\n\r\n\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00", true, 400, "the request body is incomplete"},
+		"half a gzip":           {post + "Content-Encoding: gzip\r\nContent-Length: 10\r\n\r\n\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00", false, 400, "the request body is incomplete"},
+		"half a deflate":        {post + "Content-Encoding: deflate\r\nContent-Length: 2\r\n\r\n\x78\x9c", false, 400, "the request body is incomplete"},
 		"no gzip":               {post + "Content-Encoding: gzip\r\nContent-Length: 12\r\n\r\n{\"inputs\":[]", false, 400, "the body is not gzip: gzip: invalid header"},
-		"late":                  {post + "Content-Length: 100\r\n\r\n{", false, 408, "the request did not arrive in time"},
-		"late gzip":             {post + "Content-Encoding: gzip\r\nContent-Length: 100\r\n\r\n\x1f\x8b\x08\x00", false, 408, "the request did not arrive in time"},
-		"no chunks":             {post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", false, 400, "the request cannot be read to its end"},
-		"no chunks of gzip":     {post + "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", false, 400, "the request cannot be read to its end"},
-		"too large":             {post + "Content-Length: 67108865\r\n\r\n", false, 413, "the request has more than 67108864 bytes. Ask in several requests."},
+		"late":                  {post + "Content-Length: 100\r\n\r\n{", false, 408, "the request body timed out"},
+		"late gzip":             {post + "Content-Encoding: gzip\r\nContent-Length: 100\r\n\r\n\x1f\x8b\x08\x00", false, 408, "the request body timed out"},
+		"no chunks":             {post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", false, 400, "the request body cannot be read completely"},
+		"no chunks of gzip":     {post + "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", false, 400, "the request body cannot be read completely"},
+		"too large":             {post + "Content-Length: 67108865\r\n\r\n", false, 413, "the request has more than 67108864 bytes. Split the request."},
 	} {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", srv.Listener.Addr().String())
 		if err != nil {
@@ -346,8 +346,8 @@ func TestBroken(t *testing.T) {
 		}
 	}
 	for want, err := range map[string]error{
-		"the request cannot be read to its end": &net.OpError{Op: "read", Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}, Err: errors.New("connection reset by peer")},
-		"more than 67108864 bytes":              &http.MaxBytesError{Limit: 1},
+		"the request body cannot be read completely": &net.OpError{Op: "read", Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}, Err: errors.New("connection reset by peer")},
+		"more than 67108864 bytes":                   &http.MaxBytesError{Limit: 1},
 	} {
 		for _, encoding := range []string{"", "gzip"} {
 			r := httptest.NewRequest(http.MethodPost, "/", iotest.ErrReader(err))
@@ -594,9 +594,9 @@ func TestRepeated(t *testing.T) {
 		"signed length":  {`{}`, []string{headLength, "+2"}, "is not a number of bytes"},
 		"encodings":      {`{}`, []string{"Content-Encoding", "identity", "Content-Encoding", "gzip"}, "the header Content-Encoding 2 times"},
 		"route keys":     {`{"inputs":[{` + x + `}]}`, []string{routeKey, "a", routeKey, "b"}, "the header Falaj-Route-Key 2 times"},
-		"parameters":     {`{"parameters":{"priority":1,"priority":2},"inputs":[{` + x + `}]}`, nil, `the parameter \"priority\" twice`},
-		"of an input":    {`{"inputs":[{` + x + `,"parameters":{"a":1,"\u0061":2}}]}`, nil, `the parameter \"a\" twice`},
-		"of an output":   {`{"inputs":[{` + x + `}],"outputs":[{"name":"label","parameters":{"binary_data":true,"binary_data":false}}]}`, nil, `the parameter \"binary_data\" twice`},
+		"parameters":     {`{"parameters":{"priority":1,"priority":2},"inputs":[{` + x + `}]}`, nil, `duplicate parameter \"priority\"`},
+		"of an input":    {`{"inputs":[{` + x + `,"parameters":{"a":1,"\u0061":2}}]}`, nil, `duplicate parameter \"a\"`},
+		"of an output":   {`{"inputs":[{` + x + `}],"outputs":[{"name":"label","parameters":{"binary_data":true,"binary_data":false}}]}`, nil, `duplicate parameter \"binary_data\"`},
 		"too many":       {`{"parameters":{` + parameterList(maxParameters+1) + `},"inputs":[{` + x + `}]}`, nil, "there may be 64 parameters"},
 		"no shape":       {`{"inputs":[{"name":"X","datatype":"FP32","data":[1]}]}`, nil, `input \"X\" has no shape`},
 		"no name":        {`{"inputs":[{"shape":[1,2],"datatype":"FP32","data":[1,2]}]}`, nil, "an input has no name"},

@@ -176,7 +176,7 @@ func (f *frames) next() ([]byte, error) {
 }
 
 func (f *frames) tooLarge() error { // gRPC's own status of it
-	return fault.New(fault.Exhausted, "the message has more than %d bytes", f.most).WithHint("Ask in several requests.")
+	return fault.New(fault.Exhausted, "the message has more than %d bytes", f.most).WithHint("Split the request.")
 }
 
 func (f *frames) Close() error {
@@ -287,7 +287,7 @@ func (w *weight) add(b []byte, d protoreflect.MessageDescriptor) error {
 		case w.messages > maxMessages:
 			return fault.New(fault.Exhausted, "the message has more than %d tensors and parameters", maxMessages)
 		case w.texts > maxTexts:
-			return fault.New(fault.Exhausted, "the message has more than %d texts", maxTexts).WithHint("Send BYTES in raw_input_contents, or ask in several requests.")
+			return fault.New(fault.Exhausted, "the message has more than %d texts", maxTexts).WithHint("Send BYTES in raw_input_contents, or split the request.")
 		}
 	}
 	return nil

@@ -69,7 +69,7 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 		handle(path, action, func(w http.ResponseWriter, r *http.Request) {
 			c, err := a.call(r, action)
 			if err == nil && r.ProtoMajor < 2 {
-				err = fault.New(fault.Invalid, "gRPC is HTTP/2")
+				err = fault.New(fault.Invalid, "gRPC requires HTTP/2")
 			}
 			if err != nil {
 				refuse(w, r, err)
@@ -279,9 +279,9 @@ func refused[Q any, P interface {
 }
 
 var (
-	errNoRegions = fault.New(fault.Unsupported, "shared memory is not offered: a client that shares memory with a server can read and write what is not its own").
+	errNoRegions = fault.New(fault.Unsupported, "shared memory is not supported: a client that shares memory with a server could access other clients' data").
 			WithHint("Send tensors with the request, as binary data.")
-	errNoUnload = fault.New(fault.Unsupported, "a deployment answers as long as its manifest is there").WithHint("`falaj delete deployment NAME` ends it.")
+	errNoUnload = fault.New(fault.Unsupported, "a deployment cannot be unloaded while its manifest exists").WithHint("Delete it with `falaj delete deployment NAME`.")
 )
 
 // callInfer answers one request. The turn of a large answer is held when it returns.

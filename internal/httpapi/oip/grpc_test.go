@@ -158,14 +158,14 @@ func TestRefusedCalls(t *testing.T) {
 		code codes.Code
 		text string
 	}{
-		"unload": {"RepositoryModelUnload", &inference.RepositoryModelUnloadRequest{ModelName: "delay"}, codes.Unimplemented, "as long as its manifest"},
+		"unload": {"RepositoryModelUnload", &inference.RepositoryModelUnloadRequest{ModelName: "delay"}, codes.Unimplemented, "while its manifest exists"},
 		"shared": {"SystemSharedMemoryRegister", &inference.SystemSharedMemoryRegisterRequest{}, codes.Unimplemented, "shared memory"},
 		"cuda":   {"CudaSharedMemoryStatus", &inference.CudaSharedMemoryStatusRequest{}, codes.Unimplemented, "shared memory"},
 
 		"no model":    {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.ModelName = "nothing" }), codes.NotFound, "unknown model"},
 		"too few raw": {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.RawInputContents = [][]byte{{}, {}} }), codes.InvalidArgument, "2 tensors"},
 		"half":        {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.RawInputContents[0] = m.RawInputContents[0][:15] }), codes.InvalidArgument, "wants 16 bytes and got 15"},
-		"both":        {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.Inputs[0].Contents = &inference.InferTensorContents{} }), codes.InvalidArgument, "beside"},
+		"both":        {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.Inputs[0].Contents = &inference.InferTensorContents{} }), codes.InvalidArgument, "has both contents and raw_input_contents"},
 		"no data":     {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.RawInputContents = nil }), codes.InvalidArgument, "its contents have 0"},
 		"other list": {"ModelInfer", edit(func(m *inference.ModelInferRequest) {
 			m.RawInputContents = nil

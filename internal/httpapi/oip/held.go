@@ -105,11 +105,11 @@ func (s *share) take(n int) error {
 	most := cmp.Or(h.most, maxHeld)
 	switch {
 	case h.of[s.who.ID]+more > most/2:
-		return fault.New(fault.Exhausted, "the requests of %s that are under way have %d bytes, with this one more than %d", s.who, h.of[s.who.ID], most/2).
-			WithHint("Wait for answers before you ask for more.").WithRetry(time.Second)
+		return fault.New(fault.Exhausted, "the active requests of %s have %d bytes; with this one they exceed %d", s.who, h.of[s.who.ID], most/2).
+			WithHint("Wait for responses before you send more requests.").WithRetry(time.Second)
 	case h.all+more > most:
-		return fault.New(fault.Unavailable, "the requests under way have %d bytes, with this one more than %d", h.all, most).
-			WithHint("Try again in a moment.").WithRetry(time.Second)
+		return fault.New(fault.Unavailable, "the active requests have %d bytes; with this one they exceed %d", h.all, most).
+			WithHint("Retry later.").WithRetry(time.Second)
 	}
 	if err := s.memory.Try(more); err != nil {
 		return err

@@ -69,7 +69,7 @@ func decode(body []byte, head int) (*ask, error) {
 	}
 	if len(rest) > 0 {
 		return nil, fault.New(fault.Invalid, "%d bytes of the request belong to no input", len(rest)).
-			WithHint("Inference-Header-Content-Length is the length of the JSON; each binary input says its binary_data_size.")
+			WithHint("Set Inference-Header-Content-Length to the length of the JSON, and binary_data_size for each binary input.")
 	}
 	return a, nil
 }
@@ -114,7 +114,7 @@ func (s *scanner) parameters(take func(name string, v any) error) {
 		case len(seen) == maxParameters:
 			s.fail("there may be %d parameters", maxParameters)
 		case slices.Contains(seen, key):
-			s.fail("the request has the parameter %.80q twice", key)
+			s.fail("duplicate parameter %.80q", key)
 		}
 		seen = append(seen, key)
 		if s.err == nil {
@@ -335,7 +335,7 @@ type wrapped string
 // values writes the elements of a tensor, of which those of BYTES are UTF-8.
 func values(dst []byte, t runtime.Tensor) ([]byte, error) {
 	if t.Datatype == runtime.FP16 || t.Datatype == runtime.BF16 {
-		return nil, fault.New(fault.Invalid, "output %q: %s has no JSON form", t.Name, t.Datatype).WithHint("Ask for it as binary data.")
+		return nil, fault.New(fault.Invalid, "output %q: %s cannot be sent as JSON", t.Name, t.Datatype).WithHint("Request it as binary data.")
 	}
 	switch data := t.Data.(type) {
 	case []bool:
@@ -387,7 +387,7 @@ func decimals[T float32 | float64](dst []byte, output string, data []T, bits int
 		case math.IsNaN(v):
 			dst = append(dst, "null"...)
 		case math.IsInf(v, 0):
-			return nil, fault.New(fault.Invalid, "output %q: element %d is an infinity and has no JSON form", output, i).WithHint("Ask for it as binary data.")
+			return nil, fault.New(fault.Invalid, "output %q: element %d is an infinity and cannot be sent as JSON", output, i).WithHint("Request it as binary data.")
 		default:
 			dst = strconv.AppendFloat(dst, v, 'g', -1, bits)
 		}

@@ -24,7 +24,7 @@ func fromMessage(m *inference.ModelInferRequest) (*ask, error) {
 	case n > MaxTensors:
 		return nil, fault.New(fault.TooLarge, "a request may have %d inputs and %d outputs", MaxTensors, MaxTensors)
 	case len(raw) > 0 && len(raw) != n:
-		return nil, fault.New(fault.Invalid, "raw_input_contents has %d tensors, and there are %d inputs", len(raw), n)
+		return nil, fault.New(fault.Invalid, "raw_input_contents has %d tensors for %d inputs", len(raw), n)
 	}
 	a := &ask{}
 	a.ID = m.GetId()
@@ -44,7 +44,7 @@ func fromMessage(m *inference.ModelInferRequest) (*ask, error) {
 		case len(raw) == 0:
 			err = inference.FromContents(&t, in.GetContents())
 		case in.GetContents() != nil:
-			err = fault.New(fault.Invalid, "input %q has contents beside raw_input_contents", t.Name)
+			err = fault.New(fault.Invalid, "input %q has both contents and raw_input_contents", t.Name)
 		default:
 			err = inference.FromRaw(&t, raw[i])
 		}

@@ -164,7 +164,7 @@ func (a *API) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 func Refuse(w http.ResponseWriter, status int, err error) {
 	text, hint := fault.Brief(err)
 	if status == http.StatusInternalServerError {
-		text = "something failed inside Falaj"
+		text = "internal error"
 	} else if hint != "" {
 		text += ". " + hint
 	}
@@ -359,7 +359,7 @@ func (a *API) bare(ctx context.Context, body []byte, project, name, version stri
 	}
 	inputs := takes.Inputs
 	refuse := func(format string, args ...any) (*ask, error) {
-		return nil, fault.New(fault.Invalid, "a request of raw bytes alone: "+format, args...).
+		return nil, fault.New(fault.Invalid, "a request with raw bytes only: "+format, args...).
 			WithHint("Send JSON that describes the tensors, and its length in " + headLength + ".")
 	}
 	if len(inputs) != 1 {
@@ -370,7 +370,7 @@ func (a *API) bare(ctx context.Context, body []byte, project, name, version stri
 	if in.Datatype == runtime.Bytes { // all of it is the one element
 		for i, n := range t.Shape {
 			if t.Shape[i] = 1; n > 1 {
-				return refuse("input %q wants %v elements", in.Name, in.Shape)
+				return refuse("input %q requires %v elements", in.Name, in.Shape)
 			}
 		}
 		if in.Shape == nil {
@@ -389,7 +389,7 @@ func (a *API) bare(ctx context.Context, body []byte, project, name, version stri
 		case varies == 0: // that of the rows
 			t.Shape[0], varies = 1, i
 		default:
-			return refuse("input %q has several dimensions that vary: %v", in.Name, in.Shape)
+			return refuse("input %q has several dynamic dimensions: %v", in.Name, in.Shape)
 		}
 	}
 	if in.Shape == nil {
@@ -397,7 +397,7 @@ func (a *API) bare(ctx context.Context, body []byte, project, name, version stri
 	}
 	if varies >= 0 {
 		if size == 0 || int64(len(body))%size != 0 {
-			return refuse("%d bytes do not make whole rows of %d bytes", len(body), size)
+			return refuse("%d bytes are not a multiple of the row size of %d bytes", len(body), size)
 		}
 		t.Shape[varies] = int64(len(body)) / size
 	}

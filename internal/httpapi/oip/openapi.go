@@ -27,7 +27,7 @@ func (a *API) describe(w http.ResponseWriter, r *http.Request) {
 }
 
 func document(d serving.Description, path string) object {
-	refusals := object{"description": "What is wrong", "content": object{"application/json": object{"schema": ref("Error")}}}
+	refusals := object{"description": "Error message", "content": object{"application/json": object{"schema": ref("Error")}}}
 	get := func(summary string) object {
 		return object{"get": object{"summary": summary, "responses": object{"200": object{"description": "OK"}, "default": refusals}}}
 	}
@@ -57,10 +57,10 @@ func document(d serving.Description, path string) object {
 				"Request": object{
 					"type": "object", "required": []string{"inputs"},
 					"properties": object{
-						"id":         object{"type": "string", "description": "Comes back with the answer"},
+						"id":         object{"type": "string", "description": "Returned in the response"},
 						"parameters": object{"type": "object"},
 						"inputs":     tensors(d.Inputs, d.Optional, true),
-						"outputs": object{"type": "array", "description": "Those wanted; left out: all", "items": object{
+						"outputs": object{"type": "array", "description": "Requested outputs; default: all", "items": object{
 							"type": "object", "required": []string{"name"},
 							"properties": object{"name": object{"enum": namesOf(d.Outputs)}, "parameters": object{"type": "object"}},
 						}},

@@ -57,7 +57,7 @@ const page = 500
 // load loads again what is deployed.
 func (a *API) load(ctx context.Context, project, name string, parameters bool) error {
 	if parameters {
-		return fault.New(fault.Unsupported, "a load takes no parameters: a deployment is what its manifest says").WithHint("Change it by `falaj apply`.")
+		return fault.New(fault.Unsupported, "load parameters are not supported: a deployment is defined by its manifest").WithHint("Change it with `falaj apply`.")
 	}
 	return a.Serving.Load(ctx, project, name)
 }
@@ -118,7 +118,7 @@ func (a *API) bodyOf(r *http.Request, into any) error {
 		return err
 	}
 	if err := jsondoc.Decode(b, into); err != nil {
-		return fault.New(fault.Invalid, "the request is not JSON as it should be: %v", err)
+		return fault.New(fault.Invalid, "the request is not valid JSON: %v", err)
 	}
 	return nil
 }
@@ -159,8 +159,8 @@ func listOf(v any) []string {
 }
 
 func unchangeable(name string) error {
-	return fault.New(fault.Unsupported, "the setting %.80q cannot be changed here", name).
-		WithHint("Logs and traces are of the whole server: `falaj up --help` lists what may be configured.")
+	return fault.New(fault.Unsupported, "the setting %.80q is read-only", name).
+		WithHint("Logs and traces are configured for the server: see `falaj up --help`.")
 }
 
 // settings answers with them, and refuses to change any.

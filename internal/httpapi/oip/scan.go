@@ -105,7 +105,7 @@ func (s *scanner) key() []byte {
 // first refuses a member that an object has twice.
 func (s *scanner) first(seen *uint, bit uint, name string) {
 	if *seen&(1<<bit) != 0 {
-		s.fail("the request has %s twice", name)
+		s.fail("duplicate %s", name)
 	}
 	*seen |= 1 << bit
 }
@@ -239,7 +239,7 @@ func (s *scanner) pass() {
 // other passes over a member that the protocol has no word for, and that is there once.
 func (s *scanner) other(seen *map[string]bool, key []byte) {
 	if (*seen)[string(key)] {
-		s.fail("the request has %.80q twice", key)
+		s.fail("duplicate field %.80q", key)
 	}
 	if *seen == nil {
 		*seen = map[string]bool{}
@@ -328,7 +328,7 @@ func (s *scanner) elements(t *runtime.Tensor) {
 	// Each element is at least one byte and, but for the last, a comma: a shape
 	// that promises more than the request holds is refused before memory is taken.
 	if n > (len(s.buf)-s.pos)/2+1 {
-		s.fail("input %q: shape %v wants %d elements, data has fewer", t.Name, t.Shape, n)
+		s.fail("input %q: shape %v requires %d elements, but data has fewer", t.Name, t.Shape, n)
 		return
 	}
 	switch t.Datatype {
@@ -357,7 +357,7 @@ func (s *scanner) elements(t *runtime.Tensor) {
 	case runtime.Bytes:
 		t.Data = all(s, t, n, (*scanner).string)
 	default:
-		s.err = fault.New(fault.Invalid, "input %q: %s has no JSON form", t.Name, t.Datatype).WithHint("Send it as binary data.")
+		s.err = fault.New(fault.Invalid, "input %q: %s cannot be sent as JSON", t.Name, t.Datatype).WithHint("Send it as binary data.")
 	}
 }
 
@@ -442,8 +442,8 @@ func (s *scanner) name(t *runtime.Tensor, i, at int) {
 		}
 	}
 	if string(tok) == "null" {
-		s.err = fault.New(fault.Invalid, "input %q: element %d is null, and a tensor has no missing values", t.Name, i).
-			WithHint("Send what the model takes for one instead: NaN in FP32 and FP64, a text of your own in BYTES, of which a predict.py beside the model makes None.")
+		s.err = fault.New(fault.Invalid, "input %q: element %d is null, but tensors have no missing values", t.Name, i).
+			WithHint("Send the model's replacement for missing values: NaN for FP32 and FP64, or for BYTES a text that the model's predict.py maps to None.")
 		return
 	}
 	s.err = fault.New(fault.Invalid, "input %q: element %d is %q: %s", t.Name, i, tok, kind)
@@ -457,7 +457,7 @@ func (s *scanner) misshapen(t *runtime.Tensor) {
 }
 
 // infinite refuses an infinity, for which JSON has no form.
-const infinite refusal = "an infinity, which has no JSON form; send the input as binary data"
+const infinite refusal = "an infinity, which cannot be sent as JSON; send the input as binary data"
 
 // refusal is what is wrong with an element.
 type refusal string

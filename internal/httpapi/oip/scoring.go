@@ -150,7 +150,7 @@ func (a *API) called(r *http.Request, project string) (name, version string, err
 		what, ok := strings.CutSuffix(call, predictVerb)
 		switch {
 		case !ok || what == "":
-			return "", "", fault.New(fault.NotFound, "%.100q is no call of a model", call).WithHint("Ask NAME%s.", predictVerb)
+			return "", "", fault.New(fault.NotFound, "%.100q is not a path of a model", call).WithHint("Use NAME%s.", predictVerb)
 		case name == "":
 			return what, "", nil
 		}
@@ -163,14 +163,14 @@ func (a *API) called(r *http.Request, project string) (name, version string, err
 		return name, "", nil
 	}
 	all, err := a.Serving.List(r.Context(), project, "", 2)
-	const hint = "Ask /endpoints/NAME/invocations, or /invocations?deployment=NAME."
+	const hint = "Use /endpoints/NAME/invocations, or /invocations?deployment=NAME."
 	switch {
 	case err != nil:
 		return "", "", err
 	case len(all) == 0:
-		return "", "", fault.New(fault.NotFound, "project %s has no deployment that you may see", project).WithHint(hint)
+		return "", "", fault.New(fault.NotFound, "project %s has no deployment that the caller may see", project).WithHint(hint)
 	case len(all) > 1:
-		return "", "", fault.New(fault.Invalid, "the request names no deployment, and project %s has several", project).WithHint(hint)
+		return "", "", fault.New(fault.Invalid, "the request must name a deployment, because project %s has several", project).WithHint(hint)
 	}
 	return all[0].Name, "", nil
 }
@@ -204,7 +204,7 @@ func (f *frame) json(body []byte) (inputs []runtime.Tensor, id string, err error
 		switch key := s.key(); string(key) {
 		case splitField, recordsField, instancesField, inputsField:
 			if field != "" {
-				s.fail("the request has %s and %s; it may have one", field, key)
+				s.fail("set either %s or %s, not both", field, key)
 			}
 			field, data = string(key), s.value()
 		case "client_request_id":
@@ -213,12 +213,12 @@ func (f *frame) json(body []byte) (inputs []runtime.Tensor, id string, err error
 		case "params":
 			s.first(&seen, 1, "params")
 			if v := s.value(); !s.empty(v) && s.err == nil {
-				s.err = fault.New(fault.Unsupported, "params are not offered").WithHint("Leave params out. What changes from request to request is an input of the model.")
+				s.err = fault.New(fault.Unsupported, "params are not supported").WithHint("Remove params. Pass values that change between requests as inputs of the model.")
 			}
 		case "signature_name":
 			s.first(&seen, 2, "signature_name")
 			if v := s.maybe(); v != "" && v != "serving_default" && s.err == nil {
-				s.err = fault.New(fault.Unsupported, "signature %.80q is not offered: a deployment has one", v).WithHint("Leave signature_name out.")
+				s.err = fault.New(fault.Unsupported, "signature %.80q is not supported: a deployment has one signature", v).WithHint("Remove signature_name.")
 			}
 		default:
 			s.other(&others, key)
@@ -301,12 +301,12 @@ func (f *frame) begin(names []string) error {
 		most = maxColumns
 	}
 	if len(names) > most {
-		return fault.New(fault.TooLarge, "the rows have %d columns; they may have %d", len(names), most)
+		return fault.New(fault.TooLarge, "the rows have %d columns; the maximum is %d", len(names), most)
 	}
 	f.names, f.at = names, make(map[string]int, len(names))
 	for i, name := range names {
 		if _, twice := f.at[name]; twice {
-			return fault.New(fault.Invalid, "column %.80q is there twice", name)
+			return fault.New(fault.Invalid, "duplicate column %.80q", name)
 		}
 		f.at[name] = i
 		if err := f.known(name); err != nil && !f.matrix {
@@ -337,7 +337,7 @@ func (f *frame) known(name string) error {
 	if len(names) > shown {
 		list += ", …"
 	}
-	return fault.New(fault.Invalid, "the deployment takes no column %.80q", name).WithHint("It takes %s. Leave out the others.", list)
+	return fault.New(fault.Invalid, "unknown column %.80q", name).WithHint("Columns of the deployment: %s. Remove the others.", list)
 }
 
 // spec is the input of the model with a name; nil when there is none.
@@ -414,7 +414,7 @@ func (f *frame) tensors() ([]runtime.Tensor, error) {
 	if f.matrix {
 		in := f.takes.Inputs[0]
 		if n := len(in.Shape); n == 2 && in.Shape[1] >= 0 && in.Shape[1] != int64(len(f.names)) {
-			return nil, fault.New(fault.Invalid, "the rows have %d columns, and input %q of the model takes %d", len(f.names), in.Name, in.Shape[1])
+			return nil, fault.New(fault.Invalid, "the rows have %d columns, but input %q of the model has %d", len(f.names), in.Name, in.Shape[1])
 		}
 		names = []string{in.Name}
 	}
@@ -497,7 +497,7 @@ func (f *frame) split(s *scanner) ([]runtime.Tensor, error) {
 }
 
 func (f *frame) ragged(n int) error {
-	return fault.New(fault.Invalid, "row %d has %d values, and there are %d columns", f.rows, n, len(f.names))
+	return fault.New(fault.Invalid, "row %d has %d values for %d columns", f.rows, n, len(f.names))
 }
 
 // records reads rows that name their columns. The first row says which there are; what a
@@ -526,9 +526,9 @@ func (f *frame) records(s *scanner, field string) ([]runtime.Tensor, error) {
 			switch {
 			case s.err != nil:
 			case !known:
-				return nil, fault.New(fault.Invalid, "row %d has the column %.80q, which row 0 has not", f.rows, key).WithHint("Let each row have each column; null is a missing value.")
+				return nil, fault.New(fault.Invalid, "row %d has the column %.80q, which is missing in row 0", f.rows, key).WithHint("Send every column in every row; use null for missing values.")
 			case values[i] != nil:
-				return nil, fault.New(fault.Invalid, "row %d has the column %.80q twice", f.rows, key)
+				return nil, fault.New(fault.Invalid, "row %d has the duplicate column %.80q", f.rows, key)
 			default:
 				values[i] = s.value()
 			}
@@ -568,7 +568,7 @@ func (f *frame) columns(s *scanner) ([]runtime.Tensor, error) {
 		case s.err != nil:
 			continue
 		case slices.ContainsFunc(out, func(t runtime.Tensor) bool { return t.Name == name }):
-			return nil, fault.New(fault.Invalid, "input %.80q is there twice", name)
+			return nil, fault.New(fault.Invalid, "duplicate input %.80q", name)
 		}
 		if err := f.known(name); err != nil {
 			return nil, err
@@ -588,7 +588,7 @@ func (f *frame) columns(s *scanner) ([]runtime.Tensor, error) {
 // whole reads the only input of a model, whose rows have no names.
 func (f *frame) whole(data []byte, field string) ([]runtime.Tensor, error) {
 	if len(f.takes.Inputs) != 1 {
-		return nil, fault.New(fault.Invalid, "the model has %d inputs, and the rows of %s do not name them", len(f.takes.Inputs), field).
+		return nil, fault.New(fault.Invalid, "the model has %d inputs, but the rows of %s do not name them", len(f.takes.Inputs), field).
 			WithHint(`Send each row as an object that names them, such as {"instances": [{"%s": …}]}.`, f.takes.Inputs[0].Name)
 	}
 	t, err := f.tensor(f.takes.Inputs[0].Name, data)
@@ -665,7 +665,7 @@ func datatypeOf(data []byte) (runtime.Datatype, error) {
 		case 't', 'f':
 			return runtime.Bool, nil
 		case '[', '{':
-			return "", fault.New(fault.Invalid, "a row has several values; it has one of a key or a feature")
+			return "", fault.New(fault.Invalid, "a row has several values; keys and features have one value a row")
 		}
 		if bytes.ContainsAny(s.value(), ".eEnN") { // null and NaN are numbers, too
 			kind = runtime.FP64
@@ -699,10 +699,10 @@ func (f *frame) csv(body []byte) ([]runtime.Tensor, error) {
 			in = &f.takes.Inputs[0]
 		}
 		if in == nil {
-			return nil, fault.New(fault.Invalid, "column %q: CSV does not say whether it is text or a number", name).WithHint("Send the rows as JSON, such as in %s.", splitField)
+			return nil, fault.New(fault.Invalid, "column %q: its type in CSV is ambiguous: text or number", name).WithHint("Send the rows as JSON, such as in %s.", splitField)
 		}
 		if texts[i] = in.Datatype == runtime.Bytes; in.Binary {
-			return nil, fault.New(fault.Invalid, "column %q is binary, for which CSV has no form", name).WithHint("Send the rows as JSON, such as in %s, with its values in base64.", splitField)
+			return nil, fault.New(fault.Invalid, "column %q is binary, which CSV does not support", name).WithHint("Send the rows as JSON, such as in %s, with its values in base64.", splitField)
 		}
 	}
 	values := make([][]byte, len(names))
@@ -769,7 +769,7 @@ func notCSV(err error) error {
 	if wrong, ok := errors.AsType[*csv.ParseError](err); ok {
 		return fault.New(fault.Invalid, "the request is not CSV: line %d: %s", wrong.Line, wrong.Err)
 	}
-	return fault.New(fault.Invalid, "the request is not CSV: it has no line with the names of the columns")
+	return fault.New(fault.Invalid, "the request is not CSV: the header is missing")
 }
 
 // predictions writes an answer of the scoring protocols: the rows of the only output, or of
@@ -786,7 +786,7 @@ func predictions(dst []byte, outputs []runtime.Tensor) ([]byte, error) {
 	wides := make([]runtime.Tensor, len(outputs))
 	for i, t := range outputs {
 		if len(t.Shape) == 0 || t.Shape[0] != outputs[0].Shape[0] {
-			return nil, noForm(fault.New(fault.Invalid, "outputs %q and %q have no rows in common", outputs[0].Name, t.Name))
+			return nil, noForm(fault.New(fault.Invalid, "outputs %q and %q have different numbers of rows", outputs[0].Name, t.Name))
 		}
 		wides[i] = formOf(t)
 	}
@@ -812,7 +812,7 @@ func predictions(dst []byte, outputs []runtime.Tensor) ([]byte, error) {
 // noForm says what helps where predictions have no form in JSON.
 func noForm(err error) error {
 	text, _ := fault.Brief(err)
-	return fault.New(fault.KindOf(err), "%s", text).WithHint("Ask /v2/models/NAME/infer, by the Open Inference Protocol, for binary data.")
+	return fault.New(fault.KindOf(err), "%s", text).WithHint("Use /v2/models/NAME/infer (Open Inference Protocol) for binary data.")
 }
 
 // nest writes a tensor as nested arrays.

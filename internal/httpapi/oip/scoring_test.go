@@ -65,24 +65,24 @@ func TestScoring(t *testing.T) {
 		"csv of Windows":       {mlflow, "text/csv; charset=utf-8", "\ufeff\"a\",\"b\"\r\n0, 0.0\r\n4,3\r\n", 200, both},
 		"deep":                 {mlflow, "", `{"inputs": ` + strings.Repeat("[", 70_000), 400, `{"error":"the request nests deeper than 64"}`},
 		"unknown":              {"/endpoints/nothing/invocations", "", `{"inputs": [[0, 0]]}`, 404, `{"error":"unknown model: \"nothing\" is not deployed"}`},
-		"other verb":           {"/v1/models/delay:explain", "", `{"inputs": [[0, 0]]}`, 404, `{"error":"\"delay:explain\" is no call of a model. Ask NAME:predict."}`},
+		"other verb":           {"/v1/models/delay:explain", "", `{"inputs": [[0, 0]]}`, 404, `{"error":"\"delay:explain\" is not a path of a model. Use NAME:predict."}`},
 		"no rows":              {v1, "", `{"instances": []}`, 400, `{"error":"the request has no rows"}`},
 		"no data":              {mlflow, "", `{"dataframe_split": {"columns": ["a", "b"], "data": []}}`, 400, `{"error":"the request has no rows"}`},
 		"nothing":              {mlflow, "", `{}`, 400, unnamed},
 		"null":                 {v1, "", `{"instances": null}`, 400, `{"error":"instances is not a list"}`},
-		"two":                  {mlflow, "", `{"inputs": [[1, 2]], "instances": [[1, 2]]}`, 400, `{"error":"the request has inputs and instances; it may have one"}`},
-		"columns":              {mlflow, "", `{"dataframe_split": {"columns": ["a"], "data": [[0], [4]]}}`, 400, `{"error":"the rows have 1 columns, and input \"X\" of the model takes 2"}`},
-		"ragged":               {mlflow, "", `{"dataframe_split": {"columns": ["a", "b"], "data": [[0, 0], [4]]}}`, 400, `{"error":"row 1 has 1 values, and there are 2 columns"}`},
-		"ragged the other way": {mlflow, "", `{"dataframe_split": {"columns": ["a", "b"], "data": [[0, 0, 1], [4]]}}`, 400, `{"error":"row 0 has 3 values, and there are 2 columns"}`},
-		"new column":           {mlflow, "", `{"dataframe_records": [{"a": 0, "b": 0}, {"a": 0, "c": 0}]}`, 400, `{"error":"row 1 has the column \"c\", which row 0 has not. Let each row have each column; null is a missing value."}`},
-		"column twice":         {mlflow, "", `{"dataframe_records": [{"a": 0, "b": 0}, {"a": 0, "a": 0}]}`, 400, `{"error":"row 1 has the column \"a\" twice"}`},
+		"two":                  {mlflow, "", `{"inputs": [[1, 2]], "instances": [[1, 2]]}`, 400, `{"error":"set either inputs or instances, not both"}`},
+		"columns":              {mlflow, "", `{"dataframe_split": {"columns": ["a"], "data": [[0], [4]]}}`, 400, `{"error":"the rows have 1 columns, but input \"X\" of the model has 2"}`},
+		"ragged":               {mlflow, "", `{"dataframe_split": {"columns": ["a", "b"], "data": [[0, 0], [4]]}}`, 400, `{"error":"row 1 has 1 values for 2 columns"}`},
+		"ragged the other way": {mlflow, "", `{"dataframe_split": {"columns": ["a", "b"], "data": [[0, 0, 1], [4]]}}`, 400, `{"error":"row 0 has 3 values for 2 columns"}`},
+		"new column":           {mlflow, "", `{"dataframe_records": [{"a": 0, "b": 0}, {"a": 0, "c": 0}]}`, 400, `{"error":"row 1 has the column \"c\", which is missing in row 0. Send every column in every row; use null for missing values."}`},
+		"column twice":         {mlflow, "", `{"dataframe_records": [{"a": 0, "b": 0}, {"a": 0, "a": 0}]}`, 400, `{"error":"row 1 has the duplicate column \"a\""}`},
 		"text":                 {mlflow, "", `{"dataframe_split": {"columns": ["a", "b"], "data": [[0, 0], [4, "x"]]}}`, 400, `{"error":"input \"X\": element 3 is \"\\\"x\\\"\": not a number"}`},
 		"text in CSV":          {mlflow, "text/csv", "a,b\n0,0\n4,x\n", 400, `{"error":"input \"X\": element 3 is \"\\\"x\\\"\": not a number"}`},
 		"ragged CSV":           {mlflow, "text/csv", "a,b\n0,0\n4\n", 400, `{"error":"the request is not CSV: line 3: wrong number of fields"}`},
-		"no CSV":               {mlflow, "text/csv", "", 400, `{"error":"the request is not CSV: it has no line with the names of the columns"}`},
-		"infinity":             {v1, "", `{"instances": [[0, -Infinity]]}`, 400, `{"error":"input \"X\": element 1 is \"-Infinity\": an infinity, which has no JSON form; send the input as binary data"}`},
-		"params":               {mlflow, "", `{"inputs": [[0, 0]], "params": {"max_tokens": 3}}`, 501, `{"error":"params are not offered. Leave params out. What changes from request to request is an input of the model."}`},
-		"another signature":    {v1, "", `{"inputs": [[0, 0]], "signature_name": "classify"}`, 501, `{"error":"signature \"classify\" is not offered: a deployment has one. Leave signature_name out."}`},
+		"no CSV":               {mlflow, "text/csv", "", 400, `{"error":"the request is not CSV: the header is missing"}`},
+		"infinity":             {v1, "", `{"instances": [[0, -Infinity]]}`, 400, `{"error":"input \"X\": element 1 is \"-Infinity\": an infinity, which cannot be sent as JSON; send the input as binary data"}`},
+		"params":               {mlflow, "", `{"inputs": [[0, 0]], "params": {"max_tokens": 3}}`, 501, `{"error":"params are not supported. Remove params. Pass values that change between requests as inputs of the model."}`},
+		"another signature":    {v1, "", `{"inputs": [[0, 0]], "signature_name": "classify"}`, 501, `{"error":"signature \"classify\" is not supported: a deployment has one signature. Remove signature_name."}`},
 		"not json":             {v1, "", `instances`, 400, `{"error":"the request is not an inference request in JSON: byte 1 should be '{'"}`},
 		"cut":                  {v1, "", `{"instances": [[0, 0]`, 400, `{"error":"the request is not an inference request in JSON: byte 22 should be ',' or ']'"}`},
 	} {
@@ -182,15 +182,15 @@ func TestFrames(t *testing.T) {
 		t.Errorf("CSV: %v (-want +got)\n%s", err, diff)
 	}
 	for body, want := range map[string]string{
-		`{"dataframe_split":{"columns":["age","town"],"data":[[1,"x"]]}}`:              `the deployment takes no column "town"`,
-		`{"dataframe_split":{"columns":["age","age"],"data":[[1,2]]}}`:                 `column "age" is there twice`,
+		`{"dataframe_split":{"columns":["age","town"],"data":[[1,"x"]]}}`:              `unknown column "town"`,
+		`{"dataframe_split":{"columns":["age","age"],"data":[[1,2]]}}`:                 `duplicate column "age"`,
 		`{"dataframe_split":{"columns":["age"]}}`:                                      "has no columns, or no data",
 		`{"dataframe_split":{"columns":[null],"data":[[1]]}}`:                          "dataframe_split.columns",
 		`{"dataframe_split":[[1]]}`:                                                    "should be '{'",
-		`{"instances":[[1,"x",2,true]]}`:                                               "the model has 4 inputs, and the rows of instances do not name them",
-		`{"inputs":{"age":[1],"age":[2]}}`:                                             `input "age" is there twice`,
+		`{"instances":[[1,"x",2,true]]}`:                                               "the model has 4 inputs, but the rows of instances do not name them",
+		`{"inputs":{"age":[1],"age":[2]}}`:                                             `duplicate input "age"`,
 		`{"inputs":{}}`:                                                                "the request has no inputs",
-		`{"inputs":{"town":[1]}}`:                                                      `takes no column "town"`,
+		`{"inputs":{"town":[1]}}`:                                                      `unknown column "town"`,
 		`{"dataframe_records":[{}]}`:                                                   "have no columns",
 		`{"dataframe_records":[{"count":1},{"count":1.5}]}`:                            `input "count": element 1 is "1.5": not a whole number of 64 bits`,
 		`{"dataframe_records":[{"city":"x"},{"city":null}]}`:                           `input "city": element 1 is null`,
@@ -209,7 +209,7 @@ func TestFrames(t *testing.T) {
 		}
 	}
 	f = frame{takes: featured, hold: func(int) error { return nil }}
-	if _, err := f.csv([]byte("origin\nJFK\n")); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "CSV does not say whether") {
+	if _, err := f.csv([]byte("origin\nJFK\n")); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "its type in CSV is ambiguous") {
 		t.Errorf("a key in CSV: %v", err)
 	}
 }
@@ -270,8 +270,8 @@ func TestPredictions(t *testing.T) {
 		}
 	}
 	for want, outputs := range map[string][]runtime.Tensor{
-		"is an infinity":         {tensor("y", runtime.FP32, []float32{float32(math.Inf(1))}, 1)},
-		"have no rows in common": {tensor("y", runtime.FP32, []float32{1, 2}, 2), tensor("z", runtime.FP32, []float32{1})},
+		"is an infinity":                 {tensor("y", runtime.FP32, []float32{float32(math.Inf(1))}, 1)},
+		"have different numbers of rows": {tensor("y", runtime.FP32, []float32{1, 2}, 2), tensor("z", runtime.FP32, []float32{1})},
 	} {
 		if _, err := predictions(nil, outputs); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) || !strings.Contains(fault.HintOf(err), "/v2/models/NAME/infer") {
 			t.Errorf("%v (%s), want %q", err, fault.HintOf(err), want)

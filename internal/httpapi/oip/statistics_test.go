@@ -182,7 +182,7 @@ func TestOptionalInputs(t *testing.T) {
 	}
 	// A column that is called as an optional input is no column of the matrix x.
 	f = frame{takes: f.takes, hold: f.hold}
-	if in, _, err := f.json([]byte(`{"dataframe_split": {"columns": ["a", "scale"], "data": [[1, 2]]}}`)); err == nil || !strings.Contains(err.Error(), `the deployment takes no column "a"`) {
+	if in, _, err := f.json([]byte(`{"dataframe_split": {"columns": ["a", "scale"], "data": [[1, 2]]}}`)); err == nil || !strings.Contains(err.Error(), `unknown column "a"`) {
 		t.Errorf("%+v %v", in, err)
 	}
 }

@@ -86,9 +86,9 @@ func TestBinary(t *testing.T) {
 		"all out":     {`{"id":"☃","parameters":{"binary_data_output":true},` + sized + `}`, rows, "", 200, `{"model_name":"delay","model_version":"3","id":"☃","outputs":[{"name":"label","datatype":"INT64","shape":[2],"parameters":{"binary_data_size":16}},{"name":"probabilities","datatype":"FP32","shape":[2,2],"parameters":{"binary_data_size":16}}]}`, labels + "?"},
 		"but one":     {`{"parameters":{"binary_data_output":true},` + sized + `,"outputs":[{"name":"label","parameters":{"binary_data":false}}]}`, rows, "", 200, `{"model_name":"delay","model_version":"3","id":"prd_","outputs":[{"name":"label","datatype":"INT64","shape":[2],"data":[0,1]}]}`, ""},
 		"alone":       {"-", rows, "0", 200, `{"model_name":"delay","model_version":"3","id":"prd_","outputs":[{"name":"label","datatype":"INT64","shape":[2],"parameters":{"binary_data_size":16}},{"name":"probabilities","datatype":"FP32","shape":[2,2],"parameters":{"binary_data_size":16}}]}`, labels + "?"},
-		"alone, part": {"-", rows[:12], "0", 400, `{"error":"a request of raw bytes alone: 12 bytes do not make whole rows of 8 bytes. Send JSON that describes the tensors, and its length in Inference-Header-Content-Length."}`, ""},
+		"alone, part": {"-", rows[:12], "0", 400, `{"error":"a request with raw bytes only: 12 bytes are not a multiple of the row size of 8 bytes. Send JSON that describes the tensors, and its length in Inference-Header-Content-Length."}`, ""},
 		"too short":   {`{` + sized + `}`, rows[:15], "", 400, `{"error":"input \"X\": binary_data_size is 16, and 15 bytes are left in the request"}`, ""},
-		"too long":    {`{` + sized + `}`, append(slices.Clone(rows), 0), "", 400, `{"error":"1 bytes of the request belong to no input. Inference-Header-Content-Length is the length of the JSON; each binary input says its binary_data_size."}`, ""},
+		"too long":    {`{` + sized + `}`, append(slices.Clone(rows), 0), "", 400, `{"error":"1 bytes of the request belong to no input. Set Inference-Header-Content-Length to the length of the JSON, and binary_data_size for each binary input."}`, ""},
 		"no sum":      {`{` + in + `"parameters":{"binary_data_size":12}}]}`, rows[:12], "", 400, `{"error":"input \"X\": shape [2 2] of FP32 wants 16 bytes and got 12"}`, ""},
 		"both":        {`{` + in + `"data":[0,0,4,3],"parameters":{"binary_data_size":16}}]}`, rows, "", 400, `{"error":"input \"X\" has data and binary_data_size"}`, ""},
 		"negative":    {`{` + in + `"parameters":{"binary_data_size":-16}}]}`, rows, "", 400, `{"error":"input \"X\": binary_data_size is -16: not a whole number from 0"}`, ""},
@@ -96,7 +96,7 @@ func TestBinary(t *testing.T) {
 		"length < 0":  {`{` + sized + `}`, rows, "-1", 400, `{"error":"Inference-Header-Content-Length: \"-1\" is not a number of bytes"}`, ""},
 		"length > is": {`{` + sized + `}`, rows, "999", 400, `{"error":"Inference-Header-Content-Length is 999, and the request has 110 bytes"}`, ""},
 		"length cut":  {`{` + sized + `}`, rows, "10", 400, `{"error":"the request is not an inference request in JSON: byte 11 should be '['"}`, ""},
-		"shared":      {`{` + in + `"parameters":{"shared_memory_region":"r"}}]}`, nil, "", 400, `{"error":"\"X\": tensors in shared memory are not offered. Send the tensor with the request, as binary data."}`, ""},
+		"shared":      {`{` + in + `"parameters":{"shared_memory_region":"r"}}]}`, nil, "", 400, `{"error":"\"X\": tensors in shared memory are not supported. Send the tensor with the request, as binary data."}`, ""},
 		"classes":     {`{` + sized + `,"outputs":[{"name":"probabilities","parameters":{"classification":1}}]}`, rows, "", 200, `{"model_name":"delay","model_version":"3","id":"prd_","outputs":[{"name":"probabilities","datatype":"BYTES","shape":[2,1],"data":["0.966843:0","0.896223:1"]}]}`, ""},
 		"no classes":  {`{` + sized + `,"outputs":[{"name":"probabilities","parameters":{"classification":0}}]}`, rows, "", 400, `{"error":"classification of an output is 0: not a whole number from 1 to 10000"}`, ""},
 	} {
@@ -145,14 +145,14 @@ func TestBase64(t *testing.T) {
 		"data first":       {`{"inputs":[{"data":["/9j/",""],` + typed + `,"name":"x","datatype":"BYTES","shape":[2]}]}`, "", []string{"\xff\xd8\xff", ""}, ""},
 		"another type":     {given("BYTES", `"parameters":{"content_type":"str"},`, `"data":["/9j/",""]`), "", []string{"/9j/", ""}, ""},
 		"raw":              {given("BYTES", `"parameters":{"binary_data_size":12,"content_type":"base64"}`, ""), "\x04\x00\x00\x00/9j/\x00\x00\x00\x00", []string{"\xff\xd8\xff", ""}, ""},
-		"no base64":        {given("BYTES", typed+",", `"data":["","a cat"]`), "", nil, `input "x": element 1 is no base64`},
-		"numbers":          {given("INT64", typed+",", `"data":[1,2]`), "", nil, `content_type base64 is of BYTES, and the input is INT64`},
+		"no base64":        {given("BYTES", typed+",", `"data":["","a cat"]`), "", nil, `input "x": element 1 is not valid base64`},
+		"numbers":          {given("INT64", typed+",", `"data":[1,2]`), "", nil, `content_type base64 requires BYTES, but the input is INT64`},
 		"no text":          {given("BYTES", `"parameters":{"content_type":7},`, `"data":["",""]`), "", nil, `content_type is not text: 7`},
 		"null":             {given("BYTES", typed+",", `"data":["",null]`), "", nil, `input "x": element 1 is null`},
 	} {
 		a, err := decode([]byte(c.head+c.raw), len(c.head))
 		if c.says != "" {
-			if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.says) || name == "null" && !strings.Contains(fault.HintOf(err), "a text of your own in BYTES") {
+			if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.says) || name == "null" && !strings.Contains(fault.HintOf(err), "for BYTES a text") {
 				t.Errorf("%s: %v", name, err)
 			}
 			continue
@@ -474,10 +474,10 @@ func TestStrictRequests(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"inputs":[{"name":"x","shape":[1],"datatype":"BYTES","data":["\ud800"]}]}`:               "element 0",
 		`{"inputs":[{"name":"x\udc00","shape":[1],"datatype":"BYTES","data":["a"]}]}`:              "whole characters",
-		`{"other":1,"inputs":[` + x + `],"\u006fther":2}`:                                          `"other" twice`,
-		`{"inputs":[{"own":1,"own":1,` + x[1:] + `]}`:                                              `"own" twice`,
+		`{"other":1,"inputs":[` + x + `],"\u006fther":2}`:                                          `duplicate field "other"`,
+		`{"inputs":[{"own":1,"own":1,` + x[1:] + `]}`:                                              `duplicate field "own"`,
 		`{"inputs":[` + x + `],"other":{"a":[{"b":1,"b":2}]}}`:                                     `"b" is there twice`,
-		`{"inputs":[` + x + `],"outputs":[{"name":"y","own":1,"own":1}]}`:                          `"own" twice`,
+		`{"inputs":[` + x + `],"outputs":[{"name":"y","own":1,"own":1}]}`:                          `duplicate field "own"`,
 		`{"Inputs":[` + x + `]}`:                                                                   "no inputs",
 		"{\"inputs\":[{\"name\":\"x\",\"shape\":[1],\"datatype\":\"BYTES\",\"data\":[\"\xe9\"]}]}": "not UTF-8",
 	} {

@@ -25,7 +25,7 @@ func timeFrom(text string) (time.Time, error) {
 	}
 	t, err := time.ParseInLocation(timeForm, text, time.Local)
 	if err != nil || t.Year() < 1 {
-		return t, fault.New(fault.Invalid, "%.40q is not a time", text).WithHint("Write it as %s.", timeForm)
+		return t, fault.New(fault.Invalid, "%.40q is not a timestamp", text).WithHint("Write it as %s.", timeForm)
 	}
 	return t, nil
 }
@@ -61,7 +61,7 @@ func directionsFrom(in []optunapb.StudyDirection) ([]tuning.Direction, error) {
 		case optunapb.StudyDirection_MAXIMIZE:
 			out[i] = tuning.Maximize
 		default:
-			return nil, fault.New(fault.Invalid, "direction %d is not known", d).WithHint("Use minimize or maximize.")
+			return nil, fault.New(fault.Invalid, "direction %d is unknown", d).WithHint("Use minimize or maximize.")
 		}
 	}
 	return out, nil
@@ -92,7 +92,7 @@ func trialFrom(m *optunapb.Trial) (tuning.Trial, error) {
 	for name, value := range m.GetParams() {
 		d, ok := m.GetDistributions()[name]
 		if !ok {
-			return t, fault.New(fault.Invalid, "parameter %.100q has no distribution", name).WithHint("Give each parameter of a trial one.")
+			return t, fault.New(fault.Invalid, "parameter %.100q has no distribution", name).WithHint("Set a distribution for each parameter of a trial.")
 		}
 		t.Params[name] = tuning.Param{Value: value, Distribution: tuning.Distribution(d)}
 	}

@@ -311,5 +311,5 @@ func (c call) trials(ctx context.Context, q *optunapb.GetTrialsRequest) (*optuna
 
 func tooLarge(what string) error {
 	return fault.New(fault.TooLarge, "the %s have more than %d MiB", what, maxAnswer>>20).
-		WithHint("Keep what is large as artifacts of runs, or begin another study; GET …/sweeps/{sweep}/trials gives them by pages.")
+		WithHint("Store large data as artifacts of runs, or create another study; GET …/sweeps/{sweep}/trials returns them in pages.")
 }

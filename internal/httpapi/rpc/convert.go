@@ -37,9 +37,9 @@ func request(p project.Name, m *onlinev1.ReadRequest) (feature.OnlineRequest, er
 		n, at := column(k)
 		switch {
 		case n > maxEntities:
-			return r, fault.New(fault.TooLarge, "%d entities are over the limit of %d", n, maxEntities).WithHint("Ask in several requests.")
+			return r, fault.New(fault.TooLarge, "%d entities are over the limit of %d", n, maxEntities).WithHint("Split the request.")
 		case seen[k.GetName()]:
-			return r, fault.New(fault.Invalid, "the join key %.80q is there twice", k.GetName())
+			return r, fault.New(fault.Invalid, "duplicate join key %.80q", k.GetName())
 		case i > 0 && n != len(r.Columns[0].Values):
 			return r, fault.New(fault.Invalid, "the join key %.80q has %d values, and %.80q %d", k.GetName(), n, m.GetKeys()[0].GetName(), len(r.Columns[0].Values))
 		}

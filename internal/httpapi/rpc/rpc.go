@@ -86,23 +86,23 @@ const header = 5
 // Receive reads the one message of a call.
 func Receive(r *http.Request, m proto.Message) error {
 	if r.ProtoMajor < 2 {
-		return fault.New(fault.Invalid, "gRPC is HTTP/2")
+		return fault.New(fault.Invalid, "gRPC requires HTTP/2")
 	}
 	if kind := r.Header.Get("Content-Type"); kind != "application/grpc" && kind != "application/grpc+proto" {
-		return fault.New(fault.Invalid, "the Content-Type %.40q is not that of gRPC", kind)
+		return fault.New(fault.Invalid, "Content-Type %.40q is not supported; gRPC requires application/grpc", kind)
 	}
 	b, err := io.ReadAll(r.Body)
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return fault.New(fault.TooLarge, "the call has more than %d bytes", large.Limit).WithHint("Ask in several requests.")
+		return fault.New(fault.TooLarge, "the call has more than %d bytes", large.Limit).WithHint("Split the request.")
 	}
 	if err != nil {
 		return err
 	}
 	switch {
 	case len(b) < header || len(b)-header != int(binary.BigEndian.Uint32(b[1:])):
-		return fault.New(fault.Invalid, "the call has %d bytes, which are not one message", len(b))
+		return fault.New(fault.Invalid, "the call has %d bytes, but must contain exactly one message", len(b))
 	case b[0] != 0:
-		return fault.New(fault.Unsupported, "the message is compressed").WithHint("Send it plain.")
+		return fault.New(fault.Unsupported, "compressed messages are not supported").WithHint("Disable compression.")
 	}
 	defer share.TurnOf(r.Context()).End()
 	if err := proto.Unmarshal(b[header:], m); err != nil {
@@ -126,10 +126,10 @@ func Send(ctx context.Context, w http.ResponseWriter, m proto.Message) error {
 	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(make([]byte, header, header+size), m)
 	share.TurnOf(ctx).End() // its reader may be slow
 	if err != nil {
-		return fault.Wrap(err, "encoding the answer")
+		return fault.Wrap(err, "encode the response")
 	}
 	if len(b)-header > 1<<31-1 {
-		return fault.New(fault.TooLarge, "the answer has %d bytes", len(b)).WithHint("Ask in several requests.")
+		return fault.New(fault.TooLarge, "the response is too large: %d bytes", len(b)).WithHint("Split the request.")
 	}
 	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-header)) //nolint:gosec // just looked at
 	w.Header().Set("Content-Type", "application/grpc")
@@ -153,7 +153,7 @@ func Deadline(r *http.Request) (context.Context, context.CancelFunc, error) {
 	unit, known := units[text[len(text)-1]]
 	n, err := strconv.ParseUint(text[:len(text)-1], 10, 32)
 	if err != nil || !known || len(text) > 9 {
-		return nil, nil, fault.New(fault.Invalid, "grpc-timeout: %.20q is not a time such as 100m", text)
+		return nil, nil, fault.New(fault.Invalid, "grpc-timeout: %.20q is not a duration such as 100m", text)
 	}
 	most := uint64(24 * time.Hour / unit) //nolint:gosec // not negative
 	d := time.Duration(min(n, most)) * unit

@@ -224,7 +224,7 @@ func (s *Service) retrain(ctx context.Context, e event.Event) (*intent, error) {
 			from, to := spec.Span(f.At)
 			set, err := s.Features.MakeTrainingSet(ctx, feature.TrainingSetRequest{
 				Project: p, Name: spec.TrainingSet, Timestamp: spec.Timestamp, Labels: labels(spec.Label),
-				Description: fmt.Sprintf("Made by monitor %s: %s", m.Name, f.Reason),
+				Description: fmt.Sprintf("Created by monitor %s: %s", m.Name, f.Reason),
 				Spine:       feature.Source{SQL: spec.SQL(from, to)},
 				Selection:   feature.Selection{Service: spec.Service, FullNames: s.fullNames(ctx, p, spec.TrainingSet)},
 			})
@@ -305,14 +305,14 @@ func (s *Service) tryVersion(ctx context.Context, e event.Event) (*intent, error
 			case j.State != training.Succeeded:
 				return "", "", fault.New(fault.Conflict, "job %s %s: %s", j.Job, j.State, j.Reason).WithHint("See falaj job logs %s.", j.Job)
 			case !registered:
-				return "", "", fault.New(fault.Conflict, "job %s registered no model", j.Job).WithHint("Give it register: NAME, and save model/ in its output.")
+				return "", "", fault.New(fault.Conflict, "job %s registered no model", j.Job).WithHint("Set register: NAME, and write model/ to its output.")
 			}
 			d, err := s.Serving.One(ctx, e.Project, began.Deployment)
 			if err != nil {
 				return "", "", err
 			}
 			if d.Model != model {
-				return "", "", fault.New(fault.Conflict, "job %s registered %s, and %s answers with %s", j.Job, j.Model, d.Name, d.Model)
+				return "", "", fault.New(fault.Conflict, "job %s registered %s, but %s serves %s", j.Job, j.Model, d.Name, d.Model)
 			}
 			var f monitoring.Finding
 			if err := json.Unmarshal(began.Evidence, &f); err != nil {
@@ -334,7 +334,7 @@ func (s *Service) tryVersion(ctx context.Context, e event.Event) (*intent, error
 			if err != nil {
 				return "", "", err
 			}
-			return fmt.Sprintf("%s registered %s; it answers %d %% of the requests", j.Job, j.Model, r.Weight), string(r.ID), nil
+			return fmt.Sprintf("%s registered %s; it serves %d %% of the requests", j.Job, j.Model, r.Weight), string(r.ID), nil
 		},
 	}, nil
 }
@@ -383,7 +383,7 @@ func (s *Service) beginning(ctx context.Context, p string) error {
 	if slices.ContainsFunc(open, func(act serving.AutoAction) bool {
 		return act.Project == p && act.Kind == serving.AutoRetrain && time.Since(act.Made) < serving.Patience
 	}) {
-		return fault.New(fault.Unavailable, "a retraining is being begun, and the job may be its own")
+		return fault.New(fault.Unavailable, "a retraining is starting, and the job may belong to it")
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ type Service struct {
 	closing bool
 }
 
-var errStopped = errors.New("somebody stopped it")
+var errStopped = errors.New("it was cancelled")
 
 // maxStill bounds how long everybody waits for the moment of a backup.
 const maxStill = 20 * time.Second
@@ -92,7 +92,7 @@ func (b *Service) recordNotes(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fault.Wrap(err, "recording what was done while the server was stopped")
+		return fault.Wrap(err, "record offline operations")
 	}
 	return done()
 }
@@ -123,7 +123,7 @@ func (b *Service) Make(ctx context.Context, name string) (backup.Backup, error) 
 		return backup.Backup{}, err
 	}
 	if _, err := backup.Look(dir); err == nil {
-		return backup.Backup{}, fault.New(fault.Conflict, "there is a backup %s", name).WithHint("Give each a name of its own, such as the day.")
+		return backup.Backup{}, fault.New(fault.Conflict, "backup %s already exists", name).WithHint("Use a unique name, such as the date.")
 	}
 	of, err := b.Installation()
 	if err != nil {
@@ -138,7 +138,7 @@ func (b *Service) Make(ctx context.Context, name string) (backup.Backup, error) 
 		return backup.Backup{}, fault.New(fault.Unavailable, "the server is stopping")
 	}
 	if b.now.State == backup.Making {
-		return backup.Backup{}, fault.New(fault.Conflict, "backup %s is being made", b.now.Name).WithHint("Wait until it is done, or stop it: falaj backup stop %s.", b.now.Name)
+		return backup.Backup{}, fault.New(fault.Conflict, "backup %s is already running", b.now.Name).WithHint("Wait until it is done, or stop it: falaj backup stop %s.", b.now.Name)
 	}
 	who := identity.From(ctx)
 	run, cancel := context.WithCancelCause(identity.With(context.Background(), who))
@@ -188,9 +188,9 @@ func (b *Service) discard(ctx context.Context, but string) {
 		}
 		switch err := backup.Discard(dir); {
 		case err == nil:
-			b.Log.InfoContext(ctx, "what an interrupted backup left was removed", slog.String("backup", e.Name()))
+			b.Log.InfoContext(ctx, "removed an interrupted backup", slog.String("backup", e.Name()))
 		case !fault.Is(err, fault.NotFound):
-			b.Log.WarnContext(ctx, "what an interrupted backup left was not removed", slog.String("backup", e.Name()), slog.Any("error", err))
+			b.Log.WarnContext(ctx, "cannot remove an interrupted backup", slog.String("backup", e.Name()), slog.Any("error", err))
 		}
 	}
 }
@@ -224,7 +224,7 @@ func (b *Service) end(ctx context.Context, name string, r backup.Report, err err
 		b.Log.WarnContext(ctx, "making a backup", slog.String("backup", name), slog.String("state", string(state)), slog.Any("error", err))
 		return
 	}
-	b.Log.InfoContext(ctx, "a backup was made", slog.String("backup", name), slog.String("sequence", r.Sequence), slog.Int64("bytes", r.Bytes))
+	b.Log.InfoContext(ctx, "backup completed", slog.String("backup", name), slog.String("sequence", r.Sequence), slog.Int64("bytes", r.Bytes))
 }
 
 // take notes how far it is.
@@ -373,7 +373,7 @@ func (b *Service) One(ctx context.Context, name string) (backup.Backup, error) {
 	if i := slices.IndexFunc(all, func(x backup.Backup) bool { return x.Name == name }); i >= 0 {
 		return all[i], nil
 	}
-	return backup.Backup{}, fault.New(fault.NotFound, "there is no backup %.63q", name)
+	return backup.Backup{}, fault.New(fault.NotFound, "backup %.63q not found", name)
 }
 
 // Stop implements httpapi.Backups.
@@ -385,7 +385,7 @@ func (b *Service) Stop(ctx context.Context, name string) (backup.Backup, error) 
 	making, cancel, ended := b.now.Name == name && b.now.State == backup.Making, b.cancel, b.ended
 	b.mu.Unlock()
 	if !making {
-		return backup.Backup{}, fault.New(fault.Conflict, "backup %.63q is not being made", name)
+		return backup.Backup{}, fault.New(fault.Conflict, "backup %.63q is not running", name)
 	}
 	if err := b.record(ctx, name, map[string]any{"phase": "stopped"}); err != nil {
 		return backup.Backup{}, err

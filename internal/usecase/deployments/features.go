@@ -34,7 +34,7 @@ func (f Features) Describe(ctx context.Context, p, service string) (serving.Feat
 	}
 	if len(shape.Purposes) > 0 {
 		return serving.FeatureSet{}, fault.New(fault.Invalid, "feature service %s names no purpose, and its views are read for %s only", shape.Service, strings.Join(shape.Purposes, ", ")).
-			WithHint("Give the service one: `purpose: %s`.", shape.Purposes[0])
+			WithHint("Set `purpose: %s` in the service.", shape.Purposes[0])
 	}
 	if err := f.Features.AllowClear(ctx, project.Name(p), shape.Service); err != nil {
 		return serving.FeatureSet{}, err
@@ -42,7 +42,7 @@ func (f Features) Describe(ctx context.Context, p, service string) (serving.Feat
 	for i, t := range shape.Types {
 		if !t.Number() {
 			return serving.FeatureSet{}, fault.New(fault.Invalid, "feature %s is a %s; a model's columns are numbers", shape.Features[i], t).
-				WithHint("Make a feature service of numbers for the model.")
+				WithHint("Use a feature service with numeric features for the model.")
 		}
 	}
 	return serving.FeatureSet{Ref: shape.Service, JoinKeys: shape.JoinKeys, Request: shape.Request, Features: shape.Features}, nil

@@ -70,7 +70,7 @@ func beside(ctx context.Context, v *registry.Verified) func(location string) ([]
 	return func(location string) ([]byte, error) {
 		if !filepath.IsLocal(location) || !has(v, path.Clean(location)) {
 			return nil, fault.New(fault.Invalid, "%.100q is not among the files of the version", location).
-				WithHint("Register it beside %s, or save the model as one file: onnx.save(onnx.load(PATH), \"model.onnx\"), and save_as_external_data=False of mlflow.onnx.log_model.", modelFile)
+				WithHint("Register it next to %s, or save the model as one file: onnx.save(onnx.load(PATH), \"model.onnx\"), and save_as_external_data=False of mlflow.onnx.log_model.", modelFile)
 		}
 		return v.ReadFile(ctx, path.Clean(location), maxModel)
 	}

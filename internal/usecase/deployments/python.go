@@ -51,7 +51,7 @@ func writeFiles(ctx context.Context, v *registry.Verified, dir string) error {
 	defer root.Close()
 	for _, f := range v.Files() {
 		if !filepath.IsLocal(f.Path) {
-			return fault.New(fault.Invalid, "the model has a file %.100q, which is no path below its directory", f.Path)
+			return fault.New(fault.Invalid, "the model has a file %.100q, which is not a path below its directory", f.Path)
 		}
 		if err := writeFile(ctx, v, root, f.Path); err != nil {
 			return fault.Wrap(err, "write %.100q of model %s", f.Path, v.Version)
@@ -110,7 +110,7 @@ func (e Environments) Use(ctx context.Context, p, ref string) (runtime.Python, e
 	}
 	if u.State != environment.Ready {
 		return runtime.Python{}, fault.New(fault.Unavailable, "environment %s is being built: %w", u.Name, serving.ErrNotYet).
-			WithHint("`falaj env wait %s` says when it is there; the model is loaded then.", u.Name)
+			WithHint("Wait for it with `falaj env wait %s`; the model is loaded afterwards.", u.Name)
 	}
 	if u.Python == "" || u.Image != "" {
 		return runtime.Python{}, fault.New(fault.Unsupported, "environment %s is an image, or modules; a model runs in a Python with packages", u.Name).

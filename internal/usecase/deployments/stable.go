@@ -48,18 +48,18 @@ func (s Stable) Stable(ctx context.Context, p project.Name, name, ref string) (s
 // dataset that the deployment itself makes an input of.
 func stableOf(d serving.Deployment, known []naming.Column) (score.Target, error) {
 	if r := d.Spec.Runtime; r != nil && r.Remote.Name != "" {
-		return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers from the remote %s, whose model no job here can run", d.Name, r.Remote.Name).
+		return score.Target{}, fault.New(fault.Unsupported, "deployment %s uses the remote %s, whose model cannot run in a job", d.Name, r.Remote.Name).
 			WithHint("Deploy the version here, without spec.runtime.remote, under another name, or send the rows as requests.")
 	}
 	if d.Spec.Chained() {
-		return score.Target{}, fault.New(fault.Unsupported, "deployment %s has steps before or after its model, which jobs do not take", d.Name).
+		return score.Target{}, fault.New(fault.Unsupported, "deployment %s has steps before or after its model, which batch prediction does not support", d.Name).
 			WithHint("Send the rows as requests; or deploy the model without steps under another name, and prepare its columns in the dataset.")
 	}
 	said := d.Spec.Runtime != nil && d.Spec.Runtime.Python != (serving.PythonSpec{})
 	for _, t := range d.Targets {
 		if t.Role == serving.Stable && (t.Environment != "" || said) {
-			return score.Target{}, fault.New(fault.Unsupported, "deployment %s answers with a Python model, and jobs answer rows with ONNX only", d.Name).
-				WithHint("Have a job of your own load the version (`data: {model: models:/%s/%d}`), or send the rows as requests.", d.Model, d.Version)
+			return score.Target{}, fault.New(fault.Unsupported, "deployment %s has a Python model, but batch prediction supports ONNX only", d.Name).
+				WithHint("Load the version in your own job (`data: {model: models:/%s/%d}`), or send the rows as requests.", d.Model, d.Version)
 		}
 	}
 	t := score.Target{Model: d.Model, Version: d.Version, Threads: d.Spec.Threads}

@@ -45,7 +45,7 @@ func (e erasedDatasets) person(ctx context.Context, s privacy.Subject) (dataset.
 	if err != nil && !fault.Is(err, fault.NotFound) { // an older backup may not have it
 		return dataset.Person{}, err
 	}
-	purpose := "looking for a person"
+	purpose := "search for a person"
 	if s.Erasure != "" {
 		purpose = "erasure " + string(s.Erasure)
 	}
@@ -108,7 +108,7 @@ func (e erasedDatasets) Find(ctx context.Context, s privacy.Subject) (privacy.Fo
 	}
 	if len(person.Keys) == 0 {
 		return privacy.Found{Unsearched: []privacy.Unsearched{{
-			Kind: e.Kind(), Name: "every dataset", Reason: "there is no entity " + s.Entity + ", and the ledger does not say what its join keys were",
+			Kind: e.Kind(), Name: "every dataset", Reason: "there is no entity " + s.Entity + ", and the ledger does not contain its join keys",
 			Tool: "falaj apply -f ENTITY.yaml, then falaj erase again",
 		}}}, nil
 	}
@@ -122,7 +122,7 @@ func (e erasedDatasets) Find(ctx context.Context, s privacy.Subject) (privacy.Fo
 	}
 	for _, ref := range found.Blind {
 		f.Unsearched = append(f.Unsearched, privacy.Unsearched{
-			Kind: e.Kind(), Name: ref, Reason: "it was made of rows of persons and has no column that says whose a row is",
+			Kind: e.Kind(), Name: ref, Reason: "it was derived from rows of persons and has no column that identifies them",
 			Tool: "falaj delete dataset " + ref + ", and make it again",
 		})
 	}
@@ -161,7 +161,7 @@ func (e erasedDatasets) departed(ctx context.Context, person dataset.Person, f *
 	for _, g := range gone {
 		v := g.Version
 		if g.Had {
-			f.Deleted = append(f.Deleted, privacy.Place{Name: v.Ref().String(), Note: "deleted" + onAndBy(v) + "; how many of its rows were the person's was not kept"})
+			f.Deleted = append(f.Deleted, privacy.Place{Name: v.Ref().String(), Note: "deleted" + onAndBy(v) + "; the number of the person's rows was not stored"})
 		} else {
 			unknown = append(unknown, v)
 		}
@@ -191,7 +191,7 @@ func (e erasedDatasets) departed(ctx context.Context, person dataset.Person, f *
 		if v.Tombstone != nil && v.Tombstone.Unknown != "" {
 			why = v.Tombstone.Unknown
 		} else if v.Tombstone != nil {
-			why = "nothing said then that its rows were persons of the entity"
+			why = "it was not declared as personal data of the entity at that time"
 		}
 		f.Unsearched = append(f.Unsearched, privacy.Unsearched{
 			Kind: e.Kind(), Name: v.Ref().String(), Reason: "it was deleted" + onAndBy(v) + ", and whose rows it had is not known: " + why,
@@ -314,7 +314,7 @@ func (e erasedOnline) Find(ctx context.Context, s privacy.Subject) (f privacy.Fo
 	outdated, err := e.outdated(ctx, s, rows)
 	for _, o := range outdated {
 		f.Unsearched = append(f.Unsearched, privacy.Unsearched{
-			Kind: e.Kind(), Name: o.View, Reason: "its rows were made of " + o.Of + "; it is materialised again", Tool: "falaj feature runs " + o.View + ", falaj feature clear " + o.View,
+			Kind: e.Kind(), Name: o.View, Reason: "it was derived from " + o.Of + "; it is materialised again", Tool: "falaj feature runs " + o.View + ", falaj feature clear " + o.View,
 		})
 	}
 	return f, err
@@ -360,7 +360,7 @@ func (e erasedOnline) remake(ctx context.Context, s privacy.Subject, keys featur
 			return err
 		}
 		if err != nil { // it stays on the certificate, for a person to look
-			e.log.WarnContext(ctx, "a feature view with rows of a person who was erased cannot be materialised again",
+			e.log.WarnContext(ctx, "a feature view with rows of an erased person cannot be materialised again",
 				slog.String("view", o.View), slog.String("erasure", string(s.Erasure)), slog.Any("error", err))
 		}
 	}

@@ -315,7 +315,7 @@ func (l *leftovers) made(ctx context.Context, tx *store.Tx, jobs []training.Job)
 			return err
 		}
 		for _, c := range kept {
-			l.add(inCheckpoints, id+"/"+c.Name, "the form of its files is not known; the job could read the person's rows", "falaj job checkpoint delete "+id+" "+c.ID)
+			l.add(inCheckpoints, id+"/"+c.Name, "the format of its files is unknown; the job could read the person's rows", "falaj job checkpoint delete "+id+" "+c.ID)
 		}
 	}
 	sources := 0
@@ -337,13 +337,13 @@ func (l *leftovers) made(ctx context.Context, tx *store.Tx, jobs []training.Job)
 		switch {
 		case n == 0:
 		case could[h.Job]:
-			l.add(inArtifacts, h.Owner, fmt.Sprintf("the form of its %d files is not known; job %s, which left them, could read the person's rows", n, h.Job), "MLflow's client: list_artifacts, delete_artifacts")
+			l.add(inArtifacts, h.Owner, fmt.Sprintf("the format of its %d files is unknown; job %s, which wrote them, could read the person's rows", n, h.Job), "MLflow's client: list_artifacts, delete_artifacts")
 		default:
 			others, files = others+1, files+n
 		}
 	}
 	if others > 0 {
-		l.add(inArtifacts, fmt.Sprintf("%d files of %d other runs", files, others), "their form is not known; as far as lineage says they were not made of the person's rows", "MLflow's client: list_artifacts, delete_artifacts")
+		l.add(inArtifacts, fmt.Sprintf("%d files of %d other runs", files, others), "their format is unknown; according to the lineage they were not derived from the person's rows", "MLflow's client: list_artifacts, delete_artifacts")
 	}
 	return nil
 }

@@ -174,7 +174,7 @@ func (f Data) Append(ctx context.Context, r feature.Appended) (feature.DatasetVe
 					WithHint("Change the expectation of the dataset; the events are kept until then.")
 			}
 			if v.Unchanged && v.Number != base.Number {
-				return fault.New(fault.Conflict, "another version of %s was made meanwhile", v.Dataset).WithHint("Try again.")
+				return fault.New(fault.Conflict, "%s got a newer version in the meantime", v.Dataset).WithHint("Try again.")
 			}
 			return r.Then(ctx, tx, factsOf(v))
 		},

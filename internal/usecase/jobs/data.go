@@ -139,7 +139,7 @@ func (d Data) exportModel(ctx context.Context, p project.Name, in training.Input
 		return err
 	}
 	if m.Version.Digest != in.Digest {
-		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, m.Version.Digest)
+		return fault.New(fault.Conflict, "%s differs from the submitted one: its digest is %s", in.Ref, m.Version.Digest)
 	}
 	err = d.Guard.Pass(ctx, residency.Transfer{
 		Project: string(p), What: in.Ref, Label: m.Version.Residency, Where: "pool " + string(pool.Name), Zone: pool.MachineZone, Action: string(registry.ActionRead),
@@ -189,7 +189,7 @@ func (d Data) Export(ctx context.Context, p project.Name, in training.Input, poo
 		Project: p, Ref: r, Purpose: "training job", Where: "pool " + string(pool.Name), Zone: pool.MachineZone,
 	}, Dir: dir})
 	if err == nil && v.ContentDigest != in.Digest {
-		return fault.New(fault.Conflict, "%s is not what was submitted: its digest is %s", in.Ref, v.ContentDigest)
+		return fault.New(fault.Conflict, "%s differs from the submitted one: its digest is %s", in.Ref, v.ContentDigest)
 	}
 	return err
 }

@@ -29,7 +29,7 @@ func ranBy(j training.Job) (*dataset.Ran, error) {
 	for table, name := range j.Step.Tables {
 		i := slices.IndexFunc(j.Inputs, func(in training.Input) bool { return in.Name == name })
 		if i < 0 {
-			return nil, fault.New(fault.Internal, "job %s was not handed the table %s of its step", j.ID, table)
+			return nil, fault.New(fault.Internal, "job %s did not get the table %s of its step", j.ID, table)
 		}
 		ref, err := dataset.ParseRef(j.Inputs[i].Dataset())
 		if err != nil {
@@ -55,8 +55,8 @@ func (t Rows) Check(ctx context.Context, s training.RowsSpec) error {
 	}
 	err = t.Datasets.Receives(ctx, s.Job.Project, s.Job.Spec.Into, read)
 	if with := withModels(s.Job); with != "" && fault.Is(err, fault.Gone) { // its data are there: they were looked up before
-		return fault.New(fault.Gone, "rows cannot be made %s any more: %w", with, err).
-			WithHint("It was trained on that. Train it anew on what stands for it, and deploy the new version.")
+		return fault.New(fault.Gone, "rows can no longer be created %s: %w", with, err).
+			WithHint("Retrain the model on the replacing version, and deploy the new version.")
 	}
 	return err
 }
@@ -120,7 +120,7 @@ func (t Rows) save(ctx context.Context, s training.RowsSpec) (string, error) {
 	}
 	if v.State == dataset.Rejected {
 		return "", fault.New(fault.Invalid, "%s is rejected: %s", v.Ref(), v.Reason).
-			WithHint("The rows are kept for looking at: falaj dataset preview %s", v.Ref())
+			WithHint("The rejected rows are kept: falaj dataset preview %s", v.Ref())
 	}
 	return v.Ref().String(), nil
 }
@@ -143,8 +143,8 @@ func partsOnly(dir string) (bytes int64, err error) {
 		case e.Type().IsRegular() && (slices.Contains(notes, name) || strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".crc")):
 			continue
 		case !e.Type().IsRegular() || path.Ext(name) != ".parquet" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_"):
-			return 0, fault.New(fault.Invalid, "rows/%.200s is no part of the rows, nor known to be none", name).
-				WithHint("Leave files right in rows/ that are called *.parquet, and begin with neither . nor _: no directories of partitions, nothing unfinished.")
+			return 0, fault.New(fault.Invalid, "rows/%.200s is neither a Parquet file nor a known metadata file", name).
+				WithHint("Write files *.parquet directly to rows/, whose names begin with neither . nor _; partition directories and temporary files are not supported.")
 		}
 		info, err := e.Info()
 		if err != nil {

@@ -84,7 +84,7 @@ func (s SparkSteps) hasSpark(ctx context.Context, step dataset.Step) error {
 	name, _, _ := strings.Cut(step.Environment, "@")
 	e, err := s.Environments.One(ctx, step.Project, name)
 	if fault.Is(err, fault.NotFound) {
-		return fault.New(fault.NotFound, "there is no environment %s, in which dataset %s is to be made by Spark", name, step.Dataset).
+		return fault.New(fault.NotFound, "environment %s not found, which dataset %s needs for Spark", name, step.Dataset).
 			WithHint(`Declare it: {kind: Environment, name: %s, spec: {requirements: ["pyspark==4.0.5"]}}, or write engine: duckdb.`, name)
 	}
 	if err != nil || e.Spec.Kind() != environment.PythonKind || e.Spec.SitePackages {

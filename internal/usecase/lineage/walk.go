@@ -133,7 +133,7 @@ func (l *walk) Object(ctx context.Context, kind openlineage.Kind, name string) (
 		return deploymentObject(d), err
 	case openlineage.DatasetKind: // whose lineage begins by its ref
 	}
-	return openlineage.Object{}, fault.New(fault.Invalid, "there is no lineage of a %q", kind)
+	return openlineage.Object{}, fault.New(fault.Invalid, "kind %q has no lineage", kind)
 }
 
 // model finds "delay@3", "delay@champion" or the newest "delay".

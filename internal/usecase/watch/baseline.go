@@ -63,10 +63,10 @@ func trainedOn(v registry.Version) (string, error) {
 	case len(v.Datasets) == 1:
 		return v.Datasets[0], nil
 	case len(v.Datasets) == 0:
-		return "", fault.New(fault.NotFound, "nothing is known that %s was trained on", v).
+		return "", fault.New(fault.NotFound, "the training set of %s is unknown", v).
 			WithHint("Name the baseline in the Monitor's spec.baseline, as dataset:NAME@VERSION.")
 	}
-	return "", fault.New(fault.Conflict, "%s may be trained on any of %s", v, strings.Join(v.Datasets, ", ")).
+	return "", fault.New(fault.Conflict, "the training set of %s is ambiguous: %s", v, strings.Join(v.Datasets, ", ")).
 		WithHint("Declare training_data in the job that trains it, or name the baseline in the Monitor's spec.baseline, as dataset:NAME@VERSION.")
 }
 
@@ -89,7 +89,7 @@ func (b Baselines) origin(ctx context.Context, q monitoring.OriginQuery, d servi
 		v, err = data.Resolve(ctx, p, standing)
 	}
 	if fault.Is(err, fault.NotFound) && identity.From(ctx).Kind == identity.System { // of somebody who applies a manifest, it is a name that is wrong
-		err = fault.New(fault.Gone, "%s is not there any more", ref)
+		err = fault.New(fault.Gone, "%s does not exist any more", ref)
 	}
 	if err != nil {
 		return monitoring.Origin{}, err

@@ -77,8 +77,8 @@ func (d Deployments) Served(ctx context.Context, project, deployment string) (ve
 	}
 	spec := one.Spec.Features
 	if spec == nil || one.FeatureSet == nil {
-		return verification.Served{}, fault.New(fault.Invalid, "deployment %q looks no features up", deployment).
-			WithHint("Give it spec.features; what a request brings itself cannot be recomputed.")
+		return verification.Served{}, fault.New(fault.Invalid, "deployment %q has no online features", deployment).
+			WithHint("Set spec.features; request-time values cannot be recomputed.")
 	}
 	out := verification.Served{Service: one.FeatureSet.Ref, Owner: prediction.OwnerOf(string(one.ID))}
 	for _, name := range spec.Columns {

@@ -129,7 +129,7 @@ func TestHostileOnKubernetes(t *testing.T) {
 		}
 	})
 	hidden(t, victim.token, other.token, secret)
-	if said := p.Run(0, "pool", "describe", "pods"); !strings.Contains(said, "where the cluster's network enforces NetworkPolicies") {
+	if said := p.Run(0, "pool", "describe", "pods"); !strings.Contains(said, "if the cluster's network enforces NetworkPolicies") {
 		t.Errorf("describe does not tell on what the fence depends:\n%s", said)
 	}
 	over(p, victim)

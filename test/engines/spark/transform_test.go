@@ -142,7 +142,7 @@ func TestSparkTransforms(t *testing.T) {
 	}
 	refused("SELECT id FROM secret", onSpark, "secret@1 is sealed", "engine: duckdb")
 	refused("SELECT id FROM flights", ", environment: bare", "no PySpark", "pyspark==")
-	refused("SELECT id FROM flights", ", environment: absent", "there is no environment absent", "pyspark==")
+	refused("SELECT id FROM flights", ", environment: absent", "environment absent not found", "pyspark==")
 	refused("SELECT id, TIMESTAMP '2013-01-01 00:00:00' AS seen FROM flights", onSpark, "seen", "time_zone: UTC")
 	refused("SELECT * FROM read_csv('/etc/passwd')", onSpark, "read_csv")
 }
