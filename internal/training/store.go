@@ -37,7 +37,7 @@ type Count struct {
 }
 
 // Store is what this package needs from a database. Single objects that do not
-// exist are fault.NotFound; an update of a row that somebody else changed is
+// exist are fault.NotFound; an update of a row that changed concurrently is
 // fault.Conflict, and raises the revision otherwise.
 type Store interface {
 	InsertJob(ctx context.Context, tx *store.Tx, j Job) error
