@@ -53,7 +53,7 @@ func TestProfile(t *testing.T) {
 	}
 	p.Run(0, "job", "cancel", job)
 	ended(p, job)
-	if text := p.Run(5, "job", "profile", job); !strings.Contains(text, "only what runs") {
+	if text := p.Run(5, "job", "profile", job); !strings.Contains(text, "only running jobs") {
 		t.Error(text)
 	}
 	without := submit(p, "without", map[string]any{"command": script("import time", "print('there', flush=True)", "time.sleep(600)")})
