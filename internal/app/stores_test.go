@@ -65,7 +65,7 @@ func TestStoresOfConfig(t *testing.T) {
 		want string
 	}{
 		"another database":       {map[string]any{"store.url": "mysql://x"}, "store.url: the store URL is neither"},
-		"PostgreSQL elsewhere":   {map[string]any{"store.url": "postgres://falaj@db.example/falaj"}, "store.url: the store URL lets PostgreSQL at db.example be reached without TLS"},
+		"PostgreSQL elsewhere":   {map[string]any{"store.url": "postgres://falaj@db.example/falaj"}, "store.url: store URL: the connection to PostgreSQL at db.example is not protected by TLS"},
 		"PostgreSQL with TLS":    {map[string]any{"store.url": "postgres://falaj@db.example/falaj?sslmode=verify-full"}, ""},
 		"PostgreSQL here":        {map[string]any{"store.url": "postgres://falaj@localhost/falaj"}, ""},
 		"Redis elsewhere":        {map[string]any{"online.url": "redis://cache.example"}, "online.url: Redis at cache.example would be reached without TLS"},

@@ -123,24 +123,24 @@ func Make(ctx context.Context, dir string, of Installation, version string) (r R
 	}
 	for _, in := range []string{of.Data, of.Tables} {
 		if inside(in, dir) {
-			return r, fault.New(fault.Invalid, "%s is in %s, which is to be backed up", dir, in).WithHint("Name a directory elsewhere, best on another disk.")
+			return r, fault.New(fault.Invalid, "%s is inside %s, which is to be backed up", dir, in).WithHint("Name a directory elsewhere, preferably on another disk.")
 		}
 	}
 	_, err = os.Lstat(dir)
 	ours := errors.Is(err, fs.ErrNotExist)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return r, describe(err, "make the directory of the backup")
+		return r, describe(err, "create the backup directory")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return r, describe(err, "open the directory of the backup")
+		return r, describe(err, "open the backup directory")
 	}
 	defer func() { _ = root.Close() }()
 	m, err := begin(root)
 	if err != nil {
-		return r, describe(err, "begin the backup")
+		return r, describe(err, "start the backup")
 	}
 	defer m.close()
 	defer func() {
@@ -148,7 +148,7 @@ func Make(ctx context.Context, dir string, of Installation, version string) (r R
 			return
 		}
 		if uerr := m.undo(); uerr != nil {
-			err = errors.Join(err, fault.Wrap(uerr, "removing what there is of the backup"))
+			err = errors.Join(err, fault.Wrap(uerr, "removing the incomplete backup"))
 		} else if ours {
 			_ = os.Remove(dir)
 		}
@@ -170,11 +170,11 @@ func Make(ctx context.Context, dir string, of Installation, version string) (r R
 		without = append(without, live.leaves()...)
 		end, err := live.take(ctx, cancel, m, &h, files, &tables, &objects)
 		if err != nil {
-			return r, describe(err, "back up what changes")
+			return r, describe(err, "back up the database")
 		}
 		defer end()
 	} else if err := m.header(h); err != nil {
-		return r, describe(err, "begin the backup")
+		return r, describe(err, "start the backup")
 	}
 	if err := files.save(of.Data, func(name string) bool { return slices.Contains(without, name) || isLeft(name) }); err != nil {
 		return r, describe(err, "back up the data directory")
@@ -193,7 +193,7 @@ func Make(ctx context.Context, dir string, of Installation, version string) (r R
 			continue
 		}
 		if err := k.end(); err != nil {
-			return r, describe(err, "back up what was removed meanwhile")
+			return r, describe(err, "back up objects removed during the backup")
 		}
 	}
 	if err := syncAll(dir); err != nil {
@@ -285,7 +285,7 @@ func (c copying) walk(src *os.Root, dir string, without func(name string) bool) 
 			continue
 		}
 		if len(name) >= maxPath {
-			c.log.WarnContext(c.ctx, "a backup passes over what no path leads to", slog.String("below", name[:100]))
+			c.log.WarnContext(c.ctx, "an unreachable file is not backed up", slog.String("below", name[:100]))
 			continue
 		}
 		isDir := false
@@ -327,7 +327,7 @@ func (c copying) unread(name string, err error) bool {
 	if !errors.Is(err, fs.ErrPermission) || c.in != inTables && !slices.Contains(foreign, top) {
 		return false
 	}
-	c.log.WarnContext(c.ctx, "a backup passes over what cannot be read", slog.String("in", c.in), slog.String("path", name), slog.Any("error", err))
+	c.log.WarnContext(c.ctx, "an unreadable file is not backed up", slog.String("in", c.in), slog.String("path", name), slog.Any("error", err))
 	return true
 }
 
@@ -380,7 +380,7 @@ func (c copying) one(src *os.Root, name string) (isDir bool, err error) {
 func (c copying) early(key blob.Key) error {
 	name := string(key)
 	if _, err := c.from.Lstat(name); errors.Is(err, fs.ErrNotExist) {
-		return fault.New(fault.NotFound, "there is no file %s", name)
+		return fault.New(fault.NotFound, "file %s does not exist", name)
 	}
 	if err := c.to.MkdirAll(filepath.Join(c.in, filepath.Dir(name)), 0o700); err != nil {
 		return err
@@ -508,7 +508,7 @@ func newSumming(r io.Reader) *summing {
 
 func (s *summing) Read(p []byte) (int, error) {
 	if s.ctx.Err() != nil {
-		return 0, fault.New(fault.Timeout, "the copying was stopped: %w", context.Cause(s.ctx))
+		return 0, fault.New(fault.Timeout, "the copy was stopped: %w", context.Cause(s.ctx))
 	}
 	n, err := s.r.Read(p)
 	s.n += int64(n)

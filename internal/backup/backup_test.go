@@ -306,7 +306,7 @@ func TestUnfinished(t *testing.T) {
 	put(t, filepath.Join(dir, "manifest.jsonl.part"), "{}\n") // as when it was killed
 	put(t, filepath.Join(dir, "files", "x"), "half of it")
 	to := empty(t)
-	if _, err := restore(t, dir, to); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "was not finished") {
+	if _, err := restore(t, dir, to); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "is incomplete") {
 		t.Errorf("%v", err)
 	}
 	must(t, backup.Discard(dir))

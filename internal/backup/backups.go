@@ -17,9 +17,9 @@ const (
 type Backup struct {
 	Name     string    `json:"name"`
 	State    State     `json:"state" enum:"making,whole,failed,interrupted"`
-	Of       time.Time `json:"of,omitzero" doc:"The moment that it is of"`
-	Sequence string    `json:"sequence,omitempty" doc:"Place of the database's last entry at that moment: everything that was acknowledged up to it is in the backup"`
-	Version  string    `json:"version,omitempty" doc:"Release of Falaj that made it"`
+	Of       time.Time `json:"of,omitzero" doc:"Time of the consistent snapshot"`
+	Sequence string    `json:"sequence,omitempty" doc:"Position of the database's last entry in the snapshot: everything acknowledged up to it is in the backup"`
+	Version  string    `json:"version,omitempty" doc:"Release of Falaj that created the backup"`
 	Digest   string    `json:"digest,omitempty" doc:"SHA-256 of its manifest, for falaj restore --digest"`
 	Files    int       `json:"files,omitempty"`
 	Objects  int       `json:"objects,omitempty"`

@@ -49,7 +49,7 @@ func (h *Held) Written(ctx context.Context, key blob.Key) (time.Time, error) {
 		Written(ctx context.Context, key blob.Key) (time.Time, error)
 	})
 	if !ok {
-		return time.Time{}, fault.New(fault.Unsupported, "this store does not know when objects were written")
+		return time.Time{}, fault.New(fault.Unsupported, "this store does not record when objects were written")
 	}
 	return d.Written(ctx, key)
 }
@@ -108,7 +108,7 @@ func (k *keeper) before(ctx context.Context, key blob.Key, put bool) error {
 		case <-k.ctx.Done():
 			return nil // there will be no backup
 		case <-ctx.Done():
-			return fault.New(fault.Unavailable, "a backup copies %s before it goes: %w", key, context.Cause(ctx)).WithHint("Try again, or stop the backup: falaj backup list")
+			return fault.New(fault.Unavailable, "a backup copies %s before it is deleted: %w", key, context.Cause(ctx)).WithHint("Try again, or stop the backup; see falaj backup list.")
 		}
 	}
 }

@@ -91,8 +91,8 @@ func (l *Live) take(ctx context.Context, cancel context.CancelFunc, m *manifest,
 				return err
 			}
 		case <-ctx.Done():
-			return fault.New(fault.Timeout, "everybody would have to wait for too long: %w", context.Cause(ctx)).
-				WithHint("Make it when there is less to do, or while the server is stopped.")
+			return fault.New(fault.Timeout, "the backup would block writes for too long: %w", context.Cause(ctx)).
+				WithHint("Back up when the server is less busy, or while it is stopped.")
 		}
 		l.Tables.keeps.Store(tables.keeper)
 		l.Objects.keeps.Store(objects.keeper)

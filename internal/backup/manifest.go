@@ -141,7 +141,7 @@ func (m *manifest) undo() error {
 // Discard removes an unfinished backup that nobody makes any more. Errors: fault.NotFound
 // when there is none; fault.Conflict when there is something else, or it is being made.
 func Discard(dir string) error {
-	none := fault.New(fault.NotFound, "there is no unfinished backup in %s", dir)
+	none := fault.New(fault.NotFound, "no unfinished backup in %s", dir)
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return none
@@ -161,7 +161,7 @@ func Discard(dir string) error {
 // clear empties the directory, if there is nothing but an unfinished backup.
 func (m *manifest) clear() error {
 	if err := syscall.Flock(int(m.f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return fault.New(fault.Conflict, "another backup is being made in %s", m.root.Name()).WithHint("Name another directory, or wait for that one.")
+		return fault.New(fault.Conflict, "another backup is in progress in %s", m.root.Name()).WithHint("Name another directory, or wait until it has finished.")
 	}
 	info, err := m.f.Stat()
 	if err != nil {
@@ -176,7 +176,7 @@ func (m *manifest) clear() error {
 			if info.Size() == 0 { // we have just made it
 				_ = m.root.Remove(partName)
 			}
-			return fault.New(fault.Conflict, "%s is not empty: there is %s", m.root.Name(), e.Name()).WithHint("Name another directory for each backup.")
+			return fault.New(fault.Conflict, "%s is not empty: it contains %s", m.root.Name(), e.Name()).WithHint("Name another directory for each backup.")
 		}
 	}
 	if len(there) > 1 && info.Size() == 0 {
@@ -281,9 +281,9 @@ func read(root *os.Root, each func(h header, e entry) error) error {
 	f, err := root.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := root.Stat(partName); err == nil {
-			return fault.New(fault.Invalid, "the backup in %s was not finished", root.Name()).WithHint("Restore another one, and remove this.")
+			return fault.New(fault.Invalid, "the backup in %s is incomplete", root.Name()).WithHint("Restore another backup, and remove this one.")
 		}
-		return fault.New(fault.Invalid, "there is no backup in %s", root.Name()).WithHint("Name the directory that `falaj backup` made.")
+		return fault.New(fault.Invalid, "no backup found in %s", root.Name()).WithHint("Name a directory that `falaj backup` created.")
 	}
 	if err != nil {
 		return err
@@ -329,7 +329,7 @@ func read(root *os.Root, each func(h header, e entry) error) error {
 			default:
 				l.entry = l.meant()
 				if n++; !local(l.Path) || l.At != "" && !local(l.At) {
-					return bad("names a place outside of it")
+					return bad("refers to a path outside the backup")
 				}
 				if act {
 					if err := each(h, l.entry); err != nil {
@@ -340,7 +340,7 @@ func read(root *os.Root, each func(h header, e entry) error) error {
 			sum.Write(b)
 		}
 		if !ended {
-			return bad("ends too early")
+			return bad("is truncated")
 		}
 	}
 	return nil
@@ -358,7 +358,7 @@ type Summary struct {
 // Look reads the first and the last line of a backup's manifest. Error: fault.NotFound
 // when there is no whole backup.
 func Look(dir string) (s Summary, err error) {
-	none := fault.New(fault.NotFound, "there is no whole backup in %s", dir)
+	none := fault.New(fault.NotFound, "no complete backup in %s", dir)
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return s, none

@@ -33,18 +33,18 @@ func AddNote(data string, n Note) error {
 	at := filepath.Join(data, notes)
 	was, err := os.ReadFile(at)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return describe(err, "read what was noted")
+		return describe(err, "read the recovery notes")
 	}
 	f, err := os.OpenFile(at, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return describe(err, "note what was done")
+		return describe(err, "record the operation")
 	}
 	end := int64(len(whole(was)))
 	if err = f.Truncate(end); err == nil {
 		_, err = f.WriteAt(append(line, '\n'), end)
 	}
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return describe(err, "note what was done")
+		return describe(err, "record the operation")
 	}
 	return syncAll(data)
 }
@@ -57,7 +57,7 @@ func Notes(data string) (all []Note, done func() error, err error) {
 		return nil, func() error { return nil }, nil
 	}
 	if err != nil {
-		return nil, nil, describe(err, "read what was done while the server was stopped")
+		return nil, nil, describe(err, "read the operations recorded while the server was stopped")
 	}
 	for line := range bytes.Lines(b) {
 		var n Note
@@ -65,7 +65,7 @@ func Notes(data string) (all []Note, done func() error, err error) {
 			if !bytes.HasSuffix(line, []byte("\n")) {
 				break // its writing was cut short, and nobody was told that it is done
 			}
-			return nil, nil, fault.New(fault.Invalid, "%s is damaged", at).WithHint("It says what was done while the server was stopped. Look at it, and remove it.")
+			return nil, nil, fault.New(fault.Invalid, "%s is damaged", at).WithHint("It records operations performed while the server was stopped. Inspect it, then remove it.")
 		}
 		all = append(all, n)
 	}

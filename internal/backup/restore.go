@@ -24,7 +24,7 @@ const mark = "restore.unfinished"
 // Unfinished refuses a data directory whose restoring was interrupted.
 func Unfinished(data string) error {
 	if _, err := os.Lstat(filepath.Join(data, mark)); err == nil {
-		return fault.New(fault.Conflict, "restoring %s was not finished", data).WithHint("Restore it again: falaj restore DIR.")
+		return fault.New(fault.Conflict, "the restore of %s is incomplete", data).WithHint("Restore it again: falaj restore DIR.")
 	}
 	return nil
 }
@@ -47,14 +47,14 @@ func Prepare(dir string, to Installation, digest string) (owner string, err erro
 	}
 	if digest != "" {
 		if s, err := Look(dir); err != nil || s.Digest != digest {
-			return "", fault.New(fault.Invalid, "the backup in %s is not the one with the digest %s", dir, digest).WithHint("Somebody changed it, or it is another one.")
+			return "", fault.New(fault.Invalid, "the backup in %s does not have the digest %s", dir, digest).WithHint("It was modified, or it is another backup.")
 		}
 	}
 	stay := []string{"falaj.lock", "lost+found", mark, ObjectsHome}
 	if rel, ok := within(to.Data, to.Ledger); ok {
 		if rel != filepath.Base(rel) {
-			return "", fault.New(fault.Invalid, "the erasure ledger (erasures.ledger) is in a directory within the data directory, which has to be empty").
-				WithHint("Put it into the data directory itself, or best on another disk: --set erasures.ledger=FILE")
+			return "", fault.New(fault.Invalid, "the erasure ledger (erasures.ledger) is inside the data directory, which must be empty").
+				WithHint("Move it to the top of the data directory, or preferably to another disk: --set erasures.ledger=FILE")
 		}
 		stay = append(stay, rel)
 	}
@@ -103,8 +103,8 @@ func empty(dir string, stay []string, again bool) error {
 		switch {
 		case slices.Contains(stay, e.Name()):
 		case !again:
-			return fault.New(fault.Conflict, "there is %s in %s", e.Name(), dir).
-				WithHint("Restore into an empty directory; move the one that is there aside, but for its erasure ledger.")
+			return fault.New(fault.Conflict, "%s in %s already exists", e.Name(), dir).
+				WithHint("Restore into an empty directory; move the existing data aside, except its erasure ledger.")
 		default:
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 				return err
@@ -124,7 +124,7 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 	}
 	defer func() { _ = root.Close() }()
 	if err := os.MkdirAll(to.Tables, 0o700); err != nil {
-		return r, describe(err, "make the directory of open tables")
+		return r, describe(err, "create the directory of open tables")
 	}
 	roots := map[string]*os.Root{}
 	for in, path := range map[string]string{inFiles: to.Data, inTables: to.Tables} {
@@ -139,7 +139,7 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 	err = read(root, func(h header, e entry) error {
 		r.Sequence, r.Time = h.Sequence, h.Time
 		if ctx.Err() != nil {
-			return fault.New(fault.Timeout, "the restoring was stopped: %w", context.Cause(ctx))
+			return fault.New(fault.Timeout, "the restore was stopped: %w", context.Cause(ctx))
 		}
 		r.Bytes += e.Size
 		switch {
@@ -151,7 +151,7 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 			ledger, err = restoreLedger(root, e, to.Ledger)
 			return err
 		case roots[e.In] == nil:
-			return fault.New(fault.Invalid, "the backup has a file in %q, which this release does not know", e.In)
+			return fault.New(fault.Invalid, "the backup contains a file in %q, which this release does not support", e.In)
 		case e.Kind == aDirectory:
 			directories = append(directories, e)
 			return roots[e.In].MkdirAll(e.Path, 0o700)
@@ -165,7 +165,7 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 		return r, describe(err, "restore")
 	}
 	if err := removeOthers(ctx, to.Objects, known); err != nil {
-		return r, describe(err, "remove the objects that the backup does not have")
+		return r, describe(err, "remove objects that are not in the backup")
 	}
 	now, err := os.ReadFile(to.Ledger)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -179,14 +179,14 @@ func Restore(ctx context.Context, dir string, to Installation) (r Report, err er
 	}
 	for _, dir := range []string{to.Data, to.Tables} {
 		if err := syncAll(dir); err != nil {
-			return r, describe(err, "sync what was restored")
+			return r, describe(err, "sync the restored data")
 		}
 	}
 	if s, err := Look(dir); err == nil {
 		r.Digest = s.Digest
 	}
 	if err := os.WriteFile(filepath.Join(to.Data, OnlineHome), []byte("restored "+id.New("onl")+"\n"), 0o600); err != nil {
-		return r, describe(err, "say that it was restored")
+		return r, describe(err, "record the restore")
 	}
 	if err := AddNote(to.Data, Note{Act: "backup.restore", Object: "installation", At: time.Now().UTC(), Detail: r.detail()}); err != nil {
 		return r, err
@@ -225,7 +225,7 @@ func same(want, got entry, err error) error {
 		return fault.New(fault.Invalid, "the backup lacks %s %s", want.In, want.Path).WithHint("Restore another backup.")
 	}
 	if err == nil && (got.Size != want.Size || got.Digest != want.Digest) {
-		return fault.New(fault.Invalid, "%s %s of the backup is not what was backed up", want.In, want.Path).WithHint("Restore another backup.")
+		return fault.New(fault.Invalid, "%s %s of the backup is corrupted", want.In, want.Path).WithHint("Restore another backup.")
 	}
 	return err
 }
@@ -292,8 +292,8 @@ func restoreLedger(from *os.Root, e entry, path string) (then []byte, err error)
 	case bytes.HasPrefix(now, whole(then)):
 		return then, nil // newer, or the same
 	case !bytes.HasPrefix(then, now):
-		return nil, fault.New(fault.Conflict, "the erasure ledger %s is not of the installation that was backed up", path).
-			WithHint("Put the newest copy of its ledger there, or move this one aside.")
+		return nil, fault.New(fault.Conflict, "the erasure ledger %s belongs to another installation", path).
+			WithHint("Replace it with the newest copy of this installation's ledger, or move it aside.")
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err

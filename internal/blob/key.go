@@ -21,7 +21,7 @@ func CheckKey(k Key) error {
 	}
 	for segment := range strings.SplitSeq(string(k), "/") {
 		if !validSegment(segment) {
-			return fault.New(fault.Invalid, "%.80q is not an object key", string(k)).WithHint(keyHint)
+			return fault.New(fault.Invalid, "%.80q is not a valid object key", string(k)).WithHint(keyHint)
 		}
 	}
 	return nil
@@ -42,7 +42,7 @@ func CheckPrefix(p Key) error {
 		}
 	}
 	if len(p) > maxKey || len(last) > maxSegment || !validBytes(last) {
-		return fault.New(fault.Invalid, "%.80q is not the beginning of an object key", string(p)).WithHint(keyHint)
+		return fault.New(fault.Invalid, "%.80q is not a valid prefix of an object key", string(p)).WithHint(keyHint)
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ var ErrDamaged = errors.New("object is damaged")
 
 func damaged(k Key, what string) error {
 	return fault.New(fault.Internal, "object %s: %s: %w", k, what, ErrDamaged).
-		WithHint("The stored bytes were changed or lost: restore the object from its backup, or make it anew.")
+		WithHint("The stored bytes were changed or lost: restore the object from a backup, or create it again.")
 }
 
 func encodeTrailer(a tink.AEAD, ref Ref, t trailer) ([]byte, error) {
@@ -79,7 +79,7 @@ func readTrailer(a tink.AEAD, ref Ref, o Object) (trailer, error) {
 	}
 	plain, err := a.Decrypt(sealed, ref.associated("trailer"))
 	if err != nil {
-		return t, damaged(ref.Key, "the trailer does not open here")
+		return t, damaged(ref.Key, "the trailer cannot be decrypted")
 	}
 	if err := json.Unmarshal(plain, &t); err != nil {
 		return t, damaged(ref.Key, "the trailer cannot be read")
@@ -159,7 +159,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	case r.source.err != nil:
 		r.err = fault.Wrap(r.source.err, "read object %s", r.key)
 	case err != nil && !errors.Is(err, io.EOF):
-		r.err = damaged(r.key, "the body does not open here")
+		r.err = damaged(r.key, "the body cannot be decrypted")
 	case r.n != r.info.Size || digestOf(r.hash) != r.info.Digest:
 		r.err = damaged(r.key, "the digest is wrong")
 	default:

@@ -52,7 +52,7 @@ func Written(ctx context.Context, d Driver, key Key) (time.Time, error) {
 		Written(ctx context.Context, key Key) (time.Time, error)
 	})
 	if !ok {
-		return time.Time{}, fault.New(fault.Unsupported, "this store does not know when objects were written")
+		return time.Time{}, fault.New(fault.Unsupported, "this store does not record when objects were written")
 	}
 	return aged.Written(ctx, key)
 }

@@ -99,8 +99,8 @@ type Writer struct {
 }
 
 var (
-	errAborted = errors.New("the writing was given up")
-	errEnded   = errors.New("the writer has ended")
+	errAborted = errors.New("the write was aborted")
+	errEnded   = errors.New("the writer is closed")
 )
 
 // Create begins an object. What is written goes encrypted to its place at once,
@@ -159,7 +159,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 		return 0, w.err
 	}
 	if int64(len(p)) > w.opts.limit-w.size {
-		w.err = fault.New(fault.TooLarge, "object %s has more than %d bytes", w.ref.Key, w.opts.limit).
+		w.err = fault.New(fault.TooLarge, "object %s exceeds %d bytes", w.ref.Key, w.opts.limit).
 			WithHint("Split it, or raise the limit of its kind.")
 		return 0, w.err
 	}
@@ -191,7 +191,7 @@ func (w *Writer) Commit() (Info, error) {
 	}
 	if w.opts.digest != "" && w.opts.digest != info.Digest {
 		w.err = fault.New(fault.Invalid, "object %s has the digest %s, not %s", w.ref.Key, info.Digest, w.opts.digest).
-			WithHint("Send it again: it changed on the way, or the digest is of something else.")
+			WithHint("Send it again: it was corrupted in transit, or the digest belongs to other content.")
 		w.Abort()
 		return Info{}, w.err
 	}
@@ -212,7 +212,7 @@ func (w *Writer) Commit() (Info, error) {
 }
 
 func stopped(ctx context.Context) error {
-	return fault.New(fault.Timeout, "the writing was stopped: %w", context.Cause(ctx))
+	return fault.New(fault.Timeout, "the write was stopped: %w", context.Cause(ctx))
 }
 
 func (w *Writer) finish(info Info) error {
@@ -293,7 +293,7 @@ func (s *Store) OpenAt(ctx context.Context, ref Ref) (*ReaderAt, error) {
 	}
 	_ = o.Close()
 	if t.Size > maxInMemory {
-		return nil, fault.New(fault.TooLarge, "object %s has %d bytes and can only be read from its start", ref.Key, t.Size).
+		return nil, fault.New(fault.TooLarge, "object %s has %d bytes and can only be read sequentially", ref.Key, t.Size).
 			WithHint("Read it as a stream.")
 	}
 	r, err := s.Open(ctx, ref)

@@ -85,7 +85,7 @@ func (s *Service) knownAccelerators(ctx context.Context, but PoolName) []string 
 		return err
 	})
 	if err != nil {
-		s.log.WarnContext(ctx, "accelerators of pools are not known", slog.Any("error", err))
+		s.log.WarnContext(ctx, "reading the accelerators of the pools failed", slog.Any("error", err))
 	}
 	return acceleratorNames(have)
 }

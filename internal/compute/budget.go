@@ -26,12 +26,12 @@ const (
 
 // BudgetSpec is the manifest of kind Budget, whose name is a project's.
 type BudgetSpec struct {
-	Amount   float64    `json:"per_month" doc:"What the project may spend in a calendar month (UTC)"`
-	Currency string     `json:"currency,omitempty" doc:"Of the amount; only the installation's"`
-	Warn     []float64  `json:"warn_at,omitempty" doc:"Shares of the amount at which an event is sent, once a month each; default 0.5, 0.8 and 1"`
-	Stop     BudgetStop `json:"stop,omitempty" doc:"What ends when it is used up: none, new (nothing new starts) or running (what runs saves and waits, too); default new"`
+	Amount   float64    `json:"per_month" doc:"Budget of the project per calendar month (UTC)"`
+	Currency string     `json:"currency,omitempty" doc:"Currency of the amount; must be the installation's"`
+	Warn     []float64  `json:"warn_at,omitempty" doc:"Thresholds as shares of the amount; each sends one event a month; default 0.5, 0.8 and 1"`
+	Stop     BudgetStop `json:"stop,omitempty" doc:"Action when the budget is used up: none, new (no new workloads start) or running (running workloads are preempted as well); default new"`
 	// DelayCost is for those of its works that say nothing, nor their queue.
-	DelayCost float64 `json:"delay_cost,omitempty" doc:"What an hour costs in which one of its works waits: it is for renting nodes then, see elastic pools; default nothing"`
+	DelayCost float64 `json:"delay_cost,omitempty" doc:"Cost of one hour of waiting, which justifies renting nodes for elastic pools; default none"`
 }
 
 // BudgetStop is what ends when a budget is used up.
@@ -52,8 +52,8 @@ func (b BudgetSpec) complete(currency string) (BudgetSpec, error) {
 		if err := cost.Currency(b.Currency); err != nil {
 			return b, err
 		}
-		return b, fault.New(fault.Invalid, "the budget is in %s and this installation counts in %s", b.Currency, currency).
-			WithHint("Write the amount in %s: nothing is converted.", currency)
+		return b, fault.New(fault.Invalid, "currency: the budget is in %s, but this installation uses %s", b.Currency, currency).
+			WithHint("Give the amount in %s: currencies are not converted.", currency)
 	}
 	if err := cost.Sound("per_month", b.Amount); err != nil {
 		return b, err
@@ -62,14 +62,14 @@ func (b BudgetSpec) complete(currency string) (BudgetSpec, error) {
 		return b, err
 	}
 	if b.Amount == 0 {
-		return b, fault.New(fault.Invalid, "per_month is 0").WithHint("Write an amount; a project without work needs no budget.")
+		return b, fault.New(fault.Invalid, "per_month: must be greater than 0").WithHint("Set an amount. A project without workloads needs no budget.")
 	}
 	if len(b.Warn) > maxWarnings {
-		return b, fault.New(fault.Invalid, "%d times warn_at, at most %d are allowed", len(b.Warn), maxWarnings)
+		return b, fault.New(fault.Invalid, "warn_at: %d thresholds exceed the limit of %d", len(b.Warn), maxWarnings)
 	}
 	for _, w := range b.Warn {
 		if !(w > 0 && w <= 10) {
-			return b, fault.New(fault.Invalid, "warn_at %g is not over 0 and at most 10", w).WithHint("Write 0.8 for 80 %%.")
+			return b, fault.New(fault.Invalid, "warn_at: %g is not greater than 0 and at most 10", w).WithHint("Use 0.8 for 80 %%.")
 		}
 	}
 	if len(b.Warn) == 0 {
@@ -81,7 +81,7 @@ func (b BudgetSpec) complete(currency string) (BudgetSpec, error) {
 		b.Stop = StopNew
 	case StopNone, StopNew, StopRunning:
 	default:
-		return b, fault.New(fault.Invalid, "stop %.40q does not exist", string(b.Stop)).WithHint("Use none, new or running.")
+		return b, fault.New(fault.Invalid, "stop: unknown value %.40q", string(b.Stop)).WithHint("Use none, new or running.")
 	}
 	b.Currency = currency
 	return b, nil
@@ -91,8 +91,8 @@ func (b BudgetSpec) complete(currency string) (BudgetSpec, error) {
 type Budget struct {
 	Project project.Name `json:"project"`
 	BudgetSpec
-	Spent     float64   `json:"spent" doc:"This month until now"`
-	UsedUp    string    `json:"used_up,omitempty" doc:"Why nothing new of the project starts; absent while it does"`
+	Spent     float64   `json:"spent" doc:"Spent this month so far"`
+	UsedUp    string    `json:"used_up,omitempty" doc:"Why no new workload of the project starts; absent while the budget is not used up"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 	Revision  int64     `json:"revision"` // grows with each change; the ETag
@@ -140,7 +140,7 @@ func (s *Service) applyBudget(ctx context.Context, p project.Name, spec BudgetSp
 		}
 		if s.cfg.Project != nil {
 			if err := s.cfg.Project(ctx, tx, p); fault.Is(err, fault.NotFound) {
-				return fault.New(fault.NotFound, "there is no project %s", p).WithHint("A budget's name is that of its project; apply the project first.")
+				return fault.New(fault.NotFound, "project %s not found", p).WithHint("A budget has the name of its project; apply the project first.")
 			} else if err != nil {
 				return err
 			}
@@ -200,7 +200,7 @@ func (s *Service) DeleteBudget(ctx context.Context, p project.Name) error {
 }
 
 func noBudget(p project.Name) error {
-	return fault.New(fault.NotFound, "project %.64q has no budget", string(p)).WithHint("An administrator makes one: a manifest of kind Budget whose name is the project's.")
+	return fault.New(fault.NotFound, "project %.64q has no budget", string(p)).WithHint("Ask an administrator to apply a manifest of kind Budget with the project's name.")
 }
 
 // Budgets lists all budgets with what was spent, or that of a project if one is named.
@@ -326,7 +326,7 @@ func (s *Service) CheckBudgets(ctx context.Context) error {
 	s.mu.Unlock()
 	for _, b := range all {
 		if err := s.warn(ctx, b); err != nil {
-			return fault.Wrap(err, "warning of the budget of %s", b.Project)
+			return fault.Wrap(err, "publishing the budget alert of %s", b.Project)
 		}
 		if b.Stop == StopRunning && b.UsedUp != "" {
 			if err := s.stopProject(ctx, b); err != nil {
@@ -363,7 +363,7 @@ func (s *Service) warn(ctx context.Context, b Budget) error {
 		}
 		i := slices.IndexFunc(all, func(o Budget) bool { return o.Project == b.Project })
 		if i < 0 || all[i].Revision != b.Revision || all[i].Month.Equal(month) && all[i].Warned >= reached {
-			return nil // changed meanwhile, or somebody else was quicker
+			return nil // changed concurrently
 		}
 		all[i].Month, all[i].Warned = month, reached
 		if err := s.cfg.Store.SaveBudget(ctx, tx, all[i]); err != nil {

@@ -46,7 +46,7 @@ func (s *Service) bursting(ctx context.Context) {
 		began := time.Now()
 		if !s.bursts.nothing() {
 			if err := s.Burst(ctx); err != nil && ctx.Err() == nil {
-				s.log.ErrorContext(ctx, "looking after the elastic pools failed", slog.Any("error", err))
+				s.log.ErrorContext(ctx, "scaling elastic pools failed", slog.Any("error", err))
 			}
 		}
 		select {
@@ -160,12 +160,12 @@ func (s *Service) observe(ctx context.Context) (all []observed, err error) {
 func (s *Service) provided(name PoolName, err error) {
 	words := ""
 	if err != nil {
-		words = "its provider does not answer: " + clip(err.Error())
+		words = "its provisioner is unavailable: " + clip(err.Error())
 	}
 	if s.bursts.troubled(name, words) {
 		s.Wake()
 		if err != nil {
-			s.log.Warn("the provider of an elastic pool does not answer", slog.String("pool", string(name)), slog.Any("error", err))
+			s.log.Warn("the provisioner of an elastic pool is unavailable", slog.String("pool", string(name)), slog.Any("error", err))
 		}
 	}
 }
@@ -221,10 +221,10 @@ func (s *Service) wish(ctx context.Context, seen []observed) (out round, err err
 		out.rentals, out.taken = w.rentals, w.taken()
 		return nil
 	})
-	return out, fault.Wrap(err, "deciding on elastic pools")
+	return out, fault.Wrap(err, "scaling elastic pools")
 }
 
-// situation is what a round looks at.
+// situation is the input of a round.
 type situation struct {
 	s       *Service
 	now     time.Time
@@ -401,9 +401,9 @@ func (w *situation) follow(r *Rental) {
 		case !r.Leaving.IsZero():
 			r.Ended = w.now
 		case !r.Began.IsZero() && r.Ready.IsZero():
-			r.Leaving, r.Ended, r.Failed, r.Why = w.now, w.now, true, "it did not come up"
+			r.Leaving, r.Ended, r.Failed, r.Why = w.now, w.now, true, "the node did not start"
 		case !r.Began.IsZero():
-			r.Leaving, r.Ended, r.Why = w.now, w.now, "it is gone, and nobody here gave it back"
+			r.Leaving, r.Ended, r.Why = w.now, w.now, "the node disappeared without being released"
 		}
 		return
 	case provisioner.Coming, provisioner.Ready:
@@ -418,14 +418,14 @@ func (w *situation) follow(r *Rental) {
 			}
 		}
 		if limit := startupTry*w.startup[r.Pool] + firstPause; r.Ready.IsZero() && r.Leaving.IsZero() && w.now.Sub(r.Began) > limit {
-			r.Leaving, r.Failed, r.Why = w.now, true, "it did not start up within "+limit.String()
+			r.Leaving, r.Failed, r.Why = w.now, true, "the node did not start within "+limit.String()
 		}
 	case provisioner.Leaving:
 		if r.Began.IsZero() {
 			r.Began = w.now
 		}
 		if r.Leaving.IsZero() {
-			r.Leaving, r.Why = w.now, cmp.Or(n.Why, "it shuts down")
+			r.Leaving, r.Why = w.now, cmp.Or(n.Why, "the node is shutting down")
 		}
 	case provisioner.Failed:
 		if r.Leaving.IsZero() {
@@ -463,7 +463,7 @@ func (w *situation) open() {
 		alone := !w.waits[r.For]
 		switch why, no := failed[r.need()]; {
 		case no && !alone:
-			r.Leaving, r.Why = w.now, "not all nodes came that are wanted with it: "+why
+			r.Leaving, r.Why = w.now, "other nodes of the same request did not start: "+why
 		case !r.Ready.IsZero() && (alone || missing[r.need()] == 0):
 			r.Opened = w.now
 		}
@@ -492,7 +492,7 @@ func (w *situation) world() burst.World {
 			b.Elastic = w.elastic(p)
 			b.Nodes = slices.DeleteFunc(b.Nodes, func(n scheduler.Node) bool { return n.Closed != "" })
 			if o := w.seen[p.Name]; o.err != nil && b.Closed == "" {
-				b.Closed = "its provider does not answer"
+				b.Closed = "its provisioner is unavailable"
 			}
 		}
 		out.Pools = append(out.Pools, b)
@@ -523,11 +523,11 @@ func (w *situation) barred(x Workload) string {
 		return held
 	}
 	if x.NotBefore.After(w.now) {
-		return "it starts again after " + x.NotBefore.UTC().Format(time.RFC3339)
+		return "it is retried after " + x.NotBefore.UTC().Format(time.RFC3339)
 	}
 	// The scheduler does not want them for it, whatever this package thinks.
 	if i := slices.IndexFunc(w.rentals, func(r Rental) bool { return r.For == x.ID && !r.Opened.IsZero() && r.Why == unused }); i >= 0 {
-		return fmt.Sprintf("node %s of %s was rented for it and it did not start there", w.rentals[i].Node, w.rentals[i].Pool)
+		return fmt.Sprintf("node %s of %s was rented for this workload, which did not start there", w.rentals[i].Node, w.rentals[i].Pool)
 	}
 	wait, ok, _ := w.s.wait(x.ID)
 	if !ok {
@@ -610,7 +610,7 @@ func (w *situation) pause(name PoolName) (time.Time, string) {
 	return cmp.Or(last.Leaving, last.Ended).Add(pause), last.Why
 }
 
-// unused is why a node goes that nobody uses.
+// unused is the reason of releasing an idle node.
 const unused = "it had no work"
 
 // change is another wish than before.
@@ -641,7 +641,7 @@ func (w *situation) apply(plan burst.Plan) []change {
 			places := w.free(o, n.Nodes)
 			if len(places) < n.Nodes {
 				c.is -= n.Nodes
-				c.why = append(c.why, fmt.Sprintf("%d nodes are wanted and the provider has room for %d", n.Nodes, len(places)))
+				c.why = append(c.why, fmt.Sprintf("%d nodes are wanted, but the provisioner has capacity for %d", n.Nodes, len(places)))
 				continue
 			}
 			for _, place := range places {
@@ -692,7 +692,7 @@ func (w *situation) taken() (out []scheduler.Preemption) {
 		}
 		for _, r := range w.rentals {
 			if r.Pool == x.Pool && !r.Leaving.IsZero() && slices.Contains(x.Nodes, r.Node) && !x.PlacedAt.Before(r.Opened) && x.PlacedAt.Before(r.Leaving) {
-				out = append(out, scheduler.Preemption{Workload: scheduler.ID(x.ID), Why: fmt.Sprintf("node %s of pool %s leaves: %s", r.Node, r.Pool, r.Why)})
+				out = append(out, scheduler.Preemption{Workload: scheduler.ID(x.ID), Why: fmt.Sprintf("node %s of pool %s is being released: %s", r.Node, r.Pool, r.Why)})
 				break
 			}
 		}
@@ -737,7 +737,7 @@ func (s *Service) provide(ctx context.Context, o observed, rentals []Rental) err
 		delete(wanted, n.Name)
 		switch {
 		case !ok && n.State != provisioner.Off && n.State != provisioner.Leaving:
-			s.log.WarnContext(ctx, "giving back a node that nobody asked for", slog.String("pool", string(o.pool.Name)), slog.String("node", n.Name))
+			s.log.WarnContext(ctx, "releasing a node that was not requested", slog.String("pool", string(o.pool.Name)), slog.String("node", n.Name))
 			errs = append(errs, ask(o.by.Release, n.Name))
 		case ok && !r.Leaving.IsZero() && n.State != provisioner.Off && (n.Until.IsZero() || !s.now().Before(n.Until)):
 			errs = append(errs, ask(o.by.Release, n.Name))
@@ -747,7 +747,9 @@ func (s *Service) provide(ctx context.Context, o observed, rentals []Rental) err
 	}
 	for _, r := range wanted { // its place is gone
 		if r.Began.IsZero() {
-			errs = append(errs, s.rent(ctx, r, func() error { return fault.New(fault.Exhausted, "the provider has no place %s", r.Node) }))
+			errs = append(errs, s.rent(ctx, r, func() error {
+				return fault.New(fault.Exhausted, "node %s is not offered by the provisioner any more", r.Node)
+			}))
 		}
 	}
 	return fault.Wrap(errors.Join(errs...), "pool %s", o.pool.Name)
@@ -759,7 +761,7 @@ func (s *Service) rent(ctx context.Context, r Rental, ask func() error) error {
 	if err == nil || fault.Is(err, fault.Unavailable) || ctx.Err() != nil {
 		return err
 	}
-	s.log.WarnContext(ctx, "the provider gives no node", slog.String("pool", string(r.Pool)), slog.String("node", r.Node), slog.Any("error", err))
+	s.log.WarnContext(ctx, "the provisioner rents no node", slog.String("pool", string(r.Pool)), slog.String("node", r.Node), slog.Any("error", err))
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		if err := s.fence(ctx, tx); err != nil {
 			return err
@@ -792,11 +794,11 @@ func (p Pool) rented(rentals []Rental) []PoolNode {
 		case !r.Leaving.IsZero():
 			n.Down = "it leaves: " + r.Why
 		case r.Began.IsZero():
-			n.Down = "it was asked for at " + r.Asked.Format(time.RFC3339)
+			n.Down = "it was requested at " + r.Asked.Format(time.RFC3339)
 		case r.Ready.IsZero():
-			n.Down = "it starts up since " + r.Began.Format(time.RFC3339)
+			n.Down = "it is starting since " + r.Began.Format(time.RFC3339)
 		case r.Opened.IsZero():
-			n.Down = "it waits for the others that are wanted with it"
+			n.Down = "it waits for other nodes of the same request"
 		}
 		out = append(out, n)
 	}
@@ -832,14 +834,14 @@ func (e Elastic) provided(name string, on Engine) error {
 		have = append(have, p)
 	}
 	slices.Sort(have)
-	err := fault.New(fault.Invalid, "elastic: engine %s has no provisioner %.40q", name, e.Provisioner)
+	err := fault.New(fault.Invalid, "elastic.provisioner: engine %s has no provisioner %.40q", name, e.Provisioner)
 	if len(have) == 0 {
-		return err.WithHint("An engine of kind slurm has slurm, the local engine simulated.")
+		return err.WithHint("Use slurm with an engine of kind slurm, or simulated with the local engine.")
 	}
-	return err.WithHint("It has %s.", strings.Join(have, ", "))
+	return err.WithHint("Use one of %s.", strings.Join(have, ", "))
 }
 
-// mayStay refuses to leave nodes to nobody.
+// mayStay refuses a change that would never release rented nodes.
 func (s *Service) mayStay(ctx context.Context, tx *store.Tx, old Pool, spec PoolSpec) error {
 	if old.Elastic == nil || spec.Elastic != nil && spec.Elastic.Provisioner == old.Elastic.Provisioner && spec.Engine == old.Engine {
 		return nil
@@ -849,8 +851,8 @@ func (s *Service) mayStay(ctx context.Context, tx *store.Tx, old Pool, spec Pool
 		return err
 	}
 	if i := slices.IndexFunc(rentals, func(r Rental) bool { return r.Pool == old.Name && r.open() }); i >= 0 {
-		return fault.New(fault.Conflict, "pool %s has rented node %s, which nobody would give back", old.Name, rentals[i].Node).
-			WithHint("Apply it with max: 0, wait until it has no nodes, then change it.")
+		return fault.New(fault.Conflict, "pool %s has rented node %s, which this change would never release", old.Name, rentals[i].Node).
+			WithHint("Apply the pool with max: 0, wait until it has no nodes, then change it.")
 	}
 	return nil
 }
@@ -986,7 +988,7 @@ func (b *bursts) apart(w *scheduler.Workload) (out []Reason) {
 	}
 	for _, p := range named {
 		if len(w.Pools) > 0 && !slices.Contains(w.Pools, p) {
-			out = append(out, Reason{Step: "admit", Code: scheduler.Closed, Pool: p, Text: "pool " + p + " is elastic: it rents nodes for a work when waiting costs more than renting, see delay_cost"})
+			out = append(out, Reason{Step: "admit", Code: scheduler.Closed, Pool: p, Text: "pool " + p + " is elastic: it rents nodes when waiting costs more than renting, see delay_cost"})
 		}
 	}
 	return out

@@ -187,7 +187,7 @@ func TestBurst(t *testing.T) {
 	h.submit(t, worth("att_1", 1))
 	h.round()
 	h.stands(1, 0, 1)
-	if why := h.why("att_patient"); !strings.Contains(why, "no delay_cost says what waiting costs") {
+	if why := h.why("att_patient"); !strings.Contains(why, "no delay_cost is set") {
 		t.Errorf("patient: %s", why)
 	}
 	if why := h.why("att_1"); !strings.HasPrefix(why, "waits for 1 node of cloud that starts up, about 1m0s") {
@@ -196,7 +196,7 @@ func TestBurst(t *testing.T) {
 	if _, possible := h.Waits("att_1"); !possible {
 		t.Error("a work that a pool rents for cannot run as things are")
 	}
-	if n := h.pool().Nodes; len(n) != 1 || n[0].Name != "cloud-1" || n[0].Labels["simulated"] != "true" || !strings.Contains(n[0].Down, "starts up") {
+	if n := h.pool().Nodes; len(n) != 1 || n[0].Name != "cloud-1" || n[0].Labels["simulated"] != "true" || !strings.Contains(n[0].Down, "is starting") {
 		t.Errorf("%+v", n)
 	}
 
@@ -321,7 +321,7 @@ func TestNoCapacity(t *testing.T) {
 	h.round()
 	h.round()
 	h.stands(0, 0, 0)
-	if why := h.why("att_1"); !strings.Contains(why, "cloud gets no nodes before") || !strings.Contains(why, "all are taken") {
+	if why := h.why("att_1"); !strings.Contains(why, "cloud rents no nodes before") || !strings.Contains(why, "all are taken") {
 		t.Errorf("it waits: %s", why)
 	}
 	asked := len(h.asked)
@@ -360,7 +360,7 @@ func TestTakenAway(t *testing.T) {
 	h.pass(8 * time.Minute)
 	h.round()
 	got := h.wait(t, "att_1")
-	if got.Status.Reason != "preempted" || !strings.Contains(got.Status.Message, "node cloud-1 of pool cloud leaves: the provider takes it away") {
+	if got.Status.Reason != "preempted" || !strings.Contains(got.Status.Message, "node cloud-1 of pool cloud is being released: reclaimed by the provider") {
 		t.Errorf("%+v", got.Status)
 	}
 	if n := h.pool().Nodes; len(n) != 1 || !strings.Contains(n[0].Down, "it leaves") {
@@ -419,20 +419,20 @@ func TestElasticManifests(t *testing.T) {
 	h := newHybrid(t)
 	minus := -1
 	for want, edit := range map[string]func(*compute.PoolSpec){
-		"min 4 is more than max 3":                         func(p *compute.PoolSpec) { p.Elastic.Min = 4 },
-		"must not be negative":                             func(p *compute.PoolSpec) { p.Elastic.Min = -1 },
-		"provisioner is missing":                           func(p *compute.PoolSpec) { p.Elastic.Provisioner = "" },
-		`engine local has no provisioner "slurm"`:          func(p *compute.PoolSpec) { p.Elastic.Provisioner = "slurm" },
-		"startup is missing":                               func(p *compute.PoolSpec) { p.Elastic.Startup = 0 },
-		"startup -1s is not between":                       func(p *compute.PoolSpec) { p.Elastic.Startup = compute.Duration(-time.Second) },
-		"idle -1s is not between":                          func(p *compute.PoolSpec) { p.Elastic.Idle = compute.Duration(-time.Second) },
-		"node needs cpu and memory":                        func(p *compute.PoolSpec) { p.Elastic.Node = compute.ElasticNode{} },
-		"elastic: node: ":                                  func(p *compute.PoolSpec) { p.Elastic.Node.CPU = -1 },
-		"spot.interruptions_per_hour is -1":                func(p *compute.PoolSpec) { p.Elastic.Spot = &compute.Spot{Interruptions: -1} },
-		"transfer_gib_per_hour is -1":                      func(p *compute.PoolSpec) { p.Elastic.TransferRate = -1 },
-		"simulated.capacity is -1":                         func(p *compute.PoolSpec) { p.Elastic.Simulated = &compute.ElasticSimulated{Capacity: &minus} },
-		"nodes are listed and the pool is elastic":         func(p *compute.PoolSpec) { p.Nodes = []compute.Node{{Name: "n", CPU: 1000, Memory: resource.GiB}} },
-		"max is 10001, and a pool has at most 10000 nodes": func(p *compute.PoolSpec) { p.Elastic.Max = 10001 },
+		"min 4 is more than max 3":                             func(p *compute.PoolSpec) { p.Elastic.Min = 4 },
+		"must not be negative":                                 func(p *compute.PoolSpec) { p.Elastic.Min = -1 },
+		"provisioner: required":                                func(p *compute.PoolSpec) { p.Elastic.Provisioner = "" },
+		`engine local has no provisioner "slurm"`:              func(p *compute.PoolSpec) { p.Elastic.Provisioner = "slurm" },
+		"startup: required":                                    func(p *compute.PoolSpec) { p.Elastic.Startup = 0 },
+		"startup -1s is not between":                           func(p *compute.PoolSpec) { p.Elastic.Startup = compute.Duration(-time.Second) },
+		"idle -1s is not between":                              func(p *compute.PoolSpec) { p.Elastic.Idle = compute.Duration(-time.Second) },
+		"node: set cpu and memory":                             func(p *compute.PoolSpec) { p.Elastic.Node = compute.ElasticNode{} },
+		"elastic: node: ":                                      func(p *compute.PoolSpec) { p.Elastic.Node.CPU = -1 },
+		"spot.interruptions_per_hour: -1":                      func(p *compute.PoolSpec) { p.Elastic.Spot = &compute.Spot{Interruptions: -1} },
+		"transfer_gib_per_hour: -1":                            func(p *compute.PoolSpec) { p.Elastic.TransferRate = -1 },
+		"simulated.capacity: -1":                               func(p *compute.PoolSpec) { p.Elastic.Simulated = &compute.ElasticSimulated{Capacity: &minus} },
+		"nodes: not allowed in an elastic pool":                func(p *compute.PoolSpec) { p.Nodes = []compute.Node{{Name: "n", CPU: 1000, Memory: resource.GiB}} },
+		"max: 10001 exceeds the limit of 10000 nodes per pool": func(p *compute.PoolSpec) { p.Elastic.Max = 10001 },
 	} {
 		if _, _, err := h.ApplyPool(t.Context(), "cloud", cloudy(edit)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -468,9 +468,9 @@ func TestBurstsWithinLimits(t *testing.T) {
 		request func(*compute.Request)
 		why     string
 	}{
-		"zone":      {pool: func(p *compute.PoolSpec) { p.Zone = "DE" }, why: "no elastic pool may take it"},
-		"isolation": {pool: func(p *compute.PoolSpec) { p.Isolation = scheduler.Process }, why: "no elastic pool may take it"},
-		"pools":     {request: func(r *compute.Request) { r.Pools = []string{"home"} }, why: "no elastic pool may take it"},
+		"zone":      {pool: func(p *compute.PoolSpec) { p.Zone = "DE" }, why: "no elastic pool accepts it"},
+		"isolation": {pool: func(p *compute.PoolSpec) { p.Isolation = scheduler.Process }, why: "no elastic pool accepts it"},
+		"pools":     {request: func(r *compute.Request) { r.Pools = []string{"home"} }, why: "no elastic pool accepts it"},
 		"quota":     {prepare: func(h *hybrid) { h.quota = cores(2) }, why: "the quota of project p is used up"},
 		"quota, where nothing else could take it": {
 			prepare: func(h *hybrid) { h.quota = cores(2) }, request: func(r *compute.Request) { r.Pools = []string{"cloud"} }, why: "project p leaves too little",
@@ -488,9 +488,9 @@ func TestBurstsWithinLimits(t *testing.T) {
 					h.t.Fatal(err)
 				}
 			},
-			request: func(r *compute.Request) { r.Pools = []string{"cloud"} }, why: "the budget of p leaves 1.00 AED",
+			request: func(r *compute.Request) { r.Pools = []string{"cloud"} }, why: "the budget of p has 1.00 AED left",
 		},
-		"later": {request: func(r *compute.Request) { r.NotBefore = time.Date(2026, 11, 22, 13, 0, 0, 0, time.UTC) }, why: "starts again after"},
+		"later": {request: func(r *compute.Request) { r.NotBefore = time.Date(2026, 11, 22, 13, 0, 0, 0, time.UTC) }, why: "retried after"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHybrid(t)

@@ -170,10 +170,10 @@ func TestGang(t *testing.T) {
 	w.submit(t, gang("att_2", 3, 3))
 	w.submit(t, gang("att_3", 1, 1))
 	why, err := w.Why(t.Context(), "att_2")
-	if err != nil || why[0] != "3 workers of 1 cpu, 1GiB memory wanted, room for 2 on pool hpc; held by att_1" {
+	if err != nil || why[0] != "3 workers of 1 cpu, 1GiB memory wanted, capacity for 2 on pool hpc; held by att_1" {
 		t.Fatalf("why %q, %v", why, err)
 	}
-	if why, err = w.Why(t.Context(), "att_3"); err != nil || why[0] != "behind att_2, for which room on hpc is kept" {
+	if why, err = w.Why(t.Context(), "att_3"); err != nil || why[0] != "behind att_2, which has a reservation on hpc" {
 		t.Fatalf("why %q, %v", why, err)
 	}
 	c.Finish(h, enginetest.Exit{})
@@ -220,7 +220,7 @@ func TestInPlace(t *testing.T) {
 	r.InPlace = true
 	w.submit(t, r)
 	why, err := w.Why(t.Context(), "bld_2")
-	if err != nil || !slices.Contains(why, "pool hpc is elsewhere and this needs the files of the server") {
+	if err != nil || !slices.Contains(why, "pool hpc is remote, and the workload needs files of the server") {
 		t.Fatalf("why %q, %v", why, err)
 	}
 }
@@ -233,7 +233,7 @@ func TestIsolationOfAPool(t *testing.T) {
 	r.Isolation = "" // sandbox
 	w.submit(t, r)
 	why, err := w.Why(t.Context(), "att_1")
-	if err != nil || !slices.Contains(why, "pool hpc isolates by process and sandbox is wanted") {
+	if err != nil || !slices.Contains(why, "pool hpc provides isolation process, weaker than the required sandbox") {
 		t.Fatalf("why %q, %v", why, err)
 	}
 	_, _, err = w.ApplyPool(t.Context(), "hpc", compute.PoolSpec{Engine: "hpc", Isolation: scheduler.Container})
@@ -257,7 +257,7 @@ func TestNodesOfTheEngine(t *testing.T) {
 	// Nothing is placed on the node that is down, until it is back.
 	w.submit(t, gang("att_1", 8, 8))
 	why, err := w.Why(t.Context(), "att_1")
-	want := "pool hpc is too small: 8 workers of 1 cpu, 1GiB memory wanted, room for 6 in all; node N0.site takes nothing: down: drained for maintenance"
+	want := "pool hpc is too small: 8 workers of 1 cpu, 1GiB memory wanted, capacity for 6 in all; node N0.site is unschedulable: down: drained for maintenance"
 	if err != nil || !slices.Contains(why, want) {
 		t.Fatalf("why %q, %v", why, err)
 	}
@@ -320,7 +320,7 @@ func TestListedNodes(t *testing.T) {
 	if err != nil || len(p.Nodes) != 3 || p.Nodes[0].CPU != resource.Cores(1) || p.Nodes[0].Labels["arch"] != "mine" || p.Nodes[1].Labels["arch"] != "x86_64" {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	if p.Nodes[0].Down != "" || p.Nodes[1].Down != "no power" || p.Nodes[2].Down != "its engine knows no such node" {
+	if p.Nodes[0].Down != "" || p.Nodes[1].Down != "no power" || p.Nodes[2].Down != "unknown to its engine" {
 		t.Errorf("%+v", p.Nodes)
 	}
 	if c, err := w.change(t, compute.PoolSpec{Nodes: listed}); err != nil || c != project.Unchanged {
@@ -370,7 +370,7 @@ func TestQuarantine(t *testing.T) {
 	}
 	w.submit(t, gang("att_1", 5, 5))
 	why, err := w.Why(t.Context(), "att_1")
-	if err != nil || !strings.Contains(strings.Join(why, "\n"), "room for 4 in all; node N0.site takes nothing: in quarantine until") {
+	if err != nil || !strings.Contains(strings.Join(why, "\n"), "capacity for 4 in all; node N0.site is unschedulable: quarantined until") {
 		t.Fatalf("why %q, %v", why, err)
 	}
 	if err := w.Release(t.Context(), "hpc", "N0.site"); err != nil {

@@ -120,9 +120,9 @@ func TestCostReport(t *testing.T) {
 	}
 
 	for want, q := range map[string]compute.CostQuery{
-		"no report by":     {By: "colour"},
-		"no interval of":   {Since: c.now().Add(time.Hour)},
-		"up to ten years ": {Since: time.Unix(0, 0)},
+		"unknown report":    {By: "colour"},
+		"the interval from": {Since: c.now().Add(time.Hour)},
+		"at most ten years": {Since: time.Unix(0, 0)},
 	} {
 		if _, err := w.CostReport(t.Context(), q); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %q", err, want)
@@ -388,16 +388,16 @@ func (w *world) warnings(t *testing.T) (shares []float64) {
 func TestBudgetsThatAreRefused(t *testing.T) {
 	w, _ := costWorld(t, compute.PoolSpec{})
 	for want, spec := range map[string]compute.BudgetSpec{
-		"per_month is -1":            {Amount: -1},
-		"per_month is 0":             {},
-		"per_month is NaN":           {Amount: math.NaN()},
-		"per_month is +Inf":          {Amount: math.Inf(1)},
-		"warn_at 80 is not over":     {Amount: 1, Warn: []float64{80}},
-		"warn_at NaN is not over":    {Amount: 1, Warn: []float64{math.NaN()}},
-		"stop \"all\" does not":      {Amount: 1, Stop: "all"},
-		"this installation counts":   {Amount: 1, Currency: "USD"},
-		"\"dirham\" is not a curren": {Amount: 1, Currency: "dirham"},
-		"at most 20 are allowed":     {Amount: 1, Warn: make([]float64, 21)},
+		"per_month is -1":             {Amount: -1},
+		"per_month: must be":          {},
+		"per_month is NaN":            {Amount: math.NaN()},
+		"per_month is +Inf":           {Amount: math.Inf(1)},
+		"warn_at: 80 is not greater":  {Amount: 1, Warn: []float64{80}},
+		"warn_at: NaN is not greater": {Amount: 1, Warn: []float64{math.NaN()}},
+		"stop: unknown value \"all\"": {Amount: 1, Stop: "all"},
+		"but this installation uses":  {Amount: 1, Currency: "USD"},
+		"\"dirham\" is not a curren":  {Amount: 1, Currency: "dirham"},
+		"exceed the limit of 20":      {Amount: 1, Warn: make([]float64, 21)},
 	} {
 		if _, _, err := w.ApplyBudget(t.Context(), "p", spec); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %q", err, want)
@@ -412,7 +412,7 @@ func TestBudgetsThatAreRefused(t *testing.T) {
 	w.cfg.Project = func(context.Context, *store.Tx, project.Name) error { return fault.New(fault.NotFound, "no project") }
 	w.restart(t)
 	for _, apply := range []func(context.Context, project.Name, compute.BudgetSpec) (compute.Budget, project.Change, error){w.ApplyBudget, w.PlanBudget} {
-		if _, _, err := apply(t.Context(), "nope", compute.BudgetSpec{Amount: 1}); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "there is no project nope") {
+		if _, _, err := apply(t.Context(), "nope", compute.BudgetSpec{Amount: 1}); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "project nope not found") {
 			t.Errorf("a budget of no project: %v", err)
 		}
 	}
@@ -518,14 +518,14 @@ func TestCostCompare(t *testing.T) {
 	}
 	w.price(t, compute.PoolSpec{PowerWatts: 10_000, Cost: &cost.Price{Owned: &cost.Owned{Purchase: 876_000, Lifetime: 5, Tariff: cost.Tariff{PerKWh: 0.4}}}})
 	for want, edit := range map[string]func(*compute.CompareQuery){
-		"nothing was measured":           func(q *compute.CompareQuery) { q.Job = "job_2" },
-		"does not say what owning":       func(q *compute.CompareQuery) { q.Own = "cloud" },
-		"does not say what renting":      func(q *compute.CompareQuery) { q.Rented = "home" },
-		"there is no pool":               func(q *compute.CompareQuery) { q.Own = "nowhere" },
-		"must not be negative":           func(q *compute.CompareQuery) { q.Speed = math.NaN() },
-		"speed and nodes":                func(q *compute.CompareQuery) { q.Nodes = -1 },
-		"egress is +Inf":                 func(q *compute.CompareQuery) { q.Egress = math.Inf(1) },
-		"no interval of up to ten years": func(q *compute.CompareQuery) { q.Since = c.now().Add(time.Hour) },
+		"nothing was measured":     func(q *compute.CompareQuery) { q.Job = "job_2" },
+		"has no cost of ownership": func(q *compute.CompareQuery) { q.Own = "cloud" },
+		"has no rental price":      func(q *compute.CompareQuery) { q.Rented = "home" },
+		"\"nowhere\" not found":    func(q *compute.CompareQuery) { q.Own = "nowhere" },
+		"must not be negative":     func(q *compute.CompareQuery) { q.Speed = math.NaN() },
+		"speed and nodes":          func(q *compute.CompareQuery) { q.Nodes = -1 },
+		"egress is +Inf":           func(q *compute.CompareQuery) { q.Egress = math.Inf(1) },
+		"span at most ten years":   func(q *compute.CompareQuery) { q.Since = c.now().Add(time.Hour) },
 	} {
 		bad := q
 		edit(&bad)

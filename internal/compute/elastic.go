@@ -24,37 +24,37 @@ const simulatedCloud = "simulated"
 
 // Elastic is how the nodes of a pool come and go.
 type Elastic struct {
-	Provisioner  string            `json:"provisioner" doc:"Who rents the nodes: slurm, or simulated for a cloud that is not there"`
-	Min          int               `json:"min,omitempty" doc:"Nodes that are there also when nobody needs them"`
-	Max          int               `json:"max" doc:"Nodes that there may be at once; 0 lets those that are there go"`
-	Startup      Duration          `json:"startup" doc:"How long a node is expected to take until it takes work; what was measured in the last day wins"`
-	Idle         Duration          `json:"idle,omitempty" doc:"A node without work is given back after so long; default 10m"`
-	Node         ElasticNode       `json:"node,omitzero" doc:"What a node has; on Slurm the default is what Slurm says"`
-	Spot         *Spot             `json:"spot,omitempty" doc:"The nodes may be taken away; their price is cost.rented.spot"`
-	TransferRate float64           `json:"transfer_gib_per_hour,omitempty" doc:"GiB of data that get there in an hour; default at once"`
-	Simulated    *ElasticSimulated `json:"simulated,omitempty" doc:"How the simulated cloud behaves"`
+	Provisioner  string            `json:"provisioner" doc:"Provisioner of the nodes: slurm, or simulated for a simulated cloud"`
+	Min          int               `json:"min,omitempty" doc:"Minimum number of nodes, kept also without demand"`
+	Max          int               `json:"max" doc:"Maximum number of nodes; 0 releases all"`
+	Startup      Duration          `json:"startup" doc:"Expected time until a node is ready; replaced by measurements of the last day"`
+	Idle         Duration          `json:"idle,omitempty" doc:"A node without workloads is released after this time; default 10m"`
+	Node         ElasticNode       `json:"node,omitzero" doc:"Resources of a node; on Slurm the default comes from Slurm"`
+	Spot         *Spot             `json:"spot,omitempty" doc:"Spot nodes, which may be reclaimed; their price is cost.rented.spot"`
+	TransferRate float64           `json:"transfer_gib_per_hour,omitempty" doc:"GiB of data transferred to a node per hour; default unlimited"`
+	Simulated    *ElasticSimulated `json:"simulated,omitempty" doc:"Behaviour of the simulated cloud"`
 }
 
 // ElasticNode is what each node to come has.
 type ElasticNode struct {
 	CPU             resource.CPU       `json:"cpu,omitempty" doc:"Cores, such as 16"`
 	Memory          resource.Bytes     `json:"memory,omitempty" doc:"Memory, such as 64GiB"`
-	MemoryBandwidth resource.Bandwidth `json:"memory_bandwidth,omitempty" doc:"Bytes a second from and to memory, such as 300GB/s; default jobs are not limited by it"`
+	MemoryBandwidth resource.Bandwidth `json:"memory_bandwidth,omitempty" doc:"Memory bandwidth, such as 300GB/s; default jobs are not limited by it"`
 	Accelerators    map[string]int64   `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
-	Labels          map[string]string  `json:"labels,omitempty" doc:"What it is like"`
+	Labels          map[string]string  `json:"labels,omitempty" doc:"Node labels"`
 }
 
 // Spot is the risk of nodes that may be taken away.
 type Spot struct {
-	Interruptions float64 `json:"interruptions_per_hour" doc:"How often in an hour a node is taken away, on average: 0.05 is once in 20 hours"`
+	Interruptions float64 `json:"interruptions_per_hour" doc:"Average number of times per hour that a node is reclaimed: 0.05 is once in 20 hours"`
 }
 
 // ElasticSimulated says how a cloud behaves that is not there.
 type ElasticSimulated struct {
-	Startup        Duration `json:"startup,omitempty" doc:"How long a node takes until it takes work; default what is expected"`
-	Capacity       *int     `json:"capacity,omitempty" doc:"Nodes that there are in all: who asks for more gets none; default max"`
-	InterruptAfter Duration `json:"interrupt_after,omitempty" doc:"A node is taken away so long after it was ready; default never"`
-	Notice         Duration `json:"notice,omitempty" doc:"How long before that it is said; default 2m"`
+	Startup        Duration `json:"startup,omitempty" doc:"Time until a node is ready; default the expected time"`
+	Capacity       *int     `json:"capacity,omitempty" doc:"Total nodes of the simulated cloud, beyond which requests fail; default max"`
+	InterruptAfter Duration `json:"interrupt_after,omitempty" doc:"A node is reclaimed this long after it became ready; default never"`
+	Notice         Duration `json:"notice,omitempty" doc:"Notice before a node is reclaimed; default 2m"`
 }
 
 func (e Elastic) validate() error {
@@ -66,23 +66,23 @@ func (e Elastic) validate() error {
 	}
 	switch {
 	case e.Provisioner == "":
-		return fault.New(fault.Invalid, "provisioner is missing").WithHint("Write slurm, or simulated for a cloud that is not there.")
+		return fault.New(fault.Invalid, "provisioner: required").WithHint("Set slurm, or simulated for a simulated cloud.")
 	case e.Min < 0 || e.Max < 0:
 		return fault.New(fault.Invalid, "min %d and max %d must not be negative", e.Min, e.Max)
 	case e.Min > e.Max:
 		return fault.New(fault.Invalid, "min %d is more than max %d", e.Min, e.Max)
 	case e.Max > maxNodes:
-		return fault.New(fault.Invalid, "max is %d, and a pool has at most %d nodes", e.Max, maxNodes)
+		return fault.New(fault.Invalid, "max: %d exceeds the limit of %d nodes per pool", e.Max, maxNodes)
 	case e.Startup == 0:
-		return fault.New(fault.Invalid, "startup is missing").WithHint("Write how long a node takes until it takes work, such as 90s; what is measured later wins.")
+		return fault.New(fault.Invalid, "startup: required").WithHint("Set the time until a node is ready, such as 90s; measurements replace it later.")
 	case !(e.TransferRate >= 0 && e.TransferRate <= maxRate):
-		return fault.New(fault.Invalid, "transfer_gib_per_hour is %g, and must be 0 to %g", e.TransferRate, maxRate)
+		return fault.New(fault.Invalid, "transfer_gib_per_hour: %g is not between 0 and %g", e.TransferRate, maxRate)
 	case e.Spot != nil && !(e.Spot.Interruptions >= 0 && e.Spot.Interruptions <= maxRate):
-		return fault.New(fault.Invalid, "spot.interruptions_per_hour is %g, and must be 0 to %g", e.Spot.Interruptions, maxRate)
+		return fault.New(fault.Invalid, "spot.interruptions_per_hour: %g is not between 0 and %g", e.Spot.Interruptions, maxRate)
 	case e.Simulated != nil && e.Provisioner != simulatedCloud:
-		return fault.New(fault.Invalid, "simulated is there and the provisioner is %.40s", e.Provisioner)
+		return fault.New(fault.Invalid, "simulated: not allowed with provisioner %.40s", e.Provisioner)
 	case e.Provisioner == simulatedCloud && (e.Node.CPU == 0 || e.Node.Memory == 0):
-		return fault.New(fault.Invalid, "node needs cpu and memory").WithHint("Say what each node to come has: node: {cpu: 4, memory: 16GiB}.")
+		return fault.New(fault.Invalid, "node: set cpu and memory").WithHint("Set the resources of a rented node: node: {cpu: 4, memory: 16GiB}.")
 	}
 	if err := between("startup", e.Startup, maxStartup); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (e Elastic) validate() error {
 	}
 	if s := e.Simulated; s != nil {
 		if s.Capacity != nil && *s.Capacity < 0 {
-			return fault.New(fault.Invalid, "simulated.capacity is %d, and must not be negative", *s.Capacity)
+			return fault.New(fault.Invalid, "simulated.capacity: %d is negative", *s.Capacity)
 		}
 		for name, d := range map[string]Duration{"simulated.startup": s.Startup, "simulated.interrupt_after": s.InterruptAfter, "simulated.notice": s.Notice} {
 			if err := between(name, d, 365*24*time.Hour); err != nil {
@@ -190,14 +190,14 @@ type Wish struct {
 
 // Renting is how an elastic pool stands.
 type Renting struct {
-	Wished  int       `json:"wished" doc:"Nodes that it shall have"`
-	Ready   int       `json:"ready" doc:"That take work"`
-	Coming  int       `json:"coming" doc:"That start up, or wait for others that are wanted with them"`
-	Leaving int       `json:"leaving" doc:"That are given back, or taken away"`
-	Startup Duration  `json:"startup" doc:"How long a node takes: the median of the last day, or what the manifest expects"`
-	Why     []string  `json:"why,omitempty" doc:"Why it shall have so many"`
-	Decided time.Time `json:"decided_at,omitzero" doc:"Since when"`
-	Cost    float64   `json:"cost_today" doc:"Of what was rented since midnight (UTC), used or not"`
+	Wished  int       `json:"wished" doc:"Desired nodes"`
+	Ready   int       `json:"ready" doc:"Nodes that are ready"`
+	Coming  int       `json:"coming" doc:"Nodes that are starting, or wait for others of the same request"`
+	Leaving int       `json:"leaving" doc:"Nodes that are being released or reclaimed"`
+	Startup Duration  `json:"startup" doc:"Startup time of a node: the median of the last day, or the expected time"`
+	Why     []string  `json:"why,omitempty" doc:"Reason for the desired number"`
+	Decided time.Time `json:"decided_at,omitzero" doc:"When the desired number was decided"`
+	Cost    float64   `json:"cost_today" doc:"Cost of the nodes rented since midnight (UTC), used or idle"`
 }
 
 // ElasticStore is what elastic pools need from a database.

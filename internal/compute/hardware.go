@@ -17,20 +17,20 @@ const supportWarning = 90 * 24 * time.Hour
 
 // Hardware is what the nodes of a pool are, for as long as their maker supports them.
 type Hardware struct {
-	Generation   string `json:"generation,omitempty" doc:"Of the nodes, such as hopper; for people"`
-	EndOfSupport string `json:"end_of_support,omitempty" doc:"The last day on which it is supported, such as 2027-06-30 (UTC): after it nothing new starts here"`
-	UseAfter     bool   `json:"use_after,omitempty" doc:"After that day work starts here, too"`
+	Generation   string `json:"generation,omitempty" doc:"Hardware generation of the nodes, such as hopper; informational"`
+	EndOfSupport string `json:"end_of_support,omitempty" doc:"Last day of support, such as 2027-06-30 (UTC): afterwards no new workloads start here"`
+	UseAfter     bool   `json:"use_after,omitempty" doc:"Whether workloads still start after that day"`
 }
 
 func (h *Hardware) validate() error {
 	if len(h.Generation) > 100 {
-		return fault.New(fault.Invalid, "generation has %d bytes, at most 100 are allowed", len(h.Generation))
+		return fault.New(fault.Invalid, "generation: %d bytes exceed the limit of 100", len(h.Generation))
 	}
 	if h.EndOfSupport == "" && h.UseAfter {
-		return fault.New(fault.Invalid, "use_after is set and end_of_support is not")
+		return fault.New(fault.Invalid, "use_after: set end_of_support as well")
 	}
 	if _, err := time.Parse(time.DateOnly, h.EndOfSupport); err != nil && h.EndOfSupport != "" {
-		return fault.New(fault.Invalid, "end_of_support %.40q is not a day", h.EndOfSupport).WithHint("Write it as 2027-06-30.")
+		return fault.New(fault.Invalid, "end_of_support: %.40q is not a date", h.EndOfSupport).WithHint("Use the form 2027-06-30.")
 	}
 	return nil
 }
@@ -65,9 +65,9 @@ func (h *Hardware) words(now time.Time) string {
 		text += ", "
 	}
 	at := h.ends()
-	after := "nothing new starts here"
+	after := "no new workloads start here"
 	if h.UseAfter {
-		after = "work starts here all the same"
+		after = "workloads still start here"
 	}
 	switch {
 	case at.IsZero():
@@ -76,7 +76,7 @@ func (h *Hardware) words(now time.Time) string {
 	case at.Sub(now) <= supportWarning:
 		when := "today"
 		if days := int(at.Sub(now).Hours() / 24); days > 0 {
-			when = fmt.Sprintf("%d days from now", days)
+			when = fmt.Sprintf("in %d days", days)
 			if days == 1 {
 				when = "tomorrow"
 			}
@@ -114,7 +114,7 @@ func (s *Service) warnOfSupport(ctx context.Context) error {
 		err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 			now, err := s.cfg.Store.Pool(ctx, tx, p.Name)
 			if err != nil || !due(now) {
-				return err // changed meanwhile, or somebody else was quicker
+				return err // changed concurrently
 			}
 			now.Warned = now.Hardware.EndOfSupport
 			if err := s.cfg.Store.SavePool(ctx, tx, now); err != nil {
@@ -130,7 +130,7 @@ func (s *Service) warnOfSupport(ctx context.Context) error {
 			return event.Publish(ctx, tx, "", EventSupportEnds, PoolEvent{Pool: now.Name, Reason: words})
 		})
 		if err != nil && !fault.Is(err, fault.NotFound) {
-			return fault.Wrap(err, "telling of the hardware of pool %s", p.Name)
+			return fault.Wrap(err, "publishing the end of support of pool %s", p.Name)
 		}
 	}
 	return nil

@@ -52,10 +52,10 @@ func TestHardware(t *testing.T) {
 	}{
 		{compute.Hardware{Generation: "hopper"}, "hopper", 0},
 		{compute.Hardware{Generation: "hopper", EndOfSupport: day(120)}, "hopper, supported until " + day(120), 0},
-		{compute.Hardware{EndOfSupport: day(30)}, "supported until " + day(30) + ", 30 days from now: afterwards nothing new starts here", 1},
-		{compute.Hardware{EndOfSupport: day(30), UseAfter: true}, "supported until " + day(30) + ", 30 days from now: afterwards work starts here all the same", 1},
+		{compute.Hardware{EndOfSupport: day(30)}, "supported until " + day(30) + ", in 30 days: afterwards no new workloads start here", 1},
+		{compute.Hardware{EndOfSupport: day(30), UseAfter: true}, "supported until " + day(30) + ", in 30 days: afterwards workloads still start here", 1},
 		{compute.Hardware{EndOfSupport: day(0)}, ", today: afterwards", 2},
-		{compute.Hardware{EndOfSupport: day(-1)}, "out of support since " + day(-1) + ": nothing new starts here", 3},
+		{compute.Hardware{EndOfSupport: day(-1)}, "out of support since " + day(-1) + ": no new workloads start here", 3},
 	} {
 		if err := apply(step.h); err != nil {
 			t.Fatal(err)

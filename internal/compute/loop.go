@@ -106,7 +106,7 @@ func (s *Service) elected(ctx context.Context) {
 	for ctx.Err() == nil {
 		lease, err := s.cfg.DB.Lease(ctx, "compute.schedule", s.cfg.Holder, s.leaseTime)
 		if err == nil {
-			s.log.InfoContext(ctx, "this process schedules", slog.Uint64("epoch", lease.Epoch()))
+			s.log.InfoContext(ctx, "this process is now the scheduler", slog.Uint64("epoch", lease.Epoch()))
 			s.lease.Store(lease)
 			err = lease.Keep(ctx, func(ctx context.Context) error {
 				s.loop(ctx)
@@ -118,7 +118,7 @@ func (s *Service) elected(ctx context.Context) {
 			s.deciding.Unlock()
 		}
 		if err != nil && ctx.Err() == nil && !fault.Is(err, fault.Conflict) {
-			s.log.ErrorContext(ctx, "being elected to schedule failed", slog.Any("error", err))
+			s.log.ErrorContext(ctx, "electing the scheduler failed", slog.Any("error", err))
 		}
 		s.mu.Lock()
 		clear(s.touched) // all of the world is read when it is this one's turn
@@ -141,7 +141,7 @@ func (s *Service) fence(ctx context.Context, tx *store.Tx) error {
 		return l.Fence(ctx, tx)
 	}
 	if s.others() {
-		return fault.New(fault.Conflict, "another process schedules")
+		return fault.New(fault.Conflict, "another process is the scheduler")
 	}
 	return nil
 }
@@ -662,7 +662,7 @@ func (s *Service) sweeping(ctx context.Context) {
 			s.anew()
 		}
 		if err != nil && ctx.Err() == nil {
-			s.log.ErrorContext(ctx, "looking through the engines failed", slog.Any("error", err))
+			s.log.ErrorContext(ctx, "watching the engines failed", slog.Any("error", err))
 		}
 		select {
 		case <-ctx.Done():
@@ -689,7 +689,7 @@ func (s *Service) keepPast(ctx context.Context) error {
 		}
 		return s.cfg.Store.SavePast(ctx, tx, past)
 	})
-	return fault.Wrap(err, "keeping the past use of queues")
+	return fault.Wrap(err, "storing the past use of queues")
 }
 
 // looking keeps the nodes of pools as their engines tell them.
@@ -698,10 +698,10 @@ func (s *Service) looking(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
-			s.log.ErrorContext(ctx, "asking the engines for their nodes failed", slog.Any("error", err))
+			s.log.ErrorContext(ctx, "reading the nodes of the engines failed", slog.Any("error", err))
 		}
 		if err := s.warnOfSupport(ctx); err != nil && ctx.Err() == nil {
-			s.log.ErrorContext(ctx, "looking for hardware that is soon out of support failed", slog.Any("error", err))
+			s.log.ErrorContext(ctx, "checking hardware for its end of support failed", slog.Any("error", err))
 		}
 		select {
 		case <-ctx.Done():
@@ -720,7 +720,7 @@ func (s *Service) sweep(ctx context.Context, whole bool) error {
 	var errs []error
 	for name, e := range s.cfg.Engines {
 		if err := s.sweepEngine(ctx, name, e.Driver, whole); err != nil {
-			errs = append(errs, fault.Wrap(err, "looking for orphans on engine %s", name))
+			errs = append(errs, fault.Wrap(err, "listing orphans on engine %s", name))
 		}
 	}
 	return errors.Join(errs...)
@@ -788,7 +788,7 @@ func (s *Service) sweepEngine(ctx context.Context, name string, d engine.Driver,
 			return err
 		}
 		if err := d.Forget(ctx, h); err != nil && !fault.Is(err, fault.NotFound) {
-			return fault.Wrap(err, "forgetting an orphan")
+			return fault.Wrap(err, "deleting the record of an orphan")
 		}
 	}
 	return nil
@@ -888,7 +888,7 @@ func (s *Service) DropOutput(ctx context.Context, wid WorkloadID) error {
 		return err
 	}
 	if !w.Settled {
-		return fault.New(fault.Conflict, "%s has not ended", w.Label).WithHint("Wait until it has, or cancel it.")
+		return fault.New(fault.Conflict, "%s has not ended", w.Label).WithHint("Wait until it has ended, or cancel it.")
 	}
 	e, err := s.engineFor(ctx, w)
 	if err != nil {

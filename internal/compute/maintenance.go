@@ -21,14 +21,14 @@ type Window = scheduler.Window
 
 func validWindows(all []Window) error {
 	if len(all) > maxWindows {
-		return fault.New(fault.Invalid, "there are %d maintenance windows, at most %d are allowed", len(all), maxWindows)
+		return fault.New(fault.Invalid, "maintenance: %d windows exceed the limit of %d", len(all), maxWindows)
 	}
 	for _, w := range all {
 		switch {
 		case w.From.IsZero() || !w.Until.After(w.From):
-			return fault.New(fault.Invalid, "a maintenance window must end after it begins").WithHint("Give from and until as 2026-12-01T06:00:00Z.")
+			return fault.New(fault.Invalid, "maintenance: a window must end after it begins").WithHint("Set from and until, such as 2026-12-01T06:00:00Z.")
 		case len(w.Nodes) > maxNodes || len(w.Reason) > maxReason:
-			return fault.New(fault.Invalid, "a maintenance window names more than %d nodes, or has a reason of more than %d bytes", maxNodes, maxReason)
+			return fault.New(fault.Invalid, "maintenance: a window names more than %d nodes, or its reason exceeds %d bytes", maxNodes, maxReason)
 		}
 	}
 	return nil
@@ -36,16 +36,16 @@ func validWindows(all []Window) error {
 
 func validTopology(levels []string) error {
 	if len(levels) > maxLevels {
-		return fault.New(fault.Invalid, "topology has %d levels, at most %d are allowed", len(levels), maxLevels)
+		return fault.New(fault.Invalid, "topology: %d levels exceed the limit of %d", len(levels), maxLevels)
 	}
 	for i, l := range levels {
 		switch {
 		case l == "" || len(l) > 128 || strings.ContainsFunc(l, unicode.IsControl):
-			return fault.New(fault.Invalid, "topology: %.80q is not the name of a label", l)
+			return fault.New(fault.Invalid, "topology: %.80q is not a valid label name", l)
 		case l == scheduler.OnNode:
-			return fault.New(fault.Invalid, "topology: the level node is always there").WithHint("Leave it out.")
+			return fault.New(fault.Invalid, "topology: the level node is implicit").WithHint("Remove it.")
 		case slices.Contains(levels[:i], l):
-			return fault.New(fault.Invalid, "topology: %s is there twice", l)
+			return fault.New(fault.Invalid, "topology: duplicate level %s", l)
 		}
 	}
 	return nil

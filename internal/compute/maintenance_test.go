@@ -41,7 +41,7 @@ func TestTopology(t *testing.T) {
 	}
 	w.submit(t, compute.Request{ID: "att_3", Isolation: scheduler.Process, Amount: whole, Workers: 3, Within: "rack", Pools: []string{"hpc"}})
 	why, err := w.Why(t.Context(), "att_3")
-	if err != nil || !strings.Contains(strings.Join(why, ";"), "room for 2 in one rack") {
+	if err != nil || !strings.Contains(strings.Join(why, ";"), "capacity for 2 in one rack") {
 		t.Errorf("why %q, %v", why, err)
 	}
 }

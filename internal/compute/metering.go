@@ -158,10 +158,10 @@ func (l ledger) meter(w Workload, until time.Time) Usage {
 // metered gives what ran between two instants, that which runs until now too.
 func (s *Service) metered(ctx context.Context, tx *store.Tx, l ledger, p project.Name, from, until time.Time, each func(Usage)) error {
 	if err := s.cfg.Store.EachUsage(ctx, tx, p, from, until, each); err != nil {
-		return fault.Wrap(err, "reading what was used")
+		return fault.Wrap(err, "reading usage")
 	}
 	if err := s.cfg.Store.EachUsageDay(ctx, tx, p, from, until, func(d UsageDay) { each(d.usage()) }); err != nil {
-		return fault.Wrap(err, "reading what was used by day")
+		return fault.Wrap(err, "reading usage by day")
 	}
 	active, err := s.cfg.Store.Active(ctx, tx)
 	if err != nil {

@@ -77,7 +77,7 @@ type Quarantine struct {
 
 // String says it in words.
 func (q Quarantine) String() string {
-	return fmt.Sprintf("in quarantine until %s: %s", q.Until.UTC().Format(time.RFC3339), q.Reason)
+	return fmt.Sprintf("quarantined until %s: %s", q.Until.UTC().Format(time.RFC3339), q.Reason)
 }
 
 // maxReason bounds words that others gave, in bytes.
@@ -99,7 +99,7 @@ func (s *Service) Blame(ctx context.Context, tx *store.Tx, pool PoolName, node, 
 		}
 	}
 	if !p.Remote || 2*(held+1) > len(p.Nodes) || !slices.ContainsFunc(p.Nodes, func(n PoolNode) bool { return n.Name == node }) {
-		s.log.WarnContext(ctx, "a node that failed work is not put in quarantine", slog.String("pool", string(pool)), slog.String("node", node), slog.String("reason", reason))
+		s.log.WarnContext(ctx, "quarantining a node that failed workloads failed", slog.String("pool", string(pool)), slog.String("node", node), slog.String("reason", reason))
 		return nil
 	}
 	q := Quarantine{Pool: pool, Node: node, Reason: clip(reason), Since: s.now().UTC(), Until: until.UTC()}
@@ -130,7 +130,7 @@ func (s *Service) Release(ctx context.Context, pool PoolName, node string) error
 		}
 		i := slices.IndexFunc(p.Nodes, func(n PoolNode) bool { return n.Name == node && n.Quarantine != nil })
 		if i < 0 {
-			return fault.New(fault.NotFound, "node %.80q of pool %s is not in quarantine", node, pool).
+			return fault.New(fault.NotFound, "node %.80q of pool %s is not quarantined", node, pool).
 				WithHint("See `falaj pool describe %s`.", pool)
 		}
 		if err := s.cfg.Store.DeleteQuarantine(ctx, tx, pool, node); err != nil {
@@ -328,10 +328,10 @@ func (s *Service) troubled(name PoolName, err error) {
 	}
 	s.Wake()
 	if words == "" {
-		s.log.Info("the engine of a pool tells its nodes again", slog.String("pool", string(name)))
+		s.log.Info("the engine of a pool lists its nodes again", slog.String("pool", string(name)))
 		return
 	}
-	s.log.Warn("the engine of a pool does not tell its nodes", slog.String("pool", string(name)), slog.Any("error", err))
+	s.log.Warn("listing the nodes of a pool failed", slog.String("pool", string(name)), slog.Any("error", err))
 }
 
 // inventory asks an engine for the nodes of a pool; nil without that power.
@@ -347,11 +347,11 @@ func (s *Service) inventory(ctx context.Context, engineName string, options map[
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, "asking engine %s for its nodes", engineName)
+		return nil, fault.Wrap(err, "listing the nodes of engine %s", engineName)
 	}
 	if len(found) > maxNodes {
-		return nil, fault.New(fault.Exhausted, "engine %s has %d nodes, a pool at most %d", engineName, len(found), maxNodes).
-			WithHint("Choose some of them with the pool's options.")
+		return nil, fault.New(fault.Exhausted, "engine %s has %d nodes; a pool has at most %d", engineName, len(found), maxNodes).
+			WithHint("Select fewer nodes with the pool's options.")
 	}
 	nodes := make([]PoolNode, 0, len(found))
 	for _, f := range found {
@@ -360,7 +360,7 @@ func (s *Service) inventory(ctx context.Context, engineName string, options map[
 			Down: clip(f.Down), Busy: clip(f.Busy),
 		}
 		if err := n.validate(); err != nil {
-			s.log.WarnContext(ctx, "a node is left out", slog.String("engine", engineName), slog.Any("error", err))
+			s.log.WarnContext(ctx, "an invalid node is skipped", slog.String("engine", engineName), slog.Any("error", err))
 			continue
 		}
 		nodes = append(nodes, n)
@@ -384,7 +384,7 @@ func merged(listed []Node, found []PoolNode) []PoolNode {
 		nodes[i] = PoolNode{Node: n}
 		f, ok := known[n.Name]
 		if len(found) > 0 && !ok {
-			f.Down = "its engine knows no such node"
+			f.Down = "unknown to its engine"
 		}
 		nodes[i].Down, nodes[i].Busy = f.Down, f.Busy
 		if len(f.Labels) > 0 {

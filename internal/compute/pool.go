@@ -46,9 +46,9 @@ type Node struct {
 	CPU    resource.CPU   `json:"cpu" doc:"Cores, such as 16"`
 	Memory resource.Bytes `json:"memory" doc:"Memory, such as 64GiB"`
 	// MemoryBandwidth is 0 where nobody knows it: see Room.
-	MemoryBandwidth resource.Bandwidth `json:"memory_bandwidth,omitzero" doc:"Bytes a second from and to memory, such as 300GB/s; default what was measured, and where nothing was, jobs are not limited by it"`
+	MemoryBandwidth resource.Bandwidth `json:"memory_bandwidth,omitzero" doc:"Memory bandwidth, such as 300GB/s; default the measured one; without either, jobs are not limited by it"`
 	Accelerators    map[string]int64   `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
-	Labels          map[string]string  `json:"labels,omitempty" doc:"What it is like: architecture, driver versions and so on"`
+	Labels          map[string]string  `json:"labels,omitempty" doc:"Node labels: architecture, driver versions and so on"`
 }
 
 // Amount is what the node has, as far as it is known.
@@ -71,14 +71,14 @@ func (n Node) equal(o Node) bool {
 
 func (n Node) validate() error {
 	if !nodeName.MatchString(n.Name) {
-		return fault.New(fault.Invalid, "node name %.80q is not a name", n.Name).
+		return fault.New(fault.Invalid, "node name %.80q is invalid", n.Name).
 			WithHint("Use 1 to 253 letters, digits, '.', '-' and '_', beginning with a letter or digit.")
 	}
 	if err := n.Amount().Validate(); err != nil {
 		return fault.Wrap(err, "node %s", n.Name)
 	}
 	if n.CPU == 0 || n.Memory == 0 {
-		return fault.New(fault.Invalid, "node %q needs cpu and memory", n.Name)
+		return fault.New(fault.Invalid, "node %q: set cpu and memory", n.Name)
 	}
 	return settings("label of node "+n.Name, n.Labels)
 }
@@ -91,14 +91,14 @@ var (
 // settings refuses maps that are too large, and keys that cannot be written.
 func settings(what string, m map[string]string) error {
 	if len(m) > maxSettings {
-		return fault.New(fault.Invalid, "there are %d times %s, at most %d are allowed", len(m), what, maxSettings)
+		return fault.New(fault.Invalid, "%d entries of %s exceed the limit of %d", len(m), what, maxSettings)
 	}
 	for k, v := range m {
 		if k == "" || len(k) > 128 || strings.ContainsFunc(k, unicode.IsControl) {
-			return fault.New(fault.Invalid, "%s: %.80q is not a name", what, k)
+			return fault.New(fault.Invalid, "%s: %.80q is not a valid name", what, k)
 		}
 		if len(v) > maxSetting || strings.ContainsRune(v, 0) {
-			return fault.New(fault.Invalid, "%s %s: the value has %d bytes, or a zero byte; at most %d are allowed", what, k, len(v), maxSetting)
+			return fault.New(fault.Invalid, "%s %s: the value has %d bytes or contains a zero byte; the limit is %d bytes", what, k, len(v), maxSetting)
 		}
 	}
 	return nil
@@ -106,22 +106,22 @@ func settings(what string, m map[string]string) error {
 
 // PoolSpec is the manifest of kind Pool.
 type PoolSpec struct {
-	Zone         residency.Zone      `json:"zone,omitempty" doc:"Where the nodes stand; on the engine local it is the server's, which is the default"`
-	Engine       string              `json:"engine,omitempty" doc:"Who runs the work; default local"`
+	Zone         residency.Zone      `json:"zone,omitempty" doc:"Zone of the nodes; with engine local it is the server's, the default"`
+	Engine       string              `json:"engine,omitempty" doc:"Engine that runs the workloads; default local"`
 	Mode         Mode                `json:"mode,omitempty" doc:"exclusive or delegated; default exclusive"`
-	Nodes        []Node              `json:"nodes,omitempty" doc:"The nodes; the default is what the engine has, or this machine"`
-	Isolation    scheduler.Isolation `json:"isolation,omitempty" doc:"none, process, sandbox, container or node; default the strongest that the engine reaches"`
-	PricePerHour float64             `json:"price_per_hour,omitempty" doc:"Price of a whole node for an hour, in the installation's currency; wins over cost"`
-	PowerWatts   float64             `json:"power_watts,omitempty" doc:"Power of a busy node"`
-	Cost         *cost.Price         `json:"cost,omitempty" doc:"What a node costs, by the time: rented or owned"`
-	Closed       string              `json:"closed,omitempty" doc:"Why nothing may start here now; empty is open"`
-	Options      map[string]string   `json:"options,omitempty" doc:"For the engine: partition, account, queue, image, node selectors, shared and so on"`
-	Env          map[string]string   `json:"env,omitempty" doc:"Variables of every job here, such as NCCL_SOCKET_IFNAME; a job's own win"`
-	Ahead        float64             `json:"ahead,omitempty" doc:"How much more than its nodes hold is handed to its engine, to wait in the engine's own queue, as a share of each node, or of all in a delegated pool: such as 0.5; not on the engine local; default 0"`
-	Topology     []string            `json:"topology,omitempty" doc:"Labels of nodes that tell where each stands, outermost first, such as fabric and rack: gangs are placed close together"`
-	Maintenance  []Window            `json:"maintenance,omitempty" doc:"When nodes are looked after: what would not end before does not start, and what saves leaves"`
-	Hardware     *Hardware           `json:"hardware,omitempty" doc:"What the nodes are, and how long their maker supports them"`
-	Elastic      *Elastic            `json:"elastic,omitempty" doc:"Its nodes are rented when somebody who waits is worth it, and given back"`
+	Nodes        []Node              `json:"nodes,omitempty" doc:"Nodes; default those that the engine lists, or this machine"`
+	Isolation    scheduler.Isolation `json:"isolation,omitempty" doc:"none, process, sandbox, container or node; default the strongest that the engine supports"`
+	PricePerHour float64             `json:"price_per_hour,omitempty" doc:"Price per node and hour, in the installation's currency; overrides cost"`
+	PowerWatts   float64             `json:"power_watts,omitempty" doc:"Power of a busy node in watts"`
+	Cost         *cost.Price         `json:"cost,omitempty" doc:"Cost of a node over time: rented or owned"`
+	Closed       string              `json:"closed,omitempty" doc:"Reason why no workloads start; empty means open"`
+	Options      map[string]string   `json:"options,omitempty" doc:"Engine options: partition, account, queue, image, node selectors, shared and so on"`
+	Env          map[string]string   `json:"env,omitempty" doc:"Environment variables of every job in the pool, such as NCCL_SOCKET_IFNAME; a job's own take precedence"`
+	Ahead        float64             `json:"ahead,omitempty" doc:"Workloads submitted to the engine's own queue beyond the capacity of the nodes, as a share of each node, or of all in a delegated pool: such as 0.5; not with engine local; default 0"`
+	Topology     []string            `json:"topology,omitempty" doc:"Node labels that describe the topology, outermost first, such as fabric and rack: gangs are placed close together"`
+	Maintenance  []Window            `json:"maintenance,omitempty" doc:"Maintenance windows: workloads that would not end before one do not start, and those that save checkpoints are preempted"`
+	Hardware     *Hardware           `json:"hardware,omitempty" doc:"Hardware generation and end of vendor support"`
+	Elastic      *Elastic            `json:"elastic,omitempty" doc:"Rents nodes when they cost less than waiting, and releases them"`
 }
 
 // Validate refuses what no pool may be. Error: fault.Invalid.
@@ -132,23 +132,23 @@ func (s PoolSpec) Validate() error {
 		}
 	}
 	if s.Mode != "" && s.Mode != Exclusive && s.Mode != Delegated {
-		return fault.New(fault.Invalid, "mode %.40q does not exist", string(s.Mode)).WithHint("Use exclusive or delegated.")
+		return fault.New(fault.Invalid, "mode: unknown mode %.40q", string(s.Mode)).WithHint("Use exclusive or delegated.")
 	}
 	if s.Isolation != "" && !s.Isolation.Known() {
-		return fault.New(fault.Invalid, "isolation %.40q does not exist", string(s.Isolation)).
+		return fault.New(fault.Invalid, "isolation: unknown isolation %.40q", string(s.Isolation)).
 			WithHint("Use none, process, sandbox, container or node.")
 	}
 	if !(s.PricePerHour >= 0) || !(s.PowerWatts >= 0) || math.IsInf(s.PricePerHour, 0) || math.IsInf(s.PowerWatts, 0) {
 		return fault.New(fault.Invalid, "price_per_hour and power_watts must not be negative")
 	}
 	if !(s.Ahead >= 0 && s.Ahead <= maxAhead) {
-		return fault.New(fault.Invalid, "ahead must be between 0 and %d", maxAhead)
+		return fault.New(fault.Invalid, "ahead: must be between 0 and %d", maxAhead)
 	}
 	if len(s.Closed) > 200 {
-		return fault.New(fault.Invalid, "closed has %d bytes, at most 200 are allowed", len(s.Closed))
+		return fault.New(fault.Invalid, "closed: %d bytes exceed the limit of 200", len(s.Closed))
 	}
 	if len(s.Nodes) > maxNodes {
-		return fault.New(fault.Invalid, "a pool has at most %d nodes, this has %d", maxNodes, len(s.Nodes))
+		return fault.New(fault.Invalid, "nodes: a pool has at most %d nodes, not %d", maxNodes, len(s.Nodes))
 	}
 	if s.Hardware != nil {
 		if err := s.Hardware.validate(); err != nil {
@@ -160,7 +160,7 @@ func (s PoolSpec) Validate() error {
 			return fault.Wrap(err, "elastic")
 		}
 		if len(s.Nodes) > 0 {
-			return fault.New(fault.Invalid, "nodes are listed and the pool is elastic").WithHint("Leave nodes out: elastic.node says what each one to come has.")
+			return fault.New(fault.Invalid, "nodes: not allowed in an elastic pool").WithHint("Remove nodes and set elastic.node, the resources of a rented node.")
 		}
 	}
 	seen := map[string]bool{}
@@ -169,7 +169,7 @@ func (s PoolSpec) Validate() error {
 			return err
 		}
 		if seen[n.Name] {
-			return fault.New(fault.Invalid, "node %q is there twice", n.Name)
+			return fault.New(fault.Invalid, "duplicate node %q", n.Name)
 		}
 		seen[n.Name] = true
 	}
@@ -184,10 +184,10 @@ func (s PoolSpec) Validate() error {
 	}
 	for k := range s.Env {
 		if !variable.MatchString(k) {
-			return fault.New(fault.Invalid, "env: %.80q is not a variable name", k)
+			return fault.New(fault.Invalid, "env: %.80q is not a valid variable name", k)
 		}
 		if strings.HasPrefix(k, "FALAJ_") || strings.HasPrefix(k, "MLFLOW_TRACKING_") || k == "MLFLOW_RUN_ID" {
-			return fault.New(fault.Invalid, "env: %s is set by Falaj", k)
+			return fault.New(fault.Invalid, "env: %s is reserved for Falaj", k)
 		}
 	}
 	return settings("variable", s.Env)

@@ -36,24 +36,24 @@ const (
 
 // QueueSpec is the manifest of kind Queue.
 type QueueSpec struct {
-	Parent      string           `json:"parent,omitempty" doc:"The queue above: what one below it does not use, the others may borrow"`
-	Quota       resource.Limit   `json:"quota,omitzero" doc:"Its own whenever it wants it; a resource that no queue of the tree names has no limit, one that is named and 0 allows none"`
-	Borrow      *resource.Amount `json:"borrow,omitempty" doc:"How much more than its quota it may use; default all that is unused. A limit allows what it names"`
-	Lend        *resource.Amount `json:"lend,omitempty" doc:"How much of its quota others may use while it does not; default all. A limit allows what it names"`
-	Weight      float64          `json:"weight,omitempty" doc:"Of its fair share beside its siblings; default 1"`
-	HalfLife    Duration         `json:"half_life,omitempty" doc:"Past use counts for the share, half as much after so long; default only what runs counts"`
-	Order       scheduler.Order  `json:"order,omitempty" doc:"best_effort, where works may pass the first that waits if they do not hold it up, or strict; default best_effort"`
-	PerProject  resource.Limit   `json:"per_project,omitzero" doc:"What one project may use of it at once"`
-	PerUser     resource.Limit   `json:"per_user,omitzero" doc:"What one user may use of it at once"`
-	MinRuntime  Duration         `json:"min_runtime,omitempty" doc:"How long its works run before they may be preempted"`
-	IdleReclaim Duration         `json:"idle_reclaim,omitempty" doc:"So long after job.idle_accelerator a work whose accelerators are still idle saves and leaves when somebody waits for such; default never"`
-	IdleEnd     bool             `json:"idle_end,omitempty" doc:"With idle_reclaim: one that is not preemptible is ended; default it stays"`
-	Preempt     *bool            `json:"preempt,omitempty" doc:"Whether others may have to leave for its works: of lower priority in it, or who borrowed what is its own; default true"`
-	Projects    []project.Name   `json:"projects,omitempty" doc:"Who may submit to it; default every project"`
-	Default     bool             `json:"default,omitempty" doc:"Jobs of its projects that name no queue are in it; without projects, those of every project that has no default of its own"`
-	DelayCost   float64          `json:"delay_cost,omitempty" doc:"What an hour costs in which one of its works waits: it is for renting nodes then, see elastic pools; default what the project's budget says"`
+	Parent      string           `json:"parent,omitempty" doc:"Parent queue: its other children may borrow what this queue does not use"`
+	Quota       resource.Limit   `json:"quota,omitzero" doc:"Guaranteed resources; a resource that no queue of the tree names is unlimited, and 0 allows none"`
+	Borrow      *resource.Amount `json:"borrow,omitempty" doc:"Borrowing limit beyond the quota; default all unused quota. Limits only the resources it names"`
+	Lend        *resource.Amount `json:"lend,omitempty" doc:"Lending limit of unused quota; default all. Limits only the resources it names"`
+	Weight      float64          `json:"weight,omitempty" doc:"Weight for fair sharing with sibling queues; default 1"`
+	HalfLife    Duration         `json:"half_life,omitempty" doc:"Half-life of past usage in fair sharing; default only running workloads count"`
+	Order       scheduler.Order  `json:"order,omitempty" doc:"best_effort, where workloads may overtake the first without delaying it, or strict; default best_effort"`
+	PerProject  resource.Limit   `json:"per_project,omitzero" doc:"Limit per project"`
+	PerUser     resource.Limit   `json:"per_user,omitzero" doc:"Limit per user"`
+	MinRuntime  Duration         `json:"min_runtime,omitempty" doc:"Minimum run time before a workload may be preempted"`
+	IdleReclaim Duration         `json:"idle_reclaim,omitempty" doc:"Preempts a workload whose accelerators are idle for this long after job.idle_accelerator, if others wait for them; default never"`
+	IdleEnd     bool             `json:"idle_end,omitempty" doc:"With idle_reclaim: stops workloads that are not preemptible; default they keep running"`
+	Preempt     *bool            `json:"preempt,omitempty" doc:"Whether workloads of this queue may preempt others: those of lower priority in it, and those that borrow its quota; default true"`
+	Projects    []project.Name   `json:"projects,omitempty" doc:"Projects that may submit to the queue; default all"`
+	Default     bool             `json:"default,omitempty" doc:"Default queue of its projects' jobs; without projects, of every project without a default of its own"`
+	DelayCost   float64          `json:"delay_cost,omitempty" doc:"Cost of one hour of waiting, which justifies renting nodes for elastic pools; default from the project's budget"`
 	// Preemptible overrides what works say.
-	Preemptible *bool `json:"preemptible,omitempty" doc:"Whether its works may have to leave for others, whatever they say; default as each says"`
+	Preemptible *bool `json:"preemptible,omitempty" doc:"Overrides whether workloads are preemptible; default each workload's own setting"`
 }
 
 // Amounts are all limits of the queue.
@@ -80,7 +80,7 @@ func (s QueueSpec) Validate() error {
 			return fault.Wrap(err, "%s", name)
 		}
 		if len(a.Accelerators) > maxSettings {
-			return fault.New(fault.Invalid, "%s names %d accelerators, at most %d are allowed", name, len(a.Accelerators), maxSettings)
+			return fault.New(fault.Invalid, "%s: %d accelerators exceed the limit of %d", name, len(a.Accelerators), maxSettings)
 		}
 	}
 	if err := cost.Sound("delay_cost", s.DelayCost); err != nil {
@@ -88,17 +88,17 @@ func (s QueueSpec) Validate() error {
 	}
 	switch {
 	case !(s.Weight >= 0) || s.Weight > maxWeight || math.IsInf(s.Weight, 0):
-		return fault.New(fault.Invalid, "weight must be between 0 and %g", float64(maxWeight))
+		return fault.New(fault.Invalid, "weight: must be between 0 and %g", float64(maxWeight))
 	case s.HalfLife < 0 || s.MinRuntime < 0 || time.Duration(max(s.HalfLife, s.MinRuntime)) > 10*365*24*time.Hour:
 		return fault.New(fault.Invalid, "half_life and min_runtime must be between 0 and ten years")
 	case s.IdleReclaim < 0 || time.Duration(s.IdleReclaim) > maxTimeout:
 		return fault.New(fault.Invalid, "idle_reclaim %s is not between 0 and %s", time.Duration(s.IdleReclaim), maxTimeout)
 	case s.IdleEnd && s.IdleReclaim == 0:
-		return fault.New(fault.Invalid, "idle_end without idle_reclaim").WithHint("Say after how long: idle_reclaim: 30m.")
+		return fault.New(fault.Invalid, "idle_end: set idle_reclaim as well").WithHint("Set the idle time: idle_reclaim: 30m.")
 	case s.Order != "" && s.Order != scheduler.BestEffort && s.Order != scheduler.Strict:
-		return fault.New(fault.Invalid, "order %.40q does not exist", string(s.Order)).WithHint("Use best_effort or strict.")
+		return fault.New(fault.Invalid, "order: unknown order %.40q", string(s.Order)).WithHint("Use best_effort or strict.")
 	case len(s.Projects) > maxSettings:
-		return fault.New(fault.Invalid, "at most %d projects can be named, this names %d", maxSettings, len(s.Projects))
+		return fault.New(fault.Invalid, "projects: at most %d projects can be named, not %d", maxSettings, len(s.Projects))
 	}
 	for _, p := range s.Projects {
 		if err := id.CheckName("project name", string(p)); err != nil {
@@ -125,16 +125,16 @@ type Queue struct {
 	UpdatedAt time.Time `json:"updated_at"`
 	Revision  int64     `json:"revision"` // grows with each change; the ETag
 
-	Restricted bool `json:"restricted" doc:"It is for some projects only"`
+	Restricted bool `json:"restricted" doc:"Only some projects may use the queue"`
 
-	Used     resource.Amount `json:"used" doc:"By its works and those of queues below"`
-	Nominal  resource.Amount `json:"nominal" doc:"Its quota, and what queues below lend it"`
-	Left     resource.Amount `json:"left" doc:"Of what is limited, what it may still use, borrowed too"`
-	Borrowed resource.Amount `json:"borrowed" doc:"More than nominal"`
-	Share    float64         `json:"share" doc:"Of all pools by its dominant resource, now and as its half-life remembers, over its weight"`
-	Running  int             `json:"running" doc:"Works that have their place, with those of queues below"`
+	Used     resource.Amount `json:"used" doc:"Used by its workloads and those of its child queues"`
+	Nominal  resource.Amount `json:"nominal" doc:"Its quota plus what its child queues lend"`
+	Left     resource.Amount `json:"left" doc:"Remaining limited resources, borrowing included"`
+	Borrowed resource.Amount `json:"borrowed" doc:"Used beyond nominal"`
+	Share    float64         `json:"share" doc:"Weighted dominant share of all pools, past usage included by its half-life"`
+	Running  int             `json:"running" doc:"Admitted workloads, child queues included"`
 	Waiting  int             `json:"waiting"`
-	First    string          `json:"first,omitempty" doc:"Who waits for it, or first of all in it"`
+	First    string          `json:"first,omitempty" doc:"First pending workload"`
 }
 
 // ApplyQueue makes a queue or changes it, and says which. Needs queue.apply.
@@ -175,7 +175,7 @@ func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, d
 				return nil
 			}
 		} else if len(all) >= maxQueues {
-			return fault.New(fault.Exhausted, "there are %d queues already", len(all))
+			return fault.New(fault.Exhausted, "the limit of %d queues is reached", len(all))
 		}
 		if spec.Parent != "" {
 			if err := s.empty(ctx, tx, spec.Parent); err != nil {
@@ -218,10 +218,10 @@ func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, d
 func holdsWorks(all []Queue, q Queue) error {
 	for _, o := range all {
 		if q.Default && o.Parent == q.Name {
-			return fault.New(fault.Invalid, "queue %s has queues below it, so it cannot be a default", q.Name).WithHint("Make one of those the default, such as %s.", o.Name)
+			return fault.New(fault.Invalid, "queue %s has child queues, so it cannot be a default", q.Name).WithHint("Make a child queue the default, such as %s.", o.Name)
 		}
 		if o.Default && q.Parent == o.Name {
-			return fault.New(fault.Invalid, "queue %s is a default, so none can be below it", o.Name).WithHint("Apply %s without default first.", o.Name)
+			return fault.New(fault.Invalid, "queue %s is a default, so it cannot have child queues", o.Name).WithHint("Apply %s without default first.", o.Name)
 		}
 	}
 	return nil
@@ -267,13 +267,13 @@ func inTree(all []Queue, q Queue) error {
 	path := []string{q.Name}
 	for at := q.Parent; at != ""; at = parents[at] {
 		if _, ok := parents[at]; !ok {
-			return fault.New(fault.NotFound, "there is no queue %.64q to be above %s", at, q.Name).WithHint("Apply it first, or in the same file before this one.")
+			return fault.New(fault.NotFound, "parent: queue %.64q of queue %s not found", at, q.Name).WithHint("Apply the parent first, or earlier in the same file.")
 		}
 		if slices.Contains(path, at) {
-			return fault.New(fault.Invalid, "queues would be above themselves: %s", strings.Join(append(path, at), " below "))
+			return fault.New(fault.Invalid, "parent: cycle of queues: %s", strings.Join(append(path, at), " below "))
 		}
 		if path = append(path, at); len(path) > maxQueueDepth {
-			return fault.New(fault.Invalid, "queues are at most %d deep: %s", maxQueueDepth, strings.Join(path, " below "))
+			return fault.New(fault.Invalid, "parent: queues are at most %d levels deep: %s", maxQueueDepth, strings.Join(path, " below "))
 		}
 	}
 	return nil
@@ -294,7 +294,7 @@ func (s *Service) DeleteQueue(ctx context.Context, name string) error {
 			return err
 		}
 		if i := slices.IndexFunc(all, func(o Queue) bool { return o.Parent == name }); i >= 0 {
-			return fault.New(fault.Conflict, "queue %s is above queue %s", name, all[i].Name).WithHint("Move or delete the queues below it first.")
+			return fault.New(fault.Conflict, "queue %s is the parent of queue %s", name, all[i].Name).WithHint("Move or delete its child queues first.")
 		}
 		if err := s.empty(ctx, tx, name); err != nil {
 			return err
@@ -318,7 +318,7 @@ func (s *Service) empty(ctx context.Context, tx *store.Tx, name string) error {
 		return err
 	}
 	if i := slices.IndexFunc(ws, func(w Workload) bool { return w.Queue == name && w.State != Ended }); i >= 0 {
-		return fault.New(fault.Conflict, "%s is in queue %s", ws[i].Label, name).WithHint("Wait until the queue is empty, or cancel what is in it.")
+		return fault.New(fault.Conflict, "%s is in queue %s", ws[i].Label, name).WithHint("Wait until the queue is empty, or cancel its workloads.")
 	}
 	return nil
 }
@@ -331,11 +331,11 @@ func queueNamed(all []Queue, name string) (Queue, error) {
 	for i, q := range all {
 		have[i] = q.Name
 	}
-	hint := "There are none; an administrator makes them with `falaj apply`."
+	hint := "No queues exist; an administrator creates them with `falaj apply`."
 	if len(have) > 0 {
 		hint = "There are " + strings.Join(have[:min(len(have), 20)], ", ") + "."
 	}
-	return Queue{}, fault.New(fault.NotFound, "there is no queue %.64q", name).WithHint("%s", hint)
+	return Queue{}, fault.New(fault.NotFound, "queue %.64q not found", name).WithHint("%s", hint)
 }
 
 // Queues lists all queues, those above before those below, with how they stood
@@ -401,10 +401,10 @@ func (s *Service) CheckQueue(ctx context.Context, p project.Name, name string) e
 			return fault.New(fault.Invalid, "%s", err.Error()).WithHint("%s", fault.HintOf(err))
 		}
 		if i := slices.IndexFunc(all, func(o Queue) bool { return o.Parent == name }); i >= 0 {
-			return fault.New(fault.Invalid, "queue %s has queues below it", name).WithHint("Name one of those, such as %s.", all[i].Name)
+			return fault.New(fault.Invalid, "queue %s has child queues", name).WithHint("Name a child queue, such as %s.", all[i].Name)
 		}
 		if len(q.Projects) > 0 && !slices.Contains(q.Projects, p) {
-			return fault.New(fault.PermissionDenied, "queue %s is not for project %s", name, p).WithHint("Ask an administrator to add the project to the queue, or name another queue.")
+			return fault.New(fault.PermissionDenied, "queue %s does not admit project %s", name, p).WithHint("Ask an administrator to add the project to the queue, or name another queue.")
 		}
 		return nil
 	})

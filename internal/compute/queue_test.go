@@ -48,13 +48,13 @@ func TestApplyQueue(t *testing.T) {
 	}
 	no := false
 	for want, refused := range map[string]compute.QueueSpec{
-		"queues would be above themselves: bank below risk below bank": {Parent: "risk"},
-		"resources must not be negative":                               {Quota: resource.LimitOf(resource.Amount{CPU: -1})},
-		"order \"random\" does not exist":                              {Order: "random"},
-		"weight must be between 0 and":                                 {Weight: -1},
-		"idle_end without idle_reclaim":                                {IdleEnd: true},
-		"idle_reclaim -1ns is not between":                             {IdleReclaim: -1},
-		"half_life and min_runtime":                                    {HalfLife: -1, Preempt: &no},
+		"parent: cycle of queues: bank below risk below bank": {Parent: "risk"},
+		"resources must not be negative":                      {Quota: resource.LimitOf(resource.Amount{CPU: -1})},
+		"order: unknown order \"random\"":                     {Order: "random"},
+		"weight: must be between 0 and":                       {Weight: -1},
+		"idle_end: set idle_reclaim as well":                  {IdleEnd: true},
+		"idle_reclaim -1ns is not between":                    {IdleReclaim: -1},
+		"half_life and min_runtime":                           {HalfLife: -1, Preempt: &no},
 	} {
 		if _, _, err := w.ApplyQueue(t.Context(), "bank", refused); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q, not %q", err, want)
@@ -184,7 +184,7 @@ func TestPreempt(t *testing.T) {
 	w.awaitStart(t)
 	w.submit(t, compute.Request{ID: "att_2", Label: "job_2", Queue: "bank", Amount: all, Priority: 5})
 	got := w.wait(t, "att_1")
-	if got.Status.Reason != engine.Preempted || got.Outcome() != "its place was given to somebody else: job_2 has priority 5, this has 0" {
+	if got.Status.Reason != engine.Preempted || got.Outcome() != "preempted by its engine: job_2 has priority 5, this workload 0" {
 		t.Fatalf("ended as %+v: %s", got.Status, got.Outcome())
 	}
 	if id := w.awaitStart(t); id != "att_2" {
@@ -206,9 +206,9 @@ func TestDefaultQueue(t *testing.T) {
 	w.queue(t, "all", compute.QueueSpec{Default: true, Preemptible: &yes})
 	w.queue(t, "fraud", compute.QueueSpec{Default: true, Projects: []project.Name{"q", "r"}})
 	for name, spec := range map[string]compute.QueueSpec{
-		"queue fraud is the default of project r already":   {Default: true, Projects: []project.Name{"r"}},
-		"queue all is the default of every project already": {Default: true},
-		"queue all is a default, so none can be below it":   {Parent: "all"},
+		"queue fraud is the default of project r already":        {Default: true, Projects: []project.Name{"r"}},
+		"queue all is the default of every project already":      {Default: true},
+		"queue all is a default, so it cannot have child queues": {Parent: "all"},
 	} {
 		if _, _, err := w.ApplyQueue(t.Context(), "other", spec); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%v, not %q", err, name)

@@ -102,9 +102,9 @@ func (s *Service) reconcile(ctx context.Context, wid WorkloadID, c *reconciler) 
 			c.trouble.Store(nil)
 			continue
 		}
-		words := fmt.Sprintf("the last try failed: %v; the next is at %s", err, s.now().UTC().Add(retry).Format(time.RFC3339))
+		words := fmt.Sprintf("the last attempt failed: %v; retried at %s", err, s.now().UTC().Add(retry).Format(time.RFC3339))
 		c.trouble.Store(&words)
-		s.log.ErrorContext(ctx, "reconciling a workload failed; trying again", slog.String("workload", string(wid)), slog.Duration("after", retry), slog.Any("error", err))
+		s.log.ErrorContext(ctx, "reconciling a workload failed and is retried", slog.String("workload", string(wid)), slog.Duration("after", retry), slog.Any("error", err))
 		select {
 		case <-time.After(retry):
 		case <-c.wake:
@@ -195,13 +195,13 @@ func (s *Service) driverOf(w Workload, e Engine) engine.Driver {
 	return e.Driver
 }
 
-var errStopRequested = errors.New("the workload is to stop")
+var errStopRequested = errors.New("the workload is being stopped")
 
 // prepare asks the owner what to run, and gives up when the workload is
 // cancelled meanwhile.
 func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *reconciler) (engine.Spec, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.PrepareTimeout,
-		fault.New(fault.Timeout, "preparing took longer than %s", s.cfg.PrepareTimeout))
+		fault.New(fault.Timeout, "the preparation took longer than %s", s.cfg.PrepareTimeout))
 	defer cancel()
 	ctx, unwanted := context.WithCancelCause(ctx)
 	defer unwanted(nil)
@@ -279,7 +279,7 @@ func withdraw(ctx context.Context, d engine.Driver, w Workload) error {
 	if fault.Is(err, fault.NotFound) {
 		return nil
 	}
-	return fault.Wrap(err, "ending what an earlier process started of %s", w.ID)
+	return fault.Wrap(err, "stopping a leftover of %s from an earlier process", w.ID)
 }
 
 // requeue queues a placed workload again and logs why. A pool whose engine refused it is
@@ -346,7 +346,7 @@ func (s *Service) awaitEnd(ctx context.Context, w Workload, c *reconciler) error
 		select {
 		case r := <-ended:
 			if fault.Is(r.err, fault.NotFound) {
-				r.status, r.err = engine.Status{State: engine.Lost, Message: "the engine knows no such workload"}, nil
+				r.status, r.err = engine.Status{State: engine.Lost, Message: "unknown to the engine"}, nil
 			}
 			if r.err != nil {
 				return r.err
@@ -408,7 +408,7 @@ func (s *Service) stop(ctx context.Context, d engine.Driver, w Workload) {
 		if err == nil || fault.Is(err, fault.NotFound) || ctx.Err() != nil {
 			return
 		}
-		s.log.ErrorContext(ctx, "stopping a workload failed; trying again", slog.String("workload", string(w.ID)), slog.Any("error", err))
+		s.log.ErrorContext(ctx, "stopping a workload failed and is retried", slog.String("workload", string(w.ID)), slog.Any("error", err))
 		select {
 		case <-time.After(retry):
 		case <-ctx.Done():
@@ -443,7 +443,7 @@ func (s *Service) recordDenials(ctx context.Context, d engine.Driver, w Workload
 			Reason: "the sandbox of " + w.Label + " does not allow it", Detail: map[string]any{"pid": den.PID, "at": den.Time.UTC().Format(time.RFC3339Nano)},
 		}
 		if len(c.denied) == maxDenials {
-			entry.Object, entry.Detail = "more than can be listed", nil
+			entry.Object, entry.Detail = "further attempts are not listed", nil
 		}
 		if err := s.cfg.Journal.Record(ctx, entry); err != nil {
 			return fault.Wrap(err, "recording a refused attempt of %s", w.ID)
@@ -470,7 +470,7 @@ func (s *Service) ranOn(ctx context.Context, d engine.Driver, w Workload) string
 	defer cancel()
 	members, err := power.Members(ctx, w.Handle)
 	if err != nil {
-		s.log.WarnContext(ctx, "an engine does not tell on which machines a workload ran", slog.String("workload", string(w.ID)), slog.Any("error", err))
+		s.log.WarnContext(ctx, "reading the nodes of an ended workload failed", slog.String("workload", string(w.ID)), slog.Any("error", err))
 	}
 	nodes := make([]string, len(members))
 	for i, m := range members {

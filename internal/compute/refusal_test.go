@@ -26,7 +26,7 @@ func TestRefusedStart(t *testing.T) {
 	w.submit(t, compute.Request{ID: "att_1"})
 	w.awaitStart(t)
 	running, err := w.Why(t.Context(), "att_1")
-	if said := strings.Join(running, "; "); err != nil || !strings.Contains(said, "pool home refused to start it") || !strings.Contains(said, "node configuration is not available (See the pool.)") {
+	if said := strings.Join(running, "; "); err != nil || !strings.Contains(said, "pool home did not start it") || !strings.Contains(said, "node configuration is not available (See the pool.)") {
 		t.Errorf("why: %q, %v", said, err)
 	}
 	w.end("att_1", enginetest.Exit{})
@@ -79,7 +79,7 @@ func (w *world) refused(t *testing.T, wid compute.WorkloadID) time.Time {
 		}
 	}
 	why, err := w.Why(t.Context(), wid)
-	if said := strings.Join(why, "; "); err != nil || !strings.Contains(said, "pool home refused to start it, and is tried again after") {
+	if said := strings.Join(why, "; "); err != nil || !strings.Contains(said, "pool home did not start it and is retried after") {
 		t.Errorf("why: %q, %v", said, err)
 	}
 	got, _ := w.Workload(t.Context(), wid)

@@ -56,13 +56,13 @@ func CostKeys() []string { return slices.Sorted(maps.Keys(costKeys)) }
 
 // CostRow is a sum of what was used.
 type CostRow struct {
-	Key          string             `json:"key" doc:"Empty for what has none, and by job for those whose records are gone"`
+	Key          string             `json:"key" doc:"Key of the group; empty for unassigned usage; by job for deleted jobs"`
 	Workloads    int                `json:"workloads"`
-	Running      int                `json:"running" doc:"Of them, those that still run; they count until now"`
-	NodeHours    float64            `json:"node_hours" doc:"By the share of a node that was asked for"`
-	CPUHours     float64            `json:"cpu_hours" doc:"Of processors at work, as measured at the end"`
+	Running      int                `json:"running" doc:"Workloads still running, counted until now"`
+	NodeHours    float64            `json:"node_hours" doc:"Node hours, by the requested share of a node"`
+	CPUHours     float64            `json:"cpu_hours" doc:"Busy core hours, measured at the end"`
 	Accelerators map[string]float64 `json:"accelerator_hours,omitempty" doc:"By resource name"`
-	EnergyKWh    float64            `json:"energy_kwh" doc:"Estimated from the power of the nodes"`
+	EnergyKWh    float64            `json:"energy_kwh" doc:"Energy, estimated from the power of the nodes"`
 	Cost         float64            `json:"cost"`
 }
 
@@ -90,11 +90,11 @@ func (r *CostRow) add(u Usage) {
 // IdlePool is what a pool had and did not use.
 type IdlePool struct {
 	Pool        PoolName `json:"pool"`
-	Nodes       int      `json:"nodes" doc:"As of now"`
-	NodeHours   float64  `json:"node_hours" doc:"That there were, since the pool was made"`
+	Nodes       int      `json:"nodes" doc:"Current nodes"`
+	NodeHours   float64  `json:"node_hours" doc:"Node hours available since the pool was created"`
 	Used        float64  `json:"used_node_hours"`
 	Utilisation float64  `json:"utilisation"`
-	Cost        float64  `json:"idle_cost" doc:"Of the node-hours that nothing used: what is paid for them all the same"`
+	Cost        float64  `json:"idle_cost" doc:"Cost of the idle node hours"`
 }
 
 // CostReport is what was used and what it cost, the dearest first.
@@ -105,10 +105,10 @@ type CostReport struct {
 	Since    time.Time    `json:"since"`
 	Until    time.Time    `json:"until"`
 	Items    []CostRow    `json:"items"`
-	Others   *CostRow     `json:"others,omitempty" doc:"What is not among the items, because there are too many"`
+	Others   *CostRow     `json:"others,omitempty" doc:"Sum of the groups beyond the limit"`
 	Total    CostRow      `json:"total"`
-	Idle     []IdlePool   `json:"idle,omitempty" doc:"Of each pool; only for the whole installation"`
-	LeftOut  int          `json:"left_out,omitempty" doc:"Workloads that were metered in another currency"`
+	Idle     []IdlePool   `json:"idle,omitempty" doc:"Idle capacity by pool; only for the whole installation"`
+	LeftOut  int          `json:"left_out,omitempty" doc:"Workloads metered in another currency"`
 }
 
 // window completes and checks the interval of a query.
@@ -121,7 +121,7 @@ func (q *CostQuery) window(now time.Time) error {
 	}
 	q.Since, q.Until = q.Since.UTC(), q.Until.UTC()
 	if !q.Since.Before(q.Until) || q.Until.Sub(q.Since) > maxCostWindow {
-		return fault.New(fault.Invalid, "from %s to %s is no interval of up to ten years in the past", q.Since.Format(time.RFC3339), q.Until.Format(time.RFC3339))
+		return fault.New(fault.Invalid, "the interval from %s to %s must lie in the past and span at most ten years", q.Since.Format(time.RFC3339), q.Until.Format(time.RFC3339))
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (s *Service) CostReport(ctx context.Context, q CostQuery) (CostReport, erro
 	q.By = cmp.Or(q.By, "project")
 	key := costKeys[q.By]
 	if key == nil {
-		return CostReport{}, fault.New(fault.Invalid, "there is no report by %.40q", q.By).WithHint("Reports are by %s.", strings.Join(CostKeys(), ", "))
+		return CostReport{}, fault.New(fault.Invalid, "unknown report %.40q", q.By).WithHint("Use one of %s.", strings.Join(CostKeys(), ", "))
 	}
 	if err := q.window(s.now()); err != nil {
 		return CostReport{}, err
@@ -242,7 +242,7 @@ func (s *Service) Free(ctx context.Context, names []string, least scheduler.Isol
 func (s *Service) mayReadCost(ctx context.Context, p project.Name) error {
 	err := s.cfg.Authorizer.Allow(ctx, ActionCostRead, policy.Object{Project: string(p), Kind: "cost"})
 	if p == "" && fault.Is(err, fault.PermissionDenied) && fault.HintOf(err) == "" {
-		return audit.OnRecord(fault.New(fault.PermissionDenied, "%s", err.Error()).WithHint("Name a project of yours."))
+		return audit.OnRecord(fault.New(fault.PermissionDenied, "%s", err.Error()).WithHint("Name a project that you may read."))
 	}
 	return err
 }
@@ -328,18 +328,18 @@ func (l ledger) idle(used map[PoolName]float64, rentals []Rental, q CostQuery) [
 // Forecast is where a project's month ends.
 type Forecast struct {
 	Project project.Name    `json:"project"`
-	Spent   float64         `json:"spent" doc:"This month until now"`
-	Month   cost.Projection `json:"month" doc:"All of this month"`
-	Budget  float64         `json:"budget,omitempty" doc:"For a month; absent without a budget"`
-	Share   float64         `json:"share,omitempty" doc:"Of the budget that the month will take; absent until a day is whole"`
-	UsedUp  time.Time       `json:"used_up_at,omitzero" doc:"When the budget is used up at this rate, if it is this month"`
+	Spent   float64         `json:"spent" doc:"Spent this month so far"`
+	Month   cost.Projection `json:"month" doc:"Forecast to month end"`
+	Budget  float64         `json:"budget,omitempty" doc:"Budget per month; absent without a budget"`
+	Share   float64         `json:"share,omitempty" doc:"Forecast share of the budget; absent before the first full day"`
+	UsedUp  time.Time       `json:"used_up_at,omitzero" doc:"When the budget is used up at this rate, if this month"`
 }
 
 // CostForecast is a forecast for each project.
 type CostForecast struct {
 	Currency string     `json:"currency"`
-	Since    time.Time  `json:"since" doc:"From when on the rate was measured, by whole days in UTC"`
-	Until    time.Time  `json:"until" doc:"The end of the month"`
+	Since    time.Time  `json:"since" doc:"Start of the measured period, in whole days (UTC)"`
+	Until    time.Time  `json:"until" doc:"End of the month"`
 	Items    []Forecast `json:"items"`
 	Total    Forecast   `json:"total"`
 }
@@ -459,12 +459,12 @@ type CostComparison struct {
 	Currency string    `json:"currency"`
 	Owned    PoolName  `json:"own_pool"`
 	Renting  PoolName  `json:"rented_pool"`
-	Since    time.Time `json:"since" doc:"Not before the own pool was there, or what was metered began: where nothing was measured, nobody was idle"`
+	Since    time.Time `json:"since" doc:"Start of the measurements: not before the pool and metering existed"`
 	Until    time.Time `json:"until"`
-	Measured float64   `json:"measured_node_hours" doc:"On both pools, as hours of own nodes"`
-	LeftOut  float64   `json:"left_out_node_hours" doc:"On other pools, whose nodes cannot be compared"`
+	Measured float64   `json:"measured_node_hours" doc:"Node hours on both pools, as hours of owned nodes"`
+	LeftOut  float64   `json:"left_out_node_hours" doc:"Node hours on other pools, whose nodes are not comparable"`
 	cost.Comparison
-	Points []cost.Point `json:"points" doc:"Both costs of a month by utilisation, for a chart"`
+	Points []cost.Point `json:"points" doc:"Both monthly costs by utilisation, for a chart"`
 }
 
 // CostCompare compares owning with renting for what ran on either of two pools.
@@ -535,14 +535,14 @@ func (s *Service) CostCompare(ctx context.Context, q CompareQuery) (CostComparis
 func (l ledger) pair(ownName, rentedName PoolName) (own Pool, rented cost.Rented, err error) {
 	own, ok := l.pools[ownName]
 	if !ok {
-		return own, rented, fault.New(fault.NotFound, "there is no pool %.64q", string(ownName)).WithHint("See `falaj pool list`.")
+		return own, rented, fault.New(fault.NotFound, "pool %.64q not found", string(ownName)).WithHint("List pools with `falaj pool list`.")
 	}
 	other, ok := l.pools[rentedName]
 	if !ok {
-		return own, rented, fault.New(fault.NotFound, "there is no pool %.64q", string(rentedName)).WithHint("See `falaj pool list`; a closed pool may hold the prices of nodes that are not rented yet.")
+		return own, rented, fault.New(fault.NotFound, "pool %.64q not found", string(rentedName)).WithHint("List pools with `falaj pool list`; a closed pool may hold the prices of nodes that are not rented yet.")
 	}
 	if own.Cost == nil || own.Cost.Owned == nil {
-		return own, rented, fault.New(fault.Invalid, "pool %s does not say what owning it costs", ownName).WithHint("Add cost.owned to its manifest.")
+		return own, rented, fault.New(fault.Invalid, "pool %s has no cost of ownership", ownName).WithHint("Add cost.owned to its manifest.")
 	}
 	switch {
 	case other.PricePerHour > 0:
@@ -550,7 +550,7 @@ func (l ledger) pair(ownName, rentedName PoolName) (own Pool, rented cost.Rented
 	case other.Cost != nil && other.Cost.Rented != nil:
 		rented = *other.Cost.Rented
 	default:
-		return own, rented, fault.New(fault.Invalid, "pool %s does not say what renting it costs", rentedName).WithHint("Add cost.rented or price_per_hour to its manifest.")
+		return own, rented, fault.New(fault.Invalid, "pool %s has no rental price", rentedName).WithHint("Add cost.rented or price_per_hour to its manifest.")
 	}
 	return own, rented, nil
 }

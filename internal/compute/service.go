@@ -222,7 +222,7 @@ func (s *Service) EnsureHome(ctx context.Context, engineName string) (Pool, erro
 		}
 		spec.Isolation = ""
 		if s.misplaced(spec.Zone, spec.Engine, spec.Elastic) != "" {
-			s.log.WarnContext(ctx, "the pool of the server's machine follows the server's zone", slog.String("pool", string(Home)), slog.String("was", string(spec.Zone)), slog.String("zone", string(s.cfg.Zone)))
+			s.log.WarnContext(ctx, "the zone of the local pool is set to the server's", slog.String("pool", string(Home)), slog.String("was", string(spec.Zone)), slog.String("zone", string(s.cfg.Zone)))
 			spec.Zone = s.cfg.Zone
 		}
 		return nil
@@ -258,8 +258,8 @@ func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
 	}
 	e, ok := s.cfg.Engines[spec.Engine]
 	if !ok {
-		return spec, fault.New(fault.Invalid, "engine %.64q is not configured", spec.Engine).
-			WithHint("Configured are: %s.", strings.Join(slices.Sorted(maps.Keys(s.cfg.Engines)), ", "))
+		return spec, fault.New(fault.Invalid, "engine: %.64q is not configured", spec.Engine).
+			WithHint("Configured engines: %s.", strings.Join(slices.Sorted(maps.Keys(s.cfg.Engines)), ", "))
 	}
 	if err := s.checkZone(spec); err != nil {
 		return spec, err
@@ -270,21 +270,21 @@ func (s *Service) complete(spec PoolSpec) (PoolSpec, error) {
 		}
 	}
 	if spec.Ahead > 0 && !e.Remote {
-		return spec, fault.New(fault.Invalid, "engine %s has no queue of its own, so no job can wait there: ahead must be 0", spec.Engine)
+		return spec, fault.New(fault.Invalid, "ahead: engine %s has no queue of its own, so ahead must be 0", spec.Engine)
 	}
 	if spec.Isolation == "" {
 		spec.Isolation = e.Isolation
 	}
 	if !e.Isolation.AtLeast(spec.Isolation) {
-		return spec, fault.New(fault.Invalid, "engine %s isolates by %s here and the pool promises %s", spec.Engine, e.Isolation, spec.Isolation).
-			WithHint("Promise %s or less.", e.Isolation)
+		return spec, fault.New(fault.Invalid, "isolation: engine %s isolates by %s here, less than the pool's %s", spec.Engine, e.Isolation, spec.Isolation).
+			WithHint("Set isolation to %s or weaker.", e.Isolation)
 	}
 	if spec.Elastic != nil {
 		return spec, spec.Elastic.provided(spec.Engine, e)
 	}
 	if _, tells := e.Driver.(engine.Inventory); len(spec.Nodes) == 0 && !tells {
 		if e.Machine.CPU == 0 {
-			return spec, fault.New(fault.Invalid, "a pool on engine %s must list its nodes", spec.Engine)
+			return spec, fault.New(fault.Invalid, "nodes: a pool of engine %s must list its nodes", spec.Engine)
 		}
 		spec.Nodes = []Node{{Name: machineNode, CPU: e.Machine.CPU, Memory: e.Machine.Memory, Accelerators: e.Machine.Accelerators, Labels: e.Labels}}
 	}
@@ -317,7 +317,7 @@ func (s *Service) applyPool(ctx context.Context, name PoolName, spec PoolSpec, d
 				return err
 			}
 			if len(all) >= maxPools {
-				return fault.New(fault.Exhausted, "there are %d pools already", len(all))
+				return fault.New(fault.Exhausted, "the limit of %d pools is reached", len(all))
 			}
 		case err != nil:
 			return err
@@ -444,7 +444,7 @@ func (s *Service) Pool(ctx context.Context, name PoolName) (Pool, error) {
 	}
 	i := slices.IndexFunc(pools, func(p Pool) bool { return p.Name == name })
 	if i < 0 {
-		return Pool{}, fault.New(fault.NotFound, "there is no pool %.64q", string(name)).WithHint("See `falaj pool list`.")
+		return Pool{}, fault.New(fault.NotFound, "pool %.64q not found", string(name)).WithHint("List pools with `falaj pool list`.")
 	}
 	return pools[i], nil
 }
@@ -467,13 +467,13 @@ func (s *Service) CheckPools(ctx context.Context, names []string, least schedule
 			case err != nil:
 				return err
 			case p.Misplaced != "":
-				why = append(why, fmt.Sprintf("nothing is placed in pool %s: %s", name, p.Misplaced))
+				why = append(why, fmt.Sprintf("pool %s accepts no workloads: %s", name, p.Misplaced))
 			case !label.Allows(p.Zone):
-				why = append(why, fmt.Sprintf("pool %s is in %s and the data may be in %s only", name, p.Zone, label))
+				why = append(why, fmt.Sprintf("pool %s is in %s, outside the data's residency %s", name, p.Zone, label))
 			case !p.Allows(label):
-				why = append(why, fmt.Sprintf("pool %s runs its work on a machine in %s and the data may be in %s only", name, p.MachineZone, label))
+				why = append(why, fmt.Sprintf("pool %s runs its workloads on a machine in %s, outside the data's residency %s", name, p.MachineZone, label))
 			case !p.Isolation.AtLeast(least):
-				why = append(why, fmt.Sprintf("pool %s promises isolation %s and %s is demanded", name, p.Isolation, least))
+				why = append(why, fmt.Sprintf("pool %s provides isolation %s, weaker than the required %s", name, p.Isolation, least))
 			}
 		}
 		return nil
@@ -483,7 +483,7 @@ func (s *Service) CheckPools(ctx context.Context, names []string, least schedule
 	}
 	if len(why) == len(names) {
 		err := fault.New(fault.Invalid, "%s", strings.Join(why, "; ")).
-			WithHint("Name a pool that may; one that is named when a job is submitted without an isolation need promise none.")
+			WithHint("Name another pool. Jobs submitted without isolation accept the isolation of the pools they name.")
 		return audit.Refuse(err, audit.Entry{})
 	}
 	return nil
@@ -499,7 +499,7 @@ func (s *Service) noPool(ctx context.Context, tx *store.Tx, name string) error {
 	for i, p := range pools {
 		have[i] = string(p.Name)
 	}
-	return fault.New(fault.Invalid, "there is no pool %.64q", name).WithHint("There are %s.", strings.Join(have, ", "))
+	return fault.New(fault.Invalid, "pool %.64q not found", name).WithHint("Pools: %s.", strings.Join(have, ", "))
 }
 
 // Submit queues a workload in the caller's transaction. Submitting an
@@ -534,7 +534,7 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 	if r.After != "" {
 		before, err := s.cfg.Store.Workload(ctx, tx, r.After)
 		if err != nil {
-			return fault.Wrap(err, "going on from %s", r.After)
+			return fault.Wrap(err, "resuming from %s", r.After)
 		}
 		served = before.served()
 		if stop, kept := strings.CutPrefix(before.Stop, resized); r.InLine && kept {
@@ -563,27 +563,27 @@ func (s *Service) Submit(ctx context.Context, tx *store.Tx, r Request) error {
 
 // Outlook is what a workload would get now.
 type Outlook struct {
-	Runs     bool           `json:"runs" doc:"It would start at once"`
-	Pool     PoolName       `json:"pool,omitempty" doc:"Where, when it would"`
+	Runs     bool           `json:"runs" doc:"Whether it would start at once"`
+	Pool     PoolName       `json:"pool,omitempty" doc:"Pool in which it would start"`
 	Workers  int            `json:"workers,omitempty"`
-	Nodes    []string       `json:"nodes,omitempty" doc:"Of each worker; none where the engine picks"`
-	Possible bool           `json:"possible" doc:"Some pool could run it as the pools are now"`
-	Reasons  []Reason       `json:"reasons" doc:"Why it would wait, or why pools are passed by"`
-	Pools    []PoolForecast `json:"rooms" doc:"The pools that may take it, cheapest first"`
+	Nodes    []string       `json:"nodes,omitempty" doc:"Nodes of each worker; absent when the engine picks them"`
+	Possible bool           `json:"possible" doc:"Whether some pool could run it with its current nodes"`
+	Reasons  []Reason       `json:"reasons" doc:"Wait reasons, or why pools are excluded"`
+	Pools    []PoolForecast `json:"rooms" doc:"Candidate pools by price"`
 }
 
 // PoolForecast is what a pool could give a workload.
 type PoolForecast struct {
 	Pool         PoolName  `json:"pool"`
-	Workers      int       `json:"workers" doc:"That have room now, beside what is kept for others"`
-	At           time.Time `json:"at,omitzero" doc:"When there is room at the latest, by the grace of those that leave for it, or by the time-outs of what runs and were nobody before it; absent is unknown"`
-	PricePerHour float64   `json:"price_per_hour" doc:"Of all its workers, in the installation's currency"`
+	Workers      int       `json:"workers" doc:"Workers that fit now, besides reservations"`
+	At           time.Time `json:"at,omitzero" doc:"Latest start: by the grace of workloads being preempted, or the time-outs of running ones, if the job were first; absent when unknown"`
+	PricePerHour float64   `json:"price_per_hour" doc:"Price of all its workers, in the installation's currency"`
 }
 
 // Reason is why a workload waits.
 type Reason struct {
-	Step string         `json:"step" doc:"admit, rank, fit or preempt"`
-	Code scheduler.Code `json:"code" doc:"For programs: residency, isolation, too_large, closed, no_such, over_quota, delayed, quota_used, quota_kept, strict_order, full, kept, preempting, late or demoted"`
+	Step string         `json:"step" doc:"Scheduling step: admit, rank, fit or preempt"`
+	Code scheduler.Code `json:"code" doc:"Machine-readable: residency, isolation, too_large, closed, no_such, over_quota, delayed, quota_used, quota_kept, strict_order, full, kept, preempting, late or demoted"`
 	Pool string         `json:"pool,omitempty"`
 	Text string         `json:"text"`
 }
@@ -609,7 +609,7 @@ func (s *Service) DryRun(ctx context.Context, r Request) (Outlook, error) {
 	s.deciding.Lock()
 	if s.state == nil {
 		s.deciding.Unlock()
-		return Outlook{}, fault.New(fault.Unavailable, "the scheduler has not looked around yet").WithHint("Ask again in a moment.")
+		return Outlook{}, fault.New(fault.Unavailable, "the scheduler is starting").WithHint("Try again in a moment.")
 	}
 	world := s.state.World()
 	s.deciding.Unlock()
@@ -845,7 +845,7 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 		case w.Stop != "":
 			first = "stopping: " + w.Stop
 		case len(words) > 0:
-			first = fmt.Sprintf("on pool %s since %s, and its program has not started", w.Pool, w.StartedAt.UTC().Format(time.RFC3339))
+			first = fmt.Sprintf("placed on pool %s since %s, and its program has not started", w.Pool, w.StartedAt.UTC().Format(time.RFC3339))
 		}
 		if idle := s.notice(wid); idle != "" && w.Stop == "" {
 			words = append(words, idle)
@@ -928,7 +928,7 @@ func (s *Service) explain(ctx context.Context, w Workload) []string {
 	}
 	words, err := power.Explain(ctx, w.Handle)
 	if err != nil {
-		return []string{fmt.Sprintf("pool %s cannot say more: %v", w.Pool, err)}
+		return []string{fmt.Sprintf("reading details from pool %s failed: %v", w.Pool, err)}
 	}
 	return words
 }
@@ -942,7 +942,7 @@ func (s *Service) Profile(ctx context.Context, wid WorkloadID, r profiler.Reques
 		return profiler.Result{}, err
 	}
 	if w.Handle == "" {
-		return profiler.Result{}, fault.New(fault.Conflict, "workload %s has not been started", wid)
+		return profiler.Result{}, fault.New(fault.Conflict, "workload %s has not started", wid)
 	}
 	e, err := s.engineOf(ctx, w.Pool)
 	if err != nil {
@@ -950,7 +950,7 @@ func (s *Service) Profile(ctx context.Context, wid WorkloadID, r profiler.Reques
 	}
 	power, ok := e.Driver.(engine.Profiler)
 	if !ok {
-		return profiler.Result{}, fault.New(fault.Unsupported, "the engine of pool %s cannot look at workers", w.Pool)
+		return profiler.Result{}, fault.New(fault.Unsupported, "the engine of pool %s does not support profiling", w.Pool)
 	}
 	return power.Profile(ctx, w.Handle, r)
 }
@@ -962,7 +962,7 @@ func (s *Service) outputs(ctx context.Context, wid WorkloadID) (engine.OutputFil
 		return nil, "", err
 	}
 	if w.Handle == "" {
-		return nil, "", fault.New(fault.Conflict, "workload %s has not been started", wid)
+		return nil, "", fault.New(fault.Conflict, "workload %s has not started", wid)
 	}
 	e, err := s.engineOf(ctx, w.Pool)
 	if err != nil {
@@ -970,8 +970,8 @@ func (s *Service) outputs(ctx context.Context, wid WorkloadID) (engine.OutputFil
 	}
 	power, ok := e.Driver.(engine.OutputFiles)
 	if !ok {
-		return nil, "", fault.New(fault.Unsupported, "the files of workload %s are on the nodes of pool %s until it ends", wid, w.Pool).
-			WithHint("Log what you want to see before with mlflow.log_artifact: it is an artifact of the run at once.")
+		return nil, "", fault.New(fault.Unsupported, "the files of workload %s stay on the nodes of pool %s until it ends", wid, w.Pool).
+			WithHint("To see a file earlier, log it with mlflow.log_artifact: it becomes an artifact of the run at once.")
 	}
 	return power, w.Handle, nil
 }
@@ -1039,7 +1039,7 @@ func (s *Service) Driver(ctx context.Context, wid WorkloadID) (engine.Driver, er
 		return nil, err
 	}
 	if w.Pool == "" {
-		return nil, fault.New(fault.Conflict, "workload %s has no place", wid)
+		return nil, fault.New(fault.Conflict, "workload %s is not placed", wid)
 	}
 	e, err := s.engineOf(ctx, w.Pool)
 	return e.Driver, err
@@ -1123,7 +1123,7 @@ var errUnconfigured = errors.New("not configured")
 func (s *Service) engineFor(ctx context.Context, w Workload) (Engine, error) {
 	e, err := s.engineOf(ctx, w.Pool)
 	if w.State == Ended && errors.Is(err, errUnconfigured) {
-		err = fault.New(fault.Gone, "what %s left is out of reach: the engine of pool %s is %w", w.Label, w.Pool, errUnconfigured)
+		err = fault.New(fault.Gone, "the output of %s is unavailable: the engine of pool %s is %w", w.Label, w.Pool, errUnconfigured)
 	}
 	return e, err
 }
@@ -1135,7 +1135,7 @@ func (w Workload) Outcome() string {
 	}
 	st := w.Status
 	if st.State == engine.Lost {
-		words := "lost: pool " + string(w.Pool) + " can no longer say how it ended"
+		words := "lost: pool " + string(w.Pool) + " does not know its exit state any more"
 		if st.Message != "" {
 			words += ": " + st.Message
 		}
@@ -1145,7 +1145,7 @@ func (w Workload) Outcome() string {
 	case engine.NodeFailed:
 		return strings.TrimSuffix("its node failed: "+st.Message, ": ")
 	case engine.Preempted:
-		return strings.TrimSuffix("its place was given to somebody else: "+st.Message, ": ")
+		return strings.TrimSuffix("preempted by its engine: "+st.Message, ": ")
 	case engine.Reclaimed:
 		return "ended because its accelerators were idle: " + st.Message
 	case engine.Exited:
@@ -1155,7 +1155,7 @@ func (w Workload) Outcome() string {
 	case engine.TimedOut:
 		return fmt.Sprintf("stopped after its time-out of %s", w.Timeout)
 	case engine.OutOfMemory:
-		return fmt.Sprintf("killed for using more than its %s of memory", w.Largest().Memory)
+		return fmt.Sprintf("killed for exceeding its %s of memory", w.Largest().Memory)
 	case engine.OutOfDisk, engine.OutOfTasks:
 		words, _, _ := strings.Cut(st.Message, "\n") // then, what limits could not be set
 		return words
@@ -1165,7 +1165,7 @@ func (w Workload) Outcome() string {
 		if w.Stop != "" {
 			return w.Stop
 		}
-		return "stopped from outside"
+		return "stopped externally"
 	}
 	return string(st.Reason)
 }

@@ -200,7 +200,7 @@ func TestFinishIsCalledUntilItSucceeds(t *testing.T) {
 	if n := w.owner.finished["att_1"]; n != 2 {
 		t.Fatalf("finished %d times", n)
 	}
-	if len(why) != 2 || !strings.Contains(why[1], "not yet; the next is at") {
+	if len(why) != 2 || !strings.Contains(why[1], "not yet; retried at") {
 		t.Errorf("why, meanwhile: %q", why)
 	}
 }
@@ -286,12 +286,12 @@ func TestResidency(t *testing.T) {
 	w.submit(t, compute.Request{ID: "att_1", Label: "job_1"})
 	w.awaitStart(t)
 	why, err := w.Why(t.Context(), "att_1")
-	if err != nil || !slices.Contains(why, "pool gpu-de is in DE and the data may be in home only") {
+	if err != nil || !slices.Contains(why, "pool gpu-de is in DE, outside the data's residency home") {
 		t.Fatalf("why %q, %v", why, err)
 	}
 	w.submit(t, compute.Request{ID: "att_2", Residency: residency.Of("AE")})
 	why, err = w.Why(t.Context(), "att_2")
-	want := []string{"pool gpu-de is in DE and the data may be in AE only", "pool home is in home and the data may be in AE only"}
+	want := []string{"pool gpu-de is in DE, outside the data's residency AE", "pool home is in home, outside the data's residency AE"}
 	if err != nil || !slices.Equal(why, want) {
 		t.Fatalf("why %q, %v", why, err)
 	}
@@ -352,7 +352,7 @@ func TestDelayedStart(t *testing.T) {
 	w.Start(t.Context())
 	w.submit(t, compute.Request{ID: "att_1", NotBefore: time.Now().Add(time.Hour)})
 	why, err := w.Why(t.Context(), "att_1")
-	if err != nil || !strings.HasPrefix(why[0], "starts again after") {
+	if err != nil || !strings.HasPrefix(why[0], "retried after") {
 		t.Fatalf("why %q, %v", why, err)
 	}
 	w.submit(t, compute.Request{ID: "att_2", NotBefore: time.Now().Add(150 * time.Millisecond)})

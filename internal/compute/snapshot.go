@@ -88,7 +88,7 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 		return err
 	})
 	if err != nil {
-		return replay.Snapshot{}, fault.Wrap(err, "reading what the scheduler knows")
+		return replay.Snapshot{}, fault.Wrap(err, "reading the scheduler's state")
 	}
 	// 2. Who runs and who waits.
 	masks := &masks{viewer: v, names: map[project.Name]string{}, users: map[string]string{}}
@@ -126,7 +126,7 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 	// 3. How long still.
 	left, err := v.Left(ctx, ids)
 	if err != nil {
-		return replay.Snapshot{}, fault.Wrap(err, "reading how long work still runs")
+		return replay.Snapshot{}, fault.Wrap(err, "reading the remaining run times")
 	}
 	for i := range out.Works {
 		if l, known := left[WorkloadID(out.Works[i].ID)]; known {
@@ -155,7 +155,7 @@ func (m *masks) name(ctx context.Context, p project.Name) (string, error) {
 	}
 	reads, err := m.viewer.Reads(ctx, p)
 	if err != nil {
-		return "", fault.Wrap(err, "asking which projects may be read")
+		return "", fault.Wrap(err, "reading the readable projects")
 	}
 	name := string(p)
 	if !reads {
@@ -189,7 +189,7 @@ func (m *masks) quotas(ctx context.Context, of map[string]resource.Limit) (map[s
 			// Of a project without work, only who may read it needs the quota.
 			reads, err := m.viewer.Reads(ctx, project.Name(p))
 			if err != nil {
-				return nil, fault.Wrap(err, "asking which projects may be read")
+				return nil, fault.Wrap(err, "reading the readable projects")
 			}
 			if !reads {
 				continue

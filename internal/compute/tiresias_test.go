@@ -56,7 +56,7 @@ func TestTiresias(t *testing.T) {
 	at.pass(9 * time.Hour)
 	w.submit(t, compute.Request{ID: "att_2", Label: "job_2", Amount: all, Preemptible: true})
 	got := w.wait(t, "att_1")
-	if got.Status.Reason != engine.Preempted || got.Outcome() != "its place was given to somebody else: job_2 had less than 16 hours of service, this 18.0 core-hours" {
+	if got.Status.Reason != engine.Preempted || got.Outcome() != "preempted by its engine: job_2 had less than 16 hours of service, this workload 18.0 core-hours" {
 		t.Fatalf("%+v: %s", got.Status, got.Outcome())
 	}
 	w.awaitStart(t)
@@ -66,7 +66,7 @@ func TestTiresias(t *testing.T) {
 		t.Fatalf("%g %v", got.Served, err)
 	}
 	why, err := w.Why(t.Context(), "att_3")
-	if err != nil || !strings.Contains(strings.Join(why, "\n"), "it had 18.0 core-hours: who had less than 16 comes first") {
+	if err != nil || !strings.Contains(strings.Join(why, "\n"), "it had 18.0 core-hours: workloads with less than 16 come first") {
 		t.Fatalf("%q %v", why, err)
 	}
 	for _, next := range []string{"att_2", "att_4", "att_3"} {

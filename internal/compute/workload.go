@@ -181,7 +181,7 @@ func (w Workload) refusals(now time.Time) (all map[string]string, until time.Tim
 		if all == nil {
 			all = map[string]string{}
 		}
-		all[string(r.Pool)] = fmt.Sprintf("refused to start it, and is tried again after %s: %s", r.Until.UTC().Format(time.RFC3339), r.Why)
+		all[string(r.Pool)] = fmt.Sprintf("did not start it and is retried after %s: %s", r.Until.UTC().Format(time.RFC3339), r.Why)
 		if until.IsZero() || r.Until.Before(until) {
 			until = r.Until
 		}
@@ -240,26 +240,26 @@ func (r Request) Validate() error {
 	case r.ID == "" || len(r.ID) > 100 || r.Kind == "":
 		return fault.New(fault.Invalid, "a workload needs an identifier and a kind")
 	case r.Isolation != "" && !r.Isolation.Known():
-		return fault.New(fault.Invalid, "isolation %.40q does not exist", string(r.Isolation)).
+		return fault.New(fault.Invalid, "isolation: unknown isolation %.40q", string(r.Isolation)).
 			WithHint("Use none, process, sandbox, container or node.")
 	case r.Priority < -MaxPriority || r.Priority > MaxPriority:
-		return fault.New(fault.Invalid, "priority %d is not between -%d and %d", r.Priority, MaxPriority, MaxPriority)
+		return fault.New(fault.Invalid, "priority: %d is not between -%d and %d", r.Priority, MaxPriority, MaxPriority)
 	case r.Timeout < 0 || r.Timeout > maxTimeout:
-		return fault.New(fault.Invalid, "timeout %s is not between 0 and %s", r.Timeout, maxTimeout)
+		return fault.New(fault.Invalid, "timeout: %s is not between 0 and %s", r.Timeout, maxTimeout)
 	case r.Grace < 0 || r.Grace > maxGrace:
-		return fault.New(fault.Invalid, "grace %s is not between 0 and %s", r.Grace, maxGrace)
+		return fault.New(fault.Invalid, "grace: %s is not between 0 and %s", r.Grace, maxGrace)
 	case r.PerNode < 0 || len(r.Within) > 128:
 		return fault.New(fault.Invalid, "per_node is negative, or within is longer than 128 bytes")
 	case r.Expected < 0 || r.Expected > maxTimeout:
-		return fault.New(fault.Invalid, "expected %s is not between 0 and %s", r.Expected, maxTimeout)
+		return fault.New(fault.Invalid, "expected: %s is not between 0 and %s", r.Expected, maxTimeout)
 	case r.Workers < 0 || r.MaxWorkers < 0 || max(r.Workers, r.MaxWorkers) > MaxWorkers:
-		return fault.New(fault.Invalid, "%d to %d workers: between 1 and %d are possible", r.Workers, r.MaxWorkers, MaxWorkers)
+		return fault.New(fault.Invalid, "workers: %d to %d is outside the range 1 to %d", r.Workers, r.MaxWorkers, MaxWorkers)
 	case r.MaxWorkers > 0 && r.MaxWorkers < max(r.Workers, 1):
-		return fault.New(fault.Invalid, "at most %d workers are less than at least %d", r.MaxWorkers, max(r.Workers, 1))
+		return fault.New(fault.Invalid, "workers: the maximum %d is less than the minimum %d", r.MaxWorkers, max(r.Workers, 1))
 	case r.Data < 0:
-		return fault.New(fault.Invalid, "data of %d bytes", r.Data)
+		return fault.New(fault.Invalid, "data: invalid size of %d bytes", r.Data)
 	case len(r.Pools) > maxPools:
-		return fault.New(fault.Invalid, "at most %d pools can be named", maxPools)
+		return fault.New(fault.Invalid, "pools: at most %d pools can be named", maxPools)
 	}
 	if err := cost.Sound("delay_cost", r.DelayCost); err != nil {
 		return err

@@ -31,7 +31,7 @@ func (s *Service) misplaced(zone residency.Zone, engineName string, elastic *Ela
 	if !s.here(engineName) || elastic != nil || zone == s.cfg.Zone {
 		return ""
 	}
-	return fmt.Sprintf("engine %s runs work on the server's machine, which is in %s, not in %s", engineName, s.cfg.Zone, zone)
+	return fmt.Sprintf("engine %s runs workloads on the server's machine, which is in %s, not in %s", engineName, s.cfg.Zone, zone)
 }
 
 // checkZone refuses a manifest whose zone is not that of the machine. Error: fault.Invalid.
@@ -41,7 +41,7 @@ func (s *Service) checkZone(spec PoolSpec) error {
 		return nil
 	}
 	return fault.New(fault.Invalid, "zone: %s", why).
-		WithHint("Write zone: %s, or leave it out. For a pool in %s configure an engine whose nodes are there (slurm, kube or ray, below engines), and name it in the pool.", s.cfg.Zone, spec.Zone)
+		WithHint("Set zone to %s, or omit it. For a pool in %s, configure an engine with nodes there (slurm, kube or ray, under engines) and set it as the pool's engine.", s.cfg.Zone, spec.Zone)
 }
 
 // locate says of a pool where its machines are, and whether its zone is wrong.

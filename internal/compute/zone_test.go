@@ -79,7 +79,7 @@ func TestZoneOfAPool(t *testing.T) {
 			if c.refused != "" {
 				server := cmp.Or(c.server, residency.Home)
 				hint := fault.HintOf(err)
-				if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.refused) || !strings.Contains(hint, "zone: "+string(server)+",") || !strings.Contains(hint, "slurm, kube or ray") {
+				if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.refused) || !strings.Contains(hint, "zone to "+string(server)+",") || !strings.Contains(hint, "slurm, kube or ray") {
 					t.Errorf("%v, %q", err, hint)
 				}
 				return
@@ -115,7 +115,7 @@ func (w *world) before(t *testing.T, name compute.PoolName, zone residency.Zone)
 func TestMisplacedPool(t *testing.T) {
 	w := newWorld(t)
 	w.before(t, "dublin", "IE")
-	const why = "engine local runs work on the server's machine, which is in home, not in IE"
+	const why = "engine local runs workloads on the server's machine, which is in home, not in IE"
 	both := residency.Of("IE", "home")
 	w.submit(t, compute.Request{ID: "att_waits", Residency: both, Pools: []string{"dublin"}})
 	w.submit(t, compute.Request{ID: "att_placed", Residency: both})
@@ -182,7 +182,7 @@ func TestServerInAnotherZone(t *testing.T) {
 	w.submit(t, compute.Request{ID: "att_2", Pools: []string{"home"}})
 	w.Start(t.Context())
 	why, err := w.Why(t.Context(), "att_2")
-	if want := "pool home is in AE and the data may be in home only"; err != nil || !slices.Contains(why, want) {
+	if want := "pool home is in AE, outside the data's residency home"; err != nil || !slices.Contains(why, want) {
 		t.Errorf("why %q, %v", why, err)
 	}
 	w.end("att_1", enginetest.Exit{})
@@ -291,12 +291,12 @@ func TestSimulatedElsewhere(t *testing.T) {
 	if got, want := h.placed(t, "att_both"), "workload.place pool=cloud zone=home machine=local"; !slices.Contains(got, want) {
 		t.Errorf("%q", got)
 	}
-	if why := h.why("att_any"); !strings.Contains(why, "pool cloud is in DE and the data may be in home only") {
+	if why := h.why("att_any"); !strings.Contains(why, "pool cloud is in DE, outside the data's residency home") {
 		t.Errorf("one that names no pool is not told of the cloud: %s", why)
 	}
 	for id, want := range map[compute.WorkloadID]string{
-		"att_de":   "pool cloud runs its work on a machine in home and the data may be in DE only",
-		"att_home": "pool cloud is in DE and the data may be in home only",
+		"att_de":   "pool cloud runs its workloads on a machine in home, outside the data's residency DE",
+		"att_home": "pool cloud is in DE, outside the data's residency home",
 	} {
 		if why := h.why(id); !strings.Contains(why, want) {
 			t.Errorf("%s waits: %s", id, why)

@@ -93,5 +93,5 @@ func (w *Workload) late(now time.Time) (Reason, bool) {
 	if !now.Before(w.Due) {
 		return Reason{Step: "admit", Code: Late, Text: text + ", has passed"}, true
 	}
-	return Reason{Step: "admit", Code: Late, Text: fmt.Sprintf("%s, cannot be met any more: it is expected to run for %s", text, w.Expected.Round(time.Second))}, true
+	return Reason{Step: "admit", Code: Late, Text: fmt.Sprintf("%s, cannot be met: it is expected to run for %s", text, w.Expected.Round(time.Second))}, true
 }

@@ -29,7 +29,7 @@ func (s *State) DryRun(work Workload) Forecast { return DryRun(s.World(), work) 
 func DryRun(world Delta, work Workload) Forecast {
 	var f Forecast
 	if len(world.Pools) == 0 {
-		f.Wait = Wait{Reasons: []Reason{{Step: "admit", Code: NoSuch, Text: "there are no pools"}}}
+		f.Wait = Wait{Reasons: []Reason{{Step: "admit", Code: NoSuch, Text: "no pools exist"}}}
 		return f
 	}
 	world.Submitted = append(slices.Clip(world.Submitted), work)

@@ -63,13 +63,13 @@ func (s *State) Idle(id ID) string {
 	if !ok {
 		return ""
 	}
-	what := "saves and leaves"
+	what := "is preempted"
 	switch {
 	case r.Preemptible:
 	case r.EvictableWorkers:
-		what = fmt.Sprintf("gives up %d of its workers", r.surplus())
+		what = fmt.Sprintf("releases %d of its workers", r.surplus())
 	default:
 		what = "is ended"
 	}
-	return fmt.Sprintf("its accelerators are idle: from %s on it %s when somebody waits for them (idle_reclaim of queue %s)", at.UTC().Format(time.RFC3339), what, r.queue.Name)
+	return fmt.Sprintf("its accelerators are idle: after %s it %s when pending workloads need them (idle_reclaim of queue %s)", at.UTC().Format(time.RFC3339), what, r.queue.Name)
 }

@@ -9,8 +9,8 @@ import (
 type Window struct {
 	From   time.Time `json:"from"`
 	Until  time.Time `json:"until"`
-	Nodes  []string  `json:"nodes,omitempty" doc:"Which nodes; default all of the pool"`
-	Reason string    `json:"reason,omitempty" doc:"Why, for those who wait"`
+	Nodes  []string  `json:"nodes,omitempty" doc:"Affected nodes; default all of the pool"`
+	Reason string    `json:"reason,omitempty" doc:"Reason, shown with the wait reasons of pending jobs"`
 }
 
 // Windows are those of a pool.

@@ -880,9 +880,9 @@ func (s *State) cause(w *waiter, r *run) string {
 	}
 	switch why {
 	case byIdle:
-		return fmt.Sprintf("%s waits for accelerators, and those of this have done nothing for %s since its owner was told", w.label(), s.now.Sub(r.Idle).Round(time.Second))
+		return fmt.Sprintf("%s waits for accelerators, and the accelerators of this workload have been idle for %s since its owner was notified", w.label(), s.now.Sub(r.Idle).Round(time.Second))
 	case byPriority:
-		return fmt.Sprintf("%s has priority %d, this has %d", w.label(), w.Priority, r.Priority)
+		return fmt.Sprintf("%s has priority %d, this workload %d", w.label(), w.Priority, r.Priority)
 	case byReclaim:
 		_, theirs := k.queue.fork(q)
 		if theirs == nil {
@@ -892,12 +892,12 @@ func (s *State) cause(w *waiter, r *run) string {
 		if mine == nil {
 			mine = k.queue
 		}
-		return fmt.Sprintf("queue %s takes back for %s what queue %s has borrowed", mine.Name, w.label(), theirs.Name)
+		return fmt.Sprintf("queue %s reclaims for %s what queue %s has borrowed", mine.Name, w.label(), theirs.Name)
 	case byShare:
-		return fmt.Sprintf("queue %s of %s has %.2f of its fair share, queue %s %.2f without this", k.queue.Name, w.label(),
+		return fmt.Sprintf("queue %s of %s has %.2f of its fair share, queue %s %.2f without this workload", k.queue.Name, w.label(),
 			s.share(k.queue, k.total, 1), q.Name, s.share(q, r.total, -1))
 	case byService:
-		return fmt.Sprintf("%s had less than %g hours of service, this %s", w.label(), enough/3600, r.service(r.Attained(s.now)))
+		return fmt.Sprintf("%s had less than %g hours of service, this workload %s", w.label(), enough/3600, r.service(r.Attained(s.now)))
 	}
 	return ""
 }

@@ -496,7 +496,7 @@ func (s *State) tooSmall(w *Workload, p *pool, of *shape) string {
 	if w.together() != "" {
 		in = "in one " + w.Within
 	}
-	return fmt.Sprintf("pool %s is too small: %s, room for %d %s", p.Name, gang(w), n, in)
+	return fmt.Sprintf("pool %s is too small: %s, capacity for %d %s", p.Name, gang(w), n, in)
 }
 
 // roleTooLarge says of a delegated pool, whose engine fills the nodes one by one, that they
@@ -521,7 +521,7 @@ func (s *State) roleTooLarge(w *Workload, p *pool) string {
 			}
 		}
 		if room < workers {
-			return fmt.Sprintf("pool %s is too small: %d workers of role %s wanted, room for %d in all", p.Name, workers, r.Name, room)
+			return fmt.Sprintf("pool %s is too small: %d workers of role %s wanted, capacity for %d in all", p.Name, workers, r.Name, room)
 		}
 	}
 	return ""

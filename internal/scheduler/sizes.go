@@ -223,7 +223,7 @@ func (s *State) resize(plan *Plan) {
 		s.hold(t, 1)
 		t.queue.use(t.total, 1)
 		taken = append(taken, t)
-		s.change(r, n, "", fmt.Sprintf("%d workers instead of %d do %.1f times as much, which repays a restart that costs %s",
+		s.change(r, n, "", fmt.Sprintf("%d workers instead of %d make progress %.1f times as fast, which repays a restart that costs %s",
 			n, r.placed(), r.speed(n)/r.speed(r.placed()), s.restarts(r).Round(time.Second)), plan)
 	}
 	for _, t := range taken {
@@ -289,7 +289,7 @@ func (s *State) yields(p *pool, plan *Plan) bool {
 	}
 	for _, r := range all {
 		n := s.sizeOf(r)
-		s.change(r, n, w.ID, fmt.Sprintf("%s waits for what %d of its workers have; with %d it does %.2f of its work", w.label(), r.placed()-n, n, r.speed(n)/r.speed(r.placed())), plan)
+		s.change(r, n, w.ID, fmt.Sprintf("%s needs the capacity of %d of its workers; with %d it runs at %.2f of its speed", w.label(), r.placed()-n, n, r.speed(n)/r.speed(r.placed())), plan)
 	}
 	return true
 }

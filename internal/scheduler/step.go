@@ -132,7 +132,7 @@ func (s *State) clear(plan *Plan) {
 				continue
 			}
 			n := p.Nodes[r.rows[i]]
-			plan.Preempt = append(plan.Preempt, Preemption{Workload: id, Why: fmt.Sprintf("node %s takes nothing: %s", n.Name, n.Closed)})
+			plan.Preempt = append(plan.Preempt, Preemption{Workload: id, Why: fmt.Sprintf("node %s is unschedulable: %s", n.Name, n.Closed)})
 			s.tell(r, "")
 		}
 	}

@@ -86,5 +86,5 @@ func (s *State) demotion(w *waiter) (Reason, bool) {
 	if s.policy != Tiresias || !w.second() {
 		return Reason{}, false
 	}
-	return Reason{Step: "rank", Code: Demoted, Text: fmt.Sprintf("it had %s: who had less than %g comes first, unless submitted a day later", w.service(w.Served), enough/3600)}, true
+	return Reason{Step: "rank", Code: Demoted, Text: fmt.Sprintf("it had %s: workloads with less than %g come first, unless submitted a day later", w.service(w.Served), enough/3600)}, true
 }

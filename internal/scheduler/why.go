@@ -56,9 +56,9 @@ func (s *State) waits(w *waiter) Wait {
 	case k.never != "":
 		return one(false, "admit", OverQuota, k.never)
 	case w.NotBefore.After(s.now):
-		return one(true, "admit", Delayed, cmp.Or(w.Because, "starts again after "+w.NotBefore.UTC().Format(time.RFC3339)))
+		return one(true, "admit", Delayed, cmp.Or(w.Because, "retried after "+w.NotBefore.UTC().Format(time.RFC3339)))
 	case k.queue.stopped && k.queue.first != w:
-		return one(true, "admit", StrictOrder, fmt.Sprintf("behind %s in queue %s, whose order is strict", k.queue.first.label(), k.queue.Name))
+		return one(true, "admit", StrictOrder, fmt.Sprintf("behind %s in queue %s, which has strict order", k.queue.first.label(), k.queue.Name))
 	}
 	if code, text := s.limited(w); code != "" {
 		return s.leavers(w, one(true, "fit", code, text))
@@ -120,7 +120,7 @@ func (s *State) never(w *waiter) string {
 		ever[i] = k.queue.ever(i)
 	}
 	if !want.fits(ever) {
-		return fmt.Sprintf("queue %s can never use so much: %s", k.queue.Name, s.lacks(want, ever, "with all that it may borrow"))
+		return fmt.Sprintf("queue %s can never admit so much: %s", k.queue.Name, s.lacks(want, ever, "with everything that it may borrow"))
 	}
 	return ""
 }
@@ -216,13 +216,13 @@ func (s *State) refusal(w *Workload, p *pool, of *shape) (Reason, bool) {
 	forbidden := p.Forbids(w.Residency)
 	switch {
 	case forbidden != "" && forbidden != p.Zone:
-		return no(Residency, "pool %s runs its work on a machine in %s and the data may be in %s only", p.Name, forbidden, strings.Join(w.Residency, ", "))
+		return no(Residency, "pool %s runs its workloads on a machine in %s, outside the data's residency %s", p.Name, forbidden, strings.Join(w.Residency, ", "))
 	case forbidden != "":
-		return no(Residency, "pool %s is in %s and the data may be in %s only", p.Name, forbidden, strings.Join(w.Residency, ", "))
+		return no(Residency, "pool %s is in %s, outside the data's residency %s", p.Name, forbidden, strings.Join(w.Residency, ", "))
 	case !p.Isolation.AtLeast(w.Isolation):
-		return no(Isolated, "pool %s isolates by %s and %s is wanted", p.Name, p.Isolation, w.Isolation)
+		return no(Isolated, "pool %s provides isolation %s, weaker than the required %s", p.Name, p.Isolation, w.Isolation)
 	case w.InPlace && p.Remote:
-		return no(NoSuch, "pool %s is elsewhere and this needs the files of the server", p.Name)
+		return no(NoSuch, "pool %s is remote, and the workload needs files of the server", p.Name)
 	case w.Refusals[p.Name] != "":
 		return no(Refused, "pool %s %s", p.Name, w.Refusals[p.Name])
 	case p.Closed != "":
@@ -234,15 +234,15 @@ func (s *State) refusal(w *Workload, p *pool, of *shape) (Reason, bool) {
 	}
 	if w.together() != "" || w.PerNode > 0 {
 		if p.Delegated {
-			return no(NoSuch, "pool %s gives nodes out itself, and within and per_node cannot be promised there", p.Name)
+			return no(NoSuch, "pool %s assigns nodes itself, so within and per_node are not supported", p.Name)
 		}
 		if _, ok := p.level(w.together()); !ok && w.together() != "" {
-			return no(NoSuch, "pool %s does not say in which %s its nodes are", p.Name, w.Within)
+			return no(NoSuch, "pool %s does not label its nodes with %s", p.Name, w.Within)
 		}
 	}
 	if len(w.Roles) > 0 {
 		if p.Alike {
-			return no(NoSuch, "pool %s starts gangs whose workers ask for the same, and this has roles", p.Name)
+			return no(NoSuch, "pool %s only starts gangs with identical workers, and this one has roles", p.Name)
 		}
 		if why := s.tooSmall(w, p, of); why != "" {
 			return no(NoRoomEver, "%s%s", why, p.closedNodes())
@@ -287,7 +287,7 @@ func (s *State) refusal(w *Workload, p *pool, of *shape) (Reason, bool) {
 	if w.together() != "" {
 		in = "in one " + w.Within
 	}
-	return no(NoRoomEver, "pool %s is too small: %s, room for %d %s%s", p.Name, gang(w), n, in, p.closedNodes())
+	return no(NoRoomEver, "pool %s is too small: %s, capacity for %d %s%s", p.Name, gang(w), n, in, p.closedNodes())
 }
 
 // closedNodes names the nodes that take no work, with a leading semicolon.
@@ -298,7 +298,7 @@ func (p *pool) closedNodes() string {
 		switch {
 		case n.Closed == "":
 		case out.Len() < 200:
-			fmt.Fprintf(&out, "; node %s takes nothing: %s", n.Name, n.Closed)
+			fmt.Fprintf(&out, "; node %s is unschedulable: %s", n.Name, n.Closed)
 		default:
 			left++
 		}
@@ -337,7 +337,7 @@ func words(lacks []string, where string) string {
 // has is said once rather than per pool.
 func (s *State) impossible(w *Workload, shape *shape) []Reason {
 	if len(s.pools) == 0 {
-		return []Reason{{Step: "admit", Code: NoSuch, Text: "there are no pools"}}
+		return []Reason{{Step: "admit", Code: NoSuch, Text: "no pools exist"}}
 	}
 	asked := w.Amount(1).Accelerators
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
@@ -352,7 +352,7 @@ func (s *State) impossible(w *Workload, shape *shape) []Reason {
 	var reasons []Reason
 	for _, name := range w.Pools {
 		if s.pools[name] == nil {
-			reasons = append(reasons, Reason{Step: "admit", Code: NoSuch, Pool: name, Text: "there is no pool " + name})
+			reasons = append(reasons, Reason{Step: "admit", Code: NoSuch, Pool: name, Text: "pool not found: " + name})
 		}
 	}
 	return append(reasons, shape.refused...)
@@ -384,7 +384,7 @@ func (s *State) anyHas(accelerator string) bool {
 
 // sinceThen is said of a gang with roles that found no room in its turn, and would have some as
 // those behind it took theirs.
-const sinceThen = ", but only since others took theirs"
+const sinceThen = ", but only after workloads behind it were placed"
 
 // full says what a pool lacks now and who is next to give it back, or for whom
 // its room is kept.
@@ -396,10 +396,10 @@ func (s *State) full(w *waiter, p *pool) Reason {
 				at = n.Closes
 			}
 		}
-		return Reason{Step: "fit", Code: Closed, Pool: p.Name, Text: fmt.Sprintf("pool %s closes for maintenance at %s, before this would have ended", p.Name, at.UTC().Format(time.RFC3339))}
+		return Reason{Step: "fit", Code: Closed, Pool: p.Name, Text: fmt.Sprintf("pool %s closes for maintenance at %s, before this workload would have ended", p.Name, at.UTC().Format(time.RFC3339))}
 	}
 	if p.kept != nil && p.kept.owner != w && p.bare(w, s.now, true) >= w.least() {
-		text := fmt.Sprintf("behind %s, for which room on %s is kept", p.kept.owner.label(), p.Name)
+		text := fmt.Sprintf("behind %s, which has a reservation on %s", p.kept.owner.label(), p.Name)
 		if !p.kept.at.IsZero() {
 			text += " until " + p.kept.at.UTC().Format(time.RFC3339)
 		}
@@ -408,7 +408,7 @@ func (s *State) full(w *waiter, p *pool) Reason {
 	var text string
 	if w.least() > 1 || len(w.Roles) > 0 {
 		n := p.bare(w, s.now, true)
-		text = fmt.Sprintf("%s, room for %d on pool %s", gang(&w.Workload), n, p.Name)
+		text = fmt.Sprintf("%s, capacity for %d on pool %s", gang(&w.Workload), n, p.Name)
 		if len(w.Roles) > 0 && n >= w.least() { // they fit otherwise into less room
 			text += sinceThen
 		}
@@ -429,7 +429,7 @@ func (s *State) full(w *waiter, p *pool) Reason {
 	}
 	text += p.nextToFinish()
 	if p.kept != nil && p.kept.owner == w && p.kept.at.After(s.now) {
-		text += "; room by " + p.kept.at.UTC().Format(time.RFC3339) + " at the latest"
+		text += "; capacity by " + p.kept.at.UTC().Format(time.RFC3339) + " at the latest"
 	}
 	return Reason{Step: "fit", Code: Full, Pool: p.Name, Text: text}
 }

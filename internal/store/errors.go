@@ -21,7 +21,7 @@ func untrusted(err error) bool {
 	return ok
 }
 
-var errClosed = fault.New(fault.Unavailable, "the database is closed").WithHint("The server is stopping; try again when it runs.")
+var errClosed = fault.New(fault.Unavailable, "the database is closed").WithHint("The server is stopping; try again when it is running.")
 
 // IsUnique reports whether err is a violation of a primary key or unique index,
 // on either database. The transaction goes on only if the statement was in a
@@ -78,8 +78,8 @@ func opening(err error) error {
 
 func kindOf(err error) (fault.Kind, string) {
 	const (
-		full  = "Free disk space where the database is; nothing that was acknowledged is lost."
-		perm  = "Check that the server may read and write the database's directory."
+		full  = "Free disk space for the database; acknowledged writes are safe."
+		perm  = "Check that the server has read and write permission in the database's directory."
 		again = "Try again."
 		owned = "Let the user of the store URL own the database, its schema and Falaj's tables: ALTER DATABASE NAME OWNER TO USER."
 	)
@@ -90,20 +90,20 @@ func kindOf(err error) (fault.Kind, string) {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fault.Timeout, again
 	case errors.Is(err, context.Canceled):
-		return fault.Unavailable, "The caller went away before the write began."
+		return fault.Unavailable, "The caller canceled before the write began."
 	case IsUnique(err):
-		return fault.Conflict, "It exists already."
+		return fault.Conflict, "The object already exists."
 	case errors.As(err, &lite):
 		switch {
 		case lite.Code == sqlite3.ErrFull, lite.SystemErrno == syscall.ENOSPC, lite.SystemErrno == syscall.EDQUOT,
 			lite.ExtendedCode == sqlite3.ErrIoErrSHMSize:
 			return fault.Exhausted, full
 		case lite.Code == sqlite3.ErrBusy, lite.Code == sqlite3.ErrLocked:
-			return fault.Unavailable, "Another program holds the database; end it and try again."
+			return fault.Unavailable, "Another program has locked the database; stop it and try again."
 		case lite.Code == sqlite3.ErrReadonly, lite.Code == sqlite3.ErrCantOpen, lite.Code == sqlite3.ErrPerm:
 			return fault.Unavailable, perm
 		case lite.Code == sqlite3.ErrIoErr:
-			return fault.Unavailable, "The disk under the database reports errors; look at the kernel's log."
+			return fault.Unavailable, "The disk of the database reports errors; check the kernel's log."
 		case lite.Code == sqlite3.ErrCorrupt, lite.Code == sqlite3.ErrNotADB:
 			return fault.Internal, "The database file is damaged; restore the latest backup."
 		case lite.Code == sqlite3.ErrTooBig:
@@ -119,7 +119,7 @@ func kindOf(err error) (fault.Kind, string) {
 			}
 			return fault.Unavailable, "PostgreSQL is out of memory or connections; try again, or raise max_connections."
 		case "08", "57":
-			return fault.Unavailable, "PostgreSQL is stopping or away; try again when it runs."
+			return fault.Unavailable, "PostgreSQL is stopping or unavailable; try again when it is running."
 		case "28", "3D":
 			return fault.Unavailable, "Check the user, password and database of the store URL."
 		case "42":
@@ -128,9 +128,9 @@ func kindOf(err error) (fault.Kind, string) {
 			}
 		}
 	case untrusted(err):
-		return fault.Unavailable, "Name the authority's PEM file by sslrootcert in the store URL, and a host that is in the certificate."
+		return fault.Unavailable, "Set sslrootcert in the store URL to the authority's PEM file, and use a host name that the certificate contains."
 	case errors.As(err, &connect), errors.Is(err, driver.ErrBadConn), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
-		return fault.Unavailable, "Check that PostgreSQL runs and the store URL is right."
+		return fault.Unavailable, "Check that PostgreSQL is running and that the store URL is correct."
 	}
 	return fault.Internal, ""
 }

@@ -41,7 +41,7 @@ func (db *DB) Lease(ctx context.Context, name, holder string, ttl time.Duration)
 			return err
 		}
 		return fault.New(fault.Conflict, "%s holds the lease %q for another %s", other, name, (time.Duration(left) * time.Microsecond).Round(time.Millisecond)).
-			WithHint("It passes on when that process ends or stops renewing it.")
+			WithHint("The lease is released when that process ends or stops renewing it.")
 	})
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func (l *Lease) renewing(ctx context.Context, cancel context.CancelCauseFunc) {
 			return
 		case time.Since(renewed) >= l.ttl:
 			cancel(fault.New(fault.Unavailable, "the lease %q could not be renewed within %s: %w", l.name, l.ttl, err).
-				WithHint("Another process may take over; look at the database's health."))
+				WithHint("Another process may take over; check the database's health."))
 			return
 		}
 	}
@@ -147,5 +147,5 @@ func (l *Lease) renewing(ctx context.Context, cancel context.CancelCauseFunc) {
 
 func (l *Lease) lost() error {
 	return fault.New(fault.Conflict, "the lease %q is no longer held by %s (epoch %d)", l.name, l.holder, l.epoch).
-		WithHint("Another process has taken over; this one must not go on.")
+		WithHint("Another process has taken over; this one must stop.")
 }

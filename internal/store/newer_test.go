@@ -35,10 +35,10 @@ func TestNewerSchema(t *testing.T) {
 			}
 			other := store.Migrations{Name: "other", FS: file("00001_c.sql", "CREATE TABLE newer_other (id BIGINT NOT NULL PRIMARY KEY)")}
 			err := open(other, store.Migrations{Name: "newer", FS: file("00001_a.sql", first)})
-			if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "newer is version 7, and this program knows version 1") || fault.HintOf(err) == "" {
+			if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "newer is version 7, but this program supports version 1") || fault.HintOf(err) == "" {
 				t.Errorf("%v", err)
 			}
-			if err := open(); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "a schema newer, which this program does not know") {
+			if err := open(); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "a schema newer, which this program does not support") {
 				t.Errorf("without the whole schema: %v", err)
 			}
 			if _, err := store.Pending(t.Context(), store.Config{URL: url}); !fault.Is(err, fault.Conflict) {

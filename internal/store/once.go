@@ -90,7 +90,7 @@ func (o *Once) Keep(ctx context.Context, answer []byte) error {
 		return nil
 	}
 	if len(answer) > maxAnswer {
-		return fault.New(fault.TooLarge, "an answer of %d bytes is not kept for repetitions", len(answer))
+		return fault.New(fault.TooLarge, "a response of %d bytes is not stored for idempotent retries", len(answer))
 	}
 	if answer == nil {
 		answer = []byte{}
@@ -158,11 +158,11 @@ func (o *Once) same(c *claim) error {
 	if subtle.ConstantTimeCompare(c.Request, o.request[:]) == 1 {
 		return nil
 	}
-	return fault.New(fault.Conflict, "the idempotency key %q came with another request before", o.key).
+	return fault.New(fault.Conflict, "the idempotency key %q was already used with another request", o.key).
 		WithHint("Use a fresh key for each new request.")
 }
 
 func (o *Once) unanswered() error {
-	return fault.New(fault.Conflict, "the request with the idempotency key %q was made already and its answer is not known yet", o.key).
-		WithHint("Try again in a few seconds; if it stays so, look whether the object exists.")
+	return fault.New(fault.Conflict, "the request with the idempotency key %q is in progress", o.key).
+		WithHint("Try again in a few seconds; if this persists, check whether the object exists.")
 }

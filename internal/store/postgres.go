@@ -62,8 +62,8 @@ func parsePostgres(rawURL string) (*pgx.ConnConfig, error) {
 	ways := []*pgconn.FallbackConfig{{Host: cfg.Host, TLSConfig: cfg.TLSConfig}}
 	for _, way := range append(ways, cfg.Fallbacks...) {
 		if way.TLSConfig == nil && !onThisMachine(way.Host) {
-			return nil, fault.New(fault.Invalid, "the store URL lets PostgreSQL at %s be reached without TLS", way.Host).
-				WithHint("Write ?sslmode=verify-full, and name a private authority's PEM file by sslrootcert.")
+			return nil, fault.New(fault.Invalid, "store URL: the connection to PostgreSQL at %s is not protected by TLS", way.Host).
+				WithHint("Append ?sslmode=verify-full, and set sslrootcert to the PEM file of a private authority.")
 		}
 	}
 	return cfg, nil
@@ -208,16 +208,16 @@ func (is PostgreSQL) usable() error {
 	case is.number < 140000:
 		return fault.New(fault.Invalid, "PostgreSQL %d is too old", is.number/10000).WithHint("Use PostgreSQL 14 or newer.")
 	case is.Encoding != "UTF8":
-		return fault.New(fault.Invalid, "the database has the encoding %s", is.Encoding).WithHint(create)
+		return fault.New(fault.Invalid, "the database has the encoding %s instead of UTF8", is.Encoding).WithHint(create)
 	case is.provider != "b" && (is.provider != "c" || is.Locale != "C" && is.Locale != "POSIX"):
 		return fault.New(fault.Invalid, "the database sorts text by the locale %q instead of C", is.Locale).WithHint(create)
 	case is.fsync != "on" || is.pages != "on":
 		return fault.New(fault.Invalid, "PostgreSQL runs with fsync=%s and full_page_writes=%s, which loses acknowledged writes when the power fails", is.fsync, is.pages).
 			WithHint("Set both to on in postgresql.conf.")
 	case is.standby:
-		return fault.New(fault.Unavailable, "this PostgreSQL is a standby and takes no writes").WithHint("Let the store URL name the primary.")
+		return fault.New(fault.Unavailable, "this PostgreSQL is a read-only standby").WithHint("Set the store URL to the primary.")
 	case is.schema == "":
-		return fault.New(fault.Invalid, "the search_path of the user %s names no schema that is there", is.User).
+		return fault.New(fault.Invalid, "the search_path of the user %s names no existing schema", is.User).
 			WithHint("CREATE SCHEMA %[1]s AUTHORIZATION %[1]s, or name one by ?search_path= in the store URL.", pgx.Identifier{is.User}.Sanitize())
 	case !is.mayCreate:
 		return fault.New(fault.Invalid, "the user %s may not create tables in the schema %s of the database %s", is.User, is.schema, is.Database).
@@ -264,7 +264,7 @@ func (p *postgresDB) migrate(ctx context.Context, cfg Config) error {
 	}
 	defer conn.Close()
 	if _, err := conn.ExecContext(ctx, `SELECT pg_advisory_lock($1)`, int64(migrateLock)); err != nil {
-		return fault.Wrap(classify(err), "wait for another process that migrates")
+		return fault.Wrap(classify(err), "waiting for another process to migrate")
 	}
 	defer func() {
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock($1)`, int64(migrateLock))
@@ -327,7 +327,7 @@ func (p *postgresDB) attempt(ctx context.Context, fn func(ctx context.Context, t
 		return err
 	}
 	return (&fault.Error{Kind: fault.Unavailable, Message: "the connection to the database broke during the commit, which may have taken place", Err: inDoubtError{err}}).
-		WithHint("Look whether the change is there before you repeat it; with an idempotency key you may simply repeat it.")
+		WithHint("Check whether the change exists before you repeat it; with an idempotency key you can repeat it safely.")
 }
 
 func (p *postgresDB) view(ctx context.Context, fn func(ctx context.Context, tx bun.Tx) error) error {
@@ -478,7 +478,7 @@ func (p *postgresDB) unseen(ctx context.Context) error {
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return errors.New("a read is under way")
+			return errors.New("a read is in progress")
 		}
 	}
 }
@@ -541,7 +541,7 @@ func (s *slots) acquire(ctx context.Context, lane string) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-timeout.C:
-		err = fault.New(fault.Unavailable, "no turn to write within %s", maxTurnWait).WithHint("Try again; PostgreSQL is too slow for the load.")
+		err = fault.New(fault.Unavailable, "waiting for the write lock exceeded %s", maxTurnWait).WithHint("Try again; PostgreSQL is too slow for the load.")
 	}
 	if !s.queue.remove(lane, turn) { // the turn came at the same moment
 		s.release()

@@ -276,7 +276,7 @@ func TestPostgresScrubWhileReading(t *testing.T) {
 			return tx.SetCursor(ctx, "c", store.Position{Seq: 1})
 		})
 	}
-	if err := scrub(); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "it is done") {
+	if err := scrub(); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the deletion is done") {
 		t.Errorf("while somebody reads: %v", err)
 	}
 	close(done)

@@ -23,8 +23,8 @@ const (
 
 // errAway is the error of everything that an outage stopped. It names no address: callers
 // are told it.
-var errAway = fault.New(fault.Unavailable, "the database does not answer").
-	WithHint("Try again when PostgreSQL runs; the server's log says what it waits for.").WithRetry(2 * time.Second)
+var errAway = fault.New(fault.Unavailable, "the database is unavailable").
+	WithHint("Try again when PostgreSQL is running; the server's log has details.").WithRetry(2 * time.Second)
 
 // away is errAway with its cause, for the log.
 func away(cause error) error {
@@ -96,9 +96,9 @@ func (p *pulse) beat(ctx context.Context) {
 	case err != nil && p.since.IsZero():
 		p.since, p.back = began, make(chan struct{})
 		p.lost()
-		p.log.WarnContext(ctx, "the database does not answer", slog.Any("error", err))
+		p.log.WarnContext(ctx, "the database is unavailable", slog.Any("error", err))
 	case err == nil && !p.since.IsZero():
-		p.log.InfoContext(ctx, "the database answers again", slog.Duration("away", p.now().Sub(p.since)))
+		p.log.InfoContext(ctx, "the database is available again", slog.Duration("away", p.now().Sub(p.since)))
 		p.since = time.Time{}
 		p.alive, p.lost = context.WithCancel(context.Background())
 		close(p.back)

@@ -44,8 +44,8 @@ func (q *queue[T]) push(name string, item T) error {
 		return errClosed
 	}
 	if q.waiting >= maxWaiting {
-		return fault.New(fault.Unavailable, "%d writes are waiting, the database takes no more now", q.waiting).
-			WithHint("Try again in a few seconds; if it stays so, the disk under the database is too slow for the load.")
+		return fault.New(fault.Unavailable, "the write queue is full: %d writes are pending", q.waiting).
+			WithHint("Try again in a few seconds; if this persists, the disk of the database is too slow for the load.")
 	}
 	l := q.lanes[name]
 	if l == nil {
@@ -54,8 +54,8 @@ func (q *queue[T]) push(name string, item T) error {
 		q.ring = append(q.ring, l)
 	}
 	if len(l.items) >= maxLaneWaiting {
-		return fault.New(fault.Exhausted, "project %q has %d writes waiting already", name, len(l.items)).
-			WithHint("Send fewer requests at once for this project, or put several changes into one request.")
+		return fault.New(fault.Exhausted, "project %q already has %d pending writes", name, len(l.items)).
+			WithHint("Send fewer concurrent requests for this project, or combine changes in one request.")
 	}
 	l.items = append(l.items, item)
 	q.waiting++

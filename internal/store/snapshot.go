@@ -29,7 +29,7 @@ func (db *DB) Snapshot(ctx context.Context, note func(ctx context.Context, tx *T
 	lite, ok := db.engine.(*sqliteDB)
 	if !ok {
 		return nil, fault.New(fault.Unsupported, "the database is not SQLite").
-			WithHint("Back it up by its own tools, such as pg_dump, while the server is stopped, and the data directory with it: the directory last.")
+			WithHint("Back it up with its own tools, such as pg_dump, while the server is stopped, together with the data directory: the directory last.")
 	}
 	err = db.Update(ctx, "", func(ctx context.Context, tx *Tx) error {
 		if err := note(ctx, tx); err != nil {
@@ -118,7 +118,7 @@ func (s *Snapshot) copyTo(ctx context.Context, to *sqlite3.SQLiteConn) error {
 	for {
 		done, err := b.Step(stepPages)
 		if err == nil && ctx.Err() != nil {
-			err = fault.New(fault.Timeout, "the copying was stopped: %w", context.Cause(ctx))
+			err = fault.New(fault.Timeout, "the copy was stopped: %w", context.Cause(ctx))
 		}
 		if err != nil || done {
 			return errors.Join(err, b.Finish())

@@ -160,10 +160,10 @@ func warm(ctx context.Context, reads *sql.DB) error {
 func createPrivate(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, os.ErrNotExist) {
-		return fault.New(fault.Invalid, "the directory of the database %s does not exist", path).WithHint("Create it first.")
+		return fault.New(fault.Invalid, "the directory of the database %s does not exist", path).WithHint("Create the directory first.")
 	}
 	if err != nil {
-		return fault.New(fault.Unavailable, "open database: %w", err).WithHint("Check that the server may read and write the database's directory.")
+		return fault.New(fault.Unavailable, "open database: %w", err).WithHint("Check that the server has read and write permission in the database's directory.")
 	}
 	return f.Close()
 }
@@ -180,7 +180,7 @@ func (s *sqliteDB) check(ctx context.Context) error {
 	}
 	if journal != "wal" || synchronous != 2 {
 		return fault.New(fault.Unsupported, "the database has journal_mode %s and synchronous %d instead of wal and 2", journal, synchronous).
-			WithHint("Put the data directory on a local file system; network file systems cannot hold it.")
+			WithHint("Move the data directory to a local file system; network file systems are not supported.")
 	}
 	return nil
 }
@@ -252,8 +252,8 @@ func (s *sqliteDB) stuck() error {
 	if p := s.holder.Load(); p != nil {
 		who = fmt.Sprintf("a write of project %q", *p)
 	}
-	return fault.New(fault.Unavailable, "no turn to write within %s: %s does not end", maxTurnWait, who).
-		WithHint("Try again; if it stays so, look at the disk's health and restart the server.")
+	return fault.New(fault.Unavailable, "waiting for the write lock exceeded %s: %s does not end", maxTurnWait, who).
+		WithHint("Try again; if this persists, check the disk's health and restart the server.")
 }
 
 // write is the writer's loop.
@@ -393,8 +393,8 @@ func viewOn(ctx context.Context, db *bun.DB, options *sql.TxOptions, fn func(ctx
 	conn, err := db.Conn(wait)
 	if err != nil {
 		if ctx.Err() == nil && wait.Err() != nil {
-			return fault.New(fault.Unavailable, "no connection to read within %s", maxTurnWait).
-				WithHint("Try again; too many long reads are under way.")
+			return fault.New(fault.Unavailable, "no database connection for reading within %s", maxTurnWait).
+				WithHint("Try again; too many long reads are in progress.")
 		}
 		return err
 	}
@@ -433,7 +433,7 @@ func (s *sqliteDB) scrub(ctx context.Context, _ []string) error {
 		case !busy:
 			return nil
 		case ctx.Err() != nil:
-			return errors.New("a read is under way")
+			return errors.New("a read is in progress")
 		}
 	}
 }
@@ -597,7 +597,7 @@ func (c *sqliteConn) lost() error {
 		return nil
 	}
 	if c.cause != nil {
-		return fmt.Errorf("the transaction was undone by the database: %w", c.cause)
+		return fmt.Errorf("the database rolled the transaction back: %w", c.cause)
 	}
 	return errors.New("the transaction was ended by a statement in it")
 }

@@ -177,7 +177,7 @@ func (db *DB) inside(ctx context.Context) *Tx {
 // A panic in fn undoes fn and goes on in the caller.
 func (db *DB) Update(ctx context.Context, lane string, fn func(ctx context.Context, tx *Tx) error) error {
 	if tx := db.inside(ctx); tx != nil && tx.writable {
-		return fault.New(fault.Internal, "store: Update inside Update; hand the transaction on instead")
+		return fault.New(fault.Internal, "store: Update inside Update; pass the transaction on instead")
 	}
 	once := onceFrom(ctx, db)
 	var h *hooks
@@ -225,8 +225,8 @@ func (db *DB) scrub(ctx context.Context, tables []string) error {
 		return nil
 	}
 	db.scrubLater(tables)
-	return fault.New(fault.Unavailable, "it is done, but the old bytes may still be in the database's files: %w", err).
-		WithHint("Long reads may be under way. The server goes on trying, also after it was started again.")
+	return fault.New(fault.Unavailable, "the deletion is done, but the old bytes may remain in the database's files: %w", err).
+		WithHint("Long reads may be in progress. The server retries, also after a restart.")
 }
 
 // later is what goes on in the background until Close: one scrub, for all who

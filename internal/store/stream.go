@@ -98,7 +98,7 @@ func (tx *Tx) Append(ctx context.Context, stream, project, kind string, body []b
 		return (*refused)[stream]
 	}
 	if len(body) > maxBody {
-		return fault.New(fault.TooLarge, "an entry %s of %d bytes is over the limit of %d", kind, len(body), maxBody)
+		return fault.New(fault.TooLarge, "entry %s of %d bytes exceeds the limit of %d", kind, len(body), maxBody)
 	}
 	if body == nil {
 		body = []byte{}
@@ -212,7 +212,7 @@ func (tx *Tx) SetCursor(ctx context.Context, name string, p Position) error {
 	if n, err := res.RowsAffected(); err != nil || n == 1 {
 		return err
 	}
-	return fault.New(fault.Conflict, "the cursor %q is past %s already", name, p).WithHint("Another process reads under the same name; read again from the cursor.")
+	return fault.New(fault.Conflict, "the cursor %q is already past %s", name, p).WithHint("Another process reads with the same cursor name; read again from the cursor.")
 }
 
 // Cursors are the cursors whose names begin with a prefix.

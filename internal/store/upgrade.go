@@ -116,7 +116,7 @@ func compare(ctx context.Context, db *sql.DB, own ownSchema, all []schemaSet) (u
 			}
 		}
 		if change.From > s.latest {
-			return u, false, newer("its schema %s is version %d, and this program knows version %d", s.Name, change.From, s.latest)
+			return u, false, newer("its schema %s is version %d, but this program supports version %d", s.Name, change.From, s.latest)
 		}
 		steps := 0
 		for version := range s.files {
@@ -130,13 +130,13 @@ func compare(ctx context.Context, db *sql.DB, own ownSchema, all []schemaSet) (u
 		}
 	}
 	for name := range there {
-		return u, false, newer("it has a schema %s, which this program does not know", name)
+		return u, false, newer("it has a schema %s, which this program does not support", name)
 	}
 	return u, fresh, nil
 }
 
 func newer(format string, args ...any) error {
-	return fault.New(fault.Conflict, "the database is of a newer version of Falaj: "+format, args...).
+	return fault.New(fault.Conflict, "the database was written by a newer version of Falaj: "+format, args...).
 		WithHint("Start the version that wrote it, or restore a backup of this version into an empty data directory.")
 }
 
@@ -224,7 +224,7 @@ func migrate(ctx context.Context, db *sql.DB, own ownSchema, cfg Config, room fu
 		}
 	}
 	if u.Pending() {
-		log.InfoContext(ctx, "the database is upgraded", slog.Duration("took", time.Since(began)))
+		log.InfoContext(ctx, "the database upgrade is complete", slog.Duration("took", time.Since(began)))
 	}
 	return nil
 }
@@ -239,11 +239,11 @@ func roomBeside(path string) func(*Upgrade) error {
 		}
 		var disk unix.Statfs_t
 		if err := unix.Statfs(filepath.Dir(path), &disk); err != nil {
-			return fault.Wrap(err, "free space beside the database")
+			return fault.Wrap(err, "reading the free space of the database's disk")
 		}
 		if free := int64(disk.Bavail) * disk.Bsize; free < u.Room() { //nolint:gosec // no disk has 2⁶³ blocks
-			return fault.New(fault.Exhausted, "the database waits for an upgrade that needs %d bytes of free space, and its disk has %d", u.Room(), free).
-				WithHint("Free space, or move the data directory to a larger disk. Nothing is changed: the version that wrote the database still starts.")
+			return fault.New(fault.Exhausted, "upgrading the database needs %d bytes of free space, but its disk has %d", u.Room(), free).
+				WithHint("Free space, or move the data directory to a larger disk. Nothing was changed: the previous version still starts.")
 		}
 		return nil
 	}

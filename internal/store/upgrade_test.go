@@ -85,7 +85,7 @@ func TestUpgrade(t *testing.T) {
 			if err := open(second); err != nil {
 				t.Fatal(err)
 			}
-			for _, want := range []string{`step="1 of 2" schema=up version=2`, `step="1 of 1" schema=up version=5`, "the database is upgraded"} {
+			for _, want := range []string{`step="1 of 2" schema=up version=2`, `step="1 of 1" schema=up version=5`, "the database upgrade is complete"} {
 				if !strings.Contains(log.String(), want) {
 					t.Errorf("the log lacks %s: %s", want, &log)
 				}

@@ -19,21 +19,21 @@ type Advice struct {
 	Job      JobID     `json:"job"`
 	Name     string    `json:"name"`
 	State    State     `json:"state"`
-	Attempt  AttemptID `json:"attempt,omitempty" doc:"That it goes by: the last one that ran"`
+	Attempt  AttemptID `json:"attempt,omitempty" doc:"Attempt that the advice is based on: the last one that ran"`
 	Number   int       `json:"number,omitempty"`
-	Family   string    `json:"family" doc:"Jobs that do the same work"`
-	Currency string    `json:"currency" doc:"Of prices"`
+	Family   string    `json:"family" doc:"Group of jobs that do the same work"`
+	Currency string    `json:"currency" doc:"Currency of all prices"`
 	// Sentence is the answer in words, or why there will be none; empty while nothing
 	// is known.
 	Sentence string        `json:"sentence,omitempty"`
-	Now      *sizing.Place `json:"now,omitempty" doc:"Where it ran, or runs"`
+	Now      *sizing.Place `json:"now,omitempty" doc:"Device and pool of that attempt"`
 	Used     *sizing.Use   `json:"used,omitempty"`
-	Ask      sizing.Ask    `json:"ask,omitzero" doc:"What would have done for each worker in all attempts of the family there; absent where what it asks is well"`
-	Unit     sizing.Unit   `json:"unit,omitempty" doc:"Of the rate: examples, steps or runs"`
-	Setting  string        `json:"setting,omitempty" doc:"What else makes the work of a step"`
-	Rate     float64       `json:"rate,omitempty" doc:"Units a second"`
-	Seconds  float64       `json:"seconds,omitempty" doc:"That the attempt ran"`
-	Samples  int           `json:"samples,omitempty" doc:"Of what it used"`
+	Ask      sizing.Ask    `json:"ask,omitzero" doc:"Right-sizing recommendation: what each worker needed in all attempts of the family on that device; absent when the request already fits"`
+	Unit     sizing.Unit   `json:"unit,omitempty" doc:"Unit of the rate: examples, steps or runs"`
+	Setting  string        `json:"setting,omitempty" doc:"Settings besides the batch that determine the work of a step"`
+	Rate     float64       `json:"rate,omitempty" doc:"Units per second"`
+	Seconds  float64       `json:"seconds,omitempty" doc:"Run time of the attempt in seconds"`
+	Samples  int           `json:"samples,omitempty" doc:"Samples of usage"`
 	// Communication is what profilers saw, in so many looks.
 	Communication float64 `json:"communication,omitempty"`
 	Looks         int     `json:"looks,omitempty"`
@@ -61,7 +61,7 @@ func (s *Service) Advice(ctx context.Context, p project.Name, jid JobID) (Advice
 	}
 	out.Currency = currency
 	if len(j.Spec.Roles) > 0 {
-		out.Sentence = "There is no advice for jobs with roles: their workers differ, and what each used and would take elsewhere is not told apart."
+		out.Sentence = "There is no advice for jobs with roles: their workers differ, and usage is not measured per role."
 		return out, nil
 	}
 	m, ok, err := s.newest(ctx, j)
@@ -78,7 +78,7 @@ func (s *Service) Advice(ctx context.Context, p project.Name, jid JobID) (Advice
 		return err
 	})
 	if err != nil {
-		return out, fault.Wrap(err, "reading what was measured")
+		return out, fault.Wrap(err, "reading measurements")
 	}
 	if !slices.ContainsFunc(family, func(f Measurement) bool { return f.Attempt == m.Attempt }) { // it runs, or is older
 		family = append(family, m)
@@ -113,7 +113,7 @@ func (s *Service) Advice(ctx context.Context, p project.Name, jid JobID) (Advice
 	}
 	answer, err := sizing.Advise(q)
 	if err != nil {
-		return out, fault.Wrap(err, "what was measured of family %s", m.Family)
+		return out, fault.Wrap(err, "measurements of family %s", m.Family)
 	}
 	out.Answer, out.Attempt, out.Number, out.Now, out.Used = answer, m.Attempt, m.Number, &q.Now, &m.Use
 	out.Unit, out.Setting, out.Rate, out.Seconds, out.Samples = m.Unit, m.Setting, m.Rate, m.Seconds, m.Samples

@@ -44,7 +44,7 @@ const shortRun = 10 // seconds
 // and tells when it is found slow, or no longer is.
 func (s *Service) judgeNode(ctx context.Context, m Measurement) {
 	if err := s.judge(ctx, m); err != nil {
-		s.log.WarnContext(ctx, "a node was not compared with its peers", slog.String("pool", string(m.Pool)), slog.Any("error", err))
+		s.log.WarnContext(ctx, "comparing a node with its peers failed", slog.String("pool", string(m.Pool)), slog.Any("error", err))
 	}
 }
 
@@ -103,7 +103,7 @@ func (s *Service) judge(ctx context.Context, m Measurement) error {
 		}
 		return event.Publish(ctx, tx, "", NodeSlow, n)
 	})
-	return fault.Wrap(err, "recording what node %s is", node)
+	return fault.Wrap(err, "recording the state of node %s", node)
 }
 
 // Node is the only one on which the attempt ran.

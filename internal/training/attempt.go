@@ -178,7 +178,7 @@ func (j Job) again(e *end) (bool, time.Duration) {
 	}
 	if r.Free {
 		if j.Attempts >= maxSaves && e.class != Resized {
-			e.reason = fmt.Sprintf("ran again %d times", j.Attempts)
+			e.reason = fmt.Sprintf("the job was restarted %d times, the limit", j.Attempts)
 			e.hint = "Do more work between checkpoints."
 			return false, 0
 		}

@@ -28,11 +28,11 @@ func (t TokenUse) Validate() error {
 	if t == "" || t == TokenInSandbox || t == TokenAnywhere {
 		return nil
 	}
-	return fault.New(fault.Invalid, "spec.token: %.40q is neither sandbox nor anywhere", string(t))
+	return fault.New(fault.Invalid, "spec.token: %.40q is invalid: set sandbox or anywhere", string(t))
 }
 
 // withheld stands for a reason that quotes what a job on classified data said.
-const withheld = "withheld: the job read classified data, and its errors take what reading the data takes"
+const withheld = "withheld: the job read classified data, so its errors need permission to read that data"
 
 // sources are the datasets, and models without any, that a job could read, those of the
 // jobs from whose checkpoints it resumes included.

@@ -26,11 +26,11 @@ func (s Spec) due(now time.Time) (time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339, s.Deadline)
 	if err != nil {
-		return time.Time{}, fault.New(fault.Invalid, "deadline %.40q is neither a time nor a duration", s.Deadline).
-			WithHint("Use a time such as 2026-12-01T06:00:00Z, or how long after it was submitted, such as 6h.")
+		return time.Time{}, fault.New(fault.Invalid, "spec.deadline: %.40q is neither a time nor a duration", s.Deadline).
+			WithHint("Set a time such as 2026-12-01T06:00:00Z, or a duration after submission such as 6h.")
 	}
 	if !at.After(now) {
-		return time.Time{}, fault.New(fault.Invalid, "deadline %s has passed", s.Deadline)
+		return time.Time{}, fault.New(fault.Invalid, "spec.deadline: %s is in the past", s.Deadline)
 	}
 	return at.UTC(), nil
 }
@@ -47,7 +47,7 @@ func (s *Service) expect(ctx context.Context, tx *store.Tx, j *Job) error {
 	}
 	last, err := s.cfg.Store.Jobs(ctx, tx, j.Project, Filter{Name: j.Name, State: Succeeded, Limit: likeIt})
 	if err != nil || len(last) == 0 {
-		return fault.Wrap(err, "reading how long earlier jobs ran")
+		return fault.Wrap(err, "reading the durations of earlier jobs")
 	}
 	took := make([]float64, len(last))
 	for i, l := range last {

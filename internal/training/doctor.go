@@ -25,11 +25,11 @@ func (s *Service) Doctor(ctx context.Context, p project.Name, pool string) (Job,
 		return Job{}, err
 	}
 	if s.cfg.Worker == "" {
-		return Job{}, fault.New(fault.Unsupported, "this server does not know where its falaj-worker is")
+		return Job{}, fault.New(fault.Unsupported, "the path of falaj-worker is unknown on this server")
 	}
 	if s.cfg.Measure != nil {
 		if err := s.cfg.Measure(ctx); err != nil {
-			s.log.WarnContext(ctx, "this machine cannot be measured", slog.Any("error", err))
+			s.log.WarnContext(ctx, "measuring this machine failed", slog.Any("error", err))
 		}
 	}
 	r, w := io.Pipe()

@@ -109,7 +109,7 @@ func TestAJobGetsTheWorkersThatPay(t *testing.T) {
 	if err != nil || len(d.Tries) != 4 {
 		t.Fatalf("%+v, %v", d.Tries, err)
 	}
-	for i, want := range []string{"2 workers instead of 1 do 1.3 times as much", "4 workers instead of 2 do ", string(other.ID) + " waits for what 2 of its workers have"} {
+	for i, want := range []string{"2 workers instead of 1 make progress 1.3 times as fast", "4 workers instead of 2 make progress ", string(other.ID) + " needs the capacity of 2 of its workers"} {
 		if a := d.Tries[i]; a.Class != training.Resized || !strings.Contains(a.Reason, want) {
 			t.Errorf("%d: %s, %s", i, a.Class, a.Reason)
 		}
@@ -208,7 +208,7 @@ func TestAResizeToTheSizeThatAJobHas(t *testing.T) {
 	w.started(t)
 	w.started(t)
 	d, err := w.Describe(ctx, nyc, j.ID)
-	if err != nil || !strings.Contains(d.Tries[a.Number-1].Reason, "with 2 it does 0.5") {
+	if err != nil || !strings.Contains(d.Tries[a.Number-1].Reason, "with 2 it runs at 0.5") {
 		t.Fatalf("%+v, %v", d.Tries, err)
 	}
 }

@@ -108,7 +108,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	}
 	members, err := s.cfg.Compute.Members(ctx, w.ID)
 	if err != nil && !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Gone) {
-		return fault.Wrap(err, "asking how the workers ended")
+		return fault.Wrap(err, "reading the workers' exit states")
 	}
 	var log diagnosis.Log
 	if a.Run != "" {
@@ -118,7 +118,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	}
 	e := judge(j, a, w, members, progress, log)
 	if _, err := os.Lstat(d.prepared); e.class == Done && errors.Is(err, fs.ErrNotExist) {
-		e = end{class: NodeLost, reason: "its output is gone: backups leave the places of attempts out, and this server was restored from one"}
+		e = end{class: NodeLost, reason: "the attempt's output is missing: the server was restored from a backup, and backups exclude attempt directories"}
 	}
 	again, delay := j.again(&e)
 
@@ -144,7 +144,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	// A full disk does not keep the attempt from ending: the directory stays until what is
 	// in it is kept.
 	if err := s.cfg.Checkpoints.Halted(ctx, string(j.ID), halt(w, members), again); err != nil {
-		s.log.WarnContext(ctx, "checkpoints of an ended attempt are not kept yet", slog.String("job", string(j.ID)), slog.Any("error", err))
+		s.log.WarnContext(ctx, "storing the checkpoints of an ended attempt failed and is retried", slog.String("job", string(j.ID)), slog.Any("error", err))
 	}
 
 	e.at = w.EndedAt
@@ -265,7 +265,7 @@ func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, 
 		err = s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.logs, "logs")
 	}
 	if fault.Full(err) { // its end is known without
-		s.log.WarnContext(ctx, "the store has no room for the log of an attempt, which is not stored", slog.String("attempt", string(a.ID)))
+		s.log.WarnContext(ctx, "the log of an attempt is not stored: the store is full", slog.String("attempt", string(a.ID)))
 	} else if err != nil {
 		return made, fault.Wrap(err, "storing the log")
 	}
@@ -278,7 +278,7 @@ func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, 
 	}
 	// Before anything is written: half of it would fill the disk for all.
 	if err := s.cfg.Room(size, files); err != nil {
-		return made, fault.Wrap(err, "the output is not stored")
+		return made, fault.Wrap(err, "storing the output")
 	}
 	// The model is moved aside, so that it is not an artifact twice. What is no directory
 	// stays, and becomes one.
@@ -342,11 +342,11 @@ func aside(output, name, to string) (no, err error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, "looking for %s", name)
+		return nil, fault.Wrap(err, "reading %s", name)
 	}
 	if !info.IsDir() {
-		return fault.New(fault.Invalid, "the job left %s as a file, and it is a directory", name).
-			WithHint("Write into %s/ below FALAJ_OUTPUT_DIR. The file is an artifact of the run.", name), nil
+		return fault.New(fault.Invalid, "the job's output %s is a file instead of a directory", name).
+			WithHint("Write files into %s/ below FALAJ_OUTPUT_DIR. The file was stored as an artifact of the run.", name), nil
 	}
 	return nil, fault.Wrap(os.Rename(from, to), "taking %s", name)
 }
@@ -358,7 +358,7 @@ func (s *Service) keepRows(ctx context.Context, j Job, d dirs) (string, error) {
 	}
 	full, err := hasEntries(d.rows)
 	if err == nil && !full {
-		err = fault.New(fault.Invalid, "the job succeeded and left no rows for dataset %s", j.Spec.Into).
+		err = fault.New(fault.Invalid, "the job succeeded but wrote no rows for dataset %s", j.Spec.Into).
 			WithHint("Write Parquet files into rows/ below FALAJ_OUTPUT_DIR.")
 	}
 	if err != nil {
@@ -392,8 +392,8 @@ func (s *Service) keepModel(ctx context.Context, j Job, a Attempt, d dirs) (stri
 		if _, err := os.Lstat(filepath.Join(d.output, noModel)); err == nil {
 			return "", nil
 		}
-		return "", fault.New(fault.Invalid, "the job succeeded and left no model to register as %s", j.Spec.Register).
-			WithHint("Write the model's files into model/ below FALAJ_OUTPUT_DIR, or why there is none into %s.", noModel)
+		return "", fault.New(fault.Invalid, "the job succeeded but wrote no model to register as %s", j.Spec.Register).
+			WithHint("Write the model's files into model/ below FALAJ_OUTPUT_DIR; to register none, write the reason into %s.", noModel)
 	case !full:
 		return "", nil
 	}
@@ -427,7 +427,7 @@ func (s *Service) keepLog(ctx context.Context, a Attempt, d dirs) (log diagnosis
 	all := io.MultiReader(io.TeeReader(io.LimitReader(in, maxLog), copied), io.LimitReader(in, maxRead-maxLog)) // why it ended is at the end
 	log, err = diagnosis.Read(all, a.Workers > 1)
 	if err = errors.Join(err, copied.Close()); err == nil && full() {
-		s.log.WarnContext(ctx, "the log of an attempt has no room on the disk and is not stored", slog.String("attempt", string(a.ID)))
+		s.log.WarnContext(ctx, "the log of an attempt is not stored: the disk is full", slog.String("attempt", string(a.ID)))
 		_ = os.Remove(file)
 	}
 	return log, fault.Wrap(err, "copying the log")
@@ -498,7 +498,7 @@ func (s *Service) blame(ctx context.Context, tx *store.Tx, a Attempt) error {
 		}
 		reason := fmt.Sprintf("%s of attempt %d of job %s", a.Class, a.Number, a.Job)
 		if err := s.cfg.Compute.Blame(ctx, tx, a.Pool, node, reason, s.now().Add(d)); err != nil {
-			return fault.Wrap(err, "blaming node %s", node)
+			return fault.Wrap(err, "recording the slow node %s", node)
 		}
 	}
 	return nil
@@ -515,17 +515,17 @@ func checkOutput(dir string, most int64) (files, size int64, err error) {
 		}
 		rel, _ := filepath.Rel(dir, path)
 		if !utf8.ValidString(rel) {
-			return fault.New(fault.Invalid, "output %.200q has a name that is not UTF-8", rel).WithHint("Give files and directories names in UTF-8.")
+			return fault.New(fault.Invalid, "the name of output %.200q is not UTF-8", rel).WithHint("Use UTF-8 names for files and directories.")
 		}
 		if !e.IsDir() && !e.Type().IsRegular() || path == dir && !e.IsDir() {
-			return fault.New(fault.Invalid, "output %.200q is not a plain file", rel).WithHint("Leave plain files and directories; links are not followed.")
+			return fault.New(fault.Invalid, "output %.200q is neither a plain file nor a directory", rel).WithHint("Write plain files and directories only; links are not followed.")
 		}
 		info, err := e.Info()
 		if err != nil {
 			return err
 		}
 		if err := ours(path, info); err != nil {
-			return fault.New(fault.Invalid, "the server may not read output %.200q: %w", rel, err).WithHint("Leave files and directories that their owner may read.")
+			return fault.New(fault.Invalid, "output %.200q cannot be read: %w", rel, err).WithHint("Make files and directories readable by their owner.")
 		}
 		if e.IsDir() {
 			return nil
@@ -581,5 +581,5 @@ func divergence(metrics []string) string {
 	case n > shown:
 		metrics = append(slices.Clone(metrics[:shown]), fmt.Sprintf("%d more", n-shown))
 	}
-	return "it succeeded, but the last value of " + strings.Join(metrics, ", ") + " is NaN or infinite: the training may have diverged; inspect the inputs, the learning rate and the precision"
+	return "the job succeeded, but the last value of " + strings.Join(metrics, ", ") + " is NaN or infinite: the training may have diverged; inspect the inputs, the learning rate and the precision"
 }

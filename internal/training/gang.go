@@ -67,16 +67,16 @@ func (w *Workers) UnmarshalJSON(b []byte) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode((*plain)(w)); err != nil {
-		return fault.New(fault.Invalid, "workers %.80s is neither a number nor {min: 2, max: 4}", b)
+		return fault.New(fault.Invalid, "spec.workers: %.80s is neither a number nor {min: 2, max: 4}", b)
 	}
 	return nil
 }
 
 // Parallel says how processes share the work: each a factor, 0 is left out.
 type Parallel struct {
-	Data     int `json:"data,omitempty" doc:"Copies of the model, each with its share of the samples; what is left of the processes if left out"`
-	Tensor   int `json:"tensor,omitempty" doc:"Processes that share each layer; default 1"`
-	Pipeline int `json:"pipeline,omitempty" doc:"Groups of layers, one after the other; default 1"`
+	Data     int `json:"data,omitempty" doc:"Data-parallel replicas of the model; default the remaining processes"`
+	Tensor   int `json:"tensor,omitempty" doc:"Tensor parallelism: processes that share each layer; default 1"`
+	Pipeline int `json:"pipeline,omitempty" doc:"Pipeline parallelism: stages of consecutive layers; default 1"`
 }
 
 // of gives the factors for a world of n processes; ok when they fit it.
@@ -113,27 +113,27 @@ func (s Spec) validGang() error {
 	}
 	switch {
 	case !f.Known():
-		return fault.New(fault.Invalid, "framework %.40q does not exist", string(f)).WithHint("Use one of %s.", names(launch.Frameworks))
+		return fault.New(fault.Invalid, "spec.framework: unknown framework %.40q", string(f)).WithHint("Use one of %s.", names(launch.Frameworks))
 	case s.Processes < 0 || s.Processes > launch.MaxProcesses:
-		return fault.New(fault.Invalid, "processes %d is not between 1 and %d", s.Processes, launch.MaxProcesses)
+		return fault.New(fault.Invalid, "spec.processes: %d is not between 1 and %d", s.Processes, launch.MaxProcesses)
 	case s.Processes > 1 && !f.Spawns():
-		return fault.New(fault.Invalid, "framework %s starts one process on a worker, not %d", f, s.Processes).
-			WithHint("Ask for more workers, or use torchrun, deepspeed, accelerate, horovod or mpi.")
+		return fault.New(fault.Invalid, "spec.processes: framework %s starts one process per worker, not %d", f, s.Processes).
+			WithHint("Request more workers, or use torchrun, deepspeed, accelerate, horovod or mpi.")
 	case f.Python() && s.Environment == "":
-		return fault.New(fault.Invalid, "framework %s needs an environment with its Python package", f).WithHint("Name one in environment.")
+		return fault.New(fault.Invalid, "spec.framework: %s needs an environment with its Python package", f).WithHint("Set spec.environment.")
 	case s.Precision != "" && !slices.Contains(Precisions, s.Precision):
-		return fault.New(fault.Invalid, "precision %.40q does not exist", string(s.Precision)).WithHint("Use one of %s.", names(Precisions))
+		return fault.New(fault.Invalid, "spec.precision: unknown precision %.40q", string(s.Precision)).WithHint("Use one of %s.", names(Precisions))
 	case s.Accumulate < 0 || s.Accumulate > maxAccumulate:
-		return fault.New(fault.Invalid, "accumulate %d is not between 1 and %d", s.Accumulate, maxAccumulate)
+		return fault.New(fault.Invalid, "spec.accumulate: %d is not between 1 and %d", s.Accumulate, maxAccumulate)
 	case s.Batch < 0 || s.Batch > maxBatch:
-		return fault.New(fault.Invalid, "batch %d is not between 1 and %d", s.Batch, maxBatch)
+		return fault.New(fault.Invalid, "spec.batch: %d is not between 1 and %d", s.Batch, maxBatch)
 	case s.Steps < 0:
-		return fault.New(fault.Invalid, "steps %d is negative", s.Steps)
+		return fault.New(fault.Invalid, "spec.steps: %d is negative", s.Steps)
 	case s.Progress != 0 && (time.Duration(s.Progress) < minProgress || time.Duration(s.Progress) > maxProgress):
-		return fault.New(fault.Invalid, "progress_timeout %s is not between %s and %s", time.Duration(s.Progress), minProgress, maxProgress).
-			WithHint("Leave it out, and an attempt is never stopped for doing nothing.")
+		return fault.New(fault.Invalid, "spec.progress_timeout: %s is not between %s and %s", time.Duration(s.Progress), minProgress, maxProgress).
+			WithHint("Omit it to disable the time-out.")
 	case s.Parallel.Data < 0 || s.Parallel.Tensor < 0 || s.Parallel.Pipeline < 0:
-		return fault.New(fault.Invalid, "parallel has a negative factor")
+		return fault.New(fault.Invalid, "spec.parallel: a factor is negative")
 	}
 	return s.validSize(s.Workers.orOne())
 }
@@ -149,11 +149,11 @@ func (s Spec) validSize(w Workers) error {
 		case w.Fixed():
 			said = fmt.Sprintf("%d workers", w.Min)
 		}
-		return fault.New(fault.Invalid, "there cannot be %s", said).
-			WithHint("From 1 to %d, such as workers: 4, or workers: {min: 2, max: 4}.", launch.MaxWorkers)
+		return fault.New(fault.Invalid, "spec.workers: %s is out of range", said).
+			WithHint("Set a number from 1 to %d, such as workers: 4, or workers: {min: 2, max: 4}.", launch.MaxWorkers)
 	}
 	if why, only := s.Framework.OneWorker(); only && w.Max > 1 {
-		return fault.New(fault.Invalid, "framework %s runs on one worker: %s", s.Framework, why).
+		return fault.New(fault.Invalid, "spec.workers: framework %s runs on one worker: %s", s.Framework, why).
 			WithHint("Use workers: 1 and processes: %d.", s.world(w.Max))
 	}
 	if s.Parallel == (Parallel{}) {
@@ -165,7 +165,7 @@ func (s Spec) validSize(w Workers) error {
 		if ok {
 			continue
 		}
-		return fault.New(fault.Invalid, "%d workers of %d processes are %d, which is not data %s × tensor %d × pipeline %d",
+		return fault.New(fault.Invalid, "spec.parallel: %d workers × %d processes are %d processes, which does not equal data %s × tensor %d × pipeline %d",
 			n, max(s.Processes, 1), world, orAny(s.Parallel.Data), full.Tensor, full.Pipeline).
 			WithHint("%s", s.fitting(w, full))
 	}
@@ -181,12 +181,12 @@ func (s Spec) fitting(w Workers, p Parallel) string {
 		}
 	}
 	if len(sizes) == 0 {
-		return fmt.Sprintf("No number of workers fits; %d processes are needed for each copy of the model.", p.Tensor*p.Pipeline)
+		return fmt.Sprintf("No number of workers fits: each replica of the model needs %d processes.", p.Tensor*p.Pipeline)
 	}
 	if !w.Fixed() {
-		return "Every number between min and max must divide; these do: " + strings.Join(sizes, ", ") + "."
+		return "Every number of workers from min to max must divide evenly; valid numbers are " + strings.Join(sizes, ", ") + "."
 	}
-	return "These numbers of workers fit: " + strings.Join(sizes, ", ") + "."
+	return "Valid numbers of workers are " + strings.Join(sizes, ", ") + "."
 }
 
 func orAny(n int) string {

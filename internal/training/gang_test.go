@@ -232,7 +232,7 @@ func TestAJobGrows(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i := slices.IndexFunc(why, func(s string) bool { return strings.Contains(s, "after its next checkpoint") }); i >= 0 {
-			if !strings.Contains(why[i], "room for 4 workers instead of 2") {
+			if !strings.Contains(why[i], "capacity for 4 workers instead of 2") {
 				t.Fatalf("why %q", why)
 			}
 			break
@@ -264,7 +264,7 @@ func TestAJobGrows(t *testing.T) {
 		t.Fatalf("%+v", j)
 	}
 	d, err := w.Describe(alice(t.Context()), nyc, j.ID)
-	if err != nil || d.Tries[0].Class != training.Resized || !strings.Contains(d.Tries[0].Reason, "goes on with more than 2 workers: pool home has room for 4") {
+	if err != nil || d.Tries[0].Class != training.Resized || !strings.Contains(d.Tries[0].Reason, "grows from 2 workers: pool home has capacity for 4") {
 		t.Fatalf("%+v, %v", d.Tries, err)
 	}
 }
@@ -297,7 +297,7 @@ func TestAJobThatDoesNothing(t *testing.T) {
 	w := newWorld(t)
 	j := w.submit(t, training.Spec{Progress: compute.Duration(time.Second), MaxAttempts: 1})
 	w.fake.Print(w.started(t), "begin\n")
-	if j = w.ended(t, j.ID); j.State != training.Failed || j.Class != training.Hung || !strings.Contains(j.Reason, "did nothing for 1s: last line of output at") || j.Hint == "" {
+	if j = w.ended(t, j.ID); j.State != training.Failed || j.Class != training.Hung || !strings.Contains(j.Reason, "made no progress for 1s: last line of output at") || j.Hint == "" {
 		t.Fatalf("%+v", j)
 	}
 }
@@ -337,7 +337,7 @@ func TestRepeatIsTheSame(t *testing.T) {
 	in := w.data.inputs["weather@1"]
 	in.Digest = "sha256:other"
 	w.data.inputs["weather@1"] = in
-	if _, err := w.Repeat(ctx, nyc, j.ID); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "weather@1 is no longer") {
+	if _, err := w.Repeat(ctx, nyc, j.ID); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "weather@1 has changed") {
 		t.Fatalf("with other data: %v", err)
 	}
 	if _, err := w.Repeat(ctx, nyc, "job_absent"); !fault.Is(err, fault.NotFound) {
@@ -370,7 +370,7 @@ func TestTopTellsThePace(t *testing.T) {
 func TestScriptThatIsMissing(t *testing.T) {
 	w := newWorld(t)
 	j := w.ended(t, w.submit(t, training.Spec{Command: []string{"python3", "train.py"}}).ID)
-	if j.State != training.Failed || j.Class != training.UserError || !strings.Contains(j.Reason, `file "train.py" is not in the job's source`) || !strings.Contains(j.Hint, "there is no source") {
+	if j.State != training.Failed || j.Class != training.UserError || !strings.Contains(j.Reason, `file "train.py" is not in the job's source`) || !strings.Contains(j.Hint, "the job has no source") {
 		t.Fatalf("%+v", j)
 	}
 }

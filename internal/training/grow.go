@@ -13,7 +13,7 @@ import (
 // elastic reports that a job's number of workers is Falaj's to choose.
 func (j Job) elastic() bool { return !j.size().Fixed() }
 
-// looksAt reports that a running job is looked at from time to time.
+// looksAt reports that a running job is checked periodically.
 func (s *Service) looksAt(j Job) bool {
 	return j.Spec.Progress > 0 || j.elastic() && s.cfg.GrowAfter > 0
 }
@@ -51,13 +51,13 @@ func (s *Service) grow(ctx context.Context, j Job, l *life) error {
 	if a.Started.After(since) {
 		since = a.Started
 	}
-	words := fmt.Sprintf("pool %s has room for %d workers instead of %d", a.Pool, a.Workers+more, a.Workers)
+	words := fmt.Sprintf("pool %s has capacity for %d workers instead of %d", a.Pool, a.Workers+more, a.Workers)
 	if due := since.Add(s.cfg.GrowAfter); now.Before(due) {
-		s.hopes(j.ID, words+": it goes on with more after its first checkpoint from "+due.UTC().Format(time.TimeOnly)+" on")
+		s.hopes(j.ID, words+": the job grows after its first checkpoint from "+due.UTC().Format(time.TimeOnly)+" on")
 		return nil
 	}
 	if !fresh {
-		s.hopes(j.ID, words+": it goes on with more after its next checkpoint")
+		s.hopes(j.ID, words+": the job grows after its next checkpoint")
 		return nil
 	}
 	s.hopes(j.ID, "")
@@ -77,7 +77,7 @@ func (s *Service) grow(ctx context.Context, j Job, l *life) error {
 		if err != nil {
 			return err
 		}
-		return s.ask(ctx, tx, a, Resized, fmt.Sprintf("goes on with more than %d workers: %s since %s", a.Workers, words, l.room.UTC().Format(time.TimeOnly)))
+		return s.ask(ctx, tx, a, Resized, fmt.Sprintf("grows from %d workers: %s since %s", a.Workers, words, l.room.UTC().Format(time.TimeOnly)))
 	})
 }
 

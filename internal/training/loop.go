@@ -32,7 +32,7 @@ func (s *Service) Wake() {
 func (s *Service) Start(ctx context.Context) error {
 	ctx = identity.With(context.WithoutCancel(ctx), identity.Loop("training"))
 	if err := s.sweep(ctx); err != nil {
-		return fault.Wrap(err, "clearing what earlier attempts left")
+		return fault.Wrap(err, "removing data of earlier attempts")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
@@ -156,7 +156,7 @@ func (s *Service) await(ctx context.Context, j Job) {
 		delete(s.awaiting, j.ID)
 		s.mu.Unlock()
 		if err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "awaiting an environment failed", slog.String("job", string(j.ID)), slog.Any("error", err))
+			s.log.WarnContext(ctx, "waiting for an environment failed", slog.String("job", string(j.ID)), slog.Any("error", err))
 		}
 		if ctx.Err() == nil {
 			s.Wake()

@@ -442,7 +442,7 @@ func (s *Service) measured(ctx context.Context, j Job, a Attempt, w compute.Work
 		j.Attempt = a.ID
 		_, kept, err := s.measurement(ctx, j)
 		if err != nil {
-			s.log.WarnContext(ctx, "an attempt is not measured", slog.String("attempt", string(a.ID)), slog.Any("error", err))
+			s.log.WarnContext(ctx, "measuring an attempt failed", slog.String("attempt", string(a.ID)), slog.Any("error", err))
 			return m, false
 		}
 		mt = &meter{Measurement: kept}

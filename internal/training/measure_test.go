@@ -348,7 +348,7 @@ func TestIdleAcceleratorIsReclaimed(t *testing.T) {
 				t.Fatal(err)
 			}
 			why, err := w.Why(ctx, nyc, idle.ID)
-			if err != nil || !strings.Contains(strings.Join(why, "\n"), "its accelerators are idle: from ") {
+			if err != nil || !strings.Contains(strings.Join(why, "\n"), "its accelerators are idle: after ") {
 				t.Fatalf("%q, %v", why, err)
 			}
 			pass(0, 2*time.Minute)
@@ -357,7 +357,7 @@ func TestIdleAcceleratorIsReclaimed(t *testing.T) {
 			if j := w.running(t, waits.ID); j.Pool != "small" {
 				t.Fatalf("%+v", j)
 			}
-			if got := told[compute.WorkloadEvent](t, w, c.event); len(got) != 1 || got[0].For != compute.WorkloadID(waits.Attempt) || !strings.Contains(got[0].Reason, "have done nothing for 30m") {
+			if got := told[compute.WorkloadEvent](t, w, c.event); len(got) != 1 || got[0].For != compute.WorkloadID(waits.Attempt) || !strings.Contains(got[0].Reason, "have been idle for 30m") {
 				t.Errorf("%+v", got)
 			}
 			w.fake.Finish(h, enginetest.Exit{})
@@ -369,7 +369,7 @@ func TestIdleAcceleratorIsReclaimed(t *testing.T) {
 				t.Fatalf("%+v", j)
 			}
 			d, err := w.Describe(ctx, nyc, idle.ID)
-			if err != nil || d.Tries[0].Class != c.class || !strings.Contains(d.Tries[0].Reason, "and those of this have done nothing for 30m") {
+			if err != nil || d.Tries[0].Class != c.class || !strings.Contains(d.Tries[0].Reason, "and the accelerators of this workload have been idle for 30m") {
 				t.Fatalf("%+v, %v", d.Tries, err)
 			}
 		})

@@ -26,7 +26,7 @@ func (s *Service) Move(ctx context.Context, p project.Name, jid JobID, pools []s
 	}
 	spec := j.Spec
 	if spec.Pools = pools; len(pools) == 0 {
-		return Job{}, fault.New(fault.Invalid, "a job moves to pools").WithHint("Name one: `falaj pool list` has them.")
+		return Job{}, fault.New(fault.Invalid, "a move needs a target pool").WithHint("Name a pool; list them with `falaj pool list`.")
 	}
 	if err := spec.Validate(); err != nil {
 		return Job{}, fault.Wrap(err, "moving job %s", jid)
@@ -47,7 +47,7 @@ func (s *Service) Move(ctx context.Context, p project.Name, jid JobID, pools []s
 		}
 		switch {
 		case j.State.Ended():
-			return fault.New(fault.Conflict, "job %s has %s already", jid, j.State).WithHint("Repeat it elsewhere: `falaj job submit --from %s --pool %s`.", jid, pools[0])
+			return fault.New(fault.Conflict, "job %s has already %s", jid, j.State).WithHint("Submit it again on another pool: `falaj job submit --from %s --pool %s`.", jid, pools[0])
 		case j.Stop != "":
 			return fault.New(fault.Conflict, "job %s is being stopped: %s", jid, j.Stop)
 		case slices.Equal(j.pools(), pools):

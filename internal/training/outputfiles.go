@@ -41,7 +41,7 @@ func (s *Service) OutputFiles(ctx context.Context, p project.Name, jid JobID, be
 	}
 	l, err := from.list(ctx, below)
 	if fault.Is(err, fault.NotFound) {
-		return out, fault.New(fault.NotFound, "attempt %d of job %s has written no %q yet", a.Number, jid, below).WithHint("See `falaj job files %s`.", jid)
+		return out, fault.New(fault.NotFound, "attempt %d of job %s has not written %q yet", a.Number, jid, below).WithHint("List its files with `falaj job files %s`.", jid)
 	}
 	if err != nil {
 		return out, err
@@ -68,7 +68,7 @@ func (s *Service) OpenOutput(ctx context.Context, p project.Name, jid JobID, fil
 	}
 	r, err := from.open(ctx, name, most)
 	if fault.Is(err, fault.NotFound) {
-		return nil, fault.New(fault.NotFound, "attempt %d of job %s has no plain file %q", a.Number, jid, name).WithHint("See `falaj job files %s`; links out of it are not followed.", jid)
+		return nil, fault.New(fault.NotFound, "attempt %d of job %s has no plain file %q", a.Number, jid, name).WithHint("List its files with `falaj job files %s`; links that leave the output are not followed.", jid)
 	}
 	return r, err
 }
@@ -130,9 +130,9 @@ func (s *Service) outputOf(ctx context.Context, p project.Name, jid JobID) (a At
 	}
 	if j.Attempt == "" {
 		if j.State.Ended() {
-			return a, j, nil, fault.New(fault.Gone, "job %s has ended; what it left are artifacts of its run %s", jid, j.Run).WithHint("See `falaj run files %s`, and `falaj run download`.", j.Run)
+			return a, j, nil, fault.New(fault.Gone, "job %s has ended; its output is stored as artifacts of run %s", jid, j.Run).WithHint("Use `falaj run files %s` and `falaj run download`.", j.Run)
 		}
-		return a, j, nil, fault.New(fault.NotFound, "job %s has not written anything yet: no attempt of it runs", jid).WithHint("`falaj job why %s` says what it waits for.", jid)
+		return a, j, nil, fault.New(fault.NotFound, "job %s has not written any files yet: no attempt is running", jid).WithHint("`falaj job why %s` shows the wait reason.", jid)
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		a, err = s.cfg.Store.Attempt(ctx, tx, j.Attempt)
@@ -152,7 +152,7 @@ func (s *Service) outputOf(ctx context.Context, p project.Name, jid JobID) (a At
 	}
 	dir := s.dirs(jid, a.ID).output
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		return a, j, nil, fault.New(fault.NotFound, "job %s has not written anything yet", jid).WithHint("`falaj job why %s` says what it is at.", jid)
+		return a, j, nil, fault.New(fault.NotFound, "job %s has not written any files yet", jid).WithHint("`falaj job why %s` shows its progress.", jid)
 	}
 	return a, j, here{dir}, nil
 }

@@ -84,26 +84,26 @@ func (s Spec) filled() Spec {
 
 func (s Spec) validParams() error {
 	if len(s.Params) > maxParams {
-		return fault.New(fault.Invalid, "a job has at most %d params, this has %d", maxParams, len(s.Params))
+		return fault.New(fault.Invalid, "spec.params: a job has at most %d parameters, not %d", maxParams, len(s.Params))
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Params)) {
 		if len(name) > maxParamName || !paramRE.MatchString(name) {
-			return fault.New(fault.Invalid, "params: %.80q is no name of a parameter", name).
-				WithHint("A name has up to %d letters, digits, _ - . / : and spaces.", maxParamName)
+			return fault.New(fault.Invalid, "spec.params: %.80q is not a valid parameter name", name).
+				WithHint("Use up to %d letters, digits, _ - . / : and spaces.", maxParamName)
 		}
 		switch v := s.Params[name].(type) {
 		case nil, bool, json.Number, float64, int64:
 		case string:
 			if len(v) > maxParamValue || strings.ContainsRune(v, 0) {
-				return fault.New(fault.Invalid, "params: %s has %d bytes or a zero byte, at most %d bytes are allowed", name, len(v), maxParamValue)
+				return fault.New(fault.Invalid, "spec.params.%s: the value has %d bytes or contains a zero byte; the limit is %d bytes", name, len(v), maxParamValue)
 			}
 		default:
-			return fault.New(fault.Invalid, "params: %s is neither text, number, true, false nor null", name).
-				WithHint("Give longer things a name, and let the program look them up.")
+			return fault.New(fault.Invalid, "spec.params.%s: the value is not text, a number, true, false or null", name).
+				WithHint("Pass the name of a larger value, and let the program load it.")
 		}
 	}
 	if b, err := json.Marshal(s.Params); err != nil || len(b) > maxEnvBytes {
-		return fault.New(fault.Invalid, "params are more than %d bytes together, or not JSON", maxEnvBytes)
+		return fault.New(fault.Invalid, "spec.params: the parameters exceed %d bytes together, or are not JSON", maxEnvBytes)
 	}
 	commands := [][]string{s.Command}
 	for _, r := range s.Roles {
@@ -112,8 +112,8 @@ func (s Spec) validParams() error {
 	for _, arg := range slices.Concat(commands...) {
 		for _, use := range usedRE.FindAllStringSubmatch(arg, -1) {
 			if _, ok := s.Params[use[1]]; !ok && len(s.Params) > 0 {
-				return fault.New(fault.Invalid, "the command has %s, and there is no such parameter", use[0]).
-					WithHint("There are %s.", strings.Join(slices.Sorted(maps.Keys(s.Params)), ", "))
+				return fault.New(fault.Invalid, "spec.command: %s refers to an unknown parameter", use[0]).
+					WithHint("Known parameters: %s.", strings.Join(slices.Sorted(maps.Keys(s.Params)), ", "))
 			}
 		}
 	}

@@ -61,7 +61,7 @@ func (d dirs) preparation() (p preparation, err error) {
 		return p, nil
 	}
 	if err != nil {
-		return p, fault.Wrap(err, "reading how the attempt was prepared")
+		return p, fault.Wrap(err, "reading the preparation of the attempt")
 	}
 	if json.Unmarshal(b, &p) != nil { // the machine went down before it was on disk
 		p = preparation{}
@@ -241,7 +241,7 @@ func (s *Service) stepOf(a AttemptID) string {
 // tables are the directories of the tables that a job reads and writes.
 func (s *Service) tables(ctx context.Context, j Job, attempt AttemptID, p compute.Pool) (mounts []engine.Mount, err error) {
 	if len(j.Spec.Tables) > 0 && p.Remote {
-		return nil, fault.New(fault.Invalid, "the files of tables are on the server's machine, and pool %s is not", p.Name).
+		return nil, fault.New(fault.Invalid, "spec.tables: tables are only available on pools of the server's machine, and pool %s is remote", p.Name).
 			WithHint("Name pools of the engine local in spec.pools.")
 	}
 	for _, name := range j.Spec.Tables {
@@ -297,7 +297,7 @@ func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) (n
 	}
 	for _, dir := range made {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fault.Wrap(err, "making the attempt's directories")
+			return nil, fault.Wrap(err, "creating the attempt's directories")
 		}
 	}
 	if err := dropUnfinished(d.checkpoints); err != nil {
@@ -429,7 +429,7 @@ func there(work, name string) error {
 	if err != nil {
 		return err
 	}
-	has := "there is no source"
+	has := "the job has no source"
 	if len(entries) > 0 {
 		names := make([]string, 0, 10)
 		for _, e := range entries[:min(len(entries), 10)] {
@@ -441,7 +441,7 @@ func there(work, name string) error {
 		has = "the source has " + strings.Join(names, ", ")
 	}
 	return fault.New(fault.Invalid, "file %.200q is not in the job's source", name).
-		WithHint("In the working directory %s. Submit with the file in it, or give its path below it.", has)
+		WithHint("Submit the job with this file, or give its path relative to the source: %s.", has)
 }
 
 func searchPath(env environment.Usable) string {
@@ -521,11 +521,11 @@ func checkpoints(dir string) (map[string]stamp, error) {
 		return map[string]stamp{}, nil
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, "looking for checkpoints")
+		return nil, fault.Wrap(err, "searching for checkpoints")
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, fault.Wrap(err, "looking for checkpoints")
+		return nil, fault.Wrap(err, "searching for checkpoints")
 	}
 	defer root.Close()
 	found := map[string]stamp{}
@@ -535,7 +535,7 @@ func checkpoints(dir string) (map[string]stamp, error) {
 		}
 		info, err := e.Info()
 		if err != nil {
-			return nil, fault.Wrap(err, "looking for checkpoints")
+			return nil, fault.Wrap(err, "searching for checkpoints")
 		}
 		st := stamp{Modified: info.ModTime().UnixNano()}
 		if below, err := settled.Look(root, e.Name()); err == nil && !below.Modified.IsZero() {
@@ -553,7 +553,7 @@ func checkpoints(dir string) (map[string]stamp, error) {
 func dropUnfinished(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fault.Wrap(err, "looking for unfinished checkpoints")
+		return fault.Wrap(err, "searching for unfinished checkpoints")
 	}
 	for _, e := range entries {
 		if settled.Unfinished(e.Name()) {

@@ -51,9 +51,9 @@ type Profile struct {
 
 // Look is what is asked for.
 type Look struct {
-	Worker  int           `json:"worker,omitempty" minimum:"0" doc:"Which worker of several, from 0"`
-	Seconds int           `json:"seconds,omitempty" minimum:"0" maximum:"300" doc:"For how long; default 30"`
-	Tool    profiler.Tool `json:"tool,omitempty" doc:"py-spy (default), of the job's environment or its node; torch, where the program calls falaj.step(); nsys, where it was started under nsys launch"`
+	Worker  int           `json:"worker,omitempty" minimum:"0" doc:"Index of the worker, from 0"`
+	Seconds int           `json:"seconds,omitempty" minimum:"0" maximum:"300" doc:"Duration in seconds; default 30"`
+	Tool    profiler.Tool `json:"tool,omitempty" doc:"Profiler: py-spy (default), from the job's environment or its node; torch, where the program calls falaj.step(); nsys, where the program was started under nsys launch"`
 }
 
 const (
@@ -93,19 +93,19 @@ func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look
 	case err != nil:
 		return Profile{}, err
 	case l.Worker >= max(a.Workers, 1):
-		return Profile{}, fault.New(fault.Invalid, "there is no worker %d in attempt %d, which has %d", l.Worker, a.Number, max(a.Workers, 1))
+		return Profile{}, fault.New(fault.Invalid, "worker %d does not exist: attempt %d has %d", l.Worker, a.Number, max(a.Workers, 1))
 	}
 	out.Attempt, out.Number, out.Pool, out.Run = a.ID, a.Number, a.Pool, a.Run
 	seen, err := s.cfg.Compute.Profile(ctx, compute.WorkloadID(a.ID), request)
 	if err != nil {
-		return Profile{}, fault.Wrap(err, "looking at worker %d of %s", l.Worker, jid)
+		return Profile{}, fault.Wrap(err, "profiling worker %d of %s", l.Worker, jid)
 	}
 	out.At, out.Version = s.now().UTC(), seen.Version
 	if out.Summary, err = profile.Read(ctx, identity.Share(ctx, p), l.Tool, seen, max(a.Workers, 1)*max(j.Spec.Processes, 1) > 1); err != nil {
 		return Profile{}, fault.Wrap(err, "reading the profile")
 	}
 	if out.Artifacts, err = s.keepProfile(ctx, j, out, seen.Files); err != nil {
-		return Profile{}, fault.Wrap(err, "keeping the profile")
+		return Profile{}, fault.Wrap(err, "storing the profile")
 	}
 	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		if err := s.cfg.Store.InsertProfile(ctx, tx, out); err != nil {
@@ -120,13 +120,13 @@ func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look
 		}
 		return event.Publish(ctx, tx, string(p), JobProfiled, out)
 	})
-	return out, fault.Wrap(err, "keeping the profile")
+	return out, fault.Wrap(err, "storing the profile")
 }
 
 // underway is the attempt of a job that runs now and may have one more profile.
 func (s *Service) underway(ctx context.Context, j Job) (a Attempt, err error) {
 	if j.State != Running || j.Attempt == "" {
-		return a, fault.New(fault.Conflict, "job %s is %s: only what runs can be looked at", j.ID, j.State)
+		return a, fault.New(fault.Conflict, "job %s is %s: only running jobs can be profiled", j.ID, j.State)
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if a, err = s.cfg.Store.Attempt(ctx, tx, j.Attempt); err != nil {
@@ -134,8 +134,8 @@ func (s *Service) underway(ctx context.Context, j Job) (a Attempt, err error) {
 		}
 		n, err := s.cfg.Store.CountProfiles(ctx, tx, j.Attempt)
 		if err == nil && n >= maxProfiles {
-			return fault.New(fault.Exhausted, "attempt %d of %s has %d profiles already", a.Number, j.ID, n).
-				WithHint("Look at those with `falaj job describe`, or in the artifacts of its run.")
+			return fault.New(fault.Exhausted, "attempt %d of %s already has %d profiles, the limit", a.Number, j.ID, n).
+				WithHint("Read them with `falaj job describe`, or from the artifacts of its run.")
 		}
 		return err
 	})

@@ -82,7 +82,7 @@ func TestProfile(t *testing.T) {
 	if err != nil || len(d.Profiles) != 1 || !cmp.Equal(d.Profiles[0], got) {
 		t.Errorf("%+v %v", d.Profiles, err)
 	}
-	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{Worker: 2}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "no worker 2") {
+	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{Worker: 2}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "worker 2 does not exist") {
 		t.Errorf("a worker that is not: %v", err)
 	}
 	e.seen.Files[0].Data = []byte("nothing\n")

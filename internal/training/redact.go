@@ -42,8 +42,8 @@ type RedactRequest struct {
 
 // Redacted is where texts were found.
 type Redacted struct {
-	Place string `json:"place" doc:"script, attempts or logs"`
-	Count int    `json:"count" doc:"How often the texts are, or were, in it"`
+	Place string `json:"place" doc:"Location: script, attempts or logs"`
+	Count int    `json:"count" doc:"Number of occurrences"`
 }
 
 // Limits of a request. A shorter text is in too many places.
@@ -57,15 +57,15 @@ const (
 func (r RedactRequest) validate() error {
 	switch {
 	case len(r.Texts) == 0 || len(r.Texts) > maxRedacted:
-		return fault.New(fault.Invalid, "between 1 and %d texts can be redacted at a time, not %d", maxRedacted, len(r.Texts))
+		return fault.New(fault.Invalid, "a redaction takes 1 to %d texts, not %d", maxRedacted, len(r.Texts))
 	case slices.ContainsFunc(r.Texts, func(t string) bool { return len(t) < leastRedact || len(t) > maxRedact }):
-		return fault.New(fault.Invalid, "a text to be redacted has %d to %d bytes", leastRedact, maxRedact)
+		return fault.New(fault.Invalid, "a text to redact has %d to %d bytes", leastRedact, maxRedact)
 	case !r.Dry && strings.TrimSpace(r.Reason) == "":
-		return fault.New(fault.Invalid, "a redaction needs a reason").WithHint("Name the request, such as \"request 2026-17\", and not the person.")
+		return fault.New(fault.Invalid, "a redaction needs a reason").WithHint("Refer to the request, such as \"request 2026-17\", not to the person.")
 	case len(r.Reason) > maxRedReason:
-		return fault.New(fault.Invalid, "the reason has %d bytes, over the limit of %d", len(r.Reason), maxRedReason)
+		return fault.New(fault.Invalid, "the reason has %d bytes; the limit is %d", len(r.Reason), maxRedReason)
 	case slices.ContainsFunc(r.Texts, func(t string) bool { return strings.Contains(r.Reason, t) }):
-		return fault.New(fault.Invalid, "the reason has a text that is redacted, and is kept for ever").WithHint("Name the request instead, such as \"request 2026-17\".")
+		return fault.New(fault.Invalid, "the reason contains a text to redact, and reasons are kept permanently").WithHint("Refer to the request instead, such as \"request 2026-17\".")
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (s *Service) Redact(ctx context.Context, p project.Name, jid JobID, r Redac
 		return nil, err
 	}
 	if !r.Dry && !j.State.Ended() {
-		return nil, fault.New(fault.Conflict, "job %s has not ended", jid).WithHint("Wait until it has, or cancel it: falaj job cancel %s.", jid)
+		return nil, fault.New(fault.Conflict, "job %s has not ended", jid).WithHint("Wait until it has ended, or cancel it: falaj job cancel %s.", jid)
 	}
 	inLogs, attempts, err := s.redactLogs(ctx, j, r)
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *Service) redactLogs(ctx context.Context, j Job, r RedactRequest) (n int
 		}
 		if o, ok := s.cfg.Compute.(outputs); ok && !r.Dry {
 			if err := o.DropOutput(ctx, compute.WorkloadID(a.ID)); err != nil {
-				return 0, nil, fault.Wrap(err, "the output that the engine keeps of attempt %d", a.Number)
+				return 0, nil, fault.Wrap(err, "the engine's output of attempt %d", a.Number)
 			}
 		}
 	}

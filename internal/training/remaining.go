@@ -113,7 +113,7 @@ func (s *Service) Remaining(ctx context.Context, ids []compute.WorkloadID) (map[
 func (s *Service) usual(ctx context.Context, tx *store.Tx, p project.Name, name string) ([]float64, error) {
 	last, err := s.cfg.Store.Jobs(ctx, tx, p, Filter{Name: name, State: Succeeded, Limit: likeIt})
 	if err != nil {
-		return nil, fault.Wrap(err, "reading how long earlier jobs ran")
+		return nil, fault.Wrap(err, "reading the durations of earlier jobs")
 	}
 	var took []float64
 	for _, j := range last {

@@ -34,12 +34,12 @@ func (s *Service) Resize(ctx context.Context, p project.Name, jid JobID, to Work
 		}
 		switch {
 		case j.State.Ended():
-			return fault.New(fault.Conflict, "job %s has %s already", jid, j.State)
+			return fault.New(fault.Conflict, "job %s has already %s", jid, j.State)
 		case j.Stop != "":
 			return fault.New(fault.Conflict, "job %s is being stopped: %s", jid, j.Stop)
 		}
 		if len(j.Spec.Roles) > 0 {
-			return fault.New(fault.Invalid, "job %s has roles, and the number of its workers does not change", jid).
+			return fault.New(fault.Invalid, "job %s has roles: its number of workers is fixed", jid).
 				WithHint("Submit it again with other numbers of workers.")
 		}
 		if err := j.Spec.validSize(to); err != nil {
@@ -102,8 +102,8 @@ func (s *Service) holds(ctx context.Context, j Job, to Workers) error {
 			return nil
 		}
 	}
-	return fault.New(fault.Invalid, "it would wait for ever: %s", strings.Join(why, "; ")).
-		WithHint("It goes on as it is. Give fewer workers, or make room first.")
+	return fault.New(fault.Invalid, "the new size never fits: %s", strings.Join(why, "; ")).
+		WithHint("The job continues unchanged. Request fewer workers, or free capacity first.")
 }
 
 func sizeOf(a Attempt, wanted Workers) Workers {

@@ -69,7 +69,7 @@ func (s *Service) Forget(ctx context.Context) error {
 			failed = append(failed, singly...)
 		}
 		if err != nil {
-			return errors.Join(append(failed, fault.Wrap(err, "forgetting ended jobs"))...)
+			return errors.Join(append(failed, fault.Wrap(err, "deleting expired jobs"))...)
 		}
 		if len(due) < forgetBatch || len(failed) >= forgetBatch || pass.Over() {
 			break
@@ -96,7 +96,7 @@ func (s *Service) forgetSingly(ctx context.Context, due []Job, pass lifecycle.Pa
 		if ctx.Err() != nil {
 			return failed, ctx.Err()
 		}
-		failed = append(failed, fault.Wrap(one, "forgetting job %s, which is tried again in a day", j.ID))
+		failed = append(failed, fault.Wrap(one, "deleting expired job %s; retried in a day", j.ID))
 		if err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.postpone(ctx, tx, []JobID{j.ID}, soonAfter) }); err != nil {
 			return failed, err
 		}
@@ -104,7 +104,7 @@ func (s *Service) forgetSingly(ctx context.Context, due []Job, pass lifecycle.Pa
 	return failed, nil
 }
 
-// postpone has jobs looked at again after a time.
+// postpone schedules the next check of jobs.
 func (s *Service) postpone(ctx context.Context, tx *store.Tx, ids []JobID, after time.Duration) error {
 	return s.cfg.Store.Postpone(ctx, tx, ids, s.now().Add(after-s.cfg.Keep))
 }

@@ -14,12 +14,12 @@ import (
 // Role is some workers of a gang that are alike. All roles start together, in one
 // pool, and find each other; one that fails ends the attempt.
 type Role struct {
-	Name      string            `json:"name" doc:"What the program is told: chief, worker, ps and evaluator for tensorflow; any for others"`
-	Workers   int               `json:"workers,omitempty" doc:"How many; default 1"`
-	Resources resource.Amount   `json:"resources,omitzero" doc:"What each of them needs; default the job's, for cpu and memory also each by itself"`
-	Command   []string          `json:"command,omitempty" doc:"Program and arguments; default what the job runs"`
-	Env       map[string]string `json:"env,omitempty" doc:"Environment variables, over the job's"`
-	Until     Until             `json:"until,omitempty" doc:"end: they do not end by themselves and are stopped when all others have ended, as parameter servers are; default for ps of tensorflow"`
+	Name      string            `json:"name" doc:"Role passed to the program: chief, worker, ps and evaluator for tensorflow; any name for other frameworks"`
+	Workers   int               `json:"workers,omitempty" doc:"Number of workers; default 1"`
+	Resources resource.Amount   `json:"resources,omitzero" doc:"Resources of each worker; default the job's; cpu and memory default separately"`
+	Command   []string          `json:"command,omitempty" doc:"Program and arguments; default the job's command"`
+	Env       map[string]string `json:"env,omitempty" doc:"Environment variables, which override the job's"`
+	Until     Until             `json:"until,omitempty" doc:"end: these workers do not exit on their own, such as parameter servers, and are stopped when all others have ended; default for ps of tensorflow"`
 }
 
 // Until says when workers are over.
@@ -57,23 +57,23 @@ func (s Spec) validRoles() error {
 	}
 	switch {
 	case !s.Workers.IsZero():
-		return fault.New(fault.Invalid, "a job has workers or roles, and this has both").
-			WithHint("Give each role its number of workers. A range, with which a job shrinks and grows, is for jobs without roles.")
+		return fault.New(fault.Invalid, "spec.roles: set either workers or roles, not both").
+			WithHint("Set the number of workers in each role. Elastic ranges need a job without roles.")
 	case s.Parallel != (Parallel{}):
-		return fault.New(fault.Invalid, "parallel says how workers that are alike share the work, and this job has roles").
-			WithHint("Leave parallel out.")
+		return fault.New(fault.Invalid, "spec.parallel: not supported with roles, because parallelism needs identical workers").
+			WithHint("Remove spec.parallel.")
 	}
 	roles := make([]launch.Role, len(s.Roles))
 	for i, r := range s.completeRoles() {
 		if r.Until != UntilEnd && r.Until != "" {
-			return fault.New(fault.Invalid, "role %.40s: until %.40q does not exist", r.Name, string(r.Until)).
-				WithHint("Use end for workers that are stopped when all others have ended, or leave it out.")
+			return fault.New(fault.Invalid, "spec.roles.%.40s.until: unknown value %.40q", r.Name, string(r.Until)).
+				WithHint("Set end for workers that are stopped when all others have ended, or omit until.")
 		}
 		if err := errorsFirst(r.Resources.Validate(), validCommand("command of role "+r.Name, r.Command), validEnv(r.Env)); err != nil {
 			return err
 		}
 		if len(r.Command) > 0 && r.Command[0] == "" {
-			return fault.New(fault.Invalid, "the command of role %.40s names no program", r.Name)
+			return fault.New(fault.Invalid, "spec.roles.%.40s.command: the program is empty", r.Name)
 		}
 		roles[i] = launch.Role{Name: r.Name, Workers: r.Workers, Serves: r.Until == UntilEnd}
 	}
@@ -81,7 +81,7 @@ func (s Spec) validRoles() error {
 		return fault.New(fault.Invalid, "%w", err)
 	}
 	if n := s.inRoles(); n > launch.MaxWorkers {
-		return fault.New(fault.Invalid, "the roles have %d workers, at most %d can run together", n, launch.MaxWorkers)
+		return fault.New(fault.Invalid, "spec.roles: %d workers in total; the limit is %d", n, launch.MaxWorkers)
 	}
 	return nil
 }

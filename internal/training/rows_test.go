@@ -118,13 +118,13 @@ func TestOutputOfAnotherKind(t *testing.T) {
 		says  string // empty succeeds
 		kept  string
 	}{
-		"rows that are a file":   {training.Spec{Into: "daily"}, func(o string) error { return os.WriteFile(filepath.Join(o, "rows"), []byte("x"), 0o600) }, "left rows as a file", "rows"},
-		"a model that is a file": {training.Spec{Register: "delay"}, func(o string) error { return os.WriteFile(filepath.Join(o, "model"), []byte("x"), 0o600) }, "left model as a file", "model"},
+		"rows that are a file":   {training.Spec{Into: "daily"}, func(o string) error { return os.WriteFile(filepath.Join(o, "rows"), []byte("x"), 0o600) }, "output rows is a file", "rows"},
+		"a model that is a file": {training.Spec{Register: "delay"}, func(o string) error { return os.WriteFile(filepath.Join(o, "model"), []byte("x"), 0o600) }, "output model is a file", "model"},
 		"both": {training.Spec{Into: "daily", Register: "delay"}, func(o string) error {
 			write(filepath.Join(o, "rows/a.parquet"), "x")
 			return os.WriteFile(filepath.Join(o, "model"), []byte("x"), 0o600)
-		}, "left model as a file", "model"},
-		"an output that is a file": {training.Spec{}, func(o string) error { return errors.Join(os.RemoveAll(o), os.WriteFile(o, []byte("x"), 0o600)) }, "not a plain file", ""},
+		}, "output model is a file", "model"},
+		"an output that is a file": {training.Spec{}, func(o string) error { return errors.Join(os.RemoveAll(o), os.WriteFile(o, []byte("x"), 0o600)) }, "neither a plain file nor a directory", ""},
 		"a name that is no text": {training.Spec{Into: "daily"}, func(o string) error {
 			write(filepath.Join(o, "rows/a.parquet"), "x")
 			write(filepath.Join(o, "a\xff/notes.txt"), "x")

@@ -22,8 +22,8 @@ const maxJobSecrets = 64
 // specification, event or log: the worker that starts the program fetches it.
 type SecretRef struct {
 	Secret string `json:"secret" doc:"Name of a secret of the project"`
-	Key    string `json:"key,omitempty" doc:"Which of its values; may be left out where it has one"`
-	File   bool   `json:"file,omitempty" doc:"Write the value into a file in memory that only the job reads; the variable has its path"`
+	Key    string `json:"key,omitempty" doc:"Key of the secret; optional when it has only one"`
+	File   bool   `json:"file,omitempty" doc:"Write the value into a file in memory that only the job can read; the variable contains its path"`
 }
 
 // Secrets opens named secrets. It is *secrets.Service.
@@ -36,21 +36,21 @@ type Secrets interface {
 
 func (s Spec) validSecrets() error {
 	if len(s.Secrets) > maxJobSecrets {
-		return fault.New(fault.Invalid, "spec.secrets: a job may have %d secrets, this one has %d", maxJobSecrets, len(s.Secrets))
+		return fault.New(fault.Invalid, "spec.secrets: a job has at most %d secrets, not %d", maxJobSecrets, len(s.Secrets))
 	}
 	for _, variable := range slices.Sorted(maps.Keys(s.Secrets)) {
 		if err := validEnv(map[string]string{variable: ""}); err != nil {
 			return fault.Wrap(err, "spec.secrets")
 		}
 		if _, twice := s.Env[variable]; twice {
-			return fault.New(fault.Invalid, "spec.secrets: variable %s is in spec.env, too", variable).WithHint("Remove it from spec.env.")
+			return fault.New(fault.Invalid, "spec.secrets.%s: duplicate of a variable in spec.env", variable).WithHint("Remove it from spec.env.")
 		}
 		ref := s.Secrets[variable]
 		if err := id.CheckName("spec.secrets."+variable+": secret", ref.Secret); err != nil {
 			return err
 		}
 		if ref.Key != "" && !secrets.ValidKey(ref.Key) {
-			return fault.New(fault.Invalid, "spec.secrets.%s: %.80q is not the key of a secret", variable, ref.Key)
+			return fault.New(fault.Invalid, "spec.secrets.%s: %.80q is not a valid key of a secret", variable, ref.Key)
 		}
 	}
 	return nil
@@ -60,7 +60,7 @@ func (s Spec) validSecrets() error {
 // do not exist.
 func (s *Service) checkSecrets(ctx context.Context, p project.Name, spec Spec) error {
 	if len(spec.Secrets) > 0 && s.cfg.Secrets == nil {
-		return fault.New(fault.Unsupported, "spec.secrets: this installation has no secrets")
+		return fault.New(fault.Unsupported, "spec.secrets: secrets are not enabled in this installation")
 	}
 	for _, variable := range slices.Sorted(maps.Keys(spec.Secrets)) {
 		ref := spec.Secrets[variable]
@@ -107,7 +107,7 @@ func (s *Service) Secrets(ctx context.Context, attempt AttemptID) (secret.Set, e
 		case ref.File:
 			set.Files[variable] = value
 		case strings.ContainsRune(value, 0):
-			return secret.Set{}, fault.New(fault.Invalid, "spec.secrets.%s: the value has a zero byte, which no variable can have", variable).
+			return secret.Set{}, fault.New(fault.Invalid, "spec.secrets.%s: the value contains a zero byte, which environment variables do not allow", variable).
 				WithHint("Set file: true.")
 		default:
 			set.Variables[variable] = value

@@ -56,7 +56,7 @@ type Compute interface {
 	Pace(id compute.WorkloadID, least int, speed []float64, restart time.Duration)
 	// Bound gives a workload that keeps its place other bounds of its size.
 	Bound(ctx context.Context, tx *store.Tx, id compute.WorkloadID, least, most int, speed []float64) error
-	// Idle is told since when a workload's accelerators are known to be idle.
+	// Idle receives the time since when a workload's accelerators are idle.
 	Idle(id compute.WorkloadID, since time.Time)
 	Cancel(ctx context.Context, tx *store.Tx, id compute.WorkloadID, reason string) error
 	Why(ctx context.Context, id compute.WorkloadID) ([]string, error)
@@ -229,7 +229,7 @@ type Checkpoints interface {
 	// Halted keeps what an ended program of a job has left, before its attempt counts as
 	// ended. Where the job runs again, what may be half written is set aside.
 	Halted(ctx context.Context, job string, end settled.End, again bool) error
-	// Release tells that a job has ended: its directory goes once all of it is
+	// Release reports the end of a job: its directory goes once all of it is
 	// kept.
 	Release(ctx context.Context, job string) error
 	// Notes says in words what of a job could not be kept yet.
@@ -256,11 +256,11 @@ func (u unkept) Release(_ context.Context, job string) error {
 }
 
 func (unkept) Resolve(context.Context, project.Name, string) (checkpoint.Record, error) {
-	return checkpoint.Record{}, fault.New(fault.Unsupported, "checkpoints are not kept here")
+	return checkpoint.Record{}, fault.New(fault.Unsupported, "checkpoints are not enabled on this server")
 }
 
 func (unkept) Adopt(context.Context, *store.Tx, checkpoint.Record, checkpoint.Job) error {
-	return fault.New(fault.Unsupported, "checkpoints are not kept here")
+	return fault.New(fault.Unsupported, "checkpoints are not enabled on this server")
 }
 
 // Config is what the service needs.
@@ -304,7 +304,7 @@ type Config struct {
 	// seconds.
 	MeasureEvery time.Duration
 	// GrowAfter is how long an elastic job has run, and its pool has had room,
-	// before it goes on with more workers; 0 never does.
+	// before it grows; 0 disables growing.
 	GrowAfter time.Duration
 	// Sizes says that the scheduler chooses the sizes of elastic jobs, and has to be
 	// told how fast they are.
@@ -329,7 +329,7 @@ type Service struct {
 	now  func() time.Time
 	wake chan struct{} // of the loop; holds one
 
-	watched atomic.Int64 // running attempts that are looked at, at least
+	watched atomic.Int64 // running attempts that are checked, at least
 	meters  meters
 
 	uploads   sync.Mutex // of the two maps
@@ -337,7 +337,7 @@ type Service struct {
 	removing  map[sourceOf]chan struct{} // closed when the archive is removed
 
 	mu       sync.Mutex
-	awaiting map[JobID]bool       // jobs whose environment somebody awaits
+	awaiting map[JobID]bool       // jobs whose environment is being awaited
 	stuck    map[JobID]string     // why those without an attempt got none in the last round
 	hopeful  map[JobID]string     // what jobs that may grow wait for
 	ended    map[State]int64      // jobs, since the start
@@ -455,8 +455,8 @@ func (how submission) same(inputs []Input) error {
 	for _, was := range how.inputs {
 		i := slices.IndexFunc(inputs, func(in Input) bool { return in.Name == was.Name })
 		if i < 0 || inputs[i].Ref != was.Ref || inputs[i].Digest != was.Digest {
-			return fault.New(fault.Conflict, "%s is no longer what job %s read", was.Ref, how.from).
-				WithHint("A version never changes: it was removed, and another one has its number. Submit a new job.")
+			return fault.New(fault.Conflict, "%s has changed since job %s read it", was.Ref, how.from).
+				WithHint("The version was deleted and its number reused. Submit a new job.")
 		}
 	}
 	return nil
@@ -482,17 +482,17 @@ func (s *Service) mayQueue(ctx context.Context, tx *store.Tx, p project.Name, wh
 	if err != nil {
 		return err
 	}
-	most, hint := s.cfg.MaxAlive, "Wait until some have ended or cancel them, or have limits.queued_jobs raised."
+	most, hint := s.cfg.MaxAlive, "Wait until jobs end, cancel some, or ask an administrator to raise limits.queued_jobs."
 	switch {
 	case all >= most:
-		return share.Refused("queued_jobs", fmt.Sprintf("%d jobs of project %s have not ended, its share", all, p), hint, jobRetry)
+		return share.Refused("queued_jobs", fmt.Sprintf("project %s has %d active jobs, its limit", p, all), hint, jobRetry)
 	case who.Kind != identity.System && own >= max(1, most/2):
-		return share.Refused("queued_jobs", fmt.Sprintf("%d jobs of %s in project %s have not ended, the share of one principal", own, who, p), hint, jobRetry)
+		return share.Refused("queued_jobs", fmt.Sprintf("%s has %d active jobs in project %s, the limit per principal", who, own, p), hint, jobRetry)
 	}
 	return nil
 }
 
-// CheckSource refuses a source archive that nobody has uploaded. It asks no permission.
+// CheckSource refuses a source archive that was not uploaded. It checks no permission.
 func (s *Service) CheckSource(ctx context.Context, p project.Name, digest string) error {
 	r, err := s.cfg.Sources.Open(ctx, p, digest)
 	if err != nil {
@@ -655,21 +655,21 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 // permitted holds a specification against what the installation allows.
 func (s *Service) permitted(spec Spec) error {
 	if !spec.Isolation.AtLeast(s.cfg.Isolation) && len(spec.Pools) == 0 {
-		return fault.New(fault.Invalid, "isolation %s is less than the %s that jobs here run under", spec.Isolation, s.cfg.Isolation).
-			WithHint("Name the pools that may isolate by less.")
+		return fault.New(fault.Invalid, "spec.isolation: %s is weaker than %s, the minimum of this installation", spec.Isolation, s.cfg.Isolation).
+			WithHint("Name pools in spec.pools that allow weaker isolation.")
 	}
 	if all := spec.Disk.Scratch + spec.Disk.Output + spec.Disk.Checkpoints; s.cfg.MostDisk > 0 && all > s.cfg.MostDisk || s.cfg.MostFiles > 0 && spec.Disk.Files > s.cfg.MostFiles {
-		return fault.New(fault.Invalid, "spec.disk asks for %s and %d files, and a project's jobs may keep %s and %d files on disk (jobs.disk.project and jobs.disk.project_files)",
-			all, spec.Disk.Files, s.cfg.MostDisk, s.cfg.MostFiles).WithHint("Ask for less, or have the limit raised; 0 is no limit.")
+		return fault.New(fault.Invalid, "spec.disk: %s and %d files exceed the limit of %s and %d files for each project (jobs.disk.project and jobs.disk.project_files)",
+			all, spec.Disk.Files, s.cfg.MostDisk, s.cfg.MostFiles).WithHint("Request less, or ask an administrator to raise the limit; 0 is unlimited.")
 	}
 	for _, host := range spec.Network {
 		if !slices.Contains(s.cfg.Network, host) {
-			allowed := "none is"
+			allowed := "none"
 			if len(s.cfg.Network) > 0 {
-				allowed = strings.Join(s.cfg.Network, ", ") + " are"
+				allowed = strings.Join(s.cfg.Network, ", ")
 			}
-			return fault.New(fault.PermissionDenied, "jobs may not reach %.200q", host).
-				WithHint("Of the network, %s allowed by this installation's configuration.", allowed)
+			return fault.New(fault.PermissionDenied, "spec.network: %.200q is not on the egress allow-list", host).
+				WithHint("Allowed by this installation: %s.", allowed)
 		}
 	}
 	return nil
@@ -720,7 +720,7 @@ func (s *Service) checkInto(ctx context.Context, j Job) error {
 		return nil
 	}
 	if s.cfg.Rows == nil {
-		return fault.New(fault.Unsupported, "rows of jobs are not kept here")
+		return fault.New(fault.Unsupported, "writing rows into datasets is not enabled on this server")
 	}
 	earlier, err := s.Earlier(ctx, j)
 	if err == nil {
@@ -804,8 +804,8 @@ func (s *Service) checkTables(ctx context.Context, spec Spec) error {
 	if away == "" {
 		return nil
 	}
-	return fault.New(fault.Invalid, "the files of tables are on the server's machine, and pool %s is not", away).
-		WithHint("Name the pools that are in spec.pools: %s.", cmp.Or(strings.Join(here, ", "), "there is none"))
+	return fault.New(fault.Invalid, "spec.tables: tables are only available on pools of the server's machine, and pool %s is remote", away).
+		WithHint("Set spec.pools to %s.", cmp.Or(strings.Join(here, ", "), "a pool of the server's machine"))
 }
 
 func refs(inputs []Input) []string {
@@ -902,7 +902,7 @@ func (s *Service) one(ctx context.Context, p project.Name, jid JobID, action pol
 	}
 	j, err := s.job(ctx, jid)
 	if err == nil && j.Project != p {
-		err = fault.New(fault.NotFound, "there is no job %.64q", string(jid)).WithHint("See `falaj get jobs`. Of jobs that are no longer kept, `falaj audit list` has the submission and the end.")
+		err = fault.New(fault.NotFound, "job %.64q not found", string(jid)).WithHint("List jobs with `falaj get jobs`. For expired jobs, `falaj audit list` has the submission and the end.")
 	}
 	if err != nil {
 		return Job{}, err
@@ -1037,7 +1037,7 @@ func (s *Service) Cancel(ctx context.Context, p project.Name, jid JobID) (j Job,
 		case j.State == Cancelled || !j.State.Ended() && j.Stop != "":
 			return nil
 		case j.State.Ended():
-			return fault.New(fault.Conflict, "job %s has %s already", jid, j.State)
+			return fault.New(fault.Conflict, "job %s has already %s", jid, j.State)
 		}
 		j.Stop = reason
 		err := audit.Append(ctx, tx, audit.Entry{Project: string(p), Action: string(ActionCancel), Object: "job " + string(jid)})
@@ -1068,7 +1068,7 @@ func (s *Service) Cancel(ctx context.Context, p project.Name, jid JobID) (j Job,
 // endJob ends a job in the caller's transaction.
 func (s *Service) endJob(ctx context.Context, tx *store.Tx, j *Job, state State, e end) error {
 	if !j.State.CanBecome(state) {
-		return fault.New(fault.Internal, "job %s cannot become %s from %s", j.ID, state, j.State)
+		return fault.New(fault.Internal, "job %s cannot change to %s from %s", j.ID, state, j.State)
 	}
 	j.State, j.Class, j.Reason, j.Hint, j.EndedAt, j.Attempt = state, e.class, e.reason, e.hint, e.at.UTC(), ""
 	if e.at.IsZero() {
@@ -1185,9 +1185,9 @@ func (s *Service) whyNotBegun(ctx context.Context, j Job) string {
 	s.mu.Unlock()
 	switch {
 	case trouble != "":
-		return "the last try to begin failed: " + trouble + "; it is tried again every second"
+		return "the last start failed: " + trouble + "; it is retried every second"
 	case j.Spec.Environment == "":
-		return "its first attempt is being made"
+		return "the first attempt is being created"
 	}
 	words := "environment " + j.Spec.Environment + " is being built"
 	ctx = identity.With(ctx, identity.Loop("training")) // whoever may see the job may know why it waits
@@ -1242,7 +1242,7 @@ func (s *Service) PhaseAfter(ctx context.Context, p project.Name, jid JobID, see
 const phaseEvery = 2 * time.Second
 
 // Logs reads the output of a job's attempt from a byte offset; number 0 is the
-// last attempt. With follow it goes on until the attempt ends. Needs job.logs;
+// last attempt. With follow it continues until the attempt ends. Needs job.logs;
 // for a job on confidential or restricted data the read is journalled first.
 // Errors: fault.NotFound; fault.Gone when only the run's artifact is left.
 func (s *Service) Logs(ctx context.Context, p project.Name, jid JobID, number int, offset int64, follow bool) (io.ReadCloser, error) {
@@ -1283,8 +1283,8 @@ func (s *Service) Logs(ctx context.Context, p project.Name, jid JobID, number in
 		case i >= 0:
 			r, err := s.cfg.Compute.Logs(ctx, compute.WorkloadID(attempts[i].ID), offset, follow)
 			if fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) { // the record of the workload goes before the attempt's
-				return nil, fault.New(fault.Gone, "the output of job %s is no longer kept here", jid).
-					WithHint("It is an artifact of run %s, below logs/.", attempts[i].Run)
+				return nil, fault.New(fault.Gone, "the output of job %s is no longer kept by its pool", jid).
+					WithHint("Read it from the artifacts of run %s, below logs/.", attempts[i].Run)
 			}
 			return r, err
 		case number > 0:

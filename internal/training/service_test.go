@@ -294,7 +294,7 @@ func TestResidency(t *testing.T) {
 	w.fake.Finish(w.started(t), enginetest.Exit{})
 	w.ended(t, j.ID)
 	why, err := w.Why(ctx, nyc, j.ID)
-	if want := "pool cheap is in DE and the data may be in AE, home only"; err != nil || !slices.Contains(why, want) {
+	if want := "pool cheap is in DE, outside the data's residency AE, home"; err != nil || !slices.Contains(why, want) {
 		t.Fatalf("why %q, %v", why, err)
 	}
 	if w.runs.specs[0].Residency.String() != "AE, home" {
@@ -333,7 +333,7 @@ func TestTablesOfAJob(t *testing.T) {
 	}
 	spec := training.Spec{Command: []string{"/bin/true"}, Tables: []string{"late"}}
 	_, err := w.Submit(alice(t.Context()), nyc, "train", spec)
-	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "pool far is not") || !strings.Contains(fault.HintOf(err), ": home.") {
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "pool far is remote") || !strings.Contains(fault.HintOf(err), " home.") {
 		t.Errorf("a job that may be placed elsewhere: %v", err)
 	}
 	spec.Pools = []string{"home"}
@@ -540,7 +540,7 @@ func TestJobThatCannotStartHoldsUpNobody(t *testing.T) {
 	if err := w.RunOnce(identity.With(t.Context(), identity.Loop("training"))); err == nil {
 		t.Error("the round hides that a job could not be started")
 	}
-	if why, err := w.Why(alice(t.Context()), nyc, first.ID); err != nil || len(why) != 1 || !strings.Contains(why[0], "the database is away; it is tried again") {
+	if why, err := w.Why(alice(t.Context()), nyc, first.ID); err != nil || len(why) != 1 || !strings.Contains(why[0], "the database is away; it is retried") {
 		t.Errorf("why it waits: %q, %v", why, err)
 	}
 	w.envs.become(environment.Building, fault.New(fault.Gone, "its files are missing"))

@@ -60,8 +60,8 @@ func (s *Service) UploadSource(ctx context.Context, p project.Name, archive io.R
 		return Source{}, fault.Wrap(err, "receiving a source archive")
 	}
 	if n > maxArchive {
-		return Source{}, fault.New(fault.TooLarge, "the source archive has more than %d bytes", maxArchive).
-			WithHint("Leave data out of it; a job gets data by name.")
+		return Source{}, fault.New(fault.TooLarge, "the source archive exceeds %d bytes", maxArchive).
+			WithHint("Exclude data from the archive; pass data to the job by name in spec.data.")
 	}
 	src := Source{Digest: "sha256:" + hex.EncodeToString(h.Sum(nil))}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
@@ -75,11 +75,11 @@ func (s *Service) UploadSource(ctx context.Context, p project.Name, archive io.R
 	}
 	done, err := s.upload(ctx, p, src.Digest)
 	if err != nil {
-		return src, fault.Wrap(err, "keeping a source archive")
+		return src, fault.Wrap(err, "storing a source archive")
 	}
 	defer done()
 	if err := s.cfg.Sources.Save(ctx, p, src.Digest, f); err != nil {
-		return src, fault.Wrap(err, "keeping a source archive")
+		return src, fault.Wrap(err, "storing a source archive")
 	}
 	return src, s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		return audit.Append(ctx, tx, audit.Entry{
@@ -97,7 +97,7 @@ func unpack(r io.Reader, root *os.Root) (files int, size int64, err error) {
 	}
 	gz, err := gzip.NewReader(r)
 	if err != nil {
-		return bad("it is not gzip: %v", err)
+		return bad("the archive is not gzip: %v", err)
 	}
 	t := tar.NewReader(gz)
 	for entries := 0; ; entries++ {
@@ -117,7 +117,7 @@ func unpack(r io.Reader, root *os.Root) (files int, size int64, err error) {
 		name := path.Clean(h.Name)
 		if len(h.Name) > maxName || strings.ContainsAny(h.Name, "\\\x00") || !filepath.IsLocal(name) || strings.Count(name, "/") > maxDepth ||
 			path.IsAbs(h.Name) || hasDotDot(h.Name) {
-			return bad("%.200q is not a name below the archive", h.Name)
+			return bad("%.200q is not a relative name below the archive's root", h.Name)
 		}
 		switch h.Typeflag {
 		case tar.TypeDir:
@@ -128,11 +128,11 @@ func unpack(r io.Reader, root *os.Root) (files int, size int64, err error) {
 			}
 		case tar.TypeReg:
 			if name == "." {
-				return bad("%.200q is not a name below the archive", h.Name)
+				return bad("%.200q is not a relative name below the archive's root", h.Name)
 			}
 			files++
 			if size += h.Size; h.Size < 0 || size > maxUnpacked {
-				return files, size, fault.New(fault.TooLarge, "the source archive unpacks to more than %d bytes", maxUnpacked)
+				return files, size, fault.New(fault.TooLarge, "the source archive exceeds %d bytes unpacked", maxUnpacked)
 			}
 			if err := place(root, name, h.FileInfo().Mode(), t); err != nil {
 				return files, size, err

@@ -28,7 +28,7 @@ type Count struct {
 }
 
 // Store is what this package needs from a database. Single objects that do not
-// exist are fault.NotFound; an update of a row that somebody else changed is
+// exist are fault.NotFound; an update of a row that changed concurrently is
 // fault.Conflict, and raises the revision otherwise.
 type Store interface {
 	// Mentions gives the texts of jobs that have a word in them.

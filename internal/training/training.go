@@ -105,49 +105,49 @@ func (s State) Ended() bool { return s == Succeeded || s == Failed || s == Cance
 
 // Spec is the manifest of kind Job.
 type Spec struct {
-	Environment string               `json:"environment,omitempty" doc:"Name of an environment, or name@digest; empty has no Python packages"`
-	Command     []string             `json:"command,omitempty" doc:"Program and arguments; no shell. With script, the script's arguments"`
+	Environment string               `json:"environment,omitempty" doc:"Name of an environment, or name@digest; without one the job has no Python packages"`
+	Command     []string             `json:"command,omitempty" doc:"Program and arguments, without a shell. With script, the script's arguments"`
 	Script      string               `json:"script,omitempty" doc:"Python source to run"`
-	Source      string               `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory; in a manifest also a directory beside it, which the command line packs and uploads"`
-	Resources   resource.Amount      `json:"resources,omitzero" doc:"What one attempt needs; default 1 cpu and 1GiB"`
-	Disk        engine.Disk          `json:"disk,omitzero" doc:"What one attempt keeps at most on disk: scratch, output, checkpoints and files; default what the installation gives. It is ended when it keeps more"`
+	Source      string               `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory; in a manifest also a directory next to it, which the command line packs and uploads"`
+	Resources   resource.Amount      `json:"resources,omitzero" doc:"Resources of one worker; default 1 cpu and 1GiB"`
+	Disk        engine.Disk          `json:"disk,omitzero" doc:"Disk limits of one attempt: scratch, output, checkpoints and files; default the installation's. An attempt that exceeds them is stopped"`
 	Data        map[string]string    `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version; models as models:/NAME/VERSION or models:/NAME@ALIAS"`
-	Trains      string               `json:"training_data,omitempty" doc:"Which input of data the program trains on, by its name: monitors compare with it what the model sees later. Needed where data has several datasets and such a baseline is wanted; of one dataset it is that one. A model says: what that was trained on"`
-	Params      Params               `json:"params,omitempty" doc:"Hyper-parameters by name, each a text, number, true, false or null: the program finds them as JSON in $FALAJ_PARAMS and where its command has ${params.NAME}, and its run has them as falaj.param.NAME"`
-	Tables      []string             `json:"tables,omitempty" doc:"Open datasets that it reads and writes as tables, by the catalog at $FALAJ_URL/iceberg with $FALAJ_TOKEN; on pools of the server's own machine"`
-	Env         map[string]string    `json:"env,omitempty" doc:"Environment variables; readable by everybody who may see the job, so passwords and keys belong into secrets"`
-	Secrets     map[string]SecretRef `json:"secrets,omitempty" doc:"Values of the project's secrets by environment variable: {secret, key}, and file: true for a variable with the path of a file. Whoever submits must be allowed to use them; their values are masked in the log"`
-	Pools       []string             `json:"pools,omitempty" doc:"Only these pools; default any that may"`
-	Isolation   scheduler.Isolation  `json:"isolation,omitempty" doc:"At least this isolation; default what the installation demands, or, where pools are named, what these promise"`
-	Token       TokenUse             `json:"token,omitempty" enum:"sandbox,anywhere" doc:"Where the job's token works: only inside its sandbox (sandbox, the default, on pools of the server's own machine), or anywhere"`
-	Network     []string             `json:"network,omitempty" doc:"host:port that the job may reach, of those that the installation allows"`
-	Queue       string               `json:"queue,omitempty" doc:"Whose quota it uses; default its project's default queue, if there is one"`
+	Trains      string               `json:"training_data,omitempty" doc:"Name of the input in data that the model is trained on: monitors use it as the baseline. Required when data has several datasets and a monitor needs a baseline; default the only dataset, or for a model the data it was trained on"`
+	Params      Params               `json:"params,omitempty" doc:"Hyper-parameters by name, each a text, number, true, false or null. The program reads them as JSON from $FALAJ_PARAMS, and its command may contain ${params.NAME}; the run records them as falaj.param.NAME"`
+	Tables      []string             `json:"tables,omitempty" doc:"Open datasets that the job reads and writes as tables, through the catalog at $FALAJ_URL/iceberg with $FALAJ_TOKEN; only on pools of the server's machine"`
+	Env         map[string]string    `json:"env,omitempty" doc:"Environment variables; readable by everyone with read access to the job, so use secrets for passwords and keys"`
+	Secrets     map[string]SecretRef `json:"secrets,omitempty" doc:"Secrets of the project by environment variable: {secret, key}, and file: true for a variable with the path of a file. The submitter needs permission to use them; their values are masked in the log"`
+	Pools       []string             `json:"pools,omitempty" doc:"Pools that may run the job; default any that fits"`
+	Isolation   scheduler.Isolation  `json:"isolation,omitempty" doc:"Minimum isolation; default the installation's minimum or, with pools, the isolation that they provide"`
+	Token       TokenUse             `json:"token,omitempty" enum:"sandbox,anywhere" doc:"Where the job's token is valid: only inside its sandbox (sandbox, the default, on pools of the server's machine), or anywhere"`
+	Network     []string             `json:"network,omitempty" doc:"Egress allow-list: host:port that the job may reach, a subset of those allowed by the installation"`
+	Queue       string               `json:"queue,omitempty" doc:"Queue whose quota the job uses; default the project's default queue"`
 	Priority    int                  `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
-	DelayCost   float64              `json:"delay_cost,omitempty" doc:"What an hour costs in which it waits, in the installation's currency: elastic pools rent nodes for it when waiting costs more; default what its queue or its project's budget says"`
-	Preemptible *bool                `json:"preemptible,omitempty" doc:"Whether it may have to save, leave and wait again for another of its queues; default true"`
-	Timeout     compute.Duration     `json:"timeout,omitempty" doc:"Longest attempt, such as 2h; default 24h. One that saves then and leaves with 75 resumes in a new attempt, which has all of it again"`
-	Deadline    string               `json:"deadline,omitempty" doc:"When it should be done: a time such as 2026-12-01T06:00:00Z, or so long after it was submitted, such as 6h. It comes first in its queue when it must begin to be in time"`
-	Expected    compute.Duration     `json:"expected,omitempty" doc:"How long it probably runs, for its deadline; default as the last twenty of its name that succeeded, of which nine in ten ran no longer"`
-	Grace       compute.Duration     `json:"grace,omitempty" doc:"Between SIGTERM and SIGKILL; default 30s"`
-	MaxAttempts int                  `json:"max_attempts,omitempty" doc:"Attempts that may fail for reasons outside the job; default 3"`
-	Framework   launch.Framework     `json:"framework,omitempty" doc:"How processes find each other: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
-	Workers     Workers              `json:"workers,omitzero" doc:"How many workers run together: a number, or {min, max} for as many as there is room for; default 1. Resources are each worker's"`
-	Roles       []Role               `json:"roles,omitempty" doc:"The workers where they differ, in place of workers: each role with its number, resources and command"`
-	Within      string               `json:"within,omitempty" doc:"All workers in one of these, by the pool's topology: rack, or node; default as close together as there is room"`
-	PerNode     int                  `json:"per_node,omitempty" doc:"At most so many workers on a node, such as 1 to spread them; default as many as fit"`
-	Processes   int                  `json:"processes,omitempty" doc:"Processes of each worker, such as one per accelerator; default 1"`
-	Parallel    Parallel             `json:"parallel,omitzero" doc:"How the processes share the work; the product is workers × processes"`
-	Precision   Precision            `json:"precision,omitempty" doc:"fp32, tf32, bf16, fp16, fp8 or int8: told to the program and recorded"`
-	Batch       int                  `json:"batch,omitempty" doc:"Examples of a step of all processes together, accumulated ones included: recorded, and what rates are compared by"`
-	Accumulate  int                  `json:"accumulate,omitempty" doc:"Steps whose gradients are added up before the weights change: told to the program and recorded"`
-	Steps       int64                `json:"steps,omitempty" doc:"Steps that the whole training has, from which the time left is told"`
-	Resume      string               `json:"resume,omitempty" doc:"Checkpoint of another job to begin with: job_…/NAME, or job_… for its newest"`
-	Progress    compute.Duration     `json:"progress_timeout,omitempty" doc:"Stop an attempt that logs, reports, saves and computes nothing for so long, such as 10m; default never"`
-	Family      string               `json:"family,omitempty" doc:"Jobs that do the same work, of which one tells what another would take; default the name without a number at its end"`
+	DelayCost   float64              `json:"delay_cost,omitempty" doc:"Cost of one hour of waiting, in the installation's currency: elastic pools rent nodes when waiting costs more than renting; default from its queue or its project's budget"`
+	Preemptible *bool                `json:"preemptible,omitempty" doc:"Whether the job may be preempted for another queue: it saves a checkpoint, stops and waits again; default true"`
+	Timeout     compute.Duration     `json:"timeout,omitempty" doc:"Maximum duration of an attempt, such as 2h; default 24h. An attempt that saves a checkpoint and exits with 75 resumes in a new attempt with the full timeout"`
+	Deadline    string               `json:"deadline,omitempty" doc:"Time by which the job should end: a time such as 2026-12-01T06:00:00Z, or a duration after submission such as 6h. The job moves to the front of its queue when it must start to meet the deadline"`
+	Expected    compute.Duration     `json:"expected,omitempty" doc:"Expected duration, used with the deadline; default the 90th percentile of the last twenty successful jobs of its name"`
+	Grace       compute.Duration     `json:"grace,omitempty" doc:"Time between SIGTERM and SIGKILL; default 30s"`
+	MaxAttempts int                  `json:"max_attempts,omitempty" doc:"Maximum number of attempts that fail for reasons outside the job; default 3"`
+	Framework   launch.Framework     `json:"framework,omitempty" doc:"Launcher of the processes: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
+	Workers     Workers              `json:"workers,omitzero" doc:"Number of workers that run together: a number, or {min, max} for an elastic job; default 1. Resources apply to each worker"`
+	Roles       []Role               `json:"roles,omitempty" doc:"Workers that differ, instead of workers: each role has its number, resources and command"`
+	Within      string               `json:"within,omitempty" doc:"Topology domain that all workers share: rack, or node; default as close together as possible"`
+	PerNode     int                  `json:"per_node,omitempty" doc:"Maximum number of workers on a node, such as 1 to spread them; default as many as fit"`
+	Processes   int                  `json:"processes,omitempty" doc:"Processes per worker, such as one per accelerator; default 1"`
+	Parallel    Parallel             `json:"parallel,omitzero" doc:"Parallelism of the processes; the product of its factors is workers × processes"`
+	Precision   Precision            `json:"precision,omitempty" doc:"fp32, tf32, bf16, fp16, fp8 or int8; passed to the program and recorded"`
+	Batch       int                  `json:"batch,omitempty" doc:"Global batch: examples per step over all processes, accumulation included; recorded, and used to compare rates"`
+	Accumulate  int                  `json:"accumulate,omitempty" doc:"Steps of gradient accumulation; passed to the program and recorded"`
+	Steps       int64                `json:"steps,omitempty" doc:"Total steps of the training, used to estimate the time left"`
+	Resume      string               `json:"resume,omitempty" doc:"Checkpoint of another job to resume from: job_…/NAME, or job_… for its newest"`
+	Progress    compute.Duration     `json:"progress_timeout,omitempty" doc:"Stops an attempt without log output, metrics, checkpoints and computation for this long, such as 10m; default never"`
+	Family      string               `json:"family,omitempty" doc:"Group of jobs that do the same work, used for right-sizing; default the name without a trailing number"`
 	Experiment  string               `json:"experiment,omitempty" doc:"Experiment of the run; default the job's name"`
-	Checkpoints checkpoint.Rules     `json:"checkpoints,omitzero" doc:"Which checkpoints are kept, and which come back"`
-	Register    string               `json:"register,omitempty" doc:"Model name under which model/ of the output is registered; a job that decides against its model leaves no-model.txt, with why, in place of it"`
-	Into        string               `json:"into,omitempty" doc:"Dataset that gets a version of the Parquet files in rows/ of the output; whoever submits must be allowed to write it"`
+	Checkpoints checkpoint.Rules     `json:"checkpoints,omitzero" doc:"Which checkpoints are kept, and which are restored"`
+	Register    string               `json:"register,omitempty" doc:"Model name under which model/ of the output is registered; to register none, the job writes the reason into no-model.txt"`
+	Into        string               `json:"into,omitempty" doc:"Dataset that gets a new version from the Parquet files in rows/ of the output; the submitter needs permission to write it"`
 }
 
 // Limits of a specification.
@@ -178,42 +178,42 @@ func (s Spec) Validate() error {
 	}
 	switch {
 	case len(s.Command) == 0 && s.Script == "" && !s.rolesCommand():
-		return fault.New(fault.Invalid, "a job needs a command or a script")
+		return fault.New(fault.Invalid, "spec: set a command or a script")
 	case s.Script == "" && len(s.Command) > 0 && s.Command[0] == "":
-		return fault.New(fault.Invalid, "command names no program")
+		return fault.New(fault.Invalid, "spec.command: the program is empty")
 	case len(s.Script) > maxScript:
-		return fault.New(fault.Invalid, "script has %d bytes, at most %d are allowed", len(s.Script), maxScript).
+		return fault.New(fault.Invalid, "spec.script: %d bytes exceed the limit of %d", len(s.Script), maxScript).
 			WithHint("Upload a source archive instead.")
 	case strings.ContainsRune(s.Script, 0):
-		return fault.New(fault.Invalid, "script contains a zero byte")
+		return fault.New(fault.Invalid, "spec.script: contains a zero byte")
 	case s.Script != "" && s.Environment == "":
-		return fault.New(fault.Invalid, "a script needs an environment").WithHint("Name one, or give a command.")
+		return fault.New(fault.Invalid, "spec.script: a script needs an environment").WithHint("Set spec.environment, or use a command.")
 	case s.Source != "" && !digestRE.MatchString(s.Source):
-		return fault.New(fault.Invalid, "source %.80q is not a digest of an uploaded archive", s.Source).
-			WithHint("Upload the archive first; the answer has its digest. `falaj apply` and `falaj job submit` do so for a directory that a manifest names.")
+		return fault.New(fault.Invalid, "spec.source: %.80q is not the digest of an uploaded archive", s.Source).
+			WithHint("Upload the archive first; the response contains its digest. `falaj apply` and `falaj job submit` do so for a directory that a manifest names.")
 	case s.Isolation != "" && !s.Isolation.Known():
-		return fault.New(fault.Invalid, "isolation %.40q does not exist", string(s.Isolation)).
+		return fault.New(fault.Invalid, "spec.isolation: unknown isolation %.40q", string(s.Isolation)).
 			WithHint("Use none, process, sandbox, container or node.")
 	case s.Priority < -compute.MaxPriority || s.Priority > compute.MaxPriority:
-		return fault.New(fault.Invalid, "priority %d is not between -%d and %d", s.Priority, compute.MaxPriority, compute.MaxPriority)
+		return fault.New(fault.Invalid, "spec.priority: %d is not between -%d and %d", s.Priority, compute.MaxPriority, compute.MaxPriority)
 	case cost.Sound("delay_cost", s.DelayCost) != nil:
 		return cost.Sound("delay_cost", s.DelayCost)
 	case s.Timeout < 0 || time.Duration(s.Timeout) > maxTimeout:
-		return fault.New(fault.Invalid, "timeout %s is not between 0 and %s", time.Duration(s.Timeout), maxTimeout)
+		return fault.New(fault.Invalid, "spec.timeout: %s is not between 0 and %s", time.Duration(s.Timeout), maxTimeout)
 	case s.PerNode < 0 || len(s.Within) > 128:
-		return fault.New(fault.Invalid, "per_node is negative, or within is longer than 128 bytes")
+		return fault.New(fault.Invalid, "spec.per_node is negative, or spec.within is longer than 128 bytes")
 	case s.Expected < 0 || time.Duration(s.Expected) > maxTimeout:
-		return fault.New(fault.Invalid, "expected %s is not between 0 and %s", time.Duration(s.Expected), maxTimeout)
+		return fault.New(fault.Invalid, "spec.expected: %s is not between 0 and %s", time.Duration(s.Expected), maxTimeout)
 	case s.Grace < 0 || time.Duration(s.Grace) > maxGrace:
-		return fault.New(fault.Invalid, "grace %s is not between 0 and %s", time.Duration(s.Grace), maxGrace)
+		return fault.New(fault.Invalid, "spec.grace: %s is not between 0 and %s", time.Duration(s.Grace), maxGrace)
 	case s.MaxAttempts < 0 || s.MaxAttempts > maxTries:
-		return fault.New(fault.Invalid, "max_attempts %d is not between 1 and %d", s.MaxAttempts, maxTries)
+		return fault.New(fault.Invalid, "spec.max_attempts: %d is not between 1 and %d", s.MaxAttempts, maxTries)
 	case len(s.Network) > maxHosts || len(s.Pools) > maxHosts:
-		return fault.New(fault.Invalid, "at most %d hosts and %d pools can be named", maxHosts, maxHosts)
+		return fault.New(fault.Invalid, "spec: at most %d network hosts and %d pools are allowed", maxHosts, maxHosts)
 	case s.Disk.Scratch < 0 || s.Disk.Output < 0 || s.Disk.Checkpoints < 0 || s.Disk.Files < 0 || max(s.Disk.Scratch, s.Disk.Output, s.Disk.Checkpoints, resource.Bytes(s.Disk.Files)) > maxDisk:
-		return fault.New(fault.Invalid, "spec.disk: scratch, output, checkpoints and files must be between 0 and 1 EiB").WithHint("Write sizes such as 20GiB, and a number of files.")
+		return fault.New(fault.Invalid, "spec.disk: scratch, output, checkpoints and files must be between 0 and 1 EiB").WithHint("Use sizes such as 20GiB, and a number of files.")
 	case len(s.Experiment) > 500:
-		return fault.New(fault.Invalid, "experiment has %d bytes, at most 500 are allowed", len(s.Experiment))
+		return fault.New(fault.Invalid, "spec.experiment: %d bytes exceed the limit of 500", len(s.Experiment))
 	}
 	if s.Register != "" {
 		if err := id.CheckModelName(s.Register); err != nil {
@@ -238,7 +238,7 @@ func (s Spec) Validate() error {
 	if err := s.Resources.Validate(); err != nil {
 		return err
 	}
-	return errorsFirst(validCommand("command", s.Command), s.validData(), s.validParams(), validEnv(s.Env), s.validSecrets(), s.validRoles(), s.validGang(), s.validLaunch(), s.Checkpoints.Validate())
+	return errorsFirst(validCommand("spec.command", s.Command), s.validData(), s.validParams(), validEnv(s.Env), s.validSecrets(), s.validRoles(), s.validGang(), s.validLaunch(), s.Checkpoints.Validate())
 }
 
 func errorsFirst(errs ...error) error {
@@ -259,25 +259,25 @@ func validCommand(what string, command []string) error {
 		}
 	}
 	if len(command) > maxArgs || size > maxArgBytes {
-		return fault.New(fault.Invalid, "%s has %d arguments of %d bytes, at most %d of %d are allowed", what, len(command), size, maxArgs, maxArgBytes)
+		return fault.New(fault.Invalid, "%s has %d arguments of %d bytes; the limits are %d arguments and %d bytes", what, len(command), size, maxArgs, maxArgBytes)
 	}
 	return nil
 }
 
 func (s Spec) validData() error {
 	if len(s.Tables) > maxTables {
-		return fault.New(fault.Invalid, "a job has at most %d tables, this has %d", maxTables, len(s.Tables))
+		return fault.New(fault.Invalid, "spec.tables: a job has at most %d tables, not %d", maxTables, len(s.Tables))
 	}
 	for i, name := range s.Tables {
 		if err := id.CheckName("table", name); err != nil {
 			return err
 		}
 		if slices.Contains(s.Tables[:i], name) {
-			return fault.New(fault.Invalid, "table %s is named twice", name)
+			return fault.New(fault.Invalid, "spec.tables: duplicate table %s", name)
 		}
 	}
 	if len(s.Data) > maxInputs {
-		return fault.New(fault.Invalid, "a job has at most %d inputs, this has %d", maxInputs, len(s.Data))
+		return fault.New(fault.Invalid, "spec.data: a job has at most %d inputs, not %d", maxInputs, len(s.Data))
 	}
 	vars := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(s.Data)) {
@@ -285,16 +285,16 @@ func (s Spec) validData() error {
 			return err
 		}
 		if ref := s.Data[name]; ref == "" || len(ref) > 300 {
-			return fault.New(fault.Invalid, "data %s: %.40q is not a reference such as weather@1", name, ref)
+			return fault.New(fault.Invalid, "spec.data.%s: %.40q is not a reference such as weather@1", name, ref)
 		}
 		v := dataVariable(name)
 		if other, taken := vars[v]; taken {
-			return fault.New(fault.Invalid, "data names %q and %q would both be %s", other, name, v)
+			return fault.New(fault.Invalid, "spec.data: names %q and %q both become the variable %s", other, name, v)
 		}
 		vars[v] = name
 	}
 	if _, there := s.Data[s.Trains]; s.Trains != "" && !there {
-		return fault.New(fault.Invalid, "training_data: %.60q is no input", s.Trains).WithHint("Name one of data: %s.", strings.Join(slices.Sorted(maps.Keys(s.Data)), ", "))
+		return fault.New(fault.Invalid, "spec.training_data: unknown input %.60q", s.Trains).WithHint("Name an input of spec.data: %s.", strings.Join(slices.Sorted(maps.Keys(s.Data)), ", "))
 	}
 	return nil
 }
@@ -322,7 +322,7 @@ func (s Spec) validLaunch() error {
 	for _, env := range envs {
 		for _, name := range launched {
 			if _, ok := env[name]; ok {
-				return fault.New(fault.Invalid, "environment variable %s is set by the launcher, for each worker its own", name).WithHint("Leave it out of env.")
+				return fault.New(fault.Invalid, "environment variable %s is set by the launcher for each worker", name).WithHint("Remove it from env.")
 			}
 		}
 	}
@@ -336,15 +336,15 @@ func validEnv(env map[string]string) error {
 		size += len(k) + len(v)
 		switch {
 		case !envRE.MatchString(k):
-			return fault.New(fault.Invalid, "environment variable %.80q has no possible name", k)
+			return fault.New(fault.Invalid, "environment variable %.80q has an invalid name", k)
 		case strings.ContainsRune(v, 0):
 			return fault.New(fault.Invalid, "environment variable %s contains a zero byte", k)
 		case strings.HasPrefix(k, "FALAJ_") || strings.HasPrefix(k, "MLFLOW_TRACKING_") || k == "MLFLOW_RUN_ID":
-			return fault.New(fault.Invalid, "environment variable %s is set by Falaj", k)
+			return fault.New(fault.Invalid, "environment variable %s is reserved for Falaj", k)
 		}
 	}
 	if len(env) > maxEnv || size > maxEnvBytes {
-		return fault.New(fault.Invalid, "there are %d environment variables of %d bytes, at most %d of %d are allowed", len(env), size, maxEnv, maxEnvBytes)
+		return fault.New(fault.Invalid, "%d environment variables with %d bytes exceed the limits of %d variables and %d bytes", len(env), size, maxEnv, maxEnvBytes)
 	}
 	return nil
 }

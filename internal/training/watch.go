@@ -52,7 +52,7 @@ const idleCores = 0.05
 // most that is read of a log at one look.
 const maxLook = 64 << 20
 
-// watchEvery is how often attempts are looked at for signs of life.
+// watchEvery is how often attempts are checked for signs of life.
 const watchEvery = 2 * time.Second
 
 // watching looks after the attempts with a progress_timeout, and those that may
@@ -68,7 +68,7 @@ func (s *Service) watching(ctx context.Context) {
 		case <-tick.C:
 		}
 		if err := s.look(ctx, lives); err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "looking after running attempts failed", slog.Any("error", err))
+			s.log.WarnContext(ctx, "watching running attempts failed", slog.Any("error", err))
 		}
 	}
 }
@@ -212,7 +212,7 @@ func (s *Service) hung(ctx context.Context, j Job, l *life) error {
 			last = append(last, "no "+what)
 		}
 	}
-	why := fmt.Sprintf("did nothing for %s: %s", time.Duration(j.Spec.Progress), strings.Join(last, ", "))
+	why := fmt.Sprintf("made no progress for %s: %s", time.Duration(j.Spec.Progress), strings.Join(last, ", "))
 	return s.cfg.DB.Update(ctx, string(j.Project), func(ctx context.Context, tx *store.Tx) error {
 		a, err := s.cfg.Store.Attempt(ctx, tx, l.attempt)
 		if err != nil {

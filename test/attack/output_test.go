@@ -51,7 +51,7 @@ func TestHostileOutput(t *testing.T) {
 				"env": map[string]string{"KEY": key, "TREASURE": treasure},
 			})
 			o := ended(t, c, job)
-			if a.refused && (o.Text("state") != "failed" || !strings.Contains(o.Text("reason"), "not a plain file") || o.Text("hint") == "") {
+			if a.refused && (o.Text("state") != "failed" || !strings.Contains(o.Text("reason"), "neither a plain file nor a directory") || o.Text("hint") == "") {
 				t.Errorf("it ended as %v\n%s", o, logs(t, c, job))
 			}
 			if out := logs(t, c, job); out != "" {

@@ -98,7 +98,7 @@ func TestBackup(t *testing.T) {
 	p.Must(os.Remove(big.Name()))
 	_ = os.Remove(filepath.Join(second, "files", "big"))
 	empty := filepath.Join(dir, "empty")
-	if said, code := s.Command(t.Context(), "restore", second, "--data", empty); code != 1 && code != 2 || !strings.Contains(said, "was not finished") {
+	if said, code := s.Command(t.Context(), "restore", second, "--data", empty); code != 1 && code != 2 || !strings.Contains(said, "is incomplete") {
 		t.Errorf("of a backup that was killed: %d\n%s", code, said)
 	}
 
@@ -143,7 +143,7 @@ func TestBackup(t *testing.T) {
 	half := live.New(t, "")
 	p.Must(os.MkdirAll(half.Data, 0o700))
 	p.Must(os.WriteFile(filepath.Join(half.Data, "restore.unfinished"), nil, 0o600))
-	if err := half.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "was not finished") {
+	if err := half.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "is incomplete") {
 		t.Errorf("on half a restore: %v", err)
 	}
 	t.Run("into a bucket", func(t *testing.T) {

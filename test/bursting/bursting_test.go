@@ -93,7 +93,7 @@ func TestBursts(t *testing.T) {
 		out := p.Run(0, "job", "why", hurried)
 		return strings.Contains(out, "waits for 1 node of cloud that starts up, about") || strings.Contains(out, "running on pool cloud"), nil
 	})
-	if out := p.Run(0, "job", "why", patient); !strings.Contains(out, "no delay_cost says what waiting costs") {
+	if out := p.Run(0, "job", "why", patient); !strings.Contains(out, "no delay_cost is set") {
 		t.Errorf("patient: %s", out)
 	}
 	if out := p.Run(0, "pool", "status", "cloud"); !strings.Contains(out, "elastic, by simulated: 0 to 3 nodes; wished 1") || !strings.Contains(out, "worth") && !strings.Contains(out, "somebody") && !strings.Contains(out, "with work") {

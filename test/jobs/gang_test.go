@@ -58,7 +58,7 @@ func TestStraggler(t *testing.T) {
 	)})
 	got := ended(p, job)
 	text := p.Run(0, "job", "describe", job)
-	if got.Class != "straggler" || !strings.Contains(text, "worker 1 did less than the others") || !strings.Contains(text, "worker 1 computed for") {
+	if got.Class != "straggler" || !strings.Contains(text, "worker 1 made less progress than the others") || !strings.Contains(text, "worker 1 computed for") {
 		t.Error(text)
 	}
 }

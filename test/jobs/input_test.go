@@ -34,7 +34,7 @@ func TestWaitsForWhatIsNot(t *testing.T) {
 	}
 	var o client.Object
 	err := p.C.Do(t.Context(), http.MethodPost, p.Path("jobs"), map[string]any{"name": "nowhere", "spec": map[string]any{"command": []string{"/bin/true"}, "pools": []string{"hpc"}}}, &o)
-	if err == nil || !strings.Contains(err.Error(), `there is no pool "hpc"`) {
+	if err == nil || !strings.Contains(err.Error(), `pool "hpc" not found`) {
 		t.Errorf("a pool that is not there: %v", err)
 	}
 	if out := p.Run(4, "pool", "doctor", "hpc"); !strings.Contains(out, "falaj pool list") {
@@ -150,7 +150,7 @@ func TestFullDisk(t *testing.T) {
 	got := ended(p, job)
 	text := p.Run(0, "job", "describe", job)
 	// Its limit ends it, or the disk is full before anybody has looked.
-	limit := got.Class == "out_of_disk" && strings.Contains(text, "ask for more in spec.disk")
+	limit := got.Class == "out_of_disk" && strings.Contains(text, "request more in spec.disk")
 	full := got.State == "failed" && strings.Contains(strings.ToLower(text), "no space left on device")
 	if !limit && !full {
 		t.Error(text)

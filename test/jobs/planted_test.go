@@ -87,33 +87,33 @@ func TestPlantedFailures(t *testing.T) {
 		line  string // the last of the decisive lines
 		tries int
 	}{
-		"exception":              {map[string]any{"source": source, "command": []string{python, "train.py"}}, "user_error", "JSONDecodeError", "lines that decide", "JSONDecodeError", 1},
+		"exception":              {map[string]any{"source": source, "command": []string{python, "train.py"}}, "user_error", "JSONDecodeError", "last lines show the location", "JSONDecodeError", 1},
 		"no module":              {map[string]any{"command": script("import not_there_at_all")}, "environment", "No module named 'not_there_at_all'", "requirements", "ModuleNotFoundError", 1},
 		"no script":              {map[string]any{"source": source, "command": []string{"python3", "trian.py"}}, "user_error", `file "trian.py" is not in the job's source`, "the source has train.py", "", 1},
 		"no file":                {map[string]any{"command": script("open('/nowhere/x.parquet')")}, "user_error", "/nowhere/x.parquet", "FALAJ_DATA_NAME", "FileNotFoundError", 1},
 		"no program":             {map[string]any{"command": []string{"no-such-program"}}, "user_error", "no-such-program", "give its path", "", 1},
 		"not found by the shell": {map[string]any{"command": []string{"/bin/sh", "-c", "no-such-program"}}, "user_error", "does not exist", "give its path", "not found", 1},
 		"permission":             {map[string]any{"command": script("open('/etc/results', 'w')")}, "user_error", "/etc/results", "FALAJ_OUTPUT_DIR", "Error", 1},
-		"network":                {map[string]any{"command": script("import socket", "socket.create_connection(('packages.example', 443))")}, "user_error", "network that it may not", "network", "gaierror", 1},
+		"network":                {map[string]any{"command": script("import socket", "socket.create_connection(('packages.example', 443))")}, "user_error", "the egress allow-list does not contain the host", "spec.network", "gaierror", 1},
 		"memory":                 {map[string]any{"command": script("x = bytearray(1 << 30)", "for i in range(0, len(x), 4096): x[i] = 1", "print(len(x))")}, "out_of_memory", "memory", "resources.memory", "", 1},
 		"segfault":               {map[string]any{"command": script("import ctypes", "print('here', flush=True)", "ctypes.string_at(0)")}, "user_error", "SIGSEGV", "PYTHONFAULTHANDLER", "here", 1},
 		"killed":                 {map[string]any{"command": script("import os, signal", "os.kill(os.getpid(), signal.SIGKILL)"), "max_attempts": 2}, "killed", "failed 2 of at most 2", "Somebody", "", 2},
 		"timeout":                {map[string]any{"command": script("import time", "time.sleep(60)"), "timeout": "2s"}, "timeout", "time-out of 2s", "Raise timeout", "", 1},
 		"hung": {
 			map[string]any{"command": script("import time", "print('begin', flush=True)", "time.sleep(3600)"), "progress_timeout": "4s", "max_attempts": 2},
-			"hung", "did nothing for 4s", "progress_timeout", "", 2,
+			"hung", "made no progress for 4s", "progress_timeout", "", 2,
 		},
 		"idle":  {map[string]any{"command": []string{"/bin/sh", "-c", "exit 75"}, "max_attempts": 2}, "no_progress", "without a new checkpoint", "FALAJ_CHECKPOINT_DIR", "", 2},
-		"token": {map[string]any{"command": script("import os, urllib.request as u", "u.urlopen(u.Request(os.environ['FALAJ_URL']+'/api/v1/projects/other/jobs', headers={'Authorization': 'Bearer '+os.environ['FALAJ_TOKEN']}))")}, "user_error", "a server refused", "Its token", "HTTPError", 1},
+		"token": {map[string]any{"command": script("import os, urllib.request as u", "u.urlopen(u.Request(os.environ['FALAJ_URL']+'/api/v1/projects/other/jobs', headers={'Authorization': 'Bearer '+os.environ['FALAJ_TOKEN']}))")}, "user_error", "a server refused", "The job's token", "HTTPError", 1},
 		"one of a gang": {
 			map[string]any{"workers": 2, "command": script("import os, time", "r = os.environ['RANK']", "print('worker', r, flush=True)", "if r == '1': raise ValueError('batch 17 has 3 channels')", "time.sleep(60)")},
-			"user_error", "worker 1", "lines that decide", "batch 17", 1,
+			"user_error", "worker 1", "last lines show the location", "batch 17", 1,
 		},
-		"no driver":      {map[string]any{"command": script("import ctypes", "ctypes.CDLL('libcuda.so.1')")}, "environment", "driver does not fit", "falaj env check", "libcuda.so.1", 1},
-		"no privileges":  {map[string]any{"command": script("import os", "os.chroot('/tmp')")}, "user_error", "the sandbox does not permit it", "no privileges", "PermissionError", 1},
+		"no driver":      {map[string]any{"command": script("import ctypes", "ctypes.CDLL('libcuda.so.1')")}, "environment", "driver is incompatible", "falaj env check", "libcuda.so.1", 1},
+		"no privileges":  {map[string]any{"command": script("import os", "os.chroot('/tmp')")}, "user_error", "not permitted in the sandbox", "no privileges", "PermissionError", 1},
 		"not executable": {map[string]any{"source": source, "command": []string{"/bin/sh", "-c", "./train.py"}}, "user_error", "cannot be executed", "chmod", "Permission denied", 1},
-		"nan":            {map[string]any{"command": script("print('step 1 loss 0.5')", "print('step 2 loss nan')", "raise RuntimeError('diverged')")}, "user_error", "not a number at line 2", "lines that decide", "diverged", 1},
-		"long line":      {map[string]any{"command": script("print('x' * 100_000_000)", "raise RuntimeError('after it')"), "resources": map[string]string{"cpu": "500m", "memory": "512MiB"}}, "user_error", "RuntimeError", "lines that decide", "after it", 1},
+		"nan":            {map[string]any{"command": script("print('step 1 loss 0.5')", "print('step 2 loss nan')", "raise RuntimeError('diverged')")}, "user_error", "not a number at line 2", "last lines show the location", "diverged", 1},
+		"long line":      {map[string]any{"command": script("print('x' * 100_000_000)", "raise RuntimeError('after it')"), "resources": map[string]string{"cpu": "500m", "memory": "512MiB"}}, "user_error", "RuntimeError", "last lines show the location", "after it", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -206,17 +206,17 @@ func TestRefused(t *testing.T) {
 	s.Up(t)
 	p := s.Project(t, "refused")
 	for name, c := range map[string]struct{ spec, says, hint string }{
-		"size that does not divide": {"{command: [x], workers: 3, parallel: {tensor: 2}}", "3 workers of 1 processes are 3, which is not", "2, 4, 6"},
-		"range that does not":       {"{command: [x], workers: {min: 2, max: 4}, parallel: {tensor: 2}}", "3 workers", "min and max"},
-		"all factors":               {"{command: [x], workers: 4, parallel: {data: 3, tensor: 1}}", "data 3", "fit: 3"},
+		"size that does not divide": {"{command: [x], workers: 3, parallel: {tensor: 2}}", "3 workers × 1 processes are 3 processes, which does not equal", "2, 4, 6"},
+		"range that does not":       {"{command: [x], workers: {min: 2, max: 4}, parallel: {tensor: 2}}", "3 workers", "from min to max"},
+		"all factors":               {"{command: [x], workers: 4, parallel: {data: 3, tensor: 1}}", "data 3", "workers are 3"},
 		"no workers":                {"{command: [x], workers: 0}", "less than one worker", "workers: 4"},
 		"workers backwards":         {"{command: [x], workers: {min: 4, max: 2}}", "4 to 2 workers", "{min: 2, max: 4}"},
-		"framework":                 {"{command: [x], framework: magic}", `framework "magic" does not exist`, "torchrun"},
+		"framework":                 {"{command: [x], framework: magic}", `spec.framework: unknown framework "magic"`, "torchrun"},
 		"torchrun without python":   {"{command: [x], framework: torchrun}", "needs an environment", "environment"},
 		"mpi over workers":          {"{command: [x], framework: mpi, workers: 2, processes: 2}", "one worker", "processes: 4"},
-		"processes of plain":        {"{command: [x], processes: 4}", "one process on a worker", "torchrun"},
+		"processes of plain":        {"{command: [x], processes: 4}", "one process per worker", "torchrun"},
 		"precision":                 {"{command: [x], precision: fp64}", "fp64", "bf16"},
-		"progress":                  {"{command: [x], progress_timeout: 1ms}", "progress_timeout", "never"},
+		"progress":                  {"{command: [x], progress_timeout: 1ms}", "progress_timeout", "disable"},
 		"resume":                    {"{command: [x], resume: job_00000000000000000000000000/step-1}", "resume", ""},
 		"environment":               {"{script: x, environment: absent}", "absent", ""},
 		"unknown field":             {"{command: [x], worker: 4}", "worker", "workers"},

@@ -45,7 +45,7 @@ func TestProfile(t *testing.T) {
 	if text := p.Run(0, "job", "describe", job); strings.Count(text, "worker 0, 2 s by py-spy: compute ")+strings.Count(text, "worker 0, 4 s by py-spy: compute ") != 2 {
 		t.Error(text)
 	}
-	if text := p.Run(2, "job", "profile", job, "--worker", "1"); !strings.Contains(text, "there is no worker 1") {
+	if text := p.Run(2, "job", "profile", job, "--worker", "1"); !strings.Contains(text, "worker 1 does not exist") {
 		t.Error(text)
 	}
 	if text := p.Run(1, "job", "profile", job, "--tool", "torch", "--seconds", "1"); !strings.Contains(text, "falaj.step()") {
@@ -53,7 +53,7 @@ func TestProfile(t *testing.T) {
 	}
 	p.Run(0, "job", "cancel", job)
 	ended(p, job)
-	if text := p.Run(5, "job", "profile", job); !strings.Contains(text, "only what runs") {
+	if text := p.Run(5, "job", "profile", job); !strings.Contains(text, "only running jobs") {
 		t.Error(text)
 	}
 	without := submit(p, "without", map[string]any{"command": script("import time", "print('there', flush=True)", "time.sleep(600)")})

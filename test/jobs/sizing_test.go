@@ -75,7 +75,7 @@ spec: {price_per_hour: 4, env: {STEP: "0.4"}, nodes: [{name: s1, cpu: 2, memory:
 	if text := p.Run(0, "job", "advise", never); !strings.Contains(text, "no measurements yet") {
 		t.Error(text)
 	}
-	if text := p.Run(4, "job", "advise", "job_x"); !strings.Contains(text, "there is no job") {
+	if text := p.Run(4, "job", "advise", "job_x"); !strings.Contains(text, "not found") {
 		t.Error(text)
 	}
 }

@@ -225,7 +225,7 @@ func badJobs(p *pond) {
 	for i, x := range []struct{ command, says string }{
 		{`mkdir "$FALAJ_OUTPUT_DIR/model"; cp model.onnx "$FALAJ_OUTPUT_DIR/model/"`, ""},
 		{`exit 3`, "failed"},
-		{`true`, "left no model to register"},
+		{`true`, "wrote no model to register"},
 	} {
 		submit(x.command)
 		p.rows("m", 300*(i+1), 250, normal(r, float64(5*(i+1))))

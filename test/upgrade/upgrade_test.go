@@ -70,7 +70,7 @@ func TestUpgrade(t *testing.T) {
 	if said, code := s.Command(t.Context(), "backup", backup, "--data", s.Data); code != 0 {
 		t.Fatalf("%d\n%s", code, said)
 	}
-	const want = "gateway is version 42, and this program knows version 2"
+	const want = "gateway is version 42, but this program supports version 2"
 	empty := filepath.Join(t.TempDir(), "empty")
 	for _, command := range [][]string{
 		{"up", "--data", s.Data, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--flight", "127.0.0.1:0"},

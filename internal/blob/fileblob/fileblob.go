@@ -73,7 +73,7 @@ func OpenNamed(dir string) (*Driver, error) { return openDir(dir, "") }
 
 func openDir(dir, suffix string) (*Driver, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, describe(err, "make the object directory")
+		return nil, describe(err, "create the object directory")
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -199,7 +199,7 @@ type until struct {
 
 func (u *until) Read(p []byte) (int, error) {
 	if u.ctx.Err() != nil {
-		return 0, fault.New(fault.Timeout, "the writing was stopped: %w", context.Cause(u.ctx))
+		return 0, fault.New(fault.Timeout, "the write was stopped: %w", context.Cause(u.ctx))
 	}
 	return u.r.Read(p)
 }
@@ -317,7 +317,7 @@ func (d *Driver) checkParents(name string) error {
 
 func foreign(name, what string) error {
 	return fault.New(fault.Internal, "%s in the object directory is %s", name, what).
-		WithHint("Falaj did not make it: find out who did, and remove it.")
+		WithHint("Falaj did not create it: find out what did, and remove it.")
 }
 
 func (d *Driver) syncDir(name string) error {
@@ -341,7 +341,7 @@ func (o object) Size() int64 { return o.size }
 func (d *Driver) Open(_ context.Context, key blob.Key) (blob.Object, error) {
 	o, err := d.open(string(key) + d.suffix)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.New(fault.NotFound, "there is no object %s", key)
+		return nil, fault.New(fault.NotFound, "object %s not found", key)
 	}
 	if err != nil {
 		return nil, describe(err, "open")
@@ -382,7 +382,7 @@ func (d *Driver) open(name string) (blob.Object, error) {
 func (d *Driver) Written(_ context.Context, key blob.Key) (time.Time, error) {
 	info, err := d.root.Lstat(string(key) + d.suffix)
 	if errors.Is(err, fs.ErrNotExist) {
-		return time.Time{}, fault.New(fault.NotFound, "there is no object %s", key)
+		return time.Time{}, fault.New(fault.NotFound, "object %s not found", key)
 	}
 	if err != nil {
 		return time.Time{}, describe(err, "look at")
@@ -394,7 +394,7 @@ func (d *Driver) Written(_ context.Context, key blob.Key) (time.Time, error) {
 func (d *Driver) Size(_ context.Context, key blob.Key) (int64, error) {
 	info, err := d.root.Lstat(string(key) + d.suffix)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && info.IsDir() {
-		return 0, fault.New(fault.NotFound, "there is no object %s", key)
+		return 0, fault.New(fault.NotFound, "object %s not found", key)
 	}
 	if err != nil {
 		return 0, describe(err, "look at")
@@ -462,7 +462,7 @@ func (d *Driver) List(ctx context.Context, prefix blob.Key, yield func(blob.Key)
 // list walks dir, which is "" or ends in '/'.
 func (d *Driver) list(ctx context.Context, dir, prefix string, yield func(blob.Key) error) error {
 	if err := ctx.Err(); err != nil {
-		return fault.New(fault.Timeout, "the list was stopped: %w", context.Cause(ctx))
+		return fault.New(fault.Timeout, "listing objects was stopped: %w", context.Cause(ctx))
 	}
 	entries, err := d.read(path.Clean("./" + dir))
 	if errors.Is(err, fs.ErrNotExist) {

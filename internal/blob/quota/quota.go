@@ -244,8 +244,8 @@ func (acc *account) counted(ctx context.Context) error {
 	case <-c.done:
 		return c.err
 	case <-ctx.Done():
-		return fault.New(fault.Timeout, "what project %s stores is still being counted: %w", acc.project, context.Cause(ctx)).
-			WithHint("Try again in a minute. The count continues in the background.")
+		return fault.New(fault.Timeout, "the storage of project %s is still being counted: %w", acc.project, context.Cause(ctx)).
+			WithHint("Try again in a minute. Counting continues in the background.")
 	}
 }
 
@@ -292,7 +292,7 @@ func (acc *account) list(ctx context.Context, c *count) error {
 			return nil
 		})
 		if err != nil {
-			return fault.Wrap(err, "count what project %s stores", acc.project)
+			return fault.Wrap(err, "count the storage of project %s", acc.project)
 		}
 	}
 	return nil
@@ -480,8 +480,8 @@ func (acc *account) change(ctx context.Context, p place, kind string) (t *turn, 
 		acc.mu.Lock()
 		defer acc.mu.Unlock()
 		leave()
-		return nil, nil, fault.New(fault.Timeout, "another change of the same object of project %s has not ended: %w", acc.project, context.Cause(ctx)).
-			WithHint("Try again when it has.")
+		return nil, nil, fault.New(fault.Timeout, "another change of the same object of project %s is in progress: %w", acc.project, context.Cause(ctx)).
+			WithHint("Try again when it has ended.")
 	}
 	done = func() {
 		acc.mu.Lock()
@@ -530,7 +530,7 @@ func (o *over) refusal() error {
 		why = fmt.Sprintf("of %d objects%s, and stores %d", o.most.Objects, of, o.stored.Objects)
 	}
 	return share.Refused("stored_objects", fmt.Sprintf("project %s has a quota %s", o.project, why),
-		fmt.Sprintf("Delete what is no longer needed, or have %s of the project raised. `falaj project usage %s` shows what it stores.", field, o.project), 0).
+		fmt.Sprintf("Delete unused data, or ask an administrator to raise %s of the project. `falaj project usage %s` shows its storage.", field, o.project), 0).
 		WithCause(fault.ErrFull)
 }
 

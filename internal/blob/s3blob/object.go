@@ -46,7 +46,7 @@ func (d *Driver) Open(ctx context.Context, key blob.Key) (blob.Object, error) {
 		tail, info, err = d.fetch(ctx, name, func(*minio.GetObjectOptions) {}, 0)
 	}
 	if absent(err) {
-		return nil, fault.New(fault.NotFound, "there is no object %s", key)
+		return nil, fault.New(fault.NotFound, "object %s not found", key)
 	}
 	if err != nil {
 		return nil, d.explain(ctx, err, "open")
@@ -88,14 +88,14 @@ func (d *Driver) fetchOnce(ctx context.Context, name string, piece func(*minio.G
 	if whole := header.Get("Content-Range"); whole != "" {
 		_, total, _ := strings.Cut(whole, "/")
 		if v.size, err = strconv.ParseInt(total, 10, 64); err != nil {
-			return nil, v, false, fault.New(fault.Unavailable, "%s answers with the range %q", d.cfg.Endpoint, whole)
+			return nil, v, false, fault.New(fault.Unavailable, "%s returned the range %q", d.cfg.Endpoint, whole)
 		}
 	}
 	if info.Size < 0 { // a proxy sends it in chunks
-		return nil, v, false, fault.New(fault.Unavailable, "%s answers without a Content-Length", d.cfg.Endpoint)
+		return nil, v, false, fault.New(fault.Unavailable, "%s returned no Content-Length", d.cfg.Endpoint)
 	}
 	if info.Size > most {
-		return nil, v, false, fault.New(fault.Unavailable, "%s answers with %d bytes where %d were asked for", d.cfg.Endpoint, info.Size, most)
+		return nil, v, false, fault.New(fault.Unavailable, "%s returned %d bytes instead of %d", d.cfg.Endpoint, info.Size, most)
 	}
 	b = make([]byte, info.Size)
 	if _, err := io.ReadFull(body, b); err != nil {
@@ -179,11 +179,11 @@ func (o *object) get(p []byte, off int64) error {
 	}, int64(len(p)))
 	switch {
 	case absent(err) || minio.ToErrorResponse(err).StatusCode == http.StatusPreconditionFailed:
-		return fault.New(fault.Conflict, "the object was replaced or deleted while it was read").WithHint("Read it again.")
+		return fault.New(fault.Conflict, "the object was replaced or deleted while it was read").WithHint("Read the object again.")
 	case err != nil:
 		return o.d.explain(o.ctx, err, "read")
 	case len(b) != len(p):
-		return fault.New(fault.Unavailable, "read: %s answers with %d bytes where %d were asked for", o.d.cfg.Endpoint, len(b), len(p))
+		return fault.New(fault.Unavailable, "read: %s returned %d bytes instead of %d", o.d.cfg.Endpoint, len(b), len(p))
 	}
 	copy(p, b)
 	return nil

@@ -32,7 +32,7 @@ var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 func (d *Driver) Put(ctx context.Context, key blob.Key, body io.Reader) error {
 	name := d.name(key)
 	if len(name) > maxName {
-		return fault.New(fault.Invalid, "object %s has a name of %d bytes in the bucket", key, len(name)).WithHint("A name has at most %d bytes: shorten blob.s3.prefix.", maxName)
+		return fault.New(fault.Invalid, "the name of object %s has %d bytes in the bucket", key, len(name)).WithHint("A name has at most %d bytes: shorten blob.s3.prefix.", maxName)
 	}
 	opts := minio.PutObjectOptions{UserMetadata: map[string]string{mark: id.New("put")}, ContentType: "application/octet-stream"}
 	first, last, err := part(body, d.cfg.PartSize)

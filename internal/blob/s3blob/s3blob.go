@@ -125,7 +125,7 @@ func CheckConfig(cfg Config) error {
 	case err != nil || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http":
 		return fault.New(fault.Invalid, "endpoint: %q is not https://host or https://host:port", cfg.Endpoint)
 	case u.Scheme == "http" && !loopback(u.Hostname()):
-		return fault.New(fault.Invalid, "endpoint: %s is another machine, and to it TLS is needed", u.Host).WithHint("Write https://, and name a private authority's certificate by ca.")
+		return fault.New(fault.Invalid, "endpoint: %s is a remote host, which requires TLS", u.Host).WithHint("Use https://, and set ca to the certificate of a private authority.")
 	}
 	if err := s3utils.CheckValidBucketNameStrict(cfg.Bucket); err != nil {
 		return fault.New(fault.Invalid, "bucket: %v", err)
@@ -160,7 +160,7 @@ func dial(ctx context.Context, cfg Config) (*Driver, error) {
 	if len(cfg.CA) > 0 {
 		secure.RootCAs = x509.NewCertPool()
 		if !secure.RootCAs.AppendCertsFromPEM(cfg.CA) {
-			return nil, fault.New(fault.Invalid, "ca: there is no PEM certificate in it")
+			return nil, fault.New(fault.Invalid, "ca: the file contains no PEM certificate")
 		}
 	}
 	if cfg.Keys == nil {
@@ -282,15 +282,15 @@ func (d *Driver) look(ctx context.Context) error {
 	if code := minio.ToErrorResponse(err).StatusCode; code == http.StatusNotImplemented || code == http.StatusMethodNotAllowed { // it knows no versions
 		var there bool
 		if there, err = d.c.BucketExists(ctx, d.cfg.Bucket); err == nil && !there {
-			return fault.New(fault.Unavailable, "look at the bucket: there is no bucket %s", d.cfg.Bucket).WithHint("Make it, or look at blob.s3 in the configuration.")
+			return fault.New(fault.Unavailable, "check the bucket: bucket %s does not exist", d.cfg.Bucket).WithHint("Create the bucket, or correct blob.s3 in the configuration.")
 		}
 	}
 	if err != nil {
-		return d.explain(ctx, err, "look at the bucket")
+		return d.explain(ctx, err, "check the bucket")
 	}
 	if kept.Enabled() {
-		return fault.New(fault.Invalid, "the bucket %s keeps older versions of objects, so what is deleted would stay, also of persons who were erased", d.cfg.Bucket).
-			WithHint("Suspend its versioning and remove the older versions, or name another bucket.")
+		return fault.New(fault.Invalid, "bucket %s has versioning enabled, which would keep deleted objects, including those of erased persons", d.cfg.Bucket).
+			WithHint("Suspend versioning and remove old versions, or use another bucket.")
 	}
 	return nil
 }
@@ -311,7 +311,7 @@ func (d *Driver) clean(ctx context.Context) error {
 	for {
 		page, err := d.uploads(ctx, key, upload)
 		if err != nil {
-			return d.explain(ctx, err, "look for unfinished uploads")
+			return d.explain(ctx, err, "list unfinished uploads")
 		}
 		for _, u := range page.Uploads {
 			key, ours := strings.CutSuffix(strings.TrimPrefix(u.Key, d.prefix), suffix)
@@ -319,7 +319,7 @@ func (d *Driver) clean(ctx context.Context) error {
 				continue
 			}
 			if err := d.giveUp(ctx, u.Key, u.UploadID); err != nil {
-				return d.explain(ctx, err, "give up an unfinished upload")
+				return d.explain(ctx, err, "abort an unfinished upload")
 			}
 		}
 		if !page.IsTruncated || page.NextKeyMarker == key && page.NextUploadIDMarker == upload {
@@ -357,7 +357,7 @@ func (d *Driver) alone(ctx context.Context) error {
 	defer stop()
 	for info := range d.c.ListObjectsIter(ended, d.cfg.Bucket, minio.ListObjectsOptions{Prefix: d.prefix}) {
 		if info.Err != nil {
-			return d.explain(ctx, info.Err, "look for other installations")
+			return d.explain(ctx, info.Err, "search for other installations")
 		}
 		if strings.HasSuffix(info.Key, "/") && len(others) < maxPrefixes {
 			others = append(others, info.Key)
@@ -368,10 +368,10 @@ func (d *Driver) alone(ctx context.Context) error {
 		switch {
 		case absent(err):
 		case err != nil:
-			return d.explain(ctx, err, "look for other installations")
+			return d.explain(ctx, err, "search for other installations")
 		default:
-			return fault.New(fault.Conflict, "%s in bucket %s and that of another installation, %q, are one within the other", d.where(), d.cfg.Bucket, other).
-				WithHint("Give this one a prefix that neither begins with that one, nor that one with it.")
+			return fault.New(fault.Conflict, "%s in bucket %s and that of another installation, %q, overlap", d.where(), d.cfg.Bucket, other).
+				WithHint("Choose a prefix such that neither is a prefix of the other.")
 		}
 	}
 	return nil
@@ -384,7 +384,7 @@ func (d *Driver) Owner(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", d.explain(ctx, err, "ask whose the bucket is")
+		return "", d.explain(ctx, err, "read the owner of the bucket")
 	}
 	return strings.TrimSpace(string(b)), nil
 }
@@ -416,20 +416,20 @@ func (d *Driver) Claim(ctx context.Context, owner string) error {
 
 func (d *Driver) another() error {
 	return fault.New(fault.Conflict, "%s in bucket %s belongs to another installation", d.where(), d.cfg.Bucket).
-		WithHint("Give this one a prefix of its own.")
+		WithHint("Choose another prefix for this installation.")
 }
 
 // Take makes the prefix the owner's, whoever had it.
 func (d *Driver) Take(ctx context.Context, owner string) error {
 	if err := d.send(ctx, d.prefix+installation, []byte(owner+"\n"), minio.PutObjectOptions{}); err != nil {
-		return d.explain(ctx, err, "take the bucket")
+		return d.explain(ctx, err, "take over the bucket")
 	}
 	return nil
 }
 
 func (d *Driver) where() string {
 	if d.prefix == "" {
-		return "the beginning of names"
+		return "the empty prefix"
 	}
 	return "the prefix " + d.prefix
 }
@@ -455,10 +455,10 @@ func (d *Driver) Size(ctx context.Context, key blob.Key) (size int64, err error)
 		return err
 	})
 	if absent(err) {
-		return 0, fault.New(fault.NotFound, "there is no object %s", key)
+		return 0, fault.New(fault.NotFound, "object %s not found", key)
 	}
 	if err != nil {
-		return 0, d.explain(ctx, err, "ask for the size")
+		return 0, d.explain(ctx, err, "read the size")
 	}
 	return size, nil
 }
@@ -499,7 +499,7 @@ func limit(ctx context.Context, bytes int64) (context.Context, context.CancelFun
 }
 
 func stopped(ctx context.Context) error {
-	return fault.New(fault.Timeout, "the object store was not waited for: %w", context.Cause(ctx))
+	return fault.New(fault.Timeout, "waiting for the object store was stopped: %w", context.Cause(ctx))
 }
 
 // absent reports what S3 says when something is not there.
@@ -522,24 +522,24 @@ func (d *Driver) explain(ctx context.Context, err error, doing string) error {
 	if said, ok := errors.AsType[minio.ErrorResponse](err); ok {
 		switch {
 		case said.Code == "NoSuchBucket":
-			return fault.New(fault.Unavailable, "%s: there is no bucket %s", doing, d.cfg.Bucket).WithHint("Make it, or look at blob.s3 in the configuration.")
+			return fault.New(fault.Unavailable, "%s: bucket %s does not exist", doing, d.cfg.Bucket).WithHint("Create the bucket, or correct blob.s3 in the configuration.")
 		case said.StatusCode == http.StatusInsufficientStorage, said.Code == "QuotaExceeded", said.Code == "XMinioStorageFull", said.Code == "InsufficientCapacity":
 			return fault.New(fault.Exhausted, "%s: the bucket %s is full: %s", doing, d.cfg.Bucket, said.Message).WithHint("Free space or raise its quota, then try again; nothing was stored.").WithCause(fault.ErrFull)
 		case said.Code == "AuthorizationHeaderMalformed", said.StatusCode == http.StatusMovedPermanently:
-			return fault.New(fault.Unavailable, "%s: the bucket %s is in another region than %s", doing, d.cfg.Bucket, d.cfg.Region).WithHint("Set blob.s3.region, and the endpoint of that region.")
+			return fault.New(fault.Unavailable, "%s: the bucket %s is in another region than %s", doing, d.cfg.Bucket, d.cfg.Region).WithHint("Set blob.s3.region, and that region's endpoint.")
 		case said.StatusCode == http.StatusForbidden:
-			return fault.New(fault.Unavailable, "%s: the object store refuses: %s", doing, said.Message).WithHint("Look at the keys in blob.s3.credentials, at what they permit, and at this machine's clock.")
+			return fault.New(fault.Unavailable, "%s: the object store denied the request: %s", doing, said.Message).WithHint("Check the keys in blob.s3.credentials, their permissions, and this machine's clock.")
 		}
-		return fault.New(fault.Unavailable, "%s: the object store says: %s", doing, said.Message)
+		return fault.New(fault.Unavailable, "%s: the object store returned an error: %s", doing, said.Message)
 	}
 	if cert, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return fault.New(fault.Unavailable, "%s: the certificate of the object store is not trusted: %v", doing, cert.Err).WithHint("Name the authority's certificate by blob.s3.ca.")
+		return fault.New(fault.Unavailable, "%s: the certificate of the object store is not trusted: %v", doing, cert.Err).WithHint("Set blob.s3.ca to the authority's certificate.")
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return fault.New(fault.Unavailable, "%s: nothing listens at the endpoint of the object store", doing).WithHint("Is the server up, and the port right?")
+		return fault.New(fault.Unavailable, "%s: the endpoint of the object store refused the connection", doing).WithHint("Check that the object store runs, and that the port is correct.")
 	}
 	// The cause names an address, which callers are not told.
-	return &fault.Error{Kind: fault.Unavailable, Message: doing + ": the object store does not answer", Hint: "Try again when it runs; the server's log says more.", Err: err}
+	return &fault.Error{Kind: fault.Unavailable, Message: doing + ": the object store is unavailable", Hint: "Try again when it is available; the server's log has details.", Err: err}
 }
 
 // located says where the object store is, to whoever starts the server or looks at it.

@@ -422,7 +422,7 @@ func TestKeysAndAuthoritiesAreAskedAnew(t *testing.T) {
 		err    string
 	}{
 		{sourcetest.S3Password, roots, ""},
-		{"another secret", roots, "refuses"},
+		{"another secret", roots, "denied the request"},
 		{sourcetest.S3Password, roots, ""},
 		{sourcetest.S3Password, x509.NewCertPool(), "not trusted"},
 		{sourcetest.S3Password, roots, ""},

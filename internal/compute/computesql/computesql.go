@@ -283,7 +283,7 @@ func (Store) InsertWorkload(ctx context.Context, tx *store.Tx, w compute.Workloa
 	return err
 }
 
-// UpdateWorkload writes what may change, if nobody else has.
+// UpdateWorkload writes what may change, unless it changed concurrently.
 func (Store) UpdateWorkload(ctx context.Context, tx *store.Tx, w compute.Workload) error {
 	r, err := rowOf(w)
 	if err != nil {

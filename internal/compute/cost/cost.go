@@ -1,6 +1,6 @@
 // Package cost is the arithmetic of money: what a node costs at an instant and
 // over an interval, what owning it costs, when owning pays against renting, and
-// how much a month will cost. It keeps nothing and asks nobody.
+// how much a month will cost. It has no state and no dependencies.
 //
 // # Map
 //

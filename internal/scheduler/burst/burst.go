@@ -263,17 +263,17 @@ func (d *decision) scale(p *pool) Wish {
 			break
 		}
 		wish.Release = append(wish.Release, n.Name)
-		wish.Why = append(wish.Why, fmt.Sprintf("%s had no work for %s", n.Name, words(d.Now.Sub(n.Idle))))
+		wish.Why = append(wish.Why, fmt.Sprintf("%s was idle for %s", n.Name, words(d.Now.Sub(n.Idle))))
 	}
 	if more := min(least-stay, e.Max-p.rented()); more > 0 && !e.NotBefore.After(d.Now) {
-		why := fmt.Sprintf("at least %d are wanted", least)
+		why := fmt.Sprintf("the minimum is %d nodes", least)
 		wish.Rent = append(wish.Rent, Need{Nodes: more, Why: why})
 		wish.Why = append(wish.Why, why)
 		stay += more
 	}
 	wish.Nodes = stay
 	if e.NotBefore.After(d.Now) {
-		wish.Why = append(wish.Why, fmt.Sprintf("nothing is asked for before %s: %s", at(e.NotBefore), e.Because))
+		wish.Why = append(wish.Why, fmt.Sprintf("requests are suspended until %s: %s", at(e.NotBefore), e.Because))
 	}
 	if len(wish.Why) == 0 {
 		wish.Why = []string{p.standing()}
@@ -299,13 +299,13 @@ func (p *pool) standing() string {
 	}
 	switch {
 	case busy+coming+kept+idle == 0:
-		return "nobody needs a node"
+		return "no demand"
 	case idle > 0 && busy+coming+kept >= p.Elastic.Min:
-		return fmt.Sprintf("%d with work, %d start up, %d for somebody who waits, %d without work for less than %s", busy, coming, kept, idle, words(p.Elastic.Idle))
+		return fmt.Sprintf("%d busy, %d starting, %d reserved for pending workloads, %d idle for less than %s", busy, coming, kept, idle, words(p.Elastic.Idle))
 	case idle > 0:
-		return fmt.Sprintf("%d with work, %d start up, %d for somebody who waits; at least %d are wanted", busy, coming, kept, p.Elastic.Min)
+		return fmt.Sprintf("%d busy, %d starting, %d reserved for pending workloads; the minimum is %d", busy, coming, kept, p.Elastic.Min)
 	}
-	return fmt.Sprintf("%d with work, %d start up, %d for somebody who waits", busy, coming, kept)
+	return fmt.Sprintf("%d busy, %d starting, %d reserved for pending workloads", busy, coming, kept)
 }
 
 // at is an instant in words.

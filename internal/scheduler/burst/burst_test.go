@@ -71,34 +71,34 @@ func TestRule(t *testing.T) {
 		why   string
 	}{
 		// 3 h of waiting and 1 of work against 0.1 of start-up and 1 of work; 11 against 2.
-		"worth it":          {func(w *World) { w.Waiting[0].DelayCost = 3.2 }, 1, "cloud", "ends 2h54m0s sooner, which is worth 9.28 AED; it costs 9.00 AED more"},
-		"not worth it":      {func(w *World) { w.Waiting[0].DelayCost = 3.1 }, 0, "", "cloud costs 9.00 AED more than home and ends it 2h54m0s sooner, which is worth 8.99 AED"},
-		"no delay cost":     {func(*World) {}, 0, "", "cloud costs 11.00 AED and home 2.00 AED, and no delay_cost says what waiting costs"},
+		"worth it":          {func(w *World) { w.Waiting[0].DelayCost = 3.2 }, 1, "cloud", "ends 2h54m0s earlier, which is worth 9.28 AED; it costs 9.00 AED more"},
+		"not worth it":      {func(w *World) { w.Waiting[0].DelayCost = 3.1 }, 0, "", "cloud costs 9.00 AED more than home and ends it 2h54m0s earlier, which is worth 8.99 AED"},
+		"no delay cost":     {func(*World) {}, 0, "", "cloud costs 11.00 AED and home 2.00 AED, but no delay_cost is set"},
 		"cheaper than home": {func(w *World) { w.Pools[1].PricePerHour = 1 }, 1, "cloud", "ready in about 6m0s"},
-		"soon":              {func(w *World) { w.Waiting[0].DelayCost = 1e6; w.Running[0].Deadline = now.Add(5 * time.Minute) }, 0, "", "no sooner than on home, which has room for it in 5m0s"},
-		"home has room":     {func(w *World) { w.Waiting[0].DelayCost = 1e6; w.Running = nil }, 0, "", "home has room"},
-		"another zone":      {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Zone = "DE" }, 0, "", "no elastic pool may take it"},
-		"isolation":         {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Isolation = scheduler.None }, 0, "", "no elastic pool may take it"},
-		"named pools":       {func(w *World) { w.Waiting[0].DelayCost = 100; w.Waiting[0].Pools = []string{"home"} }, 0, "", "no elastic pool may take it"},
-		"closed":            {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Closed = "strike" }, 0, "", "no elastic pool may take it"},
-		"nothing else":      {func(w *World) { w.Waiting[0].Pools = []string{"cloud"} }, 1, "cloud", "no other pool can take it; it costs 11.00 AED"},
+		"soon":              {func(w *World) { w.Waiting[0].DelayCost = 1e6; w.Running[0].Deadline = now.Add(5 * time.Minute) }, 0, "", "not end earlier than on home, which has capacity in 5m0s"},
+		"home has room":     {func(w *World) { w.Waiting[0].DelayCost = 1e6; w.Running = nil }, 0, "", "home has capacity"},
+		"another zone":      {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Zone = "DE" }, 0, "", "no elastic pool accepts it"},
+		"isolation":         {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Isolation = scheduler.None }, 0, "", "no elastic pool accepts it"},
+		"named pools":       {func(w *World) { w.Waiting[0].DelayCost = 100; w.Waiting[0].Pools = []string{"home"} }, 0, "", "no elastic pool accepts it"},
+		"closed":            {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Closed = "strike" }, 0, "", "no elastic pool accepts it"},
+		"nothing else":      {func(w *World) { w.Waiting[0].Pools = []string{"cloud"} }, 1, "cloud", "no other pool accepts it; it costs 11.00 AED"},
 		"barred":            {func(w *World) { w.Waiting[0].DelayCost = 100; w.Waiting[0].Barred = "the quota is used up" }, 0, "", "the quota is used up"},
-		"budget":            {func(w *World) { w.Waiting[0].DelayCost = 100; w.Money = map[string]float64{"p": 10} }, 0, "", "costs 11.00 AED and the budget of p leaves 10.00 AED"},
-		"budget, named":     {func(w *World) { w.Waiting[0].Pools = []string{"cloud"}; w.Money = map[string]float64{"p": 10} }, 0, "", "the budget of p leaves 10.00 AED"},
-		"unknown duration":  {func(w *World) { w.Waiting[0].DelayCost = 100; w.Waiting[0].Duration = 0 }, 0, "", "how long it runs is not known"},
+		"budget":            {func(w *World) { w.Waiting[0].DelayCost = 100; w.Money = map[string]float64{"p": 10} }, 0, "", "costs 11.00 AED, but the budget of p has 10.00 AED left"},
+		"budget, named":     {func(w *World) { w.Waiting[0].Pools = []string{"cloud"}; w.Money = map[string]float64{"p": 10} }, 0, "", "the budget of p has 10.00 AED left"},
+		"unknown duration":  {func(w *World) { w.Waiting[0].DelayCost = 100; w.Waiting[0].Duration = 0 }, 0, "", "its expected duration is unknown"},
 		"unknown end": {func(w *World) {
 			w.Waiting[0].DelayCost = 100
 			w.Running[0].Started, w.Running[0].Deadline = time.Time{}, time.Time{}
-		}, 0, "", "neither a time-out nor a beginning"},
+		}, 0, "", "neither a time-out nor a start time"},
 		"a guess": {func(w *World) {
 			w.Waiting[0].DelayCost = 100
 			w.Running[0].Started, w.Running[0].Deadline = now.Add(-4*time.Hour), time.Time{}
-		}, 1, "cloud", "at a guess by 2026-11-22T16:00:00Z"},
+		}, 1, "cloud", "probably by 2026-11-22T16:00:00Z"},
 		"gang": {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers = 100, 4 }, 4, "cloud", "gets 4 nodes of cloud"},
 		"spread": {func(w *World) {
 			w.Waiting[0].DelayCost, w.Waiting[0].Workers, w.Waiting[0].Request, w.Waiting[0].PerNode = 100, 3, amount(1), 1
 		}, 3, "cloud", "gets 3 nodes of cloud"},
-		"in one rack": {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers, w.Waiting[0].Within = 100, 3, "rack" }, 0, "", "no elastic pool may take it"},
+		"in one rack": {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers, w.Waiting[0].Within = 100, 3, "rack" }, 0, "", "no elastic pool accepts it"},
 		// 4 cpu, and 4 times 1 cpu: two nodes, not five.
 		"roles": {func(w *World) { w.Waiting[0] = roles(100, 4, 1, 1, 1, 1) }, 2, "cloud", "gets 2 nodes of cloud"},
 		"roles beside others": {func(w *World) {
@@ -107,9 +107,9 @@ func TestRule(t *testing.T) {
 			w.Running = append(w.Running, scheduler.Running{Workload: scheduler.Workload{ID: "r1", Request: amount(1)}, Pool: "cloud", Placed: 1, Nodes: []string{"c1"}, Started: now, Deadline: now.Add(9 * time.Hour)})
 		}, 2, "cloud", "gets 2 nodes of cloud"},
 		"roles, spread":         {func(w *World) { w.Waiting[0] = roles(100, 4, 1, 1); w.Waiting[0].PerNode = 1 }, 3, "cloud", "gets 3 nodes of cloud"},
-		"roles, home has room":  {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running = nil }, 0, "", "home has room"},
-		"roles, home soon":      {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running[0].Deadline = now.Add(5 * time.Minute) }, 0, "", "home, which has room for it in 5m0s"},
-		"roles, home too small": {func(w *World) { w.Waiting[0] = roles(0, 3, 2); w.Running = nil }, 2, "cloud", "no other pool can take it"},
+		"roles, home has room":  {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running = nil }, 0, "", "home has capacity"},
+		"roles, home soon":      {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running[0].Deadline = now.Add(5 * time.Minute) }, 0, "", "home, which has capacity in 5m0s"},
+		"roles, home too small": {func(w *World) { w.Waiting[0] = roles(0, 3, 2); w.Running = nil }, 2, "cloud", "no other pool accepts it"},
 		"roles, node too small": {func(w *World) { w.Waiting[0] = roles(100, 2, 5) }, 0, "", "a node of cloud is too small for a worker of role r1: 5 cpu wanted, 4 free"},
 		// 4 times 3 cpu are 12, and no node of 4 has room for two of them.
 		"delegated, too many": {func(w *World) {
@@ -118,19 +118,19 @@ func TestRule(t *testing.T) {
 			for _, n := range []string{"c1", "c2"} {
 				rented(&w.Pools[1], Node{Name: n, Coming: true, Ready: now})
 			}
-		}, 0, "", "2 nodes of cloud would be needed and 1 more may be rented"},
+		}, 0, "", "2 nodes of cloud would be needed, but only 1 more may be rented"},
 		"delegated home too small": {func(w *World) {
 			w.Waiting[0].Workers, w.Waiting[0].Request, w.Running = 4, amount(3), nil
 			w.Pools[0].Delegated = true
 			w.Pools[0].Nodes = []scheduler.Node{{Name: "n1", Amount: node}, {Name: "n2", Amount: node}, {Name: "n3", Amount: node}}
-		}, 4, "cloud", "no other pool can take it"},
+		}, 4, "cloud", "no other pool accepts it"},
 		"roles, delegated home too small": {func(w *World) {
 			w.Waiting[0], w.Running = roles(0, 3, 3, 3, 3), nil
 			w.Pools[0].Delegated = true
 			w.Pools[0].Nodes = []scheduler.Node{{Name: "n1", Amount: node}, {Name: "n2", Amount: node}, {Name: "n3", Amount: node}}
-		}, 4, "cloud", "no other pool can take it"},
-		"roles, too many":   {func(w *World) { w.Waiting[0] = roles(100, 3, 3, 3, 3, 3) }, 0, "", "5 nodes of cloud would be needed and 4 more may be rented"},
-		"roles, alike pool": {func(w *World) { w.Waiting[0] = roles(100, 4, 1); w.Pools[1].Alike = true }, 0, "", "no elastic pool may take it"},
+		}, 4, "cloud", "no other pool accepts it"},
+		"roles, too many":   {func(w *World) { w.Waiting[0] = roles(100, 3, 3, 3, 3, 3) }, 0, "", "5 nodes of cloud would be needed, but only 4 more may be rented"},
+		"roles, alike pool": {func(w *World) { w.Waiting[0] = roles(100, 4, 1); w.Pools[1].Alike = true }, 0, "", "no elastic pool accepts it"},
 		"alike pool":        {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Alike = true }, 1, "cloud", "gets 1 node of cloud"},
 		"roles on their way": {func(w *World) {
 			w.Waiting[0] = roles(0, 4, 1, 1)
@@ -142,7 +142,7 @@ func TestRule(t *testing.T) {
 			w.Waiting[0].DelayCost, w.Waiting[0].Limits = 100, []string{"project p"}
 			w.Left = map[string]resource.Amount{"project p": {CPU: -1}}
 		}, 0, "", "project p leaves too little: 4 cpu wanted, 0 free"},
-		"gang too large": {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers = 100, 5 }, 0, "", "5 nodes of cloud would be needed and 4 more may be rented"},
+		"gang too large": {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers = 100, 5 }, 0, "", "5 nodes of cloud would be needed, but only 4 more may be rented"},
 		"half nodes":     {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Workers, w.Waiting[0].Request = 100, 5, amount(2) }, 3, "cloud", "gets 3 nodes"},
 		"node too small": {func(w *World) { w.Waiting[0].DelayCost, w.Waiting[0].Request = 100, amount(5) }, 0, "", "a node of cloud is too small: 5 cpu wanted, 4 free"},
 		"after a failure": {func(w *World) {
@@ -158,12 +158,12 @@ func TestRule(t *testing.T) {
 			w.Pools[1].Elastic.Interruptions = 0.5
 		}, 1, "cloud", "it costs 9.78 AED more"},
 		"spot, never saves": {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Elastic.Interruptions = 0.5 }, 1, "cloud", "it costs 12.64 AED more"},
-		"spot, hopeless":    {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Elastic.Interruptions = 3 }, 0, "", "no sooner"},
+		"spot, hopeless":    {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Elastic.Interruptions = 3 }, 0, "", "not end earlier"},
 		"transfer": {func(w *World) {
 			w.Waiting[0].DelayCost, w.Waiting[0].GiB = 100, 50
 			w.Pools[1].Elastic.GiBPerHour, w.Pools[1].Elastic.Egress = 100, 0.1
-		}, 1, "cloud", "ends 2h24m0s sooner, which is worth 240.00 AED; it costs 19.00 AED more"},
-		"a node is there": {func(w *World) { w.Waiting[0].DelayCost = 3; rented(&w.Pools[1], Node{Name: "c1", Idle: now}) }, 0, "cloud", "may use nodes of cloud: home has room by 2026-11-22T15:00:00Z, so it ends 3h0m0s sooner, which is worth 9.00 AED; it costs 8.00 AED more"},
+		}, 1, "cloud", "ends 2h24m0s earlier, which is worth 240.00 AED; it costs 19.00 AED more"},
+		"a node is there": {func(w *World) { w.Waiting[0].DelayCost = 3; rented(&w.Pools[1], Node{Name: "c1", Idle: now}) }, 0, "cloud", "may use nodes of cloud: home has capacity by 2026-11-22T15:00:00Z, so it ends 3h0m0s earlier, which is worth 9.00 AED; it costs 8.00 AED more"},
 		"a node is on its way": {func(w *World) {
 			rented(&w.Pools[1], Node{Name: "c1", Coming: true, Ready: now.Add(90 * time.Second), For: "w"})
 		}, 0, "cloud", "waits for 1 node of cloud that starts up, about 1m30s"},

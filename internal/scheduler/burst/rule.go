@@ -44,7 +44,7 @@ func (d *decision) consider(w *Work) Verdict {
 	}
 	if home != nil && !here.at.After(d.Now) {
 		home.take(w, here)
-		v.Why = "does not burst: " + home.Name + " has room for it"
+		v.Why = "does not burst: " + home.Name + " has capacity for it"
 		return v
 	}
 	unknown := home == nil && d.elsewhere(w) // there is room some day, and nobody knows when
@@ -92,7 +92,7 @@ func (d *decision) consider(w *Work) Verdict {
 		}
 		against = slices.Compact(against)
 		if len(against) == 0 {
-			against = []string{"no elastic pool may take it"}
+			against = []string{"no elastic pool accepts it"}
 		}
 		v.Why = "does not burst: " + strings.Join(against, "; ")
 		return v
@@ -206,9 +206,9 @@ func (d *decision) judge(w *Work, o *option, home *pool, here start, unknown boo
 	if o.nodes > 0 {
 		switch room := e.Max - o.pool.rented(); {
 		case o.nodes > room:
-			return fmt.Sprintf("%d node%s of %s would be needed and %d more may be rented", o.nodes, plural(o.nodes), name, max(room, 0))
+			return fmt.Sprintf("%d node%s of %s would be needed, but only %d more may be rented", o.nodes, plural(o.nodes), name, max(room, 0))
 		case e.NotBefore.After(d.Now):
-			return fmt.Sprintf("%s gets no nodes before %s: %s", name, at(e.NotBefore), e.Because)
+			return fmt.Sprintf("%s rents no nodes before %s: %s", name, at(e.NotBefore), e.Because)
 		}
 	}
 	if limit, lacks := d.lacks(w); limit != "" {
@@ -236,26 +236,26 @@ func (d *decision) judge(w *Work, o *option, home *pool, here start, unknown boo
 		}
 		o.gain, o.net = math.Inf(1), math.MaxFloat64-o.rent
 		if budget && (o.rent > left || left <= 0) {
-			return fmt.Sprintf("renting on %s costs %s and the budget of %s leaves %s", name, d.cash(o.rent), w.Project, d.cash(left))
+			return fmt.Sprintf("renting on %s costs %s, but the budget of %s has %s left", name, d.cash(o.rent), w.Project, d.cash(left))
 		}
 		return ""
 	case w.Duration == 0:
-		return "how long it runs is not known: a timeout says how long at most"
+		return "its expected duration is unknown: a timeout is only an upper bound"
 	case unknown:
-		return "when there is room for it elsewhere is not known: what runs there has neither a time-out nor a beginning"
+		return "the wait for other pools is unknown: a running workload has neither a time-out nor a start time"
 	}
 	o.own = home.price(w, w.least()) * w.Duration.Hours()
 	o.gain = here.at.Sub(d.Now).Hours() + w.Duration.Hours() - (wait + transfer + work)
 	o.net = w.DelayCost*o.gain - (o.rent - o.own)
 	switch {
 	case o.gain <= 0:
-		return fmt.Sprintf("on %s it would end no sooner than on %s, which has room for it in %s", name, home.Name, words(here.at.Sub(d.Now)))
+		return fmt.Sprintf("on %s it would not end earlier than on %s, which has capacity in %s", name, home.Name, words(here.at.Sub(d.Now)))
 	case o.net <= 0 && w.DelayCost == 0:
-		return fmt.Sprintf("%s costs %s and %s %s, and no delay_cost says what waiting costs", name, d.cash(o.rent), home.Name, d.cash(o.own))
+		return fmt.Sprintf("%s costs %s and %s %s, but no delay_cost is set", name, d.cash(o.rent), home.Name, d.cash(o.own))
 	case o.net <= 0:
-		return fmt.Sprintf("%s costs %s more than %s and ends it %s sooner, which is worth %s", name, d.cash(o.rent-o.own), home.Name, hours(o.gain), d.cash(w.DelayCost*o.gain))
+		return fmt.Sprintf("%s costs %s more than %s and ends it %s earlier, which is worth %s", name, d.cash(o.rent-o.own), home.Name, hours(o.gain), d.cash(w.DelayCost*o.gain))
 	case budget && o.rent > left:
-		return fmt.Sprintf("renting on %s costs %s and the budget of %s leaves %s", name, d.cash(o.rent), w.Project, d.cash(left))
+		return fmt.Sprintf("renting on %s costs %s, but the budget of %s has %s left", name, d.cash(o.rent), w.Project, d.cash(left))
 	}
 	return ""
 }
@@ -267,13 +267,13 @@ func (d *decision) inWords(w *Work, o option, home *pool, here start) string {
 		what = fmt.Sprintf("gets %d node%s of %s, ready in about %s", o.nodes, plural(o.nodes), o.pool.Name, words(o.pool.Elastic.Startup))
 	}
 	if home == nil {
-		return fmt.Sprintf("%s: no other pool can take it; it costs %s", what, d.cash(o.rent))
+		return fmt.Sprintf("%s: no other pool accepts it; it costs %s", what, d.cash(o.rent))
 	}
 	by := "by"
 	if here.guess {
-		by = "at a guess by"
+		by = "probably by"
 	}
-	return fmt.Sprintf("%s: %s has room %s %s, so it ends %s sooner, which is worth %s; it costs %s more",
+	return fmt.Sprintf("%s: %s has capacity %s %s, so it ends %s earlier, which is worth %s; it costs %s more",
 		what, home.Name, by, at(here.at), hours(o.gain), d.cash(w.DelayCost*o.gain), d.cash(o.rent-o.own))
 }
 

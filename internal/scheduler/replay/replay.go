@@ -151,7 +151,7 @@ func Play(ctx context.Context, w World) (Played, error) {
 		p.add(s)
 	}
 	if len(p.order) != len(p.works) {
-		return Played{}, fault.New(fault.Invalid, "two works have one identifier")
+		return Played{}, fault.New(fault.Invalid, "duplicate workload identifier")
 	}
 	out := Played{}
 	later := w.Later

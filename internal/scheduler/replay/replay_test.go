@@ -374,7 +374,7 @@ func TestResize(t *testing.T) {
 	}
 	gone.Takes = map[scheduler.ID]time.Duration{"r": time.Minute, "new": time.Minute}
 	_, gone = gone.Propose(About{}, asks("new", 1), Assumptions{Takes: time.Minute})
-	if got := tell(play(t, gone)); !strings.Contains(got, "r 0s-1m0s on a-2") || !strings.Contains(got, "new never: ") || !strings.Contains(got, "taken away in this what-if") {
+	if got := tell(play(t, gone)); !strings.Contains(got, "r 0s-1m0s on a-2") || !strings.Contains(got, "new never: ") || !strings.Contains(got, "removed in this what-if") {
 		t.Error(got)
 	}
 }

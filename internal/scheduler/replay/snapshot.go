@@ -11,32 +11,32 @@ import (
 // Snapshot is a live scheduler's world as a server tells it.
 type Snapshot struct {
 	At    time.Time `json:"at"`
-	Works []About   `json:"works" doc:"Who runs and who waits"`
+	Works []About   `json:"works" doc:"Running and pending workloads"`
 	// Maintenance of pools. Their nodes are as without it.
-	Maintenance map[string]scheduler.Windows `json:"maintenance,omitempty" doc:"Of each pool that has some"`
+	Maintenance map[string]scheduler.Windows `json:"maintenance,omitempty" doc:"Maintenance windows by pool"`
 	// Scheduler is a scheduler.Delta. It is not part of what the API promises.
-	Scheduler any `json:"scheduler" doc:"What the scheduler itself knows, for falaj simulate of the same version; its fields may change"`
+	Scheduler any `json:"scheduler" doc:"State of the scheduler, for falaj simulate of the same version; its fields may change"`
 }
 
 // Proposal is a work that is not submitted.
 type Proposal struct {
 	About About `json:"about"`
 	// Work is a scheduler.Workload. It is not part of what the API promises.
-	Work any `json:"work" doc:"What the scheduler would see, for falaj simulate of the same version; its fields may change"`
+	Work any `json:"work" doc:"Workload as the scheduler sees it, for falaj simulate of the same version; its fields may change"`
 }
 
 // About is what is told of a work beside what the scheduler knows.
 type About struct {
-	ID      scheduler.ID `json:"id" doc:"Of the workload"`
+	ID      scheduler.ID `json:"id" doc:"Identifier of the workload"`
 	Label   string       `json:"label"`
-	Project string       `json:"project" doc:"One that you may not read has another name"`
+	Project string       `json:"project" doc:"Project; names of projects that you may not read are replaced"`
 	Queue   string       `json:"queue,omitempty"`
 	Kind    string       `json:"kind,omitempty" doc:"job, build, query or replica"`
 	State   string       `json:"state" doc:"running, waiting or leaving"`
 	// Left is nil where nothing is known but perhaps a time-out.
-	Left  *float64 `json:"left_s,omitempty" doc:"Seconds that it probably still runs: of one that waits, once it has its place"`
-	Basis Basis    `json:"basis,omitempty" doc:"From what: pace, history or expected"`
-	Gone  bool     `json:"gone,omitempty" doc:"It was told to stop and does not come back"`
+	Left  *float64 `json:"left_s,omitempty" doc:"Estimated remaining run time in seconds; for a pending workload, from its start"`
+	Basis Basis    `json:"basis,omitempty" doc:"Basis of the estimate: pace, history or expected"`
+	Gone  bool     `json:"gone,omitempty" doc:"Stopping for good: the workload is not retried"`
 }
 
 // Basis is from what it is known how long a work still runs.
@@ -67,12 +67,12 @@ func Read(b []byte) (Snapshot, scheduler.Delta, error) {
 		Scheduler scheduler.Delta `json:"scheduler"`
 	}
 	if err := json.Unmarshal(b, &s); err != nil { //nolint:musttag // the scheduler's types, by their own names
-		return Snapshot{}, scheduler.Delta{}, fault.New(fault.Invalid, "what the server tells is not understood: %w", err).
-			WithHint("Server and command line should have the same version.")
+		return Snapshot{}, scheduler.Delta{}, fault.New(fault.Invalid, "the server's snapshot cannot be parsed: %w", err).
+			WithHint("Use the same version of server and command line.")
 	}
 	if s.Scheduler.Now.IsZero() {
-		return Snapshot{}, scheduler.Delta{}, fault.New(fault.Invalid, "what the server tells has no time").
-			WithHint("Server and command line should have the same version.")
+		return Snapshot{}, scheduler.Delta{}, fault.New(fault.Invalid, "the server's snapshot has no time").
+			WithHint("Use the same version of server and command line.")
 	}
 	return s.Snapshot, s.Scheduler, nil
 }
@@ -84,8 +84,8 @@ func ReadProposal(b []byte) (About, scheduler.Workload, error) {
 		Work  scheduler.Workload `json:"work"`
 	}
 	if err := json.Unmarshal(b, &p); err != nil || p.Work.ID == "" { //nolint:musttag // as above
-		return About{}, scheduler.Workload{}, fault.New(fault.Invalid, "what the server tells of a job is not understood").
-			WithHint("Server and command line should have the same version.")
+		return About{}, scheduler.Workload{}, fault.New(fault.Invalid, "a job in the server's snapshot cannot be parsed").
+			WithHint("Use the same version of server and command line.")
 	}
 	return p.About, p.Work, nil
 }

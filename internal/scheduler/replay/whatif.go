@@ -22,7 +22,7 @@ func (w World) Resize(pool string, n int) (World, error) {
 		for i, p := range w.Start.Pools {
 			names[i] = p.Name
 		}
-		return w, fault.New(fault.NotFound, "there is no pool %.64q", pool).WithHint("There are %q.", names)
+		return w, fault.New(fault.NotFound, "pool %.64q not found", pool).WithHint("Pools: %q.", names)
 	}
 	w.Start.Pools = slices.Clone(w.Start.Pools)
 	p := &w.Start.Pools[i]
@@ -35,11 +35,11 @@ func (w World) Resize(pool string, n int) (World, error) {
 	}
 	switch {
 	case len(p.Nodes) == 0:
-		return w, fault.New(fault.Invalid, "pool %s has no node that others could be like", pool)
+		return w, fault.New(fault.Invalid, "pool %s has no node to copy", pool)
 	case n > maxNodes-len(p.Nodes):
-		return w, fault.New(fault.Invalid, "pool %s has %d nodes; with %d more it has more than %d", pool, len(p.Nodes), n, maxNodes)
+		return w, fault.New(fault.Invalid, "pool %s has %d nodes; %d more exceed the limit of %d", pool, len(p.Nodes), n, maxNodes)
 	case -n > open:
-		return w, fault.New(fault.Invalid, "pool %s has %d open nodes; %d cannot be taken", pool, open, -n)
+		return w, fault.New(fault.Invalid, "pool %s has %d open nodes; %d cannot be removed", pool, open, -n)
 	}
 	for k := range n {
 		like := p.Nodes[0]
@@ -57,7 +57,7 @@ func (w World) Resize(pool string, n int) (World, error) {
 	for _, first := range []bool{false, true} { // the idle, then the busy, each from the end
 		for k := len(p.Nodes) - 1; k >= 0 && n < 0; k-- {
 			if node := &p.Nodes[k]; node.Closed == "" && busy[node.Name] == first {
-				node.Closed = "taken away in this what-if"
+				node.Closed = "removed in this what-if"
 				n++
 			}
 		}

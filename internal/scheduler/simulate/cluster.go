@@ -45,7 +45,7 @@ const (
 // Validate says whether the cluster can be simulated.
 func (c Cluster) Validate() error {
 	if len(c.Groups) == 0 || len(c.Groups) > maxGroups {
-		return fault.New(fault.Invalid, "a cluster of %d groups of nodes", len(c.Groups)).WithHint("Give 1 to %d groups.", maxGroups)
+		return fault.New(fault.Invalid, "a cluster cannot have %d groups of nodes", len(c.Groups)).WithHint("Give 1 to %d groups.", maxGroups)
 	}
 	all := 0
 	for i, g := range c.Groups {
@@ -54,7 +54,7 @@ func (c Cluster) Validate() error {
 				WithHint("Give 1 to %d nodes with 1 to %d GPUs each.", maxNodes, maxGPUs)
 		}
 		if slices.ContainsFunc(c.Groups[:i], func(o Group) bool { return o.Type == g.Type }) {
-			return fault.New(fault.Invalid, "type %q is there twice", g.Type)
+			return fault.New(fault.Invalid, "duplicate type %q", g.Type)
 		}
 		if !(g.Price >= 0 && g.Price <= maxNumber) {
 			return fault.New(fault.Invalid, "%s%v is not a price", of(g.Type, ""), g.Price)

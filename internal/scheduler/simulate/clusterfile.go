@@ -49,7 +49,7 @@ func ReadCluster(file string, in io.Reader, profiles string, open func(dir strin
 	var f clusterFile
 	if err := yamldoc.Decode(b, &f); err != nil {
 		return Cluster{}, nil, fault.New(fault.Invalid, "%s %s", file, err).
-			WithHint("A cluster is `groups:`, a list of type, nodes, gpus_per_node, profiles, and perhaps price_per_hour, down, speed and speeds.")
+			WithHint("A cluster has `groups:`, a list of type, nodes, gpus_per_node, profiles, and optionally price_per_hour, down, speed and speeds.")
 	}
 	wrong := func(group int, err error) error {
 		return fault.Wrap(err, "%s%s, group %d", file, lineOf(b, group), group+1)
@@ -86,7 +86,7 @@ func ReadCluster(file string, in io.Reader, profiles string, open func(dir strin
 			dir = profiles
 		}
 		if dir == "" {
-			return c, nil, wrong(i, fault.New(fault.Invalid, "type %s has no profiles", g.Type).WithHint("Give `profiles:`, or --profiles for all types that name none."))
+			return c, nil, wrong(i, fault.New(fault.Invalid, "type %s has no profiles", g.Type).WithHint("Give `profiles:`, or --profiles for all types without their own."))
 		}
 		if read[dir] == nil {
 			if read[dir], err = readProfiles(open(dir), first); err != nil {
@@ -109,7 +109,7 @@ func ReadCluster(file string, in io.Reader, profiles string, open func(dir strin
 func scaled(of Profiles, all *float64, by map[string]float64) (Profiles, error) {
 	for name := range by {
 		if of[name] == nil {
-			return nil, fault.New(fault.Invalid, "speeds: %q has no profile; there are %s", clip(name), Measured{"": of}.names())
+			return nil, fault.New(fault.Invalid, "speeds: %q has no profile; profiles exist for %s", clip(name), Measured{"": of}.names())
 		}
 	}
 	out := Profiles{}

@@ -20,8 +20,8 @@ func NewPolicy(name string) (Policy, error) {
 		return p(), nil
 	}
 	if name == "fair" { // one of the live scheduler's
-		return nil, fault.New(fault.Invalid, "%q is not a policy of workloads", name).
-			WithHint("It shares among queues, which the jobs of a workload do not have: play it with --from-live. The policies are %q.", slices.Sorted(maps.Keys(policies)))
+		return nil, fault.New(fault.Invalid, "%q is not a policy for workloads", name).
+			WithHint("It shares capacity among queues, which the jobs of a workload do not have: simulate it with --from-live. The policies are %q.", slices.Sorted(maps.Keys(policies)))
 	}
-	return nil, fault.New(fault.Invalid, "%q is not a policy", name).WithHint("The policies are %q.", slices.Sorted(maps.Keys(policies)))
+	return nil, fault.New(fault.Invalid, "unknown policy %q", name).WithHint("The policies are %q.", slices.Sorted(maps.Keys(policies)))
 }

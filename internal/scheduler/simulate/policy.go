@@ -108,7 +108,7 @@ func check(plan map[int]Placement, nodes []Node, jobs []Job) error {
 		}
 	}
 	if known != len(plan) {
-		return fault.New(fault.Internal, "the policy places a job that does not wait or run")
+		return fault.New(fault.Internal, "the policy places a job that is neither pending nor running")
 	}
 	return nil
 }

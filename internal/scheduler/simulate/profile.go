@@ -82,7 +82,7 @@ func readProfiles(dir fs.FS, first Profiles) (Profiles, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fault.New(fault.NotFound, "the profiles' directory has no folder of an application").
+		return nil, fault.New(fault.NotFound, "the profile directory has no application folder").
 			WithHint("Each application has a folder with placements.csv, scalability.csv and validation-BATCH.csv files.")
 	}
 	return out, nil
@@ -152,7 +152,7 @@ func (p *Profile) readPlacements(file string, in io.Reader) error {
 		id = normal(gpus)
 		at, twice := slices.BinarySearchFunc(p.exact[id], s, func(a, b sample) int { return a.local - b.local })
 		if twice {
-			r.wrong("local_bsz", "placement %s with %d is there twice", id, s.local)
+			r.wrong("local_bsz", "duplicate placement %s with %d", id, s.local)
 			return
 		}
 		p.exact[id] = slices.Insert(p.exact[id], at, s)
@@ -245,7 +245,7 @@ func (p *Profile) finish() error {
 	for i := range p.points[1:] {
 		if p.points[i].at == p.points[i+1].at {
 			at := p.points[i].at
-			return fault.New(fault.Invalid, "the profile of %s has %v replicas on %v nodes with local batch %v twice", p.Name, at[1], at[0], at[2])
+			return fault.New(fault.Invalid, "the profile of %s has duplicate rows for %v replicas on %v nodes with local batch %v", p.Name, at[1], at[0], at[2])
 		}
 	}
 	slices.SortFunc(p.validated, func(a, b validation) int { return a.batch - b.batch })

@@ -170,12 +170,12 @@ func TestBadProfiles(t *testing.T) {
 		{"placements.csv", "1,8,1,0.1", "1,8,1,x", `tiny/placements.csv line 2, column sync_time: "x" is not a number`},
 		{"placements.csv", "1,8,1,0.1", "1,8,0.05,0.1", "column step_time: 0.05 s is not longer than sync_time"},
 		{"placements.csv", "1,8,1,0.1", "1,8.5,1,0.1", `column local_bsz: "8.5" is not a whole number`},
-		{"placements.csv", "1,16,", "1,8,", "line 3, column local_bsz: placement 1 with 8 is there twice"},
+		{"placements.csv", "1,16,", "1,8,", "line 3, column local_bsz: duplicate placement 1 with 8"},
 		{"placements.csv", "\n1,8", "\n1x,8", `column placement: "1x" is not one digit`},
 		{"placements.csv", "\n1,8,1,0.1", "\n1,8,1", "tiny/placements.csv line 2: wrong number of fields"},
 		{"placements.csv", "sync_time", "sync", `tiny/placements.csv has no column "sync_time"`},
 		{"placements.csv", "sync_time", "step_time", `tiny/placements.csv has the column "step_time" twice`},
-		{"scalability.csv", "3,3,16", "3,3,8", "3 replicas on 3 nodes with local batch 8 twice"},
+		{"scalability.csv", "3,3,16", "3,3,8", "duplicate rows for 3 replicas on 3 nodes with local batch 8"},
 		{"scalability.csv", "3,3,8", "3,2,8", "column num_replicas: 2 is not from 3 to"},
 		{"validation-8.csv", "200,200", "90,200", "tiny/validation-8.csv line 3, column progress: 90 is not more than the epoch before"},
 		{"validation-8.csv", "0,1,1\n200", "0,0,0\n200", "a gradient without square and variance"},
@@ -335,12 +335,12 @@ func TestBadWorkloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ old, new, want string }{
-		{"b,100.5", "a,100.5", `w.csv line 3, column name: "a" is the name of the job in line 2, too`},
+		{"b,100.5", "a,100.5", `w.csv line 3, column name: "a" is already the name of the job in line 2`},
 		{"b,100.5", "b,-1", "w.csv line 3, column time: -1 is less than 0"},
 		{"b,100.5", "b,Inf", "column time: +Inf is not a finite number"},
 		{"b,100.5", "b,1700000000", "column time: 1.7e+09 s is more than ten years after the beginning"},
-		{"a,0", "a,200", "w.csv line 3, column time: 100.5 s is before the job in front of it"},
-		{"tiny,2", "huge,2", `w.csv line 3, column application: "huge" has no profile; there are ["tiny"]`},
+		{"a,0", "a,200", "w.csv line 3, column time: 100.5 s is before the previous job"},
+		{"tiny,2", "huge,2", `w.csv line 3, column application: "huge" has no profile; profiles exist for ["tiny"]`},
 		{"tiny,2,64", "tiny,0,64", "column num_replicas: 0 is not from 1"},
 		{"tiny,2,64", "tiny,7,64", "column num_replicas: 7 are more than the 6"},
 		{"tiny,2,64", "tiny,2,65", "column batch_size: 65 is not from 8 to 64"},
@@ -423,7 +423,7 @@ func TestBadPolicies(t *testing.T) {
 	if _, err := NewPolicy("fair"); err == nil || !strings.Contains(fault.HintOf(err), "--from-live") {
 		t.Error(err)
 	}
-	if _, err := NewPolicy("best"); err == nil || !strings.Contains(err.Error(), `"best" is not a policy`) {
+	if _, err := NewPolicy("best"); err == nil || !strings.Contains(err.Error(), `unknown policy "best"`) {
 		t.Error(err)
 	}
 }

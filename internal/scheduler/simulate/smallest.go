@@ -59,7 +59,7 @@ func (s *Sizing) Check() error {
 	case !(s.Meet > 0 && s.Meet <= 1):
 		return fault.New(fault.Invalid, "a share of %v of the jobs is not more than 0 and at most 1", s.Meet)
 	case s.Most < 1 || s.Most > maxNodes:
-		return fault.New(fault.Invalid, "at most %d nodes are not from 1 to %d", s.Most, maxNodes)
+		return fault.New(fault.Invalid, "the node limit %d is not between 1 and %d", s.Most, maxNodes)
 	case s.Due == 0:
 		return fault.New(fault.Invalid, "no job has a deadline").WithHint("Give --deadline, or a column deadline in the workload: seconds from the submission.")
 	}

@@ -42,17 +42,17 @@ func ReadWorkload(name string, in io.Reader, profiles Measured) (Workload, error
 			r.wrong("name", "%q is not a name of at most 200 printable characters", clip(s.Name))
 		}
 		if before, twice := seen[s.Name]; twice {
-			r.wrong("name", "%q is the name of the job in line %d, too", clip(s.Name), before)
+			r.wrong("name", "%q is already the name of the job in line %d", clip(s.Name), before)
 		}
 		seen[s.Name] = r.line
 		if r.err == nil && s.At > maxTime {
 			r.wrong("time", "%v s is more than ten years after the beginning of the workload", s.At)
 		}
 		if n := len(w.Jobs); r.err == nil && n > 0 && s.At < w.Jobs[n-1].At {
-			r.wrong("time", "%v s is before the job in front of it; sort the file by time", s.At)
+			r.wrong("time", "%v s is before the previous job; sort the file by time", s.At)
 		}
 		if len(s.On) == 0 {
-			r.wrong("application", "%q has no profile; there are %s", clip(s.Family), profiles.names())
+			r.wrong("application", "%q has no profile; profiles exist for %s", clip(s.Family), profiles.names())
 			return
 		}
 		if r.has("deadline") && r.text("deadline") != "" {

@@ -71,14 +71,14 @@ const (
 
 // Rules say which checkpoints of a job are kept, and which come back.
 type Rules struct {
-	KeepLast int    `json:"keep_last,omitempty" doc:"So many of the newest; default 3"`
-	KeepBest int    `json:"keep_best,omitempty" doc:"So many of the best by metric; default 1 where best is given"`
-	Best     Best   `json:"best,omitzero" doc:"What is best"`
-	Interval string `json:"interval,omitempty" doc:"Also one for each such time, such as 30m"`
-	After    string `json:"after,omitempty" doc:"How long the last and the best stay after the job has ended; default 30d"`
-	Settle   string `json:"settle,omitempty" doc:"A checkpoint that is written in place counts as complete when it has not changed for so long while the program ran; default 5s. One that is renamed to its final name counts at once"`
-	Ready    string `json:"ready,omitempty" doc:"Pattern of the file that the program writes last into a checkpoint, such as trainer_state.json: then it is complete with it, and not before"`
-	Restore  int    `json:"restore,omitempty" doc:"So many of the newest come back where they are missing; default 1, and the best"`
+	KeepLast int    `json:"keep_last,omitempty" doc:"Number of newest checkpoints to keep; default 3"`
+	KeepBest int    `json:"keep_best,omitempty" doc:"Number of best checkpoints to keep, by metric; default 1 with best"`
+	Best     Best   `json:"best,omitzero" doc:"How checkpoints are compared"`
+	Interval string `json:"interval,omitempty" doc:"Also keeps one checkpoint per interval, such as 30m"`
+	After    string `json:"after,omitempty" doc:"How long the newest and the best are kept after the job has ended; default 30d"`
+	Settle   string `json:"settle,omitempty" doc:"A checkpoint written in place is complete once it has not changed for this long while the program ran; default 5s. One that is renamed to its final name is complete at once"`
+	Ready    string `json:"ready,omitempty" doc:"Pattern of the file that the program writes last into a checkpoint, such as trainer_state.json: the checkpoint is complete once this file exists"`
+	Restore  int    `json:"restore,omitempty" doc:"Number of newest checkpoints to restore; default 1, and the best"`
 }
 
 // Best compares checkpoints by what their checkpoint.json says.
@@ -93,16 +93,16 @@ const maxKept = 1000
 func (r Rules) Validate() error {
 	for what, n := range map[string]int{"keep_last": r.KeepLast, "keep_best": r.KeepBest, "restore": r.Restore} {
 		if n < 0 || n > maxKept {
-			return fault.New(fault.Invalid, "checkpoints: %s is %d, not between 0 and %d", what, n, maxKept)
+			return fault.New(fault.Invalid, "checkpoints.%s: %d is not between 0 and %d", what, n, maxKept)
 		}
 	}
 	switch {
 	case r.Best.Mode != "" && r.Best.Mode != "min" && r.Best.Mode != "max":
-		return fault.New(fault.Invalid, "checkpoints: best.mode is %.40q", r.Best.Mode).WithHint("Use min or max.")
+		return fault.New(fault.Invalid, "checkpoints.best.mode: unknown mode %.40q", r.Best.Mode).WithHint("Use min or max.")
 	case len(r.Best.Metric) > 250:
-		return fault.New(fault.Invalid, "checkpoints: best.metric has %d bytes, at most 250 are allowed", len(r.Best.Metric))
+		return fault.New(fault.Invalid, "checkpoints.best.metric: %d bytes exceed the limit of 250", len(r.Best.Metric))
 	case r.KeepBest > 0 && r.Best == Best{}:
-		return fault.New(fault.Invalid, "checkpoints: keep_best needs best").WithHint("Say best: {metric: val_loss, mode: min}.")
+		return fault.New(fault.Invalid, "checkpoints.keep_best: set checkpoints.best as well").WithHint("Set best: {metric: val_loss, mode: min}.")
 	}
 	for what, text := range map[string]string{"interval": r.Interval, "after": r.After, "settle": r.Settle} {
 		d, err := resource.ParseDuration(text)
@@ -110,17 +110,17 @@ func (r Rules) Validate() error {
 			return fault.Wrap(err, "checkpoints: %s", what)
 		}
 		if what == "interval" && d > 0 && d < time.Minute {
-			return fault.New(fault.Invalid, "checkpoints: interval %s is less than a minute", d)
+			return fault.New(fault.Invalid, "checkpoints.interval: %s is less than a minute", d)
 		}
 		if what == "settle" && text != "" && (d < time.Second || d > time.Hour) {
-			return fault.New(fault.Invalid, "checkpoints: settle %s is not between 1s and 1h", d)
+			return fault.New(fault.Invalid, "checkpoints.settle: %s is not between 1s and 1h", d)
 		}
 	}
 	if len(r.Ready) > maxPath {
-		return fault.New(fault.Invalid, "checkpoints: ready has %d bytes, at most %d are allowed", len(r.Ready), maxPath)
+		return fault.New(fault.Invalid, "checkpoints.ready: %d bytes exceed the limit of %d", len(r.Ready), maxPath)
 	}
 	if err := (settled.Rules{Ready: r.Ready}).Validate(); err != nil {
-		return fault.New(fault.Invalid, "checkpoints: ready is %.100q: %w", r.Ready, err)
+		return fault.New(fault.Invalid, "checkpoints.ready: %.100q: %w", r.Ready, err)
 	}
 	return nil
 }
@@ -242,11 +242,11 @@ func label(b []byte, metric string) (step *int64, value *float64, err error) {
 		Metrics map[string]*float64 `json:"metrics"`
 	}
 	if err := json.NewDecoder(bytes.NewReader(b)).Decode(&l); err != nil {
-		return nil, nil, fault.New(fault.Invalid, "%s is not read: %v", labelFile, err)
+		return nil, nil, fault.New(fault.Invalid, "%s is not valid JSON: %v", labelFile, err)
 	}
 	if l.Step != nil {
 		if *l.Step < 0 || *l.Step >= 1<<53 || *l.Step != float64(int64(*l.Step)) {
-			return nil, nil, fault.New(fault.Invalid, "%s is not read: step %v is not a whole number from 0", labelFile, *l.Step)
+			return nil, nil, fault.New(fault.Invalid, "%s: step %v is not a whole number from 0", labelFile, *l.Step)
 		}
 		n := int64(*l.Step)
 		step = &n

@@ -56,7 +56,7 @@ func (p *pins) release(keys []string) {
 	}
 }
 
-// mark gives those of the chunks that nobody holds; nobody can until unmark.
+// mark returns the unreferenced chunks and locks them until unmark.
 func (p *pins) mark(refs []blob.Ref) []blob.Ref {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *pins) unmark(refs []blob.Ref) {
 	p.changed = make(chan struct{})
 }
 
-// batch bounds what one query or one round of the collector looks at.
+// batch bounds one query and one round of the collector.
 const batch = 500
 
 // collect deletes those of the chunks that no record refers to. The order is
@@ -111,7 +111,7 @@ func (s *Service) collectPart(ctx context.Context, p project.Name, free []blob.R
 			continue
 		}
 		if err := s.cfg.Blobs.Delete(ctx, r); err != nil {
-			return fault.Wrap(err, "removing a chunk that no checkpoint needs")
+			return fault.Wrap(err, "removing an unused chunk")
 		}
 	}
 	return nil
@@ -175,7 +175,7 @@ func (s *Service) retain(ctx context.Context, job string) error {
 			if why[r.ID] != "" {
 				continue
 			}
-			ds, err := s.drop(ctx, tx, r, "its job's rules do not keep it")
+			ds, err := s.drop(ctx, tx, r, "expired by its job's retention rules")
 			if err != nil {
 				return err
 			}

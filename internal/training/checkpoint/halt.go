@@ -130,7 +130,7 @@ func (s *Service) halfWritten(ctx context.Context, j Job) (map[string]string, er
 				return nil, err
 			}
 			if !settled.Covers(files, rest) {
-				part[name] = fmt.Sprintf("it may be half written: %s changed shortly before its program was ended", rest[0])
+				part[name] = fmt.Sprintf("it may be incomplete: %s changed shortly before the program was stopped", rest[0])
 			}
 			continue
 		}
@@ -140,7 +140,7 @@ func (s *Service) halfWritten(ctx context.Context, j Job) (map[string]string, er
 		}
 		switch {
 		case st.Temporary != "":
-			part[name] = fmt.Sprintf("it may be half written: it has %.200q, which by its name is not complete", st.Temporary)
+			part[name] = fmt.Sprintf("it may be incomplete: it contains the temporary file %.200q", st.Temporary)
 		case !rules.Left(st, end):
 			// A small one of a new name may have been renamed within a tick of the clock: it counts when it
 			// has all that the one before it has.
@@ -153,9 +153,9 @@ func (s *Service) halfWritten(ctx context.Context, j Job) (map[string]string, er
 					continue
 				}
 			}
-			part[name] = "it may be half written: it changed shortly before its program was ended"
+			part[name] = "it may be incomplete: it changed shortly before the program was stopped"
 			if rules.Ready != "" {
-				part[name] = fmt.Sprintf("it may be half written: its program was ended before %.200q was there and at rest", rules.Ready)
+				part[name] = fmt.Sprintf("it may be incomplete: the program was stopped before %.200q was written and stable", rules.Ready)
 			}
 		case !end.InOrder && !st.Renamed && rules.Ready == "" && rules.Settle >= 0:
 			less, _, err := s.less(ctx, j.ID, name, st.Files, 2)
@@ -163,7 +163,7 @@ func (s *Service) halfWritten(ctx context.Context, j Job) (map[string]string, er
 				return nil, err
 			}
 			if less != "" {
-				part[name] = "it may be half written: " + less
+				part[name] = "it may be incomplete: " + less
 			}
 		}
 	}
@@ -189,7 +189,7 @@ func (s *Service) setAside(ctx context.Context, j Job) error {
 	hide := func(name string) error {
 		to := asidePrefix + name
 		if err := archive.Remove(filepath.Join(s.dir(j.ID), to)); err != nil {
-			return fault.Wrap(err, "removing an older checkpoint that may be half written")
+			return fault.Wrap(err, "removing an older checkpoint that may be incomplete")
 		}
 		return fault.Wrap(root.Rename(name, to), "setting aside checkpoint %s", name)
 	}
@@ -207,7 +207,7 @@ func (s *Service) setAside(ctx context.Context, j Job) error {
 			rest = append(rest, stale...)
 		}
 		for _, name := range rest {
-			notes = append(notes, fmt.Sprintf("file %s was set aside: the files were not complete together", name))
+			notes = append(notes, fmt.Sprintf("file %s was set aside: it does not belong to a complete checkpoint", name))
 			if err := hide(name); err != nil {
 				return err
 			}
@@ -349,11 +349,11 @@ func (s *Service) less(ctx context.Context, job, name string, files map[string]i
 	}
 	for _, f := range m.Files {
 		if f.Size > 0 && !have[settled.Kind(f.Path)] {
-			return fmt.Sprintf("it has no %.200s as checkpoint %s has", f.Path, before.Name), known, nil
+			return fmt.Sprintf("it lacks %.200s, which checkpoint %s has", f.Path, before.Name), known, nil
 		}
 	}
 	if size < before.Bytes/part {
-		return fmt.Sprintf("it has %d bytes, and checkpoint %s has %d", size, before.Name, before.Bytes), known, nil
+		return fmt.Sprintf("it has %d bytes, checkpoint %s has %d", size, before.Name, before.Bytes), known, nil
 	}
 	return "", known, nil
 }
@@ -408,8 +408,8 @@ func (s *Service) short(ctx context.Context, j Job, name string, all map[string]
 	}
 	less, _, err := s.less(ctx, j.ID, name, files, 2)
 	if err == nil && less != "" {
-		err = fault.New(fault.Conflict, "it seems to be still being written: %s", less).
-			WithHint("Rename a checkpoint to its final name when it is complete, or name the file that is written last in checkpoints.ready.")
+		err = fault.New(fault.Conflict, "it is possibly still being written: %s", less).
+			WithHint("Rename a checkpoint to its final name once it is complete, or set checkpoints.ready to the file that is written last.")
 	}
 	return err
 }

@@ -31,11 +31,11 @@ const (
 	// The pauses after a checkpoint could not be taken.
 	firstPause = time.Second
 	lastPause  = time.Minute
-	// sweepEvery is how often the checkpoints of ended jobs are looked at.
+	// sweepEvery is how often the checkpoints of ended jobs are checked.
 	sweepEvery = time.Hour
 )
 
-// look is what the loop knows of a directory that it has looked at.
+// look is what the loop knows of a checked directory.
 type look struct {
 	inode    uint64
 	modified time.Time
@@ -58,7 +58,7 @@ func refused(err error) bool { return fault.Is(err, fault.Invalid) || fault.Is(e
 func (s *Service) Start(ctx context.Context) error {
 	ctx = identity.With(context.WithoutCancel(ctx), identity.Loop("checkpoints"))
 	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
-		return fault.Wrap(err, "making the directory of checkpoints")
+		return fault.Wrap(err, "creating the checkpoint directory")
 	}
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		damaged, err := s.cfg.Store.Damaged(ctx, tx)
@@ -75,7 +75,7 @@ func (s *Service) Start(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fault.Wrap(err, "looking for damaged checkpoints")
+		return fault.Wrap(err, "reading damaged checkpoints")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
@@ -115,7 +115,7 @@ func (s *Service) loop(ctx context.Context) {
 			told = ""
 		case err.Error() != told: // once, not every second
 			told = err.Error()
-			s.log.ErrorContext(ctx, "looking for checkpoints failed", slog.Any("error", err))
+			s.log.ErrorContext(ctx, "searching for checkpoints failed", slog.Any("error", err))
 		}
 		select {
 		case <-ctx.Done():
@@ -138,7 +138,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 func (s *Service) all() (jobs []string, err error) {
 	entries, err := os.ReadDir(s.cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Wrap(err, "looking for checkpoints")
+		return nil, fault.Wrap(err, "searching for checkpoints")
 	}
 	for _, e := range entries {
 		if e.IsDir() {
@@ -156,7 +156,7 @@ func (s *Service) ended() ([]string, error) {
 	return slices.Collect(maps.Keys(s.released)), nil
 }
 
-// look looks at jobs' directories; start begins, or does, the work on one.
+// look checks jobs' directories; start begins, or does, the work on one.
 func (s *Service) look(ctx context.Context, names func() ([]string, error), start func(work func())) error {
 	jobs, err := names()
 	if err != nil {
@@ -175,14 +175,14 @@ func (s *Service) look(ctx context.Context, names func() ([]string, error), star
 			}
 			defer func() { <-s.takes }()
 			if err := s.attend(ctx, job); err != nil && ctx.Err() == nil {
-				s.log.ErrorContext(ctx, "keeping checkpoints failed", slog.String("job", job), slog.Any("error", err))
+				s.log.ErrorContext(ctx, "storing checkpoints failed", slog.String("job", job), slog.Any("error", err))
 			}
 		})
 	}
 	return nil
 }
 
-// enqueue reports that there is work on a job which nobody has begun or awaits.
+// enqueue reports that a job has work that is neither begun nor awaited.
 func (s *Service) enqueue(job string) bool {
 	due, pending := s.due(job)
 	s.mu.Lock()
@@ -237,14 +237,14 @@ func (s *Service) attend(ctx context.Context, job string) error {
 func (s *Service) shed(job string) error {
 	entries, err := os.ReadDir(s.dir(job))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fault.Wrap(err, "looking for checkpoints")
+		return fault.Wrap(err, "searching for checkpoints")
 	}
 	for _, e := range entries {
 		if (e.IsDir() || e.Type().IsRegular()) && !settled.Unfinished(e.Name()) {
 			continue
 		}
 		if err := archive.Remove(filepath.Join(s.dir(job), e.Name())); err != nil {
-			return fault.Wrap(err, "removing what an ended job left beside its checkpoints")
+			return fault.Wrap(err, "removing leftovers beside the checkpoints of an ended job")
 		}
 	}
 	return nil
@@ -307,7 +307,7 @@ func (s *Service) remember(ctx context.Context, job, name string, seen look, err
 	s.looked[key] = seen
 	s.mu.Unlock()
 	if err != nil && (before.err == nil || before.err.Error() != err.Error()) {
-		s.log.WarnContext(ctx, "a checkpoint is not kept", slog.String("job", job), slog.String("name", name), slog.Any("error", err))
+		s.log.WarnContext(ctx, "storing a checkpoint failed", slog.String("job", job), slog.String("name", name), slog.Any("error", err))
 	}
 }
 
@@ -392,7 +392,7 @@ func (s *Service) complete(root *os.Root, job, name string, l look, rules settle
 func finished(dir string) (map[string]look, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Wrap(err, "looking for checkpoints")
+		return nil, fault.Wrap(err, "searching for checkpoints")
 	}
 	found := map[string]look{}
 	var loose look
@@ -406,7 +406,7 @@ func finished(dir string) (map[string]look, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fault.Wrap(err, "looking for checkpoints")
+			return nil, fault.Wrap(err, "searching for checkpoints")
 		}
 		l := look{modified: info.ModTime()}
 		if sys, ok := info.Sys().(*syscall.Stat_t); ok {
@@ -428,7 +428,7 @@ func finished(dir string) (map[string]look, error) {
 	return found, nil
 }
 
-// Release says that a job has ended: its directory goes once all is kept, which
+// Release reports the end of a job: its directory goes once all is kept, which
 // is at once where there is nothing.
 func (s *Service) Release(ctx context.Context, job string) error {
 	if none, err := s.none(ctx, job); none || err != nil {
@@ -496,9 +496,9 @@ func (s *Service) Notes(job string) []string {
 		switch {
 		case !mine || l.err == nil:
 		case l.again.IsZero():
-			notes = append(notes, strings.TrimSpace(fmt.Sprintf("checkpoint %s is not kept: %v. %s", name, l.err, fault.HintOf(l.err))))
+			notes = append(notes, strings.TrimSpace(fmt.Sprintf("checkpoint %s is not stored: %v. %s", name, l.err, fault.HintOf(l.err))))
 		default:
-			notes = append(notes, fmt.Sprintf("checkpoint %s is not kept yet: %v; it is tried again every %s, and the job goes on", name, l.err, lastPause))
+			notes = append(notes, fmt.Sprintf("checkpoint %s is not stored yet: %v; retried every %s while the job continues", name, l.err, lastPause))
 		}
 	}
 	slices.Sort(notes)

@@ -73,7 +73,7 @@ func (s *Service) Restore(ctx context.Context, job string) (out Restored, err er
 			var b *broken
 			switch {
 			case errors.As(err, &b):
-				notes = append(notes, fmt.Sprintf("checkpoint %s cannot be restored (%v); the one before it is used", r.Name, b))
+				notes = append(notes, fmt.Sprintf("checkpoint %s cannot be restored (%v); the previous one is used", r.Name, b))
 				if err := s.blame(ctx, r, b); err != nil {
 					return err
 				}
@@ -109,7 +109,7 @@ func (s *Service) Restore(ctx context.Context, job string) (out Restored, err er
 	if out.Resumes, err = s.path(ctx, r); err != nil {
 		return out, err
 	}
-	notes = append(notes, fmt.Sprintf("the newest complete checkpoint is %s, taken at %s: FALAJ_RESUME", out.Resumes, r.TakenAt.UTC().Format(time.RFC3339)))
+	notes = append(notes, fmt.Sprintf("the newest complete checkpoint is %s, taken at %s; passed as FALAJ_RESUME", out.Resumes, r.TakenAt.UTC().Format(time.RFC3339)))
 	return out, nil
 }
 
@@ -205,7 +205,7 @@ func (s *Service) manifest(ctx context.Context, r Record) (m Manifest, release f
 		return m, release, err
 	}
 	if m.digest() != r.Digest || !m.whole() {
-		return m, release, &broken{err: fault.New(fault.Internal, "its manifest is not the one that was recorded")}
+		return m, release, &broken{err: fault.New(fault.Internal, "its manifest differs from the recorded one")}
 	}
 	for _, c := range m.Chunks {
 		if err := s.pins.hold(ctx, c.ref(r.Project)); err != nil {

@@ -12,8 +12,8 @@ const (
 	keptLast     = "among the last"
 	keptBest     = "best"
 	keptInterval = "one of its interval"
-	keptOnly     = "damaged, and there is no other"
-	keptPart     = "may be half written"
+	keptOnly     = "damaged, and the only one"
+	keptPart     = "may be incomplete"
 )
 
 // kept says of the records of one job, in order of their numbers, why each is

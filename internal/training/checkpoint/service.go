@@ -47,7 +47,7 @@ type Config struct {
 	Blobs      Blobs
 	// Dir has one directory per job, named by its identifier.
 	Dir string
-	// Every is the time between two looks at the directories; 0 is one second.
+	// Every is the time between two checks of the directories; 0 is one second.
 	Every time.Duration
 	// Settle is the settle time of jobs that say none; 0 is settled.Default, and a negative
 	// one takes what has a final name at once.
@@ -77,9 +77,9 @@ type Service struct {
 
 	mu     sync.Mutex
 	bad    map[string]bool          // keys of chunks that are to be stored anew
-	jobs   map[string]chan struct{} // of jobs that somebody works on; closed when done
+	jobs   map[string]chan struct{} // of jobs in progress; closed when done
 	looked map[string]look          // by job/name: what came of it last
-	rules  map[string]settled.Rules // of jobs whose directories were looked at
+	rules  map[string]settled.Rules // of jobs whose directories were checked
 	halted map[string]settled.End   // jobs of which no program runs: how the last one ended
 	aside  map[string][]string      // what was set aside of a job, until its next attempt says so
 	found  map[string]string        // by job/name: the state in which it is about to be taken
@@ -177,7 +177,7 @@ func (s *Service) permitted(ctx context.Context, action policy.Action, p project
 	}
 	j, all, err := s.both(ctx, job)
 	if err == nil && j.Project != p {
-		err = fault.New(fault.NotFound, "there is no job %.64q", job)
+		err = fault.New(fault.NotFound, "job %.64q not found", job)
 	}
 	if err != nil {
 		return Job{}, nil, err
@@ -206,8 +206,8 @@ func find(all []Record, name string) (Record, error) {
 		i = lastNamed(all, name)
 	}
 	if i < 0 {
-		return Record{}, fault.New(fault.NotFound, "there is no checkpoint %.80q", name).
-			WithHint("See `falaj job checkpoints`; only complete checkpoints are kept.")
+		return Record{}, fault.New(fault.NotFound, "checkpoint %.80q not found", name).
+			WithHint("List checkpoints with `falaj job checkpoints`; only complete ones are kept.")
 	}
 	return all[i], nil
 }
@@ -267,10 +267,10 @@ func (s *Service) Delete(ctx context.Context, p project.Name, job, name string) 
 		}
 		newest := slices.ContainsFunc(first(good(all)), func(n Record) bool { return n.ID == r.ID })
 		if j.Ended.IsZero() && newest {
-			return fault.New(fault.Conflict, "checkpoint %s is what job %s goes on from", r.Name, job).
+			return fault.New(fault.Conflict, "checkpoint %s is in use: job %s resumes from it", r.Name, job).
 				WithHint("Wait for the next one, or cancel the job.")
 		}
-		digests, err = s.drop(ctx, tx, r, "somebody deleted it")
+		digests, err = s.drop(ctx, tx, r, "deleted by a user")
 		return err
 	})
 	if err != nil {
@@ -311,7 +311,7 @@ func (s *Service) drop(ctx context.Context, tx *store.Tx, r Record, because stri
 func (s *Service) Resolve(ctx context.Context, p project.Name, ref string) (Record, error) {
 	job, name, named := strings.Cut(ref, "/")
 	if named && name == "" {
-		return Record{}, fault.New(fault.Invalid, "%.200q is not a checkpoint such as job_…/step-100", ref)
+		return Record{}, fault.New(fault.Invalid, "%.200q is not a checkpoint reference such as job_…/step-100", ref)
 	}
 	j, all, err := s.permitted(ctx, ActionRead, p, job)
 	if err != nil {
@@ -321,10 +321,10 @@ func (s *Service) Resolve(ctx context.Context, p project.Name, ref string) (Reco
 		if len(left) > 1 {
 			left[0].with = left[1].ID
 		}
-		return left[0], s.note(ctx, j, left[0], "go on from a checkpoint")
+		return left[0], s.note(ctx, j, left[0], "resume from a checkpoint")
 	}
 	if i := len(all) - 1; !named && i >= 0 && all[i].Damaged == "" {
-		return all[i], s.note(ctx, j, all[i], "go on from a checkpoint")
+		return all[i], s.note(ctx, j, all[i], "resume from a checkpoint")
 	}
 	if !named {
 		return Record{}, fault.New(fault.NotFound, "job %s has no checkpoint", job)
@@ -334,9 +334,9 @@ func (s *Service) Resolve(ctx context.Context, p project.Name, ref string) (Reco
 		return Record{}, err
 	}
 	if r.Damaged != "" {
-		return Record{}, fault.New(fault.Conflict, "checkpoint %s is damaged: %s", ref, r.Damaged).WithHint("Name another one of the job.")
+		return Record{}, fault.New(fault.Conflict, "checkpoint %s is damaged: %s", ref, r.Damaged).WithHint("Name another checkpoint of the job.")
 	}
-	return r, s.note(ctx, j, r, "go on from a checkpoint")
+	return r, s.note(ctx, j, r, "resume from a checkpoint")
 }
 
 // Adopt gives a resolved checkpoint to a new job, in the transaction that makes
@@ -355,7 +355,7 @@ func (s *Service) Adopt(ctx context.Context, tx *store.Tx, r Record, to Job) err
 func (s *Service) adopt(ctx context.Context, tx *store.Tx, r Record, to Job, number int) error {
 	now, err := s.cfg.Store.Checkpoint(ctx, tx, r.ID)
 	if fault.Is(err, fault.NotFound) {
-		return fault.New(fault.Conflict, "checkpoint %s of job %s is no longer kept", r.Name, r.Job).WithHint("Name another one.")
+		return fault.New(fault.Conflict, "checkpoint %s of job %s has expired", r.Name, r.Job).WithHint("Name another checkpoint.")
 	}
 	if err != nil {
 		return err

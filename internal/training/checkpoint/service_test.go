@@ -112,21 +112,21 @@ func TestWhatCannotBeKept(t *testing.T) {
 		make func(t *testing.T, w *world, job string)
 		want string
 	}{
-		"link":      {make1(func(dir string) error { return os.Symlink("/etc/passwd", dir+"/link") }), "not a plain file"},
-		"pipe":      {make1(func(dir string) error { return syscall.Mkfifo(dir+"/pipe", 0o600) }), "not a plain file"},
+		"link":      {make1(func(dir string) error { return os.Symlink("/etc/passwd", dir+"/link") }), "neither a plain file nor a directory"},
+		"pipe":      {make1(func(dir string) error { return syscall.Mkfifo(dir+"/pipe", 0o600) }), "neither a plain file nor a directory"},
 		"too large": {make1(func(dir string) error { return os.Truncate(dir+"/model", 2<<20) }), "more than 10000 files or 1048576 bytes"},
 		"long path": {make1(func(dir string) error {
 			return os.MkdirAll(dir+strings.Repeat("/"+strings.Repeat("d", 100), 12), 0o700)
-		}), "a path of"},
-		"a file that is no UTF-8": {make1(func(dir string) error { return os.WriteFile(dir+"/\xff", nil, 0o600) }), "is no UTF-8"},
+		}), "the path "},
+		"a file that is no UTF-8": {make1(func(dir string) error { return os.WriteFile(dir+"/\xff", nil, 0o600) }), "is not UTF-8"},
 		"a name with an escape": {func(t *testing.T, w *world, job string) {
 			t.Helper()
 			w.write(t, job, "\x1b[2J", files{"model": "x"})
-		}, "is not plain text"},
+		}, "contains control characters"},
 		"a name that is no UTF-8": {func(t *testing.T, w *world, job string) {
 			t.Helper()
 			w.write(t, job, "\xfe", files{"model": "x"})
-		}, "is not plain text"},
+		}, "contains control characters"},
 		"long name": {func(t *testing.T, w *world, job string) {
 			t.Helper()
 			w.write(t, job, strings.Repeat("n", 230), files{"model": "x"})
@@ -142,7 +142,7 @@ func TestWhatCannotBeKept(t *testing.T) {
 				t.Errorf("kept: %v", names(all))
 			}
 			notes := w.Notes(job)
-			if len(notes) != 1 || !strings.Contains(notes[0], c.want) || strings.Contains(notes[0], "tried again") {
+			if len(notes) != 1 || !strings.Contains(notes[0], c.want) || strings.Contains(notes[0], "retried") {
 				t.Errorf("notes: %q", notes)
 			}
 			// It does not keep the directory of an ended job for ever.
@@ -320,7 +320,7 @@ func TestFullDisk(t *testing.T) {
 	want := model(1)
 	w.write(t, job, "step-1", want)
 	w.runOnce(t)
-	if notes := w.Notes(job); len(notes) != 1 || !strings.Contains(notes[0], "not kept yet: ") || !strings.Contains(notes[0], "the disk is full") {
+	if notes := w.Notes(job); len(notes) != 1 || !strings.Contains(notes[0], "not stored yet: ") || !strings.Contains(notes[0], "the disk is full") {
 		t.Errorf("notes: %q", notes)
 	}
 	// The job ends meanwhile: what it left stays until it is kept.

@@ -59,10 +59,10 @@ func (c Chunk) ref(p project.Name) blob.Ref {
 // it may be half written.
 func (s *Service) take(ctx context.Context, j Job, name, incomplete string) error {
 	if len(name) > maxName {
-		return fault.New(fault.Invalid, "its name has %d bytes, at most %d are allowed", len(name), maxName)
+		return fault.New(fault.Invalid, "its name has %d bytes; the limit is %d", len(name), maxName)
 	}
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
-		return fault.New(fault.Invalid, "its name %q is not plain text", name)
+		return fault.New(fault.Invalid, "its name %q contains control characters", name)
 	}
 	within, loose := name, s.isLoose(j.ID, name)
 	if loose {

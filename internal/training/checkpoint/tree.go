@@ -46,9 +46,9 @@ func survey(ctx context.Context, root *os.Root, most int64) (tree, error) {
 		case name == ".":
 			return nil
 		case !utf8.ValidString(name): // its record could not say it
-			return fault.New(fault.Invalid, "%.80q is no UTF-8", name).WithHint("Rename it: names in checkpoints are UTF-8.")
+			return fault.New(fault.Invalid, "the name %.80q is not UTF-8", name).WithHint("Rename the file: names in checkpoints are UTF-8.")
 		case len(name) > maxPath:
-			return fault.New(fault.Invalid, "%.80q… is a path of %d bytes, at most %d are allowed", name, len(name), maxPath)
+			return fault.New(fault.Invalid, "the path %.80q… has %d bytes; the limit is %d", name, len(name), maxPath)
 		case e.IsDir():
 			entries, err := fs.ReadDir(root.FS(), name)
 			if err != nil {
@@ -64,12 +64,12 @@ func survey(ctx context.Context, root *os.Root, most int64) (tree, error) {
 			}
 			t.add(name, info)
 		default:
-			return fault.New(fault.Invalid, "%.200q is not a plain file", name).
+			return fault.New(fault.Invalid, "%.200q is neither a plain file nor a directory", name).
 				WithHint("Write plain files and directories into a checkpoint; links are not followed.")
 		}
 		if len(t.files) > maxFiles || t.bytes > most {
 			return fault.New(fault.TooLarge, "it has more than %d files or %d bytes", maxFiles, most).
-				WithHint("Write fewer, larger files, or have limits.checkpoint in the configuration raised.")
+				WithHint("Write fewer, larger files, or ask an administrator to raise limits.checkpoint.")
 		}
 		return nil
 	})
@@ -88,12 +88,12 @@ func surveyLoose(root *os.Root, names []string, most int64) (tree, error) {
 			return t, gone(err)
 		}
 		if !utf8.ValidString(name) || len(name) > maxPath {
-			return t, fault.New(fault.Invalid, "%.80q is no UTF-8, or longer than %d bytes", name, maxPath).WithHint("Rename it: names in checkpoints are UTF-8.")
+			return t, fault.New(fault.Invalid, "the name %.80q is not UTF-8, or longer than %d bytes", name, maxPath).WithHint("Rename the file: names in checkpoints are UTF-8.")
 		}
 		t.add(name, info)
 		if len(t.files) > maxFiles || t.bytes > most {
-			return t, fault.New(fault.TooLarge, "the files directly in FALAJ_CHECKPOINT_DIR are more than %d or have more than %d bytes", maxFiles, most).
-				WithHint("Write each checkpoint into a directory of its own, or remove old ones.")
+			return t, fault.New(fault.TooLarge, "FALAJ_CHECKPOINT_DIR directly contains more than %d files or %d bytes", maxFiles, most).
+				WithHint("Write each checkpoint into its own directory, or remove old ones.")
 		}
 	}
 	return t, nil
@@ -109,10 +109,10 @@ func (t *tree) add(name string, info fs.FileInfo) {
 	}
 }
 
-// gone makes a conflict of what vanished while it was looked at.
+// gone makes a conflict of what vanished while it was read.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fault.New(fault.Conflict, "it went away while it was read: %w", err)
+		return fault.New(fault.Conflict, "it was removed while it was read: %w", err)
 	}
 	return err
 }
@@ -147,7 +147,7 @@ func (f File) open(root *os.Root) (*os.File, error) {
 // errChanged: the program owes not to change a finished checkpoint; one that is
 // written under its final name is taken once it has come to rest.
 var errChanged = fault.New(fault.Conflict, "it changed while it was read").
-	WithHint("Write a checkpoint under another name, such as step-100.tmp, and rename it when it is whole.")
+	WithHint("Write a checkpoint under a temporary name, such as step-100.tmp, and rename it when it is complete.")
 
 // digest identifies a checkpoint by what it restores to, times aside.
 func (m Manifest) digest() string {

@@ -107,7 +107,7 @@ func Find(in Input) Finding {
 		return Finding{Class: Saved, Words: savedWords[cause], Worker: -1}
 	case Idle:
 		f.Words = fmt.Sprintf("asked to run again (exit code %d) without a new checkpoint", TempFail)
-		f.Hint = "Write a checkpoint into FALAJ_CHECKPOINT_DIR, and give it its final name, before leaving with this code."
+		f.Hint = "Before exiting with this code, write a checkpoint into FALAJ_CHECKPOINT_DIR under its final name."
 		return f
 	default:
 	}
@@ -116,25 +116,25 @@ func Find(in Input) Finding {
 	case Vanished:
 		return in.nodeLost(f)
 	case Eviction:
-		f.Words, f.Lines = "it filled its own disk: "+st.Message, in.Log.last(in.Log.order())
-		f.Hint = "Write less to FALAJ_SCRATCH_DIR and /tmp, or ask for more in spec.disk."
+		f.Words, f.Lines = "it exceeded its disk limit: "+st.Message, in.Log.last(in.Log.order())
+		f.Hint = "Write less to FALAJ_SCRATCH_DIR and /tmp, or request more in spec.disk."
 		return f
 	case Preemption:
-		f.Words = cmp.Or(st.Message, "the engine took its place for somebody else")
-		f.Hint = "Nothing is wrong with the job: it resumes from its last checkpoint."
+		f.Words = cmp.Or(st.Message, "preempted by the engine")
+		f.Hint = "The job resumes automatically from its last checkpoint."
 		return f
 	case Reclaim:
-		f.Hint = "Let it end when it is done with its accelerators, save at SIGTERM and leave with exit code 75, or make it preemptible: then it resumes later."
+		f.Hint = "End the job when it no longer needs its accelerators; save at SIGTERM and exit with code 75, or make it preemptible, so that it resumes later."
 		return f
 	case Resize, Move, Silence, Slowness, Cancelling:
 		return in.asked(f)
 	case Memory:
-		f.Hint = fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", in.Memory)
+		f.Hint = fmt.Sprintf("Request more than %s in resources.memory, or use less.", in.Memory)
 		f.Lines = in.Log.last(in.Log.order())
 		return f
 	case Disk:
 		f.Words, f.Lines = cmp.Or(f.Words, st.Message), in.Log.last(in.Log.order())
-		f.Hint = "Write less, remove what is no longer needed while it runs, or ask for more in spec.disk."
+		f.Hint = "Write less, remove temporary files while the job runs, or request more in spec.disk."
 		return f
 	case Tasks:
 		f.Words, f.Lines = cmp.Or(f.Words, st.Message), in.Log.last(in.Log.order())
@@ -142,17 +142,17 @@ func Find(in Input) Finding {
 		return f
 	case Timeout:
 		f.Lines = in.Log.last(in.Log.order())
-		f.Hint = "Raise timeout, or save at SIGTERM and leave with exit code 75 within grace: then a new attempt resumes from the checkpoint, with the whole timeout again."
+		f.Hint = "Raise timeout, or save at SIGTERM and exit with code 75 within grace: a new attempt then resumes from the checkpoint with the full timeout."
 		if word == Empty {
-			f.Words += ", and left with exit code 75 without a new checkpoint"
-			f.Hint = "Raise timeout, or write a checkpoint into FALAJ_CHECKPOINT_DIR before leaving with this code: then a new attempt resumes from it."
+			f.Words += ", and exited with code 75 without a new checkpoint"
+			f.Hint = "Raise timeout, or write a checkpoint into FALAJ_CHECKPOINT_DIR before exiting with this code: a new attempt then resumes from it."
 		}
 		return in.straggler(f)
 	case Unstarted:
 		return in.notStarted(f)
 	case Outside:
 		if st.Message != "" && st.Message != in.Outcome {
-			f.Words = cmp.Or(f.Words, "stopped from outside") + ": " + st.Message
+			f.Words = cmp.Or(f.Words, "stopped externally") + ": " + st.Message
 		}
 		return f
 	case Nothing:
@@ -169,8 +169,8 @@ var savedWords = map[Cause]string{
 	Nothing:  "saved a checkpoint and asked to run again",
 	Reclaim:  "its accelerators were idle: it saved a checkpoint and asked to run again",
 	Timeout:  "reached its time-out, saved a checkpoint and asked to run again",
-	Outside:  "was stopped from outside, saved a checkpoint and asked to run again",
-	Eviction: "filled its own disk, saved a checkpoint and asked to run again",
+	Outside:  "was stopped externally, saved a checkpoint and asked to run again",
+	Eviction: "exceeded its disk limit, saved a checkpoint and asked to run again",
 }
 
 // ownDisk is what a kubelet says of a pod that it evicts for what the pod itself
@@ -181,7 +181,7 @@ func (in Input) asked(f Finding) Finding {
 	f.Words = cmp.Or(in.Why, f.Words)
 	if f.Class == Hung {
 		f.Lines = in.Log.last(in.Log.order())
-		f.Hint = "See what it did last in `falaj job logs " + in.Job + "`; a longer progress_timeout gives it more time."
+		f.Hint = "See its last output in `falaj job logs " + in.Job + "`; raise progress_timeout to allow longer pauses."
 		return in.straggler(f)
 	}
 	f.Evidence = nil // it ended as it was asked to
@@ -204,7 +204,7 @@ func (in Input) nodeLost(f Finding) Finding {
 		}
 		what := who(m)
 		if !m.Heard.IsZero() {
-			what += ", last heard of at " + m.Heard.UTC().Format(time.RFC3339)
+			what += ", last heartbeat at " + m.Heard.UTC().Format(time.RFC3339)
 		}
 		where = append(where, what)
 	}
@@ -214,10 +214,10 @@ func (in Input) nodeLost(f Finding) Finding {
 	if len(where) > 0 {
 		f.Words = "lost " + strings.Join(where, "; ")
 	}
-	f.Hint = "It resumes elsewhere from its last checkpoint. If it repeats, see `falaj pool doctor`."
+	f.Hint = "The job resumes on another node from its last checkpoint. If this repeats, run `falaj pool doctor`."
 	if len(in.Members) > 0 && in.Members[0].Node == here {
-		f.Words = "how it ended is not known: what looked after it on the server's machine is gone"
-		f.Hint = "The machine was restarted, its disk was full, or somebody killed falaj-worker. It goes on from its last checkpoint."
+		f.Words = "how it ended is unknown: its supervisor on the server's machine is gone"
+		f.Hint = "The machine restarted, its disk was full, or falaj-worker was killed. The job resumes from its last checkpoint."
 	}
 	return f
 }
@@ -230,12 +230,12 @@ func (in Input) notStarted(f Finding) Finding {
 		f.Class = Infrastructure
 	case matches(in.Status.Message, notBrought):
 		f.Class = Infrastructure
-		f.Hint = cmp.Or(f.Hint, "Make room on the server's disk: what the worker left was tried again for as long as the lease.")
+		f.Hint = cmp.Or(f.Hint, "Free space on the server's disk: the worker retried the upload of its output until its lease expired.")
 	case matches(in.Status.Message, "is not in the job's source", "is neither in the environment nor on the machine"):
 		f.Class = UserError
 	case matches(in.Status.Message, "manifest unknown", "MANIFEST_UNKNOWN", "ImagePullBackOff", "ErrImagePull", "NAME_UNKNOWN", "image is absent"):
 		f.Class = Environment
-		f.Hint = cmp.Or(f.Hint, "Check the image's name and digest, and that the nodes may pull it.")
+		f.Hint = cmp.Or(f.Hint, "Check the image's name and digest, and that the nodes have permission to pull it.")
 	default:
 		f.Class = Environment
 	}
@@ -273,16 +273,16 @@ func (in Input) failed(f Finding, culprit int) Finding {
 	case st.Reason == engine.NodeFailed:
 		return in.nodeLost(f)
 	case st.Reason == engine.OutOfMemory:
-		f.Class, f.Hint = OutOfMemory, fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", in.Memory)
+		f.Class, f.Hint = OutOfMemory, fmt.Sprintf("Request more than %s in resources.memory, or use less.", in.Memory)
 		return f
 	case signal == "SIGKILL" && in.Memory > 0 && st.PeakRSS >= in.Memory/10*9:
-		f.Class, f.Hint = OutOfMemory, fmt.Sprintf("Ask for more than %s in resources.memory, or use less.", in.Memory)
+		f.Class, f.Hint = OutOfMemory, fmt.Sprintf("Request more than %s in resources.memory, or use less.", in.Memory)
 		f.Evidence = append(f.Evidence, fmt.Sprintf("it had used %s of %s", round(st.PeakRSS), in.Memory))
 		return f
 	}
 	if st.Reason == engine.Exited && st.ExitCode == 126 { // a shell says "Permission denied", which is not about what it may write
 		f.Words += ": the program cannot be executed"
-		f.Hint = "Make the file executable (chmod +x), or start it by its interpreter."
+		f.Hint = "Make the file executable (chmod +x), or start it with its interpreter."
 		f.Lines = in.Log.last(in.Log.order())
 		return f
 	}
@@ -290,26 +290,26 @@ func (in Input) failed(f Finding, culprit int) Finding {
 		return f
 	}
 	if n := len(f.Lines); n > 0 && strings.HasPrefix(f.Lines[n-1].Text, logEnds) {
-		f.Evidence = append(f.Evidence, "its log ends before the program did: what it said last is not known")
-		f.Hint = "Write less, or to a file below FALAJ_OUTPUT_DIR: a log has a limit."
+		f.Evidence = append(f.Evidence, "its log is truncated: the last output is unknown")
+		f.Hint = "Write less to the log, or write to a file below FALAJ_OUTPUT_DIR: the log has a size limit."
 	}
 	switch signal {
 	case "SIGKILL", "SIGTERM", "SIGHUP", "SIGINT":
-		f.Class, f.Hint = Killed, "Somebody, or the kernel for want of memory on the node, ended it: see the node's log if it repeats."
+		f.Class, f.Hint = Killed, "It was killed by a user, or by the kernel because the node ran out of memory: see the node's log if this repeats."
 	case "SIGILL":
 		f.Class = Environment
-		f.Hint = "A package was built for instructions (such as AVX-512) that this processor lacks: `falaj env check` names the pools that have them."
+		f.Hint = "A package needs instructions (such as AVX-512) that this processor lacks: `falaj env check` lists the pools that support them."
 	case "SIGSEGV", "SIGABRT", "SIGFPE":
-		f.Hint = "Native code failed, not Python. Run it once with PYTHONFAULTHANDLER=1 in env to see where."
+		f.Hint = "Native code failed, not Python. Set PYTHONFAULTHANDLER=1 in env to locate the fault."
 	case "SIGXFSZ":
-		f.Class, f.Words = OutOfDisk, f.Words+": a file reached what the job may keep on disk"
-		f.Hint = "Write less, or ask for more in spec.disk."
+		f.Class, f.Words = OutOfDisk, f.Words+": a file exceeded the disk limit of the job"
+		f.Hint = "Write less, or request more in spec.disk."
 	case "SIGBUS":
-		f.Hint = "Often shared memory that is too small: fewer workers of the data loader, or more resources.memory."
+		f.Hint = "A common cause is too little shared memory: use fewer data loader workers, or request more resources.memory."
 	}
 	if st.Reason == engine.Exited && st.ExitCode == 127 {
-		f.Words += ": the program or one that it starts does not exist"
-		f.Hint = "Add the package that has it to the environment, or give its path."
+		f.Words += ": the program, or one that it starts, does not exist"
+		f.Hint = "Add the package that provides it to the environment, or give its path."
 	}
 	return f
 }
@@ -340,7 +340,7 @@ func who(m engine.Member) string {
 	return fmt.Sprintf("worker %d on node %s", m.Index, m.Node)
 }
 
-// round is a size without the digits that nobody reads.
+// round is a size without insignificant digits.
 func round(b resource.Bytes) resource.Bytes {
 	for _, unit := range []resource.Bytes{resource.GiB / 64, resource.MiB, resource.KiB} {
 		if b >= 64*unit {
@@ -361,7 +361,7 @@ func outcome(m engine.Member) string {
 	case m.Reason == engine.Signalled:
 		return who + " was killed by " + m.Signal
 	case m.Reason == engine.OutOfMemory:
-		return who + " was killed for using more memory than it may"
+		return who + " was killed for exceeding its memory"
 	case m.Message != "":
 		return who + ": " + m.Message
 	case m.Reason == engine.Stopped:
@@ -405,7 +405,7 @@ func (in Input) culprit() int {
 	return failed[first].Index
 }
 
-// crashed reports a worker that died of a signal that nobody sends to stop one.
+// crashed reports a worker that died of a signal that is never sent to stop one.
 func crashed(m engine.Member) bool {
 	return slices.Contains([]string{"SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"}, m.Signal)
 }
@@ -458,12 +458,12 @@ func (in Input) straggler(f Finding) Finding {
 func (in Input) straggles(f Finding, least, typical engine.Member) Finding {
 	f.Class, f.Worker = Straggler, least.Index
 	f.Lines = in.Log.last([]int{least.Index})
-	f.Words = fmt.Sprintf("%s; worker %d did less than the others", f.Words, least.Index)
+	f.Words = fmt.Sprintf("%s; worker %d made less progress than the others", f.Words, least.Index)
 	f.Evidence = append(f.Evidence, fmt.Sprintf("worker %d computed for %s, others for %s", least.Index, least.CPU.Round(time.Second), typical.CPU.Round(time.Second)))
 	if least.Node != "" {
 		f.Blamed = []string{least.Node}
 	}
-	f.Hint = "Its node may be slow or busy: if it repeats there, Falaj keeps work away from it."
+	f.Hint = "Its node may be slow or busy: if this repeats, Falaj avoids the node."
 	return f
 }
 
@@ -487,7 +487,7 @@ func (in Input) evidence(culprit int) []string {
 		out = append(out, fmt.Sprintf("memory reached %s of %s", round(in.Status.PeakRSS), limit))
 	}
 	if in.Denials > 0 {
-		out = append(out, fmt.Sprintf("refused attempts to reach what it may not: %d; see `falaj audit list --outcome refused`", in.Denials))
+		out = append(out, fmt.Sprintf("%d refused attempts to access forbidden resources; see `falaj audit list --outcome refused`", in.Denials))
 	}
 	if l, ok := in.Log.notANumber(); ok {
 		out = append(out, fmt.Sprintf("a loss was not a number at line %d: %s", l.Number, l.Text))

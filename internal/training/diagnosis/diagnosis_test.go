@@ -52,32 +52,32 @@ func TestPlanted(t *testing.T) {
 		worker int
 		blamed []string
 	}{
-		"exception":       {log: "traceback", in: Input{Status: exited(1)}, class: UserError, words: "json.decoder.JSONDecodeError: Expecting property name", hint: "lines that decide", lines: []int{7, 8, 19}},
+		"exception":       {log: "traceback", in: Input{Status: exited(1)}, class: UserError, words: "json.decoder.JSONDecodeError: Expecting property name", hint: "last lines show the location", lines: []int{7, 8, 19}},
 		"chained":         {log: "chained", in: Input{Status: exited(1)}, class: UserError, words: "RuntimeError: no weights", lines: []int{13, 14, 15}},
 		"nan is noted":    {log: "chained", in: Input{Status: exited(1)}, class: UserError, words: "not a number at line 2", lines: []int{13, 14, 15}},
 		"no module":       {log: "module", in: Input{Status: exited(1)}, class: Environment, words: "No module named 'torchvision_of_mine'", hint: "requirements"},
-		"no script":       {log: "script", in: Input{Status: exited(2)}, class: UserError, words: "nope.py is not there", hint: "source", lines: []int{1}},
+		"no script":       {log: "script", in: Input{Status: exited(2)}, class: UserError, words: "nope.py does not exist", hint: "source", lines: []int{1}},
 		"no file":         {log: "file", in: Input{Status: exited(1)}, class: UserError, words: "/data/train.parquet", hint: "FALAJ_DATA_NAME"},
 		"permission":      {log: "permission", in: Input{Status: exited(1)}, class: UserError, words: "/etc/results.txt", hint: "FALAJ_OUTPUT_DIR"},
 		"disk":            {log: "disk", in: Input{Status: exited(1)}, class: Infrastructure, words: "a disk was full", hint: "Free space", lines: []int{3, 4, 7}},
-		"cuda memory":     {log: "cudaoom", in: Input{Status: exited(1)}, class: OutOfMemory, words: "the accelerator has too little memory", hint: "smaller batch", lines: []int{4, 5, 8}},
-		"allocator":       {log: "allocator", in: Input{Status: exited(1)}, class: OutOfMemory, words: "more memory than there was", hint: "resources.memory"},
-		"driver":          {log: "driver", in: Input{Status: exited(1)}, class: Environment, words: "driver does not fit", hint: "falaj env check"},
+		"cuda memory":     {log: "cudaoom", in: Input{Status: exited(1)}, class: OutOfMemory, words: "out of accelerator memory", hint: "smaller batch", lines: []int{4, 5, 8}},
+		"allocator":       {log: "allocator", in: Input{Status: exited(1)}, class: OutOfMemory, words: "out of memory", hint: "resources.memory"},
+		"driver":          {log: "driver", in: Input{Status: exited(1)}, class: Environment, words: "driver is incompatible", hint: "falaj env check"},
 		"no cuda":         {log: "nocuda", in: Input{Status: exited(1)}, class: Environment, words: "not built for this accelerator", hint: "falaj env check"},
 		"library":         {log: "library", in: Input{Status: exited(127)}, class: Environment, words: "libcudnn.so.8", lines: []int{1}},
-		"network":         {log: "network", in: Input{Status: exited(1), Denials: 3}, class: UserError, words: "what it may not: 3", hint: "network"},
-		"api":             {log: "api", in: Input{Status: exited(1)}, class: UserError, words: "a server refused", hint: "Its token"},
-		"port":            {log: "port", in: Input{Status: exited(1)}, class: Infrastructure, words: "rendezvous was taken", lines: []int{1}},
+		"network":         {log: "network", in: Input{Status: exited(1), Denials: 3}, class: UserError, words: "3 refused attempts", hint: "network"},
+		"api":             {log: "api", in: Input{Status: exited(1)}, class: UserError, words: "a server refused", hint: "The job's token"},
+		"port":            {log: "port", in: Input{Status: exited(1)}, class: Infrastructure, words: "rendezvous was in use", lines: []int{1}},
 		"rendezvous":      {log: "rendezvous", in: Input{Status: exited(1)}, class: Infrastructure, words: "did not find each other", hint: "pool doctor"},
 		"segfault":        {log: "quiet", in: Input{Status: killed("SIGSEGV"), Outcome: "killed by SIGSEGV"}, class: UserError, words: "killed by SIGSEGV", hint: "PYTHONFAULTHANDLER", lines: []int{1, 2}},
 		"segfault, shell": {log: "quiet", in: Input{Status: exited(139)}, class: UserError, hint: "PYTHONFAULTHANDLER", lines: []int{1, 2}},
 		"instruction":     {log: "quiet", in: Input{Status: killed("SIGILL")}, class: Environment, hint: "AVX-512", lines: []int{1, 2}},
-		"killed":          {log: "quiet", in: Input{Status: killed("SIGKILL")}, class: Killed, hint: "Somebody", lines: []int{1, 2}},
+		"killed":          {log: "quiet", in: Input{Status: killed("SIGKILL")}, class: Killed, hint: "killed by a user", lines: []int{1, 2}},
 		"no program":      {log: "quiet", in: Input{Status: exited(127), Outcome: "exited with code 127"}, class: UserError, words: "does not exist", lines: []int{1, 2}},
 		"host memory":     {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.OutOfMemory, PeakRSS: resource.GiB}, Memory: resource.GiB}, class: OutOfMemory, words: "memory reached 1GiB of 1GiB", hint: "more than 1GiB"},
 		"near its memory": {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.Exited, ExitCode: 137, PeakRSS: resource.GiB}, Memory: resource.GiB}, class: OutOfMemory, hint: "more than 1GiB"},
 		"killed in a gang": {
-			log: "quiet", class: Killed, worker: 0, hint: "Somebody",
+			log: "quiet", class: Killed, worker: 0, hint: "killed by a user",
 			in: Input{
 				Memory: resource.GiB, Status: engine.Status{State: engine.Ended, Reason: engine.Exited, ExitCode: 137, PeakRSS: resource.GiB},
 				Members: []engine.Member{member(0, exited(137), 1), member(1, killed("SIGTERM"), 2)},
@@ -95,15 +95,15 @@ func TestPlanted(t *testing.T) {
 		},
 		"a file as large as its disk limit": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Exited, ExitCode: 153}, Outcome: "exited with code 153"},
-			class: OutOfDisk, words: "a file reached", hint: "spec.disk",
+			class: OutOfDisk, words: "a file exceeded the disk limit", hint: "spec.disk",
 		},
 		"its own disk": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.`}},
-			class: OutOfDisk, words: "filled its own disk", hint: "Write less",
+			class: OutOfDisk, words: "exceeded its disk limit", hint: "Write less",
 		},
 		"its own scratch": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `Usage of EmptyDir volume "scratch" exceeds the limit "1Gi".`}},
-			class: OutOfDisk, words: "filled its own disk",
+			class: OutOfDisk, words: "exceeded its disk limit",
 		},
 		"the node's disk": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Preempted, Message: `The node was low on resource: ephemeral-storage.`}},
@@ -111,7 +111,7 @@ func TestPlanted(t *testing.T) {
 		},
 		"not brought back": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: "what it left was not brought back: giving up after 5m0s: the server's disk is full"}},
-			class: Infrastructure, words: "", hint: "Make room",
+			class: Infrastructure, words: "", hint: "Free space",
 		},
 		"image": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.NotStarted, Message: "GET …: MANIFEST_UNKNOWN: manifest unknown"}, Failure: "not_found"},
@@ -122,23 +122,23 @@ func TestPlanted(t *testing.T) {
 			class: UserError, hint: "Submit with it",
 		},
 		"not answered": {in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.NotStarted}, Failure: "unavailable"}, class: Infrastructure},
-		"hung":         {log: "quiet", in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.Stopped}, Asked: Hung, Why: "did nothing for 10m0s", Job: "job_1"}, class: Hung, words: "did nothing for 10m", hint: "job logs job_1"},
+		"hung":         {log: "quiet", in: Input{Status: engine.Status{State: engine.Ended, Reason: engine.Stopped}, Asked: Hung, Why: "made no progress for 10m0s", Job: "job_1"}, class: Hung, words: "made no progress for 10m", hint: "job logs job_1"},
 		"resized":      {in: Input{Status: exited(75), Asked: Resized, Why: "resized to 4"}, class: Resized, words: "resized to 4"},
 		"straggler": {
-			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Stopped}, Asked: Hung, Why: "did nothing", Members: []engine.Member{busy(0, time.Hour), busy(1, time.Minute), busy(2, time.Hour)}},
-			class: Straggler, words: "worker 1 did less", hint: "slow or busy", worker: 1, blamed: []string{"n2"},
+			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Stopped}, Asked: Hung, Why: "made no progress", Members: []engine.Member{busy(0, time.Hour), busy(1, time.Minute), busy(2, time.Hour)}},
+			class: Straggler, words: "worker 1 made less progress", hint: "slow or busy", worker: 1, blamed: []string{"n2"},
 		},
 		"one lost, of which the engine knows nothing": {
 			in:    Input{Status: engine.Status{State: engine.Ended, Reason: engine.Signalled, Signal: "SIGTERM"}, Members: []engine.Member{member(0, killed("SIGTERM"), 5), lost}},
-			class: NodeLost, words: "lost worker 1 on node n2", hint: "resumes elsewhere", worker: 1, blamed: []string{"n2"},
+			class: NodeLost, words: "lost worker 1 on node n2", hint: "resumes on another node", worker: 1, blamed: []string{"n2"},
 		},
 		"node lost": {
 			in:    Input{Status: engine.Status{State: engine.Lost}, Members: []engine.Member{member(0, exited(1), 5), lost}},
-			class: NodeLost, words: "lost worker 1 on node n2, last heard of at 2026-11-01T12:00:00Z", hint: "resumes elsewhere", worker: 1, blamed: []string{"n2"},
+			class: NodeLost, words: "lost worker 1 on node n2, last heartbeat at 2026-11-01T12:00:00Z", hint: "resumes on another node", worker: 1, blamed: []string{"n2"},
 		},
 		"the first failure, not its echo": {
 			log: "peer", in: Input{Status: exited(1), Members: []engine.Member{member(0, exited(1), 1), member(1, exited(1), 2)}},
-			class: UserError, words: "worker 1 on node n2 exited with code 1: ValueError: batch 17", hint: "lines that decide", lines: []int{8, 9, 10}, worker: 1,
+			class: UserError, words: "worker 1 on node n2 exited with code 1: ValueError: batch 17", hint: "last lines show the location", lines: []int{8, 9, 10}, worker: 1,
 		},
 		"killed, and its peers": {
 			log: "peer", in: Input{Status: exited(1), Members: []engine.Member{member(0, exited(1), 1), member(1, killed("SIGSEGV"), 2)}},
@@ -155,11 +155,11 @@ func TestPlanted(t *testing.T) {
 				member(0, engine.Status{State: engine.Ended, Reason: engine.Stopped}, 2), member(1, exited(1), 1),
 			}},
 			class: Killed, words: "worker 0 on node n1 failed and was stopped: one of its processes was killed by signal 9", lines: []int{8}, worker: 0,
-			hint: "want of memory",
+			hint: "the kernel because the node ran out of memory",
 		},
 		"collective": {
 			log: "collective", in: Input{Status: exited(1), Members: []engine.Member{member(0, exited(1), 1), member(1, exited(1), 2)}},
-			class: Hung, words: "waited for one that did not come", lines: []int{2, 3, 6}, worker: 0,
+			class: Hung, words: "timed out waiting for one of them", lines: []int{2, 3, 6}, worker: 0,
 		},
 		"nccl": {
 			log: "nccl", in: Input{Status: exited(134), Members: []engine.Member{member(0, exited(134), 1), member(1, killed("SIGTERM"), 2)}},

@@ -96,7 +96,7 @@ func TestSuccessIsWhatTheProgramSays(t *testing.T) {
 
 // TestHintOfATimeout does not tell a program to do what it did.
 func TestHintOfATimeout(t *testing.T) {
-	if f := Find(ended(Timeout, Empty)); strings.Contains(f.Hint, "leave with exit code 75") {
+	if f := Find(ended(Timeout, Empty)); strings.Contains(f.Hint, "exit with code 75") {
 		t.Errorf("it left with 75: %s", f.Hint)
 	}
 	if f := Find(ended(Timeout, Other)); !strings.Contains(f.Hint, "75") {

@@ -56,8 +56,8 @@ func TestLastException(t *testing.T) {
 		"a traceback that was handled":     {trace("ConnectionRefusedError: [Errno 111] Connection refused") + "tries again\n" + trace("KeyError: 'x'"), "exited with code 1: KeyError: 'x'", ""},
 		"handled, then a lost connection":  {trace("KeyError: 'x'") + trace("ConnectionResetError: [Errno 104] Connection reset by peer"), "exited with code 1: ConnectionResetError", Infrastructure},
 		"while handling":                   {trace("torch.OutOfMemoryError: CUDA out of memory.") + "\nDuring handling of the above exception, another exception occurred:\n\n" + trace("KeyError: 'x'"), "exited with code 1: KeyError: 'x'", ""},
-		"raised from":                      {trace("torch.OutOfMemoryError: CUDA out of memory.") + "\nThe above exception was the direct cause of the following exception:\n\n" + trace("Failure: of the step"), "exited with code 1: Failure: of the step: the accelerator has too little memory", OutOfMemory},
-		"what follows it":                  {trace("KeyError: 'x'") + "tries again\nterminate called after throwing an instance of 'std::bad_alloc'\n", "it asked for more memory", OutOfMemory},
+		"raised from":                      {trace("torch.OutOfMemoryError: CUDA out of memory.") + "\nThe above exception was the direct cause of the following exception:\n\n" + trace("Failure: of the step"), "exited with code 1: Failure: of the step: out of accelerator memory", OutOfMemory},
+		"what follows it":                  {trace("KeyError: 'x'") + "tries again\nterminate called after throwing an instance of 'std::bad_alloc'\n", "out of memory", OutOfMemory},
 		"of the process, not the launcher": {label("[rank1]: ", trace("ValueError: 3 is not 4")) + launcher, "exited with code 1: ValueError: 3 is not 4", ""},
 		"of the rank that was first": {
 			label("[rank1]: ", trace("ValueError: 3 is not 4")) + label("[rank0]: ", trace("RuntimeError: [1] Connection closed by peer [10.0.0.1]:14514")) + launcher,

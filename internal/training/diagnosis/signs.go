@@ -27,26 +27,26 @@ var signs = []sign{
 	{
 		name: "accelerator memory", class: OutOfMemory,
 		re:    regexp.MustCompile(`(CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|HIP out of memory|RESOURCE_EXHAUSTED: Out of memory)`),
-		words: "the accelerator has too little memory for it: %s",
-		hint:  "A smaller batch with accumulate, a lower precision, or accelerators with more memory.",
+		words: "out of accelerator memory: %s",
+		hint:  "Use a smaller batch with accumulate, a lower precision, or accelerators with more memory.",
 	},
 	{
 		name: "driver", class: Environment,
 		re:    regexp.MustCompile(`(CUDA driver version is insufficient|The NVIDIA driver on your system is too old|Found no NVIDIA driver|no CUDA-capable device|cudaErrorInsufficientDriver|cudaErrorNoDevice|libcuda\.so\.1: cannot open)`),
-		words: "the accelerator's driver does not fit the environment: %s",
-		hint:  "`falaj env check` says for each pool which driver the environment needs and which is there; resources.accelerators asks for a device.",
+		words: "the accelerator's driver is incompatible with the environment: %s",
+		hint:  "`falaj env check` shows for each pool the required and the installed driver; resources.accelerators requests a device.",
 	},
 	{
 		name: "kernel image", class: Environment,
 		re:    regexp.MustCompile(`(no kernel image is available for execution|is not compatible with the current PyTorch installation|Torch not compiled with CUDA enabled|cudaErrorNoKernelImageForDevice)`),
 		words: "the environment was not built for this accelerator: %s",
-		hint:  "`falaj env check` compares what the packages were built for with each pool's accelerators.",
+		hint:  "`falaj env check` compares the packages' build targets with each pool's accelerators.",
 	},
 	{
 		name: "instructions", class: Environment,
 		re:    regexp.MustCompile(`(Illegal instruction|compiled to use .*instructions.*not supported|requires? AVX\S*)`),
-		words: "a package was built for instructions that this processor lacks: %s",
-		hint:  "`falaj env check` names the pools whose processors have them.",
+		words: "a package needs instructions that this processor lacks: %s",
+		hint:  "`falaj env check` lists the pools whose processors support them.",
 	},
 	{
 		name: "disk", class: Infrastructure,
@@ -57,73 +57,73 @@ var signs = []sign{
 	{
 		name: "host memory", class: OutOfMemory,
 		re:    regexp.MustCompile(`(^MemoryError|DefaultCPUAllocator: (?:can't|not enough)|Cannot allocate memory|std::bad_alloc|numpy\.core\._exceptions\._ArrayMemoryError|_ArrayMemoryError)`),
-		words: "it asked for more memory than there was: %s",
-		hint:  "Ask for more in resources.memory, or use less.",
+		words: "out of memory: %s",
+		hint:  "Request more in resources.memory, or use less.",
 	},
 	{
 		name: "module", class: Environment,
 		re:    regexp.MustCompile(`(?:ModuleNotFoundError|ImportError): (.{0,200})`),
-		words: "a Python package is missing or does not fit: %s",
-		hint:  "Add it to the environment's requirements, or, if it is yours, the file to the job's source.",
+		words: "a Python package is missing or incompatible: %s",
+		hint:  "Add it to the environment's requirements; add your own modules to the job's source.",
 	},
 	{
 		name: "shared library", class: Environment,
 		re:    regexp.MustCompile(`error while loading shared libraries: (\S+)`),
 		words: "a shared library is missing: %s",
-		hint:  "Add the package that has it, or use an image that does.",
+		hint:  "Add the package that provides it, or use an image that contains it.",
 	},
 	{
 		name:  "script",
 		re:    regexp.MustCompile(`can't open file '?([^':]{1,200})'?: \[Errno 2\]`),
-		words: "the script %s is not there",
-		hint:  "It is looked for in the working directory, which has the job's source: submit with the file in it.",
+		words: "the script %s does not exist",
+		hint:  "Scripts are read from the working directory, which contains the job's source: submit with the file in it.",
 	},
 	{
 		name:  "file",
 		re:    regexp.MustCompile(`FileNotFoundError: \[Errno 2\] No such file or directory: '([^']{0,200})'`),
 		words: "a file is missing: %s",
-		hint:  "Data is below FALAJ_DATA_NAME, for each name in the job's data; code is in the working directory.",
+		hint:  "Data is below FALAJ_DATA_NAME, for each input in spec.data; code is in the working directory.",
 	},
 	{
 		name: "port", class: Infrastructure,
 		re:    regexp.MustCompile(`(EADDRINUSE|[Aa]ddress already in use)`),
-		words: "the port of the rendezvous was taken: %s",
-		hint:  "It gets another one with the next attempt.",
+		words: "the port of the rendezvous was in use: %s",
+		hint:  "The next attempt uses another port.",
 	},
 	{
 		name:  "permission",
 		re:    regexp.MustCompile(`(?:PermissionError: \[Errno 13\]|OSError: \[Errno 30\] Read-only file system:?|Permission denied:?) ?(.{0,200})`),
-		words: "it may not reach or write a file: %s",
-		hint:  "It can write below FALAJ_OUTPUT_DIR, FALAJ_CHECKPOINT_DIR, FALAJ_SCRATCH_DIR and its working directory only.",
+		words: "permission denied for a file: %s",
+		hint:  "The job can only write below FALAJ_OUTPUT_DIR, FALAJ_CHECKPOINT_DIR, FALAJ_SCRATCH_DIR and its working directory.",
 	},
 	{
 		name:  "privilege",
 		re:    regexp.MustCompile(`(?:PermissionError: \[Errno 1\] |OSError: \[Errno 1\] )?(Operation not permitted.{0,200})`),
-		words: "the sandbox does not permit it: %s",
-		hint:  "A job has no privileges: it cannot mount, trace other processes, change owners or the system's settings.",
+		words: "not permitted in the sandbox: %s",
+		hint:  "A job has no privileges: it cannot mount, trace other processes, or change owners or system settings.",
 	},
 	{
 		name:  "api",
 		re:    regexp.MustCompile(`(HTTP Error 40[134]: [\w ]+|40[134] Client Error.{0,80}|RestException: (?:UNAUTHENTICATED|PERMISSION_DENIED).{0,120})`),
 		words: "a server refused its request: %s",
-		hint:  "Its token may read the job's inputs and write its own run, while the attempt lasts, and nothing else.",
+		hint:  "The job's token can only read its inputs and write its own run, while the attempt lasts.",
 	},
 	{
 		name:  "network",
 		re:    regexp.MustCompile(`(Temporary failure in name resolution|Name or service not known|NameResolutionError|Network is unreachable|Tunnel connection failed: 403.{0,40}|Cannot connect to proxy)`),
-		words: "it tried to reach a network that it may not: %s",
-		hint:  "Name host:port in the job's network, if the installation allows it; packages belong into the environment, data into datasets.",
+		words: "the egress allow-list does not contain the host: %s",
+		hint:  "Add host:port to spec.network, if the installation allows it; put packages into the environment and data into datasets.",
 	},
 	{
 		name: "process", class: Killed, // what torch's launcher says of one that it started
 		re:    regexp.MustCompile(`failed \(exitcode: -(9)\)`),
 		words: "one of its processes was killed by signal %s",
-		hint:  "Somebody, or the kernel for want of memory on the node, ended it: see the node's log if it repeats.",
+		hint:  "It was killed by a user, or by the kernel because the node ran out of memory: see the node's log if this repeats.",
 	},
 	{
 		name: "collective", class: Hung, peer: true,
 		re:    regexp.MustCompile(`(Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation|collective.{0,40}timed out|NCCL.{0,60}timeout)`),
-		words: "the workers waited for one that did not come: %s",
+		words: "the workers timed out waiting for one of them: %s",
 		hint:  "One worker did something else or nothing: see the lines of each with `falaj job logs --worker I`.",
 	},
 	{
@@ -136,7 +136,7 @@ var signs = []sign{
 		name: "peer", class: Infrastructure, peer: true,
 		re:    regexp.MustCompile(`(Connection (?:reset|closed) by peer|Connection refused|Broken pipe|remote process exited or there was a network error|NCCL (?:WARN|error).{0,80}|socketProgress.{0,60}closed)`),
 		words: "a connection was refused or broke: %s",
-		hint:  "Between workers, `falaj pool doctor` tries the network of the nodes. Anything else: check that it runs, and that the job's network names it.",
+		hint:  "For connections between workers, run `falaj pool doctor`. For other hosts, check that they are up and in spec.network.",
 	},
 }
 
@@ -202,7 +202,7 @@ func (in Input) read(f *Finding, culprit int) bool {
 			f.Words += ": " + t.exception.Text
 		}
 		if !found {
-			f.Hint = "The lines that decide say where. " + f.Hint
+			f.Hint = "The last lines show the location. " + f.Hint
 			return true
 		}
 		if s.class != "" {

@@ -54,26 +54,26 @@ var metrics = []string{"accuracy", "auc", "rmse", "agreement", "r2"}
 
 // Request is what is to be optimised, and how.
 type Request struct {
-	Data     string              `json:"data" maxLength:"300" doc:"Dataset, with or without @version: half of a sample of its rows is judged by, the others calibrate and teach"`
-	Label    string              `json:"label,omitempty" maxLength:"300" doc:"Column of the right answers; without it answers are compared with those of the model as it is"`
-	Metric   string              `json:"metric,omitempty" enum:"accuracy,auc,rmse,agreement,r2" doc:"What answers are compared by; default what fits the label and the model's outputs"`
-	MaxLoss  float64             `json:"max_loss" minimum:"0" maximum:"1" doc:"How much of the metric may be lost, in points: 0.01 is one of a hundred; of rmse, by which part it may grow"`
-	Speedup  float64             `json:"min_speedup,omitempty" minimum:"0" maximum:"100" doc:"How many times as fast a version must be; default 1.05"`
+	Data     string              `json:"data" maxLength:"300" doc:"Dataset, with or without @version: half of a sample of its rows is used to evaluate, the other half to calibrate and distil"`
+	Label    string              `json:"label,omitempty" maxLength:"300" doc:"Label column; without one, predictions are compared with those of the original model"`
+	Metric   string              `json:"metric,omitempty" enum:"accuracy,auc,rmse,agreement,r2" doc:"Metric that compares predictions; default one that fits the label and the model's outputs"`
+	MaxLoss  float64             `json:"max_loss" minimum:"0" maximum:"1" doc:"Largest accepted loss of the metric: 0.01 is one percentage point; for rmse, the relative increase"`
+	Speedup  float64             `json:"min_speedup,omitempty" minimum:"0" maximum:"100" doc:"Smallest accepted speed-up; default 1.05"`
 	Try      []string            `json:"try,omitempty" maxItems:"20" doc:"Candidates: fused, int8-dynamic, int8-static, int8-static-all, fp16, pruned (or pruned-25, -50, -75), distilled; default all"`
-	Choose   string              `json:"choose,omitempty" maxLength:"40" doc:"The candidate that becomes the version, where it loses no more than is allowed; default the fastest that does"`
-	DryRun   bool                `json:"dry_run,omitempty" doc:"Measure, and make no version"`
-	Columns  map[string][]string `json:"columns,omitempty" doc:"Columns of the dataset that are each input of the model, in order; default the column of its name or, for one input, all numbers but the label"`
-	Shapes   map[string][]int    `json:"shapes,omitempty" doc:"What a row of an input is, such as [3, 224, 224], where the model leaves more than one dimension open"`
-	Threads  int                 `json:"threads,omitempty" minimum:"0" maximum:"64" doc:"Threads of a run, as the deployment has them; default 1"`
-	Batches  []int               `json:"batches,omitempty" maxItems:"4" doc:"Rows of a request to measure; the first decides; default 1 and 32"`
+	Choose   string              `json:"choose,omitempty" maxLength:"40" doc:"Candidate to register, if its loss is acceptable; default the fastest acceptable one"`
+	DryRun   bool                `json:"dry_run,omitempty" doc:"Measures only; registers no version"`
+	Columns  map[string][]string `json:"columns,omitempty" doc:"Dataset columns of each input of the model, in order; default the column of the same name or, for one input, all numeric columns except the label"`
+	Shapes   map[string][]int    `json:"shapes,omitempty" doc:"Shape of one row of an input, such as [3, 224, 224], for models with more than one dynamic dimension"`
+	Threads  int                 `json:"threads,omitempty" minimum:"0" maximum:"64" doc:"Threads per inference, as in the deployment; default 1"`
+	Batches  []int               `json:"batches,omitempty" maxItems:"4" doc:"Batch sizes to measure; the first is used to choose; default 1 and 32"`
 	Rows     int                 `json:"rows,omitempty" minimum:"0" maximum:"200000" doc:"Rows of the sample; default 4096"`
-	Rounds   int                 `json:"rounds,omitempty" minimum:"0" maximum:"100" doc:"Rounds of measuring, in each of which all candidates take turns; default 10"`
-	Env      string              `json:"environment,omitempty" maxLength:"300" doc:"An environment with onnx, onnxruntime, pyarrow, scikit-learn and sympy; default optimize, which is declared where it is missing"`
-	Pools    []string            `json:"pools,omitempty" maxItems:"50" doc:"Only these pools; default any that may"`
-	Resource resource.Amount     `json:"resources,omitzero" doc:"What the job needs; default a core for each thread, and 2GiB"`
+	Rounds   int                 `json:"rounds,omitempty" minimum:"0" maximum:"100" doc:"Measurement rounds; all candidates take turns in each; default 10"`
+	Env      string              `json:"environment,omitempty" maxLength:"300" doc:"Environment with onnx, onnxruntime, pyarrow, scikit-learn and sympy; default optimize, which is created if missing"`
+	Pools    []string            `json:"pools,omitempty" maxItems:"50" doc:"Pools that may run the job; default any that fits"`
+	Resource resource.Amount     `json:"resources,omitzero" doc:"Resources of the job; default one core per thread, and 2GiB"`
 }
 
-// told is what the script is told.
+// told is the input of the script.
 type told struct {
 	Label   string              `json:"label,omitempty"`
 	Metric  string              `json:"metric,omitempty"`
@@ -108,7 +108,7 @@ func (r Request) complete() (Request, error) {
 	for _, t := range r.Try {
 		kinds := slices.DeleteFunc(slices.Clone(Candidates), func(c string) bool { return c != t && (t != "pruned" || !strings.HasPrefix(c, "pruned-")) })
 		if len(kinds) == 0 {
-			return bad("there is no candidate %.40q", t)
+			return bad("unknown candidate %.40q", t)
 		}
 		tries = append(tries, kinds...)
 	}
@@ -118,17 +118,17 @@ func (r Request) complete() (Request, error) {
 	}
 	switch {
 	case r.Data == "":
-		return bad("a dataset is needed to judge by")
+		return bad("data is missing: name a dataset")
 	case strings.HasPrefix(r.Data, "models:"):
-		return bad("data is a dataset, and %.100q is a model", r.Data)
+		return bad("data: %.100q is a model, not a dataset", r.Data)
 	case r.Metric != "" && !slices.Contains(metrics, r.Metric):
-		return bad("there is no metric %.40q: it is one of %s", r.Metric, strings.Join(metrics, ", "))
+		return bad("unknown metric %.40q: use one of %s", r.Metric, strings.Join(metrics, ", "))
 	case math.IsNaN(r.MaxLoss) || r.MaxLoss < 0 || r.MaxLoss > 1:
 		return bad("max_loss %v is not between 0 and 1", r.MaxLoss)
 	case math.IsNaN(r.Speedup) || r.Speedup < 1 || r.Speedup > 100:
 		return bad("min_speedup %v is not between 1 and 100", r.Speedup)
 	case r.Choose != "" && !slices.Contains(r.Try, r.Choose):
-		return bad("%.40q is to be chosen, and not among what is tried: %s", r.Choose, strings.Join(r.Try, ", "))
+		return bad("choose: %.40q is not among the candidates %s", r.Choose, strings.Join(r.Try, ", "))
 	case r.Threads < 1 || r.Threads > 64:
 		return bad("threads %d is not between 1 and 64", r.Threads)
 	case r.Rows < 20 || r.Rows > 200_000:
@@ -136,16 +136,16 @@ func (r Request) complete() (Request, error) {
 	case r.Rounds < 1 || r.Rounds > 100:
 		return bad("rounds %d is not between 1 and 100", r.Rounds)
 	case len(r.Batches) > 4:
-		return bad("at most four sizes of batches can be measured")
+		return bad("at most four batch sizes can be measured")
 	}
 	for i, b := range r.Batches {
 		if b < 1 || b > 4096 || slices.Contains(r.Batches[:i], b) {
-			return bad("batches %v are not different numbers between 1 and 4096", r.Batches)
+			return bad("batches: %v must be distinct numbers between 1 and 4096", r.Batches)
 		}
 	}
 	for name, shape := range r.Shapes {
 		if len(shape) == 0 || len(shape) > 8 || slices.ContainsFunc(shape, func(d int) bool { return d < 1 || d > 1<<20 }) {
-			return bad("shape of %.100q: %v is not one to eight sizes", name, shape)
+			return bad("shapes: %.100q: %v needs one to eight dimensions", name, shape)
 		}
 	}
 	return r, nil

@@ -49,21 +49,21 @@ func TestJob(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for says, r := range map[string]Request{
-		"a dataset is needed": {},
-		"is a model":          {Data: "models:/delay/1"},
-		"no metric":           {Data: "d", Metric: "f1"},
-		"max_loss":            {Data: "d", MaxLoss: -1},
-		"max_loss NaN":        {Data: "d", MaxLoss: math.NaN()},
-		"min_speedup":         {Data: "d", Speedup: 0.5},
-		"no candidate \"x\"":  {Data: "d", Try: []string{"x"}},
-		"not among":           {Data: "d", Try: []string{"fp16"}, Choose: "fused"},
-		"to be chosen":        {Data: "d", Choose: "best"},
-		"threads":             {Data: "d", Threads: -1},
-		"rows":                {Data: "d", Rows: 3},
-		"rounds":              {Data: "d", Rounds: 1000},
-		"batches":             {Data: "d", Batches: []int{1, 1}},
-		"four sizes":          {Data: "d", Batches: []int{1, 2, 3, 4, 5}},
-		"shape of":            {Data: "d", Shapes: map[string][]int{"x": {0}}},
+		"data is missing":          {},
+		"is a model":               {Data: "models:/delay/1"},
+		"unknown metric":           {Data: "d", Metric: "f1"},
+		"max_loss":                 {Data: "d", MaxLoss: -1},
+		"max_loss NaN":             {Data: "d", MaxLoss: math.NaN()},
+		"min_speedup":              {Data: "d", Speedup: 0.5},
+		"unknown candidate \"x\"":  {Data: "d", Try: []string{"x"}},
+		"not among":                {Data: "d", Try: []string{"fp16"}, Choose: "fused"},
+		"not among the candidates": {Data: "d", Choose: "best"},
+		"threads":                  {Data: "d", Threads: -1},
+		"rows":                     {Data: "d", Rows: 3},
+		"rounds":                   {Data: "d", Rounds: 1000},
+		"batches":                  {Data: "d", Batches: []int{1, 1}},
+		"four batch sizes":         {Data: "d", Batches: []int{1, 2, 3, 4, 5}},
+		"shapes: ":                 {Data: "d", Shapes: map[string][]int{"x": {0}}},
 	} {
 		if _, _, err := r.Job("delay", "1"); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)

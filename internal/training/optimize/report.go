@@ -16,35 +16,35 @@ const maxReport = 1 << 20
 
 // Report is what a job measured.
 type Report struct {
-	Metric      string      `json:"metric" doc:"accuracy, auc and agreement are of 1; rmse is in the label's unit; r2 is 1 where answers are those of the model as it was"`
-	Labelled    bool        `json:"labelled" doc:"Whether answers were compared with right ones, else with those of the model as it was"`
-	Rows        int         `json:"rows" doc:"Rows that were judged by"`
+	Metric      string      `json:"metric" doc:"Metric: accuracy, auc and agreement range from 0 to 1; rmse is in the label's unit; r2 is relative to the original model's predictions"`
+	Labelled    bool        `json:"labelled" doc:"Whether predictions were compared with labels, rather than with the original model's predictions"`
+	Rows        int         `json:"rows" doc:"Rows used to evaluate"`
 	Calibration int         `json:"calibration_rows"`
 	Threads     int         `json:"threads"`
 	MaxLoss     float64     `json:"max_loss"`
 	MinSpeedup  float64     `json:"min_speedup"`
 	Runtime     string      `json:"runtime"`
-	Candidates  []Candidate `json:"candidates" doc:"The first is the model as it was, fp32"`
-	Chosen      string      `json:"chosen" doc:"The candidate that is the best; empty where none is"`
-	Reason      string      `json:"reason" doc:"Why that one, or none"`
+	Candidates  []Candidate `json:"candidates" doc:"Candidates; the first is the original model, fp32"`
+	Chosen      string      `json:"chosen" doc:"The chosen candidate; empty when none is acceptable"`
+	Reason      string      `json:"reason" doc:"Reason for the choice"`
 	DryRun      bool        `json:"dry_run"`
 
 	Job   string `json:"job,omitempty"`
-	Of    string `json:"of,omitempty" doc:"The version that was optimised"`
-	Made  string `json:"made,omitempty" doc:"The version that was made"`
-	State string `json:"state,omitempty" doc:"Of the job"`
+	Of    string `json:"of,omitempty" doc:"Version that was optimised"`
+	Made  string `json:"made,omitempty" doc:"Version that was registered"`
+	State string `json:"state,omitempty" doc:"State of the job"`
 }
 
 // Candidate is one variant of the model.
 type Candidate struct {
 	Name      string   `json:"name"`
-	Reason    string   `json:"reason,omitempty" doc:"Why it could not be made"`
+	Reason    string   `json:"reason,omitempty" doc:"Why the candidate could not be built"`
 	Bytes     int64    `json:"bytes,omitempty"`
-	Value     *float64 `json:"value,omitempty" doc:"Of the metric; missing where its answers are no numbers"`
-	Loss      *float64 `json:"loss,omitempty" doc:"Against fp32; of rmse the part by which it grew; below 0 it is better"`
-	LossError *float64 `json:"loss_error,omitempty" doc:"Half of the interval that has 95 of 100 losses when the rows are drawn again"`
-	MadeS     float64  `json:"made_s,omitempty" doc:"Seconds that it took to make"`
-	Measured  []Speed  `json:"measured,omitempty" doc:"For each size of batch"`
+	Value     *float64 `json:"value,omitempty" doc:"Value of the metric; absent when predictions are not numbers"`
+	Loss      *float64 `json:"loss,omitempty" doc:"Loss against fp32, for rmse the relative increase; negative values are improvements"`
+	LossError *float64 `json:"loss_error,omitempty" doc:"Half width of the 95% confidence interval of the loss, by bootstrap"`
+	MadeS     float64  `json:"made_s,omitempty" doc:"Build time in seconds"`
+	Measured  []Speed  `json:"measured,omitempty" doc:"Measurements by batch size"`
 }
 
 // Speed is how fast a candidate is.
@@ -54,9 +54,9 @@ type Speed struct {
 	P99        float64 `json:"p99_ms"`
 	RowsPerS   float64 `json:"rows_per_s"`
 	Runs       int     `json:"runs"`
-	Speedup    float64 `json:"speedup" doc:"How many times as fast as fp32, the median over the rounds"`
-	SpeedupLow float64 `json:"speedup_low" doc:"The least of a round"`
-	SpeedupTop float64 `json:"speedup_high" doc:"The most of a round"`
+	Speedup    float64 `json:"speedup" doc:"Speed-up over fp32, the median of the rounds"`
+	SpeedupLow float64 `json:"speedup_low" doc:"Smallest speed-up of a round"`
+	SpeedupTop float64 `json:"speedup_high" doc:"Largest speed-up of a round"`
 }
 
 // readReport reads what a job wrote: anything, possibly. Error: fault.Invalid.
@@ -65,18 +65,18 @@ func readReport(b []byte) (Report, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
-		return Report{}, fault.New(fault.Invalid, "%s is not what the job of Falaj writes: %v", reportFile, err)
+		return Report{}, fault.New(fault.Invalid, "%s is not a valid optimisation report: %v", reportFile, err)
 	}
 	r.Job, r.Of, r.Made, r.State = "", "", "", "" // ours to say
 	names := map[string]bool{}
 	for _, c := range r.Candidates {
 		if names[c.Name] || c.Name != "fp32" && !slices.Contains(Candidates, c.Name) {
-			return Report{}, fault.New(fault.Invalid, "%s has a candidate %.40q, unknown or twice", reportFile, c.Name)
+			return Report{}, fault.New(fault.Invalid, "%s: candidate %.40q is unknown or duplicated", reportFile, c.Name)
 		}
 		names[c.Name] = true
 	}
 	if !names["fp32"] || r.Chosen != "" && !names[r.Chosen] {
-		return Report{}, fault.New(fault.Invalid, "%s has not the candidates that it speaks of", reportFile)
+		return Report{}, fault.New(fault.Invalid, "%s refers to candidates that it does not contain", reportFile)
 	}
 	return r, nil
 }

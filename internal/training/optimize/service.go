@@ -75,15 +75,15 @@ func (s *Service) Report(ctx context.Context, p project.Name, id training.JobID)
 	}
 	switch {
 	case j.Spec.Script != script:
-		return Report{}, fault.New(fault.NotFound, "job %s optimised no model", id)
+		return Report{}, fault.New(fault.NotFound, "job %s is not an optimisation", id)
 	case !j.State.Ended():
-		return Report{}, fault.New(fault.Conflict, "job %s is %s: it has not measured yet", id, j.State).WithHint("falaj job logs %s -f", id)
+		return Report{}, fault.New(fault.Conflict, "job %s is %s: no measurements yet", id, j.State).WithHint("falaj job logs %s -f", id)
 	case j.Run == "":
-		return Report{}, fault.New(fault.NotFound, "job %s measured nothing: %s", id, j.Reason)
+		return Report{}, fault.New(fault.NotFound, "job %s has no measurements: %s", id, j.Reason)
 	}
 	in, err := s.cfg.Artifacts.Open(ctx, p, j.Run, reportFile)
 	if fault.Is(err, fault.NotFound) {
-		return Report{}, fault.New(fault.NotFound, "job %s measured nothing: %s", id, j.Reason).WithHint("falaj job logs %s", id)
+		return Report{}, fault.New(fault.NotFound, "job %s has no measurements: %s", id, j.Reason).WithHint("falaj job logs %s", id)
 	}
 	if err != nil {
 		return Report{}, err
@@ -94,7 +94,7 @@ func (s *Service) Report(ctx context.Context, p project.Name, id training.JobID)
 		return Report{}, err
 	}
 	if len(b) > maxReport {
-		return Report{}, fault.New(fault.TooLarge, "%s has more than %d bytes", reportFile, maxReport)
+		return Report{}, fault.New(fault.TooLarge, "%s exceeds %d bytes", reportFile, maxReport)
 	}
 	r, err := readReport(b)
 	if err != nil {

@@ -35,7 +35,7 @@ func parseFolded(b []byte) ([]stack, error) {
 			continue
 		}
 		if all = append(all, s); len(all) > maxStacks {
-			return nil, fault.New(fault.Invalid, "the profile has more than %d stacks", maxStacks)
+			return nil, fault.New(fault.Invalid, "the profile exceeds %d stacks", maxStacks)
 		}
 	}
 	return all, nil

@@ -33,8 +33,8 @@ func readNsys(r profiler.Result) (Summary, error) {
 		}
 	}
 	if len(devices) == 0 {
-		return Summary{}, fault.New(fault.Invalid, "nsys saw nothing done on an accelerator").
-			WithHint("Have the program started under nsys launch --trace=cuda, look for a longer time, or use the tool py-spy.")
+		return Summary{}, fault.New(fault.Invalid, "nsys recorded no accelerator activity").
+			WithHint("Start the program under nsys launch --trace=cuda, profile for longer, or use py-spy.")
 	}
 	t, passed := newTally(), 0.0
 	for _, events := range devices {
@@ -53,13 +53,13 @@ func readNsysTrace(b []byte, devices map[string][]event) error {
 		return nil
 	}
 	if err != nil {
-		return fault.New(fault.Invalid, "it is no CSV: %w", err)
+		return fault.New(fault.Invalid, "the trace is not CSV: %w", err)
 	}
 	start, duration := slices.Index(header, "Start (ns)"), slices.Index(header, "Duration (ns)")
 	device, name := slices.Index(header, "Device"), slices.Index(header, "Name")
 	last := max(start, duration, device, name)
 	if min(start, duration, device, name) < 0 {
-		return fault.New(fault.Invalid, "its columns are not those of a trace")
+		return fault.New(fault.Invalid, "the trace has unexpected columns")
 	}
 	for n := 0; ; n++ {
 		row, err := r.Read()
@@ -67,7 +67,7 @@ func readNsysTrace(b []byte, devices map[string][]event) error {
 			return nil
 		}
 		if err != nil {
-			return fault.New(fault.Invalid, "it is no CSV: %w", err)
+			return fault.New(fault.Invalid, "the trace is not CSV: %w", err)
 		}
 		if n == maxEvents {
 			return tooMuch()

@@ -128,7 +128,7 @@ func (t *tally) add(f Function, n, waiting float64) {
 func (t *tally) summary(idle float64) (Summary, error) {
 	whole := t.total + max(idle, 0)
 	if whole <= 0 || math.IsInf(whole, 0) || math.IsNaN(whole) {
-		return Summary{}, fault.New(fault.Invalid, "nothing was seen").WithHint("Look for a longer time.")
+		return Summary{}, fault.New(fault.Invalid, "the profile has no samples").WithHint("Profile for longer.")
 	}
 	s := Summary{
 		Compute: t.kinds[Compute] / whole, Memory: t.kinds[Memory] / whole, Communication: t.kinds[Communication] / whole,

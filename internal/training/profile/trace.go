@@ -48,8 +48,8 @@ func (u *unpacked) Read(b []byte) (int, error) {
 }
 
 func tooMuch() error {
-	return fault.New(fault.TooLarge, "the traces have more than %d bytes or %d events", maxTrace, maxEvents).
-		WithHint("Look for a shorter time.")
+	return fault.New(fault.TooLarge, "the traces exceed %d bytes or %d events", maxTrace, maxEvents).
+		WithHint("Profile for a shorter time.")
 }
 
 // event is one of the Trace Event Format that torch.profiler writes.
@@ -99,18 +99,18 @@ func readTrace(u *unpacked, b []byte) (all []event, err error) {
 	defer func() { err = cmp.Or(u.err, err) }() // whatever the decoder made of it
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "it is not gzip: %w", err)
+		return nil, fault.New(fault.Invalid, "the trace is not gzip: %w", err)
 	}
 	u.r = z
 	d := json.NewDecoder(u)
 	old, err := seek(d, "traceEvents")
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "it is no trace: %w", err)
+		return nil, fault.New(fault.Invalid, "the trace is not valid: %w", err)
 	}
 	for d.More() {
 		var e event
 		if err := d.Decode(&e); err != nil {
-			return nil, fault.New(fault.Invalid, "it is no trace: %w", err)
+			return nil, fault.New(fault.Invalid, "the trace is not valid: %w", err)
 		}
 		if u.events--; u.events < 0 {
 			return nil, tooMuch()
@@ -135,7 +135,7 @@ func seek(d *json.Decoder, name string) (old bool, err error) {
 	case t == json.Delim('['):
 		return true, nil
 	case t != json.Delim('{'):
-		return false, fault.New(fault.Invalid, "there is no object")
+		return false, fault.New(fault.Invalid, "not a JSON object")
 	}
 	for d.More() {
 		key, err := d.Token()
@@ -144,7 +144,7 @@ func seek(d *json.Decoder, name string) (old bool, err error) {
 		}
 		if key == name {
 			if t, err := d.Token(); err != nil || t != json.Delim('[') {
-				return false, cmp.Or(err, error(fault.New(fault.Invalid, "%s is no list", name)))
+				return false, cmp.Or(err, error(fault.New(fault.Invalid, "%s is not a list", name)))
 			}
 			return false, nil
 		}
@@ -153,7 +153,7 @@ func seek(d *json.Decoder, name string) (old bool, err error) {
 			return false, err
 		}
 	}
-	return false, fault.New(fault.Invalid, "there is no %s", name)
+	return false, fault.New(fault.Invalid, "%s is missing", name)
 }
 
 // addTrace adds a process's time, and gives how long the trace is.

@@ -53,18 +53,18 @@ const (
 
 // Request is what is to be answered, and what becomes of it.
 type Request struct {
-	Dataset  string              `json:"dataset" maxLength:"300" doc:"Dataset or training set whose rows are answered, with or without @version"`
-	Into     string              `json:"into" maxLength:"63" doc:"Another dataset, which gets a version of the rows with the answers"`
-	Keep     []string            `json:"keep,omitempty" maxItems:"4096" doc:"Columns that are kept beside the answers; default all"`
-	Prefix   string              `json:"prefix,omitempty" maxLength:"100" doc:"What stands before the names of the model's outputs, such as predicted_"`
-	Columns  map[string][]string `json:"columns,omitempty" doc:"Columns of the dataset that are each input of the model, in order; default those of the deployment's features, the column of its name or, for one input, all numbers"`
-	Shapes   map[string][]int    `json:"shapes,omitempty" doc:"What a row of an input is, such as [3, 224, 224], where the model leaves more than one dimension open"`
-	Nulls    Nulls               `json:"nulls,omitempty" enum:"refuse,nan" doc:"What a null is to an input of fractions: refuse (the default) fails the job, nan answers as for the null of a request"`
-	Batch    int                 `json:"batch_rows,omitempty" minimum:"0" maximum:"1048576" doc:"Rows that are read, and run, at once; default 4096"`
-	Threads  int                 `json:"threads,omitempty" minimum:"0" maximum:"64" doc:"Threads of a run; default as the deployment has them"`
-	Env      string              `json:"environment,omitempty" maxLength:"300" doc:"An environment with numpy, onnxruntime and pyarrow; default score, which is declared where it is missing"`
-	Pools    []string            `json:"pools,omitempty" maxItems:"50" doc:"Only these pools; default any that may"`
-	Resource resource.Amount     `json:"resources,omitzero" doc:"What the job needs; default a core for each thread, and 2GiB"`
+	Dataset  string              `json:"dataset" maxLength:"300" doc:"Dataset or training set to predict, with or without @version"`
+	Into     string              `json:"into" maxLength:"63" doc:"Dataset that gets a new version with the rows and predictions"`
+	Keep     []string            `json:"keep,omitempty" maxItems:"4096" doc:"Columns to keep beside the predictions; default all"`
+	Prefix   string              `json:"prefix,omitempty" maxLength:"100" doc:"Prefix of the model's output names, such as predicted_"`
+	Columns  map[string][]string `json:"columns,omitempty" doc:"Dataset columns of each input of the model, in order; default those of the deployment's features, the column of the same name or, for one input, all numeric columns"`
+	Shapes   map[string][]int    `json:"shapes,omitempty" doc:"Shape of one row of an input, such as [3, 224, 224], for models with more than one dynamic dimension"`
+	Nulls    Nulls               `json:"nulls,omitempty" enum:"refuse,nan" doc:"How nulls in floating-point inputs are handled: refuse (the default) fails the job, nan passes NaN, as in requests"`
+	Batch    int                 `json:"batch_rows,omitempty" minimum:"0" maximum:"1048576" doc:"Rows per batch; default 4096"`
+	Threads  int                 `json:"threads,omitempty" minimum:"0" maximum:"64" doc:"Threads per inference; default as in the deployment"`
+	Env      string              `json:"environment,omitempty" maxLength:"300" doc:"Environment with numpy, onnxruntime and pyarrow; default score, which is created if missing"`
+	Pools    []string            `json:"pools,omitempty" maxItems:"50" doc:"Pools that may run the job; default any that fits"`
+	Resource resource.Amount     `json:"resources,omitzero" doc:"Resources of the job; default one core per thread, and 2GiB"`
 }
 
 // Target is the version that answers.
@@ -77,7 +77,7 @@ type Target struct {
 	Columns map[string][]string
 }
 
-// told is what the script is told.
+// told is the input of the script.
 type told struct {
 	Keep    []string            `json:"keep,omitempty"`
 	Prefix  string              `json:"prefix,omitempty"`
@@ -107,18 +107,18 @@ func (r Request) complete() (Request, error) {
 	name, _, _ := strings.Cut(r.Dataset, "@")
 	switch {
 	case r.Dataset == "":
-		return bad("a dataset is needed whose rows are answered")
+		return bad("dataset is missing: name the dataset to predict")
 	case strings.HasPrefix(r.Dataset, "models:"):
-		return bad("dataset %.100q is a model", r.Dataset)
+		return bad("dataset: %.100q is a model", r.Dataset)
 	case r.Into == "":
-		return bad("a dataset is needed that gets the answers")
+		return bad("into is missing: name the dataset for the predictions")
 	case strings.Contains(r.Into, "@"):
-		return bad("into %.100q names a version, and the rows become a new one", r.Into)
+		return bad("into: %.100q names a version; name only the dataset, which gets a new one", r.Into)
 	case r.Into == name:
-		return r, fault.New(fault.Invalid, "the answers to dataset %s cannot be a version of it: it would have other columns", name).
-			WithHint("Name another dataset, such as %s-scored; it is made where it is missing.", name)
+		return r, fault.New(fault.Invalid, "into: the predictions of dataset %s need another dataset, because their columns differ", name).
+			WithHint("Name another dataset, such as %s-scored; it is created if missing.", name)
 	case r.Nulls != Refuse && r.Nulls != NaN:
-		return bad("nulls is %.40q; it may be %s or %s", string(r.Nulls), Refuse, NaN)
+		return bad("nulls: unknown value %.40q; use %s or %s", string(r.Nulls), Refuse, NaN)
 	case r.Batch < 1 || r.Batch > maxBatch:
 		return bad("batch_rows %d is not between 1 and %d", r.Batch, maxBatch)
 	case r.Threads < 0 || r.Threads > 64:
@@ -126,17 +126,17 @@ func (r Request) complete() (Request, error) {
 	}
 	for i, c := range r.Keep {
 		if c == "" || slices.Contains(r.Keep[:i], c) {
-			return bad("column %.100q to keep is empty or named twice", c)
+			return bad("keep: column %.100q is empty or duplicated", c)
 		}
 	}
 	for input, of := range r.Columns {
 		if len(of) == 0 || slices.Contains(of, "") {
-			return bad("the columns of input %.100q are none, or have one without a name", input)
+			return bad("columns: input %.100q has no columns, or an empty name", input)
 		}
 	}
 	for name, shape := range r.Shapes {
 		if len(shape) == 0 || len(shape) > 8 || slices.ContainsFunc(shape, func(d int) bool { return d < 1 || d > 1<<20 }) {
-			return bad("shape of %.100q: %v is not one to eight sizes", name, shape)
+			return bad("shapes: %.100q: %v needs one to eight dimensions", name, shape)
 		}
 	}
 	return r, nil

@@ -67,18 +67,18 @@ func TestColumns(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for says, r := range map[string]Request{
-		"whose rows":       {Into: "e"},
-		"is a model":       {Dataset: "models:/delay/1", Into: "e"},
-		"gets the answers": {Dataset: "d"},
-		"names a version":  {Dataset: "d", Into: "e@1"},
-		"a version of it":  {Dataset: "d@3", Into: "d"},
-		"nulls":            {Dataset: "d", Into: "e", Nulls: "zero"},
-		"batch_rows":       {Dataset: "d", Into: "e", Batch: -1},
-		"threads":          {Dataset: "d", Into: "e", Threads: 65},
-		"named twice":      {Dataset: "d", Into: "e", Keep: []string{"a", "a"}},
-		"columns of input": {Dataset: "d", Into: "e", Columns: map[string][]string{"x": {}}},
-		"shape of":         {Dataset: "d", Into: "e", Shapes: map[string][]int{"x": {0}}},
-		"into":             {Dataset: "d", Into: "../e"},
+		"dataset to predict":          {Into: "e"},
+		"is a model":                  {Dataset: "models:/delay/1", Into: "e"},
+		"dataset for the predictions": {Dataset: "d"},
+		"names a version":             {Dataset: "d", Into: "e@1"},
+		"need another dataset":        {Dataset: "d@3", Into: "d"},
+		"nulls":                       {Dataset: "d", Into: "e", Nulls: "zero"},
+		"batch_rows":                  {Dataset: "d", Into: "e", Batch: -1},
+		"threads":                     {Dataset: "d", Into: "e", Threads: 65},
+		"duplicated":                  {Dataset: "d", Into: "e", Keep: []string{"a", "a"}},
+		"columns: input":              {Dataset: "d", Into: "e", Columns: map[string][]string{"x": {}}},
+		"shapes: ":                    {Dataset: "d", Into: "e", Shapes: map[string][]int{"x": {0}}},
+		"into":                        {Dataset: "d", Into: "../e"},
 	} {
 		_, spec, err := r.Job("delay", Target{Model: "delay", Version: 1})
 		if err == nil { // what any job is refused for

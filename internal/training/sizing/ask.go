@@ -9,10 +9,10 @@ import (
 
 // Use is what an attempt used of what each of its workers asked for.
 type Use struct {
-	Cores      float64        `json:"cores" doc:"Busy, mean over the attempt, of the worker that used most"`
-	PeakCores  float64        `json:"peak_cores,omitempty" doc:"Mean over ten seconds, the most; absent where it was not counted"`
+	Cores      float64        `json:"cores" doc:"Busy cores, mean over the attempt, of the worker with the most"`
+	PeakCores  float64        `json:"peak_cores,omitempty" doc:"Highest ten-second mean; absent when not measured"`
 	AskedCores float64        `json:"asked_cores"`
-	Memory     resource.Bytes `json:"peak_memory" doc:"Of the worker that used most"`
+	Memory     resource.Bytes `json:"peak_memory" doc:"Highest of all workers"`
 	Asked      resource.Bytes `json:"asked_memory"`
 	// Of accelerators; absent without one, or where nothing was sampled.
 	Accelerators *Accelerators `json:"accelerators,omitempty"`
@@ -21,12 +21,12 @@ type Use struct {
 // Accelerators is what an attempt used of all its accelerators.
 type Accelerators struct {
 	Device string         `json:"device"`
-	Count  int            `json:"count" doc:"Of all workers"`
-	Busy   float64        `json:"busy" doc:"Share of the time in which something ran on them, mean"`
-	Peak   float64        `json:"peak_busy" doc:"Of a sample, mean of all of them"`
-	Memory resource.Bytes `json:"peak_memory" doc:"Of the one that used most"`
-	Has    resource.Bytes `json:"memory,omitempty" doc:"Of each; absent where it is unknown"`
-	Watts  float64        `json:"watts,omitempty" doc:"Of all together, mean"`
+	Count  int            `json:"count" doc:"Accelerators of all workers"`
+	Busy   float64        `json:"busy" doc:"Mean utilisation: share of the time with work on the accelerators"`
+	Peak   float64        `json:"peak_busy" doc:"Highest utilisation of a sample, mean over all accelerators"`
+	Memory resource.Bytes `json:"peak_memory" doc:"Highest memory of an accelerator"`
+	Has    resource.Bytes `json:"memory,omitempty" doc:"Memory of each accelerator; absent when unknown"`
+	Watts  float64        `json:"watts,omitempty" doc:"Mean power of all accelerators together"`
 }
 
 // Check refuses what cannot have been measured. Error: fault.Invalid.

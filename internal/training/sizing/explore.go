@@ -15,10 +15,10 @@ const trial = 600.0
 type Trial struct {
 	Place
 	Minutes float64 `json:"minutes"`
-	Cost    float64 `json:"cost" doc:"Of the trial, as if all of it were lost"`
-	Saving  float64 `json:"expected_saving" doc:"Of the runs to come, before the cost of the trial"`
-	Runs    float64 `json:"runs" doc:"To come: as many as in the last 30 days, and what is left of one that runs"`
-	Basis   string  `json:"basis" doc:"What lets expect it"`
+	Cost    float64 `json:"cost" doc:"Cost of the trial, if its result is discarded"`
+	Saving  float64 `json:"expected_saving" doc:"Expected saving over future runs, without the cost of the trial"`
+	Runs    float64 `json:"runs" doc:"Expected future runs: as many as in the last 30 days, plus the rest of a running one"`
+	Basis   string  `json:"basis" doc:"Evidence for the expectation"`
 }
 
 // explore says where a trial costs less than it is expected to save. After a trial

@@ -1,5 +1,5 @@
 // Package sizing says what a job would take elsewhere: time and price relative to
-// now, from what was measured. It keeps nothing, starts nothing and asks nobody.
+// now, from what was measured. It has no state and no side effects.
 //
 // # Map
 //
@@ -76,7 +76,7 @@ type Place struct {
 	Device  string `json:"device" doc:"Accelerator model, or processor"`
 	Workers int    `json:"workers"`
 	// Hourly is the price of all workers for an hour; 0 is unknown.
-	Hourly float64 `json:"price_per_hour,omitempty" doc:"Of all workers, mean over the coming week; absent without a price"`
+	Hourly float64 `json:"price_per_hour,omitempty" doc:"Price of all workers, mean over the coming week; absent without a price"`
 	Memory float64 `json:"-"` // of one accelerator, bytes; 0 is unknown
 }
 
@@ -105,12 +105,12 @@ func (r Ratio) times(f float64) Ratio { return Ratio{r.Is * f, r.Low * f, r.High
 type Option struct {
 	Place
 	Time  Ratio  `json:"time"`
-	Price *Ratio `json:"price,omitempty" doc:"Of the same work; absent where a price is unknown"`
+	Price *Ratio `json:"price,omitempty" doc:"Price of the same work; absent when a price is unknown"`
 	Known Known  `json:"known" enum:"measured,fitted,like jobs,bound"`
 	// Attempts are those of this family that were measured there, or, of Fitted, on
 	// the device; Families the like ones that ran on both devices.
 	Attempts int `json:"attempts,omitempty"`
-	Families int `json:"families,omitempty" doc:"Like jobs that ran on both devices"`
+	Families int `json:"families,omitempty" doc:"Number of similar jobs that ran on both devices"`
 
 	mean, sd float64 // of the logarithm of Time, of LikeJobs
 }
@@ -132,10 +132,10 @@ type Question struct {
 
 // Answer is what can be said.
 type Answer struct {
-	Options []Option `json:"options" doc:"The cheapest first, then the fastest"`
+	Options []Option `json:"options" doc:"Options by price, then by time"`
 	// Attempts are those of this family that were measured where it runs now.
 	Attempts int     `json:"attempts"`
-	Explore  []Trial `json:"explore,omitempty" doc:"What would be worth trying, most first; nothing is started by itself"`
+	Explore  []Trial `json:"explore,omitempty" doc:"Trials worth running, by expected benefit; nothing is started automatically"`
 }
 
 // Limits of numbers: what is beyond them was not measured but made up.
@@ -169,7 +169,7 @@ func (q Question) check() error {
 	}
 	for _, n := range numbers {
 		if !(n.v >= 0 && n.v <= n.most) {
-			return fault.New(fault.Invalid, "%s is %g, and must be a number from 0 to %g", n.name, n.v, n.most)
+			return fault.New(fault.Invalid, "%s %g is not between 0 and %g", n.name, n.v, n.most)
 		}
 	}
 	return nil

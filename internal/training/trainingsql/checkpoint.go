@@ -141,7 +141,7 @@ func (Checkpoints) InsertCheckpoint(ctx context.Context, tx *store.Tx, r checkpo
 	return nil
 }
 
-// UpdateCheckpoint writes a record if nobody else has.
+// UpdateCheckpoint writes a record unless it changed concurrently.
 func (Checkpoints) UpdateCheckpoint(ctx context.Context, tx *store.Tx, r checkpoint.Record) error {
 	row, err := checkpointRowOf(r)
 	if err != nil {
@@ -153,7 +153,7 @@ func (Checkpoints) UpdateCheckpoint(ctx context.Context, tx *store.Tx, r checkpo
 	return changed(res, err, "checkpoint "+r.ID)
 }
 
-// DeleteCheckpoint removes a record if nobody has changed it.
+// DeleteCheckpoint removes a record unless it changed concurrently.
 func (Checkpoints) DeleteCheckpoint(ctx context.Context, tx *store.Tx, r checkpoint.Record) error {
 	if _, err := tx.NewDelete().Model((*chunkRow)(nil)).Where("checkpoint = ?", r.ID).Exec(ctx); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (Checkpoints) Checkpoint(ctx context.Context, tx *store.Tx, id string) (che
 	var row checkpointRow
 	err := tx.NewSelect().Model(&row).Column(recordColumns...).Where("id = ?", id).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return checkpoint.Record{}, fault.New(fault.NotFound, "there is no checkpoint %.64q", id)
+		return checkpoint.Record{}, fault.New(fault.NotFound, "checkpoint %.64q not found", id)
 	}
 	if err != nil {
 		return checkpoint.Record{}, err
@@ -189,7 +189,7 @@ func (Checkpoints) Manifest(ctx context.Context, tx *store.Tx, id string) (m che
 	var row checkpointRow
 	err = tx.NewSelect().Model(&row).Column("manifest").Where("id = ?", id).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return m, fault.New(fault.NotFound, "there is no checkpoint %.64q", id)
+		return m, fault.New(fault.NotFound, "checkpoint %.64q not found", id)
 	}
 	if err != nil {
 		return m, err

@@ -83,7 +83,7 @@ func (Store) Measurement(ctx context.Context, tx *store.Tx, id training.AttemptI
 }
 
 func (r measurementRow) into(m *training.Measurement) error {
-	return fault.Wrap(json.Unmarshal([]byte(r.Body), m), "reading what attempt %s showed", r.Attempt)
+	return fault.Wrap(json.Unmarshal([]byte(r.Body), m), "reading the measurement of attempt %s", r.Attempt)
 }
 
 // Measured lists what the attempts of a family showed that ended last, newest first.
@@ -153,7 +153,7 @@ func (Store) SlowNode(ctx context.Context, tx *store.Tx, pool compute.PoolName, 
 	if err != nil {
 		return n, false, err
 	}
-	return n, true, fault.Wrap(json.Unmarshal([]byte(r.Body), &n), "reading why node %s is slow", node)
+	return n, true, fault.Wrap(json.Unmarshal([]byte(r.Body), &n), "reading the state of node %s", node)
 }
 
 // SaveSlowNode notes what was told of a node.

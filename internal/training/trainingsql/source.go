@@ -30,7 +30,7 @@ func (Store) UseSource(ctx context.Context, tx *store.Tx, p project.Name, digest
 	if n, err := res.RowsAffected(); err != nil || n > 0 {
 		return err
 	}
-	return fault.New(fault.NotFound, "the source archive %s is being removed: nothing has used it for long", digest).WithHint("Upload it again: falaj job submit --source DIR")
+	return fault.New(fault.NotFound, "source archive %s has expired and is being removed", digest).WithHint("Upload it again: falaj job submit --source DIR")
 }
 
 // KeepSource notes an upload.

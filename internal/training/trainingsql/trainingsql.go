@@ -106,7 +106,7 @@ func (Store) Job(ctx context.Context, tx *store.Tx, id training.JobID) (training
 	var r jobRow
 	err := tx.NewSelect().Model(&r).Where("id = ?", string(id)).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return training.Job{}, fault.New(fault.NotFound, "there is no job %.64q", string(id)).WithHint("See `falaj get jobs`. Of jobs that are no longer kept, `falaj audit list` has the submission and the end.")
+		return training.Job{}, fault.New(fault.NotFound, "job %.64q not found", string(id)).WithHint("List jobs with `falaj get jobs`. For expired jobs, `falaj audit list` has the submission and the end.")
 	}
 	if err != nil {
 		return training.Job{}, err
@@ -114,7 +114,7 @@ func (Store) Job(ctx context.Context, tx *store.Tx, id training.JobID) (training
 	return r.job()
 }
 
-// UpdateJob writes a job if nobody else has.
+// UpdateJob writes a job unless it changed concurrently.
 func (Store) UpdateJob(ctx context.Context, tx *store.Tx, j training.Job) error {
 	r, err := jobRowOf(j)
 	if err != nil {
@@ -156,7 +156,7 @@ func (Store) LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest s
 	var r jobRow
 	err := tx.NewSelect().Model(&r).Where("project = ? AND digest = ?", string(p), digest).OrderExpr("id DESC").Limit(1).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return training.Job{}, fault.New(fault.NotFound, "there is no such job")
+		return training.Job{}, fault.New(fault.NotFound, "job not found")
 	}
 	if err != nil {
 		return training.Job{}, err
@@ -249,7 +249,7 @@ func (Store) Attempt(ctx context.Context, tx *store.Tx, id training.AttemptID) (
 	var r attemptRow
 	err := tx.NewSelect().Model(&r).Where("id = ?", string(id)).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return training.Attempt{}, fault.New(fault.NotFound, "there is no attempt %.64q", string(id))
+		return training.Attempt{}, fault.New(fault.NotFound, "attempt %.64q not found", string(id))
 	}
 	if err != nil {
 		return training.Attempt{}, err
@@ -257,7 +257,7 @@ func (Store) Attempt(ctx context.Context, tx *store.Tx, id training.AttemptID) (
 	return r.attempt()
 }
 
-// UpdateAttempt writes an attempt if nobody else has.
+// UpdateAttempt writes an attempt unless it changed concurrently.
 func (Store) UpdateAttempt(ctx context.Context, tx *store.Tx, a training.Attempt) error {
 	r, err := attemptRowOf(a)
 	if err != nil {
@@ -291,7 +291,7 @@ func changed(res sql.Result, err error, what string) error {
 	}
 	n, err := res.RowsAffected()
 	if err == nil && n == 0 {
-		return fault.New(fault.Conflict, "%s was changed by somebody else", what)
+		return fault.New(fault.Conflict, "%s was changed concurrently", what)
 	}
 	return err
 }

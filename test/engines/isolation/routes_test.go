@@ -140,7 +140,7 @@ func honest(p *live.Project, pool, isolation string) {
 	err := p.C.Do(p.T.Context(), http.MethodPost, p.Path("jobs"), map[string]any{"name": "fenced", "spec": map[string]any{
 		"command": []string{"/bin/true"}, "pools": []string{pool}, "isolation": "sandbox",
 	}}, nil)
-	if want := "pool " + pool + " promises isolation " + isolation + " and sandbox is demanded"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "pool " + pool + " provides isolation " + isolation + ", weaker than the required sandbox"; err == nil || !strings.Contains(err.Error(), want) {
 		p.T.Errorf("a job that demands a sandbox: %v, not %q", err, want)
 	}
 	var o client.Object

@@ -192,7 +192,7 @@ func (m *machine) Start(_ context.Context, spec engine.Spec) (engine.Handle, err
 	go m.run(w, run)
 	select {
 	case m.started <- h:
-	default: // nobody reads them
+	default: // they are not read
 	}
 	return h, nil
 }

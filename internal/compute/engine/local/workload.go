@@ -63,7 +63,7 @@ type workload struct {
 	last     sample
 	resident machine.Resident
 
-	profiling sync.Mutex // held while somebody looks
+	profiling sync.Mutex // held while a profile is in progress
 }
 
 func (w *workload) over() bool {
