@@ -213,10 +213,18 @@ func (p *Project) Register(name string, files ...[]byte) {
 // RegisterVersion registers a version of a model that there is, as MLflow's client does.
 func (p *Project) RegisterVersion(name string, file []byte) {
 	p.T.Helper()
+	p.RegisterFiles(name, map[string][]byte{"model.onnx": file})
+}
+
+// RegisterFiles is RegisterVersion for a version of several files, by their names.
+func (p *Project) RegisterFiles(name string, files map[string][]byte) {
+	p.T.Helper()
 	var run client.Object
 	p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/runs/create", map[string]any{"experiment_id": "0"}, &run))
 	id := run.Text("run.info.run_id")
-	p.Must(p.Foreign(p.C, http.MethodPut, "/api/2.0/mlflow-artifacts/artifacts/0/"+id+"/artifacts/model/model.onnx", bytes.NewReader(file), nil))
+	for file, content := range files {
+		p.Must(p.Foreign(p.C, http.MethodPut, "/api/2.0/mlflow-artifacts/artifacts/0/"+id+"/artifacts/model/"+file, bytes.NewReader(content), nil))
+	}
 	p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/model-versions/create", map[string]any{"name": name, "source": "runs:/" + id + "/model", "run_id": id}, nil))
 }
 

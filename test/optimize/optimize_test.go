@@ -22,6 +22,15 @@ import (
 //go:embed testdata/net.onnx
 var net []byte
 
+// exported is net as PyTorch exports some: weights in a file of their own, and shapes of the
+// weights from before they were transposed.
+//
+//go:embed testdata/export.onnx
+var exported []byte
+
+//go:embed testdata/export.onnx.data
+var exportedData []byte
+
 func rows(n int) string {
 	var b strings.Builder
 	b.WriteString("a,b,c,d,late\n")
@@ -61,11 +70,11 @@ func TestOptimize(t *testing.T) {
 	p.Import("flights", rows(2000))
 	p.Register("late", net)
 
-	// begin submits what is asked, and gives how it ended.
-	begin := func(body map[string]any) (job client.Object, r report) {
+	// begin submits what is asked of a model, and gives how it ended.
+	begin := func(model string, body map[string]any) (job client.Object, r report) {
 		t.Helper()
 		body["data"], body["rounds"] = "flights", 1
-		p.Must(p.C.Do(t.Context(), http.MethodPost, p.Path("models/late/versions/1/optimize"), body, &job))
+		p.Must(p.C.Do(t.Context(), http.MethodPost, p.Path("models/"+model+"/versions/1/optimize"), body, &job))
 		id := job.Text("id")
 		p.Within(10*time.Minute, "the job does not end", func() (bool, error) {
 			err := p.C.Do(t.Context(), http.MethodGet, p.Path("jobs/"+id), nil, &job)
@@ -85,7 +94,7 @@ func TestOptimize(t *testing.T) {
 	}
 
 	// Everything is tried; the one that is asked for becomes a version.
-	_, r := begin(map[string]any{"label": "late", "max_loss": 0.2, "choose": "pruned-50"})
+	_, r := begin("late", map[string]any{"label": "late", "max_loss": 0.2, "choose": "pruned-50"})
 	if r.Metric != "auc" || r.Chosen != "pruned-50" || r.Of != "late@1" || r.Made != "late@2" || r.State != "succeeded" || len(r.Candidates) != 10 {
 		t.Errorf("%+v", r)
 	}
@@ -117,21 +126,42 @@ func TestOptimize(t *testing.T) {
 
 	// What loses more than is allowed is refused, with how much it loses, and a dry run
 	// makes nothing, nor does what is not fast enough.
-	job, r := begin(map[string]any{"label": "late", "max_loss": 0, "try": []string{"distilled"}, "choose": "distilled"})
+	job, r := begin("late", map[string]any{"label": "late", "max_loss": 0, "try": []string{"distilled"}, "choose": "distilled"})
 	if job.Text("state") != "failed" || !strings.Contains(r.Reason, "is refused: it loses 0.") || r.Made != "" || r.Chosen != "" {
 		t.Errorf("%v %+v", job, r)
 	}
-	job, r = begin(map[string]any{"max_loss": 1, "try": []string{"fp16"}, "min_speedup": 100, "columns": map[string][]string{"x": {"a", "b", "c", "d"}}})
+	job, r = begin("late", map[string]any{"max_loss": 1, "try": []string{"fp16"}, "min_speedup": 100, "columns": map[string][]string{"x": {"a", "b", "c", "d"}}})
 	if job.Text("state") != "succeeded" || r.Metric != "r2" || r.Made != "" || !strings.Contains(r.Reason, "no candidate is 100.00 times as fast") {
 		t.Errorf("%v %+v", job, r)
 	}
-	job, r = begin(map[string]any{"label": "late", "max_loss": 1, "try": []string{"fp16"}, "choose": "fp16", "dry_run": true})
+	job, r = begin("late", map[string]any{"label": "late", "max_loss": 1, "try": []string{"fp16"}, "choose": "fp16", "dry_run": true})
 	if job.Text("state") != "succeeded" || r.Made != "" || r.Chosen != "fp16" {
 		t.Errorf("%v %+v", job, r)
 	}
 	if n := len(versions()); n != 2 {
 		t.Errorf("%d versions", n)
 	}
+
+	// Quantisation takes what PyTorch exports, and what becomes a version leaves the
+	// file of weights behind.
+	p.Must(p.Foreign(p.C, http.MethodPost, "/api/2.0/mlflow/registered-models/create", map[string]any{"name": "exported"}, nil))
+	p.RegisterFiles("exported", map[string][]byte{"model.onnx": exported, "export.onnx.data": exportedData})
+	job, r = begin("exported", map[string]any{"label": "late", "max_loss": 0.2, "try": []string{"int8-dynamic", "int8-static", "fp16"}, "choose": "int8-dynamic"})
+	if job.Text("state") != "succeeded" || r.Made != "exported@2" || len(r.Candidates) != 4 || r.Candidates[0].Bytes != int64(len(exported)+len(exportedData)) {
+		t.Errorf("%v %+v", job, r)
+	}
+	for _, c := range r.Candidates {
+		if c.Reason != "" || c.Value == nil || *c.Value < 0.8 || c.Loss == nil || *c.Loss > 0.2 {
+			t.Errorf("%+v", c)
+		}
+	}
+	for version, has := range map[string]bool{"1": true, "2": false} {
+		err := p.Foreign(p.C, http.MethodGet, "/model-versions/get-artifact?name=exported&version="+version+"&path=export.onnx.data", nil, nil)
+		if (err == nil) != has {
+			t.Errorf("the weights of version %s: %v", version, err)
+		}
+	}
+	p.Run(0, "model", "verify", "exported", "2")
 
 	// The command says the same; the wrong column is said at once by the job.
 	out := p.Run(1, "model", "optimize", "late@1", "--data", "flights", "--label", "nothing", "--try", "fp16")

@@ -2,7 +2,8 @@
 
 Its one argument says what is wanted (told in optimize.go). The model's files are in
 FALAJ_DATA_MODEL, the rows in FALAJ_DATA_ROWS. It leaves optimization.json, candidates/NAME.onnx
-and, when one is chosen, model/: the files of the model with another model.onnx. Before it stands
+and, when one is chosen, model/: the files of the model with another model.onnx, and without those
+that had its weights. Before it stands
 onnxjob's rows.py, which feeds the model.
 """
 
@@ -20,6 +21,7 @@ import onnx
 import onnxruntime as ort
 import pyarrow.dataset as pads
 from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 ALL = ["fused", "int8-dynamic", "int8-static", "int8-static-all", "fp16", "pruned", "distilled"]
 CALIBRATION = 256  # rows; half of those there are, at most
@@ -185,8 +187,14 @@ class Made:
     """What candidates are made of."""
 
     def __init__(self, told, path, scratch, feeds, y, size, base):
-        self.told, self.path, self.scratch, self.feeds, self.y, self.size, self.base = told, path, scratch, feeds, y, size, base
+        self.told, self.scratch, self.feeds, self.y, self.size, self.base = told, scratch, feeds, y, size, base
         self.graph = onnx.load(path)
+        self.path = scratch / "whole.onnx"
+        forget_shapes(self.graph)
+        try:
+            onnx.save(self.graph, self.path)  # in one file: the tools look for external data beside their own output
+        except Exception as e:
+            fail(f"the model cannot be written as one file, which has at most 2 GiB: {str(e)[:300]}")
         self.ops = {n.op_type for n in nodes(self.graph.graph)}
         self.prepared_path = None
 
@@ -209,12 +217,42 @@ class Made:
             raise Skip(f"{what} changes {', '.join(ops)}, and the model has none of them (it has {has})")
 
 
-def nodes(graph):
+def graphs(graph):
+    """The graph and those within its nodes."""
+    yield graph
     for n in graph.node:
-        yield n
         for a in n.attribute:
             for g in ([a.g] if a.HasField("g") else []) + list(a.graphs):
-                yield from nodes(g)
+                yield from graphs(g)
+
+
+def nodes(graph):
+    for g in graphs(graph):
+        yield from g.node
+
+
+def forget_shapes(model):
+    """Removes the shapes of values within the graph. Exporters leave some from before they transposed
+    a weight, which shape inference refuses; it finds all of them again. Element types stay."""
+    for g in graphs(model.graph):
+        weights = {i.name for i in g.initializer}
+        kept = [v for v in g.value_info if v.name not in weights]
+        for v in kept:
+            if v.type.HasField("tensor_type"):
+                v.type.tensor_type.ClearField("shape")
+        del g.value_info[:]
+        g.value_info.extend(kept)
+
+
+def external_files(path):
+    """The files beside a model that have the data of its tensors."""
+    found = set()
+    for g in graphs(onnx.load(path, load_external_data=False).graph):
+        inside = [t for n in g.node for a in n.attribute for t in ([a.t] if a.HasField("t") else []) + list(a.tensors)]
+        for t in list(g.initializer) + inside:
+            if uses_external_data(t):
+                found.add(path.parent / ExternalDataInfo(t).location)
+    return sorted(found)
 
 
 def fused(m, out):
@@ -635,7 +673,8 @@ def main():
     test = part(feeds, judged)
     kept = out / "candidates"
     kept.mkdir(parents=True, exist_ok=True)
-    sessions, candidates = {"fp32": base}, [{"name": "fp32", "bytes": path.stat().st_size}]
+    beside = external_files(path)
+    sessions, candidates = {"fp32": base}, [{"name": "fp32", "bytes": sum(f.stat().st_size for f in [path, *beside])}]
     for k, (name, make) in enumerate(kinds.items()):
         c, file = {"name": name}, kept / f"{name}.onnx"
         candidates.append(c)
@@ -690,6 +729,8 @@ def main():
         (out / "no-model.txt").write_text(reason + "\n")
     else:
         shutil.copytree(root, out / "model", dirs_exist_ok=True)
+        for f in beside:  # the chosen candidate has its weights inside
+            (out / "model" / f.relative_to(root)).unlink()
         target = out / "model" / "model.onnx"
         target.unlink()
         shutil.copy(kept / f"{chosen}.onnx", target)

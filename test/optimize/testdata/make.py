@@ -20,3 +20,14 @@ for n, (w, b) in enumerate(zip(net.coefs_, net.intercepts_)):
 graph = helper.make_graph(steps, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
                           [helper.make_tensor_value_info("late", TensorProto.FLOAT, ["n", 1])], weights)
 onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "net.onnx")
+
+# export.onnx is the same net as PyTorch exports some: weights in a file of their own, transposed,
+# beside shapes from before.
+model = onnx.load("net.onnx")
+for node in model.graph.node:
+    if node.op_type == "Gemm":
+        w = next(i for i in model.graph.initializer if i.name == node.input[1])
+        model.graph.value_info.append(helper.make_tensor_value_info(w.name, TensorProto.FLOAT, list(w.dims)))
+        w.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(w).T), w.name))
+        node.attribute.append(helper.make_attribute("transB", 1))
+onnx.save(model, "export.onnx", save_as_external_data=True, location="export.onnx.data", size_threshold=0)
