@@ -29,11 +29,11 @@ type ApplyRequest struct {
 	asked time.Time // what was deleted since is not declared again; zero does not look
 }
 
-// Apply makes the dataset as the manifest says; versions that exist stay as
-// they are. A job's attempt declares what is not there, and changes nothing. Needs
-// dataset.import, dataset.delete to keep fewer versions, and dataset.query on what
-// new expectations read. Errors: fault.Invalid; fault.Conflict for another revision;
-// fault.PermissionDenied for a wider residency while there are versions.
+// Apply creates or updates the dataset from its manifest. Existing versions do not change. A
+// job's attempt may declare new datasets, and change none. Needs dataset.import, dataset.delete
+// to keep fewer versions, and dataset.query on what new expectations read. Errors:
+// fault.Invalid; fault.Conflict for another revision; fault.PermissionDenied for a wider
+// residency while there are versions.
 func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.Change, error) {
 	was, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
 	if err != nil && !fault.Is(err, fault.NotFound) {
@@ -104,7 +104,7 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def De
 		return Dataset{}, "", err
 	}
 	if r.IfRevision != 0 && (missing || d.Deleted || d.Revision != r.IfRevision) {
-		return Dataset{}, "", fault.New(fault.Conflict, "dataset %s has not revision %d", r.Name, r.IfRevision).WithHint("Read it again and repeat the change.")
+		return Dataset{}, "", fault.New(fault.Conflict, "dataset %s is no longer at revision %d", r.Name, r.IfRevision).WithHint("Read the dataset again and repeat the change.")
 	}
 	if missing {
 		return Dataset{
@@ -114,8 +114,8 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def De
 	}
 	if d.Deleted {
 		if !r.asked.IsZero() && d.Updated.After(r.asked) {
-			return Dataset{}, "", fault.New(fault.Gone, "dataset %s was deleted while the rows for it were made", d.Name).
-				WithHint("Declare it again, and make them again, if they are wanted.")
+			return Dataset{}, "", fault.New(fault.Gone, "dataset %s was deleted while its rows were being produced", d.Name).
+				WithHint("If you still need it, apply its manifest and produce the rows again.")
 		}
 		d.Stale = false
 		d.Deleted, d.Spec, d.Owner, d.Created, d.Updated = false, r.Spec, createdBy(identity.From(ctx)), now, now
@@ -126,18 +126,18 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def De
 		return d, project.Unchanged, nil
 	}
 	if who := identity.From(ctx); who.Kind == identity.Attempt {
-		return Dataset{}, "", fault.New(fault.PermissionDenied, "%s may write dataset %s, and not change what is declared of it", who, d.Name).
-			WithHint("Have somebody with dataset.import apply the manifest.")
+		return Dataset{}, "", fault.New(fault.PermissionDenied, "%s may write dataset %s but not change its specification", who, d.Name).
+			WithHint("Apply the manifest as a user with the permission dataset.import.")
 	}
 	was, want := def.residency(d.Spec), def.residency(r.Spec)
 	if d.Latest > 0 && !want.Within(was) {
-		return Dataset{}, "", fault.New(fault.PermissionDenied, "dataset %s may be in %s, and the manifest says %s", d.Name, was, want).
-			WithHint("Widening where data may be takes two people and a reason; declare another dataset for data that may be elsewhere.")
+		return Dataset{}, "", fault.New(fault.PermissionDenied, "dataset %s has the residency %s, and the manifest widens it to %s", d.Name, was, want).
+			WithHint("Widening a residency needs a second approver and a reason. To keep data in other zones, declare another dataset.")
 	}
 	declared, lower := def.classification(d.Spec), def.classification(r.Spec)
 	if d.Latest > 0 && project.Strictest(declared, lower) != lower {
-		return Dataset{}, "", fault.New(fault.PermissionDenied, "dataset %s is declared %s, and the manifest says %s", d.Name, declared, lower).
-			WithHint("Lowering a classification takes two people and a reason: falaj dataset relabel %s --classification %s --reason …", d.Name, lower)
+		return Dataset{}, "", fault.New(fault.PermissionDenied, "dataset %s is classified as %s, and the manifest lowers it to %s", d.Name, declared, lower).
+			WithHint("Lowering a classification needs a second approver and a reason: falaj dataset relabel %s --classification %s --reason …", d.Name, lower)
 	}
 	d.Stale = d.Stale && d.Spec.Fresh == r.Spec.Fresh
 	d.Spec, d.Updated = r.Spec, now

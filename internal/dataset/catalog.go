@@ -83,7 +83,7 @@ func (s *Service) state(ctx context.Context, p project.Name, name string) (d Dat
 		}
 		return d, s.table(d, kept, v), kept, nil
 	}
-	return no(fault.New(fault.Unavailable, "dataset %s is written to by many at once", name).WithHint("Try again."))
+	return no(fault.New(fault.Unavailable, "dataset %s has too many concurrent writers", name).WithHint("Try again."))
 }
 
 // readable is v and those of the versions before it that the caller may read,
@@ -142,7 +142,7 @@ var ForeignParts = []string{"data", "metadata"}
 // empty.
 const HeldFile = ".held"
 
-// maxApart bounds the versions of a table that are told of one by one.
+// maxApart bounds the versions of a table that are reported individually.
 const maxApart = 10
 
 // Directories are those below a table's location whose files the principal of ctx
@@ -253,7 +253,7 @@ func (s *Service) bare(ctx context.Context, p project.Name, name string) (Datase
 		return Dataset{}, closed("dataset " + name)
 	}
 	if d.Next == nil && len(d.Spec.Columns) == 0 {
-		return Dataset{}, fault.New(fault.NotFound, "dataset %s has no accepted version and declares no columns, so it is no table yet", name).
+		return Dataset{}, fault.New(fault.NotFound, "dataset %s is not a table yet: it has no accepted version and declares no columns", name).
 			WithHint("Import a file, or declare spec.columns.")
 	}
 	return d, nil
@@ -280,7 +280,7 @@ func asTable(t table.Table, location string) (OpenTable, error) {
 
 func closed(what string) error {
 	return fault.New(fault.PermissionDenied, "%s is sealed: its files are encrypted, and other engines cannot read them", what).
-		WithHint("Read it through Falaj: falaj dataset query, the Python package, or as the data of a job. A dataset with protection: open is for other engines.")
+		WithHint("Read it through Falaj: with falaj dataset query, the Python package, or as data of a job. To let other engines read a dataset, declare it with protection: open.")
 }
 
 // Tables lists the names of the open datasets that the caller may read; next is

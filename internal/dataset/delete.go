@@ -53,7 +53,7 @@ func (s *Service) Delete(ctx context.Context, p project.Name, ref Ref, request d
 			return nil
 		}
 	}
-	return fault.New(fault.Unavailable, "dataset %s is written to by many at once", ref.Name).WithHint("Try again.")
+	return fault.New(fault.Unavailable, "dataset %s has too many concurrent writers", ref.Name).WithHint("Try again.")
 }
 
 // discardForeign removes what clients of a table wrote and did not commit.

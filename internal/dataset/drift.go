@@ -11,8 +11,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// defaultDrift is the distance from which on a column drifted, when the expectation
-// does not say: what is commonly called a major shift by PSI.
+// defaultDrift is the default drift threshold of a distance: the usual value for a major shift
+// by PSI.
 const defaultDrift = 0.25
 
 // driftMethod is the method of a drift expectation.
@@ -45,7 +45,7 @@ func (s *Service) judgeDrift(ctx context.Context, w draft, c *checker, now colum
 	}
 	for _, k := range asked {
 		if base.ID == "" {
-			k.note = "there is no version before it"
+			k.note = "there is no previous version"
 			continue
 		}
 		k.against = base.Ref().String()
@@ -103,10 +103,10 @@ func (k *check) judgeColumnDrift(was, is *sketch.Column) error {
 		k.note = k.against + " has no such column"
 		return nil
 	case was.Kind() != is.Kind():
-		k.problem = fmt.Sprintf("%s has it as %s", k.against, was.Kind())
+		k.problem = fmt.Sprintf("its type in %s is %s", k.against, was.Kind())
 		return nil
 	case was.Count() > 0 && is.Count() == 0:
-		k.problem = "it has no values any more"
+		k.problem = "all its values are null"
 		return nil
 	}
 	r, err := drift.Test(m, was, is, opts)
@@ -119,9 +119,9 @@ func (k *check) judgeColumnDrift(was, is *sketch.Column) error {
 		k.note = r.Note
 		return nil
 	case m.Distance():
-		k.note = fmt.Sprintf("%s is %.3g, drift from %.3g on", m, r.Statistic, r.Threshold)
+		k.note = fmt.Sprintf("%s is %.3g, with the drift threshold %.3g", m, r.Statistic, r.Threshold)
 	default:
-		k.note = fmt.Sprintf("%s has p = %.3g, drift below %.3g", m, r.PValue, r.Threshold)
+		k.note = fmt.Sprintf("%s has the p-value %.3g, with the drift threshold %.3g", m, r.PValue, r.Threshold)
 	}
 	if r.Drifted {
 		k.problem, k.note = k.note+", against "+k.against, ""

@@ -79,19 +79,18 @@ func (s *Service) Telling(ctx context.Context, p Person) (map[string][]string, e
 	})
 }
 
-// Searched is where a person was looked for in a project's datasets.
+// Searched lists the places of a project's datasets in which a person was searched for.
 type Searched struct {
 	Held []Held // versions that have rows of the person
-	// Blind are versions that were made of the person's rows, perhaps, and have no column
-	// that tells.
+	// Blind are versions that may be derived from the person's rows and have no join key column.
 	Blind []string
-	// Undeclared are datasets that were not searched: they have columns that are called
-	// like the join keys, and nothing says whether their rows are of the entity.
+	// Undeclared are datasets that were not searched: they have columns named like the join
+	// keys, and spec.entities does not declare whether these identify the entity.
 	Undeclared []string
 }
 
-// Persons looks for a person. It asks for no permission: who erases may not be somebody
-// who reads. Classified reads are journaled.
+// Persons searches for a person. It requires no permission, because an eraser may lack read
+// access. Classified reads are journaled.
 func (s *Service) Persons(ctx context.Context, p Person) (found Searched, err error) {
 	err = s.eachHeld(ctx, p, func(h Held, _ tells) error {
 		found.Held = append(found.Held, h)
@@ -268,7 +267,7 @@ func (s *Service) eachVersion(ctx context.Context, d Dataset, visit func(Version
 	return nil
 }
 
-// mapped says which columns of a version tell whose a row is.
+// mapped is the join key columns of a version.
 type mapped struct {
 	columns    tells // nil: nobody's, or not known
 	blind      bool  // it comes from rows of persons and has no such columns
@@ -541,7 +540,7 @@ func (s *Service) replaceBy(ctx context.Context, old Version, v *Version, descri
 			return err
 		}
 		if old.State == Deleted {
-			return fault.New(fault.Gone, "%s was deleted meanwhile", old.Ref())
+			return fault.New(fault.Gone, "%s was deleted during the operation", old.Ref())
 		}
 		rest = slices.DeleteFunc(rest, func(o Version) bool { return o.ID == old.ID })
 		newest, metadata := d.Accepted, d.Metadata
@@ -587,7 +586,7 @@ func (s *Service) replaceBy(ctx context.Context, old Version, v *Version, descri
 			return s.clean(ctx, g)
 		}
 	}
-	return fault.New(fault.Unavailable, "dataset %s is written to by many at once", old.Dataset).WithHint("Try again.")
+	return fault.New(fault.Unavailable, "dataset %s has too many concurrent writers", old.Dataset).WithHint("Try again.")
 }
 
 // cleanBuried removes the files of versions that are deleted and still have some.
@@ -690,8 +689,8 @@ func (s *Service) unredacted(ctx context.Context, tx *store.Tx, d Dataset, base 
 	}
 	for _, f := range from {
 		if f.State == Deleted && f.RedactedBy > 0 {
-			return fault.New(fault.Unavailable, "%s, which the rows were made of, had rows of a person who was erased meanwhile", f.Ref()).
-				WithHint("Make them again of %s, which is the same without them.", Ref{Name: f.Dataset, Number: f.RedactedBy})
+			return fault.New(fault.Unavailable, "%s, an input of these rows, contained rows of a person who was erased during the operation", f.Ref()).
+				WithHint("Derive the rows again from %s, the same version without that person's rows.", Ref{Name: f.Dataset, Number: f.RedactedBy})
 		}
 	}
 	return nil
@@ -737,8 +736,8 @@ func inOrder(vs []Version) []Version {
 // gone is why a version that was deleted cannot be read.
 func gone(v Version) error {
 	if v.RedactedBy > 0 {
-		return fault.New(fault.Gone, "%s had rows of a person who was erased", v.Ref()).
-			WithHint("%s is the same without them. The old digests and lineage remain.", Ref{Name: v.Dataset, Number: v.RedactedBy})
+		return fault.New(fault.Gone, "%s contained rows of an erased person", v.Ref()).
+			WithHint("%s has the same rows without them. The old digests and lineage remain.", Ref{Name: v.Dataset, Number: v.RedactedBy})
 	}
 	return fault.New(fault.Gone, "%s was deleted%s", v.Ref(), v.deletion()).WithHint("Its digests and lineage remain; import the data again to read it.")
 }
@@ -823,8 +822,8 @@ func (s Spec) validateEntities() error {
 		}
 		for key, column := range columns {
 			if key == "" || column == "" || len(key) > 255 || len(column) > 255 {
-				return fault.New(fault.Invalid, "spec.entities.%s: it maps a join key to a column, and one of them is empty or too long", entity).
-					WithHint("Write {customer: {customer_id: buyer}}; {customer: {}} says that no row is a customer's.")
+				return fault.New(fault.Invalid, "spec.entities.%s: a join key or its column is empty or too long", entity).
+					WithHint("Write {customer: {customer_id: buyer}}, or {customer: {}} when no row belongs to a customer.")
 			}
 		}
 	}

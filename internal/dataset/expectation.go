@@ -23,8 +23,8 @@ import (
 // Check is what an expectation demands.
 type Check string
 
-// The checks. Nulls satisfy between, in_set, matches, length and refers, and rows
-// with a null in the key are left out of unique; not_null is there for them.
+// The checks. Nulls satisfy between, in_set, matches, length and refers, and unique skips rows
+// with a null in the key; use not_null for these.
 const (
 	NotNull   Check = "not_null"
 	Unique    Check = "unique"
@@ -98,7 +98,7 @@ func (e Expectation) settled() (Expectation, error) {
 		}
 		f, err := n.Float64()
 		if err != nil {
-			return e, fault.New(fault.Invalid, "%s: %s is no number that a column holds", e.Check, n)
+			return e, fault.New(fault.Invalid, "%s: %s is not a valid number", e.Check, n)
 		}
 		*v = f
 	}
@@ -130,7 +130,7 @@ func (c Check) ofRows() bool {
 	return false
 }
 
-// String is the expectation in words: "between(temp, -20, 50)".
+// String formats the expectation, such as "between(temp, -20, 50)".
 func (e Expectation) String() string {
 	var b strings.Builder
 	b.WriteString(string(e.Check) + "(" + strings.Join(e.key(), ", "))
@@ -192,26 +192,26 @@ func (e Expectation) Validate() error {
 		return fault.New(fault.Invalid, "%s: %s", e.Check, fmt.Sprintf(format, args...))
 	}
 	if e.Column != "" && len(e.Columns) > 0 {
-		return bad("it has both column and columns")
+		return bad("set either column or columns, not both")
 	}
 	if e.Mostly < 0 || e.Mostly > 1 || math.IsNaN(e.Mostly) {
-		return bad("mostly is %g, not between 0 and 1", e.Mostly)
+		return bad("mostly is %g, and must be between 0 and 1", e.Mostly)
 	}
 	switch e.Check {
 	case NotNull, Between, InSet, Matches, Length, HasColumn, Refers, Fresh, Drift:
 		if e.Column == "" {
-			return bad("it names no column")
+			return bad("column is required")
 		}
 	case Unique:
 		if len(e.key()) == 0 || len(e.key()) > 16 {
-			return bad("it names %d columns, not 1 to 16", len(e.key()))
+			return bad("it names %d columns, and must name 1 to 16", len(e.key()))
 		}
 		if k := slices.Sorted(slices.Values(e.key())); len(slices.Compact(k)) != len(e.key()) {
-			return bad("it names a column twice")
+			return bad("it names a duplicate column")
 		}
 	case RowCount:
 		if len(e.key()) > 0 {
-			return bad("it is about the table, not a column")
+			return bad("it checks the table and takes no column")
 		}
 	default:
 		return fault.New(fault.Invalid, "there is no check %q", string(e.Check)).WithHint("The checks are not_null, unique, between, in_set, matches, length, has_column, row_count, refers, fresh and drift.")
@@ -226,7 +226,7 @@ func (e Expectation) Validate() error {
 		if hasBounds {
 			return bad("it takes no min or max")
 		}
-		return bad("it has neither min nor max")
+		return bad("min or max is required")
 	}
 	for _, v := range []any{e.Min, e.Max} {
 		switch v.(type) {
@@ -240,22 +240,22 @@ func (e Expectation) Validate() error {
 		}
 	}
 	if (e.StrictMin || e.StrictMax) && e.Check != Between {
-		return bad("strict_min and strict_max are for between")
+		return bad("strict_min and strict_max are valid only with the check between")
 	}
 	if e.StrictMin && e.Min == nil || e.StrictMax && e.Max == nil {
 		return bad("strict_min needs min, and strict_max needs max")
 	}
 	if (e.Pattern != "") != (e.Check == Matches) {
-		return bad("pattern is for matches, which needs one")
+		return bad("the check matches requires a pattern, and other checks take none")
 	}
 	if len(e.Pattern) > maxPattern {
 		return bad("a pattern of %d bytes is over the limit of %d", len(e.Pattern), maxPattern)
 	}
 	if _, err := regexp.Compile(e.Pattern); err != nil {
-		return bad("the pattern is not RE2: %v", err)
+		return bad("the pattern is not a valid RE2 expression: %v", err)
 	}
 	if (len(e.Values) > 0) != (e.Check == InSet) {
-		return bad("values are for in_set, which needs some")
+		return bad("the check in_set requires values, and other checks take none")
 	}
 	if len(e.Values) > maxSetValues {
 		return bad("%d values are over the limit of %d", len(e.Values), maxSetValues)
@@ -274,19 +274,19 @@ func (e Expectation) validateOtherwise(bad func(format string, args ...any) erro
 	switch e.Otherwise {
 	case "", Reject:
 		if e.AtMost != nil {
-			return bad("at_most is for otherwise: quarantine; the share that may break a rule and stay is mostly")
+			return bad("at_most is valid only with otherwise: quarantine; to tolerate a share of failing rows, set mostly")
 		}
 	case Quarantine:
 		switch {
 		case !e.Check.ofRows():
-			return bad("no single row breaks it, so none can be quarantined")
+			return bad("it checks the whole version, so it cannot quarantine rows")
 		case e.Mostly != 0:
-			return bad("rows that break it go to the quarantine, so mostly says nothing; at_most bounds how many may")
+			return bad("mostly has no effect with otherwise: quarantine; to limit the share of quarantined rows, set at_most")
 		case e.AtMost != nil && !(*e.AtMost > 0 && *e.AtMost <= 1):
-			return bad("at_most is %g, not over 0 and at most 1; where no row may break it, leave out otherwise", *e.AtMost)
+			return bad("at_most is %g, and must be over 0 and at most 1; to reject a version with any failing row, omit otherwise", *e.AtMost)
 		}
 	default:
-		return bad("otherwise is reject or quarantine, not %q", string(e.Otherwise))
+		return bad("otherwise is %q, and must be reject or quarantine", string(e.Otherwise))
 	}
 	return nil
 }
@@ -324,7 +324,7 @@ func (r *Verdict) UnmarshalJSON(b []byte) error {
 
 const maxExamples = 5
 
-// String says what failed and where.
+// String describes the failure and its place.
 func (r Verdict) String() string { return r.text(true) }
 
 // text is String, with the first value that failed or without.
@@ -332,7 +332,7 @@ func (r Verdict) text(value bool) string {
 	s := r.Expectation.String()
 	switch {
 	case r.Passed && r.Expectation.Otherwise == Quarantine && r.Failed > 0:
-		return s + fmt.Sprintf(" holds without %d of %d rows, which are in quarantine", r.Failed, r.Checked)
+		return s + fmt.Sprintf(" passes, with %d of %d rows quarantined", r.Failed, r.Checked)
 	case r.Passed && r.Note != "":
 		return s + " holds: " + r.Note
 	case r.Passed:
@@ -594,8 +594,8 @@ func (k *check) key(rec arrow.RecordBatch, i int) (key [2]uint64, ok bool) {
 
 func (c *checker) remember(k *check, key [2]uint64) error {
 	if c.budget--; c.budget < 0 {
-		return fault.New(fault.TooLarge, "%s: there are more distinct keys than can be checked at once", k.e).
-			WithHint("Raise dataset.unique_keys (48 bytes of memory for each), or leave the expectation out.")
+		return fault.New(fault.TooLarge, "%s: there are too many distinct keys for the memory limit", k.e).
+			WithHint("Raise dataset.unique_keys (48 bytes of memory per key), or remove the expectation.")
 	}
 	k.seen[key] = struct{}{}
 	return nil
@@ -642,10 +642,10 @@ func (c *checker) results() []Verdict {
 		if k.e.Check == RowCount {
 			r.Checked = c.rows
 			if lo, ok := number(k.e.Min); ok && float64(c.rows) < lo {
-				r.Problem = fmt.Sprintf("there are %d rows", c.rows)
+				r.Problem = fmt.Sprintf("it has %d rows", c.rows)
 			}
 			if hi, ok := number(k.e.Max); ok && float64(c.rows) > hi {
-				r.Problem = fmt.Sprintf("there are %d rows", c.rows)
+				r.Problem = fmt.Sprintf("it has %d rows", c.rows)
 			}
 			r.Passed = r.Problem == ""
 			out[i] = r
@@ -714,12 +714,12 @@ func betweenOf(t Type, e Expectation) (func(arrow.Array, int) bool, error) {
 		_, isText := v.(string)
 		switch {
 		case list || t == table.String || t == table.Bool:
-			return nil, fmt.Errorf("a column of %s has no order to be between", t)
+			return nil, fmt.Errorf("a column of %s has no order, so between cannot check it", t)
 		case v == nil || t.Numeric() && !isText:
 			continue
 		}
 		if _, ok := timeOf(t, v); !ok {
-			return nil, fmt.Errorf("%s is no bound for a column of %s", scalarText(v), t)
+			return nil, fmt.Errorf("%s is not a valid bound for a column of %s", scalarText(v), t)
 		}
 	}
 	if t == table.Float64 || t == table.Float32 {
@@ -809,7 +809,7 @@ func inSetOf(t Type, values []any) (func(arrow.Array, int) bool, error) {
 		}
 	}
 	if len(texts)+len(floats)+len(ints)+len(bools) == 0 {
-		return nil, fmt.Errorf("the column is %s, and none of the values is", t)
+		return nil, fmt.Errorf("the column is %s, and no value in the set has that type", t)
 	}
 	switch t {
 	case table.String:

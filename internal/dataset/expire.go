@@ -14,7 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Keep says which versions of a dataset stay. The zero Keep keeps all.
+// Keep is the retention of a dataset's versions. The zero Keep keeps all.
 type Keep struct {
 	Versions int    `json:"versions,omitempty" doc:"So many of the newest accepted versions stay; all when left out"`
 	For      string `json:"for,omitempty" doc:"How long an older one stays after so many newer ones are there, and a rejected one, such as 30d; default 7d"`
@@ -34,12 +34,12 @@ func (k Keep) Validate() error {
 	case err != nil:
 		return fault.Wrap(err, "for")
 	case k.Versions < 0 || k.Versions > maxKept:
-		return fault.New(fault.Invalid, "versions is %d, not between 1 and %d", k.Versions, maxKept)
+		return fault.New(fault.Invalid, "versions is %d, and must be between 1 and %d", k.Versions, maxKept)
 	case k.Versions == 0 && k.For != "":
-		return fault.New(fault.Invalid, "for says how long versions stay, and versions does not say which").
-			WithHint("Say also how many of the newest stay in any case, such as versions: 10.")
+		return fault.New(fault.Invalid, "for is set without versions").
+			WithHint("Set also how many of the newest versions are always kept, such as versions: 10.")
 	case k.For != "" && stay < leastFor:
-		return fault.New(fault.Invalid, "for is %s, less than %s", stay, leastFor)
+		return fault.New(fault.Invalid, "for is %s, and must be at least %s", stay, leastFor)
 	}
 	return nil
 }
@@ -62,10 +62,10 @@ type Citations interface {
 // atOnce bounds the versions that one transaction removes.
 const atOnce = 100
 
-// Expire removes the versions that a project's datasets need not keep (see Keep)
-// and that nothing cites: no version of another dataset that was made of it, and
-// nothing that Config.Citations finds. It gives how many. It is housekeeping's to
-// call, and asks no permission.
+// Expire removes the versions that a project's datasets need not keep (see Keep) and that
+// nothing cites: no version of another dataset that was made of it, and nothing that
+// Config.Citations finds. It returns their number. Housekeeping calls it; it requires no
+// permission.
 func (s *Service) Expire(ctx context.Context, p project.Name) (removed int, err error) {
 	for after := ""; ; {
 		var ds []Dataset
@@ -83,10 +83,10 @@ func (s *Service) Expire(ctx context.Context, p project.Name) (removed int, err 
 			n, err := s.expire(ctx, d)
 			removed += n
 			if err != nil {
-				return removed, fault.Wrap(err, "the old versions of dataset %s", d.Name)
+				return removed, fault.Wrap(err, "expiring versions of dataset %s", d.Name)
 			}
 			if n > 0 {
-				s.cfg.Log.InfoContext(ctx, "removed old dataset versions", slog.String("project", string(p)), slog.String("dataset", d.Name), slog.Int("versions", n))
+				s.cfg.Log.InfoContext(ctx, "removed expired dataset versions", slog.String("project", string(p)), slog.String("dataset", d.Name), slog.Int("versions", n))
 			}
 		}
 		if len(ds) < 500 {

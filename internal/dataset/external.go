@@ -55,7 +55,7 @@ func (s *Service) CreateTable(ctx context.Context, r CreateTableRequest) (OpenTa
 		return OpenTable{}, err
 	}
 	if _, err := s.allowed(ctx, ActionImport, r.Project, r.Name); err == nil {
-		return OpenTable{}, fault.New(fault.Conflict, "dataset %s exists already", r.Name)
+		return OpenTable{}, fault.New(fault.Conflict, "dataset %s already exists", r.Name)
 	} else if !fault.Is(err, fault.NotFound) {
 		return OpenTable{}, err
 	}
@@ -86,7 +86,7 @@ func (s *Service) declare(ctx context.Context, p project.Name, name string, c ta
 	}
 	do := func(ctx context.Context, tx *store.Tx) error {
 		if _, err := s.live(ctx, tx, p, name); err == nil {
-			return fault.New(fault.Conflict, "dataset %s exists already", name)
+			return fault.New(fault.Conflict, "dataset %s already exists", name)
 		} else if !fault.Is(err, fault.NotFound) {
 			return err
 		}
@@ -180,7 +180,7 @@ func (s *Service) createWith(ctx context.Context, p project.Name, name string, c
 	defer cancel()
 	if now, lerr := s.load(clean, p, name); lerr == nil && now.ID == d.ID && now.Latest == 0 {
 		if _, _, derr := s.deleteAll(clean, now, grave{}); derr != nil {
-			s.cfg.Log.ErrorContext(clean, "a table that could not be created is left without rows", slog.String("dataset", name), slog.Any("error", derr))
+			s.cfg.Log.ErrorContext(clean, "an empty table remains after a failed creation", slog.String("dataset", name), slog.Any("error", derr))
 		}
 	}
 	return err
@@ -191,12 +191,12 @@ func (s *Service) alter(ctx context.Context, d Dataset, t table.Table, c table.C
 	if c.Anew {
 		for _, f := range t.Columns() {
 			if !slices.Contains(c.Schema, f) {
-				return fault.New(fault.Unsupported, "column %q of table %s is renamed, changed or dropped without rows", f.Name, d.Name).
-					WithHint("Columns are added by themselves; other changes come with the rows, in one commit that overwrites.")
+				return fault.New(fault.Unsupported, "column %q of table %s cannot be renamed, changed or dropped without new rows", f.Name, d.Name).
+					WithHint("Only adding columns needs no rows. Make other changes in an overwriting commit that contains the rows.")
 			}
 		}
 		if len(c.Required) > 0 {
-			return fault.New(fault.Unsupported, "columns %q may hold no nulls", c.Required).WithHint("Declare an expectation `not_null` in the dataset's manifest.")
+			return fault.New(fault.Unsupported, "columns %q are required, and tables have only optional columns", c.Required).WithHint("Declare an expectation `not_null` in the dataset's manifest.")
 		}
 	}
 	var newest []Version
@@ -245,7 +245,7 @@ func (s *Service) adopt(d *Dataset, c table.Change) {
 }
 
 func moved(name string) error {
-	return fault.New(fault.Conflict, "dataset %s was written to meanwhile", name).WithHint("Read the table again and repeat.")
+	return fault.New(fault.Conflict, "dataset %s was changed by a concurrent write", name).WithHint("Read the table again and repeat.")
 }
 
 // onto binds a write to the version that it follows, and says what else becomes
@@ -265,7 +265,7 @@ func (s *Service) ingest(ctx context.Context, d Dataset, kept []Version, c table
 			}
 		}
 		if at < 0 || c.Schema[at].Type != col.Type {
-			return fault.New(fault.Invalid, "dataset %s declares column %q as %s, and the table to be written has none such", d.Name, col.Name, col.Type).
+			return fault.New(fault.Invalid, "dataset %s declares column %q as %s, and the new table has no such column", d.Name, col.Name, col.Type).
 				WithHint("Write the column, or apply a manifest without it.")
 		}
 	}
@@ -304,7 +304,7 @@ func (s *Service) ingest(ctx context.Context, d Dataset, kept []Version, c table
 	in.discard()
 	if v.State == Rejected {
 		return fault.New(fault.Invalid, "%s is rejected: %s", v.Ref(), v.Reason).
-			WithHint("The table stays as it was. The rows are kept for looking at: falaj dataset preview %s", v.Ref())
+			WithHint("The table is unchanged. Inspect the rejected rows: falaj dataset preview %s", v.Ref())
 	}
 	return nil
 }
@@ -407,7 +407,7 @@ func (f *foreign) open(list string, kept []Version) (err error) {
 				return err
 			}
 			if seen[key] {
-				return fault.New(fault.Invalid, "the snapshot cites %.200s twice", c.Path)
+				return fault.New(fault.Invalid, "the snapshot has the duplicate file %.200s", c.Path)
 			}
 			if seen[key] = true; len(seen) > parser.MaxDataFiles {
 				return fault.New(fault.TooLarge, "the snapshot has more than %d data files", parser.MaxDataFiles).WithHint("Write fewer and larger files.")
@@ -431,7 +431,7 @@ func (f *foreign) cite(key string, owner map[string]Version) error {
 			f.parents = append(f.parents, v)
 		}
 	case f.ours(key):
-		return fault.New(fault.Invalid, "the snapshot cites %.200s, which is of no version in the table", key).
+		return fault.New(fault.Invalid, "the snapshot references %.200s, which belongs to no version of the table", key).
 			WithHint("Read the table again and repeat.")
 	}
 	return nil
@@ -450,8 +450,8 @@ func (f *foreign) key(uri string) (string, error) {
 	rest, ok := strings.CutPrefix(plainURI(uri), plainURI(f.s.cfg.Files.URI(base))+"/")
 	key := base + "/" + rest
 	if !ok || blob.CheckKey(blob.Key(key)) != nil || path.Clean(key) != key {
-		return "", fault.New(fault.Invalid, "the snapshot names %.200q, which is not a file of this table", uri).
-			WithHint("Files of table %s are written below %s.", f.d.Name, f.s.cfg.Files.URI(base))
+		return "", fault.New(fault.Invalid, "the snapshot references %.200q, which is not a file of this table", uri).
+			WithHint("Write files of table %s below %s.", f.d.Name, f.s.cfg.Files.URI(base))
 	}
 	return key, nil
 }
@@ -482,7 +482,7 @@ func (f *foreign) ask(a parser.Ask, key string) ([]parser.Cited, error) {
 func (f *foreign) send(a parser.Ask, key string, limit int64) error {
 	file, err := f.s.cfg.Files.Open(f.ctx, File{Project: f.d.Project, Dataset: f.d.Name, Key: key, Form: Plain})
 	if fault.Is(err, fault.NotFound) {
-		return fault.New(fault.Invalid, "the snapshot names %.200s, and there is no such file", key)
+		return fault.New(fault.Invalid, "the snapshot references %.200s, and this file does not exist", key)
 	}
 	if err != nil {
 		return fault.Wrap(err, "reading %s", key)
@@ -597,13 +597,13 @@ func (f *foreign) close() {
 func (f *foreign) discard() {
 	for _, key := range f.own {
 		if err := f.s.cfg.Files.Remove(f.ctx, key); err != nil {
-			f.s.cfg.Log.WarnContext(f.ctx, "a file of a commit remains until it is swept", slog.String("key", key), slog.Any("error", err))
+			f.s.cfg.Log.WarnContext(f.ctx, "a file of a commit was not removed; the next sweep removes it", slog.String("key", key), slog.Any("error", err))
 		}
 	}
 }
 
-// Sweep removes what clients of open tables wrote and nobody took: every file of
-// a table that is of no version and older than limits.Stray. It gives how many.
+// Sweep removes uncommitted files of open tables: every file of a table that belongs to no
+// version and is older than limits.Stray. It returns their number.
 func (s *Service) Sweep(ctx context.Context, p project.Name) (removed int, err error) {
 	before := s.cfg.Now().Add(-s.limits.Stray)
 	for after := ""; ; {

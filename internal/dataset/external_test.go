@@ -294,9 +294,9 @@ func TestHostileCommits(t *testing.T) {
 		{"another scheme", e.commit(id, "http://127.0.0.1/x.parquet"), fault.Invalid, "not a file of this table"},
 		{"a neighbour with the same beginning", e.commit(id, e.uri+"2/data/x.parquet"), fault.Invalid, "not a file of this table"},
 		{"a link out", e.commit(id, link), fault.Internal, "not a regular file"},
-		{"a rejected version's file", e.commit(id, "file://"+dir+"/"+bad.Files[0].Key), fault.Invalid, "of no version in the table"},
-		{"a file twice", e.commit(id, fine, fine), fault.Invalid, "twice"},
-		{"a file that is not there", e.commit(id, e.uri+"/data/absent.parquet"), fault.Invalid, "no such file"},
+		{"a rejected version's file", e.commit(id, "file://"+dir+"/"+bad.Files[0].Key), fault.Invalid, "belongs to no version of the table"},
+		{"a file twice", e.commit(id, fine, fine), fault.Invalid, "duplicate file"},
+		{"a file that is not there", e.commit(id, e.uri+"/data/absent.parquet"), fault.Invalid, "does not exist"},
 		{"a list elsewhere", e.cite(id, "file:///etc/passwd", e.uri+"/metadata/x.avro", fine), fault.Invalid, "not a file of this table"},
 		{"a manifest elsewhere", e.cite(id, e.uri+"/metadata/l.avro", "file:///etc/passwd", fine), fault.Invalid, "not a file of this table"},
 		{"no Parquet", e.commit(id, e.put(e.uri+"/data/text.parquet", text)), fault.Invalid, "a data file cannot be read"},
@@ -400,7 +400,7 @@ func TestAnAttemptLaundersNothing(t *testing.T) {
 	loose := open
 	loose.Classification = dataset.Public
 	_, _, err = h.Apply(as("pay@1"), dataset.ApplyRequest{Project: project, Name: "t", Spec: loose})
-	wantFault(t, err, fault.PermissionDenied, "not change what is declared")
+	wantFault(t, err, fault.PermissionDenied, "not change its specification")
 	if _, change, err := h.Apply(as("pay@1"), dataset.ApplyRequest{Project: project, Name: "t", Spec: open}); err != nil || change != "unchanged" {
 		t.Errorf("what is declared already: %s, %v", change, err)
 	}
@@ -432,7 +432,7 @@ func TestAnAttemptIsConfined(t *testing.T) {
 	}
 	h.Put(t, "t", narrow, "a\n2\n")
 	_, err := h.Table(ctx, project, "t")
-	wantFault(t, err, fault.PermissionDenied, "t@2 may be in home only")
+	wantFault(t, err, fault.PermissionDenied, "t@2 has the residency home")
 	rows, err := h.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "t@1")})
 	if err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func columnTime(t Type, now time.Time) (int64, error) {
 		return int64(math.Floor(float64(now.Unix()) / 86400)), nil
 	default:
 	}
-	return 0, fmt.Errorf("a column of %s has no times", t)
+	return 0, fmt.Errorf("a column of %s contains no dates or timestamps", t)
 }
 
 // observeFreshness looks for the newest time that has come.
@@ -58,7 +58,7 @@ func (k *check) judgeFresh() {
 		return
 	}
 	if k.newest == math.MinInt64 {
-		k.problem = "no time in it has come yet"
+		k.problem = "all its times are in the future"
 		return
 	}
 	most, _ := resource.ParseDuration(k.e.Within) // validated
@@ -67,7 +67,7 @@ func (k *check) judgeFresh() {
 		unit, text = 24*time.Hour, dateText(k.newest)
 	}
 	if age := k.now - k.newest; age > int64(most/unit) {
-		k.problem = "the newest time is longer ago"
+		k.problem = "the newest time is too old"
 		x := Example{Row: k.newestAt, Column: k.e.Column, Hidden: k.hide}
 		if !k.hide {
 			x.Value = text

@@ -169,13 +169,13 @@ func TestExpectations(t *testing.T) {
 		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: 10.0}, ""},
 		{dataset.Expectation{Check: dataset.Between, Column: "at", Min: "2013-01-01", Max: "2013-12-31"}, `first at row 4, column "at": "2014-01-01"`},
 		{dataset.Expectation{Check: dataset.Between, Column: "city", Min: 1.0}, "has no order"},
-		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: "2013-01-01"}, "is no bound"},
+		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: "2013-01-01"}, "is not a valid bound"},
 		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{"NYC", "LA"}}, ""},
 		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{"NYC"}}, `in_set(city, NYC) fails for 1 of 4 rows, first at row 2, column "city": "LA"`},
 		{dataset.Expectation{Check: dataset.InSet, Column: "id", Values: []any{1.0, 2.0}}, ""},
-		{dataset.Expectation{Check: dataset.InSet, Column: "id", Values: []any{"1", "2"}}, "in_set(id, 1, 2) fails: the column is int64, and none of the values is"},
+		{dataset.Expectation{Check: dataset.InSet, Column: "id", Values: []any{"1", "2"}}, "in_set(id, 1, 2) fails: the column is int64, and no value in the set has that type"},
 		{dataset.Expectation{Check: dataset.InSet, Column: "id", Values: []any{1, "2"}}, "in_set(id, 1, 2) fails for 2 of 3 rows"},
-		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{1, true}}, "the column is string, and none of the values is"},
+		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{1, true}}, "the column is string, and no value in the set has that type"},
 		{dataset.Expectation{Check: dataset.InSet, Column: "at", Values: []any{"2013-01-01", "2013-01-02", "2013-01-03", "2014-01-01"}}, ""},
 		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: 10.0, StrictMin: true}, `between(temp, >10, …) fails for 1 of 3 rows, first at row 1`},
 		{dataset.Expectation{Check: dataset.Between, Column: "temp", Max: 999.0, StrictMax: true}, `between(temp, …, <999) fails for 1 of 3 rows, first at row 3`},
@@ -188,7 +188,7 @@ func TestExpectations(t *testing.T) {
 		{dataset.Expectation{Check: dataset.HasColumn, Column: "at"}, ""},
 		{dataset.Expectation{Check: dataset.HasColumn, Column: "nope"}, `has_column(nope) fails: there is no column "nope"`},
 		{dataset.Expectation{Check: dataset.RowCount, Min: 4.0, Max: 4.0}, ""},
-		{dataset.Expectation{Check: dataset.RowCount, Min: 5.0}, "row_count(5, …) fails: there are 4 rows"},
+		{dataset.Expectation{Check: dataset.RowCount, Min: 5.0}, "row_count(5, …) fails: it has 4 rows"},
 		{dataset.Expectation{Check: dataset.NotNull, Column: "nope"}, `there is no column "nope"`},
 	} {
 		h := datasettest.New(t, nil)
@@ -289,15 +289,15 @@ func TestExpectationRefused(t *testing.T) {
 		want string
 	}{
 		{dataset.Expectation{Check: "regex", Column: "a"}, "there is no check"},
-		{dataset.Expectation{Check: dataset.Matches, Column: "a"}, "pattern is for matches"},
-		{dataset.Expectation{Check: dataset.Matches, Column: "a", Pattern: "(?!x)"}, "is not RE2"},
+		{dataset.Expectation{Check: dataset.Matches, Column: "a"}, "matches requires a pattern"},
+		{dataset.Expectation{Check: dataset.Matches, Column: "a", Pattern: "(?!x)"}, "not a valid RE2"},
 		{dataset.Expectation{Check: dataset.Matches, Column: "a", Pattern: strings.Repeat("x", 5000)}, "over the limit"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Pattern: "x"}, "pattern is for matches"},
-		{dataset.Expectation{Check: dataset.Length, Column: "a"}, "neither min nor max"},
+		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Pattern: "x"}, "matches requires a pattern"},
+		{dataset.Expectation{Check: dataset.Length, Column: "a"}, "min or max is required"},
 		{dataset.Expectation{Check: dataset.Length, Column: "a", Min: "2013-01-01"}, "is not a number"},
-		{dataset.Expectation{Check: dataset.Length, Column: "a", Min: 1.0, StrictMin: true}, "are for between"},
+		{dataset.Expectation{Check: dataset.Length, Column: "a", Min: 1.0, StrictMin: true}, "valid only with the check between"},
 		{dataset.Expectation{Check: dataset.Between, Column: "a", Min: 1.0, StrictMax: true}, "strict_max needs max"},
-		{dataset.Expectation{Check: dataset.HasColumn}, "names no column"},
+		{dataset.Expectation{Check: dataset.HasColumn}, "column is required"},
 	} {
 		wantFault(t, c.e.Validate(), fault.Invalid, c.want)
 	}
@@ -571,8 +571,8 @@ func TestProjectDefaults(t *testing.T) {
 		t.Errorf("restricted data shows its values: %+v", s)
 	}
 	_, _, err := h.Apply(datasettest.Context(t), dataset.ApplyRequest{Project: project, Name: "d", Spec: dataset.Spec{Residency: residency.Of("AE", "DE")}})
-	wantFault(t, err, fault.PermissionDenied, "may be in AE")
-	if !strings.Contains(fault.HintOf(err), "two people") {
+	wantFault(t, err, fault.PermissionDenied, "has the residency AE")
+	if !strings.Contains(fault.HintOf(err), "second approver") {
 		t.Error(fault.HintOf(err))
 	}
 	h.Declare(t, "o", dataset.Spec{Protection: dataset.Open})

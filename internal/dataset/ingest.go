@@ -40,7 +40,7 @@ type IngestRequest struct {
 // person was erased from Base meanwhile.
 func (s *Service) Ingest(ctx context.Context, r IngestRequest) (Version, error) {
 	if who := identity.From(ctx); who.Kind == identity.Attempt {
-		return Version{}, fault.New(fault.PermissionDenied, "%s keeps no rows of a source", who).WithHint("A job writes its tables by the catalog, or imports a file.")
+		return Version{}, fault.New(fault.PermissionDenied, "%s cannot ingest rows of a source", who).WithHint("From a job, write tables through the catalog, or import a file.")
 	}
 	d, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
 	if err != nil {

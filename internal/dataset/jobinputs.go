@@ -12,16 +12,18 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// JobInputs is what a job could read, whether it did or not: what it makes is made of that.
+// JobInputs is everything that a job could read, whether it did or not. It is the upstream
+// lineage of the job's outputs.
 type JobInputs struct {
 	Versions []Ref
-	// Beside is what is no dataset, such as a model: its labels count as those of versions do.
+	// Beside are inputs other than datasets, such as models. Their labels count as those of
+	// versions.
 	Beside []Labelled
 	// Tables are open datasets of which it could read every version, each as its newest
 	// one was when the job was submitted; without a number there was none.
 	Tables []Ref
-	// Zones are where what it makes may be: it reads no version of a table that may be
-	// in fewer. nil reads all.
+	// Zones is the residency of its outputs: it cannot read table versions with a narrower
+	// residency. nil reads all.
 	Zones residency.Label
 	// Since is when it began to read tables: a version that was deleted before was not read,
 	// and nothing is made of a table from which a person was erased later.
@@ -36,10 +38,10 @@ func (s *Service) jobInputs(ctx context.Context) ([]JobInputs, error) {
 		return nil, nil
 	}
 	if s.cfg.JobInputs == nil {
-		return nil, fault.New(fault.Internal, "nobody tells what %s could read, so what it writes has no lineage", who)
+		return nil, fault.New(fault.Internal, "the inputs of %s are unknown, so its outputs would have no lineage", who)
 	}
 	rs, err := s.cfg.JobInputs(ctx, who.ID)
-	return rs, fault.Wrap(err, "what %s could read", who)
+	return rs, fault.Wrap(err, "inputs of %s", who)
 }
 
 // inputVersions are the versions that were read, perhaps. A version that was deleted since
@@ -127,8 +129,8 @@ func (s *Service) tableVersions(ctx context.Context, tx *store.Tx, p project.Nam
 }
 
 func tooManyInputs() error {
-	return fault.New(fault.Invalid, "over %d versions could be read, more than a version has parents", maxParents).
-		WithHint("Keep fewer versions of the tables (spec.keep), or read what is needed as data of the job.")
+	return fault.New(fault.Invalid, "the job could read more than %d versions, the limit of parents of a version", maxParents).
+		WithHint("Keep fewer versions of the tables (spec.keep), or list only the needed versions as data of the job.")
 }
 
 // includes reports whether a version of a table may be where it could be read.

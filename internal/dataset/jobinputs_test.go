@@ -162,7 +162,7 @@ func TestManyVersionsCouldBeRead(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	versions.lists = 0
-	wantFault(t, h.Receives(ctx, project, "made", of("replaced")), fault.Invalid, "over 1000 versions")
+	wantFault(t, h.Receives(ctx, project, "made", of("replaced")), fault.Invalid, "more than 1000 versions")
 	if versions.lists > 3 {
 		t.Errorf("%d lists of 500 were read", versions.lists)
 	}
@@ -192,7 +192,7 @@ func TestErasureFromJobInputs(t *testing.T) {
 		t.Errorf("redacted (-want +got):\n%s", diff)
 	}
 	_, err := h.Keep(ctx, left(begun))
-	wantFault(t, err, fault.Gone, "table orders", "orders@1 had rows of a person who was erased")
+	wantFault(t, err, fault.Gone, "table orders", "orders@1 contained rows of an erased person")
 	wantFault(t, h.Receives(ctx, project, "made", left(begun).Read), fault.Gone, "table orders")
 	stands, err := h.Version(ctx, project, ref(t, "orders@3"))
 	if err != nil {
@@ -245,7 +245,7 @@ func TestErasureAndWhatAnAttemptSends(t *testing.T) {
 				erase()
 				erase = func() {}
 			}
-			wantFault(t, send(as, h, erase), fault.Gone, "table orders", "had rows of a person who was erased")
+			wantFault(t, send(as, h, erase), fault.Gone, "table orders", "contained rows of an erased person")
 			if d, err := h.One(datasettest.Context(t), project, "outs"); err != nil || d.Latest != 1 {
 				t.Errorf("%s, meanwhile %v: %d versions, %v", name, meanwhile, d.Latest, err)
 			}
@@ -332,7 +332,7 @@ func TestWhatIsKeptIsAnImport(t *testing.T) {
 		_, err = c.h.Keep(ctx, kept(t, func(l *dataset.Left) {
 			l.Open = func(context.Context) (array.RecordReader, error) { return c.rows, nil }
 		}))
-		wantFault(t, err, fault.TooLarge, "more than one version")
+		wantFault(t, err, fault.TooLarge, "exceed the limit of one version")
 		if !errors.Is(err, dataset.ErrRows) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -421,7 +421,7 @@ func TestDerivationsAreInTurn(t *testing.T) {
 	if err := derive("drv_2", someRows(t, 2)); err != nil {
 		t.Fatal(err)
 	}
-	wantFault(t, derive("job_1", someRows(t, 1)), fault.Conflict, "daily@1 was derived by what began later")
+	wantFault(t, derive("job_1", someRows(t, 1)), fault.Conflict, "daily@1 was made by a derivation that started later")
 	if err := derive("job_3", someRows(t, 3)); err != nil {
 		t.Error(err)
 	}
@@ -441,7 +441,7 @@ func TestDerivationsAreInTurn(t *testing.T) {
 	if done := redact(t, h, carla("daily")); len(done) != 1 {
 		t.Fatal(done)
 	}
-	wantFault(t, derive("drv_4", someRows(t, 4)), fault.Conflict, "daily@4 was derived by what began later")
+	wantFault(t, derive("drv_4", someRows(t, 4)), fault.Conflict, "daily@4 was made by a derivation that started later")
 	if _, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Dataset = "daily" })); err != nil {
 		t.Error(err)
 	}

@@ -14,13 +14,13 @@ import (
 // a version that ever changes.
 type Labels struct{ Store Store }
 
-// Label is where a version may be.
+// Label is the residency of a version.
 func (l Labels) Label(ctx context.Context, tx *store.Tx, in project.Name, name string) (residency.Label, error) {
 	v, err := l.version(ctx, tx, in, name)
 	return v.Residency, err
 }
 
-// Relabel changes where a version may be.
+// Relabel changes the residency of a version.
 func (l Labels) Relabel(ctx context.Context, tx *store.Tx, in project.Name, name string, to residency.Label) error {
 	v, err := l.version(ctx, tx, in, name)
 	if err != nil {
@@ -75,7 +75,7 @@ func (l Labels) version(ctx context.Context, tx *store.Tx, in project.Name, name
 		return Version{}, err
 	}
 	if ref.Number == 0 {
-		return Version{}, fault.New(fault.Invalid, "which version of %s?", name).WithHint("Each version has a label of its own: write %s@1.", name)
+		return Version{}, fault.New(fault.Invalid, "the version of %s is required", name).WithHint("Each version has its own label. Name the version, such as %s@1.", name)
 	}
 	d, err := l.Store.Dataset(ctx, tx, in, ref.Name)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Node is a version in a lineage graph, with what it was made from. A version
-// that is reached more than once is spelled out the first time; later nodes
-// have its name and digest only, and Repeated set.
+// Node is a version in a lineage graph, with its upstream versions. A version that is reached
+// more than once is spelled out the first time; later nodes have its name and digest only, and
+// Repeated set.
 type Node struct {
 	Ref      string    `json:"ref"` // "weather@3"
 	ID       VersionID `json:"id"`
@@ -108,7 +108,7 @@ type grower struct {
 // this ends.
 func (g *grower) node(ctx context.Context, v Version) (Node, error) {
 	if g.nodes++; g.nodes > maxNodes {
-		return Node{}, fault.New(fault.TooLarge, "the lineage has more than %d versions", maxNodes).WithHint("Ask for the lineage of one of its parents.")
+		return Node{}, fault.New(fault.TooLarge, "the lineage has more than %d versions", maxNodes).WithHint("Request the lineage of one of its parents.")
 	}
 	n := Node{Ref: v.Ref().String(), ID: v.ID, State: v.State, Rows: v.Rows, Digest: v.ContentDigest}
 	if v.State == Deleted {
@@ -126,7 +126,7 @@ func (g *grower) node(ctx context.Context, v Version) (Node, error) {
 			return Node{}, fault.Wrap(err, "parent %s of %s", parent.Ref, n.Ref)
 		}
 		if pv.ContentDigest != parent.ContentDigest {
-			return Node{}, fmt.Errorf("%s has another digest than when %s was made of it", parent.Ref, n.Ref)
+			return Node{}, fmt.Errorf("the digest of %s differs from the one in the lineage of %s", parent.Ref, n.Ref)
 		}
 		pn, err := g.node(ctx, pv)
 		if err != nil {

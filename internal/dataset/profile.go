@@ -25,7 +25,7 @@ import (
 // sealed as the dataset's other files are: it has values of the rows. Drift is
 // judged by it, and Profile shows it.
 
-// Bounds of what sketches are made of.
+// Limits of the input of sketches.
 const (
 	maxSketchCells = 1 << 18 // over all columns
 	maxSketchRows  = 1 << 16
@@ -223,7 +223,7 @@ func (s *Service) redraw(ctx context.Context, v Version) (columnSketches, error)
 	defer cancel()
 	if p, err = s.draw(limited, v); err != nil {
 		if ctx.Err() == nil && limited.Err() != nil {
-			return p, fault.New(fault.TooLarge, "drawing the columns of %s takes longer than %s", v.Ref(), s.limits.QueryTime).
+			return p, fault.New(fault.TooLarge, "computing the sketches of %s takes longer than %s", v.Ref(), s.limits.QueryTime).
 				WithHint("The version was made without sketches of its columns. Import it again, or raise limits.sql_time.")
 		}
 		return p, err
@@ -233,7 +233,7 @@ func (s *Service) redraw(ctx context.Context, v Version) (columnSketches, error)
 		err = s.unlessDeleted(ctx, v)
 	}
 	if err != nil {
-		s.cfg.Log.WarnContext(ctx, "the sketches of a version were not kept, and are made again", slog.String("version", v.Ref().String()), slog.Any("error", err))
+		s.cfg.Log.WarnContext(ctx, "the sketches of a version were not stored; they are computed again at the next request", slog.String("version", v.Ref().String()), slog.Any("error", err))
 	}
 	return p, nil
 }

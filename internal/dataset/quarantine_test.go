@@ -85,9 +85,9 @@ func TestQuarantine(t *testing.T) {
 				said[i] = e.String()
 			}
 			if diff := gocmp.Diff([]string{
-				"not_null(buyer) holds without 1 of 6 rows, which are in quarantine",
-				"between(n, 0, 100) holds without 2 of 6 rows, which are in quarantine",
-				"unique(id) holds without 1 of 6 rows, which are in quarantine",
+				"not_null(buyer) passes, with 1 of 6 rows quarantined",
+				"between(n, 0, 100) passes, with 2 of 6 rows quarantined",
+				"unique(id) passes, with 1 of 6 rows quarantined",
 				"row_count(…, 4) holds", "between(n, …, 90) holds",
 			}, said); diff != "" {
 				t.Error(diff)
@@ -131,7 +131,7 @@ func TestQuarantineHasBounds(t *testing.T) {
 		{with(&half), "n\n1\n-1\n", ""},
 		{with(&third), "n\n1\n-1\n", `between(n, 0, …) fails for 1 of 2 rows, over at_most 0.3333333333333333, first at row 2, column "n": "-1"`},
 		{with(&third), "n\n1\n-1\n2\n", ""},
-		{rule, "n\n-1\n-2\n", "all 2 rows are in quarantine"},
+		{rule, "n\n-1\n-2\n", "all 2 rows are quarantined"},
 		{rule, "n\n", ""},
 		{rule, "m\n1\n", `there is no column "n"`},
 	} {
@@ -188,13 +188,13 @@ func TestQuarantineRefused(t *testing.T) {
 		e    dataset.Expectation
 		want string
 	}{
-		{dataset.Expectation{Check: dataset.RowCount, Min: 1, Otherwise: dataset.Quarantine}, "no single row breaks it"},
-		{dataset.Expectation{Check: dataset.HasColumn, Column: "a", Otherwise: dataset.Quarantine}, "no single row breaks it"},
+		{dataset.Expectation{Check: dataset.RowCount, Min: 1, Otherwise: dataset.Quarantine}, "checks the whole version"},
+		{dataset.Expectation{Check: dataset.HasColumn, Column: "a", Otherwise: dataset.Quarantine}, "checks the whole version"},
 		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Otherwise: "drop"}, "reject or quarantine"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Otherwise: dataset.Quarantine, Mostly: 0.5}, "at_most bounds"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Otherwise: dataset.Quarantine, AtMost: &zero}, "leave out otherwise"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Otherwise: dataset.Quarantine, AtMost: &more}, "not over 0"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", AtMost: &more}, "at_most is for"},
+		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Otherwise: dataset.Quarantine, Mostly: 0.5}, "mostly has no effect"},
+		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Otherwise: dataset.Quarantine, AtMost: &zero}, "omit otherwise"},
+		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Otherwise: dataset.Quarantine, AtMost: &more}, "must be over 0"},
+		{dataset.Expectation{Check: dataset.NotNull, Column: "a", AtMost: &more}, "at_most is valid only with"},
 	} {
 		wantFault(t, c.e.Validate(), fault.Invalid, c.want)
 	}

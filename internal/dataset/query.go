@@ -28,8 +28,8 @@ import (
 type QueryRequest struct {
 	Project project.Name
 	SQL     string // one SELECT in DuckDB's dialect
-	// Inputs say which version each table of the query is. nil takes the tables'
-	// names for refs: flights, "flights@3".
+	// Inputs map the tables of the query to versions. nil treats the tables' names as refs:
+	// flights, "flights@3".
 	Inputs map[string]Ref
 	Rows   int64 // most rows of the result; 0, or more than the service's limit, is that limit
 	// Where the rows go and why; see OpenRequest.
@@ -93,7 +93,7 @@ func (s *Service) Query(ctx context.Context, r QueryRequest) (*Result, error) {
 		end = func() {
 			cancel()
 			if err := os.RemoveAll(scratch); err != nil {
-				s.cfg.Log.ErrorContext(ctx, "what a query spilled stays until the next start", slog.Any("error", err))
+				s.cfg.Log.ErrorContext(ctx, "the spill directory of a query was not removed; the next start removes it", slog.Any("error", err))
 			}
 			free()
 		}
@@ -122,10 +122,10 @@ func (s *Service) scratch() (string, error) {
 		return "", nil
 	}
 	if err := os.MkdirAll(s.cfg.Scratch, 0o700); err != nil {
-		return "", fault.Wrap(err, "directory for what queries spill")
+		return "", fault.Wrap(err, "creating the spill directory")
 	}
 	dir, err := os.MkdirTemp(s.cfg.Scratch, "query-")
-	return dir, fault.Wrap(err, "directory for what a query spills")
+	return dir, fault.Wrap(err, "creating the spill directory of a query")
 }
 
 // mayQuery asks before anything is started on the caller's behalf.
@@ -236,7 +236,7 @@ func (s *Service) inputs(ctx context.Context, r QueryRequest, uses child.SQLAnal
 			return nil, fault.Wrap(err, "table %s", t.Name)
 		}
 		if rows += v.Rows; rows > s.limits.QueryInput && !r.empty {
-			return nil, fault.New(fault.TooLarge, "the query's tables have more than %d rows", s.limits.QueryInput).WithHint("Query a smaller, derived dataset.")
+			return nil, fault.New(fault.TooLarge, "the query's tables have more than %d rows", s.limits.QueryInput).WithHint("Derive a smaller dataset and query that.")
 		}
 		out = append(out, in)
 	}
@@ -395,7 +395,7 @@ func (q *Result) Residency() residency.Label { return q.residency }
 // Classification is that of the most closed input; Public without inputs.
 func (q *Result) Classification() Classification { return q.classification }
 
-// Columns are what the columns of the rows are made of; nil when that is not known.
+// Columns is the column lineage of the rows; nil if unknown.
 func (q *Result) Columns() Columns { return q.columns }
 
 // Producer names the query, for CreateRequest.

@@ -98,11 +98,11 @@ func (s *Service) within(ctx context.Context, v Version) error {
 	}
 	l, err := s.cfg.Confined(ctx, who.ID)
 	if err != nil {
-		return fault.Wrap(err, "where what %s makes may be", who)
+		return fault.Wrap(err, "residency of the outputs of %s", who)
 	}
 	if !l.Within(v.Residency) {
-		return fault.New(fault.PermissionDenied, "%s may be in %s only, and what the job makes in %s", v.Ref(), v.Residency, l).
-			WithHint("The version came after the job was submitted, or is an older one. Submit the job again, with the version in its data.")
+		return fault.New(fault.PermissionDenied, "%s has the residency %s, and the outputs of the job have %s", v.Ref(), v.Residency, l).
+			WithHint("The version is newer than the job's submission, or is not in its data. Submit the job again with this version in its data.")
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func (r OpenRequest) fits(v Version, look bool) error {
 	}
 	if r.Digest != "" && r.Digest != v.ContentDigest {
 		return fault.New(fault.Conflict, "%s has the digest %s, not %s", v.Ref(), v.ContentDigest, r.Digest).
-			WithHint("It is another version than the one that was asked about; ask about it again.")
+			WithHint("The version differs from the one that was requested before. Request it again.")
 	}
 	if err := r.Shard.Validate(); err != nil {
 		return err
@@ -374,8 +374,8 @@ func Collect(ctx context.Context, rows array.RecordReader, limit int, most resou
 				size += sizeOfCell(rec.Column(c), i, most)
 			}
 			if size > most {
-				return Table{}, fault.New(fault.TooLarge, "the answer has more than %s, the limit of limits.answer, after %d rows", most, len(t.Rows)).
-					WithHint("Ask for fewer rows or columns, or read the rows by Arrow Flight, which streams them.")
+				return Table{}, fault.New(fault.TooLarge, "the response exceeds %s (limits.answer) after %d rows", most, len(t.Rows)).
+					WithHint("Request fewer rows or columns, or stream the rows over Arrow Flight.")
 			}
 			if size-held >= heldStep {
 				turn.End() // room may be waited for
@@ -494,7 +494,7 @@ func (s *Service) Export(ctx context.Context, r ExportRequest) (path string, v V
 		return "", Version{}, fault.Wrap(err, "exporting %s", r.Ref)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return "", Version{}, fault.New(fault.Internal, "the directory for %s is open to others (mode %s)", r.Ref, info.Mode().Perm())
+		return "", Version{}, fault.New(fault.Internal, "the directory for %s is accessible to other users (mode %s)", r.Ref, info.Mode().Perm())
 	}
 	rows, err := s.Open(ctx, r.OpenRequest)
 	if err != nil {

@@ -238,7 +238,7 @@ func TestExport(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	wantFault(t, export(func(*dataset.ExportRequest) {}), fault.Internal, "open to others")
+	wantFault(t, export(func(*dataset.ExportRequest) {}), fault.Internal, "accessible to other users")
 }
 
 // Reads of classified data are in the journal first, and do not happen when
@@ -656,11 +656,11 @@ func TestApply(t *testing.T) {
 		{dataset.Spec{Residency: residency.Of("../x")}, "spec.residency"},
 		{dataset.Spec{Description: strings.Repeat("x", 5000)}, "spec.description"},
 		{dataset.Spec{Expectations: []dataset.Expectation{{Check: "is_nice", Column: "a"}}}, "spec.expectations[0]: there is no check"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull}}}, "names no column"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Between, Column: "a"}}}, "neither min nor max"},
+		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull}}}, "column is required"},
+		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Between, Column: "a"}}}, "min or max is required"},
 		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "a", Min: 1.0}}}, "takes no min"},
 		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Between, Column: "a", Min: true}}}, "not a number"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.InSet, Column: "a"}}}, "needs some"},
+		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.InSet, Column: "a"}}}, "in_set requires values"},
 		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.InSet, Column: "a", Values: []any{map[string]any{}}}}}, "not a string"},
 		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "a", Mostly: 2}}}, "mostly"},
 		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Unique}}}, "names 0 columns"},

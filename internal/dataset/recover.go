@@ -17,7 +17,7 @@ func (s *Service) Recover(ctx context.Context) error {
 	ctx = identity.With(ctx, identity.Loop("dataset-recovery"))
 	if s.cfg.Scratch != "" {
 		if err := os.RemoveAll(s.cfg.Scratch); err != nil {
-			return fault.Wrap(err, "removing what queries spilled")
+			return fault.Wrap(err, "removing spill directories of queries")
 		}
 	}
 	var left []Staging

@@ -19,20 +19,21 @@ import (
 // version before, the time. A version that failed one may be accepted when the same
 // bytes come again.
 
-// notJudgedAgain is the note of what is not asked of a version that stands for another one.
+// notJudgedAgain is the note of expectations that are not evaluated for a version that replaces
+// another one.
 const notJudgedAgain = "not judged again"
 
 // validateContextual refuses what refers, fresh and drift cannot mean.
 func (e Expectation) validateContextual(bad func(format string, args ...any) error) error {
 	switch {
 	case (e.In != nil) != (e.Check == Refers):
-		return bad("in is for refers, which needs it: {dataset: customers, column: id}")
+		return bad("the check refers requires in, such as {dataset: customers, column: id}, and other checks take none")
 	case (e.Within != "") != (e.Check == Fresh):
-		return bad("within is for fresh, which needs it, such as 24h")
+		return bad("the check fresh requires within, such as 24h, and other checks take none")
 	case e.Method != "" && e.Check != Drift:
-		return bad("method is for drift")
+		return bad("method is valid only with the check drift")
 	case e.Mostly != 0 && (e.Check == Fresh || e.Check == Drift):
-		return bad("it is about the column, so mostly says nothing")
+		return bad("it checks the column as a whole, so mostly has no effect")
 	}
 	switch e.Check {
 	case Refers:
@@ -40,7 +41,7 @@ func (e Expectation) validateContextual(bad func(format string, args ...any) err
 			return bad("%v", err)
 		}
 		if e.In.Column == "" {
-			return bad("in names no column")
+			return bad("in.column is required")
 		}
 	case Fresh:
 		if err := checkAge(e.Within); err != nil {
@@ -55,9 +56,9 @@ func (e Expectation) validateContextual(bad func(format string, args ...any) err
 		most, hasMost := number(e.Max)
 		switch {
 		case m.Distance() && (e.Min != nil || e.Max != nil && !(hasMost && most > 0)):
-			return bad("%s is a distance, so max says how far is too far, over 0", m)
+			return bad("%s is a distance: set only max, the drift threshold, to a number over 0", m)
 		case !m.Distance() && (e.Max != nil || !hasLeast || !(least > 0 && least < 1)):
-			return bad("%s is a test, so min says the least p-value, between 0 and 1, such as 0.001", m)
+			return bad("%s is a test: set only min, the least p-value, to a number between 0 and 1, such as 0.001", m)
 		}
 	case NotNull, Unique, Between, InSet, Matches, Length, HasColumn, RowCount:
 	}
@@ -112,8 +113,8 @@ func (w draft) requireAsProtected(e Expectation, by Version) error {
 	if w.residency.Within(by.Residency) && project.Strictest(w.classification, by.Classification) == w.classification {
 		return nil
 	}
-	return fault.New(fault.Conflict, "%s: %s is %s and may be in %s, and %s is %s and may be in %s", e, by.Ref(), by.Classification, by.Residency, w.name, w.classification, w.residency).
-		WithHint("The verdict tells of the data that it is found by: declare the dataset as closed as that, or leave the expectation out.")
+	return fault.New(fault.Conflict, "%s: %s is %s with the residency %s, and %s is %s with the residency %s", e, by.Ref(), by.Classification, by.Residency, w.name, w.classification, w.residency).
+		WithHint("A verdict reveals data of the referenced version. Give the dataset at least its classification and residency, or remove the expectation.")
 }
 
 // loadReferences reads the values that expectations of the checker refer to. Who imports must
@@ -178,8 +179,8 @@ func (s *Service) referencedValues(ctx context.Context, v Version, e Expectation
 				continue
 			}
 			if c.budget--; c.budget < 0 {
-				return nil, fault.New(fault.TooLarge, "%s has more distinct values than can be checked at once", v.Ref()).
-					WithHint("Raise dataset.unique_keys (48 bytes of memory for each), or leave the expectation out.")
+				return nil, fault.New(fault.TooLarge, "%s has too many distinct values for the memory limit", v.Ref()).
+					WithHint("Raise dataset.unique_keys (48 bytes of memory per key), or remove the expectation.")
 			}
 			known[key] = struct{}{}
 		}

@@ -152,12 +152,12 @@ func TestFreshness(t *testing.T) {
 		want   string
 	}{
 		{dataset.Internal, "24h", "at\n2026-03-09T12:00:00Z\n2020-01-01T00:00:00Z\n", ""},
-		{dataset.Internal, "24h", "at\n2026-03-09T11:59:59Z\n", `fresh(at, 24h) fails: the newest time is longer ago [{1 at 2026-03-09T11:59:59Z false}]`},
-		{dataset.Confidential, "24h", "at\n2020-01-01T00:00:00Z\n2021-01-01T00:00:00Z\n", `fresh(at, 24h) fails: the newest time is longer ago [{2 at  true}]`},
-		{dataset.Internal, "24h", "at\n2026-03-10T13:00:00Z\n", `fresh(at, 24h) fails: no time in it has come yet []`}, // the clock of a source is wrong
+		{dataset.Internal, "24h", "at\n2026-03-09T11:59:59Z\n", `fresh(at, 24h) fails: the newest time is too old [{1 at 2026-03-09T11:59:59Z false}]`},
+		{dataset.Confidential, "24h", "at\n2020-01-01T00:00:00Z\n2021-01-01T00:00:00Z\n", `fresh(at, 24h) fails: the newest time is too old [{2 at  true}]`},
+		{dataset.Internal, "24h", "at\n2026-03-10T13:00:00Z\n", `fresh(at, 24h) fails: all its times are in the future []`}, // the clock of a source is wrong
 		{dataset.Internal, "2d", "at\n2026-03-08\n", ""},
-		{dataset.Internal, "1d", "at\n2026-03-08\n", `fresh(at, 1d) fails: the newest time is longer ago [{1 at 2026-03-08 false}]`},
-		{dataset.Internal, "1d", "at\n7\n", `fresh(at, 1d) fails: a column of int64 has no times []`},
+		{dataset.Internal, "1d", "at\n2026-03-08\n", `fresh(at, 1d) fails: the newest time is too old [{1 at 2026-03-08 false}]`},
+		{dataset.Internal, "1d", "at\n7\n", `fresh(at, 1d) fails: a column of int64 contains no dates or timestamps []`},
 	} {
 		h := datasettest.New(t, func(cfg *dataset.Config) { cfg.Now = func() time.Time { return now } })
 		h.Declare(t, "d", dataset.Spec{Classification: c.class, Expectations: []dataset.Expectation{{Check: dataset.Fresh, Column: "at", Within: c.within}}})
@@ -256,7 +256,7 @@ func TestDriftIsFound(t *testing.T) {
 		}
 	}
 	v, err := h.Version(datasettest.Context(t), project, ref(t, "d@3"))
-	if err != nil || !strings.HasPrefix(v.Reason, "drift(x, psi) fails: psi is ") || !strings.Contains(v.Reason, "drift from 0.25 on, against d@2; drift(x, ks) fails: ks has p = ") {
+	if err != nil || !strings.HasPrefix(v.Reason, "drift(x, psi) fails: psi is ") || !strings.Contains(v.Reason, "with the drift threshold 0.25, against d@2; drift(x, ks) fails: ks has the p-value ") {
 		t.Errorf("%q, %v", v.Reason, err)
 	}
 	typed := spec
@@ -265,8 +265,8 @@ func TestDriftIsFound(t *testing.T) {
 		spec       dataset.Spec
 		file, want string
 	}{
-		{spec, "x,kind\nhot,a\ncold,b\n", "d@5 has it as numeric"},
-		{typed, "x,kind\n,a\n,b\n", "it has no values any more"},
+		{spec, "x,kind\nhot,a\ncold,b\n", "its type in d@5 is numeric"},
+		{typed, "x,kind\n,a\n,b\n", "all its values are null"},
 		{spec, "kind\na\n", `there is no column "x"`},
 	} {
 		h.Declare(t, "d", c.spec)
@@ -300,15 +300,15 @@ func TestBeyondRefused(t *testing.T) {
 		e    dataset.Expectation
 		want string
 	}{
-		{dataset.Expectation{Check: dataset.Refers, Column: "a"}, "in is for refers"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", In: to}, "in is for refers"},
+		{dataset.Expectation{Check: dataset.Refers, Column: "a"}, "refers requires in"},
+		{dataset.Expectation{Check: dataset.NotNull, Column: "a", In: to}, "refers requires in"},
 		{dataset.Expectation{Check: dataset.Refers, Column: "a", In: &dataset.Target{Dataset: "../x", Column: "id"}}, "dataset name"},
-		{dataset.Expectation{Check: dataset.Refers, Column: "a", In: &dataset.Target{Dataset: "x"}}, "names no column"},
-		{dataset.Expectation{Check: dataset.Fresh, Column: "a"}, "within is for fresh"},
+		{dataset.Expectation{Check: dataset.Refers, Column: "a", In: &dataset.Target{Dataset: "x"}}, "in.column is required"},
+		{dataset.Expectation{Check: dataset.Fresh, Column: "a"}, "fresh requires within"},
 		{dataset.Expectation{Check: dataset.Fresh, Column: "a", Within: "soon"}, "within"},
 		{dataset.Expectation{Check: dataset.Fresh, Column: "a", Within: "3s"}, "less than a minute"},
-		{dataset.Expectation{Check: dataset.Fresh, Column: "a", Within: "1d", Otherwise: dataset.Quarantine}, "no single row"},
-		{dataset.Expectation{Check: dataset.Fresh, Column: "a", Within: "1d", Mostly: 0.5}, "mostly says nothing"},
+		{dataset.Expectation{Check: dataset.Fresh, Column: "a", Within: "1d", Otherwise: dataset.Quarantine}, "checks the whole version"},
+		{dataset.Expectation{Check: dataset.Fresh, Column: "a", Within: "1d", Mostly: 0.5}, "mostly has no effect"},
 		{dataset.Expectation{Check: dataset.Drift, Column: "a", Method: "guess"}, "there is no method"},
 		{dataset.Expectation{Check: dataset.Drift, Column: "a", Method: "auto"}, "there is no method"},
 		{dataset.Expectation{Check: dataset.Drift, Column: "a", Method: "ks"}, "least p-value"},
@@ -316,7 +316,7 @@ func TestBeyondRefused(t *testing.T) {
 		{dataset.Expectation{Check: dataset.Drift, Column: "a", Min: 0.1}, "is a distance"},
 		{dataset.Expectation{Check: dataset.Drift, Column: "a", Max: -1}, "is a distance"},
 		{dataset.Expectation{Check: dataset.Drift, Column: "a", Max: "2020-01-01"}, "is a distance"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Method: "ks"}, "method is for drift"},
+		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Method: "ks"}, "method is valid only with the check drift"},
 	} {
 		wantFault(t, c.e.Validate(), fault.Invalid, c.want)
 	}

@@ -27,7 +27,7 @@ func (s *Service) Relocate(ctx context.Context, p project.Name) error {
 		if err == nil && moved {
 			err = s.relocate(ctx, d)
 		}
-		return fault.Wrap(err, "telling where table %s is", d.Name)
+		return fault.Wrap(err, "updating the location of table %s", d.Name)
 	})
 }
 
@@ -92,6 +92,6 @@ func (s *Service) relocate(ctx context.Context, d Dataset) error {
 	}); err != nil {
 		return err
 	}
-	s.cfg.Log.InfoContext(ctx, "an open table says where it is now", slog.String("project", string(d.Project)), slog.String("dataset", d.Name), slog.Int("versions", len(all)))
+	s.cfg.Log.InfoContext(ctx, "the location of an open table was updated", slog.String("project", string(d.Project)), slog.String("dataset", d.Name), slog.Int("versions", len(all)))
 	return nil
 }

@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// Returned says that persons who were erased have rows again in a version that was
-// brought from outside.
+// Returned is the event that an imported version contains rows of erased persons.
 type Returned struct {
 	Entity   string   `json:"entity"`
 	Persons  int      `json:"persons"`
@@ -56,7 +55,7 @@ func (s *Service) returned(ctx context.Context, v Version) (all []Returned, err 
 }
 
 func (s *Service) returnedOf(ctx context.Context, p Person, v Version, erasure func(values []string) string) (Returned, error) {
-	p.Purpose = "looking for persons who were erased"
+	p.Purpose = "searching for erased persons"
 	r := Returned{Entity: p.Entity}
 	m := mapper{s: s, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}
 	by, err := m.columns(ctx, v)

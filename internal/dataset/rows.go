@@ -99,7 +99,7 @@ func (r *sentRows) finish() error {
 		return r.session.Explain(r.ctx, err)
 	}
 	if sum.Rows != r.n {
-		return fault.New(fault.Invalid, "the parser process sent %d rows and says %d", r.n, sum.Rows)
+		return fault.New(fault.Invalid, "the parser process sent %d rows and reported %d", r.n, sum.Rows)
 	}
 	return nil
 }

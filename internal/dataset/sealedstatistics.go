@@ -64,11 +64,11 @@ func (s *Service) openStatistics(ctx context.Context, vs ...*Version) error {
 		}
 		plain, err := key.Decrypt(v.SealedStatistics, []byte(v.ID))
 		if err != nil {
-			return fault.Wrap(err, "what %s tells of its values does not open", v.Ref())
+			return fault.Wrap(err, "decrypting the statistics of %s", v.Ref())
 		}
 		var is sealedStatistics
 		if err := json.Unmarshal(plain, &is); err != nil {
-			return fault.Wrap(err, "what %s tells of its values", v.Ref())
+			return fault.Wrap(err, "decoding the statistics of %s", v.Ref())
 		}
 		v.Statistics, v.Expectations = is.Statistics, is.Expectations
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// actionClean is on record where files of no version are removed; nobody asks for it.
+// actionClean is the audit action of removing orphaned files; no request has it.
 const actionClean = "dataset.clean"
 
 // The actions that datasets ask for.
@@ -67,7 +67,7 @@ func (s *Service) Elsewhere(ctx context.Context, p project.Name, spec Spec) ([]s
 	if label.Allows(s.cfg.Zone) {
 		return nil, nil
 	}
-	return []string{fmt.Sprintf("it may be in %s only, and this server is in %s: nothing can be imported here until its residency names %s, too", label, s.cfg.Zone, s.cfg.Zone)}, nil
+	return []string{fmt.Sprintf("its residency is %s, and this server is in %s: importing here fails until the residency includes %s", label, s.cfg.Zone, s.cfg.Zone)}, nil
 }
 
 // residency is where data under a spec may be.
@@ -172,7 +172,7 @@ type Limits struct {
 	SQL           int            // bytes of a query's text; 256 KiB
 	Answer        resource.Bytes // of rows that are answered as one JSON document; DefaultAnswer
 	MetadataDepth int            // accepted versions in a table's metadata; 1,000
-	Stray         time.Duration  // how long files that nobody committed stay; 72 h
+	Stray         time.Duration  // how long uncommitted files are kept; 72 h
 }
 
 func (l Limits) withDefaults() Limits {
@@ -230,7 +230,7 @@ func New(cfg Config) *Service {
 		cfg: cfg, limits: l,
 		imports: share.New(share.Limits{Name: "imports", What: "imports", Slots: l.Imports, Wait: l.QueueTime}),
 		queries: share.New(share.Limits{Name: "sql_statements", What: "SQL statements", Slots: l.Queries, Wait: l.QueueTime}),
-		sent:    share.New(share.Limits{Name: "row_uploads", What: "uploads of rows", Slots: sentAtATime, Wait: l.QueueTime}),
+		sent:    share.New(share.Limits{Name: "row_uploads", What: "row uploads", Slots: sentAtATime, Wait: l.QueueTime}),
 	}
 }
 
@@ -281,7 +281,7 @@ func (s *Service) live(ctx context.Context, tx *store.Tx, p project.Name, name s
 	}
 	if fault.Is(err, fault.NotFound) {
 		return Dataset{}, fault.New(fault.NotFound, "there is no dataset %q in project %s", name, p).
-			WithHint("Apply a manifest of kind Dataset first, or look for its name with `falaj get datasets`.")
+			WithHint("Apply a manifest of kind Dataset first, or list datasets with `falaj get datasets`.")
 	}
 	return d, err
 }
@@ -405,7 +405,7 @@ func (s *Service) List(ctx context.Context, p project.Name, page Page) (ds []Dat
 	}
 	after, err := base64.RawURLEncoding.DecodeString(page.Token)
 	if err != nil {
-		return nil, "", fault.New(fault.Invalid, "the page token is not one that was given out")
+		return nil, "", fault.New(fault.Invalid, "the page token is invalid")
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		ds, err = s.cfg.Store.Datasets(ctx, tx, p, only, string(after), page.size()+1)
@@ -443,7 +443,7 @@ func (s *Service) Versions(ctx context.Context, p project.Name, name string, pag
 	below := int64(0)
 	if page.Token != "" {
 		if below, err = strconv.ParseInt(page.Token, 10, 64); err != nil || below < 1 {
-			return nil, "", fault.New(fault.Invalid, "the page token is not one that was given out")
+			return nil, "", fault.New(fault.Invalid, "the page token is invalid")
 		}
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {

@@ -25,7 +25,7 @@ type Tombstone struct {
 	CitedBy string `json:"cited_by"` // for people
 	// Entities have the columns by which each told whose a row was.
 	Entities map[string][][]string `json:"entities,omitempty"`
-	// Unknown says why it is not known whose rows they were; empty where it is.
+	// Unknown is the reason why the persons of its rows are unknown; empty if they are known.
 	Unknown string `json:"unknown,omitempty"`
 }
 
@@ -139,7 +139,7 @@ func (s *Service) entomb(ctx context.Context, d Dataset, ref Ref, g *grave) erro
 		}
 		t, err := s.keepPersons(ctx, v)
 		if err != nil {
-			return fault.Wrap(err, "keeping whose rows %s has", v.Ref())
+			return fault.Wrap(err, "keeping the person index of %s", v.Ref())
 		}
 		t.CitedBy = deletion.Names(g.of(&v))
 		g.tombs[v.ID] = t
@@ -319,14 +319,14 @@ func (s *Service) keepPersons(ctx context.Context, v Version) (t Tombstone, err 
 		return t, err
 	}
 	for _, p := range entities {
-		p.Purpose = "keeping whose rows " + v.Ref().String() + " had"
+		p.Purpose = "person index of " + v.Ref().String() + " had"
 		m := mapper{s: s, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}
 		by, err := m.columns(ctx, v)
 		switch {
 		case err != nil:
 			return t, err
 		case by.blind:
-			t.Unknown = "it was made of rows of persons of entity " + p.Entity + " and has no column that says whose a row is"
+			t.Unknown = "it was derived from rows of entity " + p.Entity + " and has no column with its join key"
 			continue
 		case by.columns == nil:
 			continue
@@ -513,8 +513,8 @@ func (s *Service) hadRows(ctx context.Context, p Person) (map[VersionID]bool, er
 			}
 			plain, err := box.Decrypt(part.Sealed, part.place())
 			if err != nil {
-				return nil, fault.New(fault.Internal, "the persons of the deleted version %s do not open", part.Version).
-					WithHint("The database was changed or damaged: restore it from its backup, and ask again.")
+				return nil, fault.New(fault.Internal, "the person index of the deleted version %s cannot be decrypted", part.Version).
+					WithHint("The database was modified or is corrupt. Restore it from its backup, and try again.")
 			}
 			had[part.Version] = contains(plain, p.Pseudonym[:pseudonymSize])
 		}

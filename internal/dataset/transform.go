@@ -29,7 +29,7 @@ const (
 	Spark  Engine = "spark"  // in a job
 )
 
-// Transform is how a dataset is made of others.
+// Transform is the derivation of a dataset from others.
 type Transform struct {
 	SQL         string            `json:"sql" doc:"One SELECT in DuckDB's dialect over datasets; Spark runs the same text"`
 	Inputs      map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; tables are datasets of the same name when left out"`
@@ -52,7 +52,7 @@ func (t *Transform) Validate() error {
 		return fault.New(fault.Invalid, "spec.transform.%s: %s", field, fmt.Sprintf(format, args...))
 	}
 	if t.SQL == "" || len(t.SQL) > maxTransform {
-		return bad("sql", "it has %d bytes, and needs 1 to %d", len(t.SQL), maxTransform)
+		return bad("sql", "it has %d bytes, and must have 1 to %d", len(t.SQL), maxTransform)
 	}
 	if len(t.Inputs) > maxTables {
 		return bad("inputs", "%d are over the limit of %d", len(t.Inputs), maxTables)
@@ -68,15 +68,15 @@ func (t *Transform) Validate() error {
 	switch t.Engine {
 	case "", DuckDB:
 		if t.Environment != "" || !t.Resources.IsZero() || len(t.Pools) > 0 {
-			return bad("engine", "environment, resources and pools are for spark: duckdb runs on this machine, within the server's limits.sql_*")
+			return bad("engine", "environment, resources and pools are valid only with engine spark; duckdb runs on this server, within limits.sql_*")
 		}
 	case Spark:
 		if t.Environment == "" {
-			return bad("environment", "there is no Spark here without an environment that has PySpark").
-				WithHint(`Name one, of kind Environment with requirements: ["pyspark==4.0.5"], or write engine: duckdb.`)
+			return bad("environment", "engine spark requires an environment with PySpark").
+				WithHint(`Name an Environment with requirements: ["pyspark==4.0.5"], or set engine: duckdb.`)
 		}
 		if t.TimeZone != "" && t.TimeZone != "UTC" {
-			return bad("time_zone", "Spark's clocks show UTC, and not %s", t.TimeZone).WithHint("Write engine: duckdb, or time_zone: UTC.")
+			return bad("time_zone", "engine spark supports only UTC, not %s", t.TimeZone).WithHint("Set engine: duckdb, or time_zone: UTC.")
 		}
 		if err := t.Resources.Validate(); err != nil {
 			return fault.Wrap(err, "spec.transform.resources")
@@ -87,7 +87,7 @@ func (t *Transform) Validate() error {
 			}
 		}
 	default:
-		return bad("engine", "there is no engine %q", string(t.Engine)).WithHint("It is duckdb or spark.")
+		return bad("engine", "there is no engine %q", string(t.Engine)).WithHint("The engines are duckdb and spark.")
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (t *Transform) refs() (map[string]Ref, error) {
 	for _, table := range slices.Sorted(maps.Keys(t.Inputs)) {
 		r, err := ParseRef(t.Inputs[table])
 		if err != nil || table == "" {
-			return nil, fault.New(fault.Invalid, "table %q is %q, which is no dataset such as weather or weather@3", table, t.Inputs[table])
+			return nil, fault.New(fault.Invalid, "table %q is %q, which is not a dataset such as weather or weather@3", table, t.Inputs[table])
 		}
 		refs[table] = r
 	}
@@ -152,8 +152,8 @@ func (t *Transform) zoned(local []string) error {
 	if len(local) == 0 || t.TimeZone != "" {
 		return nil
 	}
-	return fault.New(fault.Invalid, "the times in %q have no zone, so they say no instant", local).
-		WithHint("Name the zone in which they were written beside the SQL, such as time_zone: UTC.")
+	return fault.New(fault.Invalid, "the times in %q have no time zone", local).
+		WithHint("Set time_zone beside the SQL, such as time_zone: UTC.")
 }
 
 // Step is a transformation that runs elsewhere. Which version each table is was decided,
@@ -196,7 +196,7 @@ func (s *Service) Derive(ctx context.Context, p project.Name, name string) (Deri
 	}
 	t := d.Spec.Transform
 	if t == nil {
-		return Derived{}, fault.New(fault.Invalid, "dataset %s is made of nothing: its manifest has no spec.transform", name).
+		return Derived{}, fault.New(fault.Invalid, "dataset %s cannot be derived: its manifest has no spec.transform", name).
 			WithHint("Declare it: transform: {sql: SELECT …}. Files are imported: falaj dataset import %s FILE.", name)
 	}
 	q := QueryRequest{Project: p, SQL: t.SQL, TimeZone: t.TimeZone, Purpose: "transformation"}
@@ -228,7 +228,7 @@ func (s *Service) Derive(ctx context.Context, p project.Name, name string) (Deri
 // at once, and not by a job.
 func (s *Service) begin(ctx context.Context, d Dataset, q QueryRequest, asked time.Time) (Derived, error) {
 	if s.cfg.Steps == nil {
-		return Derived{}, fault.New(fault.Unsupported, "no engine of this server runs Spark").WithHint("Write engine: duckdb in spec.transform of dataset %s.", d.Name)
+		return Derived{}, fault.New(fault.Unsupported, "no engine of this server supports Spark").WithHint("Set engine: duckdb in spec.transform of dataset %s.", d.Name)
 	}
 	job := id.New("job")
 	plan, err := s.bind(ctx, q)
@@ -259,11 +259,11 @@ func inTheClear(v Version, name string) error {
 	if v.Protection == Open {
 		return nil
 	}
-	hint := "Write engine: duckdb in spec.transform of dataset " + name
+	hint := "Set engine: duckdb in spec.transform of dataset " + name
 	if !v.Classification.Journalled() { // what is, is never open
 		hint += ", or import the rows into a dataset with protection: open"
 	}
-	return fault.New(fault.PermissionDenied, "%s is sealed, and Spark would have its rows on the disk in the clear", v.Ref()).WithHint("%s.", hint)
+	return fault.New(fault.PermissionDenied, "%s is sealed, and Spark would write its rows to the disk unencrypted", v.Ref()).WithHint("%s.", hint)
 }
 
 // bound is what DuckDB makes of SQL over tables without rows.
@@ -324,7 +324,7 @@ var ErrRows = errors.New("the rows cannot be read")
 // job was submitted; fault.Exhausted when too many imports run.
 func (s *Service) Keep(ctx context.Context, l Left) (Version, error) {
 	if l.Bytes > int64(s.limits.Upload) {
-		return Version{}, fault.New(fault.TooLarge, "the files have %d bytes, over the limit of %d", l.Bytes, s.limits.Upload).WithHint("Leave less, or raise limits.upload.")
+		return Version{}, fault.New(fault.TooLarge, "the files have %d bytes, over the limit of %d", l.Bytes, s.limits.Upload).WithHint("Write smaller outputs, or raise limits.upload.")
 	}
 	free, err := s.imports.Take(ctx, identity.Share(ctx, l.Project))
 	if err != nil {
@@ -384,7 +384,7 @@ func (r *rationed) Next() bool {
 		r.bytes -= int64(c.Data().SizeInBytes()) //nolint:gosec // G115: of what is in memory
 	}
 	if r.rows < 0 || r.bytes < 0 {
-		r.err = fault.New(fault.TooLarge, "they are more than one version may be made of at once").WithHint("Leave fewer, or make several datasets of them.")
+		r.err = fault.New(fault.TooLarge, "the rows exceed the limit of one version").WithHint("Write fewer rows, or split them into several datasets.")
 	}
 	return r.err == nil
 }
@@ -425,8 +425,8 @@ func (s *Service) inTurn(ctx context.Context, tx *store.Tx, d Dataset, v Version
 		return err
 	}
 	if newest.derivation() > mine {
-		return fault.New(fault.Conflict, "%s was derived by what began later", Ref{Name: d.Name, Number: d.Accepted}).
-			WithHint("The dataset stays as that made it; derive again if the tables have changed since.")
+		return fault.New(fault.Conflict, "%s was made by a derivation that started later", Ref{Name: d.Name, Number: d.Accepted}).
+			WithHint("The dataset keeps that version. Derive again if the tables have changed since.")
 	}
 	return nil
 }

@@ -114,15 +114,15 @@ func (s *Service) keepClass(ctx context.Context, w draft, v *Version) error {
 		return err
 	})
 	if err != nil {
-		return fault.Wrap(err, "looking for the same content")
+		return fault.Wrap(err, "searching for identical content")
 	}
 	class := project.Strictest(append(known, v.Classification)...)
 	if !class.Journalled() || class == v.Classification {
 		return nil
 	}
 	if w.spec.Protection == Open {
-		return fault.New(fault.PermissionDenied, "these rows are known here as %s, and dataset %s is open to other engines", class, w.name).
-			WithHint("Declare a sealed dataset for them, or have two people lower the classification of the version that has them.")
+		return fault.New(fault.PermissionDenied, "these rows are classified as %s in another dataset, and dataset %s is open to other engines", class, w.name).
+			WithHint("Declare a sealed dataset, or lower the classification of the version that contains them, which needs a second approver.")
 	}
 	v.Classification = class
 	return nil
@@ -339,7 +339,7 @@ func judge(w draft, v Version) (State, string) {
 		return Rejected, strings.Join(failed, "; ")
 	}
 	if v.Rows == 0 && v.Quarantined > 0 {
-		return Rejected, fmt.Sprintf("all %d rows are in quarantine", v.Quarantined)
+		return Rejected, fmt.Sprintf("all %d rows are quarantined", v.Quarantined)
 	}
 	return Accepted, ""
 }
@@ -457,7 +457,7 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 		}
 		if !looked {
 			if v.Returned, err = s.returned(ctx, v); err != nil {
-				return Version{}, fault.Wrap(err, "looking for persons who were erased")
+				return Version{}, fault.Wrap(err, "searching for erased persons")
 			}
 			looked = true
 		}
@@ -512,7 +512,7 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 			return v, nil
 		}
 	}
-	return Version{}, fault.New(fault.Unavailable, "dataset %s is written to by many at once", v.Dataset).WithHint("Try again.")
+	return Version{}, fault.New(fault.Unavailable, "dataset %s has too many concurrent writers", v.Dataset).WithHint("Try again.")
 }
 
 // become is what else a dataset becomes with a version of its own.
@@ -549,7 +549,7 @@ func (s *Service) look(ctx context.Context, w draft, v Version) (d Dataset, befo
 func (s *Service) newest(ctx context.Context, tx *store.Tx, d Dataset, fingerprint string) (Version, error) {
 	v, err := s.cfg.Store.Version(ctx, tx, d.ID, d.Latest)
 	if err == nil && (v.Fingerprint != fingerprint || v.State == Deleted) {
-		return Version{}, fault.New(fault.NotFound, "the newest version is another")
+		return Version{}, fault.New(fault.NotFound, "the newest version has another fingerprint")
 	}
 	return v, err
 }
@@ -681,7 +681,7 @@ func (s *Service) discard(ctx context.Context, g Staging) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if err := s.clean(ctx, g); err != nil {
-		s.cfg.Log.ErrorContext(ctx, "files of an unfinished dataset version remain until the next start",
+		s.cfg.Log.ErrorContext(ctx, "the files of an unfinished dataset version were not removed; the next start removes them",
 			slog.String("project", string(g.Project)), slog.String("dataset", g.Dataset), slog.String("version_id", string(g.ID)), slog.Any("error", err))
 	}
 }

@@ -231,7 +231,7 @@ func TestRefusals(t *testing.T) {
 		"two":              {`{"dataset": "d@1"}{}`, codes.InvalidArgument, "after its end"},
 		"no version":       {`{"dataset": "d", "digest": "` + v.ContentDigest + `"}`, codes.InvalidArgument, "GetFlightInfo"},
 		"no digest":        {`{"dataset": "d@1"}`, codes.InvalidArgument, "GetFlightInfo"},
-		"another digest":   {`{"dataset": "d@1", "digest": "sha256:1"}`, codes.FailedPrecondition, "ask about it again"},
+		"another digest":   {`{"dataset": "d@1", "digest": "sha256:1"}`, codes.FailedPrecondition, "Request it again"},
 		"no such version":  {`{"dataset": "d@7", "digest": "x"}`, codes.NotFound, "newest version is 1"},
 		"no such dataset":  {`{"dataset": "e@1", "digest": "x"}`, codes.NotFound, "e"},
 		"a wrong name":     {`{"dataset": "../d@1", "digest": "x"}`, codes.InvalidArgument, ""},

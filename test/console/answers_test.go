@@ -403,7 +403,7 @@ func orders(n int64) dataset.Version {
 		Expectations: []dataset.Verdict{
 			{Expectation: dataset.Expectation{Check: dataset.Between, Column: "price", Otherwise: dataset.Quarantine}, Passed: true, Checked: 184_522, Failed: 212, Examples: []dataset.Example{{Row: 1204, Column: "price", Value: "-3.5"}}},
 			{Expectation: dataset.Expectation{Check: dataset.Refers, Column: "customer"}, Passed: true, Checked: 184_310, Against: "customers@7"},
-			{Expectation: dataset.Expectation{Check: dataset.Drift, Column: "price"}, Passed: n != 2, Against: "orders@1", Note: "psi is 0.021, drift from 0.25 on"},
+			{Expectation: dataset.Expectation{Check: dataset.Drift, Column: "price"}, Passed: n != 2, Against: "orders@1", Note: "psi is 0.021, with the drift threshold 0.25"},
 			{Expectation: dataset.Expectation{Check: dataset.RowCount}, Passed: true, Checked: 184_310},
 			{Expectation: dataset.Expectation{Check: dataset.NotNull, Column: "country", Mostly: 0.9}, Passed: true, Checked: 184_310, Failed: 5},
 		},
@@ -412,8 +412,8 @@ func orders(n int64) dataset.Version {
 	case 1:
 		v.Classification = dataset.Confidential
 	case 2:
-		v.State, v.Reason = dataset.Rejected, "drift(price, psi) fails: psi is 0.612, drift from 0.25 on, against orders@1"
-		v.Expectations[2].Note, v.Expectations[2].Problem = "", "psi is 0.612, drift from 0.25 on, against orders@1"
+		v.State, v.Reason = dataset.Rejected, "drift(price, psi) fails: psi is 0.612, with the drift threshold 0.25, against orders@1"
+		v.Expectations[2].Note, v.Expectations[2].Problem = "", "psi is 0.612, with the drift threshold 0.25, against orders@1"
 	}
 	return v
 }

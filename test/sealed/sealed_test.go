@@ -198,7 +198,7 @@ func TestPlantedValuesAreInNoFile(t *testing.T) {
 	}
 	var run client.Object
 	p.Must(p.C.Do(t.Context(), http.MethodPost, p.Path("feature-views/cast/materialise"), map[string]any{"wait": "60s"}, &run))
-	if run.Text("state") != "failed" || !strings.Contains(run.Text("error"), "a value does not fit") {
+	if run.Text("state") != "failed" || !strings.Contains(run.Text("error"), "a value is out of range") {
 		t.Errorf("a view that casts: %v", run)
 	}
 

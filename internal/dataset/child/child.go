@@ -220,7 +220,7 @@ func (r *Reader) Header(v any) error {
 		case kindFault:
 			return r.fault(n)
 		default:
-			return fmt.Errorf("a frame of kind %q where a header belongs", byte(k))
+			return fmt.Errorf("a frame of kind %q instead of a header", byte(k))
 		}
 	}
 }

@@ -239,15 +239,15 @@ func TestDeathsAreExplained(t *testing.T) {
 	}{
 		{"exit 0", fault.Internal, "ended early"},
 		{"echo went wrong >&2; exit 3", fault.Internal, "went wrong"},
-		{"kill -KILL $$", fault.Exhausted, "stopped by its limits"},
-		{"kill -XCPU $$", fault.Exhausted, "stopped by its limits"},
-		{"echo fatal error: runtime: out of memory >&2; exit 2", fault.Exhausted, "ran out of its memory"},
-		{"echo terminate called after throwing an instance of std::bad_alloc >&2; kill -ABRT $$", fault.Exhausted, "ran out of its memory"},
+		{"kill -KILL $$", fault.Exhausted, "exceeded its limits"},
+		{"kill -XCPU $$", fault.Exhausted, "exceeded its limits"},
+		{"echo fatal error: runtime: out of memory >&2; exit 2", fault.Exhausted, "ran out of memory"},
+		{"echo terminate called after throwing an instance of std::bad_alloc >&2; kill -ABRT $$", fault.Exhausted, "ran out of memory"},
 		{"kill -SEGV $$", fault.Invalid, "crashed"},
 		{"exit 134", fault.Invalid, "crashed"},
 		{"echo SIGSEGV: segmentation violation >&2; exit 2", fault.Invalid, "crashed"},
 		{"echo panic: index out of range >&2; exit 2", fault.Invalid, "crashed"},
-		{"echo this is not the protocol at all", fault.Invalid, "unreadable"},
+		{"echo this is not the protocol at all", fault.Invalid, "an invalid message"},
 	} {
 		s, err := Start(t.Context(), script(c.script), "test", LaunchOptions{})
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// What a batch on the pipe may hold. The writer splits what is larger, down to one row.
+// Limits of a batch on the pipe. The writer splits larger batches, down to one row.
 const (
 	maxRows  = 1 << 20
 	maxText  = 256 << 20 // bytes of one column of strings
@@ -297,7 +297,7 @@ func (r *records) Next() bool {
 	}
 	r.cur, r.err = r.batch(binary.LittleEndian.Uint32(head[:]))
 	if r.err != nil && r.in.r.done { // the end mark in the middle of a batch
-		r.err = errors.New("a batch that is cut off")
+		r.err = errors.New("a truncated batch")
 	}
 	return r.err == nil
 }
@@ -370,7 +370,7 @@ func (r *records) column(t table.Type, rows int) (arrow.Array, error) {
 		}
 		nulls = rows - bitutil.CountSetBits(buffers[0].Bytes(), 0, rows)
 	default:
-		return nil, fmt.Errorf("a column that begins with %d", hasNulls[0])
+		return nil, fmt.Errorf("a column with the unknown kind %d", hasNulls[0])
 	}
 	if elem, list := t.Elem(); list {
 		return r.list(t, elem, rows, buffers, nulls)

@@ -143,7 +143,7 @@ func (s *Session) Explain(ctx context.Context, err error) error {
 	}
 	if !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, os.ErrClosed) && !errors.Is(err, syscall.EPIPE) {
 		// Bytes that are not the protocol: whatever parsed the user's file is confused or taken over.
-		return fault.New(fault.Invalid, "the %s process sent something unreadable: %v", s.mode, err)
+		return fault.New(fault.Invalid, "the %s process sent an invalid message: %v", s.mode, err)
 	}
 	// The pipe closed first: say why the child ended.
 	select {
@@ -156,21 +156,21 @@ func (s *Session) Explain(ctx context.Context, err error) error {
 	}
 	said := s.stderr.String()
 	if limited, ok := s.proc.(interface{ OutOfMemory() bool }); ok && limited.OutOfMemory() || outOfMemory.MatchString(said) {
-		return fault.New(fault.Exhausted, "the %s process ran out of its memory", s.mode).
+		return fault.New(fault.Exhausted, "the %s process ran out of memory", s.mode).
 			WithHint("Split the input, or raise the limit.")
 	}
 	switch sig := signalOf(s.err); sig {
 	case 0:
 	case syscall.SIGKILL, syscall.SIGXCPU:
-		return fault.New(fault.Exhausted, "the %s process was stopped by its limits (%s)", s.mode, sig).
-			WithHint("The input needs more memory or processor time than one such process may use. Split it, or raise the limit.")
+		return fault.New(fault.Exhausted, "the %s process exceeded its limits (%s)", s.mode, sig).
+			WithHint("The input needs more memory or CPU time than the limit allows. Split the input, or raise the limit.")
 	default:
 		return fault.New(fault.Invalid, "the input crashed the %s process (%s)", s.mode, sig).
-			WithHint("Change the query or the file; nothing else was affected.")
+			WithHint("Change the query or the file. Nothing else was affected.")
 	}
 	if crashed.MatchString(said) {
 		return fault.New(fault.Invalid, "the input crashed the %s process", s.mode).
-			WithHint("Change the query or the file; nothing else was affected.")
+			WithHint("Change the query or the file. Nothing else was affected.")
 	}
 	return fault.New(fault.Internal, "the %s process ended early (%v): %s", s.mode, s.err, said)
 }

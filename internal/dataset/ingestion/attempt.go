@@ -53,7 +53,7 @@ func (s *Service) attempt(ctx context.Context, r *Run) error {
 		}
 	}
 	if src.Revision != r.Progress.Revision {
-		return fault.New(fault.Conflict, "source %s was changed while the run was under way", src.Name).WithHint("Start another: falaj dataset ingest %s.", src.Name)
+		return fault.New(fault.Conflict, "source %s was changed during the run", src.Name).WithHint("Start another run: falaj dataset ingest %s.", src.Name)
 	}
 	if r.Progress.Base > 0 { // a person may have been erased from it
 		base, err := s.cfg.Datasets.Standing(ctx, r.Project, dataset.Ref{Name: r.Dataset, Number: r.Progress.Base})
@@ -156,7 +156,7 @@ func (s *Service) read(ctx context.Context, r *Run, src Source, d dataset.Datase
 		if err := s.keep(ctx, r); err != nil {
 			return err
 		}
-		return fault.New(fault.Unavailable, "the columns of %s were changed while it was read; it is read from the beginning", src.What)
+		return fault.New(fault.Unavailable, "the columns of %s changed during the read; the run restarts from the beginning", src.What)
 	}
 	if !r.Progress.Begun {
 		if err := s.fits(ctx, *r, src, schema); err != nil {
@@ -192,7 +192,7 @@ func (s *Service) read(ctx context.Context, r *Run, src Source, d dataset.Datase
 	}
 	if e, ok := in.(source.Emptied); ok {
 		if r.Empty = e.Empty(); r.Empty > 0 {
-			s.cfg.Log.WarnContext(ctx, "messages without a value are no rows", slog.String("source", src.Name), slog.String("project", string(r.Project)), slog.Int64("messages", r.Empty))
+			s.cfg.Log.WarnContext(ctx, "skipped messages without a value", slog.String("source", src.Name), slog.String("project", string(r.Project)), slog.Int64("messages", r.Empty))
 		}
 	}
 	r.Progress.Read, r.State = true, Writing
@@ -203,22 +203,22 @@ func (s *Service) read(ctx context.Context, r *Run, src Source, d dataset.Datase
 func (s Spec) named(schema table.Schema) error {
 	for _, name := range s.Key {
 		if _, ok := schema.Column(name); !ok {
-			return unnamed(name, "is in the key", schema)
+			return unnamed(name, "is in spec.key", schema)
 		}
 	}
 	switch f, ok := schema.Column(s.Op); {
 	case s.Op == "":
 	case !ok:
-		return unnamed(s.Op, "says what happened", schema)
+		return unnamed(s.Op, "is spec.op", schema)
 	case f.Type != table.String:
-		return fault.New(fault.Invalid, "column %q, which says what happened, is %s and not text", s.Op, f.Type)
+		return fault.New(fault.Invalid, "column %q, named by spec.op, is %s and must be text", s.Op, f.Type)
 	}
 	return nil
 }
 
 func unnamed(name, does string, schema table.Schema) error {
 	return fault.New(fault.Invalid, "the source has no column %q, which %s", name, does).
-		WithHint("The columns are %s. Of messages they are those that the Dataset declares: name it in its spec.columns.", strings.Join(schema.Names(), ", "))
+		WithHint("The columns are %s. For messages, declare each column in the Dataset's spec.columns.", strings.Join(schema.Names(), ", "))
 }
 
 // restart forgets what was read.
@@ -249,15 +249,15 @@ func (s *Service) fits(ctx context.Context, r Run, src Source, schema table.Sche
 	if err != nil {
 		return err
 	}
-	anew := fmt.Sprintf("To read the source from the beginning: falaj dataset ingest %s --anew.", src.Name)
+	anew := fmt.Sprintf("To read the source from the beginning, run falaj dataset ingest %s --anew.", src.Name)
 	if v.State != dataset.Accepted {
-		return fault.New(fault.Gone, "%s, which this run continues, is %s", v.Ref(), v.State).WithHint("%s", anew)
+		return fault.New(fault.Gone, "the run continues %s, which is %s", v.Ref(), v.State).WithHint("%s", anew)
 	}
 	for _, f := range v.Schema {
 		now, ok := schema.Column(f.Name)
 		switch {
 		case !ok:
-			return fault.New(fault.Conflict, "the source has no column %q any more, which %s has", f.Name, v.Ref()).WithHint("%s", anew)
+			return fault.New(fault.Conflict, "column %q no longer exists in the source, and exists in %s", f.Name, v.Ref()).WithHint("%s", anew)
 		case wider(now.Type, f.Type) == "":
 			return fault.New(fault.Conflict, "column %q is %s in the source and %s in %s", f.Name, now.Type, f.Type, v.Ref()).WithHint("%s", anew)
 		}
@@ -401,7 +401,7 @@ func (s *Service) write(ctx context.Context, r *Run, src Source, d dataset.Datas
 // columns are.
 func (s *Service) nothing(ctx context.Context, r *Run) error {
 	if r.Progress.Base == 0 {
-		return fault.New(fault.NotFound, "nothing is there to read").WithHint("Ingest again when the source has rows.")
+		return fault.New(fault.NotFound, "the source has no rows").WithHint("Ingest again when the source has rows.")
 	}
 	done := *r
 	done.Version, done.Unchanged = r.Progress.Base, true
@@ -455,7 +455,7 @@ func newWatchdog(ctx context.Context, after time.Duration) *watchdog {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &watchdog{ctx: ctx, cancel: cancel, after: after}
 	w.timer = time.AfterFunc(after, func() {
-		cancel(fault.New(fault.Timeout, "the source gave nothing for %s", after))
+		cancel(fault.New(fault.Timeout, "the source sent no data for %s", after))
 	})
 	return w
 }
@@ -477,7 +477,7 @@ func (w *watchdog) explain(err error) error {
 	return err
 }
 
-// pace keeps to so many rows a second.
+// pace limits the rows per second.
 type pace struct {
 	rate  int
 	began time.Time

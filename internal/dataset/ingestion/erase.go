@@ -14,9 +14,8 @@ import (
 // was erased from the source and from Falaj meanwhile is in these still, so the source
 // is read again.
 
-// ReadBefore lists the runs of a project whose chunks have rows that were read before a
-// time. It asks for no permission: who erases a person may not be somebody who sees
-// sources.
+// ReadBefore lists the runs of a project whose chunks have rows that were read before a time. It
+// requires no permission, because an eraser may lack access to sources.
 func (s *Service) ReadBefore(ctx context.Context, p project.Name, before time.Time) ([]Run, error) {
 	var found []Run
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -32,7 +31,7 @@ func (s *Service) ReadBefore(ctx context.Context, p project.Name, before time.Ti
 	return found, err
 }
 
-// settling is how long nobody takes up a run whose chunks are being removed.
+// settling is how long no attempt starts at a run whose chunks are being removed.
 const settling = time.Minute
 
 // Reread removes what a run has read; the run goes on, from where it began. Errors:
@@ -52,7 +51,7 @@ func (s *Service) Reread(ctx context.Context, r Run, purpose string) error {
 		}
 		return audit.Append(ctx, tx, audit.Entry{
 			Project: string(r.Project), Action: string(ActionRun), Object: "source " + r.Source, Reason: purpose,
-			Detail: map[string]any{"run": r.ID, "phase": "what it had read was removed", "dataset": r.Dataset},
+			Detail: map[string]any{"run": r.ID, "phase": "rows read so far were removed", "dataset": r.Dataset},
 		})
 	})
 	if err != nil {
@@ -86,7 +85,7 @@ func (s *Service) stopped(ctx context.Context, run RunID) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-late.C:
-			return fault.New(fault.Unavailable, "run %s does not end", run).WithHint("It is tried again.")
+			return fault.New(fault.Unavailable, "run %s is still stopping", run).WithHint("The operation is retried automatically.")
 		case <-changed:
 		}
 	}

@@ -150,7 +150,7 @@ func (s *Service) due(ctx context.Context) ([]Run, error) {
 }
 
 // errFenced ends an attempt whose run was cancelled or taken over.
-var errFenced = errors.New("the run is no longer ours")
+var errFenced = errors.New("the run was cancelled or taken over")
 
 // carry makes one attempt at a run and records how it ended, and removes the
 // chunks of one that has ended.
@@ -172,7 +172,7 @@ func (s *Service) carry(ctx context.Context, r Run) {
 		}
 	}
 	if err := s.clean(ctx, &r); err != nil && ctx.Err() == nil {
-		s.cfg.Log.WarnContext(ctx, "the chunks of an ingestion remain for now", slog.String("run", string(r.ID)), slog.Any("error", err))
+		s.cfg.Log.WarnContext(ctx, "the chunks of an ingestion were not removed; the next round retries", slog.String("run", string(r.ID)), slog.Any("error", err))
 	}
 }
 
@@ -194,7 +194,7 @@ func (s *Service) failed(ctx context.Context, r Run, why error) {
 		return s.cfg.Store.UpdateRun(ctx, tx, r, r.Attempts)
 	})
 	if err != nil && !fault.Is(err, fault.Conflict) && ctx.Err() == nil {
-		s.cfg.Log.ErrorContext(ctx, "the end of an ingestion was not recorded; it goes on", slog.String("run", string(r.ID)), slog.Any("error", err))
+		s.cfg.Log.ErrorContext(ctx, "the end of an ingestion was not recorded; the run is retried", slog.String("run", string(r.ID)), slog.Any("error", err))
 	}
 }
 

@@ -60,7 +60,7 @@ func (s *Service) merge(ctx context.Context, r Run, src Source) (*merged, error)
 // digest of a key.
 type digest [16]byte
 
-// merged is an array.RecordReader over the version before and the chunks.
+// merged is an array.RecordReader over the previous version and the chunks.
 type merged struct {
 	s       *Service
 	ctx     context.Context //nolint:containedctx // of one version
@@ -111,7 +111,7 @@ func (m *merged) index(key []string, op string) error {
 			}
 			if len(m.last) > m.s.cfg.Keys {
 				return fault.New(fault.TooLarge, "more than %d rows are new or changed", m.s.cfg.Keys).
-					WithHint("Ingest more often, or use mode: full, which needs no memory for the keys of tables, and of files and pages without a key.")
+					WithHint("Ingest more often, or use mode: full, which keeps no keys in memory for tables, nor for files and pages without a key.")
 			}
 			return m.ctx.Err()
 		})
@@ -143,7 +143,7 @@ func keyOf(rec arrow.RecordBatch, columns []int, names []string, i int) (digest,
 	for n, c := range columns {
 		a := rec.Column(c)
 		if a.IsNull(i) {
-			return digest{}, fault.New(fault.Invalid, "there is a row without a %s, which is in the key", names[n])
+			return digest{}, fault.New(fault.Invalid, "a row has no %s, a column of spec.key", names[n])
 		}
 		bits := uint64(0)
 		switch v := a.(type) {
@@ -170,7 +170,7 @@ func keyOf(rec arrow.RecordBatch, columns []int, names []string, i int) (digest,
 		case *array.Date32:
 			bits = uint64(v.Value(i)) //nolint:gosec // the same bits
 		default:
-			return digest{}, fault.New(fault.Invalid, "%s, which is in the key, is %s: it identifies nothing", names[n], a.DataType())
+			return digest{}, fault.New(fault.Invalid, "%s, a column of spec.key, is %s, which cannot identify a row", names[n], a.DataType())
 		}
 		binary.LittleEndian.PutUint64(b[1:], bits)
 		h.Write(b[:])
@@ -192,8 +192,8 @@ func deleted(a arrow.Array, i int, row int64) (bool, error) {
 	case "d", "delete":
 		return true, nil
 	}
-	return false, fault.New(fault.Invalid, "row %d: the change is none of I, U and D", row).WithData("%.40q", text).
-		WithHint("The column that op names has I or insert, U or update, D or delete.")
+	return false, fault.New(fault.Invalid, "row %d: the change is not I, U or D", row).WithData("%.40q", text).
+		WithHint("Set the column named by spec.op to I or insert, U or update, D or delete.")
 }
 
 // Schema implements array.RecordReader.

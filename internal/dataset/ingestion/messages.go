@@ -55,15 +55,15 @@ func (s *Service) CheckMessages(ctx context.Context, p project.Name, name, datas
 	}
 	switch {
 	case src.Spec.From.Kafka == nil && src.Spec.From.NATS == nil:
-		return "", bad("it is neither kafka nor nats")
+		return "", bad("it is not a kafka or nats source")
 	case src.Spec.Dataset != dataset:
-		return "", bad("it is of dataset %s, not %s", src.Spec.Dataset, dataset)
+		return "", bad("its dataset is %s, not %s", src.Spec.Dataset, dataset)
 	case src.Spec.Mode != source.Incremental:
-		return "", bad("its mode is %s", src.Spec.Mode).WithHint("Events are added: give it the mode incremental.")
+		return "", bad("its mode is %s", src.Spec.Mode).WithHint("Events are append-only: set mode: incremental.")
 	case src.Spec.Schedule != "":
-		return "", bad("it has a schedule, and its messages would be in the dataset twice").WithHint("Leave the schedule out, and ingest it no more.")
+		return "", bad("it has a schedule, which would add its messages to the dataset a second time").WithHint("Remove the schedule, and stop ingesting the source.")
 	case len(src.Spec.Residency) > 0:
-		return "", bad("it has a residency of its own").WithHint("Give the residency to the dataset.")
+		return "", bad("it sets its own residency").WithHint("Set the residency on the dataset instead.")
 	}
 	return src.reading(), nil
 }
@@ -84,7 +84,7 @@ func (s *Service) Messages(ctx context.Context, p project.Name, reading string, 
 		return err
 	}
 	if src.reading() != reading {
-		return fault.New(fault.Conflict, "source %s was changed meanwhile", name).WithHint("Ask again.")
+		return fault.New(fault.Conflict, "source %s was changed during the read", name).WithHint("Ask again.")
 	}
 	d, err := s.cfg.Datasets.One(ctx, p, src.Spec.Dataset)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Service) Messages(ctx context.Context, p project.Name, reading string, 
 		rec, at, err := in.Next(guard.ctx)
 		if errors.Is(err, io.EOF) {
 			if e, ok := in.(source.Emptied); ok && e.Empty() > 0 {
-				s.cfg.Log.WarnContext(ctx, "messages without a value are no events", slog.String("source", name), slog.String("project", string(p)), slog.Int64("messages", e.Empty()))
+				s.cfg.Log.WarnContext(ctx, "skipped messages without a value", slog.String("source", name), slog.String("project", string(p)), slog.Int64("messages", e.Empty()))
 			}
 			// Else the position stays where the last message was, until the limits of the
 			// log pass it: as if something had been lost.
@@ -150,7 +150,7 @@ func (s *Service) Messages(ctx context.Context, p project.Name, reading string, 
 func begun(err error, name string) error {
 	var f *fault.Error
 	if errors.As(err, &f) && (f.Kind == fault.Gone || f.Kind == fault.Conflict) {
-		return f.WithHint("Keep messages longer than Falaj may be away. To begin with the oldest that is there, delete the source %s and apply it again: what it still has of those that were read counts again.", name)
+		return f.WithHint("Keep messages longer than any outage of Falaj. To restart from the oldest message, delete the source %s and apply it again; messages that were read before are then counted again.", name)
 	}
 	return err
 }

@@ -33,7 +33,7 @@ func (s *Service) seal(ctx context.Context, p project.Name, dataset string, at s
 	}
 	b, err := aead.Encrypt(at, positionUse)
 	if err != nil {
-		return nil, fault.Wrap(err, "sealing a position")
+		return nil, fault.Wrap(err, "encrypting the position")
 	}
 	return source.PositionOf(b), nil
 }
@@ -52,7 +52,7 @@ func (s *Service) open(ctx context.Context, p project.Name, dataset string, at s
 		b, err = aead.Decrypt(b, positionUse)
 	}
 	if err != nil {
-		return nil, fault.New(fault.Internal, "the position in the source does not open: %w", err).WithHint("To read the source from the beginning: ingest with --anew.")
+		return nil, fault.New(fault.Internal, "decrypting the position in the source: %w", err).WithHint("To read the source from the beginning, ingest with --anew.")
 	}
 	return b, nil
 }

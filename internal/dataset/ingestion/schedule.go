@@ -29,7 +29,7 @@ func ParseSchedule(text string) (Schedule, error) {
 		return s, nil
 	}
 	bad := func() (Schedule, error) {
-		return Schedule{}, fault.New(fault.Invalid, "%.80q is no schedule", text).WithHint("Write every 15m, or five fields of cron in UTC such as 0 3 * * *.")
+		return Schedule{}, fault.New(fault.Invalid, "%.80q is not a valid schedule", text).WithHint("Write every 15m, or five fields of cron in UTC such as 0 3 * * *.")
 	}
 	if d, ok := strings.CutPrefix(text, "every "); ok {
 		every, err := time.ParseDuration(strings.TrimSpace(d))

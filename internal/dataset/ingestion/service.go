@@ -71,7 +71,7 @@ type Config struct {
 	Keys      int           // of new rows that a run remembers; 20,000,000
 	Batch     int           // rows of a batch; 4,096
 	Stall     time.Duration // that a source may give nothing; source.StallTime
-	Elect     bool          // take the lease also where nobody shares the database
+	Elect     bool          // take the lease also if no other server shares the database
 }
 
 // Service is the only way to sources. Safe for concurrent use.
@@ -111,7 +111,7 @@ func New(cfg Config) *Service {
 	if cfg.Stall <= 0 {
 		cfg.Stall = source.StallTime
 	}
-	s := &Service{cfg: cfg, slots: share.New(share.Limits{Name: "ingestions", What: "runs of sources", Slots: cfg.Parallel}), active: map[RunID]context.CancelFunc{}, changed: make(chan struct{})}
+	s := &Service{cfg: cfg, slots: share.New(share.Limits{Name: "ingestions", What: "ingestion runs", Slots: cfg.Parallel}), active: map[RunID]context.CancelFunc{}, changed: make(chan struct{})}
 	s.loop = &lifecycle.Loop{Name: "ingestion", Every: lookEvery, Timeout: roundTime, Run: s.RunOnce, Logger: cfg.Log}
 	return s
 }
@@ -133,12 +133,11 @@ type ApplyRequest struct {
 	DryRun  bool
 }
 
-// Apply makes the source as the manifest says. When what is read changes (from,
-// mode, cursor, key), the next run reads from the beginning. Needs source.apply,
-// dataset.import on the dataset, dataset.query on what its expectations read, and
-// secret.use on the secret. Errors:
-// fault.Invalid; fault.PermissionDenied for a host that sources may not reach;
-// fault.Conflict when the dataset has another source.
+// Apply creates or updates the source from its manifest. When what is read changes (from, mode,
+// cursor, key), the next run reads from the beginning. Needs source.apply, dataset.import on the
+// dataset, dataset.query on what its expectations read, and secret.use on the secret. Errors:
+// fault.Invalid; fault.PermissionDenied for a host outside sources.hosts; fault.Conflict when
+// the dataset has another source.
 func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Source, project.Change, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionApply, object(r.Project, r.Name)); err != nil {
 		return Source{}, "", err
@@ -216,8 +215,8 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest) (Sourc
 	other, err := s.cfg.Store.SourceOf(ctx, tx, r.Project, r.Spec.Dataset)
 	switch {
 	case err == nil && other.Name != r.Name:
-		return Source{}, "", fault.New(fault.Conflict, "dataset %s has the source %s already", r.Spec.Dataset, other.Name).
-			WithHint("Change that one, or declare another dataset and join the two by a query.")
+		return Source{}, "", fault.New(fault.Conflict, "dataset %s already has the source %s", r.Spec.Dataset, other.Name).
+			WithHint("Change that source, or declare another dataset and join the two in a query.")
 	case err != nil && !fault.Is(err, fault.NotFound):
 		return Source{}, "", err
 	}
@@ -229,7 +228,7 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest) (Sourc
 			return Source{}, "", err
 		}
 		if len(all) >= maxSources {
-			return Source{}, "", share.Refused("sources", fmt.Sprintf("project %s has %d sources, the most it may have", r.Project, len(all)), "Delete those that nobody needs.", 0)
+			return Source{}, "", share.Refused("sources", fmt.Sprintf("project %s has %d sources, the limit", r.Project, len(all)), "Delete unused sources.", 0)
 		}
 		who := identity.From(ctx).ID
 		return Source{
@@ -257,7 +256,7 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest) (Sourc
 func (s *Service) driver(spec Spec) (source.Driver, error) {
 	d := s.cfg.Drivers[spec.From.Kind()]
 	if d == nil {
-		return nil, fault.New(fault.Unsupported, "this server reads no %s sources", spec.From.Kind())
+		return nil, fault.New(fault.Unsupported, "this server does not support %s sources", spec.From.Kind())
 	}
 	return d, nil
 }
@@ -292,7 +291,7 @@ func (s *Service) find(ctx context.Context, tx *store.Tx, p project.Name, name s
 	}
 	if fault.Is(err, fault.NotFound) {
 		return Source{}, fault.New(fault.NotFound, "there is no source %q in project %s, and no dataset of that name has one", name, p).
-			WithHint("Apply a manifest of kind Source first, or look for its name with `falaj dataset sources`.")
+			WithHint("Apply a manifest of kind Source first, or list sources with `falaj dataset sources`.")
 	}
 	return src, err
 }
@@ -333,7 +332,7 @@ func (s *Service) List(ctx context.Context, p project.Name, page dataset.Page) (
 	}
 	after, err := base64.RawURLEncoding.DecodeString(page.Token)
 	if err != nil {
-		return nil, "", fault.New(fault.Invalid, "the page token is not one that was given out")
+		return nil, "", fault.New(fault.Invalid, "the page token is invalid")
 	}
 	size := pageSize(page)
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -393,8 +392,8 @@ func (s *Service) Delete(ctx context.Context, p project.Name, name string) error
 			return err
 		}
 		if src.Last != nil && !src.Last.State.Ended() {
-			return fault.New(fault.Conflict, "run %s of source %s is under way", src.Last.ID, src.Name).
-				WithHint("Wait until it has ended, or cancel it: falaj dataset cancel %s.", src.Last.ID)
+			return fault.New(fault.Conflict, "run %s of source %s is in progress", src.Last.ID, src.Name).
+				WithHint("Wait until it ends, or cancel it: falaj dataset cancel %s.", src.Last.ID)
 		}
 		if err := s.cfg.Store.DeleteSource(ctx, tx, src.ID); err != nil {
 			return err
@@ -406,8 +405,8 @@ func (s *Service) Delete(ctx context.Context, p project.Name, name string) error
 	})
 }
 
-// SecretUsers says which sources use a secret: what secrets.Service asks before
-// it deletes one.
+// SecretUsers lists the sources that use a secret. secrets.Service calls it before it deletes
+// one.
 func (s *Service) SecretUsers(ctx context.Context, tx *store.Tx, p, secret string) ([]string, error) {
 	names, err := s.cfg.Store.WithSecret(ctx, tx, project.Name(p), secret)
 	for i := range names {
@@ -442,8 +441,8 @@ func (s *Service) Start(ctx context.Context, p project.Name, name string, anew b
 		}
 		var queued bool
 		if run, queued, err = s.queue(ctx, tx, src, anew); err == nil && !queued && anew && !run.Anew {
-			err = fault.New(fault.Conflict, "run %s of source %s is under way, and not from the beginning", run.ID, src.Name).
-				WithHint("Wait until it has ended, or cancel it: falaj dataset cancel %s.", run.ID)
+			err = fault.New(fault.Conflict, "run %s of source %s is in progress, and did not start from the beginning", run.ID, src.Name).
+				WithHint("Wait until it ends, or cancel it: falaj dataset cancel %s.", run.ID)
 		}
 		return err
 	})
@@ -542,8 +541,8 @@ func (s *Service) tell() {
 	s.changed = make(chan struct{})
 }
 
-// Cancel ends a run; what it has read is removed, and the dataset stays as it is.
-// Needs source.run. Error: fault.Conflict when it has ended.
+// Cancel ends a run and removes the rows that it has read. The dataset does not change. Needs
+// source.run. Error: fault.Conflict when it has ended.
 func (s *Service) Cancel(ctx context.Context, p project.Name, run RunID) (r Run, err error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionRun, object(p, string(run))); err != nil {
 		return Run{}, err
@@ -553,7 +552,7 @@ func (s *Service) Cancel(ctx context.Context, p project.Name, run RunID) (r Run,
 			return err
 		}
 		if r.State.Ended() {
-			return fault.New(fault.Conflict, "run %s has %s already", run, r.State)
+			return fault.New(fault.Conflict, "run %s already has the state %s", run, r.State)
 		}
 		before := r.Attempts
 		r.Attempts++ // whoever carries it on is kept out

@@ -96,7 +96,7 @@ type Run struct {
 	Facets Facets `json:"facets,omitempty"`
 }
 
-// Job is what runs.
+// Job is an OpenLineage job.
 type Job struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -115,8 +115,8 @@ type Dataset struct {
 // Facets are facts by name. The value of each is an object.
 type Facets map[string]json.RawMessage
 
-// Parse reads an event and says what is wrong with it. left names the facets that
-// were too large to keep. Error: fault.Invalid naming the field; fault.TooLarge.
+// Parse reads and validates an event. left names the facets that were too large to store. Error:
+// fault.Invalid naming the field; fault.TooLarge.
 func Parse(b []byte) (e Event, left []string, err error) {
 	if len(b) > MaxEvent {
 		return e, nil, fault.New(fault.TooLarge, "the event has %d bytes, over the limit of %d", len(b), MaxEvent)
@@ -126,7 +126,7 @@ func Parse(b []byte) (e Event, left []string, err error) {
 		Time string `json:"eventTime"`
 	}
 	if err := jsondoc.Decode(b, &written); err != nil {
-		return e, nil, fault.New(fault.Invalid, "the body is not the JSON of one OpenLineage event: %v", err).WithHint("Post each event by itself.")
+		return e, nil, fault.New(fault.Invalid, "the body is not one OpenLineage event in JSON: %v", err).WithHint("Post one event per request.")
 	}
 	e = written.Event
 	if e.Time, err = time.Parse(time.RFC3339Nano, written.Time); err != nil {
@@ -160,7 +160,7 @@ func (e *Event) validate() error {
 		e.Run = nil // likewise
 		return e.Dataset.validate("dataset")
 	default:
-		return fault.New(fault.Invalid, "the event has neither a job nor a dataset")
+		return fault.New(fault.Invalid, "the event has no job and no dataset")
 	}
 	if e.Run != nil {
 		if !runID.MatchString(e.Run.ID) {
@@ -232,7 +232,7 @@ func (f Facets) validate(where string) error {
 func named(where, namespace, name string) error {
 	for field, v := range map[string]string{"namespace": namespace, "name": name} {
 		if v == "" || len(v) > maxKey || strings.ContainsRune(v, 0) {
-			return fault.New(fault.Invalid, "%s.%s has %d bytes, and needs 1 to %d, none of them 0", where, field, len(v), maxKey)
+			return fault.New(fault.Invalid, "%s.%s has %d bytes, and must have 1 to %d without NUL", where, field, len(v), maxKey)
 		}
 	}
 	return nil

@@ -439,8 +439,8 @@ func TestWrongEvents(t *testing.T) {
 		{`"later":true}`, `"later":true,"inputs":[]}`}:                                                `"inputs" is there twice`,
 		{`"name":"job"`, "\"name\":\"job\xe9\""}:                                                      "not UTF-8",
 		{`"name":"job"`, `"name":"job\ud800"`}:                                                        "half a surrogate pair",
-		{`"job":{"namespace":"airflow","name":"job"},`, ``}:                                           "neither a job nor a dataset",
-		{good, `[]`}: "not the JSON",
+		{`"job":{"namespace":"airflow","name":"job"},`, ``}:                                           "no job and no dataset",
+		{good, `[]`}: "not one OpenLineage event",
 	} {
 		text := strings.Replace(good, change[0], change[1], 1)
 		if text == good {

@@ -31,21 +31,21 @@ type Sender struct {
 	client         *http.Client
 }
 
-// CheckURL refuses what events cannot be sent to; empty is nobody. In the clear they
-// go no further than this machine. Error: fault.Invalid.
+// CheckURL validates an OpenLineage endpoint; empty disables sending. Plain HTTP is allowed only
+// to this machine. Error: fault.Invalid.
 func CheckURL(text string) error {
 	if text == "" {
 		return nil
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return fault.New(fault.Invalid, "it is not a URL").WithHint("It is https://host/api/v1/lineage.")
+		return fault.New(fault.Invalid, "it is not an HTTP URL").WithHint("Write it as https://host/api/v1/lineage.")
 	}
 	if u.User != nil {
-		return fault.New(fault.Invalid, "it holds a password").WithHint("Put a token into a file, and name that.")
+		return fault.New(fault.Invalid, "it contains a user name or password").WithHint("Put a token into a file, and set token_file.")
 	}
 	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fault.New(fault.Invalid, "%s would be told in the clear", u.Hostname()).WithHint("Use https, or a receiver on this machine.")
+		return fault.New(fault.Invalid, "plain HTTP would send events to %s unencrypted", u.Hostname()).WithHint("Use https, or a receiver on this machine.")
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (s *Sender) Send(ctx context.Context, e Event) error {
 		if ue, ok := errors.AsType[*url.Error](err); ok {
 			err = ue.Err
 		}
-		return fault.New(fault.Unavailable, "the receiver of lineage does not answer: %w", err)
+		return fault.New(fault.Unavailable, "the OpenLineage endpoint is unavailable: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	_, _ = io.CopyN(io.Discard, resp.Body, maxResponse)
@@ -98,22 +98,22 @@ func (s *Sender) Send(ctx context.Context, e Event) error {
 	case code >= 200 && code < 300:
 		return nil
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
-		return fault.New(fault.Invalid, "the receiver of lineage refused an event: %s", resp.Status)
+		return fault.New(fault.Invalid, "the OpenLineage endpoint rejected an event: %s", resp.Status)
 	}
-	return fault.New(fault.Unavailable, "the receiver of lineage answered %s", resp.Status).
-		WithHint("Check lineage.openlineage.url and token_file; events wait until it takes them.")
+	return fault.New(fault.Unavailable, "the OpenLineage endpoint returned %s", resp.Status).
+		WithHint("Check lineage.openlineage.url and token_file. Events are queued until the endpoint accepts them.")
 }
 
 func readToken(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return "", fault.New(fault.Unavailable, "the token for the receiver of lineage: %w", err)
+		return "", fault.New(fault.Unavailable, "the token for the OpenLineage endpoint: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, maxToken))
 	token := strings.TrimSpace(string(b))
 	if err != nil || token == "" || strings.ContainsAny(token, "\r\n") {
-		return "", fault.New(fault.Unavailable, "the file %s holds no token on one line", file)
+		return "", fault.New(fault.Unavailable, "the file %s does not contain a token on one line", file)
 	}
 	return token, nil
 }

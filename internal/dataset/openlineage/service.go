@@ -16,10 +16,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// ActionReport is telling Falaj what ran elsewhere.
+// ActionReport is the reporting of external runs by OpenLineage.
 const ActionReport policy.Action = "lineage.report"
 
-// Limits on what is kept.
+// Limits on stored lineage.
 const (
 	keepRuns    = 100     // of a job; the oldest go
 	maxThings   = 50_000  // of a project
@@ -77,17 +77,17 @@ func (o Object) ID() string { return string(o.Kind) + " " + o.Name }
 // Step is what lies around an object, one step away or on the way to that.
 type Step struct {
 	Edges  [][2]Object // the way of the data
-	Follow []Object    // from where the walk goes on
+	Follow []Object    // position from which the walk resumes
 	More   bool
 }
 
-// Service keeps what others tell. Safe for concurrent use.
+// Service stores external lineage. Safe for concurrent use.
 type Service struct{ cfg Config }
 
 // New makes a service.
 func New(cfg Config) *Service { return &Service{cfg} }
 
-// Taken says what became of an event.
+// Taken is the result of an event.
 type Taken struct {
 	Run       string   `json:"run_id,omitempty"`
 	Unchanged bool     `json:"unchanged,omitempty" doc:"The event was known, and nothing changed"`
@@ -225,8 +225,8 @@ func (k keeper) thing(ctx context.Context, t Thing) error {
 			return err
 		}
 		if n >= maxThings {
-			return fault.New(fault.Exhausted, "project %s has lineage of %d jobs and datasets of others, and no more are kept", k.p, n).
-				WithHint("Names that change with each run fill it: give jobs and datasets names that stay.")
+			return fault.New(fault.Exhausted, "project %s has lineage of %d external jobs and datasets, the limit", k.p, n).
+				WithHint("Use stable names: jobs and datasets with a new name for each run exhaust the limit.")
 		}
 	case err != nil:
 		return err
@@ -275,8 +275,8 @@ func (k keeper) link(ctx context.Context, d Dataset, output bool, links *int) er
 			}
 		}
 		if *links++; *links > maxAllLinks {
-			return fault.New(fault.Exhausted, "project %s has %d links between jobs and datasets of others, and no more are kept", k.p, maxAllLinks).
-				WithHint("Names that change with each run fill it: give jobs and datasets names that stay.")
+			return fault.New(fault.Exhausted, "project %s has %d links between external jobs and datasets, the limit", k.p, maxAllLinks).
+				WithHint("Use stable names: jobs and datasets with a new name for each run exhaust the limit.")
 		}
 		err = nil
 	}
@@ -286,8 +286,8 @@ func (k keeper) link(ctx context.Context, d Dataset, output bool, links *int) er
 	return k.store.PutLink(ctx, k.tx, l)
 }
 
-// Things lists the jobs and datasets that others told of, by name, after a place that
-// After gave. Needs dataset.read.
+// Things lists external jobs and datasets by name, after a cursor that After returned. Needs
+// dataset.read.
 func (s *Service) Things(ctx context.Context, p project.Name, after string, limit int) (ts []Thing, err error) {
 	if err := s.cfg.Authorizer.Allow(ctx, dataset.ActionRead, policy.Object{Project: string(p), Kind: "dataset"}); err != nil {
 		return nil, err
@@ -296,7 +296,7 @@ func (s *Service) Things(ctx context.Context, p project.Name, after string, limi
 	if after != "" {
 		parts := strings.Split(after, "\x00")
 		if len(parts) != 3 {
-			return nil, fault.New(fault.Invalid, "the place is not one that was given out")
+			return nil, fault.New(fault.Invalid, "the cursor is invalid")
 		}
 		at = Thing{Kind: Kind(parts[2]), Name: Name{Name: parts[0], Namespace: parts[1]}}
 	}
@@ -310,7 +310,7 @@ func (s *Service) Things(ctx context.Context, p project.Name, after string, limi
 // After is the place after a thing in the list of them.
 func After(t Thing) string { return t.Name.Name + "\x00" + t.Namespace + "\x00" + string(t.Kind) }
 
-// Forget removes what is known of a project that is being deleted.
+// Forget removes the external lineage of a project that is being deleted.
 func (s *Service) Forget(ctx context.Context, tx *store.Tx, p project.Name) error {
 	return s.cfg.Store.Forget(ctx, tx, p)
 }

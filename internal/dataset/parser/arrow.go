@@ -23,7 +23,7 @@ func parseArrow(in io.Reader, req Request, sink Sink) (int64, error) {
 		return 0, err
 	}
 	if int64(len(data)) > limit {
-		return 0, fault.New(fault.TooLarge, "the rows are over the limit of %d bytes", limit).WithHint("Send fewer at a time.")
+		return 0, fault.New(fault.TooLarge, "the rows are over the limit of %d bytes", limit).WithHint("Send fewer rows per request.")
 	}
 	rows, err := readArrow(data, req, sink)
 	if _, ok := errors.AsType[*fault.Error](err); err != nil && !ok {

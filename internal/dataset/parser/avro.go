@@ -58,7 +58,7 @@ func readAvro(body io.Reader, req Request, sink Sink) (rows int64, err error) {
 	defer func() { _ = file.Close() }()
 	root := file.Schema().Root()
 	if root.Type != "record" {
-		return 0, fault.New(fault.Invalid, "the Avro file holds values of the type %.80q, not records", root.Type).WithHint("Write records, whose fields are the columns.")
+		return 0, fault.New(fault.Invalid, "the Avro file holds values of the type %.80q, not records", root.Type).WithHint("Write records: their fields become the columns.")
 	}
 	if n := len(root.Fields); n > table.MaxColumns {
 		return 0, fault.New(fault.Invalid, "%d columns are over the limit of %d", n, table.MaxColumns)
@@ -138,11 +138,11 @@ type counted struct {
 func (c counted) DecompressBounded(src []byte, most int64) ([]byte, error) {
 	bounded, ok := c.Codec.(ocf.BoundedDecompressor)
 	if !ok {
-		return nil, errors.New("the codec knows no bound")
+		return nil, errors.New("the codec cannot limit its output")
 	}
 	b, err := bounded.DecompressBounded(src, most)
 	if *c.n += int64(len(b)); err == nil && *c.n > c.limit {
-		err = fault.New(fault.TooLarge, "the file unpacks to more than %d bytes", c.limit).WithHint("Split it.")
+		err = fault.New(fault.TooLarge, "the file has more than %d bytes when decompressed", c.limit).WithHint("Split it.")
 	}
 	return b, err
 }
@@ -236,13 +236,13 @@ func avroType(name string, n avro.SchemaNode, named map[string]avro.SchemaNode) 
 	if n.LogicalType != "" {
 		what += " (" + n.LogicalType + ")"
 	}
-	return "", false, fault.New(fault.Invalid, "column %q has the type %.80s, which tables do not keep", name, what).
-		WithHint("Cast it to a number, text or time, or leave it out.")
+	return "", false, fault.New(fault.Invalid, "column %q has the type %.80s, which tables do not support", name, what).
+		WithHint("Cast it to a number, text or time, or omit it.")
 }
 
 const (
-	wrongYear = "has a year that is not one of 1 to 9999"
-	noNumber  = "holds NaN or an infinity, which JSON has no form for: write null"
+	wrongYear = "has a year outside 1 to 9999"
+	noNumber  = "contains NaN or an infinity, which JSON cannot represent: write null"
 )
 
 // plain is a nested value as JSON lines would have it, or what is wrong with it:
@@ -292,7 +292,7 @@ func plain(v any) (out any, why string) {
 		}
 		return v, ""
 	}
-	return nil, "holds bytes, a time of day or a duration, which JSON has no form for: cast it, or leave the field out"
+	return nil, "contains bytes, a time of day or a duration, which JSON cannot represent: cast it, or omit the field"
 }
 
 // digits are the text of a decimal, exactly.
@@ -320,7 +320,7 @@ func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 			}
 			text, err := json.Marshal(x)
 			if err != nil {
-				return 0, "cannot be kept as JSON: " + err.Error()
+				return 0, "cannot be stored as JSON: " + err.Error()
 			}
 			s, ok = string(text), true
 		}
@@ -333,7 +333,7 @@ func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 		case !utf8.ValidString(s):
 			return 0, "is not UTF-8"
 		case strings.IndexByte(s, 0) >= 0:
-			return 0, "holds a NUL byte"
+			return 0, "contains a NUL byte"
 		}
 		b.Append(s)
 		return len(s), ""
@@ -362,7 +362,7 @@ func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 			return 8, ""
 		case *big.Rat:
 			if !v.IsInt() || !v.Num().IsInt64() {
-				return 0, "does not fit 64 bits with sign"
+				return 0, "exceeds a signed 64-bit integer"
 			}
 			b.Append(v.Num().Int64())
 			return 8, ""
@@ -384,7 +384,7 @@ func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 		if v, ok := v.(time.Time); ok {
 			switch {
 			case v.Nanosecond()%1000 != 0:
-				return 0, "has a time below the microsecond"
+				return 0, "has a time with more than microsecond precision"
 			case v.Year() < 1 || v.Year() > 9999:
 				return 0, wrongYear
 			}
@@ -400,5 +400,5 @@ func appendAvro(b array.Builder, v any, nested bool) (size int, why string) {
 			return 4, ""
 		}
 	}
-	return 0, "is not what the file's schema says"
+	return 0, "does not match the file's schema"
 }

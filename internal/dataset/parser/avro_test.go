@@ -126,11 +126,11 @@ func TestAvroNested(t *testing.T) {
 		{times, map[string]any{"day": at.Truncate(24 * time.Hour), "at": at}, `{"at":"2024-02-29T12:30:00.000001Z","day":"2024-02-29"}`},
 		{`{"type": "map", "values": {"type": "string", "logicalType": "uuid"}}`, map[string]any{"a": "12345678-1234-1234-1234-123456789abc"}, `{"a":"12345678-1234-1234-1234-123456789abc"}`},
 		{`{"type": "array", "items": ["null", "float"]}`, []any{float32(0.1), nil}, "[0.1,null]"},
-		{`{"type": "array", "items": "double"}`, []any{math.NaN()}, `(row 1, column "x": holds NaN)`},
-		{`{"type": "array", "items": "float"}`, []any{float32(math.Inf(-1))}, `(row 1, column "x": holds NaN or an infinity)`},
-		{`{"type": "array", "items": "bytes"}`, []any{[]byte("a")}, `(row 1, column "x": holds bytes)`},
-		{`{"type": "array", "items": {"type": "fixed", "name": "id", "size": 16, "logicalType": "uuid"}}`, []any{[16]byte{}}, `(row 1, column "x": holds bytes)`},
-		{`{"type": "array", "items": {"type": "int", "logicalType": "time-millis"}}`, []any{time.Second}, `(row 1, column "x": holds bytes, a time of day)`},
+		{`{"type": "array", "items": "double"}`, []any{math.NaN()}, `(row 1, column "x": contains NaN)`},
+		{`{"type": "array", "items": "float"}`, []any{float32(math.Inf(-1))}, `(row 1, column "x": contains NaN or an infinity)`},
+		{`{"type": "array", "items": "bytes"}`, []any{[]byte("a")}, `(row 1, column "x": contains bytes)`},
+		{`{"type": "array", "items": {"type": "fixed", "name": "id", "size": 16, "logicalType": "uuid"}}`, []any{[16]byte{}}, `(row 1, column "x": contains bytes)`},
+		{`{"type": "array", "items": {"type": "int", "logicalType": "time-millis"}}`, []any{time.Second}, `(row 1, column "x": contains bytes, a time of day)`},
 		{`{"type": "array", "items": {"type": "int", "logicalType": "date"}}`, []any{time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)}, `(row 1, column "x": has a year)`},
 	} {
 		got := &lines{}
@@ -158,7 +158,7 @@ func TestAvroLimits(t *testing.T) {
 		kind fault.Kind
 		want string
 	}{
-		{"expanded", long, Request{Limits: Limits{Expanded: 1 << 20}}, fault.TooLarge, "unpacks to more"},
+		{"expanded", long, Request{Limits: Limits{Expanded: 1 << 20}}, fault.TooLarge, "when decompressed"},
 		{"a field", long, Request{Limits: Limits{Field: 1 << 10}}, fault.TooLarge, `row 1, column "s"`},
 		{"a row", long, Request{Limits: Limits{Record: 1 << 10}}, fault.TooLarge, "row 1 has"},
 		{"rows", long, Request{Limits: Limits{Rows: 1}}, fault.TooLarge, "more than 1 rows"},
@@ -169,7 +169,7 @@ func TestAvroLimits(t *testing.T) {
 		{"declared and not there", avroOf(t, text, nil), Request{Columns: []Column{{"x", "int64"}}}, fault.Invalid, `no column "x"`},
 		{"a year", avroOf(t, one(`{"name": "x", "type": {"type": "long", "logicalType": "timestamp-millis"}}`), []map[string]any{{"x": int64(1) << 60}}), Request{}, fault.Invalid, "year"},
 		{"NUL", avroOf(t, text, []map[string]any{{"s": "a\x00"}}), Request{}, fault.Invalid, "NUL"},
-		{"asked for as CSV", avroOf(t, text, nil), Request{Format: CSV}, fault.Invalid, "avro by its content"},
+		{"asked for as CSV", avroOf(t, text, nil), Request{Format: CSV}, fault.Invalid, "content is avro"},
 	} {
 		_, err := Parse(bytes.NewReader(c.body), c.req, &lines{})
 		if !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {

@@ -109,7 +109,7 @@ func columnOn(build array.Builder, strict bool, nulls *nullSet) *column {
 				return "is not UTF-8"
 			}
 			if strings.IndexByte(cell, 0) >= 0 {
-				return "holds a NUL byte"
+				return "contains a NUL byte"
 			}
 			b.Append(cell)
 			return ""

@@ -59,7 +59,7 @@ func newGunzip(in *bufio.Reader, limits Limits) (io.Reader, error) {
 	src := &countReader{r: in}
 	z, err := gzip.NewReader(src)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "the gzip header is broken: %v", err)
+		return nil, fault.New(fault.Invalid, "the gzip header is invalid: %v", err)
 	}
 	return &gunzip{z: z, kind: "gzip", in: src, limits: limits}, nil
 }
@@ -69,7 +69,7 @@ func newUnzstd(in *bufio.Reader, limits Limits) (io.Reader, error) {
 	src := &countReader{r: in}
 	z, err := zstd.NewReader(src, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20), zstd.WithDecoderLowmem(true))
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "the zstd header is broken: %v", err)
+		return nil, fault.New(fault.Invalid, "the zstd header is invalid: %v", err)
 	}
 	return &gunzip{z: z, kind: "zstd", in: src, limits: limits}, nil
 }
@@ -81,16 +81,16 @@ func (g *gunzip) Read(p []byte) (int, error) {
 		return 0, fault.New(fault.TooLarge, "the file is over %d bytes when decompressed", g.limits.Expanded).WithHint("Split it.")
 	}
 	if g.out > 16<<20 && g.out/max(g.in.n, 1) > g.limits.Ratio {
-		return 0, fault.New(fault.TooLarge, "the file expands more than %d-fold, as no table does", g.limits.Ratio).
-			WithHint("Import it decompressed if it is what you mean to import.")
+		return 0, fault.New(fault.TooLarge, "the file expands more than %d-fold, which suggests a decompression bomb", g.limits.Ratio).
+			WithHint("To import it anyway, decompress it first.")
 	}
 	var f *fault.Error
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.As(err, &f):
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return n, fault.New(fault.Invalid, "the %s data is cut off after %d bytes", g.kind, g.out).WithHint("Upload the whole file.")
+		return n, fault.New(fault.Invalid, "the %s data is truncated after %d bytes", g.kind, g.out).WithHint("Upload the whole file.")
 	default:
-		return n, fault.New(fault.Invalid, "the %s data is broken after %d bytes: %v", g.kind, g.out, err)
+		return n, fault.New(fault.Invalid, "the %s data is corrupt after %d bytes: %v", g.kind, g.out, err)
 	}
 	return n, err
 }
@@ -341,16 +341,16 @@ func (r *csvReader) next() ([]string, error) {
 		}
 		f := fault.New(fault.Invalid, "row %d (line %d) has %d columns instead of %d", r.row, r.line, len(cells), len(r.all))
 		if value != "" {
-			return nil, f.WithHint("Something is there after column %q. Quote cells that hold the delimiter.", r.all[where]).WithData("%q", value[:min(len(value), 80)])
+			return nil, f.WithHint("There is more data after column %q. Quote cells that contain the delimiter.", r.all[where]).WithData("%q", value[:min(len(value), 80)])
 		}
-		return nil, f.WithHint("Column %q is where the difference begins.", r.all[where])
+		return nil, f.WithHint("The difference begins at column %q.", r.all[where])
 	}
 	for i, c := range cells {
 		if len(c) > r.req.Limits.Field {
 			return nil, fault.New(fault.TooLarge, "row %d (line %d), column %q: a cell of %d bytes is over the limit of %d", r.row, r.line, r.all[i], len(c), r.req.Limits.Field)
 		}
 		if r.req.CSV.undecodable(c) && (r.kept == nil || slices.Contains(r.kept, i)) {
-			return nil, cellFault(r.row, r.line, r.all[i], c, r.req.CSV.wrongBytes()).WithHint("Name the right encoding in the dataset's spec.csv.encoding.")
+			return nil, cellFault(r.row, r.line, r.all[i], c, r.req.CSV.wrongBytes()).WithHint("Set the dataset's spec.csv.encoding to the file's encoding.")
 		}
 	}
 	if r.kept == nil {
@@ -370,12 +370,12 @@ func (r *csvReader) explain(err error) error {
 	}
 	if errors.Is(err, errRecordTooLarge) {
 		return fault.New(fault.TooLarge, "row %d is over the limit of %d bytes", r.row+1, r.req.Limits.Record).
-			WithHint("Look for a quote that is never closed, or for a line that never ends, after row %d.", r.row)
+			WithHint("Check for an unclosed quote or a missing line break after row %d.", r.row)
 	}
 	if p, ok := errors.AsType[*csv.ParseError](err); ok {
-		hint := "A cell that holds a quote is quoted itself, and the quote inside is doubled."
+		hint := "Quote a cell that contains a quote, and double the quote inside."
 		if errors.Is(p.Err, csv.ErrQuote) && p.Line > p.StartLine {
-			hint = "The quote opened earlier in this row may lack its end."
+			hint = "A quote that was opened earlier in this row may be unclosed."
 		}
 		return fault.New(fault.Invalid, "row %d (line %d), character %d: %v", r.row+1, p.Line, p.Column, p.Err).WithHint("%s", hint)
 	}
@@ -425,7 +425,7 @@ func (b *batcher) add(cells []string, row, line int64) error {
 				return f.WithHint("The type was inferred from the first rows. Correct the value, or declare the column's type in the dataset's spec.")
 			}
 			if t := b.schema.Field(i).Type.ID(); t == arrow.DATE32 || t == arrow.TIMESTAMP {
-				return f.WithHint("%s", "Dates and times are read as ISO 8601 writes them. Declare type string for the column, and convert it in SQL: strptime(x, '%d.%m.%Y').")
+				return f.WithHint("%s", "Dates and times must be in ISO 8601 format. Declare type string for the column, and convert it in SQL: strptime(x, '%d.%m.%Y').")
 			}
 			return f.WithHint("Correct the value, or declare another type for the column.")
 		}

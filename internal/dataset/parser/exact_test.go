@@ -94,7 +94,7 @@ func TestJSONShapes(t *testing.T) {
 		"[1, 2]":                          "row 1 (line 1) is not a JSON object",
 		"[null]":                          "row 1 (line 1) is not a JSON object",
 		"[" + one + ", 5]":                "row 2 (line 1) is not a JSON object",
-		"[" + one + "] x":                 "behind the array",
+		"[" + one + "] x":                 "data after the array",
 		"[" + one:                         "row 2 (line 1) is not JSON",
 		"[" + one + " " + two + "]":       "row 2 (line 1) is not JSON",
 		one + "\n" + two + " 5":           "row 3 (line 2) is not a JSON object",
@@ -122,13 +122,13 @@ func TestJSONShapes(t *testing.T) {
 func TestJSONThatIsNoText(t *testing.T) {
 	for in, want := range map[string]string{
 		"{\"shop\":\"a\"}\n{\"shop\":\"caf\xe9\"}": `row 2 (line 2), column "shop" is not UTF-8`,
-		"{\"caf\xe9\":1}":                          `row 1 (line 1) has a name that is not UTF-8`,
+		"{\"caf\xe9\":1}":                          `row 1 (line 1) has a field name that is not UTF-8`,
 		`{"shop":"\ud800"}`:                        `column "shop" is half a surrogate pair`,
 		`{"shop":{"x":["\udc00"]}}`:                `column "shop" is half a surrogate pair`,
-		`{"\ud800":1}`:                             `has a name that is half a surrogate pair`,
-		`{"shop":"a","shop":"b"}`:                  `has "shop" twice`,
-		`{"shop":"a","sh\u006fp":"b"}`:             `has "shop" twice`,
-		`{"shop":{"a":1,"a":2}}`:                   `has "a" twice within "shop"`,
+		`{"\ud800":1}`:                             `has a field name that is half a surrogate pair`,
+		`{"shop":"a","shop":"b"}`:                  `duplicate field "shop"`,
+		`{"shop":"a","sh\u006fp":"b"}`:             `duplicate field "shop"`,
+		`{"shop":{"a":1,"a":2}}`:                   `has the duplicate field "a" within "shop"`,
 	} {
 		for name, req := range map[string]Request{
 			"file":     {},
@@ -259,7 +259,7 @@ func TestINT96(t *testing.T) {
 		{0, epoch + table.MinDay, "0001-01-01T00:00:00Z"},
 		{0, last + 1, `row 7, column "t": the year`},
 		{0, 0, `row 7, column "t": the year`},
-		{86_400_000_000_000, epoch, `row 7, column "t": the INT96 timestamp is damaged`},
+		{86_400_000_000_000, epoch, `row 7, column "t": the INT96 timestamp is corrupt`},
 	} {
 		a.Append(value(c.nanos, c.day))
 		in := a.NewArray()

@@ -74,8 +74,8 @@ func infer(sample []sampled, col int, nulls *nullSet, layout *Layout) table.Type
 
 // noSuch refuses a file that lacks a column of the files before it.
 func noSuch(column string) error {
-	return fault.New(fault.Invalid, "the file has no column %q, one of the columns of the files before it", column).
-		WithHint("Declare it in the Dataset's spec.columns with optional: true: its values are null then.")
+	return fault.New(fault.Invalid, "the file has no column %q, which the previous files have", column).
+		WithHint("Declare the column in the Dataset's spec.columns with optional: true; its values are then null.")
 }
 
 // hasNumber reports whether a column of the sample has a number, beside NaN and infinities.

@@ -135,7 +135,7 @@ func instantsOf(a arrow.Array, name string, row int64) (arrow.Array, error) {
 		var why string
 		switch {
 		case nanos >= 1000*dayMicros:
-			why = "the INT96 timestamp is damaged: its time of day is longer than a day"
+			why = "the INT96 timestamp is corrupt: its time of day exceeds 24 hours"
 		case nanos%1000 != 0:
 			why = "the time is not a whole number of microseconds in range"
 		case day < table.MinDay || day > table.MaxDay:

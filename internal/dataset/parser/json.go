@@ -85,7 +85,7 @@ func parseJSONLines(body *bufio.Reader, req Request, sink Sink) (int64, error) {
 		case err != nil && jsondoc.Located(err) == nil:
 			return 0, r.large(err, line)
 		case err == nil && kind == jsontext.KindBeginObject && line == last && !array:
-			return 0, fault.New(fault.Invalid, "row %d (line %d) has something after the object", r.rows, line)
+			return 0, fault.New(fault.Invalid, "row %d (line %d) has data after the object", r.rows, line)
 		case err != nil || kind != jsontext.KindBeginObject:
 			r.rows++
 			if err != nil {
@@ -105,7 +105,7 @@ func parseJSONLines(body *bufio.Reader, req Request, sink Sink) (int64, error) {
 		in.from = d.InputOffset()
 	}
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return 0, fault.New(fault.Invalid, "something stands behind the array of JSON objects, after row %d", r.rows)
+		return 0, fault.New(fault.Invalid, "there is data after the array of JSON objects, after row %d", r.rows)
 	}
 	return r.rows, r.end()
 }
@@ -188,12 +188,12 @@ func parseJSON(body io.Reader, req Request, sink Sink) (rows int64, next string,
 		return 0, "", fault.New(fault.TooLarge, "the document is over the limit of %d bytes", maxDocument)
 	}
 	if err := jsondoc.Check(b); err != nil {
-		return 0, "", fault.New(fault.Invalid, "the document is not JSON that can be read: %w", err)
+		return 0, "", fault.New(fault.Invalid, "the document is not valid JSON: %w", err)
 	}
 	list, ok := pick(b, req.Records)
 	var objects []json.RawMessage
 	if !ok || json.Unmarshal(list, &objects) != nil {
-		return 0, "", fault.New(fault.Invalid, "the document has no list at %q", req.Records).WithHint("Write where the rows are as names apart by dots, such as data.items.")
+		return 0, "", fault.New(fault.Invalid, "the document has no list at %q", req.Records).WithHint("Write the path to the list as dot-separated names, such as data.items.")
 	}
 	if req.Next != "" {
 		if v, ok := pick(b, req.Next); ok && json.Unmarshal(v, &next) != nil && string(v) != "null" {
@@ -236,7 +236,7 @@ func (r *jsonReader) bad(line int64, format string, args ...any) *fault.Error {
 func (r *jsonReader) large(err error, line int64) error {
 	if errors.Is(err, errRecordTooLarge) {
 		return fault.New(fault.TooLarge, "row %d (line %d) is over the limit of %d bytes", max(r.rows, 1), line, r.req.Limits.Record).
-			WithHint("Look for a quote or a bracket that is never closed.")
+			WithHint("Check for an unclosed quote or bracket.")
 	}
 	return err
 }
@@ -252,7 +252,7 @@ func (r *jsonReader) add(text []byte, line int64) error {
 		return err
 	}
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return r.bad(line, "has something after the object")
+		return r.bad(line, "has data after the object")
 	}
 	return nil
 }
@@ -287,11 +287,11 @@ func (r *jsonReader) object(d *jsontext.Decoder, line int64) error {
 		case r.req.Only:
 			continue
 		case r.out != nil:
-			return fault.New(fault.Invalid, "row %d (line %d) has a field %q that no row of the beginning has", r.rows, line, name).
+			return fault.New(fault.Invalid, "row %d (line %d) has a field %q that none of the first rows has", r.rows, line, name).
 				WithHint("Declare the column in the dataset's spec.")
 		default:
 			if len(r.names) >= table.MaxColumns {
-				return r.bad(line, "is one field over the limit of %d columns", table.MaxColumns)
+				return r.bad(line, "exceeds the limit of %d columns", table.MaxColumns)
 			}
 			i = r.column(name)
 		}
@@ -300,7 +300,7 @@ func (r *jsonReader) object(d *jsontext.Decoder, line int64) error {
 		}
 		cell, text, err := cellOf(value)
 		if err != nil {
-			return r.bad(line, "has in %q %v", name, err)
+			return r.bad(line, "has an invalid value in %q: %v", name, err)
 		}
 		if len(cell) > r.req.Limits.Field {
 			return fault.New(fault.TooLarge, "row %d (line %d), column %q: %d bytes are over the limit of %d", r.rows, line, name, len(cell), r.req.Limits.Field)
@@ -333,12 +333,12 @@ func (r *jsonReader) broken(err error, line int64, name string) error {
 	case e == nil:
 		return err // of the reader below
 	case e.Twice != "" && name == "":
-		return r.bad(line, "has %q twice", e.Twice)
+		return r.bad(line, "has the duplicate field %q", e.Twice)
 	case e.Twice != "":
-		return r.bad(line, "has %q twice within %q", e.Twice, name)
+		return r.bad(line, "has the duplicate field %q within %q", e.Twice, name)
 	case e.What == jsondoc.NotUTF8, e.What == jsondoc.HalfPair:
 		if name == "" {
-			return r.bad(line, "has a name that is %s", e.What).WithHint("Save the file as UTF-8.")
+			return r.bad(line, "has a field name that is %s", e.What).WithHint("Save the file as UTF-8.")
 		}
 		return fault.New(fault.Invalid, "row %d (line %d), column %q is %s", r.rows, line, name, e.What).WithHint("Save the file as UTF-8.")
 	}
@@ -411,7 +411,7 @@ func (r *jsonReader) plan() error {
 func (r *jsonReader) end() error {
 	if r.out == nil {
 		if len(r.names) == 0 {
-			return fault.New(fault.Invalid, "the JSON has no rows, and no columns are declared").WithHint("Declare the columns in the dataset's spec.")
+			return fault.New(fault.Invalid, "the JSON has no rows, and the dataset declares no columns").WithHint("Declare the columns in the dataset's spec.")
 		}
 		if err := r.plan(); err != nil {
 			return err

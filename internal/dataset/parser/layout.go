@@ -43,9 +43,9 @@ func (l *Layout) Validate() error {
 	case l.Decimal != "" && l.Decimal != "." && l.Decimal != ",":
 		return fault.New(fault.Invalid, "decimal: %.10q is neither a point nor a comma", l.Decimal)
 	case !slices.Contains([]string{"", ",", ".", " ", "'"}, l.Thousands):
-		return fault.New(fault.Invalid, "thousands: %.10q is no comma, point, space or apostrophe", l.Thousands)
+		return fault.New(fault.Invalid, "thousands: %.10q is not a comma, point, space or apostrophe", l.Thousands)
 	case l.Thousands != "" && l.Thousands == l.point():
-		return fault.New(fault.Invalid, "thousands: %q is what stands before the fraction", l.Thousands).WithHint("Set decimal to the other one.")
+		return fault.New(fault.Invalid, "thousands: %q is also the decimal separator", l.Thousands).WithHint("Set decimal to the other character.")
 	case len(l.Header) > 0:
 		return fault.Wrap(table.CheckNames(l.Header), "header")
 	}
@@ -122,7 +122,7 @@ func skipLines(in *bufio.Reader, n int) error {
 			_, err = in.ReadSlice('\n')
 		}
 		if errors.Is(err, io.EOF) {
-			return fault.New(fault.Invalid, "the file has %d lines, and skip_lines leaves out %d", i, n)
+			return fault.New(fault.Invalid, "the file has %d lines, and skip_lines skips %d", i, n)
 		}
 		if err != nil {
 			return err
@@ -137,4 +137,4 @@ func (l *Layout) undecodable(cell string) bool {
 }
 
 // wrongBytes says so.
-func (l *Layout) wrongBytes() string { return "holds bytes that are not " + l.Encoding }
+func (l *Layout) wrongBytes() string { return "contains bytes that are not " + l.Encoding }

@@ -103,7 +103,7 @@ func textsOf(a arrow.Array, name string, row int64, limits Limits) (arrow.Array,
 		switch {
 		case why != "":
 			return nil, fault.New(fault.Invalid, "row %d, column %q %s", row+int64(i), name, why).
-				WithHint("Write text or a number in the file, or leave the column out.")
+				WithHint("Write text or a number in the file, or omit the column.")
 		case len(text) > limits.Field:
 			return nil, fault.New(fault.TooLarge, "row %d, column %q: %d bytes are over the limit of %d", row+int64(i), name, len(text), limits.Field)
 		}
@@ -129,17 +129,17 @@ func textOf(a arrow.Array, i int) (text, why string) {
 		b, err := json.Marshal(a.GetOneForMarshal(i))
 		switch {
 		case err != nil:
-			return "", "cannot be kept as JSON: " + err.Error()
+			return "", "cannot be stored as JSON: " + err.Error()
 		case strings.Contains(string(b), `\ufffd`): // how JSON is written of bytes that are no text
-			return "", "holds text that is not UTF-8"
+			return "", "contains text that is not UTF-8"
 		}
 		return string(b), ""
 	}
 	switch {
 	case !utf8.ValidString(text):
-		return "", "holds bytes that are no text"
+		return "", "contains bytes that are not text"
 	case strings.IndexByte(text, 0) >= 0:
-		return "", "holds a NUL byte"
+		return "", "contains a NUL byte"
 	}
 	return text, ""
 }

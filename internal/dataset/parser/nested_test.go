@@ -51,8 +51,8 @@ func TestParquetTexts(t *testing.T) {
 		of         arrow.DataType
 		rows, want string
 	}{
-		{arrow.BinaryTypes.Binary, `[{"c": "YQ=="}, {"c": "/w=="}]`, `row 2, column "c" holds bytes that are no text`},
-		{arrow.BinaryTypes.Binary, `[{"c": "AA=="}]`, `row 1, column "c" holds a NUL byte`},
+		{arrow.BinaryTypes.Binary, `[{"c": "YQ=="}, {"c": "/w=="}]`, `row 2, column "c" contains bytes that are not text`},
+		{arrow.BinaryTypes.Binary, `[{"c": "AA=="}]`, `row 1, column "c" contains a NUL byte`},
 		{arrow.ListOf(arrow.BinaryTypes.Binary), `[{"c": ["/w=="]}]`, `column "c" has the type`},
 	} {
 		schema := arrow.NewSchema([]arrow.Field{{Name: "c", Type: c.of, Nullable: true}}, nil)
@@ -68,7 +68,7 @@ func TestParquetTexts(t *testing.T) {
 	b.FieldBuilder(1).(*array.Int64Builder).Append(1)
 	a := b.NewArray()
 	defer a.Release()
-	if _, why := textOf(a, 0); why != "holds text that is not UTF-8" {
+	if _, why := textOf(a, 0); why != "contains text that is not UTF-8" {
 		t.Errorf("%q", why)
 	}
 }

@@ -59,7 +59,7 @@ type Column struct {
 	Type table.Type `json:"type"`
 }
 
-// Request says how to read the file.
+// Request describes how to read the file.
 type Request struct {
 	Format    Format   `json:"format,omitempty"` // refused when the content says otherwise
 	Delimiter string   `json:"delimiter,omitempty"`
@@ -106,7 +106,7 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Summary tells what was read.
+// Summary describes the rows read.
 type Summary struct {
 	Format Format `json:"format"`
 	Rows   int64  `json:"rows"`
@@ -141,7 +141,7 @@ func Main(stdin io.Reader, stdout io.Writer) error {
 	return out.Header(sum)
 }
 
-// Sink takes what is parsed: Begin once, then batches.
+// Sink receives the parsed rows: Begin once, then batches.
 type Sink interface {
 	Begin(schema *arrow.Schema) error
 	Write(rec arrow.RecordBatch) error
@@ -240,7 +240,7 @@ func open(in *bufio.Reader, req Request) (Format, *bufio.Reader, error) {
 		case inner == JSONLines:
 			format = inner
 		case inner != CSV:
-			return "", nil, fault.New(fault.Invalid, "the packed file holds %s, not CSV or JSON lines", inner).WithHint("Import what is inside.")
+			return "", nil, fault.New(fault.Invalid, "the compressed file contains %s, not CSV or JSON lines", inner).WithHint("Decompress the file and import its content.")
 		case req.Format == CSV:
 			format = CSV // by its content; that it is packed is no matter
 		}
@@ -251,8 +251,8 @@ func open(in *bufio.Reader, req Request) (Format, *bufio.Reader, error) {
 		}
 	}
 	if req.Format != "" && req.Format != format {
-		return "", nil, fault.New(fault.Invalid, "the file is %s by its content, not %s", format, req.Format).
-			WithHint("Leave the format out, or name the right one.")
+		return "", nil, fault.New(fault.Invalid, "the file's content is %s, not %s", format, req.Format).
+			WithHint("Omit the format, or set the correct one.")
 	}
 	switch format {
 	case CSV, CSVGzip, CSVZstd:
@@ -340,7 +340,7 @@ func detect(head []byte) (Format, error) {
 	case starts("\x28\xb5\x2f\xfd"):
 		return CSVZstd, nil
 	case starts("BZh"), starts("\xfd7zX"):
-		return "", fault.New(fault.Invalid, "the file is compressed in a way other than gzip and zstd").WithHint("Decompress it, or use gzip.")
+		return "", fault.New(fault.Invalid, "the file's compression is not gzip or zstd").WithHint("Decompress it, or use gzip.")
 	}
 	if text := plainHead(head); len(text) > 0 && (text[0] == '{' || text[0] == '[' && jsonArray(text)) {
 		return JSONLines, nil

@@ -35,7 +35,7 @@ type Ask struct {
 	Rows     int64   `json:"rows,omitempty"`     // of the snapshot before this data file, for messages
 }
 
-// AskKind says what a file is.
+// AskKind is the kind of a file.
 type AskKind string
 
 // The kinds of files.
@@ -153,7 +153,7 @@ func (s *snapshot) list(data []byte) ([]Cited, error) {
 }
 
 func deletes() error {
-	return fault.New(fault.Unsupported, "the snapshot has files of deletions, to be merged on reading").
+	return fault.New(fault.Unsupported, "the snapshot has delete files (merge-on-read), which Falaj does not support").
 		WithHint("Set write.delete.mode, write.update.mode and write.merge.mode to copy-on-write.")
 }
 
@@ -177,7 +177,7 @@ func (s *snapshot) manifest(i int, data []byte) ([]Cited, error) {
 		case f.FileFormat() != iceberg.ParquetFile:
 			return nil, fault.New(fault.Unsupported, "the snapshot has a data file of format %.20s", f.FileFormat()).WithHint("Write Parquet.")
 		case len(f.Partition()) > 0:
-			return nil, fault.New(fault.Unsupported, "the snapshot is partitioned, and Falaj keeps tables whole")
+			return nil, fault.New(fault.Unsupported, "the snapshot is partitioned, and Falaj does not support partitioned tables")
 		}
 		cited[j] = Cited{Path: f.FilePath(), Bytes: f.FileSizeBytes(), Rows: f.Count()}
 	}

@@ -36,14 +36,14 @@ func (a Access) Allowed(hostport string) error {
 			return nil
 		}
 	}
-	return fault.New(fault.PermissionDenied, "sources may not reach %s", hostport).
-		WithHint("An operator allows it by sources.hosts in the server's configuration.")
+	return fault.New(fault.PermissionDenied, "sources may not connect to %s", hostport).
+		WithHint("An operator must add the host to sources.hosts in the server's configuration.")
 }
 
 // Dial connects to a host that is allowed, by the name that was asked for.
 func (a Access) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if !strings.HasPrefix(network, "tcp") {
-		return nil, fault.New(fault.Invalid, "a source is reached by TCP, not by %s", network)
+		return nil, fault.New(fault.Invalid, "sources support only TCP, not %s", network)
 	}
 	if err := a.Allowed(address); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (a Access) Transport(secure *tls.Config) *http.Transport {
 // directory that is allowed. Error: fault.PermissionDenied, fault.NotFound.
 func (a Access) Directory(path string) (string, error) {
 	refused := fault.New(fault.PermissionDenied, "sources may not read %s", path).
-		WithHint("An operator allows directories by sources.files in the server's configuration.")
+		WithHint("An operator must add the directory to sources.files in the server's configuration.")
 	if !filepath.IsAbs(path) {
 		return "", fault.New(fault.Invalid, "%s is not an absolute path", path)
 	}
@@ -100,13 +100,13 @@ func TLS(mode TLSMode, host string, secret map[string]secrets.Text) (*tls.Config
 	if ca, ok := secret["ca"]; ok {
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM([]byte(ca.Reveal())) {
-			return nil, fault.New(fault.Invalid, "the secret's ca holds no PEM certificate")
+			return nil, fault.New(fault.Invalid, "the secret's ca contains no PEM certificate")
 		}
 	}
 	if cert, ok := secret["cert"]; ok {
 		pair, err := tls.X509KeyPair([]byte(cert.Reveal()), []byte(secret["key"].Reveal()))
 		if err != nil {
-			return nil, fault.New(fault.Invalid, "the secret's cert and key are no pair in PEM")
+			return nil, fault.New(fault.Invalid, "the secret's cert and key are not a matching PEM pair")
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
@@ -119,7 +119,7 @@ func CheckTLS(field string, mode TLSMode) error {
 	case "", TLSVerify, TLSInsecure, TLSOff:
 		return nil
 	}
-	return fault.New(fault.Invalid, "%s: %q is none of verify, insecure, off", field, string(mode))
+	return fault.New(fault.Invalid, "%s: %q is not verify, insecure or off", field, string(mode))
 }
 
 // Unreachable puts what a network says of a host into words: fault.Unavailable
@@ -133,18 +133,18 @@ func Unreachable(host string, err error) error {
 	case errors.As(err, &refused):
 		return refused
 	case errors.As(err, &dns):
-		return fault.New(fault.Unavailable, "the host %s is not found", host).WithHint("Look at spec.from and at this machine's name service.")
+		return fault.New(fault.Unavailable, "host %s not found", host).WithHint("Check spec.from and this machine's DNS.")
 	case errors.As(err, &cert):
 		return fault.New(fault.Invalid, "the certificate of %s is not trusted: %v", host, cert.Err).
-			WithHint("Put the authority's certificate into the secret as `ca`.")
+			WithHint("Put the CA certificate into the secret as `ca`.")
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fault.New(fault.Unavailable, "nothing listens at %s", host).WithHint("Is the server up, and the port right?")
+		return fault.New(fault.Unavailable, "%s refused the connection", host).WithHint("Check that the server is running and that the port is correct.")
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return fault.New(fault.Unavailable, "the host %s is not reachable from here", host)
+		return fault.New(fault.Unavailable, "host %s is not reachable from this machine", host)
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return fault.New(fault.Unavailable, "%s closed the connection", host)
 	case errors.As(err, &netErr) && netErr.Timeout():
-		return fault.New(fault.Unavailable, "%s did not answer in time", host)
+		return fault.New(fault.Unavailable, "%s timed out", host)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func (p *Part) Next(most int) (arrow.RecordBatch, error) {
 					return nil, err
 				}
 				if p.skip > 0 {
-					return nil, fault.New(fault.Conflict, "it has fewer rows than were read of it").WithHint("Ingest again, when it is not being changed.")
+					return nil, fault.New(fault.Conflict, "it has fewer rows than were already read").WithHint("Ingest again when the file is no longer changing.")
 				}
 				return nil, io.EOF
 			}
@@ -70,10 +70,10 @@ func (p *Part) Next(most int) (arrow.RecordBatch, error) {
 	}
 }
 
-// Summary tells what was read, after the last row.
+// Summary describes the rows read, after the last row.
 func (p *Part) Summary() (parser.Summary, error) { return p.rows.Summary() }
 
-// Close gives up what was not read.
+// Close discards unread rows.
 func (p *Part) Close() {
 	if p.rec != nil {
 		p.rec.Release()

@@ -56,7 +56,7 @@ func (b *Builder) Take() arrow.RecordBatch {
 	return b.rows.NewRecordBatch()
 }
 
-// Release frees what was not taken.
+// Release frees rows that were not taken.
 func (b *Builder) Release() { b.rows.Release() }
 
 func (b *Builder) add(i int, t table.Type, value any) error {
@@ -105,7 +105,7 @@ func Convert(t table.Type, value any) (any, error) {
 		return fault.New(fault.Invalid, format, args...).WithData("%.80q", fmt.Sprint(value))
 	}
 	no := func() error { return bad("the value is not a %s", t) }
-	const tooLarge = "the value does not fit 64 bits with sign"
+	const tooLarge = "the value exceeds a signed 64-bit integer"
 	switch t {
 	case table.Int32:
 		v, err := Convert(table.Int64, value)
@@ -113,7 +113,7 @@ func Convert(t table.Type, value any) (any, error) {
 			return nil, no()
 		}
 		if n := v.(int64); n > math.MaxInt32 || n < math.MinInt32 {
-			return nil, bad("the value does not fit 32 bits with sign")
+			return nil, bad("the value exceeds a signed 32-bit integer")
 		}
 		return v, nil
 	case table.Float32:
@@ -121,7 +121,7 @@ func Convert(t table.Type, value any) (any, error) {
 			f, err := strconv.ParseFloat(text, 32)
 			switch {
 			case errors.Is(err, strconv.ErrRange):
-				return nil, bad("the value does not fit a float32")
+				return nil, bad("the value exceeds a float32")
 			case err != nil:
 				return nil, no()
 			}
@@ -133,7 +133,7 @@ func Convert(t table.Type, value any) (any, error) {
 		}
 		f := float64(float32(v.(float64)))
 		if math.IsInf(f, 0) && !math.IsInf(v.(float64), 0) {
-			return nil, bad("the value does not fit a float32")
+			return nil, bad("the value exceeds a float32")
 		}
 		return f, nil
 	case table.String:

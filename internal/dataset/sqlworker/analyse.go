@@ -32,7 +32,7 @@ type node = map[string]any
 func analyse(serialized string) (child.SQLAnalysis, error) {
 	var t tree
 	if err := json.Unmarshal(finite(serialized), &t); err != nil {
-		return child.SQLAnalysis{}, fault.New(fault.Internal, "DuckDB gave an unreadable tree: %v", err)
+		return child.SQLAnalysis{}, fault.New(fault.Internal, "DuckDB returned an invalid syntax tree: %v", err)
 	}
 	if t.Error {
 		if t.Position != "" {
@@ -162,7 +162,7 @@ func (w *walker) node(n node, sc *scope, from *[]*use, depth int) error {
 		f, _ := n["function"].(node)
 		if name := text(f, "function_name"); !slices.Contains(tableFunctions, name) {
 			return fault.New(fault.Invalid, "the table function %s cannot be used here", name).
-				WithHint("A query reads datasets; import a file to query it.")
+				WithHint("A query reads only datasets. Import the file to query it.")
 		}
 	case "FUNCTION":
 		if text(n, "function_name") == "current_setting" {

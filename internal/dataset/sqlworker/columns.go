@@ -114,7 +114,7 @@ type planner struct {
 	delims [][]origins
 }
 
-var errUnknown = fault.New(fault.Unsupported, "a part of the plan is not known")
+var errUnknown = fault.New(fault.Unsupported, "the plan contains an unknown part")
 
 func number(n node, key string) int {
 	f, _ := n[key].(float64)

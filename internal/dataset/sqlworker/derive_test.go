@@ -276,7 +276,7 @@ func TestTransformsAreChecked(t *testing.T) {
 		"SELEC delay FROM flights":              {true, "spec.transform.sql"},
 		"SELECT dealy FROM flights":             {true, "dealy"},
 		"SELECT sum(origin) FROM flights":       {true, "sum"},
-		"SELECT now()::TIMESTAMP FROM flights":  {true, "have no zone"},
+		"SELECT now()::TIMESTAMP FROM flights":  {true, "have no time zone"},
 		"SELECT a FROM absent":                  {false, "spec.transform.sql was not checked: "},
 		"SELECT a FROM absent WHERE":            {true, "spec.transform.sql"},
 		`SELECT delay FROM "flights@9"`:         {false, "spec.transform.sql was not checked: "},

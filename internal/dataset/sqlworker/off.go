@@ -11,6 +11,6 @@ import (
 
 // Main refuses: this binary has no DuckDB.
 func Main(_ io.Reader, stdout io.Writer) error {
-	return child.NewWriter(stdout).Fault(fault.New(fault.Unsupported, "this build has no SQL").
+	return child.NewWriter(stdout).Fault(fault.New(fault.Unsupported, "this build does not support SQL").
 		WithHint("Build with -tags duckdb_arrow, as the Makefile does."))
 }

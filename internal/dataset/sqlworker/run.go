@@ -97,7 +97,7 @@ func (w *worker) lock(over child.SQLHandOver) error {
 	if over.Scratch != "" {
 		// A query may read the settings: they name no path of the machine.
 		if err := os.Chdir(over.Scratch); err != nil {
-			return fmt.Errorf("the directory for what a query spills: %w", errors.Unwrap(err))
+			return fmt.Errorf("the spill directory: %w", errors.Unwrap(err))
 		}
 		spill = []string{"SET temp_directory = 'spill'", fmt.Sprintf("SET max_temp_directory_size = '%dB'", over.Disk)}
 	}
@@ -154,7 +154,7 @@ func (w *worker) text(ask, sql string) (string, error) {
 	}
 	s, ok := row[0].(string)
 	if !ok {
-		return "", fault.New(fault.Internal, "DuckDB gave no tree")
+		return "", fault.New(fault.Internal, "DuckDB returned no syntax tree")
 	}
 	return s, nil
 }
@@ -323,17 +323,17 @@ func explain(err error) error {
 	}
 	msg := strings.TrimSpace(d.Msg)
 	if full(msg) {
-		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithCause(fault.ErrFull).WithHint("The disk of the data directory has no room: free space, or files, then try again.")
+		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithCause(fault.ErrFull).WithHint("The disk of the data directory is full. Free space or inodes, then try again.")
 	}
 	switch d.Type {
 	case duckdb.ErrorTypeOutOfMemory:
-		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithHint("Read fewer columns or rows, or raise limits.sql_memory; what does not fit goes to the disk, limits.sql_disk at most, for open tables and with encrypted_disk.")
+		return fault.New(fault.Exhausted, "%s", firstLine(msg)).WithHint("Read fewer columns or rows, or raise limits.sql_memory. Open tables, and all tables with encrypted_disk, spill to the disk, up to limits.sql_disk.")
 	case duckdb.ErrorTypeInternal, duckdb.ErrorTypeFatal:
-		return fault.New(fault.Invalid, "the query makes DuckDB fail: %s", firstLine(msg)).WithHint("Write it in another way.")
+		return fault.New(fault.Invalid, "DuckDB failed to run the query: %s", firstLine(msg)).WithHint("Rewrite the query.")
 	case duckdb.ErrorTypeConversion, duckdb.ErrorTypeOutOfRange, duckdb.ErrorTypeInvalidInput, duckdb.ErrorTypeConstraint, duckdb.ErrorTypeMismatchType, duckdb.ErrorTypeDecimal:
 		// Its words have values of rows.
 		kind, words, _ := strings.Cut(msg, ": ")
-		return fault.New(fault.Invalid, "%s: a value does not fit", kind).WithData("%s", words)
+		return fault.New(fault.Invalid, "%s: a value is out of range", kind).WithData("%s", words)
 	default:
 		// Its candidates are the columns that were handed over, not those there are.
 		lines := slices.DeleteFunc(strings.Split(msg, "\n"), func(l string) bool { return strings.HasPrefix(l, "Candidate bindings:") })

@@ -16,7 +16,7 @@ type Commit struct {
 	Updates      []Update      `json:"updates"`
 }
 
-// Requirement is what a client saw and relies on; Type says which field counts.
+// Requirement is a precondition of a client; Type selects the field.
 type Requirement struct {
 	Type          string `json:"type"`
 	UUID          string `json:"uuid"`
@@ -29,7 +29,7 @@ type Requirement struct {
 	Order         int    `json:"default-sort-order-id"`
 }
 
-// Update is one change; Action says which fields count.
+// Update is one change; Action selects the fields.
 type Update struct {
 	Action     string            `json:"action"`
 	Format     int               `json:"format-version"`
@@ -96,7 +96,7 @@ var types = map[string]Type{
 // that may hold no nulls. Error: fault.Invalid or fault.Unsupported.
 func (d Declared) Columns() (s Schema, required []string, err error) {
 	if len(d.Identifier) > 0 {
-		return nil, nil, fault.New(fault.Unsupported, "the table has identifier fields, which Falaj does not keep").WithHint("Declare an expectation `unique` in the dataset's manifest.")
+		return nil, nil, fault.New(fault.Unsupported, "the table has identifier fields, which Falaj does not support").WithHint("Declare an expectation `unique` in the dataset's manifest.")
 	}
 	for _, f := range d.Fields {
 		var name string
@@ -113,11 +113,11 @@ func (d Declared) Columns() (s Schema, required []string, err error) {
 			ok = t.Valid()
 		}
 		if !ok {
-			hint := "The types are string, int, long, float, double, boolean, timestamptz and date, and lists of all of them but dates."
+			hint := "The types are string, int, long, float, double, boolean, timestamptz and date, and lists of these except dates."
 			if strings.HasPrefix(name, "timestamp") {
-				hint = "Times are instants in microseconds: use timestamptz, which is Spark's TIMESTAMP and pyarrow's timestamp(\"us\", \"UTC\")."
+				hint = "Times are instants in microseconds: use timestamptz (TIMESTAMP in Spark, timestamp(\"us\", \"UTC\") in pyarrow)."
 			}
-			return nil, nil, fault.New(fault.Unsupported, "column %q has the type %.100s, which tables do not keep", f.Name, f.Type).WithHint("%s", hint)
+			return nil, nil, fault.New(fault.Unsupported, "column %q has the type %.100s, which tables do not support", f.Name, f.Type).WithHint("%s", hint)
 		}
 		s = append(s, Field{ID: f.ID, Name: f.Name, Type: t, Element: nested.ID})
 		if f.Required {
@@ -131,11 +131,11 @@ func (d Declared) Columns() (s Schema, required []string, err error) {
 // nil. Error: fault.Unsupported.
 func Plain(spec, order *Layout) error {
 	if spec != nil && len(spec.Fields) > 0 {
-		return fault.New(fault.Unsupported, "the table is partitioned, and Falaj keeps tables whole").WithHint("Leave the partition fields out.")
+		return fault.New(fault.Unsupported, "the table is partitioned, and Falaj does not support partitioned tables").WithHint("Omit the partition fields.")
 	}
 	if order != nil && len(order.Fields) > 0 {
-		return fault.New(fault.Unsupported, "the table has a sort order, and Falaj keeps rows in the order in which they are written").
-			WithHint("Sort the rows before writing them, and leave the order out.")
+		return fault.New(fault.Unsupported, "the table has a sort order, and Falaj stores rows in the order of writing").
+			WithHint("Sort the rows before writing them, and omit the sort order.")
 	}
 	return nil
 }
@@ -161,14 +161,14 @@ func CheckProperties(p map[string]string) error {
 			want, ok = "2", true
 		}
 		if ok && v != want {
-			return fault.New(fault.Unsupported, "table property %s is %s here, not %.80q", name, want, v).WithHint("Leave it out.")
+			return fault.New(fault.Unsupported, "table property %s is always %s, not %.80q", name, want, v).WithHint("Omit it.")
 		}
 	}
 	return nil
 }
 
 func conflict(format string, args ...any) error {
-	return fault.New(fault.Conflict, format, args...).WithHint("Somebody else wrote meanwhile: read the table again and repeat.")
+	return fault.New(fault.Conflict, format, args...).WithHint("Another client wrote to the table: read it again and repeat.")
 }
 
 // Plan says what a commit to the table comes to, or why it cannot be. exists is
@@ -233,7 +233,7 @@ func (p *planner) require(r Requirement, exists bool) error {
 	switch r.Type {
 	case "assert-create":
 		if exists {
-			return conflict("the table exists already")
+			return conflict("the table already exists")
 		}
 		return nil
 	case "assert-table-uuid":
@@ -242,7 +242,7 @@ func (p *planner) require(r Requirement, exists bool) error {
 		is, ok := p.m.Refs[r.Ref]
 		if r.Snapshot == nil {
 			if ok {
-				return conflict("%s exists already", r.Ref)
+				return conflict("%s already exists", r.Ref)
 			}
 			return nil
 		}
@@ -258,7 +258,7 @@ func (p *planner) require(r Requirement, exists bool) error {
 	case "assert-default-sort-order-id":
 		return differs("sort order", onlyOrder, r.Order)
 	}
-	return fault.New(fault.Invalid, "there is no requirement %.80q", r.Type)
+	return fault.New(fault.Invalid, "unknown requirement %.80q", r.Type)
 }
 
 func (p *planner) update(u Update) error {
@@ -291,7 +291,7 @@ func (p *planner) update(u Update) error {
 		return Plain(u.Spec, u.Order)
 	case "set-location":
 		if strings.TrimSuffix(u.Location, "/") != p.m.Location {
-			return fault.New(fault.Invalid, "the table's files are at %s, not at %.200q", p.m.Location, u.Location).WithHint("Leave the location out: Falaj says where files are.")
+			return fault.New(fault.Invalid, "the table's files are at %s, not at %.200q", p.m.Location, u.Location).WithHint("Omit the location: Falaj assigns it.")
 		}
 		return nil
 	case "set-properties":
@@ -320,21 +320,21 @@ func (p *planner) update(u Update) error {
 		return nil
 	case "set-snapshot-ref":
 		if u.Ref != mainBranch || u.Type != "branch" {
-			return fault.New(fault.Unsupported, "Falaj gives tags to versions itself and keeps one branch, %s, so there can be no %.80q", mainBranch, u.Ref).
+			return fault.New(fault.Unsupported, "Falaj tags versions automatically and has one branch, %s, so %.80q cannot be created", mainBranch, u.Ref).
 				WithHint("Version 3 has the tag v3.")
 		}
 		p.moved, p.to = true, u.SnapshotID
 		return nil
 	case "remove-snapshot-ref":
 		if u.Ref != mainBranch {
-			return fault.New(fault.Unsupported, "the tags of versions stay")
+			return fault.New(fault.Unsupported, "the tags of versions cannot be removed")
 		}
 		p.moved, p.to, p.replaced = true, 0, true
 		return nil
 	case "remove-snapshots":
-		return fault.New(fault.Unsupported, "versions are not expired by clients").WithHint("Delete one by `falaj delete dataset NAME@VERSION`.")
+		return fault.New(fault.Unsupported, "clients cannot expire versions").WithHint("Delete a version with `falaj delete dataset NAME@VERSION`.")
 	}
-	return fault.New(fault.Unsupported, "Falaj does not know the update %.80q", u.Action)
+	return fault.New(fault.Unsupported, "Falaj does not support the update %.80q", u.Action)
 }
 
 // change puts the parts together.
@@ -345,7 +345,7 @@ func (p *planner) change() (Change, error) {
 	if p.moved && p.to != 0 {
 		w, ok := p.written[p.to]
 		if !ok {
-			return Change{}, fault.New(fault.Unsupported, "the table does not go back to an older snapshot").WithHint("Write its rows again, as a new version.")
+			return Change{}, fault.New(fault.Unsupported, "the table cannot be reset to an older snapshot").WithHint("Write its rows again, as a new version.")
 		}
 		if err := p.follows(w); err != nil {
 			return Change{}, err
@@ -372,7 +372,7 @@ func (p *planner) follows(w *Written) error {
 		}
 		w = next
 	}
-	return conflict("snapshot %d does not follow %d, which is the table's", w.ID, p.current)
+	return conflict("snapshot %d does not follow %d, the table's current snapshot", w.ID, p.current)
 }
 
 // settle finds the schema that the table has from then on.
@@ -391,7 +391,7 @@ func (p *planner) settle() error {
 		return nil
 	}
 	if *p.schema != p.m.CurrentSchemaID {
-		return fault.New(fault.Unsupported, "the table does not go back to an older schema").WithHint("Write rows with the columns that it should have.")
+		return fault.New(fault.Unsupported, "the table cannot be reset to an older schema").WithHint("Write rows with the required columns.")
 	}
 	p.out.Schema = now
 	return nil

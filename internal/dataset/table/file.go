@@ -68,7 +68,7 @@ func NewFileWriter(w io.Writer, s Schema, seal Seal) (*FileWriter, error) {
 	schema := s.Arrow()
 	pq, err := pqarrow.NewFileWriter(schema, out, parquet.NewWriterProperties(opts...), pqarrow.NewArrowWriterProperties())
 	if err != nil {
-		return nil, fmt.Errorf("beginning a data file: %w", err)
+		return nil, fmt.Errorf("creating a data file: %w", err)
 	}
 	return &FileWriter{out: out, pq: pq, schema: schema}, nil
 }
@@ -254,7 +254,7 @@ func broken(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return fault.New(fault.Internal, "the data file is not what was written: %w", err)
+	return fault.New(fault.Internal, "verifying the data file: %w", err)
 }
 
 // openParquet turns the library's panics on foreign bytes into errors.

@@ -37,12 +37,12 @@ func CheckNames(names []string) error {
 			return fault.New(fault.Invalid, "the name of column %d, %s, is not UTF-8", i+1, strconv.QuoteToASCII(name)).
 				WithHint("Save the file as UTF-8.")
 		case strings.ContainsFunc(name, unicode.IsControl):
-			return fault.New(fault.Invalid, "the name of column %d, %q, holds a control character", i+1, name)
+			return fault.New(fault.Invalid, "the name of column %d, %q, contains a control character", i+1, name)
 		}
 		lower := strings.ToLower(name)
 		if j, ok := seen[lower]; ok {
 			return fault.New(fault.Invalid, "columns %d and %d are both named %q", j+1, i+1, name).
-				WithHint("Rename one; names may not differ in case only.")
+				WithHint("Rename one of them: names that differ only in case are not allowed.")
 		}
 		seen[lower] = i
 	}

@@ -64,8 +64,8 @@ func Normal(name string, dt arrow.DataType) (Type, error) {
 		}
 	default:
 	}
-	return "", fault.New(fault.Invalid, "column %q has the type %s, which tables do not keep", name, dt).
-		WithHint("Cast it to one of %s, or leave it out.", typeList())
+	return "", fault.New(fault.Invalid, "column %q has the type %s, which tables do not support", name, dt).
+		WithHint("Cast it to one of %s, or omit it.", typeList())
 }
 
 // NormalSchema is the schema that batches of an Arrow schema are kept as.
@@ -174,7 +174,7 @@ func normalizeColumn(a arrow.Array, f Field, row int64, local Local) (arrow.Arra
 		return build(b, rows, a, at, func(i, j int) error {
 			v, fits := value(j)
 			if !fits || v > math.MaxInt32 || v < math.MinInt32 {
-				return refuse(i, "the value does not fit 32 bits with sign").WithData("%s", a.ValueStr(j))
+				return refuse(i, "the value exceeds a signed 32-bit integer").WithData("%s", a.ValueStr(j))
 			}
 			b.Append(int32(v))
 			return nil
@@ -195,7 +195,7 @@ func normalizeColumn(a arrow.Array, f Field, row int64, local Local) (arrow.Arra
 		return build(b, rows, a, at, func(i, j int) error {
 			v, fits := value(j)
 			if !fits {
-				return refuse(i, "the value does not fit 64 bits with sign").WithData("%s", a.ValueStr(j))
+				return refuse(i, "the value exceeds a signed 64-bit integer").WithData("%s", a.ValueStr(j))
 			}
 			b.Append(v)
 			return nil
@@ -317,7 +317,7 @@ func normalizeList(a arrow.Array, f Field, elem Type, row int64, local Local) (a
 			bitutil.SetBit(valid, i)
 			start, end := l.ValueOffsets(i)
 			if total += end - start; total > math.MaxInt32 {
-				return nil, refuse(i, "the lists of one batch hold too much")
+				return nil, refuse(i, "the lists of one batch are too large")
 			}
 			if start != to {
 				take()
@@ -344,7 +344,7 @@ func normalizeList(a arrow.Array, f Field, elem Type, row int64, local Local) (a
 	}
 	for i := range values.Len() {
 		if values.IsNull(i) {
-			return nil, refuse(rowOf(i), "an element of the list is null").WithHint("Leave it out, or write a value in its place.")
+			return nil, refuse(rowOf(i), "an element of the list is null").WithHint("Remove the null, or replace it by a value.")
 		}
 	}
 	elements, err := normalizeColumn(values, Field{Name: f.Name, Type: elem}, row, local)

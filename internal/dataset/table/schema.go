@@ -54,7 +54,7 @@ const (
 )
 
 // WrongYear is what is said of an instant or a day outside them.
-const WrongYear = "the year is not one of 1 to 9999"
+const WrongYear = "the year is outside 1 to 9999"
 
 // Types lists the scalars, in the order of the documentation.
 func Types() []Type { return []Type{String, Int32, Int64, Float32, Float64, Bool, Timestamp, Date} }
@@ -189,7 +189,7 @@ func (s Schema) Select(names []string) (Schema, error) {
 			return nil, fault.New(fault.Invalid, "there is no column %q", name).WithHint("The columns are %s.", quoteList(s.Names()))
 		}
 		if _, twice := part.Column(name); twice {
-			return nil, fault.New(fault.Invalid, "column %q is asked for twice", name)
+			return nil, fault.New(fault.Invalid, "duplicate column %q", name)
 		}
 		part = append(part, f)
 	}
@@ -203,7 +203,7 @@ func FromArrow(a *arrow.Schema) (Schema, error) {
 	for i, f := range a.Fields() {
 		t, ok := TypeOf(f.Type)
 		if !ok {
-			return nil, fault.New(fault.Invalid, "column %q has the type %s, which tables do not keep", f.Name, f.Type).
+			return nil, fault.New(fault.Invalid, "column %q has the type %s, which tables do not support", f.Name, f.Type).
 				WithHint("Cast it to one of %s.", typeList())
 		}
 		s[i] = Field{Name: f.Name, Type: t}

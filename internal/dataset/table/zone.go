@@ -27,7 +27,7 @@ type Local struct {
 func ParseZone(name string) (*time.Location, error) {
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "" || name == "Local" { // the last two say nothing, or what the machine thinks
-		return nil, fault.New(fault.Invalid, "there is no time zone %.80q", name).WithHint("Write its name in IANA's database, such as America/New_York, Europe/Berlin or UTC.")
+		return nil, fault.New(fault.Invalid, "there is no time zone %.80q", name).WithHint("Write a name of the IANA time zone database, such as America/New_York, Europe/Berlin or UTC.")
 	}
 	return zone, nil
 }

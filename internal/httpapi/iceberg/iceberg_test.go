@@ -36,7 +36,7 @@ func TestTexts(t *testing.T) {
 		{"alice", get, v1 + "/namespaces/nyc/tables", "", 200, `{"identifiers":[{"namespace":["nyc"],"name":"blank"},{"namespace":["nyc"],"name":"weather"}],"next-page-token":null}`},
 		{"alice", get, v1 + "/namespaces/nyc/tables?pageSize=1", "", 200, `"name":"blank"}],"next-page-token":"`},
 		{"alice", get, v1 + "/namespaces/nyc/tables?pageSize=no", "", 400, `"type":"BadRequestException"`},
-		{"alice", get, v1 + "/namespaces/nyc/tables?pageToken=%25", "", 400, `the page token is not one that was given out`},
+		{"alice", get, v1 + "/namespaces/nyc/tables?pageToken=%25", "", 400, `the page token is invalid`},
 		{"alice", get, v1 + "/namespaces/nyc/views", "", 200, `{"identifiers":[],"next-page-token":null}`},
 		{"alice", get, v1 + "/namespaces/nyc/views/v", "", 404, `"type":"NoSuchViewException"`},
 		{"alice", get, table + "weather", "", 200, `"current-snapshot-id":3`},

@@ -18,7 +18,7 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations is the schema of lineage that others told.
+// Migrations is the schema of external lineage.
 var Migrations = store.Embedded("openlineage", files)
 
 // Store implements openlineage.Store.
@@ -111,7 +111,7 @@ func (r thingRow) thing() (out openlineage.Thing, err error) {
 func (Store) Thing(ctx context.Context, tx *store.Tx, p project.Name, kind openlineage.Kind, n openlineage.Name) (openlineage.Thing, error) {
 	var r thingRow
 	if err := tx.NewSelect().Model(&r).Where("project = ? AND kind = ? AND namespace = ? AND name = ?", p, kind, n.Namespace, n.Name).Scan(ctx); err != nil {
-		return openlineage.Thing{}, store.NotFound(err, "there is no such thing")
+		return openlineage.Thing{}, store.NotFound(err, "there is no such job or dataset in the lineage")
 	}
 	return r.thing()
 }

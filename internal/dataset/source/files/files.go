@@ -95,7 +95,7 @@ func (b *bucket) Open(_ context.Context, name string) (io.ReadCloser, string, er
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() {
 		_ = f.Close()
-		return nil, "", fault.New(fault.Invalid, "%s is no regular file", name)
+		return nil, "", fault.New(fault.Invalid, "%s is not a regular file", name)
 	}
 	return &file{f: f, name: name, was: tag(info), left: info.Size()}, tag(info), nil
 }
@@ -138,7 +138,7 @@ func explain(name string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fault.New(fault.NotFound, "there is no %s", name)
 	case errors.Is(err, fs.ErrPermission):
-		return fault.New(fault.Invalid, "the server may not read %s", name).WithHint("Give its user the right to.")
+		return fault.New(fault.Invalid, "the server may not read %s", name).WithHint("Grant the server's user read permission.")
 	}
 	return fault.New(fault.Unavailable, "reading %s: %w", name, err)
 }

@@ -125,7 +125,7 @@ func TestFilesThatChangeInTheMiddle(t *testing.T) {
 					rec.Release()
 				}
 			}
-			if says := err.Error(); !strings.Contains(says, "was changed while it was read") && !strings.Contains(says, "no regular file") {
+			if says := err.Error(); !strings.Contains(says, "changed during the read") && !strings.Contains(says, "not a regular file") {
 				t.Errorf("it ended with %v", err)
 			}
 		})

@@ -47,7 +47,7 @@ func (Driver) Check(r source.Request) error {
 		return fault.New(fault.Invalid, "spec.from.hdfs.%s: %s", field, fmt.Sprintf(format, args...))
 	}
 	if n := len(o.NameNodes); n == 0 || n > maxNameNodes {
-		return bad("namenodes", "1 to %d are needed, here are %d", maxNameNodes, n).WithHint("Write [namenode.example.com:9871].")
+		return bad("namenodes", "1 to %d are required, and %d are given", maxNameNodes, n).WithHint("Write [namenode.example.com:9871].")
 	}
 	for _, n := range o.NameNodes {
 		if n == "" || strings.ContainsAny(n, "/ @?#") {
@@ -140,7 +140,7 @@ func (b *bucket) List(ctx context.Context) (objects.Listing, error) {
 		if err := b.list(ctx, dir, func(s status) error {
 			name := path.Join(dir, s.Name)
 			if s.Name == "" {
-				return fault.New(fault.Invalid, "%s is a file", b.o.Directory).WithHint("Write its directory into spec.from.hdfs.directory, and its name into match.")
+				return fault.New(fault.Invalid, "%s is a file", b.o.Directory).WithHint("Set spec.from.hdfs.directory to its directory, and match to its name.")
 			}
 			if hidden(s.Name) {
 				return nil
@@ -254,10 +254,10 @@ func (b *bucket) ask(ctx context.Context, op, name string, read func(*json.Decod
 	case err == nil, fault.KindOf(err) != fault.Internal:
 		return err
 	case limited.N <= 0:
-		return fault.New(fault.TooLarge, "%s has more files than are listed", path.Join(b.o.Directory, name)).WithHint("Narrow spec.from.hdfs.directory.")
+		return fault.New(fault.TooLarge, "%s has too many files to list", path.Join(b.o.Directory, name)).WithHint("Narrow spec.from.hdfs.directory.")
 	case syntax || typ || errors.Is(err, errOther):
-		return fault.New(fault.Invalid, "%s does not answer as WebHDFS does", host).
-			WithHint("Look at spec.from.hdfs.namenodes: it is the port of the web server, usually 9871, or 9870 without TLS.")
+		return fault.New(fault.Invalid, "the response of %s is not a WebHDFS response", host).
+			WithHint("Check spec.from.hdfs.namenodes: use the port of the web server, usually 9871, or 9870 without TLS.")
 	}
 	return b.explain(host, err)
 }
@@ -284,7 +284,7 @@ func (b *bucket) get(ctx context.Context, u *url.URL, name string) (*http.Respon
 	for range 1 + maxRedirects {
 		q, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 		if err != nil {
-			return nil, fault.New(fault.Invalid, "%s: it has no address", name)
+			return nil, fault.New(fault.Invalid, "%s: the redirect has no address", name)
 		}
 		q.Header.Set("User-Agent", "falaj")
 		res, err := b.transport.RoundTrip(q) // an http.Client says addresses that it cannot parse
@@ -301,8 +301,8 @@ func (b *bucket) get(ctx context.Context, u *url.URL, name string) (*http.Respon
 		case res.StatusCode != http.StatusTemporaryRedirect || moved != nil:
 			return nil, refused
 		case to.Scheme != b.scheme || to.User != nil:
-			return nil, fault.New(fault.Invalid, "%s redirects to %s by %s, where the source does not go", u.Host, to.Host, to.Scheme).
-				WithHint("Give data nodes what name nodes have: TLS (dfs.http.policy), or spec.from.hdfs.tls: off where the network is trusted.")
+			return nil, fault.New(fault.Invalid, "%s redirects to %s over %s, which the source does not allow", u.Host, to.Host, to.Scheme).
+				WithHint("Configure data nodes as name nodes: with TLS (dfs.http.policy), or with spec.from.hdfs.tls: off in a trusted network.")
 		}
 		u = to
 	}
@@ -336,11 +336,11 @@ func (b *bucket) refused(res *http.Response, name string) error {
 	case "StandbyException", "RetriableException", "SafeModeException", "IOException", "ConnectException", "BlockMissingException":
 		return fault.New(fault.Unavailable, "%s: %s", host, what)
 	}
-	hint := "Look at `username`, or `token` (a delegation token), in the secret, and at what they may read."
+	hint := "Check `username` or `token` (a delegation token) in the secret, and its read permissions."
 	if strings.HasPrefix(res.Header.Get("WWW-Authenticate"), "Negotiate") {
-		hint = "It asks for Kerberos: put a delegation token into the secret as `token` (hdfs fetchdt --webservice …)."
+		hint = "It requires Kerberos: put a delegation token into the secret as `token` (hdfs fetchdt --webservice …)."
 	}
-	return fault.New(fault.Invalid, "%s refuses: %s", host, what).WithHint("%s", hint)
+	return fault.New(fault.Invalid, "%s rejected the request: %s", host, what).WithHint("%s", hint)
 }
 
 // explain says what a network did.
@@ -361,7 +361,7 @@ func (b *bucket) Open(ctx context.Context, name string) (io.ReadCloser, string, 
 		return nil, "", err
 	}
 	if s.Type != "FILE" {
-		return nil, "", fault.New(fault.Invalid, "%s is no regular file", name)
+		return nil, "", fault.New(fault.Invalid, "%s is not a regular file", name)
 	}
 	f := &file{b: b, name: name, was: s}
 	f.ctx, f.cancel = context.WithCancel(ctx)

@@ -57,26 +57,26 @@ func (Driver) Check(r source.Request) error {
 	u, err := url.Parse(o.URL)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || len(o.URL) > maxAddress:
-		return bad("url", "it is no address such as https://api.example.com/v1/orders")
+		return bad("url", "it is not a URL such as https://api.example.com/v1/orders")
 	case u.User != nil:
-		return bad("url", "it has credentials").WithHint("Put them into the secret, as username and password or as token.")
+		return bad("url", "it contains credentials").WithHint("Put the credentials into the secret, as username and password or as token.")
 	case u.Scheme == "http" && o.TLS != source.TLSOff:
-		return bad("url", "http is not encrypted").WithHint("Write https, or tls: off where the network is trusted.")
+		return bad("url", "http is not encrypted").WithHint("Use https, or set tls: off in a trusted network.")
 	case u.Scheme == "https" && o.TLS == source.TLSOff:
-		return bad("tls", "off is for addresses of http")
+		return bad("tls", "off is valid only with an http URL")
 	case o.Header != "" && !headerName.MatchString(o.Header):
-		return bad("header", "%q is no name of a header", o.Header)
+		return bad("header", "%q is not a valid header name", o.Header)
 	case r.Mode == source.Incremental && o.Since == "":
-		return bad("since", "the mode incremental needs the parameter that asks for rows from a time on").WithHint("Without one, read everything: mode: full.")
+		return bad("since", "mode incremental requires the query parameter that selects rows changed since a time").WithHint("Without such a parameter, use mode: full.")
 	case r.Mode != source.Incremental && (o.Since != "" || r.Overlap != ""):
-		return bad("since", "it and spec.overlap are for the mode incremental")
+		return bad("since", "it and spec.overlap are valid only with mode incremental")
 	case r.Mode == source.Incremental && len(r.Key) == 0:
-		return fault.New(fault.Invalid, "spec.key: the mode incremental needs the columns that name a row").
-			WithHint("Rows near the last run are read again, and the key tells them from new ones.")
+		return fault.New(fault.Invalid, "spec.key: mode incremental requires the columns that identify a row").
+			WithHint("Rows near the last run are read again, and the key distinguishes them from new rows.")
 	case r.Mode == source.Changes && (len(r.Key) == 0 || r.Op == ""):
-		return fault.New(fault.Invalid, "spec.key and spec.op: the mode changes needs both")
+		return fault.New(fault.Invalid, "spec.key and spec.op: mode changes requires both")
 	case r.Cursor != "":
-		return fault.New(fault.Invalid, "spec.cursor is for tables: http has since")
+		return fault.New(fault.Invalid, "spec.cursor is valid only for tables; for http, set since")
 	}
 	if _, err := overlap(r); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, err 
 	o := *r.From.HTTP
 	base, err := url.Parse(o.URL)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "spec.from.http.url: it is no address")
+		return nil, fault.New(fault.Invalid, "spec.from.http.url: it is not a URL")
 	}
 	secure, err := source.TLS(o.TLS, base.Hostname(), r.Secret)
 	if err != nil {
@@ -199,8 +199,8 @@ func (s *reader) numbered() bool { return s.o.Next == "" && s.o.Parameter != "" 
 // redirected lets redirects lead to other addresses of the same host only.
 func (s *reader) redirected(next *http.Request, via []*http.Request) error {
 	if !s.same(next.URL) {
-		return fault.New(fault.Invalid, "%s redirects to %s, where the source does not go", s.base.Host, next.URL.Host).
-			WithHint("Write the address that rows are at into spec.from.http.url.")
+		return fault.New(fault.Invalid, "%s redirects to %s, which the source does not allow", s.base.Host, next.URL.Host).
+			WithHint("Set spec.from.http.url to the URL of the rows.")
 	}
 	if len(via) > maxRedirects {
 		return fault.New(fault.Invalid, "%s redirects more than %d times", s.base.Host, maxRedirects)
@@ -216,7 +216,7 @@ func (s *reader) same(u *url.URL) bool {
 func (s *reader) ask(p place) (*http.Response, error) {
 	q, err := http.NewRequestWithContext(s.ctx, http.MethodGet, p.Page, http.NoBody)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "page %d: it is no address", p.Number)
+		return nil, fault.New(fault.Invalid, "page %d: its URL is invalid", p.Number)
 	}
 	q.Header.Set("Accept", "application/json")
 	q.Header.Set("User-Agent", "falaj")
@@ -243,7 +243,7 @@ func (s *reader) ask(p place) (*http.Response, error) {
 // open opens the page that the reading is at.
 func (s *reader) open() error {
 	if s.pages++; s.pages > MaxPages {
-		return fault.New(fault.TooLarge, "there are more than %d pages", MaxPages).WithHint("Ask for larger ones in spec.from.http.url.")
+		return fault.New(fault.TooLarge, "there are more than %d pages", MaxPages).WithHint("Request larger pages in spec.from.http.url.")
 	}
 	asked := time.Now()
 	res, err := s.ask(s.at) //nolint:bodyclose // the part closes it
@@ -274,7 +274,7 @@ func (s *reader) open() error {
 		}
 	}
 	if len(schema) > len(s.at.Columns) {
-		return fault.New(fault.Invalid, "page %d has a field %q that the first page has not", s.at.Number, schema[len(s.at.Columns)].Name).
+		return fault.New(fault.Invalid, "page %d has a field %q that the first page lacks", s.at.Number, schema[len(s.at.Columns)].Name).
 			WithHint("Declare the column in the dataset's spec.")
 	}
 	return nil
@@ -288,13 +288,13 @@ func (s *reader) refused(code int, page int64) error {
 	case code == http.StatusOK:
 		return nil
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
-		return fault.New(fault.Invalid, "%s refuses: status %d", host, code).WithHint("Look at the secret (token, or username and password), at spec.from.http.header, and at what it may read.")
+		return fault.New(fault.Invalid, "%s rejected the request: status %d", host, code).WithHint("Check the secret (token, or username and password), its read permissions, and spec.from.http.header.")
 	case code == http.StatusNotFound, code == http.StatusGone:
-		return fault.New(fault.NotFound, "%s has no page %d: status %d", host, page, code).WithHint("Look at spec.from.http.url.")
+		return fault.New(fault.NotFound, "%s has no page %d: status %d", host, page, code).WithHint("Check spec.from.http.url.")
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code == http.StatusTooEarly:
 		return fault.New(fault.Unavailable, "%s: status %d", host, code)
 	}
-	return fault.New(fault.Invalid, "%s answers page %d with status %d instead of rows", host, page, code).WithHint("Look at spec.from.http.url and its parameters.")
+	return fault.New(fault.Invalid, "%s: page %d returned status %d instead of rows", host, page, code).WithHint("Check spec.from.http.url and its parameters.")
 }
 
 func (s *reader) explain(err error) error {
@@ -345,18 +345,18 @@ func (s *reader) next() (place, bool, error) {
 	default:
 		here, err := url.Parse(s.at.Page)
 		if err != nil {
-			return place{}, false, fault.New(fault.Internal, "page %d has no address", s.at.Number)
+			return place{}, false, fault.New(fault.Internal, "page %d has no URL", s.at.Number)
 		}
 		u, err := here.Parse(said)
 		if err != nil || !s.same(u) {
-			return place{}, false, fault.New(fault.Invalid, "page %d goes on at another host than %s, or at no address", s.at.Number, s.base.Host).
-				WithHint("When what stands at next is a token, name the parameter that takes it: spec.from.http.parameter.")
+			return place{}, false, fault.New(fault.Invalid, "the next page of page %d is not on host %s, or its URL is invalid", s.at.Number, s.base.Host).
+				WithHint("If the field at next is a token, set spec.from.http.parameter to the parameter that takes it.")
 		}
 		to.Page = u.String()
 	}
 	if to.Page == s.at.Page || len(to.Page) > maxAddress {
-		return place{}, false, fault.New(fault.Invalid, "page %d goes on at itself, or at an address over the limit of %d bytes", s.at.Number, maxAddress).
-			WithHint("Look at spec.from.http.next and parameter.")
+		return place{}, false, fault.New(fault.Invalid, "the next page of page %d is the same page, or its URL exceeds %d bytes", s.at.Number, maxAddress).
+			WithHint("Check spec.from.http.next and parameter.")
 	}
 	return to, true, nil
 }
@@ -378,14 +378,14 @@ func (s *reader) reopen(before place) error {
 		return err == nil, err
 	}
 	gap := func(why string, page int64) error {
-		return fault.New(fault.Unavailable, "%s does not find page %d, and page %d "+why+": that is not the end of the rows", s.base.Host, s.at.Number, page).
-			WithHint("It is tried again. If it stays so, pages cannot be counted: use spec.from.http.next, or the service's Link header.")
+		return fault.New(fault.Unavailable, "%s returned 404 for page %d, and page %d "+why+", so this is not the end of the rows", s.base.Host, s.at.Number, page).
+			WithHint("The run is retried automatically. If the error persists, pages cannot be counted: use spec.from.http.next, or the service's Link header.")
 	}
 	switch there, err := found(before); {
 	case err != nil:
 		return err
 	case !there:
-		return gap("is gone, too", before.Number)
+		return gap("does not exist either", before.Number)
 	}
 	end := s.open()
 	if !fault.Is(end, fault.NotFound) {
@@ -397,7 +397,7 @@ func (s *reader) reopen(before place) error {
 	case err != nil:
 		return err
 	case there:
-		return gap("is there", behind.Number)
+		return gap("exists", behind.Number)
 	}
 	return end
 }

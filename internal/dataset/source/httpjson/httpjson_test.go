@@ -158,8 +158,8 @@ func TestCountedPagesNotFound(t *testing.T) {
 	}{
 		"never":       {func(int, int) bool { return false }, 9, ""},
 		"for once":    {func(page, asked int) bool { return page == 2 && asked == 1 }, 9, ""},
-		"for a while": {func(page, asked int) bool { return page == 2 || page == 1 && asked > 1 }, 0, "does not find page 2, and page 1 is gone, too"},
-		"one only":    {func(page, _ int) bool { return page == 2 }, 0, "does not find page 2, and page 3 is there"},
+		"for a while": {func(page, asked int) bool { return page == 2 || page == 1 && asked > 1 }, 0, "returned 404 for page 2, and page 1 does not exist either"},
+		"one only":    {func(page, _ int) bool { return page == 2 }, 0, "returned 404 for page 2, and page 3 exists"},
 	} {
 		clear(asked)
 		gone = c.gone
@@ -308,7 +308,7 @@ func TestPagesHaveTheColumnsOfTheFirst(t *testing.T) {
 		t.Errorf("read %v", rows)
 	}
 	for doc, words := range map[string]string{
-		`[{"id": 2, "more": 1}]`: `"more"`, `[{"id": "canary"}]`: `column "id"`, `{}`: "no list", `[1]`: "object", `{`: "not JSON", `<html>`: "not JSON",
+		`[{"id": 2, "more": 1}]`: `"more"`, `[{"id": "canary"}]`: `column "id"`, `{}`: "no list", `[1]`: "object", `{`: "not valid JSON", `<html>`: "not valid JSON",
 	} {
 		s := pages(t, `[{"id": 1, "name": "x"}]`, doc)
 		if err := last(t.Context(), request(s.URL+"/1", nil)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "page 2") || !strings.Contains(err.Error(), words) || strings.Contains(err.Error(), "canary") {

@@ -33,14 +33,14 @@ func (Driver) Check(r source.Request) error {
 	o := *r.From.Kafka
 	switch {
 	case len(o.Brokers) == 0:
-		return fault.New(fault.Invalid, "spec.from.kafka.brokers: one host:port at least is needed")
+		return fault.New(fault.Invalid, "spec.from.kafka.brokers: at least one host:port is required")
 	case o.Topic == "":
-		return fault.New(fault.Invalid, "spec.from.kafka.topic: it is needed")
+		return fault.New(fault.Invalid, "spec.from.kafka.topic: it is required")
 	}
 	switch o.SASL {
 	case "", "plain", "scram-sha-256", "scram-sha-512":
 	default:
-		return fault.New(fault.Invalid, "spec.from.kafka.sasl: %q is none of plain, scram-sha-256, scram-sha-512", o.SASL)
+		return fault.New(fault.Invalid, "spec.from.kafka.sasl: %q is not plain, scram-sha-256 or scram-sha-512", o.SASL)
 	}
 	if err := source.CheckTLS("spec.from.kafka.tls", o.TLS); err != nil {
 		return err
@@ -254,10 +254,10 @@ func (l *log) explain(err error) error {
 		case kerr.UnknownTopicOrPartition.Code, kerr.UnknownTopicID.Code:
 			return fault.New(fault.NotFound, "there is no topic %q at %s", l.o.Topic, where)
 		case kerr.TopicAuthorizationFailed.Code, kerr.SaslAuthenticationFailed.Code, kerr.ClusterAuthorizationFailed.Code:
-			return fault.New(fault.Invalid, "%s: %s", where, said.Description).WithHint("Look at username and password in the secret, and at what the user may read.")
+			return fault.New(fault.Invalid, "%s: %s", where, said.Description).WithHint("Check username and password in the secret, and the user's read permissions.")
 		case kerr.OffsetOutOfRange.Code:
 			return fault.New(fault.Gone, "messages of topic %s were removed before they were read", l.o.Topic).
-				WithHint("Keep messages longer than the time between runs. To begin with the oldest that is there: ingest with --anew.")
+				WithHint("Keep messages longer than the time between runs. To start from the oldest message, ingest with --anew.")
 		}
 		if !said.Retriable {
 			return fault.New(fault.Invalid, "%s: %s", where, said.Message)

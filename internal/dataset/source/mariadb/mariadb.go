@@ -46,7 +46,7 @@ func (Driver) Open(ctx context.Context, r source.Request) (source.Reader, error)
 	}
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "spec.from.mariadb cannot be used as it is") // the error may have the password
+		return nil, fault.New(fault.Invalid, "spec.from.mariadb is invalid") // the error may have the password
 	}
 	return sqltable.Open(ctx, sql.OpenDB(connector), dialect{r}, o, r)
 }
@@ -87,7 +87,7 @@ func (d dialect) Explain(err error) error {
 	var e *mysql.MySQLError
 	if !errors.As(err, &e) {
 		if errors.Is(err, mysql.ErrNoTLS) {
-			return fault.New(fault.Invalid, "%s does not speak TLS", o.Host).WithHint("Set up TLS there, or write tls: off where the network is trusted.")
+			return fault.New(fault.Invalid, "%s does not support TLS", o.Host).WithHint("Enable TLS on that server, or set tls: off in a trusted network.")
 		}
 		if errors.Is(err, mysql.ErrInvalidConn) {
 			return fault.New(fault.Unavailable, "%s closed the connection", o.Host)
@@ -96,8 +96,8 @@ func (d dialect) Explain(err error) error {
 	}
 	switch e.Number {
 	case 1045, 1698:
-		return fault.New(fault.Invalid, "%s does not let %q in: %s", o.Host, d.req.Secret["username"].Reveal(), e.Message).
-			WithHint("Look at username and password in the secret.")
+		return fault.New(fault.Invalid, "%s rejected the login of %q: %s", o.Host, d.req.Secret["username"].Reveal(), e.Message).
+			WithHint("Check username and password in the secret.")
 	case 1044, 1142, 1143:
 		return fault.New(fault.Invalid, "%s: %s", o.Host, e.Message).WithHint("Grant SELECT to the user of the secret.")
 	case 1049:
@@ -105,13 +105,13 @@ func (d dialect) Explain(err error) error {
 	case 1146:
 		return fault.New(fault.NotFound, "there is no table %q in database %s at %s", o.Table, o.Database, o.Host)
 	case 1054:
-		return fault.New(fault.Invalid, "%s: %s", o.Host, e.Message).WithHint("Look at columns, cursor, key and query.")
+		return fault.New(fault.Invalid, "%s: %s", o.Host, e.Message).WithHint("Check columns, cursor, key and query.")
 	case 1040, 1053, 1203, 1205, 1213, 1927, 3024: // too many, shutdown, lock wait, deadlock, killed, time
 		return fault.New(fault.Unavailable, "%s: %s", o.Host, e.Message)
 	}
 	if state := string(e.SQLState[:]); strings.HasPrefix(state, "22") || strings.HasPrefix(state, "23") { // its words have values
-		return fault.New(fault.Invalid, "%s: a value does not fit (SQLSTATE %s)", o.Host, state).WithData("%s", e.Message).
-			WithHint("Look at query, and at the rows it reads.")
+		return fault.New(fault.Invalid, "%s: a value is out of range (SQLSTATE %s)", o.Host, state).WithData("%s", e.Message).
+			WithHint("Check query and the rows that it reads.")
 	}
-	return fault.New(fault.Invalid, "%s refuses: %s", o.Host, e.Message).WithHint("Look at table and query.")
+	return fault.New(fault.Invalid, "%s rejected the request: %s", o.Host, e.Message).WithHint("Check table and query.")
 }

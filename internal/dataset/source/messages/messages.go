@@ -52,19 +52,19 @@ type Log interface {
 	Close() error
 }
 
-// Check refuses what logs cannot be asked for.
+// Check validates a request to a log.
 func Check(kind string, r source.Request) error {
 	if r.Mode == source.Full {
-		return fault.New(fault.Invalid, "spec.mode: %s is read with the modes incremental and changes", kind)
+		return fault.New(fault.Invalid, "spec.mode: %s supports only the modes incremental and changes", kind)
 	}
 	if r.Cursor != "" || r.Overlap != "" {
-		return fault.New(fault.Invalid, "spec.cursor and spec.overlap are for tables: %s has offsets", kind)
+		return fault.New(fault.Invalid, "spec.cursor and spec.overlap are valid only for tables; %s uses offsets", kind)
 	}
 	if r.Mode == source.Changes && (len(r.Key) == 0 || r.Op == "") {
-		return fault.New(fault.Invalid, "spec.key and spec.op: the mode changes needs both")
+		return fault.New(fault.Invalid, "spec.key and spec.op: mode changes requires both")
 	}
 	if len(r.Declared) == 0 {
-		return fault.New(fault.Invalid, "the dataset declares no columns").WithHint("Declare in the Dataset's spec.columns which fields of the messages are kept, and their types.")
+		return fault.New(fault.Invalid, "the dataset declares no columns").WithHint("Declare the message fields to store, and their types, in the Dataset's spec.columns.")
 	}
 	return nil
 }
@@ -274,11 +274,11 @@ func Bounds(r source.Request, first, next Places) (from, until Places, err error
 			start = oldest
 		case start < oldest && start < until[p]:
 			return nil, nil, fault.New(fault.Gone, "the messages %d to %d of partition %d were removed before they were read", start, oldest-1, p).
-				WithHint("Keep messages longer than the time between runs. To begin with the oldest that is there: ingest with --anew.")
+				WithHint("Keep messages longer than the time between runs. To start from the oldest message, ingest with --anew.")
 		}
 		if start > next[p] {
-			return nil, nil, fault.New(fault.Conflict, "partition %d ends before offset %d, which was read: it is another log than before", p, start).
-				WithHint("To read it from the beginning: ingest with --anew.")
+			return nil, nil, fault.New(fault.Conflict, "partition %d ends before offset %d, which was already read: the log was replaced", p, start).
+				WithHint("To read the log from the beginning, ingest with --anew.")
 		}
 		from[p] = min(start, until[p])
 	}

@@ -29,9 +29,9 @@ func (Driver) Check(r source.Request) error {
 	o := *r.From.NATS
 	switch {
 	case len(o.Servers) == 0:
-		return fault.New(fault.Invalid, "spec.from.nats.servers: one host:port at least is needed")
+		return fault.New(fault.Invalid, "spec.from.nats.servers: at least one host:port is required")
 	case o.Stream == "":
-		return fault.New(fault.Invalid, "spec.from.nats.stream: it is needed")
+		return fault.New(fault.Invalid, "spec.from.nats.stream: it is required")
 	}
 	if err := source.CheckTLS("spec.from.nats.tls", o.TLS); err != nil {
 		return err
@@ -228,7 +228,7 @@ func (l *log) kept(ctx context.Context, seq int64) error {
 	}
 	if oldest := int64(info.State.FirstSeq); oldest > seq { //nolint:gosec // G115: sequences rise from 1
 		return fault.New(fault.Gone, "the messages %d to %d of stream %s were removed before they were read", seq, oldest-1, l.o.Stream).
-			WithHint("Keep messages longer than a run takes. To begin with the oldest that is there: ingest with --anew.")
+			WithHint("Keep messages longer than a run takes. To start from the oldest message, ingest with --anew.")
 	}
 	return nil
 }
@@ -251,11 +251,11 @@ func (l *log) explain(err error) error {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return fault.New(fault.NotFound, "there is no stream %q at %s", l.o.Stream, where)
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		return fault.New(fault.Invalid, "%s has no JetStream", where).WithHint("Only streams keep messages, and only those can be read again.")
+		return fault.New(fault.Invalid, "JetStream is not enabled on %s", where).WithHint("Enable JetStream: only its streams store messages that can be read again.")
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired):
-		return fault.New(fault.Invalid, "%s does not let the secret's user in", where).WithHint("Look at username and password, token or creds in the secret.")
+		return fault.New(fault.Invalid, "%s rejected the credentials in the secret", where).WithHint("Check username and password, token or creds in the secret.")
 	case errors.Is(err, nats.ErrSecureConnWanted), errors.Is(err, nats.ErrSecureConnRequired):
-		return fault.New(fault.Invalid, "%s: %v", where, err).WithHint("Set up TLS there, or write tls: off where the network is trusted.")
+		return fault.New(fault.Invalid, "%s: %v", where, err).WithHint("Enable TLS on that server, or set tls: off in a trusted network.")
 	case errors.Is(err, context.Canceled):
 		return err
 	}

@@ -60,21 +60,21 @@ type Bucket interface {
 	Close() error
 }
 
-// Check refuses what files cannot be asked for.
+// Check validates a request to files.
 func Check(kind, pattern string, f source.Format, r source.Request) error {
 	if _, err := path.Match(pattern, ""); err != nil || strings.HasPrefix(pattern, "/") {
-		return fault.New(fault.Invalid, "spec.from.%s.match: %q is no pattern", kind, pattern).WithHint("Write *.csv, or 2024/*/orders-*.jsonl.gz.")
+		return fault.New(fault.Invalid, "spec.from.%s.match: %q is not a valid pattern", kind, pattern).WithHint("Write *.csv, or 2024/*/orders-*.jsonl.gz.")
 	}
 	switch f {
 	case "", "csv", "tsv", "jsonl", "parquet", "avro":
 	default:
-		return fault.New(fault.Invalid, "spec.from.%s.format: %q is none of csv, tsv, jsonl, parquet, avro", kind, string(f))
+		return fault.New(fault.Invalid, "spec.from.%s.format: %q is not csv, tsv, jsonl, parquet or avro", kind, string(f))
 	}
 	if r.Cursor != "" || r.Overlap != "" {
-		return fault.New(fault.Invalid, "spec.cursor and spec.overlap are for tables: of %s, whole files are new or not", kind)
+		return fault.New(fault.Invalid, "spec.cursor and spec.overlap are valid only for tables; %s is read by whole files", kind)
 	}
 	if r.Mode == source.Changes && (len(r.Key) == 0 || r.Op == "") {
-		return fault.New(fault.Invalid, "spec.key and spec.op: the mode changes needs both")
+		return fault.New(fault.Invalid, "spec.key and spec.op: mode changes requires both")
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func Open(ctx context.Context, b Bucket, f source.Format, r source.Request) (_ s
 			return nil, err
 		}
 		if len(now) > MaxFiles {
-			return nil, fault.New(fault.TooLarge, "%d files are over the limit of %d", len(now), MaxFiles).WithHint("Name fewer: one directory a day, for example.")
+			return nil, fault.New(fault.TooLarge, "%d files are over the limit of %d", len(now), MaxFiles).WithHint("Select fewer files, such as one directory per day.")
 		}
 		if s.until = now; r.Mode != source.Full {
 			s.until = after.with(now)
@@ -136,13 +136,13 @@ func Open(ctx context.Context, b Bucket, f source.Format, r source.Request) (_ s
 		}
 		if r.Mode != source.Full && read && len(r.Key) == 0 {
 			return nil, fault.New(fault.Conflict, "the file %s was changed after it was read", name).
-				WithHint("Give the source a key, which tells its rows from new ones; or read everything again: ingest with --anew.")
+				WithHint("Set spec.key, which distinguishes its rows from new rows, or read everything again: ingest with --anew.")
 		}
 		s.names = append(s.names, name)
 	}
 	slices.Sort(s.names)
 	if r.Mode == source.Full && len(s.names) == 0 {
-		return nil, fault.New(fault.NotFound, "no file is there")
+		return nil, fault.New(fault.NotFound, "there are no files")
 	}
 	if err := source.ReadPosition(r.Resume, &s.at); err != nil {
 		return nil, err
@@ -216,8 +216,8 @@ func (s *reader) open() error {
 	if s.schema == nil {
 		s.schema = schema
 	} else if !slices.Equal(s.schema, schema) {
-		return fault.New(fault.Invalid, "the columns of %s are not those of the files before it", name).
-			WithHint("Here they are %v, before %v. Declare what differs in the Dataset's spec.columns: the types, and columns that some files lack with optional: true.", describe(schema), describe(s.schema))
+		return fault.New(fault.Invalid, "the columns of %s differ from those of the previous files", name).
+			WithHint("This file has %v, and the previous files have %v. Declare the differing columns in the Dataset's spec.columns: their types, and optional: true for columns that some files lack.", describe(schema), describe(s.schema))
 	}
 	s.at = place{File: name, Rows: given}
 	return nil
@@ -225,7 +225,7 @@ func (s *reader) open() error {
 
 // Changed is the error of a file that is not as it was when it was listed.
 func Changed(name string) error {
-	return fault.New(fault.Conflict, "the file %s was changed while it was read", name).WithHint("Ingest again when it is whole; files are best made under another name and renamed.")
+	return fault.New(fault.Conflict, "the file %s changed during the read", name).WithHint("Ingest again when the file is complete. Write files under a temporary name, then rename them.")
 }
 
 func describe(s table.Schema) string {

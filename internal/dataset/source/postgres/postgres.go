@@ -113,31 +113,31 @@ func (d dialect) Explain(err error) error {
 	var e *pgconn.PgError
 	if !errors.As(err, &e) {
 		if strings.Contains(err.Error(), "server refused TLS connection") { // pgx has no type for it
-			return fault.New(fault.Invalid, "%s does not speak TLS", d.host).WithHint("Set up TLS there, or write tls: off where the network is trusted.")
+			return fault.New(fault.Invalid, "%s does not support TLS", d.host).WithHint("Enable TLS on that server, or set tls: off in a trusted network.")
 		}
 		return nil
 	}
 	o := d.req.From.Postgres
 	switch e.Code {
 	case "28P01", "28000":
-		return fault.New(fault.Invalid, "%s does not let %q in: %s", d.host, d.req.Secret["username"].Reveal(), e.Message).
-			WithHint("Look at username and password in the secret, and at the server's pg_hba.conf.")
+		return fault.New(fault.Invalid, "%s rejected the login of %q: %s", d.host, d.req.Secret["username"].Reveal(), e.Message).
+			WithHint("Check username and password in the secret, and the server's pg_hba.conf.")
 	case "3D000":
 		return fault.New(fault.NotFound, "there is no database %q at %s", o.Database, d.host)
 	case "42P01", "3F000":
 		return fault.New(fault.NotFound, "there is no table %q in database %s at %s", o.Table, o.Database, d.host).
-			WithHint("Write it as schema.table when it is not in the schema public.")
+			WithHint("If the table is not in the schema public, write schema.table.")
 	case "42703":
-		return fault.New(fault.Invalid, "%s: %s", d.host, e.Message).WithHint("Look at columns, cursor, key and query.")
+		return fault.New(fault.Invalid, "%s: %s", d.host, e.Message).WithHint("Check columns, cursor, key and query.")
 	case "42501":
 		return fault.New(fault.Invalid, "%s: %s", d.host, e.Message).WithHint("Grant SELECT to the user of the secret.")
 	}
 	switch class := e.Code[:min(2, len(e.Code))]; class {
 	case "22", "23": // its words have values
-		return fault.New(fault.Invalid, "%s: a value does not fit (SQLSTATE %s)", d.host, e.Code).WithData("%s", strings.TrimSpace(e.Message+" "+e.Detail)).
-			WithHint("Look at query, and at the rows it reads.")
+		return fault.New(fault.Invalid, "%s: a value is out of range (SQLSTATE %s)", d.host, e.Code).WithData("%s", strings.TrimSpace(e.Message+" "+e.Detail)).
+			WithHint("Check query and the rows that it reads.")
 	case "08", "53", "57", "40", "55": // connection, resources, shutdown, conflict with recovery, not ready
 		return fault.New(fault.Unavailable, "%s: %s", d.host, e.Message)
 	}
-	return fault.New(fault.Invalid, "%s refuses: %s", d.host, e.Message).WithHint("Look at table and query.")
+	return fault.New(fault.Invalid, "%s rejected the request: %s", d.host, e.Message).WithHint("Check table and query.")
 }

@@ -28,7 +28,7 @@ var _ source.Driver = Driver{}
 func (Driver) Check(r source.Request) error {
 	o := *r.From.S3
 	if o.Endpoint == "" || o.Bucket == "" || strings.ContainsAny(o.Endpoint, "/ @") {
-		return fault.New(fault.Invalid, "spec.from.s3: endpoint (host or host:port) and bucket are needed")
+		return fault.New(fault.Invalid, "spec.from.s3: endpoint (host or host:port) and bucket are required")
 	}
 	if err := s3utils.CheckValidBucketNameStrict(o.Bucket); err != nil {
 		return fault.New(fault.Invalid, "spec.from.s3.bucket: %v", err)
@@ -155,10 +155,10 @@ func (b *bucket) explain(name string, err error) error {
 			return fault.New(fault.NotFound, "there is no %s in bucket %s at %s", name, b.o.Bucket, b.o.Endpoint)
 		case code == http.StatusMovedPermanently, said.Code == "AuthorizationHeaderMalformed":
 			return fault.New(fault.Invalid, "%s: the bucket %s is in another region than %s", b.o.Endpoint, b.o.Bucket, region(b.o)).
-				WithHint("Write spec.from.s3.region, and the endpoint of that region.")
+				WithHint("Set spec.from.s3.region, and the endpoint of that region.")
 		case code >= 400 && code < 500 && code != http.StatusRequestTimeout && code != http.StatusTooManyRequests:
-			return fault.New(fault.Invalid, "%s refuses: %s", b.o.Endpoint, said.Message).
-				WithHint("Look at access_key and secret_key in the secret, and at what they may read.")
+			return fault.New(fault.Invalid, "%s rejected the request: %s", b.o.Endpoint, said.Message).
+				WithHint("Check access_key and secret_key in the secret, and their read permissions.")
 		}
 	}
 	if said := source.Unreachable(b.o.Endpoint, err); said != nil {

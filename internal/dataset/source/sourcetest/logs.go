@@ -123,7 +123,7 @@ func Logs(t *testing.T, l Log) {
 		Refused(t, l.Driver, r, fault.Invalid, "incremental")
 		r = request(t, "wrong3")
 		r.Access.Hosts = []string{"elsewhere"}
-		Refused(t, l.Driver, r, fault.PermissionDenied, "sources may not reach")
+		Refused(t, l.Driver, r, fault.PermissionDenied, "sources may not connect to")
 	})
 }
 

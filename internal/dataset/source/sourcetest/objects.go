@@ -175,6 +175,6 @@ func Objects(t *testing.T, open func(t *testing.T) Bucket) {
 		Refused(t, b.Driver, r, fault.Invalid, "cursor")
 		put(t, b, "1.csv", "id,name\n1,x\n")
 		put(t, b, "2.csv", "id\n1\n")
-		_ = wantLast(t, b.Driver, request(b, source.Full, "", ""), "2.csv", "columns")
+		_ = wantLast(t, b.Driver, request(b, source.Full, "", ""), "2.csv", `no column "name"`)
 	})
 }

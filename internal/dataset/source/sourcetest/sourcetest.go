@@ -162,7 +162,7 @@ func Tables(t *testing.T, db Database) {
 		db.Exec(t, "INSERT INTO falaj_twice VALUES (4, 9, NULL)")
 		r = request("falaj_twice", source.Full)
 		r.Key, r.BatchRows = []string{"id", "name"}, 100
-		Refused(t, db.Driver, r, fault.Invalid, `no "name", which is in the key`)
+		Refused(t, db.Driver, r, fault.Invalid, `no "name", a column of spec.key`)
 		// What the manifest declares of it the database does not order by.
 		r = request("falaj_twice", source.Incremental)
 		r.Key, r.Declared = []string{"id", "name"}, []source.Column{{Name: "name", Type: table.Int64}}
@@ -272,7 +272,7 @@ func Tables(t *testing.T, db Database) {
 		}
 		r = request("falaj_wrong", source.Full)
 		r.Access.Hosts = []string{"elsewhere"}
-		Refused(t, db.Driver, r, fault.PermissionDenied, "sources may not reach")
+		Refused(t, db.Driver, r, fault.PermissionDenied, "sources may not connect to")
 	})
 	t.Run("an end that is asked for", func(t *testing.T) {
 		fill(t, "falaj_end", 10)

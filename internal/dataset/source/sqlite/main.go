@@ -149,14 +149,14 @@ func (*connector) Driver() driver.Driver { return &sqlite3.SQLiteDriver{} }
 func load(file []byte) (*sqlite3.SQLiteConn, error) {
 	const header = "SQLite format 3\x00"
 	if len(file) < 100 || string(file[:len(header)]) != header {
-		return nil, fault.New(fault.Invalid, "the file is no SQLite database, or is encrypted")
+		return nil, fault.New(fault.Invalid, "the file is not an SQLite database, or is encrypted")
 	}
 	page := int(binary.BigEndian.Uint16(file[16:]))
 	if page == 1 {
 		page = 1 << 16
 	}
 	if pages := int64(binary.BigEndian.Uint32(file[28:])); page < 512 || len(file)%page != 0 || int64(len(file)) < pages*int64(page) {
-		return nil, fault.New(fault.Invalid, "the database is cut off: it has %d bytes, of %d pages of %d", len(file), pages, page)
+		return nil, fault.New(fault.Invalid, "the database is truncated: it has %d bytes, and its header says %d pages of %d bytes", len(file), pages, page)
 	}
 	file[18], file[19] = 1, 1 // a database of the WAL mode, whose log is empty, opens as one without
 	conn, err := (&sqlite3.SQLiteDriver{}).Open("file::memory:?_loc=UTC")
@@ -192,7 +192,7 @@ func whole(c *sqlite3.SQLiteConn) error {
 	defer func() { _ = rows.Close() }()
 	said := make([]driver.Value, 1)
 	if err := rows.Next(said); err != nil || said[0] != "ok" {
-		return fault.New(fault.Invalid, "the database is damaged: %v %v", said[0], err).WithHint("Look at it with: sqlite3 FILE 'PRAGMA integrity_check'.")
+		return fault.New(fault.Invalid, "the database is corrupt: %v %v", said[0], err).WithHint("Check it with: sqlite3 FILE 'PRAGMA integrity_check'.")
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ func (d dialect) plain(ctx context.Context, c *sqlite3.SQLiteConn) (source.Datab
 	}
 	names := lite.Columns()
 	if len(names) == 0 {
-		return source.Database{}, fault.New(fault.Invalid, "spec.from.sqlite.query: it is not one SELECT")
+		return source.Database{}, fault.New(fault.Invalid, "spec.from.sqlite.query: it must be a single SELECT")
 	}
 	if err := table.CheckNames(names); err != nil {
 		return source.Database{}, err
@@ -247,8 +247,8 @@ func (d dialect) plain(ctx context.Context, c *sqlite3.SQLiteConn) (source.Datab
 			}
 		}
 		if t == "" {
-			return source.Database{}, fault.New(fault.Invalid, "column %q has the type %.40s, which tables do not keep", name, strings.ToLower(declared)).
-				WithHint("Leave it out by `columns`, or cast it in a `query` to text or a number.")
+			return source.Database{}, fault.New(fault.Invalid, "column %q has the type %.40s, which tables do not support", name, strings.ToLower(declared)).
+				WithHint("Omit it with `columns`, or cast it in a `query` to text or a number.")
 		}
 		if name == d.a.Cursor || slices.Contains(d.a.Key, name) {
 			ordered[name] = t
@@ -285,8 +285,8 @@ func oneClass(ctx context.Context, c *sqlite3.SQLiteConn, from, name string, t t
 	case table.Timestamp: // falaj_time makes text of each, or refuses it
 		return nil
 	case table.Date:
-		return fault.New(fault.Invalid, "column %q is a date, which is text in SQLite and gives rows no order to go on from", name).
-			WithHint("A cursor or a key is of integers, text or timestamps.")
+		return fault.New(fault.Invalid, "column %q is a date, which SQLite stores as text; it cannot order rows", name).
+			WithHint("Use a cursor or key of integers, text or timestamps.")
 	default: // sqltable refuses it
 		return nil
 	}
@@ -302,8 +302,8 @@ func oneClass(ctx context.Context, c *sqlite3.SQLiteConn, from, name string, t t
 	case err != nil:
 		return err
 	}
-	return fault.New(fault.Invalid, "column %q, which is the cursor or in the key, is read as %s and has values that SQLite keeps as %s", name, t, found[0]).
-		WithHint("Rows would be passed over. Say the column's type in the Dataset's spec.columns, or cast it in a `query`; a key is of one kind.")
+	return fault.New(fault.Invalid, "column %q, the cursor or part of the key, is read as %s and has values that SQLite stores as %s", name, t, found[0]).
+		WithHint("Such rows would be skipped. Declare the column's type in the Dataset's spec.columns, or cast it in a `query`; all values of a key must have one type.")
 }
 
 // Quote implements sqltable.Dialect.
@@ -348,12 +348,12 @@ func (d dialect) Explain(err error) error {
 	}
 	switch said.Code {
 	case sqlite3.ErrCorrupt, sqlite3.ErrNotADB:
-		return fault.New(fault.Invalid, "the database is damaged: %v", err).WithHint("Look at it with: sqlite3 FILE 'PRAGMA integrity_check'.")
+		return fault.New(fault.Invalid, "the database is corrupt: %v", err).WithHint("Check it with: sqlite3 FILE 'PRAGMA integrity_check'.")
 	case sqlite3.ErrNomem:
-		return fault.New(fault.Exhausted, "the database needs more memory than it may have")
+		return fault.New(fault.Exhausted, "reading the database exceeds the memory limit")
 	}
 	if strings.Contains(err.Error(), "no such table") && d.a.What.Table != "" {
 		return fault.New(fault.NotFound, "there is no table %q in %s", d.a.What.Table, d.a.What.Host)
 	}
-	return fault.New(fault.Invalid, "SQLite refuses: %v", err).WithHint("Look at table, columns, cursor, key and query.")
+	return fault.New(fault.Invalid, "SQLite rejected the query: %v", err).WithHint("Check table, columns, cursor, key and query.")
 }

@@ -131,7 +131,7 @@ func (d Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, er
 	s.schema, s.until = first.Schema, first.Until
 	for _, f := range s.schema { // the child may be somebody else by now
 		if !f.Type.Valid() {
-			return nil, fault.New(fault.Internal, "the child says that column %.80q is %.80q", f.Name, string(f.Type))
+			return nil, fault.New(fault.Internal, "the child process reports column %.80q as %.80q", f.Name, string(f.Type))
 		}
 	}
 	return s, table.CheckNames(s.schema.Names())
@@ -141,8 +141,8 @@ func (d Driver) Open(ctx context.Context, r source.Request) (_ source.Reader, er
 func openWhole(path string) (*os.File, error) {
 	for _, log := range []string{"-wal", "-journal"} {
 		if info, err := os.Lstat(path + log); err == nil && info.Size() > 0 {
-			return nil, fault.New(fault.Unavailable, "%s is in use: %s has what is not in it", path, path+log).
-				WithHint("Ingest when nobody writes to it (PRAGMA wal_checkpoint(TRUNCATE)), or from a copy: sqlite3 FILE \".backup COPY\".")
+			return nil, fault.New(fault.Unavailable, "%s is in use: %s contains changes that are not in it yet", path, path+log).
+				WithHint("Ingest when the database has no writers (PRAGMA wal_checkpoint(TRUNCATE)), or from a copy: sqlite3 FILE \".backup COPY\".")
 		}
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -150,14 +150,14 @@ func openWhole(path string) (*os.File, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fault.New(fault.NotFound, "there is no %s", path)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fault.New(fault.Invalid, "the server may not read %s", path).WithHint("Give its user the right to.")
+		return nil, fault.New(fault.Invalid, "the server may not read %s", path).WithHint("Grant the server's user read permission.")
 	case err != nil:
 		return nil, fault.New(fault.Unavailable, "reading %s: %w", path, err)
 	}
 	info, err := f.Stat()
 	switch {
 	case err != nil || !info.Mode().IsRegular():
-		err = fault.New(fault.Invalid, "%s is no regular file", path)
+		err = fault.New(fault.Invalid, "%s is not a regular file", path)
 	case info.Size() > MaxFile:
 		err = fault.New(fault.TooLarge, "%s has %d bytes, over the limit of %d", path, info.Size(), int64(MaxFile)).WithHint("Export the table as Parquet or CSV.")
 	}
@@ -191,7 +191,7 @@ func (s *reader) send(f *os.File, a asked) error {
 	}
 	after, err := f.Stat() // another file in its place is no matter
 	if err != nil || n != before.Size() || after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) {
-		return fault.New(fault.Unavailable, "%s was changed while it was read", f.Name()).WithHint("Ingest when nobody writes to it, or from a copy: sqlite3 FILE \".backup COPY\".")
+		return fault.New(fault.Unavailable, "%s changed during the read", f.Name()).WithHint("Ingest when the database has no writers, or from a copy: sqlite3 FILE \".backup COPY\".")
 	}
 	return nil
 }
@@ -250,11 +250,11 @@ func (s *reader) next() (arrow.RecordBatch, source.Position, error) {
 	rec.Retain()
 	if !rec.Schema().Equal(s.schema.Arrow()) {
 		rec.Release()
-		return nil, nil, errors.New("a batch of other columns")
+		return nil, nil, errors.New("a batch with other columns")
 	}
 	if rows.Next() || rows.Err() != nil { // to its end
 		rec.Release()
-		return nil, nil, errors.Join(errors.New("more than a batch"), rows.Err())
+		return nil, nil, errors.Join(errors.New("data after the batch"), rows.Err())
 	}
 	return rec, head.At, nil
 }

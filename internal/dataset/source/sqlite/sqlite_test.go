@@ -93,7 +93,7 @@ func TestClasses(t *testing.T) {
 		r := subject(file)
 		r.From.SQLite.Table, r.Mode = "t", source.Incremental
 		change(&r)
-		t.Run(name, func(t *testing.T) { sourcetest.Refused(t, driver, r, fault.Invalid, "passed over") })
+		t.Run(name, func(t *testing.T) { sourcetest.Refused(t, driver, r, fault.Invalid, "would be skipped") })
 	}
 	for name, change := range map[string]func(r *source.Request){
 		"an untyped cursor, declared": func(r *source.Request) { r.Cursor, r.Key, r.Declared = "id", []string{"n"}, columns("id", table.Int64) },
@@ -186,7 +186,7 @@ func TestWhatIsRefused(t *testing.T) {
 	}{
 		"no file":           {fault.NotFound, "there is no", func(r *source.Request) { r.From.SQLite.File = filepath.Join(dir, "nix.db") }},
 		"another directory": {fault.PermissionDenied, "may not read", func(r *source.Request) { r.From.SQLite.File = "/etc/passwd" }},
-		"no database":       {fault.Invalid, "no SQLite database", func(r *source.Request) { r.From.SQLite.File = put("text.db", bytes.Repeat([]byte("text "), 100)) }},
+		"no database":       {fault.Invalid, "not an SQLite database", func(r *source.Request) { r.From.SQLite.File = put("text.db", bytes.Repeat([]byte("text "), 100)) }},
 		"damaged":           {fault.Invalid, "", func(r *source.Request) { r.From.SQLite.File = put("damaged.db", damaged) }},
 		"cut off":           {fault.Invalid, "", func(r *source.Request) { r.From.SQLite.File = put("short.db", whole[:5000]) }},
 		"a log beside it": {fault.Unavailable, "in use", func(r *source.Request) {
@@ -198,7 +198,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"a file that SQL names": {fault.Invalid, "", func(r *source.Request) {
 			r.From.SQLite.Table, r.From.SQLite.Query = "", "SELECT load_extension('/tmp/x.so')"
 		}},
-		"nothing to read": {fault.Invalid, "one of table and query", func(r *source.Request) { r.From.SQLite.Table = "" }},
+		"nothing to read": {fault.Invalid, "either table or query", func(r *source.Request) { r.From.SQLite.Table = "" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := subject(file)

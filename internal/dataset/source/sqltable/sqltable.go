@@ -65,7 +65,7 @@ func Check(kind string, usual int, o source.Database, r source.Request) error {
 	case o.Port < 0 || o.Port > 65535:
 		return bad("port", "%d is not a port", o.Port)
 	case o.Database == "":
-		return bad("database", "it is needed")
+		return bad("database", "it is required")
 	}
 	if err := source.CheckTLS("spec.from."+kind+".tls", o.TLS); err != nil {
 		return err
@@ -83,7 +83,7 @@ func CheckTable(kind string, o source.Database, r source.Request) error {
 	}
 	switch {
 	case (o.Table == "") == (o.Query == ""):
-		return bad("table", "one of table and query is needed")
+		return bad("table", "either table or query is required")
 	case len(o.Query) > 64<<10:
 		return bad("query", "%d bytes are over the limit of 65536", len(o.Query))
 	}
@@ -91,17 +91,17 @@ func CheckTable(kind string, o source.Database, r source.Request) error {
 		return nil
 	}
 	if r.Cursor == "" {
-		return fault.New(fault.Invalid, "spec.cursor: the mode %s needs one", r.Mode).
-			WithHint("Name the column that rises with each change, such as updated_at or id; or use mode: full.")
+		return fault.New(fault.Invalid, "spec.cursor: mode %s requires it", r.Mode).
+			WithHint("Name the column that increases with each change, such as updated_at or id, or use mode: full.")
 	}
 	if len(r.Key) == 0 {
-		return fault.New(fault.Invalid, "spec.key: the mode %s needs the columns that name a row", r.Mode).
-			WithHint("Rows near the last cursor are read again, and the key tells them from new ones.")
+		return fault.New(fault.Invalid, "spec.key: mode %s requires the columns that identify a row", r.Mode).
+			WithHint("Rows near the last cursor are read again, and the key distinguishes them from new rows.")
 	}
 	if len(o.Columns) > 0 {
 		for _, c := range append([]string{r.Cursor}, r.Key...) {
 			if !slices.Contains(o.Columns, c) {
-				return bad("columns", "%q is the cursor or in the key, and has to be among them", c)
+				return bad("columns", "%q, the cursor or part of the key, is missing", c)
 			}
 		}
 	}
@@ -119,7 +119,7 @@ func parse(p source.Position) (out place, err error) {
 		return place{}, nil
 	}
 	if err := json.Unmarshal(p, &out); err != nil {
-		return place{}, fault.New(fault.Internal, "the position is none of a table").WithData("%.200s", p)
+		return place{}, fault.New(fault.Internal, "the position is not a position in a table").WithData("%.200s", p)
 	}
 	return out, nil
 }
@@ -225,18 +225,18 @@ func (s *reader) shape(ctx context.Context) error {
 				continue
 			}
 			if s.ordered(c.Name()) { // the database would order by one type, and compare by another
-				return fault.New(fault.Invalid, "column %q, which is the cursor or in the key, is declared %s and is %s in the database", c.Name(), declared.Type, t).
+				return fault.New(fault.Invalid, "column %q, the cursor or part of the key, is declared as %s and is %s in the database", c.Name(), declared.Type, t).
 					WithHint("Declare it as %s, or cast it in a `query`.", t)
 			}
 			t = declared.Type // values are converted, or refused with their row
 		}
 		if name := c.DatabaseTypeName(); (name == "ENUM" || name == "SET") && s.ordered(c.Name()) { // the same
-			return fault.New(fault.Invalid, "column %q, which is the cursor or in the key, is an %s: it is ordered by numbers and compared as text", c.Name(), strings.ToLower(name)).
+			return fault.New(fault.Invalid, "column %q, the cursor or part of the key, is an %s: it is ordered as a number and compared as text", c.Name(), strings.ToLower(name)).
 				WithHint("Cast it to text in a `query`.")
 		}
 		if t == "" {
-			return fault.New(fault.Invalid, "column %q has the type %s, which tables do not keep", c.Name(), strings.ToLower(c.DatabaseTypeName())).
-				WithHint("Leave it out by `columns`, or cast it in a `query` to text, a number, a timestamp or a date.")
+			return fault.New(fault.Invalid, "column %q has the type %s, which tables do not support", c.Name(), strings.ToLower(c.DatabaseTypeName())).
+				WithHint("Omit it with `columns`, or cast it in a `query` to text, a number, a timestamp or a date.")
 		}
 		s.schema = append(s.schema, table.Field{Name: c.Name(), Type: t})
 	}
@@ -250,16 +250,16 @@ func (s *reader) shape(ctx context.Context) error {
 	for _, name := range ordered {
 		i := slices.Index(names, name)
 		if i < 0 {
-			return fault.New(fault.Invalid, "there is no column %q, which is the cursor or in the key", name).WithHint("The columns are %s.", strings.Join(names, ", "))
+			return fault.New(fault.Invalid, "there is no column %q, the cursor or part of the key", name).WithHint("The columns are %s.", strings.Join(names, ", "))
 		}
 		if t := s.schema[i].Type; t == table.Float32 || t == table.Float64 || t == table.Bool {
-			return fault.New(fault.Invalid, "column %q is %s, which gives rows no order to go on from", name, t).
-				WithHint("A cursor or a key is of integers, text, timestamps or dates.")
+			return fault.New(fault.Invalid, "column %q is %s, which cannot order rows", name, t).
+				WithHint("Use a cursor or key of integers, text, timestamps or dates.")
 		}
 		s.order = append(s.order, i)
 	}
 	if s.req.Op != "" && !slices.Contains(names, s.req.Op) {
-		return fault.New(fault.Invalid, "there is no column %q, which says what happened", s.req.Op).WithHint("The columns are %s.", strings.Join(names, ", "))
+		return fault.New(fault.Invalid, "there is no column %q, named by spec.op", s.req.Op).WithHint("The columns are %s.", strings.Join(names, ", "))
 	}
 	return nil
 }
@@ -286,7 +286,7 @@ func (s *reader) bounds(ctx context.Context) error {
 		return err
 	}
 	if without {
-		return fault.New(fault.Invalid, "there are rows without a %s, which is the cursor: they would never be read", s.req.Cursor).
+		return fault.New(fault.Invalid, "some rows have no %s, the cursor: they would never be read", s.req.Cursor).
 			WithHint("Fill the column, choose another cursor, or use mode: full.")
 	}
 	var last any
@@ -304,7 +304,7 @@ func (s *reader) bounds(ctx context.Context) error {
 	}
 	text, err := source.Text(t, last)
 	if err != nil {
-		return fault.New(fault.Invalid, "column %q, which is the cursor: %w", s.req.Cursor, err)
+		return fault.New(fault.Invalid, "column %q, the cursor: %w", s.req.Cursor, err)
 	}
 	s.until = place{Cursor: &text}
 	return nil
@@ -351,7 +351,7 @@ func (s *reader) query(ctx context.Context) error {
 			texts = append([]string{*resume.Cursor}, texts...)
 		}
 		if len(texts) != len(s.order) {
-			return fault.New(fault.Internal, "the position is none of this table").WithData("%.200s", s.req.Resume)
+			return fault.New(fault.Internal, "the position is not a position in this table").WithData("%.200s", s.req.Resume)
 		}
 		names, marks := make([]string, len(texts)), make([]string, len(texts))
 		for n, i := range s.order {
@@ -398,7 +398,7 @@ func Before(t table.Type, cursor, overlap string) (string, error) {
 		n := int64(OverlapRows)
 		if overlap != "" {
 			if n, err = strconv.ParseInt(overlap, 10, 64); err != nil || n < 0 {
-				return "", fault.New(fault.Invalid, "spec.overlap: %q is not a number, and the cursor is one", overlap)
+				return "", fault.New(fault.Invalid, "spec.overlap: %q is not a number, and the cursor is a number", overlap)
 			}
 		}
 		if v-n > v { // below the smallest
@@ -415,7 +415,7 @@ func Before(t table.Type, cursor, overlap string) (string, error) {
 		return source.Text(t, v.Add(-d))
 	}
 	if overlap != "" {
-		return "", fault.New(fault.Invalid, "spec.overlap: a cursor of text has no distance")
+		return "", fault.New(fault.Invalid, "spec.overlap: a text cursor supports no overlap")
 	}
 	return cursor, nil
 }
@@ -495,7 +495,7 @@ func (s *reader) distinct() error {
 	now := make([]any, len(s.order))
 	for n, i := range s.order {
 		if now[n] = s.values[i]; now[n] == nil {
-			return fault.New(fault.Invalid, "row %d has no %q, which is in the key", s.read, s.schema[i].Name).
+			return fault.New(fault.Invalid, "row %d has no %q, a column of spec.key", s.read, s.schema[i].Name).
 				WithHint("Fill the column, or name others in spec.key.")
 		}
 		same = same && equal(s.before[n], now[n])
@@ -507,8 +507,8 @@ func (s *reader) distinct() error {
 	for n, i := range s.order {
 		names[n] = s.schema[i].Name
 	}
-	return fault.New(fault.Invalid, "rows %d and %d have the same %s: an interrupted reading could lose one of them", s.read-1, s.read, strings.Join(names, " and ")).
-		WithHint("Name in spec.key the columns that tell every two rows apart; with mode: full it can be left out, and an interrupted reading then begins anew.")
+	return fault.New(fault.Invalid, "rows %d and %d have the same %s: an interrupted run could lose one of them", s.read-1, s.read, strings.Join(names, " and ")).
+		WithHint("Set spec.key to columns that identify each row. With mode: full you can omit it; an interrupted run then restarts from the beginning.")
 }
 
 // equal compares two values of one column.
