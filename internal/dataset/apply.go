@@ -29,11 +29,11 @@ type ApplyRequest struct {
 	asked time.Time // what was deleted since is not declared again; zero does not look
 }
 
-// Apply makes the dataset as the manifest says; versions that exist stay as
-// they are. A job's attempt declares what is not there, and changes nothing. Needs
-// dataset.import, dataset.delete to keep fewer versions, and dataset.query on what
-// new expectations read. Errors: fault.Invalid; fault.Conflict for another revision;
-// fault.PermissionDenied for a wider residency while there are versions.
+// Apply creates or updates the dataset from its manifest. Existing versions do not change. A
+// job's attempt may declare new datasets, and change none. Needs dataset.import, dataset.delete
+// to keep fewer versions, and dataset.query on what new expectations read. Errors:
+// fault.Invalid; fault.Conflict for another revision; fault.PermissionDenied for a wider
+// residency while there are versions.
 func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.Change, error) {
 	was, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
 	if err != nil && !fault.Is(err, fault.NotFound) {

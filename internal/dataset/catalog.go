@@ -142,7 +142,7 @@ var ForeignParts = []string{"data", "metadata"}
 // empty.
 const HeldFile = ".held"
 
-// maxApart bounds the versions of a table that are told of one by one.
+// maxApart bounds the versions of a table that are reported individually.
 const maxApart = 10
 
 // Directories are those below a table's location whose files the principal of ctx

@@ -68,7 +68,7 @@ const (
 	objectKind   = "dataset"
 )
 
-// Classification says how sensitive data is.
+// Classification is the sensitivity of data.
 type Classification = project.Classification
 
 // The classifications, from open to closed. Reads of the last two are journaled.
@@ -79,7 +79,7 @@ const (
 	Restricted   = project.Restricted
 )
 
-// Protection says who can read the files.
+// Protection is whether files are sealed or open to other engines.
 type Protection string
 
 // The protections.
@@ -284,7 +284,7 @@ type Dataset struct {
 	Revision int64        `json:"revision"` // counts changes of the spec, from 1
 	Latest   int64        `json:"latest"`   // number of the newest version; 0 for none
 	Accepted int64        `json:"accepted"` // number of the newest accepted version; 0 for none
-	Owner    string       `json:"owner"`    // principal ID of who declared it
+	Owner    string       `json:"owner"`    // principal ID of its creator
 	Created  time.Time    `json:"created_at"`
 	Updated  time.Time    `json:"updated_at"`
 
@@ -292,7 +292,7 @@ type Dataset struct {
 	// version is; empty for none. Open tables are read by others from here.
 	Metadata string `json:"metadata,omitempty"`
 
-	Stale bool `json:"stale,omitempty"` // it was told that no version came for longer than Spec.Fresh
+	Stale bool `json:"stale,omitempty"` // dataset.stale was published since the last version, per Spec.Fresh
 
 	// Lowered is Latest when two people lowered what is declared: versions up to then hold
 	// later ones to no class. 0 for never.
@@ -302,7 +302,7 @@ type Dataset struct {
 	// Next is the schema of what clients of the open table are about to write,
 	// when they changed it before; nil for that of the newest version.
 	Next    Schema `json:"-"`
-	Deleted bool   `json:"-"` // the name may be declared again, and its numbers go on
+	Deleted bool   `json:"-"` // the name may be declared again, and its numbering continues
 }
 
 // State of a version.
@@ -311,7 +311,7 @@ type State string
 // The states. A version begins accepted or rejected, and may become deleted.
 const (
 	Accepted State = "accepted"
-	Rejected State = "rejected" // failed an expectation; can be looked at, not used
+	Rejected State = "rejected" // failed an expectation; can be previewed, not used
 	Deleted  State = "deleted"  // the rows are gone; digests and lineage stay
 )
 
@@ -323,7 +323,7 @@ type Version struct {
 	DatasetID      ID              `json:"dataset_id"`
 	Number         int64           `json:"version"`
 	State          State           `json:"state"`
-	Reason         string          `json:"reason,omitempty"` // why it is rejected, in words; names values of open data only
+	Reason         string          `json:"reason,omitempty"` // reason of the rejection; contains values of open data only
 	Schema         Schema          `json:"schema"`
 	Rows           int64           `json:"rows"`
 	Quarantined    int64           `json:"quarantined,omitempty"` // rows that were read and are not among them
@@ -358,7 +358,7 @@ type Version struct {
 	Returned []Returned `json:"returned,omitempty"`
 
 	Files        []DataFile `json:"-"`
-	Quarantine   []DataFile `json:"-"` // of the rows that were left out; see quarantine.go
+	Quarantine   []DataFile `json:"-"` // of the quarantined rows; see quarantine.go
 	Room         string     `json:"-"` // directory below the table's location that its own is in; see room
 	ManifestList string     `json:"-"` // key of the Iceberg snapshot; empty unless accepted
 	Snapshot     int64      `json:"-"` // its ID, where another engine chose it; 0 is Number
@@ -392,8 +392,8 @@ type DataFile struct {
 	Bytes int64  `json:"bytes"`
 }
 
-// Lineage says where a version came from. Source is set for imports, Parents
-// for derived versions.
+// Lineage is the upstream lineage of a version. Source is set for imports, Parents for derived
+// versions.
 type Lineage struct {
 	Source   *Source   `json:"source,omitempty"`
 	Parents  []Parent  `json:"parents,omitempty"`
@@ -401,8 +401,8 @@ type Lineage struct {
 	Columns  Columns   `json:"columns,omitempty"` // empty where that is not known
 }
 
-// Columns say of the columns of a version what they are made of. AllRows is what
-// decides about all of them.
+// Columns is the column lineage of a version. AllRows are the columns that influence all of its
+// rows.
 type Columns map[string][]ColumnSource
 
 // AllRows is the key of what decides which rows there are: filters, joins, groups.
@@ -536,8 +536,7 @@ func (f *FieldIDs) assign(s Schema, declared []Column) (Schema, bool) {
 	return out, fresh
 }
 
-// Staging is a write in progress, or files on their way out: what is under the
-// prefix belongs to no version.
+// Staging is a write or a removal in progress: files under its prefix belong to no version.
 type Staging struct {
 	ID       VersionID
 	Project  project.Name

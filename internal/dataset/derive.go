@@ -26,8 +26,8 @@ type CreateRequest struct {
 	// as the parents' do. The lineage does not have it; Producer.Text may.
 	Beside   []Labelled
 	Producer Producer
-	// Columns is asked, when the rows have been read, what their columns are made of;
-	// nil, and an answer of nil, is not known.
+	// Columns is called after the rows were read, and returns their column lineage; nil, or a
+	// result of nil, means unknown.
 	Columns func() Columns
 	// Description is for a dataset that is declared by this.
 	Description string

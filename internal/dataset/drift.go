@@ -11,8 +11,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// defaultDrift is the distance from which on a column drifted, when the expectation
-// does not say: what is commonly called a major shift by PSI.
+// defaultDrift is the default drift threshold of a distance: the usual value for a major shift
+// by PSI.
 const defaultDrift = 0.25
 
 // driftMethod is the method of a drift expectation.

@@ -79,19 +79,18 @@ func (s *Service) Telling(ctx context.Context, p Person) (map[string][]string, e
 	})
 }
 
-// Searched is where a person was looked for in a project's datasets.
+// Searched lists the places of a project's datasets in which a person was searched for.
 type Searched struct {
 	Held []Held // versions that have rows of the person
-	// Blind are versions that were made of the person's rows, perhaps, and have no column
-	// that tells.
+	// Blind are versions that may be derived from the person's rows and have no join key column.
 	Blind []string
-	// Undeclared are datasets that were not searched: they have columns that are called
-	// like the join keys, and nothing says whether their rows are of the entity.
+	// Undeclared are datasets that were not searched: they have columns named like the join
+	// keys, and spec.entities does not declare whether these identify the entity.
 	Undeclared []string
 }
 
-// Persons looks for a person. It asks for no permission: who erases may not be somebody
-// who reads. Classified reads are journaled.
+// Persons searches for a person. It requires no permission, because an eraser may lack read
+// access. Classified reads are journaled.
 func (s *Service) Persons(ctx context.Context, p Person) (found Searched, err error) {
 	err = s.eachHeld(ctx, p, func(h Held, _ tells) error {
 		found.Held = append(found.Held, h)
@@ -268,7 +267,7 @@ func (s *Service) eachVersion(ctx context.Context, d Dataset, visit func(Version
 	return nil
 }
 
-// mapped says which columns of a version tell whose a row is.
+// mapped is the join key columns of a version.
 type mapped struct {
 	columns    tells // nil: nobody's, or not known
 	blind      bool  // it comes from rows of persons and has no such columns

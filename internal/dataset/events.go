@@ -20,6 +20,6 @@ type Event struct {
 	State   State     `json:"state,omitempty"`
 	Rows    int64     `json:"rows,omitempty"`
 	Digest  string    `json:"digest,omitempty"`
-	// Quarantined is how many rows were left out of the version.
+	// Quarantined is the number of quarantined rows.
 	Quarantined int64 `json:"quarantined,omitempty"`
 }

@@ -23,8 +23,8 @@ import (
 // Check is what an expectation demands.
 type Check string
 
-// The checks. Nulls satisfy between, in_set, matches, length and refers, and rows
-// with a null in the key are left out of unique; not_null is there for them.
+// The checks. Nulls satisfy between, in_set, matches, length and refers, and unique skips rows
+// with a null in the key; use not_null for these.
 const (
 	NotNull   Check = "not_null"
 	Unique    Check = "unique"
@@ -130,7 +130,7 @@ func (c Check) ofRows() bool {
 	return false
 }
 
-// String is the expectation in words: "between(temp, -20, 50)".
+// String formats the expectation, such as "between(temp, -20, 50)".
 func (e Expectation) String() string {
 	var b strings.Builder
 	b.WriteString(string(e.Check) + "(" + strings.Join(e.key(), ", "))
@@ -324,7 +324,7 @@ func (r *Verdict) UnmarshalJSON(b []byte) error {
 
 const maxExamples = 5
 
-// String says what failed and where.
+// String describes the failure and its place.
 func (r Verdict) String() string { return r.text(true) }
 
 // text is String, with the first value that failed or without.

@@ -14,7 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Keep says which versions of a dataset stay. The zero Keep keeps all.
+// Keep is the retention of a dataset's versions. The zero Keep keeps all.
 type Keep struct {
 	Versions int    `json:"versions,omitempty" doc:"So many of the newest accepted versions stay; all when left out"`
 	For      string `json:"for,omitempty" doc:"How long an older one stays after so many newer ones are there, and a rejected one, such as 30d; default 7d"`
@@ -62,10 +62,10 @@ type Citations interface {
 // atOnce bounds the versions that one transaction removes.
 const atOnce = 100
 
-// Expire removes the versions that a project's datasets need not keep (see Keep)
-// and that nothing cites: no version of another dataset that was made of it, and
-// nothing that Config.Citations finds. It gives how many. It is housekeeping's to
-// call, and asks no permission.
+// Expire removes the versions that a project's datasets need not keep (see Keep) and that
+// nothing cites: no version of another dataset that was made of it, and nothing that
+// Config.Citations finds. It returns their number. Housekeeping calls it; it requires no
+// permission.
 func (s *Service) Expire(ctx context.Context, p project.Name) (removed int, err error) {
 	for after := ""; ; {
 		var ds []Dataset

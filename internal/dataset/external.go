@@ -602,8 +602,8 @@ func (f *foreign) discard() {
 	}
 }
 
-// Sweep removes what clients of open tables wrote and nobody took: every file of
-// a table that is of no version and older than limits.Stray. It gives how many.
+// Sweep removes uncommitted files of open tables: every file of a table that belongs to no
+// version and is older than limits.Stray. It returns their number.
 func (s *Service) Sweep(ctx context.Context, p project.Name) (removed int, err error) {
 	before := s.cfg.Now().Add(-s.limits.Stray)
 	for after := ""; ; {

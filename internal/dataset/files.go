@@ -68,7 +68,7 @@ type BlobFiles struct {
 	Store  *blob.Store
 	Driver blob.Driver // under Store
 	Tables blob.Driver // of plain files
-	// Locate says where other engines find a plain file: "file:///data/tables/KEY",
+	// Locate returns the address of a plain file for other engines: "file:///data/tables/KEY",
 	// "s3://bucket/KEY". nil gives "falaj:KEY".
 	Locate func(key blob.Key) string
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 )
 
-// ImportRequest brings a file in.
+// ImportRequest is the import of a file.
 type ImportRequest struct {
 	Project  project.Name
 	Name     string // of the dataset, which must be declared
@@ -39,10 +39,10 @@ type Progress struct {
 	Rows  int64 // written
 }
 
-// Import makes a version of a file. The same bytes under the same spec give the
-// version that exists, marked Unchanged, even where a newer one came after it. A version that fails its expectations comes back with
-// state Rejected and no error. Of a job's attempt it is as confined as all that the
-// attempt could read. Needs dataset.import. Errors: fault.Invalid for a
+// Import makes a version of a file. The same bytes under the same spec give the version that
+// exists, marked Unchanged, even where a newer one came after it. A version that fails its
+// expectations is returned with the state Rejected and no error. Of a job's attempt it is as
+// confined as all that the attempt could read. Needs dataset.import. Errors: fault.Invalid for a
 // file that cannot be read, with row and column, and the value as data; fault.TooLarge over a
 // limit; fault.Exhausted when too many run; fault.Timeout.
 func (s *Service) Import(ctx context.Context, r ImportRequest) (Version, error) {
@@ -133,7 +133,7 @@ func inTime(ctx context.Context, err error) error {
 	return err
 }
 
-// explained gives a child's rows with errors that say what happened to it.
+// explained wraps a child's rows, and turns its errors into the reason of its end.
 type explained struct {
 	array.RecordReader
 	session *child.Session

@@ -12,16 +12,18 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// JobInputs is what a job could read, whether it did or not: what it makes is made of that.
+// JobInputs is everything that a job could read, whether it did or not. It is the upstream
+// lineage of the job's outputs.
 type JobInputs struct {
 	Versions []Ref
-	// Beside is what is no dataset, such as a model: its labels count as those of versions do.
+	// Beside are inputs other than datasets, such as models. Their labels count as those of
+	// versions.
 	Beside []Labelled
 	// Tables are open datasets of which it could read every version, each as its newest
 	// one was when the job was submitted; without a number there was none.
 	Tables []Ref
-	// Zones are where what it makes may be: it reads no version of a table that may be
-	// in fewer. nil reads all.
+	// Zones is the residency of its outputs: it cannot read table versions with a narrower
+	// residency. nil reads all.
 	Zones residency.Label
 	// Since is when it began to read tables: a version that was deleted before was not read,
 	// and nothing is made of a table from which a person was erased later.

@@ -14,13 +14,13 @@ import (
 // a version that ever changes.
 type Labels struct{ Store Store }
 
-// Label is where a version may be.
+// Label is the residency of a version.
 func (l Labels) Label(ctx context.Context, tx *store.Tx, in project.Name, name string) (residency.Label, error) {
 	v, err := l.version(ctx, tx, in, name)
 	return v.Residency, err
 }
 
-// Relabel changes where a version may be.
+// Relabel changes the residency of a version.
 func (l Labels) Relabel(ctx context.Context, tx *store.Tx, in project.Name, name string, to residency.Label) error {
 	v, err := l.version(ctx, tx, in, name)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Node is a version in a lineage graph, with what it was made from. A version
-// that is reached more than once is spelled out the first time; later nodes
-// have its name and digest only, and Repeated set.
+// Node is a version in a lineage graph, with its upstream versions. A version that is reached
+// more than once is spelled out the first time; later nodes have its name and digest only, and
+// Repeated set.
 type Node struct {
 	Ref      string    `json:"ref"` // "weather@3"
 	ID       VersionID `json:"id"`

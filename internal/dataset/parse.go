@@ -21,10 +21,10 @@ type Parsed struct {
 	up      *upload
 }
 
-// Parse turns bytes of strangers into rows in a process of its own, under the
-// limits of imports; a stream of messages (req.Only) has none of its length. body is
-// read by another goroutine until its end, an error, or Close; whoever gave it has to
-// end a read that waits. Its errors come back as they are.
+// Parse turns untrusted bytes into rows in a process of its own, under the limits of imports; a
+// stream of messages (req.Only) has none of its length. body is read by another goroutine until
+// its end, an error, or Close; whoever gave it has to end a read that waits. Its errors come
+// back as they are.
 func (s *Service) Parse(ctx context.Context, body io.Reader, req parser.Request) (*Parsed, error) {
 	session, err := child.Start(ctx, s.cfg.Launcher, child.ParserMode, child.LaunchOptions{Memory: s.limits.ParserMemory, CPU: s.limits.ImportTime})
 	if err != nil {
@@ -60,7 +60,7 @@ func (p *Parsed) explain(err error) error {
 // Err is what ended the rows early.
 func (p *Parsed) Err() error { return p.explain(p.RecordReader.Err()) }
 
-// Summary tells what was read, after the last row.
+// Summary describes the rows read, after the last row.
 func (p *Parsed) Summary() (sum parser.Summary, err error) {
 	return sum, p.explain(p.session.Out.Header(&sum))
 }

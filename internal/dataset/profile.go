@@ -25,7 +25,7 @@ import (
 // sealed as the dataset's other files are: it has values of the rows. Drift is
 // judged by it, and Profile shows it.
 
-// Bounds of what sketches are made of.
+// Limits of the input of sketches.
 const (
 	maxSketchCells = 1 << 18 // over all columns
 	maxSketchRows  = 1 << 16

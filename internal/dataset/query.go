@@ -28,8 +28,8 @@ import (
 type QueryRequest struct {
 	Project project.Name
 	SQL     string // one SELECT in DuckDB's dialect
-	// Inputs say which version each table of the query is. nil takes the tables'
-	// names for refs: flights, "flights@3".
+	// Inputs map the tables of the query to versions. nil treats the tables' names as refs:
+	// flights, "flights@3".
 	Inputs map[string]Ref
 	Rows   int64 // most rows of the result; 0, or more than the service's limit, is that limit
 	// Where the rows go and why; see OpenRequest.
@@ -395,7 +395,7 @@ func (q *Result) Residency() residency.Label { return q.residency }
 // Classification is that of the most closed input; Public without inputs.
 func (q *Result) Classification() Classification { return q.classification }
 
-// Columns are what the columns of the rows are made of; nil when that is not known.
+// Columns is the column lineage of the rows; nil if unknown.
 func (q *Result) Columns() Columns { return q.columns }
 
 // Producer names the query, for CreateRequest.

@@ -19,7 +19,8 @@ import (
 // version before, the time. A version that failed one may be accepted when the same
 // bytes come again.
 
-// notJudgedAgain is the note of what is not asked of a version that stands for another one.
+// notJudgedAgain is the note of expectations that are not evaluated for a version that replaces
+// another one.
 const notJudgedAgain = "not judged again"
 
 // validateContextual refuses what refers, fresh and drift cannot mean.

@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// Returned says that persons who were erased have rows again in a version that was
-// brought from outside.
+// Returned is the event that an imported version contains rows of erased persons.
 type Returned struct {
 	Entity   string   `json:"entity"`
 	Persons  int      `json:"persons"`

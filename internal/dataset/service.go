@@ -23,7 +23,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// actionClean is on record where files of no version are removed; nobody asks for it.
+// actionClean is the audit action of removing orphaned files; no request has it.
 const actionClean = "dataset.clean"
 
 // The actions that datasets ask for.
@@ -171,7 +171,7 @@ type Limits struct {
 	SQL           int            // bytes of a query's text; 256 KiB
 	Answer        resource.Bytes // of rows that are answered as one JSON document; DefaultAnswer
 	MetadataDepth int            // accepted versions in a table's metadata; 1,000
-	Stray         time.Duration  // how long files that nobody committed stay; 72 h
+	Stray         time.Duration  // how long uncommitted files are kept; 72 h
 }
 
 func (l Limits) withDefaults() Limits {

@@ -20,7 +20,7 @@ type Shard struct {
 	Take         int64 // rows to give after them; 0 gives the rest
 }
 
-// MaxShards is the most parts that a version is cut into.
+// MaxShards is the limit of shards of a version.
 const MaxShards = 1 << 16
 
 // Validate refuses what names no rows of any version. Error: fault.Invalid.
@@ -58,8 +58,8 @@ type Plan struct {
 	To      int64         // the row after the last
 }
 
-// Plan says what Open would read. It gives no rows, so it needs dataset.read
-// only and passes no residency door; errors otherwise as Open.
+// Plan describes what Open would read. It returns no rows, so it needs only dataset.read and
+// passes no residency door; other errors as Open.
 func (s *Service) Plan(ctx context.Context, r OpenRequest) (Plan, error) {
 	v, err := s.find(ctx, ActionRead, r.Project, r.Ref)
 	if err != nil {

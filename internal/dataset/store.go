@@ -8,9 +8,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Store is what the service needs of a database. Methods run in the caller's
-// transaction. What is not there is fault.NotFound; nothing else is decided
-// here.
+// Store is the database interface of the service. Methods run in the caller's transaction,
+// return fault.NotFound for missing rows, and decide nothing else.
 type Store interface {
 	// Dataset finds a dataset by name, deleted ones too.
 	Dataset(ctx context.Context, tx *store.Tx, p project.Name, name string) (Dataset, error)

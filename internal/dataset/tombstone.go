@@ -25,7 +25,7 @@ type Tombstone struct {
 	CitedBy string `json:"cited_by"` // for people
 	// Entities have the columns by which each told whose a row was.
 	Entities map[string][][]string `json:"entities,omitempty"`
-	// Unknown says why it is not known whose rows they were; empty where it is.
+	// Unknown is the reason why the persons of its rows are unknown; empty if they are known.
 	Unknown string `json:"unknown,omitempty"`
 }
 

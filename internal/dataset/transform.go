@@ -29,7 +29,7 @@ const (
 	Spark  Engine = "spark"  // in a job
 )
 
-// Transform is how a dataset is made of others.
+// Transform is the derivation of a dataset from others.
 type Transform struct {
 	SQL         string            `json:"sql" doc:"One SELECT in DuckDB's dialect over datasets; Spark runs the same text"`
 	Inputs      map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; tables are datasets of the same name when left out"`

@@ -76,7 +76,7 @@ func checkType(ref, cur *sketch.Column) Check {
 		c.Detail = fmt.Sprintf("the baseline is %s and the window %s", ref.Kind(), cur.Kind())
 	case cur.Mistyped() > 0:
 		c.Failed = true
-		c.Detail = fmt.Sprintf("%d of %d rows are text where a number belongs", cur.Mistyped(), cur.Rows())
+		c.Detail = fmt.Sprintf("%d of %d rows are text instead of a number", cur.Mistyped(), cur.Rows())
 	}
 	return c
 }
@@ -104,7 +104,7 @@ func checkInfinite(ref, cur *sketch.Column) Check {
 func checkCategories(ref, cur *sketch.Column, opts CheckOptions) Check {
 	c := Check{Name: CheckCategories, Limit: opts.New}
 	if !ref.Exact() {
-		c.Detail = fmt.Sprintf("the baseline has more than %d categories, so that a new one cannot be told", sketch.MaxCategories)
+		c.Detail = fmt.Sprintf("the baseline has more than %d categories, so new categories cannot be detected", sketch.MaxCategories)
 		return c
 	}
 	known, _, _ := ref.Categories()
@@ -131,7 +131,7 @@ func checkCategories(ref, cur *sketch.Column, opts CheckOptions) Check {
 	case kinds > 0:
 		c.Detail = fmt.Sprintf("%d categories are new, the most frequent is %q; %.2f %% of the rows", kinds, first, 100*c.Value)
 	case rows > 0:
-		c.Detail = fmt.Sprintf("%.2f %% of the rows are in categories that came too rarely to be known", 100*c.Value)
+		c.Detail = fmt.Sprintf("%.2f %% of the rows are in categories too rare to be tracked", 100*c.Value)
 	default:
 		c.Detail = "no category is new"
 	}

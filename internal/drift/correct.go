@@ -35,7 +35,7 @@ func Correct(results []Result, correction Correction) ([]Result, error) {
 		correction = None
 	}
 	if !slices.Contains(Corrections(), correction) {
-		return nil, fault.New(fault.Invalid, "no correction is called %q", correction).WithHint("The corrections are %v.", Corrections())
+		return nil, fault.New(fault.Invalid, "there is no correction %q", correction).WithHint("The corrections are %v.", Corrections())
 	}
 	var tests []int
 	for i, r := range out {

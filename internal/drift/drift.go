@@ -251,14 +251,14 @@ func distinct(ref, cur *sketch.Column) int {
 // method that does not fit the columns, or options out of range.
 func Test(method Method, ref, cur *sketch.Column, opts Options) (Result, error) {
 	if ref == nil || cur == nil {
-		return Result{}, fault.New(fault.Invalid, "a comparison needs a baseline and a window")
+		return Result{}, fault.New(fault.Invalid, "a comparison requires a baseline and a window")
 	}
 	if method == Auto || method == "" {
 		method = Choose(ref, cur)
 	}
 	t, ok := traits[method]
 	if !ok {
-		return Result{}, fault.New(fault.Invalid, "no drift method is called %q", method).WithHint("The methods are %v.", Methods())
+		return Result{}, fault.New(fault.Invalid, "there is no drift method %q", method).WithHint("The methods are %v.", Methods())
 	}
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -294,8 +294,8 @@ func Test(method Method, ref, cur *sketch.Column, opts Options) (Result, error) 
 // Samples is Test of two lists of numbers; NaN is missing.
 func Samples(method Method, ref, cur []float64, opts Options) (Result, error) {
 	if max(len(ref), len(cur)) > sketch.MaxSample {
-		return Result{}, fault.New(fault.TooLarge, "samples of %d and %d values; at most %d are compared as they are", len(ref), len(cur), sketch.MaxSample).
-			WithHint("Summarise them in a sketch.Column and call Test.")
+		return Result{}, fault.New(fault.TooLarge, "the samples have %d and %d values, over the limit of %d", len(ref), len(cur), sketch.MaxSample).
+			WithHint("Summarise them in a sketch.Column, and call Test.")
 	}
 	a, b := sketch.NewNumeric(1), sketch.NewNumeric(2)
 	for _, v := range ref {
@@ -315,10 +315,10 @@ func (o Options) withDefaults() (Options, error) {
 		o.Threshold = 0.1
 	}
 	if !(o.Alpha > 0 && o.Alpha < 1) {
-		return o, fault.New(fault.Invalid, "alpha is %g; it lies between 0 and 1", o.Alpha)
+		return o, fault.New(fault.Invalid, "alpha is %g, and must be between 0 and 1", o.Alpha)
 	}
 	if !(o.Threshold > 0) || math.IsInf(o.Threshold, 0) {
-		return o, fault.New(fault.Invalid, "the threshold is %g; it is above 0", o.Threshold)
+		return o, fault.New(fault.Invalid, "the threshold is %g, and must be over 0", o.Threshold)
 	}
 	return o, nil
 }
@@ -336,16 +336,16 @@ func cannot(ref, cur *sketch.Column) string {
 		case side.c.Missing() == side.c.Rows():
 			return fmt.Sprintf("all %d rows of the %s are missing", side.c.Rows(), side.name)
 		default:
-			return fmt.Sprintf("none of the %d rows of the %s is a value", side.c.Rows(), side.name)
+			return fmt.Sprintf("none of the %d rows of the %s has a value", side.c.Rows(), side.name)
 		}
 	}
 	switch {
 	case ref.Kind() != cur.Kind():
 		return fmt.Sprintf("the baseline is %s and the window %s", ref.Kind(), cur.Kind())
 	case ref.Count() == 1:
-		return "the baseline has one row, which says nothing about how values vary"
+		return "the baseline has only one row, so its variance is unknown"
 	case cur.Count() == 1:
-		return "the window has one row, which says nothing about how values vary"
+		return "the window has only one row, so its variance is unknown"
 	}
 	return ""
 }
@@ -373,7 +373,7 @@ func (c *comparison) measured(d, noise float64) Result {
 	c.Statistic = d
 	if noise > c.Threshold {
 		c.Threshold = noise
-		c.note("sampling alone gives up to %.3g with so few rows, so that is the threshold", noise)
+		c.note("the threshold is %.3g, the sampling noise for this number of rows", noise)
 	}
 	c.Drifted = d >= c.Threshold
 	return c.Result
@@ -424,7 +424,7 @@ func (c *comparison) bySamples() Result {
 	case AndersonDarling:
 		stat, p, c.Variant, why = andersonDarling(a, b, c.opts.Seed)
 		if c.Variant == asymptotic && (p == 0.25 || p == 0.001) {
-			c.note("the table ends here: p is ≥ 0.25 or ≤ 0.001")
+			c.note("p is outside the table: ≥ 0.25 or ≤ 0.001")
 		}
 	case MannWhitney:
 		c.Variant = asymptotic
@@ -497,7 +497,7 @@ func (c *comparison) byFunctions() Result {
 		if c.method == WassersteinNormed {
 			u := unit(c.ref)
 			if c.ref.Std() < u {
-				c.note("the baseline hardly varies: %.3g stands for its standard deviation", u)
+				c.note("the baseline hardly varies: its standard deviation is taken as %.3g", u)
 			}
 			d, noise = math.Min(d/u, math.MaxFloat64), math.Min(noise/u, math.MaxFloat64)
 		}
@@ -508,10 +508,10 @@ func (c *comparison) byFunctions() Result {
 func (c *comparison) byCounts() Result {
 	t, binned := align(c.ref, c.cur)
 	if binned {
-		c.note("numbers in %d bins by quantiles of the baseline", len(t.ref))
+		c.note("numbers in %d bins at quantiles of the baseline", len(t.ref))
 	}
 	if !c.ref.Exact() && !binned || !c.cur.Exact() && c.cur.Kind() == sketch.Categorical {
-		c.note("more than %d categories: those below 0.1 %% of the rows are one", sketch.MaxCategories)
+		c.note("more than %d categories: categories below 0.1 %% of the rows are combined", sketch.MaxCategories)
 	}
 	if len(t.compact().ref) < 2 {
 		c.note("both have only one value")
@@ -526,7 +526,7 @@ func (c *comparison) byCounts() Result {
 		c.Variant = asymptotic
 		pooled := t.pool()
 		if len(pooled.ref) < len(t.compact().ref) {
-			c.note("categories expected fewer than %d times are one", minExpected)
+			c.note("categories expected fewer than %d times are combined", minExpected)
 		}
 		if len(pooled.ref) == 2 {
 			return c.pair(pooled)
@@ -567,7 +567,7 @@ func (c *comparison) byPair() Result {
 		c.note("both have only one value")
 		return c.tested(0, 1)
 	case len(t.ref) > 2 || binned:
-		return c.undecided(fmt.Sprintf("%s compares two values, and there are more", c.method))
+		return c.undecided(fmt.Sprintf("%s supports two values, and there are more", c.method))
 	}
 	return c.pair(t)
 }

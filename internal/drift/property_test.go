@@ -210,9 +210,9 @@ func TestBadInputHasAnOutcomeInWords(t *testing.T) {
 		{few, numbers(), "the window has no rows"},
 		{few, missing, "all 50 rows of the window are missing"},
 		{missing, few, "all 50 rows of the baseline are missing"},
-		{few, wrong, "none of the 50 rows of the window is a value"},
-		{numbers(1), few, "the baseline has one row"},
-		{few, numbers(1), "the window has one row"},
+		{few, wrong, "none of the 50 rows of the window has a value"},
+		{numbers(1), few, "the baseline has only one row"},
+		{few, numbers(1), "the window has only one row"},
 		{few, texts(3, 4), "the baseline is numeric and the window categorical"},
 		{texts(3, 4), few, "the baseline is categorical and the window numeric"},
 	} {

@@ -193,7 +193,7 @@ func besselK(nu, x float64) float64 {
 func andersonDarling(a, b []float64, seed uint64) (stat, p float64, variant, why string) {
 	total := len(a) + len(b)
 	if total < 4 {
-		return 0, 1, "", "it needs four rows together"
+		return 0, 1, "", "it requires four rows in total"
 	}
 	n, na, nb := float64(total), float64(len(a)), float64(len(b))
 	g, first := group(a, b)
@@ -212,7 +212,7 @@ func andersonDarling(a, b []float64, seed uint64) (stat, p float64, variant, why
 	cd := (2*h+6)*k*k - 4*h*k
 	variance := (ca*n*n*n + cb*n*n + cc*n + cd) / ((n - 1) * (n - 2) * (n - 3))
 	if !(variance > 0) {
-		return 0, 1, "", "its variance is not defined for so few rows"
+		return 0, 1, "", "its variance is undefined for this number of rows"
 	}
 	stat = (raw - (k - 1)) / math.Sqrt(variance)
 	if len(g.size) < total {
@@ -274,7 +274,7 @@ type moments struct{ n, mean, m2 float64 }
 func student(a, b moments) (t, p float64, why string) {
 	df := a.n + b.n - 2
 	if df < 1 || a.n < 2 || b.n < 2 {
-		return 0, 1, "it needs two rows on each side"
+		return 0, 1, "it requires two rows on each side"
 	}
 	se := math.Sqrt((a.m2 + b.m2) / df * (1/a.n + 1/b.n))
 	if se == 0 {
@@ -294,7 +294,7 @@ func student(a, b moments) (t, p float64, why string) {
 // 200 rows), so then the p-value is by permutations.
 func eppsSingleton(a, b []float64, seed uint64) (w, p float64, variant, why string) {
 	if min(len(a), len(b)) < 5 {
-		return 0, 1, "", "it needs five rows on each side"
+		return 0, 1, "", "it requires five rows on each side"
 	}
 	pooled := append(slices.Clone(a), b...)
 	slices.Sort(pooled)

@@ -273,7 +273,7 @@ const maxState = 64 << 10 // bytes
 
 func decodeState(b []byte, into any) error {
 	if len(b) > maxState {
-		return fault.New(fault.TooLarge, "the state of a detector with %d bytes; the most is %d", len(b), maxState)
+		return fault.New(fault.TooLarge, "the state of a detector has %d bytes, over the limit of %d", len(b), maxState)
 	}
 	if err := json.Unmarshal(b, into); err != nil {
 		return fault.New(fault.Invalid, "reading the state of a detector: %w", err)

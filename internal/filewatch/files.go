@@ -34,14 +34,14 @@ func read(path string) ([]byte, fs.FileInfo, error) {
 		return nil, nil, fault.New(fault.Invalid, "%w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, nil, fault.New(fault.Invalid, "%s is no plain file", path).WithHint("Put a file there, or a link to one.")
+		return nil, nil, fault.New(fault.Invalid, "%s is not a regular file", path).WithHint("Use a file, or a link to a file.")
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, nil, fault.New(fault.Invalid, "%w", err)
 	}
 	if len(b) > maxFile {
-		return nil, nil, fault.New(fault.Invalid, "%s has more than %d bytes", path, maxFile).WithHint("It is not a file of certificates or credentials.")
+		return nil, nil, fault.New(fault.Invalid, "%s has more than %d bytes", path, maxFile).WithHint("Use a file of certificates or credentials.")
 	}
 	return b, info, nil
 }
@@ -60,7 +60,7 @@ func readSecret(path string) (string, error) {
 	}
 	text = strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
 	if text == "" || strings.ContainsAny(text, "\n\x00") {
-		return "", fault.New(fault.Invalid, "%s does not hold one line", path).WithHint("Write the secret, and nothing else, into the file.")
+		return "", fault.New(fault.Invalid, "%s must contain exactly one line", path).WithHint("Write the secret, and nothing else, into the file.")
 	}
 	return text, nil
 }
@@ -73,7 +73,7 @@ func ReadPrivate(path string) (string, error) {
 		return "", err
 	}
 	if info.Mode().Perm()&0o007 != 0 {
-		return "", fault.New(fault.Invalid, "everybody may read %s (mode %04o)", path, info.Mode().Perm()).WithHint("Run: chmod 0400 %s", fault.ShellWord(path))
+		return "", fault.New(fault.Invalid, "all users can read %s (mode %04o)", path, info.Mode().Perm()).WithHint("Run: chmod 0400 %s", fault.ShellWord(path))
 	}
 	return string(b), nil
 }
@@ -106,7 +106,7 @@ func readAuthorities(path string, now time.Time) (*x509.CertPool, error) {
 		return nil, fault.New(fault.Invalid, "there is no PEM certificate in %s", path)
 	case now.After(last):
 		return nil, fault.New(fault.Invalid, "every certificate in %s has expired, the last on %s", path, last.UTC().Format(time.RFC3339)).
-			WithHint("Put the authority's new certificate into the file.")
+			WithHint("Replace it with the CA's new certificate.")
 	}
 	return pool, nil
 }

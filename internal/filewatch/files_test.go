@@ -31,9 +31,9 @@ func TestSecretFiles(t *testing.T) {
 		"no line break": {"s3cret", 0o400, "s3cret", ""},
 		"of Windows":    {"s3cret\r\n", 0o400, "s3cret", ""},
 		"spaces count":  {" s3cret \n", 0o440, " s3cret ", ""},
-		"two lines":     {"s3cret\nother\n", 0o600, "", "does not hold one line"},
-		"empty":         {"\n", 0o600, "", "does not hold one line"},
-		"for everybody": {"s3cret\n", 0o644, "", "everybody may read"},
+		"two lines":     {"s3cret\nother\n", 0o600, "", "must contain exactly one line"},
+		"empty":         {"\n", 0o600, "", "must contain exactly one line"},
+		"for everybody": {"s3cret\n", 0o644, "", "all users can read"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "secret")

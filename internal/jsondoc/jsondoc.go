@@ -34,8 +34,8 @@ type Error struct {
 // What is wrong with a text, where callers have words of their own.
 const (
 	NotUTF8  = "not UTF-8"
-	HalfPair = "half a surrogate pair, which is no character"
-	behind   = "there is something after its end"
+	HalfPair = "half a surrogate pair, which is not a character"
+	behind   = "there is data after its end"
 )
 
 func (e *Error) Error() string {
@@ -133,7 +133,7 @@ func located(err error) error {
 			e.Twice = s.JSONPointer.LastToken()
 			e.What = fmt.Sprintf("the name %q is there twice", clip(e.Twice))
 		case errors.Is(why, io.ErrUnexpectedEOF):
-			e.What = "the JSON is cut off"
+			e.What = "the JSON is truncated"
 		case why == nil:
 			e.What = "not JSON"
 		case why.Error() == "invalid UTF-8":

@@ -96,7 +96,7 @@ func (q OriginQuery) PredictionOf(columns []string) (column string, err error) {
 	case q.Prediction == "" && slices.Contains(columns, defaultPrediction):
 		return defaultPrediction, nil
 	case q.Prediction != "" && !slices.Contains(columns, q.Prediction):
-		return "", fault.New(fault.Invalid, "there is no column %.80q, which spec.prediction_column names", q.Prediction)
+		return "", fault.New(fault.Invalid, "spec.prediction_column: there is no column %.80q", q.Prediction)
 	}
 	return q.Prediction, nil
 }
@@ -148,7 +148,7 @@ func (s *Service) baselineOf(ctx context.Context, m Monitor, version int64, know
 			if len(b.names) > 0 || b.score != nil {
 				return found{baseline: b}, nil
 			}
-			return first("none of the model's inputs is a column of " + o.Ref)
+			return first("no input of the model is a column of " + o.Ref)
 		}
 	}
 	if !baselineless(err) {
@@ -226,7 +226,7 @@ func (s *Service) compute(ctx context.Context, m Monitor, version int64, o Origi
 		return b, nil
 	}
 	if len(inputs) > scoreColumns {
-		return nil, fault.New(fault.TooLarge, "%s has %d columns; at most %d are summarised", o.Ref, len(inputs), scoreColumns)
+		return nil, fault.New(fault.TooLarge, "%s has %d columns, over the limit of %d", o.Ref, len(inputs), scoreColumns)
 	}
 	var columns []string
 	for _, in := range inputs {
@@ -256,7 +256,7 @@ func (s *Service) compute(ctx context.Context, m Monitor, version int64, o Origi
 			continue
 		}
 		if text && o.Scored {
-			o.Scored, b.facts.ScoreNote = false, "column "+f.Name+" of "+o.Ref+" is text, and the model takes numbers"
+			o.Scored, b.facts.ScoreNote = false, "column "+f.Name+" of "+o.Ref+" is text, and the model requires numbers"
 		}
 		b.columns[inputs[i].Name] = into[i]
 		b.names = append(b.names, inputs[i].Name)
@@ -290,7 +290,7 @@ func (s *Service) compute(ctx context.Context, m Monitor, version int64, o Origi
 		}
 		s.Log.WarnContext(ctx, "no score baseline from the training set", slog.String("deployment", m.Deployment),
 			slog.Int64("version", version), slog.String("error", err.Error()))
-		b.facts.ScoreNote = "the model could not be run over " + o.Ref + ": " + err.Error()
+		b.facts.ScoreNote = "scoring failed on " + o.Ref + ": " + err.Error()
 	}
 	return b, nil
 }
@@ -305,7 +305,7 @@ func (s *Service) scores(ctx context.Context, m Monitor, version int64, o Origin
 			return err
 		}
 		if len(got) != n {
-			return fault.New(fault.Internal, "the model gave %d scores for %d rows", len(got), n)
+			return fault.New(fault.Internal, "the model returned %d scores for %d rows", len(got), n)
 		}
 		for _, v := range got {
 			score.Add(v)
@@ -313,7 +313,7 @@ func (s *Service) scores(ctx context.Context, m Monitor, version int64, o Origin
 		rows = rows[n:]
 	}
 	b.score = score
-	b.facts.ScoreSource = "the model over " + strconv.FormatUint(score.Rows(), 10) + " rows of the training set"
+	b.facts.ScoreSource = "scores of the model on " + strconv.FormatUint(score.Rows(), 10) + " rows of the training set"
 	return nil
 }
 
@@ -479,9 +479,9 @@ func (b *baseline) itself(l layout, w closed) string {
 	}
 	switch {
 	case apart == 0:
-		return "this window is the baseline of the next ones"
+		return "this window is the baseline of later windows"
 	case shared:
-		return "this window has rows of the one that is the baseline"
+		return "this window shares rows with the baseline window"
 	}
 	return ""
 }

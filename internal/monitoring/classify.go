@@ -140,13 +140,13 @@ func (s *Service) Classify(ctx context.Context, p, name string, ask ClassifyRequ
 		return Classification{}, err
 	}
 	if s.Classifiers == nil {
-		return Classification{}, fault.New(fault.Unsupported, "this server trains no domain classifiers")
+		return Classification{}, fault.New(fault.Unsupported, "this server does not support domain classifiers")
 	}
 	spec := m.Spec.Drift.Classifier.withDefaults()
 	def(&ask.Environment, spec.Environment)
 	if ask.Environment == "" {
-		return Classification{}, fault.New(fault.Invalid, "in which environment is the domain classifier of %s trained?", name).
-			WithHint("Name one that has scikit-learn and pyarrow: --environment, or spec.drift.classifier.environment.")
+		return Classification{}, fault.New(fault.Invalid, "the environment for the domain classifier of %s is required", name).
+			WithHint("Name an environment with scikit-learn and pyarrow in --environment or spec.drift.classifier.environment.")
 	}
 	w, kinds, err := s.closedWindow(ctx, m, ask.Window)
 	if err != nil {
@@ -206,7 +206,7 @@ func (s *Service) windowOf(ctx context.Context, m Monitor, k WindowKey) (w Windo
 func (s *Service) closedWindow(ctx context.Context, m Monitor, id string) (w Window, kinds map[string]sketch.Kind, err error) {
 	k, ok := parseKey(id)
 	if !ok && id != "" {
-		return w, nil, fault.New(fault.NotFound, "no window %.60q", id).WithHint("`falaj monitor windows %s -o json` has their ids.", m.Name)
+		return w, nil, fault.New(fault.NotFound, "no window %.60q", id).WithHint("`falaj monitor windows %s -o json` lists the ids.", m.Name)
 	}
 	var sealed []byte
 	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -216,7 +216,7 @@ func (s *Service) closedWindow(ctx context.Context, m Monitor, id string) (w Win
 				return err
 			}
 			if len(newest) == 0 {
-				return fault.New(fault.NotFound, "monitor %s has closed no window yet", m.Name)
+				return fault.New(fault.NotFound, "monitor %s has no closed window yet", m.Name)
 			}
 			k = newest[0].WindowKey
 		}
@@ -249,7 +249,7 @@ func (s *Service) begin(ctx context.Context, m Monitor, w Window, watched Watche
 	}
 	c.Baseline = origin.Ref
 	if w.Rows > maxClassifiedRows {
-		return fault.New(fault.TooLarge, "window %s has %d rows; at most %d become a dataset", w.ID, w.Rows, maxClassifiedRows).WithHint("Make the monitor's windows shorter.")
+		return fault.New(fault.TooLarge, "window %s has %d rows, over the limit of %d for a dataset", w.ID, w.Rows, maxClassifiedRows).WithHint("Shorten the monitor's windows.")
 	}
 	columns, note, err := s.shared(asMonitor(ctx), m, w, origin, kinds)
 	if err != nil {
@@ -279,7 +279,7 @@ func (s *Service) begin(ctx context.Context, m Monitor, w Window, watched Watche
 }
 
 func windowWords(m Monitor, w Window) string {
-	text := fmt.Sprintf("What version %d of deployment %s saw, window %s of monitor %s from %s to %s", w.Version, m.Deployment, w.ID, m.Name,
+	text := fmt.Sprintf("Inputs of version %d of deployment %s, window %s of monitor %s from %s to %s", w.Version, m.Deployment, w.ID, m.Name,
 		w.From.UTC().Format(time.RFC3339Nano), w.To.UTC().Format(time.RFC3339Nano))
 	if w.Replay {
 		text += ", replayed"
@@ -300,8 +300,8 @@ func (s *Service) classifierBaseline(ctx context.Context, m Monitor, version int
 }
 
 func noDataset(m Monitor, version int64, why string) error {
-	return fault.New(fault.Conflict, "the baseline of version %d of %s is no dataset: %s", version, m.Deployment, why).
-		WithHint("Name one in the Monitor's spec.baseline, as dataset:NAME@VERSION.")
+	return fault.New(fault.Conflict, "the baseline of version %d of %s is not a dataset: %s", version, m.Deployment, why).
+		WithHint("Set the Monitor's spec.baseline to dataset:NAME@VERSION.")
 }
 
 // shared are the inputs that the window and the baseline both have, of the same
@@ -333,10 +333,10 @@ func (s *Service) shared(ctx context.Context, m Monitor, w Window, o Origin, kin
 	}
 	if len(columns) == 0 {
 		return nil, "", fault.New(fault.Conflict, "window %s and %s have no input in common", w.ID, o.Ref).
-			WithHint("The prediction log has the inputs of requests whose features were looked up, or whose columns have names.")
+			WithHint("The prediction log records only inputs that were looked up as features or have column names.")
 	}
 	if len(without) > 0 {
-		note = "without " + strings.Join(without[:min(len(without), maxTop)], ", ") + ": the window has no such input, or of another type than the baseline"
+		note = "without " + strings.Join(without[:min(len(without), maxTop)], ", ") + ": the window has no such input, or its type differs from the baseline"
 	}
 	return columns, note, nil
 }
@@ -383,8 +383,8 @@ func (s *Service) windowRows(ctx context.Context, m Monitor, w Window, columns [
 			err = flush()
 		}
 		if err == nil && total < classifier.Minimum {
-			err = fault.New(fault.Conflict, "the prediction log has %d rows of window %s; %d are needed", total, w.ID, classifier.Minimum).
-				WithHint("Take a window with more rows, or one whose predictions are still kept.")
+			err = fault.New(fault.Conflict, "the prediction log has %d rows of window %s, and %d are required", total, w.ID, classifier.Minimum).
+				WithHint("Choose a window with more rows, or one whose predictions have not expired.")
 		}
 		if err != nil && !errors.Is(err, errStopped) {
 			yield(nil, err)
@@ -490,7 +490,7 @@ func (s *Service) ClassifierEnded(ctx context.Context, p, job string) error {
 	o, err := s.Classifiers.Outcome(ctx, p, job)
 	if err != nil {
 		if !fault.Is(err, fault.NotFound) {
-			return fault.Wrap(err, "outcome of job %s", job)
+			return fault.Wrap(err, "output of job %s", job)
 		}
 		o = ClassifierOutcome{Ended: true, Reason: err.Error()}
 	}
@@ -528,7 +528,7 @@ func (s *Service) waiting(ctx context.Context, p, job string) (all []StoredClass
 // take fills in what the job found.
 func (c *Classification) take(o ClassifierOutcome, now time.Time) {
 	var r classifier.Result
-	err := fault.New(fault.Conflict, "job %s left no %s", c.Job, classifier.Output).WithHint("See falaj job logs %s.", c.Job)
+	err := fault.New(fault.Conflict, "job %s wrote no %s", c.Job, classifier.Output).WithHint("See falaj job logs %s.", c.Job)
 	var said error = err
 	if o.Result != nil {
 		r, said = classifier.Decode(o.Result)

@@ -261,8 +261,8 @@ func TestClassifyOfClassifiersThatFail(t *testing.T) {
 	}{
 		"no package":  {monitoring.ClassifierOutcome{Ended: true, Reason: "exit code 1", Result: []byte(`{"error": "the environment has no sklearn"}`)}, "the environment has no sklearn"},
 		"out of time": {monitoring.ClassifierOutcome{Ended: true, Reason: "it ran longer than 30m0s"}, "job job_%d did not succeed: it ran longer than 30m0s. See falaj job logs job_%d."},
-		"no answer":   {monitoring.ClassifierOutcome{Ended: true, Succeeded: true}, "job job_%d left no domain.json. See falaj job logs job_%d."},
-		"nonsense":    {monitoring.ClassifierOutcome{Ended: true, Succeeded: true, Result: []byte(`{"auc": 2}`)}, "domain.json lacks a part of the answer"},
+		"no answer":   {monitoring.ClassifierOutcome{Ended: true, Succeeded: true}, "job job_%d wrote no domain.json. See falaj job logs job_%d."},
+		"nonsense":    {monitoring.ClassifierOutcome{Ended: true, Succeeded: true, Result: []byte(`{"auc": 2}`)}, "domain.json lacks a required field"},
 		"not drifted": {monitoring.ClassifierOutcome{Ended: true, Succeeded: true, Result: []byte(strings.Replace(told, "0.75", "0.55", 1))}, ""},
 	} {
 		l.outcome = one.outcome
@@ -314,7 +314,7 @@ func TestClassifyRefuses(t *testing.T) {
 	}
 
 	w.failing = fault.New(fault.NotFound, "delay@1 was trained on 0 datasets")
-	if err := ask(in); !fault.Is(err, fault.Conflict) || newest() == nil || newest().State != monitoring.ClassifyFailed || !strings.Contains(newest().Reason, "is no dataset: delay@1 was trained on 0 datasets") {
+	if err := ask(in); !fault.Is(err, fault.Conflict) || newest() == nil || newest().State != monitoring.ClassifyFailed || !strings.Contains(newest().Reason, "is not a dataset: delay@1 was trained on 0 datasets") {
 		t.Errorf("no baseline: %v, %+v", err, newest())
 	}
 	w.failing = nil

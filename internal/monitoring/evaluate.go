@@ -36,12 +36,12 @@ func evaluate(m Monitor, c closed, a against) Window {
 	var notes []string
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if all.Skipped > 0 {
-		note("%d values are in no summary: inputs over %d, or of another type than the window's first", all.Skipped, maxColumns)
+		note("%d values are not summarised: more than %d inputs, or a type that differs from the window's first value", all.Skipped, maxColumns)
 	}
 	few := all.Rows < m.Spec.Drift.MinRows
 	switch {
 	case few:
-		note("%d rows; %d are needed to judge a window", all.Rows, m.Spec.Drift.MinRows)
+		note("%d rows, and %d are required to evaluate a window", all.Rows, m.Spec.Drift.MinRows)
 	case a.itself != "":
 		note("%s", a.itself)
 	case b == nil:
@@ -147,9 +147,9 @@ func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool
 	switch {
 	case !judge || decided > 0:
 	case len(w.Features) == 0 && w.Score == nil:
-		notes = append(notes, "no input or score of the window is recorded")
+		notes = append(notes, "the window has no recorded inputs or scores")
 	default:
-		notes = append(notes, "nothing of the window could be compared with its baseline")
+		notes = append(notes, "no input or score of the window could be compared with the baseline")
 	}
 	w.Drifted = w.Judged && (drifted > 0 && w.Share >= spec.Share || w.Score != nil && w.Score.Drifted)
 	return notes
@@ -214,13 +214,13 @@ func compareOne(spec DriftSpec, name string, ref, cur *sketch.Column, alpha floa
 	}
 	switch {
 	case ref == nil && cur == nil:
-		c.Note = "it is in no record, and not in the baseline"
+		c.Note = "it is in neither the window nor the baseline"
 		return c
 	case ref == nil:
 		c.Note = "it is not in the baseline"
 		return c
 	case cur == nil:
-		c.Note, c.failed, c.Missing = "it is in no record of the window", true, 1
+		c.Note, c.failed, c.Missing = "it is not in the window", true, 1
 		return c
 	}
 	ref, cur = sketch.Alike(ref, cur)

@@ -86,7 +86,7 @@ func (s *Service) label(ctx context.Context, w *watch, watched Watched) (again b
 	var after int64
 	if w.labels != "" {
 		if after, err = strconv.ParseInt(w.labels, 10, 64); err != nil {
-			return false, fault.Wrap(err, "place among the labels")
+			return false, fault.Wrap(err, "position among the labels")
 		}
 	}
 	owner := prediction.OwnerOf(watched.ID)
@@ -298,8 +298,8 @@ func perform(spec Spec, w Window, rows []labelledRow, seen int64) Performance {
 	limited := slices.Sorted(maps.Keys(spec.Performance.Alert))
 	switch {
 	case w.Answered == 0 && w.Rows > 0 && w.Failed < w.Requests:
-		p.State = "no answer has a score"
-		p.Note = "name the output that is the score in spec.prediction.output of the Deployment"
+		p.State = "no prediction has a score"
+		p.Note = "set spec.prediction.output of the Deployment to the output with the score"
 	case w.Answered == 0:
 		p.State = "no answers"
 	case seen == 0:
@@ -358,9 +358,9 @@ func (s Spec) waits(seen int64, share float64) string {
 	case len(s.Performance.Alert) == 0:
 		return ""
 	case seen < s.Drift.MinRows:
-		return fmt.Sprintf("limits are judged from %d labelled rows on", s.Drift.MinRows)
+		return fmt.Sprintf("limits are evaluated from %d labelled rows on", s.Drift.MinRows)
 	case share < s.Performance.MinLabelled:
-		return fmt.Sprintf("limits are judged when %.0f %% of the rows have a label", 100*s.Performance.MinLabelled)
+		return fmt.Sprintf("limits are evaluated when %.0f %% of the rows have a label", 100*s.Performance.MinLabelled)
 	}
 	return ""
 }
@@ -370,11 +370,11 @@ func (p *Performance) missing(name string, usable, needed int64) string {
 	at := slices.IndexFunc(p.Metrics, func(m Metric) bool { return m.Name == name })
 	switch {
 	case p.Task == "":
-		return "the task is not known"
+		return "the task is unknown"
 	case at < 0:
-		return "it is no metric of task " + p.Task
+		return "it is not a metric of task " + p.Task
 	case p.Unusable > 0 && usable < needed:
-		return fmt.Sprintf("%d of %d labelled rows are usable, and %d are needed", usable, p.Rows, needed)
+		return fmt.Sprintf("%d of %d labelled rows are usable, and %d are required", usable, p.Rows, needed)
 	case p.Metrics[at].Value == nil:
 		return cmp.Or(p.Metrics[at].Note, "it has no value")
 	}
@@ -392,7 +392,7 @@ func noteOf(spec PerformanceSpec, m measured, rows []labelledRow) string {
 	}
 	for i, column := range spec.Segments {
 		if !slices.ContainsFunc(rows, func(r labelledRow) bool { return r.segment(i) }) {
-			notes = append(notes, "no request has a column or key "+column+", which spec.performance.segments names")
+			notes = append(notes, "spec.performance.segments: no request has a column or key "+column+", which spec.performance.segments names")
 		}
 	}
 	return strings.Join(notes, "; ")

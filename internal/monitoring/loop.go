@@ -198,7 +198,7 @@ func (s *Service) trouble(ctx context.Context, m Monitor, cause error) {
 		return s.Store.PutProgress(ctx, tx, m.ID, p)
 	})
 	if err != nil {
-		s.Log.ErrorContext(ctx, "a monitor's trouble was not recorded", slog.String("monitor", m.Name), slog.String("error", err.Error()))
+		s.Log.ErrorContext(ctx, "the error of a monitor was not recorded", slog.String("monitor", m.Name), slog.String("error", err.Error()))
 	}
 }
 
@@ -459,7 +459,7 @@ func (s *Service) commit(ctx context.Context, w *watch, add *writing, tell []tol
 		next.Status.Late += n
 	}
 	if next.Status.State == Waiting && next.Status.Windows == 0 && w.panes.clocks != [2]clock{{never, never}, {never, never}} {
-		next.Status.Reason = "no window was closed yet"
+		next.Status.Reason = "no window has closed yet"
 	}
 	if add == nil {
 		add = &writing{}
@@ -529,14 +529,14 @@ func (s *Service) unchanged(ctx context.Context, tx *store.Tx, w *watch) error {
 		return err
 	}
 	if err != nil || m.ID != w.m.ID || m.Revision != w.m.Revision {
-		return fault.New(fault.Conflict, "the monitor was changed or deleted meanwhile")
+		return fault.New(fault.Conflict, "the monitor was changed or deleted by another request")
 	}
 	p, err := s.Store.Progress(ctx, tx, w.m.ID)
 	if err != nil {
 		return err
 	}
 	if p.Seq != w.progress.Seq {
-		return fault.New(fault.Conflict, "another process has gone on with the monitor")
+		return fault.New(fault.Conflict, "another server has updated the monitor")
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func taskOf(spec PerformanceSpec, answers string) string {
 }
 
 // unknownTask is what is said of labels whose task is not known.
-const unknownTask = "there are no metrics: neither manifest nor model says whether scores are numbers or probabilities. " +
+const unknownTask = "there are no metrics: neither the manifest nor the model sets the task, so scores may be numbers or probabilities. " +
 	"Set spec.prediction.task of the Deployment, or spec.performance.task of the Monitor"
 
 // odd is why the metrics of a task cannot take a row; empty when they can. It says
@@ -81,23 +81,23 @@ func (r *labelledRow) odd(task string) string {
 	case multiclass:
 		switch {
 		case r.Predicted == "":
-			return "the answer has no class"
+			return "the prediction has no class"
 		case r.Class == "":
-			return "the label is no class"
+			return "the label is not a class"
 		}
 	case binary:
 		switch {
 		case !(r.Score >= 0 && r.Score <= 1):
-			return "the score is no probability"
+			return "the score is not a probability"
 		case r.Label != 0 && r.Label != 1:
-			return "the label is neither 0 nor 1, nor one of the deployment's classes"
+			return "the label is not 0, 1 or a class of the deployment"
 		}
 	case regression:
 		switch {
 		case !finite(r.Score):
-			return "the score is no number"
+			return "the score is not a number"
 		case !finite(r.Label):
-			return "the label is no number"
+			return "the label is not a number"
 		}
 	}
 	return ""

@@ -105,7 +105,7 @@ func New(c Config) *Service {
 	if c.Holder == "" {
 		c.Holder = "monitor"
 	}
-	return &Service{Config: c, watches: map[ID]*watch{}, classifying: share.New(share.Limits{Name: "classifications", What: "windows being read", Slots: maxClassifying, PerProject: 1, Wait: classifyWait})}
+	return &Service{Config: c, watches: map[ID]*watch{}, classifying: share.New(share.Limits{Name: "classifications", What: "window reads", Slots: maxClassifying, PerProject: 1, Wait: classifyWait})}
 }
 
 func (s *Service) now() time.Time {
@@ -155,7 +155,7 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 	}
 	for i, t := range spec.Alerts {
 		if s.Alerts == nil {
-			return Monitor{}, "", fault.New(fault.Unsupported, "this server sends no alerts")
+			return Monitor{}, "", fault.New(fault.Unsupported, "this server does not support alerts")
 		}
 		if err := s.Alerts.Check(t); err != nil {
 			return Monitor{}, "", fault.Wrap(err, "spec.alerts[%d]", i)
@@ -174,7 +174,7 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 				return err
 			}
 			if len(all) == maxMonitors {
-				return share.Refused("monitors", fmt.Sprintf("the project has %d monitors, the most it may have", len(all)), "Delete those that nobody needs: each reads all predictions of its deployment.", 0)
+				return share.Refused("monitors", fmt.Sprintf("the project has %d monitors, the limit", len(all)), "Delete unused monitors: each one reads all predictions of its deployment.", 0)
 			}
 			m = Monitor{ID: ID(id.New("mon")), Project: p, Name: name, CreatedAt: now, Status: Status{State: Waiting, Reason: "no prediction was read yet"}}
 		case err != nil:
@@ -396,7 +396,7 @@ func parseToken(token string) (k WindowKey, to time.Time, err error) {
 	us, err := strconv.ParseInt(at, 10, 64)
 	k, ok := parseKey(key)
 	if !ok || err != nil {
-		return k, to, fault.New(fault.Invalid, "page token %.40q is not one of ours", token)
+		return k, to, fault.New(fault.Invalid, "page token %.40q is invalid", token)
 	}
 	return k, time.UnixMicro(us).UTC(), nil
 }
@@ -516,13 +516,13 @@ func (s *Service) Baseline(ctx context.Context, p, name string, version int64) (
 	}
 	if b.baseline == nil {
 		if b.why == "" {
-			b.why = "it becomes the first window"
+			b.why = "the first window becomes the baseline"
 		}
 		err := fault.New(fault.NotFound, "version %d of %s has no baseline: %s", version, m.Deployment, b.why)
 		if b.first {
-			return Baseline{}, err.WithHint("The first window that is closed becomes the baseline.")
+			return Baseline{}, err.WithHint("The first closed window becomes the baseline.")
 		}
-		return Baseline{}, err.WithHint("Name one in the Monitor's spec.baseline, as dataset:NAME@VERSION, or window:first.")
+		return Baseline{}, err.WithHint("Set the Monitor's spec.baseline to dataset:NAME@VERSION or window:first.")
 	}
 	// A manifest may name data that not everybody may see who sees the deployment.
 	o := object(p, name)
@@ -572,7 +572,7 @@ func (s *Service) open(ctx context.Context, p, bound string, sealed []byte) ([]b
 		return nil, err
 	}
 	plain, err := a.Decrypt(sealed, []byte(bound))
-	return plain, fault.Wrap(err, "open what monitoring has sealed")
+	return plain, fault.Wrap(err, "decrypting monitoring data")
 }
 
 // sealSegments seals the values by which a window's rows are told apart: else they

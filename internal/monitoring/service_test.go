@@ -394,22 +394,22 @@ func TestOddBaselines(t *testing.T) {
 	}{
 		{name: "one row", world: func(w *world) { w.train(1, 1) }, note: "one row"},
 		{name: "no rows", world: func(w *world) { w.train(0, 1) }, note: "no rows"},
-		{name: "window of rows too few", spec: monitoring.Spec{Drift: monitoring.DriftSpec{MinRows: 1000}}, note: "1000 are needed"},
+		{name: "window of rows too few", spec: monitoring.Spec{Drift: monitoring.DriftSpec{MinRows: 1000}}, note: "1000 are required"},
 		{name: "all missing", record: func(rec *prediction.Record) { rec.Inputs[0].Numbers[0] = math.NaN() }, drifted: true, note: "100.00 % of the rows are missing"},
 		{name: "constant", record: func(rec *prediction.Record) { rec.Inputs[0].Numbers[0] = 15 }, drifted: true, note: ""},
 		{name: "wrong type", record: func(rec *prediction.Record) {
 			rec.Inputs[0] = prediction.Column{Name: "weather:temp", Texts: []string{"warm"}}
 		}, drifted: true, note: "the baseline is numeric and the window categorical"},
 		{name: "infinite", record: func(rec *prediction.Record) { rec.Inputs[0].Numbers[0] = math.Inf(1) }, drifted: true, note: "infinite"},
-		{name: "input gone", record: func(rec *prediction.Record) { rec.Inputs = rec.Inputs[1:] }, drifted: true, note: "in no record"},
+		{name: "input gone", record: func(rec *prediction.Record) { rec.Inputs = rec.Inputs[1:] }, drifted: true, note: "not in the window"},
 		{name: "input added", record: func(rec *prediction.Record) {
 			rec.Inputs = append(rec.Inputs, prediction.Column{Name: "new", Numbers: []float64{1}})
 		}, note: "not in the baseline"},
-		{name: "no training set", world: func(w *world) { w.failing = none }, note: "this window is the baseline of the next ones"},
+		{name: "no training set", world: func(w *world) { w.failing = none }, note: "this window is the baseline of later windows"},
 		{name: "first window", spec: monitoring.Spec{Baseline: "window:first"}, note: "this window is the baseline"},
 		{name: "no scores", world: func(w *world) { w.noScores, w.origin.Residency = true, residency.Of("home") }, note: "no scores of delays@1, which may be in home, today"},
 		{name: "another method", spec: monitoring.Spec{Drift: monitoring.DriftSpec{Method: "ks"}}, note: "sample of"},
-		{name: "a feature that is not there", spec: monitoring.Spec{Drift: monitoring.DriftSpec{Features: []string{"hour", "x"}}}, note: "in no record, and not in the baseline"},
+		{name: "a feature that is not there", spec: monitoring.Spec{Drift: monitoring.DriftSpec{Features: []string{"hour", "x"}}}, note: "in neither the window nor the baseline"},
 		{name: "failures only", record: func(rec *prediction.Record) {
 			rec.Failure, rec.Scores, rec.Inputs = "invalid", nil, nil
 		}},
@@ -631,7 +631,7 @@ func TestSpecs(t *testing.T) {
 			Detectors:   []string{"adwin"}, Retrain: good,
 		}, ""},
 		{"rows", monitoring.Spec{Window: monitoring.WindowSpec{Rows: 5000}}, ""},
-		{"both", monitoring.Spec{Window: monitoring.WindowSpec{Rows: 5, Every: "1d"}}, "every and rows"},
+		{"both", monitoring.Spec{Window: monitoring.WindowSpec{Rows: 5, Every: "1d"}}, "either every or rows"},
 		{"no duration", monitoring.Spec{Window: monitoring.WindowSpec{Every: "soon"}}, "spec.window.every"},
 		{"short", monitoring.Spec{Window: monitoring.WindowSpec{Every: "1s"}}, "spec.window.every"},
 		{"odd slide", monitoring.Spec{Window: monitoring.WindowSpec{Every: "1d", Slide: "5h"}}, "whole slides"},
@@ -646,7 +646,7 @@ func TestSpecs(t *testing.T) {
 		{"share", monitoring.Spec{Drift: monitoring.DriftSpec{Share: 2}}, "share"},
 		{"min rows", monitoring.Spec{Drift: monitoring.DriftSpec{MinRows: -1}}, "min_rows"},
 		{"metric", monitoring.Spec{Performance: monitoring.PerformanceSpec{Metrics: []string{"luck"}}}, "spec.performance.metrics"},
-		{"no limit", monitoring.Spec{Performance: monitoring.PerformanceSpec{Alert: map[string]monitoring.Limit{"brier": {}}}}, "no limit"},
+		{"no limit", monitoring.Spec{Performance: monitoring.PerformanceSpec{Alert: map[string]monitoring.Limit{"brier": {}}}}, "a limit is required"},
 		{"unknown limit", monitoring.Spec{Performance: monitoring.PerformanceSpec{Alert: map[string]monitoring.Limit{"luck": {Above: &limit}}}}, "luck"},
 		{"task", monitoring.Spec{Performance: monitoring.PerformanceSpec{Task: "art"}}, "task"},
 		{"detector", monitoring.Spec{Detectors: []string{"nose"}}, "spec.detectors"},

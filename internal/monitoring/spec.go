@@ -171,7 +171,7 @@ func (s Spec) Validate() error {
 func (s Spec) validWindow() error {
 	w := s.Window
 	if w.Rows != 0 && w.Every != "" {
-		return fault.New(fault.Invalid, "spec.window has every and rows").WithHint("A window is as long as a time, or as a number of rows.")
+		return fault.New(fault.Invalid, "spec.window: set either every or rows, not both").WithHint("A window has a duration or a number of rows.")
 	}
 	size, slide, err := w.sizes()
 	if err != nil {
@@ -179,21 +179,21 @@ func (s Spec) validWindow() error {
 	}
 	if w.Rows != 0 {
 		if size < 2 || size > maxRows {
-			return fault.New(fault.Invalid, "spec.window.rows is %d; it may be 2 to %d", size, maxRows)
+			return fault.New(fault.Invalid, "spec.window.rows is %d, and must be 2 to %d", size, maxRows)
 		}
 	} else if size < minEvery.Microseconds() || size > maxEvery.Microseconds() {
-		return fault.New(fault.Invalid, "spec.window.every is %q; it may be %s to 366d", w.Every, minEvery)
+		return fault.New(fault.Invalid, "spec.window.every is %q, and must be %s to 366d", w.Every, minEvery)
 	}
 	if slide < 1 || slide > size || size%slide != 0 || size/slide > maxPanes {
-		return fault.New(fault.Invalid, "spec.window.slide is %q; the window must be 1 to %d whole slides long", w.Slide, maxPanes)
+		return fault.New(fault.Invalid, "spec.window.slide is %q, and the window must be 1 to %d whole slides long", w.Slide, maxPanes)
 	}
 	late, err := resource.ParseDuration(s.Lateness)
 	if err != nil {
 		return fault.Wrap(err, "spec.lateness")
 	}
 	if w.Rows == 0 && late.Microseconds() > manyPanes*slide {
-		return fault.New(fault.Invalid, "spec.lateness is %q; it may be at most %d slides of the window", s.Lateness, manyPanes).
-			WithHint("Windows stay in memory until they are closed.")
+		return fault.New(fault.Invalid, "spec.lateness is %q, and must be at most %d slides of the window", s.Lateness, manyPanes).
+			WithHint("Windows stay in memory until they close.")
 	}
 	return nil
 }
@@ -203,7 +203,7 @@ func (w WindowSpec) sizes() (size, slide int64, err error) {
 	if w.Rows != 0 {
 		slide, err = strconv.ParseInt(w.Slide, 10, 64)
 		if err != nil {
-			return 0, 0, fault.New(fault.Invalid, "spec.window.slide is %.40q; a window by rows slides by a number of rows", w.Slide)
+			return 0, 0, fault.New(fault.Invalid, "spec.window.slide is %.40q, and must be a number of rows for a window by rows", w.Slide)
 		}
 		return w.Rows, slide, nil
 	}
@@ -220,14 +220,14 @@ func (w WindowSpec) sizes() (size, slide int64, err error) {
 
 func (s Spec) validBaseline() error {
 	if len(s.Prediction) > 200 || s.Prediction != "" && s.Baseline == baselineFirst {
-		return fault.New(fault.Invalid, "spec.prediction_column is %.80q", s.Prediction).WithHint("It names a column of the baseline's dataset, in up to 200 bytes.")
+		return fault.New(fault.Invalid, "spec.prediction_column: %.80q is not a valid column name", s.Prediction).WithHint("Name a column of the baseline's dataset, with at most 200 bytes.")
 	}
 	ref, isDataset := strings.CutPrefix(s.Baseline, "dataset:")
 	switch {
 	case s.Baseline == baselineTraining, s.Baseline == baselineFirst:
 	case isDataset && len(ref) <= 200 && strings.LastIndexByte(ref, '@') > 0: // the newest version would be another baseline with each import
 	default:
-		return fault.New(fault.Invalid, "spec.baseline is %.80q", s.Baseline).WithHint("It may be training, dataset:NAME@VERSION or window:first.")
+		return fault.New(fault.Invalid, "spec.baseline: %.80q is not a valid baseline", s.Baseline).WithHint("Write training, dataset:NAME@VERSION or window:first.")
 	}
 	return nil
 }
@@ -240,21 +240,21 @@ func (s Spec) validDrift() error {
 	case !slices.Contains(drift.Corrections(), drift.Correction(d.Correction)):
 		return unknown("spec.drift.correction", d.Correction, drift.Corrections())
 	case !(d.Alpha > 0 && d.Alpha < 1):
-		return fault.New(fault.Invalid, "spec.drift.alpha is %g; it may be above 0 and below 1", d.Alpha)
+		return fault.New(fault.Invalid, "spec.drift.alpha is %g, and must be over 0 and under 1", d.Alpha)
 	case !(d.Threshold > 0) || math.IsInf(d.Threshold, 0):
-		return fault.New(fault.Invalid, "spec.drift.threshold is %g; it must be above 0", d.Threshold)
+		return fault.New(fault.Invalid, "spec.drift.threshold is %g, and must be over 0", d.Threshold)
 	case !(d.Share > 0 && d.Share <= 1):
-		return fault.New(fault.Invalid, "spec.drift.share is %g; it may be above 0 and at most 1", d.Share)
+		return fault.New(fault.Invalid, "spec.drift.share is %g, and must be over 0 and at most 1", d.Share)
 	case d.MinRows < minJudged || d.MinRows > maxRows:
-		return fault.New(fault.Invalid, "spec.drift.min_rows is %d; it may be %d to %d", d.MinRows, minJudged, maxRows)
+		return fault.New(fault.Invalid, "spec.drift.min_rows is %d, and must be %d to %d", d.MinRows, minJudged, maxRows)
 	case len(d.Features) > maxNames:
-		return fault.New(fault.Invalid, "spec.drift.features has %d names; at most %d", len(d.Features), maxNames)
+		return fault.New(fault.Invalid, "spec.drift.features has %d names, over the limit of %d", len(d.Features), maxNames)
 	case d.Classifier != nil && !(d.Classifier.AUC >= 0.5 && d.Classifier.AUC < 1):
-		return fault.New(fault.Invalid, "spec.drift.classifier.auc is %g; it may be 0.5 or more, and below 1", d.Classifier.AUC)
+		return fault.New(fault.Invalid, "spec.drift.classifier.auc is %g, and must be at least 0.5 and under 1", d.Classifier.AUC)
 	case d.Classifier != nil && len(d.Classifier.Environment) > 200:
-		return fault.New(fault.Invalid, "spec.drift.classifier.environment has %d bytes; at most 200", len(d.Classifier.Environment))
+		return fault.New(fault.Invalid, "spec.drift.classifier.environment has %d bytes, over the limit of 200", len(d.Classifier.Environment))
 	case s.Repeat < -1 || s.Repeat > 1_000_000:
-		return fault.New(fault.Invalid, "spec.repeat is %d", s.Repeat).WithHint("Write a number of windows, or -1 for never.")
+		return fault.New(fault.Invalid, "spec.repeat is %d, and must be at least -1", s.Repeat).WithHint("Write a number of windows, or -1 for never.")
 	}
 	for _, name := range s.Detectors {
 		if !slices.Contains(detectors, name) {
@@ -267,16 +267,16 @@ func (s Spec) validDrift() error {
 func (s Spec) validPerformance() error {
 	p := s.Performance
 	if len(p.Segments) > 10 {
-		return fault.New(fault.Invalid, "spec.performance.segments has %d names; at most 10", len(p.Segments))
+		return fault.New(fault.Invalid, "spec.performance.segments has %d names, over the limit of 10", len(p.Segments))
 	}
 	if p.Task != "" && !slices.Contains(tasks, p.Task) {
 		return unknown("spec.performance.task", p.Task, tasks)
 	}
 	if !(p.MinLabelled >= 0 && p.MinLabelled <= 1) {
-		return fault.New(fault.Invalid, "spec.performance.min_labelled is %g; it is a share, 0 to 1", p.MinLabelled)
+		return fault.New(fault.Invalid, "spec.performance.min_labelled is %g, and must be from 0 to 1", p.MinLabelled)
 	}
 	if math.IsNaN(p.Threshold) || math.IsInf(p.Threshold, 0) {
-		return fault.New(fault.Invalid, "spec.performance.threshold is %g", p.Threshold)
+		return fault.New(fault.Invalid, "spec.performance.threshold is %g, which is not a valid threshold", p.Threshold)
 	}
 	for _, m := range p.Metrics {
 		if !slices.Contains(measures, m) {
@@ -292,7 +292,7 @@ func (s Spec) validPerformance() error {
 			return unknown("spec.performance.alert", m, measures)
 		}
 		if l.Above == nil && l.Below == nil {
-			return fault.New(fault.Invalid, "spec.performance.alert.%s has no limit", m).WithHint("Write above: or below:.")
+			return fault.New(fault.Invalid, "spec.performance.alert.%s: a limit is required", m).WithHint("Write above: or below:.")
 		}
 		if err := p.ofTask("alert", m); err != nil {
 			return err
@@ -315,7 +315,7 @@ func (p PerformanceSpec) ofTask(field, metric string) error {
 	if slices.Contains(have, metric) {
 		return nil
 	}
-	return fault.New(fault.Invalid, "spec.performance.%s: %s is no metric of task %s", field, metric, p.Task).WithHint("Its metrics are %s.", strings.Join(have, ", "))
+	return fault.New(fault.Invalid, "spec.performance.%s: %s is not a metric of task %s", field, metric, p.Task).WithHint("The metrics of the task are %s.", strings.Join(have, ", "))
 }
 
 // names refuses names of columns that the deployment does not have, where its columns are
@@ -332,7 +332,7 @@ func (s Spec) names(columns []string) error {
 			at, err := naming.Find(columns, name)
 			if err == nil && at < 0 {
 				err = fault.New(fault.Invalid, "the deployment has no key or column %.80q", name).
-					WithHint("It has %s.", strings.Join(columns[:min(len(columns), maxHinted)], ", "))
+					WithHint("Its keys and columns are %s.", strings.Join(columns[:min(len(columns), maxHinted)], ", "))
 			}
 			if err != nil {
 				return fault.Wrap(err, "spec.%s", f.field)
@@ -347,7 +347,7 @@ const maxHinted = 50
 
 func (s Spec) validAlerts() error {
 	if len(s.Alerts) > maxAlerts {
-		return fault.New(fault.Invalid, "spec.alerts has %d entries; at most %d", len(s.Alerts), maxAlerts)
+		return fault.New(fault.Invalid, "spec.alerts has %d entries, over the limit of %d", len(s.Alerts), maxAlerts)
 	}
 	for i, a := range s.Alerts {
 		if err := a.Validate(); err != nil {
@@ -365,10 +365,10 @@ func (r *RetrainSpec) validate() error {
 		{"job", r.Job}, {"data", r.Data}, {"training_set", r.TrainingSet}, {"spine", r.Spine}, {"timestamp", r.Timestamp}, {"window", r.Window},
 	} {
 		if f.value == "" {
-			return fault.New(fault.Invalid, "spec.retrain.%s is missing", f.name)
+			return fault.New(fault.Invalid, "spec.retrain.%s is required", f.name)
 		}
 		if len(f.value) > maxText {
-			return fault.New(fault.TooLarge, "spec.retrain.%s has %d bytes; at most %d", f.name, len(f.value), maxText)
+			return fault.New(fault.TooLarge, "spec.retrain.%s has %d bytes, over the limit of %d", f.name, len(f.value), maxText)
 		}
 	}
 	for _, f := range []struct{ name, value string }{{"window", r.Window}, {"cooldown", r.Cooldown}} {
@@ -399,7 +399,7 @@ func unknown[T ~string](field, got string, known []T) error {
 	for i, k := range known {
 		words[i] = string(k)
 	}
-	return fault.New(fault.Invalid, "%s: %.40q is not known", field, got).WithHint("It may be %s.", strings.Join(words, ", "))
+	return fault.New(fault.Invalid, "%s: %.40q is not a known value", field, got).WithHint("The values are %s.", strings.Join(words, ", "))
 }
 
 // Wants reports whether a finding of a kind begins a training job.

@@ -131,11 +131,11 @@ func (p *Progress) perform(m Monitor, w Window) (out []told) {
 			continue
 		}
 		f.Metrics = append(f.Metrics, one)
-		words = append(words, fmt.Sprintf("%s is %.4g, its limit %.4g", one.Name, *one.Value, *one.Limit))
+		words = append(words, fmt.Sprintf("%s is %.4g, with the limit %.4g", one.Name, *one.Value, *one.Limit))
 	}
 	f.Reason = strings.Join(words, "; ")
 	if !w.Performance.Degraded {
-		f.Reason = fmt.Sprintf("no metric is beyond its limit in the window from %s to %s", day(w.From), day(w.To))
+		f.Reason = fmt.Sprintf("all metrics are within their limits in the window from %s to %s", day(w.From), day(w.To))
 		return append(out, told{EventRecovered, f})
 	}
 	return append(out, told{EventDegraded, f})
@@ -165,7 +165,7 @@ func (p *Progress) settle(m Monitor, w Window) {
 	switch {
 	case worse:
 		st.State, st.Since = Degraded, &p.Worse.Since
-		st.Reason = "a metric is beyond its limit since " + day(p.Worse.Since)
+		st.Reason = "a metric exceeds its limit since " + day(p.Worse.Since)
 	case drifted:
 		st.State, st.Since = Drifted, &p.Drift.Since
 		if w.Drifted {
@@ -241,7 +241,7 @@ func driftWords(m Monitor, w Window) string {
 	n := countDrifted(w)
 	text := fmt.Sprintf("%d of %d inputs drifted", n, len(w.Features))
 	if len(w.Features) > 0 {
-		text += fmt.Sprintf(" (%.0f %%, allowed are under %.0f %%)", 100*w.Share, 100*m.Spec.Drift.Share)
+		text += fmt.Sprintf(" (%.0f %%, with the threshold %.0f %%)", 100*w.Share, 100*m.Spec.Drift.Share)
 	}
 	strongest := -1
 	for i, f := range w.Features {
@@ -253,7 +253,7 @@ func driftWords(m Monitor, w Window) string {
 		text += "; most: " + featureWords(w.Features[strongest])
 	}
 	if w.Score != nil && w.Score.Drifted {
-		text += "; the score drifted, too: " + featureWords(*w.Score)
+		text += "; the score drifted as well: " + featureWords(*w.Score)
 	}
 	return text + fmt.Sprintf("; window from %s to %s", day(w.From), day(w.To))
 }
@@ -269,7 +269,7 @@ func featureWords(f Feature) string {
 		text += fmt.Sprintf(" by %s with %.3g over %.3g", f.Method, *f.Statistic, *f.Threshold)
 	}
 	if f.Mean != nil && f.BaselineMean != nil {
-		text += fmt.Sprintf(", its mean went from %.4g to %.4g", *f.BaselineMean, *f.Mean)
+		text += fmt.Sprintf(", its mean changed from %.4g to %.4g", *f.BaselineMean, *f.Mean)
 	}
 	if f.Statistic == nil && f.Note != "" {
 		text += " (" + f.Note + ")"

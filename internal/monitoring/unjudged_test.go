@@ -157,11 +157,11 @@ func TestManifestsThatGuess(t *testing.T) {
 	limit := 0.3
 	limits := map[string]monitoring.Limit{"brier": {Above: &limit}}
 	for text, spec := range map[string]monitoring.Spec{
-		"spec.baseline":                        {Baseline: "dataset:delays"}, // the newest version is another one with each import
-		"spec.prediction_column":               {Baseline: "window:first", Prediction: "p"},
-		"brier is no metric of task multi":     {Performance: monitoring.PerformanceSpec{Task: "multiclass", Alert: limits}},
-		"macro_f1 is no metric of task regre":  {Performance: monitoring.PerformanceSpec{Task: "regression", Metrics: []string{"macro_f1"}}},
-		"mae is no metric of task classificat": {Performance: monitoring.PerformanceSpec{Task: "classification", Metrics: []string{"mae"}}},
+		"spec.baseline":                           {Baseline: "dataset:delays"}, // the newest version is another one with each import
+		"spec.prediction_column":                  {Baseline: "window:first", Prediction: "p"},
+		"brier is not a metric of task multi":     {Performance: monitoring.PerformanceSpec{Task: "multiclass", Alert: limits}},
+		"macro_f1 is not a metric of task regre":  {Performance: monitoring.PerformanceSpec{Task: "regression", Metrics: []string{"macro_f1"}}},
+		"mae is not a metric of task classificat": {Performance: monitoring.PerformanceSpec{Task: "classification", Metrics: []string{"mae"}}},
 	} {
 		if err := spec.WithDefaults("m").Validate(); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), text) {
 			t.Errorf("%+v: %v", spec, err)
@@ -212,7 +212,7 @@ func TestBaselineOfScores(t *testing.T) {
 		source  string
 		says    string
 	}{
-		"the model over the rows": {inputs: true, judged: true, source: "the model over 4000 rows"},
+		"the model over the rows": {inputs: true, judged: true, source: "scores of the model on 4000 rows"},
 		"no features, a dataset with predictions": {
 			world: func(w *world) { w.predictions("prediction", 0.01) }, judged: true, drifted: true, source: "column prediction of delays@1",
 		},
@@ -224,7 +224,7 @@ func TestBaselineOfScores(t *testing.T) {
 			world: func(w *world) { w.words("prediction") }, says: "scores have no baseline: column prediction of delays@1 is text",
 		},
 		"the model fails": {
-			world: func(w *world) { w.noScores = true }, inputs: true, judged: true, says: "scores have no baseline: the model could not be run",
+			world: func(w *world) { w.noScores = true }, inputs: true, judged: true, says: "scores have no baseline: scoring failed on",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -297,10 +297,10 @@ func TestWhatCannotBeComparedIsNotOK(t *testing.T) {
 		record func(rec *prediction.Record)
 		says   string
 	}{
-		"a baseline without rows": {world: func(w *world) { w.train(0, 1) }, says: "nothing of the window could be compared"},
+		"a baseline without rows": {world: func(w *world) { w.train(0, 1) }, says: "no input or score of the window could be compared"},
 		"nothing is recorded": {record: func(rec *prediction.Record) {
 			rec.Inputs, rec.Scores = nil, nil
-		}, says: "no input or score of the window is recorded"},
+		}, says: "the window has no recorded inputs or scores"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -446,11 +446,11 @@ func TestLabelsThatTheTaskDoesNotHave(t *testing.T) {
 			task: prediction.Binary, spec: monitoring.PerformanceSpec{Alert: map[string]monitoring.Limit{"brier": {Above: &limit}}},
 			label: func(i int) label.Label { return label.Label{Values: []float64{float64(i % 3)}} }, unusable: 83, state: monitoring.Unjudged,
 			metrics: "auc log_loss brier accuracy precision recall f1 ece",
-			why:     "brier: 167 of 250 labelled rows are usable, and 200 are needed",
+			why:     "brier: 167 of 250 labelled rows are usable, and 200 are required",
 		},
 		"texts of a binary model": {
 			task: prediction.Binary, spec: monitoring.PerformanceSpec{Metrics: []string{"accuracy"}}, label: func(i int) label.Label { return label.Label{Texts: []string{"yes"}} },
-			unusable: 250, state: monitoring.Waiting, metrics: "accuracy", says: "the label is neither 0 nor 1",
+			unusable: 250, state: monitoring.Waiting, metrics: "accuracy", says: "the label is not 0, 1 or a class",
 		},
 		"texts whose classes are declared": {
 			task: prediction.Binary, spec: monitoring.PerformanceSpec{Metrics: []string{"accuracy"}}, classes: []string{"no", "yes"},
@@ -462,14 +462,14 @@ func TestLabelsThatTheTaskDoesNotHave(t *testing.T) {
 		},
 		"a limit of another task": {
 			task: prediction.Regression, spec: monitoring.PerformanceSpec{Alert: map[string]monitoring.Limit{"brier": {Above: &limit}}, Metrics: []string{"mae"}},
-			label: func(i int) label.Label { return yes }, state: monitoring.Unjudged, metrics: "mae", why: "brier: it is no metric of task regression",
+			label: func(i int) label.Label { return yes }, state: monitoring.Unjudged, metrics: "mae", why: "brier: it is not a metric of task regression",
 		},
 		"a limit, and the task is not known": {
 			spec:  monitoring.PerformanceSpec{Alert: map[string]monitoring.Limit{"accuracy": {Below: &low}}},
-			label: func(i int) label.Label { return yes }, state: monitoring.Unjudged, says: "neither manifest nor model says", why: "accuracy: the task is not known",
+			label: func(i int) label.Label { return yes }, state: monitoring.Unjudged, says: "neither the manifest nor the model sets", why: "accuracy: the task is unknown",
 		},
 		"nothing says what it is": {
-			label: func(i int) label.Label { return yes }, state: monitoring.Waiting, says: "neither manifest nor model says",
+			label: func(i int) label.Label { return yes }, state: monitoring.Waiting, says: "neither the manifest nor the model sets",
 		},
 		"the named metrics say it": {
 			spec:  monitoring.PerformanceSpec{Metrics: []string{"rmse", "bias"}},
@@ -564,7 +564,7 @@ func TestSegmentsOfAColumnThatIsNotThere(t *testing.T) {
 	if rows["emirate"] != 0 || rows["carrier"] != 240 || rows["temp"] != 250 || rows["weather__temp"] != 250 || len(rows) != 3 {
 		t.Error(rows)
 	}
-	if !strings.Contains(win.Performance.Note, "no request has a column or key emirate") {
+	if !strings.Contains(win.Performance.Note, "spec.performance.segments: no request has a column or key emirate") {
 		t.Errorf("%q", win.Performance.Note)
 	}
 	w.columns = []string{"carrier", "weather:temp", "hour", "wind"}

@@ -66,10 +66,10 @@ func (s *Service) Judge(ctx context.Context, p project.Name, name, ref string, v
 	}
 	who := identity.From(ctx)
 	if who.Kind != identity.User {
-		return Clearance{}, fault.New(fault.PermissionDenied, "%s is no person: versions are approved by people", who).WithHint("Sign in as yourself.")
+		return Clearance{}, fault.New(fault.PermissionDenied, "%s is not a user: only users approve versions", who).WithHint("Sign in as a user.")
 	}
 	if verdict != Approved && verdict != Rejected {
-		return Clearance{}, fault.New(fault.Invalid, "a verdict is %s or %s", Approved, Rejected)
+		return Clearance{}, fault.New(fault.Invalid, "the verdict must be %s or %s", Approved, Rejected)
 	}
 	if err := checkText("comment", comment, 2000); err != nil {
 		return Clearance{}, err
@@ -91,15 +91,15 @@ func (s *Service) Judge(ctx context.Context, p project.Name, name, ref string, v
 		case v.State != Ready:
 			return fault.New(fault.Conflict, "version %s is %s, not ready", v, v.State)
 		case digest != "" && digest != v.Digest:
-			return fault.New(fault.Conflict, "version %s has the digest %s, not the one that you looked at", v, v.Digest)
+			return fault.New(fault.Conflict, "version %s has the digest %s, which differs from the reviewed digest", v, v.Digest)
 		}
 		now, err := s.clearance(ctx, tx, v)
 		if err != nil {
 			return err
 		}
 		if slices.Contains(now.Authors, who.ID) && verdict == Approved {
-			err := fault.New(fault.PermissionDenied, "you made %s, and nobody approves of their own work", v).
-				WithHint("Ask somebody else who has the right %s.", ActionApprove)
+			err := fault.New(fault.PermissionDenied, "you are an author of %s, and authors cannot approve their own versions", v).
+				WithHint("Ask another user with the permission %s.", ActionApprove)
 			return audit.Refuse(err, audit.Entry{Project: string(p), Action: string(ActionApprove), Object: "model " + v.String()})
 		}
 		if verdict == Approved && s.second != nil {
@@ -113,7 +113,7 @@ func (s *Service) Judge(ctx context.Context, p project.Name, name, ref string, v
 				continue
 			}
 			if a.Verdict == verdict && a.Digest == v.Digest && a.Counts {
-				return fault.New(fault.Conflict, "you have %s version %s already", verdict, v).WithHint("Another person has to.")
+				return fault.New(fault.Conflict, "you already have %s version %s", verdict, v).WithHint("Another user must do so.")
 			}
 			break
 		}
@@ -161,11 +161,11 @@ func (s *Service) Cleared(ctx context.Context, tx *store.Tx, p project.Name, nam
 	case !pr.asks():
 		return nil
 	case alias != "" && slices.ContainsFunc(pr.protected(), func(a string) bool { return strings.EqualFold(a, alias) }):
-		what = "may not be " + alias
+		what = "may not have the alias " + alias
 	case stage != "" && slices.ContainsFunc(orDefault(pr.Stages, string(StageProduction)), func(a string) bool { return strings.EqualFold(a, string(stage)) }):
-		what = "may not be in stage " + string(stage)
+		what = "may not move to stage " + string(stage)
 	case traffic && (pr.Traffic == nil || *pr.Traffic):
-		what = "may not answer requests"
+		what = "may not serve requests"
 	default:
 		return nil
 	}
@@ -179,7 +179,7 @@ func (s *Service) Cleared(ctx context.Context, tx *store.Tx, p project.Name, nam
 	}
 	model := fault.ShellWord(v.Model)
 	err = fault.New(fault.Conflict, "model %s %s yet: %s", v, what, strings.Join(c.Missing, "; ")).
-		WithHint("Policy %s asks for this. `falaj model approvals %s %d` shows what is missing; people other than its authors approve by `falaj model approve %s %d`.", c.Policy, model, v.Number, model, v.Number)
+		WithHint("Policy %s requires this. `falaj model approvals %s %d` lists the missing requirements. Users other than its authors approve it with `falaj model approve %s %d`.", c.Policy, model, v.Number, model, v.Number)
 	return audit.Refuse(err, audit.Entry{Project: string(p), Action: string(ActionPromote), Object: "model " + v.String()})
 }
 
@@ -198,7 +198,7 @@ func (s *Service) clearance(ctx context.Context, tx *store.Tx, v Version) (Clear
 	pr := asked.Spec.Promotion
 	out := Clearance{Model: v.Model, Version: v.Number, Policy: asked.Name, Required: pr.Approvals}
 	if out.Authors, err = s.authorsOf(ctx, tx, v); err != nil {
-		return out, fault.Wrap(err, "looking for who made %s", v)
+		return out, fault.Wrap(err, "finding the authors of %s", v)
 	}
 	if out.Approvals, err = s.store.Approvals(ctx, tx, v.ModelID, v.Number); err != nil {
 		return out, err
@@ -248,7 +248,7 @@ func (s *Service) clearance(ctx context.Context, tx *store.Tx, v Version) (Clear
 		}
 	}
 	if out.Given < out.Required {
-		text := fmt.Sprintf("it needs %d approvals and has %d", out.Required, out.Given)
+		text := fmt.Sprintf("it requires %d approvals and has %d", out.Required, out.Given)
 		if len(yes) > 0 {
 			slices.Sort(yes)
 			text += " (by " + strings.Join(yes, ", ") + ")"

@@ -66,7 +66,7 @@ func TestTwoPeople(t *testing.T) {
 		wantKind(t, w.cleared(t, 1, "", true), fault.Conflict, text)
 		wantKind(t, w.cleared(t, 1, "champion", false), fault.Conflict, text)
 	}
-	refused("it needs 2 approvals and has 0")
+	refused("it requires 2 approvals and has 0")
 	for alias, ok := range map[string]bool{"challenger": true, "CHAMPION": false} {
 		if err := w.SetAlias(alice, proj, "delay", alias, 1); (err == nil) != ok {
 			t.Errorf("%s: %v", alias, err)
@@ -80,20 +80,20 @@ func TestTwoPeople(t *testing.T) {
 		_, err := w.Judge(ctx, proj, "delay", "1", registry.Approved, v.Digest, "fine")
 		return err
 	}
-	wantKind(t, approve(alice), fault.PermissionDenied, "nobody approves of their own work")
-	wantKind(t, approve(as(t, "dave")), fault.PermissionDenied, "nobody approves of their own work") // who submitted the job
+	wantKind(t, approve(alice), fault.PermissionDenied, "authors cannot approve their own versions")
+	wantKind(t, approve(as(t, "dave")), fault.PermissionDenied, "authors cannot approve their own versions") // who submitted the job
 	wantKind(t, approve(as(t, "erin")), fault.PermissionDenied, "")
-	wantKind(t, approve(as(t, "att_2")), fault.PermissionDenied, "is no person")
-	wantKind(t, approve(as(t, "loop")), fault.PermissionDenied, "is no person")
-	wantKind(t, approve(identity.With(t.Context(), identity.Principal{Kind: identity.Service, ID: "bob", Project: proj})), fault.PermissionDenied, "is no person")
-	wantKind(t, errOf(w.Judge(bob, proj, "delay", "1", registry.Approved, "sha256:00", "")), fault.Conflict, "not the one that you looked at")
+	wantKind(t, approve(as(t, "att_2")), fault.PermissionDenied, "is not a user")
+	wantKind(t, approve(as(t, "loop")), fault.PermissionDenied, "is not a user")
+	wantKind(t, approve(identity.With(t.Context(), identity.Principal{Kind: identity.Service, ID: "bob", Project: proj})), fault.PermissionDenied, "is not a user")
+	wantKind(t, errOf(w.Judge(bob, proj, "delay", "1", registry.Approved, "sha256:00", "")), fault.Conflict, "differs from the reviewed digest")
 	wantKind(t, errOf(w.Judge(bob, proj, "delay", "9", registry.Approved, "", "")), fault.NotFound, "")
 	wantKind(t, errOf(w.Judge(bob, proj, "delay", "1", "perhaps", "", "")), fault.Invalid, "verdict")
 	if err := approve(bob); err != nil {
 		t.Fatal(err)
 	}
 	wantKind(t, approve(bob), fault.Conflict, "already")
-	refused("it needs 2 approvals and has 1 (by bob)")
+	refused("it requires 2 approvals and has 1 (by bob)")
 	if err := approve(carol); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestTwoPeople(t *testing.T) {
 
 	// Who lost the right takes their approval along, and brings it back.
 	delete(w.authz, "carol")
-	refused("it needs 2 approvals and has 1 (by bob)")
+	refused("it requires 2 approvals and has 1 (by bob)")
 	w.authz["carol"] = w.authz["bob"]
 	if err := w.cleared(t, 1, "champion", true); err != nil {
 		t.Error(err)
@@ -127,7 +127,7 @@ func TestTwoPeople(t *testing.T) {
 	}
 	// Another policy counts the same approvals anew.
 	w.govern(t, "delay", registry.Promotion{Approvals: 3})
-	refused("it needs 3 approvals and has 2 (by bob, carol)")
+	refused("it requires 3 approvals and has 2 (by bob, carol)")
 	w.govern(t, "delay", registry.Promotion{Approvals: 2, Aliases: []string{"best"}, Stages: []string{"Staging"}, Traffic: new(bool)})
 	if err := errorsOf(w.cleared(t, 1, "best", true)); err != "" {
 		t.Error(err)
@@ -225,7 +225,7 @@ func TestGates(t *testing.T) {
 	}
 	for _, wrong := range []string{"", "auc >= 0.8", "metrics.auc", "metrics.auc => 1", "metrics.auc >= x", "metrics.auc >= NaN", "metrics.auc >= 1e999", "metrics.auc >= 0.8 and metrics.x > 1", "metrics.a b > 1", "metrics.auc >= champion * 2", "metrics.auc >= 1.2.3"} {
 		_, _, err := w.ApplyPolicy(ctx, proj, "delay", registry.PolicySpec{Promotion: registry.Promotion{Gates: []string{wrong}}}, false)
-		wantKind(t, err, fault.Invalid, "is no condition")
+		wantKind(t, err, fault.Invalid, "is not a condition")
 	}
 }
 
@@ -249,7 +249,7 @@ func TestApprovedOfWhatWasMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	log("auc", 0.9, 1)
-	wantKind(t, w.cleared(t, 1, "champion", true), fault.Conflict, "it needs 1 approvals and has 0; auc was NaN when bob approved, and is 0.9 now")
+	wantKind(t, w.cleared(t, 1, "champion", true), fault.Conflict, "it requires 1 approvals and has 0; auc was NaN when bob approved, and is 0.9 now")
 	if c, err := w.Clearance(alice, proj, "delay", "1"); err != nil || c.Cleared || c.Given != 0 || c.Approvals[0].Counts || c.Approvals[0].Measured["auc"] != "NaN" || len(c.Approvals[0].Measured) != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -368,7 +368,7 @@ func TestAuthorsOfCopies(t *testing.T) {
 	if err := w.DeleteVersion(alice, proj, "delay2", 1); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, errOf(w.Judge(alice, proj, "copy", "2", registry.Approved, "", "")), fault.PermissionDenied, "their own work")
+	wantKind(t, errOf(w.Judge(alice, proj, "copy", "2", registry.Approved, "", "")), fault.PermissionDenied, "authors cannot approve")
 	if c, err := w.Judge(as(t, "bob"), proj, "copy", "2", registry.Approved, "", ""); err != nil || !c.Cleared {
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -393,7 +393,7 @@ func TestChampionStays(t *testing.T) {
 		"version": w.DeleteVersion(mallory, proj, "delay", 1),
 		"model":   w.DeleteModel(mallory, proj, "delay"),
 	} {
-		if !fault.Is(err, fault.PermissionDenied) || !strings.Contains(fault.HintOf(err), "Point the alias champion") {
+		if !fault.Is(err, fault.PermissionDenied) || !strings.Contains(fault.HintOf(err), "Move the alias champion") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -417,7 +417,7 @@ func TestWayBack(t *testing.T) {
 		})
 	}
 	w.govern(t, "delay", registry.Promotion{Approvals: 1, Traffic: new(bool)})
-	wantKind(t, back(), fault.Conflict, "may not be champion yet")
+	wantKind(t, back(), fault.Conflict, "may not have the alias champion yet")
 	w.govern(t, "delay", registry.Promotion{Approvals: 1})
 	if err := back(); err != nil {
 		t.Error(err)
@@ -431,7 +431,7 @@ func TestRenameIsNoWayOut(t *testing.T) {
 	alice, mallory := as(t, "alice"), w.mallory(t)
 	w.registered(t)
 	w.govern(t, "delay", registry.Promotion{Approvals: 1})
-	wantKind(t, errOf(w.RenameModel(mallory, proj, "delay", "old")), fault.PermissionDenied, "policy of its own")
+	wantKind(t, errOf(w.RenameModel(mallory, proj, "delay", "old")), fault.PermissionDenied, "has its own policy")
 	if _, err := w.RenameModel(alice, proj, "delay", "old"); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ const signatureFile = "model.sig"
 
 // look says what a version's files are. Error: fault.Unavailable when it took too long.
 func (s *Service) look(ctx context.Context, v Version, files []Stored) (scan.Report, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, scanTime, fault.New(fault.Unavailable, "the files of %s could not be looked through within %s", v, scanTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, scanTime, fault.New(fault.Unavailable, "scanning the files of %s exceeded %s", v, scanTime))
 	defer cancel()
 	free, err := s.scanning.Take(ctx, identity.Share(ctx, v.Project))
 	if err != nil {
@@ -59,8 +59,8 @@ func (s *Service) examine(ctx context.Context, v *Version, files []Stored) error
 	}
 	v.Content = &report
 	if most := asked.Spec.accepts(); report.Level.Over(most) {
-		return fault.New(fault.Invalid, "its files are refused: %s", report.Why(most)).
-			WithHint("Models of this project may be %q at most, and this one is %q. Save the model in another form, such as ONNX or safetensors, or ask who governs models (`spec.content` of a ModelPolicy).", most, report.Level)
+		return fault.New(fault.Invalid, "its files are rejected: %s", report.Why(most)).
+			WithHint("The policy accepts models up to the level %q, and this one is %q. Save the model in another format, such as ONNX or safetensors, or ask an owner of the ModelPolicy to change `spec.content`.", most, report.Level)
 	}
 	return s.signedByOther(ctx, *v, files, asked.Spec)
 }
@@ -74,7 +74,7 @@ func (s *Service) signedByOther(ctx context.Context, v Version, files []Stored, 
 	const hint = "Sign the folder with `model_signing sign key --signature model.sig`, and log the file model.sig with the model."
 	at := slices.IndexFunc(files, func(f Stored) bool { return f.Path == signatureFile })
 	if at < 0 {
-		return fault.New(fault.Invalid, "it has no file %s, and its policy asks for a signature", signatureFile).WithHint(hint)
+		return fault.New(fault.Invalid, "it has no file %s, and its policy requires a signature", signatureFile).WithHint(hint)
 	}
 	r, err := s.openFile(ctx, v, files[at])
 	if err != nil {
@@ -95,10 +95,10 @@ func (s *Service) signedByOther(ctx context.Context, v Version, files []Stored, 
 	for _, key := range asked.Signers {
 		out, err := VerifyExternalSignature(bundle, key, list)
 		if err == nil && len(out.Unsigned) > 0 {
-			err = fault.New(fault.Conflict, "file %s was left out of the signature", out.Unsigned[0])
+			err = fault.New(fault.Conflict, "the signature does not cover file %s", out.Unsigned[0])
 		}
 		if err == nil && asked.SignedAs != "" && out.Name != asked.SignedAs {
-			err = fault.New(fault.Conflict, "it was signed as %q, and must be as %q", clip(out.Name), asked.SignedAs)
+			err = fault.New(fault.Conflict, "it was signed as %q, and must be signed as %q", clip(out.Name), asked.SignedAs)
 		}
 		if err == nil {
 			return nil
@@ -107,7 +107,7 @@ func (s *Service) signedByOther(ctx context.Context, v Version, files []Stored, 
 			last = err
 		}
 	}
-	return fault.New(fault.Invalid, "%s is by none of the signers that its policy names: %w", signatureFile, last).WithHint(hint)
+	return fault.New(fault.Invalid, "%s is not signed by a signer of the policy: %w", signatureFile, last).WithHint(hint)
 }
 
 // ContentOf says what a version's files are. A version of before it was asked, or that

@@ -31,7 +31,7 @@ func TestContent(t *testing.T) {
 		return w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})
 	}
 	_, err := register(map[string]string{"a/model.onnx": evilPickle, "MLmodel": "flavors: {}"})
-	wantKind(t, err, fault.Invalid, "its files are refused: a/model.onnx: imports os.system")
+	wantKind(t, err, fault.Invalid, "its files are rejected: a/model.onnx: imports os.system")
 	if hint := fault.HintOf(err); !strings.Contains(hint, "ModelPolicy") {
 		t.Errorf("hint %q", hint)
 	}
@@ -121,7 +121,7 @@ func TestSigners(t *testing.T) {
 	if _, _, err := w.ApplyPolicy(ctx, proj, "delay", spec, false); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, register(signed("vendor")), fault.Invalid, `it was signed as "model", and must be as "bert"`)
+	wantKind(t, register(signed("vendor")), fault.Invalid, `it was signed as "model", and must be signed as "bert"`)
 	spec.SignedAs = "model"
 	if _, _, err := w.ApplyPolicy(ctx, proj, "delay", spec, false); err != nil {
 		t.Fatal(err)
@@ -130,9 +130,9 @@ func TestSigners(t *testing.T) {
 		t.Error(err)
 	}
 	wantKind(t, register(nested), fault.Invalid, "has no file model.sig")
-	wantKind(t, register(signed("stranger")), fault.Invalid, "by none of the signers")
+	wantKind(t, register(signed("stranger")), fault.Invalid, "is not signed by a signer of the policy")
 	changed := signed("vendor")
 	changed["empty"] = "no longer"
-	wantKind(t, register(changed), fault.Invalid, "file empty is not what was signed")
-	wantKind(t, register(signed("vendor", "--ignore-paths", filepath.Join(dir, "model", "empty"))), fault.Invalid, "file empty was left out")
+	wantKind(t, register(changed), fault.Invalid, "file empty does not match its signature")
+	wantKind(t, register(signed("vendor", "--ignore-paths", filepath.Join(dir, "model", "empty"))), fault.Invalid, "does not cover file empty")
 }

@@ -184,7 +184,7 @@ func TestVerifyExternalSignature(t *testing.T) {
 			if err := with(func(map[string]string) {}); err != nil {
 				t.Error(err)
 			}
-			wantKind(t, with(func(f map[string]string) { f["a/z.bin"] = "y" }), fault.Conflict, "file a/z.bin is not what was signed")
+			wantKind(t, with(func(f map[string]string) { f["a/z.bin"] = "y" }), fault.Conflict, "file a/z.bin does not match its signature")
 			wantKind(t, with(func(f map[string]string) { f["a/new.py"] = "" }), fault.Conflict, "file a/new.py was not signed")
 			wantKind(t, with(func(f map[string]string) { delete(f, "empty") }), fault.Conflict, "file empty was signed and is missing")
 
@@ -196,7 +196,7 @@ func TestVerifyExternalSignature(t *testing.T) {
 			wantKind(t, errOf(registry.VerifyExternalSignature(bundle, another, files)), fault.Conflict, "another key")
 			wantKind(t, errOf(registry.VerifyExternalSignature(bundle, "key", files)), fault.Invalid, "PEM")
 			for _, field := range []string{"payload", "sig"} {
-				wantKind(t, errOf(registry.VerifyExternalSignature(tampered(t, bundle, field), key, files)), fault.Conflict, "does not match what it signs")
+				wantKind(t, errOf(registry.VerifyExternalSignature(tampered(t, bundle, field), key, files)), fault.Conflict, "does not match its payload")
 			}
 		})
 	}

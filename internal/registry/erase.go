@@ -97,8 +97,8 @@ func ours(key string) error {
 	if key != ErasedTag {
 		return nil
 	}
-	return fault.New(fault.PermissionDenied, "the tag %s is set by erasures of persons, and stays", ErasedTag).
-		WithHint("Train the model again on what stands for its data, and register that.")
+	return fault.New(fault.PermissionDenied, "the tag %s is set by erasures of persons and cannot be changed", ErasedTag).
+		WithHint("Train the model again on the current version of its data, and register the new model.")
 }
 
 // flagNew flags a version that is registered after the erasure of a person whose rows
@@ -109,7 +109,7 @@ func (s *Service) flagNew(ctx context.Context, tx *store.Tx, v Version) error {
 	}
 	erasures, err := s.erased(ctx, tx, v.Project, v.Datasets)
 	if err != nil || len(erasures) == 0 {
-		return fault.Wrap(err, "looking for persons who were erased from what it was trained on")
+		return fault.Wrap(err, "searching for persons erased from the training data")
 	}
 	return s.store.PutVersionTags(ctx, tx, v.ModelID, v.Number, []tracking.Pair{{Key: ErasedTag, Value: strings.Join(erasures, ",")}})
 }

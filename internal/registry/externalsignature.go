@@ -51,29 +51,29 @@ func VerifyExternalSignature(bundle []byte, publicKey string, files []File) (Ext
 	}
 	how := st.Predicate.Serialization
 	if how.Method != "files" || how.HashType != "sha256" {
-		return ExternalSignature{}, fault.New(fault.Unsupported, "the signature hashes %s by %s", clip(how.Method), clip(how.HashType)).
-			WithHint("Sign whole files by sha256, as `model_signing sign key` does when nothing else is asked.")
+		return ExternalSignature{}, fault.New(fault.Unsupported, "the signature hashes %s with %s", clip(how.Method), clip(how.HashType)).
+			WithHint("Sign whole files with sha256, the default of `model_signing sign key`.")
 	}
 	out := ExternalSignature{KeyID: id, Name: st.Subject[0].Name, Digest: "sha256:" + st.Subject[0].Digest["sha256"]}
 	signed := make(map[string]string, len(st.Predicate.Resources))
 	list := make([]File, 0, len(st.Predicate.Resources))
 	for _, r := range st.Predicate.Resources {
 		if _, twice := signed[r.Name]; twice || r.Algorithm != "sha256" {
-			return out, fault.New(fault.Conflict, "the signature names file %s twice, or not by sha256", clip(r.Name))
+			return out, fault.New(fault.Conflict, "the signature has a duplicate entry or no sha256 digest for file %s", clip(r.Name))
 		}
 		signed[r.Name] = "sha256:" + r.Digest
 		list = append(list, File{Path: r.Name, Digest: "sha256:" + r.Digest})
 	}
 	root, err := rootDigest(list)
 	if err != nil || root != out.Digest {
-		return out, fault.New(fault.Conflict, "the digest that the signature names is not that of its files")
+		return out, fault.New(fault.Conflict, "the digest in the signature does not match its files")
 	}
 	for _, f := range files {
 		want, ok := signed[f.Path]
 		delete(signed, f.Path)
 		switch {
 		case ok && want != f.Digest:
-			return out, fault.New(fault.Conflict, "file %s is not what was signed: it has the digest %s, and %s was signed", f.Path, f.Digest, clip(want))
+			return out, fault.New(fault.Conflict, "file %s does not match its signature: it has the digest %s, and %s was signed", f.Path, f.Digest, clip(want))
 		case ok:
 		case ignored(how.IgnorePaths, f.Path):
 			out.Unsigned = append(out.Unsigned, f.Path)
@@ -114,8 +114,8 @@ func ignored(paths []string, file string) bool {
 func parsePublic(publicKey string) (*ecdsa.PublicKey, error) {
 	block, rest := pem.Decode([]byte(publicKey))
 	if block == nil || len(strings.TrimSpace(string(rest))) > 0 {
-		return nil, fault.New(fault.Invalid, "the public key is not one PEM block").
-			WithHint("Give the file that `openssl ec -pubout` or `falaj model export` wrote.")
+		return nil, fault.New(fault.Invalid, "the public key is not a single PEM block").
+			WithHint("Use a file written by `openssl ec -pubout` or `falaj model export`.")
 	}
 	parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
 	if err != nil {
@@ -123,10 +123,10 @@ func parsePublic(publicKey string) (*ecdsa.PublicKey, error) {
 	}
 	public, ok := parsed.(*ecdsa.PublicKey)
 	if !ok {
-		return nil, fault.New(fault.Invalid, "the public key is a %T, and models are signed by ECDSA", parsed)
+		return nil, fault.New(fault.Invalid, "the public key is a %T, and must be an ECDSA key", parsed)
 	}
 	if hashOf(public.Curve, nil) == nil {
-		return nil, fault.New(fault.Invalid, "the public key is on the curve %s; models are signed on P-256, P-384 or P-521", public.Params().Name)
+		return nil, fault.New(fault.Invalid, "the public key has the curve %s, and must have P-256, P-384 or P-521", public.Params().Name)
 	}
 	return public, nil
 }
@@ -177,19 +177,19 @@ func checkBundle(bundle []byte, public *ecdsa.PublicKey, ours func(hint string) 
 	case envelope.GetPayloadType() != payloadType:
 		return refuse("signs a %q", clip(envelope.GetPayloadType()))
 	case b.GetVerificationMaterial().GetCertificate() != nil || b.GetVerificationMaterial().GetX509CertificateChain() != nil:
-		return refuse("was made with a certificate, and only those with a key are checked here")
+		return refuse("was made with a certificate, and only signatures with a key are supported")
 	case b.GetVerificationMaterial().GetPublicKey() == nil || !ours(b.GetVerificationMaterial().GetPublicKey().GetHint()):
 		return refuse("was made with %s", otherwise)
 	}
 	if !ecdsa.VerifyASN1(public, hashOf(public.Curve, pae(envelope.GetPayload())), envelope.GetSignatures()[0].GetSig()) {
-		return refuse("does not match what it signs")
+		return refuse("does not match its payload")
 	}
 	var st statement
 	if err := json.Unmarshal(envelope.GetPayload(), &st); err != nil {
-		return refuse("signs something that is no statement")
+		return refuse("does not sign an in-toto statement")
 	}
 	if st.Type != statementType || st.PredicateType != predicateType || len(st.Subject) != 1 {
-		return refuse("signs a statement of another kind")
+		return refuse("signs a statement of another type")
 	}
 	return st, nil
 }

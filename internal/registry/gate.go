@@ -28,7 +28,7 @@ var gateRE = regexp.MustCompile(`^\s*` + metricRE + `\s*(>=|<=|>|<)\s*(?:([+-]?[
 // parseGate reads a condition. Error: fault.Invalid.
 func parseGate(text string) (gate, error) {
 	refuse := func() (gate, error) {
-		return gate{}, fault.New(fault.Invalid, "%q is no condition on a metric", clip(text)).
+		return gate{}, fault.New(fault.Invalid, "%q is not a condition on a metric", clip(text)).
 			WithHint("Write metrics.auc >= 0.8, metrics.\"val loss\" < 0.3, or metrics.auc >= champion - 0.01.")
 	}
 	m := gateRE.FindStringSubmatch(text)

@@ -55,7 +55,7 @@ func (s *Service) Import(ctx context.Context, p project.Name, spec ImportSpec) (
 	v, err := s.recorded(ctx, p, m.Name, spec.Number)
 	switch {
 	case err == nil && v.State != Failed && v.Created.UnixMilli() != spec.Created.UnixMilli():
-		return false, nil, fault.New(fault.Conflict, "model %s has another version %d here", m.Name, spec.Number).
+		return false, nil, fault.New(fault.Conflict, "model %s already has a different version %d", m.Name, spec.Number).
 			WithHint("Import into a project that has no model of this name.")
 	case err == nil && v.State == Ready:
 		made = false
@@ -208,7 +208,7 @@ func (s *Service) number(ctx context.Context, tx *store.Tx, m Model, imported *I
 	if fault.Is(err, fault.NotFound) || err == nil && state == Failed {
 		return imported.Number, nil
 	}
-	return 0, cmp.Or[error](err, fault.New(fault.Conflict, "the model has a version %d already", imported.Number))
+	return 0, cmp.Or[error](err, fault.New(fault.Conflict, "the model already has a version %d", imported.Number))
 }
 
 // times are when a version was made and last changed.

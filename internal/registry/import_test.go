@@ -68,7 +68,7 @@ func TestImport(t *testing.T) {
 	}
 	spec.Number = 4
 	_, _, err = w.Import(ctx, proj, spec)
-	wantKind(t, err, fault.Conflict, "another version 4")
+	wantKind(t, err, fault.Conflict, "a different version 4")
 	if err := w.DeleteVersion(ctx, proj, "Delay model", 1); err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func (s *Service) unseal(ctx context.Context, k Key) (signingKey, error) {
 	}
 	der, err := aead.Decrypt(k.Private, sealedFor(k.Project))
 	if err != nil {
-		return signingKey{}, fault.New(fault.Conflict, "the signing key of project %s does not open: it was changed, or belongs to another installation", k.Project)
+		return signingKey{}, fault.New(fault.Conflict, "the signing key of project %s cannot be decrypted: it was modified, or belongs to another installation", k.Project)
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {

@@ -71,20 +71,20 @@ func (s PolicySpec) Validate() error {
 		return err
 	}
 	if _, ok := scan.ParseLevel(s.Content); s.Content != "" && s.Content != "any" && (!ok || s.Content == string(scan.Danger)) {
-		return fault.New(fault.Invalid, "spec.content is %.40q", s.Content).WithHint("Write data, known, unknown, code or any.")
+		return fault.New(fault.Invalid, "spec.content is %.40q, which is not a content level", s.Content).WithHint("Write data, known, unknown, code or any.")
 	}
 	p := s.Promotion
 	switch {
 	case len(s.Signers) > maxSigners, len(p.Gates) > maxGates, len(p.Aliases) > maxProtected, len(p.Stages) > maxProtected:
-		return fault.New(fault.TooLarge, "a policy may have %d signers, gates, aliases and stages each", maxGates)
+		return fault.New(fault.TooLarge, "a policy may have at most %d signers, gates, aliases and stages each", maxGates)
 	case p.Approvals < 0 || p.Approvals > maxApprovals:
-		return fault.New(fault.Invalid, "spec.promotion.approvals is %d; it may be 0 to %d", p.Approvals, maxApprovals)
+		return fault.New(fault.Invalid, "spec.promotion.approvals is %d, and must be 0 to %d", p.Approvals, maxApprovals)
 	}
 	if err := checkText("spec.signed_as", s.SignedAs, MaxName); err != nil {
 		return err
 	}
 	if s.SignedAs != "" && len(s.Signers) == 0 {
-		return fault.New(fault.Invalid, "spec.signed_as says what signers called the model, and spec.signers names none")
+		return fault.New(fault.Invalid, "spec.signed_as requires spec.signers")
 	}
 	for i, key := range s.Signers {
 		if _, err := parsePublic(key); err != nil {
@@ -154,13 +154,13 @@ func (s *Service) keepsChampion(ctx context.Context, tx *store.Tx, m Model) erro
 	if s.authz.Allow(ctx, ActionGovern, policyObject(m.Project, asked.Name)) == nil {
 		return nil
 	}
-	return audit.OnRecord(fault.New(fault.PermissionDenied, "policy %s compares versions with the champion of model %s, which may not go without the right %s", asked.Name, m.Name, ActionGovern).
-		WithHint("Point the alias %s at another version, or ask who governs models.", champion))
+	return audit.OnRecord(fault.New(fault.PermissionDenied, "policy %s compares versions with the champion of model %s, so removing the champion requires the permission %s", asked.Name, m.Name, ActionGovern).
+		WithHint("Move the alias %s to another version, or ask a user with that permission.", champion))
 }
 
 func checkPolicyName(name string) error {
 	if err := CheckName(name); err != nil {
-		return fault.Wrap(err, "a model policy is named as its model, or %s", DefaultPolicy)
+		return fault.Wrap(err, "the name of a model policy must be the model's name or %s", DefaultPolicy)
 	}
 	return nil
 }
@@ -234,7 +234,7 @@ type policyChange struct {
 }
 
 func changedMeanwhile(name string) error {
-	return fault.New(fault.Conflict, "model policy %s was changed meanwhile", name).WithHint("Look at it, and apply your change to what it is now.")
+	return fault.New(fault.Conflict, "model policy %s was changed by another request", name).WithHint("Read the current policy, and apply your change to it.")
 }
 
 // takesTwo refuses a policy that asks for less than the one that counts now, until another
@@ -275,7 +275,7 @@ func (s *Service) takesTwo(ctx context.Context, p project.Name, name string, spe
 	}
 	return base, s.two.Ask(ctx, policy.Act{
 		Kind: "model policy", Action: ActionGovern, Approve: []policy.Action{ActionGovern, ActionApprove}, Object: policyObject(p, name),
-		Summary: "model policy " + name + " asks for less: " + strings.Join(less, "; "), Payload: policyChange{p, name, spec, base},
+		Summary: "model policy " + name + " is relaxed: " + strings.Join(less, "; "), Payload: policyChange{p, name, spec, base},
 		Change: "now: " + textOf(was.Spec) + "\nthen: " + textOf(next),
 	})
 }
@@ -298,11 +298,11 @@ func (s PolicySpec) less(next PolicySpec) (out []string) {
 		}
 	}
 	if next.accepts().Over(s.accepts()) {
-		out = append(out, fmt.Sprintf("content %s becomes %s", cmp.Or(s.Content, string(scan.Code)), cmp.Or(next.Content, string(scan.Code))))
+		out = append(out, fmt.Sprintf("content changes from %s to %s", cmp.Or(s.Content, string(scan.Code)), cmp.Or(next.Content, string(scan.Code))))
 	}
 	switch {
 	case len(s.Signers) > 0 && len(next.Signers) == 0:
-		out = append(out, "no signature is needed")
+		out = append(out, "no signature is required")
 	case len(s.Signers) > 0:
 		for _, key := range next.Signers {
 			if !slices.Contains(s.Signers, key) {
@@ -310,7 +310,7 @@ func (s PolicySpec) less(next PolicySpec) (out []string) {
 			}
 		}
 		if s.SignedAs != "" && next.SignedAs != s.SignedAs {
-			out = append(out, fmt.Sprintf("signed_as %s becomes %s", clip(s.SignedAs), cmp.Or(clip(next.SignedAs), "anything")))
+			out = append(out, fmt.Sprintf("signed_as changes from %s to %s", clip(s.SignedAs), cmp.Or(clip(next.SignedAs), "anything")))
 		}
 	}
 	was, now := s.Promotion, next.Promotion
@@ -318,13 +318,13 @@ func (s PolicySpec) less(next PolicySpec) (out []string) {
 		return out
 	}
 	if now.Approvals < was.Approvals {
-		out = append(out, fmt.Sprintf("%d approvals become %d", was.Approvals, now.Approvals))
+		out = append(out, fmt.Sprintf("approvals decrease from %d to %d", was.Approvals, now.Approvals))
 	}
 	missing("gate", was.Gates, now.Gates) // also one that a stricter gate replaces: people compare them
 	missing("protected alias", was.protected(), now.protected())
 	missing("protected stage", orDefault(was.Stages, string(StageProduction)), orDefault(now.Stages, string(StageProduction)))
 	if (was.Traffic == nil || *was.Traffic) && now.Traffic != nil && !*now.Traffic {
-		out = append(out, "deployments no longer need it")
+		out = append(out, "deployments no longer require clearance")
 	}
 	return out
 }
@@ -441,7 +441,7 @@ func (s *Service) renamePolicy(ctx context.Context, tx *store.Tx, p project.Name
 		_, err = s.store.Policy(ctx, tx, p, to)
 		if fault.Is(err, fault.NotFound) {
 			if err := s.authz.Allow(ctx, ActionGovern, policyObject(p, from)); err != nil {
-				return fault.Wrap(err, "model %s has a policy of its own, which a rename would move", from)
+				return fault.Wrap(err, "model %s has its own policy, which a rename would move", from)
 			}
 			if err := s.store.DeletePolicy(ctx, tx, p, from); err != nil {
 				return err
@@ -453,7 +453,7 @@ func (s *Service) renamePolicy(ctx context.Context, tx *store.Tx, p project.Name
 	if err != nil {
 		return err
 	}
-	return fault.New(fault.Conflict, "there is a model policy %s already", to).WithHint("Have who governs models delete the one of the two that should not be.")
+	return fault.New(fault.Conflict, "model policy %s already exists", to).WithHint("Ask a user with permission to govern models to delete one of the two policies.")
 }
 
 // fingerprint is the beginning of the SHA-256 of a public key, in hexadecimal.

@@ -241,7 +241,7 @@ func checkTags(tags []tracking.Pair) error {
 			return err
 		}
 		if t.Key == promptTag && strings.EqualFold(t.Value, "true") {
-			return fault.New(fault.Unsupported, "prompts are not offered: the registry keeps models")
+			return fault.New(fault.Unsupported, "prompts are not supported: the registry stores only models")
 		}
 	}
 	return nil

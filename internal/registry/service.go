@@ -136,7 +136,7 @@ func New(cfg Config) *Service {
 	s := &Service{
 		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, runs: cfg.Runs,
 		objects: cfg.Objects, sealer: cfg.Sealer, erased: cfg.Erased, users: cfg.Users, told: cfg.Told, second: cfg.Second, two: cfg.TwoPeople,
-		authors: cfg.Authors, may: cfg.May, scanning: share.New(share.Limits{Name: "model_scans", What: "models being scanned", Slots: scans}), maxSize: cfg.MaxSize, now: cfg.Now,
+		authors: cfg.Authors, may: cfg.May, scanning: share.New(share.Limits{Name: "model_scans", What: "model scans", Slots: scans}), maxSize: cfg.MaxSize, now: cfg.Now,
 	}
 	if s.two != nil {
 		s.two.Register("model policy", s.approvedPolicy)
@@ -723,8 +723,8 @@ func (s *Service) untold(ctx context.Context, p project.Name, what string) error
 	if err != nil || own.Classification != "confidential" && own.Classification != "restricted" {
 		return err
 	}
-	return fault.New(fault.PermissionDenied, "%s may not describe or tag %s: it read %s data, and %s is seen by everybody in the project", identity.From(ctx), what, own.Classification, what).
-		WithHint("Tag the model version or the run, which have the class of the data.")
+	return fault.New(fault.PermissionDenied, "%s may not describe or tag %s: it read %s data, and %s is visible to the whole project", identity.From(ctx), what, own.Classification, what).
+		WithHint("Tag the model version or the run, which have the classification of the data.")
 }
 
 // LatestVersions gives the highest version of each stage, or of those named.
@@ -967,7 +967,7 @@ func (s *Service) unused(ctx context.Context, tx *store.Tx, p project.Name, mode
 	if number > 0 {
 		what += "@" + itoa(number)
 	}
-	return fault.New(fault.Conflict, "model %s is in use by %s", what, user).WithHint("Delete %s first, or let it use another.", user)
+	return fault.New(fault.Conflict, "model %s is in use by %s", what, user).WithHint("Delete %s first, or change it to use another.", user)
 }
 
 func (s *Service) deleteVersion(ctx context.Context, tx *store.Tx, v Version) error {
@@ -1048,7 +1048,7 @@ func (s *Service) madeBy(ctx context.Context, tx *store.Tx, m Model) error {
 		return nil
 	}
 	return fault.New(fault.PermissionDenied, "%s may not change model %s: a job's token changes only what its attempt made", who, m.Name).
-		WithHint("A job registers versions; have a person or a service rename, tag, promote or delete the model.")
+		WithHint("Rename, tag, promote or delete the model as a user or a service account.")
 }
 
 // changeVersion does the same for a version; tags do not set Updated.
@@ -1137,7 +1137,7 @@ func (s *Service) point(ctx context.Context, tx *store.Tx, p project.Name, m *Mo
 		return err
 	}
 	if v.State != Ready {
-		return fault.New(fault.Conflict, "version %s is %s; an alias needs a ready one", v, v.State)
+		return fault.New(fault.Conflict, "version %s is %s, and an alias requires a ready version", v, v.State)
 	}
 	if err := s.store.PutAlias(ctx, tx, m.ID, Alias{alias, number}); err != nil {
 		return err
@@ -1171,7 +1171,7 @@ func (s *Service) nameFree(ctx context.Context, tx *store.Tx, p project.Name, na
 }
 
 func (v Version) stillPending() error {
-	return fault.New(fault.Conflict, "version %s is still being registered", v).WithHint("Wait for it to finish.")
+	return fault.New(fault.Conflict, "version %s is still being registered", v).WithHint("Wait until registration finishes.")
 }
 
 func (m Model) aliased(alias string) int {
@@ -1189,7 +1189,7 @@ func (v Version) event() VersionEvent {
 
 func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
 	if p == "" {
-		return fault.New(fault.PermissionDenied, "no project is named").
+		return fault.New(fault.PermissionDenied, "a project is required").
 			WithHint("Use a token that is bound to one project.")
 	}
 	if utf8.RuneCountInString(name) > MaxName { // no model's

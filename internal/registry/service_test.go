@@ -321,28 +321,28 @@ func TestTampered(t *testing.T) {
 			if err := os.WriteFile(file, b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "file model.onnx of model delay@1 is not what was signed"},
+		}, "file model.onnx of model delay@1 does not match its signature"},
 		{"cut off", func(t *testing.T, w *world, v registry.Version) {
 			t.Helper()
 			file, _ := object(t, w, v, "data/weights.bin")
 			if err := os.Truncate(file, 10); err != nil {
 				t.Fatal(err)
 			}
-		}, "file data/weights.bin of model delay@1 is not what was signed"},
+		}, "file data/weights.bin of model delay@1 does not match its signature"},
 		{"gone", func(t *testing.T, w *world, v registry.Version) {
 			t.Helper()
 			file, _ := object(t, w, v, "MLmodel")
 			if err := os.Remove(file); err != nil {
 				t.Fatal(err)
 			}
-		}, "file MLmodel of model delay@1 is gone"},
+		}, "file MLmodel of model delay@1 is missing from storage"},
 		{"replaced with the storage keys", func(t *testing.T, w *world, v registry.Version) {
 			t.Helper()
 			_, ref := object(t, w, v, "model.onnx")
 			if _, err := w.objects.Put(t.Context(), ref, strings.NewReader("evil bytes")); err != nil {
 				t.Fatal(err)
 			}
-		}, "file model.onnx of model delay@1 is not what was signed: it has the digest"},
+		}, "file model.onnx of model delay@1 does not match its signature: it has the digest"},
 		{"digest in the database", func(t *testing.T, w *world, v registry.Version) {
 			t.Helper()
 			execSQL(t, w, "UPDATE registry_file SET digest = ? WHERE path = 'model.onnx'", "sha256:"+strings.Repeat("0", 64))
@@ -350,7 +350,7 @@ func TestTampered(t *testing.T) {
 		{"two files swapped", func(t *testing.T, w *world, v registry.Version) {
 			t.Helper()
 			execSQL(t, w, "UPDATE registry_file SET object = (SELECT o.object FROM registry_file o WHERE o.path = 'MLmodel') WHERE path = 'model.onnx'")
-		}, "file model.onnx of model delay@1 is not what was signed"},
+		}, "file model.onnx of model delay@1 does not match its signature"},
 		{"file removed from the record", func(t *testing.T, w *world, v registry.Version) {
 			t.Helper()
 			execSQL(t, w, "DELETE FROM registry_file WHERE path = 'model.onnx'")
@@ -362,16 +362,16 @@ func TestTampered(t *testing.T) {
 		{"label widened", func(t *testing.T, w *world, v registry.Version) {
 			t.Helper()
 			execSQL(t, w, `UPDATE registry_version SET residency = '["AE","DE","home"]'`)
-		}, "not what was signed: residency"},
+		}, "does not match its signature: residency"},
 		{"lineage changed", func(t *testing.T, w *world, v registry.Version) {
 			t.Helper()
 			execSQL(t, w, `UPDATE registry_version SET datasets = '["clean@1"]'`)
-		}, "not what was signed: datasets"},
+		}, "does not match its signature: datasets"},
 		{"signature of another version", func(t *testing.T, w *world, v registry.Version) {
 			t.Helper()
 			w.registered(t)
 			execSQL(t, w, "UPDATE registry_version SET signature = (SELECT o.signature FROM registry_version o WHERE o.number = 2)")
-		}, "not what was signed"},
+		}, "does not match its signature"},
 		{"signature with another key", func(t *testing.T, w *world, v registry.Version) {
 			t.Helper()
 			execSQL(t, w, "DELETE FROM registry_key")
@@ -381,7 +381,7 @@ func TestTampered(t *testing.T) {
 			forge(t, w, func(payload []byte) []byte {
 				return bytes.Replace(payload, []byte(`"weather@1"`), []byte(`"weather@2"`), 1)
 			})
-		}, "the signature does not match what it signs"},
+		}, "the signature does not match its payload"},
 		{"signature removed", func(t *testing.T, w *world, v registry.Version) {
 			t.Helper()
 			execSQL(t, w, "UPDATE registry_version SET signature = NULL")
@@ -456,7 +456,7 @@ func TestTamperedWhileItIsRead(t *testing.T) {
 	defer r.Close()
 	before := len(w.journal.Entries())
 	_, err = io.ReadAll(r)
-	wantKind(t, err, fault.Conflict, "file model.onnx of model delay@1 is not what was signed")
+	wantKind(t, err, fault.Conflict, "file model.onnx of model delay@1 does not match its signature")
 	if !strings.Contains(fault.HintOf(err), "register the model again") {
 		t.Errorf("no word on what to do: %v", err)
 	}
@@ -467,11 +467,11 @@ func TestTamperedWhileItIsRead(t *testing.T) {
 	}
 	defer download.Close()
 	_, err = io.ReadAll(download)
-	wantKind(t, err, fault.Conflict, "model delay@1 is refused")
+	wantKind(t, err, fault.Conflict, "model delay@1 failed verification")
 	if entries := w.journal.Entries()[before:]; len(entries) != 2 || entries[1].Action != "model.verify" {
 		t.Errorf("journal %+v", entries)
 	}
-	wantKind(t, errOf(verified.ReadFile(ctx, "model.onnx", 1<<10)), fault.Conflict, "not what was signed")
+	wantKind(t, errOf(verified.ReadFile(ctx, "model.onnx", 1<<10)), fault.Conflict, "does not match its signature")
 }
 
 // TestSources is the attack list on the source of a version.
@@ -876,8 +876,8 @@ func TestAttempts(t *testing.T) {
 	if _, err := w.CreateVersion(first, proj, "delay", registry.VersionSpec{Source: v.Source}); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, errOf(w.CreateVersion(second, proj, "delay", registry.VersionSpec{Source: v.Source})), fault.PermissionDenied, "may be in AE, home only")
-	wantKind(t, errOf(w.Version(second, proj, "delay", "1")), fault.PermissionDenied, "may be in AE, home only")
+	wantKind(t, errOf(w.CreateVersion(second, proj, "delay", registry.VersionSpec{Source: v.Source})), fault.PermissionDenied, "has the residency AE, home")
+	wantKind(t, errOf(w.Version(second, proj, "delay", "1")), fault.PermissionDenied, "has the residency AE, home")
 	wantKind(t, w.SetVersionTag(second, proj, "delay", 1, tracking.Pair{Key: "a", Value: "b"}), fault.PermissionDenied, "another producer")
 }
 
@@ -916,10 +916,10 @@ func TestInterruptedRegistration(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, err := w.Version(ctx, proj, "delay", "1")
-	if err != nil || v.State != registry.Failed || !strings.Contains(v.Message, "stopped while") {
+	if err != nil || v.State != registry.Failed || !strings.Contains(v.Message, "interrupted by a restart") {
 		t.Fatalf("version %+v %v", v, err)
 	}
-	wantKind(t, w.SetAlias(ctx, proj, "delay", "champion", 1), fault.Conflict, "needs a ready one")
+	wantKind(t, w.SetAlias(ctx, proj, "delay", "champion", 1), fault.Conflict, "requires a ready version")
 	if objects := trackingtest.Objects(t, w.dir, "/models/"); len(objects) != 0 {
 		t.Errorf("files of a failed version: %v", objects)
 	}

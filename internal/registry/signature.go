@@ -134,7 +134,7 @@ func rootDigest(files []File) (string, error) {
 	for _, f := range files {
 		b, err := hex.DecodeString(strings.TrimPrefix(f.Digest, "sha256:"))
 		if err != nil || len(b) != sha256.Size {
-			return "", fault.New(fault.Internal, "file %s has no SHA-256 digest but %q", f.Path, f.Digest)
+			return "", fault.New(fault.Internal, "file %s has the digest %q instead of a SHA-256 digest", f.Path, f.Digest)
 		}
 		h.Write(b)
 	}
@@ -181,5 +181,5 @@ func (k signingKey) sign(st statement) ([]byte, error) {
 // openBundle checks a bundle's signature and gives its statement. Error:
 // fault.Conflict, saying what is wrong with it.
 func openBundle(bundle []byte, keyID string, public *ecdsa.PublicKey) (statement, error) {
-	return checkBundle(bundle, public, func(hint string) bool { return hint == keyID }, "another key than this project's")
+	return checkBundle(bundle, public, func(hint string) bool { return hint == keyID }, "another key than the project's")
 }

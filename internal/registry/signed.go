@@ -84,17 +84,17 @@ func OpenSigned(bundle []byte, publicKey string) (Signed, error) {
 		out.Residency = append(out.Residency, residency.Zone(z))
 	}
 	if err := out.Residency.Validate(); err != nil {
-		return Signed{}, fault.New(fault.Conflict, "the signature signs no label: %w", err)
+		return Signed{}, fault.New(fault.Conflict, "the signature contains no valid label: %w", err)
 	}
 	for _, r := range st.Predicate.Resources {
 		if r.Algorithm != "sha256" {
-			return Signed{}, fault.New(fault.Conflict, "the signature has a digest by %q", clip(r.Algorithm))
+			return Signed{}, fault.New(fault.Conflict, "the signature has a digest with %q", clip(r.Algorithm))
 		}
 		out.Files = append(out.Files, File{Path: r.Name, Digest: "sha256:" + r.Digest})
 	}
 	root, err := rootDigest(out.Files)
 	if err != nil || root != out.Digest {
-		return Signed{}, fault.New(fault.Conflict, "the digest that the signature names is not that of its files")
+		return Signed{}, fault.New(fault.Conflict, "the digest in the signature does not match its files")
 	}
 	return out, nil
 }

@@ -58,7 +58,7 @@ func ParseSource(source string, run tracking.RunID, model tracking.LoggedModelID
 		case m[2] != "":
 			n, err := strconv.Atoi(m[2])
 			if err != nil || n < 1 || itoa(n) != m[2] {
-				return refuse("A version is a number.")
+				return refuse("Write the version as a number.")
 			}
 			src.Model, src.Version = m[1], n
 		case m[4] != "":
@@ -76,11 +76,11 @@ func ParseSource(source string, run tracking.RunID, model tracking.LoggedModelID
 		} else if r := pathVerRE.FindStringSubmatch(m[1]); r != nil {
 			n, err := strconv.Atoi(r[2])
 			if err != nil || n < 1 {
-				return refuse("A version is a number.")
+				return refuse("Write the version as a number.")
 			}
 			src.Model, src.Version = r[1], n
 		} else {
-			return refuse("It names no run's or logged model's artifacts.")
+			return refuse("It names no artifacts of a run or logged model.")
 		}
 	} else {
 		return refuse("Models are registered from runs and logged models of this server, not from paths or other addresses.")

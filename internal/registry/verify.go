@@ -179,7 +179,7 @@ func (s *Service) signedFiles(ctx context.Context, v Version) ([]Stored, []byte,
 		return nil, nil, err
 	}
 	if got, want := claimsOf(v), st.Predicate.Falaj; !reflect.DeepEqual(got, want) {
-		return nil, nil, fault.New(fault.Conflict, "the version's record is not what was signed: %s", difference(got, want))
+		return nil, nil, fault.New(fault.Conflict, "the version's record does not match its signature: %s", difference(got, want))
 	}
 	signed := st.Predicate.Resources
 	for i, f := range files {
@@ -202,7 +202,7 @@ func (s *Service) signedFiles(ctx context.Context, v Version) ([]Stored, []byte,
 		return nil, nil, err
 	}
 	if "sha256:"+st.Subject[0].Digest["sha256"] != root || v.Digest != root {
-		return nil, nil, fault.New(fault.Conflict, "the version's digest %s is not that of its files", v.Digest)
+		return nil, nil, fault.New(fault.Conflict, "the version's digest %s does not match its files", v.Digest)
 	}
 	return files, bundle, nil
 }
@@ -233,7 +233,7 @@ func (s *Service) openFile(ctx context.Context, v Version, f Stored) (io.ReadClo
 	r, err := s.objects.Open(ctx, blob.Ref{Project: string(v.Project), Owner: modelKeys(v.ModelID), Key: blob.Key(f.Object)})
 	switch {
 	case fault.Is(err, fault.NotFound):
-		return nil, fault.New(fault.Conflict, "file %s of model %s is gone from storage", f.Path, v)
+		return nil, fault.New(fault.Conflict, "file %s of model %s is missing from storage", f.Path, v)
 	case errors.Is(err, blob.ErrDamaged):
 		return nil, damaged(v, f, err)
 	case err != nil:
@@ -270,7 +270,7 @@ func (r *refusingReader) Read(b []byte) (int, error) {
 }
 
 func damaged(v Version, f Stored, err error) error {
-	return fault.New(fault.Conflict, "file %s of model %s is not what was signed: its stored bytes were changed (%w)", f.Path, v, err)
+	return fault.New(fault.Conflict, "file %s of model %s does not match its signature: its stored bytes were modified (%w)", f.Path, v, err)
 }
 
 // checkedReader compares the digest before it says io.EOF.
@@ -287,7 +287,7 @@ func (c *checkedReader) Read(b []byte) (int, error) {
 	switch {
 	case errors.Is(err, io.EOF):
 		if got := "sha256:" + hex.EncodeToString(c.h.Sum(nil)); got != c.f.Digest {
-			return 0, fault.New(fault.Conflict, "file %s of model %s is not what was signed: it has the digest %s, and %s was signed", c.f.Path, c.v, got, c.f.Digest)
+			return 0, fault.New(fault.Conflict, "file %s of model %s does not match its signature: it has the digest %s, and %s was signed", c.f.Path, c.v, got, c.f.Digest)
 		}
 	case errors.Is(err, blob.ErrDamaged):
 		return n, damaged(c.v, c.f, err)
@@ -310,6 +310,6 @@ func (s *Service) refused(ctx context.Context, v Version, err error) error {
 			return errors.Join(err, jerr)
 		}
 	}
-	out := fault.New(fault.Conflict, "model %s is refused: %w", v, err)
-	return out.WithHint("Do not deploy it. Find who could write to the storage or the database, and register the model again from its run.")
+	out := fault.New(fault.Conflict, "model %s failed verification: %w", v, err)
+	return out.WithHint("Do not deploy it. Investigate write access to the storage and the database, and register the model again from its run.")
 }

@@ -257,14 +257,14 @@ func (s *Service) checkFiles(source string, files []sourceFile) error {
 			WithHint("Log the model's files before registering it.")
 	}
 	if len(files) > MaxFiles {
-		return fault.New(fault.TooLarge, "the model has %d files; a version may have %d", len(files), MaxFiles)
+		return fault.New(fault.TooLarge, "the model has %d files, over the limit of %d", len(files), MaxFiles)
 	}
 	total := int64(0)
 	for _, f := range files {
 		total += f.Size
 	}
 	if total > s.maxSize {
-		return fault.New(fault.TooLarge, "the model has %d bytes; a version may have %d", total, s.maxSize)
+		return fault.New(fault.TooLarge, "the model has %d bytes, over the limit of %d", total, s.maxSize)
 	}
 	return nil
 }
@@ -331,7 +331,7 @@ func (s *Service) finish(ctx context.Context, v *Version, files []Stored, key si
 			return err
 		}
 		if state != Pending {
-			return fault.New(fault.Conflict, "version %s is %s and no longer pending", v, state)
+			return fault.New(fault.Conflict, "version %s is %s, not pending", v, state)
 		}
 		if err := s.store.PutVersion(ctx, tx, *v); err != nil {
 			return err
@@ -393,7 +393,7 @@ func (s *Service) Recover(ctx context.Context) error {
 		return fault.Wrap(err, "finding interrupted registrations")
 	}
 	for _, v := range pending {
-		s.fail(ctx, v, "Falaj stopped while it was being registered; register it again")
+		s.fail(ctx, v, "registration was interrupted by a restart; register the model again")
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func AcceleratorHint(field string) string {
 	if !strings.Contains(field, "accelerators.") {
 		return ""
 	}
-	return "Accelerators are given whole. For a part of one, name a slice that its hardware keeps apart, such as nvidia.com/mig-1g.10gb: 1, or nvidia.com/gpu.shared: 1 where the pool shares its GPUs; `falaj pool describe` shows what there is."
+	return "Accelerators are allocated whole. For a part of one, request a hardware slice, such as nvidia.com/mig-1g.10gb: 1, or nvidia.com/gpu.shared: 1 in a pool that shares its GPUs. `falaj pool describe` lists the available resources."
 }
 
 // Amount is what a workload asks for, or a node has. Accelerators are counted

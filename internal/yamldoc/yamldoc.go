@@ -40,7 +40,7 @@ func (e *Error) Error() string {
 // *Error.
 func Documents(text []byte) ([]*Node, error) {
 	if bytes.IndexByte(text, 0) >= 0 {
-		return nil, &Error{Message: "it holds a NUL byte: is it a text file?"}
+		return nil, &Error{Message: "it contains a NUL byte; check that it is a text file"}
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var documents []*Node
@@ -75,7 +75,7 @@ func next(decoder *yaml.Decoder, into any) (err error) {
 // lacks is an error. Aliases may expand to a few times the text.
 func Decode(text []byte, into any) error {
 	if bytes.IndexByte(text, 0) >= 0 {
-		return &Error{Message: "it holds a NUL byte: is it a text file?"}
+		return &Error{Message: "it contains a NUL byte; check that it is a text file"}
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	decoder.KnownFields(true)
@@ -151,10 +151,10 @@ func Scalar(n *Node) (any, error) {
 		}
 		return v, nil
 	case "!!merge":
-		return nil, &Error{Line: n.Line, Message: "YAML merge keys are not used here"}
+		return nil, &Error{Line: n.Line, Message: "YAML merge keys are not supported"}
 	}
 	if exponentRE.MatchString(n.Value) {
-		return nil, &Error{Line: n.Line, Message: fmt.Sprintf("%.40s is too large a number", n.Value)}
+		return nil, &Error{Line: n.Line, Message: fmt.Sprintf("the number %.40s is too large", n.Value)}
 	}
 	return n.Value, nil
 }
@@ -174,7 +174,7 @@ func Value(n *Node) (any, error) {
 
 func value(n *Node, depth int, left *int) (any, error) {
 	if *left--; *left < 0 || depth > maxDepth {
-		return nil, &Error{Line: n.Line, Message: "it is nested too deep or expands to too much"}
+		return nil, &Error{Line: n.Line, Message: "it is nested too deeply or expands too far"}
 	}
 	switch n.Kind {
 	case yaml.AliasNode:

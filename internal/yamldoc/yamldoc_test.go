@@ -49,7 +49,7 @@ func TestAliases(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Value(nodes[0]); err == nil || !strings.Contains(err.Error(), "expands to too much") {
+		if _, err := Value(nodes[0]); err == nil || !strings.Contains(err.Error(), "expands too far") {
 			t.Errorf("%.40q: %v", text, err)
 		}
 	}

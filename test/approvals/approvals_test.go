@@ -80,7 +80,7 @@ func TestApprovals(t *testing.T) {
 
 	// Nobody gets around it, by whichever way.
 	ctx := t.Context()
-	none := "it needs 2 approvals and has 0"
+	none := "it requires 2 approvals and has 0"
 	tag := func(c *client.Client, version string) error {
 		return w.Foreign(c, http.MethodPost, "/api/2.0/mlflow/registered-models/alias", map[string]any{"name": "delay", "alias": "champion", "version": version}, nil)
 	}
@@ -94,7 +94,7 @@ func TestApprovals(t *testing.T) {
 	w.refused("an engineer", w.judge(w.alice, 1, "approved"), "model.approve")
 	w.Must(w.judge(w.bob, 1, "approved"))
 	w.refused("bob again", w.judge(w.bob, 1, "approved"), "already")
-	w.refused("with one", w.deploy("1"), "it needs 2 approvals and has 1 (by bob)")
+	w.refused("with one", w.deploy("1"), "it requires 2 approvals and has 1 (by bob)")
 	w.Must(s.Kill())
 	w.Again()
 	w.bob = w.ClientWith(t, w.tokens["bob"])

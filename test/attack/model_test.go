@@ -62,16 +62,16 @@ func TestTamperedModel(t *testing.T) {
 		change     func(b []byte) []byte // nil removes the file
 		says       string
 	}{
-		{"a bit in the middle", one, func(b []byte) []byte { return flip(b, len(b)/2) }, "its stored bytes were changed"},
-		{"a bit at the beginning", one, func(b []byte) []byte { return flip(b, 0) }, "its stored bytes were changed"},
-		{"a bit at the end", one, func(b []byte) []byte { return flip(b, len(b)-1) }, "its stored bytes were changed"},
+		{"a bit in the middle", one, func(b []byte) []byte { return flip(b, len(b)/2) }, "its stored bytes were modified"},
+		{"a bit at the beginning", one, func(b []byte) []byte { return flip(b, 0) }, "its stored bytes were modified"},
+		{"a bit at the end", one, func(b []byte) []byte { return flip(b, len(b)-1) }, "its stored bytes were modified"},
 		{"a file that is not loaded", card, func(b []byte) []byte { return flip(b, len(b)/2) }, "README.md"},
-		{"another version's file", one, func([]byte) []byte { return other }, "its stored bytes were changed"},
-		{"a file that was never sealed", one, func([]byte) []byte { return good }, "its stored bytes were changed"},
-		{"less", one, func(b []byte) []byte { return b[:len(b)-100] }, "its stored bytes were changed"},
-		{"more", one, func(b []byte) []byte { return append(bytes.Clone(b), 0) }, "its stored bytes were changed"},
-		{"nothing", one, func([]byte) []byte { return nil }, "its stored bytes were changed"},
-		{"no file", one, nil, "is gone from storage"},
+		{"another version's file", one, func([]byte) []byte { return other }, "its stored bytes were modified"},
+		{"a file that was never sealed", one, func([]byte) []byte { return good }, "its stored bytes were modified"},
+		{"less", one, func(b []byte) []byte { return b[:len(b)-100] }, "its stored bytes were modified"},
+		{"more", one, func(b []byte) []byte { return append(bytes.Clone(b), 0) }, "its stored bytes were modified"},
+		{"nothing", one, func([]byte) []byte { return nil }, "its stored bytes were modified"},
+		{"no file", one, nil, "is missing from storage"},
 	} {
 		t.Run(a.name, func(t *testing.T) {
 			before, err := os.ReadFile(a.path)
@@ -112,14 +112,14 @@ func TestTamperedModel(t *testing.T) {
 		tamper func() (undo func())
 		says   string
 	}{
-		{"file", flipped, "its stored bytes were changed"},
+		{"file", flipped, "its stored bytes were modified"},
 		{"signature", set("registry_version", "signature", "CAST(replace(CAST(signature AS TEXT), '\"sig\":\"ME', '\"sig\":\"MF') AS BLOB)"), "the signature"},
 		{"no signature", set("registry_version", "signature", "NULL"), "the signature is missing"},
-		{"another version's signature", set("registry_version", "signature", "(SELECT signature FROM registry_version WHERE number = 2)"), "not what was signed: version"},
+		{"another version's signature", set("registry_version", "signature", "(SELECT signature FROM registry_version WHERE number = 2)"), "does not match its signature: version"},
 		{"zones", set("registry_version", "residency", `'["DE","home"]'`), "residency"},
-		{"classification", set("registry_version", "classification", "'public'"), "not what was signed: classification"},
+		{"classification", set("registry_version", "classification", "'public'"), "does not match its signature: classification"},
 		{"digest of a file", set("registry_file", "digest", "(SELECT f.digest FROM registry_file f WHERE f.number = 2 AND f.path = registry_file.path)"), "was signed"},
-		{"object of a file", set("registry_file", "object", "(SELECT f.object FROM registry_file f WHERE f.number = 2 AND f.path = registry_file.path)"), "is not what was signed"},
+		{"object of a file", set("registry_file", "object", "(SELECT f.object FROM registry_file f WHERE f.number = 2 AND f.path = registry_file.path)"), "does not match its signature"},
 	} {
 		t.Run("restart, "+a.name, func(t *testing.T) {
 			if err := s.Kill(); err != nil {

@@ -110,7 +110,7 @@ func oddMonitors(p *pond) {
 		{"missing", [4]string{yes, yes, no, yes}, "100.00 % of the baseline's"},
 		{"words", [4]string{yes, yes, yes, yes}, "the baseline is categorical and the window numeric"},
 		{"usual", [4]string{no, yes, yes, no}, ""},
-		{"strange", [4]string{no, yes, yes, no}, "none of the model's inputs is a column"},
+		{"strange", [4]string{no, yes, yes, no}, "no input of the model is a column"},
 	} {
 		all := p.windows(x.monitor, 4)
 		m, err := p.C.Monitor(t.Context(), p.Name, x.monitor)
@@ -281,7 +281,7 @@ func wrongWebhooks(p *pond) {
 		}
 	}
 	for kind, x := range map[string]struct{ state, reason string }{
-		"hang": {"queued", "no answer within"}, "broken": {"queued", "500"}, "loopback": {"dead", "not a public address"}, "plain": {"dead", "https only"},
+		"hang": {"queued", "no response within"}, "broken": {"queued", "500"}, "loopback": {"dead", "not a public address"}, "plain": {"dead", "require https"},
 		"round": {"dead", "redirects more than"}, "gone": {"dead", "410"}, "good": {"delivered", ""}, "endless": {"delivered", ""},
 	} {
 		p.Eventually("the alert is not "+x.state+": "+kind, func() (ok bool, err error) {

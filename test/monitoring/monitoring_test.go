@@ -193,7 +193,7 @@ func TestMonitoring(t *testing.T) {
 		t.Errorf("%v, %v", one, err)
 	}
 	b, err := l.C.Baseline(ctx, "nyc", "delay", 0)
-	if err != nil || b.Text("rows") != "3000" || !strings.Contains(b.Text("score_source"), "the model over 3000 rows") {
+	if err != nil || b.Text("rows") != "3000" || !strings.Contains(b.Text("score_source"), "scores of the model on 3000 rows") {
 		t.Errorf("%v, %v", b, err)
 	}
 

@@ -16,7 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// What a batch on the pipe may hold. The writer splits what is larger, down to one row.
+// Limits of a batch on the pipe. The writer splits larger batches, down to one row.
 const (
 	maxRows  = 1 << 20
 	maxText  = 256 << 20 // bytes of one column of strings

@@ -33,8 +33,8 @@ type SQLUse struct {
 	All  bool   `json:"all"`  // every column is needed, not the identifiers only
 }
 
-// SQLHandOver says how many tables follow, and where what does not fit the memory
-// may go, at most Disk bytes: nowhere when Scratch is empty.
+// SQLHandOver is the number of tables that follow, and the spill directory with its limit of
+// Disk bytes. Without Scratch nothing is spilled.
 type SQLHandOver struct {
 	Tables  int    `json:"tables"`
 	Scratch string `json:"scratch,omitempty"`
@@ -46,7 +46,7 @@ type SQLTable struct {
 	Name string `json:"name"`
 }
 
-// SQLColumns says what a result is made of, if that is known.
+// SQLColumns is the column lineage of a result, if known.
 type SQLColumns struct {
 	Known   bool        `json:"known"`
 	Columns []SQLColumn `json:"columns,omitempty"`

@@ -83,7 +83,7 @@ func (Launcher) Launch(ctx context.Context, mode string, _ child.LaunchOptions) 
 	return child.Plain{Cmd: cmd}, nil
 }
 
-// Harness is a service with what it stands on.
+// Harness is a service with its dependencies.
 type Harness struct {
 	*dataset.Service
 	DB      *store.DB
@@ -266,7 +266,7 @@ func (j *Journal) Fail(err error) {
 	j.err = err
 }
 
-// Entries lists what was recorded.
+// Entries lists the audit entries.
 func (j *Journal) Entries() []audit.Entry {
 	j.mu.Lock()
 	defer j.mu.Unlock()

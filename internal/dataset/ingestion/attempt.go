@@ -477,7 +477,7 @@ func (w *watchdog) explain(err error) error {
 	return err
 }
 
-// pace keeps to so many rows a second.
+// pace limits the rows per second.
 type pace struct {
 	rate  int
 	began time.Time

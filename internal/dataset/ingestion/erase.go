@@ -14,9 +14,8 @@ import (
 // was erased from the source and from Falaj meanwhile is in these still, so the source
 // is read again.
 
-// ReadBefore lists the runs of a project whose chunks have rows that were read before a
-// time. It asks for no permission: who erases a person may not be somebody who sees
-// sources.
+// ReadBefore lists the runs of a project whose chunks have rows that were read before a time. It
+// requires no permission, because an eraser may lack access to sources.
 func (s *Service) ReadBefore(ctx context.Context, p project.Name, before time.Time) ([]Run, error) {
 	var found []Run
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -32,7 +31,7 @@ func (s *Service) ReadBefore(ctx context.Context, p project.Name, before time.Ti
 	return found, err
 }
 
-// settling is how long nobody takes up a run whose chunks are being removed.
+// settling is how long no attempt starts at a run whose chunks are being removed.
 const settling = time.Minute
 
 // Reread removes what a run has read; the run goes on, from where it began. Errors:

@@ -167,7 +167,7 @@ type Source struct {
 	Created  time.Time       `json:"created_at"`
 	Updated  time.Time       `json:"updated_at"`
 
-	Scheduled time.Time `json:"-"` // when the schedule was last looked at and due
+	Scheduled time.Time `json:"-"` // when the schedule was last evaluated and due
 }
 
 // RunID identifies a run: "ing_01J…".
@@ -202,9 +202,9 @@ type Run struct {
 	Empty   int64        `json:"empty,omitempty"`   // messages without a value, which are no rows; of the last attempt to read
 	Kept    int64        `json:"kept,omitempty"`    // rows of the version, while it is written
 	Version int64        `json:"version,omitempty"` // of the dataset
-	// Unchanged: the source has what the version before has, and none was made.
+	// Unchanged: the source equals the previous version, and no version was made.
 	Unchanged bool      `json:"unchanged,omitempty"`
-	Error     string    `json:"error,omitempty"` // why it failed, or waits to go on
+	Error     string    `json:"error,omitempty"` // reason of the failure or of the next attempt
 	Hint      string    `json:"hint,omitempty"`  // what to do about it
 	Failures  int       `json:"failures,omitempty"`
 	Attempts  int       `json:"attempts"`
@@ -219,7 +219,7 @@ type Run struct {
 	NotBefore time.Time `json:"-"`
 }
 
-// Progress is what a run has to know to go on.
+// Progress is the state from which a run resumes.
 type Progress struct {
 	Revision int64           `json:"revision"`        // of the source when it was asked for
 	Base     int64           `json:"base"`            // version of the dataset that it continues; 0: none

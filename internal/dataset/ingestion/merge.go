@@ -60,7 +60,7 @@ func (s *Service) merge(ctx context.Context, r Run, src Source) (*merged, error)
 // digest of a key.
 type digest [16]byte
 
-// merged is an array.RecordReader over the version before and the chunks.
+// merged is an array.RecordReader over the previous version and the chunks.
 type merged struct {
 	s       *Service
 	ctx     context.Context //nolint:containedctx // of one version

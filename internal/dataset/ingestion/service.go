@@ -71,7 +71,7 @@ type Config struct {
 	Keys      int           // of new rows that a run remembers; 20,000,000
 	Batch     int           // rows of a batch; 4,096
 	Stall     time.Duration // that a source may give nothing; source.StallTime
-	Elect     bool          // take the lease also where nobody shares the database
+	Elect     bool          // take the lease also if no other server shares the database
 }
 
 // Service is the only way to sources. Safe for concurrent use.
@@ -133,12 +133,11 @@ type ApplyRequest struct {
 	DryRun  bool
 }
 
-// Apply makes the source as the manifest says. When what is read changes (from,
-// mode, cursor, key), the next run reads from the beginning. Needs source.apply,
-// dataset.import on the dataset, dataset.query on what its expectations read, and
-// secret.use on the secret. Errors:
-// fault.Invalid; fault.PermissionDenied for a host that sources may not reach;
-// fault.Conflict when the dataset has another source.
+// Apply creates or updates the source from its manifest. When what is read changes (from, mode,
+// cursor, key), the next run reads from the beginning. Needs source.apply, dataset.import on the
+// dataset, dataset.query on what its expectations read, and secret.use on the secret. Errors:
+// fault.Invalid; fault.PermissionDenied for a host outside sources.hosts; fault.Conflict when
+// the dataset has another source.
 func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Source, project.Change, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionApply, object(r.Project, r.Name)); err != nil {
 		return Source{}, "", err
@@ -428,8 +427,8 @@ func (s *Service) Delete(ctx context.Context, p project.Name, name string) error
 	})
 }
 
-// SecretUsers says which sources use a secret: what secrets.Service asks before
-// it deletes one.
+// SecretUsers lists the sources that use a secret. secrets.Service calls it before it deletes
+// one.
 func (s *Service) SecretUsers(ctx context.Context, tx *store.Tx, p, secret string) ([]string, error) {
 	names, err := s.cfg.Store.WithSecret(ctx, tx, project.Name(p), secret)
 	for i := range names {
@@ -564,8 +563,8 @@ func (s *Service) tell() {
 	s.changed = make(chan struct{})
 }
 
-// Cancel ends a run; what it has read is removed, and the dataset stays as it is.
-// Needs source.run. Error: fault.Conflict when it has ended.
+// Cancel ends a run and removes the rows that it has read. The dataset does not change. Needs
+// source.run. Error: fault.Conflict when it has ended.
 func (s *Service) Cancel(ctx context.Context, p project.Name, run RunID) (r Run, err error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionRun, object(p, string(run))); err != nil {
 		return Run{}, err

@@ -7,8 +7,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Store is what the service needs of a database. Methods run in the caller's
-// transaction; what is not there is fault.NotFound.
+// Store is the database interface of the service. Methods run in the caller's transaction and
+// return fault.NotFound for missing rows.
 type Store interface {
 	Source(ctx context.Context, tx *store.Tx, p project.Name, name string) (Source, error)
 	// SourceOf finds the source of a dataset.

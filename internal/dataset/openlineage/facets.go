@@ -59,12 +59,12 @@ func (f Facets) WithSymlinks(kind string, others ...Name) Facets {
 	return f.with(symlinksFacet, facet("SymlinksDatasetFacet", "1-0-1", map[string]any{"identifiers": list}))
 }
 
-// WithRows tells how much was written; a facet of outputs.
+// WithRows is the facet of outputs with the number of rows written.
 func (f Facets) WithRows(rows, bytes int64) Facets {
 	return f.with("outputStatistics", facet("OutputStatisticsOutputDatasetFacet", "1-0-2", map[string]any{"rowCount": rows, "size": bytes}))
 }
 
-// WithJobType tells what kind of job it is; a facet of jobs.
+// WithJobType is the facet of jobs with the kind of the job.
 func (f Facets) WithJobType(kind string) Facets {
 	return f.with("jobType", facet("JobTypeJobFacet", "2-0-3", map[string]any{"processingType": "BATCH", "integration": "FALAJ", "jobType": kind}))
 }
@@ -74,7 +74,7 @@ func (f Facets) WithSQL(query string) Facets {
 	return f.with("sql", facet("SQLJobFacet", "1-0-1", map[string]any{"query": query}))
 }
 
-// WithError tells why a run failed; a facet of runs.
+// WithError is the facet of runs with the reason of a failure.
 func (f Facets) WithError(message string) Facets {
 	return f.with("errorMessage", facet("ErrorMessageRunFacet", "1-0-1", map[string]any{"message": message, "programmingLanguage": "none"}))
 }
@@ -106,7 +106,7 @@ func MadeOf(p project.Name, c dataset.Columns) Columns {
 	return out
 }
 
-// WithColumns tells what each column is made of.
+// WithColumns is the facet with the column lineage.
 func (f Facets) WithColumns(c Columns) Facets {
 	fields := map[string]any{}
 	for out, sources := range c {
@@ -133,7 +133,7 @@ type Name struct {
 	Name      string `json:"name"`
 }
 
-// Source is a column that another is made of.
+// Source is a source column in column lineage.
 type Source struct {
 	Name
 	Field   string `json:"field"`

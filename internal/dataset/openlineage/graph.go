@@ -21,17 +21,17 @@ const (
 	maxBytes = 16 << 20 // of what nodes say; behind that they are named only
 )
 
-// Ask says what is looked at. Exactly one of Ref and Name is set.
+// Ask selects the root of the graph. Exactly one of Ref and Name is set.
 type Ask struct {
 	Project  project.Name
 	Ref      string // a dataset of Falaj's: "weather@3"
 	Kind     Kind   // of Name
 	Name     Name   // of others; without a namespace, of an object of Falaj's
-	Up, Down bool   // what it was made of, what was made of it; neither is both
+	Up, Down bool   // upstream, downstream; neither means both
 	Depth    int    // steps from there, where a job is one; 0 is 20, at most 50
 }
 
-// Graph is what is around something. Edges go the way of the data.
+// Graph is the lineage around an object. Edges follow the direction of the data.
 type Graph struct {
 	Root  string `json:"root"`
 	Nodes []Node `json:"nodes"`

@@ -96,7 +96,7 @@ type Run struct {
 	Facets Facets `json:"facets,omitempty"`
 }
 
-// Job is what runs.
+// Job is an OpenLineage job.
 type Job struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -115,8 +115,8 @@ type Dataset struct {
 // Facets are facts by name. The value of each is an object.
 type Facets map[string]json.RawMessage
 
-// Parse reads an event and says what is wrong with it. left names the facets that
-// were too large to keep. Error: fault.Invalid naming the field; fault.TooLarge.
+// Parse reads and validates an event. left names the facets that were too large to store. Error:
+// fault.Invalid naming the field; fault.TooLarge.
 func Parse(b []byte) (e Event, left []string, err error) {
 	if len(b) > MaxEvent {
 		return e, nil, fault.New(fault.TooLarge, "the event has %d bytes, over the limit of %d", len(b), MaxEvent)

@@ -31,8 +31,8 @@ type Sender struct {
 	client         *http.Client
 }
 
-// CheckURL refuses what events cannot be sent to; empty is nobody. In the clear they
-// go no further than this machine. Error: fault.Invalid.
+// CheckURL validates an OpenLineage endpoint; empty disables sending. Plain HTTP is allowed only
+// to this machine. Error: fault.Invalid.
 func CheckURL(text string) error {
 	if text == "" {
 		return nil

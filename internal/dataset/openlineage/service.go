@@ -16,10 +16,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// ActionReport is telling Falaj what ran elsewhere.
+// ActionReport is the reporting of external runs by OpenLineage.
 const ActionReport policy.Action = "lineage.report"
 
-// Limits on what is kept.
+// Limits on stored lineage.
 const (
 	keepRuns    = 100     // of a job; the oldest go
 	maxThings   = 50_000  // of a project
@@ -77,17 +77,17 @@ func (o Object) ID() string { return string(o.Kind) + " " + o.Name }
 // Step is what lies around an object, one step away or on the way to that.
 type Step struct {
 	Edges  [][2]Object // the way of the data
-	Follow []Object    // from where the walk goes on
+	Follow []Object    // position from which the walk resumes
 	More   bool
 }
 
-// Service keeps what others tell. Safe for concurrent use.
+// Service stores external lineage. Safe for concurrent use.
 type Service struct{ cfg Config }
 
 // New makes a service.
 func New(cfg Config) *Service { return &Service{cfg} }
 
-// Taken says what became of an event.
+// Taken is the result of an event.
 type Taken struct {
 	Run       string   `json:"run_id,omitempty"`
 	Unchanged bool     `json:"unchanged,omitempty" doc:"The event was known, and nothing changed"`
@@ -286,8 +286,8 @@ func (k keeper) link(ctx context.Context, d Dataset, output bool, links *int) er
 	return k.store.PutLink(ctx, k.tx, l)
 }
 
-// Things lists the jobs and datasets that others told of, by name, after a place that
-// After gave. Needs dataset.read.
+// Things lists external jobs and datasets by name, after a cursor that After returned. Needs
+// dataset.read.
 func (s *Service) Things(ctx context.Context, p project.Name, after string, limit int) (ts []Thing, err error) {
 	if err := s.cfg.Authorizer.Allow(ctx, dataset.ActionRead, policy.Object{Project: string(p), Kind: "dataset"}); err != nil {
 		return nil, err
@@ -310,7 +310,7 @@ func (s *Service) Things(ctx context.Context, p project.Name, after string, limi
 // After is the place after a thing in the list of them.
 func After(t Thing) string { return t.Name.Name + "\x00" + t.Namespace + "\x00" + string(t.Kind) }
 
-// Forget removes what is known of a project that is being deleted.
+// Forget removes the external lineage of a project that is being deleted.
 func (s *Service) Forget(ctx context.Context, tx *store.Tx, p project.Name) error {
 	return s.cfg.Store.Forget(ctx, tx, p)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Store is what the service needs of a database. Methods run in the caller's
-// transaction. What is not there is fault.NotFound.
+// Store is the database interface of the service. Methods run in the caller's transaction and
+// return fault.NotFound for missing rows.
 type Store interface {
 	Run(ctx context.Context, tx *store.Tx, p project.Name, id string) (RunRecord, error)
 	PutRun(ctx context.Context, tx *store.Tx, r RunRecord) error
@@ -39,7 +39,7 @@ type Store interface {
 	Forget(ctx context.Context, tx *store.Tx, p project.Name) error
 }
 
-// RunRecord is what is known of a run.
+// RunRecord is the stored state of a run.
 type RunRecord struct {
 	Project  project.Name `json:"-"`
 	ID       string       `json:"run_id"`
@@ -67,7 +67,7 @@ const (
 	DeploymentKind Kind = "deployment"
 )
 
-// Thing is a job or dataset that somebody told of.
+// Thing is an external job or dataset.
 type Thing struct {
 	Project project.Name `json:"-"`
 	Kind    Kind         `json:"kind"`

@@ -59,7 +59,7 @@ type Column struct {
 	Type table.Type `json:"type"`
 }
 
-// Request says how to read the file.
+// Request describes how to read the file.
 type Request struct {
 	Format    Format   `json:"format,omitempty"` // refused when the content says otherwise
 	Delimiter string   `json:"delimiter,omitempty"`
@@ -106,7 +106,7 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Summary tells what was read.
+// Summary describes the rows read.
 type Summary struct {
 	Format Format `json:"format"`
 	Rows   int64  `json:"rows"`
@@ -141,7 +141,7 @@ func Main(stdin io.Reader, stdout io.Writer) error {
 	return out.Header(sum)
 }
 
-// Sink takes what is parsed: Begin once, then batches.
+// Sink receives the parsed rows: Begin once, then batches.
 type Sink interface {
 	Begin(schema *arrow.Schema) error
 	Write(rec arrow.RecordBatch) error

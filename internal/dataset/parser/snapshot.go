@@ -35,7 +35,7 @@ type Ask struct {
 	Rows     int64   `json:"rows,omitempty"`     // of the snapshot before this data file, for messages
 }
 
-// AskKind says what a file is.
+// AskKind is the kind of a file.
 type AskKind string
 
 // The kinds of files.

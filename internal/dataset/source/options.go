@@ -50,8 +50,8 @@ type Files struct {
 	Format    Format `json:"format,omitempty" doc:"csv, tsv, jsonl, parquet or avro; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet,avro"`
 }
 
-// S3 are objects of a bucket. The secret has access_key and secret_key; without
-// one, only what anybody may read is read.
+// S3 are objects of a bucket. The secret has access_key and secret_key; without one, only public
+// objects are read.
 type S3 struct {
 	Endpoint string  `json:"endpoint" doc:"host or host:port, of Amazon's the one of the region; the configuration's sources.hosts must have it"`
 	Region   string  `json:"region,omitempty" doc:"Region that requests are signed for; found out for Amazon's endpoints, otherwise us-east-1, when left out"`
@@ -62,8 +62,8 @@ type S3 struct {
 	TLS      TLSMode `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
 }
 
-// HDFS are files of a directory of HDFS, by WebHDFS. The secret has token, a delegation
-// token, or username; without one, only what anybody may read is read.
+// HDFS are files of a directory of HDFS, by WebHDFS. The secret has token, a delegation token,
+// or username; without one, only public objects are read.
 type HDFS struct {
 	NameNodes []string `json:"namenodes" doc:"host or host:port of the web servers of the name nodes, or of HttpFS; the configuration's sources.hosts must have these, and the data nodes that they redirect to"`
 	Directory string   `json:"directory" doc:"Absolute path in HDFS, such as /data/orders"`
@@ -166,7 +166,7 @@ func (d Database) what() string {
 	return t + " at " + d.Host
 }
 
-// Validate looks at what does not need the driver. Error: fault.Invalid.
+// Validate checks everything that does not need the driver. Error: fault.Invalid.
 func (f From) Validate() error {
 	n := 0
 	for _, set := range []bool{f.Postgres != nil, f.MariaDB != nil, f.SQLite != nil, f.Files != nil, f.S3 != nil, f.HDFS != nil, f.HTTP != nil, f.Kafka != nil, f.NATS != nil} {
@@ -183,7 +183,7 @@ func (f From) Validate() error {
 // Kinds are the kinds of sources, in the order of the documentation.
 var Kinds = []string{"postgres", "mariadb", "sqlite", "files", "s3", "hdfs", "http", "kafka", "nats"}
 
-// TLSMode says how a connection is protected.
+// TLSMode is the TLS mode of a connection.
 type TLSMode string
 
 // The modes.

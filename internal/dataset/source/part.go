@@ -70,10 +70,10 @@ func (p *Part) Next(most int) (arrow.RecordBatch, error) {
 	}
 }
 
-// Summary tells what was read, after the last row.
+// Summary describes the rows read, after the last row.
 func (p *Part) Summary() (parser.Summary, error) { return p.rows.Summary() }
 
-// Close gives up what was not read.
+// Close discards unread rows.
 func (p *Part) Close() {
 	if p.rec != nil {
 		p.rec.Release()

@@ -56,7 +56,7 @@ func (b *Builder) Take() arrow.RecordBatch {
 	return b.rows.NewRecordBatch()
 }
 
-// Release frees what was not taken.
+// Release frees rows that were not taken.
 func (b *Builder) Release() { b.rows.Release() }
 
 func (b *Builder) add(i int, t table.Type, value any) error {

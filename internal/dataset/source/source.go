@@ -40,14 +40,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 )
 
-// Mode is what a run reads and what the version is made of.
+// Mode selects the rows of a run and of the version.
 type Mode string
 
 // The modes.
 const (
 	Full        Mode = "full"        // the version is what the source has
-	Incremental Mode = "incremental" // the version before, with the rows that are new
-	Changes     Mode = "changes"     // the version before, with rows inserted, updated and deleted
+	Incremental Mode = "incremental" // the previous version, with the new rows
+	Changes     Mode = "changes"     // the previous version, with rows inserted, updated and deleted
 )
 
 // Position is a place in a source. Its driver alone reads it. nil is the
@@ -81,7 +81,7 @@ type Request struct {
 	Mode   Mode
 	Cursor string
 	Key    []string
-	Op     string // the column that says what happened, in the mode changes
+	Op     string // the operation column, in the mode changes
 	// Overlap is how far before After a reading begins: rows that were committed
 	// late. Empty is the driver's default.
 	Overlap string
@@ -105,8 +105,7 @@ type Column = parser.Column
 // Parsing is how the dataset reads files.
 type Parsing = parser.Request
 
-// Parser turns bytes of strangers into rows, in a process of its own. Close what
-// it returns.
+// Parser turns untrusted bytes into rows, in a process of its own. Close what it returns.
 type Parser interface {
 	Parse(ctx context.Context, body io.Reader, req parser.Request) (Rows, error)
 }
@@ -115,7 +114,7 @@ type Parser interface {
 type Rows interface {
 	array.RecordReader
 	io.Closer
-	// Summary tells what was read, after the last row.
+	// Summary describes the rows read, after the last row.
 	Summary() (parser.Summary, error)
 }
 

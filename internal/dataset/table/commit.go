@@ -16,7 +16,7 @@ type Commit struct {
 	Updates      []Update      `json:"updates"`
 }
 
-// Requirement is what a client saw and relies on; Type says which field counts.
+// Requirement is a precondition of a client; Type selects the field.
 type Requirement struct {
 	Type          string `json:"type"`
 	UUID          string `json:"uuid"`
@@ -29,7 +29,7 @@ type Requirement struct {
 	Order         int    `json:"default-sort-order-id"`
 }
 
-// Update is one change; Action says which fields count.
+// Update is one change; Action selects the fields.
 type Update struct {
 	Action     string            `json:"action"`
 	Format     int               `json:"format-version"`

@@ -55,7 +55,7 @@ func TestPlan(t *testing.T) {
 		{name: "elsewhere", table: whole, exists: true, updates: `{"action":"set-location","location":"file:///etc"}`, kind: fault.Invalid, want: "file:///t"},
 		{name: "a tag", table: whole, exists: true, updates: `{"action":"set-snapshot-ref","ref-name":"best","type":"tag","snapshot-id":77}`, kind: fault.Unsupported, want: "best"},
 		{name: "back", table: whole, exists: true, updates: strings.Replace(move, "88", "1", 1), kind: fault.Unsupported, want: "older snapshot"},
-		{name: "expired", table: whole, exists: true, updates: `{"action":"remove-snapshots","snapshot-ids":[1]}`, kind: fault.Unsupported, want: "expired"},
+		{name: "expired", table: whole, exists: true, updates: `{"action":"remove-snapshots","snapshot-ids":[1]}`, kind: fault.Unsupported, want: "cannot expire"},
 		{name: "merged on reading", table: whole, exists: true, updates: `{"action":"set-properties","updates":{"write.delete.mode":"merge-on-read"}}`, kind: fault.Unsupported, want: "copy-on-write"},
 		{name: "what it said itself", table: whole, exists: true, updates: `{"action":"set-properties","updates":{"falaj.protection":"open","k":"v"}}`, schema: "a b"},
 		{name: "unknown", table: whole, exists: true, updates: `{"action":"remove-encryption-key"}`, kind: fault.Unsupported, want: "remove-encryption-key"},

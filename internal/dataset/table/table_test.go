@@ -290,7 +290,7 @@ func TestNormalize(t *testing.T) {
 		{arrow.PrimitiveTypes.Int32, `[2147483647]`, Int32, "2147483647"},
 		{arrow.PrimitiveTypes.Uint32, `[4294967295]`, Int64, "4294967295"},
 		{arrow.PrimitiveTypes.Uint64, `[1, 9223372036854775807]`, Int64, "1 9223372036854775807"},
-		{arrow.PrimitiveTypes.Uint64, `[1, 9223372036854775808]`, Int64, `row 12, column "c": the value does not fit`},
+		{arrow.PrimitiveTypes.Uint64, `[1, 9223372036854775808]`, Int64, `row 12, column "c": the value exceeds`},
 		{arrow.PrimitiveTypes.Float32, `[0.1, null]`, Float32, "0.1 (null)"},
 		{arrow.FixedWidthTypes.Float16, `[0.5, null]`, Float32, "0.5 (null)"},
 		{arrow.ListOf(arrow.PrimitiveTypes.Int16), `[[1, 2], null, []]`, ListOf(Int32), "[1,2] (null) []"},

@@ -392,7 +392,7 @@ func TestDownloads(t *testing.T) {
 			}
 		}
 		status, answer := w.do(t, "alice", http.MethodGet, registered, "")
-		if status != http.StatusConflict || !strings.Contains(answer, "is not what was signed") || !strings.Contains(answer, "register the model again") {
+		if status != http.StatusConflict || !strings.Contains(answer, "does not match its signature") || !strings.Contains(answer, "register the model again") {
 			t.Errorf("a damaged file: %d %s", status, answer)
 		}
 	}

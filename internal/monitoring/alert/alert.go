@@ -70,30 +70,30 @@ type Target struct {
 func (t Target) Validate() error {
 	switch {
 	case (t.Webhook == "") == (len(t.Command) == 0):
-		return fault.New(fault.Invalid, "an alert goes to a webhook or to a command").WithHint("Write one of webhook: and command:.")
+		return fault.New(fault.Invalid, "set either webhook or command").WithHint("Each target has exactly one of webhook: and command:.")
 	case t.Webhook != "":
 		u, err := url.Parse(t.Webhook)
 		if err != nil || len(t.Webhook) > maxURL || u.Hostname() == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http" {
-			return fault.New(fault.Invalid, "the webhook is not a URL that alerts can go to").
-				WithHint("Write https://host/path, without a user, at most %d bytes.", maxURL)
+			return fault.New(fault.Invalid, "the webhook URL is invalid").
+				WithHint("Write https://host/path without user information, at most %d bytes.", maxURL)
 		}
 		if t.Secret != "" {
 			return id.CheckName("secret", t.Secret)
 		}
 		return nil
 	case t.Secret != "" || t.Zone != "":
-		return fault.New(fault.Invalid, "secret and zone belong to a webhook, not to a command")
+		return fault.New(fault.Invalid, "secret and zone are valid only with a webhook")
 	case len(t.Command) > maxArgs:
-		return fault.New(fault.TooLarge, "a command has at most %d words", maxArgs)
+		return fault.New(fault.TooLarge, "a command may have at most %d words", maxArgs)
 	}
 	for _, arg := range t.Command {
 		if len(arg) > maxArg || strings.ContainsRune(arg, 0) {
-			return fault.New(fault.Invalid, "a word of the command is longer than %d bytes or holds a zero byte", maxArg)
+			return fault.New(fault.Invalid, "a word of the command exceeds %d bytes or contains a NUL byte", maxArg)
 		}
 	}
 	if name := t.Command[0]; name == "" || name[0] == '.' || strings.ContainsRune(name, '/') {
-		return fault.New(fault.Invalid, "command %q is not a name", clip(name)).
-			WithHint("Name a file of the directory that alerts.commands of the configuration says.")
+		return fault.New(fault.Invalid, "command %q is not a file name", clip(name)).
+			WithHint("Name a file in the directory of alerts.commands in the configuration.")
 	}
 	return nil
 }
@@ -193,13 +193,13 @@ func (a Alert) encode(eventID string) ([]byte, error) {
 
 func (a Alert) validate() error {
 	if a.Project == "" || a.Type == "" || a.Source == "" || a.Time.IsZero() || len(a.Source)+len(a.Subject)+len(a.Type)+len(a.Key) > maxURL {
-		return fault.New(fault.Internal, "an alert needs a project, a type, a source and a time")
+		return fault.New(fault.Internal, "an alert requires a project, a type, a source and a time")
 	}
 	if len(a.Body) > MaxData {
-		return fault.New(fault.TooLarge, "an alert's message has %d bytes; at most %d", len(a.Body), MaxData)
+		return fault.New(fault.TooLarge, "an alert's message has %d bytes, over the limit of %d", len(a.Body), MaxData)
 	}
 	if len(a.Targets) > MaxTargets {
-		return fault.New(fault.TooLarge, "an alert has %d targets; at most %d", len(a.Targets), MaxTargets)
+		return fault.New(fault.TooLarge, "an alert has %d targets, over the limit of %d", len(a.Targets), MaxTargets)
 	}
 	for _, t := range a.Targets {
 		if err := t.Validate(); err != nil {

@@ -440,7 +440,7 @@ func TestHangingWebhook(t *testing.T) {
 		t.Fatal(err)
 	}
 	ds, err := s.Deliveries(ctxOf(t), "nyc", alert.Queued, "", 10)
-	if err != nil || len(ds) != 1 || !strings.Contains(ds[0].Reason, "no answer within 5s") {
+	if err != nil || len(ds) != 1 || !strings.Contains(ds[0].Reason, "no response within 5s") {
 		t.Errorf("%+v %v", ds, err)
 	}
 }
@@ -502,7 +502,7 @@ func TestAddressesThatAreNotReached(t *testing.T) {
 				}
 				return
 			}
-			if d.State != alert.Dead || !strings.Contains(d.Reason, "public address") && !strings.Contains(d.Reason, "https only") {
+			if d.State != alert.Dead || !strings.Contains(d.Reason, "public address") && !strings.Contains(d.Reason, "require https") {
 				t.Errorf("%+v", d)
 			}
 		})
@@ -555,12 +555,12 @@ func TestRedirects(t *testing.T) {
 		code   int
 		reason string
 	}{
-		"to loopback":          {func(*receiver) string { return secret.URL }, 307, "https only"},
+		"to loopback":          {func(*receiver) string { return secret.URL }, 307, "require https"},
 		"to loopback by https": {func(*receiver) string { return strings.Replace(secret.URL, "http:", "https:", 1) }, 307, "not a public address"},
 		"to metadata":          {func(*receiver) string { return "https://169.254.169.254/" }, 308, "not a public address"},
-		"from home":            {func(*receiver) string { return "https://example.com/" }, 307, "from home"},
+		"from home":            {func(*receiver) string { return "https://example.com/" }, 307, "from the home zone"},
 		"by another scheme":    {func(*receiver) string { return "file:///etc/passwd" }, 307, "https"},
-		"without the event":    {func(r *receiver) string { return r.URL }, 302, "loses the event"},
+		"without the event":    {func(r *receiver) string { return r.URL }, 302, "drop the request body"},
 		"in a circle":          {func(r *receiver) string { return r.URL }, 307, "more than 3 times"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -795,7 +795,7 @@ func TestTargetsThatAreRefused(t *testing.T) {
 		}
 	}
 	// Nobody guesses that a host anywhere in the world stands at home.
-	if err := s.Check(alert.Target{Webhook: "https://example.com/hook"}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "in which zone") {
+	if err := s.Check(alert.Target{Webhook: "https://example.com/hook"}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "the zone of the receiver") {
 		t.Errorf("a receiver without a zone: %v", err)
 	}
 	if err := s.Check(alert.Target{Webhook: "http://intern:8080"}); err != nil {

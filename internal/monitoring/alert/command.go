@@ -25,8 +25,8 @@ type Commands struct {
 
 func (c Commands) permitted() error {
 	if c.Dir == "" {
-		return fault.New(fault.Unsupported, "alerts run no commands here").
-			WithHint("The operator names a directory of programs: alerts.commands of the configuration.")
+		return fault.New(fault.Unsupported, "alert commands are disabled on this server").
+			WithHint("An operator must set alerts.commands in the configuration to a directory of programs.")
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func parseSecret(value string) ([]byte, error) {
 	b, err := base64.StdEncoding.DecodeString(rest)
 	if !ok || err != nil || len(b) < minSecret || len(b) > maxSecret {
 		return nil, fault.New(fault.Invalid, "the value is not a webhook secret").
-			WithHint("Use %s and the base64 of %d to %d random bytes, or leave it empty to get one.", secretPrefix, minSecret, maxSecret)
+			WithHint("Use %s followed by the base64 of %d to %d random bytes, or leave it empty to generate one.", secretPrefix, minSecret, maxSecret)
 	}
 	return b, nil
 }
@@ -73,8 +73,8 @@ func (s *Sender) SetSecret(ctx context.Context, project, name, value string) (ma
 			return err
 		}
 		if len(all) >= maxSecretsOfOneProject {
-			return fault.New(fault.Exhausted, "project %s has %d webhook secrets; that is the limit", project, len(all)).
-				WithHint("Delete one that no monitor names.")
+			return fault.New(fault.Exhausted, "project %s has %d webhook secrets, the limit", project, len(all)).
+				WithHint("Delete secrets that no monitor uses.")
 		}
 		if err := s.cfg.Store.PutSecret(ctx, tx, project, Secret{Name: name, Created: s.cfg.Now().UTC()}, sealed); err != nil {
 			return err
@@ -133,7 +133,7 @@ func (s *Sender) secret(ctx context.Context, project, name string) ([]byte, erro
 	}
 	secret, err := aead.Decrypt(sealed, sealedFor(project, name))
 	if err != nil {
-		return nil, refusal{fault.New(fault.Conflict, "webhook secret %s does not open: it was changed, or belongs to another installation", name)}
+		return nil, refusal{fault.New(fault.Conflict, "webhook secret %s cannot be decrypted: it was modified, or belongs to another installation", name)}
 	}
 	return secret, nil
 }

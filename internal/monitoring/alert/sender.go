@@ -106,7 +106,7 @@ func (s *Sender) headers(ctx context.Context, r Row, at time.Time) (http.Header,
 		form := s.forms[r.Form]
 		s.mu.Unlock()
 		if form == nil {
-			return nil, refusal{fault.New(fault.Unsupported, "nothing here sends as %s", r.Form)}
+			return nil, refusal{fault.New(fault.Unsupported, "the delivery format %s is not supported", r.Form)}
 		}
 		h, err := form(ctx, r.Delivery, at, r.Body)
 		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Conflict) {
@@ -131,7 +131,7 @@ func (s *Sender) Try(ctx context.Context, a Alert) (status int, err error) {
 		return 0, err
 	}
 	if len(a.Targets) != 1 || a.Targets[0].Webhook == "" {
-		return 0, fault.New(fault.Invalid, "one webhook is tried at a time")
+		return 0, fault.New(fault.Invalid, "a test delivery requires exactly one webhook")
 	}
 	eventID := id.New("evt")
 	body, err := a.encode(eventID)
@@ -197,8 +197,8 @@ func (s *Sender) zoneOf(t Target) (residency.Zone, error) {
 	case t.Webhook == "" || s.web.named(t.Webhook):
 		return residency.Home, nil
 	}
-	return "", fault.New(fault.Invalid, "in which zone does the receiver of %s stand?", t).
-		WithHint("Write its zone: beside the webhook; what is told of data that may not be there is not sent. The operator may name hosts at home: alerts.hosts of the configuration.")
+	return "", fault.New(fault.Invalid, "the zone of the receiver of %s is unknown", t).
+		WithHint("Set zone: beside the webhook. Alerts about data whose residency excludes that zone are not sent. An operator can list hosts in the home zone in alerts.hosts of the configuration.")
 }
 
 // Enqueue queues an alert for each of its targets in the transaction of what it
@@ -229,7 +229,7 @@ func (s *Sender) Enqueue(ctx context.Context, tx *store.Tx, a Alert) error {
 		}
 		if waiting >= MaxQueued {
 			r.State, r.Ended, r.Body = Dead, now, nil
-			r.Reason = "the project has too many alerts that could not be delivered yet"
+			r.Reason = "the project has too many undelivered alerts"
 		}
 		added, err := s.cfg.Store.Insert(ctx, tx, r)
 		if err != nil {
@@ -497,7 +497,7 @@ func (s *Sender) Redeliver(ctx context.Context, project string, delivery ID) err
 			return fault.New(fault.NotFound, "there is no delivery %s", delivery)
 		}
 		if r.State != Dead || len(r.Body) == 0 {
-			return fault.New(fault.Conflict, "delivery %s is not one that can be queued again", delivery)
+			return fault.New(fault.Conflict, "delivery %s cannot be queued again", delivery)
 		}
 		attempts := r.Attempts
 		now := s.cfg.Now().UTC()

@@ -23,7 +23,7 @@ const (
 	maxRedirects = 3
 	maxResponse  = 64 << 10 // bytes that are read of an answer
 	dialTimeout  = 5 * time.Second
-	hostHint     = "The operator may allow a host of theirs: alerts.hosts of the configuration."
+	hostHint     = "An operator can allow an internal host with alerts.hosts in the configuration."
 )
 
 // webhooks posts events.
@@ -38,7 +38,7 @@ type webhooks struct {
 func newWebhooks(c Config) *webhooks {
 	w := &webhooks{allow: c.Allow, timeout: c.Timeout, guarded: outbound.Dialer{
 		Timeout: c.Connect, Resolve: c.Resolve, Log: c.Log,
-		Hint: "The server's log says why. " + hostHint,
+		Hint: "The server's log has details. " + hostHint,
 	}}
 	w.client = &http.Client{
 		CheckRedirect: w.redirect,
@@ -81,7 +81,7 @@ func (w *webhooks) post(ctx context.Context, r Row, header http.Header) (status 
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.To.Webhook, bytes.NewReader(r.Body))
 	if err != nil {
-		return 0, refusal{fault.New(fault.Invalid, "the webhook is not a URL that alerts can go to")}
+		return 0, refusal{fault.New(fault.Invalid, "the webhook URL is invalid")}
 	}
 	req.Header = header
 	client := w.client
@@ -94,7 +94,7 @@ func (w *webhooks) post(ctx context.Context, r Row, header http.Header) (status 
 			err = ue.Err // without the URL, whose path may be secret
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			return 0, fault.New(fault.Timeout, "no answer within %s", w.timeout)
+			return 0, fault.New(fault.Timeout, "no response within %s", w.timeout)
 		}
 		return 0, err
 	}
@@ -104,11 +104,11 @@ func (w *webhooks) post(ctx context.Context, r Row, header http.Header) (status 
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
 		return resp.StatusCode, nil
 	case resp.StatusCode >= 300 && resp.StatusCode < 400:
-		return resp.StatusCode, refusal{fault.New(fault.Invalid, "the receiver redirects, which is not followed: it answered %s", resp.Status)}
+		return resp.StatusCode, refusal{fault.New(fault.Invalid, "the receiver returned the redirect %s, which is not followed", resp.Status)}
 	case resp.StatusCode == http.StatusGone: // Standard Webhooks: the receiver wants no more
-		return resp.StatusCode, refusal{fault.New(fault.Gone, "the receiver answered %s", resp.Status)}
+		return resp.StatusCode, refusal{fault.New(fault.Gone, "the receiver returned %s", resp.Status)}
 	}
-	failure := fault.New(fault.Unavailable, "the receiver answered %s", resp.Status)
+	failure := fault.New(fault.Unavailable, "the receiver returned %s", resp.Status)
 	if seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16); err == nil {
 		return resp.StatusCode, later{failure, time.Duration(seconds) * time.Second}
 	}
@@ -119,17 +119,17 @@ func (w *webhooks) post(ctx context.Context, r Row, header http.Header) (status 
 func (w *webhooks) permitted(text string) error {
 	u, err := url.Parse(text)
 	if err != nil {
-		return fault.New(fault.Invalid, "the webhook is not a URL that alerts can go to")
+		return fault.New(fault.Invalid, "the webhook URL is invalid")
 	}
 	host := hostPort(u)
 	switch {
 	case u.User != nil || u.Scheme != "https" && u.Scheme != "http":
-		return fault.New(fault.Invalid, "alerts go to https URLs without a user")
+		return fault.New(fault.Invalid, "the webhook URL must use https and have no user information")
 	case w.allowed(host):
 		return nil
 	case u.Scheme != "https":
-		return fault.New(fault.Invalid, "alerts to %s go by https only", u.Host).
-			WithHint("The operator may allow plain http to a host of theirs: alerts.hosts of the configuration.")
+		return fault.New(fault.Invalid, "alerts to %s require https", u.Host).
+			WithHint("An operator can allow plain http to an internal host with alerts.hosts in the configuration.")
 	}
 	if a, err := netip.ParseAddr(u.Hostname()); err == nil && !outbound.Public(a) {
 		return blocked(u.Host)
@@ -146,13 +146,13 @@ func (w *webhooks) redirect(req *http.Request, via []*http.Request) error {
 	case via[len(via)-1].URL.Scheme == "https" && req.URL.Scheme != "https":
 		return refusal{fault.New(fault.Invalid, "the receiver redirects from https to %s", req.URL.Scheme)}
 	case req.Method != http.MethodPost:
-		return refusal{fault.New(fault.Invalid, "the receiver redirects in a way that loses the event")}
+		return refusal{fault.New(fault.Invalid, "the receiver's redirect would drop the request body")}
 	}
 	if err := w.permitted(req.URL.String()); err != nil {
 		return refusal{fault.Wrap(err, "a redirect")}
 	}
 	if w.allowed(hostPort(via[0].URL)) && !w.allowed(hostPort(req.URL)) {
-		return refusal{fault.New(fault.PermissionDenied, "the receiver redirects from home to %s, which the configuration does not name", req.URL.Host)}
+		return refusal{fault.New(fault.PermissionDenied, "the receiver redirects from the home zone to %s, which alerts.hosts does not list", req.URL.Host)}
 	}
 	return nil
 }

@@ -96,7 +96,7 @@ type Feature struct {
 // when it says why it has no result; fault.Invalid when it is no answer.
 func Decode(b []byte) (Result, error) {
 	if len(b) > MaxOutput {
-		return Result{}, fault.New(fault.Invalid, "%s has %d bytes; at most %d are read", Output, len(b), MaxOutput)
+		return Result{}, fault.New(fault.Invalid, "%s has %d bytes, over the limit of %d", Output, len(b), MaxOutput)
 	}
 	var a struct {
 		Error    string     `json:"error"`
@@ -108,13 +108,13 @@ func Decode(b []byte) (Result, error) {
 		Features *[]Feature `json:"features"`
 	}
 	if err := json.Unmarshal(b, &a); err != nil {
-		return Result{}, fault.New(fault.Invalid, "%s is not what the classifier writes", Output)
+		return Result{}, fault.New(fault.Invalid, "%s is not valid output of the classifier", Output)
 	}
 	if a.Error != "" {
 		return Result{}, fault.New(fault.Conflict, "%s", clean(a.Error))
 	}
 	if a.AUC == nil || a.Low == nil || a.High == nil || a.PValue == nil || a.Sampled == nil || a.Features == nil {
-		return Result{}, fault.New(fault.Invalid, "%s lacks a part of the answer", Output)
+		return Result{}, fault.New(fault.Invalid, "%s lacks a required field", Output)
 	}
 	r := Result{AUC: *a.AUC, Low: *a.Low, High: *a.High, PValue: *a.PValue, Sampled: *a.Sampled, Features: *a.Features}
 	return r, r.validate()
@@ -123,19 +123,19 @@ func Decode(b []byte) (Result, error) {
 func (r Result) validate() error {
 	for _, v := range []float64{r.AUC, r.Low, r.High, r.PValue} {
 		if v < 0 || v > 1 {
-			return fault.New(fault.Invalid, "%s has %g where a number from 0 to 1 belongs", Output, v)
+			return fault.New(fault.Invalid, "%s has %g, and the value must be from 0 to 1", Output, v)
 		}
 	}
 	// The interval has the area in it, but for what floats round.
 	if r.Low > r.AUC+1e-9 || r.High < r.AUC-1e-9 || r.Sampled[0] < 1 || r.Sampled[1] < 1 {
-		return fault.New(fault.Invalid, "%s contradicts itself", Output)
+		return fault.New(fault.Invalid, "%s is inconsistent", Output)
 	}
 	if len(r.Features) > maxFeatures {
-		return fault.New(fault.Invalid, "%s names %d features; at most %d are read", Output, len(r.Features), maxFeatures)
+		return fault.New(fault.Invalid, "%s has %d features, over the limit of %d", Output, len(r.Features), maxFeatures)
 	}
 	for _, f := range r.Features {
 		if f.Name == "" || len(f.Name) > maxName || f.Name != clean(f.Name) || math.Abs(f.Importance) > 1 || f.Deviation < 0 || f.Deviation > 2 {
-			return fault.New(fault.Invalid, "%s has a feature that cannot be: %.80q", Output, f.Name)
+			return fault.New(fault.Invalid, "%s has the invalid feature %.80q", Output, f.Name)
 		}
 	}
 	return nil

@@ -70,11 +70,11 @@ func (j *Judge) judgeAll(ctx context.Context, running []Rollout, lease *store.Le
 			j.trouble(ctx, r, lease, err)
 		}
 		if fault.Is(err, fault.Gone) { // its records cannot be read by anybody any more
-			j.s.cfg.Logger.WarnContext(ctx, "a rollout cannot be judged", slog.String("rollout", r.ID), slog.Any("error", err))
+			j.s.cfg.Logger.WarnContext(ctx, "evaluating a rollout failed", slog.String("rollout", r.ID), slog.Any("error", err))
 			continue
 		}
 		if err != nil {
-			errs = append(errs, fault.Wrap(err, "judging rollout %s", r.ID))
+			errs = append(errs, fault.Wrap(err, "evaluating rollout %s", r.ID))
 		}
 	}
 	return errors.Join(errs...)
@@ -183,7 +183,7 @@ func (j *Judge) trouble(ctx context.Context, r Rollout, lease *store.Lease, caus
 		return j.s.cfg.Store.PutJudgement(ctx, tx, kept)
 	})
 	if err != nil && !fault.Is(err, fault.Conflict) {
-		j.s.cfg.Logger.ErrorContext(ctx, "why a rollout is not judged was not kept", slog.String("rollout", r.ID), slog.Any("error", err))
+		j.s.cfg.Logger.ErrorContext(ctx, "the reason why a rollout is not evaluated was not stored", slog.String("rollout", r.ID), slog.Any("error", err))
 	}
 }
 
@@ -330,8 +330,8 @@ func (s *Service) Progress(ctx context.Context, project, deployment string) (Pro
 		return Progress{}, err
 	}
 	if kept.Revision == 0 {
-		return Progress{}, fault.New(fault.NotFound, "no rollout of deployment %q was judged", deployment).
-			WithHint("Try a version with `falaj deploy canary %s`.", deployment)
+		return Progress{}, fault.New(fault.NotFound, "no rollout of deployment %q was evaluated", deployment).
+			WithHint("Start a rollout with `falaj deploy canary %s`.", deployment)
 	}
 	t, err := decodeTally(kept.Tally)
 	if err != nil {

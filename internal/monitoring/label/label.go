@@ -140,33 +140,33 @@ type Facts struct {
 // validate refuses what no label may be. Error: fault.Invalid, fault.TooLarge.
 func validate(labels []Label) error {
 	if len(labels) == 0 {
-		return fault.New(fault.Invalid, "there are no labels").WithHint("Send {\"labels\": [{\"id\": …, \"value\": …}]}.")
+		return fault.New(fault.Invalid, "labels are required").WithHint("Send {\"labels\": [{\"id\": …, \"value\": …}]}.")
 	}
 	if len(labels) > MaxLabels {
-		return fault.New(fault.TooLarge, "%d labels are over the limit of %d", len(labels), MaxLabels).WithHint("Send them in several requests.")
+		return fault.New(fault.TooLarge, "%d labels are over the limit of %d", len(labels), MaxLabels).WithHint("Split them into several requests.")
 	}
 	total := 0
 	for i, l := range labels {
 		switch {
 		case l.ID == "" || len(l.ID) > maxID || !utf8.ValidString(l.ID):
 			return fault.New(fault.Invalid, "labels[%d]: the id has %d bytes", i, len(l.ID)).
-				WithHint("It is the id of the answer: text of 1 to %d bytes.", maxID)
+				WithHint("Use the id of the prediction, a text of 1 to %d bytes.", maxID)
 		case !l.says():
-			return fault.New(fault.Invalid, "labels[%d]: there is no value", i).WithHint("Give value, or values with one for each row of the request, null where it is not known.")
+			return fault.New(fault.Invalid, "labels[%d]: a value is required", i).WithHint("Set value, or values with one entry per row of the request and null for unknown labels.")
 		case len(l.Values) > 0 && len(l.Texts) > 0:
-			return fault.New(fault.Invalid, "labels[%d]: its values are numbers and texts", i).WithHint("Write all classes of a prediction as text, or all values as numbers.")
+			return fault.New(fault.Invalid, "labels[%d]: its values mix numbers and texts", i).WithHint("Write all classes of a prediction as text, or all values as numbers.")
 		}
 		if total += l.rows(); total > maxValues {
-			return fault.New(fault.TooLarge, "more than %d values", maxValues).WithHint("Send them in several requests.")
+			return fault.New(fault.TooLarge, "more than %d values", maxValues).WithHint("Split them into several requests.")
 		}
 		for n, v := range l.Values {
 			if math.IsInf(v, 0) {
-				return fault.New(fault.Invalid, "labels[%d].values[%d]: %v is not a label", i, n, v).WithHint("Send null for a row whose label is not known.")
+				return fault.New(fault.Invalid, "labels[%d].values[%d]: %v is not a label", i, n, v).WithHint("Send null for a row with an unknown label.")
 			}
 		}
 		for n, v := range l.Texts {
 			if len(v) > maxText || !utf8.ValidString(v) {
-				return fault.New(fault.Invalid, "labels[%d].values[%d]: %.60q is no class", i, n, v).WithHint("A class is a text of 1 to %d bytes.", maxText)
+				return fault.New(fault.Invalid, "labels[%d].values[%d]: %.60q is not a class", i, n, v).WithHint("A class is a text of 1 to %d bytes.", maxText)
 			}
 		}
 	}

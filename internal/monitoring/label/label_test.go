@@ -624,7 +624,7 @@ func TestReplayThatStops(t *testing.T) {
 			}
 			ends := w.clock().Add(test.wait)
 			p := look(2 * time.Minute)
-			if want := "its replay brought neither request nor label since " + wall.Format(time.RFC3339) + ", and the rollout ends at " + ends.Format(time.RFC3339) + " unless something comes"; p.Concluded || !strings.Contains(p.Decision.Reason, want) {
+			if want := "its replay has had no request or label since " + wall.Format(time.RFC3339) + ", and the rollout ends at " + ends.Format(time.RFC3339) + " unless one arrives"; p.Concluded || !strings.Contains(p.Decision.Reason, want) {
 				t.Errorf("%q, want %q", p.Decision.Reason, want)
 			}
 			w.now.Add((test.wait - 3*time.Minute).Microseconds())
@@ -637,7 +637,7 @@ func TestReplayThatStops(t *testing.T) {
 				t.Errorf("%+v", p)
 			}
 			if p := look(time.Second); !p.Concluded || p.Decision.Outcome != rollout.Rollback || !strings.Contains(p.Decision.Reason, "inconclusive after "+test.duration) ||
-				!strings.Contains(p.Decision.Reason, "its replay brought neither request nor label since") {
+				!strings.Contains(p.Decision.Reason, "its replay has had no request or label since") {
 				t.Errorf("%+v", p)
 			}
 			if all := w.concluded(); len(all) != 1 || !all[0].At.Equal(begin.Add(9*time.Hour)) {

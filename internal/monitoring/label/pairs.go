@@ -102,7 +102,7 @@ func (s *Service) trim(ctx context.Context) error {
 			n, err = s.cfg.Store.Trim(ctx, tx, now.Add(-s.cfg.Keep), trimBatch)
 			return err
 		}); err != nil {
-			return fault.Wrap(err, "deleting old labels")
+			return fault.Wrap(err, "deleting expired labels")
 		}
 		due = n == trimBatch
 	}
@@ -127,7 +127,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	var errs []error
 	for _, p := range places {
 		if err := s.settle(ctx, p); err != nil && !fault.Is(err, fault.Gone) { // nobody can read those any more
-			errs = append(errs, fault.Wrap(err, "labels of %s that wait", p.Deployment))
+			errs = append(errs, fault.Wrap(err, "pending labels of %s", p.Deployment))
 		}
 	}
 	return errors.Join(errs...)

@@ -233,8 +233,8 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, p Place, facts Facts
 			return err
 		}
 		if all.Waiting > s.cfg.MaxWaiting {
-			return fault.New(fault.Exhausted, "%d labels would wait for predictions that are not known, and %d may", all.Waiting, s.cfg.MaxWaiting).
-				WithHint("Look at the ids: they are those of the answers. What waits is given up after %s.", s.cfg.Horizon)
+			return fault.New(fault.Exhausted, "there would be %d pending labels without a prediction, over the limit of %d", all.Waiting, s.cfg.MaxWaiting).
+				WithHint("Check the ids: they must be the ids of predictions. Pending labels expire after %s.", s.cfg.Horizon)
 		}
 	}
 	if err := s.cfg.Store.Insert(ctx, tx, p, rows); err != nil {
@@ -328,7 +328,7 @@ func (k key) open(r Row) (truth, error) {
 	plain, err := k.aead.Decrypt(r.Sealed, k.bound(r.ID))
 	values, ok := decodeTruth(plain)
 	if err != nil || !ok {
-		return truth{}, fault.New(fault.Conflict, "label %s does not open: it was changed, or belongs to another installation", r.ID)
+		return truth{}, fault.New(fault.Conflict, "label %s cannot be decrypted: it was modified, or belongs to another installation", r.ID)
 	}
 	return values, nil
 }
@@ -407,5 +407,5 @@ func (s *Service) Forget(ctx context.Context, project, deployment string) error 
 	delete(s.indexes, p)
 	delete(s.settled, p)
 	s.mu.Unlock()
-	return fault.Wrap(err, "forget the labels of %s", deployment)
+	return fault.Wrap(err, "erasing the labels of %s", deployment)
 }

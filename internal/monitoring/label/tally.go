@@ -132,7 +132,7 @@ func newTally() *tally {
 func decodeTally(b []byte) (*tally, error) {
 	t := &tally{}
 	if err := json.Unmarshal(b, t); err != nil {
-		return nil, fault.New(fault.Internal, "a judgement cannot be read: %w", err)
+		return nil, fault.New(fault.Internal, "a stored judgement is invalid: %w", err)
 	}
 	for _, s := range []*side{&t.Stable, &t.Candidate} {
 		s.latency = sketch.NewLatency()
@@ -422,11 +422,11 @@ func (t *tally) pause(r Rollout, now time.Time) string {
 	if !t.replay() || now.Sub(t.Seen) < minPause {
 		return ""
 	}
-	since := "; its replay brought neither request nor label since " + t.Seen.UTC().Format(time.RFC3339)
+	since := "; its replay has had no request or label since " + t.Seen.UTC().Format(time.RFC3339)
 	if t.over(r, now) {
 		return since
 	}
-	return since + ", and the rollout ends at " + t.Seen.Add(r.patience()).UTC().Format(time.RFC3339) + " unless something comes"
+	return since + ", and the rollout ends at " + t.Seen.Add(r.patience()).UTC().Format(time.RFC3339) + " unless one arrives"
 }
 
 // at is now on the clock of the records.

@@ -78,7 +78,7 @@ func (Store) One(ctx context.Context, tx *store.Tx, project, name string) (monit
 		return monitoring.Monitor{}, err
 	}
 	if len(ms) == 0 {
-		return monitoring.Monitor{}, fault.New(fault.NotFound, "no monitor %q", name).WithHint("`falaj monitor list` lists them.")
+		return monitoring.Monitor{}, fault.New(fault.NotFound, "no monitor %q", name).WithHint("List monitors with `falaj monitor list`.")
 	}
 	return ms[0], nil
 }

@@ -95,7 +95,7 @@ func (c *Classification) Metrics() []Metric {
 		c.loss.metric(LogLoss),
 		c.squared.metric(Brier),
 		share(Accuracy, tp+tn, tp+fp+fn+tn, noRows),
-		share(Precision, tp, tp+fp, "no row was called positive"),
+		share(Precision, tp, tp+fp, "no row was predicted positive"),
 		share(Recall, tp, tp+fn, "no row is positive"),
 		f1(tp, fp, fn),
 		c.Calibration().metric(),

@@ -86,7 +86,7 @@ func (e *Estimate) Metrics() []Metric {
 		around(LogLoss, e.loss.mean, e.lossVar),
 		around(Brier, e.squared.mean, e.squareVar),
 		accuracy,
-		share(Precision, e.tp, e.tp+e.fp, "no row was called positive"),
+		share(Precision, e.tp, e.tp+e.fp, "no row was predicted positive"),
 		share(Recall, e.tp, e.tp+e.fn, "no row is positive"),
 		f1(e.tp, e.fp, e.fn),
 	}
@@ -184,19 +184,19 @@ func (c Calibrator) MarshalJSON() ([]byte, error) {
 // leave [0, 1], and with TooLarge when there are too many.
 func (c *Calibrator) UnmarshalJSON(b []byte) error {
 	if len(b) > 64<<10 {
-		return fault.New(fault.TooLarge, "a calibration of %d bytes; the most is %d", len(b), 64<<10)
+		return fault.New(fault.TooLarge, "the calibration has %d bytes, over the limit of %d", len(b), 64<<10)
 	}
 	var j calibratorJSON
 	if err := json.Unmarshal(b, &j); err != nil {
 		return fault.New(fault.Invalid, "reading a calibration: %w", err)
 	}
 	if len(j.Scores) != len(j.Values) || len(j.Scores) > maxKnots {
-		return fault.New(fault.Invalid, "a calibration with %d scores and %d values; the most is %d of each", len(j.Scores), len(j.Values), maxKnots)
+		return fault.New(fault.Invalid, "the calibration has %d scores and %d values, over the limit of %d each", len(j.Scores), len(j.Values), maxKnots)
 	}
 	for i, s := range j.Scores {
 		v := j.Values[i]
 		if s < 0 || s > 1 || v < 0 || v > 1 || i > 0 && (s <= j.Scores[i-1] || v < j.Values[i-1]) {
-			return fault.New(fault.Invalid, "a calibration whose knots do not ascend within [0, 1]")
+			return fault.New(fault.Invalid, "the calibration's knots do not increase within [0, 1]")
 		}
 	}
 	c.scores, c.values = j.Scores, j.Values

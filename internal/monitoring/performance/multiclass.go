@@ -55,7 +55,7 @@ func (c *Multiclass) Metrics() []Metric {
 	loss := c.loss.metric(LogLoss)
 	loss.Low = math.Max(0, loss.Low) // NaN stays
 	if c.unknown > 0 {
-		loss = undefined(LogLoss, "the probability of the true class is not known of every row")
+		loss = undefined(LogLoss, "some rows have no probability of the true class")
 	}
 	f1 := undefined(MacroF1, noRows)
 	if c.n > 0 {

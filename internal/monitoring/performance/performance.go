@@ -99,7 +99,7 @@ func wilson(hits, of float64) (low, high float64) {
 
 // f1 is a proportion in disguise: with j = TP/(TP+FP+FN), F1 = 2j/(1+j).
 func f1(tp, fp, fn float64) Metric {
-	m := share(F1, tp, tp+fp+fn, "nothing is positive and nothing was called so")
+	m := share(F1, tp, tp+fp+fn, "no row is positive or was predicted positive")
 	for _, v := range []*float64{&m.Value, &m.Low, &m.High} {
 		*v = 2 * *v / (1 + *v)
 	}

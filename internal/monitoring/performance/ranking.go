@@ -89,7 +89,7 @@ func area(groups []group) Metric {
 	auc = math.Min(1, auc)
 	m := Metric{Name: AUC, Value: auc, Low: math.NaN(), High: math.NaN()}
 	if pos < 2 || neg < 2 {
-		m.Note = "an interval needs two rows of each label"
+		m.Note = "an interval requires two rows per label"
 		return m
 	}
 	var spreadPos, spreadNeg float64

@@ -72,7 +72,7 @@ func (r *Regression) explained() Metric {
 	a, b := r.squared.mean, r.label.m2/n // mean of e², variance of the label
 	m := Metric{Name: R2, Value: 1 - a/b, Low: math.NaN(), High: math.NaN()}
 	if n < 10 {
-		m.Note = "an interval needs ten rows"
+		m.Note = "an interval requires ten rows"
 		return m
 	}
 	// With x = e² and w = (y-ȳ)², R² = 1 - x̄/w̄: var(x̄/w̄) by its derivatives.

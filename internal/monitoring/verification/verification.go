@@ -106,11 +106,11 @@ func (s *Service) Verify(ctx context.Context, r Request) (feature.AnswersReport,
 	}
 	sample, err := s.sample(ctx, r, served.Owner)
 	if err != nil {
-		return none, fault.Wrap(err, "sampling the answers of %s", r.Deployment)
+		return none, fault.Wrap(err, "sampling the predictions of %s", r.Deployment)
 	}
 	if len(sample) == 0 {
-		return none, fault.New(fault.Conflict, "no request with keys was answered by deployment %q", r.Deployment).
-			WithHint("Requests that bring the model's input themselves have no features to compare.")
+		return none, fault.New(fault.Conflict, "deployment %q has served no request with join keys", r.Deployment).
+			WithHint("Requests that contain the model's inputs have no looked-up features to compare.")
 	}
 	// Columns that the answers do not have are of a newer manifest: they are not
 	// compared.

@@ -101,7 +101,7 @@ func (s *Service) Create(ctx context.Context, project string, w Webhook, secret 
 			return err
 		}
 		if len(all) >= MaxWebhooks {
-			return share.Refused("webhooks", fmt.Sprintf("project %s has %d webhooks, the most it may have", project, len(all)), "Delete one.", 0)
+			return share.Refused("webhooks", fmt.Sprintf("project %s has %d webhooks, the limit", project, len(all)), "Delete one.", 0)
 		}
 		if err := s.cfg.Store.Put(ctx, tx, w); err != nil {
 			return err
@@ -122,7 +122,7 @@ func (s *Service) check(w Webhook) error {
 	}
 	err = s.cfg.Alerts.Check(to)
 	if fault.Is(err, fault.Invalid) && to.Zone == "" {
-		err = fault.New(fault.Invalid, "%s", err).WithHint("Write the receiver's zone behind the URL, as #zone=AE, or have the operator name the host: alerts.hosts of the configuration.")
+		err = fault.New(fault.Invalid, "%s", err).WithHint("Append the receiver's zone to the URL, such as #zone=AE, or ask an operator to add the host to alerts.hosts in the configuration.")
 	}
 	return err
 }
@@ -332,7 +332,7 @@ func (s *Service) header(ctx context.Context, d alert.Delivery, at time.Time, bo
 	}
 	secret, err := aead.Decrypt(w.Sealed, sealedFor(w))
 	if err != nil {
-		return nil, fault.New(fault.Conflict, "the secret of webhook %s does not open: it was changed, or belongs to another installation", w.ID)
+		return nil, fault.New(fault.Conflict, "the secret of webhook %s cannot be decrypted: it was modified, or belongs to another installation", w.ID)
 	}
 	h.Set("X-MLflow-Signature", sign(secret, d.Event, seconds, body))
 	return h, nil

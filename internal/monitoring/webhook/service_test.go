@@ -280,8 +280,8 @@ func TestRefused(t *testing.T) {
 		{webhook.Webhook{Name: "x", URL: "https://169.254.169.254/x#zone=DE", Events: created}, fault.PermissionDenied, "not a public address"},
 		{webhook.Webhook{Name: "x", URL: "https://10.0.0.1/x#zone=DE", Events: created}, fault.PermissionDenied, "not a public address"},
 		{webhook.Webhook{Name: "x", URL: "https://[::1]/x#zone=DE", Events: created}, fault.PermissionDenied, "not a public address"},
-		{webhook.Webhook{Name: "x", URL: "http://example.org/x#zone=DE", Events: created}, fault.Invalid, "https only"},
-		{webhook.Webhook{Name: "x", URL: "https://example.org/x", Events: created}, fault.Invalid, "in which zone"},
+		{webhook.Webhook{Name: "x", URL: "http://example.org/x#zone=DE", Events: created}, fault.Invalid, "require https"},
+		{webhook.Webhook{Name: "x", URL: "https://example.org/x", Events: created}, fault.Invalid, "the zone of the receiver"},
 	} {
 		if _, err := w.Create(ctx, proj, tt.hook, ""); !fault.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.text) {
 			t.Errorf("%s: %v (%v), want %q", tt.hook.URL, err, fault.KindOf(err), tt.text)

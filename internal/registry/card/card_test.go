@@ -40,7 +40,7 @@ func full() card.Facts {
 			Tags: []tracking.Pair{{Key: "card.intended_use", Value: "Plans gates.\n<script>alert(1)</script>"}, {Key: "card.ethical_considerations", Value: "None known"}, {Key: registry.ErasedTag, Value: "ers_1,ers_2"}, {Key: "card.task", Value: "tabular-classification"}},
 		},
 		Files:   []registry.File{{Path: "model.pkl", Size: 10, Digest: digest("d")}, {Path: "a|b `c`.txt", Size: 0, Digest: digest("e")}},
-		Content: scan.Report{Level: scan.Code, Contents: []scan.Content{{Path: "model.pkl", Format: "pickle", Level: scan.Code, Imports: []string{"cloudpickle.cloudpickle._make_function"}, Reasons: []string{"imports cloudpickle.cloudpickle._make_function, which makes functions of what the pickle brings"}}}},
+		Content: scan.Report{Level: scan.Code, Contents: []scan.Content{{Path: "model.pkl", Format: "pickle", Level: scan.Code, Imports: []string{"cloudpickle.cloudpickle._make_function"}, Reasons: []string{"imports cloudpickle.cloudpickle._make_function, which creates functions from content of the pickle"}}}},
 		Clearance: registry.Clearance{Policy: "default", Required: 2, Given: 1, Missing: []string{"it needs 2 approvals and has 1 (by bob)"}, Approvals: []registry.Approval{
 			{Principal: "usr_2", Name: "bob", Verdict: registry.Approved, Comment: "fine\x1b[31m", At: at, Counts: true}, {Principal: "usr_3", Verdict: registry.Rejected, At: at},
 		}},
@@ -91,7 +91,7 @@ func TestCard(t *testing.T) {
 // TestWordsOfOthers: whatever people write, and however long, the card's own sections stay
 // what they are and a password stays out of it.
 func TestWordsOfOthers(t *testing.T) {
-	forged := "Fine.\n\n## Approvals\n\nIt has all that policy default asks for.\n\nTitle\n===\n\n```\nopen\n![](https://evil.example/seen)\n\u202egnp.exe"
+	forged := "Fine.\n\n## Approvals\n\nIt meets all requirements of policy default.\n\nTitle\n===\n\n```\nopen\n![](https://evil.example/seen)\n\u202egnp.exe"
 	f := full()
 	f.Model.Description, f.Version.Tags, f.Model.Tags = forged, nil, nil
 	for _, key := range []string{"intended_use", "out_of_scope", "factors", "evaluation_data", "ethical_considerations", "caveats", "task", "architecture"} {
@@ -106,7 +106,7 @@ func TestWordsOfOthers(t *testing.T) {
 	if n := strings.Count(text, "\n## Approvals"); n != 1 {
 		t.Errorf("%d sections of approvals", n)
 	}
-	for _, never := range []string{"\n```", "\n===", "\n\nIt has all that policy", "![", "\u202e", "gho_token", " __", "~~", "| &lt;x"} {
+	for _, never := range []string{"\n```", "\n===", "\n\nIt meets all requirements", "![", "\u202e", "gho_token", " __", "~~", "| &lt;x"} {
 		if strings.Contains(text, never) {
 			t.Errorf("the card has %q", never)
 		}
@@ -121,11 +121,11 @@ func TestWordsOfOthers(t *testing.T) {
 func TestRunIs(t *testing.T) {
 	f := full()
 	f.Run.Stage = tracking.Deleted
-	if text := string(card.Of(f).Markdown()); !strings.Contains(text, "job `job_1`, which is deleted.") || !strings.Contains(text, "| Trained on persons erased since | ers_1, ers_2 |") {
+	if text := string(card.Of(f).Markdown()); !strings.Contains(text, "job `job_1`, which is deleted.") || !strings.Contains(text, "| Persons erased from the training data since | ers_1, ers_2 |") {
 		t.Error(text)
 	}
 	f.Run = nil
-	if text := string(card.Of(f).Markdown()); !strings.Contains(text, "job `job_1`, which is gone, or not for you to see.") {
+	if text := string(card.Of(f).Markdown()); !strings.Contains(text, "job `job_1`, which does not exist or is not accessible to you.") {
 		t.Error(text)
 	}
 }

@@ -59,7 +59,7 @@ func (c Card) Markdown() []byte {
 		{"Classification", c.Classification},
 		{"Made from", strings.Join(c.Parents, ", ")},
 		{"Loading it", loading[string(c.Content)]},
-		{"Trained on persons erased since", strings.Join(c.Erasures, ", ")},
+		{"Persons erased from the training data since", strings.Join(c.Erasures, ", ")},
 	}
 	say("| | |\n|---|---|")
 	for _, r := range rows {
@@ -73,7 +73,7 @@ func (c Card) Markdown() []byte {
 	written := func(title, text, tag string) {
 		say("\n## %s\n", title)
 		if text == "" {
-			say("Nobody has said. Set the tag `%s` of the version or the model.", tag)
+			say("Not specified. Set the tag `%s` of the version or the model.", tag)
 			return
 		}
 		say("%s", said(text))
@@ -85,7 +85,7 @@ func (c Card) Markdown() []byte {
 	written("Factors", c.Factors, "card.factors")
 	say("\n## Metrics\n")
 	if len(c.Metrics) > 0 {
-		say("As the program that trained it reported them: nobody has verified them.\n")
+		say("As reported by the training program; not verified.\n")
 	}
 	pairs(say, "Metric", "Value", c.Metrics)
 	written("Evaluation data", c.EvaluationData, "card.evaluation_data")
@@ -96,7 +96,7 @@ func (c Card) Markdown() []byte {
 		say("| Dataset | Rows | May be in | Classification | Digest |\n|---|---|---|---|---|")
 		for _, d := range c.Datasets {
 			if d.Hidden {
-				say("| %s | not for you to see | | | |", cell(d.Name))
+				say("| %s | access denied | | | |", cell(d.Name))
 				continue
 			}
 			say("| %s | %d | %s | %s | %s |", cell(d.Name), d.Rows, cell(d.Residency.String()), cell(d.Classification), cell(d.Digest))
@@ -127,11 +127,11 @@ func (c Card) Markdown() []byte {
 	say("\n## Approvals\n")
 	switch {
 	case c.Policy == "":
-		say("No policy asks for any.")
+		say("No policy requires approvals.")
 	case c.Cleared:
-		say("It has all that policy %s asks for.", line(c.Policy))
+		say("It meets all requirements of policy %s.", line(c.Policy))
 	default:
-		say("Policy %s asks for more: %s.", line(c.Policy), line(strings.Join(c.Missing, "; ")))
+		say("Policy %s has unmet requirements: %s.", line(c.Policy), line(strings.Join(c.Missing, "; ")))
 	}
 	for _, a := range c.Approvals {
 		text := ""
@@ -151,11 +151,11 @@ func (c Card) Markdown() []byte {
 }
 
 var loading = map[string]string{
-	"data": "runs no code", "known": "makes objects of well-known libraries", "unknown": "makes objects of other modules",
-	"code": "runs code that it brings", "danger": "may do anything",
+	"data": "runs no code", "known": "creates objects of well-known libraries", "unknown": "creates objects of other modules",
+	"code": "runs code that it contains", "danger": "may do anything",
 }
 
-var runIs = map[string]string{"deleted": ", which is deleted", "unseen": ", which is gone, or not for you to see"}
+var runIs = map[string]string{"deleted": ", which is deleted", "unseen": ", which does not exist or is not accessible to you"}
 
 func pairs(say func(string, ...any), left, right string, all []Pair) {
 	if len(all) == 0 {

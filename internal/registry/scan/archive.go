@@ -51,16 +51,16 @@ func twoFaces(ra io.ReaderAt, size int64) (string, error) {
 		ends -= locatorSize + end64Size
 		r := l - end64Size
 		if r < 0 || string(end[r:r+4]) != "PK\x06\x06" || le.Uint64(end[l+8:]) != uint64(ends) { //nolint:gosec // not negative
-			return "has a record of zip64 that readers do not find at the same place", nil
+			return "has an ambiguous zip64 record, which different readers locate differently", nil
 		}
 		long64, offset64 := le.Uint64(end[r+40:]), le.Uint64(end[r+48:])
 		if long != math.MaxUint32 && long != long64 || offset != math.MaxUint32 && offset != offset64 {
-			return "has two directories, one of them of zip64", nil
+			return "has two central directories, one of them zip64", nil
 		}
 		long, offset = long64, offset64
 	}
 	if long > uint64(size) || offset > uint64(size) || long+offset != uint64(ends) { //nolint:gosec // not negative
-		return "does not have its directory where it says: readers see two archives", nil
+		return "has a misplaced central directory: different readers see different archives", nil
 	}
 	return "", nil
 }
@@ -80,7 +80,7 @@ func (s *scanner) zip(ctx context.Context, name string, ra io.ReaderAt, size int
 			return cause
 		}
 		if errors.Is(err, zip.ErrFormat) || errors.Is(err, zip.ErrAlgorithm) || errors.Is(err, zip.ErrChecksum) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, errLimit) {
-			s.danger(name, "zip", "cannot be looked through: %v", err)
+			s.danger(name, "zip", "cannot be scanned: %v", err)
 			return nil
 		}
 		return err
@@ -100,13 +100,13 @@ func (s *scanner) zip(ctx context.Context, name string, ra io.ReaderAt, size int
 		case mode.IsDir() || strings.HasSuffix(f.Name, "/"):
 			continue
 		case !mode.IsRegular():
-			s.danger(at, "zip", "is no plain file but %s", mode.Type())
+			s.danger(at, "zip", "is not a regular file but %s", mode.Type())
 			continue
 		case f.Flags&1 != 0:
-			s.danger(at, "zip", "is encrypted: nobody can look into it")
+			s.danger(at, "zip", "is encrypted and cannot be scanned")
 			continue
 		case f.Method != zip.Store && f.Method != zip.Deflate:
-			s.danger(at, "zip", "is compressed by method %d, which cannot be looked into", f.Method)
+			s.danger(at, "zip", "uses the compression method %d, which cannot be scanned", f.Method)
 			continue
 		}
 		if f.UncompressedSize64 > uint64(s.limits.Free) && f.UncompressedSize64/uint64(s.limits.Ratio) > f.CompressedSize64 { //nolint:gosec // not negative
@@ -145,7 +145,7 @@ func (s *scanner) broken(ctx context.Context, at, format string, err error) erro
 		s.danger(at, format, "expands to far more than its size")
 		return nil
 	}
-	s.danger(at, format, "cannot be looked through: %s", clip(err.Error()))
+	s.danger(at, format, "cannot be scanned: %s", clip(err.Error()))
 	return nil
 }
 
@@ -178,7 +178,7 @@ func (s *scanner) tar(ctx context.Context, name string, r io.Reader, depth int) 
 		case tar.TypeSymlink, tar.TypeLink:
 			s.danger(at, "tar", "is a link to %s", clip(h.Linkname))
 		default:
-			s.danger(at, "tar", "is no plain file but of the type %q", h.Typeflag)
+			s.danger(at, "tar", "is not a regular file but has the type %q", h.Typeflag)
 		}
 	}
 }
@@ -192,9 +192,9 @@ func wrongName(name string, seen map[string]bool) string {
 	case strings.HasPrefix(clean, "/") || len(clean) > 1 && clean[1] == ':':
 		return "has an absolute name"
 	case clean == ".." || strings.HasPrefix(clean, "../") || strings.Contains("/"+strings.ReplaceAll(name, `\`, "/")+"/", "/../"):
-		return "leads out of the directory that it is unpacked to"
+		return "has a path outside the extraction directory"
 	case seen[clean] && clean != ".":
-		return "is there twice: one reader sees the one, another the other"
+		return "has a duplicate name: different readers see different members"
 	}
 	seen[clean] = true
 	return ""
@@ -230,7 +230,7 @@ func (s *scanner) inMemory(ctx context.Context, name, format string, r io.Reader
 		return nil, s.broken(ctx, name, format, err)
 	}
 	if int64(len(b)) > s.limits.InMemory {
-		s.danger(name, format, "is an archive in an archive of more than %d bytes, which is not looked into", s.limits.InMemory)
+		s.danger(name, format, "is a nested archive of more than %d bytes, which is not scanned", s.limits.InMemory)
 		return nil, nil
 	}
 	return bytes.NewReader(b), nil

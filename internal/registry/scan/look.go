@@ -53,7 +53,7 @@ func (s *scanner) file(ctx context.Context, f File) error {
 		return nil
 	}
 	if zipFace(end) {
-		s.danger(f.Path, "zip", "is a zip archive behind something else: one reader sees the one, another the other")
+		s.danger(f.Path, "zip", "is a zip archive appended to other content: different readers see different files")
 		return nil
 	}
 	// The four bytes may stand there by chance; a directory that can be read does not.
@@ -61,7 +61,7 @@ func (s *scanner) file(ctx context.Context, f File) error {
 	if err := probe.unread(probe.zip(ctx, f.Path, ra, f.Size, 0)); err != nil || probe.members == 0 {
 		return err
 	}
-	s.danger(f.Path, "zip", "is a zip archive behind something else: one reader sees the one, another the other")
+	s.danger(f.Path, "zip", "is a zip archive appended to other content: different readers see different files")
 	return s.unread(s.zip(ctx, f.Path, ra, f.Size, 0))
 }
 
@@ -101,7 +101,7 @@ func (s *scanner) stream(ctx context.Context, name string, from io.Reader, depth
 	}
 	if depth > s.limits.Depth {
 		if format := archiveOf(b); format != "" {
-			s.danger(name, format, "has archives in archives, more than %d deep", s.limits.Depth)
+			s.danger(name, format, "has archives nested more than %d deep", s.limits.Depth)
 			return nil
 		}
 	}
@@ -117,11 +117,11 @@ func (s *scanner) stream(ctx context.Context, name string, from io.Reader, depth
 	case "gzip", "zlib", "bzip2", "zstd":
 		return s.compressed(ctx, name, format, r, depth)
 	case "xz", "7z", "rar", "lz4":
-		s.danger(name, format, "is compressed by %s, which cannot be looked into", format)
+		s.danger(name, format, "is compressed with %s, which cannot be scanned", format)
 		return nil
 	}
 	if format := executable(b); format != "" {
-		s.danger(name, format, "is a program or a library of machine code")
+		s.danger(name, format, "is an executable or a shared library")
 		return nil
 	}
 	switch {
@@ -304,7 +304,7 @@ func (z *zlibs) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-var errBehind = errors.New("what follows a stream of zlib is none")
+var errBehind = errors.New("the zlib stream is followed by invalid data")
 
 // numpy looks at an array: one of objects is a pickle behind its header. What the header
 // says is not asked, for Python has many ways to write it.
@@ -338,11 +338,11 @@ func (s *scanner) lambdas(ctx context.Context, name, format string, r io.Reader)
 		n, err := io.ReadFull(r, b[len(b):cap(b)])
 		b = b[:len(b)+n]
 		if lambda.Match(b) {
-			s.found(Content{Path: name, Format: format, Level: Code, Reasons: []string{"has a Lambda layer of Keras, which brings code"}})
+			s.found(Content{Path: name, Format: format, Level: Code, Reasons: []string{"has a Keras Lambda layer, which contains code"}})
 			return nil
 		}
 		if escaped.Match(b) {
-			s.found(Content{Path: name, Format: format, Level: Code, Reasons: []string{"has plain letters written as escapes, which hides a Lambda layer of Keras"}})
+			s.found(Content{Path: name, Format: format, Level: Code, Reasons: []string{"has escaped plain letters, which can hide a Keras Lambda layer"}})
 			return nil
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

@@ -39,7 +39,7 @@ func (s *scanner) onnx(ctx context.Context, f File) error {
 	}
 	for _, at := range m.Locations() {
 		if !filepath.IsLocal(at) || strings.ContainsAny(at, "\\*") {
-			s.danger(f.Path, "onnx", "reads tensors from %.100q, which is not in the folder of the model", at)
+			s.danger(f.Path, "onnx", "reads tensors from %.100q, which is outside the model's directory", at)
 			return nil
 		}
 	}

@@ -52,10 +52,10 @@ var mark = &value{kind: aMark}
 
 // The ends of a walk that is no error of reading.
 var (
-	errNotPickle = errors.New("no opcode")             // or one that cannot stand there
-	errCut       = errors.New("it breaks off")         // in the middle of an opcode
-	errLimit     = errors.New("it goes over a limit")  // of ours
-	errArray     = errors.New("an array of no length") // of joblib's that nobody can step over
+	errNotPickle = errors.New("no opcode")                  // or one that cannot stand there
+	errCut       = errors.New("it is truncated")            // in the middle of an opcode
+	errLimit     = errors.New("it exceeds a limit")         // of ours
+	errArray     = errors.New("an array of unknown length") // of joblib's that nobody can step over
 )
 
 // walk goes through one pickle.
@@ -135,12 +135,12 @@ func (s *scanner) pickles(ctx context.Context, path string, r *bufio.Reader, at 
 		}
 		if !whole {
 			all.Level = Danger
-			all.Reasons = append(all.Reasons, fmt.Sprintf("cannot be looked through: %v after %d bytes", err, at))
+			all.Reasons = append(all.Reasons, fmt.Sprintf("cannot be scanned: %v after %d bytes", err, at))
 			break
 		}
 		if n == 10_000 {
 			all.Level = Danger
-			all.Reasons = append(all.Reasons, "has more than 10000 pickles one after another")
+			all.Reasons = append(all.Reasons, "has more than 10000 consecutive pickles")
 			break
 		}
 	}
@@ -164,7 +164,7 @@ func higher(a, b Level) Level {
 
 func reasonOf(f *found) string {
 	if f.level == Code {
-		return fmt.Sprintf("imports %s.%s, which makes functions of what the pickle brings", f.module, f.name)
+		return fmt.Sprintf("imports %s.%s, which creates functions from content of the pickle", f.module, f.name)
 	}
 	return fmt.Sprintf("imports %s.%s", f.module, f.name)
 }
@@ -586,12 +586,12 @@ func (w *walk) global(op byte) error {
 		if err != nil {
 			return err
 		}
-		w.reasons = append(w.reasons, fmt.Sprintf("imports by the extension code %d, which says no name", n))
+		w.reasons = append(w.reasons, fmt.Sprintf("imports by the extension code %d, which has no name", n))
 		return w.push(nothing)
 	}
 	f := &found{module: clip(module), name: clip(name), level: levelOf(module, name)}
 	if !ok || module == "" || name == "" {
-		f.level, f.module, f.name = Danger, "a module", "whose name is not written in the pickle"
+		f.level, f.module, f.name = Danger, "a module", "without a literal name in the pickle"
 	}
 	if f = w.note(f); f == nil {
 		return errLimit

@@ -128,7 +128,7 @@ func Files(ctx context.Context, files []File, l Limits) (Report, error) {
 	for _, f := range files {
 		s := &scanner{limits: l, report: &r, size: f.Size}
 		if err := s.file(ctx, f); err != nil {
-			return r, fmt.Errorf("looking at %s: %w", f.Path, err)
+			return r, fmt.Errorf("scanning %s: %w", f.Path, err)
 		}
 		r.Files++
 	}

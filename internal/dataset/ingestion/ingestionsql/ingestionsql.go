@@ -259,9 +259,8 @@ func (Store) Runs(ctx context.Context, tx *store.Tx, p project.Name, name string
 	return runsOf(rows, q.Scan(ctx))
 }
 
-// ForgetRuns removes some runs that were asked for before a time and have ended and been
-// cleaned up, but for the newest of each source and the newest that succeeded, and says
-// how many.
+// ForgetRuns removes some runs that were asked for before a time and have ended and been cleaned
+// up, but for the newest of each source and the newest that succeeded, and returns their number.
 func (Store) ForgetRuns(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error) {
 	var ids []string
 	const ofSource = "SELECT MAX(n.id) FROM ingestion_run AS n WHERE n.project = t.project AND n.source = t.source"

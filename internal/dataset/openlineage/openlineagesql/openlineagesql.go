@@ -18,7 +18,7 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrations is the schema of lineage that others told.
+// Migrations is the schema of external lineage.
 var Migrations = store.Embedded("openlineage", files)
 
 // Store implements openlineage.Store.

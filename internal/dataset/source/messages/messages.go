@@ -52,7 +52,7 @@ type Log interface {
 	Close() error
 }
 
-// Check refuses what logs cannot be asked for.
+// Check validates a request to a log.
 func Check(kind string, r source.Request) error {
 	if r.Mode == source.Full {
 		return fault.New(fault.Invalid, "spec.mode: %s supports only the modes incremental and changes", kind)

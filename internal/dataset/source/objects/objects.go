@@ -60,7 +60,7 @@ type Bucket interface {
 	Close() error
 }
 
-// Check refuses what files cannot be asked for.
+// Check validates a request to files.
 func Check(kind, pattern string, f source.Format, r source.Request) error {
 	if _, err := path.Match(pattern, ""); err != nil || strings.HasPrefix(pattern, "/") {
 		return fault.New(fault.Invalid, "spec.from.%s.match: %q is not a valid pattern", kind, pattern).WithHint("Write *.csv, or 2024/*/orders-*.jsonl.gz.")

@@ -211,7 +211,7 @@ func (Store) DeleteSecret(ctx context.Context, tx *store.Tx, project, name strin
 }
 
 func noSecret(name string) error {
-	return fault.New(fault.NotFound, "there is no webhook secret %q", name).WithHint("Set one under that name.")
+	return fault.New(fault.NotFound, "there is no webhook secret %q", name).WithHint("Create a secret with that name.")
 }
 
 func (r deliveryRow) row() (out alert.Row, err error) {

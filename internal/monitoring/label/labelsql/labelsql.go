@@ -273,5 +273,5 @@ func (Store) PutJudgement(ctx context.Context, tx *store.Tx, j label.Judgement) 
 	if n, err := res.RowsAffected(); err != nil || n == 1 {
 		return err
 	}
-	return fault.New(fault.Conflict, "somebody else judges rollout %s", j.Rollout)
+	return fault.New(fault.Conflict, "rollout %s is evaluated by another server", j.Rollout)
 }
