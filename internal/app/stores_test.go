@@ -27,7 +27,7 @@ func TestStoresSayWhichIsAway(t *testing.T) {
 	if err := s.ready(); err != nil {
 		t.Errorf("all are there: %v", err)
 	}
-	away := &fault.Error{Kind: fault.Unavailable, Message: "Redis does not answer", Err: errors.New("dial tcp 10.0.0.7:6379: refused")}
+	away := &fault.Error{Kind: fault.Unavailable, Message: "Redis is unavailable", Err: errors.New("dial tcp 10.0.0.7:6379: refused")}
 	for range 2 { // it is told of once
 		s.set(t.Context(), onlineStore, away)
 	}
@@ -68,9 +68,9 @@ func TestStoresOfConfig(t *testing.T) {
 		"PostgreSQL elsewhere":   {map[string]any{"store.url": "postgres://falaj@db.example/falaj"}, "store.url: store URL: the connection to PostgreSQL at db.example is not protected by TLS"},
 		"PostgreSQL with TLS":    {map[string]any{"store.url": "postgres://falaj@db.example/falaj?sslmode=verify-full"}, ""},
 		"PostgreSQL here":        {map[string]any{"store.url": "postgres://falaj@localhost/falaj"}, ""},
-		"Redis elsewhere":        {map[string]any{"online.url": "redis://cache.example"}, "online.url: Redis at cache.example would be reached without TLS"},
+		"Redis elsewhere":        {map[string]any{"online.url": "redis://cache.example"}, "online.url: the connection to Redis at cache.example would not use TLS"},
 		"Redis with TLS":         {map[string]any{"online.url": "rediss://cache.example", "online.ca": "/etc/ca.pem"}, ""},
-		"no Redis":               {map[string]any{"online.url": "memcached://cache.example"}, "online.url: the URL of Redis cannot be read"},
+		"no Redis":               {map[string]any{"online.url": "memcached://cache.example"}, "online.url: the URL of Redis is invalid"},
 		"an authority for none":  {map[string]any{"online.url": "redis://localhost", "online.ca": "/etc/ca.pem"}, "online.ca"},
 		"two passwords":          {map[string]any{"store.url": "postgres://falaj:secret@localhost/falaj", "store.password_file": "/etc/pw"}, "store.url has a password, too"},
 		"two passwords, Redis":   {map[string]any{"online.url": "redis://:secret@localhost", "online.password_file": "/etc/pw"}, "online.url has a password, too"},
@@ -115,7 +115,7 @@ func TestCheckFiles(t *testing.T) {
 		"an authority of remotes":  {func(c *Config) { c.Serving.Remotes = map[string]RemoteConfig{"gpu": {CA: "/nowhere"}} }, "serving.remotes.gpu.ca"},
 		"an expired certificate":   {func(c *Config) { c.TLS.Cert, c.TLS.Key = over, overKey }, "expired on"},
 		"a password":               {func(c *Config) { c.Store.PasswordFile = password }, ""},
-		"a password for everybody": {func(c *Config) { c.Online.PasswordFile = open }, "online.password_file: everybody may read"},
+		"a password for everybody": {func(c *Config) { c.Online.PasswordFile = open }, "online.password_file: all users can read"},
 		"no password":              {func(c *Config) { c.Store.PasswordFile = "/nowhere" }, "store.password_file"},
 	} {
 		var cfg Config

@@ -49,7 +49,7 @@ type LoggedAnswer struct {
 // Cause is why an answer differs from what training would see now.
 type Cause string
 
-// The causes, in the order in which they are looked for.
+// The causes, in the order in which they are checked.
 const (
 	// CauseFreshness: the value was older than the deployment's max_age, which
 	// training does not know.
@@ -82,8 +82,7 @@ type AnswersReport struct {
 	// Defaulted values are a default where training has NULL, too.
 	Defaulted int           `json:"defaulted"`
 	Causes    map[Cause]int `json:"causes"` // of the mismatches
-	// Inputs are the tables of which training would use another version now than
-	// the online rows were made from.
+	// Inputs are the tables whose current version differs from the one of the online rows.
 	Inputs []InputDifference `json:"different_inputs,omitempty"`
 	// NotCompared are features that were computed from values of the request, which
 	// are not logged. What else they were computed from is, where it is a feature.
@@ -461,7 +460,7 @@ func (c *comparison) freshness(ctx context.Context) error {
 		err := c.try(ctx, v, c.inputs, nil, func(x cell, recomputed float64) bool {
 			return c.column(x).MaxAge == age && math.IsNaN(recomputed) && c.as(x, recomputed)
 		}, func(cell) found {
-			return found{CauseFreshness, fmt.Sprintf("the newest value was older than max_age %s, which training does not ask for", age)}
+			return found{CauseFreshness, fmt.Sprintf("the newest value was older than max_age %s, which training sets do not apply", age)}
 		})
 		if err != nil {
 			return err
@@ -493,7 +492,7 @@ func (c *comparison) lateData(ctx context.Context) error {
 			return nil
 		}
 		err := c.try(ctx, c.v, inputs, nil, c.as, func(cell) found {
-			return found{CauseLateData, "other rows of the source: " + changes(inputs, c.inputs)}
+			return found{CauseLateData, "the source has changed: " + changes(inputs, c.inputs)}
 		})
 		if passing(err) != nil {
 			return err
@@ -540,9 +539,9 @@ func (c *comparison) notMaterialised(ctx context.Context) error {
 	}, func(x cell) found {
 		until := reached(c.r.Answers[x.answer])
 		if until.IsZero() {
-			return found{CauseNotMaterialised, "nothing was online when it was answered"}
+			return found{CauseNotMaterialised, "the view was not materialised when the request was served"}
 		}
-		return found{CauseNotMaterialised, "when it was answered, the view was online only up to " + until.Format(time.RFC3339)}
+		return found{CauseNotMaterialised, "when the request was served, the view was materialised only up to " + until.Format(time.RFC3339)}
 	})
 }
 
@@ -576,7 +575,7 @@ func (c *comparison) definition(ctx context.Context) error {
 		inputs, err := c.s.pin(ctx, c.r.Project, v.Source)
 		if err == nil {
 			err = c.try(ctx, v, refsOf(inputs), nil, c.as, func(cell) found {
-				return found{CauseDefinition, "the answer is that of " + v.Ref() + ", the deployment uses " + c.v.Ref()}
+				return found{CauseDefinition, "the value is from " + v.Ref() + ", and the deployment uses " + c.v.Ref()}
 			})
 		}
 		if passing(err) != nil {
@@ -596,7 +595,7 @@ func (c *comparison) ttl(ctx context.Context) error {
 	return c.try(ctx, v, c.inputs, nil, func(x cell, recomputed float64) bool {
 		return math.IsNaN(c.offline[x.feature][x.answer]) && c.as(x, recomputed)
 	}, func(cell) found {
-		return found{CauseTTL, "the answer is a value older than the view's TTL of " + c.v.TTL}
+		return found{CauseTTL, "the served value is older than the view's TTL of " + c.v.TTL}
 	})
 }
 
@@ -607,7 +606,7 @@ func (c *comparison) defaults(context.Context) error {
 		if fallback == nil || !alike(c.logged(x), *fallback) {
 			return false
 		}
-		c.causes[x] = found{CauseDefault, "the default was used, though training has a value now"}
+		c.causes[x] = found{CauseDefault, "the default was served, and the training set now has a value"}
 		return true
 	})
 	return nil
@@ -616,7 +615,7 @@ func (c *comparison) defaults(context.Context) error {
 // note writes what differs into the report.
 func (c *comparison) note() {
 	for _, x := range c.open {
-		c.causes[x] = found{CauseUnknown, "neither other data nor another definition explains it: was the online store changed by hand?"}
+		c.causes[x] = found{CauseUnknown, "no change of data or definition explains the difference; check whether the online store was modified manually"}
 	}
 	cells := make([]cell, 0, len(c.causes))
 	for x := range c.causes {

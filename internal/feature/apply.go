@@ -62,7 +62,7 @@ func (s *Service) ApplyView(ctx context.Context, r ApplyRequest, spec ViewSpec) 
 	}
 	schema, err := s.look(ctx, r.Project, &v.Source)
 	if err != nil {
-		return View{}, "", fault.Wrap(err, "looking at the source of view %s", r.Name)
+		return View{}, "", fault.Wrap(err, "inspecting the source of view %s", r.Name)
 	}
 	if err := v.check(schema); err != nil {
 		return View{}, "", err
@@ -97,7 +97,7 @@ func (s *Service) ApplyServiceDefinition(ctx context.Context, r ApplyRequest, sp
 		}
 		for _, v := range all {
 			if allowed := v.view.Purpose; spec.Purpose != "" && len(allowed) > 0 && !slices.Contains(allowed, spec.Purpose) {
-				return bad("purpose", "feature view %s is read for %s only", v.view.Ref(), strings.Join(allowed, ", "))
+				return bad("purpose", "feature view %s allows only the purposes %s", v.view.Ref(), strings.Join(allowed, ", "))
 			}
 		}
 		b.Selected = featuresOf(asked)
@@ -268,7 +268,7 @@ func (s *Service) look(ctx context.Context, p project.Name, src *Source) (*arrow
 	if src.Stream != nil {
 		if name := src.Stream.Source; name != "" {
 			if s.cfg.Sources == nil {
-				return nil, fault.New(fault.Unsupported, "there are no sources here")
+				return nil, fault.New(fault.Unsupported, "this server has no feature sources")
 			}
 			if _, err := s.cfg.Sources.Check(ctx, p, name, src.Dataset); err != nil {
 				return nil, asInvalid(err)
@@ -301,8 +301,8 @@ func (s *Service) look(ctx context.Context, p project.Name, src *Source) (*arrow
 		for _, in := range rows.Inputs {
 			name, _, _ := strings.Cut(in.Ref, "@")
 			if strings.Contains(src.SQL, `"`+name+"@") {
-				return nil, fault.New(fault.Invalid, "the SQL names a version of the dataset %s", name).
-					WithHint("Write %s in the SQL, and its version as `inputs: {%s: %s}`.", name, name, in.Ref)
+				return nil, fault.New(fault.Invalid, "the SQL names a version of dataset %s", name).
+					WithHint("Write %s in the SQL, and set its version with `inputs: {%s: %s}`.", name, name, in.Ref)
 			}
 			inputs[in.Table] = name
 		}
@@ -335,8 +335,8 @@ func (src Source) zoned(t arrow.DataType) error {
 	if t, ok := t.(*arrow.TimestampType); !ok || t.TimeZone != "" || src.TimeZone != "" || src.SQL == "" {
 		return nil
 	}
-	return fault.New(fault.Invalid, "its times have no zone, so they say no instant").
-		WithHint("Name the zone in which they were written beside the SQL, such as time_zone: America/New_York or UTC; or make them instants in SQL: x::TIMESTAMPTZ takes them for UTC.")
+	return fault.New(fault.Invalid, "its times have no time zone").
+		WithHint("Set a zone beside the SQL, such as time_zone: America/New_York or UTC, or convert the times in SQL: x::TIMESTAMPTZ treats them as UTC.")
 }
 
 // trimSQL takes off what may stand behind a statement but not inside brackets.
@@ -374,7 +374,7 @@ func (v View) check(schema *arrow.Schema) error {
 		if err := need("entities", k.Name, k.Type); err != nil {
 			if at := schema.FieldIndices(k.Name); len(at) == 1 { // the type is the entity's, not written in the view
 				err = bad("entities", "join key %q is %s in entity %s, and the source's column is %s", clip(k.Name), k.Type, k.Entity, schema.Field(at[0]).Type).
-					WithHint("Set spec.type of the Entity (string when left out), or CAST the column in SQL.")
+					WithHint("Set spec.type of the Entity (default string), or CAST the column in SQL.")
 			}
 			return err
 		}
@@ -414,9 +414,8 @@ func asInvalid(err error) error {
 	return fault.New(fault.Invalid, "%w", err).WithHint("%s", fault.HintOf(err))
 }
 
-// Promote points an alias to a version, which may be given by another alias.
-// Needs feature.apply. Errors: fault.Invalid for the alias latest, which follows
-// what is applied.
+// Promote sets an alias to a version, which may be named by another alias. Needs feature.apply.
+// Errors: fault.Invalid for the alias latest, which follows what is applied.
 func (s *Service) Promote(ctx context.Context, p project.Name, k Kind, version, alias string) (Header, error) {
 	name, _, _ := strings.Cut(version, "@")
 	if err := s.allow(ctx, ActionApply, p, name); err != nil {
@@ -426,7 +425,7 @@ func (s *Service) Promote(ctx context.Context, p project.Name, k Kind, version, 
 		return Header{}, err
 	}
 	if alias == latest {
-		return Header{}, fault.New(fault.Invalid, "the alias latest follows what is applied").WithHint("Apply the version's content again to make it the latest.")
+		return Header{}, fault.New(fault.Invalid, "the alias latest always names the newest version").WithHint("To make a version the latest, apply its content again.")
 	}
 	var h Header
 	err := s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {

@@ -141,7 +141,7 @@ func TestMaterialiseAtOnce(t *testing.T) {
 		switch {
 		case err == nil:
 			runs[ids[i]]++
-		case !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "is under way"):
+		case !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "is in progress"):
 			t.Errorf("asking for it: %v", err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/offline"
 )
 
-// Origin is a column of a dataset version that another column is made of.
+// Origin is a source column in column lineage.
 type Origin struct {
 	Dataset string // "weather@3"
 	Column  string
@@ -20,7 +20,7 @@ type Origin struct {
 	How string
 }
 
-// Origins say what columns are made of, by column. AllRows is what decides about all.
+// Origins is the column lineage, by column. AllRows are the columns that influence all rows.
 type Origins map[string][]Origin
 
 // AllRows is the key of what decides which rows there are. It names no column.

@@ -30,14 +30,14 @@ import (
 // Tables that no record names for a day, such as those of a view whose key was destroyed,
 // are dropped.
 
-// Compaction says how online rows move to new subkeys and expire.
+// Compaction configures the rotation of subkeys and the expiry of online rows.
 type Compaction struct {
 	// Rotate is the age at which a view's subkey is followed by the next; 0: never.
 	Rotate time.Duration
 	// History is how long reads as of a past time go back; 0: for ever, and no row is
 	// removed for its age.
 	History time.Duration
-	// Rate is how many versions of rows are looked at in a second: 20,000 when 0.
+	// Rate is the number of row versions inspected per second: 20,000 when 0.
 	Rate int
 }
 
@@ -50,17 +50,17 @@ func (t Compaction) withDefaults() Compaction {
 	return t
 }
 
-// CompactionStats counts what was done since the process began.
+// CompactionStats counts the work of compaction since the process started.
 type CompactionStats struct {
 	Moved   int64 // versions of rows that are under another subkey now
-	Swept   int64 // versions of rows that answered nobody
+	Swept   int64 // expired versions of rows removed
 	Dropped int64 // tables of generations that are read no more
 	Orphans int64 // tables that no record named
 }
 
 type compactionCounters struct{ moved, swept, dropped, orphans atomic.Int64 }
 
-// CompactionStats counts what was done since the process began.
+// CompactionStats counts the work of compaction since the process started.
 func (s *Service) CompactionStats() CompactionStats {
 	return CompactionStats{Moved: s.compacted.moved.Load(), Swept: s.compacted.swept.Load(), Dropped: s.compacted.dropped.Load(), Orphans: s.compacted.orphans.Load()}
 }
@@ -222,7 +222,7 @@ func (s *Service) sweepRows(ctx context.Context, o Online) error {
 		}
 	}
 	if removed > 0 {
-		s.log.InfoContext(ctx, "online rows that answer nobody were removed", slog.String("project", string(o.Project)), slog.String("view", o.ref()), slog.Int64("rows", removed))
+		s.log.InfoContext(ctx, "removed expired versions of online rows", slog.String("project", string(o.Project)), slog.String("view", o.ref()), slog.Int64("rows", removed))
 	}
 	// Of the next round.
 	since := store.At(s.now().Add(-s.cfg.Compaction.History)).Time()
@@ -257,11 +257,11 @@ const orphanAge = 24 * time.Hour
 func (s *Service) sweepOrphans(ctx context.Context) error {
 	orphans, err := s.cfg.Online.Orphans(ctx, func() ([]online.TableKey, error) { return s.namedTables(ctx) })
 	if err != nil {
-		return fault.Wrap(err, "looking for online rows that no record names")
+		return fault.Wrap(err, "searching for orphaned online rows")
 	}
 	for _, t := range s.aged(orphans) {
 		if err := s.cfg.Online.DropOrphan(ctx, t); err != nil {
-			return fault.Wrap(err, "dropping online rows that no record names")
+			return fault.Wrap(err, "dropping orphaned online rows")
 		}
 		s.compacted.orphans.Add(1)
 	}
@@ -318,7 +318,7 @@ func (s *Service) namedTables(ctx context.Context) ([]online.TableKey, error) {
 			tables = append(tables, g.table())
 		}
 		if len(runs) == openRuns || len(stales) == openRuns {
-			return fault.New(fault.Exhausted, "there are %d materialisations or replaced generations: it is tried again when there are fewer", openRuns)
+			return fault.New(fault.Exhausted, "there are %d materialisations or replaced generations, the limit: the cleanup is retried when there are fewer", openRuns)
 		}
 		return nil
 	}); err != nil {

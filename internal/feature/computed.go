@@ -61,9 +61,9 @@ func (s ServiceSpec) validateComputed() error {
 	if len(s.Computed) == 0 {
 		switch {
 		case len(s.Inputs) > 0:
-			return bad("inputs", "nothing is computed from them").WithHint("Name them under features, or use them in computed.")
+			return bad("inputs", "no feature is computed from them").WithHint("List them under features, or use them in computed.")
 		case len(s.Request) > 0:
-			return bad("request", "nothing is computed from it")
+			return bad("request", "no feature is computed from it")
 		}
 		return nil
 	}
@@ -76,7 +76,7 @@ func (s ServiceSpec) validateComputed() error {
 	for i, r := range s.Request {
 		field := fmt.Sprintf("request[%d]", i)
 		if !expr.Nameable(r.Name) {
-			return bad(field+".name", "%q cannot be named in an expression", clip(r.Name)).WithHint("Use letters, digits and _, and no word of CEL's.")
+			return bad(field+".name", "%q is not a valid name in an expression", clip(r.Name)).WithHint("Use letters, digits and _, and no reserved word of CEL.")
 		}
 		if err := checkTyped(field, r.Name, r.Type, r.Description); err != nil {
 			return err
@@ -133,12 +133,12 @@ func compile(b ServiceDefinition, views []picked) (*computed, error) {
 		}
 		field := fmt.Sprintf("request[%d].name", i)
 		if slices.Contains(features, r.Name) {
-			return nil, bad(field, "%q is a feature of this service", r.Name)
+			return nil, bad(field, "%q is already a feature of this service", r.Name)
 		}
 		for _, v := range views {
 			for _, k := range v.view.Keys {
 				if k.Name == r.Name && k.Type != t {
-					return nil, bad(field, "%q is a join key of %s, which is %s", r.Name, v.view.Ref(), k.Type).WithHint("Use another name, or that type.")
+					return nil, bad(field, "%q is a join key of %s with the type %s", r.Name, v.view.Ref(), k.Type).WithHint("Use another name, or that type.")
 				}
 			}
 		}
@@ -156,7 +156,7 @@ func compile(b ServiceDefinition, views []picked) (*computed, error) {
 			taken = taken || slices.ContainsFunc(v.view.Keys, func(k Key) bool { return k.Name == f.Name })
 		}
 		if taken {
-			return nil, bad(field+".name", "%q is a feature or a join key of this service", f.Name)
+			return nil, bad(field+".name", "%q is already a feature or a join key of this service", f.Name)
 		}
 		program, err := expr.Compile(f.Expression, t, variables)
 		if err != nil {
@@ -182,7 +182,7 @@ func (c *computed) unit() error {
 	for i, f := range c.fields {
 		if f.program.CountsNanoseconds() {
 			return bad(fmt.Sprintf("computed[%d].expression", i), "int() of a duration has no unit: it counts nanoseconds").
-				WithHint("Name the unit: d.getSeconds(), d.getMinutes(), d.getHours() or d.getMilliseconds(), each of the whole duration.")
+				WithHint("Use d.getSeconds(), d.getMinutes(), d.getHours() or d.getMilliseconds(); each converts the whole duration.")
 		}
 	}
 	return nil
@@ -297,8 +297,8 @@ func (c *computed) columns(ctx context.Context, read []Column, requested [][]val
 		}
 		c.fill(row, outcomes)
 		if size += c.made(row); size > maxMade {
-			return nil, fault.New(fault.TooLarge, "what feature service %s computes for %d entities is over the limit of %d bytes", c.ref, entities, maxMade).
-				WithHint("Ask in several requests.")
+			return nil, fault.New(fault.TooLarge, "the computed features of feature service %s for %d entities exceed the limit of %d bytes", c.ref, entities, maxMade).
+				WithHint("Split the request.")
 		}
 		for i, f := range c.fields {
 			out := &all[first+i]
@@ -340,8 +340,8 @@ func (c *computed) requested(given map[string][]any, entities int) ([][]value.Va
 	for _, f := range c.request {
 		column := given[f.name]
 		if column == nil && entities > 0 {
-			return nil, fault.New(fault.Invalid, "no entity gives the value %q of the request, of which feature service %s computes", f.name, c.ref).
-				WithHint("Give it beside the join keys, as %s; null where it is not known.", f.typ)
+			return nil, fault.New(fault.Invalid, "the request lacks the value %q, an input of computed features of feature service %s", f.name, c.ref).
+				WithHint("Send it beside the join keys, as %s, or null if unknown.", f.typ)
 		}
 		for n, x := range column {
 			v, err := parseText(f.typ, x)

@@ -95,11 +95,11 @@ func TestComputed(t *testing.T) {
 
 	// A value that is missing in all rows was forgotten.
 	_, err = w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Service: "delay"}, Entities: origin("EWR"), AsOf: at(1)})
-	refused(t, err, fault.Invalid, `no entity gives the value "delay" of the request`, "int64")
+	refused(t, err, fault.Invalid, `the request lacks the value "delay"`, "int64")
 	_, err = w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Service: "delay"}, Entities: []map[string]any{row("EWR", 1.5, "")}, AsOf: at(1)})
 	refused(t, err, fault.Invalid, "entity 1: value delay of the request: 1.5 is not an int64")
 	_, err = w.Online(w.ctx, feature.OnlineRequest{Project: nyc, Selection: feature.Selection{Service: "delay"}, Entities: []map[string]any{{"origin": "EWR", "dely": 1}}, AsOf: at(1)})
-	refused(t, err, fault.Invalid, `"dely" is no join key of these features; did you mean "delay"?`)
+	refused(t, err, fault.Invalid, `"dely" is not a join key of these features; did you mean "delay"?`)
 }
 
 func TestComputedTrainingSet(t *testing.T) {
@@ -147,12 +147,12 @@ func TestComputedTrainingSet(t *testing.T) {
 		t.Errorf("report %+v, %v", report, err)
 	}
 	for words, change := range map[string]func(*table){
-		`no column "delay", which is a value of the request of feature service delay@1`: func(tb *table) { tb.cols[2].name = "x" },
+		`no column "delay", which is a request value of feature service delay@1`: func(tb *table) { tb.cols[2].name = "x" },
 		`column "delay" of the spine`: func(tb *table) {
 			tb.cols[2].typ = value.String
 			tb.rows[0][2] = str("4")
 		},
-		`both have a column "felt"`: func(tb *table) {
+		`column "felt" is in the features and in the spine`: func(tb *table) {
 			tb.cols = append(tb.cols, col{"felt", value.Float64})
 			tb.rows[0] = append(tb.rows[0], num(1))
 		},
@@ -177,26 +177,26 @@ func TestComputedRefuses(t *testing.T) {
 	spec.Source.Dataset = "other"
 	w.view("other", spec)
 	for words, change := range map[string]func(*feature.ServiceSpec){
-		"spec.inputs: nothing is computed":                                           func(s *feature.ServiceSpec) { s.Computed = nil },
-		"spec.computed[0].expression: line 1, column 1: undeclared reference to 'x'": func(s *feature.ServiceSpec) { s.Computed[0].Expression = "x" },
-		"It can name temp, weather__temp, humid, weather__humid, delay, note.":       func(s *feature.ServiceSpec) { s.Computed[0].Expression = "late" },
-		"spec.computed[0].expression: its value is float64, not int64":               func(s *feature.ServiceSpec) { s.Computed[0].Type = "int64" },
+		"spec.inputs: no feature is computed":                                              func(s *feature.ServiceSpec) { s.Computed = nil },
+		"spec.computed[0].expression: line 1, column 1: undeclared reference to 'x'":       func(s *feature.ServiceSpec) { s.Computed[0].Expression = "x" },
+		"The available names are temp, weather__temp, humid, weather__humid, delay, note.": func(s *feature.ServiceSpec) { s.Computed[0].Expression = "late" },
+		"spec.computed[0].expression: its value is float64, not int64":                     func(s *feature.ServiceSpec) { s.Computed[0].Type = "int64" },
 		"spec.computed[0].expression: int() of a duration has no unit": func(s *feature.ServiceSpec) {
 			s.Computed[0].Expression = "double(int(duration('90m')))"
 		},
-		"spec.computed[0].type":                                    func(s *feature.ServiceSpec) { s.Computed[0].Type = "int33" },
-		"spec.request[0].type":                                     func(s *feature.ServiceSpec) { s.Request[0].Type = "" },
-		`spec.request[0].name: "in" cannot be named`:               func(s *feature.ServiceSpec) { s.Request[0].Name = "in" },
-		`spec.request[0].name: "temp" is a feature`:                func(s *feature.ServiceSpec) { s.Request[0].Name = "temp" },
-		`spec.request[0].name: "weather__temp" is a feature`:       func(s *feature.ServiceSpec) { s.Request[0].Name = "weather__temp" },
-		`spec.computed[1].name: "weather__temp" is a feature`:      func(s *feature.ServiceSpec) { s.Computed[1].Name = "weather__temp" },
-		`"origin" is a join key of weather@1, which is string`:     func(s *feature.ServiceSpec) { s.Request[0].Name = "origin" },
-		`spec.computed: "felt" is there twice`:                     func(s *feature.ServiceSpec) { s.Computed[1].Name = "felt" },
-		`spec.computed: "delay" is there twice`:                    func(s *feature.ServiceSpec) { s.Computed[1].Name = "delay" },
-		`spec.computed[1].name: "temp" is a feature or a join key`: func(s *feature.ServiceSpec) { s.Computed[1].Name = "temp" },
-		`spec.computed[1].name: "a:b" holds`:                       func(s *feature.ServiceSpec) { s.Computed[1].Name = "a:b" },
-		"is asked for twice":                                       func(s *feature.ServiceSpec) { s.Inputs = []string{"weather:temp"} },
-		"undeclared reference to 'temp'":                           func(s *feature.ServiceSpec) { s.Inputs = append(s.Inputs, "other:temp") },
+		"spec.computed[0].type":                                            func(s *feature.ServiceSpec) { s.Computed[0].Type = "int33" },
+		"spec.request[0].type":                                             func(s *feature.ServiceSpec) { s.Request[0].Type = "" },
+		`spec.request[0].name: "in" is not a valid name`:                   func(s *feature.ServiceSpec) { s.Request[0].Name = "in" },
+		`spec.request[0].name: "temp" is already a feature`:                func(s *feature.ServiceSpec) { s.Request[0].Name = "temp" },
+		`spec.request[0].name: "weather__temp" is already a feature`:       func(s *feature.ServiceSpec) { s.Request[0].Name = "weather__temp" },
+		`spec.computed[1].name: "weather__temp" is already a feature`:      func(s *feature.ServiceSpec) { s.Computed[1].Name = "weather__temp" },
+		`"origin" is a join key of weather@1 with the type string`:         func(s *feature.ServiceSpec) { s.Request[0].Name = "origin" },
+		`spec.computed: duplicate "felt"`:                                  func(s *feature.ServiceSpec) { s.Computed[1].Name = "felt" },
+		`spec.computed: duplicate "delay"`:                                 func(s *feature.ServiceSpec) { s.Computed[1].Name = "delay" },
+		`spec.computed[1].name: "temp" is already a feature or a join key`: func(s *feature.ServiceSpec) { s.Computed[1].Name = "temp" },
+		`spec.computed[1].name: "a:b" contains`:                            func(s *feature.ServiceSpec) { s.Computed[1].Name = "a:b" },
+		"duplicate feature weather@1:temp":                                 func(s *feature.ServiceSpec) { s.Inputs = []string{"weather:temp"} },
+		"undeclared reference to 'temp'":                                   func(s *feature.ServiceSpec) { s.Inputs = append(s.Inputs, "other:temp") },
 	} {
 		s := felt
 		s.Inputs = append([]string(nil), felt.Inputs...)
@@ -211,7 +211,7 @@ func TestComputedRefuses(t *testing.T) {
 	_, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "a"}, feature.ServiceSpec{
 		Features: []string{"a__b:temp"}, Computed: []feature.ComputedSpec{{Name: "b__temp", Type: "float64", Expression: "temp + 1.0"}},
 	})
-	refused(t, err, fault.Invalid, `spec.computed[0].name: "b__temp" is a feature or a join key`)
+	refused(t, err, fault.Invalid, `spec.computed[0].name: "b__temp" is already a feature or a join key`)
 	// A join key that the request has anyhow can be computed from.
 	s := felt
 	s.Request = append([]feature.RequestSpec{{Name: "origin", Type: "string"}}, felt.Request...)
@@ -239,7 +239,7 @@ func TestComputedIsBounded(t *testing.T) {
 	if err := ask("texts", 1000); err != nil {
 		t.Error(err)
 	}
-	refused(t, ask("texts", 5000), fault.TooLarge, "what feature service texts@1 computes for 5000 entities is over the limit of 67108864 bytes", "several requests")
+	refused(t, ask("texts", 5000), fault.TooLarge, "the computed features of feature service texts@1 for 5000 entities exceed the limit of 67108864 bytes", "Split the request")
 
 	// Rows that are joined come in smaller batches.
 	const rows = 3000
@@ -289,7 +289,7 @@ func TestComputedIsBounded(t *testing.T) {
 	if err := ask("slow", 1); err != nil {
 		t.Error(err)
 	}
-	refused(t, ask("slow", 10_000), fault.TooLarge, "feature service slow@1 may take", "steps for an entity", "of at most")
+	refused(t, ask("slow", 10_000), fault.TooLarge, "feature service slow@1 takes up to", "steps per entity", "with at most")
 }
 
 // TestComputedIsTheSame: on random rows, a training set has what the online store
@@ -440,7 +440,7 @@ func TestLookupComputes(t *testing.T) {
 	_, err = w.Lookup(w.ctx, feature.LookupRequest{Project: nyc, Service: "delay", Rows: 1, Keys: []feature.KeyColumn{{Name: "origin", Texts: []string{"EWR"}}, {Name: "delay", Floats: []float64{0.5}}, {Name: "note", Texts: []string{""}}}})
 	refused(t, err, fault.Invalid, "row 0: value delay of the request: 0.5 is not an int64")
 	_, err = w.Lookup(w.ctx, feature.LookupRequest{Project: nyc, Service: "delay", Rows: 1, Keys: []feature.KeyColumn{{Name: "origin", Texts: []string{"EWR"}}}})
-	refused(t, err, fault.Invalid, `the value "delay" of the request`)
+	refused(t, err, fault.Invalid, `the request value "delay"`)
 
 	// What was computed from the request is told and not compared.
 	report, err := w.VerifyAnswers(w.ctx, feature.VerifyAnswersRequest{

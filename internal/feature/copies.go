@@ -136,7 +136,7 @@ func (s *Service) staysCopied(ctx context.Context, c online.CopiedView) (bool, e
 	return err == nil && (o.View == "" || !o.Classification.Journalled()), err
 }
 
-// settleTime is how long somebody waits for the online store's files.
+// settleTime is how long a caller waits for the online store's files.
 const settleTime = 10 * time.Second
 
 // cleanFiles returns when no file of the online store has copies that were removed. Error:
@@ -146,7 +146,7 @@ func (s *Service) cleanFiles(ctx context.Context) error {
 	if err != nil || settled {
 		return err
 	}
-	return fault.New(fault.Unavailable, "Redis has not yet written its append-only file anew, without the copies that were removed").WithHint("It is tried again.")
+	return fault.New(fault.Unavailable, "Redis has not yet rewritten its append-only file, which still contains the removed copies").WithHint("The operation is retried automatically.")
 }
 
 // KeyDestroyed removes copies of what a key sealed: of a view, of a project when owner is

@@ -52,7 +52,7 @@ type Appended struct {
 	Then func(ctx context.Context, tx *store.Tx, v DatasetVersion) error
 }
 
-// DatasetVersion is what is known of a version of a dataset.
+// DatasetVersion describes a version of a dataset.
 type DatasetVersion struct {
 	Ref            string // "weather@3"
 	Digest         string // of the content

@@ -150,7 +150,7 @@ func (d *data) find(ref string) (version, error) {
 	name, _, exact := strings.Cut(ref, "@")
 	for _, v := range slices.Backward(d.versions[name]) {
 		if exact && v.Ref == ref && d.redacted[ref] != "" {
-			return v, fault.New(fault.Gone, "%s had rows of a person who was erased", ref)
+			return v, fault.New(fault.Gone, "%s contained rows of an erased person", ref)
 		}
 		if exact && v.Ref == ref || !exact && !v.rejected {
 			if v.rejected {

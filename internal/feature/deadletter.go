@@ -24,7 +24,7 @@ type SealedDeadLetter struct {
 	Sealed []byte
 }
 
-// DeadLetter is a message that is no event.
+// DeadLetter is a message that is not a valid event.
 type DeadLetter struct {
 	ID     string    `json:"id"`
 	At     time.Time `json:"at"`
@@ -60,13 +60,13 @@ func (s *Service) keepDeadLetters(ctx context.Context, tx *store.Tx, l *eventLog
 		return 0, err
 	}
 	if len(in.replayed) == 0 && have+len(reasons) > maxDeadLetters {
-		return 0, fault.New(fault.Exhausted, "there are %d dead letters of dataset %s, and %d more are over the limit of %d", have, l.dataset, len(reasons), maxDeadLetters).
-			WithHint("Look at them, and replay or drop them: falaj feature dead-letters %s.", l.view.Name)
+		return 0, fault.New(fault.Exhausted, "there are %d dead letters of dataset %s, and %d more exceed the limit of %d", have, l.dataset, len(reasons), maxDeadLetters).
+			WithHint("Inspect the dead letters, then replay or drop them: falaj feature dead-letters %s.", l.view.Name)
 	}
 	for _, i := range slices.Sorted(maps.Keys(reasons)) {
 		d := DeadLetter{Reason: reasons[i], Body: string(in.raw(i))}
 		if len(d.Body) > maxDeadLetterBytes {
-			d.Body, d.Reason = d.Body[:maxDeadLetterBytes], d.Reason+"; the message is longer than what is kept of it"
+			d.Body, d.Reason = d.Body[:maxDeadLetterBytes], d.Reason+"; the stored message is truncated"
 		}
 		if !utf8.ValidString(d.Body) {
 			d.Raw = []byte(d.Body)
@@ -108,10 +108,9 @@ func (l *eventLog) openDeadLetter(d SealedDeadLetter) (DeadLetter, error) {
 	return out, err
 }
 
-// DeadLetters lists the messages of a view's stream that are no events, oldest first,
-// after an id. They have the data that was sent: it needs feature.history and, of a
-// view with protected features, feature.clear, it is for a purpose, and it is journaled
-// as every read of such data.
+// DeadLetters lists the dead letters of a view's stream, oldest first, after an id. They have
+// the data that was sent: it needs feature.history and, of a view with protected features,
+// feature.clear, it is for a purpose, and it is journaled as every read of such data.
 func (s *Service) DeadLetters(ctx context.Context, p project.Name, ref, after string, limit int) ([]DeadLetter, error) {
 	v, l, err := s.authorizeDeadLetters(ctx, ActionHistory, p, ref)
 	if err != nil {
@@ -183,7 +182,7 @@ func (s *Service) deadLetters(ctx context.Context, l *eventLog, after string, li
 	return out, nil
 }
 
-// Replayed says what became of dead letters.
+// Replayed is the result of replaying dead letters.
 type Replayed struct {
 	Accepted  int `json:"accepted"` // events now
 	StillDead int `json:"dead"`     // still none, for the reason of now
@@ -231,12 +230,12 @@ func (s *Service) ReplayDeadLetters(ctx context.Context, p project.Name, ref str
 		out.Accepted, out.StillDead = out.Accepted+accepted, out.StillDead+dead
 	}
 	if found < len(ids) {
-		return out, fault.New(fault.NotFound, "%d of the %d dead letters are not there", len(ids)-found, len(ids))
+		return out, fault.New(fault.NotFound, "%d of the %d dead letters do not exist", len(ids)-found, len(ids))
 	}
 	return out, nil
 }
 
-// DropDeadLetters removes dead letters, all when none is named, and says how many. Needs
+// DropDeadLetters removes dead letters, all when none is named, and returns their number. Needs
 // feature.push.
 func (s *Service) DropDeadLetters(ctx context.Context, p project.Name, ref string, ids []string) (int, error) {
 	v, l, err := s.authorizeDeadLetters(ctx, ActionPush, p, ref)
@@ -273,10 +272,10 @@ func (s *Service) DropDeadLetters(ctx context.Context, p project.Name, ref strin
 func parseEvent(b []byte) (Event, error) {
 	var e Event
 	if err := jsondoc.Decode(b, &e); err != nil {
-		return nil, fault.New(fault.Invalid, "it is no JSON object: %v", err)
+		return nil, fault.New(fault.Invalid, "it is not a JSON object: %v", err)
 	}
 	if e == nil {
-		return nil, fault.New(fault.Invalid, "it is no JSON object")
+		return nil, fault.New(fault.Invalid, "it is not a JSON object")
 	}
 	return e, nil
 }

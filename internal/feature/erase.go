@@ -141,8 +141,8 @@ func (s *Service) entity(ctx context.Context, p project.Name, name string) (e En
 // parse reads values of the entity's join keys.
 func (e Entity) parse(entity string, values []string) ([]value.Value, error) {
 	if len(values) != len(e.JoinKeys) {
-		return nil, fault.New(fault.Invalid, "a person of entity %s is named by %d, and %d are given", entity, len(e.JoinKeys), len(values)).
-			WithHint("Give the value of %s, in this order.", strings.Join(e.JoinKeys, ", "))
+		return nil, fault.New(fault.Invalid, "entity %s has %d join keys, and %d are given", entity, len(e.JoinKeys), len(values)).
+			WithHint("Give the values of %s, in this order.", strings.Join(e.JoinKeys, ", "))
 	}
 	t, err := typeOf("type", e.Type)
 	if err != nil {
@@ -153,7 +153,7 @@ func (e Entity) parse(entity string, values []string) ([]value.Value, error) {
 		v, err := keyValue(t, text)
 		if err != nil || v.IsNull() {
 			// Not the value itself: what is refused may be a person's key all the same.
-			return nil, fault.New(fault.Invalid, "the value of %s is no %s", e.JoinKeys[i], t)
+			return nil, fault.New(fault.Invalid, "the value of %s is not a valid %s", e.JoinKeys[i], t)
 		}
 		out[i] = v
 	}

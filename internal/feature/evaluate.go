@@ -13,7 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 )
 
-// InputRef is an exact dataset version that something was made from.
+// InputRef is an exact dataset version in upstream lineage.
 type InputRef struct {
 	Table   string `json:"table"`   // its name in the SQL
 	Dataset string `json:"dataset"` // "weather@3"

@@ -8,7 +8,7 @@ const (
 	EventFailed       = "feature.failed"       // RunEnded: a materialisation gave up
 	EventCleared      = "feature.cleared"      // Applied: the online rows of a view version are gone
 	EventTrainingSet  = "feature.training_set" // TrainingSetMade
-	EventSkewed       = "feature.skewed"       // Compared: online rows differ from what they were made from
+	EventSkewed       = "feature.skewed"       // Compared: online rows differ from their source
 	EventAgreed       = "feature.agreed"       // Compared: they did, and no longer do
 )
 

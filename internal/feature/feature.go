@@ -81,7 +81,7 @@ func (k Kind) hint() string {
 	case ServiceKind:
 		listed, manifest = "feature-services", "FeatureService"
 	}
-	return "`falaj get " + listed + "` lists what there is; apply a manifest of kind " + manifest + " to make one."
+	return "`falaj get " + listed + "` lists existing ones; to create one, apply a manifest of kind " + manifest + " to make one."
 }
 
 // objectKind is the kind of policy objects and of key scopes.
@@ -115,7 +115,7 @@ type Source struct {
 	Dataset string            `json:"dataset,omitempty" doc:"A dataset, such as weather or weather@3; the newest accepted version when none is named"`
 	SQL     string            `json:"sql,omitempty" doc:"A query in DuckDB's SQL over datasets, run in a sandbox"`
 	Inputs  map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; tables are datasets of the same name when left out"`
-	// TimeZone is left out where every time has its own.
+	// TimeZone is omitted if every time has its own.
 	TimeZone string      `json:"time_zone,omitempty" doc:"Zone of the times in sql that have none (TIMESTAMP, not TIMESTAMPTZ), such as America/New_York or UTC; without it they are refused"`
 	Stream   *StreamSpec `json:"stream,omitempty" doc:"The dataset gets its rows as events, which are online at once; it has to declare its columns"`
 }
@@ -231,7 +231,7 @@ func (s EntitySpec) Validate() error {
 			return err
 		}
 		if !t.Keys() {
-			return bad("type", "a %s does not identify anything", t).WithHint("Join keys are string, int32, int64, bool or timestamp.")
+			return bad("type", "the type %s cannot be a join key", t).WithHint("Join keys have the type string, int32, int64, bool or timestamp.")
 		}
 	}
 	if len(s.JoinKeys) > maxKeys {
@@ -250,26 +250,26 @@ func (s ViewSpec) Validate() error {
 		return err
 	}
 	if len(s.Entities) == 0 {
-		return bad("entities", "a view needs at least one entity").WithHint("Name the entity whose features these are.")
+		return bad("entities", "at least one entity is required").WithHint("Name the entity that the features describe.")
 	}
 	if err := distinct("entities", s.Entities); err != nil {
 		return err
 	}
 	if _, err := resource.ParseDuration(s.TTL); err != nil {
-		return bad("ttl", "%s", err).WithHint("Write a duration such as 90m, 3h or 7d; 0 means for ever.")
+		return bad("ttl", "%s", err).WithHint("Write a duration such as 90m, 3h or 7d; 0 means no limit.")
 	}
 	if err := checkPurposes("purpose", s.Purpose); err != nil {
 		return err
 	}
 	if s.Timestamp == "" {
-		return bad("timestamp", "it is missing").
-			WithHint("Name the column with the time of the values. Where there is none, give a constant in SQL, such as TIMESTAMPTZ '2000-01-01 00:00:00+00' AS known_since.")
+		return bad("timestamp", "it is required").
+			WithHint("Name the event timestamp column. If the source has none, add a constant in SQL, such as TIMESTAMPTZ '2000-01-01 00:00:00+00' AS known_since.")
 	}
 	if len(s.Aggregations) > 0 {
 		return s.validateWindows()
 	}
 	if len(s.Features) == 0 {
-		return bad("features", "a view needs at least one feature, or aggregations")
+		return bad("features", "features or aggregations are required")
 	}
 	if len(s.Features) > value.MaxFeatures {
 		return bad("features", "%d are over the limit of %d", len(s.Features), value.MaxFeatures)
@@ -295,7 +295,7 @@ func (s ViewSpec) Validate() error {
 
 func checkFeature(field, name, description string) error {
 	if strings.ContainsAny(name, ":*@") {
-		return bad(field+".name", "%q holds ':', '*' or '@'", clip(name)).WithHint("Rename the column in SQL.")
+		return bad(field+".name", "%q contains ':', '*' or '@'", clip(name)).WithHint("Rename the column in SQL.")
 	}
 	if len(description) > maxDescription {
 		return bad(field+".description", "%d bytes are over the limit of %d", len(description), maxDescription)
@@ -309,7 +309,7 @@ func (s ServiceSpec) Validate() error {
 		return err
 	}
 	if len(s.Features) == 0 {
-		return bad("features", "a feature service needs at least one feature")
+		return bad("features", "at least one feature is required")
 	}
 	if n := len(s.Features) + len(s.Inputs); n > maxSelected {
 		return bad("features", "%d are over the limit of %d", n, maxSelected)
@@ -335,13 +335,13 @@ func (s ServiceSpec) Validate() error {
 func (s Source) validate(field string) error {
 	switch {
 	case s.Dataset == "" && s.SQL == "":
-		return bad(field, "it needs a dataset or sql").WithHint("Write `dataset: weather`, or `sql: SELECT …`.")
+		return bad(field, "dataset or sql is required").WithHint("Write `dataset: weather`, or `sql: SELECT …`.")
 	case s.Dataset != "" && s.SQL != "":
-		return bad(field, "it has both a dataset and sql").WithHint("Use the dataset in the sql, and leave `dataset` out.")
+		return bad(field, "set either dataset or sql, not both").WithHint("To use both, name the dataset in the sql, and omit `dataset`.")
 	case s.Dataset != "" && len(s.Inputs) > 0:
-		return bad(field+".inputs", "they are the tables of sql, and there is none")
+		return bad(field+".inputs", "inputs require sql")
 	case s.Dataset != "" && s.TimeZone != "":
-		return bad(field+".time_zone", "it is of sql, and there is none").WithHint("A dataset's times are instants.")
+		return bad(field+".time_zone", "time_zone requires sql").WithHint("Times of a dataset are instants already.")
 	case len(s.SQL) > maxSQL:
 		return bad(field+".sql", "%d bytes are over the limit of %d", len(s.SQL), maxSQL)
 	case len(s.Inputs) > maxInputs:
@@ -358,7 +358,7 @@ func (s Source) validate(field string) error {
 // checkTimeZone refuses what is no zone of IANA's database.
 func checkTimeZone(name string) error {
 	if _, err := time.LoadLocation(name); err != nil || name == "Local" {
-		return fault.New(fault.Invalid, "there is no time zone %q", clip(name)).WithHint("Write its name in IANA's database, such as America/New_York, Europe/Berlin or UTC.")
+		return fault.New(fault.Invalid, "there is no time zone %q", clip(name)).WithHint("Write a name of the IANA time zone database, such as America/New_York, Europe/Berlin or UTC.")
 	}
 	return nil
 }
@@ -432,10 +432,10 @@ func typeOf(field, name string) (value.Type, error) {
 func distinct(field string, names []string) error {
 	for i, n := range names {
 		if n == "" || len(n) > maxColumnName {
-			return bad(field, "%q is not the name of a column", clip(n))
+			return bad(field, "%q is not a valid column name", clip(n))
 		}
 		if slices.Contains(names[:i], n) {
-			return bad(field, "%q is there twice", clip(n))
+			return bad(field, "duplicate %q", clip(n))
 		}
 	}
 	return nil

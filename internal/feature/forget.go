@@ -52,7 +52,7 @@ const forgetPage = 16
 func (s *Service) ForgetEvents(ctx context.Context, action policy.Action, p Person, dataset string, columns []string, dry bool) (Forgotten, error) {
 	var out Forgotten
 	if len(columns) == 0 {
-		return out, fault.New(fault.Invalid, "nobody is named whose events are to be removed")
+		return out, fault.New(fault.Invalid, "no columns identify the person")
 	}
 	l := &eventLog{project: p.Project, dataset: dataset}
 	err := s.unlock(ctx, l)

@@ -79,10 +79,10 @@ func (s *Service) replaces(ctx context.Context, tx *store.Tx, r Run) error {
 	until := o.Watermark.UTC().Format(time.RFC3339Nano)
 	switch {
 	case !r.From.IsZero():
-		return fault.New(fault.Conflict, "the sources of %s are not those of the rows online (%s)", r.ref(), changes(o.Inputs, r.Inputs)).
-			WithHint("Materialise it without a lower bound: all rows are made anew.")
+		return fault.New(fault.Conflict, "the sources of %s differ from those of the online rows (%s)", r.ref(), changes(o.Inputs, r.Inputs)).
+			WithHint("Materialise it without from, which recreates all rows.")
 	case r.Until.Before(o.Watermark):
-		return fault.New(fault.Conflict, "the sources of %s are not those of the rows online (%s), which reach %s", r.ref(), changes(o.Inputs, r.Inputs), until).
+		return fault.New(fault.Conflict, "the sources of %s differ from those of the online rows (%s), which reach %s", r.ref(), changes(o.Inputs, r.Inputs), until).
 			WithHint("Materialise it up to %s or later, or clear it first: falaj feature clear %s.", until, r.ref())
 	}
 	return nil
@@ -129,8 +129,7 @@ func (s *Service) abandon(ctx context.Context, tx *store.Tx, r *Run) error {
 	return s.cfg.Store.PutStale(ctx, tx, s.stale(o, r.Generation))
 }
 
-// staleAge is how long the rows of a generation outlive it: reads that began
-// before go on with them.
+// staleAge is how long the rows of a replaced generation are kept for reads that started before.
 const staleAge = time.Minute
 
 // sweep removes the rows of generations that nobody reads any more. One that
@@ -155,7 +154,7 @@ func (s *Service) sweep(ctx context.Context) error {
 		}
 		err := s.remove(ctx, g)
 		release()
-		failed = append(failed, fault.Wrap(err, "removing old online rows of %s in project %s", Header{Name: g.View, Version: g.Version}.Ref(), g.Project))
+		failed = append(failed, fault.Wrap(err, "removing replaced online rows of %s in project %s", Header{Name: g.View, Version: g.Version}.Ref(), g.Project))
 	}
 	return errors.Join(failed...)
 }
@@ -213,7 +212,7 @@ func (s *Service) abandonRun(ctx context.Context, r Run) error {
 	release := s.occupy(r.Project, r.ref())
 	if release == nil {
 		s.stopRuns()
-		return fault.New(fault.Unavailable, "%s is being materialised", r.ref()).WithHint("It is stopped, and this tried again.")
+		return fault.New(fault.Unavailable, "%s is being materialised", r.ref()).WithHint("The materialisation is stopped, and the operation is retried.")
 	}
 	defer release()
 	err = s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
@@ -244,7 +243,7 @@ func (s *Service) abandonRun(ctx context.Context, r Run) error {
 		r.Generation, r.Rows, r.Chain, r.Newest = "", 0, "", time.Time{}
 		return s.cfg.Store.UpdateRun(ctx, tx, r, before)
 	})
-	return fault.Wrap(err, "giving up what materialisation %s has written", r.ID)
+	return fault.Wrap(err, "discarding rows written by materialisation %s", r.ID)
 }
 
 // remove drops the rows of a generation, and then its mark. Rows whose key was

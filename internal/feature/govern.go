@@ -25,15 +25,16 @@ import (
 // ActionClear is to see features that are protected as they are.
 const ActionClear policy.Action = "feature.clear"
 
-// Permitter says what to show to the context's principal, without a record.
+// Permitter decides what the context's principal may see, without an audit entry.
 type Permitter interface {
 	Permits(ctx context.Context, action policy.Action, object policy.Object) (bool, error)
 }
 
-// Protection is how those see a feature who may not see it in clear.
+// Protection is how a feature is shown to principals without the permission to see it
+// unprotected.
 type Protection string
 
-// The protections. A feature without one is shown to everybody who may read its
+// The protections. A feature without one is shown to every principal with read access to its
 // view.
 const (
 	Mask      Protection = "mask"      // as NULL
@@ -44,7 +45,7 @@ const maxPurposes = 32
 
 type purposeKey struct{}
 
-// WithPurpose says what the features that are read in this context are read for.
+// WithPurpose sets the purpose of feature reads in this context.
 func WithPurpose(ctx context.Context, purpose string) context.Context {
 	return context.WithValue(ctx, purposeKey{}, purpose)
 }
@@ -58,7 +59,7 @@ func checkPurposes(field string, purposes []string) error {
 			return bad(field, "%s", err).WithHint("%s", fault.HintOf(err))
 		}
 		if slices.Contains(purposes[:i], p) {
-			return bad(field, "%q is there twice", p)
+			return bad(field, "duplicate %q", p)
 		}
 	}
 	return nil
@@ -69,7 +70,7 @@ func checkProtection(field string, p Protection, typ string) error {
 	case p == "" || p == Mask || p == Pseudonym && typ == value.String.String():
 		return nil
 	case p == Pseudonym:
-		return bad(field+".protect", "a pseudonym is a string, and this is %s", typ).WithHint("Write `protect: mask`, or CAST the column to text in SQL.")
+		return bad(field+".protect", "a pseudonym must be a string, and this feature is %s", typ).WithHint("Write `protect: mask`, or CAST the column to text in SQL.")
 	}
 	return bad(field+".protect", "there is no protection %q", clip(string(p))).WithHint("Write mask or pseudonym.")
 }
@@ -92,17 +93,17 @@ func (s *Service) forPurpose(ctx context.Context, action policy.Action, p projec
 		}), "record the refusal to read %s", object), audit.OnRecord(err))
 	}
 	if pl.purpose != "" && purpose != pl.purpose {
-		return "", refuse("service "+pl.service, "Read through a service for that purpose.", "feature service %s is for %s, and this read is for %s", pl.service, pl.purpose, clip(purpose))
+		return "", refuse("service "+pl.service, "Read through a feature service with that purpose.", "feature service %s has the purpose %s, and this read has the purpose %s", pl.service, pl.purpose, clip(purpose))
 	}
 	for _, v := range pl.views {
 		switch allowed := v.view.Purpose; {
 		case len(allowed) == 0 || slices.Contains(allowed, purpose):
 		case purpose == "":
-			return "", refuse("view "+v.view.Ref(), "Name the purpose: `purpose` in a request or a feature service, --purpose, or the header Falaj-Purpose.",
-				"feature view %s is read for %s only, and this read names no purpose", v.view.Ref(), strings.Join(allowed, ", "))
+			return "", refuse("view "+v.view.Ref(), "Set the purpose: `purpose` in a request or a feature service, --purpose, or the header Falaj-Purpose.",
+				"feature view %s allows only the purposes %s, and this read names none", v.view.Ref(), strings.Join(allowed, ", "))
 		default:
-			return "", refuse("view "+v.view.Ref(), "Who may apply the view decides what it is read for.",
-				"feature view %s is read for %s only, not for %s", v.view.Ref(), strings.Join(allowed, ", "), clip(purpose))
+			return "", refuse("view "+v.view.Ref(), "To allow another purpose, change spec.purpose of the view.",
+				"feature view %s allows only the purposes %s, not %s", v.view.Ref(), strings.Join(allowed, ", "), clip(purpose))
 		}
 	}
 	return purpose, nil
@@ -300,7 +301,7 @@ func (s *Service) pseudonyms(ctx context.Context, p project.Name) (pseudonyms, e
 	for _, use := range []string{"feature pseudonyms 1", "feature pseudonyms 2"} { // AES-SIV takes two keys of 32 bytes
 		half, err := s.cfg.Keys.DataKey(ctx, string(p), "", use)
 		if err != nil {
-			return pseudonyms{}, fault.Wrap(err, "the key of pseudonyms")
+			return pseudonyms{}, fault.Wrap(err, "the pseudonym key")
 		}
 		key = append(key, half...)
 	}

@@ -100,9 +100,9 @@ func TestPurposeIsAskedOnEachRead(t *testing.T) {
 	}
 	for name, ask := range read {
 		w.gates.entries = nil
-		refused(t, ask(w.ctx, ""), fault.PermissionDenied, "patients@1 is read for care, research only", "names no purpose", "--purpose", "Falaj-Purpose")
-		refused(t, ask(w.ctx, "marketing"), fault.PermissionDenied, "not for marketing")
-		refused(t, ask(feature.WithPurpose(w.ctx, "marketing"), ""), fault.PermissionDenied, "not for marketing")
+		refused(t, ask(w.ctx, ""), fault.PermissionDenied, "patients@1 allows only the purposes care, research", "names none", "--purpose", "Falaj-Purpose")
+		refused(t, ask(w.ctx, "marketing"), fault.PermissionDenied, "not marketing")
+		refused(t, ask(feature.WithPurpose(w.ctx, "marketing"), ""), fault.PermissionDenied, "not marketing")
 		if len(w.gates.entries) != 3 || w.gates.entries[1].Outcome != audit.Refused || w.gates.entries[1].Detail["purpose"] != "marketing" {
 			t.Errorf("%s: refusals in the journal: %+v", name, w.gates.entries)
 		}
@@ -150,7 +150,7 @@ func TestPurposeOfAService(t *testing.T) {
 		_, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "stay"}, spec)
 		return err
 	}
-	refused(t, apply(), fault.Invalid, "spec.purpose: feature view patients@1 is read for care, research only")
+	refused(t, apply(), fault.Invalid, "spec.purpose: feature view patients@1 allows only the purposes care, research")
 	spec.Purpose = "Care!"
 	refused(t, apply(), fault.Invalid, "spec.purpose")
 	spec.Purpose = ""
@@ -158,7 +158,7 @@ func TestPurposeOfAService(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := w.cells(w.ctx, feature.Selection{Service: "stay"}, people("a")...)
-	refused(t, err, fault.PermissionDenied, "names no purpose")
+	refused(t, err, fault.PermissionDenied, "names none")
 	if shape, err := w.Shape(w.ctx, nyc, "stay"); err != nil || len(shape.Purposes) != 2 {
 		t.Errorf("shape %+v, %v", shape, err)
 	}
@@ -172,7 +172,7 @@ func TestPurposeOfAService(t *testing.T) {
 	}
 	expect(t, got, []string{"east/PRESENT"})
 	_, err = w.cells(feature.WithPurpose(w.ctx, "research"), feature.Selection{Service: "stay"}, people("a")...)
-	refused(t, err, fault.PermissionDenied, "feature service stay@2 is for care, and this read is for research")
+	refused(t, err, fault.PermissionDenied, "feature service stay@2 has the purpose care, and this read has the purpose research")
 	lookup := feature.LookupRequest{Project: nyc, Service: "stay", Rows: 0}
 	if _, err = w.Lookup(w.ctx, feature.LookupRequest{Project: nyc, Service: "stay@1", Rows: 0}); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("a prediction without a purpose: %v", err)
@@ -191,10 +191,10 @@ func TestPurposeOfAService(t *testing.T) {
 func TestProtectionRefuses(t *testing.T) {
 	w, _ := patients(t)
 	for words, change := range map[string]func(*feature.ViewSpec){
-		"spec.features[2].protect: a pseudonym is a string, and this is int64": func(s *feature.ViewSpec) { s.Features[2].Protect = feature.Pseudonym },
-		`spec.features[0].protect: there is no protection "hide"`:              func(s *feature.ViewSpec) { s.Features[0].Protect = "hide" },
-		`spec.purpose: "care" is there twice`:                                  func(s *feature.ViewSpec) { s.Purpose = []string{"care", "care"} },
-		"spec.purpose":                                                         func(s *feature.ViewSpec) { s.Purpose = []string{""} },
+		"spec.features[2].protect: a pseudonym must be a string, and this feature is int64": func(s *feature.ViewSpec) { s.Features[2].Protect = feature.Pseudonym },
+		`spec.features[0].protect: there is no protection "hide"`:                           func(s *feature.ViewSpec) { s.Features[0].Protect = "hide" },
+		`spec.purpose: duplicate "care"`:                                                    func(s *feature.ViewSpec) { s.Purpose = []string{"care", "care"} },
+		"spec.purpose":                                                                      func(s *feature.ViewSpec) { s.Purpose = []string{""} },
 		"spec.aggregations[0].protect": func(s *feature.ViewSpec) {
 			s.Features = nil
 			s.Aggregations = []feature.AggregationSpec{{Name: "n", Function: "count", Window: "1h", Protect: feature.Pseudonym}}
@@ -274,7 +274,7 @@ func TestProtected(t *testing.T) {
 		}
 		if len(c.sees) > 0 { // the right is taken away while it is read
 			s.objects = nil
-			refused(t, h.Reauthorize(w.ctx), fault.PermissionDenied, "may not be seen in clear any more")
+			refused(t, h.Reauthorize(w.ctx), fault.PermissionDenied, "may no longer be read unprotected")
 		}
 		h.Release()
 	}
@@ -438,7 +438,7 @@ func TestDeadLettersAreInClear(t *testing.T) {
 	}
 	w.gates.entries = nil
 	_, err := w.DeadLetters(w.ctx, nyc, "spending", "", 0)
-	refused(t, err, fault.PermissionDenied, "names no purpose")
+	refused(t, err, fault.PermissionDenied, "names none")
 	w.gates.entries = nil
 	care := feature.WithPurpose(w.ctx, "care")
 	if dead, err := w.DeadLetters(care, nyc, "spending", "", 0); err != nil || len(dead) != 1 {

@@ -82,7 +82,7 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 			return nil, err
 		}
 		if schema, err = s.look(ctx, r.Project, &src); err != nil {
-			return nil, fault.Wrap(err, "looking at the spine")
+			return nil, fault.Wrap(err, "inspecting the spine")
 		}
 		inputs, err := s.pin(ctx, r.Project, src)
 		if err != nil {
@@ -157,7 +157,7 @@ func (h *History) Reauthorize(ctx context.Context) error {
 			return err
 		}
 		if !ok {
-			return fault.New(fault.PermissionDenied, "feature %s may not be seen in clear any more", o.Name).WithHint("Read again.")
+			return fault.New(fault.PermissionDenied, "feature %s may no longer be read unprotected", o.Name).WithHint("Read again.")
 		}
 	}
 	return nil
@@ -179,10 +179,10 @@ func TimeOf(schema *arrow.Schema) (string, error) {
 	if len(times) == 1 {
 		return times[0], nil
 	}
-	why := "none is a timestamp"
+	why := "no timestamp column"
 	if len(times) > 1 {
-		why = "those of timestamps are " + strings.Join(times, ", ")
+		why = "several timestamp columns: " + strings.Join(times, ", ")
 	}
-	return "", fault.New(fault.Invalid, "the rows have no column %s, and %s", usual, why).
-		WithHint("Name the time at which each row's features have to be known %s. The columns are %s.", usual, clipList(all))
+	return "", fault.New(fault.Invalid, "the rows have no column %s and %s", usual, why).
+		WithHint("Name the column with the event timestamp of each row %s. The columns are %s.", usual, clipList(all))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Lineage says what a view version is made of, and what was made of it.
+// Lineage is the upstream and downstream lineage of a view version.
 type Lineage struct {
 	View         string            `json:"view"`
 	Digest       string            `json:"digest"`

@@ -112,7 +112,7 @@ func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, er
 	}
 	if r.Rows > MaxEntities {
 		return LookupAnswer{}, fault.New(fault.TooLarge, "%d entities are over the limit of %d", r.Rows, MaxEntities).
-			WithHint("Ask in several requests.")
+			WithHint("Split the request.")
 	}
 	pl, err := s.resolve(ctx, r.Project, Selection{Service: r.Service, FullNames: true})
 	if err != nil {
@@ -159,7 +159,7 @@ func (pl *plan) columnKeys(r LookupRequest) ([][][]byte, error) {
 		for _, k := range v.view.Keys {
 			at := slices.IndexFunc(r.Keys, func(c KeyColumn) bool { return c.Name == k.Name })
 			if at < 0 || len(r.Keys[at].Texts)+len(r.Keys[at].Ints) != r.Rows {
-				return nil, fault.New(fault.Invalid, "the join key %q of feature view %s does not have %d rows", k.Name, v.view.Ref(), r.Rows)
+				return nil, fault.New(fault.Invalid, "the join key %q of feature view %s must have %d rows", k.Name, v.view.Ref(), r.Rows)
 			}
 			c := r.Keys[at]
 			for row := range r.Rows {
@@ -241,7 +241,7 @@ func (s *Service) computeNumbers(ctx context.Context, pl *plan, r LookupRequest,
 	for _, q := range pl.computed.request {
 		i := slices.IndexFunc(r.Keys, func(c KeyColumn) bool { return c.Name == q.name })
 		if i < 0 || len(r.Keys[i].Texts)+len(r.Keys[i].Ints)+len(r.Keys[i].Floats) != r.Rows {
-			return nil, fault.New(fault.Invalid, "the value %q of the request, of which feature service %s computes, does not have %d rows", q.name, pl.service, r.Rows)
+			return nil, fault.New(fault.Invalid, "the request value %q, an input of computed features of feature service %s, must have %d rows", q.name, pl.service, r.Rows)
 		}
 		for row := range r.Rows {
 			x, err := r.Keys[i].value(q.typ, row)

@@ -124,7 +124,7 @@ func TestLookupRefuses(t *testing.T) {
 	_, err = w.Lookup(w.ctx, keys(ewr, feature.KeyColumn{Texts: []string{"far"}}))
 	refused(t, err, fault.Invalid, "join key route")
 	_, err = w.Lookup(w.ctx, keys(ewr, feature.KeyColumn{Ints: []int64{7, 8}}))
-	refused(t, err, fault.Invalid, "does not have 1 rows")
+	refused(t, err, fault.Invalid, "must have 1 rows")
 	_, err = w.Lookup(w.ctx, feature.LookupRequest{Project: nyc, Service: "all", Rows: 10_001})
 	refused(t, err, fault.TooLarge, "10000")
 	_, err = w.Lookup(w.ctx, feature.LookupRequest{Project: nyc, Service: "x"})

@@ -69,7 +69,7 @@ type Run struct {
 	Rows           int64                  `json:"rows"` // written so far
 	Newest         time.Time              `json:"newest_event,omitzero"`
 	Stats          offline.Stats          `json:"stats"`
-	Error          string                 `json:"error,omitempty"` // why it failed, or waits to go on
+	Error          string                 `json:"error,omitempty"` // reason of the failure or of the next attempt
 	Failures       int                    `json:"failures,omitempty"`
 	CreatedAt      time.Time              `json:"created_at"`
 	CreatedBy      string                 `json:"created_by"`
@@ -107,7 +107,7 @@ const (
 	openRuns    = 1000 // looked at in one go
 )
 
-// MaterialiseRequest asks for the rows of a view to be brought online.
+// MaterialiseRequest requests the materialisation of a view.
 type MaterialiseRequest struct {
 	Project project.Name
 	View    string    // a ref
@@ -134,7 +134,7 @@ func (s *Service) Materialise(ctx context.Context, r MaterialiseRequest) (Run, e
 	}
 	if horizon := s.cfg.Online.Horizon(); r.Until.After(horizon) {
 		return Run{}, fault.New(fault.Invalid, "until %s is in the future", r.Until.UTC().Format(time.RFC3339)).
-			WithHint("Materialise up to now, and again later.")
+			WithHint("Materialise up to now.")
 	}
 	if !r.From.IsZero() && r.From.After(r.Until) {
 		return Run{}, fault.New(fault.Invalid, "from %s is after until %s", r.From.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339))
@@ -152,7 +152,7 @@ func (s *Service) Materialise(ctx context.Context, r MaterialiseRequest) (Run, e
 		return Run{}, err
 	}
 	if v.Source.Stream != nil && !r.From.IsZero() {
-		return Run{}, fault.New(fault.Invalid, "feature view %s follows a stream and is materialised whole", v.Ref()).WithHint("Leave out from.")
+		return Run{}, fault.New(fault.Invalid, "feature view %s has a stream source and supports no partial materialisation", v.Ref()).WithHint("Omit from.")
 	}
 	inputs, err := s.pin(ctx, r.Project, v.Source)
 	if err != nil {
@@ -196,8 +196,8 @@ func (s *Service) queue(ctx context.Context, tx *store.Tx, run *Run, whole bool)
 			*run = last[0]
 			return nil
 		}
-		return fault.New(fault.Conflict, "materialisation %s of %s is under way", last[0].ID, run.ref()).
-			WithHint("Wait until it has ended, or cancel it: falaj feature cancel %s.", last[0].ID)
+		return fault.New(fault.Conflict, "materialisation %s of %s is in progress", last[0].ID, run.ref()).
+			WithHint("Wait until it ends, or cancel it: falaj feature cancel %s.", last[0].ID)
 	}
 	if err := s.replaces(ctx, tx, *run); err != nil {
 		return err
@@ -336,13 +336,13 @@ func (s *Service) bounded(ctx context.Context, r *Run) error {
 	case errors.Is(own.Err(), context.Canceled):
 		return errFenced
 	case own.Err() != nil:
-		return fault.New(fault.Timeout, "it has not ended within %s", s.cfg.AttemptTime)
+		return fault.New(fault.Timeout, "it exceeded the time limit of %s", s.cfg.AttemptTime)
 	}
 	return err
 }
 
 // errFenced ends an attempt whose run was cancelled or taken over.
-var errFenced = errors.New("the materialisation is no longer ours")
+var errFenced = errors.New("the materialisation was cancelled or taken over")
 
 // keep records a run's progress, with more in the same transaction.
 func (s *Service) keep(ctx context.Context, r *Run, more func(ctx context.Context, tx *store.Tx) error) error {
@@ -662,8 +662,8 @@ func (w *writer) restart(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return fault.New(fault.Unavailable, "the source of %s gave other rows than when it was read before", r.ref()).
-		WithHint("Make the view's SQL deterministic: order what it ranks, and use no random or current values.")
+	return fault.New(fault.Unavailable, "the source of %s returned different rows when read again", r.ref()).
+		WithHint("Make the view's SQL deterministic: order ranked rows fully, and use no random or current values.")
 }
 
 // chain is the digest of rows after those with a digest.
@@ -773,7 +773,7 @@ func (s *Service) stop(run RunID) {
 	}
 }
 
-// Freshness is what the online store holds of a view version, and how it goes on.
+// Freshness is the state of a view version in the online store.
 type Freshness struct {
 	Online
 	Materialised bool `json:"materialised"` // false: the rest is empty
@@ -785,7 +785,7 @@ type Freshness struct {
 	Check *Check `json:"check,omitempty"`
 }
 
-// Freshness tells how far a view version is behind. Needs feature.read.
+// Freshness returns the lag of a view version. Needs feature.read.
 func (s *Service) Freshness(ctx context.Context, p project.Name, view string) (Freshness, error) {
 	if err := s.allow(ctx, ActionRead, p, view); err != nil {
 		return Freshness{}, err
@@ -875,7 +875,7 @@ func (s *Service) Clear(ctx context.Context, p project.Name, view string) error 
 	}
 	err := s.alone(ctx, func(ctx context.Context) error { return s.clear(ctx, p, view) })
 	if errors.Is(err, errElsewhere) {
-		return fault.New(fault.Conflict, "another process is materialising").WithHint("Try again when it has ended.")
+		return fault.New(fault.Conflict, "another process is materialising").WithHint("Try again when it ends.")
 	}
 	return err
 }
@@ -893,7 +893,7 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 	release := s.occupy(p, h.Ref())
 	if release == nil {
 		return fault.New(fault.Conflict, "%s is being materialised", h.Ref()).
-			WithHint("Wait until it has ended, or cancel it: falaj feature cancel RUN; `falaj feature runs %s` lists them.", h.Ref())
+			WithHint("Wait until it ends, or cancel it: falaj feature cancel RUN; `falaj feature runs %s` lists the runs.", h.Ref())
 	}
 	defer release()
 	var gone []Stale
@@ -903,7 +903,7 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 			return err
 		}
 		if len(runs) > 0 && !runs[0].State.Ended() {
-			return fault.New(fault.Conflict, "materialisation %s of %s is under way", runs[0].ID, h.Ref()).
+			return fault.New(fault.Conflict, "materialisation %s of %s is in progress", runs[0].ID, h.Ref()).
 				WithHint("Cancel it first: falaj feature cancel %s.", runs[0].ID)
 		}
 		o, err := s.cfg.Store.Online(ctx, tx, p, h.Name, h.Version)

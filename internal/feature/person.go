@@ -80,7 +80,7 @@ func (s *Service) PersonKeys(ctx context.Context, p Person) (PersonKeys, error) 
 		}
 		its := ViewKeys{Generation: o.Generation}
 		if its.Keys, its.All, err = s.keysIn(ctx, p, v, o, at); err != nil {
-			return nil, fault.Wrap(err, "looking for the person's keys of %s", v.Ref())
+			return nil, fault.Wrap(err, "searching for the person's keys in %s", v.Ref())
 		}
 		keys[v.Ref()] = its
 	}
@@ -398,14 +398,14 @@ func (s *Service) ForgetOnline(ctx context.Context, p Person, keys PersonKeys, t
 			for _, v := range use.views {
 				// Also where there is none yet: a materialisation may be about to write some.
 				if err := s.forget(ctx, p, v, keys[v.Ref()], rowKeys(tokens), done); err != nil {
-					return fault.Wrap(err, "forgetting rows of %s", v.Ref())
+					return fault.Wrap(err, "erasing rows of %s", v.Ref())
 				}
 			}
 			return s.cleanFiles(ctx)
 		})
 	})
 	if errors.Is(err, errElsewhere) {
-		return fault.New(fault.Unavailable, "another process writes to the online store").WithHint("It is tried again.")
+		return fault.New(fault.Unavailable, "another process writes to the online store").WithHint("The operation is retried automatically.")
 	}
 	return err
 }
@@ -414,13 +414,13 @@ func (s *Service) forget(ctx context.Context, p Person, v View, its ViewKeys, na
 	release := s.occupy(p.Project, v.Ref())
 	if release == nil {
 		s.stopRuns()
-		return fault.New(fault.Unavailable, "%s is being materialised", v.Ref()).WithHint("It is stopped, and this tried again.")
+		return fault.New(fault.Unavailable, "%s is being materialised", v.Ref()).WithHint("The materialisation is stopped, and the operation is retried.")
 	}
 	defer release()
 	// What applying events has read before the person's events went would be written afterwards.
 	applying := s.reserveApply(v)
 	if applying == nil {
-		return fault.New(fault.Unavailable, "events are being brought into %s", v.Ref()).WithHint("It is tried again.")
+		return fault.New(fault.Unavailable, "events are being applied to %s", v.Ref()).WithHint("The operation is retried automatically.")
 	}
 	defer applying()
 	if err := s.finish(ctx, v); err != nil {

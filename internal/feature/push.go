@@ -130,7 +130,7 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 		case err != nil:
 			return v, err
 		case now.Pushed != o.Pushed: // no record names what was written
-			return v, fault.New(fault.Conflict, "%s was cleared while rows were pushed to it", v.Ref()).WithHint("Push them again.")
+			return v, fault.New(fault.Conflict, "%s was cleared during the push", v.Ref()).WithHint("Push the rows again.")
 		case now.Subkey == o.Subkey:
 			return v, nil
 		}
@@ -178,8 +178,8 @@ func (s *Service) firstOnline(ctx context.Context, v View) (Online, error) {
 // pushed reads the rows of a push.
 func (s *Service) pushed(v View, columns map[string][]any) ([]online.Row, error) {
 	if v.windows() != nil {
-		return nil, fault.New(fault.Unsupported, "it has aggregations, whose events are counted once; a push may come twice").
-			WithHint("Bring the rows into its source, and materialise it; or let it follow a stream: `stream: {push: {}}` in its source.")
+		return nil, fault.New(fault.Unsupported, "it has aggregations, and a repeated push would count events twice").
+			WithHint("Ingest the rows into its source and materialise it, or use a stream source: `stream: {push: {}}`.")
 	}
 	known := v.columns()
 	for name := range columns {
@@ -189,7 +189,7 @@ func (s *Service) pushed(v View, columns map[string][]any) ([]online.Row, error)
 	}
 	n := len(columns[v.Timestamp])
 	if n > maxPushed {
-		return nil, fault.New(fault.TooLarge, "%d rows are over the limit of %d", n, maxPushed).WithHint("Push in several requests.")
+		return nil, fault.New(fault.TooLarge, "%d rows are over the limit of %d", n, maxPushed).WithHint("Split the push into several requests.")
 	}
 	for _, name := range known {
 		got, given := columns[name]
@@ -197,7 +197,7 @@ func (s *Service) pushed(v View, columns map[string][]any) ([]online.Row, error)
 			continue
 		}
 		if !given || len(got) != n {
-			return nil, fault.New(fault.Invalid, "column %q has %d rows and %q has %d", name, len(got), v.Timestamp, n).WithHint("Give each column of the view, as long as there are rows.")
+			return nil, fault.New(fault.Invalid, "column %q has %d rows and %q has %d", name, len(got), v.Timestamp, n).WithHint("Send every column of the view with the same number of rows.")
 		}
 	}
 	at := func(name string, i int, t value.Type) (value.Value, error) {
@@ -229,7 +229,7 @@ func (s *Service) pushed(v View, columns map[string][]any) ([]online.Row, error)
 		}
 		if event.Time().After(horizon) {
 			return nil, fault.New(fault.Invalid, "row %d: the time is in the future", i+1).WithData("%s", event.Time().Format(time.RFC3339Nano)).
-				WithHint("Correct the clock that made it.")
+				WithHint("Correct the clock of its producer.")
 		}
 		r.Event, r.Created = event.Int(), online.NoCreated
 		if v.CreatedTimestamp != "" {

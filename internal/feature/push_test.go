@@ -94,7 +94,7 @@ func TestPushIntoAnotherStore(t *testing.T) {
 		_, err := w.SetOnlineStore(w.ctx, "second", "first", false)
 		return err
 	}
-	refused(t, w.push(pushed(2, "EWR", 12)), fault.Conflict, "Push them again")
+	refused(t, w.push(pushed(2, "EWR", 12)), fault.Conflict, "Push the rows again")
 	w.driver.write = nil
 	if err := w.push(pushed(2, "EWR", 12)); err != nil {
 		t.Fatal(err)

@@ -90,7 +90,7 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 	entities := r.entities()
 	if entities > MaxEntities {
 		return OnlineAnswer{}, fault.New(fault.TooLarge, "%d entities are over the limit of %d", entities, MaxEntities).
-			WithHint("Ask in several requests.")
+			WithHint("Split the request.")
 	}
 	pl, err := s.resolve(ctx, r.Project, r.Selection)
 	if err != nil {
@@ -149,8 +149,8 @@ func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, er
 func (pl *plan) remembers(at time.Time) error {
 	for i, v := range pl.views {
 		if swept := pl.online[i].HistorySince; at.Before(swept) {
-			return fault.New(fault.Gone, "what feature view %s answered before %s was removed", v.view.Ref(), swept.Format(time.RFC3339)).
-				WithHint("Rows that answer no later time are kept as long as online.history says. Make a training set for older times.")
+			return fault.New(fault.Gone, "the history of feature view %s before %s has expired", v.view.Ref(), swept.Format(time.RFC3339)).
+				WithHint("online.history sets how long superseded rows are kept. For older times, create a training set.")
 		}
 	}
 	return nil
@@ -159,12 +159,12 @@ func (pl *plan) remembers(at time.Time) error {
 // bounded refuses a read of too many values, or of what takes too long to compute.
 func (pl *plan) bounded(entities int) error {
 	if c := pl.computed; c != nil && c.cost*entities > maxSteps {
-		return fault.New(fault.TooLarge, "feature service %s may take %d steps for an entity, and %d entities are over the limit of %d steps", pl.service, c.cost, entities, maxSteps).
-			WithHint("Ask in several requests, of at most %d entities.", maxSteps/c.cost)
+		return fault.New(fault.TooLarge, "feature service %s takes up to %d steps per entity, and %d entities exceed the limit of %d steps", pl.service, c.cost, entities, maxSteps).
+			WithHint("Split the request, with at most %d entities each.", maxSteps/c.cost)
 	}
 	if n := pl.read + len(pl.names) - pl.visible; n*entities > maxCells {
 		return fault.New(fault.TooLarge, "%d features of %d entities are over the limit of %d values", n, entities, maxCells).
-			WithHint("Ask in several requests.")
+			WithHint("Split the request.")
 	}
 	return nil
 }
@@ -275,8 +275,8 @@ func (pl *plan) given(r OnlineRequest) (map[string][]any, error) {
 		if slices.Contains(known, name) || r.Loose {
 			return slices.Contains(known, name), nil
 		}
-		return false, fault.New(fault.Invalid, "entity %d: %q is no join key of these features%s", entity+1, clip(name), nearest(name, known)).
-			WithHint("An entity has %s.", clipList(known))
+		return false, fault.New(fault.Invalid, "entity %d: %q is not a join key of these features%s", entity+1, clip(name), nearest(name, known)).
+			WithHint("The join keys are %s.", clipList(known))
 	}
 	n := r.entities()
 	for _, c := range r.Columns {
@@ -317,7 +317,7 @@ func (pl *plan) entityKeys(given map[string][]any, entities int) ([][][]byte, er
 		parts := make([][]any, len(v.view.Keys))
 		for p, k := range v.view.Keys {
 			if parts[p] = given[k.Name]; parts[p] == nil && entities > 0 {
-				return nil, fault.New(fault.Invalid, "no entity gives the join key %q of feature view %s", k.Name, v.view.Ref())
+				return nil, fault.New(fault.Invalid, "the entities lack the join key %q of feature view %s", k.Name, v.view.Ref())
 			}
 		}
 		out[i] = make([][]byte, entities)

@@ -8,7 +8,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 )
 
-// latest is the alias that follows what is applied.
+// latest is the alias of the newest version.
 const latest = "latest"
 
 // ref names a version of a definition: by number, or by alias.
@@ -32,7 +32,7 @@ func parseRef(s string) (ref, error) {
 	}
 	if checkAlias(at) != nil {
 		return ref{}, fault.New(fault.Invalid, "%q names no version", clip(s)).
-			WithHint("Write %s for the newest, %s@3 for a version, or %s@ALIAS.", name, name, name)
+			WithHint("Write %s for the newest version, %s@3 for a version, or %s@ALIAS.", name, name, name)
 	}
 	return ref{name: name, alias: at}, nil
 }
@@ -57,7 +57,7 @@ func parseFeature(s string) (featureRef, error) {
 	view, name, given := strings.Cut(s, ":")
 	if _, err := parseRef(view); err != nil {
 		return featureRef{}, fault.New(fault.Invalid, "%q is not a feature: %s", clip(s), err).
-			WithHint("Write VIEW:FEATURE, such as weather:temp, or VIEW for all of a view.")
+			WithHint("Write VIEW:FEATURE, such as weather:temp, or VIEW for all features of a view.")
 	}
 	if given && name == "" {
 		return featureRef{}, fault.New(fault.Invalid, "%q has no feature after the colon", clip(s))
@@ -72,7 +72,7 @@ func parseFeature(s string) (featureRef, error) {
 func SplitRef(s string) (name string, version int, err error) {
 	r, err := parseRef(s)
 	if err == nil && r.version == 0 {
-		err = fault.New(fault.Invalid, "%q is no exact version", clip(s))
+		err = fault.New(fault.Invalid, "%q is not an exact version", clip(s))
 	}
 	return r.name, r.version, err
 }

@@ -29,9 +29,9 @@ type Selection struct {
 func (s Selection) validate() error {
 	switch {
 	case s.Service == "" && len(s.Features) == 0:
-		return fault.New(fault.Invalid, "no features are asked for").WithHint("Name a feature service, or features such as weather:temp.")
+		return fault.New(fault.Invalid, "no features are requested").WithHint("Request a feature service, or features such as weather:temp.")
 	case s.Service != "" && len(s.Features) > 0:
-		return fault.New(fault.Invalid, "both a feature service and features are given").WithHint("Use one of them.")
+		return fault.New(fault.Invalid, "set either a feature service or features, not both").WithHint("Remove one of them.")
 	case len(s.Features) > maxSelected:
 		return fault.New(fault.Invalid, "%d features are over the limit of %d", len(s.Features), maxSelected)
 	}
@@ -105,7 +105,7 @@ func (s *Service) pick(ctx context.Context, tx *store.Tx, p project.Name, featur
 		}
 		for _, n := range wanted {
 			if slices.Contains(o.features, n) {
-				return nil, fault.New(fault.Invalid, "feature %s:%s is asked for twice", o.view.Ref(), o.view.Features[n].Name)
+				return nil, fault.New(fault.Invalid, "duplicate feature %s:%s", o.view.Ref(), o.view.Features[n].Name)
 			}
 			o.add(n, next)
 			next++
@@ -199,8 +199,8 @@ func (pl *plan) name(full bool) error {
 				name = naming.FullColumn(v.view.Name + ":" + name)
 			}
 			if other, ok := taken[name]; ok {
-				return fault.New(fault.Invalid, "features of %s and %s would both be named %q", other, v.view.Ref(), name).
-					WithHint("Ask for full feature names, and for one version of a view.")
+				return fault.New(fault.Invalid, "features of %s and %s have the same name %q", other, v.view.Ref(), name).
+					WithHint("Request full feature names, and only one version of each view.")
 			}
 			taken[name] = v.view.Ref()
 			pl.names[v.order[i]], pl.types[v.order[i]] = name, v.view.Features[f].Type

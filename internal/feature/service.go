@@ -122,7 +122,7 @@ func New(cfg Config) *Service {
 	cfg.Watch, cfg.Compaction = cfg.Watch.withDefaults(), cfg.Compaction.withDefaults()
 	s := &Service{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, ended: make(chan struct{}), busy: map[string]bool{}, cancels: map[RunID]context.CancelFunc{},
-		streams: map[streamName]*streamProgress{}, applied: make(chan struct{}), snapshotting: share.New(share.Limits{Name: "event_versions", What: "versions of events being made", Slots: 1, Queue: 1 << 14}),
+		streams: map[streamName]*streamProgress{}, applied: make(chan struct{}), snapshotting: share.New(share.Limits{Name: "event_versions", What: "snapshots of streams", Slots: 1, Queue: 1 << 14}),
 		checks: map[string]Check{},
 	}
 	if s.log == nil {
@@ -146,7 +146,7 @@ func New(cfg Config) *Service {
 		Run: func(ctx context.Context) error { return s.WatchOnce(identity.With(ctx, identity.Loop("feature"))) },
 	}
 	s.compactor = &lifecycle.Loop{
-		Name: "feature tidying", Every: compactionInterval, Logger: s.log, Timeout: 7 * 24 * time.Hour, // steps are small, and begin again
+		Name: "feature compaction", Every: compactionInterval, Logger: s.log, Timeout: 7 * 24 * time.Hour, // steps are small, and begin again
 		Run: func(ctx context.Context) error { return s.CompactOnce(identity.With(ctx, identity.Loop("feature"))) },
 	}
 	s.copying = &lifecycle.Loop{
@@ -181,7 +181,7 @@ func (s *Service) Background() lifecycle.Service { return s.loop.Service() }
 // Streams applies what the logs of events hold to online rows, and makes dataset versions of it.
 func (s *Service) Streams() lifecycle.Service { return s.streamProcessor.Service() }
 
-// Feeds brings the messages of sources into the logs.
+// Feeds copies the messages of sources into the logs.
 func (s *Service) Feeds() lifecycle.Service { return s.feeder.Service() }
 
 func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
@@ -214,7 +214,7 @@ func origin(inputs []Input) (residency.Label, project.Classification, error) {
 // noEmptyProject refuses an empty project, which is the installation.
 func noEmptyProject(p project.Name) error {
 	if p == "" {
-		return fault.New(fault.Invalid, "features belong to a project, and none is named")
+		return fault.New(fault.Invalid, "a project is required for features")
 	}
 	return nil
 }

@@ -330,7 +330,7 @@ func TestVersionsAreImmutableAndContentAddressed(t *testing.T) {
 		t.Errorf("weather@prod: %v %v", v, err)
 	}
 	_, err := w.Promote(w.ctx, nyc, feature.ViewKind, "weather@2", "latest")
-	refused(t, err, fault.Invalid, "follows what is applied")
+	refused(t, err, fault.Invalid, "always names the newest version")
 	_, err = w.View(w.ctx, nyc, "weather@beta")
 	refused(t, err, fault.NotFound, "latest, prod")
 	_, err = w.View(w.ctx, nyc, "weather@3")
@@ -381,14 +381,14 @@ func TestApplyRefuses(t *testing.T) {
 		"no entity": {func(s *feature.ViewSpec) { s.Entities = nil }, []string{"spec.entities"}},
 		"ttl":       {func(s *feature.ViewSpec) { s.TTL = "3 hours" }, []string{"spec.ttl", "3h or 7d"}},
 		"dataset":   {func(s *feature.ViewSpec) { s.Source.Dataset = "wether" }, []string{`"wether"`}},
-		"both":      {func(s *feature.ViewSpec) { s.Source.SQL = "SELECT 1" }, []string{"both a dataset and sql"}},
+		"both":      {func(s *feature.ViewSpec) { s.Source.SQL = "SELECT 1" }, []string{"either dataset or sql, not both"}},
 		"neither":   {func(s *feature.ViewSpec) { s.Source.Dataset = "" }, []string{"dataset or sql"}},
 		"sql":       {func(s *feature.ViewSpec) { s.Source = feature.Source{SQL: "SELEC"} }, []string{"Parser Error"}},
 		"input": {func(s *feature.ViewSpec) {
 			s.Source = feature.Source{SQL: "SELECT 1", Inputs: map[string]string{"x": "weather"}}
 		}, []string{`no table "weather"`}},
 		"key twice":   {func(s *feature.ViewSpec) { s.Features[0].Name, s.Features[0].Type = "origin", "string" }, []string{"join key"}},
-		"twice":       {func(s *feature.ViewSpec) { s.Features[0].Name = "humid" }, []string{`"humid" is there twice`}},
+		"twice":       {func(s *feature.ViewSpec) { s.Features[0].Name = "humid" }, []string{`duplicate "humid"`}},
 		"colon":       {func(s *feature.ViewSpec) { s.Features[0].Name = "a:b" }, []string{"':'"}},
 		"no features": {func(s *feature.ViewSpec) { s.Features = nil }, []string{"spec.features"}},
 	} {
@@ -405,7 +405,7 @@ func TestApplyRefuses(t *testing.T) {
 		refused(t, err, fault.Invalid)
 	}
 	_, _, err := w.ApplyEntity(w.ctx, feature.ApplyRequest{Project: nyc, Name: "x"}, feature.EntitySpec{Type: "float64"})
-	refused(t, err, fault.Invalid, "does not identify")
+	refused(t, err, fault.Invalid, "cannot be a join key")
 	for _, f := range []string{"weather:none", "none:temp", "weather:", "weather@0:temp", ""} {
 		_, _, err := w.ApplyServiceDefinition(w.ctx, feature.ApplyRequest{Project: nyc, Name: "s"}, feature.ServiceSpec{Features: []string{f}})
 		refused(t, err, fault.Invalid)
@@ -612,7 +612,7 @@ func TestOnlineStatuses(t *testing.T) {
 		"no service":   {feature.OnlineRequest{Selection: feature.Selection{Service: "x"}}, fault.NotFound, `"x"`},
 		"nothing":      {feature.OnlineRequest{}, fault.Invalid, "no features"},
 		"both":         {feature.OnlineRequest{Selection: feature.Selection{Service: "x", Features: features}}, fault.Invalid, "one of them"},
-		"twice":        {feature.OnlineRequest{Selection: feature.Selection{Features: []string{"weather:temp", "weather"}}}, fault.Invalid, "twice"},
+		"twice":        {feature.OnlineRequest{Selection: feature.Selection{Features: []string{"weather:temp", "weather"}}}, fault.Invalid, "duplicate feature"},
 		"too many":     {feature.OnlineRequest{Selection: feature.Selection{Features: features}, Entities: make([]map[string]any, 10_001)}, fault.TooLarge, "10000"},
 		"another's":    {feature.OnlineRequest{Project: "la", Selection: feature.Selection{Features: features}, Entities: origin("EWR")}, fault.NotFound, "project la"},
 		"ragged":       {feature.OnlineRequest{Selection: feature.Selection{Features: features}, Columns: []feature.EntityColumn{{Name: "origin", Values: []any{"EWR"}}, {Name: "origin"}}}, fault.Invalid, "has 0 values"},
@@ -703,7 +703,7 @@ func TestClassifiedReadsAreJournaledFirst(t *testing.T) {
 		t.Error("the digest is the same in another project")
 	}
 	_, err = w.ReadDigest(w.ctx, nyc, "origin", []string{"EWR", "JFK"})
-	refused(t, err, fault.Invalid, "named by 1")
+	refused(t, err, fault.Invalid, "has 1 join keys")
 	if !slices.Contains(w.gates.asked, "feature.history weather@1 confidential") {
 		t.Errorf("asked %v", w.gates.asked)
 	}
@@ -783,7 +783,7 @@ func TestTrainingSetRefuses(t *testing.T) {
 			r.Features = []string{"byrow:temp"}
 		}, []string{`"byrow"`}},
 		"name":       {func(r *feature.TrainingSetRequest) { r.Name = "../x" }, []string{"training set name"}},
-		"taken":      {func(r *feature.TrainingSetRequest) { r.Spine.Dataset = "named" }, []string{`a column "temp"`, "full feature names"}},
+		"taken":      {func(r *feature.TrainingSetRequest) { r.Spine.Dataset = "named" }, []string{`column "temp" is in the features and in the spine`, "full feature names"}},
 		"no spine":   {func(r *feature.TrainingSetRequest) { r.Spine = feature.Source{} }, []string{"dataset or sql"}},
 		"no dataset": {func(r *feature.TrainingSetRequest) { r.Spine.Dataset = "none" }, []string{`"none"`}},
 	} {
@@ -919,7 +919,7 @@ func TestMaterialisationNoticesAnotherSource(t *testing.T) {
 // written is not written again, and answers go on as far as the store has them.
 func TestMaterialisationWaitsForTheStore(t *testing.T) {
 	for name, away := range map[string]error{
-		"Redis is gone": fault.New(fault.Unavailable, "Redis does not answer"),
+		"Redis is gone": fault.New(fault.Unavailable, "Redis is unavailable"),
 		"a full disk":   fault.New(fault.Exhausted, "the disk of the online feature store is full").WithHint("Free disk space."),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1095,7 +1095,7 @@ func TestEachAttemptHasItsOwnTime(t *testing.T) {
 	if err := w.RunOnce(w.ctx); err != nil {
 		t.Fatal(err)
 	}
-	if r, err = w.Run(w.ctx, nyc, r.ID); err != nil || r.State != feature.Queued || r.Failures != 1 || !strings.Contains(r.Error, "not ended within 1ns") {
+	if r, err = w.Run(w.ctx, nyc, r.ID); err != nil || r.State != feature.Queued || r.Failures != 1 || !strings.Contains(r.Error, "exceeded the time limit of 1ns") {
 		t.Errorf("%+v %v", r, err)
 	}
 	w.configure(func(*feature.Config) {})
@@ -1285,7 +1285,7 @@ func TestOnlineRowsGoWithTheirSource(t *testing.T) {
 
 	// A part of it cannot take the place of everything, nor can less.
 	_, err := w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather", From: at(5), Until: at(101)})
-	refused(t, err, fault.Conflict, "weather@1 → weather@2", "without a lower bound")
+	refused(t, err, fault.Conflict, "weather@1 → weather@2", "without from")
 	_, err = w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather", Until: at(50)})
 	refused(t, err, fault.Conflict, "reach 2013-01-05T04:00:00Z", "falaj feature clear weather@1")
 

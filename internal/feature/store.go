@@ -10,8 +10,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Store is what the service needs of a database. Methods run in the caller's
-// transaction. What is not there is fault.NotFound.
+// Store is the database interface of the service. Methods run in the caller's transaction and
+// return fault.NotFound for missing rows.
 type Store interface {
 	InsertDefinition(ctx context.Context, tx *store.Tx, d Definition) error
 	Definition(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string, version int) (Definition, error)
@@ -81,7 +81,7 @@ type Store interface {
 	DeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset, after string, limit int) ([]SealedDeadLetter, error)
 	CountDeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error)
 	DeleteDeadLetter(ctx context.Context, tx *store.Tx, p project.Name, dataset, id string) (bool, error)
-	// DropDeadLetters removes all dead letters and says how many.
+	// DropDeadLetters removes all dead letters and returns their number.
 	DropDeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error)
 
 	// PutTrainingSet keeps the record of a dataset version, replacing one.
@@ -130,7 +130,7 @@ type Online struct {
 	HistorySince time.Time `json:"-"`
 }
 
-// OnlineStore says where online rows are.
+// OnlineStore identifies the store of online rows.
 type OnlineStore struct {
 	ID    string // of what the store holds; empty when it is not known yet
 	Owner string // by which this installation claims it

@@ -49,11 +49,11 @@ func (s Source) validateStream(field string) error {
 	case s.Stream == nil:
 		return nil
 	case s.Dataset == "":
-		return bad(field+".stream", "only a dataset is followed, no sql").WithHint("Name the dataset that keeps the events: `dataset: clicks`.")
+		return bad(field+".stream", "a stream source requires dataset, not sql").WithHint("Name the dataset that stores the events: `dataset: clicks`.")
 	case strings.Contains(s.Dataset, "@"):
-		return bad(field+".stream", "%s is one version, which gets no events", clip(s.Dataset)).WithHint("Name the dataset without a version.")
+		return bad(field+".stream", "%s is a single version, which receives no events", clip(s.Dataset)).WithHint("Name the dataset without a version.")
 	case s.Stream.Push == nil && s.Stream.Source == "":
-		return bad(field+".stream", "where do events come from?").WithHint("Write `stream: {push: {}}`, or `stream: {source: NAME}` with a Source from kafka or nats.")
+		return bad(field+".stream", "stream.push or stream.source is required").WithHint("Write `stream: {push: {}}`, or `stream: {source: NAME}` with a kafka or nats Source.")
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ const (
 // as text), or time.Time.
 type Event map[string]any
 
-// EventsRequest brings events of a view's stream.
+// EventsRequest pushes events to a view's stream.
 type EventsRequest struct {
 	Project project.Name
 	View    string // a ref
@@ -136,7 +136,7 @@ type EventsRequest struct {
 	Wait time.Duration
 }
 
-// EventsAnswer says what became of a push.
+// EventsAnswer is the result of a push.
 type EventsAnswer struct {
 	View       string `json:"view"`
 	Accepted   int    `json:"accepted"`
@@ -160,13 +160,13 @@ func (s *Service) PushEvents(ctx context.Context, r EventsRequest) (EventsAnswer
 	n := max(len(r.Events), len(r.Raw))
 	switch {
 	case n > maxEvents:
-		return out, fault.New(fault.TooLarge, "%d events are over the limit of %d", n, maxEvents).WithHint("Push in several requests.")
+		return out, fault.New(fault.TooLarge, "%d events are over the limit of %d", n, maxEvents).WithHint("Split the push into several requests.")
 	case len(r.IDs) > 0 && len(r.IDs) != n:
-		return out, fault.New(fault.Invalid, "there are %d ids for %d events", len(r.IDs), n).WithHint("Give each event an id, or none.")
+		return out, fault.New(fault.Invalid, "there are %d ids for %d events", len(r.IDs), n).WithHint("Give every event an id, or none.")
 	}
 	for i, id := range r.IDs {
 		if id == "" || len(id) > maxEventID {
-			return out, fault.New(fault.Invalid, "the id of event %d has %d bytes, not 1 to %d", i+1, len(id), maxEventID)
+			return out, fault.New(fault.Invalid, "the id of event %d has %d bytes, and must have 1 to %d", i+1, len(id), maxEventID)
 		}
 	}
 	v, err := s.streamed(ctx, r.Project, r.View)
@@ -209,8 +209,8 @@ func (s *Service) streamed(ctx context.Context, p project.Name, ref string) (Vie
 		return err
 	})
 	if err == nil && v.Source.Stream == nil {
-		return v, fault.New(fault.Conflict, "feature view %s follows no stream", v.Ref()).
-			WithHint("Give it a dataset and `stream: {push: {}}` as its source.")
+		return v, fault.New(fault.Conflict, "feature view %s has no stream source", v.Ref()).
+			WithHint("Set a dataset and `stream: {push: {}}` in its source.")
 	}
 	return v, err
 }
@@ -296,11 +296,11 @@ func (l *eventLog) seal(place string, b []byte) ([]byte, error) {
 func (l *eventLog) open(place string, sealed []byte) ([]byte, error) {
 	n := l.aead.NonceSize()
 	if len(sealed) < n {
-		return nil, fault.New(fault.Internal, "%s of the stream of %s is cut short", place, l.dataset)
+		return nil, fault.New(fault.Internal, "%s of the stream of %s is truncated", place, l.dataset)
 	}
 	b, err := l.aead.Open(nil, sealed[:n], sealed[n:], l.bind(place))
 	if err != nil {
-		return nil, fault.New(fault.Internal, "%s of the stream of %s does not open: it is damaged or was moved", place, l.dataset)
+		return nil, fault.New(fault.Internal, "%s of the stream of %s cannot be decrypted: it is corrupt or was moved", place, l.dataset)
 	}
 	return b, nil
 }
@@ -365,7 +365,7 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 			continue
 		}
 		if !in.keep {
-			return 0, 0, 0, 0, fault.New(fault.Invalid, "event %d: %w", i+1, why).WithHint("Nothing was accepted. The columns are those of dataset %s.", l.dataset)
+			return 0, 0, 0, 0, fault.New(fault.Invalid, "event %d: %w", i+1, why).WithHint("No event was accepted. The columns are those of dataset %s.", l.dataset)
 		}
 		reasons[i] = fault.Told(why) // which is sealed
 	}
@@ -390,8 +390,8 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 			}
 		}
 		if st.Bytes >= s.cfg.StreamBytes {
-			return fault.New(fault.Exhausted, "the log of dataset %s has %d bytes that are not yet online or in the dataset", l.dataset, st.Bytes).
-				WithHint("Send it again in a while. `falaj feature stream %s` says what it waits for.", l.view.Name)
+			return fault.New(fault.Exhausted, "the log of dataset %s has a backlog of %d bytes, the limit", l.dataset, st.Bytes).
+				WithHint("Retry later. `falaj feature stream %s` shows the backlog and its cause.", l.view.Name)
 		}
 		fresh, err := s.unseen(ctx, tx, l, in, good, now)
 		if err != nil {
@@ -412,7 +412,7 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 				return err
 			}
 			if !there {
-				return fault.New(fault.Conflict, "dead letter %s was replayed or dropped meanwhile", id)
+				return fault.New(fault.Conflict, "dead letter %s was replayed or dropped by another request", id)
 			}
 		}
 		if dead, err = s.keepDeadLetters(ctx, tx, l, in, reasons, now); err != nil {
@@ -721,7 +721,7 @@ func appendCell(b array.Builder, x any) (value.Value, error) {
 		b.Append(arrow.Date32FromTime(day))
 		return value.Value{}, nil
 	default:
-		return value.Value{}, fault.New(fault.Unsupported, "events cannot have a column of type %s", b.Type())
+		return value.Value{}, fault.New(fault.Unsupported, "events do not support columns of type %s", b.Type())
 	}
 	v, err := value.Parse(t, x)
 	if err != nil {

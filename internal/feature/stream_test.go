@@ -391,7 +391,7 @@ func TestEventsRefused(t *testing.T) {
 		"over the limit":                            {"origin": "EWR", "time": at(1), "shop": string(make([]byte, 70_000))},
 	} {
 		_, err := w.pushEvents(good, e)
-		refused(t, err, fault.Invalid, "event 2", words, "Nothing was accepted")
+		refused(t, err, fault.Invalid, "event 2", words, "No event was accepted")
 	}
 	w.gates.refuse[feature.ActionPush] = true
 	_, err := w.pushEvents(good)
@@ -402,7 +402,7 @@ func TestEventsRefused(t *testing.T) {
 	}
 	w.view("still", func() feature.ViewSpec { s := spending; s.Source.Stream = nil; return s }())
 	_, err = w.PushEvents(w.ctx, feature.EventsRequest{Project: nyc, View: "still", Events: []feature.Event{good}})
-	refused(t, err, fault.Conflict, "follows no stream", "stream: {push: {}}")
+	refused(t, err, fault.Conflict, "has no stream source", "stream: {push: {}}")
 }
 
 // The log takes events while the online store is away, until it is full; then it
@@ -626,7 +626,7 @@ func TestStreamFromSource(t *testing.T) {
 	w.follow()
 	expect(t, w.spent(1), "13/PRESENT | 5/PRESENT")
 	dead, err := w.DeadLetters(w.ctx, nyc, "spending", "", 0)
-	if err != nil || len(dead) != 2 || dead[0].Body != from.messages[3] || !strings.Contains(dead[1].Reason, "no JSON object") || !strings.HasPrefix(dead[0].From, "source topic") {
+	if err != nil || len(dead) != 2 || dead[0].Body != from.messages[3] || !strings.Contains(dead[1].Reason, "not a JSON object") || !strings.HasPrefix(dead[0].From, "source topic") {
 		t.Errorf("%+v %v", dead, err)
 	}
 	if st, err := w.StreamStatus(w.ctx, nyc, "spending"); err != nil || st.Trouble != "" || st.Events != 5 || string(st.Offsets["topic@0"]) != "7" {

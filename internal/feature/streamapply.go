@@ -106,7 +106,7 @@ func (s *Service) logOnChange(round func(ctx context.Context) error) func(ctx co
 			text = err.Error()
 		}
 		if text != told && text != "" {
-			s.log.WarnContext(ctx, "a stream does not go on", slog.String("error", text))
+			s.log.WarnContext(ctx, "applying a stream failed", slog.String("error", text))
 		}
 		told = text
 		return nil
@@ -348,7 +348,7 @@ func (s *Service) records(ctx context.Context, v View, after int64) (records []R
 			return err
 		}
 		if after+1 < st.First || after > st.Head {
-			return fault.New(fault.Conflict, "%s is at record %d of the log, which has %d to %d", v.Ref(), after, st.First, st.Head).
+			return fault.New(fault.Conflict, "%s is at record %d of the log, which contains records %d to %d", v.Ref(), after, st.First, st.Head).
 				WithHint("Materialise it again: falaj feature materialise %s.", v.Ref())
 		}
 		records, err = s.cfg.Store.Records(ctx, tx, v.Project, v.Source.Dataset, after, st.Head, pageRecords)
@@ -499,7 +499,7 @@ type StreamGauge struct {
 	Stuck   bool  // it does not go on
 }
 
-// Gauges are the streams that this process follows, as it last looked at them.
+// Gauges are the streams that this process follows, as of its last round.
 func (s *Service) Gauges() []StreamGauge {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -533,7 +533,7 @@ type StreamStatus struct {
 	Trouble         string        `json:"trouble,omitempty"` // why it does not go on
 }
 
-// StreamStatus tells how far a view is behind the events. Needs feature.read.
+// StreamStatus returns the lag of a view behind the events. Needs feature.read.
 func (s *Service) StreamStatus(ctx context.Context, p project.Name, ref string) (StreamStatus, error) {
 	if err := s.allow(ctx, ActionRead, p, ref); err != nil {
 		return StreamStatus{}, err

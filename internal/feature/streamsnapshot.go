@@ -36,7 +36,7 @@ func (s *Service) newest(ctx context.Context, p project.Name, dataset string) (D
 	}
 	defer none.Release()
 	return s.cfg.Data.Append(system(ctx), Appended{
-		Project: p, Dataset: dataset, Rows: none, Text: "before the first event of its stream",
+		Project: p, Dataset: dataset, Rows: none, Text: "empty version that precedes the first event of the stream",
 		Then: func(context.Context, *store.Tx, DatasetVersion) error { return nil },
 	})
 }
@@ -54,7 +54,7 @@ func (s *Service) snapshotStream(ctx context.Context, p project.Name, dataset st
 			break
 		}
 	}
-	return fault.Wrap(err, "bringing events into dataset %s", dataset)
+	return fault.Wrap(err, "taking a snapshot of the stream into dataset %s", dataset)
 }
 
 func (s *Service) trySnapshot(ctx context.Context, p project.Name, dataset string) error {
@@ -87,14 +87,14 @@ func (s *Service) trySnapshot(ctx context.Context, p project.Name, dataset strin
 	defer rows.Release()
 	_, err = s.cfg.Data.Append(ctx, Appended{
 		Project: p, Dataset: dataset, Base: base.Ref, Rows: rows,
-		Text: fmt.Sprintf("events of its stream: records %d to %d on top of %s", st.SnapshotSeq+1, st.Head, base.Ref),
+		Text: fmt.Sprintf("events of the stream: records %d to %d on top of %s", st.SnapshotSeq+1, st.Head, base.Ref),
 		Then: func(ctx context.Context, tx *store.Tx, v DatasetVersion) error {
 			now, err := s.cfg.Store.Stream(ctx, tx, p, dataset)
 			if err != nil {
 				return err
 			}
 			if now.SnapshotSeq != st.SnapshotSeq {
-				return fault.New(fault.Conflict, "somebody else has brought the events in")
+				return fault.New(fault.Conflict, "another server took the snapshot")
 			}
 			now.SnapshotSeq, now.Version, now.SnapshotAt = st.Head, v.Ref, store.At(s.now()).Time()
 			if err := s.cfg.Store.PutStream(ctx, tx, now); err != nil {
@@ -125,7 +125,7 @@ func (s *Service) position(ctx context.Context, tx *store.Tx, p project.Name, da
 	}
 	_, number, err := SplitRef(version)
 	if err == nil && number < last {
-		return 0, fault.New(fault.Conflict, "%s has become older than %s meanwhile", version, st.Version).WithHint("Try again.")
+		return 0, fault.New(fault.Conflict, "%s was superseded by %s during the operation", version, st.Version).WithHint("Try again.")
 	}
 	return st.SnapshotSeq, err // others made a newer one, behind which the events will be
 }
@@ -161,8 +161,8 @@ func conform(b arrow.RecordBatch, schema *arrow.Schema) (arrow.RecordBatch, erro
 		}
 		c := b.Column(at[0])
 		if !arrow.TypeEqual(c.DataType(), f.Type) {
-			return nil, fault.New(fault.Invalid, "column %q is %s, and was %s when events came", f.Name, f.Type, c.DataType()).
-				WithHint("Declare the column as it was until the events are in the dataset.")
+			return nil, fault.New(fault.Invalid, "column %q is %s, and pending events have %s", f.Name, f.Type, c.DataType()).
+				WithHint("Keep the previous type until the pending events are in the dataset.")
 		}
 		c.Retain()
 		columns[i] = c

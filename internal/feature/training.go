@@ -33,7 +33,7 @@ type TrainingSetRequest struct {
 	Selection
 }
 
-// TrainingSet says how a dataset version came to be.
+// TrainingSet is the definition from which a dataset version was made.
 type TrainingSet struct {
 	Project   project.Name      `json:"project"`
 	Dataset   string            `json:"dataset"` // "delays@1"
@@ -121,7 +121,7 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 	open := made.watch(spine, s.spine(r.Project, t.Spine, t.Inputs), t.Inputs)
 	joined, err := offline.Join(ctx, offline.Spine{Open: open, Timestamp: r.Timestamp}, views, s.cfg.Join)
 	if err != nil {
-		return TrainingSet{}, fault.Wrap(err, "making training set %s", r.Name)
+		return TrainingSet{}, fault.Wrap(err, "creating training set %s", r.Name)
 	}
 	rows, failed := pl.finish(ctx, joined)
 	rows, err = s.hiding(ctx, r.Project, rows, t.Protected)
@@ -135,7 +135,7 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 		Origins: func() Origins { return made.origins(r.Timestamp, pl) },
 	})
 	if err != nil {
-		return TrainingSet{}, fault.Wrap(err, "making training set %s", r.Name)
+		return TrainingSet{}, fault.Wrap(err, "creating training set %s", r.Name)
 	}
 
 	// 3. Record what it was made of.
@@ -185,7 +185,7 @@ func (s *Service) planTrainingSet(ctx context.Context, r TrainingSetRequest, pl 
 	}
 	schema, err := s.look(ctx, r.Project, &t.Spine)
 	if err != nil {
-		return t, nil, fault.Wrap(err, "looking at the spine")
+		return t, nil, fault.Wrap(err, "inspecting the spine")
 	}
 	inputs, err := s.pin(ctx, r.Project, t.Spine)
 	if err != nil {
@@ -244,7 +244,7 @@ func checkSpine(schema *arrow.Schema, r TrainingSetRequest, pl *plan) error {
 		}
 		if t != 0 && !offline.Readable(schema.Field(at).Type, t) {
 			return fault.New(fault.Invalid, "column %q of the spine, which is %s, is %s and not %s", clip(name), what, schema.Field(at).Type, t).
-				WithHint("CAST it in the spine's SQL.")
+				WithHint("CAST the column in the spine's SQL.")
 		}
 		if t.Elem() == value.Timestamp {
 			if err := r.Spine.zoned(schema.Field(at).Type); err != nil {
@@ -254,10 +254,10 @@ func checkSpine(schema *arrow.Schema, r TrainingSetRequest, pl *plan) error {
 		return nil
 	}
 	if r.Timestamp == "" {
-		return fault.New(fault.Invalid, "the spine's timestamp column is not named").
-			WithHint("Name the column with the time at which each row's features have to be known. The spine's columns are %s.", clipList(names))
+		return fault.New(fault.Invalid, "the spine's timestamp column is required").
+			WithHint("Name the event timestamp column of the spine. The spine's columns are %s.", clipList(names))
 	}
-	if err := need("the time of each row", r.Timestamp, value.Timestamp); err != nil {
+	if err := need("the event timestamp", r.Timestamp, value.Timestamp); err != nil {
 		return err
 	}
 	for _, l := range r.Labels {
@@ -274,15 +274,15 @@ func checkSpine(schema *arrow.Schema, r TrainingSetRequest, pl *plan) error {
 	}
 	if pl.computed != nil {
 		for _, q := range pl.computed.request {
-			if err := need("a value of the request of feature service "+pl.service, q.name, q.typ); err != nil {
+			if err := need("a request value of feature service "+pl.service, q.name, q.typ); err != nil {
 				return err
 			}
 		}
 	}
 	for _, n := range pl.names {
 		if slices.Contains(names, n) {
-			return fault.New(fault.Invalid, "feature and spine both have a column %q", n).
-				WithHint("Ask for full feature names, or rename the column in the spine.")
+			return fault.New(fault.Invalid, "column %q is in the features and in the spine", n).
+				WithHint("Request full feature names, or rename the column in the spine.")
 		}
 	}
 	return nil
@@ -306,7 +306,7 @@ func (t *TrainingSet) parents() []string {
 	return refs
 }
 
-// TrainingSet says how a dataset version was made. Needs feature.read.
+// TrainingSet returns the definition from which a dataset version was made. Needs feature.read.
 func (s *Service) TrainingSet(ctx context.Context, p project.Name, dataset string) (TrainingSet, error) {
 	if err := s.allow(ctx, ActionRead, p, dataset); err != nil {
 		return TrainingSet{}, err
@@ -322,7 +322,7 @@ func (s *Service) trainingSet(ctx context.Context, p project.Name, dataset strin
 	})
 	if fault.Is(err, fault.NotFound) {
 		return t, fault.New(fault.NotFound, "there is no training set %q in project %s", clip(dataset), p).
-			WithHint("Name a version, such as delays@1, that `falaj feature training-set` made.")
+			WithHint("Name a version made by `falaj feature training-set`, such as delays@1.")
 	}
 	return t, err
 }

@@ -145,17 +145,17 @@ func TestTypes(t *testing.T) {
 	}
 	expect(t, w.ask(at(3), all, product(3)...), []string{`5/PRESENT | 0.25/PRESENT | ["a"]/PRESENT | [1.0,2.0]/PRESENT`})
 	for words, change := range map[string]func(map[string][]any){
-		`column "stock": 2147483648 is not an int32`:                   func(c map[string][]any) { c["stock"] = []any{int64(1) << 31} },
-		`column "price": 1e+39 is not a float32`:                       func(c map[string][]any) { c["price"] = []any{1e39} },
-		`column "tags": a list has 3 elements`:                         func(c map[string][]any) { c["tags"] = []any{[]any{"a", "b", "c"}} },
-		`column "tags": element 2: this is not a string`:               func(c map[string][]any) { c["tags"] = []any{[]any{"a", nil}} },
-		`column "embedding": a vector has 1 dimensions, and not the 2`: func(c map[string][]any) { c["embedding"] = []any{[]any{1.0}} },
-		`column "product": 1099511627776 is not an int32`:              func(c map[string][]any) { c["product"] = []any{int64(1) << 40} },
-		`column "embedding": "[1,2]" is not a vector(2)`:               func(c map[string][]any) { c["embedding"] = []any{"[1,2]"} },
-		`column "stock": 1.5 is not an int32`:                          func(c map[string][]any) { c["stock"] = []any{1.5} },
-		`column "embedding": element 1: true is not a float32`:         func(c map[string][]any) { c["embedding"] = []any{[]any{true, 1.0}} },
-		`column "stock": a list is not an int32`:                       func(c map[string][]any) { c["stock"] = []any{[]any{1.0}} },
-		`column "price": 16777217 is not a float32`:                    func(c map[string][]any) { c["price"] = []any{int64(1<<24 + 1)} },
+		`column "stock": 2147483648 is not an int32`:                     func(c map[string][]any) { c["stock"] = []any{int64(1) << 31} },
+		`column "price": 1e+39 is not a float32`:                         func(c map[string][]any) { c["price"] = []any{1e39} },
+		`column "tags": a list has 3 elements`:                           func(c map[string][]any) { c["tags"] = []any{[]any{"a", "b", "c"}} },
+		`column "tags": element 2: this is not a string`:                 func(c map[string][]any) { c["tags"] = []any{[]any{"a", nil}} },
+		`column "embedding": a vector has 1 dimensions instead of the 2`: func(c map[string][]any) { c["embedding"] = []any{[]any{1.0}} },
+		`column "product": 1099511627776 is not an int32`:                func(c map[string][]any) { c["product"] = []any{int64(1) << 40} },
+		`column "embedding": "[1,2]" is not a vector(2)`:                 func(c map[string][]any) { c["embedding"] = []any{"[1,2]"} },
+		`column "stock": 1.5 is not an int32`:                            func(c map[string][]any) { c["stock"] = []any{1.5} },
+		`column "embedding": element 1: true is not a float32`:           func(c map[string][]any) { c["embedding"] = []any{[]any{true, 1.0}} },
+		`column "stock": a list is not an int32`:                         func(c map[string][]any) { c["stock"] = []any{[]any{1.0}} },
+		`column "price": 16777217 is not a float32`:                      func(c map[string][]any) { c["price"] = []any{int64(1<<24 + 1)} },
 	} {
 		refused(t, push(change), fault.Invalid, words)
 	}
@@ -169,14 +169,14 @@ func TestTypesRefused(t *testing.T) {
 	}, nil})
 	for words, change := range map[string]func(*feature.ViewSpec){
 		`spec.entities: join key "product" is int32 in entity product@1, and the source's column is int64`: func(s *feature.ViewSpec) { s.Source.Dataset = "wide" },
-		`column "stock" is int32, not float32`:                               func(s *feature.ViewSpec) { s.Features[0].Type = "float32" },
-		`column "price" is float32, not int32`:                               func(s *feature.ViewSpec) { s.Features[1].Type = "int32" },
-		`not list<int64>(2)`:                                                 func(s *feature.ViewSpec) { s.Features[2].Type = "list<int64>(2)" },
-		`column "stock" is int32, not vector(2)`:                             func(s *feature.ViewSpec) { s.Features[0].Type = "vector(2)" },
-		"spec.features[3].type: type \"vector\" does not say how long it is": func(s *feature.ViewSpec) { s.Features[3].Type = "vector" },
-		"is not between 1 and 16384":                                         func(s *feature.ViewSpec) { s.Features[3].Type = "vector(99999)" },
-		"mask or pseudonym":                                                  func(s *feature.ViewSpec) { s.Features[2].Protect = "pseudonym" },
-		"aggregations are of int64":                                          aggregate,
+		`column "stock" is int32, not float32`:                 func(s *feature.ViewSpec) { s.Features[0].Type = "float32" },
+		`column "price" is float32, not int32`:                 func(s *feature.ViewSpec) { s.Features[1].Type = "int32" },
+		`not list<int64>(2)`:                                   func(s *feature.ViewSpec) { s.Features[2].Type = "list<int64>(2)" },
+		`column "stock" is int32, not vector(2)`:               func(s *feature.ViewSpec) { s.Features[0].Type = "vector(2)" },
+		"spec.features[3].type: type \"vector\" has no length": func(s *feature.ViewSpec) { s.Features[3].Type = "vector" },
+		"must be between 1 and 16384":                          func(s *feature.ViewSpec) { s.Features[3].Type = "vector(99999)" },
+		"mask or pseudonym":                                    func(s *feature.ViewSpec) { s.Features[2].Protect = "pseudonym" },
+		"aggregations support int64":                           aggregate,
 	} {
 		s := productSpec()
 		s.Features = slices.Clone(s.Features)
@@ -203,7 +203,7 @@ func TestTypesRefused(t *testing.T) {
 	}
 	for _, typ := range []string{"float32", "vector(2)", "list<string>(2)"} {
 		_, _, err := w.ApplyEntity(w.ctx, feature.ApplyRequest{Project: nyc, Name: "x"}, feature.EntitySpec{Type: typ})
-		refused(t, err, fault.Invalid, "does not identify")
+		refused(t, err, fault.Invalid, "cannot be a join key")
 	}
 }
 
@@ -239,7 +239,7 @@ func TestListsOfEvents(t *testing.T) {
 	w.mustMaterialise("products", time.Time{})
 
 	_, err := push(false, event(2, 1.0))
-	refused(t, err, fault.Invalid, `column "embedding"`, "a vector has 1 dimensions, and not the 2")
+	refused(t, err, fault.Invalid, `column "embedding"`, "a vector has 1 dimensions instead of the 2")
 	if a, err := push(true, event(2, 1.0)); err != nil || a.Accepted != 0 || a.Dead != 1 {
 		t.Errorf("%+v %v", a, err)
 	}

@@ -234,7 +234,7 @@ func (s *Service) unchanged(ctx context.Context, p project.Name, pl *plan, oldes
 				return fault.New(fault.Conflict, "the online rows of feature view %s were replaced during the verification", v.view.Ref()).WithHint("Verify again.")
 			}
 			if oldest.Before(o.HistorySince) {
-				return fault.New(fault.Conflict, "online rows of feature view %s grew too old during the verification (online.history)", v.view.Ref()).WithHint("Verify again.")
+				return fault.New(fault.Conflict, "online rows of feature view %s expired during the verification (online.history)", v.view.Ref()).WithHint("Verify again.")
 			}
 		}
 		return nil
@@ -253,7 +253,7 @@ func rounded(a, b value.Value) bool {
 func (s *Service) verified(ctx context.Context, r VerifyRequest) (TrainingSet, error) {
 	switch {
 	case (r.TrainingSet == "") == (r.View == ""):
-		return TrainingSet{}, fault.New(fault.Invalid, "name a training set or a feature view to verify")
+		return TrainingSet{}, fault.New(fault.Invalid, "a training set or a feature view to verify is required")
 	case r.TrainingSet != "":
 		return s.trainingSet(ctx, r.Project, r.TrainingSet)
 	}
@@ -268,7 +268,7 @@ func (s *Service) verified(ctx context.Context, r VerifyRequest) (TrainingSet, e
 			return err
 		}
 		if len(sets) == 0 {
-			return fault.New(fault.NotFound, "no training set used feature view %s", d.Ref()).WithHint("Make one, or name another version of the view.")
+			return fault.New(fault.NotFound, "no training set used feature view %s", d.Ref()).WithHint("Create a training set, or name another version of the view.")
 		}
 		t = sets[0]
 		t.Views = slices.DeleteFunc(slices.Clone(t.Views), func(u UsedView) bool { return u.View != d.Ref() })
@@ -398,7 +398,7 @@ func (pl *plan) reaches(sample []sampled, marks []time.Time) error {
 			if !w.IsZero() {
 				until = "up to " + w.Format(time.RFC3339)
 			}
-			return fault.New(fault.Conflict, "feature view %s is materialised %s, the training set reaches %s", v.view.Ref(), until, last.Format(time.RFC3339)).
+			return fault.New(fault.Conflict, "feature view %s is materialised %s, and the training set reaches %s", v.view.Ref(), until, last.Format(time.RFC3339)).
 				WithHint("Materialise it first: falaj feature materialise %s --until %s.", v.view.Ref(), last.Add(time.Second).Format(time.RFC3339))
 		}
 	}

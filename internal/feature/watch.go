@@ -58,7 +58,7 @@ type Check struct {
 	// Features differ, by name. What they differ in is for `falaj feature verify`,
 	// which asks who wants to know.
 	Features []string `json:"features,omitempty"`
-	// Skipped says why the last try compared nothing.
+	// Skipped is the reason why the last check compared nothing.
 	Skipped string `json:"skipped,omitempty"`
 
 	generation Generation
@@ -134,9 +134,9 @@ func (s *Service) watch(ctx context.Context, o Online) error {
 	case fault.Is(err, fault.Conflict): // the rows were replaced meanwhile: its turn comes again
 		return nil
 	case unreadable(err):
-		c.Skipped, err = "what its rows were made from is gone: materialise it again", nil
+		c.Skipped, err = "the inputs of its rows no longer exist: materialise it again", nil
 	case err != nil:
-		c.Skipped = "it failed: the server's log says why"
+		c.Skipped = "it failed: see the server's log"
 		if errors.Is(limited.Err(), context.DeadlineExceeded) {
 			c.Skipped = "it takes longer than " + s.cfg.Watch.Time.String()
 		} else if k := fault.KindOf(err); k != fault.Internal {
@@ -193,11 +193,11 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 		return c, err
 	}
 	if v.Source.Stream != nil {
-		c.Skipped = "its rows go on with its events: make a training set and verify that"
+		c.Skipped = "its rows change with its stream: create a training set and verify that"
 		return c, nil
 	}
 	if v.Source.Dataset != "" && len(o.Inputs) != 1 {
-		c.Skipped = "it is not known what the rows were made from"
+		c.Skipped = "the inputs of its rows are unknown"
 		return c, nil
 	}
 	if err := s.pass(ctx, ActionHistory, o.Project, v.Ref(), o.Residency); err != nil {
@@ -222,7 +222,7 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 	if len(asked) == 0 {
 		c.Skipped = "there are no rows to compare"
 		if o.Watermark.Before(o.HistorySince) {
-			c.Skipped = "what it answered at its watermark was removed: see online.history"
+			c.Skipped = "the history at its watermark has expired: see online.history"
 		}
 		if kept.lost {
 			c.Skipped = "each of its keys has too many rows"
@@ -272,7 +272,7 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 		return Check{}, err
 	}
 	if c.Mismatches > 0 && !slices.Equal(source.Inputs, o.Inputs) {
-		c = Check{Skipped: "persons were erased from what its rows were made from, and it differs from what is left: materialise it again"}
+		c = Check{Skipped: "persons were erased from its inputs, and its rows differ from the remaining inputs: materialise it again"}
 	}
 	oldest := slices.MinFunc(asked, func(a, b question) int { return a.at.Compare(b.at) }).at
 	return c, s.unchanged(ctx, o.Project, pl, oldest)
@@ -444,7 +444,7 @@ func (s *Service) truth(ctx context.Context, o Online, v View, k *chosen, asked 
 		return nil
 	})
 	if err == nil && len(out) != len(asked) {
-		err = fault.New(fault.Internal, "%d rows of %d were joined", len(out), len(asked))
+		err = fault.New(fault.Internal, "the join returned %d rows instead of %d", len(out), len(asked))
 	}
 	return out, err
 }

@@ -189,7 +189,7 @@ func TestWatchAfterAnErasure(t *testing.T) {
 	}
 	w.data.redacted["weather@3"] = "weather@99" // deleted
 	w.now = w.now.Add(time.Hour)
-	if c := w.look(); c.Skipped != "what its rows were made from is gone: materialise it again" {
+	if c := w.look(); c.Skipped != "the inputs of its rows no longer exist: materialise it again" {
 		t.Errorf("%+v", c)
 	}
 }

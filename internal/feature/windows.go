@@ -97,8 +97,8 @@ func (s ViewSpec) validateWindows() error {
 		}
 	}
 	if len(s.Features) > 0 && !slices.EqualFunc(s.Features, s.fields(p), func(a, b FieldSpec) bool { return a.Name == b.Name && a.Type == b.Type }) {
-		return bad("features", "a view has features or aggregations").
-			WithHint("Leave features out: they follow from the aggregations. Make a second view for the newest values.")
+		return bad("features", "set either features or aggregations, not both").
+			WithHint("Omit features: they follow from the aggregations. For the newest values, create a second view.")
 	}
 	return nil
 }

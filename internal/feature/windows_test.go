@@ -107,16 +107,16 @@ func TestWindowsAreVersions(t *testing.T) {
 	}
 	for words, change := range map[string]func(*feature.ViewSpec){
 		"features or aggregations":          func(s *feature.ViewSpec) { s.Features = weatherSpec.Features },
-		`"spent" is there twice`:            func(s *feature.ViewSpec) { s.Aggregations[1].Name = "spent" },
+		`duplicate "spent"`:                 func(s *feature.ViewSpec) { s.Aggregations[1].Name = "spent" },
 		"spec.aggregations[0].window":       func(s *feature.ViewSpec) { s.Aggregations[0].Window = "soon" },
 		"spec.aggregations[0]: a window of": func(s *feature.ViewSpec) { s.Aggregations[0].Window = "" },
 		"there is no function":              func(s *feature.ViewSpec) { s.Aggregations[0].Function = "sums" },
-		"sum is of numbers":                 func(s *feature.ViewSpec) { s.Aggregations[0].Type = "string" },
+		"sum requires a number":             func(s *feature.ViewSpec) { s.Aggregations[0].Type = "string" },
 		"spec.aggregations[0].type":         func(s *feature.ViewSpec) { s.Aggregations[0].Type = "money" },
 		`no column "amounts"`:               func(s *feature.ViewSpec) { s.Aggregations[0].Column = "amounts" },
 		"spec.aggregations[2]: column":      func(s *feature.ViewSpec) { s.Aggregations[2].Type = "int64" },
 		`"origin" is a join key`:            func(s *feature.ViewSpec) { s.Aggregations[0].Name = "origin" },
-		"holds ':'":                         func(s *feature.ViewSpec) { s.Aggregations[0].Name = "a:b" },
+		"contains ':'":                      func(s *feature.ViewSpec) { s.Aggregations[0].Name = "a:b" },
 	} {
 		spec := purchases
 		spec.Aggregations = slices.Clone(purchases.Aggregations)

@@ -20,7 +20,7 @@ func TestTimesWithoutZone(t *testing.T) {
 		_, _, err := w.ApplyView(w.ctx, feature.ApplyRequest{Project: nyc, Name: "local"}, spec)
 		return err
 	}
-	refused(t, apply(feature.Source{SQL: "SELECT local"}), fault.Invalid, `spec.timestamp: column "time"`, "no zone", "time_zone: America/New_York", "TIMESTAMPTZ")
+	refused(t, apply(feature.Source{SQL: "SELECT local"}), fault.Invalid, `spec.timestamp: column "time"`, "no time zone", "time_zone: America/New_York", "TIMESTAMPTZ")
 	for _, zone := range []string{"Mars/Olympus", "Local", "../x", "/etc/localtime"} {
 		refused(t, apply(feature.Source{SQL: "SELECT local", TimeZone: zone}), fault.Invalid, "spec.source.time_zone", zone, "Europe/Berlin")
 	}
@@ -32,7 +32,7 @@ func TestTimesWithoutZone(t *testing.T) {
 	}
 	set := feature.TrainingSetRequest{Project: nyc, Name: "set", Spine: feature.Source{SQL: "SELECT local"}, Timestamp: "time", Selection: feature.Selection{Features: []string{"local:humid"}, FullNames: true}}
 	_, err := w.MakeTrainingSet(w.ctx, set)
-	refused(t, err, fault.Invalid, `column "time" of the spine`, "no zone", "time_zone")
+	refused(t, err, fault.Invalid, `column "time" of the spine`, "no time zone", "time_zone")
 	set.Spine.TimeZone = "Europe/London"
 	w.data.asked = nil
 	if _, err := w.MakeTrainingSet(w.ctx, set); err != nil {

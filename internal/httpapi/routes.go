@@ -76,7 +76,7 @@ func New(o Options, d Domains) *Server {
 	s := &Server{
 		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, journal: o.Journal, log: o.Log,
 		db: o.DB, central: o.Follows, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, checkDiskReserve: o.CheckDiskReserve, memory: o.Memory,
-		watches: newStreams("event_streams", "streams of events"), follows: newStreams("log_streams", "logs that are followed"), uploading: newUploads(),
+		watches: newStreams("event_streams", "streams of events"), follows: newStreams("log_streams", "logs that are followed"), uploading: newUploads(), pages: sealPages(d.Keys),
 	}
 	if s.checkDiskReserve != nil {
 		mux.requireDiskReserve = s.requireDiskReserve

@@ -3,12 +3,18 @@ package httpapi
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tink-crypto/tink-go/v2/aead/subtle"
+	"github.com/tink-crypto/tink-go/v2/tink"
+
+	"github.com/falaj-ml/falaj/internal/governance/keys"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
@@ -195,10 +201,47 @@ func (t thing) matches(words []word, kind string, texts []match) (found []match,
 	return found, true
 }
 
-// cursor is where a search goes on.
+// cursor is where a search resumes. Its token is sealed: it may hold the name of an object
+// that the caller may not see.
 type cursor struct {
 	Kind  int    `json:"k"`
 	After string `json:"a"`
+}
+
+// sealPages seals the page tokens of searches with a key that all servers of the installation
+// share.
+func sealPages(k *keys.Service) tink.AEAD {
+	var key []byte
+	if k != nil {
+		key = k.Lasting("page tokens of searches")
+	} else { // a server without keys, such as that of the API description
+		key = make([]byte, 32)
+		_, _ = rand.Read(key) // never fails
+	}
+	seal, _ := subtle.NewAESGCM(key) // a key of 32 bytes is valid
+	return seal
+}
+
+// token is a page token for one project.
+func (s *Server) token(c cursor, p project.Name) (string, error) {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return "", err
+	}
+	b, err = s.pages.Encrypt(b, []byte(p))
+	return base64.RawURLEncoding.EncodeToString(b), err
+}
+
+// resume reads a page token.
+func (s *Server) resume(token string, p project.Name) (at cursor, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(token)
+	if err == nil {
+		b, err = s.pages.Decrypt(b, []byte(p))
+	}
+	if err != nil || json.Unmarshal(b, &at) != nil || at.Kind < 0 || at.Kind >= len(s.searched()) {
+		return cursor{}, fault.New(fault.Invalid, "page_token is invalid")
+	}
+	return at, nil
 }
 
 func (s *Server) search(ctx context.Context, in *struct {
@@ -215,9 +258,8 @@ func (s *Server) search(ctx context.Context, in *struct {
 	}
 	var at cursor
 	if in.Token != "" {
-		b, err := base64.RawURLEncoding.DecodeString(in.Token)
-		if err != nil || json.Unmarshal(b, &at) != nil || at.Kind < 0 || at.Kind >= len(s.searched()) {
-			return nil, fault.New(fault.Invalid, "page_token is invalid")
+		if at, err = s.resume(in.Token, project.Name(in.Project)); err != nil {
+			return nil, err
 		}
 	}
 	size := in.Size
@@ -276,18 +318,18 @@ func (f *finder) run(ctx context.Context, at cursor) (next string, err error) {
 				}
 				f.left--
 				if at.After = cmp.Or(t.after, at.After); t.after != "" && f.done() {
-					return at.token()
+					return f.s.token(at, f.p)
 				}
 			}
 			if at.After = next; next == "" {
 				break
 			}
 			if f.left -= seen - len(things); f.done() {
-				return at.token()
+				return f.s.token(at, f.p)
 			}
 		}
 		if f.done() && at.Kind+1 < len(kinds) {
-			return cursor{Kind: at.Kind + 1}.token()
+			return f.s.token(cursor{Kind: at.Kind + 1}, f.p)
 		}
 	}
 	return "", nil
@@ -295,11 +337,6 @@ func (f *finder) run(ctx context.Context, at cursor) (next string, err error) {
 
 // done reports whether the page is full, or enough was looked at.
 func (f *finder) done() bool { return f.left <= 0 || len(f.hits) >= f.size }
-
-func (c cursor) token() (string, error) {
-	b, err := json.Marshal(c)
-	return base64.RawURLEncoding.EncodeToString(b), err
-}
 
 // look keeps a thing that has the words, if the caller may see it.
 func (f *finder) look(ctx context.Context, k kindOfThings, t thing) (err error) {

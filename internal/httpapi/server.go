@@ -37,6 +37,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/tink-crypto/tink-go/v2/tink"
 
 	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -109,6 +110,7 @@ type Server struct {
 	journal          audit.Journal
 	log              *slog.Logger
 	metrics          *metrics
+	pages            tink.AEAD // seals page tokens of searches
 	mux              *mux
 	api              huma.API
 	handler          http.Handler

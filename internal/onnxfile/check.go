@@ -15,13 +15,13 @@ func (m *Model) Check() error {
 	w := &walk{defaults: m.Defaults(), functions: map[identifier]*Function{}, sizes: map[*Function]*extent{}}
 	for domain, version := range m.opsets {
 		if version < 1 {
-			return invalid("the model imports version %d of the operators of domain %q; versions begin at 1", version, domain)
+			return invalid("the model imports version %d of the operators of domain %q, and versions start at 1", version, domain)
 		}
 	}
 	for _, f := range m.Functions {
 		id := identifier{standard(f.domain), f.name, f.overload}
 		if w.functions[id] != nil {
-			return invalid("the model has two functions %s", id)
+			return invalid("the model has a duplicate function %s", id)
 		}
 		w.functions[id] = f
 	}
@@ -112,11 +112,11 @@ func (w *walk) functionExtent(f *Function, calls int) (extent, error) {
 	e := w.sizes[f]
 	switch {
 	case e != nil && e.open:
-		return extent{}, invalid("function %s calls itself", identifier{f.domain, f.name, f.overload}).WithHint("Functions of ONNX cannot be recursive; use a Loop.")
+		return extent{}, invalid("function %s calls itself", identifier{f.domain, f.name, f.overload}).WithHint("ONNX functions cannot be recursive. Use a Loop.")
 	case e != nil:
 		return *e, nil
 	case calls > MaxCalls:
-		return extent{}, invalid("the model has functions that call functions more than %d deep", MaxCalls)
+		return extent{}, invalid("the model has function calls nested more than %d deep", MaxCalls)
 	}
 	e = &extent{open: true}
 	w.sizes[f] = e
@@ -219,7 +219,7 @@ func (w *walk) graph(g *Graph, s *scope) error {
 	}
 	for _, p := range g.Outputs {
 		if _, ok := s.find(p.Name); !ok {
-			return invalid("%soutput %q is made by no node", s.in, clip(p.Name))
+			return invalid("%soutput %q is produced by no node", s.in, clip(p.Name))
 		}
 	}
 	return nil
@@ -241,7 +241,7 @@ func (w *walk) body(f *Function, s *scope) error {
 	}
 	for _, out := range f.outputs {
 		if _, ok := s.values[out]; !ok {
-			return invalid("%soutput %q is made by no node", s.in, clip(out))
+			return invalid("%soutput %q is produced by no node", s.in, clip(out))
 		}
 	}
 	return nil
@@ -273,9 +273,9 @@ func (w *walk) nodes(nodes []*node, s *scope) error {
 			}
 			_, known := s.values[out]
 			if by, twice := maker[out]; twice {
-				return s.wrong(s.label(n), invalid("it makes %q, which %s makes too", clip(out), s.label(nodes[by])))
+				return s.wrong(s.label(n), invalid("it produces %q, which %s also produces", clip(out), s.label(nodes[by])))
 			} else if known {
-				return s.wrong(s.label(n), invalid("it makes %q, which is an input or initializer too", clip(out)))
+				return s.wrong(s.label(n), invalid("it produces %q, which is also an input or initializer", clip(out)))
 			}
 			maker[out] = i
 		}
@@ -322,9 +322,9 @@ func (w *walk) order(nodes []*node, maker map[string]int, s *scope) ([]int, erro
 				return nil
 			}
 			if body {
-				return invalid("a graph of it takes %q, which nothing makes", clip(name))
+				return invalid("a graph of it reads %q, which no node produces", clip(name))
 			}
-			return invalid("it takes %q, which nothing makes", clip(name))
+			return invalid("it reads %q, which no node produces", clip(name))
 		}
 		for _, in := range n.inputs {
 			if err := takes(in, false); err != nil {
@@ -352,7 +352,7 @@ func (w *walk) order(nodes []*node, maker map[string]int, s *scope) ([]int, erro
 	}
 	if len(order) < len(nodes) {
 		i := slices.IndexFunc(waits, func(n int) bool { return n > 0 })
-		return nil, s.wrong(s.label(nodes[i]), invalid("it takes, through other nodes, what it makes itself"))
+		return nil, s.wrong(s.label(nodes[i]), invalid("it depends on its own output through other nodes"))
 	}
 	return order, nil
 }
@@ -418,7 +418,7 @@ func (c *call) check() error {
 	}
 	for i, a := range n.attributes {
 		if a.name == "" {
-			return invalid("an attribute of it has no name")
+			return invalid("one of its attributes has no name")
 		}
 		if slices.ContainsFunc(n.attributes[:i], func(b *attribute) bool { return a.name == b.name }) {
 			return invalid("attribute %s is set twice", clip(a.name))
@@ -496,7 +496,7 @@ func (t *tensor) check() error {
 	case t.external:
 		return nil // whoever reads the other file knows how much is there
 	case t.element == 0 || t.element >= uint64(len(widths)):
-		return invalid("it is of element type %d, which does not exist", t.element)
+		return invalid("its element type %d does not exist", t.element)
 	}
 	have := int64(t.counts[floatData] + t.counts[int32Data] + t.counts[int64Data] + t.counts[doubleData] + t.counts[uint64Data] + t.strings)
 	if t.raw && t.element != textElement {
@@ -504,7 +504,7 @@ func (t *tensor) check() error {
 			return invalid("its shape %v takes %d bytes and it has %d", t.dims, want, t.size)
 		}
 		if have > 0 {
-			return invalid("it has its data twice, raw and as numbers")
+			return invalid("it has duplicate data, raw and as numbers")
 		}
 		return nil
 	}

@@ -217,7 +217,7 @@ func (e *embedder) data(name string, entries map[string]string) ([]byte, error) 
 		}
 		n, err := strconv.ParseUint(text, 10, 63)
 		if err != nil {
-			return 0, fault.New(fault.Invalid, "tensor %.100q has its data at %s %.40q of %.100q, which is no number", name, key, text, location)
+			return 0, fault.New(fault.Invalid, "tensor %.100q has its data at %s %.40q of %.100q, which is not a number", name, key, text, location)
 		}
 		return n, nil
 	}
@@ -232,11 +232,11 @@ func (e *embedder) data(name string, entries map[string]string) ([]byte, error) 
 	}
 	if offset > size || length > size-offset {
 		return nil, fault.New(fault.Invalid, "tensor %.100q has its data at %d to %d of %.100q, which has %d bytes", name, offset, offset+length, location, size).
-			WithHint("The two files do not belong together: save the model again, and register both.")
+			WithHint("The two files do not match. Save the model again, and register both.")
 	}
 	if e.left -= int64(length); e.left < 0 { //nolint:gosec // not more than a file has
-		return nil, fault.New(fault.TooLarge, "the model and the data of its tensors have together more than may be loaded").
-			WithHint("A model of ONNX has at most 2 GiB here: make a smaller one with `falaj model optimize`.")
+		return nil, fault.New(fault.TooLarge, "the model and its tensor data exceed the size limit").
+			WithHint("The limit of ONNX models is 2 GiB. Reduce the model with `falaj model optimize`.")
 	}
 	return file[offset : offset+length], nil
 }

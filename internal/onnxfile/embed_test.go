@@ -98,11 +98,11 @@ func TestEmbed(t *testing.T) {
 		"beyond the file":         {outside("w", "location", "model.onnx.data", "offset", "28", "length", "8"), `tensor "w" has its data at 28 to 36 of "model.onnx.data", which has 32 bytes`},
 		"behind its end":          {outside("w", "location", "model.onnx.data", "offset", "33"), "which has 32 bytes"},
 		"beyond numbers":          {outside("w", "location", "model.onnx.data", "offset", "9223372036854775807", "length", "9223372036854775807"), "which has 32 bytes"},
-		"a number that is none":   {outside("w", "location", "model.onnx.data", "offset", "-1"), "is no number"},
+		"a number that is none":   {outside("w", "location", "model.onnx.data", "offset", "-1"), "is not a number"},
 		"another file":            {outside("w", "location", "other"), `the data of tensor "w": no such file`},
-		"without a location":      {outside("w"), `tensor "w" keeps its data in another file`},
-		"a location, no flag":     {slices.Concat(plain, to.Part(to.TensorExternalData, to.Word(1, "location"), to.Word(2, "model.onnx.data"))), "keeps its data in another file"},
-		"a flag of 33 bits":       {slices.Concat(plain, to.Part(to.TensorExternalData, to.Word(1, "location"), to.Word(2, "x")), to.Count(to.TensorDataLocation, 1<<32|1)), "keeps its data in another file"},
+		"without a location":      {outside("w"), `tensor "w" stores its data in another file`},
+		"a location, no flag":     {slices.Concat(plain, to.Part(to.TensorExternalData, to.Word(1, "location"), to.Word(2, "model.onnx.data"))), "stores its data in another file"},
+		"a flag of 33 bits":       {slices.Concat(plain, to.Part(to.TensorExternalData, to.Word(1, "location"), to.Word(2, "x")), to.Count(to.TensorDataLocation, 1<<32|1)), "stores its data in another file"},
 		"more than its shape has": {outside("w", "location", "model.onnx.data"), ""},
 	} {
 		got, err := Embed(modelOf(c.tensor, plain, plain, plain), read, 1<<30)

@@ -298,11 +298,11 @@ func trees(of string) demand {
 		}
 		modes := c.attribute("nodes_modes").strings
 		if modes == nil || modes.many {
-			return invalid("attribute nodes_modes has texts that are no modes")
+			return invalid("attribute nodes_modes has invalid modes")
 		}
 		for _, m := range modes.distinct {
 			if !slices.Contains([]string{"LEAF", "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"}, m) {
-				return invalid("attribute nodes_modes has %q, which is no mode", clip(m))
+				return invalid("attribute nodes_modes has the invalid mode %q", clip(m))
 			}
 		}
 		tree, id := names["nodes_treeids"].ints, names["nodes_nodeids"].ints
@@ -319,7 +319,7 @@ func trees(of string) demand {
 		}
 		for i := 1; i < n; i++ {
 			if ascending(order[i-1], order[i]) == 0 {
-				return invalid("node %d of tree %d is there twice", id.at(int(order[i])), tree.at(int(order[i])))
+				return invalid("duplicate node %d of tree %d", id.at(int(order[i])), tree.at(int(order[i])))
 			}
 		}
 		find := func(t, k int64) int32 {
@@ -450,7 +450,7 @@ func ensemble(c *call) error {
 	if a := c.attribute("nodes_modes"); a != nil && a.tensor != nil {
 		for _, m := range a.tensor.ints {
 			if m < 0 || m > 6 {
-				return invalid("attribute nodes_modes has %d, which is no mode", m)
+				return invalid("attribute nodes_modes has the invalid mode %d", m)
 			}
 		}
 	}

@@ -194,8 +194,8 @@ func Parse(file []byte) (*Model, error) {
 	d := &decoder{buf: file, size: int64(len(file))}
 	m, err := d.model()
 	if err == nil && len(m.outside) > 0 {
-		err = fault.New(fault.Invalid, "tensor %q keeps its data in another file; all of a model must be in the files that were signed", m.outside[0]).
-			WithHint("Register that file beside the model, or save the model as one file: onnx.save(onnx.load(PATH), \"model.onnx\"), and save_as_external_data=False of mlflow.onnx.log_model.")
+		err = fault.New(fault.Invalid, "tensor %q stores its data in another file, and a model must be complete in its signed files", m.outside[0]).
+			WithHint("Register that file with the model, or save the model as one file: onnx.save(onnx.load(PATH), \"model.onnx\"), or save_as_external_data=False in mlflow.onnx.log_model.")
 	}
 	return m, err
 }

@@ -20,7 +20,7 @@ func (c *call) demands() error {
 	domain := standard(c.node.domain)
 	switch domain {
 	case "com.microsoft.nchwc", "com.ms.internal.nhwc":
-		return invalid("its operator is internal to ONNX Runtime").WithHint("Export the model again without saving what ONNX Runtime optimised for one processor.")
+		return invalid("its operator is internal to ONNX Runtime").WithHint("Export the model again without ONNX Runtime's processor-specific optimisations.")
 	case "", "ai.onnx.ml", "com.microsoft":
 	default:
 		return nil
@@ -227,7 +227,7 @@ func axes(input int, adds bool) demand {
 				return invalid("axes has %d, which is not an axis of %d dimensions", a, rank)
 			}
 			if slices.Contains(list[:i], a) || slices.Contains(list[:i], a-rank) || slices.Contains(list[:i], a+rank) {
-				return invalid("axes has %d twice", a)
+				return invalid("axes has the duplicate %d", a)
 			}
 		}
 		return nil
@@ -577,7 +577,7 @@ func steps(c *call) error {
 	}
 	if len(from.ints) == 1 && len(to.ints) == 1 && len(by.ints) == 1 {
 		if n := (float64(to.ints[0]) - float64(from.ints[0])) / float64(by.ints[0]); n > MaxUnpacked {
-			return invalid("it makes more than %d elements", MaxUnpacked)
+			return invalid("it produces more than %d elements", MaxUnpacked)
 		}
 	}
 	return nil

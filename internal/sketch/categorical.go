@@ -227,13 +227,13 @@ func readCategorical(r *reader) *categorical {
 	c := newCategorical()
 	c.count, c.clock = r.uint(), r.uint()
 	if c.count > maxCount || c.clock > maxCount {
-		r.fail("a column with more rows than there can be")
+		r.fail("a column has an impossible number of rows")
 	}
 	var sure uint64
 	for range r.uintMax(MaxCategories) {
 		e := entry{text: string(r.raw(MaxText)), weight: r.uint(), excess: r.uint(), at: r.uint()}
 		if _, twice := c.index[e.text]; twice || e.text == "" || e.excess >= e.weight || e.weight > 2*maxCount || e.at > c.clock {
-			r.fail("a column with a category that cannot be")
+			r.fail("a column has an invalid category")
 		}
 		if r.err != nil {
 			return c
@@ -262,7 +262,7 @@ func readCategorical(r *reader) *categorical {
 		return c
 	}
 	if err := c.seen.UnmarshalBinary(b); err != nil {
-		r.fail("a distinct count that cannot be read: %v", err)
+		r.fail("a distinct count is invalid: %v", err)
 		return c
 	}
 	if len(c.entries) < MaxCategories {

@@ -57,7 +57,7 @@ type reader struct {
 func newReader(b []byte, kinds ...byte) *reader {
 	r := &reader{rest: b}
 	if len(b) > MaxEncoded {
-		r.err = fault.New(fault.TooLarge, "a sketch of %d bytes; the most is %d", len(b), MaxEncoded)
+		r.err = fault.New(fault.TooLarge, "a sketch has %d bytes, over the limit of %d", len(b), MaxEncoded)
 		return r
 	}
 	if len(b) < 4 || b[0] != 'F' || b[1] != 'S' {
@@ -96,7 +96,7 @@ func (r *reader) uint() uint64 {
 	}
 	v, n := binary.Uvarint(r.rest)
 	if n <= 0 {
-		r.fail("the sketch ends in the middle")
+		r.fail("the sketch is truncated")
 		return 0
 	}
 	r.rest = r.rest[n:]
@@ -106,7 +106,7 @@ func (r *reader) uint() uint64 {
 func (r *reader) uintMax(most uint64) uint64 {
 	v := r.uint()
 	if v > most {
-		r.fail("a sketch with a length of %d; the most is %d", v, most)
+		r.fail("a sketch has a length of %d, over the limit of %d", v, most)
 		return 0
 	}
 	return v
@@ -118,7 +118,7 @@ func (r *reader) int() int64 {
 	}
 	v, n := binary.Varint(r.rest)
 	if n <= 0 {
-		r.fail("the sketch ends in the middle")
+		r.fail("the sketch is truncated")
 		return 0
 	}
 	r.rest = r.rest[n:]
@@ -130,7 +130,7 @@ func (r *reader) take(n uint64) []byte {
 		return nil
 	}
 	if n > uint64(len(r.rest)) {
-		r.fail("the sketch ends in the middle")
+		r.fail("the sketch is truncated")
 		return nil
 	}
 	b := r.rest[:n]
@@ -149,7 +149,7 @@ func (r *reader) float() float64 {
 func (r *reader) floats(most uint64) []float64 {
 	n := r.uintMax(most)
 	if n*8 > uint64(len(r.rest)) {
-		r.fail("the sketch ends in the middle")
+		r.fail("the sketch is truncated")
 		return nil
 	}
 	vs := make([]float64, n)

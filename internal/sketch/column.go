@@ -241,7 +241,7 @@ func (c *Column) UnmarshalBinary(b []byte) error {
 	r := newReader(b, kindNumeric, kindCategorical)
 	got := Column{missing: r.uint(), infinite: r.uint(), mistyped: r.uint()}
 	if max(got.missing, got.infinite, got.mistyped) > maxCount {
-		r.fail("a column with more rows than there can be")
+		r.fail("a column has an impossible number of rows")
 	}
 	if r.kind == kindCategorical {
 		got.kind, got.texts = Categorical, readCategorical(r)

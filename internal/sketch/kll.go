@@ -300,7 +300,7 @@ func readKLL(r *reader) *KLL {
 		}
 		for _, v := range values {
 			if !(v >= s.lo && v <= s.hi) || math.IsInf(v, 0) {
-				r.fail("a KLL sketch holds a value outside its range")
+				r.fail("a KLL sketch contains a value outside its range")
 			}
 		}
 	}

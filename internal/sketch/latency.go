@@ -101,7 +101,7 @@ func (l *Latency) UnmarshalBinary(b []byte) error {
 	for range r.uintMax(latencyBins) {
 		index, count := r.int(), r.uint()
 		if index <= last || index > high || count == 0 || count > 1<<52 || got.count > 1<<53 {
-			r.fail("a latency sketch with a bin that no duration falls in")
+			r.fail("a latency sketch has an impossible bin")
 		}
 		if r.err != nil {
 			break

@@ -152,14 +152,14 @@ func readNumeric(r *reader) *numeric {
 	n.sample = r.floats(MaxSample)
 	count := n.kll.Count()
 	if count > maxCount {
-		r.fail("a column with more rows than there can be")
+		r.fail("a column has an impossible number of rows")
 	}
 	if uint64(len(n.sample)) != min(count, MaxSample) {
 		r.fail("a column of %d numbers with a sample of %d", count, len(n.sample))
 	}
 	for _, v := range n.sample {
 		if !(v >= n.kll.lo && v <= n.kll.hi) {
-			r.fail("a sample holds a value outside its column's range")
+			r.fail("a sample contains a value outside its column's range")
 		}
 	}
 	if max(math.Abs(n.kll.lo), math.Abs(n.kll.hi)) > MaxMagnitude {
@@ -167,7 +167,7 @@ func readNumeric(r *reader) *numeric {
 	}
 	slack := 1e-6 * (math.Abs(n.kll.lo) + math.Abs(n.kll.hi)) // rounding
 	if count > 0 && !(n.mean >= n.kll.lo-slack && n.mean <= n.kll.hi+slack) || !(n.m2 >= 0) || math.IsInf(n.m2, 0) {
-		r.fail("a column whose mean or variance its values cannot have")
+		r.fail("a column has a mean or variance that contradicts its values")
 	}
 	if listed := r.uintMax(MaxValues + 1); listed > 0 {
 		n.values = make(map[float64]uint64, listed-1)
@@ -175,7 +175,7 @@ func readNumeric(r *reader) *numeric {
 		for range listed - 1 {
 			v, c := r.float(), r.uint()
 			if !(v > last) || math.IsInf(v, 0) || c == 0 || c > count {
-				r.fail("a column with a list of values that is not one")
+				r.fail("a column has an invalid list of values")
 				break
 			}
 			last = v

@@ -54,7 +54,7 @@ const (
 func CheckPath(p string) error {
 	refuse := func(why string) error {
 		return fault.New(fault.Invalid, "Invalid path. %q %s", clip(p), why).
-			WithHint("Use a relative path of plain parts, such as model/model.onnx.")
+			WithHint("Use a relative path, such as model/model.onnx.")
 	}
 	if len(p) > MaxPath {
 		return refuse("is longer than 1000 bytes")
@@ -463,7 +463,7 @@ func (s *Service) pathFree(ctx context.Context, tx *store.Tx, place Place, name 
 	}
 	n, err := s.store.CountArtifacts(ctx, tx, place.ID())
 	if err == nil && n >= s.maxFiles {
-		err = fault.New(fault.TooLarge, "%s has %d artifacts, as many as one may have", place, n).
+		err = fault.New(fault.TooLarge, "%s has %d artifacts, the limit", place, n).
 			WithHint("Log one archive instead of many small files.")
 	}
 	return err

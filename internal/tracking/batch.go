@@ -172,7 +172,7 @@ func (s *Service) logParams(ctx context.Context, tx *store.Tx, r Run, params []P
 		known, ok := have[p.Key]
 		old := known.Value
 		if ok && r.Withheld {
-			return fault.New(fault.PermissionDenied, "param %s of run %s was logged already, and its value takes what reading the run's data takes", clip(p.Key), run)
+			return fault.New(fault.PermissionDenied, "param %s of run %s was already logged, and reading its value requires permission to read the run's data", clip(p.Key), run)
 		}
 		switch {
 		case !ok:

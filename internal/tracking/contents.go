@@ -98,7 +98,7 @@ func (m *LoggedModel) withhold() {
 
 func withheldTags(tags []Pair, class string) []Pair {
 	open := slices.DeleteFunc(slices.Clone(tags), func(t Pair) bool { return !slices.Contains(openTags, t.Key) })
-	open = append(open, Pair{tagWithheld, class + ": params, tags, metrics and files take what reading the data takes"})
+	open = append(open, Pair{tagWithheld, class + ": params, tags, metrics and files require permission to read the data"})
 	slices.SortFunc(open, func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
 	return open
 }
@@ -168,5 +168,5 @@ func ofAnother(ctx context.Context, what string) error {
 		return nil
 	}
 	return fault.New(fault.PermissionDenied, "%s may not change %s: a job's token changes only what its attempt made", who, what).
-		WithHint("Log into the run of MLFLOW_RUN_ID, or have a person or a service make the change.")
+		WithHint("Log into the run of MLFLOW_RUN_ID, or make the change as a user or a service account.")
 }

@@ -40,7 +40,7 @@ func TestContinue(t *testing.T) {
 	failed, end := tracking.Failed, tracking.Millis(1010)
 	must(w.UpdateRun(loop, proj, run.ID, tracking.RunUpdate{Status: &failed, End: &end}))(t)
 
-	wantKind(t, errOf(w.Continue(first, proj, run.ID, "att_1", 2)), fault.PermissionDenied, "may not give a run away")
+	wantKind(t, errOf(w.Continue(first, proj, run.ID, "att_1", 2)), fault.PermissionDenied, "may not change the owner of a run")
 	got := must(w.Continue(loop, proj, run.ID, "att_2", 2))(t)
 	if got.Status != tracking.Running || got.End != 0 || got.Attempt != "att_2" {
 		t.Errorf("%+v", got)

@@ -126,7 +126,7 @@ func (s *Service) Import(ctx context.Context, p project.Name, in Import) ([]Impo
 		points += len(r.Metrics)
 	}
 	if items > MaxImportItems || points > MaxImportPoints {
-		return nil, fault.New(fault.TooLarge, "a batch has at most %d items and %d points of metrics; this has %d and %d", MaxImportItems, MaxImportPoints, items, points)
+		return nil, fault.New(fault.TooLarge, "a batch may have at most %d items and %d metric values, and this one has %d and %d", MaxImportItems, MaxImportPoints, items, points)
 	}
 	if err := s.ensureDefault(ctx, p); err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func (s *Service) Imported(ctx context.Context, p project.Name, kind ImportKind,
 		return nil, err
 	}
 	if len(ids) > MaxImportItems {
-		return nil, fault.New(fault.TooLarge, "at most %d identifiers are asked for at once", MaxImportItems)
+		return nil, fault.New(fault.TooLarge, "a request may name at most %d identifiers", MaxImportItems)
 	}
 	var out map[string]string
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -207,7 +207,7 @@ func (s *Service) ImportArtifact(ctx context.Context, p project.Name, place Plac
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		known, err := s.store.Imported(ctx, tx, p, kind, []string{place.ID()})
 		if _, ok := known[place.ID()]; err == nil && !ok {
-			err = fault.New(fault.NotFound, "%s was not imported", place).WithHint("Import it before its files.")
+			err = fault.New(fault.NotFound, "%s was not imported", place).WithHint("Import it first, then its files.")
 		}
 		return err
 	})
@@ -273,10 +273,10 @@ func (i *importing) came(ctx context.Context, tx *store.Tx, o *ImportOutcome, di
 
 func checkImported(digest string, stage Stage) error {
 	if digest == "" || len(digest) > maxImportDigest {
-		return fault.New(fault.Invalid, "it has no digest, or one of more than %d bytes", maxImportDigest)
+		return fault.New(fault.Invalid, "its digest is empty or exceeds %d bytes", maxImportDigest)
 	}
 	if stage != Active && stage != Deleted {
-		return fault.New(fault.Invalid, "its lifecycle stage %q is neither active nor deleted", clip(string(stage)))
+		return fault.New(fault.Invalid, "its lifecycle stage %q is not active or deleted", clip(string(stage)))
 	}
 	return nil
 }
@@ -316,7 +316,7 @@ func (i *importing) experiment(ctx context.Context, tx *store.Tx, e ImportedExpe
 		case !native:
 			ours.Stage = e.Stage
 		case ours.Stage != e.Stage:
-			o.lose(fmt.Errorf("it is %s there, and stays %s: an experiment of this name was made here", e.Stage, ours.Stage))
+			o.lose(fmt.Errorf("it is %s in the source and stays %s here: an experiment with this name was created here", e.Stage, ours.Stage))
 		}
 	} else {
 		o.Result = ImportCreated
@@ -369,7 +369,7 @@ func (i *importing) model(ctx context.Context, tx *store.Tx, m ImportedModel) (I
 		err = cmp.Or(err, CheckRunID(m.Run))
 	}
 	if !m.Status.Valid() {
-		err = cmp.Or[error](err, fault.New(fault.Invalid, "its status %q is none of a logged model", clip(string(m.Status))))
+		err = cmp.Or[error](err, fault.New(fault.Invalid, "its status %q is not a status of a logged model", clip(string(m.Status))))
 	}
 	if err != nil {
 		o.refuse(err)
@@ -426,7 +426,7 @@ func (i *importing) run(ctx context.Context, tx *store.Tx, r ImportedRun) (Impor
 	if !r.Part {
 		err = cmp.Or(err, checkText("run_name", r.Name, MaxRunName), checkText("user_id", r.User, MaxRunName), checkMillis("start_time", r.Start), checkMillis("end_time", r.End))
 		if !r.Status.Valid() {
-			err = cmp.Or[error](err, fault.New(fault.Invalid, "its status %q is none of a run", clip(string(r.Status))))
+			err = cmp.Or[error](err, fault.New(fault.Invalid, "its status %q is not a status of a run", clip(string(r.Status))))
 		}
 	}
 	if err != nil {
@@ -436,10 +436,10 @@ func (i *importing) run(ctx context.Context, tx *store.Tx, r ImportedRun) (Impor
 	old, before := i.known[o.Kind][o.ID]
 	switch {
 	case slices.Contains(i.pruned, r.ID):
-		o.refuse(fault.New(fault.Conflict, "what it had here is being removed: end that with falaj run prune"))
+		o.refuse(fault.New(fault.Conflict, "it is being removed here: complete the removal with falaj run prune"))
 		return o, nil
 	case r.Part && !before && !i.dry:
-		o.refuse(fault.New(fault.Conflict, "its first part has not come"))
+		o.refuse(fault.New(fault.Conflict, "its first part is missing"))
 		return o, nil
 	case !r.Part && (!before || old != r.Digest):
 		if ok, err := i.head(ctx, tx, r, before, &o); err != nil || !ok {
@@ -563,7 +563,7 @@ func (i *importing) pairs(o *ImportOutcome, what string, in []Pair, called strin
 	out := make([]Pair, 0, len(in))
 	in, cut := cutPairs(latestPairs(in), limit)
 	for _, key := range cut {
-		o.lose(fmt.Errorf("%s %s: its value was cut to %d characters", what, clip(key), limit))
+		o.lose(fmt.Errorf("%s %s: its value was truncated to %d characters", what, clip(key), limit))
 	}
 	for _, p := range in {
 		if err := p.validate(what+" ", called, limit); err != nil {
@@ -580,7 +580,7 @@ func (i *importing) taken(o ImportOutcome, err error) (ImportOutcome, error) {
 	if err != nil {
 		return o, err
 	}
-	o.refuse(fault.New(fault.Conflict, "the identifier is taken by something that was not imported into this project"))
+	o.refuse(fault.New(fault.Conflict, "the identifier is already used by an object that was not imported into this project"))
 	return o, nil
 }
 

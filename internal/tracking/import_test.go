@@ -127,7 +127,7 @@ func TestImportRefuses(t *testing.T) {
 	got := results(t, w, tracking.Import{Runs: []tracking.ImportedRun{nowhere, stranger, undead, odd, mine, part}})
 	for i, part := range []string{
 		"refused: No Experiment with id=99", `refused: Invalid value "../x"`, `refused: its lifecycle stage "undead"`,
-		"created; lost param long: its value was cut to 6000 characters", "refused: the identifier is taken", "refused: its first part has not come",
+		"created; lost param long: its value was truncated to 6000 characters", "refused: the identifier is already used", "refused: its first part is missing",
 	} {
 		if line := strings.Split(got, "\n")[i]; !strings.HasPrefix(line, part) {
 			t.Errorf("%q, want %q", line, part)

@@ -305,7 +305,7 @@ func (s *Service) SearchLoggedModels(ctx context.Context, p project.Name, in Sea
 			worst = m.Classification
 		}
 	}
-	return out, next, s.noteRead(ctx, p, "logged models found by a search", worst)
+	return out, next, s.noteRead(ctx, p, "logged models in search results", worst)
 }
 
 // changeModel changes an active model; cut are the keys whose values were too long.

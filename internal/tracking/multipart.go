@@ -79,7 +79,7 @@ func (s *Service) BeginUpload(ctx context.Context, p project.Name, place Place, 
 			return err
 		}
 		if n >= maxUploads {
-			return share.Refused("unfinished_uploads", fmt.Sprintf("project %s has %d unfinished uploads", p, n), "Finish or abort some; those that are a day old are removed.", uploadRetry)
+			return share.Refused("unfinished_uploads", fmt.Sprintf("project %s has %d unfinished uploads", p, n), "Complete or abort some uploads. Uploads are removed after a day.", uploadRetry)
 		}
 		if err := s.store.PutUpload(ctx, tx, u); err != nil {
 			return err
@@ -121,7 +121,7 @@ func (s *Service) PutPart(ctx context.Context, p project.Name, upload UploadID, 
 			return err
 		}
 		if u.Done {
-			return fault.New(fault.Conflict, "upload %s is finished", upload)
+			return fault.New(fault.Conflict, "upload %s is already complete", upload)
 		}
 		parts, err := s.store.Parts(ctx, tx, upload)
 		if err != nil {
@@ -188,7 +188,7 @@ func (s *Service) FinishUpload(ctx context.Context, p project.Name, place Place,
 // complete refuses parts that are not all there or not those that are named.
 func (u Upload) complete(parts []Part, named []Parted) error {
 	if len(parts) != u.Parts {
-		return fault.New(fault.Invalid, "upload %s has %d of its %d parts", u.ID, len(parts), u.Parts).WithHint("Upload the others first.")
+		return fault.New(fault.Invalid, "upload %s has %d of its %d parts", u.ID, len(parts), u.Parts).WithHint("Upload the missing parts first.")
 	}
 	named = slices.Clone(named)
 	slices.SortFunc(named, func(a, b Parted) int { return a.Number - b.Number })
@@ -196,8 +196,8 @@ func (u Upload) complete(parts []Part, named []Parted) error {
 		return a.Number == b.Number && a.Digest == strings.Trim(b.Digest, `"`)
 	})
 	if !same {
-		return fault.New(fault.Invalid, "the parts that are named are not those of upload %s", u.ID).
-			WithHint("Name each part once, with the ETag that its upload was answered with.")
+		return fault.New(fault.Invalid, "the listed parts do not match upload %s", u.ID).
+			WithHint("List each part once, with the ETag returned by its upload.")
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func TestMultipart(t *testing.T) {
 	second := put(2, "bbb")
 	wrong := first
 	first = put(1, "aaa") // the client tried again
-	wantKind(t, w.FinishUpload(ctx, proj, place, "model/big.bin", u.ID, []tracking.Parted{wrong, second, third}), fault.Invalid, "not those of upload")
+	wantKind(t, w.FinishUpload(ctx, proj, place, "model/big.bin", u.ID, []tracking.Parted{wrong, second, third}), fault.Invalid, "do not match upload")
 	wantKind(t, w.FinishUpload(ctx, proj, place, "model/other.bin", u.ID, []tracking.Parted{first, second, third}), fault.Invalid, "not of model/other.bin")
 	third.Digest = `"` + third.Digest + `"` // as an ETag
 	for range 3 {                           // a client that repeats itself
@@ -49,7 +49,7 @@ func TestMultipart(t *testing.T) {
 	if left := len(trackingtest.Objects(t, w.dir, "projects")); left != before+1 {
 		t.Errorf("%d objects are left, want the file's", left-before)
 	}
-	wantKind(t, errOf(w.PutPart(ctx, proj, u.ID, 1, strings.NewReader("x"))), fault.Conflict, "finished")
+	wantKind(t, errOf(w.PutPart(ctx, proj, u.ID, 1, strings.NewReader("x"))), fault.Conflict, "already complete")
 
 	for _, bad := range []int{0, -1, tracking.MaxParts + 1} {
 		wantKind(t, errOf(w.BeginUpload(ctx, proj, place, "x", bad)), fault.Invalid, "num_parts")

@@ -69,7 +69,7 @@ type pruning struct {
 // have files of their own and stay, and so do the runs that they came from. It ends after some seconds, when there may be More.
 func (s *Service) Prune(ctx context.Context, p project.Name, older time.Duration, dry bool) (Pruned, error) {
 	if older < 0 {
-		return Pruned{}, fault.New(fault.Invalid, "an age of %s is less than nothing", older)
+		return Pruned{}, fault.New(fault.Invalid, "the age %s is negative", older)
 	}
 	if err := s.allow(ctx, ActionPrune, p, "run", ""); err != nil {
 		return Pruned{}, err

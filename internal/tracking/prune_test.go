@@ -112,7 +112,7 @@ func TestPrune(t *testing.T) {
 		wantKind(t, err, fault.PermissionDenied, "run.prune")
 	}
 	_, err := w.Prune(ctx, proj, -time.Hour, true)
-	wantKind(t, err, fault.Invalid, "less than nothing")
+	wantKind(t, err, fault.Invalid, "is negative")
 	if none := must(w.Prune(ctx, proj, 3*time.Hour, false))(t); none != (tracking.Pruned{}) {
 		t.Fatalf("what was deleted two hours ago is older than three: %+v", none)
 	}

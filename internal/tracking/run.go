@@ -149,7 +149,7 @@ func (s *Service) origin(ctx context.Context, p project.Name, given Origin) (Ori
 		return given, given.validate()
 	}
 	if given.Attempt != "" || given.Job != "" || given.Residency != nil || given.Classification != "" {
-		return Origin{}, fault.New(fault.PermissionDenied, "%s may not name an origin; it inherits that of its run", who)
+		return Origin{}, fault.New(fault.PermissionDenied, "%s may not set an origin; it inherits the origin of its run", who)
 	}
 	return s.OriginOf(ctx, p)
 }
@@ -183,7 +183,7 @@ func (s *Service) AttemptRun(ctx context.Context, p project.Name, attempt string
 		return Run{}, err
 	}
 	if attempt == "" {
-		return Run{}, fault.New(fault.Invalid, "no attempt is named")
+		return Run{}, fault.New(fault.Invalid, "an attempt is required")
 	}
 	var r Run
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -214,7 +214,7 @@ func mayTag(ctx context.Context, tags []Pair) error {
 	}
 	for _, t := range tags {
 		if t.Key == AttemptTag || t.Key == AttemptsTag || strings.HasPrefix(t.Key, attemptTags) {
-			return fault.New(fault.PermissionDenied, "%s may not change the tag %s, which Falaj sets", who, clip(t.Key)).WithHint("Give the tag another name.")
+			return fault.New(fault.PermissionDenied, "%s may not change the tag %s, which Falaj sets", who, clip(t.Key)).WithHint("Use another tag name.")
 		}
 	}
 	return nil
@@ -224,7 +224,7 @@ func mayTag(ctx context.Context, tags []Pair) error {
 // one before it no longer does. Error: fault.NotFound for a run that was deleted.
 func (s *Service) Continue(ctx context.Context, p project.Name, run RunID, attempt string, number int) (Run, error) {
 	if who := identity.From(ctx); who.Kind == identity.Attempt {
-		return Run{}, fault.New(fault.PermissionDenied, "%s may not give a run away", who)
+		return Run{}, fault.New(fault.PermissionDenied, "%s may not change the owner of a run", who)
 	}
 	return s.changeRun(ctx, p, run, "continue", func(ctx context.Context, tx *store.Tx, r *Run) error {
 		if r.Stage == Deleted {
@@ -289,7 +289,7 @@ func (s *Service) SearchRuns(ctx context.Context, p project.Name, in Search) ([]
 			worst = r.Classification
 		}
 	}
-	return out, next, s.noteRead(ctx, p, "runs found by a search", worst)
+	return out, next, s.noteRead(ctx, p, "runs in search results", worst)
 }
 
 // listed says which objects of a listing the principal may see. It asks once

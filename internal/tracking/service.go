@@ -379,7 +379,7 @@ func (s *Service) nameFree(ctx context.Context, tx *store.Tx, p project.Name, na
 		return err
 	case other.Stage == Deleted:
 		return fault.New(fault.Conflict, "Experiment(name=%s) already exists. It is in deleted state.", clip(name)).
-			WithHint("Restore it, choose another name, or remove it for ever with falaj run prune.")
+			WithHint("Restore it, choose another name, or remove it permanently with falaj run prune.")
 	}
 	return fault.New(fault.Conflict, "Experiment(name=%s) already exists.", clip(name))
 }
@@ -432,7 +432,7 @@ func checkExperimentName(name string) error {
 // allow asks for a collection or an object whose label is not known yet.
 func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, kind, name string) error {
 	if p == "" {
-		return fault.New(fault.PermissionDenied, "no project is named").
+		return fault.New(fault.PermissionDenied, "a project is required").
 			WithHint("Use a token that is bound to one project.")
 	}
 	return s.authz.Allow(ctx, action, policy.Object{Project: string(p), Kind: kind, Name: clip(name)})
@@ -450,7 +450,7 @@ func (s *Service) allowLabelled(ctx context.Context, action policy.Action, p pro
 	}
 	if action == ActionWrite {
 		return fault.New(fault.PermissionDenied, "%s may not write %s %s, which another producer made", who, kind, name).
-			WithHint("Log into the run of MLFLOW_RUN_ID, or into runs that this attempt creates.")
+			WithHint("Log into the run of MLFLOW_RUN_ID, or into runs created by this attempt.")
 	}
 	return s.Admit(ctx, p, kind+" "+name, o.Residency, o.Classification)
 }
@@ -469,12 +469,12 @@ func (s *Service) Admit(ctx context.Context, p project.Name, what string, label 
 	}
 	for _, z := range own.Residency.Zones() {
 		if !label.Allows(z) {
-			return fault.New(fault.PermissionDenied, "%s may be in %s only, and what %s makes may be in %s", what, label, who, own.Residency).
+			return fault.New(fault.PermissionDenied, "%s has the residency %s, and the outputs of %s have %s", what, label, who, own.Residency).
 				WithHint("Declare it as an input of the job, so that its outputs inherit the label.")
 		}
 	}
 	if classifications[classification] > classifications[own.Classification] {
-		return fault.New(fault.PermissionDenied, "%s is %s, and what %s makes is not", what, classification, who).
+		return fault.New(fault.PermissionDenied, "%s is %s, and the outputs of %s have a lower classification", what, classification, who).
 			WithHint("Declare it as an input of the job, so that its outputs inherit the classification.")
 	}
 	return nil

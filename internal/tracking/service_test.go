@@ -793,7 +793,7 @@ func TestArtifacts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantKind(t, put("one/more", "x"), fault.TooLarge, "as many as one may have")
+	wantKind(t, put("one/more", "x"), fault.TooLarge, "artifacts, the limit")
 	if err := w.DeleteArtifacts(ctx, proj, place, "many"); err != nil {
 		t.Fatal(err)
 	}
@@ -976,12 +976,12 @@ func TestAttemptsKeepLabels(t *testing.T) {
 		t.Error("a logged model does not inherit", diff)
 	}
 	_, err = w.CreateRun(att, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Residency: residency.Of("DE")}})
-	wantKind(t, err, fault.PermissionDenied, "may not name an origin")
+	wantKind(t, err, fault.PermissionDenied, "may not set an origin")
 
 	narrow := made("att_2", residency.Of("AE"), "internal")
 	wider := made("att_9", residency.Of("AE", "DE", "home"), "internal")
 	secret := made("att_8", label, "restricted")
-	wantKind(t, errOf(w.Run(att, proj, narrow.ID)), fault.PermissionDenied, "may be in AE only")
+	wantKind(t, errOf(w.Run(att, proj, narrow.ID)), fault.PermissionDenied, "has the residency AE")
 	wantKind(t, errOf(w.Run(att, proj, secret.ID)), fault.PermissionDenied, "is restricted")
 	if _, err := w.Run(att, proj, wider.ID); err != nil {
 		t.Error("a read that keeps the label:", err)

@@ -505,7 +505,7 @@ func classified(classification string) bool { return classifications[classificat
 
 func (o Origin) validate() error {
 	if _, ok := classifications[o.Classification]; !ok {
-		return fault.New(fault.Invalid, "classification %q is none of public, internal, confidential, restricted", clip(o.Classification))
+		return fault.New(fault.Invalid, "classification %q is not public, internal, confidential or restricted", clip(o.Classification))
 	}
 	return nil
 }

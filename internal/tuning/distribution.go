@@ -26,11 +26,11 @@ const categorical = "CategoricalDistribution"
 func (d Distribution) parse() (distribution, error) {
 	var out distribution
 	if len(d) > maxDistribution {
-		return out, fault.New(fault.TooLarge, "a distribution has %d bytes, at most %d are taken", len(d), maxDistribution).
-			WithHint("Name the choices briefly and look their contents up in the objective.")
+		return out, fault.New(fault.TooLarge, "a distribution has %d bytes, over the limit of %d", len(d), maxDistribution).
+			WithHint("Use short names as choices, and look up their contents in the objective.")
 	}
 	if err := json.Unmarshal(plain(string(d)), &out); err != nil {
-		return out, fault.New(fault.Invalid, "the distribution is not JSON of Optuna's form: %w", err).
+		return out, fault.New(fault.Invalid, "the distribution is not valid Optuna JSON: %w", err).
 			WithHint("Choices are null, true, false, numbers or text.")
 	}
 	switch out.Name {
@@ -38,12 +38,12 @@ func (d Distribution) parse() (distribution, error) {
 		return out, nil
 	case categorical:
 		if len(out.Attributes.Choices) == 0 {
-			return out, fault.New(fault.Invalid, "a categorical distribution has no choices").WithHint("Give at least one.")
+			return out, fault.New(fault.Invalid, "a categorical distribution has no choices").WithHint("Add at least one choice.")
 		}
 		return out, nil
 	}
-	return out, fault.New(fault.Unsupported, "distribution %q is not known", out.Name).
-		WithHint("Use FloatDistribution, IntDistribution or CategoricalDistribution; Optuna deprecated the others in 3.0.")
+	return out, fault.New(fault.Unsupported, "unknown distribution %q", out.Name).
+		WithHint("Use FloatDistribution, IntDistribution or CategoricalDistribution; Optuna 3.0 deprecated the others.")
 }
 
 // plain makes JSON of Python's JSON: its words for what is no finite number become
@@ -83,7 +83,7 @@ func compatible(before, now Distribution) error {
 		return err
 	}
 	refuse := func(text string) error {
-		return fault.New(fault.Invalid, "%s", text).WithHint("Give the parameter another name, or begin another study.")
+		return fault.New(fault.Invalid, "%s", text).WithHint("Rename the parameter, or create another study.")
 	}
 	switch {
 	case a.Name != b.Name:

@@ -172,7 +172,7 @@ func (s *Service) Delete(ctx context.Context, p project.Name, id StudyID) error 
 	return s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		if s.driven != nil {
 			if driven, err := s.driven(ctx, tx, study); err != nil || driven {
-				return errors.Join(err, fault.New(fault.Conflict, "%q is a sweep of Falaj's", clip(study.Name)).WithHint("falaj sweep stop %[1]s; falaj delete sweep %[1]s", fault.ShellWord(clip(study.Name))))
+				return errors.Join(err, fault.New(fault.Conflict, "%q is a sweep, not a study of an Optuna client", clip(study.Name)).WithHint("falaj sweep stop %[1]s; falaj delete sweep %[1]s", fault.ShellWord(clip(study.Name))))
 			}
 		}
 		n, err := s.store.TrialCount(ctx, tx, p, id)
@@ -297,8 +297,8 @@ func (s *Service) TrialNumbered(ctx context.Context, p project.Name, id StudyID,
 // Whoever pages by the last ID and asks for the same included ones sees each once.
 func (s *Service) Trials(ctx context.Context, p project.Name, id StudyID, after TrialID, included []TrialID, limit int) ([]Trial, error) {
 	if len(included) > maxTrials {
-		return nil, fault.New(fault.TooLarge, "%d trials are asked for by number, at most %d may be", len(included), maxTrials).
-			WithHint("A study has no more: ask for those greater than the last seen.")
+		return nil, fault.New(fault.TooLarge, "the request names %d trials, over the limit of %d", len(included), maxTrials).
+			WithHint("Request only trials after the last one that you received.")
 	}
 	study, err := s.read(ctx, p, func(ctx context.Context, tx *store.Tx) (Study, error) { return s.store.Study(ctx, tx, p, id) })
 	if err != nil {
@@ -318,7 +318,7 @@ func (s *Service) trials(ctx context.Context, study Study, after TrialID, includ
 // enter asks for the collection, and gives the caller's label.
 func (s *Service) enter(ctx context.Context, action policy.Action, p project.Name) (tracking.Origin, error) {
 	if p == "" {
-		return tracking.Origin{}, fault.New(fault.PermissionDenied, "no project is named").WithHint("Use a token that is bound to one project.")
+		return tracking.Origin{}, fault.New(fault.PermissionDenied, "a project is required").WithHint("Use a token that is bound to one project.")
 	}
 	if err := s.authz.Allow(ctx, action, policy.Object{Project: string(p), Kind: "sweep"}); err != nil {
 		return tracking.Origin{}, err
@@ -454,8 +454,8 @@ func page(limit int) int {
 // requested refuses the key of a request that is none.
 func requested(key string) error {
 	if len(key) > 255 || !storable(key) {
-		return fault.New(fault.Invalid, "an idempotency key has at most 255 bytes of text, not %d", len(key)).
-			WithHint("Use a fresh random key, such as a UUID, for each new request.")
+		return fault.New(fault.Invalid, "the idempotency key has %d bytes, over the limit of 255", len(key)).
+			WithHint("Use a new random key, such as a UUID, for each new request.")
 	}
 	return nil
 }

@@ -36,11 +36,11 @@ func (s Studies) Create(ctx context.Context, tx *store.Tx, study Study) (id Stud
 		return 0, false, err
 	}
 	if n := len(study.Directions); n == 0 || n > maxDirections {
-		return 0, false, fault.New(fault.Invalid, "a study has 1 to %d directions, not %d", maxDirections, n).WithHint("Give one for each objective.")
+		return 0, false, fault.New(fault.Invalid, "a study must have 1 to %d directions, not %d", maxDirections, n).WithHint("Set one direction per objective.")
 	}
 	for _, d := range study.Directions {
 		if d != Minimize && d != Maximize {
-			return 0, false, fault.New(fault.Invalid, "direction %q is not known", d).WithHint("Use minimize or maximize.")
+			return 0, false, fault.New(fault.Invalid, "unknown direction %q", d).WithHint("Use minimize or maximize.")
 		}
 	}
 	if study.Request != "" {
@@ -94,7 +94,7 @@ func (s Studies) CreateTrial(ctx context.Context, tx *store.Tx, p project.Name, 
 		return 0, false, err
 	}
 	if t.Number >= maxTrials {
-		return 0, false, fault.New(fault.Exhausted, "study %q has %d trials, the most it may have", study.Name, t.Number).WithHint("Go on in a new study.")
+		return 0, false, fault.New(fault.Exhausted, "study %q has %d trials, the limit", study.Name, t.Number).WithHint("Continue in a new study.")
 	}
 	if t.ID, err = s.Store.NextTrial(ctx, tx, p); err != nil {
 		return 0, false, err
@@ -229,13 +229,13 @@ func unfinished(t Trial) error {
 	if !t.State.Finished() {
 		return nil
 	}
-	return fault.New(fault.Conflict, "Trial#%d has already finished and can not be updated.", t.Number).WithHint("Begin another trial.")
+	return fault.New(fault.Conflict, "Trial#%d has already finished and can not be updated.", t.Number).WithHint("Start another trial.")
 }
 
 func checked(t Trial, directions int) error {
 	if n := max(len(t.Params), len(t.User), len(t.System), len(t.Intermediate)); n > maxItems {
-		return fault.New(fault.TooLarge, "the trial has %d parameters, attributes or values, at most %d are taken", n, maxItems).
-			WithHint("Add the rest after the trial is made.")
+		return fault.New(fault.TooLarge, "the trial has %d parameters, attributes or values, over the limit of %d", n, maxItems).
+			WithHint("Add the rest after creating the trial.")
 	}
 	for name, param := range t.Params {
 		if err := parameter(name, param); err != nil {
@@ -256,12 +256,12 @@ func checked(t Trial, directions int) error {
 func outcome(state State, values []float64, directions int) error {
 	switch {
 	case !state.known():
-		return fault.New(fault.Invalid, "state %q is not known", state).WithHint("Use waiting, running, complete, pruned or fail.")
+		return fault.New(fault.Invalid, "unknown state %q", state).WithHint("Use waiting, running, complete, pruned or fail.")
 	case state == Complete && len(values) != directions, len(values) != 0 && len(values) != directions:
-		return fault.New(fault.Invalid, "the trial has %d values and its study %d directions", len(values), directions).
-			WithHint("Return one value for each objective.")
+		return fault.New(fault.Invalid, "the trial has %d values, and its study has %d directions", len(values), directions).
+			WithHint("Return one value per objective.")
 	case slices.ContainsFunc(values, math.IsNaN):
-		return fault.New(fault.Invalid, "a value of the trial is not a number").WithHint("Let the trial fail, or prune it.")
+		return fault.New(fault.Invalid, "a value of the trial is not a number").WithHint("Fail or prune the trial instead.")
 	}
 	return nil
 }
@@ -271,7 +271,7 @@ func parameter(name string, param Param) error {
 		return err
 	}
 	if math.IsNaN(param.Value) || math.IsInf(param.Value, 0) {
-		return fault.New(fault.Invalid, "parameter %q is not a finite number", name).WithHint("Bound its distribution.")
+		return fault.New(fault.Invalid, "parameter %q is not a finite number", name).WithHint("Set finite bounds for its distribution.")
 	}
 	_, err := param.Distribution.parse()
 	return err
@@ -279,8 +279,8 @@ func parameter(name string, param Param) error {
 
 func attribute(key, value string) error {
 	if len(value) > maxAttribute {
-		return fault.New(fault.TooLarge, "attribute %q has %d bytes, at most %d are taken", key, len(value), maxAttribute).
-			WithHint("Keep it as an artifact, and its path as the attribute.")
+		return fault.New(fault.TooLarge, "attribute %q has %d bytes, over the limit of %d", key, len(value), maxAttribute).
+			WithHint("Store it as an artifact, and its path as the attribute.")
 	}
 	if !storable(value) {
 		return fault.New(fault.Invalid, "attribute %q is not text", key).WithHint("Send JSON in UTF-8.")
@@ -290,7 +290,7 @@ func attribute(key, value string) error {
 
 func named(what, name string) error {
 	if name == "" || len(name) > maxName || !storable(name) {
-		return fault.New(fault.Invalid, "the name of a %s is 1 to %d bytes of UTF-8", what, maxName).WithHint("Choose another one.")
+		return fault.New(fault.Invalid, "the name of a %s must have 1 to %d bytes of UTF-8", what, maxName).WithHint("Choose another name.")
 	}
 	return nil
 }

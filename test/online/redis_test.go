@@ -157,7 +157,7 @@ func TestRedis(t *testing.T) {
 	if said, code := to.Command(t.Context(), "restore", copied, "--data", to.Data); code != 0 {
 		t.Fatalf("%d\n%s", code, said)
 	}
-	if err := to.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "another installation's") {
+	if err := to.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "belong to another installation") {
 		t.Errorf("beside the one that was backed up: %v", err)
 	}
 	p.Must(s.Stop())

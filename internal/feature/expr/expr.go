@@ -74,7 +74,7 @@ type Variable struct {
 	Place int
 }
 
-// Outcome says what a value is.
+// Outcome classifies a value.
 type Outcome uint8
 
 // The outcomes.
@@ -148,7 +148,7 @@ func Infer(source string, variables []Variable) (*Program, error) {
 		}
 	}
 	return nil, fault.New(fault.Invalid, "its value is %s; it may be a float64, an int64, a bool or a string", typeName(c.tree.OutputType())).
-		WithHint("Of a list take an element: x[0].")
+		WithHint("For a list, take an element: x[0].")
 }
 
 // checked is an expression whose names and types are right.
@@ -200,8 +200,8 @@ func (c *checked) program(result value.Type) (*Program, error) {
 		return nil, fault.New(fault.Invalid, "%w", err)
 	}
 	if bound.Max > maxCost {
-		return nil, fault.New(fault.Invalid, "it may cost %d steps with texts of %d bytes, over the limit of %d", bound.Max, MaxText, maxCost).
-			WithHint("Prepare the texts in the SQL of the view.")
+		return nil, fault.New(fault.Invalid, "its cost is up to %d steps with texts of %d bytes, over the limit of %d", bound.Max, MaxText, maxCost).
+			WithHint("Preprocess the texts in the SQL of the view.")
 	}
 	program, err := c.env.Program(c.tree, cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
@@ -412,15 +412,15 @@ func convert(to value.Type) string {
 	}
 	switch to {
 	case value.Float64, value.Float32:
-		return "Types do not mix: write 2.0 and not 2, and double(x) where x is an int64."
+		return "Operands must have the same type: write 2.0 instead of 2, and double(x) for an int64."
 	case value.Int64, value.Int32:
-		return "Types do not mix: write 2 and not 2.0, and int(x), which cuts off, where x is a float64."
+		return "Operands must have the same type: write 2 instead of 2.0, and int(x), which truncates, for a float64."
 	case value.String:
 		return "Write string(x)."
 	case value.Timestamp:
 		return "Write timestamp('2013-01-01T00:00:00Z') or an instant plus duration('90m')."
 	default:
-		return "Compare: x > 0.0."
+		return "Use a comparison, such as x > 0.0."
 	}
 }
 
@@ -434,9 +434,9 @@ func explain(issues *cel.Issues, names []string) error {
 	out := fault.New(fault.Invalid, "%w", e)
 	switch {
 	case strings.Contains(text, "undeclared reference"):
-		return out.WithHint("It can name %s.", strings.Join(names, ", "))
+		return out.WithHint("The available names are %s.", strings.Join(names, ", "))
 	case strings.Contains(text, "no matching overload"):
-		return out.WithHint("Types do not mix: an int64 is int(x) of a float64, a float64 is double(x) of an int64; 2 is an int64 and 2.0 a float64.")
+		return out.WithHint("Operands must have the same type: int(x) converts to int64, double(x) converts to float64; 2 is an int64, and 2.0 is a float64.")
 	}
 	return out
 }
@@ -557,7 +557,7 @@ func doubles(v ref.Val) ([]float64, ref.Val) {
 	for i := range out {
 		x, is := list.Get(types.Int(i)).(types.Double)
 		if !is {
-			return nil, types.NewErr("element %d is no double", i)
+			return nil, types.NewErr("element %d is not a double", i)
 		}
 		out[i] = float64(x)
 	}

@@ -148,7 +148,7 @@ func TestCompileRefuses(t *testing.T) {
 	}
 	_, err := Compile("tmp", value.Int64, variables)
 	at, ok := errors.AsType[*Error](err)
-	if !ok || at.Line != 1 || at.Column != 1 || !strings.Contains(fault.HintOf(err), "It can name i, f, s, b, t, none, weather__f, noon.") {
+	if !ok || at.Line != 1 || at.Column != 1 || !strings.Contains(fault.HintOf(err), "The available names are i, f, s, b, t, none, weather__f, noon.") {
 		t.Errorf("error %#v, hint %q", err, fault.HintOf(err))
 	}
 }

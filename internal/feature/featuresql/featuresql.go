@@ -287,9 +287,9 @@ func (Store) OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]feature.R
 	return runs(rows)
 }
 
-// ForgetRuns removes some materialisations that had ended before a time, and says how many. Of
-// each view version the newest stays, the newest that succeeded, and of those from before the
-// time the newest that succeeded: later answers are verified by what was online then.
+// ForgetRuns removes some materialisations that had ended before a time, and returns their
+// number. Of each view version the newest stays, the newest that succeeded, and of those from
+// before the time the newest that succeeded: later answers are verified by what was online then.
 func (Store) ForgetRuns(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error) {
 	var ids []string
 	const (

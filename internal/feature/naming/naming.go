@@ -95,7 +95,7 @@ func FindColumn(known []Column, text string) (int, error) {
 				names[i] = known[n].Name
 			}
 		}
-		return -1, fault.New(fault.Invalid, "%.100q may be %s", text, strings.Join(names, " or ")).WithHint("Write the full name.")
+		return -1, fault.New(fault.Invalid, "%.100q is ambiguous: %s", text, strings.Join(names, " or ")).WithHint("Write the full name.")
 	}
 	return -1, nil
 }

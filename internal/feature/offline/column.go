@@ -160,7 +160,7 @@ func read(name string, a arrow.Array, t value.Type) (column, error) {
 	case texts: // String, LargeString, StringView
 		c.texts = a
 	default:
-		return column{}, fault.New(fault.Invalid, "column %q is %s, which features cannot hold", name, a.DataType())
+		return column{}, fault.New(fault.Invalid, "column %q is %s, which features do not support", name, a.DataType())
 	}
 	return c, nil
 }
@@ -232,7 +232,7 @@ func (c *column) setLists(name string, a array.ListLike) error {
 		}
 		for j := int(from); elements.valid != nil && j < int(to); j++ {
 			if elements.null(j) {
-				return fault.New(fault.Invalid, "column %q: a list of row %d of a batch has a NULL in it", name, i+1).WithHint("Leave it out, in SQL by list_filter.")
+				return fault.New(fault.Invalid, "column %q: the list in row %d of a batch contains a NULL", name, i+1).WithHint("Remove NULLs in SQL with list_filter.")
 			}
 		}
 	}
@@ -271,7 +271,7 @@ func (c *column) packs(t value.Type, from, to int) error {
 	default:
 	}
 	if size > value.MaxString {
-		return fault.New(fault.TooLarge, "a %s of %d bytes, at most %d fit", t, size, value.MaxString)
+		return fault.New(fault.TooLarge, "a %s of %d bytes exceeds the limit of %d", t, size, value.MaxString)
 	}
 	return nil
 }

@@ -260,7 +260,7 @@ func (t *tieBreak) beats(e, best entry) bool {
 	return bytes.Compare(t.a, t.b) > 0
 }
 
-// none is the position of a spine row that has no answer.
+// none is the position of a spine row without a match.
 const none = -1
 
 // prober looks up the rows of one spine batch after another. The hints make a

@@ -17,7 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 )
 
-// joiner holds what one join is made of.
+// joiner is the state of one join.
 type joiner struct {
 	from     Spine
 	spine    array.RecordReader // nil until the views are read
@@ -103,24 +103,24 @@ func (j *joiner) sorterBudget() int64 { return j.opts.Memory / int64(3*len(j.vie
 
 func newStage(v *View) (*stage, error) {
 	if len(v.Keys) == 0 || len(v.SpineKeys) != len(v.Keys) {
-		return nil, fault.New(fault.Invalid, "view %s has %d keys, %d columns of the spine are given for them", v.Name, len(v.Keys), len(v.SpineKeys))
+		return nil, fault.New(fault.Invalid, "view %s has %d join keys, and %d spine columns are given", v.Name, len(v.Keys), len(v.SpineKeys))
 	}
 	if len(v.Features) > value.MaxFeatures {
-		return nil, fault.New(fault.TooLarge, "view %s has %d features, at most %d fit", v.Name, len(v.Features), value.MaxFeatures)
+		return nil, fault.New(fault.TooLarge, "view %s has %d features, over the limit of %d", v.Name, len(v.Features), value.MaxFeatures)
 	}
 	if w := v.Windows; w != nil && (len(w.Select) != len(w.Plan.Features()) || len(v.Features) != len(w.Plan.Inputs())) {
-		return nil, fault.New(fault.Internal, "view %s does not have the inputs and outputs of its windows", v.Name)
+		return nil, fault.New(fault.Internal, "view %s does not match the inputs and outputs of its windows", v.Name)
 	}
 	if v.TTL < 0 {
 		return nil, fault.New(fault.Invalid, "view %s has a negative TTL", v.Name)
 	}
 	s := &stage{view: v, ttl: v.TTL.Microseconds()}
 	if v.TTL > 0 && s.ttl == 0 {
-		return nil, fault.New(fault.Invalid, "the TTL of view %s is below a microsecond", v.Name)
+		return nil, fault.New(fault.Invalid, "the TTL of view %s is less than a microsecond", v.Name)
 	}
 	for _, k := range v.Keys {
 		if !k.Type.Keys() {
-			return nil, fault.New(fault.Invalid, "key %q of view %s is a %s, which does not identify anything", k.Name, v.Name, k.Type)
+			return nil, fault.New(fault.Invalid, "key %q of view %s has the type %s, which cannot be a join key", k.Name, v.Name, k.Type)
 		}
 	}
 	return s, nil
@@ -240,7 +240,7 @@ func (j *joiner) times(batch arrow.RecordBatch, before int64) ([]int64, error) {
 		for row := range int(batch.NumRows()) {
 			if c.null(row) {
 				return nil, fault.New(fault.Invalid, "row %d of the spine has no time in column %q", before+int64(row)+1, j.from.Timestamp).
-					WithHint("Leave rows without a time out of the spine.")
+					WithHint("Remove rows without a time from the spine.")
 			}
 		}
 	}
@@ -279,7 +279,7 @@ var _ array.RecordReader = (*Result)(nil)
 // Schema is the spine's schema with the features appended.
 func (r *Result) Schema() *arrow.Schema { return r.schema }
 
-// Stats says what was read of each view.
+// Stats returns the row counts of each view.
 func (r *Result) Stats() []Stats { return r.stats }
 
 // Retain adds a reference.
@@ -564,7 +564,7 @@ func (j *joiner) sequential(ctx context.Context) (*Result, error) {
 	}
 	spine, err := ipc.NewReader(in)
 	if err != nil {
-		return nil, fault.Wrap(err, "reading the spine back")
+		return nil, fault.Wrap(err, "reading the spine from its temporary file")
 	}
 	w := newWorker(j)
 	before := int64(0)
@@ -576,7 +576,7 @@ func (j *joiner) sequential(ctx context.Context) (*Result, error) {
 		}
 		if !spine.Next() {
 			if err := spine.Err(); err != nil {
-				return nil, fault.Wrap(err, "reading the spine back")
+				return nil, fault.Wrap(err, "reading the spine from its temporary file")
 			}
 			return nil, io.EOF
 		}

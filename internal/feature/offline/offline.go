@@ -88,8 +88,7 @@ type View struct {
 	SpineKeys []string
 }
 
-// Windows are aggregations, and the output column of each; none for one that is
-// left out.
+// Windows are aggregations, and the output column of each; none for one that is not selected.
 type Windows struct {
 	Plan   *window.Plan
 	Select []string
@@ -136,13 +135,12 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Stats says what the join did with a view's rows. It is complete once Join has
-// returned.
+// Stats counts a view's rows by their use in the join. It is complete once Join has returned.
 type Stats struct {
 	View     string `json:"view"`
 	Rows     int64  `json:"rows"`
-	NullKeys int64  `json:"null_keys,omitempty"` // rows left out: NULL in the key
-	NoTime   int64  `json:"no_time,omitempty"`   // rows left out: no event time
+	NullKeys int64  `json:"null_keys,omitempty"` // rows skipped: NULL in the key
+	NoTime   int64  `json:"no_time,omitempty"`   // rows skipped: no event time
 	Ties     int64  `json:"ties,omitempty"`      // pairs of rows with equal key, event and created time
 	Spilled  bool   `json:"spilled,omitempty"`   // the view went through temporary files
 }
@@ -328,8 +326,8 @@ func outputSchema(spine *arrow.Schema, views []View) (*arrow.Schema, error) {
 				continue
 			}
 			if other, taken := from[f.Select]; taken {
-				return nil, fault.New(fault.Invalid, "feature %s:%s and %s would both be the column %q", v.Name, f.Name, other, f.Select).
-					WithHint("Ask for full feature names, or rename the column in the spine.")
+				return nil, fault.New(fault.Invalid, "feature %s:%s and %s have the same column name %q", v.Name, f.Name, other, f.Select).
+					WithHint("Request full feature names, or rename the column in the spine.")
 			}
 			from[f.Select] = "a feature of view " + v.Name
 			fields = append(fields, arrow.Field{Name: f.Select, Type: ArrowType(f.Type), Nullable: true})

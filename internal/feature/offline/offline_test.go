@@ -468,7 +468,7 @@ func TestJoinRefuses(t *testing.T) {
 	}{
 		"row without a time": {noTime, func(*View) {}, `row 8 of the spine has no time in column "at"`},
 		"key type":           {wrongKey, func(*View) {}, `joining view weather: column "s_station" of the spine is int64, not string`},
-		"name taken":         {taken, func(*View) {}, `feature weather:f1 and the spine would both be the column "f1"`},
+		"name taken":         {taken, func(*View) {}, `feature weather:f1 and the spine have the same column name "f1"`},
 		"no such feature":    {spine, func(v *View) { v.Features[0].Name = "zz" }, `reading view weather: view weather has no column "zz"`},
 		"feature type":       {spine, func(v *View) { v.Features[0].Type = value.Bool }, `reading view weather: column "f0" of view weather is float64, not bool`},
 		"no such timestamp":  {spine, func(v *View) { v.Event = "f0" }, `reading view weather: column "f0" of view weather is float64, not timestamp`},
@@ -558,9 +558,9 @@ func TestColumnsOfOtherArrowTypes(t *testing.T) {
 		"a scalar as a list":    {build(arrow.PrimitiveTypes.Int64, `[1]`), value.ListOf(value.Int64, 3), `column "c" is int64, not list<int64>(3)`},
 		"wide elements":         {build(arrow.ListOf(arrow.PrimitiveTypes.Float64), `[[1]]`), value.VectorOf(1), `not vector(1)`},
 		"another size":          {build(arrow.FixedSizeListOf(3, arrow.PrimitiveTypes.Float32), `[[1,2,3]]`), value.VectorOf(2), "not vector(2)"},
-		"another dimension":     {build(arrow.ListOf(arrow.PrimitiveTypes.Float32), `[[1,2],[1]]`), value.VectorOf(2), `column "c", row 2 of a batch: a vector has 1 dimensions, and not the 2 of vector(2)`},
-		"a list that is longer": {build(arrow.ListOf(arrow.PrimitiveTypes.Int64), `[[1,2,3]]`), value.ListOf(value.Int64, 2), `column "c", row 1 of a batch: a list has 3 elements, more than the 2 of list<int64>(2)`},
-		"a NULL in a list":      {build(arrow.ListOf(arrow.PrimitiveTypes.Int64), `[[1],null,[2,null]]`), value.ListOf(value.Int64, 2), `a list of row 3 of a batch has a NULL in it`},
+		"another dimension":     {build(arrow.ListOf(arrow.PrimitiveTypes.Float32), `[[1,2],[1]]`), value.VectorOf(2), `column "c", row 2 of a batch: a vector has 1 dimensions instead of the 2 of vector(2)`},
+		"a list that is longer": {build(arrow.ListOf(arrow.PrimitiveTypes.Int64), `[[1,2,3]]`), value.ListOf(value.Int64, 2), `column "c", row 1 of a batch: a list has 3 elements, over the 2 of list<int64>(2)`},
+		"a NULL in a list":      {build(arrow.ListOf(arrow.PrimitiveTypes.Int64), `[[1],null,[2,null]]`), value.ListOf(value.Int64, 2), `the list in row 3 of a batch contains a NULL`},
 	} {
 		if _, err := read("c", c.array, c.typ); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", what, err, c.want)
@@ -640,7 +640,7 @@ func TestSpillRefusesDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if _, err := out.ReadFrom(in); !fault.Is(err, fault.Internal) || err.Error() != "a temporary file of a join is damaged" {
+	if _, err := out.ReadFrom(in); !fault.Is(err, fault.Internal) || err.Error() != "a temporary file of a join is corrupt" {
 		t.Errorf("after damage: %v", err)
 	}
 	if err := s.Close(); err != nil {

@@ -5,14 +5,13 @@ import "sync"
 // leastShare is what a join gets where others have the rest: it spills the more.
 const leastShare = 32 << 20
 
-// Pool is memory that the joins of a server have together. The nil Pool gives
-// each what it asks for.
+// Pool is the memory shared by the joins of a server. The nil Pool grants every request.
 type Pool struct {
 	mu   sync.Mutex
 	left int64
 }
 
-// NewPool makes a pool of so many bytes.
+// NewPool returns a pool of the given number of bytes.
 func NewPool(bytes int64) *Pool { return &Pool{left: bytes} }
 
 // take gives up to half of what is left, but never less than leastShare: nobody

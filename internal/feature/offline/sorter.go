@@ -47,7 +47,7 @@ func newSorter(d *disk, budget int64) *sorter {
 
 func (s *sorter) add(key, payload []byte) error {
 	if len(key) > maxRecord || len(payload) > maxRecord {
-		return fault.New(fault.TooLarge, "a row of %d bytes, at most %d can be sorted", len(key)+len(payload), maxRecord)
+		return fault.New(fault.TooLarge, "a row of %d bytes exceeds the sort limit of %d", len(key)+len(payload), maxRecord)
 	}
 	need := int64(len(s.arena)+len(key)+len(payload)) + int64(len(s.items)+1)*itemBytes
 	if need > s.budget && len(s.items) > 0 {
@@ -202,7 +202,7 @@ func (r *run) advance() error {
 	}
 	k, p := int(binary.BigEndian.Uint32(head[:])), int(binary.BigEndian.Uint32(head[4:]))
 	if k > maxRecord || p > maxRecord {
-		return fault.New(fault.Internal, "a temporary file of a join is damaged")
+		return fault.New(fault.Internal, "a temporary file of a join is corrupt")
 	}
 	r.buf = slices.Grow(r.buf[:0], k+p)[:k+p]
 	if _, err := io.ReadFull(r.in, r.buf); err != nil {

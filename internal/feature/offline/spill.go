@@ -47,11 +47,11 @@ type spill struct {
 func (d *disk) create() (*spill, error) {
 	file, err := os.CreateTemp(d.dir, "falaj-join-*")
 	if err != nil {
-		return nil, fault.Wrap(err, "making a temporary file for a join")
+		return nil, fault.Wrap(err, "creating a temporary file for a join")
 	}
 	// Without a name the file cannot outlive this process.
 	if err := os.Remove(file.Name()); err != nil {
-		return nil, errors.Join(fault.Wrap(err, "hiding a temporary file"), file.Close())
+		return nil, errors.Join(fault.Wrap(err, "unlinking a temporary file"), file.Close())
 	}
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
@@ -91,7 +91,7 @@ func (c chunkWriter) Write(p []byte) (int, error) {
 		s.buf = s.aead.Seal(s.buf, s.nonce(), chunk, nil)
 		if s.disk.left.Add(-int64(len(s.buf))) < 0 {
 			return done, fault.New(fault.Exhausted, "the join needs more than %d bytes of temporary files", s.disk.limit).
-				WithHint("Give the join more memory or disk in the configuration, or join fewer rows at once.")
+				WithHint("Raise the memory or disk limit of joins in the configuration, or join fewer rows at once.")
 		}
 		s.used += int64(len(s.buf))
 		if _, err := s.file.Write(s.buf); err != nil {
@@ -145,7 +145,7 @@ func (c *chunkReader) next() error {
 	}
 	n := int(binary.BigEndian.Uint32(head[:]))
 	if n > spillChunk {
-		return fault.New(fault.Internal, "a temporary file of a join is damaged")
+		return fault.New(fault.Internal, "a temporary file of a join is corrupt")
 	}
 	if cap(c.s.buf) < n+c.s.aead.Overhead() {
 		c.s.buf = make([]byte, n+c.s.aead.Overhead())
@@ -156,7 +156,7 @@ func (c *chunkReader) next() error {
 	}
 	plain, err := c.s.aead.Open(sealed[:0], c.s.nonce(), sealed, nil)
 	if err != nil {
-		return fault.New(fault.Internal, "a temporary file of a join is damaged")
+		return fault.New(fault.Internal, "a temporary file of a join is corrupt")
 	}
 	c.plain = plain
 	return nil

@@ -151,7 +151,7 @@ func (v *vector) takeText(mem memory.Allocator, at []int32) (arrow.Array, error)
 		}
 	}
 	if total > maxText {
-		return nil, fault.New(fault.TooLarge, "the strings of one batch take %d bytes, at most %d fit", total, maxText)
+		return nil, fault.New(fault.TooLarge, "the strings of one batch take %d bytes, over the limit of %d", total, maxText)
 	}
 	n := len(at)
 	valid := memory.NewResizableBuffer(mem)

@@ -64,8 +64,8 @@ func (e *external) windows(ctx context.Context, rows, asks records, ttl int64, _
 			if tree.Bytes() > limit {
 				// What is too old now was not when it was put in.
 				if tree.Forget(oldest); tree.Bytes() > limit {
-					return fault.New(fault.Exhausted, "the windows of one entity of view %s hold more than %d bytes of events", e.view.Name, limit).
-						WithHint("Give joins more memory in the configuration, shorten the longest window, or add up events in the view's SQL first.")
+					return fault.New(fault.Exhausted, "the windows of one entity of view %s contain more than %d bytes of events", e.view.Name, limit).
+						WithHint("Raise the memory limit of joins in the configuration, shorten the longest window, or aggregate events in the view's SQL first.")
 				}
 			}
 		}

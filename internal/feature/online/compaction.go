@@ -43,7 +43,7 @@ func (s *Store) Compacts() bool {
 func (s *Store) walked() (Walked, error) {
 	d, ok := s.driver.(Walked)
 	if !ok {
-		return nil, fault.New(fault.Unsupported, "the rows of this online store cannot be gone through")
+		return nil, fault.New(fault.Unsupported, "this online store does not support iteration over rows")
 	}
 	return d, nil
 }
@@ -130,7 +130,7 @@ func (s *Store) movePlace(ctx context.Context, d Walked, old, seal *sealer) erro
 	}
 }
 
-// Rule says which versions of rows answer no read as of Since or later.
+// Rule selects the versions of rows that no read as of Since or later returns.
 type Rule struct {
 	Since int64 // microseconds since 1970
 	// Keep is how long before Since a version counts: the TTL, or the longest window with
@@ -156,7 +156,7 @@ func (r Rule) useless(v Stamp, known bool) bool {
 	return old || !r.Windows
 }
 
-// Sweep removes versions of a table's rows that answer nobody by a rule.
+// Sweep removes versions of a table's rows that have expired by a rule.
 func (s *Store) Sweep(ctx context.Context, table Table, rule Rule, from Mark) (Step, error) {
 	d, err := s.walked()
 	if err != nil {

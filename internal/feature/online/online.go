@@ -47,8 +47,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/value"
 )
 
-// Status says what a feature's value in an answer means. The values are Feast's
-// names.
+// Status is the status of a feature value in a response. The values are Feast's names.
 type Status string
 
 // The statuses.
@@ -136,7 +135,7 @@ type Options struct {
 	Skew time.Duration
 	// Now is the clock; time.Now when nil.
 	Now func() time.Time
-	// Step is how many versions a step of Move or Sweep looks at: 10,000 when 0.
+	// Step is the number of versions inspected by a step of Move or Sweep: 10,000 when 0.
 	Step int
 }
 
@@ -193,7 +192,7 @@ func (s *Store) versions(seal *sealer, table Table, rows []Row) ([]Version, erro
 		if rows[i].Event > horizon.UnixMicro() {
 			return nil, fault.New(fault.Invalid, "an event time of view %s@%d is in the future", table.View, table.Version).
 				WithData("%s", time.UnixMicro(rows[i].Event).UTC().Format(time.RFC3339Nano)).
-				WithHint("Events may be at most %s ahead of the server's clock. Correct the view's timestamp column.", s.skew)
+				WithHint("Event times may be at most %s ahead of the server's clock. Correct the view's timestamp column.", s.skew)
 		}
 	}
 	versions := make([]Version, len(rows))
@@ -206,9 +205,8 @@ func (s *Store) versions(seal *sealer, table Table, rows []Row) ([]Version, erro
 	return versions, nil
 }
 
-// Read answers for each key of the query, in their order. Errors: fault.Gone
-// when the view's key was destroyed; fault.Internal when a stored row does not
-// open.
+// Read answers for each key of the query, in their order. Errors: fault.Gone when the view's key
+// was destroyed; fault.Internal when a stored row cannot be decrypted.
 func (s *Store) Read(ctx context.Context, table Table, q Query) ([]Answer, error) {
 	var answers []Answer
 	for _, subkey := range table.subkeys() {
@@ -330,9 +328,9 @@ func (s *Store) Reader(ctx context.Context, table Table) (*Reader, error) {
 	return r, err
 }
 
-// Span visits the versions of a key with from ≤ event ≤ to, newest first, until
-// visit returns false. packed is valid during the call only. Errors: those of visit;
-// fault.Internal when a stored row does not open.
+// Span visits the versions of a key with from ≤ event ≤ to, newest first, until visit returns
+// false. packed is valid during the call only. Errors: those of visit; fault.Internal when a
+// stored row cannot be decrypted.
 func (r *Reader) Span(ctx context.Context, key []byte, from, to int64, visit func(event, created int64, packed []byte) (more bool, err error)) error {
 	start := Stamp{Event: to, Created: math.MaxInt64}
 	var err error

@@ -53,7 +53,7 @@ func (s *Store) WriteUpTo(ctx context.Context, table Table, rows []Row, from, po
 		return fault.Wrap(err, "reading features of %s@%d", table.View, table.Version)
 	}
 	elsewhere := func() error {
-		return fault.New(fault.Conflict, "the online rows of %s@%d are not at record %d any more: another server brings them forward", table.View, table.Version, from)
+		return fault.New(fault.Conflict, "the online rows of %s@%d are no longer at record %d: another server updates them", table.View, table.Version, from)
 	}
 	if at != from {
 		return elsewhere()
@@ -194,7 +194,7 @@ func readIntent(b []byte) (position int64, rows []Row, err error) {
 		rows = append(rows, r)
 	}
 	if bad {
-		return 0, nil, fault.New(fault.Internal, "what the online store was about to write is damaged").WithHint("Materialise the view again.")
+		return 0, nil, fault.New(fault.Internal, "a pending write of the online store is corrupt").WithHint("Materialise the view again.")
 	}
 	return position, rows, nil
 }

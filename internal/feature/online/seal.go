@@ -232,6 +232,6 @@ func apart(plain []byte) (packed, key []byte, err error) {
 }
 
 func errDamaged() error {
-	return fault.New(fault.Internal, "a stored feature row does not open: it is damaged or was moved").
+	return fault.New(fault.Internal, "a stored feature row cannot be decrypted: it is corrupt or was moved").
 		WithHint("Materialise the view again.")
 }

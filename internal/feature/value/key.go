@@ -9,7 +9,7 @@ import (
 // ParseKey is the inverse of AppendKey, for all parts of a key. Error: fault.Internal
 // for bytes that are no key.
 func ParseKey(b []byte) ([]Value, error) {
-	bad := func() ([]Value, error) { return nil, fault.New(fault.Internal, "the bytes are no entity key") }
+	bad := func() ([]Value, error) { return nil, fault.New(fault.Internal, "the bytes are not an entity key") }
 	var out []Value
 	for len(b) > 0 {
 		t := Type(b[0])

@@ -22,7 +22,7 @@ func OfList(t Type, elements []Value) (Value, error) {
 			return Value{}, fault.New(fault.Invalid, "element %d of a %s is %s", i+1, t, describeElement(e))
 		}
 		if _, ok := inYears(e); e.typ == Timestamp && !ok {
-			return Value{}, fault.New(fault.Invalid, "element %d of a %s is a timestamp whose year is not one of 1 to 9999", i+1, t)
+			return Value{}, fault.New(fault.Invalid, "element %d of a %s is a timestamp with a year outside 1 to 9999", i+1, t)
 		}
 		b = e.canonical().append(b)
 	}
@@ -50,7 +50,7 @@ func OfFloats(t Type, elements []float32) (Value, error) {
 
 func ofPacked(t Type, n int, b []byte) (Value, error) {
 	if len(b) > MaxString {
-		return Value{}, fault.New(fault.TooLarge, "a %s of %d bytes, at most %d fit", t, len(b), MaxString)
+		return Value{}, fault.New(fault.TooLarge, "a %s of %d bytes exceeds the limit of %d", t, len(b), MaxString)
 	}
 	return Value{typ: t, bits: uint64(n), str: unsafe.String(unsafe.SliceData(b), len(b))}, nil //nolint:gosec // b is nobody else's
 }
@@ -59,11 +59,11 @@ func ofPacked(t Type, n int, b []byte) (Value, error) {
 func (t Type) Fits(n int) error {
 	switch {
 	case t.IsVector() && n != t.Length():
-		return fault.New(fault.Invalid, "a vector has %d dimensions, and not the %d of %s", n, t.Length(), t).
-			WithHint("Make all vectors with the same model, or change the type in a new version of the view.")
+		return fault.New(fault.Invalid, "a vector has %d dimensions instead of the %d of %s", n, t.Length(), t).
+			WithHint("Compute all vectors with the same model, or change the type in a new version of the view.")
 	case n > t.Length():
-		return fault.New(fault.Invalid, "a list has %d elements, more than the %d of %s", n, t.Length(), t).
-			WithHint("Cut the lists, or raise the length in the type.")
+		return fault.New(fault.Invalid, "a list has %d elements, over the %d of %s", n, t.Length(), t).
+			WithHint("Shorten the lists, or raise the length in the type.")
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func (t Type) Holds(v Value) error {
 		return err
 	}
 	if size := max(v.Len()*int(t.Elem().width()), len(v.str)); size > MaxString { //nolint:gosec // 8 at most
-		return fault.New(fault.TooLarge, "a %s of %d bytes, at most %d fit", t, size, MaxString)
+		return fault.New(fault.TooLarge, "a %s of %d bytes exceeds the limit of %d", t, size, MaxString)
 	}
 	return nil
 }

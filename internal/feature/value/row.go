@@ -48,7 +48,7 @@ const (
 // for a timestamp outside the years 1 to 9999.
 func AppendRow(dst []byte, values []Value) ([]byte, error) {
 	if len(values) > MaxFeatures {
-		return dst, fault.New(fault.TooLarge, "%d features in a row, at most %d fit", len(values), MaxFeatures)
+		return dst, fault.New(fault.TooLarge, "a row of %d features exceeds the limit of %d", len(values), MaxFeatures)
 	}
 	start := len(dst)
 	format := byte(rowFormat)
@@ -69,15 +69,15 @@ func AppendRow(dst []byte, values []Value) ([]byte, error) {
 			continue
 		}
 		if _, ok := inYears(v); v.typ == Timestamp && !ok {
-			return dst, fault.New(fault.Invalid, "feature %d is a timestamp whose year is not one of 1 to 9999", i+1)
+			return dst, fault.New(fault.Invalid, "feature %d is a timestamp with a year outside 1 to 9999", i+1)
 		}
 		if len(v.str) > MaxString {
-			return dst, fault.New(fault.TooLarge, "feature %d is a %s of %d bytes, at most %d fit", i+1, v.typ, len(v.str), MaxString)
+			return dst, fault.New(fault.TooLarge, "feature %d is a %s of %d bytes, over the limit of %d", i+1, v.typ, len(v.str), MaxString)
 		}
 		dst = v.append(dst)
 	}
 	if len(dst)-start > MaxRow {
-		return dst, fault.New(fault.TooLarge, "a row of %d bytes, at most %d fit", len(dst)-start, MaxRow)
+		return dst, fault.New(fault.TooLarge, "a row of %d bytes exceeds the limit of %d", len(dst)-start, MaxRow)
 	}
 	return dst, nil
 }
@@ -124,7 +124,7 @@ func DecodeRow(row []byte, types []Type, out []Value) error {
 		}
 	}
 	if len(row) != 0 {
-		return errRow("bytes left over")
+		return errRow("trailing bytes")
 	}
 	return nil
 }
@@ -195,7 +195,7 @@ func uvarint(b []byte) (uint64, int) {
 }
 
 func errRow(what string) error {
-	return fault.New(fault.Internal, "a packed feature row is damaged: %s", what)
+	return fault.New(fault.Internal, "a packed feature row is corrupt: %s", what)
 }
 
 // Types is the types of a list of values; for tests and tools.

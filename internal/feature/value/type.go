@@ -48,10 +48,10 @@ func Names() []string {
 
 // Forms says how the types are written, for people.
 func Forms() string {
-	return strings.Join(Names(), ", ") + ", list<int64>(100) of at most 100 of such, and vector(384)"
+	return strings.Join(Names(), ", ") + ", list<int64>(100) for a list of at most 100 elements, and vector(384)"
 }
 
-// ListOf is the type of lists of at most so many scalars.
+// ListOf is the type of lists with a maximum number of scalars.
 func ListOf(elem Type, most int) Type {
 	return elem | shapeList | Type(most)<<lengthBits //nolint:gosec // at most MaxLength
 }
@@ -134,7 +134,7 @@ func (t *Type) UnmarshalText(b []byte) error {
 		*t = is
 		return nil
 	}
-	unknown := fault.New(fault.Invalid, "type %q is not known", clip(name)).WithHint("Use one of %s.", Forms())
+	unknown := fault.New(fault.Invalid, "unknown type %q", clip(name)).WithHint("Use one of %s.", Forms())
 	shape, rest, _ := strings.Cut(name, "(")
 	elem, list := strings.CutPrefix(shape, "list<")
 	if list {
@@ -148,9 +148,9 @@ func (t *Type) UnmarshalText(b []byte) error {
 	n, err := strconv.Atoi(digits)
 	switch {
 	case !closed || err != nil || strconv.Itoa(n) != digits:
-		return fault.New(fault.Invalid, "type %q does not say how long it is", clip(name)).WithHint("Write list<int64>(100) for at most 100, or vector(384) for just as many.")
+		return fault.New(fault.Invalid, "type %q has no length", clip(name)).WithHint("Write list<int64>(100) for at most 100 elements, or vector(384) for exactly 384.")
 	case n < 1 || n > MaxLength:
-		return fault.New(fault.Invalid, "the length of type %q is not between 1 and %d", clip(name), MaxLength)
+		return fault.New(fault.Invalid, "the length of type %q must be between 1 and %d", clip(name), MaxLength)
 	case list:
 		*t = ListOf(of, n)
 	default:

@@ -261,10 +261,10 @@ func TestParseRefuses(t *testing.T) {
 		{Int32, int64(-1 << 32), "-4294967296 is not an int32"},
 		{Float32, json.Number("1e39"), "1e39 is not a float32"},
 		{Float32, int64(1<<24 + 1), "16777217 is not a float32"},
-		{VectorOf(2), []any{1.0}, "a vector has 1 dimensions, and not the 2 of vector(2)"},
+		{VectorOf(2), []any{1.0}, "a vector has 1 dimensions instead of the 2 of vector(2)"},
 		{VectorOf(1), []any{nil}, "element 1: this is not a float32"},
 		{VectorOf(1), json.Number("1"), "1 is not a vector(1)"},
-		{ListOf(Int64, 1), []any{json.Number("1"), json.Number("2")}, "a list has 2 elements, more than the 1 of list<int64>(1)"},
+		{ListOf(Int64, 1), []any{json.Number("1"), json.Number("2")}, "a list has 2 elements, over the 1 of list<int64>(1)"},
 		{ListOf(Int64, 2), []any{json.Number("1"), "2"}, `element 2: "2" is not an int64`},
 		{String, json.Number("1"), "1 is not a string"},
 		{Bool, "true", `"true" is not a bool`},
@@ -297,9 +297,9 @@ func TestTypeNames(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"int": "is not known", "list<int64>": "does not say how long", "vector": "does not say how long", "vector(0)": "is not between",
-		"vector(16385)": "is not between", "vector(03)": "does not say how long", "list<vector(3)>(2)": "is not known", "list<>(2)": "is not known",
-		"list<int64(2)": "is not known", "vector(3)x": "does not say how long", "float32(3)": "is not known", "": "is not known",
+		"int": "unknown type", "list<int64>": "has no length", "vector": "has no length", "vector(0)": "must be between",
+		"vector(16385)": "must be between", "vector(03)": "has no length", "list<vector(3)>(2)": "unknown type", "list<>(2)": "unknown type",
+		"list<int64(2)": "unknown type", "vector(3)x": "has no length", "float32(3)": "unknown type", "": "unknown type",
 	} {
 		var typ Type
 		if err := typ.UnmarshalText([]byte(name)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {

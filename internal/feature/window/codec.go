@@ -73,7 +73,7 @@ func (s *State) Decode(b []byte) error {
 	}
 	if r.failed || len(r.rest) > 0 {
 		s.Reset()
-		return fault.New(fault.Internal, "a stored window is damaged").WithHint("Materialise the view again.")
+		return fault.New(fault.Internal, "a stored window is corrupt").WithHint("Materialise the view again.")
 	}
 	return nil
 }

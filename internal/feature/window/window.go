@@ -124,26 +124,26 @@ func (f Feature) Check() error {
 	case !slices.Contains(Functions(), f.Function):
 		return bad("there is no function %.80q", string(f.Function)).WithHint("The functions are %v.", Functions())
 	case f.Column == "" && f.Function != Count:
-		return bad("%s needs a column", f.Function)
+		return bad("%s requires a column", f.Function)
 	case f.Column == "" && f.Type != 0:
-		return bad("it has a type and no column").WithHint("Leave the type out to count rows.")
+		return bad("it has a type and no column").WithHint("To count rows, omit the type.")
 	case f.Column != "" && !f.Type.Valid():
 		return bad("the type of column %.80q is missing", f.Column)
 	case f.Type > value.Timestamp:
-		return bad("column %q is read as %s, and aggregations are of int64, float64, string, bool and timestamp", f.Column, f.Type).
-			WithHint("Read an int32 as int64 and a float32 as float64: each value stays what it is.")
+		return bad("column %q is read as %s, and aggregations support int64, float64, string, bool and timestamp", f.Column, f.Type).
+			WithHint("Read an int32 as int64, and a float32 as float64, which keeps every value exact.")
 	case f.Function.numeric() && f.Type != value.Int64 && f.Type != value.Float64:
-		return bad("%s is of numbers, column %.80q is read as %s", f.Function, f.Column, f.Type)
+		return bad("%s requires a number, and column %.80q is read as %s", f.Function, f.Column, f.Type)
 	case f.Window < time.Microsecond || f.Window > MaxWindow || f.Window%time.Microsecond != 0:
-		return bad("a window of %s is not between a microsecond and ten years, in whole microseconds", f.Window)
+		return bad("a window of %s is not between a microsecond and ten years in whole microseconds", f.Window)
 	case f.Function == TopK && (f.K < 1 || f.K > MaxK):
-		return bad("k is %d", f.K).WithHint("Give k between 1 and %d.", MaxK)
+		return bad("k is %d", f.K).WithHint("Set k between 1 and %d.", MaxK)
 	case f.Function != TopK && f.K != 0:
-		return bad("k belongs to topk")
+		return bad("k is valid only with topk")
 	case f.Function == Quantile && !(f.Q > 0 && f.Q < 1): // also NaN
-		return bad("q is %v", f.Q).WithHint("Give q between 0 and 1, such as 0.5 for the median.")
+		return bad("q is %v", f.Q).WithHint("Set q between 0 and 1, such as 0.5 for the median.")
 	case f.Function != Quantile && f.Q != 0:
-		return bad("q belongs to quantile")
+		return bad("q is valid only with quantile")
 	}
 	return nil
 }
@@ -201,7 +201,7 @@ var kinds = map[Function][]kind{
 // NewPlan makes the plan of features. Error: fault.Invalid.
 func NewPlan(features []Feature) (*Plan, error) {
 	if len(features) == 0 || len(features) > MaxFeatures {
-		return nil, fault.New(fault.Invalid, "%d aggregations are not between 1 and %d", len(features), MaxFeatures)
+		return nil, fault.New(fault.Invalid, "there are %d aggregations, and must be between 1 and %d", len(features), MaxFeatures)
 	}
 	p := &Plan{}
 	for _, f := range features {
@@ -214,7 +214,7 @@ func NewPlan(features []Feature) (*Plan, error) {
 	}
 	if len(p.windows) > MaxWindows {
 		return nil, fault.New(fault.Invalid, "%d different windows are over the limit of %d", len(p.windows), MaxWindows).
-			WithHint("Make a second view for some of them.")
+			WithHint("Move some of them to a second view.")
 	}
 	slices.Sort(p.windows)
 	for _, f := range features {
@@ -233,7 +233,7 @@ func NewPlan(features []Feature) (*Plan, error) {
 	}
 	if large > MaxLarge {
 		return nil, fault.New(fault.Invalid, "approx_distinct, topk and quantile of %d columns are over the limit of %d", large, MaxLarge).
-			WithHint("Make a second view for some of them.")
+			WithHint("Move some of them to a second view.")
 	}
 	p.levels = levels(p.windows[0], p.windows[len(p.windows)-1])
 	return p, nil

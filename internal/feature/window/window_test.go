@@ -876,18 +876,18 @@ func TestBucketsOfOddNumbers(t *testing.T) {
 func TestPlanRefuses(t *testing.T) {
 	good := Feature{Name: "f", Column: "x", Type: value.Float64, Function: Sum, Window: time.Hour}
 	for want, change := range map[string]func(*Feature){
-		"there is no function":         func(f *Feature) { f.Function = "mode" },
-		"sum needs a column":           func(f *Feature) { f.Column = "" },
-		"has a type and no column":     func(f *Feature) { f.Function, f.Column = Count, "" },
-		"type of column \"x\" is miss": func(f *Feature) { f.Type = 0 },
-		"sum is of numbers":            func(f *Feature) { f.Type = value.String },
-		"a window of 0s":               func(f *Feature) { f.Window = 0 },
-		"a window of 1.5µs":            func(f *Feature) { f.Window = 1500 },
-		"k is 0":                       func(f *Feature) { f.Function = TopK },
-		"k belongs to topk":            func(f *Feature) { f.K = 1 },
-		"q is 1":                       func(f *Feature) { f.Function, f.Q = Quantile, 1 },
-		"q is NaN":                     func(f *Feature) { f.Function, f.Q = Quantile, math.NaN() },
-		"q belongs to quantile":        func(f *Feature) { f.Q = 0.5 },
+		"there is no function":          func(f *Feature) { f.Function = "mode" },
+		"sum requires a column":         func(f *Feature) { f.Column = "" },
+		"has a type and no column":      func(f *Feature) { f.Function, f.Column = Count, "" },
+		"type of column \"x\" is miss":  func(f *Feature) { f.Type = 0 },
+		"sum requires a number":         func(f *Feature) { f.Type = value.String },
+		"a window of 0s":                func(f *Feature) { f.Window = 0 },
+		"a window of 1.5µs":             func(f *Feature) { f.Window = 1500 },
+		"k is 0":                        func(f *Feature) { f.Function = TopK },
+		"k is valid only with topk":     func(f *Feature) { f.K = 1 },
+		"q is 1":                        func(f *Feature) { f.Function, f.Q = Quantile, 1 },
+		"q is NaN":                      func(f *Feature) { f.Function, f.Q = Quantile, math.NaN() },
+		"q is valid only with quantile": func(f *Feature) { f.Q = 0.5 },
 	} {
 		f := good
 		change(&f)

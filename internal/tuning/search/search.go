@@ -63,7 +63,7 @@ const (
 )
 
 // ErrDone is when a grid has no point left.
-var ErrDone = fault.New(fault.Exhausted, "every point of the grid was tried").WithHint("Use finer grid_points, or another algorithm.")
+var ErrDone = fault.New(fault.Exhausted, "every point of the grid has been evaluated").WithHint("Use finer grid_points, or another algorithm.")
 
 // Validate says what is wrong with a search.
 func (c Config) Validate(p Problem) error {
@@ -71,11 +71,11 @@ func (c Config) Validate(p Problem) error {
 		return err
 	}
 	if n := len(p.Directions); n == 0 || n > trial.MaxObjectives {
-		return fault.New(fault.Invalid, "a search has 1 to %d objectives, not %d", trial.MaxObjectives, n)
+		return fault.New(fault.Invalid, "a search must have 1 to %d objectives, not %d", trial.MaxObjectives, n)
 	}
 	for _, d := range p.Directions {
 		if d != trial.Minimize && d != trial.Maximize {
-			return fault.New(fault.Invalid, "a direction is minimize or maximize, not %q", d)
+			return fault.New(fault.Invalid, "the direction is %q, and must be minimize or maximize", d)
 		}
 	}
 	for _, l := range []struct {
@@ -88,7 +88,7 @@ func (c Config) Validate(p Problem) error {
 		{"candidates", c.Candidates, maxCandidates},
 	} {
 		if l.n < 0 || l.n > l.limit {
-			return fault.New(fault.Invalid, "%s is %d, not 0 to %d", l.name, l.n, l.limit)
+			return fault.New(fault.Invalid, "%s is %d, and must be 0 to %d", l.name, l.n, l.limit)
 		}
 	}
 	for i, params := range c.First {
@@ -103,7 +103,7 @@ func (c Config) Validate(p Problem) error {
 		_, err := c.grid(p.Space)
 		return err
 	}
-	return fault.New(fault.Invalid, "there is no algorithm %q", c.Algorithm).WithHint("An algorithm is grid, random, sobol or tpe.")
+	return fault.New(fault.Invalid, "there is no algorithm %q", c.Algorithm).WithHint("The algorithms are grid, random, sobol and tpe.")
 }
 
 // Suggest gives the parameters of trial n. The history has the other trials, those
@@ -125,7 +125,7 @@ func Suggest(p Problem, c Config, history []trial.Trial, n int) (space.Params, e
 	case "", TPE:
 		return c.tpe(p, history, n), nil
 	}
-	return nil, fault.New(fault.Invalid, "there is no algorithm %q", c.Algorithm).WithHint("An algorithm is grid, random, sobol or tpe.")
+	return nil, fault.New(fault.Invalid, "there is no algorithm %q", c.Algorithm).WithHint("The algorithms are grid, random, sobol and tpe.")
 }
 
 // Warm gives trials of another sweep to learn from: those whose parameters this space

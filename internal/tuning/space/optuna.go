@@ -71,11 +71,11 @@ func FromOptuna(name string, text []byte) (Parameter, error) {
 
 func fromOptuna(name string, text []byte) (Parameter, error) {
 	if len(text) > maxDistribution {
-		return Parameter{}, fault.New(fault.TooLarge, "it has %d bytes, more than %d", len(text), maxDistribution)
+		return Parameter{}, fault.New(fault.TooLarge, "it has %d bytes, over the limit of %d", len(text), maxDistribution)
 	}
 	var d distribution
 	if err := jsondoc.Decode(text, &d); err != nil {
-		return Parameter{}, fault.New(fault.Invalid, "it is no JSON: %v", err)
+		return Parameter{}, fault.New(fault.Invalid, "it is not JSON: %v", err)
 	}
 	if d.Attributes == nil {
 		return Parameter{}, fault.New(fault.Invalid, "it has no attributes")
@@ -84,7 +84,7 @@ func fromOptuna(name string, text []byte) (Parameter, error) {
 	if d.Name == "CategoricalDistribution" {
 		var a categoricalAttributes
 		if err := jsondoc.Decode(d.Attributes, &a); err != nil {
-			return p, fault.New(fault.Invalid, "its choices: %v", err).WithHint("Choices are null, booleans, numbers and texts.")
+			return p, fault.New(fault.Invalid, "its choices: %v", err).WithHint("Choices must be null, booleans, numbers or texts.")
 		}
 		p.Type, p.Choices = Categorical, a.Choices
 		return p, nil
@@ -97,7 +97,7 @@ func fromOptuna(name string, text []byte) (Parameter, error) {
 		Q    *float64 `json:"q"` // step, before 3.0
 	}
 	if err := jsondoc.Decode(d.Attributes, &a); err != nil {
-		return p, fault.New(fault.Invalid, "its range: %v", err).WithHint("low, high and step are finite numbers.")
+		return p, fault.New(fault.Invalid, "its range: %v", err).WithHint("low, high and step must be finite numbers.")
 	}
 	p.Low, p.High, p.Log = a.Low, a.High, a.Log
 	for _, step := range []*float64{a.Q, a.Step} {
@@ -115,7 +115,7 @@ func fromOptuna(name string, text []byte) (Parameter, error) {
 	case "IntLogUniformDistribution":
 		p.Type, p.Log, p.Step = Int, true, 1
 	default:
-		return p, fault.New(fault.Unsupported, "there is no distribution %q", d.Name).WithHint("Known are FloatDistribution, IntDistribution and CategoricalDistribution.")
+		return p, fault.New(fault.Unsupported, "there is no distribution %q", d.Name).WithHint("The distributions are FloatDistribution, IntDistribution and CategoricalDistribution.")
 	}
 	return p, nil
 }

@@ -127,12 +127,12 @@ func (s Space) Validate() error {
 		return fault.New(fault.Invalid, "the search space has no parameter").WithHint("Name at least one parameter with its range or choices.")
 	}
 	if len(s.Parameters) > MaxParameters {
-		return fault.New(fault.TooLarge, "the search space has %d parameters, more than %d", len(s.Parameters), MaxParameters)
+		return fault.New(fault.TooLarge, "the search space has %d parameters, over the limit of %d", len(s.Parameters), MaxParameters)
 	}
 	seen := map[string]Parameter{}
 	for _, p := range s.Parameters {
 		if _, twice := seen[p.Name]; twice {
-			return fault.New(fault.Invalid, "parameter %q is there twice", p.Name).WithHint("Give each parameter its own name.")
+			return fault.New(fault.Invalid, "duplicate parameter %q", p.Name).WithHint("Give each parameter its own name.")
 		}
 		if err := p.Validate(); err != nil {
 			return err
@@ -148,7 +148,7 @@ func (s Space) Validate() error {
 // Validate says what is wrong with a parameter, its condition apart.
 func (p Parameter) Validate() error {
 	if p.Name == "" || len(p.Name) > MaxName || !utf8.ValidString(p.Name) || strings.ContainsFunc(p.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return fault.New(fault.Invalid, "%q is no name of a parameter", p.Name).WithHint("A name has 1 to %d bytes of UTF-8 without control characters.", MaxName)
+		return fault.New(fault.Invalid, "%q is not a valid parameter name", p.Name).WithHint("A name has 1 to %d bytes of UTF-8 without control characters.", MaxName)
 	}
 	switch p.Type {
 	case Float, Int:
@@ -156,7 +156,7 @@ func (p Parameter) Validate() error {
 	case Categorical:
 		return p.validChoices()
 	default:
-		return p.wrong("its type is %q", p.Type).WithHint("A type is float, int or categorical.")
+		return p.wrong("its type is %q, which does not exist", p.Type).WithHint("The types are float, int and categorical.")
 	}
 }
 
@@ -167,29 +167,29 @@ func (p Parameter) wrong(format string, args ...any) *fault.Error {
 func (p Parameter) validRange() error {
 	switch {
 	case len(p.Choices) > 0:
-		return p.wrong("it is of type %s and has choices", p.Type).WithHint("Give low and high, or make it categorical.")
+		return p.wrong("it is of type %s and has choices", p.Type).WithHint("Set low and high, or set type: categorical.")
 	case !finite(p.Low) || !finite(p.High) || !finite(p.Step) || !finite(p.High-p.Low):
 		return p.wrong("low, high, step and high - low must be finite").WithHint("Use log: true or a smaller range.")
 	case p.Low > p.High:
 		return p.wrong("low %v is above high %v", p.Low, p.High).WithHint("Swap them.")
 	case p.Step < 0:
-		return p.wrong("step %v is negative", p.Step).WithHint("Leave it out or give a distance above 0.")
+		return p.wrong("step %v is negative", p.Step).WithHint("Omit it, or set it over 0.")
 	case p.Log && p.Low <= 0:
-		return p.wrong("low %v has no logarithm", p.Low).WithHint("Give a low above 0, or leave log out.")
+		return p.wrong("low %v has no logarithm", p.Low).WithHint("Set low over 0, or omit log.")
 	case p.Log && p.Step != 0 && (p.Type == Float || p.Step != 1):
-		return p.wrong("it has both log and step").WithHint("Leave one of them out.")
+		return p.wrong("set either log or step, not both").WithHint("Omit one of them.")
 	case p.Type == Float && p.Step > 0 && (p.High-p.Low)/p.Step > maxInt:
-		return p.wrong("step %v is too small for its range", p.Step).WithHint("Leave it out: a float is continuous.")
+		return p.wrong("step %v is too small for its range", p.Step).WithHint("Omit it: a float is continuous.")
 	case p.Type == Float:
 		return nil
 	}
 	for _, v := range []float64{p.Low, p.High, p.Step} {
 		if v != math.Trunc(v) || math.Abs(v) > maxInt {
-			return p.wrong("%v is not a whole number of at most ±2^53", v).WithHint("An int has whole low, high and step; else make it a float.")
+			return p.wrong("%v is not a whole number of at most ±2^53", v).WithHint("Use whole numbers for low, high and step, or set type: float.")
 		}
 	}
 	if p.High-p.Low > maxInt {
-		return p.wrong("its range is wider than 2^53").WithHint("Use a smaller range, or make it a float.")
+		return p.wrong("its range is wider than 2^53").WithHint("Use a smaller range, or set type: float.")
 	}
 	return nil
 }
@@ -197,28 +197,28 @@ func (p Parameter) validRange() error {
 func (p Parameter) validChoices() error {
 	switch {
 	case p.Low != 0 || p.High != 0 || p.Log || p.Step != 0:
-		return p.wrong("it is categorical and has a range").WithHint("Give choices only, or make it a float or int.")
+		return p.wrong("it is categorical and has a range").WithHint("Set only choices, or set type: float or int.")
 	case len(p.Choices) == 0:
-		return p.wrong("it has no choices").WithHint("Name at least one.")
+		return p.wrong("it has no choices").WithHint("Add at least one choice.")
 	case len(p.Choices) > MaxChoices:
-		return fault.New(fault.TooLarge, "parameter %q: %d choices are more than %d", p.Name, len(p.Choices), MaxChoices)
+		return fault.New(fault.TooLarge, "parameter %q: %d choices are over the limit of %d", p.Name, len(p.Choices), MaxChoices)
 	}
 	for i, c := range p.Choices {
 		switch v := c.(type) {
 		case nil, bool, int64:
 		case float64:
 			if !finite(v) {
-				return p.wrong("choice %d is not finite", i+1).WithHint("Name it as a text.")
+				return p.wrong("choice %d is not finite", i+1).WithHint("Write it as a text.")
 			}
 		case string:
 			if len(v) > MaxText || !utf8.ValidString(v) || strings.ContainsRune(v, 0) {
-				return p.wrong("choice %d is too long, not UTF-8 or has a zero byte", i+1).WithHint("A text has at most %d bytes.", MaxText)
+				return p.wrong("choice %d is too long, not UTF-8 or contains a NUL byte", i+1).WithHint("A text has at most %d bytes.", MaxText)
 			}
 		default:
-			return p.wrong("choice %d is neither text, number, true, false nor null", i+1).WithHint("Give longer things a name, and let the job look them up.")
+			return p.wrong("choice %d is not a text, number, true, false or null", i+1).WithHint("Use a name, and look up its contents in the job.")
 		}
 		if slices.ContainsFunc(p.Choices[:i], func(o any) bool { return equal(o, c) }) {
-			return p.wrong("choice %v is there twice", c).WithHint("Name each once: 1 and 1.0 are the same.")
+			return p.wrong("duplicate choice %v", c).WithHint("Remove one of them; 1 and 1.0 are the same.")
 		}
 	}
 	return nil
@@ -233,9 +233,9 @@ func (p Parameter) validCondition(earlier map[string]Parameter) error {
 	parent, ok := earlier[p.When.Parameter]
 	switch {
 	case !ok:
-		return p.wrong("its condition names %q, which is no earlier parameter", p.When.Parameter).WithHint("Put the parent before it.")
+		return p.wrong("its condition names %q, which is not an earlier parameter", p.When.Parameter).WithHint("Move the parent parameter before it.")
 	case parent.Type == Float:
-		return p.wrong("its condition is on %q, a float", parent.Name).WithHint("Only an int or a categorical has values to name.")
+		return p.wrong("its condition is on %q, a float", parent.Name).WithHint("A condition requires an int or categorical parent.")
 	case len(p.When.In) == 0 || len(p.When.In) > MaxChoices:
 		return p.wrong("its condition names %d values", len(p.When.In)).WithHint("Name 1 to %d values of %q.", MaxChoices, parent.Name)
 	}

@@ -43,7 +43,7 @@ func (p Parameter) Encode(value any) (float64, error) {
 				return float64(i), nil
 			}
 		}
-		return 0, p.wrong("%v is none of its choices", value)
+		return 0, p.wrong("%v is not one of its choices", value)
 	}
 	x, ok := asNumber(value)
 	switch {
@@ -54,7 +54,7 @@ func (p Parameter) Encode(value any) (float64, error) {
 	}
 	// A step of 0.1 has no exact multiples.
 	if step := p.Stride(); step > 0 && math.Abs(x-p.snap(x)) > 1e-8*max(step, math.Abs(x)) {
-		return 0, p.wrong("%v is no multiple of %v from %v", x, step, p.Low)
+		return 0, p.wrong("%v is not a multiple of %v from %v", x, step, p.Low)
 	}
 	return clamp(x, p.Low, p.High), nil
 }
@@ -153,9 +153,9 @@ func (s Space) Check(params Params) (Params, error) {
 		v, given := params[p.Name]
 		switch active := s.active(p, out); {
 		case active && !given:
-			return nil, p.wrong("it has no value").WithHint("Give each active parameter a value.")
+			return nil, p.wrong("it has no value").WithHint("Set a value for every active parameter.")
 		case !active && given:
-			return nil, p.wrong("it has a value, but is not active beside the others").WithHint("Leave it out.")
+			return nil, p.wrong("it has a value but is inactive under the values of the other parameters").WithHint("Omit it.")
 		case !active:
 			continue
 		}
@@ -167,7 +167,7 @@ func (s Space) Check(params Params) (Params, error) {
 	}
 	for _, name := range sortedKeys(params) {
 		if _, ok := s.Find(name); !ok {
-			return nil, fault.New(fault.Invalid, "%q is no parameter of the space", name).WithHint("Leave it out.")
+			return nil, fault.New(fault.Invalid, "%q is not a parameter of the search space", name).WithHint("Omit it.")
 		}
 	}
 	return out, nil

@@ -30,13 +30,13 @@ const MaxTrials = 100_000
 func (b Budget) Validate() error {
 	switch {
 	case b.Trials < 0 || b.Trials > MaxTrials:
-		return fault.New(fault.Invalid, "budget: trials is %d, not 0 to %d", b.Trials, MaxTrials)
+		return fault.New(fault.Invalid, "budget: trials is %d, and must be 0 to %d", b.Trials, MaxTrials)
 	case b.Failed < 0 || b.Failed > MaxTrials:
-		return fault.New(fault.Invalid, "budget: failed_trials is %d, not 0 to %d", b.Failed, MaxTrials)
+		return fault.New(fault.Invalid, "budget: failed_trials is %d, and must be 0 to %d", b.Failed, MaxTrials)
 	case b.Time < 0:
 		return fault.New(fault.Invalid, "budget: time is negative")
 	case math.IsNaN(b.Money) || math.IsInf(b.Money, 0) || b.Money < 0:
-		return fault.New(fault.Invalid, "budget: money is %v, not a finite amount of at least 0", b.Money)
+		return fault.New(fault.Invalid, "budget: money is %v, and must be a finite amount of at least 0", b.Money)
 	}
 	return nil
 }
@@ -51,7 +51,7 @@ func (b Budget) Decide(s Spent) Decision {
 	case s.Trials >= limit:
 		return end("%d trials were started, of %d", s.Trials, limit)
 	case b.Failed > 0 && s.Failed >= b.Failed:
-		return end("%d trials failed, of %d that may", s.Failed, b.Failed)
+		return end("%d trials failed, the limit is %d", s.Failed, b.Failed)
 	case b.Time > 0 && s.Time >= time.Duration(b.Time):
 		return end("%s passed, of %s", s.Time.Round(time.Second), time.Duration(b.Time))
 	case b.Money > 0 && s.Money >= b.Money:

@@ -43,7 +43,7 @@ func (r Rule) halving(skip int, t trial.Trial, last trial.Report, others []trial
 		}
 		own, _ := at(t, step)
 		if own.Step != last.Step {
-			d = goOn("it was judged at the rung of step %d", step)
+			d = goOn("it was evaluated at the rung of step %d", step)
 			continue
 		}
 		if math.IsNaN(own.Value) {
@@ -59,7 +59,7 @@ func (r Rule) halving(skip int, t trial.Trial, last trial.Report, others []trial
 			}
 		}
 		if keep := max(reached/int(r.reduction()), 1); better >= keep {
-			return end("%d of %d trials at the rung of step %d are better, and %d go on", better, reached, step, keep)
+			return end("%d of %d trials at the rung of step %d are better, and %d continue", better, reached, step, keep)
 		}
 		d = goOn("%d of %d trials at the rung of step %d are better", better, reached, step)
 	}

@@ -12,7 +12,7 @@ import (
 // them. NaN is no better than anything.
 func (r Rule) patience(t trial.Trial) Decision {
 	if len(t.Reports) <= r.Patience {
-		return goOn("it has %d reports, of %d that may pass without a better one", len(t.Reports), r.Patience)
+		return goOn("it has %d reports, within the patience of %d", len(t.Reports), r.Patience)
 	}
 	reports := slices.SortedFunc(slices.Values(t.Reports), func(a, b trial.Report) int { return cmp.Compare(a.Step, b.Step) })
 	cut := len(reports) - r.Patience

@@ -31,10 +31,10 @@ func (r Rule) percentile(share float64, t trial.Trial, last trial.Report, others
 		}
 	}
 	if startup := cmp.Or(r.Startup, defaultStartup); complete < startup {
-		return goOn("%d trials are complete, of %d before any is judged", complete, startup)
+		return goOn("%d of the %d trials required before early stopping are complete", complete, startup)
 	}
 	if !r.due(t, last.Step) {
-		return goOn("it was judged since the last multiple of %d steps", r.Interval)
+		return goOn("it was evaluated since the last multiple of %d steps", r.Interval)
 	}
 	best := math.Inf(1)
 	number := false
@@ -43,10 +43,10 @@ func (r Rule) percentile(share float64, t trial.Trial, last trial.Report, others
 		number = number || !math.IsNaN(p.Value)
 	}
 	if !number {
-		return end("all that it reported is NaN")
+		return end("all its reports are NaN")
 	}
 	if need := max(r.MinTrials, 1); reported < need || len(at) == 0 {
-		return goOn("%d others reported at step %d, %d of them numbers, and %d are needed", reported, last.Step, len(at), need)
+		return goOn("%d other trials reported at step %d, %d of them numbers, and %d are required", reported, last.Step, len(at), need)
 	}
 	bound := quantile(at, share/100)
 	if best > bound {

@@ -78,7 +78,7 @@ func (r Rule) Validate() error {
 	switch r.Direction {
 	case "", trial.Minimize, trial.Maximize:
 	default:
-		return wrong("a direction is minimize or maximize, not %q", r.Direction)
+		return wrong("the direction is %q, and must be minimize or maximize", r.Direction)
 	}
 	for _, l := range []struct {
 		name         string
@@ -96,33 +96,33 @@ func (r Rule) Validate() error {
 		{"report_within", int64(r.ReportWithin), 0, math.MaxInt64},
 	} {
 		if l.v < l.low || l.v > l.high {
-			return wrong("%s is %d, not %d to %d", l.name, l.v, l.low, l.high)
+			return wrong("%s is %d, and must be %d to %d", l.name, l.v, l.low, l.high)
 		}
 	}
 	switch {
 	case r.Reduction == 1:
-		return wrong("a reduction_factor of 1 stops nobody").WithHint("Use 2 or more; 3 by default.")
+		return wrong("a reduction_factor of 1 stops no trial").WithHint("Use 2 or more; the default is 3.")
 	case r.MaxResource > 0 && r.MaxResource < r.lowest():
 		return wrong("max_resource %d is below min_resource %d", r.MaxResource, r.lowest())
 	case math.IsNaN(r.MinDelta) || math.IsInf(r.MinDelta, 0) || r.MinDelta < 0:
-		return wrong("min_delta is %v, not a finite number of at least 0", r.MinDelta)
+		return wrong("min_delta is %v, and must be a finite number of at least 0", r.MinDelta)
 	}
 	switch r.Kind {
 	case "", None, Median, ASHA:
 	case Percentile:
 		if !(r.Percentile > 0 && r.Percentile < 100) {
-			return wrong("percentile is %v, not between 0 and 100", r.Percentile).WithHint("25 keeps trials that are among the best quarter at their step.")
+			return wrong("percentile is %v, and must be between 0 and 100", r.Percentile).WithHint("25 keeps the best quarter of trials at each step.")
 		}
 	case Hyperband:
 		if r.MaxResource == 0 {
-			return wrong("hyperband has no max_resource").WithHint("Give the last step of a whole trial.")
+			return wrong("hyperband requires max_resource").WithHint("Set it to the last step of a complete trial.")
 		}
 	case Patience:
 		if r.Patience == 0 {
-			return wrong("patience is 0").WithHint("Give the number of reports that may pass without a better one.")
+			return wrong("patience is 0").WithHint("Set it to the number of reports without improvement before a trial stops.")
 		}
 	default:
-		return wrong("there is no kind %q", r.Kind).WithHint("A kind is none, median, percentile, asha, hyperband or patience.")
+		return wrong("there is no kind %q", r.Kind).WithHint("The kinds are none, median, percentile, asha, hyperband and patience.")
 	}
 	return nil
 }
@@ -154,11 +154,11 @@ func Decide(r Rule, seed uint64, t trial.Trial, others []trial.Trial, now time.T
 	}
 	switch {
 	case r.Kind == "" || r.Kind == None:
-		return goOn("nothing is judged")
+		return goOn("early stopping is disabled")
 	case !reported:
-		return goOn("it has reported nothing")
+		return goOn("it has no reports")
 	case last.Step < r.Warmup:
-		return goOn("step %d is before %d, from which trials are judged", last.Step, r.Warmup)
+		return goOn("step %d is before %d, the first step of early stopping", last.Step, r.Warmup)
 	}
 	others = slices.DeleteFunc(slices.Clone(others), func(o trial.Trial) bool { return o.Number == t.Number || o.State == trial.Failed })
 	switch r.Kind {

@@ -111,15 +111,15 @@ func TestDecide(t *testing.T) {
 		stop   bool
 		says   string
 	}{
-		"nothing to judge by":      {Rule{}, running(0, 1), nil, 0, false, "nothing is judged"},
+		"nothing to judge by":      {Rule{}, running(0, 1), nil, 0, false, "early stopping is disabled"},
 		"never reported":           {hour, silent, nil, 61 * time.Minute, true, "it has not reported for 1h1m0s"},
-		"may be silent yet":        {hour, silent, nil, 59 * time.Minute, false, "nothing is judged"},
+		"may be silent yet":        {hour, silent, nil, 59 * time.Minute, false, "early stopping is disabled"},
 		"silent since a report":    {hour, reported, nil, 111 * time.Minute, true, "not reported"},
-		"reported since":           {hour, reported, nil, 109 * time.Minute, false, "nothing is judged"},
-		"silence without a limit":  {Rule{Kind: Median}, silent, complete, 1000 * time.Hour, false, "reported nothing"},
+		"reported since":           {hour, reported, nil, 109 * time.Minute, false, "early stopping is disabled"},
+		"silence without a limit":  {Rule{Kind: Median}, silent, complete, 1000 * time.Hour, false, "has no reports"},
 		"ended":                    {patience, ended, nil, 0, false, "it is complete"},
 		"all NaN":                  {Rule{Kind: Median, Direction: trial.Minimize}, running(0, nan, nan), complete, 0, true, "NaN"},
-		"failed are no measure":    {Rule{Kind: Median, Direction: trial.Minimize}, running(0, 9), failed, 0, false, "0 trials are complete"},
+		"failed are no measure":    {Rule{Kind: Median, Direction: trial.Minimize}, running(0, 9), failed, 0, false, "0 of the 5 trials required"},
 		"worse than the median":    {Rule{Kind: Median, Direction: trial.Minimize}, running(0, 9, 9), complete, 0, true, "worse than 1"},
 		"better the other way":     {Rule{Kind: Median, Direction: trial.Maximize}, running(0, 9, 9), complete, 0, false, "within"},
 		"no better for long":       {patience, running(0, 3, 1, 2, 2), nil, 0, true, "none of its last 2"},
@@ -273,7 +273,7 @@ func TestBudget(t *testing.T) {
 	}{
 		"left":     {b, Spent{Trials: 9, Failed: 2, Time: 59 * time.Minute, Money: 4.99}, false, "9 trials"},
 		"trials":   {b, Spent{Trials: 10}, true, "10 trials were started, of 10"},
-		"failed":   {b, Spent{Failed: 3}, true, "3 trials failed, of 3"},
+		"failed":   {b, Spent{Failed: 3}, true, "3 trials failed, the limit is 3"},
 		"time":     {b, Spent{Time: time.Hour}, true, "1h0m0s passed, of 1h0m0s"},
 		"money":    {b, Spent{Money: 5.001}, true, "5.00 were spent, of 5.00"},
 		"no limit": {Budget{}, Spent{Trials: MaxTrials - 1, Failed: 1000, Time: 1e18, Money: 1e9}, false, ""},

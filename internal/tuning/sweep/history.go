@@ -127,7 +127,7 @@ func (h *history) add(l lens, t tuning.Trial) error {
 	case as.Number == len(h.trials): // numbers have no gaps, and follow the order of IDs
 		h.trials = append(h.trials, as)
 	default:
-		return fault.New(fault.Internal, "study %d has a trial %d and none before it", t.Study, as.Number)
+		return fault.New(fault.Internal, "study %d has a trial %d without its preceding trials", t.Study, as.Number)
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 			delete(s.told, key)
 		case s.told[key] != err.Error(): // once, not every second
 			s.told[key] = err.Error()
-			s.log.ErrorContext(ctx, "a sweep does not go on", slog.String("project", string(w.Project)), slog.String("sweep", w.Name), slog.Any("error", err))
+			s.log.ErrorContext(ctx, "advancing a sweep failed", slog.String("project", string(w.Project)), slog.String("sweep", w.Name), slog.Any("error", err))
 		}
 	}
 	for key := range s.told {
@@ -200,7 +200,7 @@ func (s *Service) round(ctx context.Context, w Sweep) error {
 		}
 	}
 	if w.Stop == "" && slices.ContainsFunc([]fault.Kind{fault.Invalid, fault.TooLarge, fault.Unsupported}, func(k fault.Kind) bool { return fault.Is(err, k) }) {
-		return s.broken(ctx, w, "it cannot go on: "+err.Error(), fault.HintOf(err)) // waiting will not mend it
+		return s.broken(ctx, w, "it cannot continue: "+err.Error(), fault.HintOf(err)) // waiting will not mend it
 	}
 	if err != nil {
 		return err
@@ -395,7 +395,7 @@ func (s *Service) record(ctx context.Context, tx *store.Tx, w Sweep, all []news,
 		return err
 	}
 	if now.Revision != w.Revision {
-		return fault.New(fault.Conflict, "sweep %s was changed meanwhile", w.Name)
+		return fault.New(fault.Conflict, "sweep %s was changed by another request", w.Name)
 	}
 	tasks := map[int]Task{}
 	for _, n := range all {
@@ -434,7 +434,7 @@ func (s *Service) record(ctx context.Context, tx *store.Tx, w Sweep, all []news,
 			return err
 		}
 		if int(n) != do.trials {
-			return fault.New(fault.Conflict, "trials were added to sweep %s meanwhile", w.Name)
+			return fault.New(fault.Conflict, "trials were added to sweep %s by another request", w.Name)
 		}
 	}
 	do.begun = nil
@@ -603,7 +603,7 @@ func (s *Service) submit(ctx context.Context, w Sweep, t Task) error {
 	if err2 != nil {
 		return err2
 	}
-	return s.broken(ctx, w, fmt.Sprintf("trial %d cannot begin: %v", t.Number, err), fault.HintOf(err))
+	return s.broken(ctx, w, fmt.Sprintf("trial %d cannot start: %v", t.Number, err), fault.HintOf(err))
 }
 
 // broken ends a sweep that cannot go on.

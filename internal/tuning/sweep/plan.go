@@ -86,10 +86,10 @@ func decide(l look) (plan, error) {
 	case spent.Stop:
 		over, p.state = spent.Reason, Complete
 	case l.spec.moneyOnly() && l.spent.Money == 0 && l.spent.Trials >= gratis:
-		over, p.state = fmt.Sprintf("%d trials cost nothing, and the budget is of money only", l.spent.Trials), Failed
+		over, p.state = fmt.Sprintf("%d trials had no cost, and the budget limits only money", l.spent.Trials), Failed
 	}
 	if over == "" && len(trials) >= stop.MaxTrials {
-		over, p.state = fmt.Sprintf("its study has %d trials, the most it may have", len(trials)), Complete
+		over, p.state = fmt.Sprintf("its study has %d trials, the limit", len(trials)), Complete
 	}
 	for over == "" && running < l.spec.Parallel && len(p.begin) < most && len(trials) < stop.MaxTrials {
 		params, err := l.suggest(trials)
@@ -113,7 +113,7 @@ func decide(l look) (plan, error) {
 	p.reason = over
 	if left := len(l.open) + len(p.begin); over != "" && left > 0 {
 		p.state = Running
-		p.reason = fmt.Sprintf("%s; %d of its jobs have not ended", over, left)
+		p.reason = fmt.Sprintf("%s; %d of its jobs are still running", over, left)
 	}
 	return p, nil
 }

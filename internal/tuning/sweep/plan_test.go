@@ -67,10 +67,10 @@ func TestDecide(t *testing.T) {
 		{name: "the first", begin: 1, state: Running},
 		{name: "at once", change: func(l *look) { l.spec.Parallel = 4 }, trials: "cR", begin: 3, state: Running},
 		{name: "as many as there may be", change: func(l *look) { l.spec.Parallel = 4 }, trials: "cccccccccR"[1:], begin: 1, state: Running},
-		{name: "all run", change: func(l *look) { l.spec.Parallel = 4 }, trials: "ccccccRRRR", state: Running, reason: "10 trials were started, of 10; 4 of its jobs have not ended"},
+		{name: "all run", change: func(l *look) { l.spec.Parallel = 4 }, trials: "ccccccRRRR", state: Running, reason: "10 trials were started, of 10; 4 of its jobs are still running"},
 		{name: "all have ended", trials: "cccccccccc", state: Complete, reason: "10 trials were started, of 10"},
 		{name: "a stopped one whose job has not ended holds no place", trials: "ccS", begin: 1, state: Running},
-		{name: "and is waited for", trials: "cccccccccS", state: Running, reason: "10 trials were started, of 10; 1 of its jobs have not ended"},
+		{name: "and is waited for", trials: "cccccccccS", state: Running, reason: "10 trials were started, of 10; 1 of its jobs are still running"},
 		{name: "one of a client's holds no place", trials: "cr", begin: 1, state: Running},
 		{name: "clients' use no budget", change: func(l *look) { l.theirs = theirs(9) }, trials: "cccccccccc", begin: 1, state: Running},
 		{name: "clients' failures are not ours", change: func(l *look) { l.theirs = theirs(6); l.spec.Budget.Failed = 2 }, trials: "ffffffR", state: Running},
@@ -78,24 +78,24 @@ func TestDecide(t *testing.T) {
 		{name: "the study is full", change: func(l *look) {
 			l.trials = make([]trial.Trial, stop.MaxTrials)
 			l.theirs = theirs(stop.MaxTrials)
-		}, state: Complete, reason: "its study has 100000 trials, the most it may have"},
-		{name: "stopped", change: func(l *look) { l.stop, l.ends = "stopped by user alice", Stopped }, trials: "cRcR", end: []int{1, 3}, state: Running, reason: "stopped by user alice; 2 of its jobs have not ended"},
+		}, state: Complete, reason: "its study has 100000 trials, the limit"},
+		{name: "stopped", change: func(l *look) { l.stop, l.ends = "stopped by user alice", Stopped }, trials: "cRcR", end: []int{1, 3}, state: Running, reason: "stopped by user alice; 2 of its jobs are still running"},
 		{name: "stopped, and all has ended", change: func(l *look) { l.stop, l.ends = "stopped by user alice", Stopped }, trials: "cscs", state: Stopped, reason: "stopped by user alice"},
 		{name: "all fail", trials: "fffff", state: Failed, reason: "the first 5 trials failed"},
-		{name: "all fail, and one is under way", change: func(l *look) { l.spec.Parallel = 2 }, trials: "fffffR", state: Running, reason: "the first 5 trials failed; 1 of its jobs have not ended"},
+		{name: "all fail, and one is under way", change: func(l *look) { l.spec.Parallel = 2 }, trials: "fffffR", state: Running, reason: "the first 5 trials failed; 1 of its jobs are still running"},
 		{name: "all fail beside a client's that was left", trials: "rfffff", state: Failed, reason: "the first 5 trials failed"},
 		{name: "many at once", change: func(l *look) { l.spec.Parallel = 50; l.spec.Budget.Trials = 100 }, begin: 16, state: Running},
 		{name: "forgiven", change: func(l *look) { l.forgiven = 5 }, trials: "fffff", begin: 1, state: Running},
 		{name: "forgiven once", change: func(l *look) { l.forgiven = 3; l.spec.Budget.Trials = 20 }, trials: "ffffffff", state: Failed, reason: "the first 5 trials failed"},
 		{name: "some fail", trials: "fffcffff", begin: 1, state: Running},
-		{name: "too many fail", change: func(l *look) { l.spec.Budget.Failed = 2 }, trials: "cffR", state: Running, reason: "2 trials failed, of 2 that may; 1 of its jobs have not ended"},
+		{name: "too many fail", change: func(l *look) { l.spec.Budget.Failed = 2 }, trials: "cffR", state: Running, reason: "2 trials failed, the limit is 2; 1 of its jobs are still running"},
 		{name: "the time is over", change: func(l *look) { l.spec.Budget.Time = compute.Duration(time.Hour); l.spent.Time = time.Hour }, trials: "c", state: Complete, reason: "1h0m0s passed, of 1h0m0s"},
-		{name: "the money is spent", change: func(l *look) { l.spec.Budget.Money = 5; l.spent.Money = 5.5 }, trials: "cR", state: Running, reason: "5.50 were spent, of 5.00; 1 of its jobs have not ended"},
+		{name: "the money is spent", change: func(l *look) { l.spec.Budget.Money = 5; l.spent.Money = 5.5 }, trials: "cR", state: Running, reason: "5.50 were spent, of 5.00; 1 of its jobs are still running"},
 		{name: "a grid ends", change: func(l *look) {
 			l.spec.Search = search.Config{Algorithm: search.Grid, GridPoints: 2}
 			l.spec.Budget = stop.Budget{}
 			l.trials[0].Params, l.trials[1].Params = space.Params{"lr": 0.0}, space.Params{"lr": 1.0}
-		}, trials: "cc", state: Complete, reason: "every point of the grid was tried"},
+		}, trials: "cc", state: Complete, reason: "every point of the grid has been evaluated"},
 		{name: "a rule", change: func(l *look) {
 			l.spec.Stop = stop.Rule{Kind: stop.ASHA, Direction: trial.Minimize}
 			for i := range l.trials {

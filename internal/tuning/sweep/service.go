@@ -219,7 +219,7 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 		return w, "", err
 	}
 	if len(name) > maxName {
-		return w, "", fault.New(fault.Invalid, "sweep name %s has more than %d characters, and its jobs have numbers behind it", name, maxName)
+		return w, "", fault.New(fault.Invalid, "sweep name %s has more than %d characters, the limit before the number of a job", name, maxName)
 	}
 	if err := spec.Validate(); err != nil {
 		return w, "", err
@@ -294,7 +294,7 @@ func (s *Service) apply(ctx context.Context, p project.Name, name string, spec S
 				return err
 			}
 			if old.State == Running && old.Stop != "" {
-				return fault.New(fault.Conflict, "sweep %s is ending: %s", name, old.Stop).WithHint("falaj sweep wait %s, and apply it again.", name)
+				return fault.New(fault.Conflict, "sweep %s is ending: %s", name, old.Stop).WithHint("Run falaj sweep wait %s, then apply it again.", name)
 			}
 			w, change = old, project.Updated
 			w.Spec, w.By = spec, asked.By
@@ -340,8 +340,8 @@ func (s *Service) endless(ctx context.Context, spec Spec, planned training.Job) 
 	if err != nil || len(free) == 0 {
 		return nil, err
 	}
-	return fault.New(fault.Invalid, "the budget is of money only, and the sweep's jobs may run in pools that have no price: %s", strings.Join(free, ", ")).
-		WithHint("Add trials or a time to budget, name pools that have a price in job.pools, or have an administrator give these one."), nil
+	return fault.New(fault.Invalid, "the budget limits only money, and the sweep's jobs may run in pools without a price: %s", strings.Join(free, ", ")).
+		WithHint("Add trials or time to budget, list only pools with a price in job.pools, or ask an administrator to set a price for these pools."), nil
 }
 
 // inherit narrows the label of a sweep to that of what it learns from.
@@ -397,7 +397,7 @@ func (s *Service) room(ctx context.Context, tx *store.Tx, p project.Name) error 
 		return err
 	}
 	if n := len(slices.DeleteFunc(all, func(w Sweep) bool { return w.Project != p })); n >= maxSweeps {
-		return share.Refused("sweeps", fmt.Sprintf("%d sweeps of the project are under way, the most it may have", n), "Stop one, or wait.", sweepRetry)
+		return share.Refused("sweeps", fmt.Sprintf("the project has %d active sweeps, the limit", n), "Stop a sweep, or wait until one ends.", sweepRetry)
 	}
 	return nil
 }
@@ -420,7 +420,7 @@ func (s *Service) Stop(ctx context.Context, p project.Name, name string) (w Swee
 		case w.State == Stopped || w.State == Running && w.Stop != "":
 			return nil
 		case w.State != Running:
-			return fault.New(fault.Conflict, "sweep %s is %s already", name, w.State)
+			return fault.New(fault.Conflict, "sweep %s is already %s", name, w.State)
 		}
 		w.Stop, w.Ends = "stopped by "+identity.From(ctx).String(), Stopped
 		return s.put(ctx, tx, &w, ActionApply, map[string]any{"change": "stopped"})
@@ -437,12 +437,12 @@ func (s *Service) Resume(ctx context.Context, p project.Name, name string, trial
 		w = old
 		switch {
 		case w.State == Running:
-			return fault.New(fault.Conflict, "sweep %s is under way", name)
+			return fault.New(fault.Conflict, "sweep %s is still active", name)
 		case trials < 0:
-			return fault.New(fault.Invalid, "%d trials more are fewer", trials)
+			return fault.New(fault.Invalid, "the number of additional trials is %d, and must be positive", trials)
 		}
 		if trials > 0 && w.Spec.Budget.Trials == 0 {
-			return fault.New(fault.Invalid, "sweep %s has no budget of trials, to which %d could be added", name, trials).WithHint("Apply it with a larger budget, or resume it without a number of trials.")
+			return fault.New(fault.Invalid, "sweep %s has no budget of trials, so %d trials cannot be added", name, trials).WithHint("Apply it with a larger budget, or resume it without a number of trials.")
 		}
 		w.Spec.Budget.Trials += trials
 		if err := w.Spec.Budget.Validate(); err != nil {
@@ -483,7 +483,7 @@ func (s *Service) Delete(ctx context.Context, p project.Name, name string) error
 			return err
 		}
 		if w.State == Running {
-			return fault.New(fault.Conflict, "sweep %s is under way", name).WithHint("falaj sweep stop %s", name)
+			return fault.New(fault.Conflict, "sweep %s is still active", name).WithHint("falaj sweep stop %s", name)
 		}
 		return s.delete(ctx, tx, w)
 	})
@@ -509,7 +509,7 @@ func (s *Service) change(ctx context.Context, p project.Name, name string, do fu
 			return err
 		}
 		if w.State == Client {
-			return fault.New(fault.Conflict, "%s is a study of Optuna's, which its clients drive", name).WithHint("End them, or go on with them.")
+			return fault.New(fault.Conflict, "%s is a study of an Optuna client, not a sweep", name).WithHint("Stop or continue it with that client.")
 		}
 		return do(ctx, tx, w)
 	})
@@ -868,7 +868,7 @@ func (s *Service) sources(ctx context.Context, tx *store.Tx, w Sweep, strict []s
 		}
 		directions := func(s Sweep) []trial.Direction { return s.Spec.Problem().Directions }
 		if err == nil && !slices.Equal(directions(from), directions(w)) {
-			err = fault.New(fault.Invalid, "the objectives of sweep %s have other directions", name)
+			err = fault.New(fault.Invalid, "the objectives of sweep %s have different directions", name)
 		}
 		gone := fault.Is(err, fault.NotFound) || fault.Is(err, fault.PermissionDenied) || fault.Is(err, fault.Invalid)
 		if gone && !slices.Contains(strict, name) {

@@ -578,7 +578,7 @@ func TestRights(t *testing.T) {
 	}
 	w.round()
 	w.round()
-	if got := w.one("s"); got.State != sweep.Failed || !strings.Contains(got.Reason, "trial 0 cannot begin") || got.Hint != "Ask for it." {
+	if got := w.one("s"); got.State != sweep.Failed || !strings.Contains(got.Reason, "trial 0 cannot start") || got.Hint != "Ask for it." {
 		t.Errorf("%+v", got)
 	}
 	w.jobs.refuse = nil
@@ -752,7 +752,7 @@ func TestMoneyWithoutPrices(t *testing.T) {
 	if _, change, err := w.Apply(w.alice(), demo, "priced", s); err != nil || change != project.Unchanged {
 		t.Errorf("the same again: %s, %v", change, err)
 	}
-	if _, _, err := w.Apply(w.alice(), demo, "free", s); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "no price: home") || !strings.Contains(fault.HintOf(err), "budget") {
+	if _, _, err := w.Apply(w.alice(), demo, "free", s); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "without a price: home") || !strings.Contains(fault.HintOf(err), "budget") {
 		t.Errorf("money only: %v", err)
 	}
 	s.Parallel = 2
@@ -773,7 +773,7 @@ func TestMoneyWithoutPrices(t *testing.T) {
 	long(t, w.cfg.DB, made, 1000)
 	w.round()
 	w.round()
-	if got := w.one("priced"); got.State != sweep.Failed || got.Reason != "1000 trials cost nothing, and the budget is of money only" {
+	if got := w.one("priced"); got.State != sweep.Failed || got.Reason != "1000 trials had no cost, and the budget limits only money" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -1158,7 +1158,7 @@ func TestBroken(t *testing.T) {
 	}
 	w.round()
 	w.round()
-	if got := w.one("s"); got.State != sweep.Failed || !strings.Contains(got.Reason, "it cannot go on") {
+	if got := w.one("s"); got.State != sweep.Failed || !strings.Contains(got.Reason, "it cannot continue") {
 		t.Errorf("%+v", got)
 	}
 }

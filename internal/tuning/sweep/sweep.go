@@ -170,26 +170,26 @@ func (s Spec) Validate() error {
 	c := s.complete()
 	switch {
 	case s.Parallel < 0 || s.Parallel > maxParallel:
-		return fault.New(fault.Invalid, "parallel is %d, not 1 to %d", s.Parallel, maxParallel)
+		return fault.New(fault.Invalid, "parallel is %d, and must be 1 to %d", s.Parallel, maxParallel)
 	case len(s.Objectives) == 0:
-		return fault.New(fault.Invalid, "a sweep needs an objective").WithHint("objectives: [{metric: val_loss, direction: minimize}]")
+		return fault.New(fault.Invalid, "an objective is required").WithHint("Write objectives: [{metric: val_loss, direction: minimize}].")
 	case len(s.WarmStart) > maxWarm:
-		return fault.New(fault.Invalid, "warm_start names %d sweeps, at most %d are read", len(s.WarmStart), maxWarm)
+		return fault.New(fault.Invalid, "warm_start names %d sweeps, over the limit of %d", len(s.WarmStart), maxWarm)
 	case len(s.Job.Params) > 0:
-		return fault.New(fault.Invalid, "the job of a sweep has params").WithHint("Make each a parameter of the sweep; one with a single choice is a constant.")
+		return fault.New(fault.Invalid, "job.params is not allowed in a sweep").WithHint("Declare each as a parameter of the sweep; a single choice makes a constant.")
 	case len(s.Watch) > maxMetric:
-		return fault.New(fault.Invalid, "watch is longer than %d bytes", maxMetric)
+		return fault.New(fault.Invalid, "watch exceeds %d bytes", maxMetric)
 	case c.Stop.Kind != stop.None && c.Stop.Direction == "":
-		return fault.New(fault.Invalid, "stop has no direction, and its metric %.80q is no objective", c.Watch).WithHint("Write stop.direction: minimize or maximize.")
+		return fault.New(fault.Invalid, "stop.direction is required, because its metric %.80q is not an objective", c.Watch).WithHint("Write stop.direction: minimize or maximize.")
 	case c.Search.Algorithm != search.Grid && s.Budget.Trials == 0 && s.Budget.Time == 0 && s.Budget.Money == 0:
-		return fault.New(fault.Invalid, "the sweep would never end").WithHint("Write budget: {trials: 50}, or a time or money.")
+		return fault.New(fault.Invalid, "the sweep has no end").WithHint("Set budget: {trials: 50}, or a time or money.")
 	}
 	for i, o := range s.Objectives {
 		if o.Metric == "" || len(o.Metric) > maxMetric {
-			return fault.New(fault.Invalid, "objectives[%d]: a metric has a name of 1 to %d bytes", i, maxMetric)
+			return fault.New(fault.Invalid, "objectives[%d]: the metric name must have 1 to %d bytes", i, maxMetric)
 		}
 		if slices.ContainsFunc(s.Objectives[:i], func(other Objective) bool { return other.Metric == o.Metric }) {
-			return fault.New(fault.Invalid, "objectives: %s is there twice", o.Metric)
+			return fault.New(fault.Invalid, "objectives: duplicate %s", o.Metric)
 		}
 		if o.Value != "" && o.Value != Last && o.Value != Best {
 			return fault.New(fault.Invalid, "objectives[%d]: value %.40q does not exist", i, string(o.Value)).WithHint("Use last or best.")
@@ -300,7 +300,7 @@ func (s Sweep) follows(next Spec) error {
 		{"watch", s.Spec.Watch == next.Watch},
 	} {
 		if !part.same {
-			return fault.New(fault.Conflict, "sweep %s has another spec.%s", s.Name, part.name).
+			return fault.New(fault.Conflict, "sweep %s already exists with a different spec.%s", s.Name, part.name).
 				WithHint("Apply it under another name, with warm_start: [%s] to learn from its trials. Its search, stop, budget and parallel may change.", s.Name)
 		}
 	}

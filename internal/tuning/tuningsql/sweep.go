@@ -53,7 +53,7 @@ func (Sweeps) PutSweep(ctx context.Context, tx *store.Tx, s sweep.Sweep) error {
 		return err
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return fault.New(fault.Conflict, "sweep %s was changed meanwhile", s.Name).WithHint("Try again.")
+		return fault.New(fault.Conflict, "sweep %s was changed by another request", s.Name).WithHint("Try again.")
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func (Sweeps) PutSweep(ctx context.Context, tx *store.Tx, s sweep.Sweep) error {
 func (Sweeps) Sweep(ctx context.Context, tx *store.Tx, p project.Name, name string) (sweep.Sweep, error) {
 	all, err := sweeps(ctx, tx.NewSelect().Where("project = ? AND name = ?", string(p), name))
 	if err == nil && len(all) == 0 {
-		err = fault.New(fault.NotFound, "there is no sweep %q", name).WithHint("`falaj sweep list` lists them.")
+		err = fault.New(fault.NotFound, "there is no sweep %q", name).WithHint("List sweeps with `falaj sweep list`.")
 	}
 	if err != nil {
 		return sweep.Sweep{}, err

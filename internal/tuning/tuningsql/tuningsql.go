@@ -80,7 +80,7 @@ func (Store) AddStudy(ctx context.Context, tx *store.Tx, s tuning.Study) error {
 		return err
 	})
 	if store.IsUnique(err) {
-		return fault.New(fault.Conflict, "study %q already exists", s.Name).WithHint("Choose another name, or load the study that is there.")
+		return fault.New(fault.Conflict, "study %q already exists", s.Name).WithHint("Choose another name, or load the existing study.")
 	}
 	return err
 }

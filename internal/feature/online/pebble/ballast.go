@@ -24,7 +24,7 @@ type ballast struct {
 	none bool // the file system takes no space in advance
 }
 
-// ballastSize has room for a memtable, its log and the one after it.
+// ballastSize fits a memtable, its log and the next log.
 const ballastSize = 24 << 20
 
 // give gives the space back, when the disk is full.
@@ -33,7 +33,7 @@ func (b *ballast) give() {
 	defer b.mu.Unlock()
 	b.held = false
 	if err := os.Remove(b.path); err == nil {
-		b.log.Warn("the disk of the online feature store is full: the space kept for this is given back")
+		b.log.Warn("the disk of the online feature store is full: the reserved space was released")
 	}
 }
 
@@ -61,7 +61,7 @@ func (b *ballast) ready() error {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		_ = os.Remove(b.path)
 		return fault.New(fault.Exhausted, "the disk of the online feature store is full").
-			WithHint("Free disk space; what waits to be written is written then.").WithCause(err)
+			WithHint("Free disk space. Pending writes then resume.").WithCause(err)
 	}
 	return fault.Wrap(err, "the disk of the online feature store")
 }

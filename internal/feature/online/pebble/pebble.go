@@ -29,7 +29,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online"
 )
 
-// Config says where the database is.
+// Config locates the database.
 type Config struct {
 	Dir    string
 	Cache  int64        // bytes of block cache, 32 MiB when 0
@@ -99,8 +99,8 @@ func Open(cfg Config) (*DB, error) {
 	}
 	db, err := pebble.Open(cfg.Dir, opts)
 	if errors.Is(err, syscall.EAGAIN) {
-		return nil, fault.New(fault.Conflict, "another process has the online feature store in %s open", cfg.Dir).
-			WithHint("One server per data directory: stop the other one first.")
+		return nil, fault.New(fault.Conflict, "the online feature store in %s is locked by another process", cfg.Dir).
+			WithHint("A data directory supports one server. Stop the other server first.")
 	}
 	if err != nil {
 		return nil, fault.Wrap(err, "opening the online feature store in %s", cfg.Dir)
@@ -227,7 +227,7 @@ func (d *DB) Scan(ctx context.Context, rows []online.RowKey, from online.Stamp, 
 		for ok := it.SeekPrefixGE(key); ok; ok = it.Next() {
 			at := it.Key()
 			if len(at) != keySize {
-				return fault.New(fault.Internal, "the online feature store holds a key of %d bytes", len(at))
+				return fault.New(fault.Internal, "the online feature store contains a key of %d bytes", len(at))
 			}
 			sealed, err := it.ValueAndErr()
 			if err != nil {

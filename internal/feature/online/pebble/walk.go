@@ -44,7 +44,7 @@ func (d *DB) Walk(ctx context.Context, table online.TableKey, after online.RowKe
 			}
 			at := it.Key()
 			if len(at) != keySize {
-				return fault.New(fault.Internal, "the online feature store holds a key of %d bytes", len(at))
+				return fault.New(fault.Internal, "the online feature store contains a key of %d bytes", len(at))
 			}
 			sealed, err := it.ValueAndErr()
 			if err != nil {

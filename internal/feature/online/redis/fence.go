@@ -37,7 +37,7 @@ return 1`)
 // several, and no step is one of all.
 func (d *DB) WriteIf(ctx context.Context, was online.Version, versions []online.Version) (bool, error) {
 	if d.client.Mode() == rueidis.ClientModeCluster {
-		return false, fault.New(fault.Unsupported, "a cluster of Redis has no writes of several rows")
+		return false, fault.New(fault.Unsupported, "a Redis cluster does not support multi-row writes")
 	}
 	if err := d.expected(ctx); err != nil {
 		return false, err

@@ -48,7 +48,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online"
 )
 
-// Config says where the server is.
+// Config locates the server.
 type Config struct {
 	// URL is redis://user@host:port/db, rediss:// for TLS, or
 	// unix:///path. Another host than this one needs TLS.
@@ -162,8 +162,8 @@ func optionsOf(cfg Config) (rueidis.ClientOption, error) {
 	options, err := rueidis.ParseURL(cfg.URL)
 	u, bad := url.Parse(cfg.URL)
 	if err != nil || bad != nil || !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) {
-		return options, fault.New(fault.Invalid, "the URL of Redis cannot be read"). // it may hold a password
-												WithHint("It is redis://user@host:port, rediss:// for TLS, or unix:///path.")
+		return options, fault.New(fault.Invalid, "the URL of Redis is invalid"). // it may hold a password
+												WithHint("Write redis://user@host:port, rediss:// for TLS, or unix:///path.")
 	}
 	if err := checkPlace(u); err != nil {
 		return options, err
@@ -232,7 +232,7 @@ func (d *DB) same(which rueidis.RedisResult) error {
 		return away(err)
 	}
 	if id != *d.expect.Load() {
-		return fault.New(fault.Unavailable, "Redis was emptied, or is another one").WithHint("Try again in some seconds: then it is known what is online.")
+		return fault.New(fault.Unavailable, "Redis was flushed or replaced").WithHint("Try again in a few seconds, when the state of the online store is known.")
 	}
 	return nil
 }
@@ -246,7 +246,7 @@ func checkPlace(u *url.URL) error {
 	if ip := net.ParseIP(host); host == "localhost" || host == "" || ip != nil && ip.IsLoopback() {
 		return nil
 	}
-	return fault.New(fault.Invalid, "Redis at %s would be reached without TLS", host).WithHint("Use rediss://, or a server on this machine.")
+	return fault.New(fault.Invalid, "the connection to Redis at %s would not use TLS", host).WithHint("Use rediss://, or a server on this machine.")
 }
 
 // check asks the server whether it syncs before it answers.
@@ -262,13 +262,13 @@ func (d *DB) check(ctx context.Context, loses bool) error {
 	set, err := d.client.Do(ctx, d.client.B().ConfigGet().Parameter("appendonly", "appendfsync").Build()).AsStrMap()
 	how := fmt.Sprintf("appendonly is %s, appendfsync %s", set["appendonly"], set["appendfsync"])
 	if err != nil {
-		how = "it does not tell how it does: " + err.Error()
+		how = "reading its configuration failed: " + err.Error()
 	}
 	if set["appendonly"] == "yes" && set["appendfsync"] == "always" {
 		return nil
 	}
-	return fault.New(fault.Invalid, "Redis acknowledges writes before they are on its disk (%s)", how).
-		WithHint("Set `appendonly yes` and `appendfsync always`, or accept with `online.acknowledged: in-memory` that a loss of power takes acknowledged writes along.")
+	return fault.New(fault.Invalid, "Redis acknowledges writes before they are durable (%s)", how).
+		WithHint("Set `appendonly yes` and `appendfsync always`, or set `online.acknowledged: in-memory` to accept that a power loss can lose acknowledged writes.")
 }
 
 // away is an error of the connection; those of the server are passed on.
@@ -282,20 +282,20 @@ func away(err error) error {
 	if said, ok := rueidis.IsRedisErr(err); ok {
 		switch text := said.Error(); {
 		case strings.HasPrefix(text, "OOM"):
-			return fault.New(fault.Exhausted, "Redis has no memory left: %s", text).WithHint("Raise its maxmemory, or drop views that nobody reads.").WithCause(fault.ErrFull)
+			return fault.New(fault.Exhausted, "Redis is out of memory: %s", text).WithHint("Raise its maxmemory, or delete unused views.").WithCause(fault.ErrFull)
 		case strings.HasPrefix(text, "NOAUTH"), strings.HasPrefix(text, "WRONGPASS"), strings.HasPrefix(text, "NOPERM"):
-			return fault.New(fault.Unavailable, "Redis refuses: %s", text).WithHint("Check the user in online.url, and online.password_file.")
+			return fault.New(fault.Unavailable, "Redis rejected the command: %s", text).WithHint("Check the user in online.url, and online.password_file.")
 		case strings.HasPrefix(text, "LOADING"), strings.HasPrefix(text, "READONLY"), strings.HasPrefix(text, "CLUSTERDOWN"), strings.HasPrefix(text, "MISCONF"), strings.HasPrefix(text, "TRYAGAIN"):
-			return fault.New(fault.Unavailable, "Redis cannot answer now: %s", text).WithHint("Try again in a moment.")
+			return fault.New(fault.Unavailable, "Redis is temporarily unavailable: %s", text).WithHint("Try again in a moment.")
 		}
 		return fault.New(fault.Internal, "Redis: %w", err)
 	}
 	if cert, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return fault.New(fault.Unavailable, "the certificate of Redis is not trusted: %w", cert.Err).WithHint("Name the authority's PEM file by online.ca.")
+		return fault.New(fault.Unavailable, "the certificate of Redis is not trusted: %w", cert.Err).WithHint("Set online.ca to the PEM file of the CA.")
 	}
 	// The cause names an address, which callers are not told.
-	return (&fault.Error{Kind: fault.Unavailable, Message: "Redis does not answer", Err: err}).
-		WithHint("Is it running, and is online.url right? The server's log says more.").WithRetry(2 * time.Second)
+	return (&fault.Error{Kind: fault.Unavailable, Message: "Redis is unavailable", Err: err}).
+		WithHint("Check that it is running and that online.url is correct. The server's log has details.").WithRetry(2 * time.Second)
 }
 
 func (d *DB) row(key online.RowKey) string     { return d.prefix + "r:" + string(key[:]) }
@@ -452,7 +452,7 @@ func (d *DB) walk(ctx context.Context, row online.RowKey, members []string, visi
 	for whole := 1; ; whole = page {
 		for _, m := range members {
 			if len(m) < online.StampSize {
-				return fault.New(fault.Internal, "Redis holds a row's version of %d bytes", len(m)).WithHint("Somebody else writes below the prefix of this installation.")
+				return fault.New(fault.Internal, "Redis contains a row version of %d bytes", len(m)).WithHint("Another client writes below the prefix of this installation.")
 			}
 			if !visit(online.StampOf([]byte(m[:online.StampSize])), []byte(m[online.StampSize:])) {
 				return nil
@@ -535,8 +535,8 @@ func (d *DB) ID(ctx context.Context) (string, error) {
 			return "", err
 		}
 		if owner != d.owner {
-			return "", fault.New(fault.Conflict, "the keys of Redis that begin with %q are another installation's", d.prefix).
-				WithHint("Name another online.prefix. If the other server is gone and will never run again, remove the key %sowner, and its features are materialised again.", d.prefix)
+			return "", fault.New(fault.Conflict, "the Redis keys with the prefix %q belong to another installation", d.prefix).
+				WithHint("Set another online.prefix. If the other server is decommissioned, delete the key %sowner; the features are then materialised again.", d.prefix)
 		}
 	}
 	return d.first(ctx, "id", rand.Text())

@@ -160,11 +160,11 @@ func TestRefuses(t *testing.T) {
 		kind fault.Kind
 		says string
 	}{
-		{"redis://features.example:6379", fault.Invalid, "without TLS"},
-		{"redis://10.0.0.7", fault.Invalid, "without TLS"},
-		{"http://localhost", fault.Invalid, "cannot be read"},
-		{"redis://:secret@local host", fault.Invalid, "cannot be read"},
-		{"unix://" + filepath.Join(t.TempDir(), "none"), fault.Unavailable, "does not answer"},
+		{"redis://features.example:6379", fault.Invalid, "would not use TLS"},
+		{"redis://10.0.0.7", fault.Invalid, "would not use TLS"},
+		{"http://localhost", fault.Invalid, "is invalid"},
+		{"redis://:secret@local host", fault.Invalid, "is invalid"},
+		{"unix://" + filepath.Join(t.TempDir(), "none"), fault.Unavailable, "is unavailable"},
 	} {
 		_, err := Open(t.Context(), Config{URL: c.url})
 		if !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "secret") {
@@ -223,7 +223,7 @@ func TestEmptied(t *testing.T) {
 		_, rerr := store.Read(t.Context(), table, q)
 		_, ferr := db.WriteIf(t.Context(), online.Version{}, []online.Version{{}})
 		for _, err := range []error{err, rerr, ferr} {
-			if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "was emptied") {
+			if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "was flushed") {
 				t.Errorf("%s: %v", when, err)
 			}
 		}

@@ -73,8 +73,8 @@ func (d *DB) rewritten(ctx context.Context, address string, node rueidis.Client,
 	case ok && strings.Contains(said.Error(), "in progress"): // it began meanwhile
 		return false, nil
 	case ok:
-		return false, fault.New(fault.Unavailable, "Redis does not write its append-only file anew, which has removed features in the clear: %s", said.Error()).
-			WithHint("Permit BGREWRITEAOF to the user of online.url.")
+		return false, fault.New(fault.Unavailable, "Redis cannot rewrite its append-only file, which contains removed features unencrypted: %s", said.Error()).
+			WithHint("Grant BGREWRITEAOF to the user of online.url.")
 	case err != nil:
 		return false, away(err)
 	}

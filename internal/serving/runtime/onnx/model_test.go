@@ -130,7 +130,7 @@ func TestDataElsewhere(t *testing.T) {
 			if err == nil {
 				_ = s.Close()
 			}
-			if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `tensor "w" keeps its data in another file`) || fault.HintOf(err) == "" {
+			if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `tensor "w" stores its data in another file`) || fault.HintOf(err) == "" {
 				t.Errorf("got %v", err)
 			}
 		})
