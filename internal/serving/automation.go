@@ -37,9 +37,9 @@ func (s *Service) ClaimAction(ctx context.Context, a AutoAction, cool Cooldowns)
 	}
 	switch {
 	case !slices.Contains(autoActionKinds, a.Kind):
-		return AutoAction{}, false, fault.New(fault.Invalid, "an act is no %q", a.Kind)
+		return AutoAction{}, false, fault.New(fault.Invalid, "unknown kind of automatic action %q", a.Kind)
 	case a.Cause == "" || len(a.Cause) > maxCause:
-		return AutoAction{}, false, fault.New(fault.Invalid, "the cause of an act has %d bytes; it has 1 to %d", len(a.Cause), maxCause)
+		return AutoAction{}, false, fault.New(fault.Invalid, "the cause of an action has %d bytes; the limits are 1 to %d", len(a.Cause), maxCause)
 	}
 	if err := small(a.Evidence); err != nil {
 		return AutoAction{}, false, err
@@ -70,7 +70,7 @@ func (s *Service) ClaimAction(ctx context.Context, a AutoAction, cool Cooldowns)
 		if why != "" {
 			// The thing that led to it, such as a job, is named: who waits for its act
 			// finds the one that was not to be done.
-			a.Outcome, a.Reason = AutoActionSkipped, clip(why+"; it was asked for because: "+a.Reason, maxReason)
+			a.Outcome, a.Reason = AutoActionSkipped, clip(why+"; requested because: "+a.Reason, maxReason)
 		}
 		claimed = why == ""
 		if err := s.Store.InsertAction(ctx, tx, a); err != nil {
@@ -101,7 +101,7 @@ func (s *Service) skipIfSwitchedOff(ctx context.Context, tx *store.Tx, d Deploym
 	if err != nil || auto.On {
 		return err
 	}
-	a.Outcome, a.Reason = AutoActionSkipped, clip(auto.Reason+"; it had begun before: "+a.Why(), maxReason)
+	a.Outcome, a.Reason = AutoActionSkipped, clip(auto.Reason+"; started before: "+a.Why(), maxReason)
 	if err := s.Store.UpdateAction(ctx, tx, *a); err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (s *Service) ConcludeAction(ctx context.Context, act AutoActionID, outcome 
 	switch outcome {
 	case AutoActionDone, AutoActionFailed, AutoActionSkipped:
 	default:
-		return fault.New(fault.Invalid, "an act does not end as %q", outcome)
+		return fault.New(fault.Invalid, "an action cannot end as %q", outcome)
 	}
 	var a AutoAction
 	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -173,7 +173,7 @@ func (s *Service) ConcludeAction(ctx context.Context, act AutoActionID, outcome 
 		case a.Outcome == outcome:
 			return nil
 		case a.Outcome != AutoActionClaimed:
-			return fault.New(fault.Conflict, "act %s is %s already", act, a.Outcome)
+			return fault.New(fault.Conflict, "action %s is already %s", act, a.Outcome)
 		}
 		a.Outcome, a.Result, a.Reason = outcome, clip(result, maxReason), a.Why()
 		if reason != "" {
@@ -187,7 +187,7 @@ func (s *Service) ConcludeAction(ctx context.Context, act AutoActionID, outcome 
 }
 
 // notYet is between why an act was begun and why it is not done yet.
-const notYet = "; it is tried again, because: "
+const notYet = "; retried, because: "
 
 // Why is the reason of an act, without what hindered it so far.
 func (a AutoAction) Why() string {
@@ -212,7 +212,7 @@ func (s *Service) NoteHindrance(ctx context.Context, act AutoAction, cause error
 		return s.Store.UpdateAction(ctx, tx, a)
 	})
 	if err != nil {
-		s.Log.ErrorContext(ctx, "why an act is not done yet was not noted", slog.String("act", string(act.ID)), slog.String("error", err.Error()))
+		s.Log.ErrorContext(ctx, "recording why an action is pending failed", slog.String("act", string(act.ID)), slog.String("error", err.Error()))
 	}
 }
 
@@ -257,7 +257,7 @@ func (s *Service) SetAutomation(ctx context.Context, project, name string, on bo
 				return err
 			}
 			if on && !d.Spec.automatic() {
-				return fault.New(fault.Conflict, "the manifest of %s says automation: false", name).WithHint("Change it there.")
+				return fault.New(fault.Conflict, "the manifest of %s sets automation: false", name).WithHint("Change the manifest.")
 			}
 		}
 		if err := s.Store.PutSwitch(ctx, tx, sw); err != nil {
@@ -278,7 +278,7 @@ func (s *Service) SetAutomation(ctx context.Context, project, name string, on bo
 // automation is whether automatic acts happen to a deployment, and why not.
 func (s *Service) automation(ctx context.Context, tx *store.Tx, d Deployment) (Automation, error) {
 	if !d.Spec.automatic() {
-		return Automation{Reason: "the manifest says automation: false"}, nil
+		return Automation{Reason: "the manifest sets automation: false"}, nil
 	}
 	for _, name := range []string{"", d.Name} {
 		sw, err := s.Store.Switch(ctx, tx, d.Project, name)

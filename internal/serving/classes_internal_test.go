@@ -90,7 +90,7 @@ func TestTaskOfAManifest(t *testing.T) {
 	for text, p := range map[string]*PredictionSpec{
 		"":                        {Task: prediction.Multiclass, Classes: []string{"a", "b", "c"}},
 		"task is":                 {Task: "guess"},
-		"index is given":          {Task: prediction.Multiclass, Index: &zero},
+		"not allowed with task":   {Task: prediction.Multiclass, Index: &zero},
 		"has 1 names":             {Classes: []string{"a"}},
 		"has 2 names":             {Task: prediction.Regression, Classes: []string{"a", "b"}},
 		"has 3 names":             {Task: prediction.Binary, Classes: []string{"a", "b", "c"}},

@@ -16,11 +16,11 @@ import (
 
 var (
 	// errScaledToZero is returned by pick for a version that is loaded on the first request.
-	errScaledToZero = fault.New(fault.Unavailable, "the model is not in memory: nobody had asked for it")
+	errScaledToZero = fault.New(fault.Unavailable, "the model is scaled to zero and still loading")
 	// errLoadFailed is in the chain of the error that requests get for a version that did not load.
-	errLoadFailed = errors.New("it did not load")
+	errLoadFailed = errors.New("loading failed")
 
-	errStopping = fault.New(fault.Unavailable, "the server stops")
+	errStopping = fault.New(fault.Unavailable, "the server is stopping")
 )
 
 // coldStart holds a deployment's requests while its models load. Guarded by scaler.mu,
@@ -113,14 +113,14 @@ func (s *Service) pickLoaded(ctx context.Context, r *Request, rows int, bytes in
 		select {
 		case <-h.done:
 		case <-late:
-			err := fault.New(fault.Unavailable, "model %q was not in memory, and is still loading after %s", r.Name, limit).
-				WithHint("Try again in a moment, or allow a longer time-out.").WithRetry(coldStartRetry)
+			err := fault.New(fault.Unavailable, "model %q was scaled to zero, and is still loading after %s", r.Name, limit).
+				WithHint("Try again in a moment, or raise the time-out.").WithRetry(coldStartRetry)
 			if r.Timeout > 0 {
 				err.Err = batching.ErrHurried
 			}
 			failed = err
 		case <-ctx.Done():
-			failed = fault.New(fault.Timeout, "model %q was not in memory, and loaded until the request's time was up", r.Name)
+			failed = fault.New(fault.Timeout, "model %q was scaled to zero, and the request timed out while it was loading", r.Name)
 		}
 		s.leaveColdStart(h, rows, bytes)
 		if failed != nil || errors.Is(h.err, errStopping) {
@@ -156,8 +156,8 @@ func (s *Service) joinColdStart(k key, r *Request, rows int, bytes int64) (_ *co
 		z.loading.Go(func() { s.loadForColdStart(k, h) })
 	}
 	if h.requests > 0 && (h.rows+rows > cmp.Or(o.MaxWaiting, defaultQueue) || h.bytes+bytes > maxColdStartBytes) {
-		return nil, 0, fault.New(fault.Unavailable, "model %q is loading, and has no place for another request: %d wait, with %d rows", k.name, h.requests, h.rows).
-			WithHint("Try again in a moment, or ask for batching.queue to be raised.").WithRetry(coldStartRetry)
+		return nil, 0, fault.New(fault.Unavailable, "model %q is loading, and its cold-start queue is full: %d requests with %d rows are pending", k.name, h.requests, h.rows).
+			WithHint("Try again in a moment, or ask for a larger batching.queue.").WithRetry(coldStartRetry)
 	}
 	h.requests++
 	h.rows += rows
@@ -184,9 +184,9 @@ func (s *Service) loadForColdStart(k key, h *coldStart) {
 	if err == nil {
 		s.scaler.countColdStart(k, d.ID, time.Since(began))
 	} else {
-		s.Log.WarnContext(ctx, "model not loaded for who asks", slog.String("deployment", k.name), slog.String("error", err.Error()))
-		err = fault.New(fault.Unavailable, "model %q is not ready: it could not be loaded at the moment", k.name).
-			WithHint("Try again in a moment. The deployment's state, or the server's log, says why.").WithRetry(coldStartRetry)
+		s.Log.WarnContext(ctx, "loading a model on demand failed", slog.String("deployment", k.name), slog.String("error", err.Error()))
+		err = fault.New(fault.Unavailable, "model %q is not ready: loading it failed temporarily", k.name).
+			WithHint("Try again in a moment. The deployment's state and the server's log have details.").WithRetry(coldStartRetry)
 	}
 	s.scaler.endColdStart(k, h, err)
 }

@@ -61,7 +61,7 @@ func (e *MissingError) Error() string {
 	for i, m := range e.Missing {
 		words[i] = fmt.Sprintf("feature %s of row %d (%s) is %s", m.Feature, m.Row, m.Entity, m.Status)
 		if !m.Event.IsZero() {
-			words[i] += ": its newest value is of " + m.Event.UTC().Format(time.RFC3339)
+			words[i] += ": its newest value dates from " + m.Event.UTC().Format(time.RFC3339)
 		}
 	}
 	text := strings.Join(words, "; ")
@@ -74,7 +74,7 @@ func (e *MissingError) Error() string {
 // Unwrap gives the kind and the hint.
 func (e *MissingError) Unwrap() error {
 	return fault.New(fault.Invalid, "features are missing").
-		WithHint("Materialise the view, ask for a time at which they are known, or give the deployment a default in spec.features.defaults.")
+		WithHint("Materialise the view, request a time with known values, or set a default in spec.features.defaults.")
 }
 
 func (f *FeatureSet) same(o *FeatureSet) bool {
@@ -91,7 +91,7 @@ func (s *Service) describe(ctx context.Context, project string, spec Spec) (*Fea
 		return nil, nil //nolint:nilnil // no features
 	}
 	if s.Features == nil {
-		return nil, fault.New(fault.Unsupported, "this server has no features")
+		return nil, fault.New(fault.Unsupported, "features are not enabled on this server")
 	}
 	set, err := s.Features.Describe(ctx, project, f.Service)
 	if err != nil {
@@ -105,9 +105,9 @@ func (s *Service) describe(ctx context.Context, project string, spec Spec) (*Fea
 			return nil, fault.Wrap(err, "spec.features.columns")
 		case feature && at < 0:
 			return nil, fault.New(fault.Invalid, "spec.features.columns: feature service %s has no feature %q", set.Ref, c).
-				WithHint("It has %s.", strings.Join(set.Features, ", "))
+				WithHint("Its features: %s.", strings.Join(set.Features, ", "))
 		case !feature && c == f.Input:
-			return nil, fault.New(fault.Invalid, "spec.features.columns: %q is the model's input; a request with it brings all columns", c)
+			return nil, fault.New(fault.Invalid, "spec.features.columns: %q is the model's input; requests that contain it bring all columns", c)
 		}
 	}
 	return &set, nil
@@ -133,10 +133,10 @@ func (f *FeaturesSpec) fits(m runtime.Metadata) error {
 	}
 	in := m.Inputs[i]
 	if in.Datatype != runtime.FP32 && in.Datatype != runtime.FP64 {
-		return fault.New(fault.Invalid, "spec.features.input: %q has datatype %s; features fill FP32 and FP64", f.Input, in.Datatype)
+		return fault.New(fault.Invalid, "spec.features.input: %q has datatype %s; features need FP32 or FP64", f.Input, in.Datatype)
 	}
 	if in.Shape != nil && (len(in.Shape) != 2 || in.Shape[1] >= 0 && in.Shape[1] != int64(len(f.Columns))) {
-		return fault.New(fault.Invalid, "spec.features.columns: there are %d, and input %q has shape %v", len(f.Columns), f.Input, in.Shape)
+		return fault.New(fault.Invalid, "spec.features.columns: %d columns do not match input %q with shape %v", len(f.Columns), f.Input, in.Shape)
 	}
 	return nil
 }
@@ -206,7 +206,7 @@ func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime
 		isValue := slices.Contains(c.values, t.Name)
 		isModel := meta.Input(t.Name) != nil
 		if slices.ContainsFunc(r.Inputs[:i], func(o runtime.Tensor) bool { return o.Name == t.Name }) {
-			return out, fault.New(fault.Invalid, "input %q is given twice", t.Name)
+			return out, fault.New(fault.Invalid, "duplicate input %q", t.Name)
 		}
 		if !isKey && !isColumn && !isValue {
 			if !isModel {
@@ -224,12 +224,12 @@ func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime
 			return out, err
 		}
 		if out.rows >= 0 && n != out.rows {
-			return out, fault.New(fault.Invalid, "input %q has %d rows, those before it have %d", t.Name, n, out.rows)
+			return out, fault.New(fault.Invalid, "input %q has %d rows, previous inputs have %d", t.Name, n, out.rows)
 		}
 		out.rows = n
 		switch k := keyOf(t); {
 		case isKey && k.Texts == nil && k.Ints == nil:
-			return out, fault.New(fault.Invalid, "input %q is a key of the features and has datatype %s", t.Name, t.Datatype).
+			return out, fault.New(fault.Invalid, "input %q is a feature key with the unsupported datatype %s", t.Name, t.Datatype).
 				WithHint("Keys are BYTES or INT64.")
 		case isKey:
 			read.Keys = append(read.Keys, k)
@@ -237,31 +237,31 @@ func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime
 		case isValue:
 			if k.Texts == nil && k.Ints == nil {
 				if k.Floats = numbers(t.Data); k.Floats == nil {
-					return out, fault.New(fault.Invalid, "input %q has datatype %s, of which nothing is computed", t.Name, t.Datatype)
+					return out, fault.New(fault.Invalid, "input %q has datatype %s, which on-demand features do not support", t.Name, t.Datatype)
 				}
 			}
 			read.Keys = append(read.Keys, k)
 		}
 		if isColumn {
 			if given[t.Name] = numbers(t.Data); given[t.Name] == nil {
-				return out, fault.New(fault.Invalid, "input %q has datatype %s; it is a number that the model sees", t.Name, t.Datatype).
-					WithHint("Send FP64, FP32, or a datatype of whole numbers.")
+				return out, fault.New(fault.Invalid, "input %q has datatype %s; the model needs a number", t.Name, t.Datatype).
+					WithHint("Send FP64, FP32 or an integer datatype.")
 			}
 		}
 	}
 	for _, name := range c.keys {
 		if !slices.ContainsFunc(read.Keys, func(k KeyColumn) bool { return k.Name == name }) {
-			return out, fault.New(fault.Invalid, "input %q is missing: it is a key of the features", name).WithHint("%s", c.wants())
+			return out, fault.New(fault.Invalid, "input %q is missing: it is a feature key", name).WithHint("%s", c.wants())
 		}
 	}
 	for _, name := range c.values {
 		if !slices.ContainsFunc(read.Keys, func(k KeyColumn) bool { return k.Name == name }) {
-			return out, fault.New(fault.Invalid, "input %q is missing: features are computed from it", name).WithHint("%s", c.wants())
+			return out, fault.New(fault.Invalid, "input %q is missing: on-demand features need it", name).WithHint("%s", c.wants())
 		}
 	}
 	for _, name := range c.requests {
 		if given[name] == nil {
-			return out, fault.New(fault.Invalid, "input %q is missing: the model sees it", name).WithHint("%s", c.wants())
+			return out, fault.New(fault.Invalid, "input %q is missing: the model needs it", name).WithHint("%s", c.wants())
 		}
 	}
 	read.Rows = out.rows
@@ -284,7 +284,7 @@ func (c *columns) wants() string {
 			columns = append(columns, name)
 		}
 	}
-	return fmt.Sprintf("Send the keys %s and the columns %s, each with one value for a row; or the model's own input %q.",
+	return fmt.Sprintf("Send the keys %s and the columns %s, each with one value per row; or the model's own input %q.",
 		strings.Join(c.keys, ", "), strings.Join(columns, ", "), c.input)
 }
 
@@ -302,7 +302,7 @@ func (c *columns) assemble(out *filled, given map[string][]float64, found Featur
 			continue
 		}
 		if src.feature < 0 || src.feature >= len(found.Columns) || len(found.Columns[src.feature].Values) != n {
-			return fault.New(fault.Internal, "feature service %s answered %d columns", c.service, len(found.Columns))
+			return fault.New(fault.Internal, "feature service %s returned %d columns", c.service, len(found.Columns))
 		}
 		f := found.Columns[src.feature]
 		for row := range n {
@@ -372,7 +372,7 @@ func (c *columns) tensor(out filled, meta runtime.Metadata) (runtime.Tensor, err
 		for row, v := range col.Numbers {
 			f := float32(v)
 			if math.IsInf(float64(f), 0) && !math.IsInf(v, 0) {
-				return t, fault.New(fault.Invalid, "input %q: the value of %s of row %d is beyond the range of FP32", c.input, c.names[i], row).
+				return t, fault.New(fault.Invalid, "input %q: the value of %s in row %d exceeds the range of FP32", c.input, c.names[i], row).
 					WithHint("Scale the feature, or train the model with inputs of FP64.")
 			}
 			data[row*width+i] = f
@@ -387,7 +387,7 @@ func rowsOf(t runtime.Tensor) (int, error) {
 	if len(t.Shape) == 1 || len(t.Shape) == 2 && t.Shape[1] == 1 {
 		return int(t.Shape[0]), nil
 	}
-	return 0, fault.New(fault.Invalid, "input %q has shape %v; it has one value for a row: [n] or [n, 1]", t.Name, t.Shape)
+	return 0, fault.New(fault.Invalid, "input %q has shape %v; it needs one value per row: [n] or [n, 1]", t.Name, t.Shape)
 }
 
 // keyOf is an input as a key: texts or whole numbers.

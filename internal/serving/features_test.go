@@ -190,7 +190,7 @@ func TestValuesOfTheRequest(t *testing.T) {
 	w.request = []string{"delay", "distance"} // of which the model sees the distance, too
 	p.apply(t, spec(serving.FeaturesSpec{}))
 	r := keyed([]float64{700, 800}, "JFK", "LGA")
-	if _, err := p.Infer(t.Context(), r); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `"delay" is missing: features are computed from it`) ||
+	if _, err := p.Infer(t.Context(), r); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `"delay" is missing: on-demand features need it`) ||
 		!strings.Contains(fault.HintOf(err), "the keys origin and the columns distance, delay,") {
 		t.Errorf("%v, hint %q", err, fault.HintOf(err))
 	}
@@ -284,8 +284,8 @@ func TestWrongKeys(t *testing.T) {
 		`input "distance" is missing`:             {origin},
 		`input "distance" has 2 rows`:             {origin, {Name: "distance", Datatype: runtime.FP32, Shape: []int64{2}, Data: []float32{1, 2}}},
 		`input "distance" has datatype BYTES`:     {origin, {Name: "distance", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{"far"}}},
-		`input "origin" is a key`:                 {distance, {Name: "origin", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{1}}},
-		`input "origin" is given twice`:           {origin, origin, distance},
+		`input "origin" is a feature key`:         {distance, {Name: "origin", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{1}}},
+		`duplicate input "origin"`:                {origin, origin, distance},
 		`input "carrier" is neither a key nor`:    {origin, distance, {Name: "carrier", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{"UA"}}},
 		`input "origin" has shape [1 2]; it has `: {{Name: "origin", Datatype: runtime.Bytes, Shape: []int64{1, 2}, Data: []string{"JFK", "LGA"}}, distance},
 	} {
@@ -315,14 +315,14 @@ func TestWrongSpecs(t *testing.T) {
 		"no feature service":            with(func(s *serving.Spec) { s.Features.Service = "nothing" }),
 		"spec.features.service":         with(func(s *serving.Spec) { s.Features.Service = "" }),
 		`has no feature "weather:rain"`: with(func(s *serving.Spec) { s.Features.Columns = []string{"distance", "weather:rain"} }),
-		"is there twice":                with(func(s *serving.Spec) { s.Features.Columns = []string{"distance", "distance"} }),
+		"duplicate column":              with(func(s *serving.Spec) { s.Features.Columns = []string{"distance", "distance"} }),
 		"there are 1, and input":        with(func(s *serving.Spec) { s.Features.Columns = []string{"distance"} }),
-		"the model has no input":        with(func(s *serving.Spec) { s.Features.Input = "Y" }),
-		"is no feature among":           with(func(s *serving.Spec) { s.Features.Defaults = map[string]serving.Number{"plane:built": 1} }),
+		"the model has no input \"Y\"":  with(func(s *serving.Spec) { s.Features.Input = "Y" }),
+		"is not a feature among":        with(func(s *serving.Spec) { s.Features.Defaults = map[string]serving.Number{"plane:built": 1} }),
 		"no column is a feature of":     with(func(s *serving.Spec) { s.Features.MaxAge = map[string]string{"plane": "3h"} }),
-		"is no duration":                with(func(s *serving.Spec) { s.Features.MaxAge = map[string]string{"weather": "soon"} }),
-		"is no output of the model":     with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Output: "score"} }),
-		"holds text":                    with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Output: "name"} }),
+		"is not a duration":             with(func(s *serving.Spec) { s.Features.MaxAge = map[string]string{"weather": "soon"} }),
+		"is not an output of the model": with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Output: "score"} }),
+		"is text, not a number":         with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Output: "name"} }),
 		"spec.prediction.index is 7":    with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Index: &index} }),
 		"spec.prediction.index is 1":    with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Index: &one} }),
 		"spec.rollout.weight":           with(func(s *serving.Spec) { s.Rollout.Weight = 100 }),
@@ -504,7 +504,7 @@ func TestUnremembered(t *testing.T) {
 	}
 }
 
-// TestForgotten: a deployment may say that its answers are not remembered.
+// TestForgotten: a deployment may say that its logging predictions failed.
 func TestForgotten(t *testing.T) {
 	p, _, n := fed(t)
 	s := spec(serving.FeaturesSpec{})

@@ -52,9 +52,9 @@ const (
 func (r *Request) validate(now time.Time) error {
 	switch {
 	case len(r.ID) > maxRequestID || !utf8.ValidString(r.ID):
-		return fault.New(fault.Invalid, "id has %d bytes; it may have %d, in UTF-8", len(r.ID), maxRequestID)
+		return fault.New(fault.Invalid, "id has %d bytes; the limit is %d, in UTF-8", len(r.ID), maxRequestID)
 	case len(r.RouteKey) > maxRouteKey:
-		return fault.New(fault.Invalid, "the route key has %d bytes; it may have %d", len(r.RouteKey), maxRouteKey)
+		return fault.New(fault.Invalid, "the route key has %d bytes; the limit is %d", len(r.RouteKey), maxRouteKey)
 	case r.AsOf.Sub(now) > maxAhead:
 		return fault.New(fault.Invalid, "as_of %s is in the future", r.AsOf.UTC().Format(time.RFC3339))
 	}
@@ -218,7 +218,7 @@ func (c *call) run(ctx context.Context) error {
 			Project: c.r.Project, Action: "deployment.infer", Object: "deployment " + c.r.Name,
 			Detail: c.target.where(map[string]any{"version": c.target.model.Version, "classification": class}),
 		}); err != nil {
-			return fault.Wrap(err, "the answer could not be journaled")
+			return fault.Wrap(err, "journaling a prediction failed")
 		}
 	}
 	return nil
@@ -241,7 +241,7 @@ func (t *target) ask(ctx context.Context, r batching.Request) ([]runtime.Tensor,
 func (t *target) batches() (together bool, why string) {
 	v := t.queue.Verdict()
 	if v.May == batching.Untried {
-		return false, "it is being tried on requests: " + v.Why
+		return false, "it is being tested with requests: " + v.Why
 	}
 	return v.May == batching.Yes, v.Why
 }
@@ -372,7 +372,7 @@ func (c *call) again(ctx context.Context, x *target) {
 	latency := time.Since(began)
 	x.tally.add(latency, err)
 	if err := c.remember(identity.With(ctx, identity.Loop("shadow")), x, out, latency, err, true); err != nil {
-		c.s.Log.WarnContext(ctx, "a shadow's answer was not remembered", slog.String("deployment", c.r.Name), slog.String("error", err.Error()))
+		c.s.Log.WarnContext(ctx, "logging a shadow's prediction failed", slog.String("deployment", c.r.Name), slog.String("error", err.Error()))
 	}
 }
 

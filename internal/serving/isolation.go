@@ -55,8 +55,8 @@ func (p InProcessPolicy) inProcess(project string, s Spec, m Model) (bool, error
 	case wants == Child:
 		return false, nil
 	case wants == InProcess && !permitted:
-		return false, fault.New(fault.PermissionDenied, "spec.runtime.isolation is in-process, and no entry of the server's setting serving.in_process names version %d of %s", m.Version, m.Name).
-			WithHint("Leave spec.runtime.isolation out: the model then runs in a process of its own. An administrator can add the model to serving.in_process.")
+		return false, fault.New(fault.PermissionDenied, "spec.runtime.isolation: in-process is not permitted, because serving.in_process does not list version %d of %s", m.Version, m.Name).
+			WithHint("Remove spec.runtime.isolation: the model then runs in its own process. An administrator can add the model to serving.in_process.")
 	}
 	return permitted && !s.replicated(), nil
 }

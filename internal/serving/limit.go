@@ -111,8 +111,8 @@ func (m *limiter) take(caller string, rows int, now time.Time) error {
 		m.callers[caller] = a
 	}
 	if a.rows != nil && rows > a.rows.Burst() {
-		return fault.New(fault.TooLarge, "the request has %d rows; this deployment takes %d at once", rows, a.rows.Burst()).
-			WithHint("Send fewer rows in a request, or have spec.limits raised.")
+		return fault.New(fault.TooLarge, "the request has %d rows; the limit of this deployment is %d", rows, a.rows.Burst()).
+			WithHint("Send fewer rows per request, or ask for higher spec.limits.")
 	}
 	forRequests, forRows := missing(a.requests, 1, now), missing(a.rows, rows, now)
 	switch {
@@ -144,8 +144,8 @@ func missing(l *rate.Limiter, n int, now time.Time) time.Duration {
 }
 
 func (m *limiter) over(what string, perSecond float64, wait time.Duration) error {
-	return fault.New(fault.Exhausted, "%s may have %g %s a second", whose(m.spec.Per), perSecond, what).
-		WithHint("Ask again in %s, or have spec.limits of the deployment raised.", max(time.Millisecond, wait.Round(time.Millisecond))).WithRetry(wait)
+	return fault.New(fault.Exhausted, "%s has exceeded %g %s per second", whose(m.spec.Per), perSecond, what).
+		WithHint("Try again in %s, or ask for higher spec.limits of the deployment.", max(time.Millisecond, wait.Round(time.Millisecond))).WithRetry(wait)
 }
 
 // whose is who is limited, for people.

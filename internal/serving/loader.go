@@ -149,9 +149,9 @@ func reasonOf(err error) error {
 	kind := fault.KindOf(err)
 	switch kind { //nolint:exhaustive // the others are of the model
 	case fault.Internal, fault.Unavailable:
-		return fault.New(kind, "the server cannot load it at the moment; its log says why")
+		return fault.New(kind, "loading failed temporarily; the server's log has details")
 	case fault.Exhausted:
-		return fault.New(kind, "there is not enough memory for it; the server's log has more")
+		return fault.New(kind, "out of memory; the server's log has details")
 	}
 	return err
 }
@@ -299,7 +299,7 @@ func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting, h *h
 	}
 	if err == nil && t.model.Digest != w.digest {
 		t.leave()
-		err = fault.New(fault.Conflict, "version %d's digest is not the deployed one", w.version)
+		err = fault.New(fault.Conflict, "version %d's digest differs from the deployed one", w.version)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -351,7 +351,7 @@ func (s *Service) settle(ctx context.Context, k key, fresh ...*target) error {
 	gone := fault.Is(err, fault.NotFound)
 	if err != nil && !gone {
 		leave(fresh)
-		return fault.Wrap(err, "look at deployment %s again", k.name)
+		return fault.Wrap(err, "checking deployment %s again", k.name)
 	}
 	all := *s.tables.Load()
 	old := all[k]
@@ -442,7 +442,7 @@ func (s *Service) settleNow(ctx context.Context, k key, fresh ...*target) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Timeout)
 	defer cancel()
 	if err := s.settle(ctx, k, fresh...); err != nil {
-		s.Log.ErrorContext(ctx, "deployment not settled", slog.String("deployment", k.name), slog.String("error", err.Error()))
+		s.Log.ErrorContext(ctx, "settling a deployment failed", slog.String("deployment", k.name), slog.String("error", err.Error()))
 	}
 }
 

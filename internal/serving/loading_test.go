@@ -108,7 +108,7 @@ func TestHungLoad(t *testing.T) {
 	if err := <-ran; !fault.Is(err, fault.Timeout) {
 		t.Errorf("got %v", err)
 	}
-	if d, err := again.One(ctx, "nyc", "a"); err != nil || d.State != serving.Failed || d.Reason != "the model was not loaded in 50ms" {
+	if d, err := again.One(ctx, "nyc", "a"); err != nil || d.State != serving.Failed || d.Reason != "loading the model exceeded 50ms" {
 		t.Errorf("%s %q, %v", d.State, d.Reason, err)
 	}
 	if _, _, err := infer(ctx, again, "nyc", "a", "", ask, nil); !fault.Is(err, fault.Unavailable) || fault.RetryOf(err) == 0 {

@@ -11,8 +11,8 @@ import (
 
 // PythonSpec is how a model that is Python runs.
 type PythonSpec struct {
-	Environment string `json:"environment,omitempty" doc:"Environment with the model's packages, NAME or NAME@DIGEST; the newest of the name when the model is loaded. Left out, the one in which the job ran that made the version"`
-	Processes   int    `json:"processes,omitempty" doc:"Processes that share the requests; each answers one at a time" default:"1"`
+	Environment string `json:"environment,omitempty" doc:"Environment with the model's packages, NAME or NAME@DIGEST; NAME resolves to the newest when the model is loaded; default the environment of the job that created the version"`
+	Processes   int    `json:"processes,omitempty" doc:"Processes that share the requests; each handles one at a time" default:"1"`
 }
 
 // maxFiles bounds the files of a Python model, which each process's sandbox sees on
@@ -27,11 +27,11 @@ func (p PythonSpec) validate(i Isolation) error {
 	case p == (PythonSpec{}):
 		return nil
 	case p.Processes < 0 || p.Processes > maxProcesses:
-		return fault.New(fault.Invalid, "spec.runtime.python.processes is %d; it may be 1 to %d, and no more than there are cores", p.Processes, maxProcesses)
+		return fault.New(fault.Invalid, "spec.runtime.python.processes: %d is outside the range 1 to %d, and must not exceed the number of cores", p.Processes, maxProcesses)
 	case len(p.Environment) > 256:
-		return fault.New(fault.Invalid, "spec.runtime.python.environment has %d bytes; write NAME or NAME@DIGEST", len(p.Environment))
+		return fault.New(fault.Invalid, "spec.runtime.python.environment: %d bytes are too long; use NAME or NAME@DIGEST", len(p.Environment))
 	case i == InProcess:
-		return fault.New(fault.Invalid, "spec.runtime.isolation is in-process; a Python model runs in processes of its own only")
+		return fault.New(fault.Invalid, "spec.runtime.isolation: Python models do not support in-process")
 	}
 	return nil
 }
@@ -73,18 +73,18 @@ func (s *Service) python(ctx context.Context, project string, spec Spec, m Model
 	}
 	switch {
 	case spec.remote().Name != "":
-		return invalid("Register what the remote runs as ONNX: it says what the model takes and gives.", "version %d of %s has no model.onnx, by which a remote's model is checked", m.Version, m.Name)
+		return invalid("Register the remote's model as ONNX as well: it defines the inputs and outputs.", "version %d of %s has no model.onnx, which is needed to check a remote model", m.Version, m.Name)
 	case m.Files == nil:
-		return invalid("Register it with a predict.py, or leave spec.runtime.python out.", "version %d of %s has no predict.py, no MLmodel and no model.tflite, so it is no Python model", m.Version, m.Name)
+		return invalid("Register it with a predict.py, or remove spec.runtime.python.", "version %d of %s is not a Python model: it has no predict.py, no MLmodel and no model.tflite", m.Version, m.Name)
 	case m.Files.Size > maxFiles:
 		return nil, fault.New(fault.TooLarge, "the files of version %d of %s have %d bytes, over the limit of %d", m.Version, m.Name, m.Files.Size, int64(maxFiles)).
-			WithHint("Register what the model needs, and nothing else.")
+			WithHint("Register only the files that the model needs.")
 	case isolation == InProcess:
-		return invalid("Leave spec.runtime.isolation out.", "version %d of %s is Python, which runs in processes of its own only", m.Version, m.Name)
+		return invalid("Remove spec.runtime.isolation.", "version %d of %s is a Python model, which does not support in-process", m.Version, m.Name)
 	case s.Environments == nil:
-		return nil, fault.New(fault.Unsupported, "this server runs no Python models")
+		return nil, fault.New(fault.Unsupported, "Python models are not enabled on this server")
 	case says.Processes > s.cores.All():
-		return invalid("Ask for fewer.", "spec.runtime.python.processes is %d, and this server has %d cores", says.Processes, s.cores.All())
+		return invalid("Request fewer.", "spec.runtime.python.processes: %d exceeds the server's %d cores", says.Processes, s.cores.All())
 	}
 	name := says.Environment
 	if name == "" {
@@ -94,8 +94,8 @@ func (s *Service) python(ctx context.Context, project string, spec Spec, m Model
 		}
 	}
 	if name == "" {
-		return invalid("Make an Environment with the model's packages, and name it in spec.runtime.python.environment.",
-			"version %d of %s is Python, and nothing says in which environment it runs", m.Version, m.Name)
+		return invalid("Create an Environment with the model's packages, and set spec.runtime.python.environment.",
+			"version %d of %s is a Python model without an environment", m.Version, m.Name)
 	}
 	p, err := s.Environments.Use(ctx, project, name)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 // QuotaSpec is how much may be asked in a day or a month of the calendar. It is
 // counted in the database, over all servers.
 type QuotaSpec struct {
-	Requests int64  `json:"requests,omitempty" doc:"Requests in a period; default: any number"`
-	Rows     int64  `json:"rows,omitempty" doc:"Rows in a period; default: any number"`
-	Every    string `json:"every,omitempty" doc:"The period: day or month, of the calendar in UTC" enum:"day,month"`
+	Requests int64  `json:"requests,omitempty" doc:"Requests per period; default unlimited"`
+	Rows     int64  `json:"rows,omitempty" doc:"Rows per period; default unlimited"`
+	Every    string `json:"every,omitempty" doc:"Period: day or month, of the calendar in UTC" enum:"day,month"`
 }
 
 // maxQuota bounds an amount: counters do not overflow, and JSON has it exactly.
@@ -30,9 +30,9 @@ func (q QuotaSpec) validate() error {
 	case q == QuotaSpec{}:
 		return nil
 	case q.Every != "day" && q.Every != "month":
-		return fault.New(fault.Invalid, "spec.limits.quota.every is %.40q; it may be day or month", q.Every)
+		return fault.New(fault.Invalid, "spec.limits.quota.every: %.40q is neither day nor month", q.Every)
 	case q.Requests < 0 || q.Requests > maxQuota || q.Rows < 0 || q.Rows > maxQuota || q.Requests+q.Rows == 0:
-		return fault.New(fault.Invalid, "spec.limits.quota has %d requests and %d rows; one of them is 1 to %d", q.Requests, q.Rows, int64(maxQuota))
+		return fault.New(fault.Invalid, "spec.limits.quota: %d requests and %d rows; set at least one from 1 to %d", q.Requests, q.Rows, int64(maxQuota))
 	}
 	return nil
 }
@@ -49,9 +49,9 @@ func (q QuotaSpec) period(at time.Time) (starts, ends time.Time) {
 // Usage is what a caller used of a quota in a period.
 type Usage struct {
 	Caller   string `json:"-"` // by whom it is counted
-	User     string `json:"user,omitempty" doc:"User or service account; none where all are counted together"`
-	Name     string `json:"name,omitempty" doc:"What it is called"`
-	Token    string `json:"token,omitempty" doc:"ID of the token; none where the tokens of a user are counted together"`
+	User     string `json:"user,omitempty" doc:"User or service account; absent when all are counted together"`
+	Name     string `json:"name,omitempty" doc:"Display name"`
+	Token    string `json:"token,omitempty" doc:"ID of the token; absent when the tokens of a user are counted together"`
 	Requests int64  `json:"requests"`
 	Rows     int64  `json:"rows"`
 }
@@ -125,7 +125,7 @@ func (q *quota) known(ctx context.Context, p *period, s *spending) error {
 	case <-s.known:
 		return nil
 	case <-ctx.Done():
-		return fault.New(fault.Timeout, "the request's time was up before it was known what is left of its quota").WithHint("Try again.")
+		return fault.New(fault.Timeout, "the request timed out while its quota was checked").WithHint("Try again.")
 	}
 }
 
@@ -150,15 +150,15 @@ func (q *quota) read(ctx context.Context, p *period, s *spending) {
 // take counts a request, or refuses it. Errors: as limits.take.
 func (q *quota) take(ctx context.Context, spec QuotaSpec, caller string, rows int, now time.Time) error {
 	if spec.Rows > 0 && int64(rows) > spec.Rows {
-		return fault.New(fault.TooLarge, "the request has %d rows, and %s may ask %d a %s", rows, whose(q.per), spec.Rows, spec.Every).
-			WithHint("Send fewer rows in a request, or have spec.limits.quota raised.")
+		return fault.New(fault.TooLarge, "the request has %d rows; the quota of %s is %d per %s", rows, whose(q.per), spec.Rows, spec.Every).
+			WithHint("Send fewer rows per request, or ask for a higher spec.limits.quota.")
 	}
 	p := q.at(spec, now)
 	v, there := p.callers.Load(caller)
 	if !there {
 		if p.count.Load() >= maxSpenders {
-			return fault.New(fault.Exhausted, "more than %d callers ask this deployment in a %s", maxSpenders, spec.Every).
-				WithHint("Count them together: spec.limits.per.").WithRetry(p.ends.Sub(now))
+			return fault.New(fault.Exhausted, "more than %d callers use this deployment per %s", maxSpenders, spec.Every).
+				WithHint("Count them together with spec.limits.per.").WithRetry(p.ends.Sub(now))
 		}
 		if v, there = p.callers.LoadOrStore(caller, &spending{who: whoAsks(ctx, caller, q.per), known: make(chan struct{})}); !there {
 			p.count.Add(1)
@@ -196,8 +196,8 @@ func spend(counter *atomic.Int64, n, limit int64) bool {
 }
 
 func (p *period) over(per, what string, limit int64, every string, now time.Time) error {
-	return fault.New(fault.Exhausted, "%s has used its %d %s of the %s", whose(per), limit, what, every).
-		WithHint("Ask again from %s on, or have spec.limits.quota of the deployment raised.", p.ends.Format(time.RFC3339)).WithRetry(p.ends.Sub(now))
+	return fault.New(fault.Exhausted, "%s has used its quota of %d %s per %s", whose(per), limit, what, every).
+		WithHint("Try again from %s on, or ask for a higher spec.limits.quota of the deployment.", p.ends.Format(time.RFC3339)).WithRetry(p.ends.Sub(now))
 }
 
 // whoAsks is the caller for people. A token's ID is no secret.
@@ -289,7 +289,7 @@ func (s *Service) written(ctx context.Context, of ID, starts, ends time.Time, ca
 		return err
 	})
 	if err != nil {
-		s.Log.WarnContext(ctx, "what was used of a quota is not known yet", slog.String("deployment", string(of)), slog.String("error", err.Error()))
+		s.Log.WarnContext(ctx, "reading the usage of a quota failed", slog.String("deployment", string(of)), slog.String("error", err.Error()))
 	}
 	return u, err
 }
@@ -298,11 +298,11 @@ func (s *Service) written(ctx context.Context, of ID, starts, ends time.Time, ca
 type QuotaUsage struct {
 	Deployment string    `json:"deployment"`
 	Quota      QuotaSpec `json:"quota"`
-	Per        string    `json:"per" doc:"token, user or deployment: by whom it is counted"`
+	Per        string    `json:"per" doc:"Unit that is counted: token, user or deployment"`
 	Starts     time.Time `json:"starts"`
-	Resets     time.Time `json:"resets" doc:"When the next period begins"`
-	Usage      []Usage   `json:"usage" doc:"Who used most first, at most 1000"`
-	More       int       `json:"more,omitempty" doc:"How many callers are not listed"`
+	Resets     time.Time `json:"resets" doc:"Start of the next period"`
+	Usage      []Usage   `json:"usage" doc:"Usage by caller, highest first, at most 1000"`
+	More       int       `json:"more,omitempty" doc:"Number of callers that are not listed"`
 }
 
 // maxUsage bounds the callers that are listed.
@@ -321,7 +321,7 @@ func (s *Service) Usage(ctx context.Context, project, name string) (QuotaUsage, 
 	}
 	l := d.Spec.Limits
 	if l == nil || l.Quota == (QuotaSpec{}) {
-		return QuotaUsage{}, fault.New(fault.NotFound, "deployment %s has no quota", name).WithHint("Give it one: spec.limits.quota, with requests or rows, and every: day or month.")
+		return QuotaUsage{}, fault.New(fault.NotFound, "deployment %s has no quota", name).WithHint("Set spec.limits.quota, with requests or rows, and every: day or month.")
 	}
 	out := QuotaUsage{Deployment: name, Quota: l.Quota, Per: cmp.Or(l.Per, "token")}
 	out.Starts, out.Resets = l.Quota.period(time.Now())

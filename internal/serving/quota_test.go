@@ -36,7 +36,7 @@ func TestQuota(t *testing.T) {
 	}
 	fine := fault.Internal
 	step("a", 8, 0, fine, 0, "")
-	step("a", 3, 0, fault.Exhausted, time.Hour, "this token has used its 10 rows of the day")
+	step("a", 3, 0, fault.Exhausted, time.Hour, "this token has used its quota of 10 rows per day")
 	step("a", 11, 0, fault.TooLarge, 0, "this token may ask 10 a day")
 	step("a", 2, 0, fine, 0, "")
 	step("b", 1, 0, fine, 0, "") // another token
@@ -53,7 +53,7 @@ func TestQuota(t *testing.T) {
 	d.Spec.Limits = &LimitsSpec{Per: "user", Quota: QuotaSpec{Requests: 2, Every: "month"}}
 	step("a", 1, 0, fine, 0, "")
 	step("b", 1, 0, fine, 0, "")
-	step("c", 1, 24*time.Hour, fault.Exhausted, 30*24*time.Hour, "this user has used its 2 requests of the month")
+	step("c", 1, 24*time.Hour, fault.Exhausted, 30*24*time.Hour, "this user has used its quota of 2 requests per month")
 	d = &Deployment{ID: "dep_2", Project: "nyc", Name: "delay", Spec: d.Spec} // made again
 	step("c", 1, 0, fine, 0, "")
 	d.Spec.Limits = &LimitsSpec{Per: "deployment", Requests: 1, Quota: QuotaSpec{Rows: 2, Every: "month"}}

@@ -62,19 +62,19 @@ func scoreOf(p *PredictionSpec, m runtime.Metadata) (score, error) {
 		for i, o := range m.Outputs {
 			names[i] = strconv.Quote(o.Name) + " (" + string(o.Datatype) + ")"
 		}
-		return out, fault.New(fault.Invalid, "spec.prediction.output: %q is no output of the model, or none is named and several are numbers", out.output).
-			WithHint("Its outputs are %v.", names)
+		return out, fault.New(fault.Invalid, "spec.prediction.output: %q is not an output of the model, or omitted although several outputs are numeric", out.output).
+			WithHint("Outputs of the model: %v.", names)
 	}
 	o := m.Outputs[i]
 	if o.Datatype == runtime.Bytes {
-		return out, fault.New(fault.Invalid, "spec.prediction.output: %q holds text", o.Name)
+		return out, fault.New(fault.Invalid, "spec.prediction.output: %q is text, not a number", o.Name)
 	}
 	if p.Index == nil {
 		return out.classify(p, m)
 	}
 	out.index = *p.Index
 	if n := len(o.Shape); n > 1 && o.Shape[n-1] >= 0 && int64(out.index) >= o.Shape[n-1] || n == 1 && out.index > 0 {
-		return out, fault.New(fault.Invalid, "spec.prediction.index is %d, output %q has shape %v", out.index, o.Name, o.Shape)
+		return out, fault.New(fault.Invalid, "spec.prediction.index: %d does not exist in output %q with shape %v", out.index, o.Name, o.Shape)
 	}
 	return out.classify(p, m)
 }
@@ -104,7 +104,7 @@ func (c score) classify(p *PredictionSpec, m runtime.Metadata) (score, error) {
 	if p != nil {
 		c.task, c.names = p.Task, p.Classes
 		if n := int64(len(c.names)); n > 0 && width > 1 && n != width {
-			return c, fault.New(fault.Invalid, "spec.prediction.classes has %d names, and output %q has %d columns", n, c.output, width)
+			return c, fault.New(fault.Invalid, "spec.prediction.classes: %d names do not match output %q with %d columns", n, c.output, width)
 		}
 	}
 	if c.task != "" || c.label == "" || c.output == "" {
@@ -310,10 +310,10 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 	}
 	n, tell := c.s.lost.add(key{c.r.Project, c.r.Name}, time.Now())
 	if class := x.model.Classification; class == "confidential" || class == "restricted" {
-		return fault.Wrap(err, "the answer could not be remembered")
+		return fault.Wrap(err, "logging a prediction failed")
 	}
 	if tell {
-		c.s.Log.ErrorContext(ctx, "answers are not remembered", slog.String("deployment", c.r.Name), slog.Int64("lost", n), slog.String("error", err.Error()))
+		c.s.Log.ErrorContext(ctx, "logging predictions failed", slog.String("deployment", c.r.Name), slog.Int64("lost", n), slog.String("error", err.Error()))
 	}
 	return nil
 }

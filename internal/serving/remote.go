@@ -25,9 +25,9 @@ type Remote struct {
 
 // RemoteSpec is which model of which remote answers.
 type RemoteSpec struct {
-	Name    string `json:"name" doc:"Remote of the server's configuration, serving.remotes"`
-	Model   string `json:"model,omitempty" doc:"Model there, in which {version} is the registered version's number; the registered model's name when left out"`
-	Version string `json:"version,omitempty" doc:"Its version, in which {version} is the registered one's; none for a server without versions. Left out it is {version}, or none when the model has it"`
+	Name    string `json:"name" doc:"Remote in serving.remotes of the server's configuration"`
+	Model   string `json:"model,omitempty" doc:"Model name on the remote; {version} is replaced by the registered version's number; default the registered model's name"`
+	Version string `json:"version,omitempty" doc:"Version on the remote; {version} is replaced as in model; none for a server without versions; default {version}, or none when model contains it"`
 }
 
 // number is what stands for a version's number.
@@ -50,15 +50,15 @@ func (r RemoteSpec) validate(s Spec) error {
 	}
 	for field, text := range map[string]string{"model": r.Model, "version": r.Version} {
 		if len(text) > 256 || strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c == '/' || c == 0x7f }) {
-			return fault.New(fault.Invalid, "%s %.40q is no name of up to 256 bytes without spaces and slashes", field, text)
+			return fault.New(fault.Invalid, "%s: %.40q is not a valid name of at most 256 bytes without spaces and slashes", field, text)
 		}
 	}
 	if s.Threads != 0 {
-		return fault.New(fault.Invalid, "spec.threads is of models that run here")
+		return fault.New(fault.Invalid, "spec.threads: not supported for remote models")
 	}
 	if r.fixed() && s.alias() != "" {
-		return fault.New(fault.Invalid, "it is one model whatever the version, and spec.version is an alias, which moves").
-			WithHint("Write {version} into model or version, or a number into spec.version.")
+		return fault.New(fault.Invalid, "it does not depend on the version, but spec.version is an alias, which can move").
+			WithHint("Use {version} in model or version, or a number in spec.version.")
 	}
 	return nil
 }
@@ -86,8 +86,8 @@ func (s *Service) remote(project string, spec Spec) (Remote, error) {
 	name := spec.remote().Name
 	r, ok := s.Remotes[name]
 	if !ok || len(r.Projects) > 0 && !slices.Contains(r.Projects, project) {
-		return r, fault.New(fault.Invalid, "spec.runtime.remote.name: there is no remote %q for this project", name).
-			WithHint("The server's operator names them in serving.remotes of its configuration.")
+		return r, fault.New(fault.Invalid, "spec.runtime.remote.name: remote %q does not exist for this project", name).
+			WithHint("Ask the server's administrator to add it to serving.remotes.")
 	}
 	return r, nil
 }
@@ -111,7 +111,7 @@ func (s *Service) featuresCross(ctx context.Context, project string, spec Spec, 
 	}
 	label, err := s.Features.Label(ctx, project, set.Ref)
 	if err != nil {
-		return fault.Wrap(err, "where features %s may be", set.Ref)
+		return fault.Wrap(err, "reading the residency of features %s", set.Ref)
 	}
 	return s.crossed(ctx, project, spec, action, "feature service "+set.Ref, label)
 }

@@ -97,8 +97,8 @@ func TestNothingLeavesItsZone(t *testing.T) {
 	for says, spec := range map[string]serving.Spec{
 		"model m may be in home only, and remote de is in DE":                   {Model: "m", Version: "1", Runtime: at("de", "", "")},
 		"feature service weather@2 may be in home only, and remote de is in DE": {Model: "m", Version: "2", Runtime: at("de", "", ""), Features: features},
-		`there is no remote "nowhere" for this project`:                         {Model: "m", Version: "2", Runtime: at("nowhere", "", "")},
-		`there is no remote "theirs" for this project`:                          {Model: "m", Version: "2", Runtime: at("theirs", "", "")},
+		`remote "nowhere" does not exist for this project`:                      {Model: "m", Version: "2", Runtime: at("nowhere", "", "")},
+		`remote "theirs" does not exist for this project`:                       {Model: "m", Version: "2", Runtime: at("theirs", "", "")},
 	} {
 		if _, _, err := p.Apply(t.Context(), "nyc", "d", spec, false); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)
@@ -283,9 +283,9 @@ func TestWhichModelThere(t *testing.T) {
 		}
 	}
 	for says, spec := range map[string]serving.Spec{
-		"an alias, which moves":     {Model: "m", Runtime: at("near", "", "7")},
+		"an alias, which can move":  {Model: "m", Runtime: at("near", "", "7")},
 		"remote name":               {Model: "m", Runtime: at("Near!", "", "")},
-		"is no name":                {Model: "m", Runtime: at("near", "a/../b", "")},
+		"is not a valid name":       {Model: "m", Runtime: at("near", "a/../b", "")},
 		"spec.threads":              {Model: "m", Threads: 2, Runtime: at("near", "", "")},
 		"isolation and memory":      {Model: "m", Runtime: &serving.RuntimeSpec{Isolation: serving.Child, Remote: serving.RemoteSpec{Name: "near"}}},
 		"spec.runtime.remote: remo": {Model: "m", Runtime: at("", "m", "")},

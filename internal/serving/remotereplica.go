@@ -29,16 +29,16 @@ const steadyAfter = time.Minute
 func (s *Service) addRemote(ctx context.Context, spec Spec, want ReplicaRequest, o runtime.Options, waits func(string)) (runtime.Session, Reservation, error) {
 	switch {
 	case s.Capacity == nil:
-		return nil, nil, fault.New(fault.Unsupported, "this server gives replicas no places on pools").
-			WithHint("Leave spec.scale.pools out: a gateway, and servers that share a database, have their replicas themselves.")
+		return nil, nil, fault.New(fault.Unsupported, "remote replicas are not enabled on this server").
+			WithHint("Remove spec.scale.pools: gateways, and servers that share a database, run all replicas themselves.")
 	case o.Python != nil:
-		return nil, nil, fault.New(fault.Unsupported, "replicas of Python models run at the server").WithHint("Leave spec.scale.pools out.")
+		return nil, nil, fault.New(fault.Unsupported, "spec.scale.pools: Python models do not support remote replicas").WithHint("Remove spec.scale.pools.")
 	}
 	want.Pools = spec.pools()
 	if f := spec.Features; f != nil {
 		label, err := s.Features.Label(ctx, want.Project, f.Service)
 		if err != nil {
-			return nil, nil, fault.Wrap(err, "where features %s may be", f.Service)
+			return nil, nil, fault.Wrap(err, "reading the residency of features %s", f.Service)
 		}
 		if want.Residency, err = residency.Derive(residency.Parent{Name: "the model", Label: want.Residency}, residency.Parent{Name: "feature service " + f.Service, Label: label}); err != nil {
 			return nil, nil, err
@@ -51,9 +51,9 @@ func (s *Service) addRemote(ctx context.Context, spec Spec, want ReplicaRequest,
 	there, ok := place.(RemoteReplica)
 	if !ok {
 		place.Release()
-		return nil, nil, fault.New(fault.Internal, "a replica for pools %v was given a place here", want.Pools)
+		return nil, nil, fault.New(fault.Internal, "a replica for pools %v was placed on this server", want.Pools)
 	}
-	waits("another one is loaded on pool " + there.Pool())
+	waits("another replica is loading on pool " + there.Pool())
 	session, err := keeping(ctx, there, func(ctx context.Context) (runtime.Session, error) { return s.loadRemote(ctx, want.Project, there, o) })
 	if err != nil {
 		place.Release()
@@ -127,7 +127,7 @@ func (p *replicas) remoteLost(r *replica, now time.Time) {
 	if p.losses > 0 {
 		p.retry = now.Add(min(maxPause, time.Second<<min(p.losses, 9)))
 	}
-	p.reason = fmt.Sprintf("one on pool %s has ended, and is replaced", r.remote.Pool())
+	p.reason = fmt.Sprintf("a replica on pool %s has ended and is replaced", r.remote.Pool())
 	p.grow(now)
 }
 
@@ -151,7 +151,7 @@ func (s *Service) fenced(ctx context.Context, project string, x *target, set *Fe
 	}
 	label, err := s.Features.Label(ctx, project, set.Ref)
 	if err != nil {
-		return fault.Wrap(err, "where features %s may be", set.Ref)
+		return fault.Wrap(err, "reading the residency of features %s", set.Ref)
 	}
 	x.replicas.fence(label)
 	return nil

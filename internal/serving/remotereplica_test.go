@@ -201,7 +201,7 @@ func TestPlaceTaken(t *testing.T) {
 			default:
 				t.Fatal("it goes on loading")
 			}
-			if place.released.Load() != 1 || !strings.Contains(p.trouble(), "others needed its place") {
+			if place.released.Load() != 1 || !strings.Contains(p.trouble(), "preempted before") {
 				t.Errorf("released %d times: %s", place.released.Load(), p.trouble())
 			}
 			<-time.After(time.Minute)

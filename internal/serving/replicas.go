@@ -339,11 +339,11 @@ func (p *replicas) came(ctx context.Context, s runtime.Session, place Reservatio
 	p.loads = nil
 	if err == nil && !reflect.DeepEqual(s.Metadata(), p.meta) {
 		p.replica(s, place).leave()
-		err = fault.New(fault.Conflict, "it says that it is another model than the first one")
+		err = fault.New(fault.Conflict, "it differs from the model of the first replica")
 	}
 	if a, ok := place.(RemoteReplica); ok && err == nil && p.label != nil && !p.label.Allows(a.Zone()) {
 		p.replica(s, place).leave()
-		err = fault.New(fault.PermissionDenied, "the features may not be in zone %s any more", a.Zone())
+		err = fault.New(fault.PermissionDenied, "the residency of the features does not allow zone %s any more", a.Zone())
 	}
 	switch all := *p.all.Load(); {
 	case err != nil:
@@ -352,7 +352,7 @@ func (p *replicas) came(ctx context.Context, s runtime.Session, place Reservatio
 		}
 		p.tries++
 		p.retry = time.Now().Add(min(maxPause, time.Second<<min(p.tries, 9)))
-		p.reason = "another one did not start: " + reasonOf(err).Error()
+		p.reason = "starting another replica failed: " + reasonOf(err).Error()
 		p.told(err)
 	case p.closed || len(all) >= p.wanted: // it is not wanted any more
 		p.replica(s, place).leave()
@@ -441,7 +441,7 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 		return session, place, nil
 	}
 	p := newReplicas(first, open, func(err error) {
-		s.Log.Error("a replica was not loaded", slog.String("deployment", name), slog.Int64("version", m.Version), slog.String("error", err.Error()))
+		s.Log.Error("loading a replica failed", slog.String("deployment", name), slog.Int64("version", m.Version), slog.String("error", err.Error()))
 	})
 	p.spread = len(spec.pools()) > 0
 	return p
@@ -451,7 +451,7 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 func keeping(ctx context.Context, place Reservation, load func(context.Context) (runtime.Session, error)) (runtime.Session, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	taken := fault.New(fault.Conflict, "others needed its place before it was loaded")
+	taken := fault.New(fault.Conflict, "preempted before it was loaded")
 	go func() {
 		select {
 		case <-place.Lost():

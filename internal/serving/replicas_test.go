@@ -244,7 +244,7 @@ func TestReplicaDoesNotCome(t *testing.T) {
 		if h.opens < 4 || h.opens > 8 || h.told != h.opens {
 			t.Errorf("%d tries in 100 s", h.opens)
 		}
-		if why := h.trouble(); why != "another one did not start: there is not enough memory for it; the server's log has more" {
+		if why := h.trouble(); why != "starting another replica failed: out of memory; the server's log has details" {
 			t.Error(why)
 		}
 		if err := h.ask(t, 1); err != nil {

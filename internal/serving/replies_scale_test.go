@@ -392,7 +392,7 @@ func TestReplicasOfADeployment(t *testing.T) {
 		if err != nil || d.Replicas != 1 || t.Context().Err() != nil {
 			t.Fatalf("a replica of other bytes: %+v, %v", d.Targets, err)
 		}
-		if strings.Contains(d.Targets[0].Scaling, "digest is not the one that was loaded") || strings.Contains(d.Targets[0].Scaling, "over quota") {
+		if strings.Contains(d.Targets[0].Scaling, "digest differs from the loaded one") || strings.Contains(d.Targets[0].Scaling, "over quota") {
 			break
 		}
 		<-time.After(time.Millisecond)

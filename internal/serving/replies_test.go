@@ -205,7 +205,7 @@ func TestBatchingState(t *testing.T) {
 	}{
 		{&marked{t: t}, nil, true, ""},
 		{&marked{t: t}, &serving.BatchingSpec{MaxRows: 1}, false, "max_rows is 1"},
-		{crossed{&marked{t: t}}, nil, false, "is another in a batch"},
+		{crossed{&marked{t: t}}, nil, false, "differs in a batch"},
 	} {
 		cfg := p.config()
 		cfg.Runtime = c.rt

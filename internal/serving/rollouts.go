@@ -35,7 +35,7 @@ func clip(s string, n int) string {
 func small(evidence json.RawMessage) error {
 	switch {
 	case len(evidence) > maxEvidence:
-		return fault.New(fault.TooLarge, "the evidence has %d bytes; it may have %d", len(evidence), maxEvidence)
+		return fault.New(fault.TooLarge, "the evidence has %d bytes; the limit is %d", len(evidence), maxEvidence)
 	case len(evidence) > 0 && !json.Valid(evidence):
 		return fault.New(fault.Invalid, "the evidence is not JSON")
 	}
@@ -90,10 +90,10 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Ro
 		return Rollout{}, err
 	}
 	if try.Weight < 0 || try.Weight > rollout.MaxWeight {
-		return Rollout{}, fault.New(fault.Invalid, "the weight is %d percent; it may be 1 to %d", try.Weight, rollout.MaxWeight)
+		return Rollout{}, fault.New(fault.Invalid, "the weight of %d percent is outside the range 1 to %d", try.Weight, rollout.MaxWeight)
 	}
 	if try.Version == "" {
-		return Rollout{}, fault.New(fault.Invalid, "which version? Name the candidate")
+		return Rollout{}, fault.New(fault.Invalid, "version: name the canary")
 	}
 	d, err := s.Record(ctx, project, name)
 	if err != nil {
@@ -105,11 +105,11 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Ro
 	}
 	t, err := s.open(ctx, d, try.Version, &health{})
 	if err != nil {
-		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)
+		return Rollout{}, fault.Wrap(err, "start the rollout of version %.80s of %s", try.Version, d.Model)
 	}
 	if err := standsIn(stable, t); err != nil {
 		t.leave()
-		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)
+		return Rollout{}, fault.Wrap(err, "start the rollout of version %.80s of %s", try.Version, d.Model)
 	}
 	var r Rollout
 	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
@@ -124,12 +124,12 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Ro
 		shadow, _ := now.trialOf(Shadow)
 		switch version := t.model.Version; {
 		case now.Version != d.Version: // it was compared with another one
-			return fault.New(fault.Conflict, "deployment %s was changed meanwhile", d.Name).WithHint("Try again.")
+			return fault.New(fault.Conflict, "deployment %s was changed concurrently", d.Name).WithHint("Try again.")
 		case run.ID != "":
-			return fault.New(fault.Conflict, "version %d of %s is being tried already (%s)", run.Candidate, run.Model, run.ID).
+			return fault.New(fault.Conflict, "a rollout of version %d of %s is already running (%s)", run.Candidate, run.Model, run.ID).
 				WithHint("Promote it or roll it back first.")
 		case version == now.Version:
-			return fault.New(fault.Conflict, "version %d is stable already", version)
+			return fault.New(fault.Conflict, "version %d is already stable", version)
 		case version == shadow.Version:
 			now.Trials = now.without(Shadow) // it shows itself now
 		}
@@ -160,7 +160,7 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Ro
 	})
 	if err != nil {
 		t.leave()
-		return Rollout{}, fault.Wrap(err, "try version %.80s of %s", try.Version, d.Model)
+		return Rollout{}, fault.Wrap(err, "start the rollout of version %.80s of %s", try.Version, d.Model)
 	}
 	s.settleNow(ctx, key{project, name}, t)
 	return r, nil
@@ -173,8 +173,8 @@ func standsIn(stable, candidate *target) error {
 		return nil // it does not answer now, either
 	}
 	if err := candidate.meta.StandsIn(stable.meta); err != nil {
-		return fault.New(fault.Conflict, "it cannot answer what version %d answers: %w", stable.model.Version, err).
-			WithHint("Deploy it under another name, or apply it in this deployment's manifest, when its clients are ready.")
+		return fault.New(fault.Conflict, "its inputs and outputs are incompatible with version %d: %w", stable.model.Version, err).
+			WithHint("Deploy it under another name, or apply it in this deployment's manifest once its clients are ready.")
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (s *Service) still(ctx context.Context, tx *store.Tx, d Deployment) (Deploy
 		return now, err
 	}
 	if now.ID != d.ID || !now.Spec.same(d.Spec) {
-		return now, fault.New(fault.Conflict, "deployment %s was changed meanwhile", d.Name).WithHint("Try again.")
+		return now, fault.New(fault.Conflict, "deployment %s was changed concurrently", d.Name).WithHint("Try again.")
 	}
 	return now, nil
 }
@@ -212,7 +212,7 @@ func (s *Service) SetWeight(ctx context.Context, project, name string, weight in
 		return Rollout{}, err
 	}
 	if weight < 1 || weight > rollout.MaxWeight {
-		return Rollout{}, fault.New(fault.Invalid, "the weight is %d percent; it may be 1 to %d", weight, rollout.MaxWeight)
+		return Rollout{}, fault.New(fault.Invalid, "the weight of %d percent is outside the range 1 to %d", weight, rollout.MaxWeight)
 	}
 	var r Rollout
 	err := s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
@@ -227,7 +227,7 @@ func (s *Service) SetWeight(ctx context.Context, project, name string, weight in
 		canary, ok := d.trialOf(Canary)
 		switch {
 		case run.ID == "" || !ok:
-			return fault.New(fault.Conflict, "no version of %s is being tried", name)
+			return fault.New(fault.Conflict, "%s has no running rollout", name)
 		case run.Weight == weight:
 			r = run
 			return nil
@@ -237,7 +237,7 @@ func (s *Service) SetWeight(ctx context.Context, project, name string, weight in
 				return err
 			}
 		}
-		if err := s.end(ctx, tx, run, Cancelled, RolloutEnd{Reason: "its weight was moved to " + strconv.Itoa(weight) + " %"}); err != nil {
+		if err := s.end(ctx, tx, run, Cancelled, RolloutEnd{Reason: "its weight was changed to " + strconv.Itoa(weight) + " %"}); err != nil {
 			return err
 		}
 		r = run
@@ -251,7 +251,7 @@ func (s *Service) SetWeight(ctx context.Context, project, name string, weight in
 		return s.begin(ctx, tx, r)
 	})
 	if err != nil {
-		return Rollout{}, fault.Wrap(err, "move the weight")
+		return Rollout{}, fault.Wrap(err, "change the weight")
 	}
 	s.settleNow(ctx, key{project, name})
 	return r, nil
@@ -281,7 +281,7 @@ func (s *Service) Promote(ctx context.Context, project, name string, e RolloutEn
 		}
 		canary, ok := d.trialOf(Canary)
 		if r.State != Running || !ok {
-			return fault.New(fault.Conflict, "rollout %s has ended: it is %s", r.ID, r.State)
+			return fault.New(fault.Conflict, "rollout %s has already ended: it is %s", r.ID, r.State)
 		}
 		if err := s.Models.RequireVersion(ctx, tx, project, d.Model, canary.Version); err != nil {
 			return err
@@ -320,11 +320,11 @@ func (s *Service) candidate(ctx context.Context, project, name string) ([]*targe
 	t, err := s.open(ctx, d, versionText(version), &health{})
 	if err == nil && t.model.Digest != d.wants()[i].digest {
 		t.leave()
-		err = fault.New(fault.Conflict, "its digest is not that of the version that was tried")
+		err = fault.New(fault.Conflict, "its digest differs from that of the canary")
 	}
 	if err != nil {
 		return nil, notLoaded(err, "Roll it back, and register the model again.",
-			"version %d does not load, and version %d goes on answering", version, d.Version)
+			"version %d cannot be loaded, and version %d keeps serving", version, d.Version)
 	}
 	return []*target{t}, nil
 }
@@ -335,7 +335,7 @@ func (s *Service) candidate(ctx context.Context, project, name string) ([]*targe
 func notLoaded(err error, hint, format string, args ...any) error {
 	kind := fault.Conflict
 	if _, dead := errors.AsType[models.DeathError](err); !dead && passing(err) {
-		kind, hint = fault.KindOf(err), "Try again in a moment; the server's log says why it did not load."
+		kind, hint = fault.KindOf(err), "Try again in a moment; the server's log has details."
 	}
 	return fault.New(kind, format+": %w", append(args, err)...).WithHint("%s", hint)
 }
@@ -361,13 +361,13 @@ func (s *Service) asked(ctx context.Context, tx *store.Tx, d Deployment, e Rollo
 	if e.Rollout == "" {
 		r, err := s.running(ctx, tx, d.Project, d.Name)
 		if err == nil && r.ID == "" {
-			err = fault.New(fault.Conflict, "no version of %s is being tried", d.Name)
+			err = fault.New(fault.Conflict, "%s has no running rollout", d.Name)
 		}
 		return r, err
 	}
 	r, err := s.Store.Rollout(ctx, tx, e.Rollout)
 	if err == nil && (r.Project != d.Project || r.Deployment != d.Name) {
-		err = fault.New(fault.NotFound, "no rollout %q", e.Rollout)
+		err = fault.New(fault.NotFound, "rollout %q not found", e.Rollout)
 	}
 	return r, err
 }
@@ -409,7 +409,7 @@ func (s *Service) Rollback(ctx context.Context, project, name string, e RolloutE
 		e.State = RolledBack
 	case RolledBack, Inconclusive, Cancelled:
 	case Running, Promoted:
-		return Deployment{}, fault.New(fault.Invalid, "a rollback does not end as %s", e.State)
+		return Deployment{}, fault.New(fault.Invalid, "a rollback cannot end as %s", e.State)
 	}
 	d, err := s.Record(ctx, project, name)
 	if err != nil {
@@ -422,8 +422,8 @@ func (s *Service) Rollback(ctx context.Context, project, name string, e RolloutE
 	var t *target
 	if back.to != d.Version {
 		if t, err = s.open(ctx, d, versionText(back.to), &health{}); err != nil {
-			return Deployment{}, notLoaded(err, "Name another version to go back to.",
-				"version %d no longer loads, and version %d goes on answering", back.to, d.Version)
+			return Deployment{}, notLoaded(err, "Name another version to roll back to.",
+				"version %d cannot be loaded any more, and version %d keeps serving", back.to, d.Version)
 		}
 	}
 	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error { return s.goBack(ctx, tx, d, back, t, e) })
@@ -464,7 +464,7 @@ func (s *Service) goal(ctx context.Context, d Deployment, e RolloutEnd) (g goal,
 				named = true
 				switch {
 				case r.State == e.Unless:
-					return fault.New(fault.Conflict, "rollout %s is %s already", r.ID, r.State)
+					return fault.New(fault.Conflict, "rollout %s is already %s", r.ID, r.State)
 				case r.State == Promoted && r.Candidate == d.Version:
 					g.undoes = r.ID
 					if g.to == 0 {
@@ -483,7 +483,7 @@ func (s *Service) goal(ctx context.Context, d Deployment, e RolloutEnd) (g goal,
 		}
 		switch {
 		case !named:
-			return fault.New(fault.NotFound, "no rollout %q", e.Rollout)
+			return fault.New(fault.NotFound, "rollout %q not found", e.Rollout)
 		case g.done:
 			g.to, g.ends, g.undoes = d.Version, "", ""
 			return nil
@@ -492,13 +492,13 @@ func (s *Service) goal(ctx context.Context, d Deployment, e RolloutEnd) (g goal,
 		case g.to == 0 && len(d.Before) > 0:
 			g.to = d.Before[len(d.Before)-1]
 		case g.to == 0:
-			return fault.New(fault.Conflict, "no version is being tried, and none was stable before version %d", d.Version).
-				WithHint("Name the version to go back to.")
+			return fault.New(fault.Conflict, "no rollout is running, and version %d has no previous stable version", d.Version).
+				WithHint("Name the version to roll back to.")
 		}
 		if g.to == d.Version {
 			g.undoes = ""
 			if g.ends == "" {
-				return fault.New(fault.Conflict, "version %d is stable already", d.Version)
+				return fault.New(fault.Conflict, "version %d is already stable", d.Version)
 			}
 		}
 		return nil
@@ -516,7 +516,7 @@ func (s *Service) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g
 		return err
 	}
 	if d.Version != looked.Version {
-		return fault.New(fault.Conflict, "deployment %s was changed meanwhile", d.Name).WithHint("Try again.")
+		return fault.New(fault.Conflict, "deployment %s was changed concurrently", d.Name).WithHint("Try again.")
 	}
 	if g.ends != "" {
 		run, err := s.running(ctx, tx, d.Project, d.Name)
@@ -582,7 +582,7 @@ func (s *Service) Shadow(ctx context.Context, project, name, version string) (De
 	var t *target
 	if version != "" {
 		if t, err = s.open(ctx, d, version, &health{}); err != nil {
-			return Deployment{}, fault.Wrap(err, "shadow %s by version %.80s", name, version)
+			return Deployment{}, fault.Wrap(err, "shadow %s with version %.80s", name, version)
 		}
 	}
 	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
@@ -595,7 +595,7 @@ func (s *Service) Shadow(ctx context.Context, project, name, version string) (De
 		if t != nil {
 			shown.Version = t.model.Version
 			if now.Version == shown.Version || len(now.Trials) > 0 && now.Trials[0].Version == shown.Version {
-				return fault.New(fault.Conflict, "version %d answers requests already", shown.Version)
+				return fault.New(fault.Conflict, "version %d already serves requests", shown.Version)
 			}
 			if err := s.Models.RequireVersion(ctx, tx, project, now.Model, shown.Version); err != nil {
 				return err

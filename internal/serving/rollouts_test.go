@@ -374,7 +374,7 @@ func TestRefusedRollouts(t *testing.T) {
 	}
 	one := p.world.models["m/1"]
 	p.world.models["m/1"] = serving.Model{Name: "m", Version: 1, Digest: "sha256:1", File: []byte("damaged")}
-	if _, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "version 1 no longer loads, and version 2 goes on answering") {
+	if _, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "version 1 cannot be loaded any more, and version 2 keeps serving") {
 		t.Errorf("%v", err)
 	}
 	if p.ask(t, "", "") != 2 {
@@ -437,7 +437,7 @@ func TestCanaryThatDoesNotLoad(t *testing.T) {
 	if !p.Ready("nyc") || !p.Ready("") {
 		t.Error("a canary makes the project unready")
 	}
-	if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "version 1 goes on answering") {
+	if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "version 1 keeps serving") {
 		t.Errorf("what does not load was promoted: %v", err)
 	}
 	p.world.models["m/2"] = two

@@ -16,12 +16,12 @@ import (
 
 // ScaleSpec is how many replicas of its model a deployment has.
 type ScaleSpec struct {
-	Min         *int     `json:"min,omitempty" doc:"Replicas that there are at least; 0: when nobody asks for idle the model leaves the memory, and the next request is held while it is loaded again" default:"1"`
-	Max         int      `json:"max,omitempty" doc:"Replicas that there are at most, up to 64. Each is a process of its own; over 1, isolation auto is child. Default: min, or 1"`
-	Concurrency float64  `json:"concurrency,omitempty" doc:"Requests in flight, those that wait among them, that a replica should have; more make more replicas. Default: 8, without queue_time"`
-	QueueTime   string   `json:"queue_time,omitempty" doc:"How long a request should wait for the model on average, such as 50ms; longer makes more replicas"`
-	Pools       []string `json:"pools,omitempty" doc:"Pools on whose machines the replicas beyond the first are, as workloads; the first one stays at the server. Of ONNX models without steps. Default: all are at the server"`
-	Idle        string   `json:"idle,omitempty" doc:"Time without requests after which a model with min 0 leaves the memory, 1s to 30d" default:"10m"`
+	Min         *int     `json:"min,omitempty" doc:"Minimum replicas; 0 scales to zero after idle, and the next request waits for a cold start" default:"1"`
+	Max         int      `json:"max,omitempty" doc:"Maximum replicas, up to 64. Each is a process; above 1, isolation auto is child. Default: min, or 1"`
+	Concurrency float64  `json:"concurrency,omitempty" doc:"Target of requests in flight or queued per replica. Default: 8, without queue_time"`
+	QueueTime   string   `json:"queue_time,omitempty" doc:"Target of the mean queueing time, such as 50ms"`
+	Pools       []string `json:"pools,omitempty" doc:"Pools for remote replicas beyond the first, which stays on the server; for ONNX models without steps. Default: all replicas on the server"`
+	Idle        string   `json:"idle,omitempty" doc:"Time without requests before a model with min 0 is scaled to zero, 1s to 30d" default:"10m"`
 }
 
 // Limits of a ScaleSpec, and what it says when it does not.
@@ -82,34 +82,34 @@ func (p *ScaleSpec) validate(s Spec) error {
 	var says, hint string
 	switch {
 	case s.remote().Name != "":
-		says, hint = fmt.Sprintf(": the model runs on remote %s, where its replicas are", s.remote().Name), "Leave spec.scale out, and scale it there."
+		says, hint = fmt.Sprintf(": the model runs on remote %s, which scales it", s.remote().Name), "Remove spec.scale, and scale the model there."
 	case l.Min < 0 || l.Min > maxReplicas:
-		says = fmt.Sprintf(".min is %d; it may be 0 to %d", l.Min, maxReplicas)
+		says = fmt.Sprintf(".min: %d is outside the range 0 to %d", l.Min, maxReplicas)
 	case p.Max < 0 || p.Max > maxReplicas:
-		says = fmt.Sprintf(".max is %d; it may be 1 to %d", p.Max, maxReplicas)
+		says = fmt.Sprintf(".max: %d is outside the range 1 to %d", p.Max, maxReplicas)
 	case l.Max < l.Min:
-		says = fmt.Sprintf(".max is %d and min is %d", l.Max, l.Min)
+		says = fmt.Sprintf(".max: %d is less than min %d", l.Max, l.Min)
 	case !(p.Concurrency >= 0 && p.Concurrency <= maxConcurrency):
-		says = fmt.Sprintf(".concurrency is %g; it may be over 0, up to %g", p.Concurrency, float64(maxConcurrency))
+		says = fmt.Sprintf(".concurrency: %g is not greater than 0 and at most %g", p.Concurrency, float64(maxConcurrency))
 	case errWait != nil || p.QueueTime != "" && (wait < time.Millisecond || wait > maxQueueTime):
-		says = fmt.Sprintf(".queue_time: %.40q is no duration of 1ms to %s", p.QueueTime, maxQueueTime)
+		says = fmt.Sprintf(".queue_time: %.40q is not a duration from 1ms to %s", p.QueueTime, maxQueueTime)
 	case errIdle != nil || p.Idle != "" && (idle < time.Second || idle > maxIdle):
-		says = fmt.Sprintf(".idle: %.40q is no duration of 1s to 30d", p.Idle)
+		says = fmt.Sprintf(".idle: %.40q is not a duration from 1s to 30d", p.Idle)
 	case p.Idle != "" && l.Min > 0:
-		says, hint = fmt.Sprintf(".idle is of models that may leave the memory, and min is %d", l.Min), "Set spec.scale.min to 0, or leave idle out."
+		says, hint = fmt.Sprintf(".idle: requires min 0, not %d", l.Min), "Set spec.scale.min to 0, or remove idle."
 	case (p.Concurrency != 0 || p.QueueTime != "") && l.Max <= max(1, l.Min):
-		says, hint = fmt.Sprintf(": concurrency and queue_time say how many replicas there are, and there are never more than %d", l.Max), "Set spec.scale.max, or leave them out."
+		says, hint = fmt.Sprintf(": concurrency and queue_time need more than %d replicas", l.Max), "Set spec.scale.max, or remove them."
 	case l.Max > 1 && s.Runtime != nil && s.Runtime.Isolation == InProcess:
-		says = fmt.Sprintf(".max is %d: a model in the server's process answers as many requests at once as there are cores, so that replicas are processes", l.Max)
-		hint = "Leave max out, or set spec.runtime.isolation to child."
+		says = fmt.Sprintf(".max: %d replicas are not supported in-process, where a model already uses all cores", l.Max)
+		hint = "Remove max, or set spec.runtime.isolation to child."
 	case len(p.Pools) > 0 && l.Max == 1:
-		says, hint = ".pools is of replicas beyond the first, and there is never more than one", "Set spec.scale.max or min, or leave pools out."
+		says, hint = ".pools: remote replicas need more than one replica", "Set spec.scale.max or min, or remove pools."
 	case len(p.Pools) > maxPools:
-		says = fmt.Sprintf(".pools names %d pools; it may name %d", len(p.Pools), maxPools)
+		says = fmt.Sprintf(".pools: %d pools exceed the limit of %d", len(p.Pools), maxPools)
 	case len(p.Pools) > 0 && s.Chained():
-		says, hint = ".pools: steps before and after a model run at the server, and so do its replicas", "Leave pools out, or the steps."
+		says, hint = ".pools: models with steps do not support remote replicas", "Remove pools, or the steps."
 	case len(p.Pools) > 0 && s.Runtime != nil && s.Runtime.Python != (PythonSpec{}):
-		says, hint = ".pools: replicas of Python models run at the server", "Leave pools out."
+		says, hint = ".pools: Python models do not support remote replicas", "Remove pools."
 	default:
 		return checkPools(p.Pools)
 	}
@@ -127,7 +127,7 @@ func checkPools(pools []string) error {
 			return fault.Wrap(err, "spec.scale.pools")
 		}
 		if slices.Contains(pools[:i], name) {
-			return fault.New(fault.Invalid, "spec.scale.pools: %s is there twice", name)
+			return fault.New(fault.Invalid, "spec.scale.pools: duplicate pool %s", name)
 		}
 	}
 	return nil
@@ -304,7 +304,7 @@ func (s *Service) scaleToZero(ctx context.Context, k key, t *table) {
 	asleep.stable, asleep.canary, asleep.shadow, asleep.share, asleep.unloaded = nil, nil, nil, 0, t.targets()
 	s.replace(k, &asleep)
 	leave(t.targets())
-	s.Log.InfoContext(ctx, "nobody asks: models left the memory", slog.String("deployment", k.name))
+	s.Log.InfoContext(ctx, "idle models were scaled to zero", slog.String("deployment", k.name))
 }
 
 // scaledToZero reports whether nothing of a deployment is in memory because nobody asked
@@ -340,7 +340,7 @@ func (s *Service) scaleState(k key, t *table, w wanting, loaded *target, x *Targ
 	if loaded == nil {
 		if t != nil && t.deployment.Spec.scalesToZero() && x.State == Loading && (w.role == Stable || t.scaledToZero()) {
 			x.State = Ready // it answers whoever asks
-			x.Scaling = "nobody asks; it is loaded for who does"
+			x.Scaling = "scaled to zero; the next request loads it"
 			return true
 		}
 		return false

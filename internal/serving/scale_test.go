@@ -39,7 +39,7 @@ func TestScaleSpec(t *testing.T) {
 		"min is 1":                      {Scale: &serving.ScaleSpec{Idle: "10m"}},
 		"never more than 1":             {Scale: &serving.ScaleSpec{Concurrency: 4}},
 		"never more than 3":             {Scale: &serving.ScaleSpec{Min: n(3), QueueTime: "50ms"}},
-		"replicas are processes":        {Scale: &serving.ScaleSpec{Max: 2}, Runtime: &serving.RuntimeSpec{Isolation: serving.InProcess}},
+		"not supported in-process":      {Scale: &serving.ScaleSpec{Max: 2}, Runtime: &serving.RuntimeSpec{Isolation: serving.InProcess}},
 		"the model runs on remote":      {Scale: &serving.ScaleSpec{Min: n(0)}, Runtime: remote, Version: "1"},
 		"spec.scale: the model runs on": {Scale: &serving.ScaleSpec{}, Runtime: remote, Version: "1"},
 	} {
@@ -300,7 +300,7 @@ func TestHeldBounds(t *testing.T) {
 	left := p.later(ctx, serving.Request{})
 	<-r.began
 	p.waiting(t, 3)
-	if err := <-p.later(t.Context(), serving.Request{}); !fault.Is(err, fault.Unavailable) || fault.RetryOf(err) == 0 || !strings.Contains(err.Error(), "no place") {
+	if err := <-p.later(t.Context(), serving.Request{}); !fault.Is(err, fault.Unavailable) || fault.RetryOf(err) == 0 || !strings.Contains(err.Error(), "is full") {
 		t.Errorf("beyond the room: %v", err)
 	}
 	leave()
@@ -490,7 +490,7 @@ func TestMeanwhile(t *testing.T) {
 			if err := p.Close(t.Context()); err != nil {
 				t.Error(err)
 			}
-		}, fault.Unavailable, "the server stops"},
+		}, fault.Unavailable, "the server is stopping"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, r := zero(t, serving.Spec{})
@@ -711,7 +711,7 @@ func TestStopping(t *testing.T) {
 		p.Stopping()
 	}
 	for _, err := range []error{<-held, <-p.later(t.Context(), serving.Request{})} {
-		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the server stops") {
+		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the server is stopping") {
 			t.Errorf("%v", err)
 		}
 	}

@@ -40,7 +40,7 @@ func (s *Service) Score(ctx context.Context, project, name string, version int64
 	}
 	c := columnsOf(d)
 	if c == nil {
-		return nil, fault.New(fault.Unsupported, "deployment %s does not say how columns become the model's input", name)
+		return nil, fault.New(fault.Unsupported, "deployment %s does not define how columns become the model's input", name)
 	}
 	if d.Spec.remote().Name != "" {
 		if err := s.crossed(ctx, project, d.Spec, actionInfer, rows.What, rows.Label); err != nil {
@@ -61,7 +61,7 @@ func (s *Service) Score(ctx context.Context, project, name string, version int64
 	}
 	defer t.leave()
 	if t.score.output == "" {
-		return nil, fault.New(fault.Invalid, "which output of version %d is the score?", version).WithHint("Name it in the Deployment's spec.prediction.output.")
+		return nil, fault.New(fault.Invalid, "version %d has several outputs; the score is ambiguous", version).WithHint("Set spec.prediction.output of the Deployment.")
 	}
 	// A queue beside that of requests: these are none, and are not counted.
 	queue := batching.New(s.coresOf(t.how), t.session, batching.Options{MaxRows: 1, Threads: t.how.batching.Threads, Timeout: scorePatience, Project: project}, batching.Verdict{}, nil)
@@ -105,8 +105,8 @@ func (s *Service) scoresOf(ctx context.Context, c *columns, t *target, queue *ba
 	}
 	scores := t.score.of(a.Outputs, len(rows))
 	if scores == nil {
-		return nil, fault.New(fault.Invalid, "output %q has no score for each of %d rows", t.score.output, len(rows)).
-			WithHint("Name the output, and its column, in the Deployment's spec.prediction.")
+		return nil, fault.New(fault.Invalid, "output %q does not have one score for each of %d rows", t.score.output, len(rows)).
+			WithHint("Set spec.prediction.output and index of the Deployment.")
 	}
 	return scores, nil
 }

@@ -417,7 +417,7 @@ func (s *Service) again(project string, m Model) func(context.Context) ([]byte, 
 	return func(ctx context.Context) ([]byte, error) {
 		now, err := s.verified(identity.With(ctx, identity.Loop("model loader")), project, m.Name, versionText(m.Version))
 		if err == nil && now.Digest != m.Digest {
-			err = fault.New(fault.Conflict, "version %d's digest is not the one that was loaded", m.Version)
+			err = fault.New(fault.Conflict, "version %d's digest differs from the loaded one", m.Version)
 		}
 		return now.File, err
 	}

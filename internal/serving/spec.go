@@ -24,28 +24,28 @@ import (
 // Spec is what a Deployment manifest says.
 type Spec struct {
 	Model      string            `json:"model" doc:"Registered model"`
-	Version    string            `json:"version,omitempty" doc:"Version number or alias; empty is the alias champion. A promotion moves the alias"`
-	Threads    int               `json:"threads,omitempty" doc:"Threads inside one run; 0 is 1, best when many requests run side by side"`
-	Inputs     []chain.InputSpec `json:"inputs,omitempty" doc:"What requests bring for the steps, where no model says it"`
-	Before     []chain.StepSpec  `json:"before,omitempty" doc:"Steps that make the model's inputs of what a request brings"`
-	After      []chain.StepSpec  `json:"after,omitempty" doc:"Steps that make the answer of the model's outputs"`
-	Outputs    []string          `json:"outputs,omitempty" doc:"What is answered, of all that is there after the last step; what the model and the steps after it make when left out"`
-	Runtime    *RuntimeSpec      `json:"runtime,omitempty" doc:"Where the model runs"`
-	Batching   *BatchingSpec     `json:"batching,omitempty" doc:"How requests wait for the model and share its runs; what is left out has a default that suits most models"`
-	Scale      *ScaleSpec        `json:"scale,omitempty" doc:"How many replicas of the model there are; without it one, which is always in memory"`
-	Limits     *LimitsSpec       `json:"limits,omitempty" doc:"How much may be asked; more is refused with 429"`
-	Features   *FeaturesSpec     `json:"features,omitempty" doc:"Requests may carry keys; the model's input is filled with features looked up online"`
-	Prediction *PredictionSpec   `json:"prediction,omitempty" doc:"Which number of the answer is monitored, the last column of the only float output when left out; and whether answers are remembered"`
-	Rollout    rollout.Spec      `json:"rollout,omitzero" doc:"How new versions are tried"`
-	Automation *bool             `json:"automation,omitempty" doc:"false: nothing automatic happens to this deployment" default:"true"`
+	Version    string            `json:"version,omitempty" doc:"Version number or alias; default the alias champion. A promotion moves the alias"`
+	Threads    int               `json:"threads,omitempty" doc:"Threads per run; 0 means 1, best for many concurrent requests"`
+	Inputs     []chain.InputSpec `json:"inputs,omitempty" doc:"Request inputs of the steps, where no model defines them"`
+	Before     []chain.StepSpec  `json:"before,omitempty" doc:"Steps that transform request inputs into the model's inputs"`
+	After      []chain.StepSpec  `json:"after,omitempty" doc:"Steps that transform the model's outputs into the response"`
+	Outputs    []string          `json:"outputs,omitempty" doc:"Tensors and columns of the response; default the outputs of the model and the steps after it"`
+	Runtime    *RuntimeSpec      `json:"runtime,omitempty" doc:"Where and how the model runs"`
+	Batching   *BatchingSpec     `json:"batching,omitempty" doc:"Queueing and batching of requests; the defaults suit most models"`
+	Scale      *ScaleSpec        `json:"scale,omitempty" doc:"Replicas of the model; default one, always loaded"`
+	Limits     *LimitsSpec       `json:"limits,omitempty" doc:"Rate limits and quotas; requests beyond them are rejected with 429"`
+	Features   *FeaturesSpec     `json:"features,omitempty" doc:"Features that are looked up online by keys of the request and fill the model's input"`
+	Prediction *PredictionSpec   `json:"prediction,omitempty" doc:"Which output is monitored, by default the last column of the only float output, and whether predictions are logged"`
+	Rollout    rollout.Spec      `json:"rollout,omitzero" doc:"Canary analysis of new versions"`
+	Automation *bool             `json:"automation,omitempty" doc:"false disables automatic actions on this deployment" default:"true"`
 }
 
 // RuntimeSpec is where a model runs.
 type RuntimeSpec struct {
-	Isolation Isolation      `json:"isolation,omitempty" doc:"child: in a process of its own, without keys, files or network; in-process: in the server's process, refused unless the server's setting serving.in_process names the model; auto: child, or in-process where that setting names the model and it has no replicas" default:"auto"`
-	Memory    resource.Bytes `json:"memory,omitempty" doc:"What a process of its own may use, such as 4GiB; the default is 2 GiB and eight times the model's file; at most the server's serving.process_memory"`
-	Python    PythonSpec     `json:"python,omitzero" doc:"How a Python model runs: a predict.py, a scikit-learn model in MLflow's format or a model.tflite. Said of a version that also has a model.onnx, it is not that which answers"`
-	Remote    RemoteSpec     `json:"remote,omitzero" doc:"Another server that runs the model"`
+	Isolation Isolation      `json:"isolation,omitempty" doc:"child: in its own process, without keys, files or network; in-process: in the server's process, only for models listed in the server's serving.in_process; auto: in-process for models listed there without replicas, otherwise child" default:"auto"`
+	Memory    resource.Bytes `json:"memory,omitempty" doc:"Memory limit of the model's process, such as 4GiB; default 2 GiB plus eight times the model's file; at most the server's serving.process_memory"`
+	Python    PythonSpec     `json:"python,omitzero" doc:"Runs the version as a Python model: a predict.py, a scikit-learn model in MLflow's format or a model.tflite, even if it also has a model.onnx"`
+	Remote    RemoteSpec     `json:"remote,omitzero" doc:"Remote inference server that runs the model"`
 }
 
 // minMemory is less than a process with the smallest model needs.
@@ -56,13 +56,13 @@ func (r *RuntimeSpec) validate() error {
 	case r == nil:
 		return nil
 	case r.Remote != (RemoteSpec{}) && (r.Isolation != "" || r.Memory != 0):
-		return fault.New(fault.Invalid, "spec.runtime.remote: isolation and memory are of models that run here")
+		return fault.New(fault.Invalid, "spec.runtime.remote: isolation and memory are not supported for remote models")
 	case r.Remote != (RemoteSpec{}) && r.Python != (PythonSpec{}):
-		return fault.New(fault.Invalid, "spec.runtime.remote: python is of models that run here")
+		return fault.New(fault.Invalid, "spec.runtime.remote: python is not supported for remote models")
 	case r.Isolation != "" && r.Isolation != Auto && r.Isolation != InProcess && r.Isolation != Child:
-		return fault.New(fault.Invalid, "spec.runtime.isolation is %.40q; it may be auto, in-process or child", r.Isolation)
+		return fault.New(fault.Invalid, "spec.runtime.isolation: unknown value %.40q: use auto, in-process or child", r.Isolation)
 	case r.Memory != 0 && r.Memory < minMemory:
-		return fault.New(fault.Invalid, "spec.runtime.memory is %s; a process needs at least %s", r.Memory, minMemory)
+		return fault.New(fault.Invalid, "spec.runtime.memory: %s is less than the minimum of %s", r.Memory, minMemory)
 	}
 	return r.Python.validate(r.Isolation)
 }
@@ -72,8 +72,8 @@ func (s Spec) options(project string, m Model, policy InProcessPolicy) (o models
 	o.Threads = s.Threads
 	if r := s.remote(); r.Name != "" {
 		if r.fixed() && s.Version != strconv.FormatInt(m.Version, 10) {
-			return o, fault.New(fault.Invalid, "the deployment's model at the remote %s is of version %s, and not of %d", r.Name, s.Version, m.Version).
-				WithHint("Write {version} into spec.runtime.remote, where the remote has a model for each version.")
+			return o, fault.New(fault.Invalid, "the deployment's model at the remote %s belongs to version %s, not %d", r.Name, s.Version, m.Version).
+				WithHint("Use {version} in spec.runtime.remote, if the remote has one model per version.")
 		}
 		o.Remote = r.of(m)
 		return o, nil
@@ -87,42 +87,42 @@ func (s Spec) options(project string, m Model, policy InProcessPolicy) (o models
 
 // FeaturesSpec says how a request of keys becomes the model's input.
 type FeaturesSpec struct {
-	Service  string            `json:"service" doc:"Feature service, such as delay or delay@2; its newest version when this is applied"`
-	Input    string            `json:"input" doc:"The model's tensor that is filled, or one that steps before it take: [n, number of columns], FP32 or FP64"`
-	Columns  []string          `json:"columns" doc:"Its columns in order: weather:temp is a feature, other names are inputs of the request"`
-	Defaults map[string]Number `json:"defaults,omitempty" doc:"Values for features that are missing, NULL or too old: by weather:temp, or weather:* for all of a view; nan is missing"`
-	MaxAge   map[string]string `json:"max_age,omitempty" doc:"How old a view's values may be, such as weather: 3h; stricter than the view's TTL"`
+	Service  string            `json:"service" doc:"Feature service, such as delay or delay@2; default its newest version when this is applied"`
+	Input    string            `json:"input" doc:"Input tensor to fill, of the model or of steps before it: [n, number of columns], FP32 or FP64"`
+	Columns  []string          `json:"columns" doc:"Columns of the tensor in order: weather:temp is a feature, other names are inputs of the request"`
+	Defaults map[string]Number `json:"defaults,omitempty" doc:"Defaults for features that are missing, NULL or too old: by weather:temp, or weather:* for all of a view; nan means missing"`
+	MaxAge   map[string]string `json:"max_age,omitempty" doc:"Maximum age of a view's values, such as weather: 3h, if stricter than the view's TTL"`
 }
 
 // PredictionSpec is which number of an answer is the score of a row, and whether
 // answers are remembered.
 type PredictionSpec struct {
-	Output string `json:"output,omitempty" doc:"Output tensor; the only float output when left out"`
-	Index  *int   `json:"index,omitempty" doc:"Column of it, from 0; the last when left out"`
+	Output string `json:"output,omitempty" doc:"Output tensor; default the only float output"`
+	Index  *int   `json:"index,omitempty" doc:"Column of the output, from 0; default the last"`
 	// Task is not guessed from answers or labels.
-	Task    prediction.Task `json:"task,omitempty" enum:"regression,binary,multiclass" doc:"What the model answers: regression, binary or multiclass; default, of a model with an output of classes beside its probabilities, binary for up to two and multiclass for more, else unknown"`
-	Classes []string        `json:"classes,omitempty" maxItems:"1000" doc:"What labels call the classes, in the order of the probabilities; default their numbers from 0"`
-	Log     *bool           `json:"log,omitempty" doc:"false: answers are not remembered, so that there is nothing to monitor, to label, to verify, or to judge a new version by" default:"true"`
+	Task    prediction.Task `json:"task,omitempty" enum:"regression,binary,multiclass" doc:"Task of the model: regression, binary or multiclass; default, for a model with an output of classes beside its probabilities, binary up to two and multiclass for more, otherwise unknown"`
+	Classes []string        `json:"classes,omitempty" maxItems:"1000" doc:"Class names used by labels, in the order of the probabilities; default their numbers from 0"`
+	Log     *bool           `json:"log,omitempty" doc:"false disables the prediction log, and with it monitoring, labels, verification and canary analysis" default:"true"`
 }
 
 // BatchingSpec is how requests wait for the model and share its runs.
 type BatchingSpec struct {
-	MaxRows    int     `json:"max_rows,omitempty" doc:"Rows of a run that several requests share; 1: each request runs alone" default:"64"`
-	MaxDelay   string  `json:"max_delay,omitempty" doc:"How long a request waits for company although a core is free, such as 2ms, at most 1s. Without it only what waits anyway shares a run" default:"0"`
-	Queue      int     `json:"queue,omitempty" doc:"Rows that may wait; a request beyond is refused with 503" default:"4096"`
-	Priorities int     `json:"priorities,omitempty" doc:"Levels of the request parameter priority, up to 16: 1 comes first; a request of no level is of the last one" default:"1"`
-	Timeout    string  `json:"timeout,omitempty" doc:"How long a request that does not say may wait, such as 500ms; default: as long as its client does"`
-	Tolerance  float64 `json:"tolerance,omitempty" doc:"How far a row's numbers may be apart in a batch and alone, in parts of the largest of the output's column, 1e-9 to 0.5; a model that is further apart is not batched" default:"0.0001"`
+	MaxRows    int     `json:"max_rows,omitempty" doc:"Maximum rows of a batch; 1 disables batching" default:"64"`
+	MaxDelay   string  `json:"max_delay,omitempty" doc:"Time that a request waits for a batch although a core is free, such as 2ms, at most 1s. By default only queued requests are batched" default:"0"`
+	Queue      int     `json:"queue,omitempty" doc:"Maximum queued rows; further requests are rejected with 503" default:"4096"`
+	Priorities int     `json:"priorities,omitempty" doc:"Levels of the request parameter priority, up to 16: 1 comes first; requests without one have the last level" default:"1"`
+	Timeout    string  `json:"timeout,omitempty" doc:"Default time-out in the queue, such as 500ms; default the client's"`
+	Tolerance  float64 `json:"tolerance,omitempty" doc:"Accepted difference between a row's numbers in a batch and alone, relative to the largest of the output's column, 1e-9 to 0.5; models with larger differences are not batched" default:"0.0001"`
 }
 
 // LimitsSpec is how much may be asked of a deployment, on each server.
 type LimitsSpec struct {
-	Per      string  `json:"per,omitempty" doc:"token: of each token by itself; user: of each user or service account, with all tokens; deployment: of all together" default:"token"`
-	Requests float64 `json:"requests,omitempty" doc:"Requests a second; default: any number"`
-	Rows     float64 `json:"rows,omitempty" doc:"Rows a second; default: any number"`
-	Burst    string  `json:"burst,omitempty" doc:"What is allowed in this time may come at once, and is as much as may be saved up; 1s to 1h" default:"1s"`
+	Per      string  `json:"per,omitempty" doc:"token: per token; user: per user or service account over all tokens; deployment: all callers together" default:"token"`
+	Requests float64 `json:"requests,omitempty" doc:"Requests per second; default unlimited"`
+	Rows     float64 `json:"rows,omitempty" doc:"Rows per second; default unlimited"`
+	Burst    string  `json:"burst,omitempty" doc:"Burst: the amount allowed in this time may arrive at once; 1s to 1h" default:"1s"`
 
-	Quota QuotaSpec `json:"quota,omitzero" doc:"How much in a day or a month"`
+	Quota QuotaSpec `json:"quota,omitzero" doc:"Quota per day or month"`
 }
 
 // Number is a float64 whose JSON form may be "nan".
@@ -144,7 +144,7 @@ func (n *Number) UnmarshalJSON(b []byte) error {
 	}
 	f, err := strconv.ParseFloat(string(b), 64)
 	if err != nil || math.IsInf(f, 0) {
-		return fault.New(fault.Invalid, "%.40s is not a number; it may be a finite number, or nan", b)
+		return fault.New(fault.Invalid, "%.40s is neither a finite number nor nan", b)
 	}
 	*n = Number(f)
 	return nil
@@ -162,13 +162,13 @@ const (
 // Validate says what is wrong with the spec.
 func (s Spec) Validate() error {
 	if s.Model == "" {
-		return fault.New(fault.Invalid, "spec.model is missing").WithHint("Name a registered model; `falaj get models` lists them.")
+		return fault.New(fault.Invalid, "spec.model: required").WithHint("Name a registered model; `falaj get models` lists them.")
 	}
 	if s.Threads < 0 || s.Threads > 256 {
-		return fault.New(fault.Invalid, "spec.threads is %d; it may be 0 to 256", s.Threads)
+		return fault.New(fault.Invalid, "spec.threads: %d is outside the range 0 to 256", s.Threads)
 	}
 	if s.Prediction != nil && s.Prediction.Index != nil && *s.Prediction.Index < 0 {
-		return fault.New(fault.Invalid, "spec.prediction.index is %d; columns are counted from 0", *s.Prediction.Index)
+		return fault.New(fault.Invalid, "spec.prediction.index: %d is negative", *s.Prediction.Index)
 	}
 	if err := s.Prediction.validTask(); err != nil {
 		return err
@@ -195,18 +195,18 @@ func (p *PredictionSpec) validTask() error {
 	case "", prediction.Regression, prediction.Binary:
 	case prediction.Multiclass:
 		if p.Index != nil {
-			return fault.New(fault.Invalid, "spec.prediction.index is given, and task multiclass takes all columns").WithHint("Leave out index.")
+			return fault.New(fault.Invalid, "spec.prediction.index: not allowed with task multiclass, which uses all columns").WithHint("Remove index.")
 		}
 	default:
-		return fault.New(fault.Invalid, "spec.prediction.task is %.40q", string(p.Task)).WithHint("It may be regression, binary or multiclass.")
+		return fault.New(fault.Invalid, "spec.prediction.task: unknown task %.40q", string(p.Task)).WithHint("Use regression, binary or multiclass.")
 	}
 	if n := len(p.Classes); n > 0 && (p.Task == prediction.Regression || n < 2 || n > maxClasses || p.Task == prediction.Binary && n != 2) {
-		return fault.New(fault.Invalid, "spec.prediction.classes has %d names", n).
-			WithHint("Name 2 classes of a binary model, or 2 to %d of one of several classes; a regression has none.", maxClasses)
+		return fault.New(fault.Invalid, "spec.prediction.classes: invalid number of names: %d", n).
+			WithHint("Name 2 classes for a binary model, or 2 to %d for a multiclass model; a regression has none.", maxClasses)
 	}
 	for i, c := range p.Classes {
 		if c == "" || len(c) > maxClass || !utf8.ValidString(c) || slices.Contains(p.Classes[:i], c) {
-			return fault.New(fault.Invalid, "spec.prediction.classes[%d] is %.60q; a class is a text of up to %d bytes, named once", i, c, maxClass)
+			return fault.New(fault.Invalid, "spec.prediction.classes[%d]: %.60q is not a unique text of at most %d bytes", i, c, maxClass)
 		}
 	}
 	return nil
@@ -221,19 +221,19 @@ func (b *BatchingSpec) validate() error {
 	var says string
 	switch {
 	case b.MaxRows < 0 || b.MaxRows > maxBatch:
-		says = fmt.Sprintf("max_rows is %d; it may be 1 to %d", b.MaxRows, maxBatch)
+		says = fmt.Sprintf("max_rows: %d is outside the range 1 to %d", b.MaxRows, maxBatch)
 	case err != nil || delay > time.Second:
-		says = fmt.Sprintf("max_delay: %.40q is no duration up to 1s, such as 2ms", b.MaxDelay)
+		says = fmt.Sprintf("max_delay: %.40q is not a duration up to 1s, such as 2ms", b.MaxDelay)
 	case b.Queue < 0 || b.Queue > maxQueue:
-		says = fmt.Sprintf("queue is %d; it may be 1 to %d", b.Queue, maxQueue)
+		says = fmt.Sprintf("queue: %d is outside the range 1 to %d", b.Queue, maxQueue)
 	case b.Priorities < 0 || b.Priorities > batching.MaxPriorities:
-		says = fmt.Sprintf("priorities is %d; it may be 1 to %d", b.Priorities, batching.MaxPriorities)
+		says = fmt.Sprintf("priorities: %d is outside the range 1 to %d", b.Priorities, batching.MaxPriorities)
 	case errTimeout != nil || timeout > time.Hour:
-		says = fmt.Sprintf("timeout: %.40q is no duration up to 1h, such as 500ms", b.Timeout)
+		says = fmt.Sprintf("timeout: %.40q is not a duration up to 1h, such as 500ms", b.Timeout)
 	case timeout > 0 && timeout <= delay:
-		says = "timeout is not over max_delay, so that requests would be refused before they have waited for company"
+		says = "timeout: must be greater than max_delay, or requests would time out before they are batched"
 	case b.Tolerance != 0 && !(b.Tolerance >= 1e-9 && b.Tolerance <= 0.5):
-		says = fmt.Sprintf("tolerance is %g; it may be 1e-9 to 0.5", b.Tolerance)
+		says = fmt.Sprintf("tolerance: %g is outside the range 1e-9 to 0.5", b.Tolerance)
 	default:
 		return nil
 	}
@@ -260,13 +260,13 @@ func (l *LimitsSpec) validate() error {
 	var says string
 	switch {
 	case l.Per != "" && l.Per != "token" && l.Per != "user" && l.Per != "deployment":
-		says = fmt.Sprintf("per is %.40q; it may be token, user or deployment", l.Per)
+		says = fmt.Sprintf("per: unknown value %.40q: use token, user or deployment", l.Per)
 	case !(l.Requests >= 0 && l.Requests <= maxRate):
-		says = fmt.Sprintf("requests is %g; it may be up to %g", l.Requests, float64(maxRate))
+		says = fmt.Sprintf("requests: %g is outside the range 0 to %g", l.Requests, float64(maxRate))
 	case !(l.Rows >= 0 && l.Rows <= maxRate):
-		says = fmt.Sprintf("rows is %g; it may be up to %g", l.Rows, float64(maxRate))
+		says = fmt.Sprintf("rows: %g is outside the range 0 to %g", l.Rows, float64(maxRate))
 	case err != nil || l.Burst != "" && (burst < time.Second || burst > time.Hour):
-		says = fmt.Sprintf("burst: %.40q is no duration of 1s to 1h", l.Burst)
+		says = fmt.Sprintf("burst: %.40q is not a duration from 1s to 1h", l.Burst)
 	default:
 		return l.Quota.validate()
 	}
@@ -284,19 +284,19 @@ func (f *FeaturesSpec) validate() error {
 	case f.Service == "":
 		return wrong("service", "it is missing")
 	case f.Input == "":
-		return wrong("input", "it is missing; name the model's input that the columns fill")
+		return wrong("input", "required; name the model's input that the columns fill")
 	case len(f.Columns) == 0 || len(f.Columns) > maxColumns:
-		return wrong("columns", "there are %d; there may be 1 to %d", len(f.Columns), maxColumns)
+		return wrong("columns", "%d is outside the range 1 to %d", len(f.Columns), maxColumns)
 	case len(f.Defaults) > maxRules || len(f.MaxAge) > maxRules:
-		return wrong("defaults", "there are over %d rules", maxRules)
+		return wrong("defaults", "more than %d rules", maxRules)
 	}
 	views := map[string]bool{}
 	for i, c := range f.Columns {
 		if c == "" || len(c) > 512 {
-			return wrong("columns", "number %d has a name of %d bytes", i+1, len(c))
+			return wrong("columns", "the name of number %d has %d bytes", i+1, len(c))
 		}
 		if slices.Contains(f.Columns[:i], c) {
-			return wrong("columns", "%q is there twice", c)
+			return wrong("columns", "duplicate column %q", c)
 		}
 		if view, _, ok := strings.Cut(c, ":"); ok {
 			views[view] = true
@@ -305,7 +305,7 @@ func (f *FeaturesSpec) validate() error {
 	for rule := range f.Defaults {
 		view, feature, ok := strings.Cut(rule, ":")
 		if !ok || (feature == "*" && !views[view]) || (feature != "*" && !slices.Contains(f.Columns, rule)) {
-			return wrong("defaults", "%q is no feature among the columns", rule)
+			return wrong("defaults", "%q is not a feature among the columns", rule)
 		}
 	}
 	for view, age := range f.MaxAge {
@@ -313,7 +313,7 @@ func (f *FeaturesSpec) validate() error {
 			return wrong("max_age", "no column is a feature of %q", view)
 		}
 		if d, err := resource.ParseDuration(age); err != nil || d == 0 {
-			return wrong("max_age", "%s: %.40q is no duration such as 90m, 3h or 7d", view, age)
+			return wrong("max_age", "%s: %.40q is not a duration such as 90m, 3h or 7d", view, age)
 		}
 	}
 	return nil
@@ -350,11 +350,11 @@ func (s Spec) automatic() bool { return s.Automation == nil || *s.Automation }
 func (s Spec) Tied() string {
 	switch {
 	case s.Features != nil:
-		return "it looks features up, which are kept at its own server"
+		return "it uses features, which gateways do not store"
 	case s.remote().Name != "":
 		return "it runs on the remote " + s.remote().Name + " of its own server"
 	case s.Runtime != nil && s.Runtime.Python != (PythonSpec{}):
-		return "its model is Python, and gateways run ONNX"
+		return "its model is a Python model, and gateways only run ONNX"
 	}
 	return ""
 }

@@ -83,7 +83,7 @@ func (s *Service) waiting(k key, st Status) []string {
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for _, a := range st.Acts {
 		if a.Outcome == AutoActionClaimed {
-			say("the automatic %s of %s is under way since %s, and fails when it cannot be done for %s: %s",
+			say("the automatic %s of %s is in progress since %s, and fails when it cannot be completed within %s: %s",
 				a.Kind, k.name, a.Made.UTC().Format(time.RFC3339), Patience, a.Reason)
 		}
 	}
@@ -98,14 +98,14 @@ func (s *Service) waiting(k key, st Status) []string {
 		f, failed := s.failure(k, w)
 		switch {
 		case failed && f.waits:
-			say("version %d answers no request: it waits for its environment: %s", w.version, f.reason)
+			say("version %d is unavailable: it waits for its environment: %s", w.version, f.reason)
 		case failed:
-			say("version %d answers no request, because it does not load: %s; it is loaded again at %s, and rolled back when it has not loaded by %s",
+			say("version %d is unavailable, because loading fails: %s; it is retried at %s, and rolled back when it has not loaded by %s",
 				w.version, f.reason, f.retry.UTC().Format(time.RFC3339), f.since.Add(trialTime).UTC().Format(time.RFC3339))
 		case st.Deployment.Spec.scalesToZero():
-			say("version %d is scaled to zero, and is loaded for the next request", w.version)
+			say("version %d is scaled to zero; the next request loads it", w.version)
 		default:
-			say("version %d answers no request: it is being loaded", w.version)
+			say("version %d is unavailable: it is loading", w.version)
 		}
 	}
 	for _, a := range st.Acts { // newest first
@@ -113,7 +113,7 @@ func (s *Service) waiting(k key, st Status) []string {
 			continue
 		}
 		if a.Outcome == AutoActionFailed || a.Outcome == AutoActionSkipped {
-			say("the automatic %s was %s, and is not tried again; end the rollout with `falaj deploy promote %s` or `falaj deploy rollback %s`: %s",
+			say("the automatic %s was %s, and is not retried; end the rollout with `falaj deploy promote %s` or `falaj deploy rollback %s`: %s",
 				a.Kind, a.Outcome, k.name, k.name, a.Reason)
 		}
 		break
@@ -130,7 +130,7 @@ func behind(k key, claimed []AutoAction) (out []string) {
 			return a.Kind == kind && (key{a.Project, a.Deployment}) != k && a.Reason != a.Why()
 		})
 		if i >= 0 {
-			out = append(out, fmt.Sprintf("an automatic %s would wait for that of another deployment, which is tried again until %s at the latest",
+			out = append(out, fmt.Sprintf("an automatic %s would wait for that of another deployment, which is retried until %s at the latest",
 				kind, claimed[i].Made.Add(Patience).UTC().Format(time.RFC3339)))
 		}
 	}

@@ -151,7 +151,7 @@ func (s *Service) member(ctx context.Context, d Deployment, spec Spec, model, ve
 		return nil, m, err
 	}
 	if digest != "" && m.Digest != digest {
-		return nil, m, fault.New(fault.Conflict, "version %d of %s is not the one that was deployed: its digest is another", m.Version, model)
+		return nil, m, fault.New(fault.Conflict, "version %d of %s differs from the deployed one by its digest", m.Version, model)
 	}
 	if d.Spec.remote().Name != "" {
 		if err := s.crossed(ctx, d.Project, d.Spec, actionApply, "model "+model, m.Residency); err != nil {

@@ -91,7 +91,7 @@ func (h *health) judge() (aside bool) {
 		}
 		last := of[len(of)-1]
 		h.deaths = of
-		h.aside = fmt.Sprintf("set aside: its process died %d times in %s, last: %s. It is not started again. Deploy another version, or correct the cause and apply the deployment again",
+		h.aside = fmt.Sprintf("set aside: its process crashed %d times in %s, last: %s. It is not restarted. Deploy another version, or correct the cause and apply the deployment again",
 			len(of), (last.At.Sub(of[0].At) + time.Second).Truncate(time.Second), last.Reason)
 		return true
 	}
@@ -209,7 +209,7 @@ func (s *Service) settleAside(ctx context.Context) {
 			continue
 		}
 		if err := s.bringBack(ctx, of); err != nil {
-			s.Log.ErrorContext(ctx, "a version was set aside, and its deployment is not settled", slog.String("deployment", of.name), slog.Int64("version", of.version), slog.String("error", err.Error()))
+			s.Log.ErrorContext(ctx, "a version was set aside, but settling its deployment failed", slog.String("deployment", of.name), slog.Int64("version", of.version), slog.String("error", err.Error()))
 			continue
 		}
 		s.supervisor.mark(of, settled)
@@ -325,7 +325,7 @@ func (s *Service) endUnloaded(ctx context.Context, all []Deployment) {
 				continue
 			}
 			if err := s.endOne(ctx, d, w, f); err != nil {
-				s.Log.ErrorContext(ctx, "a version does not load, and its rollout is not ended", slog.String("deployment", d.Name), slog.Int64("version", w.version), slog.String("error", err.Error()))
+				s.Log.ErrorContext(ctx, "a version cannot be loaded, but ending its rollout failed", slog.String("deployment", d.Name), slog.Int64("version", w.version), slog.String("error", err.Error()))
 			}
 		}
 	}
@@ -390,7 +390,7 @@ func passing(err error) bool {
 // lastGood rolls a deployment back to the newest of its earlier stable versions that
 // loads; the answer is that version.
 func (s *Service) lastGood(ctx context.Context, d Deployment, reason string) (result string, err error) {
-	err = fault.New(fault.Conflict, "no version was stable before version %d", d.Version).WithHint("Deploy a version that works.")
+	err = fault.New(fault.Conflict, "version %d has no previous stable version", d.Version).WithHint("Deploy a version that works.")
 	for _, v := range slices.Backward(d.Before) {
 		if v == d.Version {
 			continue

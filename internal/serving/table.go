@@ -266,7 +266,7 @@ func unknown(name, version string) error {
 		what += " version " + version
 	}
 	return fault.New(fault.NotFound, "unknown model: %q is not deployed in this project", what).
-		WithHint("`falaj get deployments` lists what is.")
+		WithHint("List deployments with `falaj get deployments`.")
 }
 
 // notReady says why a version does not answer.
@@ -276,8 +276,8 @@ func (s *Service) notReady(k key, t *table, version string) error {
 			continue
 		}
 		if s.supervisor.read(w.supervised(k)).aside != "" {
-			err := fault.New(fault.Unavailable, "model %q is not ready: version %d was set aside, because its process died %d times", k.name, w.version, maxDeaths).
-				WithHint("The deployment's state says why, to who may read it.")
+			err := fault.New(fault.Unavailable, "model %q is not ready: version %d was set aside, because its process crashed %d times", k.name, w.version, maxDeaths).
+				WithHint("The deployment's state has details, with permission to read it.")
 			err.Err = errLoadFailed
 			return err
 		}
@@ -287,7 +287,7 @@ func (s *Service) notReady(k key, t *table, version string) error {
 		}
 		if failed && !f.waits { // what it was is not for everybody who may ask
 			err := fault.New(fault.Unavailable, "model %q is not ready: version %d could not be loaded", k.name, w.version).
-				WithHint("The deployment's state says why, to who may read it.").WithRetry(time.Until(f.retry))
+				WithHint("The deployment's state has details, with permission to read it.").WithRetry(time.Until(f.retry))
 			err.Err = errLoadFailed
 			return err
 		}

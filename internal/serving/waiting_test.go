@@ -36,7 +36,7 @@ func TestUnloadedRolloutEnds(t *testing.T) {
 			p.reopen()
 			_ = p.RunOnce(ctx) // it says what does not load
 			st := p.status(t)
-			if !waits(st, "version 2 answers no request", "not a model", "is loaded again at", "rolled back when it has not loaded by") {
+			if !waits(st, "version 2 is unavailable", "not a model", "is retried at", "rolled back when it has not loaded by") {
 				t.Errorf("it waits for %q", st.Waiting)
 			}
 			p.Age(59 * time.Minute)
@@ -128,7 +128,7 @@ func TestWhatPassesIsNoConflict(t *testing.T) {
 			p.start(t, "2", 50)
 			p.Service = serving.New(c) // nothing is in memory
 			f.err = test.err
-			if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, test.kind) || !strings.Contains(err.Error(), "version 1 goes on answering") {
+			if _, err := p.Promote(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, test.kind) || !strings.Contains(err.Error(), "version 1 keeps serving") {
 				t.Errorf("promote: %v, want %s", err, test.kind)
 			}
 			f.err = nil
@@ -136,7 +136,7 @@ func TestWhatPassesIsNoConflict(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.err = test.err
-			if _, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, test.kind) || !strings.Contains(err.Error(), "version 2 goes on answering") {
+			if _, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{}); !fault.Is(err, test.kind) || !strings.Contains(err.Error(), "version 2 keeps serving") {
 				t.Errorf("roll back: %v, want %s", err, test.kind)
 			}
 		})
@@ -162,7 +162,7 @@ func TestWaitingForActs(t *testing.T) {
 	for _, cause := range []string{"the disk is slow", "the store is away", "the store is away"} {
 		p.NoteHindrance(ctx, act, fault.New(fault.Unavailable, "%s", cause))
 		st := p.status(t)
-		if !waits(st, "automatic promote of d is under way", "15m0s", "brier is better", "it is tried again, because: "+cause) || len(st.Waiting) != 1 {
+		if !waits(st, "automatic promote of d is in progress", "15m0s", "brier is better", "retried, because: "+cause) || len(st.Waiting) != 1 {
 			t.Errorf("%q", st.Waiting)
 		}
 	}

@@ -103,7 +103,7 @@ func TestModelProcess(t *testing.T) {
 	for _, name := range names {
 		if err := asks(name); err != nil {
 			failed++
-			if !strings.Contains(err.Error(), "the model's process ended") {
+			if !strings.Contains(err.Error(), "the model's process exited") {
 				t.Errorf("%s says %v", name, err)
 			}
 		}
@@ -250,7 +250,7 @@ func TestProcessSetAside(t *testing.T) {
 		o := status()
 		return o.Text("version") == "1" && o.Text("state") == "ready", nil
 	})
-	if said := p.Run(0, "deploy", "status", "d"); !strings.Contains(said, "version 2 was set aside: its process died 3 times") || !strings.Contains(said, "rollback") {
+	if said := p.Run(0, "deploy", "status", "d"); !strings.Contains(said, "version 2 was set aside: its process crashed 3 times") || !strings.Contains(said, "rollback") {
 		t.Errorf("the status does not say what was done:\n%s", said)
 	}
 	if _, err := p.Infer(p.C, "d", nil, live.Tensor("X", "FP32", []float64{1, 2}, 1, 2)); err != nil {

@@ -75,7 +75,7 @@ func pretend(t *testing.T) *httptest.Server {
 		return object{"items": []any{
 			gateway.Gateway{Name: "branch-7", Spec: gateway.Spec{Zone: "home"}, Seen: &gateway.Seen{
 				At: ago(0, 0), Report: gateway.Report{Instance: "gwi_1", Zone: "home", Holds: []gateway.Held{{Deployment: "delay", Version: 3, State: serving.Ready}}},
-				LeftOut: []gateway.LeftOut{{Deployment: "diversion", Reason: "version 7 may be in DE only, and the gateway is in home"}},
+				LeftOut: []gateway.LeftOut{{Deployment: "diversion", Reason: "version 7 has the residency DE, but the gateway is in home"}},
 			}},
 			gateway.Gateway{Name: "ship", Spec: gateway.Spec{Zone: "AE"}, Seen: &gateway.Seen{
 				At: ago(-3*day, 0), Report: gateway.Report{Instance: "gwi_2", Zone: "AE", Waiting: 5 << 20, Holds: []gateway.Held{{Deployment: "taxi-out", Version: 2, State: serving.Ready}}},
@@ -363,7 +363,7 @@ func workers() (all []object) {
 		case 1:
 			m["state"], m["reason"] = "ended", "exited"
 		case 2:
-			m["state"], m["reason"], m["message"] = "lost", "node_failed", "nothing was heard from it for 5m0s"
+			m["state"], m["reason"], m["message"] = "lost", "node_failed", "no heartbeat for 5m0s"
 		case 61:
 			m["role"] = "ps"
 		}

@@ -145,7 +145,7 @@ func TestManyRows(t *testing.T) {
 	b.until(`document.querySelector('table').ariaRowCount === '10001'`)
 	b.do(chromedp.Click(`tr[data-index="4"] a`))
 	b.see("Why", "It runs in pool local since a minute.", "epoch 399")
-	b.see("Roles", "chief", "the server's disk is full", "exited with code 0", "node failed, nothing was heard from it for 5m0s", "and 44 more", "ps", "evaluator", "not placed yet")
+	b.see("Roles", "chief", "the server's disk is full", "exited with code 0", "node failed, no heartbeat for 5m0s", "and 44 more", "ps", "evaluator", "not placed yet")
 	b.accessible("job")
 	b.picture("job")
 	b.press(kb.Escape)

@@ -40,7 +40,7 @@ func noTraffic(p *pond) {
 	history := s["history"].([]any)
 	run := client.Object(history[0].(map[string]any))
 	if len(history) != 1 || run.Text("state") != "rolled_back" || !strings.Contains(run.Text("reason"), "inconclusive after 2s") ||
-		!strings.Contains(run.Text("reason"), "version 2 has met no request") || s.Text("deployment.version") != "1" {
+		!strings.Contains(run.Text("reason"), "version 2 has not received requests") || s.Text("deployment.version") != "1" {
 		t.Errorf("%v", s)
 	}
 	p.Eventually("the act is not concluded", func() (bool, error) { return strings.Contains(p.status("m").Text("acts"), "done"), nil })

@@ -98,7 +98,7 @@ func agrees(t *testing.T, r *remote.Runtime, version string) {
 	}
 	for _, w := range map[bool][]wrong{
 		true: {
-			{"not the one that was registered", runtime.Remote{Server: "far", Model: "types", Version: version}},
+			{"differs from the registered one", runtime.Remote{Server: "far", Model: "types", Version: version}},
 			{"no such model", runtime.Remote{Server: "far", Model: "linear", Version: "9"}},
 			{"no such model", runtime.Remote{Server: "far", Model: "nothing", Version: version}},
 		},

@@ -72,7 +72,7 @@ func TestQuota(t *testing.T) {
 			t.Errorf("request %d after the kill: %d %s", i, status, text)
 		}
 		seconds, _ := strconv.Atoi(again)
-		if left := time.Until(u.Resets).Seconds(); want == 429 && (float64(seconds) < left-5 || float64(seconds) > left+5 || !strings.Contains(text, "this token has used its 5 requests of the month")) {
+		if left := time.Until(u.Resets).Seconds(); want == 429 && (float64(seconds) < left-5 || float64(seconds) > left+5 || !strings.Contains(text, "this token has used its quota of 5 requests per month")) {
 			t.Errorf("again in %q, and the quota begins anew in %.0f s: %s", again, left, text)
 		}
 	}

@@ -192,7 +192,7 @@ func TestReplicas(t *testing.T) {
 				}
 				switch err := w.ask(); {
 				case err == nil:
-				case strings.Contains(err.Error(), "the model's process ended"):
+				case strings.Contains(err.Error(), "the model's process exited"):
 					ended.Add(1)
 				default:
 					other.Add(1)

@@ -164,7 +164,7 @@ func TestRefusedCalls(t *testing.T) {
 
 		"no model":    {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.ModelName = "nothing" }), codes.NotFound, "unknown model"},
 		"too few raw": {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.RawInputContents = [][]byte{{}, {}} }), codes.InvalidArgument, "2 tensors"},
-		"half":        {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.RawInputContents[0] = m.RawInputContents[0][:15] }), codes.InvalidArgument, "wants 16 bytes and got 15"},
+		"half":        {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.RawInputContents[0] = m.RawInputContents[0][:15] }), codes.InvalidArgument, "needs 16 bytes, not 15"},
 		"both":        {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.Inputs[0].Contents = &inference.InferTensorContents{} }), codes.InvalidArgument, "has both contents and raw_input_contents"},
 		"no data":     {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.RawInputContents = nil }), codes.InvalidArgument, "its contents have 0"},
 		"other list": {"ModelInfer", edit(func(m *inference.ModelInferRequest) {

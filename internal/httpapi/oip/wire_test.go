@@ -89,7 +89,7 @@ func TestBinary(t *testing.T) {
 		"alone, part": {"-", rows[:12], "0", 400, `{"error":"a request with raw bytes only: 12 bytes are not a multiple of the row size of 8 bytes. Send JSON that describes the tensors, and its length in Inference-Header-Content-Length."}`, ""},
 		"too short":   {`{` + sized + `}`, rows[:15], "", 400, `{"error":"input \"X\": binary_data_size is 16, and 15 bytes are left in the request"}`, ""},
 		"too long":    {`{` + sized + `}`, append(slices.Clone(rows), 0), "", 400, `{"error":"1 bytes of the request belong to no input. Set Inference-Header-Content-Length to the length of the JSON, and binary_data_size for each binary input."}`, ""},
-		"no sum":      {`{` + in + `"parameters":{"binary_data_size":12}}]}`, rows[:12], "", 400, `{"error":"input \"X\": shape [2 2] of FP32 wants 16 bytes and got 12"}`, ""},
+		"no sum":      {`{` + in + `"parameters":{"binary_data_size":12}}]}`, rows[:12], "", 400, `{"error":"input \"X\": shape [2 2] of FP32 needs 16 bytes, not 12"}`, ""},
 		"both":        {`{` + in + `"data":[0,0,4,3],"parameters":{"binary_data_size":16}}]}`, rows, "", 400, `{"error":"input \"X\" has data and binary_data_size"}`, ""},
 		"negative":    {`{` + in + `"parameters":{"binary_data_size":-16}}]}`, rows, "", 400, `{"error":"input \"X\": binary_data_size is -16: not a whole number from 0"}`, ""},
 		"no length":   {`{` + sized + `}`, rows, "many", 400, `{"error":"Inference-Header-Content-Length: \"many\" is not a number of bytes"}`, ""},

@@ -35,22 +35,22 @@ func TestDecide(t *testing.T) {
 		wanted int
 		says   string
 	}{
-		"nothing is known": {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1}, 1, "one is enough"},
-		"no traffic":       {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Samples: steady(60, 0, 0, 0)}, 1, "one is enough"},
-		"at least":         {autoscale.Snapshot{Limits: perReplica(3, 8), Running: 3, Samples: steady(60, 0, 0, 0)}, 3, "at least 3"},
+		"nothing is known": {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1}, 1, "one replica suffices"},
+		"no traffic":       {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Samples: steady(60, 0, 0, 0)}, 1, "one replica suffices"},
+		"at least":         {autoscale.Snapshot{Limits: perReplica(3, 8), Running: 3, Samples: steady(60, 0, 0, 0)}, 3, "the minimum is 3"},
 		"as it should be":  {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 2, Samples: steady(60, 8, 1, 0)}, 2, "8 in flight"},
 		"a little more":    {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 2, Samples: steady(60, 9, 1, 0)}, 3, "9 in flight"},
 		"twice at a time":  {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Samples: steady(60, 100, 1, 0)}, 2, "twice 1 at a time"},
 		"at most":          {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 8, Samples: steady(60, 100, 1, 0)}, 8, "at most 8"},
-		"no core":          {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 2, Useful: 2, Samples: steady(60, 100, 1, 0)}, 2, "wait for a core"},
-		"asked for anyway": {autoscale.Snapshot{Limits: perReplica(3, 8), Running: 3, Useful: 2, Samples: steady(60, 100, 1, 0)}, 3, "wait for a core"},
+		"no core":          {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 2, Useful: 2, Samples: steady(60, 100, 1, 0)}, 2, "exceed the cores"},
+		"asked for anyway": {autoscale.Snapshot{Limits: perReplica(3, 8), Running: 3, Useful: 2, Samples: steady(60, 100, 1, 0)}, 3, "exceed the cores"},
 		"a burst": {autoscale.Snapshot{
 			Limits: perReplica(1, 8), Running: 2, Samples: slices.Concat(steady(60, 0, 0, 0)[:54], steady(6, 16, 1, 0)),
 		}, 4, "16 in flight on average of 6s"},
 		"a small burst": {autoscale.Snapshot{
 			Limits: perReplica(1, 8), Running: 2, Samples: slices.Concat(steady(60, 1, 0, 0)[:54], steady(6, 12, 1, 0)), Past: []autoscale.Past{{At: noon, Need: 2}},
 		}, 2, "were needed"},
-		"down to half": {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 8, Samples: steady(60, 1, 1, 0)}, 4, "one is enough; half of them"},
+		"down to half": {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 8, Samples: steady(60, 1, 1, 0)}, 4, "one replica suffices; scaling down by half"},
 		"down later": {autoscale.Snapshot{
 			Limits: perReplica(1, 8), Running: 4, Samples: steady(60, 1, 1, 0),
 			Past: []autoscale.Past{{At: noon.Add(-autoscale.Down), Need: 8}, {At: noon.Add(-autoscale.Down + time.Second), Need: 3}, {At: noon, Need: 1}},
@@ -60,15 +60,15 @@ func TestDecide(t *testing.T) {
 		"waits far too long":      {autoscale.Snapshot{Limits: waits, Running: 3, Samples: steady(60, 9, 10, 60*time.Second)}, 6, "waits 6s"},
 		"another is being loaded": {autoscale.Snapshot{Limits: waits, Running: 3, Loading: true, Samples: steady(60, 9, 10, 60*time.Second)}, 3, "waits 6s"},
 		"another has just come":   {autoscale.Snapshot{Limits: waits, Running: 3, Grown: noon, Samples: steady(60, 9, 10, 60*time.Second), Past: []autoscale.Past{{At: noon, Need: 3}}}, 3, "3 were needed"},
-		"waits for nothing":       {autoscale.Snapshot{Limits: waits, Running: 3, Samples: steady(60, 9, 10, 100*time.Millisecond)}, 1, "one is enough"},
-		"long ago":                {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Samples: []autoscale.Sample{{At: long, InFlight: 100}}}, 1, "one is enough"},
+		"waits for nothing":       {autoscale.Snapshot{Limits: waits, Running: 3, Samples: steady(60, 9, 10, 100*time.Millisecond)}, 1, "one replica suffices"},
+		"long ago":                {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Samples: []autoscale.Sample{{At: long, InFlight: 100}}}, 1, "one replica suffices"},
 
-		"asked a while ago":  {autoscale.Snapshot{Limits: perReplica(0, 1), Running: 1, Asked: noon.Add(-10*time.Minute + 1)}, 1, "one is enough"},
+		"asked a while ago":  {autoscale.Snapshot{Limits: perReplica(0, 1), Running: 1, Asked: noon.Add(-10*time.Minute + 1)}, 1, "one replica suffices"},
 		"not asked any more": {autoscale.Snapshot{Limits: perReplica(0, 1), Running: 1, Asked: noon.Add(-10 * time.Minute)}, 0, "no request for 10m0s"},
 		"all at once":        {autoscale.Snapshot{Limits: perReplica(0, 8), Running: 8, Asked: long, Past: []autoscale.Past{{At: noon, Need: 8}}}, 0, "no request for 1h0m0s"},
-		"somebody is inside": {autoscale.Snapshot{Limits: perReplica(0, 1), Running: 1, Asked: long, Busy: true}, 1, "one is enough"},
-		"nobody asks":        {autoscale.Snapshot{Limits: perReplica(0, 8), Asked: noon}, 0, "nobody asks"},
-		"never less than 1":  {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Asked: long}, 1, "one is enough"},
+		"somebody is inside": {autoscale.Snapshot{Limits: perReplica(0, 1), Running: 1, Asked: long, Busy: true}, 1, "one replica suffices"},
+		"nobody asks":        {autoscale.Snapshot{Limits: perReplica(0, 8), Asked: noon}, 0, "no request"},
+		"never less than 1":  {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Asked: long}, 1, "one replica suffices"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.s.Now = noon

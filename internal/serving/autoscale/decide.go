@@ -22,7 +22,7 @@ func Decide(s Snapshot) Decision {
 		}
 	}
 	running := max(1, s.Running)
-	d := Decision{Wanted: 1, Reason: "one is enough"}
+	d := Decision{Wanted: 1, Reason: "one replica suffices"}
 
 	// 2. Requests in flight, on average of the stable window; of the panic window
 	// alone when that wants twice what runs.
@@ -31,7 +31,7 @@ func Decide(s Snapshot) Decision {
 			mean, ok := s.inFlight(window)
 			n := int(math.Ceil(mean/s.Concurrency - 1e-9))
 			if ok && n > d.Wanted && (window == Stable || n >= 2*running) {
-				d = Decision{Wanted: n, Reason: fmt.Sprintf("%.3g in flight on average of %s; a replica should have %.3g", mean, window, s.Concurrency)}
+				d = Decision{Wanted: n, Reason: fmt.Sprintf("%.3g in flight on average of %s; the target per replica is %.3g", mean, window, s.Concurrency)}
 			}
 		}
 	}
@@ -45,7 +45,7 @@ func Decide(s Snapshot) Decision {
 			n = int(math.Ceil(min(2, float64(wait)/float64(s.QueueTime)) * float64(running)))
 		}
 		if n > d.Wanted {
-			d = Decision{Wanted: n, Reason: fmt.Sprintf("a request waits %s; it should wait %s", round(wait), s.QueueTime)}
+			d = Decision{Wanted: n, Reason: fmt.Sprintf("requests wait %s; the target is %s", round(wait), s.QueueTime)}
 		}
 	}
 	d.Need = d.Wanted
@@ -64,7 +64,7 @@ func Decide(s Snapshot) Decision {
 		}
 		if half := s.Running / 2; d.Wanted < half {
 			d.Wanted = half
-			d.Reason += "; half of them go at a time"
+			d.Reason += "; scaling down by half at a time"
 		}
 	}
 
@@ -77,16 +77,16 @@ func Decide(s Snapshot) Decision {
 	// 6. No replica that would find no core, but those that are asked for by number.
 	if s.Useful > 0 && d.Wanted > max(low, s.Useful) {
 		d.Wanted = max(low, s.Useful)
-		d.Reason += fmt.Sprintf("; more than %d would wait for a core", s.Useful)
+		d.Reason += fmt.Sprintf("; more than %d would exceed the cores", s.Useful)
 	}
 
 	// 7. The manifest's bounds.
 	switch {
 	case d.Wanted < low:
-		d.Wanted, d.Reason = low, fmt.Sprintf("at least %d are wanted", low)
+		d.Wanted, d.Reason = low, fmt.Sprintf("the minimum is %d", low)
 	case d.Wanted > high:
 		d.Wanted = high
-		d.Reason += fmt.Sprintf("; at most %d are allowed", high)
+		d.Reason += fmt.Sprintf("; the maximum is %d", high)
 	}
 	return d
 }

@@ -111,7 +111,7 @@ func (b *batch) run() {
 	case errors.Is(err, runtime.ErrEnded):
 		finish(0, ran, err)
 		for _, w := range b.members {
-			b.tell(w, Answer{}, fault.New(fault.Unavailable, "the model's process did not survive a run of this request together with others; fewer run together from now on: %w", err).
+			b.tell(w, Answer{}, fault.New(fault.Unavailable, "the model's process crashed on a batch with this request; smaller batches are used from now on: %w", err).
 				WithHint("Try again in a few seconds.").WithRetry(again))
 		}
 		return

@@ -371,8 +371,8 @@ func (q *Queue) admit(w *request) error {
 		deadline, ok := w.ctx.Deadline()
 		never := ok && w.arrived.Add(wait+q.cost.least(1, w.rows)).After(deadline)
 		if late || never {
-			err := fault.New(fault.Unavailable, "the model would not come to the request in its time: it would wait %s", wait.Round(time.Microsecond)).
-				WithHint("Try again in a moment, or allow a longer time.").WithRetry(max(again, wait))
+			err := fault.New(fault.Unavailable, "the model is overloaded: the request would time out after waiting %s", wait.Round(time.Microsecond)).
+				WithHint("Try again in a moment, or raise the time-out.").WithRetry(max(again, wait))
 			if never || w.own {
 				err.Err = ErrHurried
 			}
@@ -387,8 +387,8 @@ func (q *Queue) admit(w *request) error {
 
 // full is what a request hears for which there is no place.
 func (q *Queue) full() error {
-	return fault.New(fault.Unavailable, "the model has no place for another request: %d wait, with %d rows", q.count, q.rows).
-		WithHint("Try again in a moment, or ask for batching.queue to be raised.").WithRetry(again)
+	return fault.New(fault.Unavailable, "the queue of the model is full: %d requests with %d rows are pending", q.count, q.rows).
+		WithHint("Try again in a moment, or ask for a larger batching.queue.").WithRetry(again)
 }
 
 // makeRoom displaces who came last of the lowest priorities, where a request of a
@@ -449,7 +449,7 @@ func (q *Queue) soonest(w *request) time.Duration {
 }
 
 func over() error {
-	return fault.New(fault.Timeout, "waited for the model until the request's time was up")
+	return fault.New(fault.Timeout, "the request timed out in the model's queue")
 }
 
 // push puts a request into the queue.
@@ -554,8 +554,8 @@ func (q *Queue) wait(w *request) (Answer, error) {
 			return w.answer, w.err
 		case <-late:
 			if q.withdraw(w) {
-				err := fault.New(fault.Unavailable, "the request waited for the model for %s, and no longer was allowed", w.Timeout).
-					WithHint("Try again in a moment, or allow a longer time-out.").WithRetry(again)
+				err := fault.New(fault.Unavailable, "the request waited %s in the model's queue, its limit", w.Timeout).
+					WithHint("Try again in a moment, or raise the time-out.").WithRetry(again)
 				if w.own {
 					err.Err = ErrHurried
 				}
@@ -763,7 +763,7 @@ func (q *Queue) failed(err error, rows int, began, now time.Time) {
 	}
 	q.size = min(q.size, q.most)
 	if q.most == 1 && q.verdict.May != No {
-		q.verdict = Verdict{May: No, Why: "two rows together end its process"}
+		q.verdict = Verdict{May: No, Why: "batches of two rows crash its process"}
 	}
 }
 
@@ -783,7 +783,7 @@ func (q *Queue) Verdict() Verdict {
 	defer q.cores.mu.Unlock()
 	v := q.verdict
 	if v.May == Yes && q.most < q.o.MaxRows {
-		v.Why = fmt.Sprintf("at most %d rows run together: more ended its process", q.most)
+		v.Why = fmt.Sprintf("batches are limited to %d rows: larger ones crashed its process", q.most)
 	}
 	return v
 }

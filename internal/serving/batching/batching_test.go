@@ -659,7 +659,7 @@ func TestTry(t *testing.T) {
 		"what rounding leaves beside a large one": {oddOf(func(x []float32, rows int) ([]float32, error) {
 			return beside(x, rows, 1e-3)
 		}), batching.Yes, ""},
-		"across the batch": {oddOf(centred), batching.No, "is another in a batch"},
+		"across the batch": {oddOf(centred), batching.No, "differs in a batch"},
 		"another scale": {oddOf(func(x []float32, _ int) ([]float32, error) { // as int8 that finds its scale while it runs
 			scale := slices.Max(x) / 127
 			return each(x, func(v float32) float32 { return float32(math.Round(float64(v/scale))) * scale }), nil
@@ -671,12 +671,12 @@ func TestTry(t *testing.T) {
 			}
 			return x, nil
 		}), batching.No, "three"},
-		"takes nothing": {oddOf(func([]float32, int) ([]float32, error) { return nil, fault.New(fault.Invalid, "no") }), batching.Untried, "made up"},
+		"takes nothing": {oddOf(func([]float32, int) ([]float32, error) { return nil, fault.New(fault.Invalid, "no") }), batching.Untried, "generated test inputs"},
 		"no numbers": {oddOf(func(x []float32, _ int) ([]float32, error) {
 			return each(x, func(float32) float32 { return float32(math.NaN()) }), nil
 		}), batching.Untried, "the same"},
 		"one constant":      {oddOf(func(x []float32, _ int) ([]float32, error) { return make([]float32, len(x)), nil }), batching.Untried, "the same"},
-		"too large":         {oddOf(double, -1, 1<<27), batching.Untried, "made up"},
+		"too large":         {oddOf(double, -1, 1<<27), batching.Untried, "generated test inputs"},
 		"a fixed number":    {oddOf(double, 1, 3), batching.No, "first dimension"},
 		"no dimension":      {oddOf(double, []int64{}...), batching.No, "first dimension"},
 		"unknown dimension": {odd{meta: runtime.Metadata{Inputs: []runtime.Spec{{Name: "x"}}, Outputs: []runtime.Spec{{Name: "y"}}}}, batching.No, "first dimension"},

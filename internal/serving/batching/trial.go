@@ -78,7 +78,7 @@ func Try(ctx context.Context, c *Cores, s runtime.Session, o Options) Verdict {
 	for i, o := range meta.Outputs {
 		outputs[i] = o.Name
 	}
-	v := Verdict{Why: "it takes nothing that was made up to try it"}
+	v := Verdict{Why: "it rejects all generated test inputs"}
 	for _, length := range lengths {
 		var alone [2][]runtime.Tensor
 		members := make([]*request, 2)
@@ -91,7 +91,7 @@ func Try(ctx context.Context, c *Cores, s runtime.Session, o Options) Verdict {
 			}
 			if alone[i], err = ask(w.Inputs, outputs); err != nil {
 				if ctx.Err() != nil {
-					return Verdict{Why: "there was no time to try it when it was loaded"}
+					return Verdict{Why: "there was no time to test batching when it was loaded"}
 				}
 				if fault.Is(err, fault.Unavailable) { // it ended the process that runs it
 					return v
@@ -121,7 +121,7 @@ func Try(ctx context.Context, c *Cores, s runtime.Session, o Options) Verdict {
 		if tells(alone[:]) {
 			return Verdict{May: Yes}
 		}
-		v.Why = "it answers all that is made up to try it the same"
+		v.Why = "it returns the same outputs for all generated test inputs"
 	}
 	return v
 }
@@ -208,17 +208,17 @@ func differs(alone, batched [][]runtime.Tensor, tolerance float64) string {
 		for n := range alone {
 			x, y := alone[n][i], batched[n][i]
 			if x.Datatype != y.Datatype || !slices.Equal(x.Shape, y.Shape) {
-				return fmt.Sprintf("output %q has another shape in a batch", x.Name)
+				return fmt.Sprintf("output %q has a different shape in a batch", x.Name)
 			}
 			f, g := floats(x), floats(y)
 			if x.Datatype == runtime.Uint16 || f == nil {
 				if !reflect.DeepEqual(x.Data, y.Data) {
-					return fmt.Sprintf("output %q of a row is another in a batch than alone", x.Name)
+					return fmt.Sprintf("output %q of a row differs in a batch", x.Name)
 				}
 				continue
 			}
 			if len(f) != len(g) {
-				return fmt.Sprintf("output %q has another number of elements in a batch", x.Name)
+				return fmt.Sprintf("output %q has a different number of elements in a batch", x.Name)
 			}
 			a, b = append(a, f...), append(b, g...)
 			if len(x.Shape) > 0 && x.Shape[0] > 0 {
@@ -234,7 +234,7 @@ func differs(alone, batched [][]runtime.Tensor, tolerance float64) string {
 		default:
 		}
 		if apart := distance(a, b, width); apart > allowed || math.IsNaN(apart) {
-			return fmt.Sprintf("output %q of a row is another in a batch than alone, by %.2g of its column's largest number; batching.tolerance is %.2g", first.Name, apart, tolerance)
+			return fmt.Sprintf("output %q of a row differs in a batch by %.2g of its column's largest number; batching.tolerance is %.2g", first.Name, apart, tolerance)
 		}
 	}
 	return ""

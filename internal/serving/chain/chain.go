@@ -47,27 +47,27 @@ type Spec struct {
 // InputSpec is a tensor that requests bring and no model says itself.
 type InputSpec struct {
 	Name     string           `json:"name" doc:"Name of the tensor"`
-	Datatype runtime.Datatype `json:"datatype" doc:"Of the Open Inference Protocol: BOOL, INT64, FP32, FP64, BYTES and so on"`
-	Shape    []int64          `json:"shape,omitempty" doc:"-1 is any size; [-1], one value for a row, when left out"`
-	Columns  []string         `json:"columns,omitempty" doc:"What its columns are called, of a tensor of the shape [-1, number of columns]"`
+	Datatype runtime.Datatype `json:"datatype" doc:"Datatype of the Open Inference Protocol: BOOL, INT64, FP32, FP64, BYTES and so on"`
+	Shape    []int64          `json:"shape,omitempty" doc:"Shape; -1 is any size; default [-1], one value per row"`
+	Columns  []string         `json:"columns,omitempty" doc:"Names of its columns, for the shape [-1, number of columns]"`
 }
 
 // StepSpec is a step: one of model, compute and tensor.
 type StepSpec struct {
 	Model   string            `json:"model,omitempty" doc:"Another registered model"`
-	Version string            `json:"version,omitempty" doc:"Its version number or alias, looked up when this is applied; the alias champion when left out"`
-	Inputs  map[string]string `json:"inputs,omitempty" doc:"What its inputs are called here, such as x: temp_scaled; others are called as there"`
-	Outputs map[string]string `json:"outputs,omitempty" doc:"What its outputs are called here, such as variable: scaled; others are left out. Without it all are called as there"`
-	Compute map[string]string `json:"compute,omitempty" doc:"Columns by expressions in CEL, row by row, over what is there before this step: late: probabilities[1] > 0.4"`
-	Tensor  *TensorSpec       `json:"tensor,omitempty" doc:"Columns put into a tensor"`
+	Version string            `json:"version,omitempty" doc:"Version number or alias, resolved when this is applied; default the alias champion"`
+	Inputs  map[string]string `json:"inputs,omitempty" doc:"Renames its inputs, such as x: temp_scaled; others keep their names"`
+	Outputs map[string]string `json:"outputs,omitempty" doc:"Selects and renames its outputs, such as variable: scaled; default all, with their names"`
+	Compute map[string]string `json:"compute,omitempty" doc:"Columns computed row by row by CEL expressions from the columns and tensors before this step: late: probabilities[1] > 0.4"`
+	Tensor  *TensorSpec       `json:"tensor,omitempty" doc:"Combines columns into a tensor"`
 }
 
 // TensorSpec puts columns side by side.
 type TensorSpec struct {
 	Name     string           `json:"name" doc:"Name of the tensor"`
 	Datatype runtime.Datatype `json:"datatype" doc:"FP32, FP64, INT64, INT32 or BYTES; numbers are converted"`
-	From     []string         `json:"from" doc:"Columns, and tensors of which all columns are taken, in order: the tensor is [rows, all of them]"`
-	Flat     bool             `json:"flat,omitempty" doc:"[rows] and not [rows, 1], of one column"`
+	From     []string         `json:"from" doc:"Columns, and tensors whose columns are all used, in order: the tensor has the shape [rows, columns]"`
+	Flat     bool             `json:"flat,omitempty" doc:"Shape [rows] instead of [rows, 1], for a single column"`
 }
 
 // Limits of a chain.
@@ -103,17 +103,17 @@ func invalid(where, format string, args ...any) *fault.Error {
 func (s Spec) Validate() error {
 	if s.None() {
 		if len(s.Inputs)+len(s.Outputs) > 0 {
-			return invalid("inputs", "without steps before or after the model its inputs and outputs are its own").
-				WithHint("Leave spec.inputs and spec.outputs out, or give spec.before or spec.after.")
+			return invalid("inputs", "inputs and outputs can only be declared with steps before or after the model").
+				WithHint("Remove spec.inputs and spec.outputs, or add spec.before or spec.after.")
 		}
 		return nil
 	}
 	steps, names := s.Steps()
 	if len(steps) > MaxSteps {
-		return invalid("before", "there are %d steps before and after the model; there may be %d", len(steps), MaxSteps)
+		return invalid("before", "%d steps before and after the model exceed the limit of %d", len(steps), MaxSteps)
 	}
 	if len(s.Inputs) > maxInputs {
-		return invalid("inputs", "there are %d; there may be %d", len(s.Inputs), maxInputs)
+		return invalid("inputs", "%d exceed the limit of %d", len(s.Inputs), maxInputs)
 	}
 	for i, in := range s.Inputs {
 		if err := in.validate(fmt.Sprintf("inputs[%d]", i)); err != nil {
@@ -126,7 +126,7 @@ func (s Spec) Validate() error {
 			return err
 		}
 		if seen[o] {
-			return invalid("outputs", "%q is there twice", o)
+			return invalid("outputs", "duplicate name %q", o)
 		}
 		seen[o] = true
 	}
@@ -142,9 +142,9 @@ func (s Spec) Validate() error {
 	}
 	switch {
 	case models > MaxModels:
-		return invalid("before", "%d steps are models; %d may be", models, MaxModels)
+		return invalid("before", "%d model steps exceed the limit of %d", models, MaxModels)
 	case expressions > maxExprs:
-		return invalid("before", "there are %d expressions in all steps; there may be %d", expressions, maxExprs)
+		return invalid("before", "%d expressions in all steps exceed the limit of %d", expressions, maxExprs)
 	}
 	return nil
 }
@@ -155,13 +155,13 @@ func (in InputSpec) validate(where string) error {
 	}
 	switch {
 	case !slices.Contains(runtime.Datatypes, in.Datatype):
-		return invalid(where+".datatype", "%.40q is no datatype", in.Datatype).WithHint("Use one of %v.", runtime.Datatypes)
+		return invalid(where+".datatype", "unknown datatype %.40q", in.Datatype).WithHint("Use one of %v.", runtime.Datatypes)
 	case len(in.Shape) > runtime.MaxRank || slices.ContainsFunc(in.Shape, func(d int64) bool { return d < -1 || d > runtime.MaxElements }):
-		return invalid(where+".shape", "%v is no shape", in.Shape).WithHint("Write [-1] for one value a row, [-1, 4] for four.")
+		return invalid(where+".shape", "%v is not a valid shape", in.Shape).WithHint("Use [-1] for one value per row, [-1, 4] for four.")
 	case len(in.Columns) > maxColumns:
-		return invalid(where+".columns", "there are %d; there may be %d", len(in.Columns), maxColumns)
+		return invalid(where+".columns", "%d exceed the limit of %d", len(in.Columns), maxColumns)
 	case len(in.Columns) > 0 && (len(in.Shape) != 2 || in.Shape[1] != int64(len(in.Columns))):
-		return invalid(where+".columns", "there are %d names, and the shape is %v", len(in.Columns), in.Shape).WithHint("Write shape: [-1, %d].", len(in.Columns))
+		return invalid(where+".columns", "%d names do not match the shape %v", len(in.Columns), in.Shape).WithHint("Set shape: [-1, %d].", len(in.Columns))
 	}
 	for _, c := range in.Columns {
 		if err := checkName(where+".columns", c); err != nil {
@@ -179,17 +179,17 @@ func (x StepSpec) validate(where string) error {
 		}
 	}
 	if kinds != 1 {
-		return invalid(where, "a step is one of model, compute and tensor; here are %d of them", kinds)
+		return invalid(where, "a step has exactly one of model, compute and tensor, not %d", kinds)
 	}
 	if x.Model == "" && (x.Version != "" || len(x.Inputs)+len(x.Outputs) > 0) {
-		return invalid(where, "version, inputs and outputs are of a step that is a model")
+		return invalid(where, "version, inputs and outputs are only allowed in a model step")
 	}
 	if len(x.Version) > maxName || len(x.Model) > maxName {
-		return invalid(where, "the model's name, or its version, has more than %d bytes", maxName)
+		return invalid(where, "the model's name or version exceeds %d bytes", maxName)
 	}
 	for _, m := range []map[string]string{x.Inputs, x.Outputs} {
 		if len(m) > maxInputs {
-			return invalid(where, "there are %d names; there may be %d", len(m), maxInputs)
+			return invalid(where, "%d names exceed the limit of %d", len(m), maxInputs)
 		}
 		for theirs, ours := range m {
 			if err := checkName(where, theirs); err != nil {
@@ -202,7 +202,7 @@ func (x StepSpec) validate(where string) error {
 	}
 	for name := range x.Compute {
 		if !expr.Nameable(name) || len(name) > maxName {
-			return invalid(where+".compute", "%.40q cannot be named in an expression", name).WithHint("Use letters, digits and _, and no word of CEL's.")
+			return invalid(where+".compute", "%.40q cannot be used in an expression", name).WithHint("Use letters, digits and _; reserved words of CEL are not allowed.")
 		}
 	}
 	if x.Tensor == nil {
@@ -214,11 +214,11 @@ func (x StepSpec) validate(where string) error {
 	}
 	switch {
 	case !slices.Contains([]runtime.Datatype{runtime.FP32, runtime.FP64, runtime.Int64, runtime.Int32, runtime.Bytes}, t.Datatype):
-		return invalid(where+".datatype", "%.40q; it may be FP32, FP64, INT64, INT32 or BYTES", t.Datatype)
+		return invalid(where+".datatype", "unknown datatype %.40q: use FP32, FP64, INT64, INT32 or BYTES", t.Datatype)
 	case len(t.From) == 0 || len(t.From) > maxColumns:
-		return invalid(where+".from", "there are %d columns; there may be 1 to %d", len(t.From), maxColumns)
+		return invalid(where+".from", "%d columns are outside the range 1 to %d", len(t.From), maxColumns)
 	case t.Flat && len(t.From) != 1:
-		return invalid(where+".flat", "a flat tensor has one column, and here are %d", len(t.From))
+		return invalid(where+".flat", "a flat tensor has one column, not %d", len(t.From))
 	}
 	for _, name := range t.From {
 		if err := checkName(where+".from", name); err != nil {
@@ -230,7 +230,7 @@ func (x StepSpec) validate(where string) error {
 
 func checkName(where, name string) error {
 	if name == "" || len(name) > maxName || !utf8.ValidString(name) || strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c == 0x7f }) {
-		return invalid(where, "%.40q is no name of 1 to %d bytes", name, maxName)
+		return invalid(where, "%.40q is not a valid name of 1 to %d bytes", name, maxName)
 	}
 	return nil
 }

@@ -209,7 +209,7 @@ func TestRowsThatFail(t *testing.T) {
 		},
 		"rows that do not agree": {
 			in:   []runtime.Tensor{doubles("temp", 1, 2), texts("carrier", "AA"), hours(1, 2)},
-			kind: fault.Invalid, refused: true, says: []string{"before[0]", `"carrier" has 1 rows, and others have 2`},
+			kind: fault.Invalid, refused: true, says: []string{"before[0]", `"carrier" has 1 rows, other inputs have 2`},
 		},
 		"a text that is too long": {
 			change: func(s *chain.Spec) {
@@ -264,29 +264,29 @@ func TestWhatIsRefused(t *testing.T) {
 		change func(*chain.Spec)
 		says   string
 	}{
-		"unknown tensor":     {func(s *chain.Spec) { s.Before[1].Tensor.From = []string{"wram"} }, `spec.before[1]: tensor.from: there is no tensor or column "wram"`},
+		"unknown tensor":     {func(s *chain.Spec) { s.Before[1].Tensor.From = []string{"wram"} }, `spec.before[1]: tensor.from: no tensor or column "wram" exists`},
 		"unknown name":       {func(s *chain.Spec) { s.Before[0].Compute["warm"] = "tmp" }, "spec.before[0]: compute.warm: line 1, column 1: undeclared reference to 'tmp'"},
 		"not yet there":      {func(s *chain.Spec) { s.Before[0].Compute["warm"] = "p[1]" }, "undeclared reference to 'p'"},
 		"types that mix":     {func(s *chain.Spec) { s.Before[0].Compute["warm"] = "temp + hour" }, "no matching overload"},
 		"a list":             {func(s *chain.Spec) { s.After[0].Compute["label"] = "p" }, "its value is list<float64>"},
-		"a model's datatype": {func(s *chain.Spec) { s.Before[1].Tensor.Datatype = runtime.FP64 }, `"w" is FP64 [-1 1], and input "x" wants FP32 [-1 1]`},
-		"the model's shape":  {func(s *chain.Spec) { s.Before[3].Tensor.From = []string{"half", "code"} }, `spec.model: the model: "X" is FP32 [-1 2], and input "X" wants FP32 [-1 3]`},
-		"a name twice":       {func(s *chain.Spec) { s.Before[0].Compute["temp"] = "1.0" }, `"temp" is there already`},
-		"made by the model":  {func(s *chain.Spec) { s.After[0].Compute["p"] = "1.0" }, `"p" is there already`},
-		"a cycle":            {func(s *chain.Spec) { s.Before[1], s.Before[3] = s.Before[3], s.Before[1] }, `there is no tensor or column "half"`},
-		"text into numbers":  {func(s *chain.Spec) { s.Before[3].Tensor.From[1] = "carrier" }, `"carrier" is BYTES, which is not converted to FP32`},
-		"unknown output":     {func(s *chain.Spec) { s.Outputs = []string{"lable"} }, `spec.outputs: there is no tensor "lable"`},
+		"a model's datatype": {func(s *chain.Spec) { s.Before[1].Tensor.Datatype = runtime.FP64 }, `"w" is FP64 [-1 1], but input "x" needs FP32 [-1 1]`},
+		"the model's shape":  {func(s *chain.Spec) { s.Before[3].Tensor.From = []string{"half", "code"} }, `spec.model: the model: "X" is FP32 [-1 2], but input "X" needs FP32 [-1 3]`},
+		"a name twice":       {func(s *chain.Spec) { s.Before[0].Compute["temp"] = "1.0" }, `"temp" already exists`},
+		"made by the model":  {func(s *chain.Spec) { s.After[0].Compute["p"] = "1.0" }, `"p" already exists`},
+		"a cycle":            {func(s *chain.Spec) { s.Before[1], s.Before[3] = s.Before[3], s.Before[1] }, `no tensor or column "half" exists`},
+		"text into numbers":  {func(s *chain.Spec) { s.Before[3].Tensor.From[1] = "carrier" }, `"carrier" is BYTES, which cannot be converted to FP32`},
+		"unknown output":     {func(s *chain.Spec) { s.Outputs = []string{"lable"} }, `spec.outputs: tensor "lable" does not exist`},
 		"used by nobody": {
 			func(s *chain.Spec) {
 				s.Inputs = append(s.Inputs, chain.InputSpec{Name: "wind", Datatype: runtime.FP64})
-			}, `nothing uses "wind"`,
+			}, `"wind" is unused`,
 		},
 		"no such input of a model":  {func(s *chain.Spec) { s.Before[2].Inputs = map[string]string{"z": "w"} }, `model scaler has no input "z"`},
 		"no such output of a model": {func(s *chain.Spec) { s.Before[2].Outputs = map[string]string{"z": "half"} }, `model scaler has no output "z"`},
-		"no CEL name":               {func(s *chain.Spec) { s.Before[0].Compute["a-b"] = "1" }, "cannot be named"},
-		"no datatype":               {func(s *chain.Spec) { s.Inputs[0].Datatype = "FLOAT" }, "is no datatype"},
-		"two in one":                {func(s *chain.Spec) { s.Before[0].Model = "m" }, "a step is one of"},
-		"none":                      {func(s *chain.Spec) { s.Before[0] = chain.StepSpec{} }, "a step is one of"},
+		"no CEL name":               {func(s *chain.Spec) { s.Before[0].Compute["a-b"] = "1" }, "cannot be used in an expression"},
+		"no datatype":               {func(s *chain.Spec) { s.Inputs[0].Datatype = "FLOAT" }, "unknown datatype"},
+		"two in one":                {func(s *chain.Spec) { s.Before[0].Model = "m" }, "a step has exactly one of"},
+		"none":                      {func(s *chain.Spec) { s.Before[0] = chain.StepSpec{} }, "a step has exactly one of"},
 		"many steps":                {func(s *chain.Spec) { s.After = slices.Repeat(s.After, 40) }, "there may be 32"},
 		"many expressions": {
 			func(s *chain.Spec) {
@@ -298,8 +298,8 @@ func TestWhatIsRefused(t *testing.T) {
 		"costs": {func(s *chain.Spec) {
 			s.After[0].Compute["label"] = strings.Repeat("carrier + ", 90) + "carrier == carrier ? 'a' : 'b'"
 		}, "over the limit of 100000"},
-		"inputs of nothing": {func(s *chain.Spec) { s.Before, s.After = nil, nil }, "without steps"},
-		"columns":           {func(s *chain.Spec) { s.Inputs[0].Columns = []string{"a", "b"} }, "there are 2 names, and the shape is []"},
+		"inputs of nothing": {func(s *chain.Spec) { s.Before, s.After = nil, nil }, "with steps before or after"},
+		"columns":           {func(s *chain.Spec) { s.Inputs[0].Columns = []string{"a", "b"} }, "2 names do not match the shape []"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := full()

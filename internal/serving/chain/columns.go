@@ -67,8 +67,8 @@ func (c *computeStep) run(ctx context.Context, f *frame) error {
 		cost += x.program.Cost()
 	}
 	if f.rows*cost > maxSpent {
-		return fault.New(fault.TooLarge, "what it computes of %d rows may cost %d steps, over the limit of %d", f.rows, f.rows*cost, maxSpent).
-			WithHint("Send fewer rows at once; texts are reckoned at %d bytes.", expr.MaxText)
+		return fault.New(fault.TooLarge, "computing %d rows may cost %d steps, over the limit of %d", f.rows, f.rows*cost, maxSpent).
+			WithHint("Send fewer rows at once; each text counts as %d bytes.", expr.MaxText)
 	}
 	read := make([]func(row int) value.Value, len(c.row))
 	var uses []int
@@ -100,14 +100,14 @@ func (c *computeStep) run(ctx context.Context, f *frame) error {
 			v, outcome := x.program.Eval(row)
 			if outcome == expr.Failed {
 				return fault.New(fault.Invalid, "%s of row %d cannot be computed", x.name, n).
-					WithHint("A division by zero, a whole number that overflows, a key that a map does not have, a text that is no number or over %d bytes.", expr.MaxText)
+					WithHint("Possible causes: a division by zero, an integer overflow, a missing key of a map, a text that is not a number or exceeds %d bytes.", expr.MaxText)
 			}
 			if err := f.take(len(v.Str())); err != nil {
 				return err
 			}
 			if !columns[i].set(n, v, outcome == expr.Null) {
-				return fault.New(fault.Invalid, "%s of row %d is null, for which %s has no form", x.name, n, f.ports[x.slot].Datatype).
-					WithHint("Put something in its place: coalesce(x, 0).")
+				return fault.New(fault.Invalid, "%s of row %d is null, which %s cannot represent", x.name, n, f.ports[x.slot].Datatype).
+					WithHint("Replace nulls: coalesce(x, 0).")
 			}
 		}
 	}
@@ -200,11 +200,11 @@ func (f *frame) columns(c column) (int, error) {
 	width := p.width()
 	switch {
 	case t.Datatype != p.Datatype || len(t.Shape) != len(p.Shape) || len(t.Shape) == 2 && t.Shape[1] != int64(width):
-		return 0, fault.New(fault.Invalid, "%q is %s %v, and was to be %s %v", p.Name, t.Datatype, t.Shape, p.Datatype, p.Shape)
+		return 0, fault.New(fault.Invalid, "%q is %s %v instead of %s %v", p.Name, t.Datatype, t.Shape, p.Datatype, p.Shape)
 	case t.Shape[0] != int64(f.rows):
-		return 0, fault.New(fault.Invalid, "%q has %d rows, and others have %d", p.Name, t.Shape[0], f.rows).WithHint("Every input has one row for each row of the request.")
+		return 0, fault.New(fault.Invalid, "%q has %d rows, other inputs have %d", p.Name, t.Shape[0], f.rows).WithHint("Every input has one row for each row of the request.")
 	case lengthOf(t.Data) != f.rows*width:
-		return 0, fault.New(fault.Invalid, "%q has %d elements, and the shape %v", p.Name, lengthOf(t.Data), t.Shape)
+		return 0, fault.New(fault.Invalid, "%q has %d elements, which do not match the shape %v", p.Name, lengthOf(t.Data), t.Shape)
 	}
 	return width, nil
 }
@@ -329,11 +329,11 @@ func (t *tensorStep) run(ctx context.Context, f *frame) error {
 			return err
 		}
 		if row := fill(out.Data, i, width, f.tensors[c.slot].Data, c.at, step, f.rows); row >= 0 {
-			wrong := fault.New(fault.Invalid, "%s: column %q of row %d is no %s", out.Name, f.ports[t.slot].columns[i], row, t.datatype)
+			wrong := fault.New(fault.Invalid, "%s: column %q of row %d is not a valid %s", out.Name, f.ports[t.slot].columns[i], row, t.datatype)
 			if t.datatype == runtime.FP32 {
-				return wrong.WithHint("It is beyond the range of FP32: scale it by a step `compute`.")
+				return wrong.WithHint("The value exceeds the range of FP32: scale it in a step `compute`.")
 			}
-			return wrong.WithHint("Round it by a step `compute`: int(math.round(x)).")
+			return wrong.WithHint("Round the value in a step `compute`: int(math.round(x)).")
 		}
 	}
 	f.tensors[t.slot] = out

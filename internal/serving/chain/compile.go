@@ -78,7 +78,7 @@ func New(s Spec, model runtime.Session, models []runtime.Session) (*Session, err
 	}
 	out.counts = make([]counter, len(out.steps))
 	if a.cost > maxCost {
-		return nil, fault.New(fault.Invalid, "the expressions of all steps may cost %d steps of CEL's for a row, over the limit of %d", a.cost, maxCost)
+		return nil, fault.New(fault.Invalid, "the expressions of all steps may cost %d CEL steps per row, over the limit of %d", a.cost, maxCost)
 	}
 	out.models, out.ports, out.single, out.slots = a.models, a.ports, a.single, make(map[string]int, len(a.ports))
 	for slot, p := range a.ports {
@@ -94,7 +94,7 @@ func (a *arrangement) step(s StepSpec, models *[]runtime.Session) (step, error) 
 	switch {
 	case s.Model != "":
 		if len(*models) == 0 {
-			return nil, fault.New(fault.Internal, "a step has no model")
+			return nil, fault.New(fault.Internal, "the model of a step is missing")
 		}
 		next := (*models)[0]
 		*models = (*models)[1:]
@@ -109,7 +109,7 @@ func (a *arrangement) step(s StepSpec, models *[]runtime.Session) (step, error) 
 func (a *arrangement) add(p port) (slot int, err error) {
 	for _, name := range append([]string{p.Name}, p.columns...) {
 		if _, there := a.find(name); there {
-			return 0, fault.New(fault.Invalid, "%q is there already", name).WithHint("Each tensor and column has a name of its own; call this one otherwise.")
+			return 0, fault.New(fault.Invalid, "%q already exists", name).WithHint("Tensors and columns need unique names; rename this one.")
 		}
 	}
 	slot = len(a.ports)
@@ -117,7 +117,7 @@ func (a *arrangement) add(p port) (slot int, err error) {
 	a.slots[variable(p.Name)] = slot
 	for i, name := range p.columns {
 		if _, twice := a.find(name); twice {
-			return 0, fault.New(fault.Invalid, "column %q is there twice", name)
+			return 0, fault.New(fault.Invalid, "duplicate column %q", name)
 		}
 		a.parts[variable(name)] = column{slot, i}
 	}
@@ -142,8 +142,8 @@ func (a *arrangement) unknown(name string) error {
 	if len(names) > 40 {
 		names = append(names[:40], "…")
 	}
-	return fault.New(fault.Invalid, "there is no tensor or column %q before this step", name).
-		WithHint("There are %s. What requests bring is declared in spec.inputs.", strings.Join(names, ", "))
+	return fault.New(fault.Invalid, "no tensor or column %q exists before this step", name).
+		WithHint("Available: %s. Declare request inputs in spec.inputs.", strings.Join(names, ", "))
 }
 
 // model arranges a step that is a model. An input of it that nothing is called, the
@@ -153,7 +153,7 @@ func (a *arrangement) model(what string, session runtime.Session, s StepSpec) (*
 	m := &modelStep{session: session}
 	for theirs := range s.Inputs {
 		if meta.Input(theirs) == nil {
-			return nil, fault.New(fault.Invalid, "%s has no input %q", what, theirs).WithHint("It has %s.", listed(append(slices.Clip(meta.Inputs), meta.Optional...)))
+			return nil, fault.New(fault.Invalid, "%s has no input %q", what, theirs).WithHint("Its inputs: %s.", listed(append(slices.Clip(meta.Inputs), meta.Optional...)))
 		}
 	}
 	for i, in := range append(slices.Clip(meta.Inputs), meta.Optional...) {
@@ -168,7 +168,7 @@ func (a *arrangement) model(what string, session runtime.Session, s StepSpec) (*
 		}
 		switch {
 		case there && c.at >= 0:
-			return nil, fault.New(fault.Invalid, "%q is a column, and input %q of %s a tensor", name, in.Name, what).WithHint("Put it into one by a step `tensor`.")
+			return nil, fault.New(fault.Invalid, "%q is a column, but input %q of %s is a tensor", name, in.Name, what).WithHint("Combine it into a tensor in a step `tensor`.")
 		case there:
 			if err := fits(a.ports[c.slot].Spec, in); err != nil {
 				return nil, fault.Wrap(err, "%s", what)
@@ -188,7 +188,7 @@ func (a *arrangement) model(what string, session runtime.Session, s StepSpec) (*
 	}
 	for theirs := range s.Outputs {
 		if !slices.ContainsFunc(meta.Outputs, func(o runtime.Spec) bool { return o.Name == theirs }) {
-			return nil, fault.New(fault.Invalid, "%s has no output %q", what, theirs).WithHint("It has %s.", listed(meta.Outputs))
+			return nil, fault.New(fault.Invalid, "%s has no output %q", what, theirs).WithHint("Its outputs: %s.", listed(meta.Outputs))
 		}
 	}
 	for _, o := range meta.Outputs {
@@ -219,8 +219,8 @@ func fits(have, want runtime.Spec) error {
 	if ok {
 		return nil
 	}
-	return fault.New(fault.Invalid, "%q is %s %v, and input %q wants %s %v", have.Name, have.Datatype, have.Shape, want.Name, want.Datatype, want.Shape).
-		WithHint("A step `tensor` converts datatypes and puts columns side by side; with `flat: true` it has one dimension.")
+	return fault.New(fault.Invalid, "%q is %s %v, but input %q needs %s %v", have.Name, have.Datatype, have.Shape, want.Name, want.Datatype, want.Shape).
+		WithHint("A step `tensor` converts datatypes and concatenates columns; with `flat: true` the tensor has one dimension.")
 }
 
 func listed(specs []runtime.Spec) string {
@@ -329,11 +329,11 @@ func (a *arrangement) tensor(s TensorSpec) (*tensorStep, error) {
 		}
 		from := a.ports[c.slot]
 		if from.width() == 0 {
-			return nil, fault.New(fault.Invalid, "tensor.from: %q has the shape %v; it may be [-1], or [-1, n] with n columns", name, from.Shape)
+			return nil, fault.New(fault.Invalid, "tensor.from: %q has the shape %v; supported are [-1], and [-1, n] with n columns", name, from.Shape)
 		}
 		if text := from.Datatype == runtime.Bytes; text != (s.Datatype == runtime.Bytes) || !convertible(from.Datatype) {
-			return nil, fault.New(fault.Invalid, "tensor.from: %q is %s, which is not converted to %s", name, from.Datatype, s.Datatype).
-				WithHint("Make a number of it by a step `compute`: carrier == 'AA' ? 1.0 : 0.0, or {'AA': 1.0, 'UA': 2.0}[carrier].")
+			return nil, fault.New(fault.Invalid, "tensor.from: %q is %s, which cannot be converted to %s", name, from.Datatype, s.Datatype).
+				WithHint("Convert it to a number in a step `compute`: carrier == 'AA' ? 1.0 : 0.0, or {'AA': 1.0, 'UA': 2.0}[carrier].")
 		}
 		switch {
 		case c.at >= 0 || len(from.Shape) == 1:
@@ -352,7 +352,7 @@ func (a *arrangement) tensor(s TensorSpec) (*tensorStep, error) {
 		}
 	}
 	if len(t.from) > maxColumns {
-		return nil, fault.New(fault.Invalid, "tensor.from: it has %d columns; it may have %d", len(t.from), maxColumns)
+		return nil, fault.New(fault.Invalid, "tensor.from: %d columns exceed the limit of %d", len(t.from), maxColumns)
 	}
 	p.Shape = []int64{-1, int64(len(t.from))}
 	if s.Flat {
@@ -394,7 +394,7 @@ func (s *Session) describe(spec Spec, model runtime.Metadata) error {
 			continue
 		}
 		if !used[slot] {
-			return fault.New(fault.Invalid, "spec.inputs: nothing uses %q", p.Name)
+			return fault.New(fault.Invalid, "spec.inputs: %q is unused", p.Name)
 		}
 		s.meta.Inputs = append(s.meta.Inputs, p.Spec)
 	}
@@ -409,7 +409,7 @@ func (s *Session) describe(spec Spec, model runtime.Metadata) error {
 	for _, name := range spec.Outputs {
 		slot, there := s.slots[name]
 		if !there {
-			return fault.New(fault.Invalid, "spec.outputs: there is no tensor %q", name).WithHint("There are %s.", listed(append(slices.Clone(s.meta.Inputs), s.meta.Outputs...)))
+			return fault.New(fault.Invalid, "spec.outputs: tensor %q does not exist", name).WithHint("Available: %s.", listed(append(slices.Clone(s.meta.Inputs), s.meta.Outputs...)))
 		}
 		p := s.ports[slot]
 		s.visible.Outputs = append(s.visible.Outputs, p.Spec)

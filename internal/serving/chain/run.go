@@ -162,7 +162,7 @@ func (s *Session) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []
 	for _, t := range inputs {
 		slot, there := s.slots[t.Name]
 		if !there || !s.ports[slot].asked {
-			return nil, fault.New(fault.Invalid, "there is no input %q", t.Name)
+			return nil, fault.New(fault.Invalid, "unknown input %q", t.Name)
 		}
 		f.tensors[slot] = t
 	}
@@ -170,7 +170,7 @@ func (s *Session) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []
 	for _, name := range outputs {
 		slot, there := s.slots[name]
 		if !there {
-			return nil, fault.New(fault.Invalid, "the model has no output %q", name).WithHint("It has %s.", listed(s.visible.Outputs))
+			return nil, fault.New(fault.Invalid, "the model has no output %q", name).WithHint("Its outputs: %s.", listed(s.visible.Outputs))
 		}
 		f.wanted[slot] = true
 	}
@@ -225,7 +225,7 @@ func (f *frame) count() int {
 }
 
 func late() error {
-	return fault.New(fault.Timeout, "the request's time was up between the steps of the model")
+	return fault.New(fault.Timeout, "the request timed out between the steps of the model")
 }
 
 // refused is the error of a step before the model, which never saw the request.
@@ -292,7 +292,7 @@ func (m *modelStep) run(ctx context.Context, f *frame) error {
 // take counts what a step is about to make.
 func (f *frame) take(bytes int) error {
 	if f.made += bytes; f.made > maxMade {
-		return fault.New(fault.TooLarge, "the steps around the model make more than %d MiB of this request", maxMade>>20).WithHint("Send fewer rows at once.")
+		return fault.New(fault.TooLarge, "the steps of the model exceed %d MiB for this request", maxMade>>20).WithHint("Send fewer rows at once.")
 	}
 	return nil
 }

@@ -44,9 +44,9 @@ import (
 
 // Spec is what a Gateway manifest says.
 type Spec struct {
-	Zone        residency.Zone `json:"zone,omitempty" doc:"Where the gateway stands: only models that may be there go there" default:"home"`
-	Deployments []string       `json:"deployments,omitempty" doc:"Deployments that it answers for; all of the project's when left out"`
-	Description string         `json:"description,omitempty" doc:"For people"`
+	Zone        residency.Zone `json:"zone,omitempty" doc:"Zone of the gateway: it receives only models whose residency allows it" default:"home"`
+	Deployments []string       `json:"deployments,omitempty" doc:"Deployments that the gateway serves; default all of the project"`
+	Description string         `json:"description,omitempty" doc:"Description; informational"`
 }
 
 // Limits.
@@ -62,14 +62,14 @@ const (
 // Validate says what is wrong with the spec. Error: fault.Invalid.
 func (s Spec) Validate() error {
 	if len(s.Deployments) > maxDeployments || len(s.Description) > maxText {
-		return fault.New(fault.Invalid, "a gateway names up to %d deployments, and has a description of up to %d bytes", maxDeployments, maxText)
+		return fault.New(fault.Invalid, "a gateway has at most %d deployments, and a description of at most %d bytes", maxDeployments, maxText)
 	}
 	for i, name := range s.Deployments {
 		if err := id.CheckMixedName("deployment name", name); err != nil {
 			return fault.Wrap(err, "spec.deployments")
 		}
 		if slices.Contains(s.Deployments[:i], name) {
-			return fault.New(fault.Invalid, "spec.deployments: %s is there twice", name)
+			return fault.New(fault.Invalid, "spec.deployments: duplicate deployment %s", name)
 		}
 	}
 	return s.zone().Validate()
@@ -104,12 +104,12 @@ type Seen struct {
 
 // Report is what a gateway says of itself.
 type Report struct {
-	Version  string   `json:"version,omitempty" maxLength:"100" doc:"Of its software"`
-	Instance string   `json:"instance" minLength:"1" maxLength:"64" doc:"Of its data directory: positions in its log are of this one"`
-	Zone     string   `json:"zone" maxLength:"64" doc:"Where it is configured to stand; it must be what the manifest says"`
-	Waiting  int64    `json:"waiting" minimum:"0" doc:"Bytes of predictions that are not handed back yet, about"`
-	Holds    []Held   `json:"holds,omitempty" maxItems:"1000" doc:"What it serves"`
-	Has      []string `json:"has,omitempty" maxItems:"10000" doc:"Versions that it has, as MODEL@NUMBER DIGEST: their signatures are not sent again"`
+	Version  string   `json:"version,omitempty" maxLength:"100" doc:"Version of its software"`
+	Instance string   `json:"instance" minLength:"1" maxLength:"64" doc:"Identifier of its data directory; log positions refer to it"`
+	Zone     string   `json:"zone" maxLength:"64" doc:"Configured zone; must equal the zone of the manifest"`
+	Waiting  int64    `json:"waiting" minimum:"0" doc:"Approximate bytes of predictions that are not delivered yet"`
+	Holds    []Held   `json:"holds,omitempty" maxItems:"1000" doc:"Deployments that it serves"`
+	Has      []string `json:"has,omitempty" maxItems:"10000" doc:"Versions that it stores, as MODEL@NUMBER DIGEST: their signatures are not sent again"`
 }
 
 // Held is a deployment as it is at a gateway.
@@ -117,7 +117,7 @@ type Held struct {
 	Deployment string        `json:"deployment" maxLength:"63"`
 	Version    int64         `json:"version"`
 	State      serving.State `json:"state" maxLength:"20"`
-	Reason     string        `json:"reason,omitempty" maxLength:"1000" doc:"Why it is not what it should be"`
+	Reason     string        `json:"reason,omitempty" maxLength:"1000" doc:"Why its state differs from the desired state"`
 }
 
 // Wanted is what a gateway should serve.

@@ -142,8 +142,8 @@ func (s *Service) Apply(ctx context.Context, p, name string, spec Spec, dryRun b
 			g, change = old, project.Unchanged
 			return nil
 		case old.Spec.Zone != spec.Zone:
-			return fault.New(fault.Conflict, "gateway %s is in zone %s, and a gateway does not move", name, old.Spec.Zone).
-				WithHint("Make another one with another name, and delete this one.")
+			return fault.New(fault.Conflict, "gateway %s is in zone %s; the zone of a gateway cannot change", name, old.Spec.Zone).
+				WithHint("Create a gateway with another name, and delete this one.")
 		default:
 			g.CreatedAt, change = old.CreatedAt, project.Updated
 		}
@@ -246,7 +246,7 @@ func (s *Service) pulling(ctx context.Context, p, name string) (Gateway, error) 
 	}
 	g, err := s.look(ctx, p, name)
 	if fault.Is(err, fault.NotFound) {
-		err = fault.New(fault.NotFound, "project %s has no gateway %q", p, name).WithHint("It was deleted, or never applied: `falaj apply` a manifest of kind Gateway.")
+		err = fault.New(fault.NotFound, "project %s has no gateway %q", p, name).WithHint("It was deleted, or never created: `falaj apply` a manifest of kind Gateway.")
 	}
 	return g, err
 }
@@ -268,8 +268,8 @@ func (s *Service) Sync(ctx context.Context, p, name string, r Report) (Wanted, e
 		return Wanted{}, err
 	}
 	if residency.Zone(r.Zone) != g.Spec.Zone {
-		return Wanted{}, fault.New(fault.Conflict, "gateway %s is in zone %s here, and says that it is in %s", name, g.Spec.Zone, r.Zone).
-			WithHint("Set gateway.zone of the gateway's configuration, or apply a Gateway with its zone.")
+		return Wanted{}, fault.New(fault.Conflict, "gateway %s is in zone %s by its manifest, but is configured with %s", name, g.Spec.Zone, r.Zone).
+			WithHint("Set gateway.zone in the gateway's configuration, or apply a Gateway with its zone.")
 	}
 	w := Wanted{Project: p, Deployments: []Served{}}
 	if w.Residency, w.Classification, err = s.Project(ctx, p); err != nil {
@@ -300,7 +300,7 @@ func (s *Service) Sync(ctx context.Context, p, name string, r Report) (Wanted, e
 	}
 	for _, name := range g.Spec.Deployments {
 		if !slices.ContainsFunc(all, func(d serving.Deployment) bool { return d.Name == name }) {
-			w.LeftOut = append(w.LeftOut, LeftOut{Deployment: name, Reason: "there is no deployment of that name"})
+			w.LeftOut = append(w.LeftOut, LeftOut{Deployment: name, Reason: "no deployment has this name"})
 		}
 	}
 	seen := Seen{At: s.Now().UTC().Truncate(time.Microsecond), Report: r, LeftOut: w.LeftOut}
@@ -352,7 +352,7 @@ func (s *Service) deployments(ctx context.Context, g Gateway) (all []serving.Dep
 			}
 		}
 		if len(all) > maxDeployments {
-			return fault.New(fault.TooLarge, "gateway %s would serve more than %d deployments", g.Name, maxDeployments).WithHint("Name those that it needs in spec.deployments.")
+			return fault.New(fault.TooLarge, "gateway %s would serve more than %d deployments", g.Name, maxDeployments).WithHint("List the required deployments in spec.deployments.")
 		}
 		return nil
 	})
@@ -369,7 +369,7 @@ func (s *Service) served(ctx context.Context, g Gateway, d serving.Deployment, r
 		return no("%s", why)
 	}
 	if !d.Residency.Allows(g.Spec.Zone) {
-		return no("version %d may be in %s only, and the gateway is in %s", d.Version, d.Residency, g.Spec.Zone)
+		return no("version %d has the residency %s, but the gateway is in %s", d.Version, d.Residency, g.Spec.Zone)
 	}
 	out := &Served{Deployment: d, Rollout: run}
 	var without []LeftOut
@@ -380,7 +380,7 @@ func (s *Service) served(ctx context.Context, g Gateway, d serving.Deployment, r
 		}
 		without = append(without, LeftOut{
 			Deployment: d.Name, Version: t.Version,
-			Reason: fmt.Sprintf("version %d, the %s, may be in %s only, and the gateway is in %s", t.Version, t.Role, t.Residency, g.Spec.Zone),
+			Reason: fmt.Sprintf("version %d, the %s, has the residency %s, but the gateway is in %s", t.Version, t.Role, t.Residency, g.Spec.Zone),
 		})
 	}
 	needs := []Version{{Model: d.Model, Number: d.Version, Digest: d.Digest}}
@@ -396,7 +396,7 @@ func (s *Service) served(ctx context.Context, g Gateway, d serving.Deployment, r
 		}
 		bundle, err := s.Models.Signed(ctx, d.Project, needs[i].Model, needs[i].Number)
 		if fault.Is(err, fault.NotFound) {
-			return no("version %d of %s is not there any more", needs[i].Number, needs[i].Model)
+			return no("version %d of %s does not exist any more", needs[i].Number, needs[i].Model)
 		}
 		if fault.Is(err, fault.Unsupported) {
 			return no("version %d of %s: %v", needs[i].Number, needs[i].Model, err)
@@ -420,11 +420,11 @@ func (s *Service) File(ctx context.Context, p, name, model, version, file string
 		return nil, 0, err
 	}
 	if file != ModelFile {
-		return nil, 0, fault.New(fault.NotFound, "a gateway gets %s of a version, and no other file", ModelFile)
+		return nil, 0, fault.New(fault.NotFound, "a gateway may fetch only %s of a version", ModelFile)
 	}
 	number, err := strconv.ParseInt(version, 10, 64)
 	if err != nil {
-		return nil, 0, fault.New(fault.Invalid, "%.20q is not the number of a version", version)
+		return nil, 0, fault.New(fault.Invalid, "%.20q is not a version number", version)
 	}
 	all, _, err := s.deployments(ctx, g)
 	if err != nil {
@@ -504,7 +504,7 @@ func (s *Service) Accept(ctx context.Context, p, name string, b Batch) (position
 		}
 	}
 	if len(b.Records) > MaxBatch || b.To == "" || b.Instance == "" {
-		return "", fault.New(fault.Invalid, "a batch has up to %d bytes, an instance, and a position to go to", MaxBatch)
+		return "", fault.New(fault.Invalid, "a batch has at most %d bytes, an instance, and an end position", MaxBatch)
 	}
 	if _, _, err := s.position(ctx, g, b); err != nil {
 		return "", err
@@ -519,7 +519,7 @@ func (s *Service) Accept(ctx context.Context, p, name string, b Batch) (position
 	defer free()
 	records, err := prediction.DecodeRecords(b.Records)
 	if err != nil {
-		return "", fault.New(fault.Invalid, "the batch is damaged: %w", err)
+		return "", fault.New(fault.Invalid, "the batch is corrupted: %w", err)
 	}
 	b.Records = nil
 	at, d, err := s.position(ctx, g, b)
@@ -646,7 +646,7 @@ func placeOf(text string) prediction.Cursor {
 func (s *Service) position(ctx context.Context, g Gateway, b Batch) (at Position, d serving.Deployment, err error) {
 	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if !g.answersFor(b.Deployment) { // it may be again: they wait
-			return fault.New(fault.NotFound, "gateway %s is not for deployment %q", g.Name, b.Deployment).WithHint("Name it in spec.deployments of the Gateway.")
+			return fault.New(fault.NotFound, "gateway %s does not serve deployment %q", g.Name, b.Deployment).WithHint("Add it to spec.deployments of the Gateway.")
 		}
 		d, err = s.Deployments.One(ctx, tx, g.Project, b.Deployment)
 		if fault.Is(err, fault.NotFound) || err == nil && d.ID != b.DeploymentID {

@@ -16,7 +16,7 @@ func Check(t runtime.Tensor) (int, error) {
 		return 0, fault.New(fault.Invalid, "input %q: datatype %q does not exist", t.Name, t.Datatype).WithHint("Datatypes: %v.", runtime.Datatypes)
 	}
 	if len(t.Shape) > MaxDims {
-		return 0, fault.New(fault.Invalid, "a tensor may have %d dimensions", MaxDims)
+		return 0, fault.New(fault.Invalid, "a tensor has at most %d dimensions", MaxDims)
 	}
 	n, err := runtime.Elements(t.Shape)
 	if err != nil {
@@ -65,7 +65,7 @@ func FromContents(t *runtime.Tensor, c *InferTensorContents) error {
 		return fault.New(fault.Invalid, "input %q: %s has no contents", t.Name, t.Datatype).WithHint("Send it in raw_input_contents.")
 	}
 	if err == nil && got != n {
-		err = fault.New(fault.Invalid, "input %q: shape %v of %s wants %d elements, its contents have %d", t.Name, t.Shape, t.Datatype, n, got)
+		err = fault.New(fault.Invalid, "input %q: shape %v of %s needs %d elements, its contents have %d", t.Name, t.Shape, t.Datatype, n, got)
 	}
 	return err
 }
@@ -82,7 +82,7 @@ func narrowed[T int8 | int16 | uint8 | uint16, W int32 | uint32](name string, in
 	out := make([]T, len(in))
 	for i, v := range in {
 		if out[i] = T(v); W(out[i]) != v {
-			return nil, 0, fault.New(fault.Invalid, "input %q: element %d is %d, which its datatype has no room for", name, i, v)
+			return nil, 0, fault.New(fault.Invalid, "input %q: element %d is %d, outside the range of its datatype", name, i, v)
 		}
 	}
 	return out, len(out), nil

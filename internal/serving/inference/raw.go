@@ -27,7 +27,7 @@ func FromRaw(t *runtime.Tensor, raw []byte) error {
 		return err
 	}
 	if size := Sizes[t.Datatype]; size > 0 && len(raw) != n*size {
-		return fault.New(fault.Invalid, "input %q: shape %v of %s wants %d bytes and got %d", t.Name, t.Shape, t.Datatype, n*size, len(raw))
+		return fault.New(fault.Invalid, "input %q: shape %v of %s needs %d bytes, not %d", t.Name, t.Shape, t.Datatype, n*size, len(raw))
 	}
 	switch t.Datatype {
 	case runtime.Bool:
@@ -103,7 +103,7 @@ func booleans(raw []byte) []bool {
 // are the same memory.
 func texts(t *runtime.Tensor, n int, raw []byte) ([]string, error) {
 	if n > len(raw)/4 {
-		return nil, fault.New(fault.Invalid, "input %q: shape %v wants %d elements, its %d bytes have fewer", t.Name, t.Shape, n, len(raw))
+		return nil, fault.New(fault.Invalid, "input %q: shape %v needs %d elements, its %d bytes contain fewer", t.Name, t.Shape, n, len(raw))
 	}
 	out := make([]string, n)
 	for i := range out {
@@ -112,7 +112,7 @@ func texts(t *runtime.Tensor, n int, raw []byte) ([]string, error) {
 		}
 		size := binary.LittleEndian.Uint32(raw)
 		if raw = raw[4:]; uint64(size) > uint64(len(raw)) {
-			return nil, fault.New(fault.Invalid, "input %q: element %d of BYTES says %d bytes, %d are left", t.Name, i, size, len(raw))
+			return nil, fault.New(fault.Invalid, "input %q: element %d of BYTES declares %d bytes, %d are left", t.Name, i, size, len(raw))
 		}
 		out[i] = words(raw[:size])
 		raw = raw[size:]

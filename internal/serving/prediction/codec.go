@@ -110,7 +110,7 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 			}
 		}
 		if len(dst)-start > maxRecord {
-			return dst[:start], fault.New(fault.TooLarge, "a prediction of more than %d bytes", maxRecord)
+			return dst[:start], fault.New(fault.TooLarge, "a prediction exceeds %d bytes", maxRecord)
 		}
 	}
 	if r.Bucket != 0 {
@@ -134,7 +134,7 @@ func appendRecord(dst []byte, r *Record) ([]byte, error) {
 	}
 	dst = appendNumbers(dst, r.Probabilities)
 	if len(dst)-start > maxRecord {
-		return dst[:start], fault.New(fault.TooLarge, "a prediction of more than %d bytes", maxRecord)
+		return dst[:start], fault.New(fault.TooLarge, "a prediction exceeds %d bytes", maxRecord)
 	}
 	return dst, nil
 }
@@ -213,7 +213,7 @@ func decodeRecord(b []byte, r *Record) error {
 		}
 	}
 	if d.bad || len(d.b) != 0 {
-		return errRecord("it is damaged")
+		return errRecord("it is corrupted")
 	}
 	return nil
 }

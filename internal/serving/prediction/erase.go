@@ -287,7 +287,7 @@ func blank(b []byte, rows []int) error {
 		d.blankBlocks(d.byte(), rows, count)
 	}
 	if d.bad {
-		return errRecord("it is damaged")
+		return errRecord("it is corrupted")
 	}
 	return nil
 }

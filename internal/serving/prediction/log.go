@@ -269,7 +269,7 @@ func (j *journal) list(key []byte) ([]*segment, error) {
 		path := filepath.Join(j.dir, e.Name())
 		sg, sealed, err := look(path, number, key, j.bound())
 		if err != nil {
-			return nil, fault.Wrap(err, "look into segment %s of the prediction log", e.Name())
+			return nil, fault.Wrap(err, "inspect segment %s of the prediction log", e.Name())
 		}
 		if !sealed {
 			if sg.span.records == 0 {
@@ -279,7 +279,7 @@ func (j *journal) list(key []byte) ([]*segment, error) {
 				continue
 			}
 			if err := finish(&sg, key, j.bound()); err != nil { // it is read all the same, and mended after another start
-				j.log.cfg.Logger.Warn("a segment of the prediction log cannot be sealed", slog.String("file", path), slog.Any("error", err))
+				j.log.cfg.Logger.Warn("sealing a segment of the prediction log failed", slog.String("file", path), slog.Any("error", err))
 			}
 		}
 		out = append(out, &sg)

@@ -114,7 +114,7 @@ func (j *journal) damaged(ctx context.Context, sg whole, at int64) {
 	for _, known := range j.segments {
 		if known.number == sg.number && !known.broken {
 			known.broken = true
-			j.log.cfg.Logger.ErrorContext(ctx, "a part of the prediction log is damaged and is skipped",
+			j.log.cfg.Logger.ErrorContext(ctx, "a corrupted part of the prediction log is skipped",
 				slog.String("project", j.place.Project), slog.String("deployment", j.place.Deployment),
 				slog.String("file", sg.path), slog.Int64("offset", at))
 		}

@@ -138,5 +138,5 @@ func (l *Log) Drop(project, deployment string) error {
 	if e := os.Remove(filepath.Dir(j.dir)); e != nil && !errors.Is(e, fs.ErrNotExist) && !errors.Is(e, fs.ErrExist) { // or it is not empty
 		err = errors.Join(err, e)
 	}
-	return fault.Wrap(err, "dropping the predictions of %s", deployment)
+	return fault.Wrap(err, "deleting the predictions of %s", deployment)
 }

@@ -279,7 +279,7 @@ func eachRecord(plain []byte, visit func(index int, b []byte) error) error {
 	for i := 0; len(plain) > 0; i++ {
 		n, k := binary.Uvarint(plain)
 		if k <= 0 || n > uint64(len(plain)-k) { //nolint:gosec // G115: not negative
-			return errRecord("its frame is damaged")
+			return errRecord("its frame is corrupted")
 		}
 		if err := visit(i, plain[k:k+int(n)]); err != nil { //nolint:gosec // G115: at most len(plain)
 			return err
@@ -386,7 +386,7 @@ func ParseCursor(s string) (Cursor, error) {
 	if s == "" {
 		return Cursor{}, nil
 	}
-	bad := fault.New(fault.Invalid, "%q is not a place in the prediction log", clip(s))
+	bad := fault.New(fault.Invalid, "%q is not a position in the prediction log", clip(s))
 	parts := strings.Split(s, "-")
 	if len(parts) != 4 {
 		return Cursor{}, bad

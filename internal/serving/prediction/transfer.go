@@ -31,7 +31,7 @@ func DecodeRecords(b []byte) ([]*Record, error) {
 		return decodeRecord(b, r)
 	})
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "these are no predictions: %w", err)
+		return nil, fault.New(fault.Invalid, "the predictions are invalid: %w", err)
 	}
 	return out, nil
 }

@@ -159,7 +159,7 @@ func (j *journal) knowErased(ctx context.Context) error {
 	if erased := j.log.cfg.Erased; erased != nil {
 		var err error
 		if all, err = erased(ctx, j.place.Project); err != nil {
-			return fault.Wrap(err, "reading who was erased")
+			return fault.Wrap(err, "reading the erased persons")
 		}
 	}
 	j.erased.Store(&all)
@@ -217,7 +217,7 @@ func (j *journal) write(ctx context.Context, b *batch) error {
 func (j *journal) rest(now time.Time, err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		err = fault.New(fault.Exhausted, "the disk is full: %w", err).WithHint("Make room, or lower predictions.max_bytes.")
+		err = fault.New(fault.Exhausted, "the disk is full: %w", err).WithHint("Free space, or lower predictions.max_bytes.")
 	case fault.Is(err, fault.Internal):
 		err = fault.New(fault.Unavailable, "writing the prediction log: %w", err)
 	}

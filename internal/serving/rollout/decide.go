@@ -73,7 +73,7 @@ func Decide(o Observations, s Spec) Decision {
 	if d.SRM < srmAlpha {
 		n := o.Candidate.Assigned + o.Stable.Assigned
 		d.Outcome, d.Guardrail = Hold, "sample_ratio"
-		d.Reason = fmt.Sprintf("the split is not as it was meant: %s of %s assignments went to version %d, %s expected (p %s): what the two versions cost cannot be compared",
+		d.Reason = fmt.Sprintf("the traffic split is wrong: %s of %s assignments went to version %d, %s expected (p %s): the losses of the versions cannot be compared",
 			count(o.Candidate.Assigned), count(n), o.Candidate.Version, percent(o.Candidate.Share/(o.Candidate.Share+o.Stable.Share)), number(d.SRM))
 		return d
 	}
@@ -120,7 +120,7 @@ func guard(o Observations, s Spec) (which, reason string) {
 	}
 	if limit := g.Slow(); limit > 0 {
 		if p := above(c.Slow, c.Requests, 0.01); p < guardAlpha {
-			return "latency_p99", fmt.Sprintf("version %d is too slow: %s of %s requests took longer than %s, more than one in a hundred (p %s)",
+			return "latency_p99", fmt.Sprintf("version %d is too slow: %s of %s requests took longer than %s, over 1%% (p %s)",
 				c.Version, count(c.Slow), count(c.Requests), limit, number(p))
 		}
 	}
@@ -142,12 +142,12 @@ func late(s Spec, enough bool) Outcome {
 func lateWords(s Spec, enough bool) string {
 	switch late(s, enough) {
 	case Hold:
-		return "a person decides"
+		return "a user must decide"
 	case Promote:
-		return "promoted, as spec.rollout.inconclusive says"
+		return "promoted, by spec.rollout.inconclusive"
 	default:
 		if s.Inconclusive == InconclusivePromote {
-			return "rolled back, as nothing is promoted with fewer labels than min_labels"
+			return "rolled back, because there are fewer labels than min_labels"
 		}
 		return "rolled back"
 	}
@@ -165,20 +165,20 @@ func (d Decision) missing(o Observations, s Spec, enough bool) string {
 	c, b := o.Candidate, o.Stable
 	switch {
 	case c.Requests == 0 && c.Loss.N == 0:
-		return fmt.Sprintf("version %d has met no request", c.Version)
+		return fmt.Sprintf("version %d has not received requests", c.Version)
 	case o.uneven():
-		return fmt.Sprintf("%s labelled requests are of version %d and %s of version %d, %s expected: which are labelled depends on the version, so their losses cannot be compared",
+		return fmt.Sprintf("%s labelled requests belong to version %d and %s to version %d, %s expected: labels depend on the version, so the losses cannot be compared",
 			count(c.Labelled), c.Version, count(b.Labelled), b.Version, percent(c.Share/(c.Share+b.Share)))
 	case !enough && c.Loss.N >= int64(s.MinLabels) && b.Loss.N >= int64(s.MinLabels):
-		return fmt.Sprintf("the labels of version %d are of %s keys and those of version %d of %s; %d of each are needed, as requests of one key are judged together",
+		return fmt.Sprintf("the labels of version %d come from %s keys, those of version %d from %s; %d of each are needed, because requests of one key are evaluated together",
 			c.Version, count(c.Groups), b.Version, count(b.Groups), minMinLabel)
 	case !enough:
 		return fmt.Sprintf("version %d has %s labels and version %d has %s; %s of each are needed",
 			c.Version, count(c.Loss.N), b.Version, count(b.Loss.N), count(int64(s.MinLabels)))
 	case !d.Comparable:
-		return "the losses of both versions do not vary, so nothing can be said about their difference"
+		return "the losses of both versions are constant, so they cannot be compared"
 	default:
-		return fmt.Sprintf("%s; it decides below %s or above 0", d.seen(o, s), number(s.Margin))
+		return fmt.Sprintf("%s; decides below %s or above 0", d.seen(o, s), number(s.Margin))
 	}
 }
 

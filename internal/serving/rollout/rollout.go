@@ -81,23 +81,23 @@ const clip = 1e-6
 // Spec is how new versions are tried: spec.rollout of a Deployment manifest.
 // Zero fields mean their default; it can be compared with ==.
 type Spec struct {
-	Weight       int          `json:"weight,omitempty" doc:"Percent of the requests that meet the candidate, 1 to 99; default 20"`
-	Sticky       string       `json:"sticky,omitempty" doc:"Request column whose value always meets the same version; empty is the header Falaj-Route-Key"`
-	Metric       Metric       `json:"metric,omitempty" doc:"What is compared, smaller is better: brier, log_loss, error, absolute_error or squared_error; default brier"`
-	Margin       float64      `json:"margin,omitempty" doc:"The candidate may be worse by less than this, in the metric's unit; default 0.005, required for absolute_error and squared_error"`
-	Alpha        float64      `json:"alpha,omitempty" doc:"Probability of a wrong decision, however often one looks; default 0.05"`
-	MinLabels    int          `json:"min_labels,omitempty" doc:"Labels of each version before its loss may decide, at least 50; default 500"`
-	LabelDelay   string       `json:"label_delay,omitempty" doc:"A request is judged when it is so old, on the clock of the records, such as 2d: for labels that come sooner or later by what they say. Empty: when its label comes"`
-	MaxDuration  string       `json:"max_duration,omitempty" doc:"How long a version is tried, on the clock of the records, such as 14d or 36h; default 14d"`
-	Inconclusive Inconclusive `json:"inconclusive,omitempty" doc:"What happens when it did not decide by then: rollback, promote or hold; default rollback, which is also what becomes of promote with fewer labels than min_labels"`
-	Guardrails   Guardrails   `json:"guardrails,omitzero" doc:"What ends the trial early, labels or not"`
+	Weight       int          `json:"weight,omitempty" doc:"Percent of the requests sent to the canary, 1 to 99; default 20"`
+	Sticky       string       `json:"sticky,omitempty" doc:"Request column whose values are pinned to one version; default the header Falaj-Route-Key"`
+	Metric       Metric       `json:"metric,omitempty" doc:"Metric to compare, lower is better: brier, log_loss, error, absolute_error or squared_error; default brier"`
+	Margin       float64      `json:"margin,omitempty" doc:"Accepted loss of the canary, in the metric's unit; default 0.005, required for absolute_error and squared_error"`
+	Alpha        float64      `json:"alpha,omitempty" doc:"Probability of a wrong decision, valid at any time; default 0.05"`
+	MinLabels    int          `json:"min_labels,omitempty" doc:"Minimum labels of each version before a decision, at least 50; default 500"`
+	LabelDelay   string       `json:"label_delay,omitempty" doc:"Evaluates a request at this age on the clock of the records, such as 2d, for labels whose delay depends on their value; default when its label arrives"`
+	MaxDuration  string       `json:"max_duration,omitempty" doc:"Maximum duration of a rollout on the clock of the records, such as 14d or 36h; default 14d"`
+	Inconclusive Inconclusive `json:"inconclusive,omitempty" doc:"Action when there is no decision by then: rollback, promote or hold; default rollback, which also replaces promote with fewer labels than min_labels"`
+	Guardrails   Guardrails   `json:"guardrails,omitzero" doc:"Conditions that abort the rollout, with or without labels"`
 }
 
 // Guardrails end a trial early.
 type Guardrails struct {
-	ErrorRate   float64 `json:"error_rate,omitempty" doc:"Roll back when more requests fail than with the stable version, by this share; default 0.02, 1 is off"`
-	LatencyP99  string  `json:"latency_p99,omitempty" doc:"Roll back when more than one request in a hundred takes longer, such as 250ms; empty is off"`
-	MinRequests int     `json:"min_requests,omitempty" doc:"Requests to the candidate before a guardrail may end the trial; default 100"`
+	ErrorRate   float64 `json:"error_rate,omitempty" doc:"Roll back when the error rate exceeds that of the stable version by this share; default 0.02, 1 disables it"`
+	LatencyP99  string  `json:"latency_p99,omitempty" doc:"Roll back when more than 1% of the requests take longer, such as 250ms; empty disables it"`
+	MinRequests int     `json:"min_requests,omitempty" doc:"Minimum requests to the canary before a guardrail applies; default 100"`
 }
 
 // WithDefaults fills what is not said. A metric without a natural unit has no
@@ -129,36 +129,36 @@ func (s Spec) Validate() error {
 	case s.Weight < 1 || s.Weight > MaxWeight:
 		return bad("weight", "is %d", s.Weight).WithHint("Use 1 to %d percent.", MaxWeight)
 	case len(s.Sticky) > maxName:
-		return bad("sticky", "is longer than %d bytes", maxName)
+		return bad("sticky", "exceeds %d bytes", maxName)
 	case !slices.Contains(metrics, s.Metric):
-		return bad("metric", "%q does not exist", short(string(s.Metric))).WithHint("Use brier, log_loss, error, absolute_error or squared_error.")
+		return bad("metric", "unknown value %q", short(string(s.Metric))).WithHint("Use brier, log_loss, error, absolute_error or squared_error.")
 	case s.Margin == 0:
-		return bad("margin", "is missing: %s has the unit of your label, so there is no default", s.Metric).
-			WithHint("Say by how much a new version may be worse.")
+		return bad("margin", "is required: %s has the unit of the label, so there is no default", s.Metric).
+			WithHint("Set the accepted loss of a new version.")
 	case !(s.Margin >= 1e-9 && s.Margin <= 1e12):
-		return bad("margin", "is %v", s.Margin).WithHint("Say by how much a new version may be worse, more than 0.")
+		return bad("margin", "is %v", s.Margin).WithHint("Set the accepted loss of a new version, greater than 0.")
 	case !(s.Alpha >= 1e-6 && s.Alpha <= 0.5):
 		return bad("alpha", "is %v", s.Alpha).WithHint("Use 0.000001 to 0.5; 0.05 is usual.")
 	case s.MinLabels < minMinLabel || s.MinLabels > maxMinLabel:
 		return bad("min_labels", "is %d", s.MinLabels).WithHint("Use %d to %d.", minMinLabel, maxMinLabel)
 	case !slices.Contains([]Inconclusive{InconclusiveRollback, InconclusivePromote, InconclusiveHold}, s.Inconclusive):
-		return bad("inconclusive", "%q does not exist", short(string(s.Inconclusive))).WithHint("Use rollback, promote or hold.")
+		return bad("inconclusive", "unknown value %q", short(string(s.Inconclusive))).WithHint("Use rollback, promote or hold.")
 	case !(g.ErrorRate > 0 && g.ErrorRate <= 1):
 		return bad("guardrails.error_rate", "is %v", g.ErrorRate).WithHint("Use a share above 0; 1 turns it off.")
 	case g.MinRequests < 1 || g.MinRequests > maxMinLabel:
 		return bad("guardrails.min_requests", "is %d", g.MinRequests).WithHint("Use 1 to %d.", maxMinLabel)
 	}
 	if d, err := resource.ParseDuration(s.MaxDuration); err != nil || d < time.Second || d > maxDuration {
-		return bad("max_duration", "%q is not a time that a trial can take", short(s.MaxDuration)).WithHint("Write 1s to 366d, such as 14d or 36h.")
+		return bad("max_duration", "%q is not a valid duration of a rollout", short(s.MaxDuration)).WithHint("Use 1s to 366d, such as 14d or 36h.")
 	}
 	if s.LabelDelay != "" {
 		if d, err := resource.ParseDuration(s.LabelDelay); err != nil || d >= s.Duration() {
-			return bad("label_delay", "%q is not a part of max_duration", short(s.LabelDelay)).WithHint("Write how long labels take, such as 36h or 2d; a trial takes longer than that.")
+			return bad("label_delay", "%q is not a duration shorter than max_duration", short(s.LabelDelay)).WithHint("Set the delay of labels, such as 36h or 2d; a rollout takes longer than that.")
 		}
 	}
 	if g.LatencyP99 != "" && g.LatencyP99 != "0" {
 		if d, err := resource.ParseDuration(g.LatencyP99); err != nil || d <= 0 || d > time.Hour {
-			return bad("guardrails.latency_p99", "%q is not a latency", short(g.LatencyP99)).WithHint("Write 1ms to 1h, such as 250ms.")
+			return bad("guardrails.latency_p99", "%q is not a valid latency", short(g.LatencyP99)).WithHint("Use 1ms to 1h, such as 250ms.")
 		}
 	}
 	return nil
@@ -201,12 +201,12 @@ func (s Spec) Loss(score, label float64) (float64, error) {
 			d *= d
 		}
 		if d > 1e150 { // its square would not be finite
-			return 0, fault.New(fault.Invalid, "the error of score %v by label %v is too large to be counted", score, label)
+			return 0, fault.New(fault.Invalid, "the error of score %v for label %v is too large", score, label)
 		}
 		return d, nil
 	case Brier, LogLoss, Error:
 	default:
-		return 0, fault.New(fault.Invalid, "metric %q does not exist", short(string(metric)))
+		return 0, fault.New(fault.Invalid, "unknown metric %q", short(string(metric)))
 	}
 	if score < 0 || score > 1 {
 		return 0, fault.New(fault.Invalid, "the score is %v, which is not a probability", score).

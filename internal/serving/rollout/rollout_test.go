@@ -28,7 +28,7 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		"error_rate":   {Guardrails: Guardrails{ErrorRate: -1}},
 		"latency_p99":  {Guardrails: Guardrails{LatencyP99: "-3ms"}},
 		"min_requests": {Guardrails: Guardrails{MinRequests: -1}},
-		"is missing":   {Metric: SquaredError},
+		"is required":  {Metric: SquaredError},
 	} {
 		err := s.Validate()
 		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), field) || fault.HintOf(err) == "" {
@@ -224,13 +224,13 @@ func TestCheaperIsNeverWorse(t *testing.T) {
 func TestWithoutTraffic(t *testing.T) {
 	s := Spec{}.WithDefaults()
 	o := Observations{Stable: Arm{Version: 3, Requests: 90_000, Assigned: 90_000}, Candidate: Arm{Version: 4}}
-	if d := Decide(o, s); d.Outcome != Continue || !strings.Contains(d.Reason, "version 4 has met no request") {
+	if d := Decide(o, s); d.Outcome != Continue || !strings.Contains(d.Reason, "version 4 has not received requests") {
 		t.Errorf("%+v", d)
 	}
 	o.Elapsed = 14 * 24 * time.Hour
 	for inconclusive, want := range map[Inconclusive]Outcome{InconclusiveRollback: Rollback, InconclusivePromote: Rollback, InconclusiveHold: Hold} {
 		s.Inconclusive = inconclusive
-		if d := Decide(o, s); d.Outcome != want || !strings.Contains(d.Reason, "inconclusive after 14d") || !strings.Contains(d.Reason, "no request") {
+		if d := Decide(o, s); d.Outcome != want || !strings.Contains(d.Reason, "inconclusive after 14d") || !strings.Contains(d.Reason, "not received requests") {
 			t.Errorf("%s: %+v", inconclusive, d)
 		}
 	}
@@ -274,7 +274,7 @@ func TestNumbersThatAreNoneAreHeld(t *testing.T) {
 		Stable:    Arm{Version: 1, Requests: 5000, Loss: Moments{N: 5000, Mean: 2}},
 		Candidate: Arm{Version: 2, Requests: 5000, Loss: Moments{N: 5000, Mean: 2}},
 	}
-	if d := Decide(constant, Spec{Metric: AbsoluteError, Margin: 1}); d.Outcome != Continue || d.Comparable || !strings.Contains(d.Reason, "do not vary") {
+	if d := Decide(constant, Spec{Metric: AbsoluteError, Margin: 1}); d.Outcome != Continue || d.Comparable || !strings.Contains(d.Reason, "are constant") {
 		t.Errorf("losses that do not vary: %+v", d)
 	}
 }

@@ -230,7 +230,7 @@ func TestUnevenLabelsDecideNothing(t *testing.T) {
 		}
 	}
 	o := Observations{Stable: arm(3, 0.8, 5000, 0.2), Candidate: arm(4, 0.2, 400, 0.1)}
-	if d := Decide(o, s); d.Outcome != Continue || !strings.Contains(d.Reason, "400 labelled requests are of version 4 and 5,000 of version 3, 20 % expected") {
+	if d := Decide(o, s); d.Outcome != Continue || !strings.Contains(d.Reason, "400 labelled requests belong to version 4 and 5,000 to version 3, 20 % expected") {
 		t.Errorf("%+v", d)
 	}
 	o.Elapsed, s.Inconclusive = s.Duration(), InconclusivePromote

@@ -29,15 +29,15 @@ func TestLimits(t *testing.T) {
 		says string // empty: it may be loaded
 	}{
 		"a column each":            {Metadata{Inputs: ports(MaxPorts), Outputs: y}, ""},
-		"one too many":             {Metadata{Inputs: ports(MaxPorts + 1), Outputs: y}, "the model has 1025 inputs and 1 outputs: a model, and a request, may have 1024 of each"},
+		"one too many":             {Metadata{Inputs: ports(MaxPorts + 1), Outputs: y}, "the model has 1025 inputs and 1 outputs; models and requests have at most 1024 of each"},
 		"too many outputs":         {Metadata{Inputs: y, Outputs: ports(MaxPorts + 1)}, "may have 1024 of each"},
 		"no inputs":                {Metadata{Outputs: y}, "the model has no inputs"},
 		"no outputs":               {Metadata{Inputs: y}, "the model has no outputs"},
 		"a long name":              {Metadata{Inputs: one(strings.Repeat("x", MaxName), FP32), Outputs: y}, ""},
-		"too long a name":          {Metadata{Inputs: one(strings.Repeat("x", MaxName+1), FP32), Outputs: y}, "has 1025 bytes; it may have 1024"},
+		"too long a name":          {Metadata{Inputs: one(strings.Repeat("x", MaxName+1), FP32), Outputs: y}, "has 1025 bytes; the limit is 1024"},
 		"no name":                  {Metadata{Inputs: one("", FP32), Outputs: y}, "an input of the model has no name"},
 		"as large as a request":    {Metadata{Inputs: one("x", FP32, MaxRequest/4), Outputs: y}, ""},
-		"larger than one":          {Metadata{Inputs: one("x", FP32, MaxRequest/4+1), Outputs: y}, "which is what a request may have"},
+		"larger than one":          {Metadata{Inputs: one("x", FP32, MaxRequest/4+1), Outputs: y}, "the limit of a request"},
 		"two that are":             {Metadata{Inputs: []Spec{{Name: "a", Datatype: Int8, Shape: []int64{-1, MaxRequest / 2}}, {Name: "b", Datatype: FP64, Shape: []int64{MaxRequest / 8}}}, Outputs: y}, `input "b"`},
 		"dimensions that overflow": {Metadata{Inputs: one("x", FP64, 1<<31, 1<<31, 1<<31), Outputs: y}, "64 MiB"},
 		"none of large rows":       {Metadata{Inputs: one("x", FP64, 1<<31, 0), Outputs: y}, ""},
@@ -67,7 +67,7 @@ func TestOptionalStandsIn(t *testing.T) {
 		"more that is optional":   {m, without, ""},
 		"less that is optional":   {without, m, ""},
 		"another shape":           {other, m, ""},
-		"optional there, not now": {needs, m, "it has 2 inputs, and not 1"},
+		"optional there, not now": {needs, m, "it has 2 inputs instead of 1"},
 	} {
 		if err := c.m.StandsIn(c.of); c.says == "" && err != nil || c.says != "" && (!fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v", name, err)

@@ -111,14 +111,14 @@ type Spec struct {
 // Accepts refuses a tensor that does not match the spec, in words.
 func (s Spec) Accepts(t Tensor) error {
 	if t.Datatype != s.Datatype {
-		return fault.New(fault.Invalid, "input %q has datatype %s, the model wants %s", t.Name, t.Datatype, s.Datatype)
+		return fault.New(fault.Invalid, "input %q has datatype %s, the model needs %s", t.Name, t.Datatype, s.Datatype)
 	}
 	fits := s.Shape == nil || len(t.Shape) == len(s.Shape)
 	for i := 0; fits && i < len(s.Shape); i++ {
 		fits = s.Shape[i] < 0 || s.Shape[i] == t.Shape[i]
 	}
 	if !fits {
-		return fault.New(fault.Invalid, "input %q has shape %v, the model wants %v", t.Name, t.Shape, s.Shape).
+		return fault.New(fault.Invalid, "input %q has shape %v, the model needs %v", t.Name, t.Shape, s.Shape).
 			WithHint("-1 stands for any size; the first dimension is usually the number of rows.")
 	}
 	return nil
@@ -137,7 +137,7 @@ const (
 
 // TooLong refuses an answer that is too large to be held beside others.
 func TooLong() error {
-	return fault.New(fault.TooLarge, "the model's answer has more than %d MiB", MaxAnswer>>20).WithHint("Send fewer rows at once.")
+	return fault.New(fault.TooLarge, "the model's response exceeds %d MiB", MaxAnswer>>20).WithHint("Send fewer rows at once.")
 }
 
 // Metadata is what a loaded model says about itself.
@@ -183,13 +183,13 @@ func (m Metadata) Offer(defaults []Spec, largest int64) (offered []Spec) {
 func (m Metadata) Validate() error {
 	switch {
 	case len(m.Inputs)+len(m.Optional) > MaxPorts || len(m.Outputs) > MaxPorts:
-		return fault.New(fault.Invalid, "the model has %d inputs and %d outputs: a model, and a request, may have %d of each", len(m.Inputs)+len(m.Optional), len(m.Outputs), MaxPorts).
-			WithHint("Export it with one input of many columns instead of one for each column.")
+		return fault.New(fault.Invalid, "the model has %d inputs and %d outputs; models and requests have at most %d of each", len(m.Inputs)+len(m.Optional), len(m.Outputs), MaxPorts).
+			WithHint("Export it with one input of many columns instead of one per column.")
 	case len(m.Inputs) == 0:
-		return fault.New(fault.Invalid, "the model has no inputs: it answers the same always, and a request without inputs is refused").
-			WithHint("Export it with the inputs that it depends on, or keep what it answers as a dataset.")
+		return fault.New(fault.Invalid, "the model has no inputs: its outputs are constant, and requests need inputs").
+			WithHint("Export it with the inputs that it depends on, or store its outputs as a dataset.")
 	case len(m.Outputs) == 0:
-		return fault.New(fault.Invalid, "the model has no outputs: there is nothing to ask it for")
+		return fault.New(fault.Invalid, "the model has no outputs")
 	}
 	if err := validate("input", append(slices.Clip(m.Inputs), m.Optional...)); err != nil {
 		return err
@@ -205,8 +205,8 @@ func (m Metadata) Validate() error {
 func (m Metadata) fits() error {
 	for i, s := range m.Inputs {
 		if left(m.Inputs[:i+1]) < 0 {
-			return fault.New(fault.Invalid, "the inputs of the model have more than %d MiB, which is what a request may have: input %.100q has the shape %v", MaxRequest>>20, s.Name, s.Shape).
-				WithHint("Export the model with a smaller batch, or with a dimension that varies.")
+			return fault.New(fault.Invalid, "the inputs of the model exceed %d MiB, the limit of a request: input %.100q has the shape %v", MaxRequest>>20, s.Name, s.Shape).
+				WithHint("Export the model with a smaller batch, or with a dynamic dimension.")
 		}
 	}
 	return nil
@@ -252,18 +252,18 @@ func validate(role string, specs []Spec) error {
 	for _, s := range specs {
 		switch {
 		case s.Name == "":
-			return fault.New(fault.Invalid, "an %s of the model has no name: no request can give or ask for it", role).WithHint("Name it when the model is exported.")
+			return fault.New(fault.Invalid, "an %s of the model has no name, so requests cannot refer to it", role).WithHint("Name it when the model is exported.")
 		case len(s.Name) > MaxName:
-			return fault.New(fault.Invalid, "the name of an %s of the model has %d bytes; it may have %d, in a request, too: %.80q…", role, len(s.Name), MaxName, s.Name).
-				WithHint("Give it a shorter name when the model is exported.")
+			return fault.New(fault.Invalid, "the name of an %s of the model has %d bytes; the limit is %d, also in requests: %.80q…", role, len(s.Name), MaxName, s.Name).
+				WithHint("Export the model with a shorter name.")
 		case !utf8.ValidString(s.Name) || strings.ContainsRune(s.Name, 0):
-			return fault.New(fault.Invalid, "the name %.80q of an %s of the model is no text", s.Name, role)
+			return fault.New(fault.Invalid, "the name %.80q of an %s of the model is not valid text", s.Name, role)
 		case seen[s.Name]:
-			return fault.New(fault.Invalid, "the model has two %ss %.100q", role, s.Name)
+			return fault.New(fault.Invalid, "the model has duplicate %ss %.100q", role, s.Name)
 		case !slices.Contains(Datatypes, s.Datatype):
-			return fault.New(fault.Invalid, "%s %.100q of the model is of no datatype that there is", role, s.Name)
+			return fault.New(fault.Invalid, "%s %.100q of the model has an unknown datatype", role, s.Name)
 		case len(s.Shape) > MaxRank || slices.ContainsFunc(s.Shape, func(d int64) bool { return d < -1 }):
-			return fault.New(fault.Invalid, "%s %.100q of the model has a shape that no tensor has", role, s.Name)
+			return fault.New(fault.Invalid, "%s %.100q of the model has an invalid shape", role, s.Name)
 		}
 		seen[s.Name] = true
 	}
@@ -275,8 +275,8 @@ func (m Metadata) Check(inputs []Tensor) error {
 	for _, spec := range m.Inputs {
 		i := slices.IndexFunc(inputs, func(t Tensor) bool { return t.Name == spec.Name })
 		if i < 0 {
-			return fault.New(fault.Invalid, "input %q is missing; the model wants %s", spec.Name, m.wants()).
-				WithHint("Each request has each input. Instead of leaving out a column that may be missing, send NaN, or in BYTES a text of your own, of which a predict.py beside the model makes None.")
+			return fault.New(fault.Invalid, "input %q is missing; the model needs %s", spec.Name, m.wants()).
+				WithHint("Each request needs every input. For a missing column send NaN, or in BYTES a placeholder, which a predict.py beside the model converts to None.")
 		}
 		if err := spec.Accepts(inputs[i]); err != nil {
 			return err
@@ -286,14 +286,14 @@ func (m Metadata) Check(inputs []Tensor) error {
 		if !slices.ContainsFunc(m.Inputs, func(s Spec) bool { return s.Name == t.Name }) {
 			o := slices.IndexFunc(m.Optional, func(s Spec) bool { return s.Name == t.Name })
 			if o < 0 {
-				return fault.New(fault.Invalid, "the model has no input %q; it wants %s", t.Name, m.wants())
+				return fault.New(fault.Invalid, "unknown input %q; the model needs %s", t.Name, m.wants())
 			}
 			if err := m.Optional[o].Accepts(t); err != nil {
 				return err
 			}
 		}
 		if slices.ContainsFunc(inputs[:i], func(o Tensor) bool { return o.Name == t.Name }) {
-			return fault.New(fault.Invalid, "input %q is given twice", t.Name)
+			return fault.New(fault.Invalid, "duplicate input %q", t.Name)
 		}
 	}
 	return nil
@@ -314,7 +314,7 @@ func (m Metadata) wants() string {
 // it is compiled. What it says has words of the other alone, and few.
 func (m Metadata) StandsIn(other Metadata) error {
 	if len(m.Inputs) != len(other.Inputs) {
-		return fault.New(fault.Invalid, "it has %d inputs, and not %d", len(m.Inputs), len(other.Inputs))
+		return fault.New(fault.Invalid, "it has %d inputs instead of %d", len(m.Inputs), len(other.Inputs))
 	}
 	for _, theirs := range other.Inputs {
 		i := slices.IndexFunc(m.Inputs, func(s Spec) bool { return s.Name == theirs.Name })
@@ -403,7 +403,7 @@ const DefaultTime = 2 * time.Minute
 
 // Late is the error of a load that took longer than it may.
 func Late(limit time.Duration) *fault.Error {
-	return fault.New(fault.Timeout, "the model was not loaded in %s", limit)
+	return fault.New(fault.Timeout, "loading the model exceeded %s", limit)
 }
 
 // Remote names a model on another server.
@@ -445,13 +445,13 @@ type Spread interface {
 // ErrEnded is in the chain of the error of a run that its process did not survive,
 // for whatever reason but one: a process that is ended because it does not end another
 // run, or takes nothing, has not ended of those that it had.
-var ErrEnded = errors.New("the process ended")
+var ErrEnded = errors.New("the process exited")
 
 // LingersError is in the chain of the error of a run that goes on although its context is
 // over: it uses its cores until Over is closed.
 type LingersError struct{ Over <-chan struct{} }
 
-func (LingersError) Error() string { return "the run goes on" }
+func (LingersError) Error() string { return "the run is still in progress" }
 
 // Over is closed when the run that failed so uses no core any more; nil: it is over.
 func Over(err error) <-chan struct{} {

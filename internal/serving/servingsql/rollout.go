@@ -48,7 +48,7 @@ func (Store) PutRollout(ctx context.Context, tx *store.Tx, r serving.Rollout) er
 		Set("state = EXCLUDED.state, started_at = EXCLUDED.started_at, ended = EXCLUDED.ended, reason = EXCLUDED.reason, evidence = EXCLUDED.evidence").
 		Exec(ctx)
 	if store.IsUnique(err) {
-		return fault.New(fault.Conflict, "a rollout of deployment %s is running already", r.Deployment)
+		return fault.New(fault.Conflict, "deployment %s already has a running rollout", r.Deployment)
 	}
 	return err
 }
@@ -74,7 +74,7 @@ func (Store) Rollout(ctx context.Context, tx *store.Tx, id serving.RolloutID) (s
 	var r rolloutRow
 	err := tx.NewRaw("SELECT "+rolloutColumns+" FROM serving_rollout WHERE id = ?", string(id)).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
-		return serving.Rollout{}, fault.New(fault.NotFound, "no rollout %q", id)
+		return serving.Rollout{}, fault.New(fault.NotFound, "rollout %q not found", id)
 	}
 	if err != nil {
 		return serving.Rollout{}, err
@@ -142,7 +142,7 @@ func (Store) InsertAction(ctx context.Context, tx *store.Tx, a serving.AutoActio
 	row := rowOf(a)
 	_, err := tx.NewInsert().Model(&row).ModelTableExpr("serving_act").Exec(ctx)
 	if store.IsUnique(err) {
-		return fault.New(fault.Conflict, "deployment %s has an act %s for %s already", a.Deployment, a.Kind, a.Cause)
+		return fault.New(fault.Conflict, "deployment %s already has the automatic action %s for %s", a.Deployment, a.Kind, a.Cause)
 	}
 	return err
 }
@@ -157,7 +157,7 @@ func oneAct(ctx context.Context, tx *store.Tx, where string, args ...any) (servi
 	var r actRow
 	err := tx.NewRaw("SELECT "+actColumns+" FROM serving_act WHERE "+where+" LIMIT 1", args...).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
-		return serving.AutoAction{}, fault.New(fault.NotFound, "no such act")
+		return serving.AutoAction{}, fault.New(fault.NotFound, "automatic action not found")
 	}
 	return r.act(), err
 }
@@ -229,7 +229,7 @@ func (Store) Switch(ctx context.Context, tx *store.Tx, project, deployment strin
 	var r switchRow
 	err := tx.NewRaw("SELECT project, deployment, automatic, reason, who, changed_at FROM serving_switch WHERE project = ? AND deployment = ?", project, deployment).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
-		return serving.Switch{}, fault.New(fault.NotFound, "nobody has said anything about automation")
+		return serving.Switch{}, fault.New(fault.NotFound, "no automation setting found")
 	}
 	return serving.Switch{Project: r.Project, Deployment: r.Deployment, On: r.Automatic, Reason: r.Reason, By: r.Who, At: r.ChangedAt.Time()}, err
 }

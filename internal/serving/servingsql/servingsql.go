@@ -99,7 +99,7 @@ func (Store) One(ctx context.Context, tx *store.Tx, project, name string) (servi
 	var r row
 	err := tx.NewRaw("SELECT "+columns+" FROM serving_deployment WHERE project = ? AND name = ?", project, name).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
-		return serving.Deployment{}, fault.New(fault.NotFound, "no deployment %q", name).WithHint("`falaj get deployments` lists what there is.")
+		return serving.Deployment{}, fault.New(fault.NotFound, "deployment %q not found", name).WithHint("List deployments with `falaj get deployments`.")
 	}
 	if err != nil {
 		return serving.Deployment{}, err
@@ -163,7 +163,7 @@ func (Store) Delete(ctx context.Context, tx *store.Tx, project, name string) err
 		return err
 	}
 	if n, err := res.RowsAffected(); err == nil && n == 0 {
-		return fault.New(fault.NotFound, "no deployment %q", name).WithHint("`falaj get deployments` lists what there is.")
+		return fault.New(fault.NotFound, "deployment %q not found", name).WithHint("List deployments with `falaj get deployments`.")
 	}
 	return nil
 }

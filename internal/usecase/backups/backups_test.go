@@ -8,13 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/app/schema"
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // What is whole stays whole when somebody stops it right then; how each ended is on record.
 func TestEndOfABackup(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{audit.Migrations}})
+	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: schema.Migrations})
 	if err != nil {
 		t.Fatal(err)
 	}

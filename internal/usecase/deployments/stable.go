@@ -33,7 +33,7 @@ func (s Stable) Stable(ctx context.Context, p project.Name, name, ref string) (s
 	if d.Spec.Features == nil {
 		return stableOf(d, nil)
 	}
-	v, err := featuredata.Data{s.Datasets}.Resolve(ctx, p, ref)
+	v, err := featuredata.Data{Datasets: s.Datasets}.Resolve(ctx, p, ref)
 	if err != nil {
 		return score.Target{}, err
 	}

@@ -82,7 +82,7 @@ func (b Baselines) Dataset(ctx context.Context, q monitoring.OriginQuery, ref st
 // origin says which columns of a dataset version are which of the model's inputs. Of a
 // version from which a person was erased it is the one that stands for it now.
 func (b Baselines) origin(ctx context.Context, q monitoring.OriginQuery, d serving.Deployment, ref string) (monitoring.Origin, error) {
-	p, data := project.Name(q.Project), featuredata.Data{b.Datasets}
+	p, data := project.Name(q.Project), featuredata.Data{Datasets: b.Datasets}
 	standing, err := data.Standing(ctx, p, ref)
 	var v feature.DatasetVersion
 	if err == nil {
@@ -160,7 +160,7 @@ func defaultOf(spec *serving.FeaturesSpec, name string) *float64 {
 }
 
 func (b Baselines) Open(ctx context.Context, p, ref string, columns []string) (array.RecordReader, error) {
-	return featuredata.Data{b.Datasets}.Open(ctx, project.Name(p), ref, columns)
+	return featuredata.Data{Datasets: b.Datasets}.Open(ctx, project.Name(p), ref, columns)
 }
 
 // Scores runs the version in a session of its own: nothing is routed, counted or

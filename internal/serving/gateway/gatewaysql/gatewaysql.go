@@ -58,7 +58,7 @@ func (Store) One(ctx context.Context, tx *store.Tx, project, name string) (gatew
 	var r row
 	err := tx.NewRaw("SELECT * FROM gateway WHERE project = ? AND name = ?", project, name).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
-		return gateway.Gateway{}, fault.New(fault.NotFound, "no gateway %q", name)
+		return gateway.Gateway{}, fault.New(fault.NotFound, "gateway %q not found", name)
 	}
 	if err != nil {
 		return gateway.Gateway{}, err
@@ -103,7 +103,7 @@ func (Store) Position(ctx context.Context, tx *store.Tx, project, name string, d
 	err := tx.NewRaw("SELECT position, next, ours FROM gateway_position WHERE project = ? AND gateway = ? AND deployment = ? AND instance = ?", project, name, string(deployment), instance).
 		Scan(ctx, &p.At, &p.Next, &p.Before)
 	if errors.Is(err, sql.ErrNoRows) {
-		return p, fault.New(fault.NotFound, "gateway %s has handed nothing back of that deployment", name)
+		return p, fault.New(fault.NotFound, "gateway %s has not delivered predictions of that deployment", name)
 	}
 	return p, err
 }

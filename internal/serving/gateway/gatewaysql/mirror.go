@@ -32,7 +32,7 @@ func (Mirror) Version(ctx context.Context, tx *store.Tx, project, model string, 
 	var r versionRow
 	err := tx.NewRaw("SELECT model, number, digest, bundle FROM mirror_version WHERE project = ? AND model = ? AND number = ?", project, model, number).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
-		return gateway.Version{}, fault.New(fault.NotFound, "version %d of %s is not here", number, model)
+		return gateway.Version{}, fault.New(fault.NotFound, "version %d of %s is not mirrored here", number, model)
 	}
 	return r.version(), err
 }
@@ -68,7 +68,7 @@ func (Mirror) Versions(ctx context.Context, tx *store.Tx, project string) ([]gat
 func (Mirror) Fact(ctx context.Context, tx *store.Tx, name string) (value string, err error) {
 	err = tx.NewRaw("SELECT value FROM mirror_fact WHERE name = ?", name).Scan(ctx, &value)
 	if errors.Is(err, sql.ErrNoRows) {
-		return "", fault.New(fault.NotFound, "there is no %s", name)
+		return "", fault.New(fault.NotFound, "%s not found", name)
 	}
 	return value, err
 }

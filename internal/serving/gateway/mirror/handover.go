@@ -38,7 +38,7 @@ func (m *Mirror) HandOver(ctx context.Context) error {
 		for {
 			more, err := m.handOne(ctx, instance, p)
 			if err != nil {
-				failed = append(failed, fault.Wrap(err, "handing the predictions of %s over", p.Deployment))
+				failed = append(failed, fault.Wrap(err, "delivering the predictions of %s", p.Deployment))
 			}
 			if err != nil || !more {
 				break
@@ -117,7 +117,7 @@ func (m *Mirror) handOne(ctx context.Context, instance string, p prediction.Plac
 	}
 	position, err := m.up.accept(ctx, b)
 	if fault.Is(err, fault.Gone) { // the deployment: nobody wants them any more
-		m.Logger.WarnContext(ctx, "predictions of a deployment that was deleted are dropped", slog.String("deployment", p.Deployment))
+		m.Logger.WarnContext(ctx, "predictions of a deleted deployment are dropped", slog.String("deployment", p.Deployment))
 		position, err = b.To, nil
 	}
 	if err != nil {

@@ -153,8 +153,8 @@ func Own(ctx context.Context, db *store.DB, st Store, deployments serving.Store)
 		}
 		all, err := deployments.All(ctx, tx)
 		if err == nil && len(all) > 0 {
-			err = fault.New(fault.Conflict, "the data directory has deployments that are not of a gateway").
-				WithHint("Leave gateway.upstream empty for this server, or start the gateway with a data directory of its own.")
+			err = fault.New(fault.Conflict, "the data directory contains deployments of a server, not of a gateway").
+				WithHint("Leave gateway.upstream empty for a server, or start the gateway with its own data directory.")
 		}
 		return err
 	})
@@ -204,7 +204,7 @@ func (m *Mirror) ask(ctx context.Context) (w gateway.Wanted, err error) {
 		return w, err
 	}
 	if w.Project != m.Upstream.Project {
-		return w, fault.New(fault.Conflict, "the server that this gateway follows answers of project %q", w.Project)
+		return w, fault.New(fault.Conflict, "the upstream server returned project %q", w.Project)
 	}
 	if err := m.pin(ctx, w.PublicKey); err != nil {
 		return w, err
@@ -219,7 +219,7 @@ func (m *Mirror) report(ctx context.Context) (r gateway.Report, err error) {
 		return r, err
 	}
 	if r.Waiting, err = m.waiting(ctx); err != nil { // the log is broken; what is served goes on
-		m.Logger.WarnContext(ctx, "it is not known how many predictions wait", slog.String("error", err.Error()))
+		m.Logger.WarnContext(ctx, "counting the pending predictions failed", slog.String("error", err.Error()))
 	}
 	have, err := m.versions(ctx)
 	if err != nil {
@@ -255,8 +255,8 @@ func (m *Mirror) pin(ctx context.Context, said string) error {
 		})
 	}
 	if key != said {
-		return fault.New(fault.Conflict, "the server that this gateway follows signs with another key than it did").
-			WithHint("What is here goes on being served, and nothing new is taken. If the server was really made anew, start the gateway with an empty data directory.")
+		return fault.New(fault.Conflict, "the upstream server signs with another key than before").
+			WithHint("Existing models are still served, but no updates are accepted. If the server was reinstalled, start the gateway with an empty data directory.")
 	}
 	return nil
 }
@@ -280,7 +280,7 @@ func (m *Mirror) alone(ctx context.Context) error {
 	if err != nil || m.Now().Sub(last) < m.Alone {
 		return err
 	}
-	m.Logger.ErrorContext(ctx, "the server that this gateway follows was not heard of for too long; nothing is served any more", slog.Time("last", last))
+	m.Logger.ErrorContext(ctx, "contact with the upstream server was lost for too long; the gateway stops serving", slog.Time("last", last))
 	return errors.Join(m.keep(ctx, nil), m.tidy(ctx, nil))
 }
 
@@ -289,13 +289,13 @@ func (m *Mirror) bring(ctx context.Context, key string, s gateway.Served) error 
 	d := s.Deployment
 	d.Trials, d.FeatureSet, d.Targets = s.Trials, nil, nil
 	if d.Project != m.Upstream.Project {
-		return fault.New(fault.Conflict, "it is of project %q", d.Project)
+		return fault.New(fault.Conflict, "it belongs to project %q", d.Project)
 	}
 	for _, v := range needs(d) {
 		if !slices.ContainsFunc(s.Versions, func(x gateway.Version) bool {
 			return x.Model == v.Model && x.Number == v.Number && x.Digest == v.Digest
 		}) {
-			return fault.New(fault.Conflict, "it needs version %d of %s, which the answer does not have", v.Number, v.Model)
+			return fault.New(fault.Conflict, "version %d of %s is missing in the response", v.Number, v.Model)
 		}
 	}
 	for _, v := range s.Versions {
@@ -424,7 +424,7 @@ func (m *Mirror) fetch(ctx context.Context, key string, v gateway.Version) error
 		return err
 	}
 	if len(v.Bundle) == 0 {
-		return fault.New(fault.Conflict, "it comes without its signature")
+		return fault.New(fault.Conflict, "its signature is missing")
 	}
 	signed, err := signedOf(m.Verify, key, project, v)
 	if err != nil {
@@ -452,7 +452,7 @@ func signedOf(verify func([]byte, string) (registry.Signed, error), key, project
 		return signed, err
 	}
 	if signed.Project != project || signed.Model != v.Model || int64(signed.Number) != v.Number || signed.Digest != v.Digest {
-		return signed, fault.New(fault.Conflict, "the signature is of version %d of model %.255q with digest %s of project %s", signed.Number, signed.Model, signed.Digest, signed.Project)
+		return signed, fault.New(fault.Conflict, "the signature belongs to version %d of model %.255q with digest %s of project %s", signed.Number, signed.Model, signed.Digest, signed.Project)
 	}
 	return signed, nil
 }

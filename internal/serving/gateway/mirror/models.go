@@ -34,7 +34,7 @@ var _ serving.Models = Models{}
 func (m Models) OpenVerified(ctx context.Context, project, model, version string) (serving.Model, error) {
 	number, err := strconv.ParseInt(version, 10, 64)
 	if err != nil {
-		return serving.Model{}, fault.New(fault.NotFound, "a gateway has versions by their number, and %.40q is none", version)
+		return serving.Model{}, fault.New(fault.NotFound, "%.40q is not a version number; gateways do not support aliases", version)
 	}
 	var v gateway.Version
 	var key string
@@ -71,7 +71,7 @@ func (m Models) OpenVerified(ctx context.Context, project, model, version string
 		return serving.Model{}, err
 	}
 	if digest != file.Digest { // the reader has proven its own
-		return serving.Model{}, fault.New(fault.Conflict, "the file of version %d of %s is not what was signed", number, model)
+		return serving.Model{}, fault.New(fault.Conflict, "the file of version %d of %s does not match its signature", number, model)
 	}
 	return serving.Model{
 		Name: model, Version: number, Digest: v.Digest, Residency: signed.Residency, Classification: signed.Classification, Signer: signed.KeyID, File: b,
@@ -104,5 +104,5 @@ func (Models) Point(context.Context, *store.Tx, string, string, string, int64) e
 }
 
 func errFollows() error {
-	return fault.New(fault.Unsupported, "this is a gateway: its deployments are those of the server that it follows").WithHint("Change them there.")
+	return fault.New(fault.Unsupported, "this is a gateway: its deployments are managed by the upstream server").WithHint("Change them on that server.")
 }

@@ -81,7 +81,7 @@ func (u *upstream) doFrom(ctx context.Context, from int64, method, path string, 
 	}
 	a, err := u.http.Do(r)
 	if err != nil {
-		return nil, fault.New(fault.Unavailable, "the server that this gateway follows does not answer: %w", err)
+		return nil, fault.New(fault.Unavailable, "the upstream server is unavailable: %w", err)
 	}
 	if a.StatusCode == http.StatusOK || from > 0 && a.StatusCode == http.StatusPartialContent && strings.HasPrefix(a.Header.Get("Content-Range"), "bytes "+strconv.FormatInt(from, 10)+"-") {
 		return a, nil
@@ -107,7 +107,7 @@ func refusal(status int, body []byte) error {
 	}
 	kind, known := kinds[status]
 	if json.Unmarshal(body, &p) != nil || p.Kind == "" || !known {
-		return fault.New(fault.Unavailable, "the server that this gateway follows answered %d", status)
+		return fault.New(fault.Unavailable, "the upstream server returned status %d", status)
 	}
 	return fault.New(kind, "%s", p.Detail).WithHint("%s", p.Hint)
 }
@@ -127,13 +127,13 @@ func (u *upstream) sync(ctx context.Context, r gateway.Report) (w gateway.Wanted
 	defer func() { _ = a.Body.Close() }()
 	b, err := io.ReadAll(io.LimitReader(a.Body, maxAnswer+1))
 	if err != nil {
-		return w, fault.New(fault.Unavailable, "the answer broke off: %w", err)
+		return w, fault.New(fault.Unavailable, "the response was interrupted: %w", err)
 	}
 	if len(b) > maxAnswer {
-		return w, fault.New(fault.TooLarge, "the answer has more than %d bytes", maxAnswer)
+		return w, fault.New(fault.TooLarge, "the response exceeds %d bytes", maxAnswer)
 	}
 	if err := json.Unmarshal(b, &w); err != nil {
-		return w, fault.New(fault.Unavailable, "the answer cannot be read: %w", err)
+		return w, fault.New(fault.Unavailable, "the response cannot be parsed: %w", err)
 	}
 	return w, nil
 }
@@ -150,7 +150,7 @@ func (u *upstream) file(ctx context.Context, model string, version int64, name s
 		if a.StatusCode == http.StatusOK && from > 0 { // a server that gives all or nothing
 			if _, err := io.CopyN(io.Discard, a.Body, from); err != nil {
 				_ = a.Body.Close()
-				return nil, fault.New(fault.Unavailable, "the answer broke off: %w", err)
+				return nil, fault.New(fault.Unavailable, "the response was interrupted: %w", err)
 			}
 		}
 		return a.Body, nil
@@ -184,7 +184,7 @@ type pieces struct {
 // next opens a connection.
 func (f *pieces) next() error {
 	ctx, cancel := context.WithCancelCause(f.ctx)
-	late := time.AfterFunc(idleTime, func() { cancel(fault.New(fault.Timeout, "nothing came for %s", idleTime)) })
+	late := time.AfterFunc(idleTime, func() { cancel(fault.New(fault.Timeout, "no data received for %s", idleTime)) })
 	body, err := f.open(ctx, f.at)
 	if err != nil {
 		late.Stop()
@@ -230,7 +230,7 @@ func (f *pieces) Read(p []byte) (int, error) {
 			if err == nil || errors.Is(err, io.EOF) {
 				return n, err
 			}
-			err = fault.New(fault.Unavailable, "the file broke off after %d bytes: %w", f.at, err)
+			err = fault.New(fault.Unavailable, "the transfer was interrupted after %d bytes: %w", f.at, err)
 		}
 		if f.broken++; f.broken > maxBroken || !fault.Is(err, fault.Unavailable) || f.ctx.Err() != nil {
 			return 0, err
@@ -264,7 +264,7 @@ func (a alive) Read(p []byte) (int, error) {
 func (u *upstream) accept(ctx context.Context, b gateway.Batch) (position string, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	late := time.AfterFunc(idleTime, func() { cancel(fault.New(fault.Timeout, "nothing went through for %s", idleTime)) })
+	late := time.AfterFunc(idleTime, func() { cancel(fault.New(fault.Timeout, "no data sent for %s", idleTime)) })
 	defer late.Stop()
 	a, err := u.do(ctx, http.MethodPost, "/hand-over", url.Values{
 		"deployment": {b.Deployment}, "id": {string(b.DeploymentID)}, "instance": {b.Instance}, "from": {b.From}, "to": {b.To}, "clock": {b.Clock.UTC().Format(time.RFC3339Nano)},
@@ -277,7 +277,7 @@ func (u *upstream) accept(ctx context.Context, b gateway.Batch) (position string
 		Position string `json:"position"`
 	}
 	if err := json.NewDecoder(io.LimitReader(a.Body, 64<<10)).Decode(&got); err != nil {
-		return "", fault.New(fault.Unavailable, "the answer cannot be read: %w", err)
+		return "", fault.New(fault.Unavailable, "the response cannot be parsed: %w", err)
 	}
 	return got.Position, nil
 }

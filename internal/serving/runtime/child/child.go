@@ -110,7 +110,7 @@ const (
 // there is no way to read it again.
 func (r *Runtime) Load(ctx context.Context, model []byte, o runtime.Options) (runtime.Session, error) {
 	if ctx.Err() != nil {
-		return nil, fault.New(fault.Timeout, "the time was up before the model was loaded")
+		return nil, fault.New(fault.Timeout, "the request timed out before the model was loaded")
 	}
 	if o.Memory == 0 {
 		o.Memory = Memory(len(model))
@@ -133,7 +133,7 @@ func (r *Runtime) Load(ctx context.Context, model []byte, o runtime.Options) (ru
 	if !stop() && err == nil {
 		p.stop(errEnded)
 		<-p.gone
-		err = fault.New(fault.Timeout, "the time was up before the model was loaded")
+		err = fault.New(fault.Timeout, "the request timed out before the model was loaded")
 	}
 	if err != nil {
 		end()
@@ -184,9 +184,9 @@ func (s *session) Unavailable() error {
 	defer s.mu.Unlock()
 	switch {
 	case s.aside:
-		return fault.New(fault.Unavailable, "the model's process ended and is not started again: %s", s.reason)
+		return fault.New(fault.Unavailable, "the model's process exited and is not restarted: %s", s.reason)
 	case s.reason != "":
-		return fault.New(fault.Unavailable, "the model's process ended: %s; it is started again", s.reason).WithRetry(firstPause)
+		return fault.New(fault.Unavailable, "the model's process exited: %s; it is restarted", s.reason).WithRetry(firstPause)
 	}
 	return unavailable()
 }
@@ -218,7 +218,7 @@ func (s *session) watch(life context.Context, p *process) {
 		if time.Since(began) > steady {
 			pause = firstPause
 		}
-		s.runtime.log.ErrorContext(life, "a model's process ended", slog.String("reason", p.reason()), slog.Duration("again_in", pause))
+		s.runtime.log.ErrorContext(life, "a model's process exited", slog.String("reason", p.reason()), slog.Duration("again_in", pause))
 		if p = s.revive(life, p.death(s.options), &pause); p != nil {
 			s.set(p)
 		}
@@ -231,7 +231,7 @@ func (s *session) watch(life context.Context, p *process) {
 func (s *session) revive(life context.Context, d runtime.Death, pause *time.Duration) *process {
 	for died := true; ; {
 		if died && !s.died(d) {
-			s.runtime.log.ErrorContext(life, "a model's process is not started again", slog.String("reason", d.Reason))
+			s.runtime.log.ErrorContext(life, "a model's process is not restarted", slog.String("reason", d.Reason))
 			return nil
 		}
 		timer := time.NewTimer(*pause)
@@ -279,14 +279,14 @@ func (s *session) restart(life context.Context) (*process, error) {
 	if err == nil && !reflect.DeepEqual(p.meta, s.meta) {
 		p.stop(errEnded)
 		<-p.gone
-		err = errors.New("it says that it is another model than before")
+		err = errors.New("its model differs from the previous one")
 	}
 	return p, err
 }
 
 // unavailable is what requests hear while there is no process.
 func unavailable() *fault.Error {
-	return fault.New(fault.Unavailable, "the model's process ended; it is started again").WithHint("Try again in a few seconds.").WithRetry(firstPause)
+	return fault.New(fault.Unavailable, "the model's process exited and is restarted").WithHint("Try again in a few seconds.").WithRetry(firstPause)
 }
 
 // died is what requests hear that the process was answering when it ended.
@@ -298,7 +298,7 @@ func died() *fault.Error {
 
 func (s *session) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
 	if ctx.Err() != nil {
-		return nil, fault.New(fault.Timeout, "the request's time was up before the model ran")
+		return nil, fault.New(fault.Timeout, "the request timed out before the model ran")
 	}
 	asked := make([]runtime.Spec, len(outputs))
 	for i, name := range outputs {
@@ -312,7 +312,7 @@ func (s *session) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []
 	defer s.runs.Done()
 	cores := min(int64(max(1, s.options.Threads)), s.runtime.cores)
 	if s.runtime.slots.Acquire(ctx, cores) != nil {
-		return nil, fault.New(fault.Timeout, "waited for a free core until the request's time was up")
+		return nil, fault.New(fault.Timeout, "the request timed out waiting for a free core")
 	}
 	free := func() { s.runtime.slots.Release(cores) }
 	p := s.now()

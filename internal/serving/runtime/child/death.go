@@ -26,17 +26,17 @@ func (p *process) cause(o runtime.Options) string {
 	why, signal := p.ended(), signalOf(p.exit)
 	switch {
 	case errors.Is(why, errSlow):
-		return fmt.Sprintf("killed by the deadline: it had not loaded the model after %s", o.Time)
+		return fmt.Sprintf("killed: it did not load the model within %s", o.Time)
 	case errors.Is(why, errStubborn):
-		return "killed by the deadline: it did not end a run whose time was up"
+		return "killed: it did not end a run that timed out"
 	case errors.Is(why, errDeaf):
 		return fmt.Sprintf("killed: it read no request for %s", stuck)
 	case p.outOfMemory():
-		return fmt.Sprintf("out of memory: it may use %s (spec.runtime.memory)", o.Memory)
+		return fmt.Sprintf("out of memory: its limit is %s (spec.runtime.memory)", o.Memory)
 	case signal != 0 && signal != syscall.SIGKILL:
 		return "killed by " + name(signal)
 	case !hungUp(why):
-		return "killed: it answered with something that is not the protocol"
+		return "killed: it violated the protocol"
 	case signal != 0:
 		return "killed by " + name(signal) + " from outside"
 	}

@@ -79,10 +79,10 @@ func TestDeath(t *testing.T) {
 		"crash":        {"fragile", "", ask(13), "killed by SIGSEGV (segmentation fault)"},
 		"kill":         {"fragile", "", kill(syscall.SIGKILL), "killed by SIGKILL (killed) from outside"},
 		"bus error":    {"fragile", "", kill(syscall.SIGBUS), "killed by SIGBUS"},
-		"deadline":     {"fragile", "", ask(15), "killed by the deadline: it did not end a run"},
-		"garbage":      {"hostile", "garbage", ask(1), "not the protocol"},
-		"another's":    {"hostile", say(func(w *writer) { w.answer(7, x(1)) }), ask(1), "not the protocol"},
-		"half a frame": {"hostile", half[:len(half)/2], ask(1), "killed by the deadline"}, // it says no more
+		"deadline":     {"fragile", "", ask(15), "killed: it did not end a run"},
+		"garbage":      {"hostile", "garbage", ask(1), "violated the protocol"},
+		"another's":    {"hostile", say(func(w *writer) { w.answer(7, x(1)) }), ask(1), "violated the protocol"},
+		"half a frame": {"hostile", half[:len(half)/2], ask(1), "killed: it did not end a run"}, // it says no more
 		"stopped": {"fragile", "", func(t *testing.T, l *launcher, s runtime.Session) {
 			t.Helper()
 			kill(syscall.SIGSTOP)(t, l, s)
@@ -91,7 +91,7 @@ func TestDeath(t *testing.T) {
 				goruntime.Gosched()
 			}
 			ask(1)(t, l, s)
-		}, "killed by the deadline: it did not end a run"},
+		}, "killed: it did not end a run"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,8 +139,8 @@ func TestDeadLoad(t *testing.T) {
 		kind                fault.Kind
 	}{
 		"crash":   {"fragile", "crash", "killed by SIGSEGV", fault.Invalid},
-		"hang":    {"fragile", "hang", "killed by the deadline: it had not loaded the model after 100ms", fault.Timeout},
-		"garbage": {"liar", "garbage", "not the protocol", fault.Invalid},
+		"hang":    {"fragile", "hang", "killed: it did not load the model within 100ms", fault.Timeout},
+		"garbage": {"liar", "garbage", "violated the protocol", fault.Invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, d := &launcher{what: c.what}, newDeaths(0)
@@ -222,7 +222,7 @@ func TestAside(t *testing.T) {
 	if err := asks(t, s, 1); !fault.Is(err, fault.Unavailable) {
 		t.Error(err)
 	}
-	if err := runtime.Unavailable(s); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "not started again") || !strings.Contains(err.Error(), "SIGSEGV") {
+	if err := runtime.Unavailable(s); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "not restarted") || !strings.Contains(err.Error(), "SIGSEGV") {
 		t.Errorf("the state: %v", err)
 	}
 	if err := s.Close(); err != nil {

@@ -20,7 +20,7 @@ func (r *Runtime) share(ctx context.Context, o runtime.Options) *lane.Memory {
 	runs := r.cores / min(int64(max(1, o.Threads)), r.cores)
 	m, err := lane.New(int(min(runs, lane.MaxLanes)), lane.Size)
 	if err != nil {
-		r.log.WarnContext(ctx, "a model's process is asked over pipes, which costs more", slog.String("error", err.Error()))
+		r.log.WarnContext(ctx, "shared memory is unavailable; a model's process is accessed over pipes, which is slower", slog.String("error", err.Error()))
 		return nil
 	}
 	return m

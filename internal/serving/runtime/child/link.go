@@ -47,7 +47,7 @@ func (r *Runtime) Link(ctx context.Context, conn net.Conn, model []byte, o runti
 	if ctx.Err() != nil || r.life.Err() != nil {
 		r.mu.Unlock()
 		_ = conn.Close()
-		return nil, fault.New(fault.Timeout, "the time was up before the model was loaded")
+		return nil, fault.New(fault.Timeout, "the request timed out before the model was loaded")
 	}
 	r.processes.Add(1)
 	r.mu.Unlock()
@@ -66,7 +66,7 @@ func (r *Runtime) Link(ctx context.Context, conn net.Conn, model []byte, o runti
 	if !stop() && err == nil {
 		p.stop(errEnded)
 		<-p.gone
-		err = fault.New(fault.Timeout, "the time was up before the model was loaded")
+		err = fault.New(fault.Timeout, "the request timed out before the model was loaded")
 	}
 	if err != nil {
 		end()
@@ -118,7 +118,7 @@ func (l *Linked) Leaving() <-chan struct{} { return l.p.leaving }
 // Infer implements runtime.Session.
 func (l *Linked) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
 	if ctx.Err() != nil {
-		return nil, fault.New(fault.Timeout, "the request's time was up before the model ran")
+		return nil, fault.New(fault.Timeout, "the request timed out before the model ran")
 	}
 	asked := make([]runtime.Spec, len(outputs))
 	for i, name := range outputs {
@@ -135,7 +135,7 @@ func (l *Linked) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []s
 	case <-l.p.gone:
 		return nil, parted()
 	case <-ctx.Done():
-		return nil, fault.New(fault.Timeout, "waited for a replica until the request's time was up")
+		return nil, fault.New(fault.Timeout, "the request timed out waiting for a replica")
 	}
 	return l.p.infer(ctx, inputs, asked, func() { <-l.slots })
 }
@@ -152,7 +152,7 @@ func (l *Linked) Close() error {
 
 // parted is what requests hear whose replica is gone.
 func parted() *fault.Error {
-	return fault.New(fault.Unavailable, "the model's replica ended, or is not reached any more; the others go on").WithHint("Try again.").WithRetry(firstPause)
+	return fault.New(fault.Unavailable, "the model's replica ended or is unreachable; the other replicas keep serving").WithHint("Try again.").WithRetry(firstPause)
 }
 
 // distant is the process of a Linked: nobody here has started it, or knows how it ends.

@@ -99,7 +99,7 @@ func (r *Runtime) start(life context.Context, model []byte, o runtime.Options) (
 	r.mu.Lock()
 	if life.Err() != nil || r.life.Err() != nil {
 		r.mu.Unlock()
-		return nil, fault.New(fault.Timeout, "the time was up before the model was loaded")
+		return nil, fault.New(fault.Timeout, "the request timed out before the model was loaded")
 	}
 	r.processes.Add(1)
 	r.mu.Unlock()
@@ -180,7 +180,7 @@ func (r *Runtime) load(life, own context.Context, p *process, out io.ReadCloser,
 		ended(err)
 		err = p.loadError(life, err, o)
 		// It has seen the model and no row.
-		r.log.ErrorContext(life, "a model's process did not load it", slog.String("reason", p.reason()), slog.String("said", p.stderr.String()), slog.String("error", err.Error()))
+		r.log.ErrorContext(life, "loading a model in its process failed", slog.String("reason", p.reason()), slog.String("said", p.stderr.String()), slog.String("error", err.Error()))
 		return err
 	}
 	p.stderr.forget()
@@ -206,17 +206,17 @@ func (p *process) loadError(ctx context.Context, err error, o runtime.Options) e
 		return dead(runtime.Late(o.Time))
 	}
 	if ctx.Err() != nil {
-		return fault.New(fault.Timeout, "the time was up before the model was loaded")
+		return fault.New(fault.Timeout, "the request timed out before the model was loaded")
 	}
 	if why, ok := errors.AsType[*fault.Error](p.exit); ok {
 		return fault.Wrap(why, "start the model's process")
 	}
 	if p.outOfMemory() {
-		return dead(fault.New(fault.Exhausted, "loading the model takes more memory than the %s that its process may have", o.Memory).
+		return dead(fault.New(fault.Exhausted, "loading the model exceeds the memory limit %s of its process", o.Memory).
 			WithHint("Set spec.runtime.memory."))
 	}
-	return dead(fault.New(fault.Invalid, "loading the model ended its process: %s", p.death(o).Reason).
-		WithHint("Its file is damaged, or ONNX Runtime cannot load it. The server's log has more."))
+	return dead(fault.New(fault.Invalid, "loading the model crashed its process: %s", p.death(o).Reason).
+		WithHint("The file is damaged, or ONNX Runtime cannot load it. The server's log has details."))
 }
 
 // stop ends the process, for the first reason given; its calls are answered.
@@ -343,7 +343,7 @@ func (p *process) send(ctx context.Context, message func(*writer)) error {
 	case p.sending <- struct{}{}:
 		defer func() { <-p.sending }()
 	case <-ctx.Done():
-		return fault.New(fault.Timeout, "waited for the model's process until the request's time was up")
+		return fault.New(fault.Timeout, "the request timed out waiting for the model's process")
 	}
 	_ = p.in.SetWriteDeadline(time.Now().Add(stuck))
 	hurried := make(chan struct{})

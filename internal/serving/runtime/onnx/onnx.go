@@ -147,7 +147,7 @@ func (r *Runtime) wait(ctx context.Context, of content, m *shared, limit time.Du
 	case <-timer.C:
 		err = serving.Late(limit)
 	case <-ctx.Done():
-		err = fault.New(fault.Timeout, "the time was up before the model was loaded")
+		err = fault.New(fault.Timeout, "the request timed out before the model was loaded")
 	}
 	r.leave(of, m)
 	return nil, err
@@ -254,12 +254,12 @@ func (s *session) Close() error {
 
 func (s *session) Infer(ctx context.Context, inputs []serving.Tensor, outputs []string) ([]serving.Tensor, error) {
 	if ctx.Err() != nil {
-		return nil, fault.New(fault.Timeout, "the request's time was up before the model ran")
+		return nil, fault.New(fault.Timeout, "the request timed out before the model ran")
 	}
 	s.runs.Add(1)
 	defer s.runs.Done()
 	if !s.runtime.slots.TryAcquire(s.cores) && s.runtime.slots.Acquire(ctx, s.cores) != nil {
-		return nil, fault.New(fault.Timeout, "waited for a free core until the request's time was up")
+		return nil, fault.New(fault.Timeout, "the request timed out waiting for a free core")
 	}
 	defer s.runtime.slots.Release(s.cores)
 

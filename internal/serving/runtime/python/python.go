@@ -67,7 +67,7 @@ var _ runtime.Runtime = (*Runtime)(nil)
 // is its own: what is in it is removed.
 func New(processes runtime.Runtime, dir string) (*Runtime, error) {
 	if err := os.RemoveAll(dir); err != nil {
-		return nil, fault.Wrap(err, "remove what an earlier server left of models")
+		return nil, fault.Wrap(err, "removing leftovers of an earlier server")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "make the directory of models")
@@ -132,7 +132,7 @@ func (r *Runtime) Load(ctx context.Context, _ []byte, o runtime.Options) (runtim
 	s.meta, s.idle = s.all[0].Metadata(), make(chan runtime.Session, n)
 	for _, one := range s.all {
 		if !reflect.DeepEqual(one.Metadata(), s.meta) {
-			return fail(fault.New(fault.Invalid, "two processes of the model say that it takes and gives different tensors"))
+			return fail(fault.New(fault.Invalid, "two processes of the model declare different tensors"))
 		}
 		s.idle <- one
 	}
@@ -145,7 +145,7 @@ func write(ctx context.Context, p runtime.Python, dir string, o runtime.Options)
 	defer cancel()
 	err := p.Write(ctx, dir)
 	if err != nil && ctx.Err() != nil {
-		return fault.New(fault.Timeout, "the model's files were not written in time: %w", context.Cause(ctx))
+		return fault.New(fault.Timeout, "writing the model's files timed out: %w", context.Cause(ctx))
 	}
 	return err
 }
@@ -240,7 +240,7 @@ func (s *session) take(ctx context.Context) (runtime.Session, error) {
 const look = 100 * time.Millisecond
 
 func over() error {
-	return fault.New(fault.Timeout, "waited for a process of the model until the request's time was up")
+	return fault.New(fault.Timeout, "the request timed out waiting for a process of the model")
 }
 
 // Close implements runtime.Session.

@@ -313,9 +313,9 @@ func TestRefused(t *testing.T) {
 		"another flavor":  {map[string]string{"MLmodel": "flavors:\n  xgboost:\n    data: model.xgb\n"}, fault.Invalid, "no flavor sklearn, but xgboost"},
 		"no pickle":       {map[string]string{"MLmodel": "flavors:\n  sklearn:\n    pickled_model: model.pkl\n", "model.pkl": "garbage"}, fault.Invalid, "loading the model"},
 		"no MLmodel":      {map[string]string{"MLmodel": "\x00\xff: ["}, fault.Invalid, "loading the model"},
-		"exits":           {map[string]string{"predict.py": "import os; os._exit(3)"}, fault.Invalid, "ended its process"},
-		"speaks for us":   {map[string]string{"predict.py": "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'M' + bytes(range(256)) * 100)\n    except OSError: pass\n"}, fault.Invalid, "ended its process"},
-		"large numbers":   {map[string]string{"predict.py": "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'M' + b'\\xff' * 64)\n    except OSError: pass\n"}, fault.Invalid, "ended its process"},
+		"exits":           {map[string]string{"predict.py": "import os; os._exit(3)"}, fault.Invalid, "crashed its process"},
+		"speaks for us":   {map[string]string{"predict.py": "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'M' + bytes(range(256)) * 100)\n    except OSError: pass\n"}, fault.Invalid, "crashed its process"},
+		"large numbers":   {map[string]string{"predict.py": "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'M' + b'\\xff' * 64)\n    except OSError: pass\n"}, fault.Invalid, "crashed its process"},
 		"sleeps for ever": {map[string]string{"predict.py": "import time\ntime.sleep(3600)"}, fault.Timeout, "was not loaded in 500ms"},
 	} {
 		t.Run(name, func(t *testing.T) {

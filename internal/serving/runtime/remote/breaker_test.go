@@ -194,7 +194,7 @@ func TestRecovery(t *testing.T) {
 		if err := ask(); !fault.Is(err, fault.Unavailable) || w.asked != asked {
 			t.Errorf("%v, and the server was asked %d times more", err, w.asked-asked)
 		}
-		if err := s.Unavailable(); err == nil || !strings.Contains(err.Error(), "the remote far does not answer for the model: it cannot be reached") {
+		if err := s.Unavailable(); err == nil || !strings.Contains(err.Error(), "the remote far is unavailable for the model: it cannot be reached") {
 			t.Errorf("away: %v", err)
 		}
 		<-time.After(time.Minute)
@@ -218,7 +218,7 @@ func TestRecovery(t *testing.T) {
 		if s.breaker.now() != Open {
 			t.Error("two looks in vain have not opened it")
 		}
-		for _, says := range []string{"not asked any more", "ready again", "answers again", "remote=far", "reason=unreachable"} {
+		for _, says := range []string{"suspended", "ready again", "available again", "remote=far", "reason=unreachable"} {
 			if !strings.Contains(log.String(), says) {
 				t.Errorf("the log does not say %q:\n%s", says, log.String())
 			}
@@ -318,7 +318,7 @@ func TestAnotherModelComesBack(t *testing.T) {
 		w.mu.Unlock()
 		<-time.After(time.Minute)
 		synctest.Wait()
-		if err := s.Unavailable(); err == nil || !strings.Contains(err.Error(), "not the one that was registered") {
+		if err := s.Unavailable(); err == nil || !strings.Contains(err.Error(), "differs from the registered one") {
 			t.Errorf("away: %v", err)
 		}
 		_ = s.Close()

@@ -131,10 +131,10 @@ func (r *Runtime) Load(ctx context.Context, file []byte, o runtime.Options) (run
 	want.Optional = nil // the protocol does not say whether a server takes them
 	on := r.servers[o.Remote.Server]
 	if on == nil {
-		return nil, fault.New(fault.Invalid, "there is no remote %q", o.Remote.Server)
+		return nil, fault.New(fault.Invalid, "remote %q is not configured", o.Remote.Server)
 	}
 	if ctx.Err() != nil {
-		return nil, fault.New(fault.Timeout, "the time was up before the model was asked for")
+		return nil, fault.New(fault.Timeout, "the request timed out before the remote was called")
 	}
 	s := &session{
 		runtime: r, server: on, model: model{o.Remote.Model, o.Remote.Version}, meta: want, id: rand.Text()[:8], breaker: newBreaker(),

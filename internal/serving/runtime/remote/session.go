@@ -57,8 +57,8 @@ func (s *session) Unavailable() error {
 }
 
 func (s *session) unavailable(why Reason) error {
-	return fault.New(fault.Unavailable, "the remote %s does not answer for the model: %s", s.server.name, why.words()).
-		WithHint("It is looked after every few seconds, and asked again when it is ready.").WithRetry(time.Second)
+	return fault.New(fault.Unavailable, "the remote %s is unavailable for the model: %s", s.server.name, why.words()).
+		WithHint("It is checked every few seconds, and used again when it is ready.").WithRetry(time.Second)
 }
 
 func (s *session) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
@@ -107,19 +107,19 @@ func (s *session) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []
 	return nil, s.refused(why, inputs)
 }
 
-var errOver = fault.New(fault.Timeout, "the request's time was up before the remote answered")
+var errOver = fault.New(fault.Timeout, "the request timed out before the remote responded")
 
 // refused is a failure as who asked hears it.
 func (s *session) refused(why Reason, inputs []runtime.Tensor) error {
 	switch why {
 	case Rejected:
-		err := fault.New(fault.Invalid, "the remote %s refuses the inputs", s.server.name)
+		err := fault.New(fault.Invalid, "the remote %s rejected the inputs", s.server.name)
 		if s.maxRows > 0 && len(inputs) > 0 && len(inputs[0].Shape) > 0 && inputs[0].Shape[0] > int64(s.maxRows) {
-			return err.WithHint("It takes at most %d rows.", s.maxRows)
+			return err.WithHint("Its limit is %d rows.", s.maxRows)
 		}
 		return err
 	case Busy:
-		return fault.New(fault.Exhausted, "the remote %s has no room for the request, or its answer is too large", s.server.name).
+		return fault.New(fault.Exhausted, "the remote %s is overloaded, or its response is too large", s.server.name).
 			WithHint("Try again in a moment, with fewer rows if there are many.").WithRetry(time.Second)
 	case Broken:
 		return fault.New(fault.Internal, "the model failed at the remote %s", s.server.name)
@@ -131,7 +131,7 @@ func (s *session) refused(why Reason, inputs []runtime.Tensor) error {
 // told is why a model was not loaded.
 func (s *session) told(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return fault.New(fault.Timeout, "the time was up before the remote %s answered", s.server.name)
+		return fault.New(fault.Timeout, "the remote %s did not respond in time", s.server.name)
 	}
 	if f, ok := errors.AsType[*failure](err); ok {
 		s.server.failed(f.why)
@@ -139,7 +139,7 @@ func (s *session) told(ctx context.Context, err error) error {
 		if s.model.version != "" {
 			what += " version " + s.model.version
 		}
-		return fault.New(fault.Unavailable, "the remote %s does not answer for its model %.100q: %s", s.server.name, what, f.why.words())
+		return fault.New(fault.Unavailable, "the remote %s is unavailable for its model %.100q: %s", s.server.name, what, f.why.words())
 	}
 	return err
 }
@@ -158,7 +158,7 @@ func (s *session) compare(ctx context.Context) (platform string, err error) {
 	if s.model.version != "" && !slices.Contains(versions, s.model.version) {
 		if len(versions) == 0 {
 			return "", fault.New(fault.Invalid, "the remote %s has no versions of its model %.100q", s.server.name, s.model.name).
-				WithHint("Set spec.runtime.remote.version to none, and make {version} part of its model's name.")
+				WithHint("Set spec.runtime.remote.version to none, and add {version} to its model's name.")
 		}
 		return "", fault.New(fault.Invalid, "the remote %s has versions %.10q of its model %.100q, not %s", s.server.name, versions[:min(len(versions), 10)], s.model.name, s.model.version)
 	}
@@ -166,7 +166,7 @@ func (s *session) compare(ctx context.Context) (platform string, err error) {
 		return meta.Platform, nil // it does not say: then each answer is looked at, and no more
 	}
 	if err := meta.StandsIn(s.meta); err != nil {
-		return "", fault.Wrap(err, "the model at the remote %s is not the one that was registered", s.server.name)
+		return "", fault.Wrap(err, "the model at the remote %s differs from the registered one", s.server.name)
 	}
 	return meta.Platform, nil
 }

@@ -76,10 +76,10 @@ func (s *session) changed(ctx context.Context) {
 	at := []any{slog.String("remote", s.server.name), slog.String("model", s.model.name), slog.String("version", s.model.version)}
 	switch state {
 	case Open:
-		s.runtime.log.WarnContext(ctx, "a remote model is not asked any more", append(at, slog.String("reason", string(why)))...)
+		s.runtime.log.WarnContext(ctx, "a remote model is suspended", append(at, slog.String("reason", string(why)))...)
 	case HalfOpen:
-		s.runtime.log.InfoContext(ctx, "a remote model is ready again, and is tried", at...)
+		s.runtime.log.InfoContext(ctx, "a remote model is ready again, and is tested", at...)
 	case Closed:
-		s.runtime.log.InfoContext(ctx, "a remote model answers again", at...)
+		s.runtime.log.InfoContext(ctx, "a remote model is available again", at...)
 	}
 }

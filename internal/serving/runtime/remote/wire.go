@@ -43,7 +43,7 @@ func open(s Server) (wire, error) {
 	case HTTP:
 		return openHTTP(s), nil
 	}
-	return nil, fault.New(fault.Invalid, "protocol %.40q is none of %q", s.Protocol, Protocols)
+	return nil, fault.New(fault.Invalid, "unknown protocol %.40q: use one of %q", s.Protocol, Protocols)
 }
 
 // Reason is why a server did not answer.
@@ -68,21 +68,21 @@ var Reasons = []Reason{Unreachable, Slow, Denied, Missing, Garbled, Changed, Bus
 func (r Reason) words() string {
 	switch r {
 	case Unreachable:
-		return "it cannot be reached, or breaks off"
+		return "it is unreachable, or closes the connection"
 	case Slow:
-		return "it does not answer in time"
+		return "it does not respond in time"
 	case Denied:
-		return "it refuses our token"
+		return "it rejects the token"
 	case Missing:
-		return "it has no such model, or it is not ready"
+		return "its model does not exist, or is not ready"
 	case Garbled:
-		return "it answers what was not asked"
+		return "its response does not match the request"
 	case Changed:
-		return "its model is not the one that was registered"
+		return "its model differs from the registered one"
 	case Busy:
-		return "it has no room, or its answer is too large"
+		return "it is overloaded, or its response is too large"
 	case Rejected:
-		return "it refuses the inputs"
+		return "it rejects the inputs"
 	default:
 		return "its model fails"
 	}
@@ -176,7 +176,7 @@ func readToken(path string) (string, error) {
 	}
 	text := strings.TrimSpace(string(b))
 	if text == "" || len(b) > maxToken || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fault.New(fault.Invalid, "the file holds no token")
+		return "", fault.New(fault.Invalid, "the token file is empty")
 	}
 	return text, nil
 }

@@ -338,11 +338,11 @@ func TestLies(t *testing.T) {
 		"too large": {change: func(m *inference.ModelInferResponse) {
 			m.Outputs[0].Shape, m.RawOutputContents[0] = []int64{1 << 23, 2}, make([]byte, 1<<26+8)
 		}, kind: fault.Exhausted},
-		"refuses the input": {says: status.Error(codes.InvalidArgument, "secret words"), kind: fault.Invalid},
-		"no room":           {says: status.Error(codes.ResourceExhausted, "secret words"), kind: fault.Exhausted},
-		"fails":             {says: status.Error(codes.Internal, "secret words"), kind: fault.Internal},
-		"no such model":     {says: status.Error(codes.NotFound, "secret words"), kind: fault.Unavailable},
-		"no such token":     {says: status.Error(codes.Unauthenticated, "secret words"), kind: fault.Unavailable},
+		"rejected the input": {says: status.Error(codes.InvalidArgument, "secret words"), kind: fault.Invalid},
+		"no room":            {says: status.Error(codes.ResourceExhausted, "secret words"), kind: fault.Exhausted},
+		"fails":              {says: status.Error(codes.Internal, "secret words"), kind: fault.Internal},
+		"no such model":      {says: status.Error(codes.NotFound, "secret words"), kind: fault.Unavailable},
+		"no such token":      {says: status.Error(codes.Unauthenticated, "secret words"), kind: fault.Unavailable},
 	} {
 		for _, p := range Protocols {
 			t.Run(name+" "+string(p), func(t *testing.T) {
@@ -423,10 +423,10 @@ func TestNotWhatWasRegistered(t *testing.T) {
 	for _, p := range Protocols {
 		_, r := world(t, p, Server{}, nil)
 		for says, o := range map[string]runtime.Remote{
-			"that was registered: it has no input ":   {Server: "far", Model: "echo", Version: "3"},
-			"has no such model, or it is not ready":   {Server: "far", Model: "logistic", Version: "9"},
-			"it has no such model, or it is not read": {Server: "far", Model: "nothing", Version: "3"},
-			"there is no remote \"near\"":             {Server: "near", Model: "logistic", Version: "3"},
+			"that was registered: it has no input ": {Server: "far", Model: "echo", Version: "3"},
+			"does not exist, or is not ready":       {Server: "far", Model: "logistic", Version: "9"},
+			"does not exist, or is not read":        {Server: "far", Model: "nothing", Version: "3"},
+			"remote \"near\" is not configured":     {Server: "near", Model: "logistic", Version: "3"},
 		} {
 			s, err := r.Runtime.Load(t.Context(), runtimetest.FakeModels.Logistic, runtime.Options{Remote: o})
 			if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
