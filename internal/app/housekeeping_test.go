@@ -64,9 +64,9 @@ func TestCitations(t *testing.T) {
 		`INSERT INTO training_job (id, project, name, digest, state, waiting, body, revision) VALUES ('job_3', 'nyc', 'train', 'd', 'succeeded', FALSE, '{"ref":"dataset axb@3"}', 1)`,
 		`INSERT INTO tracking_dataset VALUES ('nyc', 0, 'a_b', 'd', 'falaj', '{"ref":"a_b@4"}', '', '')`,
 		`INSERT INTO tracking_input VALUES ('run_1', 'a_b', 'd', '', '', 'nyc', 0, 0)`,
-		`INSERT INTO feature_definition VALUES ('nyc', 'view', 'v', 1, 'd', '{"dataset":"a_b@5"}', 0, '')`,
+		`INSERT INTO feature_definition VALUES ('nyc', 'view', 'v', 1, 'd', '{"dataset":"a_b@5"}', 0, '', '*')`,
 		`INSERT INTO feature_training_set VALUES ('nyc', 'made@1', '{"inputs":["a_b@6"]}', 0)`,
-		`INSERT INTO ingestion_source VALUES ('src_1', 'nyc', 's', 'a_b', '', FALSE, 1, '', 0, 0, '{"version":8}')`,
+		`INSERT INTO ingestion_source VALUES ('src_1', 'nyc', 's', 'a_b', '', FALSE, 1, '', 0, 0, '{"version":8}', '*')`,
 		`INSERT INTO monitoring_monitor VALUES ('nyc', 'm', 'mon_1', 'd', '{"baseline":"dataset:a_b@7"}', FALSE, '', 0, 0, 1)`,
 	}
 	var got []string

@@ -340,7 +340,7 @@ func TestAnErasureDuringALongRead(t *testing.T) {
 			return err
 		}
 		done, err := svc.ApproveErasure(carol(t.Context()), e.ID)
-		wantFault(t, err, fault.Unavailable, "it is done")
+		wantFault(t, err, fault.Unavailable, "the deletion is done")
 		if done.State != audit.ErasureDone || len(m.keys()) != 0 {
 			t.Errorf("%+v, objects %v", done, m.keys())
 		}

@@ -73,7 +73,7 @@ func (c *Cloud) Nodes(_ context.Context, p provisioner.Pool) ([]provisioner.Node
 				n.State, n.Since = provisioner.Ready, x.Ready
 			}
 			if !x.Taken.IsZero() && !now.Before(x.Said) {
-				n.State, n.Since, n.Until, n.Why = provisioner.Leaving, x.Said, x.Taken, "the provider takes it away"
+				n.State, n.Since, n.Until, n.Why = provisioner.Leaving, x.Said, x.Taken, "reclaimed by the provider"
 			}
 		}
 		if n.State != provisioner.Off || i < p.Max {
