@@ -42,8 +42,8 @@ func TestTrainedOn(t *testing.T) {
 	}
 	// Nobody takes the flag away, or gives it.
 	tag := tracking.Pair{Key: registry.ErasedTag, Value: ""}
-	wantKind(t, w.SetVersionTag(ctx, proj, "delay", 1, tag), fault.PermissionDenied, "stays")
-	wantKind(t, w.DeleteVersionTag(ctx, proj, "delay", 1, registry.ErasedTag), fault.PermissionDenied, "stays")
+	wantKind(t, w.SetVersionTag(ctx, proj, "delay", 1, tag), fault.PermissionDenied, "cannot be changed")
+	wantKind(t, w.DeleteVersionTag(ctx, proj, "delay", 1, registry.ErasedTag), fault.PermissionDenied, "cannot be changed")
 	copied, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/1", Tags: []tracking.Pair{tag, {Key: "a", Value: "b"}}})
 	if err != nil || len(copied.Tags) != 1 {
 		t.Errorf("a copy, by MLflow, with the tags of the original: %v, %v", copied.Tags, err)

@@ -104,7 +104,7 @@ func lifeOfActs(t *testing.T, p *pond) {
 	off := false
 	p.apply(t, serving.Spec{Model: "m", Automation: &off})
 	for range 2 { // what had begun is not gone on with
-		if a, ok := claim(serving.AutoPromote, "c", summer); ok || a.Outcome != serving.AutoActionSkipped || !strings.Contains(a.Reason, "automation: false; it had begun") {
+		if a, ok := claim(serving.AutoPromote, "c", summer); ok || a.Outcome != serving.AutoActionSkipped || !strings.Contains(a.Reason, "automation: false; started before") {
 			t.Errorf("it was claimed, and automation is off since: %+v %v", a, ok)
 		}
 	}

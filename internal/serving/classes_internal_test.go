@@ -61,7 +61,7 @@ func TestTaskOfAModel(t *testing.T) {
 			answer: []runtime.Tensor{{Name: "p", Data: []float32{.1, .2, .7, .8, .1, .1}}},
 			task:   prediction.Multiclass, predicted: "c a", probability: 6,
 		},
-		"another number of classes": {outputs: []runtime.Spec{number(-1, 3)}, spec: &PredictionSpec{Task: prediction.Multiclass, Classes: []string{"a", "b"}}, refused: "has 2 names"},
+		"another number of classes": {outputs: []runtime.Spec{number(-1, 3)}, spec: &PredictionSpec{Task: prediction.Multiclass, Classes: []string{"a", "b"}}, refused: "2 names do not match"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := scoreOf(test.spec, runtime.Metadata{Outputs: test.outputs})
@@ -89,13 +89,13 @@ func TestTaskOfAManifest(t *testing.T) {
 	zero := 0
 	for text, p := range map[string]*PredictionSpec{
 		"":                        {Task: prediction.Multiclass, Classes: []string{"a", "b", "c"}},
-		"task is":                 {Task: "guess"},
+		"unknown task \"guess\"":   {Task: "guess"},
 		"not allowed with task":   {Task: prediction.Multiclass, Index: &zero},
-		"has 1 names":             {Classes: []string{"a"}},
-		"has 2 names":             {Task: prediction.Regression, Classes: []string{"a", "b"}},
-		"has 3 names":             {Task: prediction.Binary, Classes: []string{"a", "b", "c"}},
-		`classes[1] is "a"`:       {Task: prediction.Multiclass, Classes: []string{"a", "a"}},
-		`classes[0] is "\xff"`:    {Task: prediction.Multiclass, Classes: []string{"\xff", "a"}},
+		"number of names: 1":      {Classes: []string{"a"}},
+		"number of names: 2":      {Task: prediction.Regression, Classes: []string{"a", "b"}},
+		"number of names: 3":      {Task: prediction.Binary, Classes: []string{"a", "b", "c"}},
+		`classes[1]: "a" is not`:  {Task: prediction.Multiclass, Classes: []string{"a", "a"}},
+		`classes[0]: "\xff" is`:   {Task: prediction.Multiclass, Classes: []string{"\xff", "a"}},
 		"spec.prediction.classes": {Task: prediction.Multiclass, Classes: slices.Repeat([]string{"x"}, 1001)},
 	} {
 		err := Spec{Model: "m", Prediction: p}.Validate()

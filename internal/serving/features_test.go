@@ -235,7 +235,7 @@ func TestMissingFeatures(t *testing.T) {
 			t.Errorf("%+v, want %+v", missing.Missing[i], want)
 		}
 	}
-	if !strings.Contains(err.Error(), "feature weather:temp of row 3 (origin=SFO) is NOT_FOUND") || !strings.Contains(err.Error(), "its newest value is of 2013-07-04T07:00:00Z") {
+	if !strings.Contains(err.Error(), "feature weather:temp of row 3 (origin=SFO) is NOT_FOUND") || !strings.Contains(err.Error(), "its newest value dates from 2013-07-04T07:00:00Z") {
 		t.Errorf("%v", err)
 	}
 	if rec := n.last(t); rec.Failure != "invalid" || len(rec.Scores) != 0 || rec.Rows != 4 {
@@ -287,7 +287,7 @@ func TestWrongKeys(t *testing.T) {
 		`input "origin" is a feature key`:         {distance, {Name: "origin", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{1}}},
 		`duplicate input "origin"`:                {origin, origin, distance},
 		`input "carrier" is neither a key nor`:    {origin, distance, {Name: "carrier", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{"UA"}}},
-		`input "origin" has shape [1 2]; it has `: {{Name: "origin", Datatype: runtime.Bytes, Shape: []int64{1, 2}, Data: []string{"JFK", "LGA"}}, distance},
+		`input "origin" has shape [1 2]; it needs `: {{Name: "origin", Datatype: runtime.Bytes, Shape: []int64{1, 2}, Data: []string{"JFK", "LGA"}}, distance},
 	} {
 		if _, err := p.Infer(ctx, serving.Request{Project: "nyc", Name: "d", Inputs: in}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %s", err, says)
@@ -316,15 +316,15 @@ func TestWrongSpecs(t *testing.T) {
 		"spec.features.service":         with(func(s *serving.Spec) { s.Features.Service = "" }),
 		`has no feature "weather:rain"`: with(func(s *serving.Spec) { s.Features.Columns = []string{"distance", "weather:rain"} }),
 		"duplicate column":              with(func(s *serving.Spec) { s.Features.Columns = []string{"distance", "distance"} }),
-		"there are 1, and input":        with(func(s *serving.Spec) { s.Features.Columns = []string{"distance"} }),
+		"1 columns do not match":       with(func(s *serving.Spec) { s.Features.Columns = []string{"distance"} }),
 		"the model has no input \"Y\"":  with(func(s *serving.Spec) { s.Features.Input = "Y" }),
 		"is not a feature among":        with(func(s *serving.Spec) { s.Features.Defaults = map[string]serving.Number{"plane:built": 1} }),
 		"no column is a feature of":     with(func(s *serving.Spec) { s.Features.MaxAge = map[string]string{"plane": "3h"} }),
 		"is not a duration":             with(func(s *serving.Spec) { s.Features.MaxAge = map[string]string{"weather": "soon"} }),
 		"is not an output of the model": with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Output: "score"} }),
 		"is text, not a number":         with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Output: "name"} }),
-		"spec.prediction.index is 7":    with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Index: &index} }),
-		"spec.prediction.index is 1":    with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Index: &one} }),
+		"spec.prediction.index: 7 ":   with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Index: &index} }),
+		"spec.prediction.index: 1 ":   with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Index: &one} }),
 		"spec.rollout.weight":           with(func(s *serving.Spec) { s.Rollout.Weight = 100 }),
 	} {
 		if _, _, err := p.Apply(t.Context(), "nyc", "d", s, false); err == nil || !strings.Contains(err.Error(), says) {

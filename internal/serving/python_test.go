@@ -130,10 +130,10 @@ func TestPythonRuntime(t *testing.T) {
 	}{
 		"no files":         {pythonSpec("3", serving.PythonSpec{Environment: "named"}), fault.Invalid, "no predict.py"},
 		"unknown":          {pythonSpec("1", serving.PythonSpec{Environment: "none"}), fault.NotFound, "no environment none"},
-		"processes":        {pythonSpec("1", serving.PythonSpec{Processes: -1}), fault.Invalid, "processes is -1"},
+		"processes":        {pythonSpec("1", serving.PythonSpec{Processes: -1}), fault.Invalid, "processes: -1 is"},
 		"many":             {pythonSpec("1", serving.PythonSpec{Processes: 65}), fault.Invalid, "1 to 64"},
-		"in process":       {serving.Spec{Model: "snake", Version: "1", Runtime: &serving.RuntimeSpec{Isolation: serving.InProcess}}, fault.Invalid, "do not support in-process"},
-		"in process, said": {serving.Spec{Model: "snake", Version: "1", Runtime: &serving.RuntimeSpec{Isolation: serving.InProcess, Python: serving.PythonSpec{Processes: 1}}}, fault.Invalid, "do not support in-process"},
+		"in process":       {serving.Spec{Model: "snake", Version: "1", Runtime: &serving.RuntimeSpec{Isolation: serving.InProcess}}, fault.Invalid, "not support in-process"},
+		"in process, said": {serving.Spec{Model: "snake", Version: "1", Runtime: &serving.RuntimeSpec{Isolation: serving.InProcess, Python: serving.PythonSpec{Processes: 1}}}, fault.Invalid, "not support in-process"},
 		"remote":           {serving.Spec{Model: "snake", Version: "1", Runtime: &serving.RuntimeSpec{Remote: serving.RemoteSpec{Name: "r"}, Python: serving.PythonSpec{Processes: 1}}}, fault.Invalid, "python is not supported for remote models"},
 	} {
 		if _, _, err := s.Apply(t.Context(), "nyc", "no", c.spec, false); !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) {

@@ -37,14 +37,14 @@ func TestQuota(t *testing.T) {
 	fine := fault.Internal
 	step("a", 8, 0, fine, 0, "")
 	step("a", 3, 0, fault.Exhausted, time.Hour, "this token has used its quota of 10 rows per day")
-	step("a", 11, 0, fault.TooLarge, 0, "this token may ask 10 a day")
+	step("a", 11, 0, fault.TooLarge, 0, "the quota of this token is 10 per day")
 	step("a", 2, 0, fine, 0, "")
 	step("b", 1, 0, fine, 0, "") // another token
 	step("a", 0, 30*time.Minute, fine, 0, "")
-	step("a", 0, 0, fault.Exhausted, 30*time.Minute, "used its 3 requests")
+	step("a", 0, 0, fault.Exhausted, 30*time.Minute, "used its quota of 3 requests")
 	d.Spec.Limits = &LimitsSpec{Quota: QuotaSpec{Requests: 4, Every: "day"}} // another amount goes on
 	step("a", 100, 0, fine, 0, "")
-	step("a", 1, 0, fault.Exhausted, 30*time.Minute, "used its 4 requests")
+	step("a", 1, 0, fault.Exhausted, 30*time.Minute, "used its quota of 4 requests")
 	step("a", 1, 30*time.Minute, fine, 0, "") // the next day
 	step("a", 1, -time.Minute, fine, 0, "")   // of which a clock that goes back stays
 	step("a", 1, time.Minute, fine, 0, "")
@@ -58,8 +58,8 @@ func TestQuota(t *testing.T) {
 	step("c", 1, 0, fine, 0, "")
 	d.Spec.Limits = &LimitsSpec{Per: "deployment", Requests: 1, Quota: QuotaSpec{Rows: 2, Every: "month"}}
 	step("c", 2, 0, fine, 0, "")
-	step("c", 1, 0, fault.Exhausted, time.Second+time.Microsecond, "1 requests a second") // the rate is looked at first
-	step("d", 1, 2*time.Second, fault.Exhausted, 30*24*time.Hour-2*time.Second, "this deployment has used its 2 rows")
+	step("c", 1, 0, fault.Exhausted, time.Second+time.Microsecond, "1 requests per second") // the rate is looked at first
+	step("d", 1, 2*time.Second, fault.Exhausted, 30*24*time.Hour-2*time.Second, "this deployment has used its quota of 2 rows")
 }
 
 // Many ask at a time, and not one more is let through than there is.

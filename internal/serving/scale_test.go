@@ -26,19 +26,19 @@ func TestScaleSpec(t *testing.T) {
 		" ":                             {Scale: &serving.ScaleSpec{Min: n(0), Idle: "90s"}},
 		"  ":                            {Scale: &serving.ScaleSpec{Min: n(2), Max: 4, Concurrency: 0.5, QueueTime: "50ms"}},
 		"   ":                           {Scale: &serving.ScaleSpec{Max: 4}, Runtime: &serving.RuntimeSpec{Isolation: serving.Auto}},
-		"spec.scale.min is -1":          {Scale: &serving.ScaleSpec{Min: n(-1)}},
-		"spec.scale.min is 65":          {Scale: &serving.ScaleSpec{Min: n(65)}},
-		"spec.scale.max is 65":          {Scale: &serving.ScaleSpec{Max: 65}},
-		"spec.scale.max is -2":          {Scale: &serving.ScaleSpec{Max: -2}},
-		"max is 1 and min is 2":         {Scale: &serving.ScaleSpec{Min: n(2), Max: 1}},
-		"concurrency is -1":             {Scale: &serving.ScaleSpec{Max: 2, Concurrency: -1}},
+		"spec.scale.min: -1 is":         {Scale: &serving.ScaleSpec{Min: n(-1)}},
+		"spec.scale.min: 65 is":         {Scale: &serving.ScaleSpec{Min: n(65)}},
+		"spec.scale.max: 65 is":         {Scale: &serving.ScaleSpec{Max: 65}},
+		"spec.scale.max: -2 is":         {Scale: &serving.ScaleSpec{Max: -2}},
+		"max: 1 is less than min":        {Scale: &serving.ScaleSpec{Min: n(2), Max: 1}},
+		"concurrency: -1 is":             {Scale: &serving.ScaleSpec{Max: 2, Concurrency: -1}},
 		"queue_time: \"1\" is no":       {Scale: &serving.ScaleSpec{Max: 2, QueueTime: "1"}},
 		"queue_time: \"2m\" is no":      {Scale: &serving.ScaleSpec{Max: 2, QueueTime: "2m"}},
 		"idle: \"soon\" is no":          {Scale: &serving.ScaleSpec{Min: n(0), Idle: "soon"}},
 		"idle: \"1ms\" is no":           {Scale: &serving.ScaleSpec{Min: n(0), Idle: "1ms"}},
-		"min is 1":                      {Scale: &serving.ScaleSpec{Idle: "10m"}},
-		"never more than 1":             {Scale: &serving.ScaleSpec{Concurrency: 4}},
-		"never more than 3":             {Scale: &serving.ScaleSpec{Min: n(3), QueueTime: "50ms"}},
+		"requires min 0":                    {Scale: &serving.ScaleSpec{Idle: "10m"}},
+		"need more than 1":            {Scale: &serving.ScaleSpec{Concurrency: 4}},
+		"need more than 3":            {Scale: &serving.ScaleSpec{Min: n(3), QueueTime: "50ms"}},
 		"not supported in-process":      {Scale: &serving.ScaleSpec{Max: 2}, Runtime: &serving.RuntimeSpec{Isolation: serving.InProcess}},
 		"the model runs on remote":      {Scale: &serving.ScaleSpec{Min: n(0)}, Runtime: remote, Version: "1"},
 		"spec.scale: the model runs on": {Scale: &serving.ScaleSpec{}, Runtime: remote, Version: "1"},
@@ -681,7 +681,7 @@ func TestComparedWithTheStable(t *testing.T) {
 			}
 		}
 	})
-	if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "cannot answer what version 1 answers") {
+	if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "its inputs and outputs are incompatible with version 1") {
 		t.Errorf("a candidate that takes something else: %v", err)
 	}
 	close(r.let)

@@ -423,7 +423,7 @@ func TestDeathsOfReplicas(t *testing.T) {
 		t.Error("not set aside after the third death of a child")
 	}
 	p.Settled()
-	if d := p.status(t).Deployment; d.State != serving.Failed || !strings.Contains(d.Reason, "died 3 times") || d.Targets[0].Restarts != 9 {
+	if d := p.status(t).Deployment; d.State != serving.Failed || !strings.Contains(d.Reason, "crashed 3 times") || d.Targets[0].Restarts != 9 {
 		t.Errorf("%s: %s", d.State, d.Reason)
 	}
 }

@@ -184,7 +184,7 @@ func TestWaitingForActs(t *testing.T) {
 	if st.Acts[0].Reason != "brier is better" {
 		t.Errorf("%+v", st.Acts[0])
 	}
-	if !waits(st, "automatic promote was failed, and is not tried again", "falaj deploy promote d", "brier is better") {
+	if !waits(st, "automatic promote was failed, and is not retried", "falaj deploy promote d", "brier is better") {
 		t.Errorf("%q", st.Waiting)
 	}
 	p.NoteHindrance(ctx, act, fault.New(fault.Unavailable, "too late")) // it has ended
@@ -201,7 +201,7 @@ func TestWaitingForActs(t *testing.T) {
 	// An act that is not to be done says what asked for it.
 	claim(serving.AutoCanary, "2-1", nil)
 	skipped := claim(serving.AutoCanary, "2-2", serving.Cooldowns{serving.AutoCanary: time.Hour})
-	if skipped.Outcome != serving.AutoActionSkipped || !strings.Contains(skipped.Reason, "the last canary was at") || !strings.HasSuffix(skipped.Reason, "it was asked for because: brier is better") {
+	if skipped.Outcome != serving.AutoActionSkipped || !strings.Contains(skipped.Reason, "the last canary was at") || !strings.HasSuffix(skipped.Reason, "requested because: brier is better") {
 		t.Errorf("%+v", skipped)
 	}
 }

@@ -123,7 +123,7 @@ func TestApprovals(t *testing.T) {
 	w.Run(0, "deploy", "canary", "delay", "--version", "4")
 	w.Run(0, "deploy", "promote", "delay")
 	w.Apply(strings.Replace(policy, "approvals: 2", "approvals: 3", 1))
-	w.refused("by the new policy", w.C.Do(ctx, http.MethodPut, w.Path("models/delay/aliases/champion"), map[string]any{"version": "4"}, nil), "it needs 3 approvals and has 2")
+	w.refused("by the new policy", w.C.Do(ctx, http.MethodPut, w.Path("models/delay/aliases/champion"), map[string]any{"version": "4"}, nil), "it requires 3 approvals and has 2")
 	w.Run(0, "deploy", "rollback", "delay")
 	var now client.Object
 	w.Must(w.C.Do(ctx, http.MethodGet, w.Path("deployments/delay"), nil, &now))

@@ -45,7 +45,7 @@ func TestTexts(t *testing.T) {
 		{"alice", get, table + "absent", "", 404, `"type":"NoSuchTableException","code":404`},
 		{"alice", get, table + "unknown", "", 404, `declares no columns`},
 		{"alice", get, v1 + "/namespaces/nyc%1Fweather/tables/files", "", 404, `"type":"NoSuchTableException"`},
-		{"alice", get, table + "secret", "", 403, `{"error":{"message":"secret@1 is sealed: its files are encrypted, and other engines cannot read them. Read it through Falaj: falaj dataset query`},
+		{"alice", get, table + "secret", "", 403, `{"error":{"message":"secret@1 is sealed: its files are encrypted, and other engines cannot read them. Read it through Falaj: with falaj dataset query`},
 		{"reader", get, table + "weather", "", 403, `"type":"ForbiddenException"`},
 		{"reader", get, v1 + "/namespaces/nyc/tables", "", 200, `"weather"`},
 		{"alice", post, table + "weather/metrics", `{"report-type":"scan-report"}`, 204, ``},

@@ -373,7 +373,7 @@ func TestDownloads(t *testing.T) {
 		t.Errorf("a model reader reads a run's artifact: %d", status)
 	}
 	for _, method := range []string{http.MethodPut, http.MethodDelete} {
-		if status, answer := w.do(t, "alice", method, registered, "x"); status != 403 || !strings.Contains(answer, "never change") {
+		if status, answer := w.do(t, "alice", method, registered, "x"); status != 403 || !strings.Contains(answer, "are immutable") {
 			t.Errorf("%s of a version's file: %d %s", method, status, answer)
 		}
 	}

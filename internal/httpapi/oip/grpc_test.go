@@ -177,7 +177,7 @@ func TestRefusedCalls(t *testing.T) {
 		"half in list": {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.RawInputContents, m.Inputs[0].Datatype = nil, "FP16" }), codes.InvalidArgument, "has no contents"},
 		"int8": {"ModelInfer", edit(func(m *inference.ModelInferRequest) {
 			m.RawInputContents, m.Inputs[0].Datatype, m.Inputs[0].Contents = nil, "INT8", &inference.InferTensorContents{IntContents: []int32{1, 2, 3, 200}}
-		}), codes.InvalidArgument, "no room"},
+		}), codes.InvalidArgument, "outside the range"},
 		"classes": {"ModelInfer", edit(func(m *inference.ModelInferRequest) { m.Outputs[0].Parameters = int64Param(0) }), codes.InvalidArgument, "classification"},
 		"trace":   {"TraceSetting", &inference.TraceSettingRequest{Settings: map[string]*inference.TraceSettingRequest_SettingValue{"trace_level": {Value: []string{"MAX"}}}}, codes.Unimplemented, "trace_level"},
 		"log":     {"LogSettings", &inference.LogSettingsRequest{Settings: map[string]*inference.LogSettingsRequest_SettingValue{"log_info": {ParameterChoice: &inference.LogSettingsRequest_SettingValue_BoolParam{}}}}, codes.Unimplemented, "log_info"},

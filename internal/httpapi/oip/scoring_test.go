@@ -199,7 +199,7 @@ func TestFrames(t *testing.T) {
 		`{"dataframe_records":[{"city":"x"},{"city":{"b64":"","b64":""}}]}`:            `not a string, nor bytes as {"b64"`,
 		`{"dataframe_records":[{"age":1},{"age":{"b64":"AA=="}}]}`:                     `input "age": data does not have shape`,
 		`{"inputs":` + strings.Repeat("[", 60) + strings.Repeat("]", 60) + `}`:         "the model has 4 inputs",
-		`{"inputs":{"age":` + strings.Repeat("[", 60) + strings.Repeat("]", 60) + `}}`: "a tensor may have 32 dimensions",
+		`{"inputs":{"age":` + strings.Repeat("[", 60) + strings.Repeat("]", 60) + `}}`: "a tensor has at most 32 dimensions",
 		`{"inputs":{"age":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + `}}`: "nests deeper than 64",
 		"{\"instances\":[\"\xff\"]}":                                                   "not UTF-8",
 	} {

@@ -792,7 +792,7 @@ func TestFewKeysDecideNothing(t *testing.T) {
 	}
 	p := of(0, 20)
 	if p.Decision.Outcome != rollout.Continue || p.Stable.Loss.N != 200 || p.Stable.Groups != 10 || p.Candidate.Assigned != 10 || p.Candidate.Labelled != 10 ||
-		!strings.Contains(p.Decision.Reason, "of 10 keys") {
+		!strings.Contains(p.Decision.Reason, "from 10 keys") {
 		t.Errorf("%+v", p)
 	}
 	if p = of(400, 200); p.Decision.Outcome != rollout.Promote || p.Stable.Groups < 50 {

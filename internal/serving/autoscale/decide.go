@@ -15,7 +15,7 @@ func Decide(s Snapshot) Decision {
 	// is not decided here.
 	if s.Min == 0 && !s.Busy {
 		if s.Running == 0 {
-			return Decision{Reason: "nobody asks"}
+			return Decision{Reason: "no requests"}
 		}
 		if quiet := s.Now.Sub(s.Asked); quiet >= s.Idle {
 			return Decision{Reason: fmt.Sprintf("no request for %s", round(quiet))}

@@ -287,13 +287,13 @@ func TestWhatIsRefused(t *testing.T) {
 		"no datatype":               {func(s *chain.Spec) { s.Inputs[0].Datatype = "FLOAT" }, "unknown datatype"},
 		"two in one":                {func(s *chain.Spec) { s.Before[0].Model = "m" }, "a step has exactly one of"},
 		"none":                      {func(s *chain.Spec) { s.Before[0] = chain.StepSpec{} }, "a step has exactly one of"},
-		"many steps":                {func(s *chain.Spec) { s.After = slices.Repeat(s.After, 40) }, "there may be 32"},
+		"many steps":                {func(s *chain.Spec) { s.After = slices.Repeat(s.After, 40) }, "exceed the limit of 32"},
 		"many expressions": {
 			func(s *chain.Spec) {
 				for i := range 300 {
 					s.After[0].Compute[fmt.Sprintf("x%d", i)] = "1"
 				}
-			}, "there may be 256",
+			}, "exceed the limit of 256",
 		},
 		"costs": {func(s *chain.Spec) {
 			s.After[0].Compute["label"] = strings.Repeat("carrier + ", 90) + "carrier == carrier ? 'a' : 'b'"

@@ -216,7 +216,7 @@ func life(t *testing.T, database storetest.Open) {
 	for _, l := range wanted.LeftOut {
 		why = append(why, fmt.Sprintf("%s %d: %s", l.Deployment, l.Version, l.Reason))
 	}
-	for _, want := range []string{"delay 3: version 3, the shadow, may be in home only", "home 0: version 1 may be in home only", "looks 0: it looks features up", "remote 0: it runs on the remote triton", "lost 0: version 9"} {
+	for _, want := range []string{"delay 3: version 3, the shadow, has the residency home", "home 0: version 1 has the residency home", "looks 0: it uses features", "remote 0: it runs on the remote triton", "lost 0: version 9"} {
 		if !strings.Contains(strings.Join(why, "\n"), want) {
 			t.Errorf("it is not said that %s: %s", want, why)
 		}

@@ -30,7 +30,7 @@ func TestLimits(t *testing.T) {
 	}{
 		"a column each":            {Metadata{Inputs: ports(MaxPorts), Outputs: y}, ""},
 		"one too many":             {Metadata{Inputs: ports(MaxPorts + 1), Outputs: y}, "the model has 1025 inputs and 1 outputs; models and requests have at most 1024 of each"},
-		"too many outputs":         {Metadata{Inputs: y, Outputs: ports(MaxPorts + 1)}, "may have 1024 of each"},
+		"too many outputs":         {Metadata{Inputs: y, Outputs: ports(MaxPorts + 1)}, "at most 1024 of each"},
 		"no inputs":                {Metadata{Outputs: y}, "the model has no inputs"},
 		"no outputs":               {Metadata{Inputs: y}, "the model has no outputs"},
 		"a long name":              {Metadata{Inputs: one(strings.Repeat("x", MaxName), FP32), Outputs: y}, ""},

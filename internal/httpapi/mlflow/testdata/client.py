@@ -283,7 +283,7 @@ def registry(client, run_id, model_id, src, tmp):
 
 def unsupported(client, exp):
     if V3:
-        refused("NOT_IMPLEMENTED", "not offered", client.search_traces, locations=[exp])
+        refused("NOT_IMPLEMENTED", "not supported", client.search_traces, locations=[exp])
 
 
 def main():

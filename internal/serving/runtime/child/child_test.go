@@ -258,7 +258,8 @@ func TestNativeCrash(t *testing.T) {
 	if out, err := divide(7, 4); err != nil || out[0].Data.([]int64)[0] != 1 {
 		t.Fatalf("%+v, %v", out, err)
 	}
-	if _, err := divide(7, 0); !fault.Is(err, fault.Invalid) {
+	// ONNX Runtime usually refuses to divide by zero, and sometimes crashes.
+	if _, err := divide(7, 0); !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.Unavailable) {
 		t.Errorf("divided by zero: %v", err)
 	}
 	if _, err := divide(math.MinInt64, -1); !fault.Is(err, fault.Unavailable) {
