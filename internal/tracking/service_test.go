@@ -784,7 +784,7 @@ func TestArtifacts(t *testing.T) {
 	}
 	wantKind(t, put("model", "x"), fault.Conflict, "is a directory")
 	wantKind(t, put("model.txt/x", "x"), fault.Conflict, "is a file")
-	wantKind(t, put("big", strings.Repeat("x", 1<<20+1)), fault.TooLarge, "more than 1048576 bytes")
+	wantKind(t, put("big", strings.Repeat("x", 1<<20+1)), fault.TooLarge, "exceeds 1048576 bytes")
 	if err := put("exact", strings.Repeat("x", 1<<20)); err != nil {
 		t.Error("at the limit:", err)
 	}

@@ -65,7 +65,7 @@ func TestConsole(t *testing.T) {
 
 	b.visit("j")
 	b.do(chromedp.Click(`tr[data-index="0"] a`, chromedp.NodeVisible))
-	b.see(job, "the log of a tiny job", "It did what it was asked")
+	b.see(job, "the log of a tiny job", "The job succeeded")
 	b.picture("real-job")
 	// A deep link is served by the binary, too.
 	b.do(chromedp.Reload())

@@ -19,7 +19,7 @@ import (
 func TestPages(t *testing.T) {
 	b := open(t, pretend(t).URL)
 	b.login("not-the-token")
-	b.see("The server does not know this token")
+	b.see("The token is unknown, revoked or expired")
 	b.accessible("login")
 	b.picture("login")
 	b.login(token)
@@ -96,7 +96,7 @@ func TestDataset(t *testing.T) {
 	b.login(token)
 	b.see("Needs attention")
 	b.do(chromedp.Navigate(s.URL + "/console/p/nyc/datasets/orders"))
-	b.see("orders@3", "In quarantine", "price", "by customers@7", "first at row 1\u2009204: -3.5", "drawn at random", "country", "no values")
+	b.see("orders@3", "In quarantine", "price", "by customers@7", "first at row 1\u2009204: -3.5", "a random sample", "country", "no values")
 	b.until(`document.querySelectorAll('.column').length === 5 && document.querySelectorAll('.histogram .pair').length === 40 && document.querySelectorAll('.frequent li').length === 7`)
 	// What holds for most of the rows set none of them aside.
 	b.until(`[...document.querySelectorAll('.verdicts tr')].some((r) => r.textContent.includes('country') && r.textContent.includes('ok'))`)
@@ -108,7 +108,7 @@ func TestDataset(t *testing.T) {
 	b.see("Why it is rejected", "psi is 0.612")
 	b.picture("dataset-rejected")
 	b.do(chromedp.Click(`.versions a:nth-child(3)`))
-	b.see("looking at its values is written down")
+	b.see("reads of its values are recorded")
 	b.until(`document.querySelectorAll('.column').length === 0`)
 	b.do(chromedp.Click(`.panel button`))
 	b.until(`document.querySelectorAll('.column').length === 5`)

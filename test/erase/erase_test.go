@@ -505,7 +505,7 @@ func TestAPersonIsErased(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "orders.csv")
 	s.Must(os.WriteFile(file, []byte(csv(s.all, s.theirs[s.person])), 0o600))
 	said := other.Run(0, "dataset", "import", "orders", file)
-	if !strings.Contains(said, "rows of persons of entity customer who were erased before: 1") || !strings.Contains(said, id) || strings.Contains(said, s.person) {
+	if !strings.Contains(said, "contains rows of previously erased persons of entity customer: 1") || !strings.Contains(said, id) || strings.Contains(said, s.person) {
 		t.Errorf("an import that brings the person again:\n%s", said)
 	}
 	s.Must(to.Stop())

@@ -306,7 +306,7 @@ func TestBorder(t *testing.T) {
 	w := start(t, "branch")
 	w.Eventually("the gateway does not come", func() (bool, error) {
 		g := w.gateway()
-		return strings.Contains(g.Text("seen.left_out"), "may be in home only"), fmt.Errorf("%v", g)
+		return strings.Contains(g.Text("seen.left_out"), "has the residency home"), fmt.Errorf("%v", g)
 	})
 	if _, err := ask(w.edge, 0.5); err == nil {
 		t.Error("the gateway answers with a model that may not be there")

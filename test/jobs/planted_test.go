@@ -97,7 +97,7 @@ func TestPlantedFailures(t *testing.T) {
 		"network":                {map[string]any{"command": script("import socket", "socket.create_connection(('packages.example', 443))")}, "user_error", "the egress allow-list does not contain the host", "spec.network", "gaierror", 1},
 		"memory":                 {map[string]any{"command": script("x = bytearray(1 << 30)", "for i in range(0, len(x), 4096): x[i] = 1", "print(len(x))")}, "out_of_memory", "memory", "resources.memory", "", 1},
 		"segfault":               {map[string]any{"command": script("import ctypes", "print('here', flush=True)", "ctypes.string_at(0)")}, "user_error", "SIGSEGV", "PYTHONFAULTHANDLER", "here", 1},
-		"killed":                 {map[string]any{"command": script("import os, signal", "os.kill(os.getpid(), signal.SIGKILL)"), "max_attempts": 2}, "killed", "failed 2 of at most 2", "Somebody", "", 2},
+		"killed":                 {map[string]any{"command": script("import os, signal", "os.kill(os.getpid(), signal.SIGKILL)"), "max_attempts": 2}, "killed", "failed 2 of at most 2", "killed by a user", "", 2},
 		"timeout":                {map[string]any{"command": script("import time", "time.sleep(60)"), "timeout": "2s"}, "timeout", "time-out of 2s", "Raise timeout", "", 1},
 		"hung": {
 			map[string]any{"command": script("import time", "print('begin', flush=True)", "time.sleep(3600)"), "progress_timeout": "4s", "max_attempts": 2},

@@ -120,13 +120,13 @@ func TestRolesFailTogether(t *testing.T) {
 	})
 	p.Run(0, "job", "cancel", job)
 	for words, spec := range map[string]map[string]any{
-		"has both":             {"workers": 2, "roles": roles("pass")},
-		"parallel says":        {"parallel": map[string]int{"tensor": 3}, "roles": roles("pass")},
-		"has no roles":         {"framework": "horovod", "environment": "py", "roles": roles("pass")},
-		"TF_CONFIG knows no":   {"framework": "tensorflow", "roles": roles("pass")},
-		"until \"tea\" does":   {"roles": []map[string]any{{"name": "a", "command": []string{"/bin/true"}, "until": "tea"}}},
-		"so none would end":    {"roles": []map[string]any{{"name": "a", "command": []string{"/bin/true"}, "until": "end"}}},
-		"a command or a scrip": {"roles": []map[string]any{{"name": "a", "command": []string{"/bin/true"}}, {"name": "b"}}},
+		"workers or roles":      {"workers": 2, "roles": roles("pass")},
+		"identical workers":     {"parallel": map[string]int{"tensor": 3}, "roles": roles("pass")},
+		"has no roles":          {"framework": "horovod", "environment": "py", "roles": roles("pass")},
+		"TF_CONFIG knows no":    {"framework": "tensorflow", "roles": roles("pass")},
+		"unknown value \"tea\"": {"roles": []map[string]any{{"name": "a", "command": []string{"/bin/true"}, "until": "tea"}}},
+		"so none would end":     {"roles": []map[string]any{{"name": "a", "command": []string{"/bin/true"}, "until": "end"}}},
+		"a command or a scrip":  {"roles": []map[string]any{{"name": "a", "command": []string{"/bin/true"}}, {"name": "b"}}},
 	} {
 		var o client.Object
 		if err := p.C.Do(t.Context(), http.MethodPost, p.Path("jobs"), map[string]any{"name": "bad", "spec": spec}, &o); err == nil || !strings.Contains(err.Error(), words) {

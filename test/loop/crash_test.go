@@ -407,7 +407,7 @@ func TestDamagedWhileAway(t *testing.T) {
 	p.Must(p.Kill())
 	p.damage("v3")
 	p.Again()
-	if s := loaded(); s.Text("deployment.state") != "failed" || !strings.Contains(s.Text("deployment.reason"), "changed") {
+	if s := loaded(); s.Text("deployment.state") != "failed" || !strings.Contains(s.Text("deployment.reason"), "were modified") {
 		t.Errorf("%v", s)
 	}
 	_, err = p.Infer(p.C, "m", nil, live.Tensor("X", "FP32", []float64{1, 0}, 1, 2))

@@ -144,7 +144,7 @@ func busy(p *pond) {
 		return len(acts) > 0 && acts[0].Text("outcome") != "claimed", fmt.Errorf("%v", acts)
 	})
 	act := p.acts("canary")[0]
-	if reason := act.Text("reason"); act.Text("outcome") != "failed" || !strings.Contains(reason, "version 2 of m is being tried already") || !strings.Contains(reason, job+" registered m@3") {
+	if reason := act.Text("reason"); act.Text("outcome") != "failed" || !strings.Contains(reason, "a rollout of version 2 of m is already running") || !strings.Contains(reason, job+" registered m@3") {
 		t.Errorf("%v", act)
 	}
 }

@@ -62,7 +62,7 @@ func wrongRequests(p *pond) {
 		{"a negative shape", noon, []any{jfk, live.Tensor("hours", "FP64", []float64{4}, -1)}, 400, []string{"hours"}},
 		{"a shape without end", noon, []any{jfk, live.Tensor("hours", "FP64", []float64{4}, 1<<40, 1<<40)}, 413, []string{"hours"}},
 		{"what nobody knows", noon, []any{jfk, hours, live.Tensor("altitude", "FP64", []float64{4}, 1)}, 400, []string{"altitude"}},
-		{"twice", noon, []any{jfk, hours, hours}, 400, []string{`"hours"`, "twice"}},
+		{"twice", noon, []any{jfk, hours, hours}, 400, []string{`"hours"`, "duplicate"}},
 		{"the future", at("2999-01-01T00:00:00Z"), []any{jfk, hours}, 400, []string{"future"}},
 		{"no time", at("yesterday"), []any{jfk, hours}, 400, []string{"as_of"}},
 		{"a wide model input", noon, []any{live.Tensor("X", "FP32", []float64{1, 2, 3}, 1, 3)}, 400, []string{"X"}},

@@ -82,13 +82,13 @@ func rollbackThatDoesNotLoad(p *pond) {
 	ask("2")
 	files := p.damage("v1")
 	_, err = p.C.Rollback(t.Context(), p.Name, "m", 0, "away from it")
-	p.refused("rollback to a changed version", err, http.StatusConflict, "version 1 no longer loads", "version 2 goes on answering", "Name another version")
+	p.refused("rollback to a changed version", err, http.StatusConflict, "version 1 cannot be loaded any more", "version 2 keeps serving", "Name another version")
 	ask("2")
 	for _, f := range files {
 		p.Must(os.Remove(f))
 	}
 	_, err = p.C.Rollback(t.Context(), p.Name, "m", 1, "")
-	p.refused("rollback to a version that is gone", err, http.StatusConflict, "version 1 no longer loads")
+	p.refused("rollback to a version that is gone", err, http.StatusConflict, "version 1 cannot be loaded any more")
 	_, err = p.C.Rollback(t.Context(), p.Name, "m", 99, "")
 	p.refused("rollback to what never was", err, http.StatusConflict, "version 99")
 	_, err = p.C.Canary(t.Context(), p.Name, "m", "1", 20, "")

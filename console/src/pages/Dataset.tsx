@@ -91,7 +91,7 @@ export function Columns({ project, version: v, names, title = 'Columns', of }: {
     <Panel title={title} wide note={[of, p && p.sampled < p.rows && `Histograms and frequent values are of ${count(p.sampled)} rows, a random sample.`].filter(Boolean).join(' ') || undefined}>
       {!asked && (
         <p>
-          The data is {v.classification}: reads of its values are journaled. <Button size="xs" variant="default" onClick={() => setAsked(true)}>Show the columns</Button>
+          The data is {v.classification}: reads of its values are recorded. <Button size="xs" variant="default" onClick={() => setAsked(true)}>Show the columns</Button>
         </p>
       )}
       {asked && profile.isPending && <Wait what="Loading the columns …" />}
