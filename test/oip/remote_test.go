@@ -99,13 +99,13 @@ func agrees(t *testing.T, r *remote.Runtime, version string) {
 	for _, w := range map[bool][]wrong{
 		true: {
 			{"differs from the registered one", runtime.Remote{Server: "far", Model: "types", Version: version}},
-			{"no such model", runtime.Remote{Server: "far", Model: "linear", Version: "9"}},
-			{"no such model", runtime.Remote{Server: "far", Model: "nothing", Version: version}},
+			{"its model does not exist", runtime.Remote{Server: "far", Model: "linear", Version: "9"}},
+			{"its model does not exist", runtime.Remote{Server: "far", Model: "nothing", Version: version}},
 		},
 		// KServe describes nothing, and says by HTTP that a version of it fails.
 		false: {
 			{"", runtime.Remote{Server: "far", Model: "linear", Version: "1"}},
-			{"no such model", runtime.Remote{Server: "far", Model: "nothing"}},
+			{"its model does not exist", runtime.Remote{Server: "far", Model: "nothing"}},
 		},
 	}[version != ""] {
 		if _, err := r.Load(t.Context(), file(t, "testdata/linear.onnx"), runtime.Options{Remote: w.o}); err == nil || !strings.Contains(err.Error(), w.says) {
@@ -292,7 +292,7 @@ serving:
 	from := good.Load()
 	until("answers", func() bool { return good.Load() > from+200 })
 	here.Must(theirs.Kill())
-	until("the breaker opens", func() bool { return strings.HasPrefix(state(), "failed the remote near does not answer") })
+	until("the breaker opens", func() bool { return strings.HasPrefix(state(), "failed the remote near is unavailable") })
 	until("refusals", func() bool { return bad.Load() > 100 })
 	theirs.Up(t)
 	from = good.Load()

@@ -187,7 +187,7 @@ func TestGRPC(t *testing.T) {
 		"unequal keys": {engineer, one(func(r *onlinev1.ReadRequest) {
 			r.Keys[1].Values = &onlinev1.Keys_Ints{Ints: &onlinev1.Ints{Values: []int64{1, 2}}}
 		}), codes.InvalidArgument, "has 2 values", nil},
-		"a key twice":    {engineer, one(func(r *onlinev1.ReadRequest) { r.Keys[1].Name = "zone" }), codes.InvalidArgument, "twice", nil},
+		"a key twice":    {engineer, one(func(r *onlinev1.ReadRequest) { r.Keys[1].Name = "zone" }), codes.InvalidArgument, "duplicate join key", nil},
 		"no such key":    {engineer, one(func(r *onlinev1.ReadRequest) { r.Keys[1].Name = "slat" }), codes.InvalidArgument, "slat", nil},
 		"a null too far": {engineer, one(func(r *onlinev1.ReadRequest) { r.Keys[1].Nulls = []uint32{9} }), codes.InvalidArgument, "no value 9", nil},
 		"compressed":     {engineer, one(func(*onlinev1.ReadRequest) {}), codes.Unimplemented, "compressed", []grpc.CallOption{grpc.UseCompressor(gzip.Name)}},

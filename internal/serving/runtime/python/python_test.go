@@ -316,7 +316,7 @@ func TestRefused(t *testing.T) {
 		"exits":           {map[string]string{"predict.py": "import os; os._exit(3)"}, fault.Invalid, "crashed its process"},
 		"speaks for us":   {map[string]string{"predict.py": "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'M' + bytes(range(256)) * 100)\n    except OSError: pass\n"}, fault.Invalid, "crashed its process"},
 		"large numbers":   {map[string]string{"predict.py": "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'M' + b'\\xff' * 64)\n    except OSError: pass\n"}, fault.Invalid, "crashed its process"},
-		"sleeps for ever": {map[string]string{"predict.py": "import time\ntime.sleep(3600)"}, fault.Timeout, "was not loaded in 500ms"},
+		"sleeps for ever": {map[string]string{"predict.py": "import time\ntime.sleep(3600)"}, fault.Timeout, "exceeded 500ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := b.options(filesOf(t, c.files))

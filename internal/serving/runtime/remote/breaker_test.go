@@ -194,7 +194,7 @@ func TestRecovery(t *testing.T) {
 		if err := ask(); !fault.Is(err, fault.Unavailable) || w.asked != asked {
 			t.Errorf("%v, and the server was asked %d times more", err, w.asked-asked)
 		}
-		if err := s.Unavailable(); err == nil || !strings.Contains(err.Error(), "the remote far is unavailable for the model: it cannot be reached") {
+		if err := s.Unavailable(); err == nil || !strings.Contains(err.Error(), "the remote far is unavailable for the model: it is unreachable") {
 			t.Errorf("away: %v", err)
 		}
 		<-time.After(time.Minute)

@@ -423,7 +423,7 @@ func TestNotWhatWasRegistered(t *testing.T) {
 	for _, p := range Protocols {
 		_, r := world(t, p, Server{}, nil)
 		for says, o := range map[string]runtime.Remote{
-			"that was registered: it has no input ": {Server: "far", Model: "echo", Version: "3"},
+			"from the registered one: it has no inp": {Server: "far", Model: "echo", Version: "3"},
 			"does not exist, or is not ready":       {Server: "far", Model: "logistic", Version: "9"},
 			"does not exist, or is not read":        {Server: "far", Model: "nothing", Version: "3"},
 			"remote \"near\" is not configured":     {Server: "near", Model: "logistic", Version: "3"},
