@@ -89,7 +89,7 @@ func TestTaskOfAManifest(t *testing.T) {
 	zero := 0
 	for text, p := range map[string]*PredictionSpec{
 		"":                        {Task: prediction.Multiclass, Classes: []string{"a", "b", "c"}},
-		"unknown task \"guess\"":   {Task: "guess"},
+		"unknown task \"guess\"":  {Task: "guess"},
 		"not allowed with task":   {Task: prediction.Multiclass, Index: &zero},
 		"number of names: 1":      {Classes: []string{"a"}},
 		"number of names: 2":      {Task: prediction.Regression, Classes: []string{"a", "b"}},

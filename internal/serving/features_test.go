@@ -280,13 +280,13 @@ func TestWrongKeys(t *testing.T) {
 	origin := runtime.Tensor{Name: "origin", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{"JFK"}}
 	distance := runtime.Tensor{Name: "distance", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{1}}
 	for says, in := range map[string][]runtime.Tensor{
-		`input "origin" is missing`:               {distance},
-		`input "distance" is missing`:             {origin},
-		`input "distance" has 2 rows`:             {origin, {Name: "distance", Datatype: runtime.FP32, Shape: []int64{2}, Data: []float32{1, 2}}},
-		`input "distance" has datatype BYTES`:     {origin, {Name: "distance", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{"far"}}},
-		`input "origin" is a feature key`:         {distance, {Name: "origin", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{1}}},
-		`duplicate input "origin"`:                {origin, origin, distance},
-		`input "carrier" is neither a key nor`:    {origin, distance, {Name: "carrier", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{"UA"}}},
+		`input "origin" is missing`:                 {distance},
+		`input "distance" is missing`:               {origin},
+		`input "distance" has 2 rows`:               {origin, {Name: "distance", Datatype: runtime.FP32, Shape: []int64{2}, Data: []float32{1, 2}}},
+		`input "distance" has datatype BYTES`:       {origin, {Name: "distance", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{"far"}}},
+		`input "origin" is a feature key`:           {distance, {Name: "origin", Datatype: runtime.FP32, Shape: []int64{1}, Data: []float32{1}}},
+		`duplicate input "origin"`:                  {origin, origin, distance},
+		`input "carrier" is neither a key nor`:      {origin, distance, {Name: "carrier", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{"UA"}}},
 		`input "origin" has shape [1 2]; it needs `: {{Name: "origin", Datatype: runtime.Bytes, Shape: []int64{1, 2}, Data: []string{"JFK", "LGA"}}, distance},
 	} {
 		if _, err := p.Infer(ctx, serving.Request{Project: "nyc", Name: "d", Inputs: in}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), says) {
@@ -316,15 +316,15 @@ func TestWrongSpecs(t *testing.T) {
 		"spec.features.service":         with(func(s *serving.Spec) { s.Features.Service = "" }),
 		`has no feature "weather:rain"`: with(func(s *serving.Spec) { s.Features.Columns = []string{"distance", "weather:rain"} }),
 		"duplicate column":              with(func(s *serving.Spec) { s.Features.Columns = []string{"distance", "distance"} }),
-		"1 columns do not match":       with(func(s *serving.Spec) { s.Features.Columns = []string{"distance"} }),
+		"1 columns do not match":        with(func(s *serving.Spec) { s.Features.Columns = []string{"distance"} }),
 		"the model has no input \"Y\"":  with(func(s *serving.Spec) { s.Features.Input = "Y" }),
 		"is not a feature among":        with(func(s *serving.Spec) { s.Features.Defaults = map[string]serving.Number{"plane:built": 1} }),
 		"no column is a feature of":     with(func(s *serving.Spec) { s.Features.MaxAge = map[string]string{"plane": "3h"} }),
 		"is not a duration":             with(func(s *serving.Spec) { s.Features.MaxAge = map[string]string{"weather": "soon"} }),
 		"is not an output of the model": with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Output: "score"} }),
 		"is text, not a number":         with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Output: "name"} }),
-		"spec.prediction.index: 7 ":   with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Index: &index} }),
-		"spec.prediction.index: 1 ":   with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Index: &one} }),
+		"spec.prediction.index: 7 ":     with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Index: &index} }),
+		"spec.prediction.index: 1 ":     with(func(s *serving.Spec) { s.Prediction = &serving.PredictionSpec{Index: &one} }),
 		"spec.rollout.weight":           with(func(s *serving.Spec) { s.Rollout.Weight = 100 }),
 	} {
 		if _, _, err := p.Apply(t.Context(), "nyc", "d", s, false); err == nil || !strings.Contains(err.Error(), says) {

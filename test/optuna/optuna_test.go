@@ -160,7 +160,7 @@ func TestFeatures(t *testing.T) {
 					t.Errorf("%s is not listed:\n%s", name, seen)
 				}
 			}
-			if said := w.Run(5, "sweep", "wait", "front", "-p", w.Name); !strings.Contains(said, "has no end") {
+			if said := w.Run(5, "sweep", "wait", "front", "-p", w.Name); !strings.Contains(said, "which does not end") {
 				t.Errorf("to wait for a study: %s", said)
 			}
 			var front client.Object

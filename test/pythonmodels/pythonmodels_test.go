@@ -137,7 +137,7 @@ func answers(w *world) {
 		t.Error(got)
 	}
 	_, err = w.Infer(w.C, "acts", nil, live.Tensor("x", "FP64", []float64{1, 2}, 1, 2), live.Tensor("act", "BYTES", []string{""}, 1))
-	w.fails("datatype", err, 400, "the model wants FP32")
+	w.fails("datatype", err, 400, "the model needs FP32")
 	_, err = w.act("raise")
 	w.fails("an exception", err, 400, "AttributeError: 'numpy.ndarray' object has no attribute 'nothing'")
 	if said, err := w.act("environ"); err != nil || !strings.Contains(said, "threads 1") || strings.Contains(said, "TOKEN") {
@@ -447,10 +447,10 @@ func refused(w *world) {
 		`{model: acts, version: "1"}`:                                                              "spec.runtime.python.environment",
 		`{model: acts, version: "1", runtime: {python: {environment: nope}}}`:                      "nope",
 		`{model: acts, version: "1", runtime: {python: {environment: py, processes: 63}}}`:         "cores",
-		`{model: acts, version: "1", runtime: {isolation: in-process, python: {environment: py}}}`: "processes of its own",
+		`{model: acts, version: "1", runtime: {isolation: in-process, python: {environment: py}}}`: "do not support in-process",
 		`{model: silent, version: "1", runtime: {python: {environment: py}}}`:                      "falaj.json",
 		`{model: other, version: "1", runtime: {python: {environment: py}}}`:                       "model.onnx",
-		`{model: acts, version: "1", runtime: {memory: 64MiB, python: {environment: py}}}`:         "at least",
+		`{model: acts, version: "1", runtime: {memory: 64MiB, python: {environment: py}}}`:         "less than the minimum",
 	} {
 		_, err := w.Try(w.C, "{api_version: falaj/v1, kind: Deployment, name: no, project: PROJECT, spec: "+spec+"}")
 		e, ok := errors.AsType[*client.Error](err)

@@ -82,7 +82,7 @@ func TestRollout(t *testing.T) {
 	}
 
 	// A canary, killed in the middle.
-	if out := o.Run(0, "deploy", "canary", "delay", "--version", "2", "--reason", "let us see"); !strings.Contains(out, "version 2 beside 1 with 30 %") {
+	if out := o.Run(0, "deploy", "canary", "delay", "--version", "2", "--reason", "let us see"); !strings.Contains(out, "canary version 2, stable version 1, 30 %") {
 		t.Fatal(out)
 	}
 	met := map[string]string{}

@@ -424,9 +424,9 @@ func TestNotWhatWasRegistered(t *testing.T) {
 		_, r := world(t, p, Server{}, nil)
 		for says, o := range map[string]runtime.Remote{
 			"from the registered one: it has no inp": {Server: "far", Model: "echo", Version: "3"},
-			"does not exist, or is not ready":       {Server: "far", Model: "logistic", Version: "9"},
-			"does not exist, or is not read":        {Server: "far", Model: "nothing", Version: "3"},
-			"remote \"near\" is not configured":     {Server: "near", Model: "logistic", Version: "3"},
+			"does not exist, or is not ready":        {Server: "far", Model: "logistic", Version: "9"},
+			"does not exist, or is not read":         {Server: "far", Model: "nothing", Version: "3"},
+			"remote \"near\" is not configured":      {Server: "near", Model: "logistic", Version: "3"},
 		} {
 			s, err := r.Runtime.Load(t.Context(), runtimetest.FakeModels.Logistic, runtime.Options{Remote: o})
 			if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
