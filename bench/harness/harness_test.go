@@ -195,7 +195,7 @@ func TestCPUSeconds(t *testing.T) {
 
 // TestTree: what a process started is counted with it.
 func TestTree(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", `sh -c "echo started; exec sleep 60" & wait`)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", `sh -c "i=0; while [ \$i -lt 50000 ]; do i=\$((i+1)); done; echo started; exec sleep 60" & wait`)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
