@@ -69,7 +69,7 @@ func TestPages(t *testing.T) {
 	b.until(`document.documentElement.dataset.mantineColorScheme === 'light'`)
 
 	b.visit("w")
-	b.see("delay v3", "diversion: version 7 may be in DE only", "5 MiB")
+	b.see("delay v3", "diversion: version 7 has the residency DE", "5 MiB")
 	b.until(`[...document.querySelectorAll('tbody .state')].map((s) => s.textContent).sort().join() === 'away,ready,waiting'`)
 	b.accessible("gateways")
 	b.picture("gateways")
