@@ -82,7 +82,7 @@ func (e Elastic) validate() error {
 	case e.Simulated != nil && e.Provisioner != simulatedCloud:
 		return fault.New(fault.Invalid, "simulated: not allowed with provisioner %.40s", e.Provisioner)
 	case e.Provisioner == simulatedCloud && (e.Node.CPU == 0 || e.Node.Memory == 0):
-		return fault.New(fault.Invalid, "node: set cpu and memory").WithHint("Set the resources of a rented node: node: {cpu: 4, memory: 16GiB}.")
+		return fault.New(fault.Invalid, "node: set cpu and memory").WithHint("Set the resources of a rented node, such as node: {cpu: 4, memory: 16GiB}.")
 	}
 	if err := between("startup", e.Startup, maxStartup); err != nil {
 		return err

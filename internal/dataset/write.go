@@ -465,7 +465,7 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 		v.Created = s.cfg.Now().UTC().Truncate(time.Microsecond)
 		metadata := ""
 		if v.State == Accepted {
-			d.become(w.onto)
+			become(&d, w.onto)
 			if metadata, err = s.describe(ctx, d, before, &v); err != nil {
 				return Version{}, err
 			}
@@ -492,7 +492,7 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 			now.Latest = v.Number
 			if v.State == Accepted {
 				now.Accepted, now.Metadata, now.Stale = v.Number, metadata, false
-				now.become(w.onto)
+				become(&now, w.onto)
 			}
 			if err := s.insert(ctx, tx, now, v); err != nil {
 				return err
@@ -516,7 +516,7 @@ func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, erro
 }
 
 // become is what else a dataset becomes with a version of its own.
-func (d *Dataset) become(to *onto) {
+func become(d *Dataset, to *onto) {
 	d.Next = nil
 	if to != nil && to.change != nil {
 		to.change(d)

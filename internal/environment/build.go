@@ -457,7 +457,7 @@ func (s *Service) installed(ctx context.Context, e Environment) error {
 		}
 	}
 	if !s.built(e.Digest) {
-		return s.unplaced(ctx, e, errAgain{stepCreate, "the built environment has no Python"})
+		return s.unplaced(ctx, e, againError{stepCreate, "the built environment has no Python"})
 	}
 	return s.ready(ctx, e)
 }
@@ -465,7 +465,7 @@ func (s *Service) installed(ctx context.Context, e Environment) error {
 // unplaced decides what follows when a build was not put together: it goes back a step, it
 // fails, or compute finishes it again.
 func (s *Service) unplaced(ctx context.Context, e Environment, err error) error {
-	back, incomplete := errors.AsType[errAgain](err)
+	back, incomplete := errors.AsType[againError](err)
 	switch {
 	case incomplete && e.Retries < len(s.cfg.Pauses):
 		e.Step = back.step
@@ -497,7 +497,7 @@ func (s *Service) place(ctx context.Context, e Environment) (collisions []string
 			return nil, err
 		}
 	} else if _, err := os.Lstat(filepath.Join(dir, "bin", "python")); errors.Is(err, fs.ErrNotExist) {
-		return nil, errAgain{stepCreate, "the built environment has no Python"}
+		return nil, againError{stepCreate, "the built environment has no Python"}
 	}
 	if e.Spec.SitePackages {
 		if err := writeSite(dir, e.Interpreter.Site); err != nil {

@@ -378,22 +378,22 @@ func digestOf(root *os.Root, name string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, f.Close())
 }
 
-// errAgain is that an environment cannot be put together from what is here, and that its
+// againError says that an environment cannot be put together from what is here, and that its
 // build goes back to a step to get it.
-type errAgain struct {
+type againError struct {
 	step Step
 	why  string
 }
 
-func (e errAgain) Error() string { return e.why }
+func (e againError) Error() string { return e.why }
 
 func isAgain(err error) bool {
-	_, ok := errors.AsType[errAgain](err)
+	_, ok := errors.AsType[againError](err)
 	return ok
 }
 
 // load reads the lists of an environment's packages, by name. Error:
-// errAgain where one is not in the store.
+// againError where one is not in the store.
 func (s *Service) load(ctx context.Context, root *os.Root, e Environment) ([]storedPackage, error) {
 	locked, err := parseLock(e.Lock)
 	if err != nil {
@@ -431,7 +431,7 @@ func (s *Service) load(ctx context.Context, root *os.Root, e Environment) ([]sto
 }
 
 // discard takes a package out of the store, so that it is installed again. What has its files
-// keeps them. The error is errAgain with why, or why it cannot be taken out.
+// keeps them. The error is againError with why, or why it cannot be taken out.
 func (s *Service) discard(ctx context.Context, dir, why string) error {
 	s.log.ErrorContext(ctx, "a package of the package store is installed again", slog.String("package", path.Base(dir)), slog.String("reason", why))
 	s.pruning.Lock()
@@ -440,7 +440,7 @@ func (s *Service) discard(ctx context.Context, dir, why string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fault.Wrap(err, "discarding a package")
 	}
-	return errAgain{stepInstall, why}
+	return againError{stepInstall, why}
 }
 
 // choose decides which package each path of an environment is from: where several have
@@ -498,7 +498,7 @@ func choose(own []string, packages []storedPackage) (from map[string]int, collis
 
 // assemble puts an environment together in a directory of its own, from the empty one that uv
 // made and the packages of the store, and gives that directory and what it notes for the log.
-// What an interrupted call left is removed first. Errors: errAgain where something is missing
+// What an interrupted call left is removed first. Errors: againError where something is missing
 // or damaged; fault.Invalid for packages that exclude each other.
 func (s *Service) assemble(ctx context.Context, e Environment) (dir string, collisions []string, err error) {
 	root, err := os.OpenRoot(s.cfg.Dir)
@@ -509,7 +509,7 @@ func (s *Service) assemble(ctx context.Context, e Environment) (dir string, coll
 	staging := path.Join(".staging", string(e.ID))
 	venv, at := path.Join(staging, "venv"), path.Join(staging, "environment")
 	if _, err := root.Lstat(path.Join(venv, "bin", "python")); errors.Is(err, fs.ErrNotExist) {
-		return "", nil, errAgain{stepCreate, "the built environment has no Python"}
+		return "", nil, againError{stepCreate, "the built environment has no Python"}
 	} else if err != nil {
 		return "", nil, err
 	}

@@ -79,7 +79,8 @@ func (l *Line) Add(line string) {
 // of the same key that follow each other are one line.
 func ReadLines(ctx context.Context, q interface {
 	Scan(ctx context.Context, dest ...any) error
-}) ([]Line, error) {
+},
+) ([]Line, error) {
 	var rows []struct{ Key, Owner, Line string }
 	if err := q.Scan(ctx, &rows); err != nil {
 		return nil, err

@@ -363,7 +363,7 @@ func (s *Service) changeExperiment(ctx context.Context, p project.Name, id Exper
 	})
 }
 
-func (e *Experiment) mustBeActive() error {
+func (e Experiment) mustBeActive() error {
 	if e.Stage == Active {
 		return nil
 	}

@@ -627,12 +627,12 @@ func (s *Service) ofStudy(ctx context.Context, tx *store.Tx, study tuning.Study)
 }
 
 // SearchFields are what a search finds a sweep by, besides its name and owner.
-func (s Sweep) SearchFields() []store.Field {
+func (w Sweep) SearchFields() []store.Field {
 	var out []store.Field
-	for _, p := range s.Spec.Parameters {
+	for _, p := range w.Spec.Parameters {
 		out = append(out, store.Field{Name: "column", Value: p.Name})
 	}
-	return append(out, store.FieldsOf("from", append(slices.Sorted(maps.Values(s.Spec.Job.Data)), s.Spec.WarmStart...)...)...)
+	return append(out, store.FieldsOf("from", append(slices.Sorted(maps.Values(w.Spec.Job.Data)), w.Spec.WarmStart...)...)...)
 }
 
 // Find reads those sweeps and studies that the caller may see, by number after one, of which may

@@ -27,6 +27,7 @@ type Features struct{ Features *feature.Service }
 
 var _ serving.Features = Features{}
 
+// Describe implements serving.Features.
 func (f Features) Describe(ctx context.Context, p, service string) (serving.FeatureSet, error) {
 	shape, err := f.Features.Shape(ctx, project.Name(p), service)
 	if err != nil {

@@ -31,18 +31,22 @@ type Models struct {
 
 var _ serving.Models = Models{}
 
+// RequireVersion implements serving.Models.
 func (m Models) RequireVersion(ctx context.Context, tx *store.Tx, p, model string, version int64) error {
 	return m.Registry.RequireVersion(ctx, tx, project.Name(p), model, int(version))
 }
 
+// Cleared implements serving.Models.
 func (m Models) Cleared(ctx context.Context, tx *store.Tx, p, model string, version int64, alias string) error {
 	return m.Registry.Cleared(ctx, tx, project.Name(p), model, int(version), alias, "", true)
 }
 
+// Point implements serving.Models.
 func (m Models) Point(ctx context.Context, tx *store.Tx, p, model, alias string, version int64) error {
 	return m.Registry.Point(ctx, tx, project.Name(p), model, alias, int(version))
 }
 
+// OpenVerified implements serving.Models.
 func (m Models) OpenVerified(ctx context.Context, p, model, version string) (serving.Model, error) {
 	if identity.From(ctx).Kind == "" {
 		ctx = identity.With(ctx, identity.Loop("model loader"))

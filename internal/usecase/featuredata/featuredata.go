@@ -27,6 +27,7 @@ func factsOf(v dataset.Version) feature.DatasetVersion {
 	}
 }
 
+// Resolve implements feature.Data.
 func (f Data) Resolve(ctx context.Context, p project.Name, ref string) (feature.DatasetVersion, error) {
 	r, err := dataset.ParseRef(ref)
 	if err != nil {
@@ -42,6 +43,7 @@ func (f Data) Resolve(ctx context.Context, p project.Name, ref string) (feature.
 	return factsOf(v), nil
 }
 
+// Standing implements feature.Data.
 func (f Data) Standing(ctx context.Context, p project.Name, ref string) (string, error) {
 	r, err := dataset.ParseRef(ref)
 	if err == nil {
@@ -50,6 +52,7 @@ func (f Data) Standing(ctx context.Context, p project.Name, ref string) (string,
 	return r.String(), err
 }
 
+// Open implements feature.Data.
 func (f Data) Open(ctx context.Context, p project.Name, ref string, columns []string) (array.RecordReader, error) {
 	r, err := dataset.ParseRef(ref)
 	if err != nil {
@@ -58,6 +61,7 @@ func (f Data) Open(ctx context.Context, p project.Name, ref string, columns []st
 	return f.Datasets.Open(ctx, dataset.OpenRequest{Project: p, Ref: r, Columns: columns, Purpose: "features"})
 }
 
+// Reauthorize implements feature.Data.
 func (f Data) Reauthorize(ctx context.Context, p project.Name, ref string) error {
 	r, err := dataset.ParseRef(ref)
 	if err != nil {
@@ -66,6 +70,7 @@ func (f Data) Reauthorize(ctx context.Context, p project.Name, ref string) error
 	return f.Datasets.Reauthorize(ctx, dataset.OpenRequest{Project: p, Ref: r})
 }
 
+// Query implements feature.Data.
 func (f Data) Query(ctx context.Context, p project.Name, sql string, inputs map[string]string, local feature.Local) (feature.Rows, error) {
 	q := dataset.QueryRequest{Project: p, SQL: sql, Purpose: "features", TimeZone: local.TimeZone, Early: local.Early}
 	if inputs != nil {
@@ -107,6 +112,7 @@ func tableOf(v dataset.Version, inputs map[string]dataset.Ref) string {
 	return v.Dataset
 }
 
+// Create implements feature.Data.
 func (f Data) Create(ctx context.Context, d feature.Derived) (feature.DatasetVersion, error) {
 	r := dataset.CreateRequest{
 		Project: d.Project, Name: d.Name, Description: d.Description, Rows: d.Rows,
@@ -141,6 +147,7 @@ func (f Data) Create(ctx context.Context, d feature.Derived) (feature.DatasetVer
 	return factsOf(v), nil
 }
 
+// Columns implements feature.Data.
 func (f Data) Columns(ctx context.Context, p project.Name, name string) (*arrow.Schema, error) {
 	d, err := f.Datasets.One(ctx, p, name)
 	if err != nil {
@@ -157,6 +164,7 @@ func (f Data) Columns(ctx context.Context, p project.Name, name string) (*arrow.
 	return schema.Arrow(), nil
 }
 
+// Append implements feature.Data.
 func (f Data) Append(ctx context.Context, r feature.Appended) (feature.DatasetVersion, error) {
 	var base dataset.Ref
 	if r.Base != "" {

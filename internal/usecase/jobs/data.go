@@ -52,6 +52,7 @@ var _ training.Data = Data{}
 // modelScheme begins the reference of a model.
 const modelScheme = "models:/"
 
+// Resolve implements training.Data.
 func (d Data) Resolve(ctx context.Context, p project.Name, ref string) (training.Input, error) {
 	if d.Registry != nil && strings.HasPrefix(ref, modelScheme) {
 		return d.model(ctx, p, ref)
@@ -177,6 +178,7 @@ func writeModelFile(ctx context.Context, root *os.Root, m *registry.Verified, na
 	return errors.Join(err, out.Close())
 }
 
+// Export implements training.Data.
 func (d Data) Export(ctx context.Context, p project.Name, in training.Input, pool compute.Pool, dir string) error {
 	if in.Model() != "" {
 		return d.exportModel(ctx, p, in, pool, dir)

@@ -18,6 +18,7 @@ type Models struct {
 	Registry *registry.Service
 }
 
+// Save implements training.Models.
 func (m Models) Save(ctx context.Context, s training.ModelSpec) (string, error) {
 	loop := identity.From(ctx)
 	loop.Behalf = s.By.ID

@@ -48,6 +48,7 @@ type Rows struct {
 
 var _ training.Rows = Rows{}
 
+// Check implements training.Rows.
 func (t Rows) Check(ctx context.Context, s training.RowsSpec) error {
 	read, err := inputsOf(s.Job, s.Earlier)
 	if err != nil {

@@ -32,6 +32,7 @@ type Runs struct {
 	Registry *registry.Service
 }
 
+// Create implements training.Runs.
 func (t Runs) Create(ctx context.Context, s training.RunSpec) (run, experiment string, err error) {
 	e, err := t.Tracking.ExperimentNamed(ctx, s.Project, s.Experiment)
 	if fault.Is(err, fault.NotFound) {
@@ -161,6 +162,7 @@ func (t Runs) views(ctx context.Context, p project.Name, ref string) ([]string, 
 	return views, err
 }
 
+// Finish implements training.Runs.
 func (t Runs) Finish(ctx context.Context, p project.Name, run, status string, ended time.Time) error {
 	st, end := tracking.RunStatus(status), tracking.Millis(ended.UnixMilli())
 	_, err := t.Tracking.UpdateRun(ctx, p, tracking.RunID(run), tracking.RunUpdate{Status: &st, End: &end, Deleted: true})
@@ -211,6 +213,7 @@ func (t Runs) Progress(ctx context.Context, p project.Name, id string, since tim
 	return training.Progress{First: point(first), Last: point(last), NoNumbers: noNumbers}, nil
 }
 
+// Upload implements training.Runs.
 func (t Runs) Upload(ctx context.Context, p project.Name, run, dir, under string) error {
 	return upload(ctx, t.Tracking, p, tracking.Place{Run: tracking.RunID(run)}, dir, under)
 }
@@ -256,6 +259,7 @@ func (l LogFiles) Rewrite(ctx context.Context, p project.Name, run string, chang
 // Artifacts opens the files of runs.
 type Artifacts struct{ Tracking *tracking.Service }
 
+// Open implements optimize.Artifacts.
 func (f Artifacts) Open(ctx context.Context, p project.Name, run, name string) (io.ReadCloser, error) {
 	r, _, err := f.Tracking.OpenArtifact(ctx, p, tracking.Place{Run: tracking.RunID(run)}, name)
 	if err != nil {

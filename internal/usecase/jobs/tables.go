@@ -23,6 +23,7 @@ type Tables struct {
 	Dir string // of the tables
 }
 
+// Pin implements training.Tables.
 func (t Tables) Pin(ctx context.Context, p project.Name, name string) (training.Input, error) {
 	d, err := t.Datasets.Writable(ctx, p, name)
 	if err != nil || d.Accepted == 0 {
@@ -31,6 +32,7 @@ func (t Tables) Pin(ctx context.Context, p project.Name, name string) (training.
 	return t.Resolve(ctx, p, dataset.Ref{Name: name, Number: d.Accepted}.String())
 }
 
+// Place implements training.Tables.
 func (t Tables) Place(ctx context.Context, j training.Job, attempt training.AttemptID, name string) ([]engine.Mount, error) {
 	// What the attempt may read it is asked as itself: the files go round the catalog.
 	ctx = identity.With(ctx, identity.Principal{Kind: identity.Attempt, ID: string(attempt), Name: string(j.ID), Project: j.Project, Behalf: submitter(j.Project, j.By.ID).ID, Scopes: scopesOf(j)})

@@ -22,6 +22,7 @@ var attemptScopes = []string{"project.read", "run.read", "run.write", "sweep.rea
 // Tokens issues the tokens of attempts.
 type Tokens struct{ Accounts *account.Service }
 
+// IssueIn implements training.Tokens.
 func (t Tokens) IssueIn(ctx context.Context, tx *store.Tx, j training.Job, attempt training.AttemptID, bound bool, ttl time.Duration) (string, error) {
 	_, secret, err := t.Accounts.IssueAttemptIn(ctx, tx, account.AttemptSpec{
 		Attempt: string(attempt), Name: string(j.ID), Project: j.Project, Behalf: submitter(j.Project, j.By.ID).ID, Bound: bound, Scopes: scopesOf(j), TTL: ttl,
@@ -54,6 +55,7 @@ func scopesOf(j training.Job) []string {
 	return scopes
 }
 
+// RevokeIn implements training.Tokens.
 func (t Tokens) RevokeIn(ctx context.Context, tx *store.Tx, _ project.Name, attempt training.AttemptID) error {
 	return t.Accounts.RevokeAttemptIn(ctx, tx, string(attempt))
 }

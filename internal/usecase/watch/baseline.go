@@ -159,6 +159,7 @@ func defaultOf(spec *serving.FeaturesSpec, name string) *float64 {
 	return nil
 }
 
+// Open implements monitoring.Sources.
 func (b Baselines) Open(ctx context.Context, p, ref string, columns []string) (array.RecordReader, error) {
 	return featuredata.Data{Datasets: b.Datasets}.Open(ctx, project.Name(p), ref, columns)
 }

@@ -40,6 +40,7 @@ type Classifiers struct {
 
 var _ monitoring.Classifiers = Classifiers{}
 
+// Check implements monitoring.Classifiers.
 func (c Classifiers) Check(ctx context.Context, p, baseline, env string) error {
 	if _, err := (jobs.Data{Datasets: c.Datasets, Authorizer: c.Authorizer}).Resolve(ctx, project.Name(p), baseline); err != nil {
 		return err
@@ -91,6 +92,7 @@ func (c Classifiers) Keep(ctx context.Context, w monitoring.KeptWindow) (string,
 	return made.Ref().String(), err
 }
 
+// Begin implements monitoring.Classifiers.
 func (c Classifiers) Begin(ctx context.Context, j monitoring.ClassifierJob) (string, error) {
 	made, _, err := c.Training.Apply(ctx, project.Name(j.Project), j.Name, training.Spec{
 		Environment: j.Environment, Script: j.Script, Command: []string{j.Argument}, Data: j.Data,
@@ -99,6 +101,7 @@ func (c Classifiers) Begin(ctx context.Context, j monitoring.ClassifierJob) (str
 	return string(made.ID), err
 }
 
+// Outcome implements monitoring.Classifiers.
 func (c Classifiers) Outcome(ctx context.Context, p, job string) (monitoring.ClassifierOutcome, error) {
 	ctx = identity.With(ctx, identity.Loop("domain classifiers"))
 	j, err := c.Training.One(ctx, project.Name(p), training.JobID(job))

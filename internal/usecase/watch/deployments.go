@@ -39,6 +39,7 @@ var (
 	_ verification.Deployments = Deployments{}
 )
 
+// Watched implements monitoring.Deployments.
 func (d Deployments) Watched(ctx context.Context, p, name string) (monitoring.Watched, error) {
 	one, err := d.Serving.Record(ctx, p, name)
 	if err != nil {

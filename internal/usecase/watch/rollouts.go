@@ -11,6 +11,7 @@ import (
 // Rollouts are serving's rollouts as the judge sees them.
 type Rollouts struct{ Serving *serving.Service }
 
+// Running implements label.Rollouts.
 func (t Rollouts) Running(ctx context.Context) ([]label.Rollout, error) {
 	all, err := t.Serving.Running(ctx)
 	out := make([]label.Rollout, len(all))
@@ -23,6 +24,7 @@ func (t Rollouts) Running(ctx context.Context) ([]label.Rollout, error) {
 	return out, err
 }
 
+// Began implements label.Rollouts.
 func (t Rollouts) Began(ctx context.Context, project, rollout string, at time.Time) error {
 	return t.Serving.Began(ctx, project, serving.RolloutID(rollout), at)
 }

@@ -510,7 +510,7 @@ func feastKey(s online.Shape, key []value.Value) (string, error) {
 		case value.Timestamp:
 			b = binary.LittleEndian.AppendUint64(u32(u32(b, feastTimestamp), 8), uint64(seconds(v.Int()))) //nolint:gosec // the bits are meant
 		default:
-			return "", fmt.Errorf("Feast's layout does not support join keys of type %s", v.Type())
+			return "", fmt.Errorf("the layout of Feast does not support join keys of type %s", v.Type())
 		}
 	}
 	return string(append(b, s.Project...)), nil
