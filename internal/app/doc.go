@@ -7,8 +7,9 @@
 //     they need each other, starts the loops, listens, and stops in the opposite
 //     order.
 //   - governance.go, domains.go: what is opened, and with what.
-//   - adapters.go, training.go: one domain's answer as another domain's question.
+//   - late.go: services that are opened after their user. What takes several domains is in
+//     internal/usecase.
 //   - launch.go: the hidden child modes, and how child processes are confined.
-//   - housekeeping.go: loops that nobody waits for; what a project still holds.
+//   - housekeeping.go: background loops; what a project still contains.
 //   - audit.go: exports verified offline. doctor.go: what this machine can do.
 package app

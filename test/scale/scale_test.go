@@ -273,7 +273,7 @@ func TestGrows(t *testing.T) {
 	w.awaited(min(2, runtime.GOMAXPROCS(0)))
 	out, _ := w.Command(t.Context(), "get", "deployment", "d", "-p", w.Name, "-o", "json")
 	// The one that came may be more than what goes on needs: then it is kept for a while.
-	if !strings.Contains(out, "in flight on average") && !strings.Contains(out, "2 were needed within the last") {
+	if !strings.Contains(out, "in flight, averaged over") && !strings.Contains(out, "2 were needed within the last") {
 		t.Error(out)
 	}
 	close(done)

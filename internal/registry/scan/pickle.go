@@ -55,7 +55,7 @@ var (
 	errNotPickle = errors.New("no opcode")                  // or one that cannot stand there
 	errCut       = errors.New("it is truncated")            // in the middle of an opcode
 	errLimit     = errors.New("it exceeds a limit")         // of ours
-	errArray     = errors.New("an array of unknown length") // of joblib's that nobody can step over
+	errArray     = errors.New("an array of unknown length") // of joblib, which cannot be skipped
 )
 
 // walk goes through one pickle.

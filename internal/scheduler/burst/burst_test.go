@@ -76,7 +76,7 @@ func TestRule(t *testing.T) {
 		"no delay cost":     {func(*World) {}, 0, "", "cloud costs 11.00 AED and home 2.00 AED, but no delay_cost is set"},
 		"cheaper than home": {func(w *World) { w.Pools[1].PricePerHour = 1 }, 1, "cloud", "ready in about 6m0s"},
 		"soon":              {func(w *World) { w.Waiting[0].DelayCost = 1e6; w.Running[0].Deadline = now.Add(5 * time.Minute) }, 0, "", "not end earlier than on home, which has capacity in 5m0s"},
-		"home has room":     {func(w *World) { w.Waiting[0].DelayCost = 1e6; w.Running = nil }, 0, "", "home has capacity"},
+		"home has capacity": {func(w *World) { w.Waiting[0].DelayCost = 1e6; w.Running = nil }, 0, "", "home has capacity"},
 		"another zone":      {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Zone = "DE" }, 0, "", "no elastic pool accepts it"},
 		"isolation":         {func(w *World) { w.Waiting[0].DelayCost = 100; w.Pools[1].Isolation = scheduler.None }, 0, "", "no elastic pool accepts it"},
 		"named pools":       {func(w *World) { w.Waiting[0].DelayCost = 100; w.Waiting[0].Pools = []string{"home"} }, 0, "", "no elastic pool accepts it"},
@@ -106,11 +106,11 @@ func TestRule(t *testing.T) {
 			rented(&w.Pools[1], Node{Name: "c1", Busy: true})
 			w.Running = append(w.Running, scheduler.Running{Workload: scheduler.Workload{ID: "r1", Request: amount(1)}, Pool: "cloud", Placed: 1, Nodes: []string{"c1"}, Started: now, Deadline: now.Add(9 * time.Hour)})
 		}, 2, "cloud", "gets 2 nodes of cloud"},
-		"roles, spread":         {func(w *World) { w.Waiting[0] = roles(100, 4, 1, 1); w.Waiting[0].PerNode = 1 }, 3, "cloud", "gets 3 nodes of cloud"},
-		"roles, home has room":  {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running = nil }, 0, "", "home has capacity"},
-		"roles, home soon":      {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running[0].Deadline = now.Add(5 * time.Minute) }, 0, "", "home, which has capacity in 5m0s"},
-		"roles, home too small": {func(w *World) { w.Waiting[0] = roles(0, 3, 2); w.Running = nil }, 2, "cloud", "no other pool accepts it"},
-		"roles, node too small": {func(w *World) { w.Waiting[0] = roles(100, 2, 5) }, 0, "", "a node of cloud is too small for a worker of role r1: 5 cpu wanted, 4 free"},
+		"roles, spread":            {func(w *World) { w.Waiting[0] = roles(100, 4, 1, 1); w.Waiting[0].PerNode = 1 }, 3, "cloud", "gets 3 nodes of cloud"},
+		"roles, home has capacity": {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running = nil }, 0, "", "home has capacity"},
+		"roles, home soon":         {func(w *World) { w.Waiting[0] = roles(1e6, 2, 1, 1); w.Running[0].Deadline = now.Add(5 * time.Minute) }, 0, "", "home, which has capacity in 5m0s"},
+		"roles, home too small":    {func(w *World) { w.Waiting[0] = roles(0, 3, 2); w.Running = nil }, 2, "cloud", "no other pool accepts it"},
+		"roles, node too small":    {func(w *World) { w.Waiting[0] = roles(100, 2, 5) }, 0, "", "a node of cloud is too small for a worker of role r1: 5 cpu wanted, 4 free"},
 		// 4 times 3 cpu are 12, and no node of 4 has room for two of them.
 		"delegated, too many": {func(w *World) {
 			w.Waiting[0].Pools, w.Waiting[0].Workers, w.Waiting[0].Request = []string{"cloud"}, 4, amount(3)

@@ -46,7 +46,7 @@ func TestDecide(t *testing.T) {
 		"asked for anyway": {autoscale.Snapshot{Limits: perReplica(3, 8), Running: 3, Useful: 2, Samples: steady(60, 100, 1, 0)}, 3, "exceed the cores"},
 		"a burst": {autoscale.Snapshot{
 			Limits: perReplica(1, 8), Running: 2, Samples: slices.Concat(steady(60, 0, 0, 0)[:54], steady(6, 16, 1, 0)),
-		}, 4, "16 in flight on average of 6s"},
+		}, 4, "16 in flight, averaged over 6s"},
 		"a small burst": {autoscale.Snapshot{
 			Limits: perReplica(1, 8), Running: 2, Samples: slices.Concat(steady(60, 1, 0, 0)[:54], steady(6, 12, 1, 0)), Past: []autoscale.Past{{At: noon, Need: 2}},
 		}, 2, "were needed"},
@@ -63,12 +63,12 @@ func TestDecide(t *testing.T) {
 		"waits for nothing":       {autoscale.Snapshot{Limits: waits, Running: 3, Samples: steady(60, 9, 10, 100*time.Millisecond)}, 1, "one replica suffices"},
 		"long ago":                {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Samples: []autoscale.Sample{{At: long, InFlight: 100}}}, 1, "one replica suffices"},
 
-		"asked a while ago":  {autoscale.Snapshot{Limits: perReplica(0, 1), Running: 1, Asked: noon.Add(-10*time.Minute + 1)}, 1, "one replica suffices"},
-		"not asked any more": {autoscale.Snapshot{Limits: perReplica(0, 1), Running: 1, Asked: noon.Add(-10 * time.Minute)}, 0, "no request for 10m0s"},
-		"all at once":        {autoscale.Snapshot{Limits: perReplica(0, 8), Running: 8, Asked: long, Past: []autoscale.Past{{At: noon, Need: 8}}}, 0, "no request for 1h0m0s"},
-		"somebody is inside": {autoscale.Snapshot{Limits: perReplica(0, 1), Running: 1, Asked: long, Busy: true}, 1, "one replica suffices"},
-		"nobody asks":        {autoscale.Snapshot{Limits: perReplica(0, 8), Asked: noon}, 0, "no request"},
-		"never less than 1":  {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Asked: long}, 1, "one replica suffices"},
+		"asked a while ago":    {autoscale.Snapshot{Limits: perReplica(0, 1), Running: 1, Asked: noon.Add(-10*time.Minute + 1)}, 1, "one replica suffices"},
+		"not asked any more":   {autoscale.Snapshot{Limits: perReplica(0, 1), Running: 1, Asked: noon.Add(-10 * time.Minute)}, 0, "no request for 10m0s"},
+		"all at once":          {autoscale.Snapshot{Limits: perReplica(0, 8), Running: 8, Asked: long, Past: []autoscale.Past{{At: noon, Need: 8}}}, 0, "no request for 1h0m0s"},
+		"a request is running": {autoscale.Snapshot{Limits: perReplica(0, 1), Running: 1, Asked: long, Busy: true}, 1, "one replica suffices"},
+		"no requests":          {autoscale.Snapshot{Limits: perReplica(0, 8), Asked: noon}, 0, "no request"},
+		"never less than 1":    {autoscale.Snapshot{Limits: perReplica(1, 8), Running: 1, Asked: long}, 1, "one replica suffices"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.s.Now = noon

@@ -31,7 +31,7 @@ func Decide(s Snapshot) Decision {
 			mean, ok := s.inFlight(window)
 			n := int(math.Ceil(mean/s.Concurrency - 1e-9))
 			if ok && n > d.Wanted && (window == Stable || n >= 2*running) {
-				d = Decision{Wanted: n, Reason: fmt.Sprintf("%.3g in flight on average of %s; the target per replica is %.3g", mean, window, s.Concurrency)}
+				d = Decision{Wanted: n, Reason: fmt.Sprintf("%.3g in flight, averaged over %s; the target per replica is %.3g", mean, window, s.Concurrency)}
 			}
 		}
 	}
