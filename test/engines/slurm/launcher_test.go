@@ -318,6 +318,50 @@ func TestDaemonsAreKilled(t *testing.T) {
 	}
 }
 
+// TestNumbersAreReused: a controller that dies may lose jobs that it had accepted and give their
+// numbers to the next ones. A launch never takes another job for its own.
+func TestNumbersAreReused(t *testing.T) {
+	b := newBench(t, waits, slurmtest.Options{Nodes: 1}, nil)
+	b.command("scontrol", "update", "nodename=n1", "state=drain", "reason=test") // what is submitted waits
+	state, kept := filepath.Join(b.c.Dir, "state"), filepath.Join(b.c.Dir, "kept")
+	b.c.StopController()
+	b.check(os.CopyFS(kept, os.DirFS(state)))
+	lose := func() {
+		b.c.KillController()
+		b.check(os.RemoveAll(state))
+		b.check(os.CopyFS(state, os.DirFS(kept)))
+		b.check(b.c.StartController(b.ctx))
+	}
+	lost := func(id string) {
+		t.Helper()
+		if o := b.observe(id); o.State != engine.Lost || !strings.Contains(o.Message, "number") {
+			t.Errorf("%s: %+v", id, o)
+		}
+	}
+	b.check(b.c.StartController(b.ctx))
+
+	b.check(b.l.Start(b.ctx, b.launch("att_1", 1)))
+	number := b.command("squeue", "--noheader", "--format=%i")
+	lose()
+	b.check(b.l.Start(b.ctx, b.launch("att_2", 1)))
+	if again := b.command("squeue", "--noheader", "--format=%i"); again != number {
+		t.Fatalf("Slurm gave number %q after %q: this test shows nothing", again, number)
+	}
+	for range 2 {
+		lost("att_1")
+		b.check(b.l.Stop(b.ctx, "att_1", 0))
+		b.state("att_2", engine.Pending)
+		b.open(slurm.Config{Conf: b.c.Conf, DefaultUser: "daemon", Worker: filepath.Join(b.c.Dir, "worker"), Dir: b.dir})
+	}
+	b.check(b.l.Forget(b.ctx, "att_1"))
+	b.state("att_2", engine.Pending)
+
+	// A job that is not Falaj's.
+	lose()
+	b.command("sbatch", "--job-name=other", "--chdir=/", "--output=/dev/null", "--wrap=true")
+	lost("att_2")
+}
+
 func TestCancelledByOthers(t *testing.T) {
 	b := newBench(t, waits, slurmtest.Options{Nodes: 1}, nil)
 	b.check(b.l.Start(b.ctx, b.launch("att_1", 1)))

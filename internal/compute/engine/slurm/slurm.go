@@ -21,6 +21,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -59,6 +60,9 @@ type Launcher struct {
 
 	mu      sync.Mutex
 	records map[string]*record
+	// owner is the launch that a job's number was given to last. A controller that dies may
+	// lose a job that it had accepted, and give its number to the next one.
+	owner map[int]string
 	// forgotten are launches by job that Slurm had not ended when they were
 	// forgotten: an agent that has reported is quicker than its job's end.
 	forgotten map[int]string
@@ -78,6 +82,7 @@ type record struct {
 	// Alone is a launch without a step: its script is signalled.
 	Alone bool             `json:"alone,omitempty"`
 	Job   int              `json:"job,omitempty"`  // 0 until sbatch has answered
+	Taken time.Time        `json:"taken,omitzero"` // when Job became known
 	Kill  time.Time        `json:"kill,omitzero"`  // when a stopped job's grace is over
 	Last  *remote.Observed `json:"last,omitempty"` // how it ended; Slurm forgets after MinJobAge
 	// Forgotten records go when Slurm no longer runs the job.
@@ -110,7 +115,7 @@ func New(c Config) (*Launcher, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "making the directory of Slurm's launches")
 	}
-	l := &Launcher{c: c, records: map[string]*record{}, forgotten: map[int]string{}}
+	l := &Launcher{c: c, records: map[string]*record{}, owner: map[int]string{}, forgotten: map[int]string{}}
 	var err error
 	if l.installation, err = remote.Installation(c.Dir); err != nil {
 		return nil, err
@@ -133,6 +138,9 @@ func New(c Config) (*Launcher, error) {
 			continue
 		}
 		l.records[id] = r
+		if before := l.records[l.owner[r.Job]]; r.Job != 0 && (before == nil || before.Taken.Before(r.Taken)) {
+			l.owner[r.Job] = id
+		}
 		if !r.Kill.IsZero() && r.Last == nil {
 			l.killAt(id, r)
 		}
@@ -175,21 +183,23 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 	if err := l.save(launch.ID, r); err != nil {
 		return err
 	}
+	job := 0
 	if !first {
-		if r.Job, err = l.search(ctx, launch.ID, r); err != nil {
+		if job, err = l.search(ctx, launch.ID, r); err != nil {
 			return err
 		}
 	}
-	if r.Job == 0 {
+	if job == 0 {
 		out, err := l.run(ctx, r.User, script, "sbatch", args...)
 		if err != nil {
 			return fault.Wrap(err, "submitting %s to Slurm", launch.ID)
 		}
 		number, _, _ := strings.Cut(strings.TrimSpace(out), ";") // "12" or "12;cluster"
-		if r.Job, err = strconv.Atoi(number); err != nil {
+		if job, err = strconv.Atoi(number); err != nil {
 			return fault.New(fault.Unavailable, "sbatch answered %.100q instead of a job's number", out)
 		}
 	}
+	l.take(launch.ID, r, job)
 	return l.save(launch.ID, r)
 }
 
@@ -227,6 +237,24 @@ func (l *Launcher) record(id, user string) (r *record, first bool) {
 		l.records[id] = r
 	}
 	return r, first
+}
+
+// take gives a job's number to a launch, and from any other that had it.
+func (l *Launcher) take(id string, r *record, job int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.Job, r.Taken = job, time.Now()
+	l.owner[job] = id
+	if before, ok := l.forgotten[job]; ok && before != id && l.remove(before) == nil {
+		delete(l.forgotten, job)
+	}
+}
+
+// owns reports that the record's job is its own: no later launch was given its number.
+func (l *Launcher) owns(id string, r *record) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return r.Job != 0 && l.owner[r.Job] == id
 }
 
 func (l *Launcher) find(id string) *record {
@@ -272,7 +300,7 @@ func (l *Launcher) Observe(ctx context.Context, ids []string) (map[string]remote
 				r.mu.Unlock()
 				return nil, err
 			} else if job != 0 {
-				r.Job = job
+				l.take(id, r, job)
 			}
 		}
 		switch {
@@ -280,7 +308,11 @@ func (l *Launcher) Observe(ctx context.Context, ids []string) (map[string]remote
 			seen[id] = *r.Last
 		case r.Job != 0:
 			seen[id] = remote.Observed{State: engine.Lost, Message: "Slurm no longer knows job " + strconv.Itoa(r.Job)}
-			byJob[r.Job] = id
+			if l.owns(id, r) {
+				byJob[r.Job] = id
+			} else {
+				seen[id] = reused(r.Job)
+			}
 		}
 		r.mu.Unlock()
 	}
@@ -310,6 +342,11 @@ func (l *Launcher) Observe(ctx context.Context, ids []string) (map[string]remote
 	return seen, nil
 }
 
+// reused is a launch whose job's number is another job's.
+func reused(job int) remote.Observed {
+	return remote.Observed{State: engine.Lost, Message: fmt.Sprintf("Slurm lost job %d and gave its number to another job", job)}
+}
+
 // observe says what a job's line means, and keeps how it ended.
 func (l *Launcher) observe(ctx context.Context, id string, j job) (remote.Observed, error) {
 	r := l.find(id)
@@ -318,6 +355,9 @@ func (l *Launcher) observe(ctx context.Context, id string, j job) (remote.Observ
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if j.User != userName(r.User) || j.Launch != id && j.Installation != l.installation {
+		return reused(j.ID), nil
+	}
 	o := j.observed(!r.Kill.IsZero())
 	switch {
 	case o.State == engine.Pending:
@@ -349,7 +389,10 @@ func (l *Launcher) Stop(ctx context.Context, id string, grace time.Duration) err
 		if err != nil || job == 0 {
 			return err
 		}
-		r.Job = job
+		l.take(id, r, job)
+	}
+	if !l.owns(id, r) {
+		return nil
 	}
 	deadline := time.Now().Add(max(grace, 0))
 	if r.Kill.IsZero() || deadline.Before(r.Kill) {
@@ -395,7 +438,7 @@ func (l *Launcher) killAt(id string, r *record) {
 	r.timer = time.AfterFunc(max(time.Until(r.Kill), 0), func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.Last != nil || l.isClosed() {
+		if r.Last != nil || l.isClosed() || !l.owns(id, r) {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), commandTime)
@@ -437,8 +480,8 @@ func (l *Launcher) List(ctx context.Context) ([]string, error) {
 		if forgotten || j.Installation != l.installation || !runs[j.ID] || !idRE.MatchString(j.Launch) || ids[j.Launch] != nil {
 			continue
 		}
-		r := &record{User: j.User, Name: j.Name, Job: j.ID}
-		ids[j.Launch], l.records[j.Launch] = r, r
+		r := &record{User: j.User, Name: j.Name, Job: j.ID, Taken: time.Now()}
+		ids[j.Launch], l.records[j.Launch], l.owner[j.ID] = r, r, j.Launch
 	}
 	for job, id := range l.forgotten {
 		if !runs[job] && l.remove(id) == nil {
@@ -459,7 +502,7 @@ func (l *Launcher) Forget(_ context.Context, id string) error {
 	if r.timer != nil {
 		r.timer.Stop()
 	}
-	ended := r.Job == 0 || r.Last != nil
+	ended := r.Last != nil || !l.owns(id, r)
 	var err error
 	if ended {
 		err = l.remove(id)
@@ -473,6 +516,9 @@ func (l *Launcher) Forget(_ context.Context, id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.records, id)
+	if l.owner[r.Job] == id {
+		delete(l.owner, r.Job)
+	}
 	if !ended {
 		l.forgotten[r.Job] = id
 	}

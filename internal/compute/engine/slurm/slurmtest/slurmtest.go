@@ -264,6 +264,9 @@ func (c *Cluster) StartController(ctx context.Context) error {
 // KillController kills slurmctld.
 func (c *Cluster) KillController() { c.kill("slurmctld") }
 
+// StopController ends slurmctld, which saves its state first.
+func (c *Cluster) StopController() { c.end("slurmctld", syscall.SIGTERM) }
+
 // Fail kills a node with all that runs on it.
 func (c *Cluster) Fail(node string) { c.kill(node) }
 
@@ -501,7 +504,9 @@ func (c *Cluster) start(name, file string, args ...string) error {
 }
 
 // kill kills a daemon and waits until it is gone; one that does not run is fine.
-func (c *Cluster) kill(name string) {
+func (c *Cluster) kill(name string) { c.end(name, syscall.SIGKILL) }
+
+func (c *Cluster) end(name string, signal syscall.Signal) {
 	c.mu.Lock()
 	d := c.daemons[name]
 	delete(c.daemons, name)
@@ -509,7 +514,7 @@ func (c *Cluster) kill(name string) {
 	if d == nil {
 		return
 	}
-	_ = d.cmd.Process.Kill()
+	_ = d.cmd.Process.Signal(signal)
 	<-d.ended
 }
 
