@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 )
 
 // Parts of a backup.
@@ -265,12 +266,7 @@ func (m *manifest) finish() error {
 	if err := m.root.Rename(partName, name); err != nil {
 		return err
 	}
-	d, err := m.root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = d.Close() }()
-	return d.Sync()
+	return fsync.In(m.root, ".")
 }
 
 func (m *manifest) close() { _ = m.f.Close() }

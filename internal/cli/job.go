@@ -314,7 +314,7 @@ func (a *app) sayJob(j shownJob) {
 		w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
 		fmt.Fprintln(w, "  ROLE\tWORKERS\tEACH HAS\tUNTIL\tCOMMAND")
 		for _, r := range j.Spec.Roles {
-			fmt.Fprintf(w, "  %s\t%d\t%s\t%s\t%s\n", r.Name, r.Workers, plain(r.Resources.short()), first(r.Until, "it ends"), clip(first(plain(strings.Join(r.Command, " ")), "the job's"), 60))
+			fmt.Fprintf(w, "  %s\t%d\t%s\t%s\t%s\n", r.Name, r.Workers, plain(r.Resources.short()), first(r.Until, "it ends"), fault.Clip(first(plain(strings.Join(r.Command, " ")), "the job's"), 60))
 		}
 		_ = w.Flush()
 	}
@@ -355,7 +355,7 @@ func (a *app) sayJob(j shownJob) {
 				if t.Workers > 1 {
 					who = fmt.Sprintf("[%d] ", l.Worker)
 				}
-				a.say("  %6d  %s%s", l.Number, who, clip(plain(l.Text), 300))
+				a.say("  %6d  %s%s", l.Number, who, fault.Clip(plain(l.Text), 300))
 			}
 		}
 		if hint := first(j.Hint, t.Hint); hint != "" {
@@ -383,20 +383,13 @@ func (a *app) sayJob(j shownJob) {
 		if t.Workers > 0 {
 			workers = strconv.Itoa(t.Workers)
 		}
-		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Number, workers, first(t.Pool, "-"), first(t.Zone, "-"), clip(plain(machine), 60), waited, ran, first(t.Class, t.State), clip(plain(t.Reason), 60))
+		fmt.Fprintf(w, "  %d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Number, workers, first(t.Pool, "-"), first(t.Zone, "-"), fault.Clip(plain(machine), 60), waited, ran, first(t.Class, t.State), fault.Clip(plain(t.Reason), 60))
 		for _, n := range t.Notes {
 			fmt.Fprintf(w, "  \t\t\t\t\t\t\t\t%s\n", plain(n))
 		}
 	}
 	_ = w.Flush()
 	a.sayProfiles(j.Profiles)
-}
-
-func clip(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // shownTop is the answer of top.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/falaj-ml/falaj/client"
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // shownProfile is what is said of a look at a worker.
@@ -60,7 +61,7 @@ func (a *app) jobProfile() *cobra.Command {
 			w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
 			fmt.Fprintln(w, "SHARE\tWAITING\tKIND\tFUNCTION\tWHERE")
 			for _, f := range p.Top {
-				fmt.Fprintf(w, "%.1f%%\t%.1f%%\t%s\t%s\t%s\n", 100*f.Share, 100*f.Waiting, f.Kind, clip(plain(f.Name), 80), first(plain(f.Where), "-"))
+				fmt.Fprintf(w, "%.1f%%\t%.1f%%\t%s\t%s\t%s\n", 100*f.Share, 100*f.Waiting, f.Kind, fault.Clip(plain(f.Name), 80), first(plain(f.Where), "-"))
 			}
 			_ = w.Flush()
 			for i, name := range p.Artifacts {

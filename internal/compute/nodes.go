@@ -149,12 +149,7 @@ func (s *Service) Release(ctx context.Context, pool PoolName, node string) error
 	return fault.Wrap(err, "releasing node %s of pool %s", node, pool)
 }
 
-func clip(s string) string {
-	if len(s) <= maxReason {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxReason], "") + "…"
-}
+func clip(s string) string { return fault.Clip(s, maxReason) }
 
 // pool finds a pool as it is now.
 func (s *Service) pool(ctx context.Context, tx *store.Tx, name PoolName) (Pool, error) {

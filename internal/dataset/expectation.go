@@ -544,13 +544,7 @@ func (k *check) fail(rec arrow.RecordBatch, i int, row int64) {
 	}
 }
 
-func clip(s string) string {
-	const most = 200
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+func clip(s string) string { return fault.Clip(s, 200) }
 
 // each visits the rows that break a check of one column.
 func (k *check) each(rec arrow.RecordBatch, broken func(i int)) {

@@ -212,9 +212,10 @@ func Brief(err error) (told, hint string) {
 	return Clip(Told(err), maxTold), Clip(HintOf(err), maxHint)
 }
 
-// Clip is a text of no more than that many bytes, and a mark where it was cut.
+// Clip is the first bytes of a text, in whole characters, with "…" where it was cut. Bytes that
+// are not UTF-8 become U+FFFD: databases and JSON take no others.
 func Clip(s string, most int) string {
-	if len(s) <= most {
+	if s = strings.ToValidUTF8(s, "\uFFFD"); len(s) <= most {
 		return s
 	}
 	return strings.ToValidUTF8(s[:most], "") + "…"

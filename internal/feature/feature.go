@@ -480,12 +480,7 @@ func nearest(name string, names []string) string {
 	return fmt.Sprintf("; did you mean %q?", best)
 }
 
-func clip(s string) string {
-	if len(s) > 80 {
-		return strings.ToValidUTF8(s[:80], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 80) }
 
 func checkName(k Kind, name string) error {
 	return id.CheckName(map[Kind]string{EntityKind: "entity name", ViewKind: "feature view name", ServiceKind: "feature service name"}[k], name)

@@ -201,9 +201,4 @@ func CutVersion(name string) (base string, versioned bool) {
 	return name[:at[0]], true
 }
 
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 80) }

@@ -20,6 +20,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // Error says where a text is wrong.
@@ -189,9 +191,4 @@ func path(p jsontext.Pointer) string {
 	return out.String()
 }
 
-func clip(s string) string {
-	if len(s) > 80 {
-		return strings.ToValidUTF8(s[:80], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 80) }

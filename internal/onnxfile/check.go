@@ -77,11 +77,7 @@ func (i identifier) String() string {
 
 // clip keeps a name of the file short and printable in a message.
 func clip(s string) string {
-	const most = 100
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	q := strconv.Quote(s)
+	q := strconv.Quote(fault.Clip(s, 100))
 	return q[1 : len(q)-1]
 }
 

@@ -247,10 +247,4 @@ func checkTags(tags []tracking.Pair) error {
 	return nil
 }
 
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) > 120 {
-		return strings.ToValidUTF8(s[:120], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 120) }

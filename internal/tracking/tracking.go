@@ -510,10 +510,4 @@ func (o Origin) validate() error {
 	return nil
 }
 
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) > 120 {
-		return strings.ToValidUTF8(s[:120], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 120) }

@@ -437,12 +437,7 @@ func note(ctx context.Context, tx *store.Tx, p project.Name, action policy.Actio
 }
 
 // clip bounds a name in messages: nobody has checked it.
-func clip(name string) string {
-	if len(name) > maxName {
-		return name[:maxName] + "…"
-	}
-	return name
-}
+func clip(name string) string { return fault.Clip(name, maxName) }
 
 func page(limit int) int {
 	if limit <= 0 || limit > MaxPage {

@@ -186,12 +186,7 @@ func (i *importer) differs(kind, id, format string, args ...any) {
 	}
 }
 
-func clip(s string) string {
-	if s = strings.ToValidUTF8(s, "\uFFFD"); len(s) > 200 {
-		return strings.ToValidUTF8(s[:200], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 200) }
 
 // valid leaves out pairs that are no text.
 func (i *importer) valid(kind, id string, in Pairs) Pairs {

@@ -18,7 +18,6 @@ import (
 	"encoding/json"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -389,12 +388,7 @@ func article(t Type) string {
 	}
 }
 
-func clip(s string) string {
-	if len(s) > 80 {
-		return strings.ToValidUTF8(s[:80], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 80) }
 
 // AppendKey appends the bytes of one part of an entity key. Concatenated parts
 // identify an entity: no two lists of values give the same bytes. v must be a scalar

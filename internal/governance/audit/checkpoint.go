@@ -21,6 +21,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 )
 
 const maxNote = 8 << 10
@@ -218,7 +219,7 @@ func (c *CheckpointFile) thin() (size int64, err error) {
 	if err != nil {
 		return 0, errors.Join(err, os.Remove(c.path+".new"))
 	}
-	return int64(kept.Len()), syncDir(filepath.Dir(c.path))
+	return int64(kept.Len()), fsync.Dir(filepath.Dir(c.path))
 }
 
 // readLine reads a line of a checkpoint file without asking who signed it, nil
@@ -271,7 +272,7 @@ func (c *CheckpointFile) append(line []byte) (size int64, err error) {
 		return 0, err
 	}
 	if size == 0 {
-		err = syncDir(dir)
+		err = fsync.Dir(dir)
 	}
 	return size + int64(len(line)), err
 }

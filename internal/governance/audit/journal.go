@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/id"
 )
 
@@ -304,7 +305,7 @@ func (j *FileJournal) newSegment() (*segment, error) {
 	}
 	err = s.prepare(j.cfg.SegmentBytes)
 	if err == nil {
-		err = syncDir(j.cfg.Dir)
+		err = fsync.Dir(j.cfg.Dir)
 	}
 	if err != nil {
 		s.discard()
@@ -340,7 +341,7 @@ func (s *segment) activate() error {
 		return err
 	}
 	s.name = name
-	return syncDir(filepath.Dir(name))
+	return fsync.Dir(filepath.Dir(name))
 }
 
 func (s *segment) discard() {
@@ -404,13 +405,4 @@ func journalFault(err error, doing string) error {
 			WithHint("Free space on the disk of the data directory. Until then nothing that must be audited is answered.")
 	}
 	return fault.Wrap(err, "%s", doing)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

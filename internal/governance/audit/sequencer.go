@@ -23,6 +23,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -1175,7 +1176,7 @@ func (s *Sequencer) clean(ctx context.Context, in *intake) error {
 	}
 	// The cursor goes after the file is surely gone: without it the file would
 	// be read from its start.
-	if err := syncDir(s.cfg.JournalDir); err != nil {
+	if err := fsync.Dir(s.cfg.JournalDir); err != nil {
 		return err
 	}
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {

@@ -106,9 +106,4 @@ func DatasetSources(refs []string) []string {
 func (o Object) Gate() bool { return o.Kind == "" && o.Name == "" }
 
 // clip bounds what a caller's names can put into messages and the journal.
-func clip(s string) string {
-	if len(s) > 200 {
-		return s[:200] + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 200) }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 )
 
 // Line is a line of the ledger: who was erased, by pseudonym.
@@ -205,9 +206,5 @@ func (l *Ledger) write(f *os.File, text []byte) error {
 	if l.size > 0 {
 		return nil
 	}
-	d, err := os.Open(filepath.Dir(l.path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return fsync.Dir(filepath.Dir(l.path))
 }

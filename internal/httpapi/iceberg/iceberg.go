@@ -201,9 +201,4 @@ func write(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(b) // the client went away: nobody to tell
 }
 
-func clip(s string) string {
-	if len(s) > 200 {
-		return s[:200] + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 200) }

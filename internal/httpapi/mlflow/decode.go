@@ -374,10 +374,4 @@ func queryValue(q url.Values, name string) (string, error) {
 	return v, nil
 }
 
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) > 200 {
-		return strings.ToValidUTF8(s[:200], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 200) }

@@ -209,9 +209,4 @@ func (a Alert) validate() error {
 	return nil
 }
 
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 80) }

@@ -194,9 +194,4 @@ func orNull(s string) any {
 	return s
 }
 
-func clip(s string) string {
-	if len(s) > 120 {
-		return strings.ToValidUTF8(s[:120], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 120) }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
 // value is what the walk knows of a value on a pickle's stack. nil is one of which it
@@ -827,10 +829,4 @@ func (w *walk) array(state *value) error {
 }
 
 // clip keeps the start of a name that is shown.
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) > 120 {
-		return strings.ToValidUTF8(s[:120], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 120) }

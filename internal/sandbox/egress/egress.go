@@ -148,12 +148,7 @@ func validHost(h string) bool {
 	return true
 }
 
-func clip(s string) string {
-	if len(s) > 200 {
-		return s[:200] + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 200) }
 
 // Config of a Proxy.
 type Config struct {

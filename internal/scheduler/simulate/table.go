@@ -136,12 +136,7 @@ func (r *row) number(column string) float64 {
 	return 0
 }
 
-func clip(s string) string {
-	if len(s) > 60 {
-		return s[:60] + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 60) }
 
 // trimMark removes the byte order mark that spreadsheets write.
 func trimMark(s string) string {

@@ -344,9 +344,4 @@ func instant(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 80) }

@@ -440,9 +440,4 @@ func (g Grammar) names(valid func(Column) bool) []string {
 	return names
 }
 
-func clip(s string) string {
-	if len(s) > 200 {
-		return strings.ToValidUTF8(s[:200], "") + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 200) }

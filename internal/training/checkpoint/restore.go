@@ -20,6 +20,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
@@ -190,7 +191,7 @@ func (s *Service) restore(ctx context.Context, r Record) (note string, err error
 	if r.From != "" {
 		from = " of " + r.From
 	}
-	return fmt.Sprintf("checkpoint %s%s was restored (%d files, %d bytes)", r.Name, from, r.Files, r.Bytes), syncDir(root, ".")
+	return fmt.Sprintf("checkpoint %s%s was restored (%d files, %d bytes)", r.Name, from, r.Files, r.Bytes), fsync.In(root, ".")
 }
 
 // manifest reads what a record consists of, and holds its chunks.
@@ -276,20 +277,11 @@ func (s *Service) write(ctx context.Context, r Record, m Manifest, root *os.Root
 		}
 	}
 	for d := range dirs {
-		if err := syncDir(root, d); err != nil {
+		if err := fsync.In(root, d); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func syncDir(root *os.Root, name string) error {
-	f, err := root.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }
 
 // fill writes the chunks to where they belong in the files.

@@ -543,9 +543,4 @@ func (v verdict) hint(p identity.Principal, action policy.Action, object policy.
 }
 
 // clip bounds what a caller's names can put into messages and the journal.
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "…"
-	}
-	return s
-}
+func clip(s string) string { return fault.Clip(s, 80) }
