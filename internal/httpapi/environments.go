@@ -19,7 +19,7 @@ func (s *Server) environmentRoutes(p string) {
 	s.raw("GET", p+"/environments/{name}/sbom", "environment.read", "Get an environment's SBOM (CycloneDX 1.5)",
 		media{gives: "application/vnd.cyclonedx+json"}, s.environmentMaterials)
 	route(s, "POST", p+"/doctor", "job.submit", "Start a two-worker diagnostic job on a pool", s.startDoctor)
-	route(s, "POST", "/api/v1/environments/prune", "environment.prune", "Remove unused environment files and images", s.pruneEnvironments)
+	route(s, "POST", "/api/v1/environments/prune", "environment.prune", "Remove unused environment files and images", s.pruneEnvironments).keepsNothing()
 }
 
 // InEnvironment is the path of an environment.

@@ -28,7 +28,13 @@ func (s *Server) flightRoutes() {
 		{"DoExchange", dataset.ActionQuery},
 		{"DoPut", dataset.ActionQuery},
 	} {
-		s.declare(Route{Method: http.MethodPost, Path: flight.Prefix + c.method, Action: c.action})
+		declared := s.declare(http.MethodPost, flight.Prefix+c.method, c.action).takes(flightBody)
+		if flight.Uploads(declared.Path) {
+			declared.takes(rowsBody)
+		}
+		if c.method != "DoPut" {
+			declared.keepsNothing()
+		}
 		s.mux.HandleFunc("POST "+flight.Prefix+c.method, func(w http.ResponseWriter, r *http.Request) {
 			in, err := projectOf(r)
 			action := c.action
@@ -53,7 +59,7 @@ func (s *Server) flightRoutes() {
 			calls.ServeHTTP(w, r.WithContext(flight.WithAgain(r.Context(), func() (identity.Principal, error) { return s.principal(r) })))
 		})
 	}
-	s.declare(Route{Method: http.MethodPost, Path: flight.Prefix})
+	s.declare(http.MethodPost, flight.Prefix, "").keepsNothing()
 	s.mux.HandleFunc("POST "+flight.Prefix, func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, fault.New(fault.Unsupported, "%s is not supported", path.Base(r.URL.Path)).
 			WithHint("Read rows with DoGet and write rows with DoPut; import files with `falaj dataset import`."))

@@ -6,37 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/gateway"
 )
-
-// atGateway reports whether a gateway has a route: it answers requests of models, and
-// has its own accounts, tokens, roles and audit log.
-func atGateway(pattern string) bool {
-	method, path, ok := strings.Cut(pattern, " ")
-	if !ok {
-		return pattern == "/"
-	}
-	switch {
-	case oip.Ours(path), oip.Calls(path):
-		return true
-	case slices.Contains([]string{"/healthz", "/readyz", "/metrics", "/api/v1/apply", "/api/v1/manifests/{kind}/{name}", "/api/v1/whoami", "/api/v1/projects", "/api/v1/projects/{project}"}, path):
-		return method != http.MethodDelete
-	case slices.Contains([]string{"/api/v1/projects/{project}/deployments", "/api/v1/projects/{project}/deployments/{name}", "/api/v1/projects/{project}/deployments/{name}/status"}, path):
-		return method == http.MethodGet
-	}
-	below, _ := strings.CutPrefix(path, "/api/v1/projects/{project}")
-	return slices.ContainsFunc([]string{"/api/v1/tokens", "/api/v1/accounts", "/api/v1/members", "/api/v1/audit", "/members", "/policies"}, func(prefix string) bool {
-		return strings.HasPrefix(below, prefix)
-	})
-}
 
 // gatewayRoutes are how servers elsewhere come to a project's models.
 func (s *Server) gatewayRoutes(p string) {
@@ -46,12 +23,7 @@ func (s *Server) gatewayRoutes(p string) {
 	route(s, "POST", p+"/gateways/{name}/sync", gateway.ActionPull, "Report a gateway's current state and get its desired state", s.syncGateway)
 	s.raw("GET", p+"/gateways/{name}/models/{model}/versions/{version}/files/{file}", gateway.ActionPull, "Download a file of a model version assigned to a gateway", media{gives: "application/octet-stream"}, s.gatewayFile)
 	s.raw("POST", p+"/gateways/{name}/hand-over", gateway.ActionPull, "Upload a batch of a gateway's predictions; returns the position reached in its log", media{takes: "application/octet-stream", gives: "application/json"}, s.gatewayPredictions,
-		query("deployment", "Deployment of the predictions"), query("id", "Its id"), query("instance", "Identifier of the gateway's log"), query("clock", "Clock of the gateway (RFC 3339)"), query("from", "Log position before the batch"), query("to", "Log position at the end of the batch"))
-}
-
-// handsBack reports whether a path takes a gateway's predictions.
-func handsBack(path string) bool {
-	return strings.HasPrefix(path, "/api/v1/projects/") && strings.HasSuffix(path, "/hand-over") && strings.Contains(path, "/gateways/")
+		query("deployment", "Deployment of the predictions"), query("id", "Its id"), query("instance", "Identifier of the gateway's log"), query("clock", "Clock of the gateway (RFC 3339)"), query("from", "Log position before the batch"), query("to", "Log position at the end of the batch")).takes(handOverBody)
 }
 
 // gatewayKind is how a manifest of a Gateway is applied.

@@ -175,23 +175,23 @@ func (s *Server) governanceKinds() map[string]applier {
 // governanceRoutes are those of accounts, of the installation's own grants and,
 // below p, of a project's policies.
 func (s *Server) governanceRoutes(p string) {
-	route(s, "GET", "/api/v1/accounts", "", "List a project's service accounts, or every account", s.listAccounts)
-	route(s, "POST", "/api/v1/accounts", "", "Create an account without role or token", s.createAccount)
-	route(s, "GET", "/api/v1/accounts/{ref}", "", "Get an account", s.oneAccount)
-	route(s, "DELETE", "/api/v1/accounts/{ref}", "", "Delete an account with its roles and tokens", s.deleteAccount)
-	route(s, "GET", "/api/v1/members", "member.read", "List the members of the installation and their roles", s.listOverseers)
-	route(s, "DELETE", "/api/v1/members/{name}", "member.revoke", "Revoke a role in the installation", s.revokeOverseer)
+	route(s, "GET", "/api/v1/accounts", "", "List a project's service accounts, or every account", s.listAccounts).atGateway()
+	route(s, "POST", "/api/v1/accounts", "", "Create an account without role or token", s.createAccount).atGateway()
+	route(s, "GET", "/api/v1/accounts/{ref}", "", "Get an account", s.oneAccount).atGateway()
+	route(s, "DELETE", "/api/v1/accounts/{ref}", "", "Delete an account with its roles and tokens", s.deleteAccount).atGateway()
+	route(s, "GET", "/api/v1/members", "member.read", "List the members of the installation and their roles", s.listOverseers).atGateway()
+	route(s, "DELETE", "/api/v1/members/{name}", "member.revoke", "Revoke a role in the installation", s.revokeOverseer).atGateway()
 	route(s, "GET", p+"/secrets", "secret.read", "List the names of secrets and their users", s.listSecrets)
 	route(s, "GET", p+"/secrets/{name}", "secret.read", "Get the metadata of a secret", s.oneSecret)
 	route(s, "DELETE", p+"/secrets/{name}", "secret.delete", "Delete an unused secret", s.deleteSecret)
 	route(s, "GET", p+"/erasures", "erasure.read", "List erasures of persons, newest first", s.listErasures)
 	route(s, "GET", p+"/erasures/{id}", "erasure.read", "Get an erasure and, once finished, its certificate", s.oneErasure)
 	s.raw("GET", p+"/erasures/{id}/certificate", "erasure.read", "Download the certificate of a finished erasure: the bytes whose SHA-256 is in the audit log", media{gives: "application/json"}, s.certificate)
-	route(s, "POST", p+"/erasures/erase", "erasure.apply", "Start the erasure of a person's data", s.erase)
-	route(s, "POST", p+"/erasures/search", "erasure.apply", "Search for a person's data without erasing it", s.findPerson)
-	route(s, "GET", p+"/policies", "project.read", "List a project's own policies", s.listPolicies)
-	route(s, "GET", p+"/policies/{name}", "project.read", "Get a policy", s.onePolicy)
-	route(s, "DELETE", p+"/policies/{name}", "project.update", "Delete a policy", s.deletePolicy)
+	route(s, "POST", p+"/erasures/erase", "erasure.apply", "Start the erasure of a person's data", s.erase).keepsNothing()
+	route(s, "POST", p+"/erasures/search", "erasure.apply", "Search for a person's data without erasing it", s.findPerson).readsOnly()
+	route(s, "GET", p+"/policies", "project.read", "List a project's own policies", s.listPolicies).atGateway()
+	route(s, "GET", p+"/policies/{name}", "project.read", "Get a policy", s.onePolicy).atGateway()
+	route(s, "DELETE", p+"/policies/{name}", "project.update", "Delete a policy", s.deletePolicy).atGateway()
 }
 
 // accountRef names an account.

@@ -19,7 +19,7 @@ import (
 // rpcRoutes adds the gRPC service of online features: requests of HTTP/2 like others,
 // so that they pass what all requests pass.
 func (s *Server) rpcRoutes() {
-	s.declare(Route{Method: http.MethodPost, Path: rpc.ReadPath, Action: feature.ActionOnline})
+	s.declare(http.MethodPost, rpc.ReadPath, feature.ActionOnline).takes(readBody).keepsNothing()
 	s.mux.HandleFunc("POST "+rpc.ReadPath, func(w http.ResponseWriter, r *http.Request) {
 		p, err := projectOf(r)
 		if err == nil {
@@ -39,10 +39,13 @@ func (s *Server) rpcRoutes() {
 // inferenceCalls adds the Open Inference Protocol's calls.
 func (s *Server) inferenceCalls(a *oip.API) {
 	a.RegisterCalls(func(path, action string, h http.HandlerFunc) {
-		s.declare(Route{Method: http.MethodPost, Path: path, Action: policy.Action(action)})
+		declared := s.declare(http.MethodPost, path, policy.Action(action)).takes(callBody).keepsNothing().atGateway()
+		if oip.Streams(path) {
+			declared.takes(streamBody)
+		}
 		s.mux.HandleFunc("POST "+path, h)
 	}, s.fail)
-	s.noCall(oip.CallPrefix)
+	s.noCall(oip.CallPrefix).atGateway()
 }
 
 // optunaCalls adds the storage of Optuna's studies.
@@ -58,18 +61,22 @@ func (s *Server) optunaCalls() {
 		},
 	}
 	a.Register(func(path string, action policy.Action, h http.HandlerFunc) {
-		s.declare(Route{Method: http.MethodPost, Path: path, Action: action})
+		declared := s.declare(http.MethodPost, path, action).takes(optunaBody)
+		if !optuna.Keeps(path) {
+			declared.keepsNothing()
+		}
 		s.mux.HandleFunc("POST "+path, h)
 	})
 	s.noCall(optuna.Prefix)
 }
 
 // noCall answers calls of a service that do not exist.
-func (s *Server) noCall(prefix string) {
-	s.declare(Route{Method: http.MethodPost, Path: prefix})
+func (s *Server) noCall(prefix string) *Route {
+	declared := s.declare(http.MethodPost, prefix, "").keepsNothing()
 	s.mux.HandleFunc("POST "+prefix, func(w http.ResponseWriter, r *http.Request) {
 		s.failCall(w, r, fault.New(fault.Unsupported, "%s is not supported", path.Base(r.URL.Path)))
 	})
+	return declared
 }
 
 // failCall answers a call that came as far as its handler: to HTTP all is well, and

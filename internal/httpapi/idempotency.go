@@ -83,7 +83,7 @@ func (s *Server) idempotent(w http.ResponseWriter, r *http.Request, act http.Han
 		act(w, r)
 		return
 	}
-	if uploads(r) {
+	if s.mux.of(r).Body.file {
 		s.fail(w, r, fault.New(fault.Unsupported, "uploads do not support the header %s", idempotencyKey).
 			WithHint("Remove the header: uploads are idempotent by the file's digest; check whether the version exists before you repeat the upload."))
 		return

@@ -23,17 +23,12 @@ import (
 func (s *Server) importRoutes(p string) {
 	s.raw("POST", p+"/imports/mlflow", "run.import", "Import a batch from an MLflow server: experiments, logged models, runs with their history; idempotent",
 		media{takes: "application/json", gives: "application/json"}, s.importBatch)
-	route(s, "POST", p+"/imports/mlflow/seen", "run.import", "List the digests of imported runs and logged models", s.importSeen)
+	route(s, "POST", p+"/imports/mlflow/seen", "run.import", "List the digests of imported runs and logged models", s.importSeen).keepsNothing()
 	route(s, "POST", p+"/imports/mlflow/version", "run.import", "Register an imported model version with its number, times, tags, aliases and stage; its files must be imported first", s.importModelVersion)
 	route(s, "GET", p+"/imports/mlflow/files", "run.import", "List the files of an imported run or logged model", s.importedFiles)
 	s.raw("PUT", p+"/imports/mlflow/file", "run.import", "Upload a file of an imported run or logged model, including deleted ones",
 		media{takes: "application/octet-stream", gives: "application/json"}, s.importFile,
-		query("run_id", "Run; set either run_id or model_id"), query("model_id", "Logged model"), query("path", "Path of the file"))
-}
-
-// importUploads reports whether a request carries a file of an import.
-func importUploads(method string, parts []string) bool {
-	return method == http.MethodPut && len(parts) == 4 && parts[1] == "imports" && parts[3] == "file"
+		query("run_id", "Run; set either run_id or model_id"), query("model_id", "Logged model"), query("path", "Path of the file")).takes(fileBody)
 }
 
 // keyValues are keys and values: [["lr","0.1"]].

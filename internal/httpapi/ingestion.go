@@ -18,7 +18,7 @@ func (s *Server) ingestionRoutes(p string) {
 	route(s, "GET", p+"/sources/{name}/runs", "source.read", "List the ingestions of a source, newest first", s.listIngestions)
 	route(s, "POST", p+"/sources/{name}/runs", "source.run", "Start an ingestion, or return the running one", s.ingest)
 	route(s, "GET", p+"/ingestions/{run}", "source.read", "Get an ingestion; with wait, when it has finished", s.oneIngestion)
-	route(s, "POST", p+"/ingestions/{run}/cancel", "source.run", "Cancel an ingestion; the dataset is unchanged", s.cancelIngestion)
+	route(s, "POST", p+"/ingestions/{run}/cancel", "source.run", "Cancel an ingestion; the dataset is unchanged", s.cancelIngestion).keepsNothing()
 }
 
 // sourceKinds are the manifests of sources.

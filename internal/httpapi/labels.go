@@ -16,7 +16,7 @@ func (s *Server) labelRoutes(p string) {
 	route(s, "POST", p+"/deployments/{name}/labels", "label.write", "Add labels (ground truth) to predictions", s.addLabels)
 	route(s, "GET", p+"/deployments/{name}/labels", "deployment.read", "Count the labels of a deployment by outcome", s.countLabels)
 	route(s, "GET", p+"/deployments/{name}/rollout", "deployment.read", "Get the progress of the newest rollout: evidence for both versions and the decision", s.rolloutProgress)
-	route(s, "POST", p+"/deployments/{name}/verify", "feature.history", "Verify the features of a sample of predictions by recomputing them", s.verifyAnswers)
+	route(s, "POST", p+"/deployments/{name}/verify", "feature.history", "Verify the features of a sample of predictions by recomputing them", s.verifyAnswers).keepsNothing()
 }
 
 // LabelBody is a label as it comes.

@@ -23,7 +23,7 @@ const reportPath = "/api/v1/lineage"
 // lineageRoutes are those of lineage that crosses our border, below p.
 func (s *Server) lineageRoutes(p string) {
 	const action = openlineage.ActionReport
-	s.declare(Route{Method: http.MethodPost, Path: reportPath, Action: action})
+	s.declare(http.MethodPost, reportPath, action).takes(lineageBody)
 	s.mux.HandleFunc("POST "+reportPath, s.reportLineage)
 	op := operation(http.MethodPost, reportPath, action, "Receive an OpenLineage event for the token's project")
 	op.DefaultStatus = http.StatusCreated

@@ -2,53 +2,10 @@ package httpapi
 
 import (
 	"net/http"
-	"path"
-	"slices"
-	"strings"
 
-	"github.com/falaj-ml/falaj/internal/flight"
-	"github.com/falaj-ml/falaj/internal/httpapi/oip"
-	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
-	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/internal/membudget"
 	"github.com/falaj-ml/falaj/internal/share"
 )
-
-// Memory that bodies take, in bytes for a byte.
-const (
-	perProtobuf = 16 // messages of numbers and short texts
-	perRecord   = 4  // kept and copied, not decoded
-)
-
-// formOf is how the body of a request is weighed: nil for what is written to a file, read by
-// another process, or weighed by its protocol.
-func formOf(r *http.Request) *membudget.Form {
-	form := membudget.JSON
-	switch {
-	case oip.Ours(r.URL.Path), oip.Calls(r.URL.Path), uploads(r), flight.Ours(r.URL.Path):
-		return nil
-	case rpc.Ours(r.URL.Path), optuna.Ours(r.URL.Path):
-		form = membudget.Binary(perProtobuf)
-	case handsBack(r.URL.Path), logs(r), decompresses(r) && r.Header.Get("Content-Encoding") != "": // what is decompressed is weighed there
-		form = membudget.Copied(perRecord)
-	case r.URL.Path == "/api/v1/apply", r.URL.Path == "/api/v1/jobs/read":
-		form = membudget.YAML
-	}
-	return &form
-}
-
-// decompresses reports whether what takes a request reads its Content-Encoding. The others
-// take bodies as they are, and refuse one that is something else.
-func decompresses(r *http.Request) bool {
-	tree, _ := worked(r)
-	return tree || oip.Ours(r.URL.Path) || r.URL.Path == reportPath
-}
-
-// logs reports whether a worker sends what a job wrote.
-func logs(r *http.Request) bool {
-	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/projects/"), "/")
-	return len(parts) == 5 && parts[1] == "workloads" && parts[3] == "worker" && parts[4] == "log"
-}
 
 // heldAnswer is the least piece of an answer that is held of the memory for requests while
 // it is written: handlers write a JSON document as one piece.
@@ -61,6 +18,7 @@ type heldWriter struct {
 	http.ResponseWriter
 	server  *Server
 	request *http.Request
+	route   *Route
 	share   *membudget.Share
 	turn    *share.Turn // ends when the answer is written
 
@@ -118,13 +76,7 @@ func (w *heldWriter) Write(b []byte) (int, error) {
 
 // reads reports whether the request changed nothing, and may be refused when it was done.
 func (w *heldWriter) reads() bool {
-	switch w.request.Method {
-	case http.MethodGet, http.MethodHead:
-		return true
-	case http.MethodPost:
-		return slices.Contains([]string{"query", "search", "get-online-features"}, path.Base(w.request.URL.Path))
-	}
-	return false
+	return w.route.Reads || w.request.Method == http.MethodGet || w.request.Method == http.MethodHead
 }
 
 // FlushError is what http.ResponseController calls.

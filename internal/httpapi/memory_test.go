@@ -149,12 +149,12 @@ func TestRequestMemory(t *testing.T) {
 func TestLargeAnswers(t *testing.T) {
 	budget := membudget.New(4 << 20)
 	s := &Server{log: slog.New(slog.DiscardHandler)}
-	serve := func(method string) *httptest.ResponseRecorder {
+	serve := func(method string, route *Route) *httptest.ResponseRecorder {
 		got := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), method, "/api/v1/projects/flights/datasets", nil)
 		share := budget.Share("alice")
 		defer share.Free()
-		w := &heldWriter{ResponseWriter: got, server: s, request: r, share: share}
+		w := &heldWriter{ResponseWriter: got, server: s, request: r, route: route, share: share}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
 		for range 2 {
@@ -166,16 +166,17 @@ func TestLargeAnswers(t *testing.T) {
 		return got
 	}
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		if got := serve(method); got.Code != http.StatusCreated || got.Body.Len() != 2*heldAnswer || budget.Used() != 0 {
+		if got := serve(method, unknown); got.Code != http.StatusCreated || got.Body.Len() != 2*heldAnswer || budget.Used() != 0 {
 			t.Errorf("%s: %d, %d bytes, %d held", method, got.Code, got.Body.Len(), budget.Used())
 		}
 	}
 	budget.Share("someone else").Hold(4 << 20)
-	if got := serve(http.MethodPost); got.Code != http.StatusCreated || got.Body.Len() != 2*heldAnswer {
+	if got := serve(http.MethodPost, unknown); got.Code != http.StatusCreated || got.Body.Len() != 2*heldAnswer {
 		t.Errorf("what changed something: %d, %d bytes", got.Code, got.Body.Len())
 	}
-	got := serve(http.MethodGet)
-	if got.Code != http.StatusTooManyRequests || got.Header().Get("Retry-After") == "" || got.Header().Get("Content-Type") != "application/problem+json" || !strings.Contains(got.Body.String(), membudget.Setting) {
-		t.Errorf("what was read: %d %v %.300s", got.Code, got.Header(), got.Body)
+	for _, got := range []*httptest.ResponseRecorder{serve(http.MethodGet, unknown), serve(http.MethodPost, &Route{Reads: true})} {
+		if got.Code != http.StatusTooManyRequests || got.Header().Get("Retry-After") == "" || got.Header().Get("Content-Type") != "application/problem+json" || !strings.Contains(got.Body.String(), membudget.Setting) {
+			t.Errorf("what was read: %d %v %.300s", got.Code, got.Header(), got.Body)
+		}
 	}
 }

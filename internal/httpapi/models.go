@@ -13,7 +13,7 @@ import (
 // modelRoutes are about one version of a model, for those who have to trust it.
 func (s *Server) modelRoutes(p string) {
 	v := p + "/models/{name}/versions/{version}"
-	route(s, "POST", v+"/verify", "model.read", "Verify a version's files against its signature or an external one", s.verifyModel)
+	route(s, "POST", v+"/verify", "model.read", "Verify a version's files against its signature or an external one", s.verifyModel).keepsNothing()
 	route(s, "GET", v+"/content", "model.read", "Inspect the contents of a version's files and the risk of loading them", s.modelContent)
 	route(s, "GET", v+"/approvals", "model.read", "List a version's approvals and rejections, and its unmet requirements for promotion", s.modelClearance)
 	route(s, "POST", v+"/approvals", registry.ActionApprove, "Approve or reject a version", s.judgeModel)

@@ -6,13 +6,16 @@ import (
 	"io"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -128,7 +131,7 @@ const permission = "x-falaj-permission"
 
 // route adds an operation of /api/v1. Before its body is decoded the gate asks
 // whether the caller may do the action to anything in the path's project.
-func route[I, O any](s *Server, method, path string, action policy.Action, summary string, handle func(context.Context, *I) (*O, error)) {
+func route[I, O any](s *Server, method, path string, action policy.Action, summary string, handle func(context.Context, *I) (*O, error)) *Route {
 	op := operation(method, path, action, summary)
 	op.MaxBodyBytes, op.BodyReadTimeout = s.cfg.MaxBody, -1 // the server bounds both
 	op.Errors = refusals
@@ -149,7 +152,7 @@ func route[I, O any](s *Server, method, path string, action policy.Action, summa
 	if method == http.MethodPost {
 		op.Parameters = append(op.Parameters, onceParam)
 	}
-	s.declare(Route{Method: method, Path: path, Action: action})
+	declared := s.declare(method, path, action)
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		share.TurnOf(ctx).End() // the body is decoded
 		out, err := handle(ctx, in)
@@ -159,12 +162,13 @@ func route[I, O any](s *Server, method, path string, action policy.Action, summa
 		return out, nil
 	})
 	delete(op.Responses, "422") // huma's answer to a wrong field; ours is 400
+	return declared
 }
 
 // raw adds an operation whose body or answer is not JSON. The OpenAPI document
 // has it with its media types.
-func (s *Server) raw(method, path string, action policy.Action, summary string, m media, handle http.HandlerFunc, params ...*huma.Param) {
-	s.declare(Route{Method: method, Path: path, Action: action})
+func (s *Server) raw(method, path string, action policy.Action, summary string, m media, handle http.HandlerFunc, params ...*huma.Param) *Route {
+	declared := s.declare(method, path, action)
 	s.mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
 		if err := s.gate(r.Context(), action, r.PathValue("project")); err != nil {
 			s.fail(w, r, err)
@@ -176,6 +180,7 @@ func (s *Server) raw(method, path string, action policy.Action, summary string, 
 		params = append(params, onceParam)
 	}
 	s.describe(operation(method, path, action, summary), m, "application/problem+json", s.problemSchema(), params...)
+	return declared
 }
 
 // problemSchema is the form of our refusals.
@@ -212,7 +217,7 @@ func needs(action policy.Action) string {
 // inference adds a route of the Open Inference Protocol, whose errors have that
 // protocol's form.
 func (s *Server) inference(method, path, action, summary string, h http.HandlerFunc) {
-	s.declare(Route{Method: method, Path: path, Action: policy.Action(action)})
+	s.declare(method, path, policy.Action(action)).takes(inferenceBody).keepsNothing().atGateway()
 	s.mux.HandleFunc(method+" "+path, h)
 	m := media{gives: "application/json"}
 	if method == http.MethodPost {
@@ -225,7 +230,10 @@ func (s *Server) inference(method, path, action, summary string, h http.HandlerF
 
 // feast adds a route of Feast's feature server, whose errors are a JSON string.
 func (s *Server) feast(method, path string, action policy.Action, summary string, h http.HandlerFunc) {
-	s.declare(Route{Method: method, Path: path, Action: action})
+	declared := s.declare(method, path, action).takes(feastBody)
+	if action == feature.ActionOnline {
+		declared.readsOnly()
+	}
 	s.mux.HandleFunc(method+" "+path, h)
 	m := media{gives: "application/json"}
 	if method == http.MethodPost {
@@ -237,12 +245,14 @@ func (s *Server) feast(method, path string, action policy.Action, summary string
 }
 
 // open adds a route that answers GET without credentials; see opened.
-func (s *Server) open(path string, h http.HandlerFunc) {
-	s.declare(Route{Method: http.MethodGet, Path: path, Open: true})
+func (s *Server) open(path string, h http.HandlerFunc) *Route {
+	declared := s.declare(http.MethodGet, path, "")
+	declared.Open = true
 	s.mux.HandleFunc("GET "+path, h)
+	return declared
 }
 
-// Route is one line of the API, for the test that walks all of them.
+// Route is one line of the API: what it asks of callers, and what they may ask of the server.
 type Route struct {
 	Method string // empty: any
 	Path   string // as http.ServeMux takes it
@@ -251,46 +261,106 @@ type Route struct {
 	// each object, or nothing of anybody is told.
 	Action policy.Action
 	Open   bool // answers without credentials
+	// Keeps reports that the server may keep more after a request than before: it is refused
+	// while the reserve of the disk is used up. Other routes keep nothing new (or a line,
+	// where not acting would do harm), or make room.
+	Keeps bool
+	// Reads reports a POST that changes nothing: its answer may be refused when it is done.
+	Reads   bool
+	Gateway bool  // a gateway has it, too
+	Body    *Body // what requests carry
 }
 
-func (s *Server) declare(r Route) { s.declared[r.Method+" "+r.Path] = r }
+func (r *Route) takes(b *Body) *Route { r.Body = b; return r }
+func (r *Route) keepsNothing() *Route { r.Keeps = false; return r }
+func (r *Route) readsOnly() *Route    { r.Keeps, r.Reads = false, true; return r }
+func (r *Route) atGateway() *Route    { r.Gateway = true; return r }
+
+// declare says what there is to know of a route beside its handler.
+func (s *Server) declare(method, path string, action policy.Action) *Route {
+	r := s.mux.route(strings.TrimSpace(method + " " + path))
+	r.Action = action
+	return r
+}
 
 // Routes lists everything that the server answers, in the order in which it was
-// added to the mux: what is not declared is in the list, too.
+// added: what is not declared is in the list, too.
 func (s *Server) Routes() []Route {
-	out := make([]Route, len(s.mux.patterns))
-	for i, pattern := range s.mux.patterns {
-		method, path, ok := strings.Cut(pattern, " ")
-		if !ok {
-			method, path = "", pattern
-		}
-		out[i] = Route{Method: method, Path: path}
-		if r, ok := s.declared[method+" "+path]; ok {
-			out[i] = r
-		}
+	out := make([]Route, 0, len(s.mux.patterns))
+	for _, pattern := range s.mux.patterns {
+		out = append(out, *s.mux.routes[pattern])
 	}
 	return out
 }
 
-// mux remembers its patterns, and puts requireDiskReserve before routes that grow the disk.
+// mux collects routes and their handlers; serve adds them to the ServeMux.
 type mux struct {
 	*http.ServeMux
-	patterns           []string
-	follower           bool                                    // there are the routes of a gateway only
-	requireDiskReserve func(http.HandlerFunc) http.HandlerFunc // nil: there is always room
+	patterns []string
+	routes   map[string]*Route
+	handlers map[string]http.HandlerFunc
+	served   bool // a route is added to the ServeMux at once
+}
+
+func newMux() *mux {
+	return &mux{ServeMux: http.NewServeMux(), routes: map[string]*Route{}, handlers: map[string]http.HandlerFunc{}}
+}
+
+// route is what is declared of a pattern. By default it takes a JSON document, and keeps
+// something unless its method says otherwise.
+func (m *mux) route(pattern string) *Route {
+	r := m.routes[pattern]
+	if r == nil {
+		method, path, ok := strings.Cut(pattern, " ")
+		if !ok {
+			method, path = "", pattern
+		}
+		r = &Route{Method: method, Path: path, Body: jsonBody}
+		switch method {
+		case http.MethodPost, http.MethodPut, http.MethodPatch:
+			r.Keeps = true
+		}
+		m.routes[pattern] = r
+	}
+	return r
 }
 
 // HandleFunc adds a route. It is the only way in: Handle of the ServeMux is not
 // used.
 func (m *mux) HandleFunc(pattern string, h func(http.ResponseWriter, *http.Request)) {
-	if m.follower && !atGateway(pattern) {
+	m.route(pattern)
+	m.patterns = append(m.patterns, pattern)
+	if m.served {
+		m.ServeMux.HandleFunc(pattern, h)
 		return
 	}
-	m.patterns = append(m.patterns, pattern)
-	if m.requireDiskReserve != nil && growsDisk(pattern) {
-		h = m.requireDiskReserve(h)
+	m.handlers[pattern] = h
+}
+
+// serve serves the routes, or those of a gateway. guard, unless it is nil, comes before those that
+// keep something.
+func (m *mux) serve(gateway bool, guard func(*Route, http.HandlerFunc) http.HandlerFunc) {
+	m.patterns = slices.DeleteFunc(m.patterns, func(pattern string) bool { return gateway && !m.routes[pattern].Gateway })
+	for _, pattern := range m.patterns {
+		r, h := m.routes[pattern], m.handlers[pattern]
+		if r.Keeps && guard != nil {
+			h = guard(r, h)
+		}
+		m.ServeMux.HandleFunc(pattern, h)
 	}
-	m.ServeMux.HandleFunc(pattern, h)
+	m.served = true
+}
+
+// unknown is what the server does of a request that no route takes.
+var unknown = &Route{Body: jsonBody}
+
+// of is the route that takes a request.
+func (m *mux) of(r *http.Request) *Route {
+	_, pattern := m.Handler(r)
+	if route := m.routes[pattern]; route != nil {
+		return route
+	}
+	return unknown
 }
 
 // gate asks the permission to act on something of the project; an empty
@@ -356,7 +426,15 @@ func (s *Server) foreign() {
 	api := mlflow.New(mlflow.Config{Tracking: s.Tracking, Registry: s.Registry, Webhooks: s.Webhooks, Authz: s.authz, Ended: s.ended})
 	api.Register(s.mux)
 	for _, r := range mlflow.Routes() {
-		s.declare(Route{Method: r.Method, Path: r.Pattern, Action: r.Action})
+		declared := s.declare(r.Method, r.Pattern, r.Action).takes(mlflowBody)
+		switch {
+		case r.Upload:
+			declared.takes(fileBody)
+		case r.Reads:
+			declared.readsOnly()
+		case r.Frees:
+			declared.keepsNothing()
+		}
 	}
 	catalog := &iceberg.API{
 		Datasets: s.Datasets, Projects: s.Projects, Gate: s.gate,
@@ -371,6 +449,9 @@ func (s *Server) foreign() {
 	}
 	catalog.Register(s.mux)
 	for _, r := range iceberg.Routes() {
-		s.declare(Route{Method: r.Method, Path: r.Pattern, Action: r.Action})
+		declared := s.declare(r.Method, r.Pattern, r.Action)
+		if r.Action == dataset.ActionQuery || r.Action == "" { // the report of a scan, or a token for a token
+			declared.keepsNothing()
+		}
 	}
 }

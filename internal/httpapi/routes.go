@@ -65,7 +65,7 @@ func New(o Options, d Domains) *Server {
 		o.LeastRate = leastRate
 	}
 	useProblems()
-	mux := &mux{ServeMux: http.NewServeMux(), follower: o.Follows != ""}
+	mux := newMux()
 	config := huma.DefaultConfig("Falaj", APIVersion)
 	config.OpenAPIPath, config.DocsPath, config.SchemasPath = "", "", ""
 	config.CreateHooks = nil // no $schema links in answers
@@ -75,42 +75,39 @@ func New(o Options, d Domains) *Server {
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}}
 	s := &Server{
 		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, journal: o.Journal, log: o.Log,
-		db: o.DB, central: o.Follows, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), declared: map[string]Route{}, checkDiskReserve: o.CheckDiskReserve, memory: o.Memory,
+		db: o.DB, central: o.Follows, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), checkDiskReserve: o.CheckDiskReserve, memory: o.Memory,
 		watches: newStreams("event_streams", "streams of events"), follows: newStreams("log_streams", "logs that are followed"), uploading: newUploads(), pages: sealPages(d.Keys),
-	}
-	if s.checkDiskReserve != nil {
-		mux.requireDiskReserve = s.requireDiskReserve
 	}
 
 	// Open to everybody.
-	s.open("/healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
+	s.open("/healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") }).atGateway()
 	s.open("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := o.Ready(); err != nil {
 			plain(w, http.StatusServiceUnavailable, err.Error()+"\n")
 			return
 		}
 		plain(w, http.StatusOK, "ready\n")
-	})
+	}).atGateway()
 	s.open("/{$}", o.Console.ServeHTTP)
 	s.open("/console/", o.Console.ServeHTTP)
 
 	// The installation.
-	s.raw("GET", "/metrics", "system.read", "Get metrics in the Prometheus text format", media{gives: "text/plain"}, promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}).ServeHTTP)
+	s.raw("GET", "/metrics", "system.read", "Get metrics in the Prometheus text format", media{gives: "text/plain"}, promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}).ServeHTTP).atGateway()
 	s.raw("GET", "/api/openapi.json", "", "Get this OpenAPI document", media{gives: "application/json"}, s.openAPI)
 	s.raw("POST", "/api/v1/apply", "", "Apply manifests; permissions are checked per object", media{takes: "application/yaml", gives: "application/json"}, s.apply,
 		query("project", "Project of manifests without project"), query("dry_run", "true: validate, report what would be created or updated, and change nothing"),
-		&huma.Param{Name: "If-Match", In: "header", Schema: text, Description: "ETag of the project or dataset in a single manifest; if it has changed, the request fails with 409 and changes nothing"})
-	route(s, "GET", "/api/v1/manifests/{kind}/{name}", "", "Get the manifest of an object; applying it unchanged changes nothing", s.oneManifest)
-	route(s, "GET", "/api/v1/whoami", "", "Get the principal of the token", s.whoami)
-	route(s, "GET", "/api/v1/projects", "", "List the projects you may read", s.listProjects)
-	route(s, "GET", "/api/v1/tokens", "", "List your own tokens, or those of a project", s.listTokens)
-	route(s, "POST", "/api/v1/tokens", "", "Create a token; its secret is returned once", s.createToken)
-	route(s, "DELETE", "/api/v1/tokens/{id}", "", "Revoke a token", s.revokeToken)
+		&huma.Param{Name: "If-Match", In: "header", Schema: text, Description: "ETag of the project or dataset in a single manifest; if it has changed, the request fails with 409 and changes nothing"}).takes(yamlBody).atGateway()
+	route(s, "GET", "/api/v1/manifests/{kind}/{name}", "", "Get the manifest of an object; applying it unchanged changes nothing", s.oneManifest).atGateway()
+	route(s, "GET", "/api/v1/whoami", "", "Get the principal of the token", s.whoami).atGateway()
+	route(s, "GET", "/api/v1/projects", "", "List the projects you may read", s.listProjects).atGateway()
+	route(s, "GET", "/api/v1/tokens", "", "List your own tokens, or those of a project", s.listTokens).atGateway()
+	route(s, "POST", "/api/v1/tokens", "", "Create a token; its secret is returned once", s.createToken).atGateway()
+	route(s, "DELETE", "/api/v1/tokens/{id}", "", "Revoke a token", s.revokeToken).atGateway()
 	route(s, "GET", "/api/v1/zones", "zone.read", "List zones", s.listZones)
 	route(s, "POST", "/api/v1/zones/{zone}/widenings", "zone.apply", "Change a zone's jurisdiction, provider or trust; widening requires approval", s.changeLaw)
 	route(s, "GET", "/api/v1/widenings", "zone.apply", "List requested zone changes, newest first", s.listZoneWidenings)
 	route(s, "POST", "/api/v1/widenings/{id}/approve", "zone.apply", "Approve another person's zone change", s.approveZoneWidening)
-	route(s, "POST", "/api/v1/widenings/{id}/reject", "zone.apply", "Reject a zone change, or withdraw your own", s.rejectZoneWidening)
+	route(s, "POST", "/api/v1/widenings/{id}/reject", "zone.apply", "Reject a zone change, or withdraw your own", s.rejectZoneWidening).keepsNothing()
 	route(s, "GET", "/api/v1/pools", "pool.read", "List pools and their use", s.listPools)
 	route(s, "GET", "/api/v1/pools/{name}", "pool.read", "Get a pool", s.onePool)
 	route(s, "GET", "/api/v1/queues", "queue.read", "List queues with their use and pending jobs", s.listQueues)
@@ -126,39 +123,39 @@ func New(o Options, d Domains) *Server {
 	route(s, "POST", "/api/v1/pools/{name}/nodes/{node}/release", "pool.apply", "Release a quarantined node", s.releaseNode)
 	route(s, "GET", "/api/v1/requests", "", "List requests for two-person approval, newest first", s.listRequests)
 	route(s, "GET", "/api/v1/requests/{id}", "", "Get a request for two-person approval", s.oneRequest)
-	route(s, "POST", "/api/v1/requests/{id}/approve", "", "Approve another person's request; the action is performed at once", s.approveRequest)
-	route(s, "POST", "/api/v1/requests/{id}/reject", "", "Reject a request, or withdraw your own", s.rejectRequest)
-	route(s, "GET", "/api/v1/audit", "", "List audit log entries, newest first", s.listAudit)
-	route(s, "POST", "/api/v1/audit/erase", "audit.erase", "Request the erasure of the content of audit log entries", s.eraseAudit)
-	route(s, "GET", "/api/v1/audit/erasures", "audit.read", "List requests to erase audit log entries, newest first", s.listAuditErasures)
-	route(s, "POST", "/api/v1/audit/erasures/{id}/approve", "audit.erase", "Approve a request to erase audit log entries; commitments, times, actors and actions are kept", s.approveAuditErasure)
-	route(s, "POST", "/api/v1/audit/erasures/{id}/reject", "audit.erase", "Reject a request to erase audit log entries, or withdraw your own", s.rejectAuditErasure)
+	route(s, "POST", "/api/v1/requests/{id}/approve", "", "Approve another person's request; the action is performed at once", s.approveRequest).keepsNothing()
+	route(s, "POST", "/api/v1/requests/{id}/reject", "", "Reject a request, or withdraw your own", s.rejectRequest).keepsNothing()
+	route(s, "GET", "/api/v1/audit", "", "List audit log entries, newest first", s.listAudit).atGateway()
+	route(s, "POST", "/api/v1/audit/erase", "audit.erase", "Request the erasure of the content of audit log entries", s.eraseAudit).keepsNothing().atGateway()
+	route(s, "GET", "/api/v1/audit/erasures", "audit.read", "List requests to erase audit log entries, newest first", s.listAuditErasures).atGateway()
+	route(s, "POST", "/api/v1/audit/erasures/{id}/approve", "audit.erase", "Approve a request to erase audit log entries; commitments, times, actors and actions are kept", s.approveAuditErasure).keepsNothing().atGateway()
+	route(s, "POST", "/api/v1/audit/erasures/{id}/reject", "audit.erase", "Reject a request to erase audit log entries, or withdraw your own", s.rejectAuditErasure).keepsNothing().atGateway()
 	s.raw("GET", "/api/v1/audit/export", "", "Export the audit log, or a project's entries, with proofs", media{gives: "application/x-ndjson"}, s.exportAudit,
-		query("project", "Export only the entries of this project; empty: the whole log"))
+		query("project", "Export only the entries of this project; empty: the whole log")).atGateway()
 
 	route(s, "GET", "/api/v1/backups", "backup.read", "List the backups of the server", s.listBackups)
 	route(s, "POST", "/api/v1/backups", "backup.make", "Start a backup of the running server", s.makeBackup)
 	route(s, "GET", "/api/v1/backups/{name}", "backup.read", "Get a backup and its progress", s.oneBackup)
-	route(s, "POST", "/api/v1/backups/{name}/stop", "backup.make", "Stop a running backup", s.stopBackup)
+	route(s, "POST", "/api/v1/backups/{name}/stop", "backup.make", "Stop a running backup", s.stopBackup).keepsNothing()
 
 	// A project.
 	const p = "/api/v1/projects/{project}"
-	route(s, "GET", p, "project.read", "Get a project", s.oneProject)
+	route(s, "GET", p, "project.read", "Get a project", s.oneProject).atGateway()
 	s.raw("GET", p+"/events", "project.read", "Stream events from now on, or after Last-Event-ID, as server-sent events", media{gives: "text/event-stream"}, s.events,
 		&huma.Param{Name: "Last-Event-ID", In: "header", Schema: text, Description: "Id of the last received event; 0-0 starts at the oldest stored event"})
 	route(s, "GET", p+"/usage", "project.read", "Get a project's storage usage by kind, and its quota", s.projectUsage)
 	route(s, "DELETE", p, "project.delete", "Delete an empty project", s.deleteProject)
-	route(s, "GET", p+"/members", "member.read", "List members and their roles", s.listMembers)
-	route(s, "DELETE", p+"/members/{name}", "member.revoke", "Revoke a role", s.revokeMember)
+	route(s, "GET", p+"/members", "member.read", "List members and their roles", s.listMembers).atGateway()
+	route(s, "DELETE", p+"/members/{name}", "member.revoke", "Revoke a role", s.revokeMember).atGateway()
 	route(s, "GET", p+"/keys", "keys.read", "List keys without key material", s.listKeys)
-	route(s, "POST", p+"/keys/destroy", "keys.destroy", "Destroy a key permanently (crypto-shredding)", s.destroyKey)
+	route(s, "POST", p+"/keys/destroy", "keys.destroy", "Destroy a key permanently (crypto-shredding)", s.destroyKey).keepsNothing()
 
 	route(s, "GET", p+"/datasets", "dataset.read", "List datasets", s.listDatasets)
 	route(s, "GET", p+"/datasets/{name}", "dataset.read", "Get a dataset", s.oneDataset)
 	route(s, "DELETE", p+"/datasets/{name}", "dataset.delete", "Delete a dataset", s.deleteDataset)
 	route(s, "GET", p+"/datasets/{name}/versions", "dataset.read", "List a dataset's versions, newest first", s.listVersions)
 	s.raw("POST", p+"/datasets/{name}/versions", "dataset.import", "Import a file as a new version", media{takes: "application/octet-stream", gives: "application/json"}, s.importVersion,
-		query("filename", "File name; its extension determines the format"))
+		query("filename", "File name; its extension determines the format")).takes(fileBody).takes(fileBody)
 	route(s, "POST", p+"/datasets/{name}/derive", "dataset.import", "Create a version by the dataset's transformation: synchronously in DuckDB, or in a Spark job", s.derive)
 	route(s, "GET", p+"/datasets/{ref}/version", "dataset.read", "Get a version in any state", s.datasetVersion)
 	route(s, "GET", p+"/datasets/{ref}/preview", "dataset.query", "Get the first rows of a version", s.preview)
@@ -170,8 +167,8 @@ func New(o Options, d Domains) *Server {
 	route(s, "POST", p+"/widenings", "dataset.relabel", "Change the residency and classification of a dataset version; widening requires approval", s.relabel)
 	route(s, "POST", p+"/widenings/{id}/approve", "dataset.relabel", "Approve another person's request to widen data protection labels", s.approveWidening)
 	route(s, "POST", p+"/audit/who-read", "audit.reads", "List reads of an entity's features, newest first; the query is audited", s.whoRead)
-	route(s, "POST", p+"/widenings/{id}/reject", "dataset.relabel", "Reject a request to widen data protection labels, or withdraw your own", s.rejectWidening)
-	route(s, "POST", p+"/query", "dataset.query", "Run SQL over datasets", s.query)
+	route(s, "POST", p+"/widenings/{id}/reject", "dataset.relabel", "Reject a request to widen data protection labels, or withdraw your own", s.rejectWidening).keepsNothing()
+	route(s, "POST", p+"/query", "dataset.query", "Run SQL over datasets", s.query).readsOnly()
 
 	s.governanceRoutes(p)
 	route(s, "GET", p+"/search", "", "Find objects by name, owner, tag, column or lineage", s.search)
@@ -188,8 +185,8 @@ func New(o Options, d Domains) *Server {
 	s.importRoutes(p)
 	s.monitoringRoutes(p)
 
-	route(s, "GET", p+"/deployments", "deployment.read", "List deployments", s.listDeployments)
-	route(s, "GET", p+"/deployments/{name}", "deployment.read", "Get a deployment", s.oneDeployment)
+	route(s, "GET", p+"/deployments", "deployment.read", "List deployments", s.listDeployments).atGateway()
+	route(s, "GET", p+"/deployments/{name}", "deployment.read", "Get a deployment", s.oneDeployment).atGateway()
 	route(s, "DELETE", p+"/deployments/{name}", "deployment.apply", "Delete a deployment", s.deleteDeployment)
 	route(s, "POST", p+"/deployments/{name}/predict", "job.submit", "Submit a batch prediction job over a dataset with a deployment's stable version", s.predict)
 	s.rolloutRoutes(p)
@@ -227,7 +224,13 @@ func New(o Options, d Domains) *Server {
 	s.optunaCalls()
 
 	// Whatever is left: known callers learn that there is nothing.
+	mux.route("/").atGateway()
 	mux.HandleFunc("/", s.nothing)
+	guard := s.requireDiskReserve
+	if s.checkDiskReserve == nil {
+		guard = nil
+	}
+	mux.serve(o.Follows != "", guard)
 	s.handler = s.guard(mux)
 	return s
 }

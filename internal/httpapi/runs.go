@@ -22,7 +22,7 @@ func (s *Server) runRoutes(p string) {
 	route(s, "GET", p+"/runs", tracking.ActionRead, "List runs with their parameters and latest metrics, newest first", s.trackedRuns)
 	route(s, "GET", p+"/runs/{run}", tracking.ActionRead, "Get a run", s.trackedRun)
 	route(s, "GET", p+"/runs/figures", tracking.ActionRead, "Get metric curves and parallel coordinates of runs as SVG", s.runsFigures)
-	route(s, "POST", p+"/runs/prune", tracking.ActionPrune, "Permanently remove deleted runs, logged models and experiments, with their artifacts", s.pruneRuns)
+	route(s, "POST", p+"/runs/prune", tracking.ActionPrune, "Permanently remove deleted runs, logged models and experiments, with their artifacts", s.pruneRuns).keepsNothing()
 	s.raw("GET", p+"/runs/report", tracking.ActionRead, "Get a comparison of runs as a self-contained HTML page: table, curves, parallel coordinates",
 		media{gives: "text/html"}, s.runsReport, query("run", "Run id; repeat it for up to 50 runs"))
 }

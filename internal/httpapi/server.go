@@ -3,7 +3,9 @@
 //
 // # Map
 //
-//   - routes.go is the whole API; one file per domain holds its handlers.
+//   - routes.go is the whole API; one file per domain holds its handlers. route.go says what
+//     a route declares: its action, its body (body.go), whether it keeps something on the disk
+//     and whether a gateway has it. testdata/traffic.txt lists all of them.
 //   - server.go is what happens to every request before a handler runs:
 //     set headers → authenticate → bound the size → project permission → decode → act.
 //   - headers.go has the headers of every answer.
@@ -26,7 +28,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -42,19 +43,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
-	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
-	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 	"github.com/falaj-ml/falaj/internal/httpapi/iceberg"
 	"github.com/falaj-ml/falaj/internal/httpapi/mlflow"
-	"github.com/falaj-ml/falaj/internal/httpapi/oip"
-	"github.com/falaj-ml/falaj/internal/httpapi/optuna"
-	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 	"github.com/falaj-ml/falaj/internal/membudget"
-	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -91,15 +86,6 @@ type Config struct {
 	WriteTime time.Duration
 }
 
-// Bodies of other people's protocols, in bytes.
-const (
-	maxMLflow   = 20 << 20 // the profiles of data sets
-	maxManifest = 32 << 20 // what agents are about to send
-)
-
-// rowsTime is how long rows may take that are sent by Arrow Flight.
-const rowsTime = 10 * time.Minute
-
 // Server is the HTTP edge. Make it with New.
 type Server struct {
 	Domains
@@ -118,7 +104,6 @@ type Server struct {
 	memory           *membudget.Budget
 	central          string // the server whose gateway this one is
 
-	declared    map[string]Route // by method and path
 	idempotency keyLocks
 	watches     *share.Pool // streams of events
 	follows     *share.Pool // logs that are followed
@@ -292,7 +277,9 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		if purpose := r.Header.Get(purposeHeader); purpose != "" {
 			r = r.WithContext(feature.WithPurpose(r.Context(), purpose))
 		}
-		if !decompresses(r) {
+		route := s.mux.of(r)
+		body := route.Body
+		if !body.packed {
 			if _, err := coding.Of(strings.Join(r.Header.Values("Content-Encoding"), ",")); err != nil {
 				s.fail(w, r, err)
 				return
@@ -300,63 +287,32 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		}
 		memory := s.memory.Share(principal.ID)
 		defer memory.Free()
-		ctx, turn := membudget.With(r.Context(), memory), turnOf(r)
+		ctx, turn := membudget.With(r.Context(), memory), turnOf(r, body)
 		if turn != nil {
 			ctx = share.WithTurn(ctx, turn)
 			defer turn.End()
 		}
 		r = r.WithContext(ctx)
-		limit, form := s.cfg.MaxBody, formOf(r)
 		control := *http.NewResponseController(w)
-		least, grace, upload, untimed := true, slowGrace, false, false
-		switch {
-		case oip.Streams(r.URL.Path): // each message is bounded, and how many streams; no time, once the gate is passed
-			limit, least = math.MaxInt64, false
-		case oip.Ours(r.URL.Path), oip.Calls(r.URL.Path):
-			limit = max(limit, oip.MaxBody)
-		case uploads(r):
-			limit, upload = s.cfg.Upload, true
-			if tree, _ := worked(r); tree {
-				limit, grace = max(limit, s.cfg.Tree), agentGrace
-				untimed = s.cfg.LeastRate > 0 && strings.HasSuffix(r.URL.Path, "/output") // it takes as long as a user reads
-			}
-			// A large file may take longer than the server's read time-out.
-			until := time.Now().Add(time.Hour)
+		untimed := body.unhurried && s.cfg.LeastRate > 0
+		if body.time > 0 {
+			until := time.Now().Add(body.time)
 			if untimed {
 				until = time.Time{}
 			}
 			_ = control.SetReadDeadline(until)
-		case flight.Uploads(r.URL.Path):
-			limit, grace, upload = flight.MaxUpload, rowsGrace, true
-			_ = control.SetReadDeadline(time.Now().Add(rowsTime))
-		case flight.Ours(r.URL.Path): // asks of a few bytes; the stream stays open for the answer
-			least = false
-		case rpc.Ours(r.URL.Path):
-			limit = max(limit, rpc.MaxBody)
-		case optuna.Ours(r.URL.Path):
-			limit = max(limit, optuna.MaxBody)
-		case mlflow.Ours(r.URL.Path):
-			limit = max(limit, maxMLflow)
-		case feast.Ours(r.URL.Path):
-			limit = max(limit, feast.MaxBody)
-		case handsBack(r.URL.Path):
-			limit = max(limit, gateway.MaxBatch)
-		default:
-			if _, large := worked(r); large {
-				limit = max(limit, maxManifest)
-			}
 		}
-		b := s.bounded(w, r, limit, control)
+		b := s.bounded(w, r, body.bytes(s.cfg), control)
 		defer b.finish()
-		if b.grace, b.credit = grace, grace; !least {
+		if b.grace, b.credit = body.patience(), body.patience(); body.anyRate {
 			b.rate = 0
 		}
-		if upload {
+		if body.upload {
 			b.takes(s.uploading, r)
 		}
 		unread := b.ReadCloser
 		r.Body = b
-		if form != nil {
+		if form := body.formOf(r); form != nil {
 			m := membudget.NewMeter(r.Context(), b, memory, *form)
 			if r.Body = m; turn != nil && !form.Copied() {
 				r.Body = newTurning(r, m, turn)
@@ -365,7 +321,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		if sw, ok := w.(*statusWriter); ok {
 			defer func() { sw.route = r.Pattern }()
 		}
-		held := &heldWriter{ResponseWriter: w, server: s, request: r, share: memory, turn: turn}
+		held := &heldWriter{ResponseWriter: w, server: s, request: r, route: route, share: memory, turn: turn}
 		next.ServeHTTP(held, r)
 		if untimed {
 			b.leave()
@@ -374,22 +330,6 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			drain(r, unread, control)
 		}
 	})
-}
-
-// uploads reports whether the request carries a file.
-func uploads(r *http.Request) bool {
-	if tree, _ := worked(r); tree || mlflow.Uploads(r) {
-		return true
-	}
-	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/projects/")
-	parts := strings.Split(rest, "/")
-	if ok && importUploads(r.Method, parts) {
-		return true
-	}
-	if !ok || r.Method != http.MethodPost {
-		return false
-	}
-	return len(parts) == 4 && parts[1] == "datasets" && parts[3] == "versions" || len(parts) == 2 && parts[1] == "sources"
 }
 
 // bearer is the token of "Authorization: Bearer …", or the password of Basic

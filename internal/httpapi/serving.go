@@ -60,14 +60,14 @@ func (s *Server) predict(ctx context.Context, in *struct {
 
 // rolloutRoutes are how versions are tried, promoted and rolled back.
 func (s *Server) rolloutRoutes(p string) {
-	route(s, "GET", p+"/deployments/{name}/status", "deployment.read", "Get the status of a deployment: versions, rollouts, request statistics and automatic actions", s.deploymentStatus)
+	route(s, "GET", p+"/deployments/{name}/status", "deployment.read", "Get the status of a deployment: versions, rollouts, request statistics and automatic actions", s.deploymentStatus).atGateway()
 	route(s, "GET", p+"/deployments/{name}/usage", "deployment.read", "Get the use of a deployment's quota in the current period, by client", s.deploymentUsage)
 	route(s, "POST", p+"/deployments/{name}/canary", "deployment.rollout", "Start a canary, or change the weight of the running one", s.canary)
 	route(s, "POST", p+"/deployments/{name}/promote", "deployment.rollout", "Promote the canary to the stable version", s.promote)
-	route(s, "POST", p+"/deployments/{name}/rollback", "deployment.rollout", "Abort the running rollout, or roll back to an earlier version", s.rollback)
+	route(s, "POST", p+"/deployments/{name}/rollback", "deployment.rollout", "Abort the running rollout, or roll back to an earlier version", s.rollback).keepsNothing()
 	route(s, "POST", p+"/deployments/{name}/shadow", "deployment.rollout", "Mirror requests to a shadow version, or stop mirroring", s.shadow)
-	route(s, "POST", p+"/deployments/{name}/automation", "deployment.rollout", "Enable or disable automation of a deployment", s.automation)
-	route(s, "POST", p+"/automation", "deployment.rollout", "Enable or disable automation of all deployments of a project", s.projectAutomation)
+	route(s, "POST", p+"/deployments/{name}/automation", "deployment.rollout", "Enable or disable automation of a deployment", s.automation).keepsNothing()
+	route(s, "POST", p+"/automation", "deployment.rollout", "Enable or disable automation of all deployments of a project", s.projectAutomation).keepsNothing()
 }
 
 func (s *Server) deploymentStatus(ctx context.Context, in *InDeployment) (*body[serving.Status], error) {

@@ -18,7 +18,7 @@ func (s *Server) sweepRoutes(p string) {
 	route(s, "GET", p+"/sweeps/{name}", sweep.ActionRead, "Get a sweep with its number of trials and the best ones", s.oneSweep)
 	route(s, "DELETE", p+"/sweeps/{name}", sweep.ActionDelete, "Delete a finished sweep; its jobs and runs are kept", s.deleteSweep)
 	route(s, "GET", p+"/sweeps/{name}/trials", sweep.ActionRead, "List the trials of a sweep", s.listTrials)
-	route(s, "POST", p+"/sweeps/{name}/stop", sweep.ActionApply, "Stop a sweep and its running trials", s.stopSweep)
+	route(s, "POST", p+"/sweeps/{name}/stop", sweep.ActionApply, "Stop a sweep and its running trials", s.stopSweep).keepsNothing()
 	route(s, "POST", p+"/sweeps/{name}/resume", sweep.ActionApply, "Resume a finished sweep", s.resumeSweep)
 	route(s, "GET", p+"/sweeps/{name}/figures", sweep.ActionRead, "Get plots of a sweep as SVG", s.sweepFigures)
 	s.raw("GET", p+"/sweeps/{name}/report", sweep.ActionRead, "Get plots of a sweep as a self-contained HTML page: history, intermediate values, parallel coordinates, importance, contours", media{gives: "text/html"}, s.sweepReport)

@@ -28,13 +28,13 @@ func (s *Server) trainingRoutes(p string) {
 	s.raw("GET", p+"/environments/{name}/logs", "environment.read", "Get an environment's build log", media{gives: "text/plain"}, s.environmentLogs)
 	s.environmentRoutes(p)
 
-	s.raw("POST", "/api/v1/jobs/read", "", "Parse manifests of jobs as apply does, and return them as JSON", media{takes: "application/yaml", gives: "application/json"}, s.readJobs)
+	s.raw("POST", "/api/v1/jobs/read", "", "Parse manifests of jobs as apply does, and return them as JSON", media{takes: "application/yaml", gives: "application/json"}, s.readJobs).takes(yamlBody).keepsNothing()
 	route(s, "GET", p+"/jobs", "job.read", "List jobs, newest first", s.listJobs)
 	route(s, "POST", p+"/jobs", "job.submit", "Submit a job", s.submitJob)
 	route(s, "POST", p+"/jobs/plan", "job.submit", "Plan a job without submitting it: placement or wait reasons", s.planJob)
-	route(s, "POST", p+"/jobs/simulate", "job.submit", "Get the scheduler's view of a job and its estimated run time, without submitting it", s.proposeJob)
+	route(s, "POST", p+"/jobs/simulate", "job.submit", "Get the scheduler's view of a job and its estimated run time, without submitting it", s.proposeJob).keepsNothing()
 	route(s, "GET", p+"/jobs/{job}", "job.read", "Get a job; with wait, when it has finished", s.oneJob)
-	route(s, "POST", p+"/jobs/{job}/cancel", "job.cancel", "Cancel a job", s.cancelJob)
+	route(s, "POST", p+"/jobs/{job}/cancel", "job.cancel", "Cancel a job", s.cancelJob).keepsNothing()
 	route(s, "POST", p+"/jobs/{job}/redact", "erasure.apply", "Redact texts in a job's script, attempts and logs, or find them", s.redactJob)
 	route(s, "POST", p+"/jobs/{job}/resize", "job.submit", "Change the number of workers of a job", s.resizeJob)
 	route(s, "POST", p+"/jobs/{job}/move", "job.submit", "Move a job to other pools", s.moveJob)
@@ -49,7 +49,7 @@ func (s *Server) trainingRoutes(p string) {
 	route(s, "GET", p+"/jobs/{job}/files", "job.logs", "List the output files of a running job", s.jobFiles)
 	s.raw("GET", p+"/jobs/{job}/files/content", "job.logs", "Get an output file of a running job, as it is now", media{gives: "application/octet-stream"}, s.jobFile,
 		query("path", "Path below the output directory"))
-	s.raw("POST", p+"/sources", "job.submit", "Upload a source archive (tar.gz) for jobs", media{takes: "application/gzip", gives: "application/json"}, s.uploadSource)
+	s.raw("POST", p+"/sources", "job.submit", "Upload a source archive (tar.gz) for jobs", media{takes: "application/gzip", gives: "application/json"}, s.uploadSource).takes(fileBody)
 }
 
 func (s *Server) trainingKinds() map[string]applier {

@@ -4,13 +4,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"path"
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
-	"github.com/falaj-ml/falaj/internal/httpapi/feast"
-	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/membudget"
 	"github.com/falaj-ml/falaj/internal/share"
 )
@@ -21,9 +18,8 @@ const smallBody = 64 << 10
 
 // turnOf is the turn that a request may take, nil for the small ones of the hot paths:
 // predictions and online features.
-func turnOf(r *http.Request) *share.Turn {
-	hot := oip.Ours(r.URL.Path) || feast.Ours(r.URL.Path) || path.Base(r.URL.Path) == "online"
-	if hot && r.ContentLength >= 0 && r.ContentLength <= smallBody && r.Header.Get("Content-Encoding") == "" {
+func turnOf(r *http.Request, body *Body) *share.Turn {
+	if body.hot && r.ContentLength >= 0 && r.ContentLength <= smallBody && r.Header.Get("Content-Encoding") == "" {
 		return nil
 	}
 	return share.NewTurn(shareOf(r))

@@ -16,23 +16,28 @@ import (
 // worker/protocol.
 func (s *Server) workerRoutes(p string) {
 	p += "/workloads/{workload}/worker"
-	said, tar := media{takes: "application/json", gives: "application/json"}, "application/x-tar"
+	said, file, tar := media{takes: "application/json", gives: "application/json"}, media{takes: "application/octet-stream", gives: "application/json"}, "application/x-tar"
 	for _, r := range []struct {
 		method, path, summary string
 		m                     media
+		body                  *Body
+		keeps                 bool // beyond what is bounded: a job that cannot say how it goes is lost
 	}{
-		{"POST", "/join", "Join the gang; returns what to run, or the workers still missing", said},
-		{"POST", "/beat", "Send a heartbeat; returns pending instructions", said},
-		{"POST", "/log", "Append to the logs", media{takes: "application/octet-stream", gives: "application/json"}},
-		{"POST", "/profile", "Upload a profile", said},
-		{"POST", "/output", "List files of the output, or report an error", said},
-		{"PUT", "/output", "Upload a file of the output", media{takes: "application/octet-stream", gives: "application/json"}},
-		{"POST", "/end", "Report the outcome", said},
-		{"GET", "/mounts/{mount}", "Download a mount", media{gives: tar}},
-		{"POST", "/mounts/{mount}/manifest", "Announce the files of an upload; returns the files that are needed", said},
-		{"PUT", "/mounts/{mount}/tree", "Upload a checkpoint or the output", media{takes: tar, gives: "application/json"}},
+		{"POST", "/join", "Join the gang; returns what to run, or the workers still missing", said, jsonBody, false},
+		{"POST", "/beat", "Send a heartbeat; returns pending instructions", said, jsonBody, false},
+		{"POST", "/log", "Append to the logs", file, logBody, false},
+		{"POST", "/profile", "Upload a profile", said, manifestBody, false},
+		{"POST", "/output", "List files of the output, or report an error", said, manifestBody, true},
+		{"PUT", "/output", "Upload a file of the output", file, outputBody, true},
+		{"POST", "/end", "Report the outcome", said, jsonBody, false},
+		{"GET", "/mounts/{mount}", "Download a mount", media{gives: tar}, jsonBody, false},
+		{"POST", "/mounts/{mount}/manifest", "Announce the files of an upload; returns the files that are needed", said, manifestBody, true},
+		{"PUT", "/mounts/{mount}/tree", "Upload a checkpoint or the output", media{takes: tar, gives: "application/json"}, treeBody, true},
 	} {
-		s.raw(r.method, p+r.path, "workload.work", "For agents: "+r.summary, r.m, s.work)
+		declared := s.raw(r.method, p+r.path, "workload.work", "For agents: "+r.summary, r.m, s.work).takes(r.body)
+		if !r.keeps {
+			declared.keepsNothing()
+		}
 	}
 	s.raw("GET", p+"/secrets", "workload.work", "For agents: Get the secrets of the job", media{gives: "application/json"}, s.jobSecrets)
 }
@@ -89,23 +94,4 @@ func speaksFor(r *http.Request, workload string) error {
 		return fault.New(fault.PermissionDenied, "only the workers of %.80q may do this", workload)
 	}
 	return nil
-}
-
-// worked reports a request of an agent that may be large: a tree or a file of the output,
-// or the manifest of a tree, a profile or a list of the output, which are JSON.
-func worked(r *http.Request) (tree, large bool) {
-	rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/projects/")
-	parts := strings.Split(rest, "/")
-	if ok && len(parts) == 5 && parts[1] == "workloads" && parts[3] == "worker" {
-		switch parts[4] {
-		case "profile":
-			return false, r.Method == http.MethodPost
-		case "output":
-			return r.Method == http.MethodPut, r.Method == http.MethodPost
-		}
-	}
-	if !ok || len(parts) != 7 || parts[1] != "workloads" || parts[3] != "worker" || parts[4] != "mounts" {
-		return false, false
-	}
-	return r.Method == http.MethodPut && parts[6] == "tree", r.Method == http.MethodPost && parts[6] == "manifest"
 }

@@ -56,25 +56,6 @@ func TestOnlyTheAttempt(t *testing.T) {
 	}
 }
 
-// TestWorked: which requests may be large.
-func TestWorked(t *testing.T) {
-	t.Parallel()
-	const p = "/api/v1/projects/p/workloads/w/worker/mounts/0/"
-	for route, want := range map[string][2]bool{
-		"PUT " + p + "tree": {true, false}, "POST " + p + "manifest": {false, true}, "POST " + p + "tree": {}, "PUT " + p + "manifest": {},
-		"PUT " + p + "x/tree": {}, "PUT /api/v1/projects/p/datasets/w/worker/mounts/0/tree": {}, "POST /api/v1/projects/p/workloads/w/worker/join": {},
-	} {
-		method, path, _ := strings.Cut(route, " ")
-		r, err := http.NewRequestWithContext(t.Context(), method, "http://x"+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if tree, manifest := worked(r); tree != want[0] || manifest != want[1] {
-			t.Errorf("%s: %t %t", route, tree, manifest)
-		}
-	}
-}
-
 // TestOutputTakesItsTime: a file of the output is read as long as its user takes, and what
 // nobody reads of it is not waited for.
 func TestOutputTakesItsTime(t *testing.T) {

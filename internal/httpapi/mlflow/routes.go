@@ -21,6 +21,8 @@ type Route struct {
 	Unsupported string
 	// Upload says that the body is a file of any size.
 	Upload bool
+	Reads  bool // a POST that changes nothing
+	Frees  bool // it removes, and keeps nothing new
 
 	stream bool // the handler bounds the body itself
 	// actionOf replaces Action where the path says what is asked for.
@@ -43,27 +45,27 @@ func api() []Route {
 	get, post, put, patch, del := http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
 	return []Route{
 		{Method: post, Pattern: "/mlflow/experiments/create", Action: writeRun, handle: handle(serveCreateExperiment)},
-		{Method: post, Pattern: "/mlflow/experiments/search", Action: readRun, handle: handle(serveSearchExperiments)},
+		{Method: post, Pattern: "/mlflow/experiments/search", Action: readRun, Reads: true, handle: handle(serveSearchExperiments)},
 		{Method: get, Pattern: "/mlflow/experiments/search", Action: readRun, handle: handle(serveSearchExperiments)},
 		{Method: get, Pattern: "/mlflow/experiments/get", Action: readRun, handle: handle(serveExperiment)},
 		{Method: get, Pattern: "/mlflow/experiments/get-by-name", Action: readRun, handle: handle(serveExperimentByName)},
 		{Method: post, Pattern: "/mlflow/experiments/update", Action: writeRun, handle: handle(serveUpdateExperiment)},
-		{Method: post, Pattern: "/mlflow/experiments/delete", Action: writeRun, handle: handle(serveDeleteExperiment)},
+		{Method: post, Pattern: "/mlflow/experiments/delete", Action: writeRun, Frees: true, handle: handle(serveDeleteExperiment)},
 		{Method: post, Pattern: "/mlflow/experiments/restore", Action: writeRun, handle: handle(serveRestoreExperiment)},
 		{Method: post, Pattern: "/mlflow/experiments/set-experiment-tag", Action: writeRun, handle: handle(serveSetExperimentTag)},
-		{Method: post, Pattern: "/mlflow/experiments/delete-experiment-tag", Action: writeRun, handle: handle(serveDeleteExperimentTag)},
+		{Method: post, Pattern: "/mlflow/experiments/delete-experiment-tag", Action: writeRun, Frees: true, handle: handle(serveDeleteExperimentTag)},
 		{Method: post, Pattern: "/mlflow/experiments/search-datasets", Action: readRun, handle: handle(serveSearchDatasets)},
 
 		{Method: post, Pattern: "/mlflow/runs/create", Action: writeRun, handle: handle(serveCreateRun)},
 		{Method: post, Pattern: "/mlflow/runs/update", Action: writeRun, handle: handle(serveUpdateRun)},
-		{Method: post, Pattern: "/mlflow/runs/delete", Action: writeRun, handle: handle(serveDeleteRun)},
+		{Method: post, Pattern: "/mlflow/runs/delete", Action: writeRun, Frees: true, handle: handle(serveDeleteRun)},
 		{Method: post, Pattern: "/mlflow/runs/restore", Action: writeRun, handle: handle(serveRestoreRun)},
 		{Method: get, Pattern: "/mlflow/runs/get", Action: readRun, handle: handle(serveRun)},
-		{Method: post, Pattern: "/mlflow/runs/search", Action: readRun, handle: handle(serveSearchRuns)},
+		{Method: post, Pattern: "/mlflow/runs/search", Action: readRun, Reads: true, handle: handle(serveSearchRuns)},
 		{Method: post, Pattern: "/mlflow/runs/log-metric", Action: writeRun, handle: handle(serveLogMetric)},
 		{Method: post, Pattern: "/mlflow/runs/log-parameter", Action: writeRun, handle: handle(serveLogParam)},
 		{Method: post, Pattern: "/mlflow/runs/set-tag", Action: writeRun, handle: handle(serveSetTag)},
-		{Method: post, Pattern: "/mlflow/runs/delete-tag", Action: writeRun, handle: handle(serveDeleteTag)},
+		{Method: post, Pattern: "/mlflow/runs/delete-tag", Action: writeRun, Frees: true, handle: handle(serveDeleteTag)},
 		{Method: post, Pattern: "/mlflow/runs/log-batch", Action: writeRun, handle: serveLogBatch},
 		{Method: post, Pattern: "/mlflow/runs/log-model", Action: writeRun, handle: handle(serveLogModel)},
 		{Method: post, Pattern: "/mlflow/runs/log-inputs", Action: writeRun, handle: handle(serveLogInputs)},
@@ -82,12 +84,12 @@ func api() []Route {
 		{Method: post, Pattern: "/mlflow-artifacts/mpu/create/{path...}", Action: writeRun, handle: handle(serveBeginMultipart)},
 		{Method: put, Pattern: "/mlflow-artifacts/mpu/parts/{upload}/{number}", Action: writeRun, Upload: true, stream: true, handle: servePutPart},
 		{Method: post, Pattern: "/mlflow-artifacts/mpu/complete/{path...}", Action: writeRun, handle: handle(serveFinishMultipart)},
-		{Method: post, Pattern: "/mlflow-artifacts/mpu/abort/{path...}", Action: writeRun, handle: handle(serveAbortMultipart)},
+		{Method: post, Pattern: "/mlflow-artifacts/mpu/abort/{path...}", Action: writeRun, Frees: true, handle: handle(serveAbortMultipart)},
 		{Method: get, Pattern: "/mlflow-artifacts/presigned/{path...}", Unsupported: "Multipart download is not supported for the current artifact repository"}, // the text that clients know
 		{Method: post, Pattern: "/mlflow/upload-artifact", Action: writeRun, Upload: true, stream: true, handle: serveUploadArtifact},
 
 		{Method: post, Pattern: "/mlflow/logged-models", Action: writeRun, handle: handle(serveCreateModel)},
-		{Method: post, Pattern: "/mlflow/logged-models/search", Action: readRun, handle: handle(serveSearchModels)},
+		{Method: post, Pattern: "/mlflow/logged-models/search", Action: readRun, Reads: true, handle: handle(serveSearchModels)},
 		{Method: get, Pattern: "/mlflow/logged-models/{model_id}", Action: readRun, handle: handle(serveModel)},
 		{Method: patch, Pattern: "/mlflow/logged-models/{model_id}", Action: writeRun, handle: handle(serveFinalizeModel)},
 		{Method: del, Pattern: "/mlflow/logged-models/{model_id}", Action: writeRun, handle: handle(serveDeleteModel)},
@@ -104,7 +106,7 @@ func api() []Route {
 		{Method: get, Pattern: "/mlflow/registered-models/get", Action: readModel, handle: handle(serveRegistered)},
 		{Method: get, Pattern: "/mlflow/registered-models/search", Action: readModel, handle: handle(serveSearchRegistered)},
 		{Method: get, Pattern: "/mlflow/registered-models/get-latest-versions", Action: readModel, handle: handle(serveLatestVersions)},
-		{Method: post, Pattern: "/mlflow/registered-models/get-latest-versions", Action: readModel, handle: handle(serveLatestVersions)},
+		{Method: post, Pattern: "/mlflow/registered-models/get-latest-versions", Action: readModel, Reads: true, handle: handle(serveLatestVersions)},
 		{Method: post, Pattern: "/mlflow/registered-models/set-tag", Action: writeModel, handle: handle(serveSetRegisteredTag)},
 		{Method: del, Pattern: "/mlflow/registered-models/delete-tag", Action: writeModel, handle: handle(serveDeleteRegisteredTag)},
 		{Method: post, Pattern: "/mlflow/registered-models/alias", Action: promoteModel, handle: handle(serveSetAlias)},
@@ -197,11 +199,4 @@ func proxyAction(r *http.Request) policy.Action {
 		return readModel
 	}
 	return readRun
-}
-
-// Uploads says whether a request sends a file, for servers that bound bodies.
-func Uploads(r *http.Request) bool {
-	p := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/ajax-api/2.0"), "/api/2.0")
-	return r.Method == http.MethodPut && (strings.HasPrefix(p, "/mlflow-artifacts/artifacts/") || partRE.MatchString(r.URL.Path)) ||
-		r.Method == http.MethodPost && p == "/mlflow/upload-artifact"
 }
