@@ -89,7 +89,7 @@ func (s *Service) UploadSource(ctx context.Context, p project.Name, archive io.R
 
 // keepSource stores an archive, unless it is stored already, and puts it on record.
 func (s *Service) keepSource(ctx context.Context, p project.Name, src Source, archive io.Reader) error {
-	ctx, cancel := context.WithTimeout(ctx, sourceUpload)
+	ctx, cancel := context.WithTimeout(ctx, blob.RecordWithin)
 	defer cancel()
 	record := func(put func(ctx context.Context, tx *store.Tx) error) error {
 		return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -18,11 +19,8 @@ import (
 
 const (
 	// sourceUnused is for how long a source archive is kept that no job and no sweep names: a
-	// client uploads it before it submits. An object that is not on record is kept as long.
+	// client uploads it before it submits.
 	sourceUnused = 7 * 24 * time.Hour
-	// sourceUpload bounds the time from the name of an object to its record. It is far shorter
-	// than sourceUnused, so that an object that is older and not on record never will be.
-	sourceUpload = 24 * time.Hour
 	sourceBatch  = 50
 )
 
@@ -41,11 +39,11 @@ func (s *Service) SweepSources(ctx context.Context, p project.Name, pass lifecyc
 			return nil
 		}
 		defer func() { found = found[:0] }()
-		return s.settleSources(ctx, p, found, before)
+		return s.settleSources(ctx, p, found)
 	}); err != nil {
 		return 0, fault.Wrap(err, "listing the source archives of project %s", p)
 	}
-	if err := s.settleSources(ctx, p, found, before); err != nil {
+	if err := s.settleSources(ctx, p, found); err != nil {
 		return 0, fault.Wrap(err, "listing the source archives of project %s", p)
 	}
 	err = pass.Repeat(ctx, func(ctx context.Context) (bool, error) {
@@ -67,7 +65,7 @@ func (s *Service) SweepSources(ctx context.Context, p project.Name, pass lifecyc
 // settleSources puts archives on record that earlier releases stored, and deletes what a killed
 // server, or an upload at the same time, left: objects that the record of their digest does not
 // name, and that are too old to be recorded yet.
-func (s *Service) settleSources(ctx context.Context, p project.Name, found []StoredSource, before time.Time) error {
+func (s *Service) settleSources(ctx context.Context, p project.Name, found []StoredSource) error {
 	if len(found) == 0 {
 		return nil
 	}
@@ -82,6 +80,7 @@ func (s *Service) settleSources(ctx context.Context, p project.Name, found []Sto
 	}); err != nil {
 		return err
 	}
+	before := s.now().Add(-blob.Unrecorded)
 	var fresh []StoredSource
 	for _, a := range found {
 		of, known := recorded[a.Digest]

@@ -107,7 +107,7 @@ func TestSourceArchivesGo(t *testing.T) {
 
 // TestSourceArchivesOfAKilledServer: an archive whose removal was cut off cannot be named; its
 // object goes the next time, and it may be uploaded again before. So does an object whose upload
-// was cut off, once it is a week old.
+// was cut off, once it is a day old.
 func TestSourceArchivesOfAKilledServer(t *testing.T) {
 	w := newWorld(t)
 	w.stop()
@@ -151,10 +151,10 @@ func TestSourceArchivesOfAKilledServer(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration // of the upload
 		left  int
-	}{{6, 2}, {8, 1}} {
-		later = c.after * 24 * time.Hour
+	}{{23, 2}, {25, 1}} {
+		later = c.after * time.Hour
 		if _, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil || len(w.sources.m) != c.left {
-			t.Errorf("after %d days: %v; left are %v", c.after, err, w.sources.m)
+			t.Errorf("after %d hours: %v; left are %v", c.after, err, w.sources.m)
 		}
 	}
 }
