@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/backup"
+	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
@@ -157,7 +158,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 		)
 		pruning := lifecycle.NewPass(time.Now) // of runs and source archives, of all projects
 		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
-			_, runs := a.tracking.Sweep(ctx, p, 24*time.Hour)
+			_, runs := a.tracking.Sweep(ctx, p, blob.Unrecorded)
 			_, models := a.registry.Sweep(ctx, p)
 			_, versions := a.datasets.Expire(ctx, p)
 			_, tables := a.datasets.Sweep(ctx, p)

@@ -45,6 +45,17 @@ func SizeOf(ctx context.Context, d Driver, key Key) (stored int64, there bool, e
 	return stored, err == nil, err
 }
 
+// Of an object whose name is used once, the record that names it is committed after the object is
+// stored. A sweep on another server sees the object first, and must not take it for what a killed
+// server left. So the one is bounded, and the other waits longer.
+const (
+	// RecordWithin bounds the time from the choice of such a name to the commit of its record.
+	RecordWithin = 20 * time.Hour
+	// Unrecorded is the age, by the time in its name, from which such an object without a record
+	// is deleted: none will ever name it.
+	Unrecorded = 24 * time.Hour
+)
+
 // Written is when an object was put, as far as the driver knows. Errors: fault.NotFound;
 // fault.Unsupported.
 func Written(ctx context.Context, d Driver, key Key) (time.Time, error) {

@@ -39,7 +39,7 @@ import (
 const (
 	searchScan  = 5000 // objects that one answer looks at; then it gives a token to go on
 	searchPage  = 200  // of them that are read at a time
-	lineagePage = 20   // of those that others told of, which come with all that was told
+	lineagePage = 20   // external jobs and datasets that are read at a time: with all their facets
 	searchTime  = 20 * time.Second
 	searchWords = 10
 )
@@ -62,7 +62,7 @@ type match struct {
 // thing is an object to be looked at.
 type thing struct {
 	hit
-	after  string // the place after it; empty where the list goes on by whole pages only
+	after  string // the place after it
 	object policy.Object
 	owner  string // id
 	texts  []match
@@ -114,18 +114,6 @@ func matchesOf(fields []store.Field) []match {
 	return out
 }
 
-// whole is a list that gives all things that there are, whatever is looked for.
-func whole(list func(ctx context.Context, p project.Name, after string, limit int) (things []thing, next string, err error)) lister {
-	return func(ctx context.Context, f *finder, after string, limit int) ([]thing, int, string, error) {
-		things, next, err := list(ctx, f.p, after, limit)
-		seen := len(things)
-		if seen == 0 { // a page of which nothing may be seen was inspected, too
-			seen = limit
-		}
-		return things, seen, next, err
-	}
-}
-
 // searched is every kind, in the order of the answer.
 func (s *Server) searched() []kindOfThings {
 	return []kindOfThings{
@@ -141,7 +129,7 @@ func (s *Server) searched() []kindOfThings {
 		{"environment", "environment.read", "environment", s.searchEnvironments()},
 		{"experiment", "run.read", "experiment", s.searchExperiments()},
 		{"sweep", sweep.ActionRead, "sweep", s.searchSweeps()},
-		{"lineage", dataset.ActionRead, "dataset", whole(s.searchLineage)},
+		{"lineage", dataset.ActionRead, "dataset", s.searchLineage()},
 	}
 }
 
@@ -445,15 +433,6 @@ func (s *Server) searchModels() lister {
 	})
 }
 
-// ended is a list by name with the place to go on, for lists of all that there is: none
-// after a part of a page.
-func ended(out []thing, limit int, err error) ([]thing, string, error) {
-	if len(out) < limit {
-		return out, "", err
-	}
-	return out, out[len(out)-1].after, err
-}
-
 func (s *Server) searchDeployments() lister {
 	return findBy("deployment", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[serving.Deployment], error) {
 		return s.Serving.Find(ctx, string(f.p), after, limit, may)
@@ -516,20 +495,12 @@ func (s *Server) searchSweeps() lister {
 	})
 }
 
-// searchLineage are jobs and datasets that others told of. The columns of Falaj's own
-// datasets are found with those, by whoever may see them.
-func (s *Server) searchLineage(ctx context.Context, p project.Name, after string, limit int) ([]thing, string, error) {
-	limit = min(limit, lineagePage)
-	all, err := s.Lineage.Things(ctx, p, after, limit)
-	out := make([]thing, len(all))
-	for i, t := range all {
-		out[i] = thing{hit: hit{Name: t.Name.Name, Description: string(t.Kind) + " in " + t.Namespace}, after: openlineage.After(t), object: policy.Object{Name: "*"}}
-		if t.Own != "" {
-			continue
-		}
-		for _, f := range t.Fields {
-			out[i].texts = append(out[i].texts, match{"column", f.Name})
-		}
-	}
-	return ended(out, limit, err)
+// searchLineage are external jobs and datasets. The columns of Falaj's own datasets are found
+// with those, by whoever may see them.
+func (s *Server) searchLineage() lister {
+	return findBy("lineage", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[openlineage.Thing], error) {
+		return s.Lineage.Find(ctx, f.p, after, min(limit, lineagePage), may)
+	}, func(_ *finder, t openlineage.Thing) thing {
+		return thing{hit: hit{Name: t.Name.Name, Description: t.About()}, after: openlineage.After(t), texts: matchesOf(t.SearchFields()), object: policy.Object{Name: "*"}}
+	})
 }

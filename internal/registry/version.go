@@ -434,7 +434,9 @@ func (s *Service) Sweep(ctx context.Context, p project.Name) (int, error) {
 			if err != nil && !fault.Is(err, fault.NotFound) {
 				return err
 			}
-			states[which] = state
+			if state != Failed && state != Deleted { // those are read again for each object: an import makes a failed version anew
+				states[which] = state
+			}
 		}
 		if state != Failed && state != Deleted {
 			return nil

@@ -34,8 +34,10 @@ func FieldsOf(name string, values ...string) []Field {
 const (
 	// maxLine bounds the fields in an index, in bytes: PostgreSQL takes no entry of more than
 	// 2,700 bytes, and the key and the owner are in it, too.
-	maxLine  = 1500
-	unlisted = "*" // the fields are longer, or are of a row older than its column
+	maxLine = 1500
+
+	// Unlisted is the column where the fields are longer, or of a row older than the column.
+	Unlisted = "*"
 
 	betweenFields = "\x1e"
 	betweenNames  = "\x1f"
@@ -49,14 +51,14 @@ func JoinFields(fields []Field) string {
 			continue
 		}
 		if strings.ContainsAny(f.Name+f.Value, "\x00"+betweenFields+betweenNames) || !utf8.ValidString(f.Value) {
-			return unlisted
+			return Unlisted
 		}
 		if b.Len() > 0 {
 			b.WriteString(betweenFields)
 		}
 		b.WriteString(f.Name + betweenNames + f.Value)
 		if b.Len() > maxLine {
-			return unlisted
+			return Unlisted
 		}
 	}
 	return b.String()
@@ -64,7 +66,7 @@ func JoinFields(fields []Field) string {
 
 // Add adds fields that JoinFields wrote.
 func (l *Line) Add(line string) {
-	if line == unlisted {
+	if line == Unlisted {
 		l.More = true
 		return
 	}

@@ -156,6 +156,8 @@ func (s *Service) putArtifact(ctx context.Context, p project.Name, place Place, 
 	if err != nil {
 		return File{}, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, blob.RecordWithin)
+	defer cancel()
 	ref := blob.Ref{Project: string(p), Owner: artifactKeys, Key: artifactPrefix(p) + blob.Key(place.ID()+"/"+id.New("art"))}
 	replacing := quota.Replacing(ctx, func(ctx context.Context) (objects []blob.Key, err error) {
 		old, err := s.current(ctx, place, name)
@@ -338,7 +340,7 @@ func (s *Service) DeleteArtifacts(ctx context.Context, p project.Name, place Pla
 
 // Sweep forgets uploads that were begun a day ago, and deletes the objects of a
 // project that no artifact or upload has and that are older than age: what a crash between storing and recording leaves behind. It
-// gives their number. Run it from a background loop with age of a day.
+// gives their number. Run it from a background loop with an age of blob.Unrecorded.
 func (s *Service) Sweep(ctx context.Context, p project.Name, age time.Duration) (int, error) {
 	if err := s.sweepUploads(ctx, p); err != nil {
 		return 0, fault.Wrap(err, "sweeping uploads of project %s", p)

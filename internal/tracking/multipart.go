@@ -99,6 +99,8 @@ func (s *Service) PutPart(ctx context.Context, p project.Name, upload UploadID, 
 	if number < 1 || number > u.Parts {
 		return "", fault.New(fault.Invalid, "upload %s has parts 1 to %d, not %d", upload, u.Parts, number)
 	}
+	ctx, cancel := context.WithTimeout(ctx, blob.RecordWithin)
+	defer cancel()
 	ref := s.partRef(p, blob.Key(u.Place.ID()+"/"+id.New("art")))
 	replacing := quota.Replacing(ctx, func(ctx context.Context) (objects []blob.Key, err error) {
 		parts, err := s.parts(ctx, upload)

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
 	"github.com/falaj-ml/falaj/internal/blob/fileblob"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/training"
 )
 
@@ -23,17 +25,38 @@ func TestBlobSources(t *testing.T) {
 	t.Cleanup(func() { _ = driver.Close() })
 	s := training.BlobSources{Store: blob.New(driver, blobtest.NewSealer())}
 	sum := sha256.Sum256([]byte("archive"))
-	digest := "sha256:" + hex.EncodeToString(sum[:])
-	if err := s.Save(t.Context(), nyc, digest, strings.NewReader("another")); !fault.Is(err, fault.Invalid) {
+	for _, object := range []string{"", id.New("sar")} {
+		a := training.StoredSource{Digest: "sha256:" + hex.EncodeToString(sum[:]), Object: object}
+		testSource(t, s, a)
+		var listed []training.StoredSource
+		err := s.List(t.Context(), nyc, func(a training.StoredSource) error {
+			listed = append(listed, a)
+			return nil
+		})
+		if err != nil || !slices.Equal(listed, []training.StoredSource{a}) {
+			t.Errorf("listed are %v, %v", listed, err)
+		}
+		if err := s.Delete(t.Context(), nyc, a); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Open(t.Context(), nyc, a); !fault.Is(err, fault.NotFound) {
+			t.Errorf("after its deletion: %v", err)
+		}
+	}
+}
+
+func testSource(t *testing.T, s training.BlobSources, a training.StoredSource) {
+	t.Helper()
+	if err := s.Save(t.Context(), nyc, a, strings.NewReader("another")); !fault.Is(err, fault.Invalid) {
 		t.Errorf("another archive under the digest: %v", err)
 	}
-	if _, err := s.Open(t.Context(), nyc, digest); !fault.Is(err, fault.NotFound) {
+	if _, err := s.Open(t.Context(), nyc, a); !fault.Is(err, fault.NotFound) {
 		t.Errorf("it was kept: %v", err)
 	}
-	if err := s.Save(t.Context(), nyc, digest, strings.NewReader("archive")); err != nil {
+	if err := s.Save(t.Context(), nyc, a, strings.NewReader("archive")); err != nil {
 		t.Fatal(err)
 	}
-	r, err := s.Open(t.Context(), nyc, digest)
+	r, err := s.Open(t.Context(), nyc, a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +64,7 @@ func TestBlobSources(t *testing.T) {
 	if b, err := io.ReadAll(r); err != nil || string(b) != "archive" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if _, err := s.Open(t.Context(), "other", digest); !fault.Is(err, fault.NotFound) {
+	if _, err := s.Open(t.Context(), "other", a); !fault.Is(err, fault.NotFound) {
 		t.Errorf("from another project: %v", err)
 	}
 }

@@ -341,9 +341,9 @@ const scriptName = "main.py"
 // code puts the script or the unpacked source into the working directory.
 func (s *Service) code(ctx context.Context, j Job, d dirs) error {
 	if j.Spec.Source != "" {
-		r, err := s.cfg.Sources.Open(ctx, j.Project, j.Spec.Source)
+		_, r, err := s.openSource(ctx, j.Project, j.Spec.Source)
 		if err != nil {
-			return fault.Wrap(err, "opening the source archive")
+			return err
 		}
 		defer r.Close()
 		root, err := os.OpenRoot(d.work)

@@ -209,13 +209,14 @@ type Tokens interface {
 
 // Sources keeps uploaded source archives.
 type Sources interface {
-	Save(ctx context.Context, p project.Name, digest string, archive io.Reader) error
+	// Save's error is fault.Invalid for an archive of another digest.
+	Save(ctx context.Context, p project.Name, a StoredSource, archive io.Reader) error
 	// Open's error is fault.NotFound when there is none.
-	Open(ctx context.Context, p project.Name, digest string) (io.ReadCloser, error)
-	// List gives the digests of those of a project.
-	List(ctx context.Context, p project.Name, yield func(digest string) error) error
+	Open(ctx context.Context, p project.Name, a StoredSource) (io.ReadCloser, error)
+	// List gives those of a project.
+	List(ctx context.Context, p project.Name, yield func(StoredSource) error) error
 	// Delete removes one; what is not there is no error.
-	Delete(ctx context.Context, p project.Name, digest string) error
+	Delete(ctx context.Context, p project.Name, a StoredSource) error
 }
 
 // Checkpoints keeps the checkpoints of jobs, which lie in one directory per job
@@ -331,10 +332,6 @@ type Service struct {
 
 	watched atomic.Int64 // running attempts that are checked, at least
 	meters  meters
-
-	uploads   sync.Mutex // of the two maps
-	uploading map[sourceOf]int
-	removing  map[sourceOf]chan struct{} // closed when the archive is removed
 
 	mu       sync.Mutex
 	awaiting map[JobID]bool       // jobs whose environment is being awaited
@@ -492,15 +489,6 @@ func (s *Service) mayQueue(ctx context.Context, tx *store.Tx, p project.Name, wh
 	return nil
 }
 
-// CheckSource refuses a source archive that was not uploaded. It checks no permission.
-func (s *Service) CheckSource(ctx context.Context, p project.Name, digest string) error {
-	r, err := s.cfg.Sources.Open(ctx, p, digest)
-	if err != nil {
-		return fault.Wrap(err, "finding the source archive")
-	}
-	return r.Close()
-}
-
 // jobRetry is the Retry-After of a job that was refused.
 const jobRetry = time.Minute
 
@@ -523,8 +511,10 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 	if err := s.checkSecrets(ctx, p, spec); err != nil {
 		return Job{}, "", err
 	}
+	var source StoredSource
 	if spec.Source != "" && !how.dryRun { // a dry run or a plan uploads none
-		if err := s.CheckSource(ctx, p, spec.Source); err != nil {
+		var err error
+		if source, err = s.findSource(ctx, p, spec.Source); err != nil {
 			return Job{}, "", err
 		}
 	}
@@ -616,7 +606,7 @@ func (s *Service) submit(ctx context.Context, p project.Name, name string, spec 
 			return err
 		}
 		if spec.Source != "" {
-			if err := s.cfg.Store.UseSource(ctx, tx, p, spec.Source, j.SubmittedAt); err != nil {
+			if err := s.useSource(ctx, tx, p, source); err != nil {
 				return err
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
 	workarchive "github.com/falaj-ml/falaj/internal/worker/archive"
 )
@@ -37,6 +38,16 @@ type Source struct {
 	Files  int    `json:"files"`
 	Size   int64  `json:"size"` // unpacked bytes
 }
+
+// StoredSource is where a source archive is stored. Each upload that stores one gives it an
+// object of its own, so that the deletion of an object never hits a later upload, not even one
+// to another server on the same database. Releases before stored it under its digest alone.
+type StoredSource struct {
+	Digest string
+	Object string // sar_ and a ULID; empty in those releases
+}
+
+const sourcePart = "sar"
 
 // UploadSource keeps a gzipped tar archive that jobs may name. It holds plain
 // files and directories only: links, devices and names that leave the archive
@@ -73,19 +84,115 @@ func (s *Service) UploadSource(ctx context.Context, p project.Name, archive io.R
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return Source{}, err
 	}
-	done, err := s.upload(ctx, p, src.Digest)
-	if err != nil {
-		return src, fault.Wrap(err, "storing a source archive")
-	}
-	defer done()
-	if err := s.cfg.Sources.Save(ctx, p, src.Digest, f); err != nil {
-		return src, fault.Wrap(err, "storing a source archive")
-	}
-	return src, s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		return audit.Append(ctx, tx, audit.Entry{
-			Project: string(p), Action: string(ActionSubmit), Object: "source " + src.Digest, Detail: map[string]any{"act": "upload", "files": src.Files, "size": src.Size},
+	return src, fault.Wrap(s.keepSource(ctx, p, src, f), "storing a source archive")
+}
+
+// keepSource stores an archive, unless it is stored already, and puts it on record.
+func (s *Service) keepSource(ctx context.Context, p project.Name, src Source, archive io.Reader) error {
+	ctx, cancel := context.WithTimeout(ctx, blob.RecordWithin)
+	defer cancel()
+	record := func(put func(ctx context.Context, tx *store.Tx) error) error {
+		return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+			if err := put(ctx, tx); err != nil {
+				return err
+			}
+			return audit.Append(ctx, tx, audit.Entry{
+				Project: string(p), Action: string(ActionSubmit), Object: "source " + src.Digest, Detail: map[string]any{"act": "upload", "files": src.Files, "size": src.Size},
+			})
 		})
+	}
+	use := func(ctx context.Context, tx *store.Tx) error {
+		return s.cfg.Store.UseSource(ctx, tx, p, src.Digest, s.now())
+	}
+	old, err := s.storedSource(ctx, p, src.Digest)
+	if err != nil {
+		return err
+	}
+	if s.wholeSource(ctx, p, old) {
+		if err := record(use); !fault.Is(err, fault.NotFound) {
+			return err
+		}
+	}
+	ours := StoredSource{Digest: src.Digest, Object: id.New(sourcePart)}
+	if err := s.cfg.Sources.Save(ctx, p, ours, archive); err != nil {
+		return err
+	}
+	return record(func(ctx context.Context, tx *store.Tx) error {
+		now, err := s.cfg.Store.Sources(ctx, tx, p, []string{src.Digest})
+		if err != nil {
+			return err
+		}
+		if other, ok := now[src.Digest]; ok && other != old { // uploaded at the same time
+			return use(ctx, tx)
+		}
+		return s.cfg.Store.PutSource(ctx, tx, p, ours, s.now())
 	})
+}
+
+// wholeSource reports whether an archive can be read to its end.
+func (s *Service) wholeSource(ctx context.Context, p project.Name, a StoredSource) bool {
+	r, err := s.cfg.Sources.Open(ctx, p, a)
+	if err != nil {
+		return false
+	}
+	_, err = io.Copy(io.Discard, r)
+	return errors.Join(err, r.Close()) == nil
+}
+
+// storedSource is where an archive is stored. One that is not on record may be of a release
+// that kept no record.
+func (s *Service) storedSource(ctx context.Context, p project.Name, digest string) (StoredSource, error) {
+	a := StoredSource{Digest: digest}
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		recorded, err := s.cfg.Store.Sources(ctx, tx, p, []string{digest})
+		if found, ok := recorded[digest]; ok {
+			a = found
+		}
+		return err
+	})
+	return a, err
+}
+
+// openSource opens an archive, also one that is uploaded again in the meantime.
+func (s *Service) openSource(ctx context.Context, p project.Name, digest string) (a StoredSource, r io.ReadCloser, err error) {
+	for tried := (StoredSource{}); ; tried = a {
+		if a, err = s.storedSource(ctx, p, digest); err != nil {
+			return a, nil, err
+		}
+		r, err = s.cfg.Sources.Open(ctx, p, a)
+		if !fault.Is(err, fault.NotFound) || a == tried {
+			return a, r, fault.Wrap(err, "opening the source archive")
+		}
+	}
+}
+
+// findSource refuses a source archive that was not uploaded.
+func (s *Service) findSource(ctx context.Context, p project.Name, digest string) (StoredSource, error) {
+	a, r, err := s.openSource(ctx, p, digest)
+	if err != nil {
+		return a, err
+	}
+	return a, r.Close()
+}
+
+// CheckSource refuses a source archive that was not uploaded, and keeps it for another week. It
+// checks no permission.
+func (s *Service) CheckSource(ctx context.Context, p project.Name, digest string) error {
+	a, err := s.findSource(ctx, p, digest)
+	if err != nil {
+		return err
+	}
+	return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error { return s.useSource(ctx, tx, p, a) })
+}
+
+// useSource notes that something names an archive that was found.
+func (s *Service) useSource(ctx context.Context, tx *store.Tx, p project.Name, a StoredSource) error {
+	if a.Object == "" { // it may be of a release that kept no record
+		if err := s.cfg.Store.FoundSources(ctx, tx, p, []StoredSource{a}, s.now()); err != nil {
+			return err
+		}
+	}
+	return s.cfg.Store.UseSource(ctx, tx, p, a.Digest, s.now())
 }
 
 // unpack reads a gzipped tar archive and writes its files below root; with a
@@ -186,21 +293,44 @@ type BlobSources struct{ Store *blob.Store }
 
 var _ Sources = BlobSources{}
 
-func (b BlobSources) ref(p project.Name, digest string) blob.Ref {
-	return blob.Ref{
-		Project: string(p), Owner: "sources",
-		Key: sourcePrefix(p) + blob.Key(strings.ReplaceAll(digest, ":", "-")),
+// ref names the object of an archive: its digest and, of this release, a name that no other
+// upload has.
+func (b BlobSources) ref(p project.Name, a StoredSource) blob.Ref {
+	name := strings.ReplaceAll(a.Digest, ":", "-")
+	if a.Object != "" {
+		name += "." + a.Object
 	}
+	return blob.Ref{Project: string(p), Owner: "sources", Key: sourcePrefix(p) + blob.Key(name)}
 }
 
 // Save stores an archive. What does not have the digest is refused with
 // fault.Invalid and not kept.
-func (b BlobSources) Save(ctx context.Context, p project.Name, digest string, archive io.Reader) error {
-	_, err := b.Store.Put(ctx, b.ref(p, digest), archive, blob.WithDigest(digest), blob.WithLimit(maxArchive))
+func (b BlobSources) Save(ctx context.Context, p project.Name, a StoredSource, archive io.Reader) error {
+	_, err := b.Store.Put(ctx, b.ref(p, a), archive, blob.WithDigest(a.Digest), blob.WithLimit(maxArchive))
 	return err
 }
 
 // Open reads an archive back.
-func (b BlobSources) Open(ctx context.Context, p project.Name, digest string) (io.ReadCloser, error) {
-	return b.Store.Open(ctx, b.ref(p, digest))
+func (b BlobSources) Open(ctx context.Context, p project.Name, a StoredSource) (io.ReadCloser, error) {
+	return b.Store.Open(ctx, b.ref(p, a))
 }
+
+// List gives the archives of a project.
+func (b BlobSources) List(ctx context.Context, p project.Name, yield func(StoredSource) error) error {
+	prefix := sourcePrefix(p)
+	return b.Store.List(ctx, prefix, func(key blob.Key) error {
+		name, object, _ := strings.Cut(strings.TrimPrefix(string(key), string(prefix)), ".")
+		digest := strings.Replace(name, "-", ":", 1)
+		if !digestRE.MatchString(digest) || object != "" && id.Check(sourcePart, object) != nil {
+			return nil
+		}
+		return yield(StoredSource{Digest: digest, Object: object})
+	})
+}
+
+// Delete removes an archive.
+func (b BlobSources) Delete(ctx context.Context, p project.Name, a StoredSource) error {
+	return b.Store.Delete(ctx, b.ref(p, a))
+}
+
+func sourcePrefix(p project.Name) blob.Key { return blob.Key("projects/" + string(p) + "/sources/") }

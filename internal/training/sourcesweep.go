@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -24,31 +26,26 @@ const (
 
 // SweepSources removes source archives of a project that no job and no sweep names, and that
 // were neither uploaded nor named for a week, until the pass is over. It gives their number.
+//
+// Several servers on one database may sweep and receive uploads at the same time. The record of
+// an archive goes first; only the server that ends it deletes the object, which no later upload
+// uses.
 func (s *Service) SweepSources(ctx context.Context, p project.Name, pass lifecycle.Pass) (removed int, err error) {
 	ctx = identity.With(ctx, identity.Loop("retention of source archives"))
-	// Archives of before there was a record of them, and of a server that was killed.
-	var found []string
-	note := func() error {
-		err := s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-			return s.cfg.Store.FoundSources(ctx, tx, p, found, s.now())
-		})
-		found = found[:0]
-		return err
-	}
-	if err := s.cfg.Sources.List(ctx, p, func(digest string) error {
-		if found = append(found, digest); len(found) < 10*sourceBatch {
+	before, after := s.now().Add(-sourceUnused), ""
+	var found []StoredSource
+	if err := s.cfg.Sources.List(ctx, p, func(a StoredSource) error {
+		if found = append(found, a); len(found) < 10*sourceBatch {
 			return nil
 		}
-		return note()
+		defer func() { found = found[:0] }()
+		return s.settleSources(ctx, p, found)
 	}); err != nil {
 		return 0, fault.Wrap(err, "listing the source archives of project %s", p)
 	}
-	if len(found) > 0 {
-		if err := note(); err != nil {
-			return 0, err
-		}
+	if err := s.settleSources(ctx, p, found); err != nil {
+		return 0, fault.Wrap(err, "listing the source archives of project %s", p)
 	}
-	before, after := s.now().Add(-sourceUnused), ""
 	err = pass.Repeat(ctx, func(ctx context.Context) (bool, error) {
 		var unused []string
 		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -65,39 +62,78 @@ func (s *Service) SweepSources(ctx context.Context, p project.Name, pass lifecyc
 	return removed, fault.Wrap(err, "removing source archives of project %s", p)
 }
 
-// removeSources removes those of archives that nothing names: first they are marked, then each
-// is deleted while no upload of it is under way.
-//
-// Of several servers on one database each sweeps, and none knows of the uploads of another.
-// An archive that is uploaded to one server while another deletes it may be gone though it is
-// on record: its jobs are refused, until it is uploaded again.
-func (s *Service) removeSources(ctx context.Context, p project.Name, digests []string, before time.Time) (n int, err error) {
-	s.uploads.Lock()
-	digests = slices.DeleteFunc(slices.Clone(digests), func(d string) bool { return s.uploading[sourceOf{p, d}] > 0 })
-	s.uploads.Unlock()
-	var going, named []string
-	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		going, named = nil, nil
-		var of []string // sweeps
-		if s.cfg.Traces != nil {
-			var err error
-			if of, err = s.cfg.Traces.Sources(ctx, tx, p, digests); err != nil {
+// settleSources puts archives on record that earlier releases stored, and deletes what a killed
+// server, or an upload at the same time, left: objects that the record of their digest does not
+// name, and that are too old to be recorded yet.
+func (s *Service) settleSources(ctx context.Context, p project.Name, found []StoredSource) error {
+	if len(found) == 0 {
+		return nil
+	}
+	digests := make([]string, len(found))
+	for i, a := range found {
+		digests[i] = a.Digest
+	}
+	var recorded map[string]StoredSource
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		recorded, err = s.cfg.Store.Sources(ctx, tx, p, digests)
+		return err
+	}); err != nil {
+		return err
+	}
+	before := s.now().Add(-blob.Unrecorded)
+	var fresh []StoredSource
+	for _, a := range found {
+		of, known := recorded[a.Digest]
+		switch {
+		case of == a:
+		case a.Object == "" && !known:
+			fresh = append(fresh, a)
+		case a.Object == "" || begun(a).Before(before):
+			if err := s.cfg.Sources.Delete(ctx, p, a); err != nil {
 				return err
 			}
-			if named, err = s.cfg.Store.GoingSources(ctx, tx, p, of); err != nil {
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		return s.cfg.Store.FoundSources(ctx, tx, p, fresh, s.now())
+	})
+}
+
+// begun is when the upload of an archive gave its object a name.
+func begun(a StoredSource) time.Time {
+	u, err := ulid.ParseStrict(strings.TrimPrefix(a.Object, sourcePart+"_"))
+	if err != nil {
+		return time.Time{}
+	}
+	return u.Timestamp()
+}
+
+// removeSources removes those of archives that nothing names. What a killed server does not
+// delete any more, settleSources does.
+func (s *Service) removeSources(ctx context.Context, p project.Name, digests []string, before time.Time) (n int, err error) {
+	var going []StoredSource
+	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		going = nil
+		var named []string // by sweeps
+		if s.cfg.Traces != nil {
+			var err error
+			if named, err = s.cfg.Traces.Sources(ctx, tx, p, digests); err != nil {
 				return err
 			}
 		}
 		for _, d := range digests {
-			if slices.Contains(of, d) {
+			if slices.Contains(named, d) {
 				continue
 			}
-			ok, err := s.cfg.Store.RemoveSource(ctx, tx, p, d, before)
+			a, ok, err := s.cfg.Store.RemoveSource(ctx, tx, p, d, before)
 			if err != nil {
 				return err
 			}
 			if ok {
-				going = append(going, d)
+				going = append(going, a)
 			}
 		}
 		if len(going) == 0 {
@@ -110,129 +146,11 @@ func (s *Service) removeSources(ctx context.Context, p project.Name, digests []s
 	if err != nil {
 		return 0, err
 	}
-	for _, d := range named {
-		if err := s.staySource(ctx, p, d); err != nil {
-			return 0, err
-		}
-	}
-	for _, d := range going {
-		removed, err := s.removeSource(ctx, p, d)
-		if err != nil {
+	for _, a := range going {
+		if err := s.cfg.Sources.Delete(ctx, p, a); err != nil {
 			return n, err
 		}
-		if removed {
-			n++
-		}
+		n++
 	}
 	return n, nil
 }
-
-// staySource keeps an archive whose removal was cut off and that a sweep names now. If the
-// archive is gone already, it is refused until it is uploaded again.
-func (s *Service) staySource(ctx context.Context, p project.Name, digest string) error {
-	err := s.CheckSource(ctx, p, digest)
-	if fault.Is(err, fault.NotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		return s.cfg.Store.StaySource(ctx, tx, p, digest)
-	})
-}
-
-// removeSource deletes an archive that is marked, unless it is or was uploaded meanwhile.
-func (s *Service) removeSource(ctx context.Context, p project.Name, digest string) (bool, error) {
-	of := sourceOf{p, digest}
-	s.uploads.Lock()
-	if s.uploading[of] > 0 || s.removing[of] != nil {
-		s.uploads.Unlock()
-		return false, nil
-	}
-	if s.removing == nil {
-		s.removing = map[sourceOf]chan struct{}{}
-	}
-	gone := make(chan struct{})
-	s.removing[of] = gone
-	s.uploads.Unlock()
-	defer func() {
-		s.uploads.Lock()
-		defer s.uploads.Unlock()
-		delete(s.removing, of)
-		close(gone)
-	}()
-	var still []string
-	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		still, err = s.cfg.Store.GoingSources(ctx, tx, p, []string{digest})
-		return err
-	})
-	if err != nil || len(still) == 0 {
-		return false, err
-	}
-	if err := s.cfg.Sources.Delete(ctx, p, digest); err != nil {
-		return false, err
-	}
-	return true, s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		return s.cfg.Store.DropSource(ctx, tx, p, digest)
-	})
-}
-
-// sourceOf is a source archive of a project.
-type sourceOf struct {
-	project project.Name
-	digest  string
-}
-
-// upload notes that an archive is being uploaded, until done is called. It waits while that
-// archive is removed.
-func (s *Service) upload(ctx context.Context, p project.Name, digest string) (done func(), err error) {
-	of := sourceOf{p, digest}
-	s.uploads.Lock()
-	for gone := s.removing[of]; gone != nil; gone = s.removing[of] {
-		s.uploads.Unlock()
-		select {
-		case <-gone:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-		s.uploads.Lock()
-	}
-	if s.uploading == nil {
-		s.uploading = map[sourceOf]int{}
-	}
-	s.uploading[of]++
-	s.uploads.Unlock()
-	done = func() {
-		s.uploads.Lock()
-		defer s.uploads.Unlock()
-		if s.uploading[of]--; s.uploading[of] == 0 {
-			delete(s.uploading, of)
-		}
-	}
-	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		return s.cfg.Store.KeepSource(ctx, tx, p, digest, s.now())
-	})
-	if err != nil {
-		done()
-	}
-	return done, err
-}
-
-// List gives the digests of the archives of a project.
-func (b BlobSources) List(ctx context.Context, p project.Name, yield func(digest string) error) error {
-	prefix := sourcePrefix(p)
-	return b.Store.List(ctx, prefix, func(key blob.Key) error {
-		if digest := strings.Replace(strings.TrimPrefix(string(key), string(prefix)), "-", ":", 1); digestRE.MatchString(digest) {
-			return yield(digest)
-		}
-		return nil
-	})
-}
-
-// Delete removes an archive.
-func (b BlobSources) Delete(ctx context.Context, p project.Name, digest string) error {
-	return b.Store.Delete(ctx, b.ref(p, digest))
-}
-
-func sourcePrefix(p project.Name) blob.Key { return blob.Key("projects/" + string(p) + "/sources/") }

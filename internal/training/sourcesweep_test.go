@@ -77,10 +77,14 @@ func TestSourceArchivesGo(t *testing.T) {
 	w.submit(t, training.Spec{Source: ofJob})
 	traces.named = []string{ofSweep}
 	old := "sha256:" + strings.Repeat("ab", 32) // of an earlier release: it is not on record
-	w.sources.m["nyc"+old], w.sources.m["sfo"+old] = nil, nil
+	ofOld := func(p project.Name) stored { return stored{p, training.StoredSource{Digest: old}} }
+	w.sources.m[ofOld(nyc)], w.sources.m[ofOld("sfo")] = nil, nil
 
 	sweep(6*day, 0)
 	upload("again")
+	if n := len(w.sources.of(again)); n != 1 {
+		t.Errorf("%d objects of one archive", n)
+	}
 	sweep(8*day, 2) // unused and late
 	if has(unused) || has(late) || !has(ofJob) || !has(ofSweep) || !has(again) || !has(old) {
 		t.Errorf("left are %v", w.sources.m)
@@ -91,7 +95,7 @@ func TestSourceArchivesGo(t *testing.T) {
 	upload("late")
 	sweep(12*day, 0)
 	sweep(16*day, 3) // again, late, and the old one, a week after it was found
-	if has(again) || has(late) || has(old) || w.sources.m["sfo"+old] != nil {
+	if has(again) || has(late) || has(old) || len(w.sources.of(old)) != 1 {
 		t.Errorf("left are %v", w.sources.m)
 	}
 	traces.named = nil
@@ -101,8 +105,9 @@ func TestSourceArchivesGo(t *testing.T) {
 	}
 }
 
-// TestSourceArchivesOfAKilledServer: an archive whose removal was cut off cannot be named, goes
-// the next time, and may be uploaded again before.
+// TestSourceArchivesOfAKilledServer: an archive whose removal was cut off cannot be named; its
+// object goes the next time, and it may be uploaded again before. So does an object whose upload
+// was cut off, once it is a day old.
 func TestSourceArchivesOfAKilledServer(t *testing.T) {
 	w := newWorld(t)
 	w.stop()
@@ -110,75 +115,70 @@ func TestSourceArchivesOfAKilledServer(t *testing.T) {
 	w.cfg.Now = func() time.Time { return began.Add(later) }
 	w.start(t)
 	ctx := alice(t.Context())
-	var digests []string
-	for _, text := range []string{"a", "b"} {
+	upload := func(text string) string {
+		t.Helper()
 		s, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, text)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		digests = append(digests, s.Digest)
+		return s.Digest
 	}
+	a, b := upload("a"), upload("b")
 	later = 8 * 24 * time.Hour
 	w.sources.deleting = func() error { return errors.New("killed") }
 	if _, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err == nil {
 		t.Fatal("no error")
 	}
 	w.sources.deleting = nil
-	if _, err := w.Submit(ctx, nyc, "train", training.Spec{Command: []string{"/bin/true"}, Source: digests[0]}); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "is being removed") {
+	if _, err := w.Submit(ctx, nyc, "train", training.Spec{Command: []string{"/bin/true"}, Source: a}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a job with an archive that is being removed: %v", err)
 	}
-	if _, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, "a"))); err != nil {
-		t.Fatal(err)
+	upload("a")
+	w.submit(t, training.Spec{Source: a})
+	if _, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil || w.CheckSource(ctx, nyc, a) != nil || len(w.sources.of(a)) != 1 || len(w.sources.of(b)) != 0 {
+		t.Errorf("%v; left are %v", err, w.sources.m)
 	}
-	w.submit(t, training.Spec{Source: digests[0]})
-	if n, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); n != 1 || err != nil || w.CheckSource(ctx, nyc, digests[0]) != nil || w.CheckSource(ctx, nyc, digests[1]) == nil {
-		t.Errorf("removed %d, %v", n, err)
+
+	short, cancel := context.WithCancel(ctx)
+	w.sources.saved = cancel
+	if _, err := w.UploadSource(short, nyc, bytes.NewReader(packed(t, "c"))); err == nil {
+		t.Fatal("the upload was not cut off")
+	}
+	w.sources.saved = nil
+	if len(w.sources.m) != 2 {
+		t.Fatalf("stored are %v", w.sources.m)
+	}
+	for _, c := range []struct {
+		after time.Duration // of the upload
+		left  int
+	}{{23, 2}, {25, 1}} {
+		later = c.after * time.Hour
+		if _, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil || len(w.sources.m) != c.left {
+			t.Errorf("after %d hours: %v; left are %v", c.after, err, w.sources.m)
+		}
 	}
 }
 
-// TestSourceArchivesNamedAgain: an archive whose removal was cut off stays when a sweep names
-// it meanwhile, unless it is gone already.
-func TestSourceArchivesNamedAgain(t *testing.T) {
+// TestDamagedSourceArchives: the upload of an archive that is damaged or gone stores it again.
+func TestDamagedSourceArchives(t *testing.T) {
 	w := newWorld(t)
-	w.stop()
-	began, later, traces := time.Now(), time.Duration(0), &sweeps{}
-	w.cfg.Now = func() time.Time { return began.Add(later) }
-	w.cfg.Traces = traces
-	w.start(t)
 	ctx := alice(t.Context())
-	var digests []string
-	for _, text := range []string{"a", "b"} {
-		s, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, text)))
+	for range 2 {
+		s, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, "a")))
 		if err != nil {
 			t.Fatal(err)
 		}
-		digests = append(digests, s.Digest)
+		w.submit(t, training.Spec{Source: s.Digest})
+		for _, k := range w.sources.of(s.Digest) {
+			delete(w.sources.m, k)
+		}
 	}
-	later = 8 * 24 * time.Hour
-	w.sources.deleting = func() error { return errors.New("killed") }
-	if _, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err == nil {
-		t.Fatal("no error")
-	}
-	w.sources.deleting = nil
-	traces.named = digests
-	delete(w.sources.m, string(nyc)+digests[1])
-	if n, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); n != 0 || err != nil {
-		t.Errorf("removed %d, %v", n, err)
-	}
-	w.submit(t, training.Spec{Source: digests[0]})
-	w.sources.m[string(nyc)+digests[1]] = packed(t, "b") // so that its record is asked
-	if _, err := w.Submit(ctx, nyc, "train", training.Spec{Command: []string{"/bin/true"}, Source: digests[1]}); !fault.Is(err, fault.NotFound) {
-		t.Errorf("a job with an archive that was gone: %v", err)
-	}
-	if _, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, "b"))); err != nil {
-		t.Fatal(err)
-	}
-	w.submit(t, training.Spec{Source: digests[1]})
 }
 
-// TestUploadsWhileArchivesGo: an upload waits only while its own archive is removed, and no
-// longer than its caller.
-func TestUploadsWhileArchivesGo(t *testing.T) {
+// TestSourceArchivesOfTwoServers: two servers on one database and one store sweep, and receive
+// uploads of the same archives, at the same time. No archive is lost that an upload has
+// acknowledged.
+func TestSourceArchivesOfTwoServers(t *testing.T) {
 	w := newWorld(t)
 	w.stop()
 	var later atomic.Int64
@@ -186,49 +186,66 @@ func TestUploadsWhileArchivesGo(t *testing.T) {
 	w.cfg.Now = func() time.Time { return began.Add(time.Duration(later.Load())) }
 	w.start(t)
 	ctx := alice(t.Context())
-	upload := func(ctx context.Context, text string) (string, error) {
-		s, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, text)))
-		return s.Digest, err
+	cfg := w.cfg
+	cfg.Dir = t.TempDir()
+	other := training.New(cfg)
+	upload := func(s *training.Service, text string) string {
+		t.Helper()
+		up, err := s.UploadSource(ctx, nyc, bytes.NewReader(packed(t, text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return up.Digest
 	}
-	digest, err := upload(ctx, "a")
-	if err != nil {
-		t.Fatal(err)
+	sweep := func(s *training.Service) {
+		t.Helper()
+		if _, err := s.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	later.Store(int64(8 * 24 * time.Hour))
-	deletes, goOn := make(chan struct{}), make(chan struct{})
+	usable := func(what, digest string) {
+		t.Helper()
+		sweep(w.Service)
+		sweep(other)
+		for _, s := range []*training.Service{w.Service, other} {
+			if err := s.CheckSource(ctx, nyc, digest); err != nil {
+				t.Errorf("%s: the archive is lost: %v", what, err)
+			}
+		}
+	}
+
+	digest := upload(w.Service, "a")
+	later.Add(int64(8 * 24 * time.Hour))
 	w.sources.deleting = func() error {
-		close(deletes)
-		<-goOn
+		w.sources.deleting = nil
+		upload(other, "a")
 		return nil
 	}
-	swept := make(chan error, 1)
-	go func() {
-		_, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now))
-		swept <- err
-	}()
-	<-deletes
-	if _, err := upload(ctx, "b"); err != nil {
-		t.Errorf("another archive: %v", err)
+	sweep(w.Service)
+	if w.sources.deleting != nil {
+		t.Fatal("nothing was deleted")
 	}
-	short, cancel := context.WithCancel(ctx)
-	waits := make(chan error, 1)
-	go func() {
-		_, err := upload(short, "a")
-		waits <- err
-	}()
-	cancel()
-	if err := <-waits; !errors.Is(err, context.Canceled) {
-		t.Errorf("the same archive: %v", err)
+	usable("uploaded to one server while the other deletes it", digest)
+
+	later.Store(0) // objects are named by the clock of the machine
+	w.sources.saved = func() {
+		w.sources.saved = nil
+		sweep(other)
 	}
-	go func() {
-		_, err := upload(ctx, "a")
-		waits <- err
-	}()
-	close(goOn)
-	if err := errors.Join(<-swept, <-waits); err != nil {
+	usable("not on record yet while the other server sweeps", upload(w.Service, "b"))
+
+	w.sources.saved = func() {
+		w.sources.saved = nil
+		upload(other, "c")
+	}
+	digest = upload(w.Service, "c")
+	usable("uploaded to both servers", digest)
+	later.Add(int64(8 * 24 * time.Hour))
+	if err := w.CheckSource(ctx, nyc, digest); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.CheckSource(ctx, nyc, digest); err != nil {
-		t.Errorf("what was uploaded meanwhile is gone: %v", err)
+	usable("named a week later", digest)
+	if n := len(w.sources.of(digest)); n != 1 {
+		t.Errorf("%d objects of one archive are left", n)
 	}
 }

@@ -42,24 +42,20 @@ type Store interface {
 	// JobsAt gives those of jobs that are there, newest first.
 	JobsAt(ctx context.Context, tx *store.Tx, ids []string) ([]Job, error)
 
-	// UseSource notes that a job names a source archive. Error: fault.NotFound while that is
-	// being removed.
+	// Sources gives those of source archives that are on record, by digest.
+	Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (map[string]StoredSource, error)
+	// UseSource notes that a source archive is named or uploaded again. Error: fault.NotFound
+	// when it is not on record.
 	UseSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, at time.Time) error
-	// KeepSource notes that a source archive is uploaded, also one that was being removed.
-	KeepSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, at time.Time) error
+	// PutSource puts a source archive on record, in place of another of its digest.
+	PutSource(ctx context.Context, tx *store.Tx, p project.Name, a StoredSource, at time.Time) error
 	// FoundSources notes those of source archives that are not on record, as used at a time.
-	FoundSources(ctx context.Context, tx *store.Tx, p project.Name, digests []string, at time.Time) error
-	// UnusedSources gives source archives that no job names, that were used before a time or
-	// are being removed, and whose digests come after one, in order.
+	FoundSources(ctx context.Context, tx *store.Tx, p project.Name, found []StoredSource, at time.Time) error
+	// UnusedSources gives the digests of source archives that no job names, that were used
+	// before a time, and whose digests come after one, in order.
 	UnusedSources(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]string, error)
-	// RemoveSource marks one of them as being removed, and reports whether it still was one.
-	RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (bool, error)
-	// GoingSources gives those of source archives that are being removed, in order.
-	GoingSources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) ([]string, error)
-	// StaySource marks one of them as no longer being removed.
-	StaySource(ctx context.Context, tx *store.Tx, p project.Name, digest string) error
-	// DropSource ends the record of one that was removed.
-	DropSource(ctx context.Context, tx *store.Tx, p project.Name, digest string) error
+	// RemoveSource ends the record of one of them, and reports whether it still was one.
+	RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (StoredSource, bool, error)
 
 	Jobs(ctx context.Context, tx *store.Tx, p project.Name, f Filter) ([]Job, error)
 	// LastJob is the newest job with a digest in a project.

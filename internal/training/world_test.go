@@ -2,6 +2,7 @@ package training_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"io/fs"
@@ -282,36 +283,47 @@ func (e *environments) become(state environment.State, err error) {
 // sources keeps archives in memory.
 type sources struct {
 	mu sync.Mutex
-	m  map[string][]byte
+	m  map[stored][]byte
 
 	deleting func() error // comes before a deletion
+	saved    func()       // comes after an archive was stored
 }
 
-func (s *sources) Save(_ context.Context, p project.Name, digest string, r io.Reader) error {
+type stored struct {
+	project project.Name
+	training.StoredSource
+}
+
+func (s *sources) Save(_ context.Context, p project.Name, a training.StoredSource, r io.Reader) error {
 	b, err := io.ReadAll(r)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.m[string(p)+digest] = b
+	s.m[stored{p, a}] = b
+	s.mu.Unlock()
+	if s.saved != nil {
+		s.saved()
+	}
 	return err
 }
 
-func (s *sources) Open(_ context.Context, p project.Name, digest string) (io.ReadCloser, error) {
+func (s *sources) Open(_ context.Context, p project.Name, a training.StoredSource) (io.ReadCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, ok := s.m[string(p)+digest]
+	b, ok := s.m[stored{p, a}]
 	if !ok {
-		return nil, fault.New(fault.NotFound, "there is no source %s", digest)
+		return nil, fault.New(fault.NotFound, "there is no source %s", a.Digest)
 	}
 	return io.NopCloser(bytes.NewReader(b)), nil
 }
 
-func (s *sources) List(_ context.Context, p project.Name, yield func(digest string) error) error {
+func (s *sources) List(_ context.Context, p project.Name, yield func(training.StoredSource) error) error {
 	s.mu.Lock()
-	keys := slices.Sorted(maps.Keys(s.m))
+	keys := slices.SortedFunc(maps.Keys(s.m), func(a, b stored) int {
+		return cmp.Or(cmp.Compare(a.Digest, b.Digest), cmp.Compare(a.Object, b.Object))
+	})
 	s.mu.Unlock()
 	for _, k := range keys {
-		if digest, ok := strings.CutPrefix(k, string(p)); ok {
-			if err := yield(digest); err != nil {
+		if k.project == p {
+			if err := yield(k.StoredSource); err != nil {
 				return err
 			}
 		}
@@ -319,7 +331,7 @@ func (s *sources) List(_ context.Context, p project.Name, yield func(digest stri
 	return nil
 }
 
-func (s *sources) Delete(_ context.Context, p project.Name, digest string) error {
+func (s *sources) Delete(_ context.Context, p project.Name, a training.StoredSource) error {
 	if s.deleting != nil {
 		if err := s.deleting(); err != nil {
 			return err
@@ -327,8 +339,20 @@ func (s *sources) Delete(_ context.Context, p project.Name, digest string) error
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.m, string(p)+digest)
+	delete(s.m, stored{p, a})
 	return nil
+}
+
+// of gives the objects of a digest.
+func (s *sources) of(digest string) (all []stored) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range s.m {
+		if k.Digest == digest {
+			all = append(all, k)
+		}
+	}
+	return all
 }
 
 type world struct {
@@ -367,7 +391,7 @@ func newWorld(tb testing.TB, given ...engine.Driver) *world {
 		}},
 		tables: &tables{newest: map[string]training.Input{"late": input("late", project.Internal, "home")}, dir: filepath.Join(dir, "tables")},
 		runs:   &runs{artifacts: map[string]string{}, ended: map[string]string{}},
-		tokens: &tokens{}, sources: &sources{m: map[string][]byte{}},
+		tokens: &tokens{}, sources: &sources{m: map[stored][]byte{}},
 		envs: &environments{usable: environment.Usable{Name: "py", State: environment.Ready, Digest: "sha256:e", Python: "/env/bin/python", Bin: "/env/bin"}, changed: make(chan struct{})},
 	}
 	log := slog.New(slog.NewTextHandler(tb.Output(), nil))

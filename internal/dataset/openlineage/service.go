@@ -286,29 +286,47 @@ func (k keeper) link(ctx context.Context, d Dataset, output bool, links *int) er
 	return k.store.PutLink(ctx, k.tx, l)
 }
 
-// Things lists external jobs and datasets by name, after a cursor that After returned. Needs
-// dataset.read.
-func (s *Service) Things(ctx context.Context, p project.Name, after string, limit int) (ts []Thing, err error) {
+// Find reads those external jobs and datasets, by name after a cursor that After returned, of
+// which may says that they may be what is looked for: limit of them at most. Needs dataset.read.
+func (s *Service) Find(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (store.Found[Thing], error) {
 	if err := s.cfg.Authorizer.Allow(ctx, dataset.ActionRead, policy.Object{Project: string(p), Kind: "dataset"}); err != nil {
-		return nil, err
+		return store.Found[Thing]{}, err
 	}
-	var at Thing
-	if after != "" {
-		parts := strings.Split(after, "\x00")
-		if len(parts) != 3 {
-			return nil, fault.New(fault.Invalid, "the cursor is invalid")
-		}
-		at = Thing{Kind: Kind(parts[2]), Name: Name{Name: parts[0], Namespace: parts[1]}}
-	}
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		ts, err = s.cfg.Store.List(ctx, tx, p, at, limit)
-		return err
-	})
-	return ts, err
+	return store.Find(ctx, s.cfg.DB, store.Lookup[Thing]{
+		Lines: func(ctx context.Context, tx *store.Tx, after string, limit int) ([]store.Line, error) {
+			at, err := thingAt(after)
+			if err != nil {
+				return nil, err
+			}
+			return s.cfg.Store.Lines(ctx, tx, p, at, limit)
+		},
+		Read: func(ctx context.Context, tx *store.Tx, keys []string) ([]Thing, error) {
+			return store.Each(keys, func(key string) (Thing, error) {
+				at, err := thingAt(key)
+				if err != nil {
+					return Thing{}, err
+				}
+				return s.cfg.Store.Thing(ctx, tx, p, at.Kind, at.Name)
+			})
+		},
+		Key: After,
+	}, after, limit, may)
 }
 
 // After is the place after a thing in the list of them.
 func After(t Thing) string { return t.Name.Name + "\x00" + t.Namespace + "\x00" + string(t.Kind) }
+
+// thingAt reads what After returned; empty is before all things.
+func thingAt(after string) (t Thing, err error) {
+	if after == "" {
+		return t, nil
+	}
+	parts := strings.Split(after, "\x00")
+	if len(parts) != 3 {
+		return t, fault.New(fault.Invalid, "the cursor is invalid")
+	}
+	return Thing{Kind: Kind(parts[2]), Name: Name{Name: parts[0], Namespace: parts[1]}}, nil
+}
 
 // Forget removes the external lineage of a project that is being deleted.
 func (s *Service) Forget(ctx context.Context, tx *store.Tx, p project.Name) error {

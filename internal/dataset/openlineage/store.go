@@ -22,8 +22,8 @@ type Store interface {
 	PutThing(ctx context.Context, tx *store.Tx, t Thing) error
 	// Things counts a project's.
 	Things(ctx context.Context, tx *store.Tx, p project.Name) (int, error)
-	// List lists a project's by name, namespace and kind, after a thing.
-	List(ctx context.Context, tx *store.Tx, p project.Name, after Thing, limit int) ([]Thing, error)
+	// Lines gives what a search reads of a project's, by name, namespace and kind, after a thing.
+	Lines(ctx context.Context, tx *store.Tx, p project.Name, after Thing, limit int) ([]store.Line, error)
 
 	PutLink(ctx context.Context, tx *store.Tx, l Link) error
 	// Links counts a project's.
@@ -76,6 +76,22 @@ type Thing struct {
 	Fields []Field   `json:"fields,omitempty"`
 	Facets Facets    `json:"facets,omitempty"`
 	Last   time.Time `json:"last_event"`
+}
+
+// About says what a thing is.
+func (t Thing) About() string { return string(t.Kind) + " in " + t.Namespace }
+
+// SearchFields are the columns that a dataset is found by. Those of Falaj's own are found with
+// the dataset itself, by those who may read it.
+func (t Thing) SearchFields() []store.Field {
+	if t.Own != "" {
+		return nil
+	}
+	names := make([]string, len(t.Fields))
+	for i, f := range t.Fields {
+		names[i] = f.Name
+	}
+	return store.FieldsOf("column", names...)
 }
 
 // Link says that a job reads or writes a dataset.

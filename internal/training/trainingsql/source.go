@@ -9,6 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training"
 )
 
 type sourceRow struct {
@@ -17,37 +18,56 @@ type sourceRow struct {
 	Project string     `bun:"project,pk"`
 	Digest  string     `bun:"digest,pk"`
 	Used    store.Time `bun:"used"`
-	Going   bool       `bun:"going"`
+	Object  string     `bun:"object"`
+}
+
+func rowOf(p project.Name, a training.StoredSource, at time.Time) sourceRow {
+	return sourceRow{Project: string(p), Digest: a.Digest, Used: store.At(at), Object: a.Object}
+}
+
+// Sources gives archives on record.
+func (Store) Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (map[string]training.StoredSource, error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	var rows []sourceRow
+	if err := tx.NewSelect().Model(&rows).Column("digest", "object").Where("project = ? AND digest IN (?)", string(p), bun.List(digests)).Scan(ctx); err != nil {
+		return nil, err
+	}
+	out := make(map[string]training.StoredSource, len(rows))
+	for _, r := range rows {
+		out[r.Digest] = training.StoredSource{Digest: r.Digest, Object: r.Object}
+	}
+	return out, nil
 }
 
 // UseSource notes a use.
 func (Store) UseSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, at time.Time) error {
-	res, err := tx.NewInsert().Model(&sourceRow{Project: string(p), Digest: digest, Used: store.At(at)}).
-		On("CONFLICT (project, digest) DO UPDATE").Set("used = EXCLUDED.used").Where("s.going = FALSE").Exec(ctx)
+	res, err := tx.NewUpdate().Model((*sourceRow)(nil)).Set("used = ?", store.At(at)).Where("s.project = ? AND s.digest = ?", string(p), digest).Exec(ctx)
 	if err != nil {
 		return err
 	}
 	if n, err := res.RowsAffected(); err != nil || n > 0 {
 		return err
 	}
-	return fault.New(fault.NotFound, "source archive %s has expired and is being removed", digest).WithHint("Upload it again: falaj job submit --source DIR")
+	return fault.New(fault.NotFound, "source archive %s not found", digest).WithHint("Upload it again: falaj job submit --source DIR")
 }
 
-// KeepSource notes an upload.
-func (Store) KeepSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, at time.Time) error {
-	_, err := tx.NewInsert().Model(&sourceRow{Project: string(p), Digest: digest, Used: store.At(at)}).
-		On("CONFLICT (project, digest) DO UPDATE").Set("used = EXCLUDED.used, going = FALSE").Exec(ctx)
+// PutSource puts an archive on record.
+func (Store) PutSource(ctx context.Context, tx *store.Tx, p project.Name, a training.StoredSource, at time.Time) error {
+	row := rowOf(p, a, at)
+	_, err := tx.NewInsert().Model(&row).On("CONFLICT (project, digest) DO UPDATE").Set("used = EXCLUDED.used, object = EXCLUDED.object").Exec(ctx)
 	return err
 }
 
 // FoundSources notes archives of which nothing is on record as used at a time.
-func (Store) FoundSources(ctx context.Context, tx *store.Tx, p project.Name, digests []string, at time.Time) error {
-	if len(digests) == 0 {
+func (Store) FoundSources(ctx context.Context, tx *store.Tx, p project.Name, found []training.StoredSource, at time.Time) error {
+	if len(found) == 0 {
 		return nil
 	}
-	rows := make([]sourceRow, len(digests))
-	for i, d := range digests {
-		rows[i] = sourceRow{Project: string(p), Digest: d, Used: store.At(at)}
+	rows := make([]sourceRow, len(found))
+	for i, a := range found {
+		rows[i] = rowOf(p, a, at)
 	}
 	_, err := tx.NewInsert().Model(&rows).On("CONFLICT (project, digest) DO NOTHING").Exec(ctx)
 	return err
@@ -55,41 +75,21 @@ func (Store) FoundSources(ctx context.Context, tx *store.Tx, p project.Name, dig
 
 // UnusedSources gives archives that no job names.
 func (Store) UnusedSources(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) (digests []string, err error) {
-	err = tx.NewSelect().Model((*sourceRow)(nil)).Column("digest").Where("project = ? AND digest > ? AND (going OR used < ?)", string(p), after, store.At(before)).
+	err = tx.NewSelect().Model((*sourceRow)(nil)).Column("digest").Where("project = ? AND digest > ? AND used < ?", string(p), after, store.At(before)).
 		Where("NOT EXISTS (SELECT 1 FROM training_job AS j WHERE j.project = ? AND j.source = s.digest AND j.source <> '')", string(p)).
 		Order("digest").Limit(limit).Scan(ctx, &digests)
 	return digests, err
 }
 
-// RemoveSource marks an archive as going, unless it was used since.
-func (Store) RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (going bool, err error) {
-	res, err := tx.NewUpdate().Model((*sourceRow)(nil)).Set("going = TRUE").
-		Where("s.project = ? AND s.digest = ? AND (going OR used < ?)", string(p), digest, store.At(before)).
-		Where("NOT EXISTS (SELECT 1 FROM training_job AS j WHERE j.project = ? AND j.source = ?)", string(p), digest).Exec(ctx)
-	if err != nil {
-		return false, err
+// RemoveSource ends the record of an archive, unless it was used since.
+func (Store) RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (a training.StoredSource, removed bool, err error) {
+	var objects []string
+	err = tx.NewDelete().Model((*sourceRow)(nil)).
+		Where("s.project = ? AND s.digest = ? AND s.used < ?", string(p), digest, store.At(before)).
+		Where("NOT EXISTS (SELECT 1 FROM training_job AS j WHERE j.project = ? AND j.source = ?)", string(p), digest).
+		Returning("object").Scan(ctx, &objects)
+	if err != nil || len(objects) == 0 {
+		return a, false, err
 	}
-	n, err := res.RowsAffected()
-	return n > 0, err
-}
-
-// GoingSources gives those of archives that are going.
-func (Store) GoingSources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (going []string, err error) {
-	if len(digests) == 0 {
-		return nil, nil
-	}
-	err = tx.NewSelect().Model((*sourceRow)(nil)).Column("digest").Where("project = ? AND going AND digest IN (?)", string(p), bun.List(digests)).Order("digest").Scan(ctx, &going)
-	return going, err
-}
-
-// StaySource marks an archive as not going.
-func (Store) StaySource(ctx context.Context, tx *store.Tx, p project.Name, digest string) error {
-	_, err := tx.NewUpdate().Model((*sourceRow)(nil)).Set("going = FALSE").Where("s.project = ? AND s.digest = ?", string(p), digest).Exec(ctx)
-	return err
-}
-
-// DropSource forgets an archive that is gone.
-func (Store) DropSource(ctx context.Context, tx *store.Tx, p project.Name, digest string) error {
-	_, err := tx.NewDelete().Model((*sourceRow)(nil)).Where("project = ? AND digest = ? AND going", string(p), digest).Exec(ctx)
-	return err
+	return training.StoredSource{Digest: digest, Object: objects[0]}, true, nil
 }

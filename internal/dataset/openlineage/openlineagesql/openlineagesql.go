@@ -96,6 +96,7 @@ type thingRow struct {
 	Name          string           `bun:",pk"`
 	Own           string
 	Last          store.Time
+	Line          string
 	Doc           string
 }
 
@@ -122,8 +123,8 @@ func (Store) PutThing(ctx context.Context, tx *store.Tx, t openlineage.Thing) er
 	if err != nil {
 		return err
 	}
-	row := thingRow{Project: t.Project, Kind: t.Kind, Namespace: t.Namespace, Name: t.Name.Name, Own: t.Own, Last: store.At(t.Last), Doc: string(doc)}
-	return put(ctx, tx.NewInsert().Model(&row), "project, kind, namespace, name", "own", "last", "doc")
+	row := thingRow{Project: t.Project, Kind: t.Kind, Namespace: t.Namespace, Name: t.Name.Name, Own: t.Own, Last: store.At(t.Last), Line: lineOf(t), Doc: string(doc)}
+	return put(ctx, tx.NewInsert().Model(&row), "project, kind, namespace, name", "own", "last", "line", "doc")
 }
 
 // Things implements openlineage.Store.
@@ -131,20 +132,32 @@ func (Store) Things(ctx context.Context, tx *store.Tx, p project.Name) (int, err
 	return tx.NewSelect().Model((*thingRow)(nil)).Where("project = ?", p).Count(ctx)
 }
 
-// List implements openlineage.Store.
-func (Store) List(ctx context.Context, tx *store.Tx, p project.Name, after openlineage.Thing, limit int) ([]openlineage.Thing, error) {
+// maxIndexed bounds a line and the names beside it in the index, in bytes: PostgreSQL takes no
+// entry of more than 2,700.
+const maxIndexed = 2400
+
+func lineOf(t openlineage.Thing) string {
+	line := store.JoinFields(t.SearchFields())
+	if len(line)+len(t.Namespace)+len(t.Name.Name) > maxIndexed {
+		return store.Unlisted
+	}
+	return line
+}
+
+// Lines implements openlineage.Store.
+func (Store) Lines(ctx context.Context, tx *store.Tx, p project.Name, after openlineage.Thing, limit int) ([]store.Line, error) {
 	var rows []thingRow
-	err := tx.NewSelect().Model(&rows).Where("project = ?", p).
-		Where("(name > ? OR name = ? AND (namespace > ? OR namespace = ? AND kind > ?))", after.Name.Name, after.Name.Name, after.Namespace, after.Namespace, after.Kind).
+	err := tx.NewSelect().Model(&rows).Column("name", "namespace", "kind", "line").Where("project = ?", p).
+		Where("(name, namespace, kind) > (?, ?, ?)", after.Name.Name, after.Namespace, after.Kind).
 		OrderExpr("name, namespace, kind").Limit(limit).Scan(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]openlineage.Thing, len(rows))
+	out := make([]store.Line, len(rows))
 	for i, r := range rows {
-		if out[i], err = r.thing(); err != nil {
-			return nil, err
-		}
+		t := openlineage.Thing{Kind: r.Kind, Name: openlineage.Name{Namespace: r.Namespace, Name: r.Name}}
+		out[i] = store.Line{Key: openlineage.After(t), Fields: store.FieldsOf("description", t.About())}
+		out[i].Add(r.Line)
 	}
 	return out, nil
 }
