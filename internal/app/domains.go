@@ -122,7 +122,7 @@ type parts struct {
 	datasets      *dataset.Service
 	ingestion     *ingestion.Service
 	lineage       *openlineage.Service
-	features      *feature.Service
+	features      feature.Services
 	pebble        *pebble.DB // nil where the online features are elsewhere
 	tracking      *tracking.Service
 	training      *training.Service
@@ -289,7 +289,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 			return deployments.AnswersWith(ctx, a.serving, tx, p, by)
 		},
 		Readers: func(ctx context.Context, tx *store.Tx, p project.Name, name string) (by []string, err error) {
-			views, err := a.features.Readers(ctx, tx, p, name)
+			views, err := a.features.Definitions.Readers(ctx, tx, p, name)
 			for _, v := range views {
 				by = append(by, "feature view "+v)
 			}
@@ -303,10 +303,10 @@ func (a *App) openDatasets(ctx context.Context) error {
 		},
 		Steps: lateSteps{a},
 		Deleted: func(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
-			if a.features == nil {
+			if a.features.Streams == nil {
 				return nil // it is being opened
 			}
-			return a.features.DropEvents(ctx, tx, dataset.ActionDelete, p, name)
+			return a.features.Streams.DropEvents(ctx, tx, dataset.ActionDelete, p, name)
 		},
 		Scratch: filepath.Join(a.cfg.Data, "tmp", "sql"), EncryptedDisk: a.cfg.EncryptedDisk,
 		Defaults: func(ctx context.Context, p project.Name) (dataset.Defaults, error) {
@@ -387,16 +387,16 @@ func (a *App) openFeatures(ctx context.Context) error {
 		Compaction: feature.Compaction{Rotate: rotate, History: history},
 	})
 	if a.cfg.Online.URL != "" { // whatever the layout is: what was copied before goes
-		a.group.Add(a.features.Copying())
+		a.group.Add(a.features.OnlineRows.Copying())
 		a.group.Add(event.Subscribe(a.db, event.Config{Name: "feature copies", Names: []string{keys.KeyDestroyed}, Logger: a.log, Handle: a.dropCopies}).Service())
 	}
-	a.group.Add(a.features.Background())
+	a.group.Add(a.features.Materialisation.Background())
 	if every > 0 {
-		a.group.Add(a.features.Watching())
+		a.group.Add(a.features.Verification.Watching())
 	}
-	a.group.Add(a.features.Streams())
-	a.group.Add(a.features.Compacting())
-	a.group.Add(a.features.Feeds())
+	a.group.Add(a.features.Streams.Processing())
+	a.group.Add(a.features.OnlineRows.Compacting())
+	a.group.Add(a.features.Streams.Feeds())
 	_, err = a.sameOnline(ctx, which)
 	return err
 }
@@ -437,7 +437,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	data := jobs.Data{Datasets: a.datasets, Registry: a.registry, Authorizer: a.authorizer, Guard: a.guard}
 	a.training = training.New(training.Config{
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authorizer, Journal: a.journal, Compute: a.compute,
-		Environments: a.environments, Data: data, Tables: jobs.Tables{Data: data, Dir: a.cfg.tablesDir()}, Runs: jobs.Runs{Tracking: a.tracking, Features: a.features, Registry: a.registry},
+		Environments: a.environments, Data: data, Tables: jobs.Tables{Data: data, Dir: a.cfg.tablesDir()}, Runs: jobs.Runs{Tracking: a.tracking, Features: a.features.OfflineReads, Registry: a.registry},
 		Models: jobs.Models{Tracking: a.tracking, Registry: a.registry}, Rows: jobs.Rows{Datasets: a.datasets, Files: files.Driver{}}, Tokens: jobs.Tokens{Accounts: a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: jobs.LogFiles{Tracking: a.tracking},
 		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.workerPath(), Measure: a.measure, MaxOutput: bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
@@ -490,7 +490,7 @@ func stopper(stop func()) func(context.Context) error {
 
 func (a *App) openServing(ctx context.Context) error {
 	if err := a.startServing(serving.Config{
-		Models: deployments.Models{Registry: a.registry, Training: a.training}, Environments: deployments.Environments{Environments: a.environments}, Features: deployments.Features{Features: a.features}, Capacity: a.openReplicas(),
+		Models: deployments.Models{Registry: a.registry, Training: a.training}, Environments: deployments.Environments{Environments: a.environments}, Features: deployments.Features{Features: a.features.OnlineReads}, Capacity: a.openReplicas(),
 	}); err != nil {
 		return err
 	}

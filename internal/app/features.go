@@ -8,7 +8,10 @@ import (
 
 // featureGauges are the last comparisons of online rows with their sources, as many of
 // each as view versions that are online, and what was done to keep the store tidy.
-type featureGauges struct{ features *feature.Service }
+type featureGauges struct {
+	verification *feature.Verification
+	rows         *feature.OnlineRows
+}
 
 var (
 	featureCompared   = prometheus.NewDesc("falaj_feature_compared_values", "Number of online values of a view compared with their source in the last check.", []string{"project", "view"}, nil)
@@ -28,7 +31,7 @@ func (g featureGauges) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (g featureGauges) Collect(out chan<- prometheus.Metric) {
-	for _, c := range g.features.Checks() {
+	for _, c := range g.verification.Checks() {
 		gauge := func(d *prometheus.Desc, v float64) {
 			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, string(c.Project), c.View)
 		}
@@ -41,7 +44,7 @@ func (g featureGauges) Collect(out chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, n int64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 	}
-	t := g.features.CompactionStats()
+	t := g.rows.CompactionStats()
 	count(featureMoved, t.Moved)
 	count(featureSwept, t.Swept)
 	count(featureDropped, t.Dropped, "generation")

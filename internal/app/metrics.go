@@ -33,8 +33,8 @@ func (a *App) collectors(requests *membudget.Budget) []prometheus.Collector {
 	if a.certificate != nil {
 		all = append(all, a.certificate)
 	}
-	if a.features != nil {
-		all = append(all, featureGauges{a.features}, streamGauges{a.features})
+	if a.features.Verification != nil {
+		all = append(all, featureGauges{a.features.Verification, a.features.OnlineRows}, streamGauges{a.features.Streams})
 	}
 	return all
 }
@@ -48,7 +48,7 @@ var described = regexp.MustCompile(`^Desc\{fqName: "([a-z_0-9]+)", help: "((?:[^
 // MetricsReference is the table of docs/reference/metrics.md.
 func MetricsReference() (string, error) {
 	a := &App{certificate: &certificate{}}
-	a.features = &feature.Service{}
+	a.features.Verification = &feature.Verification{}
 	descs := make(chan *prometheus.Desc)
 	go func() {
 		defer close(descs)

@@ -130,7 +130,7 @@ func (a *App) sameOnline(ctx context.Context, which func(context.Context) (strin
 	if what == restored {
 		former, forget = embedded, id != embedded
 	}
-	views, err := a.features.SetOnlineStore(identity.With(ctx, identity.Loop("online-store")), id, former, forget)
+	views, err := a.features.OnlineRows.SetOnlineStore(identity.With(ctx, identity.Loop("online-store")), id, former, forget)
 	if err != nil {
 		return "", fault.Wrap(err, "comparing the online store with the former one")
 	}
@@ -150,5 +150,5 @@ func (a *App) dropCopies(ctx context.Context, e event.Event) error {
 	if err := e.Decode(&k); err != nil {
 		return err
 	}
-	return a.features.KeyDestroyed(ctx, project.Name(k.Project), k.Owner)
+	return a.features.OnlineRows.KeyDestroyed(ctx, project.Name(k.Project), k.Owner)
 }

@@ -46,7 +46,7 @@ func (a *App) openLabels(context.Context) error {
 		DB: a.db, Store: labelsql.Store{}, Authorizer: a.authorizer, Sealer: a.keys, Predictions: a.predictions, Deployments: a.watched(), Keep: keep, Logger: a.log,
 	})
 	a.verifications = verification.New(verification.Config{
-		Authorizer: a.authorizer, Predictions: a.predictions, Features: a.features, Deployments: a.watched(),
+		Authorizer: a.authorizer, Predictions: a.predictions, Features: a.features.Verification, Deployments: a.watched(),
 	})
 	judge := label.NewJudge(a.labels, watch.Rollouts{Serving: a.serving})
 	settler := &lifecycle.Loop{Name: "labels that wait", Every: 5 * time.Second, Logger: a.log, Run: func(ctx context.Context) error {
@@ -65,7 +65,7 @@ func (a *App) openLabels(context.Context) error {
 
 // watched are the deployments, for monitors, labels and verification.
 func (a *App) watched() watch.Deployments {
-	return watch.Deployments{Serving: a.serving, Features: a.features}
+	return watch.Deployments{Serving: a.serving, Features: a.features.OnlineReads}
 }
 
 // forgetPredictions removes what is kept of a deployment that was deleted, unless

@@ -7,7 +7,7 @@ import (
 )
 
 // streamGauges say how the streams go that this process follows.
-type streamGauges struct{ features *feature.Service }
+type streamGauges struct{ streams *feature.Streams }
 
 var (
 	streamLabels  = []string{"project", "dataset"}
@@ -25,7 +25,7 @@ func (g streamGauges) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (g streamGauges) Collect(ch chan<- prometheus.Metric) {
-	for _, s := range g.features.Gauges() {
+	for _, s := range g.streams.Gauges() {
 		stuck := 0.0
 		if s.Stuck {
 			stuck = 1

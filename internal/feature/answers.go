@@ -115,7 +115,7 @@ const (
 // and some more over the answers that differ, to find out why. Needs
 // feature.history on each view, and to read the sources. Errors: fault.TooLarge;
 // fault.Invalid for a column that is no number of the service.
-func (s *Service) VerifyAnswers(ctx context.Context, r VerifyAnswersRequest) (AnswersReport, error) {
+func (s *Verification) VerifyAnswers(ctx context.Context, r VerifyAnswersRequest) (AnswersReport, error) {
 	if len(r.Answers) > maxSample {
 		return AnswersReport{}, fault.New(fault.TooLarge, "%d answers are over the limit of %d", len(r.Answers), maxSample)
 	}
@@ -183,7 +183,7 @@ func (s *Service) VerifyAnswers(ctx context.Context, r VerifyAnswersRequest) (An
 
 // comparison is that of the features of one view.
 type comparison struct {
-	s        *Service
+	s        *Verification
 	r        *VerifyAnswersRequest
 	v        View
 	online   Online
@@ -209,7 +209,7 @@ type found struct {
 
 func (c *comparison) run(ctx context.Context) error {
 	// 1. Ask, as for a training set.
-	inputs, err := c.s.pin(ctx, c.r.Project, c.v.Source)
+	inputs, err := c.s.streams.pin(ctx, c.r.Project, c.v.Source)
 	if err != nil {
 		return err
 	}
@@ -504,7 +504,7 @@ func (c *comparison) lateData(ctx context.Context) error {
 // runs are the materialisations of the view that succeeded, newest first.
 func (c *comparison) runs(ctx context.Context) (runs []Run, err error) {
 	err = c.s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		runs, err = c.s.cfg.Store.Runs(ctx, tx, c.r.Project, c.v.Name, c.v.Version, "", maxRuns)
+		runs, err = c.s.runStore.Runs(ctx, tx, c.r.Project, c.v.Name, c.v.Version, "", maxRuns)
 		return err
 	})
 	return slices.DeleteFunc(runs, func(r Run) bool { return r.State != Succeeded }), err
@@ -550,7 +550,7 @@ func (c *comparison) definition(ctx context.Context) error {
 	var others []View
 	err := c.s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		others = nil
-		ds, err := c.s.cfg.Store.Definitions(ctx, tx, c.r.Project, ViewKind, c.v.Name, 0, maxVersions+1)
+		ds, err := c.s.definitionStore.Definitions(ctx, tx, c.r.Project, ViewKind, c.v.Name, 0, maxVersions+1)
 		if err != nil {
 			return err
 		}
@@ -572,7 +572,7 @@ func (c *comparison) definition(ctx context.Context) error {
 		if len(c.open) == 0 {
 			return nil
 		}
-		inputs, err := c.s.pin(ctx, c.r.Project, v.Source)
+		inputs, err := c.s.streams.pin(ctx, c.r.Project, v.Source)
 		if err == nil {
 			err = c.try(ctx, v, refsOf(inputs), nil, c.as, func(cell) found {
 				return found{CauseDefinition, "the value is from " + v.Ref() + ", and the deployment uses " + c.v.Ref()}

@@ -29,9 +29,16 @@ type ApplyRequest struct {
 	DryRun  bool
 }
 
+// Definitions applies, promotes, finds and lists entities, feature views and feature
+// services.
+type Definitions struct {
+	*core
+	rows *OnlineRows
+}
+
 // ApplyEntity keeps an entity. Content that exists gives that version, and the
 // alias latest points to it. Needs feature.apply. Errors: fault.Invalid.
-func (s *Service) ApplyEntity(ctx context.Context, r ApplyRequest, spec EntitySpec) (Entity, project.Change, error) {
+func (s *Definitions) ApplyEntity(ctx context.Context, r ApplyRequest, spec EntitySpec) (Entity, project.Change, error) {
 	if err := s.mayApply(ctx, EntityKind, r); err != nil {
 		return Entity{}, "", err
 	}
@@ -48,7 +55,7 @@ func (s *Service) ApplyEntity(ctx context.Context, r ApplyRequest, spec EntitySp
 // what reading the source needs. Errors: fault.Invalid for a wrong spec, a column
 // that is missing or of another type, SQL that does not run, or an entity or
 // dataset that is not there.
-func (s *Service) ApplyView(ctx context.Context, r ApplyRequest, spec ViewSpec) (View, project.Change, error) {
+func (s *Definitions) ApplyView(ctx context.Context, r ApplyRequest, spec ViewSpec) (View, project.Change, error) {
 	if err := s.mayApply(ctx, ViewKind, r); err != nil {
 		return View{}, "", err
 	}
@@ -76,7 +83,7 @@ func (s *Service) ApplyView(ctx context.Context, r ApplyRequest, spec ViewSpec) 
 // versions that are current now, so a service never changes under a model; apply
 // it again to follow. Needs feature.apply. Errors: fault.Invalid for a view or
 // feature that is not there.
-func (s *Service) ApplyServiceDefinition(ctx context.Context, r ApplyRequest, spec ServiceSpec) (ServiceDefinition, project.Change, error) {
+func (s *Definitions) ApplyServiceDefinition(ctx context.Context, r ApplyRequest, spec ServiceSpec) (ServiceDefinition, project.Change, error) {
 	if err := s.mayApply(ctx, ServiceKind, r); err != nil {
 		return ServiceDefinition{}, "", err
 	}
@@ -137,7 +144,7 @@ type (
 	}
 )
 
-func (s *Service) mayApply(ctx context.Context, k Kind, r ApplyRequest) error {
+func (s *Definitions) mayApply(ctx context.Context, k Kind, r ApplyRequest) error {
 	if err := s.allow(ctx, ActionApply, r.Project, r.Name); err != nil {
 		return err
 	}
@@ -148,7 +155,7 @@ func (s *Service) mayApply(ctx context.Context, k Kind, r ApplyRequest) error {
 }
 
 // apply keeps a definition's content as a version.
-func (s *Service) apply(ctx context.Context, k Kind, r ApplyRequest, content any) (Definition, project.Change, error) {
+func (s *Definitions) apply(ctx context.Context, k Kind, r ApplyRequest, content any) (Definition, project.Change, error) {
 	body, err := json.Marshal(content)
 	if err != nil {
 		return Definition{}, "", err
@@ -172,7 +179,7 @@ func (s *Service) apply(ctx context.Context, k Kind, r ApplyRequest, content any
 			return err
 		}
 		tx.OnCommit(s.plans.forget)
-		tx.OnCommit(s.copying.Wake) // what the version before shows, this one may hide
+		tx.OnCommit(s.rows.copying.Wake) // what the version before shows, this one may hide
 		return event.Publish(ctx, tx, string(r.Project), EventApplied, Applied{Kind: k, Ref: d.Ref(), Digest: d.Digest})
 	}
 	if r.DryRun {
@@ -187,15 +194,15 @@ func (s *Service) apply(ctx context.Context, k Kind, r ApplyRequest, content any
 }
 
 // settle finds or makes the version of a content, and points latest to it.
-func (s *Service) settle(ctx context.Context, tx *store.Tx, k Kind, r ApplyRequest, body json.RawMessage, digest string) (Definition, project.Change, error) {
-	last, err := s.cfg.Store.LastVersion(ctx, tx, r.Project, k, r.Name)
+func (s *Definitions) settle(ctx context.Context, tx *store.Tx, k Kind, r ApplyRequest, body json.RawMessage, digest string) (Definition, project.Change, error) {
+	last, err := s.definitionStore.LastVersion(ctx, tx, r.Project, k, r.Name)
 	if err != nil {
 		return Definition{}, "", err
 	}
-	d, err := s.cfg.Store.DefinitionByDigest(ctx, tx, r.Project, k, r.Name, digest)
+	d, err := s.definitionStore.DefinitionByDigest(ctx, tx, r.Project, k, r.Name, digest)
 	switch {
 	case err == nil:
-		aliases, err := s.cfg.Store.Aliases(ctx, tx, r.Project, k, r.Name)
+		aliases, err := s.definitionStore.Aliases(ctx, tx, r.Project, k, r.Name)
 		if err != nil {
 			return Definition{}, "", err
 		}
@@ -210,7 +217,7 @@ func (s *Service) settle(ctx context.Context, tx *store.Tx, k Kind, r ApplyReque
 			CreatedAt: store.At(s.now()).Time(), CreatedBy: identity.From(ctx).ID,
 		}}
 		if !r.DryRun {
-			if err := s.cfg.Store.InsertDefinition(ctx, tx, d); err != nil {
+			if err := s.definitionStore.InsertDefinition(ctx, tx, d); err != nil {
 				return Definition{}, "", err
 			}
 		}
@@ -222,11 +229,11 @@ func (s *Service) settle(ctx context.Context, tx *store.Tx, k Kind, r ApplyReque
 	if r.DryRun {
 		return d, change, nil
 	}
-	return d, change, s.cfg.Store.PutAlias(ctx, tx, r.Project, k, r.Name, latest, d.Version)
+	return d, change, s.definitionStore.PutAlias(ctx, tx, r.Project, k, r.Name, latest, d.Version)
 }
 
 // keysOf resolves entities to their join keys.
-func (s *Service) keysOf(ctx context.Context, p project.Name, entities []string) ([]Key, error) {
+func (s *Definitions) keysOf(ctx context.Context, p project.Name, entities []string) ([]Key, error) {
 	var keys []Key
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		keys = nil
@@ -264,7 +271,7 @@ func (s *Service) keysOf(ctx context.Context, p project.Name, entities []string)
 }
 
 // look finds out the columns of a source, and which datasets its SQL reads.
-func (s *Service) look(ctx context.Context, p project.Name, src *Source) (*arrow.Schema, error) {
+func (s *core) look(ctx context.Context, p project.Name, src *Source) (*arrow.Schema, error) {
 	if src.Stream != nil {
 		if name := src.Stream.Source; name != "" {
 			if s.cfg.Sources == nil {
@@ -416,7 +423,7 @@ func asInvalid(err error) error {
 
 // Promote sets an alias to a version, which may be named by another alias. Needs feature.apply.
 // Errors: fault.Invalid for the alias latest, which follows what is applied.
-func (s *Service) Promote(ctx context.Context, p project.Name, k Kind, version, alias string) (Header, error) {
+func (s *Definitions) Promote(ctx context.Context, p project.Name, k Kind, version, alias string) (Header, error) {
 	name, _, _ := strings.Cut(version, "@")
 	if err := s.allow(ctx, ActionApply, p, name); err != nil {
 		return Header{}, err
@@ -434,7 +441,7 @@ func (s *Service) Promote(ctx context.Context, p project.Name, k Kind, version, 
 			return err
 		}
 		h = d.Header
-		if err := s.cfg.Store.PutAlias(ctx, tx, p, k, d.Name, alias, d.Version); err != nil {
+		if err := s.definitionStore.PutAlias(ctx, tx, p, k, d.Name, alias, d.Version); err != nil {
 			return err
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{
@@ -449,13 +456,13 @@ func (s *Service) Promote(ctx context.Context, p project.Name, k Kind, version, 
 }
 
 // find resolves a ref in a transaction.
-func (s *Service) find(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string) (Definition, error) {
+func (s *core) find(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string) (Definition, error) {
 	r, err := parseRef(name)
 	if err != nil {
 		return Definition{}, err
 	}
 	if r.version == 0 {
-		aliases, err := s.cfg.Store.Aliases(ctx, tx, p, k, r.name)
+		aliases, err := s.definitionStore.Aliases(ctx, tx, p, k, r.name)
 		if err != nil {
 			return Definition{}, err
 		}
@@ -468,7 +475,7 @@ func (s *Service) find(ctx context.Context, tx *store.Tx, p project.Name, k Kind
 				WithHint("Its aliases are %s.", strings.Join(slices.Sorted(maps.Keys(aliases)), ", "))
 		}
 	}
-	d, err := s.cfg.Store.Definition(ctx, tx, p, k, r.name, r.version)
+	d, err := s.definitionStore.Definition(ctx, tx, p, k, r.name, r.version)
 	if fault.Is(err, fault.NotFound) {
 		return Definition{}, fault.New(fault.NotFound, "there is no feature %s %s@%d in project %s", k, r.name, r.version, p).WithHint("%s", k.hint())
 	}
@@ -538,21 +545,21 @@ func (s ServiceDefinition) SearchFields() []store.Field {
 }
 
 // Entity finds an entity by ref. Needs feature.read.
-func (s *Service) Entity(ctx context.Context, p project.Name, ref string) (Entity, error) {
+func (s *Definitions) Entity(ctx context.Context, p project.Name, ref string) (Entity, error) {
 	return get(ctx, s, p, EntityKind, ref, Definition.entity)
 }
 
 // View finds a feature view by ref. Needs feature.read.
-func (s *Service) View(ctx context.Context, p project.Name, ref string) (View, error) {
+func (s *Definitions) View(ctx context.Context, p project.Name, ref string) (View, error) {
 	return get(ctx, s, p, ViewKind, ref, Definition.view)
 }
 
 // ServiceDefinition finds a feature service by ref. Needs feature.read.
-func (s *Service) ServiceDefinition(ctx context.Context, p project.Name, ref string) (ServiceDefinition, error) {
+func (s *Definitions) ServiceDefinition(ctx context.Context, p project.Name, ref string) (ServiceDefinition, error) {
 	return get(ctx, s, p, ServiceKind, ref, Definition.service)
 }
 
-func get[T any](ctx context.Context, s *Service, p project.Name, k Kind, ref string, decode func(Definition) (T, error)) (T, error) {
+func get[T any](ctx context.Context, s *Definitions, p project.Name, k Kind, ref string, decode func(Definition) (T, error)) (T, error) {
 	var out T
 	name, _, _ := strings.Cut(ref, "@")
 	if err := s.allow(ctx, ActionRead, p, name); err != nil {
@@ -580,28 +587,28 @@ func pageSize(n int) int {
 }
 
 // Entities lists the latest versions by name, after a name. Needs feature.read.
-func (s *Service) Entities(ctx context.Context, p project.Name, after string, limit int) ([]Entity, error) {
+func (s *Definitions) Entities(ctx context.Context, p project.Name, after string, limit int) ([]Entity, error) {
 	return list(ctx, s, p, EntityKind, after, limit, Definition.entity)
 }
 
 // Views lists the latest versions by name, after a name. Needs feature.read.
-func (s *Service) Views(ctx context.Context, p project.Name, after string, limit int) ([]View, error) {
+func (s *Definitions) Views(ctx context.Context, p project.Name, after string, limit int) ([]View, error) {
 	return list(ctx, s, p, ViewKind, after, limit, Definition.view)
 }
 
 // ServiceDefinitions lists the latest versions by name, after a name. Needs feature.read.
-func (s *Service) ServiceDefinitions(ctx context.Context, p project.Name, after string, limit int) ([]ServiceDefinition, error) {
+func (s *Definitions) ServiceDefinitions(ctx context.Context, p project.Name, after string, limit int) ([]ServiceDefinition, error) {
 	return list(ctx, s, p, ServiceKind, after, limit, Definition.service)
 }
 
-func list[T any](ctx context.Context, s *Service, p project.Name, k Kind, after string, limit int, decode func(Definition) (T, error)) ([]T, error) {
+func list[T any](ctx context.Context, s *Definitions, p project.Name, k Kind, after string, limit int, decode func(Definition) (T, error)) ([]T, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionRead, policy.Object{Project: string(p), Kind: objectKind}); err != nil {
 		return nil, err
 	}
 	var out []T
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		out = nil
-		ds, err := s.cfg.Store.Latest(ctx, tx, p, k, after, pageSize(limit))
+		ds, err := s.definitionStore.Latest(ctx, tx, p, k, after, pageSize(limit))
 		if err != nil {
 			return err
 		}
@@ -619,30 +626,30 @@ func list[T any](ctx context.Context, s *Service, p project.Name, k Kind, after 
 
 // FindEntities reads the latest versions, by name after a name, of which may says that they
 // may be what is looked for. Needs feature.read.
-func (s *Service) FindEntities(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (store.Found[Entity], error) {
+func (s *Definitions) FindEntities(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (store.Found[Entity], error) {
 	return find(ctx, s, p, EntityKind, after, limit, may, Definition.entity, func(e Entity) string { return e.Name })
 }
 
 // FindViews is FindEntities for feature views.
-func (s *Service) FindViews(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (store.Found[View], error) {
+func (s *Definitions) FindViews(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (store.Found[View], error) {
 	return find(ctx, s, p, ViewKind, after, limit, may, Definition.view, func(v View) string { return v.Name })
 }
 
 // FindServiceDefinitions is FindEntities for feature services.
-func (s *Service) FindServiceDefinitions(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (store.Found[ServiceDefinition], error) {
+func (s *Definitions) FindServiceDefinitions(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (store.Found[ServiceDefinition], error) {
 	return find(ctx, s, p, ServiceKind, after, limit, may, Definition.service, func(d ServiceDefinition) string { return d.Name })
 }
 
-func find[T any](ctx context.Context, s *Service, p project.Name, k Kind, after string, limit int, may func(store.Line) (bool, error), decode func(Definition) (T, error), name func(T) string) (store.Found[T], error) {
+func find[T any](ctx context.Context, s *Definitions, p project.Name, k Kind, after string, limit int, may func(store.Line) (bool, error), decode func(Definition) (T, error), name func(T) string) (store.Found[T], error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionRead, policy.Object{Project: string(p), Kind: objectKind}); err != nil {
 		return store.Found[T]{}, err
 	}
 	return store.Find(ctx, s.cfg.DB, store.Lookup[T]{
 		Lines: func(ctx context.Context, tx *store.Tx, after string, limit int) ([]store.Line, error) {
-			return s.cfg.Store.Lines(ctx, tx, p, k, after, limit)
+			return s.definitionStore.Lines(ctx, tx, p, k, after, limit)
 		},
 		Read: func(ctx context.Context, tx *store.Tx, names []string) ([]T, error) {
-			ds, err := s.cfg.Store.LatestOf(ctx, tx, p, k, names)
+			ds, err := s.definitionStore.LatestOf(ctx, tx, p, k, names)
 			if err != nil {
 				return nil, err
 			}
@@ -666,21 +673,21 @@ type Listed struct {
 
 // Versions lists the versions of a name below one (0: all), newest first, with
 // their aliases. Needs feature.read.
-func (s *Service) Versions(ctx context.Context, p project.Name, k Kind, name string, below, limit int) ([]Listed, error) {
+func (s *Definitions) Versions(ctx context.Context, p project.Name, k Kind, name string, below, limit int) ([]Listed, error) {
 	if err := s.allow(ctx, ActionRead, p, name); err != nil {
 		return nil, err
 	}
 	var out []Listed
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		out = nil
-		ds, err := s.cfg.Store.Definitions(ctx, tx, p, k, name, below, pageSize(limit))
+		ds, err := s.definitionStore.Definitions(ctx, tx, p, k, name, below, pageSize(limit))
 		if err != nil {
 			return err
 		}
 		if len(ds) == 0 && below == 0 { // what there is has a version
 			return fault.New(fault.NotFound, "there is no feature %s %q in project %s", k, name, p).WithHint("%s", k.hint())
 		}
-		aliases, err := s.cfg.Store.Aliases(ctx, tx, p, k, name)
+		aliases, err := s.definitionStore.Aliases(ctx, tx, p, k, name)
 		for _, d := range ds {
 			l := Listed{Header: d.Header}
 			for _, alias := range slices.Sorted(maps.Keys(aliases)) {

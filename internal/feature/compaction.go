@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -60,20 +63,55 @@ type CompactionStats struct {
 
 type compactionCounters struct{ moved, swept, dropped, orphans atomic.Int64 }
 
+// OnlineRows looks after what is online: it names the online store, compacts rows, and
+// removes rows of replaced generations and copies that may not be there.
+type OnlineRows struct {
+	*core
+	copying   *lifecycle.Loop // removes copies that may not be there
+	compactor *lifecycle.Loop
+	compacted compactionCounters
+
+	mu      sync.Mutex
+	orphans map[online.TableKey]time.Time // tables that no record names, since when
+}
+
+func newOnlineRows(c *core) *OnlineRows {
+	s := &OnlineRows{core: c}
+	s.compactor = &lifecycle.Loop{
+		Name: "feature compaction", Every: compactionInterval, Logger: s.log, Timeout: 7 * 24 * time.Hour, // steps are small, and begin again
+		Run: func(ctx context.Context) error { return s.CompactOnce(identity.With(ctx, identity.Loop("feature"))) },
+	}
+	s.copying = &lifecycle.Loop{
+		Name: "feature copies", Every: copiesPause, Logger: s.log, Timeout: time.Hour, // what was removed stays so
+		Run: func(ctx context.Context) error {
+			return s.RemoveStaleCopies(identity.With(ctx, identity.Loop("feature")))
+		},
+	}
+	return s
+}
+
+// Compacting moves online rows to new subkeys and removes those that answer nobody, as
+// Config.Compaction says.
+func (s *OnlineRows) Compacting() lifecycle.Service { return s.compactor.Service() }
+
+// Copying removes copies that may not be there any more; it is for an online store that
+// may have some, whether it is configured to make them or not.
+func (s *OnlineRows) Copying() lifecycle.Service { return s.copying.Service() }
+
 // CompactionStats counts the work of compaction since the process started.
-func (s *Service) CompactionStats() CompactionStats {
+func (s *OnlineRows) CompactionStats() CompactionStats {
 	return CompactionStats{Moved: s.compacted.moved.Load(), Swept: s.compacted.swept.Load(), Dropped: s.compacted.dropped.Load(), Orphans: s.compacted.orphans.Load()}
 }
 
 // CompactOnce goes through the online store once; the background loop calls it, and tests
 // do. A view that cannot be compacted holds up no other.
-func (s *Service) CompactOnce(ctx context.Context) error {
+func (s *OnlineRows) CompactOnce(ctx context.Context) error {
 	if !s.cfg.Online.Compacts() {
 		return nil
 	}
 	var all []Online
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		all, err = s.cfg.Store.Onlines(ctx, tx, "")
+		all, err = s.onlineStore.Onlines(ctx, tx, "")
 		return err
 	}); err != nil {
 		return err
@@ -94,7 +132,7 @@ func (s *Service) CompactOnce(ctx context.Context) error {
 }
 
 // pause keeps to the rate.
-func (s *Service) pause(ctx context.Context, step online.Step) error {
+func (s *OnlineRows) pause(ctx context.Context, step online.Step) error {
 	wait := time.Duration(step.Looked) * time.Second / time.Duration(s.cfg.Compaction.Rate)
 	if wait < time.Millisecond {
 		return ctx.Err()
@@ -110,7 +148,7 @@ func (s *Service) pause(ctx context.Context, step online.Step) error {
 }
 
 // rotate does what is next on a view's way to the next subkey.
-func (s *Service) rotate(ctx context.Context, o Online) error {
+func (s *OnlineRows) rotate(ctx context.Context, o Online) error {
 	age := s.now().Sub(o.RotatedAt)
 	switch {
 	case o.Former != o.Subkey && age < staleAge:
@@ -126,7 +164,7 @@ func (s *Service) rotate(ctx context.Context, o Online) error {
 		return nil
 	}
 	return s.change(ctx, o, func(ctx context.Context, tx *store.Tx, now *Online) error {
-		runs, err := s.cfg.Store.Runs(ctx, tx, o.Project, o.View, o.Version, "", 1)
+		runs, err := s.runStore.Runs(ctx, tx, o.Project, o.View, o.Version, "", 1)
 		if err != nil || len(runs) > 0 && !runs[0].State.Ended() {
 			return err // it writes under this one
 		}
@@ -136,9 +174,9 @@ func (s *Service) rotate(ctx context.Context, o Online) error {
 }
 
 // change makes a change to a view's record unless its subkeys are others by now.
-func (s *Service) change(ctx context.Context, o Online, do func(ctx context.Context, tx *store.Tx, now *Online) error) error {
+func (s *OnlineRows) change(ctx context.Context, o Online, do func(ctx context.Context, tx *store.Tx, now *Online) error) error {
 	return s.cfg.DB.Update(ctx, string(o.Project), func(ctx context.Context, tx *store.Tx) error {
-		now, err := s.cfg.Store.Online(ctx, tx, o.Project, o.View, o.Version)
+		now, err := s.onlineStore.Online(ctx, tx, o.Project, o.View, o.Version)
 		if fault.Is(err, fault.NotFound) || err == nil && (now.Subkey != o.Subkey || now.Former != o.Former) {
 			return nil
 		}
@@ -149,11 +187,11 @@ func (s *Service) change(ctx context.Context, o Online, do func(ctx context.Cont
 			return err
 		}
 		tx.OnCommit(s.plans.forget)
-		return s.cfg.Store.PutOnline(ctx, tx, now)
+		return s.onlineStore.PutOnline(ctx, tx, now)
 	})
 }
 
-func (s *Service) auditSubkey(ctx context.Context, tx *store.Tx, o *Online, phase string) error {
+func (s *OnlineRows) auditSubkey(ctx context.Context, tx *store.Tx, o *Online, phase string) error {
 	return audit.Append(ctx, tx, audit.Entry{
 		Project: string(o.Project), Action: string(ActionMaterialise), Object: objectKind + " view " + o.ref(),
 		Detail: map[string]any{"phase": phase, "subkey": o.Subkey},
@@ -162,7 +200,7 @@ func (s *Service) auditSubkey(ctx context.Context, tx *store.Tx, o *Online, phas
 
 // moveRows brings a view's rows under the newest subkey, and gives up the former one
 // when nothing is under it.
-func (s *Service) moveRows(ctx context.Context, o Online) error {
+func (s *OnlineRows) moveRows(ctx context.Context, o Online) error {
 	left := false
 	for _, table := range o.tables() {
 		for at, done := (online.Mark{}), false; !done; {
@@ -192,13 +230,13 @@ func (s *Service) moveRows(ctx context.Context, o Online) error {
 
 // sweepRows removes a view's rows that answer no time whose history was kept in the
 // round before, and says what is kept from now on.
-func (s *Service) sweepRows(ctx context.Context, o Online) error {
+func (s *OnlineRows) sweepRows(ctx context.Context, o Online) error {
 	if s.cfg.Compaction.History <= 0 {
 		return nil
 	}
 	var v View
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		d, err := s.cfg.Store.Definition(ctx, tx, o.Project, ViewKind, o.View, o.Version)
+		d, err := s.definitionStore.Definition(ctx, tx, o.Project, ViewKind, o.View, o.Version)
 		if err == nil {
 			v, err = d.view()
 		}
@@ -227,7 +265,7 @@ func (s *Service) sweepRows(ctx context.Context, o Online) error {
 	// Of the next round.
 	since := store.At(s.now().Add(-s.cfg.Compaction.History)).Time()
 	return s.cfg.DB.Update(ctx, string(o.Project), func(ctx context.Context, tx *store.Tx) error {
-		now, err := s.cfg.Store.Online(ctx, tx, o.Project, o.View, o.Version)
+		now, err := s.onlineStore.Online(ctx, tx, o.Project, o.View, o.Version)
 		if err != nil || !now.HistorySince.Before(since) {
 			if fault.Is(err, fault.NotFound) {
 				err = nil
@@ -236,7 +274,7 @@ func (s *Service) sweepRows(ctx context.Context, o Online) error {
 		}
 		now.HistorySince = since
 		tx.OnCommit(s.plans.forget)
-		return s.cfg.Store.PutOnline(ctx, tx, now)
+		return s.onlineStore.PutOnline(ctx, tx, now)
 	})
 }
 
@@ -254,7 +292,7 @@ func (v View) expiryRule(since time.Time) online.Rule {
 const orphanAge = 24 * time.Hour
 
 // sweepOrphans drops tables that no record names.
-func (s *Service) sweepOrphans(ctx context.Context) error {
+func (s *OnlineRows) sweepOrphans(ctx context.Context) error {
 	orphans, err := s.cfg.Online.Orphans(ctx, func() ([]online.TableKey, error) { return s.namedTables(ctx) })
 	if err != nil {
 		return fault.Wrap(err, "searching for orphaned online rows")
@@ -269,7 +307,7 @@ func (s *Service) sweepOrphans(ctx context.Context) error {
 }
 
 // aged are the orphans that are old enough; the others are remembered.
-func (s *Service) aged(orphans []online.TableKey) (old []online.TableKey) {
+func (s *OnlineRows) aged(orphans []online.TableKey) (old []online.TableKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	seen := map[online.TableKey]time.Time{}
@@ -288,11 +326,11 @@ func (s *Service) aged(orphans []online.TableKey) (old []online.TableKey) {
 
 // namedTables are all tables that a record names and that can be read. Error:
 // fault.Exhausted when there are too many records to know all of them.
-func (s *Service) namedTables(ctx context.Context) ([]online.TableKey, error) {
+func (s *OnlineRows) namedTables(ctx context.Context) ([]online.TableKey, error) {
 	var tables []online.Table
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		tables = nil
-		all, err := s.cfg.Store.Onlines(ctx, tx, "")
+		all, err := s.onlineStore.Onlines(ctx, tx, "")
 		if err != nil {
 			return err
 		}
@@ -301,7 +339,7 @@ func (s *Service) namedTables(ctx context.Context) ([]online.TableKey, error) {
 			tables = append(tables, o.tables()...)
 			subkeys[o.watch()] = o.Subkey
 		}
-		runs, err := s.cfg.Store.OpenRuns(ctx, tx, openRuns)
+		runs, err := s.runStore.OpenRuns(ctx, tx, openRuns)
 		if err != nil {
 			return err
 		}
@@ -310,7 +348,7 @@ func (s *Service) namedTables(ctx context.Context) ([]online.TableKey, error) {
 			o.Subkey = max(subkeys[o.watch()], firstSubkey)
 			tables = append(tables, o.at(r.Generation))
 		}
-		stales, err := s.cfg.Store.Stales(ctx, tx, s.now().Add(staleAge), openRuns)
+		stales, err := s.onlineStore.Stales(ctx, tx, s.now().Add(staleAge), openRuns)
 		if err != nil {
 			return err
 		}

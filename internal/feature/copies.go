@@ -23,7 +23,7 @@ import (
 // to keep no copies any more.
 
 // copyShape is how the version latest of a view is copied; ok is false when it is not.
-func (s *Service) copyShape(ctx context.Context, p project.Name, view string) (shape online.Shape, ok bool, err error) {
+func (s *OnlineRows) copyShape(ctx context.Context, p project.Name, view string) (shape online.Shape, ok bool, err error) {
 	var v View
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		d, err := s.find(ctx, tx, p, ViewKind, view)
@@ -54,7 +54,7 @@ func (s *Service) copyShape(ctx context.Context, p project.Name, view string) (s
 }
 
 // copies is for rows that are written.
-func (s *Service) copies(ctx context.Context, p project.Name, view string, version int, class project.Classification, table online.Table, rows []online.Row) error {
+func (s *OnlineRows) copies(ctx context.Context, p project.Name, view string, version int, class project.Classification, table online.Table, rows []online.Row) error {
 	if !s.cfg.Online.Copies() {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (s *Service) copies(ctx context.Context, p project.Name, view string, versi
 
 // copyApplied copies what a stream brought, which may be of stricter data than
 // what was there.
-func (s *Service) copyApplied(ctx context.Context, v View, table online.Table, rows []online.Row) error {
+func (s *OnlineRows) copyApplied(ctx context.Context, v View, table online.Table, rows []online.Row) error {
 	if !s.cfg.Online.Copies() {
 		return nil
 	}
@@ -85,7 +85,7 @@ func (s *Service) copyApplied(ctx context.Context, v View, table online.Table, r
 
 // recopy puts rows that answer in the places of what a generation that is about to be
 // removed was copied to: it may have had later ones, which were withdrawn.
-func (s *Service) recopy(ctx context.Context, g Stale) error {
+func (s *OnlineRows) recopy(ctx context.Context, g Stale) error {
 	if !s.cfg.Online.Copies() {
 		return nil
 	}
@@ -105,7 +105,7 @@ const copiesPause = time.Minute
 // RemoveStaleCopies removes the copies that may not be there any more, and sees to it that no
 // file has what was removed; the background loop calls it, and tests do. A view whose
 // copies cannot be removed holds up no other.
-func (s *Service) RemoveStaleCopies(ctx context.Context) error {
+func (s *OnlineRows) RemoveStaleCopies(ctx context.Context) error {
 	views, err := s.cfg.Online.CopiedViews(ctx)
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (s *Service) RemoveStaleCopies(ctx context.Context) error {
 	return errors.Join(append(failed, err)...)
 }
 
-func (s *Service) staysCopied(ctx context.Context, c online.CopiedView) (bool, error) {
+func (s *OnlineRows) staysCopied(ctx context.Context, c online.CopiedView) (bool, error) {
 	if !s.cfg.Online.Copies() {
 		return false, nil
 	}
@@ -141,7 +141,7 @@ const settleTime = 10 * time.Second
 
 // cleanFiles returns when no file of the online store has copies that were removed. Error:
 // fault.Unavailable when that takes longer.
-func (s *Service) cleanFiles(ctx context.Context) error {
+func (s *OnlineRows) cleanFiles(ctx context.Context) error {
 	settled, err := s.cfg.Online.Settle(ctx, settleTime)
 	if err != nil || settled {
 		return err
@@ -151,7 +151,7 @@ func (s *Service) cleanFiles(ctx context.Context) error {
 
 // KeyDestroyed removes copies of what a key sealed: of a view, of a project when owner is
 // empty. Rows online need no such thing; without the key nobody reads them.
-func (s *Service) KeyDestroyed(ctx context.Context, p project.Name, owner string) error {
+func (s *OnlineRows) KeyDestroyed(ctx context.Context, p project.Name, owner string) error {
 	view, ours := strings.CutPrefix(owner, objectKind+"/")
 	if !ours && owner != "" {
 		return nil

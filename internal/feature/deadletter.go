@@ -51,11 +51,11 @@ const (
 )
 
 // keepDeadLetters keeps messages that are no events, or their new reasons.
-func (s *Service) keepDeadLetters(ctx context.Context, tx *store.Tx, l *eventLog, in entry, reasons map[int]string, now time.Time) (int, error) {
+func (s *Streams) keepDeadLetters(ctx context.Context, tx *store.Tx, l *eventLog, in entry, reasons map[int]string, now time.Time) (int, error) {
 	if len(reasons) == 0 {
 		return 0, nil
 	}
-	have, err := s.cfg.Store.CountDeadLetters(ctx, tx, l.project, l.dataset)
+	have, err := s.streamStore.CountDeadLetters(ctx, tx, l.project, l.dataset)
 	if err != nil {
 		return 0, err
 	}
@@ -85,7 +85,7 @@ func (s *Service) keepDeadLetters(ctx context.Context, tx *store.Tx, l *eventLog
 	return len(reasons), nil
 }
 
-func (s *Service) putDeadLetter(ctx context.Context, tx *store.Tx, l *eventLog, id string, at time.Time, d DeadLetter) error {
+func (s *Streams) putDeadLetter(ctx context.Context, tx *store.Tx, l *eventLog, id string, at time.Time, d DeadLetter) error {
 	b, err := json.Marshal(d)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (s *Service) putDeadLetter(ctx context.Context, tx *store.Tx, l *eventLog, 
 	if err != nil {
 		return err
 	}
-	return s.cfg.Store.PutDeadLetter(ctx, tx, l.project, l.dataset, SealedDeadLetter{ID: id, At: at, Sealed: sealed})
+	return s.streamStore.PutDeadLetter(ctx, tx, l.project, l.dataset, SealedDeadLetter{ID: id, At: at, Sealed: sealed})
 }
 
 func (l *eventLog) openDeadLetter(d SealedDeadLetter) (DeadLetter, error) {
@@ -111,7 +111,7 @@ func (l *eventLog) openDeadLetter(d SealedDeadLetter) (DeadLetter, error) {
 // DeadLetters lists the dead letters of a view's stream, oldest first, after an id. They have
 // the data that was sent: it needs feature.history and, of a view with protected features,
 // feature.clear, it is for a purpose, and it is journaled as every read of such data.
-func (s *Service) DeadLetters(ctx context.Context, p project.Name, ref, after string, limit int) ([]DeadLetter, error) {
+func (s *Streams) DeadLetters(ctx context.Context, p project.Name, ref, after string, limit int) ([]DeadLetter, error) {
 	v, l, err := s.authorizeDeadLetters(ctx, ActionHistory, p, ref)
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (s *Service) DeadLetters(ctx context.Context, p project.Name, ref, after st
 }
 
 // authorizeDeadLetters passes the doors of a view's dead letters.
-func (s *Service) authorizeDeadLetters(ctx context.Context, action policy.Action, p project.Name, ref string) (View, *eventLog, error) {
+func (s *Streams) authorizeDeadLetters(ctx context.Context, action policy.Action, p project.Name, ref string) (View, *eventLog, error) {
 	if err := s.allow(ctx, action, p, ref); err != nil {
 		return View{}, nil, err
 	}
@@ -164,10 +164,10 @@ func (s *Service) authorizeDeadLetters(ctx context.Context, action policy.Action
 	})
 }
 
-func (s *Service) deadLetters(ctx context.Context, l *eventLog, after string, limit int) ([]DeadLetter, error) {
+func (s *Streams) deadLetters(ctx context.Context, l *eventLog, after string, limit int) ([]DeadLetter, error) {
 	var sealed []SealedDeadLetter
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		sealed, err = s.cfg.Store.DeadLetters(ctx, tx, l.project, l.dataset, after, limit)
+		sealed, err = s.streamStore.DeadLetters(ctx, tx, l.project, l.dataset, after, limit)
 		return err
 	})
 	if err != nil {
@@ -192,7 +192,7 @@ type Replayed struct {
 // was declared anew, or the time that was in the future has come. Those that are
 // events now are accepted; the others stay. Needs feature.push. Error: fault.NotFound
 // for a letter that is not there.
-func (s *Service) ReplayDeadLetters(ctx context.Context, p project.Name, ref string, ids []string) (Replayed, error) {
+func (s *Streams) ReplayDeadLetters(ctx context.Context, p project.Name, ref string, ids []string) (Replayed, error) {
 	var out Replayed
 	_, l, err := s.authorizeDeadLetters(ctx, ActionPush, p, ref)
 	if err != nil {
@@ -237,7 +237,7 @@ func (s *Service) ReplayDeadLetters(ctx context.Context, p project.Name, ref str
 
 // DropDeadLetters removes dead letters, all when none is named, and returns their number. Needs
 // feature.push.
-func (s *Service) DropDeadLetters(ctx context.Context, p project.Name, ref string, ids []string) (int, error) {
+func (s *Streams) DropDeadLetters(ctx context.Context, p project.Name, ref string, ids []string) (int, error) {
 	v, l, err := s.authorizeDeadLetters(ctx, ActionPush, p, ref)
 	if err != nil {
 		return 0, err
@@ -247,12 +247,12 @@ func (s *Service) DropDeadLetters(ctx context.Context, p project.Name, ref strin
 		dropped = 0
 		if len(ids) == 0 {
 			var err error
-			if dropped, err = s.cfg.Store.DropDeadLetters(ctx, tx, p, l.dataset); err != nil {
+			if dropped, err = s.streamStore.DropDeadLetters(ctx, tx, p, l.dataset); err != nil {
 				return err
 			}
 		}
 		for _, id := range ids {
-			there, err := s.cfg.Store.DeleteDeadLetter(ctx, tx, p, l.dataset, id)
+			there, err := s.streamStore.DeleteDeadLetter(ctx, tx, p, l.dataset, id)
 			if err != nil {
 				return err
 			}

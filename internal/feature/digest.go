@@ -30,7 +30,7 @@ type keyDigester struct {
 	seen map[string]bool
 }
 
-func (s *Service) digester(ctx context.Context, p project.Name) (*keyDigester, error) {
+func (s *access) digester(ctx context.Context, p project.Name) (*keyDigester, error) {
 	key, err := s.cfg.Keys.DataKey(ctx, string(p), "", "digests of keys that were read 1")
 	if err != nil {
 		return nil, fault.Wrap(err, "the key of the audit log's digests")
@@ -98,7 +98,7 @@ func (v View) entities() []string {
 // ReadDigest is the digest by which audit entries name an entity with these values of
 // its join keys, as text and in their order. It asks for no permission: the caller has
 // asked, and records the question. Errors: those of Identify.
-func (s *Service) ReadDigest(ctx context.Context, p project.Name, entity string, values []string) (string, error) {
+func (s *OnlineReads) ReadDigest(ctx context.Context, p project.Name, entity string, values []string) (string, error) {
 	e, err := s.entity(ctx, p, entity)
 	if err != nil {
 		return "", err
@@ -120,7 +120,7 @@ func (s *Service) ReadDigest(ctx context.Context, p project.Name, entity string,
 
 // rowsDigest is the digest by which the audit log names rows that were pushed: an HMAC
 // under a key of the project, because rows of one person can be guessed.
-func (s *Service) rowsDigest(ctx context.Context, p project.Name, rows []online.Row) (string, error) {
+func (s *access) rowsDigest(ctx context.Context, p project.Name, rows []online.Row) (string, error) {
 	key, err := s.cfg.Keys.DataKey(ctx, string(p), "", "digests of rows that were pushed 1")
 	if err != nil {
 		return "", fault.Wrap(err, "the key of the audit log's digests")

@@ -20,7 +20,7 @@ type Use struct {
 
 // Use says where features of an entity come from. It asks for no permission: who
 // erases a person may not be somebody who sees features. Error: fault.NotFound.
-func (s *Service) Use(ctx context.Context, p project.Name, entity string) (Use, error) {
+func (s *Erasure) Use(ctx context.Context, p project.Name, entity string) (Use, error) {
 	u := Use{Read: map[string]bool{}}
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		u.views = nil
@@ -52,16 +52,16 @@ func (s *Service) Use(ctx context.Context, p project.Name, entity string) (Use, 
 }
 
 // eachView visits the views of a project, in all versions.
-func (s *Service) eachView(ctx context.Context, tx *store.Tx, p project.Name, visit func(View)) error {
+func (s *core) eachView(ctx context.Context, tx *store.Tx, p project.Name, visit func(View)) error {
 	for after := ""; ; {
-		latest, err := s.cfg.Store.Latest(ctx, tx, p, ViewKind, after, 100)
+		latest, err := s.definitionStore.Latest(ctx, tx, p, ViewKind, after, 100)
 		if err != nil {
 			return err
 		}
 		for _, l := range latest {
 			after = l.Name
 			for below := 0; ; {
-				ds, err := s.cfg.Store.Definitions(ctx, tx, p, ViewKind, l.Name, below, 100)
+				ds, err := s.definitionStore.Definitions(ctx, tx, p, ViewKind, l.Name, below, 100)
 				if err != nil {
 					return err
 				}
@@ -86,7 +86,7 @@ func (s *Service) eachView(ctx context.Context, tx *store.Tx, p project.Name, vi
 
 // Readers are the versions of views that read a dataset, whatever its version. It asks
 // for no permission: who deletes the dataset may not be somebody who sees features.
-func (s *Service) Readers(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (refs []string, err error) {
+func (s *Definitions) Readers(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (refs []string, err error) {
 	return refs, s.eachView(ctx, tx, p, func(v View) {
 		for _, ref := range v.Source.sources() {
 			if name, _, _ := strings.Cut(ref, "@"); name == dataset {
@@ -110,7 +110,7 @@ func (v View) about(entity string) (at []int) {
 // Identify gives values of an entity's join keys as rows have them: "4711" for
 // "+4711" where they are int64. Errors: fault.NotFound for an unknown entity;
 // fault.Invalid for another number of values, or one of another type.
-func (s *Service) Identify(ctx context.Context, p project.Name, entity string, values []string) ([]string, error) {
+func (s *Erasure) Identify(ctx context.Context, p project.Name, entity string, values []string) ([]string, error) {
 	e, err := s.entity(ctx, p, entity)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (s *Service) Identify(ctx context.Context, p project.Name, entity string, v
 }
 
 // entity is the newest definition of an entity.
-func (s *Service) entity(ctx context.Context, p project.Name, name string) (e Entity, err error) {
+func (s *core) entity(ctx context.Context, p project.Name, name string) (e Entity, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		d, err := s.find(ctx, tx, p, EntityKind, name)
 		if err == nil {
@@ -174,9 +174,9 @@ func keyValue(t value.Type, text string) (value.Value, error) {
 
 // Redacted says that a dataset version stands for a training set now, without the
 // rows of a person: what is known of how the one came to be holds for the other.
-func (s *Service) Redacted(ctx context.Context, p project.Name, was string, is DatasetVersion) error {
+func (s *Erasure) Redacted(ctx context.Context, p project.Name, was string, is DatasetVersion) error {
 	return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		t, err := s.cfg.Store.TrainingSet(ctx, tx, p, was)
+		t, err := s.trainingSetStore.TrainingSet(ctx, tx, p, was)
 		if fault.Is(err, fault.NotFound) {
 			return nil // it is no training set
 		}
@@ -184,6 +184,6 @@ func (s *Service) Redacted(ctx context.Context, p project.Name, was string, is D
 			return err
 		}
 		t.Dataset, t.Digest, t.Rows = is.Ref, is.Digest, is.Rows
-		return s.cfg.Store.PutTrainingSet(ctx, tx, t)
+		return s.trainingSetStore.PutTrainingSet(ctx, tx, t)
 	})
 }

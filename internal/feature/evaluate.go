@@ -22,7 +22,7 @@ type InputRef struct {
 
 // pin resolves the datasets of a source to versions as of now. Needs permission
 // to see them.
-func (s *Service) pin(ctx context.Context, p project.Name, src Source) ([]Input, error) {
+func (s *Streams) pin(ctx context.Context, p project.Name, src Source) ([]Input, error) {
 	if src.Stream != nil { // what was acknowledged until now is in the dataset
 		if _, err := s.newest(ctx, p, src.Dataset); err != nil {
 			return nil, err
@@ -53,17 +53,17 @@ func refsOf(inputs []Input) []InputRef {
 
 // evaluate reads columns of a source over exact versions; all columns when there
 // are none.
-func (s *Service) evaluate(p project.Name, src Source, inputs []InputRef, columns []string) offline.Open {
+func (s *core) evaluate(p project.Name, src Source, inputs []InputRef, columns []string) offline.Open {
 	return s.rows(p, src, inputs, columns, Local{TimeZone: src.TimeZone})
 }
 
 // spine reads a spine. What clocks show twice is early in it, and late in a view:
 // neither knows what was not known.
-func (s *Service) spine(p project.Name, src Source, inputs []InputRef) offline.Open {
+func (s *core) spine(p project.Name, src Source, inputs []InputRef) offline.Open {
 	return s.rows(p, src, inputs, nil, Local{TimeZone: src.TimeZone, Early: true})
 }
 
-func (s *Service) rows(p project.Name, src Source, inputs []InputRef, columns []string, local Local) offline.Open {
+func (s *core) rows(p project.Name, src Source, inputs []InputRef, columns []string, local Local) offline.Open {
 	return func(ctx context.Context) (array.RecordReader, error) {
 		if src.Dataset != "" {
 			if len(inputs) != 1 {
@@ -94,7 +94,7 @@ func (s *Service) rows(p project.Name, src Source, inputs []InputRef, columns []
 // offline is the view as the join takes it, over exact versions of its source.
 // All its features are read, because they decide ties, or all that its windows are
 // made of; only those with a name in selected come out.
-func (s *Service) offline(v View, inputs []InputRef, selected map[int]string) offline.View {
+func (s *core) offline(v View, inputs []InputRef, selected map[int]string) offline.View {
 	o := offline.View{
 		Name: v.Ref(), Open: s.evaluate(v.Project, v.Source, inputs, v.columns()),
 		Event: v.Timestamp, Created: v.CreatedTimestamp, TTL: v.ttl(),

@@ -6,11 +6,15 @@
 //   - feature.go: Entity, View and ServiceDefinition (the manifest kind FeatureService),
 //     their specs and what these must satisfy; ref.go: names of versions and
 //     features.
-//   - Service (service.go) is the only way in. apply.go keeps definitions,
-//     selection.go resolves what a caller asks for, training.go makes training
-//     sets, materialise.go and push.go fill the online store, read.go answers from it,
-//     verify.go proves that both agree, compaction.go moves rows to new subkeys and removes
+//   - Services (service.go) are the only ways in, one for each kind of caller; New makes
+//     them over one core. Definitions (apply.go) keeps definitions,
+//     selection.go resolves what a caller asks for, OfflineReads (training.go, history.go) makes training
+//     sets, Materialisation (materialise.go) and Streams (stream.go, push.go) fill the online store,
+//     OnlineReads (read.go, lookup.go) answers from it,
+//     Verification (verify.go, watch.go, answers.go) proves that both agree, OnlineRows (compaction.go,
+//     copies.go) moves rows to new subkeys and removes
 //     expired ones, onlinestore.go begins in another online store,
+//     Erasure (person.go, erase.go, forget.go) finds and removes a person,
 //     evaluate.go reads the rows of a view,
 //     lineage.go says what came from what.
 //   - stream.go is the log of a dataset's events, streamapply.go brings them online, streamsnapshot.go

@@ -40,7 +40,7 @@ const (
 // follow them; a background loop calls it, and tests do. While one source takes its
 // time the others are looked at again. While another process does it, nothing happens.
 // What is no event is a dead letter: nobody else could be told.
-func (s *Service) FeedOnce(ctx context.Context) error {
+func (s *Streams) FeedOnce(ctx context.Context) error {
 	if s.cfg.Sources == nil {
 		return nil
 	}
@@ -63,7 +63,7 @@ type fed struct {
 	dataset, source string
 }
 
-func (s *Service) feedAll(ctx context.Context) error {
+func (s *Streams) feedAll(ctx context.Context) error {
 	type end struct {
 		of  fed
 		err error
@@ -112,10 +112,10 @@ func (s *Service) feedAll(ctx context.Context) error {
 }
 
 // fedViews are the views that follow a source, one of each stream.
-func (s *Service) fedViews(ctx context.Context) (views map[fed]View, err error) {
+func (s *Streams) fedViews(ctx context.Context) (views map[fed]View, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		views = map[fed]View{}
-		ds, err := s.cfg.Store.StreamViews(ctx, tx)
+		ds, err := s.streamStore.StreamViews(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -138,7 +138,7 @@ func (s *Service) fedViews(ctx context.Context) (views map[fed]View, err error) 
 }
 
 // feedTold feeds a stream, and tells it what is wrong.
-func (s *Service) feedTold(ctx context.Context, v View) error {
+func (s *Streams) feedTold(ctx context.Context, v View) error {
 	err := s.feed(ctx, v)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *Service) feedTold(ctx context.Context, v View) error {
 
 // feed brings the messages of a view's source into the log. Each batch is accepted
 // with the position behind it, in one transaction.
-func (s *Service) feed(ctx context.Context, v View) error {
+func (s *Streams) feed(ctx context.Context, v View) error {
 	source := v.Source.Stream.Source
 	reading, err := s.cfg.Sources.Check(ctx, v.Project, source, v.Source.Dataset) // it may have become another
 	if err != nil {
@@ -169,7 +169,7 @@ func (s *Service) feed(ctx context.Context, v View) error {
 	}
 	var after json.RawMessage
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		st, err := s.cfg.Store.Stream(ctx, tx, l.project, l.dataset)
+		st, err := s.streamStore.Stream(ctx, tx, l.project, l.dataset)
 		if fault.Is(err, fault.NotFound) {
 			return nil
 		}

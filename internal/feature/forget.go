@@ -26,10 +26,10 @@ type Forgotten struct {
 
 // Streamed lists the datasets of a project that have a log of events. It asks for no
 // permission, as Use.
-func (s *Service) Streamed(ctx context.Context, p project.Name) (datasets []string, err error) {
+func (s *Erasure) Streamed(ctx context.Context, p project.Name) (datasets []string, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		datasets = nil
-		all, err := s.cfg.Store.Streams(ctx, tx)
+		all, err := s.streams.streamStore.Streams(ctx, tx)
 		for _, st := range all {
 			if st.Project == p {
 				datasets = append(datasets, st.Dataset)
@@ -49,20 +49,20 @@ const forgetPage = 16
 // only Is knows who that is, also those that cannot be read. What was applied or is in a version
 // before is online and in the dataset, and has to be removed there, after this. A log
 // whose key was destroyed is dropped: nobody reads it. With dry it only counts.
-func (s *Service) ForgetEvents(ctx context.Context, action policy.Action, p Person, dataset string, columns []string, dry bool) (Forgotten, error) {
+func (s *Erasure) ForgetEvents(ctx context.Context, action policy.Action, p Person, dataset string, columns []string, dry bool) (Forgotten, error) {
 	var out Forgotten
 	if len(columns) == 0 {
 		return out, fault.New(fault.Invalid, "no columns identify the person")
 	}
 	l := &eventLog{project: p.Project, dataset: dataset}
-	err := s.unlock(ctx, l)
+	err := s.streams.unlock(ctx, l)
 	switch {
 	case fault.Is(err, fault.Gone) && dry:
 		return out, nil
 	case fault.Is(err, fault.Gone):
 		return out, s.cfg.DB.Update(ctx, string(p.Project), func(ctx context.Context, tx *store.Tx) error {
 			tx.Scrub(logTables...)
-			return s.DropEvents(ctx, tx, action, p.Project, dataset)
+			return s.streams.DropEvents(ctx, tx, action, p.Project, dataset)
 		})
 	case err != nil:
 		return out, err
@@ -80,7 +80,7 @@ func (s *Service) ForgetEvents(ctx context.Context, action policy.Action, p Pers
 			}
 			err := run(ctx, func(ctx context.Context, tx *store.Tx) error {
 				f.gone, more = Forgotten{}, false
-				st, err := s.cfg.Store.Stream(ctx, tx, p.Project, dataset)
+				st, err := s.streams.streamStore.Stream(ctx, tx, p.Project, dataset)
 				if fault.Is(err, fault.NotFound) {
 					return nil
 				}
@@ -90,7 +90,7 @@ func (s *Service) ForgetEvents(ctx context.Context, action policy.Action, p Pers
 				if more, err = page(ctx, tx, &st); err != nil || dry || f.gone == (Forgotten{}) {
 					return err
 				}
-				if err := s.cfg.Store.PutStream(ctx, tx, st); err != nil {
+				if err := s.streams.streamStore.PutStream(ctx, tx, st); err != nil {
 					return err
 				}
 				return audit.Append(ctx, tx, audit.Entry{
@@ -118,22 +118,22 @@ func (s *Service) ForgetEvents(ctx context.Context, action policy.Action, p Pers
 // any more: its key was destroyed, or, in the transaction of that, the dataset
 // deleted. The numbers of records go on, so that no view takes later ones for those it
 // has.
-func (s *Service) DropEvents(ctx context.Context, tx *store.Tx, action policy.Action, p project.Name, dataset string) error {
-	st, err := s.cfg.Store.Stream(ctx, tx, p, dataset)
+func (s *Streams) DropEvents(ctx context.Context, tx *store.Tx, action policy.Action, p project.Name, dataset string) error {
+	st, err := s.streamStore.Stream(ctx, tx, p, dataset)
 	if fault.Is(err, fault.NotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if _, err := s.cfg.Store.TrimRecords(ctx, tx, p, dataset, st.Head); err != nil {
+	if _, err := s.streamStore.TrimRecords(ctx, tx, p, dataset, st.Head); err != nil {
 		return err
 	}
-	letters, err := s.cfg.Store.DropDeadLetters(ctx, tx, p, dataset)
+	letters, err := s.streamStore.DropDeadLetters(ctx, tx, p, dataset)
 	if err != nil {
 		return err
 	}
-	if err := s.cfg.Store.ForgetSeen(ctx, tx, p, dataset, s.now().Add(seenAge)); err != nil {
+	if err := s.streamStore.ForgetSeen(ctx, tx, p, dataset, s.now().Add(seenAge)); err != nil {
 		return err
 	}
 	records := st.Head - st.First + 1
@@ -141,7 +141,7 @@ func (s *Service) DropEvents(ctx context.Context, tx *store.Tx, action policy.Ac
 		return nil // it had none
 	}
 	st.First, st.SnapshotSeq, st.Bytes, st.Version = st.Head+1, st.Head, 0, ""
-	if err := s.cfg.Store.PutStream(ctx, tx, st); err != nil {
+	if err := s.streamStore.PutStream(ctx, tx, st); err != nil {
 		return err
 	}
 	return audit.Append(ctx, tx, audit.Entry{
@@ -155,7 +155,7 @@ var logTables = []string{"feature_stream_record", "feature_stream_dead"}
 
 // forgetter goes through a log page by page.
 type forgetter struct {
-	s       *Service
+	s       *Erasure
 	l       *eventLog
 	p       Person
 	columns []string
@@ -167,7 +167,7 @@ type forgetter struct {
 }
 
 func (f *forgetter) records(ctx context.Context, tx *store.Tx, st *Stream) (more bool, err error) {
-	page, err := f.s.cfg.Store.Records(ctx, tx, f.l.project, f.l.dataset, f.at, st.Head, pageRecords)
+	page, err := f.s.streams.streamStore.Records(ctx, tx, f.l.project, f.l.dataset, f.at, st.Head, pageRecords)
 	if err != nil {
 		return false, err
 	}
@@ -184,7 +184,7 @@ func (f *forgetter) records(ctx context.Context, tx *store.Tx, st *Stream) (more
 }
 
 func (f *forgetter) letters(ctx context.Context, tx *store.Tx, _ *Stream) (more bool, err error) {
-	page, err := f.s.cfg.Store.DeadLetters(ctx, tx, f.l.project, f.l.dataset, f.letter, forgetPage)
+	page, err := f.s.streams.streamStore.DeadLetters(ctx, tx, f.l.project, f.l.dataset, f.letter, forgetPage)
 	if err != nil {
 		return false, err
 	}
@@ -201,7 +201,7 @@ func (f *forgetter) letters(ctx context.Context, tx *store.Tx, _ *Stream) (more 
 		if f.dry {
 			continue
 		}
-		if _, err := f.s.cfg.Store.DeleteDeadLetter(ctx, tx, f.l.project, f.l.dataset, d.ID); err != nil {
+		if _, err := f.s.streams.streamStore.DeleteDeadLetter(ctx, tx, f.l.project, f.l.dataset, d.ID); err != nil {
 			return false, err
 		}
 	}
@@ -210,7 +210,7 @@ func (f *forgetter) letters(ctx context.Context, tx *store.Tx, _ *Stream) (more 
 
 // forgetIn writes a record anew without the rows of a person; it stays, so that
 // positions mean what they did.
-func (s *Service) forgetIn(ctx context.Context, tx *store.Tx, l *eventLog, r Record, p Person, keys []string, dry bool) (gone int, freed int64, err error) {
+func (s *Erasure) forgetIn(ctx context.Context, tx *store.Tx, l *eventLog, r Record, p Person, keys []string, dry bool) (gone int, freed int64, err error) {
 	b, err := l.decode(r)
 	if err != nil {
 		return 0, 0, err
@@ -267,7 +267,7 @@ func (s *Service) forgetIn(ctx context.Context, tx *store.Tx, l *eventLog, r Rec
 		return 0, 0, err
 	}
 	r.Events -= gone
-	return gone, before - int64(len(r.Sealed)), s.cfg.Store.PutRecord(ctx, tx, l.project, l.dataset, r)
+	return gone, before - int64(len(r.Sealed)), s.streams.streamStore.PutRecord(ctx, tx, l.project, l.dataset, r)
 }
 
 // cellOf is a cell that may be a part of a key; NULL where it cannot be.

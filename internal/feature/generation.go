@@ -68,8 +68,8 @@ func (o Online) tables() []online.Table {
 
 // replaces refuses a run over other inputs that would leave less online than
 // there is: only a run of everything takes the place of what is there.
-func (s *Service) replaces(ctx context.Context, tx *store.Tx, r Run) error {
-	o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+func (s *Materialisation) replaces(ctx context.Context, tx *store.Tx, r Run) error {
+	o, err := s.onlineStore.Online(ctx, tx, r.Project, r.View, r.Version)
 	if fault.Is(err, fault.NotFound) {
 		return nil
 	}
@@ -103,7 +103,7 @@ func changes(before, now []InputRef) string {
 	return clipList(parts)
 }
 
-func (s *Service) stale(o Online, g Generation) Stale {
+func (s *Materialisation) stale(o Online, g Generation) Stale {
 	return Stale{Project: o.Project, View: o.View, Version: o.Version, Generation: g, Since: store.At(s.now()).Time(), Subkey: o.Subkey}
 }
 
@@ -112,11 +112,11 @@ func (g Stale) table() online.Table {
 }
 
 // abandon marks the generation that a run wrote for removal, unless it is read.
-func (s *Service) abandon(ctx context.Context, tx *store.Tx, r *Run) error {
+func (s *Materialisation) abandon(ctx context.Context, tx *store.Tx, r *Run) error {
 	if r.Generation == "" {
 		return nil // nothing was written
 	}
-	o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+	o, err := s.onlineStore.Online(ctx, tx, r.Project, r.View, r.Version)
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return err
 	}
@@ -126,7 +126,7 @@ func (s *Service) abandon(ctx context.Context, tx *store.Tx, r *Run) error {
 	if err != nil { // it was cleared; what has another subkey is found as an orphan
 		o = Online{Project: r.Project, View: r.View, Version: r.Version, Subkey: firstSubkey}
 	}
-	return s.cfg.Store.PutStale(ctx, tx, s.stale(o, r.Generation))
+	return s.onlineStore.PutStale(ctx, tx, s.stale(o, r.Generation))
 }
 
 // staleAge is how long the rows of a replaced generation are kept for reads that started before.
@@ -134,10 +134,10 @@ const staleAge = time.Minute
 
 // sweep removes the rows of generations that nobody reads any more. One that
 // cannot be removed holds up no other, and comes again.
-func (s *Service) sweep(ctx context.Context) error {
+func (s *OnlineRows) sweep(ctx context.Context) error {
 	var old []Stale
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		old, err = s.cfg.Store.Stales(ctx, tx, s.now().Add(-staleAge), openRuns)
+		old, err = s.onlineStore.Stales(ctx, tx, s.now().Add(-staleAge), openRuns)
 		return err
 	})
 	if err != nil {
@@ -161,10 +161,10 @@ func (s *Service) sweep(ctx context.Context) error {
 
 // sweepNow removes the rows of a project's generations that nobody reads any more,
 // however young these are.
-func (s *Service) sweepNow(ctx context.Context, p project.Name) error {
+func (s *OnlineRows) sweepNow(ctx context.Context, p project.Name) error {
 	var old []Stale
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		old, err = s.cfg.Store.Stales(ctx, tx, s.now().Add(staleAge), openRuns)
+		old, err = s.onlineStore.Stales(ctx, tx, s.now().Add(staleAge), openRuns)
 		return err
 	})
 	if err != nil {
@@ -185,10 +185,10 @@ func (s *Service) sweepNow(ctx context.Context, p project.Name) error {
 // removal, where they may have rows of persons who were erased since: made of a version
 // that was redacted, or of events. Such a run makes its rows anew, if it still can.
 // Error: fault.Unavailable when an attempt has not ended yet.
-func (s *Service) abandonBegun(ctx context.Context, p project.Name) error {
+func (s *Materialisation) abandonBegun(ctx context.Context, p project.Name) error {
 	var open []Run
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		open, err = s.cfg.Store.OpenRuns(ctx, tx, openRuns)
+		open, err = s.runStore.OpenRuns(ctx, tx, openRuns)
 		return err
 	}); err != nil {
 		return err
@@ -204,7 +204,7 @@ func (s *Service) abandonBegun(ctx context.Context, p project.Name) error {
 	return nil
 }
 
-func (s *Service) abandonRun(ctx context.Context, r Run) error {
+func (s *Materialisation) abandonRun(ctx context.Context, r Run) error {
 	was, err := s.replaced(ctx, r.Project, r.Inputs)
 	if err != nil {
 		return err
@@ -216,11 +216,11 @@ func (s *Service) abandonRun(ctx context.Context, r Run) error {
 	}
 	defer release()
 	err = s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
-		r, err := s.cfg.Store.Run(ctx, tx, r.Project, r.ID)
+		r, err := s.runStore.Run(ctx, tx, r.Project, r.ID)
 		if err != nil || r.State.Ended() || r.Generation == "" {
 			return err
 		}
-		d, err := s.cfg.Store.Definition(ctx, tx, r.Project, ViewKind, r.View, r.Version)
+		d, err := s.definitionStore.Definition(ctx, tx, r.Project, ViewKind, r.View, r.Version)
 		if err != nil {
 			return err
 		}
@@ -228,7 +228,7 @@ func (s *Service) abandonRun(ctx context.Context, r Run) error {
 		if err != nil {
 			return err
 		}
-		o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+		o, err := s.onlineStore.Online(ctx, tx, r.Project, r.View, r.Version)
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
@@ -241,14 +241,14 @@ func (s *Service) abandonRun(ctx context.Context, r Run) error {
 		before := r.Attempt
 		r.Attempt++ // who has read the run already does not go on with it
 		r.Generation, r.Rows, r.Chain, r.Newest = "", 0, "", time.Time{}
-		return s.cfg.Store.UpdateRun(ctx, tx, r, before)
+		return s.runStore.UpdateRun(ctx, tx, r, before)
 	})
 	return fault.Wrap(err, "discarding rows written by materialisation %s", r.ID)
 }
 
 // remove drops the rows of a generation, and then its mark. Rows whose key was
 // destroyed cannot be read by anybody, nor named to be dropped.
-func (s *Service) remove(ctx context.Context, g Stale) error {
+func (s *OnlineRows) remove(ctx context.Context, g Stale) error {
 	err := s.recopy(ctx, g)
 	if err == nil {
 		err = s.cfg.Online.Drop(ctx, g.table())
@@ -258,6 +258,6 @@ func (s *Service) remove(ctx context.Context, g Stale) error {
 	}
 	s.compacted.dropped.Add(1)
 	return s.cfg.DB.Update(ctx, string(g.Project), func(ctx context.Context, tx *store.Tx) error {
-		return s.cfg.Store.DeleteStale(ctx, tx, g)
+		return s.onlineStore.DeleteStale(ctx, tx, g)
 	})
 }

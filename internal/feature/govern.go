@@ -75,9 +75,13 @@ func checkProtection(field string, p Protection, typ string) error {
 	return bad(field+".protect", "there is no protection %q", clip(string(p))).WithHint("Write mask or pseudonym.")
 }
 
+// access is core with what reads for people need: it checks purposes, hides protected
+// features, and keeps reads in the journal.
+type access struct{ *core }
+
 // forPurpose finds out what a read is for and refuses one that is for something
 // else than its views may be read for. The refusal is in the journal.
-func (s *Service) forPurpose(ctx context.Context, action policy.Action, p project.Name, pl *plan, named string) (string, error) {
+func (s *access) forPurpose(ctx context.Context, action policy.Action, p project.Name, pl *plan, named string) (string, error) {
 	said, _ := ctx.Value(purposeKey{}).(string)
 	purpose := cmp.Or(named, said, pl.purpose)
 	if purpose != "" { // it is kept for ever, so it is a word and not anybody's text
@@ -178,7 +182,7 @@ func (w shown) features() []string {
 }
 
 // show asks what the context's principal sees. objects are those of the views.
-func (s *Service) show(ctx context.Context, pl *plan, objects []policy.Object) (shown, error) {
+func (s *access) show(ctx context.Context, pl *plan, objects []policy.Object) (shown, error) {
 	var out shown
 	may := map[part]bool{}
 	for _, c := range pl.protected {
@@ -208,7 +212,7 @@ func (s *Service) show(ctx context.Context, pl *plan, objects []policy.Object) (
 	return out, nil
 }
 
-func (s *Service) permits(ctx context.Context, object policy.Object) (bool, error) {
+func (s *access) permits(ctx context.Context, object policy.Object) (bool, error) {
 	if s.cfg.Permits == nil {
 		return false, nil
 	}
@@ -231,7 +235,7 @@ func (pl *plan) clear() []string {
 // AllowClear refuses who may not see all that a feature service reads as it is:
 // whoever lets a model see it decides for its callers. Error:
 // fault.PermissionDenied.
-func (s *Service) AllowClear(ctx context.Context, p project.Name, service string) error {
+func (s *OnlineReads) AllowClear(ctx context.Context, p project.Name, service string) error {
 	pl, err := s.resolve(ctx, p, Selection{Service: service, FullNames: true})
 	if err != nil {
 		return err
@@ -260,7 +264,7 @@ func (pl *plan) objects(p project.Name) []policy.Object {
 }
 
 // hide puts what a reader may not see out of the columns of an online read.
-func (s *Service) hide(ctx context.Context, p project.Name, columns []Column, types []string, hidden map[int]Protection) error {
+func (s *access) hide(ctx context.Context, p project.Name, columns []Column, types []string, hidden map[int]Protection) error {
 	if len(hidden) == 0 {
 		return nil
 	}
@@ -296,7 +300,7 @@ type pseudonyms struct{ siv *subtle.AESSIV }
 // pseudonymPrefix tells people that it is one.
 const pseudonymPrefix = "psn_"
 
-func (s *Service) pseudonyms(ctx context.Context, p project.Name) (pseudonyms, error) {
+func (s *access) pseudonyms(ctx context.Context, p project.Name) (pseudonyms, error) {
 	key := make([]byte, 0, subtle.AESSIVKeySize)
 	for _, use := range []string{"feature pseudonyms 1", "feature pseudonyms 2"} { // AES-SIV takes two keys of 32 bytes
 		half, err := s.cfg.Keys.DataKey(ctx, string(p), "", use)
@@ -339,7 +343,7 @@ func (pl *plan) hides(w shown) []ProtectedFeature {
 
 // hiding is joined rows without what their reader may not see. It takes the rows
 // over, and releases them when it fails.
-func (s *Service) hiding(ctx context.Context, p project.Name, rows array.RecordReader, hidden []ProtectedFeature) (array.RecordReader, error) {
+func (s *access) hiding(ctx context.Context, p project.Name, rows array.RecordReader, hidden []ProtectedFeature) (array.RecordReader, error) {
 	if len(hidden) == 0 {
 		return rows, nil
 	}
@@ -401,7 +405,7 @@ func (n pseudonyms) column(from arrow.Array, h ProtectedFeature) (arrow.Array, e
 // journalHistory records the read of rows that were joined, where a view is read
 // for a purpose or a protected feature is in clear: the sources are on record by
 // the datasets.
-func (s *Service) journalHistory(ctx context.Context, p project.Name, pl *plan, purpose string, w shown) error {
+func (s *access) journalHistory(ctx context.Context, p project.Name, pl *plan, purpose string, w shown) error {
 	if !pl.purposed() && len(w.clear) == 0 {
 		return nil
 	}

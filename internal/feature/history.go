@@ -31,7 +31,7 @@ type HistoryRequest struct {
 // History is the spine with features, as it is read. Release it.
 type History struct {
 	array.RecordReader
-	s       *Service
+	s       *access
 	project project.Name
 	inputs  []string // datasets that it reads, by version
 	objects []policy.Object
@@ -41,7 +41,7 @@ type History struct {
 // History joins features to the caller's rows. Needs feature.history on each view,
 // and what reading the sources needs, which are journaled before the first row.
 // Errors: as MakeTrainingSet; the result's Err has those of the spine.
-func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, error) {
+func (s *OfflineReads) History(ctx context.Context, r HistoryRequest) (*History, error) {
 	taken := r.Rows == nil // by the join, which then releases them
 	defer func() {
 		if !taken {
@@ -64,7 +64,7 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 	if err != nil {
 		return nil, err
 	}
-	h := &History{s: s, project: r.Project, objects: objects, clear: sees.clear}
+	h := &History{s: s.access, project: r.Project, objects: objects, clear: sees.clear}
 	for _, u := range used {
 		h.read(u.Inputs)
 	}
@@ -84,7 +84,7 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 		if schema, err = s.look(ctx, r.Project, &src); err != nil {
 			return nil, fault.Wrap(err, "inspecting the spine")
 		}
-		inputs, err := s.pin(ctx, r.Project, src)
+		inputs, err := s.streams.pin(ctx, r.Project, src)
 		if err != nil {
 			return nil, fault.Wrap(err, "the spine")
 		}
@@ -115,7 +115,7 @@ func (s *Service) History(ctx context.Context, r HistoryRequest) (*History, erro
 
 // CheckHistory refuses what cannot be joined to rows with that schema, as History and
 // MakeTrainingSet do, before anything is made of them.
-func (s *Service) CheckHistory(ctx context.Context, r HistoryRequest, schema *arrow.Schema) error {
+func (s *OfflineReads) CheckHistory(ctx context.Context, r HistoryRequest, schema *arrow.Schema) error {
 	pl, err := s.resolve(ctx, r.Project, r.Selection)
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ type Lineage struct {
 const lineageDepth = 100
 
 // Lineage follows a view version both ways. Needs feature.read.
-func (s *Service) Lineage(ctx context.Context, p project.Name, view string) (Lineage, error) {
+func (s *Definitions) Lineage(ctx context.Context, p project.Name, view string) (Lineage, error) {
 	if err := s.allow(ctx, ActionRead, p, view); err != nil {
 		return Lineage{}, err
 	}
@@ -35,10 +35,10 @@ func (s *Service) Lineage(ctx context.Context, p project.Name, view string) (Lin
 			return err
 		}
 		l = Lineage{View: v.Ref(), Digest: v.Digest, Sources: v.Source.sources()}
-		if l.Materialised, err = s.cfg.Store.Runs(ctx, tx, p, v.Name, v.Version, "", lineageDepth); err != nil {
+		if l.Materialised, err = s.runStore.Runs(ctx, tx, p, v.Name, v.Version, "", lineageDepth); err != nil {
 			return err
 		}
-		l.TrainingSets, err = s.cfg.Store.TrainingSets(ctx, tx, p, v.Name, v.Version, lineageDepth)
+		l.TrainingSets, err = s.trainingSetStore.TrainingSets(ctx, tx, p, v.Name, v.Version, lineageDepth)
 		return err
 	})
 	return l, err

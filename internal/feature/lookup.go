@@ -31,7 +31,7 @@ type Shape struct {
 
 // Shape resolves a feature service. Needs feature.read. Errors: fault.NotFound;
 // fault.Invalid.
-func (s *Service) Shape(ctx context.Context, p project.Name, service string) (Shape, error) {
+func (s *OnlineReads) Shape(ctx context.Context, p project.Name, service string) (Shape, error) {
 	if err := s.allow(ctx, ActionRead, p, service); err != nil {
 		return Shape{}, err
 	}
@@ -105,7 +105,7 @@ type NumberColumn struct {
 // the same journal, without a name for everything. The model sees protected
 // features in clear, for which whoever deployed it was asked (AllowClear). Errors: those of Online, and
 // fault.Invalid for a feature that is no number.
-func (s *Service) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, error) {
+func (s *OnlineReads) Lookup(ctx context.Context, r LookupRequest) (LookupAnswer, error) {
 	action, at := ActionOnline, s.now()
 	if !r.AsOf.IsZero() {
 		action, at = ActionHistory, r.AsOf
@@ -191,7 +191,7 @@ func (c KeyColumn) value(t value.Type, row int) (value.Value, error) {
 }
 
 // readNumbers fills the columns of one view.
-func (s *Service) readNumbers(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, columns []NumberColumn) error {
+func (s *OnlineReads) readNumbers(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, columns []NumberColumn) error {
 	events := make([]time.Time, len(keys)) // the same for each feature
 	for _, at := range v.order {
 		columns[at] = NumberColumn{Values: make([]float64, len(keys)), Statuses: make([]online.Status, len(keys)), Events: events}
@@ -236,7 +236,7 @@ func asNumber(feature string, v value.Value) (float64, error) {
 
 // computeNumbers is readNumbers for a plan of which some is computed, from values of
 // any type.
-func (s *Service) computeNumbers(ctx context.Context, pl *plan, r LookupRequest, keys [][][]byte, at time.Time) ([]NumberColumn, error) {
+func (s *OnlineReads) computeNumbers(ctx context.Context, pl *plan, r LookupRequest, keys [][][]byte, at time.Time) ([]NumberColumn, error) {
 	requested := make([][]value.Value, r.Rows)
 	for _, q := range pl.computed.request {
 		i := slices.IndexFunc(r.Keys, func(c KeyColumn) bool { return c.Name == q.name })

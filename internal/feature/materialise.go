@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/event"
@@ -21,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -115,6 +117,33 @@ type MaterialiseRequest struct {
 	Until   time.Time // zero: now
 }
 
+// Materialisation fills and clears the online rows of views.
+type Materialisation struct {
+	*core
+	rows    *OnlineRows
+	streams *Streams
+	checks  *lastChecks
+	loop    *lifecycle.Loop // runs materialisations
+
+	mu      sync.Mutex
+	ended   chan struct{}                // closed and replaced when a run ends
+	cancels map[RunID]context.CancelFunc // of attempts under way
+}
+
+func newMaterialisation(c *core, rows *OnlineRows, streams *Streams, checks *lastChecks) *Materialisation {
+	s := &Materialisation{core: c, rows: rows, streams: streams, checks: checks, ended: make(chan struct{}), cancels: map[RunID]context.CancelFunc{}}
+	s.loop = &lifecycle.Loop{
+		Name: "feature materialisation", Every: retryPause, Logger: s.log,
+		Timeout: openRuns * s.cfg.AttemptTime, // each attempt has its own limit
+		Run:     func(ctx context.Context) error { return s.RunOnce(identity.With(ctx, identity.Loop("feature"))) },
+	}
+	return s
+}
+
+// Background runs materialisations, also those that an earlier process left
+// unfinished.
+func (s *Materialisation) Background() lifecycle.Service { return s.loop.Service() }
+
 // Materialise queues a materialisation and returns it; the background loop runs
 // it. Asking again for what is under way returns that. Needs
 // feature.materialise, and to see the sources. Errors: fault.Invalid for a range
@@ -122,7 +151,7 @@ type MaterialiseRequest struct {
 // view is under way, when the range is a part of what is online and the sources
 // have changed since, or when a source was rejected; fault.PermissionDenied when
 // the online store's zone may not hold the view.
-func (s *Service) Materialise(ctx context.Context, r MaterialiseRequest) (Run, error) {
+func (s *Materialisation) Materialise(ctx context.Context, r MaterialiseRequest) (Run, error) {
 	if err := s.allow(ctx, ActionMaterialise, r.Project, r.View); err != nil {
 		return Run{}, err
 	}
@@ -154,7 +183,7 @@ func (s *Service) Materialise(ctx context.Context, r MaterialiseRequest) (Run, e
 	if v.Source.Stream != nil && !r.From.IsZero() {
 		return Run{}, fault.New(fault.Invalid, "feature view %s has a stream source and supports no partial materialisation", v.Ref()).WithHint("Omit from.")
 	}
-	inputs, err := s.pin(ctx, r.Project, v.Source)
+	inputs, err := s.streams.pin(ctx, r.Project, v.Source)
 	if err != nil {
 		return Run{}, fault.Wrap(err, "source of feature view %s", v.Ref())
 	}
@@ -175,7 +204,7 @@ func (s *Service) Materialise(ctx context.Context, r MaterialiseRequest) (Run, e
 	err = s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
 		if v.Source.Stream != nil {
 			var err error
-			if run.Position, err = s.position(ctx, tx, r.Project, v.Source.Dataset, run.Inputs[0].Dataset); err != nil {
+			if run.Position, err = s.streams.position(ctx, tx, r.Project, v.Source.Dataset, run.Inputs[0].Dataset); err != nil {
 				return err
 			}
 		}
@@ -186,8 +215,8 @@ func (s *Service) Materialise(ctx context.Context, r MaterialiseRequest) (Run, e
 
 // queue keeps a new run, or replaces it by the one that does the same: whole runs of
 // a view that follows a stream all do.
-func (s *Service) queue(ctx context.Context, tx *store.Tx, run *Run, whole bool) error {
-	last, err := s.cfg.Store.Runs(ctx, tx, run.Project, run.View, run.Version, "", 1)
+func (s *Materialisation) queue(ctx context.Context, tx *store.Tx, run *Run, whole bool) error {
+	last, err := s.runStore.Runs(ctx, tx, run.Project, run.View, run.Version, "", 1)
 	if err != nil {
 		return err
 	}
@@ -202,7 +231,7 @@ func (s *Service) queue(ctx context.Context, tx *store.Tx, run *Run, whole bool)
 	if err := s.replaces(ctx, tx, *run); err != nil {
 		return err
 	}
-	if err := s.cfg.Store.InsertRun(ctx, tx, *run); err != nil {
+	if err := s.runStore.InsertRun(ctx, tx, *run); err != nil {
 		return err
 	}
 	tx.OnCommit(s.loop.Wake)
@@ -214,7 +243,7 @@ func (s *Service) queue(ctx context.Context, tx *store.Tx, run *Run, whole bool)
 
 // RunOnce carries on every materialisation that has not ended; the background
 // loop calls it, and tests do. While another process does it, nothing happens.
-func (s *Service) RunOnce(ctx context.Context) error {
+func (s *Materialisation) RunOnce(ctx context.Context) error {
 	err := s.alone(ctx, s.runAll)
 	if errors.Is(err, errElsewhere) {
 		return nil
@@ -228,7 +257,7 @@ const leaseTime = 15 * time.Second
 var errElsewhere = errors.New("another process writes to the online store")
 
 // alone runs fn as the only process that changes online rows.
-func (s *Service) alone(ctx context.Context, fn func(ctx context.Context) error) error {
+func (s *Materialisation) alone(ctx context.Context, fn func(ctx context.Context) error) error {
 	if !s.cfg.DB.Shared() {
 		return fn(ctx)
 	}
@@ -244,7 +273,7 @@ func (s *Service) alone(ctx context.Context, fn func(ctx context.Context) error)
 
 // occupy reserves a view version's online rows within this process; release is
 // nil when somebody has them.
-func (s *Service) occupy(p project.Name, ref string) (release func()) {
+func (s *core) occupy(p project.Name, ref string) (release func()) {
 	key := string(p) + "/" + ref
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,16 +289,16 @@ func (s *Service) occupy(p project.Name, ref string) (release func()) {
 }
 
 // runAll sweeps and then makes an attempt at every open run that is due.
-func (s *Service) runAll(ctx context.Context) error {
+func (s *Materialisation) runAll(ctx context.Context) error {
 	var open []Run
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		open, err = s.cfg.Store.OpenRuns(ctx, tx, openRuns)
+		open, err = s.runStore.OpenRuns(ctx, tx, openRuns)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	swept := s.sweep(ctx) // what is left there is in nobody's way
+	swept := s.rows.sweep(ctx) // what is left there is in nobody's way
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -286,7 +315,7 @@ func (s *Service) runAll(ctx context.Context) error {
 
 // take makes one attempt at a run and records how it ended. Its error is one of
 // the database, or of the end of ctx, after which the run goes on another time.
-func (s *Service) take(ctx context.Context, r Run) error {
+func (s *Materialisation) take(ctx context.Context, r Run) error {
 	release := s.occupy(r.Project, r.ref())
 	if release == nil {
 		return nil // being cleared; it comes again
@@ -318,7 +347,7 @@ func (s *Service) take(ctx context.Context, r Run) error {
 
 // bounded is an attempt with a limit of its own, so that a long one does not take
 // the time of those after it, and which CancelRun ends at once.
-func (s *Service) bounded(ctx context.Context, r *Run) error {
+func (s *Materialisation) bounded(ctx context.Context, r *Run) error {
 	own, cancel := context.WithTimeout(ctx, s.cfg.AttemptTime)
 	defer cancel()
 	s.mu.Lock()
@@ -345,9 +374,9 @@ func (s *Service) bounded(ctx context.Context, r *Run) error {
 var errFenced = errors.New("the materialisation was cancelled or taken over")
 
 // keep records a run's progress, with more in the same transaction.
-func (s *Service) keep(ctx context.Context, r *Run, more func(ctx context.Context, tx *store.Tx) error) error {
+func (s *Materialisation) keep(ctx context.Context, r *Run, more func(ctx context.Context, tx *store.Tx) error) error {
 	err := s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
-		err := s.cfg.Store.UpdateRun(ctx, tx, *r, r.Attempt)
+		err := s.runStore.UpdateRun(ctx, tx, *r, r.Attempt)
 		if fault.Is(err, fault.Conflict) {
 			return errFenced
 		}
@@ -363,7 +392,7 @@ func (s *Service) keep(ctx context.Context, r *Run, more func(ctx context.Contex
 }
 
 // attempt writes the rows that are not written yet, and ends the run.
-func (s *Service) attempt(ctx context.Context, r *Run) error {
+func (s *Materialisation) attempt(ctx context.Context, r *Run) error {
 	v, err := s.claim(ctx, r)
 	if err != nil {
 		return err
@@ -416,7 +445,7 @@ func (s *Service) attempt(ctx context.Context, r *Run) error {
 // catchUp gives the rows that a run has written their place in the stream, and
 // brings them to where those are that they replace: until the run has ended, nobody
 // else applies events to them.
-func (s *Service) catchUp(ctx context.Context, v View, r *Run) error {
+func (s *Materialisation) catchUp(ctx context.Context, v View, r *Run) error {
 	_, found, err := s.cfg.Online.Look(ctx, r.table())
 	if err != nil {
 		return err
@@ -428,7 +457,7 @@ func (s *Service) catchUp(ctx context.Context, v View, r *Run) error {
 	}
 	var o Online
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		o, err = s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+		o, err = s.onlineStore.Online(ctx, tx, r.Project, r.View, r.Version)
 		return err
 	}); err != nil {
 		return err
@@ -436,13 +465,13 @@ func (s *Service) catchUp(ctx context.Context, v View, r *Run) error {
 	if o.Generation == r.Generation {
 		return nil // the first rows of the view: it is followed from now on
 	}
-	_, _, err = s.applyEvents(ctx, v, r.table(), math.MaxInt)
+	_, _, err = s.streams.applyEvents(ctx, v, r.table(), math.MaxInt)
 	return err
 }
 
 // claim makes the run this attempt's, and notes what the online store will hold
 // before the first row is there.
-func (s *Service) claim(ctx context.Context, r *Run) (View, error) {
+func (s *Materialisation) claim(ctx context.Context, r *Run) (View, error) {
 	before := r.Attempt
 	r.Attempt++
 	r.State, r.Error = Running, ""
@@ -451,21 +480,21 @@ func (s *Service) claim(ctx context.Context, r *Run) (View, error) {
 	}
 	var v View
 	err := s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
-		err := s.cfg.Store.UpdateRun(ctx, tx, *r, before)
+		err := s.runStore.UpdateRun(ctx, tx, *r, before)
 		if fault.Is(err, fault.Conflict) {
 			return errFenced
 		}
 		if err != nil {
 			return err
 		}
-		d, err := s.cfg.Store.Definition(ctx, tx, r.Project, ViewKind, r.View, r.Version)
+		d, err := s.definitionStore.Definition(ctx, tx, r.Project, ViewKind, r.View, r.Version)
 		if err != nil {
 			return err
 		}
 		if v, err = d.view(); err != nil {
 			return err
 		}
-		o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+		o, err := s.onlineStore.Online(ctx, tx, r.Project, r.View, r.Version)
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
@@ -480,7 +509,7 @@ func (s *Service) claim(ctx context.Context, r *Run) (View, error) {
 			if r.Generation = o.Generation; missing || !sameInputs(o.Inputs, r.Inputs) || v.Source.Stream != nil {
 				r.Generation = newGeneration()
 			}
-			if err := s.cfg.Store.UpdateRun(ctx, tx, *r, r.Attempt); err != nil {
+			if err := s.runStore.UpdateRun(ctx, tx, *r, r.Attempt); err != nil {
 				return err
 			}
 		}
@@ -504,7 +533,7 @@ func (s *Service) claim(ctx context.Context, r *Run) (View, error) {
 		r.subkey, r.former = o.Subkey, o.Former
 		o.UpdatedAt = store.At(s.now()).Time()
 		tx.OnCommit(s.plans.forget)
-		return s.cfg.Store.PutOnline(ctx, tx, o)
+		return s.onlineStore.PutOnline(ctx, tx, o)
 	})
 	if errors.Is(err, errFenced) {
 		return v, errFenced
@@ -516,7 +545,7 @@ func (s *Service) claim(ctx context.Context, r *Run) (View, error) {
 }
 
 // end records the end of a run.
-func (s *Service) end(ctx context.Context, r *Run, state State) error {
+func (s *Materialisation) end(ctx context.Context, r *Run, state State) error {
 	r.State, r.EndedAt = state, store.At(s.now()).Time()
 	name := EventMaterialised
 	if state != Succeeded {
@@ -543,13 +572,13 @@ func (s *Service) end(ctx context.Context, r *Run, state State) error {
 
 // advance moves the view's watermark to what a run has brought, and makes the
 // run's generation the one that is read.
-func (s *Service) advance(ctx context.Context, tx *store.Tx, r *Run) error {
-	o, err := s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+func (s *Materialisation) advance(ctx context.Context, tx *store.Tx, r *Run) error {
+	o, err := s.onlineStore.Online(ctx, tx, r.Project, r.View, r.Version)
 	if err != nil {
 		return err
 	}
 	if o.Generation != r.Generation {
-		if err := s.cfg.Store.PutStale(ctx, tx, s.stale(o, o.Generation)); err != nil {
+		if err := s.onlineStore.PutStale(ctx, tx, s.stale(o, o.Generation)); err != nil {
 			return err
 		}
 		o.Generation, o.Residency, o.Classification = r.Generation, r.Residency, r.Classification
@@ -565,11 +594,11 @@ func (s *Service) advance(ctx context.Context, tx *store.Tx, r *Run) error {
 	}
 	o.UpdatedAt = r.EndedAt
 	tx.OnCommit(s.plans.forget)
-	return s.cfg.Store.PutOnline(ctx, tx, o)
+	return s.onlineStore.PutOnline(ctx, tx, o)
 }
 
 // announce tells those who wait that a run has ended.
-func (s *Service) announce() {
+func (s *Materialisation) announce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.ended)
@@ -579,7 +608,7 @@ func (s *Service) announce() {
 // writer writes rows in chunks and records each. What an earlier attempt wrote
 // is passed over, if it is the same.
 type writer struct {
-	s     *Service
+	s     *Materialisation
 	run   *Run
 	done  int64  // rows written by earlier attempts
 	chain string // their digest
@@ -632,7 +661,7 @@ func (w *writer) write(ctx context.Context) error {
 	if err := w.s.cfg.Online.Write(ctx, r.table(), w.rows); err != nil {
 		return err
 	}
-	if err := w.s.copies(ctx, r.Project, r.View, r.Version, r.Classification, r.table(), w.rows); err != nil {
+	if err := w.s.rows.copies(ctx, r.Project, r.View, r.Version, r.Classification, r.table(), w.rows); err != nil {
 		return err
 	}
 	for i := range w.rows {
@@ -650,7 +679,7 @@ func (w *writer) restart(ctx context.Context) error {
 	r, before := w.run, *w.run
 	r.Rows, r.Chain, r.Newest = 0, "", time.Time{}
 	if err := w.s.keep(ctx, r, func(ctx context.Context, tx *store.Tx) error {
-		o, err := w.s.cfg.Store.Online(ctx, tx, r.Project, r.View, r.Version)
+		o, err := w.s.onlineStore.Online(ctx, tx, r.Project, r.View, r.Version)
 		if err != nil || !r.From.IsZero() || r.Until.Before(o.Watermark) {
 			return err
 		}
@@ -658,7 +687,7 @@ func (w *writer) restart(ctx context.Context) error {
 			return err
 		}
 		r.Generation = newGeneration()
-		return w.s.cfg.Store.UpdateRun(ctx, tx, *r, r.Attempt)
+		return w.s.runStore.UpdateRun(ctx, tx, *r, r.Attempt)
 	}); err != nil {
 		return err
 	}
@@ -683,7 +712,7 @@ func chain(before string, rows []online.Row) string {
 }
 
 // Run finds a materialisation. Needs feature.read.
-func (s *Service) Run(ctx context.Context, p project.Name, run RunID) (Run, error) {
+func (s *Materialisation) Run(ctx context.Context, p project.Name, run RunID) (Run, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionRead, policy.Object{Project: string(p), Kind: objectKind}); err != nil {
 		return Run{}, err
 	}
@@ -692,7 +721,7 @@ func (s *Service) Run(ctx context.Context, p project.Name, run RunID) (Run, erro
 	}
 	var r Run
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		r, err = s.cfg.Store.Run(ctx, tx, p, run)
+		r, err = s.runStore.Run(ctx, tx, p, run)
 		return err
 	})
 	if fault.Is(err, fault.NotFound) {
@@ -702,7 +731,7 @@ func (s *Service) Run(ctx context.Context, p project.Name, run RunID) (Run, erro
 }
 
 // WaitRun waits until a materialisation has ended. Needs feature.read.
-func (s *Service) WaitRun(ctx context.Context, p project.Name, run RunID) (Run, error) {
+func (s *Materialisation) WaitRun(ctx context.Context, p project.Name, run RunID) (Run, error) {
 	for {
 		s.mu.Lock()
 		ended := s.ended
@@ -726,7 +755,7 @@ func (s *Service) WaitRun(ctx context.Context, p project.Name, run RunID) (Run, 
 // CancelRun ends a materialisation; what it has added to the rows online stays,
 // and rows that were to take their place are removed. Cancelling one that has
 // ended changes nothing. Needs feature.materialise.
-func (s *Service) CancelRun(ctx context.Context, p project.Name, run RunID) (Run, error) {
+func (s *Materialisation) CancelRun(ctx context.Context, p project.Name, run RunID) (Run, error) {
 	if err := s.allow(ctx, ActionMaterialise, p, ""); err != nil {
 		return Run{}, err
 	}
@@ -736,11 +765,11 @@ func (s *Service) CancelRun(ctx context.Context, p project.Name, run RunID) (Run
 	var r Run
 	err := s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		var err error
-		if r, err = s.cfg.Store.Run(ctx, tx, p, run); err != nil || r.State.Ended() {
+		if r, err = s.runStore.Run(ctx, tx, p, run); err != nil || r.State.Ended() {
 			return err
 		}
 		r.State, r.EndedAt = Cancelled, store.At(s.now()).Time()
-		if err := s.cfg.Store.UpdateRun(ctx, tx, r, r.Attempt); err != nil {
+		if err := s.runStore.UpdateRun(ctx, tx, r, r.Attempt); err != nil {
 			return err
 		}
 		if err := s.abandon(ctx, tx, &r); err != nil {
@@ -765,7 +794,7 @@ func (s *Service) CancelRun(ctx context.Context, p project.Name, run RunID) (Run
 }
 
 // stop ends an attempt at a run, if this process makes one.
-func (s *Service) stop(run RunID) {
+func (s *Materialisation) stop(run RunID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if cancel := s.cancels[run]; cancel != nil {
@@ -786,7 +815,7 @@ type Freshness struct {
 }
 
 // Freshness returns the lag of a view version. Needs feature.read.
-func (s *Service) Freshness(ctx context.Context, p project.Name, view string) (Freshness, error) {
+func (s *Materialisation) Freshness(ctx context.Context, p project.Name, view string) (Freshness, error) {
 	if err := s.allow(ctx, ActionRead, p, view); err != nil {
 		return Freshness{}, err
 	}
@@ -801,27 +830,27 @@ func (s *Service) Freshness(ctx context.Context, p project.Name, view string) (F
 		if v, err = d.view(); err != nil {
 			return err
 		}
-		o, err := s.cfg.Store.Online(ctx, tx, p, d.Name, d.Version)
+		o, err := s.onlineStore.Online(ctx, tx, p, d.Name, d.Version)
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
 		f.Materialised, f.Online = err == nil, o
 		f.Project, f.View, f.Version = p, d.Name, d.Version
-		runs, err := s.cfg.Store.Runs(ctx, tx, p, d.Name, d.Version, "", 1)
+		runs, err := s.runStore.Runs(ctx, tx, p, d.Name, d.Version, "", 1)
 		if len(runs) > 0 {
 			f.Last = &runs[0]
 		}
 		return err
 	})
 	if err == nil && v.Source.Stream != nil {
-		f.Watermark, err = s.watermark(ctx, v)
+		f.Watermark, err = s.streams.watermark(ctx, v)
 	}
 	if !f.Watermark.IsZero() {
 		f.Lag = max(0, s.now().Sub(f.Watermark))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c, ok := s.checks[f.watch()]; ok {
+	s.checks.mu.Lock()
+	defer s.checks.mu.Unlock()
+	if c, ok := s.checks.all[f.watch()]; ok {
 		f.Check = &c
 	}
 	return f, err
@@ -829,14 +858,14 @@ func (s *Service) Freshness(ctx context.Context, p project.Name, view string) (F
 
 // Freshnesses tells it of every view version that is online, for metrics; last
 // runs are left out. Needs feature.read.
-func (s *Service) Freshnesses(ctx context.Context, p project.Name) ([]Freshness, error) {
+func (s *Materialisation) Freshnesses(ctx context.Context, p project.Name) ([]Freshness, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionRead, policy.Object{Project: string(p), Kind: objectKind}); err != nil {
 		return nil, err
 	}
 	var out []Freshness
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		out = nil
-		all, err := s.cfg.Store.Onlines(ctx, tx, p)
+		all, err := s.onlineStore.Onlines(ctx, tx, p)
 		for _, o := range all {
 			f := Freshness{Online: o, Materialised: true}
 			if !o.Watermark.IsZero() {
@@ -851,7 +880,7 @@ func (s *Service) Freshnesses(ctx context.Context, p project.Name) ([]Freshness,
 
 // Runs lists the materialisations of a view version, newest first, before an id.
 // Needs feature.read.
-func (s *Service) Runs(ctx context.Context, p project.Name, view string, before RunID, limit int) ([]Run, error) {
+func (s *Materialisation) Runs(ctx context.Context, p project.Name, view string, before RunID, limit int) ([]Run, error) {
 	if err := s.allow(ctx, ActionRead, p, view); err != nil {
 		return nil, err
 	}
@@ -861,7 +890,7 @@ func (s *Service) Runs(ctx context.Context, p project.Name, view string, before 
 		if err != nil {
 			return err
 		}
-		runs, err = s.cfg.Store.Runs(ctx, tx, p, d.Name, d.Version, before, pageSize(limit))
+		runs, err = s.runStore.Runs(ctx, tx, p, d.Name, d.Version, before, pageSize(limit))
 		return err
 	})
 	return runs, err
@@ -869,7 +898,7 @@ func (s *Service) Runs(ctx context.Context, p project.Name, view string, before 
 
 // Clear removes the online rows of a view version. Reads refuse it at once.
 // Needs feature.materialise. Error: fault.Conflict while it is materialised.
-func (s *Service) Clear(ctx context.Context, p project.Name, view string) error {
+func (s *Materialisation) Clear(ctx context.Context, p project.Name, view string) error {
 	if err := s.allow(ctx, ActionMaterialise, p, view); err != nil {
 		return err
 	}
@@ -880,7 +909,7 @@ func (s *Service) Clear(ctx context.Context, p project.Name, view string) error 
 	return err
 }
 
-func (s *Service) clear(ctx context.Context, p project.Name, view string) error {
+func (s *Materialisation) clear(ctx context.Context, p project.Name, view string) error {
 	var h Header
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		d, err := s.find(ctx, tx, p, ViewKind, view)
@@ -898,7 +927,7 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 	defer release()
 	var gone []Stale
 	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		runs, err := s.cfg.Store.Runs(ctx, tx, p, h.Name, h.Version, "", 1)
+		runs, err := s.runStore.Runs(ctx, tx, p, h.Name, h.Version, "", 1)
 		if err != nil {
 			return err
 		}
@@ -906,7 +935,7 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 			return fault.New(fault.Conflict, "materialisation %s of %s is in progress", runs[0].ID, h.Ref()).
 				WithHint("Cancel it first: falaj feature cancel %s.", runs[0].ID)
 		}
-		o, err := s.cfg.Store.Online(ctx, tx, p, h.Name, h.Version)
+		o, err := s.onlineStore.Online(ctx, tx, p, h.Name, h.Version)
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
@@ -916,11 +945,11 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 			gone = append(gone, s.stale(o, o.Pushed))
 		}
 		for _, g := range gone {
-			if err := s.cfg.Store.PutStale(ctx, tx, g); err != nil {
+			if err := s.onlineStore.PutStale(ctx, tx, g); err != nil {
 				return err
 			}
 		}
-		if err := s.cfg.Store.DeleteOnline(ctx, tx, p, h.Name, h.Version); err != nil {
+		if err := s.onlineStore.DeleteOnline(ctx, tx, p, h.Name, h.Version); err != nil {
 			return err
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{
@@ -935,7 +964,7 @@ func (s *Service) clear(ctx context.Context, p project.Name, view string) error 
 		return err
 	}
 	for _, g := range gone {
-		if err := s.remove(ctx, g); err != nil {
+		if err := s.rows.remove(ctx, g); err != nil {
 			return err
 		}
 	}

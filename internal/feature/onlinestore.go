@@ -32,10 +32,10 @@ func ClaimOnlineStore(ctx context.Context, db *store.DB, in Store, name string, 
 // (former, when none is), or forget says that the records are of another time than the
 // store, all views are forgotten: they answer as views that were never materialised, and
 // materialisations under way begin again. It returns the views by project, as "weather@3".
-func (s *Service) SetOnlineStore(ctx context.Context, id, former string, forget bool) (views map[project.Name][]string, err error) {
+func (s *OnlineRows) SetOnlineStore(ctx context.Context, id, former string, forget bool) (views map[project.Name][]string, err error) {
 	var o OnlineStore
 	read := func(ctx context.Context, tx *store.Tx) error {
-		if o, err = s.cfg.Store.OnlineStore(ctx, tx); err != nil && !fault.Is(err, fault.NotFound) {
+		if o, err = s.onlineStore.OnlineStore(ctx, tx); err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
 		return nil
@@ -57,21 +57,21 @@ func (s *Service) SetOnlineStore(ctx context.Context, id, former string, forget 
 			}
 		}
 		o.ID = id
-		return s.cfg.Store.PutOnlineStore(ctx, tx, o)
+		return s.onlineStore.PutOnlineStore(ctx, tx, o)
 	})
 	return views, err
 }
 
 // forgetOnline removes all records of what is online.
-func (s *Service) forgetOnline(ctx context.Context, tx *store.Tx) (map[project.Name][]string, error) {
+func (s *OnlineRows) forgetOnline(ctx context.Context, tx *store.Tx) (map[project.Name][]string, error) {
 	views := map[project.Name][]string{}
-	had, err := s.cfg.Store.Onlines(ctx, tx, "")
+	had, err := s.onlineStore.Onlines(ctx, tx, "")
 	if err != nil {
 		return nil, err
 	}
 	for _, o := range had {
 		views[o.Project] = append(views[o.Project], o.ref())
-		if err := s.cfg.Store.DeleteOnline(ctx, tx, o.Project, o.View, o.Version); err != nil {
+		if err := s.onlineStore.DeleteOnline(ctx, tx, o.Project, o.View, o.Version); err != nil {
 			return nil, err
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{
@@ -84,14 +84,14 @@ func (s *Service) forgetOnline(ctx context.Context, tx *store.Tx) (map[project.N
 			return nil, err
 		}
 	}
-	runs, err := s.cfg.Store.OpenRuns(ctx, tx, openRuns)
+	runs, err := s.runStore.OpenRuns(ctx, tx, openRuns)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range runs {
 		before := r.Attempt
 		r.Rows, r.Chain, r.Newest, r.Attempt = 0, "", time.Time{}, before+1 // an attempt under way is not that of the new store
-		if err := s.cfg.Store.UpdateRun(ctx, tx, r, before); err != nil {
+		if err := s.runStore.UpdateRun(ctx, tx, r, before); err != nil {
 			return nil, err
 		}
 	}

@@ -43,10 +43,19 @@ type ViewKeys struct {
 // maxPersonKeys bounds those of one view.
 const maxPersonKeys = 1_000_000
 
+// Erasure finds and removes a person's rows and events. It checks no permission: privacy
+// has done so.
+type Erasure struct {
+	*core
+	rows            *OnlineRows
+	streams         *Streams
+	materialisation *Materialisation
+}
+
 // PersonKeys finds the keys of a person's rows online: from the key where that says
 // all, else from what the rows online were made of, as far as that can be read. It
 // asks for no permission, as Use. Error: fault.TooLarge.
-func (s *Service) PersonKeys(ctx context.Context, p Person) (PersonKeys, error) {
+func (s *Erasure) PersonKeys(ctx context.Context, p Person) (PersonKeys, error) {
 	use, err := s.Use(ctx, p.Project, p.Entity)
 	if err != nil {
 		return nil, err
@@ -88,9 +97,9 @@ func (s *Service) PersonKeys(ctx context.Context, p Person) (PersonKeys, error) 
 }
 
 // online is the record of what a view has online; zero when there is nothing.
-func (s *Service) online(ctx context.Context, v View) (o Online, err error) {
+func (s *core) online(ctx context.Context, v View) (o Online, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		o, err = s.cfg.Store.Online(ctx, tx, v.Project, v.Name, v.Version)
+		o, err = s.onlineStore.Online(ctx, tx, v.Project, v.Name, v.Version)
 		if fault.Is(err, fault.NotFound) {
 			o, err = Online{}, nil
 		}
@@ -102,7 +111,7 @@ func (s *Service) online(ctx context.Context, v View) (o Online, err error) {
 // keysIn reads the keys of the rows that are online from what they were made of, or
 // from what stands for that since somebody else was erased. all is false when a part
 // of it can be read no more.
-func (s *Service) keysIn(ctx context.Context, p Person, v View, o Online, at []int) (keys [][]byte, all bool, err error) {
+func (s *Erasure) keysIn(ctx context.Context, p Person, v View, o Online, at []int) (keys [][]byte, all bool, err error) {
 	columns := make([]string, len(v.Keys))
 	for i, k := range v.Keys {
 		columns[i] = k.Name
@@ -116,7 +125,7 @@ func (s *Service) keysIn(ctx context.Context, p Person, v View, o Online, at []i
 		from = append(from, s.evaluate(v.Project, v.Source, inputs, columns))
 	}
 	if v.Source.Stream != nil { // what was applied since
-		from = append(from, func(ctx context.Context) (array.RecordReader, error) { return s.soFar(ctx, v, columns) })
+		from = append(from, func(ctx context.Context) (array.RecordReader, error) { return s.streams.soFar(ctx, v, columns) })
 	}
 	seen := map[string]bool{}
 	for _, open := range from {
@@ -142,7 +151,7 @@ func (s *Service) keysIn(ctx context.Context, p Person, v View, o Online, at []i
 func unreadable(err error) bool { return fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) }
 
 // standing are the versions that stand for inputs now.
-func (s *Service) standing(ctx context.Context, p project.Name, inputs []InputRef) ([]InputRef, error) {
+func (s *core) standing(ctx context.Context, p project.Name, inputs []InputRef) ([]InputRef, error) {
 	now := slices.Clone(inputs)
 	for i, in := range now {
 		ref, err := s.cfg.Data.Standing(ctx, p, in.Dataset)
@@ -156,14 +165,14 @@ func (s *Service) standing(ctx context.Context, p project.Name, inputs []InputRe
 
 // soFar reads columns of everything that the log of a view's dataset ever had, as
 // far as that is kept: the newest version, and the events that are in none.
-func (s *Service) soFar(ctx context.Context, v View, columns []string) (array.RecordReader, error) {
+func (s *Streams) soFar(ctx context.Context, v View, columns []string) (array.RecordReader, error) {
 	l := &eventLog{view: v, project: v.Project, dataset: v.Source.Dataset}
 	if err := s.unlock(ctx, l); err != nil {
 		return nil, err
 	}
 	var st Stream
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		st, err = s.cfg.Store.Stream(ctx, tx, l.project, l.dataset)
+		st, err = s.streamStore.Stream(ctx, tx, l.project, l.dataset)
 		return err
 	}); err != nil {
 		return nil, err
@@ -243,7 +252,7 @@ type PersonRows struct {
 
 // PersonRows finds a person's rows online, in all tables that answer, by their keys
 // and by the tokens that an earlier call gave.
-func (s *Service) PersonRows(ctx context.Context, p Person, keys PersonKeys, tokens []string) (all []PersonRows, err error) {
+func (s *Erasure) PersonRows(ctx context.Context, p Person, keys PersonKeys, tokens []string) (all []PersonRows, err error) {
 	use, err := s.Use(ctx, p.Project, p.Entity)
 	if err != nil {
 		return nil, err
@@ -270,7 +279,7 @@ func rowKeys(tokens []string) (named []online.RowKey) {
 }
 
 // rowsIn finds a person's rows in one view; without a name when it never had any.
-func (s *Service) rowsIn(ctx context.Context, p Person, v View, its ViewKeys, named []online.RowKey) (r PersonRows, err error) {
+func (s *Erasure) rowsIn(ctx context.Context, p Person, v View, its ViewKeys, named []online.RowKey) (r PersonRows, err error) {
 	o, err := s.online(ctx, v)
 	if err != nil || o.View == "" {
 		return r, err
@@ -331,7 +340,7 @@ func (r PersonRows) Tokens() []string {
 
 // replaced is a version that rows online were made of, and that was redacted since, or
 // is gone; empty when there is none.
-func (s *Service) replaced(ctx context.Context, p project.Name, inputs []InputRef) (string, error) {
+func (s *core) replaced(ctx context.Context, p project.Name, inputs []InputRef) (string, error) {
 	for _, in := range inputs {
 		now, err := s.cfg.Data.Standing(ctx, p, in.Dataset)
 		switch {
@@ -356,10 +365,10 @@ type Outdated struct {
 // Outdated lists the views, of whatever entities, whose rows online were made of
 // versions from which persons were erased since. Rows of a person are found by the key
 // in views of its entity only; in others they go with a new materialisation.
-func (s *Service) Outdated(ctx context.Context, p project.Name) ([]Outdated, error) {
+func (s *Erasure) Outdated(ctx context.Context, p project.Name) ([]Outdated, error) {
 	var all []Online
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		all, err = s.cfg.Store.Onlines(ctx, tx, p)
+		all, err = s.onlineStore.Onlines(ctx, tx, p)
 		return err
 	}); err != nil {
 		return nil, err
@@ -382,17 +391,17 @@ func (s *Service) Outdated(ctx context.Context, p project.Name) ([]Outdated, err
 // stopped: it goes on, over what its source is now, by itself or when it is asked for
 // again. Error: fault.Unavailable when it has not ended yet, or when a file of the online
 // store may still have the person's copies.
-func (s *Service) ForgetOnline(ctx context.Context, p Person, keys PersonKeys, tokens []string, done func(PersonRows) error) error {
+func (s *Erasure) ForgetOnline(ctx context.Context, p Person, keys PersonKeys, tokens []string, done func(PersonRows) error) error {
 	use, err := s.Use(ctx, p.Project, p.Entity)
 	if err != nil {
 		return err
 	}
-	err = s.alone(ctx, func(ctx context.Context) error {
-		return s.withStreamLease(ctx, func(ctx context.Context) error {
-			if err := s.abandonBegun(ctx, p.Project); err != nil {
+	err = s.materialisation.alone(ctx, func(ctx context.Context) error {
+		return s.streams.withStreamLease(ctx, func(ctx context.Context) error {
+			if err := s.materialisation.abandonBegun(ctx, p.Project); err != nil {
 				return err
 			}
-			if err := s.sweepNow(ctx, p.Project); err != nil {
+			if err := s.rows.sweepNow(ctx, p.Project); err != nil {
 				return err
 			}
 			for _, v := range use.views {
@@ -401,7 +410,7 @@ func (s *Service) ForgetOnline(ctx context.Context, p Person, keys PersonKeys, t
 					return fault.Wrap(err, "erasing rows of %s", v.Ref())
 				}
 			}
-			return s.cleanFiles(ctx)
+			return s.rows.cleanFiles(ctx)
 		})
 	})
 	if errors.Is(err, errElsewhere) {
@@ -410,15 +419,15 @@ func (s *Service) ForgetOnline(ctx context.Context, p Person, keys PersonKeys, t
 	return err
 }
 
-func (s *Service) forget(ctx context.Context, p Person, v View, its ViewKeys, named []online.RowKey, done func(PersonRows) error) error {
+func (s *Erasure) forget(ctx context.Context, p Person, v View, its ViewKeys, named []online.RowKey, done func(PersonRows) error) error {
 	release := s.occupy(p.Project, v.Ref())
 	if release == nil {
-		s.stopRuns()
+		s.materialisation.stopRuns()
 		return fault.New(fault.Unavailable, "%s is being materialised", v.Ref()).WithHint("The materialisation is stopped, and the operation is retried.")
 	}
 	defer release()
 	// What applying events has read before the person's events went would be written afterwards.
-	applying := s.reserveApply(v)
+	applying := s.streams.reserveApply(v)
 	if applying == nil {
 		return fault.New(fault.Unavailable, "events are being applied to %s", v.Ref()).WithHint("The operation is retried automatically.")
 	}
@@ -451,7 +460,7 @@ func (s *Service) forget(ctx context.Context, p Person, v View, its ViewKeys, na
 
 // finish writes what a process that died had on its way into a view that follows a
 // stream: it would be written when somebody asks next, after the person's rows went.
-func (s *Service) finish(ctx context.Context, v View) error {
+func (s *Erasure) finish(ctx context.Context, v View) error {
 	o, err := s.online(ctx, v)
 	if err != nil || o.View == "" || v.Source.Stream == nil {
 		return err
@@ -465,7 +474,7 @@ func (s *Service) finish(ctx context.Context, v View) error {
 
 // stopRuns ends the attempts that are under way; those whose sources are still
 // there are made again.
-func (s *Service) stopRuns() {
+func (s *Materialisation) stopRuns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, cancel := range s.cancels {

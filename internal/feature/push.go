@@ -38,7 +38,7 @@ const maxPushed = 100_000
 // fault.Unsupported for a view with aggregations that follows no stream, whose events
 // have to be counted once; fault.PermissionDenied when the online store's zone may not hold the view.
 // fault.Conflict says that the view was cleared meanwhile, and the rows with it.
-func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
+func (s *Streams) Push(ctx context.Context, r PushRequest) (View, error) {
 	if err := s.allow(ctx, ActionPush, r.Project, r.View); err != nil {
 		return View{}, err
 	}
@@ -55,7 +55,7 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 		if v, err = d.view(); err != nil {
 			return err
 		}
-		o, err = s.cfg.Store.Online(ctx, tx, r.Project, v.Name, v.Version)
+		o, err = s.onlineStore.Online(ctx, tx, r.Project, v.Name, v.Version)
 		if fault.Is(err, fault.NotFound) {
 			o, err = Online{}, nil
 		}
@@ -93,7 +93,7 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 	}
 	// On record before it is there: what is read was never unknown.
 	if err := s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
-		now, err := s.cfg.Store.Online(ctx, tx, r.Project, v.Name, v.Version)
+		now, err := s.onlineStore.Online(ctx, tx, r.Project, v.Name, v.Version)
 		switch {
 		case err == nil:
 			o = now
@@ -102,7 +102,7 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 		}
 		if missing := err != nil; missing || o.Pushed == "" {
 			o.Pushed, o.UpdatedAt = newGeneration(), store.At(s.now()).Time()
-			if err := s.cfg.Store.PutOnline(ctx, tx, o); err != nil {
+			if err := s.onlineStore.PutOnline(ctx, tx, o); err != nil {
 				return err
 			}
 			tx.OnCommit(s.plans.forget)
@@ -117,7 +117,7 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 	for {
 		table := o.at(o.Pushed)
 		// First: whoever removes the rows meanwhile leaves no copy without one.
-		if err := s.copies(ctx, r.Project, v.Name, v.Version, o.Classification, table, rows); err != nil {
+		if err := s.rows.copies(ctx, r.Project, v.Name, v.Version, o.Classification, table, rows); err != nil {
 			return v, err
 		}
 		if err := s.cfg.Online.Write(ctx, table, rows); err != nil {
@@ -143,7 +143,7 @@ func (s *Service) Push(ctx context.Context, r PushRequest) (View, error) {
 const pushWait = 5 * time.Second
 
 // pushColumns brings rows as events into the stream of a view.
-func (s *Service) pushColumns(ctx context.Context, v View, columns map[string][]any) error {
+func (s *Streams) pushColumns(ctx context.Context, v View, columns map[string][]any) error {
 	n := len(columns[v.Timestamp])
 	events := make([]Event, n)
 	for name, cells := range columns {
@@ -163,7 +163,7 @@ func (s *Service) pushColumns(ctx context.Context, v View, columns map[string][]
 
 // firstOnline is the record of a view that has no row online, as of its sources
 // now: a materialisation of these adds to it.
-func (s *Service) firstOnline(ctx context.Context, v View) (Online, error) {
+func (s *Streams) firstOnline(ctx context.Context, v View) (Online, error) {
 	inputs, err := s.pin(ctx, v.Project, v.Source)
 	if err != nil {
 		return Online{}, fault.Wrap(err, "source of feature view %s", v.Ref())
@@ -176,7 +176,7 @@ func (s *Service) firstOnline(ctx context.Context, v View) (Online, error) {
 }
 
 // pushed reads the rows of a push.
-func (s *Service) pushed(v View, columns map[string][]any) ([]online.Row, error) {
+func (s *Streams) pushed(v View, columns map[string][]any) ([]online.Row, error) {
 	if v.windows() != nil {
 		return nil, fault.New(fault.Unsupported, "it has aggregations, and a repeated push would count events twice").
 			WithHint("Ingest the rows into its source and materialise it, or use a stream source: `stream: {push: {}}`.")

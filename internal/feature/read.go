@@ -77,12 +77,15 @@ const MaxEntities = 10_000
 // maxCells bounds the values of one read.
 const maxCells = 5_000_000
 
+// OnlineReads answers with features from the online store.
+type OnlineReads struct{ *access }
+
 // Online answers with the features of entities, as of now or of a past time.
 // Needs feature.online, or feature.history for a past time, on each view. Errors:
 // fault.Invalid for a wrong selection, an unknown join key or a value of another
 // type; fault.Conflict for a view that is not online; fault.Gone when a view's
 // key was destroyed.
-func (s *Service) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, error) {
+func (s *OnlineReads) Online(ctx context.Context, r OnlineRequest) (OnlineAnswer, error) {
 	action, at := ActionOnline, s.now()
 	if !r.AsOf.IsZero() {
 		action, at = ActionHistory, r.AsOf
@@ -170,7 +173,7 @@ func (pl *plan) bounded(entities int) error {
 }
 
 // readAll fills the columns of a plan, those that are computed included.
-func (s *Service) readAll(ctx context.Context, pl *plan, keys [][][]byte, requested [][]value.Value, at time.Time) ([]Column, error) {
+func (s *OnlineReads) readAll(ctx context.Context, pl *plan, keys [][][]byte, requested [][]value.Value, at time.Time) ([]Column, error) {
 	columns := make([]Column, pl.read)
 	for i, v := range pl.views {
 		if err := s.readView(ctx, v, pl.online[i].tables(), keys[i], at, columns); err != nil {
@@ -186,7 +189,7 @@ func (s *Service) readAll(ctx context.Context, pl *plan, keys [][][]byte, reques
 
 // admit passes a read of the online store through its doors, and says what it is
 // for.
-func (s *Service) admit(ctx context.Context, action policy.Action, p project.Name, pl *plan, named string) (purpose string, err error) {
+func (s *access) admit(ctx context.Context, action policy.Action, p project.Name, pl *plan, named string) (purpose string, err error) {
 	for i, v := range pl.views {
 		o := pl.online[i]
 		if err := s.cfg.Authorizer.Allow(ctx, action, policy.Object{
@@ -214,7 +217,7 @@ func (s *Service) admit(ctx context.Context, action policy.Action, p project.Nam
 // journal records the read of views that are confidential or restricted, or say
 // what they are read for, and of protected features in clear: one entry for the
 // batch, or several where it names very many entities. It returns when they are synced.
-func (s *Service) journal(ctx context.Context, action policy.Action, p project.Name, pl *plan, keys [][][]byte, at time.Time, purpose string, unmasked []string) error {
+func (s *access) journal(ctx context.Context, action policy.Action, p project.Name, pl *plan, keys [][][]byte, at time.Time, purpose string, unmasked []string) error {
 	class := project.Public
 	var views []string
 	var read []int // places of these views
@@ -373,7 +376,7 @@ func parseText(t value.Type, x any) (value.Value, error) {
 }
 
 // readView fills the columns of one view.
-func (s *Service) readView(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, columns []Column) error {
+func (s *OnlineReads) readView(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, columns []Column) error {
 	n := len(keys)
 	// The features of a view have their times in common.
 	values, statuses := make([]value.Value, len(v.features)*n), make([]online.Status, len(v.features)*n)
@@ -413,7 +416,7 @@ type answer struct {
 }
 
 // answers asks the online store for entities as of a time.
-func (s *Service) answers(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, each func(n int, a answer) error) error {
+func (s *OnlineReads) answers(ctx context.Context, v picked, tables []online.Table, keys [][]byte, at time.Time, each func(n int, a answer) error) error {
 	if v.windows != nil {
 		return s.windowed(ctx, v, tables[0], keys, at, each) // nothing is pushed to it
 	}

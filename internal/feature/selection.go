@@ -59,7 +59,7 @@ func (o *picked) add(feature, place int) {
 
 // pick resolves features to versions of views, grouped by view in the order of
 // first mention.
-func (s *Service) pick(ctx context.Context, tx *store.Tx, p project.Name, features []string) ([]picked, error) {
+func (s *core) pick(ctx context.Context, tx *store.Tx, p project.Name, features []string) ([]picked, error) {
 	var out []picked
 	at := map[string]int{} // by view ref as given
 	next := 0
@@ -135,7 +135,7 @@ type plan struct {
 }
 
 // resolve makes the plan of a selection.
-func (s *Service) resolve(ctx context.Context, p project.Name, sel Selection) (*plan, error) {
+func (s *core) resolve(ctx context.Context, p project.Name, sel Selection) (*plan, error) {
 	if err := sel.validate(); err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (s *Service) resolve(ctx context.Context, p project.Name, sel Selection) (*
 			}
 			pl.protected = pl.protections()
 			for _, v := range pl.views {
-				o, err := s.cfg.Store.Online(ctx, tx, p, v.view.Name, v.view.Version)
+				o, err := s.onlineStore.Online(ctx, tx, p, v.view.Name, v.view.Version)
 				if err != nil && !fault.Is(err, fault.NotFound) {
 					return err
 				}

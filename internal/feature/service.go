@@ -10,12 +10,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/offline"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
-	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
-	"github.com/falaj-ml/falaj/internal/lifecycle"
-	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -39,7 +36,7 @@ type Guard interface {
 	Pass(ctx context.Context, p residency.Transfer) error
 }
 
-// Config is what a Service needs.
+// Config is what the services need.
 type Config struct {
 	DB         *store.DB
 	Store      Store
@@ -70,40 +67,43 @@ type Config struct {
 	Now         func() time.Time // time.Now when nil
 }
 
-// Service is the only way to features. Safe for concurrent use.
+// Services are the ways to features, by what their callers do. Safe for concurrent use.
 //
 // Every method may fail with fault.PermissionDenied, and with fault.NotFound for
 // what it names.
-type Service struct {
+type Services struct {
+	Definitions     *Definitions
+	OnlineRows      *OnlineRows
+	Streams         *Streams
+	Materialisation *Materialisation
+	OnlineReads     *OnlineReads
+	OfflineReads    *OfflineReads
+	Verification    *Verification
+	Erasure         *Erasure
+}
+
+// core is what all services share: configuration, clock, permission checks, stored
+// definitions, plans of reads, and the reservations of online rows.
+type core struct {
 	cfg   Config
 	log   *slog.Logger
 	now   func() time.Time
 	plans *planCache
 	// compiled are the expressions of feature services.
 	compiled compiledCache
-	loop     *lifecycle.Loop // runs materialisations
-	// streamProcessor applies events to online rows, and snapshots them as dataset versions.
-	streamProcessor *lifecycle.Loop
-	copying         *lifecycle.Loop // removes copies that may not be there
-	feeder          *lifecycle.Loop // brings messages of sources into the logs
-	snapshotting    *share.Pool     // one version is made at a time
-	watcher         *lifecycle.Loop
-	compactor       *lifecycle.Loop
-	compacted       compactionCounters
 
-	mu      sync.Mutex
-	ended   chan struct{}                // closed and replaced when a run ends
-	busy    map[string]bool              // view versions whose online rows are being changed
-	cancels map[RunID]context.CancelFunc // of attempts under way
-	streams map[streamName]*streamProgress
-	applied chan struct{}                 // closed and replaced when events were applied
-	checks  map[string]Check              // the last of each view version; see Online.watch
-	orphans map[online.TableKey]time.Time // tables that no record names, since when
+	definitionStore  DefinitionStore
+	runStore         RunStore
+	onlineStore      OnlineRecordStore
+	trainingSetStore TrainingSetStore
+
+	mu   sync.Mutex
+	busy map[string]bool // view versions whose online rows are being changed
 }
 
-// New makes a service. Its Background has to be started for materialisations to
-// run.
-func New(cfg Config) *Service {
+// New makes the services. Their loops have to be started for materialisations to run,
+// streams to be applied, and online rows to be checked and compacted.
+func New(cfg Config) Services {
 	if cfg.Zone == "" {
 		cfg.Zone = residency.Home
 	}
@@ -120,76 +120,41 @@ func New(cfg Config) *Service {
 		cfg.AttemptTime = 6 * time.Hour
 	}
 	cfg.Watch, cfg.Compaction = cfg.Watch.withDefaults(), cfg.Compaction.withDefaults()
-	s := &Service{
-		cfg: cfg, log: cfg.Log, now: cfg.Now, ended: make(chan struct{}), busy: map[string]bool{}, cancels: map[RunID]context.CancelFunc{},
-		streams: map[streamName]*streamProgress{}, applied: make(chan struct{}), snapshotting: share.New(share.Limits{Name: "event_versions", What: "snapshots of streams", Slots: 1, Queue: 1 << 14}),
-		checks: map[string]Check{},
+	c := &core{
+		cfg: cfg, log: cfg.Log, now: cfg.Now, busy: map[string]bool{},
+		definitionStore: cfg.Store, runStore: cfg.Store, onlineStore: cfg.Store, trainingSetStore: cfg.Store,
 	}
-	if s.log == nil {
-		s.log = slog.Default()
+	if c.log == nil {
+		c.log = slog.Default()
 	}
-	if s.now == nil {
-		s.now = time.Now
+	if c.now == nil {
+		c.now = time.Now
 	}
-	s.plans = newPlanCache(s.now, s.cfg.DB.Bridges)
-	s.loop = &lifecycle.Loop{
-		Name: "feature materialisation", Every: retryPause, Logger: s.log,
-		Timeout: openRuns * cfg.AttemptTime, // each attempt has its own limit
-		Run:     func(ctx context.Context) error { return s.RunOnce(identity.With(ctx, identity.Loop("feature"))) },
+	c.plans = newPlanCache(c.now, c.cfg.DB.Bridges)
+	a := &access{core: c}
+	checks := &lastChecks{all: map[string]Check{}}
+	rows := newOnlineRows(c)
+	streams := newStreams(a, rows)
+	materialisation := newMaterialisation(c, rows, streams, checks)
+	reads := &OnlineReads{access: a}
+	return Services{
+		Definitions:     &Definitions{core: c, rows: rows},
+		OnlineRows:      rows,
+		Streams:         streams,
+		Materialisation: materialisation,
+		OnlineReads:     reads,
+		OfflineReads:    &OfflineReads{access: a, streams: streams},
+		Verification:    newVerification(a, reads, streams, checks),
+		Erasure:         &Erasure{core: c, rows: rows, streams: streams, materialisation: materialisation},
 	}
-	s.streamProcessor = &lifecycle.Loop{
-		Name: "feature streams", Every: streamInterval, Logger: s.log, Timeout: streamTimeout,
-		Run: s.logOnChange(s.ProcessStreamsOnce),
-	}
-	s.watcher = &lifecycle.Loop{
-		Name: "feature verification", Every: min(cfg.Watch.Every, time.Minute), Logger: s.log, Timeout: 24 * time.Hour, // each check has its own limit
-		Run: func(ctx context.Context) error { return s.WatchOnce(identity.With(ctx, identity.Loop("feature"))) },
-	}
-	s.compactor = &lifecycle.Loop{
-		Name: "feature compaction", Every: compactionInterval, Logger: s.log, Timeout: 7 * 24 * time.Hour, // steps are small, and begin again
-		Run: func(ctx context.Context) error { return s.CompactOnce(identity.With(ctx, identity.Loop("feature"))) },
-	}
-	s.copying = &lifecycle.Loop{
-		Name: "feature copies", Every: copiesPause, Logger: s.log, Timeout: time.Hour, // what was removed stays so
-		Run: func(ctx context.Context) error {
-			return s.RemoveStaleCopies(identity.With(ctx, identity.Loop("feature")))
-		},
-	}
-	s.feeder = &lifecycle.Loop{
-		Name: "feature sources", Every: feedPause, Logger: s.log, Timeout: feedTime,
-		Run: s.logOnChange(s.FeedOnce),
-	}
-	return s
 }
 
-// Watching compares what is online with what it was made from, as Config.Watch
-// says; it is for Every above zero.
-func (s *Service) Watching() lifecycle.Service { return s.watcher.Service() }
-
-// Compacting moves online rows to new subkeys and removes those that answer nobody, as
-// Config.Compaction says.
-func (s *Service) Compacting() lifecycle.Service { return s.compactor.Service() }
-
-// Copying removes copies that may not be there any more; it is for an online store that
-// may have some, whether it is configured to make them or not.
-func (s *Service) Copying() lifecycle.Service { return s.copying.Service() }
-
-// Background runs materialisations, also those that an earlier process left
-// unfinished.
-func (s *Service) Background() lifecycle.Service { return s.loop.Service() }
-
-// Streams applies what the logs of events hold to online rows, and makes dataset versions of it.
-func (s *Service) Streams() lifecycle.Service { return s.streamProcessor.Service() }
-
-// Feeds copies the messages of sources into the logs.
-func (s *Service) Feeds() lifecycle.Service { return s.feeder.Service() }
-
-func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
+func (s *core) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
 	return s.cfg.Authorizer.Allow(ctx, action, policy.Object{Project: string(p), Kind: objectKind, Name: name})
 }
 
 // pass is the residency door of the online store.
-func (s *Service) pass(ctx context.Context, action policy.Action, p project.Name, view string, label residency.Label) error {
+func (s *core) pass(ctx context.Context, action policy.Action, p project.Name, view string, label residency.Label) error {
 	return s.cfg.Guard.Pass(ctx, residency.Transfer{
 		Project: string(p), What: "feature view " + view, Label: label,
 		Where: "the online store", Zone: s.cfg.Zone, Action: string(action),

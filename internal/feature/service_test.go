@@ -109,8 +109,25 @@ func (s *spy) Write(ctx context.Context, versions []online.Version) error {
 	return s.Driver.Write(ctx, versions)
 }
 
+// services are all that there are, so that a test calls each method on its world.
+type services struct {
+	*feature.Definitions
+	*feature.OnlineRows
+	*feature.Streams
+	*feature.Materialisation
+	*feature.OnlineReads
+	*feature.OfflineReads
+	*feature.Verification
+	*feature.Erasure
+}
+
+func newServices(cfg feature.Config) services {
+	s := feature.New(cfg)
+	return services{s.Definitions, s.OnlineRows, s.Streams, s.Materialisation, s.OnlineReads, s.OfflineReads, s.Verification, s.Erasure}
+}
+
 type world struct {
-	*feature.Service
+	services
 	t      testing.TB
 	ctx    context.Context
 	db     *store.DB
@@ -153,7 +170,7 @@ func (w *world) configure(change func(*feature.Config)) {
 		Now: func() time.Time { return w.now }, ChunkRows: 10, Log: slog.New(slog.DiscardHandler), Join: offline.Options{Dir: w.t.TempDir()},
 	}
 	change(&cfg)
-	w.Service = feature.New(cfg)
+	w.services = newServices(cfg)
 }
 
 // Values, times as hours after start.

@@ -10,9 +10,18 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Store is the database interface of the service. Methods run in the caller's transaction and
+// Store is the database interface of the services. Methods run in the caller's transaction and
 // return fault.NotFound for missing rows.
 type Store interface {
+	DefinitionStore
+	RunStore
+	OnlineRecordStore
+	StreamStore
+	TrainingSetStore
+}
+
+// DefinitionStore keeps the versions of definitions and their aliases.
+type DefinitionStore interface {
 	InsertDefinition(ctx context.Context, tx *store.Tx, d Definition) error
 	Definition(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string, version int) (Definition, error)
 	// DefinitionByDigest finds the version with a content.
@@ -29,7 +38,10 @@ type Store interface {
 	LastVersion(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string) (int, error)
 	PutAlias(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name, alias string, version int) error
 	Aliases(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string) (map[string]int, error)
+}
 
+// RunStore keeps materialisations.
+type RunStore interface {
 	InsertRun(ctx context.Context, tx *store.Tx, r Run) error
 	// UpdateRun keeps what may change of a run if its attempt is still the given
 	// one and it has not ended; otherwise fault.Conflict.
@@ -39,7 +51,10 @@ type Store interface {
 	Runs(ctx context.Context, tx *store.Tx, p project.Name, view string, version int, before RunID, limit int) ([]Run, error)
 	// OpenRuns lists those of all projects that have not ended, oldest first.
 	OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]Run, error)
+}
 
+// OnlineRecordStore keeps what is online, where, and what is to be removed there.
+type OnlineRecordStore interface {
 	Online(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) (Online, error)
 	PutOnline(ctx context.Context, tx *store.Tx, o Online) error
 	DeleteOnline(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) error
@@ -57,7 +72,10 @@ type Store interface {
 	// Stales lists those of all projects that are marked until a time, oldest
 	// first.
 	Stales(ctx context.Context, tx *store.Tx, until time.Time, limit int) ([]Stale, error)
+}
 
+// StreamStore keeps the logs of events and their dead letters.
+type StreamStore interface {
 	Stream(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (Stream, error)
 	// StreamViews lists the views with the alias latest that follow a stream, of all
 	// projects.
@@ -83,7 +101,10 @@ type Store interface {
 	DeleteDeadLetter(ctx context.Context, tx *store.Tx, p project.Name, dataset, id string) (bool, error)
 	// DropDeadLetters removes all dead letters and returns their number.
 	DropDeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error)
+}
 
+// TrainingSetStore keeps the records of training sets.
+type TrainingSetStore interface {
 	// PutTrainingSet keeps the record of a dataset version, replacing one.
 	PutTrainingSet(ctx context.Context, tx *store.Tx, t TrainingSet) error
 	TrainingSet(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (TrainingSet, error)

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -28,6 +29,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -146,13 +149,52 @@ type EventsAnswer struct {
 	Visible    bool   `json:"visible,omitempty"` // whether reads find them already
 }
 
+// Streams takes pushed rows and events, applies events to online rows, and makes dataset
+// versions of them.
+type Streams struct {
+	*access
+	rows        *OnlineRows
+	streamStore StreamStore
+	// streamProcessor applies events to online rows, and snapshots them as dataset versions.
+	streamProcessor *lifecycle.Loop
+	feeder          *lifecycle.Loop // brings messages of sources into the logs
+	snapshotting    *share.Pool     // one version is made at a time
+
+	mu      sync.Mutex
+	streams map[streamName]*streamProgress
+	applied chan struct{} // closed and replaced when events were applied
+}
+
+func newStreams(a *access, rows *OnlineRows) *Streams {
+	s := &Streams{
+		access: a, rows: rows, streamStore: a.cfg.Store,
+		snapshotting: share.New(share.Limits{Name: "event_versions", What: "snapshots of streams", Slots: 1, Queue: 1 << 14}),
+		streams:      map[streamName]*streamProgress{}, applied: make(chan struct{}),
+	}
+	s.streamProcessor = &lifecycle.Loop{
+		Name: "feature streams", Every: streamInterval, Logger: s.log, Timeout: streamTimeout,
+		Run: s.logOnChange(s.ProcessStreamsOnce),
+	}
+	s.feeder = &lifecycle.Loop{
+		Name: "feature sources", Every: feedPause, Logger: s.log, Timeout: feedTime,
+		Run: s.logOnChange(s.FeedOnce),
+	}
+	return s
+}
+
+// Processing applies what the logs of events hold to online rows, and makes dataset versions of it.
+func (s *Streams) Processing() lifecycle.Service { return s.streamProcessor.Service() }
+
+// Feeds copies the messages of sources into the logs.
+func (s *Streams) Feeds() lifecycle.Service { return s.feeder.Service() }
+
 // PushEvents brings events into the log of a view's stream and returns when they
 // are synced: from then on no crash loses them, and each counts once, online and in
 // the dataset. Needs feature.push. Errors, after which nothing was accepted:
 // fault.Invalid for an event that does not fit the dataset's columns or the view;
 // fault.TooLarge; fault.Exhausted when the log is too far ahead of the online store
 // or the dataset; fault.Conflict for a view that follows no stream.
-func (s *Service) PushEvents(ctx context.Context, r EventsRequest) (EventsAnswer, error) {
+func (s *Streams) PushEvents(ctx context.Context, r EventsRequest) (EventsAnswer, error) {
 	var out EventsAnswer
 	if err := s.allow(ctx, ActionPush, r.Project, r.View); err != nil {
 		return out, err
@@ -198,7 +240,7 @@ func (s *Service) PushEvents(ctx context.Context, r EventsRequest) (EventsAnswer
 }
 
 // streamed finds a view that follows a stream.
-func (s *Service) streamed(ctx context.Context, p project.Name, ref string) (View, error) {
+func (s *Streams) streamed(ctx context.Context, p project.Name, ref string) (View, error) {
 	var v View
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		d, err := s.find(ctx, tx, p, ViewKind, ref)
@@ -235,7 +277,7 @@ func system(ctx context.Context) context.Context {
 
 // openLog opens the log of a view's dataset. The events inherit what the dataset
 // has.
-func (s *Service) openLog(ctx context.Context, v View) (*eventLog, error) {
+func (s *Streams) openLog(ctx context.Context, v View) (*eventLog, error) {
 	l := &eventLog{view: v, project: v.Project, dataset: v.Source.Dataset}
 	var err error
 	// Whoever may push need not be allowed to read.
@@ -250,7 +292,7 @@ func (s *Service) openLog(ctx context.Context, v View) (*eventLog, error) {
 
 // unlock gets what it takes to read what a log has. Error: fault.Gone when the key
 // was destroyed.
-func (s *Service) unlock(ctx context.Context, l *eventLog) (err error) {
+func (s *Streams) unlock(ctx context.Context, l *eventLog) (err error) {
 	derive := func(use string) []byte {
 		var key []byte
 		if err == nil {
@@ -272,7 +314,7 @@ func (s *Service) unlock(ctx context.Context, l *eventLog) (err error) {
 }
 
 // mayPush passes a push through its doors: the log is where the server is.
-func (s *Service) mayPush(ctx context.Context, l *eventLog) error {
+func (s *Streams) mayPush(ctx context.Context, l *eventLog) error {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionPush, policy.Object{
 		Project: string(l.project), Kind: objectKind, Name: l.view.Ref(), Classification: string(l.newest.Classification), Residency: l.newest.Residency,
 	}); err != nil {
@@ -346,7 +388,7 @@ func (in *entry) parse(n int) {
 }
 
 // accept puts events into the log.
-func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, duplicates, dead int, position int64, err error) {
+func (s *Streams) accept(ctx context.Context, l *eventLog, in entry) (accepted, duplicates, dead int, position int64, err error) {
 	// 1. What is an event?
 	l.try = array.NewRecordBuilder(memory.DefaultAllocator, l.schema)
 	defer l.try.Release()
@@ -373,7 +415,7 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 	err = s.cfg.DB.Update(ctx, string(l.project), func(ctx context.Context, tx *store.Tx) error {
 		accepted, duplicates, dead = 0, 0, 0
 		now := store.At(s.now()).Time()
-		st, err := s.cfg.Store.Stream(ctx, tx, l.project, l.dataset)
+		st, err := s.streamStore.Stream(ctx, tx, l.project, l.dataset)
 		if fault.Is(err, fault.NotFound) {
 			st, err = Stream{Project: l.project, Dataset: l.dataset, First: 1, SnapshotAt: now}, nil
 		}
@@ -386,7 +428,7 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 			}
 			st.readTo(in.reading, in.at)
 			if len(in.events) == 0 { // there was nothing to read up to there
-				return s.cfg.Store.PutStream(ctx, tx, st)
+				return s.streamStore.PutStream(ctx, tx, st)
 			}
 		}
 		if st.Bytes >= s.cfg.StreamBytes {
@@ -407,7 +449,7 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 			if reasons[i] != "" {
 				continue // it stays one
 			}
-			there, err := s.cfg.Store.DeleteDeadLetter(ctx, tx, l.project, l.dataset, id)
+			there, err := s.streamStore.DeleteDeadLetter(ctx, tx, l.project, l.dataset, id)
 			if err != nil {
 				return err
 			}
@@ -419,7 +461,7 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 			return err
 		}
 		position = st.Head
-		if err := s.cfg.Store.PutStream(ctx, tx, st); err != nil {
+		if err := s.streamStore.PutStream(ctx, tx, st); err != nil {
 			return err
 		}
 		tx.OnCommit(s.streamProcessor.Wake)
@@ -432,11 +474,11 @@ func (s *Service) accept(ctx context.Context, l *eventLog, in entry) (accepted, 
 }
 
 // unseen are the good events whose ids did not come before; their ids are noted.
-func (s *Service) unseen(ctx context.Context, tx *store.Tx, l *eventLog, in entry, good []int, now time.Time) ([]int, error) {
+func (s *Streams) unseen(ctx context.Context, tx *store.Tx, l *eventLog, in entry, good []int, now time.Time) ([]int, error) {
 	if len(in.ids) == 0 || len(good) == 0 {
 		return good, nil
 	}
-	if err := s.cfg.Store.ForgetSeen(ctx, tx, l.project, l.dataset, now.Add(-seenAge)); err != nil {
+	if err := s.streamStore.ForgetSeen(ctx, tx, l.project, l.dataset, now.Add(-seenAge)); err != nil {
 		return nil, err
 	}
 	hashes := make([]string, len(good))
@@ -445,7 +487,7 @@ func (s *Service) unseen(ctx context.Context, tx *store.Tx, l *eventLog, in entr
 	}
 	known := map[string]bool{}
 	for part := range slices.Chunk(hashes, recordEvents) {
-		seen, err := s.cfg.Store.Seen(ctx, tx, l.project, l.dataset, part)
+		seen, err := s.streamStore.Seen(ctx, tx, l.project, l.dataset, part)
 		if err != nil {
 			return nil, err
 		}
@@ -462,7 +504,7 @@ func (s *Service) unseen(ctx context.Context, tx *store.Tx, l *eventLog, in entr
 		}
 	}
 	for part := range slices.Chunk(keep, recordEvents) {
-		if err := s.cfg.Store.PutSeen(ctx, tx, l.project, l.dataset, part, now); err != nil {
+		if err := s.streamStore.PutSeen(ctx, tx, l.project, l.dataset, part, now); err != nil {
 			return nil, err
 		}
 	}
@@ -470,7 +512,7 @@ func (s *Service) unseen(ctx context.Context, tx *store.Tx, l *eventLog, in entr
 }
 
 // put writes the next record.
-func (s *Service) put(ctx context.Context, tx *store.Tx, l *eventLog, events []Event, which []int, st *Stream, now time.Time) error {
+func (s *Streams) put(ctx context.Context, tx *store.Tx, l *eventLog, events []Event, which []int, st *Stream, now time.Time) error {
 	b, err := l.encode(events, which, now)
 	if err != nil {
 		return err
@@ -482,11 +524,11 @@ func (s *Service) put(ctx context.Context, tx *store.Tx, l *eventLog, events []E
 	st.Head++
 	st.Bytes += int64(len(sealed))
 	st.Events += int64(len(which))
-	return s.cfg.Store.PutRecord(ctx, tx, l.project, l.dataset, Record{Seq: st.Head, Events: len(which), At: now, Sealed: sealed})
+	return s.streamStore.PutRecord(ctx, tx, l.project, l.dataset, Record{Seq: st.Head, Events: len(which), At: now, Sealed: sealed})
 }
 
 // check refuses what is no event. Error: fault.Invalid.
-func (s *Service) check(l *eventLog, e Event) error {
+func (s *Streams) check(l *eventLog, e Event) error {
 	for name := range e {
 		if len(l.schema.FieldIndices(name)) == 0 {
 			names := make([]string, 0, l.schema.NumFields())
@@ -550,7 +592,7 @@ type listColumn struct {
 // listColumns are those of the view that is pushed to, and of all that events are applied
 // to, or will be when they are filled: an event that one of them cannot take would hold it
 // up for ever.
-func (s *Service) listColumns(ctx context.Context, l *eventLog) ([]listColumn, error) {
+func (s *Streams) listColumns(ctx context.Context, l *eventLog) ([]listColumn, error) {
 	if !slices.ContainsFunc(l.schema.Fields(), func(f arrow.Field) bool { return f.Type.ID() == arrow.LIST }) {
 		return nil, nil
 	}

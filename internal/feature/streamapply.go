@@ -46,7 +46,7 @@ type streamProgress struct {
 // ProcessStreamsOnce applies what the logs have to the views that are online, makes the dataset
 // versions that are due, reads the sources, and trims; the background loop calls it, and tests do.
 // While another process does it, nothing happens.
-func (s *Service) ProcessStreamsOnce(ctx context.Context) error {
+func (s *Streams) ProcessStreamsOnce(ctx context.Context) error {
 	err := s.withStreamLease(ctx, s.processStreams)
 	if errors.Is(err, errElsewhere) {
 		return nil
@@ -55,7 +55,7 @@ func (s *Service) ProcessStreamsOnce(ctx context.Context) error {
 }
 
 // withStreamLease runs fn while no other process follows streams.
-func (s *Service) withStreamLease(ctx context.Context, fn func(ctx context.Context) error) error {
+func (s *Streams) withStreamLease(ctx context.Context, fn func(ctx context.Context) error) error {
 	if !s.cfg.DB.Shared() {
 		return fn(ctx)
 	}
@@ -71,14 +71,14 @@ func (s *Service) withStreamLease(ctx context.Context, fn func(ctx context.Conte
 
 // reserveApply keeps this process from applying events to a view's online rows; release is nil
 // while it does.
-func (s *Service) reserveApply(v View) (release func()) {
+func (s *Streams) reserveApply(v View) (release func()) {
 	return s.occupy(v.Project, v.Ref()+" folding")
 }
 
-func (s *Service) processStreams(ctx context.Context) error {
+func (s *Streams) processStreams(ctx context.Context) error {
 	var all []Stream
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		all, err = s.cfg.Store.Streams(ctx, tx)
+		all, err = s.streamStore.Streams(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Service) processStreams(ctx context.Context) error {
 
 // logOnChange makes a loop of a round whose streams fail on their own: what is wrong with
 // one is logged when it changes, and slows down no other.
-func (s *Service) logOnChange(round func(ctx context.Context) error) func(ctx context.Context) error {
+func (s *Streams) logOnChange(round func(ctx context.Context) error) func(ctx context.Context) error {
 	var told string
 	return func(ctx context.Context) error {
 		text := ""
@@ -114,7 +114,7 @@ func (s *Service) logOnChange(round func(ctx context.Context) error) func(ctx co
 }
 
 // recordOutcome remembers why a stream does not go on, and wakes who waits for it.
-func (s *Service) recordOutcome(st Stream, err error) {
+func (s *Streams) recordOutcome(st Stream, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.stream(st)
@@ -126,7 +126,7 @@ func (s *Service) recordOutcome(st Stream, err error) {
 }
 
 // stream is what is known of a stream; s.mu is held.
-func (s *Service) stream(st Stream) *streamProgress {
+func (s *Streams) stream(st Stream) *streamProgress {
 	name := streamName{st.Project, st.Dataset}
 	f := s.streams[name]
 	if f == nil {
@@ -137,10 +137,10 @@ func (s *Service) stream(st Stream) *streamProgress {
 }
 
 // streamViews are the view versions that are online and follow a dataset's events.
-func (s *Service) streamViews(ctx context.Context, st Stream) (views []View, online []Online, runs []Run, err error) {
+func (s *Streams) streamViews(ctx context.Context, st Stream) (views []View, online []Online, runs []Run, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		views, online, runs = nil, nil, nil
-		all, err := s.cfg.Store.Onlines(ctx, tx, st.Project)
+		all, err := s.onlineStore.Onlines(ctx, tx, st.Project)
 		if err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func (s *Service) streamViews(ctx context.Context, st Stream) (views []View, onl
 				views, online = append(views, *v), append(online, o)
 			}
 		}
-		open, err := s.cfg.Store.OpenRuns(ctx, tx, openRuns)
+		open, err := s.runStore.OpenRuns(ctx, tx, openRuns)
 		for _, r := range open {
 			if v, err := s.versionOf(ctx, tx, st, r.View, r.Version); err != nil {
 				return err
@@ -167,8 +167,8 @@ func (s *Service) streamViews(ctx context.Context, st Stream) (views []View, onl
 }
 
 // versionOf is a view version if it follows the stream; else nil.
-func (s *Service) versionOf(ctx context.Context, tx *store.Tx, st Stream, name string, version int) (*View, error) {
-	d, err := s.cfg.Store.Definition(ctx, tx, st.Project, ViewKind, name, version)
+func (s *Streams) versionOf(ctx context.Context, tx *store.Tx, st Stream, name string, version int) (*View, error) {
+	d, err := s.definitionStore.Definition(ctx, tx, st.Project, ViewKind, name, version)
 	if fault.Is(err, fault.NotFound) {
 		return nil, nil //nolint:nilnil // of another project
 	}
@@ -184,7 +184,7 @@ func (s *Service) versionOf(ctx context.Context, tx *store.Tx, st Stream, name s
 
 // processStream does what is to do for one stream: one view that cannot go on holds
 // up no other.
-func (s *Service) processStream(ctx context.Context, st Stream) error {
+func (s *Streams) processStream(ctx context.Context, st Stream) error {
 	views, onlines, runs, err := s.streamViews(ctx, st)
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (s *Service) processStream(ctx context.Context, st Stream) error {
 }
 
 // applyToView applies events unless a person's rows are being removed from the view.
-func (s *Service) applyToView(ctx context.Context, v View, table online.Table) (position int64, found bool, err error) {
+func (s *Streams) applyToView(ctx context.Context, v View, table online.Table) (position int64, found bool, err error) {
 	release := s.reserveApply(v)
 	if release == nil {
 		return 0, true, fault.New(fault.Unavailable, "rows of a person are being removed")
@@ -240,28 +240,28 @@ func (s *Service) applyToView(ctx context.Context, v View, table online.Table) (
 }
 
 // trim removes records that are in the dataset and in every view.
-func (s *Service) trim(ctx context.Context, st Stream, until int64) error {
+func (s *Streams) trim(ctx context.Context, st Stream, until int64) error {
 	if until < st.First {
 		return nil
 	}
 	return s.cfg.DB.Update(ctx, string(st.Project), func(ctx context.Context, tx *store.Tx) error {
-		now, err := s.cfg.Store.Stream(ctx, tx, st.Project, st.Dataset)
+		now, err := s.streamStore.Stream(ctx, tx, st.Project, st.Dataset)
 		if err != nil || now.First > until {
 			return err
 		}
-		freed, err := s.cfg.Store.TrimRecords(ctx, tx, st.Project, st.Dataset, until)
+		freed, err := s.streamStore.TrimRecords(ctx, tx, st.Project, st.Dataset, until)
 		if err != nil {
 			return err
 		}
 		now.First, now.Bytes = until+1, now.Bytes-freed
-		return s.cfg.Store.PutStream(ctx, tx, now)
+		return s.streamStore.PutStream(ctx, tx, now)
 	})
 }
 
 // applyEvents brings a table from where it is towards the head of the log, by so many pages.
 // found is false when nothing says where it is: it is not filled yet. Two must not write
 // one table.
-func (s *Service) applyEvents(ctx context.Context, v View, table online.Table, pages int) (position int64, found bool, err error) {
+func (s *Streams) applyEvents(ctx context.Context, v View, table online.Table, pages int) (position int64, found bool, err error) {
 	position, found, err = s.cfg.Online.Position(ctx, table)
 	if err != nil || !found {
 		return position, found, err
@@ -286,7 +286,7 @@ func (s *Service) applyEvents(ctx context.Context, v View, table online.Table, p
 		}
 		next := records[len(records)-1].Seq
 		// Before the place moves on: what is not copied now is not applied again.
-		if err := s.copyApplied(ctx, v, table, rows); err != nil {
+		if err := s.rows.copyApplied(ctx, v, table, rows); err != nil {
 			return position, true, err
 		}
 		if err := s.cfg.Online.WriteUpTo(ctx, table, rows, position, next); err != nil {
@@ -298,12 +298,12 @@ func (s *Service) applyEvents(ctx context.Context, v View, table online.Table, p
 }
 
 // tightenLabels gives the online rows of a view the labels of the events that come.
-func (s *Service) tightenLabels(ctx context.Context, l *eventLog) error {
+func (s *Streams) tightenLabels(ctx context.Context, l *eventLog) error {
 	v := l.view
 	var o Online
 	changed := func(ctx context.Context, tx *store.Tx) (bool, error) {
 		var err error
-		if o, err = s.cfg.Store.Online(ctx, tx, v.Project, v.Name, v.Version); err != nil {
+		if o, err = s.onlineStore.Online(ctx, tx, v.Project, v.Name, v.Version); err != nil {
 			return false, err
 		}
 		label, err := residency.Derive(
@@ -333,14 +333,14 @@ func (s *Service) tightenLabels(ctx context.Context, l *eventLog) error {
 			return err
 		}
 		tx.OnCommit(s.plans.forget)
-		return s.cfg.Store.PutOnline(ctx, tx, o)
+		return s.onlineStore.PutOnline(ctx, tx, o)
 	})
 }
 
 // records are the next ones behind a position.
-func (s *Service) records(ctx context.Context, v View, after int64) (records []Record, err error) {
+func (s *Streams) records(ctx context.Context, v View, after int64) (records []Record, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		st, err := s.cfg.Store.Stream(ctx, tx, v.Project, v.Source.Dataset)
+		st, err := s.streamStore.Stream(ctx, tx, v.Project, v.Source.Dataset)
 		if fault.Is(err, fault.NotFound) {
 			return nil
 		}
@@ -351,7 +351,7 @@ func (s *Service) records(ctx context.Context, v View, after int64) (records []R
 			return fault.New(fault.Conflict, "%s is at record %d of the log, which contains records %d to %d", v.Ref(), after, st.First, st.Head).
 				WithHint("Materialise it again: falaj feature materialise %s.", v.Ref())
 		}
-		records, err = s.cfg.Store.Records(ctx, tx, v.Project, v.Source.Dataset, after, st.Head, pageRecords)
+		records, err = s.streamStore.Records(ctx, tx, v.Project, v.Source.Dataset, after, st.Head, pageRecords)
 		return err
 	})
 	return records, err
@@ -359,7 +359,7 @@ func (s *Service) records(ctx context.Context, v View, after int64) (records []R
 
 // rowsToWrite makes the rows to write for records. They are read as a backfill reads
 // the dataset, so that both see the same rows.
-func (s *Service) rowsToWrite(ctx context.Context, l *eventLog, table online.Table, records []Record) ([]online.Row, error) {
+func (s *Streams) rowsToWrite(ctx context.Context, l *eventLog, table online.Table, records []Record) ([]online.Row, error) {
 	v := l.view
 	view := s.offline(v, nil, nil)
 	view.Open = func(context.Context) (array.RecordReader, error) { return l.reader(records) }
@@ -470,7 +470,7 @@ func (f *rowBuilder) flush() error {
 }
 
 // awaitApplied waits until reads of a view find what the log had at a position.
-func (s *Service) awaitApplied(ctx context.Context, v View, position int64, wait time.Duration) bool {
+func (s *Streams) awaitApplied(ctx context.Context, v View, position int64, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
@@ -500,7 +500,7 @@ type StreamGauge struct {
 }
 
 // Gauges are the streams that this process follows, as of its last round.
-func (s *Service) Gauges() []StreamGauge {
+func (s *Streams) Gauges() []StreamGauge {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []StreamGauge
@@ -534,7 +534,7 @@ type StreamStatus struct {
 }
 
 // StreamStatus returns the lag of a view behind the events. Needs feature.read.
-func (s *Service) StreamStatus(ctx context.Context, p project.Name, ref string) (StreamStatus, error) {
+func (s *Streams) StreamStatus(ctx context.Context, p project.Name, ref string) (StreamStatus, error) {
 	if err := s.allow(ctx, ActionRead, p, ref); err != nil {
 		return StreamStatus{}, err
 	}
@@ -545,21 +545,21 @@ func (s *Service) StreamStatus(ctx context.Context, p project.Name, ref string) 
 	return s.statusOf(ctx, v)
 }
 
-func (s *Service) statusOf(ctx context.Context, v View) (StreamStatus, error) {
+func (s *Streams) statusOf(ctx context.Context, v View) (StreamStatus, error) {
 	out := StreamStatus{View: v.Ref(), Position: -1, Limit: s.cfg.StreamBytes}
 	var o Online
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		out.Stream, err = s.cfg.Store.Stream(ctx, tx, v.Project, v.Source.Dataset)
+		out.Stream, err = s.streamStore.Stream(ctx, tx, v.Project, v.Source.Dataset)
 		if fault.Is(err, fault.NotFound) {
 			out.Stream, err = Stream{Project: v.Project, Dataset: v.Source.Dataset, First: 1}, nil
 		}
 		if err != nil {
 			return err
 		}
-		if out.DeadLetters, err = s.cfg.Store.CountDeadLetters(ctx, tx, v.Project, v.Source.Dataset); err != nil {
+		if out.DeadLetters, err = s.streamStore.CountDeadLetters(ctx, tx, v.Project, v.Source.Dataset); err != nil {
 			return err
 		}
-		if o, err = s.cfg.Store.Online(ctx, tx, v.Project, v.Name, v.Version); fault.Is(err, fault.NotFound) {
+		if o, err = s.onlineStore.Online(ctx, tx, v.Project, v.Name, v.Version); fault.Is(err, fault.NotFound) {
 			o, err = Online{}, nil
 		}
 		return err
@@ -594,7 +594,7 @@ func (s *Service) statusOf(ctx context.Context, v View) (StreamStatus, error) {
 
 // watermark is the time up to which a view that follows a stream has what was
 // accepted; zero when it is not online.
-func (s *Service) watermark(ctx context.Context, v View) (time.Time, error) {
+func (s *Streams) watermark(ctx context.Context, v View) (time.Time, error) {
 	now := s.now()
 	st, err := s.statusOf(ctx, v)
 	if err != nil || st.Position < 0 {

@@ -21,7 +21,7 @@ const maxSnapshotTries = 3
 
 // newest is the newest accepted version of a stream's dataset; the first one has no
 // rows.
-func (s *Service) newest(ctx context.Context, p project.Name, dataset string) (DatasetVersion, error) {
+func (s *Streams) newest(ctx context.Context, p project.Name, dataset string) (DatasetVersion, error) {
 	v, err := s.cfg.Data.Resolve(system(ctx), p, dataset)
 	if !fault.Is(err, fault.NotFound) {
 		return v, err
@@ -43,7 +43,7 @@ func (s *Service) newest(ctx context.Context, p project.Name, dataset string) (D
 
 // snapshotStream makes a version of the dataset that has all events which the log has now. When
 // it has them already, nothing happens.
-func (s *Service) snapshotStream(ctx context.Context, p project.Name, dataset string) error {
+func (s *Streams) snapshotStream(ctx context.Context, p project.Name, dataset string) error {
 	free, err := s.snapshotting.Take(ctx, share.Owner{Project: string(p)})
 	if err != nil {
 		return err
@@ -57,14 +57,14 @@ func (s *Service) snapshotStream(ctx context.Context, p project.Name, dataset st
 	return fault.Wrap(err, "taking a snapshot of the stream into dataset %s", dataset)
 }
 
-func (s *Service) trySnapshot(ctx context.Context, p project.Name, dataset string) error {
+func (s *Streams) trySnapshot(ctx context.Context, p project.Name, dataset string) error {
 	base, err := s.newest(ctx, p, dataset)
 	if err != nil {
 		return err
 	}
 	var st Stream
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		st, err = s.cfg.Store.Stream(ctx, tx, p, dataset)
+		st, err = s.streamStore.Stream(ctx, tx, p, dataset)
 		return err
 	})
 	if fault.Is(err, fault.NotFound) {
@@ -89,7 +89,7 @@ func (s *Service) trySnapshot(ctx context.Context, p project.Name, dataset strin
 		Project: p, Dataset: dataset, Base: base.Ref, Rows: rows,
 		Text: fmt.Sprintf("events of the stream: records %d to %d on top of %s", st.SnapshotSeq+1, st.Head, base.Ref),
 		Then: func(ctx context.Context, tx *store.Tx, v DatasetVersion) error {
-			now, err := s.cfg.Store.Stream(ctx, tx, p, dataset)
+			now, err := s.streamStore.Stream(ctx, tx, p, dataset)
 			if err != nil {
 				return err
 			}
@@ -97,7 +97,7 @@ func (s *Service) trySnapshot(ctx context.Context, p project.Name, dataset strin
 				return fault.New(fault.Conflict, "another server took the snapshot")
 			}
 			now.SnapshotSeq, now.Version, now.SnapshotAt = st.Head, v.Ref, store.At(s.now()).Time()
-			if err := s.cfg.Store.PutStream(ctx, tx, now); err != nil {
+			if err := s.streamStore.PutStream(ctx, tx, now); err != nil {
 				return err
 			}
 			return audit.Append(ctx, tx, audit.Entry{
@@ -111,8 +111,8 @@ func (s *Service) trySnapshot(ctx context.Context, p project.Name, dataset strin
 
 // position is the record of the log up to which a version of a view's dataset has
 // the events. Error: fault.Conflict when the version is not the newest any more.
-func (s *Service) position(ctx context.Context, tx *store.Tx, p project.Name, dataset, version string) (int64, error) {
-	st, err := s.cfg.Store.Stream(ctx, tx, p, dataset)
+func (s *Streams) position(ctx context.Context, tx *store.Tx, p project.Name, dataset, version string) (int64, error) {
+	st, err := s.streamStore.Stream(ctx, tx, p, dataset)
 	if fault.Is(err, fault.NotFound) {
 		return 0, nil
 	}
@@ -173,7 +173,7 @@ func conform(b arrow.RecordBatch, schema *arrow.Schema) (arrow.RecordBatch, erro
 // appended is the rows of a version and then those of records, read page by page.
 type appended struct {
 	ctx       context.Context //nolint:containedctx // of one reading
-	s         *Service
+	s         *Streams
 	l         *eventLog
 	schema    *arrow.Schema
 	base      array.RecordReader // nil at its end
@@ -231,7 +231,7 @@ func (a *appended) next() (arrow.RecordBatch, error) {
 			return nil, nil //nolint:nilnil // the end
 		}
 		err := a.s.cfg.DB.View(a.ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			a.page, err = a.s.cfg.Store.Records(ctx, tx, a.l.project, a.l.dataset, a.at, a.until, pageRecords)
+			a.page, err = a.s.streamStore.Records(ctx, tx, a.l.project, a.l.dataset, a.at, a.until, pageRecords)
 			return err
 		})
 		if err != nil {

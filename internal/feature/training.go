@@ -88,13 +88,19 @@ type UsedFeature struct {
 	Column  string `json:"column"`
 }
 
+// OfflineReads makes training sets and other point-in-time joins.
+type OfflineReads struct {
+	*access
+	streams *Streams
+}
+
 // MakeTrainingSet joins and keeps a training set as a dataset version, whose
 // parents are the spine's inputs and the sources of the views. The same request
 // over the same versions gives the same version. Needs feature.history on each
 // view, and what reading the sources and making the dataset need. Errors:
 // fault.Invalid for a wrong spine or selection; fault.Conflict for a rejected
 // source; fault.PermissionDenied when no zone may hold the result.
-func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (TrainingSet, error) {
+func (s *OfflineReads) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (TrainingSet, error) {
 	// 1. Resolve everything to exact versions, and ask.
 	pl, err := s.resolve(ctx, r.Project, r.Selection)
 	if err != nil {
@@ -145,7 +151,7 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 	}
 	t.CreatedAt, t.CreatedBy = store.At(s.now()).Time(), identity.From(ctx).ID
 	err = s.cfg.DB.Update(ctx, string(r.Project), func(ctx context.Context, tx *store.Tx) error {
-		if err := s.cfg.Store.PutTrainingSet(ctx, tx, t); err != nil {
+		if err := s.trainingSetStore.PutTrainingSet(ctx, tx, t); err != nil {
 			return err
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{
@@ -161,7 +167,7 @@ func (s *Service) MakeTrainingSet(ctx context.Context, r TrainingSetRequest) (Tr
 
 // planTrainingSet asks for permission and finds out, before anything is read,
 // what the training set will be made of.
-func (s *Service) planTrainingSet(ctx context.Context, r TrainingSetRequest, pl *plan) (TrainingSet, []offline.View, error) {
+func (s *OfflineReads) planTrainingSet(ctx context.Context, r TrainingSetRequest, pl *plan) (TrainingSet, []offline.View, error) {
 	t := TrainingSet{Project: r.Project, Spine: r.Spine, Timestamp: r.Timestamp, Labels: r.Labels, Service: pl.service}
 	used, views, objects, err := s.planViews(ctx, r.Project, pl)
 	if err != nil {
@@ -187,7 +193,7 @@ func (s *Service) planTrainingSet(ctx context.Context, r TrainingSetRequest, pl 
 	if err != nil {
 		return t, nil, fault.Wrap(err, "inspecting the spine")
 	}
-	inputs, err := s.pin(ctx, r.Project, t.Spine)
+	inputs, err := s.streams.pin(ctx, r.Project, t.Spine)
 	if err != nil {
 		return t, nil, fault.Wrap(err, "the spine")
 	}
@@ -197,14 +203,14 @@ func (s *Service) planTrainingSet(ctx context.Context, r TrainingSetRequest, pl 
 
 // planViews asks for permission on the views of a plan, pins their sources and
 // makes them ready for the join. objects are what was asked about, beside views.
-func (s *Service) planViews(ctx context.Context, p project.Name, pl *plan) (used []UsedView, views []offline.View, objects []policy.Object, err error) {
+func (s *OfflineReads) planViews(ctx context.Context, p project.Name, pl *plan) (used []UsedView, views []offline.View, objects []policy.Object, err error) {
 	for i, v := range pl.views {
 		if i == 0 { // a first answer without looking at any source
 			if err := s.allow(ctx, ActionRead, p, v.view.Ref()); err != nil {
 				return nil, nil, nil, err
 			}
 		}
-		inputs, err := s.pin(ctx, p, v.view.Source)
+		inputs, err := s.streams.pin(ctx, p, v.view.Source)
 		if err != nil {
 			return nil, nil, nil, fault.Wrap(err, "source of feature view %s", v.view.Ref())
 		}
@@ -307,17 +313,17 @@ func (t *TrainingSet) parents() []string {
 }
 
 // TrainingSet returns the definition from which a dataset version was made. Needs feature.read.
-func (s *Service) TrainingSet(ctx context.Context, p project.Name, dataset string) (TrainingSet, error) {
+func (s *OfflineReads) TrainingSet(ctx context.Context, p project.Name, dataset string) (TrainingSet, error) {
 	if err := s.allow(ctx, ActionRead, p, dataset); err != nil {
 		return TrainingSet{}, err
 	}
 	return s.trainingSet(ctx, p, dataset)
 }
 
-func (s *Service) trainingSet(ctx context.Context, p project.Name, dataset string) (TrainingSet, error) {
+func (s *core) trainingSet(ctx context.Context, p project.Name, dataset string) (TrainingSet, error) {
 	var t TrainingSet
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		t, err = s.cfg.Store.TrainingSet(ctx, tx, p, dataset)
+		t, err = s.trainingSetStore.TrainingSet(ctx, tx, p, dataset)
 		return err
 	})
 	if fault.Is(err, fault.NotFound) {

@@ -14,7 +14,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -72,12 +74,35 @@ const (
 	maxExamples   = 20
 )
 
+// Verification compares online rows with their sources, and what was answered with what
+// is true.
+type Verification struct {
+	*access
+	reads   *OnlineReads
+	streams *Streams
+	checks  *lastChecks
+	watcher *lifecycle.Loop
+}
+
+func newVerification(a *access, reads *OnlineReads, streams *Streams, checks *lastChecks) *Verification {
+	s := &Verification{access: a, reads: reads, streams: streams, checks: checks}
+	s.watcher = &lifecycle.Loop{
+		Name: "feature verification", Every: min(s.cfg.Watch.Every, time.Minute), Logger: s.log, Timeout: 24 * time.Hour, // each check has its own limit
+		Run: func(ctx context.Context) error { return s.WatchOnce(identity.With(ctx, identity.Loop("feature"))) },
+	}
+	return s
+}
+
+// Watching compares what is online with what it was made from, as Config.Watch
+// says; it is for Every above zero.
+func (s *Verification) Watching() lifecycle.Service { return s.watcher.Service() }
+
 // Verify compares rows of a training set with what the online store answers as
 // of each row's time. Needs feature.history on each view, and to read the
 // training set; of features that are protected and that the reader may not see, the
 // examples have no values. Errors: fault.Conflict when a view is not online up to the
 // training set's last row, or its rows were replaced during the comparison.
-func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
+func (s *Verification) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 	if r.Sample <= 0 {
 		r.Sample = defaultSample
 	}
@@ -164,7 +189,7 @@ func (s *Service) Verify(ctx context.Context, r VerifyRequest) (Report, error) {
 		answer := make([]Column, len(pl.names))
 		for i, v := range pl.views {
 			keys[i] = append(keys[i], row.keys[i])
-			if err := s.readView(ctx, v, pl.online[i].tables(), [][]byte{row.keys[i]}, row.at, answer); err != nil {
+			if err := s.reads.readView(ctx, v, pl.online[i].tables(), [][]byte{row.keys[i]}, row.at, answer); err != nil {
 				return Report{}, err
 			}
 		}
@@ -223,10 +248,10 @@ func (pl *plan) remembered(sample []sampled) []sampled {
 
 // unchanged refuses a comparison with rows that were replaced meanwhile, or removed for
 // their age, the oldest time being asked: some of the answers may be of rows that are gone.
-func (s *Service) unchanged(ctx context.Context, p project.Name, pl *plan, oldest time.Time) error {
+func (s *Verification) unchanged(ctx context.Context, p project.Name, pl *plan, oldest time.Time) error {
 	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		for i, v := range pl.views {
-			o, err := s.cfg.Store.Online(ctx, tx, p, v.view.Name, v.view.Version)
+			o, err := s.onlineStore.Online(ctx, tx, p, v.view.Name, v.view.Version)
 			if err != nil && !fault.Is(err, fault.NotFound) {
 				return err
 			}
@@ -250,7 +275,7 @@ func rounded(a, b value.Value) bool {
 }
 
 // verified finds the training set that a request means, with the views it means.
-func (s *Service) verified(ctx context.Context, r VerifyRequest) (TrainingSet, error) {
+func (s *Verification) verified(ctx context.Context, r VerifyRequest) (TrainingSet, error) {
 	switch {
 	case (r.TrainingSet == "") == (r.View == ""):
 		return TrainingSet{}, fault.New(fault.Invalid, "a training set or a feature view to verify is required")
@@ -263,7 +288,7 @@ func (s *Service) verified(ctx context.Context, r VerifyRequest) (TrainingSet, e
 		if err != nil {
 			return err
 		}
-		sets, err := s.cfg.Store.TrainingSets(ctx, tx, r.Project, d.Name, d.Version, 1)
+		sets, err := s.trainingSetStore.TrainingSets(ctx, tx, r.Project, d.Name, d.Version, 1)
 		if err != nil {
 			return err
 		}
@@ -286,7 +311,7 @@ type sampled struct {
 }
 
 // sample chooses rows of a training set, each with the same chance.
-func (s *Service) sample(ctx context.Context, r VerifyRequest, t TrainingSet, pl *plan, columns []string) ([]sampled, error) {
+func (s *Verification) sample(ctx context.Context, r VerifyRequest, t TrainingSet, pl *plan, columns []string) ([]sampled, error) {
 	names := []string{t.Timestamp}
 	types := []value.Type{value.Timestamp}
 	place := map[string]int{t.Timestamp: 0}
@@ -368,7 +393,7 @@ func eachRow(ctx context.Context, rows array.RecordReader, names []string, types
 }
 
 // watermarks are the times up to which views are online.
-func (s *Service) watermarks(ctx context.Context, pl *plan) ([]time.Time, error) {
+func (s *Verification) watermarks(ctx context.Context, pl *plan) ([]time.Time, error) {
 	marks := make([]time.Time, len(pl.views))
 	for i, v := range pl.views {
 		marks[i] = pl.online[i].Watermark
@@ -376,7 +401,7 @@ func (s *Service) watermarks(ctx context.Context, pl *plan) ([]time.Time, error)
 			continue
 		}
 		var err error
-		if marks[i], err = s.watermark(ctx, v.view); err != nil {
+		if marks[i], err = s.streams.watermark(ctx, v.view); err != nil {
 			return nil, err
 		}
 	}

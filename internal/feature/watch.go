@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -64,12 +65,18 @@ type Check struct {
 	generation Generation
 }
 
+// lastChecks are the last check of each view version; see Online.watch.
+type lastChecks struct {
+	mu  sync.Mutex
+	all map[string]Check
+}
+
 // Checks are the last checks since the process began, by project and view.
-func (s *Service) Checks() []Check {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := make([]Check, 0, len(s.checks))
-	for _, c := range s.checks {
+func (s *Verification) Checks() []Check {
+	s.checks.mu.Lock()
+	defer s.checks.mu.Unlock()
+	out := make([]Check, 0, len(s.checks.all))
+	for _, c := range s.checks.all {
 		out = append(out, c)
 	}
 	slices.SortFunc(out, func(a, b Check) int {
@@ -80,10 +87,10 @@ func (s *Service) Checks() []Check {
 
 // WatchOnce checks the views whose turn it is, one after the other. The context's
 // principal has to be a loop's.
-func (s *Service) WatchOnce(ctx context.Context) error {
+func (s *Verification) WatchOnce(ctx context.Context) error {
 	var all []Online
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		all, err = s.cfg.Store.Onlines(ctx, tx, "")
+		all, err = s.onlineStore.Onlines(ctx, tx, "")
 		return err
 	})
 	if err != nil {
@@ -104,27 +111,27 @@ func (o Online) ref() string   { return Header{Name: o.View, Version: o.Version}
 func (o Online) watch() string { return string(o.Project) + " " + o.ref() }
 
 // due are the views whose last check is long ago, and forgets those that are gone.
-func (s *Service) due(all []Online) []Online {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *Verification) due(all []Online) []Online {
+	s.checks.mu.Lock()
+	defer s.checks.mu.Unlock()
 	there := map[string]bool{}
 	var out []Online
 	for _, o := range all {
 		there[o.watch()] = true
-		if last, ok := s.checks[o.watch()]; !o.Watermark.IsZero() && (!ok || s.now().Sub(last.At) >= s.cfg.Watch.Every) {
+		if last, ok := s.checks.all[o.watch()]; !o.Watermark.IsZero() && (!ok || s.now().Sub(last.At) >= s.cfg.Watch.Every) {
 			out = append(out, o)
 		}
 	}
-	for name := range s.checks {
+	for name := range s.checks.all {
 		if !there[name] {
-			delete(s.checks, name)
+			delete(s.checks.all, name)
 		}
 	}
 	return out
 }
 
 // watch checks a view and tells what came out.
-func (s *Service) watch(ctx context.Context, o Online) error {
+func (s *Verification) watch(ctx context.Context, o Online) error {
 	limited, cancel := context.WithTimeout(ctx, s.cfg.Watch.Time)
 	c, err := s.compare(limited, o)
 	cancel()
@@ -144,8 +151,8 @@ func (s *Service) watch(ctx context.Context, o Online) error {
 		}
 	}
 	now := store.At(s.now()).Time()
-	s.mu.Lock()
-	last := s.checks[o.watch()]
+	s.checks.mu.Lock()
+	last := s.checks.all[o.watch()]
 	if why := c.Skipped; why != "" { // what was found before stands
 		c = last
 		c.Skipped = why
@@ -153,8 +160,8 @@ func (s *Service) watch(ctx context.Context, o Online) error {
 		c.Compared, c.AsOf, c.generation = now, o.Watermark, o.Generation
 	}
 	c.Project, c.View, c.At = o.Project, o.ref(), now
-	s.checks[o.watch()] = c
-	s.mu.Unlock()
+	s.checks.all[o.watch()] = c
+	s.checks.mu.Unlock()
 	name := ""
 	switch {
 	case c.Skipped != "":
@@ -178,11 +185,11 @@ var errSourceTooLarge = errors.New("the source is too large")
 
 // compare checks a view's online rows. Error: fault.Conflict when they were
 // replaced meanwhile.
-func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
+func (s *Verification) compare(ctx context.Context, o Online) (Check, error) {
 	var c Check
 	var v View
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		d, err := s.cfg.Store.Definition(ctx, tx, o.Project, ViewKind, o.View, o.Version)
+		d, err := s.definitionStore.Definition(ctx, tx, o.Project, ViewKind, o.View, o.Version)
 		if err != nil {
 			return err
 		}
@@ -249,7 +256,7 @@ func (s *Service) compare(ctx context.Context, o Online) (Check, error) {
 	for n, q := range asked {
 		keys[n] = q.key
 		answer := make([]Column, len(v.Features))
-		if err := s.readView(ctx, p, o.tables(), [][]byte{q.key}, q.at, answer); err != nil {
+		if err := s.reads.readView(ctx, p, o.tables(), [][]byte{q.key}, q.at, answer); err != nil {
 			return c, err
 		}
 		for i, want := range truth[n] {
@@ -302,7 +309,7 @@ type keyRows struct {
 // choose reads a view's source and keeps the rows of keys whose hash is small;
 // with too many of them the bound is halved, so that each key has the same chance
 // and little is held.
-func (s *Service) choose(ctx context.Context, o Online, v View) (*chosen, error) {
+func (s *Verification) choose(ctx context.Context, o Online, v View) (*chosen, error) {
 	names := v.columns()
 	k := &chosen{names: names, event: len(v.Keys), below: math.MaxUint64, most: s.cfg.Watch.Keys, keys: map[string]*keyRows{}, held: s.cfg.Watch.Held}
 	for _, key := range v.Keys {
@@ -399,7 +406,7 @@ func (k *chosen) asked(watermark time.Time) []question {
 
 // truth joins the features of a view to what is asked, from the rows that were
 // kept.
-func (s *Service) truth(ctx context.Context, o Online, v View, k *chosen, asked []question) ([][]value.Value, error) {
+func (s *Verification) truth(ctx context.Context, o Online, v View, k *chosen, asked []question) ([][]value.Value, error) {
 	selected := make(map[int]string, len(v.Features))
 	var names []string
 	for i := range v.Features {

@@ -188,7 +188,7 @@ func (r records) Span(ctx context.Context, level int, from, to int64, visit func
 }
 
 // windowed is answers of a view with aggregations.
-func (s *Service) windowed(ctx context.Context, v picked, table online.Table, keys [][]byte, at time.Time, each func(n int, a answer) error) error {
+func (s *OnlineReads) windowed(ctx context.Context, v picked, table online.Table, keys [][]byte, at time.Time, each func(n int, a answer) error) error {
 	reader, err := s.cfg.Online.Reader(ctx, table)
 	if err != nil {
 		return err

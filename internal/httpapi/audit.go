@@ -117,7 +117,7 @@ func (s *Server) whoRead(ctx context.Context, in *struct {
 	}
 },
 ) (*body[whoReadPage], error) {
-	digest, err := s.Features.ReadDigest(ctx, project.Name(in.Project), in.Body.Entity, in.Body.Values)
+	digest, err := s.Features.OnlineReads.ReadDigest(ctx, project.Name(in.Project), in.Body.Entity, in.Body.Values)
 	if err != nil {
 		return nil, err
 	}

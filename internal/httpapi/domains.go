@@ -77,7 +77,7 @@ type Domains struct {
 	Datasets      *dataset.Service
 	Ingestion     *ingestion.Service
 	Lineage       *openlineage.Service
-	Features      *feature.Service
+	Features      feature.Services
 	Tracking      *tracking.Service
 	Tuning        *tuning.Service
 	Registry      *registry.Service

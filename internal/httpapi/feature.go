@@ -49,24 +49,24 @@ func (s *Server) featureKinds() map[string]applier {
 	}
 	return map[string]applier{
 		"Entity": {gate: "feature.apply", apply: decoded(func(ctx context.Context, p, name string, spec feature.EntitySpec, dry bool) (applied, error) {
-			e, change, err := s.Features.ApplyEntity(ctx, request(p, name, dry), spec)
+			e, change, err := s.Features.Definitions.ApplyEntity(ctx, request(p, name, dry), spec)
 			return applied{Result: string(change), Version: int64(e.Version)}, err
 		}), show: func(ctx context.Context, p, ref string) (string, any, error) {
-			e, err := s.Features.Entity(ctx, project.Name(p), ref)
+			e, err := s.Features.Definitions.Entity(ctx, project.Name(p), ref)
 			return e.Name, e.EntitySpec, err
 		}},
 		"FeatureView": {gate: "feature.apply", apply: decoded(func(ctx context.Context, p, name string, spec feature.ViewSpec, dry bool) (applied, error) {
-			v, change, err := s.Features.ApplyView(ctx, request(p, name, dry), spec)
+			v, change, err := s.Features.Definitions.ApplyView(ctx, request(p, name, dry), spec)
 			return applied{Result: string(change), Version: int64(v.Version)}, err
 		}), show: func(ctx context.Context, p, ref string) (string, any, error) {
-			v, err := s.Features.View(ctx, project.Name(p), ref)
+			v, err := s.Features.Definitions.View(ctx, project.Name(p), ref)
 			return v.Name, v.ViewSpec, err
 		}},
 		"FeatureService": {gate: "feature.apply", apply: decoded(func(ctx context.Context, p, name string, spec feature.ServiceSpec, dry bool) (applied, error) {
-			b, change, err := s.Features.ApplyServiceDefinition(ctx, request(p, name, dry), spec)
+			b, change, err := s.Features.Definitions.ApplyServiceDefinition(ctx, request(p, name, dry), spec)
 			return applied{Result: string(change), Version: int64(b.Version)}, err
 		}), show: func(ctx context.Context, p, ref string) (string, any, error) {
-			b, err := s.Features.ServiceDefinition(ctx, project.Name(p), ref)
+			b, err := s.Features.Definitions.ServiceDefinition(ctx, project.Name(p), ref)
 			return b.Name, b.ServiceSpec, err
 		}},
 	}
@@ -95,32 +95,32 @@ type InPage struct {
 
 func (s *Server) listEntities(ctx context.Context, in *InPage) (*body[items[feature.Entity]], error) {
 	return named(in.Page, func(after string, limit int) ([]feature.Entity, error) {
-		return s.Features.Entities(ctx, project.Name(in.Project), after, limit)
+		return s.Features.Definitions.Entities(ctx, project.Name(in.Project), after, limit)
 	}, func(e feature.Entity) string { return e.Name })
 }
 
 func (s *Server) listViews(ctx context.Context, in *InPage) (*body[items[feature.View]], error) {
 	return named(in.Page, func(after string, limit int) ([]feature.View, error) {
-		return s.Features.Views(ctx, project.Name(in.Project), after, limit)
+		return s.Features.Definitions.Views(ctx, project.Name(in.Project), after, limit)
 	}, func(v feature.View) string { return v.Name })
 }
 
 func (s *Server) listBundles(ctx context.Context, in *InPage) (*body[items[feature.ServiceDefinition]], error) {
 	return named(in.Page, func(after string, limit int) ([]feature.ServiceDefinition, error) {
-		return s.Features.ServiceDefinitions(ctx, project.Name(in.Project), after, limit)
+		return s.Features.Definitions.ServiceDefinitions(ctx, project.Name(in.Project), after, limit)
 	}, func(b feature.ServiceDefinition) string { return b.Name })
 }
 
 func (s *Server) oneEntity(ctx context.Context, in *InRef) (*body[feature.Entity], error) {
-	return one(s.Features.Entity(ctx, project.Name(in.Project), in.Ref))
+	return one(s.Features.Definitions.Entity(ctx, project.Name(in.Project), in.Ref))
 }
 
 func (s *Server) oneView(ctx context.Context, in *InRef) (*body[feature.View], error) {
-	return one(s.Features.View(ctx, project.Name(in.Project), in.Ref))
+	return one(s.Features.Definitions.View(ctx, project.Name(in.Project), in.Ref))
 }
 
 func (s *Server) oneBundle(ctx context.Context, in *InRef) (*body[feature.ServiceDefinition], error) {
-	return one(s.Features.ServiceDefinition(ctx, project.Name(in.Project), in.Ref))
+	return one(s.Features.Definitions.ServiceDefinition(ctx, project.Name(in.Project), in.Ref))
 }
 
 // materialise starts bringing values and, with wait, answers when that ended.
@@ -141,7 +141,7 @@ func (s *Server) materialise(ctx context.Context, in *struct {
 	if r.Until, err = instant("until", in.Body.Until); err != nil {
 		return nil, err
 	}
-	run, err := s.Features.Materialise(ctx, r)
+	run, err := s.Features.Materialisation.Materialise(ctx, r)
 	if err != nil || in.Body.Wait == "" {
 		return one(run, err)
 	}
@@ -151,7 +151,7 @@ func (s *Server) materialise(ctx context.Context, in *struct {
 // waitRun answers with a materialisation when it has ended or the time is over.
 func (s *Server) waitRun(ctx context.Context, p project.Name, run feature.RunID, wait string) (*body[feature.Run], error) {
 	if wait == "" {
-		return one(s.Features.Run(ctx, p, run))
+		return one(s.Features.Materialisation.Run(ctx, p, run))
 	}
 	d, err := time.ParseDuration(wait)
 	if err != nil || d < 0 {
@@ -159,9 +159,9 @@ func (s *Server) waitRun(ctx context.Context, p project.Name, run feature.RunID,
 	}
 	waiting, cancel := context.WithTimeout(ctx, min(d, maxWait))
 	defer cancel()
-	ended, err := s.Features.WaitRun(waiting, p, run)
+	ended, err := s.Features.Materialisation.WaitRun(waiting, p, run)
 	if err != nil && waiting.Err() != nil {
-		return one(s.Features.Run(ctx, p, run))
+		return one(s.Features.Materialisation.Run(ctx, p, run))
 	}
 	return one(ended, err)
 }
@@ -181,7 +181,7 @@ type InRun struct {
 }
 
 func (s *Server) cancelRun(ctx context.Context, in *InRun) (*body[feature.Run], error) {
-	return one(s.Features.CancelRun(ctx, project.Name(in.Project), feature.RunID(in.Run)))
+	return one(s.Features.Materialisation.CancelRun(ctx, project.Name(in.Project), feature.RunID(in.Run)))
 }
 
 // InRefPage is a page of a list below a ref.
@@ -192,25 +192,25 @@ type InRefPage struct {
 
 func (s *Server) listRuns(ctx context.Context, in *InRefPage) (*body[items[feature.Run]], error) {
 	return named(in.Page, func(before string, limit int) ([]feature.Run, error) {
-		return s.Features.Runs(ctx, project.Name(in.Project), in.Ref, feature.RunID(before), limit)
+		return s.Features.Materialisation.Runs(ctx, project.Name(in.Project), in.Ref, feature.RunID(before), limit)
 	}, func(r feature.Run) string { return string(r.ID) })
 }
 
 func (s *Server) clearView(ctx context.Context, in *InRef) (*none, error) {
-	return &none{}, s.Features.Clear(ctx, project.Name(in.Project), in.Ref)
+	return &none{}, s.Features.Materialisation.Clear(ctx, project.Name(in.Project), in.Ref)
 }
 
 func (s *Server) freshness(ctx context.Context, in *InRef) (*body[feature.Freshness], error) {
-	return one(s.Features.Freshness(ctx, project.Name(in.Project), in.Ref))
+	return one(s.Features.Materialisation.Freshness(ctx, project.Name(in.Project), in.Ref))
 }
 
 func (s *Server) freshnesses(ctx context.Context, in *InProject) (*body[items[feature.Freshness]], error) {
-	all, err := s.Features.Freshnesses(ctx, project.Name(in.Project))
+	all, err := s.Features.Materialisation.Freshnesses(ctx, project.Name(in.Project))
 	return listed(all, "", err)
 }
 
 func (s *Server) viewLineage(ctx context.Context, in *InRef) (*body[feature.Lineage], error) {
-	return one(s.Features.Lineage(ctx, project.Name(in.Project), in.Ref))
+	return one(s.Features.Definitions.Lineage(ctx, project.Name(in.Project), in.Ref))
 }
 
 func (s *Server) viewVersions(ctx context.Context, in *InRefPage) (*body[items[feature.Listed]], error) {
@@ -231,7 +231,7 @@ func (s *Server) definitions(ctx context.Context, k feature.Kind, in *InRefPage)
 				return nil, fault.New(fault.Invalid, "page_token %.20q is invalid", token)
 			}
 		}
-		return s.Features.Versions(ctx, project.Name(in.Project), k, name, below, limit)
+		return s.Features.Definitions.Versions(ctx, project.Name(in.Project), k, name, below, limit)
 	}, func(h feature.Listed) string { return strconv.Itoa(h.Version) })
 }
 
@@ -244,11 +244,11 @@ type InPromotion struct {
 }
 
 func (s *Server) promoteView(ctx context.Context, in *InPromotion) (*body[feature.Header], error) {
-	return one(s.Features.Promote(ctx, project.Name(in.Project), feature.ViewKind, in.Ref, in.Body.Alias))
+	return one(s.Features.Definitions.Promote(ctx, project.Name(in.Project), feature.ViewKind, in.Ref, in.Body.Alias))
 }
 
 func (s *Server) promoteBundle(ctx context.Context, in *InPromotion) (*body[feature.Header], error) {
-	return one(s.Features.Promote(ctx, project.Name(in.Project), feature.ServiceKind, in.Ref, in.Body.Alias))
+	return one(s.Features.Definitions.Promote(ctx, project.Name(in.Project), feature.ServiceKind, in.Ref, in.Body.Alias))
 }
 
 func (s *Server) online(ctx context.Context, in *struct {
@@ -264,7 +264,7 @@ func (s *Server) online(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return one(s.Features.Online(ctx, feature.OnlineRequest{
+	return one(s.Features.OnlineReads.Online(ctx, feature.OnlineRequest{
 		Project: project.Name(in.Project), Selection: in.Body.Selection, Entities: in.Body.Entities, AsOf: asOf,
 	}))
 }
@@ -286,7 +286,7 @@ func (s *Server) makeTrainingSet(ctx context.Context, in *struct {
 ) (*body[dataset.Version], error) {
 	b := in.Body
 	p := project.Name(in.Project)
-	set, err := s.Features.MakeTrainingSet(ctx, feature.TrainingSetRequest{
+	set, err := s.Features.OfflineReads.MakeTrainingSet(ctx, feature.TrainingSetRequest{
 		Project: p, Name: b.Name, Description: b.Description, Spine: feature.Source{SQL: b.Spine, Inputs: b.Inputs, TimeZone: b.TimeZone},
 		Timestamp: b.Timestamp, Labels: b.Labels, Selection: b.Selection,
 	})
@@ -309,7 +309,7 @@ func (s *Server) makeTrainingSet(ctx context.Context, in *struct {
 }
 
 func (s *Server) oneTrainingSet(ctx context.Context, in *InRef) (*body[feature.TrainingSet], error) {
-	return one(s.Features.TrainingSet(ctx, project.Name(in.Project), in.Ref))
+	return one(s.Features.OfflineReads.TrainingSet(ctx, project.Name(in.Project), in.Ref))
 }
 
 func (s *Server) verifyTrainingSet(ctx context.Context, in *struct {
@@ -321,7 +321,7 @@ func (s *Server) verifyTrainingSet(ctx context.Context, in *struct {
 	}
 },
 ) (*body[feature.Report], error) {
-	return one(s.Features.Verify(ctx, feature.VerifyRequest{
+	return one(s.Features.Verification.Verify(ctx, feature.VerifyRequest{
 		Project: project.Name(in.Project), TrainingSet: in.Ref, View: in.Body.View, Sample: in.Body.Sample, Seed: in.Body.Seed,
 	}))
 }
@@ -345,11 +345,11 @@ func (s *Server) pushEvents(ctx context.Context, in *struct {
 		}
 		r.Wait = min(d, maxWait)
 	}
-	return one(s.Features.PushEvents(ctx, r))
+	return one(s.Features.Streams.PushEvents(ctx, r))
 }
 
 func (s *Server) streamStatus(ctx context.Context, in *InRef) (*body[feature.StreamStatus], error) {
-	return one(s.Features.StreamStatus(ctx, project.Name(in.Project), in.Ref))
+	return one(s.Features.Streams.StreamStatus(ctx, project.Name(in.Project), in.Ref))
 }
 
 func (s *Server) deadLetters(ctx context.Context, in *struct {
@@ -361,7 +361,7 @@ func (s *Server) deadLetters(ctx context.Context, in *struct {
 		ctx = feature.WithPurpose(ctx, in.Purpose)
 	}
 	return named(in.Page, func(after string, limit int) ([]feature.DeadLetter, error) {
-		return s.Features.DeadLetters(ctx, project.Name(in.Project), in.Ref, after, limit)
+		return s.Features.Streams.DeadLetters(ctx, project.Name(in.Project), in.Ref, after, limit)
 	}, func(l feature.DeadLetter) string { return l.ID })
 }
 
@@ -374,7 +374,7 @@ type InLetters struct {
 }
 
 func (s *Server) replayDead(ctx context.Context, in *InLetters) (*body[feature.Replayed], error) {
-	return one(s.Features.ReplayDeadLetters(ctx, project.Name(in.Project), in.Ref, in.Body.IDs))
+	return one(s.Features.Streams.ReplayDeadLetters(ctx, project.Name(in.Project), in.Ref, in.Body.IDs))
 }
 
 // Dropped says how many dead letters were removed.
@@ -383,6 +383,6 @@ type Dropped struct {
 }
 
 func (s *Server) dropDead(ctx context.Context, in *InLetters) (*body[Dropped], error) {
-	n, err := s.Features.DropDeadLetters(ctx, project.Name(in.Project), in.Ref, in.Body.IDs)
+	n, err := s.Features.Streams.DropDeadLetters(ctx, project.Name(in.Project), in.Ref, in.Body.IDs)
 	return one(Dropped{n}, err)
 }

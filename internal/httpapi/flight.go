@@ -15,7 +15,7 @@ import (
 // flightRoutes adds Arrow Flight. Its calls are requests of HTTP/2 like others,
 // so they pass what all requests pass; the OpenAPI document has no words for them.
 func (s *Server) flightRoutes() {
-	calls := flight.New(flight.Options{Datasets: s.Datasets, Commands: &feast.Offline{Features: s.Features, Datasets: s.Datasets}, Ended: s.endedCall, Log: s.log})
+	calls := flight.New(flight.Options{Datasets: s.Datasets, Commands: &feast.Offline{Features: s.Features.OfflineReads, Datasets: s.Datasets}, Ended: s.endedCall, Log: s.log})
 	for _, c := range []struct {
 		method string
 		action policy.Action

@@ -29,7 +29,7 @@ func (s *Server) rpcRoutes() {
 			s.fail(w, r, err)
 			return
 		}
-		if err := rpc.Read(w, r, project.Name(p), s.Features); err != nil {
+		if err := rpc.Read(w, r, project.Name(p), s.Features.OnlineReads); err != nil {
 			s.failCall(w, r, err)
 		}
 	})

@@ -144,19 +144,19 @@ func newOnlineWorld(b *testing.B) *onlineWorld {
 
 	ctx := w.AsAdmin(b.Context())
 	apply := func(name string) feature.ApplyRequest { return feature.ApplyRequest{Project: "bench", Name: name} }
-	_, _, err = features.ApplyEntity(ctx, apply("id"), feature.EntitySpec{Type: "int64"})
+	_, _, err = features.Definitions.ApplyEntity(ctx, apply("id"), feature.EntitySpec{Type: "int64"})
 	must(b, err)
 	view := func(name string, n int) {
 		spec := feature.ViewSpec{Source: feature.Source{Dataset: fmt.Sprintf("wide%d", n)}, Entities: []string{"id"}, Timestamp: "at"}
 		for i := range n {
 			spec.Features = append(spec.Features, feature.FieldSpec{Name: fmt.Sprintf("f%03d", i), Type: "float64"})
 		}
-		_, _, err := features.ApplyView(ctx, apply(name), spec)
+		_, _, err := features.Definitions.ApplyView(ctx, apply(name), spec)
 		must(b, err)
-		run, err := features.Materialise(ctx, feature.MaterialiseRequest{Project: "bench", View: name})
+		run, err := features.Materialisation.Materialise(ctx, feature.MaterialiseRequest{Project: "bench", View: name})
 		must(b, err)
-		must(b, features.RunOnce(identity.With(b.Context(), identity.Loop("feature"))))
-		if run, err = features.Run(ctx, "bench", run.ID); err != nil || run.State != feature.Succeeded {
+		must(b, features.Materialisation.RunOnce(identity.With(b.Context(), identity.Loop("feature"))))
+		if run, err = features.Materialisation.Run(ctx, "bench", run.ID); err != nil || run.State != feature.Succeeded {
 			b.Fatal(run.State, run.Error, err)
 		}
 	}
@@ -169,7 +169,7 @@ func newOnlineWorld(b *testing.B) *onlineWorld {
 		five.Features = append(five.Features, name)
 	}
 	for name, spec := range map[string]feature.ServiceSpec{"five": five, "one": {Features: []string{"wide50"}}} {
-		_, _, err := features.ApplyServiceDefinition(ctx, apply(name), spec)
+		_, _, err := features.Definitions.ApplyServiceDefinition(ctx, apply(name), spec)
 		must(b, err)
 	}
 	return w

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -213,7 +214,7 @@ func New(o Options, d Domains) *Server {
 	inference.Register(s.inference)
 	s.inferenceCalls(inference)
 	features := &feast.API{
-		Features: d.Features, Project: projectOf, Status: StatusOf, Ended: s.ended,
+		Features: feastFeatures{d.Features.Definitions, d.Features.Materialisation, d.Features.OnlineReads, d.Features.Streams}, Project: projectOf, Status: StatusOf, Ended: s.ended,
 		Gate: func(r *http.Request, action policy.Action, project string) error {
 			return s.gate(r.Context(), action, project)
 		},
@@ -233,6 +234,14 @@ func New(o Options, d Domains) *Server {
 	mux.serve(o.Follows != "", guard)
 	s.handler = s.guard(mux)
 	return s
+}
+
+// feastFeatures is what Feast's protocol asks of features.
+type feastFeatures struct {
+	*feature.Definitions
+	*feature.Materialisation
+	*feature.OnlineReads
+	*feature.Streams
 }
 
 // schemas names the types in the API's description by package and type

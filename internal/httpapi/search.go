@@ -403,7 +403,7 @@ func (s *Server) searchDatasets() lister {
 
 func (s *Server) searchViews() lister {
 	return findBy("feature_view", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[feature.View], error) {
-		return s.Features.FindViews(ctx, f.p, after, limit, may)
+		return s.Features.Definitions.FindViews(ctx, f.p, after, limit, may)
 	}, func(_ *finder, v feature.View) thing {
 		return thing{hit: hit{Name: v.Name, Description: v.Description}, after: v.Name, owner: v.CreatedBy, texts: matchesOf(v.SearchFields())}
 	})
@@ -411,7 +411,7 @@ func (s *Server) searchViews() lister {
 
 func (s *Server) searchBundles() lister {
 	return findBy("feature_service", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[feature.ServiceDefinition], error) {
-		return s.Features.FindServiceDefinitions(ctx, f.p, after, limit, may)
+		return s.Features.Definitions.FindServiceDefinitions(ctx, f.p, after, limit, may)
 	}, func(_ *finder, b feature.ServiceDefinition) thing {
 		return thing{hit: hit{Name: b.Name, Description: b.Description}, after: b.Name, owner: b.CreatedBy, texts: matchesOf(b.SearchFields())}
 	})
@@ -419,7 +419,7 @@ func (s *Server) searchBundles() lister {
 
 func (s *Server) searchEntities() lister {
 	return findBy("entity", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[feature.Entity], error) {
-		return s.Features.FindEntities(ctx, f.p, after, limit, may)
+		return s.Features.Definitions.FindEntities(ctx, f.p, after, limit, may)
 	}, func(_ *finder, e feature.Entity) thing {
 		return thing{hit: hit{Name: e.Name, Description: e.Description}, after: e.Name, owner: e.CreatedBy, texts: matchesOf(e.SearchFields())}
 	})

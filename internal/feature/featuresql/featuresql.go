@@ -26,7 +26,22 @@ var migrations embed.FS
 var Migrations = store.Embedded("feature", migrations)
 
 // Store implements feature.Store.
-type Store struct{}
+type Store struct {
+	DefinitionStore
+	RunStore
+	OnlineRecordStore
+	StreamStore
+	TrainingSetStore
+}
+
+// The parts of Store.
+type (
+	DefinitionStore   struct{} // implements feature.DefinitionStore
+	RunStore          struct{} // implements feature.RunStore
+	OnlineRecordStore struct{} // implements feature.OnlineRecordStore
+	StreamStore       struct{} // implements feature.StreamStore
+	TrainingSetStore  struct{} // implements feature.TrainingSetStore
+)
 
 var _ feature.Store = Store{}
 
@@ -75,7 +90,7 @@ func definitions(rows []definitionRow) []feature.Definition {
 }
 
 // InsertDefinition implements feature.Store.
-func (Store) InsertDefinition(ctx context.Context, tx *store.Tx, d feature.Definition) error {
+func (DefinitionStore) InsertDefinition(ctx context.Context, tx *store.Tx, d feature.Definition) error {
 	fields, err := d.SearchFields()
 	if err != nil {
 		return err
@@ -88,21 +103,21 @@ func (Store) InsertDefinition(ctx context.Context, tx *store.Tx, d feature.Defin
 }
 
 // Definition implements feature.Store.
-func (Store) Definition(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string, version int) (feature.Definition, error) {
+func (DefinitionStore) Definition(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string, version int) (feature.Definition, error) {
 	var r definitionRow
 	err := tx.NewSelect().Model(&r).Where("d.project = ? AND d.kind = ? AND d.name = ? AND d.version = ?", string(p), string(k), name, version).Scan(ctx)
 	return r.definition(), found(err, "definition")
 }
 
 // DefinitionByDigest implements feature.Store.
-func (Store) DefinitionByDigest(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name, digest string) (feature.Definition, error) {
+func (DefinitionStore) DefinitionByDigest(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name, digest string) (feature.Definition, error) {
 	var r definitionRow
 	err := tx.NewSelect().Model(&r).Where("d.project = ? AND d.kind = ? AND d.name = ? AND d.digest = ?", string(p), string(k), name, digest).Scan(ctx)
 	return r.definition(), found(err, "definition")
 }
 
 // Latest implements feature.Store.
-func (Store) Latest(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, after string, limit int) ([]feature.Definition, error) {
+func (DefinitionStore) Latest(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, after string, limit int) ([]feature.Definition, error) {
 	var rows []definitionRow
 	err := tx.NewSelect().Model(&rows).
 		Join("JOIN feature_alias a ON a.project = d.project AND a.kind = d.kind AND a.name = d.name AND a.version = d.version AND a.alias = 'latest'").
@@ -111,14 +126,14 @@ func (Store) Latest(ctx context.Context, tx *store.Tx, p project.Name, k feature
 }
 
 // Lines implements feature.Store.
-func (Store) Lines(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, after string, limit int) ([]store.Line, error) {
+func (DefinitionStore) Lines(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, after string, limit int) ([]store.Line, error) {
 	return store.ReadLines(ctx, tx.NewRaw(`SELECT d.name AS key, d.created_by AS owner, d.line FROM feature_alias a
 		JOIN feature_definition d ON d.project = a.project AND d.kind = a.kind AND d.name = a.name AND d.version = a.version
 		WHERE a.project = ? AND a.kind = ? AND a.name > ? AND a.alias = 'latest' ORDER BY a.name LIMIT ?`, string(p), string(k), after, limit))
 }
 
 // LatestOf implements feature.Store.
-func (Store) LatestOf(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, names []string) ([]feature.Definition, error) {
+func (DefinitionStore) LatestOf(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, names []string) ([]feature.Definition, error) {
 	var rows []definitionRow
 	err := tx.NewSelect().Model(&rows).
 		Join("JOIN feature_alias a ON a.project = d.project AND a.kind = d.kind AND a.name = d.name AND a.version = d.version AND a.alias = 'latest'").
@@ -127,7 +142,7 @@ func (Store) LatestOf(ctx context.Context, tx *store.Tx, p project.Name, k featu
 }
 
 // Definitions implements feature.Store.
-func (Store) Definitions(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string, below, limit int) ([]feature.Definition, error) {
+func (DefinitionStore) Definitions(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string, below, limit int) ([]feature.Definition, error) {
 	var rows []definitionRow
 	q := tx.NewSelect().Model(&rows).Where("d.project = ? AND d.kind = ? AND d.name = ?", string(p), string(k), name)
 	if below > 0 {
@@ -138,21 +153,21 @@ func (Store) Definitions(ctx context.Context, tx *store.Tx, p project.Name, k fe
 }
 
 // LastVersion implements feature.Store.
-func (Store) LastVersion(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string) (int, error) {
+func (DefinitionStore) LastVersion(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string) (int, error) {
 	var last int
 	err := tx.NewRaw("SELECT COALESCE(MAX(version), 0) FROM feature_definition WHERE project = ? AND kind = ? AND name = ?", string(p), string(k), name).Scan(ctx, &last)
 	return last, err
 }
 
 // PutAlias implements feature.Store.
-func (Store) PutAlias(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name, alias string, version int) error {
+func (DefinitionStore) PutAlias(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name, alias string, version int) error {
 	_, err := tx.NewRaw(`INSERT INTO feature_alias (project, kind, name, alias, version) VALUES (?, ?, ?, ?, ?)
 		ON CONFLICT (project, kind, name, alias) DO UPDATE SET version = excluded.version`, string(p), string(k), name, alias, version).Exec(ctx)
 	return err
 }
 
 // Aliases implements feature.Store.
-func (Store) Aliases(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string) (map[string]int, error) {
+func (DefinitionStore) Aliases(ctx context.Context, tx *store.Tx, p project.Name, k feature.Kind, name string) (map[string]int, error) {
 	var rows []struct {
 		Alias   string
 		Version int
@@ -233,7 +248,7 @@ func runs(rows []runRow) ([]feature.Run, error) {
 }
 
 // InsertRun implements feature.Store.
-func (Store) InsertRun(ctx context.Context, tx *store.Tx, r feature.Run) error {
+func (RunStore) InsertRun(ctx context.Context, tx *store.Tx, r feature.Run) error {
 	_, err := tx.NewInsert().Model(rowOf(r)).Exec(ctx)
 	return err
 }
@@ -242,7 +257,7 @@ func (Store) InsertRun(ctx context.Context, tx *store.Tx, r feature.Run) error {
 var open = []string{string(feature.Queued), string(feature.Running)}
 
 // UpdateRun implements feature.Store.
-func (Store) UpdateRun(ctx context.Context, tx *store.Tx, r feature.Run, attempt int) error {
+func (RunStore) UpdateRun(ctx context.Context, tx *store.Tx, r feature.Run, attempt int) error {
 	res, err := tx.NewUpdate().Model(rowOf(r)).
 		Column("state", "row_count", "newest", "stats", "error", "failures", "started_at", "ended_at", "attempt", "chain", "not_before", "generation").
 		Where("r.id = ? AND r.attempt = ? AND r.state IN ?", string(r.ID), attempt, bun.Tuple(open)).Exec(ctx)
@@ -257,7 +272,7 @@ func (Store) UpdateRun(ctx context.Context, tx *store.Tx, r feature.Run, attempt
 }
 
 // Run implements feature.Store.
-func (Store) Run(ctx context.Context, tx *store.Tx, p project.Name, id feature.RunID) (feature.Run, error) {
+func (RunStore) Run(ctx context.Context, tx *store.Tx, p project.Name, id feature.RunID) (feature.Run, error) {
 	var r runRow
 	if err := tx.NewSelect().Model(&r).Where("r.project = ? AND r.id = ?", string(p), string(id)).Scan(ctx); err != nil {
 		return feature.Run{}, found(err, "materialisation")
@@ -266,7 +281,7 @@ func (Store) Run(ctx context.Context, tx *store.Tx, p project.Name, id feature.R
 }
 
 // Runs implements feature.Store.
-func (Store) Runs(ctx context.Context, tx *store.Tx, p project.Name, view string, version int, before feature.RunID, limit int) ([]feature.Run, error) {
+func (RunStore) Runs(ctx context.Context, tx *store.Tx, p project.Name, view string, version int, before feature.RunID, limit int) ([]feature.Run, error) {
 	var rows []runRow
 	q := tx.NewSelect().Model(&rows).Where("r.project = ? AND r.view_name = ? AND r.version = ?", string(p), view, version)
 	if before != "" {
@@ -279,7 +294,7 @@ func (Store) Runs(ctx context.Context, tx *store.Tx, p project.Name, view string
 }
 
 // OpenRuns implements feature.Store.
-func (Store) OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]feature.Run, error) {
+func (RunStore) OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]feature.Run, error) {
 	var rows []runRow
 	if err := tx.NewSelect().Model(&rows).Where("r.state IN ?", bun.Tuple(open)).OrderExpr("r.id").Limit(limit).Scan(ctx); err != nil {
 		return nil, err
@@ -290,7 +305,7 @@ func (Store) OpenRuns(ctx context.Context, tx *store.Tx, limit int) ([]feature.R
 // ForgetRuns removes some materialisations that had ended before a time, and returns their
 // number. Of each view version the newest stays, the newest that succeeded, and of those from
 // before the time the newest that succeeded: later answers are verified by what was online then.
-func (Store) ForgetRuns(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error) {
+func (RunStore) ForgetRuns(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error) {
 	var ids []string
 	const (
 		ofView = "SELECT MAX(n.id) FROM feature_run AS n WHERE n.project = r.project AND n.view_name = r.view_name AND n.version = r.version"
@@ -340,7 +355,7 @@ func (r onlineRow) online() (feature.Online, error) {
 }
 
 // Online implements feature.Store.
-func (Store) Online(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) (feature.Online, error) {
+func (OnlineRecordStore) Online(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) (feature.Online, error) {
 	var r onlineRow
 	if err := tx.NewSelect().Model(&r).Where("o.project = ? AND o.view_name = ? AND o.version = ?", string(p), view, version).Scan(ctx); err != nil {
 		return feature.Online{}, found(err, "online view")
@@ -349,7 +364,7 @@ func (Store) Online(ctx context.Context, tx *store.Tx, p project.Name, view stri
 }
 
 // PutOnline implements feature.Store.
-func (Store) PutOnline(ctx context.Context, tx *store.Tx, o feature.Online) error {
+func (OnlineRecordStore) PutOnline(ctx context.Context, tx *store.Tx, o feature.Online) error {
 	_, err := tx.NewInsert().Model(&onlineRow{
 		Project: string(o.Project), ViewName: o.View, Version: o.Version, Residency: encode(o.Residency), Classification: string(o.Classification),
 		Watermark: store.At(o.Watermark), Newest: store.At(o.Newest), UpdatedAt: store.At(o.UpdatedAt),
@@ -364,26 +379,26 @@ func (Store) PutOnline(ctx context.Context, tx *store.Tx, o feature.Online) erro
 }
 
 // DeleteOnline implements feature.Store.
-func (Store) DeleteOnline(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) error {
+func (OnlineRecordStore) DeleteOnline(ctx context.Context, tx *store.Tx, p project.Name, view string, version int) error {
 	_, err := tx.NewRaw("DELETE FROM feature_online WHERE project = ? AND view_name = ? AND version = ?", string(p), view, version).Exec(ctx)
 	return err
 }
 
 // OnlineStore implements feature.Store.
-func (Store) OnlineStore(ctx context.Context, tx *store.Tx) (o feature.OnlineStore, err error) {
+func (OnlineRecordStore) OnlineStore(ctx context.Context, tx *store.Tx) (o feature.OnlineStore, err error) {
 	err = tx.NewRaw("SELECT id, owner FROM feature_store WHERE one = 1").Scan(ctx, &o.ID, &o.Owner)
 	return o, found(err, "online store")
 }
 
 // PutOnlineStore implements feature.Store.
-func (Store) PutOnlineStore(ctx context.Context, tx *store.Tx, o feature.OnlineStore) error {
+func (OnlineRecordStore) PutOnlineStore(ctx context.Context, tx *store.Tx, o feature.OnlineStore) error {
 	_, err := tx.NewRaw(`INSERT INTO feature_store (one, id, owner) VALUES (1, ?, ?)
 		ON CONFLICT (one) DO UPDATE SET id = EXCLUDED.id, owner = EXCLUDED.owner`, o.ID, o.Owner).Exec(ctx)
 	return err
 }
 
 // Onlines implements feature.Store.
-func (Store) Onlines(ctx context.Context, tx *store.Tx, p project.Name) ([]feature.Online, error) {
+func (OnlineRecordStore) Onlines(ctx context.Context, tx *store.Tx, p project.Name) ([]feature.Online, error) {
 	var rows []onlineRow
 	q := tx.NewSelect().Model(&rows).OrderExpr("o.project, o.view_name, o.version")
 	if p != "" {
@@ -414,7 +429,7 @@ type staleRow struct {
 }
 
 // PutStale implements feature.Store.
-func (Store) PutStale(ctx context.Context, tx *store.Tx, g feature.Stale) error {
+func (OnlineRecordStore) PutStale(ctx context.Context, tx *store.Tx, g feature.Stale) error {
 	_, err := tx.NewInsert().Model(&staleRow{
 		Project: string(g.Project), ViewName: g.View, Version: g.Version, Generation: string(g.Generation), Since: store.At(g.Since), Subkey: g.Subkey,
 	}).On("CONFLICT (project, view_name, version, generation) DO NOTHING").Exec(ctx)
@@ -422,14 +437,14 @@ func (Store) PutStale(ctx context.Context, tx *store.Tx, g feature.Stale) error 
 }
 
 // DeleteStale implements feature.Store.
-func (Store) DeleteStale(ctx context.Context, tx *store.Tx, g feature.Stale) error {
+func (OnlineRecordStore) DeleteStale(ctx context.Context, tx *store.Tx, g feature.Stale) error {
 	_, err := tx.NewRaw("DELETE FROM feature_stale WHERE project = ? AND view_name = ? AND version = ? AND generation = ?",
 		string(g.Project), g.View, g.Version, string(g.Generation)).Exec(ctx)
 	return err
 }
 
 // Stales implements feature.Store.
-func (Store) Stales(ctx context.Context, tx *store.Tx, until time.Time, limit int) ([]feature.Stale, error) {
+func (OnlineRecordStore) Stales(ctx context.Context, tx *store.Tx, until time.Time, limit int) ([]feature.Stale, error) {
 	var rows []staleRow
 	err := tx.NewSelect().Model(&rows).Where("s.since <= ?", store.At(until)).
 		OrderExpr("s.since, s.project, s.view_name, s.version, s.generation").Limit(limit).Scan(ctx)
@@ -443,7 +458,7 @@ func (Store) Stales(ctx context.Context, tx *store.Tx, until time.Time, limit in
 }
 
 // PutTrainingSet implements feature.Store.
-func (Store) PutTrainingSet(ctx context.Context, tx *store.Tx, t feature.TrainingSet) error {
+func (TrainingSetStore) PutTrainingSet(ctx context.Context, tx *store.Tx, t feature.TrainingSet) error {
 	_, err := tx.NewRaw(`INSERT INTO feature_training_set (project, dataset, body, created_at) VALUES (?, ?, ?, ?)
 		ON CONFLICT (project, dataset) DO UPDATE SET body = excluded.body, created_at = excluded.created_at`,
 		string(t.Project), t.Dataset, encode(t), store.At(t.CreatedAt)).Exec(ctx)
@@ -471,7 +486,7 @@ func trainingSet(body string) (feature.TrainingSet, error) {
 }
 
 // TrainingSet implements feature.Store.
-func (Store) TrainingSet(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (feature.TrainingSet, error) {
+func (TrainingSetStore) TrainingSet(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (feature.TrainingSet, error) {
 	var body string
 	if err := tx.NewRaw("SELECT body FROM feature_training_set WHERE project = ? AND dataset = ?", string(p), dataset).Scan(ctx, &body); err != nil {
 		return feature.TrainingSet{}, found(err, "training set")
@@ -480,7 +495,7 @@ func (Store) TrainingSet(ctx context.Context, tx *store.Tx, p project.Name, data
 }
 
 // TrainingSets implements feature.Store.
-func (Store) TrainingSets(ctx context.Context, tx *store.Tx, p project.Name, view string, version, limit int) ([]feature.TrainingSet, error) {
+func (TrainingSetStore) TrainingSets(ctx context.Context, tx *store.Tx, p project.Name, view string, version, limit int) ([]feature.TrainingSet, error) {
 	var bodies []string
 	err := tx.NewRaw(`SELECT t.body FROM feature_training_set t JOIN feature_training_view v ON v.project = t.project AND v.dataset = t.dataset
 		WHERE v.project = ? AND v.view_name = ? AND v.version = ? ORDER BY t.created_at DESC, t.dataset DESC LIMIT ?`,

@@ -37,7 +37,7 @@ func (r streamRow) stream() (feature.Stream, error) {
 }
 
 // Stream implements feature.Store.
-func (Store) Stream(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (feature.Stream, error) {
+func (StreamStore) Stream(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (feature.Stream, error) {
 	var r streamRow
 	if err := tx.NewSelect().Model(&r).Where("s.project = ? AND s.dataset = ?", string(p), dataset).Scan(ctx); err != nil {
 		return feature.Stream{}, found(err, "stream")
@@ -46,7 +46,7 @@ func (Store) Stream(ctx context.Context, tx *store.Tx, p project.Name, dataset s
 }
 
 // Streams implements feature.Store.
-func (Store) Streams(ctx context.Context, tx *store.Tx) ([]feature.Stream, error) {
+func (StreamStore) Streams(ctx context.Context, tx *store.Tx) ([]feature.Stream, error) {
 	var rows []streamRow
 	if err := tx.NewSelect().Model(&rows).OrderExpr("s.project, s.dataset").Scan(ctx); err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func (Store) Streams(ctx context.Context, tx *store.Tx) ([]feature.Stream, error
 }
 
 // PutStream implements feature.Store.
-func (Store) PutStream(ctx context.Context, tx *store.Tx, s feature.Stream) error {
+func (StreamStore) PutStream(ctx context.Context, tx *store.Tx, s feature.Stream) error {
 	_, err := tx.NewInsert().Model(&streamRow{
 		Project: string(s.Project), Dataset: s.Dataset, First: s.First, Head: s.Head, Cut: s.SnapshotSeq, Version: s.Version,
 		CutAt: store.At(s.SnapshotAt), Bytes: s.Bytes, Events: s.Events, Offsets: encode(s.Offsets),
@@ -73,7 +73,7 @@ func (Store) PutStream(ctx context.Context, tx *store.Tx, s feature.Stream) erro
 }
 
 // StreamViews implements feature.Store.
-func (Store) StreamViews(ctx context.Context, tx *store.Tx) ([]feature.Definition, error) {
+func (StreamStore) StreamViews(ctx context.Context, tx *store.Tx) ([]feature.Definition, error) {
 	var rows []definitionRow
 	err := tx.NewSelect().Model(&rows).
 		Join("JOIN feature_alias a ON a.project = d.project AND a.kind = d.kind AND a.name = d.name AND a.version = d.version AND a.alias = 'latest'").
@@ -93,7 +93,7 @@ type recordRow struct {
 }
 
 // PutRecord implements feature.Store.
-func (Store) PutRecord(ctx context.Context, tx *store.Tx, p project.Name, dataset string, r feature.Record) error {
+func (StreamStore) PutRecord(ctx context.Context, tx *store.Tx, p project.Name, dataset string, r feature.Record) error {
 	_, err := tx.NewInsert().Model(&recordRow{
 		Project: string(p), Dataset: dataset, Seq: r.Seq, Events: r.Events, At: store.At(r.At), Sealed: r.Sealed,
 	}).On("CONFLICT (project, dataset, seq) DO UPDATE").Set("events = EXCLUDED.events").Set("sealed = EXCLUDED.sealed").Exec(ctx)
@@ -101,7 +101,7 @@ func (Store) PutRecord(ctx context.Context, tx *store.Tx, p project.Name, datase
 }
 
 // Records implements feature.Store.
-func (Store) Records(ctx context.Context, tx *store.Tx, p project.Name, dataset string, after, until int64, limit int) ([]feature.Record, error) {
+func (StreamStore) Records(ctx context.Context, tx *store.Tx, p project.Name, dataset string, after, until int64, limit int) ([]feature.Record, error) {
 	var rows []recordRow
 	err := tx.NewSelect().Model(&rows).Where("r.project = ? AND r.dataset = ? AND r.seq > ? AND r.seq <= ?", string(p), dataset, after, until).
 		OrderExpr("r.seq").Limit(limit).Scan(ctx)
@@ -113,7 +113,7 @@ func (Store) Records(ctx context.Context, tx *store.Tx, p project.Name, dataset 
 }
 
 // TrimRecords implements feature.Store.
-func (Store) TrimRecords(ctx context.Context, tx *store.Tx, p project.Name, dataset string, until int64) (freed int64, err error) {
+func (StreamStore) TrimRecords(ctx context.Context, tx *store.Tx, p project.Name, dataset string, until int64) (freed int64, err error) {
 	err = tx.NewRaw("SELECT COALESCE(SUM(LENGTH(sealed)), 0) FROM feature_stream_record WHERE project = ? AND dataset = ? AND seq <= ?",
 		string(p), dataset, until).Scan(ctx, &freed)
 	if err != nil {
@@ -124,7 +124,7 @@ func (Store) TrimRecords(ctx context.Context, tx *store.Tx, p project.Name, data
 }
 
 // Seen implements feature.Store.
-func (Store) Seen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, hashes []string) ([]string, error) {
+func (StreamStore) Seen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, hashes []string) ([]string, error) {
 	var out []string
 	err := tx.NewRaw("SELECT hash FROM feature_stream_seen WHERE project = ? AND dataset = ? AND hash IN ?", string(p), dataset, bun.Tuple(hashes)).Scan(ctx, &out)
 	return out, err
@@ -140,7 +140,7 @@ type seenRow struct {
 }
 
 // PutSeen implements feature.Store.
-func (Store) PutSeen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, hashes []string, at time.Time) error {
+func (StreamStore) PutSeen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, hashes []string, at time.Time) error {
 	rows := make([]seenRow, len(hashes))
 	for i, h := range hashes {
 		rows[i] = seenRow{Project: string(p), Dataset: dataset, Hash: h, At: store.At(at)}
@@ -150,7 +150,7 @@ func (Store) PutSeen(ctx context.Context, tx *store.Tx, p project.Name, dataset 
 }
 
 // ForgetSeen implements feature.Store.
-func (Store) ForgetSeen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, before time.Time) error {
+func (StreamStore) ForgetSeen(ctx context.Context, tx *store.Tx, p project.Name, dataset string, before time.Time) error {
 	_, err := tx.NewRaw("DELETE FROM feature_stream_seen WHERE project = ? AND dataset = ? AND at < ?", string(p), dataset, store.At(before)).Exec(ctx)
 	return err
 }
@@ -166,14 +166,14 @@ type deadRow struct {
 }
 
 // PutDeadLetter implements feature.Store.
-func (Store) PutDeadLetter(ctx context.Context, tx *store.Tx, p project.Name, dataset string, l feature.SealedDeadLetter) error {
+func (StreamStore) PutDeadLetter(ctx context.Context, tx *store.Tx, p project.Name, dataset string, l feature.SealedDeadLetter) error {
 	_, err := tx.NewInsert().Model(&deadRow{ID: l.ID, Project: string(p), Dataset: dataset, At: store.At(l.At), Sealed: l.Sealed}).
 		On("CONFLICT (id) DO UPDATE").Set("sealed = EXCLUDED.sealed").Exec(ctx)
 	return err
 }
 
 // DeadLetters implements feature.Store.
-func (Store) DeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset, after string, limit int) ([]feature.SealedDeadLetter, error) {
+func (StreamStore) DeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset, after string, limit int) ([]feature.SealedDeadLetter, error) {
 	var rows []deadRow
 	err := tx.NewSelect().Model(&rows).Where("d.project = ? AND d.dataset = ? AND d.id > ?", string(p), dataset, after).OrderExpr("d.id").Limit(limit).Scan(ctx)
 	out := make([]feature.SealedDeadLetter, len(rows))
@@ -184,13 +184,13 @@ func (Store) DeadLetters(ctx context.Context, tx *store.Tx, p project.Name, data
 }
 
 // CountDeadLetters implements feature.Store.
-func (Store) CountDeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (n int, err error) {
+func (StreamStore) CountDeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (n int, err error) {
 	err = tx.NewRaw("SELECT COUNT(*) FROM feature_stream_dead WHERE project = ? AND dataset = ?", string(p), dataset).Scan(ctx, &n)
 	return n, err
 }
 
 // DeleteDeadLetter implements feature.Store.
-func (Store) DeleteDeadLetter(ctx context.Context, tx *store.Tx, p project.Name, dataset, id string) (bool, error) {
+func (StreamStore) DeleteDeadLetter(ctx context.Context, tx *store.Tx, p project.Name, dataset, id string) (bool, error) {
 	res, err := tx.NewRaw("DELETE FROM feature_stream_dead WHERE project = ? AND dataset = ? AND id = ?", string(p), dataset, id).Exec(ctx)
 	if err != nil {
 		return false, err
@@ -200,7 +200,7 @@ func (Store) DeleteDeadLetter(ctx context.Context, tx *store.Tx, p project.Name,
 }
 
 // DropDeadLetters implements feature.Store.
-func (Store) DropDeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error) {
+func (StreamStore) DropDeadLetters(ctx context.Context, tx *store.Tx, p project.Name, dataset string) (int, error) {
 	res, err := tx.NewRaw("DELETE FROM feature_stream_dead WHERE project = ? AND dataset = ?", string(p), dataset).Exec(ctx)
 	if err != nil {
 		return 0, err

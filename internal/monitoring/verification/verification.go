@@ -5,7 +5,7 @@
 // # Map
 //
 //   - Service.Verify reads the prediction log once, keeps a sample of bounded
-//     size, and asks feature.Service.VerifyAnswers about it.
+//     size, and asks feature.Verification.VerifyAnswers about it.
 //
 // # Guarantees
 //
@@ -39,7 +39,7 @@ type Predictions interface {
 	Read(ctx context.Context, project, deployment string, after prediction.Cursor, visit func(prediction.Cursor, *prediction.Record) error) error
 }
 
-// Features recomputes; *feature.Service does.
+// Features recomputes; *feature.Verification does.
 type Features interface {
 	VerifyAnswers(ctx context.Context, r feature.VerifyAnswersRequest) (feature.AnswersReport, error)
 }

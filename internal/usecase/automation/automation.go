@@ -63,7 +63,7 @@ type Service struct {
 	DB         *store.DB // for the subscriptions
 	Serving    *serving.Service
 	Training   *training.Service
-	Features   *feature.Service
+	Features   *feature.OfflineReads
 	Monitoring *monitoring.Service
 	Log        *slog.Logger
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // Features looks features up for serving.
-type Features struct{ Features *feature.Service }
+type Features struct{ Features *feature.OnlineReads }
 
 var _ serving.Features = Features{}
 

@@ -15,7 +15,7 @@ import (
 // classified: its model's label, and that of the features that it looks up, as
 // they are now. A feature service that is not there any more leaves nobody who
 // could say, so what it gave is restricted.
-func Label(ctx context.Context, features *feature.Service, d serving.Deployment) (residency.Label, string, error) {
+func Label(ctx context.Context, features *feature.OnlineReads, d serving.Deployment) (residency.Label, string, error) {
 	class := ClassOf(d.Classification)
 	if d.FeatureSet == nil {
 		return d.Residency, string(class), nil

@@ -19,7 +19,7 @@ import (
 type Stable struct {
 	Serving  *serving.Service
 	Datasets *dataset.Service
-	Features *feature.Service
+	Features *feature.OfflineReads
 }
 
 var _ score.Deployments = Stable{}
@@ -79,7 +79,7 @@ func stableOf(d serving.Deployment, known []naming.Column) (score.Target, error)
 // TrainingSet says how a dataset version was joined from features; that of a version from
 // which a person was erased is that of the one that it stands for. The zero TrainingSet is
 // none.
-func TrainingSet(ctx context.Context, f *feature.Service, d *dataset.Service, p project.Name, ref string) (feature.TrainingSet, error) {
+func TrainingSet(ctx context.Context, f *feature.OfflineReads, d *dataset.Service, p project.Name, ref string) (feature.TrainingSet, error) {
 	set, err := f.TrainingSet(ctx, p, ref)
 	if !fault.Is(err, fault.NotFound) {
 		return set, err

@@ -34,7 +34,7 @@ type Service struct {
 	DB          *store.DB
 	Datasets    *dataset.Service
 	Ingestion   *ingestion.Service
-	Features    *feature.Service
+	Features    feature.Services
 	Predictions *prediction.Log
 	Registry    *registry.Service
 	Training    *training.Service
@@ -48,7 +48,7 @@ type Service struct {
 
 // Canonical implements privacy.Config.Canonical.
 func (s *Service) Canonical(ctx context.Context, p, entity string, values []string) ([]string, error) {
-	return s.Features.Identify(ctx, project.Name(p), entity, values)
+	return s.Features.Erasure.Identify(ctx, project.Name(p), entity, values)
 }
 
 // Where implements privacy.Config.Where.
@@ -70,7 +70,7 @@ func (s *Service) Trained(ctx context.Context, p string, f privacy.Found, id pri
 // something else comes after it: else it would be made again.
 func (s *Service) Participants() []privacy.Participant {
 	return []privacy.Participant{
-		erasedStreams{s.datasets()}, erasedIngestions{s.datasets(), s.Ingestion}, s.datasets(), erasedOnline{s.Features, s.Log}, erasedPredictions{s.Predictions, s.Features},
+		erasedStreams{s.datasets()}, erasedIngestions{s.datasets(), s.Ingestion}, s.datasets(), erasedOnline{s.Features.Erasure, s.Features.Materialisation, s.Log}, erasedPredictions{s.Predictions, s.Features.Erasure},
 	}
 }
 
@@ -95,7 +95,7 @@ func (s *Service) Touching(ctx context.Context, tx *store.Tx, p project.Name, da
 }
 
 func (s *Service) datasets() erasedDatasets {
-	return erasedDatasets{datasets: s.Datasets, features: s.Features, learned: func(ctx context.Context, p project.Name) (map[string][]string, error) {
+	return erasedDatasets{datasets: s.Datasets, features: s.Features.Erasure, learned: func(ctx context.Context, p project.Name) (map[string][]string, error) {
 		return s.Registry.Learned(ctx, p)
 	}}
 }

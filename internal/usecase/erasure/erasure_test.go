@@ -157,23 +157,23 @@ func TestSecondLookThatFails(t *testing.T) {
 		Join: offline.Options{Dir: t.TempDir()}, Log: slog.New(slog.DiscardHandler),
 	})
 	request := feature.ApplyRequest{Project: datasettest.Project, Name: "customer"}
-	_, _, err := features.ApplyEntity(ctx, request, feature.EntitySpec{Type: "string", JoinKeys: []string{"who"}})
+	_, _, err := features.Definitions.ApplyEntity(ctx, request, feature.EntitySpec{Type: "string", JoinKeys: []string{"who"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	request.Name = "orders"
-	if _, _, err := features.ApplyView(ctx, request, feature.ViewSpec{
+	if _, _, err := features.Definitions.ApplyView(ctx, request, feature.ViewSpec{
 		Source: feature.Source{Dataset: "orders"}, Entities: []string{"customer"}, Timestamp: "at", Features: []feature.FieldSpec{{Name: "one", Type: "int64"}},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := features.Materialise(ctx, feature.MaterialiseRequest{Project: datasettest.Project, View: "orders"}); err != nil {
+	if _, err := features.Materialisation.Materialise(ctx, feature.MaterialiseRequest{Project: datasettest.Project, View: "orders"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := features.RunOnce(ctx); err != nil {
+	if err := features.Materialisation.RunOnce(ctx); err != nil {
 		t.Fatal(err)
 	}
-	e := erasedOnline{features: features, log: slog.New(slog.DiscardHandler)}
+	e := erasedOnline{features: features.Erasure, materialisation: features.Materialisation, log: slog.New(slog.DiscardHandler)}
 	for _, s := range []privacy.Subject{{Project: string(datasettest.Project), Entity: "customer"}, {Erasure: "ers_1", Project: string(datasettest.Project), Entity: "customer"}} {
 		keys.err = nil
 		if _, err := e.Find(ctx, s); err != nil {

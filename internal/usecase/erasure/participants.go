@@ -22,7 +22,7 @@ import (
 // erasedDatasets are the versions of datasets.
 type erasedDatasets struct {
 	datasets *dataset.Service
-	features *feature.Service
+	features *feature.Erasure
 	// learned maps dataset versions to the models that were trained on them.
 	learned func(ctx context.Context, p project.Name) (map[string][]string, error)
 }
@@ -234,8 +234,9 @@ func (e erasedDatasets) Erase(ctx context.Context, s privacy.Subject, done func(
 
 // erasedOnline are the rows of the online store, materialised and pushed.
 type erasedOnline struct {
-	features *feature.Service
-	log      *slog.Logger
+	features        *feature.Erasure
+	materialisation *feature.Materialisation
+	log             *slog.Logger
 }
 
 // Kind implements privacy.Participant.
@@ -355,7 +356,7 @@ func (e erasedOnline) remake(ctx context.Context, s privacy.Subject, keys featur
 		return err
 	}
 	for _, o := range outdated {
-		_, err := e.features.Materialise(ctx, feature.MaterialiseRequest{Project: project.Name(s.Project), View: o.View})
+		_, err := e.materialisation.Materialise(ctx, feature.MaterialiseRequest{Project: project.Name(s.Project), View: o.View})
 		if err != nil && ctx.Err() != nil {
 			return err
 		}
@@ -370,7 +371,7 @@ func (e erasedOnline) remake(ctx context.Context, s privacy.Subject, keys featur
 // erasedPredictions are the answers that are kept.
 type erasedPredictions struct {
 	log      *prediction.Log
-	features *feature.Service
+	features *feature.Erasure
 }
 
 // Kind implements privacy.Participant.

@@ -27,13 +27,13 @@ var _ dataset.Pseudonyms = pseudonyms{}
 func (n pseudonyms) Entities(ctx context.Context, p project.Name) (all []dataset.Person, err error) {
 	ctx = identity.With(ctx, identity.Loop("erasure"))
 	for after := ""; ; {
-		entities, err := n.s.Features.Entities(ctx, p, after, 500)
+		entities, err := n.s.Features.Definitions.Entities(ctx, p, after, 500)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range entities {
 			after = e.Name
-			use, err := n.s.Features.Use(ctx, p, e.Name)
+			use, err := n.s.Features.Erasure.Use(ctx, p, e.Name)
 			if err != nil {
 				return nil, err
 			}
@@ -81,7 +81,7 @@ func (s *Service) Entities(ctx context.Context, p string) ([]prediction.Person, 
 	}
 	var all []prediction.Person
 	for entity, persons := range erased {
-		use, err := s.Features.Use(ctx, project.Name(p), entity)
+		use, err := s.Features.Erasure.Use(ctx, project.Name(p), entity)
 		if fault.Is(err, fault.NotFound) {
 			continue // nothing is called like its keys
 		}
@@ -101,7 +101,7 @@ func (s *Service) ErasedUntil(ctx context.Context, project string) ([]gateway.Er
 	if err != nil {
 		return nil, err
 	}
-	persons := erasedPredictions{s.Predictions, s.Features}
+	persons := erasedPredictions{s.Predictions, s.Features.Erasure}
 	out := make([]gateway.Erased, len(gone))
 	for i, g := range gone {
 		person, err := persons.person(identity.With(ctx, identity.Loop("gateways")), g.Subject)

@@ -28,7 +28,7 @@ import (
 // Runs keeps the runs of attempts in tracking.
 type Runs struct {
 	Tracking *tracking.Service
-	Features *feature.Service
+	Features *feature.OfflineReads
 	Registry *registry.Service
 }
 

@@ -25,7 +25,7 @@ import (
 type Service struct {
 	Authorizer policy.Permitter
 	Datasets   *dataset.Service
-	Features   *feature.Service
+	Features   feature.Services
 	Training   *training.Service
 	Registry   *registry.Service
 	Serving    *serving.Service

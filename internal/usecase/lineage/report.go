@@ -86,7 +86,7 @@ func (t Reporter) translate(ctx context.Context, e event.Event) (report, error) 
 		if err := e.Decode(&of); err != nil {
 			return report{}, err
 		}
-		r, err := t.Features.Run(ctx, p, of.ID)
+		r, err := t.Features.Materialisation.Run(ctx, p, of.ID)
 		if err != nil {
 			return report{}, err
 		}

@@ -90,11 +90,11 @@ func (l *walk) list(ctx context.Context) (err error) {
 		l.more = l.more || n >= maxList
 	}
 	ask(readFeature, func() (n int, err error) {
-		l.views, err = l.Features.Views(ctx, l.p, "", maxList)
+		l.views, err = l.Features.Definitions.Views(ctx, l.p, "", maxList)
 		return len(l.views), err
 	})
 	ask(readFeature, func() (n int, err error) {
-		l.bundles, err = l.Features.ServiceDefinitions(ctx, l.p, "", maxList)
+		l.bundles, err = l.Features.Definitions.ServiceDefinitions(ctx, l.p, "", maxList)
 		return len(l.bundles), err
 	})
 	ask(readJob, func() (n int, err error) {
@@ -117,10 +117,10 @@ func (l *walk) list(ctx context.Context) (err error) {
 func (l *walk) Object(ctx context.Context, kind openlineage.Kind, name string) (openlineage.Object, error) {
 	switch kind {
 	case openlineage.ViewKind:
-		v, err := l.Features.View(ctx, l.p, name)
+		v, err := l.Features.Definitions.View(ctx, l.p, name)
 		return viewObject(v), err
 	case openlineage.ServiceKind:
-		b, err := l.Features.ServiceDefinition(ctx, l.p, name)
+		b, err := l.Features.Definitions.ServiceDefinition(ctx, l.p, name)
 		return serviceObject(b), err
 	case openlineage.JobKind:
 		j, err := l.Training.One(ctx, l.p, training.JobID(name))
@@ -240,7 +240,7 @@ func (s *stepper) set(ctx context.Context, ref string) error {
 	if may, err := s.permitted(ctx, readFeature); err != nil || !may {
 		return err
 	}
-	t, err := s.Features.TrainingSet(ctx, s.p, ref)
+	t, err := s.Features.OfflineReads.TrainingSet(ctx, s.p, ref)
 	if err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (s *stepper) joined(ctx context.Context, t feature.TrainingSet) error {
 	}
 	var bundle openlineage.Object
 	if t.Service != "" {
-		b, err := s.Features.ServiceDefinition(ctx, s.p, t.Service)
+		b, err := s.Features.Definitions.ServiceDefinition(ctx, s.p, t.Service)
 		if err != nil {
 			return err
 		}
@@ -269,7 +269,7 @@ func (s *stepper) joined(ctx context.Context, t feature.TrainingSet) error {
 	}
 	views := make([]openlineage.Object, len(t.Views))
 	for i, u := range t.Views {
-		v, err := s.Features.View(ctx, s.p, u.View)
+		v, err := s.Features.Definitions.View(ctx, s.p, u.View)
 		if err != nil {
 			return err
 		}
@@ -357,7 +357,7 @@ func (s *stepper) reads(ctx context.Context, v feature.View) (refs []string) {
 		return known
 	}
 	defer func() { s.read[v.Ref()] = refs }()
-	if f, err := s.Features.Freshness(ctx, s.p, v.Ref()); err == nil && len(f.Inputs) > 0 {
+	if f, err := s.Features.Materialisation.Freshness(ctx, s.p, v.Ref()); err == nil && len(f.Inputs) > 0 {
 		for _, in := range f.Inputs {
 			refs = append(refs, in.Dataset)
 		}
@@ -386,7 +386,7 @@ func (s *stepper) reads(ctx context.Context, v feature.View) (refs []string) {
 
 // sources are the dataset versions that a view reads.
 func (s *stepper) sources(ctx context.Context, ref string) error {
-	v, err := s.Features.View(ctx, s.p, ref)
+	v, err := s.Features.Definitions.View(ctx, s.p, ref)
 	if err != nil {
 		return err
 	}
@@ -394,7 +394,7 @@ func (s *stepper) sources(ctx context.Context, ref string) error {
 	reads := s.reads(ctx, v)
 	if v.Source.Dataset == "" {
 		// What SQL makes of columns is known where somebody joined it.
-		l, err := s.Features.Lineage(ctx, s.p, ref)
+		l, err := s.Features.Definitions.Lineage(ctx, s.p, ref)
 		if err != nil {
 			return err
 		}
@@ -440,12 +440,12 @@ func declaredColumns(p project.Name, v feature.View, name string) openlineage.Co
 
 // users are the services and training sets that have a view's features.
 func (s *stepper) users(ctx context.Context, ref string) error {
-	v, err := s.Features.View(ctx, s.p, ref)
+	v, err := s.Features.Definitions.View(ctx, s.p, ref)
 	if err != nil {
 		return err
 	}
 	of := viewObject(v)
-	l, err := s.Features.Lineage(ctx, s.p, ref)
+	l, err := s.Features.Definitions.Lineage(ctx, s.p, ref)
 	if err != nil {
 		return err
 	}
@@ -471,7 +471,7 @@ func (s *stepper) users(ctx context.Context, ref string) error {
 		s.out.Follow = append(s.out.Follow, datasetObject(t.Dataset))
 	}
 	for _, name := range slices.Sorted(maps.Keys(services)) {
-		b, err := s.Features.ServiceDefinition(ctx, s.p, name)
+		b, err := s.Features.Definitions.ServiceDefinition(ctx, s.p, name)
 		if unseen(err) {
 			continue
 		}
@@ -500,12 +500,12 @@ func viewsOf(b feature.ServiceDefinition) []string {
 
 // selected are the views of a service.
 func (s *stepper) selected(ctx context.Context, ref string) error {
-	b, err := s.Features.ServiceDefinition(ctx, s.p, ref)
+	b, err := s.Features.Definitions.ServiceDefinition(ctx, s.p, ref)
 	if err != nil {
 		return err
 	}
 	for _, name := range viewsOf(b) {
-		v, err := s.Features.View(ctx, s.p, name)
+		v, err := s.Features.Definitions.View(ctx, s.p, name)
 		if err != nil {
 			return err
 		}
@@ -516,13 +516,13 @@ func (s *stepper) selected(ctx context.Context, ref string) error {
 
 // servedBy are the training sets and deployments of a service.
 func (s *stepper) servedBy(ctx context.Context, ref string) error {
-	b, err := s.Features.ServiceDefinition(ctx, s.p, ref)
+	b, err := s.Features.Definitions.ServiceDefinition(ctx, s.p, ref)
 	if err != nil {
 		return err
 	}
 	of := serviceObject(b)
 	for _, view := range viewsOf(b)[:1] { // a training set of it is one of each of its views
-		l, err := s.Features.Lineage(ctx, s.p, view)
+		l, err := s.Features.Definitions.Lineage(ctx, s.p, view)
 		if err != nil {
 			return err
 		}
@@ -697,7 +697,7 @@ func (s *stepper) serves(ctx context.Context, name string) error {
 	if may, err = s.permitted(ctx, readFeature); err != nil || !may || d.FeatureSet == nil {
 		return err
 	}
-	b, err := s.Features.ServiceDefinition(ctx, s.p, d.FeatureSet.Ref)
+	b, err := s.Features.Definitions.ServiceDefinition(ctx, s.p, d.FeatureSet.Ref)
 	if err == nil {
 		s.from(serviceObject(b), of)
 	}

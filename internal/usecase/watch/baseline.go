@@ -31,7 +31,7 @@ type Baselines struct {
 	Serving  *serving.Service
 	Registry *registry.Service
 	Datasets *dataset.Service
-	Features *feature.Service
+	Features *feature.OfflineReads
 }
 
 var _ monitoring.Sources = Baselines{}

@@ -29,7 +29,7 @@ import (
 // Classifiers keeps the rows of windows as datasets, and trains on them.
 type Classifiers struct {
 	Serving      *serving.Service
-	Features     *feature.Service
+	Features     *feature.OnlineReads
 	Datasets     *dataset.Service
 	Registry     *registry.Service
 	Environments *environment.Service

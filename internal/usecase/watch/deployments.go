@@ -30,7 +30,7 @@ import (
 // permitted to read the deployment.
 type Deployments struct {
 	Serving  *serving.Service
-	Features *feature.Service
+	Features *feature.OnlineReads
 }
 
 var (
