@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/dataset/child"
@@ -72,6 +73,9 @@ func (a *App) launcher() child.Launcher {
 // Launch implements child.Launcher.
 func (l launcher) Launch(ctx context.Context, mode string, o child.LaunchOptions) (child.Process, error) {
 	policy := l.policy(sandbox.Limits{Memory: o.Memory, Processes: 256, Wall: max(o.CPU, time.Minute) * 4, Yields: true})
+	if o.Memory > 0 { // the heap of a process that has read a large file would grow to twice that file
+		policy.Env["GOMEMLIMIT"] = strconv.FormatInt(int64(o.Memory-o.Memory/4), 10)
+	}
 	if o.Scratch != "" {
 		policy.Mounts = append(policy.Mounts, sandbox.Mount{Path: o.Scratch, Writable: true})
 	}

@@ -387,9 +387,10 @@ func (v Version) snapshotID() int64 {
 
 // DataFile is a stored Parquet file of a version.
 type DataFile struct {
-	Key   string `json:"key"`
-	Rows  int64  `json:"rows"`
-	Bytes int64  `json:"bytes"`
+	Key    string  `json:"key"`
+	Rows   int64   `json:"rows"`
+	Bytes  int64   `json:"bytes"`
+	Groups []int64 `json:"groups,omitempty"` // rows of each row group; nil where older servers wrote the file
 }
 
 // Lineage is the upstream lineage of a version. Source is set for imports, Parents for derived

@@ -536,11 +536,7 @@ func (f *foreign) Next() bool {
 
 // begin sends the next data file.
 func (f *foreign) begin() (err error) {
-	limit := f.s.limits.Parser.Parquet
-	if limit <= 0 {
-		limit = int64(f.s.limits.ParserMemory) / 2
-	}
-	if err := f.send(parser.Ask{Kind: parser.AskData, Rows: f.read}, f.files[f.at], limit); err != nil {
+	if err := f.send(parser.Ask{Kind: parser.AskData, Rows: f.read}, f.files[f.at], f.s.limits.Parser.Parquet); err != nil {
 		return err
 	}
 	f.at++

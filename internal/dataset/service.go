@@ -177,6 +177,7 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	orDefault(&l.Upload, 16*resource.GiB)
 	orDefault(&l.ParserMemory, 2*resource.GiB)
+	orDefault(&l.Parser.Parquet, int64(l.ParserMemory)/2)
 	orDefault(&l.ImportTime, 2*time.Hour)
 	orDefault(&l.DataFile, 256*resource.MiB)
 	orDefault(&l.UniqueKeys, 20_000_000)

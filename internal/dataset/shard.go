@@ -58,6 +58,28 @@ type Plan struct {
 	To      int64         // the row after the last
 }
 
+// GroupStarts are the rows of the version at which its row groups begin, ascending: a reader
+// that begins in one reads it from its start. nil where they are not known, or more than most.
+func (v Version) GroupStarts(most int) []int64 {
+	var starts []int64
+	row := int64(0)
+	for _, f := range v.Files {
+		for _, rows := range f.Groups {
+			if rows == 0 {
+				continue
+			}
+			if starts = append(starts, row); len(starts) > most {
+				return nil
+			}
+			row += rows
+		}
+	}
+	if row != v.Rows {
+		return nil
+	}
+	return starts
+}
+
 // Plan describes what Open would read. It returns no rows, so it needs only dataset.read and
 // passes no residency door; other errors as Open.
 func (s *Service) Plan(ctx context.Context, r OpenRequest) (Plan, error) {

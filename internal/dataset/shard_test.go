@@ -90,6 +90,18 @@ func TestPartsOfAVersion(t *testing.T) {
 	for name := range v {
 		whole[name] = rowsOf(t, h, name)
 	}
+	for name, want := range map[string][]int64{"sealed": {0, 5, 6, 13}, "open": {0, 2, 11}, "empty": nil} {
+		plan, err := h.Plan(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: name}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := plan.Version.GroupStarts(4); !slices.Equal(got, want) {
+			t.Errorf("row groups of %s begin at %v, want %v", name, got, want)
+		}
+		if got := plan.Version.GroupStarts(2); got != nil {
+			t.Errorf("row groups of %s begin at %v, more than 2", name, got)
+		}
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		name := rapid.SampledFrom([]string{"sealed", "open", "empty"}).Draw(rt, "dataset")
 		p := dataset.Shard{

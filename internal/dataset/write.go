@@ -395,7 +395,11 @@ func (o *dataWriter) end() error {
 	if err := o.pq.Close(); err != nil {
 		return err
 	}
-	df := DataFile{Key: o.key, Rows: o.pq.Rows(), Bytes: o.pq.Bytes()}
+	groups, err := o.pq.Groups()
+	if err != nil {
+		return err
+	}
+	df := DataFile{Key: o.key, Rows: o.pq.Rows(), Bytes: o.pq.Bytes(), Groups: groups}
 	if err := o.file.Commit(); err != nil {
 		return err
 	}

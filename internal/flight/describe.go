@@ -19,7 +19,13 @@ type About struct {
 	Digest         string                 `json:"digest"`
 	Rows           int64                  `json:"rows"` // of the version; the info's total_records are the part's
 	Classification dataset.Classification `json:"classification"`
+	// RowGroups are the rows at which row groups begin, of GetFlightInfo: blocks that begin there
+	// are read without what is before them. Absent where they are not known, or too many.
+	RowGroups []int64 `json:"row_groups,omitempty"`
 }
+
+// maxGroups bounds RowGroups: many clients refuse messages over 4 MiB.
+const maxGroups = 100_000
 
 // GetFlightInfo says what a descriptor means now, and gives the ticket for it.
 // Needs dataset.read.
@@ -28,7 +34,7 @@ func (s *Server) GetFlightInfo(ctx context.Context, d *flight.FlightDescriptor) 
 	if err != nil {
 		return nil, err
 	}
-	return info(d, a, plan), nil
+	return info(d, a, plan, plan.Version.GroupStarts(maxGroups)), nil
 }
 
 // GetSchema gives the columns of a descriptor. Needs dataset.read.
@@ -54,10 +60,10 @@ func (s *Server) plan(ctx context.Context, d *flight.FlightDescriptor) (ask, dat
 }
 
 // info is the answer about a plan: one endpoint, here.
-func info(d *flight.FlightDescriptor, a ask, plan dataset.Plan) *flight.FlightInfo {
+func info(d *flight.FlightDescriptor, a ask, plan dataset.Plan, groups []int64) *flight.FlightInfo {
 	v := plan.Version
 	a.Dataset, a.Digest = v.Ref().String(), v.ContentDigest
-	about, err := json.Marshal(About{Dataset: a.Dataset, Digest: a.Digest, Rows: v.Rows, Classification: v.Classification})
+	about, err := json.Marshal(About{Dataset: a.Dataset, Digest: a.Digest, Rows: v.Rows, Classification: v.Classification, RowGroups: groups})
 	if err != nil {
 		panic("flight: what a flight is about does not marshal: " + err.Error())
 	}
@@ -108,5 +114,5 @@ func (s *Server) list(ctx context.Context, p project.Name, d dataset.Dataset, to
 	if err != nil {
 		return err
 	}
-	return to.Send(info(&flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{a.Dataset}}, a, plan))
+	return to.Send(info(&flight.FlightDescriptor{Type: flight.DescriptorPATH, Path: []string{a.Dataset}}, a, plan, nil))
 }

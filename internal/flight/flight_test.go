@@ -59,6 +59,13 @@ func TestResume(t *testing.T) {
 			t.Errorf("%s: described as %v, %v, is %v", name, described, err, schema)
 		}
 		whole[name] = rows
+		var about flight.About
+		if err := json.Unmarshal(info.AppMetadata, &about); err != nil {
+			t.Fatal(err)
+		}
+		if want := map[string][]int64{"sealed": {0, 40, 41}, "open": {0}}[name]; !slices.Equal(about.RowGroups, want) {
+			t.Errorf("%s: row groups begin at %v, want %v", name, about.RowGroups, want)
+		}
 	}
 	if got := whole["sealed"]; len(got) != 71 || got[0] != "0|(null)|(null)" || got[70] != "70|(null)|(null)" || got[69] != "69|word 69|34.5" {
 		t.Fatal(got)

@@ -1,7 +1,6 @@
 package parser
 
 import (
-	"bytes"
 	"errors"
 	"io"
 
@@ -9,6 +8,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // maxArrowHead bounds what describes a message of a stream, in bytes.
@@ -18,11 +18,11 @@ const maxArrowHead = 8 << 20
 // batch goes out: whoever uploads reads nothing until all of it was taken.
 func parseArrow(in io.Reader, req Request, sink Sink) (int64, error) {
 	limit := req.Limits.Parquet
-	data, err := io.ReadAll(io.LimitReader(in, limit+1))
+	data, whole, err := hold(in, limit)
 	if err != nil {
 		return 0, err
 	}
-	if int64(len(data)) > limit {
+	if !whole {
 		return 0, fault.New(fault.TooLarge, "the rows are over the limit of %d bytes", limit).WithHint("Send fewer rows per request.")
 	}
 	rows, err := readArrow(data, req, sink)
@@ -32,8 +32,17 @@ func parseArrow(in io.Reader, req Request, sink Sink) (int64, error) {
 	return rows, err
 }
 
-func readArrow(data []byte, req Request, sink Sink) (int64, error) {
-	r, err := ipc.NewReader(bytes.NewReader(data), ipc.WithMetadataSizeLimit(maxArrowHead), ipc.WithBodySizeLimit(int64(len(data))))
+func readArrow(data *held, req Request, sink Sink) (_ int64, err error) {
+	mem := newBudget(req.Limits.Parquet) // of a batch, which may be compressed
+	defer func() {
+		if p := recover(); p != nil && !mem.over {
+			panic(p)
+		}
+		if mem.over {
+			err = fault.New(fault.TooLarge, "a record batch needs more than %s of memory", resource.Bytes(mem.most)).WithHint("Send fewer rows per record batch.")
+		}
+	}()
+	r, err := ipc.NewReader(consumed{data}, ipc.WithAllocator(mem), ipc.WithMetadataSizeLimit(maxArrowHead), ipc.WithBodySizeLimit(data.size))
 	if err != nil {
 		return 0, err
 	}
@@ -52,13 +61,21 @@ func readArrow(data []byte, req Request, sink Sink) (int64, error) {
 		return 0, err
 	}
 	rows := int64(0)
-	for r.Next() {
+	for mem.renew(); r.Next(); mem.renew() {
 		rec := r.RecordBatch()
 		if rows+rec.NumRows() > req.Limits.Rows {
 			return 0, fault.New(fault.TooLarge, "there are more than %d rows", req.Limits.Rows)
 		}
-		for from := int64(0); from < rec.NumRows(); from += batchRows {
-			part := rec.NewSlice(from, min(from+batchRows, rec.NumRows()))
+		size := uint64(0)
+		for _, c := range rec.Columns() {
+			size += c.Data().SizeInBytes()
+		}
+		most := int64(batchRows)
+		if size > batchBytes { // as if all rows were alike
+			most = min(most, 1+rec.NumRows()*batchBytes/int64(size)) //nolint:gosec // it is in memory
+		}
+		for from := int64(0); from < rec.NumRows(); from += most {
+			part := rec.NewSlice(from, min(from+most, rec.NumRows()))
 			err := pass(part, schema, rows+from, sink)
 			part.Release()
 			if err != nil {

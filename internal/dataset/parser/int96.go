@@ -32,7 +32,7 @@ const (
 
 // int96AsBytes opens the file with its columns of INT96 as ones of 12 bytes, which Parquet
 // stores alike. It changes data.
-func int96AsBytes(pf *file.Reader, data []byte) (*file.Reader, int96Columns, error) {
+func int96AsBytes(pf *file.Reader, data *held) (*file.Reader, int96Columns, error) {
 	meta := pf.MetaData()
 	if meta.IsSetEncryptionAlgorithm() { // its footer is signed
 		return pf, nil, nil
@@ -72,13 +72,16 @@ func int96AsBytes(pf *file.Reader, data []byte) (*file.Reader, int96Columns, err
 		return nil, nil, err
 	}
 	const tail = 8 // the length of the footer, and "PAR1"
-	body := len(data) - tail - int(binary.LittleEndian.Uint32(data[len(data)-tail:]))
+	var end [tail]byte
+	if _, err := data.ReadAt(end[:], data.size-tail); err != nil {
+		return nil, nil, err
+	}
+	body := data.size - tail - int64(binary.LittleEndian.Uint32(end[:]))
 	if body < 0 || size > math.MaxUint32 {
 		return nil, nil, fault.New(fault.Invalid, "the Parquet file's footer has a wrong length")
 	}
-	data = append(data[:body:len(data)], footer.Bytes()...)                        // in its place: the file may be large
-	data = append(binary.LittleEndian.AppendUint32(data, uint32(size)), "PAR1"...) //nolint:gosec // it fits
-	again, err := file.NewParquetReader(bytes.NewReader(data))
+	data.replaceTail(body, append(binary.LittleEndian.AppendUint32(footer.Bytes(), uint32(size)), "PAR1"...)) //nolint:gosec // it fits
+	again, err := openParquet(data)
 	return again, old, err
 }
 

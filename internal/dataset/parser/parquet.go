@@ -1,7 +1,6 @@
 package parser
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,22 +10,24 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/resource"
 )
 
 // parseParquet reads a Parquet file. Its footer is at the end, so the file is
 // held in memory.
 func parseParquet(in io.Reader, req Request, sink Sink) (int64, error) {
 	limit := req.Limits.Parquet
-	data, err := io.ReadAll(io.LimitReader(in, limit+1))
+	data, whole, err := hold(in, limit)
 	if err != nil {
 		return 0, err
 	}
-	if int64(len(data)) > limit {
+	if !whole {
 		return 0, fault.New(fault.TooLarge, "the Parquet file is over the limit of %d bytes", limit).WithHint("Split it, or import it as gzipped CSV.")
 	}
 	rows, err := readParquet(data, req, sink)
@@ -37,8 +38,8 @@ func parseParquet(in io.Reader, req Request, sink Sink) (int64, error) {
 	return rows, err
 }
 
-func readParquet(data []byte, req Request, sink Sink) (int64, error) {
-	pf, err := file.NewParquetReader(bytes.NewReader(data))
+func readParquet(data *held, req Request, sink Sink) (int64, error) {
+	pf, err := openParquet(data)
 	if err != nil {
 		return 0, err
 	}
@@ -53,11 +54,7 @@ func readParquet(data []byte, req Request, sink Sink) (int64, error) {
 	if pf.NumRows() > req.Limits.Rows {
 		return 0, fault.New(fault.TooLarge, "the file has %d rows, over the limit of %d", pf.NumRows(), req.Limits.Rows)
 	}
-	pq, err := pqarrow.NewFileReader(pf, pqarrow.ArrowReadProperties{BatchSize: 16 << 10}, memory.DefaultAllocator)
-	if err != nil {
-		return 0, err
-	}
-	raw, err := pq.Schema()
+	raw, err := arrowSchema(pf)
 	if err != nil {
 		return 0, err
 	}
@@ -78,44 +75,142 @@ func readParquet(data []byte, req Request, sink Sink) (int64, error) {
 	if err := sink.Begin(schema.Arrow()); err != nil {
 		return 0, err
 	}
-	if pf.NumRows() == 0 {
-		return 0, nil
-	}
-	rr, err := pq.GetRecordReader(context.Background(), nil, nil)
-	if err != nil {
-		return 0, err
-	}
-	defer rr.Release()
-	rows := int64(0)
-	for rr.Next() {
-		rec := rr.RecordBatch()
-		n := rec.NumRows()
-		rec, err := old.instants(rec, rows+1)
+	return eachBatch(pf, func(rec arrow.RecordBatch, before int64) error {
+		rec, err := old.instants(rec, before+1)
 		if err != nil {
-			return 0, err
+			return err
 		}
+		defer rec.Release()
 		some := read.batch(rec)
-		rec.Release()
-		kept, err := asText.texts(some, rows+1, req.Limits)
-		if err == nil {
-			full := withAbsent(kept, schema[own:])
-			kept.Release()
-			err = pass(full, schema, rows, sink)
-			full.Release()
-		}
-		some.Release()
+		defer some.Release()
+		kept, err := asText.texts(some, before+1, req.Limits)
 		if err != nil {
-			return 0, err
+			return err
 		}
-		rows += n
+		defer kept.Release()
+		full := withAbsent(kept, schema[own:])
+		defer full.Release()
+		return pass(full, schema, before, sink)
+	})
+}
+
+// openParquet opens a Parquet file whose pages are read one by one.
+func openParquet(data *held) (*file.Reader, error) {
+	props := parquet.NewReaderProperties(memory.DefaultAllocator)
+	props.BufferedStreamEnabled = true                          // not a copy of all pages of a column in a row group
+	props.MaxCompressedPageSize = props.MaxUncompressedPageSize // of numbers that do not compress
+	return file.NewParquetReader(data.file(), file.WithReadProps(props))
+}
+
+// arrowSchema is the schema of a Parquet file's rows.
+func arrowSchema(pf *file.Reader) (*arrow.Schema, error) {
+	pq, err := pqarrow.NewFileReader(pf, pqarrow.ArrowReadProperties{}, memory.DefaultAllocator)
+	if err != nil {
+		return nil, err
 	}
-	if err := rr.Err(); err != nil && !errors.Is(err, io.EOF) {
-		return 0, err
+	return pq.Schema()
+}
+
+// Bounds on a batch of a Parquet file.
+const (
+	parquetRows   = 16 << 10
+	parquetMemory = 64 << 20 // of a batch of several rows, with all that it is made of
+	rowMemory     = 1 << 30  // of one row
+)
+
+// eachBatch reads the rows of a Parquet file in batches, which are valid during the call;
+// before is how many rows were before them. How many rows are read at once follows the
+// sizes in the footer. They do not say how large values are that repeat, which are
+// stored once: a batch that needs too much memory is read again as smaller ones.
+func eachBatch(pf *file.Reader, add func(rec arrow.RecordBatch, before int64) error) (int64, error) {
+	rows, most := int64(0), rowsAtOnce(pf)
+	for rows < pf.NumRows() {
+		mem := newBudget(parquetMemory)
+		if most == 1 {
+			mem = newBudget(rowMemory)
+		}
+		from := rows
+		err := batchesFrom(pf, from, most, mem, func(rec arrow.RecordBatch) error {
+			err := add(rec, rows)
+			rows += rec.NumRows()
+			return err
+		})
+		switch {
+		case mem.over && most > 1:
+			most = max(1, most/8)
+		case mem.over:
+			return 0, fault.New(fault.TooLarge, "row %d needs more than %s of memory", rows+1, resource.Bytes(mem.most)).WithHint("Omit its large values, or store them as files.")
+		case err != nil:
+			return 0, err
+		case rows == from:
+			return 0, tooFew(rows, pf)
+		}
 	}
 	if rows != pf.NumRows() {
-		return 0, fmt.Errorf("%d rows instead of the %d that the footer says", rows, pf.NumRows())
+		return 0, tooFew(rows, pf)
 	}
 	return rows, nil
+}
+
+func tooFew(rows int64, pf *file.Reader) error {
+	return fmt.Errorf("%d rows instead of the %d that the footer says", rows, pf.NumRows())
+}
+
+// rowsAtOnce is how many rows of a file make a batch by the sizes of its row groups.
+func rowsAtOnce(pf *file.Reader) int64 {
+	widest := int64(1)
+	for i := range pf.NumRowGroups() {
+		group := pf.MetaData().RowGroup(i)
+		widest = max(widest, group.TotalByteSize()/max(group.NumRows(), 1))
+	}
+	return max(1, min(parquetRows, batchBytes/widest))
+}
+
+// batchesFrom reads the rows of a file from one on, at most so many in a batch. If mem is over,
+// what came before was given.
+func batchesFrom(pf *file.Reader, from, most int64, mem *budget, add func(arrow.RecordBatch) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil && !mem.over {
+			panic(p)
+		}
+	}()
+	pq, err := pqarrow.NewFileReader(pf, pqarrow.ArrowReadProperties{BatchSize: most}, mem)
+	if err != nil {
+		return err
+	}
+	var groups []int
+	skip := from // rows of the first group that were given
+	for i := range pf.NumRowGroups() {
+		if n := pf.MetaData().RowGroup(i).NumRows(); groups == nil && skip >= n {
+			skip -= n
+			continue
+		}
+		groups = append(groups, i)
+	}
+	rr, err := pq.GetRecordReader(context.Background(), nil, groups)
+	if err != nil {
+		return err
+	}
+	defer rr.Release()
+	for mem.renew(); rr.Next(); mem.renew() {
+		rec := rr.RecordBatch()
+		n := rec.NumRows()
+		if skip >= n {
+			skip -= n
+			continue
+		}
+		rest := rec.NewSlice(skip, n)
+		skip = 0
+		err := add(rest)
+		rest.Release()
+		if err != nil {
+			return err
+		}
+	}
+	if err := rr.Err(); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
 }
 
 func pass(rec arrow.RecordBatch, schema table.Schema, before int64, sink Sink) error {

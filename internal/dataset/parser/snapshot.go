@@ -1,8 +1,6 @@
 package parser
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +9,6 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
-	"github.com/apache/arrow-go/v18/parquet/file"
-	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/apache/iceberg-go"
 
 	"github.com/falaj-ml/falaj/internal/dataset/child"
@@ -111,11 +107,11 @@ func (s *snapshot) answer(ask Ask, body io.Reader, sink Sink) (answer any, err e
 	if ask.Kind == AskData {
 		limit = s.req.Limits.Parquet
 	}
-	data, err := io.ReadAll(io.LimitReader(body, limit+1))
+	data, whole, err := hold(body, limit)
 	if err != nil {
 		return nil, err
 	}
-	if int64(len(data)) > limit {
+	if !whole {
 		return nil, fault.New(fault.TooLarge, "a file of the snapshot is over the limit of %d bytes", limit).WithHint("Write smaller files.")
 	}
 	switch ask.Kind {
@@ -130,8 +126,8 @@ func (s *snapshot) answer(ask Ask, body io.Reader, sink Sink) (answer any, err e
 	return nil, fmt.Errorf("a file of kind %q", ask.Kind)
 }
 
-func (s *snapshot) list(data []byte) ([]Cited, error) {
-	ms, err := iceberg.ReadManifestList(bytes.NewReader(data))
+func (s *snapshot) list(data *held) ([]Cited, error) {
+	ms, err := iceberg.ReadManifestList(data.file())
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "the list of manifests cannot be read: %v", err)
 	}
@@ -157,11 +153,11 @@ func deletes() error {
 		WithHint("Set write.delete.mode, write.update.mode and write.merge.mode to copy-on-write.")
 }
 
-func (s *snapshot) manifest(i int, data []byte) ([]Cited, error) {
+func (s *snapshot) manifest(i int, data *held) ([]Cited, error) {
 	if i < 0 || i >= len(s.manifests) {
 		return nil, fmt.Errorf("there is no manifest %d", i)
 	}
-	entries, err := iceberg.ReadManifest(s.manifests[i], bytes.NewReader(data), true)
+	entries, err := iceberg.ReadManifest(s.manifests[i], data.file(), true)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "a manifest cannot be read: %v", err)
 	}
@@ -187,8 +183,8 @@ func (s *snapshot) manifest(i int, data []byte) ([]Cited, error) {
 // data reads a data file as rows of the snapshot's schema: columns are found by
 // field ID, or by name in a file that has no IDs; those that a file lacks are
 // null, and those that the schema lacks are left out.
-func (s *snapshot) data(data []byte, before int64, sink Sink) (int64, error) {
-	pf, err := file.NewParquetReader(bytes.NewReader(data))
+func (s *snapshot) data(data *held, before int64, sink Sink) (int64, error) {
+	pf, err := openParquet(data)
 	if err != nil {
 		return 0, fault.New(fault.Invalid, "a data file cannot be read: %v", err)
 	}
@@ -196,11 +192,7 @@ func (s *snapshot) data(data []byte, before int64, sink Sink) (int64, error) {
 	if pf.NumRows() > s.req.Limits.Rows-before {
 		return 0, fault.New(fault.TooLarge, "the snapshot has more than %d rows", s.req.Limits.Rows)
 	}
-	pq, err := pqarrow.NewFileReader(pf, pqarrow.ArrowReadProperties{BatchSize: 16 << 10}, memory.DefaultAllocator)
-	if err != nil {
-		return 0, fault.New(fault.Invalid, "a data file cannot be read: %v", err)
-	}
-	raw, err := pq.Schema()
+	raw, err := arrowSchema(pf)
 	if err != nil {
 		return 0, fault.New(fault.Invalid, "a data file cannot be read: %v", err)
 	}
@@ -211,29 +203,11 @@ func (s *snapshot) data(data []byte, before int64, sink Sink) (int64, error) {
 	if err := sink.Begin(s.req.Schema.Arrow()); err != nil {
 		return 0, err
 	}
-	if pf.NumRows() == 0 {
-		return 0, nil
-	}
-	rr, err := pq.GetRecordReader(context.Background(), nil, nil)
-	if err != nil {
+	rows, err := eachBatch(pf, func(rec arrow.RecordBatch, read int64) error { return s.pass(rec, place, before+read, sink) })
+	if _, known := errors.AsType[*fault.Error](err); err != nil && !known {
 		return 0, fault.New(fault.Invalid, "a data file cannot be read: %v", err)
 	}
-	defer rr.Release()
-	rows := int64(0)
-	for rr.Next() {
-		rec := rr.RecordBatch()
-		if err := s.pass(rec, place, before+rows, sink); err != nil {
-			return 0, err
-		}
-		rows += rec.NumRows()
-	}
-	if err := rr.Err(); err != nil && !errors.Is(err, io.EOF) {
-		return 0, fault.New(fault.Invalid, "a data file cannot be read: %v", err)
-	}
-	if rows != pf.NumRows() {
-		return 0, fault.New(fault.Invalid, "a data file has %d rows instead of the %d that its footer says", rows, pf.NumRows())
-	}
-	return rows, nil
+	return rows, err
 }
 
 // places is where in a file each column of the schema is; -1 for one that is not

@@ -138,6 +138,19 @@ func (w *FileWriter) Bytes() int64 { return w.out.n }
 // Close writes the footer. The file is whole when it returns nil.
 func (w *FileWriter) Close() error { return w.pq.Close() }
 
+// Groups are the rows of each row group, after Close.
+func (w *FileWriter) Groups() ([]int64, error) {
+	meta, err := w.pq.FileMetadata()
+	if err != nil {
+		return nil, err
+	}
+	groups := make([]int64, len(meta.RowGroups))
+	for i, g := range meta.RowGroups {
+		groups[i] = g.NumRows
+	}
+	return groups, nil
+}
+
 type counter struct {
 	w io.Writer
 	n int64

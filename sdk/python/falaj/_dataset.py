@@ -42,6 +42,7 @@ class Dataset:
         self.digest: str = about["digest"]
         self.rows: int = about["rows"]
         self.schema: pyarrow.Schema = info.schema
+        self._groups: list[int] = about.get("row_groups") or []  # the rows at which row groups begin; empty if not known
 
     def __len__(self) -> int:
         return self.rows
@@ -101,8 +102,9 @@ class Dataset:
         ``state_dict`` and ``load_state_dict`` go on after any batch, with nothing
         lost and nothing twice; with workers, use ``loader(num_workers)``.
 
-        ``shuffle`` is how many rows are mixed at once, 0 for none; the order is that
-        of ``seed`` and the epoch. ``even`` gives every rank and worker equally many
+        ``shuffle`` is how many rows are mixed at once, 0 for none: as many whole row
+        groups as fit in it, and at least one, so that each is read once. The order is
+        that of ``seed`` and the epoch. ``even`` gives every rank and worker equally many
         rows, by leaving out the last few. ``fill`` has, by column, what stands for
         null in whole numbers and booleans; in floats it is NaN. Times are whole
         microseconds since 1970 in UTC, dates whole days, text a list.
@@ -135,7 +137,12 @@ class Dataset:
 
 def shard_rows(rows: int, index: int, count: int) -> int:
     """How many rows part index of count has; the rule is the server's."""
-    return rows * (index + 1) // count - rows * index // count
+    return shard_start(rows, index + 1, count) - shard_start(rows, index, count)
+
+
+def shard_start(rows: int, index: int, count: int) -> int:
+    """The row at which part index of count begins; the rule is the server's."""
+    return rows * index // count
 
 
 def _part(schema: pyarrow.Schema, columns: Sequence[str] | None) -> pyarrow.Schema:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ._client import Error
-from ._dataset import _part, _sized, shard_rows
+from ._dataset import _part, _sized, shard_rows, shard_start
 from ._flight import arrow
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class TorchRows(IterableDataset):  # type: ignore[misc]
         self.shuffle, self.seed, self.fill = shuffle, seed, dict(fill or {})
         self.epoch = 0
         self._schema = _part(dataset.schema, columns)
+        self._layout = hashlib.sha256(repr(dataset._groups).encode()).hexdigest()[:16]  # of row groups, which the order of shuffle follows
         self._given: dict[int, int] = {}  # rows by lane, so far
         self._start = _Start()  # where the next round begins
         self._elsewhere = torch.zeros(1, dtype=torch.int64).share_memory_()  # whether workers read
@@ -95,7 +97,7 @@ class TorchRows(IterableDataset):  # type: ignore[misc]
         """What must be the same for a state to mean the same rows."""
         return {
             "version": self.dataset.version, "digest": self.dataset.digest, "rank": self.rank, "world_size": self.world_size,
-            "shuffle": self.shuffle, "seed": self.seed, "even": self.even,
+            "shuffle": self.shuffle, "seed": self.seed, "even": self.even, "row_groups": self._layout if self.shuffle else "",
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -125,10 +127,10 @@ class TorchRows(IterableDataset):  # type: ignore[misc]
         """The rows of a shard in blocks in another order, each with its rows in
         another order. A block is read whole, so going on reads one block again."""
         pa = arrow()
-        blocks = -(-rows // self.shuffle)
-        for block in self._permutation(blocks, shard, "blocks").tolist():
-            first = block * self.shuffle
-            size = min(self.shuffle, rows - first)
+        starts = self._blocks(shard, rows)
+        for block in self._permutation(len(starts) - 1, shard, "blocks").tolist():
+            first = starts[block]
+            size = starts[block + 1] - first
             if skip >= size:
                 skip -= size
                 continue
@@ -137,6 +139,21 @@ class TorchRows(IterableDataset):  # type: ignore[misc]
             table = pa.Table.from_batches(batches).combine_chunks().take(pa.array(order.numpy()))
             yield table.combine_chunks().to_batches()[0]
             skip = 0
+
+    def _blocks(self, shard: tuple[int, int], rows: int) -> list[int]:
+        """The rows of a shard at which blocks begin, and the row after the last. Blocks
+        begin where row groups do, as the server decodes a group from its start. The groups
+        at both ends of the shard are in part another shard's."""
+        groups = self.dataset._groups
+        if not groups:
+            return [*range(0, rows, self.shuffle), rows]
+        before = shard_start(self.dataset.rows, *shard)
+        edges = [0, *(g - before for g in groups[bisect_right(groups, before):bisect_left(groups, before + rows)]), rows]
+        starts = [0]
+        for edge, after in zip(edges[1:], [*edges[2:], rows]):
+            if edge == rows or after - starts[-1] > self.shuffle:
+                starts.append(edge)
+        return starts
 
     def _permutation(self, n: int, shard: tuple[int, int], what: str) -> torch.Tensor:
         name = f"{self.seed} {self.epoch} {shard} {what}".encode()

@@ -12,6 +12,7 @@ import unittest
 import warnings
 from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import falaj
 from tests.test_dataset import ROWS, Server, put, started
@@ -106,6 +107,37 @@ class TorchTest(unittest.TestCase):
                 given = [(n, x) for b in wide.torch(batch_size=100, shuffle=shuffle).loader(workers) for n, x in zip(b["n"].tolist(), b["x"])]
                 self.assertEqual(sorted(n for n, _ in given), list(range(rows)))
                 self.assertEqual([n for n, x in given if x != f"{n:05}{chr(97 + n % 26) * width}"], [])
+
+    def test_row_groups_are_read_once(self) -> None:
+        """However rows are mixed, a worker reads each row group in one piece, and blocks are
+        no larger than the rows to be mixed unless one group is."""
+        rows, width = 4_000, 24_000
+        put(self.server.client, "groups", {}, "n,x\n" + "".join(f"{i},{i:05}{chr(97 + i % 26) * width}\n" for i in range(rows)))
+        data = falaj.dataset("groups@1", self.server.client)
+        starts = data._groups
+        self.assertGreater(len(starts), 4)
+        ends = [*starts[1:], rows]
+        largest = max(end - start for start, end in zip(starts, ends))
+        for shuffle in (10, largest, 2 * largest + 7, rows):
+            for lanes in (1, 2, 3):
+                with self.subTest(shuffle=shuffle, lanes=lanes):
+                    given: list[int] = []
+                    for lane in range(lanes):
+                        reads: list[range] = []
+                        read = data.batches
+
+                        def batches(columns: Any = None, batch_size: Any = None, *, shard: tuple[int, int], skip: int, take: int) -> Any:
+                            first = rows * shard[0] // shard[1] + skip
+                            reads.append(range(first, first + take))
+                            return read(columns, batch_size, shard=shard, skip=skip, take=take)
+
+                        with mock.patch.object(data, "batches", batches):
+                            given += [n for b in data.torch(["n"], 100, shuffle=shuffle)._batches(lane, lanes, 0) for n in b.column("n").to_pylist()]
+                        touched = [[i for i, (start, end) in enumerate(zip(starts, ends)) if start < r.stop and r.start < end] for r in reads]
+                        self.assertEqual(len(sum(touched, [])), len(set(sum(touched, []))), touched)
+                        self.assertEqual([r for r, groups in zip(reads, touched) if len(groups) > 1 and len(r) > shuffle], [])
+                    self.assertEqual(sorted(given), list(range(rows)))
+                    self.assertNotEqual(given, list(range(rows)))
 
     def test_epochs(self) -> None:
         """Each round is an epoch with an order of its own, the same for the same seed."""
