@@ -81,7 +81,7 @@ type Reason struct {
 	Step string // "admit", "rank", "fit", "preempt"
 	Code Code
 	Pool string // empty when it concerns no pool
-	Text string // "pool gpu-de is in DE and the data may be in home only"
+	Text string // "pool gpu-de is in DE and the data is allowed only in home"
 }
 
 // String joins the reasons with semicolons.

@@ -73,7 +73,7 @@ func RecordRefusal(ctx context.Context, j Journal, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	if jerr := j.Record(ctx, e); jerr != nil {
-		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Look at the server's log and free disk space.", Err: jerr}
+		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Check the server's log, and free disk space.", Err: jerr}
 	}
 	return OnRecord(err)
 }

@@ -43,16 +43,16 @@ func (r Request) Allow(what string, cited []Citation) error {
 		return fault.New(fault.Invalid, "the reason has %d bytes, over the limit of %d", len(r.Reason), maxReason)
 	}
 	if r.Force && strings.TrimSpace(r.Reason) == "" {
-		return fault.New(fault.Invalid, "deleting %s by force needs a reason", what).WithHint("Say why, with --reason: it is kept in the audit log.")
+		return fault.New(fault.Invalid, "deleting %s by force needs a reason", what).WithHint("Give a reason with --reason: it is recorded in the audit log.")
 	}
 	used := slices.DeleteFunc(slices.Clone(cited), func(c Citation) bool { return !c.InUse })
 	switch {
 	case len(used) > 0 && !r.Force:
 		return fault.New(fault.Conflict, "%s is in use by %s", what, Names(used)).
-			WithHint("Let these use something else first; or delete it with --force and --reason, which the audit log keeps. By HTTP: ?force=true&reason=….")
+			WithHint("First change these to use another object; or delete it with --force and --reason, which the audit log records. By HTTP: ?force=true&reason=….")
 	case len(cited) > 0 && !r.Yes && !r.Force:
 		return fault.New(fault.Conflict, "%s is cited by %s", what, Names(cited)).
-			WithHint("They will name something that is gone. Delete it all the same with --yes. By HTTP: ?yes=true.")
+			WithHint("These would refer to a deleted object. To delete it anyway, use --yes. By HTTP: ?yes=true.")
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (n Name) Validate() error { return id.CheckName("project name", string(n)) 
 // may not know that it is.
 func Unknown(name string) error {
 	return fault.New(fault.NotFound, "project %s does not exist", name).
-		WithHint("`falaj get projects` lists those that you may see; a manifest of kind Project makes one.")
+		WithHint("`falaj get projects` lists those that you may see; a manifest of kind Project creates one.")
 }
 
 // Project is a tenant.
@@ -96,7 +96,7 @@ type Amount struct {
 
 func (a Amount) validate(field string) error {
 	if a.Bytes < 0 || a.Objects < 0 {
-		return fault.New(fault.Invalid, "%s: bytes and objects are numbers from 1", field).WithHint("Leave out what has no limit.")
+		return fault.New(fault.Invalid, "%s: bytes and objects must be at least 1", field).WithHint("Leave out what has no limit.")
 	}
 	return nil
 }

@@ -153,7 +153,7 @@ func (s *Service) Ask(ctx context.Context, a policy.Act) error {
 		return err
 	}
 	return audit.OnRecord(fault.New(fault.PermissionDenied, "this takes two people, and is requested as %s: %s", r.ID, a.Summary).
-		WithHint("Another person who has the right %s approves it: falaj request approve %s.", words(a.Approve), r.ID))
+		WithHint("Another person with the right %s approves it: falaj request approve %s.", words(a.Approve), r.ID))
 }
 
 // put writes a request's state, to the audit log too.
@@ -276,7 +276,7 @@ func (s *Service) second(ctx context.Context, tx *store.Tx, r Request) error {
 		}
 		if maker == identity.From(ctx).ID {
 			return fault.New(fault.PermissionDenied, "it takes two people, and you created the account of %s, which requested it", r.RequestedByName).
-				WithHint("Ask another person who has the right %s.", words(r.Approvers))
+				WithHint("Ask another person with the right %s.", words(r.Approvers))
 		}
 	}
 	return s.Second(ctx, tx, policy.Requested{By: []string{r.RequestedBy}, At: r.RequestedAt, Actions: r.Approvers, Object: r.object()})
