@@ -253,7 +253,7 @@ func Refused(err error) bool {
 }
 
 // Driver runs workloads. Safe for concurrent use. Errors: fault.NotFound for an
-// unknown handle, fault.Unavailable when the engine does not answer; see Refused.
+// unknown handle, fault.Unavailable when the engine does not respond; see Refused.
 type Driver interface {
 	Start(ctx context.Context, spec Spec) (Handle, error)
 	Status(ctx context.Context, h Handle) (Status, error)

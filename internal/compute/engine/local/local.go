@@ -153,7 +153,7 @@ func New(c Config) (*Driver, error) {
 		c.Accelerators = machine.None{}
 	}
 	if c.Level > sandbox.Sandbox {
-		return nil, fault.New(fault.Unsupported, "the local engine does not reach isolation %s", c.Level)
+		return nil, fault.New(fault.Unsupported, "the local engine does not provide isolation %s", c.Level)
 	}
 	c.Runtime = cmp.Or(c.Runtime, "runc")
 	c.Disk.setDefaults()
@@ -572,7 +572,7 @@ func (d *Driver) find(h engine.Handle) (*workload, error) {
 	if w := d.workloads[h]; w != nil {
 		return w, nil
 	}
-	return nil, fault.New(fault.NotFound, "the local engine knows no workload %q", string(h))
+	return nil, fault.New(fault.NotFound, "the local engine has no workload %q", string(h))
 }
 
 // Status reads what the shim has recorded.
@@ -678,7 +678,7 @@ func (d *Driver) Forget(_ context.Context, h engine.Handle) error {
 		return err
 	}
 	if !w.over() {
-		return fault.New(fault.Conflict, "workload %s still runs", h).WithHint("Stop it first.")
+		return fault.New(fault.Conflict, "workload %s is still running", h).WithHint("Stop it first.")
 	}
 	d.mu.Lock()
 	delete(d.workloads, h)

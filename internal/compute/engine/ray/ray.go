@@ -310,7 +310,7 @@ func (l *Launcher) ghosts(ctx context.Context, all []job) {
 	l.mu.Unlock()
 	for _, id := range again {
 		if err := l.remove(ctx, id); err != nil && !fault.Is(err, fault.NotFound) {
-			l.c.Log.WarnContext(ctx, "a job that was removed from Ray is there again", slog.String("job", id), slog.Any("error", err))
+			l.c.Log.WarnContext(ctx, "a job that was removed from Ray exists again", slog.String("job", id), slog.Any("error", err))
 		}
 	}
 }
