@@ -97,8 +97,8 @@ func TestNothingLeavesItsZone(t *testing.T) {
 	for says, spec := range map[string]serving.Spec{
 		"model m is allowed only in home, and remote de is in DE":                   {Model: "m", Version: "1", Runtime: at("de", "", "")},
 		"feature service weather@2 is allowed only in home, and remote de is in DE": {Model: "m", Version: "2", Runtime: at("de", "", ""), Features: features},
-		`remote "nowhere" does not exist for this project`:                      {Model: "m", Version: "2", Runtime: at("nowhere", "", "")},
-		`remote "theirs" does not exist for this project`:                       {Model: "m", Version: "2", Runtime: at("theirs", "", "")},
+		`remote "nowhere" does not exist for this project`:                          {Model: "m", Version: "2", Runtime: at("nowhere", "", "")},
+		`remote "theirs" does not exist for this project`:                           {Model: "m", Version: "2", Runtime: at("theirs", "", "")},
 	} {
 		if _, _, err := p.Apply(t.Context(), "nyc", "d", spec, false); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)
