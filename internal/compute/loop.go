@@ -916,7 +916,7 @@ func (s *Service) amend(ctx context.Context, wid WorkloadID, change func(*Worklo
 	})
 }
 
-// watcher is for those who wait for a change of one workload.
+// watcher notifies callers that wait for a change of one workload.
 type watcher struct {
 	ch    chan struct{} // closed at the next change
 	count int           // of those who wait

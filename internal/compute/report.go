@@ -97,7 +97,7 @@ type IdlePool struct {
 	Cost        float64  `json:"idle_cost" doc:"Cost of the idle node hours"`
 }
 
-// CostReport is what was used and what it cost, the dearest first.
+// CostReport is usage and its cost, the most expensive first.
 type CostReport struct {
 	Currency string       `json:"currency"`
 	Project  project.Name `json:"project,omitempty"`
@@ -454,7 +454,7 @@ type CompareQuery struct {
 	Egress float64  // GiB a month that would leave the provider
 }
 
-// CostComparison is a comparison with what it was made from.
+// CostComparison is a comparison with its inputs.
 type CostComparison struct {
 	Currency string    `json:"currency"`
 	Owned    PoolName  `json:"own_pool"`

@@ -42,7 +42,7 @@ const (
 	maxPUE     = 10
 )
 
-// Currency refuses what is no currency of ISO 4217. Error: fault.Invalid.
+// Currency refuses codes that are not in ISO 4217. Error: fault.Invalid.
 func Currency(code string) error {
 	if _, err := currency.ParseISO(code); err != nil || code != strings.ToUpper(code) {
 		return fault.New(fault.Invalid, "%.40q is not a currency", code).WithHint("Write its code of ISO 4217, such as AED.")

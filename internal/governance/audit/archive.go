@@ -532,7 +532,7 @@ func (s *Sequencer) archiveNext(ctx context.Context, before store.Time) (int64, 
 	g.Digest, g.Bytes = digestOf(b), int64(len(b))
 	s.archive.setWriting(g.Object, true)
 	defer s.archive.setWriting(g.Object, false)
-	// On record before it is written, so that none is left that nobody knows of.
+	// Recorded before it is written, so that no unknown object is left.
 	if err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.archive.AddSegment(ctx, tx, g) }); err != nil {
 		return 0, err
 	}

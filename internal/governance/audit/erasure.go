@@ -74,7 +74,7 @@ func anotherPerson(ctx context.Context, _ *store.Tx, requestedBy string, _ time.
 }
 
 // protected are the nouns of the actions whose entries are never erased, and actions of
-// other nouns: what decides what anybody may do, and what proves what was done.
+// other nouns: entries about permissions, and entries that are evidence.
 var (
 	protectedNouns   = []string{"audit", "policy", "project", "member", "request", "token", "account", "key", "keys", "zone", "erasure", "secret", "backup", "system", "pool"}
 	protectedActions = []string{

@@ -196,7 +196,7 @@ func (j *FileJournal) enqueue(encoded []byte) (*batch, error) {
 	return b, nil
 }
 
-// wake sees to it that somebody flushes. Under mu.
+// wake makes sure that a flush follows. Guarded by mu.
 func (j *FileJournal) wake() {
 	if !j.flushing {
 		j.flushing = true
@@ -247,7 +247,7 @@ func (j *FileJournal) write(b *batch) error {
 		err = unix.Fdatasync(int(s.file.Fd()))
 	}
 	if err != nil {
-		// Nobody knows what a failed sync left on the disk, and a second sync
+		// It is unknown what a failed sync left on the disk, and a second sync
 		// may succeed without writing it. Go on in another file; the sequencer
 		// takes this one's end for torn.
 		_ = s.file.Close()

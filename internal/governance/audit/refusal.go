@@ -33,7 +33,7 @@ func (r *refusal) Unwrap() error { return r.err }
 // fault.PermissionDenied needs no mark.
 func Refuse(err error, e Entry) error { return &refusal{err: err, entry: e} }
 
-// Describe says which act a refusal refuses, where nobody has said so yet. Other errors
+// Describe adds the refused act to a refusal without one. Other errors
 // stay as they are.
 func Describe(err error, e Entry) error {
 	r, marked := errors.AsType[*refusal](err)

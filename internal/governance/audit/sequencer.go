@@ -229,7 +229,7 @@ func (s *Sequencer) loadKey(ctx context.Context) (LogKey, error) {
 	return key, err
 }
 
-// PublicKey is the log's public key, "origin+hash+key": whoever verifies exports
+// PublicKey is the log's public key, "origin+hash+key": a verifier of exports
 // should have it from elsewhere than the export.
 func (s *Sequencer) PublicKey() string { return s.public }
 
@@ -456,7 +456,7 @@ func (s *Sequencer) continues(ctx context.Context, tx *store.Tx, c *Checkpoint) 
 }
 
 // mendContents makes the filter columns of entries repeat their records again, and
-// blanks the entries whose records are not what was signed or that nobody erased. It
+// blanks the entries whose records differ from the signed ones or that were not erased. It
 // gives these.
 func (s *Sequencer) mendContents(ctx context.Context, tx *store.Tx) (lost []Erased, err error) {
 	size, err := s.cfg.Store.Size(ctx, tx)

@@ -38,7 +38,7 @@ type ServiceConfig struct {
 	Journal interface {
 		Turn(ctx context.Context) error
 	}
-	// Reads records who read the log; nil records nobody.
+	// Reads records the readers of the log; nil records none.
 	Reads Journal
 	// SecondPerson decides whether the caller may approve another person's request; nil:
 	// whoever is not the one who requested it.

@@ -21,7 +21,7 @@ const (
 )
 
 // sweep verifies all entries, the newest first, in parts. Where it is, is kept in this
-// process only: whoever can write to the database could move a mark there.
+// process only: an attacker with write access to the database could move a mark there.
 type sweep struct {
 	mu      sync.Mutex
 	at      int64 // entries before this one are still to be verified; 0: begin again

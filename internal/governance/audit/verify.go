@@ -25,7 +25,7 @@ const maxLine = 4 * maxEntry
 // VerifyOptions are what the verifier knows from elsewhere than the export.
 type VerifyOptions struct {
 	// PublicKey of the log, "origin+hash+key". Empty: the one in the export is
-	// believed, and the report says so: then anybody could have written it.
+	// believed, and the report states it: any program could have written it.
 	PublicKey string
 	// Checkpoints from the second place (ReadCheckpoints), in the order in which
 	// it got them. They expose an export of a log that was rolled back or forked.

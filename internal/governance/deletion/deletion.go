@@ -4,7 +4,7 @@
 // the domains hand it here before they delete, in the same transaction where they can.
 //
 //   - Nothing cites it: it may go.
-//   - Something cites it: whoever deletes it has to have read what, and says so (Yes).
+//   - Something cites it: the caller must confirm that they have read what (Yes).
 //   - A deployment in use depends on it: it takes Force and a reason, which is audited.
 package deletion
 
@@ -23,7 +23,7 @@ type Citation struct {
 	InUse bool   // it is a deployment that answers with it
 }
 
-// Request is how somebody asks for a deletion. The zero Request deletes what nothing
+// Request describes a requested deletion. The zero Request deletes only what nothing
 // cites.
 type Request struct {
 	Yes    bool   // what cites it may name something that is gone

@@ -290,7 +290,7 @@ func (k *kdf) aead(passphrase []byte) (*subtle.AESGCM, error) {
 	return subtle.NewAESGCM(argon2.IDKey(passphrase, k.Salt, k.Time, k.MemoryKiB, k.Threads, keySize))
 }
 
-// associated binds the sealed key to the parameters, so that nobody weakens them.
+// associated binds the sealed key to the parameters, so that they cannot be weakened.
 func (k *kdf) associated() []byte {
 	b, _ := json.Marshal(k) // numbers and bytes always encode
 	return append([]byte("falaj master key v1 "), b...)

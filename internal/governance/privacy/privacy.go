@@ -28,12 +28,12 @@
 // A pseudonym: HMAC-SHA-256 of the entity and its key under a key derived from the
 // master key, which no restore changes. The key itself is kept, sealed, only until
 // the erasure is done, and then scrubbed from the database. Neither the audit log,
-// nor the ledger, nor the certificate has it. Whoever has the master key can test
-// whether a guessed key was erased; nobody else can.
+// nor the ledger, nor the certificate has it. A holder of the master key can test
+// whether a guessed key was erased; no other party can.
 //
 // # What the caller owes
 //
-// Recover has to return before anybody is answered. The ledger has to be kept where
+// Recover has to return before any request is answered. The ledger has to be kept where
 // a restore of the data directory does not bring an older one back.
 package privacy
 
@@ -204,7 +204,7 @@ func (s Subject) Tokens() []string { return s.tokens }
 // what datasets say.
 func (s Subject) Where() Where { return s.where }
 
-// Asked is when the erasure was requested; zero when somebody only looks.
+// Asked is when the erasure was requested; zero for a search only.
 func (s Subject) Asked() time.Time { return s.asked }
 
 // pseudonym names a person. Lengths keep what stands beside each other apart.

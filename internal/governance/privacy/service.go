@@ -471,7 +471,7 @@ func (s *Service) List(ctx context.Context, p string, size int, token string) (l
 
 // Touching lists the erasures of persons who had rows in one of the places, or perhaps
 // had, in the transaction of somebody who makes something of these. It asks for no
-// permission: who trains may not be somebody who sees erasures.
+// permission: the trainer may lack the permission to see erasures.
 func (s *Service) Touching(ctx context.Context, tx *store.Tx, p string, places []string) (ids []string, err error) {
 	for before := ID(""); ; {
 		rows, err := s.cfg.Store.List(ctx, tx, p, before, pageSize)
@@ -500,7 +500,7 @@ type Gone struct {
 
 // Gone lists those who were erased from a project, or are being: what others bring of
 // them that is older comes without what it says. It asks for no permission: who brings
-// it may not be somebody who sees erasures.
+// it may lack the permission to see erasures.
 func (s *Service) Gone(ctx context.Context, p string) (all []Gone, err error) {
 	lines := slices.DeleteFunc(s.cfg.Ledger.Lines(), func(l Line) bool { return l.Project != p })
 	if len(lines) == 0 {
@@ -809,7 +809,7 @@ func (s *Service) conclude(ctx context.Context, r Row) error {
 }
 
 // Recover compares the ledger with the database and erases again whom a restored
-// backup brought back. Call it before anybody is answered. Errors:
+// backup contains. Call it before any request is answered. Errors:
 // fault.Conflict for a ledger that is older than the database; what an erasure
 // fails with, for then the person is still there.
 func (s *Service) Recover(ctx context.Context) error {

@@ -28,7 +28,7 @@ import (
 // id.CheckName. The empty Name is the system itself.
 type Name string
 
-// Validate refuses what is no project's name; the empty Name too.
+// Validate refuses invalid names of projects, and the empty Name.
 func (n Name) Validate() error { return id.CheckName("project name", string(n)) }
 
 // Unknown is the answer about a project that is not there, and, in the same words, to those who

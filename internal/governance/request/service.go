@@ -328,7 +328,7 @@ func (s *Service) Contents(ctx context.Context, tx *store.Tx, in project.Name) (
 	return "", nil
 }
 
-// expire ends what nobody has answered in time.
+// expire ends requests without a decision in time.
 func (s *Service) expire(ctx context.Context) error {
 	now := s.cfg.Now().UTC().Truncate(time.Microsecond)
 	overdue := func(ctx context.Context, tx *store.Tx) ([]Request, error) {
@@ -359,7 +359,7 @@ func (s *Service) expire(ctx context.Context) error {
 }
 
 // Recover carries out what was approved more than a minute ago and not carried out, because
-// a process ended, and ends what nobody has answered in time. Call it every minute.
+// a process ended, and ends requests without a decision in time. Call it every minute.
 func (s *Service) Recover(ctx context.Context) error {
 	ctx = identity.With(ctx, identity.Loop("requests"))
 	if err := s.expire(ctx); err != nil {

@@ -13,7 +13,7 @@ import (
 
 var zoneRE = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?$`)
 
-// Validate refuses what is no zone's name: 1 to 32 letters, digits and '-'.
+// Validate refuses invalid names of zones: a name has 1 to 32 letters, digits and '-'.
 func (z Zone) Validate() error {
 	if zoneRE.MatchString(string(z)) {
 		return nil
@@ -100,7 +100,7 @@ type Law struct {
 // Law is the zone's.
 func (s ZoneSpec) Law() Law { return Law{s.Jurisdiction, s.Provider, s.Trust} }
 
-// Or is the law with what it leaves out as in another.
+// Or is the law with its unset fields taken from another.
 func (l Law) Or(was Law) Law {
 	return Law{cmp.Or(l.Jurisdiction, was.Jurisdiction), cmp.Or(l.Provider, was.Provider), cmp.Or(l.Trust, was.Trust)}
 }

@@ -173,7 +173,7 @@ func (s Spec) keys() []string { return slices.Sorted(maps.Keys(s.Values)) }
 // ID identifies a secret: "sec_01J…".
 type ID string
 
-// Secret is all that anybody may know of a secret.
+// Secret is the visible part of a secret, without its values.
 type Secret struct {
 	ID          ID        `json:"id"`
 	Project     string    `json:"project"`

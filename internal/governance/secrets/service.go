@@ -72,7 +72,7 @@ func object(p, name string) policy.Object {
 	return policy.Object{Project: p, Kind: "secret", Name: name}
 }
 
-// Request makes a secret or sets its values anew.
+// Request creates a secret or replaces its values.
 type Request struct {
 	Project string
 	Name    string
@@ -313,7 +313,7 @@ func (s *Service) Use(ctx context.Context, p, name string, keys ...string) error
 }
 
 // Open reads a secret for a service of this process. It asks for no permission:
-// whoever named the secret had secret.use. Errors: fault.NotFound; fault.Gone
+// the submitter who named the secret had secret.use. Errors: fault.NotFound; fault.Gone
 // when its key was destroyed.
 func (s *Service) Open(ctx context.Context, p, name string) (map[string]Text, error) {
 	box, err := s.cfg.Sealer.AEAD(ctx, p, owner)

@@ -16,7 +16,7 @@ import (
 // maxAnswer bounds what the profiler inside may say: a result in base64.
 const maxAnswer = profiler.MaxResult/3*4 + 1<<20
 
-// Profile looks at a worker from inside its sandbox.
+// Profile profiles a worker from inside its sandbox.
 func (d *Driver) Profile(ctx context.Context, h engine.Handle, r profiler.Request) (profiler.Result, error) {
 	none := profiler.Result{}
 	if err := r.Check(); err != nil {

@@ -21,7 +21,7 @@ type look struct {
 // patience beyond what the profile takes: for a beat, and for sending it.
 const patience = time.Minute
 
-// Profile has a member's agent look at its worker.
+// Profile has a member's agent profile its worker.
 func (d *Driver) Profile(ctx context.Context, h engine.Handle, r profiler.Request) (profiler.Result, error) {
 	none := profiler.Result{}
 	if err := r.Check(); err != nil {

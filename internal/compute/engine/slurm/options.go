@@ -16,7 +16,7 @@ var passed = []string{
 	"partition", "qos", "account", "reservation", "constraint", "exclude", "licenses", "nice", "switches", "wckey", "exclusive",
 }
 
-// Options lists every option that a pool on Slurm may have, with what it does.
+// Options lists every option of a pool on Slurm, with its effect.
 var Options = map[string]string{
 	"partition":       "partition of the jobs",
 	"qos":             "quality of service",

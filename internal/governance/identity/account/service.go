@@ -37,7 +37,7 @@ const (
 	maxLabel      = 200
 )
 
-// firstAdmin is the account that Bootstrap and Recover make, and nobody else.
+// firstAdmin is the account that only Bootstrap and Recover create.
 const firstAdmin = "admin"
 
 // Config says what the service works with; the zero of a setting is its default.
@@ -392,7 +392,7 @@ func (s *Service) recordGrant(ctx context.Context, tx *store.Tx, action, name, r
 // maxMakers bounds how many services made one another.
 const maxMakers = 10
 
-// Maker is the person, or Falaj, behind a principal: of a service whoever made it.
+// Maker is the person, or Falaj, behind a principal: for a service its creator.
 func Maker(ctx context.Context, tx *store.Tx, accounts interface {
 	Account(ctx context.Context, tx *store.Tx, id string) (Account, error)
 }, principal string,

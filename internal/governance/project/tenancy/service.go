@@ -279,7 +279,7 @@ func (s *Service) One(ctx context.Context, name project.Name) (p project.Project
 }
 
 // List lists the projects that the caller may read, by name; next is the page
-// token of the following page. It refuses nobody: who may read none gets none.
+// token of the following page. It refuses no caller: without readable projects the list is empty.
 func (s *Service) List(ctx context.Context, pageSize int, pageToken string) (projects []project.Project, next string, err error) {
 	v, none := visible(identity.From(ctx))
 	if none {
