@@ -194,7 +194,7 @@ func (s *Service) CostReport(ctx context.Context, q CostQuery) (CostReport, erro
 
 // Spent is what the workloads of a project cost until now by label, those that run
 // included; a label without cost may be left out. What ended is looked up by its label,
-// so that old usage costs no time. It asks nobody: it is for budgets of other services.
+// so that old usage costs no time. It checks no permission: it is for budgets of other services.
 func (s *Service) Spent(ctx context.Context, p project.Name, labels []string) (sums map[string]float64, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if sums, err = s.cfg.Store.SpentBy(ctx, tx, p, s.cfg.Currency, labels); err != nil {

@@ -48,7 +48,7 @@ type Resize struct {
 // Wait says why a work has no place.
 type Wait struct {
 	// Possible is true when some pool could run it as the pools are now: it
-	// waits for room, time or quota, not for somebody to change something.
+	// waits for capacity, time or quota, not for a change of configuration.
 	Possible bool
 	Reasons  []Reason // at least one
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // policy fences the pods of a launch: they reach each other, the server, and
-// what the workload and the pool allow; nobody else reaches them. It holds where
+// what the workload and the pool allow; no other peer reaches them. It holds where
 // the cluster's network enforces policies.
 func (l *Launcher) policy(ctx context.Context, launch remote.Launch) (*unstructured.Unstructured, error) {
 	o, err := parseOptions(launch.Spec.Options)

@@ -162,7 +162,7 @@ func (d *Driver) Members(ctx context.Context, h engine.Handle) ([]engine.Member,
 }
 
 // readReport reads the supervisor's report; none when it has written none yet.
-// Whoever writes there is not trusted: nothing but a plain file is opened.
+// Writers of this directory are not trusted: only regular files are opened.
 func readReport(dir string) ([]engine.Member, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

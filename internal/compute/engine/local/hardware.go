@@ -71,7 +71,7 @@ func (d *Driver) Check(options map[string]string) error {
 // near gives the NUMA nodes of cores, all of them for none, where the pool binds
 // memory to them; nil where it does not. While those have less memory than is asked
 // for, the node with the most of the others is added: of a program that finds none
-// left on its nodes, the kernel's out-of-memory killer ends somebody there.
+// left on its nodes, the kernel's out-of-memory killer kills a process there.
 func (d *Driver) near(options map[string]string, cores []int, memory resource.Bytes) ([]int, error) {
 	if options[optionMemory] != "near" {
 		return nil, nil
@@ -205,7 +205,7 @@ func (d *Driver) assign(spec engine.Spec) (each [][]machine.Accelerator, known b
 }
 
 // shown are the variables that show a worker its accelerators and no others,
-// by names that stay the same whoever else has some.
+// by names that do not depend on other allocations.
 func shown(devices []machine.Accelerator) map[string]string {
 	visible := strings.Join(uuids(devices), ",")
 	return map[string]string{"CUDA_VISIBLE_DEVICES": visible, "NVIDIA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

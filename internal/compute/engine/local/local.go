@@ -208,7 +208,7 @@ func New(c Config) (*Driver, error) {
 		dir := filepath.Join(c.Dir, e.Name())
 		w, err := d.load(e.Name())
 		if errors.Is(err, fs.ErrNotExist) && d.newWorkload(e.Name(), shim.Spec{}, extras{}).never() {
-			// Start died before it had written what to run; nobody has a handle.
+			// Start died before it had written the specification; no handle exists.
 			_ = os.RemoveAll(dir)
 			continue
 		}
@@ -517,7 +517,7 @@ func (d *Driver) live() []*workload {
 	return live
 }
 
-// hold takes a workload in. The caller holds mu, or nobody else has the driver yet.
+// hold registers a workload. The caller holds mu, or is the only user of the driver so far.
 func (d *Driver) hold(w *workload) {
 	d.workloads[w.handle], d.open[w.handle] = w, w
 }
@@ -535,7 +535,7 @@ func (d *Driver) notOver() (all []*workload) {
 }
 
 // acceleratorDevices are the device files of the accelerators asked for. Which
-// of several GPUs is chosen by whoever sets CUDA_VISIBLE_DEVICES; numbers in it
+// of several GPUs is chosen by the program that sets CUDA_VISIBLE_DEVICES; numbers in it
 // narrow what is visible.
 func acceleratorDevices(accelerators map[string]int64, env map[string]string) []string {
 	nvidia := false

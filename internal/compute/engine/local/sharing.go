@@ -19,7 +19,7 @@ import (
 // Shares of a GPU, by NVIDIA's Multi-Process Service (docs/adr/0019). A pool says
 // into how many parts each of its GPUs is cut; the operator runs the control
 // daemon with limits for every client, and puts the GPUs into the compute mode in
-// which nobody gets past it. Where it does not answer, or its part of the threads
+// which it cannot be bypassed. Where it does not answer, or its part of the threads
 // is too large, no share is given; its limit of memory is not asked for.
 //
 // Shares are advisory among users who trust each other: jobs run as the daemon's

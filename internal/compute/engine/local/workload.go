@@ -122,7 +122,7 @@ func (d *Driver) load(id string) (*workload, error) {
 }
 
 // spawn describes the workload on disk and starts its shim. It returns when
-// the shim has recorded itself, so that whoever attaches later finds it. furnish
+// the shim has recorded itself, so that a later attach finds it. furnish
 // puts what else the program needs into the workload's directory.
 func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, furnish func(dir string) error) error {
 	if err := os.Mkdir(w.dir, 0o700); err != nil {

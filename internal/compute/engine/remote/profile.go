@@ -77,7 +77,7 @@ func (w *work) forget(index int) {
 	delete(w.looks, index)
 }
 
-// profile takes what a member has seen; what nobody waits for is dropped.
+// profile accepts a member's profile; an unexpected one is dropped.
 func (h *Hub) profile(id string, s sender, l protocol.Look) error {
 	w, err := h.open(id, s)
 	if err != nil {

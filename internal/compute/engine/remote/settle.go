@@ -277,7 +277,7 @@ func (w *work) worst() int {
 	return worst
 }
 
-// unexplained reports an end that somebody else caused, if nobody here did. Slurm
+// unexplained reports an end with an outside cause, if there is none here. Slurm
 // sends SIGTERM to all processes of a step, not to its agents only.
 func unexplained(e *protocol.End) bool {
 	r := engine.Reason(e.Reason)
@@ -298,7 +298,7 @@ func (w *work) explained() bool {
 }
 
 // outcome is the status once all members have ended. It is not sure while the
-// engine may yet say more of an end that nobody here caused.
+// engine may still explain an end without a cause here.
 func (w *work) outcome(st *stop, now time.Time) (s engine.Status, sure bool) {
 	worst, last := w.worst(), time.Time{}
 	for _, m := range w.members {

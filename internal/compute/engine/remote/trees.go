@@ -602,7 +602,7 @@ func (w *work) takeOutputs() error {
 	return nil
 }
 
-// clearTrees removes what is left in stages: nobody can complete it any more.
+// clearTrees removes the rest of stages, which can no longer be completed.
 func (w *work) clearTrees() {
 	for _, t := range w.trees {
 		_ = os.RemoveAll(w.stage(t))

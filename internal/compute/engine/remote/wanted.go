@@ -263,7 +263,7 @@ func (h *Hub) output(ctx context.Context, id string, s sender, f protocol.Found)
 	return asked.give(ctx, a)
 }
 
-// outputFile takes a file, and returns when whoever asked for it has read it.
+// outputFile accepts a file, and returns when the requester has read it.
 func (h *Hub) outputFile(ctx context.Context, id string, s sender, request string, size int64, body io.Reader) error {
 	asked, err := h.wants(id, s, request)
 	switch {
@@ -285,7 +285,7 @@ func (h *Hub) outputFile(ctx context.Context, id string, s sender, request strin
 	}
 }
 
-// give hands an answer to whoever waits for it.
+// give hands a response to its waiting caller.
 func (w *wanted) give(ctx context.Context, a found) error {
 	select {
 	case w.answer <- a:

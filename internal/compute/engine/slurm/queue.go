@@ -19,7 +19,7 @@ import (
 )
 
 // What squeue prints of a job. Its owner chooses the comment and the name, with
-// bars and ends of lines where he likes: a mark that nobody can know before
+// bars and ends of lines anywhere: a mark that cannot be known before
 // squeue runs stands between the jobs and before the name.
 const (
 	queueFormat = "%%i|%%T|%%P|%%C|%%S|%%e|%%u|%%r|%%N|%%V|%%k%[1]s%%j%[1]s"

@@ -4,7 +4,7 @@
 // A launch is one batch job whose script runs one step: a task for each worker,
 // and in each task falaj-worker's agent; a single worker without accelerators
 // needs no step. Slurm never repeats a job of ours
-// (--no-requeue): whoever starts another attempt is training.
+// (--no-requeue): only training starts another attempt.
 //
 // Parts: slurm.go (Launcher), script.go (the batch script and its arguments),
 // options.go (what a pool may ask of Slurm), queue.go (what squeue says, in our
@@ -430,7 +430,7 @@ func (l *Launcher) cancel(ctx context.Context, r *record, args ...string) error 
 }
 
 // killAt ends a stopped job when its grace is over, and tries again while Slurm
-// does not answer. The record's mutex is held, or nobody else knows of it.
+// does not answer. The record's mutex is held, or no other goroutine has the record.
 func (l *Launcher) killAt(id string, r *record) {
 	if r.timer != nil {
 		r.timer.Stop()
