@@ -57,7 +57,7 @@ func (c *Client) Shadow(ctx context.Context, project, name, version string) (Obj
 type Prediction struct {
 	Dataset   string              `json:"dataset"`              // with or without @version
 	Into      string              `json:"into"`                 // another dataset, which is made where it is missing
-	Keep      []string            `json:"keep,omitempty"`       // columns beside the answers; all when left out
+	Keep      []string            `json:"keep,omitempty"`       // columns beside the answers; default all
 	Prefix    string              `json:"prefix,omitempty"`     // of the names of the model's outputs
 	Columns   map[string][]string `json:"columns,omitempty"`    // of each input of the model, in order
 	Shapes    map[string][]int    `json:"shapes,omitempty"`     // of a row of an input

@@ -18,7 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// The actions on budgets; who may read a project's cost sees its budget.
+// The actions on budgets; a caller who may read a project's cost sees its budget.
 const (
 	ActionBudgetApply  policy.Action = "budget.apply"
 	ActionBudgetDelete policy.Action = "budget.delete"

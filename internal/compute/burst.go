@@ -978,7 +978,7 @@ func (b *bursts) narrow() func(*scheduler.Workload) {
 	}
 }
 
-// apart is narrow for a work that nobody submitted, and says which pools it left out.
+// apart is narrow for a workload that was not submitted, and lists the skipped pools.
 func (b *bursts) apart(w *scheduler.Workload) (out []Reason) {
 	named := w.Pools
 	if b.narrow()(w); len(named) == 0 {

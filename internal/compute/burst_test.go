@@ -321,7 +321,7 @@ func TestNoCapacity(t *testing.T) {
 	h.round()
 	h.round()
 	h.stands(0, 0, 0)
-	if why := h.why("att_1"); !strings.Contains(why, "cloud rents no nodes before") || !strings.Contains(why, "all are taken") {
+	if why := h.why("att_1"); !strings.Contains(why, "cloud rents no nodes before") || !strings.Contains(why, "all are in use") {
 		t.Errorf("it waits: %s", why)
 	}
 	asked := len(h.asked)

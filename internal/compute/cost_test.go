@@ -241,7 +241,7 @@ func TestPriceOfThePool(t *testing.T) {
 		want string
 	}{
 		{"owned", compute.PoolSpec{Cost: owned}, ""},
-		{"a currency", compute.PoolSpec{Cost: &cost.Price{Currency: "EUR", Owned: owned.Owned}}, "cost is in EUR and this installation counts in AED"},
+		{"a currency", compute.PoolSpec{Cost: &cost.Price{Currency: "EUR", Owned: owned.Owned}}, "cost is in EUR, but this installation uses AED"},
 		{"negative", compute.PoolSpec{Cost: &cost.Price{Rented: &cost.Rented{OnDemand: -1}}}, "on_demand is -1"},
 		{"nothing", compute.PoolSpec{Cost: &cost.Price{}}, "either rented or owned"},
 	} {
@@ -518,7 +518,7 @@ func TestCostCompare(t *testing.T) {
 	}
 	w.price(t, compute.PoolSpec{PowerWatts: 10_000, Cost: &cost.Price{Owned: &cost.Owned{Purchase: 876_000, Lifetime: 5, Tariff: cost.Tariff{PerKWh: 0.4}}}})
 	for want, edit := range map[string]func(*compute.CompareQuery){
-		"nothing was measured":     func(q *compute.CompareQuery) { q.Job = "job_2" },
+		"no measured usage":        func(q *compute.CompareQuery) { q.Job = "job_2" },
 		"has no cost of ownership": func(q *compute.CompareQuery) { q.Own = "cloud" },
 		"has no rental price":      func(q *compute.CompareQuery) { q.Rented = "home" },
 		"\"nowhere\" not found":    func(q *compute.CompareQuery) { q.Own = "nowhere" },

@@ -40,7 +40,7 @@ func (f *fake) Start(ctx context.Context, spec engine.Spec) (engine.Handle, erro
 
 func (f *fake) Stop(ctx context.Context, h engine.Handle, grace time.Duration) error {
 	if f.quiet.CompareAndSwap(true, false) {
-		return fault.New(fault.Unavailable, "the engine does not answer")
+		return fault.New(fault.Unavailable, "the engine does not respond")
 	}
 	return f.Fake.Stop(ctx, h, grace)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// supportWarning is how long before the end of support people are told.
+// supportWarning is how long before the end of support a warning is shown.
 const supportWarning = 90 * 24 * time.Hour
 
 // Hardware is what the nodes of a pool are, for as long as their maker supports them.

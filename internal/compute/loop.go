@@ -21,7 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// How often engines are looked through for what nobody wants, and for what may
+// How often engines are searched for unwanted workloads, and for those that may
 // be forgotten; with the latter the world is read anew.
 const (
 	sweepEvery   = time.Minute
@@ -711,7 +711,7 @@ func (s *Service) looking(ctx context.Context) {
 	}
 }
 
-// sweep stops what engines hold that nobody wants: what the database does not
+// sweep stops unwanted workloads of engines: those that the database does not
 // know, such as a start that was given up because the engine did not answer,
 // and what counts as lost. An engine that does not answer is left for the next
 // time. What ended is looked at only in a whole sweep, where the engine tells it apart:
@@ -795,7 +795,7 @@ func (s *Service) sweepEngine(ctx context.Context, name string, d engine.Driver,
 }
 
 // briefly is how long the traces of replicas are kept. They come and go with the requests,
-// leave nothing that somebody reads, and would be pods by the hundred.
+// leave nothing worth reading, and would be pods by the hundred.
 const briefly = 10 * time.Minute
 
 // forgetBatch bounds how many ended workloads are read at a time, and recorded as
@@ -916,7 +916,7 @@ func (s *Service) amend(ctx context.Context, wid WorkloadID, change func(*Worklo
 	})
 }
 
-// watcher is for those who wait for a change of one workload.
+// watcher notifies callers that wait for a change of one workload.
 type watcher struct {
 	ch    chan struct{} // closed at the next change
 	count int           // of those who wait

@@ -45,7 +45,7 @@ type Node struct {
 	Name   string         `json:"name" doc:"Unique in the pool"`
 	CPU    resource.CPU   `json:"cpu" doc:"Cores, such as 16"`
 	Memory resource.Bytes `json:"memory" doc:"Memory, such as 64GiB"`
-	// MemoryBandwidth is 0 where nobody knows it: see Room.
+	// MemoryBandwidth is 0 where it is unknown: see Room.
 	MemoryBandwidth resource.Bandwidth `json:"memory_bandwidth,omitzero" doc:"Memory bandwidth, such as 300GB/s; default the measured one; without either, jobs are not limited by it"`
 	Accelerators    map[string]int64   `json:"accelerators,omitempty" doc:"Count of each accelerator by resource name"`
 	Labels          map[string]string  `json:"labels,omitempty" doc:"Node labels: architecture, driver versions and so on"`

@@ -206,8 +206,8 @@ func TestDefaultQueue(t *testing.T) {
 	w.queue(t, "all", compute.QueueSpec{Default: true, Preemptible: &yes})
 	w.queue(t, "fraud", compute.QueueSpec{Default: true, Projects: []project.Name{"q", "r"}})
 	for name, spec := range map[string]compute.QueueSpec{
-		"queue fraud is the default of project r already":        {Default: true, Projects: []project.Name{"r"}},
-		"queue all is the default of every project already":      {Default: true},
+		"queue fraud is already the default of project r":        {Default: true, Projects: []project.Name{"r"}},
+		"queue all is already the default of every project":      {Default: true},
 		"queue all is a default, so it cannot have child queues": {Parent: "all"},
 	} {
 		if _, _, err := w.ApplyQueue(t.Context(), "other", spec); err == nil || !strings.Contains(err.Error(), name) {

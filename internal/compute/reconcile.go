@@ -490,7 +490,7 @@ func (s *Service) end(ctx context.Context, w Workload, st engine.Status, failure
 
 // ended is a status as the workload's owner takes it. What the program did decides before
 // what asked it to stop: one that ended with 0 within its grace has exited with 0. That
-// somebody cancelled it is left to the owner.
+// a user cancelled it is left to the owner.
 func (w Workload) ended(st engine.Status) engine.Status {
 	preempt, forAnother := strings.CutPrefix(w.Stop, preempted)
 	reclaim, idle := strings.CutPrefix(w.Stop, reclaimed)

@@ -97,7 +97,7 @@ type IdlePool struct {
 	Cost        float64  `json:"idle_cost" doc:"Cost of the idle node hours"`
 }
 
-// CostReport is what was used and what it cost, the dearest first.
+// CostReport is usage and its cost, the most expensive first.
 type CostReport struct {
 	Currency string       `json:"currency"`
 	Project  project.Name `json:"project,omitempty"`
@@ -194,7 +194,7 @@ func (s *Service) CostReport(ctx context.Context, q CostQuery) (CostReport, erro
 
 // Spent is what the workloads of a project cost until now by label, those that run
 // included; a label without cost may be left out. What ended is looked up by its label,
-// so that old usage costs no time. It asks nobody: it is for budgets of other services.
+// so that old usage costs no time. It checks no permission: it is for budgets of other services.
 func (s *Service) Spent(ctx context.Context, p project.Name, labels []string) (sums map[string]float64, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if sums, err = s.cfg.Store.SpentBy(ctx, tx, p, s.cfg.Currency, labels); err != nil {
@@ -454,7 +454,7 @@ type CompareQuery struct {
 	Egress float64  // GiB a month that would leave the provider
 }
 
-// CostComparison is a comparison with what it was made from.
+// CostComparison is a comparison with its inputs.
 type CostComparison struct {
 	Currency string    `json:"currency"`
 	Owned    PoolName  `json:"own_pool"`

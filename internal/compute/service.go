@@ -648,7 +648,7 @@ func (s *Service) Saved(ctx context.Context, tx *store.Tx, wid WorkloadID, at ti
 }
 
 // Idle is told since when the owner of a running workload has known, without a busier
-// moment, that its accelerators are idle; zero is that they are not, or nobody knows.
+// moment, that its accelerators are idle; zero is that they are not, or it is unknown.
 // It is not kept: after a restart it is told anew.
 func (s *Service) Idle(wid WorkloadID, since time.Time) {
 	s.mu.Lock()
@@ -858,7 +858,7 @@ func (s *Service) Why(ctx context.Context, wid WorkloadID) ([]string, error) {
 
 // Waits says why a workload waited in the last cycle, for programs; nothing when it
 // does not wait, or another process schedules. It is possible unless it waits for
-// what no pool has, and none could rent: until somebody changes something.
+// what no pool has, and none could rent: until the configuration changes.
 func (s *Service) Waits(wid WorkloadID) (of []Reason, possible bool) {
 	wait, waits, _ := s.wait(wid)
 	return reasons(wait.Reasons), !waits || wait.Possible || s.bursts.ever(wid)

@@ -121,22 +121,22 @@ type Column struct {
 // Spec is what a Dataset manifest says. It applies to versions made after it.
 type Spec struct {
 	Description    string          `json:"description,omitempty" doc:"What the data is, for people"`
-	Format         Format          `json:"format,omitempty" doc:"Format of imported files; found out by their content when left out" enum:"csv,csv.gz,parquet,jsonl,avro"`
-	Delimiter      string          `json:"delimiter,omitempty" doc:"The character between the cells of a CSV file; a comma when left out"`
-	NullValues     []string        `json:"null_values,omitzero" doc:"Cells of a CSV file that mean null; the empty cell and NA when left out"`
+	Format         Format          `json:"format,omitempty" doc:"Format of imported files; default: detected from the content" enum:"csv,csv.gz,parquet,jsonl,avro"`
+	Delimiter      string          `json:"delimiter,omitempty" doc:"The character between the cells of a CSV file; default a comma"`
+	NullValues     []string        `json:"null_values,omitzero" doc:"Cells of a CSV file that mean null; default the empty cell and NA"`
 	CSV            *parser.Layout  `json:"csv,omitempty" doc:"How CSV files are written, where they are not UTF-8 text whose first line names the columns"`
 	LeaveOut       []string        `json:"leave_out,omitempty" doc:"Columns of imported files that are not read"`
 	Columns        []Column        `json:"columns,omitempty" doc:"Types of columns that must be there; the types of others are inferred from the first rows"`
 	Expectations   Expectations    `json:"expectations,omitempty" doc:"What a version must satisfy; one that does not is kept as rejected, and nothing can train on it"`
-	Classification Classification  `json:"classification,omitempty" doc:"How sensitive the data is; the project's default, else internal, when left out" enum:"public,internal,confidential,restricted"`
-	Residency      residency.Label `json:"residency,omitempty" doc:"Zones where the data may be; the project's default, else home, when left out"`
+	Classification Classification  `json:"classification,omitempty" doc:"Classification of the data; default: that of the project, else internal" enum:"public,internal,confidential,restricted"`
+	Residency      residency.Label `json:"residency,omitempty" doc:"Zones where the data is allowed; default: those of the project, else home"`
 	Protection     Protection      `json:"protection,omitempty" doc:"sealed (the default): encrypted, read through Falaj only; open: plain Parquet that other engines read" enum:"sealed,open"`
-	Keep           Keep            `json:"keep,omitzero" doc:"Which versions stay; all when left out. One that something cites is never removed by itself"`
+	Keep           Keep            `json:"keep,omitzero" doc:"Versions that are kept; default all. A cited version is never removed automatically"`
 	Fresh          string          `json:"fresh,omitempty" doc:"How often a new version comes, such as 24h: when none was accepted for so long, the event dataset.stale tells, once"`
 	// Entities maps the join keys of entities to columns, where no view tells, or
 	// columns are called otherwise: {customer: {customer_id: buyer}}.
 	// Transform is how Derive makes a version.
-	Transform *Transform                   `json:"transform,omitempty" doc:"How versions are made of other datasets: falaj dataset derive"`
+	Transform *Transform                   `json:"transform,omitempty" doc:"How versions are derived from other datasets: falaj dataset derive"`
 	Entities  map[string]map[string]string `json:"entities,omitempty" doc:"Whose rows these are: columns by the join keys of an entity, such as {customer: {customer_id: buyer}}; by it a person is found who is to be erased. Needed only where no feature view reads the dataset, or columns are called otherwise; {customer: {}} says that no row is a customer's"`
 }
 

@@ -45,18 +45,18 @@ type Expectation struct {
 	Column    string   `json:"column,omitempty" doc:"The column it is about"`
 	Columns   []string `json:"columns,omitempty" doc:"For unique: the columns that together are the key"`
 	Min       any      `json:"min,omitempty" doc:"For between, length and row_count: the least value; a number, or a date or timestamp as text. For drift by a test: the least p-value"`
-	Max       any      `json:"max,omitempty" doc:"For between, length and row_count: the greatest value. For drift by a distance: the greatest; 0.25 when left out"`
+	Max       any      `json:"max,omitempty" doc:"For between, length and row_count: the greatest value. For drift by a distance: the greatest; default 0.25"`
 	StrictMin bool     `json:"strict_min,omitempty" doc:"For between: min itself is outside"`
 	StrictMax bool     `json:"strict_max,omitempty" doc:"For between: max itself is outside"`
 	Values    []any    `json:"values,omitempty" doc:"For in_set: the values allowed"`
 	Pattern   string   `json:"pattern,omitempty" doc:"For matches: a regular expression (RE2) that the text has somewhere"`
 	In        *Target  `json:"in,omitempty" doc:"For refers: where the value has to be"`
 	Within    string   `json:"within,omitempty" doc:"For fresh: how long ago the newest time may be, such as 24h or 7d"`
-	Method    string   `json:"method,omitempty" doc:"For drift: how the column is compared; psi when left out. The methods are those of monitors"`
-	Mostly    float64  `json:"mostly,omitempty" doc:"The share of rows that must satisfy it; 1 when left out" minimum:"0" maximum:"1"`
+	Method    string   `json:"method,omitempty" doc:"For drift: how the column is compared; default psi. The methods are those of monitors"`
+	Mostly    float64  `json:"mostly,omitempty" doc:"The share of rows that must satisfy it; default 1" minimum:"0" maximum:"1"`
 
 	Otherwise Otherwise `json:"otherwise,omitempty" doc:"What rows that break it do: reject (the default) the version, or go to its quarantine, with the reasons, and the version is made without them" enum:"reject,quarantine"`
-	AtMost    *float64  `json:"at_most,omitempty" doc:"For otherwise: quarantine: the share of all rows that it may set aside; with more, the version is rejected. No bound when left out" minimum:"0" maximum:"1"`
+	AtMost    *float64  `json:"at_most,omitempty" doc:"For otherwise: quarantine: the share of all rows that it may set aside; with more, the version is rejected. Default no bound" minimum:"0" maximum:"1"`
 }
 
 // Expectations are several. In JSON their numbers are read as they are written: a

@@ -552,7 +552,7 @@ func TestImportOutsideItsZone(t *testing.T) {
 	h := datasettest.New(t, nil)
 	h.Declare(t, "d", dataset.Spec{Residency: residency.Of("AE")})
 	_, err := imports(t, h, "d", "a\n1\n")
-	wantFault(t, err, fault.PermissionDenied, "dataset d may be in AE only")
+	wantFault(t, err, fault.PermissionDenied, "dataset d is allowed only in AE")
 	nothingLeft(t, h, "d")
 }
 

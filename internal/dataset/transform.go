@@ -32,7 +32,7 @@ const (
 // Transform is the derivation of a dataset from others.
 type Transform struct {
 	SQL         string            `json:"sql" doc:"One SELECT in DuckDB's dialect over datasets; Spark runs the same text"`
-	Inputs      map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; tables are datasets of the same name when left out"`
+	Inputs      map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; by default tables are datasets of the same name"`
 	TimeZone    string            `json:"time_zone,omitempty" doc:"Zone of the times in the result that have none (TIMESTAMP, not TIMESTAMPTZ), such as America/New_York or UTC; without it they are refused. Engine spark: UTC"`
 	Engine      Engine            `json:"engine,omitempty" doc:"duckdb (the default): at once, in a sandbox; spark: in a job, of open datasets" enum:"duckdb,spark"`
 	Environment string            `json:"environment,omitempty" doc:"Engine spark: an environment that has PySpark"`

@@ -128,7 +128,7 @@ type Spec struct {
 	Indexes      []string `json:"indexes,omitempty" doc:"Names of package indexes of the configuration (environments.indexes) that are asked before the installation's own, in order; a package that one of them has comes from it"`
 	TorchBackend string   `json:"torch_backend,omitempty" doc:"Builds of PyTorch's packages, from PyTorch's own index: cpu, or such as cu126 or rocm6.4; auto is cpu where no pool has a GPU, decided when it is applied; default those of the package index"`
 	// SitePackages lets an environment stand on what comes with the interpreter.
-	SitePackages bool `json:"site_packages,omitempty" doc:"Stand on the packages that come with the interpreter, as they are; of several interpreters, the one that brings most of the requirements, and of equals the machine's own below /usr"`
+	SitePackages bool `json:"site_packages,omitempty" doc:"Stand on the packages that come with the interpreter, as they are; of several interpreters, the one with most of the requirements, and of equals the machine's own below /usr"`
 
 	Image   string   `json:"image,omitempty" doc:"An OCI image instead, registry/name@sha256:… or registry/name:tag, which is pinned to its digest; not on Slurm and Ray"`
 	Modules []string `json:"modules,omitempty" doc:"Site modules instead, such as cuda/12.4, which Slurm pools load"`

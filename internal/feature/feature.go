@@ -94,7 +94,7 @@ const objectKind = "feature"
 // EntitySpec is the manifest of kind Entity: what features are about.
 type EntitySpec struct {
 	Description string            `json:"description,omitempty" doc:"What the entity is, for people"`
-	JoinKeys    []string          `json:"join_keys,omitempty" doc:"Columns that identify it; its name when left out"`
+	JoinKeys    []string          `json:"join_keys,omitempty" doc:"Columns that identify it; default its name"`
 	Type        string            `json:"type,omitempty" doc:"Type of the join keys" enum:"string,int32,int64,bool,timestamp" default:"string"`
 	Tags        map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
 }
@@ -107,8 +107,8 @@ type ViewSpec struct {
 	Timestamp        string            `json:"timestamp" doc:"Column with the time from which a row's values hold"`
 	CreatedTimestamp string            `json:"created_timestamp,omitempty" doc:"Column with the time at which a row became known, where rows are corrected or come late"`
 	TTL              string            `json:"ttl,omitempty" doc:"How long values hold, such as 3h or 7d; 0 or nothing: for ever"`
-	Features         []FieldSpec       `json:"features,omitempty" doc:"The features, by column: the newest row answers. Left out with aggregations, of which they follow"`
-	Aggregations     []AggregationSpec `json:"aggregations,omitempty" doc:"Instead of features: what is computed from the rows of a window of time, each row an event"`
+	Features         []FieldSpec       `json:"features,omitempty" doc:"The features, by column: the newest row answers. Omit them with aggregations, which define them"`
+	Aggregations     []AggregationSpec `json:"aggregations,omitempty" doc:"Instead of features: aggregations over the rows of a time window, each row an event"`
 	Purpose          []string          `json:"purpose,omitempty" doc:"What the features are read for, such as care or research: each read names one of these. Nothing: for anything"`
 	Tags             map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
 }
@@ -118,7 +118,7 @@ type ViewSpec struct {
 type Source struct {
 	Dataset string            `json:"dataset,omitempty" doc:"A dataset, such as weather or weather@3; the newest accepted version when none is named"`
 	SQL     string            `json:"sql,omitempty" doc:"A query in DuckDB's SQL over datasets, run in a sandbox"`
-	Inputs  map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; tables are datasets of the same name when left out"`
+	Inputs  map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; by default tables are datasets of the same name"`
 	// TimeZone is omitted if every time has its own.
 	TimeZone string      `json:"time_zone,omitempty" doc:"Zone of the times in sql that have none (TIMESTAMP, not TIMESTAMPTZ), such as America/New_York or UTC; without it they are refused"`
 	Stream   *StreamSpec `json:"stream,omitempty" doc:"The dataset gets its rows as events, which are online at once; it has to declare its columns"`
@@ -137,9 +137,9 @@ type ServiceSpec struct {
 	Description string            `json:"description,omitempty" doc:"What the features are for"`
 	Features    []string          `json:"features" doc:"Features such as weather:temp, weather@2:humid, or weather for all of a view; a view without a version means its newest when this is applied"`
 	Inputs      []string          `json:"inputs,omitempty" doc:"More features, in the same words, that only the expressions of computed use"`
-	Request     []RequestSpec     `json:"request,omitempty" doc:"Values that each request brings for an entity, and each row of a training set's spine has, for the expressions of computed"`
+	Request     []RequestSpec     `json:"request,omitempty" doc:"Values that each request contains for an entity, and each row of a training set's spine has, for the expressions of computed"`
 	Purpose     string            `json:"purpose,omitempty" doc:"What reads through the service are for, where its views name purposes"`
-	Computed    []ComputedSpec    `json:"computed,omitempty" doc:"Features that are computed when they are asked for, by the same code in training sets and online"`
+	Computed    []ComputedSpec    `json:"computed,omitempty" doc:"Features that are computed on demand, by the same code in training sets and online"`
 	Tags        map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
 }
 

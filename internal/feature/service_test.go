@@ -738,7 +738,7 @@ func TestResidencyFollowsTheSource(t *testing.T) {
 	w.entity("origin", "string")
 	w.view("weather", weatherSpec)
 	_, err := w.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "weather"})
-	refused(t, err, fault.PermissionDenied, "feature view weather@1 may be in DE only")
+	refused(t, err, fault.PermissionDenied, "feature view weather@1 is allowed only in DE")
 
 	w.data.put("weather", weatherRows(), in("home", "DE"))
 	w.mustMaterialise("weather", w.now)

@@ -22,7 +22,7 @@ import (
 type AggregationSpec struct {
 	Name        string          `json:"name" doc:"Name of the feature"`
 	Function    window.Function `json:"function" doc:"What is computed of the column" enum:"sum,count,mean,min,max,std,var,first,last,approx_distinct,topk,quantile"`
-	Column      string          `json:"column,omitempty" doc:"Column of the source; left out to count rows"`
+	Column      string          `json:"column,omitempty" doc:"Column of the source; omit it to count rows"`
 	Type        string          `json:"type,omitempty" doc:"Type to read the column as, which the feature has, too; but count and approx_distinct are int64, mean, std, var and quantile float64, and topk a string with a JSON list" enum:"int64,float64,string,bool,timestamp"`
 	Window      string          `json:"window" doc:"How far back rows count, such as 30m, 1h or 7d"`
 	K           int             `json:"k,omitempty" doc:"How many values topk lists, at most 50"`

@@ -11,7 +11,7 @@ import (
 func TestStrictBodies(t *testing.T) {
 	w := open(t)
 	for body, want := range map[string]string{
-		`{"project":"flights","name":"a","name":"b","role":"viewer"}`:        `the name \"name\" is there twice`,
+		`{"project":"flights","name":"a","name":"b","role":"viewer"}`:        `duplicate key \"name\"`,
 		`{"project":"flights","name":"a","role":"viewer","Name":"b"}`:        "Name",
 		`{"project":"flights","Name":"a","role":"viewer"}`:                   "Name",
 		`{"project":"flights","name":"\ud800","role":"viewer"}`:              "name (byte",

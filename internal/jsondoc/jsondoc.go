@@ -133,7 +133,7 @@ func located(err error) error {
 		case errors.Is(why, jsontext.ErrDuplicateName):
 			e.Path = path(s.JSONPointer.Parent())
 			e.Twice = s.JSONPointer.LastToken()
-			e.What = fmt.Sprintf("the name %q is there twice", clip(e.Twice))
+			e.What = fmt.Sprintf("duplicate key %q", clip(e.Twice))
 		case errors.Is(why, io.ErrUnexpectedEOF):
 			e.What = "the JSON is truncated"
 		case why == nil:

@@ -14,9 +14,9 @@ import (
 
 // Texts that two readers could understand differently, and what is said of each.
 var refused = []struct{ text, what string }{
-	{`{"events":[],"events":[1]}`, `the name "events" is there twice`},
-	{`{"a":{"b":1,"\u0062":2}}`, `a (byte 13): the name "b" is there twice`},
-	{`[1,{"x":[{"k":1,"k":1}]}]`, `[1].x[0] (byte 17): the name "k" is there twice`},
+	{`{"events":[],"events":[1]}`, `duplicate key "events"`},
+	{`{"a":{"b":1,"\u0062":2}}`, `a (byte 13): duplicate key "b"`},
+	{`[1,{"x":[{"k":1,"k":1}]}]`, `[1].x[0] (byte 17): duplicate key "k"`},
 	{"{\"shop\":\"caf\xe9\"}", `shop (byte 13): not UTF-8`},
 	{"{\"caf\xe9\":1}", `not UTF-8`},
 	{"\"\xed\xa0\x80\"", `not UTF-8`}, // a surrogate half as bytes
@@ -96,7 +96,7 @@ func TestOwnReaders(t *testing.T) {
 		t.Error(err)
 	}
 	// The value is checked before it gets there.
-	if err := jsondoc.Decode([]byte(`{"a":{"x":1,"x":2}}`), &in); fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), "twice") {
+	if err := jsondoc.Decode([]byte(`{"a":{"x":1,"x":2}}`), &in); fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), "duplicate") {
 		t.Error(err)
 	}
 }

@@ -33,7 +33,7 @@ const (
 
 // Spec is what a Monitor manifest says. Empty fields have defaults.
 type Spec struct {
-	Deployment string     `json:"deployment,omitempty" doc:"What is watched; empty is the monitor's name"`
+	Deployment string     `json:"deployment,omitempty" doc:"Monitored deployment; default: the monitor's name"`
 	Window     WindowSpec `json:"window,omitzero" doc:"Default one day"`
 	Lateness   string     `json:"lateness,omitempty" doc:"How long records may come after their window's end, on the records' clock; default 1h"`
 	Baseline   string     `json:"baseline,omitempty" doc:"training (the served version's training set), dataset:NAME@VERSION, or window:first; default training"`
@@ -43,7 +43,7 @@ type Spec struct {
 	Performance PerformanceSpec `json:"performance,omitzero" doc:"How answers are compared with labels"`
 	Detectors   []string        `json:"detectors,omitempty" doc:"Stream detectors of the score: adwin, page_hinkley"`
 	Alerts      []alert.Target  `json:"alerts,omitempty" doc:"Who is told"`
-	Repeat      int             `json:"repeat,omitempty" doc:"Tell again every so many bad windows in a row; default 7, -1 never"`
+	Repeat      int             `json:"repeat,omitempty" doc:"Number of bad windows in a row after which the alert is repeated; default 7, -1 never"`
 	Retrain     *RetrainSpec    `json:"retrain,omitempty" doc:"What is trained anew when it drifts or degrades"`
 }
 
@@ -51,7 +51,7 @@ type Spec struct {
 type WindowSpec struct {
 	Every string `json:"every,omitempty" doc:"Length in time, such as 7d"`
 	Rows  int64  `json:"rows,omitempty" doc:"Length in rows, instead of every"`
-	Slide string `json:"slide,omitempty" doc:"A new window each 1d (or each so many rows); default the length"`
+	Slide string `json:"slide,omitempty" doc:"Interval between windows, such as 1d or a number of rows; default the length"`
 }
 
 // DriftSpec says how inputs and scores are compared with the baseline.
@@ -85,7 +85,7 @@ func (c *ClassifierSpec) withDefaults() ClassifierSpec {
 // PerformanceSpec says how answers are compared with labels.
 type PerformanceSpec struct {
 	Metrics  []string         `json:"metrics,omitempty" doc:"Default: all of the task"`
-	Segments []string         `json:"segments,omitempty" doc:"Inputs or keys by whose values the metrics are told, too"`
+	Segments []string         `json:"segments,omitempty" doc:"Inputs or keys; the metrics are also reported for each of their values"`
 	Alert    map[string]Limit `json:"alert,omitempty" doc:"Limits of metrics, by name"`
 	// Labels of one outcome often come first, and say little about the others.
 	MinLabelled float64 `json:"min_labelled,omitempty" doc:"Share of a window's answered rows that must have a label before its limits are judged, 0 to 1; default 0: min_rows are enough"`

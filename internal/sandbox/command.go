@@ -139,10 +139,10 @@ func (c *Cmd) start(spec wire.Spec) error {
 	namespace, err := ownersOf(c.Path, spec.HostUID)
 	switch {
 	case forbidden(err):
-		return unsupported(c.policy.Level, "making a user namespace for the owners of mounts: "+err.Error())
+		return unsupported(c.policy.Level, "creating a user namespace for the owners of mounts: "+err.Error())
 	case err != nil: // it passes: too many processes or open files
-		return fault.New(fault.Unavailable, "making a user namespace for the owners of mounts: %w", err).
-			WithHint("Try again; if it stays, raise the server's limits of processes and open files.")
+		return fault.New(fault.Unavailable, "creating a user namespace for the owners of mounts: %w", err).
+			WithHint("Try again. If this persists, raise the server's limits of processes and open files.")
 	}
 	defer namespace.Close()
 	spec.Owners = wire.FirstFD + spec.Files
@@ -247,7 +247,7 @@ func (c *Cmd) Wait() error {
 		return fault.New(fault.Invalid, "%s: %s", f.Step, f.Err)
 	}
 	if c.policy.Image != nil && c.exit == nil && c.ProcessState != nil && !c.ProcessState.Success() && c.outcome.Signal == 0 {
-		return fault.New(fault.Invalid, "starting the container: %s failed; what it says is in the output", filepath.Base(c.policy.Image.Runtime))
+		return fault.New(fault.Invalid, "starting the container: %s failed; its message is in the output", filepath.Base(c.policy.Image.Runtime))
 	}
 	if c.outcome.TimedOut {
 		return fault.New(fault.Timeout, "%s did not finish in %s", filepath.Base(c.argv[0]), c.policy.Limits.Wall)
@@ -497,8 +497,8 @@ func ownedByUs(path string) bool {
 }
 
 func unsupported(l Level, why string) error {
-	return fault.New(fault.Unsupported, "isolation %s is not possible here: %s", l, why).
-		WithHint("Ask the administrator of the machine to permit it, or accept less with --isolation process: then code is kept from our rights, not from files that our user can read.")
+	return fault.New(fault.Unsupported, "isolation %s is unavailable here: %s", l, why).
+		WithHint("Ask the administrator of the machine to permit it, or accept weaker isolation with --isolation process: code then has none of the server's privileges, but can read the files that the server's user can read.")
 }
 
 // String is for people; it shows no environment.

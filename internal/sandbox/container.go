@@ -9,7 +9,7 @@ import (
 // containable tells before anything starts that a container cannot.
 func containable(i Image) error {
 	if os.Geteuid() != 0 {
-		return fault.New(fault.Unsupported, "images are run by root only: their mounts need it").
+		return fault.New(fault.Unsupported, "only root can run images: their mounts need it").
 			WithHint("Run falaj as root, or use an environment of packages instead of an image.")
 	}
 	if _, err := os.Stat(i.Runtime); err != nil {

@@ -26,10 +26,10 @@ type Box struct {
 // fault.Unsupported without nsenter.
 func (b Box) Enter(ctx context.Context, workerPath string, args ...string) (*exec.Cmd, error) {
 	if b.Init <= 1 || b.Start == 0 {
-		return nil, fault.New(fault.Conflict, "the program does not run")
+		return nil, fault.New(fault.Conflict, "the program is not running")
 	}
 	if wire.Nsenter() == "" {
-		return nil, fault.New(fault.Unsupported, "the server's machine has no nsenter, which leads into a sandbox").WithHint("Install util-linux there.")
+		return nil, fault.New(fault.Unsupported, "the server's machine has no nsenter, which enters a sandbox").WithHint("Install util-linux there.")
 	}
 	entry, err := json.Marshal(wire.Entry{Init: b.Init, Start: b.Start, Cgroups: b.Cgroups, Args: args})
 	if err != nil {

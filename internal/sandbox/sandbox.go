@@ -187,16 +187,16 @@ func (p *Policy) Validate() error {
 			return fault.New(fault.Invalid, "the image and the runtime of a container need absolute paths")
 		}
 	case p.Image != nil:
-		return fault.New(fault.Invalid, "isolation %s does not go with an image: that is a container", p.Level)
+		return fault.New(fault.Invalid, "isolation %s cannot be combined with an image, which needs container", p.Level)
 	case p.Level > Sandbox:
-		return fault.New(fault.Unsupported, "isolation %s is not reached by a local process", p.Level).
+		return fault.New(fault.Unsupported, "a local process cannot have isolation %s", p.Level).
 			WithHint("Use a pool whose engine has that isolation, or ask for sandbox.")
 	}
 	if strings.Trim(p.Owner, "0123456789abcdef") != "" || len(p.Owner) > 32 {
 		return fault.New(fault.Invalid, "owner %.40q is not at most 32 lower-case hexadecimal digits", p.Owner)
 	}
 	if len(p.Mounts) > maxMounts || len(p.Network.Forwards) > maxForwards {
-		return fault.New(fault.TooLarge, "at most %d mounts and %d forwards", maxMounts, maxForwards)
+		return fault.New(fault.TooLarge, "at most %d mounts and %d forwards are allowed", maxMounts, maxForwards)
 	}
 	for _, m := range p.Mounts {
 		switch {
@@ -215,17 +215,17 @@ func (p *Policy) Validate() error {
 	}
 	for k, v := range p.Env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return fault.New(fault.Invalid, "environment variable %q has no possible name or value", k)
+			return fault.New(fault.Invalid, "environment variable %q has an invalid name or value", k)
 		}
 	}
 	if p.Dir != "" && (!filepath.IsAbs(p.Dir) || filepath.Clean(p.Dir) != p.Dir) {
 		return fault.New(fault.Invalid, "working directory %q is not a clean absolute path", p.Dir)
 	}
 	if p.UID < 0 || p.UID > 0 && (p.UID < DefaultUID || p.UID >= maxUID) {
-		return fault.New(fault.Invalid, "user %d is not one of those set apart for sandboxes", p.UID)
+		return fault.New(fault.Invalid, "user %d is not one of those reserved for sandboxes", p.UID)
 	}
 	if len(p.Name) > maxName || strings.Trim(p.Name, nameChars) != "" {
-		return fault.New(fault.Invalid, "sandbox name %q may hold letters, digits, '_' and '-' only", p.Name)
+		return fault.New(fault.Invalid, "sandbox name %q can contain only letters, digits, '_' and '-'", p.Name)
 	}
 	l := p.Limits
 	if l.CPU < 0 || l.Memory < 0 || l.Processes < 0 || l.OpenFiles < 0 || l.FileSize < 0 || l.Tmp < 0 || l.Wall < 0 {

@@ -26,7 +26,7 @@ func (w *Workload) urgentFrom() time.Time {
 }
 
 // hopeless is from when on it would have to be twice as fast as is expected: then
-// it hurries no more, and holds nobody up who can still be in time.
+// it is no longer preferred, and delays no workload that can still be in time.
 func (w *Workload) hopeless() time.Time { return w.Due.Add(-w.Expected / 2) }
 
 // urgent reports that it must come first now.

@@ -29,7 +29,7 @@ func (s *State) growth(r *run) []int {
 	return p.room(as, more, s.now)
 }
 
-// awaited reports that somebody waits for a limit that more of r would use.
+// awaited reports that a pending work needs a limit that more of r would use.
 func (s *State) awaited(r *run) bool {
 	for _, c := range r.ceilings {
 		if c.first != nil {

@@ -24,7 +24,7 @@ func (s *State) idles(w *waiter, r *run) bool {
 	return ok && !at.After(s.now) && w.known.wants(r)
 }
 
-// wants reports that somebody asks for accelerators of the kind that a running work
+// wants reports that a pending work requests accelerators of the kind that a running work
 // has.
 func (k *shape) wants(r *run) bool {
 	for i := accelerators; i < len(k.total); i++ {

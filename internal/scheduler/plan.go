@@ -48,7 +48,7 @@ type Resize struct {
 // Wait says why a work has no place.
 type Wait struct {
 	// Possible is true when some pool could run it as the pools are now: it
-	// waits for room, time or quota, not for somebody to change something.
+	// waits for capacity, time or quota, not for a change of configuration.
 	Possible bool
 	Reasons  []Reason // at least one
 }
@@ -81,7 +81,7 @@ type Reason struct {
 	Step string // "admit", "rank", "fit", "preempt"
 	Code Code
 	Pool string // empty when it concerns no pool
-	Text string // "pool gpu-de is in DE and the data may be in home only"
+	Text string // "pool gpu-de is in DE and the data is allowed only in home"
 }
 
 // String joins the reasons with semicolons.

@@ -202,7 +202,7 @@ type goers struct {
 	of  map[*pool][]*run
 }
 
-// goers finds them, once until somebody else is told to.
+// goers finds them, once until another work is told to leave.
 func (s *State) goers() goers {
 	if s.going.of != nil {
 		return s.going
@@ -221,7 +221,7 @@ func (s *State) goers() goers {
 	return out
 }
 
-// tell has a running work leave for another; for nobody when by is empty.
+// tell has a running work leave for another; for none when by is empty.
 func (s *State) tell(r *run, by ID) {
 	r.Leaving, r.LeavingSince, r.LeavingFor = true, s.now, by
 	s.goes(r)
@@ -607,7 +607,7 @@ type stake struct {
 	peers map[int]int // and of other queues, under Fair
 }
 
-// begin takes in what w's queue has before somebody leaves for w.
+// begin records the usage of w's queue before a work leaves for w.
 func (a *stake) begin() {
 	if a.s.policy == Fair {
 		a.base = a.s.share(a.w.known.queue, nil, 0)

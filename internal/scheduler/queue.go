@@ -186,7 +186,7 @@ func (s *State) quota(q *queue, named resource.Limit) {
 			q.subtree[i] = unlimited
 			continue
 		}
-		// Sums of quotas that nobody could use up do not overflow.
+		// Sums of quotas beyond any possible usage do not overflow.
 		q.subtree[i] = min(nominal[i], unlimited)
 		for _, c := range q.below {
 			q.subtree[i] = min(q.subtree[i]+c.subtree[i]-c.own[i], unlimited)

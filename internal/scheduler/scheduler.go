@@ -34,8 +34,8 @@
 // that does not hold it up: beside it, or when their time-out ends them before
 // (EASY backfilling, Lifka 1995). Where no time-out says when it has room, all is kept
 // that those leave who must leave for it. So no work starves, however large, and nothing
-// idles that nobody could use. What it needs of its queue's quota is kept for it
-// as well. A work that nothing can help keeps nothing from anybody.
+// idles that no work could use. What it needs of its queue's quota is kept for it
+// as well. A work that nothing can help keeps nothing from others.
 //
 // # Policies
 //

@@ -192,7 +192,7 @@ func (p *pool) spare(part int, device string, s *State, changes map[ID]bool) []g
 
 // resize has works restart with another number of workers: with fewer where that
 // makes room for the first that waits in their pool and is worth more, with more
-// where there is room that nobody waits for.
+// where there is capacity without pending works.
 func (s *State) resize(plan *Plan) {
 	if s.policy != Goodput {
 		return
@@ -217,7 +217,7 @@ func (s *State) resize(plan *Plan) {
 		if n <= r.placed() || !s.repays(r, n) {
 			continue
 		}
-		// Nobody else may grow into the same.
+		// No other work may grow into the same.
 		t := &run{Running: Running{Workload: r.Workload, Placed: n - r.placed()}, request: r.request, rows: rows[:n-r.placed()], queue: r.queue, ceilings: r.ceilings, pool: r.pool}
 		_, t.total = s.asked(&r.Workload, t.Placed)
 		s.hold(t, 1)

@@ -66,7 +66,7 @@ func (s *State) consider(w *waiter, plan *Plan) {
 	s.seen++
 	w.order, w.preempts, w.into = s.seen, nil, nil
 
-	// 3. Admit. What may run nowhere, never or not yet keeps nothing from anybody.
+	// 3. Admit. A work that may run nowhere, never or not yet keeps nothing from others.
 	if len(k.pools) == 0 || k.never != "" || k.queue.stopped {
 		return
 	}
@@ -102,7 +102,7 @@ func (s *State) consider(w *waiter, plan *Plan) {
 		return
 	}
 
-	// 7. Keep what it needs, if nobody before it waits for the same.
+	// 7. Keep what it needs, if no earlier work waits for the same.
 	if allowed {
 		for _, p := range k.pools {
 			if p.kept == nil && !p.shut(w, s.now) {

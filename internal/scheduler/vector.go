@@ -26,7 +26,7 @@ type names struct {
 
 func (n *names) width() int { return accelerators + len(n.list) }
 
-// vector is the amount in numbers; false when it asks for what nobody has.
+// vector is the amount in numbers; false when it requests what no node has.
 func (n *names) vector(a resource.Amount) (vector, bool) {
 	v, known := make(vector, n.width()), true
 	v[0], v[1], v[2] = min(int64(a.CPU), unlimited), min(int64(a.Memory), unlimited), min(int64(a.MemoryBandwidth), unlimited)
@@ -94,7 +94,7 @@ func (v vector) plus(o vector, n int64) vector {
 	return v
 }
 
-// times is n times v; what is more than anybody has stays that.
+// times is n times v; an amount beyond all capacity stays so.
 func (v vector) times(n int) vector {
 	out := make(vector, len(v))
 	for i, x := range v {

@@ -95,10 +95,10 @@ func TestNothingLeavesItsZone(t *testing.T) {
 	p, d, _ := elsewhere(t)
 	features := &serving.FeaturesSpec{Service: "weather", Input: "X", Columns: []string{"distance", "weather:temp"}}
 	for says, spec := range map[string]serving.Spec{
-		"model m may be in home only, and remote de is in DE":                   {Model: "m", Version: "1", Runtime: at("de", "", "")},
-		"feature service weather@2 may be in home only, and remote de is in DE": {Model: "m", Version: "2", Runtime: at("de", "", ""), Features: features},
-		`remote "nowhere" does not exist for this project`:                      {Model: "m", Version: "2", Runtime: at("nowhere", "", "")},
-		`remote "theirs" does not exist for this project`:                       {Model: "m", Version: "2", Runtime: at("theirs", "", "")},
+		"model m is allowed only in home, and remote de is in DE":                   {Model: "m", Version: "1", Runtime: at("de", "", "")},
+		"feature service weather@2 is allowed only in home, and remote de is in DE": {Model: "m", Version: "2", Runtime: at("de", "", ""), Features: features},
+		`remote "nowhere" does not exist for this project`:                          {Model: "m", Version: "2", Runtime: at("nowhere", "", "")},
+		`remote "theirs" does not exist for this project`:                           {Model: "m", Version: "2", Runtime: at("theirs", "", "")},
 	} {
 		if _, _, err := p.Apply(t.Context(), "nyc", "d", spec, false); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)
@@ -163,7 +163,7 @@ func TestScoredRowsStayInTheirZone(t *testing.T) {
 	runs, loads := d.runs, len(d.loads)
 	rows.Label = residency.Of("home")
 	_, err := p.Score(t.Context(), "nyc", "d", 2, rows)
-	if !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "dataset people@3 may be in home only, and remote de is in DE") {
+	if !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "dataset people@3 is allowed only in home, and remote de is in DE") {
 		t.Errorf("rows that may be at home only: %v", err)
 	}
 	rows.Label, w.label = residency.Of("DE", "home"), residency.Of("home")

@@ -66,7 +66,7 @@ func classify(err error) error {
 	return out
 }
 
-// opening is classify for whoever starts the server, who is told the address.
+// opening is classify for the start of the server, with the address in the error.
 func opening(err error) error {
 	if err == nil || fault.KindOf(err) != fault.Internal {
 		return fault.Wrap(err, "open database")

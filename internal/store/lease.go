@@ -53,7 +53,7 @@ func (db *DB) Lease(ctx context.Context, name, holder string, ttl time.Duration)
 func (l *Lease) Epoch() uint64 { return uint64(l.epoch) } //nolint:gosec // G115: epochs begin at 1 and rise
 
 // Renew extends the lease to its full duration from now, also when it has
-// expired but nobody took it. Error: fault.Conflict when somebody did.
+// expired but was not taken. Error: fault.Conflict when another holder took it.
 func (l *Lease) Renew(ctx context.Context) error { return l.set(ctx, l.db.engine.now()+` + ?`) }
 
 // Release gives the lease back, so that the next owner need not wait.

@@ -46,7 +46,7 @@ func onceFrom(ctx context.Context, db *DB) *Once {
 
 // Once begins a request. scope holds the keys of one caller apart from those of
 // another (principal and project); request is what makes it the same request, of which
-// a digest is kept: whoever calls keys what can be guessed. When Replayed says so, the caller answers with what it
+// a digest is kept: the caller digests guessable data under a key. When Replayed is set, the caller answers with what it
 // returns; otherwise it acts under the returned context and calls Keep.
 //
 // Errors: fault.Invalid for a key that is empty or over 255 bytes;

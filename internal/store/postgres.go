@@ -75,7 +75,7 @@ func onThisMachine(host string) bool {
 	return host == "localhost" || strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || ip != nil && ip.IsLoopback()
 }
 
-// unverified reports a configuration by which TLS is spoken with whoever answers.
+// unverified reports a configuration in which TLS does not authenticate the server.
 func unverified(cfg *pgx.ConnConfig) bool {
 	return cfg.TLSConfig != nil && cfg.TLSConfig.InsecureSkipVerify && cfg.TLSConfig.VerifyPeerCertificate == nil && !onThisMachine(cfg.Host)
 }

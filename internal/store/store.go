@@ -68,9 +68,9 @@ type Config struct {
 	// Migrations are applied in order, each set under its own version table.
 	Migrations []Migrations
 	// Upgrading is told before the schema of a database that an older version wrote changes;
-	// its error leaves the database as it is. Nil for nobody.
+	// its error leaves the database as it is. Nil for none.
 	Upgrading func(Upgrade) error
-	// Log tells how far an upgrade is, and of outages of PostgreSQL. Nil for nobody.
+	// Log gets the progress of an upgrade and outages of PostgreSQL. Nil for none.
 	Log *slog.Logger
 }
 
@@ -259,7 +259,7 @@ func (db *DB) scrubLater(tables []string) {
 	l.Go(db.scrubAgain)
 }
 
-// scrubAgain tries until it succeeds and nobody has asked since.
+// scrubAgain retries until it succeeds without a later request.
 func (db *DB) scrubAgain() {
 	l := &db.later
 	tick := time.NewTicker(scrubTimeout)

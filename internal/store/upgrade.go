@@ -38,7 +38,7 @@ type SchemaChange struct {
 func (u Upgrade) Pending() bool { return u.Steps > 0 }
 
 // Room is the free space that the upgrade needs on the database's disk, in bytes: a table
-// that is written anew stands there twice, and once more in the log of changes.
+// that is rewritten is stored twice, and once more in the log of changes.
 func (u Upgrade) Room() int64 { return 3 * u.Size }
 
 // String lists the schemas: "compute 12 to 14, dataset 3 to 4".
@@ -273,7 +273,7 @@ func Pending(ctx context.Context, cfg Config) (Upgrade, error) {
 }
 
 // NotNewer refuses the file of a SQLite database that a newer program has changed. The file
-// is a copy that nobody writes, such as a backup's; nothing is left beside it.
+// is a copy without writers, such as a backup's; nothing is left beside it.
 func NotNewer(ctx context.Context, path string, sets []Migrations) error {
 	_, err := pendingInFile(ctx, path, "&immutable=1", sets, func(*Upgrade) error { return nil })
 	return err

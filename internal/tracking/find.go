@@ -34,7 +34,7 @@ func (e Experiment) SearchKey() string {
 // ParseSearchKey reads a SearchKey. Errors are fault.Invalid.
 func ParseSearchKey(key string) (created int64, id ExperimentID, err error) {
 	if _, err := fmt.Sscanf(key, "%d:%d", &created, &id); err != nil {
-		return 0, 0, fault.New(fault.Invalid, "the page token is not one that was given out")
+		return 0, 0, fault.New(fault.Invalid, "invalid page token")
 	}
 	return created, id, nil
 }

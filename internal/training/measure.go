@@ -328,7 +328,7 @@ func (s *Service) measuring(ctx context.Context) {
 	}
 }
 
-// MeasureOnce takes a sample of every running attempt. Whoever does not answer is
+// MeasureOnce takes a sample of every running attempt. An attempt that does not answer is
 // left out.
 func (s *Service) MeasureOnce(ctx context.Context) error {
 	var running []Job

@@ -114,7 +114,7 @@ func (e elsewhere) open(ctx context.Context, name string, most int64) (io.ReadCl
 	return e.OpenOutput(ctx, e.workload, name, most)
 }
 
-// outputOf is the output directory of the attempt that runs, for whoever may read the job's log.
+// outputOf is the output directory of the running attempt, for callers who may read the job's log.
 func (s *Service) outputOf(ctx context.Context, p project.Name, jid JobID) (a Attempt, j Job, from written, err error) {
 	j, err = s.one(ctx, p, jid, ActionLogs)
 	if err != nil {

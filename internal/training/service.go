@@ -418,7 +418,7 @@ func (s *Service) SubmitStep(ctx context.Context, p project.Name, name string, s
 	return j, err
 }
 
-// SubmitTrial is Submit of a job whose id somebody has decided, who recorded it before.
+// SubmitTrial is Submit of a job whose id the caller chose and recorded before.
 func (s *Service) SubmitTrial(ctx context.Context, p project.Name, name string, spec Spec, job JobID) (Job, error) {
 	j, _, err := s.submit(ctx, p, name, spec, submission{id: job, asked: s.now()})
 	return j, err
@@ -1340,7 +1340,7 @@ type watchers struct {
 }
 
 // watch gives a channel that is closed at the next change of a job; leave says
-// that nobody waits for it any more.
+// that it is no longer awaited.
 func (s *Service) watch(jid JobID) (changed <-chan struct{}, leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -357,7 +357,7 @@ func (s Spec) complete(isolation scheduler.Isolation) Spec {
 	if s.Resources.Memory == 0 {
 		s.Resources.Memory = resource.GiB
 	}
-	// Whoever names pools takes what these promise; the least that the machine of
+	// A spec that names pools takes what these promise; the least that the machine of
 	// the server isolates by, its engine holds whatever a job says.
 	if s.Isolation == "" && len(s.Pools) > 0 {
 		s.Isolation = scheduler.None

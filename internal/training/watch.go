@@ -131,7 +131,7 @@ func (s *Service) look(ctx context.Context, lives map[JobID]*life) error {
 	return errors.Join(failed...)
 }
 
-// sign looks for one sign of life after the other. Whoever does not answer is no
+// sign checks one sign of life after the other. A missing response is no
 // sign that the attempt hangs.
 func (s *Service) sign(ctx context.Context, j Job, l *life) error {
 	now := s.now()

@@ -85,6 +85,6 @@ func Run(args, environ []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stdout, "falaj-worker protocol %d, shim %d\n", Protocol, shim.Version)
 		return 0
 	}
-	fmt.Fprintln(stderr, "usage: falaj-worker shim DIR | version\n\nStarted by falaj; there is nothing to do by hand.")
+	fmt.Fprintln(stderr, "usage: falaj-worker shim DIR | version\n\nStarted by falaj, not by users.")
 	return 2
 }

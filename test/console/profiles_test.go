@@ -40,7 +40,7 @@ func (l *looks) look(w http.ResponseWriter, r *http.Request) {
 	if ask.Tool == profiler.Torch {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusNotImplemented)
-		_, _ = w.Write([]byte(`{"status":501,"kind":"unsupported","detail":"the program does not ask for profiles","hint":"Have it call falaj.step() after each step of the training; or use the tool py-spy."}`))
+		_, _ = w.Write([]byte(`{"status":501,"kind":"unsupported","detail":"the program does not poll for profiles","hint":"Call falaj.step() after each training step; or use the tool py-spy."}`))
 		return
 	}
 	l.mu.Lock()
@@ -131,7 +131,7 @@ func TestProfiles(t *testing.T) {
 	b.do(chromedp.SetValue(`select[aria-label=Worker]`, "3"), chromedp.Click(`form button[type=submit]`))
 	b.see("Where worker 3 spent its time")
 	b.do(chromedp.SetValue(`select[aria-label=Tool]`, "torch"), chromedp.Click(`form button[type=submit]`))
-	b.see("the program does not ask for profiles", "Have it call falaj.step()")
+	b.see("the program does not poll for profiles", "Call falaj.step()")
 	b.accessible("a profile that was refused")
 	b.picture("profile-refused")
 

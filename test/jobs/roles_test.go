@@ -123,7 +123,7 @@ func TestRolesFailTogether(t *testing.T) {
 		"workers or roles":      {"workers": 2, "roles": roles("pass")},
 		"identical workers":     {"parallel": map[string]int{"tensor": 3}, "roles": roles("pass")},
 		"has no roles":          {"framework": "horovod", "environment": "py", "roles": roles("pass")},
-		"TF_CONFIG knows no":    {"framework": "tensorflow", "roles": roles("pass")},
+		"TF_CONFIG has no":      {"framework": "tensorflow", "roles": roles("pass")},
 		"unknown value \"tea\"": {"roles": []map[string]any{{"name": "a", "command": []string{"/bin/true"}, "until": "tea"}}},
 		"so none would end":     {"roles": []map[string]any{{"name": "a", "command": []string{"/bin/true"}, "until": "end"}}},
 		"a command or a scrip":  {"roles": []map[string]any{{"name": "a", "command": []string{"/bin/true"}}, {"name": "b"}}},

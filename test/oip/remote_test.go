@@ -234,7 +234,7 @@ serving:
 	here.Register("linear", model)
 	const manifest = "{api_version: falaj/v1, kind: Deployment, name: linear, project: PROJECT, spec: {model: linear, version: \"1\", runtime: {remote: {name: %s}}}}\n"
 
-	if _, err := here.Try(here.C, fmt.Sprintf(manifest, "far")); err == nil || !strings.Contains(err.Error(), "model linear may be in home only, and remote far is in DE") {
+	if _, err := here.Try(here.C, fmt.Sprintf(manifest, "far")); err == nil || !strings.Contains(err.Error(), "model linear is allowed only in home, and remote far is in DE") {
 		t.Fatalf("what may not leave its zone: %v", err)
 	}
 	here.Apply(fmt.Sprintf(manifest, "near"))

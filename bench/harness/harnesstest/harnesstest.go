@@ -46,7 +46,7 @@ func Quick(t *testing.T, area string, steps func(*harness.Run) []harness.Step, n
 			t.Errorf("%s: better is %q", r.Name, r.Better)
 		}
 		if _, twice := rows[r.Name]; twice {
-			t.Errorf("%s is there twice", r.Name)
+			t.Errorf("%s appears twice", r.Name)
 		}
 		rows[r.Name] = r
 	}

@@ -200,7 +200,7 @@ describe('gateways', () => {
     [stateOf(g({}), now), ['ready', '']],
     [stateOf(g({ at: '2026-11-27T11:00:00Z' }), now)[0], 'away'],
     [stateOf(g({ holds: [{ deployment: 'a', version: 1, state: 'ready' }, { deployment: 'b', version: 2, state: 'failed', reason: 'no memory' }] }), now), ['failed', 'b: no memory']],
-    [leftOut(g({ left_out: [{ deployment: 'a', reason: 'it may be in DE only' }] })), 'a: it may be in DE only'],
+    [leftOut(g({ left_out: [{ deployment: 'a', reason: 'it is allowed only in DE' }] })), 'a: it is allowed only in DE'],
     [leftOut(g()), ''],
   ])('%j is %j', (got, want) => expect(got).toEqual(want));
 });

@@ -298,7 +298,7 @@ func (Store) UpdateWorkload(ctx context.Context, tx *store.Tx, w compute.Workloa
 	}
 	n, err := res.RowsAffected()
 	if err == nil && n == 0 {
-		return fault.New(fault.Conflict, "workload %s was changed by somebody else", w.ID)
+		return fault.New(fault.Conflict, "workload %s was changed meanwhile", w.ID)
 	}
 	return err
 }

@@ -113,8 +113,8 @@ func (Store) SaveQueue(ctx context.Context, tx *store.Tx, q compute.Queue) error
 		var taken defaultRow
 		err := tx.NewSelect().Model(&taken).Where("project = ?", string(p)).Scan(ctx)
 		if err == nil {
-			return fault.New(fault.Conflict, "queue %s is the default of %s already", taken.Queue, compute.DefaultOf(p)).
-				WithHint("Apply that one without default first.")
+			return fault.New(fault.Conflict, "queue %s is already the default of %s", taken.Queue, compute.DefaultOf(p)).
+				WithHint("First apply that queue without default.")
 		}
 		if !errors.Is(err, sql.ErrNoRows) {
 			return err

@@ -52,7 +52,7 @@ func (Store) SaveRental(ctx context.Context, tx *store.Tx, r compute.Rental) err
 		return err
 	}
 	if taken && r.Ended.IsZero() {
-		return fault.New(fault.Conflict, "node %s of pool %s is rented already", r.Node, r.Pool)
+		return fault.New(fault.Conflict, "node %s of pool %s is already rented", r.Node, r.Pool)
 	}
 	_, err = tx.NewInsert().Model(&rentalRow{
 		ID: r.ID, Pool: string(r.Pool), Node: r.Node, Workload: string(r.For), Asked: store.At(r.Asked), Began: store.At(r.Began), Ready: store.At(r.Ready),
@@ -81,7 +81,7 @@ func (Store) Wishes(ctx context.Context, tx *store.Tx) ([]compute.Wish, error) {
 	for i, r := range rows {
 		out[i] = compute.Wish{Pool: compute.PoolName(r.Pool), Nodes: r.Nodes, Decided: r.Decided.Time()}
 		if err := json.Unmarshal([]byte(r.Why), &out[i].Why); err != nil {
-			return nil, fault.Wrap(err, "reading the wish of pool %s", r.Pool)
+			return nil, fault.Wrap(err, "reading the desired nodes of pool %s", r.Pool)
 		}
 	}
 	return out, nil

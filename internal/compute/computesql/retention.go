@@ -94,7 +94,7 @@ func (r dayRow) day() (d compute.UsageDay, err error) {
 		Workloads: r.Workloads, CPU: time.Duration(r.CPUUS) * time.Microsecond, NodeHours: r.NodeHours, EnergyKWh: r.EnergyKWh, Cost: r.Cost,
 	}
 	err = json.Unmarshal([]byte(r.Accelerators), &d.Accelerators)
-	return d, fault.Wrap(err, "reading what was used on %s", d.Day.Format(time.DateOnly))
+	return d, fault.Wrap(err, "reading the usage on %s", d.Day.Format(time.DateOnly))
 }
 
 // AddUsageDay implements compute.Store.

@@ -25,9 +25,9 @@ type Case struct {
 // Comparison is own against rented, each for a month.
 type Comparison struct {
 	Nodes       int     `json:"nodes" doc:"That would be owned"`
-	NodeHours   float64 `json:"node_hours_per_month" doc:"Of own nodes, that the workload takes"`
+	NodeHours   float64 `json:"node_hours_per_month" doc:"Of own nodes, that the workload needs"`
 	Utilisation float64 `json:"utilisation" doc:"Of the own nodes by the workload"`
-	OwnFixed    float64 `json:"own_fixed_per_month" doc:"Of own nodes, whatever runs"`
+	OwnFixed    float64 `json:"own_fixed_per_month" doc:"Of own nodes, independent of the load"`
 	OwnEnergy   float64 `json:"own_energy_per_node_hour" doc:"Of a busy own node, mean over a week"`
 	RentedHour  float64 `json:"rented_per_node_hour" doc:"For the work that an own node does in an hour, egress included; mean over a week"`
 	Own         float64 `json:"own_per_month"`
@@ -60,10 +60,10 @@ func Compare(c Case) (Comparison, error) {
 		}
 	}
 	if c.NodeHours == 0 {
-		return Comparison{}, fault.New(fault.Invalid, "nothing was measured that could be compared").WithHint("Look at more time with --since, or at another project or job.")
+		return Comparison{}, fault.New(fault.Invalid, "there is no measured usage to compare").WithHint("Choose a longer period with --since, or another project or job.")
 	}
 	if need := NodesFor(c.NodeHours); c.Nodes < need {
-		return Comparison{}, fault.New(fault.Invalid, "the workload takes %.0f node-hours a month and %d nodes have %.0f", c.NodeHours, c.Nodes, float64(c.Nodes)*HoursPerMonth).
+		return Comparison{}, fault.New(fault.Invalid, "the workload needs %.0f node-hours a month, and %d nodes have %.0f", c.NodeHours, c.Nodes, float64(c.Nodes)*HoursPerMonth).
 			WithHint("Compare with --nodes %d or more.", need)
 	}
 	own, err := Price{Owned: &c.Own}.Rate(c.Watts)
@@ -130,9 +130,9 @@ func (c Comparison) answer(in Case) string {
 	case c.BreakEven == nil:
 		return "renting is cheaper at every utilisation"
 	case c.Utilisation < *c.BreakEven:
-		return fmt.Sprintf("renting is cheaper: owning pays from a utilisation of %.0f %%, and the workload reaches %.0f %%", 100**c.BreakEven, 100*c.Utilisation)
+		return fmt.Sprintf("renting is cheaper: the break-even utilisation is %.0f %%, and the workload reaches %.0f %%", 100**c.BreakEven, 100*c.Utilisation)
 	case c.Months != nil && *c.Months <= 12*in.Own.Lifetime:
-		return fmt.Sprintf("owning is cheaper: the workload reaches a utilisation of %.0f %%, it pays from %.0f %%, and the purchase is earned after %.1f months", 100*c.Utilisation, 100**c.BreakEven, *c.Months)
+		return fmt.Sprintf("owning is cheaper: the workload reaches a utilisation of %.0f %%, the break-even utilisation is %.0f %%, and the purchase is paid back after %.1f months", 100*c.Utilisation, 100**c.BreakEven, *c.Months)
 	}
-	return fmt.Sprintf("owning is cheaper by what the nodes are worth at the end: the workload reaches a utilisation of %.0f %%, and it pays from %.0f %%", 100*c.Utilisation, 100**c.BreakEven)
+	return fmt.Sprintf("owning is cheaper because of the nodes' residual value: the workload reaches a utilisation of %.0f %%, and the break-even utilisation is %.0f %%", 100*c.Utilisation, 100**c.BreakEven)
 }

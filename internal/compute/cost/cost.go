@@ -42,7 +42,7 @@ const (
 	maxPUE     = 10
 )
 
-// Currency refuses what is no currency of ISO 4217. Error: fault.Invalid.
+// Currency refuses codes that are not in ISO 4217. Error: fault.Invalid.
 func Currency(code string) error {
 	if _, err := currency.ParseISO(code); err != nil || code != strings.ToUpper(code) {
 		return fault.New(fault.Invalid, "%.40q is not a currency", code).WithHint("Write its code of ISO 4217, such as AED.")
@@ -53,38 +53,38 @@ func Currency(code string) error {
 // Price is what the nodes of a pool cost: rented or owned.
 type Price struct {
 	Currency string  `json:"currency,omitempty" doc:"Of the amounts; only the installation's, nothing is converted"`
-	Rented   *Rented `json:"rented,omitempty" doc:"What a provider asks"`
+	Rented   *Rented `json:"rented,omitempty" doc:"Prices of a provider"`
 	Owned    *Owned  `json:"owned,omitempty" doc:"What own hardware costs"`
 }
 
 // Rented is what a provider asks for a node.
 type Rented struct {
-	OnDemand float64  `json:"on_demand,omitempty" doc:"For a node for an hour"`
-	Spot     float64  `json:"spot,omitempty" doc:"For a node for an hour that may be taken away"`
-	Billing  string   `json:"billing,omitempty" doc:"on_demand or spot: which one is paid; default on_demand"`
-	Egress   float64  `json:"egress,omitempty" doc:"For a GiB that leaves; used by comparisons, not metered"`
+	OnDemand float64  `json:"on_demand,omitempty" doc:"For an hour of a node"`
+	Spot     float64  `json:"spot,omitempty" doc:"For an hour of a node that the provider may reclaim"`
+	Billing  string   `json:"billing,omitempty" doc:"Price that is paid: on_demand or spot; default on_demand"`
+	Egress   float64  `json:"egress,omitempty" doc:"For a GiB of egress; used by comparisons, not metered"`
 	Zone     string   `json:"time_zone,omitempty" doc:"Of times, as in the IANA database: Asia/Dubai; default UTC"`
-	Times    []Period `json:"times,omitempty" doc:"Prices at other times; the first that fits is the price"`
+	Times    []Period `json:"times,omitempty" doc:"Prices at other times; the first match applies"`
 }
 
 // Owned is what a node of one's own costs.
 type Owned struct {
 	Purchase    float64 `json:"purchase" doc:"Of a node, with its share of network and storage"`
-	Residual    float64 `json:"residual,omitempty" doc:"What it is worth at the end of its life"`
+	Residual    float64 `json:"residual,omitempty" doc:"Residual value at the end of its life"`
 	Lifetime    float64 `json:"lifetime_years" doc:"Over which it is written off in equal parts"`
 	PUE         float64 `json:"pue,omitempty" doc:"Energy of the building over energy of its machines (ISO/IEC 30134-2); default 1"`
 	Tariff      Tariff  `json:"tariff,omitzero" doc:"Price of energy"`
 	Cooling     float64 `json:"cooling_per_year,omitempty" doc:"Of a node, beyond the energy in the PUE"`
 	Staff       float64 `json:"staff_per_year,omitempty" doc:"Of a node"`
 	Rack        float64 `json:"rack_per_year,omitempty" doc:"Of a node: space, network, maintenance"`
-	Utilisation float64 `json:"utilisation,omitempty" doc:"Expected share of hours in which it works, over 0 to 1: those carry the fixed costs; default 1"`
+	Utilisation float64 `json:"utilisation,omitempty" doc:"Expected share of busy hours, over 0 to 1; the fixed costs are spread over these hours; default 1"`
 }
 
 // Tariff is a price of energy.
 type Tariff struct {
 	PerKWh float64  `json:"per_kwh" doc:"For a kWh"`
 	Zone   string   `json:"time_zone,omitempty" doc:"Of times; default UTC"`
-	Times  []Period `json:"times,omitempty" doc:"Prices at other times; the first that fits is the price"`
+	Times  []Period `json:"times,omitempty" doc:"Prices at other times; the first match applies"`
 }
 
 // Period is when another price holds, by the clock on the wall.
@@ -102,7 +102,7 @@ func (p Price) Validate(installation string) error {
 		if err := Currency(p.Currency); err != nil {
 			return err
 		}
-		return fault.New(fault.Invalid, "cost is in %s and this installation counts in %s", p.Currency, installation).
+		return fault.New(fault.Invalid, "cost is in %s, but this installation uses %s", p.Currency, installation).
 			WithHint("Write the amounts in %s: rates of exchange change, so nothing is converted.", installation)
 	}
 	if (p.Rented == nil) == (p.Owned == nil) {

@@ -27,7 +27,7 @@ func TestValidate(t *testing.T) {
 		{"rented", rented(cost.Rented{OnDemand: 2}), ""},
 		{"owned", owned(func(*cost.Owned) {}), ""},
 		{"its currency", cost.Price{Currency: "AED", Rented: &cost.Rented{}}, ""},
-		{"another currency", cost.Price{Currency: "EUR", Rented: &cost.Rented{}}, "cost is in EUR and this installation counts in AED"},
+		{"another currency", cost.Price{Currency: "EUR", Rented: &cost.Rented{}}, "cost is in EUR, but this installation uses AED"},
 		{"unknown currency", cost.Price{Currency: "ZZZ", Rented: &cost.Rented{}}, `"ZZZ" is not a currency`},
 		{"neither", cost.Price{}, "either rented or owned"},
 		{"both", cost.Price{Rented: &cost.Rented{}, Owned: &cost.Owned{}}, "either rented or owned"},
@@ -273,7 +273,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("%g months, want %g: %s", *got.Months, want, got.Answer)
 	}
 	c.NodeHours = 2 * 0.5 * cost.HoursPerMonth
-	if got, err = cost.Compare(c); err != nil || got.Answer != "renting is cheaper: owning pays from a utilisation of 70 %, and the workload reaches 50 %" {
+	if got, err = cost.Compare(c); err != nil || got.Answer != "renting is cheaper: the break-even utilisation is 70 %, and the workload reaches 50 %" {
 		t.Errorf("%s, %v", got.Answer, err)
 	}
 	c.Speed = 2 // a rented node does the work of two, so its price counts half

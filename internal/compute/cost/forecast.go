@@ -8,8 +8,8 @@ import (
 
 // Projection is where a sum of daily costs goes: linear in time, with an interval.
 type Projection struct {
-	PerDay float64  `json:"per_day" doc:"Mean of the days that were looked at"`
-	Days   int      `json:"days" doc:"How many those were; of none nothing is foreseen"`
+	PerDay float64  `json:"per_day" doc:"Mean of the evaluated days"`
+	Days   int      `json:"days" doc:"Number of evaluated days; without any there is no forecast"`
 	Total  float64  `json:"total" doc:"Spent already, and per_day for the days to come"`
 	Low    *float64 `json:"low,omitempty" doc:"95 % prediction interval of the total; absent below two days"`
 	High   *float64 `json:"high,omitempty"`

@@ -253,7 +253,7 @@ func Refused(err error) bool {
 }
 
 // Driver runs workloads. Safe for concurrent use. Errors: fault.NotFound for an
-// unknown handle, fault.Unavailable when the engine does not answer; see Refused.
+// unknown handle, fault.Unavailable when the engine does not respond; see Refused.
 type Driver interface {
 	Start(ctx context.Context, spec Spec) (Handle, error)
 	Status(ctx context.Context, h Handle) (Status, error)
@@ -328,7 +328,7 @@ type Members interface {
 
 // Profiler is an optional power: look for a while at what a running worker does,
 // without stopping it. Errors besides the driver's: fault.Conflict when there is
-// nothing to look at, or somebody looks already; fault.Unsupported where the
+// nothing to profile, or a profile is already running; fault.Unsupported where the
 // tool is missing or forbidden.
 type Profiler interface {
 	Profile(ctx context.Context, h Handle, r profiler.Request) (profiler.Result, error)

@@ -5,7 +5,7 @@
 // A pool's provider has a fixed set of places for nodes, by name; at each there is a
 // node or none. Compute picks the place and writes its wish down before it asks, so
 // asking again after a crash is the same wish: no node is rented twice, and a node
-// that nobody wished for is known by its name and given back.
+// without a recorded wish is found by its name and released.
 //
 // Drivers: simulated is a cloud that is not there; package engine/slurm switches
 // the nodes of a cluster on and off. provisionertest is what each of them must do.

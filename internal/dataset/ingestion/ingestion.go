@@ -79,7 +79,7 @@ type Spec struct {
 	Overlap     string          `json:"overlap,omitempty" doc:"How far before the last cursor a run begins, for rows that were committed late"`
 	Schedule    string          `json:"schedule,omitempty" doc:"every 15m, or five fields of cron in UTC; empty or none: only when asked"`
 	Rate        Rate            `json:"rate,omitzero" doc:"Limits on reading"`
-	Residency   residency.Label `json:"residency,omitempty" doc:"Zones where the source's rows may be; the dataset's when left out"`
+	Residency   residency.Label `json:"residency,omitempty" doc:"Zones where the source's rows are allowed; default those of the dataset"`
 }
 
 // Rate bounds what a run asks of its source.

@@ -156,7 +156,7 @@ type fakeSecrets map[string]map[string]secrets.Text
 
 func (f fakeSecrets) Use(_ context.Context, _, name string, _ ...string) error {
 	if f[name] == nil {
-		return fault.New(fault.NotFound, "there is no secret %q", name)
+		return fault.New(fault.NotFound, "secret %q does not exist", name)
 	}
 	return nil
 }

@@ -436,7 +436,7 @@ func TestWrongEvents(t *testing.T) {
 		{`"inputs":[]`, `"inputs":[{"namespace":"a","name":"b","facets":{"x":1}}]`}:                   `the facet "x"`,
 		{`"inputs":[]`, `"inputs":[{"namespace":"a","name":"b","facets":{"x":{"_producer":"u:x"}}}]`}: "x._schemaURL",
 		{`"later":true}`, `"later":true} {}`}:                                                         "after its end",
-		{`"later":true}`, `"later":true,"inputs":[]}`}:                                                `"inputs" is there twice`,
+		{`"later":true}`, `"later":true,"inputs":[]}`}:                                                `duplicate key "inputs"`,
 		{`"name":"job"`, "\"name\":\"job\xe9\""}:                                                      "not UTF-8",
 		{`"name":"job"`, `"name":"job\ud800"`}:                                                        "half a surrogate pair",
 		{`"job":{"namespace":"airflow","name":"job"},`, ``}:                                           "no job and no dataset",

@@ -28,16 +28,16 @@ type Database struct {
 	Database string   `json:"database" doc:"Name of the database"`
 	Table    string   `json:"table,omitempty" doc:"Table or view, schema.table where it is not in the default schema"`
 	Query    string   `json:"query,omitempty" doc:"One SELECT instead of a table, to cast and to join"`
-	Columns  []string `json:"columns,omitempty" doc:"Columns that are read; all when left out"`
-	TLS      TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
+	Columns  []string `json:"columns,omitempty" doc:"Columns that are read; default all"`
+	TLS      TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, the server is not authenticated) or off" enum:"verify,insecure,off"`
 }
 
 // SQLite is a table of a file of SQLite's.
 type SQLite struct {
-	File    string   `json:"file" doc:"Absolute path; the configuration's sources.files must have it, or a directory above. Nobody may be writing to it"`
+	File    string   `json:"file" doc:"Absolute path; the configuration's sources.files must have it, or a directory above. No program may be writing to it"`
 	Table   string   `json:"table,omitempty" doc:"Table or view"`
 	Query   string   `json:"query,omitempty" doc:"One SELECT instead of a table, to cast and to join"`
-	Columns []string `json:"columns,omitempty" doc:"Columns that are read; all when left out"`
+	Columns []string `json:"columns,omitempty" doc:"Columns that are read; default all"`
 }
 
 // Format of files.
@@ -46,20 +46,20 @@ type Format string
 // Files are those of a directory.
 type Files struct {
 	Directory string `json:"directory" doc:"Absolute path; the configuration's sources.files must have it, or a directory above"`
-	Match     string `json:"match,omitempty" doc:"Pattern of the names below the directory, such as *.csv.gz or 2024/*/*.jsonl; all of the directory when left out"`
-	Format    Format `json:"format,omitempty" doc:"csv, tsv, jsonl, parquet or avro; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet,avro"`
+	Match     string `json:"match,omitempty" doc:"Pattern of the names below the directory, such as *.csv.gz or 2024/*/*.jsonl; default all of the directory"`
+	Format    Format `json:"format,omitempty" doc:"csv, tsv, jsonl, parquet or avro; default: detected from the content, except tsv; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet,avro"`
 }
 
 // S3 are objects of a bucket. The secret has access_key and secret_key; without one, only public
 // objects are read.
 type S3 struct {
 	Endpoint string  `json:"endpoint" doc:"host or host:port, of Amazon's the one of the region; the configuration's sources.hosts must have it"`
-	Region   string  `json:"region,omitempty" doc:"Region that requests are signed for; found out for Amazon's endpoints, otherwise us-east-1, when left out"`
+	Region   string  `json:"region,omitempty" doc:"Region that requests are signed for; default: detected for Amazon's endpoints, otherwise us-east-1"`
 	Bucket   string  `json:"bucket" doc:"Bucket"`
 	Prefix   string  `json:"prefix,omitempty" doc:"What the names of the objects begin with, such as orders/"`
-	Match    string  `json:"match,omitempty" doc:"Pattern of the rest of the names, such as *.csv.gz or 2024/*/*.jsonl; all without a further slash when left out"`
-	Format   Format  `json:"format,omitempty" doc:"csv, tsv, jsonl, parquet or avro; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet,avro"`
-	TLS      TLSMode `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
+	Match    string  `json:"match,omitempty" doc:"Pattern of the rest of the names, such as *.csv.gz or 2024/*/*.jsonl; default all without a further slash"`
+	Format   Format  `json:"format,omitempty" doc:"csv, tsv, jsonl, parquet or avro; default: detected from the content, except tsv; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet,avro"`
+	TLS      TLSMode `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, the server is not authenticated) or off" enum:"verify,insecure,off"`
 }
 
 // HDFS are files of a directory of HDFS, by WebHDFS. The secret has token, a delegation token,
@@ -67,21 +67,21 @@ type S3 struct {
 type HDFS struct {
 	NameNodes []string `json:"namenodes" doc:"host or host:port of the web servers of the name nodes, or of HttpFS; the configuration's sources.hosts must have these, and the data nodes that they redirect to"`
 	Directory string   `json:"directory" doc:"Absolute path in HDFS, such as /data/orders"`
-	Match     string   `json:"match,omitempty" doc:"Pattern of the names below the directory, such as *.csv.gz or 2024/*/*.jsonl; all of the directory when left out"`
-	Format    Format   `json:"format,omitempty" doc:"csv, tsv, jsonl, parquet or avro; all but tsv are found out by their content when left out; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet,avro"`
-	TLS       TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
+	Match     string   `json:"match,omitempty" doc:"Pattern of the names below the directory, such as *.csv.gz or 2024/*/*.jsonl; default all of the directory"`
+	Format    Format   `json:"format,omitempty" doc:"csv, tsv, jsonl, parquet or avro; default: detected from the content, except tsv; gz and zst are unpacked" enum:"csv,tsv,jsonl,parquet,avro"`
+	TLS       TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, the server is not authenticated) or off" enum:"verify,insecure,off"`
 }
 
 // HTTP is a list of JSON objects that a service gives, page by page. The secret
 // has token, or username and password.
 type HTTP struct {
 	URL       string  `json:"url" doc:"Address of the first page, without credentials; the configuration's sources.hosts must have its host"`
-	Records   string  `json:"records,omitempty" doc:"Where the list is in the document, as names apart by dots, such as data.items; the document itself when left out"`
-	Next      string  `json:"next,omitempty" doc:"Where the document says how to go on: the next page's address, or a token when parameter is there; the answer's Link header when left out"`
+	Records   string  `json:"records,omitempty" doc:"Where the list is in the document, as names apart by dots, such as data.items; default the document itself"`
+	Next      string  `json:"next,omitempty" doc:"Path of the next page's address in the document, or of a token if parameter is set; default: the response's Link header"`
 	Parameter string  `json:"parameter,omitempty" doc:"Parameter of the query that takes the token; without next it counts the pages, up to one without rows"`
 	Since     string  `json:"since,omitempty" doc:"Mode incremental: the parameter of the query that asks for rows changed since a time (RFC 3339)"`
-	Header    string  `json:"header,omitempty" doc:"Header that takes the secret's token as it is; Authorization, as a bearer's, when left out"`
-	TLS       TLSMode `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off, for addresses of http" enum:"verify,insecure,off"`
+	Header    string  `json:"header,omitempty" doc:"Header that takes the secret's token as it is; default Authorization, as a bearer's"`
+	TLS       TLSMode `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, the server is not authenticated) or off, for addresses of http" enum:"verify,insecure,off"`
 }
 
 // Kafka is a topic whose messages are JSON objects. The secret has username and
@@ -89,8 +89,8 @@ type HTTP struct {
 type Kafka struct {
 	Brokers []string `json:"brokers" doc:"host:port of the brokers; the configuration's sources.hosts must have these and those that they name"`
 	Topic   string   `json:"topic" doc:"Topic"`
-	SASL    string   `json:"sasl,omitempty" doc:"plain, scram-sha-256 or scram-sha-512; none when left out" enum:"plain,scram-sha-256,scram-sha-512"`
-	TLS     TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
+	SASL    string   `json:"sasl,omitempty" doc:"plain, scram-sha-256 or scram-sha-512; default none" enum:"plain,scram-sha-256,scram-sha-512"`
+	TLS     TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, the server is not authenticated) or off" enum:"verify,insecure,off"`
 }
 
 // NATS is a stream of JetStream whose messages are JSON objects. The secret has
@@ -98,8 +98,8 @@ type Kafka struct {
 type NATS struct {
 	Servers []string `json:"servers" doc:"host:port of the servers; the configuration's sources.hosts must have them"`
 	Stream  string   `json:"stream" doc:"Stream"`
-	Subject string   `json:"subject,omitempty" doc:"Only messages of these subjects, such as orders.*; all when left out"`
-	TLS     TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, whoever answers) or off" enum:"verify,insecure,off"`
+	Subject string   `json:"subject,omitempty" doc:"Only messages of these subjects, such as orders.*; default all"`
+	TLS     TLSMode  `json:"tls,omitempty" doc:"verify (the default), insecure (encrypted, the server is not authenticated) or off" enum:"verify,insecure,off"`
 }
 
 // Kind is the name of the field that is set; empty for none.

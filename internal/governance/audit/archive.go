@@ -51,7 +51,7 @@ const (
 	actionRecall   = "audit.recall"
 )
 
-const hintSegment = "Restore the object from a backup of the object store. `falaj audit accept-rollback` does not help: the entries are in no other place."
+const hintSegment = "Restore the object from a backup of the object store. `falaj audit accept-rollback` does not help: the entries exist nowhere else."
 
 // Objects keeps archived segments. Safe for concurrent use.
 type Objects interface {
@@ -210,7 +210,7 @@ func (a *archive) read(ctx context.Context, s ArchiveSegment) ([]Leaf, error) {
 	want := h.is
 	want.State, want.Made = s.State, s.Made
 	if !equalSegments(want, s) {
-		return nil, changedArchive("what is on record of the archived entries %d to %d is not what they say", s.First, s.Upto-1)
+		return nil, changedArchive("the record of the archived entries %d to %d does not match them", s.First, s.Upto-1)
 	}
 	return h.leaves, nil
 }
@@ -259,7 +259,7 @@ func (a *archive) fetch(ctx context.Context, s ArchiveSegment) (heldSegment, err
 	case fault.Is(err, fault.NotFound):
 		return h, changedArchive("the object %s with the archived entries %d to %d is missing", s.Object, s.First, s.Upto-1)
 	case errors.Is(err, ErrObjectDamaged), err == nil && h.is.Digest != s.Digest:
-		return h, changedArchive("the object %s is not the one with the archived entries %d to %d", s.Object, s.First, s.Upto-1)
+		return h, changedArchive("the object %s differs from the one written with the archived entries %d to %d", s.Object, s.First, s.Upto-1)
 	case err != nil:
 		return h, fault.Wrap(err, "read the archived audit entries %d to %d", s.First, s.Upto-1)
 	}
@@ -532,7 +532,7 @@ func (s *Sequencer) archiveNext(ctx context.Context, before store.Time) (int64, 
 	g.Digest, g.Bytes = digestOf(b), int64(len(b))
 	s.archive.setWriting(g.Object, true)
 	defer s.archive.setWriting(g.Object, false)
-	// On record before it is written, so that none is left that nobody knows of.
+	// Recorded before it is written, so that no unknown object is left.
 	if err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.archive.AddSegment(ctx, tx, g) }); err != nil {
 		return 0, err
 	}
@@ -549,10 +549,10 @@ func (s *Sequencer) putSegment(ctx context.Context, g ArchiveSegment, leaves []L
 	}
 	h, err := s.archive.load(ctx, g.Object)
 	if err != nil {
-		return fault.Wrap(err, "read what was archived")
+		return fault.Wrap(err, "read the archived entries")
 	}
 	if h.is.Digest != g.Digest || !slices.EqualFunc(h.leaves, leaves, equalLeaves) {
-		return fault.New(fault.Internal, "the object store gave other bytes than were put into %s", g.Object).WithHint("Check the object store. The entries stay in the database.")
+		return fault.New(fault.Internal, "the object store returned other bytes than were written to %s", g.Object).WithHint("Check the object store. The entries stay in the database.")
 	}
 	g.State = SegmentArchived
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
@@ -561,13 +561,13 @@ func (s *Sequencer) putSegment(ctx context.Context, g ArchiveSegment, leaves []L
 			return err
 		}
 		if !slices.EqualFunc(now, leaves, equalLeaves) {
-			return fault.New(fault.Conflict, "%s changed while they were archived", g.entries()).WithHint("They are archived the next time.")
+			return fault.New(fault.Conflict, "%s changed while they were archived", g.entries()).WithHint("They are archived in the next run.")
 		}
 		if err := s.archive.SetSegment(ctx, tx, g, SegmentWriting); err != nil {
 			return err
 		}
 		if n, err := s.archive.RemoveLeaves(ctx, tx, g.First, g.Upto); err != nil || n != int64(len(leaves)) {
-			return errors.Join(err, fault.New(fault.Internal, "%d of %d entries were there to be removed", n, len(leaves)))
+			return errors.Join(err, fault.New(fault.Internal, "%d of %d entries were found for removal", n, len(leaves)))
 		}
 		return Append(ctx, tx, Entry{
 			Actor: identity.Loop(loopPrincipal), Action: actionArchive, Object: g.entries(), Detail: map[string]any{"object": g.Object, "digest": g.Digest, "bytes": g.Bytes},
@@ -718,7 +718,7 @@ func (s *Sequencer) recallAll(ctx context.Context, indexes []int64) error {
 			}
 			return s.archive.recall(ctx, tx, g[0])
 		}); err != nil {
-			return fault.Wrap(err, "bring archived audit entries back")
+			return fault.Wrap(err, "restore archived audit entries")
 		}
 	}
 	return nil

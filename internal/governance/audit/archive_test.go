@@ -314,7 +314,7 @@ func TestArchivedEntriesAreErased(t *testing.T) {
 		}
 		check()
 		_, err := svc.RequestErasure(alice(t.Context()), []int64{7}, "again")
-		wantFault(t, err, fault.NotFound, "erased already")
+		wantFault(t, err, fault.NotFound, "already erased")
 	})
 }
 
@@ -544,17 +544,17 @@ func TestAChangedArchiveIsFound(t *testing.T) {
 			for k := range m.held {
 				m.held[k][100] ^= 1
 			}
-		}, "is not the one"},
+		}, "differs from the one"},
 		{"a cut object", func(_ *testing.T, _ *place, m *memory) {
 			for k := range m.held {
 				m.held[k] = m.held[k][:1000]
 			}
-		}, "is not the one"},
+		}, "differs from the one"},
 		{"a missing record", sql("DELETE FROM audit_segment"), "is missing"},
-		{"a hidden project", sql(`UPDATE audit_segment SET summary = REPLACE(summary, '"wind"', '"wend"')`), "is not what they say"},
-		{"a hidden time", sql(`UPDATE audit_segment SET until = since`), "is not what they say"},
-		{"fewer entries", sql(`UPDATE audit_segment SET upto = upto - 1`), "is not what they say"},
-		{"another digest", sql(`UPDATE audit_segment SET digest = 'ab' WHERE first = 0`), "is not the one"},
+		{"a hidden project", sql(`UPDATE audit_segment SET summary = REPLACE(summary, '"wind"', '"wend"')`), "does not match them"},
+		{"a hidden time", sql(`UPDATE audit_segment SET until = since`), "does not match them"},
+		{"fewer entries", sql(`UPDATE audit_segment SET upto = upto - 1`), "does not match them"},
+		{"another digest", sql(`UPDATE audit_segment SET digest = 'ab' WHERE first = 0`), "differs from the one"},
 		{"an entry that is back", sql(`INSERT INTO audit_leaf (idx, at, source, commitment, project, actor_id, actor_name, action, object, outcome) VALUES (5, 0, 'x', x'00', '', '', '', '', '', '')`), "entry"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -82,7 +82,7 @@ type Entry struct {
 }
 
 // Append records a change in its own transaction. Errors: fault.TooLarge over
-// 64 KiB; fault.Unavailable while the log is not the one that was signed.
+// 64 KiB; fault.Unavailable while the log differs from the signed one.
 func Append(ctx context.Context, tx *store.Tx, e Entry) error {
 	b, err := e.encode(ctx)
 	if err != nil {

@@ -341,7 +341,7 @@ func TestStartFoldsAndStopFoldsTheRest(t *testing.T) {
 	if err := log.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wantFault(t, log.Start(t.Context()), fault.Conflict, "runs already")
+	wantFault(t, log.Start(t.Context()), fault.Conflict, "already running")
 	p.change(t, audit.Entry{Action: "a"})
 	log.Stop()
 	log.Stop()
@@ -464,7 +464,7 @@ func erasedEntriesTellNothingAndVerify(t *testing.T, p *place) {
 	}
 	eraseBoth(t, svc, indexes, "request of the subject")
 	_, err := svc.RequestErasure(alice(t.Context()), indexes, "again")
-	wantFault(t, err, fault.NotFound, "erased already")
+	wantFault(t, err, fault.NotFound, "already erased")
 	if got := list(t, svc, audit.Filter{Text: "subject bob"}); len(got) != 0 {
 		t.Errorf("still found: %v", got)
 	}

@@ -54,7 +54,7 @@ func (c Checkpoint) sign(s note.Signer) ([]byte, error) {
 	return note.Sign(&note.Note{Text: c.text()}, s)
 }
 
-var errNotOurs = errors.New("it is not in the form that the log writes")
+var errNotOurs = errors.New("it is not in the format that the log writes")
 
 // openNote verifies a note that has exactly one signature, by v, and is byte for
 // byte what signing gives.
@@ -176,7 +176,7 @@ func (c *CheckpointFile) Append(_ context.Context, checkpoint []byte) error {
 	defer c.mu.Unlock()
 	size, err := c.append(append(line, '\n'))
 	if err != nil {
-		return journalFault(err, "keep the checkpoint in "+c.path)
+		return journalFault(err, "store the checkpoint in "+c.path)
 	}
 	if size >= c.thins {
 		// A place that only takes more lines, or has no space for a copy, grows on.

@@ -48,7 +48,7 @@ const (
 type EntryErasure struct {
 	ID              string       `json:"id"`
 	Indexes         []int64      `json:"indexes" doc:"Of the entries, as the list shows them"`
-	Reason          string       `json:"reason" doc:"Why; kept in the log, so without the person's name"`
+	Reason          string       `json:"reason" doc:"Reason; recorded in the audit log, so without the person's name"`
 	State           ErasureState `json:"state" enum:"requested,done,rejected,withdrawn,expired"`
 	RequestedBy     string       `json:"requested_by"`
 	RequestedByName string       `json:"requested_by_name,omitempty"`
@@ -67,14 +67,14 @@ type SecondPerson func(ctx context.Context, tx *store.Tx, requestedBy string, re
 // anotherPerson is the SecondPerson where the installation sets none.
 func anotherPerson(ctx context.Context, _ *store.Tx, requestedBy string, _ time.Time) error {
 	if p := identity.From(ctx); p.ID == requestedBy {
-		return fault.New(fault.PermissionDenied, "audit entries are erased by two people, and %s requested this", p).
+		return fault.New(fault.PermissionDenied, "erasing audit entries takes two people, and %s made this request", p).
 			WithHint("Ask another administrator of the installation to approve it.")
 	}
 	return nil
 }
 
 // protected are the nouns of the actions whose entries are never erased, and actions of
-// other nouns: what decides what anybody may do, and what proves what was done.
+// other nouns: entries about permissions, and entries that are evidence.
 var (
 	protectedNouns   = []string{"audit", "policy", "project", "member", "request", "token", "account", "key", "keys", "zone", "erasure", "secret", "backup", "system", "pool"}
 	protectedActions = []string{
@@ -100,14 +100,14 @@ func (s *Service) RequestErasure(ctx context.Context, indexes []int64, reason st
 	indexes = slices.Compact(slices.Sorted(slices.Values(indexes)))
 	if strings.TrimSpace(reason) == "" || len(reason) > maxReason || len(indexes) == 0 || len(indexes) > maxErase {
 		return EntryErasure{}, fault.New(fault.Invalid, "erasing audit entries needs a reason of at most %d bytes and 1 to %d entries", maxReason, maxErase).
-			WithHint("Say why, and name the entries by their index.")
+			WithHint("Give a reason, and name the entries by their index.")
 	}
 	p := identity.From(ctx)
 	if err := onlyPeople(p); err != nil {
 		return EntryErasure{}, err
 	}
 	if err := s.fold(); err != nil {
-		return EntryErasure{}, fault.Wrap(err, "bring the audit log up to date")
+		return EntryErasure{}, fault.Wrap(err, "update the audit log")
 	}
 	if _, err := s.erasable(ctx, indexes); err != nil {
 		return EntryErasure{}, err
@@ -128,7 +128,7 @@ func onlyPeople(p identity.Principal) error {
 	if p.Kind == identity.User {
 		return nil
 	}
-	return fault.New(fault.PermissionDenied, "audit entries are erased by two people, and %s is none", p).WithHint("Use the token of a user.")
+	return fault.New(fault.PermissionDenied, "erasing audit entries takes two people, and %s is not a user", p).WithHint("Use the token of a user.")
 }
 
 func (s *Service) now() time.Time { return s.cfg.Log.cfg.Now().UTC().Truncate(time.Microsecond) }
@@ -142,7 +142,7 @@ func (s *Service) erasable(ctx context.Context, indexes []int64) ([]Leaf, error)
 	}
 	for i, index := range indexes {
 		if i >= len(leaves) || leaves[i].Index != index {
-			return nil, fault.New(fault.NotFound, "there is no audit entry %d", index)
+			return nil, fault.New(fault.NotFound, "audit entry %d does not exist", index)
 		}
 	}
 	bad, err := s.cfg.Log.prove(ctx, leaves)
@@ -154,7 +154,7 @@ func (s *Service) erasable(ctx context.Context, indexes []int64) ([]Leaf, error)
 		case what != "":
 			return nil, fault.New(fault.Conflict, "audit entry %d: %s", l.Index, what)
 		case l.Record == nil:
-			return nil, fault.New(fault.NotFound, "audit entry %d was erased already", l.Index)
+			return nil, fault.New(fault.NotFound, "audit entry %d is already erased", l.Index)
 		}
 		r, err := l.record()
 		if err != nil {
@@ -162,7 +162,7 @@ func (s *Service) erasable(ctx context.Context, indexes []int64) ([]Leaf, error)
 		}
 		if Protected(r.Entry.Action) {
 			return nil, fault.New(fault.PermissionDenied, "audit entry %d is about %s and cannot be erased", l.Index, r.Entry.Action).
-				WithHint("Entries about policies, approvals, roles, tokens, keys, zones, erasures and the log itself stay.")
+				WithHint("Entries about policies, approvals, roles, tokens, keys, zones, erasures and the log itself cannot be erased.")
 		}
 	}
 	return leaves, nil
@@ -211,11 +211,11 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 		// writes to any more, so nothing else holds it.
 		if s.cfg.Journal != nil {
 			if err := s.cfg.Journal.Turn(ctx); err != nil {
-				return EntryErasure{}, fault.Wrap(err, "begin another journal file")
+				return EntryErasure{}, fault.Wrap(err, "start a new journal file")
 			}
 		}
 		if err := s.fold(); err != nil {
-			return EntryErasure{}, fault.Wrap(err, "bring the audit log up to date")
+			return EntryErasure{}, fault.Wrap(err, "update the audit log")
 		}
 		if leaves, err = s.erasable(ctx, e.Indexes); err != nil {
 			return EntryErasure{}, err
@@ -233,7 +233,7 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 		expired = e.State == ErasureRequested && !now.Before(e.ExpiresAt)
 		switch {
 		case e.State != ErasureRequested:
-			return fault.New(fault.Conflict, "erasure %s of audit entries is %s already", e.ID, e.State)
+			return fault.New(fault.Conflict, "erasure %s of audit entries is already %s", e.ID, e.State)
 		case expired:
 			e.State, e.DecidedAt = ErasureExpired, now
 			return s.putErasure(ctx, tx, e) // the refusal follows once this is durable
@@ -264,7 +264,7 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 			if err == nil {
 				said = "it is done, but the " + said
 			}
-			err = errors.Join(err, fault.New(fault.Unavailable, said, gone).WithHint("The server tries again each day. Check the object store."))
+			err = errors.Join(err, fault.New(fault.Unavailable, said, gone).WithHint("The server retries every day. Check the object store."))
 		}
 	}
 	// fault.Unavailable: erased, and its old bytes are still in the database's files or in

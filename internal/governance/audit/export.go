@@ -112,7 +112,7 @@ func (s *Service) Export(ctx context.Context, w io.Writer) error {
 		return fault.Wrap(err, "record the export")
 	}
 	if err := s.cfg.Log.catchUp(ctx); err != nil {
-		return fault.Wrap(err, "bring the audit log up to date")
+		return fault.Wrap(err, "update the audit log")
 	}
 	return fault.Wrap(s.export(ctx, w), "export the audit log")
 }

@@ -82,7 +82,7 @@ func OpenJournal(cfg JournalConfig) (*FileJournal, error) {
 		cfg.SegmentBytes = defaultSegment
 	}
 	if cfg.SegmentBytes < minSegment || cfg.SegmentBytes > maxSegment {
-		return nil, fault.New(fault.Invalid, "a journal segment of %d bytes", cfg.SegmentBytes).
+		return nil, fault.New(fault.Invalid, "the journal segment has %d bytes", cfg.SegmentBytes).
 			WithHint("Use %d to %d bytes.", minSegment, maxSegment)
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -98,7 +98,7 @@ func OpenJournal(cfg JournalConfig) (*FileJournal, error) {
 		err = j.segment.activate()
 	}
 	if err != nil {
-		return nil, journalFault(err, "begin the audit journal")
+		return nil, journalFault(err, "start the audit journal")
 	}
 	if j.reserve, err = j.newSegment(); err != nil {
 		j.segment.discard()
@@ -145,7 +145,7 @@ func (j *FileJournal) Turn(ctx context.Context) error {
 	case <-b.done:
 		return b.err
 	case <-ctx.Done():
-		return fault.New(fault.Unavailable, "the audit journal did not turn in time: %w", context.Cause(ctx))
+		return fault.New(fault.Unavailable, "the audit journal did not start a new file in time: %w", context.Cause(ctx))
 	}
 }
 
@@ -155,7 +155,7 @@ func (j *FileJournal) Turn(ctx context.Context) error {
 func (j *FileJournal) Still(ctx context.Context, look func() error) error {
 	b := &batch{turn: true, look: func() error {
 		if ctx.Err() != nil { // nobody waits for it
-			return fault.New(fault.Unavailable, "the audit journal did not come to rest in time: %w", context.Cause(ctx))
+			return fault.New(fault.Unavailable, "the audit journal did not pause in time: %w", context.Cause(ctx))
 		}
 		return look()
 	}, done: make(chan struct{})}
@@ -172,7 +172,7 @@ func (j *FileJournal) Still(ctx context.Context, look func() error) error {
 }
 
 func errJournalClosed() error {
-	return fault.New(fault.Unavailable, "the audit journal is closed").WithHint("The server is stopping; try again when it is back.")
+	return fault.New(fault.Unavailable, "the audit journal is closed").WithHint("The server is stopping; try again after its restart.")
 }
 
 func (j *FileJournal) enqueue(encoded []byte) (*batch, error) {
@@ -186,7 +186,7 @@ func (j *FileJournal) enqueue(encoded []byte) (*batch, error) {
 		b = j.queue[n-1]
 	} else {
 		if n >= maxQueue {
-			return nil, fault.New(fault.Exhausted, "too many audit entries wait to be synced").WithHint("Try again; if it stays so, the disk is too slow.")
+			return nil, fault.New(fault.Exhausted, "too many audit entries wait to be synced").WithHint("Try again. If this persists, the disk is too slow.")
 		}
 		b = &batch{done: make(chan struct{})}
 		j.queue = append(j.queue, b)
@@ -197,7 +197,7 @@ func (j *FileJournal) enqueue(encoded []byte) (*batch, error) {
 	return b, nil
 }
 
-// wake sees to it that somebody flushes. Under mu.
+// wake makes sure that a flush follows. Guarded by mu.
 func (j *FileJournal) wake() {
 	if !j.flushing {
 		j.flushing = true
@@ -248,7 +248,7 @@ func (j *FileJournal) write(b *batch) error {
 		err = unix.Fdatasync(int(s.file.Fd()))
 	}
 	if err != nil {
-		// Nobody knows what a failed sync left on the disk, and a second sync
+		// It is unknown what a failed sync left on the disk, and a second sync
 		// may succeed without writing it. Go on in another file; the sequencer
 		// takes this one's end for torn.
 		_ = s.file.Close()
@@ -318,7 +318,7 @@ func (s *segment) prepare(size int64) error {
 	// A process that starts beside us and clears abandoned reserves may have
 	// seen the file before it was locked.
 	if !lockSegment(s.file) {
-		return errors.New("another process took the new file")
+		return errors.New("another process created the new file")
 	}
 	if _, err := os.Lstat(s.name); err != nil {
 		return err
@@ -402,7 +402,7 @@ func (j *FileJournal) Close() error {
 func journalFault(err error, doing string) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fault.New(fault.Exhausted, "%s: the disk is full: %w", doing, err).
-			WithHint("Free space on the disk of the data directory. Until then nothing that must be audited is answered.")
+			WithHint("Free space on the disk of the data directory. Until then the server refuses every request that must be audited.")
 	}
 	return fault.Wrap(err, "%s", doing)
 }

@@ -74,15 +74,15 @@ func (l Leaf) check(erased map[int64]Erased) *damage {
 		case !ok || by.By <= l.Index:
 			return &damage{what: "it is blank, and no entry of an erasure names it"}
 		case by.Leaf != nil && !bytes.Equal(by.Leaf, l.Commitment):
-			return &damage{what: "it is blank, and its leaf is not the one that was erased"}
+			return &damage{what: "it is blank, and its leaf differs from that of the erased entry"}
 		}
 		if len(l.Salt) > 0 || !l.sameColumns(l.blank(by)) || by.Time != "" && by.Time != formatTime(l.At.Time()) {
-			return &damage{what: "what is left of the erased entry is not what the erasure says", columns: true}
+			return &damage{what: "the rest of the erased entry does not match the erasure", columns: true}
 		}
 		return nil
 	}
 	if len(l.Salt) != saltBytes || !bytes.Equal(commit(l.Salt, l.Record), l.Commitment) {
-		return &damage{what: "its record is not the one that was signed"}
+		return &damage{what: "its record differs from the signed one"}
 	}
 	var b record
 	var e filtered
@@ -92,7 +92,7 @@ func (l Leaf) check(erased map[int64]Erased) *damage {
 	want := l
 	e.columns(&want)
 	if !l.sameColumns(want) || l.Source != b.Source || formatTime(l.At.Time()) != b.Time {
-		return &damage{what: "its columns for filters are not what the entry says", columns: true}
+		return &damage{what: "its filter columns do not match the entry", columns: true}
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func (s *Service) ExportProject(ctx context.Context, project string, w io.Writer
 		return fault.Wrap(err, "record the export")
 	}
 	if err := s.cfg.Log.catchUp(ctx); err != nil {
-		return fault.Wrap(err, "bring the audit log up to date")
+		return fault.Wrap(err, "update the audit log")
 	}
 	return fault.Wrap(s.exportProject(ctx, project, w), "export the audit log of project %s", project)
 }
@@ -209,7 +209,7 @@ func (v *verification) runProject(line []byte) error {
 		}
 		bad := func(what string) error { return &problem{line: v.lines, entry: e.Index, what: what} }
 		if tlog.CheckRecord(e.Proof, h.Size, signed.Root, e.Index, tlog.RecordHash(e.Leaf)) != nil {
-			return bad("its proof does not lead to the tree that was signed")
+			return bad("its proof does not lead to the signed tree")
 		}
 		if err := v.content(e); err != nil {
 			return err
@@ -221,7 +221,7 @@ func (v *verification) runProject(line []byte) error {
 		case !own && erasure && e.Index > foreign:
 			foreign = e.Index
 		default:
-			return bad("it is of another project, or it is not in the order of an export")
+			return bad("it belongs to another project, or it is out of order")
 		}
 		v.hash.Write(line)
 	}
@@ -244,14 +244,14 @@ func ofProject(e entryLine, project string) (own, erasure bool) {
 func (v *verification) projectCheckpoint(line []byte) (Checkpoint, error) {
 	var l checkpointLine
 	if !decode(line, &l) {
-		return Checkpoint{}, v.bad("it is not the checkpoint that an export of a project begins with")
+		return Checkpoint{}, v.bad("it is not the first checkpoint of a project's export")
 	}
 	c, err := openCheckpoint([]byte(l.Checkpoint), v.verifier)
 	if err != nil {
 		return Checkpoint{}, v.bad("the checkpoint does not verify: %v", err)
 	}
 	if c.Origin != v.header.Origin || c.Size != v.header.Size {
-		return Checkpoint{}, v.bad("the checkpoint is of %d entries of the log %s", c.Size, c.Origin)
+		return Checkpoint{}, v.bad("the checkpoint covers %d entries of the log %s", c.Size, c.Origin)
 	}
 	v.report.Checkpoints, v.report.First, v.report.Last, v.report.Root = 1, c.Time, c.Time, c.Root.String()
 	return c, nil
@@ -260,7 +260,7 @@ func (v *verification) projectCheckpoint(line []byte) (Checkpoint, error) {
 func (v *verification) projectTrailer(line []byte, h projectHeaderLine) error {
 	var l trailerLine
 	if !decode(line, &l) {
-		return v.bad("it is not in the form that an export has")
+		return v.bad("it is not in the format of an export")
 	}
 	text, err := openNote([]byte(l.Trailer), v.verifier)
 	if err != nil {
@@ -270,12 +270,12 @@ func (v *verification) projectTrailer(line []byte, h projectHeaderLine) error {
 		origin: h.Origin, project: h.Project, created: h.Created, size: h.Size, entries: v.report.Entries, lines: v.lines - 1, digest: hex.EncodeToString(v.hash.Sum(nil)),
 	}
 	if text != want.text() {
-		return v.bad("the trailer signed %s, and %d entries on %d lines stand before it: a line was changed, added or removed",
+		return v.bad("the trailer signed %s, but %d entries on %d lines precede it: a line was changed, added or removed",
 			trailerCount(text), v.report.Entries, v.lines-1)
 	}
 	if _, err := v.in.ReadByte(); !errors.Is(err, io.EOF) {
 		v.lines++
-		return v.bad("something stands behind the trailer")
+		return v.bad("there is data after the trailer")
 	}
 	return nil
 }

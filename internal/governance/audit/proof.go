@@ -40,7 +40,7 @@ func (s *Sequencer) inspect(ctx context.Context, tx *store.Tx, leaves []Leaf) (p
 	erased := s.erased.of(leaves)
 	for _, l := range leaves {
 		if forged[l.Index] {
-			problems = append(problems, Problem{Index: l.Index, What: "its leaf is not in the tree that was signed"})
+			problems = append(problems, Problem{Index: l.Index, What: "its leaf is not in the signed tree"})
 			continue
 		}
 		if _, ok := erased[l.Index]; l.Record == nil && !ok {
@@ -210,7 +210,7 @@ func (s *Sequencer) prove(ctx context.Context, leaves []Leaf) (map[int64]string,
 		s.found(err)
 		bad := make(map[int64]string, len(leaves))
 		for _, l := range leaves {
-			bad[l.Index] = "the log is not the one that was signed"
+			bad[l.Index] = "the log differs from the signed one"
 		}
 		return bad, nil
 	}

@@ -33,7 +33,7 @@ func (r *refusal) Unwrap() error { return r.err }
 // fault.PermissionDenied needs no mark.
 func Refuse(err error, e Entry) error { return &refusal{err: err, entry: e} }
 
-// Describe says which act a refusal refuses, where nobody has said so yet. Other errors
+// Describe adds the refused act to a refusal without one. Other errors
 // stay as they are.
 func Describe(err error, e Entry) error {
 	r, marked := errors.AsType[*refusal](err)
@@ -73,7 +73,7 @@ func RecordRefusal(ctx context.Context, j Journal, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	if jerr := j.Record(ctx, e); jerr != nil {
-		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Look at the server's log and free disk space.", Err: jerr}
+		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Check the server's log, and free disk space.", Err: jerr}
 	}
 	return OnRecord(err)
 }

@@ -41,7 +41,7 @@ const (
 
 // errContradicted is in every error that says that the log is not the one that
 // was signed. It is no thing to try again: a person has to look.
-var errContradicted = errors.New("the audit log is not the one that was signed")
+var errContradicted = errors.New("the audit log differs from the signed one")
 
 func contradicted(hint, format string, args ...any) error {
 	e := fault.New(fault.Conflict, format, args...).WithHint("%s", hint)
@@ -54,9 +54,9 @@ func contradicted(hint, format string, args ...any) error {
 func Contradicted(err error) bool { return errors.Is(err, errContradicted) }
 
 const (
-	hintChanged  = "Find out who wrote to the database, keep a copy as evidence, and restore it from its backup. If that is not possible, go on with `falaj audit accept-rollback --reason TEXT`: the finding stays visible for ever."
-	hintOtherLog = "The second place belongs to another installation or was changed, or this database is not the one that it watched. Give this log a place of its own, or restore the right database."
-	hintOlder    = "Restore the newest copy of the database. If that is not possible, go on with `falaj audit accept-rollback --reason TEXT`: the gap stays visible for ever."
+	hintChanged  = "Find out who wrote to the database, keep a copy as evidence, and restore it from its backup. If that is not possible, resume with `falaj audit accept-rollback --reason TEXT`: the finding stays visible permanently."
+	hintOtherLog = "The second place belongs to another installation or was changed, or it belongs to another database. Give this log a place of its own, or restore the right database."
+	hintOlder    = "Restore the newest copy of the database. If that is not possible, resume with `falaj audit accept-rollback --reason TEXT`: the gap stays visible permanently."
 )
 
 // errOvertaken says that the cursors moved between reading and folding.
@@ -178,7 +178,7 @@ func Open(ctx context.Context, cfg Config) (*Sequencer, error) {
 	}
 	secret, err := a.Decrypt(key.Sealed, keyPlace(key.Origin, key.Verifier))
 	if err != nil {
-		return nil, fault.New(fault.Internal, "the audit log's key does not open: %w", err).
+		return nil, fault.New(fault.Internal, "the audit log's key cannot be decrypted: %w", err).
 			WithHint("The database was changed or damaged: restore it from its backup.")
 	}
 	if s.signer, err = note.NewSigner(string(secret)); err != nil {
@@ -230,7 +230,7 @@ func (s *Sequencer) loadKey(ctx context.Context) (LogKey, error) {
 	return key, err
 }
 
-// PublicKey is the log's public key, "origin+hash+key": whoever verifies exports
+// PublicKey is the log's public key, "origin+hash+key": a verifier of exports
 // should have it from elsewhere than the export.
 func (s *Sequencer) PublicKey() string { return s.public }
 
@@ -260,8 +260,8 @@ func (s *Sequencer) settle(err error) error {
 			s.cfg.Finding(err)
 		}
 		s.broken = err
-		s.cfg.DB.Refuse(stream, fault.New(fault.Unavailable, "nothing can be changed: the audit log is not the one that was signed").
-			WithHint("The server's log says what was found; `Tampering` in docs/guides/operate.md says what its operator can do."))
+		s.cfg.DB.Refuse(stream, fault.New(fault.Unavailable, "nothing can be changed: the audit log differs from the signed one").
+			WithHint("The server's log shows the finding; `Tampering` in docs/guides/operate.md describes the operator's options."))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,7 +329,7 @@ func (s *Sequencer) witnessed(ctx context.Context) (*Checkpoint, error) {
 	}
 	c, err := openCheckpoint(b, s.verifier)
 	if err != nil || c.Origin != s.origin {
-		return nil, contradicted(hintOtherLog, "the newest checkpoint in the second place is not of the audit log %s", s.origin)
+		return nil, contradicted(hintOtherLog, "the newest checkpoint in the second place does not belong to the audit log %s", s.origin)
 	}
 	return &c, nil
 }
@@ -356,7 +356,7 @@ func (s *Sequencer) compare(ctx context.Context, c Checkpoint) error {
 // backup mends.
 func (s *Sequencer) Accept(ctx context.Context, reason string) (accepted bool, err error) {
 	if strings.TrimSpace(reason) == "" {
-		return false, fault.New(fault.Invalid, "accepting a rolled-back audit log needs a reason").WithHint("Say what happened and who decided.")
+		return false, fault.New(fault.Invalid, "accepting a rolled-back audit log needs a reason").WithHint("Describe what happened, and name the person who decided.")
 	}
 	// A change of an entry's content is found by nothing else.
 	for ended := false; !ended; {
@@ -457,7 +457,7 @@ func (s *Sequencer) continues(ctx context.Context, tx *store.Tx, c *Checkpoint) 
 }
 
 // mendContents makes the filter columns of entries repeat their records again, and
-// blanks the entries whose records are not what was signed or that nobody erased. It
+// blanks the entries whose records differ from the signed ones or that were not erased. It
 // gives these.
 func (s *Sequencer) mendContents(ctx context.Context, tx *store.Tx) (lost []Erased, err error) {
 	size, err := s.cfg.Store.Size(ctx, tx)
@@ -497,7 +497,7 @@ func (s *Sequencer) mendContents(ctx context.Context, tx *store.Tx) (lost []Eras
 			return nil
 		case !d.columns:
 			if len(lost) == maxLost {
-				return fault.New(fault.Conflict, "more than %d entries of the audit log are not what was signed", maxLost).
+				return fault.New(fault.Conflict, "more than %d entries of the audit log differ from the signed ones", maxLost).
 					WithHint("Restore the database from its backup.")
 			}
 			one := Erased{Index: l.Index, Leaf: l.Commitment}
@@ -606,7 +606,7 @@ func (s *Sequencer) Start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stop != nil {
-		return fault.New(fault.Conflict, "the audit sequencer runs already")
+		return fault.New(fault.Conflict, "the audit sequencer is already running")
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.done = make(chan struct{})
@@ -657,10 +657,10 @@ func (s *Sequencer) tell(ctx context.Context, told *string, part string, err err
 	switch {
 	case err != nil && err.Error() != *told:
 		*told = err.Error()
-		s.cfg.Logger.ErrorContext(ctx, "the audit log is in trouble", slog.String("part", part), slog.Any("error", err), slog.String("hint", fault.HintOf(err)))
+		s.cfg.Logger.ErrorContext(ctx, "the audit log failed", slog.String("part", part), slog.Any("error", err), slog.String("hint", fault.HintOf(err)))
 	case err == nil && *told != "":
 		*told = ""
-		s.cfg.Logger.InfoContext(ctx, "the audit log is well again", slog.String("part", part))
+		s.cfg.Logger.InfoContext(ctx, "the audit log recovered", slog.String("part", part))
 	}
 }
 
@@ -693,7 +693,7 @@ func (s *Sequencer) drain(ctx context.Context, supersedes *tlog.Tree) (Folded, e
 	for {
 		in, err := s.gather(ctx)
 		if err != nil {
-			return total, fault.Wrap(err, "gather audit entries")
+			return total, fault.Wrap(err, "collect audit entries")
 		}
 		err = s.fold(ctx, in, supersedes)
 		if errors.Is(err, errOvertaken) && overtaken < maxOvertaken {
@@ -1087,7 +1087,7 @@ func (s *Sequencer) proveSigned(ctx context.Context, tx *store.Tx, size int64) (
 		return c, changed("its last checkpoint does not verify")
 	}
 	if c.Size != size {
-		return c, changed(fmt.Sprintf("it has %d entries, and its last checkpoint signed %d", size, c.Size))
+		return c, changed(fmt.Sprintf("it has %d entries, but its last checkpoint signed %d", size, c.Size))
 	}
 	r := s.reader(ctx, tx, nil)
 	for _, signed := range []tlog.Tree{{N: c.Size, Hash: c.Root}, s.proven} {
@@ -1099,7 +1099,7 @@ func (s *Sequencer) proveSigned(ctx context.Context, tx *store.Tx, size int64) (
 			return c, err
 		}
 		if root != signed.Hash {
-			return c, changed("its root is not the one that was signed")
+			return c, changed("its root differs from the signed one")
 		}
 	}
 	return c, nil

@@ -38,7 +38,7 @@ type ServiceConfig struct {
 	Journal interface {
 		Turn(ctx context.Context) error
 	}
-	// Reads records who read the log; nil records nobody.
+	// Reads records the readers of the log; nil records none.
 	Reads Journal
 	// SecondPerson decides whether the caller may approve another person's request; nil:
 	// whoever is not the one who requested it.
@@ -82,7 +82,7 @@ const (
 func (f Filter) check() error {
 	for _, s := range []string{f.Project, f.Actor, f.Action, f.Object, string(f.Outcome), f.Text} {
 		if len(s) > maxFilterText {
-			return fault.New(fault.Invalid, "a filter of %d bytes", len(s)).WithHint("Use at most %d bytes.", maxFilterText)
+			return fault.New(fault.Invalid, "the filter has %d bytes", len(s)).WithHint("Use at most %d bytes.", maxFilterText)
 		}
 	}
 	switch f.Outcome {
@@ -261,7 +261,7 @@ func parsePageToken(token string) (int64, error) {
 			return n, nil
 		}
 	}
-	return 0, fault.New(fault.Invalid, "the page token is not one this list gave").WithHint("Begin again without a page token.")
+	return 0, fault.New(fault.Invalid, "invalid page token").WithHint("Start again without a page token.")
 }
 
 func cutPrefix(b []byte, prefix string) (string, bool) {
@@ -293,7 +293,7 @@ func (s *Service) WhoRead(ctx context.Context, project, entity, digest, reason, 
 		return nil, "", err
 	}
 	if strings.TrimSpace(reason) == "" || len(reason) > maxReason {
-		return nil, "", fault.New(fault.Invalid, "the question who read a person needs a reason of at most %d bytes", maxReason)
+		return nil, "", fault.New(fault.Invalid, "searching for the readers of a person's data needs a reason of at most %d bytes", maxReason)
 	}
 	_ = s.fold()
 	leaves, next, err := s.find(ctx, Filter{Project: project, Action: "feature.*", Text: digest}, before, defaultPage)
@@ -305,7 +305,7 @@ func (s *Service) WhoRead(ctx context.Context, project, entity, digest, reason, 
 			Project: project, Action: ActionReads, Object: "entity " + entity, Reason: reason, Detail: map[string]any{"key_digest": digest, "found": len(leaves)},
 		})
 	}); err != nil {
-		return nil, "", fault.Wrap(err, "record the question")
+		return nil, "", fault.Wrap(err, "record the search")
 	}
 	list, err := s.records(ctx, leaves)
 	return list, next, fault.Wrap(err, "read the audit log")

@@ -21,7 +21,7 @@ const (
 )
 
 // sweep verifies all entries, the newest first, in parts. Where it is, is kept in this
-// process only: whoever can write to the database could move a mark there.
+// process only: an attacker with write access to the database could move a mark there.
 type sweep struct {
 	mu      sync.Mutex
 	at      int64 // entries before this one are still to be verified; 0: begin again
@@ -160,13 +160,13 @@ func (s *Sequencer) verifyTile(ctx context.Context, from, to int64) error {
 func (v view) agrees(from int64, leaves []Leaf, hashes []tlog.Hash) error {
 	if tile := from / tileLeaves; tile < int64(len(v.tiles)) {
 		if rootOf(hashes) != v.tiles[tile] {
-			return changedLog(fmt.Sprintf("entries %d to %d are not those that were signed", from, from+tileLeaves-1))
+			return changedLog(fmt.Sprintf("entries %d to %d differ from the signed ones", from, from+tileLeaves-1))
 		}
 		return nil
 	}
 	for i, h := range hashes {
 		if i >= len(v.tail) || v.tail[i] != h {
-			return changedLog(fmt.Sprintf("the leaf of entry %d is not in the tree that was signed", leaves[i].Index))
+			return changedLog(fmt.Sprintf("the leaf of entry %d is not in the signed tree", leaves[i].Index))
 		}
 	}
 	return nil
@@ -199,7 +199,7 @@ func (s *Sequencer) verifyHashes(ctx context.Context, tx *store.Tx, v view, from
 			right = v.node(level, n)
 		}
 		if h.Index != want || h.Hash != right {
-			return changedLog(fmt.Sprintf("its hash %d is not the one of its entries", want))
+			return changedLog(fmt.Sprintf("its hash %d does not match its entries", want))
 		}
 		want++
 	}
@@ -226,7 +226,7 @@ func (s *Sequencer) verifyCheckpoints(ctx context.Context, tx *store.Tx, from, t
 			return err
 		}
 		if root != c.Root {
-			return changedLog(fmt.Sprintf("its first %d entries are not those that a checkpoint signed", c.Size))
+			return changedLog(fmt.Sprintf("its first %d entries differ from those that a checkpoint signed", c.Size))
 		}
 	}
 	return nil
@@ -253,7 +253,7 @@ func (s *Sequencer) verifySecond(ctx context.Context) error {
 	for i, b := range notes {
 		c, err := openCheckpoint(b, s.verifier)
 		if err != nil || c.Origin != s.origin {
-			return contradicted(hintOtherLog, "checkpoint %d in the second place is not of the audit log %s", i+1, s.origin)
+			return contradicted(hintOtherLog, "checkpoint %d in the second place does not belong to the audit log %s", i+1, s.origin)
 		}
 		if c.Supersedes != nil {
 			accepted = append(accepted, c)
@@ -289,7 +289,7 @@ func agree(c Checkpoint, size int64, r tlog.HashReader) error {
 		return err
 	}
 	if root != c.Root {
-		return contradicted(hintOlder, "the audit log was forked: its first %d entries are not those that a checkpoint of %s signed",
+		return contradicted(hintOlder, "the audit log was forked: its first %d entries differ from those that a checkpoint of %s signed",
 			c.Size, formatTime(c.Time))
 	}
 	return nil

@@ -53,7 +53,7 @@ func TestSweepFindsWhateverIsChanged(t *testing.T) {
 	tests := []struct{ name, query, finding string }{
 		{"a record", "UPDATE audit_leaf SET record = REPLACE(record, 'usr_1', 'usr_2') WHERE idx = 40", "entry 40"},
 		{"a record and the columns that repeat it", "UPDATE audit_leaf SET record = REPLACE(record, 'alice', 'alize'), actor_name = 'alize' WHERE idx = 300", "entry 300"},
-		{"a record of the newest entries", "UPDATE audit_leaf SET record = REPLACE(record, 'no role', 'no rule') WHERE idx = (SELECT MAX(idx) FROM audit_leaf)", "is not the one that was signed"},
+		{"a record of the newest entries", "UPDATE audit_leaf SET record = REPLACE(record, 'no role', 'no rule') WHERE idx = (SELECT MAX(idx) FROM audit_leaf)", "differs from the signed one"},
 		{"a salt", "UPDATE audit_leaf SET salt = (SELECT salt FROM audit_leaf WHERE idx = 1) WHERE idx = 5", "entry 5"},
 		{"an outcome in the column for filters", "UPDATE audit_leaf SET outcome = 'done' WHERE idx = 17", "entry 17"},
 		{"a project in the column for filters", "UPDATE audit_leaf SET project = 'sun' WHERE idx = 270", "entry 270"},
@@ -61,9 +61,9 @@ func TestSweepFindsWhateverIsChanged(t *testing.T) {
 		{"a source", "UPDATE audit_leaf SET source = 'rows 0-0' WHERE idx = 20", "entry 20"},
 		{"a blank", "UPDATE audit_leaf SET record = NULL, salt = NULL WHERE idx = 33", "no entry of an erasure names it"},
 		{"a blank as releases before erased", "UPDATE audit_leaf SET record = NULL, salt = NULL, project = '', actor_id = '', actor_name = '', action = '', object = '', outcome = '' WHERE idx = 33", "no entry of an erasure names it"},
-		{"a leaf", "UPDATE audit_leaf SET commitment = (SELECT commitment FROM audit_leaf WHERE idx = 1) WHERE idx = 2", "are not those that were signed"},
-		{"a leaf of the last tile", "UPDATE audit_leaf SET commitment = (SELECT commitment FROM audit_leaf WHERE idx = 1) WHERE idx = (SELECT MAX(idx) FROM audit_leaf)", "not in the tree"},
-		{"two entries in each other's place", "UPDATE audit_leaf SET idx = CASE idx WHEN 7 THEN -8 ELSE -7 END WHERE idx IN (7, 8); UPDATE audit_leaf SET idx = -idx WHERE idx < 0", "are not those that were signed"},
+		{"a leaf", "UPDATE audit_leaf SET commitment = (SELECT commitment FROM audit_leaf WHERE idx = 1) WHERE idx = 2", "differ from the signed ones"},
+		{"a leaf of the last tile", "UPDATE audit_leaf SET commitment = (SELECT commitment FROM audit_leaf WHERE idx = 1) WHERE idx = (SELECT MAX(idx) FROM audit_leaf)", "not in the signed tree"},
+		{"two entries in each other's place", "UPDATE audit_leaf SET idx = CASE idx WHEN 7 THEN -8 ELSE -7 END WHERE idx IN (7, 8); UPDATE audit_leaf SET idx = -idx WHERE idx < 0", "differ from the signed ones"},
 		{"a missing entry", "DELETE FROM audit_leaf WHERE idx = 100", "entry 100 is missing"},
 		{"a stored hash", "UPDATE audit_hash SET hash = (SELECT hash FROM audit_hash WHERE idx = 1) WHERE idx = 9", "hash 9"},
 		{"a missing stored hash", "DELETE FROM audit_hash WHERE idx = 9", "hash 9"},
@@ -221,7 +221,7 @@ func TestErasingTakesTwoPeople(t *testing.T) {
 		t.Fatalf("%+v, %v", w, err)
 	}
 	_, err = svc.ApproveErasure(carol(t.Context()), e.ID)
-	wantFault(t, err, fault.Conflict, "withdrawn already")
+	wantFault(t, err, fault.Conflict, "already withdrawn")
 	eraseBoth(t, svc, []int64{subject}, "request 2026-18")
 
 	// The entry of the erasure, and the one of the request, stay.

@@ -96,7 +96,7 @@ func (s *Sequencer) verifiedTo(ctx context.Context, tx *store.Tx) error {
 	}
 	t := &s.trunk
 	if c.Size < t.size() {
-		return changedLog(fmt.Sprintf("its last checkpoint is of %d entries, and %d were signed", c.Size, t.size()))
+		return changedLog(fmt.Sprintf("its last checkpoint covers %d entries, but %d were signed", c.Size, t.size()))
 	}
 	var want []int64
 	from := t.size()
@@ -129,7 +129,7 @@ func (s *Sequencer) verifiedTo(ctx context.Context, tx *store.Tx) error {
 	}
 	if t.root() != c.Root {
 		t.reset()
-		return changedLog("its root is not the one that was signed")
+		return changedLog("its root differs from the signed one")
 	}
 	return nil
 }

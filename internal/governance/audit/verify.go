@@ -25,7 +25,7 @@ const maxLine = 4 * maxEntry
 // VerifyOptions are what the verifier knows from elsewhere than the export.
 type VerifyOptions struct {
 	// PublicKey of the log, "origin+hash+key". Empty: the one in the export is
-	// believed, and the report says so: then anybody could have written it.
+	// believed, and the report states it: any program could have written it.
 	PublicKey string
 	// Checkpoints from the second place (ReadCheckpoints), in the order in which
 	// it got them. They expose an export of a log that was rolled back or forked.
@@ -192,9 +192,9 @@ func (v *verification) next() ([]byte, error) {
 		case errors.Is(err, io.EOF):
 			v.lines++
 			if len(line) > 0 {
-				return nil, v.bad("it is cut short, and the trailer is missing")
+				return nil, v.bad("it is truncated, and the trailer is missing")
 			}
-			return nil, v.bad("the trailer is missing: the export was cut after %d entries", v.tree.size)
+			return nil, v.bad("the trailer is missing: the export is truncated after %d entries", v.tree.size)
 		default:
 			return nil, err
 		}
@@ -221,11 +221,11 @@ func (v *verification) readHeader(line []byte) error {
 // readKey opens the public key that the header names.
 func (v *verification) readKey(origin, key, at string) error {
 	if v.opts.PublicKey != "" && v.opts.PublicKey != key {
-		return v.bad("the log's public key is not the one that was given")
+		return v.bad("the log's public key differs from the given one")
 	}
 	var err error
 	if v.verifier, err = note.NewVerifier(key); err != nil || v.verifier.Name() != origin {
-		return v.bad("the log's public key and origin do not fit together")
+		return v.bad("the log's public key and origin do not match")
 	}
 	created, err := time.Parse(timeLayout, at)
 	if err != nil {
@@ -258,13 +258,13 @@ func (v *verification) readWitness() error {
 func (v *verification) readEntry(line []byte) error {
 	var e entryLine
 	if !decode(line, &e) {
-		return v.badEntry("it is not in the form that an export has")
+		return v.badEntry("it is not in the format of an export")
 	}
 	if e.Index != v.tree.size {
 		return v.badEntry("it has the index %d", e.Index)
 	}
 	if e.Index >= v.header.Size {
-		return v.badEntry("the export says that it has %d entries only", v.header.Size)
+		return v.badEntry("the export declares only %d entries", v.header.Size)
 	}
 	if err := v.content(e); err != nil {
 		return err
@@ -289,9 +289,9 @@ func (v *verification) content(e entryLine) error {
 	case e.Salt == nil && e.Record == nil:
 		v.blank[e.Index] = e.Leaf
 	case len(e.Salt) != saltBytes || e.Record == nil:
-		return bad("it has no whole salt and record")
+		return bad("its salt or record is incomplete")
 	case !bytes.Equal(commit(e.Salt, e.Record), e.Leaf):
-		return bad("salt and record do not give its leaf: it was changed")
+		return bad("salt and record do not match its leaf: it was changed")
 	default:
 		for _, one := range erasedIn(e.Index, e.Record) {
 			v.erased[one.Index] = one
@@ -329,7 +329,7 @@ func (v *verification) nameBlanks() error {
 func (v *verification) readCheckpoint(line []byte) error {
 	var l checkpointLine
 	if !decode(line, &l) {
-		return v.bad("it is not in the form that an export has")
+		return v.bad("it is not in the format of an export")
 	}
 	c, err := openCheckpoint([]byte(l.Checkpoint), v.verifier)
 	if err != nil {
@@ -337,11 +337,11 @@ func (v *verification) readCheckpoint(line []byte) error {
 	}
 	switch {
 	case c.Origin != v.header.Origin:
-		return v.bad("the checkpoint is of the log %s", c.Origin)
+		return v.bad("the checkpoint belongs to the log %s", c.Origin)
 	case c.Size != v.tree.size || c.Size <= v.lastSize:
-		return v.bad("a checkpoint of %d entries stands behind entry %d", c.Size, v.tree.size-1)
+		return v.bad("a checkpoint of %d entries follows entry %d", c.Size, v.tree.size-1)
 	case c.Root != v.tree.root():
-		return v.bad("entries %d to %d are not those that the checkpoint signed", v.lastSize, c.Size-1)
+		return v.bad("entries %d to %d differ from those that the checkpoint signed", v.lastSize, c.Size-1)
 	}
 	if c.Supersedes != nil {
 		v.accepted = append(v.accepted, c)
@@ -358,7 +358,7 @@ func (v *verification) readCheckpoint(line []byte) error {
 func (v *verification) readTrailer(line []byte) error {
 	var l trailerLine
 	if !decode(line, &l) {
-		return v.bad("it is not in the form that an export has")
+		return v.bad("it is not in the format of an export")
 	}
 	text, err := openNote([]byte(l.Trailer), v.verifier)
 	if err != nil {
@@ -374,19 +374,19 @@ func (v *verification) readTrailer(line []byte) error {
 	}
 	switch {
 	case t.size != v.tree.size:
-		return v.bad("the export has %d entries, and its trailer signed %d", v.tree.size, t.size)
+		return v.bad("the export has %d entries, but its trailer signed %d", v.tree.size, t.size)
 	case t.lines != v.lines-1:
-		return v.bad("%d lines stand before the trailer, and it signed %d: a line was added or removed", v.lines-1, t.lines)
+		return v.bad("%d lines precede the trailer, but it signed %d: a line was added or removed", v.lines-1, t.lines)
 	case v.lastSize != v.tree.size || t.root != root:
-		return v.bad("the last checkpoint is not of all %d entries", v.tree.size)
+		return v.bad("the last checkpoint does not cover all %d entries", v.tree.size)
 	case t.digest != hex.EncodeToString(v.hash.Sum(nil)):
-		return v.bad("the bytes before the trailer are not those that it signed")
+		return v.bad("the bytes before the trailer differ from those that it signed")
 	case t.origin != v.header.Origin || t.created != v.header.Created || t.size != v.header.Size:
-		return v.bad("the trailer is of another export")
+		return v.bad("the trailer belongs to another export")
 	}
 	if _, err := v.in.ReadByte(); !errors.Is(err, io.EOF) {
 		v.lines++
-		return v.bad("something stands behind the trailer")
+		return v.bad("there is data after the trailer")
 	}
 	return nil
 }

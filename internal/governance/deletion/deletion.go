@@ -4,7 +4,7 @@
 // the domains hand it here before they delete, in the same transaction where they can.
 //
 //   - Nothing cites it: it may go.
-//   - Something cites it: whoever deletes it has to have read what, and says so (Yes).
+//   - Something cites it: the caller must confirm that they have read what (Yes).
 //   - A deployment in use depends on it: it takes Force and a reason, which is audited.
 package deletion
 
@@ -23,7 +23,7 @@ type Citation struct {
 	InUse bool   // it is a deployment that answers with it
 }
 
-// Request is how somebody asks for a deletion. The zero Request deletes what nothing
+// Request describes a requested deletion. The zero Request deletes only what nothing
 // cites.
 type Request struct {
 	Yes    bool   // what cites it may name something that is gone
@@ -43,16 +43,16 @@ func (r Request) Allow(what string, cited []Citation) error {
 		return fault.New(fault.Invalid, "the reason has %d bytes, over the limit of %d", len(r.Reason), maxReason)
 	}
 	if r.Force && strings.TrimSpace(r.Reason) == "" {
-		return fault.New(fault.Invalid, "deleting %s by force needs a reason", what).WithHint("Say why, with --reason: it is kept in the audit log.")
+		return fault.New(fault.Invalid, "deleting %s by force needs a reason", what).WithHint("Give a reason with --reason: it is recorded in the audit log.")
 	}
 	used := slices.DeleteFunc(slices.Clone(cited), func(c Citation) bool { return !c.InUse })
 	switch {
 	case len(used) > 0 && !r.Force:
 		return fault.New(fault.Conflict, "%s is in use by %s", what, Names(used)).
-			WithHint("Let these use something else first; or delete it with --force and --reason, which the audit log keeps. By HTTP: ?force=true&reason=….")
+			WithHint("First change these to use another object; or delete it with --force and --reason, which the audit log records. By HTTP: ?force=true&reason=….")
 	case len(cited) > 0 && !r.Yes && !r.Force:
 		return fault.New(fault.Conflict, "%s is cited by %s", what, Names(cited)).
-			WithHint("They will name something that is gone. Delete it all the same with --yes. By HTTP: ?yes=true.")
+			WithHint("These would refer to a deleted object. To delete it anyway, use --yes. By HTTP: ?yes=true.")
 	}
 	return nil
 }

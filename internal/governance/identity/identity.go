@@ -56,7 +56,7 @@ type Principal struct {
 	Expires time.Time `json:"-"`
 }
 
-// Owner is who owns what the principal makes: for a loop that works on somebody's behalf,
+// Owner is the owner of the principal's objects: for a loop that works on behalf of an account,
 // that account.
 func (p Principal) Owner() string {
 	if p.Kind == System && p.Behalf != "" {

@@ -30,7 +30,7 @@
 // # What the caller owes
 //
 // The Ring's methods open a transaction of their own on first use: do not call
-// them inside a store closure. They ask for no permission: whoever hands out
+// them inside a store closure. They check no permission: the code that hands out
 // data has asked already.
 package keys
 

@@ -258,7 +258,7 @@ func TestSealedRowsOpenOnlyAtTheirPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := p.mustOpen(t, "").AEAD(user(t), "wind", "b")
-	wantFault(t, err, fault.Internal, "do not open")
+	wantFault(t, err, fault.Internal, "cannot be decrypted")
 }
 
 func TestDestroy(t *testing.T) { onEachDatabase(t, destroy) }
@@ -445,7 +445,7 @@ func TestMasterFile(t *testing.T) {
 	}{
 		{"untouched", func(*testing.T, *place) {}, "", ""},
 		{"missing", func(t *testing.T, p *place) { t.Helper(); remove(t, p.masterFile()) }, "", "missing"},
-		{"readable by others", func(t *testing.T, p *place) { t.Helper(); chmod(t, p.masterFile(), 0o640) }, "", "others may read"},
+		{"readable by others", func(t *testing.T, p *place) { t.Helper(); chmod(t, p.masterFile(), 0o640) }, "", "other users can read"},
 		{"of another installation", func(t *testing.T, p *place) {
 			t.Helper()
 			q := newPlace(t)
@@ -455,7 +455,7 @@ func TestMasterFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			write(t, p.masterFile(), string(b))
-		}, "", "not the one this database was made with"},
+		}, "", "not the key of this database"},
 		{"empty", func(t *testing.T, p *place) { t.Helper(); write(t, p.masterFile(), "") }, "", "not a master key"},
 		{"too long", func(t *testing.T, p *place) { t.Helper(); write(t, p.masterFile(), strings.Repeat(" ", 5000)) }, "", "too long"},
 		{"short key", func(t *testing.T, p *place) {
@@ -463,7 +463,7 @@ func TestMasterFile(t *testing.T) {
 			write(t, p.masterFile(), `{"falaj_master_key":1,"key":"AAAA"}`)
 		}, "", "32 bytes"},
 		{"sealed, no passphrase", func(t *testing.T, p *place) { t.Helper(); p.mustOpen(t, "correct horse battery") }, "", "sealed by a passphrase"},
-		{"sealed, wrong passphrase", func(t *testing.T, p *place) { t.Helper(); p.mustOpen(t, "correct horse battery") }, "incorrect horse", "does not open"},
+		{"sealed, wrong passphrase", func(t *testing.T, p *place) { t.Helper(); p.mustOpen(t, "correct horse battery") }, "incorrect horse", "cannot decrypt"},
 		{"sealed, right passphrase", func(t *testing.T, p *place) { t.Helper(); p.mustOpen(t, "correct horse battery") }, "correct horse battery", ""},
 		{"weak passphrase", func(*testing.T, *place) {}, "short", "has 5 bytes"},
 		{"a directory", func(t *testing.T, p *place) {
@@ -525,7 +525,7 @@ func TestMasterFileIsPrivateAndResealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = p.open(t.Context(), "the first passphrase")
-	wantFault(t, err, fault.Invalid, "does not open")
+	wantFault(t, err, fault.Invalid, "cannot decrypt")
 	p.mustOpen(t, "the second passphrase")
 	if err := keys.Reseal(p.masterFile(), []byte("the second passphrase"), nil); err != nil {
 		t.Fatal(err)
@@ -563,7 +563,7 @@ func TestReadPassphrase(t *testing.T) {
 	}
 	chmod(t, path, 0o644)
 	_, err := keys.ReadPassphrase(path)
-	wantFault(t, err, fault.Invalid, "everybody")
+	wantFault(t, err, fault.Invalid, "all users can read")
 	chmod(t, path, 0o400)
 	for _, bad := range []string{"", "\n", "short\n", strings.Repeat("x", 1025)} {
 		write(t, path, bad)

@@ -75,7 +75,7 @@ func ReadPassphrase(path string) ([]byte, error) {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o007 != 0 {
-		return nil, fault.New(fault.Invalid, "everybody may read the passphrase file %s (mode %04o)", path, info.Mode().Perm()).
+		return nil, fault.New(fault.Invalid, "all users can read the passphrase file %s (mode %04o)", path, info.Mode().Perm()).
 			WithHint("Run: chmod 0400 %s", fault.ShellWord(path))
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxPassphrase+2))
@@ -144,7 +144,7 @@ func loadMaster(ctx context.Context, cfg Config) ([]byte, error) {
 			return nil, fault.Wrap(err, "write the new master key")
 		}
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fault.New(fault.Invalid, "the master key file %s is missing, and the database holds keys it sealed", cfg.MasterFile).
+		return nil, fault.New(fault.Invalid, "the master key file %s is missing, and the database holds keys that it encrypted", cfg.MasterFile).
 			WithHint("Restore the file from its backup. Without it the data cannot be read.")
 	case err != nil:
 		return nil, err
@@ -161,9 +161,9 @@ func loadMaster(ctx context.Context, cfg Config) ([]byte, error) {
 		return key, recordCheck(ctx, cfg, key)
 	}
 	if !hmac.Equal(check.MAC, checkMAC(key, check.Salt)) {
-		return nil, fault.New(fault.Invalid, "the master key in %s (fingerprint %s) is not the one this database was made with",
+		return nil, fault.New(fault.Invalid, "the master key in %s (fingerprint %s) is not the key of this database",
 			cfg.MasterFile, fingerprint(key)).
-			WithHint("Put back the master key file that belongs to this data directory.")
+			WithHint("Restore the master key file of this data directory.")
 	}
 	return key, nil
 }
@@ -225,8 +225,8 @@ func decodeMaster(f *os.File, path string) (masterFile, error) {
 			WithHint("Restore the file from its backup.")
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return masterFile{}, fault.New(fault.Invalid, "others may read the master key %s (mode %04o)", path, info.Mode().Perm()).
-			WithHint("Find out who read it, then run: chmod 0600 %s", fault.ShellWord(path))
+		return masterFile{}, fault.New(fault.Invalid, "other users can read the master key %s (mode %04o)", path, info.Mode().Perm()).
+			WithHint("Find out which users read it, then run: chmod 0600 %s", fault.ShellWord(path))
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxMasterFile+1))
 	if err != nil {
@@ -280,8 +280,8 @@ func (m masterFile) open(path string, passphrase []byte) ([]byte, error) {
 	}
 	key, err := a.Decrypt(m.Sealed, m.KDF.associated())
 	if err != nil || len(key) != keySize {
-		return nil, fault.New(fault.Invalid, "the passphrase does not open the master key %s", path).
-			WithHint("Use the passphrase that sealed it (key fingerprint %s); if it is right, the file is damaged: restore it.", m.Fingerprint)
+		return nil, fault.New(fault.Invalid, "the passphrase cannot decrypt the master key %s", path).
+			WithHint("Use the passphrase that encrypted it (key fingerprint %s); if it is right, the file is damaged: restore it.", m.Fingerprint)
 	}
 	return key, nil
 }
@@ -290,7 +290,7 @@ func (k *kdf) aead(passphrase []byte) (*subtle.AESGCM, error) {
 	return subtle.NewAESGCM(argon2.IDKey(passphrase, k.Salt, k.Time, k.MemoryKiB, k.Threads, keySize))
 }
 
-// associated binds the sealed key to the parameters, so that nobody weakens them.
+// associated binds the sealed key to the parameters, so that they cannot be weakened.
 func (k *kdf) associated() []byte {
 	b, _ := json.Marshal(k) // numbers and bytes always encode
 	return append([]byte("falaj master key v1 "), b...)

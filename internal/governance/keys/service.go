@@ -270,8 +270,8 @@ func parsePageToken(token string) (*Scope, error) {
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	project, owner, ok := strings.Cut(string(b), "\x00")
 	if err != nil || !ok || CheckScope(project, owner) != nil {
-		return nil, fault.New(fault.Invalid, "the page token is not one this list gave").
-			WithHint("Begin again without a page token.")
+		return nil, fault.New(fault.Invalid, "invalid page token").
+			WithHint("Start again without a page token.")
 	}
 	return &Scope{project, owner}, nil
 }
@@ -422,7 +422,7 @@ func (s *Service) find(ctx context.Context, tx *store.Tx, at Scope) (material, e
 	}
 	if row.State == Destroyed {
 		return material{}, fault.New(fault.Gone, "the key was destroyed on %s", row.Destroyed.UTC().Format(time.DateOnly)).
-			WithHint("What it sealed cannot be read again; make the object anew under another name.")
+			WithHint("Data that it encrypted cannot be read again. Create the object again under another name.")
 	}
 	seal, err := s.sealer(ctx, tx, at)
 	if err != nil {
@@ -430,7 +430,7 @@ func (s *Service) find(ctx context.Context, tx *store.Tx, at Scope) (material, e
 	}
 	b, err := seal.Decrypt(row.Sealed, associated(row.Key))
 	if err != nil {
-		return material{}, fault.New(fault.Internal, "the sealed bytes of %s do not open: %w", row.ID, err).
+		return material{}, fault.New(fault.Internal, "the encrypted bytes of %s cannot be decrypted: %w", row.ID, err).
 			WithHint("The database was changed or damaged: restore it from its backup.")
 	}
 	var m material

@@ -86,7 +86,7 @@ func (l *Ledger) catchUp(f *os.File) error {
 		return fault.New(fault.TooLarge, "the erasure ledger %s has %d bytes", l.path, info.Size())
 	}
 	if info.Size() < l.size {
-		return fault.New(fault.Invalid, "the erasure ledger %s became shorter", l.path).WithHint("Put the newest copy of the ledger in its place, and start the server again.")
+		return fault.New(fault.Invalid, "the erasure ledger %s was truncated", l.path).WithHint("Restore the newest copy of the ledger, and restart the server.")
 	}
 	b := make([]byte, info.Size()-l.size)
 	if _, err := f.ReadAt(b, l.size); err != nil && !errors.Is(err, io.EOF) {
@@ -95,7 +95,7 @@ func (l *Ledger) catchUp(f *os.File) error {
 	for len(b) > 0 {
 		n := bytes.IndexByte(b, '\n') + 1
 		if n == 0 { // what a crash left of a line
-			return fault.Wrap(f.Truncate(l.size), "mending the erasure ledger")
+			return fault.Wrap(f.Truncate(l.size), "repairing the erasure ledger")
 		}
 		if err := l.take(b[:n]); err != nil {
 			return err
@@ -120,7 +120,7 @@ func (l *Ledger) take(text []byte) error {
 		return nil
 	}
 	return fault.New(fault.Invalid, "line %d of the erasure ledger %s was changed, or is of another installation", len(l.lines)+1, l.path).
-		WithHint("Persons who were erased may be there again. Put the newest copy of the ledger in its place.")
+		WithHint("Erased persons may exist again. Restore the newest copy of the ledger.")
 }
 
 func (l *Ledger) head() string {
@@ -134,7 +134,7 @@ func (l *Ledger) mac(line Line) string {
 	line.MAC = ""
 	b, err := json.Marshal(line)
 	if err != nil {
-		panic("privacy: a line of the ledger does not marshal: " + err.Error())
+		panic("privacy: a line of the ledger cannot be marshalled: " + err.Error())
 	}
 	m := hmac.New(sha256.New, l.key)
 	m.Write(b)

@@ -28,12 +28,12 @@
 // A pseudonym: HMAC-SHA-256 of the entity and its key under a key derived from the
 // master key, which no restore changes. The key itself is kept, sealed, only until
 // the erasure is done, and then scrubbed from the database. Neither the audit log,
-// nor the ledger, nor the certificate has it. Whoever has the master key can test
-// whether a guessed key was erased; nobody else can.
+// nor the ledger, nor the certificate has it. A holder of the master key can test
+// whether a guessed key was erased; no other party can.
 //
 // # What the caller owes
 //
-// Recover has to return before anybody is answered. The ledger has to be kept where
+// Recover has to return before any request is answered. The ledger has to be kept where
 // a restore of the data directory does not bring an older one back.
 package privacy
 
@@ -74,25 +74,25 @@ type Erasure struct {
 	ID        ID     `json:"id"`
 	Project   string `json:"project"`
 	Entity    string `json:"entity"`
-	Pseudonym string `json:"pseudonym" doc:"HMAC of the entity and its key: the same for the same person, and nothing that the key can be read from"`
-	State     State  `json:"state" enum:"requested,erasing,done,done_in_part,not_found" doc:"done: every place was searched. done_in_part: see unsearched. not_found: nobody by this key was ever seen, so check the key"`
-	Reason    string `json:"reason" doc:"Why, and what the request is called elsewhere; names no person"`
+	Pseudonym string `json:"pseudonym" doc:"HMAC of the entity and its key: equal for the same person; the key cannot be derived from it"`
+	State     State  `json:"state" enum:"requested,erasing,done,done_in_part,not_found" doc:"done: every place was searched. done_in_part: see unsearched. not_found: the key was never found, so check it"`
+	Reason    string `json:"reason" doc:"Reason, with the reference of the request, such as a ticket number; must not name the person"`
 	// Restored says that a backup had brought the person back.
-	Restored    bool         `json:"restored,omitempty" doc:"The person had come back with a backup, and was erased again"`
+	Restored    bool         `json:"restored,omitempty" doc:"A restored backup contained the person, who was erased again"`
 	RequestedBy string       `json:"requested_by"`
 	RequestedAt time.Time    `json:"requested_at"`
-	Deadline    time.Time    `json:"deadline" doc:"When it has to be done"`
+	Deadline    time.Time    `json:"deadline" doc:"Time by which it must be done"`
 	DoneAt      time.Time    `json:"done_at,omitzero"`
 	Late        bool         `json:"late,omitempty" doc:"It was done after the deadline"`
-	Places      []Place      `json:"places" doc:"What was removed, and where"`
-	Deleted     []Place      `json:"deleted,omitempty" doc:"Versions with rows of the person that somebody had deleted before; what was made of them may remain"`
+	Places      []Place      `json:"places" doc:"Removed rows, by place"`
+	Deleted     []Place      `json:"deleted,omitempty" doc:"Versions with rows of the person that were deleted earlier; data derived from them may remain"`
 	Searched    []string     `json:"searched,omitempty" doc:"Kinds of places that were searched"`
 	Unsearched  []Unsearched `json:"unsearched,omitempty" doc:"Places that were not searched, or where the person may remain"`
 	Models      []string     `json:"models,omitempty" doc:"Model versions that were trained on rows of the person; they are flagged"`
-	Note        string       `json:"note,omitempty" doc:"What to do when nobody by this key was ever seen"`
-	Trouble     string       `json:"trouble,omitempty" doc:"Why it is not done yet; it is tried again"`
+	Note        string       `json:"note,omitempty" doc:"What to do if the key was never found"`
+	Trouble     string       `json:"trouble,omitempty" doc:"Why it is not done yet; it is retried"`
 	Ledger      int64        `json:"ledger,omitempty" doc:"Number of its line in the erasure ledger"`
-	LedgerHash  string       `json:"ledger_hash,omitempty" doc:"Digest of that line, which covers all lines before"`
+	LedgerHash  string       `json:"ledger_hash,omitempty" doc:"Digest of that line and all previous lines"`
 }
 
 // Place is where rows of the person were.
@@ -101,7 +101,7 @@ type Place struct {
 	Name string `json:"name" doc:"Such as orders@3"`
 	Rows int64  `json:"rows" doc:"Rows of the person"`
 	// Into is what stands for it now; empty where only the rows went.
-	Into string `json:"into,omitempty" doc:"What stands for it now, such as orders@5"`
+	Into string `json:"into,omitempty" doc:"What replaces it, such as orders@5"`
 	Note string `json:"note,omitempty"`
 }
 
@@ -113,7 +113,7 @@ type Unsearched struct {
 	Reason string `json:"reason"`
 	Tool   string `json:"tool,omitempty" doc:"Command that searches or removes it"`
 	// Seen says that the key was found in it as text.
-	Seen bool `json:"seen,omitempty" doc:"The person's key is in it, as text"`
+	Seen bool `json:"seen,omitempty" doc:"It contains the person's key as text"`
 }
 
 // UnmarshalJSON implements json.Unmarshaler: certificates of earlier releases have the
@@ -204,7 +204,7 @@ func (s Subject) Tokens() []string { return s.tokens }
 // what datasets say.
 func (s Subject) Where() Where { return s.where }
 
-// Asked is when the erasure was requested; zero when somebody only looks.
+// Asked is when the erasure was requested; zero for a search only.
 func (s Subject) Asked() time.Time { return s.asked }
 
 // pseudonym names a person. Lengths keep what stands beside each other apart.

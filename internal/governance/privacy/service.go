@@ -169,7 +169,7 @@ func (s *Service) beyond(ctx context.Context, subject Subject, f *Found) (search
 	if s.cfg.Beyond != nil {
 		left, kinds, err := s.cfg.Beyond(ctx, subject, *f)
 		if err != nil {
-			return nil, fault.Wrap(err, "looking for places that are not searched")
+			return nil, fault.Wrap(err, "listing places that are not searched")
 		}
 		f.Unsearched = mergeUnsearched(f.Unsearched, left)
 		searched = append(searched, kinds...)
@@ -183,7 +183,7 @@ func (s *Service) find(ctx context.Context, subject Subject) (all Found, err err
 	for _, p := range s.participants {
 		f, err := p.Find(ctx, subject)
 		if err != nil {
-			return Found{}, fault.Wrap(err, "looking through %s", p.Kind())
+			return Found{}, fault.Wrap(err, "searching %s", p.Kind())
 		}
 		all.add(p.Kind(), f)
 	}
@@ -290,7 +290,7 @@ func (s *Service) seal(ctx context.Context, e Erasure, x secret) ([]byte, error)
 	}
 	plain, err := json.Marshal(x)
 	if err != nil {
-		return nil, fault.New(fault.Internal, "what is kept until the erasure is done cannot be encoded")
+		return nil, fault.New(fault.Internal, "the pending data of the erasure cannot be encoded")
 	}
 	defer clear(plain)
 	return box.Encrypt(plain, e.place())
@@ -303,11 +303,11 @@ func (s *Service) open(ctx context.Context, r Row) (x secret, err error) {
 	}
 	plain, err := box.Decrypt(r.Sealed, r.place())
 	if err != nil {
-		return x, fault.New(fault.Internal, "what erasure %s keeps does not open", r.ID).WithHint("The database was changed or damaged: restore it from its backup, and ask again.")
+		return x, fault.New(fault.Internal, "the pending data of erasure %s cannot be decrypted", r.ID).WithHint("The database was changed or damaged: restore it from its backup, and request the erasure again.")
 	}
 	defer clear(plain)
 	if json.Unmarshal(plain, &x) != nil {
-		return x, fault.New(fault.Internal, "what erasure %s keeps cannot be read", r.ID)
+		return x, fault.New(fault.Internal, "the pending data of erasure %s cannot be read", r.ID)
 	}
 	return x, nil
 }
@@ -321,11 +321,11 @@ func (s *Service) Request(ctx context.Context, a Ask) (Erasure, error) {
 		return Erasure{}, err
 	}
 	if a.Reason == "" {
-		return Erasure{}, fault.New(fault.Invalid, "an erasure needs a reason").WithHint("Say how the request is called elsewhere, without the person's name.")
+		return Erasure{}, fault.New(fault.Invalid, "an erasure needs a reason").WithHint("Give the reference of the request, such as a ticket number, without the person's name.")
 	}
 	for _, v := range a.Values {
 		if len(v) > 3 && strings.Contains(strings.ToLower(a.Reason), strings.ToLower(v)) {
-			return Erasure{}, fault.New(fault.Invalid, "the reason names the person, and is kept for ever").WithHint("Name the request instead, such as \"request 2026-17\".")
+			return Erasure{}, fault.New(fault.Invalid, "the reason names the person, and it is kept permanently").WithHint("Name the request instead, such as \"request 2026-17\".")
 		}
 	}
 	who, now := author(ctx), s.cfg.Now().UTC().Truncate(time.Microsecond)
@@ -394,7 +394,7 @@ func (s *Service) begin(ctx context.Context, r Row) (Erasure, error) {
 			return err
 		}
 		if open >= maxOpen {
-			return fault.New(fault.Exhausted, "%d erasures are under way", open).WithHint("Ask again when some are done.")
+			return fault.New(fault.Exhausted, "%d erasures are under way", open).WithHint("Try again when some are done.")
 		}
 		if err := s.cfg.Store.Put(ctx, tx, r); err != nil {
 			return err
@@ -430,7 +430,7 @@ func (s *Service) One(ctx context.Context, p string, id ID) (Erasure, error) {
 	var r Row
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if r, err = s.cfg.Store.Find(ctx, tx, id); err == nil && r.Project != p {
-			err = fault.New(fault.NotFound, "there is no such erasure")
+			err = fault.New(fault.NotFound, "the erasure does not exist")
 		}
 		return err
 	})
@@ -445,7 +445,7 @@ func (s *Service) List(ctx context.Context, p string, size int, token string) (l
 	}
 	before, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
-		return nil, "", fault.New(fault.Invalid, "the page token is not one that was given out")
+		return nil, "", fault.New(fault.Invalid, "invalid page token")
 	}
 	if size <= 0 || size > 1000 {
 		size = pageSize
@@ -471,7 +471,7 @@ func (s *Service) List(ctx context.Context, p string, size int, token string) (l
 
 // Touching lists the erasures of persons who had rows in one of the places, or perhaps
 // had, in the transaction of somebody who makes something of these. It asks for no
-// permission: who trains may not be somebody who sees erasures.
+// permission: the trainer may lack the permission to see erasures.
 func (s *Service) Touching(ctx context.Context, tx *store.Tx, p string, places []string) (ids []string, err error) {
 	for before := ID(""); ; {
 		rows, err := s.cfg.Store.List(ctx, tx, p, before, pageSize)
@@ -500,7 +500,7 @@ type Gone struct {
 
 // Gone lists those who were erased from a project, or are being: what others bring of
 // them that is older comes without what it says. It asks for no permission: who brings
-// it may not be somebody who sees erasures.
+// it may lack the permission to see erasures.
 func (s *Service) Gone(ctx context.Context, p string) (all []Gone, err error) {
 	lines := slices.DeleteFunc(s.cfg.Ledger.Lines(), func(l Line) bool { return l.Project != p })
 	if len(lines) == 0 {
@@ -606,7 +606,7 @@ func (s *Service) run(ctx context.Context, r Row) (err error) {
 	}
 	for _, p := range left.Places {
 		return fault.New(fault.Conflict, "%s %s has %d rows of the person again", p.Kind, p.Name, p.Rows).
-			WithHint("Somebody wrote them meanwhile. They are erased in the next round.")
+			WithHint("They were written meanwhile, and are erased in the next round.")
 	}
 	f := Found{Places: r.Places, Deleted: r.Deleted, Unsearched: r.Unsearched, Models: r.Models}
 	f.add("", Found{Unsearched: left.Unsearched})
@@ -740,7 +740,7 @@ func (s *Service) Certificate(ctx context.Context, p string, id ID) ([]byte, err
 		return nil, err
 	}
 	if !e.State.Ended() {
-		return nil, fault.New(fault.Conflict, "erasure %s is %s and has no certificate yet", id, e.State).WithHint("See how far it is: falaj erase show %s.", id)
+		return nil, fault.New(fault.Conflict, "erasure %s is %s and has no certificate yet", id, e.State).WithHint("Show its progress: falaj erase show %s.", id)
 	}
 	var doc []byte
 	// As it was written then: a later release may know other fields.
@@ -778,7 +778,7 @@ func (s *Service) conclude(ctx context.Context, r Row) error {
 	switch {
 	case !known:
 		r.State = NotFound
-		r.Note = "Nobody by this key was seen in any place that was searched, nor erased before. Check the key, and the order of the join keys of entity " + r.Entity + "."
+		r.Note = "The key was not found in any searched place, and it was not erased before. Check the key, and the order of the join keys of entity " + r.Entity + "."
 	case len(r.Unsearched) > 0:
 		r.State = InPart
 	default:
@@ -809,7 +809,7 @@ func (s *Service) conclude(ctx context.Context, r Row) error {
 }
 
 // Recover compares the ledger with the database and erases again whom a restored
-// backup brought back. Call it before anybody is answered. Errors:
+// backup contains. Call it before any request is answered. Errors:
 // fault.Conflict for a ledger that is older than the database; what an erasure
 // fails with, for then the person is still there.
 func (s *Service) Recover(ctx context.Context) error {
@@ -823,8 +823,8 @@ func (s *Service) Recover(ctx context.Context) error {
 			return err
 		}
 		if known > int64(len(lines)) || known > 0 && lines[known-1].hash != hash {
-			return fault.New(fault.Conflict, "the erasure ledger has %d lines, and the database knows of %d", len(lines), known).
-				WithHint("Put the newest copy of the ledger in its place (erasures.ledger): without it, persons who were erased could come back with a backup.")
+			return fault.New(fault.Conflict, "the erasure ledger has %d lines, and the database records %d", len(lines), known).
+				WithHint("Restore the newest copy of the ledger (erasures.ledger): without it, erased persons could reappear when a backup is restored.")
 		}
 		for _, l := range lines {
 			r, err := s.cfg.Store.Find(ctx, tx, l.ID)
@@ -843,7 +843,7 @@ func (s *Service) Recover(ctx context.Context) error {
 	}
 	for _, l := range again {
 		if err := s.again(ctx, l); err != nil {
-			return fault.Wrap(err, "erasing a person again whom a restore brought back (erasure %s)", l.ID)
+			return fault.Wrap(err, "erasing a person again after a restore (erasure %s)", l.ID)
 		}
 	}
 	return nil
@@ -874,7 +874,7 @@ func (s *Service) again(ctx context.Context, l Line) error {
 		return err
 	}
 	if r.Restored {
-		s.cfg.Log.WarnContext(ctx, "a restored backup brought a person back who was erased; erasing again", slog.String("erasure", string(l.ID)), slog.String("project", l.Project))
+		s.cfg.Log.WarnContext(ctx, "a restored backup contains an erased person; erasing again", slog.String("erasure", string(l.ID)), slog.String("project", l.Project))
 	}
 	return s.run(ctx, r)
 }

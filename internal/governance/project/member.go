@@ -57,7 +57,7 @@ func (g Grant) Spec(principal string) GrantSpec {
 
 // GrantSpec is the manifest of kind Grant.
 type GrantSpec struct {
-	Principal string `json:"principal" yaml:"principal" doc:"Who: user/alice, service/ci or an account id"`
+	Principal string `json:"principal" yaml:"principal" doc:"Account: user/alice, service/ci or an account id"`
 	Role      Role   `json:"role" yaml:"role" doc:"viewer, engineer, deployer, admin or auditor"`
 	// Installation is for who reads manifests: such a grant is validated with no
 	// project.
@@ -69,13 +69,13 @@ type GrantSpec struct {
 func (s GrantSpec) Validate(in Name) error {
 	if s.Principal == "" || len(s.Principal) > 100 {
 		return fault.New(fault.Invalid, "principal is missing or too long").
-			WithHint("Name who gets the role: user/alice, service/ci or an account id.")
+			WithHint("Name the account that gets the role: user/alice, service/ci or an account id.")
 	}
 	if err := s.Role.Validate(); err != nil {
 		return err
 	}
 	if in != "" && s.Installation {
-		return fault.New(fault.Invalid, "a grant of the installation is not in project %s", in).WithHint("Leave out the project or installation.")
+		return fault.New(fault.Invalid, "a grant in the installation cannot name project %s", in).WithHint("Leave out the project or installation.")
 	}
 	if in == "" && s.Role != Admin && s.Role != Auditor {
 		return fault.New(fault.Invalid, "role %s cannot be held in the whole installation", s.Role).

@@ -28,14 +28,14 @@ import (
 // id.CheckName. The empty Name is the system itself.
 type Name string
 
-// Validate refuses what is no project's name; the empty Name too.
+// Validate refuses invalid names of projects, and the empty Name.
 func (n Name) Validate() error { return id.CheckName("project name", string(n)) }
 
 // Unknown is the answer about a project that is not there, and, in the same words, to those who
 // may not know that it is.
 func Unknown(name string) error {
 	return fault.New(fault.NotFound, "project %s does not exist", name).
-		WithHint("`falaj get projects` lists those that you may see; a manifest of kind Project makes one.")
+		WithHint("`falaj get projects` lists those that you may see; a manifest of kind Project creates one.")
 }
 
 // Project is a tenant.
@@ -96,7 +96,7 @@ type Amount struct {
 
 func (a Amount) validate(field string) error {
 	if a.Bytes < 0 || a.Objects < 0 {
-		return fault.New(fault.Invalid, "%s: bytes and objects are numbers from 1", field).WithHint("Leave out what has no limit.")
+		return fault.New(fault.Invalid, "%s: bytes and objects must be at least 1", field).WithHint("Leave out what has no limit.")
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ type Request struct {
 	Kind            string          `json:"kind"`
 	Object          string          `json:"object"`
 	Summary         string          `json:"summary" doc:"What would change"`
-	Change          string          `json:"change,omitempty" doc:"What it is now and would be, as text"`
+	Change          string          `json:"change,omitempty" doc:"The current and the requested state, as text"`
 	Reason          string          `json:"reason,omitempty"`
 	State           State           `json:"state" enum:"requested,approved,done,failed,rejected,withdrawn,expired"`
 	Message         string          `json:"message,omitempty" doc:"Why it could not be carried out"`

@@ -29,7 +29,7 @@ func (s *Service) Second(ctx context.Context, tx *store.Tx, r policy.Requested) 
 	}
 	refused := func(format string, args ...any) error {
 		return fault.New(fault.PermissionDenied, format, args...).
-			WithHint("Ask another person who has the right %s, or let another person request it and approve that.", words(r.Actions))
+			WithHint("Ask another person with the right %s, or let another person request it and approve that.", words(r.Actions))
 	}
 	if slices.Contains(r.By, p.ID) {
 		return refused("it takes two people, and you are one of the requesters")

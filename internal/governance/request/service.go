@@ -153,7 +153,7 @@ func (s *Service) Ask(ctx context.Context, a policy.Act) error {
 		return err
 	}
 	return audit.OnRecord(fault.New(fault.PermissionDenied, "this takes two people, and is requested as %s: %s", r.ID, a.Summary).
-		WithHint("Another person who has the right %s approves it: falaj request approve %s.", words(a.Approve), r.ID))
+		WithHint("Another person with the right %s approves it: falaj request approve %s.", words(a.Approve), r.ID))
 }
 
 // put writes a request's state, to the audit log too.
@@ -276,7 +276,7 @@ func (s *Service) second(ctx context.Context, tx *store.Tx, r Request) error {
 		}
 		if maker == identity.From(ctx).ID {
 			return fault.New(fault.PermissionDenied, "it takes two people, and you created the account of %s, which requested it", r.RequestedByName).
-				WithHint("Ask another person who has the right %s.", words(r.Approvers))
+				WithHint("Ask another person with the right %s.", words(r.Approvers))
 		}
 	}
 	return s.Second(ctx, tx, policy.Requested{By: []string{r.RequestedBy}, At: r.RequestedAt, Actions: r.Approvers, Object: r.object()})
@@ -328,7 +328,7 @@ func (s *Service) Contents(ctx context.Context, tx *store.Tx, in project.Name) (
 	return "", nil
 }
 
-// expire ends what nobody has answered in time.
+// expire ends requests without a decision in time.
 func (s *Service) expire(ctx context.Context) error {
 	now := s.cfg.Now().UTC().Truncate(time.Microsecond)
 	overdue := func(ctx context.Context, tx *store.Tx) ([]Request, error) {
@@ -359,7 +359,7 @@ func (s *Service) expire(ctx context.Context) error {
 }
 
 // Recover carries out what was approved more than a minute ago and not carried out, because
-// a process ended, and ends what nobody has answered in time. Call it every minute.
+// a process ended, and ends requests without a decision in time. Call it every minute.
 func (s *Service) Recover(ctx context.Context) error {
 	ctx = identity.With(ctx, identity.Loop("requests"))
 	if err := s.expire(ctx); err != nil {

@@ -70,7 +70,7 @@ func Derive(parents ...Parent) (Label, error) {
 	for i, p := range parents {
 		where[i] = p.Name + " (" + p.Label.String() + ")"
 	}
-	return nil, fault.New(fault.PermissionDenied, "no zone may hold what is derived from %s", strings.Join(where, " and ")).
+	return nil, fault.New(fault.PermissionDenied, "no zone may hold data derived from %s", strings.Join(where, " and ")).
 		WithHint("Derive from inputs that share a zone, or have two people widen a label with a reason.")
 }
 
@@ -80,6 +80,6 @@ func Check(what string, l Label, where string, z Zone) error {
 	if l.Allows(z) {
 		return nil
 	}
-	return fault.New(fault.PermissionDenied, "%s may be in %s only, and %s is in %s", what, l, where, z).
-		WithHint("Choose a place in %s. If it may be in %s as well, say so: its residency names that zone, too; of what exists two people widen it.", l, z)
+	return fault.New(fault.PermissionDenied, "%s is allowed only in %s, and %s is in %s", what, l, where, z).
+		WithHint("Choose a place in %s. To allow %s as well, add that zone to its residency; for an existing object, two people widen its label.", l, z)
 }

@@ -103,7 +103,7 @@ func TestCheck(t *testing.T) {
 		t.Error(err)
 	}
 	err := residency.Check("dataset weather@1", nil, "pool cloud", "DE")
-	if !fault.Is(err, fault.PermissionDenied) || err.Error() != "dataset weather@1 may be in home only, and pool cloud is in DE" || !strings.Contains(fault.HintOf(err), "home") {
+	if !fault.Is(err, fault.PermissionDenied) || err.Error() != "dataset weather@1 is allowed only in home, and pool cloud is in DE" || !strings.Contains(fault.HintOf(err), "home") {
 		t.Errorf("%v (%s)", err, fault.HintOf(err))
 	}
 	if residency.Of("home").Allows("") {

@@ -13,7 +13,7 @@ import (
 
 var zoneRE = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?$`)
 
-// Validate refuses what is no zone's name: 1 to 32 letters, digits and '-'.
+// Validate refuses invalid names of zones: a name has 1 to 32 letters, digits and '-'.
 func (z Zone) Validate() error {
 	if zoneRE.MatchString(string(z)) {
 		return nil
@@ -65,8 +65,8 @@ const (
 
 // ZoneSpec is the manifest of kind Zone.
 type ZoneSpec struct {
-	Jurisdiction string `json:"jurisdiction,omitempty" yaml:"jurisdiction" doc:"Whose law holds there, such as AE or DE; set once, then changed by two people"`
-	Provider     string `json:"provider,omitempty" yaml:"provider" doc:"Who runs the machines; set once, then changed by two people"`
+	Jurisdiction string `json:"jurisdiction,omitempty" yaml:"jurisdiction" doc:"Jurisdiction that applies there, such as AE or DE; set once, then changed by two people"`
+	Provider     string `json:"provider,omitempty" yaml:"provider" doc:"Operator of the machines; set once, then changed by two people"`
 	Trust        Trust  `json:"trust,omitempty" yaml:"trust" doc:"shared, dedicated or owned; default shared, lowered by two people"`
 	Description  string `json:"description,omitempty" yaml:"description" doc:"For people, at most 2000 characters"`
 }
@@ -80,7 +80,7 @@ func (s ZoneSpec) Validate() error {
 		}
 	}
 	if len(s.Provider) > 200 || len(s.Description) > 2000 {
-		return fault.New(fault.Invalid, "provider may have 200 bytes and description 2000")
+		return fault.New(fault.Invalid, "provider is limited to 200 bytes and description to 2000")
 	}
 	switch s.Trust {
 	case "", Shared, Dedicated, Owned:
@@ -92,15 +92,15 @@ func (s ZoneSpec) Validate() error {
 // Law is what decides whose law reaches data in a zone. Labels name zones, so who lets data
 // be in a zone relies on its law: see Widens.
 type Law struct {
-	Jurisdiction string `json:"jurisdiction,omitempty" doc:"Whose law holds there; leave out to keep it"`
-	Provider     string `json:"provider,omitempty" doc:"Who runs the machines; leave out to keep it"`
-	Trust        Trust  `json:"trust,omitempty" enum:"shared,dedicated,owned" doc:"Whose hands they are in; leave out to keep it"`
+	Jurisdiction string `json:"jurisdiction,omitempty" doc:"Jurisdiction that applies there; omit to keep it"`
+	Provider     string `json:"provider,omitempty" doc:"Operator of the machines; omit to keep it"`
+	Trust        Trust  `json:"trust,omitempty" enum:"shared,dedicated,owned" doc:"Trust in the operator; omit to keep it"`
 }
 
 // Law is the zone's.
 func (s ZoneSpec) Law() Law { return Law{s.Jurisdiction, s.Provider, s.Trust} }
 
-// Or is the law with what it leaves out as in another.
+// Or is the law with its unset fields taken from another.
 func (l Law) Or(was Law) Law {
 	return Law{cmp.Or(l.Jurisdiction, was.Jurisdiction), cmp.Or(l.Provider, was.Provider), cmp.Or(l.Trust, was.Trust)}
 }

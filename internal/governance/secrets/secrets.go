@@ -71,8 +71,8 @@ func (Text) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 // Spec is what a Secret manifest says.
 type Spec struct {
-	Description string           `json:"description,omitempty" doc:"What the secret opens, for people"`
-	Values      map[string]Value `json:"values" doc:"Values by key, such as username and password: each {value: …}, or {file: …} or {stdin: true}, which the command line reads, or {keep: true}: the value that it has"`
+	Description string           `json:"description,omitempty" doc:"Description, such as what the secret gives access to"`
+	Values      map[string]Value `json:"values" doc:"Values by key, such as username and password: each {value: …}, or {file: …} or {stdin: true}, which the command line reads, or {keep: true}, which keeps the current value"`
 }
 
 // Value is one value of a manifest.
@@ -117,7 +117,7 @@ func (v *Value) UnmarshalJSON(b []byte) error {
 		return nil
 	case said.File != nil || said.Stdin != nil:
 		return fault.New(fault.Invalid, "the server does not read files for secrets").
-			WithHint("Apply the manifest with `falaj apply`, which reads `file` and `stdin` and sends what they hold.")
+			WithHint("Apply the manifest with `falaj apply`, which reads `file` and `stdin` and sends their contents.")
 	case said.Value == nil:
 		return fault.New(fault.Invalid, "a value of a secret is %s", forms)
 	}
@@ -152,7 +152,7 @@ func (s Spec) Validate() error {
 		case len(v) > MaxValue:
 			return fault.New(fault.Invalid, "spec.values.%s: %d bytes are over the limit of %d", key, len(v), MaxValue)
 		case !utf8.Valid(v):
-			return fault.New(fault.Invalid, "spec.values.%s is not text", key).WithHint("Encode it, for example by base64, where its user takes that.")
+			return fault.New(fault.Invalid, "spec.values.%s is not text", key).WithHint("Encode it, for example as base64, if its consumer accepts that.")
 		}
 	}
 	return nil
@@ -173,7 +173,7 @@ func (s Spec) keys() []string { return slices.Sorted(maps.Keys(s.Values)) }
 // ID identifies a secret: "sec_01J…".
 type ID string
 
-// Secret is all that anybody may know of a secret.
+// Secret is the visible part of a secret, without its values.
 type Secret struct {
 	ID          ID        `json:"id"`
 	Project     string    `json:"project"`

@@ -72,7 +72,7 @@ func object(p, name string) policy.Object {
 	return policy.Object{Project: p, Kind: "secret", Name: name}
 }
 
-// Request makes a secret or sets its values anew.
+// Request creates a secret or replaces its values.
 type Request struct {
 	Project string
 	Name    string
@@ -110,7 +110,7 @@ func (s *Service) Apply(ctx context.Context, r Request) (Secret, project.Change,
 				return err
 			}
 			if len(all) >= maxSecrets {
-				return fault.New(fault.Exhausted, "project %s has %d secrets already", r.Project, len(all)).WithHint("Delete those that nothing uses: falaj get secrets.")
+				return fault.New(fault.Exhausted, "project %s already has %d secrets", r.Project, len(all)).WithHint("Delete unused secrets; falaj get secrets lists them.")
 			}
 			change = project.Created
 			row = Row{Secret: Secret{ID: ID(id.New("sec")), Project: r.Project, Name: r.Name, Created: now, CreatedBy: who}}
@@ -195,7 +195,7 @@ func opened(box tink.AEAD, row Row) (values map[string]string, err error) {
 		err = json.Unmarshal(plain, &values)
 	}
 	if err != nil {
-		return nil, fault.New(fault.Internal, "secret %s does not open: its row is not what was written", row.Name)
+		return nil, fault.New(fault.Internal, "secret %s cannot be decrypted: its row was changed", row.Name)
 	}
 	return values, nil
 }
@@ -238,7 +238,7 @@ func (s *Service) List(ctx context.Context, p string, size int, token string) (l
 	}
 	after, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
-		return nil, "", fault.New(fault.Invalid, "the page token is not one that was given out")
+		return nil, "", fault.New(fault.Invalid, "invalid page token")
 	}
 	if size <= 0 || size > 1000 {
 		size = 100
@@ -279,7 +279,7 @@ func (s *Service) Delete(ctx context.Context, p, name string) error {
 		}
 		if len(users) > 0 {
 			return fault.New(fault.Conflict, "secret %s is used by %s", name, strings.Join(users, ", ")).
-				WithHint("Delete or change what uses it first. To replace the values, apply the secret again.")
+				WithHint("First delete or change the objects that use it. To replace the values, apply the secret again.")
 		}
 		if err := s.cfg.Store.Delete(ctx, tx, row.ID); err != nil {
 			return err
@@ -313,7 +313,7 @@ func (s *Service) Use(ctx context.Context, p, name string, keys ...string) error
 }
 
 // Open reads a secret for a service of this process. It asks for no permission:
-// whoever named the secret had secret.use. Errors: fault.NotFound; fault.Gone
+// the submitter who named the secret had secret.use. Errors: fault.NotFound; fault.Gone
 // when its key was destroyed.
 func (s *Service) Open(ctx context.Context, p, name string) (map[string]Text, error) {
 	box, err := s.cfg.Sealer.AEAD(ctx, p, owner)
@@ -342,8 +342,8 @@ func (s *Service) Open(ctx context.Context, p, name string) (map[string]Text, er
 func (s *Service) find(ctx context.Context, tx *store.Tx, p, name string) (Row, error) {
 	row, err := s.cfg.Store.Find(ctx, tx, p, name)
 	if fault.Is(err, fault.NotFound) {
-		return Row{}, fault.New(fault.NotFound, "there is no secret %q in project %s", name, p).
-			WithHint("Apply a manifest of kind Secret first, or look for its name with `falaj get secrets`.")
+		return Row{}, fault.New(fault.NotFound, "secret %q does not exist in project %s", name, p).
+			WithHint("Apply a manifest of kind Secret first, or find its name with `falaj get secrets`.")
 	}
 	return row, err
 }

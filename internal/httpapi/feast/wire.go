@@ -76,7 +76,7 @@ func (c *columns) UnmarshalJSON(b []byte) error {
 		}
 		name, _ := t.(string) // the decoder lets nothing else stand there
 		if _, twice := c.values[name]; twice {
-			return fmt.Errorf("%.80q is there twice", name)
+			return fmt.Errorf("duplicate key %.80q", name)
 		}
 		list, err := c.list(d)
 		if fault.Is(err, fault.TooLarge) {

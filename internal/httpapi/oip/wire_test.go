@@ -476,7 +476,7 @@ func TestStrictRequests(t *testing.T) {
 		`{"inputs":[{"name":"x\udc00","shape":[1],"datatype":"BYTES","data":["a"]}]}`:              "whole characters",
 		`{"other":1,"inputs":[` + x + `],"\u006fther":2}`:                                          `duplicate field "other"`,
 		`{"inputs":[{"own":1,"own":1,` + x[1:] + `]}`:                                              `duplicate field "own"`,
-		`{"inputs":[` + x + `],"other":{"a":[{"b":1,"b":2}]}}`:                                     `"b" is there twice`,
+		`{"inputs":[` + x + `],"other":{"a":[{"b":1,"b":2}]}}`:                                     `duplicate key "b"`,
 		`{"inputs":[` + x + `],"outputs":[{"name":"y","own":1,"own":1}]}`:                          `duplicate field "own"`,
 		`{"Inputs":[` + x + `]}`:                                                                   "no inputs",
 		"{\"inputs\":[{\"name\":\"x\",\"shape\":[1],\"datatype\":\"BYTES\",\"data\":[\"\xe9\"]}]}": "not UTF-8",

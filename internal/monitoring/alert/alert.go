@@ -62,7 +62,7 @@ const (
 type Target struct {
 	Webhook string         `json:"webhook,omitempty" doc:"https URL that gets a CloudEvent by POST"`
 	Secret  string         `json:"secret,omitempty" doc:"Name of the webhook secret that signs it (Standard Webhooks); empty is unsigned"`
-	Zone    residency.Zone `json:"zone,omitempty" doc:"Zone in which the receiver stands; home when left out, for hosts that the operator's alerts.hosts names, others have to say"`
+	Zone    residency.Zone `json:"zone,omitempty" doc:"Zone of the receiver; default home for hosts in the operator's alerts.hosts, otherwise required"`
 	Command []string       `json:"command,omitempty" doc:"Program of the operator's alerts.commands directory, and its arguments; it gets the event on standard input"`
 }
 

@@ -248,7 +248,7 @@ func delivery(t *testing.T, w *world) {
 	c.Label = residency.Label{"DE"}
 	w.tell(t, c)
 	if got := r.take(); len(got) != 0 {
-		t.Errorf("told of a model that may be in DE only: %v", got)
+		t.Errorf("told of a model that is allowed only in DE: %v", got)
 	}
 	if err := w.Delete(ctx, proj, hook.ID); err != nil {
 		t.Fatal(err)

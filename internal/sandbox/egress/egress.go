@@ -59,7 +59,7 @@ type network struct {
 func ParseAllow(entries []string) (Allow, error) {
 	a := Allow{names: map[string]bool{}, addresses: map[netip.AddrPort]bool{}}
 	if len(entries) > maxEntries {
-		return a, fault.New(fault.TooLarge, "the allow-list has %d entries, at most %d are possible", len(entries), maxEntries)
+		return a, fault.New(fault.TooLarge, "the allow-list has %d entries, at most %d are allowed", len(entries), maxEntries)
 	}
 	for _, e := range entries {
 		host, port, err := split(e)
@@ -198,7 +198,7 @@ func New(c Config) *Proxy {
 	p.dialer = outbound.Dialer{
 		Timeout: c.Timeout, Resolve: c.Resolve, Connect: c.Dial, Log: c.Log,
 		Permit: func(a netip.AddrPort) bool { return c.Allow.address(a.Addr(), a.Port()) },
-		Hint:   "The server's log says why. A name with a private address needs address:port on the allow-list, too.",
+		Hint:   "The server's log has the reason. A name with a private address needs address:port on the allow-list, too.",
 	}
 	p.forward = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.Out.Host = r.In.Host },
@@ -243,7 +243,7 @@ func (p *Proxy) Close() error {
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect {
 		if r.URL.Scheme != "http" || r.URL.Host == "" {
-			http.Error(w, "falaj: this is a proxy; ask it with CONNECT or an absolute http URL", http.StatusBadRequest)
+			http.Error(w, "falaj: this is a proxy; send it CONNECT or an absolute http URL", http.StatusBadRequest)
 			return
 		}
 		p.forward.ServeHTTP(w, r)

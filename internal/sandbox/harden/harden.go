@@ -145,7 +145,7 @@ func Exec(env []string) error {
 			return err
 		}
 		err := syscall.Exec(program, os.Args, append(slices.Clip(env), Marker)) //nolint:gosec // Ourselves.
-		return fmt.Errorf("starting %s anew: %w", program, err)
+		return fmt.Errorf("restarting %s: %w", program, err)
 	})
 }
 

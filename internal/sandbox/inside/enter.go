@@ -132,7 +132,7 @@ func isProgram(first, status, uids, argv string) (gid int, err error) {
 	case inner(uids, uid) != wire.UserID || ours || !filtered(parsed(first), says):
 		return 0, errors.New(wire.NotStarted)
 	case uid <= 0 || gid <= 0:
-		return 0, errors.New("the program is root of the machine, which nothing of the user's may become")
+		return 0, errors.New("the program runs as root of the machine, which no code of the user may do")
 	}
 	return gid, nil
 }
@@ -273,7 +273,7 @@ func Look(args []string, stderr io.Writer) int {
 func look(args []string) error {
 	var limits wire.Spec
 	if len(args) < 2 {
-		return errors.New("nothing to look with: this mode is for falaj's own use")
+		return errors.New("nothing to inspect with: this mode is for falaj's own use")
 	}
 	if err := errors.Join(json.Unmarshal([]byte(args[0]), &limits), closeOnExec()); err != nil {
 		return err

@@ -90,7 +90,7 @@ func (b *box) build() (step string, err error) {
 			return "naming the host", err
 		}
 		if err := loopbackUp(); err != nil {
-			return "bringing up loopback", err
+			return "starting the loopback interface", err
 		}
 	}
 	if err := b.listen(); err != nil {
@@ -102,7 +102,7 @@ func (b *box) build() (step string, err error) {
 		}
 	} else if b.spec.Confine {
 		if err := dropCapabilities(); err != nil {
-			return "giving up capabilities", err
+			return "dropping capabilities", err
 		}
 	}
 	return "", nil
@@ -157,7 +157,7 @@ func (b *box) run() int {
 			user = 0 // the runtime made us that user already
 		}
 		if err := dropRights(user); err != nil {
-			b.fail("giving up rights", err)
+			b.fail("dropping privileges", err)
 			return exitFault // takes the program with us
 		}
 	}

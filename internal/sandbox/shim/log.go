@@ -71,7 +71,7 @@ func (o *output) next() error {
 	name := LogFile
 	if o.f != nil {
 		if !o.aside {
-			_, _ = fmt.Fprintf(o.f, "\n[falaj: this is more than %s; from here on the end of it is kept, and shown when the program has ended]\n", resource.Bytes(o.head))
+			_, _ = fmt.Fprintf(o.f, "\n[falaj: the output exceeds %s; from here on only its end is kept, and shown when the program has ended]\n", resource.Bytes(o.head))
 		}
 		if err := o.f.Close(); err != nil {
 			return err
@@ -134,7 +134,7 @@ func joinLog(dir string, dropped int64) error {
 	}
 	switch {
 	case dropped > 0:
-		_, _ = fmt.Fprintf(log, "[falaj: %d bytes are missing here: the log has its limit, or the disk is full]\n", dropped)
+		_, _ = fmt.Fprintf(log, "[falaj: %d bytes are missing here: the log is at its limit, or the disk is full]\n", dropped)
 	case dropped < 0:
 		_, _ = fmt.Fprint(log, "[falaj: some of the output may be missing here]\n")
 	}

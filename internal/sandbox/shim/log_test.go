@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var missingRE = regexp.MustCompile(`(?s)^(.*?)\n\[falaj: this is more than [^\n]*\]\n(?:\[falaj: (\d+) bytes are missing here[^\n]*\]\n)?(.*)$`)
+var missingRE = regexp.MustCompile(`(?s)^(.*?)\n\[falaj: the output exceeds [^\n]*\]\n(?:\[falaj: (\d+) bytes are missing here[^\n]*\]\n)?(.*)$`)
 
 // TestLogKeepsBothEnds writes what is numbered, in pieces of any size.
 func TestLogKeepsBothEnds(t *testing.T) {

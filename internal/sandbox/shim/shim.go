@@ -396,7 +396,7 @@ func run(dir string, signals chan os.Signal, ready func()) (stopped bool, err er
 	}
 	// The end is recorded also when the disk is full by then.
 	if err := Spare(dir, StatusFile); err != nil {
-		s.status.Notes = append(s.status.Notes, "room for the record of its end: "+err.Error())
+		s.status.Notes = append(s.status.Notes, "disk space for the record of its end: "+err.Error())
 	}
 	ready()
 	s.run()

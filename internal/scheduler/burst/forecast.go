@@ -21,7 +21,7 @@ type row struct {
 	ends []ending        // by time
 }
 
-// ending is when somebody gives something back. A guess is no promise.
+// ending is when a workload frees its resources. An estimate is not a promise.
 type ending struct {
 	at     time.Time
 	amount resource.Amount

@@ -113,8 +113,8 @@ type pool struct {
 //     μ = (1 + λ·r*) / s(r*). It is weighted: by (1 + service/Probe)^−Favour,
 //     because a job that has had much will probably want much more (least attained
 //     service; sizes of jobs have heavy tails), and by (1 + age/Patience)², so that
-//     nobody waits for ever. Rigid jobs cannot give up a part, and stopping and
-//     starting them in turn would help nobody: they weigh as the mean of the
+//     no job waits without end. Rigid jobs cannot give up a part, and stopping and
+//     starting them in turn would not help: they weigh as the mean of the
 //     others, and more only when they have waited longer than Enough.
 //  4. Restarts. A configuration that a job does not have is worth less by the
 //     share of its time that restarts have cost and this one would cost:

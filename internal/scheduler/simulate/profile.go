@@ -336,7 +336,7 @@ func normal(gpus []int) string {
 
 // times are those of one step with a local batch on a placement (GPUs per node).
 // Of what was not measured and lies between no measurements they are a guess: a
-// policy may choose what nobody has tried.
+// policy may choose untried configurations.
 func (p *Profile) times(gpus []int, local int) estimate {
 	id := normal(gpus)
 	key := id + "/" + strconv.Itoa(local)

@@ -26,7 +26,7 @@ type Row struct {
 	P99JCT   float64 `json:"p99_jct_s"`
 	Makespan float64 `json:"makespan_s"`
 	GPUHours float64 `json:"gpu_hours"`
-	// Guessed are those of them in configurations that nobody measured and that lie
+	// Guessed are those of them in configurations that were not measured and that lie
 	// between no measurements: steps there took as long as at the nearest one.
 	Guessed float64 `json:"guessed_gpu_hours,omitempty"`
 	// Utilisation is the share of the GPU-seconds until the makespan that jobs had.

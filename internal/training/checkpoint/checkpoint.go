@@ -23,7 +23,7 @@
 // files in order of their paths as one stream, cuts it into chunks of 4 MiB, stores those
 // that the project does not have yet, looks again whether anything changed meanwhile, and
 // commits the record with its manifest, audit entry and event in one transaction.
-// Directories are looked at by scanning: file systems of clusters tell nobody of changes.
+// Directories are scanned: file systems of clusters do not notify of changes.
 //
 // When a program has ended, what is complete is taken, and what may be half written is kept
 // apart (Record.Incomplete) and set aside, so that the next attempt does not find it.

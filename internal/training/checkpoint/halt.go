@@ -19,7 +19,7 @@ import (
 )
 
 // asidePrefix begins the name of what may be half written, once its program has ended: it
-// begins with a dot, so nobody takes it for a checkpoint, and the next attempt removes it.
+// begins with a dot, so it is not taken for a checkpoint, and the next attempt removes it.
 const asidePrefix = ".incomplete-"
 
 // trusted is after how many settle times a checkpoint counts as complete although it has

@@ -59,7 +59,7 @@ type Config struct {
 	// Room refuses what the disk has no room for; nil refuses nothing.
 	Room func(bytes, files int64) error
 	// Saved is told, in the transaction, of the attempt that had saved what it did
-	// by a time; nil is nobody.
+	// by a time; nil is none.
 	Saved func(ctx context.Context, tx *store.Tx, attempt string, at time.Time) error
 	Log   *slog.Logger     // nil discards
 	Now   func() time.Time // nil is time.Now

@@ -65,7 +65,7 @@ type Input struct {
 	// Outcome is how compute puts the end in words.
 	Outcome string
 	// Asked is the class of an end that was asked for (Unwanted, Resized, Moved, Hung,
-	// Straggler); empty when nobody did. Why has the words.
+	// Straggler); empty without such a request. Why has the message.
 	Asked Class
 	Why   string
 	Saved bool // it left a checkpoint that was not there before

@@ -48,7 +48,7 @@ type Environments interface {
 	Apply(ctx context.Context, p project.Name, name string, spec environment.Spec) (environment.Environment, project.Change, error)
 }
 
-// Declare makes an environment where there is none of the name. Whoever declares one of
+// Declare creates an environment if there is none of the name. A caller who declares one of
 // that name before chooses what the job runs in.
 func Declare(ctx context.Context, in Environments, p project.Name, name string, requirements []string) error {
 	_, err := in.One(ctx, p, name)

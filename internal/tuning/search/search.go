@@ -44,14 +44,14 @@ type Problem struct {
 type Config struct {
 	Algorithm Algorithm      `json:"algorithm,omitempty" enum:"grid,random,sobol,tpe" doc:"How values are chosen; tpe by default."`
 	Seed      uint64         `json:"seed,omitempty" doc:"Another seed is another search; the same gives the same suggestions."`
-	First     []space.Params `json:"first,omitempty" doc:"What the first trials try, such as what is used now; at most 1000."`
+	First     []space.Params `json:"first,omitempty" doc:"Parameters of the first trials, such as the current ones; at most 1000."`
 
 	GridPoints int `json:"grid_points,omitempty" doc:"How many values a grid has of a parameter at most, evenly spaced, both ends included. By default 5 of a continuous one and all of another."`
 
 	Startup    int `json:"startup_trials,omitempty" doc:"How many trials tpe sees before it does more than draw at random; 10 by default."`
 	Candidates int `json:"candidates,omitempty" doc:"Of how many draws tpe suggests the best; 24 by default."`
 	// Multivariate defaults to true with one objective.
-	Multivariate *bool `json:"multivariate,omitempty" doc:"Whether tpe looks at parameters together, so that it sees how they interact; by default only with one objective."`
+	Multivariate *bool `json:"multivariate,omitempty" doc:"Whether tpe models parameters jointly, with their interactions; by default only with one objective."`
 	IgnoreBusy   bool  `json:"ignore_running,omitempty" doc:"Whether tpe forgets trials that run. By default it takes them for bad, so that trials at the same time are not alike."`
 }
 

@@ -48,7 +48,7 @@ const (
 
 // Space is a search space.
 type Space struct {
-	Parameters []Parameter `json:"parameters" doc:"What is varied, at most 128; a parameter stands after those that its when names."`
+	Parameters []Parameter `json:"parameters" doc:"Varied parameters, at most 128; a parameter follows those in its when."`
 }
 
 // Parameter is one dimension of a space.

@@ -46,15 +46,15 @@ type Rule struct {
 	Kind      Kind            `json:"kind,omitempty" enum:"none,median,percentile,asha,hyperband,patience" doc:"How trials are judged by what they report; none by default."`
 	Direction trial.Direction `json:"direction,omitempty" enum:"minimize,maximize" doc:"What of a reported value is better; by default as the objective."`
 
-	Percentile float64 `json:"percentile,omitempty" doc:"Of kind percentile: the share in percent, from the best, within which the best value of a trial must be of what others had at its step. The median is 50."`
+	Percentile float64 `json:"percentile,omitempty" doc:"Of kind percentile: the share in percent, from the best, within which the best value of a trial must be among the other trials' values at its step. The median is 50."`
 	Startup    int     `json:"startup_trials,omitempty" doc:"Of median and percentile: how many trials complete before any is judged; 5 by default."`
 	Warmup     int64   `json:"warmup_steps,omitempty" doc:"Steps below which no trial is judged."`
 	Interval   int64   `json:"interval_steps,omitempty" doc:"Of median and percentile: at every how many steps a trial is judged; 1 by default."`
 	MinTrials  int     `json:"min_trials,omitempty" doc:"Of median and percentile: how many others must have reported at the step; 1 by default."`
 
 	MinResource int64 `json:"min_resource,omitempty" doc:"Of asha and hyperband: the step of the lowest rung; 1 by default."`
-	MaxResource int64 `json:"max_resource,omitempty" doc:"Of hyperband: the last step of a trial that is never stopped, from which the number of brackets follows. Of asha: the step from which nobody is judged; none by default."`
-	Reduction   int64 `json:"reduction_factor,omitempty" doc:"Of asha and hyperband: of how many one goes on at a rung, and how many times further the next rung is; 3 by default."`
+	MaxResource int64 `json:"max_resource,omitempty" doc:"Of hyperband: the last step of a trial that is never stopped, from which the number of brackets follows. Of asha: the step from which no trial is stopped; none by default."`
+	Reduction   int64 `json:"reduction_factor,omitempty" doc:"Of asha and hyperband: how many trials there are per trial that continues at a rung, and the ratio of the next rung's steps; 3 by default."`
 	Rate        int   `json:"min_early_stopping_rate,omitempty" doc:"Of asha: how many rungs are skipped."`
 
 	Patience int     `json:"patience,omitempty" doc:"Of kind patience: how many reports in a row may pass that are no better than the best before."`

@@ -675,7 +675,7 @@ func studyNumber(text string) (tuning.StudyID, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, fault.New(fault.Invalid, "the page token is not one that was given out")
+		return 0, fault.New(fault.Invalid, "invalid page token")
 	}
 	return tuning.StudyID(n), nil
 }

@@ -104,8 +104,8 @@ const (
 // Spec is the manifest of kind Sweep.
 type Spec struct {
 	Job        training.Spec     `json:"job" doc:"The job of a trial, as kind Job has it. It finds its parameters in $FALAJ_PARAMS (JSON) and where its command has ${params.NAME}, and logs the objectives to its run by any MLflow client"`
-	Parameters []space.Parameter `json:"parameters" doc:"What is varied, at most 128; a parameter stands after those that its when names"`
-	Objectives []Objective       `json:"objectives" doc:"What is to become better: one, or several whose best compromises are looked for"`
+	Parameters []space.Parameter `json:"parameters" doc:"Varied parameters, at most 128; a parameter follows those in its when"`
+	Objectives []Objective       `json:"objectives" doc:"Objectives: one, or several for a search of the Pareto front"`
 	Search     search.Config     `json:"search,omitzero" doc:"How values are chosen; default tpe"`
 	Stop       stop.Rule         `json:"stop,omitzero" doc:"Which trials end before they are through, by what they log on the way; default none"`
 	Watch      string            `json:"watch,omitempty" doc:"Metric by which trials are stopped; default the first objective's"`

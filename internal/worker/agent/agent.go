@@ -123,12 +123,12 @@ func (a *agent) run(ctx context.Context) (int, error) {
 	// 1. Who we are and where the server is.
 	index, err := strconv.Atoi(a.env[protocol.EnvIndex])
 	if err != nil || index < 0 {
-		return 0, fault.New(fault.Invalid, "%s is %q and not the number of a worker", protocol.EnvIndex, a.env[protocol.EnvIndex])
+		return 0, fault.New(fault.Invalid, "%s is %q, not the number of a worker", protocol.EnvIndex, a.env[protocol.EnvIndex])
 	}
 	if s := a.env[protocol.EnvFirst]; s != "" {
 		first, err := strconv.Atoi(s)
 		if err != nil || first < 0 {
-			return 0, fault.New(fault.Invalid, "%s is %q and not the number of a worker", protocol.EnvFirst, s)
+			return 0, fault.New(fault.Invalid, "%s is %q, not the number of a worker", protocol.EnvFirst, s)
 		}
 		index += first
 	}
@@ -562,7 +562,7 @@ func (a *agent) beat(ctx context.Context) {
 			looks.told(ctx, told.Profile)
 			searches.told(ctx, told.Wanted)
 		case !transient(err):
-			a.halt("stopped", "the server does not want it any more: "+err.Error(), a.order.Grace)
+			a.halt("stopped", "the server no longer needs it: "+err.Error(), a.order.Grace)
 		case a.c.away() > a.c.lease():
 			a.halt("stopped", fmt.Sprintf("the server was not reached for %s: %v", a.c.lease(), err), a.order.Grace)
 		}

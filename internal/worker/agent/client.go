@@ -47,7 +47,7 @@ const stallTime = 2 * time.Minute
 func newClient(base, token, ca string, index int, start string, lease time.Duration) (*client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || !strings.HasSuffix(u.Path, "/worker/") {
-		return nil, fault.New(fault.Invalid, "%s is %q and not where a server has its worker routes", protocol.EnvURL, base)
+		return nil, fault.New(fault.Invalid, "%s is %q, not the address of a server's worker routes", protocol.EnvURL, base)
 	}
 	t := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
@@ -125,7 +125,7 @@ func untrusted(host string, err error) *fault.Error {
 	invalid, _ := errors.AsType[x509.CertificateInvalidError](err)
 	switch {
 	case name:
-		return out.WithHint("Set engines.NAME.url in the server's configuration to a name in the certificate, or have a certificate made for this one.")
+		return out.WithHint("Set engines.NAME.url in the server's configuration to a name in the certificate, or have a certificate issued for this one.")
 	case invalid.Reason == x509.Expired && invalid.Cert != nil:
 		return out.WithHint("Renew the server's certificate (tls.cert). If it is valid, set the clock of this node.")
 	}
@@ -266,7 +266,7 @@ func (c *client) postBytes(ctx context.Context, path string, query url.Values, b
 		return 0, fault.New(fault.Unavailable, "%w", err)
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return 0, fault.New(fault.Unavailable, "%s does not answer as a server of Falaj: %w", c.base.Host, err)
+		return 0, fault.New(fault.Unavailable, "%s does not respond as a Falaj server: %w", c.base.Host, err)
 	}
 	return resp.StatusCode, nil
 }
@@ -281,7 +281,7 @@ func (c *client) join(ctx context.Context, j protocol.Join, o *protocol.Order, w
 		return false, json.Unmarshal(raw, w)
 	}
 	if err := json.Unmarshal(raw, o); err != nil || o.ID == "" {
-		return false, fault.New(fault.Unavailable, "%s does not answer with an order", c.base.Host)
+		return false, fault.New(fault.Unavailable, "%s does not respond with an order", c.base.Host)
 	}
 	return true, nil
 }
@@ -339,7 +339,7 @@ func cut(ctx context.Context, err error) error {
 		return fault.New(fault.Unavailable, "%w", cause)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return fault.New(fault.Unavailable, "the stream broke off: %w", err)
+		return fault.New(fault.Unavailable, "the stream was interrupted: %w", err)
 	}
 	if _, ok := errors.AsType[net.Error](err); ok {
 		return fault.New(fault.Unavailable, "%w", err)
@@ -351,7 +351,7 @@ func cut(ctx context.Context, err error) error {
 type stall struct{ timer *time.Timer }
 
 func newStall(cancel context.CancelCauseFunc) *stall {
-	return &stall{time.AfterFunc(stallTime, func() { cancel(errors.New("the stream stands still")) })}
+	return &stall{time.AfterFunc(stallTime, func() { cancel(errors.New("the stream has stalled")) })}
 }
 
 func (s *stall) stop() { s.timer.Stop() }

@@ -35,7 +35,7 @@ func (a *agent) ended(x tree.Exit, oom *oomWatch) protocol.End {
 	case x.Failed != "":
 		e.Reason, e.ExitCode, e.Message = "not_started", -1, x.Failed
 	case h == nil && oom.happened() && e.ExitCode != 0:
-		e.Reason, e.Message = "out_of_memory", "the kernel killed one of its processes for want of memory"
+		e.Reason, e.Message = "out_of_memory", "the kernel killed one of its processes because memory ran out"
 	case h == nil && killed && a.order.Memory > 0 && e.PeakRSS > a.order.Memory/100*95:
 		e.Reason = "out_of_memory"
 		e.Message = fmt.Sprintf("it was killed with %s of %s resident", resource.Bytes(e.PeakRSS).Words(), resource.Bytes(a.order.Memory).Words())
@@ -62,7 +62,7 @@ func (a *agent) finish(ctx context.Context, e protocol.End) (end protocol.End, t
 		}
 		if err != nil {
 			e.Message = strings.TrimSpace(e.Message + "; what it left was not brought back: " + err.Error())
-			a.say("what the worker left was not brought back: %v", err)
+			a.say("the files of the worker were not sent back: %v", err)
 		}
 	}
 	if a.out != nil {
@@ -78,7 +78,7 @@ func (a *agent) finish(ctx context.Context, e protocol.End) (end protocol.End, t
 		return a.c.end(ctx, e)
 	})
 	if err != nil {
-		a.say("telling the server how it ended: %v", err)
+		a.say("reporting its end to the server: %v", err)
 	}
 	return e, err == nil
 }

@@ -196,7 +196,7 @@ func (a *agent) download(ctx context.Context, n int, to string) error {
 		remove(to)
 		err := a.c.mount(ctx, n, func(r io.Reader) error { return archive.Unpack(r, to, archive.Limits{}) })
 		if errors.Is(err, unix.ENOSPC) {
-			return fault.New(fault.TooLarge, "this node's disk is full: %w", err).WithHint("Make room, or set node_dir in the pool's options to another disk.")
+			return fault.New(fault.TooLarge, "this node's disk is full: %w", err).WithHint("Free space, or set node_dir in the pool's options to another disk.")
 		}
 		return err
 	})

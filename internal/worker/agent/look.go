@@ -46,7 +46,7 @@ func (a *agent) look(ctx context.Context, r profiler.Request) {
 	t := a.tree
 	a.mu.Unlock()
 	var seen profiler.Result
-	err := error(fault.New(fault.Conflict, "worker %d does not run yet", a.index).WithHint("Ask again later."))
+	err := error(fault.New(fault.Conflict, "worker %d is not running yet", a.index).WithHint("Try again later."))
 	if t != nil {
 		r.Among = false // all below is this worker's
 		seen, err = profiler.Take(ctx, r, profiler.Place{Root: t.PID(), Dir: a.dir, Path: a.env["PATH"]})
@@ -56,6 +56,6 @@ func (a *agent) look(ctx context.Context, r profiler.Request) {
 	}
 	l := protocol.Look{ID: r.ID, Answer: profiler.Answered(seen, err)}
 	if err := a.c.retry(ctx, func(ctx context.Context) error { return a.c.profile(ctx, l) }); err != nil && ctx.Err() == nil {
-		a.say("telling what was seen: %v", err)
+		a.say("reporting the profile: %v", err)
 	}
 }

@@ -239,7 +239,7 @@ func (a *agent) sendTree(ctx context.Context, n int, dir, name string, only []st
 		m.Files = slices.DeleteFunc(m.Files, func(f protocol.File) bool { return !slices.Contains(only, f.Path) })
 	}
 	if len(left) > 0 {
-		a.say("%d things in %s are no plain files and stay here: %.500s", len(left), dir, strings.Join(left, ", "))
+		a.say("%d entries of %s are not regular files and are not sent: %.500s", len(left), dir, strings.Join(left, ", "))
 	}
 	m.Name = name
 	needed, err := a.c.manifest(ctx, n, m)
@@ -249,7 +249,7 @@ func (a *agent) sendTree(ctx context.Context, n int, dir, name string, only []st
 	files := make([]protocol.File, 0, len(needed.Files))
 	for _, i := range needed.Files {
 		if i < 0 || i >= len(m.Files) {
-			return fault.New(fault.Unavailable, "the server wants file %d of %d", i, len(m.Files))
+			return fault.New(fault.Unavailable, "the server requests file %d of %d", i, len(m.Files))
 		}
 		files = append(files, m.Files[i])
 	}
@@ -277,7 +277,7 @@ func (c *client) tree(ctx context.Context, n int, name, manifest string, pack fu
 		_ = w.CloseWithError(c.squeeze(w, pack))
 	}()
 	resp, err := c.request(ctx, http.MethodPut, "mounts/"+strconv.Itoa(n)+"/tree", url.Values{"name": {name}, "manifest": {manifest}}, watch.reader(r), header)
-	_ = r.CloseWithError(errors.New("the server takes no more"))
+	_ = r.CloseWithError(errors.New("the server accepts no more"))
 	<-packed
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ func (a *agent) venv(ctx context.Context, n int) error {
 		}
 	}
 	_, err = os.Stat(string(python)) //nolint:gosec // What we wrote.
-	return fault.Wrap(err, "finding the interpreter of an environment that was moved here before")
+	return fault.Wrap(err, "finding the interpreter of an environment that was moved here earlier")
 }
 
 // python finds an interpreter of a version.
@@ -84,7 +84,7 @@ func (a *agent) python(ctx context.Context, c config) (string, error) {
 	found, err := a.fetchedPython(ctx, c.version)
 	if fault.Is(err, fault.NotFound) {
 		return "", fault.New(fault.NotFound, "this node has no Python %s", c.version).
-			WithHint("Install it on the nodes (it is looked for in PATH, /usr/local/bin and /usr/bin), or give the pool an image that has it.")
+			WithHint("Install it on the nodes (PATH, /usr/local/bin and /usr/bin are searched), or give the pool an image that has it.")
 	}
 	return found, err
 }
@@ -248,7 +248,7 @@ func (a *agent) checkSites(ctx context.Context) error {
 			return err
 		}
 		if diff := differences(want.Packages, have); len(diff) > 0 {
-			return fault.New(fault.Conflict, "the interpreter of this node has other packages than the environment was checked with: %s", strings.Join(diff, "; ")).
+			return fault.New(fault.Conflict, "the packages of this node's interpreter differ from those that the environment was checked with: %s", strings.Join(diff, "; ")).
 				WithHint("Install the same packages on the nodes as on the server, or build the environment without site_packages.")
 		}
 	}
@@ -285,7 +285,7 @@ func differences(want, have map[string]string) []string {
 		case got == want[name]:
 			continue
 		case !ok:
-			out = append(out, fmt.Sprintf("%s %s is not there", name, want[name]))
+			out = append(out, fmt.Sprintf("%s %s is missing", name, want[name]))
 		default:
 			out = append(out, fmt.Sprintf("%s is %s and not %s", name, got, want[name]))
 		}
@@ -324,7 +324,7 @@ func readConfig(path string) (config, error) {
 		}
 	}
 	if c.version == "" {
-		return c, fault.New(fault.Invalid, "pyvenv.cfg does not say the version of Python")
+		return c, fault.New(fault.Invalid, "pyvenv.cfg does not contain the version of Python")
 	}
 	return c, nil
 }

@@ -57,7 +57,7 @@ func (a *agent) find(ctx context.Context, w protocol.Wanted) {
 		found.Problem = &protocol.Problem{Kind: fault.KindOf(err).String(), Detail: err.Error(), Hint: fault.HintOf(err)}
 	}
 	if err := a.c.retry(ctx, func(ctx context.Context) error { return a.c.found(ctx, found) }); err != nil && ctx.Err() == nil {
-		a.say("telling what is in the output: %v", err)
+		a.say("reporting the content of the output: %v", err)
 	}
 }
 
@@ -71,7 +71,7 @@ func (a *agent) found(ctx context.Context, w protocol.Wanted, found *protocol.Fo
 		i = slices.IndexFunc(a.places, func(p place) bool { return p.Role == protocol.RoleOutput })
 	}
 	if i < 0 {
-		return fault.New(fault.Conflict, "worker %d has no output yet", a.index).WithHint("Ask again later.")
+		return fault.New(fault.Conflict, "worker %d has no output yet", a.index).WithHint("Try again later.")
 	}
 	name, err := outputdir.Clean(w.Path)
 	if err != nil {

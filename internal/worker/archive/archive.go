@@ -298,7 +298,7 @@ func packOne(t *tar.Writer, root *os.Root, want protocol.File) error {
 		return err
 	}
 	if info.Size() != want.Size {
-		return fault.New(fault.Conflict, "%s changes while it is sent", want.Path)
+		return fault.New(fault.Conflict, "%s changed while it was sent", want.Path)
 	}
 	return pack(t, want.Path, f, info)
 }
@@ -312,7 +312,7 @@ func Check(m protocol.Manifest, limits Limits) error {
 			return fault.New(fault.Invalid, "%.200q is not the path of a file below a directory", name)
 		}
 		if seen[name] {
-			return fault.New(fault.Invalid, "%.200q is there twice", name)
+			return fault.New(fault.Invalid, "duplicate name %.200q", name)
 		}
 		seen[name] = true
 		return limits.count(name, size)
@@ -376,7 +376,7 @@ func Place(into *os.Root, f protocol.File, content io.Reader) error {
 	sum, sparse := sha256.New(), NewSparse(out)
 	_, err = io.CopyN(io.MultiWriter(sparse, sum), content, f.Size)
 	if err = errors.Join(broken(err), sparse.Finish(), out.Sync(), out.Close()); err == nil && hex.EncodeToString(sum.Sum(nil)) != f.SHA256 {
-		err = fault.New(fault.Conflict, "%.200q is not what its manifest says", f.Path).WithHint("It was changed while it was sent.")
+		err = fault.New(fault.Conflict, "%.200q does not match its manifest", f.Path).WithHint("It was changed while it was sent.")
 	}
 	if err != nil {
 		_ = into.Remove(part)

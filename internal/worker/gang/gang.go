@@ -91,7 +91,7 @@ func Read(path string, stdin io.Reader) (protocol.Gang, error) {
 func Parse(b []byte) (protocol.Gang, error) {
 	var g protocol.Gang
 	if err := json.Unmarshal(b, &g); err != nil {
-		return g, fault.New(fault.Invalid, "the gang is not the JSON that is wanted: %w", err)
+		return g, fault.New(fault.Invalid, "the gang is not valid JSON: %w", err)
 	}
 	switch {
 	case len(g.Members) == 0 || len(g.Members) > launch.MaxWorkers:

@@ -142,7 +142,7 @@ func check(s Spec, roster []Peer, index int) error {
 	case len(roster) == 0 || len(roster) > MaxWorkers:
 		return fmt.Errorf("a gang of %d workers is not between 1 and %d", len(roster), MaxWorkers)
 	case index < 0 || index >= len(roster):
-		return fmt.Errorf("worker %d is not among %d", index, len(roster))
+		return fmt.Errorf("worker %d is not one of %d", index, len(roster))
 	case s.Processes < 0 || s.Processes > MaxProcesses:
 		return fmt.Errorf("%d processes on a worker are not between 1 and %d", s.Processes, MaxProcesses)
 	case s.Processes > 1 && !s.Framework.Spawns():
@@ -162,9 +162,9 @@ func check(s Spec, roster []Peer, index int) error {
 	for i, p := range roster {
 		switch {
 		case p.Index != i:
-			return fmt.Errorf("the roster has worker %d in place %d", p.Index, i)
+			return fmt.Errorf("the roster has worker %d at position %d", p.Index, i)
 		case p.Address == "" || strings.ContainsAny(p.Address, " ,/\x00"):
-			return fmt.Errorf("worker %d has no address that others could reach: %.80q", i, p.Address)
+			return fmt.Errorf("worker %d has no address that other workers can reach: %.80q", i, p.Address)
 		case p.Port <= 0 || p.Port > 65535:
 			return fmt.Errorf("worker %d has port %d", i, p.Port)
 		}

@@ -102,25 +102,25 @@ func TestRefused(t *testing.T) {
 		"no command":       {with(func(s *launch.Spec) { s.Command = nil }), two, 0, "no command"},
 		"nobody":           {good, nil, 0, "0 workers"},
 		"too many":         {good, make([]launch.Peer, launch.MaxWorkers+1), 0, "not between"},
-		"not among them":   {good, two, 2, "not among"},
+		"not among them":   {good, two, 2, "is not one of"},
 		"too many here":    {with(func(s *launch.Spec) { s.Processes = 1000 }), two, 0, "not between"},
 		"plain spawns not": {with(func(s *launch.Spec) { s.Framework, s.Processes = "", 2 }), two, 0, "framework plain has one process"},
 		"no python":        {with(func(s *launch.Spec) { s.Python = "" }), two, 0, "needs a Python"},
 		"mpi on two":       {with(func(s *launch.Spec) { s.Framework = launch.MPI }), two, 0, "by ssh"},
-		"order":            {good, edited(func(p *launch.Peer) { p.Index = 5 }), 0, "place 1"},
+		"order":            {good, edited(func(p *launch.Peer) { p.Index = 5 }), 0, "position 1"},
 		"address":          {good, edited(func(p *launch.Peer) { p.Address = "" }), 0, "no address"},
 		"two addresses":    {good, edited(func(p *launch.Peer) { p.Address = "a,b" }), 0, "no address"},
 		"no such roles":    {with(func(s *launch.Spec) { s.Framework, s.Roles = launch.Horovod, []launch.Role{{Name: "a", Workers: 2}} }), two, 0, "has no roles"},
 		"roles of others":  {with(func(s *launch.Spec) { s.Roles = []launch.Role{{Name: "a", Workers: 1}} }), two, 0, "the gang 2"},
-		"a role's name":    {with(func(s *launch.Spec) { s.Roles = []launch.Role{{Name: "A B", Workers: 2}} }), two, 0, "small letters"},
-		"a role twice":     {with(func(s *launch.Spec) { s.Roles = []launch.Role{{Name: "a", Workers: 1}, {Name: "a", Workers: 1}} }), two, 0, "two roles"},
+		"a role's name":    {with(func(s *launch.Spec) { s.Roles = []launch.Role{{Name: "A B", Workers: 2}} }), two, 0, "lower-case letters"},
+		"a role twice":     {with(func(s *launch.Spec) { s.Roles = []launch.Role{{Name: "a", Workers: 1}, {Name: "a", Workers: 1}} }), two, 0, "duplicate role"},
 		"serves": {with(func(s *launch.Spec) {
 			s.Roles = []launch.Role{{Name: "a", Workers: 1}, {Name: "b", Workers: 1, Serves: true}}
 		}), two, 0, "end together"},
 		"all serve": {with(func(s *launch.Spec) { s.Framework, s.Roles = "", []launch.Role{{Name: "a", Workers: 2, Serves: true}} }), two, 0, "none would end"},
 		"no such type": {with(func(s *launch.Spec) {
 			s.Framework, s.Roles = launch.TensorFlow, []launch.Role{{Name: "actor", Workers: 2}}
-		}), two, 0, "TF_CONFIG knows no role actor"},
+		}), two, 0, "TF_CONFIG has no role actor"},
 		"two chiefs": {with(func(s *launch.Spec) {
 			s.Framework, s.Roles = launch.TensorFlow, []launch.Role{{Name: "chief", Workers: 2}}
 		}), two, 0, "at most one chief"},

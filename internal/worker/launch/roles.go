@@ -81,22 +81,22 @@ func CheckRoles(f Framework, roles []Role) error {
 	for i, r := range roles {
 		switch {
 		case !roleRE().MatchString(r.Name):
-			return fmt.Errorf("role %.40q is not a name of small letters, digits and hyphens", r.Name)
+			return fmt.Errorf("role %.40q is not a name of lower-case letters, digits and hyphens", r.Name)
 		case slices.ContainsFunc(roles[:i], func(o Role) bool { return o.Name == r.Name }):
-			return fmt.Errorf("there are two roles %s", r.Name)
+			return fmt.Errorf("duplicate role %s", r.Name)
 		case r.Workers < 1 || r.Workers > MaxWorkers:
 			return fmt.Errorf("role %s has %d workers, which are not between 1 and %d", r.Name, r.Workers, MaxWorkers)
 		case f == TensorFlow && !slices.Contains(TensorFlowRoles, r.Name):
-			return fmt.Errorf("TF_CONFIG knows no role %s: only %s", r.Name, strings.Join(TensorFlowRoles, ", "))
+			return fmt.Errorf("TF_CONFIG has no role %s, only %s", r.Name, strings.Join(TensorFlowRoles, ", "))
 		case f == TensorFlow && r.Workers > 1 && (r.Name == "chief" || r.Name == evaluator):
 			return fmt.Errorf("TF_CONFIG has at most one %s, not %d", r.Name, r.Workers)
 		case r.Serves && f != TensorFlow && f.orPlain() != Plain:
-			return fmt.Errorf("role %s cannot be until the end under %s, whose processes end together", r.Name, f)
+			return fmt.Errorf("role %s cannot run until the end under %s, whose processes end together", r.Name, f)
 		}
 		ends = ends || !r.Serves
 	}
 	if !ends {
-		return errors.New("all roles are until the end, so none would end")
+		return errors.New("all roles run until the end, so none would end")
 	}
 	return nil
 }

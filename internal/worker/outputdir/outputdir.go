@@ -57,7 +57,7 @@ func Clean(p string) (string, error) {
 		p = "."
 	}
 	if !fs.ValidPath(p) {
-		return "", fault.New(fault.Invalid, "%.200q is no path below the output directory", p)
+		return "", fault.New(fault.Invalid, "%.200q is not a path below the output directory", p)
 	}
 	return p, nil
 }
@@ -112,7 +112,7 @@ func (l Listing) Check() error {
 			return fault.New(fault.TooLarge, "the paths of a listing have more than %d bytes", standard.paths)
 		}
 		if !fs.ValidPath(f.Path) || f.Path == "." || len(f.Path) > standard.path || !utf8.ValidString(f.Path) || f.Size < 0 {
-			return fault.New(fault.Invalid, "%.200q is no file below an output directory", f.Path)
+			return fault.New(fault.Invalid, "%.200q is not a file below an output directory", f.Path)
 		}
 	}
 	return nil
@@ -253,11 +253,11 @@ func Open(root *os.Root, name string, most int64) (Opened, error) {
 
 // TooLarge is the error of a file that has more bytes than an output may have.
 func TooLarge(name string, size, most int64) error {
-	return fault.New(fault.TooLarge, "%.200q has %d bytes; an output may have %d", name, size, most).WithHint("Write less of it, or raise spec.disk.output.")
+	return fault.New(fault.TooLarge, "%.200q has %d bytes; the limit of an output is %d", name, size, most).WithHint("Write less of it, or raise spec.disk.output.")
 }
 
 func missing(name string) error {
-	return fault.New(fault.NotFound, "there is no plain file %.200q below the output directory", name)
+	return fault.New(fault.NotFound, "no regular file %.200q exists below the output directory", name)
 }
 
 // unread is what is said of a path that cannot be read.
@@ -266,8 +266,8 @@ func unread(root *os.Root, name string, err error) error {
 	case absent(root, err):
 		return missing(name)
 	case errors.Is(err, fs.ErrPermission):
-		return fault.New(fault.Conflict, "the modes of files do not let the server read %.200q: %w", name, err).
-			WithHint("Let the job make its files readable (chmod u+r) and its directories (chmod u+rx).")
+		return fault.New(fault.Conflict, "the file modes do not allow the server to read %.200q: %w", name, err).
+			WithHint("Have the job make its files readable (chmod u+r) and its directories (chmod u+rx).")
 	}
 	return fault.Wrap(err, "read %.200q of the output", name)
 }

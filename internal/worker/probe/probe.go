@@ -212,7 +212,7 @@ func (r *Report) meet(ctx context.Context, env map[string]string) {
 	}
 	host, port := env["MASTER_ADDR"], env["MASTER_PORT"]
 	if host == "" || port == "" {
-		r.wrong("MASTER_ADDR and MASTER_PORT are not set: the workers were not told of each other")
+		r.wrong("MASTER_ADDR and MASTER_PORT are not set: the workers do not have each other's addresses")
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, meetTime)
@@ -247,7 +247,7 @@ func (r *Report) first(ctx context.Context, port string) error {
 	for len(others) < r.Of-1 {
 		c, err := l.Accept()
 		if err != nil {
-			return fmt.Errorf("%d of %d other workers came within %s: %w", len(others), r.Of-1, meetTime, err)
+			return fmt.Errorf("%d of %d other workers joined within %s: %w", len(others), r.Of-1, meetTime, err)
 		}
 		_ = c.SetDeadline(time.Now().Add(meetTime))
 		var hello [4]byte
@@ -268,7 +268,7 @@ func (r *Report) first(ctx context.Context, port string) error {
 		_ = others[k].SetDeadline(time.Now().Add(talkTime))
 		p, err := measure(others[k])
 		if err != nil {
-			return fmt.Errorf("talking to worker %d: %w", k, err)
+			return fmt.Errorf("communicating with worker %d: %w", k, err)
 		}
 		p.Worker = k
 		r.Peers = append(r.Peers, p)
@@ -277,7 +277,7 @@ func (r *Report) first(ctx context.Context, port string) error {
 		_ = others[k].SetDeadline(time.Now().Add(talkTime))
 		theirs := make([]uint64, numbers)
 		if err := binary.Read(others[k].in, binary.LittleEndian, theirs); err != nil {
-			return fmt.Errorf("taking the numbers of worker %d: %w", k, err)
+			return fmt.Errorf("receiving the numbers of worker %d: %w", k, err)
 		}
 		for i, v := range theirs {
 			sum[i] += v
@@ -285,7 +285,7 @@ func (r *Report) first(ctx context.Context, port string) error {
 	}
 	for k := 1; k < r.Of; k++ {
 		if err := binary.Write(others[k], binary.LittleEndian, sum); err != nil {
-			return fmt.Errorf("giving the sum to worker %d: %w", k, err)
+			return fmt.Errorf("sending the sum to worker %d: %w", k, err)
 		}
 	}
 	return check(sum, r.Of)
@@ -363,15 +363,15 @@ func (r *Report) other(ctx context.Context, addr string) error {
 		return err
 	}
 	if err := answer(c); err != nil {
-		return fmt.Errorf("talking to the first worker: %w", err)
+		return fmt.Errorf("communicating with the first worker: %w", err)
 	}
 	sum := make([]uint64, numbers)
 	add(sum, r.Worker)
 	if err := binary.Write(c, binary.LittleEndian, sum); err != nil {
-		return fmt.Errorf("giving numbers to the first worker: %w", err)
+		return fmt.Errorf("sending numbers to the first worker: %w", err)
 	}
 	if err := binary.Read(c, binary.LittleEndian, sum); err != nil {
-		return fmt.Errorf("taking the sum: %w", err)
+		return fmt.Errorf("receiving the sum: %w", err)
 	}
 	return check(sum, r.Of)
 }
@@ -419,7 +419,7 @@ func check(sum []uint64, workers int) error {
 		add(want, k)
 	}
 	if !slices.Equal(sum, want) {
-		return errors.New("the sum of all workers' numbers is wrong: what was sent did not arrive as it was")
+		return errors.New("the sum of all workers' numbers is wrong: the data changed in transit")
 	}
 	return nil
 }

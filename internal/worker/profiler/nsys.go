@@ -31,8 +31,8 @@ func nsys(ctx context.Context, r Request, found []python, dir, path string) (Res
 		}
 	}
 	if session == "" {
-		return Result{}, fault.New(fault.Unsupported, "the program was not started under Nsight Systems, which cannot attach to one that runs").
-			WithHint("Begin the job's command with: nsys launch --trace=cuda,nvtx. Or use the tool torch or py-spy.")
+		return Result{}, fault.New(fault.Unsupported, "the program was not started under Nsight Systems, which cannot attach to a running program").
+			WithHint("Start the job's command with: nsys launch --trace=cuda,nvtx. Or use the tool torch or py-spy.")
 	}
 	program, err := p.look("nsys", path)
 	if err != nil {
@@ -45,7 +45,7 @@ func nsys(ctx context.Context, r Request, found []python, dir, path string) (Res
 	report := filepath.Join(dir, NsysReport)
 	_, err = run(ctx, tmp, program, "start", "--session="+session, "--sample=none", "--cpuctxsw=none", "--output="+report)
 	if err != nil && ctx.Err() == nil {
-		return Result{}, fault.New(fault.Conflict, "nsys does not start: %w", err).WithHint("Another look may be under way: ask again later.")
+		return Result{}, fault.New(fault.Conflict, "nsys did not start: %w", err).WithHint("Another profile may be running. Try again later.")
 	}
 	began, over := time.Now(), time.NewTimer(time.Duration(r.Seconds)*time.Second)
 	defer over.Stop()
@@ -61,12 +61,12 @@ func nsys(ctx context.Context, r Request, found []python, dir, path string) (Res
 	case ctx.Err() != nil:
 		return Result{}, ctx.Err()
 	case err != nil:
-		return Result{}, fault.New(fault.Conflict, "nsys does not end: %w", err)
+		return Result{}, fault.New(fault.Conflict, "nsys did not end: %w", err)
 	}
 	out := Result{Processes: len(found), Lasted: lasted}
 	for _, name := range []string{"cuda_gpu_trace", "gputrace"} { // since 2023.1, and before
 		if _, err := run(ctx, tmp, program, "stats", "--report="+name, "--format=csv", "--output="+filepath.Join(dir, "trace"), report); err != nil {
-			return Result{}, fault.New(fault.Conflict, "nsys makes no statistics: %w", err)
+			return Result{}, fault.New(fault.Conflict, "nsys produced no statistics: %w", err)
 		}
 		if err := os.Rename(filepath.Join(dir, "trace_"+name+".csv"), filepath.Join(dir, NsysTrace)); err == nil {
 			break
@@ -79,7 +79,7 @@ func nsys(ctx context.Context, r Request, found []python, dir, path string) (Res
 			return Result{}, fault.New(fault.Conflict, "nsys wrote no %s", name)
 		}
 		if size += info.Size(); size > MaxResult {
-			return Result{}, fault.New(fault.TooLarge, "the report has more than %d bytes", MaxResult).WithHint("Look for a shorter time.")
+			return Result{}, fault.New(fault.TooLarge, "the report has more than %d bytes", MaxResult).WithHint("Profile for a shorter time.")
 		}
 		b, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {

@@ -79,7 +79,7 @@ func (p python) look(name, path string) (string, error) {
 			return full, nil
 		}
 	}
-	return "", errors.New("it is not there")
+	return "", errors.New("it does not exist")
 }
 
 // parents of all processes that are visible.

@@ -79,8 +79,8 @@ type Request struct {
 func (r Request) Check() error {
 	switch {
 	case r.Tool == "vtune":
-		return fault.New(fault.Unsupported, "VTune is not attached to jobs, which it would stop").
-			WithHint("Start the program under it, and its result is an artifact: sh -c 'vtune -collect hotspots -result-dir \"$FALAJ_OUTPUT_DIR/vtune\" -- python train.py'.")
+		return fault.New(fault.Unsupported, "VTune cannot be attached to running jobs, because it would stop them").
+			WithHint("Start the program under VTune, and its result becomes an artifact: sh -c 'vtune -collect hotspots -result-dir \"$FALAJ_OUTPUT_DIR/vtune\" -- python train.py'.")
 	case !slices.Contains(Tools, r.Tool):
 		return fault.New(fault.Invalid, "tool %.40q does not exist", string(r.Tool)).WithHint("Use py-spy, torch or nsys.")
 	case r.Seconds < 1 || r.Seconds > MaxSeconds:
@@ -153,7 +153,7 @@ func (a Answer) Unpack() (Result, error) {
 	for _, f := range r.Files {
 		size += len(f.Data)
 		if !named(f.Name) {
-			return Result{}, fault.New(fault.Invalid, "the profile has a file of no possible name")
+			return Result{}, fault.New(fault.Invalid, "the profile has a file with an invalid name")
 		}
 	}
 	if size > MaxResult || len(r.Files) > 4*maxProcesses {
@@ -239,7 +239,7 @@ func Take(ctx context.Context, r Request, at Place) (Result, error) {
 	found := pythons(r, at.Root)
 	if len(found) == 0 {
 		return Result{}, fault.New(fault.Conflict, "worker %d has no Python process", r.Worker).
-			WithHint("Ask again when its program has begun; other programs cannot be looked at.")
+			WithHint("Try again when its program has started; other programs cannot be profiled.")
 	}
 	dir, err := os.MkdirTemp(at.Dir, "falaj-profile-")
 	if err != nil {
@@ -307,7 +307,7 @@ func pyspy(ctx context.Context, r Request, found []python, dir, path string) (Re
 		return Result{}, refused(errors.Join(errs...))
 	}
 	if len(out.Files[0].Data)+len(out.Files[1].Data) > MaxResult {
-		return Result{}, fault.New(fault.TooLarge, "the profile has more than %d bytes", MaxResult).WithHint("Look for a shorter time.")
+		return Result{}, fault.New(fault.TooLarge, "the profile has more than %d bytes", MaxResult).WithHint("Profile for a shorter time.")
 	}
 	if b, err := run(ctx, dir, program, "--version"); err == nil {
 		out.Version = strings.TrimSpace(string(b))
@@ -319,7 +319,7 @@ func pyspy(ctx context.Context, r Request, found []python, dir, path string) (Re
 func refused(err error) error {
 	switch {
 	case err == nil:
-		return fault.New(fault.Conflict, "there was nothing to see").WithHint("Ask again when the program has begun.")
+		return fault.New(fault.Conflict, "there was nothing to profile").WithHint("Try again when the program has started.")
 	case errors.Is(err, context.DeadlineExceeded):
 		return fault.New(fault.Timeout, "py-spy did not end in time: %w", err)
 	case !strings.Contains(err.Error(), "ermission"):
@@ -329,7 +329,7 @@ func refused(err error) error {
 	if b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil && strings.TrimSpace(string(b)) != "0" {
 		return e.WithHint("Its kernel.yama.ptrace_scope is %s; py-spy needs 0. Or use the tool torch.", strings.TrimSpace(string(b)))
 	}
-	return e.WithHint("Something there forbids process_vm_readv, such as a seccomp profile. Or use the tool torch.")
+	return e.WithHint("The node forbids process_vm_readv, for example by a seccomp profile. Or use the tool torch.")
 }
 
 // run runs a program to its end; the error has its last words. It is the user's:

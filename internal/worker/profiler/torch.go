@@ -51,8 +51,8 @@ func torch(ctx context.Context, r Request, found []python) (Result, error) {
 		return Result{}, err
 	}
 	if len(begun) == 0 {
-		return Result{}, fault.New(fault.Unsupported, "the program does not ask for profiles").
-			WithHint("Have it call falaj.step() after each step of the training; or use the tool py-spy.")
+		return Result{}, fault.New(fault.Unsupported, "the program does not poll for profiles").
+			WithHint("Call falaj.step() after each training step; or use the tool py-spy.")
 	}
 	var traces []string
 	_, err = await(ctx, time.Duration(r.Seconds)*time.Second+torchEnd, func() []string {
@@ -67,7 +67,7 @@ func torch(ctx context.Context, r Request, found []python) (Result, error) {
 	}
 	if len(traces) == 0 {
 		return Result{}, fault.New(fault.Timeout, "no trace of %d processes was written in time", len(begun)).
-			WithHint("Look for a shorter time: large traces take long to write.")
+			WithHint("Profile for a shorter time: large traces take long to write.")
 	}
 	out := Result{Processes: len(traces)}
 	size := int64(0)
@@ -78,7 +78,7 @@ func torch(ctx context.Context, r Request, found []python) (Result, error) {
 			continue
 		}
 		if size += info.Size(); size > MaxResult {
-			return Result{}, fault.New(fault.TooLarge, "the traces have more than %d bytes", MaxResult).WithHint("Look for a shorter time.")
+			return Result{}, fault.New(fault.TooLarge, "the traces have more than %d bytes", MaxResult).WithHint("Profile for a shorter time.")
 		}
 		data, err := os.ReadFile(path)
 		if err != nil {

@@ -73,7 +73,7 @@ func (p Program) path() string {
 // run runs the program and buries everything below.
 func run(p Program, control io.Reader) Exit {
 	if len(p.Argv) == 0 {
-		return Exit{Failed: "there is no program"}
+		return Exit{Failed: "the program is missing"}
 	}
 	if len(p.CPUs) > 0 {
 		var set unix.CPUSet

@@ -50,7 +50,7 @@ func TestHostileOnRay(t *testing.T) {
 		done
 		echo "found $found"`, onRay(map[string]string{"VICTIM": victim.attempt}))
 	out := q.Run(0, "job", "logs", other.job)
-	if !strings.Contains(out, "found yes") || !strings.Contains(out, "nothing runs twice") || strings.Contains(out, "ended with 0") || strings.Contains(out, victim.token) {
+	if !strings.Contains(out, "found yes") || !strings.Contains(out, "cannot run twice") || strings.Contains(out, "ended with 0") || strings.Contains(out, victim.token) {
 		t.Errorf("a second agent with the first one's token:\n%s", out)
 	}
 	if log := p.Run(0, "job", "logs", victim.job); strings.Count(log, "told ") != 1 {

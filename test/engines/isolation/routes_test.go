@@ -100,7 +100,7 @@ func guarded(p *live.Project, victim, other, local running) {
 			}
 		}
 		// The attempt itself is let in, and is not the member that has joined.
-		if status, answer := ask(p, victim.token, r.method, at+r.path, r.body); status != http.StatusConflict || !strings.Contains(answer, "nothing runs twice") {
+		if status, answer := ask(p, victim.token, r.method, at+r.path, r.body); status != http.StatusConflict || !strings.Contains(answer, "cannot run twice") {
 			p.T.Errorf("%s by the attempt itself: %d %s", r.path, status, answer)
 		}
 		// On the local engine nobody is an agent.
@@ -110,7 +110,7 @@ func guarded(p *live.Project, victim, other, local running) {
 	}
 	for _, version := range []int{0, protocol.Version + 1} {
 		body := fmt.Sprintf(`{"version":%d,"index":0,"start":"an agent's start"}`, version)
-		if status, answer := ask(p, victim.token, "POST", at+"join", body); status != http.StatusNotImplemented || !strings.Contains(answer, "Put the falaj-worker of this server's release on the nodes") {
+		if status, answer := ask(p, victim.token, "POST", at+"join", body); status != http.StatusNotImplemented || !strings.Contains(answer, "Install the falaj-worker of this server's release on the nodes") {
 			p.T.Errorf("protocol %d: %d %s", version, status, answer)
 		}
 	}

@@ -214,7 +214,7 @@ func (w *world) unschedulable() {
 	launch := w.start(l)
 	w.says(launch, "Insufficient cpu")
 	l = w.launch(1, "true", map[string]string{"zone": "nowhere"})
-	w.says(w.start(l), "Kubernetes finds no node")
+	w.says(w.start(l), "Kubernetes found no suitable node")
 	l = w.launch(1, "true", nil)
 	l.Spec.Resources = resource.Amount{Accelerators: map[string]int64{"example.com/none": 1}}
 	w.says(w.start(l), "Insufficient example.com/none")
@@ -307,7 +307,7 @@ spec:
 		n.Amount.Accelerators["nvidia.com/gpu"] != 8 || n.Labels["gpu.model"] != "H100" || n.Labels["zone"] != "a" {
 		w.Errorf("%+v", n)
 	}
-	if n := by["tpu-0"]; n.Amount.CPU != resource.Cores(54) || !strings.Contains(n.Busy, "1 pods of others hold 10 cpu") {
+	if n := by["tpu-0"]; n.Amount.CPU != resource.Cores(54) || !strings.Contains(n.Busy, "1 pods of other users hold 10 cpu") {
 		w.Errorf("%+v", n)
 	}
 	if !strings.Contains(by["fpga-0"].Down, "lab=mine") || !strings.Contains(by["gpu-2"].Down, "cordoned") {

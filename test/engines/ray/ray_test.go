@@ -193,7 +193,7 @@ func launches(t *testing.T, c *raytest.Cluster) {
 		for ; ; <-tick.C {
 			words, err := d.Explain(ctx, h)
 			check(t, err)
-			if strings.Contains(strings.Join(words, " "), "no node of this Ray can ever hold 1 × (50 CPU)") {
+			if strings.Contains(strings.Join(words, " "), "no node of this Ray cluster can ever fit 1 × (50 CPU)") {
 				break
 			}
 			if ctx.Err() != nil {

@@ -175,7 +175,7 @@ func TestGangIsCancelledByOthers(t *testing.T) {
 	f.sign("up0", "up1")
 	_, err := f.c.Command(f.ctx, "scancel", "--name=att_1")
 	f.check(err)
-	if st := f.wait(h); st.State != engine.Ended || st.Reason != engine.Stopped || !strings.Contains(st.Message, "somebody else") {
+	if st := f.wait(h); st.State != engine.Ended || st.Reason != engine.Stopped || !strings.Contains(st.Message, "not through Falaj") {
 		t.Errorf("%+v", st)
 	}
 }

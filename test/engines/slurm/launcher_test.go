@@ -215,7 +215,7 @@ func TestIdempotent(t *testing.T) {
 		t.Errorf("an orphan: %q %v", ids, err)
 	}
 	b.check(b.l.Stop(b.ctx, "att_1", 0))
-	if o := b.state("att_1", engine.Ended); o.Reason != engine.Stopped || strings.Contains(o.Message, "somebody else") {
+	if o := b.state("att_1", engine.Ended); o.Reason != engine.Stopped || strings.Contains(o.Message, "not through Falaj") {
 		t.Errorf("%+v", o)
 	}
 	b.check(b.l.Stop(b.ctx, "att_1", 0))
@@ -367,7 +367,7 @@ func TestCancelledByOthers(t *testing.T) {
 	b.check(b.l.Start(b.ctx, b.launch("att_1", 1)))
 	b.appears("up.0")
 	b.command("scancel", "--name=att_1")
-	if o := b.state("att_1", engine.Ended); o.Reason != engine.Stopped || !strings.Contains(o.Message, "somebody else") {
+	if o := b.state("att_1", engine.Ended); o.Reason != engine.Stopped || !strings.Contains(o.Message, "not through Falaj") {
 		t.Errorf("%+v", o)
 	}
 }

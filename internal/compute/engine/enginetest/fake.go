@@ -301,7 +301,7 @@ func (m *machine) find(h engine.Handle) (*fakeWork, error) {
 	if w := m.works[h]; w != nil {
 		return w, nil
 	}
-	return nil, fault.New(fault.NotFound, "the fake engine knows no workload %q", string(h))
+	return nil, fault.New(fault.NotFound, "the fake engine has no workload %q", string(h))
 }
 
 // Status implements engine.Driver.
@@ -373,7 +373,7 @@ func (m *machine) Forget(_ context.Context, h engine.Handle) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if w.status.State == engine.Running {
-		return fault.New(fault.Conflict, "workload %s still runs", h)
+		return fault.New(fault.Conflict, "workload %s is still running", h)
 	}
 	delete(m.works, h)
 	return nil

@@ -113,7 +113,7 @@ func (l *Launcher) Inventory(ctx context.Context, pool map[string]string) ([]eng
 		name := n.Metadata.Name
 		one := engine.Node{Name: name, Amount: positive(amount(n.Status.Allocatable).Minus(held[name])), Labels: n.labels(), Down: n.down(o)}
 		if holders[name] > 0 {
-			one.Busy = fmt.Sprintf("%d pods of others hold %s", holders[name], words(held[name]))
+			one.Busy = fmt.Sprintf("%d pods of other users hold %s", holders[name], words(held[name]))
 		}
 		out = append(out, one)
 	}

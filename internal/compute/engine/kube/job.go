@@ -74,7 +74,7 @@ func (l *Launcher) jobs(launch remote.Launch) ([]*unstructured.Unstructured, err
 	}
 	parts, first := launch.Spec.Parts(), 0
 	if o.queue != "" && len(parts) > 1 {
-		return nil, fault.New(fault.Unsupported, "Kueue would admit each role of the gang by itself, and the pool has it admit").
+		return nil, fault.New(fault.Unsupported, "Kueue would admit each role of the gang separately, and the pool leaves admission to Kueue").
 			WithHint("Run the job in a pool without the option queue.")
 	}
 	if len(launch.Spec.Roles) == 0 {
@@ -132,12 +132,12 @@ func (l *Launcher) pod(launch remote.Launch, o options, part engine.Role, first 
 		image = o.image
 	}
 	if image == "" {
-		return nil, fault.New(fault.Invalid, "nothing says in which image the workload runs").
+		return nil, fault.New(fault.Invalid, "the workload has no image").
 			WithHint("Give its environment an image, or the pool the option image.")
 	}
 	if l.c.WorkerImage == "" && o.worker == "" {
-		return nil, fault.New(fault.Invalid, "nothing says where pods find falaj-worker").
-			WithHint("Set worker_image in the engine's configuration, or the option worker_path to where the images have it.")
+		return nil, fault.New(fault.Invalid, "the place of falaj-worker in pods is not set").
+			WithHint("Set worker_image in the engine's configuration, or set the option worker_path to its path in the images.")
 	}
 	limits, err := resources(amount)
 	if err != nil {

@@ -111,7 +111,7 @@ func New(c Config) (*Launcher, error) {
 	config, err := file.ClientConfig()
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "the Kubernetes cluster of the configuration: %w", err).
-			WithHint("Set kubeconfig to a file that kubectl works with, and context to one of it.")
+			WithHint("Set kubeconfig to a file that works with kubectl, and context to one of its contexts.")
 	}
 	namespace := c.Namespace
 	if namespace == "" {
@@ -176,7 +176,7 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 		}
 	}
 	if made.GetLabels()[installationLabel] != l.c.Installation {
-		return fault.New(fault.Conflict, "the Job %s in %s belongs to somebody else", made.GetName(), l.namespace).
+		return fault.New(fault.Conflict, "the Job %s in %s belongs to another owner", made.GetName(), l.namespace).
 			WithHint("Give this Falaj a namespace of its own.")
 	}
 	owner := []meta.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: made.GetName(), UID: made.GetUID()}}
@@ -202,7 +202,7 @@ func (l *Launcher) create(ctx context.Context, kind schema.GroupVersionResource,
 		}
 		select {
 		case <-ctx.Done():
-			return nil, translate(ctx.Err(), "making the %s %s", o.GetKind(), o.GetName())
+			return nil, translate(ctx.Err(), "creating the %s %s", o.GetKind(), o.GetName())
 		case <-time.After(time.Second):
 		}
 		made, err = l.client.Resource(kind).Namespace(l.namespace).Create(ctx, o, meta.CreateOptions{FieldValidation: "Strict"})
@@ -210,7 +210,7 @@ func (l *Launcher) create(ctx context.Context, kind schema.GroupVersionResource,
 	if kerrors.IsAlreadyExists(err) {
 		made, err = l.client.Resource(kind).Namespace(l.namespace).Get(ctx, o.GetName(), meta.GetOptions{})
 	}
-	return made, translate(err, "making the %s %s", o.GetKind(), o.GetName())
+	return made, translate(err, "creating the %s %s", o.GetKind(), o.GetName())
 }
 
 // abandon removes what was made of a launch that a repetition would not help.
@@ -308,18 +308,18 @@ func translate(err error, doing string, args ...any) error {
 	if err == nil {
 		return nil
 	}
-	kind, hint := fault.Unavailable, "Falaj tries again; look at the cluster's API server."
+	kind, hint := fault.Unavailable, "Falaj retries. Check the cluster's API server."
 	switch {
 	case kerrors.IsNotFound(err):
-		kind, hint = fault.NotFound, "Is the namespace of the engine's configuration there?"
+		kind, hint = fault.NotFound, "Check that the namespace of the engine's configuration exists."
 	case kerrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
-		kind, hint = fault.Exhausted, "A ResourceQuota of the namespace is used up."
+		kind, hint = fault.Exhausted, "A ResourceQuota of the namespace is exhausted."
 	case kerrors.IsForbidden(err):
 		kind, hint = fault.PermissionDenied, "Give Falaj's service account the role of deploy/kubernetes/rbac.yaml."
 	case kerrors.IsUnauthorized(err):
-		kind, hint = fault.PermissionDenied, "The cluster does not know the credentials of the kubeconfig; renew them."
+		kind, hint = fault.PermissionDenied, "The cluster rejects the credentials of the kubeconfig. Renew them."
 	case kerrors.IsInvalid(err), kerrors.IsBadRequest(err), kerrors.IsRequestEntityTooLargeError(err):
-		kind, hint = fault.Invalid, "Look at the options of the pool."
+		kind, hint = fault.Invalid, "Check the options of the pool."
 	case kerrors.IsConflict(err), kerrors.IsAlreadyExists(err):
 		kind, hint = fault.Conflict, ""
 	}

@@ -198,7 +198,7 @@ func (l *Launcher) refusals(ctx context.Context, ids []string, all map[string]re
 		if m != "" {
 			o.Words = append(o.Words, "the cluster refuses its pods: "+m)
 		} else {
-			o.Words = append(o.Words, "the cluster has not made its pods yet")
+			o.Words = append(o.Words, "the cluster has not created its pods yet")
 		}
 		all[id] = o
 	}
@@ -238,7 +238,7 @@ func (s scene) observed() remote.Observed {
 	}
 	switch {
 	case len(s.jobs) == 0 && len(s.pods) == 0:
-		o.State, o.Message = engine.Lost, "Kubernetes has no such Job any more"
+		o.State, o.Message = engine.Lost, "the Job no longer exists in Kubernetes"
 		return o
 	case len(s.jobs) > 0 && !slices.ContainsFunc(s.jobs, func(j jobView) bool { return !j.true("Complete") }):
 		o.State, o.Reason = engine.Ended, engine.Exited
@@ -303,9 +303,9 @@ func (s scene) observed() remote.Observed {
 		o.State, o.Words = engine.Running, []string{"its Job is deleted, and its pods are ending"}
 	case s.jobs[0].Spec.Suspend:
 		if queue := s.jobs[0].Metadata.Labels["kueue.x-k8s.io/queue-name"]; queue != "" {
-			o.Words = append(o.Words, "it waits in Kueue's queue "+queue)
+			o.Words = append(o.Words, "it is pending in Kueue's queue "+queue)
 		} else {
-			o.Words = append(o.Words, "somebody suspended its Job")
+			o.Words = append(o.Words, "its Job was suspended")
 		}
 	case o.State == engine.Running && waiting > 0:
 		o.Words = append([]string{fmt.Sprintf("%d of %d workers have started", len(s.pods)-waiting, s.workers())}, o.Words...)
@@ -370,11 +370,11 @@ var disruptions = map[string]struct {
 	reason engine.Reason
 	words  string
 }{
-	"PreemptionByScheduler":  {engine.Preempted, "gave way to a pod of higher priority"},
+	"PreemptionByScheduler":  {engine.Preempted, "was preempted by a pod of higher priority"},
 	"EvictionByEvictionAPI":  {engine.Preempted, "was evicted, as when a node is drained"},
 	"TerminationByKubelet":   {engine.Preempted, "was ended by its node"},
-	"DeletionByTaintManager": {engine.NodeFailed, "was on a node that does not answer or takes no work any more"},
-	"DeletionByPodGC":        {engine.NodeFailed, "was on a node that is gone"},
+	"DeletionByTaintManager": {engine.NodeFailed, "was on a node that does not respond or is unschedulable"},
+	"DeletionByPodGC":        {engine.NodeFailed, "was on a node that no longer exists"},
 }
 
 // hopeless are the reasons for waiting that time does not mend; others that have
@@ -486,7 +486,7 @@ func (p podView) words() string {
 		return ""
 	}
 	if c := find(p.Status.Conditions, "PodScheduled"); c.Status == "False" {
-		return joined("Kubernetes finds no node", c.Message)
+		return joined("Kubernetes found no suitable node", c.Message)
 	}
 	for _, c := range p.containers() {
 		if w := c.State.Waiting; w != nil && w.Reason != "PodInitializing" && w.Reason != "ContainerCreating" {
@@ -494,9 +494,9 @@ func (p podView) words() string {
 		}
 	}
 	if p.Spec.NodeName == "" {
-		return "Kubernetes has not looked for a node yet"
+		return "Kubernetes has not scheduled it yet"
 	}
-	return "its pods are being made"
+	return "its pods are being created"
 }
 
 // joined bounds what the cluster says: messages of image pulls run to pages.

@@ -14,7 +14,7 @@ import (
 )
 
 // policy fences the pods of a launch: they reach each other, the server, and
-// what the workload and the pool allow; nobody else reaches them. It holds where
+// what the workload and the pool allow; no other peer reaches them. It holds where
 // the cluster's network enforces policies.
 func (l *Launcher) policy(ctx context.Context, launch remote.Launch) (*unstructured.Unstructured, error) {
 	o, err := parseOptions(launch.Spec.Options)
@@ -26,8 +26,8 @@ func (l *Launcher) policy(ctx context.Context, launch remote.Launch) (*unstructu
 
 	server, err := url.Parse(launch.Agent[protocol.EnvURL])
 	if err != nil || server.Hostname() == "" {
-		return nil, fault.New(fault.Invalid, "the server's address %.200q is no URL", launch.Agent[protocol.EnvURL]).
-			WithHint("Set url in the engine's configuration to where the cluster's pods reach this server.")
+		return nil, fault.New(fault.Invalid, "the server's address %.200q is not a URL", launch.Agent[protocol.EnvURL]).
+			WithHint("Set url in the engine's configuration to the address at which the cluster's pods reach this server.")
 	}
 	port := server.Port()
 	if port == "" {
@@ -60,7 +60,7 @@ func (l *Launcher) policy(ctx context.Context, launch remote.Launch) (*unstructu
 	for _, target := range launch.Spec.Network.Allow {
 		a, err := netip.ParseAddrPort(target)
 		if err != nil {
-			return nil, fault.New(fault.Invalid, "on Kubernetes a job cannot be allowed %.80q: a NetworkPolicy knows addresses, not names", target).
+			return nil, fault.New(fault.Invalid, "a job on Kubernetes cannot connect to %.80q: a NetworkPolicy has addresses, not names", target).
 				WithHint("Allow address:port, have the pool's option egress name the range of addresses, or run the job on a local pool.")
 		}
 		rule, err := reach(a.Addr(), strconv.Itoa(int(a.Port())))
@@ -85,7 +85,7 @@ func (l *Launcher) addresses(ctx context.Context, host string) (all []netip.Addr
 	all, err = l.c.Resolve(ctx, host)
 	if err != nil {
 		return nil, true, fault.New(fault.Unavailable, "the server's name %.200q has no address here: %w", host, err).
-			WithHint("Use an address in url of the engine's configuration, or mend the name.")
+			WithHint("Use an address in url of the engine's configuration, or fix the name.")
 	}
 	return all, true, nil
 }

@@ -111,7 +111,7 @@ func (d *Driver) disk(spec engine.Spec) shim.Disk {
 		bytes := max(free.Bytes-d.c.Disk.Reserve.Bytes, 0) / diskShareOf * diskShare
 		files := max(free.Files-d.c.Disk.Reserve.Files, 0) / diskShareOf * diskShare
 		if bytes < all.Bytes || files < all.Files {
-			all.Why = fmt.Sprintf("when it started, %s and %d files were free on the server's disk, and it gets %d/%d of what is free beside the reserve",
+			all.Why = fmt.Sprintf("when it started, %s and %d files were free on the server's disk, and it gets %d/%d of the free space beside the reserve",
 				mebibytes(free.Bytes), free.Files, diskShare, diskShareOf)
 		}
 		all.Bytes, all.Files = max(min(all.Bytes, bytes), leastDisk), max(min(all.Files, files), leastFiles)
@@ -302,7 +302,7 @@ func (d *Driver) boundProjects() {
 	}
 	for name, sum := range sums {
 		if most.Bytes > 0 && sum.Bytes > most.Bytes || most.Files > 0 && sum.Files > most.Files {
-			d.evict(largest[name], shim.OutOfDisk, fmt.Sprintf("the running jobs of project %s kept %s and %d files on disk, and together they may keep %s and %d; it had most",
+			d.evict(largest[name], shim.OutOfDisk, fmt.Sprintf("the running jobs of project %s kept %s and %d files on disk, and their limit is %s and %d; it used the most",
 				name, mebibytes(sum.Bytes), sum.Files, mebibytes(most.Bytes), most.Files))
 		}
 	}

@@ -162,7 +162,7 @@ func (d *Driver) Members(ctx context.Context, h engine.Handle) ([]engine.Member,
 }
 
 // readReport reads the supervisor's report; none when it has written none yet.
-// Whoever writes there is not trusted: nothing but a plain file is opened.
+// Writers of this directory are not trusted: only regular files are opened.
 func readReport(dir string) ([]engine.Member, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -178,7 +178,7 @@ func readReport(dir string) ([]engine.Member, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, fault.New(fault.Invalid, "it is not a plain file"))
+		return nil, errors.Join(err, fault.New(fault.Invalid, "it is not a regular file"))
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxReport+1))
 	if err != nil {
@@ -203,7 +203,7 @@ func parseReport(b []byte) ([]engine.Member, error) {
 		m := &all[i]
 		known := slices.Contains([]engine.State{engine.Pending, engine.Running, engine.Ended, engine.Lost}, m.State)
 		if m.Index != i || !known || m.CPU < 0 || m.PeakRSS < 0 || len(m.Message) > 4096 || len(m.Signal) > 20 || len(m.Reason) > 20 {
-			return nil, fault.New(fault.Invalid, "worker %d is not described as one", i)
+			return nil, fault.New(fault.Invalid, "the record of worker %d is invalid", i)
 		}
 		m.Notes = nil // what is in its way is for us to say
 	}

@@ -71,15 +71,15 @@ func (d *Driver) Check(options map[string]string) error {
 // near gives the NUMA nodes of cores, all of them for none, where the pool binds
 // memory to them; nil where it does not. While those have less memory than is asked
 // for, the node with the most of the others is added: of a program that finds none
-// left on its nodes, the kernel's out-of-memory killer ends somebody there.
+// left on its nodes, the kernel's out-of-memory killer kills a process there.
 func (d *Driver) near(options map[string]string, cores []int, memory resource.Bytes) ([]int, error) {
 	if options[optionMemory] != "near" {
 		return nil, nil
 	}
 	numa := d.c.Facts.CPU.NUMA
 	if len(numa) == 0 {
-		return nil, fault.New(fault.Invalid, "this machine's kernel tells of no NUMA nodes, so memory cannot be bound to them").
-			WithHint("Leave the option memory out.")
+		return nil, fault.New(fault.Invalid, "this machine's kernel reports no NUMA nodes, so memory cannot be bound to them").
+			WithHint("Remove the option memory.")
 	}
 	var nodes []int
 	var others []machine.NUMA
@@ -137,7 +137,7 @@ func (d *Driver) tune(options map[string]string, threads int, env map[string]str
 	if options[optionHugePages] == "true" {
 		if d.c.Facts.Transparent == "never" {
 			return fault.New(fault.Invalid, "this machine's transparent huge pages are off, so huge_pages has no effect").
-				WithHint("Write madvise to /sys/kernel/mm/transparent_hugepage/enabled, or leave the option out.")
+				WithHint("Write madvise to /sys/kernel/mm/transparent_hugepage/enabled, or remove the option.")
 		}
 		set("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1") // since glibc 2.35: madvise
 		set("MALLOC_CONF", "thp:always")                // jemalloc
@@ -147,7 +147,7 @@ func (d *Driver) tune(options map[string]string, threads int, env map[string]str
 		path := library(names)
 		if path == "" {
 			return fault.New(fault.Invalid, "the allocator %s is not on this machine", options[optionAllocator]).
-				WithHint("Install it (apt-get install libjemalloc2, or libtcmalloc-minimal4), or leave the option out.")
+				WithHint("Install it (apt-get install libjemalloc2, or libtcmalloc-minimal4), or remove the option.")
 		}
 		set("LD_PRELOAD", path)
 	}
@@ -172,7 +172,7 @@ func library(names []string) string {
 func (d *Driver) assign(spec engine.Spec) (each [][]machine.Accelerator, known bool, err error) {
 	all, err := d.c.Accelerators.List()
 	if err != nil {
-		return nil, false, fault.Wrap(err, "looking for accelerators")
+		return nil, false, fault.Wrap(err, "detecting accelerators")
 	}
 	taken := map[string]bool{}
 	for _, w := range d.live() {
@@ -205,7 +205,7 @@ func (d *Driver) assign(spec engine.Spec) (each [][]machine.Accelerator, known b
 }
 
 // shown are the variables that show a worker its accelerators and no others,
-// by names that stay the same whoever else has some.
+// by names that do not depend on other allocations.
 func shown(devices []machine.Accelerator) map[string]string {
 	visible := strings.Join(uuids(devices), ",")
 	return map[string]string{"CUDA_VISIBLE_DEVICES": visible, "NVIDIA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -249,7 +249,7 @@ func (d *Driver) equip(spec engine.Spec, level sandbox.Level, env map[string]str
 				if _, err := os.Stat(f); err == nil && !slices.Contains(files, f) {
 					files = append(files, f)
 				} else if err != nil && !errors.Is(err, os.ErrNotExist) {
-					return nil, nil, nil, fault.Wrap(err, "giving %s to %s", f, spec.ID)
+					return nil, nil, nil, fault.Wrap(err, "allocating %s to %s", f, spec.ID)
 				}
 			}
 		}

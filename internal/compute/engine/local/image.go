@@ -40,7 +40,7 @@ func (d *Driver) container(ctx context.Context, spec *engine.Spec) (*sandbox.Ima
 	}
 	runtime, err := exec.LookPath(d.c.Runtime)
 	if err != nil {
-		return nil, none, fault.New(fault.Unsupported, "images are run by %s, which is not installed", d.c.Runtime).
+		return nil, none, fault.New(fault.Unsupported, "running images needs %s, which is not installed", d.c.Runtime).
 			WithHint("Install it (Debian: apt-get install runc).")
 	}
 	image, release, err := d.c.Images.Pull(ctx, spec.Image)

@@ -153,7 +153,7 @@ func New(c Config) (*Driver, error) {
 		c.Accelerators = machine.None{}
 	}
 	if c.Level > sandbox.Sandbox {
-		return nil, fault.New(fault.Unsupported, "the local engine does not reach isolation %s", c.Level)
+		return nil, fault.New(fault.Unsupported, "the local engine does not provide isolation %s", c.Level)
 	}
 	c.Runtime = cmp.Or(c.Runtime, "runc")
 	c.Disk.setDefaults()
@@ -208,7 +208,7 @@ func New(c Config) (*Driver, error) {
 		dir := filepath.Join(c.Dir, e.Name())
 		w, err := d.load(e.Name())
 		if errors.Is(err, fs.ErrNotExist) && d.newWorkload(e.Name(), shim.Spec{}, extras{}).never() {
-			// Start died before it had written what to run; nobody has a handle.
+			// Start died before it had written the specification; no handle exists.
 			_ = os.RemoveAll(dir)
 			continue
 		}
@@ -517,7 +517,7 @@ func (d *Driver) live() []*workload {
 	return live
 }
 
-// hold takes a workload in. The caller holds mu, or nobody else has the driver yet.
+// hold registers a workload. The caller holds mu, or is the only user of the driver so far.
 func (d *Driver) hold(w *workload) {
 	d.workloads[w.handle], d.open[w.handle] = w, w
 }
@@ -535,7 +535,7 @@ func (d *Driver) notOver() (all []*workload) {
 }
 
 // acceleratorDevices are the device files of the accelerators asked for. Which
-// of several GPUs is chosen by whoever sets CUDA_VISIBLE_DEVICES; numbers in it
+// of several GPUs is chosen by the program that sets CUDA_VISIBLE_DEVICES; numbers in it
 // narrow what is visible.
 func acceleratorDevices(accelerators map[string]int64, env map[string]string) []string {
 	nvidia := false
@@ -572,7 +572,7 @@ func (d *Driver) find(h engine.Handle) (*workload, error) {
 	if w := d.workloads[h]; w != nil {
 		return w, nil
 	}
-	return nil, fault.New(fault.NotFound, "the local engine knows no workload %q", string(h))
+	return nil, fault.New(fault.NotFound, "the local engine has no workload %q", string(h))
 }
 
 // Status reads what the shim has recorded.
@@ -678,7 +678,7 @@ func (d *Driver) Forget(_ context.Context, h engine.Handle) error {
 		return err
 	}
 	if !w.over() {
-		return fault.New(fault.Conflict, "workload %s still runs", h).WithHint("Stop it first.")
+		return fault.New(fault.Conflict, "workload %s is still running", h).WithHint("Stop it first.")
 	}
 	d.mu.Lock()
 	delete(d.workloads, h)

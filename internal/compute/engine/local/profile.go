@@ -16,7 +16,7 @@ import (
 // maxAnswer bounds what the profiler inside may say: a result in base64.
 const maxAnswer = profiler.MaxResult/3*4 + 1<<20
 
-// Profile looks at a worker from inside its sandbox.
+// Profile profiles a worker from inside its sandbox.
 func (d *Driver) Profile(ctx context.Context, h engine.Handle, r profiler.Request) (profiler.Result, error) {
 	none := profiler.Result{}
 	if err := r.Check(); err != nil {
@@ -29,12 +29,12 @@ func (d *Driver) Profile(ctx context.Context, h engine.Handle, r profiler.Reques
 	st, err := shim.Read[shim.Status](w.dir, shim.StatusFile)
 	switch {
 	case err != nil || w.over() || !st.Init.Alive():
-		return none, fault.New(fault.Conflict, "workload %s does not run", h)
+		return none, fault.New(fault.Conflict, "workload %s is not running", h)
 	case st.Isolated < sandbox.Sandbox:
-		return none, fault.New(fault.Unsupported, "workload %s runs with isolation %s: a profiler of its own would be no better kept than the server", h, st.Isolated).
+		return none, fault.New(fault.Unsupported, "workload %s runs with isolation %s, which cannot isolate a profiler from the server", h, st.Isolated).
 			WithHint("Ask for isolation sandbox or container.")
 	case !w.profiling.TryLock():
-		return none, fault.New(fault.Conflict, "somebody looks at %s already", h).WithHint("Wait for it to end.")
+		return none, fault.New(fault.Conflict, "a profile of %s is already running", h).WithHint("Wait for it to end.")
 	}
 	defer w.profiling.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, r.Patience())
@@ -52,7 +52,7 @@ func (d *Driver) Profile(ctx context.Context, h engine.Handle, r profiler.Reques
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), said, words
 	err = cmd.Run()
 	if ctx.Err() != nil {
-		return none, fault.New(fault.Timeout, "the profile of %s was not done in %s", h, r.Patience())
+		return none, fault.New(fault.Timeout, "the profile of %s did not finish in %s", h, r.Patience())
 	}
 	var a profiler.Answer
 	if json.Unmarshal(said.B.Bytes(), &a) == nil && (a.Result != nil || a.Detail != "") {
@@ -63,9 +63,9 @@ func (d *Driver) Profile(ctx context.Context, h engine.Handle, r profiler.Reques
 	}
 	text := profiler.Plain(strings.Join(strings.Fields(words.B.String()), " "))
 	if strings.HasPrefix(text, sandbox.NotStarted) {
-		return none, fault.New(fault.Conflict, "workload %s does not run yet", h).WithHint("Ask again later.")
+		return none, fault.New(fault.Conflict, "workload %s is not running yet", h).WithHint("Try again later.")
 	}
-	return none, fault.New(fault.Unavailable, "looking into %s: %.600s (%v)", h, text, err)
+	return none, fault.New(fault.Unavailable, "profiling %s: %.600s (%v)", h, text, err)
 }
 
 var _ engine.Profiler = (*Driver)(nil)

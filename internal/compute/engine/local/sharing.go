@@ -19,7 +19,7 @@ import (
 // Shares of a GPU, by NVIDIA's Multi-Process Service (docs/adr/0019). A pool says
 // into how many parts each of its GPUs is cut; the operator runs the control
 // daemon with limits for every client, and puts the GPUs into the compute mode in
-// which nobody gets past it. Where it does not answer, or its part of the threads
+// which it cannot be bypassed. Where it does not answer, or its part of the threads
 // is too large, no share is given; its limit of memory is not asked for.
 //
 // Shares are advisory among users who trust each other: jobs run as the daemon's
@@ -49,7 +49,7 @@ func sharingOf(options map[string]string) (s sharing, err error) {
 	if options[optionSharing] == "" {
 		for _, name := range []string{optionShares, optionPipe, optionAcross} {
 			if options[name] != "" {
-				return s, fault.New(fault.Invalid, "option %s goes with sharing: mps", name)
+				return s, fault.New(fault.Invalid, "option %s needs sharing: mps", name)
 			}
 		}
 		return s, nil
@@ -57,7 +57,7 @@ func sharingOf(options map[string]string) (s sharing, err error) {
 	s.shares, err = strconv.Atoi(options[optionShares])
 	if err != nil || s.shares < 2 || s.shares > maxShares {
 		return s, fault.New(fault.Invalid, "option shares is %.20q", options[optionShares]).
-			WithHint("Say into how many equal parts each GPU is cut: 2 to %d.", maxShares)
+			WithHint("Set the number of equal parts of each GPU: 2 to %d.", maxShares)
 	}
 	s.pipe = options[optionPipe]
 	if s.pipe == "" {
@@ -93,15 +93,15 @@ func pipes(spec engine.Spec) []sandbox.Mount {
 func (d *Driver) enforced(s sharing, level sandbox.Level) error {
 	if level >= sandbox.Sandbox {
 		// Its clients need the daemon's /dev/shm and IPC, and one user for all.
-		return fault.New(fault.Unsupported, "isolation %s does not go with shares of a GPU: who shares by MPS shares memory with the others", level).
-			WithHint("Cut the GPU by MIG, which the hardware keeps apart, or set isolation: process in the configuration of a server whose users trust each other.")
+		return fault.New(fault.Unsupported, "isolation %s does not allow shares of a GPU: MPS clients share memory", level).
+			WithHint("Partition the GPU with MIG, which the hardware isolates, or set isolation: process in the configuration of a server whose users trust each other.")
 	}
 	all, err := d.c.Accelerators.List()
 	if err != nil {
-		return fault.Wrap(err, "looking for accelerators")
+		return fault.Wrap(err, "detecting accelerators")
 	}
 	if !slices.ContainsFunc(all, func(a machine.Accelerator) bool { return a.Resource == machine.ResourceGPU && a.Exclusive }) {
-		return fault.New(fault.Unsupported, "this machine has no NVIDIA GPU in compute mode exclusive process, in which nobody gets past MPS").
+		return fault.New(fault.Unsupported, "this machine has no NVIDIA GPU in compute mode exclusive process, in which no program can bypass MPS").
 			WithHint("Set it with nvidia-smi -i N -c EXCLUSIVE_PROCESS.")
 	}
 	ask := d.askMPS
@@ -110,13 +110,13 @@ func (d *Driver) enforced(s sharing, level sandbox.Level) error {
 	}
 	answer, err := ask(s.pipe, "get_default_active_thread_percentage")
 	if err != nil {
-		return fault.New(fault.Unsupported, "no MPS control daemon answers at %s: %w", s.pipe, err).
+		return fault.New(fault.Unsupported, "no MPS control daemon responds at %s: %w", s.pipe, err).
 			WithHint("Start it with CUDA_MPS_PIPE_DIRECTORY=%s nvidia-cuda-mps-control -d, as the server's user.", s.pipe)
 	}
 	percent, err := strconv.ParseFloat(answer, 64)
 	if err != nil || percent > s.percent()+1 {
-		return fault.New(fault.Unsupported, "the MPS daemon at %s gives each client %.20s %% of a GPU's threads, and a share is %.0f %%: what a client asks for itself binds nobody", s.pipe, answer, s.percent()).
-			WithHint("Tell it set_default_active_thread_percentage %.0f and set_default_device_pinned_mem_limit, before its first client.", s.percent())
+		return fault.New(fault.Unsupported, "the MPS daemon at %s gives each client %.20s %% of a GPU's threads, and a share is %.0f %%: a limit that a client sets for itself is not enforced", s.pipe, answer, s.percent()).
+			WithHint("Send it set_default_active_thread_percentage %.0f and set_default_device_pinned_mem_limit, before its first client.", s.percent())
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func (d *Driver) share(spec engine.Spec, level sandbox.Level) (each [][]machine.
 		return nil, s, err
 	}
 	if s.shares == 0 {
-		return nil, s, fault.New(fault.Unsupported, "nothing enforces a share of a GPU here: the pool says nothing of sharing").
+		return nil, s, fault.New(fault.Unsupported, "nothing enforces a share of a GPU here: the pool has no option sharing").
 			WithHint("Set its options sharing: mps and shares, or ask for a whole GPU or a MIG slice.")
 	}
 	if slices.ContainsFunc(spec.Parts(), func(r engine.Role) bool {
@@ -160,7 +160,7 @@ func (d *Driver) share(spec engine.Spec, level sandbox.Level) (each [][]machine.
 	}
 	all, err := d.c.Accelerators.List()
 	if err != nil {
-		return nil, s, fault.Wrap(err, "looking for accelerators")
+		return nil, s, fault.Wrap(err, "detecting accelerators")
 	}
 	used, foreign := map[string]int{}, map[string]bool{}
 	for _, w := range d.live() {
@@ -180,7 +180,7 @@ func (d *Driver) share(spec engine.Spec, level sandbox.Level) (each [][]machine.
 			return a.Resource == machine.ResourceGPU && a.Exclusive && used[a.UUID] < s.shares && !foreign[a.UUID]
 		})
 		if i < 0 {
-			return nil, s, fault.New(fault.Unavailable, "no share of a GPU is free for project %s: those that are not full serve another project, and a fault of one client ends all of a GPU", spec.Project).
+			return nil, s, fault.New(fault.Unavailable, "no share of a GPU is free for project %s: GPUs with free shares serve another project, and a fault of one client ends all clients of a GPU", spec.Project).
 				WithHint("Wait, or set the pool's option share_across: projects.")
 		}
 		used[all[i].UUID]++

@@ -98,7 +98,7 @@ func TestShares(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	refuse("a sandbox", "does not go with shares", driver(), ask("p", 1), sandbox.Sandbox)
+	refuse("a sandbox", "does not allow shares", driver(), ask("p", 1), sandbox.Sandbox)
 	s = ask("p", 1)
 	s.Options = nil
 	refuse("a pool that shares nothing", "nothing enforces a share", driver(), s, sandbox.Process)
@@ -109,7 +109,7 @@ func TestShares(t *testing.T) {
 	d.c.Accelerators = rack{}
 	refuse("a GPU for all", "exclusive process", d, ask("p", 1), sandbox.Process)
 	answer = "100.0"
-	refuse("a daemon without limits", "binds nobody", driver(), ask("p", 1), sandbox.Process)
+	refuse("a daemon without limits", "is not enforced", driver(), ask("p", 1), sandbox.Process)
 	if err := driver().Check(options); !fault.Is(err, fault.Unsupported) {
 		t.Errorf("such a pool: %v", err)
 	}

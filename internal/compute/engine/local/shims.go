@@ -166,7 +166,7 @@ func (s *shims) run(dir string) (*keeper, error) {
 			if <-k.gone; k.code == usage {
 				return nil, s.otherBuild()
 			}
-			return nil, errors.Join(errors.New("it ended before it had recorded itself; what it said is at the end of "+s.stderr), err)
+			return nil, errors.Join(errors.New("it ended before it wrote its record; its output is at the end of "+s.stderr), err)
 		}
 	}
 }
@@ -193,9 +193,9 @@ func (s *shims) version() ([]byte, error) {
 // otherBuild says that the worker is not the one that came with this server.
 func (s *shims) otherBuild() error {
 	says, err := s.version()
-	return fault.New(fault.Unavailable, "%s is of another build than this server, which needs falaj-worker protocol %d, shim %d: it says %q%s",
+	return fault.New(fault.Unavailable, "%s is from another build than this server, which needs falaj-worker protocol %d, shim %d: it reports %q%s",
 		s.worker, protocol.Version, shim.Version, strings.TrimSpace(string(says)), because(err)).
-		WithHint("Put the falaj-worker that was built with this server there (falaj-worker version tells), or set worker.path; nothing needs a restart.")
+		WithHint("Install the falaj-worker that was built with this server there (check it with falaj-worker version), or set worker.path. No restart is needed.")
 }
 
 func because(err error) string {

@@ -144,7 +144,7 @@ func TestOlderWorker(t *testing.T) {
 	m.c.Worker, m.c.Level = old, sandbox.None
 	m.restart()
 	_, err := m.Start(t.Context(), m.python(``))
-	if err == nil || !strings.Contains(err.Error(), `shim 2: it says "falaj-worker protocol 2"`) || !strings.Contains(fault.HintOf(err), "worker.path") {
+	if err == nil || !strings.Contains(err.Error(), `shim 2: it reports "falaj-worker protocol 2"`) || !strings.Contains(fault.HintOf(err), "worker.path") {
 		t.Errorf("%v (%s)", err, fault.HintOf(err))
 	}
 }

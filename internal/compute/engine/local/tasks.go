@@ -82,7 +82,7 @@ func (d *Driver) relieveTasks() {
 		return
 	}
 	w := largest[worst]
-	d.evict(w, shim.OutOfTasks, fmt.Sprintf("the running jobs had %d processes and threads, those of project %s %d of them; together they may have %d, of one project %d, and it had most: %d",
+	d.evict(w, shim.OutOfTasks, fmt.Sprintf("the running jobs had %d processes and threads, those of project %s %d of them; the limit is %d in all and %d for one project, and it had the most: %d",
 		total, worst, projects[worst], budget, budget/2, counts[w]))
 }
 

@@ -32,8 +32,8 @@ func (w *workload) unknown() string {
 	if p, ok := w.living(); ok {
 		who = "process " + strconv.Itoa(p.PID)
 	}
-	return fmt.Sprintf("its record in %s cannot be read (%v), and %s still runs: how it goes is unknown, and nothing else starts for it. "+
-		"Mend the record and restart the server, or cancel it", w.dir, w.damaged, who)
+	return fmt.Sprintf("its record in %s cannot be read (%v), and %s still runs: its state is unknown, and it is not started again. "+
+		"Repair the record and restart the server, or cancel it", w.dir, w.damaged, who)
 }
 
 // attachUnreadable waits until nothing of such a workload runs any more.

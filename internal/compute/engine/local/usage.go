@@ -13,7 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/sandbox/shim"
 )
 
-// Rates are of the time since the last time that somebody asked, or of a short
+// Rates cover the time since the last request for them, or a short
 // while where that is too long or too little ago.
 const (
 	shortWhile = 250 * time.Millisecond

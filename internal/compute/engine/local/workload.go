@@ -122,7 +122,7 @@ func (d *Driver) load(id string) (*workload, error) {
 }
 
 // spawn describes the workload on disk and starts its shim. It returns when
-// the shim has recorded itself, so that whoever attaches later finds it. furnish
+// the shim has recorded itself, so that a later attach finds it. furnish
 // puts what else the program needs into the workload's directory.
 func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, furnish func(dir string) error) error {
 	if err := os.Mkdir(w.dir, 0o700); err != nil {
@@ -141,7 +141,7 @@ func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, 
 		return fault.Wrap(err, "making the directory of %s", w.id)
 	}
 	if err := furnish(w.dir); err != nil {
-		return fault.Wrap(err, "furnishing %s", w.id)
+		return fault.Wrap(err, "preparing %s", w.id)
 	}
 	if err := d.serve(w); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (d *Driver) spawn(ctx context.Context, w *workload, s shim.Spec, x extras, 
 		return fault.Wrap(err, "describing %s", w.id)
 	}
 	if err := shim.Spare(w.dir, shim.StopFile); err != nil {
-		return fault.Wrap(err, "keeping room for the order to stop %s", w.id)
+		return fault.Wrap(err, "reserving disk space for the order to stop %s", w.id)
 	}
 	// The shim's first status, before anything runs, syncs the directory.
 	if err := errors.Join(shim.Place(w.dir, shim.SpecFile, s), fsync.Dir(d.c.Dir)); err != nil {
@@ -297,7 +297,7 @@ func (w *workload) status() engine.Status {
 	switch {
 	case err == nil:
 	case w.damaged != nil && over:
-		return engine.Status{State: engine.Lost, ExitCode: -1, Message: fmt.Sprintf("its record cannot be read (%v), and nothing of it runs any more", w.damaged)}
+		return engine.Status{State: engine.Lost, ExitCode: -1, Message: fmt.Sprintf("its record cannot be read (%v), and none of its processes runs any more", w.damaged)}
 	case w.damaged != nil:
 		return engine.Status{State: engine.Running, Message: w.unknown()}
 	case over:

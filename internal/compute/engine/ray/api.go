@@ -120,12 +120,12 @@ func (l *Launcher) call(ctx context.Context, method, path string, in, out any) e
 		if errors.Is(err, context.Canceled) {
 			return err
 		}
-		return fault.New(fault.Unavailable, "Ray's Jobs API does not answer: %w", err).WithHint("Look whether the head node runs and its dashboard listens at %s.", l.base)
+		return fault.New(fault.Unavailable, "Ray's Jobs API does not respond: %w", err).WithHint("Check that the head node runs and its dashboard listens at %s.", l.base)
 	}
 	defer answer.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
 	if err != nil {
-		return fault.New(fault.Unavailable, "Ray's answer broke off: %w", err)
+		return fault.New(fault.Unavailable, "Ray's response was interrupted: %w", err)
 	}
 	text := strings.TrimSpace(string(b[:min(len(b), 2000)]))
 	switch code := answer.StatusCode; {
@@ -134,13 +134,13 @@ func (l *Launcher) call(ctx context.Context, method, path string, in, out any) e
 			return nil
 		}
 		if err := json.Unmarshal(b, out); err != nil {
-			return fault.New(fault.Unavailable, "Ray's answer is not what it promises: %w", err)
+			return fault.New(fault.Unavailable, "Ray's response is invalid: %w", err)
 		}
 		return nil
 	case code == http.StatusNotFound || strings.Contains(text, "does not exist"):
-		return fault.New(fault.NotFound, "Ray has nothing there: %s", text)
+		return fault.New(fault.NotFound, "Ray did not find it: %s", text)
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
-		return fault.New(fault.PermissionDenied, "Ray does not let us in: %d %s", code, text).
+		return fault.New(fault.PermissionDenied, "Ray denies access: %d %s", code, text).
 			WithHint("Set token_file of the engine to a file with the cluster's token.")
 	case code < 500:
 		return fault.New(fault.Invalid, "Ray refuses: %d %s", code, text)

@@ -101,7 +101,7 @@ func (n node) free(others map[string]float64) (resource.Amount, string) {
 	if len(busy) == 0 {
 		return a, ""
 	}
-	return a, "work that is not ours holds " + strings.Join(busy, ", ")
+	return a, "other work on Ray holds " + strings.Join(busy, ", ")
 }
 
 // others is what each node gives to work that is not ours: what is in use less

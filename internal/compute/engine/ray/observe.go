@@ -79,9 +79,9 @@ func wait(g group) string {
 	for _, s := range slices.Sorted(maps.Keys(shapes)) {
 		parts = append(parts, fmt.Sprintf("%d × (%s)", shapes[s], s))
 	}
-	why := "Ray has no room now for " + strings.Join(parts, ", ") + " together"
+	why := "Ray has no capacity now for " + strings.Join(parts, ", ") + " together"
 	if g.Stats.State == "INFEASIBLE" {
-		why = "no node of this Ray can ever hold " + strings.Join(parts, ", ")
+		why = "no node of this Ray cluster can ever fit " + strings.Join(parts, ", ")
 	}
 	return why
 }
@@ -159,7 +159,7 @@ func failure(j job) (engine.Reason, string) {
 	case strings.HasPrefix(j.ErrorType, "JOB_SUPERVISOR_ACTOR"):
 		return engine.NodeFailed, words("Ray lost the job's driver, with its node or its head", tail(j.Message))
 	}
-	return engine.NodeFailed, words("the job's driver on Ray ended without a word", tail(j.Message))
+	return engine.NodeFailed, words("the job's driver on Ray ended without a message", tail(j.Message))
 }
 
 func words(what, more string) string {

@@ -70,7 +70,7 @@ func readBool(_ *options, v string) error {
 
 func readStrategy(o *options, v string) error {
 	if !slices.Contains(strategies, v) {
-		return fault.New(fault.Invalid, "%.80q is none of %s", v, strings.Join(strategies, ", "))
+		return fault.New(fault.Invalid, "%.80q is not one of %s", v, strings.Join(strategies, ", "))
 	}
 	o.strategy = v
 	return nil
@@ -78,7 +78,7 @@ func readStrategy(o *options, v string) error {
 
 func readPython(o *options, v string) error {
 	if !pythonRE.MatchString(v) {
-		return fault.New(fault.Invalid, "%.80q is no program", v)
+		return fault.New(fault.Invalid, "%.80q is not a program", v)
 	}
 	o.python = v
 	return nil
@@ -88,7 +88,7 @@ func readLabels(o *options, v string) error {
 	for _, kv := range list(v) {
 		k, v, ok := strings.Cut(kv, "=")
 		if !ok || !labelRE.MatchString(k) || !labelRE.MatchString(v) {
-			return fault.New(fault.Invalid, "%.80q is no label=value", kv)
+			return fault.New(fault.Invalid, "%.80q is not label=value", kv)
 		}
 		o.labels[k] = v
 	}

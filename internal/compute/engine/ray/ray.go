@@ -10,9 +10,9 @@
 // task in each. Ray neither retries jobs nor, here, tasks: nothing runs twice.
 // Submitting an ID twice is refused by Ray, which makes Start idempotent.
 //
-// What Ray does not give: it keeps nobody apart (same user, same network, same
+// What Ray does not give: it isolates no workloads (same user, same network, same
 // files, isolation none), has no secrets (the agent's token travels in the job's
-// package, which whoever may submit jobs may read) and no time between SIGTERM
+// package, which all who may submit jobs can read) and no time between SIGTERM
 // and SIGKILL (the agent takes its own, while Ray counts its node as free).
 package ray
 
@@ -138,7 +138,7 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 	if err != nil {
 		return err
 	}
-	// Named by its content, which has a token in it: nobody guesses the name.
+	// Named by its content, which has a token in it: the name cannot be guessed.
 	sum := sha256.Sum256(pack)
 	name := "_ray_pkg_" + hex.EncodeToString(sum[:]) + ".zip"
 	if err := l.call(ctx, http.MethodPut, "/api/packages/gcs/"+name, pack, nil); err != nil {
@@ -310,7 +310,7 @@ func (l *Launcher) ghosts(ctx context.Context, all []job) {
 	l.mu.Unlock()
 	for _, id := range again {
 		if err := l.remove(ctx, id); err != nil && !fault.Is(err, fault.NotFound) {
-			l.c.Log.WarnContext(ctx, "a job that was removed from Ray is there again", slog.String("job", id), slog.Any("error", err))
+			l.c.Log.WarnContext(ctx, "a job that was removed from Ray exists again", slog.String("job", id), slog.Any("error", err))
 		}
 	}
 }

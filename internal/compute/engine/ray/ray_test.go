@@ -255,8 +255,8 @@ func TestObserve(t *testing.T) {
 	}{
 		"pending":    {&job{Status: "PENDING", Message: "Job has not started yet."}, engine.Pending, "", "has not started"},
 		"running":    {&job{Status: "RUNNING"}, engine.Running, "", ""},
-		"waiting":    {&job{Status: "RUNNING"}, engine.Pending, "", "no room now for 1 × (1 CPU), 2 × (4 CPU, 1 GPU, 2GiB memory) together"},
-		"infeasible": {&job{Status: "RUNNING"}, engine.Pending, "", "no node of this Ray can ever hold 1 × (99 CPU)"},
+		"waiting":    {&job{Status: "RUNNING"}, engine.Pending, "", "no capacity now for 1 × (1 CPU), 2 × (4 CPU, 1 GPU, 2GiB memory) together"},
+		"infeasible": {&job{Status: "RUNNING"}, engine.Pending, "", "no node of this Ray cluster can ever fit 1 × (99 CPU)"},
 		"done":       {&job{Status: "SUCCEEDED", Message: "Job finished successfully."}, engine.Ended, engine.Exited, ""},
 		"stopped":    {&job{Status: "STOPPED"}, engine.Ended, engine.Stopped, "stopped on Ray"},
 		"node": {
@@ -266,8 +266,8 @@ func TestObserve(t *testing.T) {
 		"oom":         {failed(command, `falaj-verdict {"reason": "out_of_memory", "message": "m"}`), engine.Ended, engine.OutOfMemory, "m"},
 		"agent":       {failed(command, `falaj-verdict {"reason": "agent_failed", "message": "ended with 1"}`), engine.Ended, engine.Exited, "ended with 1"},
 		"killed":      {failed(command, `falaj-verdict {"reason": "killed", "message": "ended with 137"}`), engine.Ended, engine.Signalled, "ended with 137"},
-		"half":        {failed(command, `falaj-verdict {"reason": "node_fa`), engine.Ended, engine.NodeFailed, "without a word"},
-		"diaries":     {failed(command, "Killed\n[2026-11-21 23:21:34,214 I 295 295] (raylet) worker_pool.cc:811: Job 02000000 already started"), engine.Ended, engine.NodeFailed, "without a word: Killed"},
+		"half":        {failed(command, `falaj-verdict {"reason": "node_fa`), engine.Ended, engine.NodeFailed, "without a message"},
+		"diaries":     {failed(command, "Killed\n[2026-11-21 23:21:34,214 I 295 295] (raylet) worker_pool.cc:811: Job 02000000 already started"), engine.Ended, engine.NodeFailed, "without a message: Killed"},
 		"no ray":      {failed(command, "…\nModuleNotFoundError: No module named 'ray'\n"), engine.Ended, engine.NotStarted, "option python"},
 		"no python":   {failed(command, "…\nbash: line 1: /no/python: not found"), engine.Ended, engine.NotStarted, "option python"},
 		"environment": {failed("RUNTIME_ENV_SETUP_FAILED", "runtime_env setup failed: disk full"), engine.Ended, engine.NotStarted, "disk full"},
@@ -311,7 +311,7 @@ func TestInventory(t *testing.T) {
 		{
 			Name: "n1", Amount: resource.Amount{CPU: 5000, Memory: 8 * resource.GiB, Accelerators: map[string]int64{"nvidia.com/gpu": 2, "fpga": 2}},
 			Labels: map[string]string{"ip": "10.0.0.2", "ray.io/node-id": "bb", "zone": "a"}, Down: "excluded by the pool's option exclude",
-			Busy: "work that is not ours holds 3 of 8 CPU, 2 of 4 GPU",
+			Busy: "other work on Ray holds 3 of 8 CPU, 2 of 4 GPU",
 		},
 	}
 	if d := cmp.Diff(want, nodes); d != "" {

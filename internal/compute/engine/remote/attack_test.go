@@ -417,7 +417,7 @@ func TestEngineSays(t *testing.T) {
 		{remote.Observed{State: engine.Lost, Reason: engine.NodeFailed, Message: "node down"}, true, engine.Lost, engine.NodeFailed, "node down", true},
 		{remote.Observed{Reason: engine.OutOfMemory}, true, engine.Ended, engine.OutOfMemory, "", false},
 		{remote.Observed{Reason: engine.Stopped, Message: "cancelled by root"}, true, engine.Ended, engine.Stopped, "cancelled by root", false},
-		{remote.Observed{Reason: engine.Exited}, true, engine.Lost, "", "without a word", false},
+		{remote.Observed{Reason: engine.Exited}, true, engine.Lost, "", "without a report", false},
 		{remote.Observed{Reason: engine.Signalled, Message: "killed"}, true, engine.Lost, "", "killed", false},
 		{remote.Observed{Reason: engine.Signalled, Message: "killed"}, false, engine.Lost, "", "killed", false},
 		{remote.Observed{Reason: engine.Exited}, false, engine.Ended, engine.NotStarted, "before its worker", false},

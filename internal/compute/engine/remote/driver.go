@@ -221,7 +221,7 @@ func (d *Driver) check(spec engine.Spec) error {
 			return err
 		}
 		if want > d.level {
-			return fault.New(fault.Unsupported, "engine %s does not reach isolation %s, only %s", d.c.Name, want, d.level)
+			return fault.New(fault.Unsupported, "engine %s does not provide isolation %s, only %s", d.c.Name, want, d.level)
 		}
 	}
 	for _, m := range spec.Mounts {
@@ -271,7 +271,7 @@ func (d *Driver) find(h engine.Handle) (*work, error) {
 	if u := d.unread[string(h)]; u != nil {
 		return nil, fault.New(fault.Unavailable, "workload %s: %s", h, u.words(d.c.Name))
 	}
-	return nil, fault.New(fault.NotFound, "engine %s knows no workload %q", d.c.Name, string(h))
+	return nil, fault.New(fault.NotFound, "engine %s has no workload %q", d.c.Name, string(h))
 }
 
 func (d *Driver) all() []*work {
@@ -335,7 +335,7 @@ func (d *Driver) watch(ctx context.Context) {
 		switch {
 		case err != nil && ctx.Err() == nil && err.Error() != told: // once, not every second
 			told = err.Error()
-			d.c.Log.WarnContext(ctx, "the engine does not answer", slog.String("engine", d.c.Name), slog.Any("error", err))
+			d.c.Log.WarnContext(ctx, "the engine does not respond", slog.String("engine", d.c.Name), slog.Any("error", err))
 		case err == nil:
 			told = ""
 		}
@@ -441,7 +441,7 @@ func (d *Driver) force(ctx context.Context, w *work, grace time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	if err := d.c.Launcher.Stop(ctx, w.id, grace); err != nil && !fault.Is(err, fault.NotFound) {
-		d.c.Log.WarnContext(ctx, "the engine does not stop a workload", slog.String("engine", d.c.Name), slog.String("id", w.id), slog.Any("error", err))
+		d.c.Log.WarnContext(ctx, "the engine did not stop a workload", slog.String("engine", d.c.Name), slog.String("id", w.id), slog.Any("error", err))
 		return // the next round tries again
 	}
 	w.mu.Lock()
@@ -462,7 +462,7 @@ func (d *Driver) finish(w *work, final engine.Status) {
 	if now := d.c.Now(); err != nil {
 		if w.failed.IsZero() {
 			w.failed = now
-			d.c.Log.Warn("what a workload left cannot be taken yet", slog.String("id", w.id), slog.Any("error", err))
+			d.c.Log.Warn("the files of a workload cannot be stored yet", slog.String("id", w.id), slog.Any("error", err))
 		}
 		if now.Sub(w.failed) < d.c.Lease {
 			w.finish = false
@@ -471,7 +471,7 @@ func (d *Driver) finish(w *work, final engine.Status) {
 	}
 	if err != nil {
 		final.State, final.Reason, final.ExitCode = engine.Lost, "", -1
-		final.Message = strings.TrimSpace(final.Message + "\nits output cannot be taken: " + err.Error())
+		final.Message = strings.TrimSpace(final.Message + "\nits output cannot be stored: " + err.Error())
 	}
 	w.clearTrees()
 	w.state.Final = &final
@@ -540,7 +540,7 @@ func (d *Driver) Stop(ctx context.Context, h engine.Handle, grace time.Duration)
 	before := w.state.Stop
 	now := d.c.Now()
 	if before == nil || grace < before.Grace-now.Sub(before.At) {
-		st := stop{At: now.UTC(), Grace: grace, Why: "it is to stop", Asked: true}
+		st := stop{At: now.UTC(), Grace: grace, Why: "it is stopping", Asked: true}
 		if before != nil { // only sooner: why stays
 			st.Why, st.Asked, st.Done, st.Cause = before.Why, before.Asked, before.Done, before.Cause
 		}
@@ -611,10 +611,10 @@ func (d *Driver) List(ctx context.Context) ([]engine.Handle, error) {
 func (d *Driver) Forget(ctx context.Context, h engine.Handle) error {
 	if u := d.unreadable(h); u != nil {
 		if _, over, err := d.ended(ctx, u); err != nil || !over {
-			return errors.Join(err, fault.New(fault.Conflict, "workload %s may still run", h).WithHint("Stop it first."))
+			return errors.Join(err, fault.New(fault.Conflict, "workload %s may still be running", h).WithHint("Stop it first."))
 		}
 		if err := d.c.Launcher.Forget(ctx, u.id); err != nil && !fault.Is(err, fault.NotFound) {
-			return fault.Wrap(err, "forgetting %s on %s", h, d.c.Name)
+			return fault.Wrap(err, "removing %s on %s", h, d.c.Name)
 		}
 		d.discard(u)
 		return nil
@@ -628,10 +628,10 @@ func (d *Driver) Forget(ctx context.Context, h engine.Handle) error {
 		return d.c.Launcher.Forget(ctx, string(h))
 	}
 	if !w.over() {
-		return fault.New(fault.Conflict, "workload %s still runs", h).WithHint("Stop it first.")
+		return fault.New(fault.Conflict, "workload %s is still running", h).WithHint("Stop it first.")
 	}
 	if err := d.c.Launcher.Forget(ctx, w.id); err != nil && !fault.Is(err, fault.NotFound) {
-		return fault.Wrap(err, "forgetting %s on %s", h, d.c.Name)
+		return fault.Wrap(err, "removing %s on %s", h, d.c.Name)
 	}
 	d.drop(w)
 	return nil

@@ -118,7 +118,7 @@ print([k for k in os.environ if "AGENT" in k])`}
 	if a, b := <-tokens, <-tokens; a != "agent: Bearer secret" || b != "worker: Bearer mine" {
 		t.Errorf("%q %q", a, b)
 	}
-	if log := w.logs(h); !strings.Contains(log, `knows no workload`) || !strings.Contains(log, "[]") {
+	if log := w.logs(h); !strings.Contains(log, `has no workload`) || !strings.Contains(log, "[]") {
 		t.Errorf("log %q", log)
 	}
 }

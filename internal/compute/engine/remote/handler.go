@@ -104,7 +104,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, id, path string) err
 	}
 	rest, ok := strings.CutPrefix(path, "mounts/")
 	if !ok {
-		return fault.New(fault.NotFound, "a worker has nothing at %.100q", path)
+		return fault.New(fault.NotFound, "there is no worker route %.100q", path)
 	}
 	number, what, _ := strings.Cut(rest, "/")
 	n, err := strconv.Atoi(number)
@@ -140,7 +140,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, id, path string) err
 		}
 		return answer(w, http.StatusOK, struct{}{})
 	}
-	return fault.New(fault.NotFound, "a worker has nothing at %.100q", path)
+	return fault.New(fault.NotFound, "there is no worker route %.100q", path)
 }
 
 // turn waits until few of the workload's requests of a kind are under way: all of
@@ -182,7 +182,7 @@ func decode(r *http.Request, limit int64, v any) error {
 		return fault.New(fault.TooLarge, "the request is longer than %d bytes", limit)
 	}
 	if err := json.Unmarshal(b, v); err != nil {
-		return fault.New(fault.Invalid, "the request is not the JSON that is wanted: %w", err)
+		return fault.New(fault.Invalid, "the request is not valid JSON of this route: %w", err)
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func (h *Hub) Join(ctx context.Context, id string, j protocol.Join) (*protocol.O
 }
 
 // otherRelease is what to do about agents that cannot take an order.
-const otherRelease = "Put the falaj-worker of this server's release on the nodes."
+const otherRelease = "Install the falaj-worker of this server's release on the nodes."
 
 func checkJoin(w *work, j protocol.Join) error {
 	switch {
@@ -77,10 +77,10 @@ func checkJoin(w *work, j protocol.Join) error {
 	case j.Index < 0 || j.Index >= len(w.members):
 		return fault.New(fault.Invalid, "workload %s has no worker %d: it has %d", w.id, j.Index, len(w.members))
 	case len(j.Start) < 8 || len(j.Start) > 64:
-		return fault.New(fault.Invalid, "a start of %d bytes is not a number drawn at a start", len(j.Start))
+		return fault.New(fault.Invalid, "a start identifier of %d bytes is invalid", len(j.Start))
 	case len(j.Node) > 255 || len(j.Address) > 255 || strings.ContainsAny(j.Address, " ,/") || len(j.Interface) > 64,
 		garbled(j.Node), garbled(j.Address), garbled(j.Interface):
-		return fault.New(fault.Invalid, "the node's name or address is not one")
+		return fault.New(fault.Invalid, "the node's name or address is invalid")
 	case j.Port < 0 || j.Port > 65535:
 		return fault.New(fault.Invalid, "%d is not a port", j.Port)
 	case len(j.Facts) > maxFacts:
@@ -153,13 +153,13 @@ func (h *Hub) take(w *work, j protocol.Join) (*protocol.Order, protocol.Waiting,
 	m, now := w.members[j.Index], h.d.c.Now()
 	switch {
 	case m.joined() && m.Join.Start != j.Start:
-		return nil, waiting, nil, fault.New(fault.Conflict, "worker %d of %s was started before, on %s: nothing runs twice", j.Index, w.id, m.Join.Node)
+		return nil, waiting, nil, fault.New(fault.Conflict, "worker %d of %s was already started on %s, and it cannot run twice", j.Index, w.id, m.Join.Node)
 	case w.state.Final != nil:
-		return nil, waiting, nil, fault.New(fault.Gone, "workload %s is over", w.id)
+		return nil, waiting, nil, fault.New(fault.Gone, "workload %s has ended", w.id)
 	case m.over():
-		return nil, waiting, nil, fault.New(fault.Gone, "worker %d of %s is over", j.Index, w.id)
+		return nil, waiting, nil, fault.New(fault.Gone, "worker %d of %s has ended", j.Index, w.id)
 	case w.state.Stop != nil && w.state.Begun.IsZero():
-		return nil, waiting, nil, fault.New(fault.Gone, "workload %s is to stop: %s", w.id, w.state.Stop.Why)
+		return nil, waiting, nil, fault.New(fault.Gone, "workload %s is stopping: %s", w.id, w.state.Stop.Why)
 	}
 	m.heard = now
 	if !m.joined() {
@@ -208,7 +208,7 @@ func (h *Hub) member(id string, s sender) (*work, *member, error) {
 	defer w.mu.Unlock()
 	m := w.members[s.index]
 	if !m.joined() || m.Join.Start != s.start {
-		return nil, nil, fault.New(fault.Conflict, "this is not the worker %d of %s that has joined: nothing runs twice", s.index, id)
+		return nil, nil, fault.New(fault.Conflict, "another worker %d of %s has joined, and it cannot run twice", s.index, id)
 	}
 	m.heard = h.d.c.Now()
 	return w, m, nil
@@ -223,7 +223,7 @@ func (h *Hub) open(id string, s sender) (*work, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.state.Final != nil || w.finish {
-		return nil, fault.New(fault.Gone, "workload %s is over", id)
+		return nil, fault.New(fault.Gone, "workload %s has ended", id)
 	}
 	return w, nil
 }
@@ -277,10 +277,10 @@ func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (p
 		return protocol.Told{}, err
 	}
 	if len(b.None) > maxFacts || len(b.Notes) > maxNotes || len(b.Usage.Accelerators) > 256 {
-		return protocol.Told{}, fault.New(fault.TooLarge, "a beat says too much")
+		return protocol.Told{}, fault.New(fault.TooLarge, "a heartbeat has too much data")
 	}
 	if b.CPU < 0 || b.PeakRSS < 0 {
-		return protocol.Told{}, fault.New(fault.Invalid, "a worker uses less than nothing")
+		return protocol.Told{}, fault.New(fault.Invalid, "a worker reports negative usage")
 	}
 	for i, n := range b.Notes {
 		b.Notes[i] = plain(strings.ToValidUTF8(n[:min(len(n), maxText)], ""))
@@ -329,7 +329,7 @@ func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (p
 func (w *work) told(index int) (t protocol.Told, news bool) {
 	switch st := w.state.Stop; {
 	case w.state.Final != nil:
-		t.Stop, t.Why = true, "the workload is over"
+		t.Stop, t.Why = true, "the workload has ended"
 	case st != nil:
 		t.Stop, t.Grace, t.Why = true, st.Grace, st.Why
 	}
@@ -390,13 +390,13 @@ func checkEnd(e protocol.End) error {
 	switch engine.Reason(e.Reason) {
 	case engine.Exited, engine.Signalled, engine.TimedOut, engine.Stopped, engine.OutOfMemory, engine.NotStarted:
 	default:
-		return fault.New(fault.Invalid, "%.40q is not how a worker ends", e.Reason)
+		return fault.New(fault.Invalid, "%.40q is not an end of a worker", e.Reason)
 	}
 	if len(e.Message) > 16<<10 || len(e.Signal) > 32 {
-		return fault.New(fault.TooLarge, "a worker's end has too many words")
+		return fault.New(fault.TooLarge, "the message of a worker's end is too long")
 	}
 	if e.Ago < 0 || e.Ran < 0 || e.CPU < 0 || e.PeakRSS < 0 {
-		return fault.New(fault.Invalid, "a worker has used less than nothing")
+		return fault.New(fault.Invalid, "a worker reports negative usage")
 	}
 	return nil
 }

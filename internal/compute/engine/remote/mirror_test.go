@@ -316,7 +316,7 @@ func TestNodeLost(t *testing.T) {
 	w.until(h, "[1] ready")
 	w.p.Kill(t, string(h), 1)
 	st := w.wait(h)
-	if st.State != engine.Lost || !strings.Contains(st.Message, "node-1") || !strings.Contains(st.Message, "nothing was heard") {
+	if st.State != engine.Lost || !strings.Contains(st.Message, "node-1") || !strings.Contains(st.Message, "no report from it") {
 		t.Errorf("%+v", st)
 	}
 	members, err := w.d.Members(w.ctx, h)

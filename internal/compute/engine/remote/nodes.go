@@ -41,7 +41,7 @@ func openBook(dir string, log *slog.Logger) *book {
 		err = json.Unmarshal(text, &b.of)
 	}
 	if err != nil || b.of == nil {
-		log.Warn("what agents told of their nodes cannot be read; it is learnt again", slog.Any("error", err))
+		log.Warn("the agents' reports about their nodes cannot be read; they are collected again", slog.Any("error", err))
 		b.of = map[string]map[string]string{}
 	}
 	return b
@@ -63,7 +63,7 @@ func (b *book) learn(node string, facts map[string]string, log *slog.Logger) {
 		err = os.Rename(b.path+".new", b.path)
 	}
 	if err != nil {
-		log.Warn("what an agent told of its node cannot be kept", slog.String("node", node), slog.Any("error", err))
+		log.Warn("an agent's report about its node cannot be stored", slog.String("node", node), slog.Any("error", err))
 	}
 }
 

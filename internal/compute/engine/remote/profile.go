@@ -21,7 +21,7 @@ type look struct {
 // patience beyond what the profile takes: for a beat, and for sending it.
 const patience = time.Minute
 
-// Profile has a member's agent look at its worker.
+// Profile has a member's agent profile its worker.
 func (d *Driver) Profile(ctx context.Context, h engine.Handle, r profiler.Request) (profiler.Result, error) {
 	none := profiler.Result{}
 	if err := r.Check(); err != nil {
@@ -43,7 +43,7 @@ func (d *Driver) Profile(ctx context.Context, h engine.Handle, r profiler.Reques
 		return a.Unpack()
 	case <-late.C:
 		return none, fault.New(fault.Timeout, "the agent of worker %d did not answer in time", r.Worker).
-			WithHint("An agent of an earlier release cannot; see `falaj job top` whether it is heard of.")
+			WithHint("Agents of earlier releases cannot do this. Check with `falaj job top` that the agent reports.")
 	case <-w.done:
 		return none, fault.New(fault.Conflict, "workload %s has ended meanwhile", h)
 	case <-d.down:
@@ -61,9 +61,9 @@ func (w *work) ask(r profiler.Request) (*look, error) {
 	case r.Worker >= len(w.members):
 		return nil, fault.New(fault.Invalid, "workload %s has no worker %d: it has %d", w.id, r.Worker, len(w.members))
 	case w.state.Begun.IsZero() || w.state.Final != nil || w.members[r.Worker].over():
-		return nil, fault.New(fault.Conflict, "worker %d of %s does not run", r.Worker, w.id)
+		return nil, fault.New(fault.Conflict, "worker %d of %s is not running", r.Worker, w.id)
 	case w.looks[r.Worker] != nil:
-		return nil, fault.New(fault.Conflict, "somebody looks at worker %d of %s already", r.Worker, w.id).WithHint("Wait for it to end.")
+		return nil, fault.New(fault.Conflict, "a profile of worker %d of %s is already running", r.Worker, w.id).WithHint("Wait for it to end.")
 	}
 	l := &look{request: r, answer: make(chan profiler.Answer, 1)}
 	w.looks[r.Worker] = l
@@ -77,7 +77,7 @@ func (w *work) forget(index int) {
 	delete(w.looks, index)
 }
 
-// profile takes what a member has seen; what nobody waits for is dropped.
+// profile accepts a member's profile; an unexpected one is dropped.
 func (h *Hub) profile(id string, s sender, l protocol.Look) error {
 	w, err := h.open(id, s)
 	if err != nil {
@@ -87,7 +87,7 @@ func (h *Hub) profile(id string, s sender, l protocol.Look) error {
 	defer w.mu.Unlock()
 	asked := w.looks[s.index]
 	if asked == nil || asked.request.ID != l.ID {
-		return fault.New(fault.Gone, "nobody waits for profile %.80q", l.ID)
+		return fault.New(fault.Gone, "profile %.80q is not expected", l.ID)
 	}
 	select {
 	case asked.answer <- l.Answer:

@@ -12,7 +12,7 @@
 //
 // All that matters is in DIR, synced before it is answered, so a restarted Falaj
 // goes on where it was: a member's number drawn at its start makes a second start
-// of it fail, whoever tries.
+// of it fail.
 package remote
 
 import (

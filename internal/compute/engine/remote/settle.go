@@ -57,7 +57,7 @@ func (w *work) settle(now time.Time) next {
 			if n.lose == nil {
 				n.lose = map[int]string{}
 			}
-			n.lose[i] = fmt.Sprintf("%snothing was heard from it for %s", who(w, i), now.Sub(m.heard).Round(time.Second))
+			n.lose[i] = fmt.Sprintf("%sno report from it for %s", who(w, i), now.Sub(m.heard).Round(time.Second))
 		}
 	}
 
@@ -172,7 +172,7 @@ func (w *work) reasonToStop(now time.Time, lose map[int]string) *stop {
 		}
 	}
 	if w.state.Begun.IsZero() && !first.IsZero() && now.Sub(first) > w.c.Gather {
-		st.Why = fmt.Sprintf("only %d of %d workers came within %s", len(w.members)-w.missing(), len(w.members), w.c.Gather)
+		st.Why = fmt.Sprintf("only %d of %d workers joined within %s", len(w.members)-w.missing(), len(w.members), w.c.Gather)
 		st.Cause = &engine.Status{State: engine.Ended, Reason: engine.NotStarted, ExitCode: -1, Message: st.Why}
 		return st
 	}
@@ -277,7 +277,7 @@ func (w *work) worst() int {
 	return worst
 }
 
-// unexplained reports an end that somebody else caused, if nobody here did. Slurm
+// unexplained reports an end with an outside cause, if there is none here. Slurm
 // sends SIGTERM to all processes of a step, not to its agents only.
 func unexplained(e *protocol.End) bool {
 	r := engine.Reason(e.Reason)
@@ -298,7 +298,7 @@ func (w *work) explained() bool {
 }
 
 // outcome is the status once all members have ended. It is not sure while the
-// engine may yet say more of an end that nobody here caused.
+// engine may still explain an end without a cause here.
 func (w *work) outcome(st *stop, now time.Time) (s engine.Status, sure bool) {
 	worst, last := w.worst(), time.Time{}
 	for _, m := range w.members {
@@ -370,7 +370,7 @@ func (w *work) verdict(st *stop, now time.Time) engine.Status {
 		}
 	}
 	if s.Message == "" {
-		s.Message = "it disappeared from " + w.c.Name + " without a word"
+		s.Message = "it disappeared from " + w.c.Name + " without a report"
 	}
 	return s
 }
@@ -400,7 +400,7 @@ func (w *work) now() engine.Status {
 	s := w.status(engine.Pending)
 	s.Message = w.observed.Message
 	if came := len(w.members) - w.missing(); w.gang() && came > 0 {
-		s.Message = fmt.Sprintf("%d of %d workers have come", came, len(w.members))
+		s.Message = fmt.Sprintf("%d of %d workers have joined", came, len(w.members))
 	}
 	return s
 }

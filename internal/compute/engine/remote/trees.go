@@ -64,7 +64,7 @@ func treeKey(mount, index int, name string) string {
 }
 
 func (w *work) saveTree(t *tree) error {
-	return fault.Wrap(shim.Write(filepath.Join(w.dir, treesDir), t.Key+".json", t), "recording what worker %d of %s sends", t.Index, w.id)
+	return fault.Wrap(shim.Write(filepath.Join(w.dir, treesDir), t.Key+".json", t), "recording the data of worker %d of %s", t.Index, w.id)
 }
 
 func (w *work) loadTrees() error {
@@ -124,7 +124,7 @@ func (w *work) returned(n int, name string) error {
 	case m.Role == engine.Output && name == "":
 		return nil
 	case m.Role != engine.Checkpoints || !m.Writable:
-		return fault.New(fault.Invalid, "nothing is taken back from mount %d of %s as %.100q", n, w.id, name)
+		return fault.New(fault.Invalid, "mount %d of %s accepts no data as %.100q", n, w.id, name)
 	case name == "" || len(name) > 200 || strings.ContainsAny(name, "/\x00") || settled.Unfinished(name):
 		return fault.New(fault.Invalid, "%.100q is not the name of a finished checkpoint", name)
 	}
@@ -162,7 +162,7 @@ func (h *Hub) manifest(id string, s sender, n int, m protocol.Manifest) (protoco
 	switch {
 	case t != nil && t.busy:
 		w.mu.Unlock()
-		return none, fault.New(fault.Unavailable, "it is being sent already")
+		return none, fault.New(fault.Unavailable, "it is already being sent")
 	case t != nil && t.Digest == digest && t.Done:
 		w.mu.Unlock()
 		return protocol.Needed{Manifest: digest, Have: true}, nil
@@ -290,9 +290,9 @@ func (h *Hub) tree(ctx context.Context, id string, s sender, n int, name, digest
 	t := w.trees[treeKey(n, s.index, name)]
 	switch {
 	case t == nil || t.Digest != digest:
-		err = fault.New(fault.Conflict, "the manifest of this tree is not known").WithHint("Send the manifest first.")
+		err = fault.New(fault.Conflict, "the manifest of this tree is missing").WithHint("Send the manifest first.")
 	case t.busy:
-		err = fault.New(fault.Unavailable, "it is being sent already")
+		err = fault.New(fault.Unavailable, "it is already being sent")
 	case !t.Done:
 		t.busy = true
 	}
@@ -316,7 +316,7 @@ func (h *Hub) tree(ctx context.Context, id string, s sender, n int, name, digest
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.state.Final != nil || w.finish { // meanwhile: another attempt may have begun
-		return fault.New(fault.Gone, "workload %s is over", id)
+		return fault.New(fault.Gone, "workload %s has ended", id)
 	}
 	t.Done = true
 	if err := w.saveTree(t); err != nil {
@@ -409,7 +409,7 @@ func (h *Hub) complete(ctx context.Context, w *work) {
 			continue
 		}
 		if err := w.takeCheckpoint(c, parts); err != nil {
-			h.d.c.Log.WarnContext(ctx, "a checkpoint cannot be taken yet", slog.String("workload", w.id), slog.String("checkpoint", c.name), slog.Any("error", err))
+			h.d.c.Log.WarnContext(ctx, "a checkpoint cannot be stored yet", slog.String("workload", w.id), slog.String("checkpoint", c.name), slog.Any("error", err))
 			continue
 		}
 		h.d.c.Log.InfoContext(ctx, "a checkpoint is complete", slog.String("workload", w.id), slog.String("checkpoint", c.name), slog.Int("parts", len(parts)))
@@ -602,7 +602,7 @@ func (w *work) takeOutputs() error {
 	return nil
 }
 
-// clearTrees removes what is left in stages: nobody can complete it any more.
+// clearTrees removes the rest of stages, which can no longer be completed.
 func (w *work) clearTrees() {
 	for _, t := range w.trees {
 		_ = os.RemoveAll(w.stage(t))

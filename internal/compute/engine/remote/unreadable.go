@@ -24,8 +24,8 @@ type unreadable struct {
 }
 
 func (u *unreadable) words(name string) string {
-	return fmt.Sprintf("its record on engine %s cannot be read (%v): how it goes is unknown, and nothing else starts for it while the engine runs it. "+
-		"Mend the record and restart the server, or cancel it", name, u.err)
+	return fmt.Sprintf("its record on engine %s cannot be read (%v): its state is unknown, and it is not started again while the engine runs it. "+
+		"Repair the record and restart the server, or cancel it", name, u.err)
 }
 
 // unreadable finds one by its handle; nil is none.

@@ -80,7 +80,7 @@ func TestVenvOfOtherPackages(t *testing.T) {
 	s.Command = []string{dir + "/bin/tool"}
 	s.Mounts = append(s.Mounts, mount)
 	st := w.run(s)
-	if st.Reason != engine.NotStarted || !strings.Contains(st.Message, "No_Such.Package 1.0 is not there") || !strings.Contains(st.Message, "torch") {
+	if st.Reason != engine.NotStarted || !strings.Contains(st.Message, "No_Such.Package 1.0 is missing") || !strings.Contains(st.Message, "torch") {
 		t.Errorf("%+v", st)
 	}
 }

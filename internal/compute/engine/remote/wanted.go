@@ -140,7 +140,7 @@ func (d *Driver) OpenOutput(ctx context.Context, h engine.Handle, path string, m
 // finding bounds how long all members together may take to answer.
 func (w *work) finding(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, 2*findTime, fault.New(fault.Timeout, "the agents of %s did not answer in %s", w.id, 2*findTime).
-		WithHint("See `falaj job top` whether they are heard of."))
+		WithHint("Check with `falaj job top` that they report."))
 }
 
 // nothing reports the error of a member that has nothing to give, while others may.
@@ -166,7 +166,7 @@ func (w *work) running() ([]int, error) {
 		}
 	}
 	if len(members) == 0 {
-		return nil, fault.New(fault.Conflict, "no worker of %s runs", w.id).WithHint("Before the workers start there is nothing to see; what they left is stored when they have ended.")
+		return nil, fault.New(fault.Conflict, "no worker of %s is running", w.id).WithHint("The output exists from the start of the workers, and is stored when they have ended.")
 	}
 	return members, nil
 }
@@ -178,7 +178,7 @@ func (d *Driver) want(ctx context.Context, w *work, index int, r protocol.Wanted
 	w.mu.Lock()
 	if len(w.wanted[index]) >= maxWanted {
 		w.mu.Unlock()
-		return found{err: fault.New(fault.Exhausted, "%d parts of the output of worker %d of %s are read already", maxWanted, index, w.id).WithHint("Wait for them to end.")}
+		return found{err: fault.New(fault.Exhausted, "%d parts of the output of worker %d of %s are already being read", maxWanted, index, w.id).WithHint("Wait for them to end.")}
 	}
 	w.wanted[index] = append(w.wanted[index], asked)
 	w.notify()
@@ -215,7 +215,7 @@ func (d *Driver) answer(ctx context.Context, w *work, index int, asked *wanted) 
 			return a
 		case <-late.C:
 			return found{err: fault.New(fault.Timeout, "the agent of worker %d did not answer in %s", index, findTime).
-				WithHint("An agent of an earlier release cannot; see `falaj job top` whether it is heard of.")}
+				WithHint("Agents of earlier releases cannot do this. Check with `falaj job top` that the agent reports.")}
 		case <-w.done:
 			return found{err: fault.New(fault.Conflict, "workload %s has ended meanwhile", w.id)}
 		case <-d.down:
@@ -239,7 +239,7 @@ func (h *Hub) wants(id string, s sender, request string) (*wanted, error) {
 			return asked, nil
 		}
 	}
-	return nil, fault.New(fault.Gone, "nobody waits for output %.80q", request)
+	return nil, fault.New(fault.Gone, "output %.80q is not expected", request)
 }
 
 // output takes a list, or why there is nothing.
@@ -253,7 +253,7 @@ func (h *Hub) output(ctx context.Context, id string, s sender, f protocol.Found)
 	case f.Problem != nil:
 		a.err = problem(f.Problem)
 	case f.Listing == nil || asked.request.Most > 0:
-		return fault.New(fault.Invalid, "output %.80q is answered with nothing that was asked for", f.ID)
+		return fault.New(fault.Invalid, "the response to output %.80q has none of the requested data", f.ID)
 	default:
 		if err := f.Listing.Check(); err != nil {
 			return err
@@ -263,14 +263,14 @@ func (h *Hub) output(ctx context.Context, id string, s sender, f protocol.Found)
 	return asked.give(ctx, a)
 }
 
-// outputFile takes a file, and returns when whoever asked for it has read it.
+// outputFile accepts a file, and returns when the requester has read it.
 func (h *Hub) outputFile(ctx context.Context, id string, s sender, request string, size int64, body io.Reader) error {
 	asked, err := h.wants(id, s, request)
 	switch {
 	case err != nil:
 		return err
 	case asked.request.Most == 0 || size < 0:
-		return fault.New(fault.Invalid, "output %.80q is no file of a known size", request)
+		return fault.New(fault.Invalid, "output %.80q is not a file of a known size", request)
 	case size > asked.request.Most:
 		return outputdir.TooLarge(asked.request.Path, size, asked.request.Most)
 	}
@@ -285,13 +285,13 @@ func (h *Hub) outputFile(ctx context.Context, id string, s sender, request strin
 	}
 }
 
-// give hands an answer to whoever waits for it.
+// give hands a response to its waiting caller.
 func (w *wanted) give(ctx context.Context, a found) error {
 	select {
 	case w.answer <- a:
 		return nil
 	case <-w.gone:
-		return fault.New(fault.Gone, "nobody waits for output %.80q any more", w.request.ID)
+		return fault.New(fault.Gone, "output %.80q is not expected any more", w.request.ID)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

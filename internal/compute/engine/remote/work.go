@@ -289,7 +289,7 @@ func (w *work) known() []engine.Member {
 		case m.Lost != "":
 			e.State, e.Reason, e.ExitCode, e.Message = engine.Lost, engine.NodeFailed, -1, m.Lost
 		case w.state.Final != nil:
-			e.State, e.ExitCode, e.Message = engine.Lost, -1, "it was never heard how it ended"
+			e.State, e.ExitCode, e.Message = engine.Lost, -1, "its end was never reported"
 		case !w.state.Begun.IsZero():
 			e.State, e.Notes = engine.Running, m.beat.Notes
 		}

@@ -62,7 +62,7 @@ func (l *Launcher) run(ctx context.Context, as, stdin, name string, args ...stri
 	case err != nil:
 		return "", refusal(name, strings.TrimSpace(errs.String()), err)
 	case out.over:
-		return "", fault.New(fault.TooLarge, "the answer of %s is over %d MiB", name, outputLimit>>20)
+		return "", fault.New(fault.TooLarge, "the output of %s is over %d MiB", name, outputLimit>>20)
 	}
 	return out.String(), nil
 }
@@ -95,7 +95,7 @@ var gone = []string{"Invalid job id specified", "Job/step already completing or 
 func refusal(name, said string, err error) error {
 	for _, part := range away {
 		if strings.Contains(said, part) {
-			return fault.New(fault.Unavailable, "Slurm does not answer: %s", plain(said))
+			return fault.New(fault.Unavailable, "Slurm does not respond: %s", plain(said))
 		}
 	}
 	for _, part := range gone {
@@ -106,12 +106,12 @@ func refusal(name, said string, err error) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() < 0 {
 		return fault.New(fault.Unavailable, "%s: %w", name, err)
 	}
-	kind, hint := fault.Invalid, "Look at the pool's options, and at `sinfo` and `scontrol show partition` on the cluster."
+	kind, hint := fault.Invalid, "Check the pool's options, and `sinfo` and `scontrol show partition` on the cluster."
 	switch {
 	case strings.Contains(said, "QOS") || strings.Contains(said, "Job violates accounting") || strings.Contains(said, "MaxSubmitJob"):
-		kind, hint = fault.Exhausted, "The account's or QOS's limits on Slurm forbid it now; ask whoever runs the cluster."
+		kind, hint = fault.Exhausted, "The account's or QOS's limits on Slurm forbid it now; ask the cluster's administrator."
 	case strings.Contains(said, "Requested node configuration is not available"):
-		hint = "No node of the partition has what each worker asks for; see `falaj pool describe`."
+		hint = "No node of the partition has the resources of one worker; see `falaj pool describe`."
 	case said == "":
 		said = err.Error()
 	}

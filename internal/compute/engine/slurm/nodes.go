@@ -147,7 +147,7 @@ func down(state, reason string) string {
 		switch p {
 		case "DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN",
 			"REBOOT_ISSUED", "REBOOT_REQUESTED", "RESERVED", "UNKNOWN", "INVAL", "INVALID_REG", "FUTURE", "POWER_DRAIN", "ERROR":
-			text := "Slurm says " + strings.ToLower(state)
+			text := "Slurm reports " + strings.ToLower(state)
 			if reason = strings.TrimSpace(reason); reason != "" && reason != "(null)" {
 				text += ": " + reason
 			}
@@ -155,7 +155,7 @@ func down(state, reason string) string {
 		}
 	}
 	if strings.HasSuffix(state, "*") {
-		return "Slurm says " + strings.ToLower(state) + ": it does not respond"
+		return "Slurm reports " + strings.ToLower(state) + ": it does not respond"
 	}
 	return ""
 }
@@ -164,7 +164,7 @@ func down(state, reason string) string {
 func (l *Launcher) tellBusy(ctx context.Context, nodes []engine.Node) {
 	jobs, err := l.queue(ctx, "--states=RUNNING,SUSPENDED,COMPLETING")
 	if err != nil {
-		l.c.Log.WarnContext(ctx, "others' jobs on Slurm cannot be counted", slog.Any("err", err))
+		l.c.Log.WarnContext(ctx, "jobs of other users on Slurm cannot be counted", slog.Any("err", err))
 		return
 	}
 	on := map[string]map[string]int{} // jobs by user, by node
@@ -185,7 +185,7 @@ func (l *Launcher) tellBusy(ctx context.Context, nodes []engine.Node) {
 			words = append(words, fmt.Sprintf("%d of %s", on[nodes[i].Name][user], user))
 		}
 		if len(words) > 0 {
-			nodes[i].Busy = "Slurm jobs of others: " + strings.Join(words[:min(len(words), 5)], ", ")
+			nodes[i].Busy = "Slurm jobs of other users: " + strings.Join(words[:min(len(words), 5)], ", ")
 		}
 	}
 }
@@ -195,7 +195,7 @@ func (l *Launcher) failed(ctx context.Context, list string) string {
 	var bad []string
 	out, err := l.run(ctx, "", "", "scontrol", "--oneliner", "show", "nodes")
 	if err != nil {
-		l.c.Log.WarnContext(ctx, "which node failed cannot be asked", slog.Any("err", err))
+		l.c.Log.WarnContext(ctx, "the failed node cannot be found", slog.Any("err", err))
 		return ""
 	}
 	mine := expand(list)

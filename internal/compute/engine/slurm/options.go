@@ -16,27 +16,27 @@ var passed = []string{
 	"partition", "qos", "account", "reservation", "constraint", "exclude", "licenses", "nice", "switches", "wckey", "exclusive",
 }
 
-// Options lists every option that a pool on Slurm may have, with what it does.
+// Options lists every option of a pool on Slurm, with its effect.
 var Options = map[string]string{
 	"partition":       "partition of the jobs",
 	"qos":             "quality of service",
-	"account":         "account that pays",
+	"account":         "account to charge",
 	"reservation":     "reservation to use",
 	"constraint":      "features that nodes must have",
 	"exclude":         "nodes not to use",
 	"licenses":        "licenses to hold",
-	"nice":            "what priority is lowered by",
-	"switches":        "most leaf switches",
+	"nice":            "amount by which the priority is lowered",
+	"switches":        "maximum number of leaf switches",
 	"wckey":           "key for accounting",
 	"exclusive":       "whole nodes: user, mcs or yes",
 	"time":            "time limit where the job gives none, as in sbatch --time",
-	"gres":            "how accelerators are called here: nvidia.com/gpu=gpu,nvidia.com/h100=gpu:h100",
+	"gres":            "names of accelerators on Slurm: nvidia.com/gpu=gpu,nvidia.com/h100=gpu:h100",
 	"modules":         "site modules to load, separated by spaces",
 	"worker":          "path of falaj-worker on the nodes",
-	"node_dir":        "directory of a node for what a worker keeps while it runs",
-	"node_cache":      "directory of a node for what is kept between workers",
+	"node_dir":        "directory of a node for a worker's files while it runs",
+	"node_cache":      "directory of a node for the cache between workers",
 	"node_cache_size": "bytes that the cache may hold",
-	"extra":           "more arguments of sbatch, separated by spaces",
+	"extra":           "additional arguments of sbatch, separated by spaces",
 	"shared":          "true when the nodes see the server's data directory at the same path",
 }
 
@@ -69,7 +69,7 @@ func CheckOptions(options map[string]string) error {
 }
 
 func checkOption(name, value string) error {
-	bad := fault.New(fault.Invalid, "%.200q is not a value that can be handed to Slurm", value)
+	bad := fault.New(fault.Invalid, "%.200q is not a value that can be passed to Slurm", value)
 	switch name {
 	case "modules":
 		for m := range strings.FieldsSeq(value) {

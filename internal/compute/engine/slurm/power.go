@@ -127,7 +127,7 @@ func parsePower(out, partitions, comment string) []powerNode {
 		}
 		n := powerNode{Node: provisioner.Node{Name: f["NodeName"], State: power(f["State"])}, ours: f["Comment"] == comment}
 		if n.State == provisioner.Failed {
-			n.Why = cmp.Or(down(f["State"], f["Reason"]), "Slurm says "+strings.ToLower(f["State"]))
+			n.Why = cmp.Or(down(f["State"], f["Reason"]), "Slurm reports "+strings.ToLower(f["State"]))
 		}
 		for _, flag := range []string{"ALLOCATED", "MIXED", "COMPLETING"} {
 			n.Busy = n.Busy || strings.Contains(f["State"], flag)

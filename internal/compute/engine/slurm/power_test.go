@@ -19,7 +19,7 @@ func TestPowerStates(t *testing.T) {
 		}
 	}
 	nodes := parsePower("NodeName=n1 State=MIXED Comment=falaj/x/night Partitions=a\nNodeName=n2 State=IDLE Partitions=a,b\nNodeName=n3 State=DOWN Comment=falaj/x/night Reason=no boot Partitions=b\n", "b", "falaj/x/night")
-	if len(nodes) != 2 || nodes[0].ours || nodes[0].Busy || !nodes[1].ours || nodes[1].Why != "Slurm says down: no boot" {
+	if len(nodes) != 2 || nodes[0].ours || nodes[0].Busy || !nodes[1].ours || nodes[1].Why != "Slurm reports down: no boot" {
 		t.Errorf("%+v", nodes)
 	}
 	if all := parsePower("NodeName=n1 State=MIXED Comment=falaj/x/night Partitions=a\n", "", "falaj/x/night"); len(all) != 1 || !all[0].Busy || !all[0].ours {

@@ -19,7 +19,7 @@ import (
 )
 
 // What squeue prints of a job. Its owner chooses the comment and the name, with
-// bars and ends of lines where he likes: a mark that nobody can know before
+// bars and ends of lines anywhere: a mark that cannot be known before
 // squeue runs stands between the jobs and before the name.
 const (
 	queueFormat = "%%i|%%T|%%P|%%C|%%S|%%e|%%u|%%r|%%N|%%V|%%k%[1]s%%j%[1]s"
@@ -135,7 +135,7 @@ func (j job) observed(stopped bool) remote.Observed {
 		return o
 	case "CONFIGURING":
 		o.State, o.Ended = engine.Pending, time.Time{}
-		o.Words = []string{"its nodes are being made ready"}
+		o.Words = []string{"its nodes are being prepared"}
 		return o
 	case "COMPLETED":
 		return end(engine.Exited, "ended")
@@ -161,12 +161,12 @@ func (j job) observed(stopped bool) remote.Observed {
 	case "PREEMPTED":
 		return end(engine.Preempted, "was preempted for a job of higher priority")
 	case "OUT_OF_MEMORY":
-		return end(engine.OutOfMemory, "used more memory than it asked for")
+		return end(engine.OutOfMemory, "used more memory than it requested")
 	case "CANCELLED", "REVOKED":
 		if stopped {
 			return end(engine.Stopped, "was cancelled")
 		}
-		return end(engine.Stopped, "was cancelled on Slurm by somebody else, not through Falaj")
+		return end(engine.Stopped, "was cancelled on Slurm, not through Falaj")
 	case "SUSPENDED", "STOPPED":
 		o.Message = "Slurm job " + number + " is suspended"
 	}
@@ -179,25 +179,25 @@ func (j job) observed(stopped bool) remote.Observed {
 // fits counts.
 var reasons = []struct{ code, words string }{
 	{"Resources", "not enough nodes are free on Slurm"},
-	{"Priority", "jobs of higher priority wait before it on Slurm"},
-	{"None", "Slurm has not looked at it yet"},
+	{"Priority", "jobs of higher priority are pending before it on Slurm"},
+	{"None", "Slurm has not considered it yet"},
 	{"BeginTime", "Slurm starts it later"},
 	{"Dependency", "it waits for another job on Slurm"},
-	{"JobHeldUser", "its user holds it on Slurm; scontrol release lets it go"},
+	{"JobHeldUser", "its user holds it on Slurm; scontrol release releases it"},
 	{"JobHeldAdmin", "an administrator of Slurm holds it"},
-	{"PartitionDown", "the partition takes no work now"},
+	{"PartitionDown", "the partition accepts no jobs now"},
 	{"PartitionInactive", "the partition starts no jobs now"},
-	{"PartitionNodeLimit", "it asks for more nodes than the partition allows"},
-	{"PartitionConfig", "the partition has no nodes of what it asks for"},
+	{"PartitionNodeLimit", "it requests more nodes than the partition allows"},
+	{"PartitionConfig", "the partition has no nodes with the requested resources"},
 	{"PartitionTimeLimit", "its time limit is longer than the partition allows"},
-	{"ReqNodeNotAvail", "a node that it asks for is down, drained or reserved"},
+	{"ReqNodeNotAvail", "a requested node is down, drained or reserved"},
 	{"Nodes required for job are DOWN", "the nodes that it needs are down, drained or held for jobs of higher priority"},
-	{"NodeDown", "a node that it asks for is down"},
+	{"NodeDown", "a requested node is down"},
 	{"Licenses", "no licence is free"},
 	{"Reservation", "its reservation has not begun or is full"},
-	{"AssociationJobLimit", "the account has its most jobs"},
-	{"QOSJobLimit", "the quality of service has its most jobs"},
-	{"MaxCpuPerAccount", "the account has its most cpus"},
+	{"AssociationJobLimit", "the account is at its limit of jobs"},
+	{"QOSJobLimit", "the quality of service is at its limit of jobs"},
+	{"MaxCpuPerAccount", "the account is at its limit of cpus"},
 	{"AssocGrp", "the account's group is at its limit"},
 	{"AssocMax", "it is over a limit of the account"},
 	{"Assoc", "it is at a limit of the account"},
@@ -206,7 +206,7 @@ var reasons = []struct{ code, words string }{
 	{"QOS", "it is at a limit of the quality of service"},
 	{"InvalidAccount", "Slurm no longer knows its account"},
 	{"InvalidQOS", "Slurm no longer knows its quality of service"},
-	{"BadConstraints", "no nodes have what it asks for"},
+	{"BadConstraints", "no nodes have the requested resources"},
 	{"Cleaning", "Slurm cleans up after its last run"},
 	{"Prolog", "the prolog of the cluster runs"},
 	{"FrontEndDown", "no front end of the cluster is up"},
@@ -244,7 +244,7 @@ func (l *Launcher) elsewhere(ctx context.Context, partitions string) []string {
 	if time.Since(c.taken) > censusAge {
 		jobs, err := l.queue(ctx, "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING")
 		if err != nil {
-			l.c.Log.WarnContext(ctx, "others' jobs on Slurm cannot be counted", slog.Any("err", err))
+			l.c.Log.WarnContext(ctx, "jobs of other users on Slurm cannot be counted", slog.Any("err", err))
 			return nil
 		}
 		c = count(jobs, l.installation)
@@ -291,7 +291,7 @@ func count(jobs []job, installation string) census {
 }
 
 func (h holding) words(partition string) string {
-	text := fmt.Sprintf("others' jobs in partition %s: %d running on %d cpus, %d waiting", partition, h.running, h.cpus, h.waiting)
+	text := fmt.Sprintf("jobs of other users in partition %s: %d running on %d cpus, %d waiting", partition, h.running, h.cpus, h.waiting)
 	users := slices.SortedFunc(maps.Keys(h.users), func(a, b string) int {
 		return cmp.Or(cmp.Compare(h.users[b], h.users[a]), strings.Compare(a, b))
 	})

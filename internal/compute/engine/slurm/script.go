@@ -31,7 +31,7 @@ func (l *Launcher) batch(launch remote.Launch) (args []string, script string, er
 		return nil, "", err
 	}
 	if launch.Workers < 1 || launch.Workers > maxWorkers {
-		return nil, "", fault.New(fault.Invalid, "%d workers cannot be a Slurm job: 1 to %d can", launch.Workers, maxWorkers)
+		return nil, "", fault.New(fault.Invalid, "a Slurm job with %d workers is not allowed: 1 to %d are", launch.Workers, maxWorkers)
 	}
 	size, step, err := sizes(launch)
 	if err != nil {
@@ -252,7 +252,7 @@ func alone(launch remote.Launch) bool {
 }
 
 const checking = `worker=%[1]s
-[ -x "$worker" ] || fail 70 "not started: $worker cannot be run on node ${SLURMD_NODENAME:-$(hostname)}; put falaj-worker on a disk that all nodes see, or name its place in the pool's option worker"
+[ -x "$worker" ] || fail 70 "not started: $worker cannot be run on node ${SLURMD_NODENAME:-$(hostname)}; put falaj-worker on a disk that all nodes see, or set its path in the pool's option worker"
 `
 
 // runningAlone passes on what the script is signalled, and keeps the last that was

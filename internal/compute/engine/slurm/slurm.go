@@ -4,7 +4,7 @@
 // A launch is one batch job whose script runs one step: a task for each worker,
 // and in each task falaj-worker's agent; a single worker without accelerators
 // needs no step. Slurm never repeats a job of ours
-// (--no-requeue): whoever starts another attempt is training.
+// (--no-requeue): only training starts another attempt.
 //
 // Parts: slurm.go (Launcher), script.go (the batch script and its arguments),
 // options.go (what a pool may ask of Slurm), queue.go (what squeue says, in our
@@ -215,13 +215,13 @@ func (l *Launcher) user(project string) (string, error) {
 	switch self := os.Geteuid(); {
 	case user == "" && self == 0:
 		return "", fault.New(fault.Invalid, "no Unix user is named for the Slurm jobs of project %s", project).
-			WithHint("Set default_user of the engine, or name the project in its users; \"root\" must be said.")
+			WithHint("Set default_user of the engine, or name the project in its users; \"root\" must be named explicitly.")
 	case user == "":
 		return "", nil // our own
 	case self != 0:
 		cred, err := credential(user)
 		if err == nil && int(cred.Uid) != self {
-			err = fault.New(fault.Invalid, "the Slurm jobs of project %s are to be user %s's, and Falaj does not run as root", project, user)
+			err = fault.New(fault.Invalid, "the Slurm jobs of project %s must run as user %s, but Falaj does not run as root", project, user)
 		}
 		return "", err
 	}
@@ -377,7 +377,7 @@ func (l *Launcher) observe(ctx context.Context, id string, j job) (remote.Observ
 func (l *Launcher) Stop(ctx context.Context, id string, grace time.Duration) error {
 	r := l.find(id)
 	if r == nil {
-		return fault.New(fault.NotFound, "Slurm was given no launch %s", id)
+		return fault.New(fault.NotFound, "launch %s was not submitted to Slurm", id)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -430,7 +430,7 @@ func (l *Launcher) cancel(ctx context.Context, r *record, args ...string) error 
 }
 
 // killAt ends a stopped job when its grace is over, and tries again while Slurm
-// does not answer. The record's mutex is held, or nobody else knows of it.
+// does not answer. The record's mutex is held, or no other goroutine has the record.
 func (l *Launcher) killAt(id string, r *record) {
 	if r.timer != nil {
 		r.timer.Stop()
@@ -511,7 +511,7 @@ func (l *Launcher) Forget(_ context.Context, id string) error {
 		err = l.save(id, r)
 	}
 	if err != nil {
-		return fault.Wrap(err, "forgetting launch %s", id)
+		return fault.Wrap(err, "removing launch %s", id)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -114,7 +114,7 @@ func TestStates(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	j := job{ID: 5, State: "CANCELLED"}
-	if mine, theirs := j.observed(true).Message, j.observed(false).Message; strings.Contains(mine, "somebody") || !strings.Contains(theirs, "somebody else") {
+	if mine, theirs := j.observed(true).Message, j.observed(false).Message; strings.Contains(mine, "not through") || !strings.Contains(theirs, "not through Falaj") {
 		t.Errorf("%q, %q", mine, theirs)
 	}
 	for _, r := range reasons {

@@ -115,7 +115,7 @@ func (c *Cloud) Rent(_ context.Context, p provisioner.Pool, name string) error {
 		s = *p.Simulated
 	}
 	if len(all) >= s.Capacity {
-		return fault.New(fault.Exhausted, "the simulated cloud has %d nodes and all are taken", s.Capacity)
+		return fault.New(fault.Exhausted, "the simulated cloud has %d nodes, and all are in use", s.Capacity)
 	}
 	x := instance{Asked: c.now().UTC(), Ready: c.now().Add(s.Startup).UTC()}
 	if s.InterruptAfter > 0 {

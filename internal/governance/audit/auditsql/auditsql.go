@@ -277,7 +277,7 @@ func (Store) SetSegment(ctx context.Context, tx *store.Tx, s audit.ArchiveSegmen
 		return err
 	}
 	if n, err := res.RowsAffected(); err != nil || n != 1 {
-		return errors.Join(err, fault.New(fault.Conflict, "segment %s of the audit log is not %s any more", s.Object, was))
+		return errors.Join(err, fault.New(fault.Conflict, "segment %s of the audit log is no longer %s", s.Object, was))
 	}
 	return nil
 }

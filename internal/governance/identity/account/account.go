@@ -100,14 +100,14 @@ func (t Token) Live(at time.Time) bool {
 type TokenSpec struct {
 	// For is whose token: "user/alice", "service/ci" or an account id; empty is
 	// the caller's own.
-	For string `json:"for,omitempty" doc:"Whose token: user/alice, service/ci or an account id; default your own"`
+	For string `json:"for,omitempty" doc:"Owner of the token: user/alice, service/ci or an account id; default your own account"`
 	// Create makes the account that For names by kind and name, when it does not
 	// exist: a service in Project.
-	Create  bool          `json:"create,omitempty" doc:"Make the account when it does not exist"`
-	Label   string        `json:"label,omitempty" doc:"What the token is for"`
+	Create  bool          `json:"create,omitempty" doc:"Create the account if it does not exist"`
+	Label   string        `json:"label,omitempty" doc:"Purpose of the token"`
 	Project project.Name  `json:"project,omitempty" doc:"Bind the token to one project"`
 	Scopes  []string      `json:"scopes,omitempty" doc:"Narrow the token to actions such as run.write or dataset.query:weather"`
-	TTL     time.Duration `json:"ttl,omitempty" doc:"How long it works; default 90 days; one of your own ends no later than the token that makes it"`
+	TTL     time.Duration `json:"ttl,omitempty" doc:"Lifetime; default 90 days; a token for yourself expires no later than the token that creates it"`
 }
 
 // AttemptSpec asks for an attempt's token.

@@ -56,7 +56,7 @@ func mint(kind Kind) (secret string, d digest) {
 // errBearer is the one answer to every token that does not work.
 func errBearer() error {
 	return fault.New(fault.Unauthenticated, "the token is missing, malformed, expired, revoked or unknown").
-		WithHint("Send a working token as \"Authorization: Bearer flj_…\"; \"falaj login\" stores one, \"falaj token create\" makes one.")
+		WithHint("Send a valid token as \"Authorization: Bearer flj_…\"; \"falaj login\" stores one, \"falaj token create\" creates one.")
 }
 
 // parse checks a secret's form. Its cost has a bound that does not depend on the

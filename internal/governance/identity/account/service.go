@@ -37,7 +37,7 @@ const (
 	maxLabel      = 200
 )
 
-// firstAdmin is the account that Bootstrap and Recover make, and nobody else.
+// firstAdmin is the account that only Bootstrap and Recover create.
 const firstAdmin = "admin"
 
 // Config says what the service works with; the zero of a setting is its default.
@@ -91,7 +91,7 @@ func New(cfg Config) (*Service, error) {
 			*setting = standard
 		}
 		if *setting < 0 || *setting > most {
-			return fault.New(fault.Invalid, "%s is %s, allowed is up to %s", name, *setting, most)
+			return fault.New(fault.Invalid, "%s is %s, over the limit of %s", name, *setting, most)
 		}
 		return nil
 	}
@@ -248,8 +248,8 @@ func (s *Service) insertAccount(ctx context.Context, tx *store.Tx, a Account) (A
 		return a, err
 	}
 	if n >= s.cfg.MaxAccounts {
-		return a, share.Refused("accounts", fmt.Sprintf("%d accounts of kind %s exist there, at most %d are allowed", n, a.Kind, s.cfg.MaxAccounts),
-			"Delete those that nobody uses, or have limits.accounts raised.", 0)
+		return a, share.Refused("accounts", fmt.Sprintf("%d accounts of kind %s already exist there, at most %d are allowed", n, a.Kind, s.cfg.MaxAccounts),
+			"Delete unused accounts, or ask the operator to raise limits.accounts.", 0)
 	}
 	if err := s.cfg.Store.InsertAccount(ctx, tx, a); err != nil {
 		return a, err
@@ -392,7 +392,7 @@ func (s *Service) recordGrant(ctx context.Context, tx *store.Tx, action, name, r
 // maxMakers bounds how many services made one another.
 const maxMakers = 10
 
-// Maker is the person, or Falaj, behind a principal: of a service whoever made it.
+// Maker is the person, or Falaj, behind a principal: for a service its creator.
 func Maker(ctx context.Context, tx *store.Tx, accounts interface {
 	Account(ctx context.Context, tx *store.Tx, id string) (Account, error)
 }, principal string,
@@ -522,7 +522,7 @@ func (s *Service) IssueIn(ctx context.Context, tx *store.Tx, d Draft) (Token, st
 	}
 	if live >= s.cfg.MaxTokens {
 		return Token{}, "", share.Refused("tokens", fmt.Sprintf("%s %s has %d live tokens, at most %d are allowed", a.Kind, a.Name, live, s.cfg.MaxTokens),
-			"Revoke one with \"falaj token revoke ID\", or have limits.tokens raised.", 0)
+			"Revoke one with \"falaj token revoke ID\", or ask the operator to raise limits.tokens.", 0)
 	}
 	t := Token{Kind: UserToken, Principal: a.ID, Name: a.Name, Label: spec.Label, Project: spec.Project, Scopes: spec.Scopes, Parent: p.Token}
 	if a.Kind == identity.Service {
@@ -560,7 +560,7 @@ func (s *Service) holder(ctx context.Context, p identity.Principal, spec TokenSp
 	own := policy.Object{Project: string(spec.Project), Kind: "token", Owner: p.ID}
 	if spec.For == "" {
 		if p.Kind != identity.User && p.Kind != identity.Service {
-			return Account{}, fault.New(fault.PermissionDenied, "%s makes no tokens", p)
+			return Account{}, fault.New(fault.PermissionDenied, "%s cannot create tokens", p)
 		}
 		if err := s.cfg.Authorizer.Allow(ctx, "token.create", own); err != nil {
 			return Account{}, err
@@ -620,7 +620,7 @@ func (s *Service) newUser(ctx context.Context, name string) (Account, error) {
 		return Account{}, err
 	}
 	if name == firstAdmin {
-		return Account{}, fault.New(fault.Invalid, "the user %s is the installation's own", name).WithHint("Choose another name.")
+		return Account{}, fault.New(fault.Invalid, "user %s is reserved for the installation", name).WithHint("Choose another name.")
 	}
 	return Account{Kind: identity.User, Name: name}, id.CheckName("account name", name)
 }
@@ -632,7 +632,7 @@ func (s *Service) complete(p identity.Principal, a Account, spec TokenSpec) (Tok
 	}
 	switch {
 	case spec.TTL < time.Second || spec.TTL > maxTTL:
-		return spec, fault.New(fault.Invalid, "a token may last from 1 second to %d days, not %s", maxTTL/(24*time.Hour), spec.TTL)
+		return spec, fault.New(fault.Invalid, "a token can last from 1 second to %d days, not %s", maxTTL/(24*time.Hour), spec.TTL)
 	case len(spec.Label) > maxLabel:
 		return spec, fault.New(fault.Invalid, "the label has %d bytes, at most %d are allowed", len(spec.Label), maxLabel)
 	case a.Project != "" && spec.Project != "" && spec.Project != a.Project:
@@ -646,14 +646,14 @@ func (s *Service) complete(p identity.Principal, a Account, spec TokenSpec) (Tok
 		return spec, err
 	}
 	if p.Project != "" && spec.Project != p.Project {
-		return spec, fault.New(fault.PermissionDenied, "a token bound to project %s makes only tokens bound to it", p.Project)
+		return spec, fault.New(fault.PermissionDenied, "a token bound to project %s can create only tokens bound to it", p.Project)
 	}
 	if !p.Narrowed() {
 		return spec, nil
 	}
 	if len(spec.Scopes) == 0 {
-		return spec, fault.New(fault.PermissionDenied, "a token with scopes makes only tokens with scopes").
-			WithHint("Name scopes that your own token has.")
+		return spec, fault.New(fault.PermissionDenied, "a token with scopes can create only tokens with scopes").
+			WithHint("Name scopes of your own token.")
 	}
 	for _, scope := range spec.Scopes {
 		action, object, _ := strings.Cut(scope, ":")
@@ -781,7 +781,7 @@ func (s *Service) RevokeToken(ctx context.Context, tokenID string) error {
 		if denied != nil && !fault.Is(denied, fault.PermissionDenied) && !fault.Is(denied, fault.NotFound) {
 			return denied
 		}
-		return fault.New(fault.NotFound, "token %s does not exist, or is not yours to end", tokenID).
+		return fault.New(fault.NotFound, "token %s does not exist, or you may not revoke it", tokenID).
 			WithHint("\"falaj get tokens\" shows your tokens.")
 	}
 	return s.cfg.DB.Update(ctx, string(t.Project), func(ctx context.Context, tx *store.Tx) error {
@@ -793,7 +793,7 @@ func (s *Service) RevokeToken(ctx context.Context, tokenID string) error {
 // Falaj's own loops may ask.
 func (s *Service) IssueAttemptIn(ctx context.Context, tx *store.Tx, spec AttemptSpec) (Token, string, error) {
 	if p := identity.From(ctx); p.Kind != identity.System {
-		return Token{}, "", fault.New(fault.PermissionDenied, "%s makes no attempt tokens", p)
+		return Token{}, "", fault.New(fault.PermissionDenied, "%s cannot create attempt tokens", p)
 	}
 	if spec.TTL == 0 {
 		spec.TTL = s.cfg.AttemptTTL
@@ -802,9 +802,9 @@ func (s *Service) IssueAttemptIn(ctx context.Context, tx *store.Tx, spec Attempt
 	case spec.Attempt == "" || spec.Project == "":
 		return Token{}, "", fault.New(fault.Invalid, "an attempt token needs an attempt and a project")
 	case len(spec.Scopes) == 0:
-		return Token{}, "", fault.New(fault.Invalid, "an attempt token needs scopes; without any it may do nothing")
+		return Token{}, "", fault.New(fault.Invalid, "an attempt token needs at least one scope")
 	case spec.TTL < time.Second || spec.TTL > maxAttemptTTL:
-		return Token{}, "", fault.New(fault.Invalid, "an attempt token may last from 1 second to %d days, not %s", maxAttemptTTL/(24*time.Hour), spec.TTL)
+		return Token{}, "", fault.New(fault.Invalid, "an attempt token can last from 1 second to %d days, not %s", maxAttemptTTL/(24*time.Hour), spec.TTL)
 	}
 	if err := checkScopes(spec.Scopes, true); err != nil {
 		return Token{}, "", err
@@ -816,10 +816,10 @@ func (s *Service) IssueAttemptIn(ctx context.Context, tx *store.Tx, spec Attempt
 // attempt. Only Falaj's own loops may ask.
 func (s *Service) RevokeAttemptIn(ctx context.Context, tx *store.Tx, attempt string) error {
 	if p := identity.From(ctx); p.Kind != identity.System {
-		return fault.New(fault.PermissionDenied, "%s ends no attempt tokens", p)
+		return fault.New(fault.PermissionDenied, "%s cannot revoke attempt tokens", p)
 	}
 	if attempt == "" {
-		return fault.New(fault.Invalid, "no attempt is named")
+		return fault.New(fault.Invalid, "the attempt is missing")
 	}
 	return s.revoke(ctx, tx, Selection{Kind: AttemptToken, Principal: attempt}, "attempt ended")
 }
@@ -829,7 +829,7 @@ func (s *Service) RevokeAttemptIn(ctx context.Context, tx *store.Tx, attempt str
 // authorised itself.
 func (s *Service) RevokeBoundIn(ctx context.Context, tx *store.Tx, in project.Name) error {
 	if in == "" {
-		return fault.New(fault.Invalid, "no project is named")
+		return fault.New(fault.Invalid, "the project is missing")
 	}
 	for {
 		accounts, err := s.cfg.Store.Accounts(ctx, tx, in, "", 100)
@@ -872,6 +872,6 @@ func (s *Service) revoke(ctx context.Context, tx *store.Tx, sel Selection, reaso
 		if len(sel.Children) == 0 {
 			return nil
 		}
-		reason = "the token that made it was revoked"
+		reason = "the token that created it was revoked"
 	}
 }

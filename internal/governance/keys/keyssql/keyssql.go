@@ -58,7 +58,7 @@ func (Store) Find(ctx context.Context, tx *store.Tx, project, owner string) (key
 	var r keyRow
 	err := tx.NewSelect().Model(&r).Where("project = ? AND owner = ?", project, owner).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return keys.Row{}, fault.New(fault.NotFound, "there is no such key")
+		return keys.Row{}, fault.New(fault.NotFound, "the key does not exist")
 	}
 	return keys.Row{Key: r.key(), Sealed: r.Sealed}, err
 }

@@ -235,7 +235,7 @@ func (s *Service) approved(ctx context.Context, payload []byte) error {
 	case !c.Delete && err == nil && now.Spec == c.Spec:
 		return nil
 	case now.Revision != c.Base:
-		return fault.New(fault.Conflict, "policy %s was changed meanwhile", c.Name).WithHint("Look at it, and apply your change to what it is now.")
+		return fault.New(fault.Conflict, "policy %s was changed meanwhile", c.Name).WithHint("Read it again and apply your change to the current version.")
 	case c.Delete:
 		return s.DeletePolicy(ctx, c.Project, c.Name)
 	}

@@ -154,7 +154,7 @@ func (s *Service) Allow(ctx context.Context, action policy.Action, object policy
 		Outcome: audit.Refused, Reason: v.because, Detail: detail,
 	})
 	if err != nil {
-		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Look at the server's log and free disk space.", Err: err}
+		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Check the server's log, and free disk space.", Err: err}
 	}
 	return audit.OnRecord(v.refusal(p, action, object))
 }
@@ -185,7 +185,7 @@ func (s *Service) judge(ctx context.Context, action policy.Action, object policy
 	}
 	v := verdict{def: def}
 	if p.Kind == "" || p.ID == "" {
-		v.because = "nobody is signed in"
+		v.because = "the request has no authenticated caller"
 		return v, nil
 	}
 	grants, err := s.grantsOf(ctx, p)
@@ -196,7 +196,7 @@ func (s *Service) judge(ctx context.Context, action policy.Action, object policy
 	asks := asksContents(def, object)
 	if asks && class(def, object) == project.Restricted {
 		if q.object.Sources, err = s.restricted(ctx, object); err != nil {
-			return v, fault.Wrap(err, "read the classification of what %s was made of", object)
+			return v, fault.Wrap(err, "read the classification of the inputs of %s", object)
 		}
 	} else {
 		q.object.Sources = nil
@@ -494,7 +494,7 @@ func because(rules slice, diagnostic cedar.Diagnostic, v verdict, object policy.
 func (v verdict) refusal(p identity.Principal, action policy.Action, object policy.Object) error {
 	switch {
 	case p.Kind == "" || p.ID == "":
-		return fault.New(fault.Unauthenticated, "nobody is signed in").WithHint("Send a token; \"falaj login\" stores one.")
+		return fault.New(fault.Unauthenticated, "the request has no authenticated caller").WithHint("Send a token; \"falaj login\" stores one.")
 	case !v.known:
 		return project.Unknown(clip(object.Project))
 	}

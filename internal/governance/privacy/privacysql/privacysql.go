@@ -62,7 +62,7 @@ var _ privacy.Store = Store{}
 
 func one(ctx context.Context, q *bun.SelectQuery, r *row) (privacy.Row, error) {
 	if err := q.Scan(ctx); err != nil {
-		return privacy.Row{}, store.NotFound(err, "there is no such erasure")
+		return privacy.Row{}, store.NotFound(err, "the erasure does not exist")
 	}
 	return r.row()
 }
@@ -98,7 +98,7 @@ func (Store) Same(ctx context.Context, tx *store.Tx, project, entity, pseudonym 
 func (Store) Document(ctx context.Context, tx *store.Tx, id privacy.ID) ([]byte, error) {
 	var r row
 	if err := tx.NewSelect().Model(&r).Column("doc").Where("id = ?", id).Scan(ctx); err != nil {
-		return nil, store.NotFound(err, "there is no such erasure")
+		return nil, store.NotFound(err, "the erasure does not exist")
 	}
 	return []byte(r.Doc), nil
 }

@@ -293,7 +293,7 @@ func absent(what, name string) error {
 	if what == "project" {
 		return project.Unknown(name)
 	}
-	return fault.New(fault.NotFound, "%s %s does not exist", what, name).WithHint("`falaj get members` lists what there is.")
+	return fault.New(fault.NotFound, "%s %s does not exist", what, name).WithHint("`falaj get members` lists the existing ones.")
 }
 
 func touched(res sql.Result, err error, what, name string) error {

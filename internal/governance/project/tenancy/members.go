@@ -138,7 +138,7 @@ func (s *Service) grantIn(ctx context.Context, tx *store.Tx, r GrantRequest) (pr
 			return none, "", err
 		}
 		if n >= maxMembers {
-			return none, "", fault.New(fault.Exhausted, "%d grants exist there, at most %d are allowed", n, maxMembers)
+			return none, "", fault.New(fault.Exhausted, "%d grants already exist there, at most %d are allowed", n, maxMembers)
 		}
 	case err != nil:
 		return none, "", err
@@ -255,7 +255,7 @@ func KeepAdmin(ctx context.Context, tx *store.Tx, admins interface {
 		return err
 	}
 	return fault.New(fault.Conflict, "this would leave the installation without an administrator").
-		WithHint("Make somebody else an admin of the installation first.")
+		WithHint("Make another user an admin of the installation first.")
 }
 
 func (s *Service) record(ctx context.Context, tx *store.Tx, action, name, reason string, g project.Grant) error {

@@ -143,7 +143,7 @@ func (s *Service) Apply(ctx context.Context, r Request) (project.Project, projec
 			err = s.cfg.Store.Insert(ctx, tx, p)
 		} else {
 			if create {
-				return fault.New(fault.Conflict, "project %s was made meanwhile", r.Name).WithHint("Apply it again.")
+				return fault.New(fault.Conflict, "project %s was created meanwhile", r.Name).WithHint("Apply it again.")
 			}
 			err = s.cfg.Store.Update(ctx, tx, p)
 		}
@@ -226,7 +226,7 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r Request) (project.Pr
 			return p, "", err
 		}
 		if !at.IsZero() {
-			return p, "", fault.New(fault.Conflict, "a project %s was deleted on %s, and its name is not used again", r.Name, at.Format(time.DateOnly)).
+			return p, "", fault.New(fault.Conflict, "project %s was deleted on %s, and its name cannot be used again", r.Name, at.Format(time.DateOnly)).
 				WithHint("Records of the old project keep its name. Choose another one.")
 		}
 		return project.Project{
@@ -239,11 +239,11 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r Request) (project.Pr
 	}
 	if r.IfRevision != 0 && r.IfRevision != p.Revision {
 		return p, "", fault.New(fault.Conflict, "project %s has revision %d, not %d", r.Name, p.Revision, r.IfRevision).
-			WithHint("Read it again and apply your change to what it is now.")
+			WithHint("Read it again and apply your change to the current version.")
 	}
 	was := p.Spec()
 	if was.Quota != r.Spec.Quota && !r.quota {
-		return p, "", fault.New(fault.Conflict, "the quota of project %s was changed meanwhile", p.Name).WithHint("Read it again and apply your change to what it is now.")
+		return p, "", fault.New(fault.Conflict, "the quota of project %s was changed meanwhile", p.Name).WithHint("Read it again and apply your change to the current version.")
 	}
 	if was.Quota == r.Spec.Quota && was.DisplayName == r.Spec.DisplayName && was.Description == r.Spec.Description &&
 		was.Classification == r.Spec.Classification && was.Residency.Same(r.Spec.Residency) {
@@ -279,7 +279,7 @@ func (s *Service) One(ctx context.Context, name project.Name) (p project.Project
 }
 
 // List lists the projects that the caller may read, by name; next is the page
-// token of the following page. It refuses nobody: who may read none gets none.
+// token of the following page. It refuses no caller: without readable projects the list is empty.
 func (s *Service) List(ctx context.Context, pageSize int, pageToken string) (projects []project.Project, next string, err error) {
 	v, none := visible(identity.From(ctx))
 	if none {

@@ -5,7 +5,7 @@
 //
 //   - border.go: Widening, its states, and what a domain lends for it (Labels).
 //   - zones.go: zones are made and changed, never removed.
-//   - law.go: the law of a zone is changed by two people with a reason.
+//   - law.go: changing a zone's jurisdiction, provider or trust by two people with a reason.
 //   - relabel.go: narrowing at once, widening by two people with a reason.
 //   - guard.go: the one check at every door, with refusals on record.
 //   - store.go, events.go: what it needs of a database, what it tells others.
@@ -74,11 +74,11 @@ type Relabelling struct {
 	Project project.Name    `json:"-"`
 	Kind    string          `json:"kind" doc:"Kind of the object, such as dataset"`
 	Name    string          `json:"name" doc:"Name of the object, such as weather@1"`
-	Label   residency.Label `json:"label,omitempty" doc:"All zones where it may be from then on; leave out to keep them"`
+	Label   residency.Label `json:"label,omitempty" doc:"All zones where it is allowed from then on; omit to keep the current zones"`
 	// Classification is the class from then on. A stricter one counts at once, a lower
 	// one is a widening.
-	Classification project.Classification `json:"classification,omitempty" enum:"public,internal,confidential,restricted" doc:"How sensitive it is from then on; leave out to keep it"`
-	Reason         string                 `json:"reason" doc:"Why; at least 10 characters, kept in the audit log"`
+	Classification project.Classification `json:"classification,omitempty" enum:"public,internal,confidential,restricted" doc:"New classification; omit to keep the current one"`
+	Reason         string                 `json:"reason" doc:"Reason, at least 10 characters; recorded in the audit log"`
 }
 
 // Validate refuses what cannot be a relabelling. Error: fault.Invalid.
@@ -101,7 +101,7 @@ func (r Relabelling) Validate() error {
 		}
 	}
 	if len(r.Label) == 0 {
-		return fault.New(fault.Invalid, "the label names no zone, and no classification is given").WithHint("Name every zone where the object may be, such as [home].")
+		return fault.New(fault.Invalid, "the label names no zone, and no classification is given").WithHint("Name every zone where the object is allowed, such as [home].")
 	}
 	return r.Label.Validate()
 }
@@ -110,8 +110,8 @@ func checkReason(reason string) error {
 	if len(reason) >= 10 && len(reason) <= 2000 {
 		return nil
 	}
-	return fault.New(fault.Invalid, "the reason has %d bytes, from 10 to 2000 are wanted", len(reason)).
-		WithHint("Say why it may change; auditors will read it.")
+	return fault.New(fault.Invalid, "the reason has %d bytes, and must have 10 to 2000", len(reason)).
+		WithHint("Explain the change for the auditors.")
 }
 
 // Labels is how a domain lends the labels of one kind of its objects. Both

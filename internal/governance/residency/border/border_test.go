@@ -378,7 +378,7 @@ func TestGuard(t *testing.T) {
 	ctx, hangUp := context.WithCancel(identity.With(t.Context(), w.Admin))
 	hangUp()
 	err := w.Guard.Pass(ctx, p)
-	if !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "weather@1 may be in home only, and pool cloud is in DE") {
+	if !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "weather@1 is allowed only in home, and pool cloud is in DE") {
 		t.Error(err)
 	}
 	e := w.Journal.Take()

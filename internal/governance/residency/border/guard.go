@@ -42,7 +42,7 @@ func (g *Guard) Pass(ctx context.Context, p residency.Transfer) error {
 		Project: p.Project, Action: p.Action, Object: p.What, Outcome: audit.Refused, Reason: refusal.Error(), Detail: detail,
 	})
 	if err != nil {
-		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Look at the server's log and free disk space.", Err: err}
+		return &fault.Error{Kind: fault.Unavailable, Message: "refused, and the refusal could not be recorded", Hint: "Check the server's log, and free disk space.", Err: err}
 	}
 	return audit.OnRecord(refusal)
 }

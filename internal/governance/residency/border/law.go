@@ -19,7 +19,7 @@ const zoneKind = "zone"
 type LawChange struct {
 	Zone residency.Zone `json:"-"`
 	residency.Law
-	Reason string `json:"reason" doc:"Why; at least 10 characters, kept in the audit log"`
+	Reason string `json:"reason" doc:"Reason, at least 10 characters; recorded in the audit log"`
 }
 
 // Validate refuses what cannot be a change. Error: fault.Invalid.
@@ -28,7 +28,7 @@ func (c LawChange) Validate() error {
 		return err
 	}
 	if c.Law == (residency.Law{}) {
-		return fault.New(fault.Invalid, "neither jurisdiction, provider nor trust is given").WithHint("Say what the zone is from then on.")
+		return fault.New(fault.Invalid, "neither jurisdiction, provider nor trust is given").WithHint("Set at least one of them.")
 	}
 	if err := checkReason(c.Reason); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (s *Service) ChangeLaw(ctx context.Context, c LawChange) (Widening, error) 
 		}
 		from, to := place.Law(), c.Or(place.Law())
 		if from == to {
-			return fault.New(fault.Conflict, "zone %s has %s already", c.Zone, to)
+			return fault.New(fault.Conflict, "zone %s already has %s", c.Zone, to)
 		}
 		now := s.now()
 		w = Widening{
@@ -86,8 +86,8 @@ func (s *Service) changeLaw(ctx context.Context, tx *store.Tx, w Widening) error
 		return err
 	}
 	if was := p.Law(); was != *w.FromLaw {
-		return fault.New(fault.Conflict, "zone %s has %s now, not %s as when this was asked", w.Name, was, w.FromLaw).
-			WithHint("Ask again, so that both of you see what it is now.")
+		return fault.New(fault.Conflict, "zone %s now has %s, not %s as at the time of the request", w.Name, was, w.FromLaw).
+			WithHint("Request it again, so that both people see the current state.")
 	}
 	p.Jurisdiction, p.Provider, p.Trust = w.ToLaw.Jurisdiction, w.ToLaw.Provider, w.ToLaw.Trust
 	p.UpdatedAt = s.now()

@@ -72,7 +72,7 @@ func (s *Service) Relabel(ctx context.Context, r Relabelling) (Widening, error) 
 			}
 		}
 		if from.Same(to) && class == r.Classification {
-			return fault.New(fault.Conflict, "%s %s is labelled so already", r.Kind, r.Name)
+			return fault.New(fault.Conflict, "%s %s already has this label", r.Kind, r.Name)
 		}
 		now := s.now()
 		w = Widening{
@@ -150,7 +150,7 @@ func (s *Service) decide(ctx context.Context, widening string, to State) (Wideni
 		expired = w.State == Requested && !now.Before(w.ExpiresAt)
 		switch {
 		case w.State != Requested:
-			return fault.New(fault.Conflict, "the widening of %s %s is %s already", w.Kind, w.Name, w.State)
+			return fault.New(fault.Conflict, "the widening of %s %s is already %s", w.Kind, w.Name, w.State)
 		case expired:
 			w.State, w.DecidedAt = Expired, now
 			return s.record(ctx, tx, w) // the refusal follows once this is durable
@@ -163,7 +163,7 @@ func (s *Service) decide(ctx context.Context, widening string, to State) (Wideni
 			}
 			w.State = to
 		case to == Approved && w.RequestedBy == p.ID:
-			return fault.New(fault.PermissionDenied, "%s by two people, and %s asked for this", w.takes(), p).
+			return fault.New(fault.PermissionDenied, "%s takes two people, and %s requested it", w.takes(), p).
 				WithHint("Ask another admin of %s to approve %s.", w.whose(), w.ID)
 		default:
 			w.State = to
@@ -176,7 +176,7 @@ func (s *Service) decide(ctx context.Context, widening string, to State) (Wideni
 	})
 	if err == nil && expired {
 		err = fault.New(fault.Conflict, "the widening of %s %s expired at %s", w.Kind, w.Name, w.ExpiresAt.Format("2006-01-02 15:04 MST")).
-			WithHint("Ask again.")
+			WithHint("Request it again.")
 	}
 	if err != nil {
 		return Widening{}, err
@@ -192,8 +192,8 @@ func (s *Service) carryOut(ctx context.Context, tx *store.Tx, labels Labels, w W
 			return err
 		}
 		if !now.Same(w.From) {
-			return fault.New(fault.Conflict, "%s %s may be in %s now, not in %s as when this was asked", w.Kind, w.Name, now, w.From).
-				WithHint("Ask again, so that both of you see what it is now.")
+			return fault.New(fault.Conflict, "%s %s is now allowed in %s, not in %s as at the time of the request", w.Kind, w.Name, now, w.From).
+				WithHint("Request it again, so that both people see the current state.")
 		}
 		if err := s.unchanged(ctx, tx, w); err != nil {
 			return err
@@ -208,8 +208,8 @@ func (s *Service) carryOut(ctx context.Context, tx *store.Tx, labels Labels, w W
 			return err
 		}
 		if now != w.FromClass {
-			return fault.New(fault.Conflict, "%s %s is %s now, not %s as when this was asked", w.Kind, w.Name, now, w.FromClass).
-				WithHint("Ask again, so that both of you see what it is now.")
+			return fault.New(fault.Conflict, "%s %s is now %s, not %s as at the time of the request", w.Kind, w.Name, now, w.FromClass).
+				WithHint("Request it again, so that both people see the current state.")
 		}
 		if err := classes.Reclassify(ctx, tx, w.Project, w.Name, w.ToClass); err != nil {
 			return err
@@ -233,8 +233,8 @@ func (s *Service) unchanged(ctx context.Context, tx *store.Tx, w Widening) error
 			return err
 		}
 		if !w.From.Allows(z) && place.UpdatedAt.After(w.RequestedAt) {
-			return fault.New(fault.Conflict, "zone %s was changed after this was asked, and has %s now", z, place.Law()).
-				WithHint("Ask again, so that both of you see what it is now.")
+			return fault.New(fault.Conflict, "zone %s was changed after this request, and now has %s", z, place.Law()).
+				WithHint("Request it again, so that both people see the current state.")
 		}
 	}
 	return nil
@@ -290,9 +290,9 @@ func (w Widening) action() policy.Action {
 
 func (w Widening) takes() string {
 	if w.Kind == zoneKind {
-		return "the law of a zone is changed"
+		return "changing a zone's jurisdiction, provider or trust"
 	}
-	return "a label is widened"
+	return "widening a label"
 }
 
 func (w Widening) whose() string {

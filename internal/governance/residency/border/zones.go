@@ -139,8 +139,8 @@ func (s *Service) plan(ctx context.Context, tx *store.Tx, r ZoneRequest) (p resi
 	was = p.Law()
 	law := r.Spec.Law().Or(was)
 	if law.Widens(was) {
-		err := fault.New(fault.Conflict, "zone %s has %s, and labels that name it rely on that; %s takes two people and a reason", p.Zone, was, law).
-			WithHint("Ask with: %s. Or make another zone.", command(p.Zone, law, was))
+		err := fault.New(fault.Conflict, "zone %s has %s, and labels rely on that; %s takes two people and a reason", p.Zone, was, law).
+			WithHint("Request it with: %s. Or create another zone.", command(p.Zone, law, was))
 		return p, was, "", audit.Refuse(err, audit.Entry{Action: "zone.apply", Object: "zone " + string(p.Zone)})
 	}
 	r.Spec.Jurisdiction, r.Spec.Provider, r.Spec.Trust = law.Jurisdiction, law.Provider, law.Trust

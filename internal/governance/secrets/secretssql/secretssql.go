@@ -57,7 +57,7 @@ func (Store) Find(ctx context.Context, tx *store.Tx, project, name string) (secr
 	var r row
 	err := tx.NewSelect().Model(&r).Where("project = ? AND name = ?", project, name).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return secrets.Row{}, fault.New(fault.NotFound, "there is no secret %q", name)
+		return secrets.Row{}, fault.New(fault.NotFound, "secret %q does not exist", name)
 	}
 	if err != nil {
 		return secrets.Row{}, err

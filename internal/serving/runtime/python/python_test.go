@@ -309,7 +309,7 @@ func TestRefused(t *testing.T) {
 		"no outputs":      {map[string]string{"predict.py": echo, "falaj.json": `{"inputs": []}`}, fault.Invalid, "outputs is no list"},
 		"odd datatype":    {map[string]string{"predict.py": echo, "falaj.json": `{"outputs": [{"name": "x", "datatype": "INT4", "shape": [1]}]}`}, fault.Invalid, "x has no datatype of BOOL"},
 		"odd shape":       {map[string]string{"predict.py": echo, "falaj.json": `{"outputs": [{"name": "x", "datatype": "INT8", "shape": [1.5]}]}`}, fault.Invalid, "no list of sizes"},
-		"twice":           {map[string]string{"predict.py": echo, "falaj.json": `{"outputs": [{"name": "x", "datatype": "INT8"}, {"name": "x", "datatype": "INT8"}]}`}, fault.Invalid, "there twice"},
+		"twice":           {map[string]string{"predict.py": echo, "falaj.json": `{"outputs": [{"name": "x", "datatype": "INT8"}, {"name": "x", "datatype": "INT8"}]}`}, fault.Invalid, "appears twice"},
 		"another flavor":  {map[string]string{"MLmodel": "flavors:\n  xgboost:\n    data: model.xgb\n"}, fault.Invalid, "no flavor sklearn, but xgboost"},
 		"no pickle":       {map[string]string{"MLmodel": "flavors:\n  sklearn:\n    pickled_model: model.pkl\n", "model.pkl": "garbage"}, fault.Invalid, "loading the model"},
 		"no MLmodel":      {map[string]string{"MLmodel": "\x00\xff: ["}, fault.Invalid, "loading the model"},

@@ -287,7 +287,7 @@ def specs_of(where, declared):
             if shape is not None and not (whole and len(shape) <= MAX_RANK):
                 raise wrong("the shape of %.100s is no list of sizes, -1 for any" % p["name"])
             if len(p["name"].encode("utf-8", "replace")) > MAX_NAME or "\0" in p["name"] or p["name"] in [s.name for s in specs]:
-                raise wrong("%.100r is no name, or is there twice" % p["name"])
+                raise wrong("%.100r is not a valid name, or appears twice" % p["name"])
             specs.append(Spec(p["name"], p["datatype"], None if shape is None else list(shape)))
         out.append(specs)
     return out

@@ -132,7 +132,7 @@ func second() {
 		cmd := exec.Command("/falaj/bin/falaj-worker", "agent")
 		cmd.Env = append(strings.Split(strings.Trim(string(environ), "\x00"), "\x00"), "FALAJ_AGENT_DIR="+filepath.Join(env("FALAJ_SCRATCH_DIR"), "second"))
 		out, err := cmd.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "nothing runs twice") {
+		if err == nil || !strings.Contains(string(out), "cannot run twice") {
 			return fmt.Sprintf("%v %s", err, out), nil
 		}
 		return "", fmt.Errorf("%w: %s", err, out)
