@@ -131,7 +131,7 @@ func TestMaterialiseAtOnce(t *testing.T) {
 			if i%4 == 3 {
 				until = until.Add(-time.Duration(i) * time.Second)
 			}
-			r, err := servers[i%2].Materialisation.Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "long", Until: until})
+			r, err := servers[i%2].Materialise(w.ctx, feature.MaterialiseRequest{Project: nyc, View: "long", Until: until})
 			ids[i], fails[i] = r.ID, err
 		})
 	}
@@ -150,7 +150,7 @@ func TestMaterialiseAtOnce(t *testing.T) {
 	}
 	for i := range many {
 		all.Go(func() {
-			if err := servers[i%2].Materialisation.RunOnce(w.ctx); err != nil {
+			if err := servers[i%2].RunOnce(w.ctx); err != nil {
 				t.Error(err)
 			}
 		})

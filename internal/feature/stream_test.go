@@ -208,7 +208,7 @@ func TestTwoServersFold(t *testing.T) {
 		}
 	}
 	failed := make(chan error)
-	go func() { failed <- first.Streams.ProcessStreamsOnce(w.ctx) }()
+	go func() { failed <- first.ProcessStreamsOnce(w.ctx) }()
 	<-held // it has made its rows, and not written them
 	w.mustPush(purchase("EWR", 1, 2), purchase("EWR", 1.5, 4))
 	w.follow()
@@ -216,7 +216,7 @@ func TestTwoServersFold(t *testing.T) {
 	close(release)
 	refused(t, <-failed, fault.Conflict, "another server")
 	expect(t, w.spent(2), "7/PRESENT | 3/PRESENT")
-	if err := first.Streams.ProcessStreamsOnce(w.ctx); err != nil { // it goes on from where the table is
+	if err := first.ProcessStreamsOnce(w.ctx); err != nil { // it goes on from where the table is
 		t.Error(err)
 	}
 	w.mustPush(purchase("EWR", 1, 8))

@@ -273,7 +273,7 @@ type Route struct {
 
 func (r *Route) takes(b *Body) *Route { r.Body = b; return r }
 func (r *Route) keepsNothing() *Route { r.Keeps = false; return r }
-func (r *Route) readsOnly() *Route    { r.Keeps, r.Reads = false, true; return r }
+func (r *Route) readsOnly()           { r.Keeps, r.Reads = false, true }
 func (r *Route) atGateway() *Route    { r.Gateway = true; return r }
 
 // declare says what there is to know of a route beside its handler.

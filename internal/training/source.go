@@ -321,7 +321,7 @@ func (b BlobSources) List(ctx context.Context, p project.Name, yield func(Stored
 	return b.Store.List(ctx, prefix, func(key blob.Key) error {
 		name, object, _ := strings.Cut(strings.TrimPrefix(string(key), string(prefix)), ".")
 		digest := strings.Replace(name, "-", ":", 1)
-		if !digestRE.MatchString(digest) || object != "" && id.Check(sourcePart, object) != nil {
+		if ours := object == "" || id.Check(sourcePart, object) == nil; !ours || !digestRE.MatchString(digest) {
 			return nil
 		}
 		return yield(StoredSource{Digest: digest, Object: object})

@@ -151,10 +151,10 @@ func TestSourceArchivesOfAKilledServer(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration // of the upload
 		left  int
-	}{{23, 2}, {25, 1}} {
-		later = c.after * time.Hour
+	}{{23 * time.Hour, 2}, {25 * time.Hour, 1}} {
+		later = c.after
 		if _, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil || len(w.sources.m) != c.left {
-			t.Errorf("after %d hours: %v; left are %v", c.after, err, w.sources.m)
+			t.Errorf("after %s: %v; left are %v", c.after, err, w.sources.m)
 		}
 	}
 }

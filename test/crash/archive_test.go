@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,7 +53,7 @@ func TestKillsWhileAuditEntriesAreArchived(t *testing.T) {
 	moments := rand.New(rand.NewPCG(*seed, 1))
 	env, halfway := s.Env, 0
 	for left := segments; left > 0 && halfway < *kills; {
-		s.Env = append(env[:len(env):len(env)], "FALAJ_RETENTION_AUDIT=30d")
+		s.Env = slices.Concat(env, []string{"FALAJ_RETENTION_AUDIT=30d"})
 		w.killAt(t, 1+moments.IntN(min(3, left)), time.Duration(moments.IntN(40))*time.Millisecond)
 		if left = unarchived(t, s); left > 0 {
 			halfway++

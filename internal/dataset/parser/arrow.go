@@ -72,7 +72,7 @@ func readArrow(data *held, req Request, sink Sink) (_ int64, err error) {
 		}
 		most := int64(batchRows)
 		if size > batchBytes { // as if all rows were alike
-			most = min(most, 1+rec.NumRows()*batchBytes/int64(size)) //nolint:gosec // it is in memory
+			most = min(most, 1+rec.NumRows()*batchBytes/int64(size))
 		}
 		for from := int64(0); from < rec.NumRows(); from += most {
 			part := rec.NewSlice(from, min(from+most, rec.NumRows()))

@@ -27,27 +27,27 @@ const smallMemory = 512 << 20
 
 // TestMain lends the test binary to TestWideRows as a process with little memory.
 func TestMain(m *testing.M) {
-	if format, ok := os.LookupEnv("PARSE_WITH_LITTLE_MEMORY"); ok {
-		os.Exit(parseWithLittleMemory(Format(format)))
+	if format, ok := os.LookupEnv("PARSE_WITH_LITTLE_MEMORY"); ok { //nolint:forbidigo // How this test calls itself.
+		os.Exit(parseWithLittleMemory(os.Stdout, Format(format))) //nolint:forbidigo // As above.
 	}
-	os.Exit(m.Run())
+	os.Exit(m.Run()) //nolint:forbidigo // As above.
 }
 
-// parseWithLittleMemory parses stdin and prints how many rows and bytes there were, or what was wrong.
-func parseWithLittleMemory(format Format) int {
+// parseWithLittleMemory parses stdin and writes how many rows and bytes there were, or what was wrong.
+func parseWithLittleMemory(out io.Writer, format Format) int {
 	limit := &syscall.Rlimit{Cur: smallMemory, Max: smallMemory}
 	const data = 2 // RLIMIT_DATA, as the sandbox sets it
 	if err := syscall.Setrlimit(data, limit); err != nil {
-		fmt.Println(err)
+		_, _ = fmt.Fprintln(out, err)
 		return 1
 	}
 	sink := &sizes{}
 	sum, err := Parse(os.Stdin, Request{Format: format, Limits: Limits{Parquet: smallMemory / 2}}, sink)
 	if err != nil {
-		fmt.Println(err)
+		_, _ = fmt.Fprintln(out, err)
 		return 1
 	}
-	fmt.Printf("%d rows, %d bytes", sum.Rows, sink.bytes)
+	_, _ = fmt.Fprintf(out, "%d rows, %d bytes", sum.Rows, sink.bytes)
 	return 0
 }
 
@@ -140,36 +140,36 @@ func TestWideRows(t *testing.T) {
 	floats := arrow.ListOf(arrow.PrimitiveTypes.Float32)
 	for name, c := range map[string]struct {
 		format Format
-		file   func(t *testing.T) []byte
+		file   func() []byte
 		want   string
 	}{
-		"Parquet, text": {Parquet, func(t *testing.T) []byte {
+		"Parquet, text": {Parquet, func() []byte {
 			return oneGroup(t, wideRows(arrow.BinaryTypes.String, rows, width, 0), compress.Codecs.Uncompressed, 1)
 		}, all},
-		"Parquet, bytes, compressed": {Parquet, func(t *testing.T) []byte {
+		"Parquet, bytes, compressed": {Parquet, func() []byte {
 			return oneGroup(t, wideRows(arrow.BinaryTypes.Binary, rows, width, 0), compress.Codecs.Snappy, 1)
 		}, all},
-		"Parquet, lists": {Parquet, func(t *testing.T) []byte {
+		"Parquet, lists": {Parquet, func() []byte {
 			return oneGroup(t, wideRows(floats, rows, width, 0), compress.Codecs.Uncompressed, 1)
 		}, all},
-		"Parquet, few values that repeat": {Parquet, func(t *testing.T) []byte {
+		"Parquet, few values that repeat": {Parquet, func() []byte {
 			return oneGroup(t, wideRows(arrow.BinaryTypes.String, 500, 64<<10, 3), compress.Codecs.Snappy, 32)
 		}, fmt.Sprintf("%d rows, %d bytes", 16_000, 16_000*64<<10)},
-		"Arrow, text": {Arrow, func(t *testing.T) []byte {
+		"Arrow, text": {Arrow, func() []byte {
 			return oneBatch(t, wideRows(arrow.BinaryTypes.String, rows, width, 0))
 		}, all},
-		"Arrow, lists": {Arrow, func(t *testing.T) []byte { return oneBatch(t, wideRows(floats, rows, width, 0)) }, all},
-		"Arrow, compressed, too large": {Arrow, func(t *testing.T) []byte {
+		"Arrow, lists": {Arrow, func() []byte { return oneBatch(t, wideRows(floats, rows, width, 0)) }, all},
+		"Arrow, compressed, too large": {Arrow, func() []byte {
 			return oneBatch(t, wideRows(arrow.BinaryTypes.String, 24_000, width, 0), ipc.WithZstd())
 		}, "a record batch needs more than 256MiB of memory"},
-		"JSON": {JSONLines, func(*testing.T) []byte {
+		"JSON": {JSONLines, func() []byte {
 			return bytes.Repeat([]byte(`{"wide":"`+strings.Repeat("x", width)+"\"}\n"), rows)
 		}, all},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), os.Args[0])
 			cmd.Env = append(os.Environ(), "PARSE_WITH_LITTLE_MEMORY="+string(c.format), fmt.Sprintf("GOMEMLIMIT=%d", smallMemory/4*3))
-			cmd.Stdin = bytes.NewReader(c.file(t))
+			cmd.Stdin = bytes.NewReader(c.file())
 			out, err := cmd.Output()
 			if exit, ok := errors.AsType[*exec.ExitError](err); ok && len(out) == 0 {
 				t.Fatalf("%v: %.400s", err, exit.Stderr)

@@ -34,13 +34,17 @@ type Store struct {
 	TrainingSetStore
 }
 
-// The parts of Store.
 type (
-	DefinitionStore   struct{} // implements feature.DefinitionStore
-	RunStore          struct{} // implements feature.RunStore
-	OnlineRecordStore struct{} // implements feature.OnlineRecordStore
-	StreamStore       struct{} // implements feature.StreamStore
-	TrainingSetStore  struct{} // implements feature.TrainingSetStore
+	// DefinitionStore implements feature.DefinitionStore.
+	DefinitionStore struct{}
+	// RunStore implements feature.RunStore.
+	RunStore struct{}
+	// OnlineRecordStore implements feature.OnlineRecordStore.
+	OnlineRecordStore struct{}
+	// StreamStore implements feature.StreamStore.
+	StreamStore struct{}
+	// TrainingSetStore implements feature.TrainingSetStore.
+	TrainingSetStore struct{}
 )
 
 var _ feature.Store = Store{}

@@ -3,7 +3,6 @@ package mlflow
 import (
 	"net/http"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -77,9 +76,6 @@ func origin(r *http.Request) string {
 	}
 	return "http://" + r.Host
 }
-
-// partRE is the path of a part, of both prefixes.
-var partRE = regexp.MustCompile(`^/(?:ajax-)?api/2\.0/mlflow-artifacts/mpu/parts/[^/]+/[^/]+$`)
 
 func servePutPart(a *API, c *call) (any, error) {
 	n, err := strconv.Atoi(c.r.PathValue("number"))
