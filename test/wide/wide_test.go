@@ -1,4 +1,6 @@
-package parser
+// Package wide imports rows that are wide in a process with little memory. The race detector takes
+// more than that, so these tests are not beside the parser.
+package wide
 
 import (
 	"bytes"
@@ -19,6 +21,8 @@ import (
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+
+	"github.com/falaj-ml/falaj/internal/dataset/parser"
 )
 
 // smallMemory is the memory of the process that parses in TestWideRows. Besides the file, a
@@ -27,14 +31,14 @@ const smallMemory = 512 << 20
 
 // TestMain lends the test binary to TestWideRows as a process with little memory.
 func TestMain(m *testing.M) {
-	if format, ok := os.LookupEnv("PARSE_WITH_LITTLE_MEMORY"); ok { //nolint:forbidigo // How this test calls itself.
-		os.Exit(parseWithLittleMemory(os.Stdout, Format(format))) //nolint:forbidigo // As above.
+	if format, ok := os.LookupEnv("PARSE_WITH_LITTLE_MEMORY"); ok {
+		os.Exit(parseWithLittleMemory(os.Stdout, parser.Format(format)))
 	}
-	os.Exit(m.Run()) //nolint:forbidigo // As above.
+	os.Exit(m.Run())
 }
 
 // parseWithLittleMemory parses stdin and writes how many rows and bytes there were, or what was wrong.
-func parseWithLittleMemory(out io.Writer, format Format) int {
+func parseWithLittleMemory(out io.Writer, format parser.Format) int {
 	limit := &syscall.Rlimit{Cur: smallMemory, Max: smallMemory}
 	const data = 2 // RLIMIT_DATA, as the sandbox sets it
 	if err := syscall.Setrlimit(data, limit); err != nil {
@@ -42,7 +46,7 @@ func parseWithLittleMemory(out io.Writer, format Format) int {
 		return 1
 	}
 	sink := &sizes{}
-	sum, err := Parse(os.Stdin, Request{Format: format, Limits: Limits{Parquet: smallMemory / 2}}, sink)
+	sum, err := parser.Parse(os.Stdin, parser.Request{Format: format, Limits: parser.Limits{Parquet: smallMemory / 2}}, sink)
 	if err != nil {
 		_, _ = fmt.Fprintln(out, err)
 		return 1
@@ -139,30 +143,30 @@ func TestWideRows(t *testing.T) {
 	all := fmt.Sprintf("%d rows, %d bytes", rows, rows*width)
 	floats := arrow.ListOf(arrow.PrimitiveTypes.Float32)
 	for name, c := range map[string]struct {
-		format Format
+		format parser.Format
 		file   func() []byte
 		want   string
 	}{
-		"Parquet, text": {Parquet, func() []byte {
+		"Parquet, text": {parser.Parquet, func() []byte {
 			return oneGroup(t, wideRows(arrow.BinaryTypes.String, rows, width, 0), compress.Codecs.Uncompressed, 1)
 		}, all},
-		"Parquet, bytes, compressed": {Parquet, func() []byte {
+		"Parquet, bytes, compressed": {parser.Parquet, func() []byte {
 			return oneGroup(t, wideRows(arrow.BinaryTypes.Binary, rows, width, 0), compress.Codecs.Snappy, 1)
 		}, all},
-		"Parquet, lists": {Parquet, func() []byte {
+		"Parquet, lists": {parser.Parquet, func() []byte {
 			return oneGroup(t, wideRows(floats, rows, width, 0), compress.Codecs.Uncompressed, 1)
 		}, all},
-		"Parquet, few values that repeat": {Parquet, func() []byte {
+		"Parquet, few values that repeat": {parser.Parquet, func() []byte {
 			return oneGroup(t, wideRows(arrow.BinaryTypes.String, 500, 64<<10, 3), compress.Codecs.Snappy, 32)
 		}, fmt.Sprintf("%d rows, %d bytes", 16_000, 16_000*64<<10)},
-		"Arrow, text": {Arrow, func() []byte {
+		"Arrow, text": {parser.Arrow, func() []byte {
 			return oneBatch(t, wideRows(arrow.BinaryTypes.String, rows, width, 0))
 		}, all},
-		"Arrow, lists": {Arrow, func() []byte { return oneBatch(t, wideRows(floats, rows, width, 0)) }, all},
-		"Arrow, compressed, too large": {Arrow, func() []byte {
+		"Arrow, lists": {parser.Arrow, func() []byte { return oneBatch(t, wideRows(floats, rows, width, 0)) }, all},
+		"Arrow, compressed, too large": {parser.Arrow, func() []byte {
 			return oneBatch(t, wideRows(arrow.BinaryTypes.String, 24_000, width, 0), ipc.WithZstd())
 		}, "a record batch needs more than 256MiB of memory"},
-		"JSON": {JSONLines, func() []byte {
+		"JSON": {parser.JSONLines, func() []byte {
 			return bytes.Repeat([]byte(`{"wide":"`+strings.Repeat("x", width)+"\"}\n"), rows)
 		}, all},
 	} {
@@ -178,37 +182,5 @@ func TestWideRows(t *testing.T) {
 				t.Errorf("%s, want %s", out, c.want)
 			}
 		})
-	}
-}
-
-// TestHeld: a file in pieces is read as the bytes that it is, also with another end.
-func TestHeld(t *testing.T) {
-	file := make([]byte, 3*pieceBytes+17)
-	random := rand.New(rand.NewPCG(3, 4))
-	for i := range file {
-		file[i] = byte(random.Uint32())
-	}
-	if _, whole, err := hold(bytes.NewReader(file), int64(len(file))-1); err != nil || whole {
-		t.Errorf("a file over the limit: %v, %v", whole, err)
-	}
-	for _, at := range []int{0, 1, pieceBytes, 2*pieceBytes - 1, len(file) - 17, len(file)} {
-		h, whole, err := hold(bytes.NewReader(file), int64(len(file)))
-		if err != nil || !whole {
-			t.Fatal(whole, err)
-		}
-		tail := file[:pieceBytes+5]
-		if at < len(file) {
-			h.replaceTail(int64(at), tail)
-		} else {
-			tail = nil
-		}
-		want := append(bytes.Clone(file[:at]), tail...)
-		got, err := io.ReadAll(h.file())
-		if err != nil || !bytes.Equal(got, want) {
-			t.Errorf("tail at %d: %d bytes, %v, want %d", at, len(got), err, len(want))
-		}
-		if got, err = io.ReadAll(consumed{h}); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("consumed, tail at %d: %d bytes, %v, want %d", at, len(got), err, len(want))
-		}
 	}
 }
