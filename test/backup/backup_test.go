@@ -182,7 +182,7 @@ func TestBackup(t *testing.T) {
 		if all, _ := rows(q, "orders", "bert"); !strings.Contains(all, "order-bert") {
 			t.Errorf("from the bucket that was taken: %s", all)
 		}
-		if err := old.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "is not the key of this database") {
+		if err := old.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "is not the one that has the objects") {
 			t.Errorf("two servers on one bucket: %v", err)
 		}
 	})

@@ -319,7 +319,7 @@ func TestBorder(t *testing.T) {
 	if err == nil {
 		resp.Body.Close()
 		t.Error("the file crosses the border")
-	} else if !strings.Contains(err.Error(), "home only") {
+	} else if !strings.Contains(err.Error(), "only in home") {
 		t.Error(err)
 	}
 	// And with the token of a gateway nothing else can be done.
