@@ -235,7 +235,7 @@ func TestRefusals(t *testing.T) {
 		"unknown":       {"d", serving.Spec{Model: "delay", Version: "9"}, fault.NotFound, "version 9"},
 		"garbage":       {"d", serving.Spec{Model: "delay", Version: "3"}, fault.Invalid, "not a model"},
 		"tampered with": {"d", serving.Spec{Model: "delay", Version: "4"}, fault.Conflict, "changed after it was signed"},
-		"abroad":        {"d", serving.Spec{Model: "delay", Version: "5"}, fault.PermissionDenied, "DE only"},
+		"abroad":        {"d", serving.Spec{Model: "delay", Version: "5"}, fault.PermissionDenied, "only in DE"},
 	} {
 		_, _, err := s.Apply(ctx, "nyc", c.deployment, c.spec, false)
 		if !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) {

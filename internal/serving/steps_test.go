@@ -190,7 +190,7 @@ func TestStepsAreJoined(t *testing.T) {
 	}
 	m.Residency = residency.Of("AE")
 	w.models["words/1"], w.models["words/champion"] = m, m
-	if _, _, err := s.Apply(ctx, "nyc", "other", stepped(), false); !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "spec.before[0]") || !strings.Contains(err.Error(), "AE only") {
+	if _, _, err := s.Apply(ctx, "nyc", "other", stepped(), false); !fault.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "spec.before[0]") || !strings.Contains(err.Error(), "only in AE") {
 		t.Errorf("%v", err)
 	}
 	delete(w.models, "words/champion")

@@ -55,7 +55,7 @@ func build() (Bin, string) {
 		return Bin{}, err.Error()
 	}
 	// What falaj looks for beside itself.
-	if err := os.Symlink(filepath.Join(root, "lib"), filepath.Join(dir, "lib")); err != nil && !os.IsExist(err) {
+	if err := os.Symlink(filepath.Join("..", "..", "lib"), filepath.Join(dir, "lib")); err != nil && !os.IsExist(err) {
 		return Bin{}, err.Error()
 	}
 	bin := Bin{Root: root, Falaj: filepath.Join(dir, "falaj"), Worker: filepath.Join(dir, "falaj-worker")}
