@@ -18,13 +18,13 @@ import (
 // Body is what the requests of a route carry, and how the server bounds it.
 type Body struct {
 	name  string             // for people
-	limit int64              // bytes, at least; limits.body of the configuration may be more. 0: no more than that
-	most  func(Config) int64 // bytes, in place of limit
+	limit int64              // bytes, unless limits.body of the configuration is larger; 0: limits.body
+	most  func(Config) int64 // replaces limit
 
 	grace     time.Duration // how long it may be behind the least rate; 0: slowGrace
 	anyRate   bool          // as slow as its sender likes
-	time      time.Duration // until it is read; 0: the server's time-out
-	unhurried bool          // no time-out where a least rate is set: its reader is a person
+	time      time.Duration // time-out for reading it; 0: the server's
+	unhurried bool          // no time-out if there is a least rate: its reader is a person
 
 	upload    bool // a file or rows: takes a slot, and the disk is checked while it is read
 	file      bool // a file, which no idempotency key may repeat

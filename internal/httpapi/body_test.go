@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -51,5 +52,17 @@ func TestTraffic(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want), b.String()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// BenchmarkRouteOf is what each request pays to know its route before its body is bounded.
+func BenchmarkRouteOf(b *testing.B) {
+	m := edge(b, Domains{}).mux
+	r := httptest.NewRequest(http.MethodPost, "/v2/models/delay/infer", nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		if m.of(r).Body != inferenceBody {
+			b.Fatal("another route")
+		}
 	}
 }

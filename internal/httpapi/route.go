@@ -13,7 +13,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -432,7 +431,7 @@ func (s *Server) foreign() {
 			declared.takes(fileBody)
 		case r.Reads:
 			declared.readsOnly()
-		case r.Frees:
+		case r.KeepsNothing:
 			declared.keepsNothing()
 		}
 	}
@@ -450,7 +449,7 @@ func (s *Server) foreign() {
 	catalog.Register(s.mux)
 	for _, r := range iceberg.Routes() {
 		declared := s.declare(r.Method, r.Pattern, r.Action)
-		if r.Action == dataset.ActionQuery || r.Action == "" { // the report of a scan, or a token for a token
+		if r.KeepsNothing {
 			declared.keepsNothing()
 		}
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/rpc"
 )
 
-func edge(t *testing.T, d Domains) *Server {
-	t.Helper()
+func edge(tb testing.TB, d Domains) *Server {
+	tb.Helper()
 	return New(Options{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Ready: func() error { return nil }, Console: http.NotFoundHandler()}, d)
 }
 

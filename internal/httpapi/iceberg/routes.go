@@ -14,6 +14,8 @@ type Route struct {
 	// Action is asked of the path's project before anything is decoded. Empty: an
 	// authenticated caller is enough.
 	Action policy.Action
+	// KeepsNothing is a POST that stores nothing.
+	KeepsNothing bool
 
 	endpoint string  // as clients are told of it; empty for what they know
 	missing  problem // what a 404 is about
@@ -31,14 +33,14 @@ func Routes() []Route {
 	)
 	return []Route{
 		{Method: get, Pattern: root + "/v1/config", handle: (*API).config},
-		{Method: post, Pattern: tokenPath},
+		{Method: post, Pattern: tokenPath, KeepsNothing: true},
 		{Method: get, Pattern: root + "/v1/namespaces", endpoint: "/v1/{prefix}/namespaces", missing: noNamespace, handle: (*API).namespaces},
 		{Method: get, Pattern: space, Action: "project.read", endpoint: named, missing: noNamespace, handle: (*API).namespace},
 		{Method: get, Pattern: space + "/tables", Action: dataset.ActionRead, endpoint: named + "/tables", missing: noNamespace, handle: (*API).tables},
 		{Method: post, Pattern: space + "/tables", Action: dataset.ActionImport, endpoint: named + "/tables", missing: noNamespace, conflict: exists, handle: decoded((*API).create)},
 		{Method: get, Pattern: table, Action: dataset.ActionQuery, endpoint: named + "/tables/{table}", missing: noTable, handle: (*API).table},
 		{Method: post, Pattern: table, Action: dataset.ActionImport, endpoint: named + "/tables/{table}", missing: noTable, handle: decoded((*API).commit)},
-		{Method: post, Pattern: table + "/metrics", Action: dataset.ActionQuery, endpoint: named + "/tables/{table}/metrics", missing: noTable, handle: (*API).metrics},
+		{Method: post, Pattern: table + "/metrics", Action: dataset.ActionQuery, KeepsNothing: true, endpoint: named + "/tables/{table}/metrics", missing: noTable, handle: (*API).metrics},
 		{Method: get, Pattern: space + "/views", Action: dataset.ActionRead, missing: noNamespace, handle: (*API).views},
 		{Method: get, Pattern: space + "/views/{view}", Action: dataset.ActionRead, missing: noView, handle: (*API).view},
 	}

@@ -21,8 +21,8 @@ type Route struct {
 	Unsupported string
 	// Upload says that the body is a file of any size.
 	Upload bool
-	Reads  bool // a POST that changes nothing
-	Frees  bool // it removes, and keeps nothing new
+	// Reads is a POST that changes nothing, KeepsNothing one that stores nothing new.
+	Reads, KeepsNothing bool
 
 	stream bool // the handler bounds the body itself
 	// actionOf replaces Action where the path says what is asked for.
@@ -50,22 +50,22 @@ func api() []Route {
 		{Method: get, Pattern: "/mlflow/experiments/get", Action: readRun, handle: handle(serveExperiment)},
 		{Method: get, Pattern: "/mlflow/experiments/get-by-name", Action: readRun, handle: handle(serveExperimentByName)},
 		{Method: post, Pattern: "/mlflow/experiments/update", Action: writeRun, handle: handle(serveUpdateExperiment)},
-		{Method: post, Pattern: "/mlflow/experiments/delete", Action: writeRun, Frees: true, handle: handle(serveDeleteExperiment)},
+		{Method: post, Pattern: "/mlflow/experiments/delete", Action: writeRun, KeepsNothing: true, handle: handle(serveDeleteExperiment)},
 		{Method: post, Pattern: "/mlflow/experiments/restore", Action: writeRun, handle: handle(serveRestoreExperiment)},
 		{Method: post, Pattern: "/mlflow/experiments/set-experiment-tag", Action: writeRun, handle: handle(serveSetExperimentTag)},
-		{Method: post, Pattern: "/mlflow/experiments/delete-experiment-tag", Action: writeRun, Frees: true, handle: handle(serveDeleteExperimentTag)},
+		{Method: post, Pattern: "/mlflow/experiments/delete-experiment-tag", Action: writeRun, KeepsNothing: true, handle: handle(serveDeleteExperimentTag)},
 		{Method: post, Pattern: "/mlflow/experiments/search-datasets", Action: readRun, handle: handle(serveSearchDatasets)},
 
 		{Method: post, Pattern: "/mlflow/runs/create", Action: writeRun, handle: handle(serveCreateRun)},
 		{Method: post, Pattern: "/mlflow/runs/update", Action: writeRun, handle: handle(serveUpdateRun)},
-		{Method: post, Pattern: "/mlflow/runs/delete", Action: writeRun, Frees: true, handle: handle(serveDeleteRun)},
+		{Method: post, Pattern: "/mlflow/runs/delete", Action: writeRun, KeepsNothing: true, handle: handle(serveDeleteRun)},
 		{Method: post, Pattern: "/mlflow/runs/restore", Action: writeRun, handle: handle(serveRestoreRun)},
 		{Method: get, Pattern: "/mlflow/runs/get", Action: readRun, handle: handle(serveRun)},
 		{Method: post, Pattern: "/mlflow/runs/search", Action: readRun, Reads: true, handle: handle(serveSearchRuns)},
 		{Method: post, Pattern: "/mlflow/runs/log-metric", Action: writeRun, handle: handle(serveLogMetric)},
 		{Method: post, Pattern: "/mlflow/runs/log-parameter", Action: writeRun, handle: handle(serveLogParam)},
 		{Method: post, Pattern: "/mlflow/runs/set-tag", Action: writeRun, handle: handle(serveSetTag)},
-		{Method: post, Pattern: "/mlflow/runs/delete-tag", Action: writeRun, Frees: true, handle: handle(serveDeleteTag)},
+		{Method: post, Pattern: "/mlflow/runs/delete-tag", Action: writeRun, KeepsNothing: true, handle: handle(serveDeleteTag)},
 		{Method: post, Pattern: "/mlflow/runs/log-batch", Action: writeRun, handle: serveLogBatch},
 		{Method: post, Pattern: "/mlflow/runs/log-model", Action: writeRun, handle: handle(serveLogModel)},
 		{Method: post, Pattern: "/mlflow/runs/log-inputs", Action: writeRun, handle: handle(serveLogInputs)},
@@ -84,7 +84,7 @@ func api() []Route {
 		{Method: post, Pattern: "/mlflow-artifacts/mpu/create/{path...}", Action: writeRun, handle: handle(serveBeginMultipart)},
 		{Method: put, Pattern: "/mlflow-artifacts/mpu/parts/{upload}/{number}", Action: writeRun, Upload: true, stream: true, handle: servePutPart},
 		{Method: post, Pattern: "/mlflow-artifacts/mpu/complete/{path...}", Action: writeRun, handle: handle(serveFinishMultipart)},
-		{Method: post, Pattern: "/mlflow-artifacts/mpu/abort/{path...}", Action: writeRun, Frees: true, handle: handle(serveAbortMultipart)},
+		{Method: post, Pattern: "/mlflow-artifacts/mpu/abort/{path...}", Action: writeRun, KeepsNothing: true, handle: handle(serveAbortMultipart)},
 		{Method: get, Pattern: "/mlflow-artifacts/presigned/{path...}", Unsupported: "Multipart download is not supported for the current artifact repository"}, // the text that clients know
 		{Method: post, Pattern: "/mlflow/upload-artifact", Action: writeRun, Upload: true, stream: true, handle: serveUploadArtifact},
 

@@ -355,7 +355,7 @@ func (l *Launcher) observe(ctx context.Context, id string, j job) (remote.Observ
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if j.User != userName(r.User) || j.Launch != id && j.Installation != l.installation {
+	if j.Launch != id && (j.User != userName(r.User) || j.Installation != l.installation) { // a site may rename jobs
 		return reused(j.ID), nil
 	}
 	o := j.observed(!r.Kill.IsZero())

@@ -362,7 +362,7 @@ func TestWhoMayMakeTokens(t *testing.T) {
 		{"long label", viewer, account.TokenSpec{Label: strings.Repeat("x", 201)}, fault.Invalid},
 		{"attempt", attempt, account.TokenSpec{}, fault.PermissionDenied},
 		{"loop", identity.Loop("x"), account.TokenSpec{}, fault.PermissionDenied},
-		{"nobody", identity.Principal{}, account.TokenSpec{}, fault.PermissionDenied},
+		{"no caller", identity.Principal{}, account.TokenSpec{}, fault.PermissionDenied},
 		{"wider binding", narrowed(local, "flights"), account.TokenSpec{For: ci.ID, Project: "other"}, fault.Invalid},
 		{"inherits the binding", narrowed(local, "flights"), account.TokenSpec{}, ok},
 		{"escapes the binding", narrowed(w.Admin, "flights"), account.TokenSpec{Project: "other"}, fault.NotFound},

@@ -190,7 +190,7 @@ func TestRefusalSaysWhatToDo(t *testing.T) {
 		{"absent", viewer, "dataset.import", policy.Object{Project: "absent", Kind: "dataset"}, fault.NotFound, "project absent does not exist", ""},
 		{"absent, to an admin", w.Admin, "feature.apply", policy.Object{Project: "absent"}, fault.NotFound, "project absent does not exist", ""},
 		{"empty project", viewer, "dataset.read", policy.Object{Kind: "dataset", Name: "weather@1"}, fault.PermissionDenied, "user alice (" + viewer.ID + ") may not dataset.read on dataset weather@1: it takes the role viewer or engineer or deployer or admin or auditor in the installation", "An admin of the installation can grant a role."},
-		{"nobody", identity.Principal{}, "dataset.read", weather, fault.Unauthenticated, "the request has no authenticated caller", ""},
+		{"no caller", identity.Principal{}, "dataset.read", weather, fault.Unauthenticated, "the request has no authenticated caller", ""},
 		{"unknown action", viewer, "dataset.fly", weather, fault.Internal, "action dataset.fly is not in policy/actions.go", ""},
 		{"confidential", viewer, "dataset.query", policy.Object{Project: "flights", Kind: "dataset", Name: "pay", Classification: "confidential"}, fault.PermissionDenied, "the data is confidential, which takes the role engineer or admin", "can grant the role engineer."},
 		{"a project's own policy", w.Admin, "dataset.delete", weather, fault.PermissionDenied, "nothing is deleted in the season", "No role lifts it. `falaj describe policy season -p flights`"},
