@@ -81,6 +81,7 @@ func Run(t *testing.T, o Options) {
 		{"a record that cannot be read", (*suite).unreadable},
 		{"list and forget", (*suite).forget},
 		{"unknown handles", (*suite).unknown},
+		{"opaque handles", (*suite).opaque},
 		{"output while it runs", (*suite).output},
 		{"many at once", (*suite).parallel},
 		{"bad specs", (*suite).bad},
@@ -799,6 +800,35 @@ func (s *suite) unknown() {
 			if !fault.Is(err, fault.NotFound) {
 				s.Errorf("%s of %q: %v", what, h, err)
 			}
+		}
+	}
+}
+
+// opaque: a handle is a short name that says nothing of the machine, of the program or of its
+// secrets, finds its workload after a trip through text, and only as it is.
+func (s *suite) opaque() {
+	const secret = "s3cret-of-the-environment"
+	spec := s.spec(progExit(0))
+	spec.Env["TOKEN"] = secret
+	h, other := s.start(spec), s.start(s.spec(progExit(0)))
+	if h == other {
+		s.Errorf("two workloads have the handle %q", h)
+	}
+	if len(h) == 0 || len(h) > 200 || strings.ContainsFunc(string(h), func(r rune) bool { return r <= ' ' || r > '~' }) {
+		s.Errorf("the handle %q is not 1 to 200 printable ASCII characters", h)
+	}
+	for what, text := range map[string]string{"the driver's directory": s.dir, "the working directory": s.work, "a secret": secret, "the command": spec.Command[2]} {
+		if strings.Contains(string(h), text) {
+			s.Errorf("the handle %q has %s", h, what)
+		}
+	}
+	s.wait(other)
+	if st := s.wait(engine.Handle(strings.Clone(string(h)))); st.State != engine.Ended {
+		s.Errorf("by its text: %+v", st)
+	}
+	for _, near := range []engine.Handle{h[1:], h[:len(h)-1], h + "x", h + "/", " " + h, "./" + h} {
+		if _, err := s.d.Status(s.ctx, near); !fault.Is(err, fault.NotFound) {
+			s.Errorf("the handle %q finds what %q names: %v", near, h, err)
 		}
 	}
 }
