@@ -125,7 +125,7 @@ type parts struct {
 	features      feature.Services
 	pebble        *pebble.DB // nil where the online features are elsewhere
 	tracking      *tracking.Service
-	training      *training.Service
+	training      training.Services
 	optimize      *optimize.Service
 	scores        *score.Service
 	checkpoints   *checkpoint.Service
@@ -296,10 +296,10 @@ func (a *App) openDatasets(ctx context.Context) error {
 			return by, err
 		},
 		Confined: func(ctx context.Context, attempt string) (residency.Label, error) {
-			return jobs.Attempts{Training: a.training}.Residency(ctx, attempt)
+			return jobs.Attempts{Training: a.training.Records}.Residency(ctx, attempt)
 		},
 		JobInputs: func(ctx context.Context, attempt string) ([]dataset.JobInputs, error) {
-			return jobs.Attempts{Training: a.training}.Inputs(ctx, attempt)
+			return jobs.Attempts{Training: a.training.Records}.Inputs(ctx, attempt)
 		},
 		Steps: lateSteps{a},
 		Deleted: func(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
@@ -412,7 +412,7 @@ func (a *App) openTracking(context.Context) error {
 			return a.serving.UserOf(ctx, tx, string(p), model, int64(number))
 		},
 		Authors: func(ctx context.Context, tx *store.Tx, v registry.Version) ([]string, error) {
-			by, err := a.training.Submitter(ctx, tx, training.JobID(v.Job))
+			by, err := a.training.Records.Submitter(ctx, tx, training.JobID(v.Job))
 			return []string{by}, err
 		},
 		May: a.authorizer.Permits, Second: a.requests.Second, TwoPeople: a.requests, Erased: a.erasure.Touching, Told: func(ctx context.Context, tx *store.Tx, c registry.Change) error { return a.webhooks.Told(ctx, tx, c) }, // they are open before anybody asks
@@ -444,15 +444,15 @@ func (a *App) openTraining(ctx context.Context) error {
 		Keep: kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking, a.compute},
 		MostDisk: resource.Bytes(bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,
 	})
-	a.optimize = optimize.New(optimize.Config{Jobs: a.training, Environments: a.environments, Models: deployments.RunnableModels{Service: a.registry}, Artifacts: jobs.Artifacts{Tracking: a.tracking}})
-	a.scores = score.New(score.Config{Jobs: a.training, Environments: a.environments, Deployments: lateStable{a}, Models: deployments.RunnableModels{Service: a.registry}})
-	a.secrets.Register(a.training.SecretUsers)
-	a.compute.RegisterOwner(compute.JobAttempt, a.training)
+	a.optimize = optimize.New(optimize.Config{Submission: a.training.Submission, Jobs: a.training.Jobs, Environments: a.environments, Models: deployments.RunnableModels{Service: a.registry}, Artifacts: jobs.Artifacts{Tracking: a.tracking}})
+	a.scores = score.New(score.Config{Jobs: a.training.Submission, Environments: a.environments, Deployments: lateStable{a}, Models: deployments.RunnableModels{Service: a.registry}})
+	a.secrets.Register(a.training.Records.SecretUsers)
+	a.compute.RegisterOwner(compute.JobAttempt, a.training.Execution)
 	a.compute.RegisterOwner(compute.Build, a.environments)
 	a.environments.Hold(a.heldEnvironments)
 	sweeper := &lifecycle.Loop{Name: "environments", Every: time.Hour, Run: a.environments.Sweep, Logger: a.log}
 	a.group.Add(sweeper.Service())
-	a.group.Add(lifecycle.Service{Name: "training", Start: a.training.Start, Stop: stopper(a.training.Stop)})
+	a.group.Add(lifecycle.Service{Name: "training", Start: a.training.Execution.Start, Stop: stopper(a.training.Execution.Stop)})
 	a.group.Add(lifecycle.Service{Name: "compute", Start: func(ctx context.Context) error {
 		a.compute.Start(context.WithoutCancel(ctx))
 		return nil
@@ -490,7 +490,7 @@ func stopper(stop func()) func(context.Context) error {
 
 func (a *App) openServing(ctx context.Context) error {
 	if err := a.startServing(serving.Config{
-		Models: deployments.Models{Registry: a.registry, Training: a.training}, Environments: deployments.Environments{Environments: a.environments}, Features: deployments.Features{Features: a.features.OnlineReads}, Capacity: a.openReplicas(),
+		Models: deployments.Models{Registry: a.registry, Training: a.training.Jobs}, Environments: deployments.Environments{Environments: a.environments}, Features: deployments.Features{Features: a.features.OnlineReads}, Capacity: a.openReplicas(),
 	}); err != nil {
 		return err
 	}

@@ -194,7 +194,7 @@ func (g *stateGauges) look(ctx context.Context) (s state, err error) {
 		return s, err
 	}
 	s.took = time.Since(began)
-	if s.jobs, s.ended, err = g.a.training.Counts(ctx); err != nil {
+	if s.jobs, s.ended, err = g.a.training.Jobs.Counts(ctx); err != nil {
 		return s, err
 	}
 	if s.pools, err = g.a.compute.Pools(ctx); err != nil {

@@ -26,7 +26,7 @@ import (
 func (a *App) openSweeps(context.Context) error {
 	a.sweeps = sweep.New(sweep.Config{
 		DB: a.db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: time.Now},
-		Authorizer: a.authorizer, Journal: a.journal, Origins: a.tracking, Jobs: a.training, Runs: sweepRuns{a.db}, Costs: sweepCosts{a.compute}, Log: a.log,
+		Authorizer: a.authorizer, Journal: a.journal, Origins: a.tracking, Jobs: sweepJobs{a.training.Submission, a.training.Jobs, a.training.Control, a.training.SourceArchives}, Runs: sweepRuns{a.db}, Costs: sweepCosts{a.compute}, Log: a.log,
 	})
 	loop := &lifecycle.Loop{Name: "sweeps", Every: 300 * time.Millisecond, Run: a.sweeps.RunOnce, Logger: a.log}
 	a.group.Add(lifecycle.Service{Name: "sweeps", Stop: a.sweeps.Release})
@@ -37,6 +37,14 @@ func (a *App) openSweeps(context.Context) error {
 	})
 	a.group.Add(ended.Service())
 	return nil
+}
+
+// sweepJobs are the services of training that sweeps use.
+type sweepJobs struct {
+	*training.Submission
+	*training.Jobs
+	*training.Control
+	*training.SourceArchives
 }
 
 // driven reports whether a study is a sweep's.

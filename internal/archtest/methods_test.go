@@ -29,9 +29,6 @@ var wideTypes = map[string]int{
 	"internal/serving/servingsql.Store":        27,
 	"internal/tracking.Service":                56,
 	"internal/tracking/trackingsql.Store":      66,
-	"internal/training.Service":                52,
-	"internal/training.Store":                  39,
-	"internal/training/trainingsql.Store":      40,
 }
 
 // TestWidth: no exported type has more than maxMethods exported methods. The methods of an

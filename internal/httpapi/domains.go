@@ -81,7 +81,7 @@ type Domains struct {
 	Tracking      *tracking.Service
 	Tuning        *tuning.Service
 	Registry      *registry.Service
-	Training      *training.Service
+	Training      training.Services
 	Optimize      *optimize.Service
 	Scores        *score.Service
 	Checkpoints   *checkpoint.Service

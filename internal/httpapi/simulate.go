@@ -15,7 +15,7 @@ func (s *Server) snapshot(ctx context.Context, _ *struct{}) (*body[replay.Snapsh
 		Reads: func(ctx context.Context, p project.Name) (bool, error) {
 			return s.authz.Permits(ctx, "project.read", policy.Object{Project: string(p)})
 		},
-		Left: s.Training.Remaining,
+		Left: s.Training.Usage.Remaining,
 	}))
 }
 
@@ -27,7 +27,7 @@ func (s *Server) proposeJob(ctx context.Context, in *struct {
 	}
 },
 ) (*body[replay.Proposal], error) {
-	r, about, err := s.Training.Propose(ctx, project.Name(in.Project), in.Body.Name, in.Body.Spec)
+	r, about, err := s.Training.Submission.Propose(ctx, project.Name(in.Project), in.Body.Name, in.Body.Spec)
 	if err != nil {
 		return nil, err
 	}

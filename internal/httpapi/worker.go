@@ -48,7 +48,7 @@ func (s *Server) jobSecrets(w http.ResponseWriter, r *http.Request) {
 	err := speaksFor(r, workload)
 	var set any
 	if err == nil {
-		set, err = s.Training.Secrets(r.Context(), training.AttemptID(workload))
+		set, err = s.Training.Execution.Secrets(r.Context(), training.AttemptID(workload))
 	}
 	if err != nil {
 		s.fail(w, r, err)

@@ -356,7 +356,15 @@ func (s *sources) of(digest string) (all []stored) {
 }
 
 type world struct {
-	*training.Service
+	*training.Submission
+	*training.Jobs
+	*training.Control
+	*training.Outputs
+	*training.Usage
+	*training.SourceArchives
+	*training.Execution
+	*training.Retention
+	*training.Records
 	compute *compute.Service
 	fake    *enginetest.Fake
 	auth    *authorizer
@@ -422,8 +430,10 @@ func (w *world) start(tb testing.TB) {
 	tb.Helper()
 	w.compute = compute.New(w.ccfg)
 	w.cfg.Compute = w.compute
-	w.Service = training.New(w.cfg)
-	w.compute.RegisterOwner(compute.JobAttempt, w.Service)
+	s := training.New(w.cfg)
+	w.Submission, w.Jobs, w.Control, w.Outputs, w.Usage = s.Submission, s.Jobs, s.Control, s.Outputs, s.Usage
+	w.SourceArchives, w.Execution, w.Retention, w.Records = s.SourceArchives, s.Execution, s.Retention, s.Records
+	w.compute.RegisterOwner(compute.JobAttempt, w.Execution)
 	if err := w.Start(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
