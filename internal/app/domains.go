@@ -116,7 +116,7 @@ type parts struct {
 	auditLog   *audit.Service
 
 	images        *oci.Store
-	compute       *compute.Service
+	compute       compute.Services
 	environments  *environment.Service
 	files         *dataset.BlobFiles // of datasets
 	datasets      *dataset.Service
@@ -143,6 +143,21 @@ type parts struct {
 	alerts        *alert.Sender
 	webhooks      *webhook.Service
 	monitoring    *monitoring.Service
+}
+
+// workloads are the services of compute that the owners of workloads use.
+type workloads struct {
+	*compute.Workloads
+	*compute.Programs
+	*compute.Queues
+	*pools
+}
+
+// pools is compute.Pools, embedded by a name that does not hide its method Pools.
+type pools = compute.Pools
+
+func (p *parts) workloads() workloads {
+	return workloads{p.compute.Workloads, p.compute.Programs, p.compute.Queues, p.compute.Pools}
 }
 
 func (p *parts) domains() httpapi.Domains {
@@ -212,7 +227,7 @@ func (a *App) openCompute(ctx context.Context) error {
 			return err
 		},
 	})
-	if _, err := a.compute.EnsureHome(ctx, "local"); err != nil {
+	if _, err := a.compute.Pools.EnsureHome(ctx, "local"); err != nil {
 		return fault.Wrap(err, "home pool")
 	}
 	index := a.packageIndex()
@@ -226,7 +241,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		kinds[name] = e.Kind
 	}
 	a.environments = environment.New(environment.Config{
-		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authorizer, Compute: a.compute,
+		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authorizer, Compute: a.workloads(),
 		Dir: filepath.Join(a.cfg.Data, "environments"), Cache: filepath.Join(a.cfg.Data, "cache", "uv"), Path: a.world.Path,
 		UV: a.cfg.uvPath(), Index: index.Index, Indexes: indexes, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
 		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Images: a.images, Containers: containers, Kinds: kinds, Log: a.log,
@@ -429,34 +444,34 @@ func (a *App) openTraining(ctx context.Context) error {
 		DB: a.db, Store: trainingsql.Checkpoints{}, Authorizer: a.authorizer, Journal: a.journal, Blobs: a.blobs,
 		Dir: filepath.Join(dir, "checkpoints"), MaxBytes: bytes(a.cfg.Limits.Checkpoint), Room: a.storeRoom(), Log: a.log,
 		Saved: func(ctx context.Context, tx *store.Tx, attempt string, at time.Time) error {
-			return a.compute.Saved(ctx, tx, compute.WorkloadID(attempt), at)
+			return a.compute.Workloads.Saved(ctx, tx, compute.WorkloadID(attempt), at)
 		},
 	})
 	a.group.Add(lifecycle.Service{Name: "checkpoints", Start: a.checkpoints.Start, Stop: stopper(a.checkpoints.Stop)})
 	growAfter, _ := time.ParseDuration(a.cfg.Jobs.GrowAfter) // validated
 	data := jobs.Data{Datasets: a.datasets, Registry: a.registry, Authorizer: a.authorizer, Guard: a.guard}
 	a.training = training.New(training.Config{
-		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authorizer, Journal: a.journal, Compute: a.compute,
+		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authorizer, Journal: a.journal, Compute: a.workloads(),
 		Environments: a.environments, Data: data, Tables: jobs.Tables{Data: data, Dir: a.cfg.tablesDir()}, Runs: jobs.Runs{Tracking: a.tracking, Features: a.features.OfflineReads, Registry: a.registry},
 		Models: jobs.Models{Tracking: a.tracking, Registry: a.registry}, Rows: jobs.Rows{Datasets: a.datasets, Files: files.Driver{}}, Tokens: jobs.Tokens{Accounts: a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: jobs.LogFiles{Tracking: a.tracking},
 		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.workerPath(), Measure: a.measure, MaxOutput: bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
-		Keep: kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking, a.compute},
+		Keep: kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking, a.compute.Records},
 		MostDisk: resource.Bytes(bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,
 	})
 	a.optimize = optimize.New(optimize.Config{Submission: a.training.Submission, Jobs: a.training.Jobs, Environments: a.environments, Models: deployments.RunnableModels{Service: a.registry}, Artifacts: jobs.Artifacts{Tracking: a.tracking}})
 	a.scores = score.New(score.Config{Jobs: a.training.Submission, Environments: a.environments, Deployments: lateStable{a}, Models: deployments.RunnableModels{Service: a.registry}})
 	a.secrets.Register(a.training.Records.SecretUsers)
-	a.compute.RegisterOwner(compute.JobAttempt, a.training.Execution)
-	a.compute.RegisterOwner(compute.Build, a.environments)
+	a.compute.Scheduling.RegisterOwner(compute.JobAttempt, a.training.Execution)
+	a.compute.Scheduling.RegisterOwner(compute.Build, a.environments)
 	a.environments.Hold(a.heldEnvironments)
 	sweeper := &lifecycle.Loop{Name: "environments", Every: time.Hour, Run: a.environments.Sweep, Logger: a.log}
 	a.group.Add(sweeper.Service())
 	a.group.Add(lifecycle.Service{Name: "training", Start: a.training.Execution.Start, Stop: stopper(a.training.Execution.Stop)})
 	a.group.Add(lifecycle.Service{Name: "compute", Start: func(ctx context.Context) error {
-		a.compute.Start(context.WithoutCancel(ctx))
+		a.compute.Scheduling.Start(context.WithoutCancel(ctx))
 		return nil
-	}, Stop: stopper(a.compute.Stop)})
+	}, Stop: stopper(a.compute.Scheduling.Stop)})
 	return nil
 }
 

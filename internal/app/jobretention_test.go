@@ -60,7 +60,7 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 	tracks := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}}})
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	comp := compute.New(compute.Config{DB: db, Store: computesql.Store{}, Now: func() time.Time { return now }})
+	comp := compute.New(compute.Config{DB: db, Store: computesql.Store{}, Now: func() time.Time { return now }}).Records
 	jobs := training.New(training.Config{
 		DB: db, Store: trainingsql.Store{}, Keep: 30 * 24 * time.Hour, Traces: jobTraces{tracks, comp}, Now: func() time.Time { return now },
 	})
@@ -273,7 +273,7 @@ func forgetful(t *testing.T, n int, clock func() time.Time, bad training.JobID) 
 	db := storetest.SQLite(t, schema.Migrations...)
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
 	tracks := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}}})
-	traces := unreadable{jobTraces{tracks, compute.New(compute.Config{DB: db, Store: computesql.Store{}})}, bad}
+	traces := unreadable{jobTraces{tracks, compute.New(compute.Config{DB: db, Store: computesql.Store{}}).Records}, bad}
 	jobs := training.New(training.Config{DB: db, Store: trainingsql.Store{}, Keep: 30 * 24 * time.Hour, Traces: traces, Now: clock})
 	ended := clock().Add(-31 * 24 * time.Hour)
 	if err := db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {

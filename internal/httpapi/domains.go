@@ -71,7 +71,7 @@ type Domains struct {
 	Deletions     Deletions
 	Backups       Backups
 	Audit         *audit.Service
-	Compute       *compute.Service
+	Compute       compute.Services
 	Replicas      Replicas // nil: none is on another machine
 	Environments  *environment.Service
 	Datasets      *dataset.Service

@@ -11,7 +11,7 @@ import (
 )
 
 func (s *Server) snapshot(ctx context.Context, _ *struct{}) (*body[replay.Snapshot], error) {
-	return one(s.Compute.Snapshot(ctx, compute.Viewer{
+	return one(s.Compute.Scheduling.Snapshot(ctx, compute.Viewer{
 		Reads: func(ctx context.Context, p project.Name) (bool, error) {
 			return s.authz.Permits(ctx, "project.read", policy.Object{Project: string(p)})
 		},
@@ -31,7 +31,7 @@ func (s *Server) proposeJob(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	work, err := s.Compute.Propose(ctx, r)
+	work, err := s.Compute.Workloads.Propose(ctx, r)
 	about.ID, about.Queue = work.ID, work.Queue
 	return one(replay.Proposal{About: about, Work: work}, err)
 }

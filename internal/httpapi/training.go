@@ -78,7 +78,7 @@ func (s *Server) trainingKinds() map[string]applier {
 			for _, r := range spec.Roles {
 				asks = append(asks, r.Resources)
 			}
-			return applied{Result: string(change), ID: string(j.ID), Warnings: s.Compute.WarnUnknownAccelerators(ctx, asks...)}, nil
+			return applied{Result: string(change), ID: string(j.ID), Warnings: s.Compute.Pools.WarnUnknownAccelerators(ctx, asks...)}, nil
 		}), show: func(ctx context.Context, p, id string) (string, any, error) {
 			j, err := s.Training.Jobs.One(ctx, project.Name(p), training.JobID(id))
 			return j.Name, j.Spec, err

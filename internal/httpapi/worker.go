@@ -74,7 +74,7 @@ func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request, workload str
 		return err
 	}
 	ctx := r.Context()
-	driver, err := s.Compute.Driver(ctx, compute.WorkloadID(workload))
+	driver, err := s.Compute.Programs.Driver(ctx, compute.WorkloadID(workload))
 	if err != nil {
 		return err
 	}
