@@ -116,7 +116,7 @@ type parts struct {
 	auditLog   *audit.Service
 
 	images        *oci.Store
-	compute       *compute.Service
+	compute       compute.Services
 	environments  *environment.Service
 	files         *dataset.BlobFiles // of datasets
 	datasets      *dataset.Service
@@ -125,7 +125,7 @@ type parts struct {
 	features      feature.Services
 	pebble        *pebble.DB // nil where the online features are elsewhere
 	tracking      *tracking.Service
-	training      *training.Service
+	training      training.Services
 	optimize      *optimize.Service
 	scores        *score.Service
 	checkpoints   *checkpoint.Service
@@ -143,6 +143,21 @@ type parts struct {
 	alerts        *alert.Sender
 	webhooks      *webhook.Service
 	monitoring    *monitoring.Service
+}
+
+// workloads are the services of compute that the owners of workloads use.
+type workloads struct {
+	*compute.Workloads
+	*compute.Programs
+	*compute.Queues
+	*pools
+}
+
+// pools is compute.Pools, embedded by a name that does not hide its method Pools.
+type pools = compute.Pools
+
+func (p *parts) workloads() workloads {
+	return workloads{p.compute.Workloads, p.compute.Programs, p.compute.Queues, p.compute.Pools}
 }
 
 func (p *parts) domains() httpapi.Domains {
@@ -212,7 +227,7 @@ func (a *App) openCompute(ctx context.Context) error {
 			return err
 		},
 	})
-	if _, err := a.compute.EnsureHome(ctx, "local"); err != nil {
+	if _, err := a.compute.Pools.EnsureHome(ctx, "local"); err != nil {
 		return fault.Wrap(err, "home pool")
 	}
 	index := a.packageIndex()
@@ -226,7 +241,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		kinds[name] = e.Kind
 	}
 	a.environments = environment.New(environment.Config{
-		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authorizer, Compute: a.compute,
+		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authorizer, Compute: a.workloads(),
 		Dir: filepath.Join(a.cfg.Data, "environments"), Cache: filepath.Join(a.cfg.Data, "cache", "uv"), Path: a.world.Path,
 		UV: a.cfg.uvPath(), Index: index.Index, Indexes: indexes, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
 		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Images: a.images, Containers: containers, Kinds: kinds, Log: a.log,
@@ -296,10 +311,10 @@ func (a *App) openDatasets(ctx context.Context) error {
 			return by, err
 		},
 		Confined: func(ctx context.Context, attempt string) (residency.Label, error) {
-			return jobs.Attempts{Training: a.training}.Residency(ctx, attempt)
+			return jobs.Attempts{Training: a.training.Records}.Residency(ctx, attempt)
 		},
 		JobInputs: func(ctx context.Context, attempt string) ([]dataset.JobInputs, error) {
-			return jobs.Attempts{Training: a.training}.Inputs(ctx, attempt)
+			return jobs.Attempts{Training: a.training.Records}.Inputs(ctx, attempt)
 		},
 		Steps: lateSteps{a},
 		Deleted: func(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
@@ -412,7 +427,7 @@ func (a *App) openTracking(context.Context) error {
 			return a.serving.UserOf(ctx, tx, string(p), model, int64(number))
 		},
 		Authors: func(ctx context.Context, tx *store.Tx, v registry.Version) ([]string, error) {
-			by, err := a.training.Submitter(ctx, tx, training.JobID(v.Job))
+			by, err := a.training.Records.Submitter(ctx, tx, training.JobID(v.Job))
 			return []string{by}, err
 		},
 		May: a.authorizer.Permits, Second: a.requests.Second, TwoPeople: a.requests, Erased: a.erasure.Touching, Told: func(ctx context.Context, tx *store.Tx, c registry.Change) error { return a.webhooks.Told(ctx, tx, c) }, // they are open before anybody asks
@@ -429,34 +444,34 @@ func (a *App) openTraining(ctx context.Context) error {
 		DB: a.db, Store: trainingsql.Checkpoints{}, Authorizer: a.authorizer, Journal: a.journal, Blobs: a.blobs,
 		Dir: filepath.Join(dir, "checkpoints"), MaxBytes: bytes(a.cfg.Limits.Checkpoint), Room: a.storeRoom(), Log: a.log,
 		Saved: func(ctx context.Context, tx *store.Tx, attempt string, at time.Time) error {
-			return a.compute.Saved(ctx, tx, compute.WorkloadID(attempt), at)
+			return a.compute.Workloads.Saved(ctx, tx, compute.WorkloadID(attempt), at)
 		},
 	})
 	a.group.Add(lifecycle.Service{Name: "checkpoints", Start: a.checkpoints.Start, Stop: stopper(a.checkpoints.Stop)})
 	growAfter, _ := time.ParseDuration(a.cfg.Jobs.GrowAfter) // validated
 	data := jobs.Data{Datasets: a.datasets, Registry: a.registry, Authorizer: a.authorizer, Guard: a.guard}
 	a.training = training.New(training.Config{
-		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authorizer, Journal: a.journal, Compute: a.compute,
+		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authorizer, Journal: a.journal, Compute: a.workloads(),
 		Environments: a.environments, Data: data, Tables: jobs.Tables{Data: data, Dir: a.cfg.tablesDir()}, Runs: jobs.Runs{Tracking: a.tracking, Features: a.features.OfflineReads, Registry: a.registry},
 		Models: jobs.Models{Tracking: a.tracking, Registry: a.registry}, Rows: jobs.Rows{Datasets: a.datasets, Files: files.Driver{}}, Tokens: jobs.Tokens{Accounts: a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: jobs.LogFiles{Tracking: a.tracking},
 		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.workerPath(), Measure: a.measure, MaxOutput: bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
-		Keep: kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking, a.compute},
+		Keep: kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking, a.compute.Records},
 		MostDisk: resource.Bytes(bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,
 	})
-	a.optimize = optimize.New(optimize.Config{Jobs: a.training, Environments: a.environments, Models: deployments.RunnableModels{Service: a.registry}, Artifacts: jobs.Artifacts{Tracking: a.tracking}})
-	a.scores = score.New(score.Config{Jobs: a.training, Environments: a.environments, Deployments: lateStable{a}, Models: deployments.RunnableModels{Service: a.registry}})
-	a.secrets.Register(a.training.SecretUsers)
-	a.compute.RegisterOwner(compute.JobAttempt, a.training)
-	a.compute.RegisterOwner(compute.Build, a.environments)
+	a.optimize = optimize.New(optimize.Config{Submission: a.training.Submission, Jobs: a.training.Jobs, Environments: a.environments, Models: deployments.RunnableModels{Service: a.registry}, Artifacts: jobs.Artifacts{Tracking: a.tracking}})
+	a.scores = score.New(score.Config{Jobs: a.training.Submission, Environments: a.environments, Deployments: lateStable{a}, Models: deployments.RunnableModels{Service: a.registry}})
+	a.secrets.Register(a.training.Records.SecretUsers)
+	a.compute.Scheduling.RegisterOwner(compute.JobAttempt, a.training.Execution)
+	a.compute.Scheduling.RegisterOwner(compute.Build, a.environments)
 	a.environments.Hold(a.heldEnvironments)
 	sweeper := &lifecycle.Loop{Name: "environments", Every: time.Hour, Run: a.environments.Sweep, Logger: a.log}
 	a.group.Add(sweeper.Service())
-	a.group.Add(lifecycle.Service{Name: "training", Start: a.training.Start, Stop: stopper(a.training.Stop)})
+	a.group.Add(lifecycle.Service{Name: "training", Start: a.training.Execution.Start, Stop: stopper(a.training.Execution.Stop)})
 	a.group.Add(lifecycle.Service{Name: "compute", Start: func(ctx context.Context) error {
-		a.compute.Start(context.WithoutCancel(ctx))
+		a.compute.Scheduling.Start(context.WithoutCancel(ctx))
 		return nil
-	}, Stop: stopper(a.compute.Stop)})
+	}, Stop: stopper(a.compute.Scheduling.Stop)})
 	return nil
 }
 
@@ -490,7 +505,7 @@ func stopper(stop func()) func(context.Context) error {
 
 func (a *App) openServing(ctx context.Context) error {
 	if err := a.startServing(serving.Config{
-		Models: deployments.Models{Registry: a.registry, Training: a.training}, Environments: deployments.Environments{Environments: a.environments}, Features: deployments.Features{Features: a.features.OnlineReads}, Capacity: a.openReplicas(),
+		Models: deployments.Models{Registry: a.registry, Training: a.training.Jobs}, Environments: deployments.Environments{Environments: a.environments}, Features: deployments.Features{Features: a.features.OnlineReads}, Capacity: a.openReplicas(),
 	}); err != nil {
 		return err
 	}

@@ -169,7 +169,7 @@ func (a *App) openGateways(context.Context) error {
 		Erased: a.erasure.ErasedUntil,
 	})
 	a.deletions = deletions.Service{
-		DB: a.db, Authorizer: a.authorizer, Training: a.training, Monitoring: a.monitoring, Serving: a.serving, Gateways: a.gateways,
+		DB: a.db, Authorizer: a.authorizer, Training: a.training.Records, Monitoring: a.monitoring, Serving: a.serving, Gateways: a.gateways,
 	}
 	return nil
 }

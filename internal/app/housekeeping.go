@@ -152,7 +152,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 		ctx = identity.With(ctx, identity.Loop("housekeeping"))
 		trimmed := errors.Join(
 			event.Trim(ctx, a.db, time.Now().Add(-kept(a.cfg.Retention.Events))),
-			a.training.Forget(ctx), // first: what its jobs named may go then
+			a.training.Retention.Forget(ctx), // first: what its jobs named may go then
 			forgetHistory(ctx, a.db, a.cfg, time.Now),
 			a.archiveAudit(ctx), // it has a pass of its own
 		)
@@ -162,7 +162,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 			_, models := a.registry.Sweep(ctx, p)
 			_, versions := a.datasets.Expire(ctx, p)
 			_, tables := a.datasets.Sweep(ctx, p)
-			_, sources := a.training.SweepSources(ctx, p, pruning)
+			_, sources := a.training.SourceArchives.SweepSources(ctx, p, pruning)
 			return errors.Join(a.pruneRuns(ctx, p, pruning), sources, runs, models, versions, tables, a.checkpoints.CollectProject(ctx, p))
 		}))
 	}}

@@ -60,7 +60,7 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 	tracks := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}}})
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	comp := compute.New(compute.Config{DB: db, Store: computesql.Store{}, Now: func() time.Time { return now }})
+	comp := compute.New(compute.Config{DB: db, Store: computesql.Store{}, Now: func() time.Time { return now }}).Records
 	jobs := training.New(training.Config{
 		DB: db, Store: trainingsql.Store{}, Keep: 30 * 24 * time.Hour, Traces: jobTraces{tracks, comp}, Now: func() time.Time { return now },
 	})
@@ -218,13 +218,13 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 			t.Errorf("they cost %v in all, want %d", sum, len(cases))
 		}
 	}
-	must(jobs.Forget(ctx))
+	must(jobs.Retention.Forget(ctx))
 	check(func(_ string, gone bool) bool { return gone })
 	if n := rows("SELECT COUNT(*) FROM tracking_pruned"); n != 0 {
 		t.Errorf("%d runs wait for their points to be removed", n)
 	}
 	// What was kept is looked at again in a month, when nothing may resume from it any more.
-	must(jobs.Forget(ctx))
+	must(jobs.Retention.Forget(ctx))
 	check(func(_ string, gone bool) bool { return gone })
 	// What an engine held is looked at again in a day.
 	write(func(ctx context.Context, tx *store.Tx) error {
@@ -235,17 +235,17 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 		return fmt.Sprint(rows("SELECT COUNT(*) FROM training_job WHERE id IN ('job_held', 'job_unsettled')"), " jobs, ",
 			rows("SELECT COUNT(*) FROM compute_workload w JOIN training_attempt a ON a.id = w.id WHERE a.job IN ('job_held', 'job_unsettled', 'job_held-model')"), " workloads")
 	}
-	must(jobs.Forget(ctx))
+	must(jobs.Retention.Forget(ctx))
 	if got := heldLeft(); got != "2 jobs, 3 workloads" {
 		t.Errorf("before the day is over there are %s", got)
 	}
 	now = now.Add(24*time.Hour + time.Second)
-	must(jobs.Forget(ctx))
+	must(jobs.Retention.Forget(ctx))
 	if got := heldLeft(); got != "0 jobs, 0 workloads" {
 		t.Errorf("a day after the engine let go there are %s", got)
 	}
 	now = now.Add(29 * 24 * time.Hour)
-	must(jobs.Forget(ctx))
+	must(jobs.Retention.Forget(ctx))
 	if n := rows("SELECT COUNT(*) FROM training_job WHERE id = 'job_resumed-from'"); n != 0 {
 		t.Error("nothing resumes from it any more, and it is there")
 	}
@@ -273,7 +273,7 @@ func forgetful(t *testing.T, n int, clock func() time.Time, bad training.JobID) 
 	db := storetest.SQLite(t, schema.Migrations...)
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
 	tracks := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}}})
-	traces := unreadable{jobTraces{tracks, compute.New(compute.Config{DB: db, Store: computesql.Store{}})}, bad}
+	traces := unreadable{jobTraces{tracks, compute.New(compute.Config{DB: db, Store: computesql.Store{}}).Records}, bad}
 	jobs := training.New(training.Config{DB: db, Store: trainingsql.Store{}, Keep: 30 * 24 * time.Hour, Traces: traces, Now: clock})
 	ended := clock().Add(-31 * 24 * time.Hour)
 	if err := db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
@@ -287,7 +287,7 @@ func forgetful(t *testing.T, n int, clock func() time.Time, bad training.JobID) 
 	}); err != nil {
 		t.Fatal(err)
 	}
-	return func() error { return jobs.Forget(ctx) }, func() (n int) {
+	return func() error { return jobs.Retention.Forget(ctx) }, func() (n int) {
 		t.Helper()
 		if err := db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 			return tx.NewRaw("SELECT COUNT(*) FROM training_job").Scan(ctx, &n)

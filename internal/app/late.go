@@ -18,7 +18,7 @@ type (
 
 // Begin implements dataset.Steps.
 func (l lateSteps) Begin(ctx context.Context, s dataset.Step) error {
-	return jobs.SparkSteps{Training: l.a.training, Environments: l.a.environments}.Begin(ctx, s)
+	return jobs.SparkSteps{Training: l.a.training.Submission, Environments: l.a.environments}.Begin(ctx, s)
 }
 
 // Stable implements score.Deployments.

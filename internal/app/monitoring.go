@@ -56,7 +56,7 @@ func (a *App) openMonitoring(context.Context) error {
 		Deployments: a.watched(), Log: a.log,
 		Sources: watch.Baselines{Serving: a.serving, Registry: a.registry, Datasets: a.datasets, Features: a.features.OfflineReads},
 		Classifiers: watch.Classifiers{
-			Serving: a.serving, Features: a.features.OnlineReads, Datasets: a.datasets, Registry: a.registry, Environments: a.environments, Training: a.training,
+			Serving: a.serving, Features: a.features.OnlineReads, Datasets: a.datasets, Registry: a.registry, Environments: a.environments, Submission: a.training.Submission, Jobs: a.training.Jobs,
 			Tracking: a.tracking, Authorizer: a.authorizer,
 		},
 		Keep: kept(a.cfg.Retention.Windows),
@@ -90,7 +90,7 @@ func (a *App) openMonitoring(context.Context) error {
 // openAutomation opens what changes deployments without a person, and takes the results of
 // domain classifiers to the windows that asked for them.
 func (a *App) openAutomation(context.Context) error {
-	acts := automation.Service{DB: a.db, Serving: a.serving, Training: a.training, Features: a.features.OfflineReads, Monitoring: a.monitoring, Log: a.log}
+	acts := automation.Service{DB: a.db, Serving: a.serving, Submission: a.training.Submission, Jobs: a.training.Jobs, Features: a.features.OfflineReads, Monitoring: a.monitoring, Log: a.log}
 	for _, s := range acts.Subscriptions() {
 		a.group.Add(s)
 	}

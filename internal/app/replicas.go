@@ -33,7 +33,7 @@ import (
 // other pools (remotereplicas.go) their engine runs it. What an earlier process had is no replica
 // any more, and ends.
 type replicaReservations struct {
-	compute *compute.Service
+	compute *compute.Workloads
 	db      *store.DB
 	most    resource.Bytes // that a model's process may have; 0: what it asks for
 	log     *slog.Logger
@@ -320,14 +320,14 @@ func (a *App) openReplicas() serving.Capacity {
 	if a.db.Shared() {
 		return nil
 	}
-	p := &replicaReservations{compute: a.compute, db: a.db, most: resource.Bytes(bytes(a.cfg.Serving.Process)), log: a.log, all: map[string]*replicaReservation{}}
+	p := &replicaReservations{compute: a.compute.Workloads, db: a.db, most: resource.Bytes(bytes(a.cfg.Serving.Process)), log: a.log, all: map[string]*replicaReservation{}}
 	p.remote = remoteReplicas{
 		tokens: a.accounts, library: a.cfg.ortPath(), dir: filepath.Join(a.cfg.Data, "tmp", "replicas"),
 		link: func(ctx context.Context, conn net.Conn, model []byte, o runtime.Options, cores int) (*child.Linked, error) {
 			return a.apart.Link(ctx, conn, model, o, cores)
 		},
 	}
-	a.compute.RegisterOwner(compute.Replica, p)
+	a.compute.Scheduling.RegisterOwner(compute.Replica, p)
 	a.replicas = p
 	a.group.Add(lifecycle.Service{Name: "workloads of replicas", Start: p.endEarlier, Stop: p.Close})
 	return p

@@ -33,7 +33,12 @@ type noJournal struct{}
 func (noJournal) Record(context.Context, audit.Entry) error { return nil }
 
 // newPlaces are the places of a machine of two cores.
-func newPlaces(t *testing.T) *replicaReservations {
+type places struct {
+	*replicaReservations
+	pools *compute.Pools
+}
+
+func newPlaces(t *testing.T) *places {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{computesql.Migrations}})
 	if err != nil {
@@ -46,20 +51,20 @@ func newPlaces(t *testing.T) *replicaReservations {
 			Driver: enginetest.NewFake(), Isolation: scheduler.Sandbox, Machine: resource.Amount{CPU: resource.Cores(2), Memory: 8 * resource.GiB},
 		}},
 	})
-	if _, err := c.EnsureHome(t.Context(), "local"); err != nil {
+	if _, err := c.Pools.EnsureHome(t.Context(), "local"); err != nil {
 		t.Fatal(err)
 	}
-	p := &replicaReservations{compute: c, db: db, log: slog.New(slog.DiscardHandler), all: map[string]*replicaReservation{}}
-	c.RegisterOwner(compute.Replica, p)
-	c.Start(t.Context())
-	t.Cleanup(c.Stop)
-	return p
+	p := &replicaReservations{compute: c.Workloads, db: db, log: slog.New(slog.DiscardHandler), all: map[string]*replicaReservation{}}
+	c.Scheduling.RegisterOwner(compute.Replica, p)
+	c.Scheduling.Start(t.Context())
+	t.Cleanup(c.Scheduling.Stop)
+	return &places{p, c.Pools}
 }
 
 // used is what of the machine's cores is taken.
-func (p *replicaReservations) used(t *testing.T) resource.Amount {
+func (p *places) used(t *testing.T) resource.Amount {
 	t.Helper()
-	pools, err := p.compute.Pools(t.Context())
+	pools, err := p.pools.Pools(t.Context())
 	if err != nil || len(pools) != 1 {
 		t.Fatal(err)
 	}

@@ -82,7 +82,7 @@ func forgetHistory(ctx context.Context, db *store.DB, cfg Config, clock func() t
 // jobTraces implements training.Traces.
 type jobTraces struct {
 	tracking *tracking.Service
-	compute  *compute.Service
+	compute  *compute.Records
 }
 
 // citers find jobs that something names for longer than they are kept. Whoever adds a table

@@ -124,11 +124,11 @@ func (g *stateGauges) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(loopFailed, prometheus.CounterValue, float64(l.Failed), l.Name)
 		instant(loopWorked, l.Worked, l.Name)
 	}
-	if g.a.compute == nil { // a gateway has none of the rest
+	if g.a.compute.Scheduling == nil { // a gateway has none of the rest
 		return
 	}
-	gauge(leads, one(g.a.compute.Schedules()), "scheduling")
-	for code, n := range g.a.compute.Waiting() {
+	gauge(leads, one(g.a.compute.Scheduling.Schedules()), "scheduling")
+	for code, n := range g.a.compute.Queues.Waiting() {
 		gauge(jobsWaiting, float64(n), string(code))
 	}
 	s := g.read()
@@ -194,16 +194,16 @@ func (g *stateGauges) look(ctx context.Context) (s state, err error) {
 		return s, err
 	}
 	s.took = time.Since(began)
-	if s.jobs, s.ended, err = g.a.training.Counts(ctx); err != nil {
+	if s.jobs, s.ended, err = g.a.training.Jobs.Counts(ctx); err != nil {
 		return s, err
 	}
-	if s.pools, err = g.a.compute.Pools(ctx); err != nil {
+	if s.pools, err = g.a.compute.Pools.Pools(ctx); err != nil {
 		return s, err
 	}
-	if s.queues, err = g.a.compute.Queues(ctx); err != nil {
+	if s.queues, err = g.a.compute.Queues.Queues(ctx); err != nil {
 		return s, err
 	}
-	if s.budgets, err = g.a.compute.Budgets(ctx, ""); err != nil {
+	if s.budgets, err = g.a.compute.Costs.Budgets(ctx, ""); err != nil {
 		return s, err
 	}
 	if s.sources, err = g.a.ingestion.Scheduled(ctx, maxSources); err != nil {

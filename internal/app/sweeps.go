@@ -26,7 +26,7 @@ import (
 func (a *App) openSweeps(context.Context) error {
 	a.sweeps = sweep.New(sweep.Config{
 		DB: a.db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: time.Now},
-		Authorizer: a.authorizer, Journal: a.journal, Origins: a.tracking, Jobs: a.training, Runs: sweepRuns{a.db}, Costs: sweepCosts{a.compute}, Log: a.log,
+		Authorizer: a.authorizer, Journal: a.journal, Origins: a.tracking, Jobs: sweepJobs{a.training.Submission, a.training.Jobs, a.training.Control, a.training.SourceArchives}, Runs: sweepRuns{a.db}, Costs: sweepCosts{a.compute.Costs, a.compute.Pools}, Log: a.log,
 	})
 	loop := &lifecycle.Loop{Name: "sweeps", Every: 300 * time.Millisecond, Run: a.sweeps.RunOnce, Logger: a.log}
 	a.group.Add(lifecycle.Service{Name: "sweeps", Stop: a.sweeps.Release})
@@ -37,6 +37,14 @@ func (a *App) openSweeps(context.Context) error {
 	})
 	a.group.Add(ended.Service())
 	return nil
+}
+
+// sweepJobs are the services of training that sweeps use.
+type sweepJobs struct {
+	*training.Submission
+	*training.Jobs
+	*training.Control
+	*training.SourceArchives
 }
 
 // driven reports whether a study is a sweep's.
@@ -160,14 +168,17 @@ func (r sweepRuns) history(ctx context.Context, run, metric string, from int, si
 	}
 }
 
-type sweepCosts struct{ compute *compute.Service }
+type sweepCosts struct {
+	costs *compute.Costs
+	pools *compute.Pools
+}
 
 func (c sweepCosts) Spent(ctx context.Context, p project.Name, jobs []training.JobID) (map[training.JobID]float64, error) {
 	labels := make([]string, len(jobs))
 	for i, j := range jobs {
 		labels[i] = string(j)
 	}
-	spent, err := c.compute.Spent(ctx, p, labels)
+	spent, err := c.costs.Spent(ctx, p, labels)
 	out := make(map[training.JobID]float64, len(spent))
 	for label, cost := range spent {
 		out[training.JobID(label)] = cost
@@ -176,7 +187,7 @@ func (c sweepCosts) Spent(ctx context.Context, p project.Name, jobs []training.J
 }
 
 func (c sweepCosts) Free(ctx context.Context, job training.Job) ([]string, error) {
-	pools, err := c.compute.Free(ctx, job.Spec.Pools, job.Spec.Isolation, job.Residency)
+	pools, err := c.pools.Free(ctx, job.Spec.Pools, job.Spec.Isolation, job.Residency)
 	names := make([]string, len(pools))
 	for i, p := range pools {
 		names[i] = string(p)

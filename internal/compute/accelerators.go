@@ -15,7 +15,7 @@ import (
 // WarnUnknownAccelerators warns of accelerators, of a queue or a job, that no pool has: of a queue
 // they limit nothing, and a job waits for them. It is no error, because a pool may
 // come later.
-func (s *Service) WarnUnknownAccelerators(ctx context.Context, of ...resource.Amount) []string {
+func (s *Pools) WarnUnknownAccelerators(ctx context.Context, of ...resource.Amount) []string {
 	have := s.knownAccelerators(ctx, "")
 	var out []string
 	for _, name := range acceleratorNames(of) {
@@ -34,7 +34,7 @@ func (s *Service) WarnUnknownAccelerators(ctx context.Context, of ...resource.Am
 // WarnUnknownPoolAccelerators is WarnUnknownAccelerators for a pool, which may be the first that has an accelerator: it
 // warns only of a name that is nearly one that other pools have, or that there are.
 // Names with digits are models and slices, near each other by nature.
-func (s *Service) WarnUnknownPoolAccelerators(ctx context.Context, pool PoolName, spec PoolSpec) []string {
+func (s *Pools) WarnUnknownPoolAccelerators(ctx context.Context, pool PoolName, spec PoolSpec) []string {
 	digits := func(name string) bool { return strings.ContainsAny(name, "0123456789") }
 	have := s.knownAccelerators(ctx, pool)
 	common := slices.DeleteFunc(append(slices.Clone(have), "nvidia.com/gpu", "amd.com/gpu"), digits)
@@ -69,7 +69,7 @@ func acceleratorNames(of []resource.Amount) []string {
 }
 
 // knownAccelerators are those that pools have, or would rent, but for one pool.
-func (s *Service) knownAccelerators(ctx context.Context, but PoolName) []string {
+func (s *Pools) knownAccelerators(ctx context.Context, but PoolName) []string {
 	var have []resource.Amount
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		pools, _, err := s.all(ctx, tx)

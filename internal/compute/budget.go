@@ -104,16 +104,16 @@ type Budget struct {
 
 // ApplyBudget makes a project's budget or changes it, and says which. Needs
 // budget.apply. Errors: fault.Invalid; fault.NotFound when there is no such project.
-func (s *Service) ApplyBudget(ctx context.Context, p project.Name, spec BudgetSpec) (Budget, project.Change, error) {
+func (s *Costs) ApplyBudget(ctx context.Context, p project.Name, spec BudgetSpec) (Budget, project.Change, error) {
 	return s.applyBudget(ctx, p, spec, false)
 }
 
 // PlanBudget is ApplyBudget that changes nothing.
-func (s *Service) PlanBudget(ctx context.Context, p project.Name, spec BudgetSpec) (Budget, project.Change, error) {
+func (s *Costs) PlanBudget(ctx context.Context, p project.Name, spec BudgetSpec) (Budget, project.Change, error) {
 	return s.applyBudget(ctx, p, spec, true)
 }
 
-func (s *Service) applyBudget(ctx context.Context, p project.Name, spec BudgetSpec, dryRun bool) (b Budget, change project.Change, err error) {
+func (s *Costs) applyBudget(ctx context.Context, p project.Name, spec BudgetSpec, dryRun bool) (b Budget, change project.Change, err error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionBudgetApply, policy.Object{Kind: "budget", Name: string(p)}); err != nil {
 		return b, "", err
 	}
@@ -124,7 +124,7 @@ func (s *Service) applyBudget(ctx context.Context, p project.Name, spec BudgetSp
 		return b, "", fault.Wrap(err, "budget %s", p)
 	}
 	apply := func(ctx context.Context, tx *store.Tx) error {
-		all, err := s.cfg.Store.Budgets(ctx, tx)
+		all, err := s.budgetStore.Budgets(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (s *Service) applyBudget(ctx context.Context, p project.Name, spec BudgetSp
 		if dryRun {
 			return nil
 		}
-		if err := s.cfg.Store.SaveBudget(ctx, tx, b); err != nil {
+		if err := s.budgetStore.SaveBudget(ctx, tx, b); err != nil {
 			return err
 		}
 		err = audit.Append(ctx, tx, audit.Entry{
@@ -173,19 +173,19 @@ func (s *Service) applyBudget(ctx context.Context, p project.Name, spec BudgetSp
 
 // DeleteBudget removes a project's budget. Needs budget.delete. Error:
 // fault.NotFound.
-func (s *Service) DeleteBudget(ctx context.Context, p project.Name) error {
+func (s *Costs) DeleteBudget(ctx context.Context, p project.Name) error {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionBudgetDelete, policy.Object{Kind: "budget", Name: string(p)}); err != nil {
 		return err
 	}
 	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-		all, err := s.cfg.Store.Budgets(ctx, tx)
+		all, err := s.budgetStore.Budgets(ctx, tx)
 		if err != nil {
 			return err
 		}
 		if !slices.ContainsFunc(all, func(b Budget) bool { return b.Project == p }) {
 			return noBudget(p)
 		}
-		if err := s.cfg.Store.DeleteBudget(ctx, tx, p); err != nil {
+		if err := s.budgetStore.DeleteBudget(ctx, tx, p); err != nil {
 			return err
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{Project: string(p), Action: string(ActionBudgetDelete), Object: "budget " + string(p)}); err != nil {
@@ -205,7 +205,7 @@ func noBudget(p project.Name) error {
 
 // Budgets lists all budgets with what was spent, or that of a project if one is named.
 // Needs cost.read there, or of the installation.
-func (s *Service) Budgets(ctx context.Context, in project.Name) ([]Budget, error) {
+func (s *Costs) Budgets(ctx context.Context, in project.Name) ([]Budget, error) {
 	if err := s.mayReadCost(ctx, in); err != nil {
 		return nil, err
 	}
@@ -217,7 +217,7 @@ func (s *Service) Budgets(ctx context.Context, in project.Name) ([]Budget, error
 }
 
 // Budget is that of a project. Needs cost.read. Error: fault.NotFound.
-func (s *Service) Budget(ctx context.Context, p project.Name) (Budget, error) {
+func (s *Costs) Budget(ctx context.Context, p project.Name) (Budget, error) {
 	if err := s.mayReadCost(ctx, p); err != nil {
 		return Budget{}, err
 	}
@@ -231,7 +231,7 @@ func (s *Service) Budget(ctx context.Context, p project.Name) (Budget, error) {
 	return Budget{}, noBudget(p)
 }
 
-func (s *Service) spending(ctx context.Context) (all []Budget, err error) {
+func (s *core) spending(ctx context.Context) (all []Budget, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		all, err = s.spendingIn(ctx, tx)
 		return err
@@ -241,8 +241,8 @@ func (s *Service) spending(ctx context.Context) (all []Budget, err error) {
 
 // spendingIn reads the budgets with what was spent of each this month: by what has
 // ended, and by what runs until now.
-func (s *Service) spendingIn(ctx context.Context, tx *store.Tx) ([]Budget, error) {
-	all, err := s.cfg.Store.Budgets(ctx, tx)
+func (s *core) spendingIn(ctx context.Context, tx *store.Tx) ([]Budget, error) {
+	all, err := s.budgetStore.Budgets(ctx, tx)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -251,11 +251,11 @@ func (s *Service) spendingIn(ctx context.Context, tx *store.Tx) ([]Budget, error
 	for i := range all {
 		b := &all[i]
 		index[b.Project] = b
-		if b.Spent, err = s.cfg.Store.Spent(ctx, tx, b.Project, s.cfg.Currency, began); err != nil {
+		if b.Spent, err = s.usageStore.Spent(ctx, tx, b.Project, s.cfg.Currency, began); err != nil {
 			return nil, err
 		}
 		// What began in a month before.
-		if err := s.cfg.Store.EachUsage(ctx, tx, b.Project, began, began, func(u Usage) {
+		if err := s.usageStore.EachUsage(ctx, tx, b.Project, began, began, func(u Usage) {
 			if u.Currency == "" || u.Currency == s.cfg.Currency {
 				b.Spent += u.within(began, ends).Cost
 			}
@@ -267,7 +267,7 @@ func (s *Service) spendingIn(ctx context.Context, tx *store.Tx) ([]Budget, error
 	if err != nil {
 		return nil, err
 	}
-	active, err := s.cfg.Store.Active(ctx, tx)
+	active, err := s.workloadStore.Active(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
@@ -312,7 +312,7 @@ func (n *news) hold(w *scheduler.Workload, kind Kind) {
 
 // CheckBudgets warns of what was spent since the last time, and stops what a used
 // up budget stops.
-func (s *Service) CheckBudgets(ctx context.Context) error {
+func (s *Scheduling) CheckBudgets(ctx context.Context) error {
 	all, err := s.spending(ctx)
 	if err != nil {
 		return fault.Wrap(err, "reading budgets")
@@ -341,7 +341,7 @@ func (s *Service) CheckBudgets(ctx context.Context) error {
 }
 
 // warn sends an event when another share is reached, once a month each.
-func (s *Service) warn(ctx context.Context, b Budget) error {
+func (s *Scheduling) warn(ctx context.Context, b Budget) error {
 	month, _ := cost.Month(s.now())
 	warned := b.Warned
 	if !b.Month.Equal(month) {
@@ -357,7 +357,7 @@ func (s *Service) warn(ctx context.Context, b Budget) error {
 		return nil
 	}
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-		all, err := s.cfg.Store.Budgets(ctx, tx)
+		all, err := s.budgetStore.Budgets(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -366,7 +366,7 @@ func (s *Service) warn(ctx context.Context, b Budget) error {
 			return nil // changed concurrently
 		}
 		all[i].Month, all[i].Warned = month, reached
-		if err := s.cfg.Store.SaveBudget(ctx, tx, all[i]); err != nil {
+		if err := s.budgetStore.SaveBudget(ctx, tx, all[i]); err != nil {
 			return err
 		}
 		err = audit.Append(ctx, tx, audit.Entry{
@@ -383,10 +383,10 @@ func (s *Service) warn(ctx context.Context, b Budget) error {
 }
 
 // stopProject asks what runs of a project to save and to wait.
-func (s *Service) stopProject(ctx context.Context, b Budget) error {
+func (s *Scheduling) stopProject(ctx context.Context, b Budget) error {
 	var all []scheduler.Preemption
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		active, err := s.cfg.Store.Active(ctx, tx)
+		active, err := s.workloadStore.Active(ctx, tx)
 		all = nil
 		for _, w := range active {
 			if w.Project == b.Project && w.Kind == JobAttempt && w.Stop == "" {

@@ -41,7 +41,7 @@ const (
 )
 
 // bursting rents nodes and gives them back while this process schedules.
-func (s *Service) bursting(ctx context.Context) {
+func (s *Scheduling) bursting(ctx context.Context) {
 	for {
 		began := time.Now()
 		if !s.bursts.nothing() {
@@ -81,7 +81,7 @@ func (s *Service) bursting(ctx context.Context) {
 //	    ready --> leaving: another that is wished for with it does not come
 //	    leaving --> ended: the provider has it no more
 //	    ended --> [*]
-func (s *Service) Burst(ctx context.Context) error {
+func (s *Scheduling) Burst(ctx context.Context) error {
 	// 1. Observe.
 	seen, err := s.observe(ctx)
 	if err != nil || len(seen) == 0 {
@@ -133,7 +133,7 @@ func (o observed) node(name string) provisioner.Node {
 }
 
 // observe asks the providers for what there is.
-func (s *Service) observe(ctx context.Context) (all []observed, err error) {
+func (s *Scheduling) observe(ctx context.Context) (all []observed, err error) {
 	pools, err := s.recorded(ctx)
 	for _, p := range pools {
 		if p.Elastic == nil {
@@ -157,13 +157,13 @@ func (s *Service) observe(ctx context.Context) (all []observed, err error) {
 }
 
 // provided keeps why a provider does not answer.
-func (s *Service) provided(name PoolName, err error) {
+func (s *Scheduling) provided(name PoolName, err error) {
 	words := ""
 	if err != nil {
 		words = "its provisioner is unavailable: " + clip(err.Error())
 	}
 	if s.bursts.troubled(name, words) {
-		s.Wake()
+		s.signal()
 		if err != nil {
 			s.log.Warn("the provisioner of an elastic pool is unavailable", slog.String("pool", string(name)), slog.Any("error", err))
 		}
@@ -180,7 +180,7 @@ type round struct {
 
 // wish brings the rentals up to what the providers say, decides, and writes both
 // down in one transaction. The caller holds s.cycle.
-func (s *Service) wish(ctx context.Context, seen []observed) (out round, err error) {
+func (s *Scheduling) wish(ctx context.Context, seen []observed) (out round, err error) {
 	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		if err := s.fence(ctx, tx); err != nil {
 			return err
@@ -201,7 +201,7 @@ func (s *Service) wish(ctx context.Context, seen []observed) (out round, err err
 		changes := w.apply(plan)
 		for _, r := range w.rentals {
 			if w.before[r.ID] != r {
-				if err := s.cfg.Store.SaveRental(ctx, tx, r); err != nil {
+				if err := s.elasticStore.SaveRental(ctx, tx, r); err != nil {
 					return err
 				}
 			}
@@ -216,7 +216,7 @@ func (s *Service) wish(ctx context.Context, seen []observed) (out round, err err
 			}
 		}
 		if w.changed() {
-			tx.OnCommit(s.Wake)
+			tx.OnCommit(s.signal)
 		}
 		out.rentals, out.taken = w.rentals, w.taken()
 		return nil
@@ -226,7 +226,7 @@ func (s *Service) wish(ctx context.Context, seen []observed) (out round, err err
 
 // situation is the input of a round.
 type situation struct {
-	s       *Service
+	s       *Scheduling
 	now     time.Time
 	seen    map[PoolName]observed
 	pools   []Pool
@@ -243,7 +243,7 @@ type situation struct {
 	startup map[PoolName]time.Duration
 }
 
-func (s *Service) situation(ctx context.Context, tx *store.Tx, seen []observed) (w *situation, err error) {
+func (s *Scheduling) situation(ctx context.Context, tx *store.Tx, seen []observed) (w *situation, err error) {
 	w = &situation{
 		s: s, now: s.now().UTC(), seen: map[PoolName]observed{}, before: map[string]Rental{}, wishes: map[PoolName]Wish{}, waits: map[WorkloadID]bool{},
 		left: map[string]resource.Amount{}, money: map[string]float64{}, startup: map[PoolName]time.Duration{},
@@ -254,13 +254,13 @@ func (s *Service) situation(ctx context.Context, tx *store.Tx, seen []observed) 
 	if w.pools, _, err = s.all(ctx, tx); err != nil {
 		return nil, err
 	}
-	if w.rentals, err = s.cfg.Store.Rentals(ctx, tx, w.now.Add(-remembering)); err != nil {
+	if w.rentals, err = s.elasticStore.Rentals(ctx, tx, w.now.Add(-remembering)); err != nil {
 		return nil, err
 	}
 	for _, r := range w.rentals {
 		w.before[r.ID] = r
 	}
-	wishes, err := s.cfg.Store.Wishes(ctx, tx)
+	wishes, err := s.elasticStore.Wishes(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +272,7 @@ func (s *Service) situation(ctx context.Context, tx *store.Tx, seen []observed) 
 			w.startup[p.Name] = p.startup(w.rentals)
 		}
 	}
-	all, err := s.cfg.Store.Unsettled(ctx, tx)
+	all, err := s.workloadStore.Unsettled(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
@@ -310,7 +310,7 @@ func (w *situation) limits(ctx context.Context, tx *store.Tx) error {
 			w.left["project "+p] = exhausted(left, most)
 		}
 	}
-	queues, err := s.cfg.Store.Queues(ctx, tx)
+	queues, err := s.queueStore.Queues(ctx, tx)
 	if err != nil {
 		return err
 	}
@@ -701,8 +701,8 @@ func (w *situation) taken() (out []scheduler.Preemption) {
 }
 
 // scaled writes down a wish, and that it is another one.
-func (s *Service) scaled(ctx context.Context, tx *store.Tx, c change) error {
-	err := s.cfg.Store.SaveWish(ctx, tx, Wish{Pool: c.pool, Nodes: c.is, Why: c.why, Decided: s.now().UTC()})
+func (s *Scheduling) scaled(ctx context.Context, tx *store.Tx, c change) error {
+	err := s.elasticStore.SaveWish(ctx, tx, Wish{Pool: c.pool, Nodes: c.is, Why: c.why, Decided: s.now().UTC()})
 	if err != nil || c.was == c.is && len(c.rent)+len(c.release) == 0 {
 		return err
 	}
@@ -719,7 +719,7 @@ func (s *Service) scaled(ctx context.Context, tx *store.Tx, c change) error {
 }
 
 // provide makes a provider have what is written down, and nothing else.
-func (s *Service) provide(ctx context.Context, o observed, rentals []Rental) error {
+func (s *Scheduling) provide(ctx context.Context, o observed, rentals []Rental) error {
 	var errs []error
 	wanted := map[string]Rental{}
 	for _, r := range rentals {
@@ -756,7 +756,7 @@ func (s *Service) provide(ctx context.Context, o observed, rentals []Rental) err
 }
 
 // rent asks for a node, and writes down that there is none.
-func (s *Service) rent(ctx context.Context, r Rental, ask func() error) error {
+func (s *Scheduling) rent(ctx context.Context, r Rental, ask func() error) error {
 	err := ask()
 	if err == nil || fault.Is(err, fault.Unavailable) || ctx.Err() != nil {
 		return err
@@ -767,10 +767,10 @@ func (s *Service) rent(ctx context.Context, r Rental, ask func() error) error {
 			return err
 		}
 		r.Leaving, r.Ended, r.Failed, r.Why = s.now().UTC(), s.now().UTC(), true, clip(err.Error())
-		if err := s.cfg.Store.SaveRental(ctx, tx, r); err != nil {
+		if err := s.elasticStore.SaveRental(ctx, tx, r); err != nil {
 			return err
 		}
-		tx.OnCommit(s.Wake)
+		tx.OnCommit(s.signal)
 		return audit.Append(ctx, tx, audit.Entry{
 			Actor: identity.Loop("compute"), Action: "pool.scale", Object: "pool " + string(r.Pool), Detail: map[string]any{"failed": r.Node, "why": r.Why},
 		})
@@ -842,11 +842,11 @@ func (e Elastic) provided(name string, on Engine) error {
 }
 
 // mayStay refuses a change that would never release rented nodes.
-func (s *Service) mayStay(ctx context.Context, tx *store.Tx, old Pool, spec PoolSpec) error {
+func (s *Pools) mayStay(ctx context.Context, tx *store.Tx, old Pool, spec PoolSpec) error {
 	if old.Elastic == nil || spec.Elastic != nil && spec.Elastic.Provisioner == old.Elastic.Provisioner && spec.Engine == old.Engine {
 		return nil
 	}
-	rentals, err := s.cfg.Store.Rentals(ctx, tx, s.now())
+	rentals, err := s.elasticStore.Rentals(ctx, tx, s.now())
 	if err != nil {
 		return err
 	}
@@ -858,16 +858,16 @@ func (s *Service) mayStay(ctx context.Context, tx *store.Tx, old Pool, spec Pool
 }
 
 // renting is how an elastic pool stands.
-func (s *Service) renting(ctx context.Context, tx *store.Tx, pools []Pool) error {
+func (s *Pools) renting(ctx context.Context, tx *store.Tx, pools []Pool) error {
 	if !slices.ContainsFunc(pools, func(p Pool) bool { return p.Elastic != nil }) {
 		return nil
 	}
 	now := s.now().UTC()
-	rentals, err := s.cfg.Store.Rentals(ctx, tx, now.Add(-remembering))
+	rentals, err := s.elasticStore.Rentals(ctx, tx, now.Add(-remembering))
 	if err != nil {
 		return err
 	}
-	wishes, err := s.cfg.Store.Wishes(ctx, tx)
+	wishes, err := s.elasticStore.Wishes(ctx, tx)
 	if err != nil {
 		return err
 	}

@@ -19,14 +19,14 @@ func TestTwoSchedulers(t *testing.T) {
 	w.SetLease(300 * time.Millisecond)
 	cfg := w.cfg
 	cfg.Holder = "other"
-	other := compute.New(cfg)
+	other := newServices(cfg)
 	other.RegisterOwner(compute.JobAttempt, w.owner)
 	other.SetLease(300 * time.Millisecond)
 	t.Cleanup(other.Stop)
 
 	// Nobody is elected: nobody acts.
 	w.submit(t, compute.Request{ID: "att_1", Label: "job_1"})
-	for _, s := range []*compute.Service{w.Service, other} {
+	for _, s := range []*services{w.services, other} {
 		if _, err := s.RunOnce(t.Context()); !fault.Is(err, fault.Conflict) {
 			t.Fatalf("one that is not elected acts: %v", err)
 		}
@@ -42,7 +42,7 @@ func TestTwoSchedulers(t *testing.T) {
 	// A third takes the lease away from whoever has it, as after a long pause.
 	thief := steal(t, w.db)
 	w.submit(t, compute.Request{ID: "att_2", Label: "job_2"})
-	for _, s := range []*compute.Service{w.Service, other} {
+	for _, s := range []*services{w.services, other} {
 		s.Anew()
 		if _, err := s.RunOnce(t.Context()); err != nil && !fault.Is(err, fault.Conflict) {
 			t.Fatalf("a former one: %v", err)
@@ -56,7 +56,7 @@ func TestTwoSchedulers(t *testing.T) {
 	}
 
 	// Neither tells what it found when it was elected.
-	for _, s := range []*compute.Service{w.Service, other} {
+	for _, s := range []*services{w.services, other} {
 		for end := time.Now().Add(time.Minute); ; {
 			_, err := s.DryRun(t.Context(), compute.Request{ID: "att_3", Kind: compute.JobAttempt, Project: "p", Amount: cores(1)})
 			if fault.Is(err, fault.Unavailable) {

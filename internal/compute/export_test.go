@@ -7,19 +7,19 @@ import (
 )
 
 // SetOverdue changes how long compute leaves an overdue workload to its engine.
-func (s *Service) SetOverdue(d time.Duration) { s.overdue = d }
+func (s *Scheduling) SetOverdue(d time.Duration) { s.overdue = d }
 
 // Refresh asks the engines for their nodes, and Sweep for what nobody wants.
-func (s *Service) Refresh(ctx context.Context) error { return s.refresh(ctx) }
+func (s *Scheduling) Refresh(ctx context.Context) error { return s.refresh(ctx) }
 
 // WarnOfSupport tells of hardware that is soon out of support.
-func (s *Service) WarnOfSupport(ctx context.Context) error { return s.warnOfSupport(ctx) }
+func (s *Scheduling) WarnOfSupport(ctx context.Context) error { return s.warnOfSupport(ctx) }
 
 // Sweep looks for orphans.
-func (s *Service) Sweep(ctx context.Context) error { return s.sweep(ctx, true) }
+func (s *Scheduling) Sweep(ctx context.Context) error { return s.sweep(ctx, true) }
 
 // Forget removes the traces of what ended long ago.
-func (s *Service) Forget(ctx context.Context) error { return s.forget(ctx) }
+func (s *Scheduling) Forget(ctx context.Context) error { return s.forget(ctx) }
 
 // SetForgetBatch makes batches small enough for a test, until it ends.
 func SetForgetBatch(tb testing.TB, n int) {
@@ -30,27 +30,27 @@ func SetForgetBatch(tb testing.TB, n int) {
 }
 
 // Anew makes the next cycle read everything.
-func (s *Service) Anew() { s.anew() }
+func (s *Scheduling) Anew() { s.anew() }
 
 // Watchers counts the workloads that somebody waits for.
-func (s *Service) Watchers() int {
+func (s *Scheduling) Watchers() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.watchers)
 }
 
 // SetLease shortens the time until another process takes over.
-func (s *Service) SetLease(d time.Duration) { s.leaseTime = d }
+func (s *Scheduling) SetLease(d time.Duration) { s.leaseTime = d }
 
 // Told counts what owners told of workloads and is not kept.
-func (s *Service) Told() int {
+func (s *Scheduling) Told() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.idle) + len(s.paces)
 }
 
 // ForgetRecords removes the records of builds, queries and replicas that are due.
-func (s *Service) ForgetRecords(ctx context.Context) error { return s.forgetRecords(ctx) }
+func (s *Scheduling) ForgetRecords(ctx context.Context) error { return s.forgetRecords(ctx) }
 
 // SetRecordsBatch makes batches small and few enough for a test, until it ends.
 func SetRecordsBatch(tb testing.TB, records, batches int) {

@@ -122,7 +122,7 @@ func (j *journal) Record(_ context.Context, e audit.Entry) error {
 
 // world is a service over a real database and a fake engine.
 type world struct {
-	*compute.Service
+	*services
 	db      *store.DB
 	engine  *fake
 	owner   *owner
@@ -162,10 +162,10 @@ func withFar(c *compute.Config) {
 // restart makes a new service over the same database and engine; Start it.
 func (w *world) restart(tb testing.TB) {
 	tb.Helper()
-	if w.Service != nil {
+	if w.services != nil {
 		w.Stop()
 	}
-	w.Service = compute.New(w.cfg)
+	w.services = newServices(w.cfg)
 	w.RegisterOwner(compute.JobAttempt, w.owner)
 	tb.Cleanup(w.Stop)
 }
@@ -220,3 +220,25 @@ func (w *world) wait(t *testing.T, id compute.WorkloadID) compute.Workload {
 
 // end ends a workload that awaitStart saw.
 func (w *world) end(id string, e enginetest.Exit) { w.engine.Finish(w.handles[id], e) }
+
+// services are those of compute as one.
+type services struct {
+	*pools
+	*queues
+	*compute.Costs
+	*compute.Workloads
+	*compute.Programs
+	*compute.Records
+	*compute.Scheduling
+}
+
+// Their own names would hide their methods.
+type (
+	pools  = compute.Pools
+	queues = compute.Queues
+)
+
+func newServices(cfg compute.Config) *services {
+	s := compute.New(cfg)
+	return &services{s.Pools, s.Queues, s.Costs, s.Workloads, s.Programs, s.Records, s.Scheduling}
+}

@@ -98,7 +98,7 @@ func (h *Hardware) news(now time.Time) time.Time {
 
 // warnOfSupport tells once of each pool whose hardware is soon out of support, or is
 // already.
-func (s *Service) warnOfSupport(ctx context.Context) error {
+func (s *Scheduling) warnOfSupport(ctx context.Context) error {
 	due := func(p Pool) bool {
 		at := p.Hardware.ends()
 		return !at.IsZero() && p.Warned != p.Hardware.EndOfSupport && at.Sub(s.now()) <= supportWarning
@@ -112,12 +112,12 @@ func (s *Service) warnOfSupport(ctx context.Context) error {
 			continue
 		}
 		err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-			now, err := s.cfg.Store.Pool(ctx, tx, p.Name)
+			now, err := s.poolStore.Pool(ctx, tx, p.Name)
 			if err != nil || !due(now) {
 				return err // changed concurrently
 			}
 			now.Warned = now.Hardware.EndOfSupport
-			if err := s.cfg.Store.SavePool(ctx, tx, now); err != nil {
+			if err := s.poolStore.SavePool(ctx, tx, now); err != nil {
 				return err
 			}
 			words := now.Hardware.words(s.now())

@@ -21,6 +21,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
+// Scheduling runs workloads: the loop, its cycles, rented nodes and the reconcilers. The
+// application starts and stops it, and registers the owners of workloads.
+type Scheduling struct {
+	*core
+	records *Records
+}
+
 // How often engines are searched for unwanted workloads, and for those that may
 // be forgotten; with the latter the world is read anew.
 const (
@@ -37,9 +44,9 @@ const sizesEvery = time.Minute
 // together.
 const leastRest = 5 * time.Millisecond
 
-// Wake asks for a scheduling cycle soon that looks at pools and quotas again.
+// signal asks for a scheduling cycle soon that looks at pools and quotas again.
 // It does not block.
-func (s *Service) Wake() {
+func (s *core) signal() {
 	s.mu.Lock()
 	s.moved = true
 	s.mu.Unlock()
@@ -47,7 +54,7 @@ func (s *Service) Wake() {
 }
 
 // touch asks for a cycle that looks at workloads again.
-func (s *Service) touch(wids ...WorkloadID) {
+func (s *core) touch(wids ...WorkloadID) {
 	s.mu.Lock()
 	for _, wid := range wids {
 		s.touched[wid] = true
@@ -56,7 +63,7 @@ func (s *Service) touch(wids ...WorkloadID) {
 	s.hurry()
 }
 
-func (s *Service) hurry() {
+func (s *core) hurry() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -66,7 +73,7 @@ func (s *Service) hurry() {
 // Start begins scheduling, and takes up what an earlier process left: placed
 // workloads are started, running ones found again, ended ones settled, and
 // what the engines hold without being wanted is stopped. Call it once.
-func (s *Service) Start(ctx context.Context) {
+func (s *Scheduling) Start(ctx context.Context) {
 	ctx, cancel := context.WithCancel(identity.With(context.WithoutCancel(ctx), identity.Loop("compute")))
 	s.mu.Lock()
 	s.cancel = cancel
@@ -77,7 +84,7 @@ func (s *Service) Start(ctx context.Context) {
 
 // Stop ends scheduling and watching, and waits for both. Workloads go on. It
 // may be called twice.
-func (s *Service) Stop() {
+func (s *Scheduling) Stop() {
 	s.mu.Lock()
 	cancel := s.cancel
 	s.mu.Unlock()
@@ -98,7 +105,7 @@ const (
 
 // elected schedules, as long as no other process does. What a former one still
 // writes is refused by its lease's epoch.
-func (s *Service) elected(ctx context.Context) {
+func (s *Scheduling) elected(ctx context.Context) {
 	if !s.others() {
 		s.loop(ctx)
 		return
@@ -133,10 +140,10 @@ func (s *Service) elected(ctx context.Context) {
 }
 
 // others reports that other processes may share the database.
-func (s *Service) others() bool { return s.cfg.Elect || s.cfg.DB.Shared() }
+func (s *core) others() bool { return s.cfg.Elect || s.cfg.DB.Shared() }
 
 // fence refuses a transaction of a process that no longer schedules.
-func (s *Service) fence(ctx context.Context, tx *store.Tx) error {
+func (s *core) fence(ctx context.Context, tx *store.Tx) error {
 	if l := s.lease.Load(); l != nil {
 		return l.Fence(ctx, tx)
 	}
@@ -147,7 +154,7 @@ func (s *Service) fence(ctx context.Context, tx *store.Tx) error {
 }
 
 // loop schedules until ctx is done, and ends with its reconcilers.
-func (s *Service) loop(ctx context.Context) {
+func (s *Scheduling) loop(ctx context.Context) {
 	var looks sync.WaitGroup
 	recovered := sync.OnceFunc(func() {
 		looks.Go(func() { s.sweeping(ctx) })
@@ -201,7 +208,7 @@ func (s *Service) loop(ctx context.Context) {
 // RunOnce is one cycle: what changed, decide, record the placements, start a
 // reconciler for what has a place. It returns how long nothing is to be done unless something
 // changes.
-func (s *Service) RunOnce(ctx context.Context) (next time.Duration, err error) {
+func (s *Scheduling) RunOnce(ctx context.Context) (next time.Duration, err error) {
 	s.cycle.Lock()
 	defer s.cycle.Unlock()
 	defer s.endCycle()
@@ -258,7 +265,7 @@ func (s *Service) RunOnce(ctx context.Context) (next time.Duration, err error) {
 // placeAtOnce bounds a transaction that records placements.
 const placeAtOnce = 256
 
-func (s *Service) step(d scheduler.Delta) scheduler.Plan {
+func (s *Scheduling) step(d scheduler.Delta) scheduler.Plan {
 	s.deciding.Lock()
 	defer s.deciding.Unlock()
 	if s.state == nil || s.stale {
@@ -269,7 +276,7 @@ func (s *Service) step(d scheduler.Delta) scheduler.Plan {
 
 // anew asks for a cycle that reads all of the world. Between cycles: one that
 // has read what changed must not find that what it changed is gone.
-func (s *Service) anew() {
+func (s *core) anew() {
 	s.cycle.Lock()
 	s.forgetWorld()
 	s.cycle.Unlock()
@@ -278,7 +285,7 @@ func (s *Service) anew() {
 
 // forgetWorld makes the next cycle read all of it again. Until then readers are told
 // what the last one found.
-func (s *Service) forgetWorld() {
+func (s *core) forgetWorld() {
 	s.deciding.Lock()
 	defer s.deciding.Unlock()
 	if s.state != nil {
@@ -287,7 +294,7 @@ func (s *Service) forgetWorld() {
 	s.stale = true
 }
 
-func (s *Service) endCycle() {
+func (s *Scheduling) endCycle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.cycled)
@@ -307,7 +314,7 @@ type news struct {
 }
 
 // look reads what changed since the last cycle; at first that is everything.
-func (s *Service) look(ctx context.Context) (news, error) {
+func (s *Scheduling) look(ctx context.Context) (news, error) {
 	s.deciding.Lock()
 	all := s.state == nil || s.stale
 	s.deciding.Unlock()
@@ -346,7 +353,7 @@ func (s *Service) look(ctx context.Context) (news, error) {
 			}
 			renamed = s.bursts.know(pools)
 			s.reopen = reopen
-			queues, err := s.cfg.Store.Queues(ctx, tx)
+			queues, err := s.queueStore.Queues(ctx, tx)
 			if err != nil {
 				return err
 			}
@@ -357,7 +364,7 @@ func (s *Service) look(ctx context.Context) (news, error) {
 		}
 		if all {
 			if s.history == nil { // of an earlier process
-				if s.history, err = s.cfg.Store.Past(ctx, tx); err != nil {
+				if s.history, err = s.queueStore.Past(ctx, tx); err != nil {
 					return err
 				}
 			}
@@ -374,11 +381,11 @@ func (s *Service) look(ctx context.Context) (news, error) {
 		n.narrow = s.bursts.narrow()
 		var ws []Workload
 		if all || renamed {
-			if ws, err = s.cfg.Store.Unsettled(ctx, tx); err == nil {
+			if ws, err = s.workloadStore.Unsettled(ctx, tx); err == nil {
 				s.outlived(n, ws)
 			}
 		} else {
-			ws, err = s.cfg.Store.Workloads(ctx, tx, touched)
+			ws, err = s.workloadStore.Workloads(ctx, tx, touched)
 		}
 		for _, w := range ws {
 			n.add(w)
@@ -468,7 +475,7 @@ func (n *news) add(w Workload) {
 }
 
 // place records placements; what is no longer queued is left out.
-func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (placed []WorkloadID, err error) {
+func (s *Scheduling) place(ctx context.Context, placements []scheduler.Placement) (placed []WorkloadID, err error) {
 	if len(placements) == 0 {
 		return nil, nil
 	}
@@ -479,7 +486,7 @@ func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (
 		placed = placed[:0]
 		pools := map[PoolName]Pool{}
 		for _, pl := range placements {
-			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(pl.Workload))
+			w, err := s.workloadStore.Workload(ctx, tx, WorkloadID(pl.Workload))
 			if err != nil {
 				return err
 			}
@@ -489,7 +496,7 @@ func (s *Service) place(ctx context.Context, placements []scheduler.Placement) (
 			w.State, w.Pool, w.Placed, w.Nodes = Placed, PoolName(pl.Pool), pl.Workers, pl.Nodes
 			p, known := pools[w.Pool]
 			if !known {
-				if p, err = s.cfg.Store.Pool(ctx, tx, w.Pool); err != nil {
+				if p, err = s.poolStore.Pool(ctx, tx, w.Pool); err != nil {
 					return err
 				}
 				s.locate(&p)
@@ -523,7 +530,7 @@ const (
 
 // preempt asks those to save and leave whose place others need. One that was
 // cancelled or has ended meanwhile is left out.
-func (s *Service) preempt(ctx context.Context, all []scheduler.Preemption) error {
+func (s *Scheduling) preempt(ctx context.Context, all []scheduler.Preemption) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -532,7 +539,7 @@ func (s *Service) preempt(ctx context.Context, all []scheduler.Preemption) error
 			return err
 		}
 		for _, p := range all {
-			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(p.Workload))
+			w, err := s.workloadStore.Workload(ctx, tx, WorkloadID(p.Workload))
 			if err != nil {
 				return err
 			}
@@ -543,7 +550,7 @@ func (s *Service) preempt(ctx context.Context, all []scheduler.Preemption) error
 			if p.Ends {
 				action, event, stop = "workload.reclaim", EventReclaimed, reclaimed+p.Why
 			}
-			if err := s.Cancel(ctx, tx, w.ID, stop); err != nil {
+			if err := s.endOrStop(ctx, tx, w.ID, stop); err != nil {
 				return err
 			}
 			w.Stop = stop
@@ -561,7 +568,7 @@ func (s *Service) preempt(ctx context.Context, all []scheduler.Preemption) error
 
 // resize asks those to save and leave that go on with another number of workers, and
 // tells their owners.
-func (s *Service) resize(ctx context.Context, all []scheduler.Resize) error {
+func (s *Scheduling) resize(ctx context.Context, all []scheduler.Resize) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -570,7 +577,7 @@ func (s *Service) resize(ctx context.Context, all []scheduler.Resize) error {
 			return err
 		}
 		for _, r := range all {
-			w, err := s.cfg.Store.Workload(ctx, tx, WorkloadID(r.Workload))
+			w, err := s.workloadStore.Workload(ctx, tx, WorkloadID(r.Workload))
 			if err != nil {
 				return err
 			}
@@ -580,7 +587,7 @@ func (s *Service) resize(ctx context.Context, all []scheduler.Resize) error {
 				tx.OnCommit(func() { s.touch(WorkloadID(r.Workload)) }) // it does not leave
 				continue
 			}
-			if err := s.Cancel(ctx, tx, w.ID, resized+r.Why); err != nil {
+			if err := s.endOrStop(ctx, tx, w.ID, resized+r.Why); err != nil {
 				return err
 			}
 			if err := owner.Resized(ctx, tx, w, r.Workers, r.Why); err != nil {
@@ -600,8 +607,8 @@ func (s *Service) resize(ctx context.Context, all []scheduler.Resize) error {
 
 // save writes a state change and tells the owner, and those who watch once it
 // is durable.
-func (s *Service) save(ctx context.Context, tx *store.Tx, w *Workload) error {
-	if err := s.cfg.Store.UpdateWorkload(ctx, tx, *w); err != nil {
+func (s *core) save(ctx context.Context, tx *store.Tx, w *Workload) error {
+	if err := s.workloadStore.UpdateWorkload(ctx, tx, *w); err != nil {
 		return err
 	}
 	w.Revision++
@@ -623,7 +630,7 @@ func (s *Service) save(ctx context.Context, tx *store.Tx, w *Workload) error {
 const machineUnknown = "picked by the engine"
 
 // note appends the audit row of what a loop did.
-func (s *Service) note(ctx context.Context, tx *store.Tx, w Workload, action string, detail map[string]any) error {
+func (s *core) note(ctx context.Context, tx *store.Tx, w Workload, action string, detail map[string]any) error {
 	if detail == nil {
 		detail = map[string]any{}
 	}
@@ -638,7 +645,7 @@ func (s *Service) note(ctx context.Context, tx *store.Tx, w Workload, action str
 
 // sweeping looks for orphans once all that was placed before the start is
 // started again, and then from time to time.
-func (s *Service) sweeping(ctx context.Context) {
+func (s *Scheduling) sweeping(ctx context.Context) {
 	s.mu.Lock()
 	recovered := make([]*reconciler, 0, len(s.reconcilers))
 	for _, c := range s.reconcilers {
@@ -673,7 +680,7 @@ func (s *Service) sweeping(ctx context.Context) {
 }
 
 // keepPast saves what past use of queues counts, for the process after this one.
-func (s *Service) keepPast(ctx context.Context) error {
+func (s *Scheduling) keepPast(ctx context.Context) error {
 	s.deciding.Lock()
 	var past map[string]scheduler.Used
 	if s.state != nil {
@@ -687,13 +694,13 @@ func (s *Service) keepPast(ctx context.Context) error {
 		if err := s.fence(ctx, tx); err != nil {
 			return err
 		}
-		return s.cfg.Store.SavePast(ctx, tx, past)
+		return s.queueStore.SavePast(ctx, tx, past)
 	})
 	return fault.Wrap(err, "storing the past use of queues")
 }
 
 // looking keeps the nodes of pools as their engines tell them.
-func (s *Service) looking(ctx context.Context) {
+func (s *Scheduling) looking(ctx context.Context) {
 	tick := time.NewTicker(inventoryEvery)
 	defer tick.Stop()
 	for {
@@ -716,7 +723,7 @@ func (s *Service) looking(ctx context.Context) {
 // and what counts as lost. An engine that does not answer is left for the next
 // time. What ended is looked at only in a whole sweep, where the engine tells it apart:
 // there may be a million of those.
-func (s *Service) sweep(ctx context.Context, whole bool) error {
+func (s *Scheduling) sweep(ctx context.Context, whole bool) error {
 	var errs []error
 	for name, e := range s.cfg.Engines {
 		if err := s.sweepEngine(ctx, name, e.Driver, whole); err != nil {
@@ -726,7 +733,7 @@ func (s *Service) sweep(ctx context.Context, whole bool) error {
 	return errors.Join(errs...)
 }
 
-func (s *Service) sweepEngine(ctx context.Context, name string, d engine.Driver, whole bool) error {
+func (s *Scheduling) sweepEngine(ctx context.Context, name string, d engine.Driver, whole bool) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	var unknown, lost []engine.Handle
@@ -744,10 +751,10 @@ func (s *Service) sweepEngine(ctx context.Context, name string, d engine.Driver,
 		var held map[engine.Handle]Held
 		starting := map[engine.Handle]bool{}
 		err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			if held, err = s.cfg.Store.Held(ctx, tx, handles); err != nil {
+			if held, err = s.workloadStore.Held(ctx, tx, handles); err != nil {
 				return err
 			}
-			active, err := s.cfg.Store.Active(ctx, tx)
+			active, err := s.workloadStore.Active(ctx, tx)
 			for _, w := range active {
 				// The engine may have taken it and not said so: it is asked again.
 				starting[engine.Handle(w.ID)] = w.State == Placed
@@ -804,7 +811,7 @@ var forgetBatch = 1000
 
 // forget removes the traces of what ended before the retention, a batch at a time, until
 // none is left or the pass is over.
-func (s *Service) forget(ctx context.Context) error {
+func (s *Scheduling) forget(ctx context.Context) error {
 	var errs []error
 	var silent []PoolName // whose engines do not answer, or are not configured any more
 	failed := map[WorkloadID]bool{}
@@ -813,7 +820,7 @@ func (s *Service) forget(ctx context.Context) error {
 		limit := len(failed) + forgetBatch
 		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 			now := s.now()
-			old, err = s.cfg.Store.Forgettable(ctx, tx, now.Add(-s.cfg.Retention), now.Add(-min(briefly, s.cfg.Retention)), silent, limit)
+			old, err = s.workloadStore.Forgettable(ctx, tx, now.Add(-s.cfg.Retention), now.Add(-min(briefly, s.cfg.Retention)), silent, limit)
 			return err
 		})
 		if err != nil {
@@ -851,7 +858,7 @@ func (s *Service) forget(ctx context.Context) error {
 }
 
 // forgotten records what engines hold no more.
-func (s *Service) forgotten(ctx context.Context, ids []WorkloadID) error {
+func (s *Scheduling) forgotten(ctx context.Context, ids []WorkloadID) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -864,7 +871,7 @@ func (s *Service) forgotten(ctx context.Context, ids []WorkloadID) error {
 				s.notify(id)
 			}
 		})
-		return s.cfg.Store.Forgotten(ctx, tx, ids)
+		return s.workloadStore.Forgotten(ctx, tx, ids)
 	})
 }
 
@@ -873,8 +880,8 @@ const settling = 10 * time.Second
 
 // DropOutput removes what an engine keeps of a workload that has ended, before its time.
 // That there is nothing is no error. Error: fault.Conflict while it has not ended.
-func (s *Service) DropOutput(ctx context.Context, wid WorkloadID) error {
-	w, err := s.Workload(ctx, wid)
+func (s *Programs) DropOutput(ctx context.Context, wid WorkloadID) error {
+	w, err := s.workload(ctx, wid)
 	if fault.Is(err, fault.NotFound) || err == nil && w.Handle == "" {
 		return nil
 	}
@@ -901,18 +908,18 @@ func (s *Service) DropOutput(ctx context.Context, wid WorkloadID) error {
 }
 
 // amend changes a workload without changing its state.
-func (s *Service) amend(ctx context.Context, wid WorkloadID, change func(*Workload)) error {
+func (s *core) amend(ctx context.Context, wid WorkloadID, change func(*Workload)) error {
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		if err := s.fence(ctx, tx); err != nil {
 			return err
 		}
-		w, err := s.cfg.Store.Workload(ctx, tx, wid)
+		w, err := s.workloadStore.Workload(ctx, tx, wid)
 		if err != nil {
 			return err
 		}
 		change(&w)
 		tx.OnCommit(func() { s.notify(wid) })
-		return s.cfg.Store.UpdateWorkload(ctx, tx, w)
+		return s.workloadStore.UpdateWorkload(ctx, tx, w)
 	})
 }
 
@@ -922,7 +929,7 @@ type watcher struct {
 	count int           // of those who wait
 }
 
-func (s *Service) watch(wid WorkloadID) *watcher {
+func (s *core) watch(wid WorkloadID) *watcher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.watchers[wid]
@@ -935,7 +942,7 @@ func (s *Service) watch(wid WorkloadID) *watcher {
 }
 
 // unwatch ends a watch that may have been notified.
-func (s *Service) unwatch(wid WorkloadID, w *watcher) {
+func (s *core) unwatch(wid WorkloadID, w *watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.count--; w.count == 0 && s.watchers[wid] == w {
@@ -943,7 +950,7 @@ func (s *Service) unwatch(wid WorkloadID, w *watcher) {
 	}
 }
 
-func (s *Service) notify(wid WorkloadID) {
+func (s *core) notify(wid WorkloadID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.watchers[wid]; w != nil {
@@ -951,3 +958,40 @@ func (s *Service) notify(wid WorkloadID) {
 		close(w.ch)
 	}
 }
+
+// RegisterOwner makes o the owner of a kind of workload. Call it before Start.
+func (s *Scheduling) RegisterOwner(kind Kind, o Owner) { s.owners[kind] = o }
+
+// settled forgets what was told of a workload that is over.
+func (s *Scheduling) settled(wid WorkloadID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.idle, wid)
+	delete(s.paces, wid)
+}
+
+// outlived forgets what was told of workloads that are over: of those that were known
+// to a cycle and are not among the unsettled that it read.
+func (s *Scheduling) outlived(n news, unsettled []Workload) {
+	there := make(map[WorkloadID]bool, len(unsettled))
+	for _, w := range unsettled {
+		there[w.ID] = true
+	}
+	for wid := range n.idle {
+		if !there[wid] {
+			s.settled(wid)
+		}
+	}
+	for wid := range n.paces {
+		if !there[wid] {
+			s.settled(wid)
+		}
+	}
+}
+
+// Schedules reports whether this process schedules, of several that share a database.
+func (s *Scheduling) Schedules() bool { return !s.others() || s.lease.Load() != nil }
+
+// Wake asks for a scheduling cycle soon that looks at pools and quotas again.
+// It does not block.
+func (s *Scheduling) Wake() { s.signal() }

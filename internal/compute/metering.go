@@ -44,11 +44,11 @@ type DatedPrice struct {
 
 // reprice keeps what a pool costs from now on; what ran before is metered by the
 // price of then. The zero old pool is none.
-func (s *Service) reprice(ctx context.Context, tx *store.Tx, old, p Pool) error {
+func (s *Pools) reprice(ctx context.Context, tx *store.Tx, old, p Pool) error {
 	if old.Revision > 0 && reflect.DeepEqual(old.Price(), p.Price()) {
 		return nil
 	}
-	history, err := s.cfg.Store.Prices(ctx, tx, p.Name)
+	history, err := s.poolStore.Prices(ctx, tx, p.Name)
 	if err != nil {
 		return err
 	}
@@ -57,11 +57,11 @@ func (s *Service) reprice(ctx context.Context, tx *store.Tx, old, p Pool) error 
 	case n > 0 && !history[n-1].Since.Before(since): // the clock went back: the newest price is the one that holds
 		since = history[n-1].Since
 	case n == 0 && old.Revision > 0:
-		if err := s.cfg.Store.SavePrice(ctx, tx, DatedPrice{p.Name, old.CreatedAt, old.Price()}); err != nil {
+		if err := s.poolStore.SavePrice(ctx, tx, DatedPrice{p.Name, old.CreatedAt, old.Price()}); err != nil {
 			return err
 		}
 	}
-	return s.cfg.Store.SavePrice(ctx, tx, DatedPrice{p.Name, since, p.Price()})
+	return s.poolStore.SavePrice(ctx, tx, DatedPrice{p.Name, since, p.Price()})
 }
 
 // ledger is what is needed to meter.
@@ -72,7 +72,7 @@ type ledger struct {
 }
 
 // ledger reads one pool, or all without a name.
-func (s *Service) ledger(ctx context.Context, tx *store.Tx, name PoolName) (ledger, error) {
+func (s *core) ledger(ctx context.Context, tx *store.Tx, name PoolName) (ledger, error) {
 	l := ledger{currency: s.cfg.Currency, pools: map[PoolName]Pool{}, rates: map[PoolName][]cost.Dated{}}
 	var pools []Pool
 	var err error
@@ -88,7 +88,7 @@ func (s *Service) ledger(ctx context.Context, tx *store.Tx, name PoolName) (ledg
 	for _, p := range pools {
 		l.pools[p.Name] = p
 	}
-	history, err := s.cfg.Store.Prices(ctx, tx, name)
+	history, err := s.poolStore.Prices(ctx, tx, name)
 	if err != nil {
 		return l, err
 	}
@@ -156,14 +156,14 @@ func (l ledger) meter(w Workload, until time.Time) Usage {
 }
 
 // metered gives what ran between two instants, that which runs until now too.
-func (s *Service) metered(ctx context.Context, tx *store.Tx, l ledger, p project.Name, from, until time.Time, each func(Usage)) error {
-	if err := s.cfg.Store.EachUsage(ctx, tx, p, from, until, each); err != nil {
+func (s *Costs) metered(ctx context.Context, tx *store.Tx, l ledger, p project.Name, from, until time.Time, each func(Usage)) error {
+	if err := s.usageStore.EachUsage(ctx, tx, p, from, until, each); err != nil {
 		return fault.Wrap(err, "reading usage")
 	}
-	if err := s.cfg.Store.EachUsageDay(ctx, tx, p, from, until, func(d UsageDay) { each(d.usage()) }); err != nil {
+	if err := s.usageStore.EachUsageDay(ctx, tx, p, from, until, func(d UsageDay) { each(d.usage()) }); err != nil {
 		return fault.Wrap(err, "reading usage by day")
 	}
-	active, err := s.cfg.Store.Active(ctx, tx)
+	active, err := s.workloadStore.Active(ctx, tx)
 	if err != nil {
 		return err
 	}

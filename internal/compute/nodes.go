@@ -87,7 +87,7 @@ const maxReason = 500
 // nothing is placed there before. The machine of the server is never put there,
 // nor more than half of a pool's nodes: what fails everywhere is no node's
 // fault. The caller has found that the node, and not the work, was the cause.
-func (s *Service) Blame(ctx context.Context, tx *store.Tx, pool PoolName, node, reason string, until time.Time) error {
+func (s *Pools) Blame(ctx context.Context, tx *store.Tx, pool PoolName, node, reason string, until time.Time) error {
 	p, err := s.pool(ctx, tx, pool)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (s *Service) Blame(ctx context.Context, tx *store.Tx, pool PoolName, node, 
 		return nil
 	}
 	q := Quarantine{Pool: pool, Node: node, Reason: clip(reason), Since: s.now().UTC(), Until: until.UTC()}
-	if err := s.cfg.Store.SaveQuarantine(ctx, tx, q); err != nil {
+	if err := s.poolStore.SaveQuarantine(ctx, tx, q); err != nil {
 		return err
 	}
 	err = audit.Append(ctx, tx, audit.Entry{
@@ -113,13 +113,13 @@ func (s *Service) Blame(ctx context.Context, tx *store.Tx, pool PoolName, node, 
 	if err != nil {
 		return err
 	}
-	tx.OnCommit(s.Wake)
+	tx.OnCommit(s.signal)
 	return event.Publish(ctx, tx, "", EventNodeQuarantined, PoolEvent{Pool: pool, Node: node, Reason: q.Reason})
 }
 
 // Release lifts the quarantine of a node. Needs pool.apply. Error:
 // fault.NotFound when it is in none.
-func (s *Service) Release(ctx context.Context, pool PoolName, node string) error {
+func (s *Pools) Release(ctx context.Context, pool PoolName, node string) error {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionPoolApply, policy.Object{Kind: "pool", Name: string(pool)}); err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (s *Service) Release(ctx context.Context, pool PoolName, node string) error
 			return fault.New(fault.NotFound, "node %.80q of pool %s is not quarantined", node, pool).
 				WithHint("See `falaj pool describe %s`.", pool)
 		}
-		if err := s.cfg.Store.DeleteQuarantine(ctx, tx, pool, node); err != nil {
+		if err := s.poolStore.DeleteQuarantine(ctx, tx, pool, node); err != nil {
 			return err
 		}
 		err = audit.Append(ctx, tx, audit.Entry{
@@ -143,7 +143,7 @@ func (s *Service) Release(ctx context.Context, pool PoolName, node string) error
 		if err != nil {
 			return err
 		}
-		tx.OnCommit(s.Wake)
+		tx.OnCommit(s.signal)
 		return event.Publish(ctx, tx, "", EventNodeReleased, PoolEvent{Pool: pool, Node: node})
 	})
 	return fault.Wrap(err, "releasing node %s of pool %s", node, pool)
@@ -152,30 +152,30 @@ func (s *Service) Release(ctx context.Context, pool PoolName, node string) error
 func clip(s string) string { return fault.Clip(s, maxReason) }
 
 // pool finds a pool as it is now.
-func (s *Service) pool(ctx context.Context, tx *store.Tx, name PoolName) (Pool, error) {
-	p, err := s.cfg.Store.Pool(ctx, tx, name)
+func (s *core) pool(ctx context.Context, tx *store.Tx, name PoolName) (Pool, error) {
+	p, err := s.poolStore.Pool(ctx, tx, name)
 	if err != nil {
 		return p, err
 	}
-	qs, err := s.cfg.Store.Quarantines(ctx, tx, s.now())
+	qs, err := s.poolStore.Quarantines(ctx, tx, s.now())
 	if err != nil {
 		return p, err
 	}
-	rentals, err := s.cfg.Store.Rentals(ctx, tx, s.now())
+	rentals, err := s.elasticStore.Rentals(ctx, tx, s.now())
 	return s.current(p, qs, rentals), err
 }
 
 // all lists the pools as they are now, by name, and when the next quarantine
 // ends.
-func (s *Service) all(ctx context.Context, tx *store.Tx) (pools []Pool, next time.Time, err error) {
-	if pools, err = s.cfg.Store.Pools(ctx, tx); err != nil {
+func (s *core) all(ctx context.Context, tx *store.Tx) (pools []Pool, next time.Time, err error) {
+	if pools, err = s.poolStore.Pools(ctx, tx); err != nil {
 		return nil, next, err
 	}
-	qs, err := s.cfg.Store.Quarantines(ctx, tx, s.now())
+	qs, err := s.poolStore.Quarantines(ctx, tx, s.now())
 	if err != nil {
 		return nil, next, err
 	}
-	rentals, err := s.cfg.Store.Rentals(ctx, tx, s.now())
+	rentals, err := s.elasticStore.Rentals(ctx, tx, s.now())
 	if err != nil {
 		return nil, next, err
 	}
@@ -196,7 +196,7 @@ func (s *Service) all(ctx context.Context, tx *store.Tx) (pools []Pool, next tim
 }
 
 // current adds what is not kept with a pool.
-func (s *Service) current(p Pool, qs []Quarantine, rentals []Rental) Pool {
+func (s *core) current(p Pool, qs []Quarantine, rentals []Rental) Pool {
 	e := s.cfg.Engines[p.Engine]
 	s.locate(&p)
 	p.Kind, p.Remote, p.Nodes = e.Kind, e.Remote, merged(p.Listed, p.Seen)
@@ -234,7 +234,7 @@ func (s *Service) current(p Pool, qs []Quarantine, rentals []Rental) Pool {
 }
 
 // closedBecause says why nothing is placed in a pool; empty when it is open.
-func (s *Service) closedBecause(p Pool) string {
+func (s *core) closedBecause(p Pool) string {
 	why := cmp.Or(p.NotOpen(), p.Hardware.unsupported(s.now()))
 	switch _, configured := s.cfg.Engines[p.Engine]; {
 	case why != "":
@@ -248,7 +248,7 @@ func (s *Service) closedBecause(p Pool) string {
 }
 
 // scheduled is a pool as the scheduler sees it.
-func (s *Service) scheduled(p Pool) scheduler.Pool {
+func (s *core) scheduled(p Pool) scheduler.Pool {
 	out := scheduler.Pool{
 		Name: string(p.Name), Zone: string(p.Zone), Isolation: p.Isolation, Delegated: p.Mode == Delegated,
 		PricePerHour: p.Price().Rate().At(s.now()), Closed: s.closedBecause(p), Remote: p.Remote, Levels: p.Topology, Ahead: p.Ahead,
@@ -267,16 +267,16 @@ func (s *Service) scheduled(p Pool) scheduler.Pool {
 }
 
 // recorded are the pools as they are kept.
-func (s *Service) recorded(ctx context.Context) (pools []Pool, err error) {
+func (s *Scheduling) recorded(ctx context.Context) (pools []Pool, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		pools, err = s.cfg.Store.Pools(ctx, tx)
+		pools, err = s.poolStore.Pools(ctx, tx)
 		return err
 	})
 	return pools, err
 }
 
 // refresh brings the nodes that engines told of up to what they tell now.
-func (s *Service) refresh(ctx context.Context) error {
+func (s *Scheduling) refresh(ctx context.Context) error {
 	pools, err := s.recorded(ctx)
 	if err != nil {
 		return err
@@ -293,13 +293,13 @@ func (s *Service) refresh(ctx context.Context) error {
 			continue
 		}
 		err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-			now, err := s.cfg.Store.Pool(ctx, tx, p.Name)
+			now, err := s.poolStore.Pool(ctx, tx, p.Name)
 			if err != nil || now.Revision != p.Revision {
 				return err
 			}
-			tx.OnCommit(s.Wake)
+			tx.OnCommit(s.signal)
 			now.Seen = seen
-			return s.cfg.Store.SavePool(ctx, tx, now)
+			return s.poolStore.SavePool(ctx, tx, now)
 		})
 		if err != nil {
 			return fault.Wrap(err, "recording the nodes of pool %s", p.Name)
@@ -309,7 +309,7 @@ func (s *Service) refresh(ctx context.Context) error {
 }
 
 // troubled keeps why an engine could not tell a pool's nodes.
-func (s *Service) troubled(name PoolName, err error) {
+func (s *core) troubled(name PoolName, err error) {
 	words := ""
 	if err != nil {
 		words = clip(err.Error())
@@ -321,7 +321,7 @@ func (s *Service) troubled(name PoolName, err error) {
 	if was == words {
 		return
 	}
-	s.Wake()
+	s.signal()
 	if words == "" {
 		s.log.Info("the engine of a pool lists its nodes again", slog.String("pool", string(name)))
 		return
@@ -330,7 +330,7 @@ func (s *Service) troubled(name PoolName, err error) {
 }
 
 // inventory asks an engine for the nodes of a pool; nil without that power.
-func (s *Service) inventory(ctx context.Context, engineName string, options map[string]string) ([]PoolNode, error) {
+func (s *core) inventory(ctx context.Context, engineName string, options map[string]string) ([]PoolNode, error) {
 	power, ok := s.cfg.Engines[engineName].Driver.(engine.Inventory)
 	if !ok {
 		return nil, nil

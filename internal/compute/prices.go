@@ -11,7 +11,7 @@ import (
 
 // PricedPools lists all pools by name as they are now, and the currency of their prices.
 // The caller has asked whether it may.
-func (s *Service) PricedPools(ctx context.Context) (pools []Pool, currency string, err error) {
+func (s *Pools) PricedPools(ctx context.Context) (pools []Pool, currency string, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		pools, _, err = s.all(ctx, tx)
 		return err

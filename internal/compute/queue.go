@@ -20,6 +20,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
+// Queues keeps the queues of projects. The API calls it, and metrics of pending workloads.
+type Queues struct{ *core }
+
 // The actions on queues.
 const (
 	ActionQueueRead   policy.Action = "queue.read"
@@ -139,16 +142,16 @@ type Queue struct {
 
 // ApplyQueue makes a queue or changes it, and says which. Needs queue.apply.
 // Errors: fault.Invalid; fault.Conflict when works wait in what becomes a parent.
-func (s *Service) ApplyQueue(ctx context.Context, name string, spec QueueSpec) (Queue, project.Change, error) {
+func (s *Queues) ApplyQueue(ctx context.Context, name string, spec QueueSpec) (Queue, project.Change, error) {
 	return s.applyQueue(ctx, name, spec, false)
 }
 
 // PlanQueue is ApplyQueue that changes nothing.
-func (s *Service) PlanQueue(ctx context.Context, name string, spec QueueSpec) (Queue, project.Change, error) {
+func (s *Queues) PlanQueue(ctx context.Context, name string, spec QueueSpec) (Queue, project.Change, error) {
 	return s.applyQueue(ctx, name, spec, true)
 }
 
-func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, dryRun bool) (q Queue, change project.Change, err error) {
+func (s *Queues) applyQueue(ctx context.Context, name string, spec QueueSpec, dryRun bool) (q Queue, change project.Change, err error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionQueueApply, policy.Object{Kind: "queue", Name: name}); err != nil {
 		return q, "", err
 	}
@@ -162,7 +165,7 @@ func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, d
 		spec.Order = scheduler.BestEffort
 	}
 	apply := func(ctx context.Context, tx *store.Tx) error {
-		all, err := s.cfg.Store.Queues(ctx, tx)
+		all, err := s.queueStore.Queues(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -192,7 +195,7 @@ func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, d
 		if dryRun {
 			return nil
 		}
-		if err := s.cfg.Store.SaveQueue(ctx, tx, q); err != nil {
+		if err := s.queueStore.SaveQueue(ctx, tx, q); err != nil {
 			return err
 		}
 		err = audit.Append(ctx, tx, audit.Entry{
@@ -202,7 +205,7 @@ func (s *Service) applyQueue(ctx context.Context, name string, spec QueueSpec, d
 		if err != nil {
 			return err
 		}
-		tx.OnCommit(s.Wake)
+		tx.OnCommit(s.signal)
 		return event.Publish(ctx, tx, "", EventQueueApplied, QueueEvent{Queue: name})
 	}
 	if dryRun {
@@ -237,16 +240,16 @@ func DefaultOf(p project.Name) string {
 
 // assign puts a job that names no queue into that of its project, and asks its
 // queue whether it may be preempted.
-func (s *Service) assign(ctx context.Context, tx *store.Tx, r *Request) (err error) {
+func (s *Workloads) assign(ctx context.Context, tx *store.Tx, r *Request) (err error) {
 	if r.Queue == "" && r.Kind == JobAttempt {
-		if r.Queue, err = s.cfg.Store.DefaultQueue(ctx, tx, r.Project); err != nil {
+		if r.Queue, err = s.queueStore.DefaultQueue(ctx, tx, r.Project); err != nil {
 			return err
 		}
 	}
 	if r.Queue == "" {
 		return nil
 	}
-	q, err := s.cfg.Store.Queue(ctx, tx, r.Queue)
+	q, err := s.queueStore.Queue(ctx, tx, r.Queue)
 	if fault.Is(err, fault.NotFound) {
 		return nil // deleted since it was submitted: it belongs to none
 	}
@@ -281,12 +284,12 @@ func inTree(all []Queue, q Queue) error {
 
 // DeleteQueue removes a queue. Needs queue.delete. Errors: fault.NotFound;
 // fault.Conflict while works or queues are in it.
-func (s *Service) DeleteQueue(ctx context.Context, name string) error {
+func (s *Queues) DeleteQueue(ctx context.Context, name string) error {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionQueueDelete, policy.Object{Kind: "queue", Name: name}); err != nil {
 		return err
 	}
 	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-		all, err := s.cfg.Store.Queues(ctx, tx)
+		all, err := s.queueStore.Queues(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -299,21 +302,21 @@ func (s *Service) DeleteQueue(ctx context.Context, name string) error {
 		if err := s.empty(ctx, tx, name); err != nil {
 			return err
 		}
-		if err := s.cfg.Store.DeleteQueue(ctx, tx, name); err != nil {
+		if err := s.queueStore.DeleteQueue(ctx, tx, name); err != nil {
 			return err
 		}
 		if err := audit.Append(ctx, tx, audit.Entry{Action: string(ActionQueueDelete), Object: "queue " + name}); err != nil {
 			return err
 		}
-		tx.OnCommit(s.Wake)
+		tx.OnCommit(s.signal)
 		return event.Publish(ctx, tx, "", EventQueueDeleted, QueueEvent{Queue: name})
 	})
 	return fault.Wrap(err, "deleting queue %s", name)
 }
 
 // empty refuses when works are in a queue.
-func (s *Service) empty(ctx context.Context, tx *store.Tx, name string) error {
-	ws, err := s.cfg.Store.Unsettled(ctx, tx)
+func (s *Queues) empty(ctx context.Context, tx *store.Tx, name string) error {
+	ws, err := s.workloadStore.Unsettled(ctx, tx)
 	if err != nil {
 		return err
 	}
@@ -340,13 +343,13 @@ func queueNamed(all []Queue, name string) (Queue, error) {
 
 // Queues lists all queues, those above before those below, with how they stood
 // after the last cycle. Needs queue.read.
-func (s *Service) Queues(ctx context.Context) ([]Queue, error) {
+func (s *Queues) Queues(ctx context.Context) ([]Queue, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionQueueRead, policy.Object{Kind: "queue"}); err != nil {
 		return nil, err
 	}
 	var all []Queue
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		all, err = s.cfg.Store.Queues(ctx, tx)
+		all, err = s.queueStore.Queues(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -377,7 +380,7 @@ func (s *Service) Queues(ctx context.Context) ([]Queue, error) {
 }
 
 // Queue is one of Queues. Needs queue.read. Error: fault.NotFound.
-func (s *Service) Queue(ctx context.Context, name string) (Queue, error) {
+func (s *Queues) Queue(ctx context.Context, name string) (Queue, error) {
 	all, err := s.Queues(ctx)
 	if err != nil {
 		return Queue{}, err
@@ -387,12 +390,12 @@ func (s *Service) Queue(ctx context.Context, name string) (Queue, error) {
 
 // CheckQueue refuses a queue that is not there, that has queues below it, or that
 // is not for the project.
-func (s *Service) CheckQueue(ctx context.Context, p project.Name, name string) error {
+func (s *Queues) CheckQueue(ctx context.Context, p project.Name, name string) error {
 	if name == "" {
 		return nil
 	}
 	return s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		all, err := s.cfg.Store.Queues(ctx, tx)
+		all, err := s.queueStore.Queues(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -409,3 +412,17 @@ func (s *Service) CheckQueue(ctx context.Context, p project.Name, name string) e
 		return nil
 	})
 }
+
+// Waiting counts the workloads that waited in the last cycle by the code of the first
+// reason, of some thousand at most; nothing where another process schedules.
+func (s *Queues) Waiting() map[scheduler.Code]int {
+	s.deciding.Lock()
+	defer s.deciding.Unlock()
+	if s.state == nil {
+		return nil
+	}
+	return s.state.WaitCodes(maxWaiting)
+}
+
+// maxWaiting is how many waits are explained for the metrics: cycles wait meanwhile.
+const maxWaiting = 2000

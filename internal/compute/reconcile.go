@@ -44,7 +44,7 @@ const (
 )
 
 // startReconciler starts the reconciler of a workload unless one runs already.
-func (s *Service) startReconciler(ctx context.Context, wid WorkloadID) {
+func (s *Scheduling) startReconciler(ctx context.Context, wid WorkloadID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reconcilers[wid] != nil {
@@ -62,7 +62,7 @@ func (s *Service) startReconciler(ctx context.Context, wid WorkloadID) {
 	})
 }
 
-func (s *Service) wakeReconciler(wid WorkloadID) {
+func (s *core) wakeReconciler(wid WorkloadID) {
 	s.notify(wid)
 	s.mu.Lock()
 	c := s.reconcilers[wid]
@@ -76,10 +76,10 @@ func (s *Service) wakeReconciler(wid WorkloadID) {
 	}
 }
 
-func (s *Service) reconcile(ctx context.Context, wid WorkloadID, c *reconciler) {
+func (s *Scheduling) reconcile(ctx context.Context, wid WorkloadID, c *reconciler) {
 	retry := firstRetry
 	for {
-		w, err := s.Workload(ctx, wid)
+		w, err := s.workload(ctx, wid)
 		if err == nil {
 			switch {
 			case w.State == Queued || w.Settled:
@@ -116,7 +116,7 @@ func (s *Service) reconcile(ctx context.Context, wid WorkloadID, c *reconciler) 
 }
 
 // start checks once more that the workload may run in its pool and has the engine start it.
-func (s *Service) start(ctx context.Context, w Workload, c *reconciler) error {
+func (s *Scheduling) start(ctx context.Context, w Workload, c *reconciler) error {
 	if w.Stop != "" {
 		if e, err := s.engineOf(ctx, w.Pool); err == nil {
 			if err := withdraw(ctx, s.driverOf(w, e), w); err != nil {
@@ -186,7 +186,7 @@ func (s *Service) start(ctx context.Context, w Workload, c *reconciler) error {
 }
 
 // driverOf is who runs a workload: the engine of its pool, or its owner.
-func (s *Service) driverOf(w Workload, e Engine) engine.Driver {
+func (s *Scheduling) driverOf(w Workload, e Engine) engine.Driver {
 	if r, ok := s.owners[w.Kind].(Runner); ok {
 		if own := r.Driver(w); own != nil {
 			return own
@@ -199,7 +199,7 @@ var errStopRequested = errors.New("the workload is being stopped")
 
 // prepare asks the owner what to run, and gives up when the workload is
 // cancelled meanwhile.
-func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *reconciler) (engine.Spec, error) {
+func (s *Scheduling) prepare(ctx context.Context, w Workload, p Pool, c *reconciler) (engine.Spec, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.PrepareTimeout,
 		fault.New(fault.Timeout, "the preparation took longer than %s", s.cfg.PrepareTimeout))
 	defer cancel()
@@ -212,7 +212,7 @@ func (s *Service) prepare(ctx context.Context, w Workload, p Pool, c *reconciler
 			case <-ctx.Done():
 				return
 			}
-			if now, err := s.Workload(ctx, w.ID); err == nil && now.Stop != "" {
+			if now, err := s.workload(ctx, w.ID); err == nil && now.Stop != "" {
 				unwanted(errStopRequested)
 				return
 			}
@@ -284,7 +284,7 @@ func withdraw(ctx context.Context, d engine.Driver, w Workload) error {
 
 // requeue queues a placed workload again and logs why. A pool whose engine refused it is
 // left alone for a while.
-func (s *Service) requeue(ctx context.Context, w Workload, why error) error {
+func (s *Scheduling) requeue(ctx context.Context, w Workload, why error) error {
 	s.cfg.Log.WarnContext(ctx, "a placed workload is queued again", slog.String("workload", string(w.ID)), slog.String("why", why.Error()))
 	return s.change(ctx, w.ID, Queued, func(ctx context.Context, tx *store.Tx, w *Workload) error {
 		if engine.Refused(why) {
@@ -296,7 +296,7 @@ func (s *Service) requeue(ctx context.Context, w Workload, why error) error {
 }
 
 // awaitEnd watches a running workload until it has ended.
-func (s *Service) awaitEnd(ctx context.Context, w Workload, c *reconciler) error {
+func (s *Scheduling) awaitEnd(ctx context.Context, w Workload, c *reconciler) error {
 	e, err := s.engineOf(ctx, w.Pool)
 	if errors.Is(err, errUnconfigured) && w.Stop != "" { // nobody can stop it, nor wait for it
 		return s.end(ctx, w, engine.Status{State: engine.Lost, Message: err.Error()}, nil)
@@ -360,7 +360,7 @@ func (s *Service) awaitEnd(ctx context.Context, w Workload, c *reconciler) error
 			w.Machine = s.ranOn(ctx, e.Driver, w)
 			return s.end(ctx, w, r.status, nil)
 		case <-c.wake:
-			now, err := s.Workload(ctx, w.ID)
+			now, err := s.workload(ctx, w.ID)
 			if err != nil {
 				return err
 			}
@@ -387,7 +387,7 @@ func (s *Service) awaitEnd(ctx context.Context, w Workload, c *reconciler) error
 // remainingTime is how long a workload may go on before compute stops it: its time-out
 // counts from when the engine really started it, which may be long after the
 // engine took it.
-func (s *Service) remainingTime(ctx context.Context, d engine.Driver, w Workload) time.Duration {
+func (s *Scheduling) remainingTime(ctx context.Context, d engine.Driver, w Workload) time.Duration {
 	all := w.Timeout + w.Grace + s.overdue
 	st, err := d.Status(ctx, w.Handle)
 	switch {
@@ -402,7 +402,7 @@ func (s *Service) remainingTime(ctx context.Context, d engine.Driver, w Workload
 }
 
 // stop asks the engine until it has stopped the workload.
-func (s *Service) stop(ctx context.Context, d engine.Driver, w Workload) {
+func (s *Scheduling) stop(ctx context.Context, d engine.Driver, w Workload) {
 	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
 		err := d.Stop(ctx, w.Handle, w.Grace)
 		if err == nil || fault.Is(err, fault.NotFound) || ctx.Err() != nil {
@@ -419,7 +419,7 @@ func (s *Service) stop(ctx context.Context, d engine.Driver, w Workload) {
 
 // recordDenials writes what the workload tried and may not into the journal: each
 // different attempt once.
-func (s *Service) recordDenials(ctx context.Context, d engine.Driver, w Workload, c *reconciler) error {
+func (s *Scheduling) recordDenials(ctx context.Context, d engine.Driver, w Workload, c *reconciler) error {
 	power, ok := d.(engine.Denials)
 	if !ok {
 		return nil
@@ -461,7 +461,7 @@ func (s *Service) recordDenials(ctx context.Context, d engine.Driver, w Workload
 // ranOn is what the machines of an ended workload are called: as when it was placed, or
 // where the engine picked them, as it tells them now. One that does not answer tells
 // none: an end is recorded in any case.
-func (s *Service) ranOn(ctx context.Context, d engine.Driver, w Workload) string {
+func (s *Scheduling) ranOn(ctx context.Context, d engine.Driver, w Workload) string {
 	power, ok := d.(engine.Members)
 	if w.Machine != "" || !ok {
 		return w.Machine
@@ -480,7 +480,7 @@ func (s *Service) ranOn(ctx context.Context, d engine.Driver, w Workload) string
 }
 
 // end records how a workload ended, with what it used.
-func (s *Service) end(ctx context.Context, w Workload, st engine.Status, failure error) error {
+func (s *Scheduling) end(ctx context.Context, w Workload, st engine.Status, failure error) error {
 	machine := w.Machine
 	return s.change(ctx, w.ID, Ended, func(ctx context.Context, tx *store.Tx, w *Workload) error {
 		w.Machine = machine
@@ -517,7 +517,7 @@ func (w Workload) endedAt(st engine.Status, now time.Time) time.Time {
 }
 
 // endIn is end within a transaction.
-func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine.Status, failure error) error {
+func (s *core) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine.Status, failure error) error {
 	st = w.ended(st)
 	w.State, w.EndedAt, w.Status = Ended, w.endedAt(st, s.now()).UTC(), st
 	if failure != nil {
@@ -530,7 +530,7 @@ func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine
 			return err
 		}
 		u := l.meter(w, w.EndedAt)
-		if err := s.cfg.Store.InsertUsage(ctx, tx, u); err != nil {
+		if err := s.usageStore.InsertUsage(ctx, tx, u); err != nil {
 			return err
 		}
 	}
@@ -546,7 +546,7 @@ func (s *Service) endIn(ctx context.Context, tx *store.Tx, w Workload, st engine
 }
 
 // settle lets the owner take what the workload left behind.
-func (s *Service) settle(ctx context.Context, w Workload) error {
+func (s *Scheduling) settle(ctx context.Context, w Workload) error {
 	if o := s.owners[w.Kind]; o != nil {
 		if err := o.Finish(ctx, w); err != nil {
 			return fault.Wrap(err, "finishing %s", w.ID)
@@ -557,12 +557,12 @@ func (s *Service) settle(ctx context.Context, w Workload) error {
 
 // change makes a state transition; one that no longer applies is left out,
 // because the row was changed meanwhile and will be read again.
-func (s *Service) change(ctx context.Context, wid WorkloadID, next State, act func(context.Context, *store.Tx, *Workload) error) error {
+func (s *Scheduling) change(ctx context.Context, wid WorkloadID, next State, act func(context.Context, *store.Tx, *Workload) error) error {
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		if err := s.fence(ctx, tx); err != nil {
 			return err
 		}
-		w, err := s.cfg.Store.Workload(ctx, tx, wid)
+		w, err := s.workloadStore.Workload(ctx, tx, wid)
 		if err != nil {
 			return err
 		}

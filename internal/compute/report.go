@@ -18,6 +18,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
+// Costs reports usage and costs, and keeps budgets. The API calls it, and sweeps that have a
+// cost limit.
+type Costs struct{ *core }
+
 // ActionCostRead is to see what was used and what it cost: of a project, or without
 // one of the installation.
 const ActionCostRead policy.Action = "cost.read"
@@ -128,7 +132,7 @@ func (q *CostQuery) window(now time.Time) error {
 
 // CostReport sums what was used. Needs cost.read of the project, or of the
 // installation. Error: fault.Invalid.
-func (s *Service) CostReport(ctx context.Context, q CostQuery) (CostReport, error) {
+func (s *Costs) CostReport(ctx context.Context, q CostQuery) (CostReport, error) {
 	if err := s.mayReadCost(ctx, q.Project); err != nil {
 		return CostReport{}, err
 	}
@@ -149,7 +153,7 @@ func (s *Service) CostReport(ctx context.Context, q CostQuery) (CostReport, erro
 		if l, err = s.ledger(ctx, tx, ""); err != nil {
 			return err
 		}
-		if rentals, err = s.cfg.Store.Rentals(ctx, tx, q.Since); err != nil {
+		if rentals, err = s.elasticStore.Rentals(ctx, tx, q.Since); err != nil {
 			return err
 		}
 		return s.metered(ctx, tx, l, q.Project, q.Since, q.Until, func(u Usage) {
@@ -195,12 +199,12 @@ func (s *Service) CostReport(ctx context.Context, q CostQuery) (CostReport, erro
 // Spent is what the workloads of a project cost until now by label, those that run
 // included; a label without cost may be left out. What ended is looked up by its label,
 // so that old usage costs no time. It checks no permission: it is for budgets of other services.
-func (s *Service) Spent(ctx context.Context, p project.Name, labels []string) (sums map[string]float64, err error) {
+func (s *Costs) Spent(ctx context.Context, p project.Name, labels []string) (sums map[string]float64, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		if sums, err = s.cfg.Store.SpentBy(ctx, tx, p, s.cfg.Currency, labels); err != nil {
+		if sums, err = s.usageStore.SpentBy(ctx, tx, p, s.cfg.Currency, labels); err != nil {
 			return err
 		}
-		active, err := s.cfg.Store.Active(ctx, tx)
+		active, err := s.workloadStore.Active(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -226,7 +230,7 @@ func (s *Service) Spent(ctx context.Context, p project.Name, labels []string) (s
 
 // Free are those of the named pools, or of all, that a workload with this need of isolation
 // and this label may run in and that cost nothing, over a week from now.
-func (s *Service) Free(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) ([]PoolName, error) {
+func (s *Pools) Free(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) ([]PoolName, error) {
 	pools, _, err := s.PricedPools(ctx)
 	now := s.now()
 	var free []PoolName
@@ -239,7 +243,7 @@ func (s *Service) Free(ctx context.Context, names []string, least scheduler.Isol
 	return free, err
 }
 
-func (s *Service) mayReadCost(ctx context.Context, p project.Name) error {
+func (s *Costs) mayReadCost(ctx context.Context, p project.Name) error {
 	err := s.cfg.Authorizer.Allow(ctx, ActionCostRead, policy.Object{Project: string(p), Kind: "cost"})
 	if p == "" && fault.Is(err, fault.PermissionDenied) && fault.HintOf(err) == "" {
 		return audit.OnRecord(fault.New(fault.PermissionDenied, "%s", err.Error()).WithHint("Name a project that you may read."))
@@ -347,7 +351,7 @@ type CostForecast struct {
 // CostForecast says where the month ends if the days to come are like those since.
 // Months and days are in UTC. Needs cost.read of the project, or of the
 // installation.
-func (s *Service) CostForecast(ctx context.Context, p project.Name, since time.Time) (CostForecast, error) {
+func (s *Costs) CostForecast(ctx context.Context, p project.Name, since time.Time) (CostForecast, error) {
 	if err := s.mayReadCost(ctx, p); err != nil {
 		return CostForecast{}, err
 	}
@@ -381,7 +385,7 @@ func (s *Service) CostForecast(ctx context.Context, p project.Name, since time.T
 		}
 	}
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		budgets, err := s.cfg.Store.Budgets(ctx, tx)
+		budgets, err := s.budgetStore.Budgets(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -470,7 +474,7 @@ type CostComparison struct {
 // CostCompare compares owning with renting for what ran on either of two pools.
 // Needs cost.read of the project, or of the installation. Errors: fault.NotFound;
 // fault.Invalid.
-func (s *Service) CostCompare(ctx context.Context, q CompareQuery) (CostComparison, error) {
+func (s *Costs) CostCompare(ctx context.Context, q CompareQuery) (CostComparison, error) {
 	if err := s.mayReadCost(ctx, q.Project); err != nil {
 		return CostComparison{}, err
 	}
@@ -553,4 +557,17 @@ func (l ledger) pair(ownName, rentedName PoolName) (own Pool, rented cost.Rented
 		return own, rented, fault.New(fault.Invalid, "pool %s has no rental price", rentedName).WithHint("Add cost.rented or price_per_hour to its manifest.")
 	}
 	return own, rented, nil
+}
+
+// Usage lists what a project used since t, newest first, at most limit rows.
+// Needs job.read.
+func (s *Costs) Usage(ctx context.Context, p project.Name, since time.Time, limit int) (u []Usage, err error) {
+	if err := s.cfg.Authorizer.Allow(ctx, "job.read", policy.Object{Project: string(p), Kind: "usage"}); err != nil {
+		return nil, err
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		u, err = s.usageStore.Usages(ctx, tx, p, since, min(max(limit, 1), 1000))
+		return err
+	})
+	return u, err
 }

@@ -8,6 +8,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
+// Records removes the records of ended workloads. Housekeeping calls it for their owners.
+type Records struct{ *core }
+
 // UsageDay is what workloads whose records are gone used on one day, in UTC.
 type UsageDay struct {
 	DayKey
@@ -85,16 +88,16 @@ func (u Usage) last() time.Time {
 // ForgetIn removes the records of settled workloads in the caller's transaction, and adds
 // up by day what they used. What an engine still holds stays, and so does what has not
 // ended. It is for their owners, once a day has passed since the end: a sum is of a whole day.
-func (s *Service) ForgetIn(ctx context.Context, tx *store.Tx, ids []WorkloadID) error {
+func (s *Records) ForgetIn(ctx context.Context, tx *store.Tx, ids []WorkloadID) error {
 	if err := s.TrimIn(ctx, tx, ids); err != nil {
 		return err
 	}
-	used, err := s.cfg.Store.TakeUsage(ctx, tx, ids)
+	used, err := s.usageStore.TakeUsage(ctx, tx, ids)
 	if err != nil {
 		return err
 	}
 	for _, d := range Days(used) {
-		if err := s.cfg.Store.AddUsageDay(ctx, tx, *d); err != nil {
+		if err := s.usageStore.AddUsageDay(ctx, tx, *d); err != nil {
 			return err
 		}
 	}
@@ -102,14 +105,14 @@ func (s *Service) ForgetIn(ctx context.Context, tx *store.Tx, ids []WorkloadID) 
 }
 
 // TrimIn is ForgetIn that leaves what was used by workload.
-func (s *Service) TrimIn(ctx context.Context, tx *store.Tx, ids []WorkloadID) error {
-	return s.cfg.Store.DeleteWorkloads(ctx, tx, ids)
+func (s *Records) TrimIn(ctx context.Context, tx *store.Tx, ids []WorkloadID) error {
+	return s.workloadStore.DeleteWorkloads(ctx, tx, ids)
 }
 
 // HeldIn gives those of workloads that ForgetIn and TrimIn leave: an engine still holds
 // something of them, or their end is not settled.
-func (s *Service) HeldIn(ctx context.Context, tx *store.Tx, ids []WorkloadID) (held []WorkloadID, err error) {
-	ws, err := s.cfg.Store.Workloads(ctx, tx, ids)
+func (s *Records) HeldIn(ctx context.Context, tx *store.Tx, ids []WorkloadID) (held []WorkloadID, err error) {
+	ws, err := s.workloadStore.Workloads(ctx, tx, ids)
 	for _, w := range ws {
 		if !w.Settled || w.Handle != "" {
 			held = append(held, w.ID)
@@ -128,7 +131,7 @@ var (
 
 // forgetRecords removes the records of builds, queries and replicas that ended before the
 // retention of records, some batches of them.
-func (s *Service) forgetRecords(ctx context.Context) error {
+func (s *Scheduling) forgetRecords(ctx context.Context) error {
 	if s.cfg.Records == 0 {
 		return nil
 	}
@@ -138,12 +141,12 @@ func (s *Service) forgetRecords(ctx context.Context) error {
 		err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 			err := s.fence(ctx, tx)
 			if err == nil {
-				ids, err = s.cfg.Store.Over(ctx, tx, before, recordsBatch)
+				ids, err = s.workloadStore.Over(ctx, tx, before, recordsBatch)
 			}
 			if err != nil || len(ids) == 0 {
 				return err
 			}
-			return s.ForgetIn(ctx, tx, ids)
+			return s.records.ForgetIn(ctx, tx, ids)
 		})
 		if err != nil || len(ids) < recordsBatch {
 			return err

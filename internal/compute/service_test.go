@@ -460,7 +460,7 @@ func TestForgettingTheWorldWaitsForTheCycle(t *testing.T) {
 func TestPoolsNeedPermission(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Authorizer = allowNone{}
-	s := compute.New(w.cfg)
+	s := newServices(w.cfg)
 	_, err1 := s.Pools(t.Context())
 	_, _, err2 := s.ApplyPool(t.Context(), "x", compute.PoolSpec{})
 	_, err3 := s.Usage(t.Context(), "p", time.Time{}, 1)

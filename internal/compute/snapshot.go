@@ -33,7 +33,7 @@ type Viewer struct {
 }
 
 // Snapshot is the scheduler's world as it is now, read whole. Needs queue.read.
-func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, error) {
+func (s *Scheduling) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionQueueRead, policy.Object{Kind: "queue"}); err != nil {
 		return replay.Snapshot{}, err
 	}
@@ -71,7 +71,7 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 			}
 			d.Pools = append(d.Pools, s.scheduled(p))
 		}
-		queues, err := s.cfg.Store.Queues(ctx, tx)
+		queues, err := s.queueStore.Queues(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -84,7 +84,7 @@ func (s *Service) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, erro
 			return fault.Wrap(err, "reading budgets")
 		}
 		n.usedUp = usedUp(budgets, d.Now)
-		ws, err = s.cfg.Store.Unsettled(ctx, tx)
+		ws, err = s.workloadStore.Unsettled(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -206,7 +206,7 @@ func (m *masks) quotas(ctx context.Context, of map[string]resource.Limit) (map[s
 
 // Propose is a workload as the scheduler would see it, were it submitted. The caller
 // has asked whether it may.
-func (s *Service) Propose(ctx context.Context, r Request) (scheduler.Workload, error) {
+func (s *Workloads) Propose(ctx context.Context, r Request) (scheduler.Workload, error) {
 	if err := r.Validate(); err != nil {
 		return scheduler.Workload{}, err
 	}

@@ -13,14 +13,34 @@ import (
 // Store is what this package needs from a database. Single objects that do not
 // exist are fault.NotFound.
 type Store interface {
+	PoolStore
+	QueueStore
+	WorkloadStore
+	UsageStore
+	BudgetStore
 	ElasticStore
+}
 
+// PoolStore keeps pools, their prices, and the quarantines of nodes.
+type PoolStore interface {
 	Pool(ctx context.Context, tx *store.Tx, name PoolName) (Pool, error)
 	// Pools lists all by name.
 	Pools(ctx context.Context, tx *store.Tx) ([]Pool, error)
 	// SavePool inserts or replaces.
 	SavePool(ctx context.Context, tx *store.Tx, p Pool) error
+	// Quarantines lists those that are not over at a time.
+	Quarantines(ctx context.Context, tx *store.Tx, now time.Time) ([]Quarantine, error)
+	// SaveQuarantine inserts or replaces; DeleteQuarantine removes.
+	SaveQuarantine(ctx context.Context, tx *store.Tx, q Quarantine) error
+	DeleteQuarantine(ctx context.Context, tx *store.Tx, pool PoolName, node string) error
+	// SavePrice inserts or replaces what a pool costs from an instant on; Prices
+	// lists those of a pool, or of all without a name, the oldest first.
+	SavePrice(ctx context.Context, tx *store.Tx, p DatedPrice) error
+	Prices(ctx context.Context, tx *store.Tx, pool PoolName) ([]DatedPrice, error)
+}
 
+// QueueStore keeps queues and their past use.
+type QueueStore interface {
 	// Queues lists all by name.
 	Queues(ctx context.Context, tx *store.Tx) ([]Queue, error)
 	Queue(ctx context.Context, tx *store.Tx, name string) (Queue, error)
@@ -33,7 +53,10 @@ type Store interface {
 	// SavePast replaces what is remembered of the queues' use; Past gives it.
 	SavePast(ctx context.Context, tx *store.Tx, past map[string]scheduler.Used) error
 	Past(ctx context.Context, tx *store.Tx) (map[string]scheduler.Used, error)
+}
 
+// WorkloadStore keeps workloads.
+type WorkloadStore interface {
 	Workload(ctx context.Context, tx *store.Tx, id WorkloadID) (Workload, error)
 	InsertWorkload(ctx context.Context, tx *store.Tx, w Workload) error
 	// UpdateWorkload writes everything that changes after submission, if the
@@ -58,18 +81,10 @@ type Store interface {
 	Over(ctx context.Context, tx *store.Tx, t time.Time, limit int) ([]WorkloadID, error)
 	// DeleteWorkloads removes those of ids that are settled and of which engines hold nothing.
 	DeleteWorkloads(ctx context.Context, tx *store.Tx, ids []WorkloadID) error
+}
 
-	// Quarantines lists those that are not over at a time.
-	Quarantines(ctx context.Context, tx *store.Tx, now time.Time) ([]Quarantine, error)
-	// SaveQuarantine inserts or replaces; DeleteQuarantine removes.
-	SaveQuarantine(ctx context.Context, tx *store.Tx, q Quarantine) error
-	DeleteQuarantine(ctx context.Context, tx *store.Tx, pool PoolName, node string) error
-
-	// SavePrice inserts or replaces what a pool costs from an instant on; Prices
-	// lists those of a pool, or of all without a name, the oldest first.
-	SavePrice(ctx context.Context, tx *store.Tx, p DatedPrice) error
-	Prices(ctx context.Context, tx *store.Tx, pool PoolName) ([]DatedPrice, error)
-
+// UsageStore keeps what workloads used.
+type UsageStore interface {
 	InsertUsage(ctx context.Context, tx *store.Tx, u Usage) error
 	// Usages lists what a project used since t, newest first; an empty project
 	// is all of them.
@@ -88,7 +103,10 @@ type Store interface {
 	Spent(ctx context.Context, tx *store.Tx, p project.Name, currency string, since time.Time) (float64, error)
 	// SpentBy adds that of what has ended by label, for those labels that had any.
 	SpentBy(ctx context.Context, tx *store.Tx, p project.Name, currency string, labels []string) (map[string]float64, error)
+}
 
+// BudgetStore keeps budgets.
+type BudgetStore interface {
 	// Budgets lists all by project.
 	Budgets(ctx context.Context, tx *store.Tx) ([]Budget, error)
 	// SaveBudget inserts or replaces; DeleteBudget removes.

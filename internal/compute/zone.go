@@ -17,7 +17,7 @@ import (
 
 // here reports that the work of an engine's pools runs on the server's machine. Of an
 // engine that is not configured nothing is known, and nothing is placed there.
-func (s *Service) here(engineName string) bool {
+func (s *core) here(engineName string) bool {
 	e, ok := s.cfg.Engines[engineName]
 	return ok && !e.Remote
 }
@@ -27,7 +27,7 @@ func (s *Service) here(engineName string) bool {
 func simulates(e *Elastic) bool { return e != nil && e.Provisioner == simulatedCloud }
 
 // misplaced says why nothing may be placed in a pool of this zone; empty when it may.
-func (s *Service) misplaced(zone residency.Zone, engineName string, elastic *Elastic) string {
+func (s *core) misplaced(zone residency.Zone, engineName string, elastic *Elastic) string {
 	if !s.here(engineName) || elastic != nil || zone == s.cfg.Zone {
 		return ""
 	}
@@ -35,7 +35,7 @@ func (s *Service) misplaced(zone residency.Zone, engineName string, elastic *Ela
 }
 
 // checkZone refuses a manifest whose zone is not that of the machine. Error: fault.Invalid.
-func (s *Service) checkZone(spec PoolSpec) error {
+func (s *Pools) checkZone(spec PoolSpec) error {
 	why := s.misplaced(spec.Zone, spec.Engine, spec.Elastic)
 	if why == "" {
 		return nil
@@ -45,7 +45,7 @@ func (s *Service) checkZone(spec PoolSpec) error {
 }
 
 // locate says of a pool where its machines are, and whether its zone is wrong.
-func (s *Service) locate(p *Pool) {
+func (s *core) locate(p *Pool) {
 	p.MachineZone, p.Misplaced = p.Zone, s.misplaced(p.Zone, p.Engine, p.Elastic)
 	if s.here(p.Engine) && (p.Elastic == nil || simulates(p.Elastic)) {
 		p.MachineZone = s.cfg.Zone
@@ -72,7 +72,7 @@ func (p Pool) NotOpen() string { return cmp.Or(p.Closed, p.Misplaced) }
 
 // machine is what records call the machines of a workload: that of the server, or the
 // nodes that have its workers, as the engine calls them.
-func (s *Service) machine(p Pool, nodes []string) string {
+func (s *Scheduling) machine(p Pool, nodes []string) string {
 	if s.here(p.Engine) && (p.Elastic == nil || simulates(p.Elastic)) {
 		return s.cfg.Machine
 	}

@@ -171,7 +171,7 @@ func TestImageTells(t *testing.T) {
 		Name: "g1", CPU: 4000, Memory: 1 << 30, Accelerators: map[string]int64{"nvidia.com/gpu": 1},
 		Labels: map[string]string{"arch": "x86_64", "nvidia.driver": "470.57.02", "gpu.compute": "3.7"},
 	}}}
-	if _, _, err := w.compute.ApplyPool(t.Context(), "gpus", gpu); err != nil {
+	if _, _, err := w.compute.Pools.ApplyPool(t.Context(), "gpus", gpu); err != nil {
 		t.Fatal(err)
 	}
 	c, err := w.Fits(t.Context(), nyc, "cuda")

@@ -56,14 +56,14 @@ func kindsWorld(t *testing.T) (*world, *registry) {
 		pretend(t)(c)
 		c.Images, c.Kinds = images, map[string]string{"hpc": "slurm", "k8s": "kube"}
 	})
-	w.compute.Stop()
+	w.compute.Scheduling.Stop()
 	for _, name := range []string{"hpc", "k8s"} {
 		w.ccfg.Engines[name] = compute.Engine{Driver: enginetest.NewFake(), Isolation: scheduler.Container, Remote: true, Kind: w.cfg.Kinds[name]}
 	}
 	w.start(t)
 	node := compute.Node{Name: "n1", CPU: 4000, Memory: 1 << 30, Labels: map[string]string{"arch": "aarch64"}}
 	for _, name := range []compute.PoolName{"hpc", "k8s"} {
-		if _, _, err := w.compute.ApplyPool(t.Context(), name, compute.PoolSpec{Engine: string(name), Nodes: []compute.Node{node}}); err != nil {
+		if _, _, err := w.compute.Pools.ApplyPool(t.Context(), name, compute.PoolSpec{Engine: string(name), Nodes: []compute.Node{node}}); err != nil {
 			t.Fatal(err)
 		}
 	}

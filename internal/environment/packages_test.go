@@ -414,7 +414,7 @@ func TestCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	staging := <-reached
-	w.compute.Stop()
+	w.compute.Scheduling.Stop()
 	half := filepath.Join(staging, "environment", site, "six", "__init__.py") // it was being put together,
 	done := filepath.Join(staging, "packages", "numpy", "files.json")         // a package was listed,
 	gone := filepath.Join(w.cfg.Dir, ".packages", ".gone-pkg_1", "tree", "x") // and another was being deleted

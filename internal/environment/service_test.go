@@ -62,9 +62,12 @@ func (journal) Record(context.Context, audit.Entry) error { return nil }
 
 const nyc project.Name = "nyc"
 
+// pools is compute.Pools, embedded by a name that does not hide its method Pools.
+type pools = compute.Pools
+
 type world struct {
 	*environment.Service
-	compute *compute.Service
+	compute compute.Services
 	auth    *allow
 	cfg     environment.Config
 	ccfg    compute.Config
@@ -88,7 +91,7 @@ func newWorld(t *testing.T, driver engine.Driver, edit func(*environment.Config)
 	}
 	edit(&w.cfg)
 	w.start(t)
-	if _, err := w.compute.EnsureHome(t.Context(), "local"); err != nil {
+	if _, err := w.compute.Pools.EnsureHome(t.Context(), "local"); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -97,14 +100,18 @@ func newWorld(t *testing.T, driver engine.Driver, edit func(*environment.Config)
 func (w *world) start(t *testing.T) {
 	t.Helper()
 	w.compute = compute.New(w.ccfg)
-	w.cfg.Compute = w.compute
+	w.cfg.Compute = struct {
+		*compute.Workloads
+		*compute.Programs
+		*pools
+	}{w.compute.Workloads, w.compute.Programs, w.compute.Pools}
 	w.Service = environment.New(w.cfg)
-	w.compute.RegisterOwner(compute.Build, w.Service)
+	w.compute.Scheduling.RegisterOwner(compute.Build, w.Service)
 	if err := w.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.compute.Start(t.Context())
-	t.Cleanup(w.compute.Stop)
+	w.compute.Scheduling.Start(t.Context())
+	t.Cleanup(w.compute.Scheduling.Stop)
 }
 
 // built applies a specification and waits for the end of its build.
@@ -123,7 +130,7 @@ func (w *world) built(t *testing.T, name string, spec environment.Spec) environm
 		t.Fatal(err)
 	}
 	for _, step := range []string{"lock", "create", "install", "compile"} { // and its traces are cleared
-		if _, err := w.compute.Wait(ctx, compute.WorkloadID(string(e.ID)+"-"+step)); err != nil && !fault.Is(err, fault.NotFound) {
+		if _, err := w.compute.Workloads.Wait(ctx, compute.WorkloadID(string(e.ID)+"-"+step)); err != nil && !fault.Is(err, fault.NotFound) {
 			t.Fatal(err)
 		}
 	}
@@ -611,11 +618,11 @@ func TestTorchBackendAuto(t *testing.T) {
 	if cuda.State != environment.Ready || !strings.Contains(cuda.Hint, "no pool has a GPU") || !strings.Contains(cuda.Hint, "torch_backend: cpu") {
 		t.Errorf("%+v", cuda)
 	}
-	w.compute.Stop()
+	w.compute.Scheduling.Stop()
 	w.ccfg.Engines["k8s"] = compute.Engine{Driver: enginetest.NewFake(), Isolation: scheduler.Container, Remote: true, Kind: "kube"}
 	w.start(t)
 	gpu := compute.Node{Name: "gpu-1", CPU: 4000, Memory: 1 << 30, Accelerators: map[string]int64{"nvidia.com/gpu": 1}}
-	if _, _, err := w.compute.ApplyPool(t.Context(), "k8s", compute.PoolSpec{Engine: "k8s", Nodes: []compute.Node{gpu}}); err != nil {
+	if _, _, err := w.compute.Pools.ApplyPool(t.Context(), "k8s", compute.PoolSpec{Engine: "k8s", Nodes: []compute.Node{gpu}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, c, err := w.Plan(t.Context(), nyc, "auto", spec); err != nil || c != project.Updated {
@@ -654,7 +661,7 @@ func TestABuildScriptsLinks(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.cfg.CA = "/proc/self/status" // any file that there is
-			w.compute.Stop()
+			w.compute.Scheduling.Stop()
 			w.start(t)
 			fake.Behave(func(p *enginetest.Process) enginetest.Exit {
 				exit := u.run(p)
@@ -694,7 +701,7 @@ func TestRestartInTheMiddle(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-reached
-	w.compute.Stop()
+	w.compute.Scheduling.Stop()
 	stray := filepath.Join(w.cfg.Dir, ".staging", "env_stray", "work")
 	if err := os.MkdirAll(stray, 0o500); err != nil {
 		t.Fatal(err)

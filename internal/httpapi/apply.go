@@ -113,42 +113,42 @@ func (s *Server) appliers() map[string]applier {
 			return applied{Result: string(change)}, err
 		}), show: s.showZone},
 		"Pool": {gate: "pool.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.PoolSpec, dry bool) (applied, error) {
-			apply := s.Compute.ApplyPool
+			apply := s.Compute.Pools.ApplyPool
 			if dry {
-				apply = s.Compute.PlanPool
+				apply = s.Compute.Pools.PlanPool
 			}
 			_, change, err := apply(ctx, compute.PoolName(name), spec)
 			if err != nil {
 				return applied{}, err
 			}
-			return applied{Result: string(change), Warnings: s.Compute.WarnUnknownPoolAccelerators(ctx, compute.PoolName(name), spec)}, nil
+			return applied{Result: string(change), Warnings: s.Compute.Pools.WarnUnknownPoolAccelerators(ctx, compute.PoolName(name), spec)}, nil
 		}), show: func(ctx context.Context, _, name string) (string, any, error) {
-			p, err := s.Compute.Pool(ctx, compute.PoolName(name))
+			p, err := s.Compute.Pools.Pool(ctx, compute.PoolName(name))
 			return name, p.Spec(), err
 		}},
 		"Queue": {gate: "queue.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.QueueSpec, dry bool) (applied, error) {
-			apply := s.Compute.ApplyQueue
+			apply := s.Compute.Queues.ApplyQueue
 			if dry {
-				apply = s.Compute.PlanQueue
+				apply = s.Compute.Queues.PlanQueue
 			}
 			_, change, err := apply(ctx, name, spec)
 			if err != nil {
 				return applied{}, err
 			}
-			return applied{Result: string(change), Warnings: s.Compute.WarnUnknownAccelerators(ctx, spec.Amounts()...)}, nil
+			return applied{Result: string(change), Warnings: s.Compute.Pools.WarnUnknownAccelerators(ctx, spec.Amounts()...)}, nil
 		}), show: func(ctx context.Context, _, name string) (string, any, error) {
-			q, err := s.Compute.Queue(ctx, name)
+			q, err := s.Compute.Queues.Queue(ctx, name)
 			return name, q.QueueSpec, err
 		}},
 		"Budget": {gate: "budget.apply", installation: true, apply: decoded(func(ctx context.Context, _, name string, spec compute.BudgetSpec, dry bool) (applied, error) {
-			apply := s.Compute.ApplyBudget
+			apply := s.Compute.Costs.ApplyBudget
 			if dry {
-				apply = s.Compute.PlanBudget
+				apply = s.Compute.Costs.PlanBudget
 			}
 			_, change, err := apply(ctx, project.Name(name), spec)
 			return applied{Result: string(change)}, err
 		}), show: func(ctx context.Context, _, name string) (string, any, error) {
-			b, err := s.Compute.Budget(ctx, project.Name(name))
+			b, err := s.Compute.Costs.Budget(ctx, project.Name(name))
 			return name, b.BudgetSpec, err
 		}},
 		"Dataset": {gate: "dataset.import", apply: decodedAt(func(ctx context.Context, p, name string, spec dataset.Spec, dry bool, revision int64) (applied, error) {

@@ -7,7 +7,7 @@ import (
 )
 
 func (s *Server) listPools(ctx context.Context, _ *struct{}) (*body[items[compute.Pool]], error) {
-	pools, err := s.Compute.Pools(ctx)
+	pools, err := s.Compute.Pools.Pools(ctx)
 	return listed(pools, "", err)
 }
 
@@ -15,7 +15,7 @@ func (s *Server) onePool(ctx context.Context, in *struct {
 	Name string `path:"name" maxLength:"63"`
 },
 ) (*tagged[compute.Pool], error) {
-	p, err := s.Compute.Pool(ctx, compute.PoolName(in.Name))
+	p, err := s.Compute.Pools.Pool(ctx, compute.PoolName(in.Name))
 	return revised(p, p.Revision, err)
 }
 
@@ -24,11 +24,11 @@ func (s *Server) releaseNode(ctx context.Context, in *struct {
 	Node string `path:"node" maxLength:"253" doc:"Quarantined node"`
 },
 ) (*none, error) {
-	return &none{}, s.Compute.Release(ctx, compute.PoolName(in.Name), in.Node)
+	return &none{}, s.Compute.Pools.Release(ctx, compute.PoolName(in.Name), in.Node)
 }
 
 func (s *Server) listQueues(ctx context.Context, _ *struct{}) (*body[items[compute.Queue]], error) {
-	queues, err := s.Compute.Queues(ctx)
+	queues, err := s.Compute.Queues.Queues(ctx)
 	return listed(queues, "", err)
 }
 
@@ -36,7 +36,7 @@ func (s *Server) oneQueue(ctx context.Context, in *struct {
 	Name string `path:"name" maxLength:"63"`
 },
 ) (*tagged[compute.Queue], error) {
-	q, err := s.Compute.Queue(ctx, in.Name)
+	q, err := s.Compute.Queues.Queue(ctx, in.Name)
 	return revised(q, q.Revision, err)
 }
 
@@ -44,5 +44,5 @@ func (s *Server) deleteQueue(ctx context.Context, in *struct {
 	Name string `path:"name" maxLength:"63"`
 },
 ) (*none, error) {
-	return &none{}, s.Compute.DeleteQueue(ctx, in.Name)
+	return &none{}, s.Compute.Queues.DeleteQueue(ctx, in.Name)
 }

@@ -32,7 +32,7 @@ func (s *Server) costReport(ctx context.Context, in *struct {
 		return nil, err
 	}
 	q.By, q.Limit = in.By, in.Limit
-	return one(s.Compute.CostReport(ctx, q))
+	return one(s.Compute.Costs.CostReport(ctx, q))
 }
 
 func (s *Server) costForecast(ctx context.Context, in *struct {
@@ -44,7 +44,7 @@ func (s *Server) costForecast(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return one(s.Compute.CostForecast(ctx, project.Name(in.Project), since))
+	return one(s.Compute.Costs.CostForecast(ctx, project.Name(in.Project), since))
 }
 
 func (s *Server) costCompare(ctx context.Context, in *struct {
@@ -61,7 +61,7 @@ func (s *Server) costCompare(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return one(s.Compute.CostCompare(ctx, compute.CompareQuery{
+	return one(s.Compute.Costs.CostCompare(ctx, compute.CompareQuery{
 		CostQuery: q, Own: compute.PoolName(in.Own), Rented: compute.PoolName(in.Rented), Job: in.Job, Nodes: in.Nodes, Speed: in.Speed, Egress: in.Egress,
 	}))
 }
@@ -70,15 +70,15 @@ func (s *Server) listBudgets(ctx context.Context, in *struct {
 	Project string `query:"project" maxLength:"63" doc:"Only the budget of this project; empty: all, which requires permission to read the costs of the installation"`
 },
 ) (*body[items[compute.Budget]], error) {
-	budgets, err := s.Compute.Budgets(ctx, project.Name(in.Project))
+	budgets, err := s.Compute.Costs.Budgets(ctx, project.Name(in.Project))
 	return listed(budgets, "", err)
 }
 
 func (s *Server) oneBudget(ctx context.Context, in *InProject) (*tagged[compute.Budget], error) {
-	b, err := s.Compute.Budget(ctx, project.Name(in.Project))
+	b, err := s.Compute.Costs.Budget(ctx, project.Name(in.Project))
 	return revised(b, b.Revision, err)
 }
 
 func (s *Server) deleteBudget(ctx context.Context, in *InProject) (*none, error) {
-	return &none{}, s.Compute.DeleteBudget(ctx, project.Name(in.Project))
+	return &none{}, s.Compute.Costs.DeleteBudget(ctx, project.Name(in.Project))
 }

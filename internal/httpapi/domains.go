@@ -71,7 +71,7 @@ type Domains struct {
 	Deletions     Deletions
 	Backups       Backups
 	Audit         *audit.Service
-	Compute       *compute.Service
+	Compute       compute.Services
 	Replicas      Replicas // nil: none is on another machine
 	Environments  *environment.Service
 	Datasets      *dataset.Service
@@ -81,7 +81,7 @@ type Domains struct {
 	Tracking      *tracking.Service
 	Tuning        *tuning.Service
 	Registry      *registry.Service
-	Training      *training.Service
+	Training      training.Services
 	Optimize      *optimize.Service
 	Scores        *score.Service
 	Checkpoints   *checkpoint.Service

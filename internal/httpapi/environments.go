@@ -88,6 +88,6 @@ func (s *Server) startDoctor(ctx context.Context, in *struct {
 	}
 },
 ) (*tagged[training.Job], error) {
-	j, err := s.Training.Doctor(ctx, project.Name(in.Project), in.Body.Pool)
+	j, err := s.Training.Submission.Doctor(ctx, project.Name(in.Project), in.Body.Pool)
 	return revised(j, j.Revision, err)
 }

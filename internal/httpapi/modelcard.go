@@ -115,7 +115,7 @@ func (s *Server) modelFacts(ctx context.Context, p project.Name, name, ref strin
 func (s *Server) modelOwner(ctx context.Context, p project.Name, m registry.Model, v registry.Version) (string, error) {
 	owner := cmp.Or(m.Owner, v.Owner)
 	if v.Job != "" && !strings.HasPrefix(owner, "usr_") && !strings.HasPrefix(owner, "svc_") {
-		j, err := s.Training.One(ctx, p, training.JobID(v.Job))
+		j, err := s.Training.Jobs.One(ctx, p, training.JobID(v.Job))
 		if err == nil {
 			owner = j.By.ID
 		} else if err = unseen(err); err != nil {
@@ -131,7 +131,7 @@ func (s *Server) packagesOf(ctx context.Context, p project.Name, job string) (*c
 	if job == "" {
 		return nil, nil
 	}
-	j, err := s.Training.One(ctx, p, training.JobID(job))
+	j, err := s.Training.Jobs.One(ctx, p, training.JobID(job))
 	if err != nil || j.Spec.Environment == "" || j.EnvDigest == "" {
 		return nil, unseen(err)
 	}

@@ -459,7 +459,7 @@ func (s *Server) searchSources() lister {
 
 func (s *Server) searchJobs() lister {
 	return findBy("job", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[training.Job], error) {
-		return s.Training.Find(ctx, f.p, after, limit, may)
+		return s.Training.Jobs.Find(ctx, f.p, after, limit, may)
 	}, func(_ *finder, j training.Job) thing {
 		t := thing{hit: hit{Name: string(j.ID), Description: j.Name}, after: string(j.ID), owner: j.By.ID, texts: []match{{"name", j.Name}}}
 		for _, in := range j.Inputs {

@@ -11,11 +11,11 @@ import (
 )
 
 func (s *Server) snapshot(ctx context.Context, _ *struct{}) (*body[replay.Snapshot], error) {
-	return one(s.Compute.Snapshot(ctx, compute.Viewer{
+	return one(s.Compute.Scheduling.Snapshot(ctx, compute.Viewer{
 		Reads: func(ctx context.Context, p project.Name) (bool, error) {
 			return s.authz.Permits(ctx, "project.read", policy.Object{Project: string(p)})
 		},
-		Left: s.Training.Remaining,
+		Left: s.Training.Usage.Remaining,
 	}))
 }
 
@@ -27,11 +27,11 @@ func (s *Server) proposeJob(ctx context.Context, in *struct {
 	}
 },
 ) (*body[replay.Proposal], error) {
-	r, about, err := s.Training.Propose(ctx, project.Name(in.Project), in.Body.Name, in.Body.Spec)
+	r, about, err := s.Training.Submission.Propose(ctx, project.Name(in.Project), in.Body.Name, in.Body.Spec)
 	if err != nil {
 		return nil, err
 	}
-	work, err := s.Compute.Propose(ctx, r)
+	work, err := s.Compute.Workloads.Propose(ctx, r)
 	about.ID, about.Queue = work.ID, work.Queue
 	return one(replay.Proposal{About: about, Work: work}, err)
 }

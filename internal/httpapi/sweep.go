@@ -39,7 +39,7 @@ func (s *Server) sweepKinds() map[string]applier {
 			for _, r := range spec.Job.Roles {
 				asks = append(asks, r.Resources)
 			}
-			return applied{Result: string(change), Warnings: s.Compute.WarnUnknownAccelerators(ctx, asks...)}, nil
+			return applied{Result: string(change), Warnings: s.Compute.Pools.WarnUnknownAccelerators(ctx, asks...)}, nil
 		}), show: func(ctx context.Context, p, name string) (string, any, error) {
 			w, err := s.Sweeps.One(ctx, project.Name(p), name)
 			if err == nil && w.State == sweep.Client {

@@ -66,9 +66,9 @@ func (s *Server) trainingKinds() map[string]applier {
 			return e.Name, e.Spec, err
 		}},
 		"Job": {gate: "job.submit", apply: decoded(func(ctx context.Context, p, name string, spec training.Spec, dry bool) (applied, error) {
-			apply := s.Training.Apply
+			apply := s.Training.Submission.Apply
 			if dry {
-				apply = s.Training.Plan
+				apply = s.Training.Submission.Plan
 			}
 			j, change, err := apply(ctx, project.Name(p), name, spec)
 			if err != nil {
@@ -78,9 +78,9 @@ func (s *Server) trainingKinds() map[string]applier {
 			for _, r := range spec.Roles {
 				asks = append(asks, r.Resources)
 			}
-			return applied{Result: string(change), ID: string(j.ID), Warnings: s.Compute.WarnUnknownAccelerators(ctx, asks...)}, nil
+			return applied{Result: string(change), ID: string(j.ID), Warnings: s.Compute.Pools.WarnUnknownAccelerators(ctx, asks...)}, nil
 		}), show: func(ctx context.Context, p, id string) (string, any, error) {
-			j, err := s.Training.One(ctx, project.Name(p), training.JobID(id))
+			j, err := s.Training.Jobs.One(ctx, project.Name(p), training.JobID(id))
 			return j.Name, j.Spec, err
 		}},
 	}
@@ -99,7 +99,7 @@ func (s *Server) listJobs(ctx context.Context, in *struct {
 	Name  string `query:"name" maxLength:"63" doc:"Only jobs of this name"`
 },
 ) (*body[items[training.Job]], error) {
-	jobs, next, err := s.Training.List(ctx, project.Name(in.Project), training.Filter{
+	jobs, next, err := s.Training.Jobs.List(ctx, project.Name(in.Project), training.Filter{
 		State: training.State(in.State), Name: in.Name, Limit: in.Size, Before: training.JobID(in.Token),
 	})
 	return listed(jobs, string(next), err)
@@ -118,11 +118,11 @@ func (s *Server) submitJob(ctx context.Context, in *struct {
 	case in.Body.From != "" && (in.Body.Name != "" || in.Body.Spec != nil):
 		return nil, fault.New(fault.Invalid, "name and spec cannot be set with from, which repeats a job unchanged")
 	case in.Body.From != "":
-		return one(s.Training.Repeat(ctx, project.Name(in.Project), training.JobID(in.Body.From)))
+		return one(s.Training.Submission.Repeat(ctx, project.Name(in.Project), training.JobID(in.Body.From)))
 	case in.Body.Spec == nil:
 		return nil, fault.New(fault.Invalid, "a job needs a spec").WithHint("Set spec, or from with the job to repeat.")
 	}
-	return one(s.Training.Submit(ctx, project.Name(in.Project), in.Body.Name, *in.Body.Spec))
+	return one(s.Training.Submission.Submit(ctx, project.Name(in.Project), in.Body.Name, *in.Body.Spec))
 }
 
 // readJob is a job as its manifest has it.
@@ -163,7 +163,7 @@ func (s *Server) planJob(ctx context.Context, in *struct {
 	}
 },
 ) (*body[compute.Outlook], error) {
-	return one(s.Training.Outlook(ctx, project.Name(in.Project), in.Body.Name, in.Body.Spec))
+	return one(s.Training.Submission.Outlook(ctx, project.Name(in.Project), in.Body.Name, in.Body.Spec))
 }
 
 func (s *Server) oneJob(ctx context.Context, in *struct {
@@ -180,26 +180,26 @@ func (s *Server) oneJob(ctx context.Context, in *struct {
 			return nil, fault.New(fault.Invalid, "wait: %q is not a duration such as 30s", in.Wait)
 		}
 		if in.Phase != "" && in.View != "full" {
-			j, phase, err := s.Training.PhaseAfter(ctx, p, id, in.Phase, min(d, maxWait))
+			j, phase, err := s.Training.Jobs.PhaseAfter(ctx, p, id, in.Phase, min(d, maxWait))
 			return one[any](struct {
 				training.Job
 				Phase string `json:"phase"`
 			}{j, phase}, err)
 		}
-		if _, err := s.Training.Wait(ctx, p, id, min(d, maxWait)); err != nil {
+		if _, err := s.Training.Jobs.Wait(ctx, p, id, min(d, maxWait)); err != nil {
 			return nil, err
 		}
 	}
 	if in.View == "full" {
-		d, err := s.Training.Describe(ctx, p, id)
+		d, err := s.Training.Jobs.Describe(ctx, p, id)
 		return one[any](d, err)
 	}
-	j, err := s.Training.One(ctx, p, id)
+	j, err := s.Training.Jobs.One(ctx, p, id)
 	return one[any](j, err)
 }
 
 func (s *Server) cancelJob(ctx context.Context, in *InJob) (*body[training.Job], error) {
-	return one(s.Training.Cancel(ctx, project.Name(in.Project), training.JobID(in.Job)))
+	return one(s.Training.Control.Cancel(ctx, project.Name(in.Project), training.JobID(in.Job)))
 }
 
 func (s *Server) redactJob(ctx context.Context, in *struct {
@@ -211,7 +211,7 @@ func (s *Server) redactJob(ctx context.Context, in *struct {
 	}
 },
 ) (*body[items[training.Redacted]], error) {
-	found, err := s.Training.Redact(ctx, project.Name(in.Project), training.JobID(in.Job), training.RedactRequest{Texts: in.Body.Texts, Reason: in.Body.Reason, Dry: in.Body.DryRun})
+	found, err := s.Training.Outputs.Redact(ctx, project.Name(in.Project), training.JobID(in.Job), training.RedactRequest{Texts: in.Body.Texts, Reason: in.Body.Reason, Dry: in.Body.DryRun})
 	return listed(found, "", err)
 }
 
@@ -222,7 +222,7 @@ func (s *Server) resizeJob(ctx context.Context, in *struct {
 	}
 },
 ) (*body[training.Job], error) {
-	return one(s.Training.Resize(ctx, project.Name(in.Project), training.JobID(in.Job), in.Body.Workers))
+	return one(s.Training.Control.Resize(ctx, project.Name(in.Project), training.JobID(in.Job), in.Body.Workers))
 }
 
 func (s *Server) moveJob(ctx context.Context, in *struct {
@@ -232,15 +232,15 @@ func (s *Server) moveJob(ctx context.Context, in *struct {
 	}
 },
 ) (*body[training.Job], error) {
-	return one(s.Training.Move(ctx, project.Name(in.Project), training.JobID(in.Job), in.Body.Pools))
+	return one(s.Training.Control.Move(ctx, project.Name(in.Project), training.JobID(in.Job), in.Body.Pools))
 }
 
 func (s *Server) topJob(ctx context.Context, in *InJob) (*body[training.Top], error) {
-	return one(s.Training.Top(ctx, project.Name(in.Project), training.JobID(in.Job)))
+	return one(s.Training.Usage.Top(ctx, project.Name(in.Project), training.JobID(in.Job)))
 }
 
 func (s *Server) jobAdvice(ctx context.Context, in *InJob) (*body[training.Advice], error) {
-	return one(s.Training.Advice(ctx, project.Name(in.Project), training.JobID(in.Job)))
+	return one(s.Training.Usage.Advice(ctx, project.Name(in.Project), training.JobID(in.Job)))
 }
 
 func (s *Server) jobOptimization(ctx context.Context, in *InJob) (*body[optimize.Report], error) {
@@ -248,7 +248,7 @@ func (s *Server) jobOptimization(ctx context.Context, in *InJob) (*body[optimize
 }
 
 func (s *Server) listProfiles(ctx context.Context, in *InJob) (*body[items[training.Profile]], error) {
-	all, err := s.Training.Profiles(ctx, project.Name(in.Project), training.JobID(in.Job))
+	all, err := s.Training.Usage.Profiles(ctx, project.Name(in.Project), training.JobID(in.Job))
 	return listed(all, "", err)
 }
 
@@ -257,7 +257,7 @@ func (s *Server) profileJob(ctx context.Context, in *struct {
 	Body training.Look
 },
 ) (*body[training.Profile], error) {
-	return one(s.Training.Profile(ctx, project.Name(in.Project), training.JobID(in.Job), in.Body))
+	return one(s.Training.Usage.Profile(ctx, project.Name(in.Project), training.JobID(in.Job), in.Body))
 }
 
 type reasons struct {
@@ -268,11 +268,11 @@ type reasons struct {
 
 func (s *Server) whyJob(ctx context.Context, in *InJob) (*body[reasons], error) {
 	p, id := project.Name(in.Project), training.JobID(in.Job)
-	why, err := s.Training.Why(ctx, p, id)
+	why, err := s.Training.Jobs.Why(ctx, p, id)
 	if err != nil {
 		return nil, err
 	}
-	waits, possible, err := s.Training.Waits(ctx, p, id)
+	waits, possible, err := s.Training.Jobs.Waits(ctx, p, id)
 	return one(reasons{why, possible, waits}, err)
 }
 
@@ -286,10 +286,10 @@ func (s *Server) jobLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	p, id := project.Name(r.PathValue("project")), training.JobID(r.PathValue("job"))
 	open := func(ctx context.Context, follow bool) (io.ReadCloser, error) {
-		return s.Training.Logs(ctx, p, id, int(attempt), offset, follow)
+		return s.Training.Outputs.Logs(ctx, p, id, int(attempt), offset, follow)
 	}
 	if q.Get("follow") == "true" {
-		s.follow(w, r, func(ctx context.Context) error { return s.Training.MayReadLogs(ctx, p, id) }, open)
+		s.follow(w, r, func(ctx context.Context) error { return s.Training.Outputs.MayReadLogs(ctx, p, id) }, open)
 		return
 	}
 	logs, err := open(r.Context(), false)
@@ -303,12 +303,12 @@ type jobFilesInput struct {
 }
 
 func (s *Server) jobFiles(ctx context.Context, in *jobFilesInput) (*body[training.Output], error) {
-	out, err := s.Training.OutputFiles(ctx, project.Name(in.Project), training.JobID(in.Job), in.Path)
+	out, err := s.Training.Outputs.OutputFiles(ctx, project.Name(in.Project), training.JobID(in.Job), in.Path)
 	return &body[training.Output]{Body: out}, err
 }
 
 func (s *Server) jobFile(w http.ResponseWriter, r *http.Request) {
-	from, err := s.Training.OpenOutput(r.Context(), project.Name(r.PathValue("project")), training.JobID(r.PathValue("job")), r.URL.Query().Get("path"))
+	from, err := s.Training.Outputs.OpenOutput(r.Context(), project.Name(r.PathValue("project")), training.JobID(r.PathValue("job")), r.URL.Query().Get("path"))
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -414,7 +414,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, from io.ReadClos
 }
 
 func (s *Server) uploadSource(w http.ResponseWriter, r *http.Request) {
-	src, err := s.Training.UploadSource(r.Context(), project.Name(r.PathValue("project")), r.Body)
+	src, err := s.Training.SourceArchives.UploadSource(r.Context(), project.Name(r.PathValue("project")), r.Body)
 	if err != nil {
 		s.fail(w, r, err)
 		return

@@ -48,7 +48,7 @@ func (s *Server) jobSecrets(w http.ResponseWriter, r *http.Request) {
 	err := speaksFor(r, workload)
 	var set any
 	if err == nil {
-		set, err = s.Training.Secrets(r.Context(), training.AttemptID(workload))
+		set, err = s.Training.Execution.Secrets(r.Context(), training.AttemptID(workload))
 	}
 	if err != nil {
 		s.fail(w, r, err)
@@ -74,7 +74,7 @@ func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request, workload str
 		return err
 	}
 	ctx := r.Context()
-	driver, err := s.Compute.Driver(ctx, compute.WorkloadID(workload))
+	driver, err := s.Compute.Programs.Driver(ctx, compute.WorkloadID(workload))
 	if err != nil {
 		return err
 	}

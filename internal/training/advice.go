@@ -49,8 +49,8 @@ const (
 // Advice says what a job used, what would have done, and what it would take
 // elsewhere, in each pool that may take it. Nothing is started by it. Of a job with
 // roles it says that there is none. Needs job.read. Error: fault.NotFound.
-func (s *Service) Advice(ctx context.Context, p project.Name, jid JobID) (Advice, error) {
-	j, err := s.One(ctx, p, jid)
+func (s *Usage) Advice(ctx context.Context, p project.Name, jid JobID) (Advice, error) {
+	j, err := s.one(ctx, p, jid, ActionRead)
 	if err != nil {
 		return Advice{}, err
 	}
@@ -71,10 +71,10 @@ func (s *Service) Advice(ctx context.Context, p project.Name, jid JobID) (Advice
 	var family []Measurement
 	var like []sizing.Profile
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if family, err = s.cfg.Store.Measured(ctx, tx, p, m.Family, familyRuns); err != nil {
+		if family, err = s.measurementStore.Measured(ctx, tx, p, m.Family, familyRuns); err != nil {
 			return err
 		}
-		like, err = s.cfg.Store.Rates(ctx, tx, likeRuns)
+		like, err = s.measurementStore.Rates(ctx, tx, likeRuns)
 		return err
 	})
 	if err != nil {
@@ -125,14 +125,14 @@ func (s *Service) Advice(ctx context.Context, p project.Name, jid JobID) (Advice
 
 // newest is what is known of the last attempt of a job that ran, until now where it
 // still does.
-func (s *Service) newest(ctx context.Context, j Job) (m Measurement, ok bool, err error) {
+func (s *Usage) newest(ctx context.Context, j Job) (m Measurement, ok bool, err error) {
 	var tries []Attempt
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if tries, err = s.cfg.Store.Attempts(ctx, tx, j.ID); err != nil {
+		if tries, err = s.attemptStore.Attempts(ctx, tx, j.ID); err != nil {
 			return err
 		}
 		for _, a := range slices.Backward(tries) {
-			if m, ok, err = s.cfg.Store.Measurement(ctx, tx, a.ID); err != nil || ok {
+			if m, ok, err = s.measurementStore.Measurement(ctx, tx, a.ID); err != nil || ok {
 				return err
 			}
 		}
@@ -248,7 +248,7 @@ func (m *Measurement) elsewhere(family []Measurement) map[spot]resource.Amount {
 
 // mayTake reports that a pool may run the job now: zone, isolation, and its
 // environment.
-func (s *Service) mayTake(ctx context.Context, j Job, p compute.Pool) bool {
+func (s *Usage) mayTake(ctx context.Context, j Job, p compute.Pool) bool {
 	if p.NotOpen() != "" || !p.Allows(j.Residency) || !p.Isolation.AtLeast(j.Spec.Isolation) {
 		return false
 	}

@@ -16,7 +16,7 @@ import (
 
 // tellIdle publishes that a job began or ended to be idle, with the measurement in
 // which that stands.
-func (s *Service) tellIdle(ctx context.Context, tx *store.Tx, j Job, m Measurement, change anomaly.Change) error {
+func (s *core) tellIdle(ctx context.Context, tx *store.Tx, j Job, m Measurement, change anomaly.Change) error {
 	if change == anomaly.None {
 		return nil
 	}
@@ -42,23 +42,23 @@ const shortRun = 10 // seconds
 
 // judgeNode compares the node on which an attempt ran with the others of its pool,
 // and tells when it is found slow, or no longer is.
-func (s *Service) judgeNode(ctx context.Context, m Measurement) {
+func (s *Execution) judgeNode(ctx context.Context, m Measurement) {
 	if err := s.judge(ctx, m); err != nil {
 		s.log.WarnContext(ctx, "comparing a node with its peers failed", slog.String("pool", string(m.Pool)), slog.Any("error", err))
 	}
 }
 
-func (s *Service) judge(ctx context.Context, m Measurement) error {
+func (s *Execution) judge(ctx context.Context, m Measurement) error {
 	node, ok := m.Node()
 	if !ok || m.Rate == 0 || m.Unit == sizing.Runs && m.Seconds < shortRun {
 		return nil
 	}
 	look := func(ctx context.Context, tx *store.Tx) (e anomaly.Evidence, change anomaly.Change, err error) {
-		was, _, err := s.cfg.Store.SlowNode(ctx, tx, m.Pool, node)
+		was, _, err := s.measurementStore.SlowNode(ctx, tx, m.Pool, node)
 		if err != nil {
 			return e, change, err
 		}
-		all, err := s.cfg.Store.Ran(ctx, tx, m.Pool, m.Device, comparedRuns)
+		all, err := s.measurementStore.Ran(ctx, tx, m.Pool, m.Device, comparedRuns)
 		if err != nil {
 			return e, change, err
 		}
@@ -91,7 +91,7 @@ func (s *Service) judge(ctx context.Context, m Measurement) error {
 			return err
 		}
 		n := SlowNode{Pool: m.Pool, Node: node, Change: change, Since: m.Ended, Evidence: e}
-		if err := s.cfg.Store.SaveSlowNode(ctx, tx, n); err != nil {
+		if err := s.measurementStore.SaveSlowNode(ctx, tx, n); err != nil {
 			return err
 		}
 		err = audit.Append(ctx, tx, audit.Entry{
@@ -119,9 +119,9 @@ func (m *Measurement) Node() (string, bool) {
 
 // keepEnd writes the measurement of an attempt that has ended, in the transaction
 // of its end.
-func (s *Service) keepEnd(ctx context.Context, tx *store.Tx, j Job, m Measurement) error {
+func (s *Execution) keepEnd(ctx context.Context, tx *store.Tx, j Job, m Measurement) error {
 	change := m.Idle.End()
-	if err := s.cfg.Store.SaveMeasurement(ctx, tx, m); err != nil {
+	if err := s.measurementStore.SaveMeasurement(ctx, tx, m); err != nil {
 		return err
 	}
 	return s.tellIdle(ctx, tx, j, m, change)

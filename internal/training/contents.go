@@ -36,10 +36,10 @@ const withheld = "withheld: the job read classified data, so its errors need per
 
 // sources are the datasets, and models without any, that a job could read, those of the
 // jobs from whose checkpoints it resumes included.
-func (s *Service) sources(ctx context.Context, j Job) ([]string, error) {
+func (s *core) sources(ctx context.Context, j Job) ([]string, error) {
 	jobs := []Job{j}
 	if j.Spec.Resume != "" {
-		earlier, err := s.Earlier(ctx, j)
+		earlier, err := s.earlier(ctx, j)
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +62,7 @@ func (s *Service) sources(ctx context.Context, j Job) ([]string, error) {
 }
 
 // object is what the policy is asked about.
-func (s *Service) object(ctx context.Context, j Job, contents bool) (policy.Object, error) {
+func (s *core) object(ctx context.Context, j Job, contents bool) (policy.Object, error) {
 	o := policy.Object{
 		Project: string(j.Project), Kind: "job", Name: string(j.ID), Owner: j.By.ID,
 		Classification: string(j.Classification), Residency: j.Residency, Contents: contents && j.ID != "",
@@ -76,7 +76,7 @@ func (s *Service) object(ctx context.Context, j Job, contents bool) (policy.Obje
 }
 
 // shows reports whether the caller may read what the job's output says.
-func (s *Service) shows(ctx context.Context, j Job) (bool, error) {
+func (s *core) shows(ctx context.Context, j Job) (bool, error) {
 	if !j.Classification.Journalled() {
 		return true, nil
 	}
@@ -91,7 +91,7 @@ func (s *Service) shows(ctx context.Context, j Job) (bool, error) {
 }
 
 // shown is a job as the caller may see it.
-func (s *Service) shown(ctx context.Context, j Job) (Job, error) {
+func (s *core) shown(ctx context.Context, j Job) (Job, error) {
 	if j.State != Failed || j.Reason == "" && j.Hint == "" {
 		return j, nil
 	}
@@ -121,7 +121,7 @@ func withhold(tries []Attempt) {
 
 // inputsPermitted refuses to begin an attempt whose job's submitter may no longer read all of
 // its inputs.
-func (s *Service) inputsPermitted(ctx context.Context, j Job) error {
+func (s *Execution) inputsPermitted(ctx context.Context, j Job) error {
 	for _, in := range append(append([]Input{}, j.Inputs...), j.Tables...) {
 		if err := s.cfg.Data.Permitted(ctx, j.Project, j.By, in); err != nil {
 			return err

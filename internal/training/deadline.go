@@ -1,16 +1,10 @@
 package training
 
 import (
-	"context"
-	"slices"
 	"time"
 
-	"gonum.org/v1/gonum/stat"
-
-	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/resource"
-	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // likeIt is how many earlier jobs of a name say how long one runs.
@@ -33,27 +27,4 @@ func (s Spec) due(now time.Time) (time.Time, error) {
 		return time.Time{}, fault.New(fault.Invalid, "spec.deadline: %s is in the past", s.Deadline)
 	}
 	return at.UTC(), nil
-}
-
-// expect fills in how long a job with a deadline probably runs: what it says, or
-// the 0.9 quantile of the last of its name that succeeded. Without those nothing
-// is expected.
-func (s *Service) expect(ctx context.Context, tx *store.Tx, j *Job) error {
-	if j.Due.IsZero() {
-		return nil
-	}
-	if j.Expected = j.Spec.Expected; j.Expected > 0 {
-		return nil
-	}
-	last, err := s.cfg.Store.Jobs(ctx, tx, j.Project, Filter{Name: j.Name, State: Succeeded, Limit: likeIt})
-	if err != nil || len(last) == 0 {
-		return fault.Wrap(err, "reading the durations of earlier jobs")
-	}
-	took := make([]float64, len(last))
-	for i, l := range last {
-		took[i] = float64(l.EndedAt.Sub(l.StartedAt))
-	}
-	slices.Sort(took)
-	j.Expected = compute.Duration(stat.Quantile(0.9, stat.Empirical, took, nil))
-	return nil
 }

@@ -37,16 +37,16 @@ const maxOutputFiles = 100_000
 
 // Changed takes a workload's new state into the attempt and the job, in the
 // transaction of the change. It is compute's to call.
-func (s *Service) Changed(ctx context.Context, tx *store.Tx, w compute.Workload) error {
+func (s *Execution) Changed(ctx context.Context, tx *store.Tx, w compute.Workload) error {
 	if w.State == compute.Ended {
 		tx.OnCommit(func() { s.cfg.Checkpoints.Halting(w.Label) })
 		return nil // Finish has the rest, which needs more than a transaction
 	}
-	a, err := s.cfg.Store.Attempt(ctx, tx, AttemptID(w.ID))
+	a, err := s.attemptStore.Attempt(ctx, tx, AttemptID(w.ID))
 	if err != nil {
 		return err
 	}
-	j, err := s.cfg.Store.Job(ctx, tx, a.Job)
+	j, err := s.jobStore.Job(ctx, tx, a.Job)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (s *Service) Changed(ctx context.Context, tx *store.Tx, w compute.Workload)
 		}
 	case compute.Ended:
 	}
-	if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
+	if err := s.attemptStore.UpdateAttempt(ctx, tx, a); err != nil {
 		return err
 	}
 	return s.save(ctx, tx, &j)
@@ -83,7 +83,7 @@ func (s *Service) Changed(ctx context.Context, tx *store.Tx, w compute.Workload)
 
 // Finish takes what an ended attempt left, decides whether the job runs again,
 // and clears the attempt's place. It is compute's to call.
-func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
+func (s *Execution) Finish(ctx context.Context, w compute.Workload) error {
 	j, a, err := s.both(ctx, w.ID)
 	if err != nil {
 		return err
@@ -159,11 +159,11 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	// 4. Record it; a job that runs again gets its next attempt in the same
 	// transaction.
 	err = s.cfg.DB.Update(ctx, string(j.Project), func(ctx context.Context, tx *store.Tx) error {
-		a, err := s.cfg.Store.Attempt(ctx, tx, a.ID)
+		a, err := s.attemptStore.Attempt(ctx, tx, a.ID)
 		if err != nil {
 			return err
 		}
-		if j, err = s.cfg.Store.Job(ctx, tx, j.ID); err != nil {
+		if j, err = s.jobStore.Job(ctx, tx, j.ID); err != nil {
 			return err
 		}
 		a.State, a.Class, a.Reason, a.Ended = AttemptEnded, e.class, e.reason, w.EndedAt
@@ -182,7 +182,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 				return err
 			}
 		}
-		if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
+		if err := s.attemptStore.UpdateAttempt(ctx, tx, a); err != nil {
 			return err
 		}
 		if err := s.cfg.Tokens.RevokeIn(ctx, tx, j.Project, a.ID); err != nil {
@@ -259,7 +259,7 @@ type left struct{ model, dataset string }
 // collect stores the output of an attempt whose job does not run again: files
 // as artifacts, model/ of a success as a model, rows/ as a version of a dataset where
 // one is named. The log is stored always.
-func (s *Service) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, again bool) (made left, err error) {
+func (s *Execution) collect(ctx context.Context, j Job, a Attempt, d dirs, e end, again bool) (made left, err error) {
 	full, err := hasEntries(d.logs)
 	if err == nil && full {
 		err = s.cfg.Runs.Upload(ctx, j.Project, a.Run, d.logs, "logs")
@@ -352,7 +352,7 @@ func aside(output, name, to string) (no, err error) {
 }
 
 // keepRows makes a version of the rows that a job left, once.
-func (s *Service) keepRows(ctx context.Context, j Job, d dirs) (string, error) {
+func (s *Execution) keepRows(ctx context.Context, j Job, d dirs) (string, error) {
 	if j.Spec.Into == "" || j.Dataset != "" {
 		return j.Dataset, nil
 	}
@@ -364,12 +364,12 @@ func (s *Service) keepRows(ctx context.Context, j Job, d dirs) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	earlier, err := s.Earlier(ctx, j)
+	earlier, err := s.earlier(ctx, j)
 	if err != nil {
 		return "", err
 	}
 	ref, err := s.cfg.Rows.Save(ctx, RowsSpec{Job: j, Earlier: earlier, Dir: d.rows, Made: func(ctx context.Context, tx *store.Tx, ref string) error {
-		j, err := s.cfg.Store.Job(ctx, tx, j.ID)
+		j, err := s.jobStore.Job(ctx, tx, j.ID)
 		if err != nil {
 			return err
 		}
@@ -383,7 +383,7 @@ func (s *Service) keepRows(ctx context.Context, j Job, d dirs) (string, error) {
 const noModel = "no-model.txt"
 
 // keepModel makes a model of the files that a job left.
-func (s *Service) keepModel(ctx context.Context, j Job, a Attempt, d dirs) (string, error) {
+func (s *Execution) keepModel(ctx context.Context, j Job, a Attempt, d dirs) (string, error) {
 	full, err := hasEntries(d.model)
 	switch {
 	case err != nil:
@@ -406,7 +406,7 @@ func (s *Service) keepModel(ctx context.Context, j Job, a Attempt, d dirs) (stri
 
 // keepLog copies the attempt's output to a file, at most maxLog of it, and reads
 // what it says. No output is no file.
-func (s *Service) keepLog(ctx context.Context, a Attempt, d dirs) (log diagnosis.Log, err error) {
+func (s *Execution) keepLog(ctx context.Context, a Attempt, d dirs) (log diagnosis.Log, err error) {
 	r, err := s.cfg.Compute.Logs(ctx, compute.WorkloadID(a.ID), 0, false)
 	if fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) {
 		return log, nil // the engine lost it
@@ -477,11 +477,11 @@ func (c *lossy) Close() error {
 }
 
 // blame has compute keep work away from the nodes that an attempt's end blames.
-func (s *Service) blame(ctx context.Context, tx *store.Tx, a Attempt) error {
+func (s *Execution) blame(ctx context.Context, tx *store.Tx, a Attempt) error {
 	if len(a.Blamed) == 0 || a.Pool == "" {
 		return nil
 	}
-	tries, err := s.cfg.Store.Attempts(ctx, tx, a.Job)
+	tries, err := s.attemptStore.Attempts(ctx, tx, a.Job)
 	if err != nil {
 		return err
 	}
@@ -563,7 +563,7 @@ func hasEntries(dir string) (bool, error) {
 
 // clear removes an attempt's place, and gives the job's checkpoints away when it
 // has ended.
-func (s *Service) clear(ctx context.Context, j Job, d dirs) error {
+func (s *Execution) clear(ctx context.Context, j Job, d dirs) error {
 	err := archive.Remove(d.root)
 	if j.State.Ended() {
 		err = errors.Join(err, s.cfg.Checkpoints.Release(ctx, string(j.ID)))

@@ -313,7 +313,7 @@ const (
 )
 
 // measuring samples what running attempts use, until ctx is done.
-func (s *Service) measuring(ctx context.Context) {
+func (s *Usage) measuring(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.MeasureEvery)
 	defer tick.Stop()
 	for {
@@ -330,10 +330,10 @@ func (s *Service) measuring(ctx context.Context) {
 
 // MeasureOnce takes a sample of every running attempt. An attempt that does not answer is
 // left out.
-func (s *Service) MeasureOnce(ctx context.Context) error {
+func (s *Usage) MeasureOnce(ctx context.Context) error {
 	var running []Job
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		running, err = s.cfg.Store.Underway(ctx, tx)
+		running, err = s.jobStore.Underway(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -363,7 +363,7 @@ func (s *Service) MeasureOnce(ctx context.Context) error {
 
 // measure takes one sample, and keeps the measurement when it is time to, or when
 // the job began or ended to be idle.
-func (s *Service) measure(ctx context.Context, j Job, members []engine.Member) error {
+func (s *Usage) measure(ctx context.Context, j Job, members []engine.Member) error {
 	mt := s.meters.of(j.Attempt)
 	now := s.now().UTC()
 	if mt == nil {
@@ -397,13 +397,13 @@ func (s *Service) measure(ctx context.Context, j Job, members []engine.Member) e
 }
 
 // measurement is what is kept of a job's attempt under way, or a new one.
-func (s *Service) measurement(ctx context.Context, j Job) (a Attempt, m Measurement, err error) {
+func (s *core) measurement(ctx context.Context, j Job) (a Attempt, m Measurement, err error) {
 	found := false
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if a, err = s.cfg.Store.Attempt(ctx, tx, j.Attempt); err != nil {
+		if a, err = s.attemptStore.Attempt(ctx, tx, j.Attempt); err != nil {
 			return err
 		}
-		m, found, err = s.cfg.Store.Measurement(ctx, tx, j.Attempt)
+		m, found, err = s.measurementStore.Measurement(ctx, tx, j.Attempt)
 		return err
 	})
 	if err != nil || found || a.Pool == "" {
@@ -418,13 +418,13 @@ func (s *Service) measurement(ctx context.Context, j Job) (a Attempt, m Measurem
 }
 
 // keep writes the measurement of an attempt under way, and tells of a change.
-func (s *Service) keep(ctx context.Context, j Job, m Measurement, change anomaly.Change) error {
+func (s *Usage) keep(ctx context.Context, j Job, m Measurement, change anomaly.Change) error {
 	return s.cfg.DB.Update(ctx, string(j.Project), func(ctx context.Context, tx *store.Tx) error {
-		a, err := s.cfg.Store.Attempt(ctx, tx, m.Attempt)
+		a, err := s.attemptStore.Attempt(ctx, tx, m.Attempt)
 		if err != nil || a.State == AttemptEnded { // its end is kept
 			return err
 		}
-		if err := s.cfg.Store.SaveMeasurement(ctx, tx, m); err != nil {
+		if err := s.measurementStore.SaveMeasurement(ctx, tx, m); err != nil {
 			return err
 		}
 		return s.tellIdle(ctx, tx, j, m, change)
@@ -433,7 +433,7 @@ func (s *Service) keep(ctx context.Context, j Job, m Measurement, change anomaly
 
 // measured is the whole of an attempt that has ended; none when it never ran. What
 // cannot be found out is left out: an end does not wait for it.
-func (s *Service) measured(ctx context.Context, j Job, a Attempt, w compute.Workload, members []engine.Member, class Class) (m Measurement, ok bool) {
+func (s *core) measured(ctx context.Context, j Job, a Attempt, w compute.Workload, members []engine.Member, class Class) (m Measurement, ok bool) {
 	if a.Pool == "" || a.Started.IsZero() {
 		return m, false
 	}
@@ -467,7 +467,7 @@ func (s *Service) measured(ctx context.Context, j Job, a Attempt, w compute.Work
 }
 
 // complete adds the pace, and what profilers saw.
-func (s *Service) complete(ctx context.Context, j Job, a Attempt, m *Measurement) {
+func (s *core) complete(ctx context.Context, j Job, a Attempt, m *Measurement) {
 	if a.Run != "" {
 		if p, err := s.cfg.Runs.Progress(ctx, j.Project, a.Run, a.since()); err == nil {
 			m.PerStep = finite(p.pace())
@@ -484,7 +484,7 @@ func (s *Service) complete(ctx context.Context, j Job, a Attempt, m *Measurement
 	m.Setting = j.Spec.setting(m.Unit)
 	var looks []Profile
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		looks, err = s.cfg.Store.Profiles(ctx, tx, j.ID, maxProfiles)
+		looks, err = s.profileStore.Profiles(ctx, tx, j.ID, maxProfiles)
 		return err
 	})
 	m.Communication, m.Looks = 0, 0

@@ -27,7 +27,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
-var _ compute.Owner = (*Service)(nil)
+var _ compute.Owner = (*Execution)(nil)
 
 // queued is how long an attempt may wait in the queue of another scheduler, beyond
 // its own time.
@@ -69,7 +69,7 @@ func (d dirs) preparation() (p preparation, err error) {
 	return p, nil
 }
 
-func (s *Service) dirs(j JobID, a AttemptID) dirs {
+func (s *core) dirs(j JobID, a AttemptID) dirs {
 	root := filepath.Join(s.cfg.Dir, "attempts", string(a))
 	return dirs{
 		root: root, work: filepath.Join(root, "work"), data: filepath.Join(root, "data"), output: filepath.Join(root, "output"),
@@ -87,12 +87,12 @@ func asLoop(ctx context.Context, j Job, a AttemptID) context.Context {
 }
 
 // both reads an attempt and its job.
-func (s *Service) both(ctx context.Context, id compute.WorkloadID) (j Job, a Attempt, err error) {
+func (s *core) both(ctx context.Context, id compute.WorkloadID) (j Job, a Attempt, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		if a, err = s.cfg.Store.Attempt(ctx, tx, AttemptID(id)); err != nil {
+		if a, err = s.attemptStore.Attempt(ctx, tx, AttemptID(id)); err != nil {
 			return err
 		}
-		j, err = s.cfg.Store.Job(ctx, tx, a.Job)
+		j, err = s.jobStore.Job(ctx, tx, a.Job)
 		return err
 	})
 	return j, a, err
@@ -100,7 +100,7 @@ func (s *Service) both(ctx context.Context, id compute.WorkloadID) (j Job, a Att
 
 // Prepare makes the private place of an attempt, its run and its token, and
 // says what to run. It is compute's to call.
-func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Pool) (engine.Spec, error) {
+func (s *Execution) Prepare(ctx context.Context, w compute.Workload, p compute.Pool) (engine.Spec, error) {
 	j, a, err := s.both(ctx, w.ID)
 	if err != nil {
 		return engine.Spec{}, err
@@ -170,17 +170,17 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 	}
 	var token string
 	err = s.cfg.DB.Update(ctx, string(j.Project), func(ctx context.Context, tx *store.Tx) error {
-		a, err := s.cfg.Store.Attempt(ctx, tx, a.ID)
+		a, err := s.attemptStore.Attempt(ctx, tx, a.ID)
 		if err != nil {
 			return err
 		}
-		j, err := s.cfg.Store.Job(ctx, tx, j.ID)
+		j, err := s.jobStore.Job(ctx, tx, j.ID)
 		if err != nil {
 			return err
 		}
 		a.Run, j.Run = run, run
 		a.Notes = append(a.Notes, notes...)
-		if err := s.cfg.Store.UpdateAttempt(ctx, tx, a); err != nil {
+		if err := s.attemptStore.UpdateAttempt(ctx, tx, a); err != nil {
 			return err
 		}
 		if err := s.save(ctx, tx, &j); err != nil {
@@ -222,7 +222,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, p compute.Poo
 }
 
 // prepares notes for Why what the preparation of an attempt is at; empty forgets it.
-func (s *Service) prepares(a AttemptID, step string) {
+func (s *Execution) prepares(a AttemptID, step string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if step == "" {
@@ -232,14 +232,14 @@ func (s *Service) prepares(a AttemptID, step string) {
 	s.steps[a] = step
 }
 
-func (s *Service) stepOf(a AttemptID) string {
+func (s *core) stepOf(a AttemptID) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.steps[a]
 }
 
 // tables are the directories of the tables that a job reads and writes.
-func (s *Service) tables(ctx context.Context, j Job, attempt AttemptID, p compute.Pool) (mounts []engine.Mount, err error) {
+func (s *Execution) tables(ctx context.Context, j Job, attempt AttemptID, p compute.Pool) (mounts []engine.Mount, err error) {
 	if len(j.Spec.Tables) > 0 && p.Remote {
 		return nil, fault.New(fault.Invalid, "spec.tables: tables are only available on pools of the server's machine, and pool %s is remote", p.Name).
 			WithHint("Name pools of the engine local in spec.pools.")
@@ -279,7 +279,7 @@ func runName(j Job, a Attempt) string {
 // furnish makes the directories of an attempt. What a process of this boot has
 // completed is left alone: the attempt may be running in it. The notes say what
 // became of the job's checkpoints.
-func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) (notes []string, err error) {
+func (s *Execution) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) (notes []string, err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return nil, fault.Wrap(err, "reading the boot identifier")
@@ -339,9 +339,9 @@ func (s *Service) furnish(ctx context.Context, j Job, d dirs, p compute.Pool) (n
 const scriptName = "main.py"
 
 // code puts the script or the unpacked source into the working directory.
-func (s *Service) code(ctx context.Context, j Job, d dirs) error {
+func (s *Execution) code(ctx context.Context, j Job, d dirs) error {
 	if j.Spec.Source != "" {
-		_, r, err := s.openSource(ctx, j.Project, j.Spec.Source)
+		_, r, err := s.archives.openSource(ctx, j.Project, j.Spec.Source)
 		if err != nil {
 			return err
 		}

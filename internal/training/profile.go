@@ -68,7 +68,7 @@ const (
 // fault.NotFound; fault.Invalid; fault.Conflict when no such worker runs, or
 // somebody looks already; fault.Exhausted for an attempt with many profiles;
 // fault.Unsupported where the tool is missing.
-func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look) (Profile, error) {
+func (s *Usage) Profile(ctx context.Context, p project.Name, jid JobID, l Look) (Profile, error) {
 	j, err := s.one(ctx, p, jid, ActionProfile)
 	if err != nil {
 		return Profile{}, err
@@ -108,7 +108,7 @@ func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look
 		return Profile{}, fault.Wrap(err, "storing the profile")
 	}
 	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		if err := s.cfg.Store.InsertProfile(ctx, tx, out); err != nil {
+		if err := s.profileStore.InsertProfile(ctx, tx, out); err != nil {
 			return err
 		}
 		err := audit.Append(ctx, tx, audit.Entry{
@@ -124,15 +124,15 @@ func (s *Service) Profile(ctx context.Context, p project.Name, jid JobID, l Look
 }
 
 // underway is the attempt of a job that runs now and may have one more profile.
-func (s *Service) underway(ctx context.Context, j Job) (a Attempt, err error) {
+func (s *Usage) underway(ctx context.Context, j Job) (a Attempt, err error) {
 	if j.State != Running || j.Attempt == "" {
 		return a, fault.New(fault.Conflict, "job %s is %s: only running jobs can be profiled", j.ID, j.State)
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if a, err = s.cfg.Store.Attempt(ctx, tx, j.Attempt); err != nil {
+		if a, err = s.attemptStore.Attempt(ctx, tx, j.Attempt); err != nil {
 			return err
 		}
-		n, err := s.cfg.Store.CountProfiles(ctx, tx, j.Attempt)
+		n, err := s.profileStore.CountProfiles(ctx, tx, j.Attempt)
 		if err == nil && n >= maxProfiles {
 			return fault.New(fault.Exhausted, "attempt %d of %s already has %d profiles, the limit", a.Number, j.ID, n).
 				WithHint("Read them with `falaj job describe`, or from the artifacts of its run.")
@@ -143,7 +143,7 @@ func (s *Service) underway(ctx context.Context, j Job) (a Attempt, err error) {
 }
 
 // keepProfile stores what the tool wrote as artifacts of the attempt's run.
-func (s *Service) keepProfile(ctx context.Context, j Job, p Profile, files []profiler.File) (names []string, err error) {
+func (s *Usage) keepProfile(ctx context.Context, j Job, p Profile, files []profiler.File) (names []string, err error) {
 	names = []string{}
 	if p.Run == "" {
 		return names, nil
@@ -165,12 +165,12 @@ func (s *Service) keepProfile(ctx context.Context, j Job, p Profile, files []pro
 
 // Profiles lists what was seen of a job last, at most a hundred, oldest first.
 // Needs job.read.
-func (s *Service) Profiles(ctx context.Context, p project.Name, jid JobID) (all []Profile, err error) {
-	if _, err := s.One(ctx, p, jid); err != nil {
+func (s *Usage) Profiles(ctx context.Context, p project.Name, jid JobID) (all []Profile, err error) {
+	if _, err := s.one(ctx, p, jid, ActionRead); err != nil {
 		return nil, err
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		all, err = s.cfg.Store.Profiles(ctx, tx, jid, maxProfiles)
+		all, err = s.profileStore.Profiles(ctx, tx, jid, maxProfiles)
 		return err
 	})
 	return all, err

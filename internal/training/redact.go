@@ -75,7 +75,7 @@ func (r RedactRequest) validate() error {
 // becomes an asterisk. The digests of what ran stay as they were. What an engine keeps of
 // the output is removed: the log remains as an artifact of the run. Needs erasure.apply.
 // Errors: fault.Conflict while the job has not ended; fault.Invalid.
-func (s *Service) Redact(ctx context.Context, p project.Name, jid JobID, r RedactRequest) ([]Redacted, error) {
+func (s *Outputs) Redact(ctx context.Context, p project.Name, jid JobID, r RedactRequest) ([]Redacted, error) {
 	if _, err := s.one(ctx, p, jid, ActionRedact); err != nil {
 		return nil, err
 	}
@@ -108,11 +108,11 @@ func (s *Service) Redact(ctx context.Context, p project.Name, jid JobID, r Redac
 	}
 	return out, s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
 		out[0].Count, out[1].Count = 0, 0
-		j, err := s.cfg.Store.Job(ctx, tx, jid)
+		j, err := s.jobStore.Job(ctx, tx, jid)
 		if err != nil {
 			return err
 		}
-		attempts, err := s.cfg.Store.Attempts(ctx, tx, jid)
+		attempts, err := s.attemptStore.Attempts(ctx, tx, jid)
 		if err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func (s *Service) Redact(ctx context.Context, p project.Name, jid JobID, r Redac
 				return err
 			}
 			if out[1].Count += n; n > 0 {
-				if err := s.cfg.Store.UpdateAttempt(ctx, tx, b); err != nil {
+				if err := s.attemptStore.UpdateAttempt(ctx, tx, b); err != nil {
 					return err
 				}
 			}
@@ -131,7 +131,7 @@ func (s *Service) Redact(ctx context.Context, p project.Name, jid JobID, r Redac
 			return err
 		}
 		if out[0].Count > 0 {
-			if err := s.cfg.Store.UpdateJob(ctx, tx, j); err != nil {
+			if err := s.jobStore.UpdateJob(ctx, tx, j); err != nil {
 				return err
 			}
 		}
@@ -145,9 +145,9 @@ func (s *Service) Redact(ctx context.Context, p project.Name, jid JobID, r Redac
 }
 
 // redactLogs goes through the logs of a job's attempts.
-func (s *Service) redactLogs(ctx context.Context, j Job, r RedactRequest) (n int, attempts []Attempt, err error) {
+func (s *Outputs) redactLogs(ctx context.Context, j Job, r RedactRequest) (n int, attempts []Attempt, err error) {
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		attempts, err = s.cfg.Store.Attempts(ctx, tx, j.ID)
+		attempts, err = s.attemptStore.Attempts(ctx, tx, j.ID)
 		return err
 	}); err != nil {
 		return 0, nil, err

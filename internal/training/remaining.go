@@ -15,40 +15,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Propose is the workload that a job would be, and how long it would run; nothing is
-// submitted. Needs job.submit. Errors as of Submit.
-func (s *Service) Propose(ctx context.Context, p project.Name, name string, spec Spec) (compute.Request, replay.About, error) {
-	j, _, err := s.submit(ctx, p, name, spec, submission{dryRun: true})
-	if err != nil {
-		return compute.Request{}, replay.About{}, err
-	}
-	if err := s.cfg.Compute.CheckPools(ctx, j.Spec.Pools, j.Spec.Isolation, j.Residency); err != nil {
-		return compute.Request{}, replay.About{}, fault.Wrap(err, "pools")
-	}
-	if err := s.cfg.Compute.CheckQueue(ctx, p, j.Spec.Queue); err != nil {
-		return compute.Request{}, replay.About{}, fault.Wrap(err, "queue")
-	}
-	r := j.request()
-	r.ID, r.Label = compute.WorkloadID(j.ID), name
-	about := replay.About{Label: name, Project: string(p), State: "proposed"}
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if r.Speed, err = s.foreseen(ctx, tx, j); err != nil {
-			return err
-		}
-		took, err := s.usual(ctx, tx, p, name)
-		if l, known := usually(took, 0); known {
-			seconds := l.Time.Seconds()
-			about.Left, about.Basis = &seconds, l.Basis
-		}
-		return err
-	})
-	return r, about, err
-}
-
 // Remaining says how long attempts probably still run: by their pace where they tell
 // their steps, else as long as the last of their name that succeeded. Others are left
 // out. The caller has asked whether it may.
-func (s *Service) Remaining(ctx context.Context, ids []compute.WorkloadID) (map[compute.WorkloadID]compute.Left, error) {
+func (s *Usage) Remaining(ctx context.Context, ids []compute.WorkloadID) (map[compute.WorkloadID]compute.Left, error) {
 	ctx = identity.With(ctx, identity.Loop("training"))
 	out := map[compute.WorkloadID]compute.Left{}
 	type family struct {
@@ -60,14 +30,14 @@ func (s *Service) Remaining(ctx context.Context, ids []compute.WorkloadID) (map[
 	jobs := map[compute.WorkloadID]Job{}
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		for _, wid := range ids {
-			a, err := s.cfg.Store.Attempt(ctx, tx, AttemptID(wid))
+			a, err := s.attemptStore.Attempt(ctx, tx, AttemptID(wid))
 			if fault.Is(err, fault.NotFound) {
 				continue // a build, or a query
 			}
 			if err != nil {
 				return err
 			}
-			j, err := s.cfg.Store.Job(ctx, tx, a.Job)
+			j, err := s.jobStore.Job(ctx, tx, a.Job)
 			if err != nil {
 				return err
 			}
@@ -110,8 +80,8 @@ func (s *Service) Remaining(ctx context.Context, ids []compute.WorkloadID) (map[
 }
 
 // usual is how many seconds the last jobs of a name that succeeded took, sorted.
-func (s *Service) usual(ctx context.Context, tx *store.Tx, p project.Name, name string) ([]float64, error) {
-	last, err := s.cfg.Store.Jobs(ctx, tx, p, Filter{Name: name, State: Succeeded, Limit: likeIt})
+func (s *core) usual(ctx context.Context, tx *store.Tx, p project.Name, name string) ([]float64, error) {
+	last, err := s.jobStore.Jobs(ctx, tx, p, Filter{Name: name, State: Succeeded, Limit: likeIt})
 	if err != nil {
 		return nil, fault.Wrap(err, "reading the durations of earlier jobs")
 	}

@@ -41,6 +41,12 @@ const (
 	soonAfter  = 24 * time.Hour
 )
 
+// Retention removes jobs whose retention is over. Housekeeping calls it.
+type Retention struct {
+	*core
+	retentionStore RetentionStore
+}
+
 // Forget removes jobs that ended before the retention, a batch at a time, for some minutes. Of
 // a job that something cites (a run with results, a model, a dataset, a sweep, a checkpoint, a
 // job that goes on from it) the record and its attempts stay: its specification, its inputs with
@@ -49,7 +55,7 @@ const (
 //
 // A job that cannot be forgotten holds up no other: it is tried again a day later, and its
 // error comes back with those of others. Where as many fail as a batch has, it ends: more would.
-func (s *Service) Forget(ctx context.Context) error {
+func (s *Retention) Forget(ctx context.Context) error {
 	if s.cfg.Keep == 0 || s.cfg.Traces == nil {
 		return nil
 	}
@@ -78,13 +84,13 @@ func (s *Service) Forget(ctx context.Context) error {
 	return errors.Join(append(failed, ctx.Err())...)
 }
 
-func (s *Service) due(ctx context.Context, tx *store.Tx) ([]Job, error) {
-	return s.cfg.Store.Due(ctx, tx, s.now().Add(-s.cfg.Keep), forgetBatch)
+func (s *Retention) due(ctx context.Context, tx *store.Tx) ([]Job, error) {
+	return s.retentionStore.Due(ctx, tx, s.now().Add(-s.cfg.Keep), forgetBatch)
 }
 
 // forgetSingly forgets each job in a transaction of its own until the pass is over, and postpones those
 // that fail.
-func (s *Service) forgetSingly(ctx context.Context, due []Job, pass lifecycle.Pass) (failed []error, err error) {
+func (s *Retention) forgetSingly(ctx context.Context, due []Job, pass lifecycle.Pass) (failed []error, err error) {
 	for i, j := range due {
 		if i > 0 && pass.Over() {
 			return failed, nil
@@ -105,12 +111,12 @@ func (s *Service) forgetSingly(ctx context.Context, due []Job, pass lifecycle.Pa
 }
 
 // postpone schedules the next check of jobs.
-func (s *Service) postpone(ctx context.Context, tx *store.Tx, ids []JobID, after time.Duration) error {
-	return s.cfg.Store.Postpone(ctx, tx, ids, s.now().Add(after-s.cfg.Keep))
+func (s *Retention) postpone(ctx context.Context, tx *store.Tx, ids []JobID, after time.Duration) error {
+	return s.retentionStore.Postpone(ctx, tx, ids, s.now().Add(after-s.cfg.Keep))
 }
 
 // over are those of jobs of which no engine holds anything; the others are postponed.
-func (s *Service) over(ctx context.Context, tx *store.Tx, due []Job, attempts map[JobID][]AttemptID) ([]Job, error) {
+func (s *Retention) over(ctx context.Context, tx *store.Tx, due []Job, attempts map[JobID][]AttemptID) ([]Job, error) {
 	held, err := s.cfg.Traces.Held(ctx, tx, ofAll(idsOf(due), attempts))
 	if err != nil || len(held) == 0 {
 		return due, err
@@ -128,8 +134,8 @@ func (s *Service) over(ctx context.Context, tx *store.Tx, due []Job, attempts ma
 }
 
 // forget removes those of jobs that nothing cites, and trims the others.
-func (s *Service) forget(ctx context.Context, tx *store.Tx, due []Job) error {
-	attempts, err := s.cfg.Store.AttemptsOf(ctx, tx, idsOf(due))
+func (s *Retention) forget(ctx context.Context, tx *store.Tx, due []Job) error {
+	attempts, err := s.retentionStore.AttemptsOf(ctx, tx, idsOf(due))
 	if err != nil {
 		return err
 	}
@@ -141,11 +147,11 @@ func (s *Service) forget(ctx context.Context, tx *store.Tx, due []Job) error {
 	for _, j := range due {
 		of[j.Project] = append(of[j.Project], j.ID)
 	}
-	resumed, err := s.cfg.Store.ResumedBy(ctx, tx, ids)
+	resumed, err := s.retentionStore.ResumedBy(ctx, tx, ids)
 	if err != nil {
 		return err
 	}
-	with, err := s.cfg.Store.WithCheckpoints(ctx, tx, ids)
+	with, err := s.retentionStore.WithCheckpoints(ctx, tx, ids)
 	if err != nil {
 		return err
 	}
@@ -179,13 +185,13 @@ func (s *Service) forget(ctx context.Context, tx *store.Tx, due []Job) error {
 	return nil
 }
 
-func (s *Service) trim(ctx context.Context, tx *store.Tx, ids []JobID, attempts map[JobID][]AttemptID) error {
+func (s *Retention) trim(ctx context.Context, tx *store.Tx, ids []JobID, attempts map[JobID][]AttemptID) error {
 	if len(ids) == 0 {
 		return nil
 	}
 	err := s.cfg.Traces.Trim(ctx, tx, ofAll(ids, attempts))
 	if err == nil {
-		err = s.cfg.Store.TrimJobs(ctx, tx, ids)
+		err = s.retentionStore.TrimJobs(ctx, tx, ids)
 	}
 	if err != nil {
 		return err
@@ -193,10 +199,10 @@ func (s *Service) trim(ctx context.Context, tx *store.Tx, ids []JobID, attempts 
 	return s.postpone(ctx, tx, ids, againAfter)
 }
 
-func (s *Service) remove(ctx context.Context, tx *store.Tx, p project.Name, ids []JobID, attempts map[JobID][]AttemptID) error {
+func (s *Retention) remove(ctx context.Context, tx *store.Tx, p project.Name, ids []JobID, attempts map[JobID][]AttemptID) error {
 	err := s.cfg.Traces.Forget(ctx, tx, p, ids, ofAll(ids, attempts))
 	if err == nil {
-		err = s.cfg.Store.DeleteJobs(ctx, tx, ids)
+		err = s.retentionStore.DeleteJobs(ctx, tx, ids)
 	}
 	if err != nil {
 		return err

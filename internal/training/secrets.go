@@ -8,7 +8,6 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
-	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -56,36 +55,21 @@ func (s Spec) validSecrets() error {
 	return nil
 }
 
-// checkSecrets refuses a job whose submitter may not use its secrets, or whose secrets
-// do not exist.
-func (s *Service) checkSecrets(ctx context.Context, p project.Name, spec Spec) error {
-	if len(spec.Secrets) > 0 && s.cfg.Secrets == nil {
-		return fault.New(fault.Unsupported, "spec.secrets: secrets are not enabled in this installation")
-	}
-	for _, variable := range slices.Sorted(maps.Keys(spec.Secrets)) {
-		ref := spec.Secrets[variable]
-		if err := s.cfg.Secrets.Use(ctx, string(p), ref.Secret, ref.Key); err != nil {
-			return fault.Wrap(err, "spec.secrets.%s", variable)
-		}
-	}
-	return nil
-}
-
 // Secrets opens the secrets of a running attempt, and records that. Only the attempt's
 // own token may call it. Errors: fault.NotFound when there is no such attempt, or a
 // secret or key was deleted since; fault.Conflict when the attempt has ended.
-func (s *Service) Secrets(ctx context.Context, attempt AttemptID) (secret.Set, error) {
+func (s *Execution) Secrets(ctx context.Context, attempt AttemptID) (secret.Set, error) {
 	set := secret.Set{Variables: map[string]string{}, Files: map[string]string{}}
 	var j Job
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		a, err := s.cfg.Store.Attempt(ctx, tx, attempt)
+		a, err := s.attemptStore.Attempt(ctx, tx, attempt)
 		if err != nil {
 			return err
 		}
 		if a.State == AttemptEnded {
 			return fault.New(fault.Conflict, "attempt %s has ended", attempt)
 		}
-		j, err = s.cfg.Store.Job(ctx, tx, a.Job)
+		j, err = s.jobStore.Job(ctx, tx, a.Job)
 		return err
 	})
 	if err != nil || len(j.Spec.Secrets) == 0 {
@@ -140,23 +124,4 @@ func (r SecretRef) pick(values map[string]secrets.Text) (value, key string, err 
 		return "", "", fault.New(fault.NotFound, "secret %s has no key %q", r.Secret, key)
 	}
 	return v.Reveal(), key, nil
-}
-
-// SecretUsers lists the queued and running jobs that use a secret, for secrets.Users.
-func (s *Service) SecretUsers(ctx context.Context, tx *store.Tx, p, name string) (users []string, err error) {
-	for _, state := range []State{Queued, Running} {
-		jobs, err := s.cfg.Store.Jobs(ctx, tx, project.Name(p), Filter{State: state, Limit: 1000})
-		if err != nil {
-			return nil, err
-		}
-		for _, j := range jobs {
-			for _, ref := range j.Spec.Secrets {
-				if ref.Secret == name {
-					users = append(users, "job "+string(j.ID))
-					break
-				}
-			}
-		}
-	}
-	return users, nil
 }

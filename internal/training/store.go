@@ -31,6 +31,16 @@ type Count struct {
 // exist are fault.NotFound; an update of a row that changed concurrently is
 // fault.Conflict, and raises the revision otherwise.
 type Store interface {
+	JobStore
+	SourceStore
+	RetentionStore
+	AttemptStore
+	ProfileStore
+	MeasurementStore
+}
+
+// JobStore keeps jobs.
+type JobStore interface {
 	// Mentions gives the texts of jobs that have a word in them.
 	Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error
 	InsertJob(ctx context.Context, tx *store.Tx, j Job) error
@@ -41,7 +51,22 @@ type Store interface {
 	Lines(ctx context.Context, tx *store.Tx, p project.Name, before JobID, limit int) ([]store.Line, error)
 	// JobsAt gives those of jobs that are there, newest first.
 	JobsAt(ctx context.Context, tx *store.Tx, ids []string) ([]Job, error)
+	Jobs(ctx context.Context, tx *store.Tx, p project.Name, f Filter) ([]Job, error)
+	// LastJob is the newest job with a digest in a project.
+	LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest string) (Job, error)
+	// CountAlive counts the jobs of a project that have not ended, and those of them
+	// that a principal submitted.
+	CountAlive(ctx context.Context, tx *store.Tx, p project.Name, submitter string) (all, own int, err error)
+	// Counts are the jobs of all projects that have not ended, by project and state.
+	Counts(ctx context.Context, tx *store.Tx) ([]Count, error)
+	// Unstarted lists jobs that are queued and have no attempt under way.
+	Unstarted(ctx context.Context, tx *store.Tx) ([]Job, error)
+	// Underway lists the jobs of all projects that run.
+	Underway(ctx context.Context, tx *store.Tx) ([]Job, error)
+}
 
+// SourceStore keeps the records of uploaded source archives.
+type SourceStore interface {
 	// Sources gives those of source archives that are on record, by digest.
 	Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (map[string]StoredSource, error)
 	// UseSource notes that a source archive is named or uploaded again. Error: fault.NotFound
@@ -56,20 +81,10 @@ type Store interface {
 	UnusedSources(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]string, error)
 	// RemoveSource ends the record of one of them, and reports whether it still was one.
 	RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (StoredSource, bool, error)
+}
 
-	Jobs(ctx context.Context, tx *store.Tx, p project.Name, f Filter) ([]Job, error)
-	// LastJob is the newest job with a digest in a project.
-	LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest string) (Job, error)
-	// CountAlive counts the jobs of a project that have not ended, and those of them
-	// that a principal submitted.
-	CountAlive(ctx context.Context, tx *store.Tx, p project.Name, submitter string) (all, own int, err error)
-	// Counts are the jobs of all projects that have not ended, by project and state.
-	Counts(ctx context.Context, tx *store.Tx) ([]Count, error)
-	// Unstarted lists jobs that are queued and have no attempt under way.
-	Unstarted(ctx context.Context, tx *store.Tx) ([]Job, error)
-	// Underway lists the jobs of all projects that run.
-	Underway(ctx context.Context, tx *store.Tx) ([]Job, error)
-
+// RetentionStore finds and removes jobs whose retention is over.
+type RetentionStore interface {
 	// Due lists jobs of all projects whose retention is counted from before an instant, the
 	// longest ended first; Postpone has it counted from another one.
 	Due(ctx context.Context, tx *store.Tx, before time.Time, limit int) ([]Job, error)
@@ -83,19 +98,28 @@ type Store interface {
 	// checkpoints.
 	TrimJobs(ctx context.Context, tx *store.Tx, ids []JobID) error
 	DeleteJobs(ctx context.Context, tx *store.Tx, ids []JobID) error
+}
 
+// AttemptStore keeps the attempts of jobs.
+type AttemptStore interface {
 	InsertAttempt(ctx context.Context, tx *store.Tx, a Attempt) error
 	Attempt(ctx context.Context, tx *store.Tx, id AttemptID) (Attempt, error)
 	UpdateAttempt(ctx context.Context, tx *store.Tx, a Attempt) error
 	// Attempts lists a job's attempts by number.
 	Attempts(ctx context.Context, tx *store.Tx, id JobID) ([]Attempt, error)
+}
 
+// ProfileStore keeps the profiles of running attempts.
+type ProfileStore interface {
 	InsertProfile(ctx context.Context, tx *store.Tx, p Profile) error
 	// Profiles lists the last so many profiles of a job, oldest first.
 	Profiles(ctx context.Context, tx *store.Tx, id JobID, limit int) ([]Profile, error)
 	// CountProfiles says how many an attempt has.
 	CountProfiles(ctx context.Context, tx *store.Tx, id AttemptID) (int, error)
+}
 
+// MeasurementStore keeps what attempts used, and which nodes were slow.
+type MeasurementStore interface {
 	// SaveMeasurement writes that of an attempt, over an earlier one.
 	SaveMeasurement(ctx context.Context, tx *store.Tx, m Measurement) error
 	Measurement(ctx context.Context, tx *store.Tx, id AttemptID) (m Measurement, found bool, err error)
@@ -105,7 +129,6 @@ type Store interface {
 	Measured(ctx context.Context, tx *store.Tx, p project.Name, family string, limit int) ([]Measurement, error)
 	Rates(ctx context.Context, tx *store.Tx, limit int) ([]sizing.Profile, error)
 	Ran(ctx context.Context, tx *store.Tx, pool compute.PoolName, device string, limit int) ([]anomaly.Ran, error)
-
 	// SlowNode is what was told of a node last.
 	SlowNode(ctx context.Context, tx *store.Tx, pool compute.PoolName, node string) (n SlowNode, found bool, err error)
 	SaveSlowNode(ctx context.Context, tx *store.Tx, n SlowNode) error

@@ -8,19 +8,23 @@
 //     of it concerns several workers. roles.go: workers that differ. params.go:
 //     hyper-parameters.
 //   - attempt.go: Attempt, its states, the failure classes and their retry rules.
-//   - service.go: Submit, Apply, List, One, Wait, Cancel, Why, Logs, Describe.
-//   - resize.go: another number of workers. move.go: other pools.
-//     grow.go: more workers where there is room. watch.go: attempts that do
-//     nothing. top.go: what the workers use now, and when it will be done. profile.go:
+//   - service.go: Services, one for each kind of caller, and the core that they share.
+//     submission.go: Submission, new jobs. jobs.go: Jobs, reading them. control.go: Control,
+//     cancel, resize and move. outputs.go: Outputs, logs and files; redact.go.
+//     sourcearchives.go: SourceArchives, uploaded source. records.go: Records, for other
+//     domains. retention.go: Retention.
+//   - execution.go: Execution, the loop: jobs that wait for their environment, and leftovers of
+//     a crash. elastic.go: more workers where there is room. watch.go: attempts that do
+//     nothing.
+//   - usage.go: Usage, what the workers use now, and when the job ends. profile.go:
 //     what a worker does, seen for a while; profile/ says it in shares, purely.
+//     remaining.go: how long jobs still run.
 //   - measure.go: what attempts used and how fast they were. advice.go: what that
 //     says of other places, by sizing/, purely. anomalies.go: idle accelerators and
 //     slow nodes, by anomaly/, purely.
-//   - prepare.go: what an attempt finds when it starts. source.go: uploaded
-//     source archives.
+//   - prepare.go: what an attempt finds when it starts.
 //   - finish.go: what becomes of what it leaves, and whether it runs again;
 //     diagnosis/ says what happened.
-//   - loop.go: jobs that wait for their environment, and leftovers of a crash.
 //   - store.go, events.go; trainingsql/ is the database.
 //
 // # Guarantees

@@ -57,7 +57,7 @@ const watchEvery = 2 * time.Second
 
 // watching looks after the attempts with a progress_timeout, and those that may
 // grow, until ctx is done.
-func (s *Service) watching(ctx context.Context) {
+func (s *Execution) watching(ctx context.Context) {
 	lives := map[JobID]*life{}
 	tick := time.NewTicker(s.cfg.WatchEvery)
 	defer tick.Stop()
@@ -75,7 +75,7 @@ func (s *Service) watching(ctx context.Context) {
 
 // look asks each running attempt with a progress_timeout for a sign of life, and
 // stops those that gave none for so long, or that may have more workers.
-func (s *Service) look(ctx context.Context, lives map[JobID]*life) error {
+func (s *Execution) look(ctx context.Context, lives map[JobID]*life) error {
 	if s.watched.Swap(0) == 0 { // before the look: who begins meanwhile counts for the next
 		clear(lives)
 		s.mu.Lock()
@@ -85,7 +85,7 @@ func (s *Service) look(ctx context.Context, lives map[JobID]*life) error {
 	}
 	var running []Job
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		running, err = s.cfg.Store.Underway(ctx, tx)
+		running, err = s.jobStore.Underway(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *Service) look(ctx context.Context, lives map[JobID]*life) error {
 
 // sign checks one sign of life after the other. A missing response is no
 // sign that the attempt hangs.
-func (s *Service) sign(ctx context.Context, j Job, l *life) error {
+func (s *Execution) sign(ctx context.Context, j Job, l *life) error {
 	now := s.now()
 	note := func(what string, changed bool) {
 		if changed {
@@ -203,7 +203,7 @@ func sameStamps(a, b map[string]stamp) bool {
 }
 
 // hung stops an attempt that gives no sign of life.
-func (s *Service) hung(ctx context.Context, j Job, l *life) error {
+func (s *Execution) hung(ctx context.Context, j Job, l *life) error {
 	var last []string
 	for _, what := range []string{"line of output", "metric", "checkpoint", "computation"} {
 		if at, ok := l.what[what]; ok {
@@ -214,7 +214,7 @@ func (s *Service) hung(ctx context.Context, j Job, l *life) error {
 	}
 	why := fmt.Sprintf("made no progress for %s: %s", time.Duration(j.Spec.Progress), strings.Join(last, ", "))
 	return s.cfg.DB.Update(ctx, string(j.Project), func(ctx context.Context, tx *store.Tx) error {
-		a, err := s.cfg.Store.Attempt(ctx, tx, l.attempt)
+		a, err := s.attemptStore.Attempt(ctx, tx, l.attempt)
 		if err != nil {
 			return err
 		}

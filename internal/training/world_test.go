@@ -356,8 +356,16 @@ func (s *sources) of(digest string) (all []stored) {
 }
 
 type world struct {
-	*training.Service
-	compute *compute.Service
+	*training.Submission
+	*training.Jobs
+	*training.Control
+	*training.Outputs
+	*training.Usage
+	*training.SourceArchives
+	*training.Execution
+	*training.Retention
+	*training.Records
+	compute *services
 	fake    *enginetest.Fake
 	auth    *authorizer
 	journal *journal
@@ -420,10 +428,12 @@ func newWorld(tb testing.TB, given ...engine.Driver) *world {
 // start makes new services over the same database, files and processes.
 func (w *world) start(tb testing.TB) {
 	tb.Helper()
-	w.compute = compute.New(w.ccfg)
+	w.compute = newServices(w.ccfg)
 	w.cfg.Compute = w.compute
-	w.Service = training.New(w.cfg)
-	w.compute.RegisterOwner(compute.JobAttempt, w.Service)
+	s := training.New(w.cfg)
+	w.Submission, w.Jobs, w.Control, w.Outputs, w.Usage = s.Submission, s.Jobs, s.Control, s.Outputs, s.Usage
+	w.SourceArchives, w.Execution, w.Retention, w.Records = s.SourceArchives, s.Execution, s.Retention, s.Records
+	w.compute.RegisterOwner(compute.JobAttempt, w.Execution)
 	if err := w.Start(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
@@ -475,4 +485,21 @@ func (w *world) started(tb testing.TB) engine.Handle {
 		tb.Fatal("nothing was started")
 		return ""
 	}
+}
+
+// services are those of compute that jobs use.
+type services struct {
+	*pools
+	*compute.Queues
+	*compute.Workloads
+	*compute.Programs
+	*compute.Scheduling
+}
+
+// Its own name would hide its method Pools.
+type pools = compute.Pools
+
+func newServices(cfg compute.Config) *services {
+	s := compute.New(cfg)
+	return &services{s.Pools, s.Queues, s.Workloads, s.Programs, s.Scheduling}
 }

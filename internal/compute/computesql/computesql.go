@@ -210,12 +210,34 @@ func (r workloadRow) workload() (compute.Workload, error) {
 }
 
 // Store implements compute.Store.
-type Store struct{}
+type Store struct {
+	PoolStore
+	QueueStore
+	WorkloadStore
+	UsageStore
+	BudgetStore
+	ElasticStore
+}
+
+type (
+	// PoolStore implements compute.PoolStore.
+	PoolStore struct{}
+	// QueueStore implements compute.QueueStore.
+	QueueStore struct{}
+	// WorkloadStore implements compute.WorkloadStore.
+	WorkloadStore struct{}
+	// UsageStore implements compute.UsageStore.
+	UsageStore struct{}
+	// BudgetStore implements compute.BudgetStore.
+	BudgetStore struct{}
+	// ElasticStore implements compute.ElasticStore.
+	ElasticStore struct{}
+)
 
 var _ compute.Store = Store{}
 
 // Pool finds one pool.
-func (Store) Pool(ctx context.Context, tx *store.Tx, name compute.PoolName) (compute.Pool, error) {
+func (PoolStore) Pool(ctx context.Context, tx *store.Tx, name compute.PoolName) (compute.Pool, error) {
 	var r poolRow
 	err := tx.NewSelect().Model(&r).Where("name = ?", string(name)).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -228,7 +250,7 @@ func (Store) Pool(ctx context.Context, tx *store.Tx, name compute.PoolName) (com
 }
 
 // Pools lists all pools by name.
-func (Store) Pools(ctx context.Context, tx *store.Tx) ([]compute.Pool, error) {
+func (PoolStore) Pools(ctx context.Context, tx *store.Tx) ([]compute.Pool, error) {
 	var rows []poolRow
 	if err := tx.NewSelect().Model(&rows).OrderExpr("name").Scan(ctx); err != nil {
 		return nil, err
@@ -244,7 +266,7 @@ func (Store) Pools(ctx context.Context, tx *store.Tx) ([]compute.Pool, error) {
 }
 
 // SavePool inserts or replaces a pool.
-func (Store) SavePool(ctx context.Context, tx *store.Tx, p compute.Pool) error {
+func (PoolStore) SavePool(ctx context.Context, tx *store.Tx, p compute.Pool) error {
 	spec, err := json.Marshal(p.Spec())
 	if err != nil {
 		return err
@@ -261,7 +283,7 @@ func (Store) SavePool(ctx context.Context, tx *store.Tx, p compute.Pool) error {
 }
 
 // Workload finds one workload.
-func (Store) Workload(ctx context.Context, tx *store.Tx, id compute.WorkloadID) (compute.Workload, error) {
+func (WorkloadStore) Workload(ctx context.Context, tx *store.Tx, id compute.WorkloadID) (compute.Workload, error) {
 	var r workloadRow
 	err := tx.NewSelect().Model(&r).Where("id = ?", string(id)).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -274,7 +296,7 @@ func (Store) Workload(ctx context.Context, tx *store.Tx, id compute.WorkloadID) 
 }
 
 // InsertWorkload adds a workload.
-func (Store) InsertWorkload(ctx context.Context, tx *store.Tx, w compute.Workload) error {
+func (WorkloadStore) InsertWorkload(ctx context.Context, tx *store.Tx, w compute.Workload) error {
 	r, err := rowOf(w)
 	if err != nil {
 		return err
@@ -284,7 +306,7 @@ func (Store) InsertWorkload(ctx context.Context, tx *store.Tx, w compute.Workloa
 }
 
 // UpdateWorkload writes what may change, unless it changed concurrently.
-func (Store) UpdateWorkload(ctx context.Context, tx *store.Tx, w compute.Workload) error {
+func (WorkloadStore) UpdateWorkload(ctx context.Context, tx *store.Tx, w compute.Workload) error {
 	r, err := rowOf(w)
 	if err != nil {
 		return err
@@ -304,7 +326,7 @@ func (Store) UpdateWorkload(ctx context.Context, tx *store.Tx, w compute.Workloa
 }
 
 // Unsettled lists what is not over yet, in order of submission.
-func (Store) Unsettled(ctx context.Context, tx *store.Tx) ([]compute.Workload, error) {
+func (WorkloadStore) Unsettled(ctx context.Context, tx *store.Tx) ([]compute.Workload, error) {
 	var rows []workloadRow
 	if err := tx.NewSelect().Model(&rows).Where("NOT settled").OrderExpr("submitted, id").Scan(ctx); err != nil {
 		return nil, err
@@ -313,7 +335,7 @@ func (Store) Unsettled(ctx context.Context, tx *store.Tx) ([]compute.Workload, e
 }
 
 // Active lists what has its place and has not ended.
-func (Store) Active(ctx context.Context, tx *store.Tx) ([]compute.Workload, error) {
+func (WorkloadStore) Active(ctx context.Context, tx *store.Tx) ([]compute.Workload, error) {
 	var rows []workloadRow
 	err := tx.NewSelect().Model(&rows).
 		Where("NOT settled AND state IN (?, ?)", string(compute.Placed), string(compute.Running)).OrderExpr("submitted, id").Scan(ctx)
@@ -324,7 +346,7 @@ func (Store) Active(ctx context.Context, tx *store.Tx) ([]compute.Workload, erro
 }
 
 // Workloads finds those of the identifiers that exist.
-func (Store) Workloads(ctx context.Context, tx *store.Tx, ids []compute.WorkloadID) ([]compute.Workload, error) {
+func (WorkloadStore) Workloads(ctx context.Context, tx *store.Tx, ids []compute.WorkloadID) ([]compute.Workload, error) {
 	var all []compute.Workload
 	for chunk := range slices.Chunk(ids, 500) { // databases bound the parameters of a statement
 		var rows []workloadRow
@@ -340,8 +362,8 @@ func (Store) Workloads(ctx context.Context, tx *store.Tx, ids []compute.Workload
 	return all, nil
 }
 
-// Held implements compute.Store.
-func (Store) Held(ctx context.Context, tx *store.Tx, handles []engine.Handle) (map[engine.Handle]compute.Held, error) {
+// Held implements compute.WorkloadStore.
+func (WorkloadStore) Held(ctx context.Context, tx *store.Tx, handles []engine.Handle) (map[engine.Handle]compute.Held, error) {
 	held := make(map[engine.Handle]compute.Held, len(handles))
 	for chunk := range slices.Chunk(handles, 500) { // databases bound the parameters of a statement
 		var rows []struct {
@@ -362,9 +384,9 @@ func (Store) Held(ctx context.Context, tx *store.Tx, handles []engine.Handle) (m
 	return held, nil
 }
 
-// Forgettable implements compute.Store. For each kind an index is read up to what is not
+// Forgettable implements compute.WorkloadStore. For each kind an index is read up to what is not
 // due: no workload that is still kept is read.
-func (Store) Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, without []compute.PoolName, limit int) ([]compute.Workload, error) {
+func (WorkloadStore) Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, without []compute.PoolName, limit int) ([]compute.Workload, error) {
 	var all []workloadRow
 	for _, kind := range compute.Kinds {
 		if kind == compute.Replica {
@@ -385,8 +407,8 @@ func (Store) Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Tim
 	return workloads(all)
 }
 
-// Forgotten implements compute.Store.
-func (Store) Forgotten(ctx context.Context, tx *store.Tx, ids []compute.WorkloadID) error {
+// Forgotten implements compute.WorkloadStore.
+func (WorkloadStore) Forgotten(ctx context.Context, tx *store.Tx, ids []compute.WorkloadID) error {
 	for chunk := range slices.Chunk(ids, 500) {
 		_, err := tx.NewUpdate().Model((*workloadRow)(nil)).Set("handle = '', revision = revision + 1").
 			Where("settled = ? AND id IN (?)", true, bun.List(chunk)).Exec(ctx)
@@ -419,7 +441,7 @@ type quarantineRow struct {
 }
 
 // Quarantines lists those that are not over at a time.
-func (Store) Quarantines(ctx context.Context, tx *store.Tx, now time.Time) ([]compute.Quarantine, error) {
+func (PoolStore) Quarantines(ctx context.Context, tx *store.Tx, now time.Time) ([]compute.Quarantine, error) {
 	var rows []quarantineRow
 	if err := tx.NewSelect().Model(&rows).Where("until > ?", store.At(now)).OrderExpr("pool, node").Scan(ctx); err != nil {
 		return nil, err
@@ -432,7 +454,7 @@ func (Store) Quarantines(ctx context.Context, tx *store.Tx, now time.Time) ([]co
 }
 
 // SaveQuarantine inserts or replaces.
-func (Store) SaveQuarantine(ctx context.Context, tx *store.Tx, q compute.Quarantine) error {
+func (PoolStore) SaveQuarantine(ctx context.Context, tx *store.Tx, q compute.Quarantine) error {
 	_, err := tx.NewInsert().Model(&quarantineRow{
 		Pool: string(q.Pool), Node: q.Node, Reason: q.Reason, Since: store.At(q.Since), Until: store.At(q.Until),
 	}).On("CONFLICT (pool, node) DO UPDATE").
@@ -441,7 +463,7 @@ func (Store) SaveQuarantine(ctx context.Context, tx *store.Tx, q compute.Quarant
 }
 
 // DeleteQuarantine removes one.
-func (Store) DeleteQuarantine(ctx context.Context, tx *store.Tx, pool compute.PoolName, node string) error {
+func (PoolStore) DeleteQuarantine(ctx context.Context, tx *store.Tx, pool compute.PoolName, node string) error {
 	_, err := tx.NewDelete().Model((*quarantineRow)(nil)).Where("pool = ? AND node = ?", string(pool), node).Exec(ctx)
 	return err
 }

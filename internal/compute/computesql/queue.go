@@ -47,7 +47,7 @@ type pastRow struct {
 }
 
 // Queues lists all queues by name.
-func (Store) Queues(ctx context.Context, tx *store.Tx) ([]compute.Queue, error) {
+func (QueueStore) Queues(ctx context.Context, tx *store.Tx) ([]compute.Queue, error) {
 	var rows []queueRow
 	if err := tx.NewSelect().Model(&rows).OrderExpr("name").Scan(ctx); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (Store) Queues(ctx context.Context, tx *store.Tx) ([]compute.Queue, error) 
 }
 
 // Queue finds one queue.
-func (Store) Queue(ctx context.Context, tx *store.Tx, name string) (compute.Queue, error) {
+func (QueueStore) Queue(ctx context.Context, tx *store.Tx, name string) (compute.Queue, error) {
 	var r queueRow
 	err := tx.NewSelect().Model(&r).Where("name = ?", name).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -76,7 +76,7 @@ func (Store) Queue(ctx context.Context, tx *store.Tx, name string) (compute.Queu
 }
 
 // DefaultQueue names the queue of a project's jobs that name none.
-func (Store) DefaultQueue(ctx context.Context, tx *store.Tx, p project.Name) (string, error) {
+func (QueueStore) DefaultQueue(ctx context.Context, tx *store.Tx, p project.Name) (string, error) {
 	var rows []defaultRow
 	if err := tx.NewSelect().Model(&rows).Where("project IN (?, '')", string(p)).Scan(ctx); err != nil {
 		return "", err
@@ -91,7 +91,7 @@ func (Store) DefaultQueue(ctx context.Context, tx *store.Tx, p project.Name) (st
 }
 
 // SaveQueue inserts or replaces a queue, and what it is the default of.
-func (Store) SaveQueue(ctx context.Context, tx *store.Tx, q compute.Queue) error {
+func (QueueStore) SaveQueue(ctx context.Context, tx *store.Tx, q compute.Queue) error {
 	spec, err := json.Marshal(q.QueueSpec)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (Store) SaveQueue(ctx context.Context, tx *store.Tx, q compute.Queue) error
 }
 
 // DeleteQueue removes a queue.
-func (Store) DeleteQueue(ctx context.Context, tx *store.Tx, name string) error {
+func (QueueStore) DeleteQueue(ctx context.Context, tx *store.Tx, name string) error {
 	if _, err := tx.NewDelete().Model((*defaultRow)(nil)).Where("queue = ?", name).Exec(ctx); err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (Store) DeleteQueue(ctx context.Context, tx *store.Tx, name string) error {
 }
 
 // SavePast replaces what is remembered of the queues' use.
-func (Store) SavePast(ctx context.Context, tx *store.Tx, past map[string]scheduler.Used) error {
+func (QueueStore) SavePast(ctx context.Context, tx *store.Tx, past map[string]scheduler.Used) error {
 	if _, err := tx.NewDelete().Model((*pastRow)(nil)).Where("1 = 1").Exec(ctx); err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (Store) SavePast(ctx context.Context, tx *store.Tx, past map[string]schedul
 }
 
 // Past gives what is remembered of the queues' use.
-func (Store) Past(ctx context.Context, tx *store.Tx) (map[string]scheduler.Used, error) {
+func (QueueStore) Past(ctx context.Context, tx *store.Tx) (map[string]scheduler.Used, error) {
 	var rows []pastRow
 	if err := tx.NewSelect().Model(&rows).Scan(ctx); err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ type rentalRow struct {
 }
 
 // Rentals lists those that have not ended, and those that ended after t.
-func (Store) Rentals(ctx context.Context, tx *store.Tx, t time.Time) ([]compute.Rental, error) {
+func (ElasticStore) Rentals(ctx context.Context, tx *store.Tx, t time.Time) ([]compute.Rental, error) {
 	var rows []rentalRow
 	if err := tx.NewSelect().Model(&rows).Where("ended = 0 OR ended > ?", store.At(t)).OrderExpr("asked, id").Scan(ctx); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (Store) Rentals(ctx context.Context, tx *store.Tx, t time.Time) ([]compute.
 }
 
 // SaveRental inserts or replaces.
-func (Store) SaveRental(ctx context.Context, tx *store.Tx, r compute.Rental) error {
+func (ElasticStore) SaveRental(ctx context.Context, tx *store.Tx, r compute.Rental) error {
 	taken, err := tx.NewSelect().Table("compute_rental").Where("pool = ? AND node = ? AND ended = 0 AND id <> ?", string(r.Pool), r.Node, r.ID).Exists(ctx)
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ type wishRow struct {
 }
 
 // Wishes lists all by pool.
-func (Store) Wishes(ctx context.Context, tx *store.Tx) ([]compute.Wish, error) {
+func (ElasticStore) Wishes(ctx context.Context, tx *store.Tx) ([]compute.Wish, error) {
 	var rows []wishRow
 	if err := tx.NewSelect().Model(&rows).OrderExpr("pool").Scan(ctx); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (Store) Wishes(ctx context.Context, tx *store.Tx) ([]compute.Wish, error) {
 }
 
 // SaveWish inserts or replaces.
-func (Store) SaveWish(ctx context.Context, tx *store.Tx, w compute.Wish) error {
+func (ElasticStore) SaveWish(ctx context.Context, tx *store.Tx, w compute.Wish) error {
 	why, err := json.Marshal(w.Why)
 	if err != nil {
 		return err

@@ -21,14 +21,14 @@ const atOnce = 500
 // over is the condition of the index compute_workload_over.
 const over = "settled AND handle = '' AND kind <> 'job'"
 
-// Over implements compute.Store.
-func (Store) Over(ctx context.Context, tx *store.Tx, before time.Time, limit int) (ids []compute.WorkloadID, err error) {
+// Over implements compute.WorkloadStore.
+func (WorkloadStore) Over(ctx context.Context, tx *store.Tx, before time.Time, limit int) (ids []compute.WorkloadID, err error) {
 	err = tx.NewSelect().Table("compute_workload").Column("id").Where(over).Where("ended < ?", store.At(before)).OrderExpr("ended").Limit(limit).Scan(ctx, &ids)
 	return ids, err
 }
 
-// DeleteWorkloads implements compute.Store.
-func (Store) DeleteWorkloads(ctx context.Context, tx *store.Tx, ids []compute.WorkloadID) error {
+// DeleteWorkloads implements compute.WorkloadStore.
+func (WorkloadStore) DeleteWorkloads(ctx context.Context, tx *store.Tx, ids []compute.WorkloadID) error {
 	for chunk := range slices.Chunk(ids, atOnce) {
 		_, err := tx.NewDelete().Model((*workloadRow)(nil)).Where("settled AND handle = ''").Where("id IN (?)", bun.List(chunk)).Exec(ctx)
 		if err != nil {
@@ -38,8 +38,8 @@ func (Store) DeleteWorkloads(ctx context.Context, tx *store.Tx, ids []compute.Wo
 	return nil
 }
 
-// TakeUsage implements compute.Store.
-func (Store) TakeUsage(ctx context.Context, tx *store.Tx, ids []compute.WorkloadID) (all []compute.Usage, err error) {
+// TakeUsage implements compute.UsageStore.
+func (UsageStore) TakeUsage(ctx context.Context, tx *store.Tx, ids []compute.WorkloadID) (all []compute.Usage, err error) {
 	for chunk := range slices.Chunk(ids, atOnce) {
 		var rows []usageRow
 		// What an engine still holds stays, with what it used.
@@ -97,8 +97,8 @@ func (r dayRow) day() (d compute.UsageDay, err error) {
 	return d, fault.Wrap(err, "reading the usage on %s", d.Day.Format(time.DateOnly))
 }
 
-// AddUsageDay implements compute.Store.
-func (Store) AddUsageDay(ctx context.Context, tx *store.Tx, d compute.UsageDay) error {
+// AddUsageDay implements compute.UsageStore.
+func (UsageStore) AddUsageDay(ctx context.Context, tx *store.Tx, d compute.UsageDay) error {
 	r := dayRow{
 		Project: string(d.Project), Day: store.At(d.Day), Kind: string(d.Kind), User: d.User, Queue: d.Queue, Model: d.Model,
 		Pool: string(d.Pool), Currency: d.Currency,
@@ -134,8 +134,8 @@ func (Store) AddUsageDay(ctx context.Context, tx *store.Tx, d compute.UsageDay) 
 	return err
 }
 
-// EachUsageDay implements compute.Store.
-func (Store) EachUsageDay(ctx context.Context, tx *store.Tx, p project.Name, from, until time.Time, each func(compute.UsageDay)) error {
+// EachUsageDay implements compute.UsageStore.
+func (UsageStore) EachUsageDay(ctx context.Context, tx *store.Tx, p project.Name, from, until time.Time, each func(compute.UsageDay)) error {
 	var rows []dayRow
 	q := tx.NewSelect().Model(&rows).Where("day > ? AND day < ?", store.At(from.Add(-24*time.Hour)), store.At(until))
 	if p != "" {

@@ -53,7 +53,7 @@ func (r usageRow) usage() (compute.Usage, error) {
 
 // InsertUsage adds a metering row; a second one for the same workload is
 // ignored.
-func (Store) InsertUsage(ctx context.Context, tx *store.Tx, u compute.Usage) error {
+func (UsageStore) InsertUsage(ctx context.Context, tx *store.Tx, u compute.Usage) error {
 	accelerators, err := json.Marshal(u.Accelerators)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (Store) InsertUsage(ctx context.Context, tx *store.Tx, u compute.Usage) err
 }
 
 // Usages lists metering rows, newest first.
-func (Store) Usages(ctx context.Context, tx *store.Tx, p project.Name, since time.Time, limit int) ([]compute.Usage, error) {
+func (UsageStore) Usages(ctx context.Context, tx *store.Tx, p project.Name, since time.Time, limit int) ([]compute.Usage, error) {
 	var rows []usageRow
 	q := tx.NewSelect().Model(&rows).Where("started >= ?", store.At(since)).OrderExpr("started DESC, workload DESC").Limit(limit)
 	if p != "" {
@@ -91,7 +91,7 @@ func (Store) Usages(ctx context.Context, tx *store.Tx, p project.Name, since tim
 const usagePage = 5000
 
 // EachUsage gives what ran between two instants, page by page.
-func (Store) EachUsage(ctx context.Context, tx *store.Tx, p project.Name, from, until time.Time, each func(compute.Usage)) error {
+func (UsageStore) EachUsage(ctx context.Context, tx *store.Tx, p project.Name, from, until time.Time, each func(compute.Usage)) error {
 	for ended, workload := store.At(from), ""; ; {
 		var rows []usageRow
 		q := tx.NewSelect().Model(&rows).Where("started < ?", store.At(until)).OrderExpr("ended, workload").Limit(usagePage)
@@ -122,7 +122,7 @@ func (Store) EachUsage(ctx context.Context, tx *store.Tx, p project.Name, from, 
 }
 
 // Spent adds the cost of what a project began since an instant and has ended.
-func (Store) Spent(ctx context.Context, tx *store.Tx, p project.Name, currency string, since time.Time) (float64, error) {
+func (UsageStore) Spent(ctx context.Context, tx *store.Tx, p project.Name, currency string, since time.Time) (float64, error) {
 	var sum, days float64
 	err := tx.NewSelect().Table("compute_usage").ColumnExpr("COALESCE(SUM(cost), 0.0)").
 		Where("project = ?", string(p)).Where("started >= ?", store.At(since)).Where("currency IN (?, '')", currency).Scan(ctx, &sum)
@@ -134,8 +134,8 @@ func (Store) Spent(ctx context.Context, tx *store.Tx, p project.Name, currency s
 	return sum + days, err
 }
 
-// SpentBy implements compute.Store.
-func (Store) SpentBy(ctx context.Context, tx *store.Tx, p project.Name, currency string, labels []string) (map[string]float64, error) {
+// SpentBy implements compute.UsageStore.
+func (UsageStore) SpentBy(ctx context.Context, tx *store.Tx, p project.Name, currency string, labels []string) (map[string]float64, error) {
 	sums := map[string]float64{}
 	for chunk := range slices.Chunk(labels, 500) { // databases bound the parameters of a statement
 		var rows []struct {
@@ -163,7 +163,7 @@ type priceRow struct {
 }
 
 // SavePrice inserts or replaces a price.
-func (Store) SavePrice(ctx context.Context, tx *store.Tx, p compute.DatedPrice) error {
+func (PoolStore) SavePrice(ctx context.Context, tx *store.Tx, p compute.DatedPrice) error {
 	price, err := json.Marshal(p.Price)
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func (Store) SavePrice(ctx context.Context, tx *store.Tx, p compute.DatedPrice) 
 }
 
 // Prices lists the prices of a pool, or of all, the oldest first.
-func (Store) Prices(ctx context.Context, tx *store.Tx, pool compute.PoolName) ([]compute.DatedPrice, error) {
+func (PoolStore) Prices(ctx context.Context, tx *store.Tx, pool compute.PoolName) ([]compute.DatedPrice, error) {
 	var rows []priceRow
 	q := tx.NewSelect().Model(&rows).OrderExpr("pool, since")
 	if pool != "" {
@@ -206,7 +206,7 @@ type budgetRow struct {
 }
 
 // Budgets lists all by project.
-func (Store) Budgets(ctx context.Context, tx *store.Tx) ([]compute.Budget, error) {
+func (BudgetStore) Budgets(ctx context.Context, tx *store.Tx) ([]compute.Budget, error) {
 	var rows []budgetRow
 	if err := tx.NewSelect().Model(&rows).OrderExpr("project").Scan(ctx); err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ func (Store) Budgets(ctx context.Context, tx *store.Tx) ([]compute.Budget, error
 }
 
 // SaveBudget inserts or replaces a budget.
-func (Store) SaveBudget(ctx context.Context, tx *store.Tx, b compute.Budget) error {
+func (BudgetStore) SaveBudget(ctx context.Context, tx *store.Tx, b compute.Budget) error {
 	spec, err := json.Marshal(b.BudgetSpec)
 	if err != nil {
 		return err
@@ -239,7 +239,7 @@ func (Store) SaveBudget(ctx context.Context, tx *store.Tx, b compute.Budget) err
 }
 
 // DeleteBudget removes a budget.
-func (Store) DeleteBudget(ctx context.Context, tx *store.Tx, p project.Name) error {
+func (BudgetStore) DeleteBudget(ctx context.Context, tx *store.Tx, p project.Name) error {
 	_, err := tx.NewDelete().Model((*budgetRow)(nil)).Where("project = ?", string(p)).Exec(ctx)
 	return err
 }

@@ -147,7 +147,7 @@ func (w *world) Open(_ context.Context, _ project.Name, _, name string) (io.Read
 }
 
 func (w *world) service() *Service {
-	return New(Config{Jobs: jobs{w}, Environments: environments{w}, Models: w, Artifacts: w})
+	return New(Config{Submission: jobs{w}, Jobs: jobs{w}, Environments: environments{w}, Models: w, Artifacts: w})
 }
 
 func TestBegin(t *testing.T) {

@@ -10,9 +10,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/training/onnxjob"
 )
 
-// Jobs is *training.Service.
-type Jobs interface {
+// Submission is *training.Submission.
+type Submission interface {
 	Submit(ctx context.Context, p project.Name, name string, spec training.Spec) (training.Job, error)
+}
+
+// Jobs is *training.Jobs.
+type Jobs interface {
 	One(ctx context.Context, p project.Name, id training.JobID) (training.Job, error)
 }
 
@@ -30,6 +34,7 @@ type Artifacts interface {
 
 // Config is what a Service needs.
 type Config struct {
+	Submission   Submission
 	Jobs         Jobs
 	Environments onnxjob.Environments
 	Models       Models
@@ -62,7 +67,7 @@ func (s *Service) Begin(ctx context.Context, p project.Name, model, version stri
 			return training.Job{}, err
 		}
 	}
-	return s.cfg.Jobs.Submit(ctx, p, name, spec)
+	return s.cfg.Submission.Submit(ctx, p, name, spec)
 }
 
 // Report gives what a job measured. Needs job.read and run.read. Errors:

@@ -9,7 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/training/onnxjob"
 )
 
-// Jobs is *training.Service.
+// Jobs is *training.Submission.
 type Jobs interface {
 	Submit(ctx context.Context, p project.Name, name string, spec training.Spec) (training.Job, error)
 }

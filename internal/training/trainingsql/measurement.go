@@ -54,7 +54,7 @@ func micros(t time.Time) int64 {
 }
 
 // SaveMeasurement writes the measurement of an attempt over an earlier one.
-func (Store) SaveMeasurement(ctx context.Context, tx *store.Tx, m training.Measurement) error {
+func (MeasurementStore) SaveMeasurement(ctx context.Context, tx *store.Tx, m training.Measurement) error {
 	body, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (Store) SaveMeasurement(ctx context.Context, tx *store.Tx, m training.Measu
 }
 
 // Measurement finds that of an attempt.
-func (Store) Measurement(ctx context.Context, tx *store.Tx, id training.AttemptID) (m training.Measurement, found bool, err error) {
+func (MeasurementStore) Measurement(ctx context.Context, tx *store.Tx, id training.AttemptID) (m training.Measurement, found bool, err error) {
 	var r measurementRow
 	err = tx.NewSelect().Model(&r).Where("attempt = ?", string(id)).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -87,7 +87,7 @@ func (r measurementRow) into(m *training.Measurement) error {
 }
 
 // Measured lists what the attempts of a family showed that ended last, newest first.
-func (Store) Measured(ctx context.Context, tx *store.Tx, p project.Name, family string, limit int) ([]training.Measurement, error) {
+func (MeasurementStore) Measured(ctx context.Context, tx *store.Tx, p project.Name, family string, limit int) ([]training.Measurement, error) {
 	var rows []measurementRow
 	err := tx.NewSelect().Model(&rows).Where("project = ? AND family = ? AND ended > 0", string(p), family).
 		OrderExpr("ended DESC, attempt DESC").Limit(limit).Scan(ctx)
@@ -105,7 +105,7 @@ func (Store) Measured(ctx context.Context, tx *store.Tx, p project.Name, family 
 
 // Rates gives how fast each kind of work was on each device, in the mean of the
 // attempts of all projects that ended last.
-func (Store) Rates(ctx context.Context, tx *store.Tx, limit int) ([]sizing.Profile, error) {
+func (MeasurementStore) Rates(ctx context.Context, tx *store.Tx, limit int) ([]sizing.Profile, error) {
 	var rows []measurementRow
 	last := tx.NewSelect().Model((*measurementRow)(nil)).ExcludeColumn("body").
 		Where("ended > 0 AND rate > 0").OrderExpr("ended DESC, attempt DESC").Limit(limit)
@@ -127,7 +127,7 @@ func (Store) Rates(ctx context.Context, tx *store.Tx, limit int) ([]sizing.Profi
 }
 
 // Ran lists the attempts that ended last on one node of a pool, newest first.
-func (Store) Ran(ctx context.Context, tx *store.Tx, pool compute.PoolName, device string, limit int) ([]anomaly.Ran, error) {
+func (MeasurementStore) Ran(ctx context.Context, tx *store.Tx, pool compute.PoolName, device string, limit int) ([]anomaly.Ran, error) {
 	var rows []measurementRow
 	err := tx.NewSelect().Model(&rows).ExcludeColumn("body").
 		Where("pool = ? AND device = ? AND node <> '' AND ended > 0 AND rate > 0", string(pool), device).
@@ -144,7 +144,7 @@ func (Store) Ran(ctx context.Context, tx *store.Tx, pool compute.PoolName, devic
 }
 
 // SlowNode finds what was told of a node last.
-func (Store) SlowNode(ctx context.Context, tx *store.Tx, pool compute.PoolName, node string) (n training.SlowNode, found bool, err error) {
+func (MeasurementStore) SlowNode(ctx context.Context, tx *store.Tx, pool compute.PoolName, node string) (n training.SlowNode, found bool, err error) {
 	var r slowNodeRow
 	err = tx.NewSelect().Model(&r).Where("pool = ? AND node = ?", string(pool), node).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -157,7 +157,7 @@ func (Store) SlowNode(ctx context.Context, tx *store.Tx, pool compute.PoolName, 
 }
 
 // SaveSlowNode notes what was told of a node.
-func (Store) SaveSlowNode(ctx context.Context, tx *store.Tx, n training.SlowNode) error {
+func (MeasurementStore) SaveSlowNode(ctx context.Context, tx *store.Tx, n training.SlowNode) error {
 	body, err := json.Marshal(n)
 	if err != nil {
 		return err

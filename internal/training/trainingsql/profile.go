@@ -28,7 +28,7 @@ type profileRow struct {
 }
 
 // InsertProfile adds a profile.
-func (Store) InsertProfile(ctx context.Context, tx *store.Tx, p training.Profile) error {
+func (ProfileStore) InsertProfile(ctx context.Context, tx *store.Tx, p training.Profile) error {
 	body, err := json.Marshal(p)
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func (Store) InsertProfile(ctx context.Context, tx *store.Tx, p training.Profile
 }
 
 // Profiles lists the last so many profiles of a job, oldest first.
-func (Store) Profiles(ctx context.Context, tx *store.Tx, id training.JobID, limit int) ([]training.Profile, error) {
+func (ProfileStore) Profiles(ctx context.Context, tx *store.Tx, id training.JobID, limit int) ([]training.Profile, error) {
 	var rows []profileRow
 	if err := tx.NewSelect().Model(&rows).Where("job = ?", string(id)).OrderExpr("id DESC").Limit(limit).Scan(ctx); err != nil {
 		return nil, err
@@ -58,6 +58,6 @@ func (Store) Profiles(ctx context.Context, tx *store.Tx, id training.JobID, limi
 }
 
 // CountProfiles says how many an attempt has.
-func (Store) CountProfiles(ctx context.Context, tx *store.Tx, id training.AttemptID) (int, error) {
+func (ProfileStore) CountProfiles(ctx context.Context, tx *store.Tx, id training.AttemptID) (int, error) {
 	return tx.NewSelect().Model((*profileRow)(nil)).Where("attempt = ?", string(id)).Count(ctx)
 }

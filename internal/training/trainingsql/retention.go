@@ -11,8 +11,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/training"
 )
 
-// Due implements training.Store.
-func (Store) Due(ctx context.Context, tx *store.Tx, before time.Time, limit int) ([]training.Job, error) {
+// Due implements training.RetentionStore.
+func (RetentionStore) Due(ctx context.Context, tx *store.Tx, before time.Time, limit int) ([]training.Job, error) {
 	var rows []jobRow
 	err := tx.NewSelect().Model(&rows).Where("due > 0 AND due < ?", store.At(before)).OrderExpr("due").Limit(limit).Scan(ctx)
 	if err != nil {
@@ -21,16 +21,16 @@ func (Store) Due(ctx context.Context, tx *store.Tx, before time.Time, limit int)
 	return jobs(rows)
 }
 
-// Postpone implements training.Store.
-func (Store) Postpone(ctx context.Context, tx *store.Tx, ids []training.JobID, to time.Time) error {
+// Postpone implements training.RetentionStore.
+func (RetentionStore) Postpone(ctx context.Context, tx *store.Tx, ids []training.JobID, to time.Time) error {
 	return inParts(ids, func(part []training.JobID) error {
 		_, err := tx.NewUpdate().Model((*jobRow)(nil)).Set("due = ?", store.At(to)).Where("due > 0 AND id IN (?)", bun.List(part)).Exec(ctx)
 		return err
 	})
 }
 
-// ResumedBy implements training.Store.
-func (Store) ResumedBy(ctx context.Context, tx *store.Tx, ids []training.JobID) (map[training.JobID]training.JobID, error) {
+// ResumedBy implements training.RetentionStore.
+func (RetentionStore) ResumedBy(ctx context.Context, tx *store.Tx, ids []training.JobID) (map[training.JobID]training.JobID, error) {
 	by := map[training.JobID]training.JobID{}
 	err := inParts(ids, func(part []training.JobID) error {
 		var rows []struct{ ID, Resumes string }
@@ -43,8 +43,8 @@ func (Store) ResumedBy(ctx context.Context, tx *store.Tx, ids []training.JobID) 
 	return by, err
 }
 
-// WithCheckpoints implements training.Store.
-func (Store) WithCheckpoints(ctx context.Context, tx *store.Tx, ids []training.JobID) (with []training.JobID, err error) {
+// WithCheckpoints implements training.RetentionStore.
+func (RetentionStore) WithCheckpoints(ctx context.Context, tx *store.Tx, ids []training.JobID) (with []training.JobID, err error) {
 	err = inParts(ids, func(part []training.JobID) error {
 		var some []training.JobID
 		err := tx.NewSelect().Model((*checkpointRow)(nil)).ColumnExpr("DISTINCT job").Where("job IN (?)", bun.List(part)).Scan(ctx, &some)
@@ -54,8 +54,8 @@ func (Store) WithCheckpoints(ctx context.Context, tx *store.Tx, ids []training.J
 	return with, err
 }
 
-// AttemptsOf implements training.Store.
-func (Store) AttemptsOf(ctx context.Context, tx *store.Tx, ids []training.JobID) (map[training.JobID][]training.AttemptID, error) {
+// AttemptsOf implements training.RetentionStore.
+func (RetentionStore) AttemptsOf(ctx context.Context, tx *store.Tx, ids []training.JobID) (map[training.JobID][]training.AttemptID, error) {
 	of := map[training.JobID][]training.AttemptID{}
 	err := inParts(ids, func(part []training.JobID) error {
 		var rows []struct{ ID, Job string }
@@ -68,13 +68,13 @@ func (Store) AttemptsOf(ctx context.Context, tx *store.Tx, ids []training.JobID)
 	return of, err
 }
 
-// TrimJobs implements training.Store.
-func (Store) TrimJobs(ctx context.Context, tx *store.Tx, ids []training.JobID) error {
+// TrimJobs implements training.RetentionStore.
+func (RetentionStore) TrimJobs(ctx context.Context, tx *store.Tx, ids []training.JobID) error {
 	return remove(ctx, tx, ids, (*profileRow)(nil), (*seenRow)(nil))
 }
 
-// DeleteJobs implements training.Store.
-func (Store) DeleteJobs(ctx context.Context, tx *store.Tx, ids []training.JobID) error {
+// DeleteJobs implements training.RetentionStore.
+func (RetentionStore) DeleteJobs(ctx context.Context, tx *store.Tx, ids []training.JobID) error {
 	if err := remove(ctx, tx, ids, (*profileRow)(nil), (*seenRow)(nil), (*measurementRow)(nil), (*attemptRow)(nil)); err != nil {
 		return err
 	}

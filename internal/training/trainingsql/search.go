@@ -30,7 +30,7 @@ func inputsOf(inputs []training.Input) string {
 }
 
 // Lines gives what a search reads of jobs, newest first, out of an index.
-func (Store) Lines(ctx context.Context, tx *store.Tx, p project.Name, before training.JobID, limit int) ([]store.Line, error) {
+func (JobStore) Lines(ctx context.Context, tx *store.Tx, p project.Name, before training.JobID, limit int) ([]store.Line, error) {
 	var rows []struct{ ID, Name, Submitter, Inputs string }
 	q := tx.NewSelect().Table("training_job").Column("id", "name", "submitter", "inputs").Where("project = ?", string(p)).OrderExpr("id DESC").Limit(limit)
 	if before != "" {
@@ -50,7 +50,7 @@ func (Store) Lines(ctx context.Context, tx *store.Tx, p project.Name, before tra
 }
 
 // JobsAt gives those jobs that are there, newest first.
-func (Store) JobsAt(ctx context.Context, tx *store.Tx, ids []string) ([]training.Job, error) {
+func (JobStore) JobsAt(ctx context.Context, tx *store.Tx, ids []string) ([]training.Job, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}

@@ -26,7 +26,7 @@ func rowOf(p project.Name, a training.StoredSource, at time.Time) sourceRow {
 }
 
 // Sources gives archives on record.
-func (Store) Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (map[string]training.StoredSource, error) {
+func (SourceStore) Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (map[string]training.StoredSource, error) {
 	if len(digests) == 0 {
 		return nil, nil
 	}
@@ -42,7 +42,7 @@ func (Store) Sources(ctx context.Context, tx *store.Tx, p project.Name, digests 
 }
 
 // UseSource notes a use.
-func (Store) UseSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, at time.Time) error {
+func (SourceStore) UseSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, at time.Time) error {
 	res, err := tx.NewUpdate().Model((*sourceRow)(nil)).Set("used = ?", store.At(at)).Where("s.project = ? AND s.digest = ?", string(p), digest).Exec(ctx)
 	if err != nil {
 		return err
@@ -54,14 +54,14 @@ func (Store) UseSource(ctx context.Context, tx *store.Tx, p project.Name, digest
 }
 
 // PutSource puts an archive on record.
-func (Store) PutSource(ctx context.Context, tx *store.Tx, p project.Name, a training.StoredSource, at time.Time) error {
+func (SourceStore) PutSource(ctx context.Context, tx *store.Tx, p project.Name, a training.StoredSource, at time.Time) error {
 	row := rowOf(p, a, at)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (project, digest) DO UPDATE").Set("used = EXCLUDED.used, object = EXCLUDED.object").Exec(ctx)
 	return err
 }
 
 // FoundSources notes archives of which nothing is on record as used at a time.
-func (Store) FoundSources(ctx context.Context, tx *store.Tx, p project.Name, found []training.StoredSource, at time.Time) error {
+func (SourceStore) FoundSources(ctx context.Context, tx *store.Tx, p project.Name, found []training.StoredSource, at time.Time) error {
 	if len(found) == 0 {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (Store) FoundSources(ctx context.Context, tx *store.Tx, p project.Name, fou
 }
 
 // UnusedSources gives archives that no job names.
-func (Store) UnusedSources(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) (digests []string, err error) {
+func (SourceStore) UnusedSources(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) (digests []string, err error) {
 	err = tx.NewSelect().Model((*sourceRow)(nil)).Column("digest").Where("project = ? AND digest > ? AND used < ?", string(p), after, store.At(before)).
 		Where("NOT EXISTS (SELECT 1 FROM training_job AS j WHERE j.project = ? AND j.source = s.digest AND j.source <> '')", string(p)).
 		Order("digest").Limit(limit).Scan(ctx, &digests)
@@ -82,7 +82,7 @@ func (Store) UnusedSources(ctx context.Context, tx *store.Tx, p project.Name, be
 }
 
 // RemoveSource ends the record of an archive, unless it was used since.
-func (Store) RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (a training.StoredSource, removed bool, err error) {
+func (SourceStore) RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (a training.StoredSource, removed bool, err error) {
 	var objects []string
 	err = tx.NewDelete().Model((*sourceRow)(nil)).
 		Where("s.project = ? AND s.digest = ? AND s.used < ?", string(p), digest, store.At(before)).

@@ -87,12 +87,34 @@ func (r attemptRow) attempt() (a training.Attempt, err error) {
 }
 
 // Store implements training.Store.
-type Store struct{}
+type Store struct {
+	JobStore
+	SourceStore
+	RetentionStore
+	AttemptStore
+	ProfileStore
+	MeasurementStore
+}
+
+type (
+	// JobStore implements training.JobStore.
+	JobStore struct{}
+	// SourceStore implements training.SourceStore.
+	SourceStore struct{}
+	// RetentionStore implements training.RetentionStore.
+	RetentionStore struct{}
+	// AttemptStore implements training.AttemptStore.
+	AttemptStore struct{}
+	// ProfileStore implements training.ProfileStore.
+	ProfileStore struct{}
+	// MeasurementStore implements training.MeasurementStore.
+	MeasurementStore struct{}
+)
 
 var _ training.Store = Store{}
 
 // InsertJob adds a job.
-func (Store) InsertJob(ctx context.Context, tx *store.Tx, j training.Job) error {
+func (JobStore) InsertJob(ctx context.Context, tx *store.Tx, j training.Job) error {
 	r, err := jobRowOf(j)
 	if err != nil {
 		return err
@@ -102,7 +124,7 @@ func (Store) InsertJob(ctx context.Context, tx *store.Tx, j training.Job) error 
 }
 
 // Job finds one job.
-func (Store) Job(ctx context.Context, tx *store.Tx, id training.JobID) (training.Job, error) {
+func (JobStore) Job(ctx context.Context, tx *store.Tx, id training.JobID) (training.Job, error) {
 	var r jobRow
 	err := tx.NewSelect().Model(&r).Where("id = ?", string(id)).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -115,7 +137,7 @@ func (Store) Job(ctx context.Context, tx *store.Tx, id training.JobID) (training
 }
 
 // UpdateJob writes a job unless it changed concurrently.
-func (Store) UpdateJob(ctx context.Context, tx *store.Tx, j training.Job) error {
+func (JobStore) UpdateJob(ctx context.Context, tx *store.Tx, j training.Job) error {
 	r, err := jobRowOf(j)
 	if err != nil {
 		return err
@@ -127,7 +149,7 @@ func (Store) UpdateJob(ctx context.Context, tx *store.Tx, j training.Job) error 
 }
 
 // Jobs lists a project's jobs, newest first.
-func (Store) Jobs(ctx context.Context, tx *store.Tx, p project.Name, f training.Filter) ([]training.Job, error) {
+func (JobStore) Jobs(ctx context.Context, tx *store.Tx, p project.Name, f training.Filter) ([]training.Job, error) {
 	var rows []jobRow
 	q := tx.NewSelect().Model(&rows).Where("project = ?", string(p)).OrderExpr("id DESC").Limit(f.Limit)
 	if f.State != "" {
@@ -152,7 +174,7 @@ func (Store) Jobs(ctx context.Context, tx *store.Tx, p project.Name, f training.
 }
 
 // LastJob finds the newest job with a digest.
-func (Store) LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest string) (training.Job, error) {
+func (JobStore) LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest string) (training.Job, error) {
 	var r jobRow
 	err := tx.NewSelect().Model(&r).Where("project = ? AND digest = ?", string(p), digest).OrderExpr("id DESC").Limit(1).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -165,7 +187,7 @@ func (Store) LastJob(ctx context.Context, tx *store.Tx, p project.Name, digest s
 }
 
 // Unstarted lists queued jobs without an attempt, oldest first.
-func (Store) Unstarted(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
+func (JobStore) Unstarted(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
 	var rows []jobRow
 	if err := tx.NewSelect().Model(&rows).Where("due = 0 AND state = ? AND waiting IN (?)", string(training.Queued), true).OrderExpr("id").Scan(ctx); err != nil {
 		return nil, err
@@ -174,7 +196,7 @@ func (Store) Unstarted(ctx context.Context, tx *store.Tx) ([]training.Job, error
 }
 
 // Underway lists the jobs that run, oldest first.
-func (Store) Underway(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
+func (JobStore) Underway(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
 	var rows []jobRow
 	if err := tx.NewSelect().Model(&rows).Where("due = 0 AND state = ?", string(training.Running)).OrderExpr("id").Scan(ctx); err != nil {
 		return nil, err
@@ -182,8 +204,8 @@ func (Store) Underway(ctx context.Context, tx *store.Tx) ([]training.Job, error)
 	return jobs(rows)
 }
 
-// CountAlive implements training.Store.
-func (Store) CountAlive(ctx context.Context, tx *store.Tx, p project.Name, submitter string) (all, own int, err error) {
+// CountAlive implements training.JobStore.
+func (JobStore) CountAlive(ctx context.Context, tx *store.Tx, p project.Name, submitter string) (all, own int, err error) {
 	var rows []struct {
 		Submitter string
 		N         int
@@ -200,7 +222,7 @@ func (Store) CountAlive(ctx context.Context, tx *store.Tx, p project.Name, submi
 }
 
 // Counts counts the jobs that have not ended.
-func (Store) Counts(ctx context.Context, tx *store.Tx) ([]training.Count, error) {
+func (JobStore) Counts(ctx context.Context, tx *store.Tx) ([]training.Count, error) {
 	var rows []struct {
 		Project, State, Oldest string
 		N                      int
@@ -215,7 +237,7 @@ func (Store) Counts(ctx context.Context, tx *store.Tx) ([]training.Count, error)
 }
 
 // Alive lists the jobs that have not ended, oldest first.
-func (Store) Alive(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
+func (JobStore) Alive(ctx context.Context, tx *store.Tx) ([]training.Job, error) {
 	var rows []jobRow
 	if err := tx.NewSelect().Model(&rows).Where("due = 0 AND state IN (?, ?)", string(training.Queued), string(training.Running)).OrderExpr("id").Scan(ctx); err != nil {
 		return nil, err
@@ -235,7 +257,7 @@ func jobs(rows []jobRow) ([]training.Job, error) {
 }
 
 // InsertAttempt adds an attempt.
-func (Store) InsertAttempt(ctx context.Context, tx *store.Tx, a training.Attempt) error {
+func (AttemptStore) InsertAttempt(ctx context.Context, tx *store.Tx, a training.Attempt) error {
 	r, err := attemptRowOf(a)
 	if err != nil {
 		return err
@@ -245,7 +267,7 @@ func (Store) InsertAttempt(ctx context.Context, tx *store.Tx, a training.Attempt
 }
 
 // Attempt finds one attempt.
-func (Store) Attempt(ctx context.Context, tx *store.Tx, id training.AttemptID) (training.Attempt, error) {
+func (AttemptStore) Attempt(ctx context.Context, tx *store.Tx, id training.AttemptID) (training.Attempt, error) {
 	var r attemptRow
 	err := tx.NewSelect().Model(&r).Where("id = ?", string(id)).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -258,7 +280,7 @@ func (Store) Attempt(ctx context.Context, tx *store.Tx, id training.AttemptID) (
 }
 
 // UpdateAttempt writes an attempt unless it changed concurrently.
-func (Store) UpdateAttempt(ctx context.Context, tx *store.Tx, a training.Attempt) error {
+func (AttemptStore) UpdateAttempt(ctx context.Context, tx *store.Tx, a training.Attempt) error {
 	r, err := attemptRowOf(a)
 	if err != nil {
 		return err
@@ -270,7 +292,7 @@ func (Store) UpdateAttempt(ctx context.Context, tx *store.Tx, a training.Attempt
 }
 
 // Attempts lists a job's attempts by number.
-func (Store) Attempts(ctx context.Context, tx *store.Tx, id training.JobID) ([]training.Attempt, error) {
+func (AttemptStore) Attempts(ctx context.Context, tx *store.Tx, id training.JobID) ([]training.Attempt, error) {
 	var rows []attemptRow
 	if err := tx.NewSelect().Model(&rows).Where("job = ?", string(id)).OrderExpr("number").Scan(ctx); err != nil {
 		return nil, err
@@ -296,7 +318,7 @@ func changed(res sql.Result, err error, what string) error {
 	return err
 }
 
-// Mentions implements training.Store.
-func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
+// Mentions implements training.JobStore.
+func (JobStore) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
 	return store.Mentions(ctx, tx, store.Mention{Table: "training_job", Column: "body", By: "'job ' || id"}, string(p), word, each)
 }

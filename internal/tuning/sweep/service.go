@@ -57,7 +57,7 @@ type Authorizer interface {
 	Allow(ctx context.Context, action policy.Action, object policy.Object) error
 }
 
-// Jobs run trials. *training.Service is one.
+// Jobs run trials. The services of training are that together.
 type Jobs interface {
 	// CheckSource refuses a source archive that nobody has uploaded.
 	CheckSource(ctx context.Context, p project.Name, digest string) error

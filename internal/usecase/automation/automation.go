@@ -62,7 +62,8 @@ type intent struct {
 type Service struct {
 	DB         *store.DB // for the subscriptions
 	Serving    *serving.Service
-	Training   *training.Service
+	Submission *training.Submission
+	Jobs       *training.Jobs
 	Features   *feature.OfflineReads
 	Monitoring *monitoring.Service
 	Log        *slog.Logger
@@ -213,7 +214,7 @@ func (s *Service) retrain(ctx context.Context, e event.Event) (*intent, error) {
 		do: func(ctx context.Context) (string, string, error) {
 			ctx = identity.With(ctx, m.By)
 			p := project.Name(e.Project)
-			jobs, _, err := s.Training.List(ctx, p, training.Filter{Name: spec.Job, Limit: 1})
+			jobs, _, err := s.Jobs.List(ctx, p, training.Filter{Name: spec.Job, Limit: 1})
 			if err == nil && len(jobs) == 0 {
 				err = fault.New(fault.NotFound, "no job is called %q, whose specification is to be run again", spec.Job).
 					WithHint("Run it once: falaj apply -f JOB.yaml.")
@@ -242,7 +243,7 @@ func (s *Service) retrain(ctx context.Context, e event.Event) (*intent, error) {
 			if job.Trains == "" { // the monitor says which input has the rows that are trained on
 				job.Trains = spec.Data
 			}
-			made, _, err := s.Training.Apply(ctx, p, spec.Job, job)
+			made, _, err := s.Submission.Apply(ctx, p, spec.Job, job)
 			if err != nil {
 				return "", "", fault.Wrap(err, "submit job %s", spec.Job)
 			}

@@ -40,7 +40,7 @@ import (
 type Service struct {
 	DB         *store.DB
 	Authorizer policy.Permitter
-	Training   *training.Service
+	Training   *training.Records
 	Monitoring *monitoring.Service
 	Serving    *serving.Service
 	Gateways   *gateway.Service

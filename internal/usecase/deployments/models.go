@@ -26,7 +26,7 @@ const maxModel = 4 << 30
 // by a loop of ours, too, which has no token.
 type Models struct {
 	Registry *registry.Service
-	Training *training.Service
+	Training *training.Jobs
 }
 
 var _ serving.Models = Models{}

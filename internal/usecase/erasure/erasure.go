@@ -37,7 +37,7 @@ type Service struct {
 	Features    feature.Services
 	Predictions *prediction.Log
 	Registry    *registry.Service
-	Training    *training.Service
+	Training    *training.Records
 	Checkpoints *checkpoint.Service
 	Tracking    *tracking.Service
 	Monitoring  *monitoring.Service

@@ -182,7 +182,7 @@ func TestWords(t *testing.T) {
 func TestWhatIsNotSearched(t *testing.T) {
 	db := everyTable(t)
 	a := &Service{
-		DB: db, Training: training.New(training.Config{DB: db, Store: trainingsql.Store{}}), Checkpoints: checkpoint.New(checkpoint.Config{DB: db, Store: trainingsql.Checkpoints{}}),
+		DB: db, Training: training.New(training.Config{DB: db, Store: trainingsql.Store{}}).Records, Checkpoints: checkpoint.New(checkpoint.Config{DB: db, Store: trainingsql.Checkpoints{}}),
 		Tracking: tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}}), Monitoring: monitoring.New(monitoring.Config{DB: db, Store: monitoringsql.Store{}}),
 	}
 	insert := func(rows ...string) {

@@ -71,7 +71,7 @@ func withModels(j training.Job) string {
 
 // Attempts says what attempts of jobs could read, and in which zones what they make may be
 // stored.
-type Attempts struct{ Training *training.Service }
+type Attempts struct{ Training *training.Records }
 
 // Residency is the residency label of what an attempt makes.
 func (a Attempts) Residency(ctx context.Context, attempt string) (residency.Label, error) {

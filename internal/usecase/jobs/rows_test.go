@@ -83,7 +83,7 @@ func TestJobInputs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	a := Attempts{Training: training.New(training.Config{DB: db, Store: trainingsql.Store{}})}
+	a := Attempts{Training: training.New(training.Config{DB: db, Store: trainingsql.Store{}}).Records}
 	if err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
 		for i, j := range []training.Job{
 			{ID: "job_1", Inputs: []training.Input{{Ref: "dataset staff@1"}}},

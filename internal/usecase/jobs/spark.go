@@ -24,7 +24,7 @@ var sparkScript string
 
 // SparkSteps runs transformations as jobs.
 type SparkSteps struct {
-	Training     *training.Service
+	Training     *training.Submission
 	Environments *environment.Service
 }
 

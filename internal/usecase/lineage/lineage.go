@@ -26,7 +26,7 @@ type Service struct {
 	Authorizer policy.Permitter
 	Datasets   *dataset.Service
 	Features   feature.Services
-	Training   *training.Service
+	Training   *training.Jobs
 	Registry   *registry.Service
 	Serving    *serving.Service
 	Guard      residency.Guard

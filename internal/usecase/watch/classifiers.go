@@ -33,7 +33,8 @@ type Classifiers struct {
 	Datasets     *dataset.Service
 	Registry     *registry.Service
 	Environments *environment.Service
-	Training     *training.Service
+	Submission   *training.Submission
+	Jobs         *training.Jobs
 	Tracking     *tracking.Service
 	Authorizer   policy.Authorizer
 }
@@ -94,7 +95,7 @@ func (c Classifiers) Keep(ctx context.Context, w monitoring.KeptWindow) (string,
 
 // Begin implements monitoring.Classifiers.
 func (c Classifiers) Begin(ctx context.Context, j monitoring.ClassifierJob) (string, error) {
-	made, _, err := c.Training.Apply(ctx, project.Name(j.Project), j.Name, training.Spec{
+	made, _, err := c.Submission.Apply(ctx, project.Name(j.Project), j.Name, training.Spec{
 		Environment: j.Environment, Script: j.Script, Command: []string{j.Argument}, Data: j.Data,
 		Resources: resource.Amount{CPU: resource.Cores(1), Memory: 2 * resource.GiB}, Timeout: compute.Duration(30 * time.Minute),
 	})
@@ -104,7 +105,7 @@ func (c Classifiers) Begin(ctx context.Context, j monitoring.ClassifierJob) (str
 // Outcome implements monitoring.Classifiers.
 func (c Classifiers) Outcome(ctx context.Context, p, job string) (monitoring.ClassifierOutcome, error) {
 	ctx = identity.With(ctx, identity.Loop("domain classifiers"))
-	j, err := c.Training.One(ctx, project.Name(p), training.JobID(job))
+	j, err := c.Jobs.One(ctx, project.Name(p), training.JobID(job))
 	if err != nil || !j.State.Ended() {
 		return monitoring.ClassifierOutcome{}, err
 	}

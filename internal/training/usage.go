@@ -11,6 +11,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
+// Usage says what jobs use and how long they take: measurements, profiles, right-sizing
+// recommendations. The API calls it; Execution runs its loop.
+type Usage struct{ *core }
+
 // Top is what a running job does now.
 type Top struct {
 	Job      JobID           `json:"job"`
@@ -30,15 +34,15 @@ type Top struct {
 
 // Top gives what the workers of a job use now, its pace, and when it will be
 // done. Needs job.read. Error: fault.NotFound.
-func (s *Service) Top(ctx context.Context, p project.Name, jid JobID) (Top, error) {
-	j, err := s.One(ctx, p, jid)
+func (s *Usage) Top(ctx context.Context, p project.Name, jid JobID) (Top, error) {
+	j, err := s.one(ctx, p, jid, ActionRead)
 	if err != nil {
 		return Top{}, err
 	}
 	t := Top{Job: j.ID, Name: j.Name, State: j.State, Pool: string(j.Pool), Steps: j.Spec.Steps, Workers: []engine.Member{}}
 	var attempts []Attempt
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		attempts, err = s.cfg.Store.Attempts(ctx, tx, jid)
+		attempts, err = s.attemptStore.Attempts(ctx, tx, jid)
 		return err
 	})
 	if err != nil || len(attempts) == 0 {

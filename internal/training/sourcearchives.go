@@ -12,13 +12,19 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
 
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
+	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
 	workarchive "github.com/falaj-ml/falaj/internal/worker/archive"
 )
@@ -49,10 +55,17 @@ type StoredSource struct {
 
 const sourcePart = "sar"
 
+// SourceArchives keeps the uploaded source of jobs. The API uploads archives, sweeps check them,
+// and housekeeping removes unused ones.
+type SourceArchives struct {
+	*core
+	sourceStore SourceStore
+}
+
 // UploadSource keeps a gzipped tar archive that jobs may name. It holds plain
 // files and directories only: links, devices and names that leave the archive
 // are refused. Needs job.submit. Errors: fault.Invalid; fault.TooLarge.
-func (s *Service) UploadSource(ctx context.Context, p project.Name, archive io.Reader) (Source, error) {
+func (s *SourceArchives) UploadSource(ctx context.Context, p project.Name, archive io.Reader) (Source, error) {
 	if err := s.allow(ctx, ActionSubmit, Job{Project: p}); err != nil {
 		return Source{}, err
 	}
@@ -88,7 +101,7 @@ func (s *Service) UploadSource(ctx context.Context, p project.Name, archive io.R
 }
 
 // keepSource stores an archive, unless it is stored already, and puts it on record.
-func (s *Service) keepSource(ctx context.Context, p project.Name, src Source, archive io.Reader) error {
+func (s *SourceArchives) keepSource(ctx context.Context, p project.Name, src Source, archive io.Reader) error {
 	ctx, cancel := context.WithTimeout(ctx, blob.RecordWithin)
 	defer cancel()
 	record := func(put func(ctx context.Context, tx *store.Tx) error) error {
@@ -102,7 +115,7 @@ func (s *Service) keepSource(ctx context.Context, p project.Name, src Source, ar
 		})
 	}
 	use := func(ctx context.Context, tx *store.Tx) error {
-		return s.cfg.Store.UseSource(ctx, tx, p, src.Digest, s.now())
+		return s.sourceStore.UseSource(ctx, tx, p, src.Digest, s.now())
 	}
 	old, err := s.storedSource(ctx, p, src.Digest)
 	if err != nil {
@@ -118,19 +131,19 @@ func (s *Service) keepSource(ctx context.Context, p project.Name, src Source, ar
 		return err
 	}
 	return record(func(ctx context.Context, tx *store.Tx) error {
-		now, err := s.cfg.Store.Sources(ctx, tx, p, []string{src.Digest})
+		now, err := s.sourceStore.Sources(ctx, tx, p, []string{src.Digest})
 		if err != nil {
 			return err
 		}
 		if other, ok := now[src.Digest]; ok && other != old { // uploaded at the same time
 			return use(ctx, tx)
 		}
-		return s.cfg.Store.PutSource(ctx, tx, p, ours, s.now())
+		return s.sourceStore.PutSource(ctx, tx, p, ours, s.now())
 	})
 }
 
 // wholeSource reports whether an archive can be read to its end.
-func (s *Service) wholeSource(ctx context.Context, p project.Name, a StoredSource) bool {
+func (s *SourceArchives) wholeSource(ctx context.Context, p project.Name, a StoredSource) bool {
 	r, err := s.cfg.Sources.Open(ctx, p, a)
 	if err != nil {
 		return false
@@ -141,10 +154,10 @@ func (s *Service) wholeSource(ctx context.Context, p project.Name, a StoredSourc
 
 // storedSource is where an archive is stored. One that is not on record may be of a release
 // that kept no record.
-func (s *Service) storedSource(ctx context.Context, p project.Name, digest string) (StoredSource, error) {
+func (s *SourceArchives) storedSource(ctx context.Context, p project.Name, digest string) (StoredSource, error) {
 	a := StoredSource{Digest: digest}
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		recorded, err := s.cfg.Store.Sources(ctx, tx, p, []string{digest})
+		recorded, err := s.sourceStore.Sources(ctx, tx, p, []string{digest})
 		if found, ok := recorded[digest]; ok {
 			a = found
 		}
@@ -154,7 +167,7 @@ func (s *Service) storedSource(ctx context.Context, p project.Name, digest strin
 }
 
 // openSource opens an archive, also one that is uploaded again in the meantime.
-func (s *Service) openSource(ctx context.Context, p project.Name, digest string) (a StoredSource, r io.ReadCloser, err error) {
+func (s *SourceArchives) openSource(ctx context.Context, p project.Name, digest string) (a StoredSource, r io.ReadCloser, err error) {
 	for tried := (StoredSource{}); ; tried = a {
 		if a, err = s.storedSource(ctx, p, digest); err != nil {
 			return a, nil, err
@@ -167,7 +180,7 @@ func (s *Service) openSource(ctx context.Context, p project.Name, digest string)
 }
 
 // findSource refuses a source archive that was not uploaded.
-func (s *Service) findSource(ctx context.Context, p project.Name, digest string) (StoredSource, error) {
+func (s *SourceArchives) findSource(ctx context.Context, p project.Name, digest string) (StoredSource, error) {
 	a, r, err := s.openSource(ctx, p, digest)
 	if err != nil {
 		return a, err
@@ -177,7 +190,7 @@ func (s *Service) findSource(ctx context.Context, p project.Name, digest string)
 
 // CheckSource refuses a source archive that was not uploaded, and keeps it for another week. It
 // checks no permission.
-func (s *Service) CheckSource(ctx context.Context, p project.Name, digest string) error {
+func (s *SourceArchives) CheckSource(ctx context.Context, p project.Name, digest string) error {
 	a, err := s.findSource(ctx, p, digest)
 	if err != nil {
 		return err
@@ -186,13 +199,13 @@ func (s *Service) CheckSource(ctx context.Context, p project.Name, digest string
 }
 
 // useSource notes that something names an archive that was found.
-func (s *Service) useSource(ctx context.Context, tx *store.Tx, p project.Name, a StoredSource) error {
+func (s *SourceArchives) useSource(ctx context.Context, tx *store.Tx, p project.Name, a StoredSource) error {
 	if a.Object == "" { // it may be of a release that kept no record
-		if err := s.cfg.Store.FoundSources(ctx, tx, p, []StoredSource{a}, s.now()); err != nil {
+		if err := s.sourceStore.FoundSources(ctx, tx, p, []StoredSource{a}, s.now()); err != nil {
 			return err
 		}
 	}
-	return s.cfg.Store.UseSource(ctx, tx, p, a.Digest, s.now())
+	return s.sourceStore.UseSource(ctx, tx, p, a.Digest, s.now())
 }
 
 // unpack reads a gzipped tar archive and writes its files below root; with a
@@ -334,3 +347,141 @@ func (b BlobSources) Delete(ctx context.Context, p project.Name, a StoredSource)
 }
 
 func sourcePrefix(p project.Name) blob.Key { return blob.Key("projects/" + string(p) + "/sources/") }
+
+const (
+	// sourceUnused is for how long a source archive is kept that no job and no sweep names: a
+	// client uploads it before it submits.
+	sourceUnused = 7 * 24 * time.Hour
+	sourceBatch  = 50
+)
+
+// SweepSources removes source archives of a project that no job and no sweep names, and that
+// were neither uploaded nor named for a week, until the pass is over. It gives their number.
+//
+// Several servers on one database may sweep and receive uploads at the same time. The record of
+// an archive goes first; only the server that ends it deletes the object, which no later upload
+// uses.
+func (s *SourceArchives) SweepSources(ctx context.Context, p project.Name, pass lifecycle.Pass) (removed int, err error) {
+	ctx = identity.With(ctx, identity.Loop("retention of source archives"))
+	before, after := s.now().Add(-sourceUnused), ""
+	var found []StoredSource
+	if err := s.cfg.Sources.List(ctx, p, func(a StoredSource) error {
+		if found = append(found, a); len(found) < 10*sourceBatch {
+			return nil
+		}
+		defer func() { found = found[:0] }()
+		return s.settleSources(ctx, p, found)
+	}); err != nil {
+		return 0, fault.Wrap(err, "listing the source archives of project %s", p)
+	}
+	if err := s.settleSources(ctx, p, found); err != nil {
+		return 0, fault.Wrap(err, "listing the source archives of project %s", p)
+	}
+	err = pass.Repeat(ctx, func(ctx context.Context) (bool, error) {
+		var unused []string
+		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			unused, err = s.sourceStore.UnusedSources(ctx, tx, p, before, after, sourceBatch)
+			return err
+		}); err != nil || len(unused) == 0 {
+			return false, err
+		}
+		after = unused[len(unused)-1]
+		n, err := s.removeSources(ctx, p, unused, before)
+		removed += n
+		return len(unused) == sourceBatch, err
+	})
+	return removed, fault.Wrap(err, "removing source archives of project %s", p)
+}
+
+// settleSources puts archives on record that earlier releases stored, and deletes what a killed
+// server, or an upload at the same time, left: objects that the record of their digest does not
+// name, and that are too old to be recorded yet.
+func (s *SourceArchives) settleSources(ctx context.Context, p project.Name, found []StoredSource) error {
+	if len(found) == 0 {
+		return nil
+	}
+	digests := make([]string, len(found))
+	for i, a := range found {
+		digests[i] = a.Digest
+	}
+	var recorded map[string]StoredSource
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		recorded, err = s.sourceStore.Sources(ctx, tx, p, digests)
+		return err
+	}); err != nil {
+		return err
+	}
+	before := s.now().Add(-blob.Unrecorded)
+	var fresh []StoredSource
+	for _, a := range found {
+		of, known := recorded[a.Digest]
+		switch {
+		case of == a:
+		case a.Object == "" && !known:
+			fresh = append(fresh, a)
+		case a.Object == "" || begun(a).Before(before):
+			if err := s.cfg.Sources.Delete(ctx, p, a); err != nil {
+				return err
+			}
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	return s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		return s.sourceStore.FoundSources(ctx, tx, p, fresh, s.now())
+	})
+}
+
+// begun is when the upload of an archive gave its object a name.
+func begun(a StoredSource) time.Time {
+	u, err := ulid.ParseStrict(strings.TrimPrefix(a.Object, sourcePart+"_"))
+	if err != nil {
+		return time.Time{}
+	}
+	return u.Timestamp()
+}
+
+// removeSources removes those of archives that nothing names. What a killed server does not
+// delete any more, settleSources does.
+func (s *SourceArchives) removeSources(ctx context.Context, p project.Name, digests []string, before time.Time) (n int, err error) {
+	var going []StoredSource
+	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
+		going = nil
+		var named []string // by sweeps
+		if s.cfg.Traces != nil {
+			var err error
+			if named, err = s.cfg.Traces.Sources(ctx, tx, p, digests); err != nil {
+				return err
+			}
+		}
+		for _, d := range digests {
+			if slices.Contains(named, d) {
+				continue
+			}
+			a, ok, err := s.sourceStore.RemoveSource(ctx, tx, p, d, before)
+			if err != nil {
+				return err
+			}
+			if ok {
+				going = append(going, a)
+			}
+		}
+		if len(going) == 0 {
+			return nil
+		}
+		return audit.Append(ctx, tx, audit.Entry{
+			Project: string(p), Action: "retention.forget", Object: "source archives", Detail: map[string]any{"removed": len(going), "kept_for": sourceUnused.String()},
+		})
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, a := range going {
+		if err := s.cfg.Sources.Delete(ctx, p, a); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}

@@ -188,8 +188,8 @@ func TestSourceArchivesOfTwoServers(t *testing.T) {
 	ctx := alice(t.Context())
 	cfg := w.cfg
 	cfg.Dir = t.TempDir()
-	other := training.New(cfg)
-	upload := func(s *training.Service, text string) string {
+	other := training.New(cfg).SourceArchives
+	upload := func(s *training.SourceArchives, text string) string {
 		t.Helper()
 		up, err := s.UploadSource(ctx, nyc, bytes.NewReader(packed(t, text)))
 		if err != nil {
@@ -197,7 +197,7 @@ func TestSourceArchivesOfTwoServers(t *testing.T) {
 		}
 		return up.Digest
 	}
-	sweep := func(s *training.Service) {
+	sweep := func(s *training.SourceArchives) {
 		t.Helper()
 		if _, err := s.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil {
 			t.Fatal(err)
@@ -205,23 +205,23 @@ func TestSourceArchivesOfTwoServers(t *testing.T) {
 	}
 	usable := func(what, digest string) {
 		t.Helper()
-		sweep(w.Service)
+		sweep(w.SourceArchives)
 		sweep(other)
-		for _, s := range []*training.Service{w.Service, other} {
+		for _, s := range []*training.SourceArchives{w.SourceArchives, other} {
 			if err := s.CheckSource(ctx, nyc, digest); err != nil {
 				t.Errorf("%s: the archive is lost: %v", what, err)
 			}
 		}
 	}
 
-	digest := upload(w.Service, "a")
+	digest := upload(w.SourceArchives, "a")
 	later.Add(int64(8 * 24 * time.Hour))
 	w.sources.deleting = func() error {
 		w.sources.deleting = nil
 		upload(other, "a")
 		return nil
 	}
-	sweep(w.Service)
+	sweep(w.SourceArchives)
 	if w.sources.deleting != nil {
 		t.Fatal("nothing was deleted")
 	}
@@ -232,13 +232,13 @@ func TestSourceArchivesOfTwoServers(t *testing.T) {
 		w.sources.saved = nil
 		sweep(other)
 	}
-	usable("not on record yet while the other server sweeps", upload(w.Service, "b"))
+	usable("not on record yet while the other server sweeps", upload(w.SourceArchives, "b"))
 
 	w.sources.saved = func() {
 		w.sources.saved = nil
 		upload(other, "c")
 	}
-	digest = upload(w.Service, "c")
+	digest = upload(w.SourceArchives, "c")
 	usable("uploaded to both servers", digest)
 	later.Add(int64(8 * 24 * time.Hour))
 	if err := w.CheckSource(ctx, nyc, digest); err != nil {

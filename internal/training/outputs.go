@@ -6,6 +6,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -15,6 +17,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/worker/outputdir"
 )
+
+// Outputs reads what attempts wrote: logs and files. It redacts the logs. The API calls it.
+type Outputs struct{ *core }
 
 // Output is what an attempt has written below its output directory so far.
 type Output struct {
@@ -29,7 +34,7 @@ type Output struct {
 // path. Of several workers on other machines the first one's is listed where two have a file of
 // one path. Errors: fault.NotFound; fault.Gone when the job has ended, and what it left are the run's
 // artifacts; fault.Timeout where an agent does not answer.
-func (s *Service) OutputFiles(ctx context.Context, p project.Name, jid JobID, below string) (Output, error) {
+func (s *Outputs) OutputFiles(ctx context.Context, p project.Name, jid JobID, below string) (Output, error) {
 	a, _, from, err := s.outputOf(ctx, p, jid)
 	if err != nil {
 		return Output{}, err
@@ -53,7 +58,7 @@ func (s *Service) OutputFiles(ctx context.Context, p project.Name, jid JobID, be
 // OpenOutput opens a file below the output directory of the attempt that runs: as many bytes as
 // it has now, whatever the job goes on to write. Errors as of OutputFiles; fault.TooLarge of
 // one that is larger than an output may be, as a sparse file can be.
-func (s *Service) OpenOutput(ctx context.Context, p project.Name, jid JobID, file string) (io.ReadCloser, error) {
+func (s *Outputs) OpenOutput(ctx context.Context, p project.Name, jid JobID, file string) (io.ReadCloser, error) {
 	a, j, from, err := s.outputOf(ctx, p, jid)
 	if err != nil {
 		return nil, err
@@ -115,7 +120,7 @@ func (e elsewhere) open(ctx context.Context, name string, most int64) (io.ReadCl
 }
 
 // outputOf is the output directory of the running attempt, for callers who may read the job's log.
-func (s *Service) outputOf(ctx context.Context, p project.Name, jid JobID) (a Attempt, j Job, from written, err error) {
+func (s *Outputs) outputOf(ctx context.Context, p project.Name, jid JobID) (a Attempt, j Job, from written, err error) {
 	j, err = s.one(ctx, p, jid, ActionLogs)
 	if err != nil {
 		return a, j, nil, err
@@ -135,7 +140,7 @@ func (s *Service) outputOf(ctx context.Context, p project.Name, jid JobID) (a At
 		return a, j, nil, fault.New(fault.NotFound, "job %s has not written any files yet: no attempt is running", jid).WithHint("`falaj job why %s` shows the wait reason.", jid)
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		a, err = s.cfg.Store.Attempt(ctx, tx, j.Attempt)
+		a, err = s.attemptStore.Attempt(ctx, tx, j.Attempt)
 		return err
 	})
 	if err != nil {
@@ -155,4 +160,70 @@ func (s *Service) outputOf(ctx context.Context, p project.Name, jid JobID) (a At
 		return a, j, nil, fault.New(fault.NotFound, "job %s has not written any files yet", jid).WithHint("`falaj job why %s` shows its progress.", jid)
 	}
 	return a, j, here{dir}, nil
+}
+
+// Logs reads the output of a job's attempt from a byte offset; number 0 is the
+// last attempt. With follow it continues until the attempt ends. Needs job.logs;
+// for a job on confidential or restricted data the read is journalled first.
+// Errors: fault.NotFound; fault.Gone when only the run's artifact is left.
+func (s *Outputs) Logs(ctx context.Context, p project.Name, jid JobID, number int, offset int64, follow bool) (io.ReadCloser, error) {
+	j, err := s.one(ctx, p, jid, ActionLogs)
+	if err != nil {
+		return nil, err
+	}
+	if offset < 0 {
+		return nil, fault.New(fault.Invalid, "offset %d is negative", offset)
+	}
+	if j.Classification.Journalled() {
+		err := s.cfg.Journal.Record(ctx, audit.Entry{
+			Actor: identity.From(ctx), Project: string(p), Action: string(ActionLogs), Object: "job " + string(jid), Outcome: audit.Done,
+		})
+		if err != nil {
+			return nil, fault.Wrap(err, "recording the read")
+		}
+	}
+	for {
+		changed, leave := s.watch(jid)
+		defer leave()
+		var attempts []Attempt
+		err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			if j, err = s.jobStore.Job(ctx, tx, jid); err != nil {
+				return err
+			}
+			attempts, err = s.attemptStore.Attempts(ctx, tx, jid)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		i := len(attempts) - 1
+		if number > 0 {
+			i = slices.IndexFunc(attempts, func(a Attempt) bool { return a.Number == number })
+		}
+		switch {
+		case i >= 0:
+			r, err := s.cfg.Compute.Logs(ctx, compute.WorkloadID(attempts[i].ID), offset, follow)
+			if fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) { // the record of the workload goes before the attempt's
+				return nil, fault.New(fault.Gone, "the output of job %s is no longer kept by its pool", jid).
+					WithHint("Read it from the artifacts of run %s, below logs/.", attempts[i].Run)
+			}
+			return r, err
+		case number > 0:
+			return nil, fault.New(fault.NotFound, "job %s has no attempt %d", jid, number)
+		case !follow || j.State.Ended():
+			return io.NopCloser(strings.NewReader("")), nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// MayReadLogs reports with an error that the caller may not read a job's output,
+// or no longer. Needs job.logs.
+func (s *Outputs) MayReadLogs(ctx context.Context, p project.Name, jid JobID) error {
+	_, err := s.one(ctx, p, jid, ActionLogs)
+	return err
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/environment"
@@ -18,18 +20,26 @@ import (
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
-// Wake asks the loop to look at waiting jobs soon. It does not block.
-func (s *Service) Wake() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+// Execution runs jobs: the loop that makes attempts of them, and what compute asks of the owner
+// of these. The application starts and stops it and registers it with compute; workers fetch
+// their secrets from it.
+type Execution struct {
+	*core
+	archives *SourceArchives
+	usage    *Usage
+
+	watched atomic.Int64 // running attempts that are checked, at least
+	running sync.WaitGroup
+
+	// Guarded by core.mu.
+	awaiting map[JobID]bool // jobs whose environment is being awaited
+	cancel   context.CancelFunc
 }
 
 // Start clears what attempts of an earlier process left, and begins to make
 // attempts of jobs whose environment was not ready. Call it once, before
 // compute's Start.
-func (s *Service) Start(ctx context.Context) error {
+func (s *Execution) Start(ctx context.Context) error {
 	ctx = identity.With(context.WithoutCancel(ctx), identity.Loop("training"))
 	if err := s.sweep(ctx); err != nil {
 		return fault.Wrap(err, "removing data of earlier attempts")
@@ -41,12 +51,12 @@ func (s *Service) Start(ctx context.Context) error {
 	s.watched.Store(1) // until the first look has counted
 	s.running.Go(func() { s.loop(ctx) })
 	s.running.Go(func() { s.watching(ctx) })
-	s.running.Go(func() { s.measuring(ctx) })
+	s.running.Go(func() { s.usage.measuring(ctx) })
 	return nil
 }
 
 // Stop ends the loop and waits for it. Jobs go on. It may be called twice.
-func (s *Service) Stop() {
+func (s *Execution) Stop() {
 	s.mu.Lock()
 	cancel := s.cancel
 	s.mu.Unlock()
@@ -56,7 +66,7 @@ func (s *Service) Stop() {
 	s.running.Wait()
 }
 
-func (s *Service) loop(ctx context.Context) {
+func (s *Execution) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for told := ""; ; {
@@ -84,10 +94,10 @@ func (s *Service) loop(ctx context.Context) {
 
 // RunOnce makes the attempts of queued jobs whose environment is ready, fails
 // those whose environment cannot be built, and has the others awaited.
-func (s *Service) RunOnce(ctx context.Context) error {
+func (s *Execution) RunOnce(ctx context.Context) error {
 	var waiting []Job
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		waiting, err = s.cfg.Store.Unstarted(ctx, tx)
+		waiting, err = s.jobStore.Unstarted(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -108,7 +118,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-func (s *Service) ready(ctx context.Context, j Job) error {
+func (s *Execution) ready(ctx context.Context, j Job) error {
 	if j.Spec.Environment == "" {
 		return s.begin(ctx, j.ID, "", nil)
 	}
@@ -128,9 +138,9 @@ func (s *Service) ready(ctx context.Context, j Job) error {
 }
 
 // begin makes the first attempt of a job, or fails it.
-func (s *Service) begin(ctx context.Context, jid JobID, env environment.Digest, failure error) error {
+func (s *Execution) begin(ctx context.Context, jid JobID, env environment.Digest, failure error) error {
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-		j, err := s.cfg.Store.Job(ctx, tx, jid)
+		j, err := s.jobStore.Job(ctx, tx, jid)
 		if err != nil || j.State != Queued || j.Attempt != "" {
 			return err
 		}
@@ -143,7 +153,7 @@ func (s *Service) begin(ctx context.Context, jid JobID, env environment.Digest, 
 }
 
 // await wakes the loop when a job's environment is built or cannot be.
-func (s *Service) await(ctx context.Context, j Job) {
+func (s *Execution) await(ctx context.Context, j Job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.awaiting[j.ID] {
@@ -159,22 +169,22 @@ func (s *Service) await(ctx context.Context, j Job) {
 			s.log.WarnContext(ctx, "waiting for an environment failed", slog.String("job", string(j.ID)), slog.Any("error", err))
 		}
 		if ctx.Err() == nil {
-			s.Wake()
+			s.signal()
 		}
 	})
 }
 
 // sweep removes directories of attempts that have ended or never were, and
 // gives away the checkpoints of jobs that have ended.
-func (s *Service) sweep(ctx context.Context) error {
+func (s *Execution) sweep(ctx context.Context) error {
 	live := func(kind, name string) (alive bool, err error) {
 		err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 			if kind == "attempts" {
-				a, err := s.cfg.Store.Attempt(ctx, tx, AttemptID(name))
+				a, err := s.attemptStore.Attempt(ctx, tx, AttemptID(name))
 				alive = err == nil && a.State != AttemptEnded
 				return err
 			}
-			j, err := s.cfg.Store.Job(ctx, tx, JobID(name))
+			j, err := s.jobStore.Job(ctx, tx, JobID(name))
 			alive = err == nil && !j.State.Ended()
 			return err
 		})
