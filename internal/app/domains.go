@@ -119,7 +119,7 @@ type parts struct {
 	compute       *compute.Service
 	environments  *environment.Service
 	files         *dataset.BlobFiles // of datasets
-	datasets      *dataset.Service
+	datasets      dataset.Services
 	ingestion     *ingestion.Service
 	lineage       *openlineage.Service
 	features      feature.Services
@@ -322,7 +322,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 	})
 	a.zones.Register("project", tenancy.Labels{Store: projectsql.Store{}})
 	a.zones.Register("dataset", dataset.Labels{Store: datasetsql.Store{}})
-	if err := a.datasets.Recover(ctx); err != nil {
+	if err := a.datasets.Maintenance.Recover(ctx); err != nil {
 		return fault.Wrap(err, "datasets")
 	}
 	return fault.Wrap(a.sameTables(ctx), "telling where open tables are")
@@ -340,7 +340,7 @@ func (a *App) sameTables(ctx context.Context) error {
 		return err
 	}
 	ctx = identity.With(ctx, identity.Loop("open tables"))
-	if err := eachProject(ctx, a.projects.List, a.datasets.Relocate); err != nil {
+	if err := eachProject(ctx, a.projects.List, a.datasets.Maintenance.Relocate); err != nil {
 		return err
 	}
 	// Last: whoever is interrupted before does it again.

@@ -18,7 +18,6 @@ var wideTypes = map[string]int{
 	"internal/compute.Service":                 61,
 	"internal/compute.Store":                   37,
 	"internal/compute/computesql.Store":        41,
-	"internal/dataset.Service":                 46,
 	"internal/governance/audit.Store":          30,
 	"internal/governance/audit/auditsql.Store": 30,
 	"internal/registry.Service":                46,

@@ -74,7 +74,7 @@ type Domains struct {
 	Compute       *compute.Service
 	Replicas      Replicas // nil: none is on another machine
 	Environments  *environment.Service
-	Datasets      *dataset.Service
+	Datasets      dataset.Services
 	Ingestion     *ingestion.Service
 	Lineage       *openlineage.Service
 	Features      feature.Services

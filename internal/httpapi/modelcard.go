@@ -94,7 +94,7 @@ func (s *Server) modelFacts(ctx context.Context, p project.Name, name, ref strin
 	for _, text := range f.Version.Datasets {
 		d := card.Dataset{Name: text, Hidden: true}
 		if ref, err := dataset.ParseRef(text); err == nil {
-			v, err := s.Datasets.Version(ctx, p, ref)
+			v, err := s.Datasets.Definitions.Version(ctx, p, ref)
 			if err == nil {
 				d = card.Dataset{Name: text, Rows: v.Rows, Digest: v.ContentDigest, Residency: v.Residency, Classification: string(v.Classification)}
 			} else if err = unseen(err); err != nil {

@@ -154,7 +154,7 @@ func (s *Server) modelLineage(ctx context.Context, p project.Name, v registry.Ve
 		if err != nil {
 			return root, err
 		}
-		node, err := s.Datasets.Graph(ctx, p, ref)
+		node, err := s.Datasets.Lineage.Graph(ctx, p, ref)
 		switch {
 		case err == nil:
 			made.Parents = append(made.Parents, treeOf(node))

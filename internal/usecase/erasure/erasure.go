@@ -32,7 +32,7 @@ import (
 // server answers; Erasures is set last, because it takes callbacks of the service.
 type Service struct {
 	DB          *store.DB
-	Datasets    *dataset.Service
+	Datasets    dataset.Services
 	Ingestion   *ingestion.Service
 	Features    feature.Services
 	Predictions *prediction.Log
@@ -83,7 +83,7 @@ func (s *Service) Touching(ctx context.Context, tx *store.Tx, p project.Name, da
 		if err != nil {
 			continue // it is no version of a dataset
 		}
-		since, err := s.Datasets.StandIns(ctx, tx, p, ref)
+		since, err := s.Datasets.Lineage.StandIns(ctx, tx, p, ref)
 		if err != nil && !fault.Is(err, fault.NotFound) { // its dataset was deleted
 			return nil, err
 		}

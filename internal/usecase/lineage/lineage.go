@@ -24,7 +24,7 @@ import (
 // Tables and Log serve reports only.
 type Service struct {
 	Authorizer policy.Permitter
-	Datasets   *dataset.Service
+	Datasets   *dataset.Definitions
 	Features   feature.Services
 	Training   *training.Service
 	Registry   *registry.Service
