@@ -159,7 +159,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 		pruning := lifecycle.NewPass(time.Now) // of runs and source archives, of all projects
 		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, blob.Unrecorded)
-			_, models := a.registry.Sweep(ctx, p)
+			_, models := a.registry.Maintenance.Sweep(ctx, p)
 			_, versions := a.datasets.Maintenance.Expire(ctx, p)
 			_, tables := a.datasets.Tables.Sweep(ctx, p)
 			_, sources := a.training.SweepSources(ctx, p, pruning)

@@ -80,7 +80,7 @@ type Domains struct {
 	Features      feature.Services
 	Tracking      *tracking.Service
 	Tuning        *tuning.Service
-	Registry      *registry.Service
+	Registry      registry.Services
 	Training      *training.Service
 	Optimize      *optimize.Service
 	Scores        *score.Service

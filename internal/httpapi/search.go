@@ -427,7 +427,7 @@ func (s *Server) searchEntities() lister {
 
 func (s *Server) searchModels() lister {
 	return findBy("model", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[registry.Model], error) {
-		return s.Registry.FindModels(ctx, f.p, after, limit, may)
+		return s.Registry.Models.FindModels(ctx, f.p, after, limit, may)
 	}, func(_ *finder, m registry.Model) thing {
 		return thing{hit: hit{Name: m.Name, Description: m.Description}, after: m.Name, owner: m.Owner, texts: matchesOf(m.SearchFields())}
 	})

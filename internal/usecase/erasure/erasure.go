@@ -36,7 +36,7 @@ type Service struct {
 	Ingestion   *ingestion.Service
 	Features    feature.Services
 	Predictions *prediction.Log
-	Registry    *registry.Service
+	Registry    *registry.Erasure
 	Training    *training.Service
 	Checkpoints *checkpoint.Service
 	Tracking    *tracking.Service

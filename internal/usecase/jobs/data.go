@@ -42,7 +42,7 @@ const attemptTag = tracking.AttemptTag
 // from the registry.
 type Data struct {
 	Datasets   dataset.Services
-	Registry   *registry.Service // nil: inputs are datasets only
+	Registry   *registry.Files // nil: inputs are datasets only
 	Authorizer policy.Authorizer
 	Guard      residency.Guard
 }

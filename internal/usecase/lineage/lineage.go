@@ -27,7 +27,7 @@ type Service struct {
 	Datasets   *dataset.Definitions
 	Features   feature.Services
 	Training   *training.Service
-	Registry   *registry.Service
+	Registry   *registry.Versions
 	Serving    *serving.Service
 	Guard      residency.Guard
 	Tables     string // directory of the open tables

@@ -29,7 +29,7 @@ import (
 // Baselines hands monitoring what model versions were trained on.
 type Baselines struct {
 	Serving  *serving.Service
-	Registry *registry.Service
+	Registry *registry.Versions
 	Datasets dataset.Services
 	Features *feature.OfflineReads
 }

@@ -31,7 +31,7 @@ type Classifiers struct {
 	Serving      *serving.Service
 	Features     *feature.OnlineReads
 	Datasets     dataset.Services
-	Registry     *registry.Service
+	Registry     *registry.Versions
 	Environments *environment.Service
 	Training     *training.Service
 	Tracking     *tracking.Service
