@@ -21,8 +21,6 @@ var wideTypes = map[string]int{
 	"internal/governance/audit.Store":          30,
 	"internal/governance/audit/auditsql.Store": 30,
 	"internal/serving.Service":                 43,
-	"internal/serving.Store":                   26,
-	"internal/serving/servingsql.Store":        27,
 	"internal/tracking.Service":                56,
 	"internal/tracking/trackingsql.Store":      66,
 	"internal/training.Service":                52,
